@@ -1,0 +1,140 @@
+package fencing
+
+import (
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds that no setting moves.
+const (
+	MaxOwnerBytes         = 256
+	MaxMetadataEntries    = 16
+	MaxMetadataKeyBytes   = 64
+	MaxMetadataValueBytes = 256
+	MaxLimit              = 10_000
+	MaxHoldDepth          = 1_000
+	MaxMaxHold            = 30 * 24 * time.Hour
+	MaxListLimit          = 1_000
+	DefaultListLimit      = 100
+)
+
+// Bounds are the ranges an operator sets.
+type Bounds struct {
+	DefaultTTL time.Duration // of an acquire that names none
+	MinTTL     time.Duration // at least a millisecond
+	MaxTTL     time.Duration // at most 24 h
+	MaxWait    time.Duration
+}
+
+// DefaultBounds are the bounds without any setting.
+func DefaultBounds() Bounds {
+	return Bounds{DefaultTTL: 30 * time.Second, MinTTL: 100 * time.Millisecond, MaxTTL: 24 * time.Hour, MaxWait: time.Minute}
+}
+
+// CheckTTL returns an *Error that names ttl_ms and its bounds if ttl is not
+// within them.
+func (b Bounds) CheckTTL(ttl time.Duration) error {
+	if ttl < b.MinTTL || ttl > b.MaxTTL {
+		return outOfRange("ttl_ms", ttl, b.MinTTL, b.MaxTTL)
+	}
+	return nil
+}
+
+// CheckAcquire returns an *Error that names the first field of r that is out of
+// range. Name and Lease are taken to be valid: their parsers saw to it.
+func (b Bounds) CheckAcquire(r *AcquireRequest) error {
+	if err := b.CheckTTL(r.TTL); err != nil {
+		return err
+	}
+	if r.Wait < 0 || r.Wait > b.MaxWait {
+		return outOfRange("wait_ms", r.Wait, 0, b.MaxWait)
+	}
+	if r.MaxHold != 0 && (r.MaxHold < r.TTL || r.MaxHold > MaxMaxHold) {
+		return invalid("max_hold_ms", "is %d; it must be 0 (none) or from ttl_ms (%d) to %d",
+			r.MaxHold.Milliseconds(), r.TTL.Milliseconds(), MaxMaxHold.Milliseconds())
+	}
+	if r.Mode != ModeExclusive && r.Mode != ModeShared {
+		return invalid("mode", `must be "exclusive" or "shared"`)
+	}
+	if r.Hold < 1 || r.Hold > MaxHoldDepth {
+		return invalid("hold", "is %d; it must be from 1 to %d", r.Hold, MaxHoldDepth)
+	}
+	if err := checkText("owner", r.Owner, MaxOwnerBytes); err != nil {
+		return err
+	}
+	if err := checkMetadata(r.Metadata); err != nil {
+		return err
+	}
+	return checkAvailable(r)
+}
+
+// checkAvailable refuses what this version can't do yet: it is better said than
+// answered wrongly.
+func checkAvailable(r *AcquireRequest) error {
+	const unavailable = "is not available in this version: "
+	switch {
+	case r.Wait > 0:
+		return invalid("wait_ms", unavailable+"only 0, which does not wait, is")
+	case r.Mode != ModeExclusive:
+		return invalid("mode", unavailable+`only "exclusive" is`)
+	case r.Limit != 0:
+		return invalid("limit", unavailable+"it belongs to shared leases")
+	case r.Hold != 1:
+		return invalid("hold", unavailable+"only 1 is")
+	}
+	return nil
+}
+
+func checkMetadata(metadata map[string]string) error {
+	if len(metadata) > MaxMetadataEntries {
+		return invalid("metadata", "has %d entries; at most %d are allowed", len(metadata), MaxMetadataEntries)
+	}
+	for key, value := range metadata {
+		if key == "" {
+			return invalid("metadata", "has an empty key; a key has 1 to %d bytes", MaxMetadataKeyBytes)
+		}
+		if err := checkText("metadata", key, MaxMetadataKeyBytes); err != nil {
+			return err
+		}
+		if err := checkText("metadata", value, MaxMetadataValueBytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkText refuses what is too long for people to read or would break a log
+// line or a terminal.
+func checkText(field, s string, maxBytes int) error {
+	if len(s) > maxBytes {
+		return invalid(field, "has a text of %d bytes; at most %d are allowed", len(s), maxBytes)
+	}
+	if !utf8.ValidString(s) {
+		return invalid(field, "is not valid UTF-8")
+	}
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			return invalid(field, "has the control character U+%04X, which is not allowed", r)
+		}
+	}
+	return nil
+}
+
+func outOfRange(field string, got, lo, hi time.Duration) *Error {
+	return invalid(field, "is %d; it must be from %d to %d", got.Milliseconds(), lo.Milliseconds(), hi.Milliseconds())
+}
+
+// Validate reports what is wrong with the bounds themselves.
+func (b Bounds) Validate() error {
+	switch {
+	case b.MinTTL < time.Millisecond || b.MaxTTL > 24*time.Hour || b.MinTTL > b.MaxTTL:
+		return fmt.Errorf("the TTL bounds must satisfy 1ms <= minimum (%s) <= maximum (%s) <= 24h", b.MinTTL, b.MaxTTL)
+	case b.DefaultTTL < b.MinTTL || b.DefaultTTL > b.MaxTTL:
+		return fmt.Errorf("the default TTL (%s) must lie from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
+	case b.MaxWait < 0:
+		return fmt.Errorf("the longest wait (%s) must not be negative", b.MaxWait)
+	}
+	return nil
+}

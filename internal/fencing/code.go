@@ -1,0 +1,109 @@
+package fencing
+
+import (
+	"fmt"
+	"time"
+)
+
+// Code is the one vocabulary of outcomes: Step, the Lua scripts, the JSON
+// errors, the OpenAPI document and the metrics use the same words.
+type Code string
+
+// The codes. CodeOK is success and never appears in an Error.
+const (
+	CodeOK                 Code = "ok"
+	CodeInvalidRequest     Code = "invalid_request"      // a field is malformed or out of range
+	CodeUnsupportedByStore Code = "unsupported_by_store" // this store can't do it
+	CodeUnauthenticated    Code = "unauthenticated"      // no or unknown credentials
+	CodeForbidden          Code = "forbidden"            // known, but not allowed
+	CodeNotFound           Code = "not_found"            // no such route or record
+	CodeMethodNotAllowed   Code = "method_not_allowed"   // the route has other methods
+	CodeReplaced           Code = "replaced"             // a newer request with the same lease id took over
+	CodeLeaseLost          Code = "lease_lost"           // definitely not yours any more: see Reason
+	CodeStaleToken         Code = "stale_token"          // the token named is not the live one
+	CodeTooLarge           Code = "too_large"            // the body is larger than allowed
+	CodeMisdirected        Code = "misdirected"          // the Host is not served here
+	CodeLocked             Code = "locked"               // held by somebody else
+	CodeWaitTimeout        Code = "wait_timeout"         // still held when the wait ran out
+	CodeLeaseIDRequired    Code = "lease_id_required"    // neither Lease-Id nor If-Match
+	CodeTooManyRequests    Code = "too_many_requests"    // a cap is reached
+	CodeUnavailable        Code = "unavailable"          // the store can't be asked: nothing is known
+	CodeClockSkew          Code = "clock_skew"           // gateway and store disagree about the time
+	CodeNotReplicated      Code = "not_replicated"       // too few replicas acknowledged
+	CodeQuarantined        Code = "quarantined"          // the store may have forgotten grants
+	CodeDraining           Code = "draining"             // the gateway is shutting down
+)
+
+// Codes lists every code but CodeOK, in the order of DESIGN section 4.
+func Codes() []Code {
+	return []Code{
+		CodeInvalidRequest, CodeUnsupportedByStore, CodeUnauthenticated, CodeForbidden, CodeNotFound,
+		CodeMethodNotAllowed, CodeReplaced, CodeLeaseLost, CodeStaleToken, CodeTooLarge, CodeMisdirected,
+		CodeLocked, CodeWaitTimeout, CodeLeaseIDRequired, CodeTooManyRequests, CodeUnavailable,
+		CodeClockSkew, CodeNotReplicated, CodeQuarantined, CodeDraining,
+	}
+}
+
+// Reason says how a lease was lost.
+type Reason string
+
+// The reasons of CodeLeaseLost.
+const (
+	ReasonExpired    Reason = "expired"    // its time ran out and nobody has had the name since
+	ReasonSuperseded Reason = "superseded" // its time ran out and a newer grant exists
+	ReasonBroken     Reason = "broken"     // an administrator ended it
+	ReasonReleased   Reason = "released"   // its holder ended it
+	ReasonUnknown    Reason = "unknown"    // never seen, another secret, or too long ago
+)
+
+// Reasons lists every reason.
+func Reasons() []Reason {
+	return []Reason{ReasonExpired, ReasonSuperseded, ReasonBroken, ReasonReleased, ReasonUnknown}
+}
+
+// Error is a refusal or a failure, with all that helps its reader.
+type Error struct {
+	Code   Code
+	Field  string // the field or header at fault (CodeInvalidRequest)
+	Detail string // one sentence for people; never a secret
+
+	Reason       Reason        // CodeLeaseLost
+	Late         time.Duration // CodeLeaseLost by time: how long ago it ended
+	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
+
+	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
+	RetryAfter time.Duration // when to come back; 0 if unknown
+
+	Err error // the cause, for the log; never shown
+}
+
+// Error returns code and detail.
+func (e *Error) Error() string {
+	s := string(e.Code)
+	if e.Field != "" {
+		s += ": " + e.Field
+	}
+	if e.Reason != "" {
+		s += " (" + string(e.Reason) + ")"
+	}
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// invalid returns the refusal of a field. The detail reads "<field> <what>".
+func invalid(field, format string, args ...any) *Error {
+	return &Error{Code: CodeInvalidRequest, Field: field, Detail: field + " " + fmt.Sprintf(format, args...)}
+}
+
+// Unavailable returns an error that says the store could not be asked: P8.
+func Unavailable(cause error) *Error {
+	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; nothing is known about the outcome", Err: cause}
+}

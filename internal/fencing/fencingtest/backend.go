@@ -1,0 +1,39 @@
+// Package fencingtest is the conformance suite that every store passes: cases
+// a person can read, run with the time passed in, and random histories compared
+// step by step with fencing.Step.
+package fencingtest
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// Backend is a store under test whose clock the suite moves.
+type Backend interface {
+	// Store returns handle 0 or 1 on the same data, as two gateways have them.
+	Store(handle int) fencing.Store
+
+	// SetTime sets the store's clock, and with it the clock of every gateway.
+	// The suite never moves it backwards.
+	SetTime(now fencing.Instant)
+
+	// SetSkew makes the clock of a handle's gateway differ from the store's:
+	// the gateway is ahead by skew. Only called with Capabilities.OwnClock.
+	SetSkew(handle int, skew time.Duration)
+}
+
+// Capabilities says as data what a store can do.
+type Capabilities struct {
+	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
+}
+
+// Open makes a fresh, empty backend and registers its end with t.Cleanup.
+type Open func(t testing.TB) Backend
+
+// MaxSkew is the guard that every backend is to be opened with.
+const MaxSkew = time.Second
+
+// Epoch is the time at which every case starts: 2026-01-01T00:00:00Z.
+const Epoch fencing.Instant = 1_767_225_600_000_000
