@@ -1,0 +1,250 @@
+// Package metrics counts and times what a store does, as a fencing.Store around
+// a fencing.Store. No metric carries a lock's name, an owner or a lease: their
+// number is not bounded.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fencepost/internal/fencing"
+)
+
+// statsTimeout bounds how long a scrape waits for the store.
+const statsTimeout = time.Second
+
+// Store is a fencing.Store that measures another one.
+type Store struct {
+	fencing.Store
+	duration    *prometheus.HistogramVec
+	observers   map[string]prometheus.Observer
+	errors      *prometheus.CounterVec
+	granted     prometheus.Counter
+	ended       *prometheus.CounterVec
+	hold        *prometheus.HistogramVec
+	margin      prometheus.Histogram
+	tooLate     *prometheus.CounterVec
+	lateSeconds *prometheus.HistogramVec
+}
+
+var operations = []string{"acquire", "renew", "release", "take_back", "break", "inspect", "list", "expire", "check"}
+
+// Wrap returns store measured, its metrics registered with reg.
+func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
+	s := &Store{
+		Store: store,
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fencepost_store_operation_duration_seconds",
+			Help: "Time a store operation took, retries included.",
+			// 50 us to 3.3 s: from a round trip on loopback to the end of an operation's budget.
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 17),
+		}, []string{"operation"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencepost_store_errors_total",
+			Help: "Store operations whose outcome could not be had, by code. Nothing is known about what they did.",
+		}, []string{"operation", "code"}),
+		granted: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencepost_leases_granted_total",
+			Help: "Leases granted through this gateway.",
+		}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencepost_leases_ended_total",
+			Help: "Leases whose end this gateway brought about or noticed, by reason.",
+		}, []string{"reason"}),
+		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "fencepost_lease_hold_seconds",
+			Help:    "Time from grant to end of a lease, by how it ended.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 14), // 1 ms to 18.6 h
+		}, []string{"reason"}),
+		margin: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fencepost_renew_margin_ratio",
+			Help:    "What was left of a lease when it was renewed, as a part of the TTL it was granted with. Near 0: almost too late.",
+			Buckets: []float64{.01, .02, .05, .1, .2, .3, .4, .5, .6, .7, .8, .9, 1},
+		}),
+		tooLate: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencepost_leases_lost_total",
+			Help: "Requests of former holders who came too late, by operation and reason.",
+		}, []string{"operation", "reason"}),
+		lateSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "fencepost_late_seconds",
+			Help:    "By how much a renewal or release missed the end of its lease.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10), // 1 ms to 262 s
+		}, []string{"operation"}),
+		observers: map[string]prometheus.Observer{},
+	}
+	for _, op := range operations {
+		s.observers[op] = s.duration.WithLabelValues(op)
+	}
+	for _, reason := range []fencing.Reason{fencing.ReasonReleased, fencing.ReasonExpired, fencing.ReasonBroken} {
+		s.ended.WithLabelValues(string(reason))
+	}
+	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, heldCollector{store})
+	return s
+}
+
+// Acquire implements fencing.Store.
+func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Acquire(ctx, r)
+	s.observe("acquire", start, out.Ended, err)
+	if err == nil && out.Fresh {
+		s.granted.Inc()
+	}
+	return out, err
+}
+
+// Renew implements fencing.Store.
+func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Renew(ctx, r)
+	s.observe("renew", start, out.Ended, err)
+	if err == nil && out.Holder.GrantTTL > 0 {
+		s.margin.Observe(out.Margin.Seconds() / out.Holder.GrantTTL.Seconds())
+	}
+	return out, err
+}
+
+// Release implements fencing.Store.
+func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Release(ctx, r)
+	s.observe("release", start, out.Ended, err)
+	return out, err
+}
+
+// TakeBack implements fencing.Store.
+func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.TakeBack(ctx, r)
+	s.observe("take_back", start, out.Ended, err)
+	return out, err
+}
+
+// Break implements fencing.Store.
+func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Break(ctx, r)
+	s.observe("break", start, out.Ended, err)
+	return out, err
+}
+
+// Inspect implements fencing.Store.
+func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Inspect(ctx, r)
+	s.observe("inspect", start, nil, err)
+	return out, err
+}
+
+// List implements fencing.Store.
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	start := time.Now()
+	page, err := s.Store.List(ctx, r)
+	s.observe("list", start, nil, err)
+	return page, err
+}
+
+// Expire implements fencing.Store.
+func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	start := time.Now()
+	expiry, err := s.Store.Expire(ctx, limit)
+	s.observe("expire", start, expiry.Ended, err)
+	return expiry, err
+}
+
+// Check implements fencing.Store.
+func (s *Store) Check(ctx context.Context) error {
+	start := time.Now()
+	err := s.Store.Check(ctx)
+	s.observe("check", start, nil, err)
+	return err
+}
+
+// observe counts what an operation came to.
+func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended, err error) {
+	s.observers[operation].Observe(time.Since(start).Seconds())
+	for i := range ended {
+		reason := string(ended[i].Reason)
+		s.ended.WithLabelValues(reason).Inc()
+		s.hold.WithLabelValues(reason).Observe(max(0, ended[i].At.Sub(ended[i].Holder.AcquiredAt)).Seconds())
+	}
+	if err == nil {
+		return
+	}
+	var refusal *fencing.Error
+	if !errors.As(err, &refusal) {
+		refusal = fencing.Unavailable(err)
+	}
+	switch refusal.Code {
+	case fencing.CodeLeaseLost:
+		s.tooLate.WithLabelValues(operation, string(refusal.Reason)).Inc()
+		if refusal.Late > 0 {
+			s.lateSeconds.WithLabelValues(operation).Observe(refusal.Late.Seconds())
+		}
+	case fencing.CodeUnavailable, fencing.CodeClockSkew, fencing.CodeNotReplicated, fencing.CodeQuarantined:
+		s.errors.WithLabelValues(operation, string(refusal.Code)).Inc()
+	}
+}
+
+var heldDesc = prometheus.NewDesc("fencepost_locks_held",
+	"Names with a live lease, in the whole store; expired ones count until they are reaped.", nil, nil)
+
+// heldCollector asks the store at every scrape. A store that does not answer
+// leaves the sample out rather than failing the scrape: that is when an
+// operator needs the other metrics.
+type heldCollector struct{ store fencing.Store }
+
+// Describe implements prometheus.Collector.
+func (c heldCollector) Describe(ch chan<- *prometheus.Desc) { ch <- heldDesc }
+
+// Collect implements prometheus.Collector.
+func (c heldCollector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
+	defer cancel()
+	if stats, err := c.store.Stats(ctx); err == nil {
+		ch <- prometheus.MustNewConstMetric(heldDesc, prometheus.GaugeValue, float64(stats.Held))
+	}
+}
+
+// Pool is what is known of a pool of connections.
+type Pool struct {
+	Hits, Misses, Timeouts, Stale uint64 // counted since start
+	Total, Idle                   uint64 // now
+}
+
+// RegisterPool registers the metrics of a store's connection pool.
+func RegisterPool(reg prometheus.Registerer, stats func() Pool) {
+	for _, m := range []struct {
+		name, help string
+		counter    bool
+		of         func(Pool) uint64
+	}{
+		{"hits_total", "Times a free connection was found in the pool.", true, func(p Pool) uint64 { return p.Hits }},
+		{"misses_total", "Times no free connection was found in the pool.", true, func(p Pool) uint64 { return p.Misses }},
+		{"timeouts_total", "Times waiting for a connection took too long.", true, func(p Pool) uint64 { return p.Timeouts }},
+		{"stale_total", "Connections dropped because they were stale.", true, func(p Pool) uint64 { return p.Stale }},
+		{"connections", "Connections in the pool.", false, func(p Pool) uint64 { return p.Total }},
+		{"idle_connections", "Idle connections in the pool.", false, func(p Pool) uint64 { return p.Idle }},
+	} {
+		value := func() float64 { return float64(m.of(stats())) }
+		name := "fencepost_store_pool_" + m.name
+		if m.counter {
+			reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: m.help}, value))
+		} else {
+			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: m.help}, value))
+		}
+	}
+}
+
+// RegisterBuild registers fencepost_build_info, always 1.
+func RegisterBuild(reg prometheus.Registerer, version, goVersion, store string) {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fencepost_build_info", Help: "What is running; always 1.",
+		ConstLabels: prometheus.Labels{"version": version, "go_version": goVersion, "store": store},
+	})
+	info.Set(1)
+	reg.MustRegister(info)
+}

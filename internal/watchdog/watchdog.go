@@ -1,0 +1,123 @@
+// Package watchdog does what happens over time: it ends leases whose time has
+// run out, driven by the next expiry, and takes back grants that could not be
+// delivered. It decides nothing itself: the store does.
+package watchdog
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// reapLimit is how many leases one call of Expire ends at most, so that a
+	// mass expiry does not keep the store from other work for long.
+	reapLimit = 256
+
+	// reapSlack is added to the next expiry, so that a timer that fires a little
+	// early does not find the lease still live.
+	reapSlack = time.Millisecond
+
+	// callTimeout bounds one call to the store.
+	callTimeout = 3 * time.Second
+
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// Options says how to run a Watchdog.
+type Options struct {
+	Logger *slog.Logger // nil discards
+
+	// MaxSkew is the store's guard against late commands: a take-back is
+	// repeated once after this time, so that a late acquire can't come to life
+	// behind it.
+	MaxSkew time.Duration
+}
+
+// Watchdog is a fencing.Store that wraps another one and looks after its
+// leases between Start and Stop. Close does not stop it.
+type Watchdog struct {
+	fencing.Store
+	log     *slog.Logger
+	maxSkew time.Duration
+
+	origin time.Time     // what nextReap counts from
+	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
+	sooner chan struct{} // tells the reaper that next was moved forward
+
+	takeBacks chan struct{} // a place each for what is under way
+	work      sync.WaitGroup
+	mu        sync.Mutex // guards started, stopped
+	started   bool
+	stopped   bool
+	stop      chan struct{}
+}
+
+// New returns a watchdog over store.
+func New(store fencing.Store, o Options) *Watchdog {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Watchdog{
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, origin: time.Now(),
+		sooner: make(chan struct{}, 1), takeBacks: make(chan struct{}, maxTakeBacks), stop: make(chan struct{}),
+	}
+}
+
+// Start begins to reap. Calling it again, or after Stop, does nothing.
+func (w *Watchdog) Start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started || w.stopped {
+		return
+	}
+	w.started = true
+	w.work.Go(w.reap)
+}
+
+// Stop ends the reaping, lets every take-back make one last attempt, and waits
+// for all of it. It may be called twice, and before Start.
+func (w *Watchdog) Stop() {
+	w.mu.Lock()
+	if !w.stopped {
+		w.stopped = true
+		close(w.stop)
+	}
+	w.mu.Unlock()
+	w.work.Wait()
+}
+
+// Acquire passes on to the store and notes when the lease is due.
+func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	out, err := w.Store.Acquire(ctx, r)
+	if err == nil {
+		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+	}
+	return out, err
+}
+
+// Renew passes on to the store and notes when the lease is due.
+func (w *Watchdog) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	out, err := w.Store.Renew(ctx, r)
+	if err == nil {
+		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+	}
+	return out, err
+}
+
+// sleep waits for d and reports false if the watchdog was stopped meanwhile.
+func (w *Watchdog) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-w.stop:
+		return false
+	}
+}

@@ -1,0 +1,217 @@
+package watchdog
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"fencepost/internal/fencing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// store is a fencing.Store of which the tests see every call that matters here.
+type store struct {
+	fencing.Store
+	start time.Time
+
+	mu        sync.Mutex
+	expire    func(call int) (fencing.Expiry, error)
+	expiresAt []time.Duration // when Expire was called, since start
+	takeBack  func(call int) error
+	takenAt   []time.Duration
+}
+
+func (s *store) Acquire(_ context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	now := fencing.InstantOf(time.Now())
+	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
+}
+
+func (s *store) Renew(_ context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	now := fencing.InstantOf(time.Now())
+	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
+}
+
+func (s *store) Expire(context.Context, int) (fencing.Expiry, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expiresAt = append(s.expiresAt, time.Since(s.start))
+	return s.expire(len(s.expiresAt))
+}
+
+func (s *store) TakeBack(context.Context, fencing.TakeBackRequest) (fencing.Outcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takenAt = append(s.takenAt, time.Since(s.start))
+	return fencing.Outcome{}, s.takeBack(len(s.takenAt))
+}
+
+func (s *store) calls(of *[]time.Duration) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Duration(nil), *of...)
+}
+
+func always(next time.Duration) func(int) (fencing.Expiry, error) {
+	return func(int) (fencing.Expiry, error) { return fencing.Expiry{Next: next}, nil }
+}
+
+func TestReapsWhenTheStoreSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), expire: always(10 * time.Second)}
+		w := New(s, Options{})
+		w.Start()
+		advance(25 * time.Second)
+		w.Stop()
+		want := []time.Duration{0, 10*time.Second + reapSlack, 2 * (10*time.Second + reapSlack)}
+		if got := s.calls(&s.expiresAt); !equal(got, want) {
+			t.Errorf("Expire was called at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestWakesForANearerExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), expire: always(time.Minute)}
+		w := New(s, Options{})
+		w.Start()
+		synctest.Wait()
+		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 30 * time.Second})
+		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 5 * time.Second})
+		w.Renew(t.Context(), fencing.RenewRequest{TTL: 3 * time.Second})
+		w.Renew(t.Context(), fencing.RenewRequest{TTL: 20 * time.Second})
+		advance(4 * time.Second)
+		w.Stop()
+		want := []time.Duration{0, 3*time.Second + reapSlack}
+		if got := s.calls(&s.expiresAt); !equal(got, want) {
+			t.Errorf("Expire was called at %v, want %v", got, want)
+		}
+	})
+}
+
+// A lease granted while Expire is under way is not in its answer.
+func TestAGrantDuringExpireIsNotMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now()}
+		w := New(s, Options{})
+		s.expire = func(call int) (fencing.Expiry, error) {
+			if call == 1 {
+				w.Acquire(t.Context(), fencing.AcquireRequest{TTL: time.Second})
+			}
+			return fencing.Expiry{Next: time.Minute}, nil
+		}
+		w.Start()
+		advance(2 * time.Second)
+		w.Stop()
+		want := []time.Duration{0, time.Second + reapSlack}
+		if got := s.calls(&s.expiresAt); !equal(got, want) {
+			t.Errorf("Expire was called at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestStandbyDoesNotListen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), expire: func(int) (fencing.Expiry, error) {
+			return fencing.Expiry{Next: time.Second, Standby: true}, nil
+		}}
+		w := New(s, Options{})
+		w.Start()
+		synctest.Wait()
+		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 100 * time.Millisecond})
+		advance(1500 * time.Millisecond)
+		w.Stop()
+		want := []time.Duration{0, time.Second + reapSlack}
+		if got := s.calls(&s.expiresAt); !equal(got, want) {
+			t.Errorf("Expire was called at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestFullReapGoesOnAtOnceAndErrorsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), expire: func(call int) (fencing.Expiry, error) {
+			switch call {
+			case 1:
+				return fencing.Expiry{Ended: make([]fencing.Ended, reapLimit), Next: time.Minute}, nil
+			case 2, 3:
+				return fencing.Expiry{}, errors.New("out of reach")
+			}
+			return fencing.Expiry{Next: time.Minute}, nil
+		}}
+		w := New(s, Options{})
+		w.Start()
+		advance(10 * time.Second)
+		w.Stop()
+		second := minBackoff + reapSlack
+		want := []time.Duration{0, 0, second, second + 2*minBackoff + reapSlack}
+		if got := s.calls(&s.expiresAt); !equal(got, want) {
+			t.Errorf("Expire was called at %v, want %v", got, want)
+		}
+	})
+}
+
+func TestTakeBackIsRepeatedAfterTheSkewGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), takeBack: func(call int) error {
+			if call == 1 {
+				return errors.New("out of reach")
+			}
+			return nil
+		}}
+		w := New(s, Options{MaxSkew: time.Second})
+		w.TakeBack(fencing.TakeBackRequest{Name: "a"})
+		advance(time.Minute)
+		want := []time.Duration{0, minBackoff, minBackoff + time.Second}
+		if got := s.calls(&s.takenAt); !equal(got, want) {
+			t.Errorf("TakeBack was called at %v, want %v", got, want)
+		}
+		w.Stop()
+	})
+}
+
+func TestStopTriesOnceMoreAndEndsPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{start: time.Now(), takeBack: func(call int) error { return errors.New("out of reach") }}
+		w := New(s, Options{MaxSkew: time.Hour})
+		w.TakeBack(fencing.TakeBackRequest{Name: "a"})
+		synctest.Wait()
+		before := len(s.calls(&s.takenAt))
+		w.Stop()
+		if after := len(s.calls(&s.takenAt)); after != before+1 {
+			t.Errorf("%d calls after Stop, want one more than the %d before", after, before)
+		}
+		w.TakeBack(fencing.TakeBackRequest{Name: "b"}) // refused, logged
+		if after := len(s.calls(&s.takenAt)); after != before+1 {
+			t.Errorf("a take-back after Stop was started")
+		}
+	})
+}
+
+func TestStopBeforeStartAndTwice(t *testing.T) {
+	s := &store{expire: func(int) (fencing.Expiry, error) { t.Error("Expire was called"); return fencing.Expiry{}, nil }}
+	w := New(s, Options{})
+	w.Stop()
+	w.Start()
+	w.Stop()
+}
+
+func equal(a, b []time.Duration) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// advance moves the clock of the synctest bubble.
+func advance(d time.Duration) { <-time.After(d) }
