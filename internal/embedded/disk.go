@@ -108,10 +108,11 @@ type changes struct {
 	records   map[fencing.Name]struct{}
 	ended     map[fencing.EndedLease]struct{}
 	forgotten [][]byte
+	clock     bool // write the clock though nothing else has changed
 }
 
 func (c *changes) empty() bool {
-	return len(c.records) == 0 && len(c.ended) == 0 && len(c.forgotten) == 0
+	return len(c.records) == 0 && len(c.ended) == 0 && len(c.forgotten) == 0 && !c.clock
 }
 
 func (c *changes) record(name fencing.Name) {

@@ -44,15 +44,16 @@ type Options struct {
 
 // Store is a fencing.Store in one file.
 type Store struct {
-	log    *slog.Logger
-	now    func() fencing.Instant
-	disk   *disk
-	queue  chan *call
-	closed chan struct{} // closed by Close: no new calls
-	ended  chan struct{} // closed when the writer has returned
-	failed chan struct{} // closed when a flush has failed
-	cause  error         // why; set before failed is closed
-	close  sync.Once
+	log     *slog.Logger
+	now     func() fencing.Instant
+	disk    *disk
+	queue   chan *call
+	closed  chan struct{}   // closed by Close: no new calls
+	ended   chan struct{}   // closed when the writer has returned
+	failed  chan struct{}   // closed when a flush has failed
+	cause   error           // why; set before failed is closed
+	flushed fencing.Instant // when the last flush began; the writer's
+	close   sync.Once
 
 	mu    sync.RWMutex // the writer holds it to change state and index, readers to look
 	state *fencing.State

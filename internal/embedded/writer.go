@@ -16,6 +16,7 @@ func (s *Store) write() {
 			batch = append(batch, c)
 		case <-s.closed:
 			if len(s.queue) == 0 {
+				s.flushClock()
 				return
 			}
 		}
@@ -56,6 +57,7 @@ func (s *Store) decide(batch []*call) {
 		if err := s.disk.commit(s.state, now, &changed); err != nil {
 			s.fail(err)
 		}
+		s.flushed = now
 	}
 	for _, c := range late {
 		c.err = s.cause
@@ -120,9 +122,9 @@ func holdingsOf(state *fencing.State, name fencing.Name) holdings {
 	return h
 }
 
-// expire ends up to c.limit leases that are due, and forgets what is old.
+// expire attends to up to c.limit names that are due, and forgets old tombstones.
 func (s *Store) expire(c *call, now fencing.Instant, changed *changes) {
-	for len(c.expiry.Ended) < c.limit {
+	for range c.limit {
 		name, ok := s.index.popDue(s.state, now)
 		if !ok {
 			break
@@ -143,7 +145,19 @@ func (s *Store) expire(c *call, now fencing.Instant, changed *changes) {
 			changed.forget(key, tomb.Until)
 		}
 	}
+	// How long a lease was held counts against its bound after a restart, even
+	// if the wall clock is set back meanwhile: so the file knows the time.
+	changed.clock = s.index.held.Len() > 0 && now.Sub(s.flushed) >= idlePause
 	c.expiry.Next = s.index.nextDue(now)
+}
+
+// flushClock writes the time of a clean end.
+func (s *Store) flushClock() {
+	if s.cause == nil {
+		if err := s.disk.commit(s.state, s.now(), &changes{clock: true}); err != nil {
+			s.fail(err)
+		}
+	}
 }
 
 // fail makes the store refuse everything from now on.
