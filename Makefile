@@ -1,0 +1,48 @@
+# Fencepost. `make` lists the targets.
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+BUILD   := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+FUZZTIME ?= 1000000x
+
+.PHONY: help
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: ## start the gateway on its embedded store, http://127.0.0.1:8080
+	go run -ldflags "-X main.version=$(VERSION)" ./cmd/gateway
+
+.PHONY: build
+build: ## build bin/gateway
+	CGO_ENABLED=0 $(BUILD) -o bin/gateway ./cmd/gateway
+
+.PHONY: test
+test: deps lint ## all that has to pass before a commit: lint, tests with -race
+	go test -race -timeout 12m ./...
+	node --test web/test/*.test.mjs
+
+.PHONY: test-long
+test-long: deps ## the minute of two gateways on one Redis, and long random histories
+	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
+
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
+	go vet ./...
+	go tool -modfile=tools/go.mod staticcheck ./...
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default: a million executions each)
+	./scripts/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: deps ## measure against the baselines; prints a table and writes docs/benchmarks.md
+	go run ./bench
+
+.PHONY: deps
+deps: ## install what the tests need (Debian, as root), or say what is missing
+	@./scripts/deps
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,101 @@
+// Package fencepost_test holds what is true of the whole module: who may import
+// whom. docs/architecture.md explains why.
+package fencepost_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "fencepost/"
+
+// ours says which packages of this module a package may import.
+var ours = map[string][]string{
+	"api":                          {},
+	"web":                          {},
+	"internal/fencing":             {},
+	"internal/fencing/fencingtest": {"internal/fencing"},
+	"internal/embedded":            {"internal/fencing"},
+	"internal/redis":               {"internal/fencing"},
+	"internal/redis/redistest":     {},
+	"internal/watchdog":            {"internal/fencing"},
+	"internal/metrics":             {"internal/fencing"},
+	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
+	"cmd/gateway": {
+		"internal/fencing", "internal/embedded", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
+	},
+	"bench": {"internal/fencing", "internal/redis", "internal/redis/redistest"},
+}
+
+// theirs says who alone may import a package, or one below it, of others.
+var theirs = map[string][]string{
+	"github.com/go-chi/chi":                {"internal/http", "bench"},
+	"net/http":                             {"internal/http", "cmd/gateway", "bench"},
+	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
+	"go.etcd.io/bbolt":                     {"internal/embedded"},
+	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
+	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},
+}
+
+// onlyULID are the packages that keep to the standard library and ulid.
+var onlyULID = []string{"internal/fencing"}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Standard   bool
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		allowed, known := ours[name]
+		if !known && len(p.Imports) > 0 {
+			t.Errorf("%s is not in the list of packages; add it with what it may import", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if local, ok := strings.CutPrefix(imported, module); ok {
+				if !slices.Contains(allowed, local) {
+					t.Errorf("%s imports %s; it may import %v of ours", name, local, allowed)
+				}
+				continue
+			}
+			for prefix, users := range theirs {
+				if (imported == prefix || strings.HasPrefix(imported, prefix+"/")) && !slices.Contains(users, name) {
+					t.Errorf("%s imports %s; only %v may", name, imported, users)
+				}
+			}
+			if slices.Contains(onlyULID, name) && strings.Contains(imported, ".") && imported != "github.com/oklog/ulid/v2" {
+				t.Errorf("%s imports %s; it keeps to the standard library and ulid", name, imported)
+			}
+		}
+	}
+}
+
+func packages(t *testing.T) (list []pkg) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,Standard", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+	if len(list) < 5 {
+		t.Fatalf("only %d packages were found", len(list))
+	}
+	return list
+}
