@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -97,8 +98,11 @@ func (id LeaseID) IsZero() bool { return id.public == "" }
 // String returns the public part.
 func (id LeaseID) String() string { return string(id.public) }
 
-// GoString returns the public part, so that %#v does not leak the secret.
-func (id LeaseID) GoString() string { return string(id.public) }
+// Format writes the public part, so that no verb leaks the secret: String alone
+// would leave %d and %#v to do so.
+func (id LeaseID) Format(f fmt.State, verb rune) {
+	fmt.Fprintf(f, fmt.FormatString(f, verb), string(id.public))
+}
 
 // MarshalText returns the public part, so that no encoder leaks the secret.
 func (id LeaseID) MarshalText() ([]byte, error) { return []byte(id.public), nil }

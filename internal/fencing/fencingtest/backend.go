@@ -27,6 +27,14 @@ type Backend interface {
 // Capabilities says as data what a store can do.
 type Capabilities struct {
 	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
+	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
+}
+
+// Flusher is a Backend with Capabilities.Flush.
+type Flusher interface {
+	// Flush makes the store forget everything, as FLUSHALL does. The handles
+	// stay, and so does what they remember.
+	Flush()
 }
 
 // Open makes a fresh, empty backend and registers its end with t.Cleanup.

@@ -1,0 +1,134 @@
+package fencingtest
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// cases are the case files: a paragraph that says what is shown, then commands
+// and what comes of them.
+//
+//go:embed testdata/*.txt
+var cases embed.FS
+
+// testcase is one parsed file.
+type testcase struct {
+	file     string
+	needs    []string // capabilities, by the words of needed
+	commands []*command
+}
+
+// needed are the words with which a case asks for a capability.
+func (caps Capabilities) needed() map[string]bool {
+	return map[string]bool{"own_clock": caps.OwnClock, "flush": caps.Flush}
+}
+
+// offers reports whether a store can do all that a case needs.
+func (caps Capabilities) offers(needs []string) bool {
+	return !slices.ContainsFunc(needs, func(need string) bool { return !caps.needed()[need] })
+}
+
+// parseCase reads a case file. Errors start with file:line.
+func parseCase(file, text string) (*testcase, error) {
+	c := &testcase{file: file}
+	lines := strings.Split(text, "\n")
+	if !strings.HasPrefix(lines[0], "# ") {
+		return nil, fmt.Errorf("%s:1: a case starts with a paragraph that says what it shows, in lines that start with #", file)
+	}
+	for i, line := range lines {
+		where := fmt.Sprintf("%s:%d", file, i+1)
+		if err := c.parseLine(where, strings.TrimSpace(line)); err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+	}
+	if last := c.last(); last == nil {
+		return nil, fmt.Errorf("%s: no commands", file)
+	} else if last.wanting() {
+		return nil, fmt.Errorf("%s: %s lacks an outcome, a line that starts with =>", last.where, last.verb)
+	}
+	return c, nil
+}
+
+func (c *testcase) parseLine(where, line string) error {
+	if line == "" || strings.HasPrefix(line, "# ") || line == "#" {
+		return nil
+	}
+	last := c.last()
+	if text, ok := strings.CutPrefix(line, "=>"); ok {
+		if last == nil || !last.wanting() {
+			return errors.New("this outcome belongs to no command")
+		}
+		var err error
+		last.want, err = parseExpectation(text)
+		return err
+	}
+	if last != nil && last.wanting() {
+		return fmt.Errorf("%s above lacks an outcome, a line that starts with =>", last.verb)
+	}
+	if need, ok := strings.CutPrefix(line, "needs "); ok {
+		if _, known := (Capabilities{}).needed()[need]; !known || last != nil {
+			return errors.New("needs comes first, with own_clock or flush")
+		}
+		c.needs = append(c.needs, need)
+		return nil
+	}
+	command, err := parseCommand(where, line)
+	if err != nil {
+		return err
+	}
+	if need := map[string]string{"skew": "own_clock", "flush": "flush"}[command.verb]; need != "" && !slices.Contains(c.needs, need) {
+		return fmt.Errorf("%s wants a line above: needs %s", command.verb, need)
+	}
+	c.commands = append(c.commands, command)
+	return nil
+}
+
+func (c *testcase) last() *command {
+	if len(c.commands) == 0 {
+		return nil
+	}
+	return c.commands[len(c.commands)-1]
+}
+
+// wanting reports whether a command lacks its outcome.
+func (c *command) wanting() bool { return c.want == nil && !slices.Contains(outcomeless, c.verb) }
+
+// run plays a case on a fresh backend and returns what went wrong first.
+func (c *testcase) run(t testing.TB, open Open, caps Capabilities) error {
+	d := newDuel(t, open, caps)
+	for _, command := range c.commands {
+		if r, err := d.run(command); err != nil {
+			return fmt.Errorf("%s: %s\n=> %s\n%w", command.where, command, describe(command, &r, side{d, ofStore}), err)
+		}
+	}
+	if err := d.finish(); err != nil {
+		return fmt.Errorf("%s: %w", c.file, err)
+	}
+	return nil
+}
+
+// loadCases parses all case files.
+func loadCases() ([]*testcase, error) {
+	files, err := fs.Glob(cases, "testdata/*.txt")
+	if err != nil {
+		return nil, err
+	}
+	var all []*testcase
+	for _, file := range files {
+		text, err := cases.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		c, err := parseCase(file, string(text))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}

@@ -1,0 +1,229 @@
+package fencingtest
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const defaultTTL = 30 * time.Second
+
+// command is one line of a case. README.md in testdata describes the language.
+type command struct {
+	where  string // file:line, or the number of the step in a history
+	verb   string
+	handle int // 0 or 1; written as via=1 (left out) and via=2
+
+	name     fencing.Name
+	lease    string // label
+	stamp    string // label; empty is one that no other command has
+	owner    string
+	metadata map[string]string
+	ttl      time.Duration // 0 is left out
+	maxHold  time.Duration
+	token    string // label of the token to break
+	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
+
+	list   fencing.ListRequest
+	walk   bool // list all pages
+	limit  int  // of expire
+	repeat bool // expire until nothing is due
+
+	by time.Duration // of advance and skew
+
+	want *expectation // nil: only compared with Step
+}
+
+// arguments are the keys that each verb takes; "name" stands for the word after
+// the verb, "*" marks those that must be given.
+var arguments = map[string]string{
+	"acquire":  "name* lease* ttl max_hold owner meta stamp via",
+	"renew":    "name* lease* ttl via",
+	"release":  "name* lease* via",
+	"takeback": "name* lease* stamp* via",
+	"break":    "name* token* via",
+	"inspect":  "name* via",
+	"list":     "prefix query after limit walk via",
+	"expire":   "limit repeat via",
+	"stats":    "via",
+	"advance":  "by*",
+	"skew":     "handle* by*",
+	"flush":    "",
+}
+
+// outcomeless are the verbs that move the world and have no outcome.
+var outcomeless = []string{"advance", "skew", "flush"}
+
+var (
+	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
+	tokenForm = regexp.MustCompile(`^#[0-9]+$`)
+	stampForm = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+)
+
+func parseCommand(where, line string) (*command, error) {
+	words, err := splitWords(line)
+	if err != nil {
+		return nil, err
+	}
+	c := &command{where: where, verb: words[0]}
+	takes, ok := arguments[c.verb]
+	if !ok {
+		return nil, fmt.Errorf("no command %q; there are %s", c.verb, strings.Join(slices.Sorted(maps.Keys(arguments)), " "))
+	}
+	words = words[1:]
+	given := map[string]bool{}
+	for _, key := range []string{"name", "handle", "by"} { // these come without key=
+		if !strings.Contains(takes, key+"*") {
+			continue
+		}
+		if len(words) == 0 {
+			return nil, fmt.Errorf("%s lacks its %s", c.verb, key)
+		}
+		if err := c.set(item{key: key, op: "=", value: words[0]}); err != nil {
+			return nil, err
+		}
+		given[key], words = true, words[1:]
+	}
+	for _, word := range words {
+		it, err := parseItem(word)
+		if err != nil {
+			return nil, err
+		}
+		key, _, _ := strings.Cut(it.key, ".")
+		if !slices.Contains(strings.Fields(strings.ReplaceAll(takes, "*", "")), key) {
+			return nil, fmt.Errorf("%s takes no %q; it takes %s", c.verb, key, takes)
+		}
+		if given[it.key] {
+			return nil, fmt.Errorf("%s is given twice", it.key)
+		}
+		given[it.key] = true
+		if err := c.set(it); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range strings.Fields(takes) {
+		if key, must := strings.CutSuffix(key, "*"); must && !given[key] {
+			return nil, fmt.Errorf("%s lacks %s=", c.verb, key)
+		}
+	}
+	return c, nil
+}
+
+func (c *command) set(it item) (err error) {
+	flag := it.key == "walk" || it.key == "repeat"
+	if flag != (it.op == "") || it.op != "" && it.op != "=" {
+		return fmt.Errorf("%s%s is not understood", it.key, it.op)
+	}
+	key, sub, _ := strings.Cut(it.key, ".")
+	switch key {
+	case "name":
+		c.name, err = fencing.ParseName(it.value)
+	case "lease":
+		c.lease, err = it.matching(labelForm)
+	case "stamp":
+		c.stamp, err = it.matching(stampForm)
+	case "token":
+		c.token, err = it.matching(tokenForm)
+	case "owner":
+		c.owner = it.value
+	case "meta":
+		if c.metadata == nil {
+			c.metadata = map[string]string{}
+		}
+		c.metadata[sub] = it.value
+	case "ttl":
+		c.ttl, err = time.ParseDuration(it.value)
+	case "max_hold":
+		c.maxHold, err = time.ParseDuration(it.value)
+	case "by":
+		c.by, err = time.ParseDuration(it.value)
+		if err == nil && c.verb == "advance" && c.by < 0 {
+			err = fmt.Errorf("the time never goes backwards")
+		}
+	case "via", "handle":
+		if it.value != "1" && it.value != "2" {
+			return fmt.Errorf("the handles are 1 and 2, not %q", it.value)
+		}
+		c.handle = int(it.value[0] - '1')
+	case "prefix":
+		c.list.Prefix = it.value
+	case "query":
+		c.list.Query = it.value
+		if label, ok := strings.CutPrefix(it.value, "lease:"); ok {
+			c.list.Query = string(leaseOf(label).Public())
+		}
+	case "after":
+		c.list.After = fencing.Name(it.value)
+	case "limit":
+		c.limit, err = strconv.Atoi(it.value)
+		c.list.Limit = c.limit
+	case "walk":
+		c.walk = true
+	case "repeat":
+		c.repeat = true
+	}
+	return err
+}
+
+func (it item) matching(form *regexp.Regexp) (string, error) {
+	if !form.MatchString(it.value) {
+		return "", fmt.Errorf("%s=%s must match %s", it.key, it.value, form)
+	}
+	return it.value, nil
+}
+
+// String returns the command as it is written in a case. The token of a break is
+// written by its label: see duel.tokenLabel.
+func (c *command) String() string {
+	b := &strings.Builder{}
+	b.WriteString(c.verb)
+	word := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(b, " %s=%s", key, quote(value))
+		}
+	}
+	if c.name != "" {
+		b.WriteString(" " + string(c.name))
+	}
+	switch c.verb {
+	case "advance":
+		return b.String() + " " + short(c.by)
+	case "skew":
+		return fmt.Sprintf("%s %d %s", c.verb, c.handle+1, short(c.by))
+	}
+	word("lease", c.lease)
+	word("token", c.token)
+	if c.ttl != 0 {
+		word("ttl", short(c.ttl))
+	}
+	if c.maxHold != 0 {
+		word("max_hold", short(c.maxHold))
+	}
+	word("owner", c.owner)
+	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
+		fmt.Fprintf(b, " meta.%s=%s", key, quote(c.metadata[key]))
+	}
+	word("stamp", c.stamp)
+	word("prefix", c.list.Prefix)
+	word("query", c.list.Query)
+	word("after", string(c.list.After))
+	if c.limit != 0 {
+		fmt.Fprintf(b, " limit=%d", c.limit)
+	}
+	if c.walk {
+		b.WriteString(" walk")
+	}
+	if c.repeat {
+		b.WriteString(" repeat")
+	}
+	if c.handle == 1 {
+		b.WriteString(" via=2")
+	}
+	return b.String()
+}

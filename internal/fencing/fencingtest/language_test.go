@@ -1,0 +1,208 @@
+package fencingtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"fencepost/internal/fencing"
+)
+
+func TestFaultsOfACaseNameTheLine(t *testing.T) {
+	const held = "# Prose.\nacquire a lease=A\n=> ok fresh\n"
+	for _, test := range []struct{ text, where string }{
+		{"acquire a lease=A\n=> ok fresh\n", "x.txt:1:"},
+		{"# Prose.\n", "x.txt:"},
+		{"# Prose.\nobtain a lease=A\n", "x.txt:2:"},
+		{"# Prose.\n\nacquire\n", "x.txt:3:"},
+		{"# Prose.\nacquire a\n", "x.txt:2:"},
+		{"# Prose.\nacquire a//b lease=A\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=a\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A lease=B\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A ttl=30\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A ttl>30s\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A token=#1\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A owner=\"x\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A via=3\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A stamp=R\n", "x.txt:2:"},
+		{"# Prose.\ntakeback a lease=A\n", "x.txt:2:"},
+		{"# Prose.\nbreak a token=1\n", "x.txt:2:"},
+		{"# Prose.\nlist limit=x\n", "x.txt:2:"},
+		{"# Prose.\nlist walk=yes\n", "x.txt:2:"},
+		{"# Prose.\nadvance -1s\n", "x.txt:2:"},
+		{"# Prose.\nskew 1 5s\n", "x.txt:2:"},
+		{"# Prose.\nflush\n", "x.txt:2:"},
+		{"# Prose.\nneeds luck\n", "x.txt:2:"},
+		{held + "needs flush\n", "x.txt:4:"},
+		{"# Prose.\n=> ok\n", "x.txt:2:"},
+		{held + "=> ok fresh\n", "x.txt:4:"},
+		{held + "inspect a\n", "x.txt:4:"},
+		{held + "inspect a\ninspect a\n", "x.txt:5:"},
+		{held + "advance 1s\n=> ok\n", "x.txt:5:"},
+		{held + "inspect a\n=>\n", "x.txt:5:"},
+		{held + "inspect a\n=> fine\n", "x.txt:5:"},
+		{held + "inspect a\n=> lease_lost\n", "x.txt:5:"},
+		{held + "inspect a\n=> lease_lost forgotten\n", "x.txt:5:"},
+		{held + "inspect a\n=> ok expires_in<30s\n", "x.txt:5:"},
+		{held + "inspect a\n=> ok owner=\"a\"b\"\n", "x.txt:5:"},
+	} {
+		_, err := parseCase("x.txt", test.text)
+		if err == nil {
+			t.Errorf("this was parsed:\n%s", test.text)
+		} else if !strings.HasPrefix(err.Error(), test.where) {
+			t.Errorf("%v\ndoes not start with %s for:\n%s", err, test.where, test.text)
+		}
+	}
+}
+
+func TestWrongExpectationsAreFound(t *testing.T) {
+	const start = "# Prose.\nneeds own_clock\nacquire a lease=A ttl=10s owner=w1\n=> ok fresh token=#1\nadvance 1s\n"
+	for _, test := range []struct{ command, right, wrong string }{
+		{"inspect a", "ok holder=A", "locked holder=A"},
+		{"inspect a", "ok holder=A", "ok holder=B"},
+		{"inspect a", "ok holder=A", "ok free"},
+		{"inspect a", "ok holder=A", "ok"},
+		{"inspect a", "ok holder=A token=#1", "ok holder=A token=#2"},
+		{"inspect a", "ok holder=A last_token=#1", "ok holder=A last_token=none"},
+		{"inspect a", "ok holder=A owner=w1", `ok holder=A owner=""`},
+		{"inspect a", "ok holder=A entries=0", "ok holder=A entries=1"},
+		{"inspect a", "ok holder=A", "ok holder=A meta.n=1"},
+		{"inspect a", "ok holder=A expires_in=9s", "ok holder=A expires_in=9.000001s"},
+		{"inspect a", "ok holder=A expires_in<=9s", "ok holder=A expires_in<=8s"},
+		{"inspect a", "ok holder=A expires_in=9s", "ok holder=A expires_in=soon"},
+		{"inspect a", "ok holder=A entries=0", "ok holder=A entries=none"},
+		{"inspect b", "ok free last_token=none", "ok free last_token=#1"},
+		{"acquire a lease=A", "ok token=#1", "ok fresh token=#1"},
+		{"acquire a lease=A", "ok", "ok token>#1"},
+		{"acquire a lease=A", "ok", "ok token>#7"},
+		{"acquire b lease=B", "ok fresh token>#1", "ok token>#1"},
+		{"acquire a lease=B", "locked holder=A", "locked"},
+		{"renew a lease=B", "lease_lost unknown", "lease_lost expired"},
+		{"renew a lease=A", "ok margin=9s", "ok margin=10s"},
+		{"release a lease=A", "ok ended=A:released:0s", "ok"},
+		{"release a lease=A", "ok ended=A:released", "ok ended=none"},
+		{"release a lease=A", "ok ended=A:released", "ok ended=A:expired"},
+		{"release a lease=A", "ok ended=A:released", "ok ended=A:released:1s"},
+		{"release a lease=A", "ok ended=A:released", "ok ended=A:released,B:released"},
+		{"advance 10s\nrenew a lease=A", "lease_lost expired late=1s ended=A:expired:1s", "lease_lost expired ended=A:expired"},
+		{"advance 9s\nrenew a lease=A", "lease_lost expired ended=A:expired", "lease_lost expired late=1s ended=A:expired"},
+		{"list", "ok names=a end", "ok names=a more"},
+		{"list", "ok names=a", "ok names=none"},
+		{"list", "ok names=a", "ok"},
+		{"expire", "ok ended=none next<=9s", "ok ended=none next<=8s"},
+		{"expire", "ok ends=0", "ok ends=1"},
+		{"stats", "ok held=1", "ok held=2"},
+		{"stats", "ok held=1", "ok"},
+		{"skew 1 5s\nrenew b lease=A", "clock_skew", "lease_lost unknown"},
+	} {
+		for _, outcome := range []string{test.right, test.wrong} {
+			c, err := parseCase("x.txt", start+test.command+"\n=> "+outcome+"\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.run(t, openModel(true), Capabilities{OwnClock: true})
+			if (err == nil) != (outcome == test.right) {
+				t.Errorf("%s => %s: %v", test.command, outcome, err)
+			}
+		}
+	}
+}
+
+// TestHistoriesAreCases prints histories as cases and plays those.
+func TestHistoriesAreCases(t *testing.T) {
+	caps := Capabilities{OwnClock: true, Flush: true}
+	for seed := range uint64(50) {
+		commands, err := randomHistory(t, openModel(true), caps, seed)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		text := writeCase(t, caps, "A history.", commands)
+		c, err := parseCase("history.txt", text)
+		if err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, text)
+		}
+		if err := c.run(t, openModel(true), caps); err != nil {
+			t.Fatalf("seed %d: %v\n%s", seed, err, text)
+		}
+	}
+}
+
+// TestShrink shrinks a history that finds a defect: few commands are left, and as
+// a case they find it as well.
+func TestShrink(t *testing.T) {
+	caps := Capabilities{OwnClock: true}
+	at := slices.IndexFunc(planted, func(d defect) bool { return d.what == "a released lease is superseded" })
+	open := func(testing.TB) Backend {
+		b := newModelBackend(true)
+		b.memory().step = planted[at].step
+		return b
+	}
+	for seed := range uint64(plantedSeeds) {
+		commands, err := randomHistory(t, open, caps, seed)
+		if err == nil {
+			continue
+		}
+		shrunk := shrink(t, open, caps, commands)
+		if len(shrunk) > 6 { // acquire, release, acquire, ask, and what moves the time
+			t.Errorf("%d of %d commands are left", len(shrunk), len(commands))
+		}
+		c, err := parseCase("shrunk.txt", writeCase(t, caps, "Shrunk.", shrunk))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.run(t, openModel(true), caps); err != nil {
+			t.Errorf("Step fails: %v", err)
+		}
+		if err := c.run(t, open, caps); err == nil {
+			t.Error("the shrunk case does not find the defect")
+		}
+		return
+	}
+	t.Fatal("no history finds the defect")
+}
+
+func TestCasesAreNamedAfterVerbs(t *testing.T) {
+	all, err := loadCases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, c := range all {
+		topic, _, _ := strings.Cut(strings.TrimPrefix(c.file, "testdata/"), "_")
+		seen[topic] = true
+	}
+	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "expire", "inspect", "list", "token", "skew"} {
+		if !seen[topic] {
+			t.Errorf("no case is about %s", topic)
+		}
+		delete(seen, topic)
+	}
+	for topic := range seen {
+		t.Errorf("a case is about %q, which is no topic", topic)
+	}
+}
+
+func TestClosedModelIsUnavailable(t *testing.T) {
+	b := newModelBackend(false)
+	if _, err := b.Store(0).Acquire(t.Context(), acquireOf("a", leaseOf("A"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Store(0).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Store(0).Check(t.Context()); codeOf(err) != fencing.CodeUnavailable {
+		t.Errorf("Check after Close: %v", err)
+	}
+	if _, err := b.Store(0).Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); codeOf(err) != fencing.CodeUnavailable {
+		t.Errorf("Inspect after Close: %v", err)
+	}
+	out, err := b.Store(1).Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	if err != nil || !out.Lock.Held() {
+		t.Errorf("the other handle: %+v, %v", out.Lock, err)
+	}
+	snapshot := b.handles[1].Snapshot()
+	delete(snapshot.Records, "a")
+	if len(b.handles[1].Snapshot().Records) != 1 {
+		t.Error("Snapshot is not a copy")
+	}
+}

@@ -1,0 +1,167 @@
+package fencingtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// result is what a store answered to a command.
+type result struct {
+	now    fencing.Instant
+	out    fencing.Outcome
+	page   fencing.ListPage
+	expiry fencing.Expiry
+	stats  fencing.Stats
+	err    *fencing.Error
+}
+
+func (r *result) code() fencing.Code {
+	if r.err == nil {
+		return fencing.CodeOK
+	}
+	return r.err.Code
+}
+
+// lock returns the view that the answer carries, or nil.
+func (r *result) lock() *fencing.Lock {
+	if r.err != nil {
+		return r.err.Lock
+	}
+	return r.out.Lock
+}
+
+// ended returns the leases that the answer says have ended.
+func (r *result) ended() []fencing.Ended {
+	return slices.Concat(r.out.Ended, r.expiry.Ended)
+}
+
+// maxPages bounds a walk through a list and a repeated expire: more would mean
+// that the store goes round in circles.
+const maxPages = 1000
+
+// ask gives a command to a store. The error is a breach of the interface.
+func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Token, now fencing.Instant) (result, error) {
+	r := result{now: now}
+	var err error
+	switch c.verb {
+	case "acquire":
+		ttl, stamp := c.ttl, c.stamp
+		if ttl == 0 {
+			ttl = defaultTTL
+		}
+		if stamp == "" {
+			stamp = c.where
+		}
+		r.out, err = store.Acquire(ctx, fencing.AcquireRequest{
+			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(stamp), Owner: c.owner, Metadata: c.metadata,
+			Mode: fencing.ModeExclusive, Hold: 1, TTL: ttl, MaxHold: c.maxHold,
+		})
+	case "renew":
+		r.out, err = store.Renew(ctx, fencing.RenewRequest{Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl})
+	case "release":
+		r.out, err = store.Release(ctx, fencing.ReleaseRequest{Name: c.name, Lease: leaseOf(c.lease)})
+	case "takeback":
+		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
+	case "break":
+		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token})
+	case "inspect":
+		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name})
+		if err == nil && r.out.Lock == nil {
+			return r, errors.New("no Lock without an error")
+		}
+	case "list":
+		err = r.listPages(ctx, store, c)
+	case "expire":
+		err = r.expire(ctx, store, c)
+	case "stats":
+		r.stats, err = store.Stats(ctx)
+	default:
+		return r, fmt.Errorf("no store answers %q", c.verb)
+	}
+	if err == nil {
+		if r.out.Err != nil {
+			return r, fmt.Errorf("Outcome.Err is %v, and the error nil", r.out.Err)
+		}
+		return r, nil
+	}
+	if b, ok := errors.AsType[breach](err); ok {
+		return r, b
+	}
+	if !errors.As(err, &r.err) {
+		return r, fmt.Errorf("the error is a %T, not a *fencing.Error: %w", err, err)
+	}
+	if !slices.Contains(fencing.Codes(), r.err.Code) {
+		return r, fmt.Errorf("the error has the code %q: %w", r.err.Code, err)
+	}
+	return r, nil
+}
+
+// breach is an answer that the interface does not allow, other than an error.
+type breach string
+
+func (b breach) Error() string { return string(b) }
+
+func breachf(format string, args ...any) error { return breach(fmt.Sprintf(format, args...)) }
+
+// listPages lists one page, or all when c says to walk.
+func (r *result) listPages(ctx context.Context, store fencing.Store, c *command) error {
+	req := c.list
+	if req.Limit == 0 {
+		req.Limit = fencing.MaxListLimit
+	}
+	for range maxPages {
+		page, err := store.List(ctx, req)
+		if err != nil {
+			return err
+		}
+		if len(page.Locks) > req.Limit {
+			return breachf("a page of %d locks is longer than the limit %d", len(page.Locks), req.Limit)
+		}
+		if page.Next != "" && req.Query == "" && len(page.Locks) < req.Limit {
+			return breachf("a page of %d locks is not full (limit %d), yet there is more", len(page.Locks), req.Limit)
+		}
+		r.page = fencing.ListPage{Locks: append(r.page.Locks, page.Locks...), Next: page.Next}
+		if !c.walk || page.Next == "" {
+			return nil
+		}
+		if page.Next <= req.After {
+			return breachf("the next page after %q starts at %q: the walk does not go on", req.After, page.Next)
+		}
+		req.After = page.Next
+	}
+	return breach("the walk has no end")
+}
+
+// expire calls Expire once, or until nothing is due when c says to repeat.
+func (r *result) expire(ctx context.Context, store fencing.Store, c *command) error {
+	limit := c.limit
+	if limit == 0 {
+		limit = 1000
+	}
+	for range maxPages {
+		expiry, err := store.Expire(ctx, limit)
+		if err != nil {
+			return err
+		}
+		if len(expiry.Ended) > limit {
+			return breachf("%d leases were ended in one call; the limit is %d", len(expiry.Ended), limit)
+		}
+		if expiry.Next < 0 {
+			return breachf("Expiry.Next is %s", expiry.Next)
+		}
+		expiry.Ended = append(r.expiry.Ended, expiry.Ended...)
+		r.expiry = expiry
+		if !c.repeat || expiry.Next > 0 || expiry.Standby {
+			return nil
+		}
+	}
+	return breach("Expire asks to be called again without end")
+}
+
+// remaining returns the time a holder has left at now.
+func remaining(h *fencing.Holder, now fencing.Instant) time.Duration { return h.ExpiresAt.Sub(now) }

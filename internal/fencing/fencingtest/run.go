@@ -1,0 +1,80 @@
+package fencingtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// How many random histories Run plays unless FENCEPOST_HISTORIES says so: at
+// least the first number, then more up to the second while the time lasts.
+const (
+	leastHistories = 10
+	mostHistories  = 200
+	historyTime    = 3 * time.Second
+)
+
+// Run checks a store: every case of testdata that it can do, random histories
+// compared with fencing.Step, and many callers at once. The environment variables
+// FENCEPOST_SEED and FENCEPOST_HISTORIES set the seed of the first history and
+// how many there are.
+func Run(t *testing.T, open Open, caps Capabilities) {
+	t.Helper()
+	all, err := loadCases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if !caps.offers(c.needs) {
+			continue
+		}
+		t.Run(strings.TrimSuffix(path.Base(c.file), ".txt"), func(t *testing.T) {
+			if err := c.run(t, open, caps); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("histories", func(t *testing.T) { runHistories(t, open, caps) })
+	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open) })
+	t.Run("context", func(t *testing.T) { runContext(t, open) })
+}
+
+func runHistories(t *testing.T, open Open, caps Capabilities) {
+	seed, err := fromEnvironment("FENCEPOST_SEED", rand.Uint64())
+	if err != nil {
+		t.Fatal(err)
+	}
+	exactly, err := fromEnvironment("FENCEPOST_HISTORIES", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, played := time.Now(), uint64(0)
+	for ; exactly == 0 && (played < leastHistories || played < mostHistories && time.Since(start) < historyTime) || played < exactly; played++ {
+		commands, err := randomHistory(t, open, caps, seed+played)
+		if err == nil {
+			continue
+		}
+		commands = shrink(t, open, caps, commands)
+		title := fmt.Sprintf("Found by a random history, FENCEPOST_SEED=%d.", seed+played)
+		t.Fatalf("history with FENCEPOST_SEED=%d: %v\n\nshrunk to %d commands, with the outcomes of Step, which make it a case:\n\n%s\nwhere it comes to: %v",
+			seed+played, err, len(commands), writeCase(t, caps, title, commands), replay(t, open, caps, commands))
+	}
+	t.Logf("%d histories of %d steps from FENCEPOST_SEED=%d on", played, historySteps, seed)
+}
+
+func fromEnvironment(key string, otherwise uint64) (uint64, error) {
+	text := os.Getenv(key)
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not a whole number: %w", key, err)
+	}
+	return n, nil
+}
