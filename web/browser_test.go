@@ -1,0 +1,229 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+)
+
+// patience bounds every wait for the page. It is long because machines that run
+// tests are slow at times; nothing waits longer than it must.
+const patience = 30 * time.Second
+
+// chromium is the one browser of all tests; each test has a tab of its own.
+var chromium context.Context
+
+func TestMain(m *testing.M) {
+	os.Exit(withChromium(m.Run))
+}
+
+func withChromium(run func() int) int {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "the page is tested in a real Chromium, which is missing: apt-get install chromium")
+		return 1
+	}
+	profile, err := os.MkdirTemp("", "fencepost-chromium-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(profile)
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(),
+		chromedp.ExecPath(path), chromedp.UserDataDir(profile), chromedp.WSURLReadTimeout(patience),
+		chromedp.Flag("headless", true), chromedp.Flag("no-sandbox", true), chromedp.Flag("disable-gpu", true),
+		chromedp.Flag("no-first-run", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+	)
+	defer cancel()
+	browser, stop := chromedp.NewContext(allocator)
+	defer stop()
+	if err := chromedp.Do(browser); err != nil {
+		fmt.Fprintln(os.Stderr, "chromium does not start:", err)
+		return 1
+	}
+	defer chromedp.Cancel(browser) // waits until the process is gone
+	chromium = browser
+	return run()
+}
+
+// tab is a page in the browser.
+type tab struct {
+	t       *testing.T
+	ctx     context.Context
+	console func() (chromedp.ConsoleMessage, error, bool)
+}
+
+// watchPolicy runs before any script of the page.
+const watchPolicy = `window.violations = [];
+addEventListener("securitypolicyviolation", (e) => violations.push(e.effectiveDirective + " " + e.blockedURI));`
+
+// openTab opens a tab of 1280 by 800. When the test ends it fails for anything
+// the page has complained about.
+func openTab(t *testing.T) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(chromium)
+	// The first Do ties the tab to its context, which must not end with a timeout.
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("chromium: %v", err)
+	}
+	b := &tab{t: t, ctx: ctx}
+	var stop func()
+	b.console, stop = iter.Pull2(chromedp.Console(ctx))
+	b.do(chromedp.EmulateViewport(1280, 800), func(ctx context.Context, tt *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, tt, page.AddScriptToEvaluateOnNewDocument,
+			page.AddScriptToEvaluateOnNewDocumentParams{Source: watchPolicy})
+		return chromedp.Void{}, err
+	})
+	b.media("light", false)
+	t.Cleanup(func() {
+		defer cancel()
+		defer stop()
+		if t.Failed() {
+			b.shoot("failed-" + strings.ReplaceAll(t.Name(), "/", "-"))
+		}
+		for _, violation := range eval[[]string](b, `window.violations ?? []`) {
+			t.Errorf("content security policy: %s", violation)
+		}
+		for _, fault := range b.faults() {
+			t.Errorf("console: %s", fault)
+		}
+	})
+	return b
+}
+
+// faults returns the errors and warnings that the console got since the last
+// call. Requests that fail are left out: the browser logs them by itself, and
+// whether they should fail is what the tests look at.
+func (b *tab) faults() []string {
+	b.t.Helper()
+	const mark = "up to here"
+	eval[bool](b, fmt.Sprintf(`console.debug(%q), true`, mark))
+	var faults []string
+	for {
+		message, err, ok := b.console()
+		if err != nil || !ok {
+			b.t.Fatalf("the console has ended: %v", err)
+		}
+		switch {
+		case message.Text == mark:
+			return faults
+		case message.Source == "network":
+		case message.Type == "debug" || message.Type == "log" || message.Type == "info":
+		default:
+			faults = append(faults, fmt.Sprintf("%s: %s %s", message.Type, message.Source, message.Text))
+		}
+	}
+}
+
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatalf("chromium: %v", err)
+	}
+}
+
+// media sets the theme that the reader prefers, and whether less motion.
+func (b *tab) media(scheme string, calm bool) {
+	b.t.Helper()
+	motion := "no-preference"
+	if calm {
+		motion = "reduce"
+	}
+	b.do(func(ctx context.Context, tt *chromedp.Target) (chromedp.Void, error) {
+		return chromedp.Void{}, tt.Call(ctx, emulation.SetEmulatedMedia.Method, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{
+				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: motion},
+			}}, nil)
+	})
+}
+
+// eval evaluates an expression, or what a promise comes to.
+func eval[T any](b *tab, js string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	got, err := chromedp.Run(ctx, chromedp.Evaluate[T](js, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatalf("chromium: %v in %s", err, js)
+	}
+	return got
+}
+
+// until waits in the page for an expression to become true. (chromedp.Poll
+// compiles a string in the page, which its policy forbids.)
+func (b *tab) until(js string) {
+	b.t.Helper()
+	seen := eval[string](b, fmt.Sprintf(`new Promise((resolve) => {
+		const end = performance.now() + %d;
+		const look = () => {
+			let met = false;
+			try { met = %s; } catch { /* what it looks at is not there yet */ }
+			if (met) resolve("");
+			else if (performance.now() > end) resolve("the page shows: " + document.body.innerText);
+			else setTimeout(look, 20);
+		};
+		look();
+	})`, (patience-5*time.Second).Milliseconds(), js))
+	if seen != "" {
+		b.t.Fatalf("never true: %s\n%s", js, seen)
+	}
+}
+
+func (b *tab) text(selector string) string {
+	b.t.Helper()
+	return eval[string](b, fmt.Sprintf(`document.querySelector(%q)?.innerText ?? "nothing at " + %[1]q`, selector))
+}
+
+// shoot writes a picture of the window if FENCEPOST_SCREENSHOTS names a directory.
+func (b *tab) shoot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("FENCEPOST_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// roles returns what the accessibility tree holds, each as "role name".
+func (b *tab) roles() map[string]bool {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	tree, err := chromedp.Call(ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, node := range tree.Nodes {
+		if node.Role != nil && node.Name != nil && !node.Ignored {
+			got[strings.Trim(string(node.Role.Value), `"`)+" "+strings.Trim(string(node.Name.Value), `"`)] = true
+		}
+	}
+	return got
+}

@@ -1,0 +1,71 @@
+// empty.js: what stands in the place of the table when there is nothing to show.
+
+import { el } from "./dom.js";
+
+// curlLine is a command that takes a lock at origin, ready for a shell.
+export function curlLine(origin) {
+  const url = `${origin}/locks/demo`;
+  const quoted = /^[A-Za-z0-9:/.-]+$/.test(url) ? url : `'${url}'`;
+  return `curl -X POST ${quoted} \\\n     -d '{"owner":"me","ttl_ms":60000}'`;
+}
+
+// Empty fills its place only when what it says changes, so that a selection in
+// the command survives the next answer.
+export class Empty {
+  #root;
+  #shown = "";
+  #onClear;
+
+  constructor(root, { onClear }) {
+    this.#root = root;
+    this.#onClear = onClear;
+  }
+
+  // show takes the search, whether more names are left to look through, and
+  // whether there is anything to say.
+  show({ visible, q, more }) {
+    this.#root.hidden = !visible;
+    const key = visible ? JSON.stringify([q, more]) : this.#shown;
+    if (key === this.#shown) return;
+    this.#shown = key;
+    this.#root.replaceChildren(...(q === "" ? this.#noLocks() : this.#noMatch(q, more)));
+  }
+
+  #noMatch(q, more) {
+    const clear = el("button", { type: "button", class: "button" }, "Clear the search");
+    clear.addEventListener("click", this.#onClear);
+    return [
+      el("h2", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
+      el("p", null, "The search looks within names, owners and public lease ids."),
+      clear,
+    ];
+  }
+
+  #noLocks() {
+    const line = curlLine(location.origin);
+    const command = el("div", { class: "command" }, el("pre", { tabindex: "0", "aria-label": "Command" }, el("code", null, line)));
+    if (navigator.clipboard) command.append(copyButton(line));
+    return [
+      el("h2", null, "Nothing is locked"),
+      el("p", null, "Take a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
+      command,
+      el("p", { class: "muted" },
+        "The answer holds a lease id, to renew and release with, and a fencing token. ",
+        el("a", { href: "/openapi.yaml" }, "The whole interface"), "."),
+    ];
+  }
+}
+
+function copyButton(text) {
+  const button = el("button", { type: "button", class: "button copy" }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select and copy";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  });
+  return button;
+}

@@ -1,0 +1,236 @@
+// The page's pure modules, under node's own test runner: node --test web/test
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { ApiError } from "../js/api.js";
+import * as clock from "../js/clock.js";
+import { curlLine } from "../js/empty.js";
+import { ended } from "../js/list.js";
+import * as route from "../js/route.js";
+import { backoff, collect, Source } from "../js/source.js";
+import * as state from "../js/state.js";
+
+const nbsp = (s) => s.replaceAll(" ", "\u00a0").replaceAll("_", " ");
+
+test("durations are rounded down", () => {
+  const cases = [
+    [-5, "0.0 s"], [0, "0.0 s"], [99, "0.0 s"], [8399, "8.3 s"], [9999, "9.9 s"], [10_000, "10 s"], [59_999, "59 s"],
+    [60_000, "1 min_00 s"], [245_900, "4 min_05 s"], [3_600_000, "1 h_00 min"], [86_399_999, "23 h_59 min"],
+    [86_400_000, "1 d_00 h"], [30 * 86_400_000, "30 d_00 h"],
+  ];
+  for (const [ms, want] of cases) assert.equal(clock.duration(ms), nbsp(want), `${ms} ms`);
+});
+
+test("a TTL is written without needless parts", () => {
+  const cases = [[100, "100 ms"], [1500, "1.5 s"], [30_000, "30 s"], [60_000, "1 min"], [90_000, "1 min_30 s"], [86_400_000, "1 d"]];
+  for (const [ms, want] of cases) assert.equal(clock.plainSpan(ms), nbsp(want), `${ms} ms`);
+});
+
+test("a holder is counted from before the request was sent, whatever the wall clock says", () => {
+  const holder = clock.read({
+    acquired_at: "2026-11-20T14:00:00.000Z", expires_at: "2026-11-20T14:00:40.000Z", expires_in_ms: 25_000, ttl_ms: 30_000,
+  }, 1000);
+  assert.equal(holder.deadline, 26_000);
+  assert.equal(holder.acquiredMark, 1000 - 15_000);
+  assert.equal(new Date(holder.storeNow).toISOString(), "2026-11-20T14:00:15.000Z");
+});
+
+test("the part of the TTL that is left stays between 0 and 1", () => {
+  assert.equal(clock.fraction(26_000, 30_000, 11_000), 0.5);
+  assert.equal(clock.fraction(26_000, 30_000, 30_000), 0);
+  assert.equal(clock.fraction(90_000, 30_000, 0), 1);
+  assert.equal(clock.fraction(1000, 0, 0), 0);
+  assert.equal(clock.level(26_000, 15_000, 20_999), "ok");
+  assert.equal(clock.level(26_000, 15_000, 21_001), "low");
+  assert.equal(clock.level(26_000, 15_000, 26_000), "over");
+});
+
+test("since names the day only when it is another one for the store", () => {
+  const at = "2026-11-20T14:00:05.123Z";
+  assert.equal(clock.since(at, Date.parse("2026-11-20T20:00:00Z"), "en-GB", "UTC"), "14:00:05");
+  assert.match(clock.since(at, Date.parse("2026-11-21T00:00:01Z"), "en-GB", "UTC"), /^20 Nov,? (at )?14:00$/);
+  assert.equal(clock.since("nonsense", 0, "en-GB", "UTC"), "");
+});
+
+test("names follow the grammar", () => {
+  for (const name of ["a", "orders/42", "a:b@c~d-e_f.g", "x".repeat(255)]) assert.ok(route.validName(name), name);
+  for (const name of ["", "/a", "a/", "a//b", "a/../b", ".", "a b", "a%2Fb", "ä", "x".repeat(256), "a?b", "a\n"]) {
+    assert.ok(!route.validName(name), JSON.stringify(name));
+  }
+});
+
+test("addresses survive the way out and back", () => {
+  for (const want of [{ q: "", name: null }, { q: "a b&c=ä#?", name: null }, { q: "x", name: "orders/42" }, { q: "", name: "a:b@c/~d" }]) {
+    const url = new URL(route.address("/", want), "http://localhost");
+    assert.deepEqual(route.parse(url), want);
+  }
+  assert.deepEqual(route.parse({ search: "", hash: "#/locks/a%2Fb" }), { q: "", name: "a/b" });
+  assert.deepEqual(route.parse({ search: "", hash: "#/locks/%zz" }), { q: "", name: "%zz" });
+  assert.deepEqual(route.parse({ search: "", hash: "#locks" }), { q: "", name: null });
+});
+
+test("paths of the interface", () => {
+  assert.equal(route.lockPath("orders/a:b"), "/locks/orders/a%3Ab");
+  assert.equal(route.listPath({ q: "", limit: 100, cursor: "" }), "/locks?limit=100");
+  assert.equal(route.listPath({ q: "a&b", limit: 5, cursor: "c=" }), "/locks?limit=5&q=a%26b&cursor=c%3D");
+});
+
+test("backoff doubles to its end and obeys Retry-After within it", () => {
+  assert.deepEqual([1, 2, 3, 4, 5, 50].map((n) => backoff(n)), [1000, 2000, 4000, 8000, 15_000, 15_000]);
+  assert.equal(backoff(1, 5000), 5000);
+  assert.equal(backoff(1, 600_000), 15_000);
+});
+
+const page = (names, next) => ({ sent: 0, body: { locks: names.map((name) => ({ name, holders: [] })), next_cursor: next } });
+
+test("collect follows cursors, over empty pages too, until it has enough", async () => {
+  const asked = [];
+  const pages = { "": page(["a"], "1"), 1: page([], "2"), 2: page(["b", "c"], "3") };
+  const api = { listPage: async (query) => { asked.push(query); return pages[query.cursor]; } };
+  const got = await collect(api, { q: "x", wanted: 3 }, new AbortController().signal);
+  assert.deepEqual(got.locks.map((lock) => lock.name), ["a", "b", "c"]);
+  assert.equal(got.more, true);
+  assert.deepEqual(asked.map(({ limit, cursor }) => [limit, cursor]), [[3, ""], [2, "1"], [2, "2"]]);
+});
+
+test("collect gives up a turn that finds nothing, and says that there is more", async () => {
+  let requests = 0;
+  const api = { listPage: async () => { requests++; return page([], "on"); } };
+  assert.deepEqual(await collect(api, { q: "x", wanted: 100 }, new AbortController().signal), { locks: [], more: true });
+  assert.equal(requests, 8);
+});
+
+test("watching something else aborts the request under way, and its answer is not shown", async () => {
+  const signals = [];
+  const answers = [];
+  const api = {
+    listPage: (query, signal) => new Promise((resolve, reject) => {
+      signals.push(signal);
+      answers.push(() => resolve(page([query.q], "")));
+      signal.addEventListener("abort", () => reject(signal.reason));
+    }),
+  };
+  const seen = [];
+  const done = deferred();
+  const source = new Source(api, {
+    onData: ({ list }) => { seen.push(list.locks[0].name); source.pause(); done.resolve(); },
+    onFailure: done.reject,
+  });
+  source.watch({ q: "first", wanted: 1, name: null }); // paused: nothing is asked
+  assert.equal(signals.length, 0);
+  source.resume();
+  source.watch({ q: "second", wanted: 1, name: null });
+  assert.deepEqual(signals.map((signal) => signal.aborted), [true, false]);
+  answers[0]();
+  answers[1]();
+  await done.promise;
+  assert.deepEqual(seen, ["second"]);
+});
+
+test("a refused name is an answer, a failing store is not", async () => {
+  const run = (error) => new Promise((resolve) => {
+    const api = { listPage: async () => page([], ""), lock: async () => { throw new ApiError(error); } };
+    const source = new Source(api, {
+      onData: ({ detail }) => { source.pause(); resolve(detail); },
+      onFailure: (failure, pause) => { source.pause(); resolve([failure.status, pause]); },
+    });
+    source.watch({ q: "", wanted: 1, name: "a" });
+    source.resume();
+  });
+  assert.deepEqual(await run({ status: 400, detail: "no" }), { problem: "no" });
+  assert.deepEqual(await run({ status: 503, retryAfterMs: 3000 }), [503, 3000]);
+});
+
+test("the connection is named for what is wrong", () => {
+  const kind = (error, online = true) => state.failed(state.initial, { detail: "", code: "", ...error }, 1000, 0, online).kind;
+  assert.equal(kind({ status: 0 }), "reconnecting");
+  assert.equal(kind({ status: 0 }, false), "offline");
+  assert.equal(kind({ status: 503, code: "unavailable" }, false), "store");
+  assert.equal(kind({ status: 503, code: "draining" }), "draining");
+  assert.equal(kind({ status: 500 }), "refused");
+});
+
+test("what is shown ages until the next good answer", () => {
+  const live = state.answered(1000);
+  assert.equal(state.stale(live), false);
+  const lost = state.failed(live, { status: 0, code: "", detail: "" }, 4000, 3000, true);
+  assert.equal(state.stale(lost), true);
+  assert.equal(state.times(lost, 13_000), nbsp("Shown_is_what_was_true_12 s_ago._Trying…"));
+  assert.equal(state.times(lost, 5000), nbsp("Shown_is_what_was_true_4 s_ago._Next_try_in_2 s."));
+  assert.equal(state.failed(lost, { status: 503, code: "", detail: "" }, 0, 9000, true).lastGood, 1000);
+});
+
+test("a row that is only not shown any more has not ended", () => {
+  assert.equal(ended("b", { sameSearch: true, more: false, lastName: "a" }), true);
+  assert.equal(ended("b", { sameSearch: true, more: true, lastName: "c" }), true);
+  assert.equal(ended("d", { sameSearch: true, more: true, lastName: "c" }), false);
+  assert.equal(ended("b", { sameSearch: true, more: true, lastName: null }), false);
+  assert.equal(ended("b", { sameSearch: false, more: false, lastName: null }), false);
+});
+
+test("the command of the empty page can be pasted", () => {
+  assert.match(curlLine("http://127.0.0.1:8080"), /^curl -X POST http:\/\/127\.0\.0\.1:8080\/locks\/demo \\\n/);
+  assert.match(curlLine("http://[::1]:8080"), /'http:\/\/\[::1\]:8080\/locks\/demo'/);
+});
+
+// settle lets all promises that can go on do so.
+const settle = () => new Promise((resolve) => setImmediate(resolve));
+
+test("the source asks every two seconds, later after failures, and not while it is paused", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let requests = 0;
+  let failing = false;
+  const api = {
+    listPage: async () => {
+      requests++;
+      if (failing) throw new ApiError({});
+      return page([], "");
+    },
+  };
+  const source = new Source(api, { onData() {}, onFailure() {} });
+  const after = async (ms) => { t.mock.timers.tick(ms); await settle(); return requests; };
+  source.watch({ q: "", wanted: 1, name: null });
+  assert.equal(await after(60_000), 0, "paused from the start");
+  source.resume();
+  assert.equal(await after(0), 1);
+  assert.equal(await after(1999), 1);
+  assert.equal(await after(1), 2);
+  failing = true;
+  assert.equal(await after(2000), 3);
+  assert.equal(await after(1000), 4, "a second after the first failure");
+  assert.equal(await after(1999), 4);
+  assert.equal(await after(1), 5, "two seconds after the second");
+  source.pause();
+  assert.equal(await after(600_000), 5, "paused");
+  failing = false;
+  source.resume();
+  assert.equal(await after(0), 6, "at once when resumed");
+  source.pause();
+});
+
+test("one request at a time, however slow the answer", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let requests = 0;
+  let answer = null;
+  const api = { listPage: () => { requests++; return new Promise((resolve) => { answer = () => resolve(page([], "")); }); } };
+  const source = new Source(api, { onData() {}, onFailure() {} });
+  source.watch({ q: "", wanted: 1, name: null });
+  source.resume();
+  t.mock.timers.tick(60_000);
+  await settle();
+  assert.equal(requests, 1);
+  answer();
+  await settle();
+  t.mock.timers.tick(2000);
+  await settle();
+  assert.equal(requests, 2);
+  source.pause();
+  answer();
+});
+
+function deferred() {
+  const d = {};
+  d.promise = new Promise((resolve, reject) => Object.assign(d, { resolve, reject }));
+  return d;
+}

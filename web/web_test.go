@@ -1,0 +1,275 @@
+package web_test
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// row returns an expression for the row of a lock.
+func row(name string) string {
+	return fmt.Sprintf(`document.querySelector('tr[data-name="%s"]')`, name)
+}
+
+// seconds reads the remaining time that a row shows, below a minute.
+func seconds(name string) string {
+	return fmt.Sprintf(`parseFloat(%s.querySelector(".left").innerText)`, row(name))
+}
+
+// edge is where the bar of a row ends, in pixels.
+func edge(name string) string {
+	return fmt.Sprintf(`%s.querySelector(".bar-fill").getBoundingClientRect().right`, row(name))
+}
+
+// turns counts the answers to the page's questions for the list.
+const turns = `performance.getEntriesByType("resource").filter((e) => new URL(e.name).pathname === "/locks").length`
+
+func TestALockAppearsCountsDownAndLeaves(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	held := g.acquire("orders/42", `{"owner":"worker-7","ttl_ms":60000}`)
+	g.advance(40 * time.Second)
+	b.do(chromedp.Navigate(g.origin))
+	b.until(row("orders/42"))
+	for _, want := range []string{"worker-7", fmt.Sprint(held.Token)} {
+		if got := b.text(`tr[data-name="orders/42"]`); !strings.Contains(got, want) {
+			t.Errorf("the row lacks %q: %q", want, got)
+		}
+	}
+
+	// Every frame between two answers moves the bar on, and the text follows.
+	type frames struct {
+		Edges   []float64
+		Seconds []float64
+	}
+	run := eval[frames](b, fmt.Sprintf(`new Promise((resolve) => {
+		let run = null;
+		const frame = () => {
+			if (run === null || run.turns !== %[1]s) run = {turns: %[1]s, Edges: [], Seconds: []};
+			run.Edges.push(%[2]s);
+			run.Seconds.push(%[3]s);
+			if (run.Edges.length > 30 && run.Seconds[0] - run.Seconds.at(-1) >= 0.3) resolve(run);
+			else requestAnimationFrame(frame);
+		};
+		frame();
+	})`, turns, edge("orders/42"), seconds("orders/42")))
+	for i := 1; i < len(run.Edges); i++ {
+		if run.Edges[i] > run.Edges[i-1] || run.Seconds[i] > run.Seconds[i-1] {
+			t.Fatalf("the bar or the time went up: %v %v", run.Edges, run.Seconds)
+		}
+	}
+	if steps := len(slices.Compact(run.Edges)); steps < 15 {
+		t.Errorf("the bar had only %d positions between two answers: it jumps", steps)
+	}
+
+	// A renewal lengthens the bar in place: the row stays the same element.
+	eval[string](b, row("orders/42")+`.mark = "same"`)
+	before := eval[float64](b, edge("orders/42"))
+	g.renew(held)
+	b.until(fmt.Sprintf(`%s > 30 && %s > %f`, seconds("orders/42"), edge("orders/42"), before+20))
+	b.until(row("orders/42") + `.mark === "same"`)
+
+	// What rows say as they leave is gone within a second: it is written down.
+	eval[bool](b, `window.said = [], new MutationObserver((changes) => said.push(...changes.map((c) => c.target.textContent)))
+		.observe(document.getElementById("rows"), {childList: true, subtree: true}), true`)
+	g.release(held)
+	b.until(row("orders/42") + ` === null && said.includes("ended") && !said.includes("expired")`)
+
+	g.acquire("brief", `{"ttl_ms":30000}`)
+	b.until(row("brief"))
+	g.advance(25 * time.Second)
+	b.until(row("brief") + ` === null && said.includes("expired") && !document.getElementById("empty").hidden`)
+}
+
+func TestANewGrantTakesOverTheRow(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	first := g.acquire("cron/report", `{"owner":"first"}`)
+	b.do(chromedp.Navigate(g.origin))
+	b.until(row("cron/report"))
+	eval[string](b, row("cron/report")+`.mark = "same"`)
+	g.release(first)
+	second := g.acquire("cron/report", `{"owner":"second"}`)
+	b.until(fmt.Sprintf(`%s.innerText.includes("%d")`, row("cron/report"), second.Token))
+	b.until(row("cron/report") + `.mark === "same" && ` + row("cron/report") + `.innerText.includes("second")`)
+}
+
+// The store's clock is hours ahead of the browser's. What counts is the time a
+// lease has left, and since when it is held by the store's clock.
+func TestTheBrowsersClockDoesNotMatter(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	g.advance(5 * time.Hour)
+	g.acquire("orders/42", `{"ttl_ms":50000}`)
+	g.advance(20 * time.Second)
+	b.do(chromedp.Navigate(g.origin + "/#/locks/orders/42"))
+	b.until(row("orders/42") + ` && document.querySelector("#detail .holder")`)
+	if left := eval[float64](b, seconds("orders/42")); left > 30 || left < 20 {
+		t.Errorf("%v s are shown, 30 are left at most", left)
+	}
+	if got := b.text("#detail"); !strings.Contains(got, "for 2") || !strings.Contains(got, "left of 50") {
+		t.Errorf("the detail does not say for how long the lock is held:\n%s", got)
+	}
+}
+
+func TestSearch(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	for _, name := range []string{"orders/1", "orders/2", "users/1"} {
+		g.acquire(name, `{"owner":"owner-of-`+strings.ReplaceAll(name, "/", "-")+`"}`)
+	}
+	const names = `[...document.querySelectorAll("tbody tr")].map((r) => r.dataset.name).join()`
+	b.do(chromedp.Navigate(g.origin))
+	b.until(names + ` === "orders/1,orders/2,users/1"`)
+
+	b.do(chromedp.KeyEvent("/"))
+	b.until(`document.activeElement.id === "q"`)
+	// The protocol sends the character although the page has taken the key.
+	eval[string](b, `document.activeElement.value = ""`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#q"), "orders"))
+	b.until(names + ` === "orders/1,orders/2"`)
+	b.until(`location.search === "?q=orders" && document.getElementById("count").innerText === "2 found"`)
+	b.do(chromedp.Reload())
+	b.until(`document.readyState === "complete" && ` + names + ` === "orders/1,orders/2" && document.getElementById("q").value === "orders"`)
+
+	eval[string](b, `document.getElementById("q").value = ""`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#q"), "owner-of-users"))
+	b.until(names + ` === "users/1"`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#q"), "<b>"))
+	b.until(`document.querySelector("#empty h2")?.innerText.includes("owner-of-users<b>")`)
+	b.shoot("no-match")
+	b.do(chromedp.Click(chromedp.CSS("#empty button")))
+	b.until(names + ` === "orders/1,orders/2,users/1" && location.search === "" && document.activeElement.id === "q"`)
+}
+
+func TestMoreThanAPage(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	for i := range 130 {
+		g.acquire(fmt.Sprintf("shard/%03d", i), `{"ttl_ms":600000}`)
+	}
+	const rows = `document.querySelectorAll("tbody tr").length`
+	b.do(chromedp.Navigate(g.origin))
+	b.until(rows + ` === 100 && document.getElementById("count").innerText === "100+ live"`)
+	b.do(chromedp.Click(chromedp.CSS("#more-button")))
+	b.until(rows + ` === 130 && document.getElementById("count").innerText === "130 live" && document.getElementById("more").hidden`)
+
+	// Only bars in view run, but every row says how long it has.
+	const bar = `.querySelector(".bar-fill").getAnimations().length`
+	eval[bool](b, `scrollTo(0, 0), true`)
+	b.until(row("shard/000") + bar + ` === 1 && ` + row("shard/129") + bar + ` === 0`)
+	b.until(`[...document.querySelectorAll("tbody .left")].every((e) => e.textContent.startsWith("9\u00a0min"))`)
+	eval[bool](b, `scrollTo(0, 1e6), true`)
+	b.until(row("shard/000") + bar + ` === 0 && ` + row("shard/129") + bar + ` === 1`)
+}
+
+func TestDetail(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	held := g.acquire("orders/a:b@c", `{"owner":"worker-7","ttl_ms":60000,"metadata":{"build":"42","<i>":"<b>bold</b>"}}`)
+	g.acquire("other", ``)
+	public, secret, _ := strings.Cut(held.ID, ".")
+	const link = `tr[data-name="orders/a:b@c"] a`
+	b.do(chromedp.Navigate(g.origin), chromedp.WaitVisible(chromedp.CSS(link)), chromedp.Click(chromedp.CSS(link)))
+
+	shown := func() {
+		t.Helper()
+		b.until(fmt.Sprintf(`location.hash === "#/locks/orders/a:b@c" && document.getElementById("detail").innerText.includes("%s")`, public))
+		got := b.text("#detail")
+		for _, want := range []string{"orders/a:b@c", "Held, exclusive", "worker-7", fmt.Sprint(held.Token), "build", "42", "<i>", "<b>bold</b>", "Last token issued", "none yet"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("the detail lacks %q:\n%s", want, got)
+			}
+		}
+		if strings.Contains(eval[string](b, `document.documentElement.outerHTML`), secret) {
+			t.Error("the page knows the secret of a lease")
+		}
+	}
+	shown()
+	b.until(`document.activeElement.id === "detail-name"`)
+	b.do(chromedp.Reload())
+	b.until(`document.readyState === "complete"`)
+	shown()
+
+	const detailEdge = `document.querySelector("#detail .bar-fill").getBoundingClientRect().right`
+	first := eval[float64](b, detailEdge)
+	b.until(fmt.Sprintf(`%s < %f`, detailEdge, first-0.5))
+
+	g.release(held)
+	b.until(`document.querySelector("#detail .state").innerText === "Free"`)
+	if got := b.text("#detail"); !strings.Contains(got, fmt.Sprint(held.Token)) {
+		t.Errorf("a free lock does not show its last token:\n%s", got)
+	}
+	b.shoot("detail-free")
+
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until(`document.getElementById("detail").hidden && location.hash === ""`)
+	b.do(chromedp.NavigateBack())
+	b.until(`!document.getElementById("detail").hidden`)
+
+	// An address is other people's text as well, and never becomes a request.
+	eval[string](b, `location.hash = "#/locks/../metrics"`)
+	b.until(`document.querySelector("#detail .state").dataset.state === "problem"`)
+	b.until(`performance.getEntriesByType("resource").every((e) => !e.name.includes("metrics"))`)
+}
+
+func TestHostileTextIsText(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	const attack = `<img src=x onerror=\"window.attacked=1\"><script>window.attacked=2</script>`
+	g.acquire("hostile", `{"owner":"`+attack+`","metadata":{"`+`<svg onload=window.attacked=3>`+`":"javascript:window.attacked=4"}}`)
+	b.do(chromedp.Navigate(g.origin+"/?q=%3Cimg#/locks/hostile"), chromedp.WaitVisible(chromedp.CSS("#detail .metadata")))
+	want := strings.ReplaceAll(attack, `\"`, `"`)
+	for _, selector := range []string{`tr[data-name="hostile"]`, "#detail"} {
+		if got := b.text(selector); !strings.Contains(got, want) {
+			t.Errorf("%s does not show the owner as it is: %q", selector, got)
+		}
+	}
+	b.until(`window.attacked === undefined && document.querySelectorAll("tbody img, #detail img, #detail svg, body script").length === 0`)
+}
+
+func TestConnectionState(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	g.acquire("orders/42", `{"ttl_ms":600000,"owner":"worker-7"}`)
+	is := func(label string) string {
+		return fmt.Sprintf(`document.getElementById("connection-label").innerText === %q`, label)
+	}
+	const stale = `document.documentElement.hasAttribute("data-stale") && !document.getElementById("banner").hidden && document.getElementById("banner-times").innerText.includes("Shown is what was true")`
+	b.do(chromedp.Navigate(g.origin))
+	b.until(row("orders/42") + ` && ` + is("Live") + ` && document.getElementById("banner").hidden`)
+
+	g.door.Shut()
+	b.until(is("Reconnecting") + ` && ` + stale + ` && ` + row("orders/42"))
+	b.shoot("reconnecting")
+	g.door.Reopen()
+	b.until(is("Live") + ` && document.getElementById("banner").hidden`)
+
+	g.store.down.Store(true)
+	b.until(is("Store unreachable") + ` && ` + stale + ` && ` + row("orders/42"))
+	b.shoot("store-unreachable")
+	g.store.down.Store(false)
+	b.do(chromedp.Click(chromedp.CSS("#retry")))
+	b.until(is("Live") + ` && document.getElementById("banner").hidden`)
+}
+
+// TestTheWatchersWatch makes sure that a violation and an error would be seen.
+func TestTheWatchersWatch(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	b.do(chromedp.Navigate(g.origin), chromedp.WaitVisible(chromedp.CSS("#empty")))
+	eval[bool](b, `document.body.setAttribute("style", "color: red"), console.error("on purpose"), true`)
+	b.until(`violations.length === 1 && getComputedStyle(document.body).color !== "rgb(255, 0, 0)"`)
+	eval[[]string](b, `violations.splice(0)`)
+	if got := strings.Join(b.faults(), "\n"); !strings.Contains(got, "on purpose") || !strings.Contains(got, "security") {
+		t.Errorf("the console's errors were not seen: %q", got)
+	}
+}
+
+// TestModules runs the unit tests of the modules that need no browser.
+func TestModules(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Fatal("the modules of the page are tested with node, which is missing: apt-get install nodejs")
+	}
+	if out, err := exec.CommandContext(t.Context(), node, "--test", "test/").CombinedOutput(); err != nil {
+		t.Errorf("node --test: %v\n%s", err, out)
+	}
+}
