@@ -19,7 +19,6 @@ build: ## build bin/gateway
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
 	go test -race -timeout 12m ./...
-	node --test web/test/*.test.mjs
 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories

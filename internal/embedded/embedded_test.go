@@ -447,4 +447,3 @@ func reason(err error) fencing.Reason {
 	}
 	return ""
 }
-

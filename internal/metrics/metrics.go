@@ -211,8 +211,9 @@ func (c heldCollector) Collect(ch chan<- prometheus.Metric) {
 
 // Pool is what is known of a pool of connections.
 type Pool struct {
-	Hits, Misses, Timeouts, Stale uint64 // counted since start
-	Total, Idle                   uint64 // now
+	Hits, Misses, Timeouts uint32 // since the start: taken from the pool, newly dialled, waited for in vain
+	Stale                  uint32 // since the start: closed for age or error
+	Total, Idle            uint32 // now
 }
 
 // RegisterPool registers the metrics of a store's connection pool.
@@ -220,14 +221,14 @@ func RegisterPool(reg prometheus.Registerer, stats func() Pool) {
 	for _, m := range []struct {
 		name, help string
 		counter    bool
-		of         func(Pool) uint64
+		of         func(Pool) uint32
 	}{
-		{"hits_total", "Times a free connection was found in the pool.", true, func(p Pool) uint64 { return p.Hits }},
-		{"misses_total", "Times no free connection was found in the pool.", true, func(p Pool) uint64 { return p.Misses }},
-		{"timeouts_total", "Times waiting for a connection took too long.", true, func(p Pool) uint64 { return p.Timeouts }},
-		{"stale_total", "Connections dropped because they were stale.", true, func(p Pool) uint64 { return p.Stale }},
-		{"connections", "Connections in the pool.", false, func(p Pool) uint64 { return p.Total }},
-		{"idle_connections", "Idle connections in the pool.", false, func(p Pool) uint64 { return p.Idle }},
+		{"hits_total", "Times a free connection was found in the pool.", true, func(p Pool) uint32 { return p.Hits }},
+		{"misses_total", "Times no free connection was found in the pool.", true, func(p Pool) uint32 { return p.Misses }},
+		{"timeouts_total", "Times waiting for a connection took too long.", true, func(p Pool) uint32 { return p.Timeouts }},
+		{"stale_total", "Connections dropped because they were stale.", true, func(p Pool) uint32 { return p.Stale }},
+		{"connections", "Connections in the pool.", false, func(p Pool) uint32 { return p.Total }},
+		{"idle_connections", "Idle connections in the pool.", false, func(p Pool) uint32 { return p.Idle }},
 	} {
 		value := func() float64 { return float64(m.of(stats())) }
 		name := "fencepost_store_pool_" + m.name

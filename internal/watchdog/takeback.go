@@ -16,11 +16,11 @@ const (
 	takeBackPatience = time.Minute
 )
 
-// TakeBack undoes a grant in the background: it is tried until the store has
+// TakeBackLater undoes a grant in the background: it is tried until the store has
 // answered, and once more after the skew guard's span, for the acquire it is to
 // undo may still be on its way. It returns at once. What can't be taken back
 // (store out of reach for a minute, too many at once) ends with its TTL.
-func (w *Watchdog) TakeBack(r fencing.TakeBackRequest) {
+func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stopped {

@@ -165,7 +165,7 @@ func TestTakeBackIsRepeatedAfterTheSkewGuard(t *testing.T) {
 			return nil
 		}}
 		w := New(s, Options{MaxSkew: time.Second})
-		w.TakeBack(fencing.TakeBackRequest{Name: "a"})
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
 		advance(time.Minute)
 		want := []time.Duration{0, minBackoff, minBackoff + time.Second}
 		if got := s.calls(&s.takenAt); !equal(got, want) {
@@ -179,14 +179,14 @@ func TestStopTriesOnceMoreAndEndsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{start: time.Now(), takeBack: func(call int) error { return errors.New("out of reach") }}
 		w := New(s, Options{MaxSkew: time.Hour})
-		w.TakeBack(fencing.TakeBackRequest{Name: "a"})
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
 		synctest.Wait()
 		before := len(s.calls(&s.takenAt))
 		w.Stop()
 		if after := len(s.calls(&s.takenAt)); after != before+1 {
 			t.Errorf("%d calls after Stop, want one more than the %d before", after, before)
 		}
-		w.TakeBack(fencing.TakeBackRequest{Name: "b"}) // refused, logged
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "b"}) // refused, logged
 		if after := len(s.calls(&s.takenAt)); after != before+1 {
 			t.Errorf("a take-back after Stop was started")
 		}

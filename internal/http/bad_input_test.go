@@ -1,0 +1,239 @@
+package http
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"fencepost/internal/fencing"
+)
+
+// TestBadInput: every refusal is a problem that names the field and its bound,
+// and changes nothing in the store.
+func TestBadInput(t *testing.T) {
+	g := start(t)
+	held := newID()
+	g.do("POST", "/locks/held", "", "Lease-Id: "+held).want(t, 201)
+	before := g.store.Snapshot()
+
+	const tooMany = `{"metadata":{"0":"","1":"","2":"","3":"","4":"","5":"","6":"","7":"","8":"","9":"","a":"","b":"","c":"","d":"","e":"","f":"","g":""}}`
+	own := "Lease-Id: " + held
+	for _, c := range []struct {
+		what, method, path, body string
+		headers                  []string
+		field, says              string
+	}{
+		{what: "ttl too short", body: `{"ttl_ms":99}`, field: "ttl_ms", says: "99; it must be from 100 to 86400000"},
+		{what: "ttl too long", body: `{"ttl_ms":86400001}`, field: "ttl_ms", says: "from 100 to 86400000"},
+		{what: "ttl 0", body: `{"ttl_ms":0}`, field: "ttl_ms", says: "is 0; it must be from 100 to 86400000"},
+		{what: "ttl negative", body: `{"ttl_ms":-1}`, field: "ttl_ms", says: "from 100"},
+		{what: "ttl that overflows a duration", body: `{"ttl_ms":9223372036855}`, field: "ttl_ms", says: "from 100 to 86400000"},
+		{what: "ttl that wraps to a good one", body: `{"ttl_ms":18446744073709581616}`, field: "ttl_ms", says: "20 digits; it must be from 100 to 86400000"},
+		{what: "ttl of many digits", body: `{"ttl_ms":` + strings.Repeat("9", 400) + `}`, field: "ttl_ms", says: "400 digits"},
+		{what: "ttl with fraction", body: `{"ttl_ms":1000.5}`, field: "ttl_ms", says: "integer from 100 to 86400000"},
+		{what: "ttl with zero fraction", body: `{"ttl_ms":1000.0}`, field: "ttl_ms", says: "integer"},
+		{what: "ttl with exponent", body: `{"ttl_ms":1e3}`, field: "ttl_ms", says: "integer"},
+		{what: "ttl a string", body: `{"ttl_ms":"1000"}`, field: "ttl_ms", says: "must be an integer"},
+		{what: "ttl true", body: `{"ttl_ms":true}`, field: "ttl_ms", says: "must be an integer"},
+		{what: "ttl an object", body: `{"ttl_ms":{}}`, field: "ttl_ms", says: "must be an integer"},
+		{what: "ttl null", body: `{"ttl_ms":null}`, field: "ttl_ms", says: "is null"},
+		{what: "wait", body: `{"wait_ms":1}`, field: "wait_ms", says: "not available in this version"},
+		{what: "wait too long", body: `{"wait_ms":60001}`, field: "wait_ms", says: "from 0 to 60000"},
+		{what: "wait negative", body: `{"wait_ms":-1}`, field: "wait_ms", says: "from 0"},
+		{what: "max_hold below ttl", body: `{"max_hold_ms":29999}`, field: "max_hold_ms", says: "from ttl_ms (30000) to 2592000000"},
+		{what: "max_hold too long", body: `{"max_hold_ms":2592000001}`, field: "max_hold_ms", says: "from 0 to 2592000000"},
+		{what: "max_hold that overflows", body: `{"max_hold_ms":9223372036854775807}`, field: "max_hold_ms", says: "from 0 to 2592000000"},
+		{what: "mode unknown", body: `{"mode":"Exclusive"}`, field: "mode", says: `must be "exclusive" or "shared"`},
+		{what: "mode empty", body: `{"mode":""}`, field: "mode", says: "must be"},
+		{what: "mode shared", body: `{"mode":"shared"}`, field: "mode", says: "not available in this version"},
+		{what: "limit", body: `{"limit":1}`, field: "limit", says: "not available in this version"},
+		{what: "limit 0", body: `{"limit":0}`, field: "limit", says: "from 1 to 10000"},
+		{what: "limit too high", body: `{"limit":10001}`, field: "limit", says: "from 1 to 10000"},
+		{what: "hold", body: `{"hold":2}`, field: "hold", says: "not available in this version"},
+		{what: "hold 0", body: `{"hold":0}`, field: "hold", says: "from 1 to 1000"},
+		{what: "hold too deep", body: `{"hold":1001}`, field: "hold", says: "from 1 to 1000"},
+		{what: "owner too long", body: `{"owner":"` + strings.Repeat("x", 257) + `"}`, field: "owner", says: "at most 256"},
+		{what: "owner with control character", body: `{"owner":"a\u0007"}`, field: "owner", says: "U+0007"},
+		{what: "owner with raw control character", body: "{\"owner\":\"a\n\"}", field: "owner", says: "not valid JSON"},
+		{what: "owner a number", body: `{"owner":7}`, field: "owner", says: "must be a string"},
+		{what: "owner null", body: `{"owner":null}`, field: "owner", says: "is null"},
+		{what: "owner of broken UTF-8", body: "{\"owner\":\"\xff\"}", field: "owner", says: "UTF-8"},
+		{what: "owner of half a surrogate", body: `{"owner":"\ud800"}`, field: "owner", says: "not valid"},
+		{what: "metadata entries", body: tooMany, field: "metadata", says: "at most 16"},
+		{what: "metadata key", body: `{"metadata":{"` + strings.Repeat("k", 65) + `":""}}`, field: "metadata", says: "at most 64"},
+		{what: "metadata empty key", body: `{"metadata":{"":""}}`, field: "metadata", says: "1 to 64"},
+		{what: "metadata value", body: `{"metadata":{"k":"` + strings.Repeat("v", 257) + `"}}`, field: "metadata", says: "at most 256"},
+		{what: "metadata a list", body: `{"metadata":[]}`, field: "metadata", says: "object whose values are strings"},
+		{what: "metadata null", body: `{"metadata":null}`, field: "metadata", says: "is null"},
+		{what: "metadata of numbers", body: `{"metadata":{"k":1}}`, field: "metadata", says: "object whose values are strings"},
+		{what: "metadata of null", body: `{"metadata":{"k":null}}`, field: "metadata", says: "object whose values are strings"},
+		{what: "metadata key twice", body: `{"metadata":{"k":"1","k":"2"}}`, field: "metadata", says: "twice"},
+		{what: "metadata of broken UTF-8", body: "{\"metadata\":{\"k\":\"\xc3\"}}", field: "metadata", says: "UTF-8"},
+		{what: "metadata cut off", body: `{"metadata":{"k":"v"`, field: "metadata", says: "JSON"},
+		{what: "unknown field", body: `{"ttl":1000}`, field: "ttl", says: "known are ttl_ms,"},
+		{what: "unknown field in disguise", body: `{"ttl_ms\n":1000}`, field: "body", says: "unknown field"},
+		{what: "field in another case", body: `{"TTL_MS":1000}`, field: "TTL_MS", says: "not a known field"},
+		{what: "field twice", body: `{"ttl_ms":1000,"ttl_ms":1000}`, field: "ttl_ms", says: "twice"},
+		{what: "field twice, escaped", body: `{"ttl_ms":1000,"ttl\u005fms":1000}`, field: "ttl_ms", says: "twice"},
+		{what: "names of the next issue", body: `{"names":["a"]}`, field: "names", says: "not a known field"},
+		{what: "trailing object", body: `{}{}`, field: "body", says: "more data"},
+		{what: "trailing junk", body: `{} x`, field: "body", says: "more data"},
+		{what: "list", body: `[]`, field: "body", says: "JSON object"},
+		{what: "null", body: `null`, field: "body", says: "JSON object"},
+		{what: "string", body: `"{}"`, field: "body", says: "JSON object"},
+		{what: "nothing but space", body: ` `, field: "body", says: "JSON"},
+		{what: "cut off", body: `{"ttl_ms":1000`, field: "body", says: "JSON"},
+		{what: "form", body: `ttl_ms=1000`, field: "body", says: "JSON"},
+		{what: "byte order mark", body: "\ufeff{}", field: "body", says: "JSON"},
+		{what: "comment", body: `{}//`, field: "body", says: "more data"},
+		{what: "deep", body: strings.Repeat("[", 10000), field: "body", says: "JSON object"},
+
+		{what: "name empty", path: "/locks/", field: "name", says: "1 to 255 bytes"},
+		{what: "name with space", path: "/locks/a%20b", field: "name", says: "0x20"},
+		{what: "name with plus", path: "/locks/a+b", field: "name", says: "'+'"},
+		{what: "name with percent", path: "/locks/a%25b", field: "name", says: "'%'"},
+		{what: "name with NUL", path: "/locks/%00", field: "name", says: "0x00"},
+		{what: "name dot dot", path: "/locks/%2e%2e", field: "name", says: `".."`},
+		{what: "name dot dot inside", path: "/locks/a/%2e%2e/b", field: "name", says: `".."`},
+		{what: "name dot", path: "/locks/a/.", field: "name", says: `"."`},
+		{what: "name with empty segment", path: "/locks/a//b", field: "name", says: "double slash"},
+		{what: "name with leading slash", path: "/locks//a", field: "name", says: "slash"},
+		{what: "name with escaped leading slash", path: "/locks/%2Fa", field: "name", says: "slash"},
+		{what: "name with trailing slash", path: "/locks/a/", field: "name", says: "trailing"},
+		{what: "name of 256 bytes", path: "/locks/" + strings.Repeat("n", 256), field: "name", says: "has 256 bytes; a name has 1 to 255"},
+		{what: "name with backslash", path: `/locks/a%5Cb`, field: "name", says: "'\\\\'"},
+		{what: "name beyond ASCII", path: "/locks/%C3%A9", field: "name", says: "0xc3"},
+		{what: "name of broken UTF-8", path: "/locks/%ff", field: "name", says: "0xff"},
+		{what: "name with semicolon", path: "/locks/a;b", field: "name", says: "';'"},
+		{what: "query", path: "/locks/a?ttl_ms=1000", field: "query", says: "no query parameters"},
+
+		{what: "lease id empty", headers: []string{"Lease-Id: "}, field: "Lease-Id", says: "26 characters"},
+		{what: "lease id without dot", headers: []string{"Lease-Id: " + public(held)}, field: "Lease-Id", says: "no dot"},
+		{what: "lease id short", headers: []string{"Lease-Id: " + held[:len(held)-1]}, field: "Lease-Id", says: "21 characters"},
+		{what: "lease id in lower case", headers: []string{"Lease-Id: " + strings.ToLower(held)}, field: "Lease-Id", says: "upper case"},
+		{what: "lease id twice", headers: []string{own, own}, field: "Lease-Id", says: "2 times"},
+		{what: "lease ids in a list", headers: []string{own + ", " + held}, field: "Lease-Id", says: "after the dot"},
+		{what: "lease id on PUT", method: "PUT", path: "/locks/held", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "lease id on DELETE", method: "DELETE", path: "/locks/held", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "lease id on GET", method: "GET", path: "/locks/held", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "lease id on the list", method: "GET", path: "/locks", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "event stream", headers: []string{"Accept: application/json, Text/Event-Stream;q=0.9"}, field: "Accept", says: "not available in this version"},
+		{what: "precondition on POST", headers: []string{`If-Match: "1"`}, field: "If-Match", says: "DELETE"},
+		{what: "precondition on PUT", method: "PUT", path: "/locks/held", headers: []string{own, `If-Match: "1"`}, field: "If-Match", says: "DELETE"},
+
+		{what: "renew ttl 0", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":0}`, field: "ttl_ms", says: "from 100 to 86400000"},
+		{what: "renew ttl too long", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":86400001}`, field: "ttl_ms", says: "from 100 to 86400000"},
+		{what: "renew mode", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"mode":"shared"}`, field: "mode", says: "not available in this version"},
+		{what: "renew limit", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"limit":3}`, field: "limit", says: "not available in this version"},
+		{what: "renew owner", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"owner":"x"}`, field: "owner", says: "known are ttl_ms"},
+		{what: "renew name", method: "PUT", path: "/locks/a%20b", headers: []string{own}, field: "name", says: "0x20"},
+
+		{what: "release with body", method: "DELETE", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":1000}`, field: "ttl_ms", says: "not a known field"},
+		{what: "release to a depth", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 2"}, field: "Lease-Hold", says: "not available in this version"},
+		{what: "release to depth 0", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 0"}, field: "Lease-Hold", says: "from 1 to 1000"},
+		{what: "release to depths", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 1", "Lease-Hold: 1"}, field: "Lease-Hold", says: "2 times"},
+		{what: "release to no depth", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: +1"}, field: "Lease-Hold", says: "from 1 to 1000"},
+		{what: "release and break", method: "DELETE", path: "/locks/held", headers: []string{own, `If-Match: "1"`}, field: "If-Match", says: "Lease-Id"},
+		{what: "break all", method: "DELETE", path: "/locks/held", headers: []string{"If-Match: *"}, field: "If-Match", says: "strong"},
+		{what: "break a weak one", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: W/"1"`}, field: "If-Match", says: "strong"},
+		{what: "break a list", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "1", "2"`}, field: "If-Match", says: "one strong"},
+		{what: "break twice", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "1"`, `If-Match: "1"`}, field: "If-Match", says: "2 times"},
+		{what: "break unquoted", method: "DELETE", path: "/locks/held", headers: []string{"If-Match: 1"}, field: "If-Match", says: "quotes"},
+		{what: "break nothing", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: ""`}, field: "If-Match", says: "1 to 9007199254740991"},
+		{what: "break 0", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "0"`}, field: "If-Match", says: "1 to 9007199254740991"},
+		{what: "break 2^53", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "9007199254740992"`}, field: "If-Match", says: "1 to 9007199254740991"},
+		{what: "break with one quote", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "`}, field: "If-Match", says: "quotes"},
+		{what: "break name", method: "DELETE", path: "/locks/a//b", headers: []string{`If-Match: "1"`}, field: "name", says: "slash"},
+
+		{what: "inspect name", method: "GET", path: "/locks/..", field: "name", says: `".."`},
+		{what: "inspect query", method: "GET", path: "/locks/held?x", field: "query", says: "no query parameters"},
+		{what: "list limit 0", method: "GET", path: "/locks?limit=0", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit 1001", method: "GET", path: "/locks?limit=1001", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit in words", method: "GET", path: "/locks?limit=ten", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit empty", method: "GET", path: "/locks?limit=", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit padded", method: "GET", path: "/locks?limit=007", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit twice", method: "GET", path: "/locks?limit=1&limit=1", field: "limit", says: "2 times"},
+		{what: "list prefix", method: "GET", path: "/locks?prefix=a%20", field: "prefix", says: "0x20"},
+		{what: "list prefix of 256", method: "GET", path: "/locks?prefix=" + strings.Repeat("p", 256), field: "prefix", says: "at most 255"},
+		{what: "list q", method: "GET", path: "/locks?q=" + strings.Repeat("q", 257), field: "q", says: "at most 256"},
+		{what: "list q of broken UTF-8", method: "GET", path: "/locks?q=%ff", field: "q", says: "UTF-8"},
+		{what: "list q with NUL", method: "GET", path: "/locks?q=%00", field: "q", says: "control"},
+		{what: "list cursor", method: "GET", path: "/locks?cursor=!", field: "cursor", says: "next_cursor"},
+		{what: "list cursor empty", method: "GET", path: "/locks?cursor=", field: "cursor", says: "next_cursor"},
+		{what: "list cursor padded", method: "GET", path: "/locks?cursor=YQ%3D%3D", field: "cursor", says: "next_cursor"},
+		{what: "list cursor with stray bits", method: "GET", path: "/locks?cursor=YR", field: "cursor", says: "next_cursor"},
+		{what: "list cursor of no name", method: "GET", path: "/locks?cursor=Ly8", field: "cursor", says: "next_cursor"},
+		{what: "list unknown", method: "GET", path: "/locks?owner=x", field: "query", says: "known are prefix, q, limit and cursor"},
+		{what: "list malformed", method: "GET", path: "/locks?q=%zz", field: "query", says: "well-formed"},
+		{what: "list with semicolon", method: "GET", path: "/locks?q=a;limit=1", field: "query", says: "well-formed"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			g.t = t
+			method, path := c.method, c.path
+			if method == "" {
+				method = "POST"
+			}
+			if path == "" {
+				path = "/locks/free"
+			}
+			a := g.do(method, path, c.body, c.headers...).problem(t, 400, fencing.CodeInvalidRequest)
+			detail := a.text("detail")
+			if a.text("field") != c.field || !strings.Contains(detail, c.says) || !strings.HasPrefix(detail, c.field+" ") {
+				t.Errorf("field %q, detail %q; want %q and %q", a.text("field"), detail, c.field, c.says)
+			}
+			if len(detail) > 300 {
+				t.Errorf("the detail has %d bytes", len(detail))
+			}
+			if !reflect.DeepEqual(g.store.Snapshot(), before) {
+				t.Fatal("the store has changed")
+			}
+		})
+	}
+	g.t = t
+}
+
+func TestHeadersRequired(t *testing.T) {
+	g := start(t)
+	g.acquired("a")
+	before := g.store.Snapshot()
+	g.do("PUT", "/locks/a", "").problem(t, 428, fencing.CodeLeaseIDRequired)
+	g.do("DELETE", "/locks/a", "").problem(t, 428, fencing.CodeLeaseIDRequired)
+	if !reflect.DeepEqual(g.store.Snapshot(), before) {
+		t.Error("the store has changed")
+	}
+}
+
+func TestBodySize(t *testing.T) {
+	g := start(t)
+	padded := func(size int) string { return `{"owner":"x"` + strings.Repeat(" ", size-13) + "}" }
+	id := newID()
+	g.do("POST", "/locks/a", padded(16<<10), "Lease-Id: "+id).want(t, 201)
+	before := g.store.Snapshot()
+	for _, method := range []string{"POST", "PUT", "DELETE"} {
+		for _, size := range []int{16<<10 + 1, 1 << 20} {
+			a := g.do(method, "/locks/a", padded(size), "Lease-Id: "+id).problem(t, 413, fencing.CodeTooLarge)
+			if !strings.Contains(a.text("detail"), "16384") {
+				t.Errorf("%s", a.body)
+			}
+		}
+	}
+	if !reflect.DeepEqual(g.store.Snapshot(), before) {
+		t.Error("the store has changed")
+	}
+}
+
+// TestLimitsThemselves: the bounds are allowed.
+func TestLimitsThemselves(t *testing.T) {
+	g := start(t)
+	for i, body := range []string{
+		"", "{}", ` { } `, `{"ttl_ms":100}`, `{"ttl_ms":86400000}`, `{"wait_ms":0,"hold":1,"mode":"exclusive","max_hold_ms":0}`,
+		`{"max_hold_ms":30000}`, `{"max_hold_ms":2592000000}`, `{"owner":"` + strings.Repeat("x", 256) + `"}`, `{"metadata":{}}`,
+		`{"metadata":{"` + strings.Repeat("k", 64) + `":"` + strings.Repeat("v", 256) + `"}}`, `{"owner":"\u00e9\ud83d\udd12"}`,
+	} {
+		g.do("POST", "/locks/n"+strconv.Itoa(i), body).want(t, 201)
+	}
+	id := g.acquired("h")
+	g.do("DELETE", "/locks/h", "{}", "Lease-Id: "+id, "Lease-Hold: 1").want(t, 204)
+	g.do("POST", "/locks/e", "", "Accept: */*").want(t, 201)
+}

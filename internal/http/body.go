@@ -1,0 +1,227 @@
+package http
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"fencepost/internal/fencing"
+)
+
+// readBody reads the body to its end into c.in, so that a client that leaves is
+// noticed while the store is asked.
+func (c *call) readBody() ([]byte, error) {
+	if c.r.Body == nil || c.r.Body == http.NoBody {
+		return nil, nil
+	}
+	if c.r.ContentLength > maxBodyBytes {
+		return nil, errTooLarge
+	}
+	b := c.in[:0]
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := c.r.Body.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		c.in = b
+		switch {
+		case len(b) > maxBodyBytes:
+			return nil, errTooLarge
+		case err == io.EOF:
+			return b, nil
+		case err != nil:
+			return nil, invalid("body", "did not arrive whole, or not in time")
+		}
+	}
+}
+
+var errTooLarge = &fencing.Error{Code: fencing.CodeTooLarge,
+	Detail: "the body is larger than " + strconv.Itoa(maxBodyBytes) + " bytes"}
+
+// jsonDecoder is a decoder with its input. jsontext refuses duplicate names and
+// broken UTF-8 by itself.
+type jsonDecoder struct {
+	jsontext.Decoder
+	input bytes.Buffer
+}
+
+var decoders = sync.Pool{New: func() any { return new(jsonDecoder) }}
+
+// decodeObject reads a body that is a JSON object or nothing. It calls set with
+// each member's name and the decoder before its value; set returns
+// errUnknownField for a name it doesn't know, of which known is the list.
+func decodeObject(body []byte, known string, set func(name string, d *jsontext.Decoder) error) error {
+	if len(body) == 0 {
+		return nil
+	}
+	decoder := decoders.Get().(*jsonDecoder)
+	defer decoders.Put(decoder)
+	decoder.input = *bytes.NewBuffer(body)
+	d := &decoder.Decoder
+	d.Reset(&decoder.input)
+
+	start, err := d.ReadToken()
+	if err != nil {
+		return syntaxError(d, err)
+	}
+	if start.Kind() != jsontext.KindBeginObject {
+		return invalid("body", "must be a JSON object")
+	}
+	for {
+		token, err := d.ReadToken()
+		if err != nil {
+			return syntaxError(d, err)
+		}
+		if token.Kind() == jsontext.KindEndObject {
+			break
+		}
+		name := token.String()
+		if err := set(name, d); err == errUnknownField {
+			return unknownField(name, known)
+		} else if err != nil {
+			return err
+		}
+	}
+	if _, err := d.ReadToken(); err != io.EOF {
+		return invalid("body", "has more data after the JSON object")
+	}
+	return nil
+}
+
+var errUnknownField = errors.New("unknown field")
+
+// unknownField quotes a name only if it could have been meant for a field.
+func unknownField(name, known string) error {
+	const maxQuoted = 40
+	plain := func(r rune) bool {
+		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
+	}
+	if name == "" || len(name) > maxQuoted || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		return invalid("body", "has an unknown field; known are %s", known)
+	}
+	return invalid(name, "is not a known field; known are %s", known)
+}
+
+// syntaxError names the field in which the JSON is broken, if it is in one.
+func syntaxError(d *jsontext.Decoder, err error) error {
+	var syntax *jsontext.SyntacticError
+	if !errors.As(err, &syntax) {
+		return invalid("body", "is not valid JSON: it ends too early")
+	}
+	field := "body"
+	for name := range syntax.JSONPointer.Tokens() {
+		if known := strings.Contains(" "+allFields+" ", " "+name+" "); known {
+			field = name
+		}
+		break
+	}
+	switch {
+	case syntax.Err == jsontext.ErrDuplicateName:
+		return invalid(field, "has a name twice")
+	case strings.Contains(syntax.Err.Error(), "UTF-8"):
+		return invalid(field, "is not valid UTF-8 at byte %d of the body", syntax.ByteOffset)
+	}
+	return invalid(field, "is not valid JSON at byte %d of the body", syntax.ByteOffset)
+}
+
+// allFields are the fields that an error may name.
+const allFields = "ttl_ms wait_ms owner mode limit hold max_hold_ms metadata"
+
+// readValue reads a value that must be of one kind.
+func readValue(d *jsontext.Decoder, field string, kind jsontext.Kind, what string) (jsontext.Value, error) {
+	got := d.PeekKind()
+	switch got {
+	case kind, jsontext.KindInvalid:
+		value, err := d.ReadValue()
+		if err != nil {
+			return nil, syntaxError(d, err)
+		}
+		return value, nil
+	case jsontext.KindNull:
+		return nil, invalid(field, "is null; leave it out for its default")
+	}
+	return nil, invalid(field, "must be %s", what)
+}
+
+// readInt reads an integer from lo to hi. It is checked as written, so a number
+// too large for any type is out of range like any other.
+func readInt(d *jsontext.Decoder, field string, lo, hi int64) (int64, error) {
+	value, err := readValue(d, field, jsontext.KindNumber, "an integer")
+	if err != nil {
+		return 0, err
+	}
+	if bytes.ContainsAny(value, ".eE") {
+		return 0, invalid(field, "must be an integer from %d to %d, without fraction or exponent", lo, hi)
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return 0, invalid(field, "has %d digits; it must be from %d to %d", len(bytes.TrimPrefix(value, []byte("-"))), lo, hi)
+	}
+	if n < lo || n > hi {
+		return 0, invalid(field, "is %d; it must be from %d to %d", n, lo, hi)
+	}
+	return n, nil
+}
+
+// readMillis reads a number of milliseconds within two durations.
+func readMillis(d *jsontext.Decoder, field string, lo, hi time.Duration) (time.Duration, error) {
+	ms, err := readInt(d, field, lo.Milliseconds(), hi.Milliseconds())
+	return time.Duration(ms) * time.Millisecond, err
+}
+
+func readString(d *jsontext.Decoder, field string) (string, error) {
+	value, err := readValue(d, field, jsontext.KindString, "a string")
+	if err != nil {
+		return "", err
+	}
+	s, err := jsontext.AppendUnquote(make([]byte, 0, len(value)), value)
+	if err != nil {
+		return "", syntaxError(d, err)
+	}
+	return string(s), nil
+}
+
+// readStrings reads an object of strings.
+func readStrings(d *jsontext.Decoder, field string) (map[string]string, error) {
+	const what = "an object whose values are strings"
+	switch d.PeekKind() {
+	case jsontext.KindNull:
+		return nil, invalid(field, "is null; leave it out for its default")
+	case jsontext.KindBeginObject, jsontext.KindInvalid:
+	default:
+		return nil, invalid(field, "must be %s", what)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, syntaxError(d, err)
+	}
+	var entries map[string]string
+	for {
+		token, err := d.ReadToken()
+		if err != nil {
+			return nil, syntaxError(d, err)
+		}
+		if token.Kind() == jsontext.KindEndObject {
+			return entries, nil
+		}
+		key := token.String()
+		if kind := d.PeekKind(); kind != jsontext.KindString && kind != jsontext.KindInvalid {
+			return nil, invalid(field, "must be %s", what)
+		}
+		value, err := readString(d, field)
+		if err != nil {
+			return nil, err
+		}
+		if entries == nil {
+			entries = map[string]string{}
+		}
+		entries[key] = value
+	}
+}

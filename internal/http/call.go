@@ -1,0 +1,168 @@
+package http
+
+import (
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// call is one request under way. It is the http.ResponseWriter that the router
+// passes on, so that handlers reach it without a context value.
+type call struct {
+	http.ResponseWriter
+	s        *Server
+	r        *http.Request
+	endpoint *endpoint
+	quiet    bool
+	id       fencing.Stamp // the request id, and the stamp of its acquire
+	start    time.Time
+
+	status int          // 0 until the header is written
+	code   fencing.Code // of the answer, for log and metrics
+	lease  fencing.LeasePublic
+	cause  error // of a 5xx, for the log
+
+	// grant is a grant that the client has not been told of yet. It is taken
+	// back when the call ends before it has been.
+	grant    fencing.TakeBackRequest
+	hasGrant bool
+
+	in, out []byte // the request body, the answer
+}
+
+// maxKept bounds the buffers that an idle call keeps.
+const maxKept = 64 << 10
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	c := s.calls.Get().(*call)
+	*c = call{
+		ResponseWriter: w, s: s, r: r, endpoint: s.unrouted[methodLabel(r.Method)],
+		id: fencing.NewStamp(), start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0],
+	}
+	defer c.end()
+	setSecurityHeaders(w.Header())
+	if err := c.guard(); err != nil {
+		c.writeError(err)
+		return
+	}
+	s.mux.ServeHTTP(c, r)
+}
+
+// end takes back what was not delivered, answers a panic, counts and logs.
+func (c *call) end() {
+	s := c.s
+	panicked := recover()
+	if c.hasGrant {
+		s.giveBack(c.grant)
+	}
+	broken := false
+	if panicked != nil && panicked != http.ErrAbortHandler {
+		s.log.LogAttrs(c.r.Context(), slog.LevelError, "panic while serving a request",
+			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
+		broken = c.status != 0
+		c.code = codeInternal
+		if !broken {
+			c.writeInternalError()
+		}
+	}
+	elapsed := s.now().Sub(c.start)
+	c.endpoint.count(c.code, elapsed)
+	c.logLine(elapsed)
+
+	*c = call{s: s, in: kept(c.in), out: kept(c.out)}
+	s.calls.Put(c)
+	if broken || panicked == http.ErrAbortHandler {
+		panic(http.ErrAbortHandler) // half an answer must not look like a whole one
+	}
+}
+
+func kept(b []byte) []byte {
+	if cap(b) > maxKept {
+		return nil
+	}
+	return b[:0]
+}
+
+// giveBack asks for a grant to be undone.
+func (s *Server) giveBack(r fencing.TakeBackRequest) {
+	s.metrics.takenBack.Inc()
+	s.takeBack(r)
+}
+
+// logLine writes the request's line. What happens all day long on a healthy
+// gateway (success, a lock that is held, probes) is debug: a line costs about as
+// much CPU as a fifth of a request.
+func (c *call) logLine(elapsed time.Duration) {
+	level := slog.LevelInfo
+	switch {
+	case c.status >= 500 && !c.quiet:
+		level = slog.LevelWarn
+	case c.quiet, c.status < 300, c.code == fencing.CodeLocked:
+		level = slog.LevelDebug
+	}
+	ctx := c.r.Context()
+	if !c.s.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, 8)
+	attrs = append(attrs,
+		slog.String("request_id", string(c.id)), slog.String("method", c.endpoint.method),
+		slog.String("route", c.endpoint.path), slog.Int("status", c.status), slog.String("code", string(c.code)),
+		slog.Float64("duration_ms", float64(elapsed.Microseconds())/1000))
+	if c.lease != "" {
+		attrs = append(attrs, slog.String("lease", string(c.lease)))
+	}
+	if c.cause != nil {
+		attrs = append(attrs, slog.String("error", c.cause.Error()))
+	}
+	c.s.log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// WriteHeader notes the status and gives the answer its deadline.
+func (c *call) WriteHeader(status int) {
+	if c.status == 0 && status >= 200 {
+		c.status = status
+		if w, ok := c.ResponseWriter.(interface{ SetWriteDeadline(time.Time) error }); ok {
+			w.SetWriteDeadline(time.Now().Add(writeTimeout))
+		}
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Write writes a part of the body.
+func (c *call) Write(b []byte) (int, error) {
+	if c.status == 0 {
+		c.WriteHeader(http.StatusOK)
+	}
+	return c.ResponseWriter.Write(b)
+}
+
+// Unwrap serves http.ResponseController.
+func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// send writes a whole answer. Its Content-Length is set so that a flush does not
+// turn it into chunks.
+func (c *call) send(status int, contentType []string, body []byte) error {
+	if status == http.StatusNoContent {
+		c.WriteHeader(status)
+		return nil
+	}
+	h := c.Header()
+	h["Content-Type"] = contentType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	c.WriteHeader(status)
+	if c.r.Method == http.MethodHead {
+		return nil
+	}
+	_, err := c.Write(body)
+	return err
+}
+
+// flush hands the answer to the network and says whether that went well.
+func (c *call) flush() error {
+	return http.NewResponseController(c.ResponseWriter).Flush()
+}

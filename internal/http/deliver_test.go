@@ -1,0 +1,277 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// wantTakenBack waits for a take-back and checks that the lock is free.
+func (g *gateway) wantTakenBack(name fencing.Name) {
+	g.t.Helper()
+	select {
+	case r := <-g.takenBack:
+		if r.Name != name {
+			g.t.Errorf("taken back %s, want %s", r.Name, name)
+		}
+	case <-time.After(10 * time.Second):
+		g.t.Fatal("the grant was not taken back")
+	}
+	out, _ := g.store.Inspect(context.Background(), fencing.InspectRequest{Name: name})
+	if out.Lock.Held() {
+		g.t.Errorf("%s is still held", name)
+	}
+}
+
+func (g *gateway) wantNotTakenBack() {
+	g.t.Helper()
+	if n := len(g.takenBack); n != 0 {
+		g.t.Errorf("%d grants were taken back", n)
+	}
+}
+
+// TestExpiresInIsConservative: the time the store took to answer is not counted
+// twice (P9).
+func TestExpiresInIsConservative(t *testing.T) {
+	g := start(t)
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			out, err := s.Model.Acquire(ctx, r)
+			g.clock.advance(40*time.Millisecond + time.Microsecond)
+			return out, err
+		}
+	})
+	a := g.do("POST", "/locks/a", `{"ttl_ms":1000}`).want(t, 201)
+	if a.number("expires_in_ms") != 959 || a.number("renew_in_ms") != 333 {
+		t.Errorf("%s", a.body)
+	}
+	g.wantNotTakenBack()
+}
+
+func TestNothingLeftIsNotDelivered(t *testing.T) {
+	g := start(t)
+	slow := func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+		out, err := g.store.Model.Acquire(ctx, r)
+		g.clock.advance(100 * time.Millisecond)
+		return out, err
+	}
+	g.store.set(func(s *scriptedStore) { s.acquire = slow })
+	a := g.do("POST", "/locks/a", `{"ttl_ms":100}`).problem(t, 503, fencing.CodeUnavailable)
+	if a.header.Get("Retry-After") != "1" || a.header.Get("Fencing-Token") != "" || a.header.Get("Location") != "" {
+		t.Errorf("%v", a.header)
+	}
+	g.wantTakenBack("a")
+
+	// A lease that this request did not grant is not its to take back.
+	g.store.set(func(s *scriptedStore) { s.acquire = nil })
+	id := newID()
+	g.do("POST", "/locks/a", `{"ttl_ms":150}`, "Lease-Id: "+id).want(t, 201)
+	g.clock.advance(60 * time.Millisecond)
+	g.store.set(func(s *scriptedStore) { s.acquire = slow })
+	g.do("POST", "/locks/a", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 503, fencing.CodeUnavailable)
+	g.wantNotTakenBack()
+
+	// Nor is a renewal that says nothing any more a "lost".
+	g.do("PUT", "/locks/a", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost)
+	g.store.set(func(s *scriptedStore) { s.acquire = nil })
+	g.do("POST", "/locks/b", "", "Lease-Id: "+id).want(t, 201)
+	g.store.set(func(s *scriptedStore) { s.afterRenew = func() { g.clock.advance(100 * time.Millisecond) } })
+	g.do("PUT", "/locks/b", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 503, fencing.CodeUnavailable)
+	g.wantNotTakenBack()
+}
+
+// TestPanicAfterTheGrant: a defect leaves no phantom holder either.
+func TestPanicAfterTheGrant(t *testing.T) {
+	g := start(t)
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			s.Model.Acquire(ctx, r)
+			panic("a defect")
+		}
+	})
+	g.do("POST", "/locks/a", "").want(t, 500)
+	g.wantTakenBack("a")
+}
+
+// TestUnknownOutcome: the gateway undoes what only it could ask for again, and
+// leaves a client's own lease id to the client's retry (P7, P8).
+func TestUnknownOutcome(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		err       error
+		code      fencing.Code
+		takenBack bool
+	}{
+		{"unavailable", fencing.Unavailable(errors.New("reply lost")), fencing.CodeUnavailable, true},
+		{"skew", &fencing.Error{Code: fencing.CodeClockSkew, Detail: "late"}, fencing.CodeClockSkew, true},
+		{"unexpected", errors.New("a defect"), fencing.CodeUnavailable, true},
+		{"bare code", &fencing.Error{Code: "new_code"}, fencing.CodeUnavailable, false},
+		{"quarantined", &fencing.Error{Code: fencing.CodeQuarantined}, fencing.CodeQuarantined, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := start(t)
+			g.store.set(func(s *scriptedStore) {
+				s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+					s.Model.Acquire(ctx, r) // granted, and the answer lost
+					return fencing.Outcome{}, c.err
+				}
+			})
+			if a := g.do("POST", "/locks/a", "").problem(t, 503, c.code); a.header.Get("Retry-After") != "1" {
+				t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
+			}
+			if c.takenBack {
+				g.wantTakenBack("a")
+			}
+			id := newID()
+			g.do("POST", "/locks/b", "", "Lease-Id: "+id).problem(t, 503, c.code)
+			g.wantNotTakenBack()
+			g.store.set(func(s *scriptedStore) { s.acquire = nil })
+			g.do("POST", "/locks/b", "", "Lease-Id: "+id).want(t, 200)
+			if strings.Contains(g.log.String(), "reply lost") != (c.name == "unavailable") {
+				t.Error("the cause belongs in the log")
+			}
+		})
+	}
+}
+
+// TestFlushFails: an answer that the network refused was not delivered.
+func TestFlushFails(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		writer func() *brokenWriter
+	}{
+		{name: "flush", writer: func() *brokenWriter { return &brokenWriter{flush: errors.New("reset")} }},
+		{name: "write", writer: func() *brokenWriter { return &brokenWriter{write: errors.New("reset")} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newServer(t)
+			w := c.writer()
+			w.ResponseRecorder = httptest.NewRecorder()
+			r := httptest.NewRequest("POST", "http://localhost/locks/a", nil)
+			r.Header.Set("Lease-Id", newID())
+			g.Handler().ServeHTTP(w, r)
+			g.wantTakenBack("a")
+			if !w.deadline.After(time.Now()) {
+				t.Error("the write had no deadline")
+			}
+
+			// An undelivered retry made no grant that would have to be undone.
+			good := httptest.NewRecorder()
+			g.Handler().ServeHTTP(good, r)
+			if good.Code != 201 {
+				t.Fatal(good.Code)
+			}
+			w = c.writer()
+			w.ResponseRecorder = httptest.NewRecorder()
+			g.Handler().ServeHTTP(w, r)
+			g.wantNotTakenBack()
+		})
+	}
+}
+
+type brokenWriter struct {
+	*httptest.ResponseRecorder
+	write, flush error
+	deadline     time.Time
+}
+
+func (w *brokenWriter) Write(b []byte) (int, error) {
+	if w.write != nil {
+		return 0, w.write
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+func (w *brokenWriter) FlushError() error { return w.flush }
+
+func (w *brokenWriter) SetWriteDeadline(t time.Time) error {
+	w.deadline = t
+	return nil
+}
+
+func TestDrain(t *testing.T) {
+	g := start(t)
+	id := g.acquired("a")
+	g.Drain()
+	g.Drain()
+	before := g.store.Snapshot()
+	a := g.do("POST", "/locks/b", "").problem(t, 503, fencing.CodeDraining)
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("%v", a.header)
+	}
+	if !reflect.DeepEqual(before, g.store.Snapshot()) {
+		t.Error("the store has changed")
+	}
+	g.do("GET", "/readyz", "").problem(t, 503, fencing.CodeDraining)
+	g.do("GET", "/livez", "").want(t, 200)
+	g.do("PUT", "/locks/a", "", "Lease-Id: "+id).want(t, 200)
+	g.do("DELETE", "/locks/a", "", "Lease-Id: "+id).want(t, 204)
+	g.do("GET", "/locks", "").want(t, 200)
+	g.wantNotTakenBack()
+}
+
+// TestStoreFailures: what can't be asked is 503 and never a "no" (P8); a defect
+// is 500 without a code.
+func TestStoreFailures(t *testing.T) {
+	g := start(t)
+	id := g.acquired("a")
+	requests := []struct{ method, path, header string }{
+		{"POST", "/locks/a", ""}, {"PUT", "/locks/a", "Lease-Id: " + id}, {"DELETE", "/locks/a", "Lease-Id: " + id},
+		{"DELETE", "/locks/a", `If-Match: "1"`}, {"GET", "/locks/a", ""}, {"GET", "/locks", ""},
+		{"GET", "/readyz", ""}, {"GET", "/readyz?verbose", ""},
+	}
+	before := g.store.Snapshot()
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(string) error { return fencing.Unavailable(errors.New("dial: refused by 10.1.2.3")) }
+	})
+	for _, r := range requests {
+		a := g.do(r.method, r.path, "", r.header).problem(t, 503, fencing.CodeUnavailable)
+		if a.header.Get("Retry-After") != "1" || strings.Contains(a.body, "10.1.2.3") {
+			t.Errorf("%v %s", a.header, a.body)
+		}
+	}
+	if !strings.Contains(g.log.String(), "10.1.2.3") {
+		t.Error("the cause belongs in the log")
+	}
+	g.do("GET", "/livez", "").want(t, 200)
+
+	g.store.set(func(s *scriptedStore) { s.before = func(string) error { panic("a defect of 10.9.8.7") } })
+	for _, r := range requests {
+		a := g.do(r.method, r.path, "", r.header).want(t, 500)
+		if a.text("type") != "about:blank" || a.json["code"] != nil || a.header.Get("Content-Type") != "application/problem+json" || strings.Contains(a.body, "10.9") {
+			t.Errorf("%v %s", a.header, a.body)
+		}
+		request := strings.TrimPrefix(a.text("instance"), "urn:fencepost:request:")
+		if !strings.Contains(g.log.String(), `"panic while serving a request","request_id":"`+request+`"`) {
+			t.Errorf("the log does not know request %s", request)
+		}
+	}
+	if !reflect.DeepEqual(before, g.store.Snapshot()) {
+		t.Error("the store has changed")
+	}
+	g.store.set(func(s *scriptedStore) { s.before = nil })
+	g.do("GET", "/readyz", "").want(t, 200)
+}
+
+// TestPanicAfterTheHeader: half an answer must not look like a whole one.
+func TestPanicAfterTheHeader(t *testing.T) {
+	g := newServer(t)
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	g.mux.Get("/half", func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte("half"))
+		panic("a defect")
+	})
+	g.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://localhost/half", nil))
+	t.Error("the connection was not broken off")
+}

@@ -1,0 +1,145 @@
+package http
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"fencepost/internal/fencing"
+)
+
+// Answers are appended to a buffer by hand: the bodies are few and fixed, and
+// encoding them by reflection was the largest part of a handler's own time.
+
+func appendString(b []byte, s string) []byte {
+	b, _ = jsontext.AppendQuote(b, s) // its error is invalid UTF-8, which it has replaced
+	return b
+}
+
+// Members begin with a comma: they never stand first.
+func appendStringMember(b []byte, name, value string) []byte {
+	b = appendMemberName(b, name)
+	return appendString(b, value)
+}
+
+func appendIntMember(b []byte, name string, value int64) []byte {
+	b = appendMemberName(b, name)
+	return strconv.AppendInt(b, value, 10)
+}
+
+func appendBoolMember(b []byte, name string, value bool) []byte {
+	b = appendMemberName(b, name)
+	return strconv.AppendBool(b, value)
+}
+
+func appendMemberName(b []byte, name string) []byte {
+	b = append(b, ',', '"')
+	b = append(b, name...)
+	return append(b, '"', ':')
+}
+
+// appendTimeMember appends an instant in RFC 3339 with milliseconds, in UTC,
+// rounded down. RFC3339 is the layout that time formats without parsing it.
+func appendTimeMember(b []byte, name string, at fencing.Instant) []byte {
+	b = appendMemberName(b, name)
+	b = append(b, '"')
+	t := at.Time()
+	b = t.AppendFormat(b, time.RFC3339)
+	ms := t.Nanosecond() / 1e6
+	b[len(b)-1] = '.' // in place of the Z
+	return append(b, byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z', '"')
+}
+
+// appendHolding appends what a lease and a holder have in common.
+func appendHolding(b []byte, h *fencing.Holder) []byte {
+	b = appendStringMember(b, "owner", h.Owner)
+	b = appendStringMember(b, "mode", string(h.Mode))
+	b = appendIntMember(b, "fencing_token", int64(h.Token))
+	if h.Slot != fencing.NoSlot {
+		b = appendIntMember(b, "slot", int64(h.Slot))
+	}
+	b = appendIntMember(b, "hold", int64(h.Hold))
+	b = appendIntMember(b, "ttl_ms", h.TTL.Milliseconds())
+	b = appendTimeMember(b, "acquired_at", h.AcquiredAt)
+	return appendTimeMember(b, "expires_at", h.ExpiresAt)
+}
+
+// appendMetadata appends the metadata in the order of its keys, if there is any.
+func appendMetadata(b []byte, metadata map[string]string) []byte {
+	if len(metadata) == 0 {
+		return b
+	}
+	keys := make([]string, 0, len(metadata))
+	for key := range metadata {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	b = appendMemberName(b, "metadata")
+	for i, key := range keys {
+		b = append(b, "{,"[min(i, 1)])
+		b = appendString(b, key)
+		b = append(b, ':')
+		b = appendString(b, metadata[key])
+	}
+	return append(b, '}')
+}
+
+// appendHolders appends the public view of the holders of a lock.
+func appendHolders(b []byte, lock *fencing.Lock) []byte {
+	b = append(b, `,"holders":[`...)
+	for i := range lock.Holders {
+		h := &lock.Holders[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"lease":"`...)
+		b = append(b, h.Lease...)
+		b = append(b, '"')
+		b = appendHolding(b, h)
+		b = appendIntMember(b, "expires_in_ms", max(0, h.ExpiresAt.Sub(lock.Now).Milliseconds()))
+		b = appendMetadata(b, h.Metadata)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// appendLock appends the public view of a lock, with its queue if so asked.
+func appendLock(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
+	b = append(b, `{"name":`...)
+	b = appendString(b, string(lock.Name))
+	b = appendBoolMember(b, "held", lock.Held())
+	if lock.Held() {
+		b = appendStringMember(b, "mode", string(lock.Holders[0].Mode))
+	}
+	b = appendIntMember(b, "fencing_token", int64(lock.LastToken))
+	b = appendHolders(b, lock)
+	b = appendIntMember(b, "waiting", int64(lock.Waiting))
+	if withWaiters {
+		b = appendWaiters(b, lock.Waiters)
+	}
+	b = append(b, `,"fence":{"highest_issued":`...)
+	b = strconv.AppendInt(b, int64(lock.LastToken), 10)
+	b = appendIntMember(b, "highest_admitted", int64(lock.HighestAdmitted))
+	return append(b, '}', '}')
+}
+
+func appendWaiters(b []byte, waiters []fencing.Waiter) []byte {
+	b = append(b, `,"waiters":[`...)
+	for i := range waiters {
+		w := &waiters[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"lease":"`...)
+		b = append(b, w.Lease...)
+		b = append(b, '"')
+		b = appendStringMember(b, "owner", w.Owner)
+		b = appendStringMember(b, "mode", string(w.Mode))
+		b = appendIntMember(b, "position", int64(w.Position))
+		b = appendIntMember(b, "waiting_ms", w.Waiting.Milliseconds())
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}

@@ -1,0 +1,132 @@
+package http
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// serve runs a request through the whole handler and fails on a panic or 5xx.
+func (g *gateway) serve(t *testing.T, r *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	g.Handler().ServeHTTP(w, r)
+	if w.Code >= 500 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	if w.Code >= 400 && !strings.Contains(w.Body.String(), `"type":"urn:fencepost:problem:`) {
+		t.Fatalf("%d without a problem: %s", w.Code, w.Body)
+	}
+	return w
+}
+
+func quiet(o *Options) { o.Logger = nil }
+
+// forget lets an hour pass, so that a million executions don't pile up locks.
+func (g *gateway) forget(t *testing.T) {
+	g.clock.advance(time.Hour)
+	if _, err := g.store.Expire(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzName: a name is taken as it is or refused; the same name is the same lock
+// however it is escaped.
+func FuzzName(f *testing.F) {
+	for _, seed := range []string{"a", "orders/42", "a:b", "..", "a//b", "\x00", "é", strings.Repeat("n", 256), "%2e", "a b", "locks", "a?b", "a#b"} {
+		f.Add(seed)
+	}
+	g := newServer(f, quiet)
+	f.Fuzz(func(t *testing.T, name string) {
+		g.forget(t)
+		request := func(method, escaped string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(method, "http://localhost/", nil)
+			path, err := url.PathUnescape(escaped)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.URL = &url.URL{Path: "/locks/" + path, RawPath: "/locks/" + escaped}
+			return g.serve(t, r)
+		}
+		_, err := fencing.ParseName(name)
+		escaped := url.PathEscape(name)
+		w := request("POST", escaped)
+		if (err == nil) != (w.Code == 201) {
+			t.Fatalf("%q: %d %s, ParseName says %v", name, w.Code, w.Body, err)
+		}
+		if err != nil {
+			return
+		}
+		token := w.Header().Get("Fencing-Token")
+		for _, spelling := range []string{name, escaped, strings.ReplaceAll(name, "/", "%2F"), strings.ReplaceAll(name, "a", "%61")} {
+			w = request("GET", spelling)
+			if w.Header().Get("Etag") != `"`+token+`"` {
+				t.Fatalf("%q is another lock than %q", spelling, name)
+			}
+		}
+		r := httptest.NewRequest("DELETE", "http://localhost/", nil)
+		r.URL = &url.URL{Path: "/locks/" + name}
+		r.Header.Set("If-Match", w.Header().Get("Etag"))
+		if w = g.serve(t, r); w.Code != 204 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// FuzzLeaseID: a lease id is taken as it is or refused, by every method alike.
+func FuzzLeaseID(f *testing.F) {
+	id := "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
+	for _, seed := range []string{"", id, id[:26], id + ",", strings.ToLower(id), id + "\n", "8" + id[1:], id + strings.Repeat("x", 40), "."} {
+		f.Add(seed)
+	}
+	g := newServer(f, quiet)
+	f.Fuzz(func(t *testing.T, leaseID string) {
+		g.forget(t)
+		_, err := fencing.ParseLeaseID(leaseID)
+		for _, method := range []string{"POST", "PUT", "GET", "DELETE"} {
+			r := httptest.NewRequest(method, "http://localhost/locks/a", nil)
+			r.Header["Lease-Id"] = []string{leaseID}
+			w := g.serve(t, r)
+			if (err != nil) != (w.Code == 400) {
+				t.Fatalf("%s %q: %d %s, ParseLeaseID says %v", method, leaseID, w.Code, w.Body, err)
+			}
+		}
+	})
+}
+
+// FuzzBody: a body that is taken gives a lease within the bounds.
+func FuzzBody(f *testing.F) {
+	for _, seed := range []string{"", "{}", `{"ttl_ms":1000,"owner":"o","metadata":{"k":"v"}}`, `{"ttl_ms":1e9}`, `{"max_hold_ms":99999999999999999999}`,
+		`{"mode":"shared","limit":3}`, `{"metadata":{"a":{}}}`, `{"owner":"\ud800"}`, "\xff", `[`, `{"a":`, `{"ttl_ms":-0}`} {
+		f.Add([]byte(seed))
+	}
+	g := newServer(f, quiet)
+	id := "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
+	f.Fuzz(func(t *testing.T, body []byte) {
+		g.forget(t)
+		w := g.serve(t, httptest.NewRequest("POST", "http://localhost/locks/a", strings.NewReader(string(body))))
+		if w.Code == 201 {
+			r := httptest.NewRequest("GET", "http://localhost/locks/a", nil)
+			etag := g.serve(t, r).Header().Get("Etag")
+			r = httptest.NewRequest("DELETE", "http://localhost/locks/a", nil)
+			r.Header.Set("If-Match", etag)
+			if w := g.serve(t, r); w.Code != 204 {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+		} else if w.Code != 400 && w.Code != 413 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		for _, method := range []string{"PUT", "DELETE"} {
+			r := httptest.NewRequest(method, "http://localhost/locks/a", strings.NewReader(string(body)))
+			r.Header.Set("Lease-Id", id)
+			if w := g.serve(t, r); w.Code != 400 && w.Code != 412 && w.Code != 413 {
+				t.Fatalf("%s: %d %s", method, w.Code, w.Body)
+			}
+		}
+	})
+}

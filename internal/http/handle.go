@@ -1,0 +1,50 @@
+package http
+
+import (
+	"net/http"
+
+	"fencepost/internal/fencing"
+)
+
+var jsonType = []string{"application/json"}
+
+// answer is what an operation that succeeded gives back.
+type answer interface {
+	// status returns the status code.
+	status() int
+	// setHeader adds the headers of the answer.
+	setHeader(http.Header)
+	// appendJSON appends the body; a 204 has none.
+	appendJSON([]byte) []byte
+}
+
+// handle is the way of every operation on locks: decode and validate, run,
+// encode, deliver. Counting and logging follow in call.end.
+func handle[Req any, Resp answer](decode func(*call) (Req, error), run func(*call, Req) (Resp, error)) func(*call) {
+	return func(c *call) {
+		req, err := decode(c)
+		if err != nil {
+			c.writeError(err)
+			return
+		}
+		resp, err := run(c, req)
+		if err != nil {
+			c.writeError(err)
+			return
+		}
+		status := resp.status()
+		resp.setHeader(c.Header())
+		if status != http.StatusNoContent {
+			c.out = resp.appendJSON(c.out)
+		}
+		err = c.send(status, jsonType, c.out)
+		if c.hasGrant && err == nil && c.flush() == nil {
+			c.hasGrant = false // told
+		}
+	}
+}
+
+// errClientLeft is for the log: nobody is there to read it, or only one who has
+// closed its half of the connection.
+var errClientLeft = &fencing.Error{Code: fencing.CodeUnavailable,
+	Detail: "the connection was closed before the lease could be handed over; it is taken back"}

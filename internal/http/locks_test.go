@@ -1,0 +1,236 @@
+package http
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+func TestAcquireAnswer(t *testing.T) {
+	g := start(t)
+	g.clock.advance(123456 * time.Microsecond)
+	a := g.do("POST", "/locks/orders/42", `{"owner":"worker \"7\"","ttl_ms":20000,"max_hold_ms":25000,"metadata":{"b":"2","a":"1"}}`).want(t, 201)
+	id, token := a.text("lease_id"), a.number("fencing_token")
+	if _, err := fencing.ParseLeaseID(id); err != nil {
+		t.Error(err)
+	}
+	want := fmt.Sprintf(`{"name":"orders/42","lease_id":%q,"owner":"worker \"7\"","mode":"exclusive","fencing_token":%d,"hold":1,"ttl_ms":20000,`+
+		`"acquired_at":"2026-01-01T00:00:00.123Z","expires_at":"2026-01-01T00:00:20.123Z","expires_in_ms":20000,"renew_in_ms":6666,"waited_ms":0,`+
+		`"metadata":{"a":"1","b":"2"}}`, id, token)
+	if a.body != want {
+		t.Errorf("got  %s\nwant %s", a.body, want)
+	}
+	if got := a.header.Get("Location"); got != "/locks/orders/42" {
+		t.Errorf("Location %q", got)
+	}
+	if got := a.header.Get("Fencing-Token"); got != strconv.FormatInt(token, 10) {
+		t.Errorf("Fencing-Token %q, want %d", got, token)
+	}
+	if got := a.header.Get("Content-Length"); got != strconv.Itoa(len(a.body)) {
+		t.Errorf("Content-Length %q: the answer was sent in chunks", got)
+	}
+
+	// max_hold_ms bounds the renewed lease; the answer counts what is left.
+	g.clock.advance(10 * time.Second)
+	a = g.do("PUT", "/locks/orders/42", "", "Lease-Id: "+id).want(t, 200)
+	if a.number("ttl_ms") != 20000 || a.number("expires_in_ms") != 15000 || a.number("renew_in_ms") != 6666 {
+		t.Errorf("renewed: %s", a.body)
+	}
+	if a.text("lease") != public(id) || a.json["lease_id"] != nil {
+		t.Errorf("a renewal shows the public part only: %s", a.body)
+	}
+	a = g.do("PUT", "/locks/orders/42", `{"ttl_ms":100}`, "Lease-Id: "+id).want(t, 200)
+	if a.number("expires_in_ms") != 100 || a.number("renew_in_ms") != 33 {
+		t.Errorf("shortened: %s", a.body)
+	}
+	if a.header.Get("Fencing-Token") != strconv.FormatInt(token, 10) || a.header.Get("Location") != "" {
+		t.Errorf("renewed: %v", a.header)
+	}
+}
+
+// TestBodyIsJSONWhateverItsType: curl -d sends a form type.
+func TestBodyIsJSONWhateverItsType(t *testing.T) {
+	g := start(t)
+	for i, mime := range []string{"application/x-www-form-urlencoded", "text/plain", "nonsense"} {
+		a := g.do("POST", fmt.Sprintf("/locks/n%d", i), `{"ttl_ms":1000}`, "Content-Type: "+mime).want(t, 201)
+		if a.number("ttl_ms") != 1000 {
+			t.Errorf("%s: %s", mime, a.body)
+		}
+	}
+}
+
+func TestRetryWithTheSameLeaseID(t *testing.T) {
+	g := start(t)
+	id := newID()
+	first := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201)
+	g.clock.advance(time.Second)
+	second := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 200)
+	if first.number("fencing_token") != second.number("fencing_token") || second.text("lease_id") != id {
+		t.Errorf("%s\n%s", first.body, second.body)
+	}
+	if second.number("expires_in_ms") != 29000 || second.header.Get("Location") != "" || second.header.Get("Fencing-Token") == "" {
+		t.Errorf("%s %v", second.body, second.header)
+	}
+	g.do("DELETE", "/locks/a", "", "Lease-Id: "+id).want(t, 204)
+	if a := g.do("DELETE", "/locks/a", "", "Lease-Id: "+id).want(t, 204); a.body != "" || a.header.Get("Content-Type") != "" {
+		t.Errorf("204 with %q %v", a.body, a.header)
+	}
+	g.do("POST", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost)
+	other := id[:27] + strings.Repeat("A", len(id)-27)
+	if a := g.do("DELETE", "/locks/a", "", "Lease-Id: "+other).problem(t, 412, fencing.CodeLeaseLost); a.text("reason") != "unknown" {
+		t.Errorf("another secret: %s", a.body)
+	}
+}
+
+func TestLocked(t *testing.T) {
+	g := start(t)
+	id := newID()
+	token := g.do("POST", "/locks/a", `{"owner":"first","ttl_ms":21500}`, "Lease-Id: "+id).want(t, 201).number("fencing_token")
+	g.clock.advance(100*time.Millisecond + time.Microsecond)
+	a := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked)
+	if a.text("name") != "a" || a.number("waiting") != 0 || a.json["waiting"] == nil || a.number("retry_after_ms") != 21400 {
+		t.Errorf("%s", a.body)
+	}
+	if a.header.Get("Retry-After") != "22" { // 21.4 s rounded up
+		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
+	}
+	holder := a.json["holders"].([]any)[0].(map[string]any)
+	if holder["lease"] != public(id) || holder["owner"] != "first" || int64(holder["fencing_token"].(float64)) != token || holder["expires_in_ms"] != 21399.0 {
+		t.Errorf("holder %v", holder)
+	}
+	if a.text("type") != "urn:fencepost:problem:locked" || a.number("status") != 423 {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestLostReasons(t *testing.T) {
+	g := start(t)
+	id := newID()
+	g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id).want(t, 201)
+	g.clock.advance(1500 * time.Millisecond)
+	a := g.do("PUT", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost)
+	if a.text("reason") != "expired" || a.number("late_ms") != 500 || a.json["current_token"] != nil {
+		t.Errorf("%s", a.body)
+	}
+	token := g.do("POST", "/locks/a", "").want(t, 201).number("fencing_token")
+	a = g.do("DELETE", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost)
+	if a.text("reason") != "superseded" || a.number("current_token") != token {
+		t.Errorf("%s", a.body)
+	}
+	a = g.do("PUT", "/locks/a", "", "Lease-Id: "+newID()).problem(t, 412, fencing.CodeLeaseLost)
+	if a.text("reason") != "unknown" || a.json["late_ms"] != nil {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestBreak(t *testing.T) {
+	g := start(t)
+	id := newID()
+	token := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201).number("fencing_token")
+	a := g.do("DELETE", "/locks/a", "", fmt.Sprintf(`If-Match: "%d"`, token+1)).problem(t, 412, fencing.CodeStaleToken)
+	if len(a.json["holders"].([]any)) != 1 || a.text("name") != "a" {
+		t.Errorf("%s", a.body)
+	}
+	etag := g.do("GET", "/locks/a", "").want(t, 200).header.Get("ETag")
+	g.do("DELETE", "/locks/a", "", "If-Match: "+etag).want(t, 204)
+	g.do("DELETE", "/locks/a", "", "If-Match: "+etag).want(t, 204)
+	if a := g.do("PUT", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost); a.text("reason") != "broken" {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// TestOneNameHasManySpellings: what URIs call equal is one lock.
+func TestOneNameHasManySpellings(t *testing.T) {
+	g := start(t)
+	for _, spellings := range [][]string{
+		{"/locks/a:b", "/locks/a%3Ab", "/locks/a%3ab", "/locks/%61:b"},
+		{"/locks/x/y", "/locks/x%2Fy", "/locks/x%2fy", "/locks%2Fx/y"},
+		{"/locks/~t@h_e.r-e", "/locks/%7Et%40h%5Fe%2Er%2De"},
+	} {
+		var token int64
+		for i, path := range spellings {
+			if i == 0 {
+				token = g.do("POST", path, "").want(t, 201).number("fencing_token")
+			}
+			if got := g.do("GET", path, "").want(t, 200); got.number("fencing_token") != token || got.json["held"] != true {
+				t.Errorf("%s is another lock: %s", path, got.body)
+			}
+			g.do("POST", path, "").problem(t, 423, fencing.CodeLocked)
+		}
+	}
+	g.do("POST", "/locks/"+strings.Repeat("n", 255), "").want(t, 201)
+	g.do("POST", "/locks/a.b/..c/...", "").want(t, 201)
+}
+
+func TestInspect(t *testing.T) {
+	g := start(t)
+	a := g.do("GET", "/locks/a/b", "").want(t, 200)
+	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0}}`
+	if a.body != want || a.header.Get("ETag") != `"0"` {
+		t.Errorf("%s %s", a.body, a.header.Get("ETag"))
+	}
+	id := newID()
+	token := g.do("POST", "/locks/a/b", `{"owner":"é","metadata":{"k":"v"}}`, "Lease-Id: "+id).want(t, 201).number("fencing_token")
+	g.clock.advance(time.Second)
+	a = g.do("GET", "/locks/a/b", "", "If-None-Match: *").want(t, 200)
+	want = fmt.Sprintf(`{"name":"a/b","held":true,"mode":"exclusive","fencing_token":%[1]d,"holders":[{"lease":%[2]q,"owner":"é","mode":"exclusive",`+
+		`"fencing_token":%[1]d,"hold":1,"ttl_ms":30000,"acquired_at":"2026-01-01T00:00:00.000Z","expires_at":"2026-01-01T00:00:30.000Z",`+
+		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0}}`, token, public(id))
+	if a.body != want || a.header.Get("ETag") != fmt.Sprintf("%q", strconv.FormatInt(token, 10)) {
+		t.Errorf("got  %s %s\nwant %s", a.body, a.header.Get("ETag"), want)
+	}
+	head := g.do("HEAD", "/locks/a/b", "").want(t, 200)
+	if head.body != "" || head.header.Get("ETag") != a.header.Get("ETag") || head.header.Get("Content-Length") != strconv.Itoa(len(a.body)) {
+		t.Errorf("HEAD: %q %v", head.body, head.header)
+	}
+	g.clock.advance(30 * time.Second)
+	if a := g.do("GET", "/locks/a/b", "").want(t, 200); a.json["held"] != false || a.number("fencing_token") != token {
+		t.Errorf("expired: %s", a.body)
+	}
+}
+
+func TestList(t *testing.T) {
+	g := start(t)
+	if a := g.do("GET", "/locks", "").want(t, 200); a.body != `{"locks":[]}` || a.header.Get("Link") != "" {
+		t.Errorf("empty: %s %v", a.body, a.header)
+	}
+	var want []string
+	for i := range 7 {
+		name := fmt.Sprintf("orders/%d", i)
+		g.do("POST", "/locks/"+name, fmt.Sprintf(`{"owner":"Worker %d"}`, i%2)).want(t, 201)
+		want = append(want, name)
+	}
+	g.acquired("other")
+
+	var got []string
+	path := "/locks?prefix=orders/&limit=3&q=worker"
+	for pages := 0; path != ""; pages++ {
+		if pages == 3 {
+			t.Fatal("the pages have no end")
+		}
+		a := g.do("GET", path, "").want(t, 200)
+		for _, lock := range a.json["locks"].([]any) {
+			got = append(got, lock.(map[string]any)["name"].(string))
+			if lock.(map[string]any)["waiters"] != nil {
+				t.Error("a list has no waiters")
+			}
+		}
+		link := a.header.Get("Link")
+		if path, _, _ = strings.Cut(strings.TrimPrefix(link, "<"), ">; rel=\"next\""); (path == "") != (a.text("next_cursor") == "") {
+			t.Errorf("Link %q beside %q", link, a.text("next_cursor"))
+		}
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if a := g.do("GET", "/locks?q=WORKER+1&prefix=", "").want(t, 200); len(a.json["locks"].([]any)) != 3 {
+		t.Errorf("q: %s", a.body)
+	}
+	if a := g.do("HEAD", "/locks?limit=1000", "").want(t, 200); a.body != "" {
+		t.Errorf("HEAD: %q", a.body)
+	}
+}

@@ -1,0 +1,170 @@
+package http
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"fencepost/api"
+	"fencepost/internal/fencing"
+)
+
+func TestHealth(t *testing.T) {
+	g := start(t)
+	if a := g.do("GET", "/livez", "").want(t, 200); a.body != `{"status":"alive"}` {
+		t.Errorf("%s", a.body)
+	}
+	if a := g.do("GET", "/readyz", "").want(t, 200); a.body != `{"status":"ready"}` {
+		t.Errorf("%s", a.body)
+	}
+	want := `{"status":"ready","store":"model","version":"test","checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":true}]}`
+	for _, path := range []string{"/readyz?verbose", "/readyz?verbose=1"} {
+		if a := g.do("GET", path, "").want(t, 200); a.body != want {
+			t.Errorf("%s", a.body)
+		}
+	}
+	g.do("HEAD", "/readyz", "").want(t, 200)
+	g.Drain()
+	a := g.do("GET", "/readyz?verbose", "").problem(t, 503, fencing.CodeDraining)
+	if !strings.Contains(a.body, `"checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":false}]`) {
+		t.Errorf("%s", a.body)
+	}
+	g.store.Model.Close()
+	g.do("GET", "/livez", "").want(t, 200)
+	if a := g.do("GET", "/readyz?verbose", "").want(t, 503); !strings.Contains(a.body, `"name":"store","ok":false,"took_ms":0,"detail":"the store can't be reached`) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	g := start(t)
+	id := newID()
+	g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201)
+	g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 200)
+	g.do("POST", "/locks/a", "").want(t, 423)
+	g.do("POST", "/locks/a", "", "Lease-Id: x").want(t, 400)
+	g.do("HEAD", "/locks/a", "").want(t, 200)
+	g.do("PROPFIND", "/locks/a", "").want(t, 405)
+	g.do("FROB", "/"+strings.Repeat("x", 100), "").want(t, 404)
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(context.Context, fencing.AcquireRequest) (fencing.Outcome, error) {
+			return fencing.Outcome{}, fencing.Unavailable(nil)
+		}
+	})
+	g.do("POST", "/locks/b", "").want(t, 503)
+	body := g.do("GET", "/metrics", "").want(t, 200).body
+	for _, line := range []string{
+		`fencepost_http_requests_total{code="ok",method="POST",route="/locks/{name}"} 2`,
+		`fencepost_http_requests_total{code="locked",method="POST",route="/locks/{name}"} 1`,
+		`fencepost_http_requests_total{code="invalid_request",method="POST",route="/locks/{name}"} 1`,
+		`fencepost_http_requests_total{code="ok",method="HEAD",route="/locks/{name}"} 1`,
+		`fencepost_http_requests_total{code="method_not_allowed",method="other",route="none"} 1`,
+		`fencepost_http_requests_total{code="not_found",method="other",route="none"} 1`,
+		`fencepost_http_request_duration_seconds_count{method="POST",route="/locks/{name}"} 5`,
+		`fencepost_acquire_outcomes_total{outcome="granted"} 1`,
+		`fencepost_acquire_outcomes_total{outcome="retried"} 1`,
+		`fencepost_acquire_outcomes_total{outcome="locked"} 1`,
+		`fencepost_acquire_outcomes_total{outcome="unavailable"} 1`,
+		`fencepost_grants_taken_back_total 1`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("no %s in\n%s", line, body)
+		}
+	}
+	if strings.Contains(body, "xxxx") || strings.Contains(body, "FROB") {
+		t.Error("a client chose a label")
+	}
+	elsewhere := start(t, func(o *Options) { o.Gatherer = nil })
+	elsewhere.do("GET", "/metrics", "").problem(t, 404, fencing.CodeNotFound)
+}
+
+func TestContractIsServed(t *testing.T) {
+	g := start(t)
+	if a := g.do("GET", "/openapi.yaml", "").want(t, 200); a.body != string(api.OpenAPI) || a.header.Get("Content-Type") != "application/yaml" {
+		t.Error("another document is served")
+	}
+}
+
+func TestPage(t *testing.T) {
+	g := start(t)
+	for path, mime := range map[string]string{
+		"/": "text/html; charset=utf-8", "/assets/style.css": "text/css; charset=utf-8",
+		"/assets/js/main.js": "text/javascript; charset=utf-8", "/assets/icon.svg": "image/svg+xml",
+	} {
+		a := g.do("GET", path, "").want(t, 200)
+		csp := a.header.Get("Content-Security-Policy")
+		if a.header.Get("Content-Type") != mime || a.body == "" || !strings.HasPrefix(csp, "default-src 'none'; ") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: %v", path, a.header)
+		}
+		g.do("HEAD", path, "").want(t, 200)
+	}
+	for _, path := range []string{"/assets/", "/assets/js", "/assets/none.js", "/assets/notes.txt", "/assets/index.html",
+		"/assets/../index.html", "/assets/js/../style.css", "/assets//style.css", "/assets/%2e%2e/style.css", "/index.html"} {
+		g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound)
+	}
+	bare := start(t, func(o *Options) { o.Page = nil })
+	bare.do("GET", "/", "").problem(t, 404, fencing.CodeNotFound)
+	bare.do("GET", "/assets/style.css", "").problem(t, 404, fencing.CodeNotFound)
+}
+
+func TestNoRoute(t *testing.T) {
+	g := start(t)
+	for _, path := range []string{"/lock", "/locksmith", "/livez/", "/metrics/x", "/%00", "/openapi.yml", "//"} {
+		g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound)
+	}
+	for _, c := range []struct{ method, path, allow string }{
+		{"PATCH", "/locks/a", "GET, HEAD, POST, PUT, DELETE"}, {"OPTIONS", "/locks/a", "GET, HEAD, POST, PUT, DELETE"},
+		{"PATCH", "/locks", "GET, HEAD"}, {"POST", "/livez", "GET, HEAD"}, {"DELETE", "/", "GET, HEAD"}, {"TRACE", "/metrics", "GET, HEAD"},
+	} {
+		a := g.do(c.method, c.path, "").problem(t, 405, fencing.CodeMethodNotAllowed)
+		if a.header.Get("Allow") != c.allow {
+			t.Errorf("%s %s: Allow %q, want %q", c.method, c.path, a.header.Get("Allow"), c.allow)
+		}
+	}
+	for _, c := range []struct{ method, path string }{
+		{"POST", "/locks"}, {"PUT", "/locks"}, {"DELETE", "/locks"}, {"GET", "/events"}, {"GET", "/history/a"}, {"GET", "/fences/a"}, {"POST", "/fences/a/b"},
+	} {
+		a := g.do(c.method, c.path, "").problem(t, 404, fencing.CodeNotFound)
+		if !strings.HasSuffix(a.text("detail"), "is not available in this version") {
+			t.Errorf("%s %s: %s", c.method, c.path, a.body)
+		}
+	}
+}
+
+// TestGuards: a Host that is not served gets nothing, and a page of another
+// origin changes nothing.
+func TestGuards(t *testing.T) {
+	g := start(t)
+	for path, item := range contract().Paths.Map() {
+		path = strings.NewReplacer("{name}", "a", "{file}", "style.css").Replace(path)
+		for method := range item.Operations() {
+			for _, host := range []string{"evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "localhost:", "localhost:80x", "user@localhost", "[::2]", "::1"} {
+				a := g.do(method, path, "", "Host: "+host)
+				if isProbe(path) {
+					a.want(t, 200) // a probe asks by an address that nobody has listed
+				} else {
+					a.problem(t, 421, fencing.CodeMisdirected)
+				}
+			}
+			if method == "GET" {
+				g.do(method, path, "", "Sec-Fetch-Site: cross-site").want(t, 200)
+				continue
+			}
+			g.do(method, path, "", "Sec-Fetch-Site: cross-site").problem(t, 403, fencing.CodeForbidden)
+			g.do(method, path, "", "Origin: https://evil.example").problem(t, 403, fencing.CodeForbidden)
+		}
+	}
+	for i, host := range []string{"localhost", "LOCALHOST:1", "127.0.0.1", "[::1]", "[::1]:8080"} {
+		g.do("POST", fmt.Sprintf("/locks/h%d", i), "", "Host: "+host, "Origin: http://"+host).want(t, 201)
+	}
+	named := start(t, func(o *Options) { o.AllowedHosts = []string{"Locks.example", "other.example:8443", "fd00::1"} })
+	for host, status := range map[string]int{
+		"locks.example": 200, "locks.example:1": 200, "other.example:8443": 200, "[fd00::1]:80": 200,
+		"other.example": 421, "other.example:1": 421, "localhost": 421, "127.0.0.1": 421,
+	} {
+		if a := named.do("GET", "/locks", "", "Host: "+host); a.status != status {
+			t.Errorf("%s: %d, want %d", host, a.status, status)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package http
+
+import (
+	"io/fs"
+	"path"
+
+	"github.com/go-chi/chi/v5"
+
+	"fencepost/api"
+	"fencepost/internal/fencing"
+)
+
+// pagePolicy lets the page load what this server serves and nothing else: no
+// inline script or style, no frame around it, no form.
+var pagePolicy = []string{"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
+
+// assetTypes are the kinds of file served, by extension. What is not here is
+// not served: a type must never be guessed.
+var assetTypes = map[string][]string{
+	".css":   {"text/css; charset=utf-8"},
+	".js":    {"text/javascript; charset=utf-8"},
+	".svg":   {"image/svg+xml"},
+	".png":   {"image/png"},
+	".ico":   {"image/x-icon"},
+	".woff2": {"font/woff2"},
+}
+
+var (
+	htmlType = []string{"text/html; charset=utf-8"}
+	yamlType = []string{"application/yaml"}
+)
+
+func openapi(c *call) { c.send(200, yamlType, api.OpenAPI) }
+
+func page(c *call) { c.serveFile("index.html", htmlType) }
+
+func asset(c *call) {
+	name := chi.URLParam(c.r, "*")
+	c.serveFile(name, assetTypes[path.Ext(name)])
+}
+
+func (c *call) serveFile(name string, contentType []string) {
+	missing := &fencing.Error{Code: fencing.CodeNotFound, Detail: "there is no such file"}
+	if c.s.page == nil || contentType == nil || !fs.ValidPath(name) {
+		c.writeError(missing)
+		return
+	}
+	body, err := fs.ReadFile(c.s.page, name)
+	if err != nil {
+		c.writeError(missing)
+		return
+	}
+	c.Header()["Content-Security-Policy"] = pagePolicy
+	c.send(200, contentType, body)
+}

@@ -1,0 +1,145 @@
+package http
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+var problemType = []string{"application/problem+json"}
+
+// codeInternal counts and logs a defect of the gateway. It is no fencing.Code:
+// no client can do anything about it, so the problem it is shown as has none.
+const codeInternal fencing.Code = "internal"
+
+// problems maps every code to its status and title. Nothing else does.
+var problems = map[fencing.Code]struct {
+	status int
+	title  string
+}{
+	fencing.CodeInvalidRequest:     {400, "The request is not valid"},
+	fencing.CodeUnsupportedByStore: {400, "The store can't do this"},
+	fencing.CodeUnauthenticated:    {401, "Credentials are missing or unknown"},
+	fencing.CodeForbidden:          {403, "This is not allowed"},
+	fencing.CodeNotFound:           {404, "Not found"},
+	fencing.CodeMethodNotAllowed:   {405, "The method is not allowed here"},
+	fencing.CodeReplaced:           {409, "A newer request with the same lease id took over"},
+	fencing.CodeLeaseLost:          {412, "The lease is lost"},
+	fencing.CodeStaleToken:         {412, "The token is not the live one"},
+	fencing.CodeTooLarge:           {413, "The body is too large"},
+	fencing.CodeMisdirected:        {421, "The Host is not served here"},
+	fencing.CodeLocked:             {423, "The lock is held"},
+	fencing.CodeWaitTimeout:        {423, "The lock is still held"},
+	fencing.CodeLeaseIDRequired:    {428, "A Lease-Id is required"},
+	fencing.CodeTooManyRequests:    {429, "Too many requests"},
+	fencing.CodeUnavailable:        {503, "The store is unavailable"},
+	fencing.CodeClockSkew:          {503, "The clocks disagree"},
+	fencing.CodeNotReplicated:      {503, "Too few replicas acknowledged"},
+	fencing.CodeQuarantined:        {503, "The store may have forgotten leases"},
+	fencing.CodeDraining:           {503, "The gateway is shutting down"},
+}
+
+// writeError answers with the problem that err is. An error that is no
+// *fencing.Error, or has a code without a status, is unexpected: nothing is
+// known about the outcome, so it is shown as unavailable and logged as it is.
+func (c *call) writeError(err error) { c.writeProblem(err, nil) }
+
+// writeProblem is writeError with members added by more.
+func (c *call) writeProblem(err error, more func([]byte) []byte) {
+	var e *fencing.Error
+	if !errors.As(err, &e) {
+		e = fencing.Unavailable(err)
+	}
+	problem, ok := problems[e.Code]
+	if !ok {
+		e = fencing.Unavailable(err)
+		problem = problems[e.Code]
+	}
+	c.code = e.Code
+	if problem.status >= 500 {
+		c.cause = e
+	}
+
+	h := c.Header()
+	if after := retryAfter(e, problem.status); after > 0 {
+		h["Retry-After"] = []string{strconv.FormatInt(ceilTo(after, time.Second), 10)}
+	}
+	b := append(c.out[:0], `{"type":"urn:fencepost:problem:`...)
+	b = append(b, e.Code...)
+	b = append(b, `","title":`...)
+	b = appendString(b, problem.title)
+	b = appendIntMember(b, "status", int64(problem.status))
+	b = appendStringMember(b, "detail", e.Detail)
+	b = append(b, `,"instance":"urn:fencepost:request:`...)
+	b = append(b, c.id...)
+	b = append(b, `","code":"`...)
+	b = append(b, e.Code...)
+	b = append(b, '"')
+	b = appendProblemMembers(b, e)
+	if more != nil {
+		b = more(b)
+	}
+	c.out = append(b, '}', '\n')
+	c.send(problem.status, problemType, c.out)
+}
+
+// appendProblemMembers appends what helps the reader of one particular code.
+func appendProblemMembers(b []byte, e *fencing.Error) []byte {
+	switch e.Code {
+	case fencing.CodeInvalidRequest:
+		if e.Field != "" {
+			b = appendStringMember(b, "field", e.Field)
+		}
+	case fencing.CodeLeaseLost:
+		b = appendStringMember(b, "reason", string(e.Reason))
+		if e.Reason == fencing.ReasonExpired || e.Reason == fencing.ReasonSuperseded {
+			b = appendIntMember(b, "late_ms", max(0, e.Late.Milliseconds()))
+		}
+		if e.Reason == fencing.ReasonSuperseded {
+			b = appendIntMember(b, "current_token", int64(e.CurrentToken))
+		}
+	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeStaleToken:
+		if e.Lock == nil {
+			break
+		}
+		b = appendStringMember(b, "name", string(e.Lock.Name))
+		b = appendHolders(b, e.Lock)
+		if e.Code == fencing.CodeStaleToken {
+			break
+		}
+		b = appendIntMember(b, "waiting", int64(e.Lock.Waiting))
+		if e.RetryAfter > 0 {
+			b = appendIntMember(b, "retry_after_ms", ceilTo(e.RetryAfter, time.Millisecond))
+		}
+	}
+	return b
+}
+
+// retryAfter says when to come back; 0 if that is not for the gateway to say.
+func retryAfter(e *fencing.Error, status int) time.Duration {
+	switch status {
+	case http.StatusLocked, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		return max(e.RetryAfter, time.Second)
+	}
+	return 0
+}
+
+// ceilTo returns d in units, rounded up.
+func ceilTo(d, unit time.Duration) int64 { return int64((d + unit - 1) / unit) }
+
+// writeInternalError answers for a defect of the gateway.
+func (c *call) writeInternalError() {
+	h := c.Header()
+	for _, name := range []string{"Location", "Fencing-Token", "ETag", "Link", "Content-Security-Policy"} {
+		h.Del(name)
+	}
+	b := append(c.out[:0], `{"type":"about:blank","title":"Internal Server Error","status":500`...)
+	b = appendStringMember(b, "detail", "the gateway has a defect; its log says more under the request id")
+	b = append(b, `,"instance":"urn:fencepost:request:`...)
+	b = append(b, c.id...)
+	c.out = append(b, '"', '}', '\n')
+	c.send(http.StatusInternalServerError, problemType, c.out)
+}

@@ -1,0 +1,200 @@
+package http
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-chi/chi/v5"
+
+	"fencepost/internal/fencing"
+)
+
+// invalid returns the refusal of a field, header or parameter. The detail reads
+// "<field> <what>".
+func invalid(field, format string, args ...any) *fencing.Error {
+	return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: field, Detail: field + " " + fmt.Sprintf(format, args...)}
+}
+
+// lockName reads the name from the path, and refuses a query: an option that
+// somebody hoped for there must not be ignored.
+func (c *call) lockName() (fencing.Name, error) {
+	name, err := fencing.ParseName(chi.URLParam(c.r, "*"))
+	if err != nil {
+		return "", err
+	}
+	if c.r.URL.RawQuery != "" {
+		return "", invalid("query", "is not empty; this path takes no query parameters")
+	}
+	return name, nil
+}
+
+// leaseID reads Lease-Id; without the header it is the zero LeaseID.
+func (c *call) leaseID() (fencing.LeaseID, error) {
+	values := c.r.Header["Lease-Id"]
+	switch len(values) {
+	case 0:
+		return fencing.LeaseID{}, nil
+	case 1:
+		id, err := fencing.ParseLeaseID(values[0])
+		c.lease = id.Public()
+		return id, err
+	}
+	return fencing.LeaseID{}, invalid("Lease-Id", "is given %d times; once is allowed", len(values))
+}
+
+// ifMatch reads If-Match: the one token to break. Without the header it is 0.
+func (c *call) ifMatch() (fencing.Token, error) {
+	const form = `must be one strong entity tag, a fencing token in quotes such as "17"`
+	values := c.r.Header["If-Match"]
+	if len(values) == 0 {
+		return 0, nil
+	}
+	if len(values) > 1 {
+		return 0, invalid("If-Match", "is given %d times; it "+form, len(values))
+	}
+	quoted := values[0]
+	if len(quoted) < 2 || quoted[0] != '"' || quoted[len(quoted)-1] != '"' {
+		return 0, invalid("If-Match", form)
+	}
+	token, err := fencing.ParseToken("If-Match", quoted[1:len(quoted)-1])
+	if err != nil {
+		return 0, invalid("If-Match", form+"; the token is an integer from 1 to %d", fencing.MaxToken)
+	}
+	return token, nil
+}
+
+// refuseIfMatch refuses a precondition where none is evaluated: RFC 9110 does
+// not let it be ignored by a method that changes something.
+func (c *call) refuseIfMatch() error {
+	if len(c.r.Header["If-Match"]) > 0 {
+		return invalid("If-Match", "belongs to DELETE, where it breaks a lease")
+	}
+	return nil
+}
+
+// checkHold refuses a Lease-Hold other than 1.
+func (c *call) checkHold() error {
+	values := c.r.Header["Lease-Hold"]
+	if len(values) == 0 {
+		return nil
+	}
+	if len(values) > 1 {
+		return invalid("Lease-Hold", "is given %d times; once is allowed", len(values))
+	}
+	depth, err := strconv.Atoi(values[0])
+	if err != nil || depth < 1 || depth > fencing.MaxHoldDepth || strconv.Itoa(depth) != values[0] {
+		return invalid("Lease-Hold", "must be an integer from 1 to %d", fencing.MaxHoldDepth)
+	}
+	if depth > 1 {
+		return invalid("Lease-Hold", "is %d; more than 1 is not available in this version", depth)
+	}
+	return nil
+}
+
+// checkAccept refuses an acquire that asks for an attached lease.
+func (c *call) checkAccept() error {
+	const eventStream = "text/event-stream"
+	for _, value := range c.r.Header["Accept"] {
+		if len(value) < len(eventStream) {
+			continue
+		}
+		for part := range strings.SplitSeq(value, ",") {
+			mediaType, _, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(mediaType), eventStream) {
+				return invalid("Accept", "asks for %s; attached leases are not available in this version", eventStream)
+			}
+		}
+	}
+	return nil
+}
+
+// parseList reads the query of GET /locks.
+func parseList(rawQuery string) (fencing.ListRequest, error) {
+	list := fencing.ListRequest{Limit: fencing.DefaultListLimit}
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return list, invalid("query", "is not well-formed")
+	}
+	for name, values := range query {
+		if len(values) > 1 {
+			return list, invalid(knownParameter(name), "is given %d times; once is allowed", len(values))
+		}
+		value := values[0]
+		switch name {
+		case "prefix":
+			list.Prefix, err = parsePrefix(value)
+		case "q":
+			list.Query, err = value, checkQuery(value)
+		case "limit":
+			list.Limit, err = parseLimit(value)
+		case "cursor":
+			list.After, err = parseCursor(value)
+		default:
+			err = invalid("query", "has an unknown parameter; known are prefix, q, limit and cursor")
+		}
+		if err != nil {
+			return list, err
+		}
+	}
+	return list, nil
+}
+
+func knownParameter(name string) string {
+	switch name {
+	case "prefix", "q", "limit", "cursor":
+		return name
+	}
+	return "query"
+}
+
+func parsePrefix(value string) (string, error) {
+	if len(value) > fencing.MaxNameBytes {
+		return "", invalid("prefix", "has %d bytes; at most %d are allowed", len(value), fencing.MaxNameBytes)
+	}
+	for i := 0; i < len(value); i++ {
+		if strings.IndexByte(fencing.NameBytes, value[i]) < 0 {
+			return "", invalid("prefix", "has the byte 0x%02x, which no name has; allowed are A-Z a-z 0-9 . _ : @ ~ - and /", value[i])
+		}
+	}
+	return value, nil
+}
+
+// maxQueryBytes is the length of the longest thing that q is compared with.
+const maxQueryBytes = fencing.MaxOwnerBytes
+
+func checkQuery(value string) error {
+	if len(value) > maxQueryBytes {
+		return invalid("q", "has %d bytes; at most %d are allowed", len(value), maxQueryBytes)
+	}
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
+		return invalid("q", "must be UTF-8 without control characters")
+	}
+	return nil
+}
+
+func parseLimit(value string) (int, error) {
+	limit, err := strconv.Atoi(value)
+	if err != nil || limit < 1 || limit > fencing.MaxListLimit || strconv.Itoa(limit) != value {
+		return 0, invalid("limit", "must be an integer from 1 to %d", fencing.MaxListLimit)
+	}
+	return limit, nil
+}
+
+// A cursor is the last name of the page before. Strict: one name has one cursor.
+var cursorEncoding = base64.RawURLEncoding.Strict()
+
+func parseCursor(value string) (fencing.Name, error) {
+	decoded, err := cursorEncoding.DecodeString(value)
+	if err == nil {
+		var name fencing.Name
+		if name, err = fencing.ParseName(string(decoded)); err == nil {
+			return name, nil
+		}
+	}
+	return "", invalid("cursor", "must be the next_cursor of an earlier page")
+}

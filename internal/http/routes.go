@@ -1,0 +1,134 @@
+package http
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+
+	"fencepost/internal/fencing"
+)
+
+// route is a path of the interface.
+type route struct {
+	pattern string // chi's
+	path    string // as api/openapi.yaml writes it: the label of metrics and logs
+	quiet   bool   // machines ask for it all the time: logged at debug
+	methods map[string]func(*call)
+}
+
+func (s *Server) routeTable() []route {
+	return []route{
+		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]func(*call){
+			"POST": handle(decodeAcquire, acquireLock), "PUT": handle(decodeRenew, renewLock),
+			"DELETE": handle(decodeEnd, releaseLock), "GET": handle(decodeInspect, inspectLock),
+		}},
+		{pattern: "/locks", path: "/locks", methods: map[string]func(*call){"GET": handle(decodeList, listLocks)}},
+		{pattern: "/livez", path: "/livez", quiet: true, methods: map[string]func(*call){"GET": livez}},
+		{pattern: "/readyz", path: "/readyz", quiet: true, methods: map[string]func(*call){"GET": readyz}},
+		{pattern: "/metrics", path: "/metrics", quiet: true, methods: map[string]func(*call){"GET": s.metricsPage()}},
+		{pattern: "/openapi.yaml", path: "/openapi.yaml", methods: map[string]func(*call){"GET": openapi}},
+		{pattern: "/", path: "/", methods: map[string]func(*call){"GET": page}},
+		{pattern: "/assets/*", path: "/assets/{file}", methods: map[string]func(*call){"GET": asset}},
+	}
+}
+
+// unroutedPath is the label of requests that matched no route.
+const unroutedPath = "none"
+
+// routes builds the router. HEAD goes wherever GET goes.
+func (s *Server) routes() *chi.Mux {
+	mux := chi.NewRouter()
+	mux.Use(routeDecodedPath)
+	for _, rt := range s.routeTable() {
+		if get, ok := rt.methods["GET"]; ok {
+			rt.methods["HEAD"] = get
+		}
+		for method, serve := range rt.methods {
+			e := s.metrics.endpoint(rt.path, method)
+			quiet := rt.quiet
+			mux.MethodFunc(method, rt.pattern, func(w http.ResponseWriter, r *http.Request) {
+				c := w.(*call)
+				c.r, c.endpoint, c.quiet = r, e, quiet
+				serve(c)
+			})
+		}
+	}
+	mux.NotFound(noRoute)
+	mux.MethodNotAllowed(noRoute)
+	for _, method := range append(slices.Clone(knownMethods), otherMethod) {
+		s.unrouted[method] = s.metrics.endpoint(unroutedPath, method)
+	}
+	return mux
+}
+
+// routeDecodedPath makes chi match the decoded path, so that a:b and a%3Ab, x/y
+// and x%2Fy are one lock. Nothing is cleaned: what is left is for the grammar.
+func routeDecodedPath(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		chi.RouteContext(r.Context()).RoutePath = decodedPath(r)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// decodedPath is never empty: chi would then take the escaped path.
+func decodedPath(r *http.Request) string {
+	if r.URL.Path == "" {
+		return "/"
+	}
+	return r.URL.Path
+}
+
+// knownMethods are the methods chi can route, and the labels a metric may have.
+var knownMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
+
+// otherMethod is the label of any other method.
+const otherMethod = "other"
+
+func methodLabel(method string) string {
+	if slices.Contains(knownMethods, method) {
+		return method
+	}
+	return otherMethod
+}
+
+// noRoute answers what matched no route: 404, or 405 with Allow where the path
+// has other methods.
+func noRoute(w http.ResponseWriter, r *http.Request) {
+	c := w.(*call)
+	c.r = r
+	path := decodedPath(r)
+	if what := comingFeature(r.Method, path); what != "" {
+		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: what + " is not available in this version"})
+		return
+	}
+	var allowed []string
+	for _, method := range knownMethods {
+		if c.s.mux.Match(chi.NewRouteContext(), method, path) {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: "there is nothing at this path; /openapi.yaml says what there is"})
+		return
+	}
+	allow := strings.Join(allowed, ", ")
+	c.Header()["Allow"] = []string{allow}
+	c.writeError(&fencing.Error{Code: fencing.CodeMethodNotAllowed, Detail: "this path has only " + allow})
+}
+
+// comingFeature names what a later version will have at a path; empty if nothing.
+func comingFeature(method, path string) string {
+	switch {
+	case path == "/locks" && (method == "POST" || method == "PUT" || method == "DELETE"):
+		return "taking several names under one lease id"
+	case path == "/events":
+		return "the stream of events"
+	case path == "/history" || strings.HasPrefix(path, "/history/"):
+		return "the history of a lock"
+	case path == "/fences" || strings.HasPrefix(path, "/fences/"):
+		return "the fence of a name"
+	}
+	return ""
+}

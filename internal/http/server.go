@@ -1,0 +1,120 @@
+package http
+
+import (
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// maxBodyBytes is the largest request body, as DESIGN section 4 promises.
+	maxBodyBytes = 16 << 10
+
+	// writeTimeout bounds the writing of one answer, counted from its first byte.
+	// http.Server.WriteTimeout would count the waiting too, and kill grants.
+	writeTimeout = 10 * time.Second
+
+	// checkTimeout bounds the store round trip of /readyz, so that a probe gets
+	// an answer before it gives up.
+	checkTimeout = 2 * time.Second
+)
+
+// Options is what a Server needs. Store, TakeBack and Bounds are required.
+type Options struct {
+	Store fencing.Store
+
+	// TakeBack undoes a grant that could not be delivered. It must return at
+	// once and see to the rest by itself, for as long as the lease could live.
+	TakeBack func(fencing.TakeBackRequest)
+
+	Bounds fencing.Bounds
+
+	// AllowedHosts are the names a Host header may have: "name" with any port,
+	// or "name:port". Empty: localhost, 127.0.0.1 and [::1].
+	AllowedHosts []string
+
+	Page      fs.FS  // index.html and what lies beside it; nil serves no page
+	StoreKind string // for /readyz?verbose
+	Version   string // for /readyz?verbose
+
+	Gatherer   prometheus.Gatherer   // what /metrics shows; nil makes it 404
+	Registerer prometheus.Registerer // takes this package's metrics; nil keeps them to itself
+	Logger     *slog.Logger          // nil discards
+
+	now func() time.Time // for tests; nil is time.Now
+}
+
+// Server answers HTTP requests. Make one with New.
+type Server struct {
+	store     fencing.Store
+	takeBack  func(fencing.TakeBackRequest)
+	bounds    fencing.Bounds
+	hosts     hostList
+	page      fs.FS
+	storeKind string
+	version   string
+	gatherer  prometheus.Gatherer
+	log       *slog.Logger
+	now       func() time.Time
+
+	metrics     *metrics
+	mux         *chi.Mux
+	unrouted    map[string]*endpoint // by method label
+	crossOrigin *http.CrossOriginProtection
+	calls       sync.Pool
+	draining    atomic.Bool
+}
+
+// New returns a Server. It registers its metrics, and panics if that was done
+// before with the same registerer.
+func New(o Options) *Server {
+	s := &Server{
+		store: o.Store, takeBack: o.TakeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
+		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
+		log: o.Logger, now: o.now,
+		metrics:     newMetrics(o.Registerer),
+		crossOrigin: http.NewCrossOriginProtection(),
+		unrouted:    map[string]*endpoint{},
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.calls.New = func() any { return &call{s: s} }
+	s.mux = s.routes()
+	return s
+}
+
+// Handler returns the handler that serves everything.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+// Drain makes /readyz answer 503 and refuses new leases from now on; renewals
+// and releases are still served. It may be called more than once.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// NewHTTPServer returns an http.Server with the limits this package counts on:
+// 5 s for the headers, 10 s for the whole request, 2 min idle, 16 KiB of
+// headers. It has no WriteTimeout: each answer sets its own deadline.
+func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+
+		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
+		DisableGeneralOptionsHandler: true,
+	}
+}
