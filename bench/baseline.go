@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/oklog/ulid/v2"
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// answer is what an acquire returns; the baselines return the same JSON.
+type answer struct {
+	Name         string `json:"name"`
+	LeaseID      string `json:"lease_id"`
+	FencingToken int64  `json:"fencing_token"`
+	Mode         string `json:"mode"`
+	Owner        string `json:"owner"`
+	Hold         int    `json:"hold"`
+	TTL          int64  `json:"ttl_ms"`
+	ExpiresIn    int64  `json:"expires_in_ms"`
+	RenewIn      int64  `json:"renew_in_ms"`
+	Waited       int64  `json:"waited_ms"`
+	AcquiredAt   string `json:"acquired_at"`
+	ExpiresAt    string `json:"expires_at"`
+}
+
+func newAnswer(name, lease, owner string, token, ttl int64) answer {
+	now := time.Now().UTC()
+	const millis = "2006-01-02T15:04:05.000Z"
+	return answer{
+		Name: name, LeaseID: lease, FencingToken: token, Mode: "exclusive", Owner: owner, Hold: 1,
+		TTL: ttl, ExpiresIn: ttl, RenewIn: ttl / 3,
+		AcquiredAt: now.Format(millis), ExpiresAt: now.Add(time.Duration(ttl) * time.Millisecond).Format(millis),
+	}
+}
+
+func newLease() string {
+	var secret [16]byte
+	rand.Read(secret[:])
+	return ulid.MustNew(ulid.Now(), rand.Reader).String() + "." + base64.RawURLEncoding.EncodeToString(secret[:])
+}
+
+type order struct {
+	TTL   int64  `json:"ttl_ms"`
+	Owner string `json:"owner"`
+}
+
+// serveBaseline is a server process of its own: it announces its address on
+// standard output and serves until it is killed.
+func serveBaseline(kind, redisURL string) error {
+	router := chi.NewRouter()
+	switch kind {
+	case "bare":
+		bare(router)
+	case "naive":
+		options, err := goredis.ParseURL(redisURL)
+		if err != nil {
+			return err
+		}
+		options.PoolSize = 256 // a connection a client: nothing waits for the pool
+		naive(router, goredis.NewClient(options))
+	default:
+		return fmt.Errorf("no baseline %q", kind)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stdout, listener.Addr())
+	return http.Serve(listener, router)
+}
+
+// bare answers without any lock: what net/http, chi and JSON alone cost.
+func bare(router chi.Router) {
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		name := chi.URLParam(r, "*")
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		json.NewEncoder(w).Encode(newAnswer(name, newLease(), in.Owner, time.Now().UnixMicro(), in.TTL))
+	})
+	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
+}
+
+// The naive gateway: the two scripts everybody writes, one EVALSHA a request.
+// It has no retry, no tombstones, no index, no guard, and loses its counters.
+var (
+	naiveAcquire = goredis.NewScript(`
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+  return redis.call('INCR', KEYS[2])
+end
+return 0`)
+	naiveRelease = goredis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+return 0`)
+)
+
+func naive(router chi.Router, client *goredis.Client) {
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		name, lease := chi.URLParam(r, "*"), newLease()
+		token, err := naiveAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		case token == 0:
+			http.Error(w, "locked", http.StatusLocked)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
+	})
+	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		name := chi.URLParam(r, "*")
+		done, err := naiveRelease.Run(context.WithoutCancel(r.Context()), client, []string{"lock:" + name}, r.Header.Get("Lease-Id")).Int64()
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case done == 0:
+			http.Error(w, "lost", http.StatusPreconditionFailed)
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	})
+}

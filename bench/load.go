@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// client speaks just enough HTTP/1.1 to acquire and release one lock on one
+// connection, and costs little: on a small machine the load competes with what
+// it measures.
+type client struct {
+	conn    net.Conn
+	in      *bufio.Reader
+	acquire []byte
+	release string // up to the lease id
+	body    []byte
+	out     []byte
+}
+
+func newClient(addr string, n int) (*client, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	const body = `{"ttl_ms":30000,"owner":"worker-7"}`
+	return &client{
+		conn: conn, in: bufio.NewReaderSize(conn, 4096),
+		acquire: fmt.Appendf(nil, "POST /locks/bench/%d HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", n, len(body), body),
+		release: fmt.Sprintf("DELETE /locks/bench/%d HTTP/1.1\r\nHost: localhost\r\nLease-Id: ", n),
+	}, nil
+}
+
+// pair acquires and releases.
+func (c *client) pair() error {
+	if err := c.exchange(c.acquire, 201); err != nil {
+		return fmt.Errorf("acquire: %w", err)
+	}
+	lease, err := leaseID(c.body)
+	if err != nil {
+		return err
+	}
+	c.out = append(append(append(c.out[:0], c.release...), lease...), "\r\n\r\n"...)
+	if err := c.exchange(c.out, 204); err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	return nil
+}
+
+func leaseID(body []byte) ([]byte, error) {
+	_, rest, found := bytes.Cut(body, []byte(`"lease_id":"`))
+	id, _, closed := bytes.Cut(rest, []byte(`"`))
+	if !found || !closed {
+		return nil, fmt.Errorf("no lease_id in %q", body)
+	}
+	return id, nil
+}
+
+func (c *client) exchange(request []byte, want int) error {
+	if _, err := c.conn.Write(request); err != nil {
+		return err
+	}
+	line, err := c.in.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	status := 0
+	if len(line) > 12 {
+		status, _ = strconv.Atoi(string(line[9:12]))
+	}
+	length := 0
+	for {
+		line, err := c.in.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(line) <= 2 {
+			break
+		}
+		if len(line) > 15 && strings.EqualFold(string(line[:15]), "content-length:") {
+			if length, err = strconv.Atoi(textproto.TrimString(string(line[15:]))); err != nil {
+				return err
+			}
+		}
+	}
+	c.body = slices.Grow(c.body[:0], length)[:length]
+	if _, err := io.ReadFull(c.in, c.body); err != nil {
+		return err
+	}
+	if status != want {
+		return fmt.Errorf("answered %d: %s", status, c.body)
+	}
+	return nil
+}
+
+// closedLoop returns the pairs a second that so many clients get through, each
+// with a lock of its own, each sending when it has its answer.
+func closedLoop(addr string, clients int, length time.Duration) (float64, error) {
+	all := make([]*client, clients)
+	for i := range all {
+		c, err := newClient(addr, i)
+		if err != nil {
+			return 0, err
+		}
+		defer c.conn.Close()
+		all[i] = c
+	}
+	return closedLoopOf(clients, length, func(i int) error { return all[i].pair() })
+}
+
+// closedLoopOf does the same with any kind of work.
+func closedLoopOf(clients int, length time.Duration, work func(client int) error) (float64, error) {
+	var pairs atomic.Int64
+	var stop atomic.Bool
+	faults := make([]error, clients)
+	var group sync.WaitGroup
+	start := time.Now()
+	for i := range clients {
+		group.Go(func() {
+			done := 0
+			for !stop.Load() {
+				if faults[i] = work(i); faults[i] != nil {
+					return
+				}
+				done++
+			}
+			pairs.Add(int64(done))
+		})
+	}
+	time.AfterFunc(length, func() { stop.Store(true) })
+	group.Wait()
+	return float64(pairs.Load()) / time.Since(start).Seconds(), errors.Join(faults...)
+}
+
+// latencies are what single requests took, sorted.
+type latencies []time.Duration
+
+func (l latencies) at(quantile float64) time.Duration {
+	return l[min(len(l)-1, int(quantile*float64(len(l))))]
+}
+
+// irregular sends pairs at random moments (exponential gaps), rate a second on
+// average, whether or not the earlier ones have been answered, and returns how
+// long the acquires took from the moment they were due.
+func irregular(addr string, rate float64, length time.Duration, seed uint64) (latencies, error) {
+	const connections = 256 // more than ever are in use at once, at a tenth of the capacity
+	free := make(chan *client, connections)
+	for i := range connections {
+		c, err := newClient(addr, i)
+		if err != nil {
+			return nil, err
+		}
+		defer c.conn.Close()
+		free <- c
+	}
+	random := rand.New(rand.NewPCG(seed, seed))
+	var mu sync.Mutex
+	var took latencies
+	var fault error
+	var group sync.WaitGroup
+	start := time.Now()
+	for due := time.Duration(0); due < length; due += time.Duration(random.ExpFloat64() / rate * float64(time.Second)) {
+		for wait := due - time.Since(start); wait > 0; wait = due - time.Since(start) {
+			time.Sleep(wait)
+		}
+		group.Go(func() {
+			c := <-free
+			defer func() { free <- c }()
+			err := c.exchange(c.acquire, 201)
+			elapsed := time.Since(start) - due
+			if err == nil {
+				var lease []byte
+				if lease, err = leaseID(c.body); err == nil {
+					c.out = append(append(append(c.out[:0], c.release...), lease...), "\r\n\r\n"...)
+					err = c.exchange(c.out, 204)
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			took, fault = append(took, elapsed), errors.Join(fault, err)
+		})
+	}
+	group.Wait()
+	slices.Sort(took)
+	return took, fault
+}

@@ -1,0 +1,68 @@
+// Bench measures the gateway against what it could at best be and what it must
+// beat: a bare HTTP handler, the naive gateway, and the store without HTTP. All
+// figures are ratios of rates taken seconds apart in the same run, the order of
+// the targets turning from round to round; the medians go into
+// docs/benchmarks.md.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+func main() {
+	baseline := flag.String("baseline", "", "serve as this baseline (used by bench itself)")
+	redisURL := flag.String("redis", "", "store of the baseline")
+	rounds := flag.Int("rounds", 7, "rounds of each measurement; the medians count")
+	length := flag.Duration("length", 2*time.Second, "length of one measurement")
+	report := flag.String("report", "docs/benchmarks.md", "file to write")
+	flag.Parse()
+	var err error
+	if *baseline != "" {
+		err = serveBaseline(*baseline, *redisURL)
+	} else {
+		err = run(*rounds, *length, *report)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(rounds int, length time.Duration, report string) error {
+	dir, err := os.MkdirTemp("", "fencepost-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	binary := filepath.Join(dir, "gateway")
+	build := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/gateway")
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		return err
+	}
+	targets, stop, err := startTargets(binary, dir)
+	defer stop()
+	if err != nil {
+		return err
+	}
+	var r results
+	for _, clients := range []int{1, 64, 256} {
+		if err := r.measureThroughput(targets, clients, rounds, length); err != nil {
+			return err
+		}
+	}
+	if err := r.measureLatency(targets, rounds, 2*length); err != nil {
+		return err
+	}
+	if err := r.measureMemory(); err != nil {
+		return err
+	}
+	text := r.report(rounds, length)
+	fmt.Print(text)
+	return os.WriteFile(report, []byte(text), 0o644)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+
+	"fencepost/internal/fencing"
+)
+
+const envPrefix = "FENCEPOST"
+
+// config is all that the environment sets. The embedded structs group what
+// belongs together; a field's variable is FENCEPOST_ and its name in words.
+type config struct {
+	Serving
+	Storage
+	Leases
+	Logging
+}
+
+// Serving says where and to whom the gateway answers.
+type Serving struct {
+	ListenAddr     string        `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
+	AllowedHosts   []string      `split_words:"true" desc:"Host names to answer to, separated by commas, or * for any; empty: the loopback names"`
+	InsecureNoAuth bool          `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
+	AdminAddr      string        `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either"`
+	DrainTimeout   time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown waits for requests under way; 0s to 1h"`
+}
+
+// Storage says what remembers locks.
+type Storage struct {
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded, or a Redis: redis://[user:password@]host:port[/db], rediss://..., unix://[user:password@]/path[?db=n]"`
+	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
+	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store"`
+	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of gateway and store; 10ms to 1m"`
+}
+
+// Leases bounds what clients may ask for.
+type Leases struct {
+	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none"`
+	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 1ms"`
+	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
+}
+
+// Logging says what is logged, to standard error.
+type Logging struct {
+	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error"`
+	LogFormat string     `split_words:"true" default:"json" desc:"json, or text for people"`
+}
+
+// usageError is the fault of whoever started the gateway: exit status 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// loadConfig reads the environment and reports every fault in it at once.
+func loadConfig() (config, error) {
+	var cfg config
+	faults := unknownVariables()
+	faults = append(faults, process(&cfg)...)
+	if cfg.StoreFile != "" {
+		if _, both := os.LookupEnv(envPrefix + "_STORE"); both {
+			faults = append(faults, errors.New("FENCEPOST_STORE and FENCEPOST_STORE_FILE are both set; which one is meant?"))
+		}
+		content, err := os.ReadFile(cfg.StoreFile)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("FENCEPOST_STORE_FILE: %w", err))
+		}
+		cfg.Store = strings.TrimSpace(string(content))
+	}
+	if len(faults) == 0 { // a default in place of a bad value would be judged here
+		faults = cfg.validate()
+	}
+	if len(faults) > 0 {
+		return cfg, usageError{fmt.Errorf("the settings are at fault:\n%w", errors.Join(faults...))}
+	}
+	return cfg, nil
+}
+
+// process fills cfg. envconfig stops at the first value it can't read, so such a
+// value is set aside and the rest is read.
+func process(cfg *config) (faults []error) {
+	for {
+		err := envconfig.Process(envPrefix, cfg)
+		var parse *envconfig.ParseError
+		if !errors.As(err, &parse) {
+			if err != nil {
+				faults = append(faults, err)
+			}
+			return faults
+		}
+		faults = append(faults, fmt.Errorf("%s: %q is not a %s: %w", parse.KeyName, parse.Value, parse.TypeName, parse.Err))
+		value, set := os.LookupEnv(parse.KeyName)
+		if !set { // a default that can't be read is a bug here, not the operator's
+			return faults
+		}
+		os.Unsetenv(parse.KeyName)
+		defer os.Setenv(parse.KeyName, value)
+	}
+}
+
+// serviceVariable matches what Kubernetes puts into the environment of every
+// pod when a service's name begins with "fencepost".
+var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?$`)
+
+// unknownVariables finds misspelt settings.
+func unknownVariables() (faults []error) {
+	var keys strings.Builder
+	if err := envconfig.Usagef(envPrefix, &config{}, &keys, "{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
+		return []error{err}
+	}
+	known := strings.Fields(keys.String())
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
+			faults = append(faults, fmt.Errorf("%s is not a setting; see gateway -help", name))
+		}
+	}
+	return faults
+}
+
+func (cfg *config) validate() (faults []error) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	switch loopback, err := isLoopback(cfg.ListenAddr); {
+	case err != nil:
+		fault("FENCEPOST_LISTEN_ADDR: %w", err)
+	case !loopback && !cfg.InsecureNoAuth:
+		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there is no authentication: whoever reaches it could take and break every lock. "+
+			"Serve on loopback behind a proxy that authenticates, or set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.ListenAddr)
+	}
+	if cfg.AdminAddr != "" {
+		if loopback, err := isLoopback(cfg.AdminAddr); err != nil {
+			fault("FENCEPOST_ADMIN_ADDR: %w", err)
+		} else if !loopback && !cfg.InsecureNoAuth {
+			fault("FENCEPOST_ADMIN_ADDR: %s is not a loopback address; set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.AdminAddr)
+		}
+	}
+	if err := cfg.bounds().Validate(); err != nil {
+		fault("FENCEPOST_DEFAULT_TTL, FENCEPOST_MIN_TTL, FENCEPOST_MAX_TTL: %w", err)
+	}
+	if cfg.MaxClockSkew < 10*time.Millisecond || cfg.MaxClockSkew > time.Minute {
+		fault("FENCEPOST_MAX_CLOCK_SKEW: %s is out of range; it must be from 10ms to 1m", cfg.MaxClockSkew)
+	}
+	if cfg.DrainTimeout < 0 || cfg.DrainTimeout > time.Hour {
+		fault("FENCEPOST_DRAIN_TIMEOUT: %s is out of range; it must be from 0s to 1h", cfg.DrainTimeout)
+	}
+	if cfg.LogFormat != "json" && cfg.LogFormat != "text" {
+		fault("FENCEPOST_LOG_FORMAT: %q must be json or text", cfg.LogFormat)
+	}
+	if kind := cfg.storeKind(); kind == "" {
+		fault("FENCEPOST_STORE: must be embedded or begin with redis://, rediss:// or unix://; Sentinel, Cluster and quorum are not available in this version")
+	} else if kind == "embedded" && cfg.DataDir == "" {
+		fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
+	}
+	return faults
+}
+
+func (cfg *config) bounds() fencing.Bounds {
+	b := fencing.DefaultBounds()
+	b.DefaultTTL, b.MinTTL, b.MaxTTL = cfg.DefaultTTL, cfg.MinTTL, cfg.MaxTTL
+	return b
+}
+
+// storeKind returns embedded, redis, or nothing for a store that is unknown.
+func (cfg *config) storeKind() string {
+	if cfg.Store == "embedded" {
+		return "embedded"
+	}
+	for _, scheme := range []string{"redis://", "rediss://", "unix://"} {
+		if strings.HasPrefix(cfg.Store, scheme) {
+			return "redis"
+		}
+	}
+	return ""
+}
+
+func (cfg *config) logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: cfg.LogLevel}
+	if cfg.LogFormat == "text" {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// isLoopback reports whether only this machine reaches addr.
+func isLoopback(addr string) (bool, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, fmt.Errorf("%q is not host:port, like 127.0.0.1:8080", addr)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return false, fmt.Errorf("%q has no valid port", addr)
+	}
+	if host == "localhost" {
+		return true, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback(), nil
+}
+
+// printHelp lists command line and settings.
+func printHelp(w io.Writer) error {
+	fmt.Fprint(w, `Fencepost hands out locks with fencing tokens over HTTP.
+
+Usage:
+  gateway              serve until SIGINT or SIGTERM
+  gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
+  gateway -help        this text
+  gateway -version     print the version
+
+Settings come from the environment:
+
+`)
+	tabs := tabwriter.NewWriter(w, 1, 0, 2, ' ', 0)
+	err := envconfig.Usagef(envPrefix, &config{}, tabs,
+		"{{range .}}  {{usage_key .}}\t{{with usage_default .}}{{.}}{{else}}-{{end}}\t{{usage_description .}}\n{{end}}")
+	return errors.Join(err, tabs.Flush())
+}

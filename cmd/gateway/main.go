@@ -1,0 +1,35 @@
+// Gateway serves Fencepost's locks over HTTP.
+//
+// Usage:
+//
+//	gateway              serve until SIGINT or SIGTERM
+//	gateway healthcheck  ask the gateway of the same settings whether it is ready
+//	gateway -help        list the settings
+//	gateway -version     print the version
+//
+// It exits with 0 after a clean end, 2 if the command line or the settings are
+// at fault, and 1 on any other failure.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err == nil {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "gateway:", err)
+	if errors.As(err, new(usageError)) {
+		os.Exit(2)
+	}
+	os.Exit(1)
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"fencepost/internal/embedded"
+	"fencepost/internal/fencing"
+	lockhttp "fencepost/internal/http"
+	"fencepost/internal/metrics"
+	"fencepost/internal/redis"
+	"fencepost/internal/watchdog"
+	"fencepost/web"
+)
+
+// version is set by the Makefile's build.
+var version = "dev"
+
+// run is the program: it returns nil after a clean end.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	showVersion := flags.Bool("version", false, "")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return printHelp(stdout)
+	} else if err != nil {
+		return usageError{fmt.Errorf("%w; see gateway -help", err)}
+	}
+	if *showVersion {
+		_, err := fmt.Fprintf(stdout, "fencepost %s %s\n", version, runtime.Version())
+		return err
+	}
+	switch flags.Arg(0) {
+	case "":
+	case "help":
+		return printHelp(stdout)
+	case "healthcheck":
+		return healthcheck(ctx)
+	default:
+		return usageError{fmt.Errorf("there is no command %q; see gateway -help", flags.Arg(0))}
+	}
+	cfg, err := loadConfig()
+	if err != nil {
+		return err
+	}
+	return serve(ctx, cfg, cfg.logger(stderr))
+}
+
+// serve wires the gateway, serves until ctx ends or the store fails, and drains.
+func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
+	tuneCollector()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
+
+	store, failed, err := openStore(ctx, cfg, reg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{Logger: log, MaxSkew: cfg.MaxClockSkew})
+	dog.Start()
+	defer dog.Stop()
+
+	api := lockhttp.New(lockhttp.Options{
+		Store: dog, TakeBack: dog.TakeBackLater, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts,
+		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
+		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
+	})
+	server := lockhttp.NewHTTPServer(api.Handler(), log)
+	listener, err := net.Listen("tcp", cfg.ListenAddr)
+	if err != nil {
+		return fmt.Errorf("FENCEPOST_LISTEN_ADDR: %w", err)
+	}
+	serving := make(chan error, 2)
+	go func() { serving <- server.Serve(listener) }()
+	if cfg.AdminAddr != "" {
+		admin, err := serveAdmin(cfg.AdminAddr, reg, serving, log)
+		if err != nil {
+			return errors.Join(err, server.Close())
+		}
+		defer admin.Close()
+	}
+	log.Info("serving", "address", listener.Addr().String(), "store", cfg.storeKind(), "version", version)
+	if cfg.InsecureNoAuth {
+		log.Warn("there is no authentication: whoever reaches this address can take and break every lock")
+	}
+
+	select {
+	case <-ctx.Done():
+		log.Info("shutting down", "drain_timeout", cfg.DrainTimeout.String())
+	case err = <-serving:
+		err = fmt.Errorf("serving failed: %w", err)
+	case <-failed:
+		err = errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
+	}
+	api.Drain()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
+	defer cancel()
+	if shutdownErr := server.Shutdown(drain); shutdownErr != nil {
+		log.Warn("requests were cut off: they took longer than the drain timeout", "error", shutdownErr)
+		err = errors.Join(err, server.Close())
+	}
+	return err
+}
+
+// openStore opens the store of the settings. failed is closed when it can't go
+// on; nil for one that recovers by itself.
+func openStore(ctx context.Context, cfg config, reg prometheus.Registerer, log *slog.Logger) (store fencing.Store, failed <-chan struct{}, err error) {
+	if cfg.storeKind() == "embedded" {
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log})
+		if err != nil {
+			return nil, nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
+		}
+		return s, s.Failed(), nil
+	}
+	s, err := redis.Open(ctx, redis.Options{URL: cfg.Store, MaxSkew: cfg.MaxClockSkew, Logger: log})
+	if err != nil {
+		return nil, nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+	}
+	metrics.RegisterPool(reg, func() metrics.Pool { return metrics.Pool(s.PoolStats()) })
+	return s, nil, nil
+}
+
+// gathererFor returns what /metrics of the main address shows: nothing when
+// there is an admin address for it.
+func gathererFor(cfg config, reg *prometheus.Registry) prometheus.Gatherer {
+	if cfg.AdminAddr != "" {
+		return nil
+	}
+	return reg
+}
+
+// serveAdmin serves metrics and profiles on an address of their own.
+func serveAdmin(addr string, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("FENCEPOST_ADMIN_ADDR: %w", err)
+	}
+	server := lockhttp.NewHTTPServer(mux, log)
+	server.WriteTimeout = 0 // a profile takes as long as it was asked to
+	go func() { serving <- server.Serve(listener) }()
+	log.Info("serving metrics and profiles", "address", listener.Addr().String())
+	return server, nil
+}
+
+// tuneCollector trades memory for CPU unless the operator has set GOGC or a
+// limit: a gateway's live heap is a few megabytes, and at the default it would
+// be collected many times a second under load. docs/benchmarks.md has the
+// measurement.
+func tuneCollector() {
+	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetGCPercent(400)
+	}
+}

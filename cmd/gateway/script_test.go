@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"fencepost/internal/redis/redistest"
+)
+
+// patience bounds every wait for a condition.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"gateway": main})
+}
+
+// TestScripts drives the real binary with curl, on both stores. A script starts
+// and kills gateways and Redis by the commands of scriptCommands.
+func TestScripts(t *testing.T) {
+	for _, store := range []string{"embedded", "redis"} {
+		t.Run(store, func(t *testing.T) {
+			for _, dir := range []string{"both", store} {
+				testscript.Run(t, testscript.Params{
+					Dir:                 "testdata/" + dir,
+					RequireExplicitExec: true,
+					Setup:               func(env *testscript.Env) error { return setUp(env, store) },
+					Cmds:                scriptCommands,
+				})
+			}
+		})
+	}
+}
+
+// world is what a script has started.
+type world struct {
+	gateways map[string]*gatewayProcess
+	redis    *redistest.Server
+}
+
+type worldKey struct{}
+
+func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+func setUp(env *testscript.Env, store string) error {
+	w := &world{gateways: map[string]*gatewayProcess{}}
+	env.Values[worldKey{}] = w
+	env.Setenv("FENCEPOST_LISTEN_ADDR", "127.0.0.1:0")
+	env.Setenv("FENCEPOST_STORE", store)
+	env.Setenv("no_proxy", "*")
+	env.Defer(func() {
+		for g := range maps.Values(w.gateways) {
+			g.end(syscall.SIGKILL)
+		}
+		if w.redis != nil {
+			w.redis.Close()
+		}
+	})
+	if store != "redis" {
+		return nil
+	}
+	var err error
+	if w.redis, err = redistest.Run("--appendonly", "yes", "--appendfsync", "always"); err != nil {
+		return err
+	}
+	env.Setenv("FENCEPOST_STORE", w.redis.URL())
+	return nil
+}
+
+var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
+	// start [NAME]: starts a gateway and sets $ADDR, $URL and $URL_NAME to where it serves.
+	"start": func(ts *testscript.TestScript, neg bool, args []string) {
+		name := first(args)
+		g, err := startGateway(ts)
+		ts.Check(err)
+		worldOf(ts).gateways[name] = g
+		ts.Setenv("ADDR", g.addr)
+		ts.Setenv("URL", "http://"+g.addr)
+		ts.Setenv("URL_"+name, "http://"+g.addr)
+	},
+	// end term|kill [NAME]: ends a gateway. A terminated one must exit with 0.
+	"end": func(ts *testscript.TestScript, neg bool, args []string) {
+		name := first(args[1:])
+		g := worldOf(ts).gateways[name]
+		if g == nil {
+			ts.Fatalf("no gateway %q is running", name)
+		}
+		delete(worldOf(ts).gateways, name)
+		if args[0] == "kill" {
+			g.end(syscall.SIGKILL)
+			return
+		}
+		ts.Check(g.end(syscall.SIGTERM))
+	},
+	// redis kill|restart|flushall|script-flush|config KEY VALUE
+	"redis": func(ts *testscript.TestScript, neg bool, args []string) {
+		server := worldOf(ts).redis
+		client := server.Client()
+		defer client.Close()
+		ctx := context.Background()
+		switch args[0] {
+		case "kill":
+			ts.Check(server.Kill())
+		case "restart":
+			ts.Check(server.Restart())
+		case "flushall":
+			ts.Check(client.FlushAll(ctx).Err())
+		case "script-flush":
+			ts.Check(client.ScriptFlush(ctx).Err())
+		case "config":
+			ts.Check(client.ConfigSet(ctx, args[1], args[2]).Err())
+		default:
+			ts.Fatalf("redis %s?", args[0])
+		}
+	},
+	// save VAR REGEXP: sets a variable to the first group found in the last output.
+	"save": func(ts *testscript.TestScript, neg bool, args []string) {
+		found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+		if found == nil {
+			ts.Fatalf("%q is not in the output", args[1])
+		}
+		ts.Setenv(args[0], found[1])
+	},
+	// greater A B: two whole numbers.
+	"greater": func(ts *testscript.TestScript, neg bool, args []string) {
+		a, errA := strconv.ParseInt(args[0], 10, 64)
+		b, errB := strconv.ParseInt(args[1], 10, 64)
+		ts.Check(errors.Join(errA, errB))
+		if a > b == neg {
+			ts.Fatalf("%d > %d is %v", a, b, a > b)
+		}
+	},
+	// curl STATUS ARGS...: curl must be answered with the status.
+	"curl": func(ts *testscript.TestScript, neg bool, args []string) {
+		got, answer := curl(ts, args[1:])
+		fmt.Fprintln(ts.Stdout(), answer)
+		if got != args[0] {
+			ts.Fatalf("answered %q, want %s", got, args[0])
+		}
+	},
+	// until STATUS[|STATUS...] ARGS...: repeats curl until the last status is the
+	// answer; meanwhile only the others may be.
+	"until": func(ts *testscript.TestScript, neg bool, args []string) {
+		allowed := strings.Split(args[0], "|")
+		want := allowed[len(allowed)-1]
+		for deadline := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
+			got, answer := curl(ts, args[1:])
+			if got == want {
+				fmt.Fprintln(ts.Stdout(), answer)
+				return
+			}
+			if !slices.Contains(allowed, got) || time.Now().After(deadline) {
+				fmt.Fprintln(ts.Stdout(), answer)
+				ts.Fatalf("answered %q while waiting for %s", got, args[0])
+			}
+		}
+	},
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return "main"
+	}
+	return args[0]
+}
+
+// curl runs curl -i and returns the status and all of the answer.
+func curl(ts *testscript.TestScript, args []string) (status, answer string) {
+	cmd := exec.Command("curl", append([]string{"-sS", "-i", "--max-time", "15"}, args...)...)
+	out, err := cmd.Output()
+	if len(out) == 0 {
+		ts.Check(err)
+	}
+	fields := strings.Fields(string(out))
+	if len(fields) < 2 {
+		ts.Fatalf("no answer from %q", args)
+	}
+	return fields[1], string(out)
+}
+
+// gatewayProcess is the real program.
+type gatewayProcess struct {
+	cmd    *exec.Cmd
+	addr   string
+	exited chan struct{}
+	err    error // of Wait, once exited is closed
+}
+
+// startGateway starts it with the script's environment and waits until it serves.
+func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "GOCOVERDIR"} {
+		if value := ts.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT"} {
+		if value := ts.Getenv("FENCEPOST_" + name); value != "" {
+			env = append(env, "FENCEPOST_"+name+"="+value)
+		}
+	}
+	return launch(ts.MkAbs("."), env, ts.Logf)
+}
+
+// launch starts the program in dir and passes its log on.
+func launch(dir string, env []string, logf func(string, ...any)) (*gatewayProcess, error) {
+	path, err := exec.LookPath("gateway")
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path)
+	cmd.Dir, cmd.Env = dir, env
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	g := &gatewayProcess{cmd: cmd, exited: make(chan struct{})}
+	addr := make(chan string, 1)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			var entry struct{ Msg, Address, Level string }
+			if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == "serving" {
+				addr <- entry.Address
+			} else if entry.Level != "INFO" && entry.Level != "DEBUG" {
+				logf("gateway: %s", lines.Text())
+			}
+		}
+	})
+	go func() {
+		reading.Wait()
+		g.err = cmd.Wait()
+		close(g.exited)
+	}()
+	select {
+	case g.addr = <-addr:
+		return g, nil
+	case <-g.exited:
+		return nil, fmt.Errorf("the gateway ended before it served: %w", g.err)
+	case <-time.After(patience):
+		return nil, errors.Join(errors.New("the gateway does not serve"), g.end(syscall.SIGKILL))
+	}
+}
+
+// end sends a signal and waits. It returns an error if the exit status is not 0.
+func (g *gatewayProcess) end(signal os.Signal) error {
+	g.cmd.Process.Signal(signal)
+	select {
+	case <-g.exited:
+		return g.err
+	case <-time.After(patience):
+		g.cmd.Process.Kill()
+		<-g.exited
+		return errors.New("the gateway did not end")
+	}
+}
+
+// request is one HTTP request of a Go test; body is not nil after an answer.
+func request(method, url, body string, header map[string]string) (status int, answer []byte, err error) {
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	for key, value := range header {
+		r.Header.Set(key, value)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}

@@ -1,0 +1,87 @@
+package redis
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// epoch and maxSkew are what the clocks of a backend start at and may differ by.
+const (
+	epoch   fencing.Instant = 1_767_225_600_000_000
+	maxSkew                 = time.Second
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// backend is an empty Redis with two handles and a clock that the test moves.
+type backend struct {
+	now    atomic.Int64
+	skew   [2]atomic.Int64
+	stores [2]*Store
+	flush  func()
+}
+
+// Flush makes Redis forget everything; the handles keep what they remember.
+func (b *backend) Flush() { b.flush() }
+
+func (b *backend) Store(handle int) fencing.Store { return b.stores[handle] }
+
+func (b *backend) SetTime(now fencing.Instant) { b.now.Store(int64(now)) }
+
+func (b *backend) SetSkew(handle int, skew time.Duration) { b.skew[handle].Store(int64(skew)) }
+
+func openBackend(t testing.TB, server *redistest.Server) *backend {
+	t.Helper()
+	client := server.Client()
+	t.Cleanup(func() { client.Close() })
+	b := &backend{flush: func() {
+		if err := client.FlushAll(context.Background()).Err(); err != nil {
+			t.Error(err)
+		}
+	}}
+	b.Flush()
+	b.SetTime(epoch)
+	for i := range b.stores {
+		b.stores[i] = open(t, Options{
+			URL:     server.SocketURL(),
+			MaxSkew: maxSkew,
+			Now:     func() fencing.Instant { return fencing.Instant(b.now.Load()) },
+			Clock: func() time.Time {
+				return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
+			},
+		})
+	}
+	return b
+}
+
+func open(t testing.TB, options Options) *Store {
+	t.Helper()
+	if options.Logger == nil {
+		options.Logger = quiet
+	}
+	s, err := Open(context.Background(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// acquireRequest asks for a lease of 30 s with a new id.
+func acquireRequest(name fencing.Name) fencing.AcquireRequest {
+	return fencing.AcquireRequest{
+		Name: name, Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Owner: "worker-7",
+		Mode: fencing.ModeExclusive, Hold: 1, TTL: 30 * time.Second,
+	}
+}

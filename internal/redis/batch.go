@@ -1,0 +1,151 @@
+package redis
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// maxBatch bounds how many commands go out together, and with it how long Redis
+// serves nobody else.
+const maxBatch = 512
+
+// lanes is how many batches are under way at once. A name always goes by the
+// same lane, so what is asked about it is run in the order in which it was asked.
+// Two keep Redis busy while answers are read: on an idle machine 64 callers had 1.3 times
+// the pairs of one EVALSHA a request, against 1.15 with one lane; with 256, 1.2
+// and 1.25.
+const lanes = 2
+
+// batcher is a lane. A command that finds nothing under way goes out at once;
+// others queue, and all that did go out together when the answer arrives. So a
+// lone caller waits for nobody, and the batches grow with the load by
+// themselves.
+type batcher struct {
+	*sender
+	flights int // batches under way at once: one, but for comparison in benchmarks
+
+	mu     sync.Mutex
+	queue  []*command
+	busy   int
+	closed bool
+	idle   chan struct{} // closed when closed and nothing is under way
+}
+
+// submit sends c, now or with the next batch; c.done tells when the answer is
+// there. It reports false when the batcher is closed.
+func (b *batcher) submit(c *command) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	if b.busy < b.flights {
+		b.busy++
+		go b.run(c)
+		return true
+	}
+	b.queue = append(b.queue, c)
+	return true
+}
+
+// run sends first, and then whatever has queued up meanwhile until nothing has.
+func (b *batcher) run(first *command) {
+	batch := []*command{first}
+	for len(batch) > 0 {
+		b.send(batch)
+		for i, c := range batch {
+			batch[i] = nil
+			c.done <- struct{}{}
+		}
+		batch = b.next(batch[:0])
+	}
+}
+
+// next moves the next batch into spare; an empty one ends the run.
+func (b *batcher) next(spare []*command) []*command {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.queue), maxBatch)
+	batch := append(spare, b.queue[:n]...)
+	left := copy(b.queue, b.queue[n:])
+	clear(b.queue[left:])
+	b.queue = b.queue[:left]
+	if n == 0 {
+		b.busy--
+		if b.closed && b.busy == 0 {
+			close(b.idle)
+		}
+	}
+	return batch
+}
+
+// close refuses new commands and waits for those that are queued or under way.
+func (b *batcher) close() {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		if b.busy == 0 {
+			close(b.idle)
+		}
+	}
+	b.mu.Unlock()
+	<-b.idle
+}
+
+// sender sends batches of commands.
+type sender struct {
+	client *goredis.Client
+	clock  func() time.Time
+	now    func() fencing.Instant // the store's clock; nil to leave it to Redis
+	floors [partitions]atomic.Int64
+}
+
+// send runs a batch to its end: every command has its answer or error then. The
+// client's timeouts bound it, not any caller's context: the callers differ.
+func (s *sender) send(batch []*command) {
+	ctx := context.Background()
+	sentAt := s.clock()
+	sent := fencing.InstantOf(sentAt)
+	var sentArg any = int64(sent)
+	var now any = ""
+	if s.now != nil {
+		now = int64(s.now())
+	}
+	var loaded [scriptCount]bool
+	for _, c := range batch {
+		if c.asSource { // once a batch is enough: the script is known from there on
+			c.asSource, loaded[c.script.index] = !loaded[c.script.index], true
+		}
+		c.prepare(ctx, now, sent, sentArg, s.floors[c.partition].Load())
+	}
+	if len(batch) == 1 {
+		_ = s.client.Process(ctx, batch[0].cmd) // the command holds its error
+	} else {
+		pipe := s.client.Pipeline()
+		for _, c := range batch {
+			_ = pipe.Process(ctx, c.cmd)
+		}
+		_, _ = pipe.Exec(ctx)
+	}
+	received := fencing.InstantOf(s.clock())
+	for _, c := range batch {
+		c.sentAt, c.received = sentAt, received
+	}
+}
+
+// saw raises the floor of a partition to a token that was issued there.
+func (s *sender) saw(partition int, token fencing.Token) {
+	floor := &s.floors[partition]
+	for {
+		old := floor.Load()
+		if int64(token) <= old || floor.CompareAndSwap(old, int64(token)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// BenchmarkAcquireRelease measures pairs of acquire and release, each caller on
+// a name of its own: through this store, and with the same scripts as one
+// EVALSHA a request on a pool of connections.
+func BenchmarkAcquireRelease(b *testing.B) {
+	server := redistest.Start(b)
+	for _, callers := range []int{1, 64, 256} {
+		for _, n := range []int{0, 1, lanes} {
+			name := fmt.Sprintf("callers=%d/lanes=%d", callers, n)
+			if n == 0 {
+				name = fmt.Sprintf("callers=%d/evalsha", callers)
+			}
+			b.Run(name, func(b *testing.B) {
+				s := open(b, Options{URL: server.SocketURL()})
+				switch n {
+				case 1:
+					for i := range s.lanes {
+						s.lanes[i] = s.lanes[0]
+					}
+				case 0:
+					for i := range s.lanes {
+						s.lanes[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
+					}
+					s.client.Close()
+					s.client = goredis.NewClient(&goredis.Options{
+						Network: "unix", Addr: server.Socket(), Protocol: 2, MaxRetries: -1, PipelinePoolSize: -1,
+						PoolSize: callers, // the best case for it
+					})
+					s.sender.client = s.client
+				}
+				client := server.Client()
+				defer client.Close()
+				before := redisCPU(b, client)
+				n := pairs(b, s, callers)
+				b.ReportMetric((redisCPU(b, client)-before)*1e6/float64(n), "redis-µs/pair")
+			})
+		}
+	}
+}
+
+func pairs(b *testing.B, s *Store, callers int) int {
+	b.ReportAllocs()
+	var running sync.WaitGroup
+	share := b.N/callers + 1
+	for i := range callers {
+		running.Go(func() {
+			name := fencing.Name(fmt.Sprintf("orders/%d", i))
+			for range share {
+				r := acquireRequest(name)
+				if _, err := s.Acquire(context.Background(), r); err != nil {
+					b.Error(err)
+					return
+				}
+				if _, err := s.Release(context.Background(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	b.ReportMetric(float64(share*callers)/b.Elapsed().Seconds(), "pairs/s")
+	return share * callers
+}
+
+var cpuSeconds = regexp.MustCompile(`used_cpu_(?:sys|user)_main_thread:([0-9.]+)`)
+
+// redisCPU returns the seconds of CPU that Redis has used.
+func redisCPU(b *testing.B, client *goredis.Client) (seconds float64) {
+	info, err := client.Info(b.Context(), "cpu").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, m := range cpuSeconds.FindAllStringSubmatch(info, -1) {
+		part, _ := strconv.ParseFloat(m[1], 64)
+		seconds += part
+	}
+	return seconds
+}

@@ -1,0 +1,14 @@
+// Package redis is the store that keeps locks in one Redis, for any number of
+// gateways.
+//
+// Each verb is one Lua script, the twin of a rule of fencing.Step, so a check
+// and the change it guards are one atomic step. Scripts are idempotent on the
+// lease id: a command whose answer was lost is sent again with the same
+// arguments and comes to the same outcome. The client library never sends one
+// again by itself; only this package does, within a bounded time.
+//
+// What it guarantees is as durable as Redis is made to be: with an AOF that is
+// not flushed at every write, a power failure can forget the last second of
+// grants. Tokens grow even then, unless Redis's clock was set back by more than
+// the outage took.
+package redis

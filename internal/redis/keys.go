@@ -1,0 +1,56 @@
+package redis
+
+import (
+	"strconv"
+
+	"fencepost/internal/fencing"
+)
+
+// partitions is the number of hash tags the names are spread over. It is
+// written down in Redis with the data: another number would look for a name
+// where it is not.
+const partitions = 256
+
+// format is the version of the layout of keys and records.
+const format = "1"
+
+const (
+	metaKey   = "fencepost:{meta}"   // hash: format, partitions
+	reaperKey = "fencepost:{reaper}" // string: the handle that reaps now; lives reaperTTL
+)
+
+// keyspace holds the keys that belong to one partition. They are kept as any
+// because that is how arguments travel: a string would be boxed at every use.
+// The scripts' prelude says what is behind each key.
+type keyspace struct {
+	lockPrefix  string
+	token       any
+	expiry      any
+	names       any
+	endedPrefix any
+}
+
+func newKeyspaces() *[partitions]keyspace {
+	var all [partitions]keyspace
+	for n := range all {
+		prefix := "fencepost:{" + strconv.Itoa(n) + "}:"
+		all[n] = keyspace{
+			lockPrefix: prefix + "lock:", token: prefix + "token", expiry: prefix + "expiry",
+			names: prefix + "names", endedPrefix: prefix + "ended:",
+		}
+	}
+	return &all
+}
+
+func (k *keyspace) lock(name fencing.Name) string { return k.lockPrefix + string(name) }
+
+// partitionOf returns the partition of a name: FNV-1a of its bytes modulo
+// partitions.
+func partitionOf(name fencing.Name) int {
+	hash := uint32(2166136261)
+	for i := 0; i < len(name); i++ {
+		hash ^= uint32(name[i])
+		hash *= 16777619
+	}
+	return int(hash % partitions)
+}

@@ -1,0 +1,197 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sort"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// maxPagesSearched bounds how many pages of names one call with a Query looks
+// at: the caller goes on from Next.
+const maxPagesSearched = 10
+
+// List is fencing.Store.List. Names come from the partitions' indexes in order,
+// so a page costs the same however many locks there are. The partitions are not
+// read at the same instant.
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	names := newNameMerge(r.Prefix, r.After, r.Limit)
+	var page fencing.ListPage
+	for searched := 0; ; {
+		batch, err := s.nextNames(ctx, names, r.Limit+1)
+		if err != nil {
+			return fencing.ListPage{}, err
+		}
+		locks, err := s.locks(ctx, batch)
+		if err != nil {
+			return fencing.ListPage{}, err
+		}
+		for i := range locks {
+			if !locks[i].Held() || !r.Match(&locks[i]) {
+				continue
+			}
+			if len(page.Locks) == r.Limit { // there is one more: so there is a next page
+				page.Next = page.Locks[r.Limit-1].Name
+				return page, nil
+			}
+			page.Locks = append(page.Locks, locks[i])
+		}
+		if len(batch) <= r.Limit { // fewer than asked for: the end
+			return page, nil
+		}
+		if searched++; r.Query != "" && searched == maxPagesSearched {
+			page.Next = batch[len(batch)-1]
+			return page, nil
+		}
+	}
+}
+
+// locks returns the views of names, in their order.
+func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock, error) {
+	var byPartition [partitions][]int
+	for i, name := range names {
+		n := partitionOf(name)
+		byPartition[n] = append(byPartition[n], i)
+	}
+	var commands []*command
+	for n, indexes := range byPartition {
+		if len(indexes) == 0 {
+			continue
+		}
+		some := make([]fencing.Name, len(indexes))
+		for i, index := range indexes {
+			some[i] = names[index]
+		}
+		commands = append(commands, s.newListCommand(n, some))
+	}
+	locks := make([]fencing.Lock, len(names))
+	err := s.doAll(ctx, commands, func(c *command, r reply) error {
+		for i, index := range byPartition[c.partition] {
+			record, err := r.record(i)
+			if err != nil {
+				return fencing.Unavailable(err)
+			}
+			locks[index] = *record.View(names[index], r.now)
+		}
+		return nil
+	})
+	return locks, err
+}
+
+// nameMerge walks the names of all partitions in order. It holds a few names of
+// each partition, and asks again only those that ran out.
+type nameMerge struct {
+	max   string // of ZRANGEBYLEX
+	chunk int64  // names to ask a partition for
+	runs  [partitions]nameRun
+	ready []string // in order; every name still in runs or in Redis comes later
+}
+
+// nameRun is what is known of one partition.
+type nameRun struct {
+	names []string
+	next  string // where to ask on
+	end   bool   // Redis has no more than names
+}
+
+func newNameMerge(prefix string, after fencing.Name, limit int) *nameMerge {
+	// Twice the expected share and a few more: the first round trip is nearly
+	// always the only one.
+	m := &nameMerge{max: "+", chunk: int64(limit/partitions*2 + 4)}
+	from := "-"
+	if prefix != "" {
+		from, m.max = "["+prefix, "("+prefix+"\xff" // names are ASCII
+	}
+	if string(after) >= prefix && after != "" {
+		from = "(" + string(after)
+	}
+	for i := range m.runs {
+		m.runs[i].next = from
+	}
+	return m
+}
+
+// nextNames returns up to n further names; fewer only at the end.
+func (s *Store) nextNames(ctx context.Context, m *nameMerge, n int) ([]fencing.Name, error) {
+	for len(m.ready) < n {
+		more, err := s.refill(ctx, m)
+		if err != nil {
+			return nil, err
+		}
+		m.gather()
+		if !more {
+			break
+		}
+	}
+	names := make([]fencing.Name, min(n, len(m.ready)))
+	for i := range names {
+		names[i] = fencing.Name(m.ready[i])
+	}
+	m.ready = m.ready[len(names):]
+	return names, nil
+}
+
+// gather makes ready what nothing can come before any more: the names up to the
+// first end of a run that goes on.
+func (m *nameMerge) gather() {
+	horizon := ""
+	for i := range m.runs {
+		if r := &m.runs[i]; !r.end {
+			if last := r.names[len(r.names)-1]; horizon == "" || last < horizon {
+				horizon = last
+			}
+		}
+	}
+	had := len(m.ready)
+	for i := range m.runs {
+		r := &m.runs[i]
+		n := len(r.names)
+		if horizon != "" {
+			n = sort.Search(n, func(k int) bool { return r.names[k] > horizon })
+		}
+		m.ready = append(m.ready, r.names[:n]...)
+		r.names = r.names[n:]
+	}
+	slices.Sort(m.ready[had:])
+}
+
+// refill asks the partitions that ran out for more names, in one round trip. It
+// reports whether any goes on.
+func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error) {
+	var asked [partitions]*goredis.StringSliceCmd
+	some := false
+	for i := range m.runs {
+		some = some || len(m.runs[i].names) == 0 && !m.runs[i].end
+	}
+	if !some {
+		return m.more(), nil
+	}
+	err = s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
+		for i := range m.runs {
+			if r := &m.runs[i]; len(r.names) == 0 && !r.end {
+				asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names.(string), &goredis.ZRangeBy{Min: r.next, Max: m.max, Count: m.chunk})
+			}
+		}
+	})
+	if err != nil {
+		return false, err
+	}
+	for i, cmd := range asked {
+		if cmd == nil {
+			continue
+		}
+		r := &m.runs[i]
+		r.names = cmd.Val()
+		if r.end = int64(len(r.names)) < m.chunk; !r.end {
+			r.next = "(" + r.names[len(r.names)-1]
+		}
+	}
+	return m.more(), nil
+}
+
+func (m *nameMerge) more() bool {
+	return slices.ContainsFunc(m.runs[:], func(r nameRun) bool { return !r.end })
+}

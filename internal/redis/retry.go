@@ -1,0 +1,225 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	firstBackoff = 4 * time.Millisecond
+	lastBackoff  = 100 * time.Millisecond
+)
+
+var (
+	errClosed  = errors.New("redis: the store is closed")
+	errBudget  = errors.New("redis: no answer within the time for one operation")
+	errStalled = errors.New("redis: the command was on its way for too long")
+)
+
+// do runs a command until it has an answer that counts, the time for one
+// operation is over, or ctx ends. The error is an *fencing.Error with
+// CodeUnavailable. A caller that leaves lets its command go on; c must not be
+// used again after an error.
+func (s *Store) do(ctx context.Context, c *command) (reply, error) {
+	if ctx.Err() != nil {
+		return reply{}, fencing.Unavailable(context.Cause(ctx))
+	}
+	c.timer.Reset(s.options.OperationTimeout)
+	defer c.timer.Stop()
+	last := errBudget
+	for attempt := 0; ; attempt++ {
+		if !s.lane(c.partition).submit(c) {
+			return reply{}, fencing.Unavailable(errClosed)
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return reply{}, fencing.Unavailable(context.Cause(ctx))
+		case <-c.timer.C:
+			return reply{}, fencing.Unavailable(last)
+		}
+		r, err := s.result(c)
+		if err == nil {
+			return r, nil
+		}
+		if !retryable(err) {
+			return reply{}, fencing.Unavailable(err)
+		}
+		last = err
+		if unknownScript(err) {
+			c.asSource = true
+			if attempt == 0 {
+				continue
+			}
+		}
+		if err := pause(ctx, c.timer.C, attempt); err != nil {
+			if errors.Is(err, errBudget) {
+				err = last
+			}
+			return reply{}, fencing.Unavailable(err)
+		}
+	}
+}
+
+func (s *Store) lane(partition int) *batcher { return s.lanes[partition%lanes] }
+
+// result reads the answer of a command that was sent.
+func (s *Store) result(c *command) (reply, error) {
+	value, err := c.cmd.Result()
+	if err != nil {
+		return reply{}, err
+	}
+	r, err := decodeReply(c.name, value)
+	if err != nil {
+		return reply{}, err
+	}
+	if r.code == fencing.CodeClockSkew && r.skewed && s.stalled(c, r.now) {
+		return reply{}, errStalled
+	}
+	return r, nil
+}
+
+// stalled reports whether what looked like skew was a command that took long:
+// the store's clock then lies between sending and receiving.
+func (s *Store) stalled(c *command, now fencing.Instant) bool {
+	return now >= c.sent.Add(-s.options.MaxSkew) && now <= c.received.Add(s.options.MaxSkew)
+}
+
+// pause waits before the next attempt. Jitter keeps callers that failed
+// together from coming back together.
+func pause(ctx context.Context, budget <-chan time.Time, attempt int) error {
+	backoff := min(firstBackoff<<min(attempt, 10), lastBackoff)
+	wait := time.NewTimer(backoff/2 + rand.N(backoff/2))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-budget:
+		return errBudget
+	}
+}
+
+// read runs plain reading commands, again while they fail in passing.
+func (s *Store) read(ctx context.Context, commands func(context.Context, goredis.Pipeliner)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	for attempt := 0; ; attempt++ {
+		pipe := s.client.Pipeline()
+		commands(ctx, pipe)
+		cmds, err := pipe.Exec(ctx)
+		if err = firstError(cmds, err); err == nil {
+			return nil
+		}
+		if !retryable(err) || pause(ctx, nil, attempt) != nil {
+			return fencing.Unavailable(err)
+		}
+	}
+}
+
+// firstError returns the first error that is not the absence of a value.
+func firstError(cmds []goredis.Cmder, err error) error {
+	for _, cmd := range cmds {
+		if e := cmd.Err(); e != nil && !errors.Is(e, goredis.Nil) {
+			return e
+		}
+	}
+	if errors.Is(err, goredis.Nil) {
+		return nil
+	}
+	return err
+}
+
+// doAll runs the commands in batches of their own and passes each answer to
+// got, in order. It stops at the first command that can't be answered.
+func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, reply) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	for attempt := 0; len(all) > 0; attempt++ {
+		if ctx.Err() != nil {
+			return fencing.Unavailable(context.Cause(ctx))
+		}
+		batch := all[:min(len(all), maxBatch)]
+		s.sender.send(batch)
+		failed, err := 0, error(nil)
+		for ; failed < len(batch); failed++ {
+			var r reply
+			if r, err = s.result(batch[failed]); err != nil {
+				break
+			}
+			if err := got(batch[failed], r); err != nil {
+				return err
+			}
+			batch[failed].free()
+		}
+		all = all[failed:]
+		if err == nil {
+			attempt = -1
+			continue
+		}
+		if !retryable(err) {
+			return fencing.Unavailable(err)
+		}
+		if unknownScript(err) {
+			all[0].asSource = true // the first of the kind is enough: the others follow it
+		}
+		if pause(ctx, nil, attempt) != nil {
+			return fencing.Unavailable(err)
+		}
+	}
+	return nil
+}
+
+// passing are the first words of answers which say that the command did not run
+// and might run soon.
+var passing = []string{
+	"NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "OOM", "BUSY",
+}
+
+// retryable reports whether sending again may help: it is safe always.
+func retryable(err error) bool {
+	var answer goredis.Error
+	switch {
+	case errors.Is(err, errStalled):
+		return true
+	case errors.Is(err, goredis.ErrClosed), errors.Is(err, errReply), errors.Is(err, errUnreadable):
+		return false
+	case errors.As(err, &answer):
+		word, _, _ := strings.Cut(answer.Error(), " ")
+		for _, p := range passing {
+			if word == p {
+				return true
+			}
+		}
+		return false
+	case isMetaError(err):
+		return false
+	}
+	return true // the network
+}
+
+func unknownScript(err error) bool {
+	return goredis.HasErrorPrefix(err, "NOSCRIPT")
+}
+
+// metaError says that the data in Redis is not laid out as this program expects.
+type metaError struct{ field, got, want string }
+
+func (e *metaError) Error() string {
+	return fmt.Sprintf("the data in this Redis has %s %s, and this program works with %s %s; use another database or the matching version",
+		e.field, e.got, e.field, e.want)
+}
+
+func isMetaError(err error) bool {
+	var meta *metaError
+	return errors.As(err, &meta)
+}

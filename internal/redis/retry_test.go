@@ -1,0 +1,290 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// Every script whose answer is lost on the way is run again with the same
+// arguments and comes to the same outcome, whether the connection is cut or
+// goes silent.
+func TestLostReplies(t *testing.T) {
+	server := redistest.Start(t)
+	for _, hold := range []bool{false, true} {
+		t.Run(fmt.Sprintf("hold=%t", hold), func(t *testing.T) { testLostReplies(t, server, hold) })
+	}
+}
+
+func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
+	proxy, ctx := redistest.StartProxy(t, server.Addr()), t.Context()
+	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second})
+	name := fencing.Name(fmt.Sprintf("orders/%t", hold))
+	counterKey := s.keys[partitionOf(name)].token.(string)
+	counter := func() fencing.Token {
+		n, err := s.client.Get(ctx, counterKey).Int64()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fencing.Token(n)
+	}
+	lost := 0
+	lose := func(what string, run func() error) {
+		t.Helper()
+		if err := s.Check(ctx); err != nil { // the connection is there: the next answer is the script's
+			t.Fatal(err)
+		}
+		proxy.SwallowReply(hold)
+		wantCode(t, what, run(), fencing.CodeOK)
+		if lost++; proxy.Lost() != lost {
+			t.Errorf("%s: %d answers lost so far, want %d", what, proxy.Lost(), lost)
+		}
+	}
+
+	r := acquireRequest(name)
+	_, err := s.Acquire(ctx, acquireRequest(name+"/other"))
+	wantCode(t, "acquire of another name", err, fencing.CodeOK)
+	var got fencing.Outcome
+	lose("acquire", func() (err error) { got, err = s.Acquire(ctx, r); return err })
+	if !got.Fresh || got.Holder.Token != counter() {
+		t.Errorf("acquire: fresh %t, token %d, want true and the counter, %d", got.Fresh, got.Holder.Token, counter())
+	}
+	var again fencing.Outcome
+	lose("renew", func() (err error) {
+		again, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+		return err
+	})
+	if again.Holder.Token != got.Holder.Token || again.Holder.Lease != r.Lease.Public() {
+		t.Errorf("renew: got %v, want the lease with token %d", again.Holder, got.Holder.Token)
+	}
+	lose("inspect", func() (err error) { again, err = s.Inspect(ctx, fencing.InspectRequest{Name: name}); return err })
+	if !again.Lock.Held() {
+		t.Error("inspect: not held")
+	}
+	lose("check", func() error { return s.Check(ctx) })
+	lose("release", func() (err error) {
+		_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+		return err
+	})
+	if counter() != got.Holder.Token {
+		t.Errorf("the counter went on to %d without a grant", counter())
+	}
+
+	r = acquireRequest(name)
+	got, err = s.Acquire(ctx, r)
+	wantCode(t, "acquire", err, fencing.CodeOK)
+	lose("take back", func() (err error) {
+		_, err = s.TakeBack(ctx, fencing.TakeBackRequest{Name: name, Lease: r.Lease, Stamp: r.Stamp})
+		return err
+	})
+	again, err = s.Acquire(ctx, r)
+	wantCode(t, "acquire of the same lease id after it was taken back", err, fencing.CodeOK)
+	if again.Holder.Token <= got.Holder.Token {
+		t.Errorf("token %d after %d", again.Holder.Token, got.Holder.Token)
+	}
+	lose("break", func() (err error) {
+		_, err = s.Break(ctx, fencing.BreakRequest{Name: name, Token: again.Holder.Token})
+		return err
+	})
+	_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+	wantLost(t, "renew of a broken lease", err, fencing.ReasonBroken)
+
+	short := acquireRequest(name)
+	short.TTL = 100 * time.Millisecond
+	_, err = s.Acquire(ctx, short)
+	wantCode(t, "acquire", err, fencing.CodeOK)
+	until(t, func() bool {
+		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		return err == nil && !out.Lock.Held()
+	})
+	lose("expire", func() error {
+		return s.run(ctx, s.newCommand(expireScript, name)).err
+	})
+	var page fencing.ListPage
+	lose("list", func() (err error) { page, err = s.List(ctx, fencing.ListRequest{Limit: 10}); return err })
+	for _, lock := range page.Locks {
+		if lock.Name == name {
+			t.Error("the list shows an expired lock")
+		}
+	}
+	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: short.Lease})
+	wantLost(t, "release of an expired lease", err, fencing.ReasonExpired)
+}
+
+func wantLost(t *testing.T, what string, err error, want fencing.Reason) {
+	t.Helper()
+	e, ok := err.(*fencing.Error)
+	if !ok || e.Code != fencing.CodeLeaseLost || e.Reason != want {
+		t.Errorf("%s: got %v, want lease_lost (%s)", what, err, want)
+	}
+}
+
+// until polls a condition that must come true soon.
+func until(t testing.TB, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(15 * time.Second)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("the condition did not come true")
+		}
+	}
+}
+
+// Whatever Redis forgets, tokens grow, and nothing but unavailable comes between.
+func TestForgetfulRedis(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := t.Context()
+	s := open(t, Options{URL: server.URL(), OperationTimeout: 3 * time.Second})
+	client := server.Client()
+	defer client.Close()
+	var last fencing.Token
+	grant := func(what string) {
+		t.Helper()
+		r := acquireRequest("orders/42")
+		got, err := s.Acquire(ctx, r)
+		wantCode(t, "acquire after "+what, err, fencing.CodeOK)
+		if got.Holder.Token <= last {
+			t.Errorf("after %s: token %d, want more than %d", what, got.Holder.Token, last)
+		}
+		last = got.Holder.Token
+		_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "orders/42", Lease: r.Lease})
+		wantCode(t, "release after "+what, err, fencing.CodeOK)
+	}
+	grant("the start")
+	client.ScriptFlush(ctx)
+	grant("SCRIPT FLUSH")
+	client.FlushAll(ctx)
+	grant("FLUSHALL")
+	// A floor ahead of the clock is what carries tokens over when the clock can't.
+	s.sender.saw(partitionOf("orders/42"), last+1_000_000_000)
+	last += 1_000_000_000
+	client.FlushAll(ctx)
+	grant("FLUSHALL with tokens ahead of the clock")
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	grant("a restart without data")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Acquire(ctx, acquireRequest("orders/42"))
+	wantCode(t, "acquire without Redis", err, fencing.CodeUnavailable)
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return s.Check(ctx) == nil })
+	grant("kill and restart")
+}
+
+// What Redis refuses to run is unavailable, not lost or held; and it goes by.
+func TestRefusals(t *testing.T) {
+	server := redistest.Start(t, "--busy-reply-threshold", "20")
+	ctx := t.Context()
+	proxy := redistest.StartProxy(t, server.Addr())
+	s := open(t, Options{URL: proxy.URL(), OperationTimeout: 200 * time.Millisecond, ReadTimeout: 150 * time.Millisecond})
+	client := server.Client()
+	defer client.Close()
+	held := acquireRequest("held")
+	_, err := s.Acquire(ctx, held)
+	wantCode(t, "acquire", err, fencing.CodeOK)
+
+	all := func(what string, want fencing.Code) {
+		t.Helper()
+		_, err := s.Acquire(ctx, acquireRequest("held"))
+		wantCode(t, what+": acquire of a held name", err, want)
+		_, err = s.Acquire(ctx, acquireRequest("free"))
+		wantCode(t, what+": acquire of a free name", err, want)
+		_, err = s.Renew(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
+		wantCode(t, what+": renew", err, want)
+		wantCode(t, what+": check", s.Check(ctx), want)
+	}
+	set := func(args ...any) {
+		t.Helper()
+		if err := client.Do(ctx, args...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// A dead master: nothing is read from this server's old data.
+	set("replicaof", "127.0.0.1", "1")
+	all("READONLY", fencing.CodeUnavailable)
+	_, err = s.Inspect(ctx, fencing.InspectRequest{Name: "held"})
+	wantCode(t, "READONLY: inspect", err, fencing.CodeUnavailable)
+	set("replicaof", "no", "one")
+	wantCode(t, "after READONLY", s.Check(ctx), fencing.CodeOK)
+
+	set("config", "set", "maxmemory", "1")
+	all("OOM", fencing.CodeUnavailable)
+	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+	wantCode(t, "OOM: release, which frees memory", err, fencing.CodeOK)
+	set("config", "set", "maxmemory", "0")
+	_, err = s.Acquire(ctx, acquireRequest("held"))
+	wantCode(t, "after OOM", err, fencing.CodeOK)
+
+	running := make(chan struct{})
+	go func() {
+		defer close(running)
+		other := server.Client()
+		defer other.Close()
+		other.Options().ReadTimeout = time.Minute
+		other.Eval(ctx, "while true do end", nil)
+	}()
+	until(t, func() bool { return client.Ping(ctx).Err() != nil })
+	all("BUSY", fencing.CodeUnavailable)
+	set("script", "kill")
+	<-running
+	wantCode(t, "after BUSY", s.Check(ctx), fencing.CodeOK)
+
+	for _, answer := range []string{"LOADING Redis is loading", "MISCONF can't persist", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN",
+		"NOAUTH Authentication required.", "NOPERM no permission", "ERR something else"} {
+		wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
+		proxy.Answer("-" + answer)
+		_, err := s.Release(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+		wantCode(t, answer, err, fencing.CodeUnavailable)
+		proxy.Answer("")
+	}
+	wantCode(t, "at the end", s.Check(ctx), fencing.CodeOK)
+}
+
+// An acquire that was answered too late, and a stall that looks like skew.
+func TestSlowRedis(t *testing.T) {
+	server := redistest.Start(t)
+	ctx := t.Context()
+	proxy := redistest.StartProxy(t, server.Addr())
+	s := open(t, Options{URL: proxy.URL(), MaxSkew: 50 * time.Millisecond})
+	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
+	proxy.Delay(120 * time.Millisecond)
+	r := acquireRequest("a")
+	r.TTL = 100 * time.Millisecond
+	_, err := s.Acquire(ctx, r)
+	wantCode(t, "an acquire of which nothing is left", err, fencing.CodeUnavailable)
+	proxy.Delay(0)
+
+	// What arrives late by the store's clock was stamped too long ago, though
+	// both clocks agree.
+	proxy.Lag(120*time.Millisecond, true)
+	_, err = s.Acquire(ctx, acquireRequest("b"))
+	wantCode(t, "acquire with one stall", err, fencing.CodeOK)
+	proxy.Lag(120*time.Millisecond, false)
+	_, err = s.Acquire(ctx, acquireRequest("c"))
+	wantCode(t, "acquire while all stall", err, fencing.CodeUnavailable)
+	if !errors.Is(err, errStalled) {
+		t.Errorf("got %v, want errStalled", err)
+	}
+	proxy.Lag(0, false)
+	ahead := open(t, Options{
+		URL: proxy.URL(), MaxSkew: 50 * time.Millisecond,
+		Clock: func() time.Time { return time.Now().Add(time.Second) },
+	})
+	_, err = ahead.Acquire(ctx, acquireRequest("d"))
+	wantCode(t, "acquire with a clock ahead", err, fencing.CodeClockSkew)
+	wantCode(t, "check with a clock ahead", ahead.Check(ctx), fencing.CodeClockSkew)
+}

@@ -1,0 +1,346 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+func TestParseURL(t *testing.T) {
+	for _, tt := range []struct {
+		url, network, addr, user, password string
+		db                                 int
+		tls                                bool
+	}{
+		{url: "redis://example.com", network: "tcp", addr: "example.com:6379"},
+		{url: "redis://[::1]:7000/3", network: "tcp", addr: "[::1]:7000", db: 3},
+		{url: "rediss://worker:pa%2Fss@example.com:7000/", network: "tcp", addr: "example.com:7000", user: "worker", password: "pa/ss", tls: true},
+		{url: "redis://:pass@example.com", network: "tcp", addr: "example.com:6379", password: "pass"},
+		{url: "unix:///run/redis.sock", network: "unix", addr: "/run/redis.sock"},
+		{url: "unix://u:p@/run/redis.sock?db=2", network: "unix", addr: "/run/redis.sock", user: "u", password: "p", db: 2},
+	} {
+		o, err := parseURL(tt.url)
+		if err != nil {
+			t.Errorf("%s: %v", tt.url, err)
+			continue
+		}
+		if o.Network != tt.network || o.Addr != tt.addr || o.Username != tt.user || o.Password != tt.password || o.DB != tt.db || (o.TLSConfig != nil) != tt.tls {
+			t.Errorf("%s: got %+v", tt.url, o)
+		}
+	}
+	for _, url := range []string{
+		"", "localhost:6379", "http://h", "redis://", "redis:///0", "redis://h:0", "redis://h:70000", "redis://h/x", "redis://h/-1",
+		"redis://h/0/1", "redis://h?pool_size=3", "unix://run/redis.sock", "unix://", "unix:///s?db=x", "unix:///s?x=1", "redis://user@h",
+		"redis://u:hunter2/x@h", "redis://u:1/hunter2@h", "redis://u:1?hunter2@h", "redis://u:1#hunter2@h", "redis://u:hunter2@h:x",
+		"redis://u:hunter2@h/x", "redis://u:hunter2@h%zz/", "redis://u:hunter2@h?hunter2=1", "ftp://u:hunter2@h", "redis://u:hunter2@h:99999",
+	} {
+		_, err := parseURL(url)
+		if err == nil {
+			t.Errorf("%q was accepted", url)
+		} else if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error for %q tells the password: %v", url, err)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	ctx := t.Context()
+	if _, err := Open(ctx, Options{URL: "redis://h/x", Logger: quiet}); err == nil {
+		t.Error("a bad URL was accepted")
+	}
+
+	server := redistest.Start(t, "--requirepass", "sesame")
+	s := open(t, Options{URL: strings.Replace(server.URL(), "//", "//:sesame@", 1)})
+	wantCode(t, "check with the password", s.Check(ctx), fencing.CodeOK)
+	for _, user := range []string{"//", "//:wrong@"} {
+		s := open(t, Options{URL: strings.Replace(server.URL(), "//", user, 1)})
+		wantCode(t, "check with "+user, s.Check(ctx), fencing.CodeUnavailable)
+	}
+
+	server = redistest.Start(t)
+	client := server.Client()
+	defer client.Close()
+	s = open(t, Options{URL: server.SocketURL() + "?db=3"})
+	_, err := s.Acquire(ctx, acquireRequest("a"))
+	wantCode(t, "acquire in database 3", err, fencing.CodeOK)
+	if n := client.DBSize(ctx).Val(); n != 0 {
+		t.Errorf("database 0 has %d keys", n)
+	}
+	s = open(t, Options{URL: server.URL()})
+	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
+	if got := client.HGetAll(ctx, metaKey).Val(); got["partitions"] != "256" || got["format"] != "1" {
+		t.Errorf("meta is %v", got)
+	}
+	for _, field := range []string{"format", "partitions"} {
+		client.HSet(ctx, metaKey, field, "1000")
+		_, err := Open(ctx, Options{URL: server.URL(), Logger: quiet})
+		var meta *metaError
+		if !errors.As(err, &meta) {
+			t.Errorf("another %s: got %v", field, err)
+		}
+		client.Del(ctx, metaKey)
+	}
+
+	// One that is down when the gateway starts is looked at when it is there.
+	client.HSet(ctx, metaKey, "partitions", "16")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, Options{URL: server.URL(), OperationTimeout: 50 * time.Millisecond})
+	wantCode(t, "check without Redis", s.Check(ctx), fencing.CodeUnavailable)
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return s.Check(ctx) == nil })
+	if got := client.HGet(ctx, metaKey, "partitions").Val(); got != "256" {
+		t.Errorf("the partition count is %q", got)
+	}
+}
+
+func TestClose(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).URL()})
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	wantCode(t, "acquire", err, fencing.CodeUnavailable)
+	_, err = s.Stats(t.Context())
+	wantCode(t, "stats", err, fencing.CodeUnavailable)
+}
+
+// Commands that share batches are run in the order in which they were asked
+// for, and every caller gets its own answer.
+func TestBatches(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	s, ctx := open(t, Options{URL: proxy.URL()}), t.Context()
+	_, err := s.Acquire(ctx, acquireRequest("another")) // Redis knows the script now: nothing is sent twice
+	wantCode(t, "acquire", err, fencing.CodeOK)
+
+	// While one answer is held back, all others queue: their order is known.
+	proxy.Delay(700 * time.Millisecond)
+	var running sync.WaitGroup
+	running.Go(func() {
+		_, err := s.Inspect(ctx, fencing.InspectRequest{Name: "one"})
+		wantCode(t, "inspect", err, fencing.CodeOK)
+	})
+	queued := func() int {
+		lane := s.lane(partitionOf("one"))
+		lane.mu.Lock()
+		defer lane.mu.Unlock()
+		return len(lane.queue)
+	}
+	until(t, busy(s, "one"))
+	const callers = 20
+	requests := make([]fencing.AcquireRequest, callers)
+	for i := range callers {
+		requests[i] = acquireRequest("one")
+		requests[i].Owner = fmt.Sprint(i)
+		running.Go(func() {
+			_, err := s.Acquire(ctx, requests[i])
+			if i == 0 {
+				wantCode(t, "the first", err, fencing.CodeOK)
+				return
+			}
+			wantCode(t, "one of the others", err, fencing.CodeLocked)
+		})
+		until(t, func() bool { return queued() == i+1 })
+	}
+	proxy.Delay(0)
+	running.Wait()
+
+	for i := range 64 {
+		running.Go(func() {
+			name := fencing.Name(fmt.Sprintf("many/%d", i))
+			var last fencing.Token
+			for round := range 30 {
+				r := acquireRequest(name)
+				r.Owner = fmt.Sprintf("%d-%d", i, round)
+				got, err := s.Acquire(ctx, r)
+				if err != nil || got.Holder.Owner != r.Owner || got.Holder.Lease != r.Lease.Public() || got.Holder.Token <= last {
+					t.Errorf("caller %d: got %v and %v", i, got.Holder, err)
+					return
+				}
+				last = got.Holder.Token
+				out, err := s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+				if err != nil || len(out.Ended) != 1 || out.Ended[0].Name != name || out.Ended[0].Holder.Token != last {
+					t.Errorf("caller %d: released %v and %v", i, out.Ended, err)
+				}
+			}
+		})
+	}
+	running.Wait()
+}
+
+// busy reports whether a batch is under way in the lane of a name.
+func busy(s *Store, name fencing.Name) func() bool {
+	return func() bool {
+		lane := s.lane(partitionOf(name))
+		lane.mu.Lock()
+		defer lane.mu.Unlock()
+		return lane.busy == 1
+	}
+}
+
+// A caller that leaves is let go at once, and its command goes on.
+func TestCancel(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	s := open(t, Options{URL: proxy.URL()})
+	wantCode(t, "check", s.Check(t.Context()), fencing.CodeOK)
+	ctx, cancel := context.WithCancel(t.Context())
+	r := acquireRequest("a")
+	proxy.Delay(300 * time.Millisecond)
+	left := make(chan error)
+	go func() {
+		_, err := s.Acquire(ctx, r)
+		left <- err
+	}()
+	until(t, busy(s, "a"))
+	start := time.Now()
+	cancel()
+	err := <-left
+	if took := time.Since(start); took > 200*time.Millisecond {
+		t.Errorf("the caller was held for %s", took)
+	}
+	wantCode(t, "acquire", err, fencing.CodeUnavailable)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the cause in it", err)
+	}
+	proxy.Delay(0)
+	got, err := s.Acquire(t.Context(), r)
+	wantCode(t, "acquire again", err, fencing.CodeOK)
+	if !got.Fresh {
+		t.Error("the grant of the first attempt is not its own")
+	}
+	_, err = s.Acquire(ctx, acquireRequest("b"))
+	wantCode(t, "acquire with a dead context", err, fencing.CodeUnavailable)
+}
+
+func TestListManyPages(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s, ctx := b.stores[0], t.Context()
+	var want []fencing.Name
+	var running sync.WaitGroup
+	for i := range 3000 {
+		name := fencing.Name(fmt.Sprintf("orders/%d", i))
+		if i%7 == 0 {
+			name = fencing.Name(fmt.Sprintf("bills/%d", i))
+		}
+		want = append(want, name)
+	}
+	for part := range slices.Chunk(want, 100) {
+		running.Go(func() {
+			for _, name := range part {
+				if _, err := s.Acquire(ctx, acquireRequest(name)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	slices.Sort(want)
+	for _, tt := range []struct {
+		request fencing.ListRequest
+		want    func(fencing.Name) bool
+	}{
+		{fencing.ListRequest{Limit: 1000}, func(fencing.Name) bool { return true }},
+		{fencing.ListRequest{Limit: 7, Prefix: "bills/"}, func(n fencing.Name) bool { return strings.HasPrefix(string(n), "bills/") }},
+		{fencing.ListRequest{Limit: 100, Prefix: "orders/", After: "bills/99"}, func(n fencing.Name) bool { return strings.HasPrefix(string(n), "orders/") }},
+		{fencing.ListRequest{Limit: 5, Query: "/299"}, func(n fencing.Name) bool { return strings.Contains(string(n), "/299") }},
+		{fencing.ListRequest{Limit: 5, Prefix: "nothing"}, func(fencing.Name) bool { return false }},
+	} {
+		var got []fencing.Name
+		for r := tt.request; ; {
+			page, err := s.List(ctx, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, lock := range page.Locks {
+				got = append(got, lock.Name)
+			}
+			if len(page.Locks) > r.Limit || page.Next != "" && r.Query == "" && len(page.Locks) < r.Limit {
+				t.Errorf("%+v: a page of %d", r, len(page.Locks))
+			}
+			if r.After = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if expected := slices.DeleteFunc(slices.Clone(want), func(n fencing.Name) bool { return !tt.want(n) }); !slices.Equal(got, expected) {
+			t.Errorf("%+v: got %d names, want %d: %.200q", tt.request, len(got), len(expected), got)
+		}
+	}
+	if stats, err := s.Stats(ctx); err != nil || stats.Held != len(want) {
+		t.Errorf("stats: %+v and %v, want %d", stats, err, len(want))
+	}
+
+	// They all run out at once, and one of the two handles ends them.
+	b.SetTime(epoch.Add(30 * time.Second))
+	ended := 0
+	until(t, func() bool {
+		for i, limit := range []int{250, 250} {
+			e, err := b.stores[i].Expire(ctx, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 1 && !e.Standby {
+				t.Error("both handles reap")
+			}
+			if len(e.Ended) > limit || e.Next > time.Second || i == 0 && ended+len(e.Ended) < len(want) && e.Next != 0 {
+				t.Errorf("ended %d of %d, next %s", len(e.Ended), limit, e.Next)
+			}
+			ended += len(e.Ended)
+		}
+		return ended >= len(want)
+	})
+	if stats, err := s.Stats(ctx); err != nil || stats.Held != 0 || ended != len(want) {
+		t.Errorf("stats: %+v and %v, %d ended, want %d", stats, err, ended, len(want))
+	}
+}
+
+// A held lock costs at most 600 bytes of Redis's memory, all indexes included.
+func TestMemory(t *testing.T) {
+	const locks, most = 100_000, 600
+	server := redistest.Start(t)
+	s, ctx := open(t, Options{URL: server.SocketURL(), OperationTimeout: 20 * time.Second}), t.Context()
+	client := server.Client()
+	defer client.Close()
+	used := func() (n int64) {
+		info := client.Info(ctx, "memory").Val()
+		_, text, _ := strings.Cut(info, "used_memory:")
+		if _, err := fmt.Sscan(text, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := used()
+	var running sync.WaitGroup
+	for part := range 100 {
+		running.Go(func() {
+			for i := range locks / 100 {
+				r := acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", 100_000+part*locks/100+i)))
+				r.TTL = time.Hour
+				if _, err := s.Acquire(ctx, r); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	each := float64(used()-before) / locks
+	t.Logf("%.0f bytes a held lock", each)
+	if each > most {
+		t.Errorf("%.0f bytes a held lock, want at most %d", each, most)
+	}
+}
