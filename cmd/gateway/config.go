@@ -17,6 +17,8 @@ import (
 	"github.com/kelseyhightower/envconfig"
 
 	"fencepost/internal/fencing"
+	lockhttp "fencepost/internal/http"
+	"fencepost/internal/redis"
 )
 
 const envPrefix = "FENCEPOST"
@@ -33,10 +35,11 @@ type config struct {
 // Serving says where and to whom the gateway answers.
 type Serving struct {
 	ListenAddr     string        `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
-	AllowedHosts   []string      `split_words:"true" desc:"Host names to answer to, separated by commas, or * for any; empty: the loopback names"`
+	AllowedHosts   []string      `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
 	InsecureNoAuth bool          `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
-	AdminAddr      string        `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either"`
-	DrainTimeout   time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown waits for requests under way; 0s to 1h"`
+	AdminAddr      string        `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either, and the same Hosts"`
+	DrainTimeout   time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown takes at most, FENCEPOST_DRAIN_DELAY included; 0s to 1h"`
+	DrainDelay     time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown goes on serving while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
 }
 
 // Storage says what remembers locks.
@@ -49,8 +52,8 @@ type Storage struct {
 
 // Leases bounds what clients may ask for.
 type Leases struct {
-	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none"`
-	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 1ms"`
+	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none; in whole milliseconds, like all three"`
+	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 100ms"`
 	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
 }
 
@@ -68,8 +71,8 @@ func (e usageError) Unwrap() error { return e.error }
 // loadConfig reads the environment and reports every fault in it at once.
 func loadConfig() (config, error) {
 	var cfg config
-	faults := unknownVariables()
-	faults = append(faults, process(&cfg)...)
+	unread, faults := process(&cfg)
+	faults = append(faults, unknownVariables()...)
 	if cfg.StoreFile != "" {
 		if _, both := os.LookupEnv(envPrefix + "_STORE"); both {
 			faults = append(faults, errors.New("FENCEPOST_STORE and FENCEPOST_STORE_FILE are both set; which one is meant?"))
@@ -77,21 +80,20 @@ func loadConfig() (config, error) {
 		content, err := os.ReadFile(cfg.StoreFile)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("FENCEPOST_STORE_FILE: %w", err))
+		} else {
+			cfg.Store = strings.TrimSpace(string(content))
 		}
-		cfg.Store = strings.TrimSpace(string(content))
 	}
-	if len(faults) == 0 { // a default in place of a bad value would be judged here
-		faults = cfg.validate()
-	}
-	if len(faults) > 0 {
+	if faults = append(faults, cfg.validate(unread)...); len(faults) > 0 {
 		return cfg, usageError{fmt.Errorf("the settings are at fault:\n%w", errors.Join(faults...))}
 	}
 	return cfg, nil
 }
 
 // process fills cfg. envconfig stops at the first value it can't read, so such a
-// value is set aside and the rest is read.
-func process(cfg *config) (faults []error) {
+// value is set aside and the rest is read; the field has its default then, and
+// unread the variable.
+func process(cfg *config) (unread []string, faults []error) {
 	for {
 		err := envconfig.Process(envPrefix, cfg)
 		var parse *envconfig.ParseError
@@ -99,12 +101,13 @@ func process(cfg *config) (faults []error) {
 			if err != nil {
 				faults = append(faults, err)
 			}
-			return faults
+			return unread, faults
 		}
+		unread = append(unread, parse.KeyName)
 		faults = append(faults, fmt.Errorf("%s: %q is not a %s: %w", parse.KeyName, parse.Value, parse.TypeName, parse.Err))
 		value, set := os.LookupEnv(parse.KeyName)
 		if !set { // a default that can't be read is a bug here, not the operator's
-			return faults
+			return unread, faults
 		}
 		os.Unsetenv(parse.KeyName)
 		defer os.Setenv(parse.KeyName, value)
@@ -131,24 +134,34 @@ func unknownVariables() (faults []error) {
 	return faults
 }
 
-func (cfg *config) validate() (faults []error) {
+// validate judges what was read. A value is not held against one that is unread.
+func (cfg *config) validate(unread []string) (faults []error) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	read := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(unread, envPrefix+"_"+name) })
+	}
+	exposed := !cfg.InsecureNoAuth && read("INSECURE_NO_AUTH")
 
 	switch loopback, err := isLoopback(cfg.ListenAddr); {
 	case err != nil:
 		fault("FENCEPOST_LISTEN_ADDR: %w", err)
-	case !loopback && !cfg.InsecureNoAuth:
+	case !loopback && exposed:
 		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there is no authentication: whoever reaches it could take and break every lock. "+
 			"Serve on loopback behind a proxy that authenticates, or set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.ListenAddr)
 	}
 	if cfg.AdminAddr != "" {
 		if loopback, err := isLoopback(cfg.AdminAddr); err != nil {
 			fault("FENCEPOST_ADMIN_ADDR: %w", err)
-		} else if !loopback && !cfg.InsecureNoAuth {
+		} else if !loopback && exposed {
 			fault("FENCEPOST_ADMIN_ADDR: %s is not a loopback address; set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.AdminAddr)
 		}
 	}
-	if err := cfg.bounds().Validate(); err != nil {
+	for _, host := range cfg.AllowedHosts {
+		if err := lockhttp.CheckHost(host); err != nil {
+			fault("FENCEPOST_ALLOWED_HOSTS: %w", err)
+		}
+	}
+	if err := cfg.bounds().Validate(); err != nil && read("DEFAULT_TTL", "MIN_TTL", "MAX_TTL") {
 		fault("FENCEPOST_DEFAULT_TTL, FENCEPOST_MIN_TTL, FENCEPOST_MAX_TTL: %w", err)
 	}
 	if cfg.MaxClockSkew < 10*time.Millisecond || cfg.MaxClockSkew > time.Minute {
@@ -157,13 +170,23 @@ func (cfg *config) validate() (faults []error) {
 	if cfg.DrainTimeout < 0 || cfg.DrainTimeout > time.Hour {
 		fault("FENCEPOST_DRAIN_TIMEOUT: %s is out of range; it must be from 0s to 1h", cfg.DrainTimeout)
 	}
+	if cfg.DrainDelay < 0 || cfg.DrainDelay > cfg.DrainTimeout && read("DRAIN_TIMEOUT") {
+		fault("FENCEPOST_DRAIN_DELAY: %s is out of range; it must be from 0s to FENCEPOST_DRAIN_TIMEOUT (%s)", cfg.DrainDelay, cfg.DrainTimeout)
+	}
 	if cfg.LogFormat != "json" && cfg.LogFormat != "text" {
 		fault("FENCEPOST_LOG_FORMAT: %q must be json or text", cfg.LogFormat)
 	}
-	if kind := cfg.storeKind(); kind == "" {
+	switch kind := cfg.storeKind(); kind {
+	case "":
 		fault("FENCEPOST_STORE: must be embedded or begin with redis://, rediss:// or unix://; Sentinel, Cluster and quorum are not available in this version")
-	} else if kind == "embedded" && cfg.DataDir == "" {
-		fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
+	case "embedded":
+		if cfg.DataDir == "" {
+			fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
+		}
+	default:
+		if err := redis.CheckURL(cfg.Store); err != nil {
+			fault("FENCEPOST_STORE: %w", err)
+		}
 	}
 	return faults
 }

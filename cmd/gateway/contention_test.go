@@ -45,7 +45,7 @@ func TestTwoGatewaysOneName(t *testing.T) {
 	for range 2 {
 		g, err := launch(t.TempDir(), []string{
 			"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE=" + server.URL(),
-		}, t.Logf)
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +53,7 @@ func TestTwoGatewaysOneName(t *testing.T) {
 			if err := g.end(syscall.SIGTERM); err != nil {
 				t.Errorf("the gateway's end: %v", err)
 			}
+			t.Log(g.warnings())
 		})
 		urls = append(urls, "http://"+g.addr+"/locks/contended/name")
 	}
@@ -195,7 +196,7 @@ func TestCheckGrantsFindsPlantedBugs(t *testing.T) {
 // store in the directory it is started from.
 func TestDefaultSettings(t *testing.T) {
 	dir := t.TempDir()
-	g, err := launch(dir, []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0"}, t.Logf)
+	g, err := launch(dir, []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -72,7 +73,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{Logger: log, MaxSkew: cfg.MaxClockSkew})
+	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{Logger: log, MaxSkew: lateBy(cfg)})
 	dog.Start()
 	defer dog.Stop()
 
@@ -89,7 +90,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	serving := make(chan error, 2)
 	go func() { serving <- server.Serve(listener) }()
 	if cfg.AdminAddr != "" {
-		admin, err := serveAdmin(cfg.AdminAddr, reg, serving, log)
+		admin, err := serveAdmin(cfg, reg, serving, log)
 		if err != nil {
 			return errors.Join(err, server.Close())
 		}
@@ -100,22 +101,42 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 		log.Warn("there is no authentication: whoever reaches this address can take and break every lock")
 	}
 
-	select {
-	case <-ctx.Done():
-		log.Info("shutting down", "drain_timeout", cfg.DrainTimeout.String())
-	case err = <-serving:
-		err = fmt.Errorf("serving failed: %w", err)
-	case <-failed:
-		err = errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
-	}
+	err = await(ctx.Done(), serving, failed)
 	api.Drain()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer cancel()
+	if err == nil {
+		log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "drain_timeout", cfg.DrainTimeout.String())
+		noticed, cancel := context.WithTimeout(drain, cfg.DrainDelay)
+		defer cancel()
+		err = await(noticed.Done(), serving, failed)
+	}
 	if shutdownErr := server.Shutdown(drain); shutdownErr != nil {
 		log.Warn("requests were cut off: they took longer than the drain timeout", "error", shutdownErr)
 		err = errors.Join(err, server.Close())
 	}
 	return err
+}
+
+// await waits until done, or returns why serving can't go on.
+func await(done <-chan struct{}, serving <-chan error, failed <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case err := <-serving:
+		return fmt.Errorf("serving failed: %w", err)
+	case <-failed:
+		return errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
+	}
+}
+
+// lateBy returns how far from the store's clock a command may be: nothing is late
+// for a store in this process.
+func lateBy(cfg config) time.Duration {
+	if cfg.storeKind() == "embedded" {
+		return 0
+	}
+	return cfg.MaxClockSkew
 }
 
 // openStore opens the store of the settings. failed is closed when it can't go
@@ -145,19 +166,20 @@ func gathererFor(cfg config, reg *prometheus.Registry) prometheus.Gatherer {
 	return reg
 }
 
-// serveAdmin serves metrics and profiles on an address of their own.
-func serveAdmin(addr string, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
+// serveAdmin serves metrics and profiles on an address of their own, to the same
+// Hosts as the main one.
+func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	listener, err := net.Listen("tcp", addr)
+	listener, err := net.Listen("tcp", cfg.AdminAddr)
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_ADMIN_ADDR: %w", err)
 	}
-	server := lockhttp.NewHTTPServer(mux, log)
+	server := lockhttp.NewHTTPServer(lockhttp.GuardHosts(cfg.AllowedHosts, mux), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
 	go func() { serving <- server.Serve(listener) }()
 	log.Info("serving metrics and profiles", "address", listener.Addr().String())

@@ -68,6 +68,7 @@ func setUp(env *testscript.Env, store string) error {
 	env.Defer(func() {
 		for g := range maps.Values(w.gateways) {
 			g.end(syscall.SIGKILL)
+			env.T().Log(g.warnings())
 		}
 		if w.redis != nil {
 			w.redis.Close()
@@ -103,11 +104,14 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 			ts.Fatalf("no gateway %q is running", name)
 		}
 		delete(worldOf(ts).gateways, name)
+		var err error
 		if args[0] == "kill" {
 			g.end(syscall.SIGKILL)
-			return
+		} else {
+			err = g.end(syscall.SIGTERM)
 		}
-		ts.Check(g.end(syscall.SIGTERM))
+		ts.Logf("%s", g.warnings())
+		ts.Check(err)
 	},
 	// redis kill|restart|flushall|script-flush|config KEY VALUE
 	"redis": func(ts *testscript.TestScript, neg bool, args []string) {
@@ -199,8 +203,18 @@ func curl(ts *testscript.TestScript, args []string) (status, answer string) {
 type gatewayProcess struct {
 	cmd    *exec.Cmd
 	addr   string
+	admin  string // where FENCEPOST_ADMIN_ADDR came to be
 	exited chan struct{}
 	err    error // of Wait, once exited is closed
+
+	mu  sync.Mutex
+	log strings.Builder // what it logged above info
+}
+
+func (g *gatewayProcess) warnings() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.log.String()
 }
 
 // startGateway starts it with the script's environment and waits until it serves.
@@ -216,11 +230,11 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 			env = append(env, "FENCEPOST_"+name+"="+value)
 		}
 	}
-	return launch(ts.MkAbs("."), env, ts.Logf)
+	return launch(ts.MkAbs("."), env)
 }
 
-// launch starts the program in dir and passes its log on.
-func launch(dir string, env []string, logf func(string, ...any)) (*gatewayProcess, error) {
+// launch starts the program in dir.
+func launch(dir string, env []string) (*gatewayProcess, error) {
 	path, err := exec.LookPath("gateway")
 	if err != nil {
 		return nil, err
@@ -241,10 +255,15 @@ func launch(dir string, env []string, logf func(string, ...any)) (*gatewayProces
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			var entry struct{ Msg, Address, Level string }
-			if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Msg == "serving" {
+			json.Unmarshal(lines.Bytes(), &entry)
+			if entry.Msg == "serving metrics and profiles" {
+				g.admin = entry.Address // logged before the next
+			} else if entry.Msg == "serving" {
 				addr <- entry.Address
 			} else if entry.Level != "INFO" && entry.Level != "DEBUG" {
-				logf("gateway: %s", lines.Text())
+				g.mu.Lock()
+				fmt.Fprintln(&g.log, lines.Text())
+				g.mu.Unlock()
 			}
 		}
 	})
@@ -285,6 +304,7 @@ func request(method, url, body string, header map[string]string) (status int, an
 	for key, value := range header {
 		r.Header.Set(key, value)
 	}
+	r.Host = r.Header.Get("Host") // empty: that of the URL
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0, nil, err

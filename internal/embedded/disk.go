@@ -133,42 +133,72 @@ func (c *changes) forget(key fencing.EndedLease, until fencing.Instant) {
 	c.forgotten = append(c.forgotten, tombstoneKey(key, until))
 }
 
-// commit makes changes durable. It returns when they are on disk.
-func (d *disk) commit(state *fencing.State, now fencing.Instant, changed *changes) error {
+// writes is what a flush puts into the file.
+type writes struct {
+	locks      []entry
+	tombstones []entry
+	forgotten  [][]byte
+	clock      [16]byte
+	err        error // something could not be encoded
+}
+
+// entry is a key with its value; nil deletes.
+type entry struct{ key, value []byte }
+
+// encode takes down the changes as they are in state.
+func (c *changes) encode(state *fencing.State, now fencing.Instant) writes {
+	w := writes{
+		locks:      make([]entry, 0, len(c.records)),
+		tombstones: make([]entry, 0, len(c.ended)),
+		forgotten:  c.forgotten,
+	}
+	for name := range c.records {
+		var value []byte
+		if r := state.Records[name]; r != nil {
+			value = w.marshal(recordOnDisk(r))
+		}
+		w.locks = append(w.locks, entry{[]byte(name), value})
+	}
+	for key := range c.ended {
+		if tomb, ok := state.Tombstones[key]; ok {
+			w.tombstones = append(w.tombstones, entry{tombstoneKey(key, tomb.Until), w.marshal(tombstoneOnDisk(tomb))})
+		}
+	}
+	binary.BigEndian.PutUint64(w.clock[:8], uint64(state.Counter))
+	binary.BigEndian.PutUint64(w.clock[8:], uint64(now))
+	return w
+}
+
+func (w *writes) marshal(v any) []byte {
+	value, err := cbor.Marshal(v)
+	w.err = errors.Join(w.err, err)
+	return value
+}
+
+// commit makes writes durable. It returns when they are on disk.
+func (d *disk) commit(w *writes) error {
+	if w.err != nil {
+		return w.err
+	}
 	err := d.db.Update(func(tx *bolt.Tx) error {
 		if d.beforeCommit != nil {
 			if err := d.beforeCommit(); err != nil {
 				return err
 			}
 		}
-		locks, tombstones := tx.Bucket(bucketLocks), tx.Bucket(bucketTombstones)
-		for name := range changed.records {
-			if err := putRecord(locks, name, state.Records[name]); err != nil {
-				return err
-			}
-		}
-		for _, key := range changed.forgotten {
+		tombstones := tx.Bucket(bucketTombstones)
+		for _, key := range w.forgotten {
 			if err := tombstones.Delete(key); err != nil {
 				return err
 			}
 		}
-		for key := range changed.ended {
-			tomb, ok := state.Tombstones[key]
-			if !ok {
-				continue
-			}
-			value, err := cbor.Marshal(tombstoneOnDisk(tomb))
-			if err != nil {
-				return err
-			}
-			if err := tombstones.Put(tombstoneKey(key, tomb.Until), value); err != nil {
-				return err
-			}
+		if err := putAll(tx.Bucket(bucketLocks), w.locks); err != nil {
+			return err
 		}
-		var clock [16]byte
-		binary.BigEndian.PutUint64(clock[:8], uint64(state.Counter))
-		binary.BigEndian.PutUint64(clock[8:], uint64(now))
-		return tx.Bucket(bucketMeta).Put(keyClock, clock[:])
+		if err := putAll(tombstones, w.tombstones); err != nil {
+			return err
+		}
+		return tx.Bucket(bucketMeta).Put(keyClock, w.clock[:])
 	})
 	if err == nil && d.afterCommit != nil {
 		d.afterCommit()
@@ -176,15 +206,17 @@ func (d *disk) commit(state *fencing.State, now fencing.Instant, changed *change
 	return err
 }
 
-func putRecord(locks *bolt.Bucket, name fencing.Name, r *fencing.Record) error {
-	if r == nil {
-		return locks.Delete([]byte(name))
+func putAll(bucket *bolt.Bucket, entries []entry) error {
+	for _, e := range entries {
+		if e.value == nil {
+			if err := bucket.Delete(e.key); err != nil {
+				return err
+			}
+		} else if err := bucket.Put(e.key, e.value); err != nil {
+			return err
+		}
 	}
-	value, err := cbor.Marshal(recordOnDisk(r))
-	if err != nil {
-		return err
-	}
-	return locks.Put([]byte(name), value)
+	return nil
 }
 
 // load reads the state back at now. Every lease gets its full TTL, but the time
@@ -236,7 +268,8 @@ func (d *disk) load(now fencing.Instant) (*fencing.State, error) {
 	for name := range state.Records {
 		moved.record(name)
 	}
-	return state, d.commit(state, now, &moved)
+	w := moved.encode(state, now)
+	return state, d.commit(&w)
 }
 
 func tombstoneKey(key fencing.EndedLease, until fencing.Instant) []byte {

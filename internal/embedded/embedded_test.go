@@ -271,8 +271,8 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 	}
 	select {
 	case <-c.Failed():
-	default:
-		t.Error("Failed is not closed")
+	case <-time.After(10 * time.Second):
+		t.Fatal("Failed is not closed")
 	}
 	c.failWith(nil) // it does not recover by itself
 	for what, err := range map[string]error{
@@ -315,13 +315,106 @@ func TestManyGrantsShareAFlush(t *testing.T) {
 	for i := range 100 {
 		start(1 + i)
 	}
-	for len(c.queue) < 100 { // all of them wait for the flush under way
-		<-time.After(time.Millisecond)
-	}
+	waitFor(t, "the grants to gather behind the flush under way", func() bool {
+		stats, _ := c.Stats(t.Context())
+		return stats.Held == 101
+	})
 	close(proceed)
 	group.Wait()
 	if n := flushes.Load(); n != 2 {
 		t.Errorf("101 grants took %d flushes, want 2", n)
+	}
+}
+
+// A renewal that lengthens nothing is answered at once, but not before the grant
+// or the longer TTL that it builds on is durable.
+func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
+	for _, gathering := range []bool{false, true} { // or being flushed
+		c := openCrashing(t)
+		flushing, proceed := make(chan struct{}, 10), make(chan struct{})
+		hold := func() error { flushing <- struct{}{}; <-proceed; return nil }
+		free := acquire("free", time.Minute)
+		if _, err := c.Acquire(t.Context(), free); err != nil {
+			t.Fatal(err)
+		}
+		c.disk.beforeCommit = hold
+		var group sync.WaitGroup
+		background := func(call func() error) chan error {
+			answer := make(chan error, 1)
+			group.Go(func() { answer <- call() })
+			return answer
+		}
+		if gathering { // behind another flush
+			background(func() error { return second(c.Acquire(context.Background(), acquire("other", time.Minute))) })
+			<-flushing
+		}
+		r := acquire("a", time.Minute)
+		granted := background(func() error { return second(c.Acquire(context.Background(), r)) })
+		waitFor(t, "the grant to be decided", func() bool {
+			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
+			return len(page.Locks) == 1
+		})
+		if !gathering {
+			<-flushing
+		}
+		c.clock.advance(time.Second)
+		renewed := background(func() error {
+			return second(c.Renew(context.Background(), fencing.RenewRequest{Name: "a", Lease: r.Lease}))
+		})
+		waitFor(t, "the renewal to be decided", func() bool {
+			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
+			return page.Locks[0].Holders[0].ExpiresAt == c.clock.read().Add(r.TTL)
+		})
+		// A renewal that comes later and builds on nothing pending is not held up.
+		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: free.Name, Lease: free.Lease}); err != nil {
+			t.Error(err)
+		}
+		select {
+		case err := <-renewed:
+			t.Errorf("gathering=%v: the renewal was answered (%v) before its grant was durable", gathering, err)
+		case <-time.After(20 * time.Millisecond): // long enough to see a wrong answer, which would be there already
+		}
+		close(proceed)
+		for _, answer := range []chan error{granted, renewed} {
+			if err := <-answer; err != nil {
+				t.Error(err)
+			}
+		}
+		group.Wait()
+	}
+}
+
+// One busy name must not leave more behind than a record and its tombstones.
+func TestNothingPilesUp(t *testing.T) {
+	clock := newTestClock()
+	s := open(t, Options{Dir: t.TempDir(), Now: clock.read})
+	reap := time.Duration(0) // until the reaper looks again
+	for range 3000 {
+		r := acquire("busy", 30*time.Second)
+		if _, err := s.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		clock.advance(time.Second)
+		for reap -= time.Second; reap <= 0; {
+			expiry, err := s.Expire(t.Context(), 256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reap += expiry.Next
+		}
+	}
+	// The tombstones of five minutes, and of what the reaper lets gather.
+	if n := len(s.state.Tombstones); n > 300+int(idlePause/time.Second) {
+		t.Errorf("%d tombstones after 3000 leases, one a second", n)
+	}
+	if n := s.index.due.Len(); n != 1 {
+		t.Errorf("%d entries are due for one name", n)
+	}
+	if n := len(s.index.tombstones); n != len(s.state.Tombstones) {
+		t.Errorf("%d tombstones are queued, %d remembered", n, len(s.state.Tombstones))
 	}
 }
 
@@ -427,6 +520,16 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 	group.Wait()
 	if _, err := s.Acquire(t.Context(), acquire("late", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("acquire after Close: %v", err)
+	}
+}
+
+// waitFor polls a condition.
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
 	}
 }
 

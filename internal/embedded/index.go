@@ -13,21 +13,33 @@ import (
 // multiples of the page's limit.
 const examinedPerPage = 10
 
+const (
+	// tombstonesPerCall bounds how many tombstones one call of Expire drops.
+	tombstonesPerCall = 4096
+
+	// tombstonePause is how long tombstones that are due wait for others, so that
+	// they share a flush.
+	tombstonePause = time.Second
+)
+
 // index finds records by order of name and by what is due next.
 type index struct {
-	held       btree.Set[fencing.Name] // names with a holder, live or not yet ended
-	due        dueHeap[fencing.Name]   // at most one entry a name that is not outdated
-	queued     map[fencing.Name]fencing.Instant
-	tombstones dueHeap[fencing.EndedLease]
+	held       btree.Set[fencing.Name]          // names with a holder, live or not yet ended
+	due        *btree.BTreeG[dueName]           // one entry a name, not later than it is due
+	queued     map[fencing.Name]fencing.Instant // the names in due
+	tombstones tombstoneHeap
 }
 
 func newIndex(state *fencing.State) *index {
-	x := &index{queued: make(map[fencing.Name]fencing.Instant, len(state.Records))}
+	x := &index{
+		due:    btree.NewBTreeGOptions(dueName.before, btree.Options{NoLocks: true}),
+		queued: make(map[fencing.Name]fencing.Instant, len(state.Records)),
+	}
 	for name := range state.Records {
 		x.update(state, name)
 	}
 	for key, tomb := range state.Tombstones {
-		x.tombstones = append(x.tombstones, dueEntry[fencing.EndedLease]{tomb.Until, key})
+		x.tombstones = append(x.tombstones, dueTombstone{tomb.Until, key})
 	}
 	heap.Init(&x.tombstones)
 	return x
@@ -42,50 +54,55 @@ func (x *index) update(state *fencing.State, name fencing.Name) {
 	} else {
 		x.held.Insert(name)
 	}
+	at, queued := x.queued[name]
 	if r == nil {
+		x.due.Delete(dueName{at, name})
 		delete(x.queued, name)
 		return
 	}
-	due := r.Due()
-	if at, ok := x.queued[name]; !ok || due < at {
+	if due := r.Due(); !queued || due < at {
+		x.due.Delete(dueName{at, name})
+		x.due.Set(dueName{due, name})
 		x.queued[name] = due
-		heap.Push(&x.due, dueEntry[fencing.Name]{due, name})
 	}
 }
 
 // remember queues the tombstone of a lease that has ended.
 func (x *index) remember(key fencing.EndedLease, until fencing.Instant) {
-	heap.Push(&x.tombstones, dueEntry[fencing.EndedLease]{until, key})
+	heap.Push(&x.tombstones, dueTombstone{until, key})
 }
 
 // popDue returns a name that has something due at now.
 func (x *index) popDue(state *fencing.State, now fencing.Instant) (fencing.Name, bool) {
-	for len(x.due) > 0 && x.due[0].at <= now {
-		entry := heap.Pop(&x.due).(dueEntry[fencing.Name])
-		if x.queued[entry.key] != entry.at {
-			continue // outdated: an earlier entry replaced it, or the name is forgotten
+	for {
+		first, ok := x.due.Min()
+		if !ok || first.at > now {
+			return "", false
 		}
-		delete(x.queued, entry.key)
-		if state.Records[entry.key].Due() <= now {
-			return entry.key, true
+		x.due.Delete(first)
+		delete(x.queued, first.name)
+		if state.Records[first.name].Due() <= now {
+			return first.name, true
 		}
-		x.update(state, entry.key)
+		x.update(state, first.name)
 	}
-	return "", false
 }
 
 func (x *index) popTombstone(now fencing.Instant) (fencing.EndedLease, bool) {
-	if len(x.tombstones) == 0 || x.tombstones[0].at > now {
+	if len(x.tombstones) == 0 || x.tombstones[0].until > now {
 		return fencing.EndedLease{}, false
 	}
-	return heap.Pop(&x.tombstones).(dueEntry[fencing.EndedLease]).key, true
+	return heap.Pop(&x.tombstones).(dueTombstone).key, true
 }
 
-// nextDue returns how long nothing will be due.
+// nextDue returns how long nothing will be due. Tombstones can wait for company.
 func (x *index) nextDue(now fencing.Instant) time.Duration {
 	next := idlePause
-	if len(x.due) > 0 {
-		next = min(next, max(0, x.due[0].at.Sub(now)))
+	if first, ok := x.due.Min(); ok {
+		next = min(next, max(0, first.at.Sub(now)))
+	}
+	if len(x.tombstones) > 0 {
+		next = min(next, max(tombstonePause, x.tombstones[0].until.Sub(now)))
 	}
 	return next
 }
@@ -115,19 +132,29 @@ func (x *index) list(state *fencing.State, now fencing.Instant, r fencing.ListRe
 	return page
 }
 
-// dueHeap is a heap of keys by when they are due.
-type dueHeap[K any] []dueEntry[K]
-
-type dueEntry[K any] struct {
-	at  fencing.Instant
-	key K
+// dueName is a name by when it is due.
+type dueName struct {
+	at   fencing.Instant
+	name fencing.Name
 }
 
-func (h dueHeap[K]) Len() int           { return len(h) }
-func (h dueHeap[K]) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h dueHeap[K]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap[K]) Push(x any)        { *h = append(*h, x.(dueEntry[K])) }
-func (h *dueHeap[K]) Pop() any {
+func (d dueName) before(other dueName) bool {
+	return d.at < other.at || d.at == other.at && d.name < other.name
+}
+
+// tombstoneHeap is a heap of tombstones by when they may go.
+type tombstoneHeap []dueTombstone
+
+type dueTombstone struct {
+	until fencing.Instant
+	key   fencing.EndedLease
+}
+
+func (h tombstoneHeap) Len() int           { return len(h) }
+func (h tombstoneHeap) Less(i, j int) bool { return h[i].until < h[j].until }
+func (h tombstoneHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *tombstoneHeap) Push(x any)        { *h = append(*h, x.(dueTombstone)) }
+func (h *tombstoneHeap) Pop() any {
 	last := len(*h) - 1
 	entry := (*h)[last]
 	*h = (*h)[:last]

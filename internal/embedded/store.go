@@ -1,12 +1,13 @@
 // Package embedded is the store that needs nothing else: fencing.Step in memory
 // behind a durable log in one file.
 //
-// One goroutine decides operations in batches. What a batch changes is on disk,
-// in one flush, before any answer that a lease, a token or a lost lease depends
-// on is given; so what is durable is always a prefix of what happened. Two
-// answers don't wait: a release (losing it costs one TTL, never a promise) and
-// a renewal that does not lengthen the TTL, for after a restart every lease
-// that was not known to have ended gets its full TTL again.
+// One goroutine decides operations, another flushes what they changed; what is
+// decided during a flush shares the next. An answer that a lease, a token or a
+// lost lease depends on is given when all that was decided before it is on disk;
+// so what is durable is always a prefix of what happened. Two answers don't
+// wait: a release (losing it costs one TTL, never a promise) and a renewal that
+// does not lengthen the TTL, for after a restart every lease that was not known
+// to have ended gets its full TTL again.
 //
 // A flush that fails is final: the file may hold less than memory does, so all
 // that is pending fails, nothing is granted any more, and Failed tells the
@@ -24,9 +25,9 @@ import (
 )
 
 const (
-	// maxBatch bounds how many operations share a flush, and so how long the
-	// first of them waits for the last to be decided.
-	maxBatch = 1024
+	// queueLen is how many operations can wait to be decided; callers beyond it
+	// wait to queue.
+	queueLen = 1024
 
 	// idlePause is how long Expire tells its caller to rest when nothing is due.
 	idlePause = time.Minute
@@ -49,13 +50,13 @@ type Store struct {
 	disk    *disk
 	queue   chan *call
 	closed  chan struct{}   // closed by Close: no new calls
-	ended   chan struct{}   // closed when the writer has returned
+	ended   chan struct{}   // closed when nothing is decided any more
 	failed  chan struct{}   // closed when a flush has failed
 	cause   error           // why; set before failed is closed
-	flushed fencing.Instant // when the last flush began; the writer's
+	flushed fencing.Instant // when the last flush began; decideAll's
 	close   sync.Once
 
-	mu    sync.RWMutex // the writer holds it to change state and index, readers to look
+	mu    sync.RWMutex // held to change state and index by decide, readers to look
 	state *fencing.State
 	index *index
 }
@@ -82,9 +83,9 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		log: o.Logger, now: o.Now, disk: d, state: state, index: newIndex(state),
-		queue: make(chan *call, maxBatch), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
+		queue: make(chan *call, queueLen), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
 	}
-	go s.write()
+	go s.decideAll()
 	return s, nil
 }
 
@@ -166,7 +167,7 @@ func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	return fencing.Stats{Held: s.index.held.Len()}, nil
 }
 
-// Check implements fencing.Store: it goes through the writer, so it notices a
+// Check implements fencing.Store: it waits for the flush under way, so it notices a
 // flush that hangs as well as one that failed.
 func (s *Store) Check(ctx context.Context) error {
 	_, err := s.Expire(ctx, 0)
@@ -184,7 +185,7 @@ func (s *Store) Close() error {
 	return err
 }
 
-// call is an operation on its way through the writer.
+// call is an operation on its way.
 type call struct {
 	ctx    context.Context
 	op     fencing.Op // nil: Expire
@@ -209,7 +210,7 @@ func (s *Store) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 
 var errClosed = errors.New("the store is closed")
 
-// submit hands a call to the writer and waits for its answer.
+// submit has a call decided and waits for its answer.
 func (s *Store) submit(c *call) error {
 	select {
 	case <-s.closed:
@@ -229,7 +230,7 @@ func (s *Store) submit(c *call) error {
 		return fencing.Unavailable(c.ctx.Err())
 	case <-s.ended:
 		select {
-		case <-c.done: // decided in the writer's last batch
+		case <-c.done: // among the last to be decided
 		default:
 			return fencing.Unavailable(errClosed)
 		}

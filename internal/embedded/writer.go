@@ -4,75 +4,124 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// write decides calls until the store is closed: the only goroutine that
-// changes state, index and disk.
-func (s *Store) write() {
+// decideAll decides calls until the store is closed: the only goroutine that
+// changes state and index. While one flush is under way, what comes is decided
+// already and gathers for the next; releases don't wait for either.
+func (s *Store) decideAll() {
 	defer close(s.ended)
-	batch := make([]*call, 0, maxBatch)
+	jobs, flushed := make(chan *job), make(chan error, 1)
+	go s.flushAll(jobs, flushed)
+	defer close(jobs)
+
+	next := &job{}    // gathers
+	var flushing *job // is under way
 	for {
-		batch = batch[:0]
+		closed := s.closed
+		if flushing != nil {
+			closed = nil // what is under way is to end first
+		}
 		select {
 		case c := <-s.queue:
-			batch = append(batch, c)
-		case <-s.closed:
+			s.decide(c, next, flushing)
+		case err := <-flushed:
+			flushing = nil
+			if err != nil {
+				s.fail(err)
+			}
+		case <-closed:
 			if len(s.queue) == 0 {
 				s.flushClock()
 				return
 			}
+			continue
 		}
-		for len(batch) < maxBatch && len(s.queue) > 0 {
-			batch = append(batch, <-s.queue)
+		switch {
+		case flushing != nil:
+		case next.changed.empty() || s.cause != nil:
+			next.answer(s.cause)
+			next = &job{late: next.late[:0]}
+		default:
+			next.encode(s.state)
+			s.flushed = next.now
+			jobs <- next
+			next, flushing = &job{}, next
 		}
-		s.decide(batch)
 	}
 }
 
-// decide runs a batch through Step, flushes what it changed, and answers.
-func (s *Store) decide(batch []*call) {
-	if s.cause != nil {
-		for _, c := range batch {
+// flushAll makes jobs durable, one after the other, and answers what waited.
+func (s *Store) flushAll(jobs <-chan *job, flushed chan<- error) {
+	for j := range jobs {
+		err := s.disk.commit(&j.writes)
+		j.answer(err)
+		flushed <- err
+	}
+}
+
+// job is what one flush makes durable, and the calls that wait for it.
+type job struct {
+	changed changes
+	writes  writes
+	late    []*call
+	now     fencing.Instant // of the last decision
+}
+
+// encode takes down what is to be written. State stands still meanwhile, so it
+// is all that was decided before: a prefix of what happened.
+func (j *job) encode(state *fencing.State) { j.writes = j.changed.encode(state, j.now) }
+
+// has reports whether a job, nil for none, changes the record of name.
+func (j *job) has(name fencing.Name) bool {
+	if j == nil {
+		return false
+	}
+	_, has := j.changed.records[name]
+	return has
+}
+
+func (j *job) answer(err error) {
+	for _, c := range j.late {
+		c.err = err
+		close(c.done)
+	}
+}
+
+// decide runs a call, and those that have queued up behind it, through Step, and
+// answers those that need not wait.
+func (s *Store) decide(c *call, next, flushing *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next.now = s.now()
+	for n := len(s.queue); ; n-- {
+		switch {
+		case s.cause != nil:
 			c.err = s.cause
 			close(c.done)
-		}
-		return
-	}
-	var changed changes
-	late := batch[:0] // the calls that wait for the flush
-	s.mu.Lock()
-	now := s.now()
-	for _, c := range batch {
-		if c.err = c.ctx.Err(); c.err != nil { // the caller has gone: grant nothing to nobody
+		case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
+			c.err = c.ctx.Err()
 			close(c.done)
-			continue
-		}
-		if s.step(c, now, &changed) {
-			late = append(late, c)
-		} else {
+		case s.step(c, next, flushing):
+			next.late = append(next.late, c)
+		default:
 			close(c.done)
 		}
-	}
-	s.mu.Unlock()
-
-	if !changed.empty() {
-		if err := s.disk.commit(s.state, now, &changed); err != nil {
-			s.fail(err)
+		if n == 0 {
+			return
 		}
-		s.flushed = now
-	}
-	for _, c := range late {
-		c.err = s.cause
-		close(c.done)
+		c = <-s.queue
 	}
 }
 
 // step decides one call, notes what it changed, and reports whether its answer
 // has to wait until that is durable.
-func (s *Store) step(c *call, now fencing.Instant, changed *changes) (wait bool) {
+func (s *Store) step(c *call, next, flushing *job) (wait bool) {
+	now, changed := next.now, &next.changed
 	if c.op == nil {
 		s.expire(c, now, changed)
 		return true
 	}
 	name := c.op.LockName()
+	pending := next.has(name) || flushing.has(name)
 	before := holdingsOf(s.state, name)
 	c.out = fencing.Step(s.state, now, fencing.Guard{}, c.op)
 	after := holdingsOf(s.state, name)
@@ -87,7 +136,8 @@ func (s *Store) step(c *call, now fencing.Instant, changed *changes) (wait bool)
 	case fencing.ReleaseRequest:
 		return c.out.Err != nil
 	case fencing.RenewRequest:
-		return c.out.Err != nil || after.ttl > before.ttl
+		// What is pending may be the grant, or the longer TTL that a retry finds set.
+		return c.out.Err != nil || pending || after.ttl > before.ttl
 	}
 	return true
 }
@@ -135,7 +185,7 @@ func (s *Store) expire(c *call, now fencing.Instant, changed *changes) {
 		changed.record(name)
 		s.index.update(s.state, name)
 	}
-	for range c.limit {
+	for range min(c.limit, 1) * tombstonesPerCall {
 		key, ok := s.index.popTombstone(now)
 		if !ok {
 			break
@@ -153,10 +203,13 @@ func (s *Store) expire(c *call, now fencing.Instant, changed *changes) {
 
 // flushClock writes the time of a clean end.
 func (s *Store) flushClock() {
-	if s.cause == nil {
-		if err := s.disk.commit(s.state, s.now(), &changes{clock: true}); err != nil {
-			s.fail(err)
-		}
+	if s.cause != nil {
+		return
+	}
+	last := changes{clock: true}
+	w := last.encode(s.state, s.now())
+	if err := s.disk.commit(&w); err != nil {
+		s.fail(err)
 	}
 }
 

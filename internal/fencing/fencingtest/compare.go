@@ -80,7 +80,7 @@ func (d *duel) compareLock(got, want *fencing.Lock) error {
 		return nil
 	}
 	if got == nil || want == nil {
-		return fmt.Errorf("Lock is %v instead of %v", got, want)
+		return fmt.Errorf("the view is %v instead of %v", got, want)
 	}
 	if len(got.Holders) != len(want.Holders) {
 		return fmt.Errorf("%d holders instead of %d", len(got.Holders), len(want.Holders))
