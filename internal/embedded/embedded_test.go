@@ -372,6 +372,7 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 		select {
 		case err := <-renewed:
 			t.Errorf("gathering=%v: the renewal was answered (%v) before its grant was durable", gathering, err)
+			renewed <- err
 		case <-time.After(20 * time.Millisecond): // long enough to see a wrong answer, which would be there already
 		}
 		close(proceed)
