@@ -14,6 +14,9 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/oklog/ulid/v2"
 	goredis "github.com/redis/go-redis/v9"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis"
 )
 
 // answer is what an acquire returns; the baselines return the same JSON.
@@ -61,12 +64,20 @@ func serveBaseline(kind, redisURL string) error {
 	case "bare":
 		bare(router)
 	case "naive":
+		store, err := redis.Open(context.Background(), redis.Options{
+			URL: redisURL, MaxSkew: time.Second, Uncoalesced: true, PoolSize: poolSize,
+		})
+		if err != nil {
+			return err
+		}
+		naive(router, store)
+	case "minimal":
 		options, err := goredis.ParseURL(redisURL)
 		if err != nil {
 			return err
 		}
-		options.PoolSize = 256 // a connection a client: nothing waits for the pool
-		naive(router, goredis.NewClient(options))
+		options.PoolSize = poolSize
+		minimal(router, goredis.NewClient(options))
 	default:
 		return fmt.Errorf("no baseline %q", kind)
 	}
@@ -94,22 +105,60 @@ func bare(router chi.Router) {
 	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) })
 }
 
-// The naive gateway: the two scripts everybody writes, one EVALSHA a request.
-// It has no retry, no tombstones, no index, no guard, and loses its counters.
+// poolSize is a connection a client: nothing waits for the pool.
+const poolSize = 256
+
+// naive does the same work as the gateway, as one would write it first: the
+// standard JSON, one EVALSHA a request.
+func naive(router chi.Router, store fencing.Store) {
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		request := newRequest(fencing.Name(chi.URLParam(r, "*")))
+		request.Owner, request.TTL = in.Owner, time.Duration(in.TTL)*time.Millisecond
+		out, err := store.Acquire(r.Context(), request)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusLocked)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		json.NewEncoder(w).Encode(newAnswer(string(request.Name), request.Lease.Reveal(), in.Owner, int64(out.Holder.Token), in.TTL))
+	})
+	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		lease, err := fencing.ParseLeaseID(r.Header.Get("Lease-Id"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		_, err = store.Release(r.Context(), fencing.ReleaseRequest{Name: fencing.Name(chi.URLParam(r, "*")), Lease: lease})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusPreconditionFailed)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+}
+
+// The minimal gateway: the two scripts everybody writes, one EVALSHA a request.
+// It has no retry, no tombstones, no list, no guard, and loses its counters.
 var (
-	naiveAcquire = goredis.NewScript(`
+	minimalAcquire = goredis.NewScript(`
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   return redis.call('INCR', KEYS[2])
 end
 return 0`)
-	naiveRelease = goredis.NewScript(`
+	minimalRelease = goredis.NewScript(`
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   return redis.call('DEL', KEYS[1])
 end
 return 0`)
 )
 
-func naive(router chi.Router, client *goredis.Client) {
+func minimal(router chi.Router, client *goredis.Client) {
 	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
 		var in order
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
@@ -117,7 +166,7 @@ func naive(router chi.Router, client *goredis.Client) {
 			return
 		}
 		name, lease := chi.URLParam(r, "*"), newLease()
-		token, err := naiveAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
+		token, err := minimalAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -132,7 +181,7 @@ func naive(router chi.Router, client *goredis.Client) {
 	})
 	router.Delete("/locks/*", func(w http.ResponseWriter, r *http.Request) {
 		name := chi.URLParam(r, "*")
-		done, err := naiveRelease.Run(context.WithoutCancel(r.Context()), client, []string{"lock:" + name}, r.Header.Get("Lease-Id")).Int64()
+		done, err := minimalRelease.Run(context.WithoutCancel(r.Context()), client, []string{"lock:" + name}, r.Header.Get("Lease-Id")).Int64()
 		switch {
 		case err != nil:
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

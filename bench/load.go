@@ -104,23 +104,31 @@ func (c *client) exchange(request []byte, want int) error {
 	return nil
 }
 
-// closedLoop returns the pairs a second that so many clients get through, each
-// with a lock of its own, each sending when it has its answer.
-func closedLoop(addr string, clients int, length time.Duration) (float64, error) {
-	all := make([]*client, clients)
-	for i := range all {
+// crew are the clients of one target. Their connections stay open between
+// rounds.
+type crew []*client
+
+func newCrew(addr string, size int) (crew, error) {
+	var all crew
+	for i := range size {
 		c, err := newClient(addr, i)
 		if err != nil {
-			return 0, err
+			return all, err
 		}
-		defer c.conn.Close()
-		all[i] = c
+		all = append(all, c)
 	}
-	return closedLoopOf(clients, length, func(i int) error { return all[i].pair() })
+	return all, nil
 }
 
-// closedLoopOf does the same with any kind of work.
-func closedLoopOf(clients int, length time.Duration, work func(client int) error) (float64, error) {
+func (all crew) close() {
+	for _, c := range all {
+		c.conn.Close()
+	}
+}
+
+// closedLoop returns how many pieces of work a second so many clients get
+// through, each beginning one when it has ended another.
+func closedLoop(clients int, length time.Duration, work func(client int) error) (float64, error) {
 	var pairs atomic.Int64
 	var stop atomic.Bool
 	faults := make([]error, clients)
@@ -155,13 +163,13 @@ func (l latencies) at(quantile float64) time.Duration {
 // long the acquires took from the moment they were due.
 func irregular(addr string, rate float64, length time.Duration, seed uint64) (latencies, error) {
 	const connections = 256 // more than ever are in use at once, at a tenth of the capacity
+	all, err := newCrew(addr, connections)
+	defer all.close()
+	if err != nil {
+		return nil, err
+	}
 	free := make(chan *client, connections)
-	for i := range connections {
-		c, err := newClient(addr, i)
-		if err != nil {
-			return nil, err
-		}
-		defer c.conn.Close()
+	for _, c := range all {
 		free <- c
 	}
 	random := rand.New(rand.NewPCG(seed, seed))

@@ -17,8 +17,8 @@ import (
 func main() {
 	baseline := flag.String("baseline", "", "serve as this baseline (used by bench itself)")
 	redisURL := flag.String("redis", "", "store of the baseline")
-	rounds := flag.Int("rounds", 7, "rounds of each measurement; the medians count")
-	length := flag.Duration("length", 2*time.Second, "length of one measurement")
+	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
+	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error

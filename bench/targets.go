@@ -20,11 +20,13 @@ type target struct {
 	work  func(client int) error // in place of addr: without HTTP, in this process
 }
 
-func (t *target) load(clients int, length time.Duration) (float64, error) {
+// hire returns the work of a number of clients, and what ends them.
+func (t *target) hire(clients int) (work func(client int) error, dismiss func(), err error) {
 	if t.work != nil {
-		return closedLoopOf(clients, length, t.work)
+		return t.work, func() {}, nil
 	}
-	return closedLoop(t.addr, clients, length)
+	all, err := newCrew(t.addr, clients)
+	return func(i int) error { return all[i].pair() }, all.close, err
 }
 
 // startTargets starts everything once; stop ends it.
@@ -64,7 +66,11 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 		return nil, stop, err
 	}
 	p, err = startBaseline("naive", volatile.URL())
-	if err := add("naive", "naive gateway, Redis without AOF", p, err, volatile.Pid()); err != nil {
+	if err := add("naive", "naive gateway: the same scripts, one EVALSHA a request", p, err, volatile.Pid()); err != nil {
+		return nil, stop, err
+	}
+	p, err = startBaseline("minimal", volatile.URL())
+	if err := add("minimal", "minimal gateway: SET NX, INCR; GET, DEL", p, err, volatile.Pid()); err != nil {
 		return nil, stop, err
 	}
 	p, err = startGateway(binary, "embedded", filepath.Join(dir, "data"))

@@ -36,7 +36,7 @@ type Holder struct {
 }
 
 // Live reports whether the lease is live at now. It is the only predicate of
-// liveness; live in prelude.lua is its twin.
+// liveness; live in record.lua is its twin.
 func (h *Holder) Live(now Instant) bool { return now < h.ExpiresAt }
 
 // expiresAt returns when a grant or renewal at now with ttl ends, bounded by

@@ -41,7 +41,8 @@ type ReleaseRequest struct {
 // TakeBackRequest undoes a grant that could not be delivered. It leaves no
 // tombstone, so the same lease id may be granted again. It does nothing, and
 // succeeds, unless the lease is live and still bears the Stamp of the request
-// that made the grant: a retry by another request has taken over.
+// that made the grant: a retry by another request has taken over, and a renewal
+// proves that the holder was told.
 type TakeBackRequest struct {
 	Name  Name
 	Lease LeaseID

@@ -44,7 +44,7 @@ type Record struct {
 type Holding struct {
 	Holder
 	Secret SecretHash
-	Stamp  Stamp // of the request that made the grant; empty once another one has retried it
+	Stamp  Stamp // of the request that made the grant; empty once another one has retried it, or the holder has renewed
 }
 
 // EndedLease is the key of a tombstone.

@@ -118,6 +118,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
 	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl)
+	h.Stamp = "" // the holder was told of the grant: nobody may take it back
 	t.out.Holder = h.Holder
 	return nil
 }

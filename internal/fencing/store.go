@@ -39,7 +39,8 @@ type Store interface {
 	Break(context.Context, BreakRequest) (Outcome, error)
 
 	// Inspect returns the public view of a name in Outcome.Lock, whether it is
-	// held or free.
+	// held or free. It is for people and guards nothing, so it never returns
+	// CodeClockSkew: while the clocks differ, what it leaves out may be live.
 	Inspect(context.Context, InspectRequest) (Outcome, error)
 
 	// List returns live locks in the byte order of their names.

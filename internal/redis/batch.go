@@ -112,17 +112,16 @@ func (s *sender) send(batch []*command) {
 	ctx := context.Background()
 	sentAt := s.clock()
 	sent := fencing.InstantOf(sentAt)
-	var sentArg any = int64(sent)
-	var now any = ""
+	var now fencing.Instant
 	if s.now != nil {
-		now = int64(s.now())
+		now = s.now()
 	}
 	var loaded [scriptCount]bool
 	for _, c := range batch {
 		if c.asSource { // once a batch is enough: the script is known from there on
 			c.asSource, loaded[c.script.index] = !loaded[c.script.index], true
 		}
-		c.prepare(ctx, now, sent, sentArg, s.floors[c.partition].Load())
+		c.prepare(now, sent, s.floors[c.partition].Load())
 	}
 	if len(batch) == 1 {
 		_ = s.client.Process(ctx, batch[0].cmd) // the command holds its error

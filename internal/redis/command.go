@@ -2,8 +2,7 @@ package redis
 
 import (
 	"context"
-	"strconv"
-	"sync"
+	"fmt"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -21,27 +20,35 @@ func (once) NoRetry() bool { return true }
 // Clone keeps a copy from being sent again as well.
 func (c once) Clone() goredis.Cmder { return once{c.Cmd.Clone().(*goredis.Cmd)} }
 
-// Positions in the arguments of a script with n keys, counted from argsFixed+n.
-const (
-	argsFixed = 3 // EVALSHA, the digest, the number of keys
-	argNow    = 0
-	argSent   = 1
-	argFloor  = 3
-	argVerb   = 5 // the first that differs by verb
-)
+// text is an argument that is written into the same memory again and again.
+type text []byte
+
+// MarshalBinary makes a *text an argument.
+func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
 
 // verbKeys is the number of keys of every script but list.
 const verbKeys = 5
 
+// nowArg is where a test's clock stands among the arguments behind the keys.
+const nowArg = 8
+
 // command is one run of a script. It is used again when its caller has taken
-// the answer; one whose caller has left is not.
+// the answer, for the same script; one whose caller has left is not. Its
+// arguments are pointers to its fields, so they are put together once.
 type command struct {
 	name      fencing.Name
 	partition int
 	script    *script
-	keys      int
 	args      []any
 	asSource  bool // send the source: Redis does not know the digest
+
+	lock, ended    text // keys
+	claim          text // secret, lease and stamp; the token of a break
+	member         string
+	tail           string // of the record
+	ttl            int64  // µs
+	sentArg, floor int64
+	now            text // 16 digits
 
 	cmd      once
 	done     chan struct{} // has room for the one answer
@@ -51,52 +58,75 @@ type command struct {
 	sentAt   time.Time // the same as sent, with the monotonic reading
 }
 
-var commands = sync.Pool{New: func() any {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return &command{done: make(chan struct{}, 1), timer: timer, args: make([]any, 0, argsFixed+verbKeys+11)}
-}}
+// newCommand prepares a verb on a name.
+func (s *Store) newCommand(script *script, name fencing.Name) *command {
+	return s.newLeaseCommand(script, name, noLease)
+}
 
-// newCommand prepares a verb on a name; argv is what follows the name.
-func (s *Store) newCommand(script *script, name fencing.Name, argv ...any) *command {
-	c := commands.Get().(*command)
-	c.name, c.partition, c.script, c.keys = name, partitionOf(name), script, verbKeys
+// newLeaseCommand prepares a verb on a name that is about a lease.
+func (s *Store) newLeaseCommand(script *script, name fencing.Name, lease fencing.LeasePublic) *command {
+	c, _ := s.commands[script.index].Get().(*command)
+	if c == nil {
+		c = &command{script: script}
+		keys := []any{&c.lock, nil, nil, nil, &c.ended}
+		s.complete(c, keys)
+	}
+	c.name, c.partition, c.member = name, partitionOf(name), string(name)
 	k := &s.keys[c.partition]
-	c.args = append(c.args[:0], "evalsha", script.sha, verbKeys, k.lock(name), k.token, k.expiry, k.names, k.endedPrefix,
-		"", nil, s.maxSkew, nil, string(name))
-	c.args = append(c.args, argv...)
+	c.lock = append(append(c.lock[:0], k.lockPrefix...), name...)
+	c.args[4], c.args[5], c.args[6] = k.token, k.expiry, k.names
+	c.ended = append(append(append(append(c.ended[:0], k.endedPrefix...), name...), ':'), lease...)
 	return c
 }
 
 // newListCommand prepares the reading of records of one partition.
 func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
-	c := commands.Get().(*command)
-	c.name, c.partition, c.script, c.keys = "", partition, listScript, len(names)
-	c.args = append(c.args[:0], "evalsha", listScript.sha, len(names))
-	for _, name := range names {
-		c.args = append(c.args, s.keys[partition].lock(name))
+	c := &command{script: listScript, partition: partition}
+	keys := make([]any, len(names))
+	for i, name := range names {
+		keys[i] = s.keys[partition].lock(name)
 	}
-	c.args = append(c.args, "", nil, s.maxSkew, nil, "")
+	s.complete(c, keys)
 	return c
 }
 
+// complete makes the parts of a command that stay.
+func (s *Store) complete(c *command, keys []any) {
+	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.maxSkew, &c.member)
+	c.args = append(c.args, c.script.argv(c)...)
+	if s.options.Now != nil {
+		for len(c.args) < 3+len(keys)+nowArg {
+			c.args = append(c.args, "")
+		}
+		c.args = append(c.args, &c.now)
+	}
+	c.cmd = once{goredis.NewCmd(context.Background(), c.args...)} // shares c.args, whose length stays
+	c.done = make(chan struct{}, 1)
+	c.timer = time.NewTimer(time.Hour)
+	c.timer.Stop()
+}
+
 // free makes a command available again. Nobody may still wait for it.
-func (c *command) free() {
-	clear(c.args) // let go of what the caller passed
-	c.cmd, c.asSource = once{}, false
-	commands.Put(c)
+func (s *Store) free(c *command) {
+	c.asSource, c.tail = false, ""
+	c.cmd.SetVal(nil)
+	if c.script != listScript { // its number of keys differs
+		s.commands[c.script.index].Put(c)
+	}
 }
 
 // prepare stamps the command just before it is sent: time that passed in a
-// queue is no skew.
-func (c *command) prepare(ctx context.Context, now any, sent fencing.Instant, sentArg any, floor int64) {
+// queue is no skew. now is the store's clock, 0 to leave it to Redis.
+func (c *command) prepare(now, sent fencing.Instant, floor int64) {
 	if c.asSource {
 		c.args[0], c.args[1] = "eval", c.script.source
 	} else {
 		c.args[0], c.args[1] = "evalsha", c.script.sha
 	}
-	argv := c.args[argsFixed+c.keys:]
-	argv[argNow], argv[argSent], argv[argFloor] = now, sentArg, strconv.FormatInt(floor, 10)
-	c.sent = sent
-	c.cmd = once{goredis.NewCmd(ctx, c.args...)}
+	if now != 0 {
+		c.now = fmt.Appendf(c.now[:0], "%016d", now)
+	}
+	c.sent, c.sentArg, c.floor = sent, int64(sent), floor
+	c.cmd.SetErr(nil)
+	c.cmd.SetVal(nil)
 }

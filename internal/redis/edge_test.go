@@ -67,7 +67,7 @@ func TestKeysEnd(t *testing.T) {
 	if ttl := s.client.PTTL(ctx, k.lock("a")).Val(); ttl < fencing.ForgetAfter-time.Minute || ttl > fencing.ForgetAfter {
 		t.Errorf("a free record has the TTL %s, want about %s", ttl, fencing.ForgetAfter)
 	}
-	if ttl := s.client.PTTL(ctx, k.endedPrefix.(string)+r.Lease.String()+":a").Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
+	if ttl := s.client.PTTL(ctx, k.ended("a", r.Lease.Public())).Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
 		t.Errorf("a tombstone has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
 	}
 	keys := s.client.Keys(ctx, "*").Val()
@@ -91,7 +91,7 @@ func TestScriptWords(t *testing.T) {
 	}
 
 	finish := regexp.MustCompile(`(?:finish\(|reply\(|return |skewed and |or )'([a-z_]+)'[ ,)\n]`)
-	because := regexp.MustCompile(`(?:reason|reason, \w+|end_lease\(|reason ==|why) ?=? ?'([a-z_]+)'`)
+	because := regexp.MustCompile(`(?:detail =|detail ==|reason ==|end_lease\() ?'([a-z_]+)(?:\\n)?'`)
 	files, err := os.ReadDir("scripts")
 	if err != nil {
 		t.Fatal(err)
@@ -99,14 +99,14 @@ func TestScriptWords(t *testing.T) {
 	codes, reasons := map[fencing.Code]bool{}, map[fencing.Reason]bool{}
 	for _, file := range files {
 		source := readSource(strings.TrimSuffix(file.Name(), ".lua"))
-		source = regexp.MustCompile(`(?m)^local .*flags, ended = .*$`).ReplaceAllString(source, "") // flags are no codes
+		source = regexp.MustCompile(`(?m)^local .*flags, ended, detail = .*$`).ReplaceAllString(source, "") // flags are no codes
 		for _, m := range finish.FindAllStringSubmatch(source, -1) {
 			codes[fencing.Code(m[1])] = true
 		}
 		for _, m := range because.FindAllStringSubmatch(source, -1) {
 			reasons[fencing.Reason(m[1])] = true
 		}
-		if verb := file.Name(); verb != "prelude.lua" && verb != "record.lua" && !strings.HasPrefix(source, "#!lua") {
+		if verb := file.Name(); !slices.Contains([]string{"prelude.lua", "record.lua", "lost.lua", "own.lua"}, verb) && !strings.HasPrefix(source, "#!lua") {
 			t.Errorf("%s does not start with #!lua: Redis would run it on a replica", verb)
 		}
 	}

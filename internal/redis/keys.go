@@ -27,7 +27,7 @@ type keyspace struct {
 	token       any
 	expiry      any
 	names       any
-	endedPrefix any
+	endedPrefix string
 }
 
 func newKeyspaces() *[partitions]keyspace {
@@ -43,6 +43,15 @@ func newKeyspaces() *[partitions]keyspace {
 }
 
 func (k *keyspace) lock(name fencing.Name) string { return k.lockPrefix + string(name) }
+
+// ended returns the key of a tombstone.
+func (k *keyspace) ended(name fencing.Name, lease fencing.LeasePublic) string {
+	return k.endedPrefix + string(name) + ":" + string(lease)
+}
+
+// noLease stands for the lease in the tombstone's key of a verb that is about
+// none.
+const noLease fencing.LeasePublic = "00000000000000000000000000"
 
 // partitionOf returns the partition of a name: FNV-1a of its bytes modulo
 // partitions.

@@ -72,7 +72,8 @@ func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock
 		for i, index := range byPartition[c.partition] {
 			record, err := r.record(i)
 			if err != nil {
-				return fencing.Unavailable(err)
+				s.damaged(s.keys[c.partition].lock(names[index]), err)
+				continue
 			}
 			locks[index] = *record.View(names[index], r.now)
 		}

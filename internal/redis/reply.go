@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -14,12 +15,19 @@ type reply struct {
 	reason  string
 	now     fencing.Instant
 	late    time.Duration
-	token   fencing.Token
+	token   fencing.Token // of the newer grant
 	margin  time.Duration
+	granted grant
 	fresh   bool
 	skewed  bool
 	ended   []fencing.Ended
 	records []any // strings: records, or empty ones
+}
+
+// grant is what a grant adds to its request; zero if the script made none.
+type grant struct {
+	token     fencing.Token
+	expiresAt fencing.Instant
 }
 
 // Reasons of clock_skew beside a difference of the clocks.
@@ -31,49 +39,83 @@ const (
 var errReply = errors.New("redis: a script's reply can't be read")
 
 func decodeReply(name fencing.Name, value any) (reply, error) {
-	parts, ok := value.([]any)
-	if !ok || len(parts) < 2 {
-		return reply{}, errReply
-	}
-	head, ok1 := parts[0].(string)
-	ended, ok2 := parts[1].(string)
-	if !ok1 || !ok2 {
-		return reply{}, errReply
+	head, alone := value.(string)
+	var records []any
+	if !alone {
+		parts, ok := value.([]any)
+		if !ok || len(parts) == 0 {
+			return reply{}, errReply
+		}
+		if head, ok = parts[0].(string); !ok {
+			return reply{}, errReply
+		}
+		records = parts[1:]
 	}
 	f := lines{rest: head}
-	r := reply{
-		code:   fencing.Code(f.next()),
-		reason: f.next(),
-		now:    fencing.Instant(f.int()),
-		late:   f.micros(),
-		token:  fencing.Token(f.int()),
-		margin: f.micros(),
-	}
-	for _, flag := range f.rest {
+	r := reply{code: fencing.Code(f.next()), now: fencing.Instant(f.int())}
+	made := false
+	for _, flag := range f.next() {
 		switch flag {
 		case 'f':
 			r.fresh = true
+		case 'g':
+			made = true
 		case 's':
 			r.skewed = true
 		}
 	}
-	r.records = parts[2:]
-	if ended != "" {
-		e := lines{rest: ended}
-		reason, at := e.next(), e.int()
-		record, err := decodeRecord(e.rest)
-		if e.bad || err != nil || len(record.Holders) != 1 {
-			return reply{}, errReply
+	if how := f.next(); how != "" {
+		var err error
+		if r.ended, err = decodeEnded(name, fencing.Reason(how), r.now, records); err != nil {
+			return reply{}, err
 		}
-		r.ended = []fencing.Ended{{
-			Name: name, Holder: record.Holders[0].Holder,
-			Reason: fencing.Reason(reason), At: fencing.Instant(at),
-		}}
+		records = records[:len(records)-1]
 	}
+	r.records = records
+	r.decodeDetail(&f, made)
 	if f.bad {
 		return reply{}, errReply
 	}
 	return r, nil
+}
+
+// decodeDetail reads what the code brings with it.
+func (r *reply) decodeDetail(f *lines, made bool) {
+	switch {
+	case made:
+		d := fields{rest: f.rest}
+		r.granted = grant{token: fencing.Token(d.number()), expiresAt: fencing.Instant(d.number())}
+		f.bad = f.bad || d.bad
+	case f.rest == "":
+	case r.code == fencing.CodeOK:
+		f.rest += "\n"
+		r.margin = f.micros()
+	default:
+		f.rest += "\n"
+		if r.reason = f.next(); f.rest != "" {
+			r.late = f.micros()
+		}
+		if f.rest != "" {
+			r.token = fencing.Token(f.int())
+		}
+	}
+}
+
+// decodeEnded reads the lease that a script ended: the last of the records.
+func decodeEnded(name fencing.Name, how fencing.Reason, now fencing.Instant, records []any) ([]fencing.Ended, error) {
+	if len(records) == 0 {
+		return nil, errReply
+	}
+	text, _ := records[len(records)-1].(string)
+	was, err := decodeRecord(text)
+	if err != nil || len(was.Holders) != 1 {
+		return nil, errUnreadable
+	}
+	e := fencing.Ended{Name: name, Holder: was.Holders[0].Holder, Reason: how, At: now}
+	if how == fencing.ReasonExpired {
+		e.At = e.Holder.ExpiresAt
+	}
+	return []fencing.Ended{e}, nil
 }
 
 // record returns the n-th record of the reply, nil if it has none.
@@ -112,7 +154,7 @@ func (s *Store) refusal(c *command, r *reply, record *fencing.Record) *fencing.E
 	case fencing.CodeStaleToken:
 		return &fencing.Error{
 			Code:   r.code,
-			Detail: fmt.Sprintf("no live lease on this name has the token %d", c.args[argsFixed+verbKeys+argVerb]),
+			Detail: "no live lease on this name has the token " + strings.TrimLeft(string(c.claim), "0"),
 			Lock:   record.View(c.name, r.now),
 		}
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,44 +140,73 @@ func firstError(cmds []goredis.Cmder, err error) error {
 	return err
 }
 
-// doAll runs the commands in batches of their own and passes each answer to
-// got, in order. It stops at the first command that can't be answered.
+// doAll runs the commands in batches of their own and passes each answer that
+// can be read to got, in order. What can't be answered in passing is sent again.
+// A command whose record can't be read is logged and left out.
 func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, reply) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
+	var refused error // by got: told when the replies of its batch are through
 	for attempt := 0; len(all) > 0; attempt++ {
 		if ctx.Err() != nil {
 			return fencing.Unavailable(context.Cause(ctx))
 		}
 		batch := all[:min(len(all), maxBatch)]
 		s.sender.send(batch)
-		failed, err := 0, error(nil)
-		for ; failed < len(batch); failed++ {
-			var r reply
-			if r, err = s.result(batch[failed]); err != nil {
-				break
+		var again []*command
+		var failed, fatal error
+		for _, c := range batch {
+			r, err := s.result(c)
+			if err == nil {
+				err = got(c, r)
 			}
-			if err := got(batch[failed], r); err != nil {
-				return err
+			var refusal *fencing.Error
+			switch {
+			case err == nil:
+				s.free(c)
+			case errors.As(err, &refusal):
+				refused = cmp.Or(refused, err)
+			case aboutRecord(err):
+				s.damaged(string(c.lock), err)
+			case retryable(err):
+				if unknownScript(err) && !unknownScript(failed) {
+					c.asSource = true // the first of the kind is enough: the others follow it
+				}
+				failed, again = err, append(again, c)
+			default:
+				fatal = cmp.Or(fatal, err)
 			}
-			batch[failed].free()
 		}
-		all = all[failed:]
-		if err == nil {
-			attempt = -1
+		switch {
+		case fatal != nil:
+			return fencing.Unavailable(fatal)
+		case refused != nil:
+			return refused
+		case failed == nil:
+			attempt, all = -1, all[len(batch):]
 			continue
 		}
-		if !retryable(err) {
-			return fencing.Unavailable(err)
-		}
-		if unknownScript(err) {
-			all[0].asSource = true // the first of the kind is enough: the others follow it
-		}
+		all = append(again, all[len(batch):]...)
 		if pause(ctx, nil, attempt) != nil {
-			return fencing.Unavailable(err)
+			return fencing.Unavailable(failed)
 		}
 	}
 	return nil
+}
+
+// aboutRecord reports whether an error concerns one record alone: what a script
+// says of data that is not what it expects, or an answer that can't be read.
+func aboutRecord(err error) bool {
+	var answer goredis.Error
+	return errors.Is(err, errReply) || errors.Is(err, errUnreadable) ||
+		errors.As(err, &answer) && !retryable(err) && strings.Contains(answer.Error(), "user_script:")
+}
+
+// damaged tells of a record that can't be read, once.
+func (s *Store) damaged(key string, err error) {
+	if _, told := s.told.LoadOrStore(key, true); !told {
+		s.options.Logger.Error("a record can't be read: lists leave its name out, and the end of its lease is not reported", "key", key, "error", err)
+	}
 }
 
 // passing are the first words of answers which say that the command did not run

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -29,6 +31,10 @@ type Options struct {
 	Clock  func() time.Time // the gateway's clock; default time.Now
 	Logger *slog.Logger     // default: slog.Default
 
+	// Uncoalesced sends every command on its own, as one EVALSHA a request: the
+	// baseline that benchmarks compare with.
+	Uncoalesced bool
+
 	// Now is the store's clock, for tests that move the time. Default: nil,
 	// which leaves it to Redis.
 	Now func() fencing.Instant
@@ -43,6 +49,9 @@ type Store struct {
 	handle  string // names this handle among the gateways of one Redis
 	sender  *sender
 	lanes   [lanes]*batcher
+
+	commands [scriptCount]sync.Pool // of *command, by script
+	told     sync.Map               // keys of damaged records that were logged
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -89,6 +98,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	s.sender = &sender{client: s.client, clock: options.Clock, now: options.Now}
 	for i := range s.lanes {
 		s.lanes[i] = &batcher{sender: s.sender, flights: 1, idle: make(chan struct{})}
+		if options.Uncoalesced {
+			s.lanes[i].flights = math.MaxInt // nothing ever queues
+		}
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)

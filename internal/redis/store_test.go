@@ -42,7 +42,7 @@ func TestParseURL(t *testing.T) {
 		"redis://u:hunter2/x@h", "redis://u:1/hunter2@h", "redis://u:1?hunter2@h", "redis://u:1#hunter2@h", "redis://u:hunter2@h:x",
 		"redis://u:hunter2@h/x", "redis://u:hunter2@h%zz/", "redis://u:hunter2@h?hunter2=1", "ftp://u:hunter2@h", "redis://u:hunter2@h:99999",
 	} {
-		_, err := parseURL(url)
+		err := CheckURL(url)
 		if err == nil {
 			t.Errorf("%q was accepted", url)
 		} else if strings.Contains(err.Error(), "hunter2") {

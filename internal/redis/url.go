@@ -13,6 +13,13 @@ import (
 
 const maxDatabase = 1<<31 - 1
 
+// CheckURL says what is wrong with the URL of a Redis, without asking it and
+// without quoting a password; nil if Open understands it.
+func CheckURL(text string) error {
+	_, err := parseURL(text)
+	return err
+}
+
 // parseURL reads where Redis is:
 //
 //	redis://[[user]:password@]host[:port][/database]

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -14,34 +15,45 @@ var errTooLate = errors.New("redis: the answer took so long that nothing was lef
 
 // Acquire is fencing.Store.Acquire.
 func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	rest, err := encodeRest(0, r.Owner, r.Metadata)
+	tail, err := encodeTail(&r)
 	if err != nil {
-		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "owner", Detail: err.Error()}
+		return fencing.Outcome{}, err
 	}
-	return s.lease(ctx, s.newCommand(acquireScript, r.Name, string(r.Lease.Public()), encodeHash(r.Lease.Hash()),
-		string(r.Stamp), r.TTL.Microseconds(), r.MaxHold.Microseconds(), rest))
+	c := s.newLeaseCommand(acquireScript, r.Name, r.Lease.Public())
+	c.claim, c.tail = encodeClaim(c.claim, r.Lease, r.Stamp), tail
+	c.ttl = r.TTL.Microseconds()
+	if r.MaxHold > 0 {
+		c.ttl = min(c.ttl, r.MaxHold.Microseconds())
+	}
+	return s.lease(ctx, c, &r)
 }
 
 // Renew is fencing.Store.Renew.
 func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return s.lease(ctx, s.newCommand(renewScript, r.Name, string(r.Lease.Public()), encodeHash(r.Lease.Hash()),
-		r.TTL.Microseconds()))
+	c := s.newLeaseCommand(renewScript, r.Name, r.Lease.Public())
+	c.claim, c.ttl = encodeHolder(c.claim, r.Lease), r.TTL.Microseconds()
+	return s.lease(ctx, c, nil)
 }
 
 // Release is fencing.Store.Release.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(releaseScript, r.Name, string(r.Lease.Public()), encodeHash(r.Lease.Hash()))).result()
+	c := s.newLeaseCommand(releaseScript, r.Name, r.Lease.Public())
+	c.claim = encodeHolder(c.claim, r.Lease)
+	return s.run(ctx, c).result()
 }
 
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(takeBackScript, r.Name, string(r.Lease.Public()), encodeHash(r.Lease.Hash()),
-		string(r.Stamp))).result()
+	c := s.newLeaseCommand(takeBackScript, r.Name, r.Lease.Public())
+	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
+	return s.run(ctx, c).result()
 }
 
 // Break is fencing.Store.Break.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(breakScript, r.Name, int64(r.Token))).result()
+	c := s.newCommand(breakScript, r.Name)
+	c.claim = fmt.Appendf(c.claim[:0], "%016d", r.Token)
+	return s.run(ctx, c).result()
 }
 
 // Inspect is fencing.Store.Inspect.
@@ -56,9 +68,10 @@ func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 // answer is what a command came to.
 type answer struct {
 	fencing.Outcome
-	record *fencing.Record // if the script showed it
-	took   time.Duration   // since it was sent
-	err    error           // the store could not be asked
+	record  *fencing.Record // if the script showed it
+	granted grant
+	took    time.Duration // since it was sent
+	err     error         // the store could not be asked
 }
 
 func (a answer) result() (fencing.Outcome, error) {
@@ -68,17 +81,25 @@ func (a answer) result() (fencing.Outcome, error) {
 	return a.Outcome.Result()
 }
 
-// lease runs a command whose success is a lease. One that is over by the time
-// the answer is here is not handed on: P9.
-func (s *Store) lease(ctx context.Context, c *command) (fencing.Outcome, error) {
+// lease runs a command whose success is a lease; asked is what an acquire asked
+// for. One that is over by the time the answer is here is not handed on: P9.
+func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
 	a := s.run(ctx, c)
 	if a.err != nil || a.Err != nil {
 		return a.result()
 	}
-	if a.record == nil || len(a.record.Holders) != 1 {
+	switch {
+	case a.granted.token != 0 && asked != nil:
+		a.Holder = fencing.Holder{
+			Lease: asked.Lease.Public(), Owner: asked.Owner, Metadata: asked.Metadata,
+			Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1, Token: a.granted.token,
+			TTL: asked.TTL, GrantTTL: asked.TTL, MaxHold: asked.MaxHold, AcquiredAt: a.Now, ExpiresAt: a.granted.expiresAt,
+		}
+	case a.record != nil && len(a.record.Holders) == 1:
+		a.Holder = a.record.Holders[0].Holder
+	default:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
 	}
-	a.Holder = a.record.Holders[0].Holder
 	if a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
 		return fencing.Outcome{}, fencing.Unavailable(errTooLate)
 	}
@@ -91,14 +112,15 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	defer c.free()
-	a := answer{took: s.options.Clock().Sub(c.sentAt)}
+	defer s.free(c)
+	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted}
 	if a.record, err = r.record(0); err != nil {
 		return answer{err: fencing.Unavailable(err)}
 	}
 	if a.record != nil {
 		s.sender.saw(c.partition, a.record.LastToken)
 	}
+	s.sender.saw(c.partition, r.granted.token)
 	a.Outcome = fencing.Outcome{Now: r.now, Fresh: r.fresh, Margin: r.margin, Ended: r.ended}
 	if r.code != fencing.CodeOK {
 		a.Err = s.refusal(c, &r, a.record)

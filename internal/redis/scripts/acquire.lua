@@ -2,55 +2,55 @@
 -- Grants a free name, or answers with the lease that this lease id has already.
 --
 -- KEYS  as in the prelude
--- ARGV  6 lease, public part   7 secret, its hash   8 stamp of the request
---       9 ttl, us   10 max_hold, us, 0 for none   11 rest of the record
--- Reply ok with the record; locked with the record; lease_lost; clock_skew
+-- ARGV  4 claim: secret, its hash; lease, public part; stamp of the request
+--       5 floor, the highest token the gateway has seen from this partition
+--       6 life, us: ttl, bounded by max_hold   7 tail of the record
+-- Reply ok, with the record unless it grants now; locked with the record;
+--       lease_lost; clock_skew
 
 local MAX_FLOOR_LEAD = 3600000000 -- us, fencing.MaxFloorLead
 local MAX_TOKEN = 9007199254740991 -- fencing.MaxToken
 
+local claim = ARGV[4]
 if skewed then
   return finish('clock_skew')
 end
-if mode ~= '' and lease == ARGV[6] then
-  if secret ~= ARGV[7] then
-    reason = 'unknown'
+if held and sub(stored, 110, 135) == sub(claim, 44, 69) then
+  if sub(stored, 67, 109) ~= sub(claim, 1, 43) then
+    detail = 'unknown'
     return finish('lease_lost')
   end
-  if stamp == ARGV[8] then
+  if sub(stored, 136, 151) == sub(claim, 70) then
     flags = flags .. 'f'
-  elseif stamp ~= '' then
-    stamp, changed = '', true -- another request took over: nobody may take the grant back
+  else -- another request took over: nobody may take the grant back
+    record = sub(stored, 1, 135) .. NO_STAMP .. sub(stored, 152)
   end
   return finish('ok', true)
 end
 
-local before = tombstone(ARGV[6])
+local before = find_tombstone()
 if before then
-  return finish(lost_to(before, ARGV[7]))
+  return finish(lost_to(before, sub(claim, 1, 43)))
 end
-if mode ~= '' then
+if held then
   return finish('locked', true)
 end
 
 -- The only place that issues a token. The twin of fencing.nextToken.
-local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
+local floor, highest = tonumber(ARGV[5]), tonumber(call('GET', KEYS[2]) or 0)
 if floor > highest and floor > now + MAX_FLOOR_LEAD then
-  reason = 'floor'
+  detail = 'floor'
   return finish('clock_skew')
 end
-local issued = math.max(highest + 1, now, floor + 1, last + 1)
+local issued = math.max(highest + 1, now, floor + 1, record and sub(record, 35, 50) + 1 or 1)
 if issued > MAX_TOKEN then
-  reason = 'exhausted'
+  detail = 'exhausted'
   return finish('clock_skew')
 end
+raise = fmt('%.0f', issued - highest)
 
-expires_at = now + ARGV[9]
-if ARGV[10] ~= '0' then
-  expires_at = math.min(expires_at, now + ARGV[10])
-end
-counter = issued == now and now_text or fmt('%.0f', issued)
-last, token, mode, lease, secret, stamp = counter, counter, 'exclusive', ARGV[6], ARGV[7], ARGV[8]
-tail = '1\n' .. ARGV[9] .. '\n' .. ARGV[9] .. '\n' .. ARGV[10] .. '\n' .. now_text .. '\n' .. ARGV[11]
-known, changed, flags = true, true, flags .. 'f'
-return finish('ok', true)
+detail = (issued == now and now_text or fmt('%016.0f', issued)) .. fmt('%016.0f', now + ARGV[6])
+record = (record and 'x' .. sub(record, 2, 34) or NEW) .. detail .. claim .. now_text .. ARGV[7]
+  .. (record and sub(record, 51) or '')
+held, flags = true, flags .. 'fg'
+return finish('ok')

@@ -3,25 +3,23 @@
 -- broken succeeds.
 --
 -- KEYS  as in the prelude
--- ARGV  6 token
+-- ARGV  4 token, 16 digits
 -- Reply ok; stale_token with the record; clock_skew
 
 local MAX_BROKEN = 8 -- of a record, for retried breaks
 
-if mode ~= '' and token == ARGV[6] then
-  local tokens = {}
-  for t in string.gmatch(broken .. ',' .. token, '%d+') do
-    tokens[#tokens + 1] = t
-  end
-  if #tokens > MAX_BROKEN then
-    table.remove(tokens, 1)
-  end
-  broken = table.concat(tokens, ',')
-  end_lease('broken', now)
+local count = record and tonumber(sub(record, 2, 2)) or 0
+local broken = count > 0 and sub(record, -16 * count) or ''
+if held and sub(stored, 35, 50) == ARGV[4] then
+  broken = sub(broken .. ARGV[4], -16 * MAX_BROKEN)
+  end_lease('broken', now, now_text)
+  record = '-' .. #broken / 16 .. sub(record, 3, 50) .. broken
   return finish('ok')
 end
-if string.find(',' .. broken .. ',', ',' .. ARGV[6] .. ',', 1, true) then
-  return finish('ok')
+for i = 1, #broken, 16 do
+  if sub(broken, i, i + 15) == ARGV[4] then
+    return finish('ok')
+  end
 end
 if skewed then
   return finish('clock_skew')

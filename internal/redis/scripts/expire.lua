@@ -6,12 +6,12 @@
 -- ARGV  nothing more
 -- Reply ok
 
-if not skewed and not changed then
-  if mode ~= '' then
-    call('ZADD', KEYS[3], 'XX', fmt('%.0f', expires_at), ARGV[5])
+if not skewed and record == stored then
+  if held then
+    call('ZADD', KEYS[3], 'XX', sub(stored, 51, 66), ARGV[3])
   else
-    call('ZREM', KEYS[3], ARGV[5])
-    call('ZREM', KEYS[4], ARGV[5])
+    call('ZREM', KEYS[3], ARGV[3])
+    call('ZREM', KEYS[4], ARGV[3])
   end
 end
 return finish('ok')

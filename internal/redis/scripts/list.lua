@@ -6,8 +6,9 @@
 -- ARGV  as in the prelude, with an empty name
 -- Reply ok with a record each, in the order of KEYS, '' for one that is missing
 
-local all = reply('ok')
+local all = {reply('ok')}
 for i = 1, #KEYS do
-  all[i + 2] = call('GET', KEYS[i]) or ''
+  local record = redis.pcall('GET', KEYS[i])
+  all[i + 1] = type(record) == 'table' and 'not a string' or record or ''
 end
 return all

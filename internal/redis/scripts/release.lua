@@ -3,14 +3,14 @@
 -- again.
 --
 -- KEYS  as in the prelude
--- ARGV  6 lease, public part   7 secret, its hash
+-- ARGV  4 claim: secret, its hash; lease, public part
 -- Reply ok; lease_lost; clock_skew
 
-local refused = disown(ARGV[6], ARGV[7])
+local refused = disown(ARGV[4])
 if not refused then
-  end_lease('released', now)
-elseif reason == 'released' then
-  reason = ''
+  end_lease('released', now, now_text, KEYS[5])
+elseif detail == 'released' then
+  detail = ''
 else
   return finish(refused)
 end

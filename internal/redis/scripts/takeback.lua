@@ -4,10 +4,10 @@
 -- bears the stamp of the request that made the grant.
 --
 -- KEYS  as in the prelude
--- ARGV  6 lease, public part   7 secret, its hash   8 stamp of the request
+-- ARGV  4 claim: secret, its hash; lease, public part; stamp of the request
 -- Reply ok
 
-if mode ~= '' and lease == ARGV[6] and secret == ARGV[7] and ARGV[8] ~= '' and stamp == ARGV[8] then
-  remove(now)
+if held and sub(stored, 67, 151) == ARGV[4] and sub(ARGV[4], 70) ~= NO_STAMP then
+  remove(now, now_text)
 end
 return finish('ok')

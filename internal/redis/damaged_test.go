@@ -1,0 +1,85 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// A record that can't be read costs its own name and no other, neither in lists
+// nor at their end, and is told once.
+func TestDamagedRecords(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s, ctx := b.stores[0], t.Context()
+	var log bytes.Buffer
+	s.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+
+	// All in one partition: they share the scripts that read them.
+	var names []fencing.Name
+	for i := 0; len(names) < 8; i++ {
+		if name := fencing.Name(fmt.Sprint(i)); partitionOf(name) == 7 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		_, err := s.Acquire(ctx, acquireRequest(name))
+		wantCode(t, "acquire", err, fencing.CodeOK)
+	}
+	key := func(i int) string { return s.keys[7].lock(names[i]) }
+	whole := s.client.Get(ctx, key(4)).Val()
+	s.client.Set(ctx, key(1), "?", 0)
+	s.client.Set(ctx, key(2), "", 0)
+	s.client.Set(ctx, key(4), strings.Replace(whole, "\n", "\nx", 1), 0)
+	s.client.Del(ctx, key(5))
+	s.client.RPush(ctx, key(5), "a list")
+	intact := []fencing.Name{names[0], names[3], names[6], names[7]}
+
+	for range 2 {
+		page, err := s.List(ctx, fencing.ListRequest{Limit: 100})
+		wantCode(t, "list", err, fencing.CodeOK)
+		var listed []fencing.Name
+		for _, lock := range page.Locks {
+			listed = append(listed, lock.Name)
+		}
+		if !slices.Equal(listed, intact) {
+			t.Errorf("listed %q, want %q", listed, intact)
+		}
+	}
+	for _, name := range []fencing.Name{names[1], names[4], names[5]} {
+		_, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		wantCode(t, "inspect of a damaged record", err, fencing.CodeUnavailable)
+	}
+	_, err := s.Acquire(ctx, acquireRequest(names[1]))
+	wantCode(t, "acquire of a damaged record", err, fencing.CodeUnavailable)
+
+	b.SetTime(epoch.Add(30 * time.Second))
+	for round := range 2 {
+		e, err := s.Expire(ctx, 100)
+		wantCode(t, "expire", err, fencing.CodeOK)
+		var ended []fencing.Name
+		for _, lease := range e.Ended {
+			ended = append(ended, lease.Name)
+		}
+		slices.Sort(ended)
+		if want := intact[:len(intact)*(1-round)]; !slices.Equal(ended, want) {
+			t.Errorf("round %d: ended %q, want %q", round, ended, want)
+		}
+	}
+	for i, name := range names {
+		want := 1
+		if slices.Contains(intact, name) {
+			want = 0
+		}
+		if got := strings.Count(log.String(), "key="+key(i)+" "); got != want {
+			t.Errorf("%s was told %d times, want %d", key(i), got, want)
+		}
+	}
+}
