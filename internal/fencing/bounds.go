@@ -20,17 +20,23 @@ const (
 	DefaultListLimit      = 100
 )
 
-// Bounds are the ranges an operator sets.
+// The widest range of TTLs an operator can set; api/openapi.yaml has it too.
+const (
+	ShortestTTL = 100 * time.Millisecond
+	LongestTTL  = 24 * time.Hour
+)
+
+// Bounds are the ranges an operator sets, in whole milliseconds.
 type Bounds struct {
 	DefaultTTL time.Duration // of an acquire that names none
-	MinTTL     time.Duration // at least a millisecond
-	MaxTTL     time.Duration // at most 24 h
+	MinTTL     time.Duration // at least ShortestTTL
+	MaxTTL     time.Duration // at most LongestTTL
 	MaxWait    time.Duration
 }
 
 // DefaultBounds are the bounds without any setting.
 func DefaultBounds() Bounds {
-	return Bounds{DefaultTTL: 30 * time.Second, MinTTL: 100 * time.Millisecond, MaxTTL: 24 * time.Hour, MaxWait: time.Minute}
+	return Bounds{DefaultTTL: 30 * time.Second, MinTTL: ShortestTTL, MaxTTL: LongestTTL, MaxWait: time.Minute}
 }
 
 // CheckTTL returns an *Error that names ttl_ms and its bounds if ttl is not
@@ -128,9 +134,14 @@ func outOfRange(field string, got, lo, hi time.Duration) *Error {
 
 // Validate reports what is wrong with the bounds themselves.
 func (b Bounds) Validate() error {
+	for _, bound := range []time.Duration{b.DefaultTTL, b.MinTTL, b.MaxTTL, b.MaxWait} {
+		if bound%time.Millisecond != 0 {
+			return fmt.Errorf("%s is not in whole milliseconds", bound)
+		}
+	}
 	switch {
-	case b.MinTTL < time.Millisecond || b.MaxTTL > 24*time.Hour || b.MinTTL > b.MaxTTL:
-		return fmt.Errorf("the TTL bounds must satisfy 1ms <= minimum (%s) <= maximum (%s) <= 24h", b.MinTTL, b.MaxTTL)
+	case b.MinTTL < ShortestTTL || b.MaxTTL > LongestTTL || b.MinTTL > b.MaxTTL:
+		return fmt.Errorf("the TTL bounds must satisfy 100ms <= minimum (%s) <= maximum (%s) <= 24h", b.MinTTL, b.MaxTTL)
 	case b.DefaultTTL < b.MinTTL || b.DefaultTTL > b.MaxTTL:
 		return fmt.Errorf("the default TTL (%s) must lie from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
 	case b.MaxWait < 0:

@@ -126,21 +126,25 @@ func TestOwnBounds(t *testing.T) {
 }
 
 func TestValidateBounds(t *testing.T) {
-	day := 24 * time.Hour
+	const day, ms = 24 * time.Hour, time.Millisecond
 	for _, test := range []struct {
 		name   string
 		bounds fencing.Bounds
 		ok     bool
 	}{
 		{"default", fencing.DefaultBounds(), true},
-		{"widest", fencing.Bounds{DefaultTTL: day, MinTTL: time.Millisecond, MaxTTL: day}, true},
+		{"widest", fencing.Bounds{DefaultTTL: day, MinTTL: 100 * time.Millisecond, MaxTTL: day}, true},
 		{"one TTL", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: time.Second}, true},
-		{"minimum too small", fencing.Bounds{DefaultTTL: day, MinTTL: time.Millisecond - 1, MaxTTL: day}, false},
-		{"maximum too great", fencing.Bounds{DefaultTTL: day, MinTTL: time.Second, MaxTTL: day + 1}, false},
-		{"minimum above maximum", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second + 1, MaxTTL: time.Second}, false},
-		{"default below minimum", fencing.Bounds{DefaultTTL: time.Second - 1, MinTTL: time.Second, MaxTTL: day}, false},
-		{"default above maximum", fencing.Bounds{DefaultTTL: time.Minute + 1, MinTTL: time.Second, MaxTTL: time.Minute}, false},
-		{"negative wait", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day, MaxWait: -1}, false},
+		{"minimum too small", fencing.Bounds{DefaultTTL: day, MinTTL: 99 * ms, MaxTTL: day}, false},
+		{"maximum too great", fencing.Bounds{DefaultTTL: day, MinTTL: time.Second, MaxTTL: day + ms}, false},
+		{"minimum above maximum", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second + ms, MaxTTL: time.Second}, false},
+		{"default below minimum", fencing.Bounds{DefaultTTL: time.Second - ms, MinTTL: time.Second, MaxTTL: day}, false},
+		{"default above maximum", fencing.Bounds{DefaultTTL: time.Minute + ms, MinTTL: time.Second, MaxTTL: time.Minute}, false},
+		{"negative wait", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day, MaxWait: -ms}, false},
+		{"default of a fraction", fencing.Bounds{DefaultTTL: time.Second + 1, MinTTL: time.Second, MaxTTL: day}, false},
+		{"minimum of a fraction", fencing.Bounds{DefaultTTL: time.Minute, MinTTL: time.Second + time.Microsecond, MaxTTL: day}, false},
+		{"maximum of a fraction", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day - 1}, false},
+		{"wait of a fraction", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day, MaxWait: 1}, false},
 		{"nothing", fencing.Bounds{}, false},
 	} {
 		if err := test.bounds.Validate(); (err == nil) != test.ok {

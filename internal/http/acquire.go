@@ -96,6 +96,7 @@ func acquireLock(c *call, req *acquire) (*granted, error) {
 	out, err := c.s.store.Acquire(c.r.Context(), req.AcquireRequest)
 	if err != nil {
 		c.hasGrant = c.mayHaveGrant(req, err)
+		err = req.judge(err)
 		return nil, c.countOutcome(outcomeOf(err), err)
 	}
 	c.hasGrant = out.Fresh
@@ -111,6 +112,18 @@ func acquireLock(c *call, req *acquire) (*granted, error) {
 		c.countOutcome(outcomeGranted, nil)
 	}
 	return &granted{renewed: renewed{name: req.Name, holder: &out.Holder, left: left}, lease: req.Lease, fresh: out.Fresh}, nil
+}
+
+// judge returns what to tell the client of a refusal. A lease id that the gateway
+// has just made can be lost only if the store granted it, lost the reply, and
+// found it expired on asking again. The client has lost nothing.
+func (r *acquire) judge(err error) error {
+	var e *fencing.Error
+	if !r.ownID && errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {
+		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
+			Detail: "the lease had expired before the store's answer came; ask again"}
+	}
+	return err
 }
 
 // mayHaveGrant reports whether a failed acquire has to be taken back: its

@@ -196,6 +196,32 @@ func (w *brokenWriter) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
+// TestExpiredBeforeTheReply: a client that brought no lease id can't have lost a
+// lease, whatever the store found when it asked again after a lost reply.
+func TestExpiredBeforeTheReply(t *testing.T) {
+	g := start(t)
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			if out, err := s.Model.Acquire(ctx, r); err != nil {
+				return out, err
+			}
+			g.clock.advance(r.TTL)
+			return s.Model.Acquire(ctx, r)
+		}
+	})
+	a := g.do("POST", "/locks/a", `{"ttl_ms":100}`).problem(t, 503, fencing.CodeUnavailable)
+	if a.header.Get("Retry-After") != "1" {
+		t.Errorf("%v", a.header)
+	}
+	g.wantNotTakenBack() // it has ended
+	g.do("POST", "/locks/a", `{"ttl_ms":100}`, "Lease-Id: "+newID()).problem(t, 412, fencing.CodeLeaseLost)
+	if !strings.Contains(g.log.String(), "lease_lost (expired)") {
+		t.Error("the cause belongs in the log")
+	}
+	g.store.set(func(s *scriptedStore) { s.acquire = nil })
+	g.do("POST", "/locks/a", "").want(t, 201)
+}
+
 func TestDrain(t *testing.T) {
 	g := start(t)
 	id := g.acquired("a")

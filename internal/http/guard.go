@@ -1,36 +1,96 @@
 package http
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
+	"net/netip"
+	"strconv"
 	"strings"
 
 	"fencepost/internal/fencing"
 )
 
+// anyHost in a list of hosts lets every request through.
+const anyHost = "*"
+
+// CheckHost says what is wrong with an entry of Options.AllowedHosts; nil if
+// nothing is.
+func CheckHost(entry string) error {
+	_, err := parseHost(entry)
+	return err
+}
+
+// parseHost returns an entry of a list of hosts as a Host header has it, in
+// lower case and with brackets around an IPv6 address.
+func parseHost(entry string) (string, error) {
+	host := strings.ToLower(strings.TrimSpace(entry))
+	if host == anyHost {
+		return host, nil
+	}
+	if host == "" {
+		return "", fmt.Errorf("%q is empty; an entry is a host like locks.example, or host:port, or %s", entry, anyHost)
+	}
+	if strings.Contains(host, "/") {
+		return "", fmt.Errorf("%q is a URL or a path; leave only its host or host:port", entry)
+	}
+	if isIPv6(host) {
+		return "[" + host + "]", nil
+	}
+	name, port := host, ""
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+		name, port = host[:i], host[i:]
+		if n, err := strconv.ParseUint(port[1:], 10, 16); err != nil || n == 0 {
+			return "", fmt.Errorf("%q has a port that is not a number from 1 to 65535", entry)
+		}
+	}
+	if inner, ok := strings.CutPrefix(name, "["); ok {
+		if inner, ok = strings.CutSuffix(inner, "]"); !ok || !isIPv6(inner) {
+			return "", fmt.Errorf("%q has brackets around what is no IPv6 address", entry)
+		}
+		return host, nil
+	}
+	if name == "" || strings.Trim(name, hostBytes) != "" {
+		return "", fmt.Errorf("%q is not a host: it may have letters of ASCII, digits, dots and dashes, or be an IP address", entry)
+	}
+	return host, nil
+}
+
+// hostBytes may be in a host's name. The underscore is no letter of DNS, but
+// container networks have names with it.
+const hostBytes = "abcdefghijklmnopqrstuvwxyz0123456789.-_"
+
+func isIPv6(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Is6() && ip.Zone() == ""
+}
+
 // hostList is the set of Hosts served, in lower case: "name" for any port, or
-// "name:port". It is what stands between a loopback server and a web page whose
-// name has been rebound to 127.0.0.1.
+// "name:port", or anyHost. It is what stands between a loopback server and a web
+// page whose name has been rebound to 127.0.0.1.
 type hostList map[string]bool
 
+// newHostList leaves out entries that CheckHost refuses.
 func newHostList(allowed []string) hostList {
 	if len(allowed) == 0 {
 		allowed = []string{"localhost", "127.0.0.1", "[::1]"}
 	}
 	list := make(hostList, len(allowed))
-	for _, host := range allowed {
-		host = strings.ToLower(strings.TrimSpace(host))
-		if strings.Count(host, ":") > 1 && !strings.HasPrefix(host, "[") {
-			host = "[" + host + "]" // a bare IPv6 address
+	for _, entry := range allowed {
+		if host, err := parseHost(entry); err == nil {
+			list[host] = true
 		}
-		list[host] = true
 	}
 	return list
 }
 
 func (l hostList) allows(host string) bool {
+	if l[anyHost] {
+		return true
+	}
 	host = strings.ToLower(host)
 	if l[host] {
-		return host != ""
+		return true
 	}
 	i := strings.LastIndexByte(host, ':')
 	if i <= 0 || i == len(host)-1 || strings.Trim(host[i+1:], "0123456789") != "" {
@@ -52,17 +112,39 @@ func setSecurityHeaders(h http.Header) {
 	h["Referrer-Policy"] = noReferrer
 }
 
-// guard refuses what must not even be routed: a Host that is not served here,
-// and a browser's request on behalf of another site.
+// guard refuses what must not even be routed.
 func (c *call) guard() error {
-	if !c.s.hosts.allows(c.r.Host) && !isProbe(c.r.URL.Path) {
+	return guard(c.r, c.s.hosts, c.s.crossOrigin, isProbe(c.r.URL.Path))
+}
+
+// guard refuses a Host that is not served here, unless the path is a probe's,
+// and a browser's request on behalf of another site.
+func guard(r *http.Request, hosts hostList, crossOrigin *http.CrossOriginProtection, probe bool) error {
+	if !probe && !hosts.allows(r.Host) {
 		return &fencing.Error{Code: fencing.CodeMisdirected,
 			Detail: "this Host is not served here; FENCEPOST_ALLOWED_HOSTS lists those that are"}
 	}
-	if err := c.s.crossOrigin.Check(c.r); err != nil {
+	if err := crossOrigin.Check(r); err != nil {
 		return &fencing.Error{Code: fencing.CodeForbidden, Detail: "a page of another origin may not change locks"}
 	}
 	return nil
+}
+
+// GuardHosts puts the rules of Server before another handler: the Hosts it
+// answers to (allowed is as Options.AllowedHosts), no requests by pages of other
+// origins that could change something, and the headers of every answer. A
+// refusal is 421 or 403, in plain text.
+func GuardHosts(allowed []string, next http.Handler) http.Handler {
+	hosts, crossOrigin := newHostList(allowed), http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setSecurityHeaders(w.Header())
+		var refused *fencing.Error
+		if errors.As(guard(r, hosts, crossOrigin, false), &refused) {
+			http.Error(w, refused.Detail, problems[refused.Code].status)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // isProbe reports whether a path is for probes: an orchestrator asks by the

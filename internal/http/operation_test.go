@@ -3,6 +3,9 @@ package http
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -165,6 +168,75 @@ func TestGuards(t *testing.T) {
 	} {
 		if a := named.do("GET", "/locks", "", "Host: "+host); a.status != status {
 			t.Errorf("%s: %d, want %d", host, a.status, status)
+		}
+	}
+}
+
+func TestAnyHost(t *testing.T) {
+	g := start(t, func(o *Options) { o.AllowedHosts = []string{"*"} })
+	for _, host := range []string{"localhost", "evil.example", "10.1.2.3:8080", "[fd00::1]", "*"} {
+		g.do("GET", "/locks", "", "Host: "+host).want(t, 200)
+	}
+	g.do("POST", "/locks/a", "", "Sec-Fetch-Site: cross-site").problem(t, 403, fencing.CodeForbidden)
+	listed := start(t, func(o *Options) { o.AllowedHosts = []string{"locks.example"} })
+	listed.do("GET", "/locks", "", "Host: *").want(t, 421)
+}
+
+func TestCheckHost(t *testing.T) {
+	for entry, host := range map[string]string{
+		"*": "", " Locks.Example ": "locks.example", "my_service:8080": "my_service:8080", "10.1.2.3": "10.1.2.3:5", "10.1.2.3:80": "10.1.2.3:80",
+		"fd00::1": "[fd00::1]:5", "::1": "[::1]", "[FD00::1]": "[fd00::1]:7", "[fd00::1]:8443": "[fd00::1]:8443", "xn--strae-oqa.example": "xn--strae-oqa.example",
+	} {
+		if err := CheckHost(entry); err != nil {
+			t.Errorf("%q: %v", entry, err)
+		}
+		if !newHostList([]string{entry}).allows(host) {
+			t.Errorf("%q does not allow %q", entry, host)
+		}
+	}
+	for _, entry := range []string{
+		"", " ", "a b", "http://locks.example", "https://locks.example:8443/", "locks.example/", "locks.example:", "locks.example:0", "locks.example:65536",
+		"locks.example:http", ":8080", "user@locks.example", "[fd00::1", "fd00::1]", "[fd00::1]:", "[fd00::1]x:1", "[10.1.2.3]", "[]", "fe80::1%eth0", "*.example", "*:8080",
+		"straße.example", "a:b:80", "a\tb", "a,b",
+	} {
+		if err := CheckHost(entry); err == nil {
+			t.Errorf("%q was accepted", entry)
+		} else if !strings.Contains(err.Error(), strconv.Quote(entry)) {
+			t.Errorf("%q is not named by %q", entry, err)
+		}
+		if list := newHostList([]string{entry}); len(list) != 0 {
+			t.Errorf("%q is served as %v", entry, list)
+		}
+	}
+}
+
+func TestGuardHosts(t *testing.T) {
+	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("secret")) })
+	for _, c := range []struct {
+		allowed             []string
+		method, host, fetch string
+		status              int
+	}{
+		{nil, "GET", "localhost:9090", "", 200},
+		{nil, "GET", "127.0.0.1", "", 200},
+		{nil, "GET", "[::1]:9090", "cross-site", 200},
+		{nil, "GET", "evil.example", "", 421},
+		{nil, "GET", "", "", 421},
+		{nil, "POST", "localhost", "cross-site", 403},
+		{[]string{"metrics.example"}, "GET", "metrics.example:9090", "", 200},
+		{[]string{"metrics.example"}, "GET", "localhost", "", 421},
+		{[]string{"*"}, "GET", "10.1.2.3:9090", "", 200},
+	} {
+		r := httptest.NewRequest(c.method, "http://localhost/livez", nil)
+		r.Host = c.host
+		r.Header.Set("Sec-Fetch-Site", c.fetch)
+		w := httptest.NewRecorder()
+		GuardHosts(c.allowed, next).ServeHTTP(w, r)
+		if w.Code != c.status || (w.Body.String() == "secret") != (c.status == 200) {
+			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
+		}
+		if w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%+v: %v", c, w.Header())
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package http
 
 import (
+	"context"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -18,7 +20,8 @@ const (
 	// maxBodyBytes is the largest request body, as DESIGN section 4 promises.
 	maxBodyBytes = 16 << 10
 
-	// writeTimeout bounds the writing of one answer, counted from its first byte.
+	// writeTimeout is what every answer may take to be written at least, and half
+	// of what it may take at most, counted from its first byte.
 	// http.Server.WriteTimeout would count the waiting too, and kill grants.
 	writeTimeout = 10 * time.Second
 
@@ -38,7 +41,8 @@ type Options struct {
 	Bounds fencing.Bounds
 
 	// AllowedHosts are the names a Host header may have: "name" with any port,
-	// or "name:port". Empty: localhost, 127.0.0.1 and [::1].
+	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1].
+	// CheckHost says whether an entry is one; any other is left out.
 	AllowedHosts []string
 
 	Page      fs.FS  // index.html and what lies beside it; nil serves no page
@@ -103,16 +107,19 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // NewHTTPServer returns an http.Server with the limits this package counts on:
-// 5 s for the headers, 10 s for the whole request, 2 min idle, 16 KiB of
-// headers. It has no WriteTimeout: each answer sets its own deadline.
+// 10 s for the whole request, 2 min idle, 16 KiB of headers. (A limit of its own
+// for the headers would cost another deadline a request.) It has no WriteTimeout: each answer sets its own deadline.
 func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		Handler:        handler,
+		ReadTimeout:    10 * time.Second,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, &connState{opened: time.Now()})
+		},
 
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
 		DisableGeneralOptionsHandler: true,

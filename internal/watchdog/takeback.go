@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"container/heap"
 	"context"
 	"time"
 
@@ -8,13 +9,31 @@ import (
 )
 
 const (
-	// maxTakeBacks is how many grants can be on their way back at once. Beyond
-	// it a grant is left to its TTL.
-	maxTakeBacks = 1024
+	// maxTakeBackCalls is how many take-backs ask the store at once.
+	maxTakeBackCalls = 1024
+
+	// maxTakeBacks is how many take-backs wait for their next attempt, at about
+	// 200 bytes each. Beyond it a grant is left to its TTL. docs/operations.md
+	// tells operators.
+	maxTakeBacks = 1 << 16
 
 	// takeBackPatience is how long a store that can't be reached is asked again.
 	takeBackPatience = time.Minute
+
+	// stopPatience is how long Stop begins last attempts: a store that is out of
+	// reach must not keep the process for minutes.
+	stopPatience = 10 * time.Second
 )
+
+// takeBack is a grant on its way back.
+type takeBack struct {
+	fencing.TakeBackRequest
+	second  bool // the store has answered the first attempt
+	last    bool // shutting down: no attempt follows
+	due     time.Time
+	giveUp  time.Time
+	backoff time.Duration
+}
 
 // TakeBackLater undoes a grant in the background: it is tried until the store has
 // answered, and once more after the skew guard's span, for the acquire it is to
@@ -23,37 +42,145 @@ const (
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	t := &takeBack{TakeBackRequest: r}
 	if w.stopped {
-		w.log.Warn("a grant that could not be delivered is left to its TTL: shutting down", "lease", r.Lease)
+		w.leave(t, "shutting down", nil)
 		return
 	}
+	t.restart(time.Now())
 	select {
-	case w.takeBacks <- struct{}{}:
+	case w.calls <- struct{}{}:
+		w.work.Go(func() { w.attempt(t) })
 	default:
-		w.log.Warn("a grant that could not be delivered is left to its TTL: too many at once", "lease", r.Lease)
-		return
+		w.later(t)
 	}
-	w.work.Go(func() {
-		defer func() { <-w.takeBacks }()
-		w.takeBack(r)
-		w.sleep(w.maxSkew)
-		w.takeBack(r)
-	})
 }
 
-// takeBack asks the store until it answers, at least once.
-func (w *Watchdog) takeBack(r fencing.TakeBackRequest) {
-	giveUp := time.Now().Add(takeBackPatience)
-	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		_, err := w.Store.TakeBack(ctx, r)
-		cancel()
-		if err == nil {
-			return
-		}
-		if time.Now().After(giveUp) || !w.sleep(backoff) {
-			w.log.Warn("a grant that could not be delivered is left to its TTL", "lease", r.Lease, "error", err)
-			return
+// restart makes t due at the given time, with all its patience.
+func (t *takeBack) restart(due time.Time) {
+	t.due, t.giveUp, t.backoff = due, due.Add(takeBackPatience), minBackoff
+}
+
+// attempt asks the store once, and gives back its place among the calls before
+// anything is waited for.
+func (w *Watchdog) attempt(t *takeBack) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	_, err := w.Store.TakeBack(ctx, t.TakeBackRequest)
+	cancel()
+	<-w.calls
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	switch {
+	case err == nil && (t.second || t.last || w.maxSkew == 0):
+	case err == nil:
+		// The guard lets a command through while it is within the skew of the
+		// store's clock. If the gateway's is ahead by the skew, that is for twice
+		// the skew after it was sent.
+		t.second = true
+		t.restart(now.Add(2 * w.maxSkew))
+		w.later(t)
+	case t.last || now.After(t.giveUp):
+		w.leave(t, "the store could not be asked", err)
+	default:
+		t.due, t.backoff = now.Add(t.backoff), min(2*t.backoff, maxBackoff)
+		w.later(t)
+	}
+}
+
+// later puts t on the list of what is due some time. The caller holds mu and, if
+// the watchdog is stopped, a place in work.
+func (w *Watchdog) later(t *takeBack) {
+	if len(w.pending) >= maxTakeBacks {
+		w.leave(t, "too many at once", nil)
+		return
+	}
+	heap.Push(&w.pending, t)
+	if !w.dispatching {
+		w.dispatching = true
+		w.work.Go(w.dispatch)
+		return
+	}
+	if w.pending[0] == t {
+		select {
+		case w.earlier <- struct{}{}:
+		default:
 		}
 	}
+}
+
+// dispatch makes the attempts of the list when they are due, or at once when the
+// watchdog is stopped, until the list is empty.
+func (w *Watchdog) dispatch() {
+	for {
+		t, wait := w.nextDue()
+		switch {
+		case t != nil:
+			w.calls <- struct{}{} // a call ends after callTimeout at the latest
+			w.work.Go(func() { w.attempt(t) })
+		case wait == 0:
+			return
+		default:
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-w.earlier:
+			case <-w.stop:
+			}
+			timer.Stop()
+		}
+	}
+}
+
+// nextDue takes the next attempt off the list if it is due, or says how long
+// until then; neither if the list is empty.
+func (w *Watchdog) nextDue() (t *takeBack, wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	if w.stopped && now.After(w.stopBy) {
+		for _, t := range w.pending {
+			w.leave(t, "shutting down", nil)
+		}
+		w.pending = nil
+	}
+	if len(w.pending) == 0 {
+		w.dispatching = false
+		return nil, 0
+	}
+	if wait := w.pending[0].due.Sub(now); wait > 0 && !w.stopped {
+		return nil, wait
+	}
+	t = heap.Pop(&w.pending).(*takeBack)
+	t.last = w.stopped
+	return t, 0
+}
+
+// leave logs that a take-back is given up.
+func (w *Watchdog) leave(t *takeBack, why string, err error) {
+	what := "a grant that could not be delivered is left to its TTL"
+	if t.second {
+		what = "a grant was taken back, but not again for a late acquire: should there be one, it is left to its TTL"
+	}
+	attrs := []any{"why", why, "lease", t.Lease}
+	if err != nil {
+		attrs = append(attrs, "error", err)
+	}
+	w.log.Warn(what, attrs...)
+}
+
+// takeBacks is a heap of what is due first.
+type takeBacks []*takeBack
+
+func (l takeBacks) Len() int           { return len(l) }
+func (l takeBacks) Less(i, j int) bool { return l[i].due.Before(l[j].due) }
+func (l takeBacks) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *takeBacks) Push(t any)        { *l = append(*l, t.(*takeBack)) }
+func (l *takeBacks) Pop() any {
+	last := len(*l) - 1
+	t := (*l)[last]
+	(*l)[last] = nil
+	*l = (*l)[:last]
+	return t
 }

@@ -34,8 +34,8 @@ type Options struct {
 	Logger *slog.Logger // nil discards
 
 	// MaxSkew is the store's guard against late commands: a take-back is
-	// repeated once after this time, so that a late acquire can't come to life
-	// behind it.
+	// repeated once after twice this time, so that a late acquire can't come to
+	// life behind it. 0 is for a store that has no late commands: no repeat.
 	MaxSkew time.Duration
 }
 
@@ -50,12 +50,17 @@ type Watchdog struct {
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
 	sooner chan struct{} // tells the reaper that next was moved forward
 
-	takeBacks chan struct{} // a place each for what is under way
-	work      sync.WaitGroup
-	mu        sync.Mutex // guards started, stopped
-	started   bool
-	stopped   bool
-	stop      chan struct{}
+	calls   chan struct{} // a place each for the take-backs that ask the store
+	earlier chan struct{} // tells dispatch that something is due sooner
+	work    sync.WaitGroup
+	stop    chan struct{}
+
+	mu          sync.Mutex // guards what follows
+	started     bool
+	stopped     bool
+	stopBy      time.Time // when last attempts end, once stopped
+	pending     takeBacks // take-backs that wait for their next attempt
+	dispatching bool      // dispatch runs
 }
 
 // New returns a watchdog over store.
@@ -65,7 +70,8 @@ func New(store fencing.Store, o Options) *Watchdog {
 	}
 	return &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, origin: time.Now(),
-		sooner: make(chan struct{}, 1), takeBacks: make(chan struct{}, maxTakeBacks), stop: make(chan struct{}),
+		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
+		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1),
 	}
 }
 
@@ -81,11 +87,12 @@ func (w *Watchdog) Start() {
 }
 
 // Stop ends the reaping, lets every take-back make one last attempt, and waits
-// for all of it. It may be called twice, and before Start.
+// for all of it; attempts that a store out of reach keeps from beginning within
+// 10 s are left out. It may be called twice, and before Start.
 func (w *Watchdog) Stop() {
 	w.mu.Lock()
 	if !w.stopped {
-		w.stopped = true
+		w.stopped, w.stopBy = true, time.Now().Add(stopPatience)
 		close(w.stop)
 	}
 	w.mu.Unlock()

@@ -3,6 +3,8 @@ package watchdog
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,22 +159,132 @@ func TestFullReapGoesOnAtOnceAndErrorsBackOff(t *testing.T) {
 }
 
 func TestTakeBackIsRepeatedAfterTheSkewGuard(t *testing.T) {
+	for skew, want := range map[time.Duration][]time.Duration{
+		time.Second: {0, minBackoff, minBackoff + 2*time.Second},
+		0:           {0, minBackoff}, // no late commands
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &store{start: time.Now(), takeBack: func(call int) error {
+				if call == 1 {
+					return errors.New("out of reach")
+				}
+				return nil
+			}}
+			w := New(s, Options{MaxSkew: skew})
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+			advance(time.Minute)
+			if got := s.calls(&s.takenAt); !equal(got, want) {
+				t.Errorf("skew %s: TakeBack was called at %v, want %v", skew, got, want)
+			}
+			w.Stop()
+		})
+	}
+}
+
+// Neither the wait for the second attempt nor the one for a retry keeps another
+// take-back from its first.
+func TestWaitingTakeBacksDoNotStandInTheWay(t *testing.T) {
+	for name, err := range map[string]error{"second attempt": nil, "retry": errors.New("out of reach")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 3 * maxTakeBackCalls
+				s := &store{start: time.Now(), takeBack: func(call int) error {
+					if call <= n {
+						return err
+					}
+					return nil
+				}}
+				w := New(s, Options{MaxSkew: time.Minute})
+				for range n {
+					w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+				}
+				synctest.Wait()
+				if got := len(s.calls(&s.takenAt)); got != n {
+					t.Errorf("%d first attempts were made at once, want %d", got, n)
+				}
+				advance(3 * time.Minute)
+				want := 2 * n
+				if err != nil {
+					want = 3 * n
+				}
+				if got := len(s.calls(&s.takenAt)); got != want {
+					t.Errorf("%d attempts were made in all, want %d", got, want)
+				}
+				w.Stop()
+			})
+		})
+	}
+}
+
+// A retry does not wait behind a second attempt that is due later.
+func TestARetryOvertakesASecondAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{start: time.Now(), takeBack: func(call int) error {
-			if call == 1 {
+			if call == 2 {
 				return errors.New("out of reach")
 			}
 			return nil
 		}}
-		w := New(s, Options{MaxSkew: time.Second})
+		w := New(s, Options{MaxSkew: time.Minute})
 		w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
-		advance(time.Minute)
-		want := []time.Duration{0, minBackoff, minBackoff + time.Second}
+		advance(time.Second)
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "b"})
+		advance(time.Second)
+		want := []time.Duration{0, time.Second, time.Second + minBackoff}
 		if got := s.calls(&s.takenAt); !equal(got, want) {
 			t.Errorf("TakeBack was called at %v, want %v", got, want)
 		}
 		w.Stop()
 	})
+}
+
+// What does not fit on the list has had its first attempt and is logged; the
+// rest has its last one at Stop.
+func TestTheListIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const more = 10
+		var log strings.Builder
+		s := &store{start: time.Now(), takeBack: func(int) error { return nil }}
+		w := New(s, Options{MaxSkew: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		for range maxTakeBacks + more {
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+			synctest.Wait()
+		}
+		if got := len(s.calls(&s.takenAt)); got != maxTakeBacks+more {
+			t.Errorf("%d first attempts, want %d", got, maxTakeBacks+more)
+		}
+		w.Stop()
+		if got := len(s.calls(&s.takenAt)); got != 2*maxTakeBacks+more {
+			t.Errorf("%d attempts, want %d", got, 2*maxTakeBacks+more)
+		}
+		if got := strings.Count(log.String(), "left to its TTL"); got != more {
+			t.Errorf("%d were logged, want %d", got, more)
+		}
+	})
+}
+
+// A store that answers nothing does not keep Stop for minutes.
+func TestStopHasAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &hangingStore{}
+		w := New(s, Options{MaxSkew: time.Second})
+		for range 20 * maxTakeBackCalls {
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+		}
+		began := time.Now()
+		w.Stop()
+		if took := time.Since(began); took > stopPatience+2*callTimeout {
+			t.Errorf("Stop took %s", took)
+		}
+	})
+}
+
+// hangingStore answers nothing.
+type hangingStore struct{ fencing.Store }
+
+func (*hangingStore) TakeBack(ctx context.Context, _ fencing.TakeBackRequest) (fencing.Outcome, error) {
+	<-ctx.Done()
+	return fencing.Outcome{}, ctx.Err()
 }
 
 func TestStopTriesOnceMoreAndEndsPatience(t *testing.T) {
