@@ -188,7 +188,7 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 
 // tuneCollector trades memory for CPU unless the operator has set GOGC or a
 // limit: a gateway's live heap is a few megabytes, and at the default it would
-// be collected many times a second under load. docs/benchmarks.md has the
+// be collected many times a second under load. docs/performance.md has a
 // measurement.
 func tuneCollector() {
 	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
