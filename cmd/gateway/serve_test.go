@@ -43,7 +43,7 @@ func TestDrainDelay(t *testing.T) {
 	began := time.Now()
 	g.cmd.Process.Signal(syscall.SIGTERM)
 	for status = http.StatusOK; status == http.StatusOK; <-time.After(5 * time.Millisecond) {
-		if status, body, err = request(http.MethodGet, url+"/readyz", "", nil); err != nil {
+		if status, _, err = request(http.MethodGet, url+"/readyz", "", nil); err != nil {
 			t.Fatal(err)
 		}
 	}

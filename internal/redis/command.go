@@ -26,9 +26,6 @@ type text []byte
 // MarshalBinary makes a *text an argument.
 func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
 
-// verbKeys is the number of keys of every script but list.
-const verbKeys = 5
-
 // nowArg is where a test's clock stands among the arguments behind the keys.
 const nowArg = 8
 
