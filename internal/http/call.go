@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -132,32 +131,13 @@ func (c *call) WriteHeader(status int) {
 	c.ResponseWriter.WriteHeader(status)
 }
 
-// setWriteDeadline sees to it that the answer has writeTimeout at least. Setting
-// a deadline costs as much as decoding a body, so it is set for longer and left
-// alone while enough of it is left.
+// setWriteDeadline gives the answer its time. net/http forgets the deadline after
+// every request, so it is set for each.
 func (c *call) setWriteDeadline() {
-	w, ok := c.ResponseWriter.(interface{ SetWriteDeadline(time.Time) error })
-	if !ok {
-		return
+	if w, ok := c.ResponseWriter.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		w.SetWriteDeadline(time.Now().Add(writeTimeout))
 	}
-	now := time.Now()
-	if conn, ok := c.r.Context().Value(connKey{}).(*connState); ok {
-		elapsed := now.Sub(conn.opened) // monotonic: a step of the wall clock must not end an answer
-		if elapsed < time.Duration(conn.writeUntil.Load())-writeTimeout {
-			return
-		}
-		conn.writeUntil.Store(int64(elapsed + 2*writeTimeout))
-	}
-	w.SetWriteDeadline(now.Add(2 * writeTimeout))
 }
-
-// connState is what is remembered of a connection from request to request.
-type connState struct {
-	opened     time.Time
-	writeUntil atomic.Int64 // the write deadline, in nanoseconds since opened
-}
-
-type connKey struct{}
 
 // Write writes a part of the body.
 func (c *call) Write(b []byte) (int, error) {

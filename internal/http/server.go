@@ -1,10 +1,8 @@
 package http
 
 import (
-	"context"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -20,8 +18,7 @@ const (
 	// maxBodyBytes is the largest request body, as DESIGN section 4 promises.
 	maxBodyBytes = 16 << 10
 
-	// writeTimeout is what every answer may take to be written at least, and half
-	// of what it may take at most, counted from its first byte.
+	// writeTimeout bounds the writing of one answer, counted from its first byte.
 	// http.Server.WriteTimeout would count the waiting too, and kill grants.
 	writeTimeout = 10 * time.Second
 
@@ -116,10 +113,6 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, &connState{opened: time.Now()})
-		},
 
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
 		DisableGeneralOptionsHandler: true,
