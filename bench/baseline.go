@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -71,13 +72,19 @@ func serveBaseline(kind, redisURL string) error {
 			return err
 		}
 		naive(router, store)
-	case "minimal":
+	case "parking":
+		parking(router)
+	case "minimal", "polling":
 		options, err := goredis.ParseURL(redisURL)
 		if err != nil {
 			return err
 		}
 		options.PoolSize = poolSize
-		minimal(router, goredis.NewClient(options))
+		if kind == "polling" {
+			polling(router, goredis.NewClient(options))
+		} else {
+			minimal(router, goredis.NewClient(options))
+		}
 	default:
 		return fmt.Errorf("no baseline %q", kind)
 	}
@@ -190,5 +197,59 @@ func minimal(router chi.Router, client *goredis.Client) {
 		default:
 			w.WriteHeader(http.StatusNoContent)
 		}
+	})
+}
+
+// pollInterval is how often the polling gateway asks Redis for a waiting client.
+const pollInterval = 50 * time.Millisecond
+
+// polling is the minimal gateway with the waiting that most libraries have: it
+// asks again and again.
+func polling(router chi.Router, client *goredis.Client) {
+	minimal(router, client)
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		name, lease := chi.URLParam(r, "*"), newLease()
+		for {
+			token, err := minimalAcquire.Run(r.Context(), client, []string{"lock:" + name, "token:" + name}, lease, in.TTL).Int64()
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			if token > 0 {
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(http.StatusCreated)
+				json.NewEncoder(w).Encode(newAnswer(name, lease, in.Owner, token, in.TTL))
+				return
+			}
+			select {
+			case <-time.After(pollInterval):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+}
+
+// parking reads a request and keeps it until its client leaves: what a waiting
+// connection costs at least. It also says how many wait.
+func parking(router chi.Router) {
+	var waiting atomic.Int64
+	router.Get("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"waiting":%d}`, waiting.Load())
+	})
+	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
+		var in order
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		waiting.Add(1)
+		<-r.Context().Done()
+		waiting.Add(-1)
 	})
 }

@@ -42,20 +42,44 @@ func newClient(addr string, n int) (*client, error) {
 	}, nil
 }
 
-// pair acquires and releases.
-func (c *client) pair() error {
-	if err := c.exchange(c.acquire, 201); err != nil {
-		return fmt.Errorf("acquire: %w", err)
-	}
-	lease, err := leaseID(c.body)
+// newWaitingClient makes a client that waits for a name that others want too.
+func newWaitingClient(addr, name string) (*client, error) {
+	conn, err := net.Dial("tcp", addr)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	const body = `{"ttl_ms":30000,"wait_ms":60000,"owner":"worker-7"}`
+	return &client{
+		conn: conn, in: bufio.NewReaderSize(conn, 4096),
+		acquire: fmt.Appendf(nil, "POST /locks/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", name, len(body), body),
+		release: fmt.Sprintf("DELETE /locks/%s HTTP/1.1\r\nHost: localhost\r\nLease-Id: ", name),
+	}, nil
+}
+
+// take acquires, however long that takes.
+func (c *client) take() (lease []byte, err error) {
+	if err := c.exchange(c.acquire, 201); err != nil {
+		return nil, fmt.Errorf("acquire: %w", err)
+	}
+	return leaseID(c.body)
+}
+
+// give releases.
+func (c *client) give(lease []byte) error {
 	c.out = append(append(append(c.out[:0], c.release...), lease...), "\r\n\r\n"...)
 	if err := c.exchange(c.out, 204); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
 	return nil
+}
+
+// pair acquires and releases.
+func (c *client) pair() error {
+	lease, err := c.take()
+	if err != nil {
+		return err
+	}
+	return c.give(lease)
 }
 
 func leaseID(body []byte) ([]byte, error) {
@@ -65,6 +89,12 @@ func leaseID(body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("no lease_id in %q", body)
 	}
 	return id, nil
+}
+
+func tokenOf(body []byte) (int64, error) {
+	_, rest, _ := bytes.Cut(body, []byte(`"fencing_token":`))
+	digits, _, _ := bytes.Cut(rest, []byte(","))
+	return strconv.ParseInt(string(digits), 10, 64)
 }
 
 func (c *client) exchange(request []byte, want int) error {
@@ -185,14 +215,10 @@ func irregular(addr string, rate float64, length time.Duration, seed uint64) (la
 		group.Go(func() {
 			c := <-free
 			defer func() { free <- c }()
-			err := c.exchange(c.acquire, 201)
+			lease, err := c.take()
 			elapsed := time.Since(start) - due
 			if err == nil {
-				var lease []byte
-				if lease, err = leaseID(c.body); err == nil {
-					c.out = append(append(append(c.out[:0], c.release...), lease...), "\r\n\r\n"...)
-					err = c.exchange(c.out, 204)
-				}
+				err = c.give(lease)
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -19,13 +19,14 @@ func main() {
 	redisURL := flag.String("redis", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
+	only := flag.String("only", "", "waiting: measure that part alone and write no report")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error
 	if *baseline != "" {
 		err = serveBaseline(*baseline, *redisURL)
 	} else {
-		err = run(*rounds, *length, *report)
+		err = run(*rounds, *length, *report, *only)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -33,7 +34,7 @@ func main() {
 	}
 }
 
-func run(rounds int, length time.Duration, report string) error {
+func run(rounds int, length time.Duration, report, only string) error {
 	dir, err := os.MkdirTemp("", "fencepost-bench")
 	if err != nil {
 		return err
@@ -43,6 +44,12 @@ func run(rounds int, length time.Duration, report string) error {
 	build := exec.Command("go", "build", "-trimpath", "-o", binary, "./cmd/gateway")
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
+		return err
+	}
+	if only == "waiting" {
+		r := results{rate: aloneRate}
+		err := r.measureWaiting(binary, dir, rounds, length)
+		fmt.Print(r.reportWaiting())
 		return err
 	}
 	targets, stop, err := startTargets(binary, dir)
@@ -60,6 +67,9 @@ func run(rounds int, length time.Duration, report string) error {
 		return err
 	}
 	if err := r.measureMemory(); err != nil {
+		return err
+	}
+	if err := r.measureWaiting(binary, dir, rounds, length); err != nil {
 		return err
 	}
 	text := r.report(rounds, length)

@@ -25,6 +25,11 @@ type results struct {
 	latency    []latency
 	rate       float64 // arrivals a second of the latency rounds
 	perLock    float64 // bytes of Redis memory a held lock
+
+	contended          []contended
+	parked             []parked
+	crowd              float64 // scripts a turn with parkedClients in the queue
+	beside50, beside99 float64 // latency of other names, many parked to none
 }
 
 // throughput is a target's closed loop at a number of clients.
@@ -244,5 +249,6 @@ each was due.
 A held lock takes %.0f bytes of Redis memory, all indexes included (100,000 names
 of the form orders/12345, owner worker-7, no metadata).
 `, r.perLock)
+	b.WriteString(r.reportWaiting())
 	return b.String()
 }

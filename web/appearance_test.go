@@ -58,6 +58,39 @@ func populate(g *gateway) {
 	}
 }
 
+// crowd has several hold and wait, and leaves a past behind.
+func crowd(g *gateway) {
+	for _, l := range []struct {
+		owner string
+		then  time.Duration
+		end   func(lease)
+	}{
+		{"mira (release 2026.11.2)", 42 * time.Second, g.release},
+		{"ci-runner-14", 0, func(lease) { g.expire(61 * time.Second) }},
+		{"someone-with-a-rather-long-name@build-host-eu-central-1", 3 * time.Minute, g.break_},
+		{"mira (release 2026.11.3)", 1700 * time.Millisecond, g.release},
+	} {
+		held := g.acquire("deploy:staging", fmt.Sprintf(`{"owner":%q,"ttl_ms":%d}`, l.owner, map[bool]int{true: 60000, false: 600000}[l.then == 0]))
+		g.advance(l.then)
+		l.end(held)
+	}
+	held := g.acquire("deploy:staging", `{"owner":"ci-runner-9","ttl_ms":900000}`)
+	next := g.queue("deploy:staging", `{"owner":"mira (release 2026.11.4)","ttl_ms":900000}`)
+	for _, owner := range []string{"ci-runner-14", "someone-with-a-rather-long-name@build-host-eu-central-1", ""} {
+		g.advance(17 * time.Second)
+		g.queue("deploy:staging", fmt.Sprintf(`{"owner":%q}`, owner))
+	}
+	g.queue("deploy:staging", `{"owner":"dashboard","mode":"shared"}`)
+	g.advance(48 * time.Second)
+	g.release(held)
+	next.granted()
+	for i, owner := range []string{"importer-eu-central-1a", "importer-eu-central-1b", "importer-us"} {
+		g.acquire("pool/imports", fmt.Sprintf(`{"owner":%q,"mode":"shared","limit":3,"ttl_ms":%d}`, owner, 300000*(i+1)))
+		g.advance(11 * time.Second)
+	}
+	g.queue("pool/imports", `{"owner":"importer-ap","mode":"shared","limit":3}`)
+}
+
 func TestAppearance(t *testing.T) {
 	for _, scheme := range []string{"light", "dark"} {
 		t.Run(scheme, func(t *testing.T) {
@@ -90,11 +123,32 @@ func TestAppearance(t *testing.T) {
 			open("deploy:production")
 			look("detail")
 
+			crowd(g)
+			open("deploy:staging")
+			b.until(`document.querySelectorAll("#detail .queue tbody tr").length === 4 && document.querySelectorAll("#detail .history tbody tr").length === 6`)
+			look("detail-queue")
+			eval[bool](b, `document.getElementById("detail").scrollTo(0, 1e6), true`)
+			look("detail-history")
+			open("pool/imports")
+			b.until(`document.querySelectorAll("#detail summary").length === 3`)
+			b.do(chromedp.Click(chromedp.CSS("#detail details:nth-child(2) summary")))
+			look("detail-shared")
+			eval[string](b, `location.hash = ""`)
+			b.until(`document.getElementById("detail").hidden && ` + row("pool/imports"))
+			look("list-queues")
+			open("deploy:production")
+
 			b.do(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 			look("phone-detail")
 			b.do(chromedp.Click(chromedp.CSS("#detail .close")))
 			b.until(`document.getElementById("detail").hidden`)
 			look("phone-list")
+
+			open("deploy:staging")
+			b.until(`document.querySelectorAll("#detail .queue tbody tr").length === 4`)
+			look("phone-queue")
+			eval[bool](b, `document.querySelector("#detail .past").scrollIntoView(), true`)
+			look("phone-history")
 		})
 	}
 }

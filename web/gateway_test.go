@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,14 +15,16 @@ import (
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 	gatewayhttp "fencepost/internal/http"
+	"fencepost/internal/watchdog"
 	"fencepost/web"
 )
 
-// gateway is the real HTTP layer over a store in memory.
+// gateway is the real HTTP layer and watchdog over a store in memory.
 type gateway struct {
 	t      *testing.T
 	origin string
 	store  *fallibleStore
+	front  *front
 	door   *door
 	ahead  *atomic.Int64 // how far the store's clock is ahead of the browser's, in nanoseconds
 }
@@ -41,11 +42,12 @@ func startGateway(t *testing.T) *gateway {
 		store: &fallibleStore{Store: fencingtest.NewModel(clock)},
 		door:  &door{Listener: listener, inside: map[net.Conn]bool{}},
 	}
-	server := gatewayhttp.New(gatewayhttp.Options{
-		Store: g.store, Bounds: fencing.DefaultBounds(), Page: web.Files,
-		TakeBack: func(fencing.TakeBackRequest) {},
-	})
-	srv := gatewayhttp.NewHTTPServer(server.Handler(), slog.New(slog.DiscardHandler))
+	dog := watchdog.New(g.store, watchdog.Options{})
+	dog.Start()
+	t.Cleanup(dog.Stop)
+	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Page: web.Files})
+	g.front = &front{next: server.Handler()}
+	srv := gatewayhttp.NewHTTPServer(g.front, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(g.door) }()
 	t.Cleanup(func() {
@@ -60,6 +62,15 @@ func startGateway(t *testing.T) *gateway {
 // advance moves the store's clock.
 func (g *gateway) advance(d time.Duration) { g.ahead.Add(int64(d)) }
 
+// expire moves the store's clock and has it notice what that has ended.
+func (g *gateway) expire(d time.Duration) {
+	g.t.Helper()
+	g.advance(d)
+	if _, err := g.store.Expire(g.t.Context(), 1000); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // lease is what the tests need of the answer to a POST.
 type lease struct {
 	Name  string `json:"name"`
@@ -67,107 +78,168 @@ type lease struct {
 	Token int64  `json:"fencing_token"`
 }
 
+// public is the part of the lease id that everybody may know.
+func (l lease) public() string {
+	public, _, _ := strings.Cut(l.ID, ".")
+	return public
+}
+
 // acquire takes a lock over HTTP; fields is the JSON body.
 func (g *gateway) acquire(name, fields string) lease {
 	g.t.Helper()
-	var got lease
-	response := g.call("POST", name, "", fields)
-	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&got); err != nil || response.StatusCode != http.StatusCreated {
-		g.t.Fatalf("POST %s: %s, %v", name, response.Status, err)
+	got, err := g.post(g.t.Context(), name, fields)
+	if err != nil {
+		g.t.Fatal(err)
 	}
 	return got
 }
 
-func (g *gateway) renew(l lease) {
+// acquireBehind takes a lock in the store, for when HTTP is too slow or shut.
+func (g *gateway) acquireBehind(name, owner string) lease {
 	g.t.Helper()
-	response := g.call("PUT", l.Name, l.ID, "{}")
-	response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		g.t.Fatalf("PUT %s: %s", l.Name, response.Status)
-	}
-}
-
-func (g *gateway) release(l lease) {
-	g.t.Helper()
-	response := g.call("DELETE", l.Name, l.ID, "")
-	response.Body.Close()
-	if response.StatusCode != http.StatusNoContent {
-		g.t.Fatalf("DELETE %s: %s", l.Name, response.Status)
-	}
-}
-
-func (g *gateway) call(method, name, leaseID, body string) *http.Response {
-	g.t.Helper()
-	request, err := http.NewRequestWithContext(g.t.Context(), method, g.origin+"/locks/"+name, strings.NewReader(body))
+	id := fencing.NewLeaseID(time.Now())
+	out, err := g.store.Acquire(g.t.Context(), fencing.AcquireRequest{
+		Name: fencing.Name(name), Lease: id, Stamp: fencing.NewStamp(), Owner: owner, Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Minute,
+	})
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if leaseID != "" {
-		request.Header.Set("Lease-Id", leaseID)
-	}
-	response, err := http.DefaultClient.Do(request)
+	return lease{Name: name, ID: id.Reveal(), Token: int64(out.Holder.Token)}
+}
+
+// releaseBehind undoes acquireBehind.
+func (g *gateway) releaseBehind(l lease) {
+	g.t.Helper()
+	id, err := fencing.ParseLeaseID(l.ID)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	return response
-}
-
-// fallibleStore can be cut off.
-type fallibleStore struct {
-	fencing.Store
-	down atomic.Bool
-}
-
-func (s *fallibleStore) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
-	if s.down.Load() {
-		return fencing.ListPage{}, fencing.Unavailable(errors.New("cut off by the test"))
-	}
-	return s.Store.List(ctx, r)
-}
-
-// door is a listener that can be shut: connections are cut, new ones are closed
-// as they come. The port stays taken, so that nobody else gets it meanwhile.
-type door struct {
-	net.Listener
-	mu     sync.Mutex
-	shut   bool
-	inside map[net.Conn]bool
-}
-
-func (d *door) Accept() (net.Conn, error) {
-	for {
-		conn, err := d.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		d.mu.Lock()
-		shut := d.shut
-		if !shut {
-			d.inside[conn] = true
-		}
-		d.mu.Unlock()
-		if !shut {
-			return conn, nil
-		}
-		conn.Close()
+	if _, err := g.store.Release(g.t.Context(), fencing.ReleaseRequest{Name: fencing.Name(l.Name), Lease: id}); err != nil {
+		g.t.Fatal(err)
 	}
 }
 
-// Shut cuts the gateway off, as a crash or a cable would.
-func (d *door) Shut() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shut = true
-	for conn := range d.inside {
-		conn.Close()
+func (g *gateway) post(ctx context.Context, name, fields string) (got lease, err error) {
+	response, err := g.call(ctx, "POST", name, nil, fields)
+	if err != nil {
+		return lease{}, err
 	}
-	clear(d.inside)
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil {
+		return lease{}, err
+	}
+	if response.StatusCode != http.StatusCreated {
+		return lease{}, errors.New("POST " + name + ": " + response.Status)
+	}
+	return got, nil
 }
 
-// Reopen lets connections in again.
-func (d *door) Reopen() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.shut = false
+// waiter is a request that waits for a lock.
+type waiter struct {
+	g      *gateway
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	lease  lease
+	err    error
+}
+
+// queue asks for a lock that is held, and returns when the request waits.
+func (g *gateway) queue(name, fields string) *waiter {
+	g.t.Helper()
+	before := g.waiting(name)
+	ctx, cancel := context.WithCancel(g.t.Context())
+	w := &waiter{g: g, name: name, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.lease, w.err = g.post(ctx, name, strings.Replace(fields, "{", `{"wait_ms":60000,`, 1))
+	}()
+	g.t.Cleanup(w.hangUp)
+	eventually(g.t, name+" is waited for", func() bool { return g.waiting(name) > before })
+	return w
+}
+
+func (w *waiter) hangUp() {
+	w.cancel()
+	<-w.done
+}
+
+// leave hangs up and returns when the place is given up.
+func (w *waiter) leave() {
+	w.g.t.Helper()
+	before := w.g.waiting(w.name)
+	w.hangUp()
+	eventually(w.g.t, w.name+" is left", func() bool { return w.g.waiting(w.name) < before })
+}
+
+// granted waits for the grant.
+func (w *waiter) granted() lease {
+	w.g.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(patience):
+		w.g.t.Fatalf("%s: not granted in %s", w.name, patience)
+	}
+	if w.err != nil {
+		w.g.t.Fatal(w.err)
+	}
+	return w.lease
+}
+
+// eventually waits for something outside of the page.
+func eventually(t *testing.T, what string, met func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !met(); {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (g *gateway) waiting(name string) int {
+	g.t.Helper()
+	out, err := g.store.Store.Inspect(g.t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return out.Lock.Waiting
+}
+
+func (g *gateway) renew(l lease) { g.must("PUT", l, http.StatusOK, "{}") }
+
+func (g *gateway) release(l lease) { g.must("DELETE", l, http.StatusNoContent, "") }
+
+// break_ ends a lease as an operator would.
+func (g *gateway) break_(l lease) {
+	g.t.Helper()
+	if _, err := g.store.Break(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(l.Name), Token: fencing.Token(l.Token)}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *gateway) must(method string, l lease, status int, body string) {
+	g.t.Helper()
+	response, err := g.call(g.t.Context(), method, l.Name, http.Header{"Lease-Id": {l.ID}}, body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != status {
+		g.t.Fatalf("%s %s: %s", method, l.Name, response.Status)
+	}
+}
+
+func (g *gateway) call(ctx context.Context, method, name string, header http.Header, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, g.origin+"/locks/"+name, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for key, values := range header {
+		request.Header[key] = values
+	}
+	return http.DefaultClient.Do(request)
 }

@@ -8,8 +8,8 @@ package web
 
 import "embed"
 
-// Files holds index.html, which belongs at "/", and style.css, icon.svg and
+// Files holds index.html, which belongs at "/", and *.css, icon.svg and
 // js/*.js, which belong under "/assets/".
 //
-//go:embed index.html style.css icon.svg js/*.js
+//go:embed index.html *.css icon.svg js/*.js
 var Files embed.FS

@@ -23,12 +23,16 @@ import (
 
 const envPrefix = "FENCEPOST"
 
+// maxCap bounds the caps: more connections than that no process has.
+const maxCap = 10_000_000
+
 // config is all that the environment sets. The embedded structs group what
 // belongs together; a field's variable is FENCEPOST_ and its name in words.
 type config struct {
 	Serving
 	Storage
 	Leases
+	Waiting
 	Logging
 }
 
@@ -55,6 +59,17 @@ type Leases struct {
 	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none; in whole milliseconds, like all three"`
 	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 100ms"`
 	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
+}
+
+// Waiting bounds who waits, and how long: a request that waits costs memory and a
+// connection. 0 is no bound.
+type Waiting struct {
+	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"longest wait_ms of a plain acquire, in whole milliseconds; 0s to 24h"`
+	MaxWaiters          int           `split_words:"true" default:"50000" desc:"requests that may wait at this gateway at once; 0 is any number"`
+	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"requests that may wait for one name at all gateways; 0 is any number"`
+	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"requests from one address that may wait at this gateway; 0 is any number"`
+	MaxStreams          int           `split_words:"true" default:"1000" desc:"streams of events at this gateway; 0 is any number"`
+	MaxStreamsPerClient int           `split_words:"true" default:"100" desc:"streams of events to one address; 0 is any number"`
 }
 
 // Logging says what is logged, to standard error.
@@ -164,6 +179,20 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	if err := cfg.bounds().Validate(); err != nil && read("DEFAULT_TTL", "MIN_TTL", "MAX_TTL") {
 		fault("FENCEPOST_DEFAULT_TTL, FENCEPOST_MIN_TTL, FENCEPOST_MAX_TTL: %w", err)
 	}
+	if cfg.MaxWait < 0 || cfg.MaxWait > fencing.LongestAttachedWait || cfg.MaxWait%time.Millisecond != 0 {
+		fault("FENCEPOST_MAX_WAIT: %s is out of range; it must be from 0s to 24h, in whole milliseconds", cfg.MaxWait)
+	}
+	for _, cap := range []struct {
+		name  string
+		value int
+	}{
+		{"MAX_WAITERS", cfg.MaxWaiters}, {"MAX_WAITERS_PER_NAME", cfg.MaxWaitersPerName}, {"MAX_WAITERS_PER_CLIENT", cfg.MaxWaitersPerClient},
+		{"MAX_STREAMS", cfg.MaxStreams}, {"MAX_STREAMS_PER_CLIENT", cfg.MaxStreamsPerClient},
+	} {
+		if cap.value < 0 || cap.value > maxCap {
+			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (any number) to %d", cap.name, cap.value, maxCap)
+		}
+	}
 	if cfg.MaxClockSkew < 10*time.Millisecond || cfg.MaxClockSkew > time.Minute {
 		fault("FENCEPOST_MAX_CLOCK_SKEW: %s is out of range; it must be from 10ms to 1m", cfg.MaxClockSkew)
 	}
@@ -194,6 +223,7 @@ func (cfg *config) validate(unread []string) (faults []error) {
 func (cfg *config) bounds() fencing.Bounds {
 	b := fencing.DefaultBounds()
 	b.DefaultTTL, b.MinTTL, b.MaxTTL = cfg.DefaultTTL, cfg.MinTTL, cfg.MaxTTL
+	b.MaxWait, b.MaxWaiters = cfg.MaxWait, cfg.MaxWaitersPerName
 	return b
 }
 

@@ -27,7 +27,7 @@ func TestRedisUser(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	err := client.Do(t.Context(), "ACL", "SETUSER", "gate", "on", ">correct", "~fencepost:*",
-		"+@scripting", "+@read", "+@write", "+@connection", "+time", "+info", "+role").Err()
+		"+@scripting", "+@read", "+@write", "+@connection", "+@pubsub", "&fencepost:*", "+time", "+info", "+role").Err()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,12 +71,16 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{Logger: log, MaxSkew: lateBy(cfg)})
+	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{
+		Logger: log, MaxSkew: lateBy(cfg), MaxWaiters: cfg.MaxWaiters, MaxSubscriptions: cfg.MaxStreams,
+		Observer: metrics.NewObserver(reg),
+	})
 	dog.Start()
 	defer dog.Stop()
 
 	api := lockhttp.New(lockhttp.Options{
-		Store: dog, TakeBack: dog.TakeBackLater, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts,
+		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts,
+		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
 		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
 	})
@@ -184,14 +186,4 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 	go func() { serving <- server.Serve(listener) }()
 	log.Info("serving metrics and profiles", "address", listener.Addr().String())
 	return server, nil
-}
-
-// tuneCollector trades memory for CPU unless the operator has set GOGC or a
-// limit: a gateway's live heap is a few megabytes, and at the default it would
-// be collected many times a second under load. docs/performance.md has a
-// measurement.
-func tuneCollector() {
-	if os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetGCPercent(400)
-	}
 }

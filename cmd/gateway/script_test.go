@@ -176,6 +176,41 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 			}
 		}
 	},
+	// until-says REGEXP ARGS...: repeats curl until the answer matches.
+	"until-says": func(ts *testscript.TestScript, neg bool, args []string) {
+		wanted := regexp.MustCompile(args[0])
+		for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+			_, answer := curl(ts, args[1:])
+			if wanted.MatchString(answer) {
+				fmt.Fprintln(ts.Stdout(), answer)
+				return
+			}
+			if time.Now().After(deadline) {
+				ts.Fatalf("the answer never matched %s; the last one is\n%s", args[0], answer)
+			}
+		}
+	},
+	// until-file REGEXP FILE: waits until the file matches.
+	"until-file": func(ts *testscript.TestScript, neg bool, args []string) { untilFile(ts, patience, args) },
+	// until-file-within TIME REGEXP FILE
+	"until-file-within": func(ts *testscript.TestScript, neg bool, args []string) {
+		within, err := time.ParseDuration(args[0])
+		ts.Check(err)
+		untilFile(ts, within, args[1:])
+	},
+}
+
+func untilFile(ts *testscript.TestScript, within time.Duration, args []string) {
+	wanted := regexp.MustCompile(args[0])
+	for deadline := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
+		content, err := os.ReadFile(ts.MkAbs(args[1]))
+		if err == nil && wanted.Match(content) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("after %s %s does not match %s; it is\n%s", within, args[1], args[0], content)
+		}
+	}
 }
 
 func first(args []string) string {
@@ -225,7 +260,7 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 			env = append(env, name+"="+value)
 		}
 	}
-	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT"} {
+	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT"} {
 		if value := ts.Getenv("FENCEPOST_" + name); value != "" {
 			env = append(env, "FENCEPOST_"+name+"="+value)
 		}

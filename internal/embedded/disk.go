@@ -2,43 +2,68 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-
-	"fencepost/internal/fencing"
 )
 
-// The file: bucket meta has "format" and "clock" (counter and time of the last
-// flush, 8 bytes each, big endian); bucket locks has a record a name; bucket
-// tombstones has a record for until (8 bytes, big endian), name, 0, lease, so
-// that what is to be forgotten stands first and what is new is appended.
 const (
 	fileName = "fencepost.db"
-	format   = "1"
+	format   = "2"
 )
+
+// bucket is a bucket of the file.
+type bucket uint8
+
+// The buckets. Bucket meta has "format", "clock" (counter and time of the last
+// flush, 8 bytes each, big endian) and, from the first flush of a run until its
+// clean end, "journal" (its id and the number of the last flush that is in the
+// file, the same). Bucket locks has a record a name. Bucket
+// holders has a record a lease: under name, 0, lease. Bucket history has ended
+// leases under name, 0, number (8 bytes, big endian). Bucket tombstones has them
+// under until (8 bytes, big endian), name, 0, lease, so that what is to be
+// forgotten stands first and what is new is appended.
+const (
+	meta bucket = iota
+	locks
+	holders
+	history
+	tombstones
+	buckets
+)
+
+var bucketNames = [buckets][]byte{[]byte("meta"), []byte("locks"), []byte("holders"), []byte("history"), []byte("tombstones")}
 
 var (
-	bucketMeta       = []byte("meta")
-	bucketLocks      = []byte("locks")
-	bucketTombstones = []byte("tombstones")
-	keyFormat        = []byte("format")
-	keyClock         = []byte("clock")
+	keyFormat  = []byte("format")
+	keyClock   = []byte("clock")
+	keyJournal = []byte("journal")
 )
 
-// disk is the durable half of the store.
+// in returns the bucket in a transaction.
+func (b bucket) in(tx *bolt.Tx) *bolt.Bucket { return tx.Bucket(bucketNames[b]) }
+
+// disk is the durable half of the store: the file, and before it the journal. One
+// goroutine uses it, but for what apply starts.
 type disk struct {
-	db           *bolt.DB
-	beforeCommit func() error
-	afterCommit  func()
+	db       *bolt.DB
+	dir      string
+	half     int64      // size of a half of the journal
+	journal  *journal   // nil until begin
+	pending  []entry    // in the half of the journal that is being filled
+	applying chan error // from the goroutine that puts the other half into the file; nil if there is none
+
+	beforeFlush func() error
+	afterFlush  func()
 }
 
 func openDisk(o Options) (*disk, error) {
@@ -49,7 +74,7 @@ func openDisk(o Options) (*disk, error) {
 	_, statErr := os.Stat(path)
 	db, err := bolt.Open(path, 0o600, &bolt.Options{
 		Timeout:        time.Second, // for a predecessor that is just shutting down
-		NoFreelistSync: true,        // the free list is found again at start; not writing it saves a page a flush
+		NoFreelistSync: true,        // the free list is found again at start; not writing it saves a page a commit
 		FreelistType:   bolt.FreelistMapType,
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
@@ -58,7 +83,10 @@ func openDisk(o Options) (*disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s can't be opened: %w", path, err)
 	}
-	d := &disk{db: db, beforeCommit: o.beforeCommit, afterCommit: o.afterCommit}
+	d := &disk{db: db, dir: o.Dir, half: journalHalf, beforeFlush: o.beforeFlush, afterFlush: o.afterFlush}
+	if o.journalHalf != 0 {
+		d.half = o.journalHalf
+	}
 	if err := d.prepare(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), db.Close())
 	}
@@ -67,6 +95,9 @@ func openDisk(o Options) (*disk, error) {
 		if err := errors.Join(syncDir(o.Dir), syncDir(filepath.Dir(filepath.Clean(o.Dir)))); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
+	}
+	if err := d.recover(); err != nil {
+		return nil, errors.Join(err, db.Close())
 	}
 	return d, nil
 }
@@ -82,208 +113,172 @@ func syncDir(path string) error {
 // prepare makes what a new file needs and refuses another format.
 func (d *disk) prepare() error {
 	return d.db.Update(func(tx *bolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
-		if err != nil {
-			return err
+		if m := meta.in(tx); m != nil {
+			if found := m.Get(keyFormat); string(found) != format {
+				return fmt.Errorf("it has format %q; this version reads format %q", found, format)
+			}
+			return nil
 		}
-		for _, name := range [][]byte{bucketLocks, bucketTombstones} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+		for _, name := range bucketNames {
+			if _, err := tx.CreateBucket(name); err != nil {
 				return err
 			}
 		}
-		switch found := meta.Get(keyFormat); {
-		case found == nil:
-			return meta.Put(keyFormat, []byte(format))
-		case string(found) != format:
-			return fmt.Errorf("it has format %q; this version reads format %q", found, format)
+		return meta.in(tx).Put(keyFormat, []byte(format))
+	})
+}
+
+// recover puts what the journal of an unclean end has beyond the file into it.
+func (d *disk) recover() error {
+	var mark []byte
+	err := d.db.View(func(tx *bolt.Tx) error {
+		mark = bytes.Clone(meta.in(tx).Get(keyJournal))
+		return nil
+	})
+	if err != nil || mark == nil {
+		return err
+	}
+	if len(mark) != 16 {
+		return fmt.Errorf("the mark of the journal in %s is damaged", fileName)
+	}
+	path := filepath.Join(d.dir, journalName)
+	entries, err := readJournal(path, binary.BigEndian.Uint64(mark), binary.BigEndian.Uint64(mark[8:]))
+	if err != nil {
+		return fmt.Errorf("%s, which has what was written last, can't be read: %w", path, err)
+	}
+	return d.commit(append(entries, entry{meta, keyJournal, nil}))
+}
+
+// begin starts a journal. From here on flush is to be used instead of commit.
+func (d *disk) begin() error {
+	path := filepath.Join(d.dir, journalName)
+	j, err := createJournal(path, d.half)
+	if err != nil {
+		return fmt.Errorf("%s can't be made: %w", path, err)
+	}
+	if err := syncDir(d.dir); err != nil {
+		return errors.Join(err, j.close())
+	}
+	if err := d.commit([]entry{j.mark()}); err != nil {
+		return errors.Join(err, j.close())
+	}
+	d.journal = j
+	return nil
+}
+
+// mark is the entry of a file that has all of the journal so far.
+func (j *journal) mark() entry {
+	value := binary.BigEndian.AppendUint64(make([]byte, 0, 16), j.id)
+	return entry{meta, keyJournal, binary.BigEndian.AppendUint64(value, j.number)}
+}
+
+// flush makes writes durable. It returns when they are on disk. After an error
+// nothing is to be flushed any more.
+func (d *disk) flush(w *writes) error {
+	if w.err != nil {
+		return w.err
+	}
+	if d.beforeFlush != nil {
+		if err := d.beforeFlush(); err != nil {
+			return err
+		}
+	}
+	if err := d.append(w.entries); err != nil {
+		return err
+	}
+	if d.afterFlush != nil {
+		d.afterFlush()
+	}
+	return nil
+}
+
+func (d *disk) append(entries []entry) error {
+	fits := d.journal.encode(entries)
+	if !fits || d.journal.full() {
+		if err := d.applied(); err != nil {
+			return err
+		}
+		if fits {
+			d.apply()
+			d.journal.turn()
+		}
+	}
+	if !fits { // goes into the file at once, with all before it
+		d.journal.skip()
+		all := slices.Concat(d.pending, entries)
+		d.pending = nil
+		return d.commit(append(all, d.journal.mark()))
+	}
+	d.pending = append(d.pending, entries...)
+	return d.journal.write()
+}
+
+// apply puts what is pending into the file, in the background.
+func (d *disk) apply() {
+	entries, done := append(d.pending, d.journal.mark()), make(chan error, 1)
+	d.pending, d.applying = nil, done
+	go func() { done <- d.commit(entries) }()
+}
+
+// applied waits for apply.
+func (d *disk) applied() error {
+	if d.applying == nil {
+		return nil
+	}
+	err := <-d.applying
+	d.applying = nil
+	return err
+}
+
+// finish puts all that is pending, and last, into the file. The journal has
+// served then.
+func (d *disk) finish(last *writes) error {
+	if err := errors.Join(last.err, d.applied()); err != nil {
+		return err
+	}
+	all := append(slices.Concat(d.pending, last.entries), entry{meta, keyJournal, nil})
+	if err := d.commit(all); err != nil {
+		return err
+	}
+	if err := d.journal.close(); err != nil {
+		return err
+	}
+	d.journal = nil
+	return os.Remove(filepath.Join(d.dir, journalName))
+}
+
+func (d *disk) close() error {
+	err := d.applied()
+	if d.journal != nil {
+		err = errors.Join(err, d.journal.close())
+	}
+	return errors.Join(err, d.db.Close())
+}
+
+// commit puts entries into the file. It returns when they are on disk.
+func (d *disk) commit(entries []entry) error {
+	return d.db.Update(func(tx *bolt.Tx) error {
+		for _, e := range latest(entries) {
+			b := e.bucket.in(tx)
+			if e.value == nil {
+				if err := b.Delete(e.key); err != nil {
+					return err
+				}
+			} else if err := b.Put(e.key, e.value); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 }
 
-func (d *disk) close() error { return d.db.Close() }
-
-// changes is what a batch has to make durable.
-type changes struct {
-	records   map[fencing.Name]struct{}
-	ended     map[fencing.EndedLease]struct{}
-	forgotten [][]byte
-	clock     bool // write the clock though nothing else has changed
-}
-
-func (c *changes) empty() bool {
-	return len(c.records) == 0 && len(c.ended) == 0 && len(c.forgotten) == 0 && !c.clock
-}
-
-func (c *changes) record(name fencing.Name) {
-	if c.records == nil {
-		c.records = map[fencing.Name]struct{}{}
+// latest returns the last entry of each key, in order of buckets and keys.
+func latest(entries []entry) []entry {
+	compare := func(e, other entry) int {
+		return cmp.Or(cmp.Compare(e.bucket, other.bucket), bytes.Compare(e.key, other.key))
 	}
-	c.records[name] = struct{}{}
-}
-
-func (c *changes) end(key fencing.EndedLease) {
-	if c.ended == nil {
-		c.ended = map[fencing.EndedLease]struct{}{}
-	}
-	c.ended[key] = struct{}{}
-}
-
-func (c *changes) forget(key fencing.EndedLease, until fencing.Instant) {
-	c.forgotten = append(c.forgotten, tombstoneKey(key, until))
-}
-
-// writes is what a flush puts into the file.
-type writes struct {
-	locks      []entry
-	tombstones []entry
-	forgotten  [][]byte
-	clock      [16]byte
-	err        error // something could not be encoded
-}
-
-// entry is a key with its value; nil deletes.
-type entry struct{ key, value []byte }
-
-// encode takes down the changes as they are in state.
-func (c *changes) encode(state *fencing.State, now fencing.Instant) writes {
-	w := writes{
-		locks:      make([]entry, 0, len(c.records)),
-		tombstones: make([]entry, 0, len(c.ended)),
-		forgotten:  c.forgotten,
-	}
-	for name := range c.records {
-		var value []byte
-		if r := state.Records[name]; r != nil {
-			value = w.marshal(recordOnDisk(r))
-		}
-		w.locks = append(w.locks, entry{[]byte(name), value})
-	}
-	for key := range c.ended {
-		if tomb, ok := state.Tombstones[key]; ok {
-			w.tombstones = append(w.tombstones, entry{tombstoneKey(key, tomb.Until), w.marshal(tombstoneOnDisk(tomb))})
-		}
-	}
-	binary.BigEndian.PutUint64(w.clock[:8], uint64(state.Counter))
-	binary.BigEndian.PutUint64(w.clock[8:], uint64(now))
-	return w
-}
-
-func (w *writes) marshal(v any) []byte {
-	value, err := cbor.Marshal(v)
-	w.err = errors.Join(w.err, err)
-	return value
-}
-
-// commit makes writes durable. It returns when they are on disk.
-func (d *disk) commit(w *writes) error {
-	if w.err != nil {
-		return w.err
-	}
-	err := d.db.Update(func(tx *bolt.Tx) error {
-		if d.beforeCommit != nil {
-			if err := d.beforeCommit(); err != nil {
-				return err
-			}
-		}
-		tombstones := tx.Bucket(bucketTombstones)
-		for _, key := range w.forgotten {
-			if err := tombstones.Delete(key); err != nil {
-				return err
-			}
-		}
-		if err := putAll(tx.Bucket(bucketLocks), w.locks); err != nil {
-			return err
-		}
-		if err := putAll(tombstones, w.tombstones); err != nil {
-			return err
-		}
-		return tx.Bucket(bucketMeta).Put(keyClock, w.clock[:])
-	})
-	if err == nil && d.afterCommit != nil {
-		d.afterCommit()
-	}
-	return err
-}
-
-func putAll(bucket *bolt.Bucket, entries []entry) error {
-	for _, e := range entries {
-		if e.value == nil {
-			if err := bucket.Delete(e.key); err != nil {
-				return err
-			}
-		} else if err := bucket.Put(e.key, e.value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// load reads the state back at now. Every lease gets its full TTL, but the time
-// it was held before counts against its bound. If the clock was set back since
-// the last flush, all remembered instants move back with it, and are written
-// back so.
-func (d *disk) load(now fencing.Instant) (*fencing.State, error) {
-	state := fencing.NewState()
-	var shift fencing.Instant
-	var moved changes
-	err := d.db.View(func(tx *bolt.Tx) error {
-		if clock := tx.Bucket(bucketMeta).Get(keyClock); len(clock) == 16 {
-			state.Counter = fencing.Token(binary.BigEndian.Uint64(clock[:8]))
-			shift = min(0, now-fencing.Instant(binary.BigEndian.Uint64(clock[8:])))
-		}
-		err := tx.Bucket(bucketLocks).ForEach(func(name, value []byte) error {
-			var r diskRecord
-			if err := cbor.Unmarshal(value, &r); err != nil {
-				return fmt.Errorf("the record of %q is damaged: %w", name, err)
-			}
-			state.Records[fencing.Name(name)] = r.restore(now, shift)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return tx.Bucket(bucketTombstones).ForEach(func(key, value []byte) error {
-			ended, err := parseTombstoneKey(key)
-			if err != nil {
-				return err
-			}
-			var t diskTombstone
-			if err := cbor.Unmarshal(value, &t); err != nil {
-				return fmt.Errorf("the tombstone of %s on %q is damaged: %w", ended.Lease, ended.Name, err)
-			}
-			tomb := t.restore(key)
-			if shift != 0 {
-				moved.forget(ended, tomb.Until)
-				tomb.At, tomb.Until = tomb.At+shift, tomb.Until+shift
-				moved.end(ended)
-			}
-			state.Tombstones[ended] = tomb
-			return nil
-		})
-	})
-	if err != nil || shift == 0 {
-		return state, err
-	}
-	for name := range state.Records {
-		moved.record(name)
-	}
-	w := moved.encode(state, now)
-	return state, d.commit(&w)
-}
-
-func tombstoneKey(key fencing.EndedLease, until fencing.Instant) []byte {
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(key.Name)+1+len(key.Lease)), uint64(until))
-	b = append(b, key.Name...)
-	b = append(b, 0)
-	return append(b, key.Lease...)
-}
-
-func parseTombstoneKey(b []byte) (fencing.EndedLease, error) {
-	if len(b) > 8 {
-		if name, lease, ok := bytes.Cut(b[8:], []byte{0}); ok {
-			return fencing.EndedLease{Name: fencing.Name(name), Lease: fencing.LeasePublic(lease)}, nil
-		}
-	}
-	return fencing.EndedLease{}, fmt.Errorf("the key of a tombstone is damaged: %x", b)
+	sorted := slices.Clone(entries)
+	slices.Reverse(sorted)
+	slices.SortStableFunc(sorted, compare)
+	return slices.CompactFunc(sorted, func(e, other entry) bool { return compare(e, other) == 0 })
 }

@@ -20,6 +20,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// smallHalf makes the halves of a journal change after some ten flushes.
+const smallHalf = 16 * block
+
 // testClock is a clock that a test moves.
 type testClock struct{ now atomic.Int64 }
 
@@ -60,7 +63,7 @@ func (b backend) SetSkew(int, time.Duration)  { panic("embedded: one clock") }
 func (b backend) String() string              { return "embedded" }
 func openBackend(t testing.TB) fencingtest.Backend {
 	clock := newTestClock()
-	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read}), clock}
+	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf}), clock}
 }
 
 func TestConformance(t *testing.T) {
@@ -71,80 +74,6 @@ func acquire(name fencing.Name, ttl time.Duration) fencing.AcquireRequest {
 	return fencing.AcquireRequest{
 		Name: name, Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(),
 		Owner: "worker", Mode: fencing.ModeExclusive, Hold: 1, TTL: ttl,
-	}
-}
-
-// crashing is a store of which the test keeps what was durable at each flush.
-type crashing struct {
-	*Store
-	dir   string // where the file is
-	clock *testClock
-
-	mu   sync.Mutex
-	last []byte // the file as of the last flush
-	fail error
-}
-
-func openCrashing(t *testing.T) *crashing {
-	c := &crashing{dir: t.TempDir(), clock: newTestClock()}
-	c.Store = open(t, Options{
-		Dir: c.dir, Now: c.clock.read,
-		beforeCommit: func() error { c.mu.Lock(); defer c.mu.Unlock(); return c.fail },
-		afterCommit: func() {
-			content, err := os.ReadFile(filepath.Join(c.dir, fileName))
-			if err != nil {
-				t.Error(err)
-			}
-			c.mu.Lock()
-			c.last = content
-			c.mu.Unlock()
-		},
-	})
-	return c
-}
-
-func (c *crashing) failWith(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.fail = err
-}
-
-// afterCrash opens a store on what was durable at the last flush: writes that
-// were not flushed are dropped, which killing a process does not do.
-func (c *crashing) afterCrash(t *testing.T) *Store {
-	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	dir := t.TempDir()
-	if c.last != nil {
-		if err := os.WriteFile(filepath.Join(dir, fileName), c.last, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return open(t, Options{Dir: dir, Now: c.clock.read})
-}
-
-func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {
-	c := openCrashing(t)
-	var highest fencing.Token
-	for i := range 20 {
-		request := acquire("orders/42", time.Minute)
-		out, err := c.Acquire(t.Context(), request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		after := c.afterCrash(t)
-		again, err := after.Acquire(t.Context(), request)
-		if err != nil || again.Holder.Token != out.Holder.Token {
-			t.Fatalf("round %d: after a crash the lease is %+v, %v; want token %d", i, again.Holder, err, out.Holder.Token)
-		}
-		if out.Holder.Token <= highest {
-			t.Fatalf("round %d: token %d after %d", i, out.Holder.Token, highest)
-		}
-		highest = out.Holder.Token
-		if _, err := c.Release(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease}); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -203,185 +132,6 @@ func TestRestartBeginsTheTTLAnew(t *testing.T) {
 			}
 		}
 		s.Close()
-	}
-}
-
-// An ending that was answered 412 must not come to life again.
-func TestALostLeaseStaysLost(t *testing.T) {
-	c := openCrashing(t)
-	r := acquire("a", time.Second)
-	if _, err := c.Acquire(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	c.clock.advance(2 * time.Second)
-	_, err := c.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
-	if reason(err) != fencing.ReasonExpired {
-		t.Fatalf("renewing an expired lease: %v", err)
-	}
-	_, err = c.afterCrash(t).Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
-	if reason(err) != fencing.ReasonExpired {
-		t.Errorf("after a crash: %v, want it expired as answered before", err)
-	}
-}
-
-func TestABreakIsDurableBeforeItsAnswer(t *testing.T) {
-	c := openCrashing(t)
-	r := acquire("a", time.Minute)
-	out, err := c.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
-		t.Fatal(err)
-	}
-	after := c.afterCrash(t)
-	if _, err = after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
-		t.Errorf("after a crash: %v, want it broken", err)
-	}
-	if _, err := after.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
-		t.Errorf("retried break after a crash: %v", err)
-	}
-}
-
-func TestALengthenedTTLIsDurableBeforeItsAnswer(t *testing.T) {
-	c := openCrashing(t)
-	r := acquire("a", time.Second)
-	if _, err := c.Acquire(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	after := c.afterCrash(t)
-	c.clock.advance(59 * time.Minute)
-	if _, err := after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
-		t.Errorf("after a crash, within the TTL that was answered: %v", err)
-	}
-}
-
-func TestAFailedFlushIsFinal(t *testing.T) {
-	c := openCrashing(t)
-	held := acquire("held", time.Minute)
-	if _, err := c.Acquire(t.Context(), held); err != nil {
-		t.Fatal(err)
-	}
-	c.failWith(errors.New("no space left"))
-	if _, err := c.Acquire(t.Context(), acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
-		t.Errorf("acquire with a failing flush: %v", err)
-	}
-	select {
-	case <-c.Failed():
-	case <-time.After(10 * time.Second):
-		t.Fatal("Failed is not closed")
-	}
-	c.failWith(nil) // it does not recover by itself
-	for what, err := range map[string]error{
-		"acquire": second(c.Acquire(t.Context(), acquire("b", time.Minute))),
-		"renew":   second(c.Renew(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease})),
-		"inspect": second(c.Inspect(t.Context(), fencing.InspectRequest{Name: "held"})),
-		"list":    second(c.List(t.Context(), fencing.ListRequest{Limit: 1})),
-		"check":   c.Check(t.Context()),
-	} {
-		if code(err) != fencing.CodeUnavailable {
-			t.Errorf("%s after a failed flush: %v, want unavailable", what, err)
-		}
-	}
-	if _, err := c.afterCrash(t).Renew(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease}); err != nil {
-		t.Errorf("after a restart the lease that was answered is gone: %v", err)
-	}
-}
-
-func TestManyGrantsShareAFlush(t *testing.T) {
-	c := openCrashing(t)
-	flushing, proceed := make(chan struct{}), make(chan struct{})
-	var flushes atomic.Int32
-	c.disk.beforeCommit = func() error {
-		if flushes.Add(1) == 1 {
-			close(flushing)
-			<-proceed
-		}
-		return nil
-	}
-	var group sync.WaitGroup
-	start := func(i int) {
-		group.Go(func() {
-			if _, err := c.Acquire(context.Background(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	start(0)
-	<-flushing
-	for i := range 100 {
-		start(1 + i)
-	}
-	waitFor(t, "the grants to gather behind the flush under way", func() bool {
-		stats, _ := c.Stats(t.Context())
-		return stats.Held == 101
-	})
-	close(proceed)
-	group.Wait()
-	if n := flushes.Load(); n != 2 {
-		t.Errorf("101 grants took %d flushes, want 2", n)
-	}
-}
-
-// A renewal that lengthens nothing is answered at once, but not before the grant
-// or the longer TTL that it builds on is durable.
-func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
-	for _, gathering := range []bool{false, true} { // or being flushed
-		c := openCrashing(t)
-		flushing, proceed := make(chan struct{}, 10), make(chan struct{})
-		hold := func() error { flushing <- struct{}{}; <-proceed; return nil }
-		free := acquire("free", time.Minute)
-		if _, err := c.Acquire(t.Context(), free); err != nil {
-			t.Fatal(err)
-		}
-		c.disk.beforeCommit = hold
-		var group sync.WaitGroup
-		background := func(call func() error) chan error {
-			answer := make(chan error, 1)
-			group.Go(func() { answer <- call() })
-			return answer
-		}
-		if gathering { // behind another flush
-			background(func() error { return second(c.Acquire(context.Background(), acquire("other", time.Minute))) })
-			<-flushing
-		}
-		r := acquire("a", time.Minute)
-		granted := background(func() error { return second(c.Acquire(context.Background(), r)) })
-		waitFor(t, "the grant to be decided", func() bool {
-			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
-			return len(page.Locks) == 1
-		})
-		if !gathering {
-			<-flushing
-		}
-		c.clock.advance(time.Second)
-		renewed := background(func() error {
-			return second(c.Renew(context.Background(), fencing.RenewRequest{Name: "a", Lease: r.Lease}))
-		})
-		waitFor(t, "the renewal to be decided", func() bool {
-			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
-			return page.Locks[0].Holders[0].ExpiresAt == c.clock.read().Add(r.TTL)
-		})
-		// A renewal that comes later and builds on nothing pending is not held up.
-		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: free.Name, Lease: free.Lease}); err != nil {
-			t.Error(err)
-		}
-		select {
-		case err := <-renewed:
-			t.Errorf("gathering=%v: the renewal was answered (%v) before its grant was durable", gathering, err)
-			renewed <- err
-		case <-time.After(20 * time.Millisecond): // long enough to see a wrong answer, which would be there already
-		}
-		close(proceed)
-		for _, answer := range []chan error{granted, renewed} {
-			if err := <-answer; err != nil {
-				t.Error(err)
-			}
-		}
-		group.Wait()
 	}
 }
 

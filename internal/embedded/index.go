@@ -60,7 +60,7 @@ func (x *index) update(state *fencing.State, name fencing.Name) {
 		delete(x.queued, name)
 		return
 	}
-	if due := r.Due(); !queued || due < at {
+	if due := state.Due(name); !queued || due < at {
 		x.due.Delete(dueName{at, name})
 		x.due.Set(dueName{due, name})
 		x.queued[name] = due
@@ -81,7 +81,7 @@ func (x *index) popDue(state *fencing.State, now fencing.Instant) (fencing.Name,
 		}
 		x.due.Delete(first)
 		delete(x.queued, first.name)
-		if state.Records[first.name].Due() <= now {
+		if state.Due(first.name) <= now {
 			return first.name, true
 		}
 		x.update(state, first.name)
@@ -124,7 +124,7 @@ func (x *index) list(state *fencing.State, now fencing.Instant, r fencing.ListRe
 		}
 		last = name
 		examined++
-		if lock := state.Records[name].View(name, now); lock.Held() && r.Match(lock) {
+		if lock := state.View(name, now, guard, false); lock.Held() && r.Match(lock) {
 			page.Locks = append(page.Locks, *lock)
 		}
 		return true

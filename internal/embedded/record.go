@@ -7,32 +7,43 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// diskRecord is a fencing.Record in the file. Stamps are left out: the requests
-// they name do not outlive the process. The expiry is left out: a restart
-// begins the TTL anew.
+// diskRecord is a fencing.Record in the file, without its holders and history,
+// which have buckets of their own. The queue is left out: the requests in it do
+// not outlive the process.
 type diskRecord struct {
-	LastToken       int64         `cbor:"1,keyasint"`
-	HighestAdmitted int64         `cbor:"2,keyasint,omitempty"`
-	Holders         []diskHolding `cbor:"3,keyasint,omitempty"`
-	Broken          []int64       `cbor:"4,keyasint,omitempty"`
-	ForgetAt        int64         `cbor:"5,keyasint,omitempty"`
+	LastToken       int64   `cbor:"1,keyasint"`
+	HighestAdmitted int64   `cbor:"2,keyasint,omitempty"`
+	Broken          []int64 `cbor:"3,keyasint,omitempty"`
+	ForgetAt        int64   `cbor:"4,keyasint,omitempty"`
 }
 
+// diskHolding is a fencing.Holding in the file. Its stamp, gateway and place are
+// left out as the queue is, and so is the expiry: a restart begins the TTL anew.
 type diskHolding struct {
-	Lease      string            `cbor:"1,keyasint"`
-	Secret     []byte            `cbor:"2,keyasint"`
-	Owner      string            `cbor:"3,keyasint,omitempty"`
-	Metadata   map[string]string `cbor:"4,keyasint,omitempty"`
-	Mode       string            `cbor:"5,keyasint"`
-	Limit      int               `cbor:"6,keyasint,omitempty"`
-	Slot       int               `cbor:"7,keyasint,omitempty"`
-	Hold       int               `cbor:"8,keyasint"`
-	Token      int64             `cbor:"9,keyasint"`
-	TTL        int64             `cbor:"10,keyasint"` // nanoseconds, like the next two and Waited
-	GrantTTL   int64             `cbor:"11,keyasint"`
-	MaxHold    int64             `cbor:"12,keyasint,omitempty"`
-	AcquiredAt int64             `cbor:"13,keyasint"` // microseconds
-	Waited     int64             `cbor:"14,keyasint,omitempty"`
+	Secret     []byte            `cbor:"1,keyasint,omitempty"`
+	Owner      string            `cbor:"2,keyasint,omitempty"`
+	Metadata   map[string]string `cbor:"3,keyasint,omitempty"`
+	Mode       string            `cbor:"4,keyasint"`
+	Limit      int               `cbor:"5,keyasint,omitempty"`
+	Slot       int               `cbor:"6,keyasint,omitempty"`
+	Hold       int               `cbor:"7,keyasint"`
+	Token      int64             `cbor:"8,keyasint"`
+	TTL        int64             `cbor:"9,keyasint"` // nanoseconds, like the next two and Waited
+	GrantTTL   int64             `cbor:"10,keyasint"`
+	MaxHold    int64             `cbor:"11,keyasint,omitempty"`
+	AcquiredAt int64             `cbor:"12,keyasint"` // microseconds
+	Waited     int64             `cbor:"13,keyasint,omitempty"`
+	Set        string            `cbor:"14,keyasint,omitempty"`
+}
+
+// diskEnded is a fencing.Ended in the file. Secret and metadata are left out:
+// nobody is shown them.
+type diskEnded struct {
+	Lease     string      `cbor:"1,keyasint"`
+	Holder    diskHolding `cbor:"2,keyasint"`
+	ExpiresAt int64       `cbor:"3,keyasint"` // microseconds, like At
+	Reason    string      `cbor:"4,keyasint"`
+	At        int64       `cbor:"5,keyasint"`
 }
 
 type diskTombstone struct {
@@ -47,21 +58,12 @@ func recordOnDisk(r *fencing.Record) diskRecord {
 	for _, token := range r.Broken {
 		d.Broken = append(d.Broken, int64(token))
 	}
-	for i := range r.Holders {
-		h := &r.Holders[i]
-		d.Holders = append(d.Holders, diskHolding{
-			Lease: string(h.Lease), Secret: h.Secret[:], Owner: h.Owner, Metadata: h.Metadata,
-			Mode: string(h.Mode), Limit: h.Limit, Slot: h.Slot, Hold: h.Hold, Token: int64(h.Token),
-			TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
-			AcquiredAt: int64(h.AcquiredAt), Waited: int64(h.Waited),
-		})
-	}
 	return d
 }
 
-// restore returns the record as of a start at now, with remembered instants
-// moved by shift.
-func (d *diskRecord) restore(now, shift fencing.Instant) *fencing.Record {
+// restore returns the record as of a start, with remembered instants moved by
+// shift.
+func (d *diskRecord) restore(shift fencing.Instant) *fencing.Record {
 	r := &fencing.Record{LastToken: fencing.Token(d.LastToken), HighestAdmitted: fencing.Token(d.HighestAdmitted)}
 	if d.ForgetAt != 0 {
 		r.ForgetAt = fencing.Instant(d.ForgetAt) + shift
@@ -69,22 +71,58 @@ func (d *diskRecord) restore(now, shift fencing.Instant) *fencing.Record {
 	for _, token := range d.Broken {
 		r.Broken = append(r.Broken, fencing.Token(token))
 	}
-	for i := range d.Holders {
-		h := &d.Holders[i]
-		holding := fencing.Holding{Holder: fencing.Holder{
-			Lease: fencing.LeasePublic(h.Lease), Owner: h.Owner, Metadata: h.Metadata,
-			Mode: fencing.Mode(h.Mode), Limit: h.Limit, Slot: h.Slot, Hold: h.Hold, Token: fencing.Token(h.Token),
-			TTL: time.Duration(h.TTL), GrantTTL: time.Duration(h.GrantTTL), MaxHold: time.Duration(h.MaxHold),
-			AcquiredAt: fencing.Instant(h.AcquiredAt) + shift, Waited: time.Duration(h.Waited),
-		}}
-		copy(holding.Secret[:], h.Secret)
-		holding.ExpiresAt = now.Add(holding.TTL)
-		if holding.MaxHold > 0 {
-			holding.ExpiresAt = min(holding.ExpiresAt, holding.AcquiredAt.Add(holding.MaxHold))
-		}
-		r.Holders = append(r.Holders, holding)
-	}
 	return r
+}
+
+func holderOnDisk(h *fencing.Holder) diskHolding {
+	return diskHolding{
+		Owner: h.Owner, Mode: string(h.Mode), Limit: h.Limit, Slot: h.Slot, Hold: h.Hold, Token: int64(h.Token),
+		TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
+		AcquiredAt: int64(h.AcquiredAt), Waited: int64(h.Waited),
+	}
+}
+
+func holdingOnDisk(h *fencing.Holding) diskHolding {
+	d := holderOnDisk(&h.Holder)
+	d.Secret, d.Metadata, d.Set = h.Secret[:], h.Metadata, h.Set
+	return d
+}
+
+func (d *diskHolding) holder(lease fencing.LeasePublic, shift fencing.Instant) fencing.Holder {
+	return fencing.Holder{
+		Lease: lease, Owner: d.Owner, Metadata: d.Metadata,
+		Mode: fencing.Mode(d.Mode), Limit: d.Limit, Slot: d.Slot, Hold: d.Hold, Token: fencing.Token(d.Token),
+		TTL: time.Duration(d.TTL), GrantTTL: time.Duration(d.GrantTTL), MaxHold: time.Duration(d.MaxHold),
+		AcquiredAt: fencing.Instant(d.AcquiredAt) + shift, Waited: time.Duration(d.Waited),
+	}
+}
+
+// restore returns the holding as of a start at now: with its full TTL, but the
+// time it was held before counts against its bound.
+func (d *diskHolding) restore(lease fencing.LeasePublic, now, shift fencing.Instant) fencing.Holding {
+	h := fencing.Holding{Holder: d.holder(lease, shift), Set: d.Set}
+	copy(h.Secret[:], d.Secret)
+	h.ExpiresAt = now.Add(h.TTL)
+	if h.MaxHold > 0 {
+		h.ExpiresAt = min(h.ExpiresAt, h.AcquiredAt.Add(h.MaxHold))
+	}
+	return h
+}
+
+func endedOnDisk(e *fencing.Ended) diskEnded {
+	return diskEnded{
+		Lease: string(e.Holder.Lease), Holder: holderOnDisk(&e.Holder), ExpiresAt: int64(e.Holder.ExpiresAt),
+		Reason: string(e.Reason), At: int64(e.At),
+	}
+}
+
+func (d *diskEnded) restore(name fencing.Name, shift fencing.Instant) fencing.Ended {
+	e := fencing.Ended{
+		Name: name, Holder: d.Holder.holder(fencing.LeasePublic(d.Lease), shift),
+		Reason: fencing.Reason(d.Reason), At: fencing.Instant(d.At) + shift,
+	}
+	e.Holder.ExpiresAt = fencing.Instant(d.ExpiresAt) + shift
+	return e
 }
 
 func tombstoneOnDisk(t fencing.Tombstone) diskTombstone {

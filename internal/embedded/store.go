@@ -1,13 +1,18 @@
 // Package embedded is the store that needs nothing else: fencing.Step in memory
-// behind a durable log in one file.
+// behind a file, and a journal while it runs. The two belong together.
 //
 // One goroutine decides operations, another flushes what they changed; what is
 // decided during a flush shares the next. An answer that a lease, a token or a
-// lost lease depends on is given when all that was decided before it is on disk;
-// so what is durable is always a prefix of what happened. Two answers don't
-// wait: a release (losing it costs one TTL, never a promise) and a renewal that
-// does not lengthen the TTL, for after a restart every lease that was not known
-// to have ended gets its full TTL again.
+// lost lease depends on is given, and a waiter told of its grant, when all that
+// was decided before is on disk; so what is durable is always a prefix of what
+// happened. Events leave in the same order.
+//
+// Some answers don't wait. A release, or one that unwinds a hold: losing it costs
+// one TTL, never a promise, for every later request names the depth it means. A
+// renewal that does not lengthen the TTL: after a restart every lease that was
+// not known to have ended gets its full TTL again. A refusal because of others,
+// and all that is about places in the queue and provisional leases: neither
+// outlives the process, for the connections of their clients don't.
 //
 // A flush that fails is final: the file may hold less than memory does, so all
 // that is pending fails, nothing is granted any more, and Failed tells the
@@ -19,6 +24,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -31,7 +37,21 @@ const (
 
 	// idlePause is how long Expire tells its caller to rest when nothing is due.
 	idlePause = time.Minute
+
+	// gatherPause is how long what nobody waits for, such as a release, gathers
+	// for a flush with others. A crash within it costs a TTL.
+	gatherPause = 5 * time.Millisecond
+
+	// self is the one gateway of this store. Places and provisional leases don't
+	// outlive the process, so it needs no other name at the next start.
+	self fencing.Gateway = "embedded"
+
+	// never is when self counts as dead.
+	never = fencing.Instant(fencing.MaxToken)
 )
+
+// guard goes with every operation: clock and memory are the gateway's own.
+var guard = fencing.Guard{Gateway: self}
 
 // Options says where and how to open a store.
 type Options struct {
@@ -39,11 +59,12 @@ type Options struct {
 	Logger *slog.Logger           // nil discards
 	Now    func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
 
-	beforeCommit func() error // for tests: a flush that fails
-	afterCommit  func()       // for tests: what is durable by now
+	beforeFlush func() error // for tests: a flush that fails
+	afterFlush  func()       // for tests: what is durable by now
+	journalHalf int64        // for tests: how soon the journal is full; 0 is journalHalf
 }
 
-// Store is a fencing.Store in one file.
+// Store is a fencing.Store in one directory.
 type Store struct {
 	log     *slog.Logger
 	now     func() fencing.Instant
@@ -55,6 +76,10 @@ type Store struct {
 	cause   error           // why; set before failed is closed
 	flushed fencing.Instant // when the last flush began; decideAll's
 	close   sync.Once
+
+	listener  atomic.Pointer[fencing.Listener]
+	watchers  *watchers
+	histories *histories // decideAll's
 
 	mu    sync.RWMutex // held to change state and index by decide, readers to look
 	state *fencing.State
@@ -77,14 +102,20 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	state, err := d.load(o.Now())
+	l, err := d.load(o.Now())
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
+	if err := d.begin(); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	l.state.Gateways.Seen[self] = never
 	s := &Store{
-		log: o.Logger, now: o.Now, disk: d, state: state, index: newIndex(state),
+		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
+		watchers: newWatchers(), histories: newHistories(),
 		queue: make(chan *call, queueLen), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
 	}
+	s.histories.restore(l.state, l.last)
 	go s.decideAll()
 	return s, nil
 }
@@ -125,6 +156,16 @@ func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	return s.do(ctx, r)
 }
 
+// Confirm implements fencing.Store.
+func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Leave implements fencing.Store.
+func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
 // TakeBack implements fencing.Store.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	return s.do(ctx, r)
@@ -137,6 +178,11 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 
 // Inspect implements fencing.Store. It shows only what is durable.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// History implements fencing.Store. It shows only what is durable.
+func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
 	return s.do(ctx, r)
 }
 
@@ -159,6 +205,24 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 	defer s.mu.RUnlock()
 	return s.index.list(s.state, s.now(), r), nil
 }
+
+// Listen implements fencing.Store. No message is lost, so there is never a
+// Recheck.
+func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
+
+// Heartbeat implements fencing.Store. The gateway lives as long as the store does.
+func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	if len(names) == 0 {
+		return nil
+	}
+	c := newCall(ctx, nil)
+	c.names = names
+	return s.submit(c)
+}
+
+// Watch implements fencing.Store. Events are of what is durable, and none is lost
+// but with the process: there is never a Gap.
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.add(sink) }
 
 // Stats implements fencing.Store.
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {
@@ -183,60 +247,4 @@ func (s *Store) Close() error {
 		err = s.disk.close()
 	})
 	return err
-}
-
-// call is an operation on its way.
-type call struct {
-	ctx    context.Context
-	op     fencing.Op // nil: Expire
-	limit  int        // of Expire
-	out    fencing.Outcome
-	expiry fencing.Expiry
-	err    error // the store failed
-	done   chan struct{}
-}
-
-func newCall(ctx context.Context, op fencing.Op) *call {
-	return &call{ctx: ctx, op: op, done: make(chan struct{})}
-}
-
-func (s *Store) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
-	c := newCall(ctx, op)
-	if err := s.submit(c); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return c.out.Result()
-}
-
-var errClosed = errors.New("the store is closed")
-
-// submit has a call decided and waits for its answer.
-func (s *Store) submit(c *call) error {
-	select {
-	case <-s.closed:
-		return fencing.Unavailable(errClosed)
-	default:
-	}
-	select {
-	case s.queue <- c:
-	case <-c.ctx.Done():
-		return fencing.Unavailable(c.ctx.Err())
-	case <-s.ended:
-		return fencing.Unavailable(errClosed)
-	}
-	select {
-	case <-c.done:
-	case <-c.ctx.Done():
-		return fencing.Unavailable(c.ctx.Err())
-	case <-s.ended:
-		select {
-		case <-c.done: // among the last to be decided
-		default:
-			return fencing.Unavailable(errClosed)
-		}
-	}
-	if c.err != nil {
-		return fencing.Unavailable(c.err)
-	}
-	return nil
 }

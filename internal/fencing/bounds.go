@@ -18,6 +18,8 @@ const (
 	MaxMaxHold            = 30 * 24 * time.Hour
 	MaxListLimit          = 1_000
 	DefaultListLimit      = 100
+	MaxWaitersShown       = 1_000
+	MaxNames              = 64 // of one lease id
 )
 
 // The widest range of TTLs an operator can set; api/openapi.yaml has it too.
@@ -26,17 +28,22 @@ const (
 	LongestTTL  = 24 * time.Hour
 )
 
+// LongestAttachedWait is the longest wait of an attached lease, whatever MaxWait
+// is: nothing between client and gateway loses patience, for events flow.
+const LongestAttachedWait = 24 * time.Hour
+
 // Bounds are the ranges an operator sets, in whole milliseconds.
 type Bounds struct {
 	DefaultTTL time.Duration // of an acquire that names none
 	MinTTL     time.Duration // at least ShortestTTL
 	MaxTTL     time.Duration // at most LongestTTL
 	MaxWait    time.Duration
+	MaxWaiters int // on one name; 0 is any number
 }
 
 // DefaultBounds are the bounds without any setting.
 func DefaultBounds() Bounds {
-	return Bounds{DefaultTTL: 30 * time.Second, MinTTL: ShortestTTL, MaxTTL: LongestTTL, MaxWait: time.Minute}
+	return Bounds{DefaultTTL: 30 * time.Second, MinTTL: ShortestTTL, MaxTTL: LongestTTL, MaxWait: time.Minute, MaxWaiters: 20_000}
 }
 
 // CheckTTL returns an *Error that names ttl_ms and its bounds if ttl is not
@@ -64,6 +71,9 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 	if r.Mode != ModeExclusive && r.Mode != ModeShared {
 		return invalid("mode", `must be "exclusive" or "shared"`)
 	}
+	if err := checkLimit(r.Mode, r.Limit); err != nil {
+		return err
+	}
 	if r.Hold < 1 || r.Hold > MaxHoldDepth {
 		return invalid("hold", "is %d; it must be from 1 to %d", r.Hold, MaxHoldDepth)
 	}
@@ -73,22 +83,32 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 	if err := checkMetadata(r.Metadata); err != nil {
 		return err
 	}
-	return checkAvailable(r)
+	return nil
 }
 
-// checkAvailable refuses what this version can't do yet: it is better said than
-// answered wrongly.
-func checkAvailable(r *AcquireRequest) error {
-	const unavailable = "is not available in this version: "
-	switch {
-	case r.Wait > 0:
-		return invalid("wait_ms", unavailable+"only 0, which does not wait, is")
-	case r.Mode != ModeExclusive:
-		return invalid("mode", unavailable+`only "exclusive" is`)
-	case r.Limit != 0:
-		return invalid("limit", unavailable+"it belongs to shared leases")
-	case r.Hold != 1:
-		return invalid("hold", unavailable+"only 1 is")
+// CheckRenew returns an *Error that names the first field of r that is out of
+// range.
+func (b Bounds) CheckRenew(r *RenewRequest) error {
+	if r.TTL != 0 {
+		if err := b.CheckTTL(r.TTL); err != nil {
+			return err
+		}
+	}
+	if r.Mode != "" && r.Mode != ModeExclusive && r.Mode != ModeShared {
+		return invalid("mode", `must be "exclusive" or "shared"`)
+	}
+	return checkLimit(r.Mode, r.Limit)
+}
+
+func checkLimit(mode Mode, limit int) error {
+	if limit == 0 {
+		return nil
+	}
+	if mode != ModeShared {
+		return invalid("limit", `is given without mode "shared", to which it belongs`)
+	}
+	if limit < 1 || limit > MaxLimit {
+		return invalid("limit", "is %d; it must be from 1 to %d", limit, MaxLimit)
 	}
 	return nil
 }
@@ -146,6 +166,8 @@ func (b Bounds) Validate() error {
 		return fmt.Errorf("the default TTL (%s) must lie from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
 	case b.MaxWait < 0:
 		return fmt.Errorf("the longest wait (%s) must not be negative", b.MaxWait)
+	case b.MaxWaiters < 0:
+		return fmt.Errorf("the number of waiters (%d) must not be negative", b.MaxWaiters)
 	}
 	return nil
 }

@@ -38,7 +38,8 @@ func TestCheckAcquire(t *testing.T) {
 		{"longest TTL", func(r *request) { r.TTL = 24 * time.Hour }, ""},
 		{"TTL too long", func(r *request) { r.TTL = 24*time.Hour + time.Millisecond }, "ttl_ms"},
 		{"negative wait", func(r *request) { r.Wait = -time.Millisecond }, "wait_ms"},
-		{"wait that is not available", func(r *request) { r.Wait = time.Millisecond }, "wait_ms"},
+		{"shortest wait", func(r *request) { r.Wait = time.Millisecond }, ""},
+		{"longest wait", func(r *request) { r.Wait = time.Minute }, ""},
 		{"wait too long", func(r *request) { r.Wait = time.Minute + time.Millisecond }, "wait_ms"},
 		{"max hold of the TTL", func(r *request) { r.MaxHold = r.TTL }, ""},
 		{"max hold below the TTL", func(r *request) { r.MaxHold = r.TTL - time.Millisecond }, "max_hold_ms"},
@@ -47,11 +48,16 @@ func TestCheckAcquire(t *testing.T) {
 		{"max hold too long", func(r *request) { r.MaxHold = 30*24*time.Hour + time.Millisecond }, "max_hold_ms"},
 		{"no mode", func(r *request) { r.Mode = "" }, "mode"},
 		{"other mode", func(r *request) { r.Mode = "Exclusive" }, "mode"},
-		{"mode that is not available", func(r *request) { r.Mode = fencing.ModeShared }, "mode"},
-		{"limit", func(r *request) { r.Limit = 1 }, "limit"},
+		{"shared", func(r *request) { r.Mode = fencing.ModeShared }, ""},
+		{"limit of an exclusive lease", func(r *request) { r.Limit = 1 }, "limit"},
+		{"smallest limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 1 }, ""},
+		{"largest limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_000 }, ""},
+		{"limit too large", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_001 }, "limit"},
+		{"negative limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, -1 }, "limit"},
 		{"no hold", func(r *request) { r.Hold = 0 }, "hold"},
 		{"negative hold", func(r *request) { r.Hold = -1 }, "hold"},
-		{"hold that is not available", func(r *request) { r.Hold = 2 }, "hold"},
+		{"second hold", func(r *request) { r.Hold = 2 }, ""},
+		{"deepest hold", func(r *request) { r.Hold = 1000 }, ""},
 		{"hold too deep", func(r *request) { r.Hold = 1001 }, "hold"},
 		{"longest owner", func(r *request) { r.Owner = long(256) }, ""},
 		{"owner too long", func(r *request) { r.Owner = long(257) }, "owner"},
@@ -86,6 +92,41 @@ func TestCheckAcquire(t *testing.T) {
 	}
 }
 
+func TestCheckRenew(t *testing.T) {
+	type request = fencing.RenewRequest
+	for _, test := range []struct {
+		name   string
+		change func(*request)
+		field  string // at fault; empty if none is
+	}{
+		{"nothing", func(*request) {}, ""},
+		{"shortest TTL", func(r *request) { r.TTL = 100 * time.Millisecond }, ""},
+		{"TTL too short", func(r *request) { r.TTL = 99 * time.Millisecond }, "ttl_ms"},
+		{"negative TTL", func(r *request) { r.TTL = -1 }, "ttl_ms"},
+		{"TTL too long", func(r *request) { r.TTL = 24*time.Hour + 1 }, "ttl_ms"},
+		{"exclusive", func(r *request) { r.Mode = fencing.ModeExclusive }, ""},
+		{"shared", func(r *request) { r.Mode = fencing.ModeShared }, ""},
+		{"other mode", func(r *request) { r.Mode = "Shared" }, "mode"},
+		{"shared with a limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_000 }, ""},
+		{"limit too large", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_001 }, "limit"},
+		{"negative limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, -1 }, "limit"},
+		{"limit without mode", func(r *request) { r.Limit = 2 }, "limit"},
+		{"limit of an exclusive lease", func(r *request) { r.Mode, r.Limit = fencing.ModeExclusive, 2 }, "limit"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var r request
+			test.change(&r)
+			err := fencing.DefaultBounds().CheckRenew(&r)
+			if (err == nil) != (test.field == "") {
+				t.Fatalf("CheckRenew: %v", err)
+			}
+			if err != nil {
+				refusal(t, err, test.field)
+			}
+		})
+	}
+}
+
 // TestRefusalsNameTheirBounds looks for the numbers a reader needs, not for words.
 func TestRefusalsNameTheirBounds(t *testing.T) {
 	for _, test := range []struct {
@@ -96,6 +137,7 @@ func TestRefusalsNameTheirBounds(t *testing.T) {
 		{func(r *fencing.AcquireRequest) { r.Wait = time.Hour }, []string{"0", "60000"}},
 		{func(r *fencing.AcquireRequest) { r.MaxHold = time.Second }, []string{"30000", "2592000000"}},
 		{func(r *fencing.AcquireRequest) { r.Hold = 5000 }, []string{"1", "1000"}},
+		{func(r *fencing.AcquireRequest) { r.Mode, r.Limit = fencing.ModeShared, 20_000 }, []string{"1", "10000"}},
 		{func(r *fencing.AcquireRequest) { r.Owner = strings.Repeat("x", 300) }, []string{"256"}},
 		{func(r *fencing.AcquireRequest) { r.Metadata = entries(20) }, []string{"16"}},
 	} {
@@ -145,6 +187,7 @@ func TestValidateBounds(t *testing.T) {
 		{"minimum of a fraction", fencing.Bounds{DefaultTTL: time.Minute, MinTTL: time.Second + time.Microsecond, MaxTTL: day}, false},
 		{"maximum of a fraction", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day - 1}, false},
 		{"wait of a fraction", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day, MaxWait: 1}, false},
+		{"negative number of waiters", fencing.Bounds{DefaultTTL: time.Second, MinTTL: time.Second, MaxTTL: day, MaxWaiters: -1}, false},
 		{"nothing", fencing.Bounds{}, false},
 	} {
 		if err := test.bounds.Validate(); (err == nil) != test.ok {

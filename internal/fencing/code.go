@@ -72,6 +72,7 @@ type Error struct {
 	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
 
 	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
+	Position   int           // CodeLocked, CodeWaitTimeout: the caller's place in the queue; 0 if it has none
 	RetryAfter time.Duration // when to come back; 0 if unknown
 
 	Err error // the cause, for the log; never shown

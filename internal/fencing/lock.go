@@ -33,10 +33,15 @@ type Holder struct {
 	AcquiredAt Instant
 	ExpiresAt  Instant       // the lease is live before this instant, and not at it
 	Waited     time.Duration // time in the queue before the grant
+
+	// Provisional: no TTL runs yet, ExpiresAt only says what it would be. The
+	// lease hangs on its gateway's heartbeat until that confirms it, which it
+	// does before the first byte of the answer.
+	Provisional bool
 }
 
-// Live reports whether the lease is live at now. It is the only predicate of
-// liveness; live in record.lua is its twin.
+// Live reports whether a lease that is not provisional is live at now. It is the
+// only predicate of liveness; live in record.lua is its twin.
 func (h *Holder) Live(now Instant) bool { return now < h.ExpiresAt }
 
 // expiresAt returns when a grant or renewal at now with ttl ends, bounded by
@@ -54,7 +59,7 @@ type Waiter struct {
 	Lease    LeasePublic
 	Owner    string
 	Mode     Mode
-	Position int           // from 1
+	Position int           // among the live waiters, from 1; 0 once it has left
 	Waiting  time.Duration // since it joined
 }
 
@@ -64,7 +69,7 @@ type Lock struct {
 	Name            Name
 	Now             Instant
 	Holders         []Holder // in order of grant; none if free
-	Waiters         []Waiter // in order of arrival; left out in lists
+	Waiters         []Waiter // in order of arrival, at most MaxWaitersShown; Inspect alone shows them
 	Waiting         int      // how many live waiters there are
 	LastToken       Token    // the last token issued, 0 if none is known
 	HighestAdmitted Token    // the highest token a fence admitted, 0 if none
@@ -93,16 +98,46 @@ type Ended struct {
 	At     Instant // when it ended: an expired lease ended at its ExpiresAt, however late that was noticed
 }
 
+// Grant is a lease that a step granted, to its caller or to a waiter.
+type Grant struct {
+	Name    Name
+	Holder  Holder  // Provisional unless the gateway that ran the step has the request
+	Gateway Gateway // where the request is
+	Stamp   Stamp   // of the request
+}
+
+// Parked is a request that waits at a gateway.
+type Parked struct {
+	Gateway Gateway
+	Stamp   Stamp
+}
+
 // Outcome is what an operation came to, decided at the instant Now.
 type Outcome struct {
 	Now    Instant
-	Holder Holder        // Acquire and Renew: the lease as it now is
-	Fresh  bool          // Acquire: this request (its Stamp) made the grant
+	Holder Holder        // Acquire, Renew, Confirm; Release where holds remain; Leave where the grant came first
+	Fresh  bool          // Acquire, Leave: this request (its Stamp) made the grant
 	Margin time.Duration // Renew: how long the lease still had to live
-	Lock   *Lock         // Inspect
-	Ended  []Ended       // leases that this step ended, in order
-	Err    *Error        // why it was refused; nil if it was not
+	Lock   *Lock         // Inspect, History; and with Place
+	Place  *Waiter       // Acquire: the request waits here; Leave: where it waited
+	Past   []Ended       // History: the last ended leases, newest first
+
+	Ended    []Ended  // leases that this step ended, in order
+	Granted  []Grant  // leases that this step granted, in order, that of Holder included
+	Joined   bool     // Acquire: the request has just joined the queue, or come back to it
+	Left     []Waiter // waiters that this step took out of the queue, in order, and grants it took back
+	Replaced *Parked  // Acquire: the older request with this lease id that waited until now
+
+	// Asked is the gateway's clock before the store decided. Stores set it, Step
+	// does not. Counted from it, what is left of a lease is never too long (P9).
+	Asked time.Time
+
+	Err *Error // why it was refused; nil if it was not
 }
+
+// Waits reports whether an Acquire joined the queue: there is a place, and no
+// lease yet.
+func (o *Outcome) Waits() bool { return o.Err == nil && o.Place != nil && o.Holder.Token == 0 }
 
 // Code returns CodeOK or the code of the refusal.
 func (o *Outcome) Code() Code {

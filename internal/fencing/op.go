@@ -8,8 +8,10 @@ type Op interface {
 	LockName() Name
 }
 
-// AcquireRequest asks for a lease. With a Lease that already holds the name it
-// changes nothing and answers with what is.
+// AcquireRequest asks for a lease. With a Lease that already holds the name, or
+// waits for it, it changes nothing but whose request it is (see Stamp), and
+// answers with what is. A Hold one above the present depth deepens it, unless the
+// lease is provisional: nobody was told of it.
 type AcquireRequest struct {
 	Name     Name
 	Lease    LeaseID
@@ -21,28 +23,70 @@ type AcquireRequest struct {
 	Hold     int // depth of re-entry asked for, from 1
 	TTL      time.Duration
 	MaxHold  time.Duration // 0 is unbounded
-	Wait     time.Duration // 0 does not wait
+	Wait     time.Duration // 0 does not wait; the gateway counts it, a store only tells it from 0
+
+	// Keep lets the place rest for RestTTL when its request leaves, so that the
+	// client can come back to it with the same Lease.
+	Keep bool
+
+	// Again says that a gateway asks once more for a request that waits, to learn
+	// what it may have missed. It takes nothing over from a newer request.
+	Again bool
+
+	// Attach says that the request is a stream: the lease is released when it closes,
+	// unless a newer request has the lease by then. See ReleaseRequest.Stamp.
+	Attach bool
+
+	// MaxWaiters is how many may wait on the name, this one included; 0 is any
+	// number.
+	MaxWaiters int
+
+	// Set names what else is taken under the same Lease; empty for one name. A
+	// lease of an incomplete set is provisional until it is confirmed.
+	Set string
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold
-// bounds the result.
+// bounds the result. It may turn an exclusive lease into a shared one.
 type RenewRequest struct {
 	Name  Name
 	Lease LeaseID
 	TTL   time.Duration // 0 is the TTL the lease was granted with
+	Mode  Mode          // empty keeps the mode
+	Limit int           // with ModeShared
 }
 
-// ReleaseRequest ends a lease. It may be repeated.
+// ReleaseRequest ends a lease, or unwinds its hold. It may be repeated.
 type ReleaseRequest struct {
 	Name  Name
 	Lease LeaseID
+	Hold  int // from 2: the depth to unwind, which leaves Hold-1; 0 and 1 end the lease
+
+	// Stamp is that of a stream that has closed: nothing happens unless the lease is
+	// still attached to it. Empty: the holder wants it so.
+	Stamp Stamp
 }
 
-// TakeBackRequest undoes a grant that could not be delivered. It leaves no
-// tombstone, so the same lease id may be granted again. It does nothing, and
-// succeeds, unless the lease is live and still bears the Stamp of the request
-// that made the grant: a retry by another request has taken over, and a renewal
-// proves that the holder was told.
+// ConfirmRequest makes a provisional lease firm: its TTL starts now. It may be
+// repeated.
+type ConfirmRequest struct {
+	Name  Name
+	Lease LeaseID
+	Stamp Stamp
+}
+
+// LeaveRequest gives up waiting. If the lease came first, that is the answer.
+type LeaveRequest struct {
+	Name  Name
+	Lease LeaseID
+	Stamp Stamp
+}
+
+// TakeBackRequest undoes what a request has got, a grant that could not be
+// delivered or a place. It leaves no tombstone, so the same lease id may be
+// granted again; a place that Keep was asked for rests. It does nothing, and
+// succeeds, unless lease or place still bear the Stamp of the request: a retry by
+// another request has taken over, and a renewal proves that the holder was told.
 type TakeBackRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -58,6 +102,11 @@ type BreakRequest struct {
 
 // InspectRequest asks for the public view of a name.
 type InspectRequest struct {
+	Name Name
+}
+
+// HistoryRequest asks who held a name lately.
+type HistoryRequest struct {
 	Name Name
 }
 
@@ -78,6 +127,15 @@ func (r RenewRequest) LockName() Name { return r.Name }
 func (r ReleaseRequest) LockName() Name { return r.Name }
 
 // LockName returns the name the operation is about.
+func (r ConfirmRequest) LockName() Name { return r.Name }
+
+// LockName returns the name the operation is about.
+func (r LeaveRequest) LockName() Name { return r.Name }
+
+// LockName returns the name the operation is about.
+func (r HistoryRequest) LockName() Name { return r.Name }
+
+// LockName returns the name the operation is about.
 func (r TakeBackRequest) LockName() Name { return r.Name }
 
 // LockName returns the name the operation is about.
@@ -96,6 +154,7 @@ type Guard struct {
 	Sent    Instant       // the gateway's clock when it sent the operation; 0 if not stated
 	MaxSkew time.Duration // largest difference between Sent and the store's clock
 	Floor   Token         // the highest token the gateway has seen from this partition
+	Gateway Gateway       // who asks: what it hands to its own waiters is firm
 }
 
 // skewed reports whether the gateway's clock and the store's are too far apart,

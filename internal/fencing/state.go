@@ -2,6 +2,7 @@ package fencing
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -17,6 +18,9 @@ const (
 
 	// maxBroken is how many broken tokens a record remembers for retried breaks.
 	maxBroken = 8
+
+	// MaxHistory is how many ended leases a name remembers for people.
+	MaxHistory = 16
 )
 
 // State is all that a partition of names remembers. Only Step changes it.
@@ -24,19 +28,26 @@ type State struct {
 	Counter    Token // the highest token issued
 	Records    map[Name]*Record
 	Tombstones map[EndedLease]Tombstone
+	Gateways   Gateways
 }
 
 // NewState returns an empty state.
 func NewState() *State {
-	return &State{Records: map[Name]*Record{}, Tombstones: map[EndedLease]Tombstone{}}
+	return &State{
+		Records: map[Name]*Record{}, Tombstones: map[EndedLease]Tombstone{},
+		Gateways: Gateways{Seen: map[Gateway]Instant{}},
+	}
 }
 
 // Record is what is remembered of one name.
 type Record struct {
-	LastToken       Token // of the last grant
-	HighestAdmitted Token // by the name's fence
-	Holders         []Holding
+	LastToken       Token     // of the last grant
+	HighestAdmitted Token     // by the name's fence
+	Holders         []Holding // in order of grant
+	Queue           Queue
+	Stuck           Instant // a hand-off is to be tried again then; 0 if none is
 	Broken          []Token // the last few tokens that were broken, oldest first
+	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go
 }
 
@@ -45,6 +56,18 @@ type Holding struct {
 	Holder
 	Secret SecretHash
 	Stamp  Stamp // of the request that made the grant; empty once another one has retried it, or the holder has renewed
+
+	Gateway  Gateway // where the request is
+	Set      string  // see AcquireRequest
+	Attached Stamp   // of the stream that the lease is attached to; empty: none
+	Keep     bool    // taken back, it goes back to its place in the queue and rests
+	Seq      Instant // of that place
+	JoinedAt Instant
+}
+
+// grant returns what a gateway is told of a lease that was handed to its waiter.
+func (h *Holding) grant(name Name) Grant {
+	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
 }
 
 // EndedLease is the key of a tombstone.
@@ -65,53 +88,124 @@ type Tombstone struct {
 
 // Clone returns a copy that shares nothing that Step changes.
 func (s *State) Clone() *State {
-	c := &State{Counter: s.Counter, Records: make(map[Name]*Record, len(s.Records)), Tombstones: maps.Clone(s.Tombstones)}
+	c := &State{
+		Counter: s.Counter, Records: make(map[Name]*Record, len(s.Records)), Tombstones: maps.Clone(s.Tombstones),
+		Gateways: s.Gateways,
+	}
+	c.Gateways.Seen = maps.Clone(s.Gateways.Seen)
 	for name, r := range s.Records {
 		copied := *r
-		copied.Holders = slices.Clone(r.Holders)
-		copied.Broken = slices.Clone(r.Broken)
+		copied.Holders, copied.Broken, copied.History = slices.Clone(r.Holders), slices.Clone(r.Broken), slices.Clone(r.History)
+		copied.Queue = r.Queue.clone()
 		c.Records[name] = &copied
 	}
 	return c
 }
 
-// Due returns the instant at which ExpireRequest has something to do for a
-// record: its first expiry or, when idle, ForgetAt.
-func (r *Record) Due() Instant {
-	if len(r.Holders) == 0 {
-		return r.ForgetAt
+// Due returns the instant at which ExpireRequest has something to do for a name
+// that has a record: the first expiry, end of a rest, lapse of a gateway or
+// hand-off to be tried again or, when it is idle, ForgetAt.
+func (s *State) Due(name Name) Instant {
+	r := s.Records[name]
+	due := Instant(math.MaxInt64)
+	if r.idle() {
+		due = r.ForgetAt
 	}
-	due := r.Holders[0].ExpiresAt
-	for i := range r.Holders[1:] {
-		due = min(due, r.Holders[1+i].ExpiresAt)
+	for i := range r.Holders {
+		if h := &r.Holders[i]; h.Provisional {
+			due = min(due, s.Gateways.lapse(h.Gateway))
+		} else {
+			due = min(due, h.ExpiresAt)
+		}
+	}
+	for gateway := range r.Queue.gateways {
+		due = min(due, s.Gateways.lapse(gateway))
+	}
+	if len(r.Queue.resting) > 0 {
+		due = min(due, r.Queue.restTill)
+	}
+	if r.Stuck != 0 {
+		due = min(due, r.Stuck)
 	}
 	return due
 }
+
+// idle reports whether the name has neither holder nor place.
+func (r *Record) idle() bool { return len(r.Holders) == 0 && r.Queue.Empty() }
 
 // forgotten reports whether nothing needs to be remembered of the name at now:
 // it has been idle for ForgetAfter, also if nobody has noticed yet that its last
 // lease ran out.
 func (r *Record) forgotten(now Instant) bool {
+	if !r.Queue.Empty() {
+		return false
+	}
 	forgetAt := r.ForgetAt
 	for i := range r.Holders {
+		if r.Holders[i].Provisional {
+			return false
+		}
 		forgetAt = max(forgetAt, r.Holders[i].ExpiresAt.Add(ForgetAfter))
 	}
 	return forgetAt <= now
 }
 
-// View returns the public view of a record (nil for none) at now.
-func (r *Record) View(name Name, now Instant) *Lock {
+// View returns the public view of a name at now, as guard.Gateway sees it; with
+// waiters it lists them.
+func (s *State) View(name Name, now Instant, guard Guard, waiters bool) *Lock {
+	alive := func(gateway Gateway) bool { return gateway == guard.Gateway || now < s.Gateways.lapse(gateway) }
+	return s.Records[name].View(name, now, alive, waiters)
+}
+
+// View returns the public view of a record (nil for none) at now; alive judges
+// the gateways (nil: all live), and with waiters it lists them.
+func (r *Record) View(name Name, now Instant, alive func(Gateway) bool, waiters bool) *Lock {
 	lock := &Lock{Name: name, Now: now}
 	if r == nil || r.forgotten(now) {
 		return lock
 	}
+	if alive == nil {
+		alive = func(Gateway) bool { return true }
+	}
 	lock.LastToken, lock.HighestAdmitted = r.LastToken, r.HighestAdmitted
 	for i := range r.Holders {
-		if h := &r.Holders[i].Holder; h.Live(now) {
-			lock.Holders = append(lock.Holders, *h)
+		h := r.Holders[i].Holder
+		if h.Provisional {
+			h.ExpiresAt = now.Add(h.TTL)
+		}
+		if h.Live(now) && (!h.Provisional || alive(r.Holders[i].Gateway)) {
+			lock.Holders = append(lock.Holders, h)
+		}
+	}
+	for gateway, n := range r.Queue.gateways {
+		if alive(gateway) {
+			lock.Waiting += n
+		}
+	}
+	if !waiters {
+		return lock
+	}
+	for _, p := range r.Queue.order {
+		if len(lock.Waiters) == MaxWaitersShown {
+			break
+		}
+		if alive(p.Gateway) {
+			lock.Waiters = append(lock.Waiters, p.waiter(now, len(lock.Waiters)+1))
 		}
 	}
 	return lock
+}
+
+// provisionalNames returns the names with a provisional lease, in order.
+func (s *State) provisionalNames() []Name {
+	var names []Name
+	for name, r := range s.Records {
+		if slices.ContainsFunc(r.Holders, func(h Holding) bool { return h.Provisional }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // PruneTombstones drops the tombstones that are due at now.

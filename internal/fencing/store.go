@@ -18,20 +18,35 @@ import (
 // CodeClockSkew. When a method that changes something fails with one of these
 // two, the change may or may not have been made, or be made a little later.
 type Store interface {
-	// Acquire asks for a lease. CodeLocked: somebody else holds the name;
-	// Error.Lock shows who. CodeLeaseLost: the lease id has ended on this name,
-	// or its public part is known with another secret.
+	// Acquire asks for a lease. A request with a Wait that can't be granted now
+	// joins the queue: Outcome.Waits reports it, and the Listener hears what
+	// becomes of it. CodeLocked: somebody else holds the name, or others wait for
+	// it; Error.Lock shows who. CodeTooManyRequests: MaxWaiters. CodeLeaseLost: the
+	// lease id has ended on this name, or its public part is known with another
+	// secret. CodeInvalidRequest: a hold too deep, or a lease id of another set.
+	// CodeUnsupportedByStore: the store can't do this.
 	Acquire(context.Context, AcquireRequest) (Outcome, error)
 
 	// Renew sets the remaining time of a lease. CodeLeaseLost: see Error.Reason.
+	// CodeInvalidRequest: a change of mode other than a downgrade.
 	Renew(context.Context, RenewRequest) (Outcome, error)
 
-	// Release ends a lease; one that was released before is released again.
+	// Release ends a lease, or unwinds its hold: what remains is in
+	// Outcome.Holder. One that was released before is released again.
 	// CodeLeaseLost: it ended otherwise.
 	Release(context.Context, ReleaseRequest) (Outcome, error)
 
-	// TakeBack undoes a grant that could not be delivered, if it still can be.
-	// An Outcome without Now did not reach the store's rules.
+	// Confirm makes a provisional lease firm; Outcome.Holder is it. CodeLeaseLost:
+	// it was taken back, or has ended. CodeReplaced: another request has it now.
+	Confirm(context.Context, ConfirmRequest) (Outcome, error)
+
+	// Leave gives up a place: Outcome.Place and Lock show it as it was. If the
+	// lease came first, it is in Outcome.Holder and may be Provisional; if there is
+	// neither, nothing is. CodeReplaced: another request has the place now.
+	Leave(context.Context, LeaveRequest) (Outcome, error)
+
+	// TakeBack undoes a grant that could not be delivered, if it still can be, or
+	// gives up a place. An Outcome without Now did not reach the store's rules.
 	TakeBack(context.Context, TakeBackRequest) (Outcome, error)
 
 	// Break ends the live lease with a token. CodeStaleToken: no live lease has
@@ -43,11 +58,31 @@ type Store interface {
 	// CodeClockSkew: while the clocks differ, what it leaves out may be live.
 	Inspect(context.Context, InspectRequest) (Outcome, error)
 
+	// History returns who held a name lately: Outcome.Past, and Outcome.Lock for
+	// those who hold it now. As Inspect, it never returns CodeClockSkew.
+	History(context.Context, HistoryRequest) (Outcome, error)
+
 	// List returns live locks in the byte order of their names.
 	List(context.Context, ListRequest) (ListPage, error)
 
-	// Expire ends leases whose time has run out, at most limit in one call.
+	// Expire ends leases whose time has run out, on at most limit names in one
+	// call, and does whatever else time brings about: waiters of dead gateways go,
+	// what was not handed on is.
 	Expire(ctx context.Context, limit int) (Expiry, error)
+
+	// Listen says who is to hear of this gateway's waiters. It is called once,
+	// before the first Acquire that waits.
+	Listen(Listener)
+
+	// Heartbeat says that this gateway lives and has waiters or provisional
+	// leases on names, tells the Listener again of all leases it has not
+	// confirmed, and then does for those names what Expire does. It is to be
+	// called every HeartbeatInterval while there are any.
+	Heartbeat(ctx context.Context, names []Name) error
+
+	// Watch has sink hear of every change of any lock, on whatever gateway, from
+	// now on until stop is called.
+	Watch(sink EventSink) (stop func())
 
 	// Stats counts what the store holds.
 	Stats(context.Context) (Stats, error)
@@ -58,6 +93,36 @@ type Store interface {
 
 	// Close lets go of all resources and waits until that is done. Leases stay.
 	Close() error
+}
+
+// Listener hears what becomes of the requests that wait at a gateway. Its
+// methods are called from the store's goroutines and must return at once.
+//
+// A message may be lost, late or told twice: what counts is in the store.
+type Listener interface {
+	// Granted tells of a lease that was granted to a waiter. A Provisional one is
+	// to be confirmed before it is answered; asked is Outcome.Asked of one that is
+	// not.
+	Granted(g Grant, now Instant, asked time.Time)
+
+	// Replaced tells of a waiting request whose lease id a newer one has taken
+	// over.
+	Replaced(name Name, stamp Stamp)
+
+	// Recheck asks for the waiters on names to be acquired again, the first that
+	// came first, until one still waits: a message may have been lost. nil is all
+	// names.
+	Recheck(names []Name)
+}
+
+// EventSink hears events. Its methods are called from the store's goroutines and
+// must return at once.
+type EventSink interface {
+	// Event tells of an event, each once and those of one name in order.
+	Event(Event)
+
+	// Gap says that events may have been lost.
+	Gap()
 }
 
 // ListRequest asks for a page of live locks.

@@ -13,40 +13,52 @@ import (
 // acquire is a POST with what the answer depends on.
 type acquire struct {
 	fencing.AcquireRequest
-	ownID bool // the client made the lease id
+	names    []fencing.Name // of a set, in their order; nil for one name
+	ownID    bool           // the client made the lease id
+	attached bool           // the answer is to be a stream
 }
 
-// decodeAcquire reads a POST. All fields are optional.
+// acquireFields are those of a POST, for the errors.
+const acquireFields = "ttl_ms, wait_ms, owner, mode, limit, hold, max_hold_ms and metadata"
+
+// decodeAcquire reads a POST for one name. All fields are optional.
 func decodeAcquire(c *call) (*acquire, error) {
-	req := &acquire{AcquireRequest: fencing.AcquireRequest{
-		Stamp: c.id, Mode: fencing.ModeExclusive, Hold: 1, TTL: c.s.bounds.DefaultTTL,
-	}}
-	var err error
-	if req.Name, err = c.lockName(); err != nil {
-		return nil, err
-	}
-	if req.Lease, err = c.leaseID(); err != nil {
-		return nil, err
-	}
-	req.ownID = !req.Lease.IsZero()
-	if err = c.refuseIfMatch(); err != nil {
-		return nil, err
-	}
-	if err = c.checkAccept(); err != nil {
-		return nil, err
-	}
-	body, err := c.readBody()
+	name, err := c.lockName()
 	if err != nil {
 		return nil, err
 	}
-	if err := decodeObject(body, "ttl_ms, wait_ms, owner, mode, limit, hold, max_hold_ms and metadata",
-		func(name string, d *jsontext.Decoder) error { return req.setField(name, d, &c.s.bounds) }); err != nil {
-		return nil, err
+	req := &acquire{attached: c.wantsStream()}
+	req.Name = name
+	return req, c.readAcquire(req, acquireFields, func(field string, d *jsontext.Decoder, bounds *fencing.Bounds) error {
+		return req.setField(field, d, bounds)
+	})
+}
+
+// readAcquire reads what POSTs have in common.
+func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontext.Decoder, *fencing.Bounds) error) error {
+	bounds := c.s.bounds
+	if req.attached {
+		bounds.MaxWait = fencing.LongestAttachedWait
 	}
-	if err := c.s.bounds.CheckAcquire(&req.AcquireRequest); err != nil {
-		return nil, err
+	req.Stamp, req.Mode, req.Hold, req.TTL = c.id, fencing.ModeExclusive, 1, bounds.DefaultTTL
+	req.MaxWaiters = bounds.MaxWaiters
+	var err error
+	if req.Lease, err = c.leaseID(); err != nil {
+		return err
 	}
-	return req, nil
+	req.ownID = !req.Lease.IsZero()
+	req.Keep = req.ownID
+	if err = c.refuseIfMatch(); err != nil {
+		return err
+	}
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	if err := decodeObject(body, known, func(name string, d *jsontext.Decoder) error { return set(name, d, &bounds) }); err != nil {
+		return err
+	}
+	return bounds.CheckAcquire(&req.AcquireRequest)
 }
 
 // setField reads one field. A field that is given is checked here against the
@@ -80,38 +92,82 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 	return err
 }
 
-// acquireLock asks the store for a lease. A grant that this request made is the
-// call's to deliver or to give back.
-func acquireLock(c *call, req *acquire) (*granted, error) {
-	if c.s.draining.Load() {
-		return nil, &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway grants no new leases: it is shutting down"}
-	}
-	sent := c.s.now()
-	if !req.ownID {
-		req.Lease = fencing.NewLeaseID(sent)
-		c.lease = req.Lease.Public()
-	}
-	c.grant = fencing.TakeBackRequest{Name: req.Name, Lease: req.Lease, Stamp: req.Stamp}
-	c.hasGrant = true // until the store says otherwise, even if it panics
-	out, err := c.s.store.Acquire(c.r.Context(), req.AcquireRequest)
+// serveAcquire answers a POST for one name, with a stream if so asked.
+func serveAcquire(c *call) {
+	req, err := decodeAcquire(c)
 	if err != nil {
-		c.hasGrant = c.mayHaveGrant(req, err)
-		err = req.judge(err)
-		return nil, c.countOutcome(outcomeOf(err), err)
+		c.writeError(err)
+		return
 	}
+	if req.attached {
+		attachLock(c, req)
+		return
+	}
+	acquireLock(c, req)
+}
+
+// acquireLock asks the store for a lease, and waits for it if it may. A grant
+// that this request made is the call's to deliver or to give back.
+func acquireLock(c *call, req *acquire) {
+	out, waiter, err := c.join(req)
+	switch {
+	case err != nil:
+		c.writeError(err)
+	case waiter == nil:
+		c.answerAcquire(req, &out)
+	default:
+		c.park()
+		c.pending = func() { c.await(waiter, req) }
+	}
+}
+
+// answerAcquire delivers a grant, or says why it can't.
+func (c *call) answerAcquire(req *acquire, out *fencing.Outcome) {
+	resp, err := c.granted(req, out)
+	if err != nil {
+		c.writeError(err)
+		return
+	}
+	c.deliver(resp)
+}
+
+// granted makes the answer of a grant, unless there is nobody to tell, or nothing
+// left of it.
+func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
 	c.hasGrant = out.Fresh
-	left := out.Holder.ExpiresAt.Sub(out.Now) - c.s.now().Sub(sent)
+	now := c.s.now()
+	a := &granted{
+		renewed: renewed{name: req.Name, holder: &out.Holder, left: leftOf(out, now), elapsed: now.Sub(c.start)},
+		lease:   req.Lease, fresh: out.Fresh,
+	}
+	if err := c.deliverable(out.Fresh, a.left); err != nil {
+		return nil, err
+	}
+	if c.parked {
+		c.waited, a.waited = a.elapsed, a.elapsed
+	}
+	return a, nil
+}
+
+// deliverable counts what an acquire came to that has a lease with so much left,
+// and says why the client can't have it.
+func (c *call) deliverable(fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
-		return nil, c.countOutcome(outcomeUndelivered, errNothingLeft)
-	case !out.Fresh:
-		c.countOutcome(outcomeRetried, nil)
-	case c.r.Context().Err() != nil:
-		return nil, c.countOutcome(outcomeUndelivered, errClientLeft)
-	default:
-		c.countOutcome(outcomeGranted, nil)
+		return c.countOutcome(outcomeUndelivered, errNothingLeft)
+	case !fresh:
+		return c.countOutcome(outcomeRetried, nil)
+	case c.r.Context().Err() != nil, c.parked && connectionOf(c.r).left():
+		c.gone = c.parked
+		return c.countOutcome(outcomeUndelivered, errClientLeft)
 	}
-	return &granted{renewed: renewed{name: req.Name, holder: &out.Holder, left: left}, lease: req.Lease, fresh: out.Fresh}, nil
+	return c.countOutcome(outcomeGranted, nil)
+}
+
+// leftOf returns how long the lease of an outcome has to live at now: never more
+// than the store gives it, for it is counted from before the store was asked (P9).
+func leftOf(out *fencing.Outcome, now time.Time) time.Duration {
+	return out.Holder.ExpiresAt.Sub(out.Now) - now.Sub(out.Asked)
 }
 
 // judge returns what to tell the client of a refusal. A lease id that the gateway
@@ -119,11 +175,24 @@ func acquireLock(c *call, req *acquire) (*granted, error) {
 // found it expired on asking again. The client has lost nothing.
 func (r *acquire) judge(err error) error {
 	var e *fencing.Error
-	if !r.ownID && errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {
+	if !errors.As(err, &e) {
+		return err
+	}
+	if !r.ownID && e.Code == fencing.CodeLeaseLost {
 		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
 			Detail: "the lease had expired before the store's answer came; ask again"}
 	}
-	return err
+	if e.Lock == nil || e.Code == fencing.CodeStaleToken {
+		return err
+	}
+	told := *e
+	if told.RetryAfter == 0 {
+		told.RetryAfter = told.Lock.NextExpiry()
+	}
+	if r.ownID && told.Position > 0 { // its place rests only so long
+		told.RetryAfter = min(told.RetryAfter, fencing.RestTTL/2)
+	}
+	return &told
 }
 
 // mayHaveGrant reports whether a failed acquire has to be taken back: its
@@ -178,21 +247,25 @@ func (a *granted) setHeader(h http.Header) {
 	}
 }
 
-func (a *granted) appendJSON(b []byte) []byte {
+func (a *granted) appendJSON(b []byte) []byte { return append(a.appendMembers(b), '}') }
+
+// appendMembers appends the object without its last brace.
+func (a *granted) appendMembers(b []byte) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease_id", a.lease.Reveal())
-	return appendLease(b, a.holder, a.left)
+	return appendLease(b, &a.renewed)
 }
 
-// appendLease appends what the answers to POST and PUT have in common, and ends
-// the object. left is what the client may count on from when it sent its
-// request: never more than the store gives it (P9).
-func appendLease(b []byte, h *fencing.Holder, left time.Duration) []byte {
+// appendLease appends what the answers to POST and PUT have in common.
+func appendLease(b []byte, a *renewed) []byte {
+	h := a.holder
 	b = appendHolding(b, h)
-	b = appendIntMember(b, "expires_in_ms", left.Milliseconds())
-	b = appendIntMember(b, "renew_in_ms", min(h.TTL/3, left/2).Milliseconds())
-	b = appendIntMember(b, "waited_ms", h.Waited.Milliseconds())
-	b = appendMetadata(b, h.Metadata)
-	return append(b, '}')
+	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
+	b = appendIntMember(b, "renew_in_ms", renewIn(h, a.left).Milliseconds())
+	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
+	return appendMetadata(b, h.Metadata)
 }
+
+// renewIn returns when a lease should be renewed that has so much left.
+func renewIn(h *fencing.Holder, left time.Duration) time.Duration { return min(h.TTL/3, left/2) }

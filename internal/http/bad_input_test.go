@@ -1,6 +1,7 @@
 package http
 
 import (
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ func TestBadInput(t *testing.T) {
 	g := start(t)
 	held := newID()
 	g.do("POST", "/locks/held", "", "Lease-Id: "+held).want(t, 201)
+	g.do("POST", "/locks/read", `{"mode":"shared","limit":2}`, "Lease-Id: "+held).want(t, 201)
 	before := g.store.Snapshot()
 
 	const tooMany = `{"metadata":{"0":"","1":"","2":"","3":"","4":"","5":"","6":"","7":"","8":"","9":"","a":"","b":"","c":"","d":"","e":"","f":"","g":""}}`
@@ -38,7 +40,6 @@ func TestBadInput(t *testing.T) {
 		{what: "ttl true", body: `{"ttl_ms":true}`, field: "ttl_ms", says: "must be an integer"},
 		{what: "ttl an object", body: `{"ttl_ms":{}}`, field: "ttl_ms", says: "must be an integer"},
 		{what: "ttl null", body: `{"ttl_ms":null}`, field: "ttl_ms", says: "is null"},
-		{what: "wait", body: `{"wait_ms":1}`, field: "wait_ms", says: "not available in this version"},
 		{what: "wait too long", body: `{"wait_ms":60001}`, field: "wait_ms", says: "from 0 to 60000"},
 		{what: "wait negative", body: `{"wait_ms":-1}`, field: "wait_ms", says: "from 0"},
 		{what: "max_hold below ttl", body: `{"max_hold_ms":29999}`, field: "max_hold_ms", says: "from ttl_ms (30000) to 2592000000"},
@@ -46,11 +47,17 @@ func TestBadInput(t *testing.T) {
 		{what: "max_hold that overflows", body: `{"max_hold_ms":9223372036854775807}`, field: "max_hold_ms", says: "from 0 to 2592000000"},
 		{what: "mode unknown", body: `{"mode":"Exclusive"}`, field: "mode", says: `must be "exclusive" or "shared"`},
 		{what: "mode empty", body: `{"mode":""}`, field: "mode", says: "must be"},
-		{what: "mode shared", body: `{"mode":"shared"}`, field: "mode", says: "not available in this version"},
-		{what: "limit", body: `{"limit":1}`, field: "limit", says: "not available in this version"},
+		{what: "mode null", body: `{"mode":null}`, field: "mode", says: "is null"},
+		{what: "wait a string", body: `{"wait_ms":"5s"}`, field: "wait_ms", says: "must be an integer"},
+		{what: "limit without mode", body: `{"limit":1}`, field: "limit", says: `without mode "shared"`},
+		{what: "limit of an exclusive one", body: `{"mode":"exclusive","limit":1}`, field: "limit", says: `without mode "shared"`},
+		{what: "limit 0 of a shared one", body: `{"mode":"shared","limit":0}`, field: "limit", says: "from 1 to 10000"},
+		{what: "limit of a shared one too high", body: `{"mode":"shared","limit":10001}`, field: "limit", says: "from 1 to 10000"},
+		{what: "limit negative", body: `{"mode":"shared","limit":-1}`, field: "limit", says: "from 1 to 10000"},
 		{what: "limit 0", body: `{"limit":0}`, field: "limit", says: "from 1 to 10000"},
 		{what: "limit too high", body: `{"limit":10001}`, field: "limit", says: "from 1 to 10000"},
-		{what: "hold", body: `{"hold":2}`, field: "hold", says: "not available in this version"},
+		{what: "hold of a first acquire", body: `{"hold":2}`, field: "hold", says: "is 2; a first acquire has 1"},
+		{what: "hold two deeper", path: "/locks/held", body: `{"hold":3}`, headers: []string{own}, field: "hold", says: "is 3; the lease is held 1 deep"},
 		{what: "hold 0", body: `{"hold":0}`, field: "hold", says: "from 1 to 1000"},
 		{what: "hold too deep", body: `{"hold":1001}`, field: "hold", says: "from 1 to 1000"},
 		{what: "owner too long", body: `{"owner":"` + strings.Repeat("x", 257) + `"}`, field: "owner", says: "at most 256"},
@@ -76,7 +83,7 @@ func TestBadInput(t *testing.T) {
 		{what: "field in another case", body: `{"TTL_MS":1000}`, field: "TTL_MS", says: "not a known field"},
 		{what: "field twice", body: `{"ttl_ms":1000,"ttl_ms":1000}`, field: "ttl_ms", says: "twice"},
 		{what: "field twice, escaped", body: `{"ttl_ms":1000,"ttl\u005fms":1000}`, field: "ttl_ms", says: "twice"},
-		{what: "names of the next issue", body: `{"names":["a"]}`, field: "names", says: "not a known field"},
+		{what: "names where there is one", body: `{"names":["a"]}`, field: "names", says: "not a known field"},
 		{what: "trailing object", body: `{}{}`, field: "body", says: "more data"},
 		{what: "trailing junk", body: `{} x`, field: "body", says: "more data"},
 		{what: "list", body: `[]`, field: "body", says: "JSON object"},
@@ -118,19 +125,26 @@ func TestBadInput(t *testing.T) {
 		{what: "lease id on DELETE", method: "DELETE", path: "/locks/held", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
 		{what: "lease id on GET", method: "GET", path: "/locks/held", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
 		{what: "lease id on the list", method: "GET", path: "/locks", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
-		{what: "event stream", headers: []string{"Accept: application/json, Text/Event-Stream;q=0.9"}, field: "Accept", says: "not available in this version"},
+		{what: "event stream waits too long", headers: []string{"Accept: Text/Event-Stream"}, body: `{"wait_ms":86400001}`, field: "wait_ms", says: "from 0 to 86400000"},
+		{what: "no event stream waits too long", headers: []string{"Accept: application/json, Text/Event-Stream;q=0.9"}, body: `{"wait_ms":60001}`, field: "wait_ms", says: "from 0 to 60000"},
 		{what: "precondition on POST", headers: []string{`If-Match: "1"`}, field: "If-Match", says: "DELETE"},
 		{what: "precondition on PUT", method: "PUT", path: "/locks/held", headers: []string{own, `If-Match: "1"`}, field: "If-Match", says: "DELETE"},
 
 		{what: "renew ttl 0", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":0}`, field: "ttl_ms", says: "from 100 to 86400000"},
 		{what: "renew ttl too long", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":86400001}`, field: "ttl_ms", says: "from 100 to 86400000"},
-		{what: "renew mode", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"mode":"shared"}`, field: "mode", says: "not available in this version"},
-		{what: "renew limit", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"limit":3}`, field: "limit", says: "not available in this version"},
+		{what: "renew mode", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"mode":"Shared"}`, field: "mode", says: "must be"},
+		{what: "renew mode empty", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"mode":""}`, field: "mode", says: "must be"},
+		{what: "renew limit", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"limit":3}`, field: "limit", says: `without mode "shared"`},
+		{what: "renew limit 0", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"mode":"shared","limit":0}`, field: "limit", says: "from 1 to 10000"},
+		{what: "renew an upgrade", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"mode":"exclusive"}`, field: "mode", says: "an upgrade would deadlock"},
+		{what: "renew another limit", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"mode":"shared","limit":3}`, field: "limit", says: "keeps its limit"},
+		{what: "renew wait", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"wait_ms":0}`, field: "wait_ms", says: "known are ttl_ms, mode and limit"},
 		{what: "renew owner", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"owner":"x"}`, field: "owner", says: "known are ttl_ms"},
 		{what: "renew name", method: "PUT", path: "/locks/a%20b", headers: []string{own}, field: "name", says: "0x20"},
 
 		{what: "release with body", method: "DELETE", path: "/locks/held", headers: []string{own}, body: `{"ttl_ms":1000}`, field: "ttl_ms", says: "not a known field"},
-		{what: "release to a depth", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 2"}, field: "Lease-Hold", says: "not available in this version"},
+		{what: "release to a depth", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 1001"}, field: "Lease-Hold", says: "from 1 to 1000"},
+		{what: "break to a depth", method: "DELETE", path: "/locks/held", headers: []string{`If-Match: "1"`, "Lease-Hold: 2"}, field: "Lease-Hold", says: "can't stand beside If-Match"},
 		{what: "release to depth 0", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 0"}, field: "Lease-Hold", says: "from 1 to 1000"},
 		{what: "release to depths", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: 1", "Lease-Hold: 1"}, field: "Lease-Hold", says: "2 times"},
 		{what: "release to no depth", method: "DELETE", path: "/locks/held", headers: []string{own, "Lease-Hold: +1"}, field: "Lease-Hold", says: "from 1 to 1000"},
@@ -167,6 +181,53 @@ func TestBadInput(t *testing.T) {
 		{what: "list unknown", method: "GET", path: "/locks?owner=x", field: "query", says: "known are prefix, q, limit and cursor"},
 		{what: "list malformed", method: "GET", path: "/locks?q=%zz", field: "query", says: "well-formed"},
 		{what: "list with semicolon", method: "GET", path: "/locks?q=a;limit=1", field: "query", says: "well-formed"},
+
+		{what: "set without names", path: "/locks", field: "names", says: "is missing; it is a list of 1 to 64"},
+		{what: "set of nothing", path: "/locks", body: `{"names":[]}`, field: "names", says: "has 0 names; it must have from 1 to 64"},
+		{what: "set of 65", path: "/locks", body: `{"names":[` + strings.Repeat(`"a",`, 64) + `"b"]}`, field: "names", says: "has 65 names; it must have from 1 to 64"},
+		{what: "set with a name twice", path: "/locks", body: `{"names":["b","a","b"]}`, field: "names", says: "has b twice"},
+		{what: "set with an empty name", path: "/locks", body: `{"names":["a",""]}`, field: "names", says: "the 2. of them: name is empty"},
+		{what: "set with a bad name", path: "/locks", body: `{"names":["a//b"]}`, field: "names", says: "double slash"},
+		{what: "set of numbers", path: "/locks", body: `{"names":[1]}`, field: "names", says: "each a string"},
+		{what: "set of nulls", path: "/locks", body: `{"names":[null]}`, field: "names", says: "each a string"},
+		{what: "set a string", path: "/locks", body: `{"names":"a"}`, field: "names", says: "must be a list"},
+		{what: "set null", path: "/locks", body: `{"names":null}`, field: "names", says: "is null"},
+		{what: "set cut off", path: "/locks", body: `{"names":["a"`, field: "names", says: "JSON"},
+		{what: "set twice", path: "/locks", body: `{"names":["a"],"names":["b"]}`, field: "names", says: "twice"},
+		{what: "set with a wait too long", path: "/locks", body: `{"names":["a"],"wait_ms":60001}`, field: "wait_ms", says: "from 0 to 60000"},
+		{what: "set with limit", path: "/locks", body: `{"names":["a"],"limit":2}`, field: "limit", says: `without mode "shared"`},
+		{what: "set as a stream", path: "/locks", body: `{"names":["a"]}`, headers: []string{"Accept: text/event-stream"}, field: "Accept", says: "is for one name"},
+		{what: "set with query", path: "/locks?names=a", body: `{"names":["a"]}`, field: "query", says: "no query parameters"},
+		{what: "set with precondition", path: "/locks", body: `{"names":["a"]}`, headers: []string{`If-Match: "1"`}, field: "If-Match", says: "DELETE"},
+		{what: "set with a lease id of one name", path: "/locks", body: `{"names":["held"]}`, headers: []string{own}, field: "Lease-Id", says: "another set of names"},
+		{what: "set with a bad lease id", path: "/locks", body: `{"names":["a"]}`, headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "renew set without names", method: "PUT", path: "/locks", headers: []string{own}, field: "names", says: "is missing"},
+		{what: "renew set with owner", method: "PUT", path: "/locks", headers: []string{own}, body: `{"names":["held"],"owner":"x"}`, field: "owner", says: "known are names, ttl_ms, mode and limit"},
+		{what: "renew set with ttl 0", method: "PUT", path: "/locks", headers: []string{own}, body: `{"names":["held"],"ttl_ms":0}`, field: "ttl_ms", says: "from 100"},
+		{what: "renew set with query", method: "PUT", path: "/locks?name=held", headers: []string{own}, field: "query", says: "no query parameters"},
+		{what: "renew set with precondition", method: "PUT", path: "/locks", headers: []string{own, `If-Match: "1"`}, body: `{"names":["held"]}`, field: "If-Match", says: "DELETE"},
+		{what: "renew set with an upgrade", method: "PUT", path: "/locks", headers: []string{own}, body: `{"names":["read"],"mode":"exclusive"}`, field: "mode", says: "deadlock"},
+		{what: "release set without names", method: "DELETE", path: "/locks", headers: []string{own}, field: "name", says: "is missing; give 1 to 64"},
+		{what: "release set of 65", method: "DELETE", path: "/locks?name=a" + strings.Repeat("&name=b", 64), headers: []string{own}, field: "name", says: "has 65 names"},
+		{what: "release set with a name twice", method: "DELETE", path: "/locks?name=a&name=a", headers: []string{own}, field: "name", says: "has a twice"},
+		{what: "release set with an empty name", method: "DELETE", path: "/locks?name=", headers: []string{own}, field: "name", says: "name is empty"},
+		{what: "release set with another parameter", method: "DELETE", path: "/locks?names=a", headers: []string{own}, field: "query", says: "known are name"},
+		{what: "release set with a body", method: "DELETE", path: "/locks?name=held", headers: []string{own}, body: `{"names":["held"]}`, field: "names", says: "not a known field"},
+		{what: "release set to depth 0", method: "DELETE", path: "/locks?name=held", headers: []string{own, "Lease-Hold: 0"}, field: "Lease-Hold", says: "from 1 to 1000"},
+		{what: "break a set", method: "DELETE", path: "/locks?name=held", headers: []string{`If-Match: "1"`}, field: "If-Match", says: "one name"},
+
+		{what: "history of no name", method: "GET", path: "/history/", field: "name", says: "1 to 255 bytes"},
+		{what: "history of a bad name", method: "GET", path: "/history/a//b", field: "name", says: "slash"},
+		{what: "history with query", method: "GET", path: "/history/a?limit=1", field: "query", says: "no query parameters"},
+		{what: "history with a bad lease id", method: "GET", path: "/history/a", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
+		{what: "events of a bad prefix", method: "GET", path: "/events?prefix=%20", field: "prefix", says: "0x20"},
+		{what: "events of two prefixes", method: "GET", path: "/events?prefix=a&prefix=b", field: "prefix", says: "2 times"},
+		{what: "events of something", method: "GET", path: "/events?name=a", field: "query", says: "known are prefix"},
+		{what: "events after nothing", method: "GET", path: "/events", headers: []string{"Last-Event-ID: "}, field: "Last-Event-ID", says: "1 to 64"},
+		{what: "events after junk", method: "GET", path: "/events", headers: []string{"Last-Event-ID: a b"}, field: "Last-Event-ID", says: "1 to 64"},
+		{what: "events after a novel", method: "GET", path: "/events", headers: []string{"Last-Event-ID: " + strings.Repeat("1", 65)}, field: "Last-Event-ID", says: "1 to 64"},
+		{what: "events after two", method: "GET", path: "/events", headers: []string{"Last-Event-ID: 1", "Last-Event-ID: 2"}, field: "Last-Event-ID", says: "2 times"},
+		{what: "events with a bad lease id", method: "GET", path: "/events", headers: []string{"Lease-Id: x"}, field: "Lease-Id", says: "no dot"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			g.t = t
@@ -197,6 +258,8 @@ func TestHeadersRequired(t *testing.T) {
 	g := start(t)
 	g.acquired("a")
 	before := g.store.Snapshot()
+	g.do("PUT", "/locks", `{"names":["a"]}`).problem(t, 428, fencing.CodeLeaseIDRequired)
+	g.do("DELETE", "/locks?name=a", "").problem(t, 428, fencing.CodeLeaseIDRequired)
 	g.do("PUT", "/locks/a", "").problem(t, 428, fencing.CodeLeaseIDRequired)
 	g.do("DELETE", "/locks/a", "").problem(t, 428, fencing.CodeLeaseIDRequired)
 	if !reflect.DeepEqual(g.store.Snapshot(), before) {
@@ -212,9 +275,14 @@ func TestBodySize(t *testing.T) {
 	before := g.store.Snapshot()
 	for _, method := range []string{"POST", "PUT", "DELETE"} {
 		for _, size := range []int{16<<10 + 1, 1 << 20} {
-			a := g.do(method, "/locks/a", padded(size), "Lease-Id: "+id).problem(t, 413, fencing.CodeTooLarge)
-			if !strings.Contains(a.text("detail"), "16384") {
-				t.Errorf("%s", a.body)
+			for _, path := range []string{"/locks/a", "/locks"} {
+				if method == "DELETE" && path == "/locks" {
+					path += "?name=a"
+				}
+				a := g.do(method, path, padded(size), "Lease-Id: "+id).problem(t, 413, fencing.CodeTooLarge)
+				if !strings.Contains(a.text("detail"), "16384") {
+					t.Errorf("%s", a.body)
+				}
 			}
 		}
 	}
@@ -236,4 +304,14 @@ func TestLimitsThemselves(t *testing.T) {
 	id := g.acquired("h")
 	g.do("DELETE", "/locks/h", "{}", "Lease-Id: "+id, "Lease-Hold: 1").want(t, 204)
 	g.do("POST", "/locks/e", "", "Accept: */*").want(t, 201)
+	g.do("POST", "/locks/f", "", "Accept: text/event-stream;q=0").want(t, 201)
+	g.do("POST", "/locks/w", `{"wait_ms":60000}`).want(t, 201)
+	g.do("POST", "/locks/s", `{"mode":"shared"}`).want(t, 201)
+	g.do("POST", "/locks/s1", `{"mode":"shared","limit":1}`).want(t, 201)
+	g.do("POST", "/locks/s2", `{"mode":"shared","limit":10000}`).want(t, 201)
+	var names []string
+	for i := range 64 {
+		names = append(names, fmt.Sprintf("%q", "set/"+strconv.Itoa(i)))
+	}
+	g.do("POST", "/locks", `{"names":[`+strings.Join(names, ",")+`]}`).want(t, 201)
 }

@@ -19,6 +19,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/watchdog"
 )
 
 // discard is a ResponseWriter that costs as little as one can, with what
@@ -74,8 +75,8 @@ func modelStore() fencing.Store {
 }
 
 func benchServer(store fencing.Store, log *slog.Logger) http.Handler {
-	return New(Options{Store: store, Bounds: fencing.DefaultBounds(), Registerer: prometheus.NewRegistry(),
-		TakeBack: func(fencing.TakeBackRequest) {}, Logger: log}).Handler()
+	return New(Options{Watchdog: watchdog.New(store, watchdog.Options{}), Bounds: fencing.DefaultBounds(),
+		Registerer: prometheus.NewRegistry(), Logger: log}).Handler()
 }
 
 // BenchmarkPair is an acquire and a release, against a bare chi handler that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,9 +16,24 @@ import (
 	"fencepost/internal/fencing"
 )
 
+// body is the body of a request that has been read.
+type body struct {
+	done bool
+	data []byte
+	err  error
+}
+
 // readBody reads the body to its end into c.in, so that a client that leaves is
-// noticed while the store is asked.
+// noticed while the store is asked. It may be called again.
 func (c *call) readBody() ([]byte, error) {
+	if !c.body.done {
+		c.body.data, c.body.err = c.readToEnd()
+		c.body.done = true
+	}
+	return c.body.data, c.body.err
+}
+
+func (c *call) readToEnd() ([]byte, error) {
 	if c.r.Body == nil || c.r.Body == http.NoBody {
 		return nil, nil
 	}
@@ -133,7 +149,7 @@ func syntaxError(d *jsontext.Decoder, err error) error {
 }
 
 // allFields are the fields that an error may name.
-const allFields = "ttl_ms wait_ms owner mode limit hold max_hold_ms metadata"
+const allFields = "names ttl_ms wait_ms owner mode limit hold max_hold_ms metadata"
 
 // readValue reads a value that must be of one kind.
 func readValue(d *jsontext.Decoder, field string, kind jsontext.Kind, what string) (jsontext.Value, error) {
@@ -224,4 +240,60 @@ func readStrings(d *jsontext.Decoder, field string) (map[string]string, error) {
 		}
 		entries[key] = value
 	}
+}
+
+// readNames reads a list of distinct names, and returns them in their order.
+func readNames(d *jsontext.Decoder) ([]fencing.Name, error) {
+	const field, what = "names", "a list of 1 to 64 names"
+	switch d.PeekKind() {
+	case jsontext.KindNull:
+		return nil, invalid(field, "is null; it must be %s", what)
+	case jsontext.KindBeginArray, jsontext.KindInvalid:
+	default:
+		return nil, invalid(field, "must be %s", what)
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, syntaxError(d, err)
+	}
+	var values []string
+	for {
+		switch d.PeekKind() {
+		case jsontext.KindEndArray:
+			if _, err := d.ReadToken(); err != nil {
+				return nil, syntaxError(d, err)
+			}
+			return parseNames(field, values)
+		case jsontext.KindString, jsontext.KindInvalid:
+		default:
+			return nil, invalid(field, "must be %s, each a string", what)
+		}
+		value, err := readString(d, field)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, value)
+	}
+}
+
+// parseNames checks the names of a set and returns them in their order.
+func parseNames(field string, values []string) ([]fencing.Name, error) {
+	if len(values) == 0 || len(values) > fencing.MaxNames {
+		return nil, invalid(field, "has %d names; it must have from 1 to %d", len(values), fencing.MaxNames)
+	}
+	names := make([]fencing.Name, len(values))
+	for i, value := range values {
+		name, err := fencing.ParseName(value)
+		var e *fencing.Error
+		if errors.As(err, &e) {
+			return nil, invalid(field, "has a bad one, the %d. of them: %s", i+1, e.Detail)
+		}
+		names[i] = name
+	}
+	slices.Sort(names)
+	for i := 1; i < len(names); i++ {
+		if names[i] == names[i-1] {
+			return nil, invalid(field, "has %s twice; the names must be distinct", names[i])
+		}
+	}
+	return names, nil
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"fencepost/internal/fencing"
 )
 
@@ -29,27 +31,59 @@ type call struct {
 	// grant is a grant that the client has not been told of yet. It is taken
 	// back when the call ends before it has been.
 	grant    fencing.TakeBackRequest
+	names    []fencing.Name // of a set, in place of grant.Name
 	hasGrant bool
 
+	entered [allowances]bool // see enter
+	parked  bool             // it has waited in a queue
+	waited  time.Duration    // from its start until the wait was over
+	gone    bool             // the client has left before the answer
+
+	openStream prometheus.Gauge // counts the stream that the answer is; nil if it is none
+
+	// pending is what is left to do of a request that waits. It is done on a stack
+	// that the router and the decoders are no longer on; see mayWait.
+	pending func()
+
 	in, out []byte // the request body, the answer
+	body    body
 }
 
 // maxKept bounds the buffers that an idle call keeps.
 const maxKept = 64 << 10
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	c := s.begin(w, r)
+	defer c.end()
+	if c.mayWait() {
+		c.aside((*call).route)
+	} else {
+		c.route()
+	}
+	if pending := c.pending; pending != nil {
+		c.pending = nil
+		c.r = r // without what the router has added
+		pending()
+	}
+}
+
+func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 	c := s.calls.Get().(*call)
 	*c = call{
 		ResponseWriter: w, s: s, r: r, endpoint: s.unrouted[methodLabel(r.Method)],
-		id: fencing.NewStamp(), start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0],
+		start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0],
 	}
-	defer c.end()
-	setSecurityHeaders(w.Header())
+	return c
+}
+
+// route has the router serve the request, unless it must not even be routed.
+func (c *call) route() {
+	c.id = fencing.NewStamp()
 	if err := c.guard(); err != nil {
 		c.writeError(err)
 		return
 	}
-	s.mux.ServeHTTP(c, r)
+	c.s.mux.ServeHTTP(c, c.r)
 }
 
 // end takes back what was not delivered, answers a panic, counts and logs.
@@ -57,12 +91,21 @@ func (c *call) end() {
 	s := c.s
 	panicked := recover()
 	if c.hasGrant {
-		s.giveBack(c.grant)
+		c.giveBack()
+	}
+	c.leave(allowedWaiters)
+	c.leave(allowedStreams)
+	if c.openStream != nil {
+		c.openStream.Dec()
 	}
 	broken := false
 	if panicked != nil && panicked != http.ErrAbortHandler {
+		stack := debug.Stack()
+		if p, ok := panicked.(*panicAside); ok {
+			panicked, stack = p.value, p.stack
+		}
 		s.log.LogAttrs(c.r.Context(), slog.LevelError, "panic while serving a request",
-			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
+			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(stack)))
 		broken = c.status != 0
 		c.code = codeInternal
 		if !broken {
@@ -70,7 +113,10 @@ func (c *call) end() {
 		}
 	}
 	elapsed := s.now().Sub(c.start)
-	c.endpoint.count(c.code, elapsed)
+	c.endpoint.count(c.code)
+	if c.openStream == nil { // how long a stream takes is its client's choice
+		c.endpoint.observe(elapsed - c.waited)
+	}
 	c.logLine(elapsed)
 
 	*c = call{s: s, in: kept(c.in), out: kept(c.out)}
@@ -88,31 +134,43 @@ func kept(b []byte) []byte {
 }
 
 // giveBack asks for a grant to be undone.
-func (s *Server) giveBack(r fencing.TakeBackRequest) {
-	s.metrics.takenBack.Inc()
-	s.takeBack(r)
+func (c *call) giveBack() {
+	c.s.metrics.takenBack.Inc()
+	if c.names != nil {
+		c.s.dog.TakeBackAll(c.names, c.grant.Lease, c.grant.Stamp)
+		return
+	}
+	c.s.takeBack(c.grant)
 }
 
+// elapsed returns the time since the request arrived.
+func (c *call) elapsed() time.Duration { return c.s.now().Sub(c.start) }
+
 // logLine writes the request's line. What happens all day long on a healthy
-// gateway (success, a lock that is held, probes) is debug: a line costs about as
-// much CPU as a fifth of a request.
+// gateway (success, a lock that is held, clients that leave, probes) is debug: a
+// line costs about as much CPU as a fifth of a request. So is what a gateway says
+// to all its waiters when it shuts down.
 func (c *call) logLine(elapsed time.Duration) {
 	level := slog.LevelInfo
 	switch {
-	case c.status >= 500 && !c.quiet:
-		level = slog.LevelWarn
-	case c.quiet, c.status < 300, c.code == fencing.CodeLocked:
+	case c.quiet, c.status < 300, c.gone,
+		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining:
 		level = slog.LevelDebug
+	case c.status >= 500:
+		level = slog.LevelWarn
 	}
 	ctx := c.r.Context()
 	if !c.s.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 8)
+	attrs := make([]slog.Attr, 0, 9)
 	attrs = append(attrs,
 		slog.String("request_id", string(c.id)), slog.String("method", c.endpoint.method),
 		slog.String("route", c.endpoint.path), slog.Int("status", c.status), slog.String("code", string(c.code)),
 		slog.Float64("duration_ms", float64(elapsed.Microseconds())/1000))
+	if c.parked {
+		attrs = append(attrs, slog.Int64("waited_ms", c.waited.Milliseconds()))
+	}
 	if c.lease != "" {
 		attrs = append(attrs, slog.String("lease", string(c.lease)))
 	}
@@ -126,6 +184,7 @@ func (c *call) logLine(elapsed time.Duration) {
 func (c *call) WriteHeader(status int) {
 	if c.status == 0 && status >= 200 {
 		c.status = status
+		setSecurityHeaders(c.Header())
 		c.setWriteDeadline()
 	}
 	c.ResponseWriter.WriteHeader(status)

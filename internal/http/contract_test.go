@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 type contractRun struct{ *testing.M }
 
 func (m contractRun) Run() int {
-	for _, mime := range []string{"text/html", "text/css", "text/javascript", "image/svg+xml"} {
+	for _, mime := range []string{"text/html", "text/css", "text/javascript", "image/svg+xml", "text/event-stream"} {
 		openapi3filter.RegisterBodyDecoder(mime, openapi3filter.PlainBodyDecoder)
 	}
 	code := m.M.Run()
@@ -231,7 +231,7 @@ func TestContractExamplesMatch(t *testing.T) {
 
 func TestRoutesAreThoseOfTheContract(t *testing.T) {
 	served := map[string]bool{}
-	s := New(Options{Bounds: fencing.DefaultBounds()})
+	s := newServer(t).Server
 	paths := map[string]string{}
 	for _, rt := range s.routeTable() {
 		paths[rt.pattern] = rt.path

@@ -128,6 +128,8 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 			if c.takenBack {
 				g.wantTakenBack("a")
+				g.do("POST", "/locks/w", `{"wait_ms":1000}`).problem(t, 503, c.code)
+				g.wantTakenBack("w") // once
 			}
 			id := newID()
 			g.do("POST", "/locks/b", "", "Lease-Id: "+id).problem(t, 503, c.code)
@@ -248,17 +250,20 @@ func TestDrain(t *testing.T) {
 func TestStoreFailures(t *testing.T) {
 	g := start(t)
 	id := g.acquired("a")
-	requests := []struct{ method, path, header string }{
-		{"POST", "/locks/a", ""}, {"PUT", "/locks/a", "Lease-Id: " + id}, {"DELETE", "/locks/a", "Lease-Id: " + id},
-		{"DELETE", "/locks/a", `If-Match: "1"`}, {"GET", "/locks/a", ""}, {"GET", "/locks", ""},
-		{"GET", "/readyz", ""}, {"GET", "/readyz?verbose", ""},
+	requests := []struct{ method, path, header, body string }{
+		{"POST", "/locks/a", "", ""}, {"PUT", "/locks/a", "Lease-Id: " + id, ""}, {"DELETE", "/locks/a", "Lease-Id: " + id, ""},
+		{"DELETE", "/locks/a", `If-Match: "1"`, ""}, {"GET", "/locks/a", "", ""}, {"GET", "/locks", "", ""},
+		{"POST", "/locks/a", "", `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, ""},
+		{"POST", "/locks", "", `{"names":["a","b"]}`}, {"POST", "/locks", "", `{"names":["a","b"],"wait_ms":1000}`},
+		{"PUT", "/locks", "Lease-Id: " + id, `{"names":["a","b"]}`}, {"DELETE", "/locks?name=a&name=b", "Lease-Id: " + id, ""},
+		{"GET", "/history/a", "", ""}, {"GET", "/readyz", "", ""}, {"GET", "/readyz?verbose", "", ""},
 	}
 	before := g.store.Snapshot()
 	g.store.set(func(s *scriptedStore) {
 		s.before = func(string) error { return fencing.Unavailable(errors.New("dial: refused by 10.1.2.3")) }
 	})
 	for _, r := range requests {
-		a := g.do(r.method, r.path, "", r.header).problem(t, 503, fencing.CodeUnavailable)
+		a := g.do(r.method, r.path, r.body, r.header).problem(t, 503, fencing.CodeUnavailable)
 		if a.header.Get("Retry-After") != "1" || strings.Contains(a.body, "10.1.2.3") {
 			t.Errorf("%v %s", a.header, a.body)
 		}
@@ -270,7 +275,7 @@ func TestStoreFailures(t *testing.T) {
 
 	g.store.set(func(s *scriptedStore) { s.before = func(string) error { panic("a defect of 10.9.8.7") } })
 	for _, r := range requests {
-		a := g.do(r.method, r.path, "", r.header).want(t, 500)
+		a := g.do(r.method, r.path, r.body, r.header).want(t, 500)
 		if a.text("type") != "about:blank" || a.json["code"] != nil || a.header.Get("Content-Type") != "application/problem+json" || strings.Contains(a.body, "10.9") {
 			t.Errorf("%v %s", a.header, a.body)
 		}

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -94,6 +95,45 @@ func FuzzLeaseID(f *testing.F) {
 			w := g.serve(t, r)
 			if (err != nil) != (w.Code == 400) {
 				t.Fatalf("%s %q: %d %s, ParseLeaseID says %v", method, leaseID, w.Code, w.Body, err)
+			}
+		}
+	})
+}
+
+// FuzzNames: a set is taken as it is or refused, whether its names stand in a body
+// or in a query.
+func FuzzNames(f *testing.F) {
+	for _, seed := range [][2]string{{"a", "b"}, {"a", "a"}, {"", "a"}, {"a/..", "b"}, {"\xff", "a"}, {"a\"", "b"}, {"a&name=c", "b"}} {
+		f.Add(seed[0], seed[1])
+	}
+	g := newServer(f, quiet)
+	f.Fuzz(func(t *testing.T, one, two string) {
+		if len(one)+len(two) > 1<<10 {
+			return // another refusal: the body is too large
+		}
+		g.forget(t)
+		_, errOne := fencing.ParseName(one)
+		_, errTwo := fencing.ParseName(two)
+		good := errOne == nil && errTwo == nil && one != two
+		body, err := json.Marshal(map[string]any{"names": []string{one, two}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := fencing.NewLeaseID(time.Now()).Reveal()
+		post := httptest.NewRequest("POST", "http://localhost/locks", strings.NewReader(string(body)))
+		put := httptest.NewRequest("PUT", "http://localhost/locks", strings.NewReader(string(body)))
+		del := httptest.NewRequest("DELETE", "http://localhost/locks?"+url.Values{"name": {one, two}}.Encode(), nil)
+		for _, c := range []struct {
+			r      *http.Request
+			status int
+		}{{post, 201}, {put, 200}, {del, 204}} {
+			c.r.Header.Set("Lease-Id", id)
+			want := c.status
+			if !good {
+				want = 400
+			}
+			if w := g.serve(t, c.r); w.Code != want {
+				t.Fatalf("%s %q %q: %d %s, want %d", c.r.Method, one, two, w.Code, w.Body, want)
 			}
 		}
 	})

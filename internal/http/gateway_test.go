@@ -19,10 +19,15 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/watchdog"
 )
 
-// clock is the time of a test's store and gateway.
+// clock is the time of a test's store and gateway. It stands still between two
+// calls of advance, unless it runs.
 type clock struct {
+	base time.Time // the gateway's time at fencingtest.Epoch
+	runs bool
+
 	mu  sync.Mutex
 	now fencing.Instant
 }
@@ -30,10 +35,15 @@ type clock struct {
 func (c *clock) instant() fencing.Instant {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.runs {
+		return c.now.Add(time.Since(c.base))
+	}
 	return c.now
 }
 
-func (c *clock) time() time.Time { return c.instant().Time() }
+// time is the gateway's time. It is not far from the real one, which the watchdog
+// counts in.
+func (c *clock) time() time.Time { return c.base.Add(c.instant().Sub(fencingtest.Epoch)) }
 
 func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
@@ -44,11 +54,17 @@ func (c *clock) advance(d time.Duration) {
 // scriptedStore is a model whose methods a test can replace.
 type scriptedStore struct {
 	*fencingtest.Model
+	clock     *clock
+	takenBack chan fencing.TakeBackRequest // tells of each, as long as there is room
+
 	mu      sync.Mutex
 	acquire func(context.Context, fencing.AcquireRequest) (fencing.Outcome, error)
 	before  func(verb string) error // called before every method; an error is its result
 
+	beforeName func(verb string, name fencing.Name) error // the same, of those about one name
+
 	afterRenew func()
+	onGrant    func() // before a waiter hears of its grant
 }
 
 func (s *scriptedStore) set(change func(*scriptedStore)) {
@@ -57,10 +73,15 @@ func (s *scriptedStore) set(change func(*scriptedStore)) {
 	change(s)
 }
 
-func (s *scriptedStore) hook(verb string) error {
+func (s *scriptedStore) hook(verb string, names ...fencing.Name) error {
 	s.mu.Lock()
-	before := s.before
+	before, beforeName := s.before, s.beforeName
 	s.mu.Unlock()
+	for _, name := range names {
+		if beforeName != nil {
+			return beforeName(verb, name)
+		}
+	}
 	if before == nil {
 		return nil
 	}
@@ -71,20 +92,70 @@ func (s *scriptedStore) Acquire(ctx context.Context, r fencing.AcquireRequest) (
 	s.mu.Lock()
 	acquire := s.acquire
 	s.mu.Unlock()
-	if err := s.hook("acquire"); err != nil {
+	if err := s.hook("acquire", r.Name); err != nil {
 		return fencing.Outcome{}, err
 	}
-	if acquire != nil {
-		return acquire(ctx, r)
+	if acquire == nil {
+		acquire = s.Model.Acquire
 	}
-	return s.Model.Acquire(ctx, r)
+	asked := s.clock.time()
+	out, err := acquire(ctx, r)
+	out.Asked = asked
+	return out, err
+}
+
+func (s *scriptedStore) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	asked := s.clock.time()
+	out, err := s.Model.Confirm(ctx, r)
+	out.Asked = asked
+	return out, err
+}
+
+func (s *scriptedStore) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	if err := s.hook("leave", r.Name); err != nil {
+		return fencing.Outcome{}, err
+	}
+	asked := s.clock.time()
+	out, err := s.Model.Leave(ctx, r)
+	out.Asked = asked
+	return out, err
+}
+
+func (s *scriptedStore) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	out, err := s.Model.TakeBack(ctx, r)
+	select {
+	case s.takenBack <- r:
+	default:
+	}
+	return out, err
+}
+
+// Listen has the listener hear of times on the gateway's clock.
+func (s *scriptedStore) Listen(l fencing.Listener) { s.Model.Listen(&scriptedListener{l, s}) }
+
+type scriptedListener struct {
+	fencing.Listener
+	store *scriptedStore
+}
+
+func (l *scriptedListener) Granted(g fencing.Grant, now fencing.Instant, _ time.Time) {
+	asked := l.store.clock.time()
+	l.store.mu.Lock()
+	onGrant := l.store.onGrant
+	l.store.mu.Unlock()
+	if onGrant != nil {
+		onGrant()
+	}
+	l.Listener.Granted(g, now, asked)
 }
 
 func (s *scriptedStore) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	if err := s.hook("renew"); err != nil {
+	if err := s.hook("renew", r.Name); err != nil {
 		return fencing.Outcome{}, err
 	}
+	asked := s.clock.time()
 	out, err := s.Model.Renew(ctx, r)
+	out.Asked = asked
 	s.mu.Lock()
 	after := s.afterRenew
 	s.mu.Unlock()
@@ -95,21 +166,31 @@ func (s *scriptedStore) Renew(ctx context.Context, r fencing.RenewRequest) (fenc
 }
 
 func (s *scriptedStore) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	if err := s.hook("release"); err != nil {
+	if err := s.hook("release", r.Name); err != nil {
 		return fencing.Outcome{}, err
 	}
-	return s.Model.Release(ctx, r)
+	asked := s.clock.time()
+	out, err := s.Model.Release(ctx, r)
+	out.Asked = asked
+	return out, err
+}
+
+func (s *scriptedStore) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	if err := s.hook("history", r.Name); err != nil {
+		return fencing.Outcome{}, err
+	}
+	return s.Model.History(ctx, r)
 }
 
 func (s *scriptedStore) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	if err := s.hook("break"); err != nil {
+	if err := s.hook("break", r.Name); err != nil {
 		return fencing.Outcome{}, err
 	}
 	return s.Model.Break(ctx, r)
 }
 
 func (s *scriptedStore) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	if err := s.hook("inspect"); err != nil {
+	if err := s.hook("inspect", r.Name); err != nil {
 		return fencing.Outcome{}, err
 	}
 	return s.Model.Inspect(ctx, r)
@@ -135,6 +216,7 @@ type gateway struct {
 	t         testing.TB
 	clock     *clock
 	store     *scriptedStore
+	dog       *watchdog.Watchdog
 	url       string
 	takenBack chan fencing.TakeBackRequest
 	log       *lockedBuffer
@@ -168,24 +250,34 @@ var testPage fs.FS = fstest.MapFS{
 
 // newServer makes a Server on a model, without a port.
 func newServer(t testing.TB, options ...func(*Options)) *gateway {
-	g := &gateway{t: t, clock: &clock{now: fencingtest.Epoch}, takenBack: make(chan fencing.TakeBackRequest, 100), log: &lockedBuffer{}}
-	g.store = &scriptedStore{Model: fencingtest.NewModel(g.clock.instant)}
+	g := &gateway{t: t, clock: &clock{base: time.Now(), now: fencingtest.Epoch}, takenBack: make(chan fencing.TakeBackRequest, 100), log: &lockedBuffer{}}
+	g.store = &scriptedStore{Model: fencingtest.NewModel(g.clock.instant), clock: g.clock, takenBack: g.takenBack}
+	g.dog = watchdog.New(g.store, watchdog.Options{})
+	t.Cleanup(g.dog.Stop)
 	registry := prometheus.NewRegistry()
 	o := Options{
-		Store: g.store, Bounds: fencing.DefaultBounds(), Page: testPage, StoreKind: "model", Version: "test",
+		Watchdog: g.dog, Bounds: fencing.DefaultBounds(), Page: testPage, StoreKind: "model", Version: "test",
 		Gatherer: registry, Registerer: registry, now: g.clock.time,
 		Logger: slog.New(slog.NewJSONHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		TakeBack: func(r fencing.TakeBackRequest) {
-			if _, err := g.store.Model.TakeBack(context.Background(), r); err != nil {
+		takeBack: func(r fencing.TakeBackRequest) { // at once, so that tests can see that there was none
+			if _, err := g.store.TakeBack(context.Background(), r); err != nil {
 				t.Errorf("take back: %v", err)
 			}
-			g.takenBack <- r
 		},
 	}
 	for _, option := range options {
 		option(&o)
 	}
 	g.Server = New(o)
+	return g
+}
+
+// startRunning makes a gateway that listens, with a clock that runs: for what the
+// watchdog does by real time.
+func startRunning(t testing.TB, options ...func(*Options)) *gateway {
+	g := newServer(t, options...)
+	g.clock.runs = true
+	g.listen(func(*http.Server) {})
 	return g
 }
 

@@ -32,19 +32,24 @@ func handle[Req any, Resp answer](decode func(*call) (Req, error), run func(*cal
 			c.writeError(err)
 			return
 		}
-		status := resp.status()
-		resp.setHeader(c.Header())
-		if status != http.StatusNoContent {
-			c.out = resp.appendJSON(c.out)
-		}
-		err = c.send(status, jsonType, c.out)
-		if c.hasGrant && err == nil && c.flush() == nil {
-			c.hasGrant = false // told
-		}
+		c.deliver(resp)
+	}
+}
+
+// deliver sends an answer. A grant in it counts as told once the network has it.
+func (c *call) deliver(resp answer) {
+	status := resp.status()
+	resp.setHeader(c.Header())
+	if status != http.StatusNoContent {
+		c.out = resp.appendJSON(c.out)
+	}
+	err := c.send(status, jsonType, c.out)
+	if c.hasGrant && err == nil && c.flush() == nil {
+		c.hasGrant = false // told
 	}
 }
 
 // errClientLeft is for the log: nobody is there to read it, or only one who has
 // closed its half of the connection.
 var errClientLeft = &fencing.Error{Code: fencing.CodeUnavailable,
-	Detail: "the connection was closed before the lease could be handed over; it is taken back"}
+	Detail: "the connection was closed before the lease could be handed over; what was granted is taken back"}

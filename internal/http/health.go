@@ -19,7 +19,7 @@ func readyz(c *call) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
 	defer cancel()
 	began := c.s.now()
-	err := c.s.store.Check(ctx)
+	err := c.s.dog.Check(ctx)
 	took := c.s.now().Sub(began)
 
 	details := func(b []byte) []byte { return b }

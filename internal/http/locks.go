@@ -33,29 +33,50 @@ func decodeRenew(c *call) (fencing.RenewRequest, error) {
 	if err != nil {
 		return req, err
 	}
-	return req, decodeObject(body, "ttl_ms", func(name string, d *jsontext.Decoder) (err error) {
-		switch name {
-		case "ttl_ms":
-			req.TTL, err = readMillis(d, name, c.s.bounds.MinTTL, c.s.bounds.MaxTTL)
-			return err
-		case "mode", "limit":
-			return invalid(name, "is not available in this version: a renewal keeps the mode")
+	if err := decodeObject(body, "ttl_ms, mode and limit", func(name string, d *jsontext.Decoder) error {
+		return setRenewField(&req, name, d, &c.s.bounds)
+	}); err != nil {
+		return req, err
+	}
+	return req, c.s.bounds.CheckRenew(&req)
+}
+
+// setRenewField reads one field of a PUT.
+func setRenewField(req *fencing.RenewRequest, name string, d *jsontext.Decoder, bounds *fencing.Bounds) (err error) {
+	switch name {
+	case "ttl_ms":
+		req.TTL, err = readMillis(d, name, bounds.MinTTL, bounds.MaxTTL)
+	case "mode":
+		var mode string
+		if mode, err = readString(d, name); err == nil && mode == "" {
+			err = invalid(name, `must be "exclusive" or "shared"`)
 		}
+		req.Mode = fencing.Mode(mode)
+	case "limit":
+		var n int64
+		n, err = readInt(d, name, 1, fencing.MaxLimit)
+		req.Limit = int(n)
+	default:
 		return errUnknownField
-	})
+	}
+	return err
 }
 
 func renewLock(c *call, req fencing.RenewRequest) (*renewed, error) {
-	sent := c.s.now()
-	out, err := c.s.store.Renew(c.r.Context(), req)
+	out, err := c.s.dog.Renew(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}
-	left := out.Holder.ExpiresAt.Sub(out.Now) - c.s.now().Sub(sent)
+	return c.renewed(req.Name, &out)
+}
+
+// renewed makes the answer of a renewal, or of a release that leaves holds.
+func (c *call) renewed(name fencing.Name, out *fencing.Outcome) (*renewed, error) {
+	left := leftOf(out, c.s.now())
 	if left < time.Millisecond {
 		return nil, errNothingLeft
 	}
-	return &renewed{name: req.Name, holder: &out.Holder, left: left}, nil
+	return &renewed{name: name, holder: &out.Holder, left: left}, nil
 }
 
 // errNothingLeft: the answer took longer than the lease had left. The store
@@ -67,7 +88,10 @@ var errNothingLeft = &fencing.Error{Code: fencing.CodeUnavailable,
 type renewed struct {
 	name   fencing.Name
 	holder *fencing.Holder
-	left   time.Duration
+	left   time.Duration // of its life; see leftOf
+
+	waited  time.Duration // in the queue, by this request
+	elapsed time.Duration // since the request arrived, at the instant of left; of a POST
 }
 
 func (a *renewed) status() int { return http.StatusOK }
@@ -80,13 +104,14 @@ func (a *renewed) appendJSON(b []byte) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease", string(a.holder.Lease))
-	return appendLease(b, a.holder, a.left)
+	return append(appendLease(b, a), '}')
 }
 
 // endRequest is a DELETE: a release or, with a token, a break.
 type endRequest struct {
 	name  fencing.Name
 	lease fencing.LeaseID
+	hold  int // the depth to unwind; 0 is all
 	token fencing.Token
 }
 
@@ -103,33 +128,42 @@ func decodeEnd(c *call) (endRequest, error) {
 	if req.token, err = c.ifMatch(); err != nil {
 		return req, err
 	}
-	if err = c.checkHold(); err != nil {
+	if req.hold, err = c.leaseHold(); err != nil {
 		return req, err
 	}
 	switch {
+	case req.hold != 0 && req.token != 0:
+		return req, invalid("Lease-Hold", "can't stand beside If-Match: a broken lease has no hold left")
 	case !req.lease.IsZero() && req.token != 0:
 		return req, invalid("If-Match", "can't stand beside Lease-Id: one breaks a lease, the other releases it")
 	case req.lease.IsZero() && req.token == 0:
 		return req, &fencing.Error{Code: fencing.CodeLeaseIDRequired,
 			Detail: "a release needs the Lease-Id header; breaking somebody's lease needs If-Match with its token"}
 	}
+	return req, c.refuseFields()
+}
+
+// refuseFields reads a body that must be empty, or an empty object.
+func (c *call) refuseFields() error {
 	body, err := c.readBody()
 	if err != nil {
-		return req, err
+		return err
 	}
-	return req, decodeObject(body, "none", func(string, *jsontext.Decoder) error { return errUnknownField })
+	return decodeObject(body, "none", func(string, *jsontext.Decoder) error { return errUnknownField })
 }
 
 // releaseLock ends a lease. That goes on when the client leaves: it wanted it.
-func releaseLock(c *call, req endRequest) (ended, error) {
+func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
-	var err error
 	if req.token != 0 {
-		_, err = c.s.store.Break(ctx, fencing.BreakRequest{Name: req.name, Token: req.token})
-	} else {
-		_, err = c.s.store.Release(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease})
+		_, err := c.s.dog.Break(ctx, fencing.BreakRequest{Name: req.name, Token: req.token})
+		return ended{}, err
 	}
-	return ended{}, err
+	out, err := c.s.dog.Release(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
+	if err != nil || out.Holder.Token == 0 {
+		return ended{}, err
+	}
+	return c.renewed(req.name, &out)
 }
 
 // ended answers a DELETE: there is nothing to say.
@@ -150,7 +184,7 @@ func decodeInspect(c *call) (fencing.InspectRequest, error) {
 }
 
 func inspectLock(c *call, req fencing.InspectRequest) (*inspected, error) {
-	out, err := c.s.store.Inspect(c.r.Context(), req)
+	out, err := c.s.dog.Inspect(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +210,7 @@ func decodeList(c *call) (fencing.ListRequest, error) {
 }
 
 func listLocks(c *call, req fencing.ListRequest) (*listed, error) {
-	page, err := c.s.store.List(c.r.Context(), req)
+	page, err := c.s.dog.List(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}

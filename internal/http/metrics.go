@@ -19,37 +19,42 @@ type metrics struct {
 	duration  *prometheus.HistogramVec
 	outcomes  *prometheus.CounterVec
 	takenBack prometheus.Counter
+	streams   *prometheus.GaugeVec
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_http_requests_total",
-			Help: "Requests answered, by route, method and code (ok, a problem's code, or internal).",
+			Help: "Requests answered, by route, method and code (ok, a problem's code, internal, or left: the client went away while it waited).",
 		}, []string{"route", "method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencepost_http_request_duration_seconds",
-			Help:    "Time from the headers of a request to the end of its answer.",
+			Help:    "Time from the headers of a request to the end of its answer, without the time it waited for a lock. Streams are not in it.",
 			Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"route", "method"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_acquire_outcomes_total",
-			Help: "What acquires that reached the store came to: granted, retried (the same lease again), undelivered, or a problem's code.",
+			Help: "What acquires that reached the store came to: granted, retried (the same lease again), undelivered, left (the client went away while it waited), or a problem's code.",
 		}, []string{"outcome"}),
 		takenBack: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_grants_taken_back_total",
 			Help: "Take-backs asked for: grants that could not be delivered, and acquires whose outcome is unknown.",
 		}),
+		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "fencepost_http_streams",
+			Help: "Streams open now, by kind: attached (leases) and events.",
+		}, []string{"kind"}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack)
+		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack, m.streams)
 	}
 	return m
 }
 
 // codeIndex numbers the values of the code label.
 var codeIndex = func() map[fencing.Code]int {
-	index := map[fencing.Code]int{fencing.CodeOK: 0, codeInternal: 1}
+	index := map[fencing.Code]int{fencing.CodeOK: 0, codeInternal: 1, codeLeft: 2}
 	for _, code := range fencing.Codes() {
 		index[code] = len(index)
 	}
@@ -69,7 +74,7 @@ func (m *metrics) endpoint(path, method string) *endpoint {
 	return &endpoint{path: path, method: method, metrics: m, counters: make([]atomic.Pointer[prometheus.Counter], len(codeIndex))}
 }
 
-func (e *endpoint) count(code fencing.Code, elapsed time.Duration) {
+func (e *endpoint) count(code fencing.Code) {
 	slot := &e.counters[codeIndex[code]]
 	counter := slot.Load()
 	if counter == nil {
@@ -78,7 +83,9 @@ func (e *endpoint) count(code fencing.Code, elapsed time.Duration) {
 		slot.Store(counter)
 	}
 	(*counter).Inc()
+}
 
+func (e *endpoint) observe(elapsed time.Duration) {
 	duration := e.duration.Load()
 	if duration == nil {
 		made := e.metrics.duration.WithLabelValues(e.path, e.method)

@@ -118,7 +118,7 @@ func TestNoRoute(t *testing.T) {
 	}
 	for _, c := range []struct{ method, path, allow string }{
 		{"PATCH", "/locks/a", "GET, HEAD, POST, PUT, DELETE"}, {"OPTIONS", "/locks/a", "GET, HEAD, POST, PUT, DELETE"},
-		{"PATCH", "/locks", "GET, HEAD"}, {"POST", "/livez", "GET, HEAD"}, {"DELETE", "/", "GET, HEAD"}, {"TRACE", "/metrics", "GET, HEAD"},
+		{"PATCH", "/locks", "GET, HEAD, POST, PUT, DELETE"}, {"POST", "/events", "GET, HEAD"}, {"PUT", "/history/a", "GET, HEAD"}, {"POST", "/livez", "GET, HEAD"}, {"DELETE", "/", "GET, HEAD"}, {"TRACE", "/metrics", "GET, HEAD"},
 	} {
 		a := g.do(c.method, c.path, "").problem(t, 405, fencing.CodeMethodNotAllowed)
 		if a.header.Get("Allow") != c.allow {
@@ -126,7 +126,7 @@ func TestNoRoute(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ method, path string }{
-		{"POST", "/locks"}, {"PUT", "/locks"}, {"DELETE", "/locks"}, {"GET", "/events"}, {"GET", "/history/a"}, {"GET", "/fences/a"}, {"POST", "/fences/a/b"},
+		{"GET", "/fences/a"}, {"POST", "/fences/a/b"},
 	} {
 		a := g.do(c.method, c.path, "").problem(t, 404, fencing.CodeNotFound)
 		if !strings.HasSuffix(a.text("detail"), "is not available in this version") {
@@ -151,6 +151,9 @@ func TestGuards(t *testing.T) {
 				}
 			}
 			if method == "GET" {
+				if path == "/events" {
+					method = "HEAD" // a stream has no end
+				}
 				g.do(method, path, "", "Sec-Fetch-Site: cross-site").want(t, 200)
 				continue
 			}

@@ -15,6 +15,10 @@ var problemType = []string{"application/problem+json"}
 // no client can do anything about it, so the problem it is shown as has none.
 const codeInternal fencing.Code = "internal"
 
+// codeLeft counts and logs requests whose clients went away while they waited. A
+// client that has only closed its half of the connection is told unavailable.
+const codeLeft fencing.Code = "left"
+
 // problems maps every code to its status and title. Nothing else does.
 var problems = map[fencing.Code]struct {
 	status int
@@ -45,29 +49,54 @@ var problems = map[fencing.Code]struct {
 // writeError answers with the problem that err is. An error that is no
 // *fencing.Error, or has a code without a status, is unexpected: nothing is
 // known about the outcome, so it is shown as unavailable and logged as it is.
-func (c *call) writeError(err error) { c.writeProblem(err, nil) }
+func (c *call) writeError(err error) {
+	var lost *setLost
+	if errors.As(err, &lost) {
+		c.writeProblem(err, lost.appendMembers)
+		return
+	}
+	c.writeProblem(err, nil)
+}
 
 // writeProblem is writeError with members added by more.
 func (c *call) writeProblem(err error, more func([]byte) []byte) {
+	e := problemOf(err)
+	status := problems[e.Code].status
+	if after := retryAfter(e, status); after > 0 {
+		c.Header()["Retry-After"] = []string{strconv.FormatInt(ceilTo(after, time.Second), 10)}
+	}
+	b := c.appendProblem(c.out[:0], e)
+	if more != nil {
+		b = more(b)
+	}
+	c.out = append(b, '}', '\n')
+	c.send(status, problemType, c.out)
+}
+
+// problemOf returns err as an error with a code that has a status.
+func problemOf(err error) *fencing.Error {
 	var e *fencing.Error
 	if !errors.As(err, &e) {
-		e = fencing.Unavailable(err)
+		return fencing.Unavailable(err)
 	}
-	problem, ok := problems[e.Code]
-	if !ok {
-		e = fencing.Unavailable(err)
-		problem = problems[e.Code]
+	if _, ok := problems[e.Code]; !ok {
+		return fencing.Unavailable(err)
 	}
+	return e
+}
+
+// appendProblem appends a problem without its last brace, and notes it for the
+// log and the metrics.
+func (c *call) appendProblem(b []byte, e *fencing.Error) []byte {
+	problem := problems[e.Code]
 	c.code = e.Code
+	if c.gone {
+		c.code = codeLeft
+	}
 	if problem.status >= 500 {
 		c.cause = e
 	}
-
-	h := c.Header()
-	if after := retryAfter(e, problem.status); after > 0 {
-		h["Retry-After"] = []string{strconv.FormatInt(ceilTo(after, time.Second), 10)}
-	}
-	b := append(c.out[:0], `{"type":"urn:fencepost:problem:`...)
+	b = append(b, `{"type":"urn:fencepost:problem:`...)
 	b = append(b, e.Code...)
 	b = append(b, `","title":`...)
 	b = appendString(b, problem.title)
@@ -78,12 +107,7 @@ func (c *call) writeProblem(err error, more func([]byte) []byte) {
 	b = append(b, `","code":"`...)
 	b = append(b, e.Code...)
 	b = append(b, '"')
-	b = appendProblemMembers(b, e)
-	if more != nil {
-		b = more(b)
-	}
-	c.out = append(b, '}', '\n')
-	c.send(problem.status, problemType, c.out)
+	return appendProblemMembers(b, e)
 }
 
 // appendProblemMembers appends what helps the reader of one particular code.
@@ -101,7 +125,7 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		if e.Reason == fencing.ReasonSuperseded {
 			b = appendIntMember(b, "current_token", int64(e.CurrentToken))
 		}
-	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeStaleToken:
+	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeTooManyRequests, fencing.CodeStaleToken:
 		if e.Lock == nil {
 			break
 		}
@@ -111,6 +135,9 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 			break
 		}
 		b = appendIntMember(b, "waiting", int64(e.Lock.Waiting))
+		if e.Position > 0 {
+			b = appendIntMember(b, "position", int64(e.Position))
+		}
 		if e.RetryAfter > 0 {
 			b = appendIntMember(b, "retry_after_ms", ceilTo(e.RetryAfter, time.Millisecond))
 		}

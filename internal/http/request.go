@@ -27,10 +27,14 @@ func (c *call) lockName() (fencing.Name, error) {
 	if err != nil {
 		return "", err
 	}
+	return name, c.refuseQuery()
+}
+
+func (c *call) refuseQuery() error {
 	if c.r.URL.RawQuery != "" {
-		return "", invalid("query", "is not empty; this path takes no query parameters")
+		return invalid("query", "is not empty; this path takes no query parameters")
 	}
-	return name, nil
+	return nil
 }
 
 // leaseID reads Lease-Id; without the header it is the zero LeaseID.
@@ -77,54 +81,95 @@ func (c *call) refuseIfMatch() error {
 	return nil
 }
 
-// checkHold refuses a Lease-Hold other than 1.
-func (c *call) checkHold() error {
+// leaseHold reads Lease-Hold: the depth to unwind. Without the header it is 0.
+func (c *call) leaseHold() (int, error) {
 	values := c.r.Header["Lease-Hold"]
 	if len(values) == 0 {
-		return nil
+		return 0, nil
 	}
 	if len(values) > 1 {
-		return invalid("Lease-Hold", "is given %d times; once is allowed", len(values))
+		return 0, invalid("Lease-Hold", "is given %d times; once is allowed", len(values))
 	}
 	depth, err := strconv.Atoi(values[0])
 	if err != nil || depth < 1 || depth > fencing.MaxHoldDepth || strconv.Itoa(depth) != values[0] {
-		return invalid("Lease-Hold", "must be an integer from 1 to %d", fencing.MaxHoldDepth)
+		return 0, invalid("Lease-Hold", "must be an integer from 1 to %d", fencing.MaxHoldDepth)
 	}
-	if depth > 1 {
-		return invalid("Lease-Hold", "is %d; more than 1 is not available in this version", depth)
-	}
-	return nil
+	return depth, nil
 }
 
-// checkAccept refuses an acquire that asks for an attached lease.
-func (c *call) checkAccept() error {
+// wantsStream reports whether a request asks for an event stream, and does not
+// prefer JSON to it.
+func (c *call) wantsStream() bool {
 	const eventStream = "text/event-stream"
+	stream, object := 0.0, 0.0
 	for _, value := range c.r.Header["Accept"] {
 		if len(value) < len(eventStream) {
 			continue
 		}
 		for part := range strings.SplitSeq(value, ",") {
-			mediaType, _, _ := strings.Cut(part, ";")
-			if strings.EqualFold(strings.TrimSpace(mediaType), eventStream) {
-				return invalid("Accept", "asks for %s; attached leases are not available in this version", eventStream)
+			mediaType, parameters, _ := strings.Cut(part, ";")
+			switch strings.ToLower(strings.TrimSpace(mediaType)) {
+			case eventStream:
+				stream = weight(parameters)
+			case "application/json":
+				object = weight(parameters)
 			}
+		}
+	}
+	return stream > 0 && stream >= object
+}
+
+// weight returns the q of a media type's parameters; 1 without one, or with one
+// that can't be read.
+func weight(parameters string) float64 {
+	for parameter := range strings.SplitSeq(parameters, ";") {
+		name, value, _ := strings.Cut(parameter, "=")
+		if !strings.EqualFold(strings.TrimSpace(name), "q") {
+			continue
+		}
+		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && q >= 0 && q <= 1 {
+			return q
+		}
+	}
+	return 1
+}
+
+// readQuery calls set with each parameter of a query and its values; set returns
+// errUnknownField for one it doesn't know, of which known is the list.
+func readQuery(rawQuery, known string, set func(name string, values []string) error) error {
+	query, err := url.ParseQuery(rawQuery)
+	if err != nil {
+		return invalid("query", "is not well-formed")
+	}
+	for name, values := range query {
+		if err := set(name, values); err == errUnknownField {
+			return invalid("query", "has an unknown parameter; known are %s", known)
+		} else if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// once returns the value of a parameter that may stand once.
+func once(name string, values []string) (string, error) {
+	if len(values) > 1 {
+		return "", invalid(name, "is given %d times; once is allowed", len(values))
+	}
+	return values[0], nil
+}
+
 // parseList reads the query of GET /locks.
 func parseList(rawQuery string) (fencing.ListRequest, error) {
 	list := fencing.ListRequest{Limit: fencing.DefaultListLimit}
-	query, err := url.ParseQuery(rawQuery)
-	if err != nil {
-		return list, invalid("query", "is not well-formed")
-	}
-	for name, values := range query {
-		if len(values) > 1 {
-			return list, invalid(knownParameter(name), "is given %d times; once is allowed", len(values))
+	err := readQuery(rawQuery, "prefix, q, limit and cursor", func(name string, values []string) error {
+		value, err := once(name, values)
+		switch {
+		case name != "prefix" && name != "q" && name != "limit" && name != "cursor":
+			return errUnknownField
+		case err != nil:
+			return err
 		}
-		value := values[0]
 		switch name {
 		case "prefix":
 			list.Prefix, err = parsePrefix(value)
@@ -134,22 +179,10 @@ func parseList(rawQuery string) (fencing.ListRequest, error) {
 			list.Limit, err = parseLimit(value)
 		case "cursor":
 			list.After, err = parseCursor(value)
-		default:
-			err = invalid("query", "has an unknown parameter; known are prefix, q, limit and cursor")
 		}
-		if err != nil {
-			return list, err
-		}
-	}
-	return list, nil
-}
-
-func knownParameter(name string) string {
-	switch name {
-	case "prefix", "q", "limit", "cursor":
-		return name
-	}
-	return "query"
+		return err
+	})
+	return list, err
 }
 
 func parsePrefix(value string) (string, error) {

@@ -21,10 +21,15 @@ type route struct {
 func (s *Server) routeTable() []route {
 	return []route{
 		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]func(*call){
-			"POST": handle(decodeAcquire, acquireLock), "PUT": handle(decodeRenew, renewLock),
+			"POST": serveAcquire, "PUT": handle(decodeRenew, renewLock),
 			"DELETE": handle(decodeEnd, releaseLock), "GET": handle(decodeInspect, inspectLock),
 		}},
-		{pattern: "/locks", path: "/locks", methods: map[string]func(*call){"GET": handle(decodeList, listLocks)}},
+		{pattern: "/locks", path: "/locks", methods: map[string]func(*call){
+			"POST": handle(decodeAcquireSet, acquireLocks), "PUT": handle(decodeRenewSet, renewLocks),
+			"DELETE": handle(decodeReleaseSet, releaseLocks), "GET": handle(decodeList, listLocks),
+		}},
+		{pattern: "/history/*", path: "/history/{name}", methods: map[string]func(*call){"GET": handle(decodeHistory, getHistory)}},
+		{pattern: "/events", path: "/events", methods: map[string]func(*call){"GET": watchEvents}},
 		{pattern: "/livez", path: "/livez", quiet: true, methods: map[string]func(*call){"GET": livez}},
 		{pattern: "/readyz", path: "/readyz", quiet: true, methods: map[string]func(*call){"GET": readyz}},
 		{pattern: "/metrics", path: "/metrics", quiet: true, methods: map[string]func(*call){"GET": s.metricsPage()}},
@@ -99,7 +104,7 @@ func noRoute(w http.ResponseWriter, r *http.Request) {
 	c := w.(*call)
 	c.r = r
 	path := decodedPath(r)
-	if what := comingFeature(r.Method, path); what != "" {
+	if what := comingFeature(path); what != "" {
 		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: what + " is not available in this version"})
 		return
 	}
@@ -119,15 +124,8 @@ func noRoute(w http.ResponseWriter, r *http.Request) {
 }
 
 // comingFeature names what a later version will have at a path; empty if nothing.
-func comingFeature(method, path string) string {
-	switch {
-	case path == "/locks" && (method == "POST" || method == "PUT" || method == "DELETE"):
-		return "taking several names under one lease id"
-	case path == "/events":
-		return "the stream of events"
-	case path == "/history" || strings.HasPrefix(path, "/history/"):
-		return "the history of a lock"
-	case path == "/fences" || strings.HasPrefix(path, "/fences/"):
+func comingFeature(path string) string {
+	if path == "/fences" || strings.HasPrefix(path, "/fences/") {
 		return "the fence of a name"
 	}
 	return ""

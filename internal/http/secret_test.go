@@ -28,6 +28,17 @@ func TestSecretsStaySecret(t *testing.T) {
 		t.Fatalf("%s", a.body)
 	}
 	made := g.acquired("b")
+	g.do("POST", "/locks", `{"names":["s/1","s/2"]}`, own).want(t, 201)
+	events := g.stream("GET", "/events", "")
+	note(g.do("POST", "/locks", `{"names":["s/1","t"]}`, own).want(t, 400))
+	note(g.do("PUT", "/locks", `{"names":["s/1","s/2"]}`, own).want(t, 200))
+	note(g.do("PUT", "/locks", `{"names":["s/1","gone"]}`, own).want(t, 412))
+	note(g.do("DELETE", "/locks?name=s/1&name=s/2", "", own).want(t, 204))
+	note(g.do("DELETE", "/locks?lease_id="+id, "", own).want(t, 400))
+	note(g.do("POST", "/locks/b", `{"wait_ms":1}`, own).want(t, 423))
+	note(g.do("GET", "/history/s/1", "").want(t, 200))
+	note(g.do("GET", "/events?"+id, "", own).want(t, 400))
+	note(g.do("GET", "/events", "", "Last-Event-ID: "+id+"!").want(t, 400))
 	note(g.do("PUT", "/locks/a", "", own).want(t, 200))
 	note(g.do("GET", "/locks/a", "", own).want(t, 200))
 	note(g.do("GET", "/locks", "", own).want(t, 200))
@@ -66,6 +77,13 @@ func TestSecretsStaySecret(t *testing.T) {
 	note(g.do("DELETE", "/locks/b", "", "Lease-Id: "+made).want(t, 412))
 	note(g.do("GET", "/metrics", "").want(t, 200))
 
+	for seen := 0; seen < 3; { // a set of two, and what else is released
+		e := <-events.events
+		elsewhere.WriteString(e.data)
+		if e.name == "released" {
+			seen++
+		}
+	}
 	log := g.log.String()
 	for _, hidden := range []string{secret, strings.ToLower(secret), made[27:]} {
 		if strings.Contains(log, hidden) {

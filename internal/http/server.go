@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
 )
 
 const (
@@ -25,17 +27,20 @@ const (
 	// checkTimeout bounds the store round trip of /readyz, so that a probe gets
 	// an answer before it gives up.
 	checkTimeout = 2 * time.Second
+
+	// heartbeat is how often a stream has something to say at least.
+	heartbeat = 15 * time.Second
 )
 
-// Options is what a Server needs. Store, TakeBack and Bounds are required.
+// Options is what a Server needs. Watchdog and Bounds are required.
 type Options struct {
-	Store fencing.Store
+	Watchdog *watchdog.Watchdog
+	Bounds   fencing.Bounds
 
-	// TakeBack undoes a grant that could not be delivered. It must return at
-	// once and see to the rest by itself, for as long as the lease could live.
-	TakeBack func(fencing.TakeBackRequest)
-
-	Bounds fencing.Bounds
+	// How many requests of one client (an address without its port) may wait at a
+	// time, and how many streams it may have open; 0 is any number.
+	MaxWaitersPerClient int
+	MaxStreamsPerClient int
 
 	// AllowedHosts are the names a Host header may have: "name" with any port,
 	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1].
@@ -50,12 +55,14 @@ type Options struct {
 	Registerer prometheus.Registerer // takes this package's metrics; nil keeps them to itself
 	Logger     *slog.Logger          // nil discards
 
-	now func() time.Time // for tests; nil is time.Now
+	now       func() time.Time              // for tests; nil is time.Now
+	takeBack  func(fencing.TakeBackRequest) // for tests; nil is the watchdog's TakeBackLater
+	heartbeat time.Duration                 // for tests; 0 is heartbeat
 }
 
 // Server answers HTTP requests. Make one with New.
 type Server struct {
-	store     fencing.Store
+	dog       *watchdog.Watchdog
 	takeBack  func(fencing.TakeBackRequest)
 	bounds    fencing.Bounds
 	hosts     hostList
@@ -65,12 +72,16 @@ type Server struct {
 	gatherer  prometheus.Gatherer
 	log       *slog.Logger
 	now       func() time.Time
+	heartbeat time.Duration
 
 	metrics     *metrics
 	mux         *chi.Mux
 	unrouted    map[string]*endpoint // by method label
 	crossOrigin *http.CrossOriginProtection
 	calls       sync.Pool
+	clients     clients
+	leavers     leavers
+	attached    attachments
 	draining    atomic.Bool
 }
 
@@ -78,9 +89,10 @@ type Server struct {
 // before with the same registerer.
 func New(o Options) *Server {
 	s := &Server{
-		store: o.Store, takeBack: o.TakeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
+		dog: o.Watchdog, takeBack: o.takeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
 		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
-		log: o.Logger, now: o.now,
+		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat),
+		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
 		metrics:     newMetrics(o.Registerer),
 		crossOrigin: http.NewCrossOriginProtection(),
 		unrouted:    map[string]*endpoint{},
@@ -91,6 +103,9 @@ func New(o Options) *Server {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	if s.takeBack == nil {
+		s.takeBack = s.dog.TakeBackLater
+	}
 	s.calls.New = func() any { return &call{s: s} }
 	s.mux = s.routes()
 	return s
@@ -100,18 +115,25 @@ func New(o Options) *Server {
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
 // Drain makes /readyz answer 503 and refuses new leases from now on; renewals
-// and releases are still served. It may be called more than once.
-func (s *Server) Drain() { s.draining.Store(true) }
+// and releases are still served. Requests that wait are answered, streams end.
+// It may be called more than once.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.dog.Drain()
+}
 
 // NewHTTPServer returns an http.Server with the limits this package counts on:
 // 10 s for the whole request, 2 min idle, 16 KiB of headers. (A limit of its own
-// for the headers would cost another deadline a request.) It has no WriteTimeout: each answer sets its own deadline.
+// for the headers would cost another deadline a request.) It has no WriteTimeout:
+// each answer sets its own deadline. A request whose body has been read may take
+// as long as it likes: net/http takes the read deadline off then.
 func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:        handler,
 		ReadTimeout:    10 * time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
+		ConnContext:    withConnection,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.

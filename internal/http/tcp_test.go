@@ -26,7 +26,7 @@ func (g *gateway) dial() *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-func send(t *testing.T, conn net.Conn, text string) {
+func send(t testing.TB, conn net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(conn, text); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func send(t *testing.T, conn net.Conn, text string) {
 
 // receive reads one answer. The method of the request it belongs to matters for
 // its body.
-func receive(t *testing.T, conn net.Conn, method string) (*http.Response, string) {
+func receive(t testing.TB, conn net.Conn, method string) (*http.Response, string) {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
 	if err != nil {
@@ -47,6 +47,16 @@ func receive(t *testing.T, conn net.Conn, method string) (*http.Response, string
 		t.Fatal(err)
 	}
 	return resp, string(body)
+}
+
+// readAll reads until the gateway closes the connection.
+func readAll(t testing.TB, conn net.Conn) string {
+	t.Helper()
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestRawRequests(t *testing.T) {

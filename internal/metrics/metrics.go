@@ -30,7 +30,10 @@ type Store struct {
 	lateSeconds *prometheus.HistogramVec
 }
 
-var operations = []string{"acquire", "renew", "release", "take_back", "break", "inspect", "list", "expire", "check"}
+var operations = []string{
+	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "inspect", "history", "list", "expire",
+	"heartbeat", "check",
+}
 
 // Wrap returns store measured, its metrics registered with reg.
 func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
@@ -90,10 +93,16 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 	start := time.Now()
 	out, err := s.Store.Acquire(ctx, r)
 	s.observe("acquire", start, out.Ended, err)
-	if err == nil && out.Fresh {
+	s.grant(&out, err)
+	return out, err
+}
+
+// grant counts a lease that its request has now. A provisional one is counted when
+// it is confirmed.
+func (s *Store) grant(out *fencing.Outcome, err error) {
+	if err == nil && out.Fresh && !out.Holder.Provisional {
 		s.granted.Inc()
 	}
-	return out, err
 }
 
 // Renew implements fencing.Store.
@@ -112,6 +121,23 @@ func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	start := time.Now()
 	out, err := s.Store.Release(ctx, r)
 	s.observe("release", start, out.Ended, err)
+	return out, err
+}
+
+// Confirm implements fencing.Store.
+func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Confirm(ctx, r)
+	s.observe("confirm", start, out.Ended, err)
+	s.grant(&out, err)
+	return out, err
+}
+
+// Leave implements fencing.Store.
+func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Leave(ctx, r)
+	s.observe("leave", start, out.Ended, err)
 	return out, err
 }
 
@@ -139,6 +165,14 @@ func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 	return out, err
 }
 
+// History implements fencing.Store.
+func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.History(ctx, r)
+	s.observe("history", start, nil, err)
+	return out, err
+}
+
 // List implements fencing.Store.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	start := time.Now()
@@ -154,6 +188,17 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	s.observe("expire", start, expiry.Ended, err)
 	return expiry, err
 }
+
+// Heartbeat implements fencing.Store.
+func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	start := time.Now()
+	err := s.Store.Heartbeat(ctx, names)
+	s.observe("heartbeat", start, nil, err)
+	return err
+}
+
+// Listen implements fencing.Store.
+func (s *Store) Listen(l fencing.Listener) { s.Store.Listen(handedOn{l, s.granted}) }
 
 // Check implements fencing.Store.
 func (s *Store) Check(ctx context.Context) error {

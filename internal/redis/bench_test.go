@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
@@ -75,6 +76,64 @@ func pairs(b *testing.B, s *Store, callers int) int {
 	}
 	running.Wait()
 	b.ReportMetric(float64(share*callers)/b.Elapsed().Seconds(), "pairs/s")
+	return share * callers
+}
+
+// BenchmarkQueue measures turns of callers who all want one name: each joins the
+// queue, is told of its turn, releases, and joins again.
+func BenchmarkQueue(b *testing.B) {
+	for _, callers := range []int{32, 10_000} {
+		for _, gateways := range []int{1, 2} {
+			b.Run(fmt.Sprintf("callers=%d/gateways=%d", callers, gateways), func(b *testing.B) {
+				server := redistest.Start(b)
+				client := server.Client()
+				defer client.Close()
+				var stores []*Store
+				var ears []*ear
+				for range gateways {
+					s := open(b, Options{URL: server.SocketURL(), OperationTimeout: 20 * time.Second})
+					stores, ears = append(stores, s), append(ears, listen(b, s))
+				}
+				client.ConfigResetStat(b.Context())
+				before := redisCPU(b, client)
+				b.ResetTimer()
+				turns := float64(takeTurns(b, stores, ears, callers))
+				b.ReportMetric(turns/b.Elapsed().Seconds(), "turns/s")
+				b.ReportMetric((redisCPU(b, client)-before)*1e6/turns, "redis-µs/turn")
+				stats := client.Info(b.Context(), "commandstats").Val()
+				b.ReportMetric(float64(calls(stats, "evalsha")+calls(stats, "eval"))/turns, "scripts/turn")
+			})
+		}
+	}
+}
+
+// takeTurns has the callers share b.N turns, spread over the stores.
+func takeTurns(b *testing.B, stores []*Store, ears []*ear, callers int) (turns int) {
+	var running sync.WaitGroup
+	share := b.N/callers + 1
+	for i := range callers {
+		s, e := stores[i%len(stores)], ears[i%len(ears)]
+		running.Go(func() {
+			for range share {
+				r := waitRequest("orders/42")
+				news := e.expect(r.Lease)
+				out, err := s.Acquire(b.Context(), r)
+				if err == nil && out.Waits() {
+					if got := <-news; got.grant.Holder.Provisional {
+						_, err = s.Confirm(b.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+					}
+				}
+				if err == nil {
+					_, err = s.Release(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+				}
+				if err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
 	return share * callers
 }
 

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -27,7 +28,7 @@ type text []byte
 func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
 
 // nowArg is where a test's clock stands among the arguments behind the keys.
-const nowArg = 8
+const nowArg = 7
 
 // command is one run of a script. It is used again when its caller has taken
 // the answer, for the same script; one whose caller has left is not. Its
@@ -43,11 +44,16 @@ type command struct {
 	claim          text // secret, lease and stamp; the token of a break
 	member         string
 	tail           string // of the record
+	mode           string // of a renewal
 	ttl            int64  // µs
+	hold           int    // that was asked for
+	most           int64
 	sentArg, floor int64
 	now            text // 16 digits
 
 	cmd      once
+	missed   bool          // an attempt may have been run, and what it came to is not known
+	awaited  atomic.Bool   // its caller is there; who sets it to false is done first
 	done     chan struct{} // has room for the one answer
 	timer    *time.Timer
 	sent     fencing.Instant // the gateway's clock
@@ -68,11 +74,21 @@ func (s *Store) newLeaseCommand(script *script, name fencing.Name, lease fencing
 		keys := []any{&c.lock, nil, nil, nil, &c.ended}
 		s.complete(c, keys)
 	}
-	c.name, c.partition, c.member = name, partitionOf(name), string(name)
+	c.name, c.partition, c.member = name, s.partitionOf(name), string(name)
 	k := &s.keys[c.partition]
 	c.lock = append(append(c.lock[:0], k.lockPrefix...), name...)
 	c.args[4], c.args[5], c.args[6] = k.token, k.expiry, k.names
 	c.ended = append(append(append(append(c.ended[:0], k.endedPrefix...), name...), ':'), lease...)
+	return c
+}
+
+// newHeartbeatCommand prepares the heartbeat of a partition.
+func (s *Store) newHeartbeatCommand(partition int) *command {
+	c := s.newCommand(heartbeatScript, "")
+	k := &s.keys[partition]
+	c.partition, c.lock, c.ended = partition, append(c.lock[:0], k.lockPrefix...), append(c.ended[:0], k.endedPrefix...)
+	c.args[4], c.args[5], c.args[6] = k.token, k.expiry, k.names
+	c.most = dueAtOnce
 	return c
 }
 
@@ -89,7 +105,7 @@ func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
 
 // complete makes the parts of a command that stay.
 func (s *Store) complete(c *command, keys []any) {
-	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.maxSkew, &c.member)
+	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.guard, &c.member, &c.floor)
 	c.args = append(c.args, c.script.argv(c)...)
 	if s.options.Now != nil {
 		for len(c.args) < 3+len(keys)+nowArg {
@@ -105,7 +121,7 @@ func (s *Store) complete(c *command, keys []any) {
 
 // free makes a command available again. Nobody may still wait for it.
 func (s *Store) free(c *command) {
-	c.asSource, c.tail = false, ""
+	c.asSource, c.missed, c.tail, c.mode, c.hold = false, false, "", "", 0
 	c.cmd.SetVal(nil)
 	if c.script != listScript { // its number of keys differs
 		s.commands[c.script.index].Put(c)

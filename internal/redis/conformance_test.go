@@ -7,12 +7,18 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
+// The suite runs twice: what is known of gateways belongs to a partition, so that
+// it is compared with one State where all names share one.
 func TestConformance(t *testing.T) {
 	if epoch != fencingtest.Epoch || maxSkew != fencingtest.MaxSkew {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
-	server := redistest.Start(t)
-	fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
-		return openBackend(t, server)
-	}, fencingtest.Capabilities{OwnClock: true, Flush: true})
+	for name, one := range map[string]bool{"partitions": false, "one partition": true} {
+		t.Run(name, func(t *testing.T) {
+			server := redistest.Start(t)
+			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+				return openPartitioned(t, server, one)
+			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one})
+		})
+	}
 }

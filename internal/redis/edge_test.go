@@ -2,6 +2,7 @@ package redis
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -71,57 +72,150 @@ func TestKeysEnd(t *testing.T) {
 		t.Errorf("a tombstone has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
 	}
 	keys := s.client.Keys(ctx, "*").Val()
-	if len(keys) != 4 { // record, tombstone, counter, meta; no index entry
+	if len(keys) != 7 { // record, tombstone, counter, the steps of a moved clock, meta, history and its index
 		t.Errorf("left behind: %q", keys)
+	}
+}
+
+// A queue and many holders leave no key of theirs behind.
+func TestQueueKeysEnd(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	ctx := t.Context()
+	var requests []fencing.AcquireRequest
+	for i := range 8 {
+		r := waitRequest("a")
+		r.Keep = i%3 == 0
+		if i < 4 {
+			r.Mode, r.Limit = fencing.ModeShared, 3
+		}
+		requests = append(requests, r)
+		_, err := b.stores[i%2].Acquire(ctx, r)
+		wantCode(t, "acquire", err, fencing.CodeOK)
+	}
+	s, k := b.stores[0], &newKeyspaces()[partitionOf("a")]
+	prefix := strings.TrimSuffix(k.token.(string), "token")
+	kinds := func() (kinds []string) {
+		for _, key := range s.client.Keys(ctx, prefix+"*").Val() {
+			kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
+			kinds = append(kinds, kind)
+		}
+		slices.Sort(kinds)
+		return slices.Compact(kinds)
+	}
+	if got, want := kinds(), strings.Fields("expiry gateways holders limits lock names places queue slots token until"); !slices.Equal(got, want) {
+		t.Errorf("keys %q, want %q", got, want)
+	}
+	for i, r := range requests {
+		_, err := b.stores[i%2].TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+		wantCode(t, "take back", err, fencing.CodeOK)
+	}
+	if got, want := kinds(), strings.Fields("expiry gateways lock places resting token"); !slices.Equal(got, want) {
+		t.Errorf("keys %q while places rest, want %q", got, want)
+	}
+	b.SetTime(epoch.Add(fencing.RestTTL))
+	_, err := s.Expire(ctx, 10)
+	wantCode(t, "expire", err, fencing.CodeOK)
+	if got, want := kinds(), strings.Fields("gateways lock token"); !slices.Equal(got, want) {
+		t.Errorf("keys %q at the end, want %q", got, want)
+	}
+}
+
+// A partition remembers the history of so many names and no more, and of a name
+// so many ends.
+func TestHistoryIsBounded(t *testing.T) {
+	b := openPartitioned(t, redistest.Start(t), true)
+	s, ctx := b.stores[0], t.Context()
+	const most = 64 // MAX_HISTORIES
+	for i := range most + 5 {
+		b.SetTime(epoch + fencing.Instant(i))
+		r := acquireRequest(fencing.Name(fmt.Sprint(i)))
+		mustAcquire(t, s, r)
+		mustRelease(t, s, r)
+	}
+	if n := len(s.client.Keys(ctx, "*:history:*").Val()); n != most {
+		t.Errorf("%d names have a history, want %d", n, most)
+	}
+	for range 5 * fencing.MaxHistory {
+		r := acquireRequest("busy")
+		mustAcquire(t, s, r)
+		mustRelease(t, s, r)
+	}
+	if n := s.client.LLen(ctx, "fencepost:{0}:history:busy").Val(); n > 4*fencing.MaxHistory {
+		t.Errorf("%d elements of history", n)
+	}
+	out, err := s.History(ctx, fencing.HistoryRequest{Name: "busy"})
+	if err != nil || len(out.Past) != fencing.MaxHistory {
+		t.Errorf("got %d ends and %v, want %d", len(out.Past), err, fencing.MaxHistory)
 	}
 }
 
 // Lua and Go agree on the constants and speak one vocabulary.
 func TestScriptWords(t *testing.T) {
-	constants := readSource("record") + readSource("acquire")
-	for name, want := range map[string]int64{
-		"TOMBSTONE_TTL":  fencing.TombstoneTTL.Microseconds(),
-		"FORGET_AFTER":   fencing.ForgetAfter.Microseconds(),
-		"MAX_FLOOR_LEAD": fencing.MaxFloorLead.Microseconds(),
-		"MAX_TOKEN":      int64(fencing.MaxToken),
-	} {
-		if !strings.Contains(constants, "local "+name+" = "+fencing.Token(want).String()+" ") {
-			t.Errorf("the scripts: %s is not %d", name, want)
-		}
-	}
-
-	finish := regexp.MustCompile(`(?:finish\(|reply\(|return |skewed and |or )'([a-z_]+)'[ ,)\n]`)
-	because := regexp.MustCompile(`(?:detail =|detail ==|reason ==|end_lease\() ?'([a-z_]+)(?:\\n)?'`)
 	files, err := os.ReadDir("scripts")
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes, reasons := map[fencing.Code]bool{}, map[fencing.Reason]bool{}
+	var all strings.Builder
 	for _, file := range files {
-		source := readSource(strings.TrimSuffix(file.Name(), ".lua"))
-		source = regexp.MustCompile(`(?m)^local .*flags, ended, detail = .*$`).ReplaceAllString(source, "") // flags are no codes
-		for _, m := range finish.FindAllStringSubmatch(source, -1) {
-			codes[fencing.Code(m[1])] = true
+		all.WriteString(readSource(strings.TrimSuffix(file.Name(), ".lua")))
+	}
+	for name, want := range map[string]int64{
+		"TOMBSTONE_TTL":  fencing.TombstoneTTL.Microseconds(),
+		"FORGET_AFTER":   fencing.ForgetAfter.Microseconds(),
+		"KNOWN_FOR":      fencing.ForgetAfter.Microseconds(),
+		"MAX_FLOOR_LEAD": fencing.MaxFloorLead.Microseconds(),
+		"MAX_TOKEN":      int64(fencing.MaxToken),
+		"MAX_HISTORY":    fencing.MaxHistory,
+		"GATEWAY_TTL":    fencing.GatewayTTL.Microseconds(),
+		"REST_TTL":       fencing.RestTTL.Microseconds(),
+		"HEARTBEAT":      fencing.HeartbeatInterval.Microseconds(),
+	} {
+		found := regexp.MustCompile(`local `+name+`(?:, [A-Z_]+)? = (\d+)[ ,]`).FindAllStringSubmatch(all.String(), -1)
+		if len(found) == 0 {
+			t.Errorf("the scripts have no %s", name)
 		}
-		for _, m := range because.FindAllStringSubmatch(source, -1) {
-			reasons[fencing.Reason(m[1])] = true
-		}
-		if verb := file.Name(); !slices.Contains([]string{"prelude.lua", "record.lua", "lost.lua", "own.lua"}, verb) && !strings.HasPrefix(source, "#!lua") {
-			t.Errorf("%s does not start with #!lua: Redis would run it on a replica", verb)
+		for _, m := range found {
+			if m[1] != fencing.Token(want).String() {
+				t.Errorf("the scripts: %s is %s, not %d", name, m[1], want)
+			}
 		}
 	}
-	for code := range codes {
-		if code != fencing.CodeOK && !slices.Contains(fencing.Codes(), code) {
-			t.Errorf("the scripts use the code %q, which is none", code)
+
+	codes := []fencing.Code{
+		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeReplaced,
+		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew,
+	}
+	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit)
+	var replies, details []string
+	for _, m := range regexp.MustCompile(`(?:finish|conclude|head)\('(\w+)'|(?:return|nil,|and|or) '([a-z_]{5,})'[ \n]`).FindAllStringSubmatch(all.String(), -1) {
+		replies = append(replies, m[1]+m[2])
+	}
+	for _, m := range regexp.MustCompile(`(?:detail ==?|end_lease\(|rules\.finish\(h,|return) '(\w+?)(?:\\n|')`).FindAllStringSubmatch(all.String(), -1) {
+		details = append(details, m[1])
+	}
+	for _, code := range codes {
+		if !slices.Contains(replies, string(code)) {
+			t.Errorf("no script replies %q, or the search is blind", code)
 		}
 	}
-	for reason := range reasons {
-		if !slices.Contains(fencing.Reasons(), reason) && reason != reasonFloor && reason != reasonExhausted {
-			t.Errorf("the scripts use the reason %q, which is none", reason)
+	for _, reason := range reasons {
+		if !slices.Contains(details, string(reason)) {
+			t.Errorf("no script gives the reason %q, or the search is blind", reason)
 		}
 	}
-	if len(codes) != 5 || len(reasons) != 7 {
-		t.Errorf("found the codes %v and the reasons %v: the search is blind", codes, reasons)
+	for _, word := range slices.Concat(replies, details) {
+		if !slices.Contains(codes, fencing.Code(word)) && !slices.Contains(reasons, fencing.Reason(word)) && word != "x" && word != "q" {
+			t.Errorf("the scripts speak of %q, which Go does not know", word)
+		}
+	}
+
+	for _, s := range []*script{
+		acquireScript, renewScript, releaseScript, confirmScript, leaveScript, takeBackScript, breakScript, expireScript,
+		inspectScript, historyScript, listScript, heartbeatScript, checkScript,
+	} {
+		if first, _, _ := strings.Cut(s.source.(string), "\n"); first != "#!lua" && first != "#!lua flags=allow-oom" {
+			t.Errorf("a script begins with %q: Redis would run it on a replica", first)
+		}
 	}
 }
 

@@ -40,16 +40,11 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		return fencing.Expiry{}, err
 	}
 	expiry := fencing.Expiry{Next: next}
-	commands := make([]*command, len(names))
-	for i, name := range names {
-		commands[i] = s.newCommand(expireScript, name)
-	}
-	err = s.doAll(ctx, commands, func(c *command, r reply) error {
+	err = s.attend(ctx, names, func(r *reply) {
 		expiry.Ended = append(expiry.Ended, r.ended...)
-		if r.skewed {
-			return fencing.SkewError(fencing.Guard{Sent: c.sent, MaxSkew: s.options.MaxSkew}, r.now)
+		if r.span > 0 {
+			expiry.Next = min(expiry.Next, r.span)
 		}
-		return nil
 	})
 	return expiry, err
 }

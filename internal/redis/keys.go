@@ -12,7 +12,7 @@ import (
 const partitions = 256
 
 // format is the version of the layout of keys and records.
-const format = "1"
+const format = "2"
 
 const (
 	metaKey   = "fencepost:{meta}"   // hash: format, partitions

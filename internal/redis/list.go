@@ -53,7 +53,7 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock, error) {
 	var byPartition [partitions][]int
 	for i, name := range names {
-		n := partitionOf(name)
+		n := s.partitionOf(name)
 		byPartition[n] = append(byPartition[n], i)
 	}
 	var commands []*command
@@ -70,16 +70,38 @@ func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock
 	locks := make([]fencing.Lock, len(names))
 	err := s.doAll(ctx, commands, func(c *command, r reply) error {
 		for i, index := range byPartition[c.partition] {
-			record, err := r.record(i)
+			shown, err := r.listed(i)
 			if err != nil {
 				s.damaged(s.keys[c.partition].lock(names[index]), err)
 				continue
 			}
-			locks[index] = *record.View(names[index], r.now)
+			locks[index] = *shown.lock(names[index], r.now)
 		}
 		return nil
 	})
 	return locks, err
+}
+
+// listed returns what a reply says of the n-th of several names.
+func (r *reply) listed(n int) (view, error) {
+	var v view
+	if n >= len(r.items) {
+		return v, errReply
+	}
+	items, ok := r.items[n].([]any)
+	if !ok {
+		return v, errReply
+	}
+	for _, item := range items {
+		text, ok := item.(string)
+		if !ok || text == "" {
+			return v, errUnreadable
+		}
+		if err := v.item(text); err != nil {
+			return v, err
+		}
+	}
+	return v, nil
 }
 
 // nameMerge walks the names of all partitions in order. It holds a few names of

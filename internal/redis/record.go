@@ -11,43 +11,200 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// The record of a name is one string, written by the scripts alone: fields of
-// fixed width, so that a script finds one by its place, then lines.
+// What the scripts write are texts of fields with a fixed width, so that a script
+// finds one by its place, then lines. A lease, held or waited for, is a holding:
 //
-//	  1  kind        x: held exclusively; -: nobody holds it
+//	16  token       0 of a place
+//	16  expires_at  µs; of a place when its rest ends, 0 while it is connected
+//	43  secret      SHA-256 of the secret, base64url
+//	26  lease       public part
+//	16  stamp       of the request; dashes: none
+//	16  acquired_at µs; 0 of a place
+//	16  joined_at   µs
+//	 1  mode        x: exclusive; s: shared
+//	 1  state       f: firm; p: provisional
+//	 1  keep        k: its place may rest; -: it may not
+//	    gateway     where the request is or was, one line each from here on; may be
+//	                empty of a firm lease
+//	    seq         µs, the order in the queue; empty: joined_at + 1
+//	    limit       0 for none
+//	    slot        -1 for none
+//	    hold
+//	    ttl         µs
+//	    grant_ttl   µs
+//	    max_hold    µs, 0 for none
+//	    set         fencing.AcquireRequest.Set, or @ and the stamp of the stream that
+//	                the lease is attached to
+//	    owner
+//	    metadata    a JSON object; empty: none; without a line break at its end
+//
+// The record of a name is one text:
+//
+//	  1  kind        x: one exclusive firm lease and no place; -: neither lease nor
+//	                 place; q: anything else
 //	  1  count       of the tokens in broken
 //	 16  admitted    the highest token a fence admitted
-//	 16  idle_since  µs; the record may go fencing.ForgetAfter later, with no holder
-//	 16  last        the last token issued; the lease's
-//	 16  expires_at  µs; from here to the metadata only of a held name
-//	 43  secret      SHA-256 of the secret, base64url
-//	 26  lease       public part
-//	 16  stamp       of the request that made the grant; dashes: none
-//	 16  acquired_at µs
-//	     ttl         µs; from here to the metadata one line each
-//	     grant_ttl   µs
-//	     max_hold    µs, 0 for none
-//	     waited      µs
-//	     owner
-//	     metadata    a JSON object; empty: none; without a line break at its end
+//	 16  idle_since  µs; the record may go fencing.ForgetAfter later, if idle
+//	 16  born        µs, when the first token was issued since the name was last forgotten
+//	 16  last        the last token issued; of x it is the token of the holding,
+//	                 which starts here
+//	 16  queue_last  the highest seq given; from here to resting only of q
+//	 16  stuck       µs, when a hand-off is to be tried again; 0: never
+//	 16  rest_till   µs, no rest ends before; 0 where none rests
+//	     gateways    a line: 16 each, :, connected places, :, provisional leases, ;
+//	     holders     a line, how many
+//	     resting     a line, how many places rest
+//	     holding     of the only holder; several are under keys of their own
 //	16 each  broken  the last tokens that were broken, oldest first
 //
 // No line can contain a newline: owner and metadata have no control characters.
-// Shared holders will live under keys of their own, told by the kind.
 const (
 	kindExclusive = 'x'
 	kindFree      = '-'
+	kindRich      = 'q'
 	digits        = 16 // of a token or an instant
 	stampLen      = 16
+	gatewayLen    = 16
 	secretLen     = 43
 	leaseLen      = 26
 	noStamp       = "----------------"
+	streamMark    = "@"
 )
 
 var errUnreadable = errors.New("redis: a record can't be read")
 
-// encodeTail returns what the record of a new grant ends with. The *fencing.Error
-// has CodeInvalidRequest.
+// record is what Go needs to know of a name's record.
+type record struct {
+	kind     byte
+	admitted fencing.Token
+	forgetAt fencing.Instant
+	born     fencing.Instant
+	last     fencing.Token
+	waiting  map[fencing.Gateway]int // of kindRich: connected places
+	resting  int
+	holders  int               // how many there are
+	holdings []fencing.Holding // one of kindExclusive; of kindRich only if there is one
+}
+
+// decodeRecord reads a record of any kind.
+func decodeRecord(s string) (record, error) {
+	if len(s) < 2+4*digits {
+		return record{}, errUnreadable
+	}
+	r := record{kind: s[0]}
+	count := int(s[1] - '0')
+	f := fields{rest: s[2:]}
+	r.admitted, r.forgetAt, r.born = fencing.Token(f.number()), fencing.Instant(f.number()), fencing.Instant(f.number())
+	if r.forgetAt != 0 {
+		r.forgetAt = r.forgetAt.Add(fencing.ForgetAfter)
+	}
+	broken := fields{rest: f.last(count * digits)}
+	for range len(broken.rest) / digits {
+		broken.number()
+	}
+	at := f
+	r.last = fencing.Token(f.number())
+	switch r.kind {
+	case kindExclusive:
+		r.holders = 1
+		f = at
+	case kindFree:
+		f.bad = f.bad || f.rest != ""
+	case kindRich:
+		f.queue(&r)
+	default:
+		f.bad = true
+	}
+	if f.bad || broken.bad {
+		return record{}, errUnreadable
+	}
+	if r.holders == 1 {
+		h, err := decodeHolding(f.rest)
+		if err != nil {
+			return record{}, err
+		}
+		r.holdings = []fencing.Holding{h}
+	}
+	return r, nil
+}
+
+// queue reads what only kindRich has.
+func (f *fields) queue(r *record) {
+	f.number()
+	f.number()
+	f.number()
+	l := lines{rest: f.rest}
+	r.waiting = map[fencing.Gateway]int{}
+	for entry := range strings.SplitSeq(strings.TrimSuffix(l.next(), ";"), ";") {
+		if entry == "" {
+			continue
+		}
+		parts := strings.Split(entry, ":")
+		if len(parts) != 3 {
+			f.bad = true
+			return
+		}
+		places, err := strconv.Atoi(parts[1])
+		f.bad = f.bad || err != nil
+		if places > 0 {
+			r.waiting[fencing.Gateway(parts[0])] = places
+		}
+	}
+	r.holders, r.resting = int(l.int()), int(l.int())
+	f.rest, f.bad = l.rest, f.bad || l.bad
+}
+
+// decodeHolding reads a lease, or a place.
+func decodeHolding(s string) (fencing.Holding, error) {
+	h := fencing.Holding{}
+	f := fields{rest: s}
+	h.Token = fencing.Token(f.number())
+	h.ExpiresAt = fencing.Instant(f.number())
+	h.Secret = f.hash()
+	h.Lease = fencing.LeasePublic(f.first(leaseLen))
+	h.Stamp = unpadded(f.first(stampLen))
+	h.AcquiredAt = fencing.Instant(f.number())
+	h.JoinedAt = fencing.Instant(f.number())
+	h.Mode = fencing.ModeShared
+	flags := f.first(3)
+	if f.bad {
+		return h, errUnreadable
+	}
+	if flags[0] == 'x' {
+		h.Mode = fencing.ModeExclusive
+	}
+	h.Provisional, h.Keep = flags[1] == 'p', flags[2] == 'k'
+	l := lines{rest: f.rest}
+	h.Gateway, h.Seq = fencing.Gateway(l.next()), h.JoinedAt+1
+	if seq := l.next(); seq != "" {
+		n, err := strconv.ParseInt(seq, 10, 64)
+		h.Seq, l.bad = fencing.Instant(n), l.bad || err != nil
+	}
+	h.Limit, h.Slot, h.Hold = int(l.int()), int(l.int()), int(l.int())
+	h.TTL, h.GrantTTL, h.MaxHold = l.micros(), l.micros(), l.micros()
+	if h.Set = l.next(); strings.HasPrefix(h.Set, streamMark) {
+		h.Set, h.Attached = "", unpadded(h.Set[1:])
+	}
+	h.Owner = l.next()
+	if h.AcquiredAt != 0 {
+		h.Waited = h.AcquiredAt.Sub(h.JoinedAt)
+	}
+	if l.bad || l.rest != "" && json.Unmarshal([]byte(l.rest), &h.Metadata) != nil {
+		return h, errUnreadable
+	}
+	return h, nil
+}
+
+// unpadded returns a stamp as it was given.
+func unpadded(text string) fencing.Stamp { return fencing.Stamp(strings.TrimRight(text, "-")) }
+
+// waiter returns the public view of a place.
+func waiter(h *fencing.Holding, now fencing.Instant, position int) fencing.Waiter {
+	return fencing.Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Position: position, Waiting: now.Sub(h.JoinedAt)}
+}
+
+// encodeTail returns what the holding of a new grant ends with, from mode on. The
+// *fencing.Error has CodeInvalidRequest.
 func encodeTail(r *fencing.AcquireRequest) (string, error) {
 	switch {
 	case len(r.Lease.Public()) != leaseLen:
@@ -56,12 +213,23 @@ func encodeTail(r *fencing.AcquireRequest) (string, error) {
 		return "", &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "stamp", Detail: "has more than 16 characters"}
 	case strings.IndexByte(r.Owner, '\n') >= 0:
 		return "", &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "owner", Detail: "has a line break"}
+	case strings.IndexByte(r.Set, '\n') >= 0:
+		return "", &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "names", Detail: "has a line break"}
 	}
-	var space [160]byte
-	ttl := r.TTL.Microseconds()
-	b := append(strconv.AppendInt(space[:0], ttl, 10), '\n')
+	var space [256]byte
+	ttl, limit := r.TTL.Microseconds(), 1
+	b := append(space[:0], "xf-\n\n"...)
+	if r.Mode == fencing.ModeShared {
+		b[0], limit = 's', r.Limit
+	}
+	if r.Keep && r.Wait > 0 {
+		b[2] = 'k'
+	}
+	b = append(strconv.AppendInt(b, int64(limit), 10), "\n-1\n1\n"...)
 	b = append(strconv.AppendInt(b, ttl, 10), '\n')
-	b = append(strconv.AppendInt(b, r.MaxHold.Microseconds(), 10), "\n0\n"...)
+	b = append(strconv.AppendInt(b, ttl, 10), '\n')
+	b = append(strconv.AppendInt(b, r.MaxHold.Microseconds(), 10), '\n')
+	b = append(append(b, setOf(r)...), '\n')
 	b = append(append(b, r.Owner...), '\n')
 	if r.Metadata != nil {
 		text, err := json.Marshal(r.Metadata)
@@ -73,6 +241,48 @@ func encodeTail(r *fencing.AcquireRequest) (string, error) {
 	return string(b), nil
 }
 
+// appendAsk writes what an acquire asks for beyond the plain rules: see
+// acquire.lua.
+func appendAsk(to text, r *fencing.AcquireRequest) text {
+	rich := r.Mode == fencing.ModeShared || r.Hold > 1 || r.Set != "" || r.Again || r.Attach
+	switch {
+	case rich:
+		to = append(to, 'r')
+	case r.Wait > 0:
+		to = append(to, 'w')
+	default:
+		return to
+	}
+	to = append(strconv.AppendInt(append(to, '\n'), int64(max(r.Hold, 0)), 10), "\n-\n-\n"...)
+	if r.Wait > 0 {
+		to[len(to)-4] = 'w'
+	}
+	if r.Again {
+		to[len(to)-2] = 'a'
+	}
+	to = append(strconv.AppendInt(to, int64(max(r.MaxWaiters, 0)), 10), '\n')
+	return append(to, setOf(r)...)
+}
+
+// setOf returns what stands for the set: a stream has none.
+func setOf(r *fencing.AcquireRequest) string {
+	if r.Attach {
+		return streamMark
+	}
+	return r.Set
+}
+
+// appendUnwind writes what a release says beyond whose it is: see release.lua.
+func appendUnwind(to text, r *fencing.ReleaseRequest) text {
+	if r.Stamp != "" {
+		to = appendStamp(to, r.Stamp)
+	}
+	if to = append(to, '\n'); r.Hold > 1 {
+		to = strconv.AppendInt(to, int64(r.Hold), 10)
+	}
+	return to
+}
+
 // encodeHolder writes what proves a holder.
 func encodeHolder(to text, lease fencing.LeaseID) text {
 	hash := lease.Hash()
@@ -81,58 +291,12 @@ func encodeHolder(to text, lease fencing.LeaseID) text {
 
 // encodeClaim writes what proves a holder and the request that made the grant.
 func encodeClaim(to text, lease fencing.LeaseID, stamp fencing.Stamp) text {
-	to = append(encodeHolder(to, lease), stamp...)
-	return append(to, noStamp[min(len(stamp), stampLen):]...)
+	return appendStamp(encodeHolder(to, lease), stamp)
 }
 
-// decodeRecord reads a record of either kind.
-func decodeRecord(s string) (*fencing.Record, error) {
-	if len(s) < 2+3*digits {
-		return nil, errUnreadable
-	}
-	kind, count := s[0], int(s[1]-'0')
-	f := fields{rest: s[2:]}
-	r := &fencing.Record{HighestAdmitted: fencing.Token(f.number()), ForgetAt: fencing.Instant(f.number())}
-	if r.ForgetAt != 0 {
-		r.ForgetAt = r.ForgetAt.Add(fencing.ForgetAfter)
-	}
-	r.LastToken = fencing.Token(f.number())
-	broken := fields{rest: f.last(count * digits)}
-	switch kind {
-	case kindExclusive:
-		r.Holders = []fencing.Holding{f.holding(r.LastToken)}
-	case kindFree:
-		f.bad = f.bad || f.rest != ""
-	default:
-		f.bad = true
-	}
-	for range len(broken.rest) / digits {
-		r.Broken = append(r.Broken, fencing.Token(broken.number()))
-	}
-	if f.bad || broken.bad {
-		return nil, errUnreadable
-	}
-	return r, nil
-}
-
-// holding reads the fields that only a held name has.
-func (f *fields) holding(token fencing.Token) fencing.Holding {
-	h := fencing.Holding{}
-	h.Mode, h.Limit, h.Slot, h.Hold, h.Token = fencing.ModeExclusive, 1, fencing.NoSlot, 1, token
-	h.ExpiresAt = fencing.Instant(f.number())
-	h.Secret = f.hash()
-	h.Lease = fencing.LeasePublic(f.first(leaseLen))
-	h.Stamp = fencing.Stamp(strings.TrimRight(f.first(stampLen), "-"))
-	h.AcquiredAt = fencing.Instant(f.number())
-	l := lines{rest: f.rest}
-	h.TTL, h.GrantTTL, h.MaxHold = l.micros(), l.micros(), l.micros()
-	h.Waited = l.micros()
-	h.Owner = l.next()
-	if l.rest != "" && json.Unmarshal([]byte(l.rest), &h.Metadata) != nil {
-		f.bad = true
-	}
-	f.bad = f.bad || l.bad
-	return h
+// appendStamp writes a stamp with all its width.
+func appendStamp(to text, stamp fencing.Stamp) text {
+	return append(append(to, stamp...), noStamp[min(len(stamp), stampLen):]...)
 }
 
 // fields reads a text by fields of fixed width. One that is missing or not what

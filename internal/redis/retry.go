@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,23 +37,41 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 	c.timer.Reset(s.options.OperationTimeout)
 	defer c.timer.Stop()
 	last := errBudget
+	fail := func(err error) (reply, error) {
+		if c.missed {
+			s.search(c)
+		}
+		return reply{}, fencing.Unavailable(err)
+	}
 	for attempt := 0; ; attempt++ {
 		if !s.lane(c.partition).submit(c) {
-			return reply{}, fencing.Unavailable(errClosed)
+			return fail(errClosed)
 		}
+		var gone error
 		select {
 		case <-c.done:
 		case <-ctx.Done():
-			return reply{}, fencing.Unavailable(context.Cause(ctx))
+			gone = context.Cause(ctx)
 		case <-c.timer.C:
-			return reply{}, fencing.Unavailable(last)
+			gone = last
+		}
+		if gone != nil {
+			if c.awaited.CompareAndSwap(true, false) { // s.orphaned takes the answer
+				return fail(gone)
+			}
+			<-c.done // it came at the same time
 		}
 		r, err := s.result(c)
 		if err == nil {
+			s.announce(c, &r)
+			if c.missed {
+				s.search(c)
+			}
 			return r, nil
 		}
-		if !retryable(err) {
-			return reply{}, fencing.Unavailable(err)
+		c.missed = c.missed || !unrun(err)
+		if gone != nil || !retryable(err) {
+			return fail(err)
 		}
 		last = err
 		if unknownScript(err) {
@@ -65,7 +84,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 			if errors.Is(err, errBudget) {
 				err = last
 			}
-			return reply{}, fencing.Unavailable(err)
+			return fail(err)
 		}
 	}
 }
@@ -78,7 +97,7 @@ func (s *Store) result(c *command) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	r, err := decodeReply(c.name, value)
+	r, err := decodeReply(c, value)
 	if err != nil {
 		return reply{}, err
 	}
@@ -172,7 +191,10 @@ func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, re
 				if unknownScript(err) && !unknownScript(failed) {
 					c.asSource = true // the first of the kind is enough: the others follow it
 				}
-				failed, again = err, append(again, c)
+				if failed, again = err, append(again, c); !unrun(err) {
+					c.missed = true
+					s.search(c)
+				}
 			default:
 				fatal = cmp.Or(fatal, err)
 			}
@@ -219,22 +241,28 @@ var passing = []string{
 func retryable(err error) bool {
 	var answer goredis.Error
 	switch {
-	case errors.Is(err, errStalled):
-		return true
 	case errors.Is(err, goredis.ErrClosed), errors.Is(err, errReply), errors.Is(err, errUnreadable):
 		return false
-	case errors.As(err, &answer):
-		word, _, _ := strings.Cut(answer.Error(), " ")
-		for _, p := range passing {
-			if word == p {
-				return true
-			}
-		}
-		return false
-	case isMetaError(err):
+	case unrun(err):
+		return true
+	case errors.As(err, &answer), isMetaError(err):
 		return false
 	}
 	return true // the network
+}
+
+// unrun reports whether a command is known to have done nothing, and might soon:
+// Redis says that it did not run it, or it took so long that it was refused.
+func unrun(err error) bool {
+	if errors.Is(err, errStalled) {
+		return true
+	}
+	var answer goredis.Error
+	if !errors.As(err, &answer) {
+		return false
+	}
+	word, _, _ := strings.Cut(answer.Error(), " ")
+	return slices.Contains(passing, word)
 }
 
 func unknownScript(err error) bool {

@@ -20,35 +20,74 @@ type script struct {
 
 // The scripts, one a verb.
 var (
-	acquireScript  = newScript(0, "acquire", acquireArgs, "prelude", "record", "lost")
-	renewScript    = newScript(1, "renew", renewArgs, "prelude", "record", "lost", "own")
-	releaseScript  = newScript(2, "release", claimArg, "prelude", "record", "lost", "own")
-	takeBackScript = newScript(3, "takeback", claimArg, "prelude", "record")
-	breakScript    = newScript(4, "break", claimArg, "prelude", "record")
-	expireScript   = newScript(5, "expire", noArgs, "prelude", "record")
-	inspectScript  = newScript(6, "inspect", noArgs, "prelude")
-	listScript     = newScript(7, "list", noArgs, "prelude")
-	checkScript    = newScript(8, "check", noArgs, "prelude")
+	acquireScript   = newRuleScript(0, "acquire", acquireArgs)
+	renewScript     = newRuleScript(1, "renew", renewArgs, "own")
+	releaseScript   = newRuleScript(2, "release", claimArg, "own")
+	confirmScript   = newRuleScript(3, "confirm", claimArg)
+	leaveScript     = newRuleScript(4, "leave", claimArg)
+	takeBackScript  = newRuleScript(5, "takeback", claimArg)
+	breakScript     = newRuleScript(6, "break", claimArg)
+	expireScript    = newRuleScript(7, "expire", noArgs)
+	inspectScript   = newScript(8, "inspect", mostArg, "prelude", "words", "gateways", "show")
+	historyScript   = newScript(9, "history", mostArg, "prelude", "words", "gateways", "show")
+	listScript      = newScript(10, "list", noArgs, "prelude", "words", "gateways", "show")
+	heartbeatScript = newScript(11, "heartbeat", mostArg, "prelude", "words", "gateways")
+	checkScript     = newScript(12, "check", noArgs, "prelude", "words")
 )
 
-func acquireArgs(c *command) []any { return []any{&c.claim, &c.floor, &c.ttl, &c.tail} }
-func renewArgs(c *command) []any   { return []any{&c.claim, &c.ttl} }
+const scriptCount = 13
+
+func acquireArgs(c *command) []any { return []any{&c.claim, &c.ttl, &c.tail} }
+func renewArgs(c *command) []any   { return []any{&c.claim, &c.ttl, &c.mode} }
 func claimArg(c *command) []any    { return []any{&c.claim} }
+func mostArg(c *command) []any     { return []any{&c.most} }
 func noArgs(*command) []any        { return nil }
 
-const scriptCount = 9
+// richParts make rich(), with the verb's own part behind them.
+var richParts = []string{
+	"words", "lost", "gateways", "rich_record", "rich_holders", "rich_queue", "rich_grant", "rich_reply", "rich_own",
+}
 
-// newScript puts parts between the first line of a verb, which Redis demands to
-// be first, and the rest.
-func newScript(index int, verb string, argv func(*command) []any, parts ...string) *script {
-	source, rest, _ := strings.Cut(readSource(verb), "\n")
-	for _, part := range parts {
-		source += "\n" + readSource(part)
+// richHead begins rich() with what the parts that stand outside of it too expect.
+const richHead = `local function rich(now, now_text, skewed, stored)
+local call, sub, fmt = redis.call, string.sub, string.format
+local tombstone, tombstone_key
+`
+
+// newRuleScript makes the script of a verb that applies the rules: the function
+// rich(), then the plain rules, then the verb, which tells them apart.
+func newRuleScript(index int, verb string, argv func(*command) []any, parts ...string) *script {
+	source := richHead
+	for _, part := range append(richParts, "rich_"+verb) {
+		source += readSource(part) + "\n"
 	}
-	source += "\n" + rest
+	source += "end\n"
+	for _, part := range append([]string{"prelude", "words", "record", "lost"}, parts...) {
+		source += readSource(part) + "\n"
+	}
+	return assemble(index, verb, argv, source)
+}
+
+// newScript makes the script of a verb that reads, or is about no name.
+func newScript(index int, verb string, argv func(*command) []any, parts ...string) *script {
+	source := ""
+	for _, part := range parts {
+		source += readSource(part) + "\n"
+	}
+	return assemble(index, verb, argv, source)
+}
+
+// assemble puts parts between the first line of a verb, which Redis demands to
+// be first, and the rest.
+func assemble(index int, verb string, argv func(*command) []any, parts string) *script {
+	first, rest, _ := strings.Cut(readSource(verb), "\n")
+	source := first + "\n" + parts + "\n" + rest
 	sum := sha1.Sum([]byte(source)) // Redis names scripts by it
 	return &script{index: index, source: source, sha: hex.EncodeToString(sum[:]), argv: argv}
 }
+
+// rules reports whether a script applies the rules, and so may hand a lock on.
+func (s *script) rules() bool { return s.index <= expireScript.index }
 
 func readSource(name string) string {
 	b, err := sources.ReadFile("scripts/" + name + ".lua")

@@ -1,11 +1,15 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,84 +17,222 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// TestStep plays random operations on Redis and on fencing.Step and compares
-// all of the outcomes, the texts included: what the conformance suite leaves to
-// each store is settled here.
+// TestStep plays random operations of three gateways on Redis and on
+// fencing.Step and compares all of the outcomes, the texts included: what the
+// conformance suite leaves to each store is settled here. All names share one
+// partition, as they share one State.
 func TestStep(t *testing.T) {
 	server := redistest.Start(t)
-	seed := rand.Uint64()
-	for round := range uint64(12) {
-		b := openBackend(t, server)
-		g := &game{Rand: rand.New(rand.NewPCG(seed+round, 0)), backend: b, state: fencing.NewState(), now: epoch}
-		for i := range 6 {
-			g.leases = append(g.leases, fencing.NewLeaseID(time.UnixMilli(int64(i))))
+	seed, rounds := rand.Uint64(), uint64(16)
+	if text := os.Getenv("REDIS_STEP_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
 		}
-		for step := range 700 {
-			if step%100 == 0 {
-				g.busy = g.IntN(4) == 0
-			}
-			if err := g.step(t.Context()); err != nil {
-				t.Fatalf("seed %d, step %d: %v", seed+round, step, err)
+		rounds = 1
+	}
+	for round := range rounds {
+		playStep(t, server, seed+round)
+	}
+}
+
+func playStep(t *testing.T, server *redistest.Server, seed uint64) {
+	g := &game{Rand: rand.New(rand.NewPCG(seed, 0)), state: fencing.NewState(), now: epoch, names: []fencing.Name{"orders/12345", "a"}}
+	b := openBackend(t, server)
+	for i := range 3 {
+		s := open(t, Options{
+			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true,
+			Now:   func() fencing.Instant { return g.now },
+			Clock: func() time.Time { return g.now.Time().Add(g.skew) },
+		})
+		defer s.Close()
+		g.stores = append(g.stores, s)
+		for _, old := range b.stores {
+			if i == 0 {
+				old.Close()
 			}
 		}
-		for _, s := range b.stores {
-			s.Close()
+	}
+	for i := range 4 + g.IntN(8) {
+		g.leases = append(g.leases, fencing.NewLeaseID(time.UnixMilli(int64(i))))
+	}
+	g.modes = g.IntN(3)
+	for step := range 700 {
+		if step%100 == 0 {
+			g.busy = g.IntN(2) == 0
+		}
+		if err := g.step(t.Context()); err != nil {
+			t.Fatalf("seed %d, step %d: %v", seed, step, err)
 		}
 	}
 }
 
 type game struct {
 	*rand.Rand
-	backend *backend
-	state   *fencing.State
-	leases  []fencing.LeaseID
-	tokens  []fencing.Token
-	now     fencing.Instant
-	busy    bool
+	stores []*Store
+	state  *fencing.State
+	names  []fencing.Name
+	leases []fencing.LeaseID
+	tokens []fencing.Token
+	now    fencing.Instant
+	skew   time.Duration
+	busy   bool // time hardly passes
+	modes  int  // 0 exclusive, 1 shared, 2 both
 }
 
-// gameName is one name: a state of Step is one partition.
-const gameName fencing.Name = "orders/12345"
-
 func (g *game) step(ctx context.Context) error {
-	jumps := []time.Duration{0, 0, 0, 1, time.Microsecond, time.Millisecond, 700 * time.Millisecond, time.Second,
-		3 * time.Second, 20 * time.Second, time.Minute, 5 * time.Minute}
+	jumps := []time.Duration{0, 0, 0, 1, time.Microsecond, time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond, time.Second,
+		3 * time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, 5 * time.Minute}
 	if g.busy {
-		jumps = []time.Duration{0, time.Microsecond}
+		jumps = []time.Duration{0, 0, 0, time.Microsecond, 100 * time.Millisecond, time.Second}
 	}
-	if g.IntN(60) == 0 {
+	if g.IntN(100) == 0 {
 		jumps = []time.Duration{23 * time.Hour, 24 * time.Hour, 25 * time.Hour}
 	}
-	g.now = g.now.Add(jumps[g.IntN(len(jumps))])
-	g.backend.SetTime(g.now)
-	handle, skew := g.IntN(2), time.Duration(0)
-	if g.IntN(5) == 0 {
+	g.now, g.skew = g.now.Add(jumps[g.IntN(len(jumps))]), 0
+	if g.IntN(8) == 0 {
 		skews := []time.Duration{maxSkew, maxSkew + time.Microsecond, -maxSkew, -maxSkew - time.Microsecond, time.Hour}
-		skew = skews[g.IntN(len(skews))]
+		g.skew = skews[g.IntN(len(skews))]
 	}
-	g.backend.SetSkew(handle, skew)
-	store := g.backend.stores[handle]
-
 	if err := g.harm(ctx); err != nil {
 		return err
 	}
-	op := g.op()
-	guard := fencing.Guard{Sent: g.now.Add(skew), MaxSkew: maxSkew, Floor: g.floor(store)}
-	want, wantErr := fencing.Step(g.state, g.now, guard, op).Result()
+	store := g.stores[g.IntN(len(g.stores))]
+	guard := fencing.Guard{
+		Sent: g.now.Add(g.skew), MaxSkew: maxSkew, Floor: g.floor(store), Gateway: fencing.Gateway(store.handle),
+	}
+	if g.IntN(8) == 0 {
+		return g.beat(ctx, store, guard)
+	}
+	name := g.names[g.IntN(len(g.names))]
+	first := g.op(name)
+	if err := g.compare(ctx, store, guard, first); err != nil {
+		return err
+	}
+	reader := g.stores[g.IntN(len(g.stores))]
+	guard.Gateway, guard.Floor = fencing.Gateway(reader.handle), 0
+	var op fencing.Op = fencing.InspectRequest{Name: name}
+	if g.IntN(4) == 0 {
+		op = fencing.HistoryRequest{Name: name}
+	}
+	if err := g.compare(ctx, reader, guard, op); err != nil {
+		return err
+	}
+	if err := g.compareGateways(ctx, store); err != nil {
+		return fmt.Errorf("%T %+v of %s at %d: %w", first, first, store.handle, g.now, err)
+	}
+	return nil
+}
+
+// compareGateways compares what is known of signs of life.
+func (g *game) compareGateways(ctx context.Context, store *Store) error {
+	got, err := store.client.HGetAll(ctx, "fencepost:{0}:gateways").Result()
+	if err != nil {
+		return err
+	}
+	known := &g.state.Gateways
+	want := map[string]string{}
+	if known.Heard != 0 {
+		want["heard"] = known.Heard.Time().Format(time.RFC3339Nano)
+		want["stopped"] = known.Stopped.Time().Format(time.RFC3339Nano)
+		want["serving"] = known.Serving.Time().Format(time.RFC3339Nano)
+	}
+	for gateway, seen := range known.Seen {
+		want[string(gateway)] = seen.Time().Format(time.RFC3339Nano)
+	}
+	for field, text := range got {
+		us, _ := strconv.ParseInt(text, 10, 64)
+		got[field] = fencing.Instant(us).Time().Format(time.RFC3339Nano)
+	}
+	if !reflect.DeepEqual(got, want) {
+		return fmt.Errorf("signs of life: got %v, want %v", got, want)
+	}
+	return nil
+}
+
+// compare has both sides do the same.
+func (g *game) compare(ctx context.Context, store *Store, guard fencing.Guard, op fencing.Op) error {
+	var want fencing.Outcome
+	var wantErr error
+	if _, expire := op.(fencing.ExpireRequest); expire && !g.due(op.LockName()) && g.skew.Abs() <= maxSkew {
+		want.Now = g.now // looked after too early
+	} else {
+		want, wantErr = fencing.Step(g.state, g.now, guard, op).Result()
+	}
 	got, gotErr := g.run(ctx, store, op)
-	if want.Holder.Token != 0 {
-		g.tokens = append(g.tokens, want.Holder.Token)
+	for _, grant := range want.Granted {
+		g.tokens = append(g.tokens, grant.Holder.Token)
+	}
+	if got.Now != 0 && !got.Asked.Equal(g.now.Time().Add(g.skew)) {
+		return fmt.Errorf("%T: asked at %s", op, got.Asked)
+	}
+	got.Asked = time.Time{}
+	if len(want.Left) == 0 {
+		want.Left = nil
 	}
 	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(gotErr, wantErr) {
-		return fmt.Errorf("%T %+v at %d, skew %s:\n got %+v %#v\nwant %+v %#v", op, op, g.now, skew, got, gotErr, want, wantErr)
+		return fmt.Errorf("%T %+v of %s at %d, skew %s:\n got %s\nwant %s", op, op, store.handle, g.now, g.skew, show(got, gotErr), show(want, wantErr))
+	}
+	return nil
+}
+
+func show(o fencing.Outcome, err error) string {
+	text := fmt.Sprintf("%+v", o)
+	if o.Lock != nil {
+		text += fmt.Sprintf("\n  lock %+v", *o.Lock)
+	}
+	if o.Place != nil {
+		text += fmt.Sprintf("\n  place %+v", *o.Place)
+	}
+	var e *fencing.Error
+	if errors.As(err, &e) {
+		text += fmt.Sprintf("\n  error %+v", *e)
+		if e.Lock != nil {
+			text += fmt.Sprintf("\n  lock %+v", *e.Lock)
+		}
+	}
+	return text
+}
+
+// due reports whether Step has something to do for a name.
+func (g *game) due(name fencing.Name) bool {
+	r := g.state.Records[name]
+	return r != nil && g.state.Due(name) <= g.now
+}
+
+// beat compares a heartbeat, and looks whether the index knows what is due.
+func (g *game) beat(ctx context.Context, store *Store, guard fencing.Guard) error {
+	want := fencing.Beat(g.state, g.now, guard)
+	c := store.newHeartbeatCommand(0)
+	r, err := store.do(ctx, c)
+	if err != nil {
+		return err
+	}
+	if want.Err != nil {
+		if r.code != want.Err.Code {
+			return fmt.Errorf("heartbeat: got %s, want %v", r.code, want.Err)
+		}
+		return nil
+	}
+	slices.SortFunc(r.missed, func(a, b fencing.Grant) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Holder.Token, b.Holder.Token))
+	})
+	if r.lapsed != want.Lapsed || !reflect.DeepEqual(r.missed, want.Grants) {
+		return fmt.Errorf("heartbeat of %s at %d:\n got %t %+v\nwant %+v", store.handle, g.now, r.lapsed, r.missed, want)
+	}
+	for name, record := range g.state.Records {
+		busy := len(record.Holders) > 0 || !record.Queue.Empty()
+		if busy && g.due(name) && !slices.Contains(r.due, name) {
+			return fmt.Errorf("%s is due since %d, and at %d the index does not know", name, g.state.Due(name), g.now)
+		}
 	}
 	return nil
 }
 
 // harm at times loses the counter of the partition, or sets it far ahead.
 func (g *game) harm(ctx context.Context) error {
-	client, key := g.backend.stores[0].client, newKeyspaces()[partitionOf(gameName)].token.(string)
-	switch g.IntN(100) {
+	client, key := g.stores[0].client, newKeyspaces()[0].token.(string)
+	switch g.IntN(200) {
 	case 0:
 		g.state.Counter = 0
 		return client.Del(ctx, key).Err()
@@ -98,8 +240,8 @@ func (g *game) harm(ctx context.Context) error {
 		g.state.Counter = fencing.Token(g.now.Add(2 * time.Hour))
 		return client.Set(ctx, key, int64(g.state.Counter), 0).Err()
 	case 2:
-		if g.IntN(4) == 0 {
-			g.state.Counter = fencing.MaxToken - fencing.Token(g.IntN(2))
+		if g.IntN(8) == 0 {
+			g.state.Counter = fencing.MaxToken - fencing.Token(g.IntN(3))
 			return client.Set(ctx, key, int64(g.state.Counter), 0).Err()
 		}
 	}
@@ -109,8 +251,8 @@ func (g *game) harm(ctx context.Context) error {
 // floor is at times ahead of all that was issued, up to a little beyond what is
 // still obeyed.
 func (g *game) floor(store *Store) fencing.Token {
-	floor := &store.sender.floors[partitionOf(gameName)]
-	if g.IntN(40) == 0 {
+	floor := &store.sender.floors[0]
+	if g.IntN(60) == 0 {
 		floor.Store(int64(g.now.Add(fencing.MaxFloorLead)) + g.Int64N(3) - 1)
 	}
 	if fencing.Token(floor.Load()) > g.state.Counter && g.IntN(4) == 0 {
@@ -119,45 +261,86 @@ func (g *game) floor(store *Store) fencing.Token {
 	return fencing.Token(floor.Load())
 }
 
-func (g *game) op() fencing.Op {
-	lease := g.leases[g.IntN(len(g.leases))]
-	if g.busy {
-		lease = fencing.NewLeaseID(time.UnixMilli(0))
-	}
-	if g.IntN(12) == 0 { // the public part with another secret
+func pick[T any](g *game, of ...T) T { return of[g.IntN(len(of))] }
+
+func (g *game) op(name fencing.Name) fencing.Op {
+	lease := pick(g, g.leases...)
+	if g.IntN(20) == 0 { // the public part with another secret
 		text := lease.Reveal()
 		lease, _ = fencing.ParseLeaseID(text[:27] + "AAAAAAAAAAAAAAAAAAAAAA")
 	}
-	stamp := []fencing.Stamp{"0000000000000001", "0000000000000002", ""}[g.IntN(3)]
-	ttl := []time.Duration{100 * time.Millisecond, time.Second, 30 * time.Second, 10 * time.Minute, 24 * time.Hour}[g.IntN(5)]
-	kind := g.IntN(8)
-	if g.busy { // grants and breaks in close order
-		kind = []int{0, 0, 6}[g.IntN(3)]
+	stamp := pick[fencing.Stamp](g, "0000000000000001", "0000000000000001", "0000000000000002", "")
+	if h := g.parked(name); h != "" && g.IntN(2) == 0 {
+		stamp = h
 	}
-	switch kind {
-	case 0, 1, 2:
-		r := fencing.AcquireRequest{Name: gameName, Lease: lease, Stamp: stamp, Owner: "wörker \"7\"", Mode: fencing.ModeExclusive, Hold: 1, TTL: ttl}
-		switch g.IntN(3) {
+	switch g.IntN(16) {
+	case 0, 1, 2, 3, 4, 5:
+		return g.acquire(name, lease, stamp)
+	case 6:
+		r := fencing.RenewRequest{Name: name, Lease: lease, TTL: pick(g, 0, g.ttl())}
+		switch g.IntN(4) {
 		case 0:
-			r.MaxHold, r.Owner = ttl+time.Duration(g.IntN(3))*time.Second, ""
+			r.Mode = fencing.ModeExclusive
 		case 1:
-			r.Metadata = map[string]string{"build": "42", "<ü>": "a\\b \u2028"}
+			r.Mode, r.Limit = fencing.ModeShared, g.IntN(4)
 		}
 		return r
-	case 3:
-		return fencing.RenewRequest{Name: gameName, Lease: lease, TTL: []time.Duration{0, ttl}[g.IntN(2)]}
-	case 4:
-		return fencing.ReleaseRequest{Name: gameName, Lease: lease}
-	case 5:
-		return fencing.TakeBackRequest{Name: gameName, Lease: lease, Stamp: stamp}
-	case 6:
-		if len(g.tokens) > 0 && g.IntN(2) == 0 {
+	case 7, 8, 9:
+		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp)}
+	case 10:
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}
+	case 11:
+		if len(g.tokens) > 0 {
 			last := g.tokens[max(0, len(g.tokens)-12):]
-			return fencing.BreakRequest{Name: gameName, Token: last[g.IntN(len(last))]}
+			return fencing.BreakRequest{Name: name, Token: pick(g, last...)}
 		}
-		return fencing.BreakRequest{Name: gameName, Token: max(1, g.state.Counter)}
+		return fencing.BreakRequest{Name: name, Token: max(1, g.state.Counter)}
+	case 12, 13:
+		return fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}
+	case 14:
+		return fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}
 	}
-	return []fencing.Op{fencing.InspectRequest{Name: gameName}, fencing.ExpireRequest{Name: gameName}}[g.IntN(2)]
+	return fencing.ExpireRequest{Name: name}
+}
+
+// parked returns the stamp of some holder, if there is one.
+func (g *game) parked(name fencing.Name) fencing.Stamp {
+	if r := g.state.Records[name]; r != nil && len(r.Holders) > 0 {
+		return pick(g, r.Holders...).Stamp
+	}
+	return ""
+}
+
+func (g *game) ttl() time.Duration {
+	return pick(g, 100*time.Millisecond, time.Second, 30*time.Second, 10*time.Minute, 24*time.Hour)
+}
+
+func (g *game) acquire(name fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) fencing.AcquireRequest {
+	r := fencing.AcquireRequest{
+		Name: name, Lease: lease, Stamp: stamp, Owner: "wörker \"7\"", Mode: fencing.ModeExclusive, Hold: 1, TTL: g.ttl(),
+	}
+	if g.modes == 1 || g.modes == 2 && g.IntN(2) == 0 {
+		r.Mode, r.Limit = fencing.ModeShared, pick(g, 0, 1, 2, 3, 5, 10)
+	}
+	switch g.IntN(3) {
+	case 0:
+		r.MaxHold, r.Owner = r.TTL+time.Duration(g.IntN(3))*time.Second, ""
+	case 1:
+		r.Metadata = map[string]string{"build": "42", "<ü>": "a\\b \u2028"}
+	}
+	if g.IntN(3) > 0 {
+		r.Wait, r.Keep = time.Minute, g.IntN(2) == 0
+		r.MaxWaiters = pick(g, 0, 0, 2, 5)
+	}
+	if g.IntN(6) == 0 {
+		r.Hold = 1 + g.IntN(3)
+	}
+	r.Again = g.IntN(5) == 0
+	if g.IntN(6) == 0 {
+		r.Set = pick(g, "a b", "a c")
+	}
+	r.Attach = r.Set == "" && stamp != "" && g.IntN(4) == 0
+	return r
 }
 
 func (g *game) run(ctx context.Context, s *Store, op fencing.Op) (fencing.Outcome, error) {
@@ -170,10 +353,16 @@ func (g *game) run(ctx context.Context, s *Store, op fencing.Op) (fencing.Outcom
 		return s.Release(ctx, op)
 	case fencing.TakeBackRequest:
 		return s.TakeBack(ctx, op)
+	case fencing.ConfirmRequest:
+		return s.Confirm(ctx, op)
+	case fencing.LeaveRequest:
+		return s.Leave(ctx, op)
 	case fencing.BreakRequest:
 		return s.Break(ctx, op)
 	case fencing.InspectRequest:
 		return s.Inspect(ctx, op)
+	case fencing.HistoryRequest:
+		return s.History(ctx, op)
 	case fencing.ExpireRequest:
 		return s.run(ctx, s.newCommand(expireScript, op.Name)).result()
 	}

@@ -38,6 +38,8 @@ type Options struct {
 	// Now is the store's clock, for tests that move the time. Default: nil,
 	// which leaves it to Redis.
 	Now func() fencing.Instant
+
+	onePartition bool // all names share one, for tests that compare with one fencing.State
 }
 
 // Store keeps locks in one Redis. It is a fencing.Store.
@@ -45,10 +47,13 @@ type Store struct {
 	options Options
 	client  *goredis.Client
 	keys    *[partitions]keyspace
-	maxSkew any    // µs, as an argument of scripts
-	handle  string // names this handle among the gateways of one Redis
+	guard   any    // handle and MaxSkew in µs, as an argument of scripts
+	handle  string // names this handle among the gateways of one Redis: its fencing.Gateway
 	sender  *sender
 	lanes   [lanes]*batcher
+
+	listener *listener
+	searches searches
 
 	commands [scriptCount]sync.Pool // of *command, by script
 	told     sync.Map               // keys of damaged records that were logged
@@ -79,9 +84,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	s := &Store{
 		options: options,
 		keys:    newKeyspaces(),
-		maxSkew: options.MaxSkew.Microseconds(),
 		handle:  string(fencing.NewStamp()),
 	}
+	s.guard = s.handle + strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
 	parsed.Protocol = 2 // no push messages: nothing here listens to any
 	parsed.MaxRetries = -1
 	parsed.ContextTimeoutEnabled = true
@@ -95,9 +100,12 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	parsed.ReadBufferSize, parsed.WriteBufferSize = 64<<10, 64<<10
 	parsed.OnConnect = checkMeta
 	s.client = goredis.NewClient(parsed)
+	s.searches.until = map[fencing.Name]time.Time{}
+	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{client: s.client, clock: options.Clock, now: options.Now}
+	s.listener = newListener(s.client, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
 	for i := range s.lanes {
-		s.lanes[i] = &batcher{sender: s.sender, flights: 1, idle: make(chan struct{})}
+		s.lanes[i] = &batcher{sender: s.sender, flights: 1, idle: make(chan struct{}), orphaned: s.orphaned}
 		if options.Uncoalesced {
 			s.lanes[i].flights = math.MaxInt // nothing ever queues
 		}
@@ -150,9 +158,19 @@ func checkMeta(ctx context.Context, conn *goredis.Conn) error {
 	}
 }
 
-// Close waits for the commands that are queued or under way, which takes no
-// longer than the timeouts, and closes the connections.
+// partitionOf returns the partition of a name.
+func (s *Store) partitionOf(name fencing.Name) int {
+	if s.options.onePartition {
+		return 0
+	}
+	return partitionOf(name)
+}
+
+// Close stops listening, waits for the commands that are queued or under way,
+// which takes no longer than the timeouts, and closes the connections.
 func (s *Store) Close() error {
+	s.listener.close()
+	s.searches.close()
 	for _, lane := range s.lanes {
 		lane.close()
 	}

@@ -76,7 +76,7 @@ func TestOpen(t *testing.T) {
 	}
 	s = open(t, Options{URL: server.URL()})
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
-	if got := client.HGetAll(ctx, metaKey).Val(); got["partitions"] != "256" || got["format"] != "1" {
+	if got := client.HGetAll(ctx, metaKey).Val(); got["partitions"] != "256" || got["format"] != "2" {
 		t.Errorf("meta is %v", got)
 	}
 	for _, field := range []string{"format", "partitions"} {

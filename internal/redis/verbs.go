@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -19,8 +20,11 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 	if err != nil {
 		return fencing.Outcome{}, err
 	}
+	if r.Wait > 0 {
+		_ = s.listening(ctx) // without it, heartbeats find what was not heard
+	}
 	c := s.newLeaseCommand(acquireScript, r.Name, r.Lease.Public())
-	c.claim, c.tail = encodeClaim(c.claim, r.Lease, r.Stamp), tail
+	c.claim, c.tail, c.hold = appendAsk(encodeClaim(c.claim, r.Lease, r.Stamp), &r), tail, r.Hold
 	c.ttl = r.TTL.Microseconds()
 	if r.MaxHold > 0 {
 		c.ttl = min(c.ttl, r.MaxHold.Microseconds())
@@ -32,14 +36,40 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
 	c := s.newLeaseCommand(renewScript, r.Name, r.Lease.Public())
 	c.claim, c.ttl = encodeHolder(c.claim, r.Lease), r.TTL.Microseconds()
+	switch r.Mode {
+	case fencing.ModeExclusive:
+		c.mode = "x"
+	case fencing.ModeShared:
+		c.mode = "s" + strconv.Itoa(r.Limit)
+	}
 	return s.lease(ctx, c, nil)
 }
 
 // Release is fencing.Store.Release.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	c := s.newLeaseCommand(releaseScript, r.Name, r.Lease.Public())
-	c.claim = encodeHolder(c.claim, r.Lease)
+	if c.claim = encodeHolder(c.claim, r.Lease); r.Hold > 1 || r.Stamp != "" {
+		c.claim = appendUnwind(c.claim, &r)
+	}
 	return s.run(ctx, c).result()
+}
+
+// Confirm is fencing.Store.Confirm.
+func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	c := s.newLeaseCommand(confirmScript, r.Name, r.Lease.Public())
+	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
+	return s.lease(ctx, c, nil)
+}
+
+// Leave is fencing.Store.Leave.
+func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	c := s.newLeaseCommand(leaveScript, r.Name, r.Lease.Public())
+	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
+	a := s.run(ctx, c)
+	if a.err == nil && a.Err == nil && a.shown.record != nil {
+		a.Lock = a.shown.lock(r.Name, a.Now)
+	}
+	return a.result()
 }
 
 // TakeBack is fencing.Store.TakeBack.
@@ -58,17 +88,53 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 
 // Inspect is fencing.Store.Inspect.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	a := s.run(ctx, s.newCommand(inspectScript, r.Name))
+	c := s.newCommand(inspectScript, r.Name)
+	c.most = fencing.MaxWaitersShown
+	a := s.run(ctx, c)
 	if a.err == nil {
-		a.Lock = a.record.View(r.Name, a.Now)
+		a.Lock = a.shown.lock(r.Name, a.Now)
 	}
 	return a.result()
+}
+
+// History is fencing.Store.History. Where a partition has more names with a
+// history than MAX_HISTORIES in record.lua, that of others is lost.
+func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	c := s.newCommand(historyScript, r.Name)
+	c.most = fencing.MaxHistory
+	a := s.run(ctx, c)
+	if a.err != nil {
+		return a.result()
+	}
+	a.Past, a.Ended = a.shown.past(r.Name, a.Ended, a.Now), nil
+	a.Lock = a.shown.lock(r.Name, a.Now)
+	return a.result()
+}
+
+// past returns what the history shows, newest first; ended are the last ends,
+// oldest first.
+func (v *view) past(name fencing.Name, ended []fencing.Ended, now fencing.Instant) []fencing.Ended {
+	if v.forgotten(now) {
+		return nil
+	}
+	var past []fencing.Ended
+	for _, h := range v.holdings() {
+		if !h.Provisional && !h.Live(now) { // ran out, and nobody has noticed yet
+			past = append([]fencing.Ended{{Name: name, Holder: h.Holder, Reason: fencing.ReasonExpired, At: h.ExpiresAt}}, past...)
+		}
+	}
+	for i := len(ended) - 1; i >= 0; i-- {
+		if ended[i].Holder.AcquiredAt >= v.record.born { // others are of before the name was forgotten
+			past = append(past, ended[i])
+		}
+	}
+	return past[:min(len(past), fencing.MaxHistory)]
 }
 
 // answer is what a command came to.
 type answer struct {
 	fencing.Outcome
-	record  *fencing.Record // if the script showed it
+	shown   view // what the script showed of the name
 	granted grant
 	took    time.Duration // since it was sent
 	err     error         // the store could not be asked
@@ -81,8 +147,9 @@ func (a answer) result() (fencing.Outcome, error) {
 	return a.Outcome.Result()
 }
 
-// lease runs a command whose success is a lease; asked is what an acquire asked
-// for. One that is over by the time the answer is here is not handed on: P9.
+// lease runs a command whose success is a lease, or a place; asked is what an
+// acquire asked for. A lease that is over by the time the answer is here is not
+// handed on: P9.
 func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
 	a := s.run(ctx, c)
 	if a.err != nil || a.Err != nil {
@@ -95,12 +162,17 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 			Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1, Token: a.granted.token,
 			TTL: asked.TTL, GrantTTL: asked.TTL, MaxHold: asked.MaxHold, AcquiredAt: a.Now, ExpiresAt: a.granted.expiresAt,
 		}
-	case a.record != nil && len(a.record.Holders) == 1:
-		a.Holder = a.record.Holders[0].Holder
+		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp}}
+	case a.Holder.Token != 0:
+	case a.Place != nil:
+		a.Lock = a.shown.lock(asked.Name, a.Now)
+		return a.result()
+	case a.shown.record != nil && len(a.shown.record.holdings) == 1:
+		a.Holder = a.shown.record.holdings[0].Holder
 	default:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
 	}
-	if a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
+	if !a.Holder.Provisional && a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
 		return fencing.Outcome{}, fencing.Unavailable(errTooLate)
 	}
 	return a.result()
@@ -113,17 +185,19 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		return answer{err: err}
 	}
 	defer s.free(c)
-	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted}
-	if a.record, err = r.record(0); err != nil {
-		return answer{err: fencing.Unavailable(err)}
+	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted, shown: r.shown}
+	a.Outcome = fencing.Outcome{
+		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
+		Left: r.left, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
 	}
-	if a.record != nil {
-		s.sender.saw(c.partition, a.record.LastToken)
+	if c.script == renewScript {
+		a.Margin = r.span
 	}
-	s.sender.saw(c.partition, r.granted.token)
-	a.Outcome = fencing.Outcome{Now: r.now, Fresh: r.fresh, Margin: r.margin, Ended: r.ended}
+	if r.holder != nil {
+		a.Holder = r.holder.Holder
+	}
 	if r.code != fencing.CodeOK {
-		a.Err = s.refusal(c, &r, a.record)
+		a.Err = s.refusal(c, &r)
 	}
 	return a
 }

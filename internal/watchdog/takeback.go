@@ -13,8 +13,8 @@ const (
 	maxTakeBackCalls = 1024
 
 	// maxTakeBacks is how many take-backs wait for their next attempt, at about
-	// 200 bytes each. Beyond it a grant is left to its TTL. docs/operations.md
-	// tells operators.
+	// 200 bytes each. Beyond it a grant is left to its TTL, and a place to its
+	// hand-off. docs/operations.md tells operators.
 	maxTakeBacks = 1 << 16
 
 	// takeBackPatience is how long a store that can't be reached is asked again.
@@ -25,7 +25,7 @@ const (
 	stopPatience = 10 * time.Second
 )
 
-// takeBack is a grant on its way back.
+// takeBack is what a request has got, a grant or a place, on its way back.
 type takeBack struct {
 	fencing.TakeBackRequest
 	second  bool // the store has answered the first attempt
@@ -35,10 +35,12 @@ type takeBack struct {
 	backoff time.Duration
 }
 
-// TakeBackLater undoes a grant in the background: it is tried until the store has
-// answered, and once more after the skew guard's span, for the acquire it is to
-// undo may still be on its way. It returns at once. What can't be taken back
-// (store out of reach for a minute, too many at once) ends with its TTL.
+// TakeBackLater undoes what a request has got, a grant or a place in the queue, in
+// the background: it is tried until the store has answered, and once more after
+// the skew guard's span, for the acquire it is to undo may still be on its way. It
+// returns at once. What can't be taken back (store out of reach for a minute, too
+// many at once) ends with its TTL or, while it is provisional or a place, once
+// this gateway is told of it again or counts as dead.
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,9 +161,9 @@ func (w *Watchdog) nextDue() (t *takeBack, wait time.Duration) {
 
 // leave logs that a take-back is given up.
 func (w *Watchdog) leave(t *takeBack, why string, err error) {
-	what := "a grant that could not be delivered is left to its TTL"
+	what := "a grant or place that could not be delivered is left to its TTL"
 	if t.second {
-		what = "a grant was taken back, but not again for a late acquire: should there be one, it is left to its TTL"
+		what = "a grant or place was taken back, but not again for a late acquire: should there be one, it is left to its TTL"
 	}
 	attrs := []any{"why", why, "lease", t.Lease}
 	if err != nil {

@@ -1,6 +1,10 @@
 // Package watchdog does what happens over time: it ends leases whose time has
-// run out, driven by the next expiry, and takes back grants that could not be
-// delivered. It decides nothing itself: the store does.
+// run out, driven by the next expiry, parks the requests that wait, takes back
+// places and grants that could not be delivered, renews attached leases and
+// passes events on. It decides nothing itself: the store does.
+//
+// Of each grant to a request that waits exactly one thing becomes: it is
+// delivered, or taken back.
 package watchdog
 
 import (
@@ -37,6 +41,11 @@ type Options struct {
 	// repeated once after twice this time, so that a late acquire can't come to
 	// life behind it. 0 is for a store that has no late commands: no repeat.
 	MaxSkew time.Duration
+
+	MaxWaiters       int // parked requests of this process; 0 is any number
+	MaxSubscriptions int // 0 is any number
+
+	Observer Observer // nil is none
 }
 
 // Watchdog is a fencing.Store that wraps another one and looks after its
@@ -61,6 +70,14 @@ type Watchdog struct {
 	stopBy      time.Time // when last attempts end, once stopped
 	pending     takeBacks // take-backs that wait for their next attempt
 	dispatching bool      // dispatch runs
+
+	lot        lot
+	maxWaiters int
+	observer   Observer
+	listening  sync.Once
+	pulsing    atomic.Bool   // a heartbeat is under way
+	drained    chan struct{} // closed by Drain
+	hub        hub
 }
 
 // New returns a watchdog over store.
@@ -68,15 +85,21 @@ func New(store fencing.Store, o Options) *Watchdog {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Observer == nil {
+		o.Observer = silent{}
+	}
 	return &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1),
+		lot: newLot(), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
+		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
 }
 
 // Start begins to reap. Calling it again, or after Stop, does nothing.
 func (w *Watchdog) Start() {
+	w.listen()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.started || w.stopped {
@@ -86,10 +109,11 @@ func (w *Watchdog) Start() {
 	w.work.Go(w.reap)
 }
 
-// Stop ends the reaping, lets every take-back make one last attempt, and waits
-// for all of it; attempts that a store out of reach keeps from beginning within
+// Stop drains, ends the reaping, lets every take-back make one last attempt, and
+// waits for all of it; attempts that a store out of reach keeps from beginning within
 // 10 s are left out. It may be called twice, and before Start.
 func (w *Watchdog) Stop() {
+	w.Drain()
 	w.mu.Lock()
 	if !w.stopped {
 		w.stopped, w.stopBy = true, time.Now().Add(stopPatience)
@@ -99,13 +123,13 @@ func (w *Watchdog) Stop() {
 	w.work.Wait()
 }
 
-// Acquire passes on to the store and notes when the lease is due.
+// Acquire asks for a lease and waits for it as r.Wait says: Join, then Wait.
 func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	out, err := w.Store.Acquire(ctx, r)
-	if err == nil {
-		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+	out, waiter, err := w.Join(ctx, r)
+	if waiter == nil {
+		return out, err
 	}
-	return out, err
+	return waiter.Wait(ctx)
 }
 
 // Renew passes on to the store and notes when the lease is due.

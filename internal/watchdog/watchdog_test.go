@@ -39,6 +39,8 @@ func (s *store) Renew(_ context.Context, r fencing.RenewRequest) (fencing.Outcom
 	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
 }
 
+func (*store) Listen(fencing.Listener) {}
+
 func (s *store) Expire(context.Context, int) (fencing.Expiry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

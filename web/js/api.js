@@ -1,6 +1,6 @@
 // api.js: the requests the page makes, each with the time it was sent.
 
-import { listPath, lockPath } from "./route.js";
+import { eventsPath, historyPath, listPath, lockPath } from "./route.js";
 
 // A request without an answer for this long has failed: the page says so rather
 // than waiting on a connection that has died silently.
@@ -21,9 +21,42 @@ export function listPage(query, signal) {
   return get(listPath(query), signal, (body) => Array.isArray(body.locks));
 }
 
-// lock reads one lock: {sent, body}.
+// lock reads one lock: {sent, at, body}; at is the time by the gateway's wall
+// clock, to the second.
 export function lock(name, signal) {
   return get(lockPath(name), signal, (body) => Array.isArray(body.holders));
+}
+
+// history reads who held a lock lately: {sent, body}.
+export function history(name, signal) {
+  return get(historyPath(name), signal, (body) => Array.isArray(body.grants));
+}
+
+// events opens the stream of what happens to locks: an async iterator of its text
+// in pieces. There is no time limit on it once it is open.
+export async function events(signal) {
+  const opening = new AbortController();
+  const timer = setTimeout(() => opening.abort(), timeoutMs);
+  try {
+    const response = await fetch(eventsPath, {
+      signal: AbortSignal.any([signal, opening.signal]), ...options("text/event-stream"),
+    });
+    const type = response.headers.get("content-type") ?? "";
+    if (!response.ok || !type.startsWith("text/event-stream")) throw refusal(response, await json(response));
+    return pieces(response.body.pipeThrough(new TextDecoderStream()).getReader());
+  } catch (cause) {
+    throw cause instanceof ApiError ? cause : new ApiError({ cause });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function* pieces(reader) {
+  try {
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) yield piece.value;
+  } catch (cause) {
+    throw new ApiError({ cause });
+  }
 }
 
 async function get(path, signal, wellFormed) {
@@ -31,30 +64,39 @@ async function get(path, signal, wellFormed) {
   let response, body;
   try {
     response = await fetch(path, {
-      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]),
-      cache: "no-store",
-      redirect: "error",
-      headers: { accept: "application/json, application/problem+json" },
+      signal: AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]), ...options("application/json"),
     });
-    body = await response.json().catch((cause) => {
-      if (cause instanceof SyntaxError) return null; // an answer, but not one of the gateway's
-      throw cause;
-    });
+    body = await json(response);
   } catch (cause) {
     signal.throwIfAborted();
     throw new ApiError({ cause });
   }
-  if (!response.ok) {
-    const seconds = Number(response.headers.get("retry-after"));
-    throw new ApiError({
-      status: response.status,
-      code: String(body?.code ?? ""),
-      detail: String(body?.detail ?? ""),
-      retryAfterMs: seconds > 0 ? seconds * 1000 : 0,
-    });
+  if (!response.ok || body === null || typeof body !== "object" || !wellFormed(body)) throw refusal(response, body);
+  return { sent, at: Date.parse(response.headers.get("date") ?? ""), body };
+}
+
+const options = (type) => ({
+  cache: "no-store", redirect: "error", headers: { accept: `${type}, application/problem+json` },
+});
+
+// json reads a body; null is an answer, but not one of the gateway's.
+async function json(response) {
+  try {
+    return await response.json();
+  } catch (cause) {
+    if (cause instanceof SyntaxError) return null;
+    throw cause;
   }
-  if (body === null || typeof body !== "object" || !wellFormed(body)) {
-    throw new ApiError({ status: response.status, code: "malformed", detail: "the answer is not one of this gateway" });
-  }
-  return { sent, body };
+}
+
+function refusal(response, body) {
+  const { status } = response;
+  if (response.ok) return new ApiError({ status, code: "malformed", detail: "the answer is not one of this gateway" });
+  const seconds = Number(response.headers.get("retry-after"));
+  return new ApiError({
+    status,
+    code: String(body?.code ?? ""),
+    detail: String(body?.detail ?? ""),
+    retryAfterMs: seconds > 0 ? seconds * 1000 : 0,
+  });
 }

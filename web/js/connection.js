@@ -23,6 +23,7 @@ export class Connection {
     this.#state = state;
     corner.dataset.kind = state.kind;
     setText(word, label(state));
+    corner.title = state.kind === "asking" ? "The gateway\u2019s stream of events can\u2019t be had, so the page asks every two seconds." : "";
     page.toggleAttribute("data-stale", stale(state));
     banner.hidden = !stale(state);
     banner.dataset.kind = state.kind;

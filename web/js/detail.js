@@ -1,69 +1,24 @@
-// detail.js: one lock, opened by its address: who holds it, with what lease and
-// metadata, the last token and what the fence has seen.
+// detail.js: one lock, opened by its address: who holds it and who waits, what
+// the fence has seen, and who held it before.
 
-import { instant, plainSpan, since, span } from "./clock.js";
-import { Countdown } from "./countdown.js";
 import { el, setText } from "./dom.js";
+import { History } from "./history.js";
+import { digits, fact, Holders } from "./holders.js";
+import { Waiters } from "./waiters.js";
 
-// fact is a term and what stands beside it.
-const fact = (term, ...value) => el("div", { class: "fact" }, el("dt", null, term), el("dd", null, ...value));
-
-// HolderCard shows one holder. It is kept for as long as the lease is held, so
-// that its bar runs on; a renewal changes only the countdown.
-class HolderCard {
-  #countdown = new Countdown();
-  #of = el("span", { class: "muted" });
-  #held = el("span", { class: "muted" });
-  #expires = el("time");
-  #acquiredMark = 0;
-
-  constructor(holder) {
-    const acquired = el("time", { datetime: holder.acquired_at, title: instant(holder.acquired_at) },
-      since(holder.acquired_at, holder.storeNow));
-    const metadata = Object.entries(holder.metadata ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
-    this.element = el("div", { class: "holder" },
-      el("p", { class: "big" }, this.#countdown.text, " ", this.#of),
-      this.#countdown.bar,
-      el("dl", { class: "facts" },
-        fact("Owner", holder.owner ? el("bdi", { class: "owner-text" }, holder.owner) : el("span", { class: "muted" }, "none given")),
-        fact("Fencing token", el("span", { class: "digits" }, String(holder.fencing_token))),
-        fact("Lease", el("span", { class: "digits" }, holder.lease)),
-        fact("Held since", acquired, " ", this.#held),
-        fact("Expires", this.#expires, el("span", { class: "muted" }, " unless renewed")),
-        holder.hold > 1 ? fact("Hold", `${holder.hold} deep`) : null,
-        holder.slot >= 0 ? fact("Slot", String(holder.slot)) : null,
-      ),
-      metadata.length === 0 ? null : el("div", null,
-        el("h3", null, "Metadata"),
-        el("dl", { class: "facts metadata" }, ...metadata.map(([key, value]) => el("div", { class: "fact" },
-          el("dt", null, el("bdi", null, key)), el("dd", null, el("bdi", null, value))))),
-      ),
-    );
-  }
-
-  update(holder, now) {
-    this.#acquiredMark = holder.acquiredMark;
-    this.#countdown.set(holder.deadline, holder.ttl_ms, now);
-    setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
-    setText(this.#expires, since(holder.expires_at, holder.storeNow));
-    this.#expires.dateTime = holder.expires_at;
-    this.#expires.title = instant(holder.expires_at);
-    this.tick(now);
-  }
-
-  tick(now) {
-    this.#countdown.tick(now);
-    setText(this.#held, `for ${span(now - this.#acquiredMark)}`);
-  }
-}
+// What becomes of the lock is read aloud no more often than this.
+const sayMs = 5000;
 
 export class Detail {
   #root;
   #name = null;
-  #cards = new Map();
   #title = el("h2", { id: "detail-name", class: "detail-name", tabindex: "-1" });
-  #state = el("p", { class: "state", role: "status" });
-  #holders = el("div", { class: "holders" });
+  #state = el("p", { class: "state" });
+  #aloud = el("p", { class: "visually-hidden", role: "status" });
+  #saidAt = -Infinity;
+  #holders = new Holders();
+  #waiters = new Waiters();
+  #history = new History();
   #fence = el("div");
 
   constructor(root, onClose) {
@@ -71,7 +26,8 @@ export class Detail {
     const close = el("button", { type: "button", class: "button close" },
       el("span", { class: "back", "aria-hidden": "true" }, "\u2190 "), "Close");
     close.addEventListener("click", onClose);
-    root.append(el("div", { class: "detail-head" }, this.#title, close), this.#state, this.#holders, this.#fence);
+    root.append(el("div", { class: "detail-head" }, this.#title, close), this.#state, this.#aloud,
+      this.#holders.element, this.#waiters.element, this.#history.element, this.#fence);
   }
 
   // open shows the frame of a lock before anything is known of it.
@@ -82,6 +38,8 @@ export class Detail {
     this.#title.textContent = name ?? "";
     this.#state.removeAttribute("data-state");
     this.#state.textContent = "Looking\u2026";
+    this.#aloud.textContent = "";
+    this.#saidAt = -Infinity;
     this.#clear();
   }
 
@@ -94,40 +52,37 @@ export class Detail {
     if (detail === null) return;
     if (detail.problem !== undefined) {
       this.#clear();
-      this.#tell("problem", detail.problem);
+      this.#tell("problem", detail.problem, now);
       return;
     }
-    const { lock } = detail;
-    this.#tell(lock.held ? "held" : "free", words(lock));
-    this.#updateHolders(lock.holders, now);
+    const { lock, grants, storeNow } = detail;
+    this.#tell(lock.held ? "held" : "free", words(lock), now);
+    this.#holders.update(lock.holders, now);
+    this.#waiters.update(lock, now);
+    this.#history.update(grants, storeNow, now);
     this.#updateFence(lock);
   }
 
   tick(now) {
-    for (const card of this.#cards.values()) card.tick(now);
+    this.#holders.tick(now);
+    this.#waiters.tick(now);
+    this.#history.tick(now);
+    this.#say(now);
   }
 
-  #tell(state, text) {
+  #tell(state, text, now) {
     this.#state.dataset.state = state;
     setText(this.#state, text);
+    this.#say(now);
   }
 
-  #updateHolders(holders, now) {
-    const live = new Set(holders.map((holder) => holder.lease));
-    for (const [lease, card] of this.#cards) {
-      if (live.has(lease)) continue;
-      card.element.remove();
-      this.#cards.delete(lease);
-    }
-    for (const holder of holders) {
-      let card = this.#cards.get(holder.lease);
-      if (card === undefined) {
-        card = new HolderCard(holder);
-        this.#cards.set(holder.lease, card);
-        this.#holders.append(card.element);
-      }
-      card.update(holder, now);
-    }
+  // say has the state read aloud: a lock that changes hands all the time would
+  // otherwise never let a screen reader finish.
+  #say(now) {
+    const text = this.#state.textContent;
+    if (!this.#state.dataset.state || this.#aloud.textContent === text || now - this.#saidAt < sayMs) return;
+    this.#saidAt = now;
+    this.#aloud.textContent = text;
   }
 
   #updateFence(lock) {
@@ -136,9 +91,7 @@ export class Detail {
     const key = `${issued} ${admitted}`;
     if (this.#fence.dataset.key === key) return;
     this.#fence.dataset.key = key;
-    const token = (value, none) => (value > 0
-      ? el("span", { class: "digits" }, String(value))
-      : el("span", { class: "muted" }, none));
+    const token = (value, none) => (value > 0 ? digits(value) : el("span", { class: "muted" }, none));
     this.#fence.replaceChildren(
       el("h3", null, "Fence"),
       el("dl", { class: "facts" },
@@ -149,8 +102,9 @@ export class Detail {
   }
 
   #clear() {
-    this.#cards.clear();
-    this.#holders.replaceChildren();
+    this.#holders.clear();
+    this.#waiters.clear();
+    this.#history.clear();
     this.#fence.replaceChildren();
     delete this.#fence.dataset.key;
   }
@@ -158,7 +112,5 @@ export class Detail {
 
 function words(lock) {
   if (!lock.held) return "Free";
-  const mode = lock.mode === "shared" ? `shared by ${lock.holders.length}` : lock.mode;
-  const waiting = lock.waiting > 0 ? `, ${lock.waiting} waiting` : "";
-  return `Held, ${mode}${waiting}`;
+  return lock.holders.length > 1 ? `Held, shared by ${lock.holders.length}` : `Held, ${lock.mode}`;
 }

@@ -3,7 +3,7 @@
 
 import { instant, since } from "./clock.js";
 import { Countdown } from "./countdown.js";
-import { calm, el, setText, setTitle } from "./dom.js";
+import { calm, cell, el, setText, setTitle } from "./dom.js";
 import { lockHref } from "./route.js";
 
 // How long a row that has ended says so, fading, before it leaves.
@@ -16,12 +16,27 @@ export function ended(name, { sameSearch, more, lastName }) {
   return !more || (lastName !== null && name <= lastName);
 }
 
+// holding sums up who holds a lock: several holders are counted, then named. The
+// row shows the lease that lasts longest, since when the lock has been held, and
+// the newest token.
+export function holding({ holders }) {
+  const longest = holders.reduce((a, b) => (b.deadline > a.deadline ? b : a));
+  const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
+  const token = Math.max(...holders.map((holder) => holder.fencing_token));
+  if (holders.length === 1) return { longest, first, token, who: longest.owner, others: "" };
+  const owners = holders.map((holder) => holder.owner || "\u2014");
+  return { longest, first, token, who: `${holders.length} holders`, others: owners.slice(0, 20).join(", ") };
+}
+
 class Row {
   #link = el("a", { class: "lock-link" });
   #owner = el("bdi", { class: "owner-text" });
-  #others = el("span", { class: "others" });
+  #others = el("bdi", { class: "others" });
   #since = el("time");
+  #waiting = el("span", { class: "digits" });
+  #queue = el("span", { class: "queue-length" }, this.#waiting, el("span", { class: "unit" }, " waiting"));
   #token = el("span", { class: "digits" });
+  #lock = null;
   #countdown = new Countdown(false);
   #tokenShown = null;
   leaving = null;
@@ -31,10 +46,10 @@ class Row {
     this.#link.textContent = name;
     this.#link.href = lockHref(name);
     this.#link.title = name;
-    const cell = (kind, ...children) => el("td", { role: "cell", class: kind }, ...children);
     this.element = el("tr", { role: "row" },
       el("th", { role: "rowheader", scope: "row", class: "name" }, this.#link),
-      cell("owner", this.#owner, this.#others),
+      cell("owner", this.#owner, " ", this.#others),
+      cell("waiting", this.#queue),
       cell("since", this.#since),
       cell("token", this.#token),
       cell("remaining", el("div", { class: "countdown" }, this.#countdown.bar, this.#countdown.text)),
@@ -43,20 +58,24 @@ class Row {
   }
 
   update(lock, now) {
+    if (lock === this.#lock && this.leaving === null) return;
+    this.#lock = lock;
     this.stay();
-    // With several holders the row shows the one that holds longest.
-    const holder = lock.holders.reduce((a, b) => (b.deadline > a.deadline ? b : a));
-    setText(this.#owner, holder.owner || "\u2014");
-    this.#owner.toggleAttribute("data-none", !holder.owner);
-    setTitle(this.#owner, holder.owner || "no owner was given");
-    setText(this.#others, lock.holders.length > 1 ? ` +${lock.holders.length - 1}` : "");
-    setText(this.#since, since(holder.acquired_at, holder.storeNow));
-    setTitle(this.#since, instant(holder.acquired_at));
-    if (this.#since.dateTime !== holder.acquired_at) this.#since.dateTime = holder.acquired_at;
-    setText(this.#token, String(holder.fencing_token));
-    if (this.#tokenShown !== null && this.#tokenShown !== holder.fencing_token) this.flash();
-    this.#tokenShown = holder.fencing_token;
-    this.#countdown.set(holder.deadline, holder.ttl_ms, now);
+    const { longest, first, token, who, others } = holding(lock);
+    setText(this.#owner, who || "\u2014");
+    this.#owner.toggleAttribute("data-none", !who);
+    setTitle(this.#owner, who || "no owner was given");
+    setText(this.#others, others);
+    setTitle(this.#others, others);
+    setText(this.#waiting, String(lock.waiting));
+    this.#queue.toggleAttribute("data-none", lock.waiting === 0);
+    setText(this.#since, since(first.acquired_at, first.storeNow));
+    setTitle(this.#since, instant(first.acquired_at));
+    if (this.#since.dateTime !== first.acquired_at) this.#since.dateTime = first.acquired_at;
+    setText(this.#token, String(token));
+    if (this.#tokenShown !== null && this.#tokenShown !== token) this.flash();
+    this.#tokenShown = token;
+    this.#countdown.set(longest.deadline, longest.ttl_ms, now);
   }
 
   tick(now) {
@@ -74,10 +93,10 @@ class Row {
     this.element.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], { duration: 1200, easing: "ease-out" });
   }
 
-  // leave says how the lease ended and calls done when the row has faded.
-  leave(now, done) {
-    const expired = this.#countdown.deadline <= now;
-    setText(this.#countdown.text, expired ? "expired" : "ended");
+  // leave says how the lease ended, if it is known, and calls done when the row
+  // has faded.
+  leave(now, how, done) {
+    setText(this.#countdown.text, how ?? (this.#countdown.deadline <= now ? "expired" : "ended"));
     this.element.classList.add("leaving");
     const fade = calm() ? [{ opacity: 1 }, { opacity: 1 }] : [{ opacity: 1 }, { opacity: 1, offset: 0.45 }, { opacity: 0 }];
     this.leaving = this.element.animate(fade, { duration: leaveMs, easing: "ease-in", fill: "forwards" });
@@ -111,7 +130,7 @@ export class List {
   }
 
   // update shows the locks of an answer, which are in the order of their names.
-  update({ query, list: { locks, more } }, now) {
+  update({ query, list: { locks, more }, ends }, now) {
     const sameSearch = this.#query === query.q;
     const fresh = this.#query === null || !sameSearch;
     this.#query = query.q;
@@ -121,7 +140,7 @@ export class List {
     for (const row of this.#rows.values()) {
       if (names.has(row.name) || (row.leaving !== null && sameSearch)) continue;
       if (ended(row.name, { sameSearch, more, lastName })) {
-        row.leave(now, () => {
+        row.leave(now, ends.get(row.name), () => {
           this.#remove(row);
           this.#onLeft();
         });

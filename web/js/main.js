@@ -7,13 +7,14 @@ import { Detail } from "./detail.js";
 import { Empty } from "./empty.js";
 import { List } from "./list.js";
 import { address, parse, validName } from "./route.js";
-import { intervalMs, Source } from "./source.js";
+import { Source } from "./source.js";
 import * as state from "./state.js";
 import { setText } from "./dom.js";
 
 const pageSize = 100;
 const debounceMs = 200;
 const tickMs = 100;
+const oldMs = 4000; // what is shown after the page was hidden for longer is not live
 
 const id = (name) => document.getElementById(name);
 const now = () => performance.now();
@@ -30,13 +31,14 @@ let wanted = pageSize;
 let status = state.initial;
 let ticker = 0;
 let latest = null; // the last good answer
+let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
 
 // The data.
 
 function onData(data) {
   latest = data;
-  setStatus(state.answered(now()));
+  setStatus(state.answered(now(), data.asking));
   list.update(data, now());
   list.mark(data.query.name);
   if (data.query.name === route.name) detail.update(data.detail, now());
@@ -168,10 +170,11 @@ function tick() {
 function visibility() {
   clearInterval(ticker);
   if (document.hidden) {
+    hiddenAt = now();
     source.pause();
     return;
   }
-  if (status.lastGood !== null && now() - status.lastGood > 2 * intervalMs) setStatus(state.resumed(status));
+  if (status.lastGood !== null && now() - hiddenAt > oldMs) setStatus(state.resumed(status));
   ticker = setInterval(tick, tickMs);
   tick();
   source.resume();

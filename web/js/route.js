@@ -37,14 +37,25 @@ export function address(pathname, { q, name }) {
   return pathname + query + (name === null ? "" : lockHref(name));
 }
 
+const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");
+
 // lockPath is the path of a lock in the HTTP interface.
 export function lockPath(name) {
-  return "/locks/" + name.split("/").map(encodeURIComponent).join("/");
+  return "/locks/" + encoded(name);
 }
 
+// historyPath is the path of a lock's history.
+export function historyPath(name) {
+  return "/history/" + encoded(name);
+}
+
+// eventsPath is the path of the stream of events of all locks.
+export const eventsPath = "/events";
+
 // listPath is the path of a page of the list.
-export function listPath({ q, limit, cursor }) {
+export function listPath({ q, limit, cursor, prefix }) {
   const query = new URLSearchParams({ limit: String(limit) });
+  if (prefix) query.set("prefix", prefix);
   if (q) query.set("q", q);
   if (cursor) query.set("cursor", cursor);
   return "/locks?" + query;

@@ -1,23 +1,17 @@
-// source.js: where the page's data comes from. Today it asks every two seconds;
-// a stream of events can take its place without the rest of the page noticing.
+// source.js: where the page's data comes from. Events say what has changed, and
+// only that is read again. While there are no events it asks every two seconds.
 
+import { Agenda, listMs } from "./agenda.js";
 import { read } from "./clock.js";
+import { backoff, wait } from "./pause.js";
+import { place } from "./shown.js";
+import { Stream } from "./stream.js";
 
-export const intervalMs = 2000;
-const firstRetryMs = 1000;
-const longestRetryMs = 15_000;
 const maxPage = 1000;
 
 // A search may look through many names that don't match before a page is full.
 // This bounds the requests of one turn; "show more" goes on from there.
 const maxPagesATurn = 8;
-
-// backoff is how long to wait after so many failures in a row: doubling, and
-// never sooner than the gateway asked for, within reason.
-export function backoff(failures, retryAfterMs = 0) {
-  const doubled = Math.min(longestRetryMs, firstRetryMs * 2 ** Math.max(0, failures - 1));
-  return Math.min(longestRetryMs, Math.max(doubled, retryAfterMs));
-}
 
 // collect reads wanted live locks, following cursors. A page may hold fewer
 // than asked for, or none, and yet have a successor.
@@ -34,8 +28,19 @@ export async function collect(api, { q, wanted }, signal) {
   return { locks, more: cursor !== "" };
 }
 
+// one reads a single name as the list would have it: null if it is free or does
+// not match. Of all names that begin with it, it is the first.
+async function one(api, q, name, signal) {
+  const { sent, body } = await api.listPage({ q, prefix: name, limit: 1 }, signal);
+  return body.locks[0]?.name === name ? readLock(body.locks[0], sent) : null;
+}
+
 function readLock(lock, sent) {
-  return { ...lock, holders: lock.holders.map((holder) => read(holder, sent)) };
+  return {
+    ...lock,
+    holders: lock.holders.map((holder) => read(holder, sent)),
+    waiters: (lock.waiters ?? []).map((waiter) => ({ ...waiter, since: sent - waiter.waiting_ms })),
+  };
 }
 
 // inspect reads the lock that is open. That the gateway refuses the name is an
@@ -43,28 +48,66 @@ function readLock(lock, sent) {
 async function inspect(api, name, signal) {
   if (name === null) return null;
   try {
-    const { sent, body } = await api.lock(name, signal);
-    return { lock: readLock(body, sent) };
+    const [{ sent, at, body }, grants] = await Promise.all([api.lock(name, signal), past(api, name, signal)]);
+    const lock = readLock(body, sent);
+    return { lock, grants, storeNow: lock.holders[0]?.storeNow ?? at };
   } catch (error) {
     if (error.status === 400 || error.status === 404) return { problem: error.detail || error.message };
     throw error;
   }
 }
 
-// Source reads what is watched, one request after another, and reports
-// {query, list, detail} to onData and an error with the pause to come to
-// onFailure.
+// past reads the history of a lock: null where the gateway has none.
+async function past(api, name, signal) {
+  try {
+    const { sent, body } = await api.history(name, signal);
+    return body.grants.map((grant) => ({ ...grant, since: sent - grant.held_ms }));
+  } catch (error) {
+    if (error.status === 400 || error.status === 404) return null;
+    throw error;
+  }
+}
+
+// Source reads what is watched, one turn after another, and reports
+// {query, list, detail, asking, ends} to onData, and an error with the pause to
+// come to onFailure. detail is null if it was not read in this turn; asking says
+// that there are no events; ends says how leases have ended, by name.
 export class Source {
   #api;
   #on;
+  #now;
+  #stream;
+  #events = "opening"; // or "open", "refused"
   #query = { q: "", wanted: 100, name: null };
+  #agenda = new Agenda(this.#query);
+  #list = null; // of this query; null until it has been read
   #running = null; // the AbortController of the loop under way
   #paused = true;
   #failures = 0;
+  #sleepsTill = -Infinity;
+  #wake = () => {};
 
-  constructor(api, { onData, onFailure }) {
+  constructor(api, { onData, onFailure, now = () => performance.now() }) {
     this.#api = api;
     this.#on = { data: onData, failure: onFailure };
+    this.#now = now;
+    this.#stream = new Stream((signal) => api.events(signal), {
+      onOpen: () => {
+        this.#events = "open";
+        this.#readAll(); // what happened before it was open is not told
+      },
+      onChange: (what) => {
+        this.#agenda.change(what, now());
+        this.#look();
+      },
+      onResync: () => this.#readAll(listMs),
+      onLost: ({ again }) => {
+        const had = this.#events;
+        this.#events = again ? "opening" : "refused";
+        if (had !== this.#events) this.#readAll(); // is the gateway still there?
+      },
+      now,
+    });
   }
 
   // watch says what to read from now on and reads it at once. Requests for what
@@ -76,59 +119,99 @@ export class Source {
 
   // refresh reads at once, without waiting for the next turn.
   refresh() {
-    if (!this.#paused) this.#start();
+    if (this.#paused) return;
+    this.#stream.retry();
+    this.#start();
   }
 
-  // pause stops reading; resume goes on, at once.
+  // pause stops reading and listening; resume goes on, at once.
   pause() {
     this.#paused = true;
     this.#running?.abort();
+    this.#stream.stop();
+    this.#events = "opening";
   }
 
   resume() {
     if (!this.#paused) return;
     this.#paused = false;
+    this.#stream.start();
     this.#start();
+  }
+
+  #readAll(pause = 0) {
+    this.#agenda.readAll(this.#now(), pause);
+    this.#look();
+  }
+
+  // look wakes the loop if there is something to do earlier than it thinks.
+  #look() {
+    if (this.#agenda.nextAt < this.#sleepsTill) this.#wake();
   }
 
   #start() {
     this.#running?.abort();
     this.#running = new AbortController();
-    this.#loop(this.#query, this.#running.signal);
+    this.#agenda = new Agenda(this.#query);
+    this.#list = null;
+    this.#loop(this.#query, this.#agenda, this.#running.signal);
   }
 
-  async #loop(query, signal) {
+  async #loop(query, agenda, signal) {
     while (!signal.aborted) {
-      let pause = intervalMs;
+      const began = this.#now();
+      const turn = agenda.plan(this.#list, began);
+      if (turn === null) {
+        await this.#sleep(agenda, signal);
+        continue;
+      }
       try {
-        const [list, detail] = await Promise.all([
-          collect(this.#api, query, signal),
-          inspect(this.#api, query.name, signal),
-        ]);
+        const { list, detail, locks, short } = await this.#read(query, turn, signal);
         if (signal.aborted) return;
+        if (this.#failures > 0) this.#stream.retry(); // a sign of life
         this.#failures = 0;
-        this.#on.data({ query, list, detail });
+        this.#list = list;
+        agenda.done(turn, locks, began, this.#now(), this.#events === "open");
+        if (short) agenda.readAll(this.#now(), listMs);
+        this.#on.data({ query, list, detail, asking: this.#events === "refused", ends: turn.ends });
       } catch (error) {
         if (signal.aborted) return;
         if (error.status === undefined) throw error; // a defect of the page: let it be seen
-        pause = backoff(++this.#failures, error.retryAfterMs);
+        const pause = backoff(++this.#failures, error.retryAfterMs);
+        agenda.failed(this.#now(), pause);
         this.#on.failure(error, pause);
       }
-      await wait(pause, signal);
     }
   }
-}
 
-// wait resolves after ms, or at once when aborted.
-function wait(ms, signal) {
-  return new Promise((resolve) => {
-    if (signal.aborted) return void resolve();
-    const timer = setTimeout(done, ms);
-    signal.addEventListener("abort", done, { once: true });
-    function done() {
-      clearTimeout(timer);
-      signal.removeEventListener("abort", done);
-      resolve();
-    }
-  });
+  // read makes the requests of a turn: the list as it is then, the open lock if
+  // it was read, all locks that were, and whether the page has got short.
+  async #read(query, turn, signal) {
+    const { q, wanted, name } = query;
+    // Without a search the answer about the open lock serves its row too.
+    const known = (other) => turn.open && q === "" && other === name;
+    const [list, rows, detail] = await Promise.all([
+      turn.list ? collect(this.#api, query, signal) : null,
+      Promise.all(turn.names.map((other) => (known(other) ? null : one(this.#api, q, other, signal)))),
+      turn.open ? inspect(this.#api, name, signal) : null,
+    ]);
+    const opened = detail?.lock ? [detail.lock] : [];
+    if (list !== null) return { list, detail, locks: [...list.locks, ...opened], short: false };
+    let [shown, short] = [this.#list, false];
+    turn.names.forEach((other, i) => {
+      const lock = known(other) ? opened.find(({ held }) => held) ?? null : rows[i];
+      const next = place(shown, other, lock, wanted);
+      shown = { locks: next.locks, more: next.more };
+      short ||= next.short;
+    });
+    return { list: shown, detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short };
+  }
+
+  async #sleep(agenda, signal) {
+    const early = new AbortController();
+    this.#wake = () => early.abort();
+    this.#sleepsTill = agenda.nextAt;
+    await wait(this.#sleepsTill - this.#now(), AbortSignal.any([signal, early.signal]));
+    this.#sleepsTill = -Infinity;
+  }
 }

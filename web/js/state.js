@@ -1,7 +1,8 @@
 // state.js: what is known about the connection, and the words for it. Pure
 // functions: a state, an event, the next state.
 //
-// kind: connecting, live, reconnecting (no answer), offline (no answer, and the
+// kind: connecting, live, asking (all is well, but there are no events, so what
+// is shown may be two seconds old), reconnecting (no answer), offline (no answer, and the
 // browser says it has no network), store (the gateway answers, its store does
 // not), draining, refused (any other answer).
 
@@ -9,9 +10,10 @@ import { span } from "./clock.js";
 
 export const initial = Object.freeze({ kind: "connecting", lastGood: null, retryAt: null, detail: "" });
 
-// answered is the state after a good answer at now.
-export function answered(now) {
-  return { kind: "live", lastGood: now, retryAt: null, detail: "" };
+// answered is the state after a good answer at now; asking says that there are
+// no events.
+export function answered(now, asking = false) {
+  return { kind: asking ? "asking" : "live", lastGood: now, retryAt: null, detail: "" };
 }
 
 // failed is the state after a failure; the next try is pause ms away.
@@ -36,12 +38,13 @@ function kindOf(error, online) {
 
 // stale reports whether what is shown may not be true any more.
 export function stale(state) {
-  return state.kind !== "live" && state.kind !== "connecting";
+  return !["live", "asking", "connecting"].includes(state.kind);
 }
 
 const words = {
   connecting: ["Connecting", ""],
   live: ["Live", ""],
+  asking: ["Live, every 2\u00a0s", ""],
   reconnecting: ["Reconnecting", "The gateway does not answer."],
   offline: ["Offline", "This device has no network, and the gateway does not answer."],
   store: ["Store unreachable", "The gateway answers, but can\u2019t reach its store."],

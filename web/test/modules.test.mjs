@@ -3,12 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ApiError } from "../js/api.js";
 import * as clock from "../js/clock.js";
 import { curlLine } from "../js/empty.js";
-import { ended } from "../js/list.js";
+import { ended, holding } from "../js/list.js";
 import * as route from "../js/route.js";
-import { backoff, collect, Source } from "../js/source.js";
 import * as state from "../js/state.js";
 
 const nbsp = (s) => s.replaceAll(" ", "\u00a0").replaceAll("_", " ");
@@ -73,73 +71,9 @@ test("addresses survive the way out and back", () => {
 test("paths of the interface", () => {
   assert.equal(route.lockPath("orders/a:b"), "/locks/orders/a%3Ab");
   assert.equal(route.listPath({ q: "", limit: 100, cursor: "" }), "/locks?limit=100");
+  assert.equal(route.historyPath("orders/a:b"), "/history/orders/a%3Ab");
+  assert.equal(route.listPath({ q: "x", limit: 1, prefix: "orders/a:b" }), "/locks?limit=1&prefix=orders%2Fa%3Ab&q=x");
   assert.equal(route.listPath({ q: "a&b", limit: 5, cursor: "c=" }), "/locks?limit=5&q=a%26b&cursor=c%3D");
-});
-
-test("backoff doubles to its end and obeys Retry-After within it", () => {
-  assert.deepEqual([1, 2, 3, 4, 5, 50].map((n) => backoff(n)), [1000, 2000, 4000, 8000, 15_000, 15_000]);
-  assert.equal(backoff(1, 5000), 5000);
-  assert.equal(backoff(1, 600_000), 15_000);
-});
-
-const page = (names, next) => ({ sent: 0, body: { locks: names.map((name) => ({ name, holders: [] })), next_cursor: next } });
-
-test("collect follows cursors, over empty pages too, until it has enough", async () => {
-  const asked = [];
-  const pages = { "": page(["a"], "1"), 1: page([], "2"), 2: page(["b", "c"], "3") };
-  const api = { listPage: async (query) => { asked.push(query); return pages[query.cursor]; } };
-  const got = await collect(api, { q: "x", wanted: 3 }, new AbortController().signal);
-  assert.deepEqual(got.locks.map((lock) => lock.name), ["a", "b", "c"]);
-  assert.equal(got.more, true);
-  assert.deepEqual(asked.map(({ limit, cursor }) => [limit, cursor]), [[3, ""], [2, "1"], [2, "2"]]);
-});
-
-test("collect gives up a turn that finds nothing, and says that there is more", async () => {
-  let requests = 0;
-  const api = { listPage: async () => { requests++; return page([], "on"); } };
-  assert.deepEqual(await collect(api, { q: "x", wanted: 100 }, new AbortController().signal), { locks: [], more: true });
-  assert.equal(requests, 8);
-});
-
-test("watching something else aborts the request under way, and its answer is not shown", async () => {
-  const signals = [];
-  const answers = [];
-  const api = {
-    listPage: (query, signal) => new Promise((resolve, reject) => {
-      signals.push(signal);
-      answers.push(() => resolve(page([query.q], "")));
-      signal.addEventListener("abort", () => reject(signal.reason));
-    }),
-  };
-  const seen = [];
-  const done = deferred();
-  const source = new Source(api, {
-    onData: ({ list }) => { seen.push(list.locks[0].name); source.pause(); done.resolve(); },
-    onFailure: done.reject,
-  });
-  source.watch({ q: "first", wanted: 1, name: null }); // paused: nothing is asked
-  assert.equal(signals.length, 0);
-  source.resume();
-  source.watch({ q: "second", wanted: 1, name: null });
-  assert.deepEqual(signals.map((signal) => signal.aborted), [true, false]);
-  answers[0]();
-  answers[1]();
-  await done.promise;
-  assert.deepEqual(seen, ["second"]);
-});
-
-test("a refused name is an answer, a failing store is not", async () => {
-  const run = (error) => new Promise((resolve) => {
-    const api = { listPage: async () => page([], ""), lock: async () => { throw new ApiError(error); } };
-    const source = new Source(api, {
-      onData: ({ detail }) => { source.pause(); resolve(detail); },
-      onFailure: (failure, pause) => { source.pause(); resolve([failure.status, pause]); },
-    });
-    source.watch({ q: "", wanted: 1, name: "a" });
-    source.resume();
-  });
-  assert.deepEqual(await run({ status: 400, detail: "no" }), { problem: "no" });
-  assert.deepEqual(await run({ status: 503, retryAfterMs: 3000 }), [503, 3000]);
 });
 
 test("the connection is named for what is wrong", () => {
@@ -154,6 +88,8 @@ test("the connection is named for what is wrong", () => {
 test("what is shown ages until the next good answer", () => {
   const live = state.answered(1000);
   assert.equal(state.stale(live), false);
+  assert.equal(state.stale(state.answered(1000, true)), false);
+  assert.notEqual(state.label(state.answered(1000, true)), state.label(live));
   const lost = state.failed(live, { status: 0, code: "", detail: "" }, 4000, 3000, true);
   assert.equal(state.stale(lost), true);
   assert.equal(state.times(lost, 13_000), nbsp("Shown_is_what_was_true_12 s_ago._Trying…"));
@@ -174,63 +110,10 @@ test("the command of the empty page can be pasted", () => {
   assert.match(curlLine("http://[::1]:8080"), /'http:\/\/\[::1\]:8080\/locks\/demo'/);
 });
 
-// settle lets all promises that can go on do so.
-const settle = () => new Promise((resolve) => setImmediate(resolve));
-
-test("the source asks every two seconds, later after failures, and not while it is paused", async (t) => {
-  t.mock.timers.enable({ apis: ["setTimeout"] });
-  let requests = 0;
-  let failing = false;
-  const api = {
-    listPage: async () => {
-      requests++;
-      if (failing) throw new ApiError({});
-      return page([], "");
-    },
-  };
-  const source = new Source(api, { onData() {}, onFailure() {} });
-  const after = async (ms) => { t.mock.timers.tick(ms); await settle(); return requests; };
-  source.watch({ q: "", wanted: 1, name: null });
-  assert.equal(await after(60_000), 0, "paused from the start");
-  source.resume();
-  assert.equal(await after(0), 1);
-  assert.equal(await after(1999), 1);
-  assert.equal(await after(1), 2);
-  failing = true;
-  assert.equal(await after(2000), 3);
-  assert.equal(await after(1000), 4, "a second after the first failure");
-  assert.equal(await after(1999), 4);
-  assert.equal(await after(1), 5, "two seconds after the second");
-  source.pause();
-  assert.equal(await after(600_000), 5, "paused");
-  failing = false;
-  source.resume();
-  assert.equal(await after(0), 6, "at once when resumed");
-  source.pause();
+test("a row sums up several holders", () => {
+  const holder = (owner, deadline, acquired, token) => ({ owner, deadline, acquired_at: acquired, fencing_token: token });
+  const one = holder("ann", 10, "2026-11-20T14:00:02.000Z", 7);
+  assert.deepEqual(holding({ holders: [one] }), { longest: one, first: one, token: 7, who: "ann", others: "" });
+  const two = holder("", 30, "2026-11-20T14:00:01.000Z", 9);
+  assert.deepEqual(holding({ holders: [one, two] }), { longest: two, first: two, token: 9, who: "2 holders", others: "ann, \u2014" });
 });
-
-test("one request at a time, however slow the answer", async (t) => {
-  t.mock.timers.enable({ apis: ["setTimeout"] });
-  let requests = 0;
-  let answer = null;
-  const api = { listPage: () => { requests++; return new Promise((resolve) => { answer = () => resolve(page([], "")); }); } };
-  const source = new Source(api, { onData() {}, onFailure() {} });
-  source.watch({ q: "", wanted: 1, name: null });
-  source.resume();
-  t.mock.timers.tick(60_000);
-  await settle();
-  assert.equal(requests, 1);
-  answer();
-  await settle();
-  t.mock.timers.tick(2000);
-  await settle();
-  assert.equal(requests, 2);
-  source.pause();
-  answer();
-});
-
-function deferred() {
-  const d = {};
-  d.promise = new Promise((resolve, reject) => Object.assign(d, { resolve, reject }));
-  return d;
-}

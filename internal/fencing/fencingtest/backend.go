@@ -12,7 +12,9 @@ import (
 
 // Backend is a store under test whose clock the suite moves.
 type Backend interface {
-	// Store returns handle 0 or 1 on the same data, as two gateways have them.
+	// Store returns handle 0 or 1 on the same data. With Capabilities.Gateways
+	// they are two gateways, otherwise two ways to one. The suite calls Listen,
+	// once for each gateway, before anything else.
 	Store(handle int) fencing.Store
 
 	// SetTime sets the store's clock, and with it the clock of every gateway.
@@ -28,6 +30,12 @@ type Backend interface {
 type Capabilities struct {
 	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
+	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
+
+	// OneState: all names share what is known of gateways. A store with several
+	// partitions knows it of each partition, which can't be compared with Step; run
+	// it with one partition and OneState, and with many without.
+	OneState bool
 }
 
 // Flusher is a Backend with Capabilities.Flush.

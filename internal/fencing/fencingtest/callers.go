@@ -19,11 +19,20 @@ const (
 
 // runManyCallers lets many goroutines use both handles at one instant of the
 // store's clock.
-func runManyCallers(t *testing.T, open Open) {
+func runManyCallers(t *testing.T, open Open, caps Capabilities) {
 	b := open(t)
 	b.SetTime(Epoch)
+	boxes := [2]*mailbox{newMailbox(), newMailbox()}
+	for handle := range 2 {
+		if handle == 1 && !caps.Gateways {
+			boxes[1] = boxes[0]
+			continue
+		}
+		b.Store(handle).Listen(boxes[handle])
+	}
 	contend(t, b)
 	retryTogether(t, b)
+	queueTogether(t, b, boxes)
 }
 
 // contend lets callers fight for one name. At most one of them holds it (P1), and

@@ -25,7 +25,9 @@ type testcase struct {
 
 // needed are the words with which a case asks for a capability.
 func (caps Capabilities) needed() map[string]bool {
-	return map[string]bool{"own_clock": caps.OwnClock, "flush": caps.Flush}
+	return map[string]bool{
+		"own_clock": caps.OwnClock, "flush": caps.Flush, "gateways": caps.Gateways, "one_state": caps.OneState,
+	}
 }
 
 // offers reports whether a store can do all that a case needs.
@@ -72,7 +74,7 @@ func (c *testcase) parseLine(where, line string) error {
 	}
 	if need, ok := strings.CutPrefix(line, "needs "); ok {
 		if _, known := (Capabilities{}).needed()[need]; !known || last != nil {
-			return errors.New("needs comes first, with own_clock or flush")
+			return errors.New("needs comes first, with own_clock, flush, gateways or one_state")
 		}
 		c.needs = append(c.needs, need)
 		return nil

@@ -1,6 +1,7 @@
 package fencingtest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -27,13 +28,23 @@ type command struct {
 	metadata map[string]string
 	ttl      time.Duration // 0 is left out
 	maxHold  time.Duration
+	mode     fencing.Mode // empty is left out: exclusive, or as it is
+	hold     int          // 0 is left out
+	wait     time.Duration
+	keep     bool
+	again    bool
+	attach   bool
+	waiters  int // max_waiters
+	setName  string
 	token    string // label of the token to break
 	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
 
 	list   fencing.ListRequest
 	walk   bool // list all pages
-	limit  int  // of expire
+	limit  int  // of expire, acquire and renew
 	repeat bool // expire until nothing is due
+
+	names []fencing.Name // of heartbeat: all that were used so far
 
 	by time.Duration // of advance and skew
 
@@ -43,18 +54,23 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":  "name* lease* ttl max_hold owner meta stamp via",
-	"renew":    "name* lease* ttl via",
-	"release":  "name* lease* via",
-	"takeback": "name* lease* stamp* via",
-	"break":    "name* token* via",
-	"inspect":  "name* via",
-	"list":     "prefix query after limit walk via",
-	"expire":   "limit repeat via",
-	"stats":    "via",
-	"advance":  "by*",
-	"skew":     "handle* by*",
-	"flush":    "",
+	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set stamp via",
+	"renew":     "name* lease* mode limit ttl via",
+	"release":   "name* lease* hold stamp via",
+	"confirm":   "name* lease* stamp* via",
+	"leave":     "name* lease* stamp* via",
+	"takeback":  "name* lease* stamp* via",
+	"break":     "name* token* via",
+	"inspect":   "name* via",
+	"history":   "name* via",
+	"list":      "prefix query after limit walk via",
+	"expire":    "limit repeat via",
+	"heartbeat": "via",
+	"heard":     "via",
+	"stats":     "via",
+	"advance":   "by*",
+	"skew":      "handle* by*",
+	"flush":     "",
 }
 
 // outcomeless are the verbs that move the world and have no outcome.
@@ -116,7 +132,7 @@ func parseCommand(where, line string) (*command, error) {
 }
 
 func (c *command) set(it item) (err error) {
-	flag := it.key == "walk" || it.key == "repeat"
+	flag := it.key == "walk" || it.key == "repeat" || it.key == "keep" || it.key == "again" || it.key == "attach"
 	if flag != (it.op == "") || it.op != "" && it.op != "=" {
 		return fmt.Errorf("%s%s is not understood", it.key, it.op)
 	}
@@ -141,6 +157,25 @@ func (c *command) set(it item) (err error) {
 		c.ttl, err = time.ParseDuration(it.value)
 	case "max_hold":
 		c.maxHold, err = time.ParseDuration(it.value)
+	case "mode":
+		c.mode = fencing.Mode(it.value)
+		if c.mode != fencing.ModeExclusive && c.mode != fencing.ModeShared {
+			return fmt.Errorf("the modes are exclusive and shared, not %q", it.value)
+		}
+	case "hold":
+		c.hold, err = strconv.Atoi(it.value)
+	case "wait":
+		c.wait, err = time.ParseDuration(it.value)
+	case "keep":
+		c.keep = true
+	case "again":
+		c.again = true
+	case "attach":
+		c.attach = true
+	case "max_waiters":
+		c.waiters, err = strconv.Atoi(it.value)
+	case "set":
+		c.setName = it.value
 	case "by":
 		c.by, err = time.ParseDuration(it.value)
 		if err == nil && c.verb == "advance" && c.by < 0 {
@@ -178,6 +213,9 @@ func (it item) matching(form *regexp.Regexp) (string, error) {
 	return it.value, nil
 }
 
+// stampLabel returns the label of the stamp that an acquire bears.
+func (c *command) stampLabel() string { return cmp.Or(c.stamp, c.where) }
+
 // String returns the command as it is written in a case. The token of a break is
 // written by its label: see duel.tokenLabel.
 func (c *command) String() string {
@@ -199,6 +237,16 @@ func (c *command) String() string {
 	}
 	word("lease", c.lease)
 	word("token", c.token)
+	word("mode", string(c.mode))
+	number := func(key string, n int) {
+		if n != 0 {
+			fmt.Fprintf(b, " %s=%d", key, n)
+		}
+	}
+	if c.verb != "list" && c.verb != "expire" {
+		number("limit", c.limit)
+	}
+	number("hold", c.hold)
 	if c.ttl != 0 {
 		word("ttl", short(c.ttl))
 	}
@@ -209,12 +257,26 @@ func (c *command) String() string {
 	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
 		fmt.Fprintf(b, " meta.%s=%s", key, quote(c.metadata[key]))
 	}
+	if c.wait != 0 {
+		word("wait", short(c.wait))
+	}
+	if c.keep {
+		b.WriteString(" keep")
+	}
+	if c.again {
+		b.WriteString(" again")
+	}
+	if c.attach {
+		b.WriteString(" attach")
+	}
+	number("max_waiters", c.waiters)
+	word("set", c.setName)
 	word("stamp", c.stamp)
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)
 	word("after", string(c.list.After))
-	if c.limit != 0 {
-		fmt.Fprintf(b, " limit=%d", c.limit)
+	if c.verb == "list" || c.verb == "expire" {
+		number("limit", c.limit)
 	}
 	if c.walk {
 		b.WriteString(" walk")

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
-	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -29,6 +27,10 @@ func (d *duel) compare(c *command, r, want *result) error {
 	switch c.verb {
 	case "list":
 		return d.comparePage(c, r.page, want.page.Locks)
+	case "heard":
+		return d.compareHeard(r.heard, want.heard)
+	case "heartbeat":
+		return nil // what it does is seen in the views, and heard
 	case "expire", "stats":
 	default:
 		check("Now", r.out.Now, want.out.Now)
@@ -36,13 +38,21 @@ func (d *duel) compare(c *command, r, want *result) error {
 	check("Fresh", r.out.Fresh, want.out.Fresh)
 	check("Margin", r.out.Margin, want.out.Margin)
 	check("Stats", r.stats, want.stats)
-	if c.verb == "acquire" || c.verb == "renew" {
-		faults = append(faults, d.compareHolder(c.name, &r.out.Holder, &want.out.Holder))
+	check("Joined", r.out.Joined, want.out.Joined)
+	check("Place", deref(r.out.Place), deref(want.out.Place))
+	faults = append(faults, d.compareHolder(c.name, &r.out.Holder, &want.out.Holder),
+		d.compareGranted(r.out.Granted, want.out.Granted), d.compareReplaced(r.out.Replaced, want.out.Replaced))
+	if len(r.out.Left) > 0 || len(want.out.Left) > 0 {
+		check("Left", r.out.Left, want.out.Left)
+	}
+	if err := d.compareEnded(r.out.Past, want.out.Past); err != nil {
+		faults = append(faults, fmt.Errorf("Past: %w", err))
 	}
 	if r.err != nil {
 		check("Reason", r.err.Reason, want.err.Reason)
 		check("Late", r.err.Late, want.err.Late)
 		check("RetryAfter", r.err.RetryAfter, want.err.RetryAfter)
+		check("Position", r.err.Position, want.err.Position)
 		faults = append(faults, d.compareToken("CurrentToken", c.name, r.err.CurrentToken, want.err.CurrentToken))
 	}
 	faults = append(faults, d.compareLock(r.lock(), want.lock()), d.compareEnded(r.ended(), want.ended()))
@@ -71,6 +81,69 @@ func (d *duel) compareHolder(name fencing.Name, got, want *fencing.Holder) error
 		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
 			faults = append(faults, fmt.Errorf("%s is %v instead of %v", field, x, y))
 		}
+	}
+	return errors.Join(faults...)
+}
+
+// compareGranted compares what a step granted, in order.
+func (d *duel) compareGranted(got, want []fencing.Grant) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d leases were granted instead of %d", len(got), len(want))
+	}
+	var faults []error
+	for i := range got {
+		g, w := &got[i], &want[i]
+		if g.Name != w.Name || g.Stamp != w.Stamp {
+			faults = append(faults, fmt.Errorf("granted is %s to the request %s instead of %s to %s", g.Name, g.Stamp, w.Name, w.Stamp))
+		}
+		faults = append(faults, d.compareGateway(g.Gateway, w.Gateway), d.compareHolder(w.Name, &g.Holder, &w.Holder))
+	}
+	return errors.Join(faults...)
+}
+
+func (d *duel) compareReplaced(got, want *fencing.Parked) error {
+	switch {
+	case got == nil && want == nil:
+		return nil
+	case got == nil || want == nil:
+		return fmt.Errorf("Replaced is %v instead of %v", got, want)
+	case got.Stamp != want.Stamp:
+		return fmt.Errorf("Replaced is the request %s instead of %s", got.Stamp, want.Stamp)
+	}
+	return d.compareGateway(got.Gateway, want.Gateway)
+}
+
+// compareGateway learns how the store names the gateways of its handles, and
+// checks that it keeps to it.
+func (d *duel) compareGateway(got, want fencing.Gateway) error {
+	handle := 0
+	if d.model.handles[0].gateway != want {
+		handle = 1
+	}
+	if got == "" || d.gateways[1-handle] == got || d.gateways[handle] != "" && d.gateways[handle] != got {
+		return fmt.Errorf("the gateway %q is not that of handle %d", got, handle+1)
+	}
+	d.gateways[handle] = got
+	return nil
+}
+
+// compareHeard compares what a gateway was told.
+func (d *duel) compareHeard(got, want []message) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d messages instead of %d", len(got), len(want))
+	}
+	var faults []error
+	for i := range want {
+		w := &want[i]
+		at := slices.IndexFunc(got, func(m message) bool { return m.same(w) })
+		if at < 0 {
+			faults = append(faults, fmt.Errorf("no message about %s, lease %s, request %s", w.name, w.holder.Lease, w.replaced))
+			continue
+		}
+		if got[at].untimed {
+			faults = append(faults, errors.New("a firm grant is told without the time at which it was asked for"))
+		}
+		faults = append(faults, d.compareHolder(w.name, &got[at].holder, &w.holder))
 	}
 	return errors.Join(faults...)
 }
@@ -142,68 +215,14 @@ func (d *duel) comparePage(c *command, page fencing.ListPage, all []fencing.Lock
 	return nil
 }
 
-// expireModel ends in the model what the store says it has ended, and checks
-// that the store was right to leave the rest.
-func (d *duel) expireModel(c *command, r *result) (result, error) {
-	want := result{now: d.now, err: r.err}
-	state := d.model.memory().state
-	due := slices.ContainsFunc(slices.Collect(maps.Values(state.Records)), func(record *fencing.Record) bool {
-		return len(record.Holders) > 0 && record.Due() <= d.now
-	})
-	switch {
-	case r.err != nil && (!d.skewed(c.handle) || r.err.Code != fencing.CodeClockSkew):
-		return want, fmt.Errorf("it can't fail so here: %w", r.err)
-	case r.err != nil:
-		d.swept[c.handle] = false // what it can't do, it leaves to the other
-		return want, nil
-	case r.expiry.Standby:
-		if !d.swept[1-c.handle] || len(r.expiry.Ended) > 0 {
-			return want, errors.New("standby, but the other handle did not do the work when it was last asked, or this one did some")
-		}
-		want.expiry = r.expiry
-		return want, nil
-	}
-	d.swept[c.handle] = true
-	if d.skewed(c.handle) {
-		if due {
-			return want, errors.New("a lease is due; out of skew it can't be judged, which is to be said")
-		}
-		r.err = &fencing.Error{Code: fencing.CodeClockSkew} // as well said as not, with nothing to do
-		want.err = r.err
-		return want, nil
-	}
-
-	var names []fencing.Name
-	for _, e := range r.expiry.Ended {
-		if !slices.Contains(names, e.Name) {
-			names = append(names, e.Name)
-		}
-	}
-	for _, name := range names {
-		out := fencing.Step(state, d.now, fencing.Guard{}, fencing.ExpireRequest{Name: name})
-		want.expiry.Ended = append(want.expiry.Ended, out.Ended...)
-	}
-	return want, d.checkNext(r.expiry, state)
+func compareGrants(name fencing.Name, token fencing.Token, otherName fencing.Name, otherToken fencing.Token) int {
+	return cmp.Or(cmp.Compare(name, otherName), cmp.Compare(token, otherToken))
 }
 
-// checkNext checks when the store wants to be called again, against what is left.
-func (d *duel) checkNext(expiry fencing.Expiry, left *fencing.State) error {
-	var next time.Duration = 1<<63 - 1
-	idle := false // a record may be forgotten, which no caller can tell
-	for _, record := range left.Records {
-		if len(record.Holders) > 0 {
-			next = min(next, record.Due().Sub(d.now))
-		} else if record.Due() <= d.now {
-			idle = true
-		}
+// deref returns what p points to, for messages that show it.
+func deref[T any](p *T) any {
+	if p == nil {
+		return nil
 	}
-	switch {
-	case expiry.Next > 0 && next <= 0:
-		return fmt.Errorf("a lease is left that ran out %s ago, and the next call is only in %s", -next, expiry.Next)
-	case expiry.Next > 0 && expiry.Next > next:
-		return fmt.Errorf("the next call is in %s, and a lease runs out in %s", expiry.Next, next)
-	case expiry.Next == 0 && next > 0 && !idle && len(expiry.Ended) == 0:
-		return errors.New("the next call is to be at once, and nothing is due")
-	}
-	return nil
+	return *p
 }

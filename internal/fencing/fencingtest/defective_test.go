@@ -18,6 +18,9 @@ type defective struct {
 	stats  func(*fencing.Stats)
 	silent bool              // Expire does not say that it failed
 	err    func(error) error // of a renewal
+	beat   func([]fencing.Name) (names []fencing.Name, beats bool)
+	deaf   func(fencing.Listener) fencing.Listener
+	event  func(fencing.Event) []fencing.Event // what is told instead
 }
 
 func above(d defective) func(fencing.Store) fencing.Store {
@@ -67,4 +70,59 @@ func (d *defective) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.
 		err = d.err(err)
 	}
 	return out, err
+}
+
+func (d *defective) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	if d.beat != nil {
+		var beats bool
+		if names, beats = d.beat(names); !beats {
+			return nil
+		}
+	}
+	return d.Store.Heartbeat(ctx, names)
+}
+
+func (d *defective) Listen(listener fencing.Listener) {
+	if d.deaf != nil {
+		listener = d.deaf(listener)
+	}
+	d.Store.Listen(listener)
+}
+
+// deaf is a listener that some messages don't reach.
+type deaf struct {
+	fencing.Listener
+	granted  func(fencing.Grant) bool // nil: all arrive
+	replaced bool                     // these don't arrive
+}
+
+func (d deaf) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
+	if d.granted == nil || d.granted(g) {
+		d.Listener.Granted(g, now, asked)
+	}
+}
+
+func (d deaf) Replaced(name fencing.Name, stamp fencing.Stamp) {
+	if !d.replaced {
+		d.Listener.Replaced(name, stamp)
+	}
+}
+
+func (d *defective) Watch(sink fencing.EventSink) func() {
+	if d.event != nil {
+		sink = retold{sink, d.event}
+	}
+	return d.Store.Watch(sink)
+}
+
+// retold is a sink to which events are told otherwise.
+type retold struct {
+	fencing.EventSink
+	event func(fencing.Event) []fencing.Event
+}
+
+func (r retold) Event(e fencing.Event) {
+	for _, told := range r.event(e) {
+		r.EventSink.Event(told)
+	}
 }

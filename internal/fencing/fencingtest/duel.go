@@ -26,7 +26,11 @@ type duel struct {
 	number bool    // label every grant: #1, #2, …
 	steps  int
 
+	gateways [2]fencing.Gateway // of the handles, as the store names them; learned
+	ears     [2][2]*recorder    // of each side and handle
+
 	leases map[fencing.LeasePublic]string // labels
+	stamps map[fencing.Stamp]string       // labels
 	labels map[string]*grant
 	grants map[fencing.Name][]*grant // in order; also lists the names in use
 }
@@ -47,10 +51,11 @@ const (
 
 func newDuel(t testing.TB, open Open, caps Capabilities) *duel {
 	d := &duel{
-		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps.OwnClock || caps.Flush), now: Epoch,
-		leases: map[fencing.LeasePublic]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
+		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
+		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
 	}
 	d.setTime(Epoch)
+	d.listen()
 	return d
 }
 
@@ -86,15 +91,13 @@ func (d *duel) run(c *command) (result, error) {
 	if c.lease != "" {
 		d.leases[leaseOf(c.lease).Public()] = strings.TrimRight(c.lease, "'")
 	}
+	if c.verb == "acquire" {
+		d.stamps[stampOf(c.stampLabel())] = c.stampLabel()
+	}
 	if c.name != "" && d.grants[c.name] == nil {
 		d.grants[c.name] = []*grant{}
 	}
-	broken := d.toBreak(c)
-	r, err := ask(d.ctx, d.store.Store(c.handle), c, broken.tokens[ofStore], d.now)
-	if err != nil {
-		return r, err
-	}
-	want, err := d.askModel(c, &r, broken.tokens[ofModel])
+	r, want, err := d.ask(d.thorough(c))
 	if err != nil {
 		return r, err
 	}
@@ -109,10 +112,36 @@ func (d *duel) run(c *command) (result, error) {
 	if err := d.compare(c, &r, &want); err != nil {
 		return r, fmt.Errorf("unlike Step, which says %q: %w", describe(c, &want, side{d, ofModel}), err)
 	}
-	if err := d.account(c, &r); err != nil {
+	if err := d.account(&want); err != nil {
 		return r, err
 	}
 	return r, d.checkViews()
+}
+
+// ask gives the command to both sides.
+func (d *duel) ask(c *command) (r, want result, err error) {
+	switch c.verb {
+	case "heard":
+		r, want = d.hear(c.handle)
+		return r, want, nil
+	case "heartbeat":
+		all := *c
+		all.names = slices.Sorted(maps.Keys(d.grants))
+		c = &all
+	}
+	broken := d.toBreak(c)
+	if r, err = ask(d.ctx, d.store.Store(c.handle), c, broken.tokens[ofStore], d.now); err != nil {
+		return r, want, err
+	}
+	if want, err = d.askModel(c, &r, broken.tokens[ofModel]); err != nil {
+		return r, want, err
+	}
+	if c.verb == "heartbeat" && r.err == nil {
+		if g := d.awaitUnconfirmed(c.handle); g != nil {
+			return r, want, fmt.Errorf("the gateway was not told of the provisional lease %s", side{d, ofStore}.leaseLabel(g.lease))
+		}
+	}
+	return r, want, nil
 }
 
 // toBreak returns the grant whose token a break names. One that was never issued
@@ -134,6 +163,9 @@ func (d *duel) askModel(c *command, r *result, token fencing.Token) (result, err
 	if c.verb == "expire" {
 		return d.expireModel(c, r)
 	}
+	if c.verb == "heartbeat" {
+		return d.heartbeatModel(c)
+	}
 	if c.verb == "list" {
 		all := *c
 		all.list.Limit, all.walk = fencing.MaxListLimit, true
@@ -143,65 +175,11 @@ func (d *duel) askModel(c *command, r *result, token fencing.Token) (result, err
 		// Out of skew a retried break succeeds until the idle record is collected,
 		// and when that is only the store knows.
 		record := d.model.memory().state.Records[c.name]
-		if record == nil || len(record.Holders) == 0 && record.Due() <= d.now {
+		if record == nil || idle(record) && d.model.memory().state.Due(c.name) <= d.now {
 			return result{now: d.now, out: fencing.Outcome{Now: d.now}, err: r.err}, nil
 		}
 	}
 	return ask(d.ctx, handle, c, token, d.now)
-}
-
-// learn remembers a grant, with its token on both sides.
-func (d *duel) learn(c *command, r, want *result) error {
-	if c.verb != "acquire" || r.err != nil || want.err != nil {
-		return nil
-	}
-	tokens := [2]fencing.Token{r.out.Holder.Token, want.out.Holder.Token}
-	var last grant
-	grants := d.grants[c.name]
-	if len(grants) > 0 {
-		last = *grants[len(grants)-1]
-	}
-	if tokens[ofModel] <= last.tokens[ofModel] {
-		return nil // the same lease again
-	}
-	g := &grant{lease: leaseOf(c.lease).Public(), tokens: tokens}
-	d.grants[c.name] = append(grants, g)
-	if d.number {
-		g.label = fmt.Sprintf("#%d", len(d.labels)+1)
-		d.labels[g.label] = g
-	}
-	switch token := tokens[ofStore]; {
-	case token <= last.tokens[ofStore]:
-		return fmt.Errorf("P2: the token %d is not above %d, the last one of the name", token, last.tokens[ofStore])
-	case token < fencing.Token(d.now):
-		return fmt.Errorf("P2: the token %d is below the clock, %d", token, d.now)
-	case token > fencing.MaxToken:
-		return fmt.Errorf("the token %d is above the largest", token)
-	}
-	return nil
-}
-
-// account keeps the books of P4: every grant ends once.
-func (d *duel) account(c *command, r *result) error {
-	for _, e := range r.ended() {
-		grants := d.grants[e.Name]
-		i := slices.IndexFunc(grants, func(g *grant) bool { return g.tokens[ofStore] == e.Holder.Token })
-		if i < 0 {
-			return fmt.Errorf("a lease on %s with the token %d ended that was never granted", e.Name, e.Holder.Token)
-		}
-		if grants[i].over {
-			return fmt.Errorf("P4: the lease %s on %s ended twice", side{d, ofStore}.leaseLabel(e.Holder.Lease), e.Name)
-		}
-		grants[i].over = true
-	}
-	if c.verb == "takeback" && r.err == nil {
-		if record := d.model.memory().state.Records[c.name]; record == nil || len(record.Holders) == 0 {
-			for _, g := range d.grants[c.name] {
-				g.over = true
-			}
-		}
-	}
-	return nil
 }
 
 func (d *duel) flush() {
@@ -212,101 +190,4 @@ func (d *duel) flush() {
 			g.over = true
 		}
 	}
-}
-
-// checkViews compares what both sides show of every name, through either handle
-// in turn.
-func (d *duel) checkViews() error {
-	for _, name := range slices.Sorted(maps.Keys(d.grants)) {
-		c := &command{verb: "inspect", name: name, handle: d.steps % 2}
-		r, err := ask(d.ctx, d.store.Store(c.handle), c, 0, d.now)
-		if err != nil {
-			return fmt.Errorf("then inspect %s: %w", name, err)
-		}
-		want, err := ask(d.ctx, d.model.handles[c.handle], c, 0, d.now)
-		if err != nil {
-			return err
-		}
-		if err := d.compare(c, &r, &want); err != nil {
-			return fmt.Errorf("then inspect %s: unlike Step, which says %q: %w", name, describe(c, &want, side{d, ofModel}), err)
-		}
-		if live := len(r.out.Lock.Holders); live > 1 {
-			return fmt.Errorf("P1: %s has %d live holders", name, live)
-		}
-	}
-	return nil
-}
-
-// finish lets every lease run out, and checks that nothing is left (P4).
-func (d *duel) finish() error {
-	if d.caps.OwnClock {
-		d.setSkew(0, 0)
-		d.setSkew(1, 0)
-	}
-	d.setTime(d.now.Add(25 * time.Hour)) // the longest TTL is 24 h
-	end := []*command{{verb: "expire", repeat: true}, {verb: "expire", repeat: true, handle: 1}, {verb: "stats"}, {verb: "list", walk: true}}
-	for _, c := range end {
-		r, err := d.run(c)
-		if err != nil {
-			return fmt.Errorf("at the end, a day later: %s: %w", c, err)
-		}
-		if r.stats.Held != 0 || len(r.page.Locks) != 0 {
-			return fmt.Errorf("P4: at the end, a day later: %s: %s", c, describe(c, &r, side{d, ofStore}))
-		}
-	}
-	for name, grants := range d.grants {
-		for _, g := range grants {
-			if !g.over {
-				return fmt.Errorf("P4: the end of the lease %s on %s was never told", side{d, ofStore}.leaseLabel(g.lease), name)
-			}
-		}
-	}
-	return nil
-}
-
-// side is the lexicon of one side of a duel.
-type side struct {
-	*duel
-	of int
-}
-
-func (s side) bind(label string, name fencing.Name, token fencing.Token) error {
-	if g := s.labels[label]; g != nil {
-		if g.tokens[s.of] != token {
-			return fmt.Errorf("it is not %s", label)
-		}
-		return nil
-	}
-	for _, g := range s.grants[name] {
-		if g.tokens[s.of] == token && g.label == "" {
-			g.label = label
-			s.labels[label] = g
-			return nil
-		}
-	}
-	return fmt.Errorf("%s would stand for a token that was never granted on %s, or has another label", label, name)
-}
-
-func (s side) resolve(label string) (fencing.Token, bool) {
-	g := s.labels[label]
-	if g == nil {
-		return 0, false
-	}
-	return g.tokens[s.of], true
-}
-
-func (s side) tokenLabel(name fencing.Name, token fencing.Token) string {
-	for _, g := range s.grants[name] {
-		if g.tokens[s.of] == token && g.label != "" {
-			return g.label
-		}
-	}
-	return token.String()
-}
-
-func (s side) leaseLabel(lease fencing.LeasePublic) string {
-	if label := s.leases[lease]; label != "" {
-		return label
-	}
-	return string(lease)
 }

@@ -2,7 +2,6 @@ package fencingtest
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,7 @@ import (
 // every fact with must, and any of the others.
 type fact struct {
 	key   string
-	value any // nil, string, int, time.Duration, fencing.Token, or endings
+	value any // nil, string, int, time.Duration, fencing.Token, endings or tales
 	must  bool
 }
 
@@ -40,17 +39,12 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		if r.err.RetryAfter != 0 {
 			add(false, "retry_after", r.err.RetryAfter)
 		}
-	case c.verb == "acquire":
-		if r.out.Fresh {
-			add(true, "fresh", nil)
+		if r.err.Position != 0 {
+			add(true, "position", r.err.Position)
 		}
-		facts = append(facts, holderFacts(&r.out.Holder, r.now)...)
-	case c.verb == "renew":
-		add(false, "margin", r.out.Margin)
-		facts = append(facts, holderFacts(&r.out.Holder, r.now)...)
 	case c.verb == "list":
 		add(true, "names", listed(r.page.Locks, func(l *fencing.Lock) string { return string(l.Name) }))
-		add(false, "holders", listed(r.page.Locks, func(l *fencing.Lock) string { return known.leaseLabel(l.Holders[0].Lease) }))
+		add(false, "holders", listed(r.page.Locks, func(l *fencing.Lock) string { return strings.ReplaceAll(leaseLabels(l.Holders, known), ",", "+") }))
 		if r.page.Next != "" {
 			add(false, "more", nil)
 		} else {
@@ -61,48 +55,25 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		add(false, "next", r.expiry.Next)
 	case c.verb == "stats":
 		add(true, "held", r.stats.Held)
+	case c.verb == "heard":
+		facts = append(facts, heardFacts(r.heard, known)...)
+	default:
+		facts = append(facts, gainFacts(c, &r.out, r.now, known)...)
 	}
 	if lock := r.lock(); lock != nil {
-		if !lock.Held() {
-			add(true, "free", nil)
+		facts = append(facts, lockFacts(lock, known)...)
+	}
+	if c.verb == "history" {
+		past := make([]string, len(r.out.Past))
+		for i := range r.out.Past {
+			past[i] = known.leaseLabel(r.out.Past[i].Holder.Lease) + ":" + string(r.out.Past[i].Reason)
 		}
-		for i := range lock.Holders {
-			add(true, "holder", known.leaseLabel(lock.Holders[i].Lease))
-			facts = append(facts, holderFacts(&lock.Holders[i], lock.Now)...)
-		}
-		add(false, "last_token", lock.LastToken)
+		add(false, "past", comma(past))
 	}
 	if ended := r.ended(); len(ended) > 0 {
 		add(true, "ended", endings{ended, r.now})
 	}
-	return facts
-}
-
-func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
-	facts := []fact{
-		{key: "token", value: h.Token},
-		{key: "expires_in", value: remaining(h, now)},
-		{key: "held_for", value: now.Sub(h.AcquiredAt)},
-		{key: "ttl", value: h.TTL},
-		{key: "granted_ttl", value: h.GrantTTL},
-		{key: "max_hold", value: h.MaxHold},
-		{key: "owner", value: h.Owner},
-	}
-	for _, key := range slices.Sorted(maps.Keys(h.Metadata)) {
-		facts = append(facts, fact{key: "meta." + key, value: h.Metadata[key]})
-	}
-	return append(facts, fact{key: "entries", value: len(h.Metadata)})
-}
-
-func listed(locks []fencing.Lock, word func(*fencing.Lock) string) string {
-	if len(locks) == 0 {
-		return "none"
-	}
-	words := make([]string, len(locks))
-	for i := range locks {
-		words[i] = word(&locks[i])
-	}
-	return strings.Join(words, ",")
+	return append(facts, othersFacts(&r.out, r.now, known)...)
 }
 
 // expectation is what a case says about an outcome.
@@ -147,6 +118,7 @@ type lexicon interface {
 	resolve(label string) (fencing.Token, bool)
 	tokenLabel(name fencing.Name, token fencing.Token) string
 	leaseLabel(fencing.LeasePublic) string
+	stampLabel(fencing.Stamp) string
 }
 
 // check returns what is wrong with an answer.
@@ -165,7 +137,7 @@ func (e *expectation) check(c *command, r *result, known lexicon) error {
 		}
 	}
 	for _, it := range e.items {
-		if it.key == "ended" && it.value == "none" && len(r.ended()) == 0 {
+		if it.key == "ended" && it.value == "none" && len(r.ended()) == 0 || it.key == "granted" && it.value == "none" && len(others(&r.out)) == 0 {
 			continue
 		}
 		i := slices.IndexFunc(facts, func(f fact) bool { return f.key == it.key })
@@ -203,6 +175,8 @@ func (f *fact) meets(it item, name fencing.Name, known lexicon) error {
 	case fencing.Token:
 		return tokenMeets(value, it, name, known)
 	case endings:
+		equal = value.meet(it.value, known)
+	case tales:
 		equal = value.meet(it.value, known)
 	}
 	if it.op == "<=" && related || it.op != "<=" && it.op != ">" && equal {
@@ -289,6 +263,8 @@ func describe(c *command, r *result, known lexicon) string {
 			}
 		case endings:
 			b.WriteString("=" + strings.Join(value.words(known), ","))
+		case tales:
+			b.WriteString("=" + comma(value.words(known)))
 		default:
 			fmt.Fprintf(b, "=%v", value)
 		}

@@ -33,6 +33,16 @@ func TestFaultsOfACaseNameTheLine(t *testing.T) {
 		{"# Prose.\nskew 1 5s\n", "x.txt:2:"},
 		{"# Prose.\nflush\n", "x.txt:2:"},
 		{"# Prose.\nneeds luck\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A mode=any\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A hold=deep\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A wait=10\n", "x.txt:2:"},
+		{"# Prose.\nacquire a lease=A keep=yes\n", "x.txt:2:"},
+		{"# Prose.\nrenew a lease=A wait=1s\n", "x.txt:2:"},
+		{"# Prose.\nconfirm a lease=A\n", "x.txt:2:"},
+		{"# Prose.\nleave a lease=A\n", "x.txt:2:"},
+		{"# Prose.\nhistory\n", "x.txt:2:"},
+		{"# Prose.\nheartbeat a\n", "x.txt:2:"},
+		{"# Prose.\nheard\n", "x.txt:"},
 		{held + "needs flush\n", "x.txt:4:"},
 		{"# Prose.\n=> ok\n", "x.txt:2:"},
 		{held + "=> ok fresh\n", "x.txt:4:"},
@@ -100,7 +110,57 @@ func TestWrongExpectationsAreFound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = c.run(t, openModel(true), Capabilities{OwnClock: true})
+			err = c.run(t, openModel(twoGateways), twoGateways)
+			if (err == nil) != (outcome == test.right) {
+				t.Errorf("%s => %s: %v", test.command, outcome, err)
+			}
+		}
+	}
+}
+
+func TestWrongExpectationsOfQueuesAreFound(t *testing.T) {
+	const start = "# Prose.\nneeds gateways\nacquire a lease=A mode=shared limit=2\n=> ok fresh token=#1\n" +
+		"acquire a lease=B wait=9s stamp=r2 via=2\n=> ok waits joined position=1 holder=A\n" +
+		"acquire a lease=C mode=shared wait=9s keep stamp=r3\n=> ok waits joined position=2 holder=A\n"
+	const taken = "leave a lease=B stamp=r2\n=> ok position=1 left=B holder=A,C granted=C\n"
+	for _, test := range []struct{ command, right, wrong string }{
+		{"acquire a lease=D wait=9s", "ok waits joined position=3 holder=A", "ok waits joined position=2 holder=A"},
+		{"acquire a lease=D wait=9s", "ok waits joined position=3 holder=A", "ok waits position=3 holder=A"},
+		{"acquire a lease=D wait=9s", "ok waits joined position=3 holder=A", "ok joined position=3 holder=A"},
+		{"acquire a lease=D wait=9s", "ok waits joined position=3 holder=A", "ok waits joined holder=A"},
+		{"acquire a lease=D wait=9s", "ok waits joined position=3 holder=A", "ok waits joined position=3"},
+		{"acquire a lease=B wait=9s stamp=r4 via=2", "ok waits position=1 holder=A replaced=r2", "ok waits position=1 holder=A"},
+		{"acquire a lease=B wait=9s stamp=r4 via=2", "ok waits position=1 holder=A replaced=r2", "ok waits position=1 holder=A replaced=r3"},
+		{"acquire a lease=C stamp=r3", "locked position=2 holder=A left=C", "locked holder=A left=C"},
+		{"acquire a lease=C stamp=r3", "locked position=2 holder=A left=C", "locked position=2 holder=A"},
+		{"inspect a", "ok holder=A waiting=2 waiters=B,C", "ok holder=A waiting=1"},
+		{"inspect a", "ok holder=A waiting=2 waiters=B,C", "ok holder=A waiters=C,B"},
+		{"inspect a", "ok holder=A mode=shared limit=2 slot=0", "ok holder=A mode=exclusive"},
+		{"inspect a", "ok holder=A mode=shared limit=2 slot=0", "ok holder=A slot=none"},
+		{"inspect a", "ok holder=A hold=1 waited=0s", "ok holder=A hold=2"},
+		{"release a lease=A", "ok ended=A:released granted=B~", "ok ended=A:released granted=B"},
+		{"release a lease=A", "ok ended=A:released granted=B~", "ok ended=A:released granted=B~,C"},
+		{"release a lease=A", "ok ended=A:released granted=B~ B.token>#1", "ok ended=A:released granted=B~ B.token=#1"},
+		{"release a lease=A", "ok ended=A:released granted=B~", "ok ended=A:released"},
+		{"release a lease=A hold=2", "ok hold=1", "ok"},
+		{"release a lease=A hold=2", "ok hold=1", "ok hold=2"},
+		{"leave a lease=B stamp=r2", "ok position=1 left=B holder=A,C granted=C C.slot=none", "ok position=1 left=B holder=A granted=C"},
+		{"leave a lease=B stamp=r2", "ok position=1 left=B holder=A,C granted=C C.slot=none", "ok position=1 left=B holder=A,C granted=C C.slot=1"},
+		{"leave a lease=B stamp=r2", "ok position=1 left=B holder=A,C granted=C", "ok position=1 left=B holder=A,C granted=none"},
+		{"leave a lease=B stamp=r2", "ok position=1 left=B holder=A,C granted=C", "ok position=1 holder=A,C granted=C"},
+		{"history a", "ok holder=A past=none", "ok holder=A past=A:released"},
+		{taken + "heard", "ok told=C", "ok told=none"},
+		{taken + "heard", "ok told=C", "ok told=C~"},
+		{taken + "heard", "ok told=C", "ok told=C,C"},
+		{taken + "heard", "ok told=C", "ok"},
+		{taken + "heard via=2", "ok told=none", "ok told=B"},
+	} {
+		for _, outcome := range []string{test.right, test.wrong} {
+			c, err := parseCase("x.txt", start+test.command+"\n=> "+outcome+"\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.run(t, openModel(twoGateways), twoGateways)
 			if (err == nil) != (outcome == test.right) {
 				t.Errorf("%s => %s: %v", test.command, outcome, err)
 			}
@@ -110,9 +170,9 @@ func TestWrongExpectationsAreFound(t *testing.T) {
 
 // TestHistoriesAreCases prints histories as cases and plays those.
 func TestHistoriesAreCases(t *testing.T) {
-	caps := Capabilities{OwnClock: true, Flush: true}
+	caps := twoGateways
 	for seed := range uint64(50) {
-		commands, err := randomHistory(t, openModel(true), caps, seed)
+		commands, err := randomHistory(t, openModel(caps), caps, seed)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -121,7 +181,7 @@ func TestHistoriesAreCases(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
-		if err := c.run(t, openModel(true), caps); err != nil {
+		if err := c.run(t, openModel(caps), caps); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
 	}
@@ -130,10 +190,10 @@ func TestHistoriesAreCases(t *testing.T) {
 // TestShrink shrinks a history that finds a defect: few commands are left, and as
 // a case they find it as well.
 func TestShrink(t *testing.T) {
-	caps := Capabilities{OwnClock: true}
+	caps := twoGateways
 	at := slices.IndexFunc(planted, func(d defect) bool { return d.what == "a released lease is superseded" })
 	open := func(testing.TB) Backend {
-		b := newModelBackend(true)
+		b := newModelBackend(caps)
 		b.memory().step = planted[at].step
 		return b
 	}
@@ -150,7 +210,7 @@ func TestShrink(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.run(t, openModel(true), caps); err != nil {
+		if err := c.run(t, openModel(caps), caps); err != nil {
 			t.Errorf("Step fails: %v", err)
 		}
 		if err := c.run(t, open, caps); err == nil {
@@ -171,7 +231,8 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 		topic, _, _ := strings.Cut(strings.TrimPrefix(c.file, "testdata/"), "_")
 		seen[topic] = true
 	}
-	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "expire", "inspect", "list", "token", "skew"} {
+	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "expire", "inspect", "list", "token", "skew",
+		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway"} {
 		if !seen[topic] {
 			t.Errorf("no case is about %s", topic)
 		}
@@ -183,7 +244,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 }
 
 func TestClosedModelIsUnavailable(t *testing.T) {
-	b := newModelBackend(false)
+	b := newModelBackend(twoGateways)
 	if _, err := b.Store(0).Acquire(t.Context(), acquireOf("a", leaseOf("A"))); err != nil {
 		t.Fatal(err)
 	}

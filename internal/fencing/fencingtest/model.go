@@ -6,8 +6,8 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -22,6 +22,9 @@ type Model struct {
 	memory *memory
 	clock  func() fencing.Instant
 
+	gateway  fencing.Gateway
+	listener fencing.Listener
+
 	guarded bool
 	skew    time.Duration // the gateway's clock is ahead of the store's by this
 	floor   fencing.Token // the highest token this handle has seen
@@ -29,10 +32,16 @@ type Model struct {
 
 // memory is what the handles of one model share.
 type memory struct {
-	mu    sync.Mutex
-	state *fencing.State
-	step  stepFunc
+	mu      sync.Mutex
+	state   *fencing.State
+	step    stepFunc
+	handles []*Model
+	sinks   map[*watcher]bool
+	events  int // told so far
 }
+
+// watcher is a sink that watches.
+type watcher struct{ sink fencing.EventSink }
 
 // stepFunc is fencing.Step, or a broken copy of it in the tests of this package.
 type stepFunc func(*fencing.State, fencing.Instant, fencing.Guard, fencing.Op) fencing.Outcome
@@ -42,8 +51,26 @@ var _ fencing.Store = (*Model)(nil)
 // NewModel returns an empty store that reads the time from clock and checks no
 // guard.
 func NewModel(clock func() fencing.Instant) *Model {
-	return &Model{memory: &memory{state: fencing.NewState(), step: fencing.Step}, clock: clock}
+	m := &Model{
+		memory:  &memory{state: fencing.NewState(), step: fencing.Step, sinks: map[*watcher]bool{}},
+		clock:   clock,
+		gateway: "0000000000000001",
+	}
+	m.memory.handles = []*Model{m}
+	return m
 }
+
+// second returns another handle on the same memory.
+func (m *Model) second() *Model {
+	c := *m
+	c.gateway = "0000000000000002"
+	m.memory.handles = append(m.memory.handles, &c)
+	return &c
+}
+
+// Second returns another handle on the same memory, as a second gateway has it.
+// It is called before the model is used.
+func (m *Model) Second() *Model { return m.second() }
 
 // Snapshot returns a copy of all that the model remembers.
 func (m *Model) Snapshot() *fencing.State {
@@ -83,16 +110,122 @@ func (m *Model) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 	return m.do(ctx, r)
 }
 
+// Confirm makes a provisional lease firm.
+func (m *Model) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
+// Leave gives up a place.
+func (m *Model) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
+// History returns who held a name lately.
+func (m *Model) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
+// Listen says who hears of this handle's waiters.
+func (m *Model) Listen(listener fencing.Listener) {
+	m.memory.mu.Lock()
+	defer m.memory.mu.Unlock()
+	m.listener = listener
+}
+
+// Heartbeat says that this handle lives, and attends to what is due on names.
+func (m *Model) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	m.memory.mu.Lock()
+	defer m.memory.mu.Unlock()
+	if err := m.usable(ctx); err != nil {
+		return err
+	}
+	now := m.clock()
+	pulse := fencing.Beat(m.memory.state, now, m.guard(now))
+	if pulse.Err != nil {
+		return pulse.Err
+	}
+	for _, g := range pulse.Grants {
+		m.tell(&g, now)
+	}
+	for _, name := range names {
+		if m.memory.state.Records[name] != nil && m.memory.state.Due(name) <= now {
+			m.attend(name)
+		}
+	}
+	if pulse.Lapsed && m.listener != nil {
+		m.listener.Recheck(nil)
+	}
+	return nil
+}
+
+// Watch tells sink of every event.
+func (m *Model) Watch(sink fencing.EventSink) (stop func()) {
+	m.memory.mu.Lock()
+	defer m.memory.mu.Unlock()
+	w := &watcher{sink}
+	m.memory.sinks[w] = true
+	return func() {
+		m.memory.mu.Lock()
+		defer m.memory.mu.Unlock()
+		delete(m.memory.sinks, w)
+	}
+}
+
 func (m *Model) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
 	if err := m.usable(ctx); err != nil {
 		return fencing.Outcome{}, err
 	}
-	now := m.clock()
+	asked, now := time.Now(), m.clock()
 	out := m.memory.step(m.memory.state, now, m.guard(now), op)
+	out.Asked = asked
 	m.see(&out)
+	m.announce(op.LockName(), &out)
 	return out.Result()
+}
+
+// attend does what time has brought about on a name. It is called with the mutex
+// held.
+func (m *Model) attend(name fencing.Name) fencing.Outcome {
+	now := m.clock()
+	out := m.memory.step(m.memory.state, now, m.guard(now), fencing.ExpireRequest{Name: name})
+	m.announce(name, &out)
+	return out
+}
+
+// announce tells whom a step concerns. It is called with the mutex held.
+func (m *Model) announce(name fencing.Name, out *fencing.Outcome) {
+	for i := range out.Granted {
+		if g := &out.Granted[i]; g.Holder.Token != out.Holder.Token {
+			m.tell(g, out.Now)
+		}
+	}
+	if r := out.Replaced; r != nil {
+		for _, h := range m.memory.handles {
+			if h.gateway == r.Gateway && h.listener != nil {
+				h.listener.Replaced(name, r.Stamp)
+			}
+		}
+	}
+	if len(m.memory.sinks) == 0 {
+		return
+	}
+	for _, event := range out.Events(name) {
+		m.memory.events++
+		event.ID = strconv.Itoa(m.memory.events)
+		for w := range m.memory.sinks {
+			w.sink.Event(event)
+		}
+	}
+}
+
+func (m *Model) tell(g *fencing.Grant, now fencing.Instant) {
+	for _, h := range m.memory.handles {
+		if h.gateway == g.Gateway && h.listener != nil {
+			h.listener.Granted(*g, now, time.Now())
+		}
+	}
 }
 
 // usable is called with the mutex held.
@@ -108,9 +241,9 @@ func (m *Model) usable(ctx context.Context) error {
 
 func (m *Model) guard(now fencing.Instant) fencing.Guard {
 	if !m.guarded {
-		return fencing.Guard{}
+		return fencing.Guard{Gateway: m.gateway}
 	}
-	return fencing.Guard{Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor}
+	return fencing.Guard{Gateway: m.gateway, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor}
 }
 
 func (m *Model) see(out *fencing.Outcome) {
@@ -140,6 +273,7 @@ func (m *Model) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 			continue
 		}
 		lock := m.memory.step(m.memory.state, now, m.guard(now), fencing.InspectRequest{Name: name}).Lock
+		lock.Waiters = nil // ListPage has none
 		if !lock.Held() || !r.Match(lock) {
 			continue
 		}
@@ -164,21 +298,18 @@ func (m *Model) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	if guard.Sent != 0 && now.Sub(guard.Sent).Abs() > guard.MaxSkew {
 		return fencing.Expiry{}, fencing.SkewError(guard, now)
 	}
-	names := slices.SortedFunc(maps.Keys(state.Records), func(a, b fencing.Name) int {
-		return cmp.Or(cmp.Compare(state.Records[a].Due(), state.Records[b].Due()), cmp.Compare(a, b))
-	})
-	expiry := fencing.Expiry{Next: idleNext}
-	for _, name := range names {
-		if due := state.Records[name].Due(); due > now {
-			expiry.Next = due.Sub(now)
+	byDue := func(a, b fencing.Name) int { return cmp.Or(cmp.Compare(state.Due(a), state.Due(b)), cmp.Compare(a, b)) }
+	var expiry fencing.Expiry
+	for i, name := range slices.SortedFunc(maps.Keys(state.Records), byDue) {
+		if i == limit || state.Due(name) > now {
 			break
 		}
-		if len(expiry.Ended) == limit {
-			expiry.Next = 0
-			break
-		}
-		out := m.memory.step(state, now, guard, fencing.ExpireRequest{Name: name})
+		out := m.attend(name)
 		expiry.Ended = append(expiry.Ended, out.Ended...)
+	}
+	expiry.Next = idleNext
+	for name := range state.Records { // what was handed on runs out as well
+		expiry.Next = min(expiry.Next, max(0, state.Due(name).Sub(now)))
 	}
 	state.PruneTombstones(now)
 	return expiry, nil
@@ -213,50 +344,4 @@ func (m *Model) Close() error {
 	defer m.memory.mu.Unlock()
 	m.clock = nil
 	return nil
-}
-
-// modelBackend is a Backend of two handles on one Model.
-type modelBackend struct {
-	now     fencing.Instant
-	handles [2]*Model
-	wrap    func(fencing.Store) fencing.Store // nil, or a defect planted above Step
-}
-
-// openModel returns an Open of models. A guarded model behaves as a store with a
-// clock of its own.
-func openModel(guarded bool) Open {
-	return func(testing.TB) Backend { return newModelBackend(guarded) }
-}
-
-func newModelBackend(guarded bool) *modelBackend {
-	b := &modelBackend{now: Epoch}
-	first := NewModel(func() fencing.Instant { return b.now })
-	first.guarded = guarded
-	second := *first
-	b.handles = [2]*Model{first, &second}
-	return b
-}
-
-func (b *modelBackend) Store(handle int) fencing.Store {
-	if b.wrap != nil {
-		return b.wrap(b.handles[handle])
-	}
-	return b.handles[handle]
-}
-
-func (b *modelBackend) memory() *memory { return b.handles[0].memory }
-
-func (b *modelBackend) SetTime(now fencing.Instant) {
-	b.memory().mu.Lock()
-	defer b.memory().mu.Unlock()
-	b.now = now
-}
-
-func (b *modelBackend) SetSkew(handle int, skew time.Duration) { b.handles[handle].skew = skew }
-
-// Flush forgets everything but what the handles have seen.
-func (b *modelBackend) Flush() {
-	b.memory().mu.Lock()
-	defer b.memory().mu.Unlock()
-	b.memory().state = fencing.NewState()
 }

@@ -2,10 +2,16 @@ package fencingtest
 
 import "testing"
 
-func TestModel(t *testing.T) {
-	Run(t, openModel(false), Capabilities{})
-}
+// twoGateways are the capabilities of a model that lacks none.
+var twoGateways = Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true}
 
-func TestModelWithItsOwnClock(t *testing.T) {
-	Run(t, openModel(true), Capabilities{OwnClock: true, Flush: true})
+func TestModel(t *testing.T) {
+	for name, caps := range map[string]Capabilities{
+		"one gateway":         {OneState: true},
+		"two gateways":        twoGateways,
+		"several partitions":  {OwnClock: true, Flush: true, Gateways: true},
+		"no clock of its own": {Gateways: true, OneState: true},
+	} {
+		t.Run(name, func(t *testing.T) { Run(t, openModel(caps), caps) })
+	}
 }

@@ -3,6 +3,7 @@ package fencingtest
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,11 +20,13 @@ func TestPlantedDefects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caps := Capabilities{OwnClock: true, Flush: true}
-	for _, defect := range planted {
+	caps := twoGateways
+	patience = 50 * time.Millisecond // a model tells at once
+	t.Cleanup(func() { patience = 5 * time.Second })
+	for _, defect := range slices.Concat(planted, plantedInQueues) {
 		t.Run(defect.what, func(t *testing.T) {
 			open := func(testing.TB) Backend {
-				b := newModelBackend(true)
+				b := newModelBackend(caps)
 				if defect.step != nil {
 					b.memory().step = defect.step
 				}
@@ -214,7 +217,7 @@ var planted = []defect{
 	{what: "a repeated request is not fresh", step: tampered(nil, func(m *moment) { m.out.Fresh = m.granted() })},
 	{what: "a retry is refused as held", step: tampered(nil, func(m *moment) {
 		if _, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && !m.granted() {
-			m.out.Err = &fencing.Error{Code: fencing.CodeLocked, Lock: m.state.Records[m.op.LockName()].View(m.op.LockName(), m.now)}
+			m.out.Err = &fencing.Error{Code: fencing.CodeLocked, Lock: m.state.View(m.op.LockName(), m.now, fencing.Guard{}, false)}
 		}
 	})},
 	{what: "a retried release is lost", step: tampered(nil, func(m *moment) {

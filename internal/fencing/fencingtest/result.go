@@ -1,11 +1,11 @@
 package fencingtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -17,7 +17,25 @@ type result struct {
 	page   fencing.ListPage
 	expiry fencing.Expiry
 	stats  fencing.Stats
+	heard  []message // heard: what the gateway was told since it was last asked
 	err    *fencing.Error
+
+	undone []undo // what the model took back
+}
+
+// undo is a grant that was taken back.
+type undo struct {
+	name  fencing.Name
+	lease fencing.LeasePublic
+}
+
+// undone returns the grants that a step may have taken back.
+func undone(name fencing.Name, out *fencing.Outcome) []undo {
+	var all []undo
+	for i := range out.Left {
+		all = append(all, undo{name, out.Left[i].Lease})
+	}
+	return all
 }
 
 func (r *result) code() fencing.Code {
@@ -50,21 +68,24 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	var err error
 	switch c.verb {
 	case "acquire":
-		ttl, stamp := c.ttl, c.stamp
-		if ttl == 0 {
-			ttl = defaultTTL
-		}
-		if stamp == "" {
-			stamp = c.where
-		}
 		r.out, err = store.Acquire(ctx, fencing.AcquireRequest{
-			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(stamp), Owner: c.owner, Metadata: c.metadata,
-			Mode: fencing.ModeExclusive, Hold: 1, TTL: ttl, MaxHold: c.maxHold,
+			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
+			Mode: cmp.Or(c.mode, fencing.ModeExclusive), Limit: c.limit, Hold: cmp.Or(c.hold, 1),
+			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold,
+			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName,
 		})
 	case "renew":
-		r.out, err = store.Renew(ctx, fencing.RenewRequest{Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl})
+		r.out, err = store.Renew(ctx, fencing.RenewRequest{
+			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit,
+		})
 	case "release":
-		r.out, err = store.Release(ctx, fencing.ReleaseRequest{Name: c.name, Lease: leaseOf(c.lease)})
+		r.out, err = store.Release(ctx, fencing.ReleaseRequest{
+			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp),
+		})
+	case "confirm":
+		r.out, err = store.Confirm(ctx, fencing.ConfirmRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
+	case "leave":
+		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
 		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "break":
@@ -74,6 +95,13 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		if err == nil && r.out.Lock == nil {
 			return r, errors.New("no Lock without an error")
 		}
+	case "history":
+		r.out, err = store.History(ctx, fencing.HistoryRequest{Name: c.name})
+		if err == nil && r.out.Lock == nil {
+			return r, errors.New("no Lock without an error")
+		}
+	case "heartbeat":
+		err = store.Heartbeat(ctx, c.names)
 	case "list":
 		err = r.listPages(ctx, store, c)
 	case "expire":
@@ -83,9 +111,13 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	default:
 		return r, fmt.Errorf("no store answers %q", c.verb)
 	}
+	r.undone = undone(c.name, &r.out)
 	if err == nil {
 		if r.out.Err != nil {
 			return r, fmt.Errorf("Outcome.Err is %v, and the error nil", r.out.Err)
+		}
+		if r.out.Holder.Token != 0 && r.out.Asked.IsZero() {
+			return r, errors.New("an Outcome with a Holder lacks Asked")
 		}
 		return r, nil
 	}
@@ -148,8 +180,12 @@ func (r *result) expire(ctx context.Context, store fencing.Store, c *command) er
 		if err != nil {
 			return err
 		}
-		if len(expiry.Ended) > limit {
-			return breachf("%d leases were ended in one call; the limit is %d", len(expiry.Ended), limit)
+		names := map[fencing.Name]bool{}
+		for i := range expiry.Ended {
+			names[expiry.Ended[i].Name] = true
+		}
+		if len(names) > limit {
+			return breachf("leases on %d names were ended in one call; the limit is %d", len(names), limit)
 		}
 		if expiry.Next < 0 {
 			return breachf("Expiry.Next is %s", expiry.Next)
@@ -162,6 +198,3 @@ func (r *result) expire(ctx context.Context, store fencing.Store, c *command) er
 	}
 	return breach("Expire asks to be called again without end")
 }
-
-// remaining returns the time a holder has left at now.
-func remaining(h *fencing.Holder, now fencing.Instant) time.Duration { return h.ExpiresAt.Sub(now) }

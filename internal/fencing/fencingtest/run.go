@@ -40,12 +40,13 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 		})
 	}
 	t.Run("histories", func(t *testing.T) { runHistories(t, open, caps) })
-	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open) })
+	t.Run("events", func(t *testing.T) { runEvents(t, open, caps) })
+	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open, caps) })
 	t.Run("context", func(t *testing.T) { runContext(t, open) })
 }
 
 func runHistories(t *testing.T, open Open, caps Capabilities) {
-	seed, err := fromEnvironment("FENCEPOST_SEED", rand.Uint64())
+	seed, err := seedOf()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +67,8 @@ func runHistories(t *testing.T, open Open, caps Capabilities) {
 	}
 	t.Logf("%d histories of %d steps from FENCEPOST_SEED=%d on", played, historySteps, seed)
 }
+
+func seedOf() (uint64, error) { return fromEnvironment("FENCEPOST_SEED", rand.Uint64()) }
 
 func fromEnvironment(key string, otherwise uint64) (uint64, error) {
 	text := os.Getenv(key)

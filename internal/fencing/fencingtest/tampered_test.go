@@ -1,6 +1,8 @@
 package fencingtest
 
 import (
+	"sync"
+
 	"fencepost/internal/fencing"
 )
 
@@ -53,6 +55,10 @@ func (m *moment) lease() fencing.LeaseID {
 		return op.Lease
 	case fencing.TakeBackRequest:
 		return op.Lease
+	case fencing.ConfirmRequest:
+		return op.Lease
+	case fencing.LeaveRequest:
+		return op.Lease
 	}
 	return fencing.LeaseID{}
 }
@@ -88,3 +94,81 @@ func (m *moment) tombs(change func(fencing.Tombstone) fencing.Tombstone) {
 		}
 	}
 }
+
+// record returns what is remembered of the name of the operation, or nil.
+func (m *moment) record() *fencing.Record { return m.state.Records[m.op.LockName()] }
+
+// own returns the holding of the lease id of the operation, or nil.
+func (m *moment) own() *fencing.Holding { return ownIn(m.record(), m.lease()) }
+
+// ownBefore is own as it was before the operation.
+func (m *moment) ownBefore() *fencing.Holding {
+	return ownIn(m.was.Records[m.op.LockName()], m.lease())
+}
+
+func ownIn(r *fencing.Record, lease fencing.LeaseID) *fencing.Holding {
+	if r != nil {
+		for i := range r.Holders {
+			if r.Holders[i].Lease == lease.Public() {
+				return &r.Holders[i]
+			}
+		}
+	}
+	return nil
+}
+
+// place returns the place of the lease id of the operation before it, connected or
+// resting.
+func (m *moment) place() (fencing.Place, bool) {
+	r := m.was.Records[m.op.LockName()]
+	if r == nil {
+		return fencing.Place{}, false
+	}
+	for _, p := range append(r.Queue.Waiting(), r.Queue.Resting()...) {
+		if p.Ask.Lease.Public() == m.lease().Public() {
+			return p, true
+		}
+	}
+	return fencing.Place{}, false
+}
+
+// waiting returns the connected places on the name of the operation.
+func (m *moment) waiting() []fencing.Place {
+	if r := m.record(); r != nil {
+		return r.Queue.Waiting()
+	}
+	return nil
+}
+
+// mend changes the holding of the operation's lease id, in the state and in the
+// outcome.
+func (m *moment) mend(change func(*fencing.Holding)) {
+	if h := m.own(); h != nil && m.out.Holder.Token != 0 {
+		change(h)
+		m.out.Holder = h.Holder
+	}
+}
+
+// rejoin brings the request of a place back to the queue. The lease ids of the
+// cases are known by their labels.
+func (m *moment) rejoin(p fencing.Place) {
+	for _, label := range everyLabel() {
+		for _, lease := range []fencing.LeaseID{leaseOf(label), leaseOf(label + "'")} {
+			if p.Secret.Equal(lease.Hash()) {
+				ask := p.Ask
+				ask.Lease, ask.Stamp, ask.Wait = lease, p.Stamp, max(ask.Wait, 1)
+				fencing.Step(m.state, m.now, fencing.Guard{Gateway: p.Gateway}, ask)
+				return
+			}
+		}
+	}
+}
+
+// everyLabel returns the labels of leases that cases and histories use.
+var everyLabel = sync.OnceValue(func() []string {
+	var labels []string
+	for letter := 'A'; letter <= 'Z'; letter++ {
+		labels = append(labels, string(letter))
+	}
+	return labels
+})

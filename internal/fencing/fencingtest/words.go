@@ -37,6 +37,14 @@ func stampOf(label string) fencing.Stamp {
 	return fencing.Stamp(hex.EncodeToString(sum[:8]))
 }
 
+// optionalStamp is stampOf where there may be none.
+func optionalStamp(label string) fencing.Stamp {
+	if label == "" {
+		return ""
+	}
+	return stampOf(label)
+}
+
 // splitWords cuts a line at blanks that are not within double quotes.
 func splitWords(line string) ([]string, error) {
 	var words []string

@@ -1,8 +1,11 @@
 package redistest
 
 import (
+	"bufio"
+	"bytes"
 	"io"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,15 +19,39 @@ type Proxy struct {
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[net.Conn]bool // both sides
-	swallow bool              // the next answer is lost
-	hold    bool              // its connection stays open
-	instead []byte            // answered in place of the server
+	links   map[*link]bool
+	swallow bool   // the next answer is lost
+	hold    bool   // its connection stays open
+	instead []byte // answered in place of the server
 	delay   time.Duration
 	lag     time.Duration
 	lagOnce bool
 	refuse  bool
 	lost    int
+
+	gag    bool // messages to subscribers are dropped
+	gagged int
+
+	accepted int
+}
+
+// link is one connection, of which the proxy has both sides.
+type link struct {
+	client, server net.Conn
+	subscriber     bool // has asked to hear messages
+	stalled        bool
+	ended          chan struct{} // closed with the link
+}
+
+// close ends the link, once. p.mu is held.
+func (l *link) close() {
+	select {
+	case <-l.ended:
+	default:
+		close(l.ended)
+	}
+	l.client.Close()
+	l.server.Close()
 }
 
 // StartProxy starts a proxy in front of addr that ends with the test.
@@ -34,7 +61,7 @@ func StartProxy(t testing.TB, addr string) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: addr, listener: l, conns: map[net.Conn]bool{}}
+	p := &Proxy{target: addr, listener: l, links: map[*link]bool{}}
 	p.running.Go(p.serve)
 	t.Cleanup(p.close)
 	return p
@@ -43,9 +70,9 @@ func StartProxy(t testing.TB, addr string) *Proxy {
 // URL returns the proxy's address as a URL of a Redis.
 func (p *Proxy) URL() string { return "redis://" + p.listener.Addr().String() + "/0" }
 
-// SwallowReply loses the next answer: the server has done the work, the client
-// never hears of it. The connection is cut at once, or with hold it stays open
-// in silence.
+// SwallowReply loses the next answer to a command: the server has done the work,
+// the client never hears of it. The connection is cut at once, or with hold it
+// stays open in silence. Connections of subscribers go on.
 func (p *Proxy) SwallowReply(hold bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,9 +116,55 @@ func (p *Proxy) Cut(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
-	for conn := range p.conns {
-		conn.Close()
+	for l := range p.links {
+		l.close()
 	}
+}
+
+// SwallowMessages drops every message to a subscriber from now on until it is
+// called with false. What subscribers ask is answered as ever.
+func (p *Proxy) SwallowMessages(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gag = on
+}
+
+// Swallowed returns how many messages were dropped.
+func (p *Proxy) Swallowed() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.gagged
+}
+
+// Accepted returns how many connections have been made.
+func (p *Proxy) Accepted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
+}
+
+// CutSubscribers closes the connections of subscribers, and returns how many
+// there were.
+func (p *Proxy) CutSubscribers() int { return p.harmSubscribers((*link).close) }
+
+// StallSubscribers leaves the present connections of subscribers open in
+// silence, as a network that drops every packet does, and returns how many
+// there were.
+func (p *Proxy) StallSubscribers() int {
+	return p.harmSubscribers(func(l *link) { l.stalled = true })
+}
+
+func (p *Proxy) harmSubscribers(harm func(*link)) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for l := range p.links {
+		if l.subscriber {
+			n++
+			harm(l)
+		}
+	}
+	return n
 }
 
 func (p *Proxy) close() {
@@ -107,45 +180,54 @@ func (p *Proxy) serve() {
 			return
 		}
 		server, err := net.Dial("tcp", p.target)
-		if err != nil || !p.keep(client, server) {
+		if err != nil {
 			client.Close()
-			if server != nil {
-				server.Close()
-			}
 			continue
 		}
-		p.running.Go(func() { p.forward(client, server) })
-		p.running.Go(func() { p.back(server, client) })
+		l := &link{client: client, server: server, ended: make(chan struct{})}
+		if !p.keep(l) {
+			l.close()
+			continue
+		}
+		p.running.Go(func() { p.forward(l) })
+		p.running.Go(func() { p.back(l) })
 	}
 }
 
-func (p *Proxy) keep(conns ...net.Conn) bool {
+func (p *Proxy) keep(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse {
 		return false
 	}
-	for _, conn := range conns {
-		p.conns[conn] = true
-	}
+	p.links[l] = true
+	p.accepted++
 	return true
 }
 
-func (p *Proxy) drop(conns ...net.Conn) {
+func (p *Proxy) drop(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, conn := range conns {
-		conn.Close()
-		delete(p.conns, conn)
+	l.close()
+	delete(p.links, l)
+}
+
+// stall waits for the end of a link that has been stalled.
+func (p *Proxy) stall(l *link) {
+	p.mu.Lock()
+	stalled := l.stalled
+	p.mu.Unlock()
+	if stalled {
+		<-l.ended
 	}
 }
 
 // forward passes requests on.
-func (p *Proxy) forward(client, server net.Conn) {
-	defer p.drop(client, server)
+func (p *Proxy) forward(l *link) {
+	defer p.drop(l)
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := client.Read(buf)
+		n, err := l.client.Read(buf)
 		if err != nil {
 			return
 		}
@@ -154,13 +236,17 @@ func (p *Proxy) forward(client, server net.Conn) {
 		if p.lagOnce {
 			p.lag = 0
 		}
+		if bytes.Contains(buf[:n], []byte("\r\nsubscribe\r\n")) {
+			l.subscriber = true // before the server knows: its answer is read as that of a subscriber
+		}
 		p.mu.Unlock()
 		if lag > 0 {
 			<-time.After(lag)
 		}
-		to, data := server, buf[:n]
+		p.stall(l)
+		to, data := l.server, buf[:n]
 		if instead != nil {
-			to, data = client, instead
+			to, data = l.client, instead
 		}
 		if _, err := to.Write(data); err != nil {
 			return
@@ -168,17 +254,18 @@ func (p *Proxy) forward(client, server net.Conn) {
 	}
 }
 
-// back passes answers on.
-func (p *Proxy) back(server, client net.Conn) {
-	defer p.drop(client, server)
+// back passes answers on, those to subscribers one by one.
+func (p *Proxy) back(l *link) {
+	defer p.drop(l)
+	in := bufio.NewReaderSize(l.server, 64<<10)
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := server.Read(buf)
-		if err != nil {
+		if _, err := in.Peek(1); err != nil {
 			return
 		}
 		p.mu.Lock()
-		swallow, hold, delay := p.swallow, p.hold, p.delay
+		subscriber, gag := l.subscriber, p.gag
+		swallow, hold, delay := p.swallow && !subscriber, p.hold, p.delay
 		if swallow {
 			p.swallow = false
 			p.lost++
@@ -186,15 +273,58 @@ func (p *Proxy) back(server, client net.Conn) {
 		p.mu.Unlock()
 		if swallow {
 			if hold {
-				_, _ = io.Copy(io.Discard, server) // until the client has had enough
+				_, _ = io.Copy(io.Discard, l.server) // until the client has had enough
 			}
 			return
+		}
+		var data []byte
+		var err error
+		if subscriber {
+			data, err = readReply(in)
+		} else {
+			var n int
+			n, err = in.Read(buf)
+			data = buf[:n]
+		}
+		if err != nil {
+			return
+		}
+		if gag && bytes.HasPrefix(data, []byte("*3\r\n$7\r\nmessage\r\n")) {
+			p.mu.Lock()
+			p.gagged++
+			p.mu.Unlock()
+			continue
 		}
 		if delay > 0 {
 			<-time.After(delay)
 		}
-		if _, err := client.Write(buf[:n]); err != nil {
+		p.stall(l)
+		if _, err := l.client.Write(data); err != nil {
 			return
 		}
 	}
+}
+
+// readReply reads one reply of RESP2, as it stands.
+func readReply(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.Atoi(string(bytes.TrimSpace(line[1:])))
+	switch {
+	case line[0] == '$' && err == nil && n >= 0:
+		text := make([]byte, n+2)
+		_, err = io.ReadFull(in, text)
+		return append(line, text...), err
+	case line[0] == '*' && err == nil:
+		for range n {
+			part, err := readReply(in)
+			if err != nil {
+				return nil, err
+			}
+			line = append(line, part...)
+		}
+	}
+	return line, nil
 }

@@ -1,56 +1,71 @@
 #!lua
--- Grants a free name, or answers with the lease that this lease id has already.
+-- Grants a name, lets the request join its queue, or answers with the lease or
+-- the place that this lease id has already.
 --
 -- KEYS  as in the prelude
--- ARGV  4 claim: secret, its hash; lease, public part; stamp of the request
---       5 floor, the highest token the gateway has seen from this partition
---       6 life, us: ttl, bounded by max_hold   7 tail of the record
--- Reply ok, with the record unless it grants now; locked with the record;
---       lease_lost; clock_skew
+-- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request; behind
+--         them, unless it is for one exclusive lease and does not wait, lines: 'w'
+--         for one that does, 'r' for what only the rich rules know; hold; 'w' if it
+--         waits; 'a' if a gateway asks again for it; max_waiters; set, @ for a stream
+--       6 life, us: ttl, bounded by max_hold
+--       7 tail of the holding, from mode on
+-- Reply ok with the lease or the place; locked and too_many_requests with the
+--       record; lease_lost; invalid_request; clock_skew
 
-local MAX_FLOOR_LEAD = 3600000000 -- us, fencing.MaxFloorLead
-local MAX_TOKEN = 9007199254740991 -- fencing.MaxToken
-
-local claim = ARGV[4]
+local claim, ask = ARGV[5], ''
+if #claim > 85 then
+  claim, ask = sub(claim, 1, 85), sub(claim, 86, 86)
+end
+if kind == 'q' or ask == 'r' then
+  return rich(now, now_text, skewed, stored)
+end
 if skewed then
   return finish('clock_skew')
 end
-if held and sub(stored, 110, 135) == sub(claim, 44, 69) then
-  if sub(stored, 67, 109) ~= sub(claim, 1, 43) then
+if held and sub(stored, 126, 151) == sub(claim, 44, 69) then
+  if sub(stored, 83, 125) ~= sub(claim, 1, 43) then
     detail = 'unknown'
     return finish('lease_lost')
   end
-  if sub(stored, 136, 151) == sub(claim, 70) then
+  local stamp = sub(stored, 152, 167)
+  if stamp ~= sub(claim, 70) then -- another request took over: nobody may take the grant back
+    stamp = NO_STAMP
+    record = sub(stored, 1, 151) .. stamp .. sub(stored, 168)
+  end
+  if stamp == sub(claim, 70) then
     flags = flags .. 'f'
-  else -- another request took over: nobody may take the grant back
-    record = sub(stored, 1, 135) .. NO_STAMP .. sub(stored, 152)
   end
   return finish('ok', true)
 end
 
 local before = find_tombstone()
 if before then
-  return finish(lost_to(before, sub(claim, 1, 43)))
+  return finish(lost_to(before, sub(claim, 1, 43), record and sub(record, 51, 66) or 0))
 end
 if held then
+  if ask == 'w' then
+    return rich(now, now_text, skewed, stored)
+  end
   return finish('locked', true)
 end
 
--- The only place that issues a token. The twin of fencing.nextToken.
-local floor, highest = tonumber(ARGV[5]), tonumber(call('GET', KEYS[2]) or 0)
+-- One of the two places that issue a token; the other is in rich_grant.lua. The
+-- twin of fencing.nextToken.
+local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
 if floor > highest and floor > now + MAX_FLOOR_LEAD then
   detail = 'floor'
   return finish('clock_skew')
 end
-local issued = math.max(highest + 1, now, floor + 1, record and sub(record, 35, 50) + 1 or 1)
+local issued = math.max(highest + 1, now, floor + 1, record and sub(record, 51, 66) + 1 or 1)
 if issued > MAX_TOKEN then
   detail = 'exhausted'
   return finish('clock_skew')
 end
 raise = fmt('%.0f', issued - highest)
 
-detail = (issued == now and now_text or fmt('%016.0f', issued)) .. fmt('%016.0f', now + ARGV[6])
-record = (record and 'x' .. sub(record, 2, 34) or NEW) .. detail .. claim .. now_text .. ARGV[7]
-  .. (record and sub(record, 51) or '')
-held, flags = true, flags .. 'fg'
+local token = issued == now and now_text or fmt('%016.0f', issued)
+detail = token .. fmt('%016.0f', now + ARGV[6])
+record = (record and 'x' .. sub(record, 2, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. ARGV[7]
+  .. (record and sub(record, 67) or '')
+held, made, flags = true, true, flags .. 'fg'
 return finish('ok')

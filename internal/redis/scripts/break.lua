@@ -3,21 +3,22 @@
 -- broken succeeds.
 --
 -- KEYS  as in the prelude
--- ARGV  4 token, 16 digits
+-- ARGV  5 token, 16 digits
 -- Reply ok; stale_token with the record; clock_skew
 
-local MAX_BROKEN = 8 -- of a record, for retried breaks
-
+if kind == 'q' then
+  return rich(now, now_text, skewed, stored)
+end
 local count = record and tonumber(sub(record, 2, 2)) or 0
 local broken = count > 0 and sub(record, -16 * count) or ''
-if held and sub(stored, 35, 50) == ARGV[4] then
-  broken = sub(broken .. ARGV[4], -16 * MAX_BROKEN)
+if held and sub(stored, 51, 66) == ARGV[5] then
+  broken = sub(broken .. ARGV[5], -16 * MAX_BROKEN)
   end_lease('broken', now, now_text)
-  record = '-' .. #broken / 16 .. sub(record, 3, 50) .. broken
+  record = '-' .. #broken / 16 .. sub(record, 3, 66) .. broken
   return finish('ok')
 end
 for i = 1, #broken, 16 do
-  if sub(broken, i, i + 15) == ARGV[4] then
+  if sub(broken, i, i + 15) == ARGV[5] then
     return finish('ok')
   end
 end

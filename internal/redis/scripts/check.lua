@@ -6,4 +6,4 @@
 -- ARGV  as in the prelude, with an empty name
 -- Reply ok; clock_skew
 
-return reply(skewed and 'clock_skew' or 'ok')
+return head(skewed and 'clock_skew' or 'ok')

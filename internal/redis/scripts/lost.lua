@@ -1,4 +1,4 @@
--- Follows record.lua where a lease may have ended before.
+-- Stands behind record.lua where a lease may have ended before, and in rich().
 
 -- Returns the tombstone of the lease in question, nil if nothing is known (any
 -- more).
@@ -12,8 +12,9 @@ local function find_tombstone()
   end
 end
 
--- Says how the lease of a tombstone was lost. The twin of step.lostTo.
-local function lost_to(text, secret)
+-- Says how the lease of a tombstone was lost; last is the last token of the
+-- name, 0 if none is known. The twin of step.lostTo.
+local function lost_to(text, secret, last)
   local reason = sub(text, 92)
   detail = reason
   if sub(text, 49, 91) ~= secret then
@@ -21,8 +22,8 @@ local function lost_to(text, secret)
   elseif reason == 'expired' then
     local late = fmt('%.0f', now - sub(text, 1, 16))
     detail = 'expired\n' .. late
-    if record and tonumber(sub(record, 35, 50)) > tonumber(sub(text, 17, 32)) then
-      detail = 'superseded\n' .. late .. '\n' .. sub(record, 35, 50)
+    if tonumber(last) > tonumber(sub(text, 17, 32)) then
+      detail = 'superseded\n' .. late .. '\n' .. last
     end
   end
   return 'lease_lost'

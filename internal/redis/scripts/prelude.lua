@@ -1,7 +1,13 @@
 -- Stands before every script of this directory: the clock and its guard, and
 -- the reply. fencing.Step is the specification; what is decided here must be
--- decided alike there. record.lua follows where a name's record is judged, and
--- lost.lua where a lease may have ended.
+-- decided alike there. Two kinds of records are told apart (record.go draws
+-- both). record.lua follows where a name's record is judged: the scripts
+-- themselves decide the case that is frequent, one exclusive lease or none and
+-- nobody in the queue. All else is decided in rich(), which stands before even
+-- this and begins with rich_record.lua. It has nothing in common with what
+-- follows but texts that are put into both, so that it costs nothing where it is
+-- not called: every local of a function's surroundings that it uses is an
+-- allocation in each run.
 --
 -- The first line of a script becomes the first line of the whole. It carries no
 -- `no-writes`, so that Redis runs none of them on a replica, whose data is old;
@@ -10,30 +16,65 @@
 -- KEYS, all in the slot of partition N
 --   1  fencepost:{N}:lock:<name>  string, the record of the name
 --   2  fencepost:{N}:token        string, the highest token issued
---   3  fencepost:{N}:expiry       zset, name -> expires_at; held names only
+--   3  fencepost:{N}:expiry       zset, name -> when expire.lua has something
+--                                 to do there, or sooner; held and waited-for names
 --   4  fencepost:{N}:names        zset, name -> 0; held names only
 --   5  fencepost:{N}:ended:<name>:<public>  string, the tombstone of the lease
 --                                 in question; zeros where there is none
--- ARGV, first part; the second part begins at 4 and differs by script
+-- and, derived from them
+--   fencepost:{N}:history:<name>  list of the last ends, oldest first, two
+--                                 elements each: items E of a reply
+--   fencepost:{N}:histories       zset, name -> when its history was looked after
+--   fencepost:{N}:gateways        hash, gateway -> its last sign of life, us;
+--                                 heard, stopped, serving: see fencing.Gateways
+--   fencepost:{N}:unconfirmed:<gateway>  hash, <public><name> -> the provisional lease
+--   of a name with several holders
+--   fencepost:{N}:holders:<name>  hash, public -> the lease
+--   fencepost:{N}:until:<name>    zset, public -> expires_at; -1 of a provisional one
+--   fencepost:{N}:limits:<name>   zset, public -> how many holders it tolerates
+--   fencepost:{N}:slots:<name>    zset of the slots that are taken, each its own score
+--   of a name with a queue
+--   fencepost:{N}:places:<name>   hash, public -> the place
+--   fencepost:{N}:queue:<name>    zset, public -> seq; connected places only
+--   fencepost:{N}:resting:<name>  zset, public -> when its rest ends
+-- ARGV, first part; the second part begins at 5 and differs by script
 --   1  sent      us, the gateway's clock when it sent the command
---   2  max_skew  us, the largest difference allowed between the two clocks
+--   2  gateway   who asks, 16 characters; behind it max_skew, us, the largest
+--                difference allowed between the two clocks
 --   3  name
---   9  now       us, the store's clock, 16 digits; absent: Redis's own
--- Reply head, or {head, record...} where there is a record to show or a lease
--- has ended
---   head    code, now, flags, ended, detail, separated by newlines
---     flags   'f' this request made the grant, 'g' it made it now, 's' the
---             clocks differ
---     ended   how a lease ended that this step ended; '' if none did
+--   4  floor     the highest token the gateway has seen from this partition
+--   8  now       us, the store's clock, 16 digits; absent: Redis's own
+-- Reply head, or {head, item...}
+--   head    code, now, flags, detail, separated by newlines
+--     flags   'f' this request made the grant, 'g' it made it now, by the plain
+--             rules: no item says so; 'j' it has joined the queue, 's' the
+--             clocks differ, 'l' the gateway had lapsed
 --     detail  a few more lines, which depend on the code
---       ok          of 'g': token and expires_at, 16 digits each; of a
---                   renewal: the us the lease still had to live
---       lease_lost  reason, us since the lease ended by time, token of the
---                   newer grant; trailing lines may be missing
---       clock_skew  '' the clocks differ, 'floor' the floor is refused,
---                   'exhausted' no token is left
---   record  the record as it now is, '' if there is none or none is asked for;
---           behind it, where a lease ended, the record as it was before
+--       ok               of 'g': token and expires_at, 16 digits each; of
+--                        renew.lua: the us the lease still had to live; of
+--                        expire.lua: the us until there is something to do again,
+--                        '' for never
+--       locked           the caller's position, '' if it has none
+--       lease_lost       reason, us since the lease ended by time, token of the
+--                        newer grant; trailing lines may be missing
+--       invalid_request  'hold', the depth now; 'names'; 'mode'; 'limit', that of
+--                        the lease
+--       clock_skew       '' the clocks differ, 'floor' the floor is refused,
+--                        'exhausted' no token is left
+--   item    its first character says what it is
+--     x - q  the record of the name, for its public view
+--     H      one of several holders, D a dead gateway: for the view as well
+--     W      a waiter, in order
+--     O      the caller's lease
+--     P      the caller's place: its position, a newline, the place
+--     G      a lease that was granted
+--     E      a lease that ended: reason, a newline, when, 16 digits; the next
+--            item is the lease
+--     L      a place that was left, or a grant that was taken back: the next item
+--     X      gateway and stamp of a request that was replaced
+--     U      a provisional lease of the gateway: name, a newline, the lease
+--     T      a name where something is due
+--   A lease is a holding, or the record of a name that has just that one.
 --
 -- Numbers become text by '%.0f': anything else loses digits above 2^53. Instants
 -- and tokens have 16 digits, so that a field is found by its place. Of the time
@@ -42,21 +83,9 @@
 
 local call, sub, fmt = redis.call, string.sub, string.format
 
-local now, now_text = tonumber(ARGV[9]), ARGV[9]
+local now, now_text = tonumber(ARGV[8]), ARGV[8]
 if not now then
   local t = call('TIME')
   now, now_text = t[1] * 1000000 + t[2], fmt('%s%06d', t[1], t[2])
 end
-local skewed = math.abs(now - ARGV[1]) > tonumber(ARGV[2])
-
--- What the reply will say beside the code.
-local flags, ended, detail = skewed and 's' or '', '', ''
-
--- The only reply helper.
-local function reply(code, record, was)
-  local head = code .. '\n' .. now_text .. '\n' .. flags .. '\n' .. ended .. '\n' .. detail
-  if was then
-    return {head, record or '', was}
-  end
-  return record and {head, record} or head
-end
+local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 17))

@@ -1,26 +1,31 @@
 #!lua
--- Sets the remaining time of a lease, to shorten it too. From then on nobody may
--- take the grant back: its holder was told of it.
+-- Sets the remaining time of a lease, to shorten it too, and may make an
+-- exclusive lease shared. From then on nobody may take the grant back: its holder
+-- was told of it.
 --
 -- KEYS  as in the prelude
--- ARGV  4 claim: secret, its hash; lease, public part
---       5 ttl, us, 0 for the one it was granted with
--- Reply ok with the record; lease_lost; clock_skew
+-- ARGV  5 claim: secret, its hash; lease, public part
+--       6 ttl, us, 0 for the one it was granted with
+--       7 mode: '' keeps it; x; s and the limit
+-- Reply ok with the lease; lease_lost; invalid_request; clock_skew
 
-local refused = disown(ARGV[4])
+if kind == 'q' or sub(ARGV[7], 1, 1) == 's' then
+  return rich(now, now_text, skewed, stored)
+end
+local refused = disown(ARGV[5])
 if refused then
   return finish(refused)
 end
 if not live() then -- only seen here when skewed: an expiry is not judged then
   return finish('clock_skew')
 end
-local grant_ttl, max_hold, rest = string.match(stored, '^%d+\n(%d+)\n(%d+)\n(.*)$', 168)
-local ttl = ARGV[5] ~= '0' and ARGV[5] or grant_ttl
+local first, grant_ttl, max_hold, rest = string.match(stored, '^(%w*\n%d*\n%d+\n%-?%d+\n%d+\n)%d+\n(%d+)\n(%d+)\n(.*)$', 203)
+local ttl = ARGV[6] ~= '0' and ARGV[6] or grant_ttl
 local deadline = now + ttl
 if max_hold ~= '0' then
-  deadline = math.min(deadline, sub(stored, 152, 167) + max_hold)
+  deadline = math.min(deadline, sub(stored, 168, 183) + max_hold)
 end
 detail = fmt('%.0f', expires_at - now)
-record = sub(stored, 1, 50) .. fmt('%016.0f', deadline) .. sub(stored, 67, 135) .. NO_STAMP .. sub(stored, 152, 167)
-  .. ttl .. '\n' .. grant_ttl .. '\n' .. max_hold .. '\n' .. rest
+record = sub(stored, 1, 66) .. fmt('%016.0f', deadline) .. sub(stored, 83, 151) .. NO_STAMP .. sub(stored, 168, 202)
+  .. first .. ttl .. '\n' .. grant_ttl .. '\n' .. max_hold .. '\n' .. rest
 return finish('ok', true)

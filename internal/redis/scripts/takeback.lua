@@ -1,13 +1,17 @@
 #!lua flags=allow-oom
--- Undoes a grant that could not be delivered. It leaves no tombstone, so the
--- same lease id may be granted again. It does nothing unless the lease still
--- bears the stamp of the request that made the grant.
+-- Undoes what a request has got, a grant that could not be delivered or a place.
+-- It leaves no tombstone, so the same lease id may be granted again. It does
+-- nothing unless the lease still bears the stamp of the request.
 --
 -- KEYS  as in the prelude
--- ARGV  4 claim: secret, its hash; lease, public part; stamp of the request
+-- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request
 -- Reply ok
 
-if held and sub(stored, 67, 151) == ARGV[4] and sub(ARGV[4], 70) ~= NO_STAMP then
+if kind == 'q' or held and sub(stored, 202, 202) == 'k' then
+  return rich(now, now_text, skewed, stored)
+end
+if held and sub(stored, 83, 167) == ARGV[5] and sub(ARGV[5], 70) ~= NO_STAMP then
+  ended = 'L'
   remove(now, now_text)
 end
 return finish('ok')

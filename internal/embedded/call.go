@@ -1,0 +1,70 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+
+	"fencepost/internal/fencing"
+)
+
+// call is an operation on its way.
+type call struct {
+	ctx    context.Context
+	op     fencing.Op     // nil: Expire or Heartbeat
+	limit  int            // of Expire
+	names  []fencing.Name // of Heartbeat, which is not without them
+	out    fencing.Outcome
+	expiry fencing.Expiry
+	err    error // the store failed
+	done   chan struct{}
+}
+
+func newCall(ctx context.Context, op fencing.Op) *call {
+	return &call{ctx: ctx, op: op, done: make(chan struct{})}
+}
+
+func (c *call) answer(err error) {
+	c.err = err
+	close(c.done)
+}
+
+func (s *Store) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	c := newCall(ctx, op)
+	if err := s.submit(c); err != nil {
+		return fencing.Outcome{}, err
+	}
+	return c.out.Result()
+}
+
+var errClosed = errors.New("the store is closed")
+
+// submit has a call decided and waits for its answer.
+func (s *Store) submit(c *call) error {
+	select {
+	case <-s.closed:
+		return fencing.Unavailable(errClosed)
+	default:
+	}
+	select {
+	case s.queue <- c:
+	case <-c.ctx.Done():
+		return fencing.Unavailable(c.ctx.Err())
+	case <-s.ended:
+		return fencing.Unavailable(errClosed)
+	}
+	select {
+	case <-c.done:
+	case <-c.ctx.Done():
+		return fencing.Unavailable(c.ctx.Err())
+	case <-s.ended:
+		select {
+		case <-c.done: // among the last to be decided
+		default:
+			return fencing.Unavailable(errClosed)
+		}
+	}
+	if c.err != nil {
+		return fencing.Unavailable(c.err)
+	}
+	return nil
+}

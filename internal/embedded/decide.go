@@ -1,0 +1,223 @@
+package embedded
+
+import (
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// decide runs a call, and those that have queued up behind it, through Step, and
+// answers those that need not wait.
+func (s *Store) decide(c *call, next, flushing *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := time.Now()
+	next.now = s.now()
+	for n := len(s.queue); ; n-- {
+		switch {
+		case s.cause != nil:
+			c.answer(s.cause)
+		case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
+			c.answer(c.ctx.Err())
+		case c.op == nil && c.names == nil:
+			s.expire(c, asked, next)
+			next.late = append(next.late, c)
+		case c.op == nil:
+			s.beat(c, asked, next)
+			c.answer(nil)
+		case s.step(c, asked, next, flushing):
+			next.late = append(next.late, c)
+		default:
+			c.answer(nil)
+		}
+		if n == 0 {
+			return
+		}
+		c = <-s.queue
+	}
+}
+
+// step decides one call, notes what it changed, and reports whether its answer
+// has to wait until that is durable.
+func (s *Store) step(c *call, asked time.Time, next, flushing *job) (wait bool) {
+	name := c.op.LockName()
+	subject := fencing.EndedLease{Name: name, Lease: leaseOf(c.op)}
+	pending := next.has(subject) || flushing.has(subject)
+	before := s.look(subject)
+	c.out = fencing.Step(s.state, next.now, guard, c.op)
+	c.out.Asked = asked
+	after := s.look(subject)
+
+	if before.promised != after.promised {
+		next.changed.record(name)
+		next.changed.holder(name, subject.Lease)
+	}
+	s.note(name, before, after, &c.out, c.op, next)
+	builds := pending || after.promised.exceeds(&before.promised)
+	switch c.op.(type) {
+	case fencing.AcquireRequest:
+		code := c.out.Code()
+		return !c.out.Waits() && !c.out.Holder.Provisional && code != fencing.CodeLocked && code != fencing.CodeTooManyRequests
+	case fencing.RenewRequest:
+		return c.out.Err != nil || builds
+	case fencing.ReleaseRequest:
+		return c.out.Err != nil || c.out.Holder.Token != 0 && builds
+	case fencing.LeaveRequest:
+		return c.out.Holder.Token != 0
+	case fencing.TakeBackRequest:
+		return false
+	}
+	return true
+}
+
+// expire attends to up to c.limit names that are due, and forgets old tombstones.
+func (s *Store) expire(c *call, asked time.Time, next *job) {
+	for range c.limit {
+		name, ok := s.index.popDue(s.state, next.now)
+		if !ok {
+			break
+		}
+		c.expiry.Ended = append(c.expiry.Ended, s.attend(name, asked, next)...)
+	}
+	for range min(c.limit, 1) * tombstonesPerCall {
+		key, ok := s.index.popTombstone(next.now)
+		if !ok {
+			break
+		}
+		if tomb, ok := s.state.Tombstones[key]; ok && tomb.Until <= next.now {
+			delete(s.state.Tombstones, key)
+			next.changed.forget(key, tomb.Until)
+		}
+	}
+	// How long a lease was held counts against its bound after a restart, even
+	// if the wall clock is set back meanwhile: so the file knows the time.
+	next.changed.clock = next.changed.clock || s.index.held.Len() > 0 && next.now.Sub(s.flushed) >= idlePause
+	c.expiry.Next = s.index.nextDue(next.now)
+}
+
+// beat tells of the provisional leases on c.names again, and attends to what is
+// due there.
+func (s *Store) beat(c *call, asked time.Time, next *job) {
+	for _, name := range c.names {
+		r := s.state.Records[name]
+		if r == nil {
+			continue
+		}
+		for i := range r.Holders {
+			if h := &r.Holders[i]; h.Provisional {
+				grant := fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
+				next.told = append(next.told, told{grant: grant, now: next.now, asked: asked})
+			}
+		}
+		if s.state.Due(name) <= next.now {
+			s.attend(name, asked, next)
+		}
+	}
+}
+
+// attend does what time has brought about on name, and returns the leases that
+// this ended.
+func (s *Store) attend(name fencing.Name, asked time.Time, next *job) []fencing.Ended {
+	subject := fencing.EndedLease{Name: name}
+	before := s.look(subject)
+	op := fencing.ExpireRequest{Name: name}
+	out := fencing.Step(s.state, next.now, guard, op)
+	out.Asked = asked
+	s.note(name, before, s.look(subject), &out, op, next)
+	return out.Ended
+}
+
+// note takes down what a step on name has changed, beside what it promised to
+// its own lease, and whom to tell.
+func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcome, op fencing.Op, next *job) {
+	for i := range out.Ended {
+		lease := out.Ended[i].Holder.Lease
+		next.changed.holder(name, lease)
+		key := fencing.EndedLease{Name: name, Lease: lease}
+		tomb := s.state.Tombstones[key]
+		next.changed.bury(key, tomb)
+		s.index.remember(key, tomb.Until)
+	}
+	for i := range out.Granted {
+		next.changed.holder(name, out.Granted[i].Holder.Lease)
+	}
+	if len(out.Ended) > 0 || len(out.Granted) > 0 || before.exists != after.exists {
+		next.changed.record(name)
+	}
+	if len(out.Ended) > 0 || before.past != after.past {
+		s.histories.follow(s.state, name, len(out.Ended), &next.changed)
+	}
+	s.index.update(s.state, name)
+
+	if out.Replaced != nil {
+		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, replaced: out.Replaced})
+	}
+	_, acquires := op.(fencing.AcquireRequest)
+	for _, g := range out.Granted {
+		if !acquires || g.Holder.Token != out.Holder.Token { // the caller hears of its own from its answer
+			next.told = append(next.told, told{grant: g, now: out.Now, asked: out.Asked})
+		}
+	}
+	if s.watchers.any() {
+		next.events = append(next.events, out.Events(name)...)
+	}
+}
+
+// leaseOf returns the lease an operation is about, empty if it is not about one.
+func leaseOf(op fencing.Op) fencing.LeasePublic {
+	switch op := op.(type) {
+	case fencing.AcquireRequest:
+		return op.Lease.Public()
+	case fencing.RenewRequest:
+		return op.Lease.Public()
+	case fencing.ReleaseRequest:
+		return op.Lease.Public()
+	case fencing.ConfirmRequest:
+		return op.Lease.Public()
+	case fencing.TakeBackRequest:
+		return op.Lease.Public()
+	}
+	return ""
+}
+
+// sight is what of a record is looked at before and after a step, which tells
+// itself of leases that it granted and ended.
+type sight struct {
+	exists   bool
+	past     int // entries of its history
+	promised promise
+}
+
+// promise is what a lease that is not provisional is to find after a restart,
+// which begins its TTL anew. The zero promise is of no such lease.
+type promise struct {
+	token fencing.Token
+	mode  fencing.Mode
+	limit int
+	slot  int
+	hold  int
+	ttl   time.Duration
+}
+
+// exceeds reports whether p promises anything that earlier does not.
+func (p *promise) exceeds(earlier *promise) bool {
+	if p.token != earlier.token || p.mode != earlier.mode || p.limit != earlier.limit || p.slot != earlier.slot {
+		return true
+	}
+	return p.hold > earlier.hold || p.ttl > earlier.ttl
+}
+
+func (s *Store) look(subject fencing.EndedLease) sight {
+	r := s.state.Records[subject.Name]
+	if r == nil {
+		return sight{}
+	}
+	at := sight{exists: true, past: len(r.History)}
+	if subject.Lease == "" {
+		return at
+	}
+	if h := holdingOf(s.state, subject.Name, subject.Lease); h != nil && !h.Provisional {
+		at.promised = promise{h.Token, h.Mode, h.Limit, h.Slot, h.Hold, h.TTL}
+	}
+	return at
+}

@@ -1,0 +1,348 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const testHalf = 10 * block
+
+func newTestJournal(t *testing.T) (*journal, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), journalName)
+	j, err := createJournal(path, testHalf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.close() })
+	return j, path
+}
+
+// appendTo writes flush n: a few entries whose sizes differ.
+func appendTo(t *testing.T, j *journal) {
+	t.Helper()
+	n := int(j.number) + 1
+	j.encode([]entry{
+		{locks, []byte(fmt.Sprint("flush ", n)), bytes.Repeat([]byte{byte(n)}, n%7)},
+		{holders, []byte("gone"), nil},
+	})
+	if j.full() {
+		j.turn()
+	}
+	if err := j.write(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flushes returns the numbers of the flushes that entries are of.
+func flushes(t *testing.T, entries []entry) (numbers []int) {
+	t.Helper()
+	for i, e := range entries {
+		var n int
+		if i%2 == 1 {
+			if e.bucket != holders || string(e.key) != "gone" || e.value != nil {
+				t.Errorf("entry %d is %+v", i, e)
+			}
+			continue
+		}
+		if _, err := fmt.Sscanf(string(e.key), "flush %d", &n); err != nil || e.bucket != locks || len(e.value) != n%7 || e.value == nil {
+			t.Errorf("entry %d is %+v", i, e)
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+func TestAJournalIsReadAsItWasWritten(t *testing.T) {
+	j, path := newTestJournal(t)
+	for n := 1; n <= 100; n++ {
+		appendTo(t, j)
+		for _, from := range []int{max(0, n-10), n - 1, n} {
+			entries, err := readJournal(path, j.id, uint64(from))
+			if err != nil {
+				t.Fatalf("from %d of %d: %v", from, n, err)
+			}
+			numbers := flushes(t, entries)
+			if len(numbers) != n-from || len(numbers) > 0 && (numbers[0] != from+1 || numbers[len(numbers)-1] != n) {
+				t.Fatalf("from %d of %d: %v", from, n, numbers)
+			}
+		}
+	}
+	if n := bytes.Count(mustRead(t, path), []byte("flush ")); n < 12 || n > 60 {
+		t.Errorf("the halves hold %d flushes: the test misses its aim", n)
+	}
+}
+
+func mustRead(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func mustWrite(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The last flush may have been written in part, whichever part that is: what
+// stood there before is left in the other places.
+func TestATornTailIsDropped(t *testing.T) {
+	j, path := newTestJournal(t)
+	before := mustRead(t, path)
+	for j.number < 40 {
+		from := max(0, int(j.number)-8)
+		appendTo(t, j)
+		after, number := mustRead(t, path), int(j.number)
+		end := int(j.at)
+		for cut := end - len(j.frame); cut <= end; cut++ {
+			if cut == end-block+100 { // the rest of the block is empty
+				cut = end - 1
+			}
+			torn := append(append([]byte{}, after[:cut]...), before[cut:]...)   // its beginning was written
+			turned := append(append([]byte{}, before[:cut]...), after[cut:]...) // its end was
+			for what, content := range map[string][]byte{"beginning": torn, "end": turned} {
+				entries, err := parseJournal(content, j.id, uint64(from))
+				if err != nil {
+					t.Fatalf("flush %d, its %s up to byte %d: %v", number, what, cut, err)
+				}
+				want := number
+				if !bytes.Equal(content, after) {
+					want--
+				}
+				if numbers := flushes(t, entries); len(numbers) != want-from {
+					t.Fatalf("flush %d, its %s up to byte %d: there are %v", number, what, cut, numbers)
+				}
+			}
+		}
+		before = after
+	}
+}
+
+// Any bit that is wrong in the middle is found: nothing is read past it, and the
+// flushes behind it are not forgotten in silence.
+func TestADamagedMiddleIsRefused(t *testing.T) {
+	j, path := newTestJournal(t)
+	for j.number < 30 {
+		appendTo(t, j)
+	}
+	good := mustRead(t, path)
+	last := int(j.at) - len(j.frame)
+	refused := 0
+	for at := range good {
+		if at%block > 100 { // nothing stands there
+			continue
+		}
+		bad := bytes.Clone(good)
+		bad[at] ^= 0x10
+		entries, err := parseJournal(bad, j.id, 20)
+		if err != nil {
+			if !errors.Is(err, errJournal) {
+				t.Fatalf("byte %d: %v", at, err)
+			}
+			refused++
+			continue
+		}
+		switch n := len(flushes(t, entries)); {
+		case n == 10:
+		case n == 9 && at >= last && at < last+j.size: // it can't be told from one that was never done
+		default:
+			t.Fatalf("byte %d: %d flushes are read", at, n)
+		}
+	}
+	if refused < 9*40 {
+		t.Errorf("%d damaged bytes were found", refused)
+	}
+	for what, damage := range map[string]func([]byte) []byte{
+		"empty":     func([]byte) []byte { return nil },
+		"cut short": func(b []byte) []byte { return b[:len(b)-1] },
+		"too long":  func(b []byte) []byte { return append(b, 0) },
+		"of others": func(b []byte) []byte { return bytes.Replace(b, []byte("journal"), []byte("diaries"), 1) },
+	} {
+		if _, err := parseJournal(damage(bytes.Clone(good)), j.id, 20); !errors.Is(err, errJournal) {
+			t.Errorf("a journal that is %s: %v", what, err)
+		}
+	}
+	if _, err := parseJournal(good, j.id+1, 20); !errors.Is(err, errJournal) {
+		t.Errorf("a journal of another run: %v", err)
+	}
+	if _, err := parseJournal(good, j.id, 2); !errors.Is(err, errJournal) {
+		t.Errorf("a file that lacks flushes: %v", err)
+	}
+}
+
+// A store whose journal is cut anywhere comes back with what had happened up to
+// some flush, and with all of it.
+func TestACutJournalLeavesAPrefix(t *testing.T) {
+	dir, clock := t.TempDir(), newTestClock()
+	s := open(t, Options{Dir: dir, Now: clock.read, journalHalf: smallHalf})
+	const names = 6
+	for i := range names { // each flush has the release of one name and the grant of the next
+		r := acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)
+		mustAcquire(t, s, r)
+		mustRelease(t, s, r)
+	}
+	if _, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "n0"}); err != nil {
+		t.Fatal(err)
+	}
+	files, end := readFiles(t, dir), s.disk.journal.at
+	whole := files[journalName]
+	seen := map[string]bool{}
+	for cut := int64(block); cut <= end; cut += 61 {
+		if cut%block > 2048 { // no flush is as long
+			cut = wholeBlocks(int(cut))
+		}
+		torn := make([]byte, len(whole))
+		copy(torn, whole[:cut])
+		func() {
+			after := open(t, Options{Dir: writeFiles(t, map[string][]byte{fileName: files[fileName], journalName: torn}), Now: clock.read, journalHalf: smallHalf})
+			defer after.Close()
+			granted, released := 0, 0
+			for i := range names {
+				out, err := after.Inspect(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out.Lock.LastToken != 0 {
+					granted = i + 1
+				}
+				if out.Lock.LastToken != 0 && !out.Lock.Held() {
+					released = i + 1
+				}
+				if (out.Lock.LastToken != 0) != (granted == i+1) || (released == i+1) != (out.Lock.LastToken != 0 && !out.Lock.Held()) {
+					t.Fatalf("cut at %d: n%d is %+v after a gap", cut, i, out.Lock)
+				}
+			}
+			if granted != released && granted != released+1 {
+				t.Fatalf("cut at %d: %d grants and %d releases", cut, granted, released)
+			}
+			seen[fmt.Sprint(granted, released)] = true
+		}()
+	}
+	if len(seen) < names {
+		t.Errorf("the cuts led to %v", seen)
+	}
+}
+
+func TestAMissingOrForeignJournalIsRefused(t *testing.T) {
+	c := openCrashing(t)
+	mustAcquire(t, c.Store, acquire("a", time.Minute))
+	files := c.last
+	delete(files, journalName)
+	if _, err := Open(Options{Dir: writeFiles(t, files)}); err == nil || !strings.Contains(err.Error(), journalName) {
+		t.Errorf("without its journal: %v", err)
+	}
+	other := openCrashing(t)
+	files[journalName] = other.last[journalName]
+	if _, err := Open(Options{Dir: writeFiles(t, files)}); !errors.Is(err, errJournal) {
+		t.Errorf("with the journal of another: %v", err)
+	}
+}
+
+// After a clean end the one file has everything.
+func TestACleanEndNeedsNoJournal(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Dir: dir})
+	r := acquire("a", time.Minute)
+	mustAcquire(t, s, r)
+	s.Close()
+	if _, err := os.Stat(filepath.Join(dir, journalName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a journal is left: %v", err)
+	}
+	s = open(t, Options{Dir: dir})
+	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A flush that is larger than the journal goes into the file, with all before it.
+func TestAFlushLargerThanTheJournal(t *testing.T) {
+	c := openCrashing(t)
+	var requests []fencing.AcquireRequest
+	for i := range 6 {
+		r := acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)
+		if i%3 == 1 {
+			r.Metadata = map[string]string{}
+			for key := range smallHalf / 256 {
+				r.Metadata[fmt.Sprint("k", key)] = strings.Repeat("v", 256)
+			}
+		}
+		mustAcquire(t, c.Store, r)
+		requests = append(requests, r)
+		after := c.afterCrash(t)
+		for _, r := range requests {
+			if _, err := after.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+				t.Errorf("after a crash behind grant %d, %s: %v", i, r.Name, err)
+			}
+		}
+	}
+}
+
+// The file that can't take what is in the journal ends the store, as a failed
+// flush does.
+func TestAFileThatCannotBeWritten(t *testing.T) {
+	c := openCrashing(t)
+	r := acquire("first", time.Minute)
+	mustAcquire(t, c.Store, r)
+	if err := c.disk.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	granted := 0
+	for i := range 200 {
+		_, err := c.Acquire(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute))
+		if err != nil {
+			break
+		}
+		granted++
+	}
+	<-c.Failed()
+	if granted == 0 || granted == 200 {
+		t.Errorf("%d were granted before it failed", granted)
+	}
+	after := c.afterCrash(t)
+	for i := range granted {
+		out, err := after.Inspect(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
+		if err != nil || !out.Lock.Held() {
+			t.Errorf("n%d was granted, and is %+v, %v", i, out.Lock, err)
+		}
+	}
+}
+
+// FuzzParseJournal: whatever stands in a journal, sealed or not, it is read or
+// refused.
+func FuzzParseJournal(f *testing.F) {
+	j := journal{half: block}
+	j.encode([]entry{{locks, []byte("a"), []byte("b")}, {holders, []byte("c"), nil}})
+	f.Add(bytes.Clone(j.frame[:j.size]), uint64(0))
+	f.Add([]byte{}, uint64(7))
+	f.Fuzz(func(t *testing.T, frame []byte, number uint64) {
+		const id = 7
+		j := journal{id: id, half: wholeBlocks(len(frame) + 1)}
+		content := append(j.header(), make([]byte, 2*j.half)...)
+		if len(frame) >= frameHeader {
+			seal(frame, id, number+1)
+		}
+		copy(content[block:], frame)
+		entries, err := parseJournal(content, id, number)
+		if err != nil && !errors.Is(err, errJournal) {
+			t.Error(err)
+		}
+		for _, e := range entries {
+			if e.bucket >= buckets {
+				t.Errorf("an entry of bucket %d", e.bucket)
+			}
+		}
+	})
+}

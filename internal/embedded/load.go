@@ -1,0 +1,167 @@
+package embedded
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/fxamacker/cbor/v2"
+	bolt "go.etcd.io/bbolt"
+
+	"fencepost/internal/fencing"
+)
+
+// loading is a state as it is read.
+type loading struct {
+	state *fencing.State
+	last  map[fencing.Name]uint64 // the number of the newest entry of each history
+	now   fencing.Instant
+	shift fencing.Instant // by which remembered instants move
+}
+
+// load reads the state back at now. Every lease gets its full TTL, but the time
+// it was held before counts against its bound. If the clock was set back since
+// the last flush, all remembered instants move back with it, and are written
+// back so.
+func (d *disk) load(now fencing.Instant) (*loading, error) {
+	l := &loading{state: fencing.NewState(), last: map[fencing.Name]uint64{}, now: now}
+	var moved changes
+	err := d.db.View(func(tx *bolt.Tx) error {
+		if clock := meta.in(tx).Get(keyClock); len(clock) == 16 {
+			l.state.Counter = fencing.Token(binary.BigEndian.Uint64(clock[:8]))
+			l.shift = min(0, now-fencing.Instant(binary.BigEndian.Uint64(clock[8:])))
+		}
+		if err := locks.in(tx).ForEach(l.record); err != nil {
+			return err
+		}
+		if err := holders.in(tx).ForEach(l.holder); err != nil {
+			return err
+		}
+		if err := history.in(tx).ForEach(l.past); err != nil {
+			return err
+		}
+		return tombstones.in(tx).ForEach(func(key, value []byte) error { return l.tombstone(key, value, &moved) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range l.state.Records {
+		slices.SortFunc(r.Holders, func(h, other fencing.Holding) int { return cmp.Compare(h.Token, other.Token) })
+		if len(r.Holders) == 0 && r.ForgetAt == 0 { // all it had was a provisional lease
+			r.ForgetAt = now.Add(fencing.ForgetAfter)
+		}
+	}
+	if l.shift == 0 {
+		return l, nil
+	}
+	l.moved(&moved)
+	w := moved.encode(l.state, now)
+	if w.err != nil {
+		return nil, w.err
+	}
+	return l, d.commit(w.entries)
+}
+
+func (l *loading) record(key, value []byte) error {
+	var r diskRecord
+	if err := cbor.Unmarshal(value, &r); err != nil {
+		return fmt.Errorf("the record of %q is damaged: %w", key, err)
+	}
+	l.state.Records[fencing.Name(key)] = r.restore(l.shift)
+	return nil
+}
+
+// below returns the record that a key of another bucket belongs to.
+func (l *loading) below(key []byte) (fencing.Name, *fencing.Record, []byte, error) {
+	name, rest, ok := bytes.Cut(key, []byte{0})
+	r := l.state.Records[fencing.Name(name)]
+	if !ok || r == nil {
+		return "", nil, nil, fmt.Errorf("the key %q belongs to no record", key)
+	}
+	return fencing.Name(name), r, rest, nil
+}
+
+func (l *loading) holder(key, value []byte) error {
+	name, r, lease, err := l.below(key)
+	if err != nil {
+		return err
+	}
+	var h diskHolding
+	if err := cbor.Unmarshal(value, &h); err != nil {
+		return fmt.Errorf("the lease %s on %q is damaged: %w", lease, name, err)
+	}
+	r.Holders = append(r.Holders, h.restore(fencing.LeasePublic(lease), l.now, l.shift))
+	return nil
+}
+
+func (l *loading) past(key, value []byte) error {
+	name, r, number, err := l.below(key)
+	if err != nil {
+		return err
+	}
+	var e diskEnded
+	if err := cbor.Unmarshal(value, &e); err != nil {
+		return fmt.Errorf("the history of %q is damaged: %w", name, err)
+	}
+	if len(number) != 8 {
+		return fmt.Errorf("a key of the history of %q is damaged: %x", name, key)
+	}
+	r.History = append(r.History, e.restore(name, l.shift))
+	l.last[name] = binary.BigEndian.Uint64(number)
+	return nil
+}
+
+func (l *loading) tombstone(key, value []byte, moved *changes) error {
+	ended, err := parseTombstoneKey(key)
+	if err != nil {
+		return err
+	}
+	var t diskTombstone
+	if err := cbor.Unmarshal(value, &t); err != nil {
+		return fmt.Errorf("the tombstone of %s on %q is damaged: %w", ended.Lease, ended.Name, err)
+	}
+	tomb := t.restore(key)
+	if l.shift != 0 {
+		moved.forget(ended, tomb.Until)
+		tomb.At, tomb.Until = tomb.At+l.shift, tomb.Until+l.shift
+		moved.bury(ended, tomb)
+	}
+	l.state.Tombstones[ended] = tomb
+	return nil
+}
+
+// moved notes all that has moved with the clock, tombstones aside.
+func (l *loading) moved(moved *changes) {
+	for name, r := range l.state.Records {
+		moved.record(name)
+		for i := range r.Holders {
+			moved.holder(name, r.Holders[i].Lease)
+		}
+		for i := range r.History {
+			moved.log.put(history, pastKey(name, l.last[name]-uint64(len(r.History)-1-i)), endedOnDisk(&r.History[i]))
+		}
+	}
+}
+
+// subKey is the key of something that belongs to a name, in order of the names.
+func subKey(name fencing.Name, rest string) []byte {
+	b := append(make([]byte, 0, len(name)+1+len(rest)), name...)
+	b = append(b, 0)
+	return append(b, rest...)
+}
+
+func tombstoneKey(key fencing.EndedLease, until fencing.Instant) []byte {
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(key.Name)+1+len(key.Lease)), uint64(until))
+	return append(b, subKey(key.Name, string(key.Lease))...)
+}
+
+func parseTombstoneKey(b []byte) (fencing.EndedLease, error) {
+	if len(b) > 8 {
+		if name, lease, ok := bytes.Cut(b[8:], []byte{0}); ok {
+			return fencing.EndedLease{Name: fencing.Name(name), Lease: fencing.LeasePublic(lease)}, nil
+		}
+	}
+	return fencing.EndedLease{}, fmt.Errorf("the key of a tombstone is damaged: %x", b)
+}

@@ -1,0 +1,162 @@
+package fencing
+
+func (t *step) acquire(op AcquireRequest) *Error {
+	if t.skewed {
+		return t.clockSkew()
+	}
+	if h := t.holding(op.Lease.Public()); h != nil {
+		return t.again(h, op)
+	}
+	if t.record != nil {
+		if p := t.record.Queue.find(op.Lease.Public()); p != nil {
+			return t.resume(p, op)
+		}
+	}
+	if tomb, ok := t.tombstone(op.Lease); ok {
+		return t.lostTo(tomb, op.Lease)
+	}
+	if op.Hold > 1 {
+		return invalidHold(op.Hold, 0)
+	}
+	p := t.placeOf(op)
+	if t.live() == 0 && t.fits(p) {
+		h, err := t.grant(p, op.Set == "")
+		if err != nil {
+			return err
+		}
+		t.out.Holder, t.out.Fresh = h.Holder, true
+		return nil
+	}
+	if op.Wait == 0 {
+		return t.locked(CodeLocked)
+	}
+	if op.MaxWaiters > 0 && t.live() >= op.MaxWaiters {
+		return t.locked(CodeTooManyRequests)
+	}
+	t.Gateways.join(t.guard.Gateway, t.now)
+	t.record.Queue.enter(p)
+	t.out.Joined = true
+	t.waits(p)
+	return nil
+}
+
+// again answers an acquire whose lease id holds the name: a retry, or one that
+// deepens the hold.
+func (t *step) again(h *Holding, op AcquireRequest) *Error {
+	switch {
+	case !h.Secret.Equal(op.Lease.Hash()):
+		return lost(ReasonUnknown)
+	case h.Set != op.Set:
+		return otherNames()
+	case h.Provisional && op.Hold > 1: // nobody was told of it
+		return invalidHold(op.Hold, 0)
+	case op.Hold > h.Hold+1:
+		return invalidHold(op.Hold, h.Hold)
+	case op.Again && h.Stamp != op.Stamp:
+		return replaced()
+	}
+	switch {
+	case h.Provisional: // not told yet, so the lease is this request's from here on
+		if h.Stamp != op.Stamp {
+			t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Stamp}
+		}
+		h.Stamp, h.Gateway = op.Stamp, t.guard.Gateway
+		if op.Set == "" {
+			t.firm(h)
+		} else {
+			t.Gateways.join(t.guard.Gateway, t.now)
+		}
+	case h.Stamp != op.Stamp:
+		h.Stamp = "" // another request has taken over: nobody may take the grant back
+	}
+	t.out.Fresh = h.Stamp == op.Stamp
+	if !op.Again && op.Hold <= h.Hold {
+		t.attach(h, op)
+	}
+	if op.Hold == h.Hold+1 {
+		h.Hold, h.Stamp, t.out.Fresh = op.Hold, "", false
+		if until := h.expiresAt(t.now, op.TTL); until > h.ExpiresAt {
+			h.TTL, h.ExpiresAt = op.TTL, until
+		}
+	}
+	t.out.Holder = h.Holder
+	return nil
+}
+
+// attach makes the newest request the one that the lease hangs on, if it is a
+// stream; an older stream is replaced.
+func (t *step) attach(h *Holding, op AcquireRequest) {
+	if h.Attached != "" && h.Attached != op.Stamp && t.out.Replaced == nil {
+		t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Attached}
+	}
+	h.Attached = ""
+	if op.Attach {
+		h.Attached, h.Gateway = op.Stamp, t.guard.Gateway
+	}
+}
+
+// resume answers an acquire whose lease id has a place: the request takes it
+// over, and is granted at once if it can be.
+func (t *step) resume(p *Place, op AcquireRequest) *Error {
+	queue := &t.record.Queue
+	switch {
+	case !p.Secret.Equal(op.Lease.Hash()):
+		return lost(ReasonUnknown)
+	case p.Ask.Set != op.Set:
+		return otherNames()
+	case op.Hold > 1:
+		return invalidHold(op.Hold, 0)
+	case op.Again && p.Stamp != op.Stamp:
+		return replaced()
+	}
+	if p.RestTill == 0 && p.Stamp != op.Stamp {
+		t.out.Replaced = &Parked{Gateway: p.Gateway, Stamp: p.Stamp}
+	}
+	rested := p.RestTill != 0
+	t.Gateways.join(t.guard.Gateway, t.now)
+	queue.remove(p)
+	p.Stamp, p.Gateway, p.Ask.Attach = op.Stamp, t.guard.Gateway, op.Attach
+	queue.enter(p)
+	t.handOff()
+	if h := t.holding(p.lease()); h != nil {
+		t.out.Holder, t.out.Fresh = h.Holder, true
+		return nil
+	}
+	if op.Wait > 0 {
+		t.out.Joined = rested
+		t.waits(p)
+		return nil
+	}
+	err := t.locked(CodeLocked)
+	err.Position = queue.position(p)
+	t.depart(p)
+	if rested { // it had left before
+		t.out.Left = t.out.Left[:len(t.out.Left)-1]
+	}
+	return err
+}
+
+// waits makes the outcome of a request that waits in p.
+func (t *step) waits(p *Place) {
+	place := p.waiter(t.now, t.record.Queue.position(p))
+	t.out.Place, t.out.Lock = &place, t.view()
+}
+
+func (t *step) placeOf(op AcquireRequest) *Place {
+	p := &Place{Ask: op, Secret: op.Lease.Hash(), Stamp: op.Stamp, Gateway: t.guard.Gateway, JoinedAt: t.now}
+	p.Ask.Lease.secret = ""
+	if t.record != nil {
+		p.Seq = t.record.Queue.next(t.now)
+	} else {
+		p.Seq = t.now + 1
+	}
+	return p
+}
+
+// live returns how many live waiters there are: settle has taken out the others.
+func (t *step) live() int {
+	if t.record == nil {
+		return 0
+	}
+	return t.record.Queue.Len()
+}

@@ -1,0 +1,58 @@
+package fencing
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventGranted  EventKind = "granted"
+	EventReleased EventKind = "released"
+	EventExpired  EventKind = "expired"
+	EventBroken   EventKind = "broken"
+	EventQueued   EventKind = "queued" // a request joined the queue, or came back to it
+	EventLeft     EventKind = "left"   // a waiter left the queue, or a grant that its client was not told of was taken back
+)
+
+// EventKinds lists every kind.
+func EventKinds() []EventKind {
+	return []EventKind{EventGranted, EventReleased, EventExpired, EventBroken, EventQueued, EventLeft}
+}
+
+// Event is one change of a lock.
+type Event struct {
+	ID    string // the same on every gateway; stores set it
+	Kind  EventKind
+	Name  Name
+	Lease LeasePublic
+	Owner string
+	Mode  Mode
+	Token Token // 0 of EventQueued and EventLeft
+	At    Instant
+}
+
+// Events returns what a step changed, in order.
+func (o *Outcome) Events(name Name) []Event {
+	var events []Event
+	for i := range o.Ended {
+		e := &o.Ended[i]
+		events = append(events, Event{
+			Kind: EventKind(e.Reason), Name: name, Lease: e.Holder.Lease, Owner: e.Holder.Owner, Mode: e.Holder.Mode,
+			Token: e.Holder.Token, At: e.At,
+		})
+	}
+	for i := range o.Left {
+		w := &o.Left[i]
+		events = append(events, Event{Kind: EventLeft, Name: name, Lease: w.Lease, Owner: w.Owner, Mode: w.Mode, At: o.Now})
+	}
+	for i := range o.Granted {
+		h := &o.Granted[i].Holder
+		events = append(events, Event{
+			Kind: EventGranted, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now,
+		})
+	}
+	if o.Joined && o.Place != nil {
+		w := o.Place
+		events = append(events, Event{Kind: EventQueued, Name: name, Lease: w.Lease, Owner: w.Owner, Mode: w.Mode, At: o.Now})
+	}
+	return events
+}

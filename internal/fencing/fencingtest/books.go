@@ -1,0 +1,278 @@
+package fencingtest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// learn remembers grants, with their tokens on both sides.
+func (d *duel) learn(c *command, r, want *result) error {
+	for i := range want.out.Granted {
+		w := &want.out.Granted[i]
+		for j := range r.out.Granted {
+			if g := &r.out.Granted[j]; g.Name == w.Name && g.Holder.Lease == w.Holder.Lease {
+				if err := d.learnGrant(w.Name, &g.Holder, &w.Holder); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if c.verb != "acquire" || r.err != nil || want.err != nil || r.out.Holder.Token == 0 || want.out.Holder.Token == 0 {
+		return nil
+	}
+	return d.learnGrant(c.name, &r.out.Holder, &want.out.Holder)
+}
+
+func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
+	tokens := [2]fencing.Token{got.Token, want.Token}
+	var last grant
+	grants := d.grants[name]
+	if len(grants) > 0 {
+		last = *grants[len(grants)-1]
+	}
+	if tokens[ofModel] <= last.tokens[ofModel] {
+		return nil // known
+	}
+	g := &grant{lease: want.Lease, tokens: tokens}
+	d.grants[name] = append(grants, g)
+	if d.number {
+		g.label = fmt.Sprintf("#%d", len(d.labels)+1)
+		d.labels[g.label] = g
+	}
+	switch token := tokens[ofStore]; {
+	case token <= last.tokens[ofStore]:
+		return fmt.Errorf("P2: the token %d is not above %d, the last one of the name", token, last.tokens[ofStore])
+	case token < fencing.Token(d.now):
+		return fmt.Errorf("P2: the token %d is below the clock, %d", token, d.now)
+	case token > fencing.MaxToken:
+		return fmt.Errorf("the token %d is above the largest", token)
+	}
+	return nil
+}
+
+func (d *duel) grantOf(name fencing.Name, of int, token fencing.Token) *grant {
+	i := slices.IndexFunc(d.grants[name], func(g *grant) bool { return g.tokens[of] == token })
+	if i < 0 {
+		return nil
+	}
+	return d.grants[name][i]
+}
+
+// account keeps the books of P4: every grant ends once, or is taken back. The
+// answer of the store has been found to be that of the model.
+func (d *duel) account(want *result) error {
+	for _, e := range want.ended() {
+		g := d.grantOf(e.Name, ofModel, e.Holder.Token)
+		switch label := (side{d, ofModel}).leaseLabel(e.Holder.Lease); {
+		case g == nil:
+			return fmt.Errorf("the lease %s on %s ended that was never granted", label, e.Name)
+		case g.over:
+			return fmt.Errorf("P4: the lease %s on %s ended twice", label, e.Name)
+		default:
+			g.over = true
+		}
+	}
+	for name, grants := range d.grants {
+		for _, g := range grants {
+			if g.over || d.held(name, g) {
+				continue
+			}
+			if !slices.Contains(want.undone, undo{name, g.lease}) {
+				return fmt.Errorf("P4: the end of the lease %s on %s was never told", side{d, ofStore}.leaseLabel(g.lease), name)
+			}
+			g.over = true
+		}
+	}
+	return nil
+}
+
+// held reports whether the model remembers a grant as a lease, expired or not.
+func (d *duel) held(name fencing.Name, g *grant) bool {
+	record := d.model.memory().state.Records[name]
+	return record != nil && slices.ContainsFunc(record.Holders, func(h fencing.Holding) bool { return h.Token == g.tokens[ofModel] })
+}
+
+// checkViews compares what both sides show of every name, through either handle
+// in turn, and checks what holds of every view.
+func (d *duel) checkViews() error {
+	for _, name := range slices.Sorted(maps.Keys(d.grants)) {
+		c := &command{verb: "inspect", name: name, handle: d.steps % 2}
+		r, err := ask(d.ctx, d.store.Store(c.handle), c, 0, d.now)
+		if err != nil {
+			return fmt.Errorf("then inspect %s: %w", name, err)
+		}
+		want, err := ask(d.ctx, d.model.handles[c.handle], c, 0, d.now)
+		if err != nil {
+			return err
+		}
+		if err := d.learnFromView(name, &r, &want); err != nil {
+			return err
+		}
+		if err := d.compare(c, &r, &want); err != nil {
+			return fmt.Errorf("then inspect %s: unlike Step, which says %q: %w", name, describe(c, &want, side{d, ofModel}), err)
+		}
+		if err := errors.Join(crowded(r.out.Lock), d.idles(r.out.Lock)); err != nil {
+			return fmt.Errorf("then inspect %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// learnFromView learns of grants that no answer told of: those of an expire and
+// of a heartbeat.
+func (d *duel) learnFromView(name fencing.Name, r, want *result) error {
+	if r.err != nil || want.err != nil {
+		return nil
+	}
+	for i := range want.out.Lock.Holders {
+		w := &want.out.Lock.Holders[i]
+		for j := range r.out.Lock.Holders {
+			if g := &r.out.Lock.Holders[j]; g.Lease == w.Lease {
+				if err := d.learnGrant(name, g, w); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// crowded checks P1: no holder has more beside it than it tolerates, and no two
+// have the same slot.
+func crowded(lock *fencing.Lock) error {
+	slots := map[int]bool{}
+	for i := range lock.Holders {
+		h := &lock.Holders[i]
+		if bears := tolerates(h.Mode, h.Limit); len(lock.Holders) > bears {
+			return fmt.Errorf("P1: there are %d live holders, and %s tolerates %d", len(lock.Holders), h.Lease, bears)
+		}
+		if h.Slot == fencing.NoSlot {
+			continue
+		}
+		if slots[h.Slot] || h.Slot < 0 || h.Slot >= h.Limit {
+			return fmt.Errorf("P1: the slot %d is another's as well, or not below the limit", h.Slot)
+		}
+		slots[h.Slot] = true
+	}
+	return nil
+}
+
+func tolerates(mode fencing.Mode, limit int) int {
+	switch {
+	case mode == fencing.ModeExclusive:
+		return 1
+	case limit == 0:
+		return 1 << 30
+	}
+	return limit
+}
+
+// idles checks P5: where nothing is due, the first live waiter would not fit.
+func (d *duel) idles(lock *fencing.Lock) error {
+	state := d.model.memory().state
+	record := state.Records[lock.Name]
+	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now {
+		return nil
+	}
+	for _, p := range record.Queue.Waiting() {
+		if p.Ask.Lease.Public() != lock.Waiters[0].Lease {
+			continue
+		}
+		bears := tolerates(p.Ask.Mode, p.Ask.Limit)
+		for i := range lock.Holders {
+			bears = min(bears, tolerates(lock.Holders[i].Mode, lock.Holders[i].Limit))
+		}
+		if len(lock.Holders) < bears {
+			return fmt.Errorf("P5: the first waiter, %s, fits and is not granted", side{d, ofStore}.leaseLabel(lock.Waiters[0].Lease))
+		}
+	}
+	return nil
+}
+
+// finishRounds bounds how long finish hands on: longer queues than this are not
+// in use.
+const finishRounds = 100
+
+// finish lets everything run out, and checks that nothing is left (P4).
+func (d *duel) finish() error {
+	if d.caps.OwnClock {
+		d.setSkew(0, 0)
+		d.setSkew(1, 0)
+	}
+	play := func(c *command) (result, error) {
+		r, err := d.run(c)
+		if err != nil {
+			return r, fmt.Errorf("at the end, %s: %w", c, err)
+		}
+		return r, nil
+	}
+	for round := 0; round == 0 || d.busy(); round++ {
+		if round == finishRounds {
+			return errors.New("P4: at the end, the lock goes round without end")
+		}
+		for _, c := range d.confirmations() { // a gateway that lives confirms
+			if _, err := play(c); err != nil {
+				return err
+			}
+		}
+		for _, c := range []*command{
+			{verb: "advance", by: 25 * time.Hour}, // the longest TTL is 24 h
+			{verb: "expire", repeat: true}, {verb: "expire", repeat: true, handle: 1},
+			{verb: "advance", by: fencing.RestTTL}, // gateways are judged again, and rests end
+			{verb: "expire", repeat: true}, {verb: "expire", repeat: true, handle: 1},
+		} {
+			if _, err := play(c); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range []*command{{verb: "stats"}, {verb: "list", walk: true}} {
+		r, err := play(c)
+		if err != nil {
+			return err
+		}
+		if r.stats.Held != 0 || len(r.page.Locks) != 0 {
+			return fmt.Errorf("P4: at the end, %s: %s", c, describe(c, &r, side{d, ofStore}))
+		}
+	}
+	for name, grants := range d.grants {
+		for _, g := range grants {
+			if !g.over {
+				return fmt.Errorf("P4: the end of the lease %s on %s was never told", side{d, ofStore}.leaseLabel(g.lease), name)
+			}
+		}
+	}
+	return nil
+}
+
+// confirmations returns commands that confirm all provisional leases.
+func (d *duel) confirmations() []*command {
+	var all []*command
+	for name, record := range d.model.memory().state.Records {
+		for i := range record.Holders {
+			if h := &record.Holders[i]; h.Provisional {
+				label := d.leases[h.Lease]
+				if !h.Secret.Equal(leaseOf(label).Hash()) {
+					label += "'"
+				}
+				all = append(all, &command{verb: "confirm", name: name, lease: label, stamp: d.stamps[h.Stamp]})
+			}
+		}
+	}
+	return all
+}
+
+// busy reports whether a name has a holder or a place.
+func (d *duel) busy() bool {
+	for _, record := range d.model.memory().state.Records {
+		if !idle(record) {
+			return true
+		}
+	}
+	return false
+}

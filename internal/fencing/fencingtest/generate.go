@@ -1,0 +1,275 @@
+package fencingtest
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// generator makes up the next command of a history. It looks at the model to
+// aim at what is interesting: the present holders and waiters, the instant of an
+// expiry, a gateway that falls silent.
+type generator struct {
+	rand   *rand.Rand
+	d      *duel
+	recent []string // leases used lately, the newest last
+	fresh  int      // how many leases were made up
+
+	silent  int // the handle that sends nothing, or -1
+	silence int // for how many steps more it is so
+}
+
+func newGenerator(seed uint64, d *duel) *generator {
+	return &generator{rand: rand.New(rand.NewPCG(seed, 0)), d: d, silent: -1}
+}
+
+func pick[T any](g *generator, from ...T) T { return from[g.rand.IntN(len(from))] }
+
+// oneIn is true once in n times.
+func (g *generator) oneIn(n int) bool { return g.rand.IntN(n) == 0 }
+
+// waits reports whether requests wait and sets are taken in the histories: what
+// comes of them can be compared if there is one state of the gateways.
+func (g *generator) waits() bool { return g.d.caps.OneState }
+
+func (g *generator) next(step int) *command {
+	c := &command{where: fmt.Sprintf("step %d", step), handle: g.handle()}
+	switch n := g.rand.IntN(100); {
+	case n < 34:
+		c.verb = "acquire"
+		g.acquire(c)
+	case n < 42:
+		c.verb = "renew"
+		g.lease(c, 70, 80)
+		c.ttl = pick(g, 0, 0, time.Second, 10*time.Second, 10*time.Minute)
+		if g.oneIn(3) {
+			c.mode = pick(g, fencing.ModeShared, fencing.ModeShared, fencing.ModeExclusive)
+			if c.mode == fencing.ModeShared {
+				c.limit = pick(g, 0, 0, 1, 2, 3)
+			}
+		}
+	case n < 52:
+		c.verb = "release"
+		g.lease(c, 70, 80)
+		if h := g.holding(c); h != nil && g.oneIn(2) {
+			c.hold = pick(g, h.Hold, h.Hold, h.Hold+1, 1, 2)
+		}
+		if g.oneIn(4) {
+			g.stamp(c)
+		}
+	case n < 57:
+		c.verb = "takeback"
+		g.lease(c, 45, 75)
+		g.stamp(c)
+	case n < 62:
+		c.verb, c.name = "break", pick(g, historyNames...)
+		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
+	case n < 66 && g.waits():
+		c.verb = "leave"
+		g.lease(c, 20, 80)
+		g.stamp(c)
+	case n < 71 && g.waits():
+		c.verb = "confirm"
+		g.lease(c, 80, 85)
+		g.stamp(c)
+	case n < 75 && g.waits():
+		c.verb = "heartbeat"
+	case n < 77:
+		g.list(c)
+	case n < 78:
+		c.verb, c.name = "history", pick(g, historyNames...)
+	case n < 82:
+		c.verb, c.limit, c.repeat = "expire", pick(g, 0, 0, 1, 2), !g.oneIn(3)
+	case n < 83:
+		c.verb = "stats"
+	case n < 87 && g.d.caps.OwnClock:
+		c.verb = "skew"
+		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour)
+	default:
+		c.verb, c.by = "advance", g.step()
+	}
+	return c
+}
+
+// handle picks a handle. At times one of them falls silent for some steps.
+func (g *generator) handle() int {
+	if g.silence--; g.silence < 0 {
+		g.silent, g.silence = -1, 15
+		if g.oneIn(2) {
+			g.silent, g.silence = g.rand.IntN(2), 30
+		}
+	}
+	if g.silent >= 0 {
+		return 1 - g.silent
+	}
+	if g.oneIn(3) {
+		return 1
+	}
+	return 0
+}
+
+func (g *generator) acquire(c *command) {
+	g.lease(c, 25, 45)
+	c.ttl = pick(g, 0, time.Second, 10*time.Second, 10*time.Second, 10*time.Minute)
+	if g.oneIn(40) {
+		c.ttl = 24 * time.Hour
+	}
+	if g.oneIn(4) {
+		c.maxHold = pick(g, 10*time.Minute, 24*time.Hour)
+	}
+	c.owner = pick(g, "", "w1", "W 2", `"<%s>"`)
+	if g.oneIn(3) {
+		c.metadata = map[string]string{"build": pick(g, "42", "", "4 2")}
+	}
+	if g.oneIn(4) {
+		c.metadata = map[string]string{"zone": "b", "ключ": "☂ 𝄞"}
+	}
+	if c.mode = pick(g, "", "", fencing.ModeShared); c.mode == fencing.ModeShared {
+		c.limit = pick(g, 0, 0, 1, 2, 2, 3)
+	}
+	c.stamp = pick(g, "r1", "r1", "r2", "r3")
+	if h := g.holding(c); h != nil {
+		c.hold = pick(g, 0, h.Hold, h.Hold+1, h.Hold+1, h.Hold+2)
+	} else if g.oneIn(30) {
+		c.hold = 2
+	}
+	if !g.waits() {
+		return
+	}
+	if !g.oneIn(3) {
+		c.wait = 10 * time.Second
+		c.keep = g.oneIn(2)
+		c.again = g.oneIn(6)
+		c.waiters = pick(g, 0, 0, 0, 2, 3)
+	}
+	c.setName = pick(g, "", "", "", "", "s")
+	if held, stamp, set := g.present(c); held && !g.oneIn(6) {
+		c.setName = set
+		if g.oneIn(2) {
+			c.stamp = cmp.Or(stamp, c.stamp)
+		}
+	}
+	c.attach = c.setName == "" && g.oneIn(4)
+}
+
+// present returns the label of the stamp and the set of the lease id of c on its
+// name, if it is there.
+func (g *generator) present(c *command) (there bool, stamp, set string) {
+	if h := g.holding(c); h != nil {
+		return true, g.d.stamps[h.Stamp], h.Set
+	}
+	for _, p := range g.places(c.name) {
+		if p.Ask.Lease.Public() == leaseOf(c.lease).Public() {
+			return true, g.d.stamps[p.Stamp], p.Ask.Set
+		}
+	}
+	return false, "", ""
+}
+
+// stamp picks a stamp, most often that of the lease or place.
+func (g *generator) stamp(c *command) {
+	c.stamp = pick(g, "r1", "r2", "r3")
+	if _, stamp, _ := g.present(c); stamp != "" && !g.oneIn(4) {
+		c.stamp = stamp
+	}
+}
+
+func (g *generator) record(name fencing.Name) *fencing.Record {
+	return g.d.model.memory().state.Records[name]
+}
+
+// holding returns the holding of the lease id of c on its name, or nil.
+func (g *generator) holding(c *command) *fencing.Holding {
+	if r := g.record(c.name); r != nil {
+		for i := range r.Holders {
+			if h := &r.Holders[i]; h.Lease == leaseOf(c.lease).Public() {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+func (g *generator) places(name fencing.Name) []fencing.Place {
+	r := g.record(name)
+	if r == nil {
+		return nil
+	}
+	return append(r.Queue.Waiting(), r.Queue.Resting()...)
+}
+
+// lease picks a name and a lease: that of a holder in so many of a hundred times,
+// that of a place up to so many, one used lately, or a new one; sometimes with
+// another secret.
+func (g *generator) lease(c *command, holders, places int) {
+	if c.name = pick(g, historyNames...); g.oneIn(2) {
+		c.name = historyNames[0]
+	}
+	record, waiting := g.record(c.name), g.places(c.name)
+	switch n := g.rand.IntN(100); {
+	case n < holders && record != nil && len(record.Holders) > 0:
+		c.lease = g.d.leases[pick(g, record.Holders...).Lease]
+	case n < places && len(waiting) > 0:
+		c.lease = g.d.leases[pick(g, waiting...).Ask.Lease.Public()]
+	case n < (places+100)/2 && len(g.recent) > 0:
+		c.lease = pick(g, g.recent...)
+	default:
+		c.lease = string(rune('A' + g.fresh%26))
+		if g.fresh >= 26 {
+			c.lease += fmt.Sprint(g.fresh / 26)
+		}
+		g.fresh++
+		g.recent = append(g.recent, c.lease)
+		if len(g.recent) > 4 {
+			g.recent = g.recent[1:]
+		}
+	}
+	if g.oneIn(16) {
+		c.lease += "'"
+	}
+}
+
+func (g *generator) list(c *command) {
+	c.verb, c.walk = "list", g.oneIn(2)
+	c.list.Prefix = pick(g, "", "", "a", "a/", "c")
+	c.list.Query = pick(g, "", "", "", "W1", "b", "%")
+	c.list.After = pick[fencing.Name](g, "", "", "a", "a/a")
+	c.limit = pick(g, 0, 1, 2)
+	c.list.Limit = c.limit
+}
+
+// step picks how far to move the time: a little, much, or exactly to where
+// something ends or is forgotten, give or take a microsecond.
+func (g *generator) step() time.Duration {
+	if g.silent >= 0 && g.oneIn(2) { // short of a gap in which nobody is heard of
+		return pick(g, 600*time.Millisecond, fencing.HeartbeatInterval, fencing.GatewayTTL-time.Microsecond)
+	}
+	if g.oneIn(2) {
+		var ends []fencing.Instant
+		state := g.d.model.memory().state
+		for _, name := range historyNames {
+			if record := state.Records[name]; record != nil {
+				if !idle(record) || g.oneIn(10) {
+					ends = append(ends, state.Due(name))
+				}
+			}
+			for _, lease := range g.recent {
+				if tomb, ok := state.Tombstones[fencing.EndedLease{Name: name, Lease: leaseOf(lease).Public()}]; ok && g.oneIn(3) {
+					ends = append(ends, tomb.Until)
+				}
+			}
+		}
+		ends = slices.DeleteFunc(ends, func(end fencing.Instant) bool { return end <= g.d.now+1 })
+		if len(ends) > 0 {
+			return pick(g, ends...).Sub(g.d.now) + pick(g, -time.Microsecond, 0, 0, time.Microsecond)
+		}
+	}
+	if g.oneIn(30) {
+		return pick(g, 24*time.Hour, 25*time.Hour)
+	}
+	return pick(g, time.Microsecond, time.Millisecond, 100*time.Millisecond, time.Second, 9*time.Second, 30*time.Second, fencing.TombstoneTTL, 6*time.Minute)
+}

@@ -1,0 +1,55 @@
+package fencingtest
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// modelBackend is a Backend of two handles on one Model.
+type modelBackend struct {
+	now     fencing.Instant
+	handles [2]*Model
+	wrap    func(fencing.Store) fencing.Store // nil, or a defect planted above Step
+}
+
+// openModel returns an Open of models that can do what caps say.
+func openModel(caps Capabilities) Open {
+	return func(testing.TB) Backend { return newModelBackend(caps) }
+}
+
+func newModelBackend(caps Capabilities) *modelBackend {
+	b := &modelBackend{now: Epoch}
+	first := NewModel(func() fencing.Instant { return b.now })
+	first.guarded = caps.OwnClock || caps.Flush
+	b.handles = [2]*Model{first, first}
+	if caps.Gateways {
+		b.handles[1] = first.second()
+	}
+	return b
+}
+
+func (b *modelBackend) Store(handle int) fencing.Store {
+	if b.wrap != nil {
+		return b.wrap(b.handles[handle])
+	}
+	return b.handles[handle]
+}
+
+func (b *modelBackend) memory() *memory { return b.handles[0].memory }
+
+func (b *modelBackend) SetTime(now fencing.Instant) {
+	b.memory().mu.Lock()
+	defer b.memory().mu.Unlock()
+	b.now = now
+}
+
+func (b *modelBackend) SetSkew(handle int, skew time.Duration) { b.handles[handle].skew = skew }
+
+// Flush forgets everything but what the handles have seen.
+func (b *modelBackend) Flush() {
+	b.memory().mu.Lock()
+	defer b.memory().mu.Unlock()
+	b.memory().state = fencing.NewState()
+}

@@ -1,0 +1,413 @@
+package fencingtest
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// beforeOf is a change of one kind of operation.
+func beforeOf[T fencing.Op](change func(*moment, *T)) func(*moment) {
+	return func(m *moment) {
+		if op, ok := m.op.(T); ok {
+			change(m, &op)
+			var changed any = op
+			m.op = changed.(fencing.Op)
+		}
+	}
+}
+
+// afterOf is a change of what one kind of operation has come to, unless it was
+// refused.
+func afterOf[T fencing.Op](change func(*moment, T)) func(*moment) {
+	return func(m *moment) {
+		if op, ok := m.op.(T); ok && m.out.Err == nil {
+			change(m, op)
+		}
+	}
+}
+
+// withoutQueue hides the queue from an operation if that is to be.
+func withoutQueue(when func(*moment) bool) stepFunc {
+	return func(s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) fencing.Outcome {
+		m := &moment{state: s, now: now, guard: guard, op: op, was: s}
+		r := m.record()
+		if r == nil || !when(m) {
+			return fencing.Step(s, now, guard, op)
+		}
+		queue := r.Queue
+		r.Queue = fencing.Queue{}
+		out := fencing.Step(s, now, guard, op)
+		if r = m.record(); r != nil {
+			r.Queue = queue
+		}
+		return out
+	}
+}
+
+// alwaysHeard makes gateways live for ever.
+func alwaysHeard(m *moment, gateways ...fencing.Gateway) {
+	for _, gateway := range gateways {
+		if _, known := m.state.Gateways.Seen[gateway]; known && !m.skewed() {
+			m.state.Gateways.Seen[gateway] = m.now
+		}
+	}
+}
+
+type (
+	acquireOp = fencing.AcquireRequest
+	releaseOp = fencing.ReleaseRequest
+	renewOp   = fencing.RenewRequest
+	confirmOp = fencing.ConfirmRequest
+	leaveOp   = fencing.LeaveRequest
+)
+
+// plantedInQueues are defects in what several holders and waiters are.
+var plantedInQueues = []defect{
+	// P5: fair.
+	{what: "a newcomer that fits overtakes the queue", step: withoutQueue(func(m *moment) bool {
+		op, ok := m.op.(acquireOp)
+		_, queued := m.place()
+		return ok && op.Wait == 0 && !queued
+	})},
+	{what: "a retry goes to the end of the queue", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok && p.RestTill == 0 && p.Secret.Equal(op.Lease.Hash()) && !m.skewed() {
+			fencing.Step(m.state, m.now, m.guard, leaveOp{Name: op.Name, Lease: op.Lease, Stamp: p.Stamp})
+		}
+	}), nil)},
+	{what: "the newest waiter is the first", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if _, ok := m.place(); ok || op.Wait == 0 || m.skewed() || m.own() != nil || len(m.waiting()) == 0 {
+			return
+		}
+		waiting := m.waiting()
+		m.record().Queue = fencing.Queue{}
+		out := fencing.Step(m.state, m.now, m.guard, *op)
+		for _, p := range waiting {
+			m.rejoin(p)
+		}
+		if out.Waits() {
+			op.Stamp = m.waiting()[0].Stamp
+		}
+	}), nil)},
+	{what: "who comes back to a resting place comes last", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok && p.RestTill != 0 && !m.skewed() {
+			waiting := m.waiting()
+			m.record().Queue = fencing.Queue{}
+			for _, w := range waiting {
+				m.rejoin(w)
+			}
+		}
+	}), nil)},
+	{what: "a resting place is served", step: tampered(func(m *moment) {
+		if r := m.record(); r != nil && !m.skewed() {
+			if _, looks := m.op.(fencing.InspectRequest); looks {
+				return
+			}
+			for _, p := range r.Queue.Resting() {
+				m.rejoin(p)
+			}
+		}
+	}, nil)},
+	{what: "an old stream releases", step: tampered(beforeOf(func(_ *moment, op *releaseOp) { op.Stamp = "" }), nil)},
+	{what: "a recheck takes over from a newer request", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.Again = false }), nil)},
+	{what: "a resting place keeps newcomers out", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		r := m.was.Records[op.Name]
+		if _, queued := m.place(); r != nil && !queued && m.granted() && len(r.Queue.Resting()) > 0 {
+			*m.state = *m.was
+			m.out = fencing.Outcome{Now: m.now, Err: &fencing.Error{Code: fencing.CodeLocked, Lock: m.state.View(op.Name, m.now, m.guard, false)}}
+		}
+	}))},
+	{what: "a place rests a second longer", step: tampered(func(m *moment) {
+		r := m.record()
+		if _, looks := m.op.(fencing.InspectRequest); r == nil || looks {
+			return
+		}
+		for _, p := range r.Queue.Resting() {
+			if p.RestTill <= m.now && p.RestTill.Add(time.Second) > m.now && !m.skewed() {
+				m.rejoin(p)
+			}
+		}
+	}, nil), casesOnly: true},
+	{what: "resting places are counted", step: tampered(nil, func(m *moment) {
+		if r := m.record(); m.out.Lock != nil && r != nil {
+			m.out.Lock.Waiting += len(r.Queue.Resting())
+		}
+	})},
+	{what: "places count from nought", step: tampered(nil, func(m *moment) {
+		if m.out.Place != nil {
+			m.out.Place.Position--
+		}
+	})},
+	{what: "a request that no longer waits stays in the queue", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if _, ok := m.place(); ok && op.Wait == 0 {
+			op.Wait = 1
+		}
+	}), nil)},
+	{what: "every retry joins", step: tampered(nil, func(m *moment) { m.out.Joined = m.out.Waits() })},
+	{what: "how many wait is not bounded", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.MaxWaiters = 0 }), nil)},
+	{what: "one waiter more than may", step: tampered(beforeOf(func(_ *moment, op *acquireOp) {
+		if op.MaxWaiters > 0 {
+			op.MaxWaiters++
+		}
+	}), nil)},
+	{what: "an ended lease id may queue", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if op.Wait > 0 && !m.skewed() {
+			delete(m.state.Tombstones, fencing.EndedLease{Name: op.Name, Lease: op.Lease.Public()})
+		}
+	}), nil)},
+	{what: "any secret takes a place over", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok && !p.Secret.Equal(op.Lease.Hash()) {
+			for _, label := range everyLabel() {
+				for _, lease := range []fencing.LeaseID{leaseOf(label), leaseOf(label + "'")} {
+					if p.Secret.Equal(lease.Hash()) {
+						op.Lease = lease
+					}
+				}
+			}
+		}
+	}), nil)},
+
+	// Section 11.1: whose request it is.
+	{what: "nobody is told that he was replaced", step: tampered(nil, func(m *moment) { m.out.Replaced = nil })},
+	{what: "leave ignores the stamp", step: tampered(beforeOf(func(m *moment, op *leaveOp) {
+		if p, ok := m.place(); ok && p.Secret.Equal(op.Lease.Hash()) {
+			op.Stamp = p.Stamp
+		}
+	}), nil)},
+	{what: "confirm ignores the stamp", step: tampered(beforeOf(func(m *moment, op *confirmOp) {
+		if h := m.own(); h != nil {
+			op.Stamp = h.Stamp
+		}
+	}), nil)},
+	{what: "leaving ends a lease that came first", step: tampered(nil, afterOf(func(m *moment, op leaveOp) {
+		if m.out.Holder.Token != 0 {
+			fencing.Step(m.state, m.now, m.guard, fencing.TakeBackRequest(op))
+		}
+	}))},
+	{what: "taking back does not give up a place", step: tampered(beforeOf(func(m *moment, op *fencing.TakeBackRequest) {
+		if _, ok := m.place(); ok {
+			op.Stamp = "none"
+		}
+	}), nil)},
+	{what: "a grant that is taken back loses its place", step: tampered(func(m *moment) {
+		if r := m.record(); r != nil {
+			for i := range r.Holders {
+				r.Holders[i].Keep = false
+			}
+		}
+	}, nil)},
+
+	// Section 11.2 and 11.12: gateways.
+	{what: "the waiters of a silent gateway stay", step: tampered(func(m *moment) {
+		for _, p := range m.waiting() {
+			alwaysHeard(m, p.Gateway)
+		}
+	}, nil)},
+	{what: "provisional leases don't lapse", step: tampered(func(m *moment) {
+		if r := m.record(); r != nil {
+			for i := range r.Holders {
+				alwaysHeard(m, r.Holders[i].Gateway)
+			}
+		}
+	}, nil)},
+	{what: "a gap in service is no excuse", step: tampered(func(m *moment) { m.state.Gateways.Heard, m.state.Gateways.Serving = m.now, 0 }, nil)},
+	{what: "every gap is an excuse", step: tampered(func(m *moment) {
+		g := &m.state.Gateways
+		for gateway, seen := range g.Seen {
+			if m.now >= g.Heard.Add(fencing.GatewayTTL) {
+				g.Seen[gateway] = max(seen, g.Heard)
+			}
+		}
+	}, nil)},
+	{what: "a lease is a sign of life of the gateway it is handed to", step: tampered(nil, func(m *moment) {
+		for i := range m.out.Granted {
+			if m.out.Granted[i].Holder.Provisional {
+				m.state.Gateways.Seen[m.out.Granted[i].Gateway] = m.now
+			}
+		}
+	})},
+	{what: "every hand-off is firm", step: tampered(nil, func(m *moment) {
+		for i := range m.out.Granted {
+			g := &m.out.Granted[i]
+			g.Holder.Provisional = false
+			ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease)).Provisional = false
+		}
+	})},
+	{what: "every hand-off is provisional", step: tampered(func(m *moment) {
+		if _, ok := m.op.(acquireOp); !ok {
+			m.guard.Gateway = "another"
+		}
+	}, nil)},
+	{what: "a confirmation does not start the TTL", step: tampered(nil, afterOf(func(m *moment, _ confirmOp) {
+		if was := m.ownBefore(); was != nil {
+			m.mend(func(h *fencing.Holding) { h.ExpiresAt = min(h.ExpiresAt, max(was.ExpiresAt, m.now+1)) })
+		}
+	}))},
+	{what: "every confirmation starts the TTL", step: tampered(nil, afterOf(func(m *moment, _ confirmOp) {
+		m.mend(func(h *fencing.Holding) { h.ExpiresAt = m.now.Add(h.TTL) })
+	}))},
+	{what: "a heartbeat is none", wrap: above(defective{beat: func(names []fencing.Name) ([]fencing.Name, bool) { return names, false }})},
+	{what: "a heartbeat leaves alone what is due", wrap: above(defective{beat: func([]fencing.Name) ([]fencing.Name, bool) { return nil, true }})},
+	{what: "grants are not told", wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, granted: func(fencing.Grant) bool { return false }}
+	}})},
+	{what: "firm grants are not told", casesOnly: true, wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, granted: func(g fencing.Grant) bool { return g.Holder.Provisional }}
+	}})},
+	{what: "who was replaced is not told", casesOnly: true, wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, replaced: true}
+	}})},
+
+	// P1: tolerance and slots.
+	{what: "a newcomer asks for its own tolerance only", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if r := m.record(); r != nil && m.own() == nil && op.Mode == fencing.ModeShared {
+			for i := range r.Holders {
+				if h := &r.Holders[i]; h.Mode == fencing.ModeShared {
+					h.Limit = 0
+				}
+			}
+		}
+	}), nil)},
+	{what: "slots are given twice", step: tampered(nil, func(m *moment) {
+		for i := range m.out.Granted {
+			g := &m.out.Granted[i]
+			if g.Holder.Slot > 0 {
+				h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease))
+				h.Slot = 0
+				g.Holder = h.Holder
+				if m.out.Holder.Token == h.Token {
+					m.out.Holder = h.Holder
+				}
+			}
+		}
+	})},
+	{what: "slots are never given again", step: tampered(nil, func(m *moment) {
+		for i := range m.out.Granted {
+			g := &m.out.Granted[i]
+			h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease))
+			if was := m.was.Records[g.Name]; was != nil && h.Slot >= 0 && len(was.History) > 0 && h.Slot < h.Limit-1 {
+				h.Slot++
+				g.Holder = h.Holder
+				if m.out.Holder.Token == h.Token {
+					m.out.Holder = h.Holder
+				}
+			}
+		}
+	})},
+
+	// Re-entry and downgrade.
+	{what: "a release unwinds one depth too few", step: tampered(beforeOf(func(_ *moment, op *releaseOp) {
+		if op.Hold > 1 {
+			op.Hold++
+		}
+	}), nil)},
+	{what: "a retried release unwinds again", step: tampered(beforeOf(func(m *moment, op *releaseOp) {
+		if h := m.own(); h != nil && op.Hold > h.Hold && h.Hold > 1 {
+			op.Hold = h.Hold
+		}
+	}), nil)},
+	{what: "deepening shortens", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Hold > was.Hold {
+			m.mend(func(h *fencing.Holding) { h.TTL, h.ExpiresAt = op.TTL, m.now.Add(op.TTL) })
+		}
+	}))},
+	{what: "deepening does not extend", step: tampered(nil, afterOf(func(m *moment, _ acquireOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Hold > was.Hold {
+			m.mend(func(h *fencing.Holding) { h.TTL, h.ExpiresAt = was.TTL, was.ExpiresAt })
+		}
+	}))},
+	{what: "depths may be skipped", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if h := m.own(); h != nil {
+			op.Hold = min(op.Hold, h.Hold+1)
+		}
+	}), nil)},
+	{what: "who deepened may be taken back", step: tampered(nil, afterOf(func(m *moment, _ acquireOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Hold > was.Hold {
+			m.own().Stamp = was.Stamp
+		}
+	}))},
+	{what: "a downgrade hands nothing on", step: withoutQueue(func(m *moment) bool { _, ok := m.op.(renewOp); return ok })},
+	{what: "a downgrade has no slot", step: tampered(nil, afterOf(func(m *moment, op renewOp) {
+		if op.Limit > 0 {
+			m.mend(func(h *fencing.Holding) { h.Slot = fencing.NoSlot })
+		}
+	}))},
+	{what: "an upgrade is let through", step: tampered(beforeOf(func(m *moment, op *renewOp) {
+		if h := m.own(); h != nil && op.Mode == fencing.ModeExclusive && h.Secret.Equal(op.Lease.Hash()) && len(m.record().Holders) == 1 {
+			h.Mode, h.Limit, h.Slot = fencing.ModeExclusive, 1, fencing.NoSlot
+		}
+	}), nil)},
+
+	// Section 11.7: sets.
+	{what: "a set is firm from the start", step: tampered(nil, afterOf(func(m *moment, _ acquireOp) {
+		m.mend(func(h *fencing.Holding) { h.Provisional = false })
+	}))},
+	{what: "a lease id may be used for other names", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok {
+			op.Set = p.Ask.Set
+		} else if h := m.own(); h != nil {
+			op.Set = h.Set
+		}
+	}), nil)},
+
+	// Section 11.8: skew.
+	{what: "out of skew a release hands on", step: tampered(nil, afterOf(func(m *moment, op releaseOp) {
+		if m.skewed() {
+			fencing.Step(m.state, m.now, fencing.Guard{Gateway: m.guard.Gateway}, fencing.ExpireRequest{Name: op.Name})
+		}
+	}))},
+	{what: "a skewed gateway confirms", step: tampered(func(m *moment) {
+		if _, ok := m.op.(confirmOp); ok {
+			m.guard.Sent = 0
+		}
+	}, nil)},
+
+	// History.
+	{what: "the history starts with the first", step: tampered(nil, func(m *moment) {
+		m.out.Past = slices.Clone(m.out.Past)
+		slices.Reverse(m.out.Past)
+	})},
+	{what: "the history forgets an expiry until it is noticed", step: tampered(nil, func(m *moment) {
+		if r := m.record(); r != nil {
+			m.out.Past = slices.DeleteFunc(slices.Clone(m.out.Past), func(e fencing.Ended) bool {
+				return slices.ContainsFunc(r.Holders, func(h fencing.Holding) bool { return h.Token == e.Holder.Token })
+			})
+		}
+	})},
+}
+
+// leaseIDOf returns a lease id with a public part, and no secret of use.
+func leaseIDOf(public fencing.LeasePublic) fencing.LeaseID {
+	id, err := fencing.ParseLeaseID(string(public) + ".0000000000000000000000")
+	if err != nil {
+		panic(err)
+	}
+	return id
+}
+
+// TestDefectiveEventsAreFound plants defects in what a store tells of events.
+func TestDefectiveEventsAreFound(t *testing.T) {
+	patience = 50 * time.Millisecond
+	t.Cleanup(func() { patience = 5 * time.Second })
+	var last fencing.Event
+	for what, event := range map[string]func(fencing.Event) []fencing.Event{
+		"none":               nil,
+		"some are lost":      func(e fencing.Event) []fencing.Event { return []fencing.Event{e}[:min(1, len(e.Owner))] },
+		"some come twice":    func(e fencing.Event) []fencing.Event { return []fencing.Event{e, e} },
+		"no token":           func(e fencing.Event) []fencing.Event { e.Token = 0; return []fencing.Event{e} },
+		"no id":              func(e fencing.Event) []fencing.Event { e.ID = ""; return []fencing.Event{e} },
+		"each is of another": func(e fencing.Event) []fencing.Event { e, last = last, e; return []fencing.Event{e} },
+	} {
+		open := func(testing.TB) Backend {
+			b := newModelBackend(twoGateways)
+			b.wrap = above(defective{event: event})
+			return b
+		}
+		err := watchedHistory(t, open, twoGateways, 1)
+		if (err == nil) != (event == nil) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

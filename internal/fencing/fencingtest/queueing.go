@@ -1,0 +1,120 @@
+package fencingtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// mailbox is a listener that passes each grant on to the one who waits for it.
+type mailbox struct {
+	mu      sync.Mutex
+	inboxes map[fencing.LeasePublic]chan fencing.Grant
+}
+
+func newMailbox() *mailbox { return &mailbox{inboxes: map[fencing.LeasePublic]chan fencing.Grant{}} }
+
+// open returns where the grants of a lease id arrive. Repeated ones are dropped.
+func (m *mailbox) open(lease fencing.LeasePublic) <-chan fencing.Grant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	inbox := make(chan fencing.Grant, 1)
+	m.inboxes[lease] = inbox
+	return inbox
+}
+
+func (m *mailbox) Granted(g fencing.Grant, _ fencing.Instant, _ time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case m.inboxes[g.Holder.Lease] <- g:
+	default:
+	}
+}
+
+func (m *mailbox) Replaced(fencing.Name, fencing.Stamp) {}
+
+func (m *mailbox) Recheck([]fencing.Name) {}
+
+// queueTogether lets callers wait for one name, as gateways do: who is granted
+// confirms, and releases. All are served (P5), one at a time (P1), with growing
+// tokens (P2).
+func queueTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
+	var (
+		mu     sync.Mutex
+		inside int
+		last   fencing.Token
+		faults []error
+	)
+	fault := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		faults = append(faults, err)
+	}
+	together(func(caller int) {
+		store, box := b.Store(caller%2), boxes[caller%2]
+		for round := range roundsPerCaller {
+			lease := leaseOf(fmt.Sprintf("%c%d", 'A'+caller, 1000+round))
+			holder, err := waitFor(t, store, box.open(lease.Public()), lease)
+			if err != nil {
+				fault(fmt.Errorf("caller %d in round %d: %w", caller, round, err))
+				return
+			}
+			mu.Lock()
+			if inside++; inside > 1 {
+				faults = append(faults, fmt.Errorf("P1: %d callers hold the lock", inside))
+			}
+			if holder.Token <= last {
+				faults = append(faults, fmt.Errorf("P2: the token %d came after %d", holder.Token, last))
+			}
+			last = holder.Token
+			mu.Unlock()
+			_, err = store.Renew(t.Context(), fencing.RenewRequest{Name: "queued", Lease: lease})
+			fault(err)
+			mu.Lock()
+			inside--
+			mu.Unlock()
+			if _, err := store.Release(t.Context(), fencing.ReleaseRequest{Name: "queued", Lease: lease}); err != nil {
+				fault(err)
+			}
+		}
+	})
+	if err := errors.Join(faults...); err != nil {
+		t.Error(err)
+	}
+}
+
+// waitFor acquires a lease and waits for it as a gateway does: what a message does
+// not tell, a heartbeat finds.
+func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, lease fencing.LeaseID) (fencing.Holder, error) {
+	request := acquireOf("queued", lease)
+	request.Wait = time.Minute
+	out, err := store.Acquire(t.Context(), request)
+	if err != nil || !out.Waits() {
+		return out.Holder, err
+	}
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	beat := time.NewTicker(200 * time.Millisecond)
+	defer beat.Stop()
+	for {
+		select {
+		case g := <-inbox:
+			if !g.Holder.Provisional {
+				return g.Holder, nil
+			}
+			out, err := store.Confirm(t.Context(), fencing.ConfirmRequest{Name: g.Name, Lease: lease, Stamp: g.Stamp})
+			return out.Holder, err
+		case <-beat.C:
+			if err := store.Heartbeat(t.Context(), []fencing.Name{"queued"}); err != nil {
+				return fencing.Holder{}, err
+			}
+		case <-deadline.C:
+			return fencing.Holder{}, errors.New("P5: not served")
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package fencing
+
+import "time"
+
+// Gateway names one run of a gateway among those that share a store: 16 hex
+// digits, new at every start.
+type Gateway string
+
+const (
+	// HeartbeatInterval is how often a gateway with waiters tells the store that
+	// it lives, and asks what it may have missed. It bounds what a lost message
+	// costs.
+	HeartbeatInterval = time.Second
+
+	// GatewayTTL is how long after its last sign of life a gateway counts as
+	// alive. Its waiters are then skipped and its provisional leases taken back.
+	// Three heartbeats may be lost.
+	GatewayTTL = 4 * time.Second
+
+	// RestTTL is how long a place rests for its client to come back (DESIGN
+	// section 4).
+	RestTTL = 10 * time.Second
+
+	// hearInterval is how often signs of life are written down at most.
+	hearInterval = GatewayTTL / 8
+)
+
+// Gateways is what a partition knows of the gateways that have waiters in it.
+type Gateways struct {
+	Seen    map[Gateway]Instant // the last sign of life of each
+	Heard   Instant             // the last of any
+	Stopped Instant             // the last of any before a gap of GatewayTTL or more
+	Serving Instant             // the first after that gap
+}
+
+// hear notes a sign of life. After a gap the store itself may have stood still
+// (DESIGN 11.12), so that lapse begins anew for those that were alive before it.
+func (g *Gateways) hear(from Gateway, now Instant) {
+	if now >= g.Heard.Add(GatewayTTL) {
+		g.Stopped, g.Serving = g.Heard, now
+	}
+	if now >= g.Heard.Add(hearInterval) {
+		g.Heard = now
+	}
+	if seen, known := g.Seen[from]; known && now >= seen.Add(hearInterval) {
+		g.Seen[from], g.Heard = now, now
+	}
+}
+
+// join notes a sign of life of a gateway that has a waiter here from now on.
+func (g *Gateways) join(from Gateway, now Instant) {
+	g.hear(from, now)
+	if _, known := g.Seen[from]; known {
+		return
+	}
+	g.Seen[from], g.Heard = now, now
+	for gateway, seen := range g.Seen { // every run of a gateway has a name of its own
+		if now >= max(seen.Add(ForgetAfter), g.lapse(gateway)) {
+			delete(g.Seen, gateway)
+		}
+	}
+}
+
+// lapse returns when a gateway counts as dead unless it is heard of before. One
+// that was dead already when the gap began is not waited for again: a gap is also
+// what is left when nobody has anything to say any more.
+func (g *Gateways) lapse(gateway Gateway) Instant {
+	until := g.Seen[gateway].Add(GatewayTTL)
+	if until > g.Stopped {
+		until = max(until, g.Serving.Add(GatewayTTL))
+	}
+	return until
+}
+
+// Pulse is what a heartbeat came to.
+type Pulse struct {
+	Grants []Grant // provisional leases that this gateway has not confirmed
+	Lapsed bool    // the gateway was not known, or counted as dead: its places may be gone
+	Err    *Error  // CodeClockSkew
+}
+
+// Beat is the heartbeat of guard.Gateway. The order of Grants is that of names
+// and tokens.
+func Beat(s *State, now Instant, guard Guard) Pulse {
+	if guard.skewed(now) {
+		return Pulse{Err: SkewError(guard, now)}
+	}
+	_, known := s.Gateways.Seen[guard.Gateway]
+	lapsed := !known || now >= s.Gateways.lapse(guard.Gateway)
+	s.Gateways.join(guard.Gateway, now)
+	pulse := Pulse{Lapsed: lapsed}
+	for _, name := range s.provisionalNames() {
+		r := s.Records[name]
+		for i := range r.Holders {
+			if h := &r.Holders[i]; h.Provisional && h.Gateway == guard.Gateway {
+				pulse.Grants = append(pulse.Grants, h.grant(name))
+			}
+		}
+	}
+	return pulse
+}

@@ -1,0 +1,129 @@
+package fencing
+
+import "cmp"
+
+// tolerates returns how many holders a lease bears, itself included.
+func tolerates(mode Mode, limit int) int {
+	switch {
+	case mode == ModeExclusive:
+		return 1
+	case limit == 0:
+		return 1 << 30
+	}
+	return limit
+}
+
+// fits is the one rule of all modes: with the newcomer there are no more holders
+// than it bears itself, nor than any of the others bears.
+func (t *step) fits(p *Place) bool {
+	if t.record == nil || len(t.record.Holders) == 0 {
+		return true
+	}
+	bears := tolerates(p.Ask.Mode, p.Ask.Limit)
+	for i := range t.record.Holders {
+		h := &t.record.Holders[i]
+		bears = min(bears, tolerates(h.Mode, h.Limit))
+	}
+	return len(t.record.Holders) < bears
+}
+
+// grant gives the lease: the only place that issues a token. A lease that is not
+// firm has to be confirmed.
+func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
+	var last Token
+	if t.record != nil {
+		last = t.record.LastToken
+	}
+	token, err := nextToken(t.Counter, last, t.guard.Floor, t.now)
+	if err != nil {
+		return nil, err
+	}
+	if t.record == nil {
+		t.record = &Record{}
+		t.Records[t.name] = t.record
+	}
+	t.Counter, t.record.LastToken = token, token
+	ask := &p.Ask
+	holding := Holding{
+		Holder: Holder{
+			Lease: p.lease(), Owner: ask.Owner, Metadata: ask.Metadata,
+			Mode: ask.Mode, Limit: ask.Limit, Slot: t.slot(ask.Mode, ask.Limit), Hold: 1, Token: token,
+			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, Provisional: true,
+		},
+		Secret: p.Secret, Stamp: p.Stamp, Gateway: p.Gateway,
+		Set: ask.Set, Keep: ask.Keep && ask.Wait > 0, Seq: p.Seq, JoinedAt: p.JoinedAt,
+	}
+	if ask.Attach {
+		holding.Attached = p.Stamp
+	}
+	if ask.Mode == ModeExclusive {
+		holding.Limit = 1
+	}
+	t.start(&holding)
+	if firm {
+		holding.Provisional = false
+	} else if p.Gateway == t.guard.Gateway { // of another gateway, that it waited was the sign of life
+		t.Gateways.join(p.Gateway, t.now)
+	}
+	t.record.Holders = append(t.record.Holders, holding)
+	t.out.Granted = append(t.out.Granted, holding.grant(t.name))
+	return &t.record.Holders[len(t.record.Holders)-1], nil
+}
+
+// start lets the TTL run from now.
+func (t *step) start(h *Holding) {
+	h.AcquiredAt, h.Waited = t.now, t.now.Sub(h.JoinedAt)
+	h.ExpiresAt = h.expiresAt(t.now, h.TTL)
+}
+
+// firm ends the provisional state of a lease.
+func (t *step) firm(h *Holding) {
+	h.Provisional = false
+	t.start(h)
+}
+
+// slot returns the lowest number that no holder has, or NoSlot. It is below the
+// limit: there are fewer holders than that.
+func (t *step) slot(mode Mode, limit int) int {
+	if mode != ModeShared || limit == 0 {
+		return NoSlot
+	}
+	taken := map[int]bool{}
+	if t.record != nil {
+		for i := range t.record.Holders {
+			taken[t.record.Holders[i].Slot] = true
+		}
+	}
+	slot := 0
+	for taken[slot] {
+		slot++
+	}
+	return slot
+}
+
+// handOff grants to the longest-waiting live waiters that fit.
+func (t *step) handOff() {
+	if t.record == nil {
+		return
+	}
+	queue := &t.record.Queue
+	stuck := t.record.Stuck
+	t.record.Stuck = 0
+	if queue.Len() == 0 {
+		return
+	}
+	if t.skewed {
+		if t.fits(queue.order[0]) {
+			t.record.Stuck = cmp.Or(stuck, t.now)
+		}
+		return
+	}
+	for len(queue.order) > 0 && t.fits(queue.order[0]) {
+		p := queue.order[0]
+		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // the floor: another gateway may do it
+			t.record.Stuck = t.now.Add(HeartbeatInterval)
+			return
+		}
+		queue.remove(p)
+	}
+}

@@ -1,0 +1,70 @@
+package fencing
+
+func (t *step) leave(op LeaveRequest) *Error {
+	if t.skewed {
+		return t.clockSkew()
+	}
+	if h := t.holding(op.Lease.Public()); h != nil && h.Secret.Equal(op.Lease.Hash()) {
+		if h.Stamp != op.Stamp {
+			return replaced()
+		}
+		t.out.Holder, t.out.Fresh = h.Holder, true
+		return nil
+	}
+	p := t.place(op.Lease)
+	if p == nil {
+		return nil
+	}
+	if p.Stamp != op.Stamp {
+		return replaced()
+	}
+	if p.RestTill == 0 {
+		place := p.waiter(t.now, t.record.Queue.position(p))
+		t.out.Place = &place
+		t.depart(p)
+	}
+	t.handOff()
+	t.out.Lock = t.view()
+	return nil
+}
+
+func (t *step) takeBack(op TakeBackRequest) *Error {
+	h := t.holding(op.Lease.Public())
+	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp {
+		t.undo(h)
+		return nil
+	}
+	if p := t.place(op.Lease); p != nil && p.Stamp == op.Stamp && p.RestTill == 0 {
+		t.depart(p)
+	}
+	return nil
+}
+
+// undo takes a grant back that its holder was not told of.
+func (t *step) undo(h *Holding) {
+	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Waiting: t.now.Sub(h.JoinedAt)})
+	var p *Place
+	if h.Keep {
+		p = &Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
+			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
+			Mode: h.Mode, Limit: h.Limit, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
+		}}
+	}
+	t.remove(h, t.now)
+	if p != nil {
+		t.record.Queue.rest(p, t.now)
+	}
+}
+
+// depart takes a connected place out of the queue; it may rest.
+func (t *step) depart(p *Place) {
+	t.record.Queue.remove(p)
+	t.departed(p)
+}
+
+func (t *step) departed(p *Place) {
+	t.out.Left = append(t.out.Left, p.waiter(t.now, 0))
+	if p.Ask.Keep {
+		t.record.Queue.rest(p, t.now)
+	}
+}

@@ -1,0 +1,94 @@
+package fencing
+
+// own returns the holding of a lease id, or why it is not the holder's any more.
+// Without skew it is live.
+func (t *step) own(lease LeaseID) (*Holding, *Error) {
+	if h := t.holding(lease.Public()); h != nil {
+		if !h.Secret.Equal(lease.Hash()) {
+			return nil, lost(ReasonUnknown)
+		}
+		return h, nil
+	}
+	tomb, ok := t.tombstone(lease)
+	if ok && (tomb.Reason == ReasonReleased || tomb.Reason == ReasonBroken) {
+		return nil, t.lostTo(tomb, lease)
+	}
+	if t.skewed {
+		return nil, t.clockSkew()
+	}
+	if ok {
+		return nil, t.lostTo(tomb, lease)
+	}
+	return nil, lost(ReasonUnknown)
+}
+
+func (t *step) holding(lease LeasePublic) *Holding {
+	if t.record == nil {
+		return nil
+	}
+	for i := range t.record.Holders {
+		if h := &t.record.Holders[i]; h.Lease == lease {
+			return h
+		}
+	}
+	return nil
+}
+
+// place returns the place of a lease id, connected or resting.
+func (t *step) place(lease LeaseID) *Place {
+	if t.record == nil {
+		return nil
+	}
+	if p := t.record.Queue.find(lease.Public()); p != nil && p.Secret.Equal(lease.Hash()) {
+		return p
+	}
+	return nil
+}
+
+func (t *step) tombstone(lease LeaseID) (Tombstone, bool) {
+	tomb, ok := t.Tombstones[EndedLease{t.name, lease.Public()}]
+	return tomb, ok && t.now < tomb.Until
+}
+
+// lostTo says how the lease of a tombstone was lost.
+func (t *step) lostTo(tomb Tombstone, lease LeaseID) *Error {
+	if !tomb.Secret.Equal(lease.Hash()) {
+		return lost(ReasonUnknown)
+	}
+	err := lost(tomb.Reason)
+	if tomb.Reason == ReasonExpired {
+		err.Late = t.now.Sub(tomb.At)
+		if t.record != nil && t.record.LastToken > tomb.Token {
+			err.Reason, err.CurrentToken = ReasonSuperseded, t.record.LastToken
+		}
+	}
+	err.Detail = lostDetail[err.Reason]
+	return err
+}
+
+func lost(reason Reason) *Error {
+	return &Error{Code: CodeLeaseLost, Reason: reason, Detail: lostDetail[reason]}
+}
+
+var lostDetail = map[Reason]string{
+	ReasonExpired:    "the lease ran out; nobody has had the lock since",
+	ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
+	ReasonBroken:     "an administrator broke the lease",
+	ReasonReleased:   "the lease was released",
+	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
+}
+
+func replaced() *Error {
+	return &Error{Code: CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
+}
+
+func invalidHold(asked, present int) *Error {
+	if present == 0 {
+		return invalid("hold", "is %d; a first acquire has 1", asked)
+	}
+	return invalid("hold", "is %d; the lease is held %d deep, and one more is the most", asked, present)
+}
+
+func otherNames() *Error {
+	return invalid("Lease-Id", "has been used for another set of names; a lease id is for one set")
+}

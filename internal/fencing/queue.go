@@ -1,0 +1,187 @@
+package fencing
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Place is a place in the queue of a name.
+type Place struct {
+	Ask      AcquireRequest // as it was first asked; Lease has its public part only
+	Secret   SecretHash
+	Stamp    Stamp // of the request that waits here, or was the last to
+	Gateway  Gateway
+	Seq      Instant // the order of arrival: the instant, and later than any before
+	JoinedAt Instant
+	RestTill Instant // 0 while its request is connected
+}
+
+// lease returns the public part of the lease id.
+func (p *Place) lease() LeasePublic { return p.Ask.Lease.Public() }
+
+// compare orders by arrival.
+func (p *Place) compare(q *Place) int {
+	return cmp.Or(cmp.Compare(p.Seq, q.Seq), cmp.Compare(p.lease(), q.lease()))
+}
+
+// waiter returns the public view.
+func (p *Place) waiter(now Instant, position int) Waiter {
+	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Position: position, Waiting: now.Sub(p.JoinedAt)}
+}
+
+// Queue is the places of a name. The zero Queue is empty.
+type Queue struct {
+	order    []*Place // the connected ones, by arrival
+	byLease  map[LeasePublic]*Place
+	gateways map[Gateway]int // how many connected ones each has
+	resting  map[LeasePublic]*Place
+	restTill Instant // the first rest ends then or later; no meaning when none rests
+	last     Instant // the highest Seq given; forgotten when no place is left
+}
+
+// Len returns how many connected places there are, those included whose gateway
+// has died unnoticed.
+func (q *Queue) Len() int { return len(q.order) }
+
+// Empty reports whether there is no place, not even a resting one.
+func (q *Queue) Empty() bool { return len(q.byLease) == 0 }
+
+// Waiting returns copies of the connected places, in order of arrival.
+func (q *Queue) Waiting() []Place {
+	places := make([]Place, len(q.order))
+	for i, p := range q.order {
+		places[i] = *p
+	}
+	return places
+}
+
+// Resting returns copies of the resting places, in order of arrival.
+func (q *Queue) Resting() []Place {
+	places := make([]Place, 0, len(q.resting))
+	for _, p := range q.resting {
+		places = append(places, *p)
+	}
+	slices.SortFunc(places, func(a, b Place) int { return a.compare(&b) })
+	return places
+}
+
+func (q *Queue) find(lease LeasePublic) *Place { return q.byLease[lease] }
+
+// next returns the Seq of an arrival at now.
+func (q *Queue) next(now Instant) Instant { return max(q.last, now) + 1 }
+
+// enter puts a connected place where its Seq belongs.
+func (q *Queue) enter(p *Place) {
+	if q.byLease == nil {
+		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
+	}
+	p.RestTill = 0
+	q.last = max(q.last, p.Seq)
+	q.byLease[p.lease()] = p
+	q.gateways[p.Gateway]++
+	i := len(q.order)
+	if i > 0 && p.compare(q.order[i-1]) < 0 {
+		i, _ = slices.BinarySearchFunc(q.order, p, (*Place).compare)
+	}
+	q.order = slices.Insert(q.order, i, p)
+}
+
+// rest puts a place that is not in the queue to rest.
+func (q *Queue) rest(p *Place, now Instant) {
+	if q.byLease == nil {
+		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
+	}
+	if q.resting == nil {
+		q.resting = map[LeasePublic]*Place{}
+	}
+	p.RestTill = now.Add(RestTTL)
+	if len(q.resting) == 0 {
+		q.restTill = p.RestTill
+	}
+	q.restTill = min(q.restTill, p.RestTill)
+	q.last = max(q.last, p.Seq)
+	q.byLease[p.lease()], q.resting[p.lease()] = p, p
+}
+
+// remove takes a place out, connected or resting.
+func (q *Queue) remove(p *Place) {
+	delete(q.byLease, p.lease())
+	if q.Empty() {
+		q.last = 0
+	}
+	if p.RestTill != 0 {
+		delete(q.resting, p.lease())
+		return
+	}
+	if q.gateways[p.Gateway]--; q.gateways[p.Gateway] == 0 {
+		delete(q.gateways, p.Gateway)
+	}
+	if q.order[0] == p {
+		q.order[0] = nil
+		q.order = q.order[1:]
+		return
+	}
+	i, _ := slices.BinarySearchFunc(q.order, p, (*Place).compare)
+	q.order = slices.Delete(q.order, i, i+1)
+}
+
+// removeAll takes out the connected places of some gateways, and returns them in
+// order of arrival.
+func (q *Queue) removeAll(of map[Gateway]bool) []*Place {
+	var removed []*Place
+	q.order = slices.DeleteFunc(q.order, func(p *Place) bool {
+		if of[p.Gateway] {
+			removed = append(removed, p)
+			delete(q.byLease, p.lease())
+		}
+		return of[p.Gateway]
+	})
+	for gateway := range of {
+		delete(q.gateways, gateway)
+	}
+	if q.Empty() {
+		q.last = 0
+	}
+	return removed
+}
+
+// position returns the place of p among the connected ones, from 1.
+func (q *Queue) position(p *Place) int {
+	i, _ := slices.BinarySearchFunc(q.order, p, (*Place).compare)
+	return i + 1
+}
+
+// wake drops the places whose rest is over at now.
+func (q *Queue) wake(now Instant) {
+	if len(q.resting) == 0 || now < q.restTill {
+		return
+	}
+	q.restTill = 0
+	for lease, p := range q.resting {
+		if p.RestTill <= now {
+			delete(q.resting, lease)
+			delete(q.byLease, lease)
+		} else if q.restTill == 0 || p.RestTill < q.restTill {
+			q.restTill = p.RestTill
+		}
+	}
+	if q.Empty() {
+		q.last = 0
+	}
+}
+
+func (q *Queue) clone() Queue {
+	c := *q
+	c.order = slices.Clone(q.order)
+	c.byLease, c.gateways, c.resting = maps.Clone(q.byLease), maps.Clone(q.gateways), maps.Clone(q.resting)
+	for i, p := range q.order {
+		copied := *p
+		c.order[i], c.byLease[p.lease()] = &copied, &copied
+	}
+	for lease, p := range q.resting {
+		copied := *p
+		c.resting[lease], c.byLease[lease] = &copied, &copied
+	}
+	return c
+}

@@ -1,0 +1,123 @@
+package fencing_test
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// TestRefusedOperationChangesNothing: a refused operation leaves behind what an
+// Expire at the same instant leaves, and when the clocks differ nothing changes
+// at all. An operation that only looks never changes anything. The one exception
+// is a waiter that no longer waits.
+func TestRefusedOperationChangesNothing(t *testing.T) {
+	refused := map[fencing.Code]int{}
+	randomSteps(t, 20_000, func(r *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
+		if r.IntN(20) == 0 {
+			guard.Floor = fencing.MaxToken
+		}
+		before := s.Clone()
+		if guard.Sent == now && !looks(op) {
+			fencing.Step(before, now, guard, fencing.ExpireRequest{Name: op.LockName()})
+		}
+		out := fencing.Step(s, now, guard, op)
+		if !looks(op) && out.Err == nil || out.Code() == fencing.CodeLocked && out.Err.Position != 0 {
+			return
+		}
+		if out.Err != nil {
+			refused[out.Err.Code]++
+		}
+		if !reflect.DeepEqual(essenceOf(s), essenceOf(before)) {
+			t.Fatalf("%#v at %d (skewed: %t) came to %v and left\n%+v\ninstead of\n%+v", op, now, guard.Sent != now, out.Err, essenceOf(s), essenceOf(before))
+		}
+	})
+	for _, code := range []fencing.Code{
+		fencing.CodeLocked, fencing.CodeLeaseLost, fencing.CodeStaleToken, fencing.CodeClockSkew,
+		fencing.CodeInvalidRequest, fencing.CodeReplaced, fencing.CodeTooManyRequests,
+	} {
+		if refused[code] < 3 {
+			t.Errorf("only %d refusals were %s: the operations miss their aim", refused[code], code)
+		}
+	}
+}
+
+// TestRetryChangesNothing is P7 of the rules: an operation that is sent again at
+// once has no further effect, and the same answer.
+func TestRetryChangesNothing(t *testing.T) {
+	randomSteps(t, 10_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
+		first := fencing.Step(s, now, guard, op)
+		if first.Code() == fencing.CodeLocked && first.Err.Position != 0 {
+			return // it has given up its place, and is a newcomer when it is sent again
+		}
+		once := s.Clone()
+		second := fencing.Step(s, now, guard, op)
+		if !reflect.DeepEqual(essenceOf(s), essenceOf(once)) {
+			t.Fatalf("%#v, sent again, left\n%+v\ninstead of\n%+v", op, essenceOf(s), essenceOf(once))
+		}
+		if len(second.Granted)+len(second.Ended)+len(second.Left) > 0 || second.Joined {
+			t.Fatalf("%#v, sent again, did %+v", op, second)
+		}
+		if first.Code() != second.Code() || first.Holder.Token != second.Holder.Token {
+			t.Fatalf("%#v came to %v with the token %d, and then to %v with %d", op, first.Err, first.Holder.Token, second.Err, second.Holder.Token)
+		}
+		if _, acquires := op.(fencing.AcquireRequest); acquires && (first.Fresh != second.Fresh || (first.Place == nil) != (second.Place == nil)) {
+			t.Fatalf("%#v came to %+v and then to %+v", op, first, second)
+		}
+	})
+}
+
+// TestNothingIsLeftWaiting is P5 of the rules: after every step that may hand on,
+// the first waiter does not fit, P1: nobody has more holders beside it than it
+// tolerates, and nothing but what is due can change by itself.
+func TestNothingIsLeftWaiting(t *testing.T) {
+	handed := 0
+	randomSteps(t, 10_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
+		out := fencing.Step(s, now, guard, op)
+		record := s.Records[op.LockName()]
+		if record == nil || looks(op) {
+			return
+		}
+		if out.Holder.Token == 0 {
+			handed += len(out.Granted)
+		}
+		bears := 1 << 30
+		for i := range record.Holders {
+			bears = min(bears, tolerates(record.Holders[i].Mode, record.Holders[i].Limit))
+		}
+		if guard.Sent == now && len(record.Holders) > bears {
+			t.Fatalf("P1: %d holders, and one tolerates %d", len(record.Holders), bears)
+		}
+		if waiting := record.Queue.Waiting(); len(waiting) > 0 && record.Stuck == 0 && s.Due(op.LockName()) > now {
+			if len(record.Holders) < min(bears, tolerates(waiting[0].Ask.Mode, waiting[0].Ask.Limit)) {
+				t.Fatalf("P5: after %#v the first waiter fits: %+v", op, record)
+			}
+		}
+		if due := s.Due(op.LockName()); guard.Sent == now && due <= now {
+			t.Fatalf("after %#v something is due at once: %+v", op, record)
+		}
+		if due := s.Due(op.LockName()); due > now {
+			before := s.Clone()
+			fencing.Step(s, min(due-1, now.Add(time.Hour)), fencing.Guard{Gateway: ""}, fencing.ExpireRequest{Name: op.LockName()})
+			if a, b := essenceOf(s).Records, essenceOf(before).Records; !reflect.DeepEqual(a, b) {
+				t.Fatalf("before anything was due, an expire made\n%+v\nof\n%+v", a, b)
+			}
+			*s = *before
+		}
+	})
+	if handed < 40 {
+		t.Errorf("only %d leases were handed on: the operations miss their aim", handed)
+	}
+}
+
+func tolerates(mode fencing.Mode, limit int) int {
+	switch {
+	case mode == fencing.ModeExclusive:
+		return 1
+	case limit == 0:
+		return 1 << 30
+	}
+	return limit
+}

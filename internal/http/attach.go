@@ -1,0 +1,288 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
+)
+
+// attachments are the streams of attached leases that are open here.
+type attachments struct {
+	mu   sync.Mutex
+	open map[attachKey]*context.CancelCauseFunc
+}
+
+type attachKey struct {
+	name  fencing.Name
+	lease fencing.LeasePublic
+}
+
+// errReplaced ends the older one of two streams of a lease id.
+var errReplaced = &fencing.Error{Code: fencing.CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
+
+// enter ends the older stream of a lease, if there is one here, and returns the
+// context of the new one; leave ends it.
+func (a *attachments) enter(ctx context.Context, key attachKey) (attached context.Context, cancel context.CancelCauseFunc, leave func()) {
+	attached, cancel = context.WithCancelCause(ctx)
+	mine := &cancel
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if older := a.open[key]; older != nil {
+		(*older)(errReplaced)
+	}
+	if a.open == nil {
+		a.open = map[attachKey]*context.CancelCauseFunc{}
+	}
+	a.open[key] = mine
+	return attached, cancel, func() {
+		cancel(nil)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.open[key] == mine {
+			delete(a.open, key)
+		}
+	}
+}
+
+// attachment is the stream of an attached lease.
+type attachment struct {
+	*call
+	stream
+	req    *acquire
+	ctx    context.Context // ends when the client leaves, or a newer stream has taken over
+	cancel context.CancelCauseFunc
+}
+
+// attachLock answers a POST with a stream, unless it has to be refused at once.
+func attachLock(c *call, req *acquire) {
+	if err := c.enter(allowedStreams); err != nil {
+		c.writeError(c.countOutcome(outcomeOf(err), err))
+		return
+	}
+	out, waiter, err := c.join(req)
+	if err != nil {
+		c.writeError(err)
+		return
+	}
+	conn := connectionOf(c.r)
+	ctx, cancel, leave := c.s.attached.enter(c.r.Context(), attachKey{req.Name, req.Lease.Public()})
+	defer leave()
+	ctx, done := c.s.leavers.watch(ctx, conn)
+	defer done()
+	conn.limitSilence(req.TTL)
+	c.Header()["Connection"] = []string{"close"} // it has other limits than others now
+
+	a := &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}
+	if waiter != nil {
+		if out, err = a.await(waiter); err != nil {
+			a.refuse(err)
+			return
+		}
+	}
+	a.hold(&out)
+}
+
+// await waits in the queue, and says so.
+func (a *attachment) await(waiter *watchdog.Waiter) (fencing.Outcome, error) {
+	a.park()
+	defer a.unpark()
+	type result struct {
+		*awaited
+		panic any
+	}
+	results := make(chan result, 1)
+	go func() {
+		var r result
+		defer func() {
+			r.panic = recover() // it is the call's to answer
+			results <- r
+		}()
+		r.awaited = a.wait(a.ctx, waiter, a.req)
+	}()
+
+	position := waiter.Place().Position
+	err := a.startStream("attached")
+	if err == nil {
+		err = a.queued(position)
+	}
+	beats := a.heartbeats()
+	defer beats.Stop()
+	for {
+		if err != nil {
+			a.cancel(err)
+		}
+		select {
+		case r := <-results:
+			if r.panic != nil {
+				panic(r.panic)
+			}
+			return r.out, r.err
+		case <-beats.C:
+			if now := a.position(); now != 0 && now != position {
+				position = now
+				err = a.queued(position)
+			} else {
+				err = a.comment()
+			}
+		}
+	}
+}
+
+// position asks the store for the request's place; 0 if it can't be told.
+func (a *attachment) position() int {
+	ctx, cancel := context.WithTimeout(a.ctx, checkTimeout)
+	defer cancel()
+	out, err := a.s.dog.Inspect(ctx, fencing.InspectRequest{Name: a.req.Name})
+	if err != nil {
+		return 0
+	}
+	for i := range out.Lock.Waiters {
+		if w := &out.Lock.Waiters[i]; w.Lease == a.req.Lease.Public() {
+			return w.Position
+		}
+	}
+	return 0
+}
+
+func (a *attachment) queued(position int) error {
+	return a.event("queued", "", func(b []byte) []byte {
+		b = append(b, `{"name":`...)
+		b = appendString(b, string(a.req.Name))
+		b = appendStringMember(b, "lease", string(a.req.Lease.Public()))
+		b = appendIntMember(b, "position", int64(position))
+		b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
+		return append(b, '}')
+	})
+}
+
+// refuse ends a request that did not get its lease.
+func (a *attachment) refuse(err error) {
+	if a.status == 0 {
+		a.Header().Del("Connection")
+		a.writeError(err)
+		return
+	}
+	a.problem("refused", err)
+}
+
+// problem sends an event that ends the stream.
+func (a *attachment) problem(event string, err error) {
+	e := problemOf(err)
+	if e.Code == fencing.CodeDraining {
+		event = "draining"
+	}
+	a.event(event, "", func(b []byte) []byte {
+		b = a.appendProblem(b, e)
+		b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
+		return append(b, '}')
+	})
+}
+
+// hold tells of the lease, and keeps it until the client leaves.
+func (a *attachment) hold(out *fencing.Outcome) {
+	lease, err := a.call.granted(a.req, out)
+	if err != nil {
+		a.refuse(err)
+		return
+	}
+	if a.status == 0 {
+		lease.renewed.setHeader(a.Header())
+		if a.startStream("attached") != nil {
+			return
+		}
+	}
+	if a.event("granted", "", func(b []byte) []byte {
+		b = appendIntMember(lease.appendMembers(b), "elapsed_ms", lease.elapsed.Milliseconds())
+		return append(b, '}')
+	}) != nil {
+		return
+	}
+	a.hasGrant = false // told
+	a.keep(out, lease.left)
+}
+
+// keep passes on what becomes of the lease, and releases it when the client
+// leaves. left is its life from now on.
+func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
+	end := time.Now().Add(left)
+	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
+		Name: a.req.Name, Lease: a.req.Lease, Granted: *out, Ready: connectionOf(a.r).acknowledged,
+	})
+	beats := a.heartbeats()
+	defer beats.Stop()
+	for {
+		var err error
+		select {
+		case update, open := <-updates:
+			switch {
+			case !open && context.Cause(a.ctx) == errReplaced:
+				a.problem("lost", errReplaced)
+				return
+			case !open:
+				a.release(end)
+				return
+			case update.Err != nil:
+				a.problem("lost", update.Err)
+				if a.code != fencing.CodeDraining && a.code != fencing.CodeLeaseLost {
+					a.release(end) // nobody counts on it any more
+				}
+				return
+			}
+			left, err = a.renewed(&update.Outcome)
+			end = time.Now().Add(left)
+		case <-beats.C:
+			err = a.comment()
+		}
+		if err != nil {
+			a.cancel(err) // updates ends with it
+		}
+	}
+}
+
+// renewed tells of a renewal, and returns how long the lease has to live.
+func (a *attachment) renewed(out *fencing.Outcome) (time.Duration, error) {
+	now := a.s.now()
+	left, elapsed := leftOf(out, now), now.Sub(a.start)
+	if left < time.Millisecond {
+		return left, nil // the next one, or the loss, says more
+	}
+	return left, a.event("renewed", "", func(b []byte) []byte {
+		b = append(b, `{"name":`...)
+		b = appendString(b, string(a.req.Name))
+		b = appendStringMember(b, "lease", string(out.Holder.Lease))
+		b = appendIntMember(b, "fencing_token", int64(out.Holder.Token))
+		b = appendIntMember(b, "expires_in_ms", left.Milliseconds())
+		b = appendIntMember(b, "elapsed_ms", elapsed.Milliseconds())
+		return append(b, '}')
+	})
+}
+
+const (
+	releaseTimeout    = 3 * time.Second // of one attempt
+	minReleaseBackoff = 50 * time.Millisecond
+	maxReleaseBackoff = time.Second
+)
+
+// release lets go of a lease whose client has left, trying again until its end.
+func (a *attachment) release(end time.Time) {
+	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
+		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
+		cancel()
+		var e *fencing.Error
+		if err == nil || errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {
+			return
+		}
+		if time.Now().Add(backoff).After(end) {
+			a.s.log.Warn("an attached lease whose client has left could not be released; it ends with its TTL",
+				slog.String("request_id", string(a.id)), slog.String("lease", string(a.lease)), slog.String("error", err.Error()))
+			return
+		}
+		time.Sleep(backoff)
+	}
+}

@@ -1,0 +1,378 @@
+package http
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const attach = "Accept: text/event-stream"
+
+// TestAttached: a lease lives as long as its stream, many times its TTL, and is
+// released when the client closes.
+func TestAttached(t *testing.T) {
+	g := startRunning(t)
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":300,"owner":"me"}`, attach)
+	if s.resp.Header.Get("Fencing-Token") == "" || s.resp.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("%v", s.resp.Header)
+	}
+	e := s.next("granted")
+	if e.text("owner") != "me" || e.number("waited_ms") != 0 || e.number("expires_in_ms") < 200 {
+		t.Errorf("%s", e.data)
+	}
+	id, token := e.text("lease_id"), e.number("fencing_token")
+	g.eventually("the stream is counted", g.metric(`fencepost_http_streams{kind="attached"} 1`))
+	last := e.number("elapsed_ms")
+	for time.Since(s.sent) < 1200*time.Millisecond {
+		e := s.next("renewed")
+		now := time.Since(s.sent)
+		deadline := time.Duration(e.number("elapsed_ms")+e.number("expires_in_ms")) * time.Millisecond
+		if e.number("elapsed_ms") < last || deadline > now+300*time.Millisecond {
+			t.Errorf("%s at %v, after %d ms", e.data, now, last)
+		}
+		if e.number("fencing_token") != token || e.text("lease") != public(id) {
+			t.Errorf("%s", e.data)
+		}
+		last = e.number("elapsed_ms")
+	}
+	closed := time.Now()
+	s.cancel()
+	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
+	if took := time.Since(closed); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if past := g.do("GET", "/history/a", "").body; !strings.Contains(past, `"outcome":"released"`) {
+		t.Errorf("%s", past)
+	}
+	g.waitForLog(`"status":200,"code":"ok"`)
+	if strings.Contains(g.log.String(), `"level":"WARN"`) {
+		t.Errorf("a client may close:\n%s", g.log)
+	}
+	g.wantNotTakenBack()
+	body := g.do("GET", "/metrics", "").body
+	if !strings.Contains(body, `fencepost_http_streams{kind="attached"} 0`) || strings.Contains(body, `duration_seconds_count{method="POST"`) {
+		t.Error("the stream is still counted, or counts as time to answer")
+	}
+}
+
+func TestAttachedWaits(t *testing.T) {
+	g := startRunning(t, heartbeatEach(20*time.Millisecond))
+	g.do("POST", "/locks/a", "").want(t, 201)
+	g.do("POST", "/locks/a", "", attach).problem(t, 423, fencing.CodeLocked)
+
+	// The wait runs out.
+	s := g.stream("POST", "/locks/a", `{"wait_ms":30}`, attach)
+	if e := s.next("queued"); e.number("position") != 1 || e.text("name") != "a" {
+		t.Errorf("%s", e.data)
+	}
+	if e := s.next("refused"); e.text("code") != "wait_timeout" || e.number("status") != 423 || e.number("elapsed_ms") < 30 || e.number("position") != 1 {
+		t.Errorf("%s", e.data)
+	}
+	s.ended()
+
+	// The place is told again when it has changed.
+	first := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
+	first.next("queued")
+	second := g.stream("POST", "/locks/a", `{"wait_ms":86400000,"ttl_ms":400}`, attach)
+	if second.resp.Header.Get("Fencing-Token") != "" {
+		t.Errorf("%v", second.resp.Header)
+	}
+	if e := second.next("queued"); e.number("position") != 2 {
+		t.Errorf("%s", e.data)
+	}
+	first.cancel()
+	if e := second.next("queued"); e.number("position") != 1 {
+		t.Errorf("%s", e.data)
+	}
+	before := second.heartbeats()
+	g.eventually("heartbeats", func() bool { return second.heartbeats() > before+3 })
+	g.do("DELETE", "/locks/a", "", "If-Match: "+g.do("GET", "/locks/a", "").header.Get("ETag")).want(t, 204)
+	e := second.next("granted")
+	if e.number("waited_ms") < 20 || e.number("waited_ms") != e.number("elapsed_ms") || e.number("expires_in_ms") > 400 {
+		t.Errorf("%s", e.data)
+	}
+	second.next("renewed")
+	second.cancel()
+	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
+}
+
+func TestAttachedIsLost(t *testing.T) {
+	g := startRunning(t)
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":300}`, attach)
+	s.next("granted")
+	g.do("DELETE", "/locks/a", "", "If-Match: "+g.do("GET", "/locks/a", "").header.Get("ETag")).want(t, 204)
+	if e := s.next("lost"); e.text("code") != "lease_lost" || e.text("reason") != "broken" || e.number("status") != 412 {
+		t.Errorf("%s", e.data)
+	}
+	s.ended()
+
+	s = g.stream("POST", "/locks/b", `{"ttl_ms":100,"max_hold_ms":250}`, attach)
+	s.next("granted")
+	for e := range s.events {
+		if e.name == "lost" && (e.text("reason") != "expired" || e.number("elapsed_ms") < 250) {
+			t.Errorf("%s", e.data)
+		}
+	}
+
+	// A store out of reach: it can't be told, and is not said to be lost for sure.
+	s = g.stream("POST", "/locks/c", `{"ttl_ms":300}`, attach)
+	s.next("granted")
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			if verb == "renew" {
+				return fencing.Unavailable(errors.New("down"))
+			}
+			return nil
+		}
+	})
+	for e := range s.events {
+		if e.name != "renewed" && !(e.name == "lost" && e.text("code") == "unavailable" && e.number("status") == 503) {
+			t.Errorf("%s %s", e.name, e.data)
+		}
+	}
+	g.eventually("the lock is free", func() bool { return !g.lock("c").Held() })
+}
+
+// TestAttachesAgain: a client that comes back with its lease id has its lease
+// again; the older stream is told, and its end releases nothing.
+func TestAttachesAgain(t *testing.T) {
+	g := startRunning(t)
+	own := "Lease-Id: " + newID()
+	older := g.stream("POST", "/locks/a", `{"ttl_ms":500}`, attach, own)
+	token := older.next("granted").number("fencing_token")
+	newer := g.stream("POST", "/locks/a", `{"ttl_ms":500}`, attach, own)
+	if e := newer.next("granted"); e.number("fencing_token") != token {
+		t.Errorf("%s", e.data)
+	}
+	for e := range older.events {
+		if e.name != "renewed" && !(e.name == "lost" && e.text("code") == "replaced" && e.number("status") == 409) {
+			t.Errorf("%s %s", e.name, e.data)
+		}
+	}
+	newer.next("renewed")
+	newer.next("renewed")
+	if !g.lock("a").Held() {
+		t.Error("the older stream has released the lease")
+	}
+
+	// The same while they wait.
+	own = "Lease-Id: " + newID()
+	older = g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach, own)
+	older.next("queued")
+	second := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach, own)
+	second.next("queued")
+	if e := older.next("refused"); e.text("code") != "replaced" {
+		t.Errorf("%s", e.data)
+	}
+	older.ended()
+	newer.cancel()
+	second.next("granted")
+	g.wantNotTakenBack()
+	g.eventually("one stream is known", func() bool {
+		g.attached.mu.Lock()
+		defer g.attached.mu.Unlock()
+		return len(g.attached.open) == 1
+	})
+}
+
+func TestAttachedDrains(t *testing.T) {
+	g := startRunning(t)
+	id := newID()
+	holds := g.stream("POST", "/locks/a", `{"ttl_ms":20000}`, attach, "Lease-Id: "+id)
+	holds.next("granted")
+	waits := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
+	waits.next("queued")
+	g.Drain()
+	for _, s := range []*openedStream{holds, waits} {
+		if e := s.next("draining"); e.text("code") != "draining" || e.number("status") != 503 {
+			t.Errorf("%s", e.data)
+		}
+		s.ended()
+	}
+	if holders := g.lock("a").Holders; len(holders) != 1 || string(holders[0].Lease) != public(id) {
+		t.Errorf("the lease was not kept: %v", holders)
+	}
+	g.do("PUT", "/locks/a", "", "Lease-Id: "+id).want(t, 200)
+	g.do("POST", "/locks/b", "", attach).problem(t, 503, fencing.CodeDraining)
+}
+
+// TestReleaseOnCloseIsTriedAgain: the store may be out of reach just then.
+func TestReleaseOnCloseIsTriedAgain(t *testing.T) {
+	g := startRunning(t)
+	fails := 3
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":20000}`, attach)
+	s.next("granted")
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			if verb == "release" && fails > 0 {
+				fails--
+				return fencing.Unavailable(errors.New("down"))
+			}
+			return nil
+		}
+	})
+	s.cancel()
+	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
+}
+
+// TestReleaseOnCloseGivesUp: at the end of the lease there is nothing to release.
+func TestReleaseOnCloseGivesUp(t *testing.T) {
+	g := startRunning(t)
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":300}`, attach)
+	s.next("granted")
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(string) error { return fencing.Unavailable(errors.New("down")) }
+	})
+	s.cancel()
+	g.waitForLog("could not be released; it ends with its TTL")
+}
+
+// rawAttach opens a stream over a connection of the test's own.
+func (g *gateway) rawAttach(body string) *net.TCPConn {
+	g.t.Helper()
+	conn := g.dial()
+	send(g.t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+attach+"\r\nTransfer-Encoding: chunked\r\n\r\n")
+	send(g.t, conn, strings.ToLower(strings.Join([]string{hex(len(body)), body, "0", "", ""}, "\r\n")))
+	return conn
+}
+
+func hex(n int) string { return string("0123456789abcdef"[n>>4]) + string("0123456789abcdef"[n&15]) }
+
+// TestAttachedLeaves: in whatever way the client goes, the lock is free at once,
+// and a grant it was not told of is taken back.
+func TestAttachedLeaves(t *testing.T) {
+	for how, leave := range map[string]func(*net.TCPConn){
+		"closes":      func(c *net.TCPConn) { c.Close() },
+		"resets":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
+		"half-closes": func(c *net.TCPConn) { c.CloseWrite() },
+		"half-closes behind a next request": func(c *net.TCPConn) {
+			c.Write([]byte("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+			c.CloseWrite()
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			g := startRunning(t)
+			conn := g.rawAttach(`{"ttl_ms":20000}`)
+			g.eventually("the lock is held", func() bool { return g.lock("a").Held() })
+			leave(conn)
+			g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
+
+			held := g.acquired("a")
+			conn = g.rawAttach(`{"wait_ms":60000}`)
+			g.waiting("a", 1)
+			leave(conn)
+			g.waiting("a", 0)
+
+			conn = g.rawAttach(`{"wait_ms":60000}`)
+			g.waiting("a", 1)
+			g.store.set(func(s *scriptedStore) { s.onGrant = func() { leave(conn) } })
+			g.release("a", held)
+			g.eventually("the lock is free", func() bool { return !g.lock("a").Held() && g.lock("a").Waiting == 0 })
+		})
+	}
+}
+
+// TestAttachedUnacknowledged: nothing is renewed for a client that does not take
+// what it is sent, and its connection ends before its lease does.
+func TestAttachedUnacknowledged(t *testing.T) {
+	g := startRunning(t, heartbeatEach(time.Millisecond))
+	var renewals atomic.Int64
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			if verb == "renew" {
+				renewals.Add(1)
+			}
+			return nil
+		}
+	})
+	conn := g.dial()
+	conn.SetReadBuffer(1) // the kernel has a least size, which heartbeats fill soon
+	send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+attach+"\r\nContent-Length: 15\r\n\r\n{\"ttl_ms\":3000}")
+	g.eventually("the lock is held", func() bool { return g.lock("a").Held() })
+	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
+	if n := renewals.Load(); n != 0 {
+		t.Errorf("%d renewals", n)
+	}
+	g.waitForLog(`"method":"POST","route":"/locks/{name}","status":200,"code":"ok"`) // not lost, but left
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() && lines.Text() != "event: granted" {
+	}
+	if lines.Text() != "event: granted" {
+		t.Error("the client was told of no grant")
+	}
+}
+
+func TestConnectionTells(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c := &connection{server}
+	c.limitSilence(time.Minute)
+	if !c.acknowledged() || c.left() {
+		t.Fatal("a fresh connection")
+	}
+	server.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	n, err := server.Write(make([]byte, 64<<20))
+	if !errors.Is(err, os.ErrDeadlineExceeded) || c.acknowledged() {
+		t.Fatalf("%d bytes were acknowledged, and nobody has read them: %v", n, err)
+	}
+	if _, err := io.CopyN(io.Discard, client, int64(n)); err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{t: t}
+	g.eventually("all is acknowledged", c.acknowledged)
+	client.(*net.TCPConn).CloseWrite()
+	g.eventually("the client has left", c.left)
+	for _, unknown := range []*connection{nil, {}} {
+		if unknown.limitSilence(time.Second); !unknown.acknowledged() || unknown.left() {
+			t.Error("where nothing is known, all is well")
+		}
+	}
+}
+
+// TestPanicWhileAttachedWaits: a defect of the store is the request's, not the
+// gateway's.
+func TestPanicWhileAttachedWaits(t *testing.T) {
+	g := startRunning(t)
+	g.acquired("a")
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			if verb == "leave" {
+				panic("a defect")
+			}
+			return nil
+		}
+	})
+	conn := g.rawAttach(`{"wait_ms":20}`)
+	text, _ := io.ReadAll(conn)
+	if !strings.Contains(string(text), "event: queued") || strings.HasSuffix(string(text), "0\r\n\r\n") {
+		t.Errorf("half an answer looks like a whole one: %s", text)
+	}
+	g.waitForLog("panic while serving a request")
+	g.store.set(func(s *scriptedStore) { s.before = nil })
+	if _, err := g.store.Expire(context.Background(), 100); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,66 @@
+package http
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// connection is the network's side of a request: what net/http does not tell.
+type connection struct{ conn net.Conn }
+
+type connectionKey struct{}
+
+// withConnection is a http.Server's ConnContext.
+func withConnection(ctx context.Context, conn net.Conn) context.Context {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
+		conn = wrapped.NetConn()
+	}
+	return context.WithValue(ctx, connectionKey{}, &connection{conn})
+}
+
+// connectionOf returns the connection of a request; nil if it is not known.
+func connectionOf(r *http.Request) *connection {
+	c, _ := r.Context().Value(connectionKey{}).(*connection)
+	return c
+}
+
+// control runs f on the socket. It reports false if there is none.
+func (c *connection) control(f func(fd uintptr)) bool {
+	if c == nil || c.conn == nil {
+		return false
+	}
+	conn, ok := c.conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := conn.SyscallConn()
+	return err == nil && raw.Control(f) == nil
+}
+
+const (
+	// longestSilence is how long a peer of a stream may leave bytes without an
+	// acknowledgement, however long its lease is.
+	longestSilence = 30 * time.Second
+
+	// shortestProbe is the least that keep-alive can count: seconds.
+	shortestProbe = time.Second
+)
+
+// limitSilence makes the connection of an attached lease end when its peer is
+// not heard of for half the TTL, so that a machine that has died is
+// noticed before its lease runs out.
+func (c *connection) limitSilence(ttl time.Duration) {
+	if c == nil {
+		return
+	}
+	silence := min(ttl/2, longestSilence)
+	if tcp, ok := c.conn.(*net.TCPConn); ok {
+		tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: max(silence/2, shortestProbe), Interval: max(silence/4, shortestProbe), Count: 2,
+		})
+	}
+	c.setUserTimeout(silence)
+}

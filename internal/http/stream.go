@@ -1,0 +1,54 @@
+package http
+
+import (
+	"net/http"
+	"time"
+)
+
+var streamType = []string{"text/event-stream"}
+
+// stream is an answer of server-sent events. Each write has its own deadline.
+type stream struct{ c *call }
+
+// startStream sends the header of a stream, and a comment so that something comes
+// at once.
+func (s stream) startStream(kind string) error {
+	c := s.c
+	gauge := c.s.metrics.streams.WithLabelValues(kind)
+	gauge.Inc()
+	c.openStream = gauge
+	c.Header()["Content-Type"] = streamType
+	c.WriteHeader(http.StatusOK)
+	return s.comment()
+}
+
+// event sends an event: data is one line, and id may be empty.
+func (s stream) event(name, id string, data func([]byte) []byte) error {
+	b := s.c.out[:0]
+	if id != "" {
+		b = append(b, "id: "...)
+		b = append(b, id...)
+		b = append(b, '\n')
+	}
+	b = append(b, "event: "...)
+	b = append(b, name...)
+	b = append(b, "\ndata: "...)
+	b = data(b)
+	b = append(b, '\n', '\n')
+	s.c.out = b
+	return s.write(b)
+}
+
+// comment sends what no client sees: it shows that the connection lives.
+func (s stream) comment() error { return s.write([]byte(":\n\n")) }
+
+func (s stream) write(b []byte) error {
+	s.c.setWriteDeadline()
+	if _, err := s.c.Write(b); err != nil {
+		return err
+	}
+	return s.c.flush()
+}
+
+// heartbeats returns a ticker of a stream.
+func (s stream) heartbeats() *time.Ticker { return time.NewTicker(s.c.s.heartbeat) }

@@ -1,0 +1,304 @@
+package http
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+// openedStream is a stream that a test reads. Each of its events is held against
+// the contract.
+type openedStream struct {
+	t       testing.TB
+	resp    *http.Response
+	cancel  context.CancelFunc
+	sent    time.Time
+	events  chan streamEvent // closed at its end
+	schemas map[string]*openapi3.Schema
+
+	mu       sync.Mutex
+	raw      bytes.Buffer
+	comments int
+}
+
+type streamEvent struct {
+	name, id, data string
+	json           map[string]any
+}
+
+func (e *streamEvent) number(field string) int64 { n, _ := e.json[field].(float64); return int64(n) }
+func (e *streamEvent) text(field string) string  { s, _ := e.json[field].(string); return s }
+
+// stream opens a stream; its end is checked against the contract, too.
+func (g *gateway) stream(method, path, body string, headers ...string) *openedStream {
+	g.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r, err := http.NewRequestWithContext(ctx, method, g.url+path, strings.NewReader(body))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		r.Header.Add(name, value)
+	}
+	s := &openedStream{t: g.t, cancel: cancel, sent: time.Now(), events: make(chan streamEvent, 1000)}
+	if s.resp, err = g.client.Do(r); err != nil {
+		g.t.Fatal(err)
+	}
+	if s.resp.StatusCode != 200 || s.resp.Header.Get("Content-Type") != "text/event-stream" {
+		g.t.Fatalf("%d %v", s.resp.StatusCode, s.resp.Header)
+	}
+	route, _ := contract().route(g.Server, method, r.URL.Path)
+	s.schemas = eventSchemas(g.t, route.Operation.Responses.Value("200").Value.Content["text/event-stream"])
+	var reading sync.WaitGroup
+	reading.Go(s.read)
+	g.t.Cleanup(func() {
+		cancel()
+		reading.Wait()
+		s.resp.Body.Close()
+		if err := contract().check(g.Server, r, body, s.resp.StatusCode, s.resp.Header, s.raw.Bytes()); err != nil {
+			g.t.Error(err)
+		}
+	})
+	return s
+}
+
+// eventSchemas returns the schemas that x-events names.
+func eventSchemas(t testing.TB, media *openapi3.MediaType) map[string]*openapi3.Schema {
+	t.Helper()
+	schemas := map[string]*openapi3.Schema{}
+	for name, ref := range media.Extensions["x-events"].(map[string]any) {
+		path := ref.(map[string]any)["$ref"].(string)
+		schema := contract().Components.Schemas[strings.TrimPrefix(path, "#/components/schemas/")]
+		if schema == nil {
+			t.Fatalf("%s: no %s", name, path)
+		}
+		schemas[name] = schema.Value
+	}
+	return schemas
+}
+
+func (s *openedStream) read() {
+	defer close(s.events)
+	var e streamEvent
+	lines := bufio.NewScanner(s.resp.Body)
+	for lines.Scan() {
+		line := lines.Text()
+		s.mu.Lock()
+		s.raw.WriteString(line + "\n")
+		s.mu.Unlock()
+		field, value, _ := strings.Cut(line, ": ")
+		switch {
+		case line == "":
+			if e.name != "" {
+				s.check(&e)
+				s.events <- e
+			}
+			e = streamEvent{}
+		case strings.HasPrefix(line, ":"):
+			s.mu.Lock()
+			s.comments++
+			s.mu.Unlock()
+		case field == "event":
+			e.name = value
+		case field == "id":
+			e.id = value
+		case field == "data":
+			e.data = value
+		default:
+			s.t.Errorf("line %q", line)
+		}
+	}
+}
+
+func (s *openedStream) check(e *streamEvent) {
+	schema := s.schemas[e.name]
+	if schema == nil {
+		s.t.Errorf("event %s is not in the contract", e.name)
+		return
+	}
+	if err := json.Unmarshal([]byte(e.data), &e.json); err != nil {
+		s.t.Errorf("event %s: %v: %s", e.name, err, e.data)
+		return
+	}
+	if err := schema.VisitJSON(e.json, openapi3.EnableJSONSchema2020()); err != nil {
+		s.t.Errorf("event %s is not in the contract: %v: %s", e.name, err, e.data)
+	}
+}
+
+func (s *openedStream) heartbeats() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.comments
+}
+
+// next waits for the next event and checks its name.
+func (s *openedStream) next(name string) *streamEvent {
+	s.t.Helper()
+	select {
+	case e, open := <-s.events:
+		if !open {
+			s.t.Fatalf("the stream has ended; want %s", name)
+		}
+		if e.name != name {
+			s.t.Fatalf("event %s %s, want %s", e.name, e.data, name)
+		}
+		return &e
+	case <-time.After(patience):
+		s.t.Fatalf("no event %s", name)
+		return nil
+	}
+}
+
+// ended waits for the end of the stream.
+func (s *openedStream) ended() {
+	s.t.Helper()
+	select {
+	case e, open := <-s.events:
+		if open {
+			s.t.Fatalf("event %s %s, want the end", e.name, e.data)
+		}
+	case <-time.After(patience):
+		s.t.Fatal("the stream does not end")
+	}
+}
+
+// TestContractExamplesOfStreams: each event of an example is in the contract.
+func TestContractExamplesOfStreams(t *testing.T) {
+	checked := 0
+	for path, item := range contract().Paths.Map() {
+		for _, operation := range item.Operations() {
+			for _, response := range operation.Responses.Map() {
+				media := response.Value.Content["text/event-stream"]
+				if media == nil {
+					continue
+				}
+				s := &openedStream{t: t, schemas: eventSchemas(t, media)}
+				for block := range strings.SplitSeq(strings.TrimSpace(media.Example.(string)), "\n\n") {
+					var e streamEvent
+					for line := range strings.Lines(block) {
+						field, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+						switch field {
+						case "event":
+							e.name = value
+						case "data":
+							e.data = value
+						}
+					}
+					s.check(&e)
+					checked++
+				}
+				if checked == 0 {
+					t.Errorf("%s has no example", path)
+				}
+			}
+		}
+	}
+	if checked < 4 {
+		t.Errorf("%d events were checked", checked)
+	}
+}
+
+func heartbeatEach(d time.Duration) func(*Options) { return func(o *Options) { o.heartbeat = d } }
+
+func (g *gateway) metric(line string) func() bool {
+	return func() bool { return strings.Contains(g.do("GET", "/metrics", "").body, line+"\n") }
+}
+
+func TestEvents(t *testing.T) {
+	g := start(t)
+	all := g.stream("GET", "/events", "")
+	some := g.stream("GET", "/events?prefix=b/", "")
+	g.eventually("the streams are counted", g.metric(`fencepost_http_streams{kind="events"} 2`))
+	first := g.do("POST", "/locks/a", `{"owner":"me"}`).want(t, 201)
+	second := g.later("POST", "/locks/a", `{"wait_ms":20}`)
+	second().want(t, 423)
+	g.release("a", first.text("lease_id"))
+	other := g.acquired("b/1")
+
+	e := all.next("granted")
+	if e.data != fmt.Sprintf(`{"name":"a","lease":%q,"owner":"me","mode":"exclusive","fencing_token":%d,"at":"2026-01-01T00:00:00.000Z"}`,
+		public(first.text("lease_id")), first.number("fencing_token")) || e.id == "" {
+		t.Errorf("%s %s", e.id, e.data)
+	}
+	if e := all.next("queued"); e.json["fencing_token"] != nil {
+		t.Errorf("%s", e.data)
+	}
+	all.next("left")
+	all.next("released")
+	last := all.next("granted")
+	if e := some.next("granted"); e.text("name") != "b/1" || e.id != last.id {
+		t.Errorf("%s %s", e.id, e.data)
+	}
+	all.cancel()
+	all.ended()
+	g.eventually("the stream is gone", g.metric(`fencepost_http_streams{kind="events"} 1`))
+
+	// Who comes back goes on where it was.
+	g.release("b/1", other)
+	back := g.stream("GET", "/events", "", "Last-Event-ID: "+e.id)
+	for _, want := range []string{"queued", "left", "released", "granted", "released"} {
+		back.next(want)
+	}
+	lost := g.stream("GET", "/events", "", "Last-Event-ID: 999999")
+	if e := lost.next("resync"); e.data != "{}" {
+		t.Errorf("%s", e.data)
+	}
+	g.acquired("c")
+	lost.next("granted")
+	some.next("released")
+	g.Drain()
+	for _, s := range []*openedStream{some, lost} {
+		s.ended()
+	}
+	g.do("GET", "/events", "").want(t, 503)
+	if strings.Contains(g.log.String(), `"level":"WARN"`) {
+		t.Errorf("streams end:\n%s", g.log)
+	}
+}
+
+func TestEventsHeartbeat(t *testing.T) {
+	g := start(t, heartbeatEach(10*time.Millisecond))
+	s := g.stream("GET", "/events", "")
+	g.eventually("heartbeats", func() bool { return s.heartbeats() > 3 })
+	g.acquired("a")
+	s.next("granted")
+	if a := g.do("HEAD", "/events", "").want(t, 200); a.header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%v", a.header)
+	}
+}
+
+func TestCapOnStreams(t *testing.T) {
+	g := startRunning(t, func(o *Options) { o.MaxStreamsPerClient = 2 })
+	one := g.stream("GET", "/events", "")
+	two := g.stream("POST", "/locks/a", "", "Accept: text/event-stream")
+	two.next("granted")
+	for _, r := range [][3]string{{"GET", "/events"}, {"POST", "/locks/b", "Accept: text/event-stream"}} {
+		a := g.do(r[0], r[1], "", r[2]).want(t, 429)
+		if a.header.Get("Retry-After") != "1" || !strings.Contains(a.text("detail"), "2 streams of this client are open") {
+			t.Errorf("%s", a.body)
+		}
+	}
+	if g.lock("b").Held() {
+		t.Error("the lock was taken")
+	}
+	one.cancel()
+	g.eventually("there is room", g.metric(`fencepost_http_streams{kind="events"} 0`))
+	g.stream("GET", "/events", "").cancel()
+}
+
+// TestEventsFail: a defect is 500, as long as nothing was sent.
+func TestEventsFail(t *testing.T) {
+	g := start(t)
+	g.Server.dog = nil
+	g.do("GET", "/events", "").want(t, 500)
+}

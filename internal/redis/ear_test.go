@@ -1,0 +1,205 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// ear is a fencing.Listener that remembers what it was told.
+type ear struct {
+	mu       sync.Mutex
+	grants   []fencing.Grant
+	replaced []fencing.Stamp
+	rechecks int
+	expected map[fencing.LeasePublic]chan arrival
+	block    chan struct{} // Granted waits for it, if there is one
+}
+
+// arrival is a call of Granted.
+type arrival struct {
+	grant     fencing.Grant
+	asked, at time.Time
+}
+
+// expect returns where the first news of a lease will be.
+func (e *ear) expect(lease fencing.LeaseID) <-chan arrival {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.expected == nil {
+		e.expected = map[fencing.LeasePublic]chan arrival{}
+	}
+	c := make(chan arrival, 1)
+	e.expected[lease.Public()] = c
+	return c
+}
+
+// receive waits for news.
+func receive(t testing.TB, news <-chan arrival) arrival {
+	t.Helper()
+	select {
+	case a := <-news:
+		return a
+	case <-time.After(15 * time.Second):
+		t.Fatal("no news of a grant")
+	}
+	return arrival{}
+}
+
+func (e *ear) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
+	e.mu.Lock()
+	e.grants = append(e.grants, g)
+	if c := e.expected[g.Holder.Lease]; c != nil {
+		c <- arrival{g, asked, time.Now()}
+		delete(e.expected, g.Holder.Lease)
+	}
+	block := e.block
+	e.mu.Unlock()
+	if block != nil {
+		<-block
+	}
+}
+
+func (e *ear) Replaced(_ fencing.Name, stamp fencing.Stamp) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.replaced = append(e.replaced, stamp)
+}
+
+func (e *ear) Recheck([]fencing.Name) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rechecks++
+}
+
+// granted returns the grants of a lease that it was told of.
+func (e *ear) granted(lease fencing.LeaseID) []fencing.Grant {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var grants []fencing.Grant
+	for _, g := range e.grants {
+		if g.Holder.Lease == lease.Public() {
+			grants = append(grants, g)
+		}
+	}
+	return grants
+}
+
+func (e *ear) rechecked() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rechecks
+}
+
+// eye is a fencing.EventSink that remembers what it was told.
+type eye struct {
+	mu     sync.Mutex
+	events []fencing.Event
+	gaps   int
+}
+
+func (e *eye) Event(event fencing.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.events = append(e.events, event)
+}
+
+func (e *eye) Gap() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gaps++
+}
+
+func (e *eye) seen() ([]fencing.Event, int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.events[:len(e.events):len(e.events)], e.gaps
+}
+
+// listen has a store listen, and returns when it does.
+func listen(t testing.TB, s *Store) *ear {
+	t.Helper()
+	e := &ear{}
+	s.Listen(e)
+	until(t, func() bool { return s.listening(t.Context()) == nil })
+	return e
+}
+
+// wireItem writes a holding as the scripts do, behind its tag.
+func wireItem(t testing.TB, tag string, r fencing.AcquireRequest, token fencing.Token) string {
+	t.Helper()
+	tail, err := encodeTail(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail = strings.Replace(tail, "\n", "0123456789abcdef\n", 1) // the gateway
+	item := fmt.Sprintf("%s%016d%016d%s%016d%016d%s",
+		tag, token, epoch.Add(r.TTL), encodeClaim(nil, r.Lease, r.Stamp), epoch, epoch, tail)
+	return fmt.Sprintf("%d\n%s", len(item), item)
+}
+
+// wireGateway is a message to a gateway.
+func wireGateway(name fencing.Name, items ...string) string {
+	return fmt.Sprintf("%016d%s\n%s", epoch, name, strings.Join(items, ""))
+}
+
+// wireEvents is a message about a name that two requests joined the queue of.
+func wireEvents(t testing.TB, name fencing.Name) string {
+	t.Helper()
+	first, second := wireItem(t, "Q", acquireRequest(name), 0), wireItem(t, "Q", acquireRequest(name), 0)
+	return fmt.Sprintf("%016dfencepost:{7}:token\n\n%s\n%s", epoch, name, first+second)
+}
+
+// say publishes to a channel that somebody hears.
+func say(t testing.TB, server *redistest.Server, channel, payload string) {
+	t.Helper()
+	client := server.Client()
+	defer client.Close()
+	if n, err := client.Publish(context.Background(), channel, payload).Result(); err != nil || n == 0 {
+		t.Fatalf("nobody hears %s (%v)", channel, err)
+	}
+}
+
+// calls returns how often a command was called, by INFO commandstats.
+func calls(stats, command string) int {
+	_, rest, _ := strings.Cut(stats, "cmdstat_"+command+":calls=")
+	var n int
+	_, _ = fmt.Sscan(strings.ReplaceAll(rest, ",", " "), &n)
+	return n
+}
+
+// movedClock is a gateway's clock that a test moves on.
+type movedClock struct{ ahead atomic.Int64 }
+
+func (c *movedClock) time() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *movedClock) move(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// logged is what a store has logged.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func (l *logged) count(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), words)
+}

@@ -1,0 +1,75 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// dueAtOnce is how many due names of one partition a heartbeat looks at.
+const dueAtOnce = 256
+
+// Heartbeat is fencing.Store.Heartbeat: one script a partition, and one for each
+// name where something is due. It also returns CodeClockSkew.
+func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	byPartition := map[int][]fencing.Name{}
+	var commands []*command
+	for _, name := range names {
+		n := s.partitionOf(name)
+		if byPartition[n] == nil {
+			commands = append(commands, s.newHeartbeatCommand(n))
+		}
+		byPartition[n] = append(byPartition[n], name)
+	}
+	hears := s.hears()
+	due := map[fencing.Name]bool{}
+	err := s.doAll(ctx, commands, func(c *command, r reply) error {
+		if r.code != fencing.CodeOK {
+			return s.refusal(c, &r)
+		}
+		for _, name := range r.due {
+			due[name] = true
+		}
+		if hears == nil {
+			return nil
+		}
+		for _, g := range r.missed {
+			hears.Granted(g, r.now, time.Time{})
+		}
+		if r.lapsed || c.missed {
+			hears.Recheck(byPartition[c.partition])
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var attend []fencing.Name
+	for _, name := range names {
+		if due[name] {
+			attend = append(attend, name)
+			delete(due, name)
+		}
+	}
+	return s.attend(ctx, attend, nil)
+}
+
+// attend has done on names what time has brought about, and passes each reply to
+// got, unless that is nil.
+func (s *Store) attend(ctx context.Context, names []fencing.Name, got func(*reply)) error {
+	commands := make([]*command, len(names))
+	for i, name := range names {
+		commands[i] = s.newCommand(expireScript, name)
+	}
+	return s.doAll(ctx, commands, func(c *command, r reply) error {
+		s.announce(c, &r)
+		if got != nil {
+			got(&r)
+		}
+		if r.skewed {
+			return fencing.SkewError(fencing.Guard{Sent: c.sent, MaxSkew: s.options.MaxSkew}, r.now)
+		}
+		return nil
+	})
+}

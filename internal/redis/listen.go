@@ -1,0 +1,323 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// pingInterval is how often Redis is made to say something.
+	pingInterval = 500 * time.Millisecond
+
+	// maxSilence is how long Redis may say nothing before the connection counts
+	// as dead. That is noticed within 2 s, whatever state the network left it in.
+	maxSilence = 1500 * time.Millisecond
+
+	// maxJoinDelay is how long a request that is to wait is held back at most
+	// until its gateway can be told of what becomes of it.
+	maxJoinDelay = 500 * time.Millisecond
+
+	firstReconnect = 10 * time.Millisecond
+	lastReconnect  = 500 * time.Millisecond
+
+	// steady is how long a connection lasts that was worth having: the next
+	// attempt then comes at once.
+	steady = 2 * time.Second
+)
+
+var errDeaf = errors.New("redis: messages can't be heard now")
+
+// over is a context that has ended. Reading and writing only look at a deadline,
+// but the reconnecting that the library does by itself fails with it: that is to
+// be done here, with pauses and with an end.
+var over = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// listener is the receiving side of the messages of all gateways: one connection
+// of its own, so that nothing that waits takes one from the commands. A message
+// is lost only with the connection, and every time a channel has been subscribed
+// whoever hears it is told that some may have been.
+type listener struct {
+	client  *goredis.Client
+	logger  *slog.Logger
+	clock   func() time.Time
+	channel string // of this gateway
+
+	cancel  context.CancelFunc
+	ctx     context.Context // of the connection; ends with close
+	running sync.WaitGroup
+	changed chan struct{} // room for one: other channels are wanted
+	hearing atomic.Bool   // Redis has confirmed that it tells what is said on channel
+
+	mu      sync.Mutex
+	started bool
+	hears   fencing.Listener
+	settled chan struct{} // closed while hearing, and from a failed attempt on: there is nothing to wait for
+	waiting bool          // settled is open
+	down    bool          // logged
+	sinks   []*watch      // replaced, never changed
+	left    time.Time     // when the last sink did
+
+	unreadable sync.Once // logged
+}
+
+func newListener(client *goredis.Client, logger *slog.Logger, clock func() time.Time, channel string) *listener {
+	l := &listener{
+		client: client, logger: logger, clock: clock, channel: channel,
+		changed: make(chan struct{}, 1), settled: make(chan struct{}), waiting: true,
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Listen is fencing.Store.Listen.
+func (s *Store) Listen(hears fencing.Listener) {
+	l := s.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hears = hears
+	l.want()
+}
+
+// listening returns once this gateway would hear of a grant to a request of its
+// own, or fails if that can't be soon. The request may then go on: heartbeats
+// find what was not heard.
+func (s *Store) listening(ctx context.Context) error {
+	l := s.listener
+	if l.hearing.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	hears, settled := l.hears, l.settled
+	l.mu.Unlock()
+	if hears == nil {
+		return nil
+	}
+	limit := time.NewTimer(maxJoinDelay)
+	defer limit.Stop()
+	select {
+	case <-settled:
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	if !l.hearing.Load() {
+		return errDeaf
+	}
+	return nil
+}
+
+// want has the connection look at what is wanted of it. l.mu is held.
+func (l *listener) want() {
+	if !l.started && l.ctx.Err() == nil {
+		l.started = true
+		l.running.Go(l.run)
+	}
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
+// close ends the connection, and returns when nobody is told anything any more.
+func (l *listener) close() {
+	l.mu.Lock()
+	l.cancel()
+	l.mu.Unlock()
+	l.running.Wait()
+	l.failed(nil)
+}
+
+// run keeps a connection while any channel is wanted.
+func (l *listener) run() {
+	for attempt := 0; l.ctx.Err() == nil; attempt++ {
+		for len(l.channels()) == 0 {
+			select {
+			case <-l.changed:
+			case <-l.ctx.Done():
+				return
+			}
+		}
+		began := time.Now()
+		err := l.connect()
+		l.failed(err)
+		if time.Since(began) > steady {
+			attempt = -1
+			continue
+		}
+		backoff := min(firstReconnect<<min(attempt, 10), lastReconnect)
+		wait := time.NewTimer(backoff/2 + rand.N(backoff/2))
+		select {
+		case <-wait.C:
+		case <-l.ctx.Done():
+		}
+		wait.Stop()
+	}
+}
+
+// connect makes one connection and keeps it until it breaks or is no longer
+// wanted.
+func (l *listener) connect() error {
+	pubsub := l.client.Subscribe(l.ctx) // to nothing yet: that does not connect
+	defer pubsub.Close()
+	have := l.channels()
+	if err := pubsub.Subscribe(l.ctx, have...); err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	var receiving sync.WaitGroup
+	receiving.Go(func() { broken <- l.receive(pubsub) })
+	defer receiving.Wait()
+	defer pubsub.Close() // wakes it
+
+	ping := time.NewTicker(pingInterval)
+	defer ping.Stop()
+	for {
+		var err error
+		select {
+		case err = <-broken:
+			return err
+		case <-l.ctx.Done():
+			return nil
+		case <-l.changed:
+		case <-ping.C:
+			err = pubsub.Ping(over)
+		}
+		want := l.channels()
+		if len(want) == 0 {
+			return nil
+		}
+		for _, channel := range want {
+			if !slices.Contains(have, channel) {
+				err = cmp.Or(err, pubsub.Subscribe(over, channel))
+			}
+		}
+		for _, channel := range have {
+			if !slices.Contains(want, channel) {
+				err = cmp.Or(err, pubsub.Unsubscribe(over, channel))
+			}
+		}
+		if err != nil {
+			return err
+		}
+		have = want
+	}
+}
+
+// receive passes on what Redis says. A connection on which it says nothing for
+// long is of no use any more: it may be dead, and its next words cut in two.
+func (l *listener) receive(pubsub *goredis.PubSub) error {
+	for {
+		message, err := pubsub.ReceiveTimeout(over, maxSilence)
+		if err != nil {
+			return err
+		}
+		switch m := message.(type) {
+		case *goredis.Subscription:
+			if m.Kind == "subscribe" {
+				l.subscribed(m.Channel)
+			}
+		case *goredis.Message:
+			if m.Channel == l.channel {
+				l.told(m.Payload)
+			} else {
+				l.happened(m.Payload)
+			}
+		}
+	}
+}
+
+// channels returns what is wanted now.
+func (l *listener) channels() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var want []string
+	if l.hears != nil {
+		want = append(want, l.channel)
+	}
+	if l.watched() {
+		want = append(want, eventsChannel)
+	}
+	return want
+}
+
+// subscribed tells whoever hears a channel that what was said on it before now
+// was missed.
+func (l *listener) subscribed(channel string) {
+	if channel == eventsChannel {
+		l.gap()
+		return
+	}
+	l.mu.Lock()
+	hears, down := l.hears, l.down
+	l.hearing.Store(true)
+	l.settle()
+	l.down = false
+	l.mu.Unlock()
+	if down {
+		l.logger.Info("messages of other gateways are heard again")
+	}
+	hears.Recheck(nil)
+}
+
+// failed notes that there is no connection, for the reason err.
+func (l *listener) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hearing.Swap(false) && l.ctx.Err() == nil {
+		l.settled, l.waiting = make(chan struct{}), true // the next attempt may do
+	} else {
+		l.settle()
+	}
+	if err != nil && l.ctx.Err() == nil && !l.down {
+		l.down = true
+		l.logger.Warn("messages of other gateways can't be heard; waiting requests are served by heartbeats until they can be", "error", err)
+	}
+}
+
+// settle lets those go who wait for the outcome of an attempt. l.mu is held.
+func (l *listener) settle() {
+	if l.waiting {
+		l.waiting = false
+		close(l.settled)
+	}
+}
+
+// told passes on a message to this gateway.
+func (l *listener) told(payload string) {
+	l.mu.Lock()
+	hears := l.hears
+	l.mu.Unlock()
+	m, err := decodeGatewayMessage(payload)
+	if err != nil {
+		l.garbled(err)
+		hears.Recheck(nil)
+		return
+	}
+	for _, g := range m.grants {
+		hears.Granted(g, m.now, time.Time{})
+	}
+	for _, r := range m.replaced {
+		hears.Replaced(r.name, r.stamp)
+	}
+}
+
+// garbled tells of a message that can't be read, once: the next will be alike.
+func (l *listener) garbled(err error) {
+	l.unreadable.Do(func() {
+		l.logger.Error("a message can't be read; does another version run on the same Redis?", "error", err)
+	})
+}

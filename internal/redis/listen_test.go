@@ -1,0 +1,215 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+func TestListen(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL(), PoolSize: 1})
+	if err := s.listening(t.Context()); err != nil {
+		t.Errorf("before anybody listens: %v", err)
+	}
+	e := listen(t, s)
+	until(t, func() bool { return e.rechecked() == 1 })
+	wantCode(t, "check with the only connection of the pool", s.Check(t.Context()), fencing.CodeOK)
+
+	r := acquireRequest("orders/42")
+	say(t, server, s.listener.channel, wireGateway(r.Name, wireItem(t, "G", r, 77)))
+	until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
+	if g := e.granted(r.Lease)[0]; g.Name != r.Name || g.Stamp != r.Stamp || g.Holder.Token != 77 || g.Holder.TTL != r.TTL {
+		t.Errorf("told of %+v", g)
+	}
+	say(t, server, s.listener.channel, wireGateway(r.Name, "17\nX"+string(r.Stamp)))
+	until(t, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return slices.Equal(e.replaced, []fencing.Stamp{r.Stamp})
+	})
+	say(t, server, s.listener.channel, "rubbish")
+	until(t, func() bool { return e.rechecked() == 2 })
+}
+
+// However the connection is lost, messages are heard again soon, and what was
+// missed is looked for.
+func TestListenAgain(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	client := server.Client()
+	defer client.Close()
+	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 200 * time.Millisecond})
+	e := listen(t, s)
+	until(t, func() bool { return e.rechecked() == 1 })
+	want := 1
+	for _, loss := range []struct {
+		how    string
+		within time.Duration // of the loss, with room for a slow machine
+		conns  int           // that it takes at most
+		lose   func() error
+	}{
+		{"closed", 2 * time.Second, 1, func() error {
+			if n := proxy.CutSubscribers(); n != 1 {
+				return fmt.Errorf("%d subscribers, want 1", n)
+			}
+			return nil
+		}},
+		{"killed in Redis", 2 * time.Second, 1, func() error {
+			return client.Do(t.Context(), "client", "kill", "type", "pubsub").Err()
+		}},
+		{"silent", 3 * time.Second, 1, func() error {
+			if n := proxy.StallSubscribers(); n != 1 {
+				return fmt.Errorf("%d subscribers, want 1", n)
+			}
+			return nil
+		}},
+		{"Redis restarted", 5 * time.Second, 100, server.Restart},
+		{"refused for a while", 5 * time.Second, 100, func() error {
+			proxy.Cut(true)
+			until(t, func() bool { return s.listening(t.Context()) != nil })
+			proxy.Cut(false)
+			return nil
+		}},
+	} {
+		began, conns := time.Now(), proxy.Accepted()
+		if err := loss.lose(); err != nil {
+			t.Fatalf("%s: %v", loss.how, err)
+		}
+		want++
+		until(t, func() bool { return e.rechecked() == want })
+		if took := time.Since(began); took > loss.within {
+			t.Errorf("%s: heard again after %s, want at most %s", loss.how, took, loss.within)
+		}
+		if err := s.listening(t.Context()); err != nil {
+			t.Errorf("%s: %v", loss.how, err)
+		}
+		if n := proxy.Accepted() - conns; n > loss.conns {
+			t.Errorf("%s: %d new connections, want at most %d", loss.how, n, loss.conns)
+		}
+		r := acquireRequest("orders/42")
+		say(t, server, s.listener.channel, wireGateway(r.Name, wireItem(t, "G", r, 77)))
+		until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
+	}
+}
+
+// A connection on which nothing is said for long, but that lives, stays.
+func TestListenQuietly(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	defer client.Close()
+	s := open(t, Options{URL: server.URL()})
+	e := listen(t, s)
+	pings := func() int {
+		return calls(client.Info(t.Context(), "commandstats").Val(), "ping")
+	}
+	first := pings()
+	until(t, func() bool { return pings() >= first+5 }) // longer than maxSilence
+	if n := e.rechecked(); n != 1 {
+		t.Errorf("%d rechecks, want 1", n)
+	}
+}
+
+// What does not fit into Redis's buffer for a subscriber that does not read is
+// lost, and the subscriber is told.
+func TestListenSlowly(t *testing.T) {
+	server := redistest.Start(t, "--client-output-buffer-limit", "pubsub 1mb 0 0")
+	client := server.Client()
+	defer client.Close()
+	s := open(t, Options{URL: server.URL()})
+	e := &ear{block: make(chan struct{})}
+	s.Listen(e)
+	until(t, func() bool { return s.listening(t.Context()) == nil })
+	r := acquireRequest("orders/42")
+	message := wireGateway(r.Name, slices.Repeat([]string{wireItem(t, "G", r, 77)}, 1000)...)
+	until(t, func() bool { // until Redis gives up on it
+		n, err := client.Publish(t.Context(), s.listener.channel, message).Result()
+		return err == nil && n == 0
+	})
+	e.mu.Lock()
+	close(e.block)
+	e.block = nil
+	e.mu.Unlock()
+	until(t, func() bool { return e.rechecked() == 2 })
+}
+
+// A gateway that may not subscribe works all the same, and says so once.
+func TestListenForbidden(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	defer client.Close()
+	ctx := t.Context()
+	if err := client.Do(ctx, "acl", "setuser", "deaf", "on", ">sesame", "~*", "+@all", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	log := &logged{}
+	s := open(t, Options{URL: strings.Replace(server.URL(), "//", "//deaf:sesame@", 1), Logger: log.logger()})
+	s.Listen(&ear{})
+	began := time.Now()
+	if err := s.listening(ctx); err == nil {
+		t.Error("it listens to a channel that it may not hear")
+	}
+	if took := time.Since(began); took > maxJoinDelay+time.Second {
+		t.Errorf("a request was held back for %s", took)
+	}
+	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
+	attempts := func() int { return strings.Count(client.Do(ctx, "acl", "log").String(), "channel") }
+	until(t, func() bool { return attempts() > 0 && s.listening(ctx) != nil && log.count("can't be heard") == 1 })
+	if err := client.Do(ctx, "acl", "setuser", "deaf", "allchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return s.listening(ctx) == nil && log.count("heard again") == 1 })
+	if n := log.count("can't be heard"); n != 1 {
+		t.Errorf("logged %d times, want 1", n)
+	}
+}
+
+func TestListenClose(t *testing.T) {
+	server := redistest.Start(t)
+	for _, state := range []string{"listening", "silent", "down", "idle", "at once"} {
+		proxy := redistest.StartProxy(t, server.Addr())
+		s := open(t, Options{URL: proxy.URL(), OperationTimeout: time.Second})
+		e, y := &ear{}, &eye{}
+		if state != "idle" {
+			s.Listen(e)
+			s.Watch(y)
+		}
+		if state != "at once" && state != "idle" {
+			until(t, func() bool { _, gaps := y.seen(); return gaps == 1 && e.rechecked() == 1 })
+		}
+		switch state {
+		case "silent":
+			proxy.StallSubscribers()
+		case "down":
+			proxy.Cut(true)
+			until(t, func() bool { return s.listening(t.Context()) != nil })
+		}
+		var closing sync.WaitGroup
+		for range 3 {
+			closing.Go(func() {
+				if err := s.Close(); err != nil {
+					t.Errorf("%s: %v", state, err)
+				}
+			})
+		}
+		closing.Wait()
+		proxy.Cut(false)
+		rechecks := e.rechecked()
+		s.Listen(e)
+		stop := s.Watch(y)
+		stop()
+		stop()
+		if err := s.listening(t.Context()); err == nil {
+			t.Errorf("%s: it listens after Close", state)
+		}
+		if n := e.rechecked(); n != rechecks {
+			t.Errorf("%s: told after Close", state)
+		}
+	}
+}

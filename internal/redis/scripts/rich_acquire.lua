@@ -1,0 +1,165 @@
+-- The rich part of acquire.lua: the twins of step.acquire, again and resume.
+
+local claim = sub(ARGV[5], 1, 85)
+local lease, stamp = sub(claim, 44, 69), sub(claim, 70)
+local hold, waits, asks_again, max_waiters, set = 1, false, false, 0, ''
+if #ARGV[5] > 85 then
+  hold, waits, asks_again, max_waiters, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(.*)$', 86)
+  hold, waits, asks_again, max_waiters = tonumber(hold), waits == 'w', asks_again == 'a', tonumber(max_waiters)
+end
+local attached = '' -- the stream that the lease is to hang on
+if set == '@' then
+  set, attached = '', stamp
+end
+
+-- The request waits in p, which it may have joined just now.
+local function wait_in(p, joins)
+  reply.waits(p)
+  t.shows = true
+  if joins then
+    flags, t.joined = 'j', 'Q' .. p.text
+  end
+  return 'ok'
+end
+
+-- Returns why a request may not have what its lease id has: the code, nil if it
+-- may. depth is the hold it has now.
+local function unfit(h, depth)
+  if not claims.fit(h, claim) then
+    detail = 'unknown'
+    return 'lease_lost'
+  elseif h.set ~= set then
+    detail = 'names'
+    return 'invalid_request'
+  elseif hold > depth + 1 or hold > 1 and depth == 0 then
+    detail = 'hold\n' .. depth
+    return 'invalid_request'
+  elseif asks_again and h.stamp ~= stamp then
+    return 'replaced'
+  end
+end
+
+local function again(h)
+  local refused = unfit(h, h.provisional and 0 or h.hold) -- of a provisional one nobody was told
+  if refused then
+    return refused
+  end
+  if h.provisional then -- not told yet, so the lease is this request's from here on
+    if h.stamp ~= stamp then
+      t.replaced = {gateway = h.gateway, stamp = h.stamp}
+    end
+    if set == '' then
+      rules.firm(h)
+      h.stamp, h.gateway = stamp, t.me
+    else
+      holders.settled(h)
+      h.stamp, h.gateway = stamp, t.me
+      record.count(t.me, 0, 1)
+      rules.join()
+    end
+  elseif h.stamp ~= stamp then
+    h.stamp = NO_STAMP -- another request has taken over: nobody may take the grant back
+  end
+  local fresh = h.stamp == stamp
+  if not asks_again and hold < h.hold + 1 then
+    if h.attached ~= '' and h.attached ~= stamp then
+      t.replaced = t.replaced or {gateway = h.gateway, stamp = h.attached}
+    end
+    h.attached, h.gateway = attached, attached == '' and h.gateway or t.me
+  end
+  if hold == h.hold + 1 then
+    h.hold, h.stamp, fresh = hold, NO_STAMP, false
+    local ttl = string.match(ARGV[7], '^%d+\n%-?%d+\n%d+\n(%d+)\n', 6)
+    local till = rules.expires_at(h, ttl)
+    if till > h.expires_at then
+      h.ttl, h.expires_at = ttl, till
+    end
+  end
+  holders.put(h)
+  flags = fresh and 'f' or flags
+  reply.holds(h)
+  return 'ok'
+end
+
+local function resume(p)
+  local refused = unfit(p, 0)
+  if refused then
+    return refused
+  end
+  local rested = p.expires_at ~= 0
+  if not rested and p.stamp ~= stamp then
+    t.replaced = {gateway = p.gateway, stamp = p.stamp}
+  end
+  rules.join()
+  queue.remove(p, rested)
+  p.stamp, p.gateway, p.attached = stamp, t.me, attached
+  queue.enter(p)
+  rules.hand_off()
+  local h = holders.find(lease)
+  if h then
+    flags = 'f'
+    reply.holds(h)
+    return 'ok'
+  end
+  if waits then
+    return wait_in(p, rested)
+  end
+  reply.view(record.encode()) -- while the place is still in it
+  detail = queue.position(p)
+  queue.depart(p)
+  if rested then -- it had left before
+    t.left[#t.left], t.left[#t.left - 1] = nil, nil
+  end
+  return 'locked'
+end
+
+-- Grants to a newcomer, or has it wait if it may.
+local function come()
+  local p = record.parse('0000000000000000' .. '0000000000000000' .. claim .. '0000000000000000' .. now_text .. ARGV[7])
+  local r = t.record
+  p.attached, p.gateway, p.seq = attached, t.me, math.max(r and r.queue_last or 0, now) + 1
+  local queued = r and r.queued or 0
+  if queued == 0 and rules.fits(p) then
+    local why = rules.grant(p, set == '')
+    if why then
+      detail = why
+      return 'clock_skew'
+    end
+    flags = 'f'
+    reply.holds(p)
+    return 'ok'
+  end
+  if not waits or max_waiters > 0 and queued >= max_waiters then
+    t.shows = true
+    return waits and 'too_many_requests' or 'locked'
+  end
+  rules.join()
+  queue.enter(p)
+  return wait_in(p, true)
+end
+
+local function acquire()
+  if skewed then
+    return 'clock_skew'
+  end
+  local h = holders.find(lease)
+  if h then
+    return again(h)
+  end
+  local p = queue.find(lease)
+  if p then
+    return resume(p)
+  end
+  local before = find_tombstone()
+  if before then
+    return claims.tombstone(before, claim)
+  end
+  if hold > 1 then
+    detail = 'hold\n0'
+    return 'invalid_request'
+  end
+  return come()
+end
+
+rules.settle()
+return conclude(acquire())

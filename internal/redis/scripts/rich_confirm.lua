@@ -1,0 +1,24 @@
+-- All of confirm.lua: the twin of step.confirm.
+
+local function confirm()
+  local h, refused = claims.own(ARGV[5])
+  if not h then
+    return refused
+  end
+  if h.stamp ~= sub(ARGV[5], 70) then
+    return 'replaced'
+  end
+  if skewed then
+    return 'clock_skew'
+  end
+  if h.provisional then
+    rules.firm(h)
+    holders.put(h)
+  end
+  flags = 'f'
+  reply.holds(h)
+  return 'ok'
+end
+
+rules.settle()
+return conclude(confirm())

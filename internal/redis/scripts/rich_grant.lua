@@ -1,0 +1,160 @@
+-- The twins of the rules of fencing.Step that are no verbs.
+
+local rules = {}
+
+-- The one rule of all modes: with the newcomer there are no more holders than it
+-- bears itself, nor than any of the others bears.
+function rules.fits(p)
+  local r = t.record
+  return not r or r.n == 0 or r.n < math.min(holders.tolerates(p), holders.tolerate())
+end
+
+-- Returns when a grant or renewal now with ttl ends.
+function rules.expires_at(h, ttl)
+  local max_hold = tonumber(h.max_hold)
+  return max_hold > 0 and math.min(now + ttl, h.acquired_at + max_hold) or now + ttl
+end
+
+-- Lets the TTL run from now.
+function rules.start(h)
+  h.acquired_at = now
+  h.expires_at = rules.expires_at(h, h.ttl)
+end
+
+-- Ends the provisional state of a lease.
+function rules.firm(h)
+  holders.settled(h)
+  h.provisional = false
+  rules.start(h)
+end
+
+-- This gateway has a waiter or a provisional lease here from now on.
+function rules.join()
+  gateways.load(t.record and t.record.gateways or {})
+  gateways.hear(true)
+end
+
+-- Gives the lease, which makes the place a holder, or returns why not. One that
+-- is not firm has to be confirmed. With acquire.lua it issues all tokens.
+function rules.grant(p, is_firm)
+  if not t.counter then
+    t.highest = tonumber(call('GET', KEYS[2]) or 0)
+    t.counter = t.highest
+  end
+  local floor = tonumber(ARGV[4])
+  if floor > t.counter and floor > now + MAX_FLOOR_LEAD then
+    return 'floor'
+  end
+  local token = math.max(t.counter + 1, now, floor + 1, t.record and t.record.last + 1 or 1)
+  if token > MAX_TOKEN then
+    return 'exhausted'
+  end
+  t.counter, t.record = token, t.record or record.new()
+  p.token, p.slot, p.provisional = fmt('%016.0f', token), holders.free_slot(p.mode, p.limit), not is_firm
+  t.record.last = p.token
+  rules.start(p)
+  if not is_firm and p.gateway == t.me then -- of another gateway, that it waited was the sign of life
+    rules.join()
+  end
+  t.granted[#t.granted + 1] = 'G' .. holders.add(p)
+  t.leases[#t.leases + 1] = p
+end
+
+-- Grants to the longest-waiting live waiters that fit. The twin of step.handOff.
+function rules.hand_off()
+  local HEARTBEAT = 1000000 -- us, fencing.HeartbeatInterval
+  local r = t.record
+  if not r then
+    return
+  end
+  local stuck = r.stuck
+  r.stuck = 0
+  if r.queued == 0 then
+    return
+  end
+  if skewed then
+    if rules.fits(queue.first()) then
+      r.stuck = stuck > 0 and stuck or now
+    end
+    return
+  end
+  while r.queued > 0 and (r.n == 0 or r.n < holders.tolerate()) do
+    local p = queue.first()
+    if r.n > 0 and r.n >= holders.tolerates(p) then
+      return
+    end
+    if rules.grant(p, p.gateway == t.me and p.set == '') then -- the floor: another gateway may do it
+      r.stuck = now + HEARTBEAT
+      return
+    end
+    queue.remove(p)
+  end
+end
+
+-- Moves a holder to its tombstone and into the history. The twin of step.end.
+function rules.finish(h, reason, at)
+  local at_text, text = fmt('%016.0f', at), h.text
+  local till = math.max(h.expires_at, at + TOMBSTONE_TTL)
+  if now < till then
+    call('SET', t.prefix .. 'ended:' .. t.name .. ':' .. h.lease, at_text .. sub(text, 1, 75) .. reason,
+      'PX', px(till - now, TOMBSTONE_TTL, TOMBSTONE_PX))
+  end
+  local item = 'E' .. reason .. '\n' .. at_text
+  local ended = t.ended
+  ended[#ended + 1] = item
+  ended[#ended + 1] = text
+  remember(item, text)
+  holders.remove(h, at)
+end
+
+-- Takes a grant back that its holder was not told of. The twin of step.undo.
+function rules.undo(h)
+  local left = t.left
+  left[#left + 1] = 'L'
+  left[#left + 1] = h.text
+  holders.remove(h, now)
+  if h.keep == 'k' then
+    h.token, h.slot, h.hold, h.provisional, h.ttl, h.acquired_at = '0000000000000000', '-1', '1', false, h.grant_ttl, 0
+    queue.rest(h)
+  end
+end
+
+-- Ends what ran out, and takes back what dead gateways have not confirmed.
+function rules.settle_holders()
+  local r, dead = t.record, false
+  for id, g in pairs(r.gateways) do
+    dead = dead or g.leases > 0 and not gateways.alive(id)
+  end
+  local due = {r.one or nil}
+  if r.n > 1 then
+    due = holders.of(call('ZRANGEBYSCORE', holders.UNTIL, dead and '-inf' or '0', now_text))
+  end
+  for _, h in ipairs(due) do
+    if h.provisional then
+      if not gateways.alive(h.gateway) then
+        rules.undo(h)
+      end
+    elseif now >= h.expires_at then
+      rules.finish(h, 'expired', h.expires_at)
+    end
+  end
+end
+
+-- Does what time alone has brought about on the name. The twin of step.settle.
+function rules.settle()
+  local r = t.record
+  if not r or skewed then
+    return
+  end
+  if next(r.gateways) then
+    gateways.load(r.gateways)
+    gateways.hear()
+  end
+  rules.settle_holders()
+  queue.drop_dead()
+  queue.wake()
+  rules.hand_off()
+  if r.n + r.queued + r.resting == 0 and r.idle_since + FORGET_AFTER <= now then
+    t.record = false
+  end
+end

@@ -1,0 +1,127 @@
+-- The twin of fencing.Queue: places are holdings to be.
+
+local queue = {
+  PLACES = t.prefix .. 'places:' .. t.name, ORDER = t.prefix .. 'queue:' .. t.name,
+  RESTING = t.prefix .. 'resting:' .. t.name,
+}
+
+-- Returns the place of a lease, connected or resting, nil if it has none.
+function queue.find(lease)
+  local r = t.record
+  local text = r and r.queued + r.resting > 0 and call('HGET', queue.PLACES, lease)
+  return text and record.parse(text) or nil
+end
+
+-- Returns the first of the connected places.
+function queue.first()
+  return queue.find(call('ZRANGE', queue.ORDER, 0, 0)[1])
+end
+
+-- Returns the place among the connected ones, from 1.
+function queue.position(p)
+  return call('ZRANK', queue.ORDER, p.lease) + 1
+end
+
+-- Puts a connected place where its seq belongs.
+function queue.enter(p)
+  local r = t.record
+  p.expires_at = 0
+  call('HSET', queue.PLACES, p.lease, record.text_of(p))
+  call('ZADD', queue.ORDER, fmt('%.0f', p.seq), p.lease)
+  r.queue_last = math.max(r.queue_last, p.seq)
+  r.queued = r.queued + 1
+  record.count(p.gateway, 1, 0)
+end
+
+-- Puts a place that is not in the queue to rest.
+function queue.rest(p)
+  local REST_TTL = 10000000 -- us, fencing.RestTTL
+  local r = t.record
+  p.expires_at = now + REST_TTL
+  call('HSET', queue.PLACES, p.lease, record.text_of(p))
+  call('ZADD', queue.RESTING, fmt('%.0f', p.expires_at), p.lease)
+  r.queue_last = math.max(r.queue_last, p.seq)
+  r.rest_till = r.resting == 0 and p.expires_at or math.min(r.rest_till, p.expires_at)
+  r.resting = r.resting + 1
+end
+
+-- Takes a place out, a connected one or one that rests.
+function queue.remove(p, rests)
+  local r = t.record
+  call('HDEL', queue.PLACES, p.lease)
+  if rests then
+    call('ZREM', queue.RESTING, p.lease)
+    r.resting = r.resting - 1
+  else
+    call('ZREM', queue.ORDER, p.lease)
+    r.queued = r.queued - 1
+    record.count(p.gateway, -1, 0)
+  end
+  if r.queued + r.resting == 0 then
+    r.queue_last = 0
+  end
+end
+
+-- Drops the places whose rest is over.
+function queue.wake()
+  local r = t.record
+  if r.resting == 0 or now < r.rest_till then
+    return
+  end
+  local over = call('ZRANGEBYSCORE', queue.RESTING, '-inf', now_text)
+  for _, lease in ipairs(over) do
+    call('HDEL', queue.PLACES, lease)
+    call('ZREM', queue.RESTING, lease)
+  end
+  r.resting = r.resting - #over
+  r.rest_till = r.resting > 0 and tonumber(call('ZRANGE', queue.RESTING, 0, 0, 'WITHSCORES')[2]) or 0
+  if r.queued + r.resting == 0 then
+    r.queue_last = 0
+  end
+end
+
+-- Notes that a connected place has left the queue; it may rest. The twin of
+-- step.departed.
+function queue.departed(p)
+  local left = t.left
+  left[#left + 1] = 'L'
+  left[#left + 1] = p.text
+  if p.keep == 'k' then
+    queue.rest(p)
+  end
+end
+
+-- Takes a connected place out of the queue. The twin of step.depart.
+function queue.depart(p)
+  queue.remove(p)
+  queue.departed(p)
+end
+
+-- Takes the waiters of all dead gateways out in one pass. The twin of
+-- step.dropDead.
+function queue.drop_dead()
+  local dead = {}
+  for id, g in pairs(t.record.gateways) do
+    if g.places > 0 and not gateways.alive(id) then
+      dead[id] = true
+    end
+  end
+  if not next(dead) then
+    return
+  end
+  local removed = {}
+  local leases = call('ZRANGE', queue.ORDER, 0, -1)
+  for i = 1, #leases, 500 do
+    for _, text in ipairs(call('HMGET', queue.PLACES, unpack(leases, i, math.min(i + 499, #leases)))) do
+      if dead[sub(text, 153, 168)] then
+        removed[#removed + 1] = record.parse(text)
+      end
+    end
+  end
+  for _, p in ipairs(removed) do
+    queue.remove(p)
+  end
+  for _, p in ipairs(removed) do
+    queue.departed(p)
+  end
+end

@@ -1,0 +1,71 @@
+package redis
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// watchGrace is how long events are still asked for when nobody watches any
+// more: a page that is loaded again then starts without a gap.
+const watchGrace = time.Minute
+
+// watch is one call of Watch.
+type watch struct{ sink fencing.EventSink }
+
+// Watch is fencing.Store.Watch. A call of sink that is under way may end after
+// stop has returned.
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
+	l := s.listener
+	w := &watch{sink}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sinks = append(slices.Clip(l.sinks), w)
+	l.want()
+	return sync.OnceFunc(func() { l.unwatch(w) })
+}
+
+func (l *listener) unwatch(w *watch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sinks = slices.DeleteFunc(slices.Clone(l.sinks), func(other *watch) bool { return other == w })
+	if len(l.sinks) == 0 {
+		l.left = l.clock()
+	}
+}
+
+// watched reports whether events are wanted. l.mu is held.
+func (l *listener) watched() bool {
+	return len(l.sinks) > 0 || !l.left.IsZero() && l.clock().Sub(l.left) < watchGrace
+}
+
+func (l *listener) watching() []*watch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sinks
+}
+
+// happened passes on a message that tells of events.
+func (l *listener) happened(payload string) {
+	sinks := l.watching()
+	events, err := decodeEventsMessage(payload)
+	if err != nil {
+		l.garbled(err)
+		l.gap()
+		return
+	}
+	for _, event := range events {
+		for _, w := range sinks {
+			w.sink.Event(event)
+		}
+	}
+}
+
+// gap tells everybody who watches that events may have been lost.
+func (l *listener) gap() {
+	for _, w := range l.watching() {
+		w.sink.Gap()
+	}
+}

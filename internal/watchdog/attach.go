@@ -1,0 +1,172 @@
+package watchdog
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// minReadyPoll is how often a connection that is not ready is looked at, at most.
+	minReadyPoll = 50 * time.Millisecond
+
+	// longestLastGasp bounds by how much the end of a lease that could not be renewed
+	// is told before it comes: its holder has to hear of it.
+	longestLastGasp = 500 * time.Millisecond
+)
+
+// AttachRequest says which lease to keep alive.
+type AttachRequest struct {
+	Name    fencing.Name
+	Lease   fencing.LeaseID
+	Granted fencing.Outcome // as it was acquired, with Asked
+
+	// Ready false postpones a renewal: what was written to the holder before has not
+	// been acknowledged. nil is always.
+	Ready func() bool
+}
+
+// Update is what became of an attached lease: a renewal, or why there will be
+// none. CodeLeaseLost: it has definitely ended, or its MaxHold is over.
+// CodeUnavailable, CodeClockSkew and the like: it could not be renewed and is about
+// to run out. CodeDraining: the gateway is shutting down; the lease stays.
+type Update struct {
+	Outcome fencing.Outcome
+	Err     error
+}
+
+// Attach renews a lease at a third of its TTL until ctx ends or the lease does.
+// What is not read is overwritten by what comes next: the newest update, and the
+// last one with its Err, can always be read. The channel is then closed. Attach
+// never releases.
+func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
+	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1)}
+	a.take(r.Granted)
+	w.lot.mu.Lock()
+	defer w.lot.mu.Unlock()
+	if w.lot.draining {
+		a.updates <- Update{Err: errDraining()}
+		close(a.updates)
+		return a.updates
+	}
+	w.work.Go(func() { a.run(ctx) })
+	return a.updates
+}
+
+// attachment is a lease that is kept alive.
+type attachment struct {
+	AttachRequest
+	dog     *Watchdog
+	updates chan Update
+
+	ttl    time.Duration // of the last grant or renewal
+	began  time.Time     // from where the TTL counts
+	end    time.Time     // when the lease ends, or a little before (P9)
+	capped bool          // by MaxHold: no renewal moves the end
+}
+
+// take notes what a grant or renewal came to.
+func (a *attachment) take(out fencing.Outcome) {
+	h := &out.Holder
+	a.ttl, a.began = h.TTL, out.Asked
+	a.end = out.Asked.Add(h.ExpiresAt.Sub(out.Now))
+	a.capped = h.MaxHold > 0 && h.ExpiresAt >= h.AcquiredAt.Add(h.MaxHold)
+}
+
+// lastGasp is when to give up on a lease that could not be renewed.
+func (a *attachment) lastGasp() time.Time {
+	return a.end.Add(-min(a.ttl/20, longestLastGasp))
+}
+
+func (a *attachment) run(ctx context.Context) {
+	defer close(a.updates)
+	for {
+		out, err := a.next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.publish(Update{out, err})
+		if err != nil {
+			return
+		}
+		a.take(out)
+	}
+}
+
+// publish replaces what has not been read: it never blocks.
+func (a *attachment) publish(u Update) {
+	select {
+	case <-a.updates:
+	default:
+	}
+	a.updates <- u
+}
+
+// next returns the next renewal, or why there is none.
+func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
+	if a.capped {
+		if err := a.until(ctx, a.end); err != nil {
+			return fencing.Outcome{}, err
+		}
+		return fencing.Outcome{}, &fencing.Error{
+			Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
+		}
+	}
+	if err := a.until(ctx, a.began.Add(a.ttl/3)); err != nil {
+		return fencing.Outcome{}, err
+	}
+	var last error
+	for backoff := minBackoff; time.Now().Before(a.lastGasp()); {
+		wait := backoff
+		if a.Ready != nil && !a.Ready() {
+			wait = max(a.ttl/20, minReadyPoll)
+			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the connection has not acknowledged what was sent before, so the lease was not renewed"}
+		} else {
+			out, err := a.renew(ctx)
+			if err == nil || !uncertain(err) {
+				return out, err
+			}
+			last, backoff = err, min(2*backoff, maxBackoff, max(a.ttl/10, minBackoff/5))
+		}
+		if err := a.until(ctx, earlier(time.Now().Add(wait), a.lastGasp())); err != nil {
+			return fencing.Outcome{}, err
+		}
+	}
+	if last == nil {
+		last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the lease was about to end before it could be renewed"}
+	}
+	return fencing.Outcome{}, last
+}
+
+// renew asks once, as long as the lease lives.
+func (a *attachment) renew(ctx context.Context) (fencing.Outcome, error) {
+	ctx, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(callTimeout), a.lastGasp()))
+	defer cancel()
+	out, err := a.dog.Renew(ctx, fencing.RenewRequest{Name: a.Name, Lease: a.Lease})
+	if err == nil && left(&out) <= 0 {
+		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the renewal had run out before it was answered"}
+	}
+	return out, err
+}
+
+// until sleeps, and returns why if that ends early.
+func (a *attachment) until(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return fencing.Unavailable(ctx.Err())
+	case <-a.dog.drained:
+		return errDraining()
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

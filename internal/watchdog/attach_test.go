@@ -1,0 +1,213 @@
+package watchdog
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// attach takes a lease and attaches it; what comes of it is in the returned log.
+func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func() bool) *attached {
+	w.t.Helper()
+	out, err := w.dogs[0].Acquire(ctx, r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	a := &attached{granted: time.Now(), done: make(chan struct{})}
+	updates := w.dogs[0].Attach(ctx, AttachRequest{Name: r.Name, Lease: r.Lease, Granted: out, Ready: ready})
+	go func() {
+		defer close(a.done)
+		for u := range updates {
+			a.updates = append(a.updates, u)
+			a.at = append(a.at, time.Since(a.granted))
+		}
+	}()
+	return a
+}
+
+type attached struct {
+	granted time.Time
+	updates []Update
+	at      []time.Duration
+	done    chan struct{}
+}
+
+// ended waits for the end and returns the last update and when it came.
+func (a *attached) ended() (Update, time.Duration) {
+	<-a.done
+	n := len(a.updates)
+	if n == 0 {
+		return Update{}, 0
+	}
+	return a.updates[n-1], a.at[n-1]
+}
+
+func TestAttachedLeasesAreRenewedAtAThird(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.t.Context())
+		r := request("a")
+		r.TTL = 3 * time.Second
+		a := w.attach(ctx, r, nil)
+		advance(10*time.Second + 500*time.Millisecond)
+		if h := w.holder("a"); h == nil || !h.Live(fencing.InstantOf(time.Now())) {
+			t.Error("the lease is not held")
+		}
+		cancel()
+		<-a.done
+		w.want("updates", len(a.updates), 10)
+		for i, u := range a.updates {
+			if u.Err != nil || a.at[i] != time.Duration(i+1)*time.Second {
+				t.Errorf("update %d came after %s: %v", i, a.at[i], u.Err)
+			}
+		}
+		if h := w.holder("a"); h == nil {
+			t.Error("it was released")
+		}
+	})
+}
+
+// A lease that is gone is told at once, as lost.
+func TestAnAttachedLeaseIsBroken(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = 3 * time.Second
+		a := w.attach(w.t.Context(), r, nil)
+		advance(500 * time.Millisecond)
+		if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
+			t.Fatal(err)
+		}
+		u, at := a.ended()
+		if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != time.Second {
+			t.Errorf("it ended after %s with %v", at, u.Err)
+		}
+	})
+}
+
+// Out of reach of the store nothing is definite; the end is told before it comes.
+func TestAnAttachedLeaseCanNotBeRenewed(t *testing.T) {
+	for _, ttl := range []time.Duration{100 * time.Millisecond, 3 * time.Second, time.Minute, time.Hour} {
+		inWorld(t, func(w *world) {
+			r := request("a")
+			r.TTL = ttl
+			a := w.attach(w.t.Context(), r, nil)
+			w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
+			u, at := a.ended()
+			if codeOf(u.Err) != fencing.CodeUnavailable || at >= ttl || at < ttl*9/10 {
+				t.Errorf("TTL %s: it ended after %s with %v", ttl, at, u.Err)
+			}
+			if n := w.wires[0].count("renew"); n < 2 {
+				t.Errorf("TTL %s: %d attempts", ttl, n)
+			}
+		})
+	}
+}
+
+// An outage that ends in time does no harm.
+func TestARenewalIsRetried(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.t.Context())
+		r := request("a")
+		r.TTL = 3 * time.Second
+		a := w.attach(ctx, r, nil)
+		w.wires[0].set(func(wire *wire) { wire.after = failing("renew") })
+		advance(2 * time.Second)
+		w.wires[0].set(func(wire *wire) { wire.after = nil })
+		advance(10 * time.Second)
+		cancel()
+		<-a.done
+		for _, u := range a.updates {
+			if u.Err != nil {
+				t.Errorf("it ended with %v", u.Err)
+			}
+		}
+		if len(a.updates) < 9 {
+			t.Errorf("%d renewals in 12 s", len(a.updates))
+		}
+	})
+}
+
+// A holder that does not take in what it is told is not renewed for ever.
+func TestAHolderThatIsNotReady(t *testing.T) {
+	inWorld(t, func(w *world) {
+		var ready atomic.Bool
+		var looks atomic.Int32
+		r := request("a")
+		r.TTL = 3 * time.Second
+		a := w.attach(w.t.Context(), r, func() bool { looks.Add(1); return ready.Load() })
+		advance(2500 * time.Millisecond)
+		w.want("renewals", w.wires[0].count("renew"), 0)
+		if n := looks.Load(); n < 5 || n > 20 {
+			t.Errorf("it was looked at %d times", n)
+		}
+		ready.Store(true)
+		advance(200 * time.Millisecond)
+		w.want("renewals", w.wires[0].count("renew"), 1)
+		ready.Store(false)
+		u, at := a.ended()
+		if codeOf(u.Err) != fencing.CodeUnavailable {
+			t.Errorf("it ended with %v", u.Err)
+		}
+		if at >= 2700*time.Millisecond+r.TTL || at < 5*time.Second {
+			t.Errorf("it ended after %s", at)
+		}
+		w.want("renewals", w.wires[0].count("renew"), 1)
+	})
+}
+
+func TestMaxHoldEndsAnAttachedLease(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL, r.MaxHold = 3*time.Second, 8*time.Second
+		u, at := w.attach(w.t.Context(), r, nil).ended()
+		if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonExpired || at != r.MaxHold {
+			t.Errorf("it ended after %s with %v", at, u.Err)
+		}
+	})
+}
+
+func TestDrainEndsAttachments(t *testing.T) {
+	inWorld(t, func(w *world) {
+		a := w.attach(w.t.Context(), request("a"), nil)
+		w.dogs[0].Drain()
+		if u, _ := a.ended(); codeOf(u.Err) != fencing.CodeDraining {
+			t.Errorf("it ended with %v", u.Err)
+		}
+		if w.holder("a") == nil {
+			t.Error("it was released")
+		}
+		u, ok := <-w.dogs[0].Attach(w.t.Context(), AttachRequest{Name: "a"})
+		if !ok || codeOf(u.Err) != fencing.CodeDraining {
+			t.Errorf("a new one ended with %v", u.Err)
+		}
+	})
+}
+
+// A reader that is slow sees the newest update, and the end.
+func TestASlowReaderOfUpdates(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL, r.MaxHold = 3*time.Second, 9*time.Second
+		out, err := w.dogs[0].Acquire(w.t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		updates := w.dogs[0].Attach(w.t.Context(), AttachRequest{Name: "a", Lease: r.Lease, Granted: out})
+		advance(2500 * time.Millisecond)
+		u := <-updates
+		if age := time.Since(u.Outcome.Asked); u.Err != nil || age != 500*time.Millisecond {
+			t.Errorf("the newest update is %s old: %v", age, u.Err)
+		}
+		advance(10 * time.Second)
+		synctest.Wait()
+		if u := <-updates; codeOf(u.Err) != fencing.CodeLeaseLost {
+			t.Errorf("it ended with %v", u.Err)
+		}
+		if _, open := <-updates; open {
+			t.Error("there is more behind the end")
+		}
+	})
+}

@@ -1,0 +1,36 @@
+package watchdog
+
+import "fencepost/internal/fencing"
+
+// Drain answers all requests that wait with CodeDraining and takes their places
+// back in the background, ends attachments and subscriptions with CodeDraining,
+// and refuses new ones. Leases stay. It may be called twice; Stop calls it too.
+func (w *Watchdog) Drain() {
+	l := &w.lot
+	l.mu.Lock()
+	if l.draining {
+		l.mu.Unlock()
+		return
+	}
+	l.draining = true
+	close(w.drained)
+	var places []fencing.TakeBackRequest
+	for k, t := range l.waiters {
+		if t.state != stateParked || t.grant != nil {
+			continue // the answer of the store, or the grant, comes first
+		}
+		t.err = errDraining()
+		t.tell()
+		if !t.busy {
+			l.exit(t, stateGone)
+			l.remember(k, t.ask.Lease, false)
+			places = append(places, takeBackOf(&t.ask))
+		}
+	}
+	l.mu.Unlock()
+	for _, r := range places {
+		w.observer.Dropped(DroppedDraining)
+		w.TakeBackLater(r)
+	}
+	w.hub.drain()
+}

@@ -1,0 +1,242 @@
+package watchdog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// source is a store that only has events.
+type source struct {
+	fencing.Store
+	sink             fencing.EventSink
+	told             int
+	watches, stopped int
+}
+
+func (s *source) Watch(sink fencing.EventSink) (stop func()) {
+	s.watches++
+	s.sink = sink
+	sink.Event(fencing.Event{ID: "at once"}) // it may call back before it returns
+	return func() { s.stopped++; s.sink = nil }
+}
+
+func (s *source) tell(names ...fencing.Name) {
+	for _, name := range names {
+		s.told++
+		s.sink.Event(fencing.Event{ID: strconv.Itoa(s.told), Name: name})
+	}
+}
+
+func subscribe(t *testing.T, w *Watchdog, after, prefix string) *Subscription {
+	t.Helper()
+	s, err := w.Subscribe(after, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// expect reads notices: an id each, "resync", or "none" for none.
+func expect(t *testing.T, s *Subscription, want ...string) {
+	t.Helper()
+	for _, id := range want {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		n, err := s.Next(ctx)
+		cancel()
+		got := n.Event.ID
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			got = "none"
+		case err != nil:
+			t.Fatalf("reading ended with %v", err)
+		case n.Resync:
+			got = "resync"
+		}
+		if got != id {
+			t.Fatalf("the next notice is %q, want %q", got, id)
+		}
+	}
+}
+
+func withSource(t *testing.T, o Options, test func(t *testing.T, s *source, w *Watchdog)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{}
+		w := New(s, o)
+		test(t, s, w)
+		w.Stop()
+	})
+}
+
+func TestEventsAreFilteredAndReplayed(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		all, some := subscribe(t, w, "", ""), subscribe(t, w, "", "a/")
+		s.tell("a/1", "b", "a/2")
+		expect(t, all, "1", "2", "3", "none")
+		expect(t, some, "1", "3", "none")
+		expect(t, subscribe(t, w, "1", ""), "2", "3", "none")
+		expect(t, subscribe(t, w, "1", "b"), "2", "none")
+		expect(t, subscribe(t, w, "3", ""), "none")
+		late := subscribe(t, w, "never", "")
+		expect(t, late, "resync", "none")
+		s.tell("c")
+		expect(t, late, "4", "none")
+		if s.watches != 1 {
+			t.Errorf("the store is watched %d times", s.watches)
+		}
+	})
+}
+
+func TestNextWaits(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		var got [3]string
+		for i := range got {
+			sub := subscribe(t, w, "", "")
+			go func() {
+				n, err := sub.Next(t.Context())
+				got[i] = fmt.Sprint(n.Event.ID, err)
+			}()
+		}
+		synctest.Wait()
+		s.tell("a")
+		synctest.Wait()
+		if got != [3]string{"1<nil>", "1<nil>", "1<nil>"} {
+			t.Errorf("they were told %q", got)
+		}
+	})
+}
+
+func TestAGapIsToldToAll(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		all, some := subscribe(t, w, "", ""), subscribe(t, w, "", "a")
+		s.tell("a")
+		s.sink.Gap()
+		s.tell("b", "a")
+		expect(t, all, "1", "resync", "2", "3", "none")
+		expect(t, some, "1", "resync", "3", "none")
+		expect(t, subscribe(t, w, "1", ""), "resync", "2")
+	})
+}
+
+func TestASlowSubscriptionResyncs(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		slow := subscribe(t, w, "", "")
+		for range maxEvents {
+			s.tell("a")
+		}
+		expect(t, slow, "1")
+		s.tell("a")
+		expect(t, slow, "2")
+		s.tell("a", "a")
+		expect(t, slow, "resync", "none")
+		s.tell("a")
+		expect(t, slow, strconv.Itoa(s.told), "none")
+		expect(t, subscribe(t, w, "3", ""), "resync", "none")
+	})
+}
+
+// The store is watched while somebody reads, and for a while after.
+func TestTheWatchLingers(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		first := subscribe(t, w, "", "")
+		s.tell("a")
+		first.Close()
+		first.Close()
+		advance(watchLinger / 2)
+		s.tell("a")
+		second := subscribe(t, w, "1", "")
+		expect(t, second, "2", "none")
+		advance(2 * watchLinger)
+		synctest.Wait()
+		if s.stopped != 0 {
+			t.Fatal("the watch has ended under a reader")
+		}
+		second.Close()
+		advance(watchLinger + time.Second)
+		synctest.Wait()
+		if s.stopped != 1 {
+			t.Fatalf("the watch was stopped %d times", s.stopped)
+		}
+		expect(t, subscribe(t, w, "2", ""), "resync", "at once", "none")
+		if s.watches != 2 {
+			t.Errorf("the store was watched %d times", s.watches)
+		}
+	})
+}
+
+func TestSubscriptionsAreCapped(t *testing.T) {
+	withSource(t, Options{MaxSubscriptions: 2}, func(t *testing.T, s *source, w *Watchdog) {
+		first := subscribe(t, w, "", "")
+		subscribe(t, w, "", "")
+		if _, err := w.Subscribe("", ""); codeOf(err) != fencing.CodeTooManyRequests {
+			t.Errorf("a third was answered %v", err)
+		}
+		first.Close()
+		subscribe(t, w, "", "")
+	})
+}
+
+func TestDrainEndsSubscriptions(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		sub := subscribe(t, w, "", "")
+		ended := make(chan error)
+		go func() {
+			_, err := sub.Next(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		w.Drain()
+		if err := <-ended; codeOf(err) != fencing.CodeDraining {
+			t.Errorf("it ended with %v", err)
+		}
+		if _, err := w.Subscribe("", ""); codeOf(err) != fencing.CodeDraining {
+			t.Errorf("a new one was answered %v", err)
+		}
+		sub.Close()
+		if s.stopped != 1 {
+			t.Errorf("the watch was stopped %d times", s.stopped)
+		}
+	})
+}
+
+// Close ends a Next that waits.
+func TestCloseEndsNext(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		sub := subscribe(t, w, "", "")
+		ended := make(chan error)
+		go func() {
+			_, err := sub.Next(t.Context())
+			ended <- err
+		}()
+		synctest.Wait()
+		sub.Close()
+		if err := <-ended; err == nil {
+			t.Error("a closed subscription goes on")
+		}
+	})
+}
+
+// The store's own events come through, from whatever gateway.
+func TestEventsOfTheStore(t *testing.T) {
+	inWorld(t, func(w *world) {
+		sub := subscribe(w.t, w.dogs[0], "", "")
+		defer sub.Close()
+		first := w.ask(1, request("a"))
+		second := w.ask(0, request("a"))
+		w.release(1, first)
+		w.holds(second)
+		for _, want := range []fencing.EventKind{fencing.EventGranted, fencing.EventQueued, fencing.EventReleased, fencing.EventGranted} {
+			n, err := sub.Next(w.t.Context())
+			if err != nil || n.Event.Kind != want {
+				t.Errorf("%+v, %v; want %s", n.Event, err, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,115 @@
+package watchdog
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// Join asks for a lease, as Store.Acquire does, and comes back with a Waiter if
+// the request has to wait. CodeDraining: the gateway is shutting down, so nobody
+// joins a queue. CodeTooManyRequests: as many wait as may, on the name or in this
+// process.
+//
+// A request with a Wait whose outcome is not known (CodeUnavailable and the like)
+// is taken back in the background, place or grant; one without is left to the
+// caller.
+func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *Waiter, error) {
+	if r.Wait <= 0 {
+		out, err := w.Store.Acquire(ctx, r)
+		if err == nil {
+			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+		}
+		return out, nil, err
+	}
+	return w.join(ctx, r, time.Now().Add(r.Wait))
+}
+
+func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline time.Time) (out fencing.Outcome, t *Waiter, err error) {
+	w.listen()
+	t = &Waiter{dog: w, ask: r, deadline: deadline}
+	l := &w.lot
+	l.mu.Lock()
+	switch {
+	case l.draining:
+		l.mu.Unlock()
+		w.observer.Dropped(DroppedDraining)
+		return fencing.Outcome{}, nil, errDraining()
+	case w.maxWaiters > 0 && len(l.waiters) >= w.maxWaiters:
+		l.mu.Unlock()
+		return w.joinNot(ctx, r)
+	}
+	l.enter(t) // before the store knows: a message may overtake its answer
+	w.beat()
+	l.mu.Unlock()
+
+	answered := false
+	defer func() {
+		if !answered { // a panic
+			w.withdraw(t)
+		}
+	}()
+	out, err = w.Store.Acquire(ctx, r)
+	answered = true
+	return t.joined(out, err)
+}
+
+// joinNot asks for a lease that can be had at once: there is no room to wait.
+func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *Waiter, error) {
+	r.Wait = 0
+	var out fencing.Outcome
+	var err error
+	if r.Set != "" {
+		out, err = w.acquireHeld(ctx, r)
+	} else {
+		out, _, err = w.Join(ctx, r)
+	}
+	if e := asError(err); e != nil && e.Code == fencing.CodeLocked {
+		w.observer.Dropped(DroppedProcessFull)
+		err = &fencing.Error{
+			Code: fencing.CodeTooManyRequests, Detail: "as many requests wait at this gateway as may",
+			Lock: e.Lock, RetryAfter: max(e.RetryAfter, time.Second),
+		}
+	}
+	return out, nil, err
+}
+
+// joined deals with the store's answer to the first Acquire.
+func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waiter, error) {
+	w, l := t.dog, &t.dog.lot
+	if err != nil {
+		if uncertain(err) {
+			w.withdraw(t)
+			return out, nil, err
+		}
+		l.mu.Lock()
+		l.exit(t, stateGone)
+		l.mu.Unlock()
+		if codeOf(err) == fencing.CodeTooManyRequests {
+			w.observer.Dropped(DroppedNameFull)
+		}
+		return out, nil, err
+	}
+	l.mu.Lock()
+	if !out.Waits() && (t.grant == nil || t.grant.holder.Token <= out.Holder.Token) {
+		t.deliver(&out)
+		l.mu.Unlock()
+		return out, nil, nil
+	}
+	if l.draining && t.grant == nil {
+		l.mu.Unlock()
+		w.withdraw(t)
+		w.observer.Dropped(DroppedDraining)
+		return out, nil, errDraining()
+	}
+	t.park(&out)
+	l.mu.Unlock()
+	w.observer.Waiting(1)
+	if out.Lock != nil {
+		if next := out.Lock.NextExpiry(); next > 0 {
+			w.dueIn(next)
+		}
+	}
+	return out, t, nil
+}

@@ -1,0 +1,300 @@
+package watchdog
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	randomWorlds     = 150
+	randomClients    = 24
+	requestsOfClient = 3
+
+	// randomTTL is longer than a world lasts: what is not given back stays.
+	randomTTL = time.Hour
+)
+
+var randomNames = []fencing.Name{"a", "b", "c"}
+
+// TestRandomSchedules lets many clients come, wait, leave and come back at two
+// gateways whose calls are late, lost and answered to nobody, whose messages are
+// lost, late and told twice, and which are taken for dead. A lease that was
+// delivered stays its client's, the lock is never held by too many, and what was
+// not delivered is taken back: at the end nothing is held and nobody waits.
+func TestRandomSchedules(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	for i := range uint64(randomWorlds) {
+		ok := t.Run(fmt.Sprintf("seed %d", seed+i), func(t *testing.T) { randomSchedule(t, seed+i) })
+		if !ok {
+			return
+		}
+	}
+}
+
+func randomSchedule(t *testing.T, seed uint64) {
+	inWorld(t, func(w *world) {
+		c := &chaos{world: w, rand: rand.New(rand.NewPCG(seed, 0)), inside: map[fencing.Name]map[fencing.LeasePublic]fencing.AcquireRequest{}}
+		for _, name := range randomNames {
+			c.inside[name] = map[fencing.LeasePublic]fencing.AcquireRequest{}
+		}
+		c.start()
+		var clients sync.WaitGroup
+		for range randomClients {
+			clients.Go(c.client)
+		}
+		clients.Wait()
+		c.stop()
+		advance(fencing.RestTTL + 5*time.Second)
+		synctest.Wait()
+		w.wires[0].Expire(w.t.Context(), 100)
+		for _, name := range randomNames {
+			r := w.state(name)
+			if r == nil {
+				continue
+			}
+			for i := range r.Holders {
+				h := &r.Holders[i]
+				w.t.Errorf("%s is left held by %+v, stamp %q, set %q, keep %t", name, h.Holder, h.Stamp, h.Set, h.Keep)
+			}
+			if n := r.Queue.Len(); n > 0 {
+				w.t.Errorf("%d places are left in the queue of %s", n, name)
+			}
+		}
+	})
+}
+
+// chaos is a world in which things go wrong.
+type chaos struct {
+	*world
+	mu     sync.Mutex
+	rand   *rand.Rand
+	over   bool
+	faults sync.WaitGroup
+	inside map[fencing.Name]map[fencing.LeasePublic]fencing.AcquireRequest // who believes to hold a lock
+}
+
+func (c *chaos) n(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rand.IntN(n)
+}
+
+// chance is true once in n times, and never at the end.
+func (c *chaos) chance(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rand.IntN(n) == 0 && !c.over
+}
+
+func (c *chaos) upTo(d time.Duration) time.Duration {
+	return time.Duration(c.n(int(d/time.Microsecond))) * time.Microsecond
+}
+
+func (c *chaos) start() {
+	for gateway, at := range c.wires {
+		trouble := func(string) error {
+			if c.chance(4) {
+				advance(c.upTo(50 * time.Millisecond))
+			}
+			if c.chance(30) {
+				return fencing.Unavailable(errCut)
+			}
+			return nil
+		}
+		at.set(func(wire *wire) {
+			wire.before, wire.after = trouble, trouble
+			wire.late = func(op string) time.Duration {
+				if c.chance(20) {
+					return c.upTo(900 * time.Millisecond)
+				}
+				return 0
+			}
+			wire.message = func(g fencing.Grant, pass func()) { c.message(gateway, g, pass) }
+		})
+		c.faults.Go(func() { c.silence(at) })
+	}
+}
+
+// message loses, delays and repeats what the store says.
+func (c *chaos) message(gateway int, g fencing.Grant, pass func()) {
+	late := func(most time.Duration, do func()) {
+		d := c.upTo(most)
+		c.faults.Go(func() { advance(d); do() })
+	}
+	switch {
+	case c.chance(6):
+		if !g.Holder.Provisional { // the store knows that it lost this one
+			late(time.Second, func() { listener{c.dogs[gateway]}.Recheck([]fencing.Name{g.Name}) })
+		}
+	case c.chance(6):
+		late(300*time.Millisecond, pass)
+	case c.chance(6):
+		pass()
+		late(3*time.Second, pass)
+	default:
+		pass()
+	}
+	if c.chance(10) {
+		late(time.Second, func() { listener{c.dogs[gateway]}.Recheck(nil) })
+	}
+}
+
+// silence has a gateway taken for dead now and then.
+func (c *chaos) silence(of *wire) {
+	for {
+		advance(c.upTo(20 * time.Second))
+		if c.ended() {
+			return
+		}
+		of.set(func(w *wire) { w.mute = true })
+		advance(c.upTo(6 * time.Second))
+		of.set(func(w *wire) { w.mute = false })
+	}
+}
+
+func (c *chaos) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+func (c *chaos) stop() {
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	c.faults.Wait()
+	for _, at := range c.wires {
+		at.set(func(w *wire) { w.before, w.after, w.message, w.late = nil, nil, nil, nil })
+	}
+}
+
+func (c *chaos) client() {
+	for range requestsOfClient {
+		advance(c.upTo(3 * time.Second))
+		names := []fencing.Name{randomNames[c.n(len(randomNames))]}
+		if c.chance(4) {
+			names = slices.Clone(randomNames[c.n(2):])
+		}
+		r := request(names[0])
+		r.TTL, r.Wait, r.Keep = randomTTL, time.Second+c.upTo(20*time.Second), c.chance(2)
+		if c.chance(3) {
+			r.Mode, r.Limit = fencing.ModeShared, c.n(3)
+		}
+		c.lives(r, names)
+	}
+}
+
+// lives has a client ask until it has the lock or gives up; a request may be left
+// hanging when the next one is made. Whoever asks again takes over from the request
+// before, so that nobody but the client can give back what that was granted: when
+// it gives up, it releases.
+func (c *chaos) lives(r fencing.AcquireRequest, names []fencing.Name) {
+	var hanging sync.WaitGroup
+	asked := 0
+	defer func() {
+		hanging.Wait()
+		if asked > 1 {
+			for _, name := range names {
+				c.wires[0].Model.Release(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+			}
+		}
+	}()
+	for range 4 {
+		asked++
+		r.Stamp = fencing.NewStamp()
+		request := r
+		ctx, cancel := context.WithCancel(c.t.Context())
+		patience := randomTTL
+		if c.chance(3) {
+			patience = c.upTo(10 * time.Second)
+		}
+		answer := make(chan []fencing.Outcome)
+		left := make(chan struct{})
+		gateway := c.n(2)
+		hanging.Go(func() {
+			defer cancel()
+			outs, err := c.acquire(ctx, gateway, request, names)
+			select {
+			case answer <- outs:
+			case <-left: // nobody reads the answer
+				if err == nil {
+					c.dogs[gateway].TakeBackAll(names, request.Lease, request.Stamp)
+				}
+			}
+		})
+		select {
+		case outs := <-answer:
+			if outs != nil {
+				c.holds(request, names, outs)
+				return
+			}
+		case <-time.After(patience):
+			close(left)
+			if delay := c.upTo(2 * time.Second); c.chance(2) { // noticed late
+				hanging.Go(func() { advance(delay); cancel() })
+			} else {
+				cancel()
+			}
+		}
+		if !r.Keep {
+			return
+		}
+		advance(c.upTo(time.Second))
+	}
+}
+
+func (c *chaos) acquire(ctx context.Context, gateway int, r fencing.AcquireRequest, names []fencing.Name) ([]fencing.Outcome, error) {
+	if len(names) > 1 {
+		return c.dogs[gateway].AcquireAll(ctx, names, r)
+	}
+	out, err := c.dogs[gateway].Acquire(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return []fencing.Outcome{out}, nil
+}
+
+// holds is what a client does that was told it has the lock.
+func (c *chaos) holds(r fencing.AcquireRequest, names []fencing.Name, outs []fencing.Outcome) {
+	c.mu.Lock()
+	for i, name := range names {
+		h := &outs[i].Holder
+		if h.Provisional || h.Lease != r.Lease.Public() {
+			c.t.Errorf("the client of %s was told of %+v", r.Lease.Public(), *h)
+		}
+		inside := c.inside[name]
+		inside[r.Lease.Public()] = r
+		for _, other := range inside {
+			bears := 1
+			if other.Mode == fencing.ModeShared {
+				bears = other.Limit
+			}
+			if bears > 0 && len(inside) > bears {
+				c.t.Errorf("P1: %d hold %s, and one of them bears %d", len(inside), name, bears)
+			}
+		}
+	}
+	c.mu.Unlock()
+	advance(c.upTo(time.Second))
+	c.mu.Lock()
+	for _, name := range names {
+		delete(c.inside[name], r.Lease.Public())
+	}
+	c.mu.Unlock()
+	for i, name := range names {
+		if _, err := c.wires[0].Model.Renew(c.t.Context(), fencing.RenewRequest{Name: name, Lease: r.Lease}); err != nil {
+			c.t.Errorf("%s with the token %d was taken from its holder: %v", name, outs[i].Holder.Token, err)
+		}
+		if _, err := c.wires[0].Model.Release(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+			c.t.Errorf("%s could not be released: %v", name, err)
+		}
+	}
+}

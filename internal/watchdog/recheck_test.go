@@ -1,0 +1,431 @@
+package watchdog
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// lose is a message hook that loses all grants.
+func lose(fencing.Grant, func()) {}
+
+// A lost message of a grant to another gateway costs a heartbeat.
+func TestTheHeartbeatFindsALostGrant(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
+		advance(300 * time.Millisecond)
+		w.wires[1].set(func(wire *wire) { wire.message = lose })
+		w.release(0, first)
+		synctest.Wait()
+		w.wires[1].set(func(wire *wire) { wire.message = nil })
+		w.waits(second)
+		advance(fencing.HeartbeatInterval)
+		w.holds(second)
+		if second.took > fencing.HeartbeatInterval {
+			t.Errorf("it was found after %s", second.took)
+		}
+		w.want("lost messages", w.seen[1].of("lost"), 1)
+	})
+}
+
+// The store asks for a recheck: those who have been granted the lock are found,
+// and of the others only the first is asked for.
+func TestRecheck(t *testing.T) {
+	inWorld(t, func(w *world) {
+		shared := func() fencing.AcquireRequest {
+			r := request("a")
+			r.Mode, r.Limit = fencing.ModeShared, 3
+			return r
+		}
+		first := w.ask(0, request("a"))
+		clients := []*client{}
+		for range 8 {
+			clients = append(clients, w.ask(0, shared()))
+			advance(time.Millisecond)
+		}
+		other := w.ask(0, request("b"))
+		behind := w.ask(0, request("b"))
+		w.wires[0].set(func(wire *wire) { wire.message = lose })
+		w.release(0, first)
+		synctest.Wait()
+		before := w.wires[0].count("acquire")
+		listener{w.dogs[0]}.Recheck([]fencing.Name{"a", "unknown"})
+		synctest.Wait()
+		for i, c := range clients {
+			if i >= 3 {
+				w.waits(c)
+				continue
+			}
+			if !c.answered() || c.err != nil {
+				t.Errorf("client %d was not found", i)
+			}
+		}
+		w.want("acquires", w.wires[0].count("acquire")-before, 4)
+		w.want("lost messages", w.seen[0].of("lost"), 3)
+
+		before = w.wires[0].count("acquire")
+		listener{w.dogs[0]}.Recheck(nil)
+		synctest.Wait()
+		w.want("acquires for both names", w.wires[0].count("acquire")-before, 2)
+		w.holds(other)
+		w.waits(behind)
+	})
+}
+
+// Of two that arrived at one instant the second can be the first that is known
+// here.
+func TestRecheckOfOneInstant(t *testing.T) {
+	inWorld(t, func(w *world) {
+		holder := w.ask(0, request("a"))
+		var second *client
+		w.wires[0].set(func(wire *wire) {
+			wire.after = on("acquire", func() error {
+				second = w.start(0, request("a"))
+				advance(time.Millisecond)
+				return nil
+			})
+			wire.message = lose
+		})
+		first := w.start(0, request("a"))
+		advance(2 * time.Millisecond)
+		w.release(0, holder)
+		listener{w.dogs[0]}.Recheck(nil)
+		w.holds(first)
+		w.waits(second)
+	})
+}
+
+// A gateway that the store has taken for dead has its waiters join anew, in their
+// old order.
+func TestTakenForDead(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = 30 * time.Second
+		first := w.ask(0, r)
+		clients := []*client{}
+		for range 5 {
+			clients = append(clients, w.ask(1, request("a")))
+			advance(time.Millisecond)
+		}
+		here := w.ask(0, request("a"))
+		w.wires[1].set(func(wire *wire) { wire.before = failing("heartbeat", "acquire") })
+		advance(fencing.GatewayTTL + 2*time.Second)
+		queue := w.state("a").Queue
+		w.want("places", queue.Len(), 1)
+		w.wires[1].set(func(wire *wire) { wire.before = nil })
+		advance(2 * time.Second)
+		w.want("lapsed", w.seen[1].of("dropped "+DroppedLapsed), len(clients))
+		w.release(0, first)
+		w.holds(here)
+		w.release(0, here)
+		for _, c := range clients {
+			w.holds(c)
+			w.release(1, c)
+		}
+	})
+}
+
+// A provisional lease was taken back because its gateway had been silent: the
+// request waits on.
+func TestTakenForDeadBeforeTheConfirmation(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
+		third := w.ask(0, request("a"))
+		w.wires[1].set(func(wire *wire) { wire.before = failing("confirm", "heartbeat") })
+		w.release(0, first)
+		advance(fencing.GatewayTTL + time.Second)
+		w.holds(third)
+		w.waits(second)
+		w.wires[1].set(func(wire *wire) { wire.before = nil })
+		advance(2 * time.Second)
+		w.waits(second)
+		w.release(0, third)
+		w.holds(second)
+	})
+}
+
+// While the store is out of reach a recheck goes on trying, less and less often.
+func TestRecheckBacksOff(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first := w.ask(0, request("a"))
+		second := w.ask(0, request("a"))
+		w.wires[0].set(func(wire *wire) { wire.message, wire.before = lose, failing("acquire") })
+		w.release(0, first)
+		before := w.wires[0].count("acquire")
+		listener{w.dogs[0]}.Recheck(nil)
+		advance(10 * time.Second)
+		tried := w.wires[0].count("acquire") - before
+		if tried < 10 || tried > 20 {
+			t.Errorf("%d attempts in 10 s", tried)
+		}
+		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		advance(maxBackoff)
+		if !second.answered() {
+			t.Error("the grant was not found")
+		}
+	})
+}
+
+// One pass at a time for a name; what is asked for meanwhile follows.
+func TestOnePassAtATime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.ask(0, request("a"))
+		w.ask(0, request("a"))
+		before := w.wires[0].count("acquire")
+		var inside, most atomic.Int32
+		w.wires[0].set(func(wire *wire) {
+			wire.before = func(op string) error {
+				if op == "acquire" {
+					most.Store(max(most.Load(), inside.Add(1)))
+					advance(time.Second)
+					inside.Add(-1)
+				}
+				return nil
+			}
+		})
+		for range 5 {
+			listener{w.dogs[0]}.Recheck(nil)
+			advance(100 * time.Millisecond)
+		}
+		advance(5 * time.Second)
+		w.want("passes", w.wires[0].count("acquire")-before, 2)
+		w.want("at once", int(most.Load()), 1)
+		w.wires[0].set(func(wire *wire) { wire.before = nil })
+	})
+}
+
+// The answer of a recheck comes when its request has gone: what it brought is
+// undone, but a lease that was delivered is left alone.
+func TestTheRequestGoesDuringARecheck(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(w *world, first, waiting *client) // while the answer is on its way
+		then func(w *world, first, waiting, next *client)
+	}{
+		{"delivered", func(w *world, first, waiting *client) {
+			w.release(0, first)
+			<-waiting.done
+		}, func(w *world, first, waiting, next *client) {
+			advance(5 * time.Second)
+			w.holds(waiting)
+			w.waits(next)
+		}},
+		{"left", func(w *world, first, waiting *client) {
+			waiting.cancel()
+			<-waiting.done
+		}, func(w *world, first, waiting, next *client) {
+			w.release(0, first)
+			advance(time.Second)
+			w.holds(next)
+		}},
+	} {
+		for _, late := range []bool{false, true} { // the store decides when all is over
+			t.Run(c.name, func(t *testing.T) {
+				inWorld(t, func(w *world) {
+					first := w.ask(0, request("a"))
+					advance(time.Millisecond)
+					waiting := w.ask(0, request("a"))
+					advance(time.Millisecond)
+					next := w.ask(0, request("a"))
+					hook := on("acquire", func() error { c.do(w, first, waiting); return nil })
+					w.wires[0].set(func(wire *wire) {
+						if late {
+							wire.before = hook
+						} else {
+							wire.after = hook
+						}
+					})
+					listener{w.dogs[0]}.Recheck(nil)
+					synctest.Wait()
+					c.then(w, first, waiting, next)
+				})
+			})
+		}
+	}
+}
+
+// A recheck that reaches the store when its request has long gone brings nothing
+// back, on a store without late commands too.
+func TestARecheckBehindTheEnd(t *testing.T) {
+	for name, end := range map[string]func(w *world, first, waiting *client){
+		"left": func(w *world, first, waiting *client) {
+			waiting.cancel()
+			<-waiting.done
+		},
+		"delivered and taken back": func(w *world, first, waiting *client) {
+			w.release(0, first)
+			<-waiting.done
+			w.dogs[0].TakeBackLater(takeBackOf(&waiting.AcquireRequest))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorldWith(t, Options{}, func(w *world) {
+				first := w.ask(0, request("a"))
+				advance(time.Millisecond)
+				waiting := w.ask(0, request("a"))
+				w.wires[0].set(func(wire *wire) {
+					wire.before = on("acquire", func() error {
+						end(w, first, waiting)
+						advance(time.Millisecond) // it is taken back
+						first = w.start(1, request("a"))
+						advance(time.Millisecond)
+						return nil
+					})
+				})
+				listener{w.dogs[0]}.Recheck(nil)
+				advance(10 * time.Millisecond)
+				synctest.Wait()
+				if name == "left" {
+					w.waits(first)
+				} else {
+					w.holds(first)
+				}
+				want := 0
+				if name == "left" {
+					want = 1 // first
+				}
+				queue := w.state("a").Queue
+				w.want("places", queue.Len(), want)
+			})
+		})
+	}
+}
+
+// Who was replaced does not take over again by a recheck.
+func TestTheReplacedAreNotRechecked(t *testing.T) {
+	inWorld(t, func(w *world) {
+		first, r := w.ask(0, request("a")), request("a")
+		r.Keep = true
+		_, older, err := w.dogs[0].Join(w.t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Stamp = fencing.NewStamp()
+		newer := w.ask(1, r)
+		listener{w.dogs[0]}.Recheck(nil)
+		synctest.Wait()
+		if _, err := older.Wait(w.t.Context()); codeOf(err) != fencing.CodeReplaced {
+			t.Errorf("the older one was answered %v", err)
+		}
+		w.release(0, first)
+		w.holds(newer)
+	})
+}
+
+// A recheck reaches the store right behind the leaving, and is answered first.
+func TestARecheckCrossesLeaving(t *testing.T) {
+	inWorldWith(t, Options{}, func(w *world) {
+		r := request("a")
+		r.TTL = 2 * time.Minute
+		first, late := w.ask(0, r), w.ask(0, request("a"))
+		left := make(chan struct{})
+		w.wires[0].set(func(wire *wire) {
+			wire.before = on("acquire", func() error { <-left; return nil })
+			wire.after = on("leave", func() error { close(left); advance(time.Millisecond); return nil })
+		})
+		advance(time.Minute - time.Millisecond)
+		listener{w.dogs[0]}.Recheck(nil)
+		advance(10 * time.Millisecond)
+		w.refused(late, fencing.CodeWaitTimeout)
+		queue := w.state("a").Queue
+		w.want("places", queue.Len(), 0)
+		w.release(0, first)
+		w.free("a")
+	})
+}
+
+// A newer grant is not overwritten by an older one, nor a firm one by its
+// provisional self.
+func TestOffers(t *testing.T) {
+	w := New(&store{}, Options{})
+	grant := func(token fencing.Token, provisional bool) *news {
+		return &news{holder: fencing.Holder{Token: token, Provisional: provisional}}
+	}
+	for _, c := range []struct{ has, offered, keeps *news }{
+		{nil, grant(5, true), grant(5, true)},
+		{grant(5, true), grant(5, false), grant(5, false)},
+		{grant(5, false), grant(5, true), grant(5, false)},
+		{grant(5, false), grant(4, false), grant(5, false)},
+		{grant(5, false), grant(6, true), grant(6, true)},
+	} {
+		waiter := &Waiter{dog: w, grant: c.has}
+		waiter.offer(c.offered)
+		if waiter.grant.holder.Token != c.keeps.holder.Token || waiter.grant.holder.Provisional != c.keeps.holder.Provisional {
+			t.Errorf("%+v offered %+v keeps %+v", c.has, c.offered, waiter.grant)
+		}
+	}
+}
+
+// Heartbeats go on as long as somebody waits, and no longer.
+func TestHeartbeats(t *testing.T) {
+	inWorld(t, func(w *world) {
+		advance(5 * time.Second)
+		w.want("heartbeats of nobody", w.wires[0].count("heartbeat"), 0)
+		r := request("a")
+		r.TTL = time.Minute
+		first := w.ask(0, r)
+		second := w.ask(0, request("a"))
+		advance(5500 * time.Millisecond)
+		w.want("heartbeats", w.wires[0].count("heartbeat"), 5)
+		w.release(0, first)
+		w.holds(second)
+		advance(10 * time.Second)
+		if n := w.wires[0].count("heartbeat"); n > 6 {
+			t.Errorf("%d heartbeats, though nobody waits", n)
+		}
+		w.ask(0, request("b"))
+		third := w.ask(0, request("b"))
+		advance(1500 * time.Millisecond)
+		w.waits(third)
+		if n := w.wires[0].count("heartbeat"); n < 6 {
+			t.Errorf("%d heartbeats, though somebody waits again", n)
+		}
+	})
+}
+
+func TestAnOutageIsLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	inWorldWith(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(w *world) {
+		r := request("a")
+		r.TTL = time.Minute
+		w.ask(0, r)
+		w.ask(0, request("a"))
+		for range 2 {
+			w.wires[0].set(func(wire *wire) { wire.before = failing("heartbeat") })
+			advance(5 * time.Second)
+			w.wires[0].set(func(wire *wire) { wire.before = nil })
+			advance(5 * time.Second)
+		}
+	})
+	if n := strings.Count(log.String(), "does not hear"); n != 2 {
+		t.Errorf("two outages were logged %d times:\n%s", n, log.String())
+	}
+}
+
+// The memory of those who went has an end.
+func TestTheGoneAreForgotten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		l := &w.dogs[0].lot
+		lease := fencing.NewLeaseID(time.Now())
+		l.mu.Lock()
+		for range maxGone + 100 {
+			l.remember(key{"a", fencing.NewStamp()}, lease, false)
+		}
+		full := len(l.gone)
+		l.mu.Unlock()
+		if full > maxGone {
+			t.Errorf("%d are remembered", full)
+		}
+		advance(goneTTL + time.Second)
+		l.mu.Lock()
+		l.remember(key{"a", fencing.NewStamp()}, lease, false)
+		w.want("remembered", len(l.gone), 1)
+		w.want("in order", len(l.goneOrder), 1)
+		l.mu.Unlock()
+	})
+}

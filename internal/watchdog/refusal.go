@@ -1,0 +1,66 @@
+package watchdog
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// confirm makes a provisional lease firm, trying until patience ends.
+func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (fencing.Outcome, error) {
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		out, err := w.Store.Confirm(call, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+		cancel()
+		if err == nil || !uncertain(err) || time.Now().Add(backoff).After(patience) || !pause(ctx, backoff) {
+			return out, err
+		}
+	}
+}
+
+// pause waits for d and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// asError returns what a store's error says, nil for none.
+func asError(err error) *fencing.Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*fencing.Error](err); ok {
+		return e
+	}
+	return fencing.Unavailable(err)
+}
+
+func codeOf(err error) fencing.Code { return asError(err).Code }
+
+// uncertain reports whether an error leaves open what was done.
+func uncertain(err error) bool {
+	switch codeOf(err) {
+	case fencing.CodeUnavailable, fencing.CodeClockSkew, fencing.CodeNotReplicated, fencing.CodeQuarantined:
+		return true
+	}
+	return false
+}
+
+// takenForDead reports whether a provisional lease is gone because its gateway
+// counted as dead.
+func takenForDead(err error) bool {
+	e := asError(err)
+	return e.Code == fencing.CodeLeaseLost && e.Reason == fencing.ReasonUnknown
+}
+
+func errDraining() error {
+	return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway is shutting down; ask another one"}
+}

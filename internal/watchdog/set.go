@@ -1,0 +1,269 @@
+package watchdog
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// AcquireAll takes several names under one lease id, all or nothing, in name order
+// so that two such calls can't block each other; r.Wait bounds the whole, and
+// r.Name and r.Set are of no meaning. The outcomes are in name order. While the set
+// is incomplete no TTL runs; at the end all begin together. Codes are those of Join
+// and Wait: a name that refused is Error.Lock.Name, and what the others had is
+// taken back, as it is when ctx ends. A name lost before all were there is
+// CodeUnavailable. CodeInvalidRequest: a name is given twice.
+//
+// What it returned is the caller's to deliver, or to give to TakeBackAll.
+func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fencing.AcquireRequest) ([]fencing.Outcome, error) {
+	names = slices.Sorted(slices.Values(names))
+	for i := 1; i < len(names); i++ {
+		if names[i] == names[i-1] {
+			return nil, &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "names", Detail: fmt.Sprintf("names has %q twice", names[i])}
+		}
+	}
+	s := &set{dog: w, names: names, ask: r, deadline: time.Now().Add(r.Wait)}
+	s.ask.Set = digest(names)
+	complete := false
+	defer func() {
+		if !complete { // also after a panic
+			s.undo()
+		}
+	}()
+	for range names {
+		if err := s.acquireNext(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.confirm(ctx); err != nil {
+		return nil, err
+	}
+	complete = true
+	return s.outs, nil
+}
+
+// digest names a set of names.
+func digest(names []fencing.Name) string {
+	h := sha256.New()
+	for _, name := range names {
+		h.Write([]byte(name))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// set is several names under one lease id, on their way to one request.
+type set struct {
+	dog      *Watchdog
+	names    []fencing.Name
+	ask      fencing.AcquireRequest
+	deadline time.Time
+	outs     []fencing.Outcome // of the names that are there
+}
+
+func (s *set) request(i int) fencing.AcquireRequest {
+	r := s.ask
+	r.Name = s.names[i]
+	return r
+}
+
+// acquireNext takes the next name, and waits for it.
+func (s *set) acquireNext(ctx context.Context) error {
+	w, r := s.dog, s.request(len(s.outs))
+	var out fencing.Outcome
+	var t *Waiter
+	var err error
+	if r.Wait > 0 {
+		out, t, err = w.join(ctx, r, s.deadline)
+		if t != nil {
+			out, err = t.Wait(ctx)
+		}
+	} else {
+		out, err = w.acquireHeld(ctx, r)
+	}
+	if err != nil {
+		return named(err, r.Name)
+	}
+	s.outs = append(s.outs, out)
+	return nil
+}
+
+// acquireHeld is Join for a name of a set without a wait: it too hangs on the
+// heartbeat until the set is complete.
+func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	w.listen()
+	l, k := &w.lot, key{r.Name, r.Stamp}
+	l.mu.Lock()
+	if l.draining {
+		l.mu.Unlock()
+		return fencing.Outcome{}, errDraining()
+	}
+	l.held[k] = struct{}{}
+	l.member(r.Name)
+	w.beat()
+	l.mu.Unlock()
+	out, err := w.Store.Acquire(ctx, r)
+	if err == nil && out.Holder.Provisional {
+		return out, nil
+	}
+	w.release(k)
+	switch {
+	case err == nil:
+		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+	case uncertain(err):
+		w.undo(&r)
+	}
+	return out, err
+}
+
+// confirm makes the whole set firm, all names at once, and checks what came of it.
+func (s *set) confirm(ctx context.Context) error {
+	w := s.dog
+	patience := time.Now().Add(callTimeout) // no longer: the TTLs of the others run
+	errs := make([]error, len(s.names))
+	var calls sync.WaitGroup
+	for i := range s.names {
+		if !s.outs[i].Holder.Provisional {
+			continue // a retry: an earlier request has confirmed it
+		}
+		calls.Go(func() { s.outs[i], errs[i] = w.confirm(ctx, s.request(i), patience) })
+	}
+	calls.Wait()
+	for i, err := range errs {
+		switch {
+		case err == nil && left(&s.outs[i]) <= 0:
+			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("the lease of %s had expired before the set was complete; ask again", s.names[i])}
+		case err == nil:
+		case takenForDead(err):
+			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", s.names[i]), Err: err}
+		default:
+			return named(err, s.names[i])
+		}
+	}
+	if ctx.Err() != nil {
+		return fencing.Unavailable(ctx.Err())
+	}
+	for i := range s.names {
+		w.release(key{s.names[i], s.ask.Stamp})
+		w.dueIn(s.outs[i].Holder.ExpiresAt.Sub(s.outs[i].Now))
+	}
+	return nil
+}
+
+// undo takes back all that this request has got.
+func (s *set) undo() {
+	for i := range s.outs {
+		r := s.request(i)
+		s.dog.release(key{r.Name, r.Stamp})
+		s.dog.undo(&r)
+	}
+}
+
+// release forgets a held lease.
+func (w *Watchdog) release(k key) {
+	l := &w.lot
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, held := l.held[k]; held {
+		delete(l.held, k)
+		l.drop(k.name)
+	}
+}
+
+// undo takes back what a request has got, and remembers that it has gone.
+func (w *Watchdog) undo(r *fencing.AcquireRequest) {
+	l := &w.lot
+	l.mu.Lock()
+	l.remember(key{r.Name, r.Stamp}, r.Lease, true)
+	l.mu.Unlock()
+	w.TakeBackLater(takeBackOf(r))
+}
+
+// named has a refusal say which of the names refused.
+func named(err error, name fencing.Name) error {
+	e := asError(err)
+	if uncertain(err) || e.Lock != nil {
+		return err
+	}
+	c := *e
+	c.Lock = &fencing.Lock{Name: name}
+	return &c
+}
+
+// TakeBackAll undoes, in the background, a set that could not be delivered.
+func (w *Watchdog) TakeBackAll(names []fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) {
+	for _, name := range names {
+		w.TakeBackLater(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp})
+	}
+}
+
+// RenewAll renews several names under one lease id, r.Name aside. All are tried.
+// The outcomes have the order of names; that of a name that was not renewed has no
+// Holder.Token. lost are the names that are definitely lost; err is then the first
+// one's CodeLeaseLost, with Lock.Name. CodeUnavailable and the like, or a change of
+// mode that is refused, come before that in err, and lost is still right.
+func (w *Watchdog) RenewAll(ctx context.Context, names []fencing.Name, r fencing.RenewRequest) (outs []fencing.Outcome, lost []fencing.Name, err error) {
+	outs = make([]fencing.Outcome, len(names))
+	errs := each(names, func(i int, name fencing.Name) (err error) {
+		r := r
+		r.Name = name
+		outs[i], err = w.Renew(ctx, r)
+		if err != nil {
+			outs[i] = fencing.Outcome{}
+		}
+		return err
+	})
+	lost, err = verdict(names, errs)
+	return outs, lost, err
+}
+
+// ReleaseAll releases several names under one lease id, or unwinds them all by one
+// as ReleaseRequest.Hold says. All are tried. CodeLeaseLost: the first name that
+// was lost otherwise is Error.Lock.Name. CodeUnavailable and the like come before
+// that.
+func (w *Watchdog) ReleaseAll(ctx context.Context, names []fencing.Name, lease fencing.LeaseID, hold int) error {
+	errs := each(names, func(_ int, name fencing.Name) error {
+		_, err := w.Store.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease, Hold: hold})
+		return err
+	})
+	_, err := verdict(names, errs)
+	return err
+}
+
+// each does something with all names at once.
+func each(names []fencing.Name, do func(int, fencing.Name) error) []error {
+	errs := make([]error, len(names))
+	var calls sync.WaitGroup
+	for i, name := range names {
+		calls.Go(func() { errs[i] = do(i, name) })
+	}
+	calls.Wait()
+	return errs
+}
+
+// verdict makes one error of those of several names, and says which are lost.
+func verdict(names []fencing.Name, errs []error) (lost []fencing.Name, err error) {
+	var refusal error
+	for i, e := range errs {
+		switch {
+		case e == nil:
+		case codeOf(e) == fencing.CodeLeaseLost:
+			if len(lost) == 0 {
+				refusal = named(e, names[i])
+			}
+			lost = append(lost, names[i])
+		case err == nil || uncertain(e) && !uncertain(err):
+			err = named(e, names[i])
+		}
+	}
+	if err == nil {
+		err = refusal
+	}
+	return lost, err
+}

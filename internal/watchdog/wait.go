@@ -1,0 +1,339 @@
+package watchdog
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// Waiter is a request that waits in the queue of a name. Wait is to be called,
+// once: until it returns, the request keeps its place.
+type Waiter struct {
+	dog      *Watchdog
+	ask      fencing.AcquireRequest
+	deadline time.Time     // when its patience ends
+	began    time.Duration // when it was parked, since dog.origin
+	position int           // when it joined
+	waited   time.Duration // when it joined: by earlier requests for the place
+	wake     chan struct{} // tells Wait to look at what follows; nil while joining
+	timer    *time.Timer
+
+	// The lot's mutex guards what follows.
+	state      state
+	linked     bool
+	over       bool // its patience has ended
+	busy       bool // Wait is dealing with a grant, or leaving
+	crossed    bool // a recheck may have reached the store at any time
+	pass       uint // the last pass of recheck that has asked for it
+	prev, next *Waiter
+	joinedAt   fencing.Instant
+	grant      *news  // for Wait to deal with
+	err        error  // why it waits no longer
+	end        ending // of a request with stateDelivered
+}
+
+// state is where a request is on its way.
+type state uint8
+
+const (
+	stateJoining   state = iota // the store is being asked
+	stateParked                 // it waits
+	stateDelivered              // it has its lease
+	stateGone                   // it has left, been refused or been drained
+)
+
+// news is a grant for a request that waits.
+type news struct {
+	holder fencing.Holder
+	now    fencing.Instant
+	asked  time.Time // of a provisional one, the zero time
+}
+
+// ending is what was delivered, and when.
+type ending struct {
+	token fencing.Token
+	now   fencing.Instant
+}
+
+// park makes the request wait. The caller holds the lot's mutex.
+func (t *Waiter) park(out *fencing.Outcome) {
+	t.state, t.began = stateParked, time.Since(t.dog.origin)
+	t.wake = make(chan struct{}, 1)
+	t.timer = time.AfterFunc(time.Until(t.deadline), t.runOut)
+	if out.Place != nil {
+		t.position, t.waited = out.Place.Position, out.Place.Waiting
+	}
+	if t.grant == nil {
+		t.dog.lot.link(t, out.Now.Add(-t.waited))
+	}
+}
+
+// Place returns where the request stood when it joined.
+func (t *Waiter) Place() fencing.Waiter {
+	return fencing.Waiter{
+		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Position: t.position, Waiting: t.waited,
+	}
+}
+
+// Wait returns the grant, which is firm and has time left; what is left counts
+// from Outcome.Asked. CodeWaitTimeout: the wait ran out; Error.Lock and Position
+// show the lock as it was. CodeReplaced: another request with the lease id has
+// taken over. CodeDraining: the gateway is shutting down. CodeLeaseLost: the lease
+// was granted and has ended. CodeTooManyRequests: its place was lost, and as many
+// wait as may. CodeUnavailable, CodeClockSkew: not known; what there was is taken
+// back in the background, as it is when ctx ends. It is to be called once.
+func (t *Waiter) Wait(ctx context.Context) (fencing.Outcome, error) {
+	out, err := t.wait(ctx)
+	outcome := WaitedGranted
+	if err != nil {
+		outcome = string(codeOf(err))
+		if ctx.Err() != nil {
+			outcome = WaitedLeft
+		}
+	}
+	t.dog.observer.Waited(time.Since(t.dog.origin)-t.began, outcome)
+	t.dog.observer.Waiting(-1)
+	return out, err
+}
+
+func (t *Waiter) wait(ctx context.Context) (fencing.Outcome, error) {
+	for {
+		grant, over, err := t.look()
+		var out fencing.Outcome
+		var done bool
+		switch {
+		case grant != nil:
+			out, done, err = t.accept(ctx, grant)
+		case err != nil:
+			return out, t.ended(err)
+		case over:
+			out, done, err = t.leave(ctx)
+		default:
+			select {
+			case <-t.wake:
+			case <-ctx.Done():
+				return out, t.abandon(fencing.Unavailable(ctx.Err()))
+			}
+		}
+		if done {
+			return out, err
+		}
+	}
+}
+
+// look takes what there is to deal with.
+func (t *Waiter) look() (grant *news, over bool, err error) {
+	l := &t.dog.lot
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	grant, t.grant = t.grant, nil
+	t.busy = grant != nil || t.err == nil && t.over
+	return grant, t.over, t.err
+}
+
+// accept delivers a grant; a provisional one is confirmed first. It reports
+// whether that was the end of the wait.
+func (t *Waiter) accept(ctx context.Context, n *news) (out fencing.Outcome, done bool, err error) {
+	out = fencing.Outcome{Now: n.now, Holder: n.holder, Fresh: true, Asked: n.asked}
+	if n.holder.Provisional && t.ask.Set == "" {
+		patience := time.Now().Add(callTimeout)
+		if patience.Before(t.deadline) {
+			patience = t.deadline
+		}
+		out, err = t.dog.confirm(ctx, t.ask, patience)
+		switch {
+		case err == nil:
+		case codeOf(err) == fencing.CodeReplaced:
+			return out, true, t.refused(err)
+		case takenForDead(err):
+			t.rejoin(ctx)
+			return out, false, nil
+		case uncertain(err):
+			return out, true, t.abandonGrant(err)
+		default:
+			return out, true, t.refused(err)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fencing.Outcome{}, true, t.abandonGrant(fencing.Unavailable(ctx.Err()))
+	case !out.Holder.Provisional && left(&out) <= 0:
+		return fencing.Outcome{}, true, t.abandonGrant(&fencing.Error{
+			Code: fencing.CodeUnavailable, Detail: "the lease had expired before it could be delivered; ask again",
+		})
+	}
+	l := &t.dog.lot
+	l.mu.Lock()
+	if t.grant != nil && t.grant.holder.Token > out.Holder.Token { // this one has been taken back meanwhile
+		l.mu.Unlock()
+		return out, false, nil
+	}
+	t.deliver(&out)
+	l.mu.Unlock()
+	if !out.Asked.IsZero() {
+		t.dog.observer.HandedOver(max(0, out.Now.Sub(n.holder.AcquiredAt)+time.Since(out.Asked)))
+	}
+	return out, true, nil
+}
+
+// deliver ends the request with a grant; one of an incomplete set stays known.
+// The caller holds the lot's mutex.
+func (t *Waiter) deliver(out *fencing.Outcome) {
+	l := &t.dog.lot
+	if out.Holder.Provisional {
+		l.held[t.key()] = struct{}{}
+		l.member(t.ask.Name)
+	} else {
+		t.dog.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+	}
+	t.end = ending{token: out.Holder.Token, now: out.Now}
+	l.exit(t, stateDelivered)
+}
+
+// left returns what a client may count on of a lease (P9).
+func left(out *fencing.Outcome) time.Duration {
+	return out.Holder.ExpiresAt.Sub(out.Now) - time.Since(out.Asked)
+}
+
+// rejoin asks for the place again that was lost because the gateway had counted
+// as dead.
+func (t *Waiter) rejoin(ctx context.Context) {
+	l := &t.dog.lot
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		l.mu.Lock()
+		t.busy = false
+		over := t.over
+		l.mu.Unlock()
+		if over || t.dog.again(t, false) != checkFailed || !pause(ctx, backoff) {
+			return
+		}
+	}
+}
+
+// leave gives up the place because the patience has ended, unless a grant came
+// first.
+func (t *Waiter) leave(ctx context.Context) (out fencing.Outcome, done bool, err error) {
+	w, l := t.dog, &t.dog.lot
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	out, err = w.Store.Leave(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
+	cancel()
+	switch {
+	case err == nil && out.Holder.Token != 0:
+		return t.accept(ctx, &news{holder: out.Holder, now: out.Now, asked: out.Asked})
+	case err != nil && !uncertain(err):
+		return out, true, t.refused(err)
+	case err != nil:
+		l.mu.Lock()
+		told := t.grant != nil
+		l.mu.Unlock()
+		if told && ctx.Err() == nil {
+			return out, false, nil
+		}
+		return out, true, t.abandon(err)
+	}
+	refusal := &fencing.Error{
+		Code: fencing.CodeWaitTimeout, Detail: "the lock could not be had within the time to wait", Lock: out.Lock,
+	}
+	if out.Place != nil {
+		refusal.Position = out.Place.Position
+	}
+	if out.Lock != nil {
+		refusal.RetryAfter = out.Lock.NextExpiry()
+	}
+	l.mu.Lock()
+	stray := t.grant != nil || t.crossed // a recheck may have brought back what was given up
+	l.mu.Unlock()
+	if stray {
+		return fencing.Outcome{}, true, t.abandon(refusal)
+	}
+	return fencing.Outcome{}, true, t.refused(refusal)
+}
+
+// ended ends the request for a reason that came from elsewhere.
+func (t *Waiter) ended(err error) error {
+	if codeOf(err) == fencing.CodeDraining {
+		return t.abandon(err)
+	}
+	return t.refused(err)
+}
+
+// refused ends the request without a lease; there is nothing to take back.
+func (t *Waiter) refused(err error) error {
+	l := &t.dog.lot
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.state == stateParked { // else Drain has seen to it
+		l.exit(t, stateGone)
+	}
+	return err
+}
+
+// abandon ends the request without a lease and takes back what it may have.
+func (t *Waiter) abandon(err error) error {
+	t.dog.withdraw(t)
+	return err
+}
+
+// abandonGrant is abandon with a grant in hand.
+func (t *Waiter) abandonGrant(err error) error {
+	l := &t.dog.lot
+	l.mu.Lock()
+	t.grant = &news{}
+	l.mu.Unlock()
+	return t.abandon(err)
+}
+
+// runOut notes that the patience has ended.
+func (t *Waiter) runOut() {
+	l := &t.dog.lot
+	l.mu.Lock()
+	t.over = true
+	t.tell()
+	l.mu.Unlock()
+}
+
+// tell has Wait look. The caller holds the lot's mutex.
+func (t *Waiter) tell() {
+	select {
+	case t.wake <- struct{}{}: // never, while it is nil
+	default:
+	}
+}
+
+// offer gives the request a grant, unless it knows of a newer one or of this one
+// confirmed, and reports whether it took it. The caller holds the lot's mutex.
+func (t *Waiter) offer(n *news) bool {
+	if g := t.grant; g != nil {
+		if g.holder.Token > n.holder.Token || g.holder.Token == n.holder.Token && !g.holder.Provisional {
+			return false
+		}
+	}
+	fresh := t.grant == nil && !t.busy
+	t.grant = n
+	t.dog.lot.unlink(t)
+	t.tell()
+	return fresh
+}
+
+// withdraw ends a request and takes back what it may have: place or grant.
+func (w *Watchdog) withdraw(t *Waiter) {
+	l := &w.lot
+	l.mu.Lock()
+	if t.state >= stateDelivered {
+		l.mu.Unlock()
+		return
+	}
+	phantom := t.grant != nil
+	l.exit(t, stateGone)
+	l.remember(t.key(), t.ask.Lease, phantom)
+	l.mu.Unlock()
+	if phantom {
+		w.observer.TakenBack()
+	}
+	w.TakeBackLater(takeBackOf(&t.ask))
+}
+
+func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
+	return fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}
+}

@@ -1,0 +1,128 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"fencepost/internal/fencing"
+)
+
+// fallibleStore can be cut off.
+type fallibleStore struct {
+	fencing.Store
+	down atomic.Bool
+}
+
+func (s *fallibleStore) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	if s.down.Load() {
+		return fencing.ListPage{}, fencing.Unavailable(errors.New("cut off by the test"))
+	}
+	return s.Store.List(ctx, r)
+}
+
+// front stands before the gateway, counts what the page asks, and can refuse to
+// let it have events.
+type front struct {
+	next    http.Handler
+	refuse  atomic.Bool
+	streams atomic.Int64 // open now
+
+	mu    sync.Mutex
+	asked map[string]int // by the first segment of the path, GET only
+}
+
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		f.next.ServeHTTP(w, r)
+		return
+	}
+	kind, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	if kind == "locks" {
+		kind = "lock"
+		if r.URL.Path == "/locks" {
+			kind = "list"
+			if r.URL.Query().Has("prefix") {
+				kind = "row"
+			}
+		}
+	}
+	f.mu.Lock()
+	if f.asked == nil {
+		f.asked = map[string]int{}
+	}
+	f.asked[kind]++
+	f.mu.Unlock()
+	if kind == "events" {
+		if f.refuse.Load() {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		f.streams.Add(1)
+		defer f.streams.Add(-1)
+	}
+	f.next.ServeHTTP(w, r)
+}
+
+// count returns how often the page has asked for the list, a row of it, a lock
+// or its history.
+func (f *front) count(kinds ...string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, kind := range kinds {
+		n += f.asked[kind]
+	}
+	return n
+}
+
+// door is a listener that can be shut: connections are cut, new ones are closed
+// as they come. The port stays taken, so that nobody else gets it meanwhile.
+type door struct {
+	net.Listener
+	mu     sync.Mutex
+	shut   bool
+	inside map[net.Conn]bool
+}
+
+func (d *door) Accept() (net.Conn, error) {
+	for {
+		conn, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		shut := d.shut
+		if !shut {
+			d.inside[conn] = true
+		}
+		d.mu.Unlock()
+		if !shut {
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+// Shut cuts the gateway off, as a crash or a cable would.
+func (d *door) Shut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = true
+	for conn := range d.inside {
+		conn.Close()
+	}
+	clear(d.inside)
+}
+
+// Reopen lets connections in again.
+func (d *door) Reopen() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = false
+}

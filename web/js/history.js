@@ -1,0 +1,86 @@
+// history.js: who held the lock that is open, the newest first, and how each
+// lease ended.
+
+import { duration, instant, since } from "./clock.js";
+import { cell, el, owner, reconcile, setText, table } from "./dom.js";
+
+const words = { held: "Held", released: "Released", expired: "Expired", broken: "Broken" };
+const marks = { held: "\u2022", released: "\u2713", expired: "!", broken: "\u00d7" };
+
+// A Grant is one line of the history. Only one that is held still changes.
+class Grant {
+  #mark = el("span", { class: "mark", "aria-hidden": "true" });
+  #word = el("span");
+  #held = el("span");
+  #waited = el("span");
+  #when = el("time");
+  #grant = null;
+
+  constructor(grant) {
+    this.element = el("tr", { role: "row" },
+      cell("outcome", this.#mark, this.#word),
+      cell("owner", owner(grant.owner), grant.mode === "shared" ? el("span", { class: "muted mode" }, "shared") : null),
+      cell("held", this.#held),
+      cell("waited", this.#waited),
+      cell("when", this.#when),
+      cell("token", el("span", { class: "digits" }, String(grant.fencing_token))));
+    this.element.dataset.lease = grant.lease;
+    this.element.title = grant.lease;
+  }
+
+  update(grant, storeNow, now) {
+    this.#grant = grant;
+    const outcome = Object.hasOwn(words, grant.outcome) ? grant.outcome : "";
+    this.element.dataset.outcome = outcome;
+    setText(this.#mark, marks[outcome] ?? "?");
+    setText(this.#word, words[outcome] ?? String(grant.outcome));
+    setText(this.#waited, grant.waited_ms > 0 ? duration(grant.waited_ms) : "\u2013");
+    const at = grant.ended_at ?? grant.acquired_at;
+    setText(this.#when, since(at, storeNow));
+    this.#when.dateTime = at;
+    this.#when.title = grant.ended_at
+      ? `from ${instant(grant.acquired_at)} to ${instant(grant.ended_at)}` : `from ${instant(grant.acquired_at)}`;
+    this.tick(now);
+  }
+
+  tick(now) {
+    setText(this.#held, duration(this.#grant.outcome === "held" ? now - this.#grant.since : this.#grant.held_ms));
+  }
+}
+
+// History is the section of the past; there is none if the gateway has none.
+export class History {
+  #views = new Map();
+  #body;
+  #table;
+  #none = el("p", { class: "muted" }, "Nobody is remembered to have held it.");
+
+  constructor() {
+    const { element, body } = table("history", "Who held the lock, the newest first", {
+      outcome: "Outcome", owner: "Owner", held: "Held for", waited: "Waited", when: "When it began or ended", token: "Token",
+    });
+    this.#table = element;
+    this.#body = body;
+    this.element = el("div", { class: "past" }, el("h3", null, "History"), element, this.#none);
+    this.clear();
+  }
+
+  update(grants, storeNow, now) {
+    this.element.hidden = grants === null;
+    if (grants === null) return;
+    this.#table.hidden = grants.length === 0;
+    this.#none.hidden = grants.length > 0;
+    reconcile(this.#body, this.#views, grants, ({ fencing_token: token }) => token,
+      (grant) => new Grant(grant), (view, grant) => view.update(grant, storeNow, now));
+  }
+
+  tick(now) {
+    for (const view of this.#views.values()) view.tick(now);
+  }
+
+  clear() {
+    this.element.hidden = true;
+    this.#views.clear();
+    this.#body.replaceChildren();
+  }
+}

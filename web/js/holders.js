@@ -1,0 +1,116 @@
+// holders.js: who holds the lock that is open. One holder is shown at large;
+// several as a list, each opening to the same facts.
+
+import { instant, plainSpan, since, span } from "./clock.js";
+import { Countdown } from "./countdown.js";
+import { el, owner, reconcile, setText } from "./dom.js";
+
+// More holders than this are only counted.
+const maxShown = 50;
+
+// fact is a term and what stands beside it.
+export const fact = (term, ...value) => el("div", { class: "fact" }, el("dt", null, term), el("dd", null, ...value));
+
+export const digits = (value) => el("span", { class: "digits" }, String(value));
+
+// Holder shows one holder. It is kept for as long as the lease is held, so that
+// its bar runs on; a renewal changes only the countdown.
+class Holder {
+  #countdown = new Countdown();
+  #of = el("span", { class: "muted" });
+  #held = el("span", { class: "muted" });
+  #expires = el("time");
+  #mode = el("span");
+  #acquiredMark = 0;
+
+  constructor(holder, alone) {
+    const facts = this.#facts(holder);
+    if (alone) {
+      this.element = el("div", { class: "holder" },
+        el("p", { class: "big" }, this.#countdown.text, " ", this.#of), this.#countdown.bar, ...facts);
+      return;
+    }
+    this.element = el("details", { class: "holder one-of-many" },
+      el("summary", null,
+        el("span", { class: "who" }, owner(holder.owner)),
+        holder.slot >= 0 ? el("span", { class: "slot" }, `slot ${holder.slot}`) : null,
+        el("span", { class: "countdown" }, this.#countdown.bar, this.#countdown.text)),
+      el("p", { class: "muted" }, this.#of),
+      ...facts);
+  }
+
+  #facts(holder) {
+    const acquired = el("time", { datetime: holder.acquired_at, title: instant(holder.acquired_at) },
+      since(holder.acquired_at, holder.storeNow));
+    const metadata = Object.entries(holder.metadata ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
+    return [
+      el("dl", { class: "facts" },
+        fact("Owner", owner(holder.owner)),
+        fact("Fencing token", digits(holder.fencing_token)),
+        fact("Lease", digits(holder.lease)),
+        fact("Mode", this.#mode),
+        fact("Held since", acquired, " ", this.#held),
+        fact("Expires", this.#expires, el("span", { class: "muted" }, " unless renewed")),
+        holder.hold > 1 ? fact("Hold", `${holder.hold} deep`) : null,
+      ),
+      metadata.length === 0 ? null : el("div", null,
+        el("h4", null, "Metadata"),
+        el("dl", { class: "facts metadata" }, ...metadata.map(([key, value]) => el("div", { class: "fact" },
+          el("dt", null, el("bdi", null, key)), el("dd", null, el("bdi", null, value))))),
+      ),
+    ].filter((part) => part !== null);
+  }
+
+  update(holder, now) {
+    this.#acquiredMark = holder.acquiredMark;
+    this.#countdown.set(holder.deadline, holder.ttl_ms, now);
+    setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
+    setText(this.#mode, `${holder.mode}${holder.slot >= 0 ? `, slot ${holder.slot}` : ""}`);
+    setText(this.#expires, since(holder.expires_at, holder.storeNow));
+    this.#expires.dateTime = holder.expires_at;
+    this.#expires.title = instant(holder.expires_at);
+    this.tick(now);
+  }
+
+  tick(now) {
+    this.#countdown.tick(now);
+    setText(this.#held, `for ${span(now - this.#acquiredMark)}`);
+  }
+}
+
+// Holders is the section of the holders.
+export class Holders {
+  #views = new Map();
+  #title = el("h3");
+  #body = el("div", { class: "holders" });
+  #rest = el("p", { class: "muted rest" });
+  #alone = true;
+
+  constructor() {
+    this.element = el("div", null, this.#title, this.#body, this.#rest);
+    this.update([], 0);
+  }
+
+  update(holders, now) {
+    const alone = holders.length <= 1;
+    if (alone !== this.#alone) this.clear();
+    this.#alone = alone;
+    this.#title.hidden = alone;
+    setText(this.#title, `${holders.length} holders`);
+    // The depth of a hold changes the facts.
+    reconcile(this.#body, this.#views, holders.slice(0, maxShown), ({ lease, hold, mode }) => `${lease} ${hold} ${mode}`,
+      (holder) => new Holder(holder, alone), (view, holder) => view.update(holder, now));
+    this.#rest.hidden = holders.length <= maxShown;
+    setText(this.#rest, `and ${holders.length - maxShown} more`);
+  }
+
+  tick(now) {
+    for (const view of this.#views.values()) view.tick(now);
+  }
+
+  clear() {
+    this.#views.clear();
+    this.#body.replaceChildren();
+    this.#title.hidden = this.#rest.hidden = true;
+  }
+}

@@ -1,0 +1,168 @@
+package web_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// queueShown is an expression for the queue of the lock that is open.
+const queueShown = `[...document.querySelectorAll("#detail .queue tbody tr")].map((r) => r.querySelector(".position").innerText + " " + r.querySelector(".owner").innerText).join()`
+
+// historyShown is an expression for its history.
+const historyShown = `[...document.querySelectorAll("#detail .history tbody tr")].map((r) => r.querySelector(".outcome span:last-child").innerText + " " + r.querySelector(".owner").innerText).join()`
+
+func TestAQueueAppearsAndMoves(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	first := g.acquire("orders/42", `{"owner":"first","ttl_ms":600000}`)
+	b.live(g, "/#/locks/orders/42")
+	b.until(`document.querySelector("#detail .holder") && document.querySelector("#detail .waiters").hidden`)
+	length := row("orders/42") + `.querySelector(".waiting").innerText`
+	b.until(length + `.startsWith("0")`)
+
+	second := g.queue("orders/42", `{"owner":"second","ttl_ms":600000}`)
+	third := g.queue("orders/42", `{"owner":"third","ttl_ms":600000}`)
+	fourth := g.queue("orders/42", `{"owner":"fourth","ttl_ms":600000}`)
+	b.until(length + `.startsWith("3") && ` + queueShown + ` === "1 second,2 third,3 fourth"`)
+	b.until(`document.querySelector("#detail .waiters h3").innerText === "Queue 3 waiting"`)
+
+	// How long they wait counts on between answers, and never back.
+	const longest = `parseFloat(document.querySelector("#detail .queue tbody .waiting").innerText)`
+	before := g.front.count("lock")
+	steps := eval[[]float64](b, fmt.Sprintf(`new Promise((resolve) => {
+		const seen = [];
+		const look = () => {
+			seen.push(%s);
+			if (seen.at(-1) - seen[0] >= 0.8) resolve([...new Set(seen)]);
+			else requestAnimationFrame(look);
+		};
+		look();
+	})`, longest))
+	for i := 1; i < len(steps); i++ {
+		if steps[i] < steps[i-1] {
+			t.Fatalf("the wait went back: %v", steps)
+		}
+	}
+	if len(steps) < 5 {
+		t.Errorf("the wait jumps: %v", steps)
+	}
+	if n := g.front.count("lock") - before; n != 0 {
+		t.Errorf("counting took %d requests", n)
+	}
+
+	eval[string](b, `document.querySelectorAll("#detail .queue tbody tr")[1].mark = "same"`)
+	g.release(first)
+	second.granted()
+	b.until(row("orders/42") + `.innerText.includes("second") && ` + length + `.startsWith("2") && ` + queueShown + ` === "1 third,2 fourth"`)
+	b.until(`document.querySelector("#detail .queue tbody tr").mark === "same"`)
+	third.leave()
+	b.until(queueShown + ` === "1 fourth"`)
+	g.release(second.lease)
+	g.release(fourth.granted())
+	b.until(row("orders/42") + ` === null && document.querySelector("#detail .waiters").hidden && document.querySelector("#detail .state").innerText === "Free"`)
+	b.until(historyShown + ` === "Released fourth,Released second,Released first"`)
+}
+
+func TestAQueueLongerThanThePage(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	g.acquire("busy", `{"ttl_ms":600000}`)
+	for i := range 60 {
+		g.queue("busy", fmt.Sprintf(`{"owner":"w%d"}`, i))
+	}
+	b.do(chromedp.Navigate(g.origin + "/#/locks/busy"))
+	b.until(`document.querySelectorAll("#detail .queue tbody tr").length === 50 && document.querySelector("#detail .waiters .rest").innerText === "and 10 more behind them"`)
+}
+
+func TestSeveralHolders(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	var held []lease
+	for i, owner := range []string{"ann", "bob", "cy"} {
+		held = append(held, g.acquire("pool", fmt.Sprintf(`{"owner":%q,"mode":"shared","limit":3,"ttl_ms":%d,"metadata":{"build":"%d"}}`, owner, 600000+i, i)))
+	}
+	g.queue("pool", `{"owner":"dan","mode":"shared","limit":3}`)
+	b.live(g, "/#/locks/pool")
+	b.until(row("pool") + `.querySelector(".owner").innerText === "3 holders ann, bob, cy"`)
+	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 3"`)
+	const lines = `[...document.querySelectorAll("#detail summary")].map((s) => s.querySelector(".who").innerText + " " + s.querySelector(".slot").innerText).join()`
+	b.until(lines + ` === "ann slot 0,bob slot 1,cy slot 2" && ` + queueShown + ` === "1 danshared"`)
+
+	// A line opens by the keyboard, and stays open when others come and go.
+	eval[bool](b, `document.querySelectorAll("#detail summary")[1].focus(), true`)
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until(`document.querySelectorAll("#detail details")[1].open`)
+	if got := b.text("#detail details:nth-child(2)"); !strings.Contains(got, fmt.Sprint(held[1].Token)) || !strings.Contains(got, "build") {
+		t.Errorf("a holder's line opens to %q", got)
+	}
+	g.release(held[0])
+	b.until(lines + ` === "bob slot 1,cy slot 2,dan slot 0" && document.querySelectorAll("#detail details")[0].open`)
+	b.until(`document.activeElement.tagName === "SUMMARY"`)
+}
+
+func TestHistory(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	b.live(g, "/#/locks/jobs/7")
+	b.until(`document.querySelector("#detail .past").innerText.includes("Nobody is remembered")`)
+
+	g.release(g.acquire("jobs/7", `{"owner":"ann"}`))
+	b.until(historyShown + ` === "Released ann"`)
+	held := g.acquire("jobs/7", `{"owner":"bob","ttl_ms":30000}`)
+	b.until(historyShown + ` === "Held bob,Released ann"`)
+	g.expire(40 * time.Second)
+	b.until(historyShown + ` === "Expired bob,Released ann"`)
+	b.until(`document.querySelector("#detail .history tbody .held").innerText === "30\u00a0s"`)
+	held = g.acquire("jobs/7", `{"owner":"cy","ttl_ms":600000}`)
+	next := g.queue("jobs/7", `{"owner":"dan","ttl_ms":600000}`)
+	g.advance(65 * time.Second)
+	g.break_(held)
+	next.granted()
+	b.until(historyShown + ` === "Held dan,Broken cy,Expired bob,Released ann"`)
+	for what, want := range map[string]string{".waited": "1\u00a0min 05\u00a0s", ".token": fmt.Sprint(next.lease.Token)} {
+		if got := b.text("#detail .history tbody tr " + what); got != want {
+			t.Errorf("%s of the newest grant shows %q, want %q", what, got, want)
+		}
+	}
+	// What is held counts on; what has ended does not.
+	const lengths = `[...document.querySelectorAll("#detail .history tbody .held")].map((c) => c.innerText)`
+	before := eval[[]string](b, lengths)
+	b.until(fmt.Sprintf(`%s[0] !== %q`, lengths, before[0]))
+	if after := eval[[]string](b, lengths); strings.Join(after[1:], ",") != strings.Join(before[1:], ",") {
+		t.Errorf("leases that have ended go on: %v, %v", before, after)
+	}
+}
+
+// TestQueueAndHistoryKeepTheirMeaning asks the browser's accessibility tree on
+// a phone, and what is read aloud while a lock changes hands all the time.
+func TestQueueAndHistoryKeepTheirMeaning(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	g.release(g.acquire("orders/42", `{"owner":"ann"}`))
+	held := g.acquire("orders/42", `{"owner":"bob","ttl_ms":600000}`)
+	g.queue("orders/42", `{"owner":"cy","ttl_ms":600000}`)
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.live(g, "/#/locks/orders/42")
+	b.until(historyShown + ` === "Held bob,Released ann"`)
+	roles := b.roles()
+	for _, want := range []string{
+		"table Who waits, in the order of being served", "columnheader Place", "cell cy",
+		"table Who held the lock, the newest first", "columnheader Outcome", "columnheader Token", "cell Released", "cell Held",
+		fmt.Sprintf("cell %d", held.Token),
+	} {
+		if !roles[want] {
+			t.Errorf("assistive technology is not told %q; it gets %v", want, roles)
+		}
+	}
+
+	eval[bool](b, `window.said = [], new MutationObserver(() => said.push(document.querySelector("#detail [role=status]").textContent))
+		.observe(document.querySelector("#detail [role=status]"), {childList: true, characterData: true, subtree: true}), true`)
+	for i := range 12 {
+		w := g.queue("orders/42", fmt.Sprintf(`{"owner":"w%d"}`, i))
+		b.until(fmt.Sprintf(`%s.includes("w%d")`, queueShown, i))
+		w.leave()
+	}
+	if said := eval[[]string](b, `said`); len(said) > 0 {
+		t.Errorf("every change of the queue is read aloud: %q", said)
+	}
+}
