@@ -39,6 +39,7 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 	bounds := c.s.bounds
 	if req.attached {
 		bounds.MaxWait = fencing.LongestAttachedWait
+		req.Attach = true
 	}
 	req.Stamp, req.Mode, req.Hold, req.TTL = c.id, fencing.ModeExclusive, 1, bounds.DefaultTTL
 	req.MaxWaiters = bounds.MaxWaiters

@@ -4,57 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
 )
 
-// attachments are the streams of attached leases that are open here.
-type attachments struct {
-	mu   sync.Mutex
-	open map[attachKey]*context.CancelCauseFunc
-}
-
-type attachKey struct {
-	name  fencing.Name
-	lease fencing.LeasePublic
-}
-
-// errReplaced ends the older one of two streams of a lease id.
-var errReplaced = &fencing.Error{Code: fencing.CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
-
-// enter ends the older stream of a lease, if there is one here, and returns the
-// context of the new one; leave ends it.
-func (a *attachments) enter(ctx context.Context, key attachKey) (attached context.Context, cancel context.CancelCauseFunc, leave func()) {
-	attached, cancel = context.WithCancelCause(ctx)
-	mine := &cancel
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if older := a.open[key]; older != nil {
-		(*older)(errReplaced)
-	}
-	if a.open == nil {
-		a.open = map[attachKey]*context.CancelCauseFunc{}
-	}
-	a.open[key] = mine
-	return attached, cancel, func() {
-		cancel(nil)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.open[key] == mine {
-			delete(a.open, key)
-		}
-	}
-}
-
 // attachment is the stream of an attached lease.
 type attachment struct {
 	*call
 	stream
 	req    *acquire
-	ctx    context.Context // ends when the client leaves, or a newer stream has taken over
+	ctx    context.Context // ends when the client leaves
 	cancel context.CancelCauseFunc
 }
 
@@ -70,8 +31,8 @@ func attachLock(c *call, req *acquire) {
 		return
 	}
 	conn := connectionOf(c.r)
-	ctx, cancel, leave := c.s.attached.enter(c.r.Context(), attachKey{req.Name, req.Lease.Public()})
-	defer leave()
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	defer cancel(nil)
 	ctx, done := c.s.leavers.watch(ctx, conn)
 	defer done()
 	conn.limitSilence(req.TTL)
@@ -211,7 +172,7 @@ func (a *attachment) hold(out *fencing.Outcome) {
 func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 	end := time.Now().Add(left)
 	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
-		Name: a.req.Name, Lease: a.req.Lease, Granted: *out, Ready: connectionOf(a.r).acknowledged,
+		Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Granted: *out, Ready: connectionOf(a.r).acknowledged,
 	})
 	beats := a.heartbeats()
 	defer beats.Stop()
@@ -220,15 +181,14 @@ func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 		select {
 		case update, open := <-updates:
 			switch {
-			case !open && context.Cause(a.ctx) == errReplaced:
-				a.problem("lost", errReplaced)
-				return
 			case !open:
 				a.release(end)
 				return
 			case update.Err != nil:
 				a.problem("lost", update.Err)
-				if a.code != fencing.CodeDraining && a.code != fencing.CodeLeaseLost {
+				switch a.code {
+				case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
+				default:
 					a.release(end) // nobody counts on it any more
 				}
 				return
@@ -268,11 +228,12 @@ const (
 	maxReleaseBackoff = time.Second
 )
 
-// release lets go of a lease whose client has left, trying again until its end.
+// release lets go of a lease whose client has left, trying again until its end. It
+// does nothing where a newer request has the lease.
 func (a *attachment) release(end time.Time) {
 	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
-		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease})
+		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp})
 		cancel()
 		var e *fencing.Error
 		if err == nil || errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {

@@ -81,7 +81,6 @@ type Server struct {
 	calls       sync.Pool
 	clients     clients
 	leavers     leavers
-	attached    attachments
 	draining    atomic.Bool
 }
 

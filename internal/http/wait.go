@@ -116,8 +116,8 @@ func (c *call) aside(work func(*call)) {
 }
 
 // wait returns when a request that had to wait has its lease or has lost its
-// place. When ctx ends the client has left, or its place is another request's
-// (errReplaced); the watchdog sees to what is still to be undone.
+// place. When ctx ends the client has left; the watchdog sees to what is still to
+// be undone.
 func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) *awaited {
 	out, err := waiter.Wait(ctx)
 	if err != nil {
@@ -128,10 +128,7 @@ func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) 
 
 // ended notes why a wait has ended without a lease, and returns what to tell.
 func (c *call) ended(ctx context.Context, req *acquire, err error) error {
-	switch {
-	case context.Cause(ctx) == errReplaced:
-		err = errReplaced
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		c.gone, c.hasGrant = true, false
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}

@@ -20,6 +20,7 @@ const (
 type AttachRequest struct {
 	Name    fencing.Name
 	Lease   fencing.LeaseID
+	Stamp   fencing.Stamp   // of the request that acquired it, with AcquireRequest.Attach
 	Granted fencing.Outcome // as it was acquired, with Asked
 
 	// Ready false postpones a renewal: what was written to the holder before has not
@@ -28,7 +29,7 @@ type AttachRequest struct {
 }
 
 // Update is what became of an attached lease: a renewal, or why there will be
-// none. CodeLeaseLost: it has definitely ended, or its MaxHold is over.
+// none. CodeReplaced: a newer request has the lease. CodeLeaseLost: it has definitely ended, or its MaxHold is over.
 // CodeUnavailable, CodeClockSkew and the like: it could not be renewed and is about
 // to run out. CodeDraining: the gateway is shutting down; the lease stays.
 type Update struct {
@@ -41,7 +42,7 @@ type Update struct {
 // last one with its Err, can always be read. The channel is then closed. Attach
 // never releases.
 func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
-	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1)}
+	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1)}
 	a.take(r.Granted)
 	w.lot.mu.Lock()
 	defer w.lot.mu.Unlock()
@@ -50,15 +51,20 @@ func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
 		close(a.updates)
 		return a.updates
 	}
+	w.lot.attached[a.key()] = a
 	w.work.Go(func() { a.run(ctx) })
 	return a.updates
 }
+
+func (a *attachment) key() key { return key{a.Name, a.Stamp} }
 
 // attachment is a lease that is kept alive.
 type attachment struct {
 	AttachRequest
 	dog     *Watchdog
 	updates chan Update
+
+	replaced chan struct{} // holds one when a newer request has the lease
 
 	ttl    time.Duration // of the last grant or renewal
 	began  time.Time     // from where the TTL counts
@@ -81,6 +87,7 @@ func (a *attachment) lastGasp() time.Time {
 
 func (a *attachment) run(ctx context.Context) {
 	defer close(a.updates)
+	defer a.forget()
 	for {
 		out, err := a.next(ctx)
 		if ctx.Err() != nil {
@@ -91,6 +98,15 @@ func (a *attachment) run(ctx context.Context) {
 			return
 		}
 		a.take(out)
+	}
+}
+
+func (a *attachment) forget() {
+	lot := &a.dog.lot
+	lot.mu.Lock()
+	defer lot.mu.Unlock()
+	if lot.attached[a.key()] == a {
+		delete(lot.attached, a.key())
 	}
 }
 
@@ -159,6 +175,8 @@ func (a *attachment) until(ctx context.Context, at time.Time) error {
 		return nil
 	case <-ctx.Done():
 		return fencing.Unavailable(ctx.Err())
+	case <-a.replaced:
+		return errReplaced()
 	case <-a.dog.drained:
 		return errDraining()
 	}

@@ -24,6 +24,7 @@ type lot struct {
 	mu       sync.Mutex // held for moments only, and never across a call to the store
 	waiters  map[key]*Waiter
 	held     map[key]struct{} // provisional leases of incomplete sets
+	attached map[key]*attachment
 	lines    map[fencing.Name]*line
 	draining bool
 	beating  bool // heartbeats runs
@@ -61,7 +62,7 @@ type departed struct {
 
 func newLot() lot {
 	return lot{
-		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{},
+		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{},
 		gone: map[key]*departed{},
 	}
 }

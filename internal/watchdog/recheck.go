@@ -63,8 +63,14 @@ func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	l.lot.mu.Lock()
 	defer l.lot.mu.Unlock()
 	if t := l.lot.waiters[key{name, stamp}]; t != nil {
-		t.err = &fencing.Error{Code: fencing.CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
+		t.err = errReplaced()
 		t.tell()
+	}
+	if a := l.lot.attached[key{name, stamp}]; a != nil {
+		select {
+		case a.replaced <- struct{}{}:
+		default: // told already
+		}
 	}
 }
 
