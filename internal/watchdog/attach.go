@@ -44,6 +44,7 @@ type Update struct {
 func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
 	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1)}
 	a.take(r.Granted)
+	w.listen()
 	w.lot.mu.Lock()
 	defer w.lot.mu.Unlock()
 	if w.lot.draining {
