@@ -78,12 +78,6 @@ type lease struct {
 	Token int64  `json:"fencing_token"`
 }
 
-// public is the part of the lease id that everybody may know.
-func (l lease) public() string {
-	public, _, _ := strings.Cut(l.ID, ".")
-	return public
-}
-
 // acquire takes a lock over HTTP; fields is the JSON body.
 func (g *gateway) acquire(name, fields string) lease {
 	g.t.Helper()

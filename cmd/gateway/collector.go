@@ -31,7 +31,7 @@ func tuneCollector() {
 // collection.
 type collection struct {
 	percent int
-	next    *collection // keeps it from being allocated among tiny objects, which may share a block
+	_       [16]byte // tiny objects share a block, and live as long as one of them
 }
 
 // over adjusts the percentage to what the collection has left alive.

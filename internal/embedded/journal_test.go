@@ -90,13 +90,6 @@ func mustRead(t *testing.T, path string) []byte {
 	return content
 }
 
-func mustWrite(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // The last flush may have been written in part, whichever part that is: what
 // stood there before is left in the other places.
 func TestATornTailIsDropped(t *testing.T) {

@@ -46,7 +46,7 @@ func (d *duel) compare(c *command, r, want *result) error {
 		check("Left", r.out.Left, want.out.Left)
 	}
 	if err := d.compareEnded(r.out.Past, want.out.Past); err != nil {
-		faults = append(faults, fmt.Errorf("Past: %w", err))
+		faults = append(faults, fmt.Errorf("what is past: %w", err))
 	}
 	if r.err != nil {
 		check("Reason", r.err.Reason, want.err.Reason)
