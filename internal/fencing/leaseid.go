@@ -86,11 +86,31 @@ func base64urlByte(b byte) bool {
 func (id LeaseID) Public() LeasePublic { return id.public }
 
 // Hash returns the SHA-256 of the secret.
-func (id LeaseID) Hash() SecretHash { return sha256.Sum256([]byte(id.secret)) }
+func (id LeaseID) Hash() SecretHash {
+	if hash, ok := strings.CutPrefix(id.secret, hashed); ok {
+		return SecretHash([]byte(hash))
+	}
+	return sha256.Sum256([]byte(id.secret))
+}
+
+// hashed stands before the hash of a secret that is not known itself. No secret
+// has that character.
+const hashed = "#"
+
+// HashedLeaseID returns a lease id of which only the hash of the secret is known. It
+// proves as much to a store, and can't be told to anybody: Reveal gives nothing.
+func HashedLeaseID(public LeasePublic, hash SecretHash) LeaseID {
+	return LeaseID{public: public, secret: hashed + string(hash[:])}
+}
 
 // Reveal returns the whole credential. Only the answer to the POST that made
 // the grant may carry it.
-func (id LeaseID) Reveal() string { return string(id.public) + "." + id.secret }
+func (id LeaseID) Reveal() string {
+	if strings.HasPrefix(id.secret, hashed) {
+		return ""
+	}
+	return string(id.public) + "." + id.secret
+}
 
 // IsZero reports whether id is none.
 func (id LeaseID) IsZero() bool { return id.public == "" }

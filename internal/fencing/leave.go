@@ -30,8 +30,11 @@ func (t *step) leave(op LeaveRequest) *Error {
 
 func (t *step) takeBack(op TakeBackRequest) *Error {
 	h := t.holding(op.Lease.Public())
-	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp {
+	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp && (h.Provisional || !op.Provisional) {
 		t.undo(h)
+		return nil
+	}
+	if op.Provisional {
 		return nil
 	}
 	if p := t.place(op.Lease); p != nil && p.Stamp == op.Stamp && p.RestTill == 0 {
@@ -40,19 +43,22 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 	return nil
 }
 
-// undo takes a grant back that its holder was not told of.
+// undo takes a grant back that its holder was not told of; h is invalid
+// afterwards.
 func (t *step) undo(h *Holding) {
+	t.revert(h)
+	t.remove(h)
+}
+
+// revert puts a holding back to where it was before the grant.
+func (t *step) revert(h *Holding) {
+	t.freed(h, t.now)
 	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Waiting: t.now.Sub(h.JoinedAt)})
-	var p *Place
 	if h.Keep {
-		p = &Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
+		t.record.Queue.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
 			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
 			Mode: h.Mode, Limit: h.Limit, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
-		}}
-	}
-	t.remove(h, t.now)
-	if p != nil {
-		t.record.Queue.rest(p, t.now)
+		}}, t.now)
 	}
 }
 

@@ -91,6 +91,10 @@ type TakeBackRequest struct {
 	Name  Name
 	Lease LeaseID
 	Stamp Stamp
+
+	// Provisional is for a gateway that does not know the request, and so can't tell
+	// whether its client was: only a provisional lease is taken back.
+	Provisional bool
 }
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking

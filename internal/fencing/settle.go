@@ -11,23 +11,39 @@ func (t *step) settle() {
 		return
 	}
 	t.hear()
-	for i := 0; i < len(t.record.Holders); {
-		h := &t.record.Holders[i]
-		switch {
-		case h.Provisional && !t.alive(h.Gateway):
-			t.undo(h)
-		case !h.Provisional && !h.Live(t.now):
-			t.end(h, ReasonExpired, h.ExpiresAt)
-		default:
-			i++
-		}
-	}
+	t.endDue()
 	t.dropDead()
 	t.record.Queue.wake(t.now)
 	t.handOff()
 	if t.record.forgotten(t.now) {
 		delete(t.Records, t.name)
 		t.record = nil
+	}
+}
+
+// endDue ends the leases that are not live any more, however many in one pass.
+func (t *step) endDue() {
+	holders := t.record.Holders
+	due := func(h *Holding) bool {
+		return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
+	}
+	first := 0
+	for first < len(holders) && !due(&holders[first]) {
+		first++
+	}
+	if first == len(holders) {
+		return
+	}
+	t.record.Holders = slices.Clone(holders[:first])
+	for i := first; i < len(holders); i++ {
+		switch h := &holders[i]; {
+		case !due(h):
+			t.record.Holders = append(t.record.Holders, *h)
+		case h.Provisional:
+			t.revert(h)
+		default:
+			t.bury(h, ReasonExpired, h.ExpiresAt)
+		}
 	}
 }
 
@@ -62,8 +78,14 @@ func (t *step) dropDead() {
 	}
 }
 
-// end moves a holding to its tombstone and into the history.
+// end ends a lease; h is invalid afterwards.
 func (t *step) end(h *Holding, reason Reason, at Instant) {
+	t.bury(h, reason, at)
+	t.remove(h)
+}
+
+// bury moves a holding to its tombstone and into the history.
+func (t *step) bury(h *Holding, reason Reason, at Instant) {
 	t.Tombstones[EndedLease{t.name, h.Lease}] = Tombstone{
 		Secret: h.Secret, Token: h.Token, Reason: reason, At: at,
 		Until: max(h.ExpiresAt, at.Add(TombstoneTTL)),
@@ -74,16 +96,20 @@ func (t *step) end(h *Holding, reason Reason, at Instant) {
 	if excess := len(t.record.History) - MaxHistory; excess > 0 {
 		t.record.History = slices.Delete(t.record.History, 0, excess)
 	}
-	t.remove(h, at)
+	t.freed(h, at)
 }
 
-// remove frees the place of a holding; h is invalid afterwards.
-func (t *step) remove(h *Holding, at Instant) {
+// freed notes until when the record is to be kept once a lease is gone.
+func (t *step) freed(h *Holding, at Instant) {
 	forgetAt := at.Add(ForgetAfter)
 	if !h.Provisional {
 		forgetAt = max(forgetAt, h.ExpiresAt) // see Record.forgotten
 	}
 	t.record.ForgetAt = max(t.record.ForgetAt, forgetAt)
+}
+
+// remove takes a holding out; h is invalid afterwards.
+func (t *step) remove(h *Holding) {
 	kept := make([]Holding, 0, len(t.record.Holders)-1)
 	for i := range t.record.Holders {
 		if other := &t.record.Holders[i]; other != h {

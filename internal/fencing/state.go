@@ -67,7 +67,7 @@ type Holding struct {
 
 // grant returns what a gateway is told of a lease that was handed to its waiter.
 func (h *Holding) grant(name Name) Grant {
-	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
+	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret}
 }
 
 // EndedLease is the key of a tombstone.

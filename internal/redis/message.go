@@ -146,7 +146,7 @@ func decodeHeld(item string) (fencing.Holding, error) {
 
 func decodeGrant(name fencing.Name, item string) (fencing.Grant, error) {
 	h, err := decodeHeld(item)
-	return fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}, err
+	return fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret}, err
 }
 
 // decodeEnded reads how a lease ended: E, the reason, a newline, when, 16

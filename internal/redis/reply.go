@@ -153,7 +153,7 @@ func (r *reply) item(name fencing.Name, before, text string) error {
 	case 'O':
 		r.holder = &h
 	case 'G':
-		r.grants = append(r.grants, fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp})
+		r.grants = append(r.grants, fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret})
 	case 'P':
 		position, rest, _ := strings.Cut(text[1:], "\n")
 		n, _ := strconv.Atoi(position)
@@ -169,7 +169,7 @@ func (r *reply) item(name fencing.Name, before, text string) error {
 	case 'U':
 		of, rest, _ := strings.Cut(text[1:], "\n")
 		h, err = decodeHolding(rest)
-		r.missed = append(r.missed, fencing.Grant{Name: fencing.Name(of), Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp})
+		r.missed = append(r.missed, fencing.Grant{Name: fencing.Name(of), Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret})
 	case 'T':
 		r.due = append(r.due, fencing.Name(text[1:]))
 	default:

@@ -288,7 +288,7 @@ func (g *game) op(name fencing.Name) fencing.Op {
 	case 7, 8, 9:
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp)}
 	case 10:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Provisional: g.IntN(3) == 0}
 	case 11:
 		if len(g.tokens) > 0 {
 			last := g.tokens[max(0, len(g.tokens)-12):]

@@ -75,7 +75,9 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	c := s.newLeaseCommand(takeBackScript, r.Name, r.Lease.Public())
-	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
+	if c.claim = encodeClaim(c.claim, r.Lease, r.Stamp); r.Provisional {
+		c.claim = append(c.claim, 'p')
+	}
 	return s.run(ctx, c).result()
 }
 
@@ -162,8 +164,9 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 			Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1, Token: a.granted.token,
 			TTL: asked.TTL, GrantTTL: asked.TTL, MaxHold: asked.MaxHold, AcquiredAt: a.Now, ExpiresAt: a.granted.expiresAt,
 		}
-		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp}}
+		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp, Secret: asked.Lease.Hash()}}
 	case a.Holder.Token != 0:
+		s.sender.saw(c.partition, a.Holder.Token)
 	case a.Place != nil:
 		a.Lock = a.shown.lock(asked.Name, a.Now)
 		return a.result()

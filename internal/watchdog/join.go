@@ -62,8 +62,8 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	var err error
 	if r.Set != "" {
 		out, err = w.acquireHeld(ctx, r)
-	} else {
-		out, _, err = w.Join(ctx, r)
+	} else if out, _, err = w.Join(ctx, r); err != nil && uncertain(err) {
+		w.TakeBackLater(takeBackOf(&r))
 	}
 	if e := asError(err); e != nil && e.Code == fencing.CodeLocked {
 		w.observer.Dropped(DroppedProcessFull)

@@ -33,6 +33,8 @@ type lot struct {
 	dirty    []fencing.Name // lines to be rechecked
 	checkers int            // goroutines that recheck
 
+	strangers map[key]time.Time // provisional leases nobody knows of, and since when
+
 	gone      map[key]*departed
 	goneOrder []key // as they went
 }
@@ -50,6 +52,7 @@ type line struct {
 	queued      bool    // in lot.dirty
 	checking    bool    // a pass of recheck is under way
 	again       bool    // another one is to follow it
+	whole       bool    // the next pass asks for all of them: their places may be gone
 }
 
 // departed is a request that has gone, and whose place or grant is being taken back.
@@ -63,7 +66,7 @@ type departed struct {
 func newLot() lot {
 	return lot{
 		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{},
-		gone: map[key]*departed{},
+		gone: map[key]*departed{}, strangers: map[key]time.Time{},
 	}
 }
 
@@ -155,6 +158,26 @@ func (l *lot) remember(k key, lease fencing.LeaseID, counted bool) {
 		l.goneOrder = append(l.goneOrder, k)
 	}
 	l.gone[k] = &departed{lease: lease, until: now.Add(goneTTL), counted: counted, last: now}
+}
+
+// stranger notes that the store told of a provisional lease that no request here
+// knows of, and reports whether it has done so for longer than a message told twice
+// would explain. The caller holds mu.
+func (l *lot) stranger(k key) bool {
+	now := time.Now()
+	since, told := l.strangers[k]
+	if !told {
+		if len(l.strangers) >= maxGone {
+			clear(l.strangers)
+		}
+		l.strangers[k] = now
+		return false
+	}
+	if now.Sub(since) < fencing.HeartbeatInterval/2 {
+		return false
+	}
+	delete(l.strangers, k)
+	return true
 }
 
 // forget drops the memory of those that went long ago. The caller holds mu.

@@ -27,7 +27,8 @@ func (w *Watchdog) listen() {
 }
 
 // Granted hands a grant to the request it is for. One that has gone for good gets
-// it taken back; a grant nobody knows of is a message told twice.
+// it taken back. A grant nobody knows of is a message told twice, unless heartbeats
+// go on telling of it: then it is the place of a request that is long forgotten.
 func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
 	w, lot := l.Watchdog, &l.lot
 	n := &news{holder: g.Holder, now: now}
@@ -45,6 +46,12 @@ func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 		return
 	}
 	d := lot.gone[k]
+	if _, held := lot.held[k]; d == nil && !held && g.Holder.Provisional && lot.stranger(k) {
+		lot.mu.Unlock()
+		w.observer.TakenBack()
+		w.TakeBackLater(fencing.TakeBackRequest{Name: g.Name, Lease: fencing.HashedLeaseID(g.Holder.Lease, g.Secret), Stamp: g.Stamp, Provisional: true})
+		return
+	}
 	if d == nil || d.counted && time.Since(d.last) < callTimeout {
 		lot.mu.Unlock()
 		return
@@ -81,6 +88,7 @@ func (l listener) Recheck(names []fencing.Name) {
 	defer lot.mu.Unlock()
 	if names == nil {
 		for name, n := range lot.lines {
+			n.whole = true
 			lot.soil(name, n)
 		}
 	}
@@ -143,21 +151,30 @@ func (w *Watchdog) checkLines() {
 
 // checkLine makes one pass: the requests that wait for a name acquire again in
 // order of arrival, until one has still had its place. Those behind it can't have
-// been granted anything. It reports false if the store can't be asked.
+// been granted anything; whether they have their places is asked where the store may
+// have forgotten the last arrivals, after it was out of reach. It reports false if the store can't be asked.
 func (w *Watchdog) checkLine(name fencing.Name) bool {
 	l := &w.lot
 	l.mu.Lock()
 	l.passes++
-	pass := l.passes
+	pass, whole := l.passes, false
+	if n := l.lines[name]; n != nil {
+		whole, n.whole = n.whole, false
+	}
 	l.mu.Unlock()
 	for waits, since := false, fencing.Instant(0); ; {
 		t := l.nextToCheck(name, pass)
-		if t == nil || waits && t.joinedAt > since { // of one instant, the order is not known here
+		if t == nil || waits && !whole && t.joinedAt > since { // of one instant, the order is not known here
 			return true
 		}
 		joinedAt := t.joinedAt // only passes change it, and this is the one of the name
 		switch w.again(t, true) {
 		case checkFailed:
+			l.mu.Lock()
+			if n := l.lines[name]; n != nil {
+				n.whole = n.whole || whole
+			}
+			l.mu.Unlock()
 			return false
 		case checkWaits:
 			waits, since = true, joinedAt

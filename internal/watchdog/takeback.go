@@ -17,8 +17,9 @@ const (
 	// hand-off. docs/operations.md tells operators.
 	maxTakeBacks = 1 << 16
 
-	// takeBackPatience is how long a store that can't be reached is asked again.
-	takeBackPatience = time.Minute
+	// takeBackPatience is how long a store that can't be reached is asked again: a
+	// place that is left behind would be handed the lock when the store is back.
+	takeBackPatience = time.Hour
 
 	// stopPatience is how long Stop begins last attempts: a store that is out of
 	// reach must not keep the process for minutes.

@@ -242,7 +242,10 @@ func (t *Waiter) leave(ctx context.Context) (out fencing.Outcome, done bool, err
 		refusal.RetryAfter = out.Lock.NextExpiry()
 	}
 	l.mu.Lock()
-	stray := t.grant != nil || t.crossed // a recheck may have brought back what was given up
+	// A recheck may have brought back what was given up, and an attempt of the first
+	// question that is still on its way may do so.
+	young := w.maxSkew > 0 && time.Since(w.origin)-t.began < callTimeout+2*w.maxSkew
+	stray := t.grant != nil || t.crossed || young
 	l.mu.Unlock()
 	if stray {
 		return fencing.Outcome{}, true, t.abandon(refusal)

@@ -183,7 +183,7 @@ var plantedInQueues = []defect{
 	}), nil)},
 	{what: "leaving ends a lease that came first", step: tampered(nil, afterOf(func(m *moment, op leaveOp) {
 		if m.out.Holder.Token != 0 {
-			fencing.Step(m.state, m.now, m.guard, fencing.TakeBackRequest(op))
+			fencing.Step(m.state, m.now, m.guard, fencing.TakeBackRequest{Name: op.Name, Lease: op.Lease, Stamp: op.Stamp})
 		}
 	}))},
 	{what: "taking back does not give up a place", step: tampered(beforeOf(func(m *moment, op *fencing.TakeBackRequest) {

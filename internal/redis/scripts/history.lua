@@ -6,7 +6,8 @@
 -- ARGV  5 how many ends to show at most
 -- Reply ok with the record, holders, dead gateways and ends, oldest first
 
-local all = {head('ok'), unpack(show(KEYS[1]) or {})}
+local all = show(KEYS[1]) or {}
+table.insert(all, 1, head('ok'))
 for _, item in ipairs(call('LRANGE', string.gsub(KEYS[1], '}:lock:', '}:history:', 1), -2 * ARGV[5], -1)) do
   all[#all + 1] = item
 end

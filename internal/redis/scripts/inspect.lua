@@ -6,7 +6,8 @@
 -- ARGV  5 how many waiters of live gateways to show at most
 -- Reply ok with the record, holders, dead gateways and waiters
 
-local all = {head('ok'), unpack(show(KEYS[1]) or {})}
+local all = show(KEYS[1]) or {}
+table.insert(all, 1, head('ok'))
 local queue, places = string.gsub(KEYS[1], '}:lock:', '}:queue:', 1), string.gsub(KEYS[1], '}:lock:', '}:places:', 1)
 if #all == 1 or sub(all[2], 1, 1) ~= 'q' then
   return all

@@ -1,13 +1,13 @@
 -- The rich part of takeback.lua: the twin of step.takeBack.
 
 local function take_back(claim)
-  local lease, stamp = sub(claim, 44, 69), sub(claim, 70)
+  local lease, stamp, only_provisional = sub(claim, 44, 69), sub(claim, 70, 85), sub(claim, 86) == 'p'
   local h = holders.find(lease)
-  if h and claims.fit(h, claim) and stamp ~= NO_STAMP and h.stamp == stamp then
+  if h and claims.fit(h, claim) and stamp ~= NO_STAMP and h.stamp == stamp and (h.provisional or not only_provisional) then
     rules.undo(h)
     return
   end
-  local p = queue.find(lease)
+  local p = not only_provisional and queue.find(lease)
   if p and claims.fit(p, claim) and p.stamp == stamp and p.expires_at == 0 then
     queue.depart(p)
   end

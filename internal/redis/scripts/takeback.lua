@@ -4,7 +4,8 @@
 -- nothing unless the lease still bears the stamp of the request.
 --
 -- KEYS  as in the prelude
--- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request
+-- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request;
+--         behind them p if only a provisional lease may be taken back
 -- Reply ok
 
 if kind == 'q' or held and sub(stored, 202, 202) == 'k' then
