@@ -69,7 +69,7 @@ type Waiting struct {
 	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"requests that may wait for one name at all gateways; 0 is any number"`
 	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"requests from one address that may wait at this gateway; 0 is any number"`
 	MaxStreams          int           `split_words:"true" default:"1000" desc:"streams of events at this gateway; 0 is any number"`
-	MaxStreamsPerClient int           `split_words:"true" default:"100" desc:"streams of events to one address; 0 is any number"`
+	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases; 0 is any number"`
 }
 
 // Logging says what is logged, to standard error.

@@ -52,7 +52,13 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 		return invalidHold(op.Hold, 0)
 	case op.Hold > h.Hold+1:
 		return invalidHold(op.Hold, h.Hold)
-	case op.Again && h.Stamp != op.Stamp:
+	}
+	if op.Hold > h.Hold { // whoever goes deeper counts on what it asks for
+		if err := h.checkMode(op.Mode, op.Limit); err != nil {
+			return err
+		}
+	}
+	if op.Again && h.Stamp != op.Stamp {
 		return replaced()
 	}
 	switch {

@@ -71,7 +71,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	if !h.Provisional && !h.Live(t.now) { // only seen here when skewed: an expiry is not judged then
 		return t.clockSkew()
 	}
-	if err := h.checkMode(op); err != nil {
+	if err := h.checkMode(op.Mode, op.Limit); err != nil {
 		return err
 	}
 	if h.Provisional { // its holder knows: a retry was answered
@@ -92,11 +92,11 @@ func (t *step) renew(op RenewRequest) *Error {
 }
 
 // checkMode refuses a change of mode other than a downgrade.
-func (h *Holding) checkMode(op RenewRequest) *Error {
+func (h *Holding) checkMode(mode Mode, limit int) *Error {
 	switch {
-	case op.Mode == ModeExclusive && h.Mode == ModeShared:
+	case mode == ModeExclusive && h.Mode == ModeShared:
 		return invalid("mode", `is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`)
-	case op.Mode == ModeShared && h.Mode == ModeShared && op.Limit != h.Limit:
+	case mode == ModeShared && h.Mode == ModeShared && limit != h.Limit:
 		return invalid("limit", "is not that of the lease, %d (0 is none); a shared lease keeps its limit", h.Limit)
 	}
 	return nil

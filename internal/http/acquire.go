@@ -16,6 +16,7 @@ type acquire struct {
 	names    []fencing.Name // of a set, in their order; nil for one name
 	ownID    bool           // the client made the lease id
 	attached bool           // the answer is to be a stream
+	noRoom   error          // why the request may not wait, though it would
 }
 
 // acquireFields are those of a POST, for the errors.

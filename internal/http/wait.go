@@ -34,7 +34,7 @@ func (c *call) begin(req *acquire) error {
 	}
 	if req.Wait > 0 {
 		if err := c.enter(allowedWaiters); err != nil {
-			return c.countOutcome(outcomeOf(err), err)
+			req.noRoom, req.Wait = err, 0 // what is free can be had without waiting
 		}
 	}
 	if !req.ownID {
@@ -56,6 +56,9 @@ func (c *call) refused(req *acquire, err error) error {
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}
 	err = req.judge(err)
+	if req.noRoom != nil && outcomeOf(err) == string(fencing.CodeLocked) {
+		err = req.noRoom
+	}
 	return c.countOutcome(outcomeOf(err), err)
 }
 

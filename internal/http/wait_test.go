@@ -185,6 +185,7 @@ func TestCapsOnWaiters(t *testing.T) {
 		two := g.later("POST", "/locks", `{"names":["b","c"],"wait_ms":60000}`)
 		g.waiting("a", 1)
 		g.waiting("b", 1)
+		g.do("POST", "/locks/d", `{"wait_ms":1}`).want(t, 201) // it need not wait
 		for _, headers := range []string{"", "Accept: text/event-stream"} {
 			a := g.do("POST", "/locks/d", `{"wait_ms":1}`, headers).problem(t, 429, fencing.CodeTooManyRequests)
 			if a.header.Get("Retry-After") != "1" || !strings.Contains(a.text("detail"), "2 requests of this client wait") {
@@ -192,7 +193,7 @@ func TestCapsOnWaiters(t *testing.T) {
 			}
 		}
 		g.do("POST", "/locks", `{"names":["d"],"wait_ms":1}`).problem(t, 429, fencing.CodeTooManyRequests)
-		g.do("POST", "/locks/d", "").want(t, 201) // one that will not wait is none
+		g.do("POST", "/locks/d", "").problem(t, 423, fencing.CodeLocked) // one that will not wait is none
 		for name, id := range held {
 			g.release(name, id)
 		}

@@ -34,13 +34,23 @@ local function unfit(h, depth)
   elseif hold > depth + 1 or hold > 1 and depth == 0 then
     detail = 'hold\n' .. depth
     return 'invalid_request'
-  elseif asks_again and h.stamp ~= stamp then
+  elseif depth > 0 and hold > depth then -- whoever goes deeper counts on what it asks for
+    local mode, limit = string.match(ARGV[7], '^(.)[^\n]*\n[^\n]*\n(%d+)\n')
+    if mode == 'x' and h.mode == 's' then
+      detail = 'mode'
+      return 'invalid_request'
+    elseif mode == 's' and h.mode == 's' and limit ~= h.limit then
+      detail = 'limit\n' .. h.limit
+      return 'invalid_request'
+    end
+  end
+  if asks_again and h.stamp ~= stamp then
     return 'replaced'
   end
 end
 
 local function again(h)
-  local refused = unfit(h, h.provisional and 0 or h.hold) -- of a provisional one nobody was told
+  local refused = unfit(h, h.provisional and 0 or tonumber(h.hold)) -- of a provisional one nobody was told
   if refused then
     return refused
   end
