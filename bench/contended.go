@@ -154,7 +154,7 @@ func inProcess(dog *watchdog.Watchdog, name fencing.Name) turn {
 // rival is a competitor in the contended rounds.
 type rival struct {
 	key, title string
-	take       turn
+	hire       func() (take turn, dismiss func(), err error)
 	server     *redistest.Server // whose scripts are counted; nil for none
 }
 
@@ -172,11 +172,16 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 	for round := range rounds + 1 { // the first round warms up and is dropped
 		for i := range rivals {
 			v := &rivals[(i+round)%len(rivals)]
+			take, dismiss, err := v.hire() // anew each time: a gateway hangs up on who says nothing
+			if err != nil {
+				return err
+			}
 			before, err := scriptsRun(v.server)
 			if err != nil {
 				return err
 			}
-			c, err := compete(contenders, hold, length, v.take)
+			c, err := compete(contenders, hold, length, take)
+			dismiss()
 			if err != nil {
 				return fmt.Errorf("%s: %w", v.title, err)
 			}

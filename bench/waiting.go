@@ -64,26 +64,18 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 	defer func() { dog.Stop(); store.Close() }()
 
 	var rivals []rival
-	add := func(key, title string, server *redistest.Server, addrs ...string) error {
-		take, dismiss, err := overHTTP("bench/contended", addrs...)
-		if err != nil {
-			return err
-		}
-		stops = append(stops, dismiss)
-		rivals = append(rivals, rival{key: key, title: title, take: take, server: server})
-		return nil
+	add := func(key, title string, server *redistest.Server, addrs ...string) {
+		hire := func() (turn, func(), error) { return overHTTP("bench/contended", addrs...) }
+		rivals = append(rivals, rival{key: key, title: title, hire: hire, server: server})
 	}
-	for _, err := range []error{
-		add("polling", "minimal gateway that polls Redis each 50 ms", poll, polling.addr),
-		add("embedded", "Fencepost, embedded", nil, embedded.addr),
-		add("redis", "Fencepost, Redis", one, alone.addr),
-		add("two", "Fencepost, two gateways on one Redis", two, left.addr, right.addr),
-	} {
-		if err != nil {
-			return err
-		}
+	add("polling", "minimal gateway that polls Redis each 50 ms", poll, polling.addr)
+	add("embedded", "Fencepost, embedded", nil, embedded.addr)
+	add("redis", "Fencepost, Redis", one, alone.addr)
+	add("two", "Fencepost, two gateways on one Redis", two, left.addr, right.addr)
+	bareQueue := rival{
+		key: "queue", title: "the store's queue without HTTP", server: queue,
+		hire: func() (turn, func(), error) { return inProcess(dog, "bench/contended"), func() {}, nil },
 	}
-	bareQueue := rival{key: "queue", title: "the store's queue without HTTP", take: inProcess(dog, "bench/contended"), server: queue}
 	rivals = append(rivals, bareQueue)
 	// With a hold the turns are few: it takes longer for one more or less not to count.
 	for _, c := range []struct{ hold, length time.Duration }{{time.Millisecond, 10 * length}, {0, 5 * length}} {
