@@ -39,7 +39,7 @@ type takeBack struct {
 // TakeBackLater undoes what a request has got, a grant or a place in the queue, in
 // the background: it is tried until the store has answered, and once more after
 // the skew guard's span, for the acquire it is to undo may still be on its way. It
-// returns at once. What can't be taken back (store out of reach for a minute, too
+// returns at once. What can't be taken back (store out of reach for an hour, too
 // many at once) ends with its TTL or, while it is provisional or a place, once
 // this gateway is told of it again or counts as dead.
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {

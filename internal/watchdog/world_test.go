@@ -161,6 +161,10 @@ func (w *wire) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing
 	return call(ctx, w, "take_back", w.Model.TakeBack, r)
 }
 
+func (w *wire) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	return call(ctx, w, "expire", w.Model.Expire, limit)
+}
+
 func (w *wire) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	_, err := call(ctx, w, "heartbeat", func(ctx context.Context, names []fencing.Name) (struct{}, error) {
 		w.set(func(w *wire) { w.names = slices.Clone(names) })

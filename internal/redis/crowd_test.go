@@ -1,0 +1,62 @@
+package redis
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// A name with more holders than a Lua call takes arguments can be looked at.
+func TestManyHoldersAreShown(t *testing.T) {
+	const holders = 9000
+	s := open(t, Options{URL: redistest.Start(t).SocketURL(), MaxSkew: time.Second})
+	defer s.Close()
+	faults := make(chan error, holders)
+	for range holders {
+		go func() {
+			r := acquireRequest("a")
+			r.Mode, r.TTL = fencing.ModeShared, time.Hour
+			_, err := s.Acquire(t.Context(), r)
+			faults <- err
+		}()
+	}
+	for range holders {
+		if err := <-faults; err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	if err != nil || len(out.Lock.Holders) != holders {
+		t.Errorf("inspect: %v", err)
+	}
+	out, err = s.History(t.Context(), fencing.HistoryRequest{Name: "a"})
+	if err != nil || len(out.Lock.Holders) != holders {
+		t.Errorf("history: %v", err)
+	}
+}
+
+// The floor of a partition learns of a lease that another gateway handed over (P2).
+func TestConfirmRaisesTheFloor(t *testing.T) {
+	server := redistest.Start(t)
+	a := open(t, Options{URL: server.SocketURL(), MaxSkew: time.Second})
+	defer a.Close()
+	b := open(t, Options{URL: server.SocketURL(), MaxSkew: time.Second})
+	defer b.Close()
+	first, next := acquireRequest("a"), waitRequest("a")
+	mustAcquire(t, a, first)
+	if out, err := b.Acquire(t.Context(), next); err != nil || !out.Waits() {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	if _, err := a.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	out, err := b.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if floor := fencing.Token(b.sender.floors[partitionOf("a")].Load()); floor < out.Holder.Token {
+		t.Errorf("the floor is %d, below the token %d", floor, out.Holder.Token)
+	}
+}
