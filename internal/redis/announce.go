@@ -36,6 +36,9 @@ func (s *Store) announce(c *command, r *reply) {
 		s.saw(c.partition, g.Holder.Token)
 	}
 	s.saw(c.partition, r.granted.token)
+	if r.holder != nil {
+		s.saw(c.partition, r.holder.Token)
+	}
 	if r.shown.record != nil {
 		s.saw(c.partition, r.shown.record.last)
 	}

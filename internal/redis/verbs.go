@@ -149,8 +149,8 @@ func (a answer) result() (fencing.Outcome, error) {
 	return a.Outcome.Result()
 }
 
-// lease runs a command whose success is a lease, or a place; asked is what an
-// acquire asked for. A lease that is over by the time the answer is here is not
+// lease runs a command, which is not to be used afterwards, whose success is a
+// lease, or a place; asked is what an acquire asked for. A lease that is over by the time the answer is here is not
 // handed on: P9.
 func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
 	a := s.run(ctx, c)
@@ -166,7 +166,6 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 		}
 		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp, Secret: asked.Lease.Hash()}}
 	case a.Holder.Token != 0:
-		s.sender.saw(c.partition, a.Holder.Token)
 	case a.Place != nil:
 		a.Lock = a.shown.lock(asked.Name, a.Now)
 		return a.result()
