@@ -283,6 +283,9 @@ func TestAnUnwoundHoldMayBeLost(t *testing.T) {
 	mustAcquire(t, b.Store, r)
 	r.Hold = 2
 	mustAcquire(t, b.Store, r)
+	if err := b.Check(t.Context()); err != nil { // until the end of the flush is noticed, what follows waits for the next
+		t.Fatal(err)
+	}
 	out, err := b.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Hold: 2})
 	if err != nil || out.Holder.Hold != 1 {
 		t.Errorf("unwinding: %+v, %v", out.Holder, err)
