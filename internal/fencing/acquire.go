@@ -19,21 +19,28 @@ func (t *step) acquire(op AcquireRequest) *Error {
 		return invalidHold(op.Hold, 0)
 	}
 	p := t.placeOf(op)
-	if t.live() == 0 && t.fits(p) {
+	if t.live() == 0 && t.fits(p) && !t.keptOut(op) {
 		h, err := t.grant(p, op.Set == "")
-		if err != nil {
+		if err == nil {
+			t.out.Holder, t.out.Fresh = h.Holder, true
+			return nil
+		}
+		if op.Wait == 0 || err.Code != CodeQuarantined {
 			return err
 		}
-		t.out.Holder, t.out.Fresh = h.Holder, true
-		return nil
 	}
 	if op.Wait == 0 {
+		t.intend(op)
 		return t.locked(CodeLocked)
 	}
 	if op.MaxWaiters > 0 && t.live() >= op.MaxWaiters {
 		return t.locked(CodeTooManyRequests)
 	}
 	t.Gateways.join(t.guard.Gateway, t.now)
+	if t.record == nil { // in quarantine
+		t.record = &Record{}
+		t.Records[t.name] = t.record
+	}
 	t.record.Queue.enter(p)
 	t.out.Joined = true
 	t.waits(p)
@@ -83,6 +90,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 		h.Hold, h.Stamp, t.out.Fresh = op.Hold, "", false
 		if until := h.expiresAt(t.now, op.TTL); until > h.ExpiresAt {
 			h.TTL, h.ExpiresAt = op.TTL, until
+			t.uses(h)
 		}
 	}
 	t.out.Holder = h.Holder

@@ -30,6 +30,9 @@ func (t *step) fits(p *Place) bool {
 // grant gives the lease: the only place that issues a token. A lease that is not
 // firm has to be confirmed.
 func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
+	if err := t.quarantined(); err != nil {
+		return nil, err
+	}
 	var last Token
 	if t.record != nil {
 		last = t.record.LastToken
@@ -74,6 +77,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 func (t *step) start(h *Holding) {
 	h.AcquiredAt, h.Waited = t.now, t.now.Sub(h.JoinedAt)
 	h.ExpiresAt = h.expiresAt(t.now, h.TTL)
+	t.uses(h)
 }
 
 // firm ends the provisional state of a lease.
@@ -121,7 +125,7 @@ func (t *step) handOff() {
 	for len(queue.order) > 0 && t.fits(queue.order[0]) {
 		p := queue.order[0]
 		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // the floor: another gateway may do it
-			t.record.Stuck = t.now.Add(HeartbeatInterval)
+			t.record.Stuck = max(t.now.Add(HeartbeatInterval), t.Quarantine.Until)
 			return
 		}
 		queue.remove(p)

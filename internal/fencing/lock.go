@@ -38,6 +38,10 @@ type Holder struct {
 	// lease hangs on its gateway's heartbeat until that confirms it, which it
 	// does before the first byte of the answer.
 	Provisional bool
+
+	// Claimed: Token was set by a claim. The token that a node of a quorum issued
+	// by itself counts for nothing before.
+	Claimed bool
 }
 
 // Live reports whether a lease that is not provisional is live at now. It is the

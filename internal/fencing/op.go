@@ -44,6 +44,12 @@ type AcquireRequest struct {
 	// Set names what else is taken under the same Lease; empty for one name. A
 	// lease of an incomplete set is provisional until it is confirmed.
 	Set string
+
+	// Intent keeps new shared leases out for so long when an exclusive one can't
+	// be granted for the shared ones there are, and does not wait: a writer that
+	// comes again gets in. 0 keeps nobody out. For the nodes of a quorum, which
+	// have no queue.
+	Intent time.Duration
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold
@@ -104,6 +110,14 @@ type BreakRequest struct {
 	Token Token
 }
 
+// ClaimRequest makes Token that of a live lease: the second phase of a quorum's
+// acquire (DESIGN section 6). It may be repeated.
+type ClaimRequest struct {
+	Name  Name
+	Lease LeaseID
+	Token Token
+}
+
 // InspectRequest asks for the public view of a name.
 type InspectRequest struct {
 	Name Name
@@ -146,6 +160,9 @@ func (r TakeBackRequest) LockName() Name { return r.Name }
 func (r BreakRequest) LockName() Name { return r.Name }
 
 // LockName returns the name the operation is about.
+func (r ClaimRequest) LockName() Name { return r.Name }
+
+// LockName returns the name the operation is about.
 func (r InspectRequest) LockName() Name { return r.Name }
 
 // LockName returns the name the operation is about.
@@ -159,6 +176,10 @@ type Guard struct {
 	MaxSkew time.Duration // largest difference between Sent and the store's clock
 	Floor   Token         // the highest token the gateway has seen from this partition
 	Gateway Gateway       // who asks: what it hands to its own waiters is firm
+
+	// HeedLoss has a store that has issued no token as high as Floor grant nothing:
+	// it has forgotten grants. Without it the tokens go on above the floor.
+	HeedLoss bool
 }
 
 // skewed reports whether the gateway's clock and the store's are too far apart,

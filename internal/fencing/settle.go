@@ -101,6 +101,7 @@ func (t *step) bury(h *Holding, reason Reason, at Instant) {
 
 // freed notes until when the record is to be kept once a lease is gone.
 func (t *step) freed(h *Holding, at Instant) {
+	t.record.EndedToken = max(t.record.EndedToken, h.Token)
 	forgetAt := at.Add(ForgetAfter)
 	if !h.Provisional {
 		forgetAt = max(forgetAt, h.ExpiresAt) // see Record.forgotten

@@ -29,6 +29,7 @@ type State struct {
 	Records    map[Name]*Record
 	Tombstones map[EndedLease]Tombstone
 	Gateways   Gateways
+	Quarantine Quarantine
 }
 
 // NewState returns an empty state.
@@ -41,7 +42,9 @@ func NewState() *State {
 
 // Record is what is remembered of one name.
 type Record struct {
-	LastToken       Token     // of the last grant
+	LastToken       Token // the highest of a grant
+	EndedToken      Token // the highest of a lease that is over, or higher; below LastToken only while one is live
+	Intent          Intent
 	HighestAdmitted Token     // by the name's fence
 	Holders         []Holding // in order of grant
 	Queue           Queue
@@ -90,7 +93,7 @@ type Tombstone struct {
 func (s *State) Clone() *State {
 	c := &State{
 		Counter: s.Counter, Records: make(map[Name]*Record, len(s.Records)), Tombstones: maps.Clone(s.Tombstones),
-		Gateways: s.Gateways,
+		Gateways: s.Gateways, Quarantine: s.Quarantine,
 	}
 	c.Gateways.Seen = maps.Clone(s.Gateways.Seen)
 	for name, r := range s.Records {

@@ -46,6 +46,8 @@ func (t *step) decide(op Op) *Error {
 		return t.takeBack(op)
 	case BreakRequest:
 		return t.break_(op)
+	case ClaimRequest:
+		return t.claim(op)
 	case ExpireRequest:
 		return nil // settle did it
 	}
@@ -83,6 +85,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
 	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl)
+	t.uses(h)
 	h.Stamp = "" // the holder was told of the grant: nobody may take it back
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit, h.Slot = ModeShared, op.Limit, t.slot(ModeShared, op.Limit)

@@ -87,12 +87,37 @@ type Store interface {
 	// Stats counts what the store holds.
 	Stats(context.Context) (Stats, error)
 
+	// Examine looks at how what keeps the store is set up, and says what that
+	// means for the promises; nothing is at fault if all findings are OK.
+	Examine(context.Context) ([]Finding, error)
+
 	// Check makes a round trip to the store and fails if the store could not
 	// serve now.
 	Check(context.Context) error
 
 	// Close lets go of all resources and waits until that is done. Leases stay.
 	Close() error
+}
+
+// Node is a Store that can be one of a quorum's. It is opened so that it leaves a
+// server which remembers nothing to the quorum: it grants nothing there before
+// Admit.
+type Node interface {
+	Store
+
+	// Claim sets the token of a live lease: Outcome.Holder is it. CodeStaleToken:
+	// the token is not above all that count here; Error.CurrentToken is the last one.
+	// CodeLeaseLost: see Error.Reason.
+	Claim(context.Context, ClaimRequest) (Outcome, error)
+
+	// Blank reports whether the server remembers nothing at all: it is new, or has
+	// forgotten.
+	Blank(context.Context) (bool, error)
+
+	// Admit takes a blank server into service: a new one at once, any other after a
+	// quarantine that lasts at least as long as the longest TTL in use elsewhere. One
+	// that is not blank stays as it is.
+	Admit(ctx context.Context, isNew bool, longest time.Duration) error
 }
 
 // Listener hears what becomes of the requests that wait at a gateway. Its
@@ -165,4 +190,18 @@ type Expiry struct {
 // Stats are counts of what a store holds.
 type Stats struct {
 	Held int // names with a lease, those included whose expiry has not been noticed
+
+	// Quarantine is how long it takes at most until everything may be granted
+	// again, 0 if there is none.
+	Quarantine time.Duration
+}
+
+// Finding is one thing that an examination of a store has looked at.
+type Finding struct {
+	Node    string // the server it is about; empty where there is only one
+	Check   string // what was looked at, such as "eviction"; one word, for labels
+	OK      bool   // it endangers nothing
+	Promise string // what it endangers: "P1", "P2" or "P1, P2"; empty if OK
+	Detail  string // how it is, and what that means: a sentence for people
+	Remedy  string // what to change; empty if OK
 }

@@ -68,6 +68,14 @@ func (m *Model) second() *Model {
 	return &c
 }
 
+// Claim sets the token of a live lease.
+func (m *Model) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
+// Examine finds nothing.
+func (m *Model) Examine(context.Context) ([]fencing.Finding, error) { return nil, nil }
+
 // Second returns another handle on the same memory, as a second gateway has it.
 // It is called before the model is used.
 func (m *Model) Second() *Model { return m.second() }

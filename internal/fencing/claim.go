@@ -1,0 +1,71 @@
+package fencing
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Intent is a writer that could not get in for the readers there are.
+type Intent struct {
+	Lease LeasePublic
+	Until Instant // nobody is kept out at and after this instant
+}
+
+// intend notes that an exclusive lease was refused for the shared ones.
+func (t *step) intend(op AcquireRequest) {
+	if op.Intent == 0 || op.Mode != ModeExclusive || t.record == nil || t.live() > 0 || len(t.record.Holders) == 0 {
+		return
+	}
+	if t.record.Holders[0].Mode == ModeShared {
+		t.record.Intent = Intent{Lease: op.Lease.Public(), Until: t.now.Add(op.Intent)}
+	}
+}
+
+// keptOut reports whether a shared lease is not granted for the intent of
+// another one. Who waits is served in order anyway.
+func (t *step) keptOut(op AcquireRequest) bool {
+	if op.Mode != ModeShared || op.Wait > 0 || t.record == nil {
+		return false
+	}
+	return t.now < t.record.Intent.Until && t.record.Intent.Lease != op.Lease.Public()
+}
+
+// claim raises the token of a lease to one that a majority is to agree on, if it
+// is above all that count here (DESIGN 11.5). Without that condition a holder
+// that was paused could outrank the one after it.
+func (t *step) claim(op ClaimRequest) *Error {
+	h, err := t.own(op.Lease)
+	switch {
+	case err != nil:
+		return err
+	case t.skewed:
+		return t.clockSkew()
+	case h.Provisional: // of a set, which a quorum has not
+		return lost(ReasonUnknown)
+	case op.Token > t.Counter && op.Token > Token(t.now.Add(MaxFloorLead)), op.Token > MaxToken:
+		return floorRefused()
+	case !t.claimable(h, op.Token):
+		return &Error{
+			Code: CodeStaleToken, CurrentToken: t.record.LastToken,
+			Detail: "a token at least as high has been issued here for this name",
+		}
+	}
+	h.Token, h.Claimed = op.Token, true
+	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
+	t.out.Holder = h.Holder
+	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })
+	return nil
+}
+
+// claimable reports whether a token is above that of every lease that is over,
+// and nobody else's. An exclusive lease ends all others, so that it has to be
+// above the last token as well, unless that is its own.
+func (t *step) claimable(h *Holding, token Token) bool {
+	if token == h.Token {
+		return token > t.record.EndedToken
+	}
+	if token <= t.record.EndedToken || h.Claimed && token < h.Token || h.Mode == ModeExclusive && token <= t.record.LastToken {
+		return false
+	}
+	return !slices.ContainsFunc(t.record.Holders, func(other Holding) bool { return other.Token == token })
+}

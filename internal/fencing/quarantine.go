@@ -1,0 +1,93 @@
+package fencing
+
+import "time"
+
+// LongestQuarantine bounds a quarantine that counts from the TTLs in use. Leases
+// that live longer are the published exception to P1 (DESIGN 11.9).
+const LongestQuarantine = 5 * time.Minute
+
+// ttlPeriod is how long a TTL counts as in use at least, and half of how long it
+// does at most. It is longer than LongestQuarantine, so that a TTL which matters
+// and is still renewed is not forgotten in between.
+const ttlPeriod = 2 * LongestQuarantine
+
+// Quarantine is what a partition remembers in order to be careful when it may
+// have forgotten the rest: a lease that was lost is believed in for as long as its
+// TTL.
+type Quarantine struct {
+	Until  Instant       // nothing new is granted before this instant
+	Period Instant       // when the present period of TTLs began
+	TTL    time.Duration // the longest granted or renewed in it
+	Before time.Duration // the same of the period before
+	Server string        // who served last; empty if nobody has said
+}
+
+// note counts a TTL as in use.
+func (q *Quarantine) note(now Instant, ttl time.Duration) {
+	began := now - now%Instant(ttlPeriod/time.Microsecond)
+	if began > q.Period {
+		q.Before = 0
+		if began == q.Period.Add(ttlPeriod) {
+			q.Before = q.TTL
+		}
+		q.Period, q.TTL = began, 0
+	}
+	q.TTL = max(q.TTL, ttl)
+}
+
+// Longest returns the longest TTL in use.
+func (q *Quarantine) Longest() time.Duration { return max(q.TTL, q.Before) }
+
+// uses counts what is left of a lease as a TTL in use.
+func (t *step) uses(h *Holding) { t.Quarantine.note(t.now, h.ExpiresAt.Sub(t.now)) }
+
+// Arrival says that a gateway has found a server in charge of a partition.
+type Arrival struct {
+	Server  string        // which run of which server
+	Longest time.Duration // the longest TTL that the gateway knows to be in use
+	Until   Instant       // until when the gateway knows a quarantine to last; 0 if it knows of none
+
+	// Least and Most bound a quarantine. Both 0: there is none.
+	Least, Most time.Duration
+
+	Lossless bool // another server, but nothing can have been lost
+	Lost     bool // something was lost, whoever serves
+}
+
+// Arrive notes who serves. If that is not who served last, or something was
+// lost, nothing new is granted for as long as somebody may still believe in a
+// lease that was lost. It is the twin of arrive.lua.
+func Arrive(s *State, now Instant, a Arrival) Quarantine {
+	q := &s.Quarantine
+	if a.Lost || !a.Lossless && q.Server != a.Server {
+		q.Until = max(q.Until, now.Add(min(max(q.Longest(), a.Longest, a.Least), a.Most)))
+	}
+	if a.Most > 0 {
+		q.Until = max(q.Until, a.Until)
+	}
+	q.Server = a.Server
+	if a.Longest > 0 {
+		q.note(now, a.Longest)
+	}
+	return *q
+}
+
+// quarantined refuses a grant while what was forgotten may still be believed in,
+// or if something has just turned out to be forgotten.
+func (t *step) quarantined() *Error {
+	if t.guard.HeedLoss && t.guard.Floor > t.Counter {
+		return &Error{Code: CodeQuarantined, Detail: "the store has forgotten tokens that were issued; nothing new is granted until lost leases have run out"}
+	}
+	if left := t.Quarantine.Until.Sub(t.now); left > 0 {
+		return QuarantineError(left)
+	}
+	return nil
+}
+
+// QuarantineError says that nothing new is granted for a while.
+func QuarantineError(left time.Duration) *Error {
+	return &Error{
+		Code: CodeQuarantined, RetryAfter: left,
+		Detail: "the store may have forgotten leases; nothing new is granted until they have run out, renewals go on",
+	}
+}
