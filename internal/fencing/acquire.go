@@ -25,7 +25,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 			t.out.Holder, t.out.Fresh = h.Holder, true
 			return nil
 		}
-		if op.Wait == 0 || err.Code != CodeQuarantined {
+		if op.Wait == 0 || err.Code != CodeQuarantined || err.RetryAfter == 0 {
 			return err
 		}
 	}

@@ -51,6 +51,9 @@ func (t *step) claim(op ClaimRequest) *Error {
 		}
 	}
 	h.Token, h.Claimed = op.Token, true
+	if h.Mode == ModeExclusive {
+		t.record.EndedToken = op.Token - 1
+	}
 	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
 	t.out.Holder = h.Holder
 	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })

@@ -45,6 +45,12 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 		t.record = &Record{}
 		t.Records[t.name] = t.record
 	}
+	if len(t.record.Holders) == 0 {
+		t.record.EndedToken = last
+	}
+	if p.Ask.Mode == ModeExclusive { // all others are over
+		t.record.EndedToken = token - 1
+	}
 	t.Counter, t.record.LastToken = token, token
 	ask := &p.Ask
 	holding := Holding{

@@ -50,6 +50,10 @@ type Arrival struct {
 	// Least and Most bound a quarantine. Both 0: there is none.
 	Least, Most time.Duration
 
+	// Floor is the highest token that the gateway was given here: the counter goes on
+	// from it, unless it is too far ahead of the clock (MaxFloorLead).
+	Floor Token
+
 	Lossless bool // another server, but nothing can have been lost
 	Lost     bool // something was lost, whoever serves
 }
@@ -66,6 +70,9 @@ func Arrive(s *State, now Instant, a Arrival) Quarantine {
 		q.Until = max(q.Until, a.Until)
 	}
 	q.Server = a.Server
+	if a.Floor <= Token(now.Add(MaxFloorLead)) {
+		s.Counter = max(s.Counter, a.Floor)
+	}
 	if a.Longest > 0 {
 		q.note(now, a.Longest)
 	}
@@ -75,7 +82,7 @@ func Arrive(s *State, now Instant, a Arrival) Quarantine {
 // quarantined refuses a grant while what was forgotten may still be believed in,
 // or if something has just turned out to be forgotten.
 func (t *step) quarantined() *Error {
-	if t.guard.HeedLoss && t.guard.Floor > t.Counter {
+	if floor := t.guard.Floor; t.guard.HeedLoss && floor > t.Counter && floor <= Token(t.now.Add(MaxFloorLead)) {
 		return &Error{Code: CodeQuarantined, Detail: "the store has forgotten tokens that were issued; nothing new is granted until lost leases have run out"}
 	}
 	if left := t.Quarantine.Until.Sub(t.now); left > 0 {

@@ -41,7 +41,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 	if record := s.Records[name]; record != nil {
 		tokens = append([]fencing.Token{record.LastToken}, record.Broken...)
 	}
-	switch r.IntN(13) {
+	switch r.IntN(15) {
 	case 0, 1, 2, 3:
 		op := valid()
 		op.Name, op.Lease, op.Stamp, op.TTL = name, lease, stamp, time.Duration(1+r.IntN(20))*time.Second
@@ -54,6 +54,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		}
 		op.Hold, op.MaxWaiters = 1+r.IntN(3)/2*r.IntN(3), r.IntN(2)*(1+r.IntN(2))
 		op.Set = []string{"", "", "", "s"}[r.IntN(4)]
+		op.Intent = time.Duration(r.IntN(3)) * time.Second
 		return op
 	case 4:
 		op := fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Duration(r.IntN(20)) * time.Second}
@@ -78,6 +79,9 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		return fencing.ExpireRequest{Name: name}
 	case 11:
 		return fencing.HistoryRequest{Name: name}
+	case 12, 13:
+		near := append(tokens, s.Counter)
+		return fencing.ClaimRequest{Name: name, Lease: lease, Token: near[r.IntN(len(near))] + fencing.Token(r.IntN(4)-1)}
 	default:
 		return fencing.InspectRequest{Name: name}
 	}
@@ -121,10 +125,12 @@ type essence struct {
 	Records    map[fencing.Name]recordEssence
 	Tombstones map[fencing.EndedLease]fencing.Tombstone
 	Gateways   fencing.Gateways
+	Quarantine fencing.Quarantine
 }
 
+// recordEssence leaves out the Intent: a refused writer leaves one.
 type recordEssence struct {
-	LastToken        fencing.Token
+	LastToken, Ended fencing.Token
 	Holders          []fencing.Holding
 	Waiting, Resting []fencing.Place
 	Stuck, ForgetAt  fencing.Instant
@@ -133,15 +139,16 @@ type recordEssence struct {
 }
 
 func essenceOf(s *fencing.State) essence {
-	e := essence{s.Counter, map[fencing.Name]recordEssence{}, s.Tombstones, s.Gateways}
+	e := essence{s.Counter, map[fencing.Name]recordEssence{}, s.Tombstones, s.Gateways, s.Quarantine}
 	for name, r := range s.Records {
-		e.Records[name] = recordEssence{r.LastToken, append([]fencing.Holding{}, r.Holders...), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History}
+		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, append([]fencing.Holding{}, r.Holders...), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History}
 	}
 	return e
 }
 
 // randomSteps does random operations, by two gateways and sometimes out of skew,
-// and calls check with the state before each.
+// and calls check with the state before each. Now and then a server that has
+// forgotten something is found in charge.
 func randomSteps(t *testing.T, steps int, check func(r *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op)) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -158,6 +165,9 @@ func randomSteps(t *testing.T, steps int, check func(r *rand.Rand, s *fencing.St
 		}
 		if r.IntN(5) == 0 {
 			guard.Sent = now.Add(-time.Minute)
+		}
+		if r.IntN(100) == 0 {
+			fencing.Arrive(s, now, fencing.Arrival{Server: "S", Lost: true, Least: time.Second, Most: 10 * time.Second})
 		}
 		s.PruneTombstones(now)
 		check(r, s, now, guard, randomOp(t, r, s))

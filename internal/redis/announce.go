@@ -50,6 +50,10 @@ func (s *Store) announce(c *command, r *reply) {
 		return
 	}
 	here := fencing.Gateway(s.handle)
+	if c.unacked && len(r.grants) > 0 { // they are asked for again, until replicas confirm them
+		s.search(c)
+		return
+	}
 	for _, g := range r.grants {
 		if g.Gateway != here || string(c.ended[len(c.ended)-leaseLen:]) == string(g.Holder.Lease) {
 			continue

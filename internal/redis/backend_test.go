@@ -11,6 +11,8 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // epoch and maxSkew are what the clocks of a backend start at and may differ by.
@@ -76,24 +78,36 @@ func openBackend(t testing.TB, server *redistest.Server) *backend {
 // openPartitioned opens a backend whose names share one partition, or don't.
 func openPartitioned(t testing.TB, server *redistest.Server, one bool) *backend {
 	t.Helper()
-	client := server.Client()
-	t.Cleanup(func() { client.Close() })
-	b := &backend{flush: func() {
-		if err := client.FlushAll(context.Background()).Err(); err != nil {
-			t.Error(err)
+	return openOn(t, Options{URL: server.SocketURL(), onePartition: one}, server)
+}
+
+// openOn opens a backend on several masters.
+func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backend {
+	t.Helper()
+	b := &backend{}
+	var clients []*goredis.Client
+	for _, master := range masters {
+		client := master.Client()
+		t.Cleanup(func() { client.Close() })
+		clients = append(clients, client)
+	}
+	b.flush = func() {
+		for _, client := range clients {
+			if err := client.FlushAll(context.Background()).Err(); err != nil {
+				t.Error(err)
+			}
 		}
-	}}
+	}
 	b.Flush()
 	b.SetTime(epoch)
 	for i := range b.stores {
-		b.stores[i] = open(t, Options{
-			URL:     server.SocketURL(),
-			MaxSkew: maxSkew, onePartition: one,
-			Now: func() fencing.Instant { return fencing.Instant(b.now.Load()) },
-			Clock: func() time.Time {
-				return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
-			},
-		})
+		o := options
+		o.MaxSkew = maxSkew
+		o.Now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
+		o.Clock = func() time.Time {
+			return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
+		}
+		b.stores[i] = open(t, o)
 	}
 	return b
 }
@@ -114,6 +128,9 @@ func open(t testing.TB, options Options) *Store {
 	})
 	return s
 }
+
+// redis returns the client of the only node of a store.
+func (s *Store) redis() *goredis.Client { return s.topology.nodes()[0].client }
 
 // acquireRequest asks for a lease of 30 s with a new id.
 func acquireRequest(name fencing.Name) fencing.AcquireRequest {

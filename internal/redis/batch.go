@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,22 +29,30 @@ const lanes = 2
 // themselves.
 type batcher struct {
 	*sender
+	node     *node
 	flights  int            // batches under way at once: one, but for comparison in benchmarks
 	orphaned func(*command) // takes the answer where the caller has left
 
 	mu     sync.Mutex
 	queue  []*command
 	busy   int
-	closed bool
+	closed error         // why, if it is
 	idle   chan struct{} // closed when closed and nothing is under way
 }
 
 // submit sends c, now or with the next batch; c.done tells when the answer is
-// there. It reports false when the batcher is closed.
+// there. It reports false when the store is closed. Where only the node is
+// retired, c fails and may be tried again.
 func (b *batcher) submit(c *command) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	switch b.closed {
+	case nil:
+	case errRetired:
+		c.cmd.SetErr(errRetired)
+		c.done <- struct{}{}
+		return true
+	default:
 		return false
 	}
 	c.awaited.Store(true)
@@ -60,7 +69,7 @@ func (b *batcher) submit(c *command) bool {
 func (b *batcher) run(first *command) {
 	batch := []*command{first}
 	for len(batch) > 0 {
-		b.send(batch)
+		b.send(b.node, batch)
 		for i, c := range batch {
 			batch[i] = nil
 			if c.awaited.CompareAndSwap(true, false) {
@@ -84,18 +93,19 @@ func (b *batcher) next(spare []*command) []*command {
 	b.queue = b.queue[:left]
 	if n == 0 {
 		b.busy--
-		if b.closed && b.busy == 0 {
+		if b.closed != nil && b.busy == 0 {
 			close(b.idle)
 		}
 	}
 	return batch
 }
 
-// close refuses new commands and waits for those that are queued or under way.
-func (b *batcher) close() {
+// close refuses new commands, with errRetired in a way that has them tried
+// again, and waits for those that are queued or under way.
+func (b *batcher) close(reason error) {
 	b.mu.Lock()
-	if !b.closed {
-		b.closed = true
+	if b.closed == nil {
+		b.closed = reason
 		if b.busy == 0 {
 			close(b.idle)
 		}
@@ -104,19 +114,21 @@ func (b *batcher) close() {
 	<-b.idle
 }
 
-// sender sends batches of commands.
+// sender sends batches of commands. It belongs to the store, not to a node: the
+// floor of a partition goes with it to the next master.
 type sender struct {
-	client *goredis.Client
-	clock  func() time.Time
-	now    func() fencing.Instant // the store's clock; nil to leave it to Redis
-	floors [partitions]atomic.Int64
+	clock   func() time.Time
+	now     func() fencing.Instant // the store's clock; nil to leave it to Redis
+	strayed func()                 // called when an answer suggests that another node is the master
+	floors  [partitions]atomic.Int64
+
+	acks    int // replicas that have to confirm what grants
+	ackKeys *[partitions]keyspace
 }
 
-// send runs a batch to its end: every command has its answer or error then. The
-// client's timeouts bound it, not any caller's context: the callers differ.
-func (s *sender) send(batch []*command) {
-	ctx := context.Background()
-	sentAt := s.clock()
+// prepare stamps the commands of a batch just before they are sent.
+func (s *sender) prepare(batch []*command) (sentAt time.Time) {
+	sentAt = s.clock()
 	sent := fencing.InstantOf(sentAt)
 	var now fencing.Instant
 	if s.now != nil {
@@ -129,18 +141,44 @@ func (s *sender) send(batch []*command) {
 		}
 		c.prepare(now, sent, s.floors[c.partition].Load())
 	}
-	if len(batch) == 1 {
-		_ = s.client.Process(ctx, batch[0].cmd) // the command holds its error
-	} else {
-		pipe := s.client.Pipeline()
+	return sentAt
+}
+
+// send runs a batch to its end, all by one connection to n: every command has its
+// answer or error then. The client's timeouts bound it, not any caller's context:
+// the callers differ.
+func (s *sender) send(n *node, batch []*command) {
+	ctx := context.Background()
+	sentAt := s.prepare(batch)
+	switch {
+	case n.client == nil:
+		for _, c := range batch {
+			c.cmd.SetErr(errNowhere)
+		}
+	case s.needsAcks(batch):
+		s.withAcks(ctx, n, batch)
+	case len(batch) == 1:
+		_ = n.client.Process(ctx, batch[0].cmd) // the command holds its error
+	default:
+		pipe := n.client.Pipeline()
 		for _, c := range batch {
 			_ = pipe.Process(ctx, c.cmd)
 		}
 		_, _ = pipe.Exec(ctx)
 	}
 	received := fencing.InstantOf(s.clock())
+	astray := false
 	for _, c := range batch {
 		c.sentAt, c.received = sentAt, received
+		if err := c.cmd.Err(); err != nil {
+			astray = astray || strayed(err)
+			if errors.Is(err, goredis.ErrClosed) && n.retired() {
+				c.cmd.SetErr(errRetired)
+			}
+		}
+	}
+	if astray {
+		s.strayed()
 	}
 }
 

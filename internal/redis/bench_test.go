@@ -28,21 +28,21 @@ func BenchmarkAcquireRelease(b *testing.B) {
 			}
 			b.Run(name, func(b *testing.B) {
 				s := open(b, Options{URL: server.SocketURL()})
+				only := s.topology.nodes()[0]
 				switch n {
 				case 1:
-					for i := range s.lanes {
-						s.lanes[i] = s.lanes[0]
+					for i := range only.lanes {
+						only.lanes[i] = only.lanes[0]
 					}
 				case 0:
-					for i := range s.lanes {
-						s.lanes[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
+					for i := range only.lanes {
+						only.lanes[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
 					}
-					s.client.Close()
-					s.client = goredis.NewClient(&goredis.Options{
+					only.client.Close()
+					only.client = goredis.NewClient(&goredis.Options{
 						Network: "unix", Addr: server.Socket(), Protocol: 2, MaxRetries: -1, PipelinePoolSize: -1,
 						PoolSize: callers, // the best case for it
 					})
-					s.sender.client = s.client
 				}
 				client := server.Client()
 				defer client.Close()

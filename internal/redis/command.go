@@ -41,9 +41,9 @@ type command struct {
 	asSource  bool // send the source: Redis does not know the digest
 
 	lock, ended    text // keys
-	claim          text // secret, lease and stamp; the token of a break
+	claim          text // secret, lease and stamp; the token of a break; the server of an arrival
 	member         string
-	tail           string // of the record
+	tail           string // of the record; the token of a claim; the rest of an arrival
 	mode           string // of a renewal
 	ttl            int64  // µs
 	hold           int    // that was asked for
@@ -52,6 +52,7 @@ type command struct {
 	now            text // 16 digits
 
 	cmd      once
+	unacked  bool          // too few replicas have confirmed what it did
 	missed   bool          // an attempt may have been run, and what it came to is not known
 	awaited  atomic.Bool   // its caller is there; who sets it to false is done first
 	done     chan struct{} // has room for the one answer
@@ -71,34 +72,40 @@ func (s *Store) newLeaseCommand(script *script, name fencing.Name, lease fencing
 	c, _ := s.commands[script.index].Get().(*command)
 	if c == nil {
 		c = &command{script: script}
-		keys := []any{&c.lock, nil, nil, nil, &c.ended}
-		s.complete(c, keys)
+		s.complete(c, []any{&c.lock, nil, nil, nil, &c.ended, nil})
 	}
 	c.name, c.partition, c.member = name, s.partitionOf(name), string(name)
 	k := &s.keys[c.partition]
 	c.lock = append(append(c.lock[:0], k.lockPrefix...), name...)
-	c.args[4], c.args[5], c.args[6] = k.token, k.expiry, k.names
+	c.args[4], c.args[5], c.args[6], c.args[8] = k.token, k.expiry, k.names, k.never
 	c.ended = append(append(append(append(c.ended[:0], k.endedPrefix...), name...), ':'), lease...)
 	return c
 }
 
 // newHeartbeatCommand prepares the heartbeat of a partition.
 func (s *Store) newHeartbeatCommand(partition int) *command {
-	c := s.newCommand(heartbeatScript, "")
+	c := s.newPartitionCommand(heartbeatScript, partition)
+	c.most = dueAtOnce
+	return c
+}
+
+// newPartitionCommand prepares what is about no name.
+func (s *Store) newPartitionCommand(script *script, partition int) *command {
+	c := s.newCommand(script, "")
 	k := &s.keys[partition]
 	c.partition, c.lock, c.ended = partition, append(c.lock[:0], k.lockPrefix...), append(c.ended[:0], k.endedPrefix...)
-	c.args[4], c.args[5], c.args[6] = k.token, k.expiry, k.names
-	c.most = dueAtOnce
+	c.args[4], c.args[5], c.args[6], c.args[8] = k.token, k.expiry, k.names, k.never
 	return c
 }
 
 // newListCommand prepares the reading of records of one partition.
 func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
 	c := &command{script: listScript, partition: partition}
-	keys := make([]any, len(names))
+	keys := make([]any, len(names), len(names)+1)
 	for i, name := range names {
 		keys[i] = s.keys[partition].lock(name)
 	}
+	keys = append(keys, s.keys[partition].never)
 	s.complete(c, keys)
 	return c
 }
@@ -121,7 +128,7 @@ func (s *Store) complete(c *command, keys []any) {
 
 // free makes a command available again. Nobody may still wait for it.
 func (s *Store) free(c *command) {
-	c.asSource, c.missed, c.tail, c.mode, c.hold = false, false, "", "", 0
+	c.asSource, c.missed, c.unacked, c.tail, c.mode, c.hold = false, false, false, "", "", 0
 	c.cmd.SetVal(nil)
 	if c.script != listScript { // its number of keys differs
 		s.commands[c.script.index].Put(c)
@@ -139,6 +146,7 @@ func (c *command) prepare(now, sent fencing.Instant, floor int64) {
 	if now != 0 {
 		c.now = fmt.Appendf(c.now[:0], "%016d", now)
 	}
+	c.unacked = false
 	c.sent, c.sentArg, c.floor = sent, int64(sent), floor
 	c.cmd.SetErr(nil)
 	c.cmd.SetVal(nil)

@@ -34,12 +34,12 @@ func TestDamagedRecords(t *testing.T) {
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
 	key := func(i int) string { return s.keys[7].lock(names[i]) }
-	whole := s.client.Get(ctx, key(4)).Val()
-	s.client.Set(ctx, key(1), "?", 0)
-	s.client.Set(ctx, key(2), "", 0)
-	s.client.Set(ctx, key(4), strings.Replace(whole, "\n", "\nx", 1), 0)
-	s.client.Del(ctx, key(5))
-	s.client.RPush(ctx, key(5), "a list")
+	whole := s.redis().Get(ctx, key(4)).Val()
+	s.redis().Set(ctx, key(1), "?", 0)
+	s.redis().Set(ctx, key(2), "", 0)
+	s.redis().Set(ctx, key(4), strings.Replace(whole, "\n", "\nx", 1), 0)
+	s.redis().Del(ctx, key(5))
+	s.redis().RPush(ctx, key(5), "a list")
 	intact := []fencing.Name{names[0], names[3], names[6], names[7]}
 
 	for range 2 {

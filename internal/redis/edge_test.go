@@ -47,7 +47,7 @@ func TestForgetting(t *testing.T) {
 	b.SetTime(epoch.Add(fencing.ForgetAfter))
 	_, err = s.Break(t.Context(), breaking)
 	wantCode(t, "break again too late", err, fencing.CodeStaleToken)
-	if n := s.client.Exists(t.Context(), s.keys[partitionOf("a")].lock("a")).Val(); n != 0 {
+	if n := s.redis().Exists(t.Context(), s.keys[partitionOf("a")].lock("a")).Val(); n != 0 {
 		t.Error("the forgotten record is still there")
 	}
 }
@@ -60,19 +60,19 @@ func TestKeysEnd(t *testing.T) {
 	_, err := s.Acquire(ctx, r)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	k := &s.keys[partitionOf("a")]
-	if ttl := s.client.TTL(ctx, k.lock("a")).Val(); ttl != -1 {
+	if ttl := s.redis().TTL(ctx, k.lock("a")).Val(); ttl != -1 {
 		t.Errorf("a held record has the TTL %s: it would vanish with the lease", ttl)
 	}
 	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
 	wantCode(t, "release", err, fencing.CodeOK)
-	if ttl := s.client.PTTL(ctx, k.lock("a")).Val(); ttl < fencing.ForgetAfter-time.Minute || ttl > fencing.ForgetAfter {
+	if ttl := s.redis().PTTL(ctx, k.lock("a")).Val(); ttl < fencing.ForgetAfter-time.Minute || ttl > fencing.ForgetAfter {
 		t.Errorf("a free record has the TTL %s, want about %s", ttl, fencing.ForgetAfter)
 	}
-	if ttl := s.client.PTTL(ctx, k.ended("a", r.Lease.Public())).Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
+	if ttl := s.redis().PTTL(ctx, k.ended("a", r.Lease.Public())).Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
 		t.Errorf("a tombstone has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
 	}
-	keys := s.client.Keys(ctx, "*").Val()
-	if len(keys) != 7 { // record, tombstone, counter, the steps of a moved clock, meta, history and its index
+	keys := slices.DeleteFunc(s.redis().Keys(ctx, "*").Val(), func(key string) bool { return strings.HasSuffix(key, ":guard") })
+	if len(keys) != 6 { // record, tombstone, counter, the steps of a moved clock, history and its index
 		t.Errorf("left behind: %q", keys)
 	}
 }
@@ -95,27 +95,27 @@ func TestQueueKeysEnd(t *testing.T) {
 	s, k := b.stores[0], &newKeyspaces()[partitionOf("a")]
 	prefix := strings.TrimSuffix(k.token.(string), "token")
 	kinds := func() (kinds []string) {
-		for _, key := range s.client.Keys(ctx, prefix+"*").Val() {
+		for _, key := range s.redis().Keys(ctx, prefix+"*").Val() {
 			kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
 			kinds = append(kinds, kind)
 		}
 		slices.Sort(kinds)
 		return slices.Compact(kinds)
 	}
-	if got, want := kinds(), strings.Fields("expiry gateways holders limits lock names places queue slots token until"); !slices.Equal(got, want) {
+	if got, want := kinds(), strings.Fields("expiry gateways guard holders limits lock names places queue slots token until"); !slices.Equal(got, want) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 	for i, r := range requests {
 		_, err := b.stores[i%2].TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 		wantCode(t, "take back", err, fencing.CodeOK)
 	}
-	if got, want := kinds(), strings.Fields("expiry gateways lock places resting token"); !slices.Equal(got, want) {
+	if got, want := kinds(), strings.Fields("expiry gateways guard lock places resting token"); !slices.Equal(got, want) {
 		t.Errorf("keys %q while places rest, want %q", got, want)
 	}
 	b.SetTime(epoch.Add(fencing.RestTTL))
 	_, err := s.Expire(ctx, 10)
 	wantCode(t, "expire", err, fencing.CodeOK)
-	if got, want := kinds(), strings.Fields("gateways lock token"); !slices.Equal(got, want) {
+	if got, want := kinds(), strings.Fields("gateways guard lock token"); !slices.Equal(got, want) {
 		t.Errorf("keys %q at the end, want %q", got, want)
 	}
 }
@@ -132,7 +132,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		mustAcquire(t, s, r)
 		mustRelease(t, s, r)
 	}
-	if n := len(s.client.Keys(ctx, "*:history:*").Val()); n != most {
+	if n := len(s.redis().Keys(ctx, "*:history:*").Val()); n != most {
 		t.Errorf("%d names have a history, want %d", n, most)
 	}
 	for range 5 * fencing.MaxHistory {
@@ -140,7 +140,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		mustAcquire(t, s, r)
 		mustRelease(t, s, r)
 	}
-	if n := s.client.LLen(ctx, "fencepost:{0}:history:busy").Val(); n > 4*fencing.MaxHistory {
+	if n := s.redis().LLen(ctx, "fencepost:{0}:history:busy").Val(); n > 4*fencing.MaxHistory {
 		t.Errorf("%d elements of history", n)
 	}
 	out, err := s.History(ctx, fencing.HistoryRequest{Name: "busy"})
@@ -183,7 +183,7 @@ func TestScriptWords(t *testing.T) {
 
 	codes := []fencing.Code{
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeReplaced,
-		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew,
+		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
 	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit)
 	var replies, details []string
@@ -211,7 +211,7 @@ func TestScriptWords(t *testing.T) {
 
 	for _, s := range []*script{
 		acquireScript, renewScript, releaseScript, confirmScript, leaveScript, takeBackScript, breakScript, expireScript,
-		inspectScript, historyScript, listScript, heartbeatScript, checkScript,
+		claimScript, inspectScript, historyScript, listScript, heartbeatScript, checkScript, arriveScript,
 	} {
 		if first, _, _ := strings.Cut(s.source.(string), "\n"); first != "#!lua" && first != "#!lua flags=allow-oom" {
 			t.Errorf("a script begins with %q: Redis would run it on a replica", first)

@@ -2,9 +2,162 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
 
 	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
-// Examine is fencing.Store.Examine.
-func (s *Store) Examine(context.Context) ([]fencing.Finding, error) { return nil, nil }
+// The checks of an examination, as Finding.Check.
+const (
+	checkAccess      = "access"      // whether the server answers, and lets itself be looked at
+	checkClock       = "clock"       // how far its clock is from the gateway's
+	checkDisk        = "disk"        // whether its last writes to disk went well
+	checkLoss        = "loss"        // whether what was forgotten is waited for
+	checkEviction    = "eviction"    // whether it drops keys to make room
+	checkPersistence = "persistence" // what a restart forgets
+	checkReplicas    = "replicas"    // whether enough replicas follow it
+	checkRole        = "role"        // whether it is a master
+	checkVersion     = "version"     // whether it is one that the promises are tested with
+)
+
+// circumstances are what a server is judged by beside what it says of itself.
+type circumstances struct {
+	node     string // Finding.Node
+	failover bool   // Sentinel or a Cluster puts a replica in the place of a master that is lost
+	acks     int    // replicas that have to acknowledge a grant
+	maxSkew  time.Duration
+	clock    func() time.Time // the gateway's
+}
+
+// facts are what a server says of itself.
+type facts struct {
+	info   map[string]string // of INFO
+	config map[string]string // of CONFIG GET; nil where that is not allowed
+
+	// Its clock is ahead of the gateway's by something between the two, which is
+	// as exact as the round trip was short; behind if negative.
+	aheadLeast, aheadMost time.Duration
+}
+
+// settings are what no INFO tells. They need Redis 7: older ones take one at a time.
+var settings = []any{"config", "get", "appendfsync", "no-appendfsync-on-rewrite", "save", "min-replicas-to-write", "min-replicas-max-lag"}
+
+// Examine is fencing.Store.Examine. It looks at every master; one that does not
+// answer is a finding. CodeUnavailable: none answers.
+func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
+	defer cancel()
+	c := circumstances{maxSkew: s.options.MaxSkew, clock: s.options.Clock}
+	switch s.topology.location.kind {
+	case kindSentinel, kindCluster:
+		c.failover = true
+	}
+	now := s.topology.chart.Load()
+	if len(now.nodes) == 0 {
+		return nil, fencing.Unavailable(errNowhere)
+	}
+	found, errs := make([][]fencing.Finding, len(now.nodes)), make([]error, len(now.nodes))
+	_ = inParallel(len(now.nodes), func(i int) error {
+		of := c
+		if len(now.nodes) > 1 {
+			of.node = now.nodes[i].addr
+		}
+		if found[i], errs[i] = examineNode(ctx, now.nodes[i].client, of); errs[i] != nil {
+			found[i] = []fencing.Finding{of.finding(checkAccess, false, "", "it does not answer: what is kept there is answered 503", "bring it back")}
+		}
+		return nil
+	})
+	if !slices.Contains(errs, nil) {
+		return nil, fencing.Unavailable(now.nodes[0].at(errs[0]))
+	}
+	findings := slices.Concat(found...)
+	if now.missing() >= 0 {
+		findings = append(findings, c.finding(checkAccess, false, "",
+			"a part of the slots has no master: locks kept there are answered 503", "see what CLUSTER INFO says"))
+	}
+	return append(findings, s.lossFinding()), nil
+}
+
+// lossFinding is about a setting of the gateway's own.
+func (s *Store) lossFinding() fencing.Finding {
+	f := fencing.Finding{Check: checkLoss, OK: true, Detail: "where leases may have been forgotten, nothing new is granted until they have run out"}
+	if s.options.Quarantine.Off {
+		f = fencing.Finding{
+			Check: checkLoss, Promise: "P1", Remedy: "FENCEPOST_QUARANTINE=auto",
+			Detail: "leases that Redis has forgotten are granted again at once, while their holders believe in them: there is no quarantine",
+		}
+	}
+	return f
+}
+
+// examineNode looks at one server. An error is the failure to ask it.
+func examineNode(ctx context.Context, client *goredis.Client, c circumstances) ([]fencing.Finding, error) {
+	f, err := ask(ctx, client, c.clock)
+	switch {
+	case goredis.HasErrorPrefix(err, "NOPERM"):
+		return []fencing.Finding{c.finding(checkAccess, false, "P1, P2",
+			"the user may not run INFO or TIME, so nothing is known of how this Redis is set up",
+			"ACL SETUSER <user> +info +time +config|get")}, nil
+	case err != nil:
+		return nil, err
+	}
+	return c.judge(f), nil
+}
+
+// ask asks a server about itself. The clock is asked on a connection that has
+// just been used, so that no dialling widens the bracket.
+func ask(ctx context.Context, client *goredis.Client, clock func() time.Time) (*facts, error) {
+	info, err := client.Info(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	f := &facts{info: parseInfo(info)}
+	sent := clock()
+	there, err := client.Time(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	f.aheadLeast, f.aheadMost = there.Sub(clock()), there.Sub(sent)
+
+	config := goredis.NewMapStringStringCmd(ctx, settings...)
+	var refused goredis.Error
+	switch err := client.Process(ctx, config); {
+	case err == nil:
+		f.config = config.Val()
+	case !errors.As(err, &refused):
+		return nil, err
+	}
+	return f, nil
+}
+
+// parseInfo reads the fields of INFO.
+func parseInfo(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[key] = value
+		}
+	}
+	return fields
+}
+
+// judge says what the facts mean for the promises.
+func (c *circumstances) judge(f *facts) []fencing.Finding {
+	return []fencing.Finding{
+		c.role(f), c.version(f), c.clockOf(f), c.eviction(f), c.persistence(f), c.disk(f), c.replicas(f),
+	}
+}
+
+// fine is a finding that endangers nothing.
+func (c *circumstances) fine(check, detail string) fencing.Finding {
+	return c.finding(check, true, "", detail, "")
+}
+
+func (c *circumstances) finding(check string, ok bool, promise, detail, remedy string) fencing.Finding {
+	return fencing.Finding{Node: c.node, Check: check, OK: ok, Promise: promise, Detail: detail, Remedy: remedy}
+}

@@ -23,19 +23,49 @@ const (
 	dueChunk = 64
 )
 
-// Expire is fencing.Store.Expire. Of several gateways on one Redis one does the
-// work. It also returns CodeClockSkew: an expiry is not judged then.
+// Expire is fencing.Store.Expire. Every master is looked after by one of the
+// gateways, by its own clock. It also returns CodeClockSkew: an expiry is not
+// judged then. A master that fails keeps no other from its part: the error comes
+// after that, beside what was done.
 func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	if elected, err := s.elect(ctx); err != nil {
+	chart := s.topology.chart.Load()
+	if len(chart.nodes) == 0 {
+		s.topology.refresh()
+		return fencing.Expiry{}, fencing.Unavailable(errNowhere)
+	}
+	share := max(1, limit/len(chart.nodes))
+	parts := make([]fencing.Expiry, len(chart.nodes))
+	err := inParallel(len(chart.nodes), func(i int) (err error) {
+		n := chart.nodes[i]
+		parts[i], err = s.expireAt(ctx, n, chart.partitionsOf(n), share)
+		return err
+	})
+	if err == nil && chart.missing() >= 0 {
+		s.topology.refresh()
+		err = fencing.Unavailable(errNowhere)
+	}
+	all := parts[0]
+	for _, part := range parts[1:] {
+		all.Ended = append(all.Ended, part.Ended...)
+		all.Next = min(all.Next, part.Next)
+		all.Standby = all.Standby && part.Standby
+	}
+	return all, err
+}
+
+// expireAt is Expire for the partitions of one node.
+func (s *Store) expireAt(ctx context.Context, n *node, wanted []int, limit int) (fencing.Expiry, error) {
+	reaper := s.keys[wanted[0]].reaper
+	if elected, err := s.elect(ctx, n, reaper); err != nil {
 		return fencing.Expiry{}, err
 	} else if !elected {
 		return fencing.Expiry{Standby: true, Next: maxReapPause}, nil
 	}
-	now, first, err := s.firstDue(ctx)
+	now, first, left, err := s.firstDue(ctx, n, reaper, wanted)
 	if err != nil {
 		return fencing.Expiry{}, err
 	}
-	names, next, err := s.due(ctx, now, first, limit)
+	names, next, err := s.due(ctx, n, now, first, limit)
 	if err != nil {
 		return fencing.Expiry{}, err
 	}
@@ -46,33 +76,38 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 			expiry.Next = min(expiry.Next, r.span)
 		}
 	})
+	if err == nil && left != nil {
+		err = fencing.Unavailable(n.at(left))
+	}
 	return expiry, err
 }
 
-// elect makes this handle the reaper, or lets it stay so. One whose clock
-// differs from the store's can't judge an expiry: it leaves the work to others.
-func (s *Store) elect(ctx context.Context) (bool, error) {
+// elect makes this handle the reaper of a node, or lets it stay so. One whose
+// clock differs from the store's can't judge an expiry: it leaves the work to
+// others. While the slot of the key is moving everybody is elected, which is of
+// no harm: what is due is decided by scripts.
+func (s *Store) elect(ctx context.Context, n *node, key string) (bool, error) {
 	var set *goredis.StatusCmd
 	var clock *goredis.TimeCmd
 	guard := fencing.Guard{MaxSkew: s.options.MaxSkew}
-	err := s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
+	err := s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
 		guard.Sent = fencing.InstantOf(s.options.Clock())
 		clock = pipe.Time(ctx)
-		set = pipe.SetArgs(ctx, reaperKey, s.handle, goredis.SetArgs{Mode: "NX", TTL: reaperTTL, Get: true})
+		set = pipe.SetArgs(ctx, key, s.handle, goredis.SetArgs{Mode: "NX", TTL: reaperTTL, Get: true})
 	})
 	if err != nil {
 		return false, err
 	}
 	received := fencing.InstantOf(s.options.Clock())
 	reaper, err := set.Result()
-	if !errors.Is(err, goredis.Nil) && reaper != s.handle {
+	if !errors.Is(err, goredis.Nil) && !moving(err) && reaper != s.handle {
 		return false, nil
 	}
 	now := s.storeNow(clock)
 	if now >= guard.Sent.Add(-guard.MaxSkew) && now <= received.Add(guard.MaxSkew) {
 		return true, nil
 	}
-	err = s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) { pipe.Del(ctx, reaperKey) })
+	err = s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) { pipe.Del(ctx, key) })
 	if err != nil {
 		return false, err
 	}
@@ -87,33 +122,37 @@ func (s *Store) storeNow(clock *goredis.TimeCmd) fencing.Instant {
 	return fencing.InstantOf(clock.Val())
 }
 
-// firstDue returns the store's clock and the first expiry of each partition, 0
-// for none. Extending the reaper's time goes along: should another have become
+// firstDue returns the node's clock and the first expiry of each of its
+// partitions, 0 for none. A partition that is moving is left out, and why is the
+// error left. Extending the reaper's time goes along: should another have become
 // it just now, both work once, which harms nobody.
-func (s *Store) firstDue(ctx context.Context) (fencing.Instant, *[partitions]fencing.Instant, error) {
+func (s *Store) firstDue(ctx context.Context, n *node, reaper string, wanted []int) (now fencing.Instant, due *[partitions]fencing.Instant, left, err error) {
 	var clock *goredis.TimeCmd
 	var firsts [partitions]*goredis.ZSliceCmd
-	err := s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
-		pipe.PExpire(ctx, reaperKey, reaperTTL)
+	err = s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
+		pipe.PExpire(ctx, reaper, reaperTTL)
 		clock = pipe.Time(ctx)
-		for i := range firsts {
+		for _, i := range wanted {
 			firsts[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry.(string), 0, 0)
 		}
 	})
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, nil, err
 	}
-	var due [partitions]fencing.Instant
-	for i, first := range firsts {
-		if z := first.Val(); len(z) > 0 {
+	due = &[partitions]fencing.Instant{}
+	for _, i := range wanted {
+		if z, err := firsts[i].Result(); err != nil {
+			left = err
+		} else if len(z) > 0 {
 			due[i] = fencing.Instant(z[0].Score)
 		}
 	}
-	return s.storeNow(clock), &due, nil
+	return s.storeNow(clock), due, left, nil
 }
 
-// due returns up to limit names whose time has run out, and when to ask again.
-func (s *Store) due(ctx context.Context, now fencing.Instant, first *[partitions]fencing.Instant, limit int) ([]fencing.Name, time.Duration, error) {
+// due returns up to limit names of a node whose time has run out, and when to ask
+// again.
+func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first *[partitions]fencing.Instant, limit int) ([]fencing.Name, time.Duration, error) {
 	next := maxReapPause
 	var asked [partitions]*goredis.ZSliceCmd
 	some := false
@@ -129,7 +168,7 @@ func (s *Store) due(ctx context.Context, now fencing.Instant, first *[partitions
 	if !some {
 		return nil, next, nil
 	}
-	err := s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
+	err := s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
 		for i, at := range first {
 			if at != 0 && at <= now {
 				asked[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry.(string), 0, dueChunk-1)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 const dueAtOnce = 256
 
 // Heartbeat is fencing.Store.Heartbeat: one script a partition, and one for each
-// name where something is due. It also returns CodeClockSkew.
+// name where something is due. It also returns CodeClockSkew. A master that fails
+// keeps no other from its part: the error comes after that.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	byPartition := map[int][]fencing.Name{}
 	var commands []*command
@@ -42,9 +44,6 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	var attend []fencing.Name
 	for _, name := range names {
 		if due[name] {
@@ -52,7 +51,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 			delete(due, name)
 		}
 	}
-	return s.attend(ctx, attend, nil)
+	return cmp.Or(err, s.attend(ctx, attend, nil))
 }
 
 // attend has done on names what time has brought about, and passes each reply to

@@ -9,15 +9,16 @@ import (
 // partitions is the number of hash tags the names are spread over. It is
 // written down in Redis with the data: another number would look for a name
 // where it is not.
-const partitions = 256
-
-// format is the version of the layout of keys and records.
-const format = "2"
-
 const (
-	metaKey   = "fencepost:{meta}"   // hash: format, partitions
-	reaperKey = "fencepost:{reaper}" // string: the handle that reaps now; lives reaperTTL
+	partitions     = 256
+	partitionsText = "256"
 )
+
+// format is the version of the layout of keys and records. It is written down
+// with the number of partitions in the guard of each.
+const format = "3"
+
+const ()
 
 // keyspace holds the keys that belong to one partition. They are kept as any
 // because that is how arguments travel: a string would be boxed at every use.
@@ -28,6 +29,10 @@ type keyspace struct {
 	expiry      any
 	names       any
 	endedPrefix string
+	never       any
+	guard       string
+	acked       string // written before replicas are asked what they have
+	reaper      string // of the first partition of a node: the handle that reaps there now; lives reaperTTL
 }
 
 func newKeyspaces() *[partitions]keyspace {
@@ -36,7 +41,8 @@ func newKeyspaces() *[partitions]keyspace {
 		prefix := "fencepost:{" + strconv.Itoa(n) + "}:"
 		all[n] = keyspace{
 			lockPrefix: prefix + "lock:", token: prefix + "token", expiry: prefix + "expiry",
-			names: prefix + "names", endedPrefix: prefix + "ended:",
+			names: prefix + "names", endedPrefix: prefix + "ended:", never: prefix + "never", guard: prefix + "guard", acked: prefix + "acked",
+			reaper: prefix + "reaper",
 		}
 	}
 	return &all

@@ -181,23 +181,18 @@ func (m *nameMerge) gather() {
 	slices.Sort(m.ready[had:])
 }
 
-// refill asks the partitions that ran out for more names, in one round trip. It
-// reports whether any goes on.
+// refill asks the partitions that ran out for more names, in one round trip to
+// each master. It reports whether any goes on.
 func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error) {
 	var asked [partitions]*goredis.StringSliceCmd
-	some := false
+	var out []int
 	for i := range m.runs {
-		some = some || len(m.runs[i].names) == 0 && !m.runs[i].end
-	}
-	if !some {
-		return m.more(), nil
-	}
-	err = s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
-		for i := range m.runs {
-			if r := &m.runs[i]; len(r.names) == 0 && !r.end {
-				asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names.(string), &goredis.ZRangeBy{Min: r.next, Max: m.max, Count: m.chunk})
-			}
+		if len(m.runs[i].names) == 0 && !m.runs[i].end {
+			out = append(out, i)
 		}
+	}
+	err = s.readPartitions(ctx, out, func(ctx context.Context, pipe goredis.Pipeliner, i int) {
+		asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names.(string), &goredis.ZRangeBy{Min: m.runs[i].next, Max: m.max, Count: m.chunk})
 	})
 	if err != nil {
 		return false, err

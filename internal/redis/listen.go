@@ -52,10 +52,10 @@ var over = func() context.Context {
 // is lost only with the connection, and every time a channel has been subscribed
 // whoever hears it is told that some may have been.
 type listener struct {
-	client  *goredis.Client
-	logger  *slog.Logger
-	clock   func() time.Time
-	channel string // of this gateway
+	topology *topology
+	logger   *slog.Logger
+	clock    func() time.Time
+	channel  string // of this gateway
 
 	cancel  context.CancelFunc
 	ctx     context.Context // of the connection; ends with close
@@ -75,9 +75,9 @@ type listener struct {
 	unreadable sync.Once // logged
 }
 
-func newListener(client *goredis.Client, logger *slog.Logger, clock func() time.Time, channel string) *listener {
+func newListener(topology *topology, logger *slog.Logger, clock func() time.Time, channel string) *listener {
 	l := &listener{
-		client: client, logger: logger, clock: clock, channel: channel,
+		topology: topology, logger: logger, clock: clock, channel: channel,
 		changed: make(chan struct{}, 1), settled: make(chan struct{}), waiting: true,
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -153,6 +153,9 @@ func (l *listener) run() {
 		}
 		began := time.Now()
 		err := l.connect()
+		if strayed(err) {
+			l.topology.refresh()
+		}
 		l.failed(err)
 		if time.Since(began) > steady {
 			attempt = -1
@@ -168,10 +171,15 @@ func (l *listener) run() {
 	}
 }
 
-// connect makes one connection and keeps it until it breaks or is no longer
-// wanted.
+// connect makes one connection and keeps it until it breaks, is no longer wanted,
+// or is to a Redis that is no master any more: what is published now may not be
+// heard there.
 func (l *listener) connect() error {
-	pubsub := l.client.Subscribe(l.ctx) // to nothing yet: that does not connect
+	n := l.topology.subscriber()
+	if n == nil {
+		return errNowhere
+	}
+	pubsub := n.client.Subscribe(l.ctx) // to nothing yet: that does not connect
 	defer pubsub.Close()
 	have := l.channels()
 	if err := pubsub.Subscribe(l.ctx, have...); err != nil {
@@ -192,6 +200,8 @@ func (l *listener) connect() error {
 			return err
 		case <-l.ctx.Done():
 			return nil
+		case <-n.gone:
+			return errRetired
 		case <-l.changed:
 		case <-ping.C:
 			err = pubsub.Ping(over)

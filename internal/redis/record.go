@@ -22,7 +22,7 @@ import (
 //	16  acquired_at µs; 0 of a place
 //	16  joined_at   µs
 //	 1  mode        x: exclusive; s: shared
-//	 1  state       f: firm; p: provisional
+//	 1  state       f: firm; c: firm, with a token that was claimed; p: provisional
 //	 1  keep        k: its place may rest; -: it may not
 //	    gateway     where the request is or was, one line each from here on; may be
 //	                empty of a firm lease
@@ -51,6 +51,7 @@ import (
 //	 16  queue_last  the highest seq given; from here to resting only of q
 //	 16  stuck       µs, when a hand-off is to be tried again; 0: never
 //	 16  rest_till   µs, no rest ends before; 0 where none rests
+//	 16  ended       the highest token of a lease that is over, or higher
 //	     gateways    a line: 16 each, :, connected places, :, provisional leases, ;
 //	     holders     a line, how many
 //	     resting     a line, how many places rest
@@ -130,9 +131,9 @@ func decodeRecord(s string) (record, error) {
 
 // queue reads what only kindRich has.
 func (f *fields) queue(r *record) {
-	f.number()
-	f.number()
-	f.number()
+	for range 4 {
+		f.number()
+	}
 	l := lines{rest: f.rest}
 	r.waiting = map[fencing.Gateway]int{}
 	for entry := range strings.SplitSeq(strings.TrimSuffix(l.next(), ";"), ";") {
@@ -173,7 +174,7 @@ func decodeHolding(s string) (fencing.Holding, error) {
 	if flags[0] == 'x' {
 		h.Mode = fencing.ModeExclusive
 	}
-	h.Provisional, h.Keep = flags[1] == 'p', flags[2] == 'k'
+	h.Provisional, h.Claimed, h.Keep = flags[1] == 'p', flags[1] == 'c', flags[2] == 'k'
 	l := lines{rest: f.rest}
 	h.Gateway, h.Seq = fencing.Gateway(l.next()), h.JoinedAt+1
 	if seq := l.next(); seq != "" {
@@ -250,6 +251,8 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 		to = append(to, 'r')
 	case r.Wait > 0:
 		to = append(to, 'w')
+	case r.Intent > 0:
+		to = append(to, 'i')
 	default:
 		return to
 	}
@@ -261,6 +264,7 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 		to[len(to)-2] = 'a'
 	}
 	to = append(strconv.AppendInt(to, int64(max(r.MaxWaiters, 0)), 10), '\n')
+	to = append(strconv.AppendInt(to, max(r.Intent.Microseconds(), 0), 10), '\n')
 	return append(to, setOf(r)...)
 }
 

@@ -14,17 +14,19 @@ import (
 
 // reply is what every script answers: see prelude.lua.
 type reply struct {
-	code    fencing.Code
-	now     fencing.Instant
-	detail  string
-	fresh   bool
-	made    bool // a grant that no item tells of
-	joined  bool
-	lapsed  bool
-	skewed  bool
-	span    time.Duration // of a renewal: the margin; of expire: until something is due
-	granted grant
-	items   []any // what items does not read
+	code      fencing.Code
+	now       fencing.Instant
+	detail    string
+	fresh     bool
+	made      bool // a grant that no item tells of
+	joined    bool
+	lapsed    bool
+	skewed    bool
+	unguarded bool          // the partition has no guard
+	behind    bool          // the store issued no token as high as the floor
+	span      time.Duration // of a renewal: the margin; of expire: until something is due
+	granted   grant
+	items     []any // what items does not read
 
 	shown    view
 	holder   *fencing.Holding
@@ -62,6 +64,9 @@ const (
 	aboutLimit      = "limit"
 )
 
+// claimRefused says the same as Step does.
+const claimRefused = "a token at least as high has been issued here for this name"
+
 var errReply = errors.New("redis: a script's reply can't be read")
 
 func decodeReply(c *command, value any) (reply, error) {
@@ -91,6 +96,10 @@ func decodeReply(c *command, value any) (reply, error) {
 			r.lapsed = true
 		case 's':
 			r.skewed = true
+		case 'u':
+			r.unguarded = true
+		case 'b':
+			r.behind = true
 		}
 	}
 	r.detail = f.rest
@@ -98,7 +107,7 @@ func decodeReply(c *command, value any) (reply, error) {
 		d := fields{rest: f.rest}
 		r.granted = grant{token: fencing.Token(d.number()), expiresAt: fencing.Instant(d.number())}
 		f.bad = f.bad || d.bad
-	} else if r.code == fencing.CodeOK && r.detail != "" {
+	} else if r.code == fencing.CodeOK && r.detail != "" && c.script != arriveScript {
 		us, err := strconv.ParseInt(r.detail, 10, 64)
 		r.span, f.bad = time.Duration(us)*time.Microsecond, f.bad || err != nil
 	}
@@ -297,7 +306,14 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		return err
 	case fencing.CodeReplaced:
 		return &fencing.Error{Code: r.code, Detail: "a newer request with the same lease id has taken over"}
+	case fencing.CodeQuarantined:
+		us, _ := strconv.ParseInt(first, 10, 64)
+		return fencing.QuarantineError(time.Duration(us) * time.Microsecond)
 	case fencing.CodeStaleToken:
+		if c.script == claimScript {
+			last, _ := strconv.ParseInt(first, 10, 64)
+			return &fencing.Error{Code: r.code, Detail: claimRefused, CurrentToken: fencing.Token(last)}
+		}
 		return &fencing.Error{
 			Code:   r.code,
 			Detail: "no live lease on this name has the token " + strings.TrimLeft(string(c.claim), "0"),

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -18,6 +19,10 @@ import (
 const (
 	firstBackoff = 4 * time.Millisecond
 	lastBackoff  = 100 * time.Millisecond
+
+	// mostHeeded is how often a command is sent again because something was found
+	// to be missing, and dealt with.
+	mostHeeded = 3
 )
 
 var (
@@ -62,12 +67,15 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 			<-c.done // it came at the same time
 		}
 		r, err := s.result(c)
+		if err == nil && attempt < mostHeeded && s.heeds(ctx, c, &r) {
+			continue
+		}
 		if err == nil {
 			s.announce(c, &r)
 			if c.missed {
 				s.search(c)
 			}
-			return r, nil
+			return r, unreplicated(c, &r)
 		}
 		c.missed = c.missed || !unrun(err)
 		if gone != nil || !retryable(err) {
@@ -89,7 +97,10 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 	}
 }
 
-func (s *Store) lane(partition int) *batcher { return s.lanes[partition%lanes] }
+// lane returns the lane by which commands on a partition go now.
+func (s *Store) lane(partition int) *batcher {
+	return s.topology.node(partition).lanes[partition%lanes]
+}
 
 // result reads the answer of a command that was sent.
 func (s *Store) result(c *command) (reply, error) {
@@ -129,23 +140,6 @@ func pause(ctx context.Context, budget <-chan time.Time, attempt int) error {
 	}
 }
 
-// read runs plain reading commands, again while they fail in passing.
-func (s *Store) read(ctx context.Context, commands func(context.Context, goredis.Pipeliner)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
-	defer cancel()
-	for attempt := 0; ; attempt++ {
-		pipe := s.client.Pipeline()
-		commands(ctx, pipe)
-		cmds, err := pipe.Exec(ctx)
-		if err = firstError(cmds, err); err == nil {
-			return nil
-		}
-		if !retryable(err) || pause(ctx, nil, attempt) != nil {
-			return fencing.Unavailable(err)
-		}
-	}
-}
-
 // firstError returns the first error that is not the absence of a value.
 func firstError(cmds []goredis.Cmder, err error) error {
 	for _, cmd := range cmds {
@@ -159,19 +153,38 @@ func firstError(cmds []goredis.Cmder, err error) error {
 	return err
 }
 
-// doAll runs the commands in batches of their own and passes each answer that
-// can be read to got, in order. What can't be answered in passing is sent again.
-// A command whose record can't be read is logged and left out.
+// doAll runs the commands in batches of their own, those of each node beside those
+// of the others, and passes each answer that can be read to got, one after the
+// other, those of a node in order. What can't be answered in passing is sent
+// again. A node that fails keeps no other from its work: the error comes after
+// that. A command whose record can't be read is logged and left out.
 func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, reply) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
+	groups := groupByNode(all, func(c *command) *node { return s.topology.node(c.partition) })
+	if len(groups) == 1 {
+		return s.doSome(ctx, groups[0].of, got)
+	}
+	var mu sync.Mutex
+	oneByOne := func(c *command, r reply) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return got(c, r)
+	}
+	return inParallel(len(groups), func(i int) error { return s.doSome(ctx, groups[i].of, oneByOne) })
+}
+
+// doSome is doAll for commands that, when it begins, all go to one node.
+func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, reply) error) error {
 	var refused error // by got: told when the replies of its batch are through
 	for attempt := 0; len(all) > 0; attempt++ {
 		if ctx.Err() != nil {
 			return fencing.Unavailable(context.Cause(ctx))
 		}
 		batch := all[:min(len(all), maxBatch)]
-		s.sender.send(batch)
+		for _, group := range groupByNode(batch, func(c *command) *node { return s.topology.node(c.partition) }) {
+			s.sender.send(group.node, group.of)
+		}
 		var again []*command
 		var failed, fatal error
 		for _, c := range batch {
@@ -234,7 +247,7 @@ func (s *Store) damaged(key string, err error) {
 // passing are the first words of answers which say that the command did not run
 // and might run soon.
 var passing = []string{
-	"NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "OOM", "BUSY",
+	"MOVED", "ASK", "NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "OOM", "BUSY",
 }
 
 // retryable reports whether sending again may help: it is safe always.
@@ -254,7 +267,7 @@ func retryable(err error) bool {
 // unrun reports whether a command is known to have done nothing, and might soon:
 // Redis says that it did not run it, or it took so long that it was refused.
 func unrun(err error) bool {
-	if errors.Is(err, errStalled) {
+	if errors.Is(err, errStalled) || errors.Is(err, errNowhere) || errors.Is(err, errRetired) || errors.Is(err, errReplica) {
 		return true
 	}
 	var answer goredis.Error

@@ -26,7 +26,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	name := fencing.Name(fmt.Sprintf("orders/%t", hold))
 	counterKey := s.keys[partitionOf(name)].token.(string)
 	counter := func() fencing.Token {
-		n, err := s.client.Get(ctx, counterKey).Int64()
+		n, err := s.redis().Get(ctx, counterKey).Int64()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func until(t testing.TB, condition func() bool) {
 func TestForgetfulRedis(t *testing.T) {
 	server := redistest.Start(t)
 	ctx := t.Context()
-	s := open(t, Options{URL: server.URL(), OperationTimeout: 3 * time.Second})
+	s := open(t, Options{URL: server.URL(), OperationTimeout: 3 * time.Second, Quarantine: QuarantinePolicy{Off: true}})
 	client := server.Client()
 	defer client.Close()
 	var last fencing.Token
@@ -189,7 +189,9 @@ func TestRefusals(t *testing.T) {
 	server := redistest.Start(t, "--busy-reply-threshold", "20")
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, server.Addr())
-	s := open(t, Options{URL: proxy.URL(), OperationTimeout: 200 * time.Millisecond, ReadTimeout: 150 * time.Millisecond})
+	s := open(t, Options{
+		URL: proxy.URL(), OperationTimeout: 200 * time.Millisecond, ReadTimeout: 150 * time.Millisecond, Quarantine: QuarantinePolicy{Off: true},
+	})
 	client := server.Client()
 	defer client.Close()
 	held := acquireRequest("held")

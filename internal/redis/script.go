@@ -20,32 +20,36 @@ type script struct {
 
 // The scripts, one a verb.
 var (
-	acquireScript   = newRuleScript(0, "acquire", acquireArgs)
-	renewScript     = newRuleScript(1, "renew", renewArgs, "own")
+	acquireScript   = newRuleScript(0, "acquire", acquireArgs, "guard")
+	renewScript     = newRuleScript(1, "renew", renewArgs, "own", "guard")
 	releaseScript   = newRuleScript(2, "release", claimArg, "own")
 	confirmScript   = newRuleScript(3, "confirm", claimArg)
 	leaveScript     = newRuleScript(4, "leave", claimArg)
 	takeBackScript  = newRuleScript(5, "takeback", claimArg)
 	breakScript     = newRuleScript(6, "break", claimArg)
-	expireScript    = newRuleScript(7, "expire", noArgs)
-	inspectScript   = newScript(8, "inspect", mostArg, "prelude", "words", "gateways", "show")
-	historyScript   = newScript(9, "history", mostArg, "prelude", "words", "gateways", "show")
-	listScript      = newScript(10, "list", noArgs, "prelude", "words", "gateways", "show")
-	heartbeatScript = newScript(11, "heartbeat", mostArg, "prelude", "words", "gateways")
-	checkScript     = newScript(12, "check", noArgs, "prelude", "words")
+	claimScript     = newRuleScript(7, "claim", claimTokenArgs, "own")
+	expireScript    = newRuleScript(8, "expire", noArgs)
+	inspectScript   = newScript(9, "inspect", mostArg, "prelude", "words", "gateways", "show")
+	historyScript   = newScript(10, "history", mostArg, "prelude", "words", "gateways", "show")
+	listScript      = newScript(11, "list", noArgs, "prelude", "words", "gateways", "show")
+	heartbeatScript = newScript(12, "heartbeat", mostArg, "prelude", "words", "gateways")
+	checkScript     = newScript(13, "check", noArgs, "prelude", "words")
+	arriveScript    = newScript(14, "arrive", arriveArgs, "prelude", "words", "guard")
 )
 
-const scriptCount = 13
+const scriptCount = 15
 
-func acquireArgs(c *command) []any { return []any{&c.claim, &c.ttl, &c.tail} }
-func renewArgs(c *command) []any   { return []any{&c.claim, &c.ttl, &c.mode} }
-func claimArg(c *command) []any    { return []any{&c.claim} }
-func mostArg(c *command) []any     { return []any{&c.most} }
-func noArgs(*command) []any        { return nil }
+func acquireArgs(c *command) []any    { return []any{&c.claim, &c.ttl, &c.tail} }
+func renewArgs(c *command) []any      { return []any{&c.claim, &c.ttl, &c.mode} }
+func claimArg(c *command) []any       { return []any{&c.claim} }
+func claimTokenArgs(c *command) []any { return []any{&c.claim, &c.tail} }
+func arriveArgs(c *command) []any     { return []any{&c.claim, &c.tail} }
+func mostArg(c *command) []any        { return []any{&c.most} }
+func noArgs(*command) []any           { return nil }
 
 // richParts make rich(), with the verb's own part behind them.
 var richParts = []string{
-	"words", "lost", "gateways", "rich_record", "rich_holders", "rich_queue", "rich_grant", "rich_reply", "rich_own",
+	"words", "guard", "lost", "gateways", "rich_record", "rich_holders", "rich_queue", "rich_grant", "rich_reply", "rich_own",
 }
 
 // richHead begins rich() with what the parts that stand outside of it too expect.

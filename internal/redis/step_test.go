@@ -41,7 +41,7 @@ func playStep(t *testing.T, server *redistest.Server, seed uint64) {
 	b := openBackend(t, server)
 	for i := range 3 {
 		s := open(t, Options{
-			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true,
+			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true, Quarantine: QuarantinePolicy{Off: true},
 			Now:   func() fencing.Instant { return g.now },
 			Clock: func() time.Time { return g.now.Time().Add(g.skew) },
 		})
@@ -126,7 +126,7 @@ func (g *game) step(ctx context.Context) error {
 
 // compareGateways compares what is known of signs of life.
 func (g *game) compareGateways(ctx context.Context, store *Store) error {
-	got, err := store.client.HGetAll(ctx, "fencepost:{0}:gateways").Result()
+	got, err := store.redis().HGetAll(ctx, "fencepost:{0}:gateways").Result()
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (g *game) beat(ctx context.Context, store *Store, guard fencing.Guard) erro
 
 // harm at times loses the counter of the partition, or sets it far ahead.
 func (g *game) harm(ctx context.Context) error {
-	client, key := g.stores[0].client, newKeyspaces()[0].token.(string)
+	client, key := g.stores[0].redis(), newKeyspaces()[0].token.(string)
 	switch g.IntN(200) {
 	case 0:
 		g.state.Counter = 0

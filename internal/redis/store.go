@@ -5,28 +5,38 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"strconv"
 	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
-
-	goredis "github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Options say where Redis is and how to talk to it. A zero field has its
 // default.
 type Options struct {
-	URL     string        // redis://, rediss:// or unix://
+	URL     string        // as CheckURL allows, but not of a quorum
 	MaxSkew time.Duration // largest difference between the gateway's clock and Redis's; default 1 s
+
+	Username, Password                 string // of Redis, where the URL has none
+	SentinelUsername, SentinelPassword string // of the Sentinels, which have their own
 
 	DialTimeout      time.Duration // default 500 ms
 	ReadTimeout      time.Duration // for one batch of answers; default 1 s
 	WriteTimeout     time.Duration // default 1 s
 	OperationTimeout time.Duration // for one operation with all its retries; default 2 s
 	PoolSize         int           // connections; default 8, of which requests use few
+
+	// ReplicaAcks is how many replicas have to confirm a grant before it is answered;
+	// 0 is none. With too few within 500 ms it fails with CodeNotReplicated, and is to
+	// be taken back.
+	ReplicaAcks int
+
+	Quarantine QuarantinePolicy
+
+	// Member is for a node of a quorum: what remembers nothing grants nothing until
+	// Admit.
+	Member bool
 
 	Clock  func() time.Time // the gateway's clock; default time.Now
 	Logger *slog.Logger     // default: slog.Default
@@ -45,15 +55,15 @@ type Options struct {
 // Store keeps locks in one Redis. It is a fencing.Store.
 type Store struct {
 	options Options
-	client  *goredis.Client
 	keys    *[partitions]keyspace
-	guard   any    // handle and MaxSkew in µs, as an argument of scripts
+	guard   any    // handle, whether losses are heeded, and MaxSkew in µs, as an argument of scripts
 	handle  string // names this handle among the gateways of one Redis: its fencing.Gateway
 	sender  *sender
-	lanes   [lanes]*batcher
 
+	topology *topology
 	listener *listener
 	searches searches
+	sentry   sentry
 
 	commands [scriptCount]sync.Pool // of *command, by script
 	told     sync.Map               // keys of damaged records that were logged
@@ -66,7 +76,7 @@ var _ fencing.Store = (*Store)(nil)
 // can't be reached now is not: every operation then fails with CodeUnavailable
 // until it can be.
 func Open(ctx context.Context, options Options) (*Store, error) {
-	parsed, err := parseURL(options.URL)
+	where, err := parseURL(options.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -77,6 +87,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	options.OperationTimeout = cmp.Or(options.OperationTimeout, 2*time.Second)
 	options.PoolSize = cmp.Or(options.PoolSize, 8)
 	options.Logger = cmp.Or(options.Logger, slog.Default())
+	options.Quarantine.Least = cmp.Or(options.Quarantine.Least, defaultLeast)
 	if options.Clock == nil {
 		options.Clock = time.Now
 	}
@@ -86,76 +97,30 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		keys:    newKeyspaces(),
 		handle:  string(fencing.NewStamp()),
 	}
-	s.guard = s.handle + strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
-	parsed.Protocol = 2 // no push messages: nothing here listens to any
-	parsed.MaxRetries = -1
-	parsed.ContextTimeoutEnabled = true
-	parsed.DisableIdentity = true
-	parsed.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	parsed.DialTimeout, parsed.DialerRetries = options.DialTimeout, 1
-	parsed.ReadTimeout, parsed.WriteTimeout = options.ReadTimeout, options.WriteTimeout
-	parsed.PoolSize = options.PoolSize
-	parsed.PoolTimeout = options.ReadTimeout
-	parsed.PipelinePoolSize = -1 // pipelines are the normal case: one pool for all
-	parsed.ReadBufferSize, parsed.WriteBufferSize = 64<<10, 64<<10
-	parsed.OnConnect = checkMeta
-	s.client = goredis.NewClient(parsed)
+	heeds := "h"
+	if options.Quarantine.Off {
+		heeds = "-"
+	}
+	s.guard = s.handle + heeds + strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
+	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
-	s.sender = &sender{client: s.client, clock: options.Clock, now: options.Now}
-	s.listener = newListener(s.client, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
-	for i := range s.lanes {
-		s.lanes[i] = &batcher{sender: s.sender, flights: 1, idle: make(chan struct{}), orphaned: s.orphaned}
-		if options.Uncoalesced {
-			s.lanes[i].flights = math.MaxInt // nothing ever queues
-		}
-	}
+	s.sender = &sender{clock: options.Clock, now: options.Now, acks: options.ReplicaAcks, ackKeys: s.keys}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
 	defer cancel()
-	if err := s.client.Ping(ctx).Err(); err != nil {
+	s.topology = newTopology(ctx, where, &s.options, s.sender, s.orphaned, s.greet)
+	s.listener = newListener(s.topology, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
+	if err := s.reach(ctx); err != nil {
 		var meta *metaError
 		if errors.As(err, &meta) {
-			s.client.Close()
+			_ = s.topology.close()
 			return nil, meta
 		}
-		options.Logger.Warn("Redis can't be reached; every request is answered unavailable until it can be",
-			"addr", parsed.Addr, "error", err)
+		options.Logger.Warn("Redis can't be reached; every request is answered unavailable until it can be", "error", err)
 	}
+	s.sentry.running.Go(s.watchOver)
 	return s, nil
-}
-
-// checkMeta runs on every new connection, so that a Redis that was emptied or
-// exchanged is looked at again.
-func checkMeta(ctx context.Context, conn *goredis.Conn) error {
-	want := []struct{ field, value, words string }{
-		{"format", format, "the layout"},
-		{"partitions", strconv.Itoa(partitions), "the partition count"},
-	}
-	for attempt := 0; ; attempt++ {
-		values, err := conn.HMGet(ctx, metaKey, want[0].field, want[1].field).Result()
-		if err != nil {
-			return err
-		}
-		missing := false
-		for i, w := range want {
-			got, ok := values[i].(string)
-			switch {
-			case !ok:
-				missing = true
-			case got != w.value:
-				return &metaError{field: w.words, got: got, want: w.value}
-			}
-		}
-		if !missing || attempt > 0 {
-			return nil
-		}
-		for _, w := range want { // another gateway may do the same now: the first one counts
-			if err := conn.HSetNX(ctx, metaKey, w.field, w.value).Err(); err != nil {
-				return err
-			}
-		}
-	}
 }
 
 // partitionOf returns the partition of a name.
@@ -171,13 +136,17 @@ func (s *Store) partitionOf(name fencing.Name) int {
 func (s *Store) Close() error {
 	s.listener.close()
 	s.searches.close()
-	for _, lane := range s.lanes {
-		lane.close()
+	s.sentry.close()
+	return s.topology.close()
+}
+
+// reach connects to every master.
+func (s *Store) reach(ctx context.Context) error {
+	nodes := s.topology.nodes()
+	if len(nodes) == 0 {
+		return errNowhere
 	}
-	if err := s.client.Close(); err != nil && !errors.Is(err, goredis.ErrClosed) {
-		return err
-	}
-	return nil
+	return inParallel(len(nodes), func(i int) error { return nodes[i].at(nodes[i].client.Ping(ctx).Err()) })
 }
 
 // PoolStats are counts of connections to Redis.
@@ -187,11 +156,17 @@ type PoolStats struct {
 	Total, Idle            uint32 // now
 }
 
-// PoolStats returns the state of the connection pool.
+// PoolStats returns the state of the connections to all masters together.
 func (s *Store) PoolStats() PoolStats {
-	p := s.client.PoolStats()
-	return PoolStats{
-		Hits: p.Hits, Misses: p.Misses, Timeouts: p.Timeouts, Stale: p.StaleConns,
-		Total: p.TotalConns, Idle: p.IdleConns,
+	var sum PoolStats
+	for _, n := range s.topology.nodes() {
+		p := n.client.PoolStats()
+		sum.Hits += p.Hits
+		sum.Misses += p.Misses
+		sum.Timeouts += p.Timeouts
+		sum.Stale += p.StaleConns
+		sum.Total += p.TotalConns
+		sum.Idle += p.IdleConns
 	}
+	return sum
 }

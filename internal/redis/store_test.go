@@ -32,7 +32,7 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%s: %v", tt.url, err)
 			continue
 		}
-		if o.Network != tt.network || o.Addr != tt.addr || o.Username != tt.user || o.Password != tt.password || o.DB != tt.db || (o.TLSConfig != nil) != tt.tls {
+		if o.network != tt.network || !slices.Equal(o.addrs, []string{tt.addr}) || o.username != tt.user || o.password != tt.password || o.db != tt.db || o.tls != tt.tls {
 			t.Errorf("%s: got %+v", tt.url, o)
 		}
 	}
@@ -76,21 +76,18 @@ func TestOpen(t *testing.T) {
 	}
 	s = open(t, Options{URL: server.URL()})
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
-	if got := client.HGetAll(ctx, metaKey).Val(); got["partitions"] != "256" || got["format"] != "2" {
-		t.Errorf("meta is %v", got)
-	}
-	for _, field := range []string{"format", "partitions"} {
-		client.HSet(ctx, metaKey, field, "1000")
+	key := s.keys[7].guard
+	whole := client.Get(ctx, key).Val()
+	for _, line := range []string{format, partitionsText} {
+		client.Set(ctx, key, strings.Replace(whole, "\n"+line+"\n", "\n1000\n", 1), 0)
 		_, err := Open(ctx, Options{URL: server.URL(), Logger: quiet})
 		var meta *metaError
 		if !errors.As(err, &meta) {
-			t.Errorf("another %s: got %v", field, err)
+			t.Errorf("another %q: got %v", line, err)
 		}
-		client.Del(ctx, metaKey)
 	}
 
 	// One that is down when the gateway starts is looked at when it is there.
-	client.HSet(ctx, metaKey, "partitions", "16")
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +97,8 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return s.Check(ctx) == nil })
-	if got := client.HGet(ctx, metaKey, "partitions").Val(); got != "256" {
-		t.Errorf("the partition count is %q", got)
+	if got := client.Get(ctx, key).Val(); !strings.Contains(got, "\n"+partitionsText+"\n") {
+		t.Errorf("the guard is %q", got)
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-
-	goredis "github.com/redis/go-redis/v9"
 )
 
 var errTooLate = errors.New("redis: the answer took so long that nothing was left of the lease")
@@ -86,6 +84,13 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	c := s.newCommand(breakScript, r.Name)
 	c.claim = fmt.Appendf(c.claim[:0], "%016d", r.Token)
 	return s.run(ctx, c).result()
+}
+
+// Claim is fencing.Node.Claim.
+func (s *Store) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
+	c := s.newLeaseCommand(claimScript, r.Name, r.Lease.Public())
+	c.claim, c.tail = encodeHolder(c.claim, r.Lease), fmt.Sprintf("%016d", r.Token)
+	return s.lease(ctx, c, nil)
 }
 
 // Inspect is fencing.Store.Inspect.
@@ -174,6 +179,7 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 	default:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
 	}
+	s.sentry.uses(a.Holder.TTL)
 	if !a.Holder.Provisional && a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
 		return fencing.Outcome{}, fencing.Unavailable(errTooLate)
 	}
@@ -204,27 +210,17 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 	return a
 }
 
-// Stats is fencing.Store.Stats. It asks every partition, in one round trip.
+// Stats is fencing.Store.Stats. It asks every partition, in one round trip to each master.
 func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
-	var counts [partitions]*goredis.IntCmd
-	err := s.read(ctx, func(ctx context.Context, pipe goredis.Pipeliner) {
-		for i := range counts {
-			counts[i] = pipe.ZCard(ctx, s.keys[i].names.(string))
-		}
-	})
+	held, err := s.countHeld(ctx)
 	if err != nil {
 		return fencing.Stats{}, err
 	}
-	var stats fencing.Stats
-	for _, count := range counts {
-		stats.Held += int(count.Val())
-	}
-	return stats, nil
+	return fencing.Stats{Held: held}, nil
 }
 
-// Check is fencing.Store.Check. It also returns CodeClockSkew: a store whose
-// clock differs grants nothing.
+// Check is fencing.Store.Check: every master answers. It also returns
+// CodeClockSkew: a store whose clock differs grants nothing.
 func (s *Store) Check(ctx context.Context) error {
-	_, err := s.run(ctx, s.newCommand(checkScript, "")).result()
-	return err
+	return s.checkNodes(ctx)
 }

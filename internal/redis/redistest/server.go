@@ -26,6 +26,7 @@ const readyTimeout = 10 * time.Second
 type Server struct {
 	dir     string
 	port    int
+	config  string // path of a configuration file, or ""
 	args    []string
 	process *exec.Cmd
 	exited  chan struct{} // closed when process has ended
@@ -82,6 +83,9 @@ func (s *Server) start() error {
 		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--unixsocket", s.Socket(), "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", filepath.Join(s.dir, "log"),
 	}, s.args...)
+	if s.config != "" {
+		args = append([]string{s.config}, args...)
+	}
 	s.process = exec.Command("redis-server", args...)
 	if err := s.process.Start(); err != nil {
 		return err

@@ -5,11 +5,13 @@
 -- KEYS  as in the prelude
 -- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request; behind
 --         them, unless it is for one exclusive lease and does not wait, lines: 'w'
---         for one that does, 'r' for what only the rich rules know; hold; 'w' if it
---         waits; 'a' if a gateway asks again for it; max_waiters; set, @ for a stream
+--         for one that does, 'r' for what only the rich rules know, 'i' for one with
+--         an intent; hold; 'w' if it
+--         waits; 'a' if a gateway asks again for it; max_waiters; intent, us; set,
+--         @ for a stream
 --       6 life, us: ttl, bounded by max_hold
 --       7 tail of the holding, from mode on
--- Reply ok with the lease or the place; locked and too_many_requests with the
+-- Reply ok with the lease or the place; quarantined; locked and too_many_requests with the
 --       record; lease_lost; invalid_request; clock_skew
 
 local claim, ask = ARGV[5], ''
@@ -51,7 +53,16 @@ end
 
 -- One of the two places that issue a token; the other is in rich_grant.lua. The
 -- twin of fencing.nextToken.
-local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
+local stored_pair = call('MGET', KEYS[2], GUARD)
+local floor, highest = tonumber(ARGV[4]), tonumber(stored_pair[1] or 0)
+local why = unsafe(stored_pair[2], highest)
+if why then
+  if ask == 'w' and why ~= '' then
+    return rich(now, now_text, skewed, stored)
+  end
+  detail = why
+  return finish('quarantined')
+end
 if floor > highest and floor > now + MAX_FLOOR_LEAD then
   detail = 'floor'
   return finish('clock_skew')
@@ -68,4 +79,8 @@ detail = token .. fmt('%016.0f', now + ARGV[6])
 record = (record and 'x' .. sub(record, 2, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. ARGV[7]
   .. (record and sub(record, 67) or '')
 held, made, flags = true, true, flags .. 'fg'
+guard = used(stored_pair[2], tonumber(ARGV[6]))
+if guard == stored_pair[2] then
+  guard = nil
+end
 return finish('ok')

@@ -21,6 +21,8 @@
 --   4  fencepost:{N}:names        zset, name -> 0; held names only
 --   5  fencepost:{N}:ended:<name>:<public>  string, the tombstone of the lease
 --                                 in question; zeros where there is none
+--   6  fencepost:{N}:never        there is no such key, so that Cluster runs nothing
+--                                 in a slot that is being moved: TRYAGAIN
 -- and, derived from them
 --   fencepost:{N}:history:<name>  list of the last ends, oldest first, two
 --                                 elements each: items E of a reply
@@ -28,6 +30,9 @@
 --   fencepost:{N}:gateways        hash, gateway -> its last sign of life, us;
 --                                 heard, stopped, serving: see fencing.Gateways
 --   fencepost:{N}:unconfirmed:<gateway>  hash, <public><name> -> the provisional lease
+--   fencepost:{N}:guard           string, see guard.lua
+--   fencepost:{N}:intent:<name>   string, until when, us, and the lease that nobody is
+--                                 to get in before
 --   of a name with several holders
 --   fencepost:{N}:holders:<name>  hash, public -> the lease
 --   fencepost:{N}:until:<name>    zset, public -> expires_at; -1 of a provisional one
@@ -39,8 +44,8 @@
 --   fencepost:{N}:resting:<name>  zset, public -> when its rest ends
 -- ARGV, first part; the second part begins at 5 and differs by script
 --   1  sent      us, the gateway's clock when it sent the command
---   2  gateway   who asks, 16 characters; behind it max_skew, us, the largest
---                difference allowed between the two clocks
+--   2  gateway   who asks, 16 characters; 'h' if it heeds losses, else '-'; max_skew,
+--                us, the largest difference allowed between the two clocks
 --   3  name
 --   4  floor     the highest token the gateway has seen from this partition
 --   8  now       us, the store's clock, 16 digits; absent: Redis's own
@@ -48,7 +53,8 @@
 --   head    code, now, flags, detail, separated by newlines
 --     flags   'f' this request made the grant, 'g' it made it now, by the plain
 --             rules: no item says so; 'j' it has joined the queue, 's' the
---             clocks differ, 'l' the gateway had lapsed
+--             clocks differ, 'l' the gateway had lapsed, 'u' there is no guard,
+--             'b' no token as high as the floor was issued here
 --     detail  a few more lines, which depend on the code
 --       ok               of 'g': token and expires_at, 16 digits each; of
 --                        renew.lua: the us the lease still had to live; of
@@ -59,6 +65,8 @@
 --                        newer grant; trailing lines may be missing
 --       invalid_request  'hold', the depth now; 'names'; 'mode'; 'limit', that of
 --                        the lease
+--       quarantined      us until it ends; '' with the flags 'u' and 'b'
+--       stale_token      of claim.lua: the last token
 --       clock_skew       '' the clocks differ, 'floor' the floor is refused,
 --                        'exhausted' no token is left
 --   item    its first character says what it is
@@ -88,4 +96,4 @@ if not now then
   local t = call('TIME')
   now, now_text = t[1] * 1000000 + t[2], fmt('%s%06d', t[1], t[2])
 end
-local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 17))
+local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 18))

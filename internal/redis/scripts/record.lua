@@ -15,6 +15,7 @@ local kind = stored and sub(stored, 1, 1) or '-'
 local record = stored -- as it is after this step
 local held, expires_at = false, 0
 local idle_since -- of a free record
+local guard -- the partition's, where it changes
 local raise -- by how much the counter goes up
 local made = false -- whether it was for a grant
 local ended -- item of the reply: the lease that this step ended, or a grant it took back
@@ -49,6 +50,9 @@ end
 local function finish(code, show)
   if raise then
     call('INCRBY', KEYS[2], raise)
+  end
+  if guard then
+    call('SET', sub(KEYS[2], 1, -6) .. 'guard', guard)
   end
   if tombstone and now < tombstone_until then
     call('SET', tombstone_key, tombstone, 'PX', px(tombstone_until - now, TOMBSTONE_TTL, TOMBSTONE_PX))

@@ -26,6 +26,11 @@ if max_hold ~= '0' then
   deadline = math.min(deadline, sub(stored, 168, 183) + max_hold)
 end
 detail = fmt('%.0f', expires_at - now)
+local stored_guard = call('GET', GUARD)
+guard = stored_guard and used(stored_guard, deadline - now)
+if guard == stored_guard then
+  guard = nil
+end
 record = sub(stored, 1, 66) .. fmt('%016.0f', deadline) .. sub(stored, 83, 151) .. NO_STAMP .. sub(stored, 168, 202)
   .. first .. ttl .. '\n' .. grant_ttl .. '\n' .. max_hold .. '\n' .. rest
 return finish('ok', true)

@@ -2,9 +2,9 @@
 
 local claim = sub(ARGV[5], 1, 85)
 local lease, stamp = sub(claim, 44, 69), sub(claim, 70)
-local hold, waits, asks_again, max_waiters, set = 1, false, false, 0, ''
+local hold, waits, asks_again, max_waiters, intent, set = 1, false, false, 0, '0', ''
 if #ARGV[5] > 85 then
-  hold, waits, asks_again, max_waiters, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(.*)$', 86)
+  hold, waits, asks_again, max_waiters, intent, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(%d+)\n(.*)$', 86)
   hold, waits, asks_again, max_waiters = tonumber(hold), waits == 'w', asks_again == 'a', tonumber(max_waiters)
 end
 local attached = '' -- the stream that the lease is to hang on
@@ -17,7 +17,7 @@ local function wait_in(p, joins)
   reply.waits(p)
   t.shows = true
   if joins then
-    flags, t.joined = 'j', 'Q' .. p.text
+    flags, t.joined = flags .. 'j', 'Q' .. p.text
   end
   return 'ok'
 end
@@ -83,10 +83,11 @@ local function again(h)
     local till = rules.expires_at(h, ttl)
     if till > h.expires_at then
       h.ttl, h.expires_at = ttl, till
+      rules.uses(h)
     end
   end
   holders.put(h)
-  flags = fresh and 'f' or flags
+  flags = fresh and flags .. 'f' or flags
   reply.holds(h)
   return 'ok'
 end
@@ -107,7 +108,7 @@ local function resume(p)
   rules.hand_off()
   local h = holders.find(lease)
   if h then
-    flags = 'f'
+    flags = flags .. 'f'
     reply.holds(h)
     return 'ok'
   end
@@ -123,26 +124,52 @@ local function resume(p)
   return 'locked'
 end
 
+-- Tells whether a shared lease is not granted for the intent of another one. Who
+-- waits is served in order anyway. The twin of step.keptOut.
+local function kept_out(p)
+  if p.mode ~= 's' or waits or not t.record then
+    return false
+  end
+  local text = call('GET', t.prefix .. 'intent:' .. t.name)
+  return text and now < tonumber(sub(text, 1, 16)) and sub(text, 17) ~= lease
+end
+
+-- Notes that an exclusive lease was refused for the shared ones. The twin of
+-- step.intend.
+local function intend(p)
+  local r = t.record
+  if intent == '0' or p.mode ~= 'x' or not r or r.queued > 0 or r.n == 0 or r.one and r.one.mode ~= 's' then
+    return
+  end
+  call('SET', t.prefix .. 'intent:' .. t.name, fmt('%016.0f', now + intent) .. lease, 'PX', fmt('%.0f', math.ceil(intent / 1000)))
+end
+
 -- Grants to a newcomer, or has it wait if it may.
 local function come()
   local p = record.parse('0000000000000000' .. '0000000000000000' .. claim .. '0000000000000000' .. now_text .. ARGV[7])
   local r = t.record
   p.attached, p.gateway, p.seq = attached, t.me, math.max(r and r.queue_last or 0, now) + 1
   local queued = r and r.queued or 0
-  if queued == 0 and rules.fits(p) then
-    local why = rules.grant(p, set == '')
-    if why then
+  if queued == 0 and rules.fits(p) and not kept_out(p) then
+    local code, why = rules.grant(p, set == '')
+    if not code then
+      flags = flags .. 'f'
+      reply.holds(p)
+      return 'ok'
+    elseif not waits or code ~= 'quarantined' or why == '' then
       detail = why
-      return 'clock_skew'
+      return code
     end
-    flags = 'f'
-    reply.holds(p)
-    return 'ok'
   end
   if not waits or max_waiters > 0 and queued >= max_waiters then
     t.shows = true
-    return waits and 'too_many_requests' or 'locked'
+    if waits then
+      return 'too_many_requests'
+    end
+    intend(p)
+    return 'locked'
   end
+  t.record = t.record or record.new() -- in quarantine
   rules.join()
   queue.enter(p)
   return wait_in(p, true)

@@ -15,10 +15,25 @@ function rules.expires_at(h, ttl)
   return max_hold > 0 and math.min(now + ttl, h.acquired_at + max_hold) or now + ttl
 end
 
+-- Returns the partition's guard, false if there is none.
+function rules.guard()
+  if t.guard == nil then
+    t.guard = call('GET', GUARD)
+    t.guarded = t.guard
+  end
+  return t.guard
+end
+
+-- Counts what is left of a lease as a TTL in use.
+function rules.uses(h)
+  t.guard = rules.guard() and used(t.guard, h.expires_at - now)
+end
+
 -- Lets the TTL run from now.
 function rules.start(h)
   h.acquired_at = now
   h.expires_at = rules.expires_at(h, h.ttl)
+  rules.uses(h)
 end
 
 -- Ends the provisional state of a lease.
@@ -34,22 +49,38 @@ function rules.join()
   gateways.hear(true)
 end
 
--- Gives the lease, which makes the place a holder, or returns why not. One that
--- is not firm has to be confirmed. With acquire.lua it issues all tokens.
-function rules.grant(p, is_firm)
+-- Reads the partition's counter.
+function rules.count()
   if not t.counter then
     t.highest = tonumber(call('GET', KEYS[2]) or 0)
     t.counter = t.highest
   end
+end
+
+-- Gives the lease, which makes the place a holder, or returns the code that
+-- refuses it, and a detail. One that is not firm has to be confirmed. With
+-- acquire.lua it issues all tokens.
+function rules.grant(p, is_firm)
+  rules.count()
+  local why = unsafe(rules.guard(), t.counter)
+  if why then
+    return 'quarantined', why
+  end
   local floor = tonumber(ARGV[4])
   if floor > t.counter and floor > now + MAX_FLOOR_LEAD then
-    return 'floor'
+    return 'clock_skew', 'floor'
   end
   local token = math.max(t.counter + 1, now, floor + 1, t.record and t.record.last + 1 or 1)
   if token > MAX_TOKEN then
-    return 'exhausted'
+    return 'clock_skew', 'exhausted'
   end
   t.counter, t.record = token, t.record or record.new()
+  if t.record.n == 0 then
+    t.record.ended = tonumber(t.record.last)
+  end
+  if p.mode == 'x' then -- all others are over
+    t.record.ended = token - 1
+  end
   p.token, p.slot, p.provisional = fmt('%016.0f', token), holders.free_slot(p.mode, p.limit), not is_firm
   t.record.last = p.token
   rules.start(p)
@@ -84,7 +115,7 @@ function rules.hand_off()
       return
     end
     if rules.grant(p, p.gateway == t.me and p.set == '') then -- the floor: another gateway may do it
-      r.stuck = now + HEARTBEAT
+      r.stuck = math.max(now + HEARTBEAT, tonumber(sub(t.guard or '0', 1, 16)))
       return
     end
     queue.remove(p)
@@ -114,7 +145,7 @@ function rules.undo(h)
   left[#left + 1] = h.text
   holders.remove(h, now)
   if h.keep == 'k' then
-    h.token, h.slot, h.hold, h.provisional, h.ttl, h.acquired_at = '0000000000000000', '-1', '1', false, h.grant_ttl, 0
+    h.token, h.slot, h.hold, h.provisional, h.claimed, h.ttl, h.acquired_at = '0000000000000000', '-1', '1', false, false, h.grant_ttl, 0
     queue.rest(h)
   end
 end

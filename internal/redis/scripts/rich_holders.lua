@@ -77,6 +77,7 @@ end
 -- Frees what a holder holds. The twin of step.remove.
 function holders.remove(h, at)
   local r = t.record
+  r.ended = math.max(r.ended, tonumber(h.token))
   r.idle_since = math.max(r.idle_since, at, h.provisional and 0 or h.expires_at - FORGET_AFTER)
   if h.provisional then
     holders.settled(h)

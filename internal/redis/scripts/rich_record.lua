@@ -14,6 +14,7 @@ local t = {
   name = ARGV[3], prefix = gateways.prefix, me = gateways.me,
   record = false, -- false if nothing is remembered of the name
   was_held = false, was_due = false, -- what the indexes say of it
+  guard = nil, guarded = nil, -- the partition's, as it now is and as it is stored; nil until read
   counter = false, highest = 0, -- the highest token issued, as it now is and as it is stored
   items = {}, ended = {}, left = {}, granted = {}, -- items of the reply
   leases = {}, -- the holders of granted
@@ -31,7 +32,7 @@ function record.parse(text)
     token = sub(text, 1, 16), expires_at = tonumber(sub(text, 17, 32)),
     secret = sub(text, 33, 75), lease = sub(text, 76, 101), stamp = sub(text, 102, 117),
     acquired_at = tonumber(sub(text, 118, 133)), joined_at = tonumber(sub(text, 134, 149)),
-    mode = sub(text, 150, 150), provisional = sub(text, 151, 151) == 'p', keep = sub(text, 152, 152),
+    mode = sub(text, 150, 150), provisional = sub(text, 151, 151) == 'p', claimed = sub(text, 151, 151) == 'c', keep = sub(text, 152, 152),
     gateway = '', seq = 0, limit = '', slot = '', hold = '', ttl = '', grant_ttl = '', max_hold = '', set = '', rest = '', attached = '',
   }
   local seq
@@ -51,7 +52,7 @@ end
 function record.text_of(h)
   local text = fmt('%s%016.0f%s%s%s%016.0f%016.0f%s%s%s%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s',
     h.token, h.expires_at, h.secret, h.lease, h.stamp, h.acquired_at, h.joined_at,
-    h.mode, h.provisional and 'p' or 'f', h.keep, h.gateway, h.seq == h.joined_at + 1 and '' or fmt('%.0f', h.seq),
+    h.mode, h.provisional and 'p' or h.claimed and 'c' or 'f', h.keep, h.gateway, h.seq == h.joined_at + 1 and '' or fmt('%.0f', h.seq),
     h.limit, h.slot, h.hold, h.ttl, h.grant_ttl, h.max_hold,
     h.attached == '' and h.set or '@' .. h.attached, h.rest)
   h.text = text
@@ -64,7 +65,7 @@ end
 function record.new()
   return {
     broken = '', admitted = '0000000000000000', idle_since = 0, born = now_text, last = '0000000000000000',
-    queue_last = 0, stuck = 0, rest_till = 0, gateways = {}, n = 0, queued = 0, resting = 0, one = false, text = '',
+    queue_last = 0, stuck = 0, rest_till = 0, ended = 0, gateways = {}, n = 0, queued = 0, resting = 0, one = false, text = '',
   }
 end
 
@@ -72,6 +73,7 @@ function record.load()
   local r, kind, count, last = record.new(), sub(stored, 1, 1), sub(stored, 2, 2), -1
   r.admitted, r.idle_since = sub(stored, 3, 18), tonumber(sub(stored, 19, 34))
   r.born, r.last = sub(stored, 35, 50), sub(stored, 51, 66)
+  r.ended = kind == 'x' and r.last - 1 or tonumber(r.last)
   if count ~= '0' then
     last = -16 * count - 1
     r.broken = sub(stored, last + 1)
@@ -80,7 +82,8 @@ function record.load()
     r.n, r.text = 1, sub(stored, 51, last)
   elseif kind == 'q' then
     r.queue_last, r.stuck, r.rest_till = tonumber(sub(stored, 67, 82)), tonumber(sub(stored, 83, 98)), tonumber(sub(stored, 99, 114))
-    local all, n, resting, at = string.match(stored, '^([^\n]*)\n(%d+)\n(%d+)\n()', 115)
+    r.ended = tonumber(sub(stored, 115, 130))
+    local all, n, resting, at = string.match(stored, '^([^\n]*)\n(%d+)\n(%d+)\n()', 131)
     for id, places, leases in string.gmatch(all, '([^:]+):(%d+):(%d+);') do
       r.gateways[id] = {places = tonumber(places), leases = tonumber(leases)}
       r.queued = r.queued + places
@@ -110,7 +113,7 @@ function record.encode()
   for id, g in pairs(r.gateways) do
     all = all .. id .. ':' .. g.places .. ':' .. g.leases .. ';'
   end
-  return 'q' .. start .. r.last .. fmt('%016.0f%016.0f%016.0f', r.queue_last, r.stuck, r.rest_till)
+  return 'q' .. start .. r.last .. fmt('%016.0f%016.0f%016.0f%016.0f', r.queue_last, r.stuck, r.rest_till, r.ended)
     .. all .. '\n' .. r.n .. '\n' .. r.resting .. '\n' .. r.text .. r.broken
 end
 

@@ -50,6 +50,9 @@ function reply.save()
   if t.counter and t.counter > t.highest then
     call('INCRBY', KEYS[2], fmt('%.0f', t.counter - t.highest))
   end
+  if t.guard ~= t.guarded then
+    call('SET', GUARD, t.guard)
+  end
   local text = r and record.encode()
   local is_due = r and sub(text, 1, 1) ~= '-'
   if text == stored then

@@ -12,7 +12,7 @@ local function show(key)
   end
   local items = {record}
   local name = sub(key, #gateways.prefix + 6)
-  local known, holders = string.match(record, '^([^\n]*)\n(%d+)\n', 115)
+  local known, holders = string.match(record, '^([^\n]*)\n(%d+)\n', 131)
   if tonumber(holders) > 1 then
     for _, text in ipairs(call('HVALS', gateways.prefix .. 'holders:' .. name)) do
       items[#items + 1] = 'H' .. text

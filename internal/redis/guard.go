@@ -1,0 +1,225 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// QuarantinePolicy says for how long nothing new is granted when a Redis may have
+// forgotten leases.
+type QuarantinePolicy struct {
+	Off bool          // never: loss is only logged and counted
+	For time.Duration // 0: as long as the longest TTL in use, at most fencing.LongestQuarantine
+
+	// Least is the shortest quarantine if For is 0: the TTL of leases that name
+	// none. Default 30 s.
+	Least time.Duration
+}
+
+// bounds returns how long a quarantine takes at least and at most; 0 and 0 is none.
+func (p *QuarantinePolicy) bounds() (least, most time.Duration) {
+	switch {
+	case p.Off:
+		return 0, 0
+	case p.For > 0:
+		return p.For, p.For
+	}
+	return min(p.Least, fencing.LongestQuarantine), fencing.LongestQuarantine
+}
+
+// guard is what a partition remembers in order to be careful: guard.lua draws it.
+type guard struct {
+	fencing.Quarantine
+	born   fencing.Instant
+	before string // of an arrival: who served before, empty if nobody had said
+}
+
+// defaultLeast is QuarantinePolicy.Least where it is not said.
+const defaultLeast = 30 * time.Second
+
+const layoutOfGuard = format + "\n" + partitionsText
+
+// decodeGuard reads a guard, and of an arrival's reply the line behind it.
+func decodeGuard(text string) (guard, error) {
+	f := fields{rest: text}
+	g := guard{}
+	g.Until, g.Period = fencing.Instant(f.number()), fencing.Instant(f.number())
+	g.TTL, g.Before = time.Duration(f.number())*time.Microsecond, time.Duration(f.number())*time.Microsecond
+	g.born = fencing.Instant(f.number())
+	if f.bad {
+		return guard{}, errUnreadable
+	}
+	l := lines{rest: f.rest}
+	l.next()
+	gotFormat, gotPartitions := l.next(), l.next()
+	if gotFormat != format {
+		return guard{}, &metaError{field: "the layout", got: gotFormat, want: format}
+	}
+	if gotPartitions != partitionsText {
+		return guard{}, &metaError{field: "the partition count", got: gotPartitions, want: partitionsText}
+	}
+	g.Server, g.before, _ = strings.Cut(l.rest, "\n")
+	return g, nil
+}
+
+// How an arrival takes a partition: see arrive.lua.
+const (
+	arriveCareful  = '-' // another server than before may have lost something
+	arriveLossless = 'l'
+	arriveNew      = 'n' // where there is no guard, there was nothing to lose
+	arriveNever    = '?' // a partition without a guard stays as it is
+	arriveLost     = 'x'
+)
+
+// newArriveCommand prepares an arrival at a partition.
+func (s *Store) newArriveCommand(partition int, server string, how byte, longest time.Duration) *command {
+	least, most := s.options.Quarantine.bounds()
+	c := s.newPartitionCommand(arriveScript, partition)
+	c.claim = append(c.claim[:0], server...)
+	var b []byte
+	for _, us := range []int64{
+		max(longest, s.sentry.longest()).Microseconds(), s.sentry.until[partition].Load(), least.Microseconds(), most.Microseconds(),
+	} {
+		b = append(strconv.AppendInt(b, us, 10), '\n')
+	}
+	c.tail = string(append(b, how)) + "\n" + layoutOfGuard
+	return c
+}
+
+// arrived takes down what an arrival has found and done.
+func (s *Store) arrived(c *command, r *reply) error {
+	switch r.code {
+	case fencing.CodeOK:
+	case fencing.CodeNotFound:
+		return nil // and grants are refused
+	default:
+		return errReply
+	}
+	g, err := decodeGuard(r.detail)
+	if err != nil {
+		return err
+	}
+	if till := s.sentry.until[c.partition].Load(); int64(g.Until) > till && g.Until > r.now || s.options.Quarantine.Off && g.before != g.Server {
+		s.sentry.losses.Add(1)
+	}
+	s.sentry.learn(c.partition, &g)
+	return nil
+}
+
+// identity is who serves, as INFO says.
+type identity struct {
+	run      string // of the process
+	promoted string // the replication id that it had as a replica; empty if it was none
+	master   bool
+	evicted  int64
+}
+
+// server names who serves: another name means that what was there may be behind.
+// A server that is promoted again, which may have missed what others granted
+// meanwhile, has another one too.
+func (i *identity) server() string {
+	if i.promoted == "" {
+		return i.run
+	}
+	return i.run + ":" + i.promoted
+}
+
+// same reports whether a server of an earlier name has lost nothing since: the
+// memory of a promotion goes when there have been no replicas for long.
+func (i *identity) same(server string) bool {
+	run, _, _ := strings.Cut(server, ":")
+	return server == i.server() || i.promoted == "" && run == i.run
+}
+
+// identityInfo are the sections of INFO that identify reads.
+var identityInfo = []string{"server", "replication", "stats"}
+
+// identify reads INFO.
+func identify(info string) (identity, error) {
+	var i identity
+	for line := range strings.Lines(info) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch key {
+		case "run_id":
+			i.run = value
+		case "role":
+			i.master = value == "master"
+		case "master_replid2":
+			if strings.Trim(value, "0") != "" {
+				i.promoted = value
+			}
+		case "evicted_keys":
+			i.evicted, _ = strconv.ParseInt(value, 10, 64)
+		}
+	}
+	if i.run == "" {
+		return i, errReply
+	}
+	return i, nil
+}
+
+// errReplica says that a server is no master (any more): nothing has been run.
+var errReplica = errors.New("redis: the server is a replica")
+
+// greet looks at who serves on a new connection, before anything else is sent
+// there. What may have been lost is in quarantine when it returns.
+func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
+	info, err := conn.Info(ctx, identityInfo...).Result()
+	if err != nil {
+		return err
+	}
+	id, err := identify(info)
+	if err != nil {
+		return err
+	}
+	if !id.master {
+		return errReplica
+	}
+	w := &s.sentry
+	w.greeting.Lock()
+	defer w.greeting.Unlock()
+	if w.knows(id.server()) {
+		return nil
+	}
+	commands := make([]*command, partitions)
+	for p := range commands {
+		commands[p] = s.newArriveCommand(p, id.server(), s.sentry.manner(p), 0)
+	}
+	commands[0].asSource = true
+	s.sender.prepare(commands)
+	pipe := conn.Pipeline()
+	for _, c := range commands {
+		_ = pipe.Process(ctx, c.cmd)
+	}
+	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	for _, c := range commands {
+		r, err := s.result(c)
+		if err == nil {
+			err = s.arrived(c, &r)
+		}
+		if err != nil && !elsewhere(err) {
+			return err
+		}
+		s.free(c)
+	}
+	w.settle(&id)
+	return nil
+}
+
+// elsewhere reports whether a node of a Cluster does not have a partition, or not
+// yet: it will be looked at where it is.
+func elsewhere(err error) bool {
+	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"} {
+		if goredis.HasErrorPrefix(err, word) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package redis
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var _ fencing.Node = (*Store)(nil)
+
+// Blank is fencing.Node.Blank.
+func (s *Store) Blank(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	nodes := s.topology.nodes()
+	if len(nodes) == 0 {
+		return false, fencing.Unavailable(errNowhere)
+	}
+	for _, n := range nodes {
+		var guards []*goredis.IntCmd
+		pipe := n.client.Pipeline()
+		for _, p := range s.topology.chart.Load().partitionsOf(n) {
+			guards = append(guards, pipe.Exists(ctx, s.keys[p].guard))
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			return false, fencing.Unavailable(n.at(err))
+		}
+		for _, guard := range guards {
+			if guard.Val() != 0 {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// Admit is fencing.Node.Admit.
+func (s *Store) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	how := byte(arriveCareful)
+	if isNew {
+		how = arriveNew
+	}
+	for _, n := range s.topology.nodes() {
+		info, err := n.client.Info(ctx, identityInfo...).Result()
+		if err != nil {
+			return fencing.Unavailable(n.at(err))
+		}
+		id, err := identify(info)
+		if err != nil {
+			return fencing.Unavailable(n.at(err))
+		}
+		var arrivals []*command
+		for _, p := range s.topology.chart.Load().partitionsOf(n) {
+			arrivals = append(arrivals, s.newArriveCommand(p, id.server(), how, longest))
+		}
+		if err := s.arriveAt(ctx, n, arrivals); err != nil {
+			return fencing.Unavailable(n.at(err))
+		}
+	}
+	return nil
+}

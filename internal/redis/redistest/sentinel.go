@@ -1,0 +1,221 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// masterName is what the Sentinels call the master.
+const masterName = "locks"
+
+// Sentinel is a master with replicas, and the Sentinels that watch them.
+type Sentinel struct {
+	t         testing.TB
+	servers   []*Server
+	sentinels []*Server
+}
+
+// StartSentinel starts a master, its replicas and Sentinels that end with the
+// test. A master that does not answer for 500 ms counts as down, and most of the
+// Sentinels decide that. Arguments are for the master and the replicas.
+func StartSentinel(t testing.TB, replicas, sentinels int, args ...string) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t}
+	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}, args...)
+	master := Start(t, args...)
+	s.servers = append(s.servers, master)
+	for range replicas {
+		s.servers = append(s.servers, Start(t, append(args, "--replicaof", "127.0.0.1 "+strconv.Itoa(master.port))...))
+	}
+	wait(t, "the replicas are connected", func() bool {
+		return !slices.ContainsFunc(s.servers[1:], func(r *Server) bool { _, connected := r.role(); return !connected })
+	})
+	s.startSentinels(sentinels)
+	wait(t, "the Sentinels know all", func() bool {
+		return !slices.ContainsFunc(s.sentinels, func(one *Server) bool {
+			state := s.state(one)
+			return state["num-slaves"] != strconv.Itoa(replicas) || state["num-other-sentinels"] != strconv.Itoa(sentinels-1) ||
+				state["flags"] != "master"
+		})
+	})
+	return s
+}
+
+// startSentinels starts Sentinels that know of each other: finding out takes them
+// seconds.
+func (s *Sentinel) startSentinels(n int) {
+	t := s.t
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		var err error
+		if ports[i], err = freePort(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, port := range ports {
+		dir, err := os.MkdirTemp("", "sentinel")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := fmt.Sprintf("sentinel myid %040x\n", i+1) +
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d %d\n", masterName, s.servers[0].port, n/2+1) +
+			fmt.Sprintf("sentinel down-after-milliseconds %s 500\n", masterName) +
+			fmt.Sprintf("sentinel failover-timeout %s 3000\n", masterName) +
+			fmt.Sprintf("sentinel parallel-syncs %s 9\n", masterName)
+		for j, other := range ports {
+			if j != i {
+				config += fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %040x\n", masterName, other, j+1)
+			}
+		}
+		path := filepath.Join(dir, "conf")
+		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		one := &Server{dir: dir, config: path, port: port, args: []string{"--sentinel"}}
+		if err := one.start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := one.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		s.sentinels = append(s.sentinels, one)
+	}
+}
+
+// state returns what a Sentinel knows of the master; nil if it does not answer.
+func (s *Sentinel) state(one *Server) map[string]string {
+	client := one.Client()
+	defer client.Close()
+	parts, err := client.Do(context.Background(), "sentinel", "master", masterName).StringSlice()
+	if err != nil {
+		return nil
+	}
+	state := map[string]string{}
+	for i := 0; i+1 < len(parts); i += 2 {
+		state[parts[i]] = parts[i+1]
+	}
+	return state
+}
+
+// URL returns the URL of the whole.
+func (s *Sentinel) URL() string {
+	return "redis+sentinel://" + addrs(s.sentinels) + "/" + masterName + "/0"
+}
+
+func addrs(servers []*Server) string {
+	var all []string
+	for _, s := range servers {
+		all = append(all, s.Addr())
+	}
+	return strings.Join(all, ",")
+}
+
+// Sentinels returns the Sentinels.
+func (s *Sentinel) Sentinels() []*Server { return s.sentinels }
+
+// Servers returns the master and the replicas, in no order that means anything.
+func (s *Sentinel) Servers() []*Server { return s.servers }
+
+// Master waits until all Sentinels that run name a server that serves as the
+// master, and returns it.
+func (s *Sentinel) Master() *Server {
+	s.t.Helper()
+	return s.NextMaster(nil)
+}
+
+// NextMaster is Master where that must not be old: it waits for the end of a
+// fail-over.
+func (s *Sentinel) NextMaster(old *Server) *Server {
+	s.t.Helper()
+	var master *Server
+	wait(s.t, "there is a master", func() bool {
+		named := ""
+		for _, one := range s.sentinels {
+			addr, err := one.try("sentinel", "get-master-addr-by-name", masterName).StringSlice()
+			if err != nil {
+				continue
+			}
+			where := net.JoinHostPort(addr[0], addr[1])
+			if named != "" && named != where {
+				return false
+			}
+			named = where
+		}
+		at := slices.IndexFunc(s.servers, func(server *Server) bool { return server.Addr() == named })
+		if at < 0 || s.servers[at] == old {
+			return false
+		}
+		master = s.servers[at]
+		role, _ := master.role()
+		return role == "master"
+	})
+	return master
+}
+
+// Replicas returns the servers that serve as replicas.
+func (s *Sentinel) Replicas() []*Server {
+	return slices.DeleteFunc(slices.Clone(s.servers), func(server *Server) bool {
+		role, _ := server.role()
+		return role != "slave"
+	})
+}
+
+// Connected waits until n replicas have what the master has.
+func (s *Sentinel) Connected(n int) {
+	s.t.Helper()
+	wait(s.t, "the replicas are connected", func() bool {
+		connected := 0
+		for _, server := range s.servers {
+			if _, is := server.role(); is {
+				connected++
+			}
+		}
+		return connected >= n
+	})
+}
+
+// CutReplication keeps the replicas from the master: what is written from here on
+// is lost with it.
+func (s *Sentinel) CutReplication() {
+	s.t.Helper()
+	cutAll(s.t, s.Master(), s.Replicas())
+}
+
+// HealReplication lets replicas reach their master again.
+func (s *Sentinel) HealReplication() {
+	s.t.Helper()
+	for _, server := range s.servers {
+		if role, _ := server.role(); role != "" {
+			server.heal(s.t)
+		}
+	}
+}
+
+// Failover has the Sentinels promote a replica while the master is well, and
+// returns the new master.
+func (s *Sentinel) Failover() *Server {
+	s.t.Helper()
+	old := s.Master()
+	s.sentinels[0].do(s.t, "sentinel", "failover", masterName)
+	return s.NextMaster(old)
+}
+
+// KillMaster ends the master as kill -9 does, and returns it: it may be restarted.
+func (s *Sentinel) KillMaster() *Server {
+	s.t.Helper()
+	master := s.Master()
+	if err := master.Kill(); err != nil {
+		s.t.Fatal(err)
+	}
+	return master
+}

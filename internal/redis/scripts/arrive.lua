@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+-- Notes who serves the partition. If that is not who served last, or something
+-- was lost, nothing new is granted for as long as somebody may still believe in a
+-- lease that was lost. The twin of fencing.Arrive.
+--
+-- KEYS  as in the prelude
+-- ARGV  as in the prelude, with an empty name
+--       5 the server
+--       6 lines: longest, us; until, us; least, us; most, us; '-', '?' if a
+--         partition without a guard stays as it is, 'l' lossless, 'n' lossless
+--         where there is no guard, or 'x' for something that was lost; format;
+--         partitions
+-- Reply ok, with the guard as detail, and behind it a line: who served before;
+--       `not_found` if there is none and it stays so
+
+local guard = call('GET', GUARD)
+local longest, known, least, most, how, layout = string.match(ARGV[6], '^(%d+)\n(%d+)\n(%d+)\n(%d+)\n(.)\n(%d+\n%d+)$')
+if not guard and how == '?' then
+  return head('not_found')
+end
+local born, server = now_text, ''
+if guard then
+  born = sub(guard, 65, 80)
+  layout, server = string.match(guard, '^(%d+\n%d+)\n(.*)$', 82)
+end
+guard = (guard and sub(guard, 1, 64) or '0000000000000000000000000000000000000000000000000000000000000000')
+local till, lossless = tonumber(sub(guard, 1, 16)), how == 'l' or how == 'n' and server == ''
+if how == 'x' or not lossless and server ~= ARGV[5] then
+  local ttl = math.max(tonumber(sub(guard, 33, 48)), tonumber(sub(guard, 49, 64)), longest, least)
+  till = math.max(till, now + math.min(ttl, most))
+end
+if most ~= '0' then
+  till = math.max(till, known)
+end
+guard = fmt('%016.0f', till) .. sub(guard, 17)
+local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
+if longest ~= '0' then
+  guard = used(guard, tonumber(longest))
+end
+guard = guard .. born .. '\n' .. layout .. '\n' .. ARGV[5]
+if floor > highest and floor <= now + MAX_FLOOR_LEAD then
+  call('INCRBY', KEYS[2], fmt('%.0f', floor - highest))
+end
+call('SET', GUARD, guard)
+detail = guard .. '\n' .. server
+return head('ok')

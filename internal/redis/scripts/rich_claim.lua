@@ -1,0 +1,54 @@
+-- The rich part of claim.lua: the twin of step.claim.
+
+-- Tells whether a token is above that of every lease that is over, and nobody
+-- else's. The twin of step.claimable.
+local function claimable(h, token)
+  local r = t.record
+  if token == tonumber(h.token) then
+    return token > r.ended
+  end
+  if token <= r.ended or h.claimed and token < tonumber(h.token) or h.mode == 'x' and token <= tonumber(r.last) then
+    return false
+  end
+  if r.n > 1 then
+    for _, text in ipairs(call('HVALS', holders.ALL)) do
+      if tonumber(sub(text, 1, 16)) == token then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+local function claim()
+  local h, refused = claims.own(ARGV[5])
+  if not h then
+    return refused
+  elseif skewed then
+    return 'clock_skew'
+  elseif h.provisional then
+    detail = 'unknown'
+    return 'lease_lost'
+  end
+  local token = tonumber(ARGV[6])
+  rules.count()
+  if token > MAX_TOKEN or token > t.counter and token > now + MAX_FLOOR_LEAD then
+    detail = 'floor'
+    return 'clock_skew'
+  elseif not claimable(h, token) then
+    detail = t.record.last
+    return 'stale_token'
+  end
+  h.token, h.claimed = ARGV[6], true
+  if h.mode == 'x' then
+    t.record.ended = token - 1
+  end
+  t.counter = math.max(t.counter, token)
+  t.record.last = token > tonumber(t.record.last) and ARGV[6] or t.record.last
+  holders.put(h)
+  reply.holds(h)
+  return 'ok'
+end
+
+rules.settle()
+return conclude(claim())

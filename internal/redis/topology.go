@@ -1,0 +1,387 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// surveyGap is how long two surveys are apart at least, however often they are
+// asked for. It is below what retries wait, so that a retry finds what moved.
+const surveyGap = 50 * time.Millisecond
+
+var (
+	errNowhere = errors.New("redis: no master is known that has this partition")
+	errRetired = errors.New("redis: another node has become the master of this partition")
+)
+
+// node is a Redis master as this gateway talks to it. Connections and lanes are
+// its own, so that one that is dead holds up no command for another.
+type node struct {
+	addr   string
+	client *goredis.Client // nil of the node that stands for none
+	lanes  [lanes]*batcher
+	gone   chan struct{} // closed when it is not known as a master any more
+}
+
+// retired reports whether the node is not known as a master any more.
+func (n *node) retired() bool {
+	select {
+	case <-n.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// close ends the node. Commands that are on their way fail, those that come
+// later as well: with errClosed they are told so, with errRetired they may try
+// again elsewhere. It waits for all of them.
+func (n *node) close(reason error) error {
+	close(n.gone)
+	var err error
+	if n.client != nil && reason == errRetired { // what it would still answer is of no use
+		err = n.client.Close()
+	}
+	for _, lane := range n.lanes {
+		lane.close(reason)
+	}
+	if n.client != nil && reason != errRetired {
+		err = n.client.Close()
+	}
+	return err
+}
+
+// layout is what a survey found: the address of the master of each partition, ""
+// where there is none.
+type layout [partitions]string
+
+// chart says where the partitions are. It is replaced, never changed.
+type chart struct {
+	nodes  []*node           // every master that has a partition, in the order of addresses
+	owners [partitions]*node // never nil
+}
+
+// partitionsOf returns the partitions of a node, in order.
+func (c *chart) partitionsOf(n *node) []int {
+	var all []int
+	for i, owner := range c.owners {
+		if owner == n {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// missing returns a partition without a master, or -1.
+func (c *chart) missing() int {
+	return slices.IndexFunc(c.owners[:], func(n *node) bool { return n.client == nil })
+}
+
+// topology knows which master has which partition. A single Redis has all, and
+// for ever. Of others the topology is surveyed at start, every so often, and when
+// an answer says that something has moved.
+type topology struct {
+	location *location
+	options  *Options
+	sender   *sender
+	orphaned func(*command)
+	greet    func(context.Context, *node, *goredis.Conn) error // looks at every new connection to a node
+
+	survey func(context.Context) (layout, error) // nil: nothing ever moves
+	every  time.Duration                         // between surveys nobody asked for
+	guides guides
+
+	chart   atomic.Pointer[chart]
+	nowhere *node // stands for the master of partitions that have none
+	wanted  chan struct{}
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	lost    bool // logged; of the one who surveys
+
+	closing sync.Once
+	closed  error
+}
+
+// newTopology makes the topology of a location and looks at it once, for up to
+// ctx. greet is called with every new connection to a node, before its first use;
+// its error makes the connection fail.
+func newTopology(ctx context.Context, l *location, options *Options, s *sender, orphaned func(*command),
+	greet func(context.Context, *node, *goredis.Conn) error,
+) *topology {
+	t := &topology{
+		location: l, options: options, sender: s, orphaned: orphaned, greet: greet,
+		wanted: make(chan struct{}, 1),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.nowhere = t.newNode("")
+	s.strayed = t.refresh
+	empty := &chart{}
+	for i := range empty.owners {
+		empty.owners[i] = t.nowhere
+	}
+	t.chart.Store(empty)
+	switch l.kind {
+	case kindSentinel:
+		watched := &sentinels{topology: t}
+		t.survey, t.every = watched.survey, sentinelEvery
+	case kindCluster:
+		t.survey, t.every = t.surveyCluster, clusterEvery
+	default:
+		var all layout
+		for i := range all {
+			all[i] = l.addrs[0]
+		}
+		t.apply(all)
+		return t
+	}
+	t.look(ctx)
+	t.running.Go(t.run)
+	return t
+}
+
+// node returns the master of a partition. Where none is known it is one on which
+// every command fails and may be tried again.
+func (t *topology) node(partition int) *node { return t.chart.Load().owners[partition] }
+
+// nodes returns every master that has a partition.
+func (t *topology) nodes() []*node { return t.chart.Load().nodes }
+
+// refresh asks for a survey. It returns at once.
+func (t *topology) refresh() {
+	if t.survey == nil {
+		return
+	}
+	select {
+	case t.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// subscriber returns a node at which messages can be heard, wherever they are
+// published: any of a Cluster. It is nil if no master is known. Messages of a node
+// that is retired must be heard elsewhere.
+func (t *topology) subscriber() *node {
+	nodes := t.nodes()
+	if len(nodes) == 0 {
+		t.refresh()
+		return nil
+	}
+	return nodes[rand.N(len(nodes))]
+}
+
+// close ends all nodes, once. Commands that are on their way are waited for.
+func (t *topology) close() error {
+	t.closing.Do(func() { t.closed = t.closeAll() })
+	return t.closed
+}
+
+func (t *topology) closeAll() error {
+	t.cancel()
+	t.running.Wait()
+	errs := []error{t.nowhere.close(errClosed)}
+	for _, n := range t.nodes() {
+		errs = append(errs, n.close(errClosed))
+	}
+	t.guides.close()
+	return errors.Join(errs...)
+}
+
+// run surveys until the topology is closed.
+func (t *topology) run() {
+	tick := time.NewTicker(t.every)
+	defer tick.Stop()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for {
+		select {
+		case <-t.wanted:
+		case <-tick.C:
+		case <-t.ctx.Done():
+			return
+		}
+		t.look(t.ctx)
+		rest.Reset(surveyGap)
+		select {
+		case <-rest.C:
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+// look surveys once. What is not found out leaves the chart as it is.
+func (t *topology) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, t.options.OperationTimeout)
+	defer cancel()
+	found, err := t.survey(ctx)
+	switch {
+	case err == nil:
+		if t.lost {
+			t.options.Logger.Info("the masters are known again")
+		}
+		t.lost = false
+		t.apply(found)
+	case t.ctx.Err() == nil && !t.lost:
+		t.lost = true
+		t.options.Logger.Warn("nobody says which Redis is the master; what was known is used until somebody does", "error", err)
+	}
+}
+
+// apply makes a layout the chart. Nodes that stay keep their connections.
+func (t *topology) apply(l layout) {
+	old := t.chart.Load()
+	known := map[string]*node{}
+	for _, n := range old.nodes {
+		known[n.addr] = n
+	}
+	next := &chart{}
+	for i, addr := range l {
+		if addr == "" {
+			next.owners[i] = t.nowhere
+			continue
+		}
+		n := known[addr]
+		if n == nil {
+			n = t.newNode(addr)
+			known[addr] = n
+		}
+		next.owners[i] = n
+		if !slices.Contains(next.nodes, n) {
+			next.nodes = append(next.nodes, n)
+		}
+	}
+	slices.SortFunc(next.nodes, func(a, b *node) int { return strings.Compare(a.addr, b.addr) })
+	t.chart.Store(next)
+	for _, n := range old.nodes {
+		if !slices.Contains(next.nodes, n) {
+			t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
+			t.running.Go(func() { _ = n.close(errRetired) })
+		}
+	}
+}
+
+// newNode returns a node that has not been connected to yet.
+func (t *topology) newNode(addr string) *node {
+	n := &node{addr: addr, gone: make(chan struct{})}
+	if addr != "" {
+		o := t.clientOptions(addr)
+		o.OnConnect = func(ctx context.Context, conn *goredis.Conn) error { return t.greet(ctx, n, conn) }
+		n.client = goredis.NewClient(o)
+	}
+	for i := range n.lanes {
+		n.lanes[i] = &batcher{sender: t.sender, node: n, flights: 1, idle: make(chan struct{}), orphaned: t.orphaned}
+		if t.options.Uncoalesced {
+			n.lanes[i].flights = math.MaxInt // nothing ever queues
+		}
+	}
+	return n
+}
+
+// clientOptions are those of every client of Redis, whatever the topology. The
+// library repeats nothing by itself, and everything has an end.
+func (t *topology) clientOptions(addr string) *goredis.Options {
+	l, options := t.location, t.options
+	o := &goredis.Options{
+		Network: l.network, Addr: addr, DB: l.db, Username: l.username, Password: l.password,
+		Protocol:   2, // no push messages: nothing here listens to any
+		MaxRetries: -1, ContextTimeoutEnabled: true, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		DialTimeout:              options.DialTimeout, DialerRetries: 1,
+		ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
+		PoolSize: options.PoolSize, PoolTimeout: options.ReadTimeout,
+		PipelinePoolSize: -1, // pipelines are the normal case: one pool for all
+		ReadBufferSize:   64 << 10, WriteBufferSize: 64 << 10,
+	}
+	if o.Password == "" {
+		o.Username, o.Password = options.Username, options.Password
+	}
+	if l.tls {
+		host, _, _ := net.SplitHostPort(addr)
+		o.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	}
+	return o
+}
+
+// guides are connections to those who are asked where the masters are. They are
+// not greeted as those to masters are: replicas and Sentinels know it as well.
+type guides struct {
+	mu      sync.Mutex
+	clients map[string]*goredis.Client
+	members []string // of a Cluster: addresses of its nodes
+}
+
+// guide returns the client of who is asked at addr.
+func (t *topology) guide(addr string) *goredis.Client {
+	g := &t.guides
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if client := g.clients[addr]; client != nil {
+		return client
+	}
+	o := t.clientOptions(addr)
+	o.PoolSize, o.ReadBufferSize, o.WriteBufferSize = 1, 4<<10, 4<<10
+	o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = guideTimeout, guideTimeout, guideTimeout
+	if t.location.kind == kindSentinel {
+		o.DB, o.Username, o.Password = 0, t.options.SentinelUsername, t.options.SentinelPassword
+	}
+	client := goredis.NewClient(o)
+	if g.clients == nil {
+		g.clients = map[string]*goredis.Client{}
+	}
+	g.clients[addr] = client
+	return client
+}
+
+// guideTimeout is for one answer about the topology, which costs next to nothing.
+const guideTimeout = 500 * time.Millisecond
+
+// keep closes the guides that are not among addrs.
+func (g *guides) keep(addrs []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for addr, client := range g.clients {
+		if !slices.Contains(addrs, addr) {
+			_ = client.Close()
+			delete(g.clients, addr)
+		}
+	}
+}
+
+func (g *guides) close() { g.keep(nil) }
+
+// strays are first words of answers that say that something has moved.
+var strays = []string{"MOVED", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING"}
+
+// strayed reports whether an error suggests that somebody else is the master: by
+// what Redis says, or because it says nothing.
+func strayed(err error) bool {
+	var answer goredis.Error
+	if errors.As(err, &answer) && !errors.Is(err, goredis.Nil) {
+		word, _, _ := strings.Cut(answer.Error(), " ")
+		return slices.Contains(strays, word)
+	}
+	return err != nil && !errors.Is(err, goredis.Nil)
+}
+
+// at says of which node an error is.
+func (n *node) at(err error) error {
+	if err == nil || n.addr == "" {
+		return err
+	}
+	return fmt.Errorf("Redis at %s: %w", n.addr, err)
+}

@@ -1,0 +1,195 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	// clusterEvery is how often the Cluster is asked though nothing failed: nearly
+	// every change is noticed by an answer.
+	clusterEvery = 5 * time.Second
+
+	// askedAtOnce is how many nodes of a Cluster are asked at the same time.
+	askedAtOnce = 3
+
+	hashSlots = 16384
+)
+
+// slots are the hash slots of the partitions.
+var slots = func() (all [partitions]int) {
+	for n := range all {
+		all[n] = hashSlot(strconv.Itoa(n))
+	}
+	return all
+}()
+
+// hashSlot returns the slot of a hash tag: CRC-16/XMODEM modulo hashSlots.
+func hashSlot(tag string) int {
+	crc := uint16(0)
+	for i := 0; i < len(tag); i++ {
+		crc ^= uint16(tag[i]) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			if crc <<= 1; carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return int(crc) % hashSlots
+}
+
+// surveyCluster asks nodes of the Cluster, masters or replicas, a few at a time
+// and in no order, until one answers that believes the Cluster to be well. One
+// that was cut off knows that, and is believed only when nobody knows better.
+func (t *topology) surveyCluster(ctx context.Context) (layout, error) {
+	asked := t.known()
+	var errs []error
+	var poor *slotMap
+	for some := range slices.Chunk(asked, askedAtOnce) {
+		answers := make(chan slotMap, len(some))
+		chunk, cancel := context.WithTimeout(ctx, guideTimeout)
+		for _, addr := range some {
+			go func() { answers <- askCluster(chunk, t.guide(addr), addr) }()
+		}
+		var well *slotMap
+		for range some {
+			m := <-answers
+			switch {
+			case m.err != nil:
+				errs = append(errs, m.err)
+			case m.well && well == nil:
+				well = &m
+				cancel()
+			case !m.well:
+				poor = &m
+			}
+		}
+		cancel()
+		if well != nil {
+			t.remember(well.members)
+			return well.owners, nil
+		}
+	}
+	if poor != nil {
+		return poor.owners, nil
+	}
+	return layout{}, errors.Join(errs...)
+}
+
+// known returns the addresses of nodes that may be asked: first those that the
+// Cluster last named, then those of the URL, each in random order.
+func (t *topology) known() []string {
+	t.guides.mu.Lock()
+	members := slices.Clone(t.guides.members)
+	t.guides.mu.Unlock()
+	shuffle := func(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
+	shuffle(members)
+	seeds := slices.DeleteFunc(slices.Clone(t.location.addrs), func(a string) bool { return slices.Contains(members, a) })
+	shuffle(seeds)
+	return append(members, seeds...)
+}
+
+// remember notes the nodes that the Cluster has now.
+func (t *topology) remember(members []string) {
+	t.guides.mu.Lock()
+	t.guides.members = members
+	t.guides.mu.Unlock()
+	t.guides.keep(append(slices.Clone(members), t.location.addrs...))
+}
+
+// slotMap is what a node of a Cluster says of it.
+type slotMap struct {
+	owners  layout
+	members []string // addresses of masters and replicas
+	well    bool     // it believes that the Cluster serves
+	err     error
+}
+
+// askCluster asks the node at addr.
+func askCluster(ctx context.Context, client *goredis.Client, addr string) slotMap {
+	pipe := client.Pipeline()
+	info := pipe.ClusterInfo(ctx)
+	all := pipe.Do(ctx, "cluster", "slots")
+	_, _ = pipe.Exec(ctx)
+	ranges, err := all.Slice()
+	if err == nil {
+		err = info.Err()
+	}
+	m := slotMap{well: strings.Contains(info.Val(), "cluster_state:ok")}
+	var masters [hashSlots]string
+	for _, entry := range ranges {
+		if err == nil {
+			err = m.read(entry, addr, &masters)
+		}
+	}
+	if err != nil {
+		return slotMap{err: fmt.Errorf("Redis at %s: %w", addr, err)}
+	}
+	for n, slot := range slots {
+		m.owners[n] = masters[slot]
+	}
+	return m
+}
+
+// read takes in one entry of CLUSTER SLOTS: first and last slot, then the master
+// and its replicas.
+func (m *slotMap) read(entry any, asked string, masters *[hashSlots]string) error {
+	parts, ok := entry.([]any)
+	if !ok || len(parts) < 2 {
+		return errReply
+	}
+	first, ok1 := parts[0].(int64)
+	last, ok2 := parts[1].(int64)
+	if !ok1 || !ok2 || first < 0 || last >= hashSlots {
+		return errReply
+	}
+	for i, part := range parts[2:] {
+		addr, err := memberAddr(part, asked)
+		if err != nil {
+			return err
+		}
+		if addr != "" && !slices.Contains(m.members, addr) {
+			m.members = append(m.members, addr)
+		}
+		for slot := first; i == 0 && slot <= last; slot++ {
+			masters[slot] = addr
+		}
+	}
+	return nil
+}
+
+// memberAddr returns the address of a node as CLUSTER SLOTS names it, "" if it
+// knows none. A node without a host, or at a loopback address that can only be
+// meant from where it is, is at the host that was asked.
+func memberAddr(part any, asked string) (string, error) {
+	member, ok := part.([]any)
+	if !ok || len(member) < 2 {
+		return "", errReply
+	}
+	host, _ := member[0].(string)
+	port, ok := member[1].(int64)
+	if !ok {
+		return "", errReply
+	}
+	askedHost, _, err := net.SplitHostPort(asked)
+	if err != nil {
+		return "", err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsLoopback() {
+		host = askedHost
+	}
+	if host == "?" || port == 0 {
+		return "", nil
+	}
+	return net.JoinHostPort(host, strconv.FormatInt(port, 10)), nil
+}

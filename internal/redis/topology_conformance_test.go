@@ -1,0 +1,24 @@
+package redis
+
+import (
+	"testing"
+
+	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/redis/redistest"
+)
+
+func TestConformanceOnSentinel(t *testing.T) {
+	s := redistest.StartSentinel(t, 2, 3)
+	conforms(t, s.URL(), s.Master())
+}
+
+func TestConformanceOnCluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 3)
+	conforms(t, c.URL(), c.Masters()...)
+}
+
+func conforms(t *testing.T, url string, masters ...*redistest.Server) {
+	fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+		return openOn(t, Options{URL: url}, masters...)
+	}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true})
+}

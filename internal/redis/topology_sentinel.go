@@ -1,0 +1,91 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// sentinelEvery is how often the Sentinels are asked though nothing failed. It
+// bounds how long a gateway goes on with a master that was cut off from the
+// Sentinels but not from the gateway.
+const sentinelEvery = time.Second
+
+// sentinels are those who are asked for the master.
+type sentinels struct {
+	*topology
+	epoch int64 // of the last answer that was used
+}
+
+// verdict is what a Sentinel says.
+type verdict struct {
+	addr  string // of the master
+	epoch int64  // grows with every fail-over
+	err   error
+}
+
+// survey asks all Sentinels and believes the one who knows of the latest
+// fail-over: one that was cut off names a master of the past. Fewer than half are
+// not believed when they know less than was known before.
+func (s *sentinels) survey(ctx context.Context) (layout, error) {
+	ctx, cancel := context.WithTimeout(ctx, guideTimeout)
+	defer cancel()
+	addrs := s.location.addrs
+	verdicts := make([]verdict, len(addrs))
+	var asking sync.WaitGroup
+	for i, addr := range addrs {
+		asking.Go(func() { verdicts[i] = askSentinel(ctx, s.guide(addr), s.location.master) })
+	}
+	asking.Wait()
+	said := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.err != nil })
+	if len(said) == 0 {
+		var errs []error
+		for i, v := range verdicts {
+			errs = append(errs, fmt.Errorf("Sentinel at %s: %w", addrs[i], v.err))
+		}
+		return layout{}, errors.Join(errs...)
+	}
+	latest := slices.MaxFunc(said, func(a, b verdict) int { return int(a.epoch - b.epoch) })
+	if latest.epoch < s.epoch && len(said) <= len(addrs)/2 {
+		return layout{}, errors.New("redis: the Sentinels that answer know only of earlier fail-overs")
+	}
+	s.epoch = latest.epoch
+	var all layout
+	for i := range all {
+		all[i] = latest.addr
+	}
+	return all, nil
+}
+
+// askSentinel asks one. Both commands are needed: in the middle of a fail-over
+// the first already names the next master, and only the second tells the epoch.
+func askSentinel(ctx context.Context, client *goredis.Client, master string) verdict {
+	pipe := client.Pipeline()
+	where := goredis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", master)
+	what := goredis.NewMapStringStringCmd(ctx, "sentinel", "master", master)
+	_ = pipe.Process(ctx, where)
+	_ = pipe.Process(ctx, what)
+	_, _ = pipe.Exec(ctx)
+	addr, err := where.Result()
+	if errors.Is(err, goredis.Nil) {
+		return verdict{err: errors.New("it watches no master of that name")}
+	}
+	if err == nil {
+		err = what.Err()
+	}
+	if err == nil && len(addr) != 2 {
+		err = errReply
+	}
+	if err != nil {
+		return verdict{err: err}
+	}
+	epoch, err := strconv.ParseInt(what.Val()["config-epoch"], 10, 64)
+	return verdict{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch, err: err}
+}
