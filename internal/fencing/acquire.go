@@ -23,6 +23,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 		h, err := t.grant(p, op.Set == "")
 		if err == nil {
 			t.out.Holder, t.out.Fresh = h.Holder, true
+			t.fulfil(op)
 			return nil
 		}
 		if op.Wait == 0 || err.Code != CodeQuarantined || err.RetryAfter == 0 {

@@ -21,6 +21,13 @@ func (t *step) intend(op AcquireRequest) {
 	}
 }
 
+// fulfil ends the intent of a lease that was granted.
+func (t *step) fulfil(op AcquireRequest) {
+	if op.Intent > 0 && t.record.Intent.Lease == op.Lease.Public() {
+		t.record.Intent = Intent{}
+	}
+}
+
 // keptOut reports whether a shared lease is not granted for the intent of
 // another one. Who waits is served in order anyway.
 func (t *step) keptOut(op AcquireRequest) bool {
@@ -45,30 +52,30 @@ func (t *step) claim(op ClaimRequest) *Error {
 	case op.Token > t.Counter && op.Token > Token(t.now.Add(MaxFloorLead)), op.Token > MaxToken:
 		return floorRefused()
 	case !t.claimable(h, op.Token):
-		return &Error{
-			Code: CodeStaleToken, CurrentToken: t.record.LastToken,
-			Detail: "a token at least as high has been issued here for this name",
+		err := &Error{Code: CodeStaleToken, CurrentToken: t.record.LastToken, Detail: claimRefused}
+		if h.Claimed {
+			err.CurrentToken = h.Token
 		}
+		return err
 	}
 	h.Token, h.Claimed = op.Token, true
-	if h.Mode == ModeExclusive {
-		t.record.EndedToken = op.Token - 1
-	}
 	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
 	t.out.Holder = h.Holder
 	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })
 	return nil
 }
 
+const claimRefused = "the token is not above all that count here, or the lease has another one already"
+
 // claimable reports whether a token is above that of every lease that is over,
-// and nobody else's. An exclusive lease ends all others, so that it has to be
-// above the last token as well, unless that is its own.
+// and nobody else's; a token that was merely issued to this lease does not count.
+// The first claim stays: two that cross can't both have a majority, so that a
+// lease has one token for ever (P7).
 func (t *step) claimable(h *Holding, token Token) bool {
-	if token == h.Token {
-		return token > t.record.EndedToken
+	if h.Claimed {
+		return token == h.Token
 	}
-	if token <= t.record.EndedToken || h.Claimed && token < h.Token || h.Mode == ModeExclusive && token <= t.record.LastToken {
-		return false
-	}
-	return !slices.ContainsFunc(t.record.Holders, func(other Holding) bool { return other.Token == token })
+	return token > t.record.EndedToken && !slices.ContainsFunc(t.record.Holders, func(other Holding) bool {
+		return other.Lease != h.Lease && other.Token == token
+	})
 }

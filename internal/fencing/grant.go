@@ -48,9 +48,6 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if len(t.record.Holders) == 0 {
 		t.record.EndedToken = last
 	}
-	if p.Ask.Mode == ModeExclusive { // all others are over
-		t.record.EndedToken = token - 1
-	}
 	t.Counter, t.record.LastToken = token, token
 	ask := &p.Ask
 	holding := Holding{
@@ -131,7 +128,10 @@ func (t *step) handOff() {
 	for len(queue.order) > 0 && t.fits(queue.order[0]) {
 		p := queue.order[0]
 		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // the floor: another gateway may do it
-			t.record.Stuck = max(t.now.Add(HeartbeatInterval), t.Quarantine.Until)
+			t.record.Stuck = t.now.Add(HeartbeatInterval)
+			if t.now < t.Quarantine.Until {
+				t.record.Stuck = t.Quarantine.Until
+			}
 			return
 		}
 		queue.remove(p)

@@ -63,6 +63,7 @@ type Arrival struct {
 // lease that was lost. It is the twin of arrive.lua.
 func Arrive(s *State, now Instant, a Arrival) Quarantine {
 	q := &s.Quarantine
+	q.note(now, 0) // what has not been in use for long does not count
 	if a.Lost || !a.Lossless && q.Server != a.Server {
 		q.Until = max(q.Until, now.Add(min(max(q.Longest(), a.Longest, a.Least), a.Most)))
 	}

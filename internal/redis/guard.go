@@ -192,7 +192,10 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 	for p := range commands {
 		commands[p] = s.newArriveCommand(p, id.server(), s.sentry.manner(p), 0)
 	}
-	commands[0].asSource = true
+	// Not with the first of them: on a Cluster it may be refused for being elsewhere.
+	if err := conn.ScriptLoad(ctx, arriveScript.source.(string)).Err(); err != nil {
+		return err
+	}
 	s.sender.prepare(commands)
 	pipe := conn.Pipeline()
 	for _, c := range commands {

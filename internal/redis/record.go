@@ -40,11 +40,12 @@ import (
 //
 // The record of a name is one text:
 //
-//	  1  kind        x: one exclusive firm lease and no place; -: neither lease nor
+//	  1  kind        x: one exclusive firm lease, with the last token, and no place; -: neither lease nor
 //	                 place; q: anything else
 //	  1  count       of the tokens in broken
 //	 16  admitted    the highest token a fence admitted
-//	 16  idle_since  µs; the record may go fencing.ForgetAfter later, if idle
+//	 16  idle_since  µs; the record may go fencing.ForgetAfter later, if idle; of x
+//	                 the highest token of a lease that is over: ended
 //	 16  born        µs, when the first token was issued since the name was last forgotten
 //	 16  last        the last token issued; of x it is the token of the holding,
 //	                 which starts here
@@ -96,6 +97,9 @@ func decodeRecord(s string) (record, error) {
 	count := int(s[1] - '0')
 	f := fields{rest: s[2:]}
 	r.admitted, r.forgetAt, r.born = fencing.Token(f.number()), fencing.Instant(f.number()), fencing.Instant(f.number())
+	if r.kind == kindExclusive {
+		r.forgetAt = 0
+	}
 	if r.forgetAt != 0 {
 		r.forgetAt = r.forgetAt.Add(fencing.ForgetAfter)
 	}

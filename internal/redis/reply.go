@@ -65,7 +65,7 @@ const (
 )
 
 // claimRefused says the same as Step does.
-const claimRefused = "a token at least as high has been issued here for this name"
+const claimRefused = "the token is not above all that count here, or the lease has another one already"
 
 var errReply = errors.New("redis: a script's reply can't be read")
 

@@ -76,9 +76,15 @@ raise = fmt('%.0f', issued - highest)
 
 local token = issued == now and now_text or fmt('%016.0f', issued)
 detail = token .. fmt('%016.0f', now + ARGV[6])
-record = (record and 'x' .. sub(record, 2, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. ARGV[7]
+record = (record and 'x' .. sub(record, 2, 18) .. sub(record, 51, 66) .. sub(record, 35, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. ARGV[7]
   .. (record and sub(record, 67) or '')
 held, made, flags = true, true, flags .. 'fg'
+if ask == 'i' then
+  local key = sub(KEYS[2], 1, -6) .. 'intent:' .. ARGV[3]
+  if sub(call('GET', key) or '', 17) == sub(claim, 44, 69) then
+    call('DEL', key)
+  end
+end
 guard = used(stored_pair[2], tonumber(ARGV[6]))
 if guard == stored_pair[2] then
   guard = nil

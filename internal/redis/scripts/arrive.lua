@@ -24,6 +24,7 @@ if guard then
   layout, server = string.match(guard, '^(%d+\n%d+)\n(.*)$', 82)
 end
 guard = (guard and sub(guard, 1, 64) or '0000000000000000000000000000000000000000000000000000000000000000')
+guard = used(guard, 0) -- what has not been in use for long does not count
 local till, lossless = tonumber(sub(guard, 1, 16)), how == 'l' or how == 'n' and server == ''
 if how == 'x' or not lossless and server ~= ARGV[5] then
   local ttl = math.max(tonumber(sub(guard, 33, 48)), tonumber(sub(guard, 49, 64)), longest, least)

@@ -19,9 +19,11 @@ local token, highest = tonumber(ARGV[6]), tonumber(call('GET', KEYS[2]) or 0)
 if token > MAX_TOKEN or token > highest and token > now + MAX_FLOOR_LEAD then
   detail = 'floor'
   return finish('clock_skew')
-elseif ARGV[6] < sub(stored, 51, 66) then -- the last token is that of the lease
+elseif sub(stored, 201, 201) == 'c' and ARGV[6] ~= sub(stored, 51, 66) or ARGV[6] <= sub(stored, 19, 34) then
   detail = sub(stored, 51, 66)
   return finish('stale_token')
+elseif ARGV[6] < sub(stored, 51, 66) then -- the last token is another one from here on
+  return rich(now, now_text, skewed, stored)
 end
 if token > highest then
   raise = fmt('%.0f', token - highest)

@@ -3,7 +3,8 @@
 -- been idle for long. Nothing is written before finish(), with which a verb
 -- ends, once. All here is about the plain kinds; record.go draws the record:
 --
---   1 kind  2 broken, how many  3-18 admitted  19-34 idle_since  35-50 born
+--   1 kind  2 broken, how many  3-18 admitted  19-34 idle_since, of an exclusive one
+--   ended  35-50 born
 --   51-66 last
 --   of a free name      67- broken
 --   of an exclusive one 67-82 expires_at  83-125 secret  126-151 lease
@@ -29,7 +30,7 @@ end
 -- Frees the lock. The twin of step.remove.
 local function remove(at, at_text)
   local broken = sub(stored, 2, 2)
-  idle_since = math.max(sub(stored, 19, 34), expires_at - FORGET_AFTER, at)
+  idle_since = math.max(expires_at - FORGET_AFTER, at)
   record = '-' .. sub(stored, 2, 18) .. (idle_since == at and at_text or fmt('%016.0f', idle_since)) .. sub(stored, 35, 66)
     .. (broken == '0' and '' or sub(stored, -16 * broken))
   held = false

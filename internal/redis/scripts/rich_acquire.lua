@@ -153,6 +153,10 @@ local function come()
   if queued == 0 and rules.fits(p) and not kept_out(p) then
     local code, why = rules.grant(p, set == '')
     if not code then
+      local key = t.prefix .. 'intent:' .. t.name
+      if intent ~= '0' and sub(call('GET', key) or '', 17) == lease then
+        call('DEL', key)
+      end
       flags = flags .. 'f'
       reply.holds(p)
       return 'ok'

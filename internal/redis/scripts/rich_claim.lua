@@ -1,18 +1,17 @@
 -- The rich part of claim.lua: the twin of step.claim.
 
 -- Tells whether a token is above that of every lease that is over, and nobody
--- else's. The twin of step.claimable.
+-- else's. The first claim stays. The twin of step.claimable.
 local function claimable(h, token)
   local r = t.record
-  if token == tonumber(h.token) then
-    return token > r.ended
-  end
-  if token <= r.ended or h.claimed and token < tonumber(h.token) or h.mode == 'x' and token <= tonumber(r.last) then
+  if h.claimed then
+    return token == tonumber(h.token)
+  elseif token <= r.ended then
     return false
   end
   if r.n > 1 then
     for _, text in ipairs(call('HVALS', holders.ALL)) do
-      if tonumber(sub(text, 1, 16)) == token then
+      if tonumber(sub(text, 1, 16)) == token and sub(text, 76, 101) ~= h.lease then
         return false
       end
     end
@@ -36,13 +35,10 @@ local function claim()
     detail = 'floor'
     return 'clock_skew'
   elseif not claimable(h, token) then
-    detail = t.record.last
+    detail = h.claimed and h.token or t.record.last
     return 'stale_token'
   end
   h.token, h.claimed = ARGV[6], true
-  if h.mode == 'x' then
-    t.record.ended = token - 1
-  end
   t.counter = math.max(t.counter, token)
   t.record.last = token > tonumber(t.record.last) and ARGV[6] or t.record.last
   holders.put(h)

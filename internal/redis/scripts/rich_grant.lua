@@ -78,9 +78,6 @@ function rules.grant(p, is_firm)
   if t.record.n == 0 then
     t.record.ended = tonumber(t.record.last)
   end
-  if p.mode == 'x' then -- all others are over
-    t.record.ended = token - 1
-  end
   p.token, p.slot, p.provisional = fmt('%016.0f', token), holders.free_slot(p.mode, p.limit), not is_firm
   t.record.last = p.token
   rules.start(p)
@@ -115,7 +112,8 @@ function rules.hand_off()
       return
     end
     if rules.grant(p, p.gateway == t.me and p.set == '') then -- the floor: another gateway may do it
-      r.stuck = math.max(now + HEARTBEAT, tonumber(sub(t.guard or '0', 1, 16)))
+      local till = tonumber(sub(t.guard or '0', 1, 16))
+      r.stuck = now < till and till or now + HEARTBEAT
       return
     end
     queue.remove(p)

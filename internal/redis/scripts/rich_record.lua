@@ -73,12 +73,13 @@ function record.load()
   local r, kind, count, last = record.new(), sub(stored, 1, 1), sub(stored, 2, 2), -1
   r.admitted, r.idle_since = sub(stored, 3, 18), tonumber(sub(stored, 19, 34))
   r.born, r.last = sub(stored, 35, 50), sub(stored, 51, 66)
-  r.ended = kind == 'x' and r.last - 1 or tonumber(r.last)
+  r.ended = tonumber(r.last)
   if count ~= '0' then
     last = -16 * count - 1
     r.broken = sub(stored, last + 1)
   end
   if kind == 'x' then
+    r.ended, r.idle_since = r.idle_since, 0
     r.n, r.text = 1, sub(stored, 51, last)
   elseif kind == 'q' then
     r.queue_last, r.stuck, r.rest_till = tonumber(sub(stored, 67, 82)), tonumber(sub(stored, 83, 98)), tonumber(sub(stored, 99, 114))
@@ -100,20 +101,20 @@ end
 -- Returns the record as text, of a kind that can say it.
 function record.encode()
   local r = t.record
-  local start = #r.broken / 16 .. r.admitted .. fmt('%016.0f', r.idle_since) .. r.born
+  local start, idle = #r.broken / 16 .. r.admitted, fmt('%016.0f', r.idle_since) .. r.born
   if r.queued + r.resting == 0 then
     if r.n == 0 then
-      return '-' .. start .. r.last .. r.broken
+      return '-' .. start .. idle .. r.last .. r.broken
     end
-    if r.n == 1 and r.one.mode == 'x' and not r.one.provisional and r.one.set .. r.one.attached == '' then
-      return 'x' .. start .. r.text .. r.broken
+    if r.n == 1 and r.one.mode == 'x' and not r.one.provisional and r.one.set .. r.one.attached == '' and r.one.token == r.last then
+      return 'x' .. start .. fmt('%016.0f', r.ended) .. r.born .. r.text .. r.broken
     end
   end
   local all = ''
   for id, g in pairs(r.gateways) do
     all = all .. id .. ':' .. g.places .. ':' .. g.leases .. ';'
   end
-  return 'q' .. start .. r.last .. fmt('%016.0f%016.0f%016.0f%016.0f', r.queue_last, r.stuck, r.rest_till, r.ended)
+  return 'q' .. start .. idle .. r.last .. fmt('%016.0f%016.0f%016.0f%016.0f', r.queue_last, r.stuck, r.rest_till, r.ended)
     .. all .. '\n' .. r.n .. '\n' .. r.resting .. '\n' .. r.text .. r.broken
 end
 
