@@ -188,6 +188,9 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 	if w.knows(id.server()) {
 		return nil
 	}
+	if err := s.learnTTLs(ctx, conn); err != nil {
+		return err
+	}
 	commands := make([]*command, partitions)
 	for p := range commands {
 		commands[p] = s.newArriveCommand(p, id.server(), s.sentry.manner(p), 0)
@@ -213,6 +216,31 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 		s.free(c)
 	}
 	w.settle(&id)
+	return nil
+}
+
+// learnTTLs reads the guards of all partitions for the longest TTL in use: what
+// was lost in one may have been as long as what is known of another.
+func (s *Store) learnTTLs(ctx context.Context, conn *goredis.Conn) error {
+	pipe := conn.Pipeline()
+	var guards [partitions]*goredis.StringCmd
+	for p := range guards {
+		guards[p] = pipe.Get(ctx, s.keys[p].guard)
+	}
+	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	for _, cmd := range guards {
+		text, err := cmd.Result()
+		if errors.Is(err, goredis.Nil) || err != nil && elsewhere(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		g, err := decodeGuard(text)
+		if err != nil {
+			return err
+		}
+		s.sentry.uses(g.Longest())
+	}
 	return nil
 }
 
