@@ -68,7 +68,7 @@ func Arrive(s *State, now Instant, a Arrival) Quarantine {
 		q.Until = max(q.Until, now.Add(min(max(q.Longest(), a.Longest, a.Least), a.Most)))
 	}
 	if a.Most > 0 {
-		q.Until = max(q.Until, a.Until)
+		q.Until = max(q.Until, min(a.Until, now.Add(a.Most)))
 	}
 	q.Server = a.Server
 	if a.Floor <= Token(now.Add(MaxFloorLead)) {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -99,6 +100,8 @@ func (s *Store) arrived(c *command, r *reply) error {
 	case fencing.CodeOK:
 	case fencing.CodeNotFound:
 		return nil // and grants are refused
+	case fencing.CodeClockSkew:
+		return errSkewed
 	default:
 		return errReply
 	}
@@ -165,6 +168,10 @@ func identify(info string) (identity, error) {
 	return i, nil
 }
 
+// errSkewed says that an arrival is to be tried again when the clocks agree: until
+// then nothing is granted anyway.
+var errSkewed = errors.New("redis: the clocks differ too much to say until when nothing is to be granted")
+
 // errReplica says that a server is no master (any more): nothing has been run.
 var errReplica = errors.New("redis: the server is a replica")
 
@@ -205,18 +212,32 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	switch err := s.allArrived(commands); {
+	case errors.Is(err, errSkewed):
+		return nil
+	case err != nil:
+		return err
+	}
+	w.settle(&id)
+	return nil
+}
+
+// allArrived takes down what arrivals have come to, and returns the first error.
+// That a partition is elsewhere is none.
+func (s *Store) allArrived(commands []*command) error {
+	var failed error
 	for _, c := range commands {
 		r, err := s.result(c)
 		if err == nil {
 			err = s.arrived(c, &r)
 		}
 		if err != nil && !elsewhere(err) {
-			return err
+			failed = cmp.Or(failed, err)
+			continue
 		}
 		s.free(c)
 	}
-	w.settle(&id)
-	return nil
+	return failed
 }
 
 // learnTTLs reads the guards of all partitions for the longest TTL in use: what

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,8 +152,8 @@ func (s *Store) watchOver() {
 type sight struct {
 	node   *node
 	id     identity
-	guards [partitions]*goredis.StringCmd
-	blank  bool // there is no guard at all
+	guards map[int]*goredis.StringCmd // of the partitions it has
+	blank  bool                       // there is no guard at all
 }
 
 // look compares the guards of all partitions with who serves them.
@@ -170,24 +169,22 @@ func (s *Store) look(ctx context.Context) {
 	for _, v := range seen {
 		var arrivals []*command
 		for p, cmd := range v.guards {
-			how := s.judge(v, seen, p, cmd)
-			if how != 0 {
+			if how := s.judge(v, seen, p, cmd); how != 0 {
 				arrivals = append(arrivals, s.newArriveCommand(p, v.id.server(), how, 0))
 			}
 		}
-		if len(arrivals) > 0 {
-			_ = s.arriveAt(ctx, v.node, arrivals) // the next look tries again
+		if len(arrivals) == 0 || s.arriveAt(ctx, v.node, arrivals) == nil { // or the next look tries again
+			s.sentry.settle(&v.id)
 		}
-		s.sentry.settle(&v.id)
 	}
 }
 
 // lookAt asks one server; nil if it can't be asked, or is no master.
 func (s *Store) lookAt(ctx context.Context, n *node) *sight {
-	v := &sight{node: n}
+	v := &sight{node: n, guards: map[int]*goredis.StringCmd{}}
 	pipe := n.client.Pipeline()
 	info := pipe.Info(ctx, identityInfo...)
-	for p := range v.guards {
+	for _, p := range s.topology.chart.Load().partitionsOf(n) {
 		v.guards[p] = pipe.Get(ctx, s.keys[p].guard)
 	}
 	_, _ = pipe.Exec(ctx)
@@ -195,7 +192,10 @@ func (s *Store) lookAt(ctx context.Context, n *node) *sight {
 	if v.id, err = identify(info.Val()); err != nil || !v.id.master {
 		return nil
 	}
-	v.blank = !slices.ContainsFunc(v.guards[:], func(cmd *goredis.StringCmd) bool { return cmd.Err() == nil })
+	v.blank = true
+	for _, cmd := range v.guards {
+		v.blank = v.blank && cmd.Err() != nil
+	}
 	return v
 }
 
@@ -216,16 +216,14 @@ func (s *Store) judge(v *sight, all []*sight, partition int, cmd *goredis.String
 	}
 	g, err := decodeGuard(text)
 	if err != nil {
-		w.options.Logger.Error("the data in this Redis can't be used", "partition", partition, "error", err)
+		s.damaged(s.keys[partition].guard, err)
 		return 0
 	}
-	born := w.born[partition].Load()
+	if born := w.born[partition].Load(); born != 0 && born != int64(g.born) || w.lostKeys(v) {
+		return arriveLost // and, if it was lost, another gateway has noticed
+	}
 	w.learn(partition, &g)
 	switch {
-	case born != 0 && born != int64(g.born): // it was lost, and another gateway has noticed
-		return arriveLost
-	case w.lostKeys(v):
-		return arriveLost
 	case g.Server == v.id.server():
 		return 0
 	case v.id.same(g.Server), slices.ContainsFunc(all, func(o *sight) bool { return o != v && o.id.server() == g.Server }):
@@ -243,7 +241,7 @@ func (w *sentry) lostKeys(v *sight) bool {
 }
 
 // arriveAt runs arrivals on one server.
-func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) (failed error) {
+func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) error {
 	arrivals[0].asSource = true
 	s.sender.prepare(arrivals)
 	pipe := n.client.Pipeline()
@@ -251,18 +249,7 @@ func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) (fai
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_, _ = pipe.Exec(ctx)
-	for _, c := range arrivals {
-		r, err := s.result(c)
-		if err == nil {
-			err = s.arrived(c, &r)
-		}
-		if err != nil {
-			failed = cmp.Or(failed, err)
-			continue
-		}
-		s.free(c)
-	}
-	return failed
+	return s.allArrived(arrivals)
 }
 
 // reArrive deals with a partition in which a script has found that something is

@@ -11,8 +11,12 @@
 --         where there is no guard, or 'x' for something that was lost; format;
 --         partitions
 -- Reply ok, with the guard as detail, and behind it a line: who served before;
---       `not_found` if there is none and it stays so
+--       `not_found` if there is none and it stays so; clock_skew: until when would
+--       be as wrong as the clock
 
+if skewed then
+  return head('clock_skew')
+end
 local guard = call('GET', GUARD)
 local longest, known, least, most, how, layout = string.match(ARGV[6], '^(%d+)\n(%d+)\n(%d+)\n(%d+)\n(.)\n(%d+\n%d+)$')
 if not guard and how == '?' then
@@ -31,7 +35,7 @@ if how == 'x' or not lossless and server ~= ARGV[5] then
   till = math.max(till, now + math.min(ttl, most))
 end
 if most ~= '0' then
-  till = math.max(till, known)
+  till = math.max(till, math.min(known, now + most))
 end
 guard = fmt('%016.0f', till) .. sub(guard, 17)
 local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
