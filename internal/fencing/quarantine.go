@@ -50,29 +50,32 @@ type Arrival struct {
 	// Least and Most bound a quarantine. Both 0: there is none.
 	Least, Most time.Duration
 
-	// Floor is the highest token that the gateway was given here: the counter goes on
-	// from it, unless it is too far ahead of the clock (MaxFloorLead).
+	// Floor is the highest token that the gateway was given here. If it is above the
+	// counter, something was lost: the counter goes on from it. One that is too far
+	// ahead of the clock (MaxFloorLead) says nothing.
 	Floor Token
 
 	Lossless bool // another server, but nothing can have been lost
 	Lost     bool // something was lost, whoever serves
 }
 
-// Arrive notes who serves. If that is not who served last, or something was
-// lost, nothing new is granted for as long as somebody may still believe in a
+// Arrive notes who serves. If that is not who served last, something was lost, or
+// a quarantine turns out to be too short, nothing new is granted for as long as somebody may still believe in a
 // lease that was lost. It is the twin of arrive.lua.
 func Arrive(s *State, now Instant, a Arrival) Quarantine {
 	q := &s.Quarantine
 	q.note(now, 0) // what has not been in use for long does not count
-	if a.Lost || !a.Lossless && q.Server != a.Server {
+	behind := a.Floor > s.Counter && a.Floor <= Token(now.Add(MaxFloorLead))
+	longer := now < q.Until && a.Longest > q.Longest() // than who began the quarantine knew of
+	if a.Lost || behind || longer || !a.Lossless && q.Server != a.Server {
 		q.Until = max(q.Until, now.Add(min(max(q.Longest(), a.Longest, a.Least), a.Most)))
 	}
 	if a.Most > 0 {
 		q.Until = max(q.Until, min(a.Until, now.Add(a.Most)))
 	}
 	q.Server = a.Server
-	if a.Floor <= Token(now.Add(MaxFloorLead)) {
-		s.Counter = max(s.Counter, a.Floor)
+	if behind {
+		s.Counter = a.Floor
 	}
 	if a.Longest > 0 {
 		q.note(now, a.Longest)

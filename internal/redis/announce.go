@@ -32,6 +32,7 @@ func (s *Store) hears() fencing.Listener {
 // announce tells of what a command has brought to requests that wait here, but
 // not of the caller's own lease.
 func (s *Store) announce(c *command, r *reply) {
+	s.sentry.notice(c.partition, r)
 	for _, g := range r.grants {
 		s.saw(c.partition, g.Holder.Token)
 	}

@@ -34,8 +34,9 @@ type sentry struct {
 	ttlWas atomic.Int64             // the same of the period before
 	losses atomic.Int64             // partitions that had lost something
 
-	greeting  sync.Mutex            // arrivals that callers wait for, one after the other
-	arrivedAt [partitions]time.Time // by a command that found something missing
+	greeting  sync.Mutex            // arrivals on new connections, one after the other
+	arriving  sync.Mutex            // those for which a command gave cause; may make a connection
+	arrivedAt [partitions]time.Time // guarded by arriving
 
 	mu      sync.Mutex
 	servers map[string]time.Time // whose partitions were looked at; when they were last seen to serve
@@ -43,7 +44,7 @@ type sentry struct {
 	rolled  time.Time
 	shut    bool // a quarantine was logged, and its end was not
 
-	alarm   chan int // partitions to look at now
+	alarm   chan alarm
 	cancel  context.CancelFunc
 	ctx     context.Context
 	running sync.WaitGroup
@@ -51,10 +52,16 @@ type sentry struct {
 	options *Options
 }
 
+// alarm is a partition to look at now.
+type alarm struct {
+	partition int
+	at        time.Time
+}
+
 func (w *sentry) init(options *Options) {
 	w.options = options
 	w.servers, w.evicted = map[string]time.Time{}, map[string]int64{}
-	w.alarm = make(chan int, partitions)
+	w.alarm = make(chan alarm, partitions)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.rolled = time.Now()
 }
@@ -138,8 +145,8 @@ func (s *Store) watchOver() {
 		select {
 		case <-s.sentry.ctx.Done():
 			return
-		case partition := <-s.sentry.alarm:
-			s.reArrive(s.sentry.ctx, partition, time.Now())
+		case a := <-s.sentry.alarm:
+			s.reArrive(s.sentry.ctx, a.partition, a.at)
 		case now := <-tick.C:
 			s.sentry.roll(now)
 			s.look(s.sentry.ctx)
@@ -256,8 +263,8 @@ func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) erro
 // missing, in a command sent at found. It reports whether it could.
 func (s *Store) reArrive(ctx context.Context, partition int, found time.Time) bool {
 	w := &s.sentry
-	w.greeting.Lock()
-	defer w.greeting.Unlock()
+	w.arriving.Lock()
+	defer w.arriving.Unlock()
 	if found.Before(w.arrivedAt[partition]) {
 		return true // somebody has dealt with it since
 	}
@@ -291,24 +298,24 @@ func (s *Store) reArrive(ctx context.Context, partition int, found time.Time) bo
 	return true
 }
 
-// heeds deals with what an answer says of its partition, and reports whether the
-// command is worth sending again.
+// heeds deals with a refusal for something that was found to be missing, and
+// reports whether the command is worth sending again.
 func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
-	if !r.unguarded && !r.behind {
-		return false
+	return r.code == fencing.CodeQuarantined && (r.unguarded || r.behind) && s.reArrive(ctx, c.partition, c.sentAt)
+}
+
+// notice has a partition looked at in which a step found that something is missing
+// when it was to hand on.
+func (w *sentry) notice(partition int, r *reply) {
+	switch {
+	case r.behind && w.options.Quarantine.Off: // the grant has taken the counter above the floor
+		w.losses.Add(1)
+	case r.behind, r.unguarded:
+		select {
+		case w.alarm <- alarm{partition, time.Now()}:
+		default: // enough is known to be wrong
+		}
 	}
-	if !r.unguarded && s.options.Quarantine.Off { // the grant has taken the counter above the floor
-		s.sentry.losses.Add(1)
-		return false
-	}
-	if r.code == fencing.CodeQuarantined {
-		return s.reArrive(ctx, c.partition, c.sentAt)
-	}
-	select {
-	case s.sentry.alarm <- c.partition:
-	default: // enough is known to be wrong
-	}
-	return false
 }
 
 // report logs the beginning and the end of quarantine.

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Notes who serves the partition. If that is not who served last, or something
--- was lost, nothing new is granted for as long as somebody may still believe in a
--- lease that was lost. The twin of fencing.Arrive.
+-- Notes who serves the partition. If that is not who served last, something was
+-- lost, or a quarantine turns out to be too short, nothing new is granted for as
+-- long as somebody may still believe in a lease that was lost. The twin of
+-- fencing.Arrive.
 --
 -- KEYS  as in the prelude
 -- ARGV  as in the prelude, with an empty name
@@ -30,20 +31,22 @@ end
 guard = (guard and sub(guard, 1, 64) or '0000000000000000000000000000000000000000000000000000000000000000')
 guard = used(guard, 0) -- what has not been in use for long does not count
 local till, lossless = tonumber(sub(guard, 1, 16)), how == 'l' or how == 'n' and server == ''
-if how == 'x' or not lossless and server ~= ARGV[5] then
-  local ttl = math.max(tonumber(sub(guard, 33, 48)), tonumber(sub(guard, 49, 64)), longest, least)
-  till = math.max(till, now + math.min(ttl, most))
+local in_use = math.max(tonumber(sub(guard, 33, 48)), tonumber(sub(guard, 49, 64)))
+local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
+local behind = floor > highest and floor <= now + MAX_FLOOR_LEAD
+local longer = now < till and tonumber(longest) > in_use -- than who began the quarantine knew of
+if how == 'x' or behind or longer or not lossless and server ~= ARGV[5] then
+  till = math.max(till, now + math.min(math.max(in_use, longest, least), most))
 end
 if most ~= '0' then
   till = math.max(till, math.min(known, now + most))
 end
 guard = fmt('%016.0f', till) .. sub(guard, 17)
-local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
 if longest ~= '0' then
   guard = used(guard, tonumber(longest))
 end
 guard = guard .. born .. '\n' .. layout .. '\n' .. ARGV[5]
-if floor > highest and floor <= now + MAX_FLOOR_LEAD then
+if behind then
   call('INCRBY', KEYS[2], fmt('%.0f', floor - highest))
 end
 call('SET', GUARD, guard)
