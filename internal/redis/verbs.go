@@ -158,6 +158,7 @@ func (a answer) result() (fencing.Outcome, error) {
 // lease, or a place; asked is what an acquire asked for. A lease that is over by the time the answer is here is not
 // handed on: P9.
 func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
+	renews := c.script == renewScript
 	a := s.run(ctx, c)
 	if a.err != nil || a.Err != nil {
 		return a.result()
@@ -178,6 +179,9 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 		a.Holder = a.shown.record.holdings[0].Holder
 	default:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
+	}
+	if renews { // out of skew it lasts longer than its holder may count on
+		a.Holder.ExpiresAt = min(a.Holder.ExpiresAt, a.Now.Add(a.Holder.TTL))
 	}
 	s.sentry.uses(a.Holder.TTL)
 	if !a.Holder.Provisional && a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
@@ -216,7 +220,7 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	if err != nil {
 		return fencing.Stats{}, err
 	}
-	return fencing.Stats{Held: held}, nil
+	return fencing.Stats{Held: held, Quarantine: s.sentry.quarantine(fencing.InstantOf(s.options.Clock()))}, nil
 }
 
 // Check is fencing.Store.Check: every master answers. It also returns
