@@ -247,7 +247,7 @@ func (s *Store) damaged(key string, err error) {
 // passing are the first words of answers which say that the command did not run
 // and might run soon.
 var passing = []string{
-	"MOVED", "ASK", "NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MISCONF", "OOM", "BUSY",
+	"MOVED", "ASK", "NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY",
 }
 
 // retryable reports whether sending again may help: it is safe always.

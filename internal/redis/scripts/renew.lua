@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Sets the remaining time of a lease, to shorten it too, and may make an
 -- exclusive lease shared. From then on nobody may take the grant back: its holder
 -- was told of it.
