@@ -21,15 +21,16 @@ var ours = map[string][]string{
 	"internal/fencing":             {},
 	"internal/fencing/fencingtest": {"internal/fencing"},
 	"internal/embedded":            {"internal/fencing"},
+	"internal/quorum":              {"internal/fencing"},
 	"internal/redis":               {"internal/fencing"},
 	"internal/redis/redistest":     {},
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
 	"cmd/gateway": {
-		"internal/fencing", "internal/embedded", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
+		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
 	},
-	"bench": {"internal/fencing", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
+	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 }
 
 // theirs says who alone may import a package, or one below it, of others.

@@ -19,7 +19,7 @@ func main() {
 	redisURL := flag.String("redis", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
-	only := flag.String("only", "", "waiting: measure that part alone and write no report")
+	only := flag.String("only", "", "waiting, topologies or footprint: measure that part alone and write no report")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error
@@ -35,6 +35,17 @@ func main() {
 }
 
 func run(rounds int, length time.Duration, report, only string) error {
+	if only == "footprint" {
+		f, err := measureFootprint(rounds)
+		fmt.Print(f.report(rounds))
+		return err
+	}
+	if only == "topologies" {
+		var r results
+		err := r.measureTopologies(rounds, length)
+		fmt.Print(r.reportTopologies())
+		return err
+	}
 	dir, err := os.MkdirTemp("", "fencepost-bench")
 	if err != nil {
 		return err
@@ -70,6 +81,9 @@ func run(rounds int, length time.Duration, report, only string) error {
 		return err
 	}
 	if err := r.measureWaiting(binary, dir, rounds, length); err != nil {
+		return err
+	}
+	if err := r.measureTopologies(rounds, length); err != nil {
 		return err
 	}
 	text := r.report(rounds, length)

@@ -26,6 +26,8 @@ type results struct {
 	rate       float64 // arrivals a second of the latency rounds
 	perLock    float64 // bytes of Redis memory a held lock
 
+	topologies         []topologyRow
+	distant            []topologyRow // the same behind a delay line
 	contended          []contended
 	parked             []parked
 	crowd              float64 // scripts a turn with parkedClients in the queue
@@ -249,6 +251,7 @@ each was due.
 A held lock takes %.0f bytes of Redis memory, all indexes included (100,000 names
 of the form orders/12345, owner worker-7, no metadata).
 `, r.perLock)
+	b.WriteString(r.reportTopologies())
 	b.WriteString(r.reportWaiting())
 	return b.String()
 }

@@ -8,14 +8,32 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"fencepost/internal/fencing"
 )
 
-// fallibleStore can be cut off.
+// fallibleStore can be cut off, set up badly, and in quarantine.
 type fallibleStore struct {
 	fencing.Store
-	down atomic.Bool
+	down       atomic.Bool
+	findings   atomic.Pointer[[]fencing.Finding]
+	quarantine atomic.Pointer[time.Time] // until when
+}
+
+func (s *fallibleStore) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	if found := s.findings.Load(); found != nil {
+		return *found, nil
+	}
+	return s.Store.Examine(ctx)
+}
+
+func (s *fallibleStore) Stats(ctx context.Context) (fencing.Stats, error) {
+	stats, err := s.Store.Stats(ctx)
+	if until := s.quarantine.Load(); until != nil {
+		stats.Quarantine = max(0, time.Until(*until))
+	}
+	return stats, err
 }
 
 func (s *fallibleStore) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -29,7 +30,7 @@ type gateway struct {
 	ahead  *atomic.Int64 // how far the store's clock is ahead of the browser's, in nanoseconds
 }
 
-func startGateway(t *testing.T) *gateway {
+func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -41,6 +42,9 @@ func startGateway(t *testing.T) *gateway {
 		t: t, origin: "http://" + listener.Addr().String(), ahead: ahead,
 		store: &fallibleStore{Store: fencingtest.NewModel(clock)},
 		door:  &door{Listener: listener, inside: map[net.Conn]bool{}},
+	}
+	for _, p := range prepare {
+		p(g.store)
 	}
 	dog := watchdog.New(g.store, watchdog.Options{})
 	dog.Start()
@@ -69,6 +73,21 @@ func (g *gateway) expire(d time.Duration) {
 	if _, err := g.store.Expire(g.t.Context(), 1000); err != nil {
 		g.t.Fatal(err)
 	}
+}
+
+// readiness returns what is known of the store.
+func (g *gateway) readiness() string {
+	g.t.Helper()
+	response, err := http.Get(g.origin + "/readyz?verbose")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return string(body)
 }
 
 // lease is what the tests need of the answer to a POST.

@@ -18,7 +18,6 @@ import (
 
 	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
-	"fencepost/internal/redis"
 )
 
 const envPrefix = "FENCEPOST"
@@ -48,10 +47,25 @@ type Serving struct {
 
 // Storage says what remembers locks.
 type Storage struct {
-	Store        string        `split_words:"true" default:"embedded" desc:"embedded, or a Redis: redis://[user:password@]host:port[/db], rediss://..., unix://[user:password@]/path[?db=n]"`
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded, or the URL of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
 	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
 	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store"`
 	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of gateway and store; 10ms to 1m"`
+	Strict       bool          `split_words:"true" default:"false" desc:"refuse to start, and to grant, while the store is set up so that it endangers a promise"`
+	Redis
+}
+
+// Redis says how to come in there, and what to do about what it may forget.
+type Redis struct {
+	RedisUsername        string `split_words:"true" desc:"user, where the URL has none"`
+	RedisPassword        string `split_words:"true" desc:"password, where the URL has none"`
+	RedisPasswordFile    string `split_words:"true" desc:"file to read FENCEPOST_REDIS_PASSWORD from"`
+	SentinelUsername     string `split_words:"true" desc:"user at the Sentinels, which have their own"`
+	SentinelPassword     string `split_words:"true" desc:"password at the Sentinels"`
+	SentinelPasswordFile string `split_words:"true" desc:"file to read FENCEPOST_SENTINEL_PASSWORD from"`
+
+	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before it is answered; 0 to 100"`
+	Quarantine       string `split_words:"true" default:"auto" desc:"how long nothing new is granted where Redis may have forgotten leases: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
 }
 
 // Leases bounds what clients may ask for.
@@ -88,17 +102,8 @@ func loadConfig() (config, error) {
 	var cfg config
 	unread, faults := process(&cfg)
 	faults = append(faults, unknownVariables()...)
-	if cfg.StoreFile != "" {
-		if _, both := os.LookupEnv(envPrefix + "_STORE"); both {
-			faults = append(faults, errors.New("FENCEPOST_STORE and FENCEPOST_STORE_FILE are both set; which one is meant?"))
-		}
-		content, err := os.ReadFile(cfg.StoreFile)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("FENCEPOST_STORE_FILE: %w", err))
-		} else {
-			cfg.Store = strings.TrimSpace(string(content))
-		}
-	}
+	missing, unreadable := cfg.readFiles()
+	unread, faults = append(unread, missing...), append(faults, unreadable...)
 	if faults = append(faults, cfg.validate(unread)...); len(faults) > 0 {
 		return cfg, usageError{fmt.Errorf("the settings are at fault:\n%w", errors.Join(faults...))}
 	}
@@ -205,19 +210,7 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	if cfg.LogFormat != "json" && cfg.LogFormat != "text" {
 		fault("FENCEPOST_LOG_FORMAT: %q must be json or text", cfg.LogFormat)
 	}
-	switch kind := cfg.storeKind(); kind {
-	case "":
-		fault("FENCEPOST_STORE: must be embedded or begin with redis://, rediss:// or unix://; Sentinel, Cluster and quorum are not available in this version")
-	case "embedded":
-		if cfg.DataDir == "" {
-			fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
-		}
-	default:
-		if err := redis.CheckURL(cfg.Store); err != nil {
-			fault("FENCEPOST_STORE: %w", err)
-		}
-	}
-	return faults
+	return append(faults, cfg.validateStore(read)...)
 }
 
 func (cfg *config) bounds() fencing.Bounds {
@@ -225,19 +218,6 @@ func (cfg *config) bounds() fencing.Bounds {
 	b.DefaultTTL, b.MinTTL, b.MaxTTL = cfg.DefaultTTL, cfg.MinTTL, cfg.MaxTTL
 	b.MaxWait, b.MaxWaiters = cfg.MaxWait, cfg.MaxWaitersPerName
 	return b
-}
-
-// storeKind returns embedded, redis, or nothing for a store that is unknown.
-func (cfg *config) storeKind() string {
-	if cfg.Store == "embedded" {
-		return "embedded"
-	}
-	for _, scheme := range []string{"redis://", "rediss://", "unix://"} {
-		if strings.HasPrefix(cfg.Store, scheme) {
-			return "redis"
-		}
-	}
-	return ""
 }
 
 func (cfg *config) logger(w io.Writer) *slog.Logger {
@@ -271,6 +251,8 @@ func printHelp(w io.Writer) error {
 Usage:
   gateway              serve until SIGINT or SIGTERM
   gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
+  gateway doctor       examine the store of these settings; exit with 0 if nothing
+                       endangers a promise, else 1
   gateway -help        this text
   gateway -version     print the version
 

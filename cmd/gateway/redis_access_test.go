@@ -26,8 +26,9 @@ func TestRedisUser(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()
-	err := client.Do(t.Context(), "ACL", "SETUSER", "gate", "on", ">correct", "~fencepost:*",
-		"+@scripting", "+@read", "+@write", "+@connection", "+@pubsub", "&fencepost:*", "+time", "+info", "+role").Err()
+	err := client.Do(t.Context(), "ACL", "SETUSER", "gate", "on", ">correct", "~fencepost:*", "&fencepost:*",
+		"+@read", "+@write", "+@connection", "+@pubsub", "-@dangerous", "-@scripting", "+eval", "+evalsha", "+script|load",
+		"+time", "+info", "+role", "+config|get").Err()
 	if err != nil {
 		t.Fatal(err)
 	}

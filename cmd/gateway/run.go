@@ -11,17 +11,13 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"fencepost/internal/embedded"
-	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
 	"fencepost/internal/metrics"
-	"fencepost/internal/redis"
 	"fencepost/internal/watchdog"
 	"fencepost/web"
 )
@@ -49,6 +45,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return printHelp(stdout)
 	case "healthcheck":
 		return healthcheck(ctx)
+	case "doctor":
+		return doctor(ctx, stdout)
 	default:
 		return usageError{fmt.Errorf("there is no command %q; see gateway -help", flags.Arg(0))}
 	}
@@ -66,15 +64,25 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
 
-	store, failed, err := openStore(ctx, cfg, reg, log)
+	opened, err := openStore(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	dog := watchdog.New(metrics.Wrap(store, reg), watchdog.Options{
+	defer func() { err = errors.Join(err, opened.Close()) }()
+	if len(opened.nodes) > 0 {
+		metrics.RegisterPool(reg, opened.pool)
+		metrics.RegisterLosses(reg, opened.losses)
+	}
+	failed := opened.failed
+	dog := watchdog.New(metrics.Wrap(opened, reg), watchdog.Options{
 		Logger: log, MaxSkew: lateBy(cfg), MaxWaiters: cfg.MaxWaiters, MaxSubscriptions: cfg.MaxStreams,
-		Observer: metrics.NewObserver(reg),
+		Strict: cfg.Strict, Observer: metrics.NewObserver(reg),
 	})
+	if cfg.Strict {
+		if err := demand(ctx, dog); err != nil {
+			return err
+		}
+	}
 	dog.Start()
 	defer dog.Stop()
 
@@ -130,33 +138,6 @@ func await(done <-chan struct{}, serving <-chan error, failed <-chan struct{}) e
 	case <-failed:
 		return errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
 	}
-}
-
-// lateBy returns how far from the store's clock a command may be: nothing is late
-// for a store in this process.
-func lateBy(cfg config) time.Duration {
-	if cfg.storeKind() == "embedded" {
-		return 0
-	}
-	return cfg.MaxClockSkew
-}
-
-// openStore opens the store of the settings. failed is closed when it can't go
-// on; nil for one that recovers by itself.
-func openStore(ctx context.Context, cfg config, reg prometheus.Registerer, log *slog.Logger) (store fencing.Store, failed <-chan struct{}, err error) {
-	if cfg.storeKind() == "embedded" {
-		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log})
-		if err != nil {
-			return nil, nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
-		}
-		return s, s.Failed(), nil
-	}
-	s, err := redis.Open(ctx, redis.Options{URL: cfg.Store, MaxSkew: cfg.MaxClockSkew, Logger: log})
-	if err != nil {
-		return nil, nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
-	}
-	metrics.RegisterPool(reg, func() metrics.Pool { return metrics.Pool(s.PoolStats()) })
-	return s, nil, nil
 }
 
 // gathererFor returns what /metrics of the main address shows: nothing when

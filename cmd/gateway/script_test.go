@@ -41,6 +41,7 @@ func TestScripts(t *testing.T) {
 				testscript.Run(t, testscript.Params{
 					Dir:                 "testdata/" + dir,
 					RequireExplicitExec: true,
+					UpdateScripts:       os.Getenv("FENCEPOST_UPDATE") != "",
 					Setup:               func(env *testscript.Env) error { return setUp(env, store) },
 					Cmds:                scriptCommands,
 				})
@@ -260,7 +261,7 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 			env = append(env, name+"="+value)
 		}
 	}
-	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT"} {
+	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT", "STRICT", "QUARANTINE"} {
 		if value := ts.Getenv("FENCEPOST_" + name); value != "" {
 			env = append(env, "FENCEPOST_"+name+"="+value)
 		}

@@ -199,11 +199,18 @@ func (r *acquire) judge(err error) error {
 
 // mayHaveGrant reports whether a failed acquire has to be taken back: its
 // outcome is unknown, and nobody will ask again. A client with its own lease id
-// that is still there will: it gets the same lease then (P7).
+// that is still there will: it gets the same lease then (P7). A grant that too few
+// replicas have is taken back in any case.
 func (c *call) mayHaveGrant(req *acquire, err error) bool {
 	var e *fencing.Error
-	if errors.As(err, &e) && e.Code != fencing.CodeUnavailable && e.Code != fencing.CodeClockSkew {
-		return false
+	if errors.As(err, &e) {
+		switch e.Code {
+		case fencing.CodeNotReplicated:
+			return true
+		case fencing.CodeUnavailable, fencing.CodeClockSkew:
+		default:
+			return false
+		}
 	}
 	return !req.ownID || c.r.Context().Err() != nil
 }

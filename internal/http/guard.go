@@ -114,7 +114,7 @@ func setSecurityHeaders(h http.Header) {
 
 // guard refuses what must not even be routed.
 func (c *call) guard() error {
-	return guard(c.r, c.s.hosts, c.s.crossOrigin, isProbe(c.r.URL.Path))
+	return guard(c.r, c.s.hosts, c.s.crossOrigin, isProbe(c.r))
 }
 
 // guard refuses a Host that is not served here, unless the path is a probe's,
@@ -147,6 +147,9 @@ func GuardHosts(allowed []string, next http.Handler) http.Handler {
 	})
 }
 
-// isProbe reports whether a path is for probes: an orchestrator asks by the
+// isProbe reports whether a request is a probe: an orchestrator asks by the
 // address of the container, which no list knows, and there is nothing to protect.
-func isProbe(path string) bool { return path == "/livez" || path == "/readyz" }
+// What ?verbose tells of the store is to be protected.
+func isProbe(r *http.Request) bool {
+	return r.URL.Path == "/livez" || r.URL.Path == "/readyz" && !r.URL.Query().Has("verbose")
+}

@@ -13,8 +13,10 @@ import (
 // down is no reason to restart a gateway.
 func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(`{"status":"alive"}`)) }
 
-// readyz says whether this gateway should get traffic: it is not draining, and
-// the store can be asked. ?verbose adds what was found.
+// readyz says whether this gateway should get traffic: it is not draining, the
+// store can be asked, and no finding about the store is held against it. ?verbose
+// adds all that was found. A quarantine is no reason to fail: renewals go on, and
+// the other gateways have the same store.
 func readyz(c *call) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
 	defer cancel()
@@ -24,20 +26,23 @@ func readyz(c *call) {
 
 	details := func(b []byte) []byte { return b }
 	if c.r.URL.Query().Has("verbose") {
-		details = func(b []byte) []byte { return c.s.appendChecks(b, err, took) }
+		details = func(b []byte) []byte { return c.s.appendChecks(ctx, b, err, took) }
 	}
+	refusal := c.s.dog.Refusal()
 	switch {
 	case c.s.draining.Load():
 		c.writeProblem(&fencing.Error{Code: fencing.CodeDraining, Detail: "the gateway is shutting down"}, details)
 	case err != nil:
 		c.writeProblem(err, details)
+	case refusal != nil:
+		c.writeProblem(refusal, details)
 	default:
 		c.out = append(details(append(c.out, `{"status":"ready"`...)), '}')
 		c.send(http.StatusOK, jsonType, c.out)
 	}
 }
 
-func (s *Server) appendChecks(b []byte, err error, took time.Duration) []byte {
+func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took time.Duration) []byte {
 	b = appendStringMember(b, "store", s.storeKind)
 	b = appendStringMember(b, "version", s.version)
 	b = append(b, `,"checks":[{"name":"store"`...)
@@ -53,5 +58,39 @@ func (s *Server) appendChecks(b []byte, err error, took time.Duration) []byte {
 	}
 	b = append(b, `},{"name":"accepting"`...)
 	b = appendBoolMember(b, "ok", !s.draining.Load())
-	return append(b, '}', ']')
+	b = append(b, '}')
+	if err == nil {
+		b = s.appendQuarantine(ctx, b)
+	}
+	findings, _ := s.dog.Findings()
+	for i := range findings {
+		b = appendFinding(b, &findings[i])
+	}
+	return append(b, ']')
+}
+
+// appendQuarantine appends nothing if the store does not say.
+func (s *Server) appendQuarantine(ctx context.Context, b []byte) []byte {
+	stats, err := s.dog.Stats(ctx)
+	if err != nil {
+		return b
+	}
+	b = append(b, `,{"name":"quarantine"`...)
+	b = appendBoolMember(b, "ok", stats.Quarantine <= 0)
+	b = appendIntMember(b, "remaining_ms", ceilTo(max(0, stats.Quarantine), time.Millisecond))
+	return append(b, '}')
+}
+
+func appendFinding(b []byte, f *fencing.Finding) []byte {
+	b = append(b, `,{"name":`...)
+	b = appendString(b, f.Check)
+	b = appendBoolMember(b, "ok", f.OK)
+	for _, member := range []struct{ name, value string }{
+		{"node", f.Node}, {"promise", f.Promise}, {"detail", f.Detail}, {"remedy", f.Remedy},
+	} {
+		if member.value != "" {
+			b = appendStringMember(b, member.name, member.value)
+		}
+	}
+	return append(b, '}')
 }

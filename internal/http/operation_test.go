@@ -21,7 +21,7 @@ func TestHealth(t *testing.T) {
 	if a := g.do("GET", "/readyz", "").want(t, 200); a.body != `{"status":"ready"}` {
 		t.Errorf("%s", a.body)
 	}
-	want := `{"status":"ready","store":"model","version":"test","checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":true}]}`
+	want := `{"status":"ready","store":"model","version":"test","checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":true},{"name":"quarantine","ok":true,"remaining_ms":0}]}`
 	for _, path := range []string{"/readyz?verbose", "/readyz?verbose=1"} {
 		if a := g.do("GET", path, "").want(t, 200); a.body != want {
 			t.Errorf("%s", a.body)
@@ -30,7 +30,7 @@ func TestHealth(t *testing.T) {
 	g.do("HEAD", "/readyz", "").want(t, 200)
 	g.Drain()
 	a := g.do("GET", "/readyz?verbose", "").problem(t, 503, fencing.CodeDraining)
-	if !strings.Contains(a.body, `"checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":false}]`) {
+	if !strings.Contains(a.body, `"checks":[{"name":"store","ok":true,"took_ms":0},{"name":"accepting","ok":false},`) {
 		t.Errorf("%s", a.body)
 	}
 	g.store.Model.Close()
@@ -144,8 +144,11 @@ func TestGuards(t *testing.T) {
 		for method := range item.Operations() {
 			for _, host := range []string{"evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "localhost:", "localhost:80x", "user@localhost", "[::2]", "::1"} {
 				a := g.do(method, path, "", "Host: "+host)
-				if isProbe(path) {
-					a.want(t, 200) // a probe asks by an address that nobody has listed
+				if path == "/livez" || path == "/readyz" {
+					a.want(t, 200)         // a probe asks by an address that nobody has listed
+					if path == "/readyz" { // and is not told where the store is
+						g.do(method, path+"?verbose", "", "Host: "+host).problem(t, 421, fencing.CodeMisdirected)
+					}
 				} else {
 					a.problem(t, 421, fencing.CodeMisdirected)
 				}

@@ -125,6 +125,10 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		if e.Reason == fencing.ReasonSuperseded {
 			b = appendIntMember(b, "current_token", int64(e.CurrentToken))
 		}
+	case fencing.CodeQuarantined:
+		if e.RetryAfter > 0 {
+			b = appendIntMember(b, "retry_after_ms", ceilTo(e.RetryAfter, time.Millisecond))
+		}
 	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeTooManyRequests, fencing.CodeStaleToken:
 		if e.Lock == nil {
 			break

@@ -32,6 +32,9 @@ func (c *call) begin(req *acquire) error {
 	if c.s.draining.Load() {
 		return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway grants no new leases: it is shutting down"}
 	}
+	if err := c.s.dog.Refusal(); err != nil {
+		return c.countOutcome(string(fencing.CodeUnavailable), err)
+	}
 	if req.Wait > 0 {
 		if err := c.enter(allowedWaiters); err != nil {
 			req.noRoom, req.Wait = err, 0 // what is free can be had without waiting

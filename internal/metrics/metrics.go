@@ -28,11 +28,12 @@ type Store struct {
 	margin      prometheus.Histogram
 	tooLate     *prometheus.CounterVec
 	lateSeconds *prometheus.HistogramVec
+	findings    *findings
 }
 
 var operations = []string{
 	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "inspect", "history", "list", "expire",
-	"heartbeat", "check",
+	"heartbeat", "examine", "check",
 }
 
 // Wrap returns store measured, its metrics registered with reg.
@@ -76,6 +77,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 			Help:    "By how much a renewal or release missed the end of its lease.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10), // 1 ms to 262 s
 		}, []string{"operation"}),
+		findings:  &findings{},
 		observers: map[string]prometheus.Observer{},
 	}
 	for _, op := range operations {
@@ -84,7 +86,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 	for _, reason := range []fencing.Reason{fencing.ReasonReleased, fencing.ReasonExpired, fencing.ReasonBroken} {
 		s.ended.WithLabelValues(string(reason))
 	}
-	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, heldCollector{store})
+	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, s.findings, statsCollector{store})
 	return s
 }
 
@@ -200,6 +202,17 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 // Listen implements fencing.Store.
 func (s *Store) Listen(l fencing.Listener) { s.Store.Listen(handedOn{l, s.granted}) }
 
+// Examine implements fencing.Store. A store that can't be examined counts as it did.
+func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	start := time.Now()
+	found, err := s.Store.Examine(ctx)
+	s.observe("examine", start, nil, err)
+	if err == nil {
+		s.findings.note(found)
+	}
+	return found, err
+}
+
 // Check implements fencing.Store.
 func (s *Store) Check(ctx context.Context) error {
 	start := time.Now()
@@ -234,23 +247,31 @@ func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended
 	}
 }
 
-var heldDesc = prometheus.NewDesc("fencepost_locks_held",
-	"Names with a live lease, in the whole store; expired ones count until they are reaped.", nil, nil)
+var (
+	heldDesc = prometheus.NewDesc("fencepost_locks_held",
+		"Names with a live lease, in the whole store; expired ones count until they are reaped.", nil, nil)
+	quarantineDesc = prometheus.NewDesc("fencepost_store_quarantine_seconds",
+		"Time until everything may be granted again after something may have been forgotten; 0 without a quarantine.", nil, nil)
+)
 
-// heldCollector asks the store at every scrape. A store that does not answer
-// leaves the sample out rather than failing the scrape: that is when an
+// statsCollector asks the store at every scrape. A store that does not answer
+// leaves the samples out rather than failing the scrape: that is when an
 // operator needs the other metrics.
-type heldCollector struct{ store fencing.Store }
+type statsCollector struct{ store fencing.Store }
 
 // Describe implements prometheus.Collector.
-func (c heldCollector) Describe(ch chan<- *prometheus.Desc) { ch <- heldDesc }
+func (c statsCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- heldDesc
+	ch <- quarantineDesc
+}
 
 // Collect implements prometheus.Collector.
-func (c heldCollector) Collect(ch chan<- prometheus.Metric) {
+func (c statsCollector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
 	defer cancel()
 	if stats, err := c.store.Stats(ctx); err == nil {
 		ch <- prometheus.MustNewConstMetric(heldDesc, prometheus.GaugeValue, float64(stats.Held))
+		ch <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, stats.Quarantine.Seconds())
 	}
 }
 
@@ -283,6 +304,14 @@ func RegisterPool(reg prometheus.Registerer, stats func() Pool) {
 			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: m.help}, value))
 		}
 	}
+}
+
+// RegisterLosses registers how often a store was found to have forgotten something.
+func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "fencepost_store_losses_total",
+		Help: "Parts of the store that may have forgotten leases, each time this gateway found one: a restart or fail-over counts, whatever was lost.",
+	}, func() float64 { return float64(losses()) }))
 }
 
 // RegisterBuild registers fencepost_build_info, always 1.

@@ -142,7 +142,11 @@ func TestPoolAndBuild(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	RegisterBuild(reg, "v1", "go1", "redis")
 	RegisterPool(reg, func() Pool { return Pool{Hits: 7, Total: 3, Idle: 2} })
+	RegisterLosses(reg, func() int64 { return 64 })
 	expect(t, reg, `
+# HELP fencepost_store_losses_total Parts of the store that may have forgotten leases, each time this gateway found one: a restart or fail-over counts, whatever was lost.
+# TYPE fencepost_store_losses_total counter
+fencepost_store_losses_total 64
 # HELP fencepost_build_info What is running; always 1.
 # TYPE fencepost_build_info gauge
 fencepost_build_info{go_version="go1",store="redis",version="v1"} 1
@@ -152,7 +156,7 @@ fencepost_store_pool_hits_total 7
 # HELP fencepost_store_pool_idle_connections Idle connections in the pool.
 # TYPE fencepost_store_pool_idle_connections gauge
 fencepost_store_pool_idle_connections 2
-`, "fencepost_build_info", "fencepost_store_pool_hits_total", "fencepost_store_pool_idle_connections")
+`, "fencepost_store_losses_total", "fencepost_build_info", "fencepost_store_pool_hits_total", "fencepost_store_pool_idle_connections")
 }
 
 // histogram returns the observations of a histogram, over all its labels.

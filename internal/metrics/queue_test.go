@@ -128,6 +128,7 @@ func TestAllOperationsAreTimed(t *testing.T) {
 	s.List(ctx, fencing.ListRequest{Limit: 1})
 	s.Expire(ctx, 1)
 	s.Heartbeat(ctx, []fencing.Name{"a"})
+	s.Examine(ctx)
 	s.Check(ctx)
 	families, err := reg.Gather()
 	if err != nil {

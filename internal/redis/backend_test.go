@@ -29,6 +29,9 @@ type backend struct {
 	skew   [2]atomic.Int64
 	stores [2]*Store
 	flush  func()
+
+	t       testing.TB
+	options [2]Options // of the stores
 }
 
 // Flush makes Redis forget everything; the handles keep what they remember.
@@ -84,7 +87,7 @@ func openPartitioned(t testing.TB, server *redistest.Server, one bool) *backend 
 // openOn opens a backend on several masters.
 func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backend {
 	t.Helper()
-	b := &backend{}
+	b := &backend{t: t}
 	var clients []*goredis.Client
 	for _, master := range masters {
 		client := master.Client()
@@ -99,17 +102,49 @@ func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backen
 		}
 	}
 	b.Flush()
+	if len(clients) > 1 {
+		drainBus(t, clients)
+	}
 	b.SetTime(epoch)
 	for i := range b.stores {
 		o := options
-		o.MaxSkew = maxSkew
+		o.MaxSkew, o.Quarantine = maxSkew, QuarantinePolicy{Off: true}
 		o.Now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
 		o.Clock = func() time.Time {
 			return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
 		}
-		b.stores[i] = open(t, o)
+		b.stores[i], b.options[i] = open(t, o), o
 	}
 	return b
+}
+
+// drainBus returns when every node of a Cluster has been told what was published
+// on any of them before: it is told to those who subscribe meanwhile.
+func drainBus(t testing.TB, clients []*goredis.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var heard []*goredis.PubSub
+	for _, client := range clients {
+		ear := client.Subscribe(ctx, "drain")
+		defer ear.Close()
+		if _, err := ear.Receive(ctx); err != nil {
+			t.Fatal(err)
+		}
+		heard = append(heard, ear)
+	}
+	for _, client := range clients {
+		if err := client.Publish(ctx, "drain", "").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ear := range heard {
+		for range clients {
+			if _, err := ear.ReceiveMessage(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func open(t testing.TB, options Options) *Store {

@@ -82,16 +82,25 @@ func (b *batcher) run(first *command) {
 	}
 }
 
-// next moves the next batch into spare; an empty one ends the run.
+// next moves the next batch into spare; an empty one ends the run. What nobody
+// waits for any more is dropped: behind a Redis that hangs it would pile up.
 func (b *batcher) next(spare []*command) []*command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := min(len(b.queue), maxBatch)
-	batch := append(spare, b.queue[:n]...)
+	batch, n := spare, 0
+	for _, c := range b.queue {
+		if len(batch) == maxBatch {
+			break
+		}
+		if c.awaited.Load() || c.outlives(b.member) {
+			batch = append(batch, c)
+		}
+		n++
+	}
 	left := copy(b.queue, b.queue[n:])
 	clear(b.queue[left:])
 	b.queue = b.queue[:left]
-	if n == 0 {
+	if len(batch) == 0 {
 		b.busy--
 		if b.closed != nil && b.busy == 0 {
 			close(b.idle)
@@ -122,7 +131,8 @@ type sender struct {
 	strayed func()                 // called when an answer suggests that another node is the master
 	floors  [partitions]atomic.Int64
 
-	acks    int // replicas that have to confirm what grants
+	member  bool // of a quorum, which undoes what it must not leave behind, and again
+	acks    int  // replicas that have to confirm what grants
 	ackKeys *[partitions]keyspace
 }
 

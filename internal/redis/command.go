@@ -126,6 +126,16 @@ func (s *Store) complete(c *command, keys []any) {
 	c.timer.Stop()
 }
 
+// outlives reports whether a command that was not sent yet is sent although its
+// caller has left: it ends something, and nobody would do it again.
+func (c *command) outlives(member bool) bool {
+	switch c.script {
+	case releaseScript, leaveScript, takeBackScript, breakScript, expireScript:
+		return !member
+	}
+	return false
+}
+
 // free makes a command available again. Nobody may still wait for it.
 func (s *Store) free(c *command) {
 	c.asSource, c.missed, c.unacked, c.tail, c.mode, c.hold = false, false, false, "", "", 0

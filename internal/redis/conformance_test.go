@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 			server := redistest.Start(t)
 			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 				return openPartitioned(t, server, one)
-			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one})
+			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one, Claims: true, Quarantine: true})
 		})
 	}
 }

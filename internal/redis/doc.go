@@ -1,5 +1,8 @@
-// Package redis is the store that keeps locks in one Redis, for any number of
-// gateways.
+// Package redis is the store that keeps locks in Redis, for any number of
+// gateways: in one, in one with replicas that Sentinels watch, or in a Cluster. It
+// differs only in where a partition is: see topology. A command goes to the master
+// that has its partition now, by connections and lanes of that master, so that one
+// that is dead holds up no other.
 //
 // Each verb is one Lua script, the twin of a rule of fencing.Step, so a check
 // and the change it guards are one atomic step. Scripts are idempotent on the

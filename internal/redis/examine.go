@@ -52,7 +52,7 @@ var settings = []any{"config", "get", "appendfsync", "no-appendfsync-on-rewrite"
 func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
-	c := circumstances{maxSkew: s.options.MaxSkew, clock: s.options.Clock}
+	c := circumstances{maxSkew: s.options.MaxSkew, acks: s.options.ReplicaAcks, clock: s.options.Clock}
 	switch s.topology.location.kind {
 	case kindSentinel, kindCluster:
 		c.failover = true

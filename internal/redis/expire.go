@@ -1,8 +1,10 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -33,53 +35,69 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		s.topology.refresh()
 		return fencing.Expiry{}, fencing.Unavailable(errNowhere)
 	}
-	share := max(1, limit/len(chart.nodes))
-	parts := make([]fencing.Expiry, len(chart.nodes))
-	err := inParallel(len(chart.nodes), func(i int) (err error) {
+	parts := make([]part, len(chart.nodes))
+	err := inParallel(len(parts), func(i int) (err error) {
 		n := chart.nodes[i]
-		parts[i], err = s.expireAt(ctx, n, chart.partitionsOf(n), share)
+		parts[i], err = s.dueAt(ctx, n, chart.partitionsOf(n), limit)
 		return err
 	})
 	if err == nil && chart.missing() >= 0 {
 		s.topology.refresh()
 		err = fencing.Unavailable(errNowhere)
 	}
-	all := parts[0]
-	for _, part := range parts[1:] {
-		all.Ended = append(all.Ended, part.Ended...)
-		all.Next = min(all.Next, part.Next)
-		all.Standby = all.Standby && part.Standby
-	}
-	return all, err
-}
-
-// expireAt is Expire for the partitions of one node.
-func (s *Store) expireAt(ctx context.Context, n *node, wanted []int, limit int) (fencing.Expiry, error) {
-	reaper := s.keys[wanted[0]].reaper
-	if elected, err := s.elect(ctx, n, reaper); err != nil {
-		return fencing.Expiry{}, err
-	} else if !elected {
-		return fencing.Expiry{Standby: true, Next: maxReapPause}, nil
-	}
-	now, first, left, err := s.firstDue(ctx, n, reaper, wanted)
-	if err != nil {
-		return fencing.Expiry{}, err
-	}
-	names, next, err := s.due(ctx, n, now, first, limit)
-	if err != nil {
-		return fencing.Expiry{}, err
-	}
-	expiry := fencing.Expiry{Next: next}
-	err = s.attend(ctx, names, func(r *reply) {
+	names, expiry := gatherDue(parts, limit)
+	failed := s.attend(ctx, names, func(r *reply) {
 		expiry.Ended = append(expiry.Ended, r.ended...)
 		if r.span > 0 {
 			expiry.Next = min(expiry.Next, r.span)
 		}
 	})
+	return expiry, cmp.Or(err, failed)
+}
+
+// part is what is to be done at one node.
+type part struct {
+	names   []fencing.Name
+	next    time.Duration // when to ask again
+	standby bool          // another gateway does it
+}
+
+// gatherDue puts parts together. Which comes first when limit is too low for all
+// is left to chance, so that no node has to wait for long.
+func gatherDue(parts []part, limit int) ([]fencing.Name, fencing.Expiry) {
+	var names []fencing.Name
+	expiry := fencing.Expiry{Standby: true, Next: maxReapPause}
+	first := rand.N(len(parts))
+	for i := range parts {
+		p := &parts[(first+i)%len(parts)]
+		expiry.Standby = expiry.Standby && p.standby
+		expiry.Next = min(expiry.Next, p.next)
+		if room := limit - len(names); len(p.names) > room {
+			p.names, expiry.Next = p.names[:room], 0
+		}
+		names = append(names, p.names...)
+	}
+	return names, expiry
+}
+
+// dueAt returns what is due in the partitions of a node, on up to limit names.
+func (s *Store) dueAt(ctx context.Context, n *node, wanted []int, limit int) (part, error) {
+	reaper := s.keys[wanted[0]].reaper
+	if elected, err := s.elect(ctx, n, reaper); err != nil {
+		return part{next: maxReapPause}, err
+	} else if !elected {
+		return part{next: maxReapPause, standby: true}, nil
+	}
+	now, first, left, err := s.firstDue(ctx, n, reaper, wanted)
+	if err != nil {
+		return part{next: maxReapPause}, err
+	}
+	p := part{}
+	p.names, p.next, err = s.due(ctx, n, now, first, limit)
 	if err == nil && left != nil {
 		err = fencing.Unavailable(n.at(left))
 	}
-	return expiry, err
+	return p, err
 }
 
 // elect makes this handle the reaper of a node, or lets it stay so. One whose

@@ -190,8 +190,9 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 		return errReplica
 	}
 	w := &s.sentry
-	w.greeting.Lock()
-	defer w.greeting.Unlock()
+	greeting := w.greeting(id.server())
+	greeting.Lock()
+	defer greeting.Unlock()
 	if w.knows(id.server()) {
 		return nil
 	}

@@ -60,8 +60,9 @@ type listener struct {
 	cancel  context.CancelFunc
 	ctx     context.Context // of the connection; ends with close
 	running sync.WaitGroup
-	changed chan struct{} // room for one: other channels are wanted
-	hearing atomic.Bool   // Redis has confirmed that it tells what is said on channel
+	changed chan struct{}        // room for one: other channels are wanted
+	hearing atomic.Bool          // Redis has confirmed that it tells what is said on channel
+	at      atomic.Pointer[node] // where the last connection was made
 
 	mu      sync.Mutex
 	started bool
@@ -98,7 +99,7 @@ func (s *Store) Listen(hears fencing.Listener) {
 // find what was not heard.
 func (s *Store) listening(ctx context.Context) error {
 	l := s.listener
-	if l.hearing.Load() {
+	if l.hearsNow() {
 		return nil
 	}
 	l.mu.Lock()
@@ -114,11 +115,15 @@ func (s *Store) listening(ctx context.Context) error {
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	if !l.hearing.Load() {
+	if !l.hearsNow() {
 		return errDeaf
 	}
 	return nil
 }
+
+// hearsNow reports whether messages are heard, and at a node where they are
+// published.
+func (l *listener) hearsNow() bool { return l.hearing.Load() && !l.at.Load().retired() }
 
 // want has the connection look at what is wanted of it. l.mu is held.
 func (l *listener) want() {
@@ -179,6 +184,7 @@ func (l *listener) connect() error {
 	if n == nil {
 		return errNowhere
 	}
+	l.at.Store(n)
 	pubsub := n.client.Subscribe(l.ctx) // to nothing yet: that does not connect
 	defer pubsub.Close()
 	have := l.channels()

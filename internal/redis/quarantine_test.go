@@ -140,7 +140,7 @@ func TestQuarantineAfterPromotion(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	host, port, _ := net.SplitHostPort(other.Addr())
-	if err := client.SlaveOf(t.Context(), host, port).Err(); err != nil {
+	if err := client.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.Acquire(t.Context(), acquireRequest("b"))
@@ -148,7 +148,7 @@ func TestQuarantineAfterPromotion(t *testing.T) {
 	until(t, func() bool { // it has taken over what the other has: nothing
 		return client.DBSize(t.Context()).Val() == 0
 	})
-	if err := client.SlaveOf(t.Context(), "no", "one").Err(); err != nil {
+	if err := client.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return s.Check(t.Context()) == nil })

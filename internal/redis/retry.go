@@ -82,11 +82,9 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 			return fail(err)
 		}
 		last = err
-		if unknownScript(err) {
+		if unknownScript(err) && !c.asSource {
 			c.asSource = true
-			if attempt == 0 {
-				continue
-			}
+			continue
 		}
 		if err := pause(ctx, c.timer.C, attempt); err != nil {
 			if errors.Is(err, errBudget) {

@@ -1,8 +1,10 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -289,4 +291,57 @@ func TestSlowRedis(t *testing.T) {
 	_, err = ahead.Acquire(ctx, acquireRequest("d"))
 	wantCode(t, "acquire with a clock ahead", err, fencing.CodeClockSkew)
 	wantCode(t, "check with a clock ahead", ahead.Check(ctx), fencing.CodeClockSkew)
+}
+
+// What nobody waits for any more is not sent late, unless it ends something.
+func TestAbandonedCommands(t *testing.T) {
+	ctx := t.Context()
+	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
+	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 5 * time.Second, OperationTimeout: 5 * time.Second})
+	held := acquireRequest("held")
+	mustAcquire(t, s, held)
+	mustRelease(t, s, held) // Redis knows the scripts now: what is sent once is run
+	held = acquireRequest("held")
+	mustAcquire(t, s, held)
+	proxy.Delay(time.Second)
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
+		first <- err
+	}()
+	lane := s.topology.node(partitionOf("held")).lanes[partitionOf("held")%lanes]
+	queued := func(busy, n int) func() bool {
+		return func() bool {
+			lane.mu.Lock()
+			defer lane.mu.Unlock()
+			return lane.busy == busy && len(lane.queue) == n
+		}
+	}
+	until(t, queued(1, 0))
+	name := fencing.Name("0")
+	for i := 0; partitionOf(name)%lanes != partitionOf("held")%lanes; i++ {
+		name = fencing.Name(strconv.Itoa(i))
+	}
+	left, leave := context.WithCancel(ctx)
+	gone := make(chan error, 2)
+	go func() {
+		_, err := s.Release(left, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+		gone <- err
+	}()
+	go func() {
+		_, err := s.Acquire(left, acquireRequest(name))
+		gone <- err
+	}()
+	until(t, queued(1, 2))
+	leave()
+	for range 2 {
+		wantCode(t, "a caller that leaves", <-gone, fencing.CodeUnavailable)
+	}
+	wantCode(t, "acquire that was under way", <-first, fencing.CodeOK)
+	for name, want := range map[fencing.Name]bool{"held": false, name: false} {
+		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		if err != nil || out.Lock.Held() != want {
+			t.Errorf("%s: held %v, %v", name, out.Lock.Held(), err)
+		}
+	}
 }

@@ -34,12 +34,12 @@ type sentry struct {
 	ttlWas atomic.Int64             // the same of the period before
 	losses atomic.Int64             // partitions that had lost something
 
-	greeting  sync.Mutex            // arrivals on new connections, one after the other
 	arriving  sync.Mutex            // those for which a command gave cause; may make a connection
 	arrivedAt [partitions]time.Time // guarded by arriving
 
 	mu      sync.Mutex
-	servers map[string]time.Time // whose partitions were looked at; when they were last seen to serve
+	greets  map[string]*sync.Mutex // arrivals on new connections to a server, one after the other
+	servers map[string]time.Time   // whose partitions were looked at; when they were last seen to serve
 	evicted map[string]int64
 	rolled  time.Time
 	shut    bool // a quarantine was logged, and its end was not
@@ -52,15 +52,16 @@ type sentry struct {
 	options *Options
 }
 
-// alarm is a partition to look at now.
+// alarm says that a script has found something missing in a partition.
 type alarm struct {
 	partition int
-	at        time.Time
+	at        time.Time // or before
+	unguarded bool      // there was no guard; else the store was behind
 }
 
 func (w *sentry) init(options *Options) {
 	w.options = options
-	w.servers, w.evicted = map[string]time.Time{}, map[string]int64{}
+	w.greets, w.servers, w.evicted = map[string]*sync.Mutex{}, map[string]time.Time{}, map[string]int64{}
 	w.alarm = make(chan alarm, partitions)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.rolled = time.Now()
@@ -123,6 +124,16 @@ func (w *sentry) knows(server string) bool {
 	return known
 }
 
+// greeting returns the lock for arrivals on new connections to a server.
+func (w *sentry) greeting(server string) *sync.Mutex {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.greets[server] == nil {
+		w.greets[server] = &sync.Mutex{}
+	}
+	return w.greets[server]
+}
+
 // settle notes that a server's partitions have been looked at.
 func (w *sentry) settle(id *identity) {
 	w.mu.Lock()
@@ -132,6 +143,7 @@ func (w *sentry) settle(id *identity) {
 		for server, seen := range w.servers {
 			if time.Since(seen) > time.Hour {
 				delete(w.servers, server)
+				delete(w.greets, server)
 			}
 		}
 	}
@@ -146,7 +158,7 @@ func (s *Store) watchOver() {
 		case <-s.sentry.ctx.Done():
 			return
 		case a := <-s.sentry.alarm:
-			s.reArrive(s.sentry.ctx, a.partition, a.at)
+			s.reArrive(s.sentry.ctx, a)
 		case now := <-tick.C:
 			s.sentry.roll(now)
 			s.look(s.sentry.ctx)
@@ -260,12 +272,12 @@ func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) erro
 }
 
 // reArrive deals with a partition in which a script has found that something is
-// missing, in a command sent at found. It reports whether it could.
-func (s *Store) reArrive(ctx context.Context, partition int, found time.Time) bool {
-	w := &s.sentry
+// missing. It reports whether it could.
+func (s *Store) reArrive(ctx context.Context, a alarm) bool {
+	w, partition := &s.sentry, a.partition
 	w.arriving.Lock()
 	defer w.arriving.Unlock()
-	if found.Before(w.arrivedAt[partition]) {
+	if a.at.Before(w.arrivedAt[partition]) {
 		return true // somebody has dealt with it since
 	}
 	n := s.topology.node(partition)
@@ -283,12 +295,12 @@ func (s *Store) reArrive(ctx context.Context, partition int, found time.Time) bo
 		return false
 	}
 	how := w.manner(partition)
-	if text, err := n.client.Get(ctx, s.keys[partition].guard).Result(); err == nil && text != "" {
-		how = arriveLost // it is behind
-	} else if !errors.Is(err, goredis.Nil) {
-		return false
-	}
-	if how == arriveNever {
+	switch err := n.client.Get(ctx, s.keys[partition].guard).Err(); {
+	case err == nil && a.unguarded:
+		return true // somebody has dealt with it since
+	case err == nil: // it is behind
+		how = arriveLost
+	case !errors.Is(err, goredis.Nil) || how == arriveNever:
 		return false
 	}
 	if s.arriveAt(ctx, n, []*command{s.newArriveCommand(partition, id.server(), how, 0)}) != nil {
@@ -301,7 +313,8 @@ func (s *Store) reArrive(ctx context.Context, partition int, found time.Time) bo
 // heeds deals with a refusal for something that was found to be missing, and
 // reports whether the command is worth sending again.
 func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
-	return r.code == fencing.CodeQuarantined && (r.unguarded || r.behind) && s.reArrive(ctx, c.partition, c.sentAt)
+	return r.code == fencing.CodeQuarantined && (r.unguarded || r.behind) &&
+		s.reArrive(ctx, alarm{c.partition, c.sentAt, r.unguarded})
 }
 
 // notice has a partition looked at in which a step found that something is missing
@@ -312,7 +325,7 @@ func (w *sentry) notice(partition int, r *reply) {
 		w.losses.Add(1)
 	case r.behind, r.unguarded:
 		select {
-		case w.alarm <- alarm{partition, time.Now()}:
+		case w.alarm <- alarm{partition, time.Now(), r.unguarded}:
 		default: // enough is known to be wrong
 		}
 	}

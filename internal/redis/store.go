@@ -105,7 +105,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
-	s.sender = &sender{clock: options.Clock, now: options.Now, acks: options.ReplicaAcks, ackKeys: s.keys}
+	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
 	defer cancel()

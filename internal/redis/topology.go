@@ -47,11 +47,10 @@ func (n *node) retired() bool {
 	}
 }
 
-// close ends the node. Commands that are on their way fail, those that come
-// later as well: with errClosed they are told so, with errRetired they may try
-// again elsewhere. It waits for all of them.
+// close ends the node. With errRetired commands that are on their way fail, and
+// those that come later as well: they may try again elsewhere. It waits for all of
+// them.
 func (n *node) close(reason error) error {
-	close(n.gone)
 	var err error
 	if n.client != nil && reason == errRetired { // what it would still answer is of no use
 		err = n.client.Close()
@@ -266,12 +265,17 @@ func (t *topology) apply(l layout) {
 		}
 	}
 	slices.SortFunc(next.nodes, func(a, b *node) int { return strings.Compare(a.addr, b.addr) })
-	t.chart.Store(next)
+	var retired []*node
 	for _, n := range old.nodes {
 		if !slices.Contains(next.nodes, n) {
-			t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
-			t.running.Go(func() { _ = n.close(errRetired) })
+			close(n.gone) // before others serve: what they publish is not heard there
+			retired = append(retired, n)
 		}
+	}
+	t.chart.Store(next)
+	for _, n := range retired {
+		t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
+		t.running.Go(func() { _ = n.close(errRetired) })
 	}
 }
 
@@ -383,5 +387,5 @@ func (n *node) at(err error) error {
 	if err == nil || n.addr == "" {
 		return err
 	}
-	return fmt.Errorf("Redis at %s: %w", n.addr, err)
+	return fmt.Errorf("the Redis at %s: %w", n.addr, err)
 }

@@ -57,27 +57,19 @@ func (t *topology) surveyCluster(ctx context.Context) (layout, error) {
 	var poor *slotMap
 	for some := range slices.Chunk(asked, askedAtOnce) {
 		answers := make(chan slotMap, len(some))
-		chunk, cancel := context.WithTimeout(ctx, guideTimeout)
 		for _, addr := range some {
-			go func() { answers <- askCluster(chunk, t.guide(addr), addr) }()
+			t.running.Go(func() { answers <- askCluster(ctx, t.guide(addr), addr) })
 		}
-		var well *slotMap
 		for range some {
-			m := <-answers
-			switch {
+			switch m := <-answers; {
 			case m.err != nil:
 				errs = append(errs, m.err)
-			case m.well && well == nil:
-				well = &m
-				cancel()
-			case !m.well:
+			case m.well: // those who have not answered yet are not waited for
+				t.remember(m.members)
+				return m.owners, nil
+			default:
 				poor = &m
 			}
-		}
-		cancel()
-		if well != nil {
-			t.remember(well.members)
-			return well.owners, nil
 		}
 	}
 	if poor != nil {
@@ -133,7 +125,7 @@ func askCluster(ctx context.Context, client *goredis.Client, addr string) slotMa
 		}
 	}
 	if err != nil {
-		return slotMap{err: fmt.Errorf("Redis at %s: %w", addr, err)}
+		return slotMap{err: fmt.Errorf("the Redis at %s: %w", addr, err)}
 	}
 	for n, slot := range slots {
 		m.owners[n] = masters[slot]

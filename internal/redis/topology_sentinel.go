@@ -18,11 +18,19 @@ import (
 // Sentinels but not from the gateway.
 const sentinelEvery = time.Second
 
+// doubt is for how long Sentinels that only know of earlier fail-overs than others
+// did are not believed: the others may be busy. Sentinels that were set up anew
+// count from the beginning.
+const doubt = 10 * time.Second
+
 // sentinels are those who are asked for the master.
 type sentinels struct {
 	*topology
-	epoch int64 // of the last answer that was used
+	epoch int64     // of the last answer that was used
+	used  time.Time // when it was
 }
+
+var errOutdated = errors.New("redis: the Sentinels that answer know only of earlier fail-overs")
 
 // verdict is what a Sentinel says.
 type verdict struct {
@@ -32,8 +40,8 @@ type verdict struct {
 }
 
 // survey asks all Sentinels and believes the one who knows of the latest
-// fail-over: one that was cut off names a master of the past. Fewer than half are
-// not believed when they know less than was known before.
+// fail-over: one that was cut off, or has not been told yet, names a master of the
+// past.
 func (s *sentinels) survey(ctx context.Context) (layout, error) {
 	ctx, cancel := context.WithTimeout(ctx, guideTimeout)
 	defer cancel()
@@ -48,15 +56,16 @@ func (s *sentinels) survey(ctx context.Context) (layout, error) {
 	if len(said) == 0 {
 		var errs []error
 		for i, v := range verdicts {
-			errs = append(errs, fmt.Errorf("Sentinel at %s: %w", addrs[i], v.err))
+			errs = append(errs, fmt.Errorf("the Sentinel at %s: %w", addrs[i], v.err))
 		}
 		return layout{}, errors.Join(errs...)
 	}
 	latest := slices.MaxFunc(said, func(a, b verdict) int { return int(a.epoch - b.epoch) })
-	if latest.epoch < s.epoch && len(said) <= len(addrs)/2 {
-		return layout{}, errors.New("redis: the Sentinels that answer know only of earlier fail-overs")
+	now := time.Now()
+	if latest.epoch < s.epoch && now.Sub(s.used) < doubt {
+		return layout{}, errOutdated
 	}
-	s.epoch = latest.epoch
+	s.epoch, s.used = latest.epoch, now
 	var all layout
 	for i := range all {
 		all[i] = latest.addr

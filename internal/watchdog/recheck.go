@@ -227,6 +227,7 @@ func (w *Watchdog) again(t *Waiter, lost bool) check {
 		return checkMoved
 	}
 	defer l.mu.Unlock()
+	t.asked = time.Since(w.origin)
 	t.crossed = t.crossed || t.busy || err != nil && uncertain(err)
 	switch {
 	case err != nil && uncertain(err):

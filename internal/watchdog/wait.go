@@ -22,10 +22,11 @@ type Waiter struct {
 	// The lot's mutex guards what follows.
 	state      state
 	linked     bool
-	over       bool // its patience has ended
-	busy       bool // Wait is dealing with a grant, or leaving
-	crossed    bool // a recheck may have reached the store at any time
-	pass       uint // the last pass of recheck that has asked for it
+	over       bool          // its patience has ended
+	busy       bool          // Wait is dealing with a grant, or leaving
+	crossed    bool          // a recheck may have reached the store at any time
+	asked      time.Duration // when the last recheck was answered, since dog.origin
+	pass       uint          // the last pass of recheck that has asked for it
 	prev, next *Waiter
 	joinedAt   fencing.Instant
 	grant      *news  // for Wait to deal with
@@ -242,15 +243,21 @@ func (t *Waiter) leave(ctx context.Context) (out fencing.Outcome, done bool, err
 		refusal.RetryAfter = out.Lock.NextExpiry()
 	}
 	l.mu.Lock()
-	// A recheck may have brought back what was given up, and an attempt of the first
-	// question that is still on its way may do so.
-	young := w.maxSkew > 0 && time.Since(w.origin)-t.began < callTimeout+2*w.maxSkew
-	stray := t.grant != nil || t.crossed || young
+	// A recheck may have brought back what was given up.
+	stray := t.grant != nil || t.crossed || t.young()
 	l.mu.Unlock()
 	if stray {
 		return fencing.Outcome{}, true, t.abandon(refusal)
 	}
 	return fencing.Outcome{}, true, t.refused(refusal)
+}
+
+// young reports whether an attempt of the first question, or of the last recheck, may
+// still be on its way, and bring back a place that was given up. The caller holds the
+// lot's mutex.
+func (t *Waiter) young() bool {
+	w := t.dog
+	return w.maxSkew > 0 && time.Since(w.origin)-max(t.began, t.asked) < callTimeout+2*w.maxSkew
 }
 
 // ended ends the request for a reason that came from elsewhere.

@@ -45,6 +45,8 @@ type Options struct {
 	MaxWaiters       int // parked requests of this process; 0 is any number
 	MaxSubscriptions int // 0 is any number
 
+	Strict bool // there is a Refusal while what is known of the store endangers a promise
+
 	Observer Observer // nil is none
 }
 
@@ -54,6 +56,9 @@ type Watchdog struct {
 	fencing.Store
 	log     *slog.Logger
 	maxSkew time.Duration
+
+	strict   bool
+	examined atomic.Pointer[examination] // nil until the first one
 
 	origin time.Time     // what nextReap counts from
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
@@ -89,7 +94,7 @@ func New(store fencing.Store, o Options) *Watchdog {
 		o.Observer = silent{}
 	}
 	return &Watchdog{
-		Store: store, log: o.Logger, maxSkew: o.MaxSkew, origin: time.Now(),
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, strict: o.Strict, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1),
 		lot: newLot(), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
@@ -97,7 +102,8 @@ func New(store fencing.Store, o Options) *Watchdog {
 	}
 }
 
-// Start begins to reap. Calling it again, or after Stop, does nothing.
+// Start begins to reap and to examine the store. Calling it again, or after Stop,
+// does nothing.
 func (w *Watchdog) Start() {
 	w.listen()
 	w.mu.Lock()
@@ -107,6 +113,7 @@ func (w *Watchdog) Start() {
 	}
 	w.started = true
 	w.work.Go(w.reap)
+	w.work.Go(w.examine)
 }
 
 // Stop drains, ends the reaping, lets every take-back make one last attempt, and

@@ -41,6 +41,8 @@ func (s *store) Renew(_ context.Context, r fencing.RenewRequest) (fencing.Outcom
 
 func (*store) Listen(fencing.Listener) {}
 
+func (*store) Examine(context.Context) ([]fencing.Finding, error) { return nil, nil }
+
 func (s *store) Expire(context.Context, int) (fencing.Expiry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

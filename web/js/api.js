@@ -1,6 +1,6 @@
 // api.js: the requests the page makes, each with the time it was sent.
 
-import { eventsPath, historyPath, listPath, lockPath } from "./route.js";
+import { eventsPath, historyPath, listPath, lockPath, readinessPath } from "./route.js";
 
 // A request without an answer for this long has failed: the page says so rather
 // than waiting on a connection that has died silently.
@@ -32,6 +32,12 @@ export function history(name, signal) {
   return get(historyPath(name), signal, (body) => Array.isArray(body.grants));
 }
 
+// readiness reads what is known of the store: {sent, body}. A gateway that is not
+// ready says the same.
+export function readiness(signal) {
+  return get(readinessPath, signal, (body) => Array.isArray(body.checks), [200, 503]);
+}
+
 // events opens the stream of what happens to locks: an async iterator of its text
 // in pieces. There is no time limit on it once it is open.
 export async function events(signal) {
@@ -59,7 +65,7 @@ async function* pieces(reader) {
   }
 }
 
-async function get(path, signal, wellFormed) {
+async function get(path, signal, wellFormed, fine = [200]) {
   const sent = performance.now();
   let response, body;
   try {
@@ -71,7 +77,7 @@ async function get(path, signal, wellFormed) {
     signal.throwIfAborted();
     throw new ApiError({ cause });
   }
-  if (!response.ok || body === null || typeof body !== "object" || !wellFormed(body)) throw refusal(response, body);
+  if (!fine.includes(response.status) || body === null || typeof body !== "object" || !wellFormed(body)) throw refusal(response, body);
   return { sent, at: Date.parse(response.headers.get("date") ?? ""), body };
 }
 

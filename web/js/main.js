@@ -3,8 +3,10 @@
 
 import * as api from "./api.js";
 import { Connection } from "./connection.js";
+import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
 import { Empty } from "./empty.js";
+import { Health } from "./health.js";
 import { List } from "./list.js";
 import { address, parse, validName } from "./route.js";
 import { Source } from "./source.js";
@@ -24,7 +26,9 @@ const list = new List(id("rows"), { onLeft: showEmpty });
 const detail = new Detail(id("detail"), close);
 const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
-const source = new Source(api, { onData, onFailure });
+const dangers = new Dangers(document);
+const health = new Health(api, { onData: (found) => dangers.update(found, now()) });
+const source = new Source(api, { onData, onFailure, onGap: () => health.look() });
 
 let route = parse(location);
 let wanted = pageSize;
@@ -165,6 +169,7 @@ function tick() {
   list.tick(at);
   detail.tick(at);
   connection.tick(at);
+  dangers.tick(at);
 }
 
 function visibility() {
@@ -172,12 +177,14 @@ function visibility() {
   if (document.hidden) {
     hiddenAt = now();
     source.pause();
+    health.pause();
     return;
   }
   if (status.lastGood !== null && now() - hiddenAt > oldMs) setStatus(state.resumed(status));
   ticker = setInterval(tick, tickMs);
   tick();
   source.resume();
+  health.resume();
 }
 
 addEventListener("popstate", follow);

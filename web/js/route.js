@@ -52,6 +52,9 @@ export function historyPath(name) {
 // eventsPath is the path of the stream of events of all locks.
 export const eventsPath = "/events";
 
+// readinessPath is the path of what is known of the gateway and its store.
+export const readinessPath = "/readyz?verbose";
+
 // listPath is the path of a page of the list.
 export function listPath({ q, limit, cursor, prefix }) {
   const query = new URLSearchParams({ limit: String(limit) });

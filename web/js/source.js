@@ -71,7 +71,8 @@ async function past(api, name, signal) {
 // Source reads what is watched, one turn after another, and reports
 // {query, list, detail, asking, ends} to onData, and an error with the pause to
 // come to onFailure. detail is null if it was not read in this turn; asking says
-// that there are no events; ends says how leases have ended, by name.
+// that there are no events; ends says how leases have ended, by name. onGap hears
+// that events begin, or that some were missed.
 export class Source {
   #api;
   #on;
@@ -87,7 +88,7 @@ export class Source {
   #sleepsTill = -Infinity;
   #wake = () => {};
 
-  constructor(api, { onData, onFailure, now = () => performance.now() }) {
+  constructor(api, { onData, onFailure, onGap = () => {}, now = () => performance.now() }) {
     this.#api = api;
     this.#on = { data: onData, failure: onFailure };
     this.#now = now;
@@ -95,12 +96,16 @@ export class Source {
       onOpen: () => {
         this.#events = "open";
         this.#readAll(); // what happened before it was open is not told
+        onGap();
       },
       onChange: (what) => {
         this.#agenda.change(what, now());
         this.#look();
       },
-      onResync: () => this.#readAll(listMs),
+      onResync: () => {
+        this.#readAll(listMs);
+        onGap();
+      },
       onLost: ({ again }) => {
         const had = this.#events;
         this.#events = again ? "opening" : "refused";

@@ -147,9 +147,10 @@ function gateway(locks) {
 async function watch(t, g, query = {}) {
   const clock = clockwork(t);
   g.now = clock.now;
-  const seen = { data: null, failures: [] };
+  const seen = { data: null, failures: [], gaps: 0 };
   const source = new Source(g.api, {
-    onData: (data) => { seen.data = data; }, onFailure: (error, pause) => seen.failures.push([error.status, pause]), now: clock.now,
+    onData: (data) => { seen.data = data; }, onFailure: (error, pause) => seen.failures.push([error.status, pause]),
+    onGap: () => { seen.gaps++; }, now: clock.now,
   });
   source.watch({ q: "", wanted: 100, name: null, ...query });
   t.after(() => source.pause());
@@ -219,13 +220,15 @@ test("many names at once cost one list a second", async (t) => {
 
 test("resync has everything read again, once a second", async (t) => {
   const g = gateway(new Map([["a", {}]]));
-  const { source, clock } = await watch(t, g, { name: "a" });
+  const { source, clock, seen } = await watch(t, g, { name: "a" });
   source.resume();
   await clock.pass(2000);
+  assert.equal(seen.gaps, 1, "events have begun");
   const before = [g.lists, g.inspected];
   g.say("event: resync\ndata: {}\n\n");
   await clock.pass(100);
   assert.deepEqual([g.lists, g.inspected], before.map((n) => n + 1));
+  assert.equal(seen.gaps, 2);
   for (let i = 0; i < 80; i++) {
     g.say("event: resync\ndata: {}\n\n");
     await clock.pass(10);

@@ -31,6 +31,11 @@ type Capabilities struct {
 	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
 	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
+	Claims   bool // the store can be a node of a quorum: it has Claim, as fencing.Node does, and heeds AcquireRequest.Intent
+
+	// Quarantine: the store may refuse new grants for a while; see Arriver. It is
+	// opened so that it does not do so unless the suite says so.
+	Quarantine bool
 
 	// OneState: all names share what is known of gateways. A store with several
 	// partitions knows it of each partition, which can't be compared with Step; run
@@ -43,6 +48,18 @@ type Flusher interface {
 	// Flush makes the store forget everything, as FLUSHALL does. The handles
 	// stay, and so does what they remember.
 	Flush()
+}
+
+// Arriver is a Backend with Capabilities.Quarantine. Its store notes by itself who
+// serves, if at all, only before the suite does and where it has forgotten.
+type Arriver interface {
+	// Arrive is fencing.Arrive, through a handle and with its floor, in the partition
+	// that has name. It returns what the partition remembers from then on. It is not
+	// called out of skew.
+	Arrive(handle int, name fencing.Name, a fencing.Arrival) (fencing.Quarantine, error)
+
+	// Heed has a handle heed losses from now on: see fencing.Guard.HeedLoss.
+	Heed(handle int)
 }
 
 // Open makes a fresh, empty backend and registers its end with t.Cleanup.

@@ -22,6 +22,9 @@ func (d *duel) learn(c *command, r, want *result) error {
 			}
 		}
 	}
+	if c.verb == "claim" && r.err == nil && want.err == nil {
+		return d.learnClaim(c, &r.out.Holder, &want.out.Holder)
+	}
 	if c.verb != "acquire" || r.err != nil || want.err != nil || r.out.Holder.Token == 0 || want.out.Holder.Token == 0 {
 		return nil
 	}
@@ -31,19 +34,13 @@ func (d *duel) learn(c *command, r, want *result) error {
 func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	tokens := [2]fencing.Token{got.Token, want.Token}
 	var last grant
-	grants := d.grants[name]
-	if len(grants) > 0 {
-		last = *grants[len(grants)-1]
+	for _, g := range d.grants[name] { // the highest ones: a claim may be lower than what was issued
+		last.tokens = [2]fencing.Token{max(last.tokens[ofStore], g.tokens[ofStore]), max(last.tokens[ofModel], g.tokens[ofModel])}
 	}
 	if tokens[ofModel] <= last.tokens[ofModel] {
 		return nil // known
 	}
-	g := &grant{lease: want.Lease, tokens: tokens}
-	d.grants[name] = append(grants, g)
-	if d.number {
-		g.label = fmt.Sprintf("#%d", len(d.labels)+1)
-		d.labels[g.label] = g
-	}
+	d.enter(name, &grant{lease: want.Lease, tokens: tokens})
 	switch token := tokens[ofStore]; {
 	case token <= last.tokens[ofStore]:
 		return fmt.Errorf("P2: the token %d is not above %d, the last one of the name", token, last.tokens[ofStore])
@@ -52,6 +49,33 @@ func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	case token > fencing.MaxToken:
 		return fmt.Errorf("the token %d is above the largest", token)
 	}
+	return nil
+}
+
+func (d *duel) enter(name fencing.Name, g *grant) {
+	d.grants[name] = append(d.grants[name], g)
+	if d.number {
+		g.label = fmt.Sprintf("#%d", len(d.labels)+1)
+		d.labels[g.label] = g
+	}
+}
+
+// learnClaim remembers the token that a lease has been given.
+func (d *duel) learnClaim(c *command, got, want *fencing.Holder) error {
+	tokens := [2]fencing.Token{got.Token, want.Token}
+	if tokens != d.asked {
+		return fmt.Errorf("the token claimed is %d instead of %d", got.Token, d.asked[ofStore])
+	}
+	for _, g := range d.grants[c.name] {
+		if g.lease == want.Lease && !g.over && g.tokens != tokens {
+			g.over = true // the token counts for nothing any more
+		}
+	}
+	if g := d.grantOf(c.name, ofModel, want.Token); g != nil { // its own, or one that somebody else has given up
+		g.lease, g.over = want.Lease, false
+		return nil
+	}
+	d.enter(c.name, &grant{lease: want.Lease, tokens: tokens})
 	return nil
 }
 
@@ -176,7 +200,7 @@ func tolerates(mode fencing.Mode, limit int) int {
 func (d *duel) idles(lock *fencing.Lock) error {
 	state := d.model.memory().state
 	record := state.Records[lock.Name]
-	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now {
+	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now || record.Stuck > d.now { // in quarantine
 		return nil
 	}
 	for _, p := range record.Queue.Waiting() {

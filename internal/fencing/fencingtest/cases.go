@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ type testcase struct {
 func (caps Capabilities) needed() map[string]bool {
 	return map[string]bool{
 		"own_clock": caps.OwnClock, "flush": caps.Flush, "gateways": caps.Gateways, "one_state": caps.OneState,
+		"claims": caps.Claims, "quarantine": caps.Quarantine,
 	}
 }
 
@@ -74,7 +76,7 @@ func (c *testcase) parseLine(where, line string) error {
 	}
 	if need, ok := strings.CutPrefix(line, "needs "); ok {
 		if _, known := (Capabilities{}).needed()[need]; !known || last != nil {
-			return errors.New("needs comes first, with own_clock, flush, gateways or one_state")
+			return fmt.Errorf("needs comes first, with one of %s", strings.Join(slices.Sorted(maps.Keys((Capabilities{}).needed())), " "))
 		}
 		c.needs = append(c.needs, need)
 		return nil
@@ -83,7 +85,7 @@ func (c *testcase) parseLine(where, line string) error {
 	if err != nil {
 		return err
 	}
-	if need := map[string]string{"skew": "own_clock", "flush": "flush"}[command.verb]; need != "" && !slices.Contains(c.needs, need) {
+	if need := command.needs(); need != "" && !slices.Contains(c.needs, need) {
 		return fmt.Errorf("%s wants a line above: needs %s", command.verb, need)
 	}
 	c.commands = append(c.commands, command)
@@ -95,6 +97,24 @@ func (c *testcase) last() *command {
 		return nil
 	}
 	return c.commands[len(c.commands)-1]
+}
+
+// needs returns the capability without which a command makes no sense, or nothing.
+func (c *command) needs() string {
+	switch c.verb {
+	case "skew":
+		return "own_clock"
+	case "flush":
+		return "flush"
+	case "claim":
+		return "claims"
+	case "arrive", "heed":
+		return "quarantine"
+	}
+	if c.intent > 0 {
+		return "claims"
+	}
+	return ""
 }
 
 // wanting reports whether a command lacks its outcome.

@@ -36,8 +36,10 @@ type command struct {
 	attach   bool
 	waiters  int // max_waiters
 	setName  string
-	token    string // label of the token to break
+	token    string // label of the token to break or to claim; or newToken
 	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
+	above    int    // claim: by how much more than that
+	intent   time.Duration
 
 	list   fencing.ListRequest
 	walk   bool // list all pages
@@ -48,19 +50,24 @@ type command struct {
 
 	by time.Duration // of advance and skew
 
+	arrival fencing.Arrival
+	until   time.Duration // of arrive: from now
+
 	want *expectation // nil: only compared with Step
 }
 
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set stamp via",
+	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set intent stamp via",
 	"renew":     "name* lease* mode limit ttl via",
 	"release":   "name* lease* hold stamp via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
 	"takeback":  "name* lease* stamp* via",
 	"break":     "name* token* via",
+	"claim":     "name* lease* token* via",
+	"arrive":    "name* server* longest least most until lossless lost via",
 	"inspect":   "name* via",
 	"history":   "name* via",
 	"list":      "prefix query after limit walk via",
@@ -70,15 +77,20 @@ var arguments = map[string]string{
 	"stats":     "via",
 	"advance":   "by*",
 	"skew":      "handle* by*",
+	"heed":      "handle*",
 	"flush":     "",
 }
 
 // outcomeless are the verbs that move the world and have no outcome.
-var outcomeless = []string{"advance", "skew", "flush"}
+var outcomeless = []string{"advance", "skew", "heed", "flush"}
+
+// flags are the arguments without a value.
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "lossless", "lost"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
 	tokenForm = regexp.MustCompile(`^#[0-9]+$`)
+	claimForm = regexp.MustCompile(`^(#[0-9]+|new)([+-][0-9]+)?$`)
 	stampForm = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 )
 
@@ -132,8 +144,7 @@ func parseCommand(where, line string) (*command, error) {
 }
 
 func (c *command) set(it item) (err error) {
-	flag := it.key == "walk" || it.key == "repeat" || it.key == "keep" || it.key == "again" || it.key == "attach"
-	if flag != (it.op == "") || it.op != "" && it.op != "=" {
+	if flag := slices.Contains(flags, it.key); flag != (it.op == "") || it.op != "" && it.op != "=" {
 		return fmt.Errorf("%s%s is not understood", it.key, it.op)
 	}
 	key, sub, _ := strings.Cut(it.key, ".")
@@ -145,7 +156,26 @@ func (c *command) set(it item) (err error) {
 	case "stamp":
 		c.stamp, err = it.matching(stampForm)
 	case "token":
+		if c.verb == "claim" {
+			return c.setClaim(it)
+		}
 		c.token, err = it.matching(tokenForm)
+	case "intent":
+		c.intent, err = time.ParseDuration(it.value)
+	case "server":
+		c.arrival.Server = it.value
+	case "longest":
+		c.arrival.Longest, err = time.ParseDuration(it.value)
+	case "least":
+		c.arrival.Least, err = time.ParseDuration(it.value)
+	case "most":
+		c.arrival.Most, err = time.ParseDuration(it.value)
+	case "until":
+		c.until, err = time.ParseDuration(it.value)
+	case "lossless":
+		c.arrival.Lossless = true
+	case "lost":
+		c.arrival.Lost = true
 	case "owner":
 		c.owner = it.value
 	case "meta":
@@ -206,6 +236,31 @@ func (c *command) set(it item) (err error) {
 	return err
 }
 
+// newToken is one above the highest token of the name that was ever seen.
+const newToken = "new"
+
+// setClaim reads the token of a claim: a label or new, and by how much more.
+func (c *command) setClaim(it item) error {
+	value, err := it.matching(claimForm)
+	if err != nil {
+		return err
+	}
+	c.token = value
+	if at := strings.IndexAny(value, "+-"); at > 0 {
+		c.token = value[:at]
+		c.above, err = strconv.Atoi(value[at:])
+	}
+	return err
+}
+
+// claimed writes the token of a claim.
+func (c *command) claimed() string {
+	if c.above == 0 || c.token == "" {
+		return c.token
+	}
+	return fmt.Sprintf("%s%+d", c.token, c.above)
+}
+
 func (it item) matching(form *regexp.Regexp) (string, error) {
 	if !form.MatchString(it.value) {
 		return "", fmt.Errorf("%s=%s must match %s", it.key, it.value, form)
@@ -234,9 +289,11 @@ func (c *command) String() string {
 		return b.String() + " " + short(c.by)
 	case "skew":
 		return fmt.Sprintf("%s %d %s", c.verb, c.handle+1, short(c.by))
+	case "heed":
+		return fmt.Sprintf("%s %d", c.verb, c.handle+1)
 	}
 	word("lease", c.lease)
-	word("token", c.token)
+	word("token", c.claimed())
 	word("mode", string(c.mode))
 	number := func(key string, n int) {
 		if n != 0 {
@@ -247,19 +304,18 @@ func (c *command) String() string {
 		number("limit", c.limit)
 	}
 	number("hold", c.hold)
-	if c.ttl != 0 {
-		word("ttl", short(c.ttl))
+	span := func(key string, d time.Duration) {
+		if d != 0 {
+			word(key, short(d))
+		}
 	}
-	if c.maxHold != 0 {
-		word("max_hold", short(c.maxHold))
-	}
+	span("ttl", c.ttl)
+	span("max_hold", c.maxHold)
 	word("owner", c.owner)
 	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
 		fmt.Fprintf(b, " meta.%s=%s", key, quote(c.metadata[key]))
 	}
-	if c.wait != 0 {
-		word("wait", short(c.wait))
-	}
+	span("wait", c.wait)
 	if c.keep {
 		b.WriteString(" keep")
 	}
@@ -271,6 +327,18 @@ func (c *command) String() string {
 	}
 	number("max_waiters", c.waiters)
 	word("set", c.setName)
+	span("intent", c.intent)
+	word("server", c.arrival.Server)
+	span("longest", c.arrival.Longest)
+	span("least", c.arrival.Least)
+	span("most", c.arrival.Most)
+	span("until", c.until)
+	if c.arrival.Lossless {
+		b.WriteString(" lossless")
+	}
+	if c.arrival.Lost {
+		b.WriteString(" lost")
+	}
 	word("stamp", c.stamp)
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)

@@ -72,6 +72,10 @@ func (d *defective) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.
 	return out, err
 }
 
+func (d *defective) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
+	return d.Store.(claimer).Claim(ctx, r)
+}
+
 func (d *defective) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	if d.beat != nil {
 		var beats bool

@@ -32,6 +32,7 @@ type duel struct {
 	leases map[fencing.LeasePublic]string // labels
 	stamps map[fencing.Stamp]string       // labels
 	labels map[string]*grant
+	asked  [2]fencing.Token          // by the last claim
 	grants map[fencing.Name][]*grant // in order; also lists the names in use
 }
 
@@ -84,6 +85,10 @@ func (d *duel) run(c *command) (result, error) {
 	case "skew":
 		d.setSkew(c.handle, c.by)
 		return result{}, nil
+	case "heed":
+		d.store.(Arriver).Heed(c.handle)
+		d.model.Heed(c.handle)
+		return result{}, nil
 	case "flush":
 		d.flush()
 		return result{}, d.checkViews()
@@ -128,12 +133,15 @@ func (d *duel) ask(c *command) (r, want result, err error) {
 		all := *c
 		all.names = slices.Sorted(maps.Keys(d.grants))
 		c = &all
+	case "arrive":
+		return d.arrive(c)
 	}
-	broken := d.toBreak(c)
-	if r, err = ask(d.ctx, d.store.Store(c.handle), c, broken.tokens[ofStore], d.now); err != nil {
+	tokens := d.tokensOf(c)
+	d.asked = tokens
+	if r, err = ask(d.ctx, d.store.Store(c.handle), c, tokens[ofStore], d.now); err != nil {
 		return r, want, err
 	}
-	if want, err = d.askModel(c, &r, broken.tokens[ofModel]); err != nil {
+	if want, err = d.askModel(c, &r, tokens[ofModel]); err != nil {
 		return r, want, err
 	}
 	if c.verb == "heartbeat" && r.err == nil {
@@ -142,6 +150,35 @@ func (d *duel) ask(c *command) (r, want result, err error) {
 		}
 	}
 	return r, want, nil
+}
+
+// arrive tells both sides who serves.
+func (d *duel) arrive(c *command) (r, want result, err error) {
+	a := c.arrival
+	if c.until > 0 {
+		a.Until = d.now.Add(c.until)
+	}
+	r, want = result{now: d.now}, result{now: d.now}
+	if r.quarantine, err = d.store.(Arriver).Arrive(c.handle, c.name, a); err != nil {
+		return r, want, err
+	}
+	want.quarantine, err = d.model.Arrive(c.handle, c.name, a)
+	return r, want, err
+}
+
+// tokensOf returns the token that a break or a claim names, on each side.
+func (d *duel) tokensOf(c *command) [2]fencing.Token {
+	g := d.toBreak(c)
+	if c.token == newToken {
+		g = &grant{}
+		for _, known := range d.grants[c.name] {
+			for of := range g.tokens {
+				g.tokens[of] = max(g.tokens[of], known.tokens[of]+1)
+			}
+		}
+	}
+	above := fencing.Token(c.above)
+	return [2]fencing.Token{g.tokens[ofStore] + above, g.tokens[ofModel] + above}
 }
 
 // toBreak returns the grant whose token a break names. One that was never issued

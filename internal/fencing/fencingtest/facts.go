@@ -55,6 +55,12 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		add(false, "next", r.expiry.Next)
 	case c.verb == "stats":
 		add(true, "held", r.stats.Held)
+		if r.stats.Quarantine > 0 {
+			add(true, "quarantine", r.stats.Quarantine)
+		}
+	case c.verb == "arrive":
+		add(true, "quarantine", max(0, r.quarantine.Until.Sub(r.now)))
+		add(false, "longest", r.quarantine.Longest())
 	case c.verb == "heard":
 		facts = append(facts, heardFacts(r.heard, known)...)
 	default:

@@ -39,10 +39,10 @@ func (g *generator) waits() bool { return g.d.caps.OneState }
 func (g *generator) next(step int) *command {
 	c := &command{where: fmt.Sprintf("step %d", step), handle: g.handle()}
 	switch n := g.rand.IntN(100); {
-	case n < 34:
+	case n < 33:
 		c.verb = "acquire"
 		g.acquire(c)
-	case n < 42:
+	case n < 41:
 		c.verb = "renew"
 		g.lease(c, 70, 80)
 		c.ttl = pick(g, 0, 0, time.Second, 10*time.Second, 10*time.Minute)
@@ -52,7 +52,7 @@ func (g *generator) next(step int) *command {
 				c.limit = pick(g, 0, 0, 1, 2, 3)
 			}
 		}
-	case n < 52:
+	case n < 51:
 		c.verb = "release"
 		g.lease(c, 70, 80)
 		if h := g.holding(c); h != nil && g.oneIn(2) {
@@ -61,32 +61,38 @@ func (g *generator) next(step int) *command {
 		if g.oneIn(4) {
 			g.stamp(c)
 		}
-	case n < 57:
+	case n < 56:
 		c.verb = "takeback"
 		g.lease(c, 45, 75)
 		g.stamp(c)
-	case n < 62:
+	case n < 61:
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
-	case n < 66 && g.waits():
+	case n < 65 && g.waits():
 		c.verb = "leave"
 		g.lease(c, 20, 80)
 		g.stamp(c)
-	case n < 71 && g.waits():
+	case n < 70 && g.waits():
 		c.verb = "confirm"
 		g.lease(c, 80, 85)
 		g.stamp(c)
-	case n < 75 && g.waits():
+	case n < 74 && g.waits():
 		c.verb = "heartbeat"
-	case n < 77:
+	case n < 76:
 		g.list(c)
-	case n < 78:
+	case n < 77:
 		c.verb, c.name = "history", pick(g, historyNames...)
-	case n < 82:
+	case n < 81:
 		c.verb, c.limit, c.repeat = "expire", pick(g, 0, 0, 1, 2), !g.oneIn(3)
-	case n < 83:
+	case n < 82:
 		c.verb = "stats"
-	case n < 87 && g.d.caps.OwnClock:
+	case n < 85 && g.d.caps.Claims:
+		c.verb = "claim"
+		g.claim(c)
+	case n < 87 && g.d.caps.Quarantine && g.waits() && !g.d.skewed(c.handle):
+		c.verb, c.name = "arrive", pick(g, historyNames...)
+		g.arrive(c)
+	case n < 90 && g.d.caps.OwnClock:
 		c.verb = "skew"
 		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour)
 	default:
@@ -131,6 +137,9 @@ func (g *generator) acquire(c *command) {
 	if c.mode = pick(g, "", "", fencing.ModeShared); c.mode == fencing.ModeShared {
 		c.limit = pick(g, 0, 0, 1, 2, 2, 3)
 	}
+	if g.d.caps.Claims && c.mode != fencing.ModeShared {
+		c.intent = pick(g, 0, 0, 500*time.Millisecond, 10*time.Second)
+	}
 	c.stamp = pick(g, "r1", "r1", "r2", "r3")
 	if h := g.holding(c); h != nil {
 		c.hold = pick(g, 0, h.Hold, h.Hold+1, h.Hold+1, h.Hold+2)
@@ -140,7 +149,7 @@ func (g *generator) acquire(c *command) {
 	if !g.waits() {
 		return
 	}
-	if !g.oneIn(3) {
+	if !g.oneIn(3) && (c.intent == 0 || g.oneIn(2)) {
 		c.wait = 10 * time.Second
 		c.keep = g.oneIn(2)
 		c.again = g.oneIn(6)
@@ -154,6 +163,60 @@ func (g *generator) acquire(c *command) {
 		}
 	}
 	c.attach = c.setName == "" && g.oneIn(4)
+}
+
+// claim picks a lease and a token for it: a new one as often as not, else one near
+// a token that was seen.
+func (g *generator) claim(c *command) {
+	g.lease(c, 85, 90)
+	c.token, c.above = newToken, pick(g, 0, 0, 0, 3)
+	if g.oneIn(2) && len(g.d.grants[c.name]) > 0 {
+		c.token, c.above, c.back = "", pick(g, -1, 0, 0, 1, 2), 1+g.rand.IntN(min(6, len(g.d.grants[c.name])))
+	}
+	if h := g.holding(c); h != nil && h.Claimed && g.oneIn(2) { // it is to stay as it is
+		g.near(c, h.Token, pick(g, -1, -1, 0, 1))
+	} else if r := g.record(c.name); h != nil && len(r.Holders) > 1 && g.oneIn(3) { // perhaps somebody else's
+		g.near(c, pick(g, r.Holders...).Token, 0)
+	}
+	if g.oneIn(12) {
+		c.above = pick(g, int(time.Hour/time.Microsecond), int(time.Hour/time.Microsecond)/2)
+	}
+	if tokens := g.d.tokensOf(c); g.rank(c.name, ofStore, tokens[ofStore]) != g.rank(c.name, ofModel, tokens[ofModel]) {
+		c.token, c.above = newToken, 0 // with several partitions, what lies between two tokens differs
+	}
+}
+
+// near has a claim name what lies above the token of a holder.
+func (g *generator) near(c *command, token fencing.Token, above int) {
+	for i, known := range g.d.grants[c.name] {
+		if known.tokens[ofModel] == token {
+			c.token, c.above, c.back = "", above, len(g.d.grants[c.name])-i
+		}
+	}
+}
+
+// rank returns which of the tokens that were seen on a name are equal to or below a
+// token, as a number.
+func (g *generator) rank(name fencing.Name, of int, token fencing.Token) (rank int) {
+	for _, known := range g.d.grants[name] {
+		rank *= 3
+		rank += cmp.Compare(known.tokens[of], token) + 1
+		rank %= 1 << 40
+	}
+	return rank
+}
+
+// arrive picks what a gateway finds: quarantines are short, so that they do not bring
+// everything to a halt.
+func (g *generator) arrive(c *command) {
+	c.arrival = fencing.Arrival{
+		Server: pick(g, "S", "S", "T"), Longest: pick(g, 0, 0, time.Second, time.Minute),
+		Least: pick(g, 0, time.Second), Most: pick(g, 0, 2*time.Second, 2*time.Second, 5*time.Second),
+		Lossless: g.oneIn(4), Lost: g.oneIn(4),
+	}
+	if g.oneIn(4) {
+		c.until = 3 * time.Second
+	}
 }
 
 // present returns the label of the stamp and the set of the lease id of c on its
@@ -249,13 +312,14 @@ func (g *generator) step() time.Duration {
 		return pick(g, 600*time.Millisecond, fencing.HeartbeatInterval, fencing.GatewayTTL-time.Microsecond)
 	}
 	if g.oneIn(2) {
-		var ends []fencing.Instant
 		state := g.d.model.memory().state
+		ends := []fencing.Instant{state.Quarantine.Until}
 		for _, name := range historyNames {
 			if record := state.Records[name]; record != nil {
 				if !idle(record) || g.oneIn(10) {
 					ends = append(ends, state.Due(name))
 				}
+				ends = append(ends, record.Intent.Until)
 			}
 			for _, lease := range g.recent {
 				if tomb, ok := state.Tombstones[fencing.EndedLease{Name: name, Lease: leaseOf(lease).Public()}]; ok && g.oneIn(3) {

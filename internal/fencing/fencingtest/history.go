@@ -78,6 +78,8 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 	}{
 		{"own_clock", func(c *command) bool { return c.verb == "skew" }},
 		{"flush", func(c *command) bool { return c.verb == "flush" }},
+		{"claims", func(c *command) bool { return c.needs() == "claims" }},
+		{"quarantine", func(c *command) bool { return c.needs() == "quarantine" }},
 		{"gateways", func(c *command) bool { return caps.Gateways && (c.wait > 0 || c.setName != "") }},
 		{"one_state", func(c *command) bool { return caps.OneState && (c.wait > 0 || c.setName != "") }},
 	} {
@@ -95,6 +97,9 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 			if written.token == "" {
 				written.token = "#0" // was never issued
 			}
+		}
+		if c.verb == "claim" && c.token == "" {
+			written.token = d.toBreak(c).label
 		}
 		fmt.Fprintf(b, "%s\n", &written)
 		r, err := d.run(c)

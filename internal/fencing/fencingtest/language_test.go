@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -43,6 +44,19 @@ func TestFaultsOfACaseNameTheLine(t *testing.T) {
 		{"# Prose.\nhistory\n", "x.txt:2:"},
 		{"# Prose.\nheartbeat a\n", "x.txt:2:"},
 		{"# Prose.\nheard\n", "x.txt:"},
+		{"# Prose.\nclaim a lease=A token=new\n", "x.txt:2:"},
+		{"# Prose.\nneeds claims\nclaim a lease=A\n", "x.txt:3:"},
+		{"# Prose.\nneeds claims\nclaim a lease=A token=newer\n", "x.txt:3:"},
+		{"# Prose.\nneeds claims\nclaim a lease=A token=#1*2\n", "x.txt:3:"},
+		{"# Prose.\nneeds claims\nclaim a lease=A token=7\n", "x.txt:3:"},
+		{"# Prose.\nacquire a lease=A intent=1s\n", "x.txt:2:"},
+		{"# Prose.\narrive a server=S\n", "x.txt:2:"},
+		{"# Prose.\nneeds quarantine\narrive a\n", "x.txt:3:"},
+		{"# Prose.\nneeds quarantine\narrive server=S\n", "x.txt:3:"},
+		{"# Prose.\nneeds quarantine\narrive a server=S lost=yes\n", "x.txt:3:"},
+		{"# Prose.\nneeds quarantine\narrive a server=S most=5\n", "x.txt:3:"},
+		{"# Prose.\nheed 1\n", "x.txt:2:"},
+		{"# Prose.\nneeds quarantine\nheed 3\n", "x.txt:3:"},
 		{held + "needs flush\n", "x.txt:4:"},
 		{"# Prose.\n=> ok\n", "x.txt:2:"},
 		{held + "=> ok fresh\n", "x.txt:4:"},
@@ -168,6 +182,61 @@ func TestWrongExpectationsOfQueuesAreFound(t *testing.T) {
 	}
 }
 
+func TestWrongExpectationsOfClaimsAreFound(t *testing.T) {
+	const start = "# Prose.\nneeds claims\nneeds quarantine\nacquire a lease=A ttl=10s\n=> ok fresh token=#1\n"
+	const mine = "claim a lease=A token=#1\n=> ok claimed\n"
+	const away = "arrive a server=S least=5s most=1m\n=> ok quarantine=10s\n"
+	for _, test := range []struct{ command, right, wrong string }{
+		{"claim a lease=A token=new", "ok claimed token>#1", "ok token>#1"},
+		{"claim a lease=A token=new", "ok claimed token>#1", "ok claimed token=#1"},
+		{"claim a lease=A token=#1+3", "ok claimed token>#1 token=#2", "ok claimed token=#2 token=#1"},
+		{"claim a lease=A token=#1", "ok claimed token=#1", "ok claimed token>#1"},
+		{mine + "claim a lease=A token=#1-1", "stale_token current_token=#1", "stale_token"},
+		{mine + "claim a lease=A token=#1-1", "stale_token current_token=#1", "ok claimed"},
+		{"arrive a server=S least=5s most=1m", "ok quarantine=10s longest=10s", "ok quarantine=5s"},
+		{"arrive a server=S least=5s most=1m", "ok quarantine=10s longest=10s", "ok longest=10s"},
+		{"arrive a server=S least=5s most=1m", "ok quarantine=10s longest=10s", "ok quarantine=10s longest=5s"},
+		{away + "stats", "ok held=1 quarantine=10s", "ok held=1"},
+		{away + "acquire b lease=B", "quarantined retry_after=10s", "quarantined retry_after=5s"},
+		{away + "acquire b lease=B", "quarantined", "locked free"},
+	} {
+		for _, outcome := range []string{test.right, test.wrong} {
+			c, err := parseCase("x.txt", start+test.command+"\n=> "+outcome+"\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.run(t, openModel(twoGateways), twoGateways)
+			if (err == nil) != (outcome == test.right) {
+				t.Errorf("%s => %s: %v", test.command, outcome, err)
+			}
+		}
+	}
+}
+
+// TestModelIsANode: a model that remembers nothing is admitted once, at once if it
+// is new, and after a quarantine otherwise.
+func TestModelIsANode(t *testing.T) {
+	now := Epoch
+	for _, isNew := range []bool{true, false} {
+		m := NewModel(func() fencing.Instant { return now })
+		if blank, err := m.Blank(t.Context()); err != nil || !blank {
+			t.Fatalf("blank: %t, %v", blank, err)
+		}
+		for range 2 {
+			if err := m.Admit(t.Context(), isNew, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if blank, err := m.Blank(t.Context()); err != nil || blank {
+			t.Errorf("admitted, it is blank: %t, %v", blank, err)
+		}
+		_, err := m.Acquire(t.Context(), acquireOf("a", leaseOf("A")))
+		if want := map[bool]fencing.Code{true: fencing.CodeOK, false: fencing.CodeQuarantined}[isNew]; codeOf(err) != want {
+			t.Errorf("new: %t: %v", isNew, err)
+		}
+	}
+}
+
 // TestHistoriesAreCases prints histories as cases and plays those.
 func TestHistoriesAreCases(t *testing.T) {
 	caps := twoGateways
@@ -232,7 +301,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 		seen[topic] = true
 	}
 	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "expire", "inspect", "list", "token", "skew",
-		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway"} {
+		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway", "claim", "intent", "quarantine"} {
 		if !seen[topic] {
 			t.Errorf("no case is about %s", topic)
 		}

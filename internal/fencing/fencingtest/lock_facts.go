@@ -33,6 +33,9 @@ func gainFacts(c *command, out *fencing.Outcome, now fencing.Instant, known lexi
 		if h.Provisional {
 			add(true, "provisional", nil)
 		}
+		if h.Claimed {
+			add(true, "claimed", nil)
+		}
 		for _, f := range holderFacts(h, now) {
 			f.must = f.key == "hold" && c.verb == "release"
 			facts = append(facts, f)

@@ -28,6 +28,7 @@ type Model struct {
 	guarded bool
 	skew    time.Duration // the gateway's clock is ahead of the store's by this
 	floor   fencing.Token // the highest token this handle has seen
+	heeds   bool          // it refuses to be granted by a store that has forgotten
 }
 
 // memory is what the handles of one model share.
@@ -35,6 +36,7 @@ type memory struct {
 	mu      sync.Mutex
 	state   *fencing.State
 	step    stepFunc
+	arrive  arriveFunc
 	handles []*Model
 	sinks   map[*watcher]bool
 	events  int // told so far
@@ -46,13 +48,14 @@ type watcher struct{ sink fencing.EventSink }
 // stepFunc is fencing.Step, or a broken copy of it in the tests of this package.
 type stepFunc func(*fencing.State, fencing.Instant, fencing.Guard, fencing.Op) fencing.Outcome
 
-var _ fencing.Store = (*Model)(nil)
+// arriveFunc is fencing.Arrive, or a broken copy of it.
+type arriveFunc func(*fencing.State, fencing.Instant, fencing.Arrival) fencing.Quarantine
 
 // NewModel returns an empty store that reads the time from clock and checks no
 // guard.
 func NewModel(clock func() fencing.Instant) *Model {
 	m := &Model{
-		memory:  &memory{state: fencing.NewState(), step: fencing.Step, sinks: map[*watcher]bool{}},
+		memory:  &memory{state: fencing.NewState(), step: fencing.Step, arrive: fencing.Arrive, sinks: map[*watcher]bool{}},
 		clock:   clock,
 		gateway: "0000000000000001",
 	}
@@ -66,11 +69,6 @@ func (m *Model) second() *Model {
 	c.gateway = "0000000000000002"
 	m.memory.handles = append(m.memory.handles, &c)
 	return &c
-}
-
-// Claim sets the token of a live lease.
-func (m *Model) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
 }
 
 // Examine finds nothing.
@@ -251,7 +249,7 @@ func (m *Model) guard(now fencing.Instant) fencing.Guard {
 	if !m.guarded {
 		return fencing.Guard{Gateway: m.gateway}
 	}
-	return fencing.Guard{Gateway: m.gateway, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor}
+	return fencing.Guard{Gateway: m.gateway, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor, HeedLoss: m.heeds}
 }
 
 func (m *Model) see(out *fencing.Outcome) {
@@ -330,7 +328,7 @@ func (m *Model) Stats(ctx context.Context) (fencing.Stats, error) {
 	if err := m.usable(ctx); err != nil {
 		return fencing.Stats{}, err
 	}
-	var stats fencing.Stats
+	stats := fencing.Stats{Quarantine: max(0, m.memory.state.Quarantine.Until.Sub(m.clock()))}
 	for _, r := range m.memory.state.Records {
 		if len(r.Holders) > 0 {
 			stats.Held++

@@ -47,6 +47,14 @@ func (b *modelBackend) SetTime(now fencing.Instant) {
 
 func (b *modelBackend) SetSkew(handle int, skew time.Duration) { b.handles[handle].skew = skew }
 
+// Arrive notes who serves.
+func (b *modelBackend) Arrive(handle int, _ fencing.Name, a fencing.Arrival) (fencing.Quarantine, error) {
+	return b.handles[handle].Arrive(a), nil
+}
+
+// Heed has a handle heed losses.
+func (b *modelBackend) Heed(handle int) { b.handles[handle].heeds = true }
+
 // Flush forgets everything but what the handles have seen.
 func (b *modelBackend) Flush() {
 	b.memory().mu.Lock()

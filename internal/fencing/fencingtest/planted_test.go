@@ -23,12 +23,15 @@ func TestPlantedDefects(t *testing.T) {
 	caps := twoGateways
 	patience = 50 * time.Millisecond // a model tells at once
 	t.Cleanup(func() { patience = 5 * time.Second })
-	for _, defect := range slices.Concat(planted, plantedInQueues) {
+	for _, defect := range slices.Concat(planted, plantedInQueues, plantedInClaims, plantedInQuarantines) {
 		t.Run(defect.what, func(t *testing.T) {
 			open := func(testing.TB) Backend {
 				b := newModelBackend(caps)
 				if defect.step != nil {
 					b.memory().step = defect.step
+				}
+				if defect.arrive != nil {
+					b.memory().arrive = defect.arrive
 				}
 				b.wrap = defect.wrap
 				return b
@@ -61,6 +64,7 @@ func TestPlantedDefects(t *testing.T) {
 type defect struct {
 	what      string
 	step      stepFunc
+	arrive    arriveFunc
 	wrap      func(fencing.Store) fencing.Store
 	casesOnly bool // random histories can't meet it, or too seldom
 }
@@ -114,7 +118,7 @@ var planted = []defect{
 		}
 	}, nil)},
 	{what: "a retry extends the lease", step: tampered(nil, func(m *moment) {
-		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil {
+		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
 			m.holder().ExpiresAt = max(m.holder().ExpiresAt, m.now.Add(op.TTL))
 			m.out.Holder = m.holder().Holder
 		}
@@ -192,7 +196,7 @@ var planted = []defect{
 		}
 	})},
 	{what: "the last request may take back, not the one that was granted", step: tampered(nil, func(m *moment) {
-		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil {
+		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
 			m.holder().Stamp = op.Stamp
 		}
 	})},
@@ -210,7 +214,7 @@ var planted = []defect{
 
 	// P7: retries and tombstones.
 	{what: "every acquire is fresh", step: tampered(nil, func(m *moment) {
-		if _, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil {
+		if _, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
 			m.out.Fresh = true
 		}
 	})},

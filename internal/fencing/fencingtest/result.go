@@ -12,13 +12,14 @@ import (
 
 // result is what a store answered to a command.
 type result struct {
-	now    fencing.Instant
-	out    fencing.Outcome
-	page   fencing.ListPage
-	expiry fencing.Expiry
-	stats  fencing.Stats
-	heard  []message // heard: what the gateway was told since it was last asked
-	err    *fencing.Error
+	now        fencing.Instant
+	out        fencing.Outcome
+	page       fencing.ListPage
+	expiry     fencing.Expiry
+	stats      fencing.Stats
+	quarantine fencing.Quarantine // arrive
+	heard      []message          // heard: what the gateway was told since it was last asked
+	err        *fencing.Error
 
 	undone []undo // what the model took back
 }
@@ -58,6 +59,11 @@ func (r *result) ended() []fencing.Ended {
 	return slices.Concat(r.out.Ended, r.expiry.Ended)
 }
 
+// claimer is what the suite asks of a fencing.Node.
+type claimer interface {
+	Claim(context.Context, fencing.ClaimRequest) (fencing.Outcome, error)
+}
+
 // maxPages bounds a walk through a list and a repeated expire: more would mean
 // that the store goes round in circles.
 const maxPages = 1000
@@ -72,7 +78,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
 			Mode: cmp.Or(c.mode, fencing.ModeExclusive), Limit: c.limit, Hold: cmp.Or(c.hold, 1),
 			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold,
-			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName,
+			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent,
 		})
 	case "renew":
 		r.out, err = store.Renew(ctx, fencing.RenewRequest{
@@ -90,6 +96,12 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "break":
 		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token})
+	case "claim":
+		node, ok := store.(claimer)
+		if !ok {
+			return r, fmt.Errorf("a %T has no Claim", store)
+		}
+		r.out, err = node.Claim(ctx, fencing.ClaimRequest{Name: c.name, Lease: leaseOf(c.lease), Token: token})
 	case "inspect":
 		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name})
 		if err == nil && r.out.Lock == nil {

@@ -59,6 +59,8 @@ func (m *moment) lease() fencing.LeaseID {
 		return op.Lease
 	case fencing.LeaveRequest:
 		return op.Lease
+	case fencing.ClaimRequest:
+		return op.Lease
 	}
 	return fencing.LeaseID{}
 }

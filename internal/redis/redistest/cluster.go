@@ -7,12 +7,17 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
 	slotCount   = 16384
 	nodeTimeout = 1000 // ms, after which a node that does not answer counts as down
 	keysAtOnce  = 20   // that are moved from one node to another
+
+	// failoverTimeout is when a node gives up a fail-over that it was asked for, and
+	// a little more.
+	failoverTimeout = 5500 * time.Millisecond
 )
 
 // Cluster is a Redis Cluster.
@@ -183,8 +188,15 @@ func (c *Cluster) HealReplication() {
 func (c *Cluster) Failover(replica *Server) {
 	c.t.Helper()
 	wait(c.t, "the replica is connected", func() bool { _, connected := replica.role(); return connected })
-	replica.do(c.t, "cluster", "failover")
-	wait(c.t, "the replica takes over", func() bool { role, _ := replica.role(); return role == "master" })
+	var asked time.Time
+	wait(c.t, "the replica takes over", func() bool {
+		if time.Since(asked) > failoverTimeout {
+			replica.do(c.t, "cluster", "failover")
+			asked = time.Now()
+		}
+		role, _ := replica.role()
+		return role == "master"
+	})
 }
 
 // MoveSlot moves a slot with its keys to another master, a few keys at a time, as

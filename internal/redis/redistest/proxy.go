@@ -23,6 +23,7 @@ type Proxy struct {
 	swallow bool   // the next answer is lost
 	hold    bool   // its connection stays open
 	instead []byte // answered in place of the server
+	denied  int    // how often that was
 	delay   time.Duration
 	lag     time.Duration
 	lagOnce bool
@@ -97,6 +98,13 @@ func (p *Proxy) Answer(line string) {
 	}
 }
 
+// Answered returns how often the proxy has answered in place of the server.
+func (p *Proxy) Answered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.denied
+}
+
 // Delay holds back every answer by d from now on.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
@@ -119,6 +127,14 @@ func (p *Proxy) Cut(refuse bool) {
 	for l := range p.links {
 		l.close()
 	}
+}
+
+// Redirect passes new connections on to addr, and closes those that there are.
+func (p *Proxy) Redirect(addr string) {
+	p.mu.Lock()
+	p.target = addr
+	p.mu.Unlock()
+	p.Cut(false)
 }
 
 // SwallowMessages drops every message to a subscriber from now on until it is
@@ -179,7 +195,10 @@ func (p *Proxy) serve() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp", p.target)
+		p.mu.Lock()
+		target := p.target
+		p.mu.Unlock()
+		server, err := net.Dial("tcp", target)
 		if err != nil {
 			client.Close()
 			continue
@@ -247,6 +266,9 @@ func (p *Proxy) forward(l *link) {
 		to, data := l.server, buf[:n]
 		if instead != nil {
 			to, data = l.client, instead
+			p.mu.Lock()
+			p.denied++
+			p.mu.Unlock()
 		}
 		if _, err := to.Write(data); err != nil {
 			return

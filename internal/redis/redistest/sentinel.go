@@ -84,6 +84,9 @@ func (s *Sentinel) startSentinels(n int) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
+			if log, err := os.ReadFile(filepath.Join(dir, "log")); t.Failed() && err == nil {
+				t.Logf("Sentinel %d: ... %s", port, log[max(0, len(log)-4000):])
+			}
 			if err := one.Close(); err != nil {
 				t.Error(err)
 			}

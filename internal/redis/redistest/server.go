@@ -87,6 +87,7 @@ func (s *Server) start() error {
 		args = append([]string{s.config}, args...)
 	}
 	s.process = exec.Command("redis-server", args...)
+	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its children, which write files
 	if err := s.process.Start(); err != nil {
 		return err
 	}
@@ -177,5 +178,8 @@ func (s *Server) Restart() error {
 // Close ends the process and removes its files.
 func (s *Server) Close() error {
 	err := s.Kill()
+	if killErr := syscall.Kill(-s.Pid(), syscall.SIGKILL); killErr != nil && !errors.Is(killErr, syscall.ESRCH) {
+		err = errors.Join(err, killErr)
+	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // settleTimeout bounds how long servers may take to agree on something.
-const settleTimeout = 20 * time.Second
+const settleTimeout = 60 * time.Second
 
 var errDown = errors.New("the server does not run")
 

@@ -80,6 +80,9 @@ local function finish(code, show)
   if tombstone then
     remember(ended, stored)
   end
+  if ended or made then
+    redis.set_repl(redis.REPL_NONE) -- replicas have no use for messages; nothing is written from here on
+  end
   if ended then
     redis.pcall('PUBLISH', 'fencepost:events', news() .. #ended .. '\n' .. ended .. #stored .. '\n' .. stored
       .. (made and #record .. '\n' .. record or ''))

@@ -88,6 +88,7 @@ end
 
 -- Tells those who watch, and each other gateway whose waiters are concerned.
 function reply.tell()
+  redis.set_repl(redis.REPL_NONE) -- replicas have no use for messages; nothing is written from here on
   local all = {}
   for _, some in ipairs({t.ended, t.left, t.granted, {t.joined or nil}}) do
     reply.message(all, some)

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"fencepost/internal/embedded"
+	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
+)
+
+// doctor examines the store of the settings and tells a person what it means. It
+// takes no lease and ends none; at a Redis it says that it has arrived, as every
+// gateway does. An error, and with it status 1: something endangers a promise, or
+// the store can't be examined.
+func doctor(ctx context.Context, out io.Writer) error {
+	cfg, err := loadConfig()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*examineTimeout)
+	defer cancel()
+	fmt.Fprintln(out, "The store:", where(cfg))
+	c, err := look(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	c.print(out, cfg)
+	if c.unable != nil {
+		return fmt.Errorf("the store can't serve now: %w", c.unable)
+	}
+	if dangers := len(watchdog.Endangering(c.findings)); dangers > 0 {
+		return fmt.Errorf("%s", plural(dangers, "finding endangers a promise", "findings endanger a promise"))
+	}
+	return nil
+}
+
+// condition is what doctor has found out.
+type condition struct {
+	findings []fencing.Finding
+	stats    *fencing.Stats // nil where it is of no interest, or can't be had
+	unable   error          // why it could not serve now
+}
+
+// look examines the store. An embedded one is only looked at from outside: to open
+// it would keep a gateway from it.
+func look(ctx context.Context, cfg config) (condition, error) {
+	if cfg.storeKind() == kindEmbedded {
+		findings, err := embedded.Look(cfg.DataDir)
+		if err != nil {
+			return condition{}, fmt.Errorf("no gateway can open the store: %w", err)
+		}
+		return condition{findings: findings}, nil
+	}
+	store, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return condition{}, err
+	}
+	defer store.Close()
+	findings, err := store.Examine(ctx)
+	if err != nil {
+		return condition{}, fmt.Errorf("the store can't be examined: %w", cause(err))
+	}
+	c := condition{findings: findings}
+	if err := store.Check(ctx); err != nil {
+		c.unable = cause(err)
+	}
+	if stats, err := store.Stats(ctx); err == nil {
+		c.stats = &stats
+	}
+	return c, nil
+}
+
+// cause returns what is behind an answer for clients, if anything is.
+func cause(err error) error {
+	if e, ok := errors.AsType[*fencing.Error](err); ok && e.Err != nil {
+		return e.Err
+	}
+	return err
+}
+
+// where says what the store is and where, without a password.
+func where(cfg config) string {
+	kind := map[string]string{
+		kindRedis: "one Redis", kindSentinel: "a Redis that Sentinels watch", kindCluster: "a Redis Cluster", kindQuorum: "a quorum of independent Redis masters",
+	}[cfg.storeKind()]
+	if kind == "" {
+		return "embedded, in " + cfg.DataDir
+	}
+	if cfg.RedisUsername != "" {
+		kind += ", as user " + cfg.RedisUsername
+	}
+	return location(cfg.Store) + " (" + kind + ")"
+}
+
+func (c *condition) print(out io.Writer, cfg config) {
+	node := ""
+	fmt.Fprintln(out, "\nWhat was looked at:")
+	for _, f := range c.findings {
+		if f.Node != node {
+			node = f.Node
+			fmt.Fprintf(out, "  %s\n", cmp.Or(node, "all together"))
+		}
+		printFinding(out, f)
+	}
+	if c.stats != nil {
+		quarantine := "none: everything is granted"
+		if left := c.stats.Quarantine; left > 0 {
+			quarantine = fmt.Sprintf("for up to %s more nothing new is granted, as leases may have been forgotten; renewals go on", left.Round(100_000_000))
+		}
+		fmt.Fprintf(out, "\nQuarantine now: %s\nLocks held now: %d\n", quarantine, c.stats.Held)
+	}
+	heading := "What is promised:"
+	if len(watchdog.Endangering(c.findings)) > 0 {
+		heading = "What is promised once nothing is in danger:"
+	}
+	fmt.Fprintf(out, "\n%s\n", heading)
+	for _, line := range promises(cfg) {
+		fmt.Fprintf(out, "  %s\n", line)
+	}
+}
+
+func printFinding(out io.Writer, f fencing.Finding) {
+	const indent = "                        "
+	verdict := "ok"
+	switch {
+	case f.Promise != "":
+		verdict = "DANGER"
+	case !f.OK:
+		verdict = "trouble"
+	}
+	fmt.Fprintf(out, "  %-8s %-12s %s\n", verdict, f.Check, f.Detail)
+	if f.Promise != "" {
+		fmt.Fprintf(out, "%sendangers: %s\n", indent, f.Promise)
+	}
+	if f.Remedy != "" {
+		fmt.Fprintf(out, "%schange:    %s\n", indent, f.Remedy)
+	}
+}
+
+// promises says what P1 and P2 come to with these settings if nothing is in
+// danger.
+func promises(cfg config) []string {
+	const tokens = "always, unless Redis forgets, its clock is set back by more than the outage took, and no gateway is left that knows better."
+	kind := cfg.storeKind()
+	switch kind {
+	case kindEmbedded:
+		return []string{
+			"P1 (one live lease): through crashes and power losses, on this one machine.",
+			"P2 (tokens only grow): likewise.",
+		}
+	case kindQuorum:
+		return []string{
+			"P1 (one live lease): while clocks differ by less than " + cfg.MaxClockSkew.String() + ", and fewer than a majority of the nodes forget at a time.",
+			"P2 (tokens only grow): every token is claimed on a majority of the nodes.",
+			quarantineLine(cfg),
+		}
+	}
+	first := "P1 (one live lease): as long as Redis forgets nothing; see persistence above."
+	if kind == kindSentinel || kind == kindCluster {
+		first = "P1 (one live lease): a fail-over forgets the grants that no replica had yet, as FENCEPOST_REDIS_REPLICA_ACKS is 0."
+		if cfg.RedisReplicaAcks > 0 {
+			first = "P1 (one live lease): a grant is answered when " + plural(cfg.RedisReplicaAcks, "replica has", "replicas have") +
+				" it; a fail-over forgets it only if another replica is promoted."
+		}
+	}
+	return []string{first, "P2 (tokens only grow): " + tokens, quarantineLine(cfg)}
+}
+
+// quarantineLine says what is done about what may have been forgotten.
+func quarantineLine(cfg config) string {
+	policy, _ := cfg.quarantine() // validated before
+	const start = "Where leases may have been forgotten, "
+	switch {
+	case policy.Off:
+		return start + "all is granted again at once: FENCEPOST_QUARANTINE is off."
+	case policy.For > 0:
+		return start + "nothing new is granted for " + policy.For.String() + "; leases with a longer TTL are the exception to P1."
+	}
+	return start + "nothing new is granted for the longest TTL in use, " + min(policy.Least, fencing.LongestQuarantine).String() +
+		" at least; leases with a TTL above " + fencing.LongestQuarantine.String() + " are the exception to P1."
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, strings.TrimSpace(many))
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// What is shown of a store has no user and no password.
+func TestLocation(t *testing.T) {
+	for store, want := range map[string]string{
+		"redis://user:hunter2@redis.internal:6379/3":     "redis://redis.internal:6379/3",
+		"rediss://:a@b@redis.internal":                   "rediss://redis.internal",
+		"unix://user:hunter2@/run/redis.sock?db=1":       "unix:///run/redis.sock?db=1",
+		"redis+sentinel://u:hunter2@a,b:1,c/main/2":      "redis+sentinel://a,b:1,c/main/2",
+		"redis+quorum://a,b,c":                           "redis+quorum://a,b,c",
+		"redis+cluster://u:hunter2@[fd00::1]:7000,b:700": "redis+cluster://[fd00::1]:7000,b:700",
+	} {
+		if got := location(store); got != want {
+			t.Errorf("%q is shown as %q, want %q", store, got, want)
+		}
+		if got := hasLogin(store); got != (len(store) != len(want)) {
+			t.Errorf("%q has a login: %v", store, got)
+		}
+	}
+	if got := address("rediss://u:p@[fd00::1]:7000/4"); got != "[fd00::1]:7000" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestQuarantineSetting(t *testing.T) {
+	for text, want := range map[string]struct {
+		off   bool
+		lasts time.Duration
+		ok    bool
+	}{
+		"auto": {ok: true}, "off": {off: true, ok: true}, "1s": {lasts: time.Second, ok: true}, "24h": {lasts: 24 * time.Hour, ok: true},
+		"999ms": {}, "24h1s": {}, "-5s": {}, "0": {}, "": {}, "Auto": {}, "90": {},
+	} {
+		cfg := config{Storage: Storage{Redis: Redis{Quarantine: text}}, Leases: Leases{DefaultTTL: 40 * time.Second}}
+		got, err := cfg.quarantine()
+		if (err == nil) != want.ok {
+			t.Errorf("%q: %v", text, err)
+		} else if err == nil && (got.Off != want.off || got.For != want.lasts || got.Least != 40*time.Second) {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"fencepost/internal/embedded"
+	"fencepost/internal/fencing"
+	"fencepost/internal/metrics"
+	"fencepost/internal/quorum"
+	"fencepost/internal/redis"
+	"fencepost/internal/watchdog"
+)
+
+// examineTimeout bounds an examination that somebody waits for.
+const examineTimeout = 5 * time.Second
+
+// openedStore is the store of the settings.
+type openedStore struct {
+	fencing.Store
+	failed <-chan struct{} // closed when it can't go on; nil for one that recovers by itself
+	nodes  []*redis.Store  // none if it is embedded
+}
+
+// pool sums up the pools of connections to all nodes.
+func (s *openedStore) pool() (sum metrics.Pool) {
+	for _, node := range s.nodes {
+		p := node.PoolStats()
+		sum.Hits += p.Hits
+		sum.Misses += p.Misses
+		sum.Timeouts += p.Timeouts
+		sum.Stale += p.Stale
+		sum.Total += p.Total
+		sum.Idle += p.Idle
+	}
+	return sum
+}
+
+// losses counts how often any of the nodes was found to have forgotten something.
+func (s *openedStore) losses() (n int64) {
+	for _, node := range s.nodes {
+		n += node.Losses()
+	}
+	return n
+}
+
+// openStore opens the store of the settings.
+func openStore(ctx context.Context, cfg config, log *slog.Logger) (*openedStore, error) {
+	switch cfg.storeKind() {
+	case kindEmbedded:
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log})
+		if err != nil {
+			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
+		}
+		return &openedStore{Store: s, failed: s.Failed()}, nil
+	case kindQuorum:
+		return openQuorum(ctx, cfg, log)
+	}
+	s, err := redis.Open(ctx, redisOptions(cfg, log))
+	if err != nil {
+		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+	}
+	return &openedStore{Store: s, nodes: []*redis.Store{s}}, nil
+}
+
+// openQuorum opens every node of a quorum, all at once, and composes them.
+func openQuorum(ctx context.Context, cfg config, log *slog.Logger) (*openedStore, error) {
+	urls, err := redis.SplitQuorum(cfg.Store)
+	if err != nil {
+		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+	}
+	opened := &openedStore{nodes: make([]*redis.Store, len(urls))}
+	names, errs := make([]string, len(urls)), make([]error, len(urls))
+	var opening sync.WaitGroup
+	for i, url := range urls {
+		names[i] = address(url)
+		o := redisOptions(cfg, log.With("node", names[i]))
+		o.URL, o.Member = url, true
+		opening.Go(func() { opened.nodes[i], errs[i] = redis.Open(ctx, o) })
+	}
+	opening.Wait()
+	if err := errors.Join(errs...); err != nil {
+		for _, node := range opened.nodes {
+			if node != nil {
+				err = errors.Join(err, node.Close())
+			}
+		}
+		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+	}
+	nodes := make([]fencing.Node, len(urls))
+	for i, node := range opened.nodes {
+		nodes[i] = node
+	}
+	opened.Store, err = quorum.New(nodes, quorum.Options{
+		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log,
+	})
+	return opened, err
+}
+
+// redisOptions are those of every Redis of the settings.
+func redisOptions(cfg config, log *slog.Logger) redis.Options {
+	quarantine, _ := cfg.quarantine() // validated before
+	return redis.Options{
+		URL: cfg.Store, MaxSkew: cfg.MaxClockSkew, Logger: log,
+		Username: cfg.RedisUsername, Password: cfg.RedisPassword,
+		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
+		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine,
+	}
+}
+
+// lateBy returns how far from the store's clock a command may be: nothing is late
+// for a store in this process.
+func lateBy(cfg config) time.Duration {
+	if cfg.storeKind() == kindEmbedded {
+		return 0
+	}
+	return cfg.MaxClockSkew
+}
+
+// demand refuses a store that endangers a promise. One that can't be examined now
+// is let pass: nothing is granted there until the watchdog has examined it.
+func demand(ctx context.Context, dog *watchdog.Watchdog) error {
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	findings, err := dog.Examine(ctx)
+	dangers := watchdog.Endangering(findings)
+	if err != nil || len(dangers) == 0 {
+		return nil
+	}
+	var list strings.Builder
+	for _, f := range dangers {
+		fmt.Fprintf(&list, "\n  %s endangers %s: %s\n    change: %s", subject(f), f.Promise, f.Detail, f.Remedy)
+	}
+	return errors.New("FENCEPOST_STRICT refuses a store that endangers a promise:" + list.String())
+}
+
+// subject names what a finding is about.
+func subject(f fencing.Finding) string {
+	if f.Node == "" {
+		return f.Check
+	}
+	return f.Check + " of " + f.Node
+}

@@ -1,0 +1,57 @@
+package embedded
+
+import (
+	"fmt"
+	"syscall"
+
+	"fencepost/internal/fencing"
+)
+
+// The numbers by which Linux tells file systems apart: statfs(2).
+var (
+	localFileSystems = map[int64]string{
+		0xef53: "ext4", 0x58465342: "xfs", 0x9123683e: "btrfs", 0x2fc12fc1: "zfs", 0xf2f52010: "f2fs", 0xca451a4e: "bcachefs",
+	}
+	volatileFileSystems = map[int64]string{0x01021994: "tmpfs", 0x858458f6: "ramfs"}
+	remoteFileSystems   = map[int64]string{
+		0x6969: "NFS", 0xff534d42: "CIFS", 0xfe534d42: "SMB", 0x00c36400: "Ceph", 0x01021997: "9p", 0x5346414f: "AFS",
+	}
+)
+
+const (
+	overlay = 0x794c7630
+	fuse    = 0x65735546
+)
+
+// lookAtFileSystem says what the file would be on.
+func lookAtFileSystem(dir string) []fencing.Finding {
+	var at syscall.Statfs_t
+	if err := syscall.Statfs(existing(dir), &at); err != nil {
+		return nil
+	}
+	// The types of these fields differ by architecture.
+	return []fencing.Finding{judgeFileSystem(int64(at.Type)), room(at.Bavail * uint64(at.Bsize))}
+}
+
+func judgeFileSystem(kind int64) fencing.Finding {
+	kind &= 0xffffffff // some are negative where the field has 32 bits
+	if name, ok := volatileFileSystems[kind]; ok {
+		return volatile(name)
+	}
+	if name, ok := remoteFileSystems[kind]; ok {
+		return remote(name)
+	}
+	f := fencing.Finding{Check: "filesystem", OK: true, Detail: localFileSystems[kind]}
+	switch {
+	case kind == overlay:
+		return fencing.Finding{
+			Check: "filesystem", Promise: "P1", Remedy: "mount a volume at FENCEPOST_DATA_DIR",
+			Detail: "it is in the container's own layer: all leases are forgotten with the container",
+		}
+	case kind == fuse:
+		f.Detail = "it is in user space (FUSE): whether what is flushed is on disk is up to that"
+	case f.Detail == "":
+		f.Detail = fmt.Sprintf("it is of a kind that is not known here (%#x)", kind)
+	}
+	return f
+}

@@ -1,0 +1,85 @@
+package embedded
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// looked returns what Look says of a check.
+func looked(t *testing.T, dir, check string) string {
+	t.Helper()
+	findings, err := Look(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		if f.Check == check {
+			return f.Detail
+		}
+	}
+	t.Fatalf("nothing about the %s in %+v", check, findings)
+	return ""
+}
+
+func TestLookChangesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if got := looked(t, dir, "directory"); !strings.Contains(got, "not there yet") {
+		t.Errorf("%q", got)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Fatalf("the directory was made: %v", err)
+	}
+	s, err := Open(Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"another process has it open", "another process has it open"} { // and it let go
+		if got := looked(t, dir, "file"); !strings.Contains(got, want) {
+			t.Errorf("while it is open: %q", got)
+		}
+	}
+	_, err = s.Acquire(t.Context(), fencing.AcquireRequest{
+		Name: "a", Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Minute,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(filepath.Join(dir, fileName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := looked(t, dir, "file"); !strings.Contains(got, "no gateway has it open") {
+		t.Errorf("%q", got)
+	}
+	if after, err := os.ReadFile(filepath.Join(dir, fileName)); err != nil || string(after) != string(before) {
+		t.Errorf("looking has changed the file (%v)", err)
+	}
+	if s, err = Open(Options{Dir: dir}); err != nil {
+		t.Fatalf("after looking: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLookAtWhatNoGatewayCouldOpen(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, fileName)
+	if err := os.WriteFile(file, []byte(strings.Repeat("not a database", 5000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := Look(dir); err == nil {
+		t.Errorf("a damaged file: %+v", found)
+	}
+	if found, err := Look(file); err == nil {
+		t.Errorf("a file in the place of the directory: %+v", found)
+	}
+}

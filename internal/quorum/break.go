@@ -1,0 +1,93 @@
+package quorum
+
+import (
+	"context"
+	"fmt"
+
+	"fencepost/internal/fencing"
+)
+
+// Break implements fencing.Store. The lease is the one that a majority has with the
+// token; it is broken at every node by the token that it has there.
+func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
+	out, err := s.breakLease(ctx, r)
+	if err != nil {
+		out.Err = err
+		return out, err
+	}
+	return out, nil
+}
+
+func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, *fencing.Error) {
+	views := make([]*fencing.Lock, len(s.nodes))
+	began := s.options.Clock()
+	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+		return node.Inspect(ctx, fencing.InspectRequest{Name: r.Name})
+	}, func(a answer[fencing.Outcome]) bool {
+		if a.err == nil {
+			views[a.node] = a.out.Lock
+		}
+		return false // all that can answer: a lease is to be broken wherever it is
+	})
+	if err != nil {
+		return fencing.Outcome{}, err
+	}
+	lock := s.merge(r.Name, views, began)
+	lock.Waiting = s.waiting(r.Name)
+	var lease fencing.LeasePublic
+	for i := range lock.Holders {
+		if lock.Holders[i].Token == r.Token {
+			lease = lock.Holders[i].Lease
+		}
+	}
+	out := fencing.Outcome{Now: lock.Now, Asked: began}
+	outs := make([]fencing.Outcome, len(s.nodes))
+	done, stale, failed := 0, 0, make([]vote, len(s.nodes))
+	err = ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token)})
+	}, func(a answer[fencing.Outcome]) bool {
+		outs[a.node] = a.out
+		switch {
+		case a.err == nil:
+			done++
+		case a.err.Code == fencing.CodeStaleToken:
+			stale++
+		default:
+			failed[a.node] = vote{standing: against, err: a.err}
+		}
+		return false
+	})
+	out.Ended = s.endedOf(outs)
+	switch {
+	case err != nil:
+		return fencing.Outcome{}, err
+	case done+stale < majorityOf(len(s.nodes)):
+		return fencing.Outcome{}, commonest(failed)
+	case done == 0 || lease == "" && done < majorityOf(len(s.nodes)):
+		return out, &fencing.Error{
+			Code: fencing.CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", r.Token), Lock: lock,
+		}
+	}
+	if lease != "" {
+		s.over(leaseKey{r.Name, lease})
+	}
+	s.wake(r.Name)
+	s.watch.hint(r.Name)
+	return out, nil
+}
+
+// tokenAt returns the token that a lease has at a node, which is another one where
+// it was never claimed; without a lease it is the one to break.
+func (s *Store) tokenAt(node fencing.Node, views []*fencing.Lock, lease fencing.LeasePublic, token fencing.Token) fencing.Token {
+	for i, view := range views {
+		if s.nodes[i] != node || view == nil || lease == "" {
+			continue
+		}
+		for j := range view.Holders {
+			if view.Holders[j].Lease == lease {
+				return view.Holders[j].Token
+			}
+		}
+	}
+	return token
+}

@@ -1,0 +1,282 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// ledger is what clients were told, and holds it against what is promised.
+type ledger struct {
+	t  *testing.T
+	mu sync.Mutex
+	// of each name
+	highest map[fencing.Name]fencing.Token
+	until   map[fencing.Name]time.Time // while the present holder may believe in its lease
+	grants  atomic.Int64
+}
+
+// granted notes a lease that a client was told of.
+func (l *ledger) granted(name fencing.Name, out *fencing.Outcome) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if highest := l.highest[name]; out.Holder.Token <= highest {
+		l.t.Errorf("%s: token %d after %d", name, out.Holder.Token, highest)
+	}
+	if until := l.until[name]; now.Before(until) {
+		l.t.Errorf("%s: granted while another holder may believe in its lease for %s", name, until.Sub(now))
+	}
+	l.highest[name] = out.Holder.Token
+	l.until[name] = out.Asked.Add(out.Holder.ExpiresAt.Sub(out.Now))
+	l.grants.Add(1)
+}
+
+// over notes that the holder does not believe in its lease any more.
+func (l *ledger) over(name fencing.Name) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.until, name)
+}
+
+// load has workers at gateways acquire and release until stop is called.
+func load(t *testing.T, gateways []*Store) (l *ledger, stop func()) {
+	l = &ledger{t: t, highest: map[fencing.Name]fencing.Token{}, until: map[fencing.Name]time.Time{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var workers sync.WaitGroup
+	for i := range 8 {
+		workers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				l.turn(gateways[i%len(gateways)], fencing.Name(fmt.Sprintf("load/%d", (i+n)%4)))
+			}
+		})
+	}
+	return l, sync.OnceFunc(func() { cancel(); workers.Wait() })
+}
+
+// turn is one acquire and release. Some holders renew, and some let their lease run
+// out.
+func (l *ledger) turn(s *Store, name fencing.Name) {
+	r := request(name)
+	r.TTL = time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	out, err := s.Acquire(ctx, r)
+	if err != nil {
+		if e := asError(err); e.Code != fencing.CodeLocked && !uncertain(e.Code) {
+			l.t.Errorf("%s: %v", name, err)
+		}
+		pause := time.NewTimer(time.Duration(1+rand.IntN(20)) * time.Millisecond)
+		<-pause.C
+		return
+	}
+	l.granted(name, &out)
+	if rand.IntN(50) == 0 {
+		return
+	}
+	if rand.IntN(4) == 0 {
+		again, err := s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+		if err == nil && again.Holder.Token != out.Holder.Token {
+			l.t.Errorf("%s: renewed with token %d, granted with %d", name, again.Holder.Token, out.Holder.Token)
+		}
+		if e := asError(err); e != nil && !uncertain(e.Code) {
+			l.t.Errorf("%s: a lease within its time: %v", name, err)
+		}
+	}
+	l.over(name)
+	if _, err := s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+		if e := asError(err); e.Code != fencing.CodeLeaseLost && !uncertain(e.Code) {
+			l.t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// goesOn waits for so many more grants.
+func (l *ledger) goesOn(t *testing.T, what string, more int64) {
+	t.Helper()
+	goal := l.grants.Load() + more
+	await(t, what, func(context.Context) error {
+		if have := l.grants.Load(); have < goal {
+			return fmt.Errorf("%d grants of %d", have, goal)
+		}
+		return nil
+	})
+}
+
+// Any minority may fail, in any way, under load: nothing wrong is told, acquisition
+// goes on, and what comes back is taken in without help.
+func TestMinorityFailsUnderLoad(t *testing.T) {
+	harms := []struct {
+		name       string
+		harm, heal func(f *servers, i int)
+	}{
+		{"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) }},
+		{"stopped", func(f *servers, i int) { f.signal(i, syscall.SIGSTOP) }, func(f *servers, i int) { f.signal(i, syscall.SIGCONT) }},
+		{"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {}},
+		{"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) }},
+		{"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) }},
+		{"late", func(f *servers, i int) { f.proxies[i].Lag(80*time.Millisecond, false) }, func(f *servers, i int) { f.proxies[i].Lag(0, false) }},
+	}
+	for _, n := range []int{3, 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			f := startServers(t, n)
+			gateways := []*Store{f.gateway(250 * time.Millisecond), f.gateway(250 * time.Millisecond)}
+			await(t, "a new quorum", acquires(gateways[0]))
+			l, stop := load(t, gateways)
+			defer stop()
+			for round, h := range harms {
+				l.goesOn(t, "before: "+h.name, 20)
+				var hit []int
+				for i := range (n - 1) / 2 {
+					hit = append(hit, (round+i)%n)
+				}
+				for _, i := range hit {
+					h.harm(f, i)
+				}
+				l.goesOn(t, "with a minority "+h.name, 30)
+				for _, i := range hit {
+					h.heal(f, i)
+				}
+				await(t, "all votes after: "+h.name, func(ctx context.Context) error { return f.allVote(ctx, gateways[0]) })
+			}
+			l.goesOn(t, "in the end", 50)
+			stop()
+			t.Logf("%d grants", l.grants.Load())
+		})
+	}
+}
+
+func (f *servers) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// allVote fails while a node is out of reach, blank or in quarantine.
+func (f *servers) allVote(ctx context.Context, s *Store) error {
+	for _, node := range s.nodes {
+		blank, err := node.Blank(ctx)
+		if err != nil {
+			return err
+		}
+		if blank {
+			return errors.New("blank")
+		}
+		stats, err := node.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		if stats.Quarantine > 0 {
+			return fmt.Errorf("in quarantine for %s", stats.Quarantine)
+		}
+	}
+	return nil
+}
+
+// Without a majority nothing is granted, and said so soon; with one again, all goes
+// on without help.
+func TestMajorityLost(t *testing.T) {
+	f := startServers(t, 3)
+	s := f.gateway(250 * time.Millisecond)
+	await(t, "a new quorum", acquires(s))
+	r := request("a")
+	r.TTL = time.Minute
+	first, err := s.Acquire(bg, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.signal(0, syscall.SIGSTOP)
+	f.proxies[1].Cut(true)
+	start := time.Now()
+	if _, err := s.Acquire(bg, request("b")); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	f.signal(0, syscall.SIGCONT)
+	f.proxies[1].Cut(false)
+	await(t, "a renewal", func(ctx context.Context) error {
+		out, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+		if err == nil && out.Holder.Token != first.Holder.Token {
+			t.Errorf("token %d, was %d", out.Holder.Token, first.Holder.Token)
+		}
+		return err
+	})
+	await(t, "a grant", acquires(s))
+}
+
+// A node that hangs slows nobody down.
+func TestStoppedNodeSlowsNobody(t *testing.T) {
+	f := startServers(t, 3)
+	const nodeTimeout = 800 * time.Millisecond
+	s := f.gateway(nodeTimeout)
+	await(t, "a new quorum", acquires(s))
+	median := func() time.Duration {
+		var took []time.Duration
+		for i := range 41 {
+			r := request(fencing.Name(fmt.Sprintf("m/%d", i)))
+			start := time.Now()
+			if _, err := s.Acquire(bg, r); err != nil {
+				t.Fatal(err)
+			}
+			took = append(took, time.Since(start))
+			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		slices.Sort(took)
+		return took[len(took)/2]
+	}
+	before := median()
+	f.signal(2, syscall.SIGSTOP)
+	defer f.signal(2, syscall.SIGCONT)
+	after := median()
+	t.Logf("median %s with all nodes, %s with one that hangs", before, after)
+	if after > nodeTimeout/4 {
+		t.Errorf("the median is %s; somebody waits for the node that hangs", after)
+	}
+}
+
+// A request that waits at one gateway gets the lock after another one's holder has
+// let it go.
+func TestWaitAcrossGateways(t *testing.T) {
+	f := startServers(t, 3)
+	s, other := f.gateway(250*time.Millisecond), f.gateway(250*time.Millisecond)
+	await(t, "a new quorum", acquires(s))
+	heardIt := &ear{grants: make(chan heard, 1), replaced: make(chan fencing.Stamp, 1), rechecks: make(chan []fencing.Name, 1)}
+	other.Listen(heardIt)
+	holder, r := request("a"), request("a")
+	r.Wait = time.Minute
+	first, err := s.Acquire(bg, holder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := other.Acquire(bg, r); err != nil || !out.Waits() {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	g := <-heardIt.grants
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("the hand-over took %s", took)
+	}
+	if g.Holder.Token <= first.Holder.Token {
+		t.Errorf("token %d after %d", g.Holder.Token, first.Holder.Token)
+	}
+}

@@ -1,0 +1,68 @@
+package quorum
+
+import (
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// maxMade is how many grants are remembered, at about 200 bytes each, for the case
+// that they can't be delivered. One beyond it can't be taken back any more: it is
+// left to its TTL.
+const maxMade = 1 << 16
+
+// stamps are that of a request, and the one its grant has at the nodes.
+type stamps struct {
+	request, nodes fencing.Stamp
+}
+
+// made is a grant that its client may not have been told of.
+type made struct {
+	stamps
+	try   *try
+	out   *fencing.Outcome // of a request that waited: what its gateway is told
+	until time.Time        // when the lease is over
+}
+
+// grants are those that may have to be taken back. Not safe for concurrent use.
+type grants struct {
+	byLease map[leaseKey]*made
+	order   []entry // oldest first; entries of grants that are gone are skipped
+}
+
+type entry struct {
+	key leaseKey
+	m   *made
+}
+
+func (g *grants) add(key leaseKey, m *made, now time.Time) {
+	g.byLease[key] = m
+	g.order = append(g.order, entry{key, m})
+	for len(g.order) > 0 {
+		first := g.order[0]
+		current := g.byLease[first.key] == first.m
+		if current && len(g.order) <= maxMade && now.Before(first.m.until) {
+			return
+		}
+		if current {
+			delete(g.byLease, first.key)
+		}
+		g.order = g.order[1:]
+	}
+}
+
+// of returns the grant that a request has got, nil if there is none.
+func (g *grants) of(key leaseKey, request fencing.Stamp) *made {
+	if m := g.byLease[key]; m != nil && m.request == request {
+		return m
+	}
+	return nil
+}
+
+// forget drops the grant of a lease and returns it: its holder was told, or it is
+// taken back.
+func (g *grants) forget(key leaseKey) *made {
+	m := g.byLease[key]
+	delete(g.byLease, key)
+	return m
+}

@@ -1,0 +1,105 @@
+package quorum
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// maxRounds is how often List asks the nodes for one page: what a minority has left
+// behind is not shown, so that a round may come to nothing.
+const maxRounds = 8
+
+// List implements fencing.Store. It shows what a majority holds; a page may have
+// fewer locks than asked for.
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	var page fencing.ListPage
+	next := r
+	for range maxRounds {
+		next.Limit = r.Limit - len(page.Locks)
+		locks, more, err := s.list(ctx, next)
+		if err != nil {
+			return fencing.ListPage{}, err
+		}
+		page.Locks, page.Next = append(page.Locks, locks...), more
+		if more == "" || len(page.Locks) == r.Limit {
+			break
+		}
+		next.After = more
+	}
+	return page, nil
+}
+
+// list asks all nodes once. It returns the locks up to the name where the first of
+// them stopped, and that name, empty at the end.
+func (s *Store) list(ctx context.Context, r fencing.ListRequest) ([]fencing.Lock, fencing.Name, *fencing.Error) {
+	began := s.options.Clock()
+	pages := make([]*fencing.ListPage, len(s.nodes))
+	votes := make([]vote, len(s.nodes))
+	answered := 0
+	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.ListPage, error) {
+		return node.List(ctx, r)
+	}, func(a answer[fencing.ListPage]) bool {
+		if a.err != nil {
+			votes[a.node] = vote{standing: against, err: a.err}
+			return false
+		}
+		pages[a.node] = &a.out
+		answered++
+		return false
+	})
+	if err == nil && answered < majorityOf(len(s.nodes)) {
+		err = commonest(votes)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	until := fencing.Name("")
+	for _, p := range pages {
+		if p != nil && p.Next != "" && (until == "" || p.Next < until) {
+			until = p.Next
+		}
+	}
+	locks := s.mergePages(pages, until, began)
+	if len(locks) > r.Limit {
+		locks = locks[:r.Limit]
+		until = locks[r.Limit-1].Name
+	}
+	return locks, until, nil
+}
+
+func (s *Store) mergePages(pages []*fencing.ListPage, until fencing.Name, now time.Time) []fencing.Lock {
+	views := map[fencing.Name][]*fencing.Lock{}
+	for i, p := range pages {
+		if p == nil {
+			continue
+		}
+		for j := range p.Locks {
+			lock := &p.Locks[j]
+			if until != "" && lock.Name > until {
+				break
+			}
+			if views[lock.Name] == nil {
+				views[lock.Name] = make([]*fencing.Lock, len(pages))
+			}
+			views[lock.Name][i] = lock
+		}
+	}
+	var locks []fencing.Lock
+	for _, name := range slices.Sorted(maps.Keys(views)) {
+		of := views[name]
+		for i, p := range pages {
+			if p != nil && of[i] == nil { // it has answered, and does not have it
+				of[i] = &fencing.Lock{Name: name, Now: fencing.InstantOf(now)}
+			}
+		}
+		if lock := s.merge(name, of, now); lock.Held() {
+			lock.Waiting = s.waiting(name)
+			locks = append(locks, *lock)
+		}
+	}
+	return locks
+}

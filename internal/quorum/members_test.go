@@ -1,0 +1,135 @@
+package quorum
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+func TestNewQuorum(t *testing.T) {
+	play(t, func(s *scene) {
+		for i, n := range s.nodes {
+			if a := n.admissions(); len(a) != 1 || !a[0].isNew {
+				t.Errorf("node %d: %+v", i, a)
+			}
+		}
+		r := request("a")
+		r.TTL = time.Minute
+		s.acquire(r)
+		s.nodes[1].forget()
+		time.Sleep(3 * time.Second)
+		if a := s.nodes[1].admissions(); len(a) != 2 || a[1].isNew || a[1].longest < time.Minute {
+			t.Errorf("a node that forgot: %+v", a)
+		}
+		if f, err := s.Examine(bg); err != nil || !f[len(f)-1].OK {
+			t.Errorf("%+v, %v", f, err)
+		}
+	})
+}
+
+// A blank node is not new while nobody who remembers can be asked.
+func TestBlankBesideTheUnknown(t *testing.T) {
+	play(t, func(s *scene) {
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		s.nodes[1].forget()
+		s.nodes[2].forget()
+		time.Sleep(3 * time.Second)
+		for i := 1; i < 3; i++ {
+			if a := s.nodes[i].admissions(); len(a) != 1 {
+				t.Errorf("node %d: %+v", i, a)
+			}
+		}
+		f, err := s.Examine(bg)
+		if err != nil || f[len(f)-1].OK || f[len(f)-1].Check != "quorum" {
+			t.Errorf("%+v, %v", f, err)
+		}
+		s.nodes[0].set(func(n *node) { n.cut = false })
+		time.Sleep(3 * time.Second)
+		for i := 1; i < 3; i++ {
+			if a := s.nodes[i].admissions(); len(a) != 2 || a[1].isNew {
+				t.Errorf("node %d: %+v", i, a)
+			}
+		}
+	})
+}
+
+func TestList(t *testing.T) {
+	play(t, func(s *scene) {
+		for _, name := range []fencing.Name{"a", "b/1", "b/2", "b/3", "c"} {
+			s.acquire(request(name))
+		}
+		synctest.Wait()
+		if _, err := s.nodes[0].Model.Acquire(bg, request("b/0")); err != nil { // left behind
+			t.Fatal(err)
+		}
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		var names []fencing.Name
+		ask := fencing.ListRequest{Prefix: "b/", Limit: 2}
+		for {
+			page, err := s.List(bg, ask)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range page.Locks {
+				names = append(names, l.Name)
+			}
+			if ask.After = page.Next; page.Next == "" {
+				break
+			}
+		}
+		if len(names) != 3 || names[0] != "b/1" || names[2] != "b/3" {
+			t.Errorf("the list is %v", names)
+		}
+		if stats, err := s.Stats(bg); err != nil || stats.Held != 5 {
+			t.Errorf("%+v, %v", stats, err)
+		}
+	})
+}
+
+type events chan fencing.Event
+
+func (e events) Event(event fencing.Event) { e <- event }
+func (e events) Gap()                      { e <- fencing.Event{Kind: "gap"} }
+
+func TestWatch(t *testing.T) {
+	play(t, func(s *scene) {
+		heard := make(events, 64)
+		other := s.open()
+		stop := other.Watch(heard)
+		r := request("a")
+		first := s.acquire(r)
+		time.Sleep(time.Second)
+		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		quick := request("a")
+		second := s.acquire(quick)
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: quick.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		third := s.acquire(request("a"))
+		time.Sleep(time.Second)
+		stop()
+		s.acquire(request("b"))
+		time.Sleep(time.Second)
+		want := []fencing.Event{
+			{Kind: fencing.EventGranted, Token: first.Holder.Token}, {Kind: fencing.EventReleased, Token: first.Holder.Token},
+			{Kind: fencing.EventGranted, Token: second.Holder.Token}, {Kind: fencing.EventReleased, Token: second.Holder.Token},
+			{Kind: fencing.EventGranted, Token: third.Holder.Token},
+		}
+		if len(heard) != len(want) {
+			t.Errorf("%d events, want %d", len(heard), len(want))
+		}
+		for i := range min(len(want), len(heard)) {
+			if e := <-heard; e.Kind != want[i].Kind || e.Token != want[i].Token || e.Name != "a" || e.ID == "" {
+				t.Errorf("event %d is %+v, want %+v", i, e, want[i])
+			}
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
+)
+
+var (
+	quiet  = slog.New(slog.NewTextHandler(io.Discard, nil))
+	errCut = errors.New("the node is out of reach")
+)
+
+// node is a model that can be out of reach.
+type node struct {
+	*fencingtest.Model
+
+	mu     sync.Mutex
+	cut    bool                 // it fails at once
+	silent bool                 // it does not answer
+	before func(op string)      // runs before a call reaches the model
+	lost   func(op string) bool // the answer does not come back
+	blank  bool                 // it is, whatever the model says
+	admits []admission
+}
+
+type admission struct {
+	isNew   bool
+	longest time.Duration
+}
+
+func (n *node) set(change func(*node)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
+// via makes a call of the model, if the node can be reached.
+func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest.Model, context.Context, A) (R, error), r A) (R, error) {
+	var none R
+	n.mu.Lock()
+	model, cut, silent, before, lost := n.Model, n.cut, n.silent, n.before, n.lost
+	n.mu.Unlock()
+	switch {
+	case cut:
+		return none, fencing.Unavailable(errCut)
+	case silent:
+		<-ctx.Done()
+		return none, fencing.Unavailable(ctx.Err())
+	case before != nil:
+		before(op)
+	}
+	out, err := do(model, ctx, r)
+	if lost != nil && lost(op) {
+		return none, fencing.Unavailable(errCut)
+	}
+	return out, err
+}
+
+func (n *node) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "acquire", (*fencingtest.Model).Acquire, r)
+}
+
+func (n *node) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "claim", (*fencingtest.Model).Claim, r)
+}
+
+func (n *node) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "renew", (*fencingtest.Model).Renew, r)
+}
+
+func (n *node) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "release", (*fencingtest.Model).Release, r)
+}
+
+func (n *node) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "takeback", (*fencingtest.Model).TakeBack, r)
+}
+
+func (n *node) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "break", (*fencingtest.Model).Break, r)
+}
+
+func (n *node) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "inspect", (*fencingtest.Model).Inspect, r)
+}
+
+func (n *node) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "history", (*fencingtest.Model).History, r)
+}
+
+func (n *node) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	return via(ctx, n, "list", (*fencingtest.Model).List, r)
+}
+
+func (n *node) Stats(ctx context.Context) (fencing.Stats, error) {
+	return via(ctx, n, "stats", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (fencing.Stats, error) {
+		return m.Stats(ctx)
+	}, struct{}{})
+}
+
+func (n *node) Check(ctx context.Context) error {
+	_, err := via(ctx, n, "check", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
+		return struct{}{}, m.Check(ctx)
+	}, struct{}{})
+	return err
+}
+
+func (n *node) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	return via(ctx, n, "expire", (*fencingtest.Model).Expire, limit)
+}
+
+func (n *node) Blank(ctx context.Context) (bool, error) {
+	n.mu.Lock()
+	blank := n.blank
+	n.mu.Unlock()
+	return via(ctx, n, "blank", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (bool, error) {
+		is, err := m.Blank(ctx)
+		return is || blank, err
+	}, struct{}{})
+}
+
+func (n *node) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
+	_, err := via(ctx, n, "admit", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
+		n.set(func(n *node) { n.blank, n.admits = false, append(n.admits, admission{isNew, longest}) })
+		return struct{}{}, m.Admit(ctx, isNew, longest)
+	}, struct{}{})
+	return err
+}
+
+// admissions returns how the node was admitted.
+func (n *node) admissions() []admission {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.admits)
+}
+
+// forget makes the node remember nothing, until it is admitted again.
+func (n *node) forget() {
+	n.set(func(n *node) { n.Model, n.blank = newModel(), true })
+}
+
+func newModel() *fencingtest.Model {
+	return fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now()) })
+}
+
+// scene is a quorum of models in a bubble of its own time.
+type scene struct {
+	*Store
+	t     *testing.T
+	nodes []*node
+	heard *ear
+}
+
+const testSkew = 100 * time.Millisecond
+
+func newScene(t *testing.T, n int) *scene {
+	t.Helper()
+	s := &scene{t: t, heard: &ear{grants: make(chan heard, 16), replaced: make(chan fencing.Stamp, 16), rechecks: make(chan []fencing.Name, 16)}}
+	for range n {
+		s.nodes = append(s.nodes, &node{Model: newModel()})
+	}
+	s.Store = s.open()
+	s.Listen(s.heard)
+	synctest.Wait() // for the nodes to be admitted
+	return s
+}
+
+// open returns a store on the nodes, as another gateway has it.
+func (s *scene) open() *Store {
+	s.t.Helper()
+	var nodes []fencing.Node
+	for _, n := range s.nodes {
+		nodes = append(nodes, n)
+	}
+	q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return q
+}
+
+type heard struct {
+	fencing.Grant
+	now   fencing.Instant
+	asked time.Time
+}
+
+// ear is a Listener.
+type ear struct {
+	grants   chan heard
+	replaced chan fencing.Stamp
+	rechecks chan []fencing.Name
+}
+
+func (e *ear) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
+	e.grants <- heard{g, now, asked}
+}
+func (e *ear) Replaced(_ fencing.Name, stamp fencing.Stamp) { e.replaced <- stamp }
+func (e *ear) Recheck(names []fencing.Name)                 { e.rechecks <- names }
+
+func request(name fencing.Name) fencing.AcquireRequest {
+	return fencing.AcquireRequest{
+		Name: name, Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Owner: "worker-7",
+		Mode: fencing.ModeExclusive, Hold: 1, TTL: 10 * time.Second,
+	}
+}
+
+func (s *scene) acquire(r fencing.AcquireRequest) fencing.Outcome {
+	s.t.Helper()
+	out, err := s.Acquire(context.Background(), r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return out
+}
+
+// refused fails unless err has the code.
+func (s *scene) refused(err error, code fencing.Code) *fencing.Error {
+	s.t.Helper()
+	e := asError(err)
+	if e == nil || e.Code != code {
+		s.t.Fatalf("got %v, want %s", err, code)
+	}
+	return e
+}
+
+// holders returns at how many nodes a lease is.
+func (s *scene) holders(name fencing.Name, lease fencing.LeaseID) int {
+	n := 0
+	for _, node := range s.nodes {
+		r := node.Model.Snapshot().Records[name]
+		if r == nil {
+			continue
+		}
+		for i := range r.Holders {
+			if r.Holders[i].Lease == lease.Public() && r.Holders[i].Live(fencing.InstantOf(time.Now())) {
+				n++
+			}
+		}
+	}
+	return n
+}

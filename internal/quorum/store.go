@@ -1,0 +1,273 @@
+package quorum
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// Options say how to ask the nodes. A zero field has its default.
+type Options struct {
+	MaxSkew     time.Duration    // largest difference between clocks, as the nodes guard it; default 1 s
+	NodeTimeout time.Duration    // for one request to one node; default 250 ms
+	LongestTTL  time.Duration    // a node that forgot does not vote for so long at least; default 30 s
+	Logger      *slog.Logger     // default: slog.Default
+	Clock       func() time.Time // the gateway's clock, monotonic in differences; default time.Now
+
+	// Names that nodes are called by, in logs and findings; default 1, 2, 3.
+	Names []string
+
+	tick  time.Duration // between looks for blank nodes, for tests
+	pause time.Duration // before the first retry of who waits, for tests
+}
+
+const (
+	defaultTick  = time.Second
+	defaultPause = 50 * time.Millisecond
+
+	// longestPause is what pauses of a line grow to while the holder's time is long.
+	longestPause = time.Second
+
+	// longTimeout is for one request to one node that looks at all it has.
+	longTimeout = 2 * time.Second
+
+	// maxTries is how many lines try at once, maxUndoing how many take-backs are
+	// repeated in the background. Beyond it a grant nobody wants is left to its TTL.
+	maxTries   = 64
+	maxUndoing = 4096
+
+	// atOnce is how often a request that met others in the act is tried before it
+	// counts as refused.
+	atOnce = 4
+)
+
+// Store is a fencing.Store on a majority of nodes.
+type Store struct {
+	options Options
+	nodes   []fencing.Node
+	log     *slog.Logger
+	self    fencing.Gateway
+
+	longest  atomic.Int64 // the longest TTL that was asked for here, in ns
+	listener atomic.Pointer[fencing.Listener]
+	tries    chan struct{} // a place each for the tries of lines
+	undoing  atomic.Int64
+	suspect  []atomic.Bool // nodes whose last request failed
+	watch    watch
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	closing  chan struct{}
+	work     sync.WaitGroup
+	flights  map[leaseKey]*flight
+	lines    map[fencing.Name]*line
+	refusals map[leaseKey]*refusal
+	made     grants
+	attached map[leaseKey]stamps
+}
+
+// leaseKey is a lease of a name.
+type leaseKey struct {
+	name  fencing.Name
+	lease fencing.LeasePublic
+}
+
+var _ fencing.Store = (*Store)(nil)
+
+// New returns a store on nodes, of which there are 3 to 9, an odd number. It closes
+// them when it is closed.
+func New(nodes []fencing.Node, o Options) (*Store, error) {
+	if n := len(nodes); n < 3 || n > maxNodes || n%2 == 0 {
+		return nil, fmt.Errorf("a quorum has 3, 5, 7 or %d nodes, not %d", maxNodes, n)
+	}
+	o.MaxSkew = cmp.Or(o.MaxSkew, time.Second)
+	o.NodeTimeout = cmp.Or(o.NodeTimeout, 250*time.Millisecond)
+	o.LongestTTL = cmp.Or(o.LongestTTL, fencing.DefaultBounds().DefaultTTL)
+	o.tick, o.pause = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	for i := len(o.Names); i < len(nodes); i++ {
+		o.Names = append(o.Names, fmt.Sprint(i+1))
+	}
+	s := &Store{
+		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
+		suspect: make([]atomic.Bool, len(nodes)), tries: make(chan struct{}, maxTries), closing: make(chan struct{}),
+		flights: map[leaseKey]*flight{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
+		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]stamps{},
+	}
+	s.watch.store = s
+	s.longest.Store(int64(o.LongestTTL))
+	s.spawn(s.lookAfter)
+	return s, nil
+}
+
+// spawn runs f in a goroutine that Close waits for, unless the store is closed.
+func (s *Store) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.work.Go(f)
+	return true
+}
+
+var errClosed = errors.New("the store is closed")
+
+// Close ends what goes on in the background, which takes a few NodeTimeouts, and
+// closes the nodes.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.closing)
+	s.mu.Unlock()
+	s.work.Wait()
+	var errs []error
+	for _, node := range s.nodes {
+		errs = append(errs, node.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// usable returns why nothing can be asked: the caller has gone, or the store is
+// closed.
+func (s *Store) usable(ctx context.Context) *fencing.Error {
+	if ctx.Err() != nil {
+		return fencing.Unavailable(context.Cause(ctx))
+	}
+	select {
+	case <-s.closing:
+		return fencing.Unavailable(errClosed)
+	default:
+		return nil
+	}
+}
+
+// call gives a request to one node its time. A caller that leaves does not end it.
+func (s *Store) call() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), s.options.NodeTimeout)
+}
+
+// longCall is call for what nobody waits for at a lock.
+func (s *Store) longCall() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), max(s.options.NodeTimeout, longTimeout))
+}
+
+// pause waits for d; it reports false if the store was closed meanwhile.
+func (s *Store) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.closing:
+		return false
+	}
+}
+
+// mark notes whether a node answers.
+func (s *Store) mark(node int, err error) {
+	failed := err != nil && asError(err).Code == fencing.CodeUnavailable
+	if s.suspect[node].Load() != failed {
+		s.suspect[node].Store(failed)
+	}
+}
+
+// suspects returns the nodes that are not asked for leases now, for they have not
+// answered lately: those who compete would wait for them while each has some of the
+// others. lookAfter finds out when they answer again. If it is not a minority, all
+// are asked: perhaps it was the gateway that stood still.
+func (s *Store) suspects() nodeSet {
+	var set nodeSet
+	n := 0
+	for i := range s.suspect {
+		if s.suspect[i].Load() {
+			set |= 1 << i
+			n++
+		}
+	}
+	if n > len(s.nodes)-majorityOf(len(s.nodes)) {
+		return 0
+	}
+	return set
+}
+
+// note remembers the longest TTL.
+func (s *Store) note(ttl time.Duration) {
+	for {
+		longest := s.longest.Load()
+		if int64(ttl) <= longest || s.longest.CompareAndSwap(longest, int64(ttl)) {
+			return
+		}
+	}
+}
+
+// asError returns what a node's error says, nil for none.
+func asError(err error) *fencing.Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*fencing.Error](err); ok {
+		return e
+	}
+	return fencing.Unavailable(err)
+}
+
+// answer is what one node said.
+type answer[R any] struct {
+	node int
+	out  R
+	err  *fencing.Error
+}
+
+// ask asks all nodes at once and hands out the answers as they come, one for each,
+// until enough says that it has enough. The rest goes on in the background.
+func ask[R any](ctx context.Context, s *Store, do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
+	return askWithin(ctx, s, s.call, do, enough)
+}
+
+// askAll is ask for what may take long.
+func askAll[R any](ctx context.Context, s *Store, do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
+	return askWithin(ctx, s, s.longCall, do, enough)
+}
+
+func askWithin[R any](ctx context.Context, s *Store, within func() (context.Context, context.CancelFunc), do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	answers := make(chan answer[R], len(s.nodes))
+	for i, node := range s.nodes {
+		if !s.spawn(func() {
+			call, cancel := within()
+			defer cancel()
+			out, err := do(call, node)
+			answers <- answer[R]{i, out, asError(err)}
+		}) {
+			return fencing.Unavailable(errClosed)
+		}
+	}
+	for range s.nodes {
+		select {
+		case a := <-answers:
+			if enough(a) {
+				return nil
+			}
+		case <-ctx.Done():
+			return fencing.Unavailable(context.Cause(ctx))
+		}
+	}
+	return nil
+}

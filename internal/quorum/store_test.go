@@ -1,0 +1,314 @@
+package quorum
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+var bg = context.Background()
+
+// play runs a test in a bubble, on 3 nodes.
+func play(t *testing.T, test func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newScene(t, 3)) })
+}
+
+func TestAcquireAndRelease(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a/b")
+		first := s.acquire(r)
+		synctest.Wait()
+		if n := s.holders(r.Name, r.Lease); n != 3 || !first.Fresh {
+			t.Errorf("%d nodes have it; %+v", n, first)
+		}
+		for i, node := range s.nodes {
+			if h := node.Snapshot().Records[r.Name].Holders[0]; h.Token != first.Holder.Token || !h.Claimed {
+				t.Errorf("node %d has token %d, not %d", i, h.Token, first.Holder.Token)
+			}
+		}
+		if left := first.Holder.ExpiresAt.Sub(first.Now); left > r.TTL-marginOf(r.TTL, testSkew) {
+			t.Errorf("%s are promised of %s", left, r.TTL)
+		}
+		_, err := s.Acquire(bg, request(r.Name))
+		refusal := s.refused(err, fencing.CodeLocked)
+		if l := refusal.Lock; !l.Held() || l.Holders[0].Lease != r.Lease.Public() || refusal.RetryAfter <= 0 {
+			t.Errorf("the refusal does not show the holder: %+v", refusal)
+		}
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Errorf("a retried release: %v", err)
+		}
+		_, err = s.Acquire(bg, r)
+		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonReleased {
+			t.Errorf("the lease id has ended, and the reason is %s", e.Reason)
+		}
+		if second := s.acquire(request(r.Name)); second.Holder.Token <= first.Holder.Token {
+			t.Errorf("token %d after %d", second.Holder.Token, first.Holder.Token)
+		}
+	})
+}
+
+func TestRetryIsTheSameGrant(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		first := s.acquire(r)
+		synctest.Wait()
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		r.Stamp = fencing.NewStamp()
+		again := s.acquire(r)
+		if again.Holder.Token != first.Holder.Token || again.Fresh {
+			t.Errorf("got %d, fresh %t; want %d", again.Holder.Token, again.Fresh, first.Holder.Token)
+		}
+		// The grant is not the first request's any more.
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.holders(r.Name, r.Lease); n != 3 {
+			t.Errorf("%d nodes have it", n)
+		}
+	})
+}
+
+func TestMinorityOutOfReach(t *testing.T) {
+	for name, harm := range map[string]func(*node){
+		"cut":    func(n *node) { n.cut = true },
+		"silent": func(n *node) { n.silent = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *scene) {
+				synctest.Wait()
+				s.nodes[1].set(harm)
+				start := time.Now()
+				r := request("a")
+				out := s.acquire(r)
+				if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+					t.Fatal(err)
+				}
+				look, err := s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
+				if err != nil || len(look.Lock.Holders) != 1 || look.Lock.Holders[0].Token != out.Holder.Token {
+					t.Fatalf("%+v, %v", look.Lock, err)
+				}
+				if took := time.Since(start); took > 0 {
+					t.Errorf("it took %s: somebody waited for the slow one", took)
+				}
+				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+					t.Fatal(err)
+				}
+				next := s.acquire(request("a"))
+				if next.Holder.Token <= out.Holder.Token {
+					t.Errorf("token %d after %d", next.Holder.Token, out.Holder.Token)
+				}
+			})
+		})
+	}
+}
+
+func TestMajorityOutOfReach(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.acquire(r)
+		synctest.Wait()
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		s.nodes[2].set(func(n *node) { n.silent = true })
+		start := time.Now()
+		other := request("b")
+		_, err := s.Acquire(bg, other)
+		s.refused(err, fencing.CodeUnavailable)
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("it took %s", took)
+		}
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		s.refused(err, fencing.CodeUnavailable)
+		_, err = s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
+		s.refused(err, fencing.CodeUnavailable)
+		s.refused(s.Check(bg), fencing.CodeUnavailable)
+		if n := s.holders(other.Name, other.Lease); n != 0 {
+			t.Errorf("%d nodes were left with what a majority did not grant", n)
+		}
+		for _, n := range s.nodes {
+			n.set(func(n *node) { n.cut, n.silent = false, false })
+		}
+		s.acquire(request("b"))
+	})
+}
+
+// A lease is lost only if a majority says so (P8).
+func TestLostIsNotUnknown(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		s.acquire(r)
+		synctest.Wait()
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		s.nodes[0].forget()
+		// One never knew it, one has forgotten it, one has it.
+		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		if e := asError(err); e == nil || !uncertain(e.Code) {
+			t.Errorf("got %v: nobody can know that", err)
+		}
+		time.Sleep(2 * time.Second) // the node is back, but in quarantine
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		if e := asError(err); e != nil && !uncertain(e.Code) {
+			t.Errorf("got %v: nobody can know that", err)
+		}
+	})
+}
+
+func TestExpiredIsLost(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		first := s.acquire(r)
+		time.Sleep(r.TTL + time.Second)
+		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonExpired {
+			t.Errorf("the reason is %s", e.Reason)
+		}
+		second := s.acquire(request("a"))
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonSuperseded || e.CurrentToken != second.Holder.Token {
+			t.Errorf("the reason is %s by %d, after %d and %d", e.Reason, e.CurrentToken, first.Holder.Token, second.Holder.Token)
+		}
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: fencing.NewLeaseID(time.Now())})
+		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonUnknown {
+			t.Errorf("the reason is %s", e.Reason)
+		}
+	})
+}
+
+// A late acquire must not come to life behind its undo.
+func TestLateAcquireIsUndone(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		other := request("a")
+		s.acquire(other)
+		synctest.Wait()
+		s.nodes[0].set(func(n *node) {
+			n.before = func(op string) {
+				if op == "acquire" {
+					time.Sleep(150 * time.Millisecond) // beyond the node's time, within the guard
+				}
+			}
+		})
+		// The node that is late has lost the other lease meanwhile.
+		if _, err := s.nodes[0].Model.Break(bg, fencing.BreakRequest{Name: "a", Token: s.nodes[0].Snapshot().Records["a"].LastToken}); err != nil {
+			t.Fatal(err)
+		}
+		late := s.nodes[0]
+		_, err := s.Acquire(bg, r)
+		s.refused(err, fencing.CodeLocked)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if held := late.Snapshot().Records["a"].Holders; len(held) != 0 {
+			t.Errorf("a lease was left behind: %+v", held)
+		}
+	})
+}
+
+func TestTakeBack(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.acquire(r)
+		synctest.Wait()
+		for range 2 {
+			if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := s.holders(r.Name, r.Lease); n != 0 {
+			t.Errorf("%d nodes still have it", n)
+		}
+		s.acquire(r) // the lease id has not ended
+		if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := s.holders(r.Name, r.Lease); n != 3 {
+			t.Errorf("%d nodes have it: a holder that has renewed was told", n)
+		}
+	})
+}
+
+func TestUnsupported(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		r.Mode, r.Limit = fencing.ModeShared, 3
+		_, err := s.Acquire(bg, r)
+		s.refused(err, fencing.CodeUnsupportedByStore)
+		r = request("a")
+		r.Set = "a b"
+		_, err = s.Acquire(bg, r)
+		s.refused(err, fencing.CodeUnsupportedByStore)
+		r = request("a")
+		r.TTL = testSkew
+		_, err = s.Acquire(bg, r)
+		if e := s.refused(err, fencing.CodeInvalidRequest); e.Field != "ttl_ms" {
+			t.Errorf("the field is %q", e.Field)
+		}
+		r.TTL = shortestTTL(testSkew, 100*time.Millisecond)
+		s.acquire(r)
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared, Limit: 2})
+		s.refused(err, fencing.CodeUnsupportedByStore)
+		if out, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared}); err != nil || out.Holder.Mode != fencing.ModeShared {
+			t.Errorf("a downgrade: %+v, %v", out.Holder, err)
+		}
+	})
+}
+
+func TestBreak(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		out := s.acquire(r)
+		synctest.Wait()
+		s.nodes[0].set(func(n *node) { n.cut = false })
+		_, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token + 1})
+		if e := s.refused(err, fencing.CodeStaleToken); !e.Lock.Held() {
+			t.Error("the refusal does not show the holder")
+		}
+		if _, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+			t.Errorf("a retried break: %v", err)
+		}
+		_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonBroken {
+			t.Errorf("the reason is %s", e.Reason)
+		}
+	})
+}
+
+// A renewal brings a lease back to a node that does not know it, so that the quorum
+// does not wear away.
+func TestBringBack(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		out := s.acquire(r)
+		synctest.Wait()
+		s.nodes[0].set(func(n *node) { n.cut = false })
+		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := s.holders("a", r.Lease); n != 3 {
+			t.Fatalf("%d nodes have it", n)
+		}
+		if h := s.nodes[0].Snapshot().Records["a"].Holders[0]; !h.Claimed || h.Token != out.Holder.Token {
+			t.Errorf("the node has token %d, claimed %t; want %d", h.Token, h.Claimed, out.Holder.Token)
+		}
+		s.nodes[1].set(func(n *node) { n.cut = true })
+		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Errorf("the lease has worn away: %v", err)
+		}
+	})
+}

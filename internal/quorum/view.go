@@ -1,0 +1,217 @@
+package quorum
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// sighting is a lease as the nodes that answered show it.
+type sighting struct {
+	holder fencing.Holder
+	nodes  int               // that have it with the token
+	ends   []fencing.Instant // at those nodes, by the gateway's clock
+}
+
+// merge makes one view of those of the nodes, nil where a node did not answer. A
+// lease is shown if a majority has it with one claimed token, as far as can be
+// known: nodes that are silent may have what others show.
+func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *fencing.Lock {
+	lock := &fencing.Lock{Name: name, Now: fencing.InstantOf(now)}
+	majority, silent := majorityOf(len(s.nodes)), 0
+	seen := map[leaseToken]*sighting{}
+	for _, view := range views {
+		if view == nil {
+			silent++
+			continue
+		}
+		lock.LastToken = max(lock.LastToken, view.LastToken)
+		lock.HighestAdmitted = max(lock.HighestAdmitted, view.HighestAdmitted)
+		for i := range view.Holders {
+			h := &view.Holders[i]
+			if !h.Claimed {
+				continue
+			}
+			k := leaseToken{h.Lease, h.Token}
+			at := seen[k]
+			if at == nil {
+				at = &sighting{holder: s.shown(view, h, now)}
+				seen[k] = at
+			}
+			at.nodes++
+			at.ends = append(at.ends, lock.Now.Add(h.ExpiresAt.Sub(view.Now)))
+		}
+	}
+	for _, at := range seen {
+		if at.nodes+silent < majority {
+			continue
+		}
+		slices.Sort(at.ends)
+		at.holder.ExpiresAt = at.ends[max(0, at.nodes-majority)]
+		lock.Holders = append(lock.Holders, at.holder)
+	}
+	slices.SortFunc(lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
+	return lock
+}
+
+type leaseToken struct {
+	lease fencing.LeasePublic
+	token fencing.Token
+}
+
+// shown returns a node's holder by the gateway's clock.
+func (s *Store) shown(view *fencing.Lock, h *fencing.Holder, now time.Time) fencing.Holder {
+	shown, at := *h, fencing.InstantOf(now)
+	shown.Claimed = false
+	shown.AcquiredAt = at.Add(-max(0, view.Now.Sub(h.AcquiredAt)))
+	shown.ExpiresAt = at.Add(h.ExpiresAt.Sub(view.Now))
+	return shown
+}
+
+// views asks all nodes for what they say of a name, until a majority has answered
+// and what they say agrees, or all have.
+func (s *Store) views(ctx context.Context, name fencing.Name) ([]fencing.Outcome, []*fencing.Lock, time.Time, *fencing.Error) {
+	began := s.options.Clock()
+	outs, views := make([]fencing.Outcome, len(s.nodes)), make([]*fencing.Lock, len(s.nodes))
+	votes := make([]vote, len(s.nodes))
+	answered := 0
+	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+		return node.History(ctx, fencing.HistoryRequest{Name: name})
+	}, func(a answer[fencing.Outcome]) bool {
+		if a.err != nil {
+			votes[a.node] = vote{standing: against, err: a.err}
+			return false
+		}
+		answered++
+		outs[a.node], views[a.node] = a.out, a.out.Lock
+		return answered >= majorityOf(len(s.nodes)) && alike(views)
+	})
+	if err == nil && answered < majorityOf(len(s.nodes)) {
+		err = commonest(votes)
+	}
+	return outs, views, began, err
+}
+
+// alike reports whether all who have answered show the same leases.
+func alike(views []*fencing.Lock) bool {
+	var first *fencing.Lock
+	for _, v := range views {
+		switch {
+		case v == nil:
+		case first == nil:
+			first = v
+		case !slices.EqualFunc(v.Holders, first.Holders, func(a, b fencing.Holder) bool {
+			return a.Lease == b.Lease && a.Token == b.Token && a.Claimed && b.Claimed
+		}):
+			return false
+		}
+	}
+	return true
+}
+
+// look returns the quorum's view of a name.
+func (s *Store) look(ctx context.Context, name fencing.Name) (*fencing.Lock, *fencing.Error) {
+	_, views, began, err := s.views(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	lock := s.merge(name, views, began)
+	lock.Waiting = s.waiting(name)
+	return lock, nil
+}
+
+// Inspect implements fencing.Store. Leases that only a minority has are not shown:
+// they were left behind. The waiters are those of this gateway.
+func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	lock, err := s.look(ctx, r.Name)
+	if err != nil {
+		return fencing.Outcome{Err: err}, err
+	}
+	lock.Waiters = s.waiters(r.Name)
+	return fencing.Outcome{Now: lock.Now, Lock: lock, Asked: s.options.Clock()}, nil
+}
+
+// History implements fencing.Store: what a majority remembers, as far as it can be
+// asked.
+func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	outs, views, began, err := s.views(ctx, r.Name)
+	if err != nil {
+		return fencing.Outcome{Err: err}, err
+	}
+	lock := s.merge(r.Name, views, began)
+	lock.Waiting = s.waiting(r.Name)
+	return fencing.Outcome{Now: lock.Now, Lock: lock, Past: s.past(outs, views, lock), Asked: began}, nil
+}
+
+// past merges what the nodes remember of leases that ended.
+func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencing.Lock) []fencing.Ended {
+	type memory struct {
+		ended fencing.Ended
+		nodes int
+	}
+	silent := 0
+	seen := map[leaseToken]*memory{}
+	for i := range outs {
+		if views[i] == nil {
+			silent++
+			continue
+		}
+		for _, e := range outs[i].Past {
+			k := leaseToken{e.Holder.Lease, e.Holder.Token}
+			if !e.Holder.Claimed || slices.ContainsFunc(lock.Holders, func(h fencing.Holder) bool { return h.Lease == k.lease && h.Token == k.token }) {
+				continue
+			}
+			e.At = lock.Now.Add(-max(0, views[i].Now.Sub(e.At)))
+			e.Holder = s.shown(views[i], &e.Holder, lock.Now.Time())
+			m := seen[k]
+			if m == nil {
+				m = &memory{ended: e}
+				seen[k] = m
+			}
+			m.nodes++
+			if weight(e.Reason) > weight(m.ended.Reason) {
+				m.ended = e
+			}
+		}
+	}
+	var past []fencing.Ended
+	for _, m := range seen {
+		if m.nodes+silent >= majorityOf(len(s.nodes)) {
+			past = append(past, m.ended)
+		}
+	}
+	slices.SortFunc(past, func(a, b fencing.Ended) int {
+		return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.Holder.Token, a.Holder.Token))
+	})
+	return past[:min(len(past), fencing.MaxHistory)]
+}
+
+// commonEnds returns the leases that a majority of nodes has found to have ended while
+// it dealt with the same request.
+func (s *Store) commonEnds(of [][]fencing.Ended) []fencing.Ended {
+	var list []fencing.Ended
+	nodes := map[leaseToken]int{}
+	for _, ended := range of {
+		for i := range ended {
+			e := ended[i]
+			k := leaseToken{e.Holder.Lease, e.Holder.Token}
+			if nodes[k]++; e.Holder.Claimed && nodes[k] == majorityOf(len(s.nodes)) {
+				e.Holder.Claimed = false
+				list = append(list, e)
+			}
+		}
+	}
+	return list
+}
+
+// endedOf is commonEnds of outcomes.
+func (s *Store) endedOf(outs []fencing.Outcome) []fencing.Ended {
+	of := make([][]fencing.Ended, len(outs))
+	for i := range outs {
+		of[i] = outs[i].Ended
+	}
+	return s.commonEnds(of)
+}

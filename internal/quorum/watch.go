@@ -1,0 +1,210 @@
+package quorum
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// settleTime is how long a change is left to reach a majority before it is looked
+	// at.
+	settleTime = 20 * time.Millisecond
+
+	// lookBack is how old a change may be that a name not seen lately is told of.
+	lookBack = 10 * time.Second
+
+	// maxFollowed is how many names are followed at about 300 bytes each. Beyond it
+	// names that nobody holds are forgotten.
+	maxFollowed = 1 << 14
+)
+
+// watch tells sinks what happens to locks. No node's event is passed on as it is, for
+// one node is not the quorum: it is a hint to look at the name, and what a majority
+// remembers of it is compared with what was told before. So an event comes a little
+// later than it happened, and has the token that counts. Waiters of other gateways
+// are not heard of.
+type watch struct {
+	store *Store
+
+	mu       sync.Mutex // guards what follows
+	sinks    []*fencing.EventSink
+	stops    []func() // of the nodes
+	began    fencing.Instant
+	dirty    []fencing.Name
+	isDirty  map[fencing.Name]bool
+	working  bool
+	followed map[fencing.Name]*story
+	run      string
+	count    uint64
+}
+
+// story is what was told of a name.
+type story struct {
+	highest fencing.Token // of a grant that was told
+	live    map[leaseToken]fencing.Holder
+	since   fencing.Instant // nothing older is told
+}
+
+// Watch implements fencing.Store.
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
+	w := &s.watch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	added := &sink
+	if len(w.sinks) == 0 {
+		w.began, w.run = fencing.InstantOf(s.options.Clock()), string(fencing.NewStamp())[:8]+"-"
+		w.isDirty, w.followed = map[fencing.Name]bool{}, map[fencing.Name]*story{}
+		for _, node := range s.nodes {
+			w.stops = append(w.stops, node.Watch(nodeSink{w}))
+		}
+	}
+	w.sinks = append(slices.Clone(w.sinks), added)
+	return sync.OnceFunc(func() { w.remove(added) })
+}
+
+func (w *watch) remove(added *fencing.EventSink) {
+	w.mu.Lock()
+	w.sinks = slices.DeleteFunc(slices.Clone(w.sinks), func(s *fencing.EventSink) bool { return s == added })
+	var stops []func()
+	if len(w.sinks) == 0 {
+		stops, w.stops = w.stops, nil
+	}
+	w.mu.Unlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// nodeSink hears one node.
+type nodeSink struct{ *watch }
+
+// Event is a hint.
+func (n nodeSink) Event(e fencing.Event) {
+	switch e.Kind {
+	case fencing.EventGranted, fencing.EventReleased, fencing.EventExpired, fencing.EventBroken:
+		n.hint(e.Name)
+	}
+}
+
+// Gap passes a gap on: what one node did not tell may be what made the majority.
+func (n nodeSink) Gap() {
+	n.mu.Lock()
+	sinks := n.sinks
+	n.mu.Unlock()
+	for _, sink := range sinks {
+		(*sink).Gap()
+	}
+}
+
+// hint has a name looked at soon.
+func (w *watch) hint(name fencing.Name) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.sinks) == 0 || w.isDirty[name] {
+		return
+	}
+	w.isDirty[name] = true
+	w.dirty = append(w.dirty, name)
+	if !w.working {
+		w.working = w.store.spawn(w.look)
+	}
+}
+
+// look looks at the names that are dirty, until none is.
+func (w *watch) look() {
+	for {
+		open := w.store.pause(settleTime)
+		w.mu.Lock()
+		names := w.dirty
+		w.dirty = nil
+		for _, name := range names {
+			delete(w.isDirty, name)
+		}
+		if len(names) == 0 || !open {
+			w.working = false
+			w.mu.Unlock()
+			return
+		}
+		w.mu.Unlock()
+		for _, name := range names {
+			w.lookAt(name)
+		}
+	}
+}
+
+func (w *watch) lookAt(name fencing.Name) {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*w.store.options.NodeTimeout)
+	out, err := w.store.History(ctx, fencing.HistoryRequest{Name: name})
+	cancel()
+	if err != nil {
+		nodeSink{w}.Gap()
+		return
+	}
+	w.mu.Lock()
+	sinks := w.sinks
+	events := w.compare(name, &out)
+	for i := range events {
+		w.count++
+		events[i].ID = w.run + strconv.FormatUint(w.count, 10)
+	}
+	w.mu.Unlock()
+	for i := range events {
+		for _, sink := range sinks {
+			(*sink).Event(events[i])
+		}
+	}
+}
+
+// compare returns what has happened to a name since it was looked at last. The
+// caller holds mu.
+func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event {
+	at := w.followed[name]
+	if at == nil {
+		at = &story{live: map[leaseToken]fencing.Holder{}, since: max(w.began, out.Now.Add(-lookBack))}
+		w.followed[name] = at
+	}
+	var events []fencing.Event
+	add := func(kind fencing.EventKind, h *fencing.Holder, when fencing.Instant) {
+		events = append(events, fencing.Event{
+			Kind: kind, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: when,
+		})
+	}
+	grant := func(h *fencing.Holder) {
+		k := leaseToken{h.Lease, h.Token}
+		if _, known := at.live[k]; !known && h.Token > at.highest && h.AcquiredAt >= at.since {
+			add(fencing.EventGranted, h, h.AcquiredAt)
+		}
+		at.live[k] = *h
+	}
+	highest := at.highest
+	for i := len(out.Past) - 1; i >= 0; i-- {
+		e := &out.Past[i]
+		k := leaseToken{e.Holder.Lease, e.Holder.Token}
+		_, known := at.live[k]
+		if !known && (e.Holder.Token <= at.highest || e.At < at.since) {
+			continue
+		}
+		grant(&e.Holder)
+		add(fencing.EventKind(e.Reason), &e.Holder, e.At)
+		delete(at.live, k)
+		highest = max(highest, e.Holder.Token)
+	}
+	for i := range out.Lock.Holders {
+		grant(&out.Lock.Holders[i])
+		highest = max(highest, out.Lock.Holders[i].Token)
+	}
+	at.highest = highest
+	if len(w.followed) > maxFollowed {
+		for other, of := range w.followed {
+			if len(of.live) == 0 {
+				delete(w.followed, other)
+			}
+		}
+	}
+	return events
+}

@@ -1,0 +1,188 @@
+package redis
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// clocks are those of a Redis and of a gateway, which go as fast as time does.
+type clocks struct{ redis, gateway atomic.Int64 } // how far they are ahead, ns
+
+func (c *clocks) options(url string) Options {
+	return Options{
+		URL:   url,
+		Now:   func() fencing.Instant { return fencing.InstantOf(time.Now().Add(time.Duration(c.redis.Load()))) },
+		Clock: func() time.Time { return time.Now().Add(time.Duration(c.gateway.Load())) },
+	}
+}
+
+// A clock that is off by less than is allowed makes no token go back and no lease
+// end early. One that is off by more gets nothing granted, and leaves nothing behind
+// that counts when it is right again.
+func TestClocks(t *testing.T) {
+	server := redistest.Start(t)
+	for _, off := range []time.Duration{400 * time.Millisecond, 2 * time.Second, time.Hour} {
+		for _, side := range []time.Duration{1, -1} {
+			for _, whose := range []string{"redis", "gateway"} {
+				t.Run(fmt.Sprintf("%s %s", whose, off*side), func(t *testing.T) { testClocks(t, server, whose, off*side) })
+			}
+		}
+	}
+}
+
+func testClocks(t *testing.T, server *redistest.Server, whose string, off time.Duration) {
+	ctx := t.Context()
+	flush(t, server)
+	var c clocks
+	moved := &c.redis
+	if whose == "gateway" {
+		moved = &c.gateway
+	}
+	s, other := open(t, c.options(server.URL())), open(t, c.options(server.URL()))
+	held := acquireRequest("held")
+	mustAcquire(t, s, held)
+	r := acquireRequest("a")
+	last := mustAcquire(t, s, r).Holder.Token
+	mustRelease(t, s, r)
+
+	moved.Store(int64(off))
+	within := off.Abs() < time.Second
+	for range 3 {
+		for _, gateway := range []*Store{s, other} {
+			r := acquireRequest("a")
+			out, err := gateway.Acquire(ctx, r)
+			if !within {
+				wantCode(t, "acquire while the clock is off", err, fencing.CodeClockSkew)
+				continue
+			}
+			wantCode(t, "acquire", err, fencing.CodeOK)
+			if out.Holder.Token <= last {
+				t.Errorf("token %d after %d", out.Holder.Token, last)
+			}
+			last = out.Holder.Token
+			mustRelease(t, gateway, r)
+		}
+	}
+	_, err := other.Acquire(ctx, acquireRequest("held"))
+	if within {
+		wantCode(t, "acquire of a held name", err, fencing.CodeLocked)
+	} else {
+		wantCode(t, "acquire of a held name", err, fencing.CodeClockSkew)
+	}
+	if _, err := other.Expire(ctx, 100); err != nil { // whatever it may judge, it ends nothing that is live
+		wantCode(t, "expire", err, fencing.CodeClockSkew)
+	}
+	renewal := fencing.RenewRequest{Name: "held", Lease: held.Lease}
+	sent := time.Now()
+	out, err := s.Renew(ctx, renewal)
+	if within || code(err) != fencing.CodeClockSkew {
+		wantCode(t, "renew", err, fencing.CodeOK)
+	}
+	believed := sent
+	if err == nil {
+		believed = sent.Add(out.Holder.ExpiresAt.Sub(out.Now)) // by P9
+	}
+
+	moved.Store(0)
+	if stats, err := s.Stats(ctx); err != nil || stats.Quarantine != 0 {
+		t.Errorf("nothing is granted for %s: %v", stats.Quarantine, err)
+	}
+	again := acquireRequest("a")
+	got := mustAcquire(t, other, again).Holder
+	if got.Token <= last {
+		t.Errorf("token %d after %d", got.Token, last)
+	}
+	if ahead := fencing.Instant(got.Token).Sub(fencing.InstantOf(time.Now())); ahead > time.Second {
+		t.Errorf("the counter was left %s ahead", ahead)
+	}
+	if left := got.ExpiresAt.Sub(fencing.InstantOf(time.Now())); left < again.TTL-time.Second || left > again.TTL+time.Second {
+		t.Errorf("a lease of %s ends in %s", again.TTL, left)
+	}
+	_, err = other.Acquire(ctx, acquireRequest("held"))
+	wantCode(t, "acquire of a held name by a clock that is right again", err, fencing.CodeLocked)
+	view, err := other.Inspect(ctx, fencing.InspectRequest{Name: "held"})
+	if err != nil || len(view.Lock.Holders) != 1 {
+		t.Fatalf("the lease is gone: %+v, %v", view.Lock, err)
+	}
+	if ends := view.Lock.Holders[0].ExpiresAt.Time(); believed.Sub(ends) > time.Second {
+		t.Errorf("the holder may rely on its lease for %s more than it lasts", believed.Sub(ends))
+	}
+	wantCode(t, "renewal when the clock is right again", func() error { _, err := s.Renew(ctx, renewal); return err }(), fencing.CodeOK)
+}
+
+// What was lost while the clock of a Redis is off is in quarantine for as long as
+// it would be with a clock that is right, counted from when it is.
+func TestLossWhileClockIsOff(t *testing.T) {
+	server := redistest.Start(t)
+	for _, off := range []time.Duration{400 * time.Millisecond, -400 * time.Millisecond, 2 * time.Second, -2 * time.Second, time.Hour, -time.Hour} {
+		t.Run(off.String(), func(t *testing.T) {
+			ctx := t.Context()
+			flush(t, server)
+			var c clocks
+			s, other := open(t, c.options(server.URL())), open(t, c.options(server.URL()))
+			r := acquireRequest("a")
+			last := mustAcquire(t, s, r).Holder.Token
+			c.redis.Store(int64(off))
+			flush(t, server)
+			want := fencing.CodeQuarantined
+			if off.Abs() > time.Second {
+				want = fencing.CodeClockSkew
+			}
+			for _, gateway := range []*Store{s, other, open(t, c.options(server.URL()))} {
+				_, err := gateway.Acquire(ctx, acquireRequest("a"))
+				wantCode(t, "acquire after a loss", err, want)
+			}
+			c.redis.Store(0)
+			for _, gateway := range []*Store{s, other} {
+				if left := refused(t, gateway, "a"); left < 29*time.Second || left > 31*time.Second {
+					t.Errorf("quarantine of %s, want that of a TTL of 30 s", left)
+				}
+			}
+			client := server.Client()
+			defer client.Close()
+			counter, err := client.Get(ctx, s.keys[partitionOf("a")].token.(string)).Int64()
+			if ahead := time.Duration(counter-int64(last)) * time.Microsecond; err == nil && ahead > 10*time.Second {
+				t.Errorf("the counter was left %s ahead", ahead)
+			}
+		})
+	}
+}
+
+// A floor from the far future is refused, whoever has it, and nobody else is
+// troubled by it; one that is not so far ahead counts.
+func TestFloorsAhead(t *testing.T) {
+	server := redistest.Start(t)
+	mad, sane := open(t, Options{URL: server.URL()}), open(t, Options{URL: server.URL()})
+	ctx, partition := t.Context(), partitionOf("a")
+	first := acquireRequest("a")
+	last := mustAcquire(t, sane, first).Holder.Token
+	mustRelease(t, sane, first)
+	mad.sender.saw(partition, last+fencing.Token(2*time.Hour.Microseconds()))
+	for range 3 {
+		_, err := mad.Acquire(ctx, acquireRequest("a"))
+		wantCode(t, "acquire with a floor 2 h ahead", err, fencing.CodeClockSkew)
+	}
+	mad.look(ctx)
+	r := acquireRequest("a")
+	next := mustAcquire(t, sane, r).Holder.Token
+	if ahead := time.Duration(next-last) * time.Microsecond; next <= last || ahead > 10*time.Second {
+		t.Errorf("the token went %s ahead", ahead)
+	}
+	mustRelease(t, sane, r)
+	// With a new server it is in an arrival.
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return mad.Check(ctx) == nil && sane.Check(ctx) == nil })
+	refused(t, sane, "a")
+	client := server.Client()
+	defer client.Close()
+	if counter, err := client.Get(ctx, sane.keys[partition].token.(string)).Int64(); err == nil && fencing.Token(counter) > next+fencing.Token(time.Minute.Microseconds()) {
+		t.Errorf("the counter was raised to %d, which is in the far future", counter)
+	}
+}

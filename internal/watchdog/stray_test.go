@@ -1,0 +1,34 @@
+package watchdog
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// TestLateRecheckLeavesNothing: of a recheck that was sent twice and answered once,
+// the other attempt reaches the store when the request has given up its place.
+func TestLateRecheckLeavesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = time.Hour
+		holder := w.ask(0, r)
+		w.holds(holder)
+		r = request("a")
+		r.TTL = time.Hour
+		r.Wait = 10 * time.Second
+		waiter := w.ask(0, r)
+		advance(r.Wait - time.Second)
+		listener{w.dogs[0]}.Recheck(nil)
+		advance(time.Second)
+		w.refused(waiter, fencing.CodeWaitTimeout)
+		r.Again = true
+		if out, err := w.wires[0].Model.Acquire(t.Context(), r); err != nil || !out.Waits() {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		w.release(0, holder)
+		advance(2*time.Second + 100*time.Millisecond)
+		w.free("a")
+	})
+}

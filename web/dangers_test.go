@@ -1,0 +1,100 @@
+package web_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"fencepost/internal/fencing"
+)
+
+var badly = []fencing.Finding{
+	{Node: "10.0.0.1:6379", Check: "role", OK: true, Detail: "this is a master"},
+	{Node: "10.0.0.1:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
+	{Node: "10.0.0.2:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
+	{Node: "10.0.0.2:6379", Check: "replicas", Detail: "no replica follows this master: none can take its place", Remedy: "add a replica, or bring it back"},
+	{Node: "10.0.0.2:6379", Check: "clock", Promise: "P1, P2", Detail: "its clock is <b>3s</b> ahead of this gateway's", Remedy: "synchronise both clocks"},
+}
+
+// setUp makes the store one that is set up badly.
+func setUp(findings []fencing.Finding) func(*fallibleStore) {
+	return func(s *fallibleStore) { s.findings.Store(&findings) }
+}
+
+func TestDangersAreShown(t *testing.T) {
+	g, b := startGateway(t, setUp(badly)), openTab(t)
+	populate(g)
+	b.live(g, "/")
+	b.until(`!document.getElementById("dangers").hidden && document.getElementById("quarantine").hidden`)
+	text := b.text("#dangers")
+	for _, want := range []string{
+		"2 things about the store endanger what locks promise.",
+		"One live lease: When memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru. This is about 10.0.0.1:6379, 10.0.0.2:6379.",
+		"To change: maxmemory-policy noeviction",
+		"One live lease, Growing tokens: Its clock is <b>3s</b> ahead of this gateway's. This is about 10.0.0.2:6379.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "no replica") || strings.Contains(text, "master") {
+		t.Errorf("what endangers nothing is shown:\n%s", text)
+	}
+	if roles := b.roles(); !roles["region What endangers the locks"] || !roles["status "] || !roles["listitem "] {
+		t.Errorf("the dangers are not in the accessibility tree: %v", roles)
+	}
+	b.until(`document.querySelector("#dangers [role=status]").innerText !== ""`)
+	for _, text := range eval[[]string](b, contrast) {
+		t.Errorf("contrast below 4.5: %s", text)
+	}
+	b.shoot("dangers")
+	b.media("dark", false)
+	for _, text := range eval[[]string](b, contrast) {
+		t.Errorf("dark: contrast below 4.5: %s", text)
+	}
+	b.shoot("dangers-dark")
+
+	// What is repaired goes when the page has lost and found the gateway.
+	eval[bool](b, `document.querySelector("#dangers li").mark = "same", true`)
+	remaining := badly[:2]
+	g.store.findings.Store(&remaining)
+	g.examined("10.0.0.2", false)
+	g.door.Shut()
+	b.until(is("Reconnecting"))
+	g.door.Reopen()
+	b.until(`document.querySelectorAll("#dangers li").length === 1 && document.getElementById("dangers-sentence").innerText.startsWith("The way the store")`)
+	none := badly[:1]
+	g.store.findings.Store(&none)
+	g.examined("eviction", false)
+	b.do(chromedp.Reload())
+	b.until(is("Live") + ` && document.getElementById("dangers").hidden`)
+}
+
+// examined waits until what is known of the store holds a text, or does not.
+func (g *gateway) examined(text string, holds bool) {
+	g.t.Helper()
+	eventually(g.t, "the store is examined", func() bool { return strings.Contains(g.readiness(), text) == holds })
+}
+
+func TestQuarantineIsShownUntilItEnds(t *testing.T) {
+	until := time.Now().Add(6 * time.Second)
+	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
+	g.acquire("orders/42", `{"ttl_ms":600000}`)
+	b.live(g, "/")
+	b.until(`!document.getElementById("quarantine").hidden && document.getElementById("dangers").hidden`)
+	text := b.text("#quarantine")
+	if !strings.Contains(text, "nothing new is granted for now. Who holds a lock can renew it.") || !strings.Contains(text, "For ") {
+		t.Errorf("%s", text)
+	}
+	b.shoot("quarantine")
+	b.until(`/For [12].s at most/.test(document.getElementById("quarantine-left").innerText)`)
+	b.until(`document.getElementById("quarantine").hidden`)
+	if early := time.Until(until); early > 0 {
+		t.Errorf("the quarantine is not shown any more, %s before its end", early)
+	}
+	if n := g.front.count("readyz"); n > 8 {
+		t.Errorf("the page asked %d times in some seconds", n)
+	}
+}

@@ -1,0 +1,119 @@
+// health.js: what is known of the store itself: what about it endangers the
+// promises of locks, and whether it is in quarantine. It is asked for gently, as it
+// seldom changes.
+
+import { span } from "./clock.js";
+
+export const everyMs = 30_000;
+
+// From one look to the next at least, whatever happens.
+export const restMs = 1000;
+
+// A quarantine that should have ended is looked at again after this.
+const graceMs = 500;
+
+// read turns the checks of an answer that came at now into {dangers, till}: what
+// endangers a promise, and when a quarantine ends at the latest, null if there is
+// none. The same fault of several servers is one danger.
+export function read(body, now) {
+  const dangers = new Map();
+  let till = null;
+  for (const check of body.checks) {
+    if (check.name === "quarantine" && !check.ok && check.remaining_ms > 0) till = now + check.remaining_ms;
+    if (check.ok || !check.promise) continue;
+    const { name, promise, detail = "", remedy = "", node } = check;
+    const key = JSON.stringify([name, promise, detail, remedy]);
+    const danger = dangers.get(key) ?? { key, promise, detail, remedy, nodes: [] };
+    if (node) danger.nodes.push(node);
+    dangers.set(key, danger);
+  }
+  return { dangers: [...dangers.values()], till };
+}
+
+const promised = { P1: "One live lease", P2: "Growing tokens" };
+
+// endangered says in words what a danger is to.
+export function endangered(promise) {
+  return promise.split(", ").map((p) => promised[p] ?? p).join(", ");
+}
+
+// sentence makes one of a detail.
+export function sentence(text) {
+  return text === "" ? "" : `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+// summary says how much is in danger, in words that don't change while the
+// dangers don't.
+export function summary(dangers) {
+  if (dangers.length === 0) return "";
+  return dangers.length === 1
+    ? "The way the store is set up endangers what locks promise."
+    : `${dangers.length} things about the store endanger what locks promise.`;
+}
+
+// left says how long a quarantine goes on.
+export function left(till, now) {
+  return till > now ? `For ${span(till - now + 999)} at most.` : "Any moment now.";
+}
+
+// Health looks at once when resumed and from then on, and tells onData what it has
+// found. When it gets no answer what was found stands: the connection is shown
+// elsewhere.
+export class Health {
+  #api;
+  #onData;
+  #now;
+  #timer = 0;
+  #lookAt = Infinity;
+  #looked = -Infinity;
+  #running = null;
+
+  constructor(api, { onData, now = () => performance.now() }) {
+    this.#api = api;
+    this.#onData = onData;
+    this.#now = now;
+  }
+
+  resume() {
+    if (this.#running !== null) return;
+    this.#running = new AbortController();
+    this.look();
+  }
+
+  pause() {
+    this.#running?.abort();
+    this.#running = null;
+    this.#lookAt = Infinity;
+    clearTimeout(this.#timer);
+  }
+
+  // look looks soon: something has happened that may have changed what there is.
+  look() {
+    if (this.#running !== null) this.#plan(Math.max(this.#now(), this.#looked + restMs));
+  }
+
+  // plan has the next look at a time, or sooner if that was planned.
+  #plan(at) {
+    if (at >= this.#lookAt) return;
+    clearTimeout(this.#timer);
+    this.#lookAt = at;
+    this.#timer = setTimeout(() => this.#look(this.#running.signal), at - this.#now());
+  }
+
+  async #look(signal) {
+    this.#lookAt = Infinity;
+    this.#looked = this.#now();
+    let till = null;
+    try {
+      const { body } = await this.#api.readiness(signal);
+      if (signal.aborted) return;
+      const found = read(body, this.#now());
+      till = found.till;
+      this.#onData(found);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === undefined) throw error; // a defect of the page: let it be seen
+    }
+    this.#plan(Math.min(this.#now() + everyMs, Math.max(this.#looked + restMs, till === null ? Infinity : till + graceMs)));
+  }
+}
