@@ -49,7 +49,7 @@ func (t *step) claim(op ClaimRequest) *Error {
 		return t.clockSkew()
 	case h.Provisional: // of a set, which a quorum has not
 		return lost(ReasonUnknown)
-	case op.Token > t.Counter && op.Token > Token(t.now.Add(MaxFloorLead)), op.Token > MaxToken:
+	case t.farAhead(op.Token):
 		return floorRefused()
 	case !t.claimable(h, op.Token):
 		err := &Error{Code: CodeStaleToken, CurrentToken: t.record.LastToken, Detail: claimRefused}
@@ -61,8 +61,24 @@ func (t *step) claim(op ClaimRequest) *Error {
 	h.Token, h.Claimed = op.Token, true
 	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
 	t.out.Holder = h.Holder
-	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })
+	t.sortHolders()
 	return nil
+}
+
+// sortHolders puts the holders in the order of their tokens: a claimed one may be
+// lower than one that was issued before.
+func (t *step) sortHolders() {
+	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })
+}
+
+// farAhead reports whether a token comes from a clock that was wrong.
+func (t *step) farAhead(token Token) bool {
+	return token > t.Counter && token > Token(t.now.Add(MaxFloorLead)) || token > MaxToken
+}
+
+// proposable reports whether a new lease can have a token as if it had claimed it.
+func (t *step) proposable(token Token) bool {
+	return !t.farAhead(token) && t.claimable(&Holding{}, token)
 }
 
 const claimRefused = "the token is not above all that count here, or the lease has another one already"

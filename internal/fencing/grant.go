@@ -48,13 +48,17 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if len(t.record.Holders) == 0 {
 		t.record.EndedToken = last
 	}
-	t.Counter, t.record.LastToken = token, token
+	claimed := p.Ask.Wait == 0 && p.Ask.Propose != 0 && t.proposable(p.Ask.Propose)
+	if claimed {
+		token = p.Ask.Propose
+	}
+	t.Counter, t.record.LastToken = max(t.Counter, token), max(t.record.LastToken, token)
 	ask := &p.Ask
 	holding := Holding{
 		Holder: Holder{
 			Lease: p.lease(), Owner: ask.Owner, Metadata: ask.Metadata,
 			Mode: ask.Mode, Limit: ask.Limit, Slot: t.slot(ask.Mode, ask.Limit), Hold: 1, Token: token,
-			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, Provisional: true,
+			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, Provisional: true, Claimed: claimed,
 		},
 		Secret: p.Secret, Stamp: p.Stamp, Gateway: p.Gateway,
 		Set: ask.Set, Keep: ask.Keep && ask.Wait > 0, Seq: p.Seq, JoinedAt: p.JoinedAt,
@@ -72,8 +76,11 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 		t.Gateways.join(p.Gateway, t.now)
 	}
 	t.record.Holders = append(t.record.Holders, holding)
+	if claimed {
+		t.sortHolders()
+	}
 	t.out.Granted = append(t.out.Granted, holding.grant(t.name))
-	return &t.record.Holders[len(t.record.Holders)-1], nil
+	return t.holding(holding.Lease), nil
 }
 
 // start lets the TTL run from now.

@@ -50,6 +50,11 @@ type AcquireRequest struct {
 	// comes again gets in. 0 keeps nobody out. For the nodes of a quorum, which
 	// have no queue.
 	Intent time.Duration
+
+	// Propose is the token that the lease is to have, as if it were claimed in the
+	// same step. If that can't be, for the same reasons as a claim, or the request
+	// waits, the store issues one as ever. 0 proposes none.
+	Propose Token
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold

@@ -11,11 +11,12 @@ import (
 // clock, I/O or goroutine. It is fed what the nodes answer and says what to send
 // next. The store and the simulation run it alike.
 //
-// All nodes are asked for the lease. Once a majority has granted it, the highest
-// token that any of them issued is claimed at every node that has granted it, also
-// at those that do so later. The lease is granted once a majority has accepted that
-// token. A lease that a majority has with a token already, because this is a retry,
-// keeps it.
+// All nodes are asked for the lease, with a token that is proposed. Where that can
+// be claimed, the node claims it in the same step: if a majority does, one round trip
+// is all. Otherwise, once a majority has granted the lease, the highest token that any
+// of them issued is claimed at every node that has granted it, also at those that do
+// so later. The lease is granted once a majority has accepted one token. A lease that
+// a majority has with a token already, because this is a retry, keeps it.
 //
 // A token that was claimed is never raised: a node then stands by one token of a
 // lease for as long as that lives there, so that no two tokens of a lease can both
@@ -109,7 +110,7 @@ func (a *attempt) acquired(node int, h *fencing.Holder, end, elapsed time.Durati
 	case refused:
 		return moves{undo: 1 << node}
 	}
-	return a.propose(elapsed)
+	return a.settle(elapsed)
 }
 
 // passedOver notes that a node is not asked, for it has not answered lately.
@@ -166,28 +167,43 @@ func (a *attempt) weigh(elapsed time.Duration) moves {
 		}
 		a.phase, a.token = claiming, token
 	}
-	return a.propose(elapsed)
+	return a.settle(elapsed)
 }
 
-// choose returns the token to claim: the one that a majority has claimed, else the
-// highest that was issued. It reports false while a token is claimed, and no majority
+// proposal returns the token that an attempt proposes: as high as those that nodes
+// issue, by the clock, and above all that were seen here lately, unless those are from
+// a clock that is wrong. Whether it is high enough is for the nodes to say.
+func proposal(now fencing.Instant, seen fencing.Token, maxSkew time.Duration) fencing.Token {
+	if seen >= fencing.Token(now) && seen <= fencing.Token(now.Add(maxSkew)) {
+		return seen + 1
+	}
+	return fencing.Token(now)
+}
+
+// choose returns the token to claim: the one that a majority has claimed, and nobody
+// a higher one, else the highest that was issued. It reports false while a token is claimed, and no majority
 // is known to stand by it. It is not claimed elsewhere then: the lease may have been
 // lost meanwhile to one with a higher token, of which a node that has forgotten since
 // would not know.
 func (a *attempt) choose() (fencing.Token, bool) {
-	var issued fencing.Token
-	claimed := false
+	var issued, claimed, agreed fencing.Token
 	for i := range a.votes {
 		v := &a.votes[i]
-		if v.standing != holding {
-			continue
+		switch {
+		case v.standing != holding:
+		case !v.claimed:
+			issued = max(issued, v.token)
+		default:
+			claimed = max(claimed, v.token)
+			if a.claimedBy(v.token) >= a.majority {
+				agreed = v.token
+			}
 		}
-		if v.claimed && a.claimedBy(v.token) >= a.majority {
-			return v.token, true
-		}
-		issued, claimed = max(issued, v.token), claimed || v.claimed
 	}
-	return issued, !claimed
+	if claimed != 0 {
+		return agreed, agreed == claimed
+	}
+	return issued, true
 }
 
 func (a *attempt) claimedBy(token fencing.Token) int {
@@ -200,9 +216,9 @@ func (a *attempt) claimedBy(token fencing.Token) int {
 	return n
 }
 
-// propose claims the token where that was not done yet, and ends the attempt if a
+// settle claims the token where that was not done yet, and ends the attempt if a
 // majority has accepted it, or can't any more.
-func (a *attempt) propose(elapsed time.Duration) moves {
+func (a *attempt) settle(elapsed time.Duration) moves {
 	var m moves
 	for i := range a.votes {
 		v := &a.votes[i]
@@ -210,8 +226,9 @@ func (a *attempt) propose(elapsed time.Duration) moves {
 		case v.standing != holding || v.asked:
 		case v.claimed && v.token == a.token:
 			v.standing = accepted
-		case v.claimed:
+		case v.claimed: // it may have been claimed just now
 			v.standing, v.err = against, disagreement()
+			m.undo |= 1 << i
 		default:
 			v.asked = true
 			m.claim |= 1 << i

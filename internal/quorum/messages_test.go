@@ -85,7 +85,7 @@ func (w *world) step(node *simNode, now fencing.Instant, guard fencing.Guard, e 
 	switch e.verb {
 	case vAcquire:
 		return fencing.Step(node.state, now, guard, fencing.AcquireRequest{
-			Name: simName, Lease: k.lease.id, Stamp: k.stamp, Mode: k.lease.mode, Hold: 1, TTL: k.ttl, Intent: 100 * time.Millisecond,
+			Name: simName, Lease: k.lease.id, Stamp: k.stamp, Mode: k.lease.mode, Hold: 1, TTL: k.ttl, Intent: 100 * time.Millisecond, Propose: k.propose,
 		})
 	case vClaim:
 		if w.bugs.writeBack {
@@ -152,6 +152,7 @@ func (w *world) reply(e *event) {
 	k.await[node] = vNone
 	if h := &e.out.holder; h.Token != 0 {
 		k.client.floor[node] = max(k.client.floor[node], h.Token)
+		k.client.seen = max(k.client.seen, h.Token)
 	}
 	w.hear(k, node, e.verb, &e.out, e.from)
 }

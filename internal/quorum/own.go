@@ -193,6 +193,7 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 		back.ask.Attach, back.ask.Stamp = true, at.nodes
 	}
 	s.mu.Unlock()
+	back.ask.Propose = t.token
 	back.attempt = newReturn(len(s.nodes), missing, t.token)
 	back.mu.Lock()
 	defer back.mu.Unlock()

@@ -91,7 +91,11 @@ func (w *world) begin(c *simClient, who uint8, l *simLease) {
 	if w.bugs.noMargin {
 		k.attempt.margin = 0
 	}
-	w.log("client %d acquires %s %s for %s", who, l.mode, l.id, l.ttl)
+	if w.proposes {
+		k.propose = proposal(w.wall(c), c.seen, simSkew)
+		c.seen = max(c.seen, k.propose)
+	}
+	w.log("client %d acquires %s %s for %s, proposing %d", who, l.mode, l.id, l.ttl, k.propose)
 	w.sendAll(k, vAcquire)
 }
 
@@ -149,6 +153,9 @@ func (w *world) bringBack(renewal *call, missing nodeSet) {
 	k.client.busy--
 	k.over = true
 	k.attempt = newReturn(len(w.nodes), missing, renewal.tally.token)
+	if w.proposes {
+		k.propose = renewal.tally.token
+	}
 	w.log("client %d brings %s back", k.who, k.lease.id)
 	for i := range w.nodes {
 		if missing.has(i) {

@@ -56,6 +56,7 @@ type Store struct {
 	self    fencing.Gateway
 
 	longest  atomic.Int64 // the longest TTL that was asked for here, in ns
+	seen     atomic.Int64 // the highest token that was proposed here, or issued by a node
 	listener atomic.Pointer[fencing.Listener]
 	tries    chan struct{} // a place each for the tries of lines
 	undoing  atomic.Int64

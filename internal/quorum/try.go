@@ -32,8 +32,10 @@ type try struct {
 func (s *Store) newTry(r fencing.AcquireRequest) *try {
 	r.Wait, r.Keep, r.MaxWaiters, r.Again = 0, false, 0, false
 	r.Stamp = fencing.NewStamp()
+	began := s.options.Clock()
+	r.Propose = s.proposal(began)
 	return &try{
-		store: s, ask: r, began: s.options.Clock(), decided: make(chan struct{}), undone: make(chan struct{}),
+		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}),
 		attempt: newAttempt(len(s.nodes), marginOf(0, s.options.MaxSkew)),
 	}
 }
@@ -68,6 +70,27 @@ func (t *try) spawn(f func()) {
 	}
 }
 
+// proposal returns a token that was not proposed before.
+func (s *Store) proposal(now time.Time) fencing.Token {
+	for {
+		seen := s.seen.Load()
+		token := proposal(fencing.InstantOf(now), fencing.Token(seen), s.options.MaxSkew)
+		if int64(token) <= seen || s.seen.CompareAndSwap(seen, int64(token)) { // what is lower follows a clock that was wrong
+			return token
+		}
+	}
+}
+
+// saw notes a token, for what is proposed next.
+func (s *Store) saw(token fencing.Token) {
+	for {
+		seen := s.seen.Load()
+		if int64(token) <= seen || s.seen.CompareAndSwap(seen, int64(token)) {
+			return
+		}
+	}
+}
+
 func (t *try) elapsed() time.Duration { return t.store.options.Clock().Sub(t.began) }
 
 // end returns when a node lets the lease go at the earliest, since the try began.
@@ -88,6 +111,7 @@ func (t *try) acquire(node int) {
 	out, err := t.store.nodes[node].Acquire(ctx, t.ask)
 	cancel()
 	t.store.mark(node, err)
+	t.store.saw(out.Holder.Token)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended[node] = out.Ended
@@ -96,7 +120,7 @@ func (t *try) acquire(node int) {
 		return
 	}
 	t.outs[node] = out
-	t.had = t.had || out.Holder.Claimed
+	t.had = t.had || out.Holder.Claimed && !out.Fresh
 	m := t.attempt.acquired(node, &out.Holder, t.end(&out, asked), t.elapsed())
 	if t.unwanted {
 		m = moves{undo: 1 << node}

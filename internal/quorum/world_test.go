@@ -97,10 +97,14 @@ type world struct {
 	longest time.Duration
 	amnesia bool // some node may forget
 	heed    bool // fencing.Guard.HeedLoss
-	rough   int  // percent of messages that are late or lost
-	fault   string
-	grants  int
-	trace   *strings.Builder
+
+	// proposes: clients propose tokens. Both ways lead to the second phase, and
+	// without proposals all go there.
+	proposes bool
+	rough    int // percent of messages that are late or lost
+	fault    string
+	grants   int
+	trace    *strings.Builder
 }
 
 // simNode is a server with its clock.
@@ -118,6 +122,7 @@ type simClient struct {
 	offset, drift int64
 	paused        int64
 	floor         [maxNodes]fencing.Token
+	seen          fencing.Token
 	lease         *simLease
 	busy          int // calls under way
 	tries         int
@@ -151,6 +156,7 @@ type call struct {
 	began   int64
 	stamp   fencing.Stamp
 	ttl     time.Duration
+	propose fencing.Token
 	await   [maxNodes]verb
 	undone  nodeSet // nodes that have had the last undo
 	over    bool
@@ -262,7 +268,7 @@ func newWorld(seed uint64, bugs defects, trace bool) *world {
 		n = 5
 	}
 	w.amnesia = w.chance(35)
-	w.heed = w.chance(30)
+	w.heed, w.proposes = w.chance(30), seed%2 == 0
 	w.rough = [...]int{2, 10, 25, 40}[w.rng.IntN(4)]
 	w.nodes = make([]simNode, n)
 	for i := range w.nodes {

@@ -255,7 +255,7 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 		to = append(to, 'r')
 	case r.Wait > 0:
 		to = append(to, 'w')
-	case r.Intent > 0:
+	case r.Intent > 0 || r.Propose > 0:
 		to = append(to, 'i')
 	default:
 		return to
@@ -269,6 +269,7 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 	}
 	to = append(strconv.AppendInt(to, int64(max(r.MaxWaiters, 0)), 10), '\n')
 	to = append(strconv.AppendInt(to, max(r.Intent.Microseconds(), 0), 10), '\n')
+	to = append(strconv.AppendInt(to, max(int64(r.Propose), 0), 10), '\n')
 	return append(to, setOf(r)...)
 }
 

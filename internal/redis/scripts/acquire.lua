@@ -6,9 +6,9 @@
 -- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request; behind
 --         them, unless it is for one exclusive lease and does not wait, lines: 'w'
 --         for one that does, 'r' for what only the rich rules know, 'i' for one with
---         an intent; hold; 'w' if it
---         waits; 'a' if a gateway asks again for it; max_waiters; intent, us; set,
---         @ for a stream
+--         an intent or a proposal; hold; 'w' if it
+--         waits; 'a' if a gateway asks again for it; max_waiters; intent, us; the
+--         proposed token, 0 for none; set, @ for a stream
 --       6 life, us: ttl, bounded by max_hold
 --       7 tail of the holding, from mode on
 -- Reply ok with the lease or the place; quarantined; locked and too_many_requests with the
@@ -72,11 +72,21 @@ if issued > MAX_TOKEN then
   detail = 'exhausted'
   return finish('clock_skew')
 end
-raise = fmt('%.0f', issued - highest)
+local tail = ARGV[7]
+if ask == 'i' then
+  local propose = tonumber(string.match(ARGV[5], '^.\n%d+\n.\n.\n%d+\n%d+\n(%d+)\n', 86))
+  if propose > (record and tonumber(sub(record, 51, 66)) or 0) and propose <= MAX_TOKEN
+    and (propose <= highest or propose <= now + MAX_FLOOR_LEAD) then
+    issued, tail = propose, sub(tail, 1, 1) .. 'c' .. sub(tail, 3)
+  end
+end
+if issued > highest then
+  raise = fmt('%.0f', issued - highest)
+end
 
 local token = issued == now and now_text or fmt('%016.0f', issued)
 detail = token .. fmt('%016.0f', now + ARGV[6])
-record = (record and 'x' .. sub(record, 2, 18) .. sub(record, 51, 66) .. sub(record, 35, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. ARGV[7]
+record = (record and 'x' .. sub(record, 2, 18) .. sub(record, 51, 66) .. sub(record, 35, 50) or NEW .. now_text) .. detail .. claim .. now_text .. now_text .. tail
   .. (record and sub(record, 67) or '')
 held, made, flags = true, true, flags .. 'fg'
 if ask == 'i' then

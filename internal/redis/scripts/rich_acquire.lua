@@ -2,9 +2,9 @@
 
 local claim = sub(ARGV[5], 1, 85)
 local lease, stamp = sub(claim, 44, 69), sub(claim, 70)
-local hold, waits, asks_again, max_waiters, intent, set = 1, false, false, 0, '0', ''
+local hold, waits, asks_again, max_waiters, intent, propose, set = 1, false, false, 0, '0', '0', ''
 if #ARGV[5] > 85 then
-  hold, waits, asks_again, max_waiters, intent, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(%d+)\n(.*)$', 86)
+  hold, waits, asks_again, max_waiters, intent, propose, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$', 86)
   hold, waits, asks_again, max_waiters = tonumber(hold), waits == 'w', asks_again == 'a', tonumber(max_waiters)
 end
 local attached = '' -- the stream that the lease is to hang on
@@ -151,7 +151,7 @@ local function come()
   p.attached, p.gateway, p.seq = attached, t.me, math.max(r and r.queue_last or 0, now) + 1
   local queued = r and r.queued or 0
   if queued == 0 and rules.fits(p) and not kept_out(p) then
-    local code, why = rules.grant(p, set == '')
+    local code, why = rules.grant(p, set == '', not waits and propose ~= '0' and tonumber(propose))
     if not code then
       local key = t.prefix .. 'intent:' .. t.name
       if intent ~= '0' and sub(call('GET', key) or '', 17) == lease then

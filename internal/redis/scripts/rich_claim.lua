@@ -6,17 +6,8 @@ local function claimable(h, token)
   local r = t.record
   if h.claimed then
     return token == tonumber(h.token)
-  elseif token <= r.ended then
-    return false
   end
-  if r.n > 1 then
-    for _, text in ipairs(call('HVALS', holders.ALL)) do
-      if tonumber(sub(text, 1, 16)) == token and sub(text, 76, 101) ~= h.lease then
-        return false
-      end
-    end
-  end
-  return true
+  return token > r.ended and not rules.taken(token, h.lease)
 end
 
 local function claim()
@@ -31,7 +22,7 @@ local function claim()
   end
   local token = tonumber(ARGV[6])
   rules.count()
-  if token > MAX_TOKEN or token > t.counter and token > now + MAX_FLOOR_LEAD then
+  if rules.far_ahead(token) then
     detail = 'floor'
     return 'clock_skew'
   elseif not claimable(h, token) then

@@ -60,10 +60,30 @@ function rules.count()
   end
 end
 
+-- Tells whether a token comes from a clock that was wrong.
+function rules.far_ahead(token)
+  return token > MAX_TOKEN or token > t.counter and token > now + MAX_FLOOR_LEAD
+end
+
+-- Tells whether somebody else holds the name with a token.
+function rules.taken(token, lease)
+  local r = t.record
+  if r.one then
+    return r.one.lease ~= lease and tonumber(r.one.token) == token
+  elseif r.n > 1 then
+    for _, text in ipairs(call('HVALS', holders.ALL)) do
+      if tonumber(sub(text, 1, 16)) == token and sub(text, 76, 101) ~= lease then
+        return true
+      end
+    end
+  end
+  return false
+end
+
 -- Gives the lease, which makes the place a holder, or returns the code that
 -- refuses it, and a detail. One that is not firm has to be confirmed. With
--- acquire.lua it issues all tokens.
-function rules.grant(p, is_firm)
+-- acquire.lua it issues all tokens. It has the one that is proposed, if it can.
+function rules.grant(p, is_firm, propose)
   rules.count()
   local why = unsafe(rules.guard(), t.counter)
   if why then
@@ -77,12 +97,18 @@ function rules.grant(p, is_firm)
   if token > MAX_TOKEN then
     return 'clock_skew', 'exhausted'
   end
-  t.counter, t.record = token, t.record or record.new()
+  t.record = t.record or record.new()
   if t.record.n == 0 then
     t.record.ended = tonumber(t.record.last)
   end
+  if propose and propose > t.record.ended and not rules.far_ahead(propose) and not rules.taken(propose, p.lease) then
+    p.claimed, token = true, propose
+  end
+  t.counter = math.max(t.counter, token)
   p.token, p.slot, p.provisional = fmt('%016.0f', token), holders.free_slot(p.mode, p.limit), not is_firm
-  t.record.last = p.token
+  if token > tonumber(t.record.last) then
+    t.record.last = p.token
+  end
   rules.start(p)
   if not is_firm and p.gateway == t.me then -- of another gateway, that it waited was the sign of life
     rules.join()
