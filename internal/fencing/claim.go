@@ -77,8 +77,9 @@ func (t *step) farAhead(token Token) bool {
 }
 
 // proposable reports whether a new lease can have a token as if it had claimed it.
+// Of a name that was forgotten it is the clock that says which tokens are old.
 func (t *step) proposable(token Token) bool {
-	return !t.farAhead(token) && t.claimable(&Holding{}, token)
+	return !t.farAhead(token) && token >= Token(t.now.Add(-t.guard.MaxSkew)) && t.claimable(&Holding{}, token)
 }
 
 const claimRefused = "the token is not above all that count here, or the lease has another one already"

@@ -53,7 +53,7 @@ type AcquireRequest struct {
 
 	// Propose is the token that the lease is to have, as if it were claimed in the
 	// same step. If that can't be, for the same reasons as a claim, or the request
-	// waits, the store issues one as ever. 0 proposes none.
+	// waits or is for a set, the store issues one as ever. 0 proposes none.
 	Propose Token
 }
 

@@ -169,7 +169,7 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 			Lease: asked.Lease.Public(), Owner: asked.Owner, Metadata: asked.Metadata,
 			Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1, Token: a.granted.token,
 			TTL: asked.TTL, GrantTTL: asked.TTL, MaxHold: asked.MaxHold, AcquiredAt: a.Now, ExpiresAt: a.granted.expiresAt,
-			Claimed: a.granted.token == asked.Propose, // what it issues itself is never the one it refuses
+			Claimed: asked.Wait == 0 && a.granted.token == asked.Propose, // what it issues itself is never the one it refuses
 		}
 		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp, Secret: asked.Lease.Hash()}}
 	case a.Holder.Token != 0:

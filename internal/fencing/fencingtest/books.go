@@ -37,11 +37,12 @@ func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	for _, g := range d.grants[name] { // the highest ones: a claim may be lower than what was issued
 		last.tokens = [2]fencing.Token{max(last.tokens[ofStore], g.tokens[ofStore]), max(last.tokens[ofModel], g.tokens[ofModel])}
 	}
-	if tokens[ofModel] <= last.tokens[ofModel] {
+	if tokens[ofModel] <= last.tokens[ofModel] && (!want.Claimed || d.grantOf(name, ofModel, want.Token) != nil) {
 		return nil // known
 	}
 	d.enter(name, &grant{lease: want.Lease, tokens: tokens})
 	switch token := tokens[ofStore]; {
+	case got.Claimed && token >= fencing.Token(d.now.Add(-MaxSkew)): // proposed; Step says whether it may be below the last one
 	case token <= last.tokens[ofStore]:
 		return fmt.Errorf("P2: the token %d is not above %d, the last one of the name", token, last.tokens[ofStore])
 	case token < fencing.Token(d.now):

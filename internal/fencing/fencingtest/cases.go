@@ -111,7 +111,7 @@ func (c *command) needs() string {
 	case "arrive", "heed":
 		return "quarantine"
 	}
-	if c.intent > 0 {
+	if c.intent > 0 || c.verb == "acquire" && c.token != "" {
 		return "claims"
 	}
 	return ""

@@ -36,9 +36,9 @@ type command struct {
 	attach   bool
 	waiters  int // max_waiters
 	setName  string
-	token    string // label of the token to break or to claim; or newToken
+	token    string // label of the token to break, to claim or to propose; or newToken
 	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
-	above    int    // claim: by how much more than that
+	above    int    // claim and acquire: by how much more than that
 	intent   time.Duration
 
 	list   fencing.ListRequest
@@ -59,7 +59,7 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set intent stamp via",
+	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set intent propose stamp via",
 	"renew":     "name* lease* mode limit ttl via",
 	"release":   "name* lease* hold stamp via",
 	"confirm":   "name* lease* stamp* via",
@@ -90,7 +90,7 @@ var flags = []string{"walk", "repeat", "keep", "again", "attach", "lossless", "l
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
 	tokenForm = regexp.MustCompile(`^#[0-9]+$`)
-	claimForm = regexp.MustCompile(`^(#[0-9]+|new)([+-][0-9]+)?$`)
+	claimForm = regexp.MustCompile(`^(#[0-9]+|new|now)([+-][0-9]+)?$`)
 	stampForm = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 )
 
@@ -160,6 +160,8 @@ func (c *command) set(it item) (err error) {
 			return c.setClaim(it)
 		}
 		c.token, err = it.matching(tokenForm)
+	case "propose":
+		return c.setClaim(it)
 	case "intent":
 		c.intent, err = time.ParseDuration(it.value)
 	case "server":
@@ -239,7 +241,10 @@ func (c *command) set(it item) (err error) {
 // newToken is one above the highest token of the name that was ever seen.
 const newToken = "new"
 
-// setClaim reads the token of a claim: a label or new, and by how much more.
+// nowToken is the store's clock.
+const nowToken = "now"
+
+// setClaim reads the token of a claim: a label, new or now, and by how much more.
 func (c *command) setClaim(it item) error {
 	value, err := it.matching(claimForm)
 	if err != nil {
@@ -293,7 +298,9 @@ func (c *command) String() string {
 		return fmt.Sprintf("%s %d", c.verb, c.handle+1)
 	}
 	word("lease", c.lease)
-	word("token", c.claimed())
+	if c.verb != "acquire" {
+		word("token", c.claimed())
+	}
 	word("mode", string(c.mode))
 	number := func(key string, n int) {
 		if n != 0 {
@@ -328,6 +335,9 @@ func (c *command) String() string {
 	number("max_waiters", c.waiters)
 	word("set", c.setName)
 	span("intent", c.intent)
+	if c.verb == "acquire" {
+		word("propose", c.claimed())
+	}
 	word("server", c.arrival.Server)
 	span("longest", c.arrival.Longest)
 	span("least", c.arrival.Least)

@@ -177,6 +177,9 @@ func (d *duel) tokensOf(c *command) [2]fencing.Token {
 			}
 		}
 	}
+	if c.token == nowToken {
+		g = &grant{tokens: [2]fencing.Token{fencing.Token(d.now), fencing.Token(d.now)}}
+	}
 	above := fencing.Token(c.above)
 	return [2]fencing.Token{g.tokens[ofStore] + above, g.tokens[ofModel] + above}
 }

@@ -140,6 +140,9 @@ func (g *generator) acquire(c *command) {
 	if g.d.caps.Claims && c.mode != fencing.ModeShared {
 		c.intent = pick(g, 0, 0, 500*time.Millisecond, 10*time.Second)
 	}
+	if g.d.caps.Claims && g.oneIn(4) {
+		g.propose(c)
+	}
 	c.stamp = pick(g, "r1", "r1", "r2", "r3")
 	if h := g.holding(c); h != nil {
 		c.hold = pick(g, 0, h.Hold, h.Hold+1, h.Hold+1, h.Hold+2)
@@ -163,6 +166,16 @@ func (g *generator) acquire(c *command) {
 		}
 	}
 	c.attach = c.setName == "" && g.oneIn(4)
+}
+
+// propose picks a token that an acquire proposes.
+func (g *generator) propose(c *command) {
+	c.token = pick(g, newToken, nowToken, nowToken, nowToken)
+	c.above = pick(g, 0, 0, 3, -1, -int(MaxSkew/time.Microsecond), -int(MaxSkew/time.Microsecond)-1, int(time.Hour/time.Microsecond))
+	tokens := g.d.tokensOf(c)
+	if !g.d.caps.OneState && (c.above > 3 || tokens[ofStore] != tokens[ofModel] || g.rank(c.name, ofStore, tokens[ofStore]) != g.rank(c.name, ofModel, tokens[ofModel])) {
+		c.token, c.above = "", 0 // with several partitions, what lies between two tokens differs
+	}
 }
 
 // claim picks a lease and a token for it: a new one as often as not, else one near

@@ -107,7 +107,7 @@ var plantedInClaims = []defect{
 		if !m.skewed() && m.own() != nil {
 			m.state.Counter = max(m.state.Counter, op.Token)
 		}
-	}), nil)},
+	}), nil), casesOnly: true},
 	{what: "a claim takes any secret", step: tampered(trustFor[claimOp], nil)},
 	{what: "a skewed gateway claims", step: tampered(func(m *moment) {
 		if _, ok := m.op.(claimOp); ok {

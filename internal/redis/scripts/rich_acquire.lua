@@ -151,7 +151,7 @@ local function come()
   p.attached, p.gateway, p.seq = attached, t.me, math.max(r and r.queue_last or 0, now) + 1
   local queued = r and r.queued or 0
   if queued == 0 and rules.fits(p) and not kept_out(p) then
-    local code, why = rules.grant(p, set == '', not waits and propose ~= '0' and tonumber(propose))
+    local code, why = rules.grant(p, set == '', not waits and set == '' and propose ~= '0' and tonumber(propose))
     if not code then
       local key = t.prefix .. 'intent:' .. t.name
       if intent ~= '0' and sub(call('GET', key) or '', 17) == lease then

@@ -101,7 +101,7 @@ function rules.grant(p, is_firm, propose)
   if t.record.n == 0 then
     t.record.ended = tonumber(t.record.last)
   end
-  if propose and propose > t.record.ended and not rules.far_ahead(propose) and not rules.taken(propose, p.lease) then
+  if propose and propose > t.record.ended and propose >= now - MAX_SKEW and not rules.far_ahead(propose) and not rules.taken(propose, p.lease) then
     p.claimed, token = true, propose
   end
   t.counter = math.max(t.counter, token)

@@ -1,0 +1,148 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// A gateway that ran all the time must have a Redis that forgot everything waited
+// for, also if a new gateway (or `gateway doctor`) came there first.
+func TestReviewNewcomerFirstAfterLoss(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	old := open(t, Options{URL: proxy.URL()})
+	gone := open(t, Options{URL: server.URL()})
+	held := acquireRequest("a")
+	held.TTL = time.Minute
+	mustAcquire(t, gone, held) // its holder believes in it for a minute
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Cut(true)
+	if err := server.Restart(); err != nil { // forgets all
+		t.Fatal(err)
+	}
+	newcomer := open(t, Options{URL: server.URL()})
+	_, err := newcomer.Acquire(t.Context(), acquireRequest("b"))
+	t.Logf("the newcomer's first acquire: %v", err)
+	proxy.Cut(false)
+	until(t, func() bool { return old.Check(t.Context()) == nil })
+	old.look(t.Context()) // what the sentry does each second
+	old.look(t.Context())
+	out, err := old.Acquire(t.Context(), acquireRequest("a"))
+	var e *fencing.Error
+	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
+		t.Errorf("P1: the lost lease is granted to another by the gateway that ran all the time: %+v, %v", out.Holder.Token, err)
+	}
+}
+
+// The same with FLUSHALL: until the others look, the newcomer grants.
+func TestReviewNewcomerGrantsAfterFlush(t *testing.T) {
+	server := redistest.Start(t)
+	old := open(t, Options{URL: server.URL()})
+	mustAcquire(t, old, acquireRequest("a"))
+	flush(t, server)
+	newcomer := open(t, Options{URL: server.URL()})
+	_, err := newcomer.Acquire(t.Context(), acquireRequest("a"))
+	var e *fencing.Error
+	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
+		t.Errorf("P1: granted to another by a newcomer while a gateway runs that remembers: %v", err)
+	}
+}
+
+// A promoted or restarted server is arrived at out of skew; then the clocks agree.
+func TestReviewClockRightAfterGreet(t *testing.T) {
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	var c clocks
+	s := open(t, c.options(server.URL()))
+	mustAcquire(t, s, acquireRequest("other"))
+	client := server.Client()
+	defer client.Close()
+	held := acquireRequest("a")
+	mustAcquire(t, s, held)
+	s2 := s
+	// What a fail-over or an old snapshot loses: the lease, and this gateway's floor does not tell (another gateway's grant).
+	k := &newKeyspaces()[partitionOf("a")]
+	client.Del(t.Context(), k.lock("a"))
+	c.redis.Store(int64(time.Hour))
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { _, err := s2.Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); return err == nil })
+	c.redis.Store(0)
+	out, err := s2.Acquire(t.Context(), acquireRequest("a"))
+	var e *fencing.Error
+	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
+		t.Errorf("P1: granted at a server that was not arrived at: %d %v", out.Holder.Token, err)
+	}
+}
+
+// A quarantine set to a duration waits for a Redis that seems new, whoever looked at
+// it with doctor before.
+func TestReviewDurationAfterDoctor(t *testing.T) {
+	server := redistest.Start(t)
+	doctor := open(t, Options{URL: server.URL()})
+	if _, err := doctor.Examine(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := doctor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{For: time.Minute}})
+	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	if code(err) != fencing.CodeQuarantined {
+		t.Errorf("a duration that waits for a Redis that seems new did not wait after doctor had looked: %v", err)
+	}
+}
+
+// A TTL that was in use hours ago does not count.
+func TestReviewLongTTLLongAgo(t *testing.T) {
+	server := redistest.Start(t)
+	var c clocks
+	s := open(t, c.options(server.URL()))
+	long := acquireRequest("long")
+	long.TTL = 4 * time.Minute
+	mustAcquire(t, s, long)
+	mustRelease(t, s, long)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.redis.Store(int64(3 * time.Hour))
+	c.gateway.Store(int64(3 * time.Hour))
+	s = open(t, c.options(server.URL()))
+	mustAcquire(t, s, acquireRequest("a")) // 30 s
+	flush(t, server)
+	if left := refused(t, s, "a"); left > 31*time.Second {
+		t.Errorf("quarantine of %s for a TTL that was last in use 3 hours ago; want 30 s", left)
+	}
+}
+
+// What a renewal hands on is answered when enough replicas have it, as all else.
+func TestReviewAcksOfDowngrade(t *testing.T) {
+	server := redistest.Start(t)
+	plain := open(t, Options{URL: server.URL()})
+	s := open(t, Options{URL: server.URL(), ReplicaAcks: 1})
+	e := listen(t, s)
+	held, waiter := acquireRequest("a"), waitRequest("a")
+	mustAcquire(t, plain, held)
+	waiter.Mode = fencing.ModeShared
+	mustWait(t, s, waiter)
+	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease, Mode: fencing.ModeShared}); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.granted(waiter.Lease); len(got) != 0 {
+		t.Errorf("told of a grant although no replica has it: %+v", got)
+	}
+}
+
+// A quarantine that is far shorter than the leases endangers P1.
+func TestReviewShortQuarantineIsFine(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).URL(), Quarantine: QuarantinePolicy{For: time.Second, Least: 30 * time.Second}})
+	if f := s.lossFinding(); f.OK {
+		t.Errorf("with a quarantine of 1 s and a default TTL of 30 s: %+v", f)
+	}
+}
