@@ -19,6 +19,7 @@ build: ## build bin/gateway
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
 	go test -race -timeout 12m ./...
+	go test -timeout 5m -run '^TestSimulat' ./internal/quorum ./internal/watchdog # in number: too slow with -race
 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories

@@ -39,6 +39,9 @@ func TestDangersAreShown(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
+	if strings.Contains(text, "grants nothing") {
+		t.Errorf("this gateway grants:\n%s", text)
+	}
 	if strings.Contains(text, "no replica") || strings.Contains(text, "master") {
 		t.Errorf("what endangers nothing is shown:\n%s", text)
 	}
@@ -78,6 +81,22 @@ func (g *gateway) examined(text string, holds bool) {
 	eventually(g.t, "the store is examined", func() bool { return strings.Contains(g.readiness(), text) == holds })
 }
 
+func TestStrictGatewaySaysThatItGrantsNothing(t *testing.T) {
+	g := startGateway(t, setUp(badly), func(s *fallibleStore) { s.strict = true })
+	b := openTab(t)
+	b.live(g, "/")
+	b.until(`document.getElementById("dangers-sentence").innerText.endsWith("what locks promise. This gateway grants nothing until this is put right.")`)
+}
+
+func TestEmptyPageInQuarantine(t *testing.T) {
+	until := time.Now().Add(5 * time.Second)
+	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
+	b.live(g, "/")
+	b.until(`/^Nothing new is granted for [1-5].s more at most\.$/.test(document.querySelector("#empty .held").innerText)`)
+	b.shoot("empty-quarantine")
+	b.until(`document.querySelector("#empty .held").hidden`)
+}
+
 func TestQuarantineIsShownUntilItEnds(t *testing.T) {
 	until := time.Now().Add(6 * time.Second)
 	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
@@ -85,7 +104,7 @@ func TestQuarantineIsShownUntilItEnds(t *testing.T) {
 	b.live(g, "/")
 	b.until(`!document.getElementById("quarantine").hidden && document.getElementById("dangers").hidden`)
 	text := b.text("#quarantine")
-	if !strings.Contains(text, "nothing new is granted for now. Who holds a lock can renew it.") || !strings.Contains(text, "For ") {
+	if !strings.Contains(text, "nothing new is granted for now. Leases that it still has can be renewed.") || !strings.Contains(text, "For ") {
 		t.Errorf("%s", text)
 	}
 	b.shoot("quarantine")

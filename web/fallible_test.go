@@ -19,6 +19,7 @@ type fallibleStore struct {
 	down       atomic.Bool
 	findings   atomic.Pointer[[]fencing.Finding]
 	quarantine atomic.Pointer[time.Time] // until when
+	strict     bool                      // the gateway grants nothing while a promise is in danger
 }
 
 func (s *fallibleStore) Examine(ctx context.Context) ([]fencing.Finding, error) {

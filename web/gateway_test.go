@@ -46,7 +46,7 @@ func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 	for _, p := range prepare {
 		p(g.store)
 	}
-	dog := watchdog.New(g.store, watchdog.Options{})
+	dog := watchdog.New(g.store, watchdog.Options{Strict: g.store.strict})
 	dog.Start()
 	t.Cleanup(dog.Stop)
 	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Page: web.Files})

@@ -16,8 +16,8 @@ import (
 
 // doctor examines the store of the settings and tells a person what it means. It
 // takes no lease and ends none; at a Redis it says that it has arrived, as every
-// gateway does. An error, and with it status 1: something endangers a promise, or
-// the store can't be examined.
+// gateway does. An error, and with it status 1: a check is not passed, or the store
+// can't be examined or can't serve.
 func doctor(ctx context.Context, out io.Writer) error {
 	cfg, err := loadConfig()
 	if err != nil {
@@ -34,10 +34,28 @@ func doctor(ctx context.Context, out io.Writer) error {
 	if c.unable != nil {
 		return fmt.Errorf("the store can't serve now: %w", c.unable)
 	}
-	if dangers := len(watchdog.Endangering(c.findings)); dangers > 0 {
-		return fmt.Errorf("%s", plural(dangers, "finding endangers a promise", "findings endanger a promise"))
+	return c.verdict()
+}
+
+// verdict is nil if every check is passed.
+func (c *condition) verdict() error {
+	dangers, troubles := len(watchdog.Endangering(c.findings)), 0
+	for _, f := range c.findings {
+		if !f.OK && f.Promise == "" {
+			troubles++
+		}
 	}
-	return nil
+	var parts []string
+	if dangers > 0 {
+		parts = append(parts, plural(dangers, "finding endangers a promise", "findings endanger a promise"))
+	}
+	if troubles > 0 {
+		parts = append(parts, plural(troubles, "finding is trouble", "findings are trouble"))
+	}
+	if parts == nil {
+		return nil
+	}
+	return errors.New(strings.Join(parts, ", "))
 }
 
 // condition is what doctor has found out.
@@ -57,18 +75,19 @@ func look(ctx context.Context, cfg config) (condition, error) {
 		}
 		return condition{findings: findings}, nil
 	}
-	store, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	noted := newRemarks()
+	store, err := openStore(ctx, cfg, slog.New(noted), true)
 	if err != nil {
 		return condition{}, err
 	}
 	defer store.Close()
 	findings, err := store.Examine(ctx)
 	if err != nil {
-		return condition{}, fmt.Errorf("the store can't be examined: %w", cause(err))
+		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted, cfg.storeKind()))
 	}
 	c := condition{findings: findings}
 	if err := store.Check(ctx); err != nil {
-		c.unable = cause(err)
+		c.unable = explain(err, noted, cfg.storeKind())
 	}
 	if stats, err := store.Stats(ctx); err == nil {
 		c.stats = &stats
@@ -82,6 +101,30 @@ func cause(err error) error {
 		return e.Err
 	}
 	return err
+}
+
+// explain returns what is behind a failure, with what the store had to say
+// meanwhile, and what to change if that can be told.
+func explain(err error, noted *remarks, kind string) error {
+	err = cause(err)
+	text := noted.beside(err)
+	all := strings.ToLower(err.Error() + text)
+	for _, m := range mistakes {
+		if strings.Contains(all, m.sign) && kind != m.except {
+			text += "\n  change: " + m.remedy
+			break
+		}
+	}
+	return fmt.Errorf("%w%s", err, text)
+}
+
+// mistakes are by what Redis says, in small letters, when FENCEPOST_STORE takes it
+// for something else.
+var mistakes = []struct{ sign, except, remedy string }{
+	{"moved ", kindCluster, "this is a Cluster: use redis+cluster://"},
+	{"clusterdown ", kindCluster, "this is a Cluster: use redis+cluster://"},
+	{"cluster support disabled", "", "this is no Cluster: use redis:// for one Redis"},
+	{"unknown command 'sentinel'", "", "this is no Sentinel: name the Sentinels, or use redis:// for one Redis"},
 }
 
 // where says what the store is and where, without a password.
@@ -111,7 +154,10 @@ func (c *condition) print(out io.Writer, cfg config) {
 	if c.stats != nil {
 		quarantine := "none: everything is granted"
 		if left := c.stats.Quarantine; left > 0 {
-			quarantine = fmt.Sprintf("for up to %s more nothing new is granted, as leases may have been forgotten; renewals go on", left.Round(100_000_000))
+			quarantine = fmt.Sprintf("for up to %s more nothing new is granted, as leases may have been forgotten; those that the store still has can be renewed", left.Round(100_000_000))
+			if cfg.storeKind() == kindQuorum {
+				quarantine = fmt.Sprintf("for up to %s more not every node votes, as leases may have been forgotten; take no other one down before", left.Round(100_000_000))
+			}
 		}
 		fmt.Fprintf(out, "\nQuarantine now: %s\nLocks held now: %d\n", quarantine, c.stats.Held)
 	}

@@ -64,7 +64,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
 
-	opened, err := openStore(ctx, cfg, log)
+	opened, err := openStore(ctx, cfg, log, false)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"fencepost/internal/quorum"
 	"fencepost/internal/redis"
 )
 
@@ -93,6 +94,9 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 	}
 	if _, err := cfg.quarantine(); err != nil {
 		fault("FENCEPOST_QUARANTINE: %w", err)
+	}
+	if least := quorum.ShortestTTL(cfg.MaxClockSkew); kind == kindQuorum && cfg.DefaultTTL < least && read("STORE", "DEFAULT_TTL", "MAX_CLOCK_SKEW") {
+		fault("FENCEPOST_DEFAULT_TTL: %s is too short; with a quorum and FENCEPOST_MAX_CLOCK_SKEW %s it must be at least %s", cfg.DefaultTTL, cfg.MaxClockSkew, least)
 	}
 	return faults
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"fencepost/internal/quorum"
 )
 
 // What is shown of a store has no user and no password.
@@ -24,6 +27,28 @@ func TestLocation(t *testing.T) {
 	}
 	if got := address("rediss://u:p@[fd00::1]:7000/4"); got != "[fd00::1]:7000" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A default TTL that a quorum can't grant would have everybody refused who names none.
+func TestQuorumDefaultTTL(t *testing.T) {
+	all := func(...string) bool { return true }
+	least := quorum.ShortestTTL(time.Second)
+	for store, want := range map[string]map[time.Duration]int{
+		"redis+quorum://a,b,c": {least: 0, least - time.Millisecond: 1, 30 * time.Second: 0},
+		"redis://a":            {least: 0, least - time.Millisecond: 0},
+	} {
+		for ttl, faults := range want {
+			cfg := config{Storage: Storage{Store: store, MaxClockSkew: time.Second, Redis: Redis{Quarantine: "auto"}}, Leases: Leases{DefaultTTL: ttl}}
+			if got := cfg.validateStore(all); len(got) != faults {
+				t.Errorf("%s, %s: %v", store, ttl, got)
+			}
+		}
+	}
+	unread := func(names ...string) bool { return !slices.Contains(names, "DEFAULT_TTL") }
+	cfg := config{Storage: Storage{Store: "redis+quorum://a,b,c", MaxClockSkew: time.Second, Redis: Redis{Quarantine: "auto"}}}
+	if got := cfg.validateStore(unread); len(got) != 0 {
+		t.Errorf("a TTL that could not be read: %v", got)
 	}
 }
 

@@ -49,8 +49,8 @@ func (s *openedStore) losses() (n int64) {
 	return n
 }
 
-// openStore opens the store of the settings.
-func openStore(ctx context.Context, cfg config, log *slog.Logger) (*openedStore, error) {
+// openStore opens the store of the settings. A passive one is only to be looked at.
+func openStore(ctx context.Context, cfg config, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
 		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log})
@@ -59,9 +59,9 @@ func openStore(ctx context.Context, cfg config, log *slog.Logger) (*openedStore,
 		}
 		return &openedStore{Store: s, failed: s.Failed()}, nil
 	case kindQuorum:
-		return openQuorum(ctx, cfg, log)
+		return openQuorum(ctx, cfg, log, passive)
 	}
-	s, err := redis.Open(ctx, redisOptions(cfg, log))
+	s, err := redis.Open(ctx, redisOptions(cfg, log, passive))
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
 	}
@@ -69,7 +69,7 @@ func openStore(ctx context.Context, cfg config, log *slog.Logger) (*openedStore,
 }
 
 // openQuorum opens every node of a quorum, all at once, and composes them.
-func openQuorum(ctx context.Context, cfg config, log *slog.Logger) (*openedStore, error) {
+func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool) (*openedStore, error) {
 	urls, err := redis.SplitQuorum(cfg.Store)
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
@@ -79,7 +79,7 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger) (*openedStore
 	var opening sync.WaitGroup
 	for i, url := range urls {
 		names[i] = address(url)
-		o := redisOptions(cfg, log.With("node", names[i]))
+		o := redisOptions(cfg, log.With("node", names[i]), passive)
 		o.URL, o.Member = url, true
 		opening.Go(func() { opened.nodes[i], errs[i] = redis.Open(ctx, o) })
 	}
@@ -97,19 +97,19 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger) (*openedStore
 		nodes[i] = node
 	}
 	opened.Store, err = quorum.New(nodes, quorum.Options{
-		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log,
+		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log, Passive: passive,
 	})
 	return opened, err
 }
 
 // redisOptions are those of every Redis of the settings.
-func redisOptions(cfg config, log *slog.Logger) redis.Options {
+func redisOptions(cfg config, log *slog.Logger, passive bool) redis.Options {
 	quarantine, _ := cfg.quarantine() // validated before
 	return redis.Options{
 		URL: cfg.Store, MaxSkew: cfg.MaxClockSkew, Logger: log,
 		Username: cfg.RedisUsername, Password: cfg.RedisPassword,
 		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
-		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine,
+		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine, Passive: passive,
 	}
 }
 

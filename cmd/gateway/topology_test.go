@@ -141,7 +141,7 @@ func TestTopologies(t *testing.T) {
 }
 
 // A quorum of which a minority is gone goes on, strict or not; nothing about that
-// endangers a promise. Without a majority nothing is examined any more.
+// endangers a promise, and doctor says that it is trouble. Without a majority nothing is examined any more.
 func TestQuorumWithoutSomeNodes(t *testing.T) {
 	nodes := redistest.StartQuorum(t, 3, strictRedis...)
 	store := "FENCEPOST_STORE=" + redistest.QuorumURL(nodes)
@@ -152,7 +152,7 @@ func TestQuorumWithoutSomeNodes(t *testing.T) {
 	}
 	useStore(t, redistest.QuorumURL(nodes), "FENCEPOST_STRICT=true")
 	out, status := examine(t, store)
-	if status != 0 || !strings.Contains(out, "2 of 3 nodes vote; out of reach: "+nodes[2].Addr()) {
+	if status != 1 || !strings.Contains(out, "2 findings are trouble") || !strings.Contains(out, "2 of 3 nodes vote; out of reach: "+nodes[2].Addr()) {
 		t.Errorf("doctor ends with %d and says\n%s", status, out)
 	}
 	if err := nodes[1].Kill(); err != nil {

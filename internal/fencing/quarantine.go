@@ -35,8 +35,12 @@ func (q *Quarantine) note(now Instant, ttl time.Duration) {
 	q.TTL = max(q.TTL, ttl)
 }
 
-// Longest returns the longest TTL in use.
-func (q *Quarantine) Longest() time.Duration { return max(q.TTL, q.Before) }
+// Longest returns the longest TTL in use at now: what was not for two periods does
+// not count.
+func (q Quarantine) Longest(now Instant) time.Duration {
+	q.note(now, 0)
+	return max(q.TTL, q.Before)
+}
 
 // uses counts what is left of a lease as a TTL in use. Out of skew nobody knows
 // how long that is.
@@ -62,6 +66,7 @@ type Arrival struct {
 
 	Lossless bool // another server, but nothing can have been lost
 	Lost     bool // something was lost, whoever serves
+	Late     bool // another server served this gateway until now: what it renewed there counts from now
 }
 
 // Arrive notes who serves. If that is not who served last, something was lost, or
@@ -69,11 +74,11 @@ type Arrival struct {
 // lease that was lost. It is the twin of arrive.lua.
 func Arrive(s *State, now Instant, a Arrival) Quarantine {
 	q := &s.Quarantine
-	q.note(now, 0) // what has not been in use for long does not count
+	q.note(now, 0)
 	behind := a.Floor > s.Counter && a.Floor <= Token(now.Add(MaxFloorLead))
-	longer := now < q.Until && a.Longest > q.Longest() // than who began the quarantine knew of
+	longer := now < q.Until && (a.Longest > q.Longest(now) || a.Late) // than who began the quarantine knew of
 	if a.Lost || behind || longer || !a.Lossless && q.Server != a.Server {
-		q.Until = max(q.Until, now.Add(min(max(q.Longest(), a.Longest, a.Least), a.Most)))
+		q.Until = max(q.Until, now.Add(min(max(q.Longest(now), a.Longest, a.Least), a.Most)))
 	}
 	if a.Most > 0 {
 		q.Until = max(q.Until, min(a.Until, now.Add(a.Most)))
@@ -104,6 +109,6 @@ func (t *step) quarantined() *Error {
 func QuarantineError(left time.Duration) *Error {
 	return &Error{
 		Code: CodeQuarantined, RetryAfter: left,
-		Detail: "the store may have forgotten leases; nothing new is granted until they have run out, renewals go on",
+		Detail: "the store may have forgotten leases; nothing new is granted until they have run out; those that it still has can be renewed",
 	}
 }

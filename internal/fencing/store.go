@@ -192,7 +192,8 @@ type Stats struct {
 	Held int // names with a lease, those included whose expiry has not been noticed
 
 	// Quarantine is how long it takes at most until everything may be granted
-	// again, 0 if there is none.
+	// again, 0 if there is none. Of a quorum it is how long until every node votes
+	// again: a majority may grant before.
 	Quarantine time.Duration
 }
 

@@ -149,12 +149,14 @@ func (c *call) elapsed() time.Duration { return c.s.now().Sub(c.start) }
 // logLine writes the request's line. What happens all day long on a healthy
 // gateway (success, a lock that is held, clients that leave, probes) is debug: a
 // line costs about as much CPU as a fifth of a request. So is what a gateway says
-// to all its waiters when it shuts down.
+// to all its waiters when it shuts down, and to all who ask while the store is in
+// quarantine: the store logs when that begins and ends, and refusals are counted.
 func (c *call) logLine(elapsed time.Duration) {
 	level := slog.LevelInfo
 	switch {
 	case c.quiet, c.status < 300, c.gone,
-		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining:
+		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining,
+		c.code == fencing.CodeQuarantined:
 		level = slog.LevelDebug
 	case c.status >= 500:
 		level = slog.LevelWarn

@@ -15,8 +15,8 @@ func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(`{"status":"alive"}
 
 // readyz says whether this gateway should get traffic: it is not draining, the
 // store can be asked, and no finding about the store is held against it. ?verbose
-// adds all that was found. A quarantine is no reason to fail: renewals go on, and
-// the other gateways have the same store.
+// adds all that was found. A quarantine is no reason to fail: leases that the store
+// still has can be renewed, and the other gateways have the same store.
 func readyz(c *call) {
 	ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
 	defer cancel()

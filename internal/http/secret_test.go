@@ -105,6 +105,9 @@ func TestLogLines(t *testing.T) {
 	g.do("POST", "/locks/a", "").want(t, 423)
 	g.do("GET", "/livez", "").want(t, 200)
 	g.do("PUT", "/locks/a", "").want(t, 428)
+	g.store.set(func(s *scriptedStore) { s.before = func(string) error { return fencing.QuarantineError(time.Second) } })
+	g.do("POST", "/locks/b", "").want(t, 503)
+	g.store.set(func(s *scriptedStore) { s.before = nil })
 	g.store.Model.Close()
 	g.do("GET", "/readyz", "").want(t, 503)
 	g.do("GET", "/locks/a", "").want(t, 503)
@@ -112,6 +115,7 @@ func TestLogLines(t *testing.T) {
 		`"level":"DEBUG","msg":"request","request_id":`,
 		`"method":"POST","route":"/locks/{name}","status":201,"code":"ok","duration_ms":0,"lease":`,
 		`"method":"POST","route":"/locks/{name}","status":423,"code":"locked"`,
+		`"method":"POST","route":"/locks/{name}","status":503,"code":"quarantined"`,
 		`"method":"GET","route":"/locks/{name}","status":503,"code":"unavailable","duration_ms":0,"error":`,
 	} {
 		if !strings.Contains(g.log.String(), want) {
@@ -127,7 +131,7 @@ func TestLogLines(t *testing.T) {
 		}
 		if strings.Contains(line, `"status":503`) {
 			want := `"level":"WARN"`
-			if strings.Contains(line, "/readyz") {
+			if strings.Contains(line, "/readyz") || strings.Contains(line, `"code":"quarantined"`) {
 				want = `"level":"DEBUG"`
 			}
 			if !strings.Contains(line, want) {

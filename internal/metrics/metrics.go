@@ -48,7 +48,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 		}, []string{"operation"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_store_errors_total",
-			Help: "Store operations whose outcome could not be had, by code. Nothing is known about what they did.",
+			Help: "Store operations answered with a 503, by code: refused (quarantined), or with an outcome that is not known.",
 		}, []string{"operation", "code"}),
 		granted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_leases_granted_total",

@@ -89,8 +89,8 @@ func (s *Store) checkTTL(ttl time.Duration) *fencing.Error {
 	}
 	return &fencing.Error{
 		Code: fencing.CodeInvalidRequest, Field: "ttl_ms",
-		Detail: fmt.Sprintf("ttl_ms is %d; with a quorum it must be at least %d, for the clocks of its nodes may differ by %s",
-			ttl.Milliseconds(), least.Milliseconds(), s.options.MaxSkew),
+		Detail: fmt.Sprintf("ttl_ms is %d; with a quorum it must be at least %d: by how much clocks may differ (%s), 2 ms, and the time for a node's answer (%s), plus 1 %%",
+			ttl.Milliseconds(), least.Milliseconds(), s.options.MaxSkew, s.options.NodeTimeout),
 	}
 }
 

@@ -1,20 +1,21 @@
 package quorum
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"fencepost/internal/fencing"
 )
 
-// lookAfter takes blank nodes into service, until the store is closed.
+// lookAfter takes blank nodes into service and tells of nodes that stop answering,
+// until the store is closed.
 func (s *Store) lookAfter() {
-	for more := true; more; more = s.pause(s.options.tick) {
-		s.admit()
+	away := make([]bool, len(s.nodes)) // nodes that were told to be
+	s.admit(away)
+	close(s.looked)
+	for s.pause(s.options.tick) {
+		s.admit(away)
 	}
 }
 
@@ -22,12 +23,13 @@ func (s *Store) lookAfter() {
 // one that is blank beside others has forgotten, or is new among them, and does not
 // vote before what it may have forgotten is over. While none that remembers can be
 // reached, a blank one has to wait: those out of reach may remember.
-func (s *Store) admit() {
+func (s *Store) admit(away []bool) {
 	blank := make([]bool, len(s.nodes))
 	empty, keeping := 0, 0
 	err := ask(context.Background(), s, func(ctx context.Context, node fencing.Node) (bool, error) {
 		return node.Blank(ctx)
 	}, func(a answer[bool]) bool {
+		s.report(away, a.node, a.err)
 		if a.err != nil {
 			s.mark(a.node, a.err)
 			return false
@@ -65,6 +67,18 @@ func (s *Store) admit() {
 	}
 }
 
+// report logs that a node has stopped answering, or is back, once each. The look for
+// blank nodes decides, not any request that came late.
+func (s *Store) report(away []bool, node int, err *fencing.Error) {
+	was := away[node]
+	switch away[node] = err != nil; {
+	case err != nil && !was:
+		s.log.Warn("a node of the quorum does not answer", "node", s.options.Names[node], "error", because(err))
+	case err == nil && was:
+		s.log.Info("a node of the quorum answers again", "node", s.options.Names[node])
+	}
+}
+
 // Check implements fencing.Store: a majority has to answer.
 func (s *Store) Check(ctx context.Context) error {
 	votes, answered := make([]vote, len(s.nodes)), 0
@@ -88,19 +102,23 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // Stats implements fencing.Store. Held is what a majority has at least. Quarantine is
-// how long it takes until a majority votes again.
+// how long it takes until every node votes again, of those that answer: above 0 a
+// majority may still grant, but no other node should be taken down. What another
+// gateway began is known a second later.
 func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	var held []int
-	var quarantines []time.Duration
+	var quarantine time.Duration
+	blank := 0
 	votes := make([]vote, len(s.nodes))
-	err := askAll(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Stats, error) {
-		return node.Stats(ctx)
-	}, func(a answer[fencing.Stats]) bool {
+	err := askAll(ctx, s, standingOf, func(a answer[nodeStanding]) bool {
 		if a.err != nil {
 			votes[a.node] = vote{standing: against, err: a.err}
 			return false
 		}
-		held, quarantines = append(held, a.out.Held), append(quarantines, a.out.Quarantine)
+		held, quarantine = append(held, a.out.Held), max(quarantine, a.out.Quarantine)
+		if a.out.blank {
+			blank++
+		}
 		return false
 	})
 	majority := majorityOf(len(s.nodes))
@@ -110,9 +128,25 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	if err != nil {
 		return fencing.Stats{}, err
 	}
+	if blank > 0 && blank < len(s.nodes) { // its quarantine has yet to begin
+		quarantine = max(quarantine, time.Duration(s.longest.Load()))
+	}
 	slices.Sort(held)
-	slices.Sort(quarantines)
-	return fencing.Stats{Held: held[len(held)-majority], Quarantine: quarantines[majority-1]}, nil
+	return fencing.Stats{Held: held[len(held)-majority], Quarantine: quarantine}, nil
+}
+
+// nodeStanding is what a node says of itself. It votes if it is neither blank nor in
+// quarantine.
+type nodeStanding struct {
+	fencing.Stats
+	blank bool
+}
+
+func standingOf(ctx context.Context, node fencing.Node) (n nodeStanding, err error) {
+	if n.blank, err = node.Blank(ctx); err == nil {
+		n.Stats, err = node.Stats(ctx)
+	}
+	return n, err
 }
 
 // Heartbeat implements fencing.Store. No place is at the nodes, so there is nothing
@@ -163,64 +197,4 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	}
 	result.Ended = result.Ended[:min(len(result.Ended), limit)]
 	return result, nil
-}
-
-// Examine implements fencing.Store: what each node finds, and how the quorum stands.
-func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
-	if err := s.usable(ctx); err != nil {
-		return nil, err
-	}
-	type report struct {
-		findings []fencing.Finding
-		blank    bool
-	}
-	reports, down := make([]report, len(s.nodes)), make([]*fencing.Error, len(s.nodes))
-	err := askAll(ctx, s, func(ctx context.Context, node fencing.Node) (r report, err error) {
-		if r.findings, err = node.Examine(ctx); err == nil {
-			r.blank, err = node.Blank(ctx)
-		}
-		return r, err
-	}, func(a answer[report]) bool {
-		reports[a.node], down[a.node] = a.out, a.err
-		return false
-	})
-	if err != nil {
-		return nil, err
-	}
-	var silent, blank []string
-	var findings []fencing.Finding
-	for i := range reports {
-		switch {
-		case down[i] != nil:
-			silent = append(silent, s.options.Names[i])
-		case reports[i].blank:
-			blank = append(blank, s.options.Names[i])
-		}
-		for _, f := range reports[i].findings {
-			f.Node = cmp.Or(f.Node, s.options.Names[i])
-			findings = append(findings, f)
-		}
-	}
-	return append(findings, s.stands(silent, blank)), nil
-}
-
-// stands says how many nodes vote, and what that means. A minority that does not
-// endangers nothing.
-func (s *Store) stands(silent, blank []string) fencing.Finding {
-	n := len(s.nodes)
-	voting := n - len(silent) - len(blank)
-	f := fencing.Finding{Check: "quorum", OK: voting >= majorityOf(n), Detail: fmt.Sprintf("%d of %d nodes vote", voting, n)}
-	if len(silent) > 0 {
-		f.Detail += "; out of reach: " + strings.Join(silent, ", ")
-	}
-	if len(blank) > 0 {
-		f.Detail += "; remembering nothing: " + strings.Join(blank, ", ")
-	}
-	if f.OK {
-		f.Detail += fmt.Sprintf("; %d more may fail before nothing can be granted", voting-majorityOf(n))
-		return f
-	}
-	f.Promise, f.Remedy = "P1, P2", "bring back nodes that remember, until they are a majority; empty ones wait for that"
-	f.Detail += "; nothing is granted before a majority does, and leases can't be renewed"
-	return f
 }

@@ -275,7 +275,7 @@ func (w *world) lose(k *call) {
 	}
 	have := 0
 	for i := range w.nodes {
-		if h := held(w.nodes[i].state, l.id.Public(), w.clock(&w.nodes[i])); h != nil && h.Claimed {
+		if h := held(w.nodes[i].state, l.id.Public(), w.clock(&w.nodes[i])); h != nil && h.Claimed && h.Token == l.token { // a late acquire has another
 			have++
 		}
 	}

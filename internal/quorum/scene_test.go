@@ -165,24 +165,38 @@ const testSkew = 100 * time.Millisecond
 
 func newScene(t *testing.T, n int) *scene {
 	t.Helper()
-	s := &scene{t: t, heard: &ear{grants: make(chan heard, 16), replaced: make(chan fencing.Stamp, 16), rechecks: make(chan []fencing.Name, 16)}}
-	for range n {
-		s.nodes = append(s.nodes, &node{Model: newModel()})
-	}
+	s := newNodes(t, n)
 	s.Store = s.open()
 	s.Listen(s.heard)
 	synctest.Wait() // for the nodes to be admitted
 	return s
 }
 
+// newNodes returns a scene without a store.
+func newNodes(t *testing.T, n int) *scene {
+	t.Helper()
+	s := &scene{t: t, heard: &ear{grants: make(chan heard, 16), replaced: make(chan fencing.Stamp, 16), rechecks: make(chan []fencing.Name, 16)}}
+	for range n {
+		s.nodes = append(s.nodes, &node{Model: newModel()})
+	}
+	return s
+}
+
 // open returns a store on the nodes, as another gateway has it.
 func (s *scene) open() *Store {
+	s.t.Helper()
+	return s.openWith(func(*Options) {})
+}
+
+func (s *scene) openWith(change func(*Options)) *Store {
 	s.t.Helper()
 	var nodes []fencing.Node
 	for _, n := range s.nodes {
 		nodes = append(nodes, n)
 	}
-	q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+	o := Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet}
+	change(&o)
+	q, err := New(nodes, o)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -21,6 +21,9 @@ type Options struct {
 	Logger      *slog.Logger     // default: slog.Default
 	Clock       func() time.Time // the gateway's clock, monotonic in differences; default time.Now
 
+	// Passive is for who only looks: blank nodes are left alone.
+	Passive bool
+
 	// Names that nodes are called by, in logs and findings; default 1, 2, 3.
 	Names []string
 
@@ -29,8 +32,9 @@ type Options struct {
 }
 
 const (
-	defaultTick  = time.Second
-	defaultPause = 50 * time.Millisecond
+	defaultTick        = time.Second
+	defaultPause       = 50 * time.Millisecond
+	defaultNodeTimeout = 250 * time.Millisecond
 
 	// longestPause is what pauses of a line grow to while the holder's time is long.
 	longestPause = time.Second
@@ -62,6 +66,7 @@ type Store struct {
 	undoing  atomic.Int64
 	suspect  []atomic.Bool // nodes whose last request failed
 	watch    watch
+	looked   chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
@@ -89,7 +94,7 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 		return nil, fmt.Errorf("a quorum has 3, 5, 7 or %d nodes, not %d", maxNodes, n)
 	}
 	o.MaxSkew = cmp.Or(o.MaxSkew, time.Second)
-	o.NodeTimeout = cmp.Or(o.NodeTimeout, 250*time.Millisecond)
+	o.NodeTimeout = cmp.Or(o.NodeTimeout, defaultNodeTimeout)
 	o.LongestTTL = cmp.Or(o.LongestTTL, fencing.DefaultBounds().DefaultTTL)
 	o.tick, o.pause = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
@@ -102,12 +107,17 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 	s := &Store{
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
 		suspect: make([]atomic.Bool, len(nodes)), tries: make(chan struct{}, maxTries), closing: make(chan struct{}),
+		looked:  make(chan struct{}),
 		flights: map[leaseKey]*flight{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
 		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]stamps{},
 	}
 	s.watch.store = s
 	s.longest.Store(int64(o.LongestTTL))
-	s.spawn(s.lookAfter)
+	if s.options.Passive {
+		close(s.looked)
+	} else {
+		s.spawn(s.lookAfter)
+	}
 	return s, nil
 }
 

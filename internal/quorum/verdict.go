@@ -13,6 +13,12 @@ func marginOf(ttl, maxSkew time.Duration) time.Duration {
 	return ttl/100 + 2*time.Millisecond + maxSkew
 }
 
+// ShortestTTL returns the shortest TTL that a quorum whose clocks may differ by maxSkew
+// grants, in whole milliseconds: a default TTL below it would refuse all who name none.
+func ShortestTTL(maxSkew time.Duration) time.Duration {
+	return shortestTTL(maxSkew, defaultNodeTimeout)
+}
+
 // shortestTTL returns the shortest TTL of which anything is left after the margin
 // and a round of requests.
 func shortestTTL(maxSkew, nodeTimeout time.Duration) time.Duration {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -26,7 +27,8 @@ func (s *sender) withAcks(ctx context.Context, n *node, batch []*command) {
 	marked := pipe.Set(ctx, s.ackKeys[batch[len(batch)-1].partition].acked, "", 0)
 	acked := goredis.NewIntCmd(ctx, "wait", s.acks, ackTimeout.Milliseconds())
 	_ = pipe.Process(ctx, acked)
-	_, _ = pipe.Exec(ctx)
+	_, err := pipe.Exec(ctx)
+	failed(batch, err)
 	ok := marked.Err() == nil && acked.Err() == nil && acked.Val() >= int64(s.acks)
 	for _, c := range batch {
 		c.unacked = !ok
@@ -35,15 +37,13 @@ func (s *sender) withAcks(ctx context.Context, n *node, batch []*command) {
 
 // needsAcks reports whether a batch may grant something.
 func (s *sender) needsAcks(batch []*command) bool {
-	if s.acks == 0 {
-		return false
-	}
-	for _, c := range batch {
-		if c.script.rules() && c.script != renewScript {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(batch, s.waits)
+}
+
+// waits reports whether a command may grant something, so that replicas have to
+// confirm it.
+func (s *sender) waits(c *command) bool {
+	return s.acks > 0 && c.script.rules() && c.script != renewScript && c.script != claimScript
 }
 
 // unreplicated returns the error of a command whose lease too few replicas have

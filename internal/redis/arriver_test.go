@@ -23,8 +23,10 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 		how = arriveLost
 	case a.Lossless:
 		how = arriveLossless
+	case a.Late:
+		how = arriveLate
 	}
-	c.tail = fmt.Sprintf("%d\n%d\n%d\n%d\n%c\n%s", a.Longest.Microseconds(), a.Until, a.Least.Microseconds(), a.Most.Microseconds(), how, layoutOfGuard)
+	c.tail = fmt.Sprintf("%d\n%d\n%d\n%d\n0\n%c\n%s", a.Longest.Microseconds(), a.Until, a.Least.Microseconds(), a.Most.Microseconds(), how, layoutOfGuard)
 	c.asSource = true
 	r, err := s.do(context.Background(), c)
 	if err != nil {

@@ -131,24 +131,45 @@ type sender struct {
 	strayed func()                 // called when an answer suggests that another node is the master
 	floors  [partitions]atomic.Int64
 
+	guard     any // handle, whether losses are heeded, and MaxSkew in µs, as an argument of scripts
+	unsettled any // the same to a server that was not looked at
+
 	member  bool // of a quorum, which undoes what it must not leave behind, and again
 	acks    int  // replicas that have to confirm what grants
 	ackKeys *[partitions]keyspace
 }
 
-// prepare stamps the commands of a batch just before they are sent.
-func (s *sender) prepare(batch []*command) (sentAt time.Time) {
+// failed gives the error of a pipeline to those commands that have none: the library
+// leaves it out where it could get no connection because Redis refused one.
+func failed(batch []*command, err error) {
+	if err == nil {
+		return
+	}
+	for _, c := range batch {
+		if c.cmd.Err() == nil && c.cmd.Val() == nil {
+			c.cmd.SetErr(err)
+		}
+	}
+}
+
+// prepare stamps the commands of a batch just before they are sent to n.
+func (s *sender) prepare(n *node, batch []*command) (sentAt time.Time) {
 	sentAt = s.clock()
 	sent := fencing.InstantOf(sentAt)
 	var now fencing.Instant
 	if s.now != nil {
 		now = s.now()
 	}
+	guard := s.guard
+	if !n.settled.Load() {
+		guard = s.unsettled
+	}
 	var loaded [scriptCount]bool
 	for _, c := range batch {
 		if c.asSource { // once a batch is enough: the script is known from there on
 			c.asSource, loaded[c.script.index] = !loaded[c.script.index], true
 		}
+		c.args[c.guardAt] = guard
 		c.prepare(now, sent, s.floors[c.partition].Load())
 	}
 	return sentAt
@@ -159,7 +180,12 @@ func (s *sender) prepare(batch []*command) (sentAt time.Time) {
 // the callers differ.
 func (s *sender) send(n *node, batch []*command) {
 	ctx := context.Background()
-	sentAt := s.prepare(batch)
+	sentAt := s.prepare(n, batch)
+	if s.acks > 0 {
+		for _, c := range batch {
+			c.unacked = true // until replicas say otherwise
+		}
+	}
 	switch {
 	case n.client == nil:
 		for _, c := range batch {
@@ -174,7 +200,8 @@ func (s *sender) send(n *node, batch []*command) {
 		for _, c := range batch {
 			_ = pipe.Process(ctx, c.cmd)
 		}
-		_, _ = pipe.Exec(ctx)
+		_, err := pipe.Exec(ctx)
+		failed(batch, err)
 	}
 	received := fencing.InstantOf(s.clock())
 	astray := false

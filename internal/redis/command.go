@@ -38,6 +38,7 @@ type command struct {
 	partition int
 	script    *script
 	args      []any
+	guardAt   int  // where the sender's guard stands among them
 	asSource  bool // send the source: Redis does not know the digest
 
 	lock, ended    text // keys
@@ -112,7 +113,8 @@ func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
 
 // complete makes the parts of a command that stay.
 func (s *Store) complete(c *command, keys []any) {
-	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.guard, &c.member, &c.floor)
+	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.sender.guard, &c.member, &c.floor)
+	c.guardAt = 3 + len(keys) + 1
 	c.args = append(c.args, c.script.argv(c)...)
 	if s.options.Now != nil {
 		for len(c.args) < 3+len(keys)+nowArg {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -85,12 +86,17 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 
 // lossFinding is about a setting of the gateway's own.
 func (s *Store) lossFinding() fencing.Finding {
-	f := fencing.Finding{Check: checkLoss, OK: true, Detail: "where leases may have been forgotten, nothing new is granted until they have run out"}
-	if s.options.Quarantine.Off {
-		f = fencing.Finding{
-			Check: checkLoss, Promise: "P1", Remedy: "FENCEPOST_QUARANTINE=auto",
-			Detail: "leases that Redis has forgotten are granted again at once, while their holders believe in them: there is no quarantine",
-		}
+	f := fencing.Finding{Check: checkLoss, Promise: "P1", Remedy: "FENCEPOST_QUARANTINE=auto"}
+	policy := &s.options.Quarantine
+	inUse := min(max(s.sentry.longest(), policy.Least), fencing.LongestQuarantine)
+	switch {
+	case policy.Off:
+		f.Detail = "leases that Redis has forgotten are granted again at once, while their holders believe in them: there is no quarantine"
+	case policy.For > 0 && policy.For < inUse:
+		f.Detail = fmt.Sprintf("leases that Redis has forgotten are granted again after %s, while some live for %s", policy.For, inUse)
+	default:
+		f.OK, f.Promise, f.Remedy = true, "", ""
+		f.Detail = "where leases may have been forgotten, nothing new is granted until they have run out"
 	}
 	return f
 }

@@ -127,7 +127,7 @@ func TestExamineReplicas(t *testing.T) {
 	}{
 		{circumstances{}, ""},
 		{circumstances{acks: 1}, "replicas"},
-		{circumstances{failover: true}, "replicas"},
+		{circumstances{failover: true}, "replicas P1"},
 	} {
 		if got := faults(examined(t, client, c.of)); got != c.want {
 			t.Errorf("%+v without replicas: %q, want %q", c.of, got, c.want)
@@ -136,7 +136,7 @@ func TestExamineReplicas(t *testing.T) {
 
 	replica := redistest.Start(t, append(slices.Clone(strictly), "--replicaof", host+" "+port)...)
 	until(t, func() bool {
-		return one(t, examined(t, client, circumstances{failover: true}), checkReplicas).Promise != ""
+		return one(t, examined(t, client, circumstances{acks: 1}), checkReplicas).Promise != ""
 	})
 	for _, c := range []struct {
 		of   circumstances

@@ -94,7 +94,7 @@ func (s *Store) dueAt(ctx context.Context, n *node, wanted []int, limit int) (pa
 	}
 	p := part{}
 	p.names, p.next, err = s.due(ctx, n, now, first, limit)
-	if err == nil && left != nil {
+	if err == nil && left != nil && !moving(left) { // what moves is done where it goes, the next time
 		err = fencing.Unavailable(n.at(left))
 	}
 	return p, err

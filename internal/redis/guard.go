@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,6 +78,7 @@ const (
 	arriveNew      = 'n' // where there is no guard, there was nothing to lose
 	arriveNever    = '?' // a partition without a guard stays as it is
 	arriveLost     = 'x'
+	arriveLate     = 'm' // as arriveCareful, of a gateway that was served elsewhere until now
 )
 
 // newArriveCommand prepares an arrival at a partition.
@@ -85,8 +87,12 @@ func (s *Store) newArriveCommand(partition int, server string, how byte, longest
 	c := s.newPartitionCommand(arriveScript, partition)
 	c.claim = append(c.claim[:0], server...)
 	var b []byte
+	w := &s.sentry
+	if how == arriveCareful && w.servedElsewhere(partition, server) {
+		how = arriveLate
+	}
 	for _, us := range []int64{
-		max(longest, s.sentry.longest()).Microseconds(), s.sentry.until[partition].Load(), least.Microseconds(), most.Microseconds(),
+		max(longest, w.longest()).Microseconds(), w.until[partition].Load(), least.Microseconds(), most.Microseconds(), w.born[partition].Load(),
 	} {
 		b = append(strconv.AppendInt(b, us, 10), '\n')
 	}
@@ -177,7 +183,7 @@ var errReplica = errors.New("redis: the server is a replica")
 
 // greet looks at who serves on a new connection, before anything else is sent
 // there. What may have been lost is in quarantine when it returns.
-func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
+func (s *Store) greet(ctx context.Context, n *node, conn *goredis.Conn) error {
 	info, err := conn.Info(ctx, identityInfo...).Result()
 	if err != nil {
 		return err
@@ -194,33 +200,74 @@ func (s *Store) greet(ctx context.Context, _ *node, conn *goredis.Conn) error {
 	greeting.Lock()
 	defer greeting.Unlock()
 	if w.knows(id.server()) {
+		n.settled.Store(true)
 		return nil
 	}
-	if err := s.learnTTLs(ctx, conn); err != nil {
+	n.settled.Store(false)
+	if err := checkLayout(ctx, conn); err != nil {
+		return err
+	}
+	unbroken, err := s.readGuards(ctx, conn, &id)
+	if err != nil || s.options.Passive {
+		return err
+	}
+	inUse, err := s.othersThere(ctx, conn)
+	if err != nil {
 		return err
 	}
 	commands := make([]*command, partitions)
 	for p := range commands {
-		commands[p] = s.newArriveCommand(p, id.server(), s.sentry.manner(p), 0)
+		how := w.manner(p)
+		switch {
+		case unbroken[p]:
+			how = arriveLossless
+		case how == arriveNew && inUse:
+			how = arriveCareful
+		}
+		commands[p] = s.newArriveCommand(p, id.server(), how, 0)
 	}
 	// Not with the first of them: on a Cluster it may be refused for being elsewhere.
 	if err := conn.ScriptLoad(ctx, arriveScript.source.(string)).Err(); err != nil {
 		return err
 	}
-	s.sender.prepare(commands)
+	s.sender.prepare(n, commands)
 	pipe := conn.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
 	switch err := s.allArrived(commands); {
-	case errors.Is(err, errSkewed):
+	case errors.Is(err, errSkewed): // leases can be ended and renewed; none is granted before this is made good
 		return nil
 	case err != nil:
 		return err
 	}
-	w.settle(&id)
+	w.settle(&id, n.addr)
+	n.settled.Store(true)
 	return nil
+}
+
+// checkLayout refuses data of before there were guards, which said so in a key of
+// its own.
+func checkLayout(ctx context.Context, conn *goredis.Conn) error {
+	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
+	switch {
+	case err == nil:
+		return &metaError{field: "the layout", got: old, want: format}
+	case errors.Is(err, goredis.Nil), elsewhere(err):
+		return nil
+	}
+	return err
+}
+
+// othersThere reports whether other gateways listen at this server: one that
+// remembers nothing is not new then.
+func (s *Store) othersThere(ctx context.Context, conn *goredis.Conn) (bool, error) {
+	channels, err := conn.PubSubChannels(ctx, gatewayChannel("*")).Result()
+	if goredis.HasErrorPrefix(err, "NOPERM") {
+		return false, nil
+	}
+	return slices.ContainsFunc(channels, func(c string) bool { return c != gatewayChannel(fencing.Gateway(s.handle)) }), err
 }
 
 // allArrived takes down what arrivals have come to, and returns the first error.
@@ -241,35 +288,39 @@ func (s *Store) allArrived(commands []*command) error {
 	return failed
 }
 
-// learnTTLs reads the guards of all partitions for the longest TTL in use: what
-// was lost in one may have been as long as what is known of another.
-func (s *Store) learnTTLs(ctx context.Context, conn *goredis.Conn) error {
+// readGuards reads the guards of all partitions for the longest TTL in use: what
+// was lost in one may have been as long as what is known of another. It returns which
+// of them this server has served without a break, although by another name.
+func (s *Store) readGuards(ctx context.Context, conn *goredis.Conn, id *identity) (unbroken [partitions]bool, err error) {
 	pipe := conn.Pipeline()
 	var guards [partitions]*goredis.StringCmd
 	for p := range guards {
 		guards[p] = pipe.Get(ctx, s.keys[p].guard)
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
-	for _, cmd := range guards {
+	for p, cmd := range guards {
 		text, err := cmd.Result()
 		if errors.Is(err, goredis.Nil) || err != nil && elsewhere(err) {
 			continue
 		} else if err != nil {
-			return err
+			return unbroken, err
 		}
 		g, err := decodeGuard(text)
 		if err != nil {
-			return err
+			return unbroken, err
 		}
-		s.sentry.uses(g.Longest())
+		unbroken[p] = g.Server != id.server() && id.same(g.Server)
+		if s.sentry.uses(g.Longest(fencing.InstantOf(s.options.Clock()))); s.options.Passive {
+			s.sentry.learn(p, &g)
+		}
 	}
-	return nil
+	return unbroken, nil
 }
 
 // elsewhere reports whether a node of a Cluster does not have a partition, or not
 // yet: it will be looked at where it is.
 func elsewhere(err error) bool {
-	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"} {
+	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
 		if goredis.HasErrorPrefix(err, word) {
 			return true
 		}

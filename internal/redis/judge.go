@@ -82,7 +82,7 @@ func (c *circumstances) persistence(f *facts) fencing.Finding {
 	case f.info["aof_enabled"] == "1" && !known:
 		return worse("there is an AOF, but the user may not run CONFIG GET: whether a power loss forgets the last grants can't be told",
 			"ACL SETUSER <user> +config|get")
-	case f.info["aof_enabled"] == "1" && c.failover:
+	case f.info["aof_enabled"] == "1" && c.failover && fsync != "no":
 		return c.fine(checkPersistence, fmt.Sprintf("a power loss forgets about the last second of grants, as a fail-over may: appendfsync is %s%s", fsync, covered))
 	case f.info["aof_enabled"] == "1":
 		return worse(fmt.Sprintf("a power loss forgets about the last second of grants, or more: appendfsync is %s%s", fsync, covered),
@@ -142,14 +142,14 @@ func (c *circumstances) replicas(f *facts) fencing.Finding {
 		return c.finding(checkReplicas, false, "",
 			fmt.Sprintf("%s, and min-replicas-to-write is %s: everything that writes is answered 503, renewals too", count(online), least),
 			"bring the replicas back")
+	case !guarded && (online > 0 || c.failover):
+		return c.finding(checkReplicas, false, "P1",
+			count(online)+"; a master that is cut off from all of them goes on granting while one is promoted: there is no min-replicas-to-write",
+			"min-replicas-to-write 1, min-replicas-max-lag 3")
 	case online == 0 && c.failover:
 		return c.finding(checkReplicas, false, "", "no replica follows this master: none can take its place", "add a replica, or bring it back")
 	case online == 0:
 		return c.fine(checkReplicas, "it has no replicas")
-	case !guarded:
-		return c.finding(checkReplicas, false, "P1",
-			count(online)+", but a master that is cut off from all of them goes on granting while one is promoted: there is no min-replicas-to-write",
-			"min-replicas-to-write 1, min-replicas-max-lag 3")
 	}
 	return c.fine(checkReplicas, count(online))
 }

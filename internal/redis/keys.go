@@ -18,8 +18,6 @@ const (
 // with the number of partitions in the guard of each.
 const format = "3"
 
-const ()
-
 // keyspace holds the keys that belong to one partition. They are kept as any
 // because that is how arguments travel: a string would be boxed at every use.
 // The scripts' prelude says what is behind each key.

@@ -49,7 +49,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 		return reply{}, fencing.Unavailable(err)
 	}
 	for attempt := 0; ; attempt++ {
-		if !s.lane(c.partition).submit(c) {
+		if !s.lane(c).submit(c) {
 			return fail(errClosed)
 		}
 		var gone error
@@ -95,9 +95,14 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 	}
 }
 
-// lane returns the lane by which commands on a partition go now.
-func (s *Store) lane(partition int) *batcher {
-	return s.topology.node(partition).lanes[partition%lanes]
+// lane returns the lane by which a command goes now. What waits for replicas has
+// lanes of its own: no renewal is held up by it.
+func (s *Store) lane(c *command) *batcher {
+	lane := c.partition % lanes
+	if s.sender.waits(c) {
+		lane += lanes
+	}
+	return s.topology.node(c.partition).lanes[lane]
 }
 
 // result reads the answer of a command that was sent.

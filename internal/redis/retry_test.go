@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -343,5 +345,32 @@ func TestAbandonedCommands(t *testing.T) {
 		if err != nil || out.Lock.Held() != want {
 			t.Errorf("%s: held %v, %v", name, out.Lock.Held(), err)
 		}
+	}
+}
+
+// A connection that Redis refuses is no answer: the commands of a batch are tried
+// again, and no record is said to be damaged.
+func TestBatchWithoutAConnection(t *testing.T) {
+	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
+	var log logBuffer
+	s := open(t, Options{URL: proxy.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	mustAcquire(t, s, acquireRequest("a"))
+	proxy.Answer("-LOADING Redis is loading the dataset in memory")
+	proxy.Cut(false)
+	before := proxy.Answered()
+	go func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for proxy.Answered() == before {
+			<-tick.C
+		}
+		proxy.Answer("")
+		proxy.Cut(false)
+	}()
+	if err := s.attend(t.Context(), []fencing.Name{"a", "b", "c"}, nil); err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); strings.Contains(text, "level=ERROR") {
+		t.Error(text)
 	}
 }

@@ -93,6 +93,9 @@ func (sc *scene) state(client *goredis.Client) string {
 	gateways := strings.NewReplacer(sc.near.handle, "near", sc.far.handle, "far")
 	var b strings.Builder
 	for _, key := range keys {
+		if strings.HasSuffix(key, ":guard") {
+			continue // which gateway came first is not the point
+		}
 		var parts []string
 		kind := client.Type(ctx, key).Val()
 		switch kind {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,21 +27,24 @@ const (
 // granted there until that is harmless. It keeps what the gateway remembers in case
 // the store forgets that as well.
 type sentry struct {
-	born   [partitions]atomic.Int64 // of the guard; 0: never seen
-	until  [partitions]atomic.Int64 // µs of the store's clock
-	ttl    atomic.Int64             // ns, the longest in use
-	ttlWas atomic.Int64             // the same of the period before
-	losses atomic.Int64             // partitions that had lost something
+	born   [partitions]atomic.Int64           // of the guard; 0: never seen
+	until  [partitions]atomic.Int64           // µs of the store's clock
+	served [partitions]atomic.Pointer[string] // by whom, when it was last looked at
+	ttl    atomic.Int64                       // ns, the longest in use
+	ttlWas atomic.Int64                       // the same of the period before
+	losses atomic.Int64                       // partitions that had lost something
 
-	arriving  sync.Mutex            // those for which a command gave cause; may make a connection
+	arriving  chan struct{}         // room for one: who arrives because a command gave cause
 	arrivedAt [partitions]time.Time // guarded by arriving
 
 	mu      sync.Mutex
 	greets  map[string]*sync.Mutex // arrivals on new connections to a server, one after the other
 	servers map[string]time.Time   // whose partitions were looked at; when they were last seen to serve
+	addrs   map[string]string      // of servers
 	evicted map[string]int64
 	rolled  time.Time
-	shut    bool // a quarantine was logged, and its end was not
+	shut    bool  // a quarantine was logged, and its end was not
+	told    int64 // of losses, that were logged
 
 	alarm   chan alarm
 	cancel  context.CancelFunc
@@ -61,8 +63,8 @@ type alarm struct {
 
 func (w *sentry) init(options *Options) {
 	w.options = options
-	w.greets, w.servers, w.evicted = map[string]*sync.Mutex{}, map[string]time.Time{}, map[string]int64{}
-	w.alarm = make(chan alarm, partitions)
+	w.greets, w.servers, w.addrs, w.evicted = map[string]*sync.Mutex{}, map[string]time.Time{}, map[string]string{}, map[string]int64{}
+	w.alarm, w.arriving = make(chan alarm, partitions), make(chan struct{}, 1)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.rolled = time.Now()
 }
@@ -112,8 +114,16 @@ func (w *sentry) manner(partition int) byte {
 // learn takes down the guard of a partition.
 func (w *sentry) learn(partition int, g *guard) {
 	w.born[partition].Store(int64(g.born))
+	w.served[partition].Store(&g.Server)
 	w.until[partition].Store(int64(g.Until))
-	w.uses(g.Longest())
+	w.uses(g.Longest(fencing.InstantOf(w.options.Clock())))
+}
+
+// servedElsewhere reports whether another server had a partition when it was last
+// looked at.
+func (w *sentry) servedElsewhere(partition int, server string) bool {
+	last := w.served[partition].Load()
+	return last != nil && *last != "" && *last != server
 }
 
 // knows reports whether a server's partitions have been looked at.
@@ -135,15 +145,16 @@ func (w *sentry) greeting(server string) *sync.Mutex {
 }
 
 // settle notes that a server's partitions have been looked at.
-func (w *sentry) settle(id *identity) {
+func (w *sentry) settle(id *identity, addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.servers[id.server()], w.evicted[id.run] = time.Now(), id.evicted
+	w.servers[id.server()], w.addrs[id.server()], w.evicted[id.run] = time.Now(), addr, id.evicted
 	if len(w.servers) > 64 { // runs of long ago
 		for server, seen := range w.servers {
 			if time.Since(seen) > time.Hour {
 				delete(w.servers, server)
 				delete(w.greets, server)
+				delete(w.addrs, server)
 			}
 		}
 	}
@@ -179,21 +190,29 @@ type sight struct {
 func (s *Store) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
+	nodes := s.topology.nodes()
+	sights := make([]*sight, len(nodes))
+	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
+		sights[i] = s.lookAt(ctx, nodes[i])
+		return nil
+	})
 	var seen []*sight
-	for _, n := range s.topology.nodes() {
-		if v := s.lookAt(ctx, n); v != nil {
+	for _, v := range sights {
+		if v != nil {
 			seen = append(seen, v)
 		}
 	}
+	serves := s.serving(ctx, seen)
 	for _, v := range seen {
 		var arrivals []*command
 		for p, cmd := range v.guards {
-			if how := s.judge(v, seen, p, cmd); how != 0 {
+			if how := s.judge(v, serves, p, cmd); how != 0 {
 				arrivals = append(arrivals, s.newArriveCommand(p, v.id.server(), how, 0))
 			}
 		}
 		if len(arrivals) == 0 || s.arriveAt(ctx, v.node, arrivals) == nil { // or the next look tries again
-			s.sentry.settle(&v.id)
+			s.sentry.settle(&v.id, v.node.addr)
+			v.node.settled.Store(true)
 		}
 	}
 }
@@ -219,7 +238,7 @@ func (s *Store) lookAt(ctx context.Context, n *node) *sight {
 }
 
 // judge decides how a partition is to be arrived at; 0: all is as it should be.
-func (s *Store) judge(v *sight, all []*sight, partition int, cmd *goredis.StringCmd) byte {
+func (s *Store) judge(v *sight, serves func(string) bool, partition int, cmd *goredis.StringCmd) byte {
 	w := &s.sentry
 	text, err := cmd.Result()
 	switch {
@@ -245,10 +264,37 @@ func (s *Store) judge(v *sight, all []*sight, partition int, cmd *goredis.String
 	switch {
 	case g.Server == v.id.server():
 		return 0
-	case v.id.same(g.Server), slices.ContainsFunc(all, func(o *sight) bool { return o != v && o.id.server() == g.Server }):
+	case v.id.same(g.Server), serves(g.Server):
 		return arriveLossless // the server is still there: the partition was moved
 	}
 	return arriveCareful
+}
+
+// serving returns what tells whether a server is still the master that it was, of
+// some partition or, when the last was moved, of none. A server is asked once.
+func (s *Store) serving(ctx context.Context, seen []*sight) func(server string) bool {
+	known := map[string]bool{}
+	for _, v := range seen {
+		known[v.id.server()] = true
+	}
+	return func(server string) bool {
+		if serves, asked := known[server]; asked {
+			return serves
+		}
+		known[server] = false
+		s.sentry.mu.Lock()
+		addr := s.sentry.addrs[server]
+		s.sentry.mu.Unlock()
+		if s.topology.location.kind != kindCluster || addr == "" {
+			return false
+		}
+		info, err := s.topology.guide(addr).Info(ctx, identityInfo...).Result()
+		if err == nil {
+			id, err := identify(info)
+			known[server] = err == nil && id.master && id.same(server)
+		}
+		return known[server]
+	}
 }
 
 // lostKeys reports whether a server has evicted keys since it was last looked at.
@@ -262,12 +308,13 @@ func (w *sentry) lostKeys(v *sight) bool {
 // arriveAt runs arrivals on one server.
 func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) error {
 	arrivals[0].asSource = true
-	s.sender.prepare(arrivals)
+	s.sender.prepare(n, arrivals)
 	pipe := n.client.Pipeline()
 	for _, c := range arrivals {
 		_ = pipe.Process(ctx, c.cmd)
 	}
-	_, _ = pipe.Exec(ctx)
+	_, err := pipe.Exec(ctx)
+	failed(arrivals, err)
 	return s.allArrived(arrivals)
 }
 
@@ -275,8 +322,14 @@ func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) erro
 // missing. It reports whether it could.
 func (s *Store) reArrive(ctx context.Context, a alarm) bool {
 	w, partition := &s.sentry, a.partition
-	w.arriving.Lock()
-	defer w.arriving.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
+	defer cancel()
+	select {
+	case w.arriving <- struct{}{}:
+		defer func() { <-w.arriving }()
+	case <-ctx.Done():
+		return false
+	}
 	if a.at.Before(w.arrivedAt[partition]) {
 		return true // somebody has dealt with it since
 	}
@@ -284,8 +337,6 @@ func (s *Store) reArrive(ctx context.Context, a alarm) bool {
 	if n.client == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
-	defer cancel()
 	info, err := n.client.Info(ctx, identityInfo...).Result()
 	if err != nil {
 		return false
@@ -297,7 +348,7 @@ func (s *Store) reArrive(ctx context.Context, a alarm) bool {
 	how := w.manner(partition)
 	switch err := n.client.Get(ctx, s.keys[partition].guard).Err(); {
 	case err == nil && a.unguarded:
-		return true // somebody has dealt with it since
+		how = arriveCareful // somebody has dealt with it since, who may have taken it for new
 	case err == nil: // it is behind
 		how = arriveLost
 	case !errors.Is(err, goredis.Nil) || how == arriveNever:
@@ -342,13 +393,17 @@ func (w *sentry) report(s *Store) {
 			until = max(until, till)
 		}
 	}
+	losses := w.losses.Load()
 	w.mu.Lock()
-	was := w.shut
-	w.shut = shut > 0
+	was, lost := w.shut, losses-w.told
+	w.shut, w.told = shut > 0, losses
 	w.mu.Unlock()
 	switch {
+	case lost > 0 && w.options.Quarantine.Off:
+		w.options.Logger.Warn("Redis has forgotten what it granted, or another server serves that may have; new leases are granted at once, for quarantine is off",
+			"partitions", lost)
 	case shut > 0 && !was:
-		w.options.Logger.Warn("Redis may have forgotten leases: nothing new is granted until they have run out; renewals go on",
+		w.options.Logger.Warn("Redis may have forgotten leases: nothing new is granted until they have run out; those that it still has can be renewed",
 			"for", until.Sub(now).Round(time.Millisecond).String(), "partitions", fmt.Sprintf("%d of %d", shut, partitions))
 	case shut == 0 && was:
 		w.options.Logger.Info("everything is granted again")

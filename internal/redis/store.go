@@ -34,6 +34,10 @@ type Options struct {
 
 	Quarantine QuarantinePolicy
 
+	// Passive is for who only looks: nothing is noted of the gateway, which grants
+	// nothing.
+	Passive bool
+
 	// Member is for a node of a quorum: what remembers nothing grants nothing until
 	// Admit.
 	Member bool
@@ -56,7 +60,6 @@ type Options struct {
 type Store struct {
 	options Options
 	keys    *[partitions]keyspace
-	guard   any    // handle, whether losses are heeded, and MaxSkew in µs, as an argument of scripts
 	handle  string // names this handle among the gateways of one Redis: its fencing.Gateway
 	sender  *sender
 
@@ -101,11 +104,13 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if options.Quarantine.Off {
 		heeds = "-"
 	}
-	s.guard = s.handle + heeds + strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
+	skew := strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
 	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
-	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys}
+	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys,
+		guard: s.handle + heeds + skew, unsettled: s.handle + "n" + skew,
+	}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
 	defer cancel()
@@ -119,7 +124,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		}
 		options.Logger.Warn("Redis can't be reached; every request is answered unavailable until it can be", "error", err)
 	}
-	s.sentry.running.Go(s.watchOver)
+	if !options.Passive {
+		s.sentry.running.Go(s.watchOver)
+	}
 	return s, nil
 }
 

@@ -132,7 +132,7 @@ func TestBatches(t *testing.T) {
 		wantCode(t, "inspect", err, fencing.CodeOK)
 	})
 	queued := func() int {
-		lane := s.lane(partitionOf("one"))
+		lane := s.topology.node(partitionOf("one")).lanes[partitionOf("one")%lanes]
 		lane.mu.Lock()
 		defer lane.mu.Unlock()
 		return len(lane.queue)
@@ -182,7 +182,7 @@ func TestBatches(t *testing.T) {
 // busy reports whether a batch is under way in the lane of a name.
 func busy(s *Store, name fencing.Name) func() bool {
 	return func() bool {
-		lane := s.lane(partitionOf(name))
+		lane := s.topology.node(partitionOf(name)).lanes[partitionOf(name)%lanes]
 		lane.mu.Lock()
 		defer lane.mu.Unlock()
 		return lane.busy == 1

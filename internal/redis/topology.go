@@ -31,10 +31,11 @@ var (
 // node is a Redis master as this gateway talks to it. Connections and lanes are
 // its own, so that one that is dead holds up no command for another.
 type node struct {
-	addr   string
-	client *goredis.Client // nil of the node that stands for none
-	lanes  [lanes]*batcher
-	gone   chan struct{} // closed when it is not known as a master any more
+	addr    string
+	client  *goredis.Client     // nil of the node that stands for none
+	lanes   [2 * lanes]*batcher // the second half is for what waits for replicas
+	settled atomic.Bool         // its server was looked at, and what may be lost is in quarantine
+	gone    chan struct{}       // closed when it is not known as a master any more
 }
 
 // retired reports whether the node is not known as a master any more.

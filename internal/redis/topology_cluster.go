@@ -112,10 +112,10 @@ func askCluster(ctx context.Context, client *goredis.Client, addr string) slotMa
 	pipe := client.Pipeline()
 	info := pipe.ClusterInfo(ctx)
 	all := pipe.Do(ctx, "cluster", "slots")
-	_, _ = pipe.Exec(ctx)
-	ranges, err := all.Slice()
+	_, err := pipe.Exec(ctx) // without a connection it alone says why: no command has an error
+	var ranges []any
 	if err == nil {
-		err = info.Err()
+		ranges, err = all.Slice()
 	}
 	m := slotMap{well: strings.Contains(info.Val(), "cluster_state:ok")}
 	var masters [hashSlots]string

@@ -81,13 +81,10 @@ func askSentinel(ctx context.Context, client *goredis.Client, master string) ver
 	what := goredis.NewMapStringStringCmd(ctx, "sentinel", "master", master)
 	_ = pipe.Process(ctx, where)
 	_ = pipe.Process(ctx, what)
-	_, _ = pipe.Exec(ctx)
-	addr, err := where.Result()
-	if errors.Is(err, goredis.Nil) {
+	_, err := pipe.Exec(ctx) // without a connection it alone says why: no command has an error
+	addr, unknown := where.Result()
+	if errors.Is(unknown, goredis.Nil) {
 		return verdict{err: errors.New("it watches no master of that name")}
-	}
-	if err == nil {
-		err = what.Err()
 	}
 	if err == nil && len(addr) != 2 {
 		err = errReply

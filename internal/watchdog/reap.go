@@ -8,9 +8,11 @@ import (
 
 // reap ends leases when they are due. Between two calls of Expire it sleeps
 // until the next expiry that the store knows of, or a nearer one that comes up
-// meanwhile. While another gateway reaps (Standby), it only asks now and then.
+// meanwhile. While another gateway reaps (Standby), it only asks now and then. What
+// it can't do is tried again and again, and logged when it begins and ends.
 func (w *Watchdog) reap() {
 	backoff := minBackoff
+	var failing time.Time // since when; zero if it is not
 	for {
 		w.next.Store(math.MaxInt64) // what comes up from here on moves it forward
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -19,12 +21,19 @@ func (w *Watchdog) reap() {
 		pause := expiry.Next
 		switch {
 		case err != nil:
-			w.log.Warn("expired leases can't be reaped; trying again", "error", err, "in", backoff)
+			if failing.IsZero() {
+				failing = time.Now()
+				w.log.Warn("expired leases can't be reaped; trying again until they can", "error", err)
+			}
 			pause, backoff = backoff, min(2*backoff, maxBackoff)
 		case len(expiry.Ended) == reapLimit:
 			pause, backoff = 0, minBackoff // more may be due
 		default:
 			backoff = minBackoff
+		}
+		if err == nil && !failing.IsZero() {
+			w.log.Info("expired leases are reaped again", "after", time.Since(failing).Round(time.Millisecond).String())
+			failing = time.Time{}
 		}
 		if !w.rest(pause, err != nil || expiry.Standby) {
 			return

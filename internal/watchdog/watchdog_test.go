@@ -242,6 +242,28 @@ func TestARetryOvertakesASecondAttempt(t *testing.T) {
 	})
 }
 
+// An outage is logged when it begins and when it ends, however long it lasts.
+func TestOutagesAreLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := &store{start: time.Now(), expire: func(call int) (fencing.Expiry, error) {
+			if call%20 != 0 {
+				return fencing.Expiry{}, errors.New("out of reach")
+			}
+			return fencing.Expiry{Next: time.Minute}, nil
+		}}
+		w := New(s, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		w.Start()
+		for len(s.calls(&s.expiresAt)) < 45 {
+			advance(time.Second)
+		}
+		w.Stop()
+		if began, ended := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); began != 3 || ended != 2 {
+			t.Errorf("%d beginnings and %d ends were logged of 3 and 2:\n%s", began, ended, &log)
+		}
+	})
+}
+
 // What does not fit on the list has had its first attempt and is logged; the
 // rest has its last one at Stop.
 func TestTheListIsBounded(t *testing.T) {

@@ -17,14 +17,14 @@ export class Dangers {
     };
   }
 
-  update({ dangers, till }, now) {
+  update({ dangers, till, refused }, now) {
     const nodes = this.#nodes;
     this.#till = till;
     nodes.quarantine.hidden = till === null;
     setText(nodes.quarantined, till === null ? ""
-      : "The store may have forgotten leases, so nothing new is granted for now. Who holds a lock can renew it.");
+      : "The store may have forgotten leases, so nothing new is granted for now. Leases that it still has can be renewed.");
     nodes.dangers.hidden = dangers.length === 0;
-    setText(nodes.summary, summary(dangers));
+    setText(nodes.summary, summary(dangers, refused));
     reconcile(nodes.list, this.#views, dangers, ({ key }) => key, () => new Danger(), (view, danger) => view.tell(danger));
     this.tick(now);
   }

@@ -1,6 +1,7 @@
 // empty.js: what stands in the place of the table when there is nothing to show.
 
-import { el } from "./dom.js";
+import { el, setText } from "./dom.js";
+import { held } from "./health.js";
 
 // curlLine is a command that takes a lock at origin, ready for a shell.
 export function curlLine(origin) {
@@ -15,6 +16,8 @@ export class Empty {
   #root;
   #shown = "";
   #onClear;
+  #held = el("p", { class: "held", hidden: "" });
+  #till = null;
 
   constructor(root, { onClear }) {
     this.#root = root;
@@ -29,6 +32,17 @@ export class Empty {
     if (key === this.#shown) return;
     this.#shown = key;
     this.#root.replaceChildren(...(q === "" ? this.#noLocks() : this.#noMatch(q, more)));
+  }
+
+  // hold says until when a quarantine lets nobody take a lock; null: there is none.
+  hold(till, now) {
+    this.#till = till;
+    this.#held.hidden = till === null;
+    this.tick(now);
+  }
+
+  tick(now) {
+    setText(this.#held, this.#till === null ? "" : held(this.#till, now));
   }
 
   #noMatch(q, more) {
@@ -47,6 +61,7 @@ export class Empty {
     if (navigator.clipboard) command.append(copyButton(line));
     return [
       el("h2", null, "Nothing is locked"),
+      this.#held,
       el("p", null, "Take a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
       command,
       el("p", { class: "muted" },

@@ -12,9 +12,12 @@ export const restMs = 1000;
 // A quarantine that should have ended is looked at again after this.
 const graceMs = 500;
 
-// read turns the checks of an answer that came at now into {dangers, till}: what
-// endangers a promise, and when a quarantine ends at the latest, null if there is
-// none. The same fault of several servers is one danger.
+// read turns the checks of an answer that came at now into {dangers, till, refused}:
+// what endangers a promise, and when a quarantine ends at the latest, null if there
+// is none. The same fault of several servers is one danger.
+//
+// refused: the gateway grants nothing because of a danger (it is strict): it is not
+// ready, though all else that it needs is there.
 export function read(body, now) {
   const dangers = new Map();
   let till = null;
@@ -27,7 +30,9 @@ export function read(body, now) {
     if (node) danger.nodes.push(node);
     dangers.set(key, danger);
   }
-  return { dangers: [...dangers.values()], till };
+  const sound = (name) => body.checks.every((check) => check.name !== name || check.ok);
+  const refused = body.code === "unavailable" && dangers.size > 0 && sound("store") && sound("accepting");
+  return { dangers: [...dangers.values()], till, refused };
 }
 
 const promised = { P1: "One live lease", P2: "Growing tokens" };
@@ -43,17 +48,24 @@ export function sentence(text) {
 }
 
 // summary says how much is in danger, in words that don't change while the
-// dangers don't.
-export function summary(dangers) {
+// dangers don't, and what comes of it.
+export function summary(dangers, refused = false) {
   if (dangers.length === 0) return "";
-  return dangers.length === 1
+  const much = dangers.length === 1
     ? "The way the store is set up endangers what locks promise."
     : `${dangers.length} things about the store endanger what locks promise.`;
+  return refused ? `${much} This gateway grants nothing until this is put right.` : much;
 }
 
 // left says how long a quarantine goes on.
 export function left(till, now) {
   return till > now ? `For ${span(till - now + 999)} at most.` : "Any moment now.";
+}
+
+// held says how long nothing new is granted, for a place where a lock would be
+// taken.
+export function held(till, now) {
+  return till > now ? `Nothing new is granted for ${span(till - now + 999)} more at most.` : "Something new is granted any moment now.";
 }
 
 // Health looks at once when resumed and from then on, and tells onData what it has

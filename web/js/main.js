@@ -27,7 +27,7 @@ const detail = new Detail(id("detail"), close);
 const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
 const dangers = new Dangers(document);
-const health = new Health(api, { onData: (found) => dangers.update(found, now()) });
+const health = new Health(api, { onData: showHealth });
 const source = new Source(api, { onData, onFailure, onGap: () => health.look() });
 
 let route = parse(location);
@@ -56,6 +56,11 @@ function showEmpty() {
   const none = latest.list.locks.length === 0 && list.size === 0;
   id("table").hidden = none;
   empty.show({ visible: none, q: latest.query.q, more: latest.list.more });
+}
+
+function showHealth(found) {
+  dangers.update(found, now());
+  empty.hold(found.till, now());
 }
 
 function onFailure(error, pause) {
@@ -170,6 +175,7 @@ function tick() {
   detail.tick(at);
   connection.tick(at);
   dangers.tick(at);
+  empty.tick(at);
 }
 
 function visibility() {

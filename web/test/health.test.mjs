@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
 import { ApiError } from "../js/api.js";
-import { endangered, everyMs, Health, left, read, restMs, sentence, summary } from "../js/health.js";
+import { endangered, everyMs, Health, held, left, read, restMs, sentence, summary } from "../js/health.js";
 
 const settle = () => new Promise((resolve) => setImmediate(resolve));
 
@@ -29,7 +29,21 @@ test("a quarantine ends at the latest so long after the answer came", () => {
   assert.equal(left(till, 5200), "Any moment now.");
 });
 
+test("a gateway that grants nothing because of a danger says so", () => {
+  const store = { name: "store", ok: true }, accepting = { name: "accepting", ok: true };
+  const refused = (code, ...checks) => read({ code, checks }, 0).refused;
+  assert.equal(refused("unavailable", store, accepting, check("eviction")), true);
+  assert.equal(refused(undefined, store, accepting, check("eviction")), false); // ready
+  assert.equal(refused("unavailable", store, accepting, check("replicas", { promise: undefined })), false);
+  assert.equal(refused("unavailable", { ...store, ok: false }, accepting, check("eviction")), false); // out of reach
+  assert.equal(refused("draining", store, { ...accepting, ok: false }, check("eviction")), false);
+  assert.match(summary([{}], true), /promise\. This gateway grants nothing until this is put right\.$/);
+  assert.equal(summary([], true), "");
+});
+
 test("words", () => {
+  assert.equal(held(5200, 1000), "Nothing new is granted for 5\u00a0s more at most.");
+  assert.equal(held(1000, 1000), "Something new is granted any moment now.");
   assert.equal(endangered("P1, P2"), "One live lease, Growing tokens");
   assert.equal(endangered("P9"), "P9");
   assert.equal(sentence("its clock is behind"), "Its clock is behind.");

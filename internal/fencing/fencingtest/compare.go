@@ -31,7 +31,7 @@ func (d *duel) compare(c *command, r, want *result) error {
 		return d.compareHeard(r.heard, want.heard)
 	case "arrive":
 		check("the server", r.quarantine.Server, want.quarantine.Server)
-		check("the longest TTL", r.quarantine.Longest(), want.quarantine.Longest())
+		check("the longest TTL", r.quarantine.Longest(r.now), want.quarantine.Longest(want.now))
 		check("the end of the quarantine", max(d.now, r.quarantine.Until), max(d.now, want.quarantine.Until))
 		return errors.Join(faults...)
 	case "heartbeat":

@@ -97,7 +97,7 @@ var plantedInQuarantines = []defect{
 	})},
 	{what: "the TTL of who was waiting does not count", step: noted(func(m *moment) bool { return len(m.out.Granted) > 0 && m.out.Holder.Token == 0 })},
 	{what: "the TTL counts that max_hold cuts off", step: tampered(nil, func(m *moment) {
-		if h := m.out.Holder; h.MaxHold > 0 && m.state.Quarantine.Longest() > 0 {
+		if h := m.out.Holder; h.MaxHold > 0 && m.state.Quarantine.Longest(m.out.Now) > 0 {
 			m.state.Quarantine.TTL = max(m.state.Quarantine.TTL, h.TTL)
 		}
 	})},

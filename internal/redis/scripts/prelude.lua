@@ -44,8 +44,8 @@
 --   fencepost:{N}:resting:<name>  zset, public -> when its rest ends
 -- ARGV, first part; the second part begins at 5 and differs by script
 --   1  sent      us, the gateway's clock when it sent the command
---   2  gateway   who asks, 16 characters; 'h' if it heeds losses, else '-'; max_skew,
---                us, the largest difference allowed between the two clocks
+--   2  gateway   who asks, 16 characters; 'h' if it heeds losses, 'n' if it has not
+--                looked at the server yet, else '-'; max_skew, us, the largest difference allowed between the two clocks
 --   3  name
 --   4  floor     the highest token the gateway has seen from this partition
 --   8  now       us, the store's clock, 16 digits; absent: Redis's own
@@ -54,7 +54,7 @@
 --     flags   'f' this request made the grant, 'g' it made it now, by the plain
 --             rules: no item says so; 'j' it has joined the queue, 's' the
 --             clocks differ, 'l' the gateway had lapsed, 'u' there is no guard,
---             'b' no token as high as the floor was issued here
+--             or it was not looked at, 'b' no token as high as the floor was issued here
 --     detail  a few more lines, which depend on the code
 --       ok               of 'g': token and expires_at, 16 digits each; of
 --                        renew.lua: the us the lease still had to live; of

@@ -2,6 +2,8 @@ package redis
 
 import (
 	"errors"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +13,7 @@ import (
 
 // A gateway that ran all the time must have a Redis that forgot everything waited
 // for, also if a new gateway (or `gateway doctor`) came there first.
-func TestReviewNewcomerFirstAfterLoss(t *testing.T) {
+func TestNewcomerFirstAfterLoss(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	old := open(t, Options{URL: proxy.URL()})
@@ -41,9 +43,11 @@ func TestReviewNewcomerFirstAfterLoss(t *testing.T) {
 }
 
 // The same with FLUSHALL: until the others look, the newcomer grants.
-func TestReviewNewcomerGrantsAfterFlush(t *testing.T) {
+func TestNewcomerGrantsAfterFlush(t *testing.T) {
 	server := redistest.Start(t)
 	old := open(t, Options{URL: server.URL()})
+	listen(t, old) // as every gateway does
+	until(t, old.listener.hearing.Load)
 	mustAcquire(t, old, acquireRequest("a"))
 	flush(t, server)
 	newcomer := open(t, Options{URL: server.URL()})
@@ -55,7 +59,7 @@ func TestReviewNewcomerGrantsAfterFlush(t *testing.T) {
 }
 
 // A promoted or restarted server is arrived at out of skew; then the clocks agree.
-func TestReviewClockRightAfterGreet(t *testing.T) {
+func TestClockRightAfterGreet(t *testing.T) {
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	var c clocks
 	s := open(t, c.options(server.URL()))
@@ -83,9 +87,9 @@ func TestReviewClockRightAfterGreet(t *testing.T) {
 
 // A quarantine set to a duration waits for a Redis that seems new, whoever looked at
 // it with doctor before.
-func TestReviewDurationAfterDoctor(t *testing.T) {
+func TestDurationAfterDoctor(t *testing.T) {
 	server := redistest.Start(t)
-	doctor := open(t, Options{URL: server.URL()})
+	doctor := open(t, Options{URL: server.URL(), Passive: true})
 	if _, err := doctor.Examine(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +104,7 @@ func TestReviewDurationAfterDoctor(t *testing.T) {
 }
 
 // A TTL that was in use hours ago does not count.
-func TestReviewLongTTLLongAgo(t *testing.T) {
+func TestLongTTLLongAgo(t *testing.T) {
 	server := redistest.Start(t)
 	var c clocks
 	s := open(t, c.options(server.URL()))
@@ -122,7 +126,7 @@ func TestReviewLongTTLLongAgo(t *testing.T) {
 }
 
 // What a renewal hands on is answered when enough replicas have it, as all else.
-func TestReviewAcksOfDowngrade(t *testing.T) {
+func TestAcksOfDowngrade(t *testing.T) {
 	server := redistest.Start(t)
 	plain := open(t, Options{URL: server.URL()})
 	s := open(t, Options{URL: server.URL(), ReplicaAcks: 1})
@@ -140,9 +144,34 @@ func TestReviewAcksOfDowngrade(t *testing.T) {
 }
 
 // A quarantine that is far shorter than the leases endangers P1.
-func TestReviewShortQuarantineIsFine(t *testing.T) {
+func TestShortQuarantineIsFine(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).URL(), Quarantine: QuarantinePolicy{For: time.Second, Least: 30 * time.Second}})
 	if f := s.lossFinding(); f.OK {
 		t.Errorf("with a quarantine of 1 s and a default TTL of 30 s: %+v", f)
 	}
+}
+
+// A master that has had no replica for long forgets that it was promoted: that is no
+// reason to be careful.
+func TestAPromotionIsForgotten(t *testing.T) {
+	ctx := t.Context()
+	server, other := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	client := server.Client()
+	defer client.Close()
+	host, port, _ := net.SplitHostPort(other.Addr())
+	client.ReplicaOf(ctx, host, port)
+	until(t, func() bool { return strings.Contains(client.Info(ctx, "replication").Val(), "master_link_status:up") })
+	client.ReplicaOf(ctx, "no", "one")
+	s := open(t, Options{URL: server.URL()})
+	mustAcquire(t, s, acquireRequest("a"))
+	promoted := func() bool {
+		id, err := identify(client.Info(ctx, identityInfo...).Val())
+		return err != nil || id.promoted != ""
+	}
+	if !promoted() {
+		t.Fatal("it was never promoted")
+	}
+	client.ConfigSet(ctx, "repl-backlog-ttl", "1")
+	until(t, func() bool { return !promoted() })
+	mustAcquire(t, open(t, Options{URL: server.URL()}), acquireRequest("b"))
 }

@@ -11,7 +11,7 @@ import (
 // A master of a Cluster that is restarted refuses everything with CLUSTERDOWN for
 // its first 2 s. A gateway that connects meanwhile must arrive before it is granted
 // something there.
-func TestReviewClusterRestart(t *testing.T) {
+func TestClusterRestart(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	name := fencing.Name("home")
 	owner := cluster.Owner(slots[partitionOf(name)])
@@ -51,7 +51,7 @@ func TestReviewClusterRestart(t *testing.T) {
 }
 
 // Moving slots quarantines nothing, also not the last ones of a node that is to go.
-func TestReviewScaleIn(t *testing.T) {
+func TestScaleIn(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
 	last := slots[0]

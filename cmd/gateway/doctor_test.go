@@ -1,0 +1,57 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"fencepost/internal/redis/redistest"
+)
+
+// Doctor says what is wrong with FENCEPOST_STORE, not only that no master is known.
+func TestDoctorTellsMistakesApart(t *testing.T) {
+	t.Parallel()
+	plain := redistest.Start(t, strictRedis...)
+	closed := redistest.Start(t, append([]string{"--cluster-enabled", "yes", "--requirepass", "hunter2"}, strictRedis...)...)
+	sentinels := redistest.StartSentinel(t, 0, 1, strictRedis...)
+	sentinel := sentinels.Sentinels()[0].Addr()
+	other := redistest.StartSentinel(t, 0, 1, strictRedis...).Sentinels()[0]
+	guarded := other.Addr()
+	client := other.Client()
+	if err := client.Do(t.Context(), "acl", "setuser", "default", "resetpass", ">hunter2").Err(); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	away := redistest.Start(t)
+	if err := away.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	cluster := redistest.StartCluster(t, 3, 0, strictRedis...)
+	for _, mistake := range []struct {
+		what, store string
+		env         []string
+		says        []string
+	}{
+		{"no Sentinel runs", "redis+sentinel://" + away.Addr() + "/main", nil, []string{"the Sentinel at " + away.Addr(), "refused"}},
+		{"another name", "redis+sentinel://" + sentinel + "/other", nil, []string{"it watches no master of that name"}},
+		{"a wrong password of a Sentinel", "redis+sentinel://" + guarded + "/locks", []string{"FENCEPOST_SENTINEL_PASSWORD=hunter3"}, []string{"the Sentinel at " + guarded, "WRONGPASS"}},
+		{"a Redis for a Sentinel", "redis+sentinel://" + plain.Addr() + "/main", nil, []string{"change: this is no Sentinel"}},
+		{"a Redis for a Cluster", "redis+cluster://" + plain.Addr(), nil, []string{"change: this is no Cluster"}},
+		{"a wrong password of a Cluster", "redis+cluster://" + closed.Addr(), []string{"FENCEPOST_REDIS_PASSWORD=hunter3"}, []string{"the Redis at " + closed.Addr(), "WRONGPASS"}},
+		{"a Cluster for a Redis", cluster.Members()[0].URL(), nil, []string{"change: this is a Cluster: use redis+cluster://"}},
+		{"replicas that are not there", plain.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"FENCEPOST_REDIS_REPLICA_ACKS"}},
+		{"too few replicas", sentinels.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"every acquire is answered 503", "1 finding is trouble"}},
+	} {
+		out, status := examine(t, append(mistake.env, "FENCEPOST_STORE="+mistake.store)...)
+		if status == 0 {
+			t.Errorf("%s: the status is 0", mistake.what)
+		}
+		for _, want := range mistake.says {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: %q is not in\n%s", mistake.what, want, out)
+			}
+		}
+		if strings.Contains(out, "hunter") || strings.Count(out, "no master is known") > 1 {
+			t.Errorf("%s:\n%s", mistake.what, out)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package redis
+
+import (
+	"bytes"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"fencepost/internal/redis/redistest"
+)
+
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// "off: not at all: loss is logged and counted"
+func TestOffIsLogged(t *testing.T) {
+	server := redistest.Start(t)
+	var log logBuffer
+	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{Off: true}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	mustAcquire(t, s, acquireRequest("a"))
+	flush(t, server)
+	mustAcquire(t, s, acquireRequest("a"))
+	s.look(t.Context())
+	s.sentry.report(s)
+	if s.Losses() == 0 {
+		t.Error("not counted")
+	}
+	if log.String() == "" {
+		t.Error("leases were lost and granted again, and nothing is logged")
+	}
+}
