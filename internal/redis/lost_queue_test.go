@@ -300,7 +300,7 @@ func TestLostRepliesInQueue(t *testing.T) {
 				now := &atomic.Int64{}
 				now.Store(int64(epoch))
 				options := Options{
-					Quarantine: QuarantinePolicy{Off: true}, // stores of before are still there: it is not taken for new
+					Quarantine:  QuarantinePolicy{Off: true}, // stores of before are still there: it is not taken for new
 					ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second,
 					Now:   func() fencing.Instant { return fencing.Instant(now.Load()) },
 					Clock: func() time.Time { return fencing.Instant(now.Load()).Time() },
