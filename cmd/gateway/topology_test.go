@@ -103,7 +103,7 @@ func TestTopologies(t *testing.T) {
 		{
 			"quorum", func(t *testing.T) string { return redistest.QuorumURL(redistest.StartQuorum(t, 3, strictRedis...)) },
 			nil,
-			[]string{"(a quorum of independent Redis masters)", "all 3 nodes answer", "every token is claimed on a majority"},
+			[]string{"(a quorum of independent Redis masters)", "3 of 3 nodes vote", "every token is claimed on a majority"},
 		},
 	} {
 		t.Run(topology.kind, func(t *testing.T) {

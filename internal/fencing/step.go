@@ -27,6 +27,9 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t.settle()
 	t.out.Err = t.decide(op)
 	t.handOff()
+	if t.record != nil && t.record.LastToken == 0 && t.record.idle() { // somebody waited in quarantine, and left
+		delete(t.Records, t.name)
+	}
 	return t.out
 }
 

@@ -64,7 +64,7 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 	c := s.newLeaseCommand(leaveScript, r.Name, r.Lease.Public())
 	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
 	a := s.run(ctx, c)
-	if a.err == nil && a.Err == nil && a.shown.record != nil {
+	if a.err == nil && a.Err == nil && (a.shown.record != nil || a.Place != nil) {
 		a.Lock = a.shown.lock(r.Name, a.Now)
 	}
 	return a.result()

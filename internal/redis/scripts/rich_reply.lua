@@ -53,6 +53,9 @@ function reply.save()
   if t.guard ~= t.guarded then
     call('SET', GUARD, t.guard)
   end
+  if r and r.last == '0000000000000000' and r.n + r.queued + r.resting == 0 then -- somebody waited in quarantine, and left
+    t.record, r = false, false
+  end
   local text = r and record.encode()
   local is_due = r and sub(text, 1, 1) ~= '-'
   if text == stored then
