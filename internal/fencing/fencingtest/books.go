@@ -37,7 +37,11 @@ func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	for _, g := range d.grants[name] { // the highest ones: a claim may be lower than what was issued
 		last.tokens = [2]fencing.Token{max(last.tokens[ofStore], g.tokens[ofStore]), max(last.tokens[ofModel], g.tokens[ofModel])}
 	}
-	if tokens[ofModel] <= last.tokens[ofModel] && (!want.Claimed || d.grantOf(name, ofModel, want.Token) != nil) {
+	if g := d.grantOf(name, ofModel, want.Token); g != nil && want.Claimed {
+		g.lease, g.over = want.Lease, false // known, or one that somebody else has given up
+		return nil
+	}
+	if tokens[ofModel] <= last.tokens[ofModel] && !want.Claimed {
 		return nil // known
 	}
 	d.enter(name, &grant{lease: want.Lease, tokens: tokens})
