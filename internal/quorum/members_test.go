@@ -18,10 +18,18 @@ func TestNewQuorum(t *testing.T) {
 		r := request("a")
 		r.TTL = time.Minute
 		s.acquire(r)
+		synctest.Wait() // the last node may be at work, and a model grants what a blank Redis refuses
 		s.nodes[1].forget()
 		time.Sleep(3 * time.Second)
 		if a := s.nodes[1].admissions(); len(a) != 2 || a[1].isNew || a[1].longest < time.Minute {
 			t.Errorf("a node that forgot: %+v", a)
+		}
+		if f, err := s.Examine(bg); err != nil || f[len(f)-1].OK {
+			t.Errorf("while it does not vote: %+v, %v", f, err)
+		}
+		time.Sleep(time.Minute)
+		if f, err := s.Examine(bg); err != nil || !f[len(f)-1].OK {
+			t.Errorf("when it votes again: %+v, %v", f, err)
 		}
 	})
 }
