@@ -84,7 +84,7 @@ func unsupportedLimit() *fencing.Error {
 
 func (s *Store) checkTTL(ttl time.Duration) *fencing.Error {
 	least := shortestTTL(s.options.MaxSkew, s.options.NodeTimeout)
-	if ttl >= least {
+	if ttl >= least || s.options.exact {
 		return nil
 	}
 	return &fencing.Error{
@@ -123,10 +123,14 @@ func (s *Store) attempt(ctx context.Context, r fencing.AcquireRequest, tries int
 	if err != nil {
 		return out, err, false
 	}
-	defer s.land(key, f)
+	var last chan struct{} // what the next acquire of the lease waits for
+	defer func() { s.land(key, f, last) }()
 	s.note(r.TTL)
 	for pause := s.options.pause / 5; ; pause *= 2 {
 		t := s.newTry(r)
+		if stamp := s.repeats(key, &r); stamp != "" {
+			t.ask.Stamp, t.repeats = stamp, true
+		}
 		t.run(ctx)
 		if out, err = t.outcome(); err == nil {
 			s.got(key, &r, t, &out)
@@ -138,11 +142,24 @@ func (s *Store) attempt(ctx context.Context, r fencing.AcquireRequest, tries int
 		if err.Code == fencing.CodeLocked {
 			err = s.lockedView(t, &r)
 		}
-		<-t.undone // the next try must not find what this one leaves
 		if tries--; !divided || tries == 0 || ctx.Err() != nil || !s.pause(pause/2+rand.N(pause)) {
+			<-t.undone
+			last = t.quiet
 			return fencing.Outcome{Now: fencing.InstantOf(t.began), Ended: out.Ended}, err, divided
 		}
+		<-t.quiet // the next try must not find what this one leaves
 	}
+}
+
+// repeats returns the stamp that the grant of a request has at the nodes, if it has got
+// one and asks again.
+func (s *Store) repeats(key leaseKey, r *fencing.AcquireRequest) fencing.Stamp {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.made.of(key, r.Stamp); m != nil && m.of(r.Lease) {
+		return m.nodes
+	}
+	return ""
 }
 
 // take waits until no other acquire of the lease is under way here.
@@ -165,7 +182,11 @@ func (s *Store) take(ctx context.Context, key leaseKey) (*flight, *fencing.Error
 	}
 }
 
-func (s *Store) land(key leaseKey, f *flight) {
+// land lets the next acquire of the lease go on once quiet is closed; nil is closed.
+func (s *Store) land(key leaseKey, f *flight, quiet <-chan struct{}) {
+	if quiet != nil && s.spawn(func() { <-quiet; s.land(key, f, nil) }) {
+		return
+	}
 	s.mu.Lock()
 	delete(s.flights, key)
 	s.mu.Unlock()
@@ -195,7 +216,7 @@ func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencin
 		s.made.add(key, old, now)
 	}
 	if r.Attach {
-		s.attached[key] = stamps{r.Stamp, t.ask.Stamp}
+		s.attached[key] = attachment{stamps{r.Stamp, t.ask.Stamp}, r.Lease.Hash()}
 	} else if r.Hold == 1 {
 		delete(s.attached, key)
 	}

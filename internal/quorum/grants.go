@@ -16,6 +16,12 @@ type stamps struct {
 	request, nodes fencing.Stamp
 }
 
+// attachment is what is known of a lease that a stream holds.
+type attachment struct {
+	stamps
+	secret fencing.SecretHash
+}
+
 // made is a grant that its client may not have been told of.
 type made struct {
 	stamps
@@ -23,6 +29,9 @@ type made struct {
 	out   *fencing.Outcome // of a request that waited: what its gateway is told
 	until time.Time        // when the lease is over
 }
+
+// of reports whether it is a grant to a lease id, whose secret counts as well.
+func (m *made) of(lease fencing.LeaseID) bool { return m.try.of(lease) }
 
 // grants are those that may have to be taken back. Not safe for concurrent use.
 type grants struct {

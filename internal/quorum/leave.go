@@ -100,20 +100,26 @@ func (s *Store) giveBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 	s.mu.Lock()
 	m := s.made.of(key, r.Stamp)
 	s.mu.Unlock()
-	if m == nil || r.Provisional {
+	if r.Provisional {
 		return out, nil
 	}
-	m.try.unwant()
-	r.Stamp = m.nodes
-	done := 0
+	if m != nil && !m.of(r.Lease) {
+		m = nil
+	}
+	if m != nil {
+		m.try.unwant()
+		r.Stamp = m.nodes
+	}
+	done, outs := 0, make([]fencing.Outcome, len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.TakeBack(ctx, r)
 	}, func(a answer[fencing.Outcome]) bool {
 		if a.err == nil {
+			outs[a.node] = a.out
 			if done++; len(a.out.Left) > 0 {
 				out.Left = a.out.Left
 			}
-		} else {
+		} else if m != nil {
 			s.spawn(func() { s.takeBackAgain(a.node, r) })
 		}
 		return false
@@ -123,6 +129,10 @@ func (s *Store) giveBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 	}
 	if err != nil {
 		return fencing.Outcome{}, err
+	}
+	out.Ended = s.endedOf(outs)
+	if m == nil {
+		return out, nil
 	}
 	s.mu.Lock()
 	if s.made.byLease[key] == m {

@@ -143,7 +143,7 @@ func (s *Store) joinLine(r *fencing.AcquireRequest, lock *fencing.Lock) (fencing
 	}
 	if s.lines[r.Name] == nil {
 		s.lines[r.Name] = l
-		s.work.Go(func() { s.serve(r.Name, l) })
+		s.goes(func() { s.serve(r.Name, l) })
 	}
 	w := &waiter{ask: *r, joined: now}
 	w.ask.Again = false
@@ -203,6 +203,8 @@ func (s *Store) serve(name fencing.Name, l *line) {
 // rest waits before the next try, with jitter, so that gateways don't meet again and
 // again. It reports whether it was woken.
 func (s *Store) rest(l *line, pause time.Duration) bool {
+	s.busy.Add(-1)
+	defer s.busy.Add(1)
 	timer := time.NewTimer(pause/2 + rand.N(pause+1))
 	defer timer.Stop()
 	select {
@@ -237,7 +239,8 @@ func (s *Store) tried(name fencing.Name, l *line, w *waiter, stamp fencing.Stamp
 			m.request, m.out = now, &out
 		}
 		if at, ok := s.attached[key]; ok && at.request == stamp {
-			s.attached[key] = stamps{now, at.nodes}
+			at.request = now
+			s.attached[key] = at
 		}
 		if w.left {
 			return // who takes it back, or leaves, finds it
@@ -258,7 +261,7 @@ func (s *Store) tried(name fencing.Name, l *line, w *waiter, stamp fencing.Stamp
 // tellLater tells the listener without mu. The caller holds mu.
 func (s *Store) tellLater(do func(fencing.Listener)) {
 	if !s.closed {
-		s.work.Go(func() { s.tell(do) })
+		s.goes(func() { s.tell(do) })
 	}
 }
 

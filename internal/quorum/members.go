@@ -14,7 +14,7 @@ func (s *Store) lookAfter() {
 	away := make([]bool, len(s.nodes)) // nodes that were told to be
 	s.admit(away)
 	close(s.looked)
-	for s.pause(s.options.tick) {
+	for s.idle(s.options.tick) {
 		s.admit(away)
 	}
 }
@@ -195,6 +195,5 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	if full {
 		result.Next = 0
 	}
-	result.Ended = result.Ended[:min(len(result.Ended), limit)]
 	return result, nil
 }

@@ -37,7 +37,7 @@ func (s *Store) count(ctx context.Context, t *tally, do func(context.Context, fe
 			t.notDone(a.node, a.err, false, elapsed)
 			return
 		}
-		t.done(a.node, &a.out.Holder, safeLeft(&a.out), elapsed)
+		t.done(a.node, &a.out.Holder, s.safeLeft(&a.out), elapsed)
 	}
 	left := asked // of the answers
 	for ; left > 0 && !t.decided; left-- {
@@ -117,20 +117,26 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		}
 		s.note(r.TTL)
 	}
-	t := newTally(len(s.nodes), marginOf(0, s.options.MaxSkew), false)
+	key := leaseKey{r.Name, r.Lease.Public()}
+	st := s.starts(key, r.Lease)
+	t := newTally(len(s.nodes), s.margin(0), false)
 	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Renew(ctx, r)
-	}, func(t *tally, outs []fencing.Outcome) { s.bringBack(r, t, outs) })
+	}, func(t *tally, outs []fencing.Outcome) {
+		if !s.bringBack(r, st, t, outs) {
+			s.started(st)
+		}
+	})
 	if err != nil {
+		s.started(st)
 		return fencing.Outcome{}, err
 	}
-	key := leaseKey{r.Name, r.Lease.Public()}
 	if !t.ok {
 		if t.refusal.Code == fencing.CodeLeaseLost {
 			if again := s.forgotten(ctx, t, began); again.refusal.Code != fencing.CodeLeaseLost {
 				return fencing.Outcome{}, again.refusal
 			}
-			s.over(key)
+			s.lost(key, r.Lease)
 		}
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
@@ -147,26 +153,37 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	return fencing.Outcome{}, tooLate()
 }
 
+// lost is over for a lease that nodes don't know: not if the secret was another than
+// that of the lease which is known here.
+func (s *Store) lost(key leaseKey, lease fencing.LeaseID) {
+	s.mu.Lock()
+	m := s.made.byLease[key]
+	at, attached := s.attached[key]
+	s.mu.Unlock()
+	if m != nil && !m.of(lease) || attached && !at.secret.Equal(lease.Hash()) {
+		return
+	}
+	s.over(key)
+}
+
 // over forgets what is known of a lease that has ended.
 func (s *Store) over(key leaseKey) {
 	s.mu.Lock()
-	m := s.made.forget(key)
+	s.made.forget(key)
 	delete(s.attached, key)
 	s.mu.Unlock()
-	if m != nil {
-		m.try.unwant()
-	}
+	s.ends(key, nil)
 }
 
 // bringBack gives a renewed lease back to the nodes that don't know it: they were
 // out of reach when it was granted, or have forgotten. It is safe because a node
 // accepts the token only if no lease with a higher one has ended there: where
 // somebody else had the name meanwhile, the lease stays lost. One that ended there is
-// not brought back.
-func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outcome) {
+// not brought back. It reports whether there is anything to do.
+func (s *Store) bringBack(r fencing.RenewRequest, st *start, t *tally, outs []fencing.Outcome) bool {
 	missing := t.missing()
 	if !t.ok || missing == 0 {
-		return
+		return false
 	}
 	var h *fencing.Holder
 	var held time.Duration
@@ -176,14 +193,14 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 		}
 	}
 	if h == nil {
-		return
+		return false
 	}
 	ask := fencing.AcquireRequest{
 		Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
 	}
 	if h.MaxHold > 0 {
 		if ask.MaxHold = h.MaxHold - held; ask.MaxHold <= 0 {
-			return
+			return false
 		}
 	}
 	key := leaseKey{r.Name, r.Lease.Public()}
@@ -197,11 +214,12 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 	back.attempt = newReturn(len(s.nodes), missing, t.token)
 	back.mu.Lock()
 	defer back.mu.Unlock()
-	for i := range s.nodes {
-		if missing.has(i) {
-			back.spawn(func() { back.acquire(i) })
-		}
+	back.start = st
+	if !s.startsWith(st, back) {
+		return false
 	}
+	back.send(missing)
+	return true
 }
 
 // Release implements fencing.Store. It succeeds once a majority has let go of the
@@ -217,20 +235,19 @@ func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 
 func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, *fencing.Error) {
 	key := leaseKey{r.Name, r.Lease.Public()}
-	ends := r.Hold < 2
 	s.mu.Lock()
+	passedOn := false // to a newer stream: nothing ends
 	if r.Stamp != "" {
-		at, ok := s.attached[key]
-		if !ok || at.request != r.Stamp {
-			s.mu.Unlock()
-			return fencing.Outcome{Now: fencing.InstantOf(s.options.Clock())}, nil
+		if at, ok := s.attached[key]; ok && at.request == r.Stamp {
+			r.Stamp = at.nodes
+		} else {
+			passedOn = true
 		}
-		r.Stamp = at.nodes
-	}
-	if m := s.made.byLease[key]; m != nil && ends {
-		defer m.try.unwant() // also what a slow node may still grant
 	}
 	s.mu.Unlock()
+	if r.Hold < 2 && !passedOn {
+		s.ends(key, &r.Lease)
+	}
 	t := newTally(len(s.nodes), 0, true)
 	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Release(ctx, r)
@@ -243,18 +260,24 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 			if again := s.forgotten(ctx, t, began); !again.ok && again.refusal.Code != fencing.CodeLeaseLost {
 				return fencing.Outcome{}, again.refusal
 			}
-			s.over(key)
+			s.lost(key, r.Lease)
 		}
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
 	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began}
 	for i := range outs {
 		if h := &outs[i].Holder; h.Claimed && (out.Holder.Token == 0 || h.Hold < out.Holder.Hold) {
-			out = conservative(&outs[i], h.Token, began, max(0, safeLeft(&outs[i])-marginOf(0, s.options.MaxSkew)))
+			out = conservative(&outs[i], h.Token, began, max(0, s.safeLeft(&outs[i])-s.margin(0)))
 		}
 	}
 	out.Ended = s.endedOf(outs)
-	if out.Holder.Token == 0 {
+	switch {
+	case passedOn:
+	case out.Holder.Token != 0:
+		s.mu.Lock()
+		s.made.forget(key) // its holder was told
+		s.mu.Unlock()
+	default:
 		s.over(key)
 		s.wake(r.Name)
 		s.watch.hint(r.Name)
@@ -280,7 +303,7 @@ func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.
 		if !known {
 			break
 		}
-		h.ExpiresAt = h.ExpiresAt.Add(-marginOf(h.TTL, s.options.MaxSkew))
+		h.ExpiresAt = h.ExpiresAt.Add(-s.margin(h.TTL))
 		return fencing.Outcome{Now: lock.Now, Holder: h, Fresh: true, Asked: lock.Now.Time()}, nil
 	}
 	lost := &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown, Detail: "no such lease is waiting to be confirmed"}

@@ -27,13 +27,17 @@ type Options struct {
 	// Names that nodes are called by, in logs and findings; default 1, 2, 3.
 	Names []string
 
-	tick  time.Duration // between looks for blank nodes, for tests
-	pause time.Duration // before the first retry of who waits, for tests
+	// For tests.
+	tick   time.Duration // between looks for blank nodes
+	pause  time.Duration // before the first retry of who waits
+	settle time.Duration // for which a change is left to reach a majority before who watches is told
+	exact  bool          // a lease lasts as long as the nodes say, and may be as short as they allow
 }
 
 const (
 	defaultTick        = time.Second
 	defaultPause       = 50 * time.Millisecond
+	defaultSettle      = 20 * time.Millisecond
 	defaultNodeTimeout = 250 * time.Millisecond
 
 	// longestPause is what pauses of a line grow to while the holder's time is long.
@@ -67,16 +71,18 @@ type Store struct {
 	suspect  []atomic.Bool // nodes whose last request failed
 	watch    watch
 	looked   chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
+	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	closing  chan struct{}
 	work     sync.WaitGroup
 	flights  map[leaseKey]*flight
+	starting map[leaseKey][]*start
 	lines    map[fencing.Name]*line
 	refusals map[leaseKey]*refusal
 	made     grants
-	attached map[leaseKey]stamps
+	attached map[leaseKey]attachment
 }
 
 // leaseKey is a lease of a name.
@@ -96,7 +102,7 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 	o.MaxSkew = cmp.Or(o.MaxSkew, time.Second)
 	o.NodeTimeout = cmp.Or(o.NodeTimeout, defaultNodeTimeout)
 	o.LongestTTL = cmp.Or(o.LongestTTL, fencing.DefaultBounds().DefaultTTL)
-	o.tick, o.pause = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause)
+	o.tick, o.pause, o.settle = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause), cmp.Or(o.settle, defaultSettle)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -108,8 +114,8 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
 		suspect: make([]atomic.Bool, len(nodes)), tries: make(chan struct{}, maxTries), closing: make(chan struct{}),
 		looked:  make(chan struct{}),
-		flights: map[leaseKey]*flight{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
-		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]stamps{},
+		flights: map[leaseKey]*flight{}, starting: map[leaseKey][]*start{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
+		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]attachment{},
 	}
 	s.watch.store = s
 	s.longest.Store(int64(o.LongestTTL))
@@ -128,8 +134,18 @@ func (s *Store) spawn(f func()) bool {
 	if s.closed {
 		return false
 	}
-	s.work.Go(f)
+	s.goes(f)
 	return true
+}
+
+// goes runs f in a goroutine that Close waits for. The caller holds mu, and the store
+// is not closed.
+func (s *Store) goes(f func()) {
+	s.busy.Add(1)
+	s.work.Go(func() {
+		defer s.busy.Add(-1)
+		f()
+	})
 }
 
 var errClosed = errors.New("the store is closed")
@@ -175,6 +191,13 @@ func (s *Store) call() (context.Context, context.CancelFunc) {
 // longCall is call for what nobody waits for at a lock.
 func (s *Store) longCall() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), max(s.options.NodeTimeout, longTimeout))
+}
+
+// idle is pause for a goroutine of the store that has nothing to do until then.
+func (s *Store) idle(d time.Duration) bool {
+	s.busy.Add(-1)
+	defer s.busy.Add(1)
+	return s.pause(d)
 }
 
 // pause waits for d; it reports false if the store was closed meanwhile.

@@ -18,12 +18,16 @@ type try struct {
 	attempt  *attempt
 	outs     [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
 	ended    [maxNodes][]fencing.Ended // what the acquires found to have ended
+	repeats  bool                      // the request has a grant, which goes under the same stamp: that is not undone
 	had      bool                      // some node had the lease, with its token, before this try
 	skip     nodeSet                   // nodes that were not asked
 	over     bool                      // decided is closed
 	decided  chan struct{}             // closed when the attempt is granted or refused
 	undoing  int                       // take-backs of a refused attempt that are not answered
 	undone   chan struct{}             // closed when there are none any more, after it was decided
+	asking   int                       // acquires that are not answered
+	quiet    chan struct{}             // closed when there are none of those either
+	start    *start                    // from the first acquire to the last answer
 	unwanted bool                      // granted, but taken back or released since
 }
 
@@ -35,8 +39,8 @@ func (s *Store) newTry(r fencing.AcquireRequest) *try {
 	began := s.options.Clock()
 	r.Propose = s.proposal(began)
 	return &try{
-		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}),
-		attempt: newAttempt(len(s.nodes), marginOf(0, s.options.MaxSkew)),
+		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
+		attempt: newAttempt(len(s.nodes), s.margin(0)),
 	}
 }
 
@@ -48,10 +52,9 @@ func (t *try) run(ctx context.Context) {
 	for i := range t.store.nodes {
 		if t.skip.has(i) {
 			t.attempt.passedOver(i)
-			continue
 		}
-		t.spawn(func() { t.acquire(i) })
 	}
+	t.send(allNodes(len(t.store.nodes)) &^ t.skip)
 	t.perform(moves{})
 	t.mu.Unlock()
 	select {
@@ -63,11 +66,46 @@ func (t *try) run(ctx context.Context) {
 	}
 }
 
-// spawn ends the attempt if the store is closed. The caller holds mu.
-func (t *try) spawn(f func()) {
-	if !t.store.spawn(f) {
-		t.attempt.abandon(fencing.Unavailable(errClosed))
+// send asks nodes for the lease. The caller holds mu.
+func (t *try) send(to nodeSet) {
+	if t.start == nil {
+		t.start = t.store.starts(leaseKey{t.ask.Name, t.ask.Lease.Public()}, t.ask.Lease)
+		t.unwanted = !t.store.startsWith(t.start, t)
 	}
+	for i := range t.store.nodes {
+		if !to.has(i) {
+			continue
+		}
+		t.asking++
+		if !t.spawn(func() { t.acquire(i); t.answered() }) {
+			t.asking--
+		}
+	}
+}
+
+// answered notes that one node less is to answer.
+func (t *try) answered() {
+	t.mu.Lock()
+	t.asking--
+	last := t.asking == 0
+	t.settle()
+	t.mu.Unlock()
+	if last {
+		t.store.started(t.start)
+	}
+}
+
+// of reports whether it tries for a lease id, whose secret counts as well.
+func (t *try) of(lease fencing.LeaseID) bool { return t.ask.Lease.Hash().Equal(lease.Hash()) }
+
+// spawn reports whether f is run. If not, for the store is closed, it ends the
+// attempt. The caller holds mu.
+func (t *try) spawn(f func()) bool {
+	if t.store.spawn(f) {
+		return true
+	}
+	t.attempt.abandon(fencing.Unavailable(errClosed))
+	return false
 }
 
 // proposal returns a token that was not proposed before.
@@ -95,13 +133,21 @@ func (t *try) elapsed() time.Duration { return t.store.options.Clock().Sub(t.beg
 
 // end returns when a node lets the lease go at the earliest, since the try began.
 func (t *try) end(out *fencing.Outcome, asked time.Time) time.Duration {
-	return asked.Sub(t.began) + safeLeft(out)
+	return asked.Sub(t.began) + t.store.safeLeft(out)
 }
 
 // safeLeft returns what is left of a lease at a node even if its clock runs faster
 // than the gateway's.
-func safeLeft(out *fencing.Outcome) time.Duration {
-	return out.Holder.ExpiresAt.Sub(out.Now) - out.Holder.TTL/100
+func (s *Store) safeLeft(out *fencing.Outcome) time.Duration {
+	return out.Holder.ExpiresAt.Sub(out.Now) - (s.margin(out.Holder.TTL) - s.margin(0))
+}
+
+// margin returns what is kept back of a TTL.
+func (s *Store) margin(ttl time.Duration) time.Duration {
+	if s.options.exact {
+		return 0
+	}
+	return marginOf(ttl, s.options.MaxSkew)
 }
 
 // acquire asks one node for the lease.
@@ -120,7 +166,7 @@ func (t *try) acquire(node int) {
 		return
 	}
 	t.outs[node] = out
-	t.had = t.had || out.Holder.Claimed && !out.Fresh
+	t.had = t.had || out.Holder.Claimed && len(out.Granted) == 0
 	m := t.attempt.acquired(node, &out.Holder, t.end(&out, asked), t.elapsed())
 	if t.unwanted {
 		m = moves{undo: 1 << node}
@@ -154,7 +200,7 @@ func (t *try) perform(m moves) {
 		if m.claim.has(i) {
 			t.spawn(func() { t.claim(i, t.attempt.token) })
 		}
-		if m.undo.has(i) && !t.skip.has(i) {
+		if m.undo.has(i) && !t.skip.has(i) && (t.unwanted || !t.repeats) {
 			t.undo(i)
 		}
 	}
@@ -185,16 +231,23 @@ func (t *try) undo(node int) {
 	}
 }
 
-// settle tells that nothing of the attempt is left at nodes that answer. The caller
-// holds mu.
+// settle tells that nothing of a refused attempt is left at nodes that have answered,
+// and that all have. The caller holds mu.
 func (t *try) settle() {
 	if !t.over || t.undoing > 0 {
 		return
 	}
+	closeOnce(t.undone)
+	if t.asking == 0 {
+		closeOnce(t.quiet)
+	}
+}
+
+func closeOnce(c chan struct{}) {
 	select {
-	case <-t.undone:
+	case <-c:
 	default:
-		close(t.undone)
+		close(c)
 	}
 }
 
@@ -216,7 +269,7 @@ func (s *Store) takeBackAgain(node int, r fencing.TakeBackRequest) {
 	defer s.undoing.Add(-1)
 	wait := 2*s.options.MaxSkew + s.options.NodeTimeout
 	for range 5 {
-		last := !s.pause(wait)
+		last := !s.idle(wait)
 		if s.takeBack(node, r) || last {
 			return
 		}

@@ -3,6 +3,7 @@ package quorum
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -151,6 +152,7 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 	type memory struct {
 		ended fencing.Ended
 		nodes int
+		place int // the foremost in their lists
 	}
 	silent := 0
 	seen := map[leaseToken]*memory{}
@@ -159,7 +161,7 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 			silent++
 			continue
 		}
-		for _, e := range outs[i].Past {
+		for place, e := range outs[i].Past {
 			k := leaseToken{e.Holder.Lease, e.Holder.Token}
 			if !e.Holder.Claimed || slices.ContainsFunc(lock.Holders, func(h fencing.Holder) bool { return h.Lease == k.lease && h.Token == k.token }) {
 				continue
@@ -168,25 +170,25 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 			e.Holder = s.shown(views[i], &e.Holder, lock.Now.Time())
 			m := seen[k]
 			if m == nil {
-				m = &memory{ended: e}
+				m = &memory{ended: e, place: place}
 				seen[k] = m
 			}
-			m.nodes++
+			m.nodes, m.place = m.nodes+1, min(m.place, place)
 			if weight(e.Reason) > weight(m.ended.Reason) {
 				m.ended = e
 			}
 		}
 	}
-	var past []fencing.Ended
-	for _, m := range seen {
-		if m.nodes+silent >= majorityOf(len(s.nodes)) {
-			past = append(past, m.ended)
-		}
-	}
-	slices.SortFunc(past, func(a, b fencing.Ended) int {
-		return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(b.Holder.Token, a.Holder.Token))
+	remembered := slices.Collect(maps.Values(seen))
+	remembered = slices.DeleteFunc(remembered, func(m *memory) bool { return m.nodes+silent < majorityOf(len(s.nodes)) })
+	slices.SortFunc(remembered, func(a, b *memory) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(b.ended.At, a.ended.At), cmp.Compare(b.ended.Holder.Token, a.ended.Holder.Token))
 	})
-	return past[:min(len(past), fencing.MaxHistory)]
+	var past []fencing.Ended
+	for _, m := range remembered[:min(len(remembered), fencing.MaxHistory)] {
+		past = append(past, m.ended)
+	}
+	return past
 }
 
 // commonEnds returns the leases that a majority of nodes has found to have ended while

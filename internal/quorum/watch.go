@@ -1,7 +1,9 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -11,10 +13,6 @@ import (
 )
 
 const (
-	// settleTime is how long a change is left to reach a majority before it is looked
-	// at.
-	settleTime = 20 * time.Millisecond
-
 	// lookBack is how old a change may be that a name not seen lately is told of.
 	lookBack = 10 * time.Second
 
@@ -47,7 +45,8 @@ type watch struct {
 type story struct {
 	highest fencing.Token // of a grant that was told
 	live    map[leaseToken]fencing.Holder
-	since   fencing.Instant // nothing older is told
+	ended   map[leaseToken]fencing.Event // of them, at some node
+	since   fencing.Instant              // nothing older is told
 }
 
 // Watch implements fencing.Store.
@@ -86,9 +85,31 @@ type nodeSink struct{ *watch }
 // Event is a hint.
 func (n nodeSink) Event(e fencing.Event) {
 	switch e.Kind {
-	case fencing.EventGranted, fencing.EventReleased, fencing.EventExpired, fencing.EventBroken:
+	case fencing.EventGranted:
 		n.hint(e.Name)
+	case fencing.EventReleased, fencing.EventExpired, fencing.EventBroken, fencing.EventLeft:
+		if n.ending(e) || e.Kind != fencing.EventLeft { // what left most often is a try that came to nothing
+			n.hint(e.Name)
+		}
 	}
+}
+
+// ending notes how a lease that was told has ended at a node, and reports whether there
+// is one: it may be all that is known of it when the name is looked at.
+func (w *watch) ending(e fencing.Event) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := w.followed[e.Name]
+	if at == nil {
+		return false
+	}
+	for k := range at.live {
+		if k.lease == e.Lease && (k.token == e.Token || e.Kind == fencing.EventLeft) {
+			at.ended[k] = e
+			return true
+		}
+	}
+	return false
 }
 
 // Gap passes a gap on: what one node did not tell may be what made the majority.
@@ -118,7 +139,7 @@ func (w *watch) hint(name fencing.Name) {
 // look looks at the names that are dirty, until none is.
 func (w *watch) look() {
 	for {
-		open := w.store.pause(settleTime)
+		open := w.store.pause(w.store.options.settle)
 		w.mu.Lock()
 		names := w.dirty
 		w.dirty = nil
@@ -160,12 +181,24 @@ func (w *watch) lookAt(name fencing.Name) {
 	}
 }
 
+// shows reports whether a lease is live or past.
+func shows(out *fencing.Outcome, k leaseToken) bool {
+	is := func(h *fencing.Holder) bool { return h.Lease == k.lease && h.Token == k.token }
+	return slices.ContainsFunc(out.Lock.Holders, func(h fencing.Holder) bool { return is(&h) }) ||
+		slices.ContainsFunc(out.Past, func(e fencing.Ended) bool { return is(&e.Holder) })
+}
+
+func (at *story) forget(k leaseToken) {
+	delete(at.live, k)
+	delete(at.ended, k)
+}
+
 // compare returns what has happened to a name since it was looked at last. The
 // caller holds mu.
 func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event {
 	at := w.followed[name]
 	if at == nil {
-		at = &story{live: map[leaseToken]fencing.Holder{}, since: max(w.began, out.Now.Add(-lookBack))}
+		at = &story{live: map[leaseToken]fencing.Holder{}, ended: map[leaseToken]fencing.Event{}, since: max(w.began, out.Now.Add(-lookBack))}
 		w.followed[name] = at
 	}
 	var events []fencing.Event
@@ -181,6 +214,21 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 		}
 		at.live[k] = *h
 	}
+	var left []fencing.Holder // grants that were taken back: nobody remembers those
+	for _, k := range slices.SortedFunc(maps.Keys(at.live), func(a, b leaseToken) int { return cmp.Compare(a.token, b.token) }) {
+		if shows(out, k) {
+			continue
+		}
+		h := at.live[k]
+		if e, ok := at.ended[k]; ok && e.Kind != fencing.EventLeft { // nobody remembers it any more
+			h.Mode = e.Mode // it may have been downgraded
+			add(e.Kind, &h, e.At)
+		} else {
+			h.Token = 0
+			left = append(left, h)
+		}
+		at.forget(k)
+	}
 	highest := at.highest
 	for i := len(out.Past) - 1; i >= 0; i-- {
 		e := &out.Past[i]
@@ -191,8 +239,11 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 		}
 		grant(&e.Holder)
 		add(fencing.EventKind(e.Reason), &e.Holder, e.At)
-		delete(at.live, k)
+		at.forget(k)
 		highest = max(highest, e.Holder.Token)
+	}
+	for i := range left {
+		add(fencing.EventLeft, &left[i], out.Now)
 	}
 	for i := range out.Lock.Holders {
 		grant(&out.Lock.Holders[i])

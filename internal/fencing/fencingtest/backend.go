@@ -37,6 +37,10 @@ type Capabilities struct {
 	// opened so that it does not do so unless the suite says so.
 	Quarantine bool
 
+	// Quorum: the store asks a majority of others. It has no queue, so requests wait at
+	// their gateway, in no order that Step knows, and neither limits nor sets.
+	Quorum bool
+
 	// OneState: all names share what is known of gateways. A store with several
 	// partitions knows it of each partition, which can't be compared with Step; run
 	// it with one partition and OneState, and with many without.

@@ -33,8 +33,20 @@ func (caps Capabilities) needed() map[string]bool {
 }
 
 // offers reports whether a store can do all that a case needs.
-func (caps Capabilities) offers(needs []string) bool {
-	return !slices.ContainsFunc(needs, func(need string) bool { return !caps.needed()[need] })
+func (caps Capabilities) offers(c *testcase) bool {
+	lacks := func(need string) bool { return !caps.needed()[need] }
+	return !slices.ContainsFunc(c.needs, lacks) && !(caps.Quorum && slices.ContainsFunc(c.commands, (*command).beyondQuorum))
+}
+
+// beyondQuorum reports whether a command is about the queue, limits or sets.
+func (c *command) beyondQuorum() bool {
+	switch c.verb {
+	case "leave", "confirm", "heartbeat", "heard":
+		return true
+	case "acquire", "renew":
+		return c.wait > 0 || c.limit > 0 || c.setName != ""
+	}
+	return false
 }
 
 // parseCase reads a case file. Errors start with file:line.

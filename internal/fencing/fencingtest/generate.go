@@ -36,6 +36,14 @@ func (g *generator) oneIn(n int) bool { return g.rand.IntN(n) == 0 }
 // comes of them can be compared if there is one state of the gateways.
 func (g *generator) waits() bool { return g.d.caps.OneState }
 
+// limit picks one of limits, if the store has any.
+func (g *generator) limit(limits ...int) int {
+	if g.d.caps.Quorum {
+		return 0
+	}
+	return pick(g, limits...)
+}
+
 func (g *generator) next(step int) *command {
 	c := &command{where: fmt.Sprintf("step %d", step), handle: g.handle()}
 	switch n := g.rand.IntN(100); {
@@ -49,7 +57,7 @@ func (g *generator) next(step int) *command {
 		if g.oneIn(3) {
 			c.mode = pick(g, fencing.ModeShared, fencing.ModeShared, fencing.ModeExclusive)
 			if c.mode == fencing.ModeShared {
-				c.limit = pick(g, 0, 0, 1, 2, 3)
+				c.limit = g.limit(0, 0, 1, 2, 3)
 			}
 		}
 	case n < 51:
@@ -135,7 +143,7 @@ func (g *generator) acquire(c *command) {
 		c.metadata = map[string]string{"zone": "b", "ключ": "☂ 𝄞"}
 	}
 	if c.mode = pick(g, "", "", fencing.ModeShared); c.mode == fencing.ModeShared {
-		c.limit = pick(g, 0, 0, 1, 2, 2, 3)
+		c.limit = g.limit(0, 0, 1, 2, 2, 3)
 	}
 	if g.d.caps.Claims && c.mode != fencing.ModeShared {
 		c.intent = pick(g, 0, 0, 500*time.Millisecond, 10*time.Second)

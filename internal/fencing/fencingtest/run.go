@@ -30,7 +30,7 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		if !caps.offers(c.needs) {
+		if !caps.offers(c) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(path.Base(c.file), ".txt"), func(t *testing.T) {

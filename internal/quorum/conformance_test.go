@@ -1,0 +1,177 @@
+package quorum
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/redis"
+	"fencepost/internal/redis/redistest"
+)
+
+// clock is a time that the suite moves.
+type clock struct{ now atomic.Int64 }
+
+func (c *clock) instant() fencing.Instant { return fencing.Instant(c.now.Load()) }
+
+func (c *clock) SetTime(now fencing.Instant) { c.now.Store(int64(now)) }
+
+// backend is a quorum as the suite sees it. Both handles are one gateway.
+type backend struct {
+	*clock
+	store patient
+}
+
+func (b *backend) Store(int) fencing.Store { return b.store }
+
+// SetSkew is never called.
+func (b *backend) SetSkew(int, time.Duration) {}
+
+// openBackend opens a quorum on nodes, and waits until they are in service. A lease
+// lasts as long as the nodes say, so that it can be compared with theirs.
+func openBackend(t testing.TB, c *clock, nodes []fencing.Node) *backend {
+	t.Helper()
+	s, err := New(nodes, Options{
+		MaxSkew: fencingtest.MaxSkew, NodeTimeout: 10 * time.Second, Logger: quiet, exact: true, settle: time.Nanosecond,
+		Clock: func() time.Time { return c.instant().Time() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	<-s.looked
+	return &backend{c, patient{s, new(atomic.Int64)}}
+}
+
+// patient is a store whose commands return when all nodes are done with them: the
+// suite moves the time on then. Of commands that are under way together, none waits.
+type patient struct {
+	*Store
+	commands *atomic.Int64 // under way
+}
+
+// begin begins a command; end waits for its last node.
+func (p patient) begin() (end func()) {
+	alone := p.commands.Add(1) == 1
+	return func() {
+		for alone && p.busy.Load() > 0 && p.commands.Load() == 1 {
+			runtime.Gosched()
+		}
+		p.commands.Add(-1)
+	}
+}
+
+func (p patient) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Acquire(ctx, r)
+}
+
+func (p patient) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Renew(ctx, r)
+}
+
+func (p patient) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Release(ctx, r)
+}
+
+func (p patient) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.TakeBack(ctx, r)
+}
+
+func (p patient) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Break(ctx, r)
+}
+
+func (p patient) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Inspect(ctx, r)
+}
+
+func (p patient) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.History(ctx, r)
+}
+
+func (p patient) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	defer p.begin()()
+	return p.Store.Expire(ctx, limit)
+}
+
+// unproposed is a node that makes nothing of a proposal, so that every token takes a
+// claim.
+type unproposed struct{ fencing.Node }
+
+func (n unproposed) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	r.Propose = 0
+	return n.Node.Acquire(ctx, r)
+}
+
+func TestConformance(t *testing.T) {
+	for name, wrap := range map[string]func(fencing.Node) fencing.Node{
+		"proposed": func(n fencing.Node) fencing.Node { return n },
+		"claimed":  func(n fencing.Node) fencing.Node { return unproposed{n} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+				c := &clock{}
+				c.SetTime(fencingtest.Epoch)
+				var nodes []fencing.Node
+				for range 3 {
+					nodes = append(nodes, wrap(fencingtest.NewModel(c.instant)))
+				}
+				return openBackend(t, c, nodes)
+			}, fencingtest.Capabilities{Quorum: true})
+		})
+	}
+}
+
+func TestConformanceOnRedis(t *testing.T) {
+	for name, n := range map[string]int{"of 3": 3, "of 5": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var servers []*redistest.Server
+			for range n {
+				servers = append(servers, redistest.Start(t))
+			}
+			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+				c := &clock{}
+				c.SetTime(fencingtest.Epoch)
+				var nodes []fencing.Node
+				for _, server := range servers {
+					nodes = append(nodes, openNode(t, c, server))
+				}
+				return openBackend(t, c, nodes)
+			}, fencingtest.Capabilities{Quorum: true})
+		})
+	}
+}
+
+// openNode opens a node that has forgotten everything.
+func openNode(t testing.TB, c *clock, server *redistest.Server) fencing.Node {
+	t.Helper()
+	client := server.Client()
+	defer client.Close()
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	node, err := redis.Open(t.Context(), redis.Options{
+		URL: server.SocketURL(), Member: true, Logger: quiet, MaxSkew: fencingtest.MaxSkew,
+		Now: c.instant, Clock: func() time.Time { return c.instant().Time() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
