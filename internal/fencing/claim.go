@@ -21,9 +21,10 @@ func (t *step) intend(op AcquireRequest) {
 	}
 }
 
-// fulfil ends the intent of a lease that was granted.
+// fulfil ends the intent of a lease that was granted. It may be that of an earlier
+// request, which was to keep others out for longer.
 func (t *step) fulfil(op AcquireRequest) {
-	if op.Intent > 0 && t.record.Intent.Lease == op.Lease.Public() {
+	if (op.Intent > 0 || op.Propose > 0) && t.record.Intent.Lease == op.Lease.Public() {
 		t.record.Intent = Intent{}
 	}
 }

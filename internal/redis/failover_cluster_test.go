@@ -21,7 +21,7 @@ func namesOf(s *Store, addr, prefix string, count int) []fencing.Name {
 	return names
 }
 
-// As TestFailovers, for one master of a Cluster. What the others keep goes on being
+// As TestFailovers, for one master of a Cluster, also with FENCEPOST_LONG. What the others keep goes on being
 // granted meanwhile.
 func TestClusterFailovers(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestClusterFailovers(t *testing.T) {
 	}
 	spared := startTroop(t, 2, 3, o, briefTTLs, others...)
 	lost := 0
-	for round := range rounds(2, 20) {
+	for round := range rounds(2, 100) {
 		struck.more(6)
 		before := spared.sum()
 		began := time.Now()

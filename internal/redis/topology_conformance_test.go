@@ -20,5 +20,5 @@ func TestConformanceOnCluster(t *testing.T) {
 func conforms(t *testing.T, url string, masters ...*redistest.Server) {
 	fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 		return openOn(t, Options{URL: url}, masters...)
-	}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true})
+	}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, Claims: true, Quarantine: true})
 }

@@ -74,7 +74,7 @@ func (d *duel) expireModel(c *command, r *result) (result, error) {
 		})
 	}
 	d.attend(c.handle, names, &want)
-	return want, d.checkNext(r.expiry)
+	return want, d.checkNext(c.handle, r.expiry)
 }
 
 // heartbeatModel gives a heartbeat to the model.
@@ -105,12 +105,14 @@ func (d *duel) attend(handle int, names []fencing.Name, want *result) {
 	}
 }
 
-// checkNext checks when the store wants to be called again, against what is left.
-func (d *duel) checkNext(expiry fencing.Expiry) error {
+// checkNext checks when the store wants to be called again by a handle, against what
+// is left.
+func (d *duel) checkNext(handle int, expiry fencing.Expiry) error {
 	left := d.model.memory().state
-	if !d.caps.Gateways { // a store's one gateway does not die while it is asked
+	own := d.model.handles[handle].gateway
+	if _, known := left.Gateways.Seen[own]; !known || !d.caps.Gateways { // who asks is not dead, nor is a store's one gateway
 		left = left.Clone()
-		left.Gateways.Seen[d.model.handles[0].gateway] = fencing.Instant(fencing.MaxToken)
+		left.Gateways.Seen[own] = fencing.Instant(fencing.MaxToken)
 	}
 	var next time.Duration = 1<<63 - 1
 	forgets := false // a record may be forgotten, which no caller can tell

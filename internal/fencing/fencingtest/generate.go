@@ -199,7 +199,7 @@ func (g *generator) claim(c *command) {
 	} else if r := g.record(c.name); h != nil && len(r.Holders) > 1 && g.oneIn(3) { // perhaps somebody else's
 		g.near(c, pick(g, r.Holders...).Token, 0)
 	}
-	if g.oneIn(12) {
+	if g.oneIn(12) && g.d.caps.OneState { // how far ahead is too far depends on the counter of the partition
 		c.above = pick(g, int(time.Hour/time.Microsecond), int(time.Hour/time.Microsecond)/2)
 	}
 	if tokens := g.d.tokensOf(c); g.rank(c.name, ofStore, tokens[ofStore]) != g.rank(c.name, ofModel, tokens[ofModel]) {

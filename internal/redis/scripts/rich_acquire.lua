@@ -154,7 +154,7 @@ local function come()
     local code, why = rules.grant(p, set == '', not waits and set == '' and propose ~= '0' and tonumber(propose))
     if not code then
       local key = t.prefix .. 'intent:' .. t.name
-      if intent ~= '0' and sub(call('GET', key) or '', 17) == lease then
+      if (intent ~= '0' or propose ~= '0') and sub(call('GET', key) or '', 17) == lease then
         call('DEL', key)
       end
       flags = flags .. 'f'
