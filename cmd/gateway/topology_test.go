@@ -140,6 +140,29 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
+// What a quorum can't do is refused with the name of the field.
+func TestQuorumSaysWhatItLacks(t *testing.T) {
+	url := "http://" + startOn(t, redistest.QuorumURL(redistest.StartQuorum(t, 3, strictRedis...))).addr
+	eventually(t, http.MethodPost, url+"/locks/first", http.StatusCreated)
+	for _, tt := range []struct{ path, body, code, field string }{
+		{"/locks/a", `{"mode":"shared","limit":3}`, "unsupported_by_store", "limit"},
+		{"/locks", `{"names":["a","b"]}`, "unsupported_by_store", "names"},
+		{"/locks/a", `{"ttl_ms":500}`, "invalid_request", "ttl_ms"},
+	} {
+		status, body, err := request(http.MethodPost, url+tt.path, tt.body, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problem struct{ Code, Field, Detail string }
+		if err := json.Unmarshal(body, &problem); err != nil {
+			t.Fatal(err)
+		}
+		if status != http.StatusBadRequest || problem.Code != tt.code || problem.Field != tt.field || !strings.HasPrefix(problem.Detail, tt.field) {
+			t.Errorf("%s is answered %d %s", tt.body, status, body)
+		}
+	}
+}
+
 // A quorum of which a minority is gone goes on, strict or not; nothing about that
 // endangers a promise, and doctor says that it is trouble. Without a majority nothing is examined any more.
 func TestQuorumWithoutSomeNodes(t *testing.T) {

@@ -113,7 +113,7 @@ func (c *call) appendProblem(b []byte, e *fencing.Error) []byte {
 // appendProblemMembers appends what helps the reader of one particular code.
 func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 	switch e.Code {
-	case fencing.CodeInvalidRequest:
+	case fencing.CodeInvalidRequest, fencing.CodeUnsupportedByStore:
 		if e.Field != "" {
 			b = appendStringMember(b, "field", e.Field)
 		}

@@ -69,7 +69,7 @@ func (s *Store) check(ctx context.Context, r *fencing.AcquireRequest) *fencing.E
 	if r.Set != "" {
 		return &fencing.Error{
 			Code: fencing.CodeUnsupportedByStore, Field: "names",
-			Detail: "several names under one lease id need a store that grants all or none; a quorum can't",
+			Detail: "names: several under one lease id need a store that grants all or none; a quorum can't",
 		}
 	}
 	return s.checkTTL(r.TTL)
@@ -78,7 +78,7 @@ func (s *Store) check(ctx context.Context, r *fencing.AcquireRequest) *fencing.E
 func unsupportedLimit() *fencing.Error {
 	return &fencing.Error{
 		Code: fencing.CodeUnsupportedByStore, Field: "limit",
-		Detail: "permits can't be counted by majority: each node may have granted the last one to somebody else",
+		Detail: "limit: permits can't be counted by majority, for each node may have granted the last one to somebody else",
 	}
 }
 

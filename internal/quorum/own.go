@@ -153,17 +153,18 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	return fencing.Outcome{}, tooLate()
 }
 
-// lost is over for a lease that nodes don't know: not if the secret was another than
-// that of the lease which is known here.
+// lost is over for a lease that nodes don't know: of what is known here only what has
+// the same secret.
 func (s *Store) lost(key leaseKey, lease fencing.LeaseID) {
 	s.mu.Lock()
-	m := s.made.byLease[key]
-	at, attached := s.attached[key]
-	s.mu.Unlock()
-	if m != nil && !m.of(lease) || attached && !at.secret.Equal(lease.Hash()) {
-		return
+	if m := s.made.byLease[key]; m != nil && m.of(lease) {
+		s.made.forget(key)
 	}
-	s.over(key)
+	if at, ok := s.attached[key]; ok && at.secret.Equal(lease.Hash()) {
+		delete(s.attached, key)
+	}
+	s.mu.Unlock()
+	s.ends(key, &lease)
 }
 
 // over forgets what is known of a lease that has ended.

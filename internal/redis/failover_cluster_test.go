@@ -21,7 +21,7 @@ func namesOf(s *Store, addr, prefix string, count int) []fencing.Name {
 	return names
 }
 
-// As TestFailovers, for one master of a Cluster, also with FENCEPOST_LONG. What the others keep goes on being
+// As TestFailovers, for one master of a Cluster. What the others keep goes on being
 // granted meanwhile.
 func TestClusterFailovers(t *testing.T) {
 	t.Parallel()
