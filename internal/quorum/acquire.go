@@ -123,8 +123,10 @@ func (s *Store) attempt(ctx context.Context, r fencing.AcquireRequest, tries int
 	if err != nil {
 		return out, err, false
 	}
-	var last chan struct{} // what the next acquire of the lease waits for
-	defer func() { s.land(key, f, last) }()
+	defer s.land(key, f)
+	if err := s.allStarted(ctx, key); err != nil {
+		return out, err, false
+	}
 	s.note(r.TTL)
 	for pause := s.options.pause / 5; ; pause *= 2 {
 		t := s.newTry(r)
@@ -133,7 +135,12 @@ func (s *Store) attempt(ctx context.Context, r fencing.AcquireRequest, tries int
 		}
 		t.run(ctx)
 		if out, err = t.outcome(); err == nil {
-			s.got(key, &r, t, &out)
+			if err := s.got(key, &r, t, &out); err != nil {
+				t.mu.Lock()
+				t.perform(moves{undo: allNodes(len(s.nodes))})
+				t.mu.Unlock()
+				return fencing.Outcome{}, err, false
+			}
 			return out, nil, false
 		}
 		t.mu.Lock()
@@ -144,7 +151,6 @@ func (s *Store) attempt(ctx context.Context, r fencing.AcquireRequest, tries int
 		}
 		if tries--; !divided || tries == 0 || ctx.Err() != nil || !s.pause(pause/2+rand.N(pause)) {
 			<-t.undone
-			last = t.quiet
 			return fencing.Outcome{Now: fencing.InstantOf(t.began), Ended: out.Ended}, err, divided
 		}
 		<-t.quiet // the next try must not find what this one leaves
@@ -182,26 +188,29 @@ func (s *Store) take(ctx context.Context, key leaseKey) (*flight, *fencing.Error
 	}
 }
 
-// land lets the next acquire of the lease go on once quiet is closed; nil is closed.
-func (s *Store) land(key leaseKey, f *flight, quiet <-chan struct{}) {
-	if quiet != nil && s.spawn(func() { <-quiet; s.land(key, f, nil) }) {
-		return
-	}
+func (s *Store) land(key leaseKey, f *flight) {
 	s.mu.Lock()
 	delete(s.flights, key)
 	s.mu.Unlock()
 	close(f.landed)
 }
 
-// got notes a grant for the case that it can't be delivered.
-func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencing.Outcome) {
+// got notes a grant for the case that it can't be delivered. It fails if the lease has
+// ended meanwhile.
+func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencing.Outcome) *fencing.Error {
 	now := s.options.Clock()
 	t.mu.Lock()
-	had := t.had
+	had := false // what was agreed on, and told before
+	for i := range t.attempt.votes {
+		had = had || t.had.has(i) && t.attempt.votes[i].standing == accepted
+	}
 	t.mu.Unlock()
 	defer s.watch.hint(r.Name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.start.ended {
+		return endedMeanwhile()
+	}
 	old := s.made.forget(key)
 	same := old != nil && old.request == r.Stamp && r.Hold == 1 // whoever goes deeper was told
 	out.Fresh = !had || same
@@ -220,6 +229,7 @@ func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencin
 	} else if r.Hold == 1 {
 		delete(s.attached, key)
 	}
+	return nil
 }
 
 // lockedView is a refusal that shows who holds the lock, as far as the nodes of a

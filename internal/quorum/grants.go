@@ -31,7 +31,7 @@ type made struct {
 }
 
 // of reports whether it is a grant to a lease id, whose secret counts as well.
-func (m *made) of(lease fencing.LeaseID) bool { return m.try.of(lease) }
+func (m *made) of(lease fencing.LeaseID) bool { return m.try.ask.Lease.Hash().Equal(lease.Hash()) }
 
 // grants are those that may have to be taken back. Not safe for concurrent use.
 type grants struct {

@@ -1,7 +1,9 @@
 package quorum
 
 import (
+	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,7 +32,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
-			play(t, func(s *scene) {
+			playLenient(t, asIs, func(s *scene) {
 				slow := func(op string) {
 					if op == "acquire" {
 						time.Sleep(50 * time.Millisecond)
@@ -54,7 +56,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 // Those who compete at nodes of changing speed leave nothing in each other's way: not
 // even a try that is repeated while a node has yet to answer the one before.
 func TestCrowdAtSlowNodes(t *testing.T) {
-	play(t, func(s *scene) {
+	playLenient(t, asIs, func(s *scene) {
 		for i, n := range s.nodes {
 			random, mu := rand.New(rand.NewPCG(uint64(i), 0)), sync.Mutex{}
 			n.set(func(n *node) {
@@ -118,4 +120,177 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 			}
 		}
 	})
+}
+
+type outcome struct {
+	out fencing.Outcome
+	err error
+}
+
+func (s *scene) background(ctx context.Context, r fencing.AcquireRequest) chan outcome {
+	c := make(chan outcome, 1)
+	go func() { out, err := s.Acquire(ctx, r); c <- outcome{out, err} }()
+	return c
+}
+
+// A renewal that finds nothing, or a release, while an acquire of the same lease id is
+// under way: whoever is told of a grant has it (P1), and the acquire ends.
+func TestEndMeetsAcquire(t *testing.T) {
+	for name, wrap := range map[string]func(fencing.Node) fencing.Node{
+		"proposed": asIs, "claimed": func(n fencing.Node) fencing.Node { return unproposed{n} },
+	} {
+		for _, verb := range []string{"renew", "release", "renew by another", "release by another"} {
+			t.Run(name+" "+verb, func(t *testing.T) {
+				playLenient(t, wrap, func(s *scene) {
+					slowly("acquire", 50*time.Millisecond, s.nodes[1:]...)
+					r := request("a")
+					ctx, cancel := context.WithTimeout(bg, time.Hour)
+					defer cancel()
+					began := time.Now()
+					got := s.background(ctx, r)
+					time.Sleep(10 * time.Millisecond)
+					lease := r.Lease
+					if strings.HasSuffix(verb, "another") {
+						lease = imposter(t, lease)
+					}
+					var err error
+					if strings.HasPrefix(verb, "renew") {
+						_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: lease})
+					} else {
+						_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: lease})
+					}
+					g := <-got
+					took := time.Since(began)
+					time.Sleep(20 * time.Millisecond)
+					n := s.holders("a", r.Lease)
+					t.Logf("%s: %v; acquire after %s: %v, token %d, at %d nodes", verb, err, took, g.err, g.out.Holder.Token, n)
+					if took > time.Second {
+						t.Errorf("the acquire took %s", took)
+					}
+					if g.err == nil && n < 2 {
+						t.Errorf("granted for %s, but only %d nodes have it", g.out.Holder.ExpiresAt.Sub(g.out.Now), n)
+						time.Sleep(80 * time.Millisecond)
+						if out, err := s.Acquire(bg, request("a")); err == nil {
+							t.Errorf("P1: %d was granted while %d lives", out.Holder.Token, g.out.Holder.Token)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A repeat may still be under way when the grant is taken back: P6.
+func TestTakeBackAfterRepeat(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		r := request("a")
+		slowly("acquire", 50*time.Millisecond, s.nodes[2])
+		s.acquire(r)
+		time.Sleep(10 * time.Millisecond)
+		s.acquire(r)
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if n := s.holders("a", r.Lease); n != 0 {
+			t.Errorf("a grant that was taken back is left at %d nodes", n)
+		}
+	})
+}
+
+// A repeat that comes after the lease has run out leaves nothing where it was unknown.
+func TestRepeatAfterExpiry(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		r := request("a")
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(r.TTL + time.Second)
+		_, err := s.Acquire(bg, r)
+		s.refused(err, fencing.CodeLeaseLost)
+		time.Sleep(time.Second)
+		if n := s.holders("a", r.Lease); n != 0 {
+			t.Errorf("a repeat that was refused is left at %d nodes", n)
+		}
+	})
+}
+
+// A client that comes again while a slow node is busy with its first request, which was
+// taken back: the second grant can be taken back as well.
+func TestTakeBackTwice(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		calls := map[string][]time.Duration{ // at node 2
+			"acquire":  {80 * time.Millisecond, 65 * time.Millisecond},
+			"takeback": {10 * time.Millisecond, 30 * time.Millisecond},
+		}
+		s.nodes[2].set(func(n *node) {
+			n.before = func(op string) {
+				n.mu.Lock()
+				var d time.Duration
+				if left := calls[op]; len(left) > 0 {
+					d, calls[op] = left[0], left[1:]
+				}
+				n.mu.Unlock()
+				time.Sleep(d)
+			}
+		})
+		r := request("a")
+		s.acquire(r) // 80 at node 2
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // 20
+		for _, n := range s.nodes[:1] {   // so that node 2 counts
+			slowly("acquire", 75*time.Millisecond, n)
+		}
+		second := r
+		second.Stamp = fencing.NewStamp()
+		s.acquire(second)
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: second.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if n := s.holders("a", r.Lease); n != 0 {
+			t.Errorf("a grant that was taken back is left at %d nodes", n)
+		}
+	})
+}
+
+// The node's own repetition of a command whose answer was lost is no older grant.
+func TestNodeRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNodes(t, 3)
+		var nodes []fencing.Node
+		for _, n := range s.nodes {
+			nodes = append(nodes, twice{n})
+		}
+		q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		s.Store = q
+		synctest.Wait()
+		r := request("a")
+		out := s.acquire(r)
+		if !out.Fresh || len(out.Granted) != 1 {
+			t.Errorf("fresh %v, granted %d", out.Fresh, len(out.Granted))
+		}
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if n := s.holders("a", r.Lease); n != 0 {
+			t.Errorf("a grant that was taken back is left at %d nodes", n)
+		}
+	})
+}
+
+type twice struct{ fencing.Node }
+
+func (n twice) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	if out, err := n.Node.Acquire(ctx, r); err != nil {
+		return out, err
+	}
+	return n.Node.Acquire(ctx, r)
 }

@@ -107,7 +107,7 @@ func (s *Store) giveBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 		m = nil
 	}
 	if m != nil {
-		m.try.unwant()
+		s.ends(key, func(st *start) bool { return st.try != nil && st.try.ask.Stamp == m.nodes })
 		r.Stamp = m.nodes
 	}
 	done, outs := 0, make([]fencing.Outcome, len(s.nodes))
@@ -124,15 +124,15 @@ func (s *Store) giveBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 		}
 		return false
 	})
+	out.Ended = s.endedOf(outs)
+	if m == nil { // there is nothing to take back
+		return out, nil
+	}
 	if err == nil && done < majorityOf(len(s.nodes)) {
 		err = unavailable("no majority of the nodes answers")
 	}
 	if err != nil {
 		return fencing.Outcome{}, err
-	}
-	out.Ended = s.endedOf(outs)
-	if m == nil {
-		return out, nil
 	}
 	s.mu.Lock()
 	if s.made.byLease[key] == m {

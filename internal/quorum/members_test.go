@@ -138,3 +138,41 @@ func TestWatch(t *testing.T) {
 		}
 	})
 }
+
+type notes struct{ events chan fencing.Event }
+
+func (n notes) Event(e fencing.Event) { n.events <- e }
+func (n notes) Gap()                  {}
+
+// A grant that is taken back while another gateway looks at it is told as left as well.
+func TestLeftWhileLooking(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		other := s.open()
+		heard := notes{make(chan fencing.Event, 16)}
+		defer other.Watch(heard)()
+		for _, n := range s.nodes {
+			n.set(func(n *node) {
+				n.lost = func(op string) bool {
+					if op == "history" {
+						time.Sleep(30 * time.Millisecond) // on the way back
+					}
+					return false
+				}
+			})
+		}
+		r := request("a")
+		s.acquire(r)
+		time.Sleep(30 * time.Millisecond)
+		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		var kinds []fencing.EventKind
+		for len(heard.events) > 0 {
+			kinds = append(kinds, (<-heard.events).Kind)
+		}
+		if len(kinds) != 2 || kinds[1] != fencing.EventLeft {
+			t.Errorf("told %v", kinds)
+		}
+	})
+}

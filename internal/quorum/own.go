@@ -118,7 +118,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		s.note(r.TTL)
 	}
 	key := leaseKey{r.Name, r.Lease.Public()}
-	st := s.starts(key, r.Lease)
+	st := s.starts(key, r.Lease, nil)
 	t := newTally(len(s.nodes), s.margin(0), false)
 	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Renew(ctx, r)
@@ -164,7 +164,6 @@ func (s *Store) lost(key leaseKey, lease fencing.LeaseID) {
 		delete(s.attached, key)
 	}
 	s.mu.Unlock()
-	s.ends(key, &lease)
 }
 
 // over forgets what is known of a lease that has ended.
@@ -173,7 +172,7 @@ func (s *Store) over(key leaseKey) {
 	s.made.forget(key)
 	delete(s.attached, key)
 	s.mu.Unlock()
-	s.ends(key, nil)
+	s.ends(key, func(*start) bool { return true })
 }
 
 // bringBack gives a renewed lease back to the nodes that don't know it: they were
@@ -247,7 +246,8 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	}
 	s.mu.Unlock()
 	if r.Hold < 2 && !passedOn {
-		s.ends(key, &r.Lease)
+		secret := r.Lease.Hash()
+		s.ends(key, func(st *start) bool { return st.secret.Equal(secret) })
 	}
 	t := newTally(len(s.nodes), 0, true)
 	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {

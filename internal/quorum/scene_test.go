@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -269,3 +270,50 @@ func (s *scene) holders(name fencing.Name, lease fencing.LeaseID) int {
 	}
 	return n
 }
+
+// imposter has the public part of a lease id, with another secret.
+func imposter(t *testing.T, lease fencing.LeaseID) fencing.LeaseID {
+	id, err := fencing.ParseLeaseID(string(lease.Public()) + "." + strings.Repeat("x", 30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// slowly has an operation at nodes take d before it gets there.
+func slowly(op string, d time.Duration, nodes ...*node) {
+	for _, n := range nodes {
+		n.set(func(n *node) {
+			n.before = func(o string) {
+				if o == op {
+					time.Sleep(d)
+				}
+			}
+		})
+	}
+}
+
+// playLenient plays on nodes that are a little behind, so that they accept proposals
+// that come late, as real nodes do within the skew.
+func playLenient(t *testing.T, wrap func(fencing.Node) fencing.Node, test func(s *scene)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newNodes(t, 3)
+		var nodes []fencing.Node
+		for _, n := range s.nodes {
+			n.Model = fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now().Add(-time.Second)) })
+			nodes = append(nodes, wrap(n))
+		}
+		q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = q.Close() }()
+		s.Store = q
+		s.Listen(s.heard)
+		synctest.Wait()
+		test(s)
+	})
+}
+
+func asIs(n fencing.Node) fencing.Node { return n }

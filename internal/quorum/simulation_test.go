@@ -87,13 +87,13 @@ func (w *world) newCall(c *simClient, who uint8, l *simLease) *call {
 // begin starts an attempt.
 func (w *world) begin(c *simClient, who uint8, l *simLease) {
 	k := w.newCall(c, who, l)
-	k.attempt = newAttempt(len(w.nodes), marginOf(l.ttl, simSkew))
-	if w.bugs.noMargin {
-		k.attempt.margin = 0
-	}
 	if w.proposes {
 		k.propose = proposal(w.wall(c), c.seen, simSkew)
 		c.seen = max(c.seen, k.propose)
+	}
+	k.attempt = newAttempt(len(w.nodes), marginOf(l.ttl, simSkew), k.propose)
+	if w.bugs.noMargin {
+		k.attempt.margin = 0
 	}
 	w.log("client %d acquires %s %s for %s, proposing %d", who, l.mode, l.id, l.ttl, k.propose)
 	w.sendAll(k, vAcquire)

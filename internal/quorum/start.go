@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"slices"
 
 	"fencepost/internal/fencing"
@@ -9,17 +10,17 @@ import (
 // start is that of a lease at some node. While it goes on the end of the lease may
 // overtake it there.
 type start struct {
-	key   leaseKey
-	lease fencing.LeaseID
-	try   *try // nil of a renewal, which may yet bring the lease back to nodes
-	ended bool // the lease has ended meanwhile
+	key    leaseKey
+	secret fencing.SecretHash
+	try    *try // nil of a renewal, which may yet bring the lease back to nodes
+	ended  bool // the lease has ended meanwhile
 }
 
-// starts notes that a lease starts, or that a renewal may have it do so.
-func (s *Store) starts(key leaseKey, lease fencing.LeaseID) *start {
+// starts notes that a lease starts by a try, or that a renewal may have it do so.
+func (s *Store) starts(key leaseKey, lease fencing.LeaseID, t *try) *start {
+	st := &start{key: key, secret: lease.Hash(), try: t}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := &start{key: key, lease: lease}
 	s.starting[key] = append(s.starting[key], st)
 	return st
 }
@@ -46,13 +47,35 @@ func (s *Store) started(st *start) {
 	}
 }
 
-// ends has what nodes still grant of a lease that ends taken back. Without a lease id
-// that is so whatever the secret is.
-func (s *Store) ends(key leaseKey, lease *fencing.LeaseID) {
+// allStarted waits until all nodes have answered the tries of a lease, and what is not
+// wanted of them is undone: the next try must not meet them.
+func (s *Store) allStarted(ctx context.Context, key leaseKey) *fencing.Error {
+	for {
+		s.mu.Lock()
+		i := slices.IndexFunc(s.starting[key], func(st *start) bool { return st.try != nil })
+		var t *try
+		if i >= 0 {
+			t = s.starting[key][i].try
+		}
+		s.mu.Unlock()
+		if t == nil {
+			return nil
+		}
+		select {
+		case <-t.quiet:
+		case <-ctx.Done():
+			return fencing.Unavailable(context.Cause(ctx))
+		}
+	}
+}
+
+// ends has what nodes still grant taken back of a lease that ends, as far as it starts
+// by one of those that of picks.
+func (s *Store) ends(key leaseKey, of func(*start) bool) {
 	var tries []*try
 	s.mu.Lock()
 	for _, st := range s.starting[key] {
-		if lease != nil && !st.lease.Hash().Equal(lease.Hash()) {
+		if !of(st) {
 			continue
 		}
 		if st.ended = true; st.try != nil {

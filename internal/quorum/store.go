@@ -71,7 +71,7 @@ type Store struct {
 	suspect  []atomic.Bool // nodes whose last request failed
 	watch    watch
 	looked   chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
-	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come
+	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
 	mu       sync.Mutex // guards what follows
 	closed   bool

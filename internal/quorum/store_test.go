@@ -312,3 +312,20 @@ func TestBringBack(t *testing.T) {
 		}
 	})
 }
+
+// A retry finds the lease whichever node answers first: P7.
+func TestRetryWithMissingNode(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		r := request("a")
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		first := s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(2 * time.Second)
+		slowly("acquire", 20*time.Millisecond, s.nodes[0])
+		r.Stamp = fencing.NewStamp()
+		out, err := s.Acquire(bg, r)
+		if err != nil || out.Holder.Token != first.Holder.Token {
+			t.Errorf("%v, token %d, want %d", err, out.Holder.Token, first.Holder.Token)
+		}
+	})
+}

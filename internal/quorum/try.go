@@ -19,7 +19,7 @@ type try struct {
 	outs     [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
 	ended    [maxNodes][]fencing.Ended // what the acquires found to have ended
 	repeats  bool                      // the request has a grant, which goes under the same stamp: that is not undone
-	had      bool                      // some node had the lease, with its token, before this try
+	had      nodeSet                   // nodes that had the lease, with its token, before this try
 	skip     nodeSet                   // nodes that were not asked
 	over     bool                      // decided is closed
 	decided  chan struct{}             // closed when the attempt is granted or refused
@@ -28,7 +28,7 @@ type try struct {
 	asking   int                       // acquires that are not answered
 	quiet    chan struct{}             // closed when there are none of those either
 	start    *start                    // from the first acquire to the last answer
-	unwanted bool                      // granted, but taken back or released since
+	unwanted bool                      // the lease has ended, here at least
 }
 
 // newTry prepares a try of r. Each has its own stamp: a take-back that is late must
@@ -40,7 +40,7 @@ func (s *Store) newTry(r fencing.AcquireRequest) *try {
 	r.Propose = s.proposal(began)
 	return &try{
 		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
-		attempt: newAttempt(len(s.nodes), s.margin(0)),
+		attempt: newAttempt(len(s.nodes), s.margin(0), r.Propose),
 	}
 }
 
@@ -69,8 +69,7 @@ func (t *try) run(ctx context.Context) {
 // send asks nodes for the lease. The caller holds mu.
 func (t *try) send(to nodeSet) {
 	if t.start == nil {
-		t.start = t.store.starts(leaseKey{t.ask.Name, t.ask.Lease.Public()}, t.ask.Lease)
-		t.unwanted = !t.store.startsWith(t.start, t)
+		t.start = t.store.starts(leaseKey{t.ask.Name, t.ask.Lease.Public()}, t.ask.Lease, t)
 	}
 	for i := range t.store.nodes {
 		if !to.has(i) {
@@ -87,16 +86,9 @@ func (t *try) send(to nodeSet) {
 func (t *try) answered() {
 	t.mu.Lock()
 	t.asking--
-	last := t.asking == 0
 	t.settle()
 	t.mu.Unlock()
-	if last {
-		t.store.started(t.start)
-	}
 }
-
-// of reports whether it tries for a lease id, whose secret counts as well.
-func (t *try) of(lease fencing.LeaseID) bool { return t.ask.Lease.Hash().Equal(lease.Hash()) }
 
 // spawn reports whether f is run. If not, for the store is closed, it ends the
 // attempt. The caller holds mu.
@@ -166,7 +158,9 @@ func (t *try) acquire(node int) {
 		return
 	}
 	t.outs[node] = out
-	t.had = t.had || out.Holder.Claimed && len(out.Granted) == 0
+	if out.Holder.Claimed && len(out.Granted) == 0 && (!out.Fresh || t.repeats) { // a fresh one may be the node's own repetition
+		t.had |= 1 << node
+	}
 	m := t.attempt.acquired(node, &out.Holder, t.end(&out, asked), t.elapsed())
 	if t.unwanted {
 		m = moves{undo: 1 << node}
@@ -200,7 +194,7 @@ func (t *try) perform(m moves) {
 		if m.claim.has(i) {
 			t.spawn(func() { t.claim(i, t.attempt.token) })
 		}
-		if m.undo.has(i) && !t.skip.has(i) && (t.unwanted || !t.repeats) {
+		if m.undo.has(i) && !t.skip.has(i) && !t.keeps() {
 			t.undo(i)
 		}
 	}
@@ -210,6 +204,12 @@ func (t *try) perform(m moves) {
 	t.over = true
 	close(t.decided)
 	t.settle()
+}
+
+// keeps reports whether the lease stays although the try was refused: the request has
+// a grant, by an older try.
+func (t *try) keeps() bool {
+	return t.repeats && !t.unwanted && !(t.attempt.phase == refused && t.attempt.refusal.Code == fencing.CodeLeaseLost)
 }
 
 // undo takes the lease back at a node. If an acquire may still be under way there,
@@ -239,6 +239,9 @@ func (t *try) settle() {
 	}
 	closeOnce(t.undone)
 	if t.asking == 0 {
+		if t.start != nil {
+			t.store.started(t.start)
+		}
 		closeOnce(t.quiet)
 	}
 }
@@ -277,10 +280,12 @@ func (s *Store) takeBackAgain(node int, r fencing.TakeBackRequest) {
 	}
 }
 
-// unwant has what nodes still grant to this try taken back.
+// unwant has what nodes still grant to this try taken back. One that is not decided is
+// refused: its votes are gone.
 func (t *try) unwant() {
 	t.mu.Lock()
 	t.unwanted = true
+	t.perform(t.attempt.abandon(endedMeanwhile()))
 	t.mu.Unlock()
 }
 

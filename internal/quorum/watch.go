@@ -36,6 +36,8 @@ type watch struct {
 	dirty    []fencing.Name
 	isDirty  map[fencing.Name]bool
 	working  bool
+	looking  fencing.Name    // at which one it looks
+	ends     []fencing.Event // there meanwhile, at some node
 	followed map[fencing.Name]*story
 	run      string
 	count    uint64
@@ -87,19 +89,30 @@ func (n nodeSink) Event(e fencing.Event) {
 	switch e.Kind {
 	case fencing.EventGranted:
 		n.hint(e.Name)
-	case fencing.EventReleased, fencing.EventExpired, fencing.EventBroken, fencing.EventLeft:
-		if n.ending(e) || e.Kind != fencing.EventLeft { // what left most often is a try that came to nothing
+	case fencing.EventReleased, fencing.EventExpired, fencing.EventBroken:
+		n.ending(e)
+		n.hint(e.Name)
+	case fencing.EventLeft: // most often that is a try that came to nothing
+		if n.ending(e) {
 			n.hint(e.Name)
 		}
 	}
 }
 
-// ending notes how a lease that was told has ended at a node, and reports whether there
-// is one: it may be all that is known of it when the name is looked at.
+// ending notes how a lease that was told, or is being found out about, has ended at a
+// node: it may be all that is known of it when the name is looked at next. It reports
+// whether there may be such a lease.
 func (w *watch) ending(e fencing.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	at := w.followed[e.Name]
+	if e.Name == w.looking {
+		w.ends = append(w.ends, e)
+		return true
+	}
+	return w.followed[e.Name].ending(e)
+}
+
+func (at *story) ending(e fencing.Event) bool {
 	if at == nil {
 		return false
 	}
@@ -159,16 +172,27 @@ func (w *watch) look() {
 }
 
 func (w *watch) lookAt(name fencing.Name) {
+	w.mu.Lock()
+	w.looking, w.ends = name, nil
+	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 4*w.store.options.NodeTimeout)
 	out, err := w.store.History(ctx, fencing.HistoryRequest{Name: name})
 	cancel()
+	w.mu.Lock()
+	w.looking = ""
 	if err != nil {
+		w.mu.Unlock()
 		nodeSink{w}.Gap()
 		return
 	}
-	w.mu.Lock()
 	sinks := w.sinks
+	for _, e := range w.ends {
+		w.followed[name].ending(e)
+	}
 	events := w.compare(name, &out)
+	for _, e := range w.ends {
+		w.followed[name].ending(e)
+	}
 	for i := range events {
 		w.count++
 		events[i].ID = w.run + strconv.FormatUint(w.count, 10)
@@ -220,12 +244,17 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 			continue
 		}
 		h := at.live[k]
-		if e, ok := at.ended[k]; ok && e.Kind != fencing.EventLeft { // nobody remembers it any more
-			h.Mode = e.Mode // it may have been downgraded
-			add(e.Kind, &h, e.At)
-		} else {
+		switch e := at.ended[k]; {
+		case e.Kind == fencing.EventLeft:
 			h.Token = 0
 			left = append(left, h)
+		case e.Kind != "": // nobody remembers it any more
+			h.Mode = e.Mode // it may have been downgraded
+			add(e.Kind, &h, e.At)
+		case !h.Live(out.Now):
+			add(fencing.EventExpired, &h, h.ExpiresAt)
+		default: // a node has forgotten it: it may be brought back there, or end
+			continue
 		}
 		at.forget(k)
 	}
@@ -252,7 +281,7 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 	at.highest = highest
 	if len(w.followed) > maxFollowed {
 		for other, of := range w.followed {
-			if len(of.live) == 0 {
+			if !slices.ContainsFunc(slices.Collect(maps.Values(of.live)), func(h fencing.Holder) bool { return h.Live(out.Now) }) {
 				delete(w.followed, other)
 			}
 		}
