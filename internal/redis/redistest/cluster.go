@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,8 +94,8 @@ func (c *Cluster) table(one *Server) map[string][]string {
 	return all
 }
 
-// URL returns the URL of the Cluster, with all nodes as seeds.
-func (c *Cluster) URL() string { return "redis+cluster://" + addrs(c.members) }
+// URL returns the URL of the Cluster, with all nodes as seeds and no password.
+func (c *Cluster) URL() string { return c.members[0].scheme() + "+cluster://" + addrs(c.members) }
 
 // Members returns all nodes, masters and replicas.
 func (c *Cluster) Members() []*Server { return c.members }
@@ -137,13 +136,13 @@ func (c *Cluster) NextOwner(slot int, old *Server) *Server {
 			if one.try("ping").Err() != nil {
 				continue
 			}
-			addr := c.ownerAsSeenBy(one, slot)
-			if !c.serves(one) || addr == "" || named != "" && addr != named {
+			id := c.ownerAsSeenBy(one, slot)
+			if !c.serves(one) || id == "" || named != "" && id != named {
 				return false
 			}
-			named = addr
+			named = id
 		}
-		at := slices.IndexFunc(c.members, func(one *Server) bool { return one.Addr() == named })
+		at := slices.IndexFunc(c.members, func(one *Server) bool { return c.ids[one] == named })
 		if at < 0 || c.members[at] == old {
 			return false
 		}
@@ -154,13 +153,15 @@ func (c *Cluster) NextOwner(slot int, old *Server) *Server {
 	return owner
 }
 
+// ownerAsSeenBy returns the id of who has a slot: its address depends on whether TLS
+// is asked over.
 func (c *Cluster) ownerAsSeenBy(one *Server, slot int) string {
 	ranges, _ := one.try("cluster", "slots").Slice()
 	for _, entry := range ranges {
 		parts := entry.([]any)
 		if first, last := parts[0].(int64), parts[1].(int64); int64(slot) >= first && int64(slot) <= last {
-			master := parts[2].([]any)
-			return net.JoinHostPort(master[0].(string), strconv.FormatInt(master[1].(int64), 10))
+			id, _ := parts[2].([]any)[2].(string)
+			return id
 		}
 	}
 	return ""

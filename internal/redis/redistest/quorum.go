@@ -13,5 +13,7 @@ func StartQuorum(t testing.TB, n int, args ...string) []*Server {
 	return servers
 }
 
-// QuorumURL returns the URL of a quorum of servers.
-func QuorumURL(servers []*Server) string { return "redis+quorum://" + addrs(servers) + "/0" }
+// QuorumURL returns the URL of a quorum of servers, which names no password.
+func QuorumURL(servers []*Server) string {
+	return servers[0].scheme() + "+quorum://" + addrs(servers) + "/0"
+}

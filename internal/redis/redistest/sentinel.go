@@ -26,7 +26,8 @@ type Sentinel struct {
 
 // StartSentinel starts a master, its replicas and Sentinels that end with the
 // test. A master that does not answer for 500 ms counts as down, and most of the
-// Sentinels decide that. Arguments are for the master and the replicas.
+// Sentinels decide that. Arguments are for the master and the replicas; if they are
+// those of an Authority, the Sentinels have TLS too, and SentinelPassword.
 func StartSentinel(t testing.TB, replicas, sentinels int, args ...string) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t}
@@ -62,16 +63,24 @@ func (s *Sentinel) startSentinels(n int) {
 			t.Fatal(err)
 		}
 	}
+	master := s.servers[0]
+	args := append([]string{"--sentinel"}, master.encryption()...)
+	passwords := ""
+	if password := master.password(); password != "" {
+		args = append(args, "--requirepass", SentinelPassword)
+		passwords = fmt.Sprintf("sentinel auth-pass %s %s\n", masterName, password) +
+			fmt.Sprintf("sentinel sentinel-pass %s\n", SentinelPassword)
+	}
 	for i, port := range ports {
 		dir, err := os.MkdirTemp("", "sentinel")
 		if err != nil {
 			t.Fatal(err)
 		}
 		config := fmt.Sprintf("sentinel myid %040x\n", i+1) +
-			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d %d\n", masterName, s.servers[0].port, n/2+1) +
+			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d %d\n", masterName, master.port, n/2+1) +
 			fmt.Sprintf("sentinel down-after-milliseconds %s 500\n", masterName) +
 			fmt.Sprintf("sentinel failover-timeout %s 3000\n", masterName) +
-			fmt.Sprintf("sentinel parallel-syncs %s 9\n", masterName)
+			fmt.Sprintf("sentinel parallel-syncs %s 9\n", masterName) + passwords
 		for j, other := range ports {
 			if j != i {
 				config += fmt.Sprintf("sentinel known-sentinel %s 127.0.0.1 %d %040x\n", masterName, other, j+1)
@@ -81,7 +90,7 @@ func (s *Sentinel) startSentinels(n int) {
 		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		one := &Server{dir: dir, config: path, port: port, args: []string{"--sentinel"}}
+		one := &Server{dir: dir, config: path, port: port, args: args}
 		if err := one.start(); err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +121,9 @@ func (s *Sentinel) state(one *Server) map[string]string {
 	return state
 }
 
-// URL returns the URL of the whole.
+// URL returns the URL of the whole, which names no password.
 func (s *Sentinel) URL() string {
-	return "redis+sentinel://" + addrs(s.sentinels) + "/" + masterName + "/0"
+	return s.servers[0].scheme() + "+sentinel://" + addrs(s.sentinels) + "/" + masterName + "/0"
 }
 
 func addrs(servers []*Server) string {

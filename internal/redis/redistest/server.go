@@ -33,7 +33,8 @@ type Server struct {
 }
 
 // Start starts a server that ends with the test. Arguments are those of
-// redis-server, such as "--appendonly", "yes"; nothing is persisted by default.
+// redis-server, such as "--appendonly", "yes"; nothing is persisted by default. With
+// those of an Authority it listens with TLS only.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Run(args...)
@@ -80,9 +81,9 @@ func freePort() (int, error) {
 
 func (s *Server) start() error {
 	args := append([]string{
-		"--bind", "127.0.0.1", "--port", strconv.Itoa(s.port), "--unixsocket", s.Socket(), "--dir", s.dir,
+		"--bind", "127.0.0.1", "--unixsocket", s.Socket(), "--dir", s.dir,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", filepath.Join(s.dir, "log"),
-	}, s.args...)
+	}, append(s.listen(), s.args...)...)
 	if s.config != "" {
 		args = append([]string{s.config}, args...)
 	}
@@ -124,8 +125,17 @@ func (s *Server) start() error {
 	}
 }
 
-// URL returns the URL of the server over TCP.
-func (s *Server) URL() string { return "redis://" + s.Addr() + "/0" }
+// listen returns the arguments for the port: without TLS, or with TLS only.
+func (s *Server) listen() []string {
+	port := strconv.Itoa(s.port)
+	if len(s.encryption()) > 0 {
+		return []string{"--port", "0", "--tls-port", port}
+	}
+	return []string{"--port", port}
+}
+
+// URL returns the URL of the server over TCP, which names no password.
+func (s *Server) URL() string { return s.scheme() + "://" + s.Addr() + "/0" }
 
 // Addr returns host and port.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
@@ -142,7 +152,7 @@ func (s *Server) Pid() int { return s.process.Process.Pid }
 // Client returns a new client of the server, over its Unix socket.
 func (s *Server) Client() *goredis.Client {
 	return goredis.NewClient(&goredis.Options{
-		Network: "unix", Addr: s.Socket(), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2,
+		Network: "unix", Addr: s.Socket(), Password: s.password(), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true, PoolSize: 2,
 	})
 }
 

@@ -77,7 +77,7 @@ func (s *Server) cut(t testing.TB) {
 // heal undoes cut.
 func (s *Server) heal(t testing.TB) {
 	t.Helper()
-	s.do(t, "config", "set", "masteruser", "", "masterauth", "")
+	s.do(t, "config", "set", "masteruser", "", "masterauth", s.password())
 }
 
 // cutAll cuts the replicas off from their master and returns when it knows.
