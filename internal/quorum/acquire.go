@@ -42,7 +42,7 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 			return fencing.Outcome{}, err
 		}
 	}
-	if r.Wait > 0 {
+	if r.Wait > 0 && !s.seemsToHold(&r) {
 		if out, err := s.joinLine(&r, nil); out.Place != nil || err != nil {
 			return out, err
 		}
@@ -220,12 +220,12 @@ func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencin
 			Name: r.Name, Holder: out.Holder, Gateway: s.self, Stamp: r.Stamp, Secret: r.Lease.Hash(),
 		}}
 		until := now.Add(out.Holder.ExpiresAt.Sub(out.Now))
-		s.made.add(key, &made{stamps: stamps{r.Stamp, t.ask.Stamp}, try: t, until: until}, now)
+		s.made.add(key, &made{stamps: stamps{r.Stamp, t.ask.Stamp}, secret: r.Lease.Hash(), until: until}, now)
 	case same:
 		s.made.add(key, old, now)
 	}
 	if r.Attach {
-		s.attached[key] = attachment{stamps{r.Stamp, t.ask.Stamp}, r.Lease.Hash()}
+		s.attach(key, attachment{stamps{r.Stamp, t.ask.Stamp}, r.Lease.Hash(), now.Add(out.Holder.TTL)}, now)
 	} else if r.Hold == 1 {
 		delete(s.attached, key)
 	}

@@ -26,7 +26,6 @@ type attempt struct {
 	votes    []vote
 	majority int
 	margin   time.Duration // what is kept back of the time that the nodes give
-	proposed fencing.Token // 0 if none is
 	phase    phase
 	token    fencing.Token  // claimed, once phase is beyond asking
 	until    time.Duration  // granted: how long the lease is good for, since the attempt began
@@ -82,16 +81,15 @@ type moves struct {
 // majorityOf returns how many of n nodes are a majority.
 func majorityOf(n int) int { return n/2 + 1 }
 
-// newAttempt begins an attempt: all nodes are to be asked, with a token that is
-// proposed, or 0.
-func newAttempt(nodes int, margin time.Duration, proposed fencing.Token) *attempt {
-	return &attempt{votes: make([]vote, nodes), majority: majorityOf(nodes), margin: margin, proposed: proposed}
+// newAttempt begins an attempt: all nodes are to be asked.
+func newAttempt(nodes int, margin time.Duration) *attempt {
+	return &attempt{votes: make([]vote, nodes), majority: majorityOf(nodes), margin: margin}
 }
 
 // newReturn begins an attempt that brings a lease back to the nodes in missing,
 // which are to be asked: a majority has the token.
 func newReturn(nodes int, missing nodeSet, token fencing.Token) *attempt {
-	a := newAttempt(nodes, 0, 0)
+	a := newAttempt(nodes, 0)
 	a.phase, a.token = granted, token
 	for i := range a.votes {
 		if !missing.has(i) {
@@ -182,14 +180,14 @@ func proposal(now fencing.Instant, seen fencing.Token, maxSkew time.Duration) fe
 	return fencing.Token(now)
 }
 
-// choose returns the token to claim: the one that a majority has claimed, and nobody
-// a higher one before this attempt, else the highest that was issued. It reports false
-// while a token is claimed, and no majority is known to stand by it. It is not claimed
-// elsewhere then: the lease may have been lost meanwhile to one with a higher token, of
-// which a node that has forgotten since would not know. What this attempt has proposed
-// to a node that did not have the lease says nothing of that kind.
+// choose returns the token to claim: the one that a majority has claimed, whatever a
+// minority has, else the highest that was issued. It reports false while a token is
+// claimed, and no majority is known to stand by it. It is not claimed elsewhere then:
+// the lease may have been lost meanwhile to one with a higher token, of which a node that
+// has forgotten since would not know.
 func (a *attempt) choose() (fencing.Token, bool) {
-	var issued, claimed, before, agreed fencing.Token
+	var issued, agreed fencing.Token
+	claimed := false
 	for i := range a.votes {
 		v := &a.votes[i]
 		switch {
@@ -197,17 +195,14 @@ func (a *attempt) choose() (fencing.Token, bool) {
 		case !v.claimed:
 			issued = max(issued, v.token)
 		default:
-			claimed = max(claimed, v.token)
-			if v.token != a.proposed {
-				before = max(before, v.token)
-			}
+			claimed = true
 			if a.claimedBy(v.token) >= a.majority {
 				agreed = v.token
 			}
 		}
 	}
-	if claimed != 0 {
-		return agreed, agreed != 0 && agreed >= before
+	if claimed {
+		return agreed, agreed != 0
 	}
 	return issued, true
 }

@@ -1,6 +1,8 @@
 package quorum
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -11,6 +13,13 @@ import (
 // left to its TTL.
 const maxMade = 1 << 16
 
+// fewGone is how many entries of grants that are gone are not worth looking for,
+// fewAttached how many attachments.
+const (
+	fewGone     = 64
+	fewAttached = 1024
+)
+
 // stamps are that of a request, and the one its grant has at the nodes.
 type stamps struct {
 	request, nodes fencing.Stamp
@@ -20,23 +29,35 @@ type stamps struct {
 type attachment struct {
 	stamps
 	secret fencing.SecretHash
+	until  time.Time // when the lease is over, unless it is renewed elsewhere
+}
+
+// attach notes that a stream has a lease, and forgets those whose leases are over now
+// and then. The caller holds mu.
+func (s *Store) attach(key leaseKey, a attachment, now time.Time) {
+	s.attached[key] = a
+	if len(s.attached) < s.sweepAt {
+		return
+	}
+	maps.DeleteFunc(s.attached, func(_ leaseKey, a attachment) bool { return a.until.Before(now) })
+	s.sweepAt = 2*len(s.attached) + fewAttached
 }
 
 // made is a grant that its client may not have been told of.
 type made struct {
 	stamps
-	try   *try
-	out   *fencing.Outcome // of a request that waited: what its gateway is told
-	until time.Time        // when the lease is over
+	secret fencing.SecretHash
+	out    *fencing.Outcome // of a request that waited: what its gateway is told
+	until  time.Time        // when the lease is over
 }
 
 // of reports whether it is a grant to a lease id, whose secret counts as well.
-func (m *made) of(lease fencing.LeaseID) bool { return m.try.ask.Lease.Hash().Equal(lease.Hash()) }
+func (m *made) of(lease fencing.LeaseID) bool { return m.secret.Equal(lease.Hash()) }
 
 // grants are those that may have to be taken back. Not safe for concurrent use.
 type grants struct {
 	byLease map[leaseKey]*made
-	order   []entry // oldest first; entries of grants that are gone are skipped
+	order   []entry // oldest first; those of grants that are gone are at most as many again
 }
 
 type entry struct {
@@ -47,6 +68,9 @@ type entry struct {
 func (g *grants) add(key leaseKey, m *made, now time.Time) {
 	g.byLease[key] = m
 	g.order = append(g.order, entry{key, m})
+	if len(g.order) > 2*len(g.byLease)+fewGone {
+		g.order = slices.DeleteFunc(g.order, func(e entry) bool { return g.byLease[e.key] != e.m })
+	}
 	for len(g.order) > 0 {
 		first := g.order[0]
 		current := g.byLease[first.key] == first.m

@@ -81,6 +81,15 @@ func (l *line) find(lease fencing.LeasePublic) int {
 	return slices.IndexFunc(l.waiters, func(w *waiter) bool { return w.ask.Lease.Public() == lease })
 }
 
+// seemsToHold reports whether a request has the lock, as far as the line of its name
+// knows: it does not wait for itself then.
+func (s *Store) seemsToHold(r *fencing.AcquireRequest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lines[r.Name]
+	return l != nil && slices.ContainsFunc(l.lock.Holders, func(h fencing.Holder) bool { return h.Lease == r.Lease.Public() })
+}
+
 // resume gives the place of an older request with the same lease id to a newer one.
 // One that does not wait takes the place out of the line, and goes on on its own.
 func (s *Store) resume(r *fencing.AcquireRequest) (out fencing.Outcome, waits bool) {

@@ -176,3 +176,43 @@ func TestLeftWhileLooking(t *testing.T) {
 		}
 	})
 }
+
+type told struct{ events []fencing.Event }
+
+func (s *told) Event(e fencing.Event) { s.events = append(s.events, e) }
+func (s *told) Gap()                  {}
+
+// Each event is told once, also when names that nobody holds are forgotten.
+func TestToldTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 3)
+		ear := &told{}
+		defer s.Watch(ear)()
+		s.watch.mu.Lock()
+		for i := range maxFollowed - 1 {
+			s.watch.followed[fencing.Name("b/"+string(rune('0'+i%10))+time.Duration(i).String())] = &story{}
+		}
+		s.watch.mu.Unlock()
+		for _, name := range []fencing.Name{"a", "c"} {
+			r := request(name)
+			s.acquire(r)
+			time.Sleep(100 * time.Millisecond)
+			s.Release(bg, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+			time.Sleep(100 * time.Millisecond)
+		}
+		r := request("a")
+		s.acquire(r)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		seen := map[leaseToken]map[fencing.EventKind]int{}
+		for _, e := range ear.events {
+			k := leaseToken{e.Lease, e.Token}
+			if seen[k] == nil {
+				seen[k] = map[fencing.EventKind]int{}
+			}
+			if seen[k][e.Kind]++; seen[k][e.Kind] > 1 {
+				t.Errorf("%s of %s is told again", e.Kind, e.Name)
+			}
+		}
+	})
+}

@@ -142,6 +142,10 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	}
 	s.mu.Lock()
 	s.made.forget(key) // its holder was told
+	if at, ok := s.attached[key]; ok {
+		at.until = began.Add(t.until)
+		s.attached[key] = at
+	}
 	s.mu.Unlock()
 	for i := range outs {
 		if outs[i].Holder.Claimed && outs[i].Holder.Token == t.token {
@@ -219,6 +223,7 @@ func (s *Store) bringBack(r fencing.RenewRequest, st *start, t *tally, outs []fe
 		return false
 	}
 	back.send(missing)
+	back.perform(moves{})
 	return true
 }
 

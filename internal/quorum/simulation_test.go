@@ -91,7 +91,7 @@ func (w *world) begin(c *simClient, who uint8, l *simLease) {
 		k.propose = proposal(w.wall(c), c.seen, simSkew)
 		c.seen = max(c.seen, k.propose)
 	}
-	k.attempt = newAttempt(len(w.nodes), marginOf(l.ttl, simSkew), k.propose)
+	k.attempt = newAttempt(len(w.nodes), marginOf(l.ttl, simSkew))
 	if w.bugs.noMargin {
 		k.attempt.margin = 0
 	}

@@ -25,11 +25,12 @@ func (s *Store) starts(key leaseKey, lease fencing.LeaseID, t *try) *start {
 	return st
 }
 
-// startsWith notes which try starts it, unless the lease has ended.
+// startsWith notes which try starts it, unless the lease has ended, or is asked for: tries
+// of a lease don't cross. The next renewal brings it back then.
 func (s *Store) startsWith(st *start, t *try) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if st.ended {
+	if st.ended || s.flights[st.key] != nil || slices.ContainsFunc(s.starting[st.key], func(other *start) bool { return other.try != nil }) {
 		return false
 	}
 	st.try = t
@@ -65,6 +66,8 @@ func (s *Store) allStarted(ctx context.Context, key leaseKey) *fencing.Error {
 		case <-t.quiet:
 		case <-ctx.Done():
 			return fencing.Unavailable(context.Cause(ctx))
+		case <-s.closing:
+			return fencing.Unavailable(errClosed)
 		}
 	}
 }

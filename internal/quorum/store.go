@@ -83,6 +83,7 @@ type Store struct {
 	refusals map[leaseKey]*refusal
 	made     grants
 	attached map[leaseKey]attachment
+	sweepAt  int // as many attached have those forgotten whose leases are over
 }
 
 // leaseKey is a lease of a name.
@@ -115,7 +116,7 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 		suspect: make([]atomic.Bool, len(nodes)), tries: make(chan struct{}, maxTries), closing: make(chan struct{}),
 		looked:  make(chan struct{}),
 		flights: map[leaseKey]*flight{}, starting: map[leaseKey][]*start{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
-		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]attachment{},
+		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]attachment{}, sweepAt: fewAttached,
 	}
 	s.watch.store = s
 	s.longest.Store(int64(o.LongestTTL))

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,6 +327,60 @@ func TestRetryWithMissingNode(t *testing.T) {
 		out, err := s.Acquire(bg, r)
 		if err != nil || out.Holder.Token != first.Holder.Token {
 			t.Errorf("%v, token %d, want %d", err, out.Holder.Token, first.Holder.Token)
+		}
+	})
+}
+
+// What is remembered of grants that are over is not kept behind one long lease.
+func TestMadePinsTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 3)
+		long := request("long")
+		long.TTL = time.Hour
+		s.acquire(long)
+		for range 500 {
+			r := request("a")
+			s.acquire(r)
+			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		s.acquire(request("b"))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n, most := len(s.made.order), 2*len(s.made.byLease)+fewGone; n > most {
+			t.Errorf("%d grants are remembered, and %d entries kept", len(s.made.byLease), n)
+		}
+	})
+}
+
+// An attached lease whose release failed is forgotten once it is over.
+func TestAttachedStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 3)
+		r := request("a")
+		r.Attach = true
+		s.acquire(r)
+		for _, n := range s.nodes {
+			n.set(func(n *node) { n.cut = true })
+		}
+		_, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+		s.refused(err, fencing.CodeUnavailable)
+		for _, n := range s.nodes {
+			n.set(func(n *node) { n.cut = false })
+		}
+		time.Sleep(time.Hour)
+		for i := range fewAttached {
+			next := request(fencing.Name(fmt.Sprint("b/", i)))
+			next.Attach, next.TTL = true, time.Hour
+			s.acquire(next)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if _, known := s.attached[leaseKey{"a", r.Lease.Public()}]; known {
+			t.Error("it is still known")
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (s *Store) newTry(r fencing.AcquireRequest) *try {
 	r.Propose = s.proposal(began)
 	return &try{
 		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
-		attempt: newAttempt(len(s.nodes), s.margin(0), r.Propose),
+		attempt: newAttempt(len(s.nodes), s.margin(0)),
 	}
 }
 
@@ -154,7 +154,11 @@ func (t *try) acquire(node int) {
 	defer t.mu.Unlock()
 	t.ended[node] = out.Ended
 	if err != nil {
-		t.perform(t.attempt.notAcquired(node, asError(err), t.elapsed()))
+		m := t.attempt.notAcquired(node, asError(err), t.elapsed())
+		if t.unwanted && uncertain(asError(err).Code) {
+			m.undo |= 1 << node
+		}
+		t.perform(m)
 		return
 	}
 	t.outs[node] = out
@@ -209,7 +213,7 @@ func (t *try) perform(m moves) {
 // keeps reports whether the lease stays although the try was refused: the request has
 // a grant, by an older try.
 func (t *try) keeps() bool {
-	return t.repeats && !t.unwanted && !(t.attempt.phase == refused && t.attempt.refusal.Code == fencing.CodeLeaseLost)
+	return t.repeats && !t.unwanted && t.attempt.phase == refused && t.attempt.refusal.Code != fencing.CodeLeaseLost
 }
 
 // undo takes the lease back at a node. If an acquire may still be under way there,

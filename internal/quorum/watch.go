@@ -39,6 +39,7 @@ type watch struct {
 	looking  fencing.Name    // at which one it looks
 	ends     []fencing.Event // there meanwhile, at some node
 	followed map[fencing.Name]*story
+	pruneAt  int // as many are followed when some are forgotten
 	run      string
 	count    uint64
 }
@@ -49,6 +50,7 @@ type story struct {
 	live    map[leaseToken]fencing.Holder
 	ended   map[leaseToken]fencing.Event // of them, at some node
 	since   fencing.Instant              // nothing older is told
+	looked  fencing.Instant              // when it was looked at last
 }
 
 // Watch implements fencing.Store.
@@ -276,15 +278,29 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 	}
 	for i := range out.Lock.Holders {
 		grant(&out.Lock.Holders[i])
+		delete(at.ended, leaseToken{out.Lock.Holders[i].Lease, out.Lock.Holders[i].Token}) // at one node only
 		highest = max(highest, out.Lock.Holders[i].Token)
 	}
 	at.highest = highest
-	if len(w.followed) > maxFollowed {
-		for other, of := range w.followed {
-			if !slices.ContainsFunc(slices.Collect(maps.Values(of.live)), func(h fencing.Holder) bool { return h.Live(out.Now) }) {
-				delete(w.followed, other)
-			}
-		}
+	if at.looked = out.Now; len(w.followed) > max(w.pruneAt, maxFollowed) {
+		w.prune(out.Now)
 	}
 	return events
+}
+
+// prune forgets names that nobody holds, if all that would be told of them again is too
+// old for that. The caller holds mu.
+func (w *watch) prune(now fencing.Instant) {
+	maps.DeleteFunc(w.followed, func(_ fencing.Name, at *story) bool {
+		if now < at.looked.Add(lookBack) {
+			return false
+		}
+		for _, h := range at.live {
+			if h.Live(now) {
+				return false
+			}
+		}
+		return true
+	})
+	w.pruneAt = 2 * len(w.followed)
 }

@@ -1,0 +1,226 @@
+package quorum
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// P7: the holder asks again, ready to wait, while somebody waits here.
+func TestHolderRetriesBehindLine(t *testing.T) {
+	for _, hold := range []int{1, 2} {
+		t.Run(string(rune('0'+hold)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScene(t, 3)
+				r := request("a")
+				r.TTL = time.Minute
+				first := s.acquire(r)
+				other := request("a")
+				other.Wait = time.Hour
+				if out := s.acquire(other); !out.Waits() {
+					t.Fatal("the other does not wait")
+				}
+				again := r
+				again.Stamp, again.Wait, again.Hold = fencing.NewStamp(), 10*time.Second, hold
+				out := s.acquire(again)
+				if out.Waits() {
+					t.Errorf("hold %d: the holder of %d waits at place %d", hold, first.Holder.Token, out.Place.Position)
+					time.Sleep(20 * time.Second)
+					select {
+					case g := <-s.heard.grants:
+						t.Errorf("after 20 s: %v", g)
+					default:
+						t.Errorf("after 20 s: nobody was told of anything")
+					}
+				}
+			})
+		})
+	}
+}
+
+func tokenAt(s *scene, i int, r fencing.AcquireRequest) (fencing.Token, fencing.Stamp) {
+	record := s.nodes[i].Snapshot().Records[r.Name]
+	if record == nil {
+		return 0, ""
+	}
+	for _, h := range record.Holders {
+		if h.Lease == r.Lease.Public() {
+			return h.Token, h.Stamp
+		}
+	}
+	return 0, ""
+}
+
+// P7: two gateways repeat an acquire that a node missed.
+func TestTwoGatewaysRetry(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		other := s.open()
+		defer other.Close()
+		synctest.Wait()
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		r := request("a")
+		first := s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(2 * time.Second)
+		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		one, two := r, r
+		one.Stamp, two.Stamp = fencing.NewStamp(), fencing.NewStamp()
+		got := s.background(bg, one)
+		time.Sleep(time.Millisecond)
+		out, err := other.Acquire(bg, two)
+		g := <-got
+		t.Logf("one: %d %v; two: %d %v", g.out.Holder.Token, g.err, out.Holder.Token, err)
+		time.Sleep(3 * time.Second)
+		token, stamp := tokenAt(s, 2, r)
+		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
+		for range 5 {
+			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(5 * time.Second)
+			next := r
+			next.Stamp = fencing.NewStamp()
+			if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
+				t.Errorf("retry: %d %v", out.Holder.Token, err)
+			}
+		}
+	})
+}
+
+// A repeat of a request under its own stamp leaves its proposal at a node that missed it.
+func TestRepeatLeavesProposal(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		r := request("a")
+		first := s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(2 * time.Second)
+		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		again := s.acquire(r)
+		time.Sleep(3 * time.Second)
+		token, stamp := tokenAt(s, 2, r)
+		t.Logf("first %d, again %d; node 2 has %d under %q", first.Holder.Token, again.Holder.Token, token, stamp)
+		if token != 0 && token != first.Holder.Token {
+			t.Errorf("node 2 is left with %d", token)
+		}
+		next := r
+		next.Stamp = fencing.NewStamp()
+		if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
+			t.Errorf("retry: %d %v", out.Holder.Token, err)
+		}
+	})
+}
+
+// A bring-back crosses a retry.
+func TestBringBackCrossesRetry(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		r := request("a")
+		first := s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(2 * time.Second)
+		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		slowly("renew", 0, s.nodes[2])
+		renewed := make(chan error, 1)
+		go func() {
+			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+			renewed <- err
+		}()
+		// node 2 answers the renewal before it gets the retry
+		s.nodes[0].set(func(n *node) {
+			n.before = func(op string) { time.Sleep(5 * time.Millisecond) }
+		})
+		time.Sleep(time.Millisecond)
+		one := r
+		one.Stamp = fencing.NewStamp()
+		out, err := s.Acquire(bg, one)
+		t.Logf("retry: %d %v; renewal: %v", out.Holder.Token, err, <-renewed)
+		time.Sleep(3 * time.Second)
+		token, stamp := tokenAt(s, 2, r)
+		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
+		if token != 0 && token != first.Holder.Token {
+			t.Errorf("node 2 is left with %d", token)
+		}
+		next := r
+		next.Stamp = fencing.NewStamp()
+		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
+			t.Errorf("retry: %d %v", out.Holder.Token, err)
+		}
+	})
+}
+
+// The end overtakes the beginning, and the answer of the beginning is lost.
+func TestEndOvertakesLostAnswer(t *testing.T) {
+	for _, verb := range []string{"release", "takeback"} {
+		t.Run(verb, func(t *testing.T) {
+			playLenient(t, asIs, func(s *scene) {
+				slowly("acquire", 50*time.Millisecond, s.nodes[2])
+				s.nodes[2].set(func(n *node) { n.lost = func(op string) bool { return op == "acquire" } })
+				r := request("a")
+				s.acquire(r)
+				var err error
+				if verb == "release" {
+					_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
+				} else {
+					_, err = s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(4 * time.Second)
+				if n := s.holders("a", r.Lease); n != 0 {
+					t.Errorf("left at %d nodes", n)
+				}
+			})
+		})
+	}
+}
+
+// An acquire that meets a bring-back of a store that is being closed.
+func TestClosedDuringBringBack(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		s.nodes[2].set(func(n *node) { n.cut = true })
+		r := request("a")
+		s.acquire(r)
+		s.nodes[2].set(func(n *node) { n.cut = false })
+		time.Sleep(2 * time.Second)
+		s.nodes[2].set(func(n *node) {
+			n.before = func(op string) {
+				if op == "renew" {
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+		})
+		two := r
+		two.Stamp = fencing.NewStamp()
+		slowly("acquire", 70*time.Millisecond, s.nodes[:2]...)
+		ctx, cancel := context.WithTimeout(bg, time.Hour)
+		defer cancel()
+		a := s.background(ctx, two) // a retry
+		time.Sleep(time.Millisecond)
+		three := two
+		three.Stamp = fencing.NewStamp()
+		b := s.background(ctx, three) // waits for it
+		time.Sleep(time.Millisecond)
+		// not the lease that is known at node 2 by now, so that there is something to bring back
+		s.nodes[2].forget()
+		s.nodes[2].set(func(n *node) { n.blank = false })
+		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		one, g := <-a, <-b
+		t.Logf("the retry: %v", one.err)
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("an acquire took %s on a closed store: %v", took, g.err)
+		}
+	})
+}
