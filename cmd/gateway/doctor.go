@@ -118,13 +118,21 @@ func explain(err error, noted *remarks, kind string) error {
 	return fmt.Errorf("%w%s", err, text)
 }
 
+// anotherHost is what to change when a certificate is not for who shows it.
+const anotherHost = "the certificate needs, as a subjectAltName, the host in the URL, or the one by which Sentinel or the Cluster announces the node"
+
 // mistakes are by what Redis says, in small letters, when FENCEPOST_STORE takes it
-// for something else.
+// for something else, and by what is said of a certificate that is not believed.
 var mistakes = []struct{ sign, except, remedy string }{
 	{"moved ", kindCluster, "this is a Cluster: use redis+cluster://"},
 	{"clusterdown ", kindCluster, "this is a Cluster: use redis+cluster://"},
 	{"cluster support disabled", "", "this is no Cluster: use redis:// for one Redis"},
 	{"unknown command 'sentinel'", "", "this is no Sentinel: name the Sentinels, or use redis:// for one Redis"},
+	{"certificate signed by unknown authority", "", "SSL_CERT_FILE has to name a file with the certificate of the authority, which the gateway can read"},
+	{"tls: certificate required", "", "tls-auth-clients no, as the gateway shows no certificate"},
+	{"x509: certificate is valid for ", "", anotherHost},
+	{"x509: certificate is not valid for any names", "", anotherHost},
+	{"because it doesn't contain any ip sans", "", anotherHost},
 }
 
 // where says what the store is and where, without a password.

@@ -26,6 +26,10 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster := redistest.StartCluster(t, 3, 0, strictRedis...)
+	authority := redistest.NewAuthority(t, byAddress)
+	encrypted := redistest.StartSentinel(t, 0, 1, authority.Args()...)
+	trusted := append(passwordFiles(t, encrypted.URL()), trusting(authority))
+	misnamed := redistest.NewAuthority(t, byName)
 	for _, mistake := range []struct {
 		what, store string
 		env         []string
@@ -38,6 +42,9 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		{"a Redis for a Cluster", "redis+cluster://" + plain.Addr(), nil, []string{"change: this is no Cluster"}},
 		{"a wrong password of a Cluster", "redis+cluster://" + closed.Addr(), []string{"FENCEPOST_REDIS_PASSWORD=hunter3"}, []string{"the Redis at " + closed.Addr(), "WRONGPASS"}},
 		{"a Cluster for a Redis", cluster.Members()[0].URL(), nil, []string{"change: this is a Cluster: use redis+cluster://"}},
+		{"an authority that is not trusted", encrypted.URL(), passwordFiles(t, encrypted.URL()), []string{"the Sentinel at ", "change: SSL_CERT_FILE"}},
+		{"a name that is not in the certificate", named(encrypted.URL()), trusted, []string{"change: " + anotherHost}},
+		{"an address that is not in the certificate", redistest.Start(t, misnamed.Args()...).URL(), []string{trusting(misnamed)}, []string{"change: " + anotherHost}},
 		{"replicas that are not there", plain.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"FENCEPOST_REDIS_REPLICA_ACKS"}},
 		{"too few replicas", sentinels.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"every acquire is answered 503", "1 finding is trouble"}},
 	} {
@@ -50,7 +57,7 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 				t.Errorf("%s: %q is not in\n%s", mistake.what, want, out)
 			}
 		}
-		if strings.Contains(out, "hunter") || strings.Count(out, "no master is known") > 1 {
+		if strings.Contains(out, "hunter") || strings.Contains(out, redistest.Password) || strings.Count(out, "no master is known") > 1 {
 			t.Errorf("%s:\n%s", mistake.what, out)
 		}
 	}

@@ -30,20 +30,26 @@ const (
 type Authority struct{ dir string }
 
 // NewAuthority makes an authority that nobody trusts yet, and a certificate of it
-// for localhost and 127.0.0.1, which expires in an hour.
-func NewAuthority(t testing.TB) *Authority {
+// for all its servers, which is valid for an hour and for one host: a name or an
+// IP address.
+func NewAuthority(t testing.TB, host string) *Authority {
 	t.Helper()
 	a := &Authority{dir: t.TempDir()}
 	root := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "redistest authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	key := a.write(t, "authority", root, root, nil)
-	a.write(t, "server", &x509.Certificate{
+	server := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "redistest server"}, KeyUsage: x509.KeyUsageDigitalSignature,
 		// Servers are clients of each other.
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}, root, key)
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		server.IPAddresses = []net.IP{ip}
+	} else {
+		server.DNSNames = []string{host}
+	}
+	a.write(t, "server", server, root, key)
 	return a
 }
 
