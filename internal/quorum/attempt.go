@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"math/bits"
 	"slices"
 	"time"
 
@@ -67,6 +68,8 @@ type vote struct {
 type nodeSet uint16
 
 func (s nodeSet) has(node int) bool { return s&(1<<node) != 0 }
+
+func (s nodeSet) count() int { return bits.OnesCount16(uint16(s)) }
 
 // allNodes returns the set of n nodes.
 func allNodes(n int) nodeSet { return 1<<n - 1 }

@@ -13,8 +13,7 @@ import (
 // sighting is a lease as the nodes that answered show it.
 type sighting struct {
 	holder fencing.Holder
-	nodes  int               // that have it with the token
-	ends   []fencing.Instant // at those nodes, by the gateway's clock
+	ends   []fencing.Instant // at the nodes that have it with the token, by the gateway's clock
 }
 
 // merge makes one view of those of the nodes, nil where a node did not answer. A
@@ -23,8 +22,8 @@ type sighting struct {
 func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *fencing.Lock {
 	lock := &fencing.Lock{Name: name, Now: fencing.InstantOf(now)}
 	majority, silent := majorityOf(len(s.nodes)), 0
-	seen := map[leaseToken]*sighting{}
-	for _, view := range views {
+	seen, where := map[leaseToken]*sighting{}, whereabouts{}
+	for node, view := range views {
 		if view == nil {
 			silent++
 			continue
@@ -37,21 +36,21 @@ func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *
 				continue
 			}
 			k := leaseToken{h.Lease, h.Token}
+			where[k] |= 1 << node
 			at := seen[k]
 			if at == nil {
 				at = &sighting{holder: s.shown(view, h, now)}
 				seen[k] = at
 			}
-			at.nodes++
 			at.ends = append(at.ends, lock.Now.Add(h.ExpiresAt.Sub(view.Now)))
 		}
 	}
-	for _, at := range seen {
-		if at.nodes+silent < majority {
+	for k, at := range seen {
+		if len(at.ends)+silent < majority || where.contradict(k) {
 			continue
 		}
 		slices.Sort(at.ends)
-		at.holder.ExpiresAt = at.ends[max(0, at.nodes-majority)]
+		at.holder.ExpiresAt = at.ends[max(0, len(at.ends)-majority)]
 		lock.Holders = append(lock.Holders, at.holder)
 	}
 	slices.SortFunc(lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
@@ -61,6 +60,23 @@ func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *
 type leaseToken struct {
 	lease fencing.LeasePublic
 	token fencing.Token
+}
+
+// whereabouts tells which nodes show a lease with a token. A retry can leave a lease at
+// a minority with another token than the one the majority has.
+type whereabouts map[leaseToken]nodeSet
+
+// contradict reports whether a lease rather has another token: one that more of the
+// nodes show, and none of them both. Where that can't be told it is the first, which a
+// retry found.
+func (w whereabouts) contradict(k leaseToken) bool {
+	for other, nodes := range w {
+		if other.lease == k.lease && other.token != k.token && nodes&w[k] == 0 &&
+			cmp.Or(cmp.Compare(nodes.count(), w[k].count()), cmp.Compare(k.token, other.token)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // shown returns a node's holder by the gateway's clock.
@@ -88,7 +104,7 @@ func (s *Store) views(ctx context.Context, name fencing.Name) ([]fencing.Outcome
 		}
 		answered++
 		outs[a.node], views[a.node] = a.out, a.out.Lock
-		return answered >= majorityOf(len(s.nodes)) && alike(views)
+		return answered >= majorityOf(len(s.nodes)) && alike(views) && compatible(outs)
 	})
 	if err == nil && answered < majorityOf(len(s.nodes)) {
 		err = commonest(votes)
@@ -108,6 +124,23 @@ func alike(views []*fencing.Lock) bool {
 			return a.Lease == b.Lease && a.Token == b.Token && a.Claimed && b.Claimed
 		}):
 			return false
+		}
+	}
+	return true
+}
+
+// compatible reports whether those who have answered remember every lease with one token.
+func compatible(outs []fencing.Outcome) bool {
+	tokens := map[fencing.LeasePublic]fencing.Token{}
+	for i := range outs {
+		for _, e := range outs[i].Past {
+			if !e.Holder.Claimed {
+				continue
+			}
+			if token, is := tokens[e.Holder.Lease]; is && token != e.Holder.Token {
+				return false
+			}
+			tokens[e.Holder.Lease] = e.Holder.Token
 		}
 	}
 	return true
@@ -151,11 +184,10 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencing.Lock) []fencing.Ended {
 	type memory struct {
 		ended fencing.Ended
-		nodes int
-		place int // the foremost in their lists
+		place int // the foremost in the nodes' lists
 	}
 	silent := 0
-	seen := map[leaseToken]*memory{}
+	seen, where := map[leaseToken]*memory{}, whereabouts{}
 	for i := range outs {
 		if views[i] == nil {
 			silent++
@@ -168,19 +200,22 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 			}
 			e.At = lock.Now.Add(-max(0, views[i].Now.Sub(e.At)))
 			e.Holder = s.shown(views[i], &e.Holder, lock.Now.Time())
+			where[k] |= 1 << i
 			m := seen[k]
 			if m == nil {
 				m = &memory{ended: e, place: place}
 				seen[k] = m
 			}
-			m.nodes, m.place = m.nodes+1, min(m.place, place)
+			m.place = min(m.place, place)
 			if weight(e.Reason) > weight(m.ended.Reason) {
 				m.ended = e
 			}
 		}
 	}
+	maps.DeleteFunc(seen, func(k leaseToken, _ *memory) bool {
+		return where[k].count()+silent < majorityOf(len(s.nodes)) || where.contradict(k)
+	})
 	remembered := slices.Collect(maps.Values(seen))
-	remembered = slices.DeleteFunc(remembered, func(m *memory) bool { return m.nodes+silent < majorityOf(len(s.nodes)) })
 	slices.SortFunc(remembered, func(a, b *memory) int {
 		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(b.ended.At, a.ended.At), cmp.Compare(b.ended.Holder.Token, a.ended.Holder.Token))
 	})

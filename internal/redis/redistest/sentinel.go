@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -147,33 +148,41 @@ func (s *Sentinel) Master() *Server {
 	return s.NextMaster(nil)
 }
 
-// NextMaster is Master where that must not be old: it waits for the end of a
-// fail-over.
+// NextMaster is Master where that must not be old.
 func (s *Sentinel) NextMaster(old *Server) *Server {
 	s.t.Helper()
 	var master *Server
 	wait(s.t, "there is a master", func() bool {
-		named := ""
+		master = nil
 		for _, one := range s.sentinels {
-			addr, err := one.try("sentinel", "get-master-addr-by-name", masterName).StringSlice()
-			if err != nil {
-				continue
-			}
-			where := net.JoinHostPort(addr[0], addr[1])
-			if named != "" && named != where {
+			named := s.namedBy(one)
+			if named != nil && master != nil && named != master {
 				return false
 			}
-			named = where
+			master = cmp.Or(named, master)
 		}
-		at := slices.IndexFunc(s.servers, func(server *Server) bool { return server.Addr() == named })
-		if at < 0 || s.servers[at] == old {
+		if master == nil || master == old {
 			return false
 		}
-		master = s.servers[at]
 		role, _ := master.role()
 		return role == "master"
 	})
 	return master
+}
+
+// namedBy returns the server that a Sentinel names as the master: while it does a
+// fail-over that is the replica it has promoted. It returns nil if the Sentinel does
+// not answer.
+func (s *Sentinel) namedBy(one *Server) *Server {
+	addr, err := one.try("sentinel", "get-master-addr-by-name", masterName).StringSlice()
+	if err != nil {
+		return nil
+	}
+	at := slices.IndexFunc(s.servers, func(server *Server) bool { return server.Addr() == net.JoinHostPort(addr[0], addr[1]) })
+	if at < 0 {
+		return nil
+	}
+	return s.servers[at]
 }
 
 // Replicas returns the servers that serve as replicas.
@@ -216,13 +225,21 @@ func (s *Sentinel) HealReplication() {
 }
 
 // Failover has the Sentinels promote a replica while the master is well, and
-// returns the new master.
+// returns the new master. It asks until they do: a Sentinel that has not ended the
+// fail-over before, or does not know a replica well yet, refuses.
 func (s *Sentinel) Failover() *Server {
 	s.t.Helper()
-	old := s.Master()
-	if err := s.sentinels[0].try("sentinel", "failover", masterName).Err(); err != nil && !goredis.HasErrorPrefix(err, "INPROG") { // a Sentinel that was late may have begun it
-		s.t.Fatal(err)
-	}
+	old, first := s.Master(), s.sentinels[0]
+	wait(s.t, "a fail-over begins", func() bool {
+		if named := s.namedBy(first); named != nil && named != old {
+			return true
+		}
+		err := first.try("sentinel", "failover", masterName).Err()
+		if err != nil && !goredis.HasErrorPrefix(err, "INPROG") && !goredis.HasErrorPrefix(err, "NOGOODSLAVE") {
+			s.t.Fatal(err)
+		}
+		return false
+	})
 	return s.NextMaster(old)
 }
 
