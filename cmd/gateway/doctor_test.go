@@ -30,6 +30,7 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 	encrypted := redistest.StartSentinel(t, 0, 1, authority.Args()...)
 	trusted := append(passwordFiles(t, encrypted.URL()), trusting(authority))
 	misnamed := redistest.NewAuthority(t, byName)
+	misnamedRedis := redistest.Start(t, misnamed.Args()...)
 	for _, mistake := range []struct {
 		what, store string
 		env         []string
@@ -44,7 +45,10 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		{"a Cluster for a Redis", cluster.Members()[0].URL(), nil, []string{"change: this is a Cluster: use redis+cluster://"}},
 		{"an authority that is not trusted", encrypted.URL(), passwordFiles(t, encrypted.URL()), []string{"the Sentinel at ", "change: SSL_CERT_FILE"}},
 		{"a name that is not in the certificate", named(encrypted.URL()), trusted, []string{"change: " + anotherHost}},
-		{"an address that is not in the certificate", redistest.Start(t, misnamed.Args()...).URL(), []string{trusting(misnamed)}, []string{"change: " + anotherHost}},
+		{"an address that is not in the certificate", misnamedRedis.URL(), []string{trusting(misnamed)}, []string{"change: " + anotherHost}},
+		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), nil, []string{"change: " + noTLS}},
+		{"no TLS for a port with", strings.Replace(misnamedRedis.URL(), "rediss:", "redis:", 1), nil, []string{"change: " + needsTLS}},
+		{"nodes of a quorum", "rediss+quorum://" + misnamedRedis.Addr() + "," + plain.Addr() + "," + away.Addr(), []string{trusting(misnamed)}, []string{"change:    " + anotherHost, "change:    " + noTLS, "change:    bring it back"}},
 		{"replicas that are not there", plain.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"FENCEPOST_REDIS_REPLICA_ACKS"}},
 		{"too few replicas", sentinels.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"every acquire is answered 503", "1 finding is trouble"}},
 	} {

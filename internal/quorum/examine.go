@@ -90,7 +90,7 @@ func examineNode(ctx context.Context, node fencing.Node) (r report, _ error) {
 func because(err *fencing.Error) error {
 	switch {
 	case errors.Is(err.Err, context.DeadlineExceeded):
-		return errors.New("it does not answer in time")
+		return fmt.Errorf("it does not answer in time (%w)", err.Err)
 	case err.Err != nil:
 		return err.Err
 	}

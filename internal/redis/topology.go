@@ -317,9 +317,26 @@ func (t *topology) clientOptions(addr string) *goredis.Options {
 	}
 	if l.tls {
 		host, _, _ := net.SplitHostPort(addr)
-		o.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+		o.Dialer = dialTLS(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
 	}
 	return o
+}
+
+// dialTLS returns what connects with TLS. It says of a handshake that it was that: a
+// port without TLS just does not answer.
+func dialTLS(config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		encrypted := tls.Client(conn, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		return encrypted, nil
+	}
 }
 
 // guides are connections to those who are asked where the masters are. They are
