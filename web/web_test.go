@@ -42,7 +42,9 @@ func TestALockAppearsCountsDownAndLeaves(t *testing.T) {
 		}
 	}
 
-	// Every frame between two answers moves the bar on, and the text follows.
+	// Every frame between two answers moves the bar on, and the text follows. What the
+	// page knows of the store's time becomes more exact with an event: that is seen by nobody.
+	const unseen = 0.5 // pixels
 	type frames struct {
 		Edges   []float64
 		Seconds []float64
@@ -59,7 +61,7 @@ func TestALockAppearsCountsDownAndLeaves(t *testing.T) {
 		frame();
 	})`, turns, edge("orders/42"), seconds("orders/42")))
 	for i := 1; i < len(run.Edges); i++ {
-		if run.Edges[i] > run.Edges[i-1] || run.Seconds[i] > run.Seconds[i-1] {
+		if run.Edges[i] > run.Edges[i-1]+unseen || run.Seconds[i] > run.Seconds[i-1] {
 			t.Fatalf("the bar or the time went up: %v %v", run.Edges, run.Seconds)
 		}
 	}

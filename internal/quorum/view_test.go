@@ -16,13 +16,13 @@ func otherTokenAt2(t *testing.T) (*scene, fencing.AcquireRequest, fencing.Token)
 	s.nodes[2].set(func(n *node) { n.cut = true })
 	r := request("a")
 	out := s.acquire(r)
-	s.nodes[2].set(func(n *node) { n.cut = false })
-	time.Sleep(time.Second)
+	time.Sleep(time.Millisecond)
 	left := r
 	left.Propose = fencing.Token(fencing.InstantOf(time.Now()))
-	if got, err := s.nodes[2].Acquire(bg, left); err != nil || !got.Holder.Claimed || got.Holder.Token != left.Propose {
+	if got, err := s.nodes[2].Model.Acquire(bg, left); err != nil || !got.Holder.Claimed || got.Holder.Token != left.Propose {
 		t.Fatalf("%+v, %v", got, err)
 	}
+	s.nodes[2].set(func(n *node) { n.cut = false })
 	return s, r, out.Holder.Token
 }
 

@@ -49,6 +49,7 @@ type ledger struct {
 	early  int // leases that were lost before their deadline
 
 	shut                        span          // first and last answer that told of a quarantine
+	reopened                    time.Time     // the first grant after that
 	served, granted             time.Time     // last
 	longestOutage, longestPause time.Duration // between answers that count, between grants
 }
@@ -92,15 +93,25 @@ func (l *ledger) note(verb string, err error) fencing.Code {
 		if l.shut.from.IsZero() {
 			l.shut.from = now
 		}
-		l.shut.to = now
+		l.shut.to, l.reopened = now, time.Time{}
 	}
 	if verb == "acquire" && c == fencing.CodeOK {
 		if !l.granted.IsZero() {
 			l.longestPause = max(l.longestPause, now.Sub(l.granted))
 		}
 		l.granted = now
+		if l.reopened.IsZero() && !l.shut.to.IsZero() {
+			l.reopened = now
+		}
 	}
 	return c
+}
+
+// isOpen reports whether leases are granted, as far as was told.
+func (l *ledger) isOpen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shut.to.IsZero() || !l.reopened.IsZero()
 }
 
 // sum returns how many grants were told.

@@ -15,9 +15,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// shortQuarantine is a policy that a test can wait for.
-var shortQuarantine = QuarantinePolicy{For: 400 * time.Millisecond}
-
 // refused asks for a lease and returns how long it will not be had, failing the
 // test if it is.
 func refused(t *testing.T, s *Store, name fencing.Name) time.Duration {
@@ -70,8 +67,8 @@ func TestQuarantineAfterFlush(t *testing.T) {
 // has goes on.
 func TestQuarantineAfterRestart(t *testing.T) {
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	s := open(t, Options{URL: server.URL(), Quarantine: shortQuarantine})
-	until(t, func() bool { // the first one, for nobody knows what was there before
+	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{For: 2 * time.Second}}) // a test can wait for it, and be slow
+	until(t, func() bool {                                                                       // the first one, for nobody knows what was there before
 		_, err := s.Acquire(t.Context(), acquireRequest("first"))
 		return err == nil
 	})

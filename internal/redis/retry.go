@@ -81,7 +81,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 		if gone != nil || !retryable(err) {
 			return fail(err)
 		}
-		last = err
+		last = fmt.Errorf("%w; before: %w", errBudget, err)
 		if unknownScript(err) && !c.asSource {
 			c.asSource = true
 			continue

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,12 +39,14 @@ func TestStep(t *testing.T) {
 
 func playStep(t *testing.T, server *redistest.Server, seed uint64) {
 	g := &game{Rand: rand.New(rand.NewPCG(seed, 0)), state: fencing.NewState(), now: epoch, names: []fencing.Name{"orders/12345", "a"}}
+	g.storeClock.Store(int64(epoch))
+	g.clock.Store(int64(epoch))
 	b := openBackend(t, server)
 	for i := range 3 {
 		s := open(t, Options{
 			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true, Quarantine: QuarantinePolicy{Off: true},
-			Now:   func() fencing.Instant { return g.now },
-			Clock: func() time.Time { return g.now.Time().Add(g.skew) },
+			Now:   func() fencing.Instant { return fencing.Instant(g.storeClock.Load()) },
+			Clock: func() time.Time { return fencing.Instant(g.clock.Load()).Time() },
 		})
 		defer s.Close()
 		g.stores = append(g.stores, s)
@@ -78,6 +81,8 @@ type game struct {
 	skew   time.Duration
 	busy   bool // time hardly passes
 	modes  int  // 0 exclusive, 1 shared, 2 both
+
+	storeClock, clock atomic.Int64 // now, and with the skew: what looks after Redis reads them too
 }
 
 func (g *game) step(ctx context.Context) error {
@@ -94,6 +99,8 @@ func (g *game) step(ctx context.Context) error {
 		skews := []time.Duration{maxSkew, maxSkew + time.Microsecond, -maxSkew, -maxSkew - time.Microsecond, time.Hour}
 		g.skew = skews[g.IntN(len(skews))]
 	}
+	g.storeClock.Store(int64(g.now))
+	g.clock.Store(int64(g.now.Add(g.skew)))
 	if err := g.harm(ctx); err != nil {
 		return err
 	}
