@@ -17,6 +17,11 @@ const (
 	// Three heartbeats may be lost.
 	GatewayTTL = 4 * time.Second
 
+	// StallAfter is how long nobody may be heard of before the store itself counts as
+	// having stood still. A gateway that is on time is heard of each HeartbeatInterval:
+	// after a shorter stall its last sign of life is younger than GatewayTTL.
+	StallAfter = 2500 * time.Millisecond
+
 	// RestTTL is how long a place rests for its client to come back (DESIGN
 	// section 4).
 	RestTTL = 10 * time.Second
@@ -29,14 +34,15 @@ const (
 type Gateways struct {
 	Seen    map[Gateway]Instant // the last sign of life of each
 	Heard   Instant             // the last of any
-	Stopped Instant             // the last of any before a gap of GatewayTTL or more
+	Stopped Instant             // the last of any before a gap of StallAfter or more
 	Serving Instant             // the first after that gap
 }
 
 // hear notes a sign of life. After a gap the store itself may have stood still
-// (DESIGN 11.12), so that lapse begins anew for those that were alive before it.
+// (DESIGN 11.12), so that lapse begins anew for those that were alive before it. A
+// gap within that time changes nothing: nobody is judged yet.
 func (g *Gateways) hear(from Gateway, now Instant) {
-	if now >= g.Heard.Add(GatewayTTL) {
+	if now >= max(g.Heard.Add(StallAfter), g.Serving.Add(GatewayTTL)) {
 		g.Stopped, g.Serving = g.Heard, now
 	}
 	if now >= g.Heard.Add(hearInterval) {
@@ -62,11 +68,12 @@ func (g *Gateways) join(from Gateway, now Instant) {
 }
 
 // lapse returns when a gateway counts as dead unless it is heard of before. One
-// that was dead already when the gap began is not waited for again: a gap is also
-// what is left when nobody has anything to say any more.
+// that had been silent for long when the gap began is not waited for again: a gap is
+// also what is left when nobody has anything to say any more.
 func (g *Gateways) lapse(gateway Gateway) Instant {
-	until := g.Seen[gateway].Add(GatewayTTL)
-	if until > g.Stopped {
+	seen := g.Seen[gateway]
+	until := seen.Add(GatewayTTL)
+	if seen.Add(StallAfter) > g.Stopped {
 		until = max(until, g.Serving.Add(GatewayTTL))
 	}
 	return until

@@ -27,10 +27,12 @@ func TestLapse(t *testing.T) {
 		{"a gap ends with its own", []sign{{20 * s, "2"}}, 24 * s},
 		{"two gaps: the second is no excuse", []sign{{20 * s, "1"}, {24 * s, "1"}}, 4 * s},
 		{"two gaps with a sign in between", []sign{{20 * s, "1"}, {21 * s, "2"}, {40 * s, "1"}}, 44 * s},
-		{"a gap just long enough", []sign{{4 * s, "1"}}, 8 * s},
-		{"a gap just too short", []sign{{4*s - time.Microsecond, "1"}}, 4 * s},
-		{"no gap, then one after its death", []sign{{3 * s, "1"}, {30 * s, "1"}}, 34 * s},
-		{"dead before the gap", []sign{{3 * s, "1"}, {6 * s, "1"}, {30 * s, "1"}}, 4 * s},
+		{"a gap just long enough", []sign{{2 * s, "2"}, {4 * s, "2"}, {4*s + StallAfter, "1"}}, 8*s + StallAfter},
+		{"a gap just too short", []sign{{2 * s, "2"}, {4 * s, "2"}, {4*s + StallAfter - time.Microsecond, "1"}}, 8 * s},
+		{"a gap while nobody is judged", []sign{{20 * s, "1"}, {23 * s, "1"}}, 24 * s},
+		{"no gap, then one after its death", []sign{{2 * s, "1"}, {30 * s, "1"}}, 34 * s},
+		{"silent for long before the gap", []sign{{2 * s, "1"}, {StallAfter, "1"}, {30 * s, "1"}}, 4 * s},
+		{"dead before the gap", []sign{{2 * s, "1"}, {4 * s, "1"}, {6 * s, "1"}, {30 * s, "1"}}, 4 * s},
 	} {
 		const start = Instant(1_767_225_600_000_000)
 		g := Gateways{Seen: map[Gateway]Instant{}}

@@ -167,6 +167,8 @@ func TestScriptWords(t *testing.T) {
 		"MAX_TOKEN":      int64(fencing.MaxToken),
 		"MAX_HISTORY":    fencing.MaxHistory,
 		"GATEWAY_TTL":    fencing.GatewayTTL.Microseconds(),
+		"STALL_AFTER":    fencing.StallAfter.Microseconds(),
+		"HEAR_INTERVAL":  fencing.GatewayTTL.Microseconds() / 8,
 		"REST_TTL":       fencing.RestTTL.Microseconds(),
 		"HEARTBEAT":      fencing.HeartbeatInterval.Microseconds(),
 	} {

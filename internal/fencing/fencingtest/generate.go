@@ -330,7 +330,7 @@ func (g *generator) list(c *command) {
 // something ends or is forgotten, give or take a microsecond.
 func (g *generator) step() time.Duration {
 	if g.silent >= 0 && g.oneIn(2) { // short of a gap in which nobody is heard of
-		return pick(g, 600*time.Millisecond, fencing.HeartbeatInterval, fencing.GatewayTTL-time.Microsecond)
+		return pick(g, 600*time.Millisecond, fencing.HeartbeatInterval, fencing.StallAfter-time.Microsecond, fencing.StallAfter, fencing.GatewayTTL-time.Microsecond)
 	}
 	if g.oneIn(2) {
 		state := g.d.model.memory().state

@@ -216,7 +216,7 @@ var plantedInQueues = []defect{
 	{what: "every gap is an excuse", step: tampered(func(m *moment) {
 		g := &m.state.Gateways
 		for gateway, seen := range g.Seen {
-			if m.now >= g.Heard.Add(fencing.GatewayTTL) {
+			if m.now >= g.Heard.Add(fencing.StallAfter) {
 				g.Seen[gateway] = max(seen, g.Heard)
 			}
 		}

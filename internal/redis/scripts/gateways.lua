@@ -28,9 +28,11 @@ end
 -- Returns when a gateway counts as dead.
 function gateways.lapse(id)
   local GATEWAY_TTL = 4000000 -- us, fencing.GatewayTTL
+  local STALL_AFTER = 2500000 -- us, fencing.StallAfter
   local g = gateways
-  local till = (g.seen[id] or 0) + GATEWAY_TTL
-  return till > g.stopped and math.max(till, g.serving + GATEWAY_TTL) or till
+  local seen = g.seen[id] or 0
+  local till = seen + GATEWAY_TTL
+  return seen + STALL_AFTER > g.stopped and math.max(till, g.serving + GATEWAY_TTL) or till
 end
 
 function gateways.alive(id)
@@ -40,9 +42,11 @@ end
 -- Notes a sign of life of this gateway; with joins it has a waiter here from now
 -- on. The twin of fencing.Gateways.hear and join.
 function gateways.hear(joins)
-  local GATEWAY_TTL, HEAR_INTERVAL = 4000000, 500000 -- us, the second is an eighth
+  local GATEWAY_TTL = 4000000 -- us, fencing.GatewayTTL
+  local STALL_AFTER = 2500000 -- us, fencing.StallAfter
+  local HEAR_INTERVAL = 500000 -- us, fencing.GatewayTTL / 8
   local g, news = gateways, {}
-  if now >= g.heard + GATEWAY_TTL then
+  if now >= math.max(g.heard + STALL_AFTER, g.serving + GATEWAY_TTL) then
     g.stopped, g.serving = g.heard, now
     news = {'stopped', fmt('%016.0f', g.stopped), 'serving', now_text}
   end
