@@ -71,6 +71,11 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	}
 	switch {
 	case h.Provisional: // not told yet, so the lease is this request's from here on
+		if op.Set == "" {
+			if err := t.quarantined(); err != nil {
+				return err
+			}
+		}
 		if h.Stamp != op.Stamp {
 			t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Stamp}
 		}

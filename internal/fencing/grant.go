@@ -48,7 +48,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if len(t.record.Holders) == 0 {
 		t.record.EndedToken = last
 	}
-	claimed := p.Ask.Wait == 0 && p.Ask.Set == "" && p.Ask.Propose != 0 && t.proposable(p.Ask.Propose)
+	claimed := p.Ask.Wait == 0 && p.Ask.Set == "" && p.Ask.Propose != 0 && (p.Ask.Propose == token || t.proposable(p.Ask.Propose))
 	if claimed {
 		token = p.Ask.Propose
 	}

@@ -149,7 +149,10 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 		return replaced()
 	case t.skewed:
 		return t.clockSkew()
-	case h.Provisional:
+	case h.Provisional: // what was forgotten may be that it was taken back, and granted to another
+		if err := t.quarantined(); err != nil {
+			return err
+		}
 		t.firm(h)
 	}
 	t.out.Holder, t.out.Fresh = h.Holder, true

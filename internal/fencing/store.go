@@ -38,6 +38,8 @@ type Store interface {
 
 	// Confirm makes a provisional lease firm; Outcome.Holder is it. CodeLeaseLost:
 	// it was taken back, or has ended. CodeReplaced: another request has it now.
+	// CodeQuarantined: what was forgotten may be that it was taken back, and granted to
+	// another one; it can be confirmed later, while its gateway lives.
 	Confirm(context.Context, ConfirmRequest) (Outcome, error)
 
 	// Leave gives up a place: Outcome.Place and Lock show it as it was. If the

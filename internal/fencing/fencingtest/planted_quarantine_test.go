@@ -61,6 +61,12 @@ var plantedInQuarantines = []defect{
 			m.out = fencing.Outcome{Now: m.now, Err: fencing.QuarantineError(m.state.Quarantine.Until.Sub(m.now))}
 		}
 	}))},
+	{what: "a provisional lease is confirmed in a quarantine", step: tampered(beforeOf(func(m *moment, _ *confirmOp) { m.state.Quarantine.Until = 0 }), nil)},
+	{what: "a request asked again makes its provisional lease firm in a quarantine", step: tampered(beforeOf(func(m *moment, _ *acquireOp) {
+		if own := m.ownBefore(); own != nil && own.Provisional {
+			m.state.Quarantine.Until = 0
+		}
+	}), nil)},
 	{what: "a quarantine is told as held", step: tampered(nil, func(m *moment) {
 		if m.out.Code() == fencing.CodeQuarantined {
 			m.out.Err = &fencing.Error{Code: fencing.CodeLocked, Lock: m.state.View(m.op.LockName(), m.now, m.guard, false)}

@@ -75,7 +75,7 @@ end
 local tail = ARGV[7]
 if ask == 'i' then
   local propose = tonumber(string.match(ARGV[5], '^.\n%d+\n.\n.\n%d+\n%d+\n(%d+)\n', 86))
-  if propose >= now - MAX_SKEW and propose > (record and tonumber(sub(record, 51, 66)) or 0) and propose <= MAX_TOKEN
+  if propose == issued or propose >= now - MAX_SKEW and propose > (record and tonumber(sub(record, 51, 66)) or 0) and propose <= MAX_TOKEN
     and (propose <= highest or propose <= now + MAX_FLOOR_LEAD) then
     issued, tail = propose, sub(tail, 1, 1) .. 'c' .. sub(tail, 3)
   end

@@ -3,6 +3,6 @@
 --
 -- KEYS  as in the prelude
 -- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request
--- Reply ok with the lease; lease_lost; replaced; clock_skew
+-- Reply ok with the lease; lease_lost; replaced; quarantined; clock_skew
 
 return rich(now, now_text, skewed, stored)

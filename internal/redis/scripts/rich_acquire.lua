@@ -55,6 +55,11 @@ local function again(h)
     return refused
   end
   if h.provisional then -- not told yet, so the lease is this request's from here on
+    local why = set == '' and rules.unsafe()
+    if why then
+      detail = why
+      return 'quarantined'
+    end
     if h.stamp ~= stamp then
       t.replaced = {gateway = h.gateway, stamp = h.stamp}
     end

@@ -11,7 +11,12 @@ local function confirm()
   if skewed then
     return 'clock_skew'
   end
-  if h.provisional then
+  if h.provisional then -- what was forgotten may be that it was taken back, and granted to another
+    local why = rules.unsafe()
+    if why then
+      detail = why
+      return 'quarantined'
+    end
     rules.firm(h)
     holders.put(h)
   end

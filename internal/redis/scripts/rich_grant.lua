@@ -80,12 +80,17 @@ function rules.taken(token, lease)
   return false
 end
 
+-- Returns why nothing new may be granted, or be made firm: unsafe in guard.lua.
+function rules.unsafe()
+  rules.count()
+  return unsafe(rules.guard(), t.counter)
+end
+
 -- Gives the lease, which makes the place a holder, or returns the code that
 -- refuses it, and a detail. One that is not firm has to be confirmed. With
 -- acquire.lua it issues all tokens. It has the one that is proposed, if it can.
 function rules.grant(p, is_firm, propose)
-  rules.count()
-  local why = unsafe(rules.guard(), t.counter)
+  local why = rules.unsafe()
   if why then
     return 'quarantined', why
   end
@@ -101,7 +106,8 @@ function rules.grant(p, is_firm, propose)
   if t.record.n == 0 then
     t.record.ended = tonumber(t.record.last)
   end
-  if propose and propose > t.record.ended and propose >= now - MAX_SKEW and not rules.far_ahead(propose) and not rules.taken(propose, p.lease) then
+  if propose and (propose == token or propose > t.record.ended and propose >= now - MAX_SKEW and not rules.far_ahead(propose)
+    and not rules.taken(propose, p.lease)) then
     p.claimed, token = true, propose
   end
   t.counter = math.max(t.counter, token)
