@@ -75,6 +75,11 @@ type Error struct {
 	Position   int           // CodeLocked, CodeWaitTimeout: the caller's place in the queue; 0 if it has none
 	RetryAfter time.Duration // when to come back; 0 if unknown
 
+	// Unanswered: an earlier attempt of the same acquire has had no answer and may
+	// still be carried out, so that it has to be taken back like one whose outcome is
+	// unknown.
+	Unanswered bool
+
 	Err error // the cause, for the log; never shown
 }
 

@@ -200,14 +200,15 @@ func (r *acquire) judge(err error) error {
 // mayHaveGrant reports whether a failed acquire has to be taken back: its
 // outcome is unknown, and nobody will ask again. A client with its own lease id
 // that is still there will: it gets the same lease then (P7). A grant that too few
-// replicas have is taken back in any case.
+// replicas have is taken back in any case, and what an attempt may yet get that was
+// on its way when another was refused.
 func (c *call) mayHaveGrant(req *acquire, err error) bool {
 	var e *fencing.Error
 	if errors.As(err, &e) {
-		switch e.Code {
-		case fencing.CodeNotReplicated:
+		switch {
+		case e.Unanswered, e.Code == fencing.CodeNotReplicated:
 			return true
-		case fencing.CodeUnavailable, fencing.CodeClockSkew:
+		case e.Code == fencing.CodeUnavailable, e.Code == fencing.CodeClockSkew:
 		default:
 			return false
 		}

@@ -306,3 +306,21 @@ func TestPanicAfterTheHeader(t *testing.T) {
 	g.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://localhost/half", nil))
 	t.Error("the connection was not broken off")
 }
+
+// TestRefusedWithAnAttemptUnanswered: what an attempt may yet get that was on its way
+// when another was refused is nobody's, with the client's own lease id too (P6).
+func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
+	for _, header := range []string{"", "Lease-Id: " + newID()} {
+		for _, body := range []string{"", `{"wait_ms":1000}`} {
+			g := start(t)
+			g.store.set(func(s *scriptedStore) {
+				s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+					s.Model.Acquire(ctx, r) // when the other had been refused
+					return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeLocked, Lock: &fencing.Lock{Name: r.Name}, Unanswered: true}
+				}
+			})
+			g.do("POST", "/locks/a", body, header).problem(t, 423, fencing.CodeLocked)
+			g.wantTakenBack("a")
+		}
+	}
+}

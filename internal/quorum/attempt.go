@@ -124,7 +124,7 @@ func (a *attempt) passedOver(node int) {
 // notAcquired notes that a node has refused the lease or failed; err says which.
 func (a *attempt) notAcquired(node int, err *fencing.Error, elapsed time.Duration) moves {
 	v := &a.votes[node]
-	v.standing, v.err, v.unknown = against, err, uncertain(err.Code)
+	v.standing, v.err, v.unknown = against, err, uncertain(err.Code) || err.Unanswered
 	if a.phase == granted || a.phase == refused {
 		return moves{}
 	}

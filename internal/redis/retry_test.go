@@ -119,6 +119,28 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	wantLost(t, "release of an expired lease", err, fencing.ReasonExpired)
 }
 
+// A refusal says that the attempt before it has had no answer, and may be carried out
+// yet: only where that is so, for a take-back follows.
+func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second})
+	mustAcquire(t, s, acquireRequest("a"))
+	for _, unanswered := range []bool{false, true} {
+		if unanswered {
+			if err := s.Check(t.Context()); err != nil { // the connection is there
+				t.Fatal(err)
+			}
+			proxy.SwallowReply(true)
+		}
+		_, err := s.Acquire(t.Context(), acquireRequest("a"))
+		wantCode(t, "acquire", err, fencing.CodeLocked)
+		if e := err.(*fencing.Error); e.Unanswered != unanswered {
+			t.Errorf("unanswered is %t", e.Unanswered)
+		}
+	}
+}
+
 func wantLost(t *testing.T, what string, err error, want fencing.Reason) {
 	t.Helper()
 	e, ok := err.(*fencing.Error)

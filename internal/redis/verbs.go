@@ -145,6 +145,7 @@ type answer struct {
 	granted grant
 	took    time.Duration // since it was sent
 	err     error         // the store could not be asked
+	missed  bool          // an attempt before had no answer
 }
 
 func (a answer) result() (fencing.Outcome, error) {
@@ -160,6 +161,11 @@ func (a answer) result() (fencing.Outcome, error) {
 func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
 	renews := c.script == renewScript
 	a := s.run(ctx, c)
+	if a.err == nil && a.Err != nil && asked != nil && a.missed {
+		refusal := *a.Err
+		refusal.Unanswered = true
+		a.Err = &refusal
+	}
 	if a.err != nil || a.Err != nil {
 		return a.result()
 	}
@@ -198,7 +204,7 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		return answer{err: err}
 	}
 	defer s.free(c)
-	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted, shown: r.shown}
+	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted, shown: r.shown, missed: c.missed}
 	a.Outcome = fencing.Outcome{
 		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
 		Left: r.left, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,

@@ -62,7 +62,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	var err error
 	if r.Set != "" {
 		out, err = w.acquireHeld(ctx, r)
-	} else if out, _, err = w.Join(ctx, r); err != nil && uncertain(err) {
+	} else if out, _, err = w.Join(ctx, r); err != nil && unsettled(err) {
 		w.TakeBackLater(takeBackOf(&r))
 	}
 	if e := asError(err); e != nil && e.Code == fencing.CodeLocked {
@@ -79,13 +79,13 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waiter, error) {
 	w, l := t.dog, &t.dog.lot
 	if err != nil {
-		if uncertain(err) {
+		if unsettled(err) {
 			w.withdraw(t)
-			return out, nil, err
+		} else {
+			l.mu.Lock()
+			l.exit(t, stateGone)
+			l.mu.Unlock()
 		}
-		l.mu.Lock()
-		l.exit(t, stateGone)
-		l.mu.Unlock()
 		if codeOf(err) == fencing.CodeTooManyRequests {
 			w.observer.Dropped(DroppedNameFull)
 		}

@@ -75,3 +75,22 @@ func TestAFullGatewayLeaksNoGrant(t *testing.T) {
 		w.free("b")
 	})
 }
+
+// Where an acquire was refused and an attempt of it has had no answer, what that may
+// yet get is taken back (P6).
+func TestARefusalWithAnAttemptUnanswered(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		inWorldWith(t, Options{MaxWaiters: 1, MaxSkew: time.Second}, func(w *world) {
+			if full {
+				w.ask(0, request("b"))
+				w.waits(w.ask(0, request("b")))
+			}
+			w.wires[0].set(func(wire *wire) {
+				wire.after = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
+			})
+			w.refused(w.ask(0, request("a")), fencing.CodeTooManyRequests)
+			advance(time.Second)
+			w.free("a")
+		})
+	}
+}

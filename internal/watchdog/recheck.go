@@ -228,7 +228,7 @@ func (w *Watchdog) again(t *Waiter, lost bool) check {
 	}
 	defer l.mu.Unlock()
 	t.asked = time.Since(w.origin)
-	t.crossed = t.crossed || t.busy || err != nil && uncertain(err)
+	t.crossed = t.crossed || t.busy || err != nil && unsettled(err)
 	switch {
 	case err != nil && uncertain(err):
 		return checkFailed
@@ -270,7 +270,7 @@ func (w *Watchdog) again(t *Waiter, lost bool) check {
 // one, whatever it says.
 func (t *Waiter) strays(out *fencing.Outcome, err error) bool {
 	if t.state != stateDelivered {
-		return err == nil || uncertain(err)
+		return err == nil || unsettled(err)
 	}
 	return err == nil && out.Now > t.end.now && (out.Waits() || out.Holder.Token != t.end.token)
 }

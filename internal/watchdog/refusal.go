@@ -54,6 +54,9 @@ func uncertain(err error) bool {
 	return false
 }
 
+// unsettled reports whether an acquire that failed so may still get something, or has.
+func unsettled(err error) bool { return uncertain(err) || asError(err).Unanswered }
+
 // takenForDead reports whether a provisional lease is gone because its gateway
 // counted as dead.
 func takenForDead(err error) bool {

@@ -116,7 +116,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	switch {
 	case err == nil:
 		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
-	case uncertain(err):
+	case unsettled(err):
 		w.undo(&r)
 	}
 	return out, err

@@ -18,6 +18,7 @@ type simLease struct {
 	at      *simGateway // where the newest is; were: where all were
 	since   time.Time   // when that reached it
 	gone    time.Time   // when the client gave up; zero while it has not
+	open    int         // requests of which nobody knows what they came to
 	excused bool        // it may be left to its TTL: a gateway died on it, its client, or see crossed
 	were    []*simGateway
 
@@ -120,8 +121,9 @@ func (c *simClient) ask(r fencing.AcquireRequest, truth *simLease) bool {
 		defer cancel()
 		out, err = g.dog.Acquire(ctx, r)
 		until := time.Now().Add(leftOf(&out, err) - arrived.Sub(sent))
-		if err != nil && uncertain(err) && r.Wait == 0 { // as whoever answers requests does
+		if err != nil && unsettled(err) && r.Wait == 0 { // as whoever answers requests does
 			g.dog.TakeBackLater(takeBackOf(&r))
+			s.leftOpen(truth)
 		}
 		if err != nil && codeOf(err) == fencing.CodeReplaced {
 			s.crossed(truth)

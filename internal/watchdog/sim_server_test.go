@@ -84,6 +84,9 @@ func (s *simServer) promote(lag, offset time.Duration) {
 		}
 	}
 	s.state, s.copies = state.Clone(), nil
+	for _, name := range simNames {
+		s.sim.broughtBack(s.waiting(name))
+	}
 	s.run++
 	s.since = time.Now()
 	s.offset, s.down = offset, false

@@ -76,6 +76,29 @@ func (s *simulation) isExcused(l *simLease) bool {
 	return l.excused
 }
 
+// leftOpen notes that what became of a request is not known. If that is so of two
+// requests for a lease, they may get there in any order: a grant to the one that the
+// other takes over can't be taken back, and ends with its TTL.
+func (s *simulation) leftOpen(l *simLease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.open++
+	l.excused = l.excused || l.open > 1
+}
+
+// broughtBack notes which places a fail-over has brought back, for it forgot their end.
+// A gateway that is told of what was granted to one takes it back; if that answer is
+// lost too, it ends with its TTL: a hole that is known.
+func (s *simulation) broughtBack(places []fencing.Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range places {
+		if l := s.leases[places[i].Ask.Lease.Public()]; l != nil && (l.token != 0 || !l.gone.IsZero()) {
+			l.excused = true
+		}
+	}
+}
+
 // excuse leaves what a dead gateway was asked for, or was taking back, to its TTL.
 func (s *simulation) excuse(g *simGateway) {
 	s.mu.Lock()

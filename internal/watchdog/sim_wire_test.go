@@ -131,10 +131,10 @@ func (g *simGateway) search(names []fencing.Name) {
 
 // simDo sends a command until it is answered; what names it for the dice. All that is
 // answered is taken, though it be too late for the caller. An attempt without an answer
-// has the waiters on names looked after.
+// has the waiters on names looked after, and is told of as repeated.
 func simDo[R any](ctx context.Context, g *simGateway, what string, names []fencing.Name,
 	do func(now fencing.Instant, guard fencing.Guard) R, take func(answer R, sent time.Time),
-) (R, time.Time, error) {
+) (answer R, sent time.Time, repeated bool, err error) {
 	var none R
 	for attempt := range simAttempts {
 		if attempt > 0 {
@@ -142,7 +142,7 @@ func simDo[R any](ctx context.Context, g *simGateway, what string, names []fenci
 		}
 		g.stand()
 		if g.dead() {
-			return none, time.Time{}, fencing.Unavailable(errGatewayDead)
+			return none, time.Time{}, false, fencing.Unavailable(errGatewayDead)
 		}
 		sent, answers := time.Now(), make(chan R, 1)
 		there, back := g.sim.journey(g, what), g.sim.journey(g, what+" answered")
@@ -162,15 +162,15 @@ func simDo[R any](ctx context.Context, g *simGateway, what string, names []fenci
 		})
 		select {
 		case answer := <-answers:
-			return answer, sent, nil
+			return answer, sent, attempt > 0, nil
 		case <-time.After(simPatience):
 		case <-ctx.Done():
 			g.search(names)
-			return none, sent, fencing.Unavailable(ctx.Err())
+			return none, sent, false, fencing.Unavailable(ctx.Err())
 		}
 	}
 	g.search(names)
-	return none, time.Time{}, fencing.Unavailable(errCut)
+	return none, time.Time{}, false, fencing.Unavailable(errCut)
 }
 
 // simAnswer is what comes back from a step.
@@ -180,7 +180,7 @@ type simAnswer struct {
 }
 
 func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencing.Outcome, error) {
-	answer, sent, err := simDo(ctx, g, what, []fencing.Name{op.LockName()}, func(now fencing.Instant, guard fencing.Guard) simAnswer {
+	answer, sent, repeated, err := simDo(ctx, g, what, []fencing.Name{op.LockName()}, func(now fencing.Instant, guard fencing.Guard) simAnswer {
 		out, own := g.sim.server.step(g, now, guard, op)
 		return simAnswer{out, own}
 	}, func(answer simAnswer, sent time.Time) {
@@ -193,6 +193,11 @@ func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencin
 		return fencing.Outcome{}, err
 	}
 	answer.out.Asked = sent
+	if _, acquires := op.(fencing.AcquireRequest); acquires && repeated && answer.out.Err != nil {
+		refusal := *answer.out.Err
+		refusal.Unanswered = true
+		answer.out.Err = &refusal
+	}
 	return answer.out.Result()
 }
 
@@ -251,7 +256,7 @@ func (g *simGateway) Expire(ctx context.Context, limit int) (fencing.Expiry, err
 		own    []fencing.Grant
 		err    *fencing.Error
 	}
-	a, _, err := simDo(ctx, g, "expire", nil, func(now fencing.Instant, guard fencing.Guard) (a answer) {
+	a, _, _, err := simDo(ctx, g, "expire", nil, func(now fencing.Instant, guard fencing.Guard) (a answer) {
 		server := g.sim.server
 		a.now = now
 		if guard.Sent != 0 && now.Sub(guard.Sent).Abs() > guard.MaxSkew {
@@ -291,7 +296,7 @@ func (g *simGateway) Heartbeat(ctx context.Context, names []fencing.Name) error 
 		own   []fencing.Grant
 	}
 	names = slices.Clone(names) // an attempt may outlive the call
-	a, _, err := simDo(ctx, g, "heartbeat", names, func(now fencing.Instant, guard fencing.Guard) answer {
+	a, _, _, err := simDo(ctx, g, "heartbeat", names, func(now fencing.Instant, guard fencing.Guard) answer {
 		server := g.sim.server
 		if g.sim.flaw.noHeartbeat {
 			return answer{now: now}

@@ -262,7 +262,7 @@ func (t *Waiter) young() bool {
 
 // ended ends the request for a reason that came from elsewhere.
 func (t *Waiter) ended(err error) error {
-	if codeOf(err) == fencing.CodeDraining {
+	if e := asError(err); e.Code == fencing.CodeDraining || e.Unanswered {
 		return t.abandon(err)
 	}
 	return t.refused(err)
