@@ -21,22 +21,23 @@ const attach = "Accept: text/event-stream"
 // released when the client closes.
 func TestAttached(t *testing.T) {
 	g := startRunning(t)
-	s := g.stream("POST", "/locks/a", `{"ttl_ms":300,"owner":"me"}`, attach)
+	const ttl = 2 * time.Second
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":2000,"owner":"me"}`, attach)
 	if s.resp.Header.Get("Fencing-Token") == "" || s.resp.Header.Get("Cache-Control") != "no-store" {
 		t.Errorf("%v", s.resp.Header)
 	}
 	e := s.next("granted")
-	if e.text("owner") != "me" || e.number("waited_ms") != 0 || e.number("expires_in_ms") < 200 {
+	if e.text("owner") != "me" || e.number("waited_ms") != 0 || e.number("expires_in_ms") < 500 {
 		t.Errorf("%s", e.data)
 	}
 	id, token := e.text("lease_id"), e.number("fencing_token")
 	g.eventually("the stream is counted", g.metric(`fencepost_http_streams{kind="attached"} 1`))
 	last := e.number("elapsed_ms")
-	for time.Since(s.sent) < 1200*time.Millisecond {
+	for time.Since(s.sent) < 3*ttl {
 		e := s.next("renewed")
 		now := time.Since(s.sent)
 		deadline := time.Duration(e.number("elapsed_ms")+e.number("expires_in_ms")) * time.Millisecond
-		if e.number("elapsed_ms") < last || deadline > now+300*time.Millisecond {
+		if e.number("elapsed_ms") < last || deadline > now+ttl {
 			t.Errorf("%s at %v, after %d ms", e.data, now, last)
 		}
 		if e.number("fencing_token") != token || e.text("lease") != public(id) {
@@ -82,7 +83,7 @@ func TestAttachedWaits(t *testing.T) {
 	// The place is told again when it has changed.
 	first := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
 	first.next("queued")
-	second := g.stream("POST", "/locks/a", `{"wait_ms":86400000,"ttl_ms":400}`, attach)
+	second := g.stream("POST", "/locks/a", `{"wait_ms":86400000,"ttl_ms":2000}`, attach)
 	if second.resp.Header.Get("Fencing-Token") != "" {
 		t.Errorf("%v", second.resp.Header)
 	}
@@ -97,7 +98,7 @@ func TestAttachedWaits(t *testing.T) {
 	g.eventually("heartbeats", func() bool { return second.heartbeats() > before+3 })
 	g.do("DELETE", "/locks/a", "", "If-Match: "+g.do("GET", "/locks/a", "").header.Get("ETag")).want(t, 204)
 	e := second.next("granted")
-	if e.number("waited_ms") < 20 || e.number("waited_ms") != e.number("elapsed_ms") || e.number("expires_in_ms") > 400 {
+	if e.number("waited_ms") < 20 || e.number("waited_ms") != e.number("elapsed_ms") || e.number("expires_in_ms") > 2000 {
 		t.Errorf("%s", e.data)
 	}
 	second.next("renewed")
@@ -107,7 +108,7 @@ func TestAttachedWaits(t *testing.T) {
 
 func TestAttachedIsLost(t *testing.T) {
 	g := startRunning(t)
-	s := g.stream("POST", "/locks/a", `{"ttl_ms":300}`, attach)
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":20000}`, attach)
 	s.next("granted")
 	g.do("DELETE", "/locks/a", "", "If-Match: "+g.do("GET", "/locks/a", "").header.Get("ETag")).want(t, 204)
 	if e := s.next("lost"); e.text("code") != "lease_lost" || e.text("reason") != "broken" || e.number("status") != 412 {
@@ -115,10 +116,10 @@ func TestAttachedIsLost(t *testing.T) {
 	}
 	s.ended()
 
-	s = g.stream("POST", "/locks/b", `{"ttl_ms":100,"max_hold_ms":250}`, attach)
+	s = g.stream("POST", "/locks/b", `{"ttl_ms":1000,"max_hold_ms":2500}`, attach)
 	s.next("granted")
 	for e := range s.events {
-		if e.name == "lost" && (e.text("reason") != "expired" || e.number("elapsed_ms") < 250) {
+		if e.name == "lost" && (e.text("reason") != "expired" || e.number("elapsed_ms") < 2500) {
 			t.Errorf("%s", e.data)
 		}
 	}
@@ -147,9 +148,9 @@ func TestAttachedIsLost(t *testing.T) {
 func TestAttachesAgain(t *testing.T) {
 	g := startRunning(t)
 	own := "Lease-Id: " + newID()
-	older := g.stream("POST", "/locks/a", `{"ttl_ms":500}`, attach, own)
+	older := g.stream("POST", "/locks/a", `{"ttl_ms":2000}`, attach, own)
 	token := older.next("granted").number("fencing_token")
-	newer := g.stream("POST", "/locks/a", `{"ttl_ms":500}`, attach, own)
+	newer := g.stream("POST", "/locks/a", `{"ttl_ms":2000}`, attach, own)
 	if e := newer.next("granted"); e.number("fencing_token") != token {
 		t.Errorf("%s", e.data)
 	}
@@ -295,7 +296,7 @@ func TestAttachedUnacknowledged(t *testing.T) {
 	send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+attach+"\r\nContent-Length: 15\r\n\r\n{\"ttl_ms\":3000}")
 	g.eventually("the lock is held", func() bool { return g.lock("a").Held() })
 	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
-	if n := renewals.Load(); n != 0 {
+	if n := renewals.Load(); n > 3 { // before so much was sent that it could not be acknowledged
 		t.Errorf("%d renewals", n)
 	}
 	g.waitForLog(`"method":"POST","route":"/locks/{name}","status":200,"code":"ok"`) // not lost, but left

@@ -104,7 +104,7 @@ func (s *Store) views(ctx context.Context, name fencing.Name) ([]fencing.Outcome
 		}
 		answered++
 		outs[a.node], views[a.node] = a.out, a.out.Lock
-		return answered >= majorityOf(len(s.nodes)) && alike(views) && compatible(outs)
+		return answered >= majorityOf(len(s.nodes)) && alike(views) && s.compatible(outs)
 	})
 	if err == nil && answered < majorityOf(len(s.nodes)) {
 		err = commonest(votes)
@@ -129,18 +129,20 @@ func alike(views []*fencing.Lock) bool {
 	return true
 }
 
-// compatible reports whether those who have answered remember every lease with one token.
-func compatible(outs []fencing.Outcome) bool {
-	tokens := map[fencing.LeasePublic]fencing.Token{}
+// compatible reports whether those who have answered remember every lease with one
+// token, and one end.
+func (s *Store) compatible(outs []fencing.Outcome) bool {
+	first := map[fencing.LeasePublic]fencing.Ended{}
 	for i := range outs {
 		for _, e := range outs[i].Past {
 			if !e.Holder.Claimed {
 				continue
 			}
-			if token, is := tokens[e.Holder.Lease]; is && token != e.Holder.Token {
+			was, is := first[e.Holder.Lease]
+			if is && (was.Holder.Token != e.Holder.Token || was.At.Sub(e.At).Abs() > s.options.MaxSkew) {
 				return false
 			}
-			tokens[e.Holder.Lease] = e.Holder.Token
+			first[e.Holder.Lease] = e
 		}
 	}
 	return true
@@ -184,7 +186,8 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencing.Lock) []fencing.Ended {
 	type memory struct {
 		ended fencing.Ended
-		place int // the foremost in the nodes' lists
+		ends  []fencing.Instant // at the nodes that give that reason
+		place int               // the foremost in the nodes' lists
 	}
 	silent := 0
 	seen, where := map[leaseToken]*memory{}, whereabouts{}
@@ -207,8 +210,11 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 				seen[k] = m
 			}
 			m.place = min(m.place, place)
-			if weight(e.Reason) > weight(m.ended.Reason) {
-				m.ended = e
+			switch d := weight(e.Reason) - weight(m.ended.Reason); {
+			case d > 0:
+				m.ended, m.ends = e, []fencing.Instant{e.At}
+			case d == 0:
+				m.ends = append(m.ends, e.At)
 			}
 		}
 	}
@@ -216,6 +222,10 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 		return where[k].count()+silent < majorityOf(len(s.nodes)) || where.contradict(k)
 	})
 	remembered := slices.Collect(maps.Values(seen))
+	for _, m := range remembered { // a lease is over when a majority no longer has it
+		slices.Sort(m.ends)
+		m.ended.At = m.ends[max(0, len(m.ends)-majorityOf(len(s.nodes)))]
+	}
 	slices.SortFunc(remembered, func(a, b *memory) int {
 		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(b.ended.At, a.ended.At), cmp.Compare(b.ended.Holder.Token, a.ended.Holder.Token))
 	})

@@ -77,3 +77,30 @@ func TestLeaseIDUsedTwice(t *testing.T) {
 		}
 	})
 }
+
+// A lease that some node has not renewed is over when the majority's end of it is.
+func TestPastLeaseEndsWithTheMajority(t *testing.T) {
+	for late := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newScene(t, 3)
+			r := request("a")
+			s.acquire(r)
+			time.Sleep(5 * time.Second)
+			s.nodes[late].set(func(n *node) { n.cut = true })
+			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.nodes[late].set(func(n *node) { n.cut = false })
+			end := fencing.InstantOf(time.Now()).Add(r.TTL)
+			time.Sleep(time.Minute)
+			if _, err := s.Expire(bg, 100); err != nil {
+				t.Fatal(err)
+			}
+			out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+			if err != nil || len(out.Past) != 1 || out.Past[0].Reason != fencing.ReasonExpired || out.Past[0].At.Sub(end).Abs() > time.Millisecond {
+				t.Errorf("node %d was late: %+v, %v; want the end %d", late, out.Past, err, end)
+			}
+		})
+	}
+}
