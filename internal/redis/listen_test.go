@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,8 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 func TestListen(t *testing.T) {
@@ -211,5 +214,30 @@ func TestListenClose(t *testing.T) {
 		if n := e.rechecked(); n != rechecks {
 			t.Errorf("%s: told after Close", state)
 		}
+	}
+}
+
+// A server that accepts connections and says nothing: a subscription, whose context has
+// no end, is given up, so that the next master is looked for.
+func TestSubscribingHasAnEnd(t *testing.T) {
+	quiet, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer quiet.Close()
+	for _, scheme := range []string{"redis", "rediss"} {
+		s := open(t, Options{URL: scheme + "://" + quiet.Addr().String(), DialTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond})
+		client := goredis.NewClient(s.topology.clientOptions(quiet.Addr().String()))
+		pubsub := client.Subscribe(t.Context())
+		began := time.Now()
+		stop := time.AfterFunc(20*time.Second, func() { quiet.Close() })
+		err := pubsub.Subscribe(t.Context(), "a")
+		stop.Stop()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s: %v after %s", scheme, err, took)
+		}
+		pubsub.Close()
+		client.Close()
+		s.Close()
 	}
 }

@@ -23,6 +23,10 @@ import (
 // asked for. It is below what retries wait, so that a retry finds what moved.
 const surveyGap = 50 * time.Millisecond
 
+// retellGap is how long a warning stands before another reason for it is logged: the
+// first may be that it took too long, the next one what is wrong.
+const retellGap = 10 * time.Second
+
 var (
 	errNowhere = errors.New("redis: no master is known that has this partition")
 	errRetired = errors.New("redis: another node has become the master of this partition")
@@ -111,7 +115,9 @@ type topology struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	lost    bool // logged; of the one who surveys
+	lost    bool      // what follows too is of the one who surveys
+	why     string    // as it was logged
+	told    time.Time // when
 
 	closing sync.Once
 	closed  error
@@ -236,8 +242,8 @@ func (t *topology) look(ctx context.Context) {
 		}
 		t.lost = false
 		t.apply(found)
-	case t.ctx.Err() == nil && !t.lost:
-		t.lost = true
+	case t.ctx.Err() == nil && (!t.lost || err.Error() != t.why && time.Since(t.told) > retellGap):
+		t.lost, t.why, t.told = true, err.Error(), time.Now()
 		t.options.Logger.Warn("nobody says which Redis is the master; what was known is used until somebody does", "error", err)
 	}
 }
@@ -317,16 +323,19 @@ func (t *topology) clientOptions(addr string) *goredis.Options {
 	}
 	if l.tls {
 		host, _, _ := net.SplitHostPort(addr)
-		o.Dialer = dialTLS(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
+		o.Dialer = dialTLS(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}, options.DialTimeout)
 	}
 	return o
 }
 
 // dialTLS returns what connects with TLS. It says of a handshake that it was that: a
 // port without TLS just does not answer.
-func dialTLS(config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func dialTLS(config *tls.Config, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		ctx, cancel := context.WithTimeout(ctx, timeout) // that of a subscription has no end
+		defer cancel()
+		dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}} // as without TLS
+		conn, err := dialer.DialContext(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
