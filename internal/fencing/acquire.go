@@ -71,21 +71,25 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	}
 	switch {
 	case h.Provisional: // not told yet, so the lease is this request's from here on
-		if op.Set == "" {
-			if err := t.quarantined(); err != nil {
-				return err
-			}
+		unsafe := t.quarantined() // as in confirm; a request that waits waits for the end of that
+		if op.Set == "" && unsafe != nil && (op.Wait == 0 || unsafe.RetryAfter == 0) {
+			return unsafe
 		}
 		if h.Stamp != op.Stamp {
 			t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Stamp}
 		}
 		h.Stamp, h.Gateway = op.Stamp, t.guard.Gateway
-		if op.Set == "" {
+		if op.Set == "" && unsafe == nil {
 			t.firm(h)
 		} else {
 			t.Gateways.join(t.guard.Gateway, t.now)
 		}
 	case h.Stamp != op.Stamp:
+		if h.Stamp != "" { // what was forgotten may be that it was taken back, and granted to another
+			if err := t.quarantined(); err != nil {
+				return err
+			}
+		}
 		h.Stamp = "" // another request has taken over: nobody may take the grant back
 	}
 	t.out.Fresh = h.Stamp == op.Stamp

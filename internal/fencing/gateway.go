@@ -40,7 +40,7 @@ type Gateways struct {
 
 // hear notes a sign of life. After a gap the store itself may have stood still
 // (DESIGN 11.12), so that lapse begins anew for those that were alive before it. A
-// gap within that time changes nothing: nobody is judged yet.
+// gap within that time is none of its own, lest a dead gateway is never judged.
 func (g *Gateways) hear(from Gateway, now Instant) {
 	if now >= max(g.Heard.Add(StallAfter), g.Serving.Add(GatewayTTL)) {
 		g.Stopped, g.Serving = g.Heard, now

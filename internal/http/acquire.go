@@ -184,14 +184,15 @@ func (r *acquire) judge(err error) error {
 		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
 			Detail: "the lease had expired before the store's answer came; ask again"}
 	}
-	if e.Lock == nil || e.Code == fencing.CodeStaleToken {
+	rests := r.ownID && (e.Position > 0 || e.Code == fencing.CodeQuarantined && r.Wait > 0)
+	if e.Lock == nil && !rests || e.Code == fencing.CodeStaleToken {
 		return err
 	}
 	told := *e
-	if told.RetryAfter == 0 {
+	if told.RetryAfter == 0 && told.Lock != nil {
 		told.RetryAfter = told.Lock.NextExpiry()
 	}
-	if r.ownID && told.Position > 0 { // its place rests only so long
+	if rests { // its place does, only so long
 		told.RetryAfter = min(told.RetryAfter, fencing.RestTTL/2)
 	}
 	return &told

@@ -8,15 +8,33 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// confirm makes a provisional lease firm, trying until patience ends.
+// confirm makes a provisional lease firm, trying until patience ends or the gateway
+// drains. A quarantine that lasts longer than the patience is not waited for.
 func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (fencing.Outcome, error) {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		out, err := w.Store.Confirm(call, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 		cancel()
-		if err == nil || !uncertain(err) || time.Now().Add(backoff).After(patience) || !pause(ctx, backoff) {
+		if err == nil || !uncertain(err) {
 			return out, err
 		}
+		wait := backoff
+		if e := asError(err); e.Code == fencing.CodeQuarantined {
+			wait = max(wait, e.RetryAfter)
+		}
+		if time.Now().Add(wait).After(patience) {
+			return out, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+			continue
+		case <-w.drained:
+			err = errDraining()
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		return out, err
 	}
 }
 

@@ -64,6 +64,8 @@ func (t *Waiter) park(out *fencing.Outcome) {
 	t.timer = time.AfterFunc(time.Until(t.deadline), t.runOut)
 	if out.Place != nil {
 		t.position, t.waited = out.Place.Position, out.Place.Waiting
+	} else { // it was handed the lock, and has to confirm that
+		t.position = 1
 	}
 	if t.grant == nil {
 		t.dog.lot.link(t, out.Now.Add(-t.waited))
@@ -150,7 +152,7 @@ func (t *Waiter) accept(ctx context.Context, n *news) (out fencing.Outcome, done
 		case takenForDead(err):
 			t.rejoin(ctx)
 			return out, false, nil
-		case uncertain(err):
+		case uncertain(err), codeOf(err) == fencing.CodeDraining:
 			return out, true, t.abandonGrant(err)
 		default:
 			return out, true, t.refused(err)

@@ -67,6 +67,11 @@ var plantedInQuarantines = []defect{
 			m.state.Quarantine.Until = 0
 		}
 	}), nil)},
+	{what: "a lease that may have been taken back is told in a quarantine", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if own := m.ownBefore(); own != nil && !own.Provisional && own.Stamp != op.Stamp {
+			m.state.Quarantine.Until = 0
+		}
+	}), nil)},
 	{what: "a quarantine is told as held", step: tampered(nil, func(m *moment) {
 		if m.out.Code() == fencing.CodeQuarantined {
 			m.out.Err = &fencing.Error{Code: fencing.CodeLocked, Lock: m.state.View(m.op.LockName(), m.now, m.guard, false)}

@@ -30,6 +30,14 @@ if held and sub(stored, 126, 151) == sub(claim, 44, 69) then
     return finish('lease_lost')
   end
   local stamp = sub(stored, 152, 167)
+  if stamp ~= sub(claim, 70) and stamp ~= NO_STAMP then -- what was forgotten may be that it was taken back, and granted to another
+    local pair = call('MGET', KEYS[2], GUARD)
+    local why = unsafe(pair[2], tonumber(pair[1] or 0))
+    if why then
+      detail = why
+      return finish('quarantined')
+    end
+  end
   if stamp ~= sub(claim, 70) then -- another request took over: nobody may take the grant back
     stamp = NO_STAMP
     record = sub(stored, 1, 151) .. stamp .. sub(stored, 168)

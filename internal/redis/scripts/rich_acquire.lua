@@ -55,15 +55,15 @@ local function again(h)
     return refused
   end
   if h.provisional then -- not told yet, so the lease is this request's from here on
-    local why = set == '' and rules.unsafe()
-    if why then
+    local why = set == '' and rules.unsafe() -- as in rich_confirm.lua; who waits waits for the end of that
+    if why and (not waits or why == '') then
       detail = why
       return 'quarantined'
     end
     if h.stamp ~= stamp then
       t.replaced = {gateway = h.gateway, stamp = h.stamp}
     end
-    if set == '' then
+    if set == '' and not why then
       rules.firm(h)
       h.stamp, h.gateway = stamp, t.me
     else
@@ -73,6 +73,11 @@ local function again(h)
       rules.join()
     end
   elseif h.stamp ~= stamp then
+    local why = h.stamp ~= NO_STAMP and rules.unsafe() -- it may have been taken back, and granted to another
+    if why then
+      detail = why
+      return 'quarantined'
+    end
     h.stamp = NO_STAMP -- another request has taken over: nobody may take the grant back
   end
   local fresh = h.stamp == stamp
