@@ -294,3 +294,30 @@ func (n twice) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.O
 	}
 	return n.Node.Acquire(ctx, r)
 }
+
+// A node is slow, and the lease has been released when it refuses, with an attempt that
+// had no answer and is granted after that: it is taken back there.
+func TestNodeRefusesWithAnAttemptUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 3)
+		slowly("acquire", 50*time.Millisecond, s.nodes[2])
+		s.nodes[2].set(func(n *node) {
+			n.says = func(op string) error {
+				if op != "acquire" {
+					return nil
+				}
+				return &fencing.Error{Code: fencing.CodeLocked, Lock: &fencing.Lock{Name: "a"}, Unanswered: true}
+			}
+		})
+		r := request("a")
+		r.TTL = time.Minute
+		s.acquire(r)
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if n := s.holders("a", r.Lease); n != 0 {
+			t.Errorf("%d nodes have it", n)
+		}
+	})
+}

@@ -26,11 +26,12 @@ type node struct {
 	*fencingtest.Model
 
 	mu     sync.Mutex
-	cut    bool                 // it fails at once
-	silent bool                 // it does not answer
-	before func(op string)      // runs before a call reaches the model
-	lost   func(op string) bool // the answer does not come back
-	blank  bool                 // it is, whatever the model says
+	cut    bool                  // it fails at once
+	silent bool                  // it does not answer
+	before func(op string)       // runs before a call reaches the model
+	lost   func(op string) bool  // the answer does not come back
+	says   func(op string) error // comes back instead of the answer, if it is not nil
+	blank  bool                  // it is, whatever the model says
 	admits []admission
 }
 
@@ -49,7 +50,7 @@ func (n *node) set(change func(*node)) {
 func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest.Model, context.Context, A) (R, error), r A) (R, error) {
 	var none R
 	n.mu.Lock()
-	model, cut, silent, before, lost := n.Model, n.cut, n.silent, n.before, n.lost
+	model, cut, silent, before, lost, says := n.Model, n.cut, n.silent, n.before, n.lost, n.says
 	n.mu.Unlock()
 	switch {
 	case cut:
@@ -63,6 +64,11 @@ func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest
 	out, err := do(model, ctx, r)
 	if lost != nil && lost(op) {
 		return none, fencing.Unavailable(errCut)
+	}
+	if says != nil {
+		if err := says(op); err != nil {
+			return none, err
+		}
 	}
 	return out, err
 }

@@ -155,7 +155,7 @@ func (t *try) acquire(node int) {
 	t.ended[node] = out.Ended
 	if err != nil {
 		m := t.attempt.notAcquired(node, asError(err), t.elapsed())
-		if t.unwanted && uncertain(asError(err).Code) {
+		if t.unwanted && t.attempt.votes[node].unknown {
 			m.undo |= 1 << node
 		}
 		t.perform(m)

@@ -89,8 +89,8 @@ func (s *Store) shown(view *fencing.Lock, h *fencing.Holder, now time.Time) fenc
 }
 
 // views asks all nodes for what they say of a name, until a majority has answered
-// and what they say agrees, or all have.
-func (s *Store) views(ctx context.Context, name fencing.Name) ([]fencing.Outcome, []*fencing.Lock, time.Time, *fencing.Error) {
+// and what they say agrees, on what is past as agree has it, or all have.
+func (s *Store) views(ctx context.Context, name fencing.Name, agree func([]fencing.Outcome) bool) ([]fencing.Outcome, []*fencing.Lock, time.Time, *fencing.Error) {
 	began := s.options.Clock()
 	outs, views := make([]fencing.Outcome, len(s.nodes)), make([]*fencing.Lock, len(s.nodes))
 	votes := make([]vote, len(s.nodes))
@@ -104,7 +104,7 @@ func (s *Store) views(ctx context.Context, name fencing.Name) ([]fencing.Outcome
 		}
 		answered++
 		outs[a.node], views[a.node] = a.out, a.out.Lock
-		return answered >= majorityOf(len(s.nodes)) && alike(views) && s.compatible(outs)
+		return answered >= majorityOf(len(s.nodes)) && alike(views) && agree(outs)
 	})
 	if err == nil && answered < majorityOf(len(s.nodes)) {
 		err = commonest(votes)
@@ -130,14 +130,16 @@ func alike(views []*fencing.Lock) bool {
 }
 
 // compatible reports whether those who have answered remember every lease with one
-// token, and one end.
+// token, and one end. Of a lease id that was used more than once the newest counts.
 func (s *Store) compatible(outs []fencing.Outcome) bool {
 	first := map[fencing.LeasePublic]fencing.Ended{}
 	for i := range outs {
-		for _, e := range outs[i].Past {
-			if !e.Holder.Claimed {
+		newest := map[fencing.LeasePublic]bool{}
+		for _, e := range outs[i].Past { // the newest first
+			if !e.Holder.Claimed || newest[e.Holder.Lease] {
 				continue
 			}
+			newest[e.Holder.Lease] = true
 			was, is := first[e.Holder.Lease]
 			if is && (was.Holder.Token != e.Holder.Token || was.At.Sub(e.At).Abs() > s.options.MaxSkew) {
 				return false
@@ -150,7 +152,7 @@ func (s *Store) compatible(outs []fencing.Outcome) bool {
 
 // look returns the quorum's view of a name.
 func (s *Store) look(ctx context.Context, name fencing.Name) (*fencing.Lock, *fencing.Error) {
-	_, views, began, err := s.views(ctx, name)
+	_, views, began, err := s.views(ctx, name, func([]fencing.Outcome) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +175,7 @@ func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 // History implements fencing.Store: what a majority remembers, as far as it can be
 // asked.
 func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	outs, views, began, err := s.views(ctx, r.Name)
+	outs, views, began, err := s.views(ctx, r.Name, s.compatible)
 	if err != nil {
 		return fencing.Outcome{Err: err}, err
 	}
@@ -195,6 +197,11 @@ func (s *Store) past(outs []fencing.Outcome, views []*fencing.Lock, lock *fencin
 		if views[i] == nil {
 			silent++
 			continue
+		}
+		for j := range views[i].Holders {
+			if h := &views[i].Holders[j]; h.Claimed {
+				where[leaseToken{h.Lease, h.Token}] |= 1 << i
+			}
 		}
 		for place, e := range outs[i].Past {
 			k := leaseToken{e.Holder.Lease, e.Holder.Token}

@@ -104,3 +104,27 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 		})
 	}
 }
+
+// A lease that is live is not past as well, for a node that has it with another token
+// and has missed its renewals.
+func TestLiveLeaseIsNotPast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r, token := otherTokenAt2(t)
+		for range 3 {
+			s.nodes[2].set(func(n *node) { n.cut = true })
+			time.Sleep(5 * time.Second)
+			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+				t.Fatal(err)
+			}
+			s.nodes[2].set(func(n *node) { n.cut = false })
+		}
+		if _, err := s.nodes[2].Model.Expire(bg, 10); err != nil {
+			t.Fatal(err)
+		}
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+		if err != nil || len(out.Past) != 0 || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Token != token {
+			t.Errorf("%+v, past %+v, %v; want it live with %d", out.Lock, out.Past, err, token)
+		}
+	})
+}

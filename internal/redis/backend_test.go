@@ -109,6 +109,7 @@ func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backen
 	for i := range b.stores {
 		o := options
 		o.MaxSkew, o.Quarantine = maxSkew, QuarantinePolicy{Off: true}
+		o.OperationTimeout, o.ReadTimeout, o.WriteTimeout = 20*time.Second, 5*time.Second, 5*time.Second // no case is about them
 		o.Now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
 		o.Clock = func() time.Time {
 			return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
