@@ -293,10 +293,10 @@ func TestAttachedUnacknowledged(t *testing.T) {
 	})
 	conn := g.dial()
 	conn.SetReadBuffer(1) // the kernel has a least size, which heartbeats fill soon
-	send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+attach+"\r\nContent-Length: 15\r\n\r\n{\"ttl_ms\":3000}")
+	send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+attach+"\r\nContent-Length: 15\r\n\r\n{\"ttl_ms\":6000}")
 	g.eventually("the lock is held", func() bool { return g.lock("a").Held() })
 	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
-	if n := renewals.Load(); n > 3 { // before so much was sent that it could not be acknowledged
+	if n := renewals.Load(); n != 0 {
 		t.Errorf("%d renewals", n)
 	}
 	g.waitForLog(`"method":"POST","route":"/locks/{name}","status":200,"code":"ok"`) // not lost, but left

@@ -59,14 +59,14 @@ func TestNodeInQuarantineDoesNotVote(t *testing.T) {
 		if err != nil || stats.Quarantine < 30*time.Second {
 			t.Errorf("a blank node, and %+v, %v", stats, err)
 		}
-		time.Sleep(5 * time.Second)
+		advance(5 * time.Second)
 		f, _ = stands(t, s.Store)
 		says(t, f, false, "2 of 3 nodes vote", "in quarantine: 2 for 2", "no more may fail")
 		stats, err = s.Stats(bg)
 		if err != nil || stats.Quarantine < 20*time.Second || stats.Quarantine > 30*time.Second {
 			t.Errorf("a node in quarantine, and %+v, %v", stats, err)
 		}
-		time.Sleep(stats.Quarantine)
+		advance(stats.Quarantine)
 		f, _ = stands(t, s.Store)
 		says(t, f, true, "3 of 3 nodes vote", "1 more may fail")
 		if stats, err := s.Stats(bg); err != nil || stats.Quarantine != 0 {
@@ -103,14 +103,14 @@ func TestNodeOutOfReachIsTold(t *testing.T) {
 		synctest.Wait()
 		for range 2 {
 			s.nodes[1].set(func(n *node) { n.cut = true })
-			time.Sleep(10 * time.Second)
+			advance(10 * time.Second)
 			f, others := stands(t, s.Store)
 			says(t, f, false, "2 of 3 nodes vote", "out of reach: 2", "no more may fail")
 			if len(others) != 1 || others[0].Node != "2" || others[0].OK || !strings.Contains(others[0].Detail, errCut.Error()) {
 				t.Errorf("%+v", others)
 			}
 			s.nodes[1].set(func(n *node) { n.cut = false })
-			time.Sleep(10 * time.Second)
+			advance(10 * time.Second)
 		}
 		log.mu.Lock()
 		defer log.mu.Unlock()
@@ -127,7 +127,7 @@ func TestExamineAwaitsAdmission(t *testing.T) {
 		for _, n := range s.nodes {
 			n.before = func(op string) {
 				if op == "admit" {
-					time.Sleep(300 * time.Millisecond)
+					advance(300 * time.Millisecond)
 				}
 			}
 		}
@@ -149,7 +149,7 @@ func TestExamineAwaitsAdmissionBounded(t *testing.T) {
 		for _, n := range s.nodes {
 			n.before = func(op string) {
 				if op == "admit" {
-					time.Sleep(time.Hour)
+					advance(time.Hour)
 				}
 			}
 		}

@@ -27,7 +27,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 			s.nodes[2].set(func(n *node) { n.cut = true })
 			s.acquire(r)
 			s.nodes[2].set(func(n *node) { n.cut = false })
-			time.Sleep(2 * time.Second) // until it is asked again
+			advance(2 * time.Second) // until it is asked again
 			renew(s, r)
 		},
 	} {
@@ -35,7 +35,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 			playLenient(t, asIs, func(s *scene) {
 				slow := func(op string) {
 					if op == "acquire" {
-						time.Sleep(50 * time.Millisecond)
+						advance(50 * time.Millisecond)
 					}
 				}
 				s.nodes[2].set(func(n *node) { n.before = slow })
@@ -44,7 +44,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(200 * time.Millisecond)
+				advance(200 * time.Millisecond)
 				if n := s.holders("a", r.Lease); n != 0 {
 					t.Errorf("a lease that was released is left at %d nodes", n)
 				}
@@ -64,7 +64,7 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 					mu.Lock()
 					pause := time.Duration(random.IntN(40)) * time.Millisecond
 					mu.Unlock()
-					time.Sleep(pause)
+					advance(pause)
 				}
 			})
 		}
@@ -112,7 +112,7 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 		if most := callers * rounds * time.Second / 2; took > most {
 			t.Errorf("%d turns took %s, more than %s: something was in the way", callers*rounds, took, most)
 		}
-		time.Sleep(200 * time.Millisecond)
+		advance(200 * time.Millisecond)
 		synctest.Wait()
 		for i, n := range s.nodes {
 			if record := n.Snapshot().Records["a"]; record != nil && len(record.Holders) > 0 {
@@ -148,7 +148,7 @@ func TestEndMeetsAcquire(t *testing.T) {
 					defer cancel()
 					began := time.Now()
 					got := s.background(ctx, r)
-					time.Sleep(10 * time.Millisecond)
+					advance(10 * time.Millisecond)
 					lease := r.Lease
 					if strings.HasSuffix(verb, "another") {
 						lease = imposter(t, lease)
@@ -161,7 +161,7 @@ func TestEndMeetsAcquire(t *testing.T) {
 					}
 					g := <-got
 					took := time.Since(began)
-					time.Sleep(20 * time.Millisecond)
+					advance(20 * time.Millisecond)
 					n := s.holders("a", r.Lease)
 					t.Logf("%s: %v; acquire after %s: %v, token %d, at %d nodes", verb, err, took, g.err, g.out.Holder.Token, n)
 					if took > time.Second {
@@ -169,7 +169,7 @@ func TestEndMeetsAcquire(t *testing.T) {
 					}
 					if g.err == nil && n < 2 {
 						t.Errorf("granted for %s, but only %d nodes have it", g.out.Holder.ExpiresAt.Sub(g.out.Now), n)
-						time.Sleep(80 * time.Millisecond)
+						advance(80 * time.Millisecond)
 						if out, err := s.Acquire(bg, request("a")); err == nil {
 							t.Errorf("P1: %d was granted while %d lives", out.Holder.Token, g.out.Holder.Token)
 						}
@@ -186,12 +186,12 @@ func TestTakeBackAfterRepeat(t *testing.T) {
 		r := request("a")
 		slowly("acquire", 50*time.Millisecond, s.nodes[2])
 		s.acquire(r)
-		time.Sleep(10 * time.Millisecond)
+		advance(10 * time.Millisecond)
 		s.acquire(r)
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
+		advance(5 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -205,10 +205,10 @@ func TestRepeatAfterExpiry(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = true })
 		s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(r.TTL + time.Second)
+		advance(r.TTL + time.Second)
 		_, err := s.Acquire(bg, r)
 		s.refused(err, fencing.CodeLeaseLost)
-		time.Sleep(time.Second)
+		advance(time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a repeat that was refused is left at %d nodes", n)
 		}
@@ -231,7 +231,7 @@ func TestTakeBackTwice(t *testing.T) {
 					d, calls[op] = left[0], left[1:]
 				}
 				n.mu.Unlock()
-				time.Sleep(d)
+				advance(d)
 			}
 		})
 		r := request("a")
@@ -239,8 +239,8 @@ func TestTakeBackTwice(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond) // 20
-		for _, n := range s.nodes[:1] {   // so that node 2 counts
+		advance(10 * time.Millisecond)  // 20
+		for _, n := range s.nodes[:1] { // so that node 2 counts
 			slowly("acquire", 75*time.Millisecond, n)
 		}
 		second := r
@@ -249,7 +249,7 @@ func TestTakeBackTwice(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: second.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		advance(2 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -279,7 +279,7 @@ func TestNodeRepeats(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second)
+		advance(2 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -315,7 +315,7 @@ func TestNodeRefusesWithAnAttemptUnanswered(t *testing.T) {
 		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second)
+		advance(10 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("%d nodes have it", n)
 		}

@@ -29,7 +29,7 @@ func TestWaiting(t *testing.T) {
 		last := fencing.Token(0)
 		before := holder
 		for _, r := range waiting {
-			time.Sleep(300 * time.Millisecond)
+			advance(300 * time.Millisecond)
 			start := time.Now()
 			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: before.Lease}); err != nil {
 				t.Fatal(err)
@@ -66,7 +66,7 @@ func TestLeave(t *testing.T) {
 		s.acquire(r)
 		_, err := s.Leave(bg, fencing.LeaveRequest{Name: "a", Lease: r.Lease, Stamp: fencing.NewStamp()})
 		s.refused(err, fencing.CodeReplaced)
-		time.Sleep(time.Second)
+		advance(time.Second)
 		out, err := s.Leave(bg, fencing.LeaveRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 		if err != nil || out.Place == nil || out.Place.Position != 1 || !out.Lock.Held() {
 			t.Fatalf("%+v, %v", out, err)
@@ -74,7 +74,7 @@ func TestLeave(t *testing.T) {
 		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second)
+		advance(5 * time.Second)
 		synctest.Wait()
 		if n := s.holders("a", r.Lease); n != 0 || len(s.heard.grants) != 0 {
 			t.Errorf("a request that has left got the lease at %d nodes", n)

@@ -20,14 +20,14 @@ func TestNewQuorum(t *testing.T) {
 		s.acquire(r)
 		synctest.Wait() // the last node may be at work, and a model grants what a blank Redis refuses
 		s.nodes[1].forget()
-		time.Sleep(3 * time.Second)
+		advance(3 * time.Second)
 		if a := s.nodes[1].admissions(); len(a) != 2 || a[1].isNew || a[1].longest < time.Minute {
 			t.Errorf("a node that forgot: %+v", a)
 		}
 		if f, err := s.Examine(bg); err != nil || f[len(f)-1].OK {
 			t.Errorf("while it does not vote: %+v, %v", f, err)
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		if f, err := s.Examine(bg); err != nil || !f[len(f)-1].OK {
 			t.Errorf("when it votes again: %+v, %v", f, err)
 		}
@@ -40,7 +40,7 @@ func TestBlankBesideTheUnknown(t *testing.T) {
 		s.nodes[0].set(func(n *node) { n.cut = true })
 		s.nodes[1].forget()
 		s.nodes[2].forget()
-		time.Sleep(3 * time.Second)
+		advance(3 * time.Second)
 		for i := 1; i < 3; i++ {
 			if a := s.nodes[i].admissions(); len(a) != 1 {
 				t.Errorf("node %d: %+v", i, a)
@@ -51,7 +51,7 @@ func TestBlankBesideTheUnknown(t *testing.T) {
 			t.Errorf("%+v, %v", f, err)
 		}
 		s.nodes[0].set(func(n *node) { n.cut = false })
-		time.Sleep(3 * time.Second)
+		advance(3 * time.Second)
 		for i := 1; i < 3; i++ {
 			if a := s.nodes[i].admissions(); len(a) != 2 || a[1].isNew {
 				t.Errorf("node %d: %+v", i, a)
@@ -105,7 +105,7 @@ func TestWatch(t *testing.T) {
 		stop := other.Watch(heard)
 		r := request("a")
 		first := s.acquire(r)
-		time.Sleep(time.Second)
+		advance(time.Second)
 		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
@@ -117,12 +117,12 @@ func TestWatch(t *testing.T) {
 		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: quick.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		advance(time.Second)
 		third := s.acquire(request("a"))
-		time.Sleep(time.Second)
+		advance(time.Second)
 		stop()
 		s.acquire(request("b"))
-		time.Sleep(time.Second)
+		advance(time.Second)
 		want := []fencing.Event{
 			{Kind: fencing.EventGranted, Token: first.Holder.Token}, {Kind: fencing.EventReleased, Token: first.Holder.Token},
 			{Kind: fencing.EventGranted, Token: second.Holder.Token}, {Kind: fencing.EventReleased, Token: second.Holder.Token},
@@ -154,7 +154,7 @@ func TestLeftWhileLooking(t *testing.T) {
 			n.set(func(n *node) {
 				n.lost = func(op string) bool {
 					if op == "history" {
-						time.Sleep(30 * time.Millisecond) // on the way back
+						advance(30 * time.Millisecond) // on the way back
 					}
 					return false
 				}
@@ -162,11 +162,11 @@ func TestLeftWhileLooking(t *testing.T) {
 		}
 		r := request("a")
 		s.acquire(r)
-		time.Sleep(30 * time.Millisecond)
+		advance(30 * time.Millisecond)
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		var kinds []fencing.EventKind
 		for len(heard.events) > 0 {
 			kinds = append(kinds, (<-heard.events).Kind)
@@ -196,13 +196,13 @@ func TestToldTwice(t *testing.T) {
 		for _, name := range []fencing.Name{"a", "c"} {
 			r := request(name)
 			s.acquire(r)
-			time.Sleep(100 * time.Millisecond)
+			advance(100 * time.Millisecond)
 			s.Release(bg, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
-			time.Sleep(100 * time.Millisecond)
+			advance(100 * time.Millisecond)
 		}
 		r := request("a")
 		s.acquire(r)
-		time.Sleep(time.Second)
+		advance(time.Second)
 		synctest.Wait()
 		seen := map[leaseToken]map[fencing.EventKind]int{}
 		for _, e := range ear.events {

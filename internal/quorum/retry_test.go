@@ -28,7 +28,7 @@ func TestHolderRetriesBehindLine(t *testing.T) {
 				out := s.acquire(again)
 				if out.Waits() {
 					t.Errorf("hold %d: the holder of %d waits at place %d", hold, first.Holder.Token, out.Place.Position)
-					time.Sleep(20 * time.Second)
+					advance(20 * time.Second)
 					select {
 					case g := <-s.heard.grants:
 						t.Errorf("after 20 s: %v", g)
@@ -54,38 +54,60 @@ func tokenAt(s *scene, i int, r fencing.AcquireRequest) (fencing.Token, fencing.
 	return 0, ""
 }
 
+// missedByNode2 acquires a lease while node 2 is cut off, after which the others are
+// slower than it is.
+func (s *scene) missedByNode2() (r fencing.AcquireRequest, first fencing.Outcome) {
+	s.t.Helper()
+	s.nodes[2].set(func(n *node) { n.cut = true })
+	r = request("a")
+	first = s.acquire(r)
+	s.nodes[2].set(func(n *node) { n.cut = false })
+	advance(2 * time.Second)
+	slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+	return r, first
+}
+
+func (s *scene) noOtherTokenAtNode2(r fencing.AcquireRequest, first fencing.Outcome) {
+	s.t.Helper()
+	token, stamp := tokenAt(s, 2, r)
+	s.t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
+	if token != 0 && token != first.Holder.Token {
+		s.t.Errorf("node 2 is left with %d", token)
+	}
+}
+
+// isToldAgain fails unless another request for the lease is told of the first grant.
+func (s *scene) isToldAgain(r fencing.AcquireRequest, first fencing.Outcome) {
+	s.t.Helper()
+	r.Stamp = fencing.NewStamp()
+	if out, err := s.Acquire(bg, r); err != nil || out.Holder.Token != first.Holder.Token {
+		s.t.Errorf("retry: %d %v", out.Holder.Token, err)
+	}
+}
+
 // P7: two gateways repeat an acquire that a node missed.
 func TestTwoGatewaysRetry(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
 		other := s.open()
 		defer other.Close()
 		synctest.Wait()
-		s.nodes[2].set(func(n *node) { n.cut = true })
-		r := request("a")
-		first := s.acquire(r)
-		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(2 * time.Second)
-		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		r, first := s.missedByNode2()
 		one, two := r, r
 		one.Stamp, two.Stamp = fencing.NewStamp(), fencing.NewStamp()
 		got := s.background(bg, one)
-		time.Sleep(time.Millisecond)
+		advance(time.Millisecond)
 		out, err := other.Acquire(bg, two)
 		g := <-got
 		t.Logf("one: %d %v; two: %d %v", g.out.Holder.Token, g.err, out.Holder.Token, err)
-		time.Sleep(3 * time.Second)
+		advance(3 * time.Second)
 		token, stamp := tokenAt(s, 2, r)
 		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
 		for range 5 {
 			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(5 * time.Second)
-			next := r
-			next.Stamp = fencing.NewStamp()
-			if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
-				t.Errorf("retry: %d %v", out.Holder.Token, err)
-			}
+			advance(5 * time.Second)
+			s.isToldAgain(r, first)
 		}
 	})
 }
@@ -93,36 +115,19 @@ func TestTwoGatewaysRetry(t *testing.T) {
 // A repeat of a request under its own stamp leaves its proposal at a node that missed it.
 func TestRepeatLeavesProposal(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
-		s.nodes[2].set(func(n *node) { n.cut = true })
-		r := request("a")
-		first := s.acquire(r)
-		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(2 * time.Second)
-		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		r, first := s.missedByNode2()
 		again := s.acquire(r)
-		time.Sleep(3 * time.Second)
-		token, stamp := tokenAt(s, 2, r)
-		t.Logf("first %d, again %d; node 2 has %d under %q", first.Holder.Token, again.Holder.Token, token, stamp)
-		if token != 0 && token != first.Holder.Token {
-			t.Errorf("node 2 is left with %d", token)
-		}
-		next := r
-		next.Stamp = fencing.NewStamp()
-		if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
-			t.Errorf("retry: %d %v", out.Holder.Token, err)
-		}
+		advance(3 * time.Second)
+		t.Logf("again %d", again.Holder.Token)
+		s.noOtherTokenAtNode2(r, first)
+		s.isToldAgain(r, first)
 	})
 }
 
 // A bring-back crosses a retry.
 func TestBringBackCrossesRetry(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
-		s.nodes[2].set(func(n *node) { n.cut = true })
-		r := request("a")
-		first := s.acquire(r)
-		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(2 * time.Second)
-		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
+		r, first := s.missedByNode2()
 		slowly("renew", 0, s.nodes[2])
 		renewed := make(chan error, 1)
 		go func() {
@@ -131,25 +136,17 @@ func TestBringBackCrossesRetry(t *testing.T) {
 		}()
 		// node 2 answers the renewal before it gets the retry
 		s.nodes[0].set(func(n *node) {
-			n.before = func(op string) { time.Sleep(5 * time.Millisecond) }
+			n.before = func(op string) { advance(5 * time.Millisecond) }
 		})
-		time.Sleep(time.Millisecond)
+		advance(time.Millisecond)
 		one := r
 		one.Stamp = fencing.NewStamp()
 		out, err := s.Acquire(bg, one)
 		t.Logf("retry: %d %v; renewal: %v", out.Holder.Token, err, <-renewed)
-		time.Sleep(3 * time.Second)
-		token, stamp := tokenAt(s, 2, r)
-		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
-		if token != 0 && token != first.Holder.Token {
-			t.Errorf("node 2 is left with %d", token)
-		}
-		next := r
-		next.Stamp = fencing.NewStamp()
+		advance(3 * time.Second)
+		s.noOtherTokenAtNode2(r, first)
 		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
-		if out, err := s.Acquire(bg, next); err != nil || out.Holder.Token != first.Holder.Token {
-			t.Errorf("retry: %d %v", out.Holder.Token, err)
-		}
+		s.isToldAgain(r, first)
 	})
 }
 
@@ -171,7 +168,7 @@ func TestEndOvertakesLostAnswer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(4 * time.Second)
+				advance(4 * time.Second)
 				if n := s.holders("a", r.Lease); n != 0 {
 					t.Errorf("left at %d nodes", n)
 				}
@@ -187,11 +184,11 @@ func TestClosedDuringBringBack(t *testing.T) {
 		r := request("a")
 		s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(2 * time.Second)
+		advance(2 * time.Second)
 		s.nodes[2].set(func(n *node) {
 			n.before = func(op string) {
 				if op == "renew" {
-					time.Sleep(50 * time.Millisecond)
+					advance(50 * time.Millisecond)
 				}
 			}
 		})
@@ -201,18 +198,18 @@ func TestClosedDuringBringBack(t *testing.T) {
 		ctx, cancel := context.WithTimeout(bg, time.Hour)
 		defer cancel()
 		a := s.background(ctx, two) // a retry
-		time.Sleep(time.Millisecond)
+		advance(time.Millisecond)
 		three := two
 		three.Stamp = fencing.NewStamp()
 		b := s.background(ctx, three) // waits for it
-		time.Sleep(time.Millisecond)
+		advance(time.Millisecond)
 		// not the lease that is known at node 2 by now, so that there is something to bring back
 		s.nodes[2].forget()
 		s.nodes[2].set(func(n *node) { n.blank = false })
 		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		advance(10 * time.Millisecond)
 		began := time.Now()
 		if err := s.Close(); err != nil {
 			t.Error(err)

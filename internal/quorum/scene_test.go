@@ -286,13 +286,16 @@ func imposter(t *testing.T, lease fencing.LeaseID) fencing.LeaseID {
 	return id
 }
 
+// advance moves the clock of the synctest bubble.
+func advance(d time.Duration) { <-time.After(d) }
+
 // slowly has an operation at nodes take d before it gets there.
 func slowly(op string, d time.Duration, nodes ...*node) {
 	for _, n := range nodes {
 		n.set(func(n *node) {
 			n.before = func(o string) {
 				if o == op {
-					time.Sleep(d)
+					advance(d)
 				}
 			}
 		})

@@ -153,7 +153,7 @@ func TestLostIsNotUnknown(t *testing.T) {
 		if e := asError(err); e == nil || !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
 		}
-		time.Sleep(2 * time.Second) // the node is back, but in quarantine
+		advance(2 * time.Second) // the node is back, but in quarantine
 		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := asError(err); e != nil && !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
@@ -165,7 +165,7 @@ func TestExpiredIsLost(t *testing.T) {
 	play(t, func(s *scene) {
 		r := request("a")
 		first := s.acquire(r)
-		time.Sleep(r.TTL + time.Second)
+		advance(r.TTL + time.Second)
 		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonExpired {
 			t.Errorf("the reason is %s", e.Reason)
@@ -192,7 +192,7 @@ func TestLateAcquireIsUndone(t *testing.T) {
 		s.nodes[0].set(func(n *node) {
 			n.before = func(op string) {
 				if op == "acquire" {
-					time.Sleep(150 * time.Millisecond) // beyond the node's time, within the guard
+					advance(150 * time.Millisecond) // beyond the node's time, within the guard
 				}
 			}
 		})
@@ -203,7 +203,7 @@ func TestLateAcquireIsUndone(t *testing.T) {
 		late := s.nodes[0]
 		_, err := s.Acquire(bg, r)
 		s.refused(err, fencing.CodeLocked)
-		time.Sleep(5 * time.Second)
+		advance(5 * time.Second)
 		synctest.Wait()
 		if held := late.Snapshot().Records["a"].Holders; len(held) != 0 {
 			t.Errorf("a lease was left behind: %+v", held)
@@ -321,7 +321,7 @@ func TestRetryWithMissingNode(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = true })
 		first := s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		time.Sleep(2 * time.Second)
+		advance(2 * time.Second)
 		slowly("acquire", 20*time.Millisecond, s.nodes[0])
 		r.Stamp = fencing.NewStamp()
 		out, err := s.Acquire(bg, r)
@@ -346,7 +346,7 @@ func TestMadePinsTries(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		s.acquire(request("b"))
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -371,7 +371,7 @@ func TestAttachedStays(t *testing.T) {
 		for _, n := range s.nodes {
 			n.set(func(n *node) { n.cut = false })
 		}
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		for i := range fewAttached {
 			next := request(fencing.Name(fmt.Sprint("b/", i)))
 			next.Attach, next.TTL = true, time.Hour

@@ -16,7 +16,7 @@ func otherTokenAt2(t *testing.T) (*scene, fencing.AcquireRequest, fencing.Token)
 	s.nodes[2].set(func(n *node) { n.cut = true })
 	r := request("a")
 	out := s.acquire(r)
-	time.Sleep(time.Millisecond)
+	advance(time.Millisecond)
 	left := r
 	left.Propose = fencing.Token(fencing.InstantOf(time.Now()))
 	if got, err := s.nodes[2].Model.Acquire(bg, left); err != nil || !got.Holder.Claimed || got.Holder.Token != left.Propose {
@@ -32,7 +32,7 @@ func TestLeaseIsShownWithOneToken(t *testing.T) {
 		name  string
 		spoil func(*node) // one of the majority
 	}{
-		{"slow", func(n *node) { n.before = func(string) { time.Sleep(50 * time.Millisecond) } }},
+		{"slow", func(n *node) { n.before = func(string) { advance(50 * time.Millisecond) } }},
 		{"cut off", func(n *node) { n.cut = true }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestLeaseIsShownWithOneToken(t *testing.T) {
 				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Second)
+				advance(time.Second)
 				s.nodes[0].set(c.spoil)
 				out, err = s.History(bg, fencing.HistoryRequest{Name: "a"})
 				if err != nil || len(out.Past) != 1 || out.Past[0].Holder.Token != token {
@@ -68,7 +68,7 @@ func TestLeaseIDUsedTwice(t *testing.T) {
 			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Hour)
+			advance(time.Hour)
 			r.Stamp = fencing.NewStamp()
 		}
 		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
@@ -85,7 +85,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			s := newScene(t, 3)
 			r := request("a")
 			s.acquire(r)
-			time.Sleep(5 * time.Second)
+			advance(5 * time.Second)
 			s.nodes[late].set(func(n *node) { n.cut = true })
 			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 			if err != nil {
@@ -93,7 +93,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			}
 			s.nodes[late].set(func(n *node) { n.cut = false })
 			end := fencing.InstantOf(time.Now()).Add(r.TTL)
-			time.Sleep(time.Minute)
+			advance(time.Minute)
 			if _, err := s.Expire(bg, 100); err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestLiveLeaseIsNotPast(t *testing.T) {
 		s, r, token := otherTokenAt2(t)
 		for range 3 {
 			s.nodes[2].set(func(n *node) { n.cut = true })
-			time.Sleep(5 * time.Second)
+			advance(5 * time.Second)
 			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}

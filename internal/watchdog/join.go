@@ -92,13 +92,13 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 		return out, nil, err
 	}
 	l.mu.Lock()
-	if h := &out.Holder; h.Provisional && t.ask.Set == "" && (t.grant == nil || t.grant.holder.Token <= h.Token) {
-		t.grant = &news{holder: *h, now: out.Now} // to be confirmed at the end of a quarantine
-	}
-	if !out.Waits() && !(out.Holder.Provisional && t.ask.Set == "") && (t.grant == nil || t.grant.holder.Token <= out.Holder.Token) {
-		t.deliver(&out)
-		l.mu.Unlock()
-		return out, nil, nil
+	if !out.Waits() && (t.grant == nil || t.grant.holder.Token <= out.Holder.Token) {
+		if !out.Holder.Provisional || t.ask.Set != "" {
+			t.deliver(&out)
+			l.mu.Unlock()
+			return out, nil, nil
+		}
+		t.grant = &news{holder: out.Holder, now: out.Now} // to be confirmed at the end of a quarantine
 	}
 	if l.draining && t.grant == nil {
 		l.mu.Unlock()
