@@ -58,6 +58,13 @@ func (h *Holder) expiresAt(now Instant, ttl time.Duration) Instant {
 	return end
 }
 
+// RenewIn returns how long to wait before a lease is renewed that has so much left, 0
+// if it is to be renewed at once: a third of its TTL leaves time for attempts that
+// fail, and half of what is left is sooner where that is less than the TTL, as from a
+// quorum, which allows for clocks, or of a lease that was granted a while ago. It is
+// what clients are told, and what attached leases are renewed by.
+func (h *Holder) RenewIn(left time.Duration) time.Duration { return max(min(h.TTL/3, left/2), 0) }
+
 // Waiter is the public view of a place in the queue.
 type Waiter struct {
 	Lease    LeasePublic

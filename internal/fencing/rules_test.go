@@ -132,3 +132,18 @@ func tolerates(mode fencing.Mode, limit int) int {
 	}
 	return limit
 }
+
+func TestRenewIn(t *testing.T) {
+	for _, tt := range []struct{ ttl, left, want time.Duration }{
+		{30 * time.Second, 30 * time.Second, 10 * time.Second},
+		{30 * time.Second, 29 * time.Second, 10 * time.Second},
+		{30 * time.Second, 12 * time.Second, 6 * time.Second}, // a retry, or MaxHold
+		{time.Second, 180 * time.Millisecond, 90 * time.Millisecond},
+		{time.Second, -time.Millisecond, 0},
+	} {
+		h := fencing.Holder{TTL: tt.ttl}
+		if got := h.RenewIn(tt.left); got != tt.want {
+			t.Errorf("TTL %s with %s left is renewed in %s, want %s", tt.ttl, tt.left, got, tt.want)
+		}
+	}
+}

@@ -273,10 +273,7 @@ func appendLease(b []byte, a *renewed) []byte {
 	h := a.holder
 	b = appendHolding(b, h)
 	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
-	b = appendIntMember(b, "renew_in_ms", renewIn(h, a.left).Milliseconds())
+	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
 	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
 	return appendMetadata(b, h.Metadata)
 }
-
-// renewIn returns when a lease should be renewed that has so much left.
-func renewIn(h *fencing.Holder, left time.Duration) time.Duration { return min(h.TTL/3, left/2) }

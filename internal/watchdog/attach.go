@@ -37,7 +37,7 @@ type Update struct {
 	Err     error
 }
 
-// Attach renews a lease at a third of its TTL until ctx ends or the lease does.
+// Attach renews a lease when Holder.RenewIn says so until ctx ends or the lease does.
 // What is not read is overwritten by what comes next: the newest update, and the
 // last one with its Err, can always be read. The channel is then closed. Attach
 // never releases.
@@ -67,8 +67,8 @@ type attachment struct {
 
 	replaced chan struct{} // holds one when a newer request has the lease
 
-	ttl    time.Duration // of the last grant or renewal
-	began  time.Time     // from where the TTL counts
+	life   time.Duration // that the last grant or renewal gave it: the TTL, or less
+	renews time.Time     // when it is to be renewed
 	end    time.Time     // when the lease ends, or a little before (P9)
 	capped bool          // by MaxHold: no renewal moves the end
 }
@@ -76,14 +76,14 @@ type attachment struct {
 // take notes what a grant or renewal came to.
 func (a *attachment) take(out fencing.Outcome) {
 	h := &out.Holder
-	a.ttl, a.began = h.TTL, out.Asked
-	a.end = out.Asked.Add(h.ExpiresAt.Sub(out.Now))
+	a.life = h.ExpiresAt.Sub(out.Now)
+	a.renews, a.end = out.Asked.Add(h.RenewIn(a.life)), out.Asked.Add(a.life)
 	a.capped = h.MaxHold > 0 && h.ExpiresAt >= h.AcquiredAt.Add(h.MaxHold)
 }
 
 // lastGasp is when to give up on a lease that could not be renewed.
 func (a *attachment) lastGasp() time.Time {
-	return a.end.Add(-min(a.ttl/20, longestLastGasp))
+	return a.end.Add(-min(a.life/20, longestLastGasp))
 }
 
 func (a *attachment) run(ctx context.Context) {
@@ -130,21 +130,21 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 			Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
 		}
 	}
-	if err := a.until(ctx, a.began.Add(a.ttl/3)); err != nil {
+	if err := a.until(ctx, a.renews); err != nil {
 		return fencing.Outcome{}, err
 	}
 	var last error
 	for backoff := minBackoff; time.Now().Before(a.lastGasp()); {
 		wait := backoff
 		if a.Ready != nil && !a.Ready() {
-			wait = max(a.ttl/20, minReadyPoll)
+			wait = max(a.life/20, minReadyPoll)
 			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the connection has not acknowledged what was sent before, so the lease was not renewed"}
 		} else {
 			out, err := a.renew(ctx)
 			if err == nil || !uncertain(err) {
 				return out, err
 			}
-			last, backoff = err, min(2*backoff, maxBackoff, max(a.ttl/10, minBackoff/5))
+			last, backoff = err, min(2*backoff, maxBackoff, max(a.life/10, minBackoff/5))
 		}
 		if err := a.until(ctx, earlier(time.Now().Add(wait), a.lastGasp())); err != nil {
 			return fencing.Outcome{}, err

@@ -211,3 +211,28 @@ func TestASlowReaderOfUpdates(t *testing.T) {
 		}
 	})
 }
+
+// What an answer gives is less than the TTL where a quorum allows for clocks, or a
+// retry finds a lease that was granted a while ago: the lease is renewed before that.
+func TestAnAttachedLeaseWithLessThanItsTTLToLive(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, cancel := context.WithCancel(w.t.Context())
+		r := request("a")
+		r.TTL = 3 * time.Second
+		if _, err := w.dogs[0].Acquire(ctx, r); err != nil {
+			t.Fatal(err)
+		}
+		advance(2200 * time.Millisecond)
+		r.Stamp = fencing.NewStamp()
+		a := w.attach(ctx, r, nil)
+		advance(2 * time.Second)
+		cancel()
+		if u, _ := a.ended(); u.Err != nil {
+			t.Errorf("it ended with %v", u.Err)
+		}
+		w.want("renewals", len(a.updates), 2)
+		if len(a.at) > 0 && a.at[0] != 400*time.Millisecond {
+			t.Errorf("it was renewed after %s", a.at[0])
+		}
+	})
+}
