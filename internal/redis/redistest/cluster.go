@@ -23,6 +23,7 @@ const (
 type Cluster struct {
 	t       testing.TB
 	members []*Server
+	masters int // how many there are
 	ids     map[*Server]string
 }
 
@@ -31,7 +32,7 @@ type Cluster struct {
 // answer for 1 s counts as down. Arguments are for all nodes.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, ids: map[*Server]string{}}
+	c := &Cluster{t: t, masters: masters, ids: map[*Server]string{}}
 	buses := map[*Server]string{}
 	for i := range masters + replicas {
 		bus, err := freePort()

@@ -1,0 +1,119 @@
+package redistest
+
+import "syscall"
+
+// Try runs what a program that is no test does with servers from Launch, after it:
+// what would fail a test is its error.
+func Try(do func()) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			err = r
+		default:
+			panic(r)
+		}
+	}()
+	do()
+	return nil
+}
+
+// Pause stops the process as it is (SIGSTOP): its connections stay open in silence.
+func (s *Server) Pause() error { return s.process.Process.Signal(syscall.SIGSTOP) }
+
+// Resume lets a process go on that was paused.
+func (s *Server) Resume() error { return s.process.Process.Signal(syscall.SIGCONT) }
+
+// Flush forgets all data (FLUSHALL).
+func (s *Server) Flush() error { return s.try("flushall", "sync").Err() }
+
+// DropClients closes the connections of all clients and subscribers.
+func (s *Server) DropClients() error {
+	for _, kind := range []string{"normal", "pubsub"} {
+		if err := s.try("client", "kill", "type", kind).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FollowMaster has every server follow the master that the Sentinels name, and waits
+// until it does. The Sentinels do that by themselves, but only seconds later.
+func (s *Sentinel) FollowMaster() {
+	s.t.Helper()
+	s.HealReplication()
+	wait(s.t, "all servers follow the master", func() bool {
+		master := s.Master()
+		connected := 0
+		for _, server := range s.servers {
+			switch role, is := server.role(); {
+			case server == master:
+			case is && server.follows(master):
+				connected++
+			case role != "":
+				server.try("replicaof", "127.0.0.1", master.port)
+			}
+		}
+		return connected == len(s.servers)-1
+	})
+}
+
+// follows reports whether a replica has this master.
+func (s *Server) follows(master *Server) bool {
+	parts, err := s.try("role").Slice()
+	if err != nil || len(parts) < 3 {
+		return false
+	}
+	port, _ := parts[2].(int64)
+	return int(port) == master.port
+}
+
+// Complete waits until all nodes run, believe that the Cluster is well, and all
+// replicas are connected.
+func (c *Cluster) Complete() {
+	c.t.Helper()
+	wait(c.t, "the Cluster is complete", func() bool {
+		masters, connected := 0, 0
+		for _, one := range c.members {
+			if !c.serves(one) || len(c.table(one)) != len(c.members) {
+				return false
+			}
+			switch role, is := one.role(); {
+			case role == "master":
+				masters++
+			case is:
+				connected++
+			}
+		}
+		return masters == c.masters && connected == len(c.members)-c.masters
+	})
+}
+
+// SlotInUse returns a slot that a master has keys of, chosen by that server at
+// random; ok is false if it has none.
+func (c *Cluster) SlotInUse(master *Server) (slot int, ok bool) {
+	c.t.Helper()
+	key, err := master.try("randomkey").Text()
+	if err != nil {
+		return 0, false
+	}
+	slot, err = master.try("cluster", "keyslot", key).Int()
+	return slot, err == nil
+}
+
+// Addr returns host and port where the proxy listens.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Promoted waits until a replica of a master that is down has taken its place.
+func (c *Cluster) Promoted(old *Server) {
+	c.t.Helper()
+	wait(c.t, "a replica takes over", func() bool {
+		masters := 0
+		for _, one := range c.members {
+			if role, _ := one.role(); one != old && role == "master" && c.serves(one) {
+				masters++
+			}
+		}
+		return masters == c.masters
+	})
+}

@@ -1,0 +1,51 @@
+package system
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// Build says how the gateway is built.
+type Build struct {
+	Tags    string // build tags, separated by commas
+	LDFlags string // flags of the linker
+	Race    bool   // with the race detector, which ends up in the log: see Gateway.Stop
+}
+
+var (
+	buildsMu sync.Mutex
+	builds   = map[Build]*os.File{}
+)
+
+// binary returns the path of the program, built once a process. The file has no name
+// any more: it is there for as long as this process, whatever becomes of it.
+func binary(b Build) (path string, err error) {
+	buildsMu.Lock()
+	defer buildsMu.Unlock()
+	if builds[b] == nil {
+		if builds[b], err = build(b); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), builds[b].Fd()), nil
+}
+
+func build(b Build) (*os.File, error) {
+	dir, err := os.MkdirTemp("", "fencepost-build")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "gateway")
+	args := []string{"build", "-trimpath", "-o", path, "-tags", b.Tags, "-ldflags", b.LDFlags}
+	if b.Race {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, "fencepost/cmd/gateway")...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the gateway: %w\n%s", err, out)
+	}
+	return os.Open(path)
+}

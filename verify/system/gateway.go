@@ -1,0 +1,268 @@
+package system
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fencepost/internal/redis/redistest"
+)
+
+const (
+	// startTimeout bounds how long a gateway may take until it is ready, and how long
+	// until it has ended: its drain timeout and more.
+	startTimeout = 60 * time.Second
+
+	// keptLines of a gateway's log are kept.
+	keptLines = 400
+)
+
+// Gateway is a process of the real program. It keeps its address when it is started
+// again.
+type Gateway struct {
+	build Build
+	env   []string
+	addr  string
+
+	// Proxies stand between this gateway alone and its store: one for Redis, one a
+	// node for a quorum, none for the others.
+	Proxies []*redistest.Proxy
+
+	mu      sync.Mutex
+	process *process // nil: never started
+	log     []string // the last lines, of all its processes
+	flaws   []string // lines that no gateway may log
+}
+
+// process is one run of the program.
+type process struct {
+	cmd    *exec.Cmd
+	serves chan string   // gets the address, once
+	exited chan struct{} // closed when it has ended
+	err    error         // of Wait, once exited is closed
+}
+
+// Addr returns host and port.
+func (g *Gateway) Addr() string { return g.addr }
+
+// URL returns the URL of the gateway, without a slash at the end.
+func (g *Gateway) URL() string { return "http://" + g.addr }
+
+// PID returns the id of the process that was started last.
+func (g *Gateway) PID() int { return g.current().cmd.Process.Pid }
+
+func (g *Gateway) current() *process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.process
+}
+
+// Log returns the last lines that the gateway logged.
+func (g *Gateway) Log() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.log, "")
+}
+
+// Start starts the gateway that does not run, and waits until it is ready.
+func (g *Gateway) Start() error {
+	path, err := binary(g.build)
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(startTimeout)
+	for {
+		err := g.launch(path)
+		if err == nil {
+			return g.AwaitReady(time.Until(deadline))
+		}
+		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond) // a passing connection has the port
+	}
+}
+
+var errPortTaken = errors.New("another has the gateway's port")
+
+// launch starts a process and waits until it says where it serves.
+func (g *Gateway) launch(path string) error {
+	listen := g.addr
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	cmd := exec.Command(path)
+	cmd.Args[0] = "gateway"
+	cmd.Env = append([]string{"FENCEPOST_LISTEN_ADDR=" + listen}, g.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should this process be killed
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p := &process{cmd: cmd, serves: make(chan string, 1), exited: make(chan struct{})}
+	g.mu.Lock()
+	g.process = p
+	g.mu.Unlock()
+	go func() {
+		g.read(p, stderr)
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	select {
+	case g.addr = <-p.serves:
+		return nil
+	case <-p.exited:
+		if strings.Contains(g.Log(), syscall.EADDRINUSE.Error()) {
+			return errPortTaken
+		}
+		return fmt.Errorf("the gateway ended before it served: %w\n%s", p.err, g.Log())
+	case <-time.After(startTimeout):
+		return errors.Join(fmt.Errorf("the gateway does not serve:\n%s", g.Log()), g.Kill())
+	}
+}
+
+// read reads what a process logs until it ends.
+func (g *Gateway) read(p *process, stderr io.Reader) {
+	served := false
+	for lines := bufio.NewReader(stderr); ; {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			g.keep(line)
+		}
+		if err != nil {
+			return
+		}
+		var entry struct{ Msg, Address string }
+		if !served && json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
+			served = true
+			p.serves <- entry.Address
+		}
+	}
+}
+
+func (g *Gateway) keep(line string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.log = append(g.log, line); len(g.log) > 2*keptLines {
+		g.log = append([]string(nil), g.log[keptLines:]...)
+	}
+	for _, flaw := range []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", `"msg":"panic`} {
+		if strings.Contains(line, flaw) && len(g.flaws) < 10 {
+			g.flaws = append(g.flaws, line)
+		}
+	}
+}
+
+// Flaws returns an error if the gateway has logged a panic, a fatal error or a data
+// race, in any of its runs.
+func (g *Gateway) Flaws() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.flaws) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the gateway logged %q; the end of its log is\n%s", g.flaws, strings.Join(g.log, ""))
+}
+
+// AwaitReady waits until /readyz is answered with 200.
+func (g *Gateway) AwaitReady(timeout time.Duration) error {
+	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	var last string
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-g.current().exited:
+			return fmt.Errorf("the gateway has ended: %w\n%s", g.current().err, g.Log())
+		default:
+		}
+		response, err := client.Get(g.URL() + "/readyz?verbose")
+		if err != nil {
+			last = err.Error()
+			continue
+		}
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			return nil
+		}
+		last = string(body)
+	}
+	return fmt.Errorf("the gateway at %s is not ready after %s: %s", g.addr, timeout.Round(time.Millisecond), last)
+}
+
+// Kill ends the process at once, as kill -9 does. One that has ended is no error.
+func (g *Gateway) Kill() error { return g.end(syscall.SIGKILL) }
+
+// Stop asks the process to end (SIGTERM) and waits until it has; an exit status that
+// is not 0 is an error.
+func (g *Gateway) Stop() error {
+	if err := g.end(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if p := g.current(); p != nil && p.err != nil {
+		return fmt.Errorf("the gateway ended with %w\n%s", p.err, g.Log())
+	}
+	return nil
+}
+
+// Pause stops the process as it is (SIGSTOP).
+func (g *Gateway) Pause() error { return g.signal(syscall.SIGSTOP) }
+
+// Resume lets a process go on that was paused.
+func (g *Gateway) Resume() error { return g.signal(syscall.SIGCONT) }
+
+// Running reports whether the process has not ended.
+func (g *Gateway) Running() bool {
+	p := g.current()
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+func (g *Gateway) signal(signal os.Signal) error {
+	p := g.current()
+	if p == nil {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func (g *Gateway) end(signal os.Signal) error {
+	p := g.current()
+	if p == nil {
+		return nil
+	}
+	if err := g.signal(signal); err != nil {
+		return err
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(startTimeout):
+		err := fmt.Errorf("the gateway %d does not end on %s", p.cmd.Process.Pid, signal)
+		if signal == syscall.SIGKILL {
+			return err
+		}
+		return errors.Join(err, g.Kill())
+	}
+}

@@ -1,0 +1,183 @@
+// Package system runs Fencepost as it is used: the real program, one or several
+// gateways on a real store, every part a process of its own that can be killed,
+// stopped, cut off and started again. Nothing in it is simulated. What it starts
+// listens on free ports of loopback, and has ended when Close returns.
+package system
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"fencepost/internal/redis/redistest"
+)
+
+// Kind is a kind of store.
+type Kind string
+
+// The kinds of stores: a file; one Redis; a master with two replicas and three
+// Sentinels; a Cluster of three masters with a replica each; a quorum of three.
+const (
+	Embedded Kind = "embedded"
+	Redis    Kind = "redis"
+	Sentinel Kind = "sentinel"
+	Cluster  Kind = "cluster"
+	Quorum   Kind = "quorum"
+)
+
+// Kinds returns all kinds.
+func Kinds() []Kind { return []Kind{Embedded, Redis, Sentinel, Cluster, Quorum} }
+
+// Options say what is started. The zero value is one gateway on one Redis.
+type Options struct {
+	Store    Kind     // default: Redis
+	Gateways int      // default: 1; Embedded has no more
+	Build    Build    // of the gateways
+	Env      []string // settings of the gateways, like "FENCEPOST_DEFAULT_TTL=1s"
+	Redis    []string // arguments of every redis-server; nothing is persisted by default
+}
+
+// System is what was started.
+type System struct {
+	Kind     Kind
+	Gateways []*Gateway
+
+	// Servers are the Redis that have data, in no order that means anything.
+	Servers []*redistest.Server
+
+	// Sentinel and Cluster are set if the store is one.
+	Sentinel *redistest.Sentinel
+	Cluster  *redistest.Cluster
+
+	options Options
+	dir     string
+	url     string // of the store, where gateways have no proxies
+	stops   []func() error
+}
+
+// Start starts a store and its gateways, and waits until all are ready.
+func Start(o Options) (s *System, err error) {
+	if o.Store == "" {
+		o.Store = Redis
+	}
+	o.Gateways = max(o.Gateways, 1)
+	if o.Store == Embedded && o.Gateways > 1 {
+		return nil, errors.New("an embedded store has one gateway")
+	}
+	s = &System{Kind: o.Store, options: o}
+	if s.dir, err = os.MkdirTemp("", "fencepost-system"); err != nil {
+		return nil, err
+	}
+	s.stops = append(s.stops, func() error { return os.RemoveAll(s.dir) })
+	if err := s.startStore(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	for range o.Gateways {
+		if _, err := s.AddGateway(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+// StartTest is Start for a test, with which what it started ends. A flaw in a
+// gateway's log (see Gateway.Flaws) fails the test.
+func StartTest(t testing.TB, o Options) *System {
+	t.Helper()
+	s, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// launch starts servers by redistest.
+func (s *System) launch(start func(t testing.TB)) error {
+	stop, err := redistest.Launch(start)
+	s.stops = append(s.stops, stop)
+	return err
+}
+
+func (s *System) startStore() error {
+	args := s.options.Redis
+	switch s.Kind {
+	case Embedded:
+		s.url = "embedded"
+		return nil
+	case Redis:
+		return s.launch(func(t testing.TB) { s.Servers = []*redistest.Server{redistest.Start(t, args...)} })
+	case Quorum:
+		return s.launch(func(t testing.TB) { s.Servers = redistest.StartQuorum(t, 3, args...) })
+	case Sentinel:
+		return s.launch(func(t testing.TB) {
+			s.Sentinel = redistest.StartSentinel(t, 2, 3, args...)
+			s.url, s.Servers = s.Sentinel.URL(), s.Sentinel.Servers()
+		})
+	case Cluster:
+		return s.launch(func(t testing.TB) {
+			s.Cluster = redistest.StartCluster(t, 3, 3, args...)
+			s.url, s.Servers = s.Cluster.URL(), s.Cluster.Members()
+		})
+	}
+	return fmt.Errorf("there is no kind of store %q; there are %v", s.Kind, Kinds())
+}
+
+// AddGateway starts one more gateway, with further settings.
+func (s *System) AddGateway(env ...string) (*Gateway, error) {
+	g := &Gateway{build: s.options.Build}
+	url := s.url
+	if url == "" {
+		if err := s.launch(func(t testing.TB) {
+			for _, server := range s.Servers {
+				g.Proxies = append(g.Proxies, redistest.StartProxy(t, server.Addr()))
+			}
+		}); err != nil {
+			return nil, err
+		}
+		if url = g.Proxies[0].URL(); s.Kind == Quorum {
+			url = redistest.ProxiedQuorumURL(g.Proxies)
+		}
+	}
+	g.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "FENCEPOST_STORE=" + url, "FENCEPOST_DATA_DIR=" + s.DataDir()}, s.options.Env...)
+	g.env = append(g.env, env...)
+	s.stops = append(s.stops, func() error { return errors.Join(g.Kill(), g.Flaws()) })
+	if err := g.Start(); err != nil {
+		return nil, err
+	}
+	s.Gateways = append(s.Gateways, g)
+	return g, nil
+}
+
+// DataDir returns the directory of an embedded store.
+func (s *System) DataDir() string { return filepath.Join(s.dir, "data") }
+
+// AwaitReady waits until all gateways are ready.
+func (s *System) AwaitReady(timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	for _, g := range s.Gateways {
+		if err := g.AwaitReady(time.Until(deadline)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends all processes and removes all files. It returns an error if something
+// does not end, and what a gateway's log has of panics and data races. It may be
+// called twice.
+func (s *System) Close() (err error) {
+	for len(s.stops) > 0 {
+		last := len(s.stops) - 1
+		err = errors.Join(err, s.stops[last]())
+		s.stops = s.stops[:last]
+	}
+	return err
+}
