@@ -94,7 +94,7 @@ func TestSeveralHolders(t *testing.T) {
 	eval[bool](b, `document.querySelectorAll("#detail summary")[1].focus(), true`)
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.until(`document.querySelectorAll("#detail details")[1].open`)
-	if got := b.text("#detail details:nth-child(2)"); !strings.Contains(got, fmt.Sprint(held[1].Token)) || !strings.Contains(got, "build") {
+	if got := b.text("#detail details:nth-child(2)"); !strings.Contains(got, fmt.Sprint(held[1].Token)) || !strings.Contains(got, "build") || !strings.Contains(got, "shared, at most 3, slot 1") {
 		t.Errorf("a holder's line opens to %q", got)
 	}
 	g.release(held[0])

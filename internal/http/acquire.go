@@ -275,5 +275,8 @@ func appendLease(b []byte, a *renewed) []byte {
 	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
 	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
 	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
+	if len(h.Metadata) == 0 { // the holder knows what it has sent
+		return b
+	}
 	return appendMetadata(b, h.Metadata)
 }

@@ -57,6 +57,9 @@ func appendHolding(b []byte, h *fencing.Holder) []byte {
 	b = appendStringMember(b, "owner", h.Owner)
 	b = appendStringMember(b, "mode", string(h.Mode))
 	b = appendIntMember(b, "fencing_token", int64(h.Token))
+	if h.Mode == fencing.ModeShared && h.Limit > 0 {
+		b = appendIntMember(b, "limit", int64(h.Limit))
+	}
 	if h.Slot != fencing.NoSlot {
 		b = appendIntMember(b, "slot", int64(h.Slot))
 	}
@@ -66,17 +69,17 @@ func appendHolding(b []byte, h *fencing.Holder) []byte {
 	return appendTimeMember(b, "expires_at", h.ExpiresAt)
 }
 
-// appendMetadata appends the metadata in the order of its keys, if there is any.
+// appendMetadata appends the metadata in the order of its keys.
 func appendMetadata(b []byte, metadata map[string]string) []byte {
+	b = appendMemberName(b, "metadata")
 	if len(metadata) == 0 {
-		return b
+		return append(b, '{', '}')
 	}
 	keys := make([]string, 0, len(metadata))
 	for key := range metadata {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)
-	b = appendMemberName(b, "metadata")
 	for i, key := range keys {
 		b = append(b, "{,"[min(i, 1)])
 		b = appendString(b, key)

@@ -13,16 +13,27 @@ func TestShared(t *testing.T) {
 	g := start(t)
 	for slot := range 2 {
 		a := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).want(t, 201)
-		if a.text("mode") != "shared" || a.json["slot"] == nil || a.number("slot") != int64(slot) {
+		if a.text("mode") != "shared" || a.json["slot"] == nil || a.number("slot") != int64(slot) || a.json["limit"] != 2.0 {
 			t.Errorf("%s", a.body)
 		}
 	}
-	a := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).problem(t, 423, fencing.CodeLocked)
-	if holders := a.json["holders"].([]any); len(holders) != 2 || holders[1].(map[string]any)["slot"] != 1.0 {
-		t.Errorf("%s", a.body)
+	refused := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).problem(t, 423, fencing.CodeLocked)
+	for _, a := range []*answered{refused, g.do("GET", "/locks/a", "").want(t, 200)} {
+		holders := a.json["holders"].([]any)
+		if len(holders) != 2 || holders[1].(map[string]any)["slot"] != 1.0 || holders[1].(map[string]any)["limit"] != 2.0 {
+			t.Errorf("%s", a.body)
+		}
 	}
 	for range 3 {
-		if a := g.do("POST", "/locks/b", `{"mode":"shared"}`).want(t, 201); a.json["slot"] != nil {
+		if a := g.do("POST", "/locks/b", `{"mode":"shared"}`).want(t, 201); a.json["slot"] != nil || a.json["limit"] != nil {
+			t.Errorf("%s", a.body)
+		}
+	}
+	g.acquired("c")
+	for _, name := range []string{"b", "c"} { // where there is no limit, and no metadata
+		a := g.do("GET", "/locks/"+name, "").want(t, 200)
+		holder := a.json["holders"].([]any)[0].(map[string]any)
+		if metadata, is := holder["metadata"].(map[string]any); !is || len(metadata) != 0 || holder["limit"] != nil {
 			t.Errorf("%s", a.body)
 		}
 	}

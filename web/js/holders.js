@@ -65,7 +65,7 @@ class Holder {
     this.#acquiredMark = holder.acquiredMark;
     this.#countdown.set(holder.deadline, holder.ttl_ms, now);
     setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
-    setText(this.#mode, `${holder.mode}${holder.slot >= 0 ? `, slot ${holder.slot}` : ""}`);
+    setText(this.#mode, `${holder.mode}${holder.limit ? `, at most ${holder.limit}` : ""}${holder.slot >= 0 ? `, slot ${holder.slot}` : ""}`);
     setText(this.#expires, since(holder.expires_at, holder.storeNow));
     this.#expires.dateTime = holder.expires_at;
     this.#expires.title = instant(holder.expires_at);
