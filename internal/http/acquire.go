@@ -97,35 +97,27 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 // serveAcquire answers a POST for one name, with a stream if so asked.
 func serveAcquire(c *call) {
 	req, err := decodeAcquire(c)
-	if err != nil {
-		c.writeError(err)
-		return
-	}
-	if req.attached {
-		attachLock(c, req)
-		return
-	}
-	acquireLock(c, req)
-}
-
-// acquireLock asks the store for a lease, and waits for it if it may. A grant
-// that this request made is the call's to deliver or to give back.
-func acquireLock(c *call, req *acquire) {
-	out, waiter, err := c.join(req)
 	switch {
 	case err != nil:
 		c.writeError(err)
-	case waiter == nil:
-		c.answerAcquire(req, &out)
+	case req.attached:
+		attachLock(c, req)
 	default:
-		c.park()
-		c.pending = func() { c.await(waiter, req) }
+		acquireLock(c, req)
 	}
 }
 
-// answerAcquire delivers a grant, or says why it can't.
-func (c *call) answerAcquire(req *acquire, out *fencing.Outcome) {
-	resp, err := c.granted(req, out)
+// acquireLock asks the store for a lease, waits for it if it may, and answers. A
+// grant that this request made is the call's to deliver or to give back.
+func acquireLock(c *call, req *acquire) {
+	out, waiter, err := c.join(req)
+	if waiter != nil {
+		out, err = c.await(waiter, req)
+	}
+	var resp *granted
+	if err == nil {
+		resp, err = c.granted(req, out)
+	}
 	if err != nil {
 		c.writeError(err)
 		return

@@ -45,15 +45,16 @@ func attachLock(c *call, req *acquire) {
 			return
 		}
 	}
-	a.hold(&out)
+	a.hold(out)
 }
 
 // await waits in the queue, and says so.
-func (a *attachment) await(waiter *watchdog.Waiter) (fencing.Outcome, error) {
+func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 	a.park()
 	defer a.unpark()
 	type result struct {
-		*awaited
+		out   *fencing.Outcome
+		err   error
 		panic any
 	}
 	results := make(chan result, 1)
@@ -63,7 +64,7 @@ func (a *attachment) await(waiter *watchdog.Waiter) (fencing.Outcome, error) {
 			r.panic = recover() // it is the call's to answer
 			results <- r
 		}()
-		r.awaited = a.wait(a.ctx, waiter, a.req)
+		r.out, r.err = a.wait(a.ctx, waiter, a.req)
 	}()
 
 	position := waiter.Place().Position

@@ -16,24 +16,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// body is the body of a request that has been read.
-type body struct {
-	done bool
-	data []byte
-	err  error
-}
-
 // readBody reads the body to its end into c.in, so that a client that leaves is
-// noticed while the store is asked. It may be called again.
+// noticed while the store is asked.
 func (c *call) readBody() ([]byte, error) {
-	if !c.body.done {
-		c.body.data, c.body.err = c.readToEnd()
-		c.body.done = true
-	}
-	return c.body.data, c.body.err
-}
-
-func (c *call) readToEnd() ([]byte, error) {
 	if c.r.Body == nil || c.r.Body == http.NoBody {
 		return nil, nil
 	}

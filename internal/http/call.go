@@ -41,12 +41,7 @@ type call struct {
 
 	openStream prometheus.Gauge // counts the stream that the answer is; nil if it is none
 
-	// pending is what is left to do of a request that waits. It is done on a stack
-	// that the router and the decoders are no longer on; see mayWait.
-	pending func()
-
 	in, out []byte // the request body, the answer
-	body    body
 }
 
 // maxKept bounds the buffers that an idle call keeps.
@@ -55,16 +50,7 @@ const maxKept = 64 << 10
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	c := s.begin(w, r)
 	defer c.end()
-	if c.mayWait() {
-		c.aside((*call).route)
-	} else {
-		c.route()
-	}
-	if pending := c.pending; pending != nil {
-		c.pending = nil
-		c.r = r // without what the router has added
-		pending()
-	}
+	c.route()
 }
 
 func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
@@ -100,12 +86,8 @@ func (c *call) end() {
 	}
 	broken := false
 	if panicked != nil && panicked != http.ErrAbortHandler {
-		stack := debug.Stack()
-		if p, ok := panicked.(*panicAside); ok {
-			panicked, stack = p.value, p.stack
-		}
 		s.log.LogAttrs(c.r.Context(), slog.LevelError, "panic while serving a request",
-			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(stack)))
+			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
 		broken = c.status != 0
 		c.code = codeInternal
 		if !broken {

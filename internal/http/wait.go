@@ -1,11 +1,7 @@
 package http
 
 import (
-	"bytes"
 	"context"
-	"net/http"
-	"runtime/debug"
-	"strings"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
@@ -13,18 +9,18 @@ import (
 
 // join asks the store for a lease; there is a waiter if the request has to wait
 // for it. What may have been granted is the call's from here on.
-func (c *call) join(req *acquire) (fencing.Outcome, *watchdog.Waiter, error) {
+func (c *call) join(req *acquire) (*fencing.Outcome, *watchdog.Waiter, error) {
 	if err := c.begin(req); err != nil {
-		return fencing.Outcome{}, nil, err
+		return nil, nil, err
 	}
 	out, waiter, err := c.s.dog.Join(c.r.Context(), req.AcquireRequest)
 	if waiter == nil {
 		c.leave(allowedWaiters)
 	}
 	if err != nil {
-		return out, nil, c.refused(req, err)
+		return nil, nil, c.refused(req, err)
 	}
-	return out, waiter, nil
+	return &out, waiter, nil
 }
 
 // begin is what stands before every acquire.
@@ -65,75 +61,25 @@ func (c *call) refused(req *acquire, err error) error {
 	return c.countOutcome(outcomeOf(err), err)
 }
 
-// await waits for the lease and answers. While it waits there is as little on its
-// stack as can be.
-func (c *call) await(waiter *watchdog.Waiter, req *acquire) {
+// await waits in the queue until the request has its lease or has lost its place.
+// It is not to be called for a stream, which has something to say meanwhile.
+func (c *call) await(waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
 	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r))
-	waiter.Ready(ctx)
-	w := c.wait(ctx, waiter, req)
-	done()
-	c.unpark()
-	if w.err != nil {
-		c.writeError(w.err)
-		return
-	}
-	c.answerAcquire(req, &w.out)
-}
-
-// awaited is what a wait has come to.
-type awaited struct {
-	out fencing.Outcome
-	err error
-}
-
-// mayWait reports whether a request may wait in a queue: it is an acquire whose
-// body, which it reads, names wait_ms. Such a one is decoded on a stack of its
-// own: the stack it then waits on has not grown, and is a quarter as large.
-func (c *call) mayWait() bool {
-	if c.r.Method != http.MethodPost || c.r.Body == nil || c.r.Body == http.NoBody ||
-		!strings.HasPrefix(c.r.URL.Path, "/locks") || !c.s.hosts.allows(c.r.Host) {
-		return false
-	}
-	body, err := c.readBody()
-	return err == nil && bytes.Contains(body, []byte("wait_ms"))
-}
-
-// panicAside is a panic on another stack.
-type panicAside struct {
-	value any
-	stack []byte
-}
-
-// aside does a part of the work on a stack of its own, and panics as it does.
-func (c *call) aside(work func(*call)) {
-	done := make(chan *panicAside)
-	go func() {
-		var panicked *panicAside
-		defer func() {
-			if value := recover(); value != nil {
-				panicked = &panicAside{value, debug.Stack()}
-			}
-			done <- panicked
-		}()
-		work(c)
-	}()
-	if panicked := <-done; panicked != nil {
-		if panicked.value == http.ErrAbortHandler {
-			panic(http.ErrAbortHandler)
-		}
-		panic(panicked)
-	}
+	defer done()
+	c.park()
+	defer c.unpark()
+	return c.wait(ctx, waiter, req)
 }
 
 // wait returns when a request that had to wait has its lease or has lost its
 // place. When ctx ends the client has left; the watchdog sees to what is still to
 // be undone.
-func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) *awaited {
+func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
 	out, err := waiter.Wait(ctx)
 	if err != nil {
 		err = c.ended(ctx, req, err)
 	}
-	return &awaited{out, err}
+	return out, err
 }
 
 // ended notes why a wait has ended without a lease, and returns what to tell.
@@ -148,7 +94,7 @@ func (c *call) ended(ctx context.Context, req *acquire, err error) error {
 // park gives back what a request that waits has no use for.
 func (c *call) park() {
 	c.parked = true
-	c.in, c.out, c.body = nil, nil, body{}
+	c.in, c.out = nil, nil
 }
 
 // unpark notes how long it was.

@@ -95,6 +95,25 @@ func TestWaitsItsTurn(t *testing.T) {
 	g.wantNotTakenBack()
 }
 
+// TestGrantCrossesTheJoining: the message of the grant may be there before the store's
+// answer that there is a wait (P5).
+func TestGrantCrossesTheJoining(t *testing.T) {
+	g := start(t)
+	first := g.acquired("a")
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			out, err := s.Model.Acquire(ctx, r)
+			lease, _ := fencing.ParseLeaseID(first)
+			if _, err := s.Model.Release(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: lease}); err != nil {
+				t.Error(err)
+			}
+			return out, err
+		}
+	})
+	g.later("POST", "/locks/a", `{"wait_ms":60000}`)().want(t, 201)
+	g.wantNotTakenBack()
+}
+
 // TestExpiresInCountsFromTheGrant: a grant that took long to arrive has less left.
 func TestExpiresInCountsFromTheGrant(t *testing.T) {
 	g := start(t)

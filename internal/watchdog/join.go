@@ -28,7 +28,7 @@ func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.
 
 func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline time.Time) (out fencing.Outcome, t *Waiter, err error) {
 	w.listen()
-	t = &Waiter{dog: w, ask: r, deadline: deadline}
+	t = &Waiter{dog: w, ask: r, deadline: deadline, wake: make(chan struct{}, 1)}
 	l := &w.lot
 	l.mu.Lock()
 	switch {

@@ -81,16 +81,17 @@ func (s *set) acquireNext(ctx context.Context) error {
 	var err error
 	if r.Wait > 0 {
 		out, t, err = w.join(ctx, r, s.deadline)
-		if t != nil {
-			out, err = t.Wait(ctx)
-		}
 	} else {
 		out, err = w.acquireHeld(ctx, r)
+	}
+	granted := &out
+	if t != nil {
+		granted, err = t.Wait(ctx)
 	}
 	if err != nil {
 		return named(err, r.Name)
 	}
-	s.outs = append(s.outs, out)
+	s.outs = append(s.outs, *granted)
 	return nil
 }
 
@@ -201,69 +202,4 @@ func (w *Watchdog) TakeBackAll(names []fencing.Name, lease fencing.LeaseID, stam
 	for _, name := range names {
 		w.TakeBackLater(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp})
 	}
-}
-
-// RenewAll renews several names under one lease id, r.Name aside. All are tried.
-// The outcomes have the order of names; that of a name that was not renewed has no
-// Holder.Token. lost are the names that are definitely lost; err is then the first
-// one's CodeLeaseLost, with Lock.Name. CodeUnavailable and the like, or a change of
-// mode that is refused, come before that in err, and lost is still right.
-func (w *Watchdog) RenewAll(ctx context.Context, names []fencing.Name, r fencing.RenewRequest) (outs []fencing.Outcome, lost []fencing.Name, err error) {
-	outs = make([]fencing.Outcome, len(names))
-	errs := each(names, func(i int, name fencing.Name) (err error) {
-		r := r
-		r.Name = name
-		outs[i], err = w.Renew(ctx, r)
-		if err != nil {
-			outs[i] = fencing.Outcome{}
-		}
-		return err
-	})
-	lost, err = verdict(names, errs)
-	return outs, lost, err
-}
-
-// ReleaseAll releases several names under one lease id, or unwinds them all by one
-// as ReleaseRequest.Hold says. All are tried. CodeLeaseLost: the first name that
-// was lost otherwise is Error.Lock.Name. CodeUnavailable and the like come before
-// that.
-func (w *Watchdog) ReleaseAll(ctx context.Context, names []fencing.Name, lease fencing.LeaseID, hold int) error {
-	errs := each(names, func(_ int, name fencing.Name) error {
-		_, err := w.Store.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease, Hold: hold})
-		return err
-	})
-	_, err := verdict(names, errs)
-	return err
-}
-
-// each does something with all names at once.
-func each(names []fencing.Name, do func(int, fencing.Name) error) []error {
-	errs := make([]error, len(names))
-	var calls sync.WaitGroup
-	for i, name := range names {
-		calls.Go(func() { errs[i] = do(i, name) })
-	}
-	calls.Wait()
-	return errs
-}
-
-// verdict makes one error of those of several names, and says which are lost.
-func verdict(names []fencing.Name, errs []error) (lost []fencing.Name, err error) {
-	var refusal error
-	for i, e := range errs {
-		switch {
-		case e == nil:
-		case codeOf(e) == fencing.CodeLeaseLost:
-			if len(lost) == 0 {
-				refusal = named(e, names[i])
-			}
-			lost = append(lost, names[i])
-		case err == nil || uncertain(e) && !uncertain(err):
-			err = named(e, names[i])
-		}
-	}
-	if err == nil {
-		err = refusal
-	}
-	return lost, err
 }

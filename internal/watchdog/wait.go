@@ -16,7 +16,7 @@ type Waiter struct {
 	began    time.Duration // when it was parked, since dog.origin
 	position int           // when it joined
 	waited   time.Duration // when it joined: by earlier requests for the place
-	wake     chan struct{} // tells Wait to look at what follows; nil while joining
+	wake     chan struct{} // holds one when Wait is to look at what follows
 	timer    *time.Timer
 
 	// The lot's mutex guards what follows.
@@ -60,7 +60,6 @@ type ending struct {
 // park makes the request wait. The caller holds the lot's mutex.
 func (t *Waiter) park(out *fencing.Outcome) {
 	t.state, t.began = stateParked, time.Since(t.dog.origin)
-	t.wake = make(chan struct{}, 1)
 	t.timer = time.AfterFunc(time.Until(t.deadline), t.runOut)
 	if out.Place != nil {
 		t.position, t.waited = out.Place.Position, out.Place.Waiting
@@ -86,7 +85,7 @@ func (t *Waiter) Place() fencing.Waiter {
 // was granted and has ended. CodeTooManyRequests: its place was lost, and as many
 // wait as may. CodeUnavailable, CodeClockSkew: not known; what there was is taken
 // back in the background, as it is when ctx ends. It is to be called once.
-func (t *Waiter) Wait(ctx context.Context) (fencing.Outcome, error) {
+func (t *Waiter) Wait(ctx context.Context) (*fencing.Outcome, error) {
 	out, err := t.wait(ctx)
 	outcome := WaitedGranted
 	if err != nil {
@@ -100,23 +99,21 @@ func (t *Waiter) Wait(ctx context.Context) (fencing.Outcome, error) {
 	return out, err
 }
 
-func (t *Waiter) wait(ctx context.Context) (fencing.Outcome, error) {
-	for {
-		grant, over, err := t.look()
-		var out fencing.Outcome
-		var done bool
+func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
+	for done := false; ; {
+		grant, over, ended := t.look()
 		switch {
 		case grant != nil:
 			out, done, err = t.accept(ctx, grant)
-		case err != nil:
-			return out, t.ended(err)
+		case ended != nil:
+			return nil, t.ended(ended)
 		case over:
 			out, done, err = t.leave(ctx)
 		default:
 			select {
 			case <-t.wake:
 			case <-ctx.Done():
-				return out, t.abandon(fencing.Unavailable(ctx.Err()))
+				return nil, t.abandon(fencing.Unavailable(ctx.Err()))
 			}
 		}
 		if done {
@@ -137,32 +134,32 @@ func (t *Waiter) look() (grant *news, over bool, err error) {
 
 // accept delivers a grant; a provisional one is confirmed first. It reports
 // whether that was the end of the wait.
-func (t *Waiter) accept(ctx context.Context, n *news) (out fencing.Outcome, done bool, err error) {
-	out = fencing.Outcome{Now: n.now, Holder: n.holder, Fresh: true, Asked: n.asked}
+func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done bool, err error) {
+	out := &fencing.Outcome{Now: n.now, Holder: n.holder, Fresh: true, Asked: n.asked}
 	if n.holder.Provisional && t.ask.Set == "" {
 		patience := time.Now().Add(callTimeout)
 		if patience.Before(t.deadline) {
 			patience = t.deadline
 		}
-		out, err = t.dog.confirm(ctx, t.ask, patience)
+		*out, err = t.dog.confirm(ctx, t.ask, patience)
 		switch {
 		case err == nil:
 		case codeOf(err) == fencing.CodeReplaced:
-			return out, true, t.refused(err)
+			return nil, true, t.refused(err)
 		case takenForDead(err):
 			t.rejoin(ctx)
-			return out, false, nil
+			return nil, false, nil
 		case uncertain(err), codeOf(err) == fencing.CodeDraining:
-			return out, true, t.abandonGrant(err)
+			return nil, true, t.abandonGrant(err)
 		default:
-			return out, true, t.refused(err)
+			return nil, true, t.refused(err)
 		}
 	}
 	switch {
 	case ctx.Err() != nil:
-		return fencing.Outcome{}, true, t.abandonGrant(fencing.Unavailable(ctx.Err()))
-	case !out.Holder.Provisional && left(&out) <= 0:
-		return fencing.Outcome{}, true, t.abandonGrant(&fencing.Error{
+		return nil, true, t.abandonGrant(fencing.Unavailable(ctx.Err()))
+	case !out.Holder.Provisional && left(out) <= 0:
+		return nil, true, t.abandonGrant(&fencing.Error{
 			Code: fencing.CodeUnavailable, Detail: "the lease had expired before it could be delivered; ask again",
 		})
 	}
@@ -170,9 +167,9 @@ func (t *Waiter) accept(ctx context.Context, n *news) (out fencing.Outcome, done
 	l.mu.Lock()
 	if t.grant != nil && t.grant.holder.Token > out.Holder.Token { // this one has been taken back meanwhile
 		l.mu.Unlock()
-		return out, false, nil
+		return nil, false, nil
 	}
-	t.deliver(&out)
+	t.deliver(out)
 	l.mu.Unlock()
 	if !out.Asked.IsZero() {
 		t.dog.observer.HandedOver(max(0, out.Now.Sub(n.holder.AcquiredAt)+time.Since(out.Asked)))
@@ -216,24 +213,24 @@ func (t *Waiter) rejoin(ctx context.Context) {
 
 // leave gives up the place because the patience has ended, unless a grant came
 // first.
-func (t *Waiter) leave(ctx context.Context) (out fencing.Outcome, done bool, err error) {
+func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err error) {
 	w, l := t.dog, &t.dog.lot
 	call, cancel := context.WithTimeout(ctx, callTimeout)
-	out, err = w.Store.Leave(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
+	out, err := w.Store.Leave(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
 	cancel()
 	switch {
 	case err == nil && out.Holder.Token != 0:
 		return t.accept(ctx, &news{holder: out.Holder, now: out.Now, asked: out.Asked})
 	case err != nil && !uncertain(err):
-		return out, true, t.refused(err)
+		return nil, true, t.refused(err)
 	case err != nil:
 		l.mu.Lock()
 		told := t.grant != nil
 		l.mu.Unlock()
 		if told && ctx.Err() == nil {
-			return out, false, nil
+			return nil, false, nil
 		}
-		return out, true, t.abandon(err)
+		return nil, true, t.abandon(err)
 	}
 	refusal := &fencing.Error{
 		Code: fencing.CodeWaitTimeout, Detail: "the lock could not be had within the time to wait", Lock: out.Lock,
@@ -249,9 +246,9 @@ func (t *Waiter) leave(ctx context.Context) (out fencing.Outcome, done bool, err
 	stray := t.grant != nil || t.crossed || t.young()
 	l.mu.Unlock()
 	if stray {
-		return fencing.Outcome{}, true, t.abandon(refusal)
+		return nil, true, t.abandon(refusal)
 	}
-	return fencing.Outcome{}, true, t.refused(refusal)
+	return nil, true, t.refused(refusal)
 }
 
 // young reports whether an attempt of the first question, or of the last recheck, may
@@ -308,8 +305,8 @@ func (t *Waiter) runOut() {
 // tell has Wait look. The caller holds the lot's mutex.
 func (t *Waiter) tell() {
 	select {
-	case t.wake <- struct{}{}: // never, while it is nil
-	default:
+	case t.wake <- struct{}{}:
+	default: // told already
 	}
 }
 

@@ -136,7 +136,11 @@ func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fenci
 	if waiter == nil {
 		return out, err
 	}
-	return waiter.Wait(ctx)
+	granted, err := waiter.Wait(ctx)
+	if err != nil {
+		return fencing.Outcome{}, err
+	}
+	return *granted, nil
 }
 
 // Renew passes on to the store and notes when the lease is due.
