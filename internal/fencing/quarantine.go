@@ -42,13 +42,8 @@ func (q Quarantine) Longest(now Instant) time.Duration {
 	return max(q.TTL, q.Before)
 }
 
-// uses counts what is left of a lease as a TTL in use. Out of skew nobody knows
-// how long that is.
-func (t *step) uses(h *Holding) {
-	if !t.skewed {
-		t.Quarantine.note(t.now, h.ExpiresAt.Sub(t.now))
-	}
-}
+// uses counts what is left of a lease as a TTL in use.
+func (t *step) uses(h *Holding) { t.Quarantine.note(t.now, h.ExpiresAt.Sub(t.now)) }
 
 // Arrival says that a gateway has found a server in charge of a partition.
 type Arrival struct {

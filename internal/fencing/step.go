@@ -87,18 +87,13 @@ func (t *step) renew(op RenewRequest) *Error {
 		ttl = h.GrantTTL
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
-	from := t.now
-	if t.skewed { // whichever clock is wrong, the lease lasts for as long as its holder is told
-		from = max(from, t.guard.Sent)
-	}
-	h.TTL, h.ExpiresAt = ttl, h.expiresAt(from, ttl)
+	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl) // P4: by the store's clock, also out of skew
 	t.uses(h)
 	h.Stamp = "" // the holder was told of the grant: nobody may take it back
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit, h.Slot = ModeShared, op.Limit, t.slot(ModeShared, op.Limit)
 	}
 	t.out.Holder = h.Holder
-	t.out.Holder.ExpiresAt = min(h.ExpiresAt, t.now.Add(ttl))
 	return nil
 }
 

@@ -159,7 +159,6 @@ func (a answer) result() (fencing.Outcome, error) {
 // lease, or a place; asked is what an acquire asked for. A lease that is over by the time the answer is here is not
 // handed on: P9.
 func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
-	renews := c.script == renewScript
 	a := s.run(ctx, c)
 	if a.err == nil && a.Err != nil && asked != nil && a.missed {
 		refusal := *a.Err
@@ -186,9 +185,6 @@ func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireReq
 		a.Holder = a.shown.record.holdings[0].Holder
 	default:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
-	}
-	if renews { // out of skew it lasts longer than its holder may count on
-		a.Holder.ExpiresAt = min(a.Holder.ExpiresAt, a.Now.Add(a.Holder.TTL))
 	}
 	s.sentry.uses(a.Holder.TTL)
 	if !a.Holder.Provisional && a.took >= a.Holder.ExpiresAt.Sub(a.Now) {

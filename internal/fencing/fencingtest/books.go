@@ -145,7 +145,7 @@ func (d *duel) checkViews() error {
 		if err := d.compare(c, &r, &want); err != nil {
 			return fmt.Errorf("then inspect %s: unlike Step, which says %q: %w", name, describe(c, &want, side{d, ofModel}), err)
 		}
-		if err := errors.Join(crowded(r.out.Lock), d.idles(r.out.Lock)); err != nil {
+		if err := errors.Join(crowded(r.out.Lock), endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
 			return fmt.Errorf("then inspect %s: %w", name, err)
 		}
 	}
@@ -187,6 +187,16 @@ func crowded(lock *fencing.Lock) error {
 			return fmt.Errorf("P1: the slot %d is another's as well, or not below the limit", h.Slot)
 		}
 		slots[h.Slot] = true
+	}
+	return nil
+}
+
+// endless checks P4: no lease lives for longer than its TTL from here on.
+func endless(lock *fencing.Lock) error {
+	for i := range lock.Holders {
+		if h := &lock.Holders[i]; h.ExpiresAt.Sub(lock.Now) > h.TTL {
+			return fmt.Errorf("P4: the lease %s has a TTL of %s and lives for %s", h.Lease, h.TTL, h.ExpiresAt.Sub(lock.Now))
+		}
 	}
 	return nil
 }

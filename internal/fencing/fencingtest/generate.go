@@ -102,7 +102,7 @@ func (g *generator) next(step int) *command {
 		g.arrive(c)
 	case n < 90 && g.d.caps.OwnClock:
 		c.verb = "skew"
-		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour)
+		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour, 24*time.Hour)
 	default:
 		c.verb, c.by = "advance", g.step()
 	}

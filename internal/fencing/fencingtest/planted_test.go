@@ -360,6 +360,12 @@ var planted = []defect{
 			m.out.Err = &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown}
 		}
 	})},
+	{what: "out of skew a renewal counts from the gateway's clock", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
+		if m.skewed() && m.guard.Sent > m.now {
+			m.own().ExpiresAt = m.guard.Sent.Add(m.own().TTL)
+		}
+	}))},
+	{what: "out of skew a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() })},
 	{what: "out of skew a retry is answered", step: tampered(func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.holder() != nil && m.holder().Lease == op.Lease.Public() {
 			m.guard.Sent = 0

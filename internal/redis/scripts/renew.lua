@@ -21,12 +21,12 @@ if not live() then -- only seen here when skewed: an expiry is not judged then
 end
 local first, grant_ttl, max_hold, rest = string.match(stored, '^(%w*\n%d*\n%d+\n%-?%d+\n%d+\n)%d+\n(%d+)\n(%d+)\n(.*)$', 203)
 local ttl = ARGV[6] ~= '0' and ARGV[6] or grant_ttl
-local deadline = (skewed and math.max(now, ARGV[1]) or now) + ttl -- the twin says why
+local deadline = now + ttl -- also out of skew: the twin says why
 if max_hold ~= '0' then
   deadline = math.min(deadline, sub(stored, 168, 183) + max_hold)
 end
 detail = fmt('%.0f', expires_at - now)
-local stored_guard = not skewed and call('GET', GUARD)
+local stored_guard = call('GET', GUARD)
 guard = stored_guard and used(stored_guard, deadline - now)
 if guard == stored_guard then
   guard = nil

@@ -9,9 +9,9 @@ function rules.fits(p)
   return not r or r.n == 0 or r.n < math.min(holders.tolerates(p), holders.tolerate())
 end
 
--- Returns when a grant or renewal with ttl ends, now or at another instant.
-function rules.expires_at(h, ttl, from)
-  local max_hold, till = tonumber(h.max_hold), (from or now) + ttl
+-- Returns when a grant or renewal with ttl ends.
+function rules.expires_at(h, ttl)
+  local max_hold, till = tonumber(h.max_hold), now + ttl
   return max_hold > 0 and math.min(till, h.acquired_at + max_hold) or till
 end
 
@@ -26,9 +26,6 @@ end
 
 -- Counts what is left of a lease as a TTL in use.
 function rules.uses(h)
-  if skewed then -- nobody knows how long that is
-    return
-  end
   t.guard = rules.guard() and used(t.guard, h.expires_at - now)
 end
 
