@@ -303,7 +303,7 @@ func (g *gateway) listen(change func(*http.Server)) {
 type answered struct {
 	status int
 	header http.Header
-	body   string
+	body   string // without the newline that ends it
 	json   map[string]any
 }
 
@@ -346,6 +346,10 @@ func (g *gateway) do(method, path, body string, headers ...string) *answered {
 	if strings.HasSuffix(resp.Header.Get("Content-Type"), "json") && len(data) > 0 {
 		if err := json.Unmarshal(data, &a.json); err != nil {
 			g.t.Errorf("%s: %v", data, err)
+		}
+		line, ended := strings.CutSuffix(a.body, "\n")
+		if a.body = line; !ended || strings.Contains(line, "\n") { // a terminal's next prompt stands on a line of its own
+			g.t.Errorf("%s %s: the answer is not one line with its end: %.100q", method, path, data)
 		}
 	}
 	return a

@@ -41,7 +41,7 @@ func (c *call) deliver(resp answer) {
 	status := resp.status()
 	resp.setHeader(c.Header())
 	if status != http.StatusNoContent {
-		c.out = resp.appendJSON(c.out)
+		c.out = append(resp.appendJSON(c.out), '\n')
 	}
 	err := c.send(status, jsonType, c.out)
 	if c.hasGrant && err == nil && c.flush() == nil {

@@ -11,7 +11,7 @@ import (
 
 // livez says that the process answers. It never asks the store: a store that is
 // down is no reason to restart a gateway.
-func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(`{"status":"alive"}`)) }
+func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(`{"status":"alive"}`+"\n")) }
 
 // readyz says whether this gateway should get traffic: it is not draining, the
 // store can be asked, and no finding about the store is held against it. ?verbose
@@ -37,7 +37,7 @@ func readyz(c *call) {
 	case refusal != nil:
 		c.writeProblem(refusal, details)
 	default:
-		c.out = append(details(append(c.out, `{"status":"ready"`...)), '}')
+		c.out = append(details(append(c.out, `{"status":"ready"`...)), '}', '\n')
 		c.send(http.StatusOK, jsonType, c.out)
 	}
 }
