@@ -33,14 +33,16 @@ var ours = map[string][]string{
 	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
-	"verify/system": {"internal/redis/redistest"},
+	"verify/system":  {"internal/redis/redistest"},
+	"verify/history": {"verify/system"},
 }
 
 // theirs says who alone may import a package, or one below it, of others.
 var theirs = map[string][]string{
 	"github.com/go-chi/chi":                {"internal/http", "bench"},
-	"net/http":                             {"internal/http", "cmd/gateway", "bench", "verify/system"},
+	"net/http":                             {"internal/http", "cmd/gateway", "bench", "verify/system", "verify/history"},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
+	"github.com/anishathalye/porcupine":    {"verify/history"},
 	"go.etcd.io/bbolt":                     {"internal/embedded"},
 	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
 	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},

@@ -1,0 +1,354 @@
+package history
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/verify/system"
+)
+
+const ms = time.Millisecond
+
+// script builds a history by hand, times in milliseconds.
+type script struct{ h History }
+
+func (s *script) add(sent, done int, op Op) *Op {
+	op.ID = len(s.h.Ops) + 1
+	op.Sent, op.Done = Time(sent)*ms, Time(done)*ms
+	if op.Call == 0 {
+		op.Call = op.ID
+	}
+	if op.Names == nil {
+		op.Names = []string{"n"}
+	}
+	if op.Lease == "" && op.Owner != "" {
+		op.Lease = op.Owner + ".secret"
+	}
+	s.h.End = max(s.h.End, op.Done)
+	s.h.Ops = append(s.h.Ops, op)
+	return &s.h.Ops[len(s.h.Ops)-1]
+}
+
+// grant is an acquire that was granted, with 100 ms of TTL.
+func (s *script) grant(sent, done int, owner string, token int64, more ...Op) *Op {
+	op := Op{}
+	if len(more) > 0 {
+		op = more[0]
+	}
+	op.Verb, op.Verdict, op.Owner, op.Status, op.TTL = Acquire, Granted, owner, 201, cmp.Or(op.TTL, 100*ms)
+	op.Mode, op.Hold = cmp.Or(op.Mode, "exclusive"), cmp.Or(op.Hold, 1)
+	slot := -1
+	if op.Limit > 0 {
+		slot = op.Limit - 1 - int(token%2)
+	}
+	added := s.add(sent, done, op)
+	added.Grants = []Grant{{Name: "n", Token: token, Slot: slot, Hold: op.Hold, Left: op.TTL, Deadline: added.Sent + op.TTL}}
+	return added
+}
+
+func (s *script) renew(sent, done int, owner string, token int64, mode string) *Op {
+	op := s.add(sent, done, Op{Verb: Renew, Verdict: Granted, Owner: owner, Status: 200, TTL: 100 * ms, Mode: mode})
+	op.Grants = []Grant{{Name: "n", Token: token, Slot: -1, Hold: 1, Left: op.TTL, Deadline: op.Sent + op.TTL}}
+	return op
+}
+
+func (s *script) does(sent, done int, verb Verb, owner string, verdict Verdict) *Op {
+	return s.add(sent, done, Op{Verb: verb, Owner: owner, Verdict: verdict, Mode: "", TTL: 100 * ms})
+}
+
+// looks has somebody look every 100 ms.
+func (s *script) looks(from, until int, holder, waiter string) {
+	for at := from; at <= until; at += 100 {
+		look := Look{Name: "n", Sent: Time(at) * ms, Done: Time(at+1) * ms}
+		if holder != "" {
+			look.Holders = []Shown{{Owner: holder}}
+		}
+		if waiter != "" {
+			look.Waiters = []Shown{{Owner: waiter}}
+		}
+		s.h.Looks = append(s.h.Looks, look)
+		s.h.End = max(s.h.End, look.Done)
+	}
+}
+
+var (
+	shared = Op{Mode: "shared"}
+	two    = Op{Mode: "shared", Limit: 2}
+)
+
+// What is legal passes, and every kind of fault is found, told as what it is.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		promise string // empty: legal
+		rules   func(*Rules)
+		make    func(*script)
+	}{
+		{"one after the other", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.grant(6, 8, "b", 11)
+		}},
+		{"the next is granted before the release is answered", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(4, 6, "b", 11)
+			s.does(5, 9, Release, "a", Ended)
+		}},
+		{"two at once", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(4, 6, "b", 11)
+			s.does(8, 9, Release, "a", Ended)
+		}},
+		{"two at once, and both let their lease run out", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(4, 6, "b", 11)
+		}},
+		{"a token that is lower", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.grant(7, 8, "b", 9)
+		}},
+		{"a token that was there before", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.grant(7, 8, "b", 10)
+		}},
+		{"tokens of two that overlap may come in any order", "", nil, func(s *script) {
+			s.grant(0, 9, "a", 11, shared)
+			s.grant(1, 8, "b", 10, shared)
+		}},
+		{"an expiry that is early", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(80, 95, "b", 11)
+		}},
+		{"an expiry in time", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(80, 101, "b", 11)
+			s.does(110, 111, Renew, "a", Lost)
+		}},
+		{"lost before the deadline", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(50, 51, Renew, "a", Lost)
+		}},
+		{"lost to an administrator", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
+			s.does(50, 51, Renew, "a", Lost)
+			s.grant(55, 56, "b", 11)
+		}},
+		{"a break that broke nothing", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
+			s.renew(50, 51, "a", 10, "")
+		}},
+		{"a live token that can't be broken", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Lost})
+		}},
+		{"an expiry that is late", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(1500, 1501, "a", 10, "")
+		}},
+		{"a renewal keeps the lease", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(90, 91, "a", 10, "")
+			s.renew(180, 181, "a", 10, "")
+		}},
+		{"a renewal that brings the lease back", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(120, 121, "b", 11)
+			s.does(125, 126, Release, "b", Ended)
+			s.renew(130, 131, "a", 10, "")
+		}},
+		{"a renewal with another token", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(50, 51, "a", 11, "")
+		}},
+		{"a stranger that renews", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(50, 51, "a", 10, "").Lease = "a.wrong"
+		}},
+		{"a stranger that is refused", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(50, 51, Release, "a", Lost).Lease = "a.wrong"
+			s.renew(60, 61, "a", 10, "")
+		}},
+		{"a release whose answer was lost, and was done", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Unknown)
+			s.grant(7, 8, "b", 11)
+		}},
+		{"a release whose answer was lost, and was not done", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Unknown)
+			s.add(7, 8, Op{Verb: Acquire, Owner: "b", Mode: "exclusive", Verdict: Refused, Status: 423})
+			s.renew(9, 10, "a", 10, "")
+		}},
+		{"a release that is repeated", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			first := s.does(5, 6, Release, "a", Unknown).ID
+			s.grant(7, 8, "b", 11)
+			s.does(9, 10, Release, "a", Ended).Call = first
+		}},
+		{"an acquire whose answer was lost, and that is repeated", "", nil, func(s *script) {
+			first := s.does(0, 1, Acquire, "a", Unknown).ID
+			s.does(2, 3, Acquire, "b", Refused)
+			s.grant(4, 5, "a", 10, Op{Call: first})
+		}},
+		{"refused by nobody", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(2, 3, Release, "a", Ended)
+			s.add(7, 8, Op{Verb: Acquire, Owner: "b", Mode: "exclusive", Verdict: Refused, Status: 423})
+		}},
+		{"readers together", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, shared)
+			s.grant(2, 3, "b", 11, shared)
+			s.grant(4, 5, "c", 12, shared)
+		}},
+		{"a writer beside a reader", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, shared)
+			s.grant(2, 3, "b", 11)
+		}},
+		{"a third permit of two", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, two)
+			s.grant(2, 3, "b", 11, two)
+			s.grant(4, 5, "c", 12, two)
+		}},
+		{"one slot twice", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, two)
+			s.grant(2, 3, "b", 12, two)
+		}},
+		{"stepping down lets readers in", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(5, 6, "a", 10, "shared")
+			s.grant(7, 8, "b", 11, shared)
+		}},
+		{"a depth that was skipped", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(2, 3, "a", 10, Op{Hold: 3})
+		}},
+		{"deeper and back", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(2, 3, "a", 10, Op{Hold: 2})
+			s.does(4, 5, Release, "a", Granted).Hold = 2
+			s.grant(6, 7, "a", 10)
+			s.does(8, 9, Release, "a", Ended)
+			s.grant(9, 10, "b", 11)
+		}},
+		{"a lease id that was released is granted again", "P7", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(2, 3, Release, "a", Ended)
+			s.grant(4, 5, "a", 11)
+		}},
+		{"granted with no time left", "P9", nil, func(s *script) {
+			s.grant(0, 1, "a", 10).Grants[0].Left = 0
+		}},
+		{"a flush with a quarantine", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.does(30, 31, Renew, "a", Lost)
+			s.grant(101, 102, "b", 11)
+		}},
+		{"a flush whose quarantine is too short", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.grant(60, 61, "b", 11)
+		}},
+		{"a flush without a quarantine", "", func(r *Rules) { r.NoQuarantine = true }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.grant(60, 61, "b", 11)
+			s.does(70, 71, Renew, "a", Lost)
+		}},
+		{"a flush without a quarantine, and a token that is lower", "order", func(r *Rules) { r.NoQuarantine = true }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.grant(60, 61, "b", 1)
+		}},
+		{"a restart of the embedded store", "", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "gateway-kill", From: 50 * ms, Until: 1400 * ms, Calm: 1500 * ms, Restart: true}}
+			s.renew(1490, 1491, "a", 10, "")
+		}},
+
+		// By time.
+		{"a waiter that is not woken", "P5", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(5, 3700, "b", 11, Op{Wait: 5000 * ms})
+			s.does(10, 11, Release, "a", Ended)
+		}},
+		{"a waiter that is woken", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(5, 40, "b", 11, Op{Wait: 5000 * ms})
+			s.does(10, 11, Release, "a", Ended)
+		}},
+		{"a waiter that runs out while nobody holds", "P5", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Refused).Wait = 5000 * ms
+		}},
+		{"a waiter while an incomplete set holds", "", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Refused).Wait = 5000 * ms
+			s.add(0, 5000, Op{Verb: Acquire, Owner: "set", Names: []string{"m", "n"}, Verdict: Refused, Wait: 5000 * ms})
+			s.looks(0, 5000, "set", "b")
+		}},
+		{"an answer that comes long after the wait", "P5", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 9000 * ms})
+			s.does(5, 5000, Acquire, "b", Refused).Wait = 1000 * ms
+		}},
+		{"overtaken", "P5", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			b := s.grant(5, 90, "b", 12, Op{Wait: 1000 * ms})
+			b.Grants[0].Token = 12
+			s.looks(20, 20, "a", "b")
+			s.does(30, 31, Release, "a", Ended)
+			s.grant(40, 41, "c", 11)
+			s.does(42, 43, Release, "c", Ended)
+		}},
+		{"readers that stream past a writer", "P5", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{Mode: "shared", TTL: 3000 * ms})
+			w := s.does(5, 2000, Acquire, "w", Refused)
+			w.Wait, w.Mode = 1995*ms, "exclusive"
+			s.looks(20, 20, "a", "w")
+			s.grant(40, 41, "c", 11, shared)
+		}},
+		{"a lease that is shown after its TTL", "P4", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.looks(0, 2000, "a", "")
+		}},
+		{"a lease of somebody who left", "P6", nil, func(s *script) {
+			op := s.does(0, 5, Acquire, "a", Left)
+			op.TTL = 9000 * ms
+			s.does(6, 7, Acquire, "b", Left)
+			s.looks(0, 3000, "a", "")
+		}},
+		{"a lease of somebody who left, for a moment", "", nil, func(s *script) {
+			s.does(0, 5, Acquire, "a", Left)
+			s.looks(0, 900, "a", "")
+			s.looks(1000, 3000, "", "")
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			rules := RulesOf(system.Redis)
+			rules.PhantomsPer = 0
+			if c.rules != nil {
+				c.rules(&rules)
+			}
+			s := &script{}
+			c.make(s)
+			slices.SortStableFunc(s.h.Ops, func(a, b Op) int { return cmp.Compare(a.ID, b.ID) })
+			var promises []string
+			found := Check(&s.h, rules, t.TempDir())
+			for _, v := range found {
+				promises = append(promises, v.Promise)
+				if v.Promise == "order" && v.Picture == "" {
+					t.Error("there is no picture")
+				}
+			}
+			if got := strings.Join(slices.Compact(promises), " "); got != c.promise {
+				t.Errorf("found %q, want %q: %v", got, c.promise, found)
+			}
+		})
+	}
+}

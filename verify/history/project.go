@@ -1,0 +1,232 @@
+package history
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// projection makes of what clients saw of one name the moves that the search puts into
+// order.
+type projection struct {
+	name  string
+	rules *Rules
+	all   *History
+	calls []call
+
+	granted map[string]bool // public parts of leases whose grant somebody was told of
+	tokens  map[int64]bool  // of those
+	breaks  map[int64]int   // how many calls break a token
+	depths  map[string]bool // leases of which the depth is not known
+	moves   []porcupine.Operation
+}
+
+// project returns the moves of a name, and is to be called for one name at a time.
+func project(h *History, name string, r *Rules) []porcupine.Operation {
+	p := &projection{
+		name: name, rules: r, all: h, calls: h.calls(name),
+		granted: map[string]bool{}, tokens: map[int64]bool{}, breaks: map[int64]int{}, depths: map[string]bool{},
+	}
+	for i := range p.calls {
+		c := &p.calls[i]
+		g, ok := c.grant(name)
+		switch {
+		case c.Verb == Acquire && ok:
+			p.granted[public(c.Lease)], p.tokens[g.Token] = true, true
+		case c.Verb == Break:
+			p.breaks[c.Token]++
+		}
+		if !c.certain() && (c.Verb == Acquire || c.Verb == Release && c.Hold > 1) {
+			p.depths[c.Lease] = true
+		}
+	}
+	for i := range p.calls {
+		p.call(&p.calls[i])
+	}
+	p.ends()
+	for _, t := range h.Troubles {
+		if t.Forgets {
+			p.add(0, t.From, t.Until, move{what: moveMayBeForgotten, gone: r.NoQuarantine})
+		}
+	}
+	slices.SortStableFunc(p.moves, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	return p.moves
+}
+
+func public(lease string) string { before, _, _ := strings.Cut(lease, "."); return before }
+
+func (p *projection) add(client int, from, until Time, m move) {
+	p.moves = append(p.moves, porcupine.Operation{ClientId: client, Input: &m, Call: int64(from), Return: int64(until)})
+}
+
+// call adds what a call is, but not the end of leases by time.
+func (p *projection) call(c *call) {
+	m := move{lease: c.Lease, owner: c.Owner, token: c.Token, bears: tolerance(c.Mode, c.Limit), slot: -1, hold: c.Hold, term: c.ID}
+	g, granted := c.grant(p.name)
+	if granted {
+		m.token, m.slot = g.Token, g.Slot
+	}
+	known := p.granted[public(c.Lease)]
+	until := c.Done
+	switch {
+	case c.Verb == Break:
+		if !p.tokens[c.Token] {
+			return // of a lease that nobody was told of
+		}
+		m.lease, m.owner = "", ""
+		switch {
+		case c.Verdict == Lost:
+			m.what = moveNoToken
+		case c.Verdict == Ended && p.breaks[c.Token] == 1:
+			m.what = moveBreak
+		case c.Verdict == Ended: // a second break is told the same as the first
+			m.what = moveMayBreak
+		case !c.certain():
+			m.what, until = moveMayBreak, forever
+		}
+	case c.Verb == Acquire && granted:
+		m.what, m.hold = moveGrant, g.Hold
+		if p.depths[c.Lease] && g.Hold > 1 {
+			return // it lives, and how deep it is held can't be judged
+		}
+	case c.Verb == Acquire && c.Verdict == Refused && p.strict(c):
+		m.what, m.lease = moveHeld, ""
+	case !known: // of a lease that nobody was told of
+	case c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name)):
+		m.what = moveNotHeld
+	case c.Verb == Renew && granted:
+		m.what = moveRenew
+		if c.Mode == "shared" {
+			m.what = moveDowngrade
+		}
+	case c.Verb == Renew && !c.certain() && c.Mode == "shared":
+		m.what, until = moveMayDowngrade, forever
+	case c.Verb == Release && (c.Verdict == Ended || c.Verdict == Granted || c.Verdict == Lost):
+		m.what = moveRelease
+	case c.Verb == Release && !c.certain() && c.Hold < 2:
+		m.what, until = moveMayRelease, p.replaced(c.Lease, c.sent)
+	}
+	if m.what != "" {
+		p.add(c.Client, c.sent, until, m)
+	}
+}
+
+// strict reports whether a refusal is judged: nobody may have been in the queue, or have
+// held the lock without being told.
+func (p *projection) strict(c *call) bool {
+	if p.rules.NoQueue || c.Status != 423 || c.Wait > 0 || c.Set() || c.Attached || c.attempts > 1 || p.all.troubled(c.sent, c.Done) {
+		return false
+	}
+	return !slices.ContainsFunc(p.calls, func(o call) bool {
+		if o.ID == c.ID || o.Verb != Acquire || o.Wait == 0 && !o.Set() && !o.Attached && o.certain() && o.attempts == 1 {
+			return false
+		}
+		until := o.Done
+		if !o.certain() || o.attempts > 1 || o.Set() {
+			until += o.TTL + 5*time.Second
+		}
+		return o.sent <= c.Done && until >= c.sent
+	})
+}
+
+// replaced returns by when a lease must be over, by what others were granted since, or
+// forever.
+func (p *projection) replaced(lease string, after Time) Time {
+	var token int64
+	for i := range p.calls {
+		if c := &p.calls[i]; c.Verb == Acquire && c.Lease == lease {
+			if g, ok := c.grant(p.name); ok {
+				token = g.Token
+			}
+		}
+	}
+	by := forever
+	for i := range p.calls {
+		c := &p.calls[i]
+		if g, ok := c.grant(p.name); ok && c.Verb == Acquire && c.Mode != "shared" && g.Token > token && c.Done >= after {
+			by = min(by, c.Done)
+		}
+	}
+	return by
+}
+
+// term is what one answer said about the end of a lease.
+type term struct {
+	*call
+	deadline Time
+	attached bool
+}
+
+// ends adds for every answer about a lease that it may end once its deadline has come,
+// and must have when its TTL is over, unless a later answer says otherwise.
+func (p *projection) ends() {
+	byLease := map[string][]*call{}
+	var leases []string
+	for i := range p.calls {
+		c := &p.calls[i]
+		if c.Lease != "" && p.granted[public(c.Lease)] {
+			if byLease[c.Lease] == nil {
+				leases = append(leases, c.Lease)
+			}
+			byLease[c.Lease] = append(byLease[c.Lease], c)
+		}
+	}
+	for _, lease := range leases {
+		calls := byLease[lease]
+		attached := slices.ContainsFunc(calls, func(c *call) bool { return c.Attached })
+		for i, c := range calls {
+			if g, ok := c.grant(p.name); ok && c.Verb != Release {
+				p.end(term{call: c, deadline: g.Deadline, attached: attached}, calls[i+1:])
+			}
+		}
+	}
+}
+
+func (p *projection) end(t term, later []*call) {
+	from, until := t.deadline-p.rules.Margin, forever
+	m := move{what: moveExpire, lease: t.Lease, owner: t.Owner, term: t.ID}
+	renewed := t.attached // perhaps, and nobody was told
+	for _, c := range later {
+		_, granted := c.grant(p.name)
+		lost := c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name))
+		if lost && c.Done < from {
+			continue // forgotten: it may still be kept free for its holder
+		}
+		if c.Verb != Release && granted || c.Verdict == Ended || lost {
+			until = c.Done
+			break
+		}
+		if !c.certain() && c.Verb != Release {
+			renewed = true
+			if c.Verb == Renew { // it may have shortened the lease
+				from = min(from, c.sent+c.TTL-p.rules.Margin)
+			}
+		}
+	}
+	if from > until {
+		return // it must have lived until then
+	}
+	if by := p.replaced(t.Lease, from); by >= from {
+		until = min(until, by)
+	}
+	if !renewed {
+		if latest := p.all.latest(t.Done, t.TTL, p.rules); latest >= from {
+			until = min(until, latest)
+		}
+	}
+	p.add(t.Client, from, until, m)
+}
+
+// latest returns by when a lease that lives for ttl from done at most is over (P4).
+func (h *History) latest(done Time, ttl time.Duration, r *Rules) Time {
+	latest := done + ttl + r.Slack
+	for _, t := range h.Troubles {
+		if r.RestartRenews && t.Restart && t.From <= latest {
+			latest = max(latest, t.Until+ttl+r.Slack)
+		}
+	}
+	return latest
+}

@@ -1,0 +1,71 @@
+package history
+
+import (
+	"math"
+	"time"
+
+	"fencepost/verify/system"
+)
+
+// Rules say what a store promises, as docs/stores.md publishes it. A zero duration is
+// no time at all.
+type Rules struct {
+	// NoQuarantine: what a store forgets may be granted to others at once
+	// (FENCEPOST_QUARANTINE=off). With a quarantine it is granted to nobody.
+	NoQuarantine bool
+
+	// SharedTokensUnordered: the token of a shared lease is above that of every lease
+	// that is over, not of every one that lives (quorum).
+	SharedTokensUnordered bool
+
+	// NoQueue: no order among those who wait, and a refusal of a lock that is free
+	// (quorum: who is refused by a minority).
+	NoQueue bool
+
+	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
+	// (embedded).
+	RestartRenews bool
+
+	// NoPermits, NoSets: not offered (quorum).
+	NoPermits, NoSets bool
+
+	// MinTTL is the shortest TTL that the store takes.
+	MinTTL time.Duration
+
+	// Margin is by how much clocks may be off within one TTL.
+	Margin time.Duration
+
+	// Slack is what is allowed on top of each time of P4, P5 and P6, for processes that
+	// have to wait for a processor.
+	Slack time.Duration
+
+	// Idle is how long a lock may be with nobody while somebody waits (P5).
+	Idle time.Duration
+
+	// Phantom is how long a lease may live whose client left before it was told (P6).
+	Phantom time.Duration
+
+	// PhantomsPer is of how many clients that leave at any moment one may leave a lease
+	// behind for its TTL: a connection that closes after the answer has been handed to
+	// the system can't be told from one that was read.
+	PhantomsPer int
+}
+
+// forever is a return that never comes.
+const forever = Time(math.MaxInt64)
+
+// RulesOf returns what a kind of store promises.
+func RulesOf(kind system.Kind) Rules {
+	r := Rules{
+		MinTTL: 100 * time.Millisecond, Margin: time.Millisecond, Slack: time.Second,
+		Idle: 2 * time.Second, Phantom: time.Second, PhantomsPer: 1000,
+	}
+	switch kind {
+	case system.Embedded:
+		r.RestartRenews = true
+	case system.Quorum:
+		r.NoQueue, r.SharedTokensUnordered, r.NoPermits, r.NoSets = true, true, true, true
+		r.MinTTL = 500 * time.Millisecond
+	}
+	return r
+}
