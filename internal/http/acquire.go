@@ -151,8 +151,8 @@ func (c *call) deliverable(fresh bool, left time.Duration) error {
 		return c.countOutcome(outcomeUndelivered, errNothingLeft)
 	case !fresh:
 		return c.countOutcome(outcomeRetried, nil)
-	case c.r.Context().Err() != nil, c.parked && connectionOf(c.r).left():
-		c.gone = c.parked
+	case c.r.Context().Err() != nil, connectionOf(c.r).left():
+		c.gone = true
 		return c.countOutcome(outcomeUndelivered, errClientLeft)
 	}
 	return c.countOutcome(outcomeGranted, nil)

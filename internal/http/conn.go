@@ -45,6 +45,11 @@ const (
 	// acknowledgement, however long its lease is.
 	longestSilence = 30 * time.Second
 
+	// An answer to a peer that has closed is looked after for about so long until it
+	// is acknowledged or the connection is reset.
+	firstVerdict = 100 * time.Microsecond
+	lastVerdict  = 500 * time.Millisecond
+
 	// shortestProbe is the least that keep-alive can count: seconds.
 	shortestProbe = time.Second
 )

@@ -6,17 +6,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpEstablished is the state of a connection that neither side has closed.
-const tcpEstablished = 1
+// States of a connection, as the kernel numbers them (include/net/tcp_states.h).
+const (
+	tcpEstablished = 1 // neither side has closed
+	tcpClose       = 7 // reset, or both have closed
+)
+
+// state returns the state of the connection; tcpEstablished if it can't be told.
+func (c *connection) state() (state uint8) {
+	state = tcpEstablished
+	c.control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			state = info.State
+		}
+	})
+	return state
+}
 
 // left reports whether the peer has closed, half-closed or reset the connection,
 // also when bytes are still to be read before its end.
-func (c *connection) left() (left bool) {
+func (c *connection) left() bool { return c.state() != tcpEstablished }
+
+// leftUntold reports whether the peer had closed the connection before what was
+// written last reached its system, so that it can't have read it. The end of its
+// stream came (that carries an acknowledgement of all it had received) and what was
+// written is not acknowledged: if a reset followed, nobody was there to read it. While
+// none has, the peer may have closed its half only, or be far away; that is waited for.
+// A peer that resets the connection without an end before it may have read everything,
+// or nothing: it counts as told.
+func (c *connection) leftUntold() bool {
+	for wait := firstVerdict; ; wait *= 2 {
+		switch state := c.state(); {
+		case state == tcpEstablished, c.acknowledged():
+			return false
+		case state == tcpClose:
+			return c.error() == unix.EPIPE // after an end; else it is ECONNRESET
+		case wait > lastVerdict:
+			return false
+		}
+		time.Sleep(wait)
+	}
+}
+
+// error returns the error that the connection has ended with, and clears it.
+func (c *connection) error() (err error) {
 	c.control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		left = err == nil && info.State != tcpEstablished
+		if n, failed := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); failed == nil && n != 0 {
+			err = unix.Errno(n)
+		}
 	})
-	return left
+	return err
 }
 
 // acknowledged reports whether the peer has acknowledged all that was written.

@@ -8,5 +8,6 @@ import "time"
 // deadlines find a peer that is gone.
 
 func (c *connection) left() bool                   { return false }
+func (c *connection) leftUntold() bool             { return false }
 func (c *connection) acknowledged() bool           { return true }
 func (c *connection) setUserTimeout(time.Duration) {}

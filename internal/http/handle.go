@@ -36,7 +36,8 @@ func handle[Req any, Resp answer](decode func(*call) (Req, error), run func(*cal
 	}
 }
 
-// deliver sends an answer. A grant in it counts as told once the network has it.
+// deliver sends an answer. A grant in it counts as told once the network has it,
+// unless its client had closed by then (P6).
 func (c *call) deliver(resp answer) {
 	status := resp.status()
 	resp.setHeader(c.Header())
@@ -44,7 +45,7 @@ func (c *call) deliver(resp answer) {
 		c.out = append(resp.appendJSON(c.out), '\n')
 	}
 	err := c.send(status, jsonType, c.out)
-	if c.hasGrant && err == nil && c.flush() == nil {
+	if c.hasGrant && err == nil && c.flush() == nil && !connectionOf(c.r).leftUntold() {
 		c.hasGrant = false // told
 	}
 }
