@@ -37,12 +37,16 @@ type config struct {
 
 // Serving says where and to whom the gateway answers.
 type Serving struct {
-	ListenAddr     string        `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
-	AllowedHosts   []string      `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
-	InsecureNoAuth bool          `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
-	AdminAddr      string        `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either, and the same Hosts"`
-	DrainTimeout   time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown takes at most, FENCEPOST_DRAIN_DELAY included; 0s to 1h"`
-	DrainDelay     time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown goes on serving while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
+	ListenAddr     string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
+	AllowedHosts   []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
+	InsecureNoAuth bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
+	AdminAddr      string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either, and the same Hosts"`
+
+	MaxConnections          int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
+	MaxConnectionsPerClient int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
+
+	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown takes at most, FENCEPOST_DRAIN_DELAY included; 0s to 1h"`
+	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown goes on serving while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
 }
 
 // Storage says what remembers locks.
@@ -192,11 +196,14 @@ func (cfg *config) validate(unread []string) (faults []error) {
 		value int
 	}{
 		{"MAX_WAITERS", cfg.MaxWaiters}, {"MAX_WAITERS_PER_NAME", cfg.MaxWaitersPerName}, {"MAX_WAITERS_PER_CLIENT", cfg.MaxWaitersPerClient},
-		{"MAX_STREAMS", cfg.MaxStreams}, {"MAX_STREAMS_PER_CLIENT", cfg.MaxStreamsPerClient},
+		{"MAX_STREAMS", cfg.MaxStreams}, {"MAX_STREAMS_PER_CLIENT", cfg.MaxStreamsPerClient}, {"MAX_CONNECTIONS_PER_CLIENT", cfg.MaxConnectionsPerClient},
 	} {
 		if cap.value < 0 || cap.value > maxCap {
 			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (any number) to %d", cap.name, cap.value, maxCap)
 		}
+	}
+	if _, err := cfg.maxConnections(openFiles()); err != nil && read("MAX_CONNECTIONS", "STORE") {
+		fault("FENCEPOST_MAX_CONNECTIONS: %w", err)
 	}
 	if cfg.MaxClockSkew < 10*time.Millisecond || cfg.MaxClockSkew > time.Minute {
 		fault("FENCEPOST_MAX_CLOCK_SKEW: %s is out of range; it must be from 10ms to 1m", cfg.MaxClockSkew)

@@ -97,6 +97,10 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("FENCEPOST_LISTEN_ADDR: %w", err)
 	}
+	most, _ := cfg.maxConnections(openFiles()) // validated before
+	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
+		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, Registerer: reg, Logger: log,
+	})
 	serving := make(chan error, 2)
 	go func() { serving <- server.Serve(listener) }()
 	if cfg.AdminAddr != "" {
@@ -164,6 +168,7 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 	}
 	server := lockhttp.NewHTTPServer(lockhttp.GuardHosts(cfg.AllowedHosts, mux), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
+	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, Logger: log})
 	go func() { serving <- server.Serve(listener) }()
 	log.Info("serving metrics and profiles", "address", listener.Addr().String())
 	return server, nil

@@ -271,11 +271,15 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 
 // launch starts the program in dir.
 func launch(dir string, env []string) (*gatewayProcess, error) {
-	path, err := exec.LookPath("gateway")
-	if err != nil {
-		return nil, err
+	return launchBy(dir, env, "gateway")
+}
+
+// launchBy starts it in dir by another command, which it replaces.
+func launchBy(dir string, env []string, command string, args ...string) (*gatewayProcess, error) {
+	cmd := exec.Command(command, args...)
+	if cmd.Err != nil {
+		return nil, cmd.Err
 	}
-	cmd := exec.Command(path)
 	cmd.Dir, cmd.Env = dir, env
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

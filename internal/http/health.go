@@ -11,7 +11,9 @@ import (
 
 // livez says that the process answers. It never asks the store: a store that is
 // down is no reason to restart a gateway.
-func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(`{"status":"alive"}`+"\n")) }
+func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(alive)) }
+
+const alive = `{"status":"alive"}` + "\n"
 
 // readyz says whether this gateway should get traffic: it is not draining, the
 // store can be asked, and no finding about the store is held against it. ?verbose

@@ -39,7 +39,7 @@ var problems = map[fencing.Code]struct {
 	fencing.CodeWaitTimeout:        {423, "The lock is still held"},
 	fencing.CodeLeaseIDRequired:    {428, "A Lease-Id is required"},
 	fencing.CodeTooManyRequests:    {429, "Too many requests"},
-	fencing.CodeUnavailable:        {503, "The store is unavailable"},
+	fencing.CodeUnavailable:        {503, "Not available now"},
 	fencing.CodeClockSkew:          {503, "The clocks disagree"},
 	fencing.CodeNotReplicated:      {503, "Too few replicas acknowledged"},
 	fencing.CodeQuarantined:        {503, "The store may have forgotten leases"},

@@ -1,0 +1,198 @@
+package http
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// MaxRefusals is how many connections beyond ConnectionOptions.Most are open at a
+	// time at most, while they are told that there are too many.
+	MaxRefusals = 32
+
+	// refusalTime bounds a refusal: the request that comes before it, and its end.
+	refusalTime = time.Second
+
+	// refusalLogged is how often refusals are logged at most.
+	refusalLogged = time.Minute
+)
+
+// ConnectionOptions bounds the connections of a server.
+type ConnectionOptions struct {
+	Most          int // open at a time; at least 1
+	MostPerClient int // from one address without its port; 0 is any number
+
+	Registerer prometheus.Registerer // takes the metrics; nil keeps them to itself
+	Logger     *slog.Logger          // required
+}
+
+// LimitConnections returns a listener for server that admits so many connections.
+// One more is answered 503 with Retry-After and closed, as soon as its request has
+// begun to arrive; GET /livez is answered all the same, since a full gateway is alive.
+//
+// What is open is never closed to make room: a connection on which nothing happens may
+// be that of a holder who is about to renew. It takes the server's ConnState.
+func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
+	l := &limitedListener{
+		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger,
+		clients: map[string]int{}, refusing: make(chan struct{}, MaxRefusals),
+		count: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fencepost_http_connections", Help: "Connections open now.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencepost_http_connections_refused_total", Help: "Connections refused because there were as many as may be, in all or of one client.",
+		}),
+	}
+	limit := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fencepost_http_connections_limit", Help: "Connections that may be open: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files leaves.",
+	})
+	limit.Set(float64(o.Most))
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(l.count, l.refused, limit)
+	}
+	server.ConnState = l.observe
+	return l
+}
+
+// limitedListener counts connections from Accept until net/http has closed them.
+type limitedListener struct {
+	net.Listener
+	most, mostPerClient int
+	log                 *slog.Logger
+	refusing            chan struct{} // holds one for each refusal under way
+	count               prometheus.Gauge
+	refused             prometheus.Counter
+
+	mu      sync.Mutex
+	open    int
+	clients map[string]int // empty without mostPerClient
+	logged  time.Time
+}
+
+// Accept returns the next connection that is admitted.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if setting, most := l.admit(conn); setting != "" {
+			l.refuse(conn, setting, most)
+			continue
+		}
+		return conn, nil
+	}
+}
+
+// admit counts a connection, or returns which setting is against it.
+func (l *limitedListener) admit(conn net.Conn) (setting string, most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.most {
+		return "FENCEPOST_MAX_CONNECTIONS", l.most
+	}
+	if l.mostPerClient > 0 {
+		client := clientOf(conn.RemoteAddr().String())
+		if l.clients[client] >= l.mostPerClient {
+			return "FENCEPOST_MAX_CONNECTIONS_PER_CLIENT", l.mostPerClient
+		}
+		l.clients[client]++
+	}
+	l.open++
+	l.count.Set(float64(l.open))
+	return "", 0
+}
+
+// observe is the server's ConnState.
+func (l *limitedListener) observe(conn net.Conn, state http.ConnState) {
+	if state != http.StateClosed && state != http.StateHijacked {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	l.count.Set(float64(l.open))
+	if l.mostPerClient > 0 {
+		client := clientOf(conn.RemoteAddr().String())
+		if l.clients[client]--; l.clients[client] == 0 {
+			delete(l.clients, client)
+		}
+	}
+}
+
+// refuse answers and closes a connection, aside. When that is done for too many
+// already, it only closes it.
+func (l *limitedListener) refuse(conn net.Conn, setting string, most int) {
+	l.refused.Inc()
+	if l.mayLog() {
+		l.log.Warn("connections are refused: as many are open as may be", slog.String("setting", setting), slog.Int("most", most))
+	}
+	select {
+	case l.refusing <- struct{}{}:
+	default:
+		conn.Close()
+		return
+	}
+	go func() {
+		defer func() { <-l.refusing }()
+		defer conn.Close()
+		answerRefused(conn, setting, most)
+	}()
+}
+
+func (l *limitedListener) mayLog() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.logged) < refusalLogged {
+		return false
+	}
+	l.logged = now
+	return true
+}
+
+// answerRefused waits for the begin of a request: a client that is answered before it
+// has asked takes the answer for nonsense. Closing with bytes unread would reset the
+// connection, and destroy the answer on its way, so the rest is read as well.
+func answerRefused(conn net.Conn, setting string, most int) {
+	conn.SetDeadline(time.Now().Add(refusalTime))
+	request := make([]byte, 1<<10)
+	n, err := conn.Read(request)
+	if err != nil {
+		return
+	}
+	if _, err := conn.Write(refusal(request[:n], setting, most)); err != nil {
+		return
+	}
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		io.CopyN(io.Discard, conn, maxBodyBytes)
+	}
+}
+
+// refusal is the answer to a request that begins so.
+func refusal(request []byte, setting string, most int) []byte {
+	if bytes.HasPrefix(request, []byte("GET /livez ")) || bytes.HasPrefix(request, []byte("GET /livez?")) {
+		return rawAnswer("200 OK", jsonType[0], "", []byte(alive))
+	}
+	c := call{id: fencing.NewStamp()}
+	e := &fencing.Error{Code: fencing.CodeUnavailable,
+		Detail: strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"}
+	body := append(c.appendProblem(nil, e), '}', '\n')
+	return rawAnswer("503 Service Unavailable", problemType[0], "Retry-After: 1\r\n", body)
+}
+
+func rawAnswer(status, contentType, more string, body []byte) []byte {
+	head := "HTTP/1.1 " + status + "\r\nCache-Control: no-store\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(body)) +
+		"\r\nContent-Type: " + contentType + "\r\n" + more + "\r\n"
+	return append([]byte(head), body...)
+}

@@ -1,0 +1,152 @@
+package http
+
+import (
+	"bufio"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// limited is a server of which so many connections may be open.
+func limited(t *testing.T, o ConnectionOptions) (addr string, l *limitedListener) {
+	t.Helper()
+	server := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(w, r.Body)
+	}), slog.New(slog.DiscardHandler))
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	l = LimitConnections(server, inner, o).(*limitedListener)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Close()
+		<-served
+		for range MaxRefusals { // those under way end within refusalTime
+			l.refusing <- struct{}{}
+		}
+	})
+	return inner.Addr().String(), l
+}
+
+func dialTo(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// ask sends a request on a connection and returns the answer.
+func ask(t *testing.T, conn net.Conn, method, path, body string) (status int, header http.Header, answer string) {
+	t.Helper()
+	r, err := http.NewRequest(method, "http://"+conn.RemoteAddr().String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), r)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(data)
+}
+
+func (l *limitedListener) awaitOpen(t *testing.T, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		l.mu.Lock()
+		open := l.open
+		l.mu.Unlock()
+		if open == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d connections are counted instead of %d", open, n)
+		}
+	}
+}
+
+// One connection too many is told so, those that are open go on, and a place that
+// becomes free is given to the next.
+func TestConnectionLimit(t *testing.T) {
+	addr, l := limited(t, ConnectionOptions{Most: 2})
+	first, second := dialTo(t, addr), dialTo(t, addr)
+	for _, conn := range []net.Conn{first, second} {
+		if status, _, _ := ask(t, conn, "POST", "/a", "x"); status != 200 {
+			t.Fatalf("status %d", status)
+		}
+	}
+	for _, size := range []int{0, 1, maxBodyBytes} { // the answer survives what was not read
+		status, header, body := ask(t, dialTo(t, addr), "POST", "/locks/a", strings.Repeat("x", size))
+		if status != 503 || header.Get("Retry-After") != "1" || header.Get("Content-Type") != "application/problem+json" ||
+			!strings.Contains(body, `"code":"unavailable"`) || !strings.Contains(body, "(FENCEPOST_MAX_CONNECTIONS)") || !strings.HasSuffix(body, "}\n") {
+			t.Errorf("%d bytes: %d %v %s", size, status, header, body)
+		}
+	}
+	for path, want := range map[string]int{"/livez": 200, "/livez?x": 200, "/livezz": 503, "/readyz": 503} {
+		if status, _, body := ask(t, dialTo(t, addr), "GET", path, ""); status != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if status, _, body := ask(t, first, "POST", "/a", "still"); status != 200 || body != "still" {
+		t.Errorf("an open connection: %d %s", status, body)
+	}
+	second.Close()
+	l.awaitOpen(t, 1)
+	if status, _, body := ask(t, dialTo(t, addr), "POST", "/a", "x"); status != 200 {
+		t.Errorf("after one has left: %d %s", status, body)
+	}
+}
+
+// A client at its own limit is refused; what it has is given back.
+func TestConnectionLimitOfClient(t *testing.T) {
+	addr, l := limited(t, ConnectionOptions{Most: 10, MostPerClient: 1})
+	first := dialTo(t, addr)
+	ask(t, first, "GET", "/", "")
+	if status, _, body := ask(t, dialTo(t, addr), "GET", "/", ""); status != 503 || !strings.Contains(body, "MAX_CONNECTIONS_PER_CLIENT") {
+		t.Errorf("%d %s", status, body)
+	}
+	first.Close()
+	l.awaitOpen(t, 0)
+	if len(l.clients) != 0 {
+		t.Errorf("what is kept of clients without connections: %v", l.clients)
+	}
+	if status, _, _ := ask(t, dialTo(t, addr), "GET", "/", ""); status != 200 {
+		t.Errorf("status %d", status)
+	}
+}
+
+// Clients that connect and say nothing hold no more than MaxRefusals descriptors.
+func TestSilentConnections(t *testing.T) {
+	addr, l := limited(t, ConnectionOptions{Most: 1})
+	ask(t, dialTo(t, addr), "GET", "/", "")
+	silent := make([]net.Conn, 3*MaxRefusals)
+	for i := range silent {
+		silent[i] = dialTo(t, addr)
+	}
+	for _, conn := range silent { // each is closed: at once, or when its time is over
+		if n, err := io.Copy(io.Discard, conn); n != 0 {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	}
+	if len(l.refusing) > MaxRefusals {
+		t.Errorf("%d refusals", len(l.refusing))
+	}
+}
