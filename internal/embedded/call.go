@@ -12,7 +12,8 @@ type call struct {
 	ctx    context.Context
 	op     fencing.Op     // nil: Expire or Heartbeat
 	limit  int            // of Expire
-	names  []fencing.Name // of Heartbeat, which is not without them
+	beats  bool           // it is a Heartbeat
+	names  []fencing.Name // of that
 	out    fencing.Outcome
 	expiry fencing.Expiry
 	err    error // the store failed

@@ -19,12 +19,12 @@ func (s *Store) decide(c *call, next, flushing *job) {
 			c.answer(s.cause)
 		case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
 			c.answer(c.ctx.Err())
-		case c.op == nil && c.names == nil:
-			s.expire(c, asked, next)
-			next.late = append(next.late, c)
-		case c.op == nil:
+		case c.beats:
 			s.beat(c, asked, next)
 			c.answer(nil)
+		case c.op == nil:
+			s.expire(c, asked, next)
+			next.late = append(next.late, c)
 		case s.step(c, asked, next, flushing):
 			next.late = append(next.late, c)
 		default:
@@ -95,21 +95,20 @@ func (s *Store) expire(c *call, asked time.Time, next *job) {
 	c.expiry.Next = s.index.nextDue(next.now)
 }
 
-// beat tells of the provisional leases on c.names again, and attends to what is
-// due there.
+// beat tells of provisional leases again, and attends to what is due on c.names.
 func (s *Store) beat(c *call, asked time.Time, next *job) {
-	for _, name := range c.names {
+	var names []fencing.Name
+	names, s.told = s.index.provisionalAfter(s.told, toldPerBeat)
+	for _, name := range names {
 		r := s.state.Records[name]
-		if r == nil {
-			continue
-		}
 		for i := range r.Holders {
 			if h := &r.Holders[i]; h.Provisional {
-				grant := fencing.Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
-				next.told = append(next.told, told{grant: grant, now: next.now, asked: asked})
+				next.told = append(next.told, told{grant: h.Grant(name), now: next.now, asked: asked})
 			}
 		}
-		if s.state.Due(name) <= next.now {
+	}
+	for _, name := range c.names {
+		if s.state.Records[name] != nil && s.state.Due(name) <= next.now {
 			s.attend(name, asked, next)
 		}
 	}

@@ -42,6 +42,9 @@ const (
 	// for a flush with others. A crash within it costs a TTL.
 	gatherPause = 5 * time.Millisecond
 
+	// toldPerBeat bounds how many names with provisional leases a heartbeat tells of.
+	toldPerBeat = 4096
+
 	// self is the one gateway of this store. Places and provisional leases don't
 	// outlive the process, so it needs no other name at the next start.
 	self fencing.Gateway = "embedded"
@@ -84,6 +87,7 @@ type Store struct {
 	mu    sync.RWMutex // held to change state and index by decide, readers to look
 	state *fencing.State
 	index *index
+	told  fencing.Name // the last that a heartbeat told of
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -210,13 +214,12 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 // Recheck.
 func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
 
-// Heartbeat implements fencing.Store. The gateway lives as long as the store does.
+// Heartbeat implements fencing.Store. The gateway lives as long as the store does:
+// no provisional lease ends by itself, so it tells of them whether or not their
+// names are among names, of toldPerBeat at a time and of all in turn.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	if len(names) == 0 {
-		return nil
-	}
 	c := newCall(ctx, nil)
-	c.names = names
+	c.beats, c.names = true, names
 	return s.submit(c)
 }
 

@@ -100,7 +100,7 @@ func Beat(s *State, now Instant, guard Guard) Pulse {
 		r := s.Records[name]
 		for i := range r.Holders {
 			if h := &r.Holders[i]; h.Provisional && h.Gateway == guard.Gateway {
-				pulse.Grants = append(pulse.Grants, h.grant(name))
+				pulse.Grants = append(pulse.Grants, h.Grant(name))
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if claimed {
 		t.sortHolders()
 	}
-	t.out.Granted = append(t.out.Granted, holding.grant(t.name))
+	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))
 	return t.holding(holding.Lease), nil
 }
 

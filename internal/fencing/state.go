@@ -68,8 +68,8 @@ type Holding struct {
 	JoinedAt Instant
 }
 
-// grant returns what a gateway is told of a lease that was handed to its waiter.
-func (h *Holding) grant(name Name) Grant {
+// Grant returns what the gateway of a lease on name is told of it.
+func (h *Holding) Grant(name Name) Grant {
 	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret}
 }
 

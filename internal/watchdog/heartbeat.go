@@ -2,6 +2,8 @@ package watchdog
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -17,20 +19,22 @@ func (w *Watchdog) beat() {
 }
 
 // heartbeats tells the store every HeartbeatInterval that this gateway lives, as
-// long as requests wait or sets are incomplete. A heartbeat that fails is not
+// long as requests wait, sets are incomplete, or the store has told of a provisional
+// lease that no request here knows of; and once more, for what a request that has
+// just gone has left behind. A heartbeat that fails is not
 // tried again: the next one is soon enough.
 func (w *Watchdog) heartbeats() {
 	ticker := time.NewTicker(fencing.HeartbeatInterval)
 	defer ticker.Stop()
 	failed := false
-	var names []fencing.Name
 	for {
 		select {
 		case <-ticker.C:
 		case <-w.stop:
 			return
 		}
-		if names = w.lot.names(names[:0]); len(names) == 0 {
+		names, on := w.lot.names() // of its own: a call that has timed out may still read it
+		if !on {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), fencing.HeartbeatInterval)
@@ -48,14 +52,17 @@ func (w *Watchdog) heartbeats() {
 	}
 }
 
-// names appends the names of all lines; if there are none, heartbeats ends.
-func (l *lot) names(to []fencing.Name) []fencing.Name {
+// names returns the names of all lines, and reports whether heartbeats goes on.
+func (l *lot) names() ([]fencing.Name, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forget(time.Now())
-	l.beating = len(l.lines) > 0
-	for name := range l.lines {
-		to = append(to, name)
+	now := time.Now()
+	l.forget(now)
+	maps.DeleteFunc(l.strangers, func(_ key, since time.Time) bool { return now.Sub(since) > strangerTTL })
+	l.quiet++
+	if len(l.lines)+len(l.strangers) > 0 {
+		l.quiet = 0
 	}
-	return to
+	l.beating = l.quiet <= 1
+	return slices.Collect(maps.Keys(l.lines)), l.beating
 }

@@ -17,6 +17,10 @@ const (
 	maxGone = 1 << 15
 )
 
+// strangerTTL is how long a provisional lease that nobody knows of is remembered: a
+// store that has many to tell of may do so in several heartbeats.
+const strangerTTL = 10 * time.Minute
+
 // lot is where requests are parked: every request that waits, or may be about to,
 // is known here by name and stamp, so that a message that overtakes the store's
 // answer finds it.
@@ -28,6 +32,7 @@ type lot struct {
 	lines    map[fencing.Name]*line
 	draining bool
 	beating  bool // heartbeats runs
+	quiet    int  // heartbeats in a row for which there was no reason
 	passes   uint // of recheck, so far
 
 	dirty    []fencing.Name // lines to be rechecked
@@ -162,22 +167,20 @@ func (l *lot) remember(k key, lease fencing.LeaseID, counted bool) {
 
 // stranger notes that the store told of a provisional lease that no request here
 // knows of, and reports whether it has done so for longer than a message told twice
-// would explain. The caller holds mu.
-func (l *lot) stranger(k key) bool {
-	now := time.Now()
+// would explain. What there is no room for is noted when others have been taken
+// back. The caller holds the lot's mutex.
+func (w *Watchdog) stranger(k key) bool {
+	l, now := &w.lot, time.Now()
 	since, told := l.strangers[k]
-	if !told {
-		if len(l.strangers) >= maxGone {
-			clear(l.strangers)
-		}
+	switch {
+	case told && now.Sub(since) >= fencing.HeartbeatInterval/2:
+		delete(l.strangers, k)
+		return true
+	case !told && len(l.strangers) < maxGone && !l.draining:
 		l.strangers[k] = now
-		return false
+		w.beat() // which tells of it again
 	}
-	if now.Sub(since) < fencing.HeartbeatInterval/2 {
-		return false
-	}
-	delete(l.strangers, k)
-	return true
+	return false
 }
 
 // forget drops the memory of those that went long ago. The caller holds mu.

@@ -46,7 +46,7 @@ func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 		return
 	}
 	d := lot.gone[k]
-	if _, held := lot.held[k]; d == nil && !held && g.Holder.Provisional && lot.stranger(k) {
+	if _, held := lot.held[k]; d == nil && !held && g.Holder.Provisional && w.stranger(k) {
 		lot.mu.Unlock()
 		w.observer.TakenBack()
 		w.TakeBackLater(fencing.TakeBackRequest{Name: g.Name, Lease: fencing.HashedLeaseID(g.Holder.Lease, g.Secret), Stamp: g.Stamp, Provisional: true})

@@ -159,11 +159,16 @@ func (s *set) confirm(ctx context.Context) error {
 
 // undo takes back all that this request has got.
 func (s *set) undo() {
-	for i := range s.outs {
-		r := s.request(i)
-		s.dog.release(key{r.Name, r.Stamp})
-		s.dog.undo(&r)
+	if len(s.outs) == 0 {
+		return
 	}
+	w, names := s.dog, s.names[:len(s.outs)]
+	for _, name := range names {
+		k := key{name, s.ask.Stamp}
+		w.release(k)
+		w.gone(k, s.ask.Lease)
+	}
+	w.TakeBackAll(names, s.ask.Lease, s.ask.Stamp)
 }
 
 // release forgets a held lease.
@@ -179,11 +184,16 @@ func (w *Watchdog) release(k key) {
 
 // undo takes back what a request has got, and remembers that it has gone.
 func (w *Watchdog) undo(r *fencing.AcquireRequest) {
+	w.gone(key{r.Name, r.Stamp}, r.Lease)
+	w.TakeBackLater(takeBackOf(r))
+}
+
+// gone remembers that a request has gone whose grant is being taken back.
+func (w *Watchdog) gone(k key, lease fencing.LeaseID) {
 	l := &w.lot
 	l.mu.Lock()
-	l.remember(key{r.Name, r.Stamp}, r.Lease, true)
-	l.mu.Unlock()
-	w.TakeBackLater(takeBackOf(r))
+	defer l.mu.Unlock()
+	l.remember(k, lease, true)
 }
 
 // named has a refusal say which of the names refused.
@@ -195,11 +205,4 @@ func named(err error, name fencing.Name) error {
 	c := *e
 	c.Lock = &fencing.Lock{Name: name}
 	return &c
-}
-
-// TakeBackAll undoes, in the background, a set that could not be delivered.
-func (w *Watchdog) TakeBackAll(names []fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) {
-	for _, name := range names {
-		w.TakeBackLater(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp})
-	}
 }

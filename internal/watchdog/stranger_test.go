@@ -1,9 +1,14 @@
 package watchdog
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"fencepost/internal/fencing"
 )
 
 // A place whose request nobody remembers, as a join leaves behind that arrives after
@@ -26,4 +31,77 @@ func TestAGrantToNobodyIsTakenBack(t *testing.T) {
 		w.holds(behind)
 		w.want("grants taken back", w.seen[0].of("takenBack"), 1)
 	})
+}
+
+// The same when no request is left at the gateway that would keep its heartbeats
+// going: they end when there is nothing more to tell of.
+func TestWhatTheLastRequestLeftBehindIsTakenBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("b")
+		r.Wait, r.Set = time.Minute, "a set"
+		if out, err := w.wires[0].Acquire(t.Context(), r); err != nil || !out.Holder.Provisional {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		holder := w.ask(0, request("a"))
+		w.holds(holder)
+		advance(4 * time.Second)
+		w.free("b")
+		w.want("grants taken back", w.seen[0].of("takenBack"), 1)
+		advance(3 * time.Second)
+		if w.dogs[0].lot.beating {
+			t.Error("heartbeats go on")
+		}
+	})
+}
+
+// However many there are, all are taken back: those that there is no room to note
+// have their turn later.
+func TestManyGrantsToNobodyAreTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 3 * maxGone / 2
+		s := &straysStore{left: map[fencing.Name]fencing.Stamp{}}
+		for i := range many {
+			s.left[fencing.Name(fmt.Sprint("n", i))] = fencing.NewStamp()
+		}
+		w := New(s, Options{})
+		w.listen()
+		w.lot.mu.Lock()
+		w.beat()
+		w.lot.mu.Unlock()
+		advance(10 * time.Second)
+		w.Stop()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := len(s.left); n != 0 {
+			t.Errorf("%d of %d are left", n, many)
+		}
+	})
+}
+
+// straysStore tells of leases that nobody knows of until they are taken back.
+type straysStore struct {
+	fencing.Store
+	listener fencing.Listener
+	mu       sync.Mutex
+	left     map[fencing.Name]fencing.Stamp
+}
+
+func (s *straysStore) Listen(l fencing.Listener) { s.listener = l }
+
+func (s *straysStore) Heartbeat(context.Context, []fencing.Name) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, stamp := range s.left {
+		s.listener.Granted(fencing.Grant{Name: name, Stamp: stamp, Holder: fencing.Holder{Provisional: true}}, 0, time.Time{})
+	}
+	return nil
+}
+
+func (s *straysStore) TakeBack(_ context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Provisional && s.left[r.Name] == r.Stamp {
+		delete(s.left, r.Name)
+	}
+	return fencing.Outcome{}, nil
 }

@@ -13,8 +13,9 @@ const (
 	maxTakeBackCalls = 1024
 
 	// maxTakeBacks is how many take-backs wait for their next attempt, at about
-	// 200 bytes each. Beyond it a grant is left to its TTL, and a place to its
-	// hand-off. docs/operations.md tells operators.
+	// 200 bytes each; a set is one. Beyond it a grant is left to its TTL, a place to
+	// its hand-off, and a provisional lease to the heartbeat that tells of it.
+	// docs/operations.md tells operators.
 	maxTakeBacks = 1 << 16
 
 	// takeBackPatience is how long a store that can't be reached is asked again: a
@@ -26,14 +27,16 @@ const (
 	stopPatience = 10 * time.Second
 )
 
-// takeBack is what a request has got, a grant or a place, on its way back.
+// takeBack is what a request has got, grants or places, on its way back.
 type takeBack struct {
-	fencing.TakeBackRequest
-	second  bool // the store has answered the first attempt
-	last    bool // shutting down: no attempt follows
-	due     time.Time
-	giveUp  time.Time
-	backoff time.Duration
+	fencing.TakeBackRequest                // on Name, or if there are any on names
+	names                   []fencing.Name // of a set
+	done                    int            // how many of them this attempt's predecessors have dealt with
+	second                  bool           // the store has answered the first attempt
+	last                    bool           // shutting down: no attempt follows
+	due                     time.Time
+	giveUp                  time.Time
+	backoff                 time.Duration
 }
 
 // TakeBackLater undoes what a request has got, a grant or a place in the queue, in
@@ -43,9 +46,17 @@ type takeBack struct {
 // many at once) ends with its TTL or, while it is provisional or a place, once
 // this gateway is told of it again or counts as dead.
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {
+	w.takeBackLater(&takeBack{TakeBackRequest: r})
+}
+
+// TakeBackAll is TakeBackLater for what a request has got on several names.
+func (w *Watchdog) TakeBackAll(names []fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) {
+	w.takeBackLater(&takeBack{TakeBackRequest: fencing.TakeBackRequest{Lease: lease, Stamp: stamp}, names: names})
+}
+
+func (w *Watchdog) takeBackLater(t *takeBack) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	t := &takeBack{TakeBackRequest: r}
 	if w.stopped {
 		w.leave(t, "shutting down", nil)
 		return
@@ -68,7 +79,7 @@ func (t *takeBack) restart(due time.Time) {
 // anything is waited for.
 func (w *Watchdog) attempt(t *takeBack) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-	_, err := w.Store.TakeBack(ctx, t.TakeBackRequest)
+	err := w.askBack(ctx, t)
 	cancel()
 	<-w.calls
 
@@ -81,7 +92,7 @@ func (w *Watchdog) attempt(t *takeBack) {
 		// The guard lets a command through while it is within the skew of the
 		// store's clock. If the gateway's is ahead by the skew, that is for twice
 		// the skew after it was sent.
-		t.second = true
+		t.second, t.done = true, 0
 		t.restart(now.Add(2 * w.maxSkew))
 		w.later(t)
 	case t.last || now.After(t.giveUp):
@@ -90,6 +101,22 @@ func (w *Watchdog) attempt(t *takeBack) {
 		t.due, t.backoff = now.Add(t.backoff), min(2*t.backoff, maxBackoff)
 		w.later(t)
 	}
+}
+
+// askBack asks the store for each name that no attempt before has dealt with.
+func (w *Watchdog) askBack(ctx context.Context, t *takeBack) error {
+	if t.names == nil {
+		_, err := w.Store.TakeBack(ctx, t.TakeBackRequest)
+		return err
+	}
+	for ; t.done < len(t.names); t.done++ {
+		r := t.TakeBackRequest
+		r.Name = t.names[t.done]
+		if _, err := w.Store.TakeBack(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // later puts t on the list of what is due some time. The caller holds mu and, if
