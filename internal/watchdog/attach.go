@@ -38,26 +38,62 @@ type Update struct {
 }
 
 // Attach renews a lease when Holder.RenewIn says so until ctx ends or the lease does.
+// When the store tells of the lease's end, it is asked at once what came of it.
 // What is not read is overwritten by what comes next: the newest update, and the
 // last one with its Err, can always be read. The channel is then closed. Attach
 // never releases.
 func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
-	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1)}
+	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	a.take(r.Granted)
 	w.listen()
-	w.lot.mu.Lock()
-	defer w.lot.mu.Unlock()
-	if w.lot.draining {
+	w.hub.enter()
+	if !w.lot.attach(a) {
+		w.hub.leave()
 		a.updates <- Update{Err: errDraining()}
 		close(a.updates)
 		return a.updates
 	}
-	w.lot.attached[a.key()] = a
 	w.work.Go(func() { a.run(ctx) })
 	return a.updates
 }
 
 func (a *attachment) key() key { return key{a.Name, a.Stamp} }
+
+// attach makes an attachment known, unless the gateway is draining.
+func (l *lot) attach(a *attachment) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.draining {
+		return false
+	}
+	l.attached[a.key()], l.kept[a.kept()] = a, a
+	return true
+}
+
+// keptLease names a lease on a name.
+type keptLease struct {
+	name  fencing.Name
+	lease fencing.LeasePublic
+}
+
+func (a *attachment) kept() keptLease { return keptLease{a.Name, a.Lease.Public()} }
+
+// ended has an attachment ask the store if an event says that its lease has ended.
+func (l *lot) ended(e fencing.Event) {
+	switch e.Kind {
+	case fencing.EventBroken, fencing.EventReleased, fencing.EventExpired:
+	default:
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.kept[keptLease{e.Name, e.Lease}]; a != nil {
+		select {
+		case a.ended <- struct{}{}:
+		default: // told already
+		}
+	}
+}
 
 // attachment is a lease that is kept alive.
 type attachment struct {
@@ -66,6 +102,7 @@ type attachment struct {
 	updates chan Update
 
 	replaced chan struct{} // holds one when a newer request has the lease
+	ended    chan struct{} // holds one when an event said that the lease has ended
 
 	life   time.Duration // that the last grant or renewal gave it: the TTL, or less
 	renews time.Time     // when it is to be renewed
@@ -103,11 +140,15 @@ func (a *attachment) run(ctx context.Context) {
 }
 
 func (a *attachment) forget() {
+	defer a.dog.hub.leave()
 	lot := &a.dog.lot
 	lot.mu.Lock()
 	defer lot.mu.Unlock()
 	if lot.attached[a.key()] == a {
 		delete(lot.attached, a.key())
+	}
+	if lot.kept[a.kept()] == a {
+		delete(lot.kept, a.kept())
 	}
 }
 
@@ -122,16 +163,20 @@ func (a *attachment) publish(u Update) {
 
 // next returns the next renewal, or why there is none.
 func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
+	next := a.renews
 	if a.capped {
+		next = a.end
+	}
+	if err := a.until(ctx, next); err != nil {
+		return fencing.Outcome{}, err
+	}
+	if a.capped && !time.Now().Before(a.lastGasp()) {
 		if err := a.until(ctx, a.end); err != nil {
 			return fencing.Outcome{}, err
 		}
 		return fencing.Outcome{}, &fencing.Error{
 			Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
 		}
-	}
-	if err := a.until(ctx, a.renews); err != nil {
-		return fencing.Outcome{}, err
 	}
 	var last error
 	for backoff := minBackoff; time.Now().Before(a.lastGasp()); {
@@ -167,12 +212,15 @@ func (a *attachment) renew(ctx context.Context) (fencing.Outcome, error) {
 	return out, err
 }
 
-// until sleeps, and returns why if that ends early.
+// until sleeps, less long if the store tells of the lease's end, and returns why there
+// is nothing to do any more.
 func (a *attachment) until(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return nil
+	case <-a.ended:
 		return nil
 	case <-ctx.Done():
 		return fencing.Unavailable(ctx.Err())

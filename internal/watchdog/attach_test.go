@@ -70,19 +70,41 @@ func TestAttachedLeasesAreRenewedAtAThird(t *testing.T) {
 	})
 }
 
-// A lease that is gone is told at once, as lost.
+// A lease that is gone is told at once, as lost; where the event is lost, at the next
+// renewal.
 func TestAnAttachedLeaseIsBroken(t *testing.T) {
+	for deaf, told := range map[bool]time.Duration{false: 500 * time.Millisecond, true: time.Second} {
+		inWorld(t, func(w *world) {
+			w.wires[0].set(func(wire *wire) { wire.deaf = deaf })
+			r := request("a")
+			r.TTL = 3 * time.Second
+			a := w.attach(w.t.Context(), r, nil)
+			advance(500 * time.Millisecond)
+			if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
+				t.Fatal(err)
+			}
+			u, at := a.ended()
+			if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != told {
+				t.Errorf("deaf %t: it ended after %s with %v", deaf, at, u.Err)
+			}
+		})
+	}
+}
+
+// An event that came late, about a lease that lives on, costs a renewal.
+func TestAnEventAboutALiveLease(t *testing.T) {
 	inWorld(t, func(w *world) {
 		r := request("a")
 		r.TTL = 3 * time.Second
-		a := w.attach(w.t.Context(), r, nil)
+		ctx, cancel := context.WithCancel(w.t.Context())
+		a := w.attach(ctx, r, nil)
 		advance(500 * time.Millisecond)
-		if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
-			t.Fatal(err)
-		}
-		u, at := a.ended()
-		if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != time.Second {
-			t.Errorf("it ended after %s with %v", at, u.Err)
+		w.dogs[0].hub.Event(fencing.Event{Kind: fencing.EventExpired, Name: "a", Lease: r.Lease.Public()})
+		advance(700 * time.Millisecond)
+		cancel()
+		<-a.done
+		if len(a.updates) != 1 || a.updates[0].Err != nil || a.at[0] != 500*time.Millisecond {
+			t.Errorf("%v at %v", a.updates, a.at)
 		}
 	})
 }

@@ -13,7 +13,7 @@ const (
 	// maxEvents is how many events are kept for those who come back.
 	maxEvents = 8192
 
-	// watchLinger is how long events are kept on being heard without a subscription:
+	// watchLinger is how long events are kept on being heard when nobody needs them:
 	// a reader who reconnects meanwhile misses none.
 	watchLinger = time.Minute
 )
@@ -25,10 +25,13 @@ type Notice struct {
 	Resync bool
 }
 
-// hub passes the store's events on. It has no goroutine, nor has a subscription.
+// hub passes the store's events on to subscriptions, and to who keeps attached leases.
+// It has no goroutine, nor has a subscription. The store is watched while there is any
+// of both.
 type hub struct {
 	watch func(fencing.EventSink) (stop func())
-	max   int // subscriptions; 0 is any number
+	heard func(fencing.Event) // of every event, before subscriptions do
+	max   int                 // subscriptions; 0 is any number
 
 	// switching is held while the store's watch starts or stops, and before mu:
 	// the store calls back.
@@ -40,7 +43,8 @@ type hub struct {
 	ring     []Notice   // of maxEvents, once there is one
 	end      uint64     // notices so far; the last one is at (end-1) % maxEvents
 	changed  chan struct{}
-	readers  int
+	readers  int // subscriptions
+	keepers  int // attachments
 	draining bool
 }
 
@@ -99,6 +103,32 @@ func (h *hub) start() {
 	h.stop = h.watch(h)
 }
 
+// enter has the store's events watched until leave, for an attachment.
+func (h *hub) enter() {
+	h.switching.Lock()
+	defer h.switching.Unlock()
+	h.mu.Lock()
+	draining := h.draining
+	h.keepers++
+	h.mu.Unlock()
+	if !draining {
+		h.start()
+	}
+}
+
+func (h *hub) leave() {
+	h.mu.Lock()
+	h.keepers--
+	idle := h.unused()
+	h.mu.Unlock()
+	if idle {
+		h.idle()
+	}
+}
+
+// unused reports whether nobody needs the store's events. The caller holds mu.
+func (h *hub) unused() bool { return h.readers+h.keepers == 0 }
+
 // find returns where the event behind the one of an id is, or the end, and true,
 // if it is not known. The caller holds mu.
 func (h *hub) find(id string) (next uint64, unknown bool) {
@@ -119,7 +149,10 @@ func (h *hub) oldest() uint64 {
 }
 
 // Event implements fencing.EventSink.
-func (h *hub) Event(e fencing.Event) { h.add(Notice{Event: e}) }
+func (h *hub) Event(e fencing.Event) {
+	h.heard(e)
+	h.add(Notice{Event: e})
+}
 
 // Gap implements fencing.EventSink.
 func (h *hub) Gap() { h.add(Notice{Resync: true}) }
@@ -198,7 +231,7 @@ func (s *Subscription) Close() {
 	}
 	s.closed = true
 	h.readers--
-	idle := h.readers == 0
+	idle := h.unused()
 	h.wake()
 	h.mu.Unlock()
 	if idle {
@@ -206,25 +239,25 @@ func (s *Subscription) Close() {
 	}
 }
 
-// idle has the watch stop in a while, unless somebody subscribes before.
+// idle has the watch stop in a while, unless it is needed again before.
 func (h *hub) idle() {
 	h.switching.Lock()
 	defer h.switching.Unlock()
-	if h.stop != nil && h.lastIdle == nil && h.unread() {
-		h.lastIdle = time.AfterFunc(watchLinger, h.stopIfUnread)
+	if h.stop != nil && h.lastIdle == nil && h.isUnused() {
+		h.lastIdle = time.AfterFunc(watchLinger, h.stopIfUnused)
 	}
 }
 
-func (h *hub) unread() bool {
+func (h *hub) isUnused() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.readers == 0
+	return h.unused()
 }
 
-func (h *hub) stopIfUnread() {
+func (h *hub) stopIfUnused() {
 	h.switching.Lock()
 	defer h.switching.Unlock()
-	if h.lastIdle == nil || !h.unread() {
+	if h.lastIdle == nil || !h.isUnused() {
 		return
 	}
 	h.lastIdle = nil

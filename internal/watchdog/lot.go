@@ -29,6 +29,7 @@ type lot struct {
 	waiters  map[key]*Waiter
 	held     map[key]struct{} // provisional leases of incomplete sets
 	attached map[key]*attachment
+	kept     map[keptLease]*attachment // the same, by their leases: the newest of each
 	lines    map[fencing.Name]*line
 	draining bool
 	beating  bool // heartbeats runs
@@ -70,7 +71,7 @@ type departed struct {
 
 func newLot() lot {
 	return lot{
-		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{},
+		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{}, kept: map[keptLease]*attachment{},
 		gone: map[key]*departed{}, strangers: map[key]time.Time{},
 	}
 }

@@ -93,13 +93,15 @@ func New(store fencing.Store, o Options) *Watchdog {
 	if o.Observer == nil {
 		o.Observer = silent{}
 	}
-	return &Watchdog{
+	w := &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, strict: o.Strict, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1),
 		lot: newLot(), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
+	w.hub.heard = w.lot.ended
+	return w
 }
 
 // Start begins to reap and to examine the store. Calling it again, or after Stop,

@@ -65,7 +65,18 @@ type wire struct {
 	message func(g fencing.Grant, pass func())
 	late    func(op string) time.Duration // a call whose caller may have gone when it is made
 	mute    bool                          // heartbeats fail
+	deaf    bool                          // no events are heard
 	names   []fencing.Name                // of the last heartbeat
+}
+
+// Watch implements fencing.Store.
+func (w *wire) Watch(sink fencing.EventSink) (stop func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.deaf {
+		return func() {}
+	}
+	return w.Model.Watch(sink)
 }
 
 func (w *wire) set(change func(*wire)) {
