@@ -103,7 +103,7 @@ type Store interface {
 
 // Node is a Store that can be one of a quorum's. It is opened so that it leaves a
 // server which remembers nothing to the quorum: it grants nothing there before
-// Admit.
+// Admit, and Check returns CodeQuarantined until then.
 type Node interface {
 	Store
 

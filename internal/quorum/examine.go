@@ -79,7 +79,7 @@ func examineNode(ctx context.Context, node fencing.Node) (r report, _ error) {
 	if err == nil {
 		err = node.Check(ctx) // before the rest: it says best what is wrong
 	}
-	if err == nil {
+	if err == nil || asError(err).Code == fencing.CodeQuarantined {
 		r.nodeStanding, err = standingOf(ctx, node)
 	}
 	r.fault = asError(err)

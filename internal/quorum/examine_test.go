@@ -188,7 +188,10 @@ func TestExamineTellsCauses(t *testing.T) {
 	stand, others := stands(t, s)
 	f.signal(4, syscall.SIGCONT)
 	f.must(f.server[3].Restart())
-	await(t, "the node that was killed", s.nodes[3].Check) // or its pool goes on trying for a while after it was closed
+	await(t, "the node that was killed", func(ctx context.Context) error {
+		_, err := s.nodes[3].Blank(ctx)
+		return err
+	}) // or its pool goes on trying for a while after it was closed
 	f.must(s.Close())
 	says(t, stand, false, "0 of 5 nodes vote", "out of reach: 1, 2, 3, 4, 5", "nothing is granted")
 	told := 0

@@ -2,7 +2,9 @@ package quorum
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -12,19 +14,21 @@ import (
 // until the store is closed.
 func (s *Store) lookAfter() {
 	away := make([]bool, len(s.nodes)) // nodes that were told to be
-	s.admit(away)
+	blank := s.admit(away, nil)
 	close(s.looked)
 	for s.idle(s.options.tick) {
-		s.admit(away)
+		blank = s.admit(away, blank)
 	}
 }
 
 // admit takes blank nodes into service. A quorum is new only if all nodes are blank;
 // one that is blank beside others has forgotten, or is new among them, and does not
 // vote before what it may have forgotten is over. While none that remembers can be
-// reached, a blank one has to wait: those out of reach may remember.
-func (s *Store) admit(away []bool) {
-	blank := make([]bool, len(s.nodes))
+// reached, a blank one has to wait: those out of reach may remember. Beside others one
+// is believed to be blank when it was so before: another gateway may be taking a new
+// quorum into service, node by node. It returns which nodes are blank.
+func (s *Store) admit(away, before []bool) (blank []bool) {
+	blank = make([]bool, len(s.nodes))
 	empty, keeping := 0, 0
 	err := ask(context.Background(), s, func(ctx context.Context, node fencing.Node) (bool, error) {
 		return node.Blank(ctx)
@@ -45,25 +49,31 @@ func (s *Store) admit(away []bool) {
 	})
 	isNew := empty == len(s.nodes)
 	if err != nil || empty == 0 || !isNew && keeping == 0 {
-		return
+		return blank
 	}
+	var admitting sync.WaitGroup
+	for i := range s.nodes {
+		if blank[i] && (isNew || before != nil && before[i]) {
+			admitting.Go(func() { s.admitNode(i, isNew) })
+		}
+	}
+	admitting.Wait()
+	return blank
+}
+
+// admitNode takes one blank node into service.
+func (s *Store) admitNode(i int, isNew bool) {
 	longest := time.Duration(s.longest.Load())
-	for i, node := range s.nodes {
-		if !blank[i] {
-			continue
-		}
-		ctx, cancel := s.longCall()
-		err := node.Admit(ctx, isNew, longest)
-		cancel()
-		switch {
-		case err != nil:
-			s.log.Warn("a node that remembers nothing can't be taken into service; trying again", "node", s.options.Names[i], "error", err)
-		case isNew:
-			s.log.Info("a node of a new quorum is in service", "node", s.options.Names[i])
-		default:
-			s.log.Warn("a node remembers nothing: it has forgotten, or is new; it does not vote for new leases until those it may have forgotten are over",
-				"node", s.options.Names[i], "for", longest)
-		}
+	ctx, cancel := s.longCall()
+	defer cancel()
+	switch err := s.nodes[i].Admit(ctx, isNew, longest); {
+	case err != nil:
+		s.log.Warn("a node that remembers nothing can't be taken into service; trying again", "node", s.options.Names[i], "error", err)
+	case isNew:
+		s.log.Info("a node of a new quorum is in service", "node", s.options.Names[i])
+	default:
+		s.log.Warn("a node remembers nothing: it has forgotten, or is new; it does not vote for new leases until those it may have forgotten are over",
+			"node", s.options.Names[i], "for", longest)
 	}
 }
 
@@ -79,7 +89,7 @@ func (s *Store) report(away []bool, node int, err *fencing.Error) {
 	}
 }
 
-// Check implements fencing.Store: a majority has to answer.
+// Check implements fencing.Store: a majority has to answer, and to be in service.
 func (s *Store) Check(ctx context.Context) error {
 	votes, answered := make([]vote, len(s.nodes)), 0
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (struct{}, error) {
@@ -92,13 +102,26 @@ func (s *Store) Check(ctx context.Context) error {
 		answered++
 		return answered >= majorityOf(len(s.nodes))
 	})
-	if err == nil && answered < majorityOf(len(s.nodes)) {
-		err = commonest(votes)
-	}
 	if err != nil {
 		return err
 	}
+	if answered < majorityOf(len(s.nodes)) {
+		return s.shortOf(answered, votes)
+	}
 	return nil
+}
+
+// shortOf says that too few nodes serve, and why.
+func (s *Store) shortOf(serving int, votes []vote) error {
+	short := *commonest(votes)
+	short.Detail = fmt.Sprintf("%d of %d nodes of the quorum can serve, and %d are needed", serving, len(s.nodes), majorityOf(len(s.nodes)))
+	switch short.Code {
+	case fencing.CodeQuarantined:
+		short.Detail += ": others were not taken into service yet"
+	case fencing.CodeClockSkew:
+		short.Detail += ": the clocks of others are too far from this gateway's"
+	}
+	return &short
 }
 
 // Stats implements fencing.Store. Held is what a majority has at least. Quarantine is

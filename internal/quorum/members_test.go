@@ -34,6 +34,51 @@ func TestNewQuorum(t *testing.T) {
 	})
 }
 
+// A majority that is not in service grants nothing: the quorum is not ready.
+func TestCheckBeforeNodesAreInService(t *testing.T) {
+	play(t, func(s *scene) {
+		s.nodes[0].forget()
+		if err := s.Check(bg); err != nil {
+			t.Errorf("with a majority in service: %v", err)
+		}
+		s.nodes[1].forget()
+		if err := asError(s.Check(bg)); err == nil || err.Code != fencing.CodeQuarantined {
+			t.Errorf("with one node in service: %v", err)
+		}
+		advance(3 * time.Second)
+		if err := s.Check(bg); err != nil {
+			t.Errorf("when they are in service again: %v", err)
+		}
+	})
+}
+
+// While another gateway takes a new quorum into service, node by node, those that are
+// still blank have forgotten nothing.
+func TestNodesOfANewQuorumAreAdmittedByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNodes(t, 3)
+		for _, n := range s.nodes[1:] {
+			n.forget()
+		}
+		if err := s.nodes[0].Admit(bg, true, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		s.Store = s.open()
+		synctest.Wait()
+		for i, n := range s.nodes[1:] {
+			if a := n.admissions(); len(a) != 0 {
+				t.Errorf("node %d: %+v", i+1, a)
+			}
+		}
+		advance(3 * time.Second)
+		for i, n := range s.nodes[1:] {
+			if a := n.admissions(); len(a) != 1 || a[0].isNew {
+				t.Errorf("node %d is still blank: %+v", i+1, a)
+			}
+		}
+	})
+}
+
 // A blank node is not new while nobody who remembers can be asked.
 func TestBlankBesideTheUnknown(t *testing.T) {
 	play(t, func(s *scene) {

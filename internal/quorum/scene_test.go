@@ -116,6 +116,9 @@ func (n *node) Stats(ctx context.Context) (fencing.Stats, error) {
 }
 
 func (n *node) Check(ctx context.Context) error {
+	if blank, _ := n.Blank(ctx); blank {
+		return &fencing.Error{Code: fencing.CodeQuarantined}
+	}
 	_, err := via(ctx, n, "check", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
 		return struct{}{}, m.Check(ctx)
 	}, struct{}{})

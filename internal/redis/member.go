@@ -37,6 +37,25 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// admitted fails while a partition has no guard, so that nothing is granted there.
+func (s *Store) admitted(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	for _, n := range s.topology.nodes() {
+		var guards []string
+		for _, p := range s.topology.chart.Load().partitionsOf(n) {
+			guards = append(guards, s.keys[p].guard)
+		}
+		switch there, err := n.client.Exists(ctx, guards...).Result(); {
+		case err != nil:
+			return fencing.Unavailable(n.at(err))
+		case int(there) < len(guards):
+			return &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
+		}
+	}
+	return nil
+}
+
 // Admit is fencing.Node.Admit.
 func (s *Store) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)

@@ -229,5 +229,9 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 // Check is fencing.Store.Check: every master answers. It also returns
 // CodeClockSkew: a store whose clock differs grants nothing.
 func (s *Store) Check(ctx context.Context) error {
-	return s.checkNodes(ctx)
+	err := s.checkNodes(ctx)
+	if err == nil && s.options.Member && !s.options.Passive { // who only looks sees that it is blank
+		err = s.admitted(ctx)
+	}
+	return err
 }

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"fencepost/internal/redis/redistest"
+)
+
+// Ready means that an acquire is served: the nodes of a new quorum are in service then.
+func TestReadyOnANewQuorum(t *testing.T) {
+	nodes := redistest.StartQuorum(t, 3)
+	for range 16 {
+		for _, node := range nodes {
+			client := node.Client()
+			if err := client.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
+			}
+			client.Close()
+		}
+		g := startOn(t, redistest.QuorumURL(nodes))
+		url := "http://" + g.addr
+		for deadline := time.Now().Add(patience); ; {
+			if status, body, err := request(http.MethodGet, url+"/readyz", "", nil); err == nil && status == http.StatusOK {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("it is not ready: %d %s, %v", status, body, err)
+			}
+		}
+		if status, body, err := request(http.MethodPost, url+"/locks/first", "", nil); err != nil || status != http.StatusCreated {
+			t.Errorf("the first acquire: %d %s, %v", status, body, err)
+		}
+		if err := g.end(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
