@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -257,6 +258,55 @@ func TestToldTwice(t *testing.T) {
 			}
 			if seen[k][e.Kind]++; seen[k][e.Kind] > 1 {
 				t.Errorf("%s of %s is told again", e.Kind, e.Name)
+			}
+		}
+	})
+}
+
+// What more names change than can be looked at is not kept: a gap is told, and not often.
+func TestMoreChangesThanCanBeLookedAt(t *testing.T) {
+	play(t, func(s *scene) {
+		heard := make(events, 1<<10)
+		defer s.Watch(heard)()
+		for _, n := range s.nodes {
+			n.set(func(n *node) {
+				n.before = func(op string) {
+					if op == "history" {
+						advance(200 * time.Millisecond)
+					}
+				}
+			})
+		}
+		for second := range 5 {
+			for i := range 20_000 {
+				s.watch.hint(fencing.Name(fmt.Sprintf("%d/%d", second, i)))
+			}
+			s.watch.mu.Lock()
+			kept := 0
+			for i := range s.watch.lookers {
+				kept += len(s.watch.lookers[i].dirty)
+			}
+			s.watch.mu.Unlock()
+			if kept > lookers*maxDirty {
+				t.Errorf("%d names are kept", kept)
+			}
+			advance(time.Second)
+		}
+		advance(10 * time.Second)
+		gaps := 0
+		for len(heard) > 0 {
+			if e := <-heard; e.Kind == "gap" {
+				gaps++
+			}
+		}
+		if gaps < 5 || gaps > 9 {
+			t.Errorf("%d gaps", gaps)
+		}
+		s.watch.mu.Lock()
+		defer s.watch.mu.Unlock()
+		for i := range s.watch.lookers {
+			if l := &s.watch.lookers[i]; l.working || len(l.dirty)+len(l.isDirty) > 0 {
+				t.Errorf("%d names are left", len(l.dirty)+len(l.isDirty))
 			}
 		}
 	})

@@ -3,6 +3,7 @@ package quorum
 import (
 	"cmp"
 	"context"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,31 +18,59 @@ const (
 	lookBack = 10 * time.Second
 
 	// maxFollowed is how many names are followed at about 300 bytes each. Beyond it
-	// names that nobody holds are forgotten.
-	maxFollowed = 1 << 14
+	// names that nobody holds are forgotten, and beyond mostFollowed those too that
+	// nothing happened to lately.
+	maxFollowed  = 1 << 14
+	mostFollowed = 4 * maxFollowed
+
+	// lookers is how many names are looked at at once: one look takes a NodeTimeout
+	// where a node is silent and the others differ.
+	lookers = 64
+
+	// maxDirty is how many names wait for one looker, and maxLag for how long. What is
+	// beyond is not told: a gap is.
+	maxDirty = 256
+	maxLag   = 2 * time.Second
+
+	// gapPause is the least time between two gaps that are told.
+	gapPause = time.Second
 )
 
 // watch tells sinks what happens to locks. No node's event is passed on as it is, for
 // one node is not the quorum: it is a hint to look at the name, and what a majority
 // remembers of it is compared with what was told before. So an event comes a little
-// later than it happened, and has the token that counts. Waiters of other gateways
-// are not heard of.
+// later than it happened, by maxLag and one look at most, and has the token that counts.
+// What can't be told so soon, or may be more than is remembered, is told as a gap.
+// Waiters of other gateways are not heard of.
 type watch struct {
 	store *Store
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards what follows, and the lookers
 	sinks    []*fencing.EventSink
 	stops    []func() // of the nodes
 	began    fencing.Instant
-	dirty    []fencing.Name
-	isDirty  map[fencing.Name]bool
-	working  bool
-	looking  fencing.Name    // at which one it looks
-	ends     []fencing.Event // there meanwhile, at some node
+	lookers  [lookers]looker
 	followed map[fencing.Name]*story
 	pruneAt  int // as many are followed when some are forgotten
 	run      string
 	count    uint64
+	gapAt    time.Time // when the last gap was told
+	gapDue   bool      // another one will be
+}
+
+// looker looks at the names that fall to it, one after the other.
+type looker struct {
+	dirty   []hint // in order of time
+	isDirty map[fencing.Name]bool
+	working bool
+	looking fencing.Name    // at which one it looks
+	ends    []fencing.Event // there meanwhile, at some node
+}
+
+// hint is a name to look at, and since when.
+type hint struct {
+	name fencing.Name
+	at   time.Time
 }
 
 // story is what was told of a name.
@@ -51,6 +80,7 @@ type story struct {
 	ended   map[leaseToken]fencing.Event // of them, at some node
 	since   fencing.Instant              // nothing older is told
 	looked  fencing.Instant              // when it was looked at last
+	missed  fencing.Instant              // what happened before is covered by a gap
 }
 
 // Watch implements fencing.Store.
@@ -61,7 +91,7 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
 	added := &sink
 	if len(w.sinks) == 0 {
 		w.began, w.run = fencing.InstantOf(s.options.Clock()), string(fencing.NewStamp())[:8]+"-"
-		w.isDirty, w.followed = map[fencing.Name]bool{}, map[fencing.Name]*story{}
+		w.followed, w.pruneAt = map[fencing.Name]*story{}, 0
 		for _, node := range s.nodes {
 			w.stops = append(w.stops, node.Watch(nodeSink{w}))
 		}
@@ -107,8 +137,8 @@ func (n nodeSink) Event(e fencing.Event) {
 func (w *watch) ending(e fencing.Event) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if e.Name == w.looking {
-		w.ends = append(w.ends, e)
+	if l := w.looker(e.Name); e.Name == l.looking {
+		l.ends = append(l.ends, e)
 		return true
 	}
 	return w.followed[e.Name].ending(e)
@@ -130,69 +160,122 @@ func (at *story) ending(e fencing.Event) bool {
 // Gap passes a gap on: what one node did not tell may be what made the majority.
 func (n nodeSink) Gap() {
 	n.mu.Lock()
-	sinks := n.sinks
-	n.mu.Unlock()
+	defer n.mu.Unlock()
+	n.miss()
+}
+
+// miss has a gap told: at once, or soon after the last one. The caller holds mu.
+func (w *watch) miss() {
+	if len(w.sinks) > 0 && !w.gapDue {
+		w.gapDue = w.store.spawn(w.tellGap)
+	}
+}
+
+func (w *watch) tellGap() {
+	w.mu.Lock()
+	rest := gapPause - w.store.options.Clock().Sub(w.gapAt)
+	w.mu.Unlock()
+	if rest > 0 && !w.store.idle(rest) {
+		return
+	}
+	w.mu.Lock()
+	w.gapDue, w.gapAt = false, w.store.options.Clock() // what is missed from now on is the next one's
+	sinks := w.sinks
+	w.mu.Unlock()
 	for _, sink := range sinks {
 		(*sink).Gap()
 	}
+}
+
+var lookerSeed = maphash.MakeSeed()
+
+// looker returns who looks at a name: events of one name stay in order.
+func (w *watch) looker(name fencing.Name) *looker {
+	return &w.lookers[maphash.String(lookerSeed, string(name))%lookers]
 }
 
 // hint has a name looked at soon.
 func (w *watch) hint(name fencing.Name) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.sinks) == 0 || w.isDirty[name] {
+	l := w.looker(name)
+	if len(w.sinks) == 0 || l.isDirty[name] {
 		return
 	}
-	w.isDirty[name] = true
-	w.dirty = append(w.dirty, name)
-	if !w.working {
-		w.working = w.store.spawn(w.look)
+	if len(l.dirty) >= maxDirty {
+		w.drop(l, l.dirty)
+		l.dirty = nil
+	}
+	if l.isDirty == nil {
+		l.isDirty = map[fencing.Name]bool{}
+	}
+	l.isDirty[name] = true
+	l.dirty = append(l.dirty, hint{name, w.store.options.Clock()})
+	if !l.working {
+		l.working = w.store.spawn(func() { w.look(l) })
 	}
 }
 
+// drop leaves out names that can't be looked at in time. The caller holds mu.
+func (w *watch) drop(l *looker, hints []hint) {
+	now := fencing.InstantOf(w.store.options.Clock())
+	for _, h := range hints {
+		delete(l.isDirty, h.name)
+		if at := w.followed[h.name]; at != nil {
+			at.missed = now
+		}
+	}
+	w.miss()
+}
+
 // look looks at the names that are dirty, until none is.
-func (w *watch) look() {
+func (w *watch) look(l *looker) {
 	for {
 		open := w.store.pause(w.store.options.settle)
 		w.mu.Lock()
-		names := w.dirty
-		w.dirty = nil
-		for _, name := range names {
-			delete(w.isDirty, name)
-		}
-		if len(names) == 0 || !open {
-			w.working = false
+		hints := l.dirty
+		l.dirty = nil
+		if len(hints) == 0 || !open {
+			l.working = false
 			w.mu.Unlock()
 			return
 		}
 		w.mu.Unlock()
-		for _, name := range names {
-			w.lookAt(name)
+		for i, h := range hints {
+			w.mu.Lock()
+			late := w.store.options.Clock().Sub(h.at) > maxLag
+			if late {
+				w.drop(l, hints[i:])
+			} else {
+				delete(l.isDirty, h.name)
+				l.looking, l.ends = h.name, nil
+			}
+			w.mu.Unlock()
+			if late {
+				break
+			}
+			w.lookAt(l, h.name)
 		}
 	}
 }
 
-func (w *watch) lookAt(name fencing.Name) {
-	w.mu.Lock()
-	w.looking, w.ends = name, nil
-	w.mu.Unlock()
+func (w *watch) lookAt(l *looker, name fencing.Name) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*w.store.options.NodeTimeout)
 	out, err := w.store.History(ctx, fencing.HistoryRequest{Name: name})
 	cancel()
 	w.mu.Lock()
-	w.looking = ""
+	l.looking = ""
 	if err != nil {
+		w.miss()
 		w.mu.Unlock()
-		nodeSink{w}.Gap()
 		return
 	}
 	sinks := w.sinks
-	for _, e := range w.ends {
+	for _, e := range l.ends {
 		w.followed[name].ending(e)
 	}
 	events := w.compare(name, &out)
-	for _, e := range w.ends {
+	for _, e := range l.ends {
 		w.followed[name].ending(e)
 	}
 	for i := range events {
@@ -227,8 +310,16 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 		at = &story{live: map[leaseToken]fencing.Holder{}, ended: map[leaseToken]fencing.Event{}, since: max(w.began, out.Now.Add(-lookBack))}
 		w.followed[name] = at
 	}
+	if n := len(out.Past); n >= fencing.MaxHistory {
+		if e := &out.Past[n-1]; e.Holder.Token > at.highest && e.At >= max(at.since, at.missed) {
+			w.miss() // of what was before nobody knows
+		}
+	}
 	var events []fencing.Event
 	add := func(kind fencing.EventKind, h *fencing.Holder, when fencing.Instant) {
+		if when < at.missed {
+			return
+		}
 		events = append(events, fencing.Event{
 			Kind: kind, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: when,
 		})
@@ -281,7 +372,7 @@ func (w *watch) compare(name fencing.Name, out *fencing.Outcome) []fencing.Event
 		delete(at.ended, leaseToken{out.Lock.Holders[i].Lease, out.Lock.Holders[i].Token}) // at one node only
 		highest = max(highest, out.Lock.Holders[i].Token)
 	}
-	at.highest = highest
+	at.highest, at.missed = highest, 0
 	if at.looked = out.Now; len(w.followed) > max(w.pruneAt, maxFollowed) {
 		w.prune(out.Now)
 	}
@@ -302,5 +393,8 @@ func (w *watch) prune(now fencing.Instant) {
 		}
 		return true
 	})
+	if len(w.followed) > mostFollowed { // what is told of them later is less, but true
+		maps.DeleteFunc(w.followed, func(_ fencing.Name, at *story) bool { return now >= at.looked.Add(lookBack) })
+	}
 	w.pruneAt = 2 * len(w.followed)
 }
