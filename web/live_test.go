@@ -46,7 +46,7 @@ func TestConnectionState(t *testing.T) {
 
 	g.store.down.Store(true)
 	g.acquire("orders/43", "{}")
-	b.until(is("Store unreachable") + ` && ` + stale + ` && ` + row("orders/42"))
+	b.until(is("Store unavailable") + ` && ` + stale + ` && ` + row("orders/42"))
 	b.shoot("store-unreachable")
 	g.store.down.Store(false)
 	b.do(chromedp.Click(chromedp.CSS("#retry")))

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"strings"
+	"syscall"
 
 	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
@@ -83,11 +86,11 @@ func look(ctx context.Context, cfg config) (condition, error) {
 	defer store.Close()
 	findings, err := store.Examine(ctx)
 	if err != nil {
-		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted, cfg))
+		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted))
 	}
 	c := condition{findings: findings}
 	if err := store.Check(ctx); err != nil {
-		c.unable = explain(err, noted, cfg)
+		c.unable = explain(err, noted)
 	}
 	if stats, err := store.Stats(ctx); err == nil {
 		c.stats = &stats
@@ -105,62 +108,23 @@ func cause(err error) error {
 
 // explain returns what is behind a failure, with what the store had to say
 // meanwhile, and what to change if that can be told.
-func explain(err error, noted *remarks, cfg config) error {
+func explain(err error, noted *remarks) error {
 	err = cause(err)
 	text := noted.beside(err)
-	if remedy := cfg.remedy(err.Error() + text); remedy != "" {
-		text += "\n  change: " + remedy
+	if f := fencing.FaultOf(err); f != nil {
+		return fmt.Errorf("%s\n  %w%s\n  change: %s", f.Detail, f.Err, text, f.Remedy)
+	}
+	var unknown *net.DNSError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		text += "\n  change: start Redis there, or name in FENCEPOST_STORE where it listens"
+	case errors.As(err, &unknown):
+		text += "\n  change: correct the host in FENCEPOST_STORE, or the name service of this machine"
+	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
+		text += "\n  change: see whether Redis answers there (redis-cli ping), and whether a firewall is between"
 	}
 	return fmt.Errorf("%w%s", err, text)
 }
-
-// remedy returns what to change in the settings where they are to blame for what was
-// said, "" if that can't be told.
-func (c config) remedy(said string) string {
-	said = strings.ToLower(said)
-	for _, m := range mistakes {
-		if strings.Contains(said, m.sign) && (m.unless == nil || !m.unless(c)) {
-			return m.remedy
-		}
-	}
-	return ""
-}
-
-// anotherHost is what to change when a certificate is not for who shows it.
-const anotherHost = "the certificate needs, as a subjectAltName, the host in the URL, or the one by which Sentinel or the Cluster announces the node"
-
-// noTLS is what to change when nothing that speaks TLS is at a port, and needsTLS when
-// something else is not spoken there.
-const (
-	noTLS    = "the port is perhaps one without TLS: try the URL with redis instead of rediss"
-	needsTLS = "the port is perhaps one for TLS: try the URL with rediss instead of redis"
-)
-
-// mistakes are by what Redis says, in small letters, when FENCEPOST_STORE takes it
-// for something else, and by what is said of a certificate that is not believed.
-var mistakes = []struct {
-	sign   string
-	unless func(config) bool // nil: always
-	remedy string
-}{
-	{"moved ", aCluster, "this is a Cluster: use redis+cluster://"},
-	{"clusterdown ", aCluster, "this is a Cluster: use redis+cluster://"},
-	{"cluster support disabled", nil, "this is no Cluster: use redis:// for one Redis"},
-	{"unknown command 'sentinel'", nil, "this is no Sentinel: name the Sentinels, or use redis:// for one Redis"},
-	{"certificate signed by unknown authority", nil, "SSL_CERT_FILE has to name a file with the certificate of the authority, which the gateway can read"},
-	{"tls: certificate required", nil, "tls-auth-clients no, as the gateway shows no certificate"},
-	{"x509: certificate is valid for ", nil, anotherHost},
-	{"x509: certificate is not valid for any names", nil, anotherHost},
-	{"because it doesn't contain any ip sans", nil, anotherHost},
-	{"tls handshake: context deadline exceeded", nil, noTLS},
-	{"tls: first record does not look like a tls handshake", nil, noTLS},
-	{"read: connection reset by peer", withTLS, needsTLS},
-	{": eof", withTLS, needsTLS},
-}
-
-func aCluster(c config) bool { return c.storeKind() == kindCluster }
-
-func withTLS(c config) bool { return strings.HasPrefix(c.Store, "rediss") }
 
 // where says what the store is and where, without a password.
 func where(cfg config) string {
@@ -183,9 +147,6 @@ func (c *condition) print(out io.Writer, cfg config) {
 		if f.Node != node {
 			node = f.Node
 			fmt.Fprintf(out, "  %s\n", cmp.Or(node, "all together"))
-		}
-		if f.Check == "access" && !f.OK {
-			f.Remedy = cmp.Or(cfg.remedy(f.Detail), f.Remedy)
 		}
 		printFinding(out, f)
 	}

@@ -21,6 +21,7 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 1")
 	away := redistest.Start(t)
 	if err := away.Stop(); err != nil {
 		t.Fatal(err)
@@ -39,16 +40,20 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		{"no Sentinel runs", "redis+sentinel://" + away.Addr() + "/main", nil, []string{"the Sentinel at " + away.Addr(), "refused"}},
 		{"another name", "redis+sentinel://" + sentinel + "/other", nil, []string{"it watches no master of that name"}},
 		{"a wrong password of a Sentinel", "redis+sentinel://" + guarded + "/locks", []string{"FENCEPOST_SENTINEL_PASSWORD=hunter3"}, []string{"the Sentinel at " + guarded, "WRONGPASS"}},
+		{"no Redis", "redis://" + away.Addr(), nil, []string{"refused", "change: start Redis there"}},
+		{"a wrong password", "redis://" + closed.Addr(), []string{"FENCEPOST_REDIS_PASSWORD=hunter3"}, []string{"WRONGPASS", "change: set FENCEPOST_REDIS_PASSWORD"}},
+		{"a replica", "redis://" + replica.Addr(), nil, []string{"it is a replica", "change: name the master"}},
+		{"a Sentinel for a Redis", "redis://" + sentinel, nil, []string{"it is a Sentinel", "change: this is a Sentinel: use redis+sentinel://"}},
 		{"a Redis for a Sentinel", "redis+sentinel://" + plain.Addr() + "/main", nil, []string{"change: this is no Sentinel"}},
 		{"a Redis for a Cluster", "redis+cluster://" + plain.Addr(), nil, []string{"change: this is no Cluster"}},
 		{"a wrong password of a Cluster", "redis+cluster://" + closed.Addr(), []string{"FENCEPOST_REDIS_PASSWORD=hunter3"}, []string{"the Redis at " + closed.Addr(), "WRONGPASS"}},
 		{"a Cluster for a Redis", cluster.Members()[0].URL(), nil, []string{"change: this is a Cluster: use redis+cluster://"}},
 		{"an authority that is not trusted", encrypted.URL(), passwordFiles(t, encrypted.URL()), []string{"the Sentinel at ", "change: SSL_CERT_FILE"}},
-		{"a name that is not in the certificate", named(encrypted.URL()), trusted, []string{"change: " + anotherHost}},
-		{"an address that is not in the certificate", misnamedRedis.URL(), []string{trusting(misnamed)}, []string{"change: " + anotherHost}},
-		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), nil, []string{"change: " + noTLS}},
-		{"no TLS for a port with", strings.Replace(misnamedRedis.URL(), "rediss:", "redis:", 1), nil, []string{"change: " + needsTLS}},
-		{"nodes of a quorum", "rediss+quorum://" + misnamedRedis.Addr() + "," + plain.Addr() + "," + away.Addr(), []string{trusting(misnamed)}, []string{"change:    " + anotherHost, "change:    " + noTLS, "change:    bring it back"}},
+		{"a name that is not in the certificate", named(encrypted.URL()), trusted, []string{"change: the certificate needs, as a subjectAltName"}},
+		{"an address that is not in the certificate", misnamedRedis.URL(), []string{trusting(misnamed)}, []string{"change: the certificate needs, as a subjectAltName"}},
+		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), nil, []string{"change: the port is perhaps one without TLS"}},
+		{"no TLS for a port with", strings.Replace(misnamedRedis.URL(), "rediss:", "redis:", 1), nil, []string{"change: the port is perhaps one for TLS"}},
+		{"nodes of a quorum", "rediss+quorum://" + misnamedRedis.Addr() + "," + plain.Addr() + "," + away.Addr(), []string{trusting(misnamed)}, []string{"change:    the certificate needs, as a subjectAltName", "change:    the port is perhaps one without TLS", "change:    bring it back"}},
 		{"replicas that are not there", plain.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"FENCEPOST_REDIS_REPLICA_ACKS"}},
 		{"too few replicas", sentinels.URL(), []string{"FENCEPOST_REDIS_REPLICA_ACKS=1"}, []string{"every acquire is answered 503", "1 finding is trouble"}},
 	} {

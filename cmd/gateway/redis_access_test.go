@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -26,6 +27,16 @@ func TestRedisUser(t *testing.T) {
 	status, body, err := request(http.MethodPost, "http://"+refused.addr+"/locks/a", "", nil)
 	if err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("with a wrong password: %d %s, %v; want 503", status, body, err)
+	}
+	const remedy = "the password in FENCEPOST_STORE" // for operators alone
+	if strings.Contains(string(body), "reached") || strings.Contains(string(body), "password") {
+		t.Errorf("clients are told %s", body)
+	}
+	if body := eventually(t, http.MethodGet, "http://"+refused.addr+"/readyz?verbose", http.StatusServiceUnavailable); !strings.Contains(string(body), remedy) {
+		t.Errorf("/readyz?verbose says %s", body)
+	}
+	if log := refused.warnings(); !strings.Contains(log, remedy) {
+		t.Errorf("the log says %s", log)
 	}
 }
 

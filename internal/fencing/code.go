@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -109,7 +110,30 @@ func invalid(field, format string, args ...any) *Error {
 	return &Error{Code: CodeInvalidRequest, Field: field, Detail: field + " " + fmt.Sprintf(format, args...)}
 }
 
+// Fault is the cause of a CodeUnavailable that a person can mend: what keeps the store
+// refuses this gateway. It is for operators, not for clients.
+type Fault struct {
+	Detail string // what is refused, in words; never a secret
+	Remedy string // what to set, and where
+	Err    error  // as it was said
+}
+
+// Error returns what is refused, and how that was said.
+func (f *Fault) Error() string { return f.Detail + " (" + f.Err.Error() + "); " + f.Remedy }
+
+// Unwrap returns how it was said.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// FaultOf returns the fault behind an error, nil if none is known.
+func FaultOf(err error) *Fault {
+	f, _ := errors.AsType[*Fault](err)
+	return f
+}
+
 // Unavailable returns an error that says the store could not be asked: P8.
 func Unavailable(cause error) *Error {
+	if FaultOf(cause) != nil {
+		return &Error{Code: CodeUnavailable, Detail: "the store refuses to serve this gateway; nothing is known about the outcome", Err: cause}
+	}
 	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; nothing is known about the outcome", Err: cause}
 }

@@ -51,12 +51,18 @@ func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took tim
 	b = appendBoolMember(b, "ok", err == nil)
 	b = appendIntMember(b, "took_ms", took.Milliseconds())
 	if err != nil {
-		detail := "the store can't be asked"
+		detail, remedy := "the store can't be asked", ""
 		var e *fencing.Error
 		if errors.As(err, &e) {
 			detail = e.Detail
 		}
+		if f := fencing.FaultOf(err); f != nil {
+			detail, remedy = f.Detail+" ("+f.Err.Error()+")", f.Remedy
+		}
 		b = appendStringMember(b, "detail", detail)
+		if remedy != "" {
+			b = appendStringMember(b, "remedy", remedy)
+		}
 	}
 	b = append(b, `},{"name":"accepting"`...)
 	b = appendBoolMember(b, "ok", !s.draining.Load())

@@ -62,10 +62,14 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 			findings = append(findings, f)
 		}
 		if fault := reports[i].fault; fault != nil {
-			findings = append(findings, fencing.Finding{
+			f := fencing.Finding{
 				Node: s.options.Names[i], Check: "access", Detail: "it can't be used: " + because(fault).Error(),
 				Remedy: "bring it back, as a master that lets the gateway in",
-			})
+			}
+			if known := fencing.FaultOf(fault); known != nil {
+				f.Detail, f.Remedy = "it can't be used: "+known.Detail+" ("+known.Err.Error()+")", known.Remedy
+			}
+			findings = append(findings, f)
 		}
 	}
 	return append(findings, s.stands(reports)), nil

@@ -60,7 +60,7 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	}
 	now := s.topology.chart.Load()
 	if len(now.nodes) == 0 {
-		return nil, fencing.Unavailable(errNowhere)
+		return nil, s.unavailable(errNowhere)
 	}
 	found, errs := make([][]fencing.Finding, len(now.nodes)), make([]error, len(now.nodes))
 	_ = inParallel(len(now.nodes), func(i int) error {
@@ -69,19 +69,31 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 			of.node = now.nodes[i].addr
 		}
 		if found[i], errs[i] = examineNode(ctx, now.nodes[i].client, of); errs[i] != nil {
-			found[i] = []fencing.Finding{of.finding(checkAccess, false, "", "it does not answer: what is kept there is answered 503", "bring it back")}
+			found[i] = []fencing.Finding{of.noAccess(s.topology.told(errs[i]))}
 		}
 		return nil
 	})
 	if !slices.Contains(errs, nil) {
-		return nil, fencing.Unavailable(now.nodes[0].at(errs[0]))
+		return nil, s.unavailable(now.nodes[0].at(errs[0]))
 	}
 	findings := slices.Concat(found...)
 	if now.missing() >= 0 {
 		findings = append(findings, c.finding(checkAccess, false, "",
 			"a part of the slots has no master: locks kept there are answered 503", "see what CLUSTER INFO says"))
 	}
+	if f := s.listener.refusal.Load(); f != nil {
+		findings = append(findings, c.finding(checkAccess, false, "",
+			"messages of other gateways can't be heard, so hand-overs are late, and there are no events: "+f.Detail, f.Remedy))
+	}
 	return append(findings, s.lossFinding()), nil
+}
+
+// noAccess is about a server that can't be asked.
+func (c *circumstances) noAccess(err error) fencing.Finding {
+	if f := fencing.FaultOf(err); f != nil {
+		return c.finding(checkAccess, false, "", f.Detail+": what is kept there is answered 503", f.Remedy)
+	}
+	return c.finding(checkAccess, false, "", "it does not answer: what is kept there is answered 503", "bring it back")
 }
 
 // lossFinding is about a setting of the gateway's own.
@@ -107,8 +119,8 @@ func examineNode(ctx context.Context, client *goredis.Client, c circumstances) (
 	switch {
 	case goredis.HasErrorPrefix(err, "NOPERM"):
 		return []fencing.Finding{c.finding(checkAccess, false, "P1, P2",
-			"the user may not run INFO or TIME, so nothing is known of how this Redis is set up",
-			"ACL SETUSER <user> +info +time +config|get")}, nil
+			"the user may not do all that the gateway does, so nothing is known of how this Redis is set up: "+err.Error(),
+			"give the user the commands, keys and channels that docs/stores.md lists, with ACL SETUSER")}, nil
 	case err != nil:
 		return nil, err
 	}

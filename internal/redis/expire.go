@@ -33,7 +33,7 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	chart := s.topology.chart.Load()
 	if len(chart.nodes) == 0 {
 		s.topology.refresh()
-		return fencing.Expiry{}, fencing.Unavailable(errNowhere)
+		return fencing.Expiry{}, s.unavailable(errNowhere)
 	}
 	parts := make([]part, len(chart.nodes))
 	err := inParallel(len(parts), func(i int) (err error) {
@@ -43,7 +43,7 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	})
 	if err == nil && chart.missing() >= 0 {
 		s.topology.refresh()
-		err = fencing.Unavailable(errNowhere)
+		err = s.unavailable(errNowhere)
 	}
 	names, expiry := gatherDue(parts, limit)
 	failed := s.attend(ctx, names, func(r *reply) {
@@ -95,7 +95,7 @@ func (s *Store) dueAt(ctx context.Context, n *node, wanted []int, limit int) (pa
 	p := part{}
 	p.names, p.next, err = s.due(ctx, n, now, first, limit)
 	if err == nil && left != nil && !moving(left) { // what moves is done where it goes, the next time
-		err = fencing.Unavailable(n.at(left))
+		err = s.unavailable(n.at(left))
 	}
 	return p, err
 }

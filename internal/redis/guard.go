@@ -127,6 +127,7 @@ type identity struct {
 	run      string // of the process
 	promoted string // the replication id that it had as a replica; empty if it was none
 	master   bool
+	sentinel bool // it is none of Redis at all
 	evicted  int64
 }
 
@@ -158,6 +159,8 @@ func identify(info string) (identity, error) {
 		switch key {
 		case "run_id":
 			i.run = value
+		case "redis_mode":
+			i.sentinel = value == "sentinel"
 		case "role":
 			i.master = value == "master"
 		case "master_replid2":
@@ -181,6 +184,9 @@ var errSkewed = errors.New("redis: the clocks differ too much to say until when 
 // errReplica says that a server is no master (any more): nothing has been run.
 var errReplica = errors.New("redis: the server is a replica")
 
+// errSentinel says that a server is a Sentinel.
+var errSentinel = errors.New("redis: the server is a Sentinel")
+
 // greet looks at who serves on a new connection, before anything else is sent
 // there. What may have been lost is in quarantine when it returns.
 func (s *Store) greet(ctx context.Context, n *node, conn *goredis.Conn) error {
@@ -192,7 +198,11 @@ func (s *Store) greet(ctx context.Context, n *node, conn *goredis.Conn) error {
 	if err != nil {
 		return err
 	}
-	if !id.master {
+	s.topology.spoken.Store(true)
+	switch {
+	case id.sentinel:
+		return errSentinel
+	case !id.master:
 		return errReplica
 	}
 	w := &s.sentry

@@ -14,7 +14,7 @@ const leastMajor = 7
 
 func (c *circumstances) role(f *facts) fencing.Finding {
 	if role := f.info["role"]; role != "master" {
-		remedy := "name the master in FENCEPOST_STORE, or let redis+sentinel:// or redis+cluster:// find it"
+		remedy := otherMaster
 		if c.failover {
 			remedy = "none is needed if a fail-over is under way; otherwise see who the master is"
 		}

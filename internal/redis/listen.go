@@ -73,6 +73,8 @@ type listener struct {
 	sinks   []*watch      // replaced, never changed
 	left    time.Time     // when the last sink did
 
+	refusal atomic.Pointer[fencing.Fault] // why nothing is heard, if that can be told
+
 	unreadable sync.Once // logged
 }
 
@@ -273,6 +275,7 @@ func (l *listener) channels() []string {
 // subscribed tells whoever hears a channel that what was said on it before now
 // was missed.
 func (l *listener) subscribed(channel string) {
+	l.refusal.Store(nil)
 	if channel == eventsChannel {
 		l.gap()
 		return
@@ -291,6 +294,8 @@ func (l *listener) subscribed(channel string) {
 
 // failed notes that there is no connection, for the reason err.
 func (l *listener) failed(err error) {
+	err = l.topology.told(err)
+	l.refusal.Store(fencing.FaultOf(err))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.hearing.Swap(false) && l.ctx.Err() == nil {

@@ -17,7 +17,7 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 	defer cancel()
 	nodes := s.topology.nodes()
 	if len(nodes) == 0 {
-		return false, fencing.Unavailable(errNowhere)
+		return false, s.unavailable(errNowhere)
 	}
 	for _, n := range nodes {
 		var guards []*goredis.IntCmd
@@ -26,7 +26,7 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 			guards = append(guards, pipe.Exists(ctx, s.keys[p].guard))
 		}
 		if _, err := pipe.Exec(ctx); err != nil {
-			return false, fencing.Unavailable(n.at(err))
+			return false, s.unavailable(n.at(err))
 		}
 		for _, guard := range guards {
 			if guard.Val() != 0 {
@@ -48,7 +48,7 @@ func (s *Store) admitted(ctx context.Context) error {
 		}
 		switch there, err := n.client.Exists(ctx, guards...).Result(); {
 		case err != nil:
-			return fencing.Unavailable(n.at(err))
+			return s.unavailable(n.at(err))
 		case int(there) < len(guards):
 			return &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
 		}
@@ -67,18 +67,18 @@ func (s *Store) Admit(ctx context.Context, isNew bool, longest time.Duration) er
 	for _, n := range s.topology.nodes() {
 		info, err := n.client.Info(ctx, identityInfo...).Result()
 		if err != nil {
-			return fencing.Unavailable(n.at(err))
+			return s.unavailable(n.at(err))
 		}
 		id, err := identify(info)
 		if err != nil {
-			return fencing.Unavailable(n.at(err))
+			return s.unavailable(n.at(err))
 		}
 		var arrivals []*command
 		for _, p := range s.topology.chart.Load().partitionsOf(n) {
 			arrivals = append(arrivals, s.newArriveCommand(p, id.server(), how, longest))
 		}
 		if err := s.arriveAt(ctx, n, arrivals); err != nil {
-			return fencing.Unavailable(n.at(err))
+			return s.unavailable(n.at(err))
 		}
 	}
 	return nil

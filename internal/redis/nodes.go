@@ -70,7 +70,7 @@ func (s *Store) readPartitions(ctx context.Context, wanted []int, command func(c
 			return nil
 		}
 		if !retryable(err) || pause(ctx, nil, attempt) != nil {
-			return fencing.Unavailable(err)
+			return s.unavailable(err)
 		}
 		wanted = wanted[:0:0]
 		for _, some := range failed {
@@ -154,7 +154,7 @@ func (s *Store) readNode(ctx context.Context, n *node, commands func(context.Con
 			return nil
 		}
 		if !retryable(err) || n.retired() || pause(ctx, nil, attempt) != nil {
-			return fencing.Unavailable(err)
+			return s.unavailable(err)
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (s *Store) checkNodes(ctx context.Context) error {
 		_, err := s.run(ctx, s.newPartitionCommand(checkScript, owners[i].of[0])).result()
 		var refusal *fencing.Error
 		if cause := errors.Unwrap(err); cause != nil && errors.As(err, &refusal) && refusal.Code == fencing.CodeUnavailable {
-			return fencing.Unavailable(owners[i].node.at(cause))
+			return s.unavailable(owners[i].node.at(cause))
 		}
 		return err
 	})

@@ -46,7 +46,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 		if c.missed {
 			s.search(c)
 		}
-		return reply{}, fencing.Unavailable(err)
+		return reply{}, s.unavailable(err)
 	}
 	for attempt := 0; ; attempt++ {
 		if !s.lane(c).submit(c) {
@@ -217,7 +217,7 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, r
 		}
 		switch {
 		case fatal != nil:
-			return fencing.Unavailable(fatal)
+			return s.unavailable(fatal)
 		case refused != nil:
 			return refused
 		case failed == nil:
@@ -226,7 +226,7 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, r
 		}
 		all = append(again, all[len(batch):]...)
 		if pause(ctx, nil, attempt) != nil {
-			return fencing.Unavailable(failed)
+			return s.unavailable(failed)
 		}
 	}
 	return nil

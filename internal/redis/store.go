@@ -122,7 +122,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 			_ = s.topology.close()
 			return nil, meta
 		}
-		options.Logger.Warn("Redis can't be reached; every request is answered unavailable until it can be", "error", err)
+		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.told(err))
 	}
 	if !options.Passive {
 		s.sentry.running.Go(s.watchOver)

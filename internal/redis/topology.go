@@ -115,9 +115,11 @@ type topology struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
-	lost    bool      // what follows too is of the one who surveys
-	why     string    // as it was logged
-	told    time.Time // when
+	spoken  atomic.Bool           // something has answered as is expected of it
+	lostBy  atomic.Pointer[error] // why the last survey failed; nil if it did not
+	lost    bool                  // what follows too is of the one who surveys
+	why     string                // as it was logged
+	warned  time.Time             // when
 
 	closing sync.Once
 	closed  error
@@ -235,6 +237,12 @@ func (t *topology) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, t.options.OperationTimeout)
 	defer cancel()
 	found, err := t.survey(ctx)
+	if t.lostBy.Store(nil); err != nil {
+		err = t.told(err)
+		t.lostBy.Store(&err)
+	} else {
+		t.spoken.Store(true)
+	}
 	switch {
 	case err == nil:
 		if t.lost {
@@ -242,8 +250,8 @@ func (t *topology) look(ctx context.Context) {
 		}
 		t.lost = false
 		t.apply(found)
-	case t.ctx.Err() == nil && (!t.lost || err.Error() != t.why && time.Since(t.told) > retellGap):
-		t.lost, t.why, t.told = true, err.Error(), time.Now()
+	case t.ctx.Err() == nil && (!t.lost || err.Error() != t.why && time.Since(t.warned) > retellGap):
+		t.lost, t.why, t.warned = true, err.Error(), time.Now()
 		t.options.Logger.Warn("nobody says which Redis is the master; what was known is used until somebody does", "error", err)
 	}
 }

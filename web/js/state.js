@@ -47,7 +47,7 @@ const words = {
   asking: ["Live, every 2\u00a0s", ""],
   reconnecting: ["Reconnecting", "The gateway does not answer."],
   offline: ["Offline", "This device has no network, and the gateway does not answer."],
-  store: ["Store unreachable", "The gateway answers, but can\u2019t reach its store."],
+  store: ["Store unavailable", "The gateway answers, but its store does not serve it: \u201cgateway doctor\u201d says what to change."],
   draining: ["Shutting down", "The gateway is shutting down."],
   refused: ["Refused", "The gateway refuses to list the locks."],
 };
