@@ -323,6 +323,10 @@ func TestCheck(t *testing.T) {
 			s.does(6, 7, Acquire, "b", Left)
 			s.looks(0, 3000, "a", "")
 		}},
+		{"a place of somebody who left", "P5", nil, func(s *script) {
+			s.does(0, 5, Acquire, "a", Left)
+			s.looks(0, 3000, "", "a")
+		}},
 		{"a lease of somebody who left, for a moment", "", nil, func(s *script) {
 			s.does(0, 5, Acquire, "a", Left)
 			s.looks(0, 900, "a", "")

@@ -29,6 +29,7 @@ func liveness(h *History, r *Rules) []Violation {
 		found = append(found, w.late()...)
 		found = append(found, w.overtaken()...)
 		found = append(found, w.outlived()...)
+		found = append(found, w.leaked()...)
 	}
 	return append(found, phantoms(h, r)...)
 }
@@ -212,6 +213,20 @@ func (w *watch) outlived() (found []Violation) {
 		}
 	}
 	return found
+}
+
+// leaked finds places in the queue whose client has left (P5): nobody waits there.
+func (w *watch) leaked() (found []Violation) {
+	for _, l := range w.looks {
+		for _, waiter := range l.Waiters {
+			c := w.byOwner[waiter.Owner]
+			if c == nil || c.Verdict != Left || l.Sent <= c.Done+w.r.Phantom+w.r.Slack || w.h.troubled(c.sent, l.Done) {
+				continue
+			}
+			return []Violation{{Promise: "P5", Name: w.name, What: fmt.Sprintf("at %s there is a place in the queue for a client that left:\n%s", at(l.Sent), c.Op)}}
+		}
+	}
+	return nil
 }
 
 // phantoms finds leases that live on although their client left before it was told, or

@@ -16,9 +16,9 @@ func (c *client) attach(ctx context.Context, op Op, follow time.Duration) (enoug
 	op.Call, op.Client, op.Attached = op.ID, c.n, true
 	bounded, cancel := context.WithTimeout(ctx, op.Wait+longestAnswer)
 	defer cancel()
+	op.Sent = c.run.now()
 	leaves := time.AfterFunc(follow, cancel)
 	defer leaves.Stop()
-	op.Sent = c.run.now()
 	response, err := c.roundTrip(bounded, &op)
 	verdict := func() Verdict {
 		if bounded.Err() != nil && ctx.Err() == nil {
@@ -43,12 +43,12 @@ func (c *client) attach(ctx context.Context, op Op, follow time.Duration) (enoug
 		c.run.record(op)
 		return enough
 	}
-	c.follow(&op, response.Body, verdict)
+	c.follow(&op, op.Sent+follow, response.Body, verdict)
 	return enough
 }
 
-// follow reads the events of a stream.
-func (c *client) follow(op *Op, stream io.Reader, verdict func() Verdict) {
+// follow reads the events of a stream, which the client closes at leaves, not sooner.
+func (c *client) follow(op *Op, leaves Time, stream io.Reader, verdict func() Verdict) {
 	acquired := false
 	last := op.Sent // not before this was the latest renewal
 	event := ""
@@ -107,7 +107,7 @@ func (c *client) follow(op *Op, stream io.Reader, verdict func() Verdict) {
 	end.Verdict, end.Grants = verdict(), nil
 	if acquired { // it lets go by closing
 		end.ID, _ = c.run.number()
-		end.Call, end.Verb, end.Sent, end.Mode, end.Hold = end.ID, Release, end.Done, "", 0
+		end.Call, end.Verb, end.Sent, end.Mode, end.Hold = end.ID, Release, min(leaves, end.Done), "", 0
 	}
 	c.run.record(end)
 }
