@@ -35,6 +35,7 @@ var ours = map[string][]string{
 	// They know the gateway by its processes and its HTTP, as its users do.
 	"verify/system":  {"internal/redis/redistest"},
 	"verify/history": {"verify/system"},
+	"verify/planted": {"verify/history", "verify/system"},
 }
 
 // theirs says who alone may import a package, or one below it, of others.

@@ -263,6 +263,15 @@ func TestCheck(t *testing.T) {
 			s.grant(60, 61, "b", 11)
 			s.does(70, 71, Renew, "a", Lost)
 		}},
+		{"a flush without a quarantine, and the lease is asked for again", "", func(r *Rules) { r.NoQuarantine = true }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.grant(60, 61, "a", 11)
+		}},
+		{"a lease that is asked for again has another token", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(60, 61, "a", 11)
+		}},
 		{"a flush without a quarantine, and a token that is lower", "order", func(r *Rules) { r.NoQuarantine = true }, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}

@@ -38,7 +38,9 @@ func (c *client) turn(ctx context.Context) {
 	switch kind {
 	case 0:
 	case 1:
-		op.Wait = c.upTo(3 * time.Second)
+		if op.Wait = c.upTo(3 * time.Second); c.random.IntN(2) == 0 { // patience enough to see a lock that is with nobody
+			op.Wait, op.TTL = op.Wait+longestTTL, longestTTL
+		}
 	case 2, 3:
 		op.Mode = "shared"
 		if kind == 3 {

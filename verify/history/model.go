@@ -186,6 +186,9 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 // grant is an acquire that was answered with a lease: a new one, or the one that the
 // lease id has.
 func (l *lock) grant(i int, m *move, r *Rules) *lock {
+	if i >= 0 && l.holders[i].doubt == mayBeGone && l.holders[i].token != m.token {
+		l, i = l.without(i), -1 // forgotten, and asked for again
+	}
 	if i >= 0 {
 		h := l.holders[i]
 		if h.token != m.token || h.doubt == sure && m.hold != h.hold && m.hold != h.hold+1 {

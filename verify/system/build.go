@@ -12,6 +12,7 @@ import (
 type Build struct {
 	Tags    string // build tags, separated by commas
 	LDFlags string // flags of the linker
+	Overlay string // a file that tells of files in place of others, as go build -overlay takes it
 	Race    bool   // with the race detector, which ends up in the log: see Gateway.Stop
 }
 
@@ -41,6 +42,9 @@ func build(b Build) (*os.File, error) {
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "gateway")
 	args := []string{"build", "-trimpath", "-o", path, "-tags", b.Tags, "-ldflags", b.LDFlags}
+	if b.Overlay != "" {
+		args = append(args, "-overlay", b.Overlay)
+	}
 	if b.Race {
 		args = append(args, "-race")
 	}

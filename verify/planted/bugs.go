@@ -1,0 +1,210 @@
+package planted
+
+import (
+	"time"
+
+	"fencepost/verify/history"
+	"fencepost/verify/system"
+)
+
+// embedded is a history on the embedded store, and redis on one Redis with two gateways.
+func embedded(mix history.Mix) history.Config {
+	return history.Config{
+		Options: system.Options{Store: system.Embedded},
+		Clients: 16, Names: 2, Operations: 2500, Mix: mix,
+	}
+}
+
+func redis(mix history.Mix) history.Config {
+	return history.Config{
+		Options: system.Options{Store: system.Redis, Gateways: 2},
+		Clients: 16, Names: 2, Operations: 2500, Mix: mix,
+	}
+}
+
+// on is a history of so many clients on so many names.
+func on(cfg history.Config, clients, names int) history.Config {
+	cfg.Clients, cfg.Names = clients, names
+	return cfg
+}
+
+// ephemeral is a Redis that forgets everything now and then, and a gateway that does not
+// mind.
+func ephemeral() history.Config {
+	cfg := redis(history.Mix{Plain: 1, Wait: 3})
+	cfg.Options.Env = []string{"FENCEPOST_QUARANTINE=off"}
+	cfg.Faults, cfg.Every, cfg.Operations = []string{"flush"}, time.Second, 5000
+	return cfg
+}
+
+// Bugs returns all that are planted.
+func Bugs() []Bug {
+	return []Bug{
+		{
+			Name: "no-owner-check", What: "whoever knows the public part of a lease id renews and releases the lease",
+			Patches: []Patch{{
+				File: "internal/fencing/own.go",
+				Old:  "if !h.Secret.Equal(lease.Hash()) {\n\t\t\treturn nil, lost(ReasonUnknown)\n\t\t}\n\t\treturn h, nil",
+				New:  "return h, nil",
+			}},
+			History: embedded(history.Mix{Wait: 2, Stranger: 1}), Promise: "order",
+		},
+		{
+			Name: "no-owner-check-in-lua", What: "the same, of the scripts",
+			Patches: []Patch{{
+				File: "internal/redis/scripts/own.lua",
+				Old:  "if held and sub(stored, 83, 151) == claim then",
+				New:  "if held and sub(stored, 126, 151) == sub(claim, 44) then",
+			}},
+			History: redis(history.Mix{Plain: 2, Stranger: 1}), Promise: "order",
+		},
+		{
+			Name: "counter-without-floor", What: "tokens are counted alone, without clock, floor and the last token of the name",
+			Patches: []Patch{
+				{
+					File: "internal/redis/scripts/acquire.lua",
+					Old:  "local issued = math.max(highest + 1, now, floor + 1, record and sub(record, 51, 66) + 1 or 1)",
+					New:  "local issued = highest + 1",
+				},
+				{
+					File: "internal/redis/scripts/rich_grant.lua",
+					Old:  "local token = math.max(t.counter + 1, now, floor + 1, t.record and t.record.last + 1 or 1)",
+					New:  "local token = t.counter + 1",
+				},
+			},
+			History: ephemeral(), Promise: "order",
+		},
+		{
+			Name: "early-expiry", What: "a lease is over 80 ms before its end",
+			Patches: []Patch{{
+				File: "internal/fencing/lock.go",
+				Old:  "return now < h.ExpiresAt }",
+				New:  "return now < h.ExpiresAt.Add(-80 * time.Millisecond) }",
+			}},
+			History: embedded(history.Mix{Plain: 3, Wait: 1, Late: 2}), Promise: "order",
+		},
+		{
+			Name: "early-expiry-in-lua", What: "the same, of the scripts",
+			Patches: []Patch{
+				{File: "internal/redis/scripts/record.lua", Old: "return now < expires_at\n", New: "return now < expires_at - 80000\n"},
+			},
+			History: redis(history.Mix{Plain: 3, Late: 2}), Promise: "order",
+		},
+		{
+			Name: "double-grant-at-hand-off", What: "where many wait, a hand-off serves two at once",
+			Patches: []Patch{{
+				File: "internal/fencing/grant.go",
+				Old:  "func (t *step) fits(p *Place) bool {\n",
+				New: "func (t *step) fits(p *Place) bool {\n" +
+					"\tif t.record != nil && len(t.record.Holders) == 1 && t.record.Holders[0].AcquiredAt == t.now && t.record.Queue.Len() > 3 {\n\t\treturn true\n\t}\n",
+			}},
+			History: embedded(history.Mix{Wait: 1}), Promise: "order",
+		},
+		{
+			Name: "renewal-that-resurrects", What: "a renewal brings a lease back that ran out",
+			Patches: []Patch{{
+				File: "internal/fencing/step.go",
+				Old:  "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n",
+				New: "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n" +
+					"\tif tomb, ok := t.tombstone(op.Lease); err != nil && ok && t.record != nil && tomb.Reason == ReasonExpired {\n" +
+					"\t\tt.record.Holders = append(t.record.Holders, Holding{Secret: tomb.Secret, Holder: Holder{\n" +
+					"\t\t\tLease: op.Lease.Public(), Mode: ModeExclusive, Limit: 1, Slot: NoSlot, Hold: 1, Token: tomb.Token,\n" +
+					"\t\t\tTTL: time.Second, GrantTTL: time.Second, AcquiredAt: t.now, ExpiresAt: t.now.Add(time.Second),\n\t\t}})\n" +
+					"\t\th, err = t.holding(op.Lease.Public()), nil\n\t}\n",
+			}},
+			History: embedded(history.Mix{Plain: 3, Wait: 1, Late: 2}), Promise: "order",
+		},
+		{
+			Name: "barging", What: "the newest of those who wait is the first",
+			Patches: []Patch{{
+				File: "internal/fencing/acquire.go",
+				Old:  "p.Seq = t.record.Queue.next(t.now)",
+				New:  "p.Seq = t.record.Queue.next(t.now)\n\t\tif len(t.record.Queue.order) > 0 {\n\t\t\tp.Seq = t.record.Queue.order[0].Seq - 1\n\t\t}",
+			}},
+			History: embedded(history.Mix{Wait: 1}), Promise: "P5",
+		},
+		{
+			Name: "waiter-leaked-on-disconnect", What: "who leaves the queue keeps its place there",
+			Patches: []Patch{{
+				File: "internal/watchdog/wait.go",
+				Old:  "\tw.TakeBackLater(takeBackOf(&t.ask))\n}",
+				New:  "}",
+			}},
+			Package: "internal/watchdog", Test: "^TestTheClientLeaves$",
+		},
+		{
+			Name: "grant-that-crosses-its-joining", What: "a grant that arrives before its request is parked wakes nobody",
+			Patches: []Patch{
+				{
+					File: "internal/watchdog/wait.go",
+					Old:  "func (t *Waiter) tell() {\n",
+					New:  "func (t *Waiter) tell() {\n\tif t.state == stateJoining {\n\t\treturn\n\t}\n",
+				},
+				{
+					File: "internal/watchdog/wait.go",
+					Old:  "\tfor done := false; ; {\n\t\tgrant, over, ended := t.look()\n",
+					New: "\tselect {\n\tcase <-t.wake:\n\tcase <-ctx.Done():\n\t\treturn nil, t.abandon(fencing.Unavailable(ctx.Err()))\n\t}\n" +
+						"\tfor done := false; ; {\n\t\tgrant, over, ended := t.look()\n",
+				},
+			},
+			History: history.Config{
+				Options: system.Options{Store: system.Redis, Gateways: 2},
+				Clients: 12, Names: 5, Operations: 8000, Mix: history.Mix{Wait: 1},
+			}, Promise: "P5",
+		},
+		{
+			Name: "unconditional-raise", What: "a claim makes its token that of the lease, whatever others have",
+			Patches: []Patch{{
+				File: "internal/fencing/claim.go",
+				Old:  "\tif h.Claimed {\n\t\treturn token == h.Token\n\t}\n",
+				New:  "\tif h.Lease != \"\" {\n\t\treturn true\n\t}\n",
+			}},
+			Package: "internal/fencing/fencingtest", Test: "^TestModel$",
+		},
+		{
+			Name: "skew-ignored", What: "a gateway whose clock is off is obeyed",
+			Patches: []Patch{{
+				File: "internal/fencing/op.go",
+				Old:  "return now.Sub(g.Sent).Abs() > g.MaxSkew",
+				New:  "return false",
+			}},
+			Package: "internal/fencing/fencingtest", Test: "^TestModel$",
+		},
+		{
+			Name: "tombstone-forgotten", What: "the end of a lease is not remembered, so that its id is granted again",
+			Patches: []Patch{{
+				File: "internal/fencing/settle.go",
+				Old:  "\tt.Tombstones[EndedLease{t.name, h.Lease}] = Tombstone{",
+				New:  "\t_ = Tombstone{",
+			}},
+			History: on(embedded(history.Mix{Plain: 1, Late: 2}), 8, 8), Promise: "P7",
+		},
+		{
+			Name: "grant-answered-after-expiry", What: "a grant is answered though nothing is left of it",
+			Patches: []Patch{{
+				File: "internal/http/acquire.go",
+				Old:  "case left < time.Millisecond:",
+				New:  "case left < -time.Hour:",
+			}},
+			Package: "internal/http", Test: "^TestNothingLeftIsNotDelivered$",
+		},
+		{
+			Name: "writer-starvation", What: "readers don't see the queue",
+			Patches: []Patch{{
+				File: "internal/fencing/acquire.go",
+				Old:  "if t.live() == 0 && t.fits(p) ",
+				New:  "if (t.live() == 0 || op.Mode == ModeShared) && t.fits(p) ",
+			}},
+			History: embedded(history.Mix{Wait: 1, Shared: 4}), Promise: "P5",
+		},
+		{
+			Name: "undelivered-grant-kept", What: "a grant whose client has left is not taken back",
+			Patches: []Patch{{
+				File: "internal/watchdog/takeback.go",
+				Old:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n",
+				New:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n\tif r.Name != \"\" {\n\t\treturn\n\t}\n",
+			}},
+			History: embedded(history.Mix{Wait: 1, Plain: 1, Leave: 2}), Promise: "P6",
+		},
+	}
+}
