@@ -125,8 +125,11 @@ func TestConnectionLimitOfClient(t *testing.T) {
 	}
 	first.Close()
 	l.awaitOpen(t, 0)
-	if len(l.clients) != 0 {
-		t.Errorf("what is kept of clients without connections: %v", l.clients)
+	l.mu.Lock()
+	kept := len(l.clients)
+	l.mu.Unlock()
+	if kept != 0 {
+		t.Errorf("%d clients without connections are kept", kept)
 	}
 	if status, _, _ := ask(t, dialTo(t, addr), "GET", "/", ""); status != 200 {
 		t.Errorf("status %d", status)
