@@ -1,5 +1,7 @@
 package fencing
 
+import "cmp"
+
 func (t *step) acquire(op AcquireRequest) *Error {
 	if t.skewed {
 		return t.clockSkew()
@@ -18,6 +20,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 	if op.Hold > 1 {
 		return invalidHold(op.Hold, 0)
 	}
+	op.Mode = cmp.Or(op.Mode, ModeExclusive)
 	p := t.placeOf(op)
 	if t.live() == 0 && t.fits(p) && !t.keptOut(op) {
 		h, err := t.grant(p, op.Set == "")
@@ -61,10 +64,8 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	case op.Hold > h.Hold+1:
 		return invalidHold(op.Hold, h.Hold)
 	}
-	if op.Hold > h.Hold { // whoever goes deeper counts on what it asks for
-		if err := h.checkMode(op.Mode, op.Limit); err != nil {
-			return err
-		}
+	if err := op.Contradicts(h.Mode, h.Limit, h.Owner); err != nil {
+		return err
 	}
 	if op.Again && h.Stamp != op.Stamp {
 		return replaced()
@@ -130,7 +131,11 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 		return otherNames()
 	case op.Hold > 1:
 		return invalidHold(op.Hold, 0)
-	case op.Again && p.Stamp != op.Stamp:
+	}
+	if err := op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.Ask.Owner); err != nil {
+		return err
+	}
+	if op.Again && p.Stamp != op.Stamp {
 		return replaced()
 	}
 	if p.RestTill == 0 && p.Stamp != op.Stamp {

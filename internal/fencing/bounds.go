@@ -68,7 +68,7 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 		return invalid("max_hold_ms", "is %d; it must be 0 (none) or from ttl_ms (%d) to %d",
 			r.MaxHold.Milliseconds(), r.TTL.Milliseconds(), MaxMaxHold.Milliseconds())
 	}
-	if r.Mode != ModeExclusive && r.Mode != ModeShared {
+	if r.Mode != "" && r.Mode != ModeExclusive && r.Mode != ModeShared {
 		return invalid("mode", `must be "exclusive" or "shared"`)
 	}
 	if err := checkLimit(r.Mode, r.Limit); err != nil {

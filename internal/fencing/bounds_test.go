@@ -46,7 +46,7 @@ func TestCheckAcquire(t *testing.T) {
 		{"negative max hold", func(r *request) { r.MaxHold = -1 }, "max_hold_ms"},
 		{"longest max hold", func(r *request) { r.MaxHold = 30 * 24 * time.Hour }, ""},
 		{"max hold too long", func(r *request) { r.MaxHold = 30*24*time.Hour + time.Millisecond }, "max_hold_ms"},
-		{"no mode", func(r *request) { r.Mode = "" }, "mode"},
+		{"no mode", func(r *request) { r.Mode = "" }, ""},
 		{"other mode", func(r *request) { r.Mode = "Exclusive" }, "mode"},
 		{"shared", func(r *request) { r.Mode = fencing.ModeShared }, ""},
 		{"limit of an exclusive lease", func(r *request) { r.Limit = 1 }, "limit"},

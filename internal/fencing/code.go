@@ -19,6 +19,7 @@ const (
 	CodeForbidden          Code = "forbidden"            // known, but not allowed
 	CodeNotFound           Code = "not_found"            // no such route or record
 	CodeMethodNotAllowed   Code = "method_not_allowed"   // the route has other methods
+	CodeConflict           Code = "conflict"             // a field contradicts what the lease id holds or waits for: see Field
 	CodeReplaced           Code = "replaced"             // a newer request with the same lease id took over
 	CodeLeaseLost          Code = "lease_lost"           // definitely not yours any more: see Reason
 	CodeStaleToken         Code = "stale_token"          // the token named is not the live one
@@ -39,7 +40,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		CodeInvalidRequest, CodeUnsupportedByStore, CodeUnauthenticated, CodeForbidden, CodeNotFound,
-		CodeMethodNotAllowed, CodeReplaced, CodeLeaseLost, CodeStaleToken, CodeTooLarge, CodeMisdirected,
+		CodeMethodNotAllowed, CodeConflict, CodeReplaced, CodeLeaseLost, CodeStaleToken, CodeTooLarge, CodeMisdirected,
 		CodeLocked, CodeWaitTimeout, CodeLeaseIDRequired, CodeTooManyRequests, CodeUnavailable,
 		CodeClockSkew, CodeNotReplicated, CodeQuarantined, CodeDraining,
 	}
@@ -65,7 +66,7 @@ func Reasons() []Reason {
 // Error is a refusal or a failure, with all that helps its reader.
 type Error struct {
 	Code   Code
-	Field  string // the field or header at fault (CodeInvalidRequest)
+	Field  string // the field or header at fault (CodeInvalidRequest, CodeConflict)
 	Detail string // one sentence for people; never a secret
 
 	Reason       Reason        // CodeLeaseLost

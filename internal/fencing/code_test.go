@@ -49,7 +49,7 @@ func TestCodesAreAllOfThem(t *testing.T) {
 		t.Errorf("declared are %v, Codes() lists %v", declared, listed)
 	}
 	contract := strings.Fields(`invalid_request unsupported_by_store unauthenticated forbidden not_found
-		method_not_allowed replaced lease_lost stale_token too_large misdirected locked wait_timeout
+		method_not_allowed conflict replaced lease_lost stale_token too_large misdirected locked wait_timeout
 		lease_id_required too_many_requests unavailable clock_skew not_replicated quarantined draining`)
 	if !slices.Equal(contract, listed) {
 		t.Errorf("the contract has %v, Codes() lists %v", contract, listed)

@@ -1,6 +1,10 @@
 package fencing
 
-import "time"
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
 
 // Op is an operation on one name: one of the request types of this file.
 type Op interface {
@@ -10,17 +14,17 @@ type Op interface {
 
 // AcquireRequest asks for a lease. With a Lease that already holds the name, or
 // waits for it, it changes nothing but whose request it is (see Stamp), and
-// answers with what is. A Hold one above the present depth deepens it, unless the
+// answers with what is; see Contradicts. A Hold one above the present depth deepens it, unless the
 // lease is provisional: nobody was told of it.
 type AcquireRequest struct {
 	Name     Name
 	Lease    LeaseID
-	Stamp    Stamp // the request that asks; see TakeBackRequest
-	Owner    string
+	Stamp    Stamp  // the request that asks; see TakeBackRequest
+	Owner    string // empty: none is named
 	Metadata map[string]string
-	Mode     Mode
-	Limit    int // shared only: holders tolerated; 0 is any number
-	Hold     int // depth of re-entry asked for, from 1
+	Mode     Mode // empty: none is named, and a new lease is exclusive
+	Limit    int  // shared only: holders tolerated; 0: none is named, and a new lease tolerates any number
+	Hold     int  // depth of re-entry asked for, from 1
 	TTL      time.Duration
 	MaxHold  time.Duration // 0 is unbounded
 	Wait     time.Duration // 0 does not wait; the gateway counts it, a store only tells it from 0
@@ -55,6 +59,33 @@ type AcquireRequest struct {
 	// same step. If that can't be, for the same reasons as a claim, or the request
 	// waits or is for a set, the store issues one as ever. 0 proposes none.
 	Propose Token
+}
+
+// Contradicts returns CodeConflict with the Field that r names unlike what its Lease
+// holds or waits for already, nil if there is none: what is not named contradicts
+// nothing. Metadata and times don't either; what was granted stays. A gateway that
+// asks Again repeats what it was told, and contradicts nobody.
+func (r *AcquireRequest) Contradicts(mode Mode, limit int, owner string) *Error {
+	switch {
+	case r.Again:
+	case r.Mode != "" && r.Mode != mode:
+		return ConflictError("mode", string(mode))
+	case r.Limit != 0 && r.Limit != limit:
+		return ConflictError("limit", strconv.Itoa(limit))
+	case r.Owner != "" && r.Owner != owner:
+		return ConflictError("owner", owner)
+	}
+	return nil
+}
+
+// ConflictError says that a request names a field unlike what its lease id has,
+// which is present; a limit of 0 is none.
+func ConflictError(field, present string) *Error {
+	if field == "limit" && present == "0" {
+		present = "none"
+	}
+	return &Error{Code: CodeConflict, Field: field, Detail: fmt.Sprintf(
+		"%s is not that of the lease or place which this lease id has already, %q; leave it out to take what is", field, present)}
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold

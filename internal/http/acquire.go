@@ -42,7 +42,7 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 		bounds.MaxWait = fencing.LongestAttachedWait
 		req.Attach = true
 	}
-	req.Stamp, req.Mode, req.Hold, req.TTL = c.id, fencing.ModeExclusive, 1, bounds.DefaultTTL
+	req.Stamp, req.Hold, req.TTL = c.id, 1, bounds.DefaultTTL
 	req.MaxWaiters = bounds.MaxWaiters
 	var err error
 	if req.Lease, err = c.leaseID(); err != nil {
@@ -84,7 +84,9 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 		r.Owner, err = readString(d, name)
 	case "mode":
 		var mode string
-		mode, err = readString(d, name)
+		if mode, err = readString(d, name); err == nil && mode == "" {
+			return invalid(name, `is empty; it must be "exclusive" or "shared"`)
+		}
 		r.Mode = fencing.Mode(mode)
 	case "metadata":
 		r.Metadata, err = readStrings(d, name)

@@ -30,6 +30,7 @@ var problems = map[fencing.Code]struct {
 	fencing.CodeForbidden:          {403, "This is not allowed"},
 	fencing.CodeNotFound:           {404, "Not found"},
 	fencing.CodeMethodNotAllowed:   {405, "The method is not allowed here"},
+	fencing.CodeConflict:           {409, "The lease id has something else already"},
 	fencing.CodeReplaced:           {409, "A newer request with the same lease id took over"},
 	fencing.CodeLeaseLost:          {412, "The lease is lost"},
 	fencing.CodeStaleToken:         {412, "The token is not the live one"},
@@ -113,7 +114,7 @@ func (c *call) appendProblem(b []byte, e *fencing.Error) []byte {
 // appendProblemMembers appends what helps the reader of one particular code.
 func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 	switch e.Code {
-	case fencing.CodeInvalidRequest, fencing.CodeUnsupportedByStore:
+	case fencing.CodeInvalidRequest, fencing.CodeUnsupportedByStore, fencing.CodeConflict:
 		if e.Field != "" {
 			b = appendStringMember(b, "field", e.Field)
 		}

@@ -34,8 +34,8 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 			return out, err
 		}
 	}
-	if out, joined := s.resume(&r); joined {
-		return out, nil
+	if out, err, joined := s.resume(&r); joined {
+		return out, err
 	}
 	if r.Wait == 0 && s.waiting(r.Name) > 0 { // nobody overtakes those who wait here
 		if err := s.behindOthers(ctx, &r); err != nil {

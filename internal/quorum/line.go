@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -91,17 +92,22 @@ func (s *Store) seemsToHold(r *fencing.AcquireRequest) bool {
 }
 
 // resume gives the place of an older request with the same lease id to a newer one.
-// One that does not wait takes the place out of the line, and goes on on its own.
-func (s *Store) resume(r *fencing.AcquireRequest) (out fencing.Outcome, waits bool) {
+// One that does not wait takes the place out of the line, and goes on on its own. One
+// that contradicts the older one changes nothing.
+func (s *Store) resume(r *fencing.AcquireRequest) (out fencing.Outcome, err *fencing.Error, waits bool) {
 	now := s.options.Clock()
 	s.mu.Lock()
 	l := s.lines[r.Name]
 	i := l.find(r.Lease.Public())
 	if i < 0 || !l.waiters[i].ask.Lease.Hash().Equal(r.Lease.Hash()) {
 		s.mu.Unlock()
-		return out, false
+		return out, nil, false
 	}
 	w := l.waiters[i]
+	if err := r.Contradicts(w.ask.Mode, w.ask.Limit, w.ask.Owner); err != nil {
+		s.mu.Unlock()
+		return out, err, true
+	}
 	old := w.ask.Stamp
 	if r.Wait > 0 {
 		w.ask.Stamp, w.ask.Attach = r.Stamp, r.Attach
@@ -114,7 +120,7 @@ func (s *Store) resume(r *fencing.AcquireRequest) (out fencing.Outcome, waits bo
 		out.Replaced = &fencing.Parked{Gateway: s.self, Stamp: old}
 		s.tell(func(to fencing.Listener) { to.Replaced(r.Name, old) })
 	}
-	return out, r.Wait > 0
+	return out, nil, r.Wait > 0
 }
 
 // waits is the outcome of a request that waits. The caller holds mu.
@@ -155,7 +161,7 @@ func (s *Store) joinLine(r *fencing.AcquireRequest, lock *fencing.Lock) (fencing
 		s.goes(func() { s.serve(r.Name, l) })
 	}
 	w := &waiter{ask: *r, joined: now}
-	w.ask.Again = false
+	w.ask.Again, w.ask.Mode = false, cmp.Or(r.Mode, fencing.ModeExclusive)
 	l.waiters = append(l.waiters, w)
 	delete(s.refusals, leaseKey{r.Name, r.Lease.Public()})
 	out := s.waits(r.Name, w, len(l.waiters)-1, now)

@@ -184,10 +184,10 @@ func TestScriptWords(t *testing.T) {
 	}
 
 	codes := []fencing.Code{
-		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeReplaced,
+		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
 		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
-	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit)
+	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, "owner")
 	var replies, details []string
 	for _, m := range regexp.MustCompile(`(?:finish|conclude|head)\('(\w+)'|(?:return|nil,|and|or) '([a-z_]{5,})'[ \n]`).FindAllStringSubmatch(all.String(), -1) {
 		replies = append(replies, m[1]+m[2])

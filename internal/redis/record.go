@@ -170,14 +170,11 @@ func decodeHolding(s string) (fencing.Holding, error) {
 	h.Stamp = unpadded(f.first(stampLen))
 	h.AcquiredAt = fencing.Instant(f.number())
 	h.JoinedAt = fencing.Instant(f.number())
-	h.Mode = fencing.ModeShared
 	flags := f.first(3)
 	if f.bad {
 		return h, errUnreadable
 	}
-	if flags[0] == 'x' {
-		h.Mode = fencing.ModeExclusive
-	}
+	h.Mode = modeOf(flags[:1])
 	h.Provisional, h.Claimed, h.Keep = flags[1] == 'p', flags[1] == 'c', flags[2] == 'k'
 	l := lines{rest: f.rest}
 	h.Gateway, h.Seq = fencing.Gateway(l.next()), h.JoinedAt+1
@@ -198,6 +195,14 @@ func decodeHolding(s string) (fencing.Holding, error) {
 		return h, errUnreadable
 	}
 	return h, nil
+}
+
+// modeOf reads a mode.
+func modeOf(text string) fencing.Mode {
+	if text == "x" {
+		return fencing.ModeExclusive
+	}
+	return fencing.ModeShared
 }
 
 // unpadded returns a stamp as it was given.
@@ -257,6 +262,8 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 		to = append(to, 'w')
 	case r.Intent > 0 || r.Propose > 0:
 		to = append(to, 'i')
+	case r.Mode != "":
+		to = append(to, 'm')
 	default:
 		return to
 	}
@@ -270,6 +277,14 @@ func appendAsk(to text, r *fencing.AcquireRequest) text {
 	to = append(strconv.AppendInt(to, int64(max(r.MaxWaiters, 0)), 10), '\n')
 	to = append(strconv.AppendInt(to, max(r.Intent.Microseconds(), 0), 10), '\n')
 	to = append(strconv.AppendInt(to, max(int64(r.Propose), 0), 10), '\n')
+	switch r.Mode {
+	case fencing.ModeExclusive:
+		to = append(to, "x\n"...)
+	case fencing.ModeShared:
+		to = append(to, "s\n"...)
+	default:
+		to = append(to, "-\n"...)
+	}
 	return append(to, setOf(r)...)
 }
 

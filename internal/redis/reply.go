@@ -304,6 +304,11 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		}
 		err.Position, _ = strconv.Atoi(first)
 		return err
+	case fencing.CodeConflict:
+		if first == aboutMode {
+			rest = string(modeOf(rest))
+		}
+		return fencing.ConflictError(first, rest)
 	case fencing.CodeReplaced:
 		return &fencing.Error{Code: r.code, Detail: "a newer request with the same lease id has taken over"}
 	case fencing.CodeQuarantined:

@@ -59,6 +59,10 @@ func (d *duel) compare(c *command, r, want *result) error {
 	}
 	if r.err != nil {
 		check("Reason", r.err.Reason, want.err.Reason)
+		check("Field", r.err.Field, want.err.Field)
+		if want.err.Code == fencing.CodeConflict {
+			check("Detail", r.err.Detail, want.err.Detail)
+		}
 		check("Late", r.err.Late, want.err.Late)
 		check("RetryAfter", r.err.RetryAfter, want.err.RetryAfter)
 		check("Position", r.err.Position, want.err.Position)

@@ -39,6 +39,9 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		if r.err.RetryAfter != 0 {
 			add(false, "retry_after", r.err.RetryAfter)
 		}
+		if r.err.Code == fencing.CodeConflict {
+			add(true, "field", r.err.Field)
+		}
 		if r.err.Position != 0 {
 			add(true, "position", r.err.Position)
 		}

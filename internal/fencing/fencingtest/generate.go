@@ -142,9 +142,10 @@ func (g *generator) acquire(c *command) {
 	if g.oneIn(4) {
 		c.metadata = map[string]string{"zone": "b", "ключ": "☂ 𝄞"}
 	}
-	if c.mode = pick(g, "", "", fencing.ModeShared); c.mode == fencing.ModeShared {
+	if c.mode = pick(g, "", "", fencing.ModeExclusive, fencing.ModeShared, fencing.ModeShared); c.mode == fencing.ModeShared {
 		c.limit = g.limit(0, 0, 1, 2, 2, 3)
 	}
+	g.agree(c)
 	if g.d.caps.Claims && c.mode != fencing.ModeShared {
 		c.intent = pick(g, 0, 0, 500*time.Millisecond, 10*time.Second)
 	}
@@ -174,6 +175,24 @@ func (g *generator) acquire(c *command) {
 		}
 	}
 	c.attach = c.setName == "" && g.oneIn(4)
+}
+
+// agree has an acquire name nothing, most often, that contradicts what its lease id has.
+func (g *generator) agree(c *command) {
+	mode, limit, owner := fencing.Mode(""), 0, ""
+	if h := g.holding(c); h != nil {
+		mode, limit, owner = h.Mode, h.Limit, h.Owner
+	} else if i := slices.IndexFunc(g.places(c.name), func(p fencing.Place) bool { return p.Ask.Lease.Public() == leaseOf(c.lease).Public() }); i >= 0 {
+		ask := g.places(c.name)[i].Ask
+		mode, limit, owner = ask.Mode, ask.Limit, ask.Owner
+	}
+	if mode == "" || g.oneIn(4) {
+		return
+	}
+	if c.mode = pick(g, "", mode); c.mode != fencing.ModeShared {
+		limit = 0
+	}
+	c.limit, c.owner = pick(g, 0, limit), pick(g, "", owner)
 }
 
 // propose picks a token that an acquire proposes.

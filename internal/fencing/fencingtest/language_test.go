@@ -300,7 +300,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 		topic, _, _ := strings.Cut(strings.TrimPrefix(c.file, "testdata/"), "_")
 		seen[topic] = true
 	}
-	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "expire", "inspect", "list", "token", "skew",
+	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "conflict", "expire", "inspect", "list", "token", "skew",
 		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway", "claim", "intent", "quarantine"} {
 		if !seen[topic] {
 			t.Errorf("no case is about %s", topic)

@@ -171,7 +171,7 @@ var plantedInClaims = []defect{
 		}
 	}), casesOnly: true},
 	{what: "a writer that is refused for another one has an intent", step: tampered(nil, func(m *moment) {
-		if op, ok := m.op.(acquireOp); ok && m.out.Code() == fencing.CodeLocked && op.Intent > 0 && op.Mode == fencing.ModeExclusive && m.holder() != nil {
+		if op, ok := m.op.(acquireOp); ok && m.out.Code() == fencing.CodeLocked && op.Intent > 0 && op.Mode != fencing.ModeShared && m.holder() != nil {
 			m.record().Intent = fencing.Intent{Lease: op.Lease.Public(), Until: m.now.Add(op.Intent)}
 		}
 	})},

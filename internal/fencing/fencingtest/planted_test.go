@@ -69,6 +69,21 @@ type defect struct {
 	casesOnly bool // random histories can't meet it, or too seldom
 }
 
+// overlooking has an acquire not name a field when that is what it contradicts.
+func overlooking(field string, forget func(*acquireOp)) func(*moment) {
+	return beforeOf(func(m *moment, op *acquireOp) {
+		var err *fencing.Error
+		if own := m.own(); own != nil {
+			err = op.Contradicts(own.Mode, own.Limit, own.Owner)
+		} else if p, ok := m.place(); ok {
+			err = op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.Ask.Owner)
+		}
+		if err != nil && err.Field == field {
+			forget(op)
+		}
+	})
+}
+
 var planted = []defect{
 	// P1 and P4: when a lease is live.
 	{what: "a lease lives a microsecond longer", step: tampered(func(m *moment) {
@@ -209,6 +224,24 @@ var planted = []defect{
 	{what: "taking back is told as a release", step: tampered(nil, func(m *moment) {
 		if h := onlyHolder(m.was, m.op.LockName()); h != nil && m.holder() == nil && len(m.out.Ended) == 0 {
 			m.out.Ended = []fencing.Ended{{Name: m.op.LockName(), Holder: h.Holder, Reason: fencing.ReasonReleased, At: m.now}}
+		}
+	})},
+
+	// Section 3: contradictions.
+	{what: "another mode is not noticed", step: tampered(overlooking("mode", func(op *acquireOp) { op.Mode, op.Limit = "", 0 }), nil)},
+	{what: "another limit is not noticed", step: tampered(overlooking("limit", func(op *acquireOp) { op.Limit = 0 }), nil)},
+	{what: "another owner is not noticed", step: tampered(overlooking("owner", func(op *acquireOp) { op.Owner = "" }), nil)},
+	{what: "a gateway that asks again contradicts itself", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		if own := m.own(); op.Again && own != nil {
+			op.Again = false
+			if err := op.Contradicts(own.Mode, own.Limit, own.Owner); err != nil {
+				m.out = fencing.Outcome{Now: m.now, Err: err}
+			}
+		}
+	}))},
+	{what: "a contradiction takes a place over", step: tampered(nil, func(m *moment) {
+		if p, ok := m.place(); ok && m.out.Code() == fencing.CodeConflict {
+			m.out.Replaced = &fencing.Parked{Gateway: p.Gateway, Stamp: p.Stamp}
 		}
 	})},
 
@@ -365,7 +398,7 @@ var planted = []defect{
 			m.own().ExpiresAt = m.guard.Sent.Add(m.own().TTL)
 		}
 	}))},
-	{what: "out of skew a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() })},
+	{what: "out of skew a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() }), casesOnly: true},
 	{what: "out of skew a retry is answered", step: tampered(func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.holder() != nil && m.holder().Lease == op.Lease.Public() {
 			m.guard.Sent = 0

@@ -6,13 +6,13 @@
 -- ARGV  5 claim: secret, its hash; lease, public part; stamp of the request; behind
 --         them, unless it is for one exclusive lease and does not wait, lines: 'w'
 --         for one that does, 'r' for what only the rich rules know, 'i' for one with
---         an intent or a proposal; hold; 'w' if it
+--         an intent or a proposal, 'm' for one that names its mode; hold; 'w' if it
 --         waits; 'a' if a gateway asks again for it; max_waiters; intent, us; the
---         proposed token, 0 for none; set, @ for a stream
+--         proposed token, 0 for none; the mode, '-' if none is named; set, @ for a stream
 --       6 life, us: ttl, bounded by max_hold
 --       7 tail of the holding, from mode on
 -- Reply ok with the lease or the place; quarantined; locked and too_many_requests with the
---       record; lease_lost; invalid_request; clock_skew
+--       record; lease_lost; invalid_request; conflict; clock_skew
 
 local claim, ask = ARGV[5], ''
 if #claim > 85 then
@@ -28,6 +28,12 @@ if held and sub(stored, 126, 151) == sub(claim, 44, 69) then
   if sub(stored, 83, 125) ~= sub(claim, 1, 43) then
     detail = 'unknown'
     return finish('lease_lost')
+  end
+  local OWNER = '^%w*\n%d*\n%d+\n%-?%d+\n%d+\n%d+\n%d+\n%d+\n[^\n]*\n([^\n]*)\n'
+  local owner, named = string.match(stored, OWNER, 203), string.match(ARGV[7], OWNER, 4)
+  if named ~= '' and named ~= owner then -- of what it may name, the rest is alike: the twin of AcquireRequest.Contradicts
+    detail = 'owner\n' .. owner
+    return finish('conflict')
   end
   local stamp = sub(stored, 152, 167)
   if stamp ~= sub(claim, 70) and stamp ~= NO_STAMP then -- what was forgotten may be that it was taken back, and granted to another

@@ -63,6 +63,7 @@
 --       locked           the caller's position, '' if it has none
 --       lease_lost       reason, us since the lease ended by time, token of the
 --                        newer grant; trailing lines may be missing
+--       conflict         the field, what the lease or place has
 --       invalid_request  'hold', the depth now; 'names'; 'mode'; 'limit', that of
 --                        the lease
 --       quarantined      us until it ends; '' with the flags 'u' and 'b'

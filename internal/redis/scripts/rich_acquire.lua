@@ -2,9 +2,9 @@
 
 local claim = sub(ARGV[5], 1, 85)
 local lease, stamp = sub(claim, 44, 69), sub(claim, 70)
-local hold, waits, asks_again, max_waiters, intent, propose, set = 1, false, false, 0, '0', '0', ''
+local hold, waits, asks_again, max_waiters, intent, propose, mode, set = 1, false, false, 0, '0', '0', '-', ''
 if #ARGV[5] > 85 then
-  hold, waits, asks_again, max_waiters, intent, propose, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$', 86)
+  hold, waits, asks_again, max_waiters, intent, propose, mode, set = string.match(ARGV[5], '^.\n(%d+)\n(.)\n(.)\n(%d+)\n(%d+)\n(%d+)\n(.)\n(.*)$', 86)
   hold, waits, asks_again, max_waiters = tonumber(hold), waits == 'w', asks_again == 'a', tonumber(max_waiters)
 end
 local attached = '' -- the stream that the lease is to hang on
@@ -22,6 +22,22 @@ local function wait_in(p, joins)
   return 'ok'
 end
 
+-- Returns the field that the request names unlike what its lease id has, and what it
+-- has; nil if there is none. The twin of AcquireRequest.Contradicts.
+local function contradicts(h)
+  local limit, owner = string.match(ARGV[7], '^%w*\n%d*\n(%d+)\n%-?%d+\n%d+\n%d+\n%d+\n%d+\n[^\n]*\n([^\n]*)\n', 4)
+  local present = string.match(h.rest, '^[^\n]*')
+  if asks_again then
+    return
+  elseif mode ~= '-' and mode ~= h.mode then
+    return 'mode', h.mode
+  elseif mode == 's' and limit ~= '0' and limit ~= h.limit then
+    return 'limit', h.limit
+  elseif owner ~= '' and owner ~= present then
+    return 'owner', present
+  end
+end
+
 -- Returns why a request may not have what its lease id has: the code, nil if it
 -- may. depth is the hold it has now.
 local function unfit(h, depth)
@@ -34,15 +50,11 @@ local function unfit(h, depth)
   elseif hold > depth + 1 or hold > 1 and depth == 0 then
     detail = 'hold\n' .. depth
     return 'invalid_request'
-  elseif depth > 0 and hold > depth then -- whoever goes deeper counts on what it asks for
-    local mode, limit = string.match(ARGV[7], '^(.)[^\n]*\n[^\n]*\n(%d+)\n')
-    if mode == 'x' and h.mode == 's' then
-      detail = 'mode'
-      return 'invalid_request'
-    elseif mode == 's' and h.mode == 's' and limit ~= h.limit then
-      detail = 'limit\n' .. h.limit
-      return 'invalid_request'
-    end
+  end
+  local field, present = contradicts(h)
+  if field then
+    detail = field .. '\n' .. present
+    return 'conflict'
   end
   if asks_again and h.stamp ~= stamp then
     return 'replaced'
