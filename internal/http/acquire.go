@@ -194,14 +194,14 @@ func (r *acquire) judge(err error) error {
 
 // mayHaveGrant reports whether a failed acquire has to be taken back: its
 // outcome is unknown, and nobody will ask again. A client with its own lease id
-// that is still there will: it gets the same lease then (P7). A grant that too few
-// replicas have is taken back in any case, and what an attempt may yet get that was
-// on its way when another was refused.
+// that is still there will: it gets the same lease then (P7). What an attempt may yet
+// get that was on its way when another was refused is taken back in any case. What too
+// few replicas have, the watchdog has taken back.
 func (c *call) mayHaveGrant(req *acquire, err error) bool {
 	var e *fencing.Error
 	if errors.As(err, &e) {
 		switch {
-		case e.Unanswered, e.Code == fencing.CodeNotReplicated:
+		case e.Unanswered:
 			return true
 		case e.Code == fencing.CodeUnavailable, e.Code == fencing.CodeClockSkew:
 		default:

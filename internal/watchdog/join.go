@@ -14,12 +14,15 @@ import (
 //
 // A request with a Wait whose outcome is not known (CodeUnavailable and the like)
 // is taken back in the background, place or grant; one without is left to the
-// caller.
+// caller. CodeNotReplicated: it has been taken back, unless the store can't be asked.
 func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *Waiter, error) {
 	if r.Wait <= 0 {
 		out, err := w.Store.Acquire(ctx, r)
-		if err == nil {
+		switch {
+		case err == nil:
 			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+		case unreplicated(err):
+			w.takeBack(takeBackFor(&r), err)
 		}
 		return out, nil, err
 	}
@@ -47,7 +50,7 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 	answered := false
 	defer func() {
 		if !answered { // a panic
-			w.withdraw(t)
+			w.withdraw(t, nil)
 		}
 	}()
 	out, err = w.Store.Acquire(ctx, r)
@@ -62,7 +65,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	var err error
 	if r.Set != "" {
 		out, err = w.acquireHeld(ctx, r)
-	} else if out, _, err = w.Join(ctx, r); err != nil && unsettled(err) {
+	} else if out, _, err = w.Join(ctx, r); err != nil && unsettled(err) && !unreplicated(err) {
 		w.TakeBackLater(takeBackOf(&r))
 	}
 	if e := asError(err); e != nil && e.Code == fencing.CodeLocked {
@@ -80,7 +83,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 	w, l := t.dog, &t.dog.lot
 	if err != nil {
 		if unsettled(err) {
-			w.withdraw(t)
+			w.withdraw(t, err)
 		} else {
 			l.mu.Lock()
 			l.exit(t, stateGone)
@@ -102,7 +105,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 	}
 	if l.draining && t.grant == nil {
 		l.mu.Unlock()
-		w.withdraw(t)
+		w.withdraw(t, nil)
 		w.observer.Dropped(DroppedDraining)
 		return out, nil, errDraining()
 	}

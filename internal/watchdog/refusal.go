@@ -75,6 +75,9 @@ func uncertain(err error) bool {
 // unsettled reports whether an acquire that failed so may still get something, or has.
 func unsettled(err error) bool { return uncertain(err) || asError(err).Unanswered }
 
+// unreplicated reports whether too few replicas have what was granted.
+func unreplicated(err error) bool { return err != nil && codeOf(err) == fencing.CodeNotReplicated }
+
 // takenForDead reports whether a provisional lease is gone because its gateway
 // counted as dead.
 func takenForDead(err error) bool {

@@ -30,18 +30,18 @@ func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fenci
 	}
 	s := &set{dog: w, names: names, ask: r, deadline: time.Now().Add(r.Wait)}
 	s.ask.Set = digest(names)
-	complete := false
+	complete, err := false, error(nil)
 	defer func() {
 		if !complete { // also after a panic
-			s.undo()
+			s.undo(err)
 		}
 	}()
 	for range names {
-		if err := s.acquireNext(ctx); err != nil {
+		if err = s.acquireNext(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.confirm(ctx); err != nil {
+	if err = s.confirm(ctx); err != nil {
 		return nil, err
 	}
 	complete = true
@@ -118,7 +118,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	case err == nil:
 		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	case unsettled(err):
-		w.undo(&r)
+		w.undo(&r, err)
 	}
 	return out, err
 }
@@ -157,8 +157,8 @@ func (s *set) confirm(ctx context.Context) error {
 	return nil
 }
 
-// undo takes back all that this request has got.
-func (s *set) undo() {
+// undo takes back all that this request has got, which has failed with err.
+func (s *set) undo(err error) {
 	if len(s.outs) == 0 {
 		return
 	}
@@ -168,7 +168,16 @@ func (s *set) undo() {
 		w.release(k)
 		w.gone(k, s.ask.Lease)
 	}
-	w.TakeBackAll(names, s.ask.Lease, s.ask.Stamp)
+	if !unreplicated(err) {
+		w.TakeBackAll(names, s.ask.Lease, s.ask.Stamp)
+		return
+	}
+	var calls sync.WaitGroup
+	for i := range names { // all at once: each waits for replicas
+		r := s.request(i)
+		calls.Go(func() { w.takeBack(takeBackFor(&r), err) })
+	}
+	calls.Wait()
 }
 
 // release forgets a held lease.
@@ -182,10 +191,11 @@ func (w *Watchdog) release(k key) {
 	}
 }
 
-// undo takes back what a request has got, and remembers that it has gone.
-func (w *Watchdog) undo(r *fencing.AcquireRequest) {
+// undo takes back what a request has got that failed with err, and remembers that it
+// has gone.
+func (w *Watchdog) undo(r *fencing.AcquireRequest, err error) {
 	w.gone(key{r.Name, r.Stamp}, r.Lease)
-	w.TakeBackLater(takeBackOf(r))
+	w.takeBack(takeBackFor(r), err)
 }
 
 // gone remembers that a request has gone whose grant is being taken back.

@@ -70,6 +70,36 @@ func (w *Watchdog) takeBackLater(t *takeBack) {
 	}
 }
 
+// takeBackFor returns what undoes a request.
+func takeBackFor(r *fencing.AcquireRequest) *takeBack {
+	return &takeBack{TakeBackRequest: takeBackOf(r)}
+}
+
+// takeBack undoes what a request may have got that was refused with err, if any. If
+// that is because too few replicas have it, the store has answered, once, when it
+// returns, or can't be asked: a client that is told so finds nothing left that it could renew.
+func (w *Watchdog) takeBack(t *takeBack, err error) {
+	if !unreplicated(err) {
+		w.takeBackLater(t)
+		return
+	}
+	w.mu.Lock()
+	if w.stopped {
+		w.leave(t, "shutting down", nil)
+		w.mu.Unlock()
+		return
+	}
+	t.restart(time.Now())
+	done := make(chan struct{})
+	w.work.Go(func() {
+		defer close(done)
+		w.calls <- struct{}{} // a call ends after callTimeout at the latest
+		w.attempt(t)
+	})
+	w.mu.Unlock()
+	<-done
+}
+
 // restart makes t due at the given time, with all its patience.
 func (t *takeBack) restart(due time.Time) {
 	t.due, t.giveUp, t.backoff = due, due.Add(takeBackPatience), minBackoff

@@ -280,7 +280,7 @@ func (t *Waiter) refused(err error) error {
 
 // abandon ends the request without a lease and takes back what it may have.
 func (t *Waiter) abandon(err error) error {
-	t.dog.withdraw(t)
+	t.dog.withdraw(t, err)
 	return err
 }
 
@@ -325,8 +325,8 @@ func (t *Waiter) offer(n *news) bool {
 	return fresh
 }
 
-// withdraw ends a request and takes back what it may have: place or grant.
-func (w *Watchdog) withdraw(t *Waiter) {
+// withdraw ends a request with err and takes back what it may have: place or grant.
+func (w *Watchdog) withdraw(t *Waiter, err error) {
 	l := &w.lot
 	l.mu.Lock()
 	if t.state >= stateDelivered {
@@ -340,7 +340,7 @@ func (w *Watchdog) withdraw(t *Waiter) {
 	if phantom {
 		w.observer.TakenBack()
 	}
-	w.TakeBackLater(takeBackOf(&t.ask))
+	w.takeBack(takeBackFor(&t.ask), err)
 }
 
 func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {

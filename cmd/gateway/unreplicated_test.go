@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// What too few replicas have is taken back before its client is told so: whoever renews
+// at once finds no lease, and nothing is left.
+func TestUnreplicatedIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartSentinel(t, 1, 1)
+	url := "http://" + start(t, "FENCEPOST_STORE="+cluster.URL(), "FENCEPOST_REDIS_REPLICA_ACKS=1").addr + "/locks"
+	eventually(t, http.MethodPost, url+"/first", http.StatusCreated)
+	u := &unreplicated{t: t, url: url}
+	held := map[string]string{} // of what others wait for: whose it is
+	for i := range 16 {
+		path := fmt.Sprintf("/handed%d", i)
+		held[path] = fencing.NewLeaseID(time.Now()).Reveal()
+		if status, answer, err := request(http.MethodPost, url+path, "", map[string]string{"Lease-Id": held[path]}); status != http.StatusCreated {
+			t.Fatalf("%d %s, %v", status, answer, err)
+		}
+	}
+	replicated(t, cluster.Master(), 1)
+	cluster.CutReplication()
+	for _, c := range []struct{ name, body, accept string }{
+		{"plain", `{"ttl_ms":20000}`, ""},
+		{"waits", `{"ttl_ms":20000,"wait_ms":1000}`, ""},
+		{"shared", `{"ttl_ms":20000,"mode":"shared","limit":2}`, ""},
+		{"stream", `{"ttl_ms":20000}`, "text/event-stream"},
+		{"handed", `{"ttl_ms":20000,"wait_ms":2000}`, ""},
+		{"set", "", ""},
+	} {
+		u.told.Store(0)
+		var group sync.WaitGroup
+		for i := range 16 {
+			path := fmt.Sprintf("/%s%d", c.name, i)
+			switch c.name {
+			case "set":
+				names := fmt.Sprintf(`{"names":["s%d","t%d"]}`, i, i)
+				group.Go(func() { u.try("", names, "", names, fmt.Sprintf("/t%d", i)) })
+			case "handed":
+				group.Go(func() { u.releaseWhenWaited(path, held[path]) })
+				fallthrough
+			default:
+				group.Go(func() { u.try(path, c.body, c.accept, "", path) })
+			}
+		}
+		group.Wait()
+		if u.told.Load() == 0 {
+			t.Errorf("%s: nobody was told that the lease is not replicated", c.name)
+		}
+	}
+}
+
+// unreplicated is a gateway whose Redis has lost its replicas.
+type unreplicated struct {
+	t    *testing.T
+	url  string
+	told atomic.Int64 // not_replicated
+}
+
+// try acquires and renews at once.
+func (u *unreplicated) try(path, acquire, accept, renewal, look string) {
+	own := map[string]string{"Lease-Id": fencing.NewLeaseID(time.Now()).Reveal(), "Accept": accept}
+	status, answer, err := request(http.MethodPost, u.url+path, acquire, own)
+	var problem struct{ Code string }
+	if err != nil || status != http.StatusServiceUnavailable || json.Unmarshal(answer, &problem) != nil {
+		u.t.Errorf("acquire of %s: %d %s, %v", look, status, answer, err)
+		return
+	}
+	if problem.Code != "not_replicated" { // on a loaded machine it may be unavailable
+		return
+	}
+	u.told.Add(1)
+	delete(own, "Accept")
+	if status, answer, err := request(http.MethodPut, u.url+path, renewal, own); status != http.StatusPreconditionFailed {
+		u.t.Errorf("renewal of %s: %d %s, %v", look, status, answer, err)
+	}
+	if lock := u.look(look); lock.Held {
+		u.t.Errorf("%s is left behind", look)
+	}
+}
+
+type lookedAt struct {
+	Held    bool
+	Waiting int
+}
+
+func (u *unreplicated) look(path string) (lock lookedAt) {
+	if _, answer, err := request(http.MethodGet, u.url+path, "", nil); err != nil || json.Unmarshal(answer, &lock) != nil {
+		u.t.Errorf("%s: %s, %v", path, answer, err)
+	}
+	return lock
+}
+
+// releaseWhenWaited hands a lock over.
+func (u *unreplicated) releaseWhenWaited(path, lease string) {
+	for u.look(path).Waiting == 0 && !u.t.Failed() {
+		<-time.After(5 * time.Millisecond)
+	}
+	if _, _, err := request(http.MethodDelete, u.url+path, "", map[string]string{"Lease-Id": lease}); err != nil {
+		u.t.Error(err)
+	}
+}
