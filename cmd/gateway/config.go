@@ -84,7 +84,7 @@ type Leases struct {
 type Waiting struct {
 	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"longest wait_ms of a plain acquire, in whole milliseconds; 0s to 24h"`
 	MaxWaiters          int           `split_words:"true" default:"50000" desc:"requests that may wait at this gateway at once; 0 is any number"`
-	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"requests that may wait for one name at all gateways; 0 is any number"`
+	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"requests that may wait for one name at all gateways, and places kept there; 0 is any number"`
 	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"requests from one address that may wait at this gateway; 0 is any number"`
 	MaxStreams          int           `split_words:"true" default:"1000" desc:"streams of events at this gateway; 0 is any number"`
 	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases; 0 is any number"`

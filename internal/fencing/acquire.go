@@ -37,7 +37,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 		t.intend(op)
 		return t.locked(CodeLocked)
 	}
-	if op.MaxWaiters > 0 && t.live() >= op.MaxWaiters {
+	if op.MaxWaiters > 0 && t.places() >= op.MaxWaiters {
 		return t.locked(CodeTooManyRequests)
 	}
 	t.Gateways.join(t.guard.Gateway, t.now)
@@ -188,4 +188,12 @@ func (t *step) live() int {
 		return 0
 	}
 	return t.record.Queue.Len()
+}
+
+// places returns how many places there are, those included that rest.
+func (t *step) places() int {
+	if t.record == nil {
+		return 0
+	}
+	return t.record.Queue.Places()
 }

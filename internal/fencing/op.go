@@ -41,8 +41,8 @@ type AcquireRequest struct {
 	// unless a newer request has the lease by then. See ReleaseRequest.Stamp.
 	Attach bool
 
-	// MaxWaiters is how many may wait on the name, this one included; 0 is any
-	// number.
+	// MaxWaiters is how many places the name may have, this one and those that rest
+	// included; 0 is any number. It refuses newcomers only: whoever has a place keeps it.
 	MaxWaiters int
 
 	// Set names what else is taken under the same Lease; empty for one name. A

@@ -44,6 +44,9 @@ type Queue struct {
 // has died unnoticed.
 func (q *Queue) Len() int { return len(q.order) }
 
+// Places returns how many places there are, connected or resting.
+func (q *Queue) Places() int { return len(q.byLease) }
+
 // Empty reports whether there is no place, not even a resting one.
 func (q *Queue) Empty() bool { return len(q.byLease) == 0 }
 

@@ -146,6 +146,11 @@ var plantedInQueues = []defect{
 		}
 	}), nil)},
 	{what: "every retry joins", step: tampered(nil, func(m *moment) { m.out.Joined = m.out.Waits() })},
+	{what: "places that rest are not bounded", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if r := m.record(); r != nil && op.MaxWaiters > 0 {
+			op.MaxWaiters += len(r.Queue.Resting())
+		}
+	}), nil)},
 	{what: "how many wait is not bounded", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.MaxWaiters = 0 }), nil)},
 	{what: "one waiter more than may", step: tampered(beforeOf(func(_ *moment, op *acquireOp) {
 		if op.MaxWaiters > 0 {

@@ -171,7 +171,7 @@ local function come()
   local p = record.parse('0000000000000000' .. '0000000000000000' .. claim .. '0000000000000000' .. now_text .. ARGV[7])
   local r = t.record
   p.attached, p.gateway, p.seq = attached, t.me, math.max(r and r.queue_last or 0, now) + 1
-  local queued = r and r.queued or 0
+  local queued, places = r and r.queued or 0, r and r.queued + r.resting or 0
   if queued == 0 and rules.fits(p) and not kept_out(p) then
     local code, why = rules.grant(p, set == '', not waits and set == '' and propose ~= '0' and tonumber(propose))
     if not code then
@@ -187,7 +187,7 @@ local function come()
       return code
     end
   end
-  if not waits or max_waiters > 0 and queued >= max_waiters then
+  if not waits or max_waiters > 0 and places >= max_waiters then
     t.shows = true
     if waits then
       return 'too_many_requests'
