@@ -44,7 +44,7 @@ func (s *Store) step(c *call, asked time.Time, next, flushing *job) (wait bool) 
 	subject := fencing.EndedLease{Name: name, Lease: leaseOf(c.op)}
 	pending := next.has(subject) || flushing.has(subject)
 	before := s.look(subject)
-	c.out = fencing.Step(s.state, next.now, guard, c.op)
+	c.out = fencing.Step(s.state, next.now, s.guard, c.op)
 	c.out.Asked = asked
 	after := s.look(subject)
 
@@ -114,13 +114,23 @@ func (s *Store) beat(c *call, asked time.Time, next *job) {
 	}
 }
 
+// goOn attends to the names on which steps have left something to do.
+func (s *Store) goOn(next *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next.now = s.now()
+	for name := range s.unfinished {
+		s.attend(name, time.Now(), next)
+	}
+}
+
 // attend does what time has brought about on name, and returns the leases that
 // this ended.
 func (s *Store) attend(name fencing.Name, asked time.Time, next *job) []fencing.Ended {
 	subject := fencing.EndedLease{Name: name}
 	before := s.look(subject)
 	op := fencing.ExpireRequest{Name: name}
-	out := fencing.Step(s.state, next.now, guard, op)
+	out := fencing.Step(s.state, next.now, s.guard, op)
 	out.Asked = asked
 	s.note(name, before, s.look(subject), &out, op, next)
 	return out.Ended
@@ -148,6 +158,11 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	}
 	s.index.update(s.state, name)
 
+	if out.More && s.guard.StepLimit == 0 {
+		s.unfinished[name] = true
+	} else {
+		delete(s.unfinished, name)
+	}
 	if out.Replaced != nil {
 		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, replaced: out.Replaced})
 	}

@@ -68,6 +68,12 @@ func openBackend(t testing.TB) fencingtest.Backend {
 
 func TestConformance(t *testing.T) {
 	fencingtest.Run(t, openBackend, fencingtest.Capabilities{})
+	t.Run("small steps", func(t *testing.T) {
+		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+			clock := newTestClock()
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf, stepLimit: 2}), clock}
+		}, fencingtest.Capabilities{StepLimit: 2})
+	})
 }
 
 func acquire(name fencing.Name, ttl time.Duration) fencing.AcquireRequest {

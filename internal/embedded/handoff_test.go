@@ -409,3 +409,41 @@ func TestAHeartbeatTellsOfEveryProvisionalLease(t *testing.T) {
 		t.Errorf("%d names are held still", stats.Held)
 	}
 }
+
+// A release hands on in steps that others come between, to all who wait and in order,
+// without anybody asking again.
+func TestHandOffGoesOn(t *testing.T) {
+	const readers = 5*fencing.StepLimit + 7
+	s := open(t, Options{Dir: t.TempDir()})
+	all := make(chan struct{})
+	heard := &ear{}
+	heard.granted = func(fencing.Grant) {
+		if len(heard.heard()) == readers {
+			close(all)
+		}
+	}
+	s.Listen(heard)
+	first := acquire("a", time.Minute)
+	mustAcquire(t, s, first)
+	leases := make([]fencing.LeasePublic, readers)
+	for i := range leases {
+		r := waiting("a")
+		r.Mode = fencing.ModeShared
+		join(t, s, r)
+		leases[i] = r.Lease.Public()
+	}
+	out, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
+	if err != nil || len(out.Granted) != fencing.StepLimit || !out.More {
+		t.Fatalf("the first step grants to %d, more: %v, %v", len(out.Granted), out.More, err)
+	}
+	select {
+	case <-all:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%d of %d were granted", len(heard.heard()), readers)
+	}
+	for i, g := range heard.heard() {
+		if g.Holder.Lease != leases[i] {
+			t.Fatalf("grant %d is not that of waiter %d", i, i)
+		}
+	}
+}

@@ -53,7 +53,7 @@ const (
 	never = fencing.Instant(fencing.MaxToken)
 )
 
-// guard goes with every operation: clock and memory are the gateway's own.
+// guard goes with what only looks: clock and memory are the gateway's own.
 var guard = fencing.Guard{Gateway: self}
 
 // Options says where and how to open a store.
@@ -64,6 +64,7 @@ type Options struct {
 
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
+	stepLimit   int          // for tests: see fencing.Guard; only Expire and Heartbeat go on then
 	journalHalf int64        // for tests: how soon the journal is full; 0 is journalHalf
 }
 
@@ -83,6 +84,9 @@ type Store struct {
 	listener  atomic.Pointer[fencing.Listener]
 	watchers  *watchers
 	histories *histories // decideAll's
+
+	guard      fencing.Guard         // goes with every operation
+	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit; decideAll's
 
 	mu    sync.RWMutex // held to change state and index by decide, readers to look
 	state *fencing.State
@@ -117,6 +121,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
 		watchers: newWatchers(), histories: newHistories(),
+		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit}, unfinished: map[fencing.Name]bool{},
 		queue: make(chan *call, queueLen), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
 	}
 	s.histories.restore(l.state, l.last)

@@ -20,6 +20,8 @@ func (s *Store) decideAll() {
 	gathered := time.NewTimer(time.Hour)
 	defer gathered.Stop()
 	gathering, closing := false, false
+	ready := make(chan struct{})
+	close(ready)
 	for {
 		switch {
 		case flushing != nil:
@@ -36,6 +38,10 @@ func (s *Store) decideAll() {
 			gathering = true
 			gathered.Reset(gatherPause)
 		}
+		unfinished := ready
+		if len(s.unfinished) == 0 || s.cause != nil {
+			unfinished = nil
+		}
 		closed := s.closed
 		if flushing != nil {
 			closed = nil // what is under way is to end first
@@ -43,6 +49,8 @@ func (s *Store) decideAll() {
 		select {
 		case c := <-s.queue:
 			s.decide(c, next, flushing)
+		case <-unfinished:
+			s.goOn(next)
 		case err := <-flushed:
 			flushing = nil
 			if err != nil {

@@ -10,7 +10,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 		return t.again(h, op)
 	}
 	if t.record != nil {
-		if p := t.record.Queue.find(op.Lease.Public()); p != nil {
+		if p := t.findPlace(op.Lease.Public()); p != nil {
 			return t.resume(p, op)
 		}
 	}

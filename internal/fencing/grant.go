@@ -115,7 +115,8 @@ func (t *step) slot(mode Mode, limit int) int {
 	return slot
 }
 
-// handOff grants to the longest-waiting live waiters that fit.
+// handOff grants to the longest-waiting live waiters that fit, as many as the step may.
+// While others wait nobody overtakes them, so the next step goes on in order.
 func (t *step) handOff() {
 	if t.record == nil {
 		return
@@ -123,6 +124,9 @@ func (t *step) handOff() {
 	queue := &t.record.Queue
 	stuck := t.record.Stuck
 	t.record.Stuck = 0
+	if t.more {
+		t.record.Stuck = atOnce
+	}
 	if queue.Len() == 0 {
 		return
 	}
@@ -133,6 +137,10 @@ func (t *step) handOff() {
 		return
 	}
 	for len(queue.order) > 0 && t.fits(queue.order[0]) {
+		if t.left == 0 {
+			t.record.Stuck = atOnce
+			return
+		}
 		p := queue.order[0]
 		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // the floor: another gateway may do it
 			t.record.Stuck = t.now.Add(HeartbeatInterval)
@@ -141,6 +149,7 @@ func (t *step) handOff() {
 			}
 			return
 		}
+		t.left--
 		queue.remove(p)
 	}
 }

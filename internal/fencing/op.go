@@ -213,6 +213,9 @@ type Guard struct {
 	Floor   Token         // the highest token the gateway has seen from this partition
 	Gateway Gateway       // who asks: what it hands to its own waiters is firm
 
+	// StepLimit is how much one step does of what has come due; 0 is StepLimit.
+	StepLimit int
+
 	// HeedLoss has a store that has issued no token as high as Floor grant nothing:
 	// it has forgotten grants. Without it the tokens go on above the floor.
 	HeedLoss bool

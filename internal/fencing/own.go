@@ -22,14 +22,22 @@ func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	return nil, lost(ReasonUnknown)
 }
 
+// holding returns the holding of a lease id. One that is due, which the step has not
+// come to, is ended before it is asked about.
 func (t *step) holding(lease LeasePublic) *Holding {
 	if t.record == nil {
 		return nil
 	}
 	for i := range t.record.Holders {
-		if h := &t.record.Holders[i]; h.Lease == lease {
-			return h
+		h := &t.record.Holders[i]
+		if h.Lease != lease {
+			continue
 		}
+		if t.due(h) {
+			t.lapse(h)
+			return nil
+		}
+		return h
 	}
 	return nil
 }
@@ -39,10 +47,21 @@ func (t *step) place(lease LeaseID) *Place {
 	if t.record == nil {
 		return nil
 	}
-	if p := t.record.Queue.find(lease.Public()); p != nil && p.Secret.Equal(lease.Hash()) {
+	if p := t.findPlace(lease.Public()); p != nil && p.Secret.Equal(lease.Hash()) {
 		return p
 	}
 	return nil
+}
+
+// findPlace returns the place with the public part of a lease id. One whose rest is
+// over, which the step has not come to, is dropped before it is asked about.
+func (t *step) findPlace(lease LeasePublic) *Place {
+	p := t.record.Queue.find(lease)
+	if p != nil && p.over(t.now) && !t.skewed {
+		t.record.Queue.remove(p)
+		return nil
+	}
+	return p
 }
 
 func (t *step) tombstone(lease LeaseID) (Tombstone, bool) {

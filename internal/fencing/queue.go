@@ -20,6 +20,9 @@ type Place struct {
 // lease returns the public part of the lease id.
 func (p *Place) lease() LeasePublic { return p.Ask.Lease.Public() }
 
+// over reports whether it rests, and its rest is over at now.
+func (p *Place) over(now Instant) bool { return p.RestTill != 0 && p.RestTill <= now }
+
 // compare orders by arrival.
 func (p *Place) compare(q *Place) int {
 	return cmp.Or(cmp.Compare(p.Seq, q.Seq), cmp.Compare(p.lease(), q.lease()))
@@ -129,24 +132,28 @@ func (q *Queue) remove(p *Place) {
 	q.order = slices.Delete(q.order, i, i+1)
 }
 
-// removeAll takes out the connected places of some gateways, and returns them in
-// order of arrival.
-func (q *Queue) removeAll(of map[Gateway]bool) []*Place {
-	var removed []*Place
+// removeAll takes out the connected places of some gateways, the first ones up to
+// most, and returns them in order of arrival, and whether there are more.
+func (q *Queue) removeAll(of map[Gateway]bool, most int) (removed []*Place, more bool) {
 	q.order = slices.DeleteFunc(q.order, func(p *Place) bool {
-		if of[p.Gateway] {
-			removed = append(removed, p)
-			delete(q.byLease, p.lease())
+		switch {
+		case !of[p.Gateway]:
+			return false
+		case len(removed) == most:
+			more = true
+			return false
 		}
-		return of[p.Gateway]
+		removed = append(removed, p)
+		delete(q.byLease, p.lease())
+		if q.gateways[p.Gateway]--; q.gateways[p.Gateway] == 0 {
+			delete(q.gateways, p.Gateway)
+		}
+		return true
 	})
-	for gateway := range of {
-		delete(q.gateways, gateway)
-	}
 	if q.Empty() {
 		q.last = 0
 	}
-	return removed
+	return removed, more
 }
 
 // position returns the place of p among the connected ones, from 1.
@@ -155,23 +162,38 @@ func (q *Queue) position(p *Place) int {
 	return i + 1
 }
 
-// wake drops the places whose rest is over at now.
-func (q *Queue) wake(now Instant) {
+// wake drops places whose rest is over at now, those first that were over first and
+// most at most. It returns how many, and whether there are more.
+func (q *Queue) wake(now Instant, most int) (dropped int, more bool) {
 	if len(q.resting) == 0 || now < q.restTill {
-		return
+		return 0, false
+	}
+	var over []*Place
+	for _, p := range q.resting {
+		if p.over(now) {
+			over = append(over, p)
+		}
+	}
+	if more = len(over) > most; more {
+		slices.SortFunc(over, func(a, b *Place) int {
+			return cmp.Or(cmp.Compare(a.RestTill, b.RestTill), cmp.Compare(a.lease(), b.lease()))
+		})
+		over = over[:most]
+	}
+	for _, p := range over {
+		delete(q.resting, p.lease())
+		delete(q.byLease, p.lease())
 	}
 	q.restTill = 0
-	for lease, p := range q.resting {
-		if p.RestTill <= now {
-			delete(q.resting, lease)
-			delete(q.byLease, lease)
-		} else if q.restTill == 0 || p.RestTill < q.restTill {
+	for _, p := range q.resting {
+		if q.restTill == 0 || p.RestTill < q.restTill {
 			q.restTill = p.RestTill
 		}
 	}
 	if q.Empty() {
 		q.last = 0
 	}
+	return len(over), more
 }
 
 func (q *Queue) clone() Queue {

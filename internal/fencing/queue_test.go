@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -71,15 +72,29 @@ func TestQueueIsAList(t *testing.T) {
 				waiting = slices.Insert(waiting, byArrival(p), p)
 			}
 		case 4:
-			q.wake(now)
-			resting = slices.DeleteFunc(resting, func(p *Place) bool { return p.RestTill <= now })
+			over := func(p *Place) bool { return p.RestTill <= now }
+			most := r.IntN(4)
+			dropped, more := q.wake(now, most)
+			left := slices.DeleteFunc(slices.Clone(resting), over)
+			if due := len(resting) - len(left); dropped != min(due, most) || more != (due > most) {
+				t.Fatalf("step %d: %d of %d places whose rest was over were dropped, at most %d were to be (more: %v)", step, dropped, due, most, more)
+			}
+			for _, p := range slices.SortedFunc(slices.Values(resting), func(a, b *Place) int {
+				return cmp.Or(cmp.Compare(a.RestTill, b.RestTill), cmp.Compare(a.lease(), b.lease()))
+			})[:dropped] {
+				resting = without(resting, p)
+			}
 		case 5:
 			if len(waiting) > 0 && r.IntN(10) == 0 {
 				dead := map[Gateway]bool{waiting[0].Gateway: true}
-				removed := q.removeAll(dead)
-				kept := slices.DeleteFunc(slices.Clone(waiting), func(p *Place) bool { return dead[p.Gateway] })
-				if len(removed)+len(kept) != len(waiting) || !slices.IsSortedFunc(removed, (*Place).compare) {
-					t.Fatalf("step %d: %d of %d were removed, %d kept", step, len(removed), len(waiting), len(kept))
+				most, n := r.IntN(20), 0
+				removed, more := q.removeAll(dead, most)
+				kept := slices.DeleteFunc(slices.Clone(waiting), func(p *Place) bool {
+					n += map[bool]int{true: 1}[dead[p.Gateway]]
+					return dead[p.Gateway] && n <= most
+				})
+				if len(removed)+len(kept) != len(waiting) || !slices.IsSortedFunc(removed, (*Place).compare) || more != (n > most) {
+					t.Fatalf("step %d: %d of %d were removed, %d kept, more: %v", step, len(removed), len(waiting), len(kept), more)
 				}
 				waiting = kept
 			}

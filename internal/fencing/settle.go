@@ -1,6 +1,9 @@
 package fencing
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // settle does what time alone has brought about on the name: it ends leases that
 // ran out, takes back what dead gateways have not confirmed, drops their waiters
@@ -13,31 +16,58 @@ func (t *step) settle() {
 	t.hear()
 	t.endDue()
 	t.dropDead()
-	t.record.Queue.wake(t.now)
+	t.wake()
 	t.handOff()
-	if t.record.forgotten(t.now) {
+	if !t.more && t.record.forgotten(t.now) {
 		delete(t.Records, t.name)
 		t.record = nil
 	}
 }
 
-// endDue ends the leases that are not live any more, however many in one pass.
+// due reports whether the time of a lease is over, or it is provisional and its
+// gateway is dead.
+func (t *step) due(h *Holding) bool {
+	if t.skewed {
+		return false
+	}
+	return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
+}
+
+// lapse ends a lease that is due; h is invalid afterwards.
+func (t *step) lapse(h *Holding) {
+	if h.Provisional {
+		t.undo(h)
+	} else {
+		t.end(h, ReasonExpired, h.ExpiresAt)
+	}
+}
+
+// endDue ends leases that are due, in order of grant: if the step may not end all,
+// those that ran out first.
 func (t *step) endDue() {
-	holders := t.record.Holders
-	due := func(h *Holding) bool {
-		return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
+	var due []*Holding
+	for i := range t.record.Holders {
+		if h := &t.record.Holders[i]; t.due(h) {
+			due = append(due, h)
+		}
 	}
-	first := 0
-	for first < len(holders) && !due(&holders[first]) {
-		first++
-	}
-	if first == len(holders) {
+	if len(due) == 0 {
 		return
 	}
-	t.record.Holders = slices.Clone(holders[:first])
-	for i := first; i < len(holders); i++ {
+	if t.more = len(due) > t.left; t.more {
+		slices.SortFunc(due, (*Holding).compareDue)
+		due = due[:t.left]
+	}
+	t.left -= len(due)
+	ends := map[LeasePublic]bool{}
+	for _, h := range due {
+		ends[h.Lease] = true
+	}
+	holders := t.record.Holders
+	t.record.Holders = make([]Holding, 0, len(holders)-len(due))
+	for i := range holders {
 		switch h := &holders[i]; {
-		case !due(h):
+		case !ends[h.Lease]:
 			t.record.Holders = append(t.record.Holders, *h)
 		case h.Provisional:
 			t.revert(h)
@@ -45,6 +75,21 @@ func (t *step) endDue() {
 			t.bury(h, ReasonExpired, h.ExpiresAt)
 		}
 	}
+}
+
+// compareDue orders leases that are due: first those whose time ran out, by when,
+// then those of dead gateways.
+func (h *Holding) compareDue(other *Holding) int {
+	if h.Provisional != other.Provisional {
+		if other.Provisional {
+			return -1
+		}
+		return 1
+	}
+	if h.Provisional {
+		return cmp.Or(cmp.Compare(h.Gateway, other.Gateway), cmp.Compare(h.Lease, other.Lease))
+	}
+	return cmp.Or(cmp.Compare(h.ExpiresAt, other.ExpiresAt), cmp.Compare(h.Lease, other.Lease))
 }
 
 // hear notes a sign of life where it matters to whom the lock is handed.
@@ -58,7 +103,7 @@ func (t *step) alive(gateway Gateway) bool {
 	return gateway == t.guard.Gateway || t.now < t.Gateways.lapse(gateway)
 }
 
-// dropDead takes the waiters of all dead gateways out in one pass.
+// dropDead takes the waiters of dead gateways out, the first in the queue first.
 func (t *step) dropDead() {
 	var dead map[Gateway]bool
 	for gateway := range t.record.Queue.gateways {
@@ -73,9 +118,17 @@ func (t *step) dropDead() {
 	if len(dead) == 0 {
 		return
 	}
-	for _, p := range t.record.Queue.removeAll(dead) {
+	removed, more := t.record.Queue.removeAll(dead, t.left)
+	t.left, t.more = t.left-len(removed), t.more || more
+	for _, p := range removed {
 		t.departed(p)
 	}
+}
+
+// wake drops places whose rest is over.
+func (t *step) wake() {
+	dropped, more := t.record.Queue.wake(t.now, t.left)
+	t.left, t.more = t.left-dropped, t.more || more
 }
 
 // end ends a lease; h is invalid afterwards.

@@ -16,6 +16,14 @@ const (
 	// partition's counter keeps tokens growing when the record is gone.
 	ForgetAfter = 24 * time.Hour
 
+	// StepLimit is how much of what has come due on a name one step does at most:
+	// leases it ends, places it drops and leases it hands on count alike. A script that
+	// does no more than this keeps Redis from others for some milliseconds.
+	StepLimit = 64
+
+	// atOnce is the Record.Stuck of a name on which a step has left something to do.
+	atOnce Instant = 1
+
 	// maxBroken is how many broken tokens a record remembers for retried breaks.
 	maxBroken = 8
 
@@ -48,7 +56,7 @@ type Record struct {
 	HighestAdmitted Token     // by the name's fence
 	Holders         []Holding // in order of grant
 	Queue           Queue
-	Stuck           Instant // a hand-off is to be tried again then; 0 if none is
+	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; atOnce: the next Expire goes on
 	Broken          []Token // the last few tokens that were broken, oldest first
 	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go

@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -16,6 +17,10 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t := step{State: s, now: now, guard: guard, skewed: guard.skewed(now), name: op.LockName()}
 	t.out.Now = now
 	t.record = s.Records[t.name]
+	t.left = cmp.Or(guard.StepLimit, StepLimit)
+	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == atOnce && !attends {
+		t.left = 0 // an Expire goes on with it: many other operations at once are not to do so as well
+	}
 	switch op.(type) {
 	case InspectRequest:
 		t.out.Lock = t.View(t.name, now, guard, true)
@@ -30,6 +35,10 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	if t.record != nil && t.record.LastToken == 0 && t.record.idle() { // somebody waited in quarantine, and left
 		delete(t.Records, t.name)
 	}
+	if t.record != nil && t.record.idle() {
+		t.record.Stuck = 0
+	}
+	t.out.More = t.record != nil && t.record.Stuck == atOnce && !t.skewed
 	return t.out
 }
 
@@ -65,6 +74,8 @@ type step struct {
 	skewed bool
 	name   Name
 	record *Record // nil if nothing is remembered of the name
+	left   int     // of the step's limit
+	more   bool    // something is due that is beyond the limit
 	out    Outcome
 }
 
@@ -158,6 +169,10 @@ func (t *step) break_(op BreakRequest) *Error {
 	if t.record != nil {
 		for i := range t.record.Holders {
 			if h := &t.record.Holders[i]; h.Token == op.Token {
+				if t.due(h) {
+					t.lapse(h)
+					break
+				}
 				t.record.Broken = append(t.record.Broken, op.Token)
 				if excess := len(t.record.Broken) - maxBroken; excess > 0 {
 					t.record.Broken = t.record.Broken[excess:]

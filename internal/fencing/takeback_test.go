@@ -49,7 +49,7 @@ func TestManyLeasesEndTogether(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		out := fencing.Step(s, epoch.Add(time.Minute), fencing.Guard{}, fencing.ExpireRequest{Name: "a"})
+		out := fencing.Step(s, epoch.Add(time.Minute), fencing.Guard{StepLimit: holders}, fencing.ExpireRequest{Name: "a"})
 		runtime.ReadMemStats(&after)
 		if len(out.Ended) != holders {
 			t.Fatalf("%d of %d ended", len(out.Ended), holders)

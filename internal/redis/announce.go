@@ -43,6 +43,9 @@ func (s *Store) announce(c *command, r *reply) {
 	if r.shown.record != nil {
 		s.saw(c.partition, r.shown.record.last)
 	}
+	if r.more {
+		s.handOffs.goOn(s, c.name)
+	}
 	if len(r.grants) == 0 && r.replaced == nil {
 		return
 	}

@@ -21,4 +21,10 @@ func TestConformance(t *testing.T) {
 			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one, Claims: true, Quarantine: true})
 		})
 	}
+	t.Run("small steps", func(t *testing.T) {
+		server := redistest.Start(t)
+		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, stepLimit: 2}, server)
+		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, StepLimit: 2})
+	})
 }

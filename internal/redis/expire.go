@@ -48,7 +48,10 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	names, expiry := gatherDue(parts, limit)
 	failed := s.attend(ctx, names, func(r *reply) {
 		expiry.Ended = append(expiry.Ended, r.ended...)
-		if r.span > 0 {
+		switch {
+		case r.more:
+			expiry.Next = 0
+		case r.span > 0:
 			expiry.Next = min(expiry.Next, r.span)
 		}
 	})

@@ -23,6 +23,7 @@ type reply struct {
 	lapsed    bool
 	skewed    bool
 	unguarded bool          // the partition has no guard
+	more      bool          // what has come due is more than one step does
 	behind    bool          // the store issued no token as high as the floor
 	span      time.Duration // of a renewal: the margin; of expire: until something is due
 	granted   grant
@@ -90,6 +91,8 @@ func decodeReply(c *command, value any) (reply, error) {
 			r.fresh = true
 		case 'g':
 			r.made = true
+		case 'm':
+			r.more = true
 		case 'j':
 			r.joined = true
 		case 'l':

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
@@ -53,6 +53,10 @@ type Options struct {
 	// which leaves it to Redis.
 	Now func() fencing.Instant
 
+	// stepLimit is for tests: how much one step does of what has come due. With it, only
+	// Expire and Heartbeat go on with the rest. 0 is fencing.StepLimit.
+	stepLimit int
+
 	onePartition bool // all names share one, for tests that compare with one fencing.State
 }
 
@@ -66,6 +70,7 @@ type Store struct {
 	topology *topology
 	listener *listener
 	searches searches
+	handOffs handOffs
 	sentry   sentry
 
 	commands [scriptCount]sync.Pool // of *command, by script
@@ -104,12 +109,14 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if options.Quarantine.Off {
 		heeds = "-"
 	}
-	skew := strconv.FormatInt(options.MaxSkew.Microseconds(), 10)
+	limits := fmt.Sprintf("%04d%d", cmp.Or(options.stepLimit, fencing.StepLimit), options.MaxSkew.Microseconds())
 	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
+	s.handOffs.under = map[fencing.Name]bool{}
+	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys,
-		guard: s.handle + heeds + skew, unsettled: s.handle + "n" + skew,
+		guard: s.handle + heeds + limits, unsettled: s.handle + "n" + limits,
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
@@ -143,6 +150,7 @@ func (s *Store) partitionOf(name fencing.Name) int {
 func (s *Store) Close() error {
 	s.listener.close()
 	s.searches.close()
+	s.handOffs.close()
 	s.sentry.close()
 	return s.topology.close()
 }

@@ -203,7 +203,7 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted, shown: r.shown, missed: c.missed}
 	a.Outcome = fencing.Outcome{
 		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
-		Left: r.left, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
+		Left: r.left, More: r.more, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
 	}
 	if c.script == renewScript {
 		a.Margin = r.span

@@ -41,6 +41,10 @@ type Capabilities struct {
 	// their gateway, in no order that Step knows, and neither limits nor sets.
 	Quorum bool
 
+	// StepLimit is that of the store's fencing.Guard, 0 for none of its own. With one, a
+	// step leaves the rest to Expire and Heartbeat, which the suite calls.
+	StepLimit int
+
 	// OneState: all names share what is known of gateways. A store with several
 	// partitions knows it of each partition, which can't be compared with Step; run
 	// it with one partition and OneState, and with many without.

@@ -24,17 +24,24 @@ type testcase struct {
 	commands []*command
 }
 
+// smallSteps is the limit of a step in the cases that say `needs small_steps`; no
+// other case is about more than one step does.
+const smallSteps = 2
+
 // needed are the words with which a case asks for a capability.
 func (caps Capabilities) needed() map[string]bool {
 	return map[string]bool{
 		"own_clock": caps.OwnClock, "flush": caps.Flush, "gateways": caps.Gateways, "one_state": caps.OneState,
-		"claims": caps.Claims, "quarantine": caps.Quarantine,
+		"claims": caps.Claims, "quarantine": caps.Quarantine, "small_steps": caps.StepLimit == smallSteps,
 	}
 }
 
 // offers reports whether a store can do all that a case needs.
 func (caps Capabilities) offers(c *testcase) bool {
 	lacks := func(need string) bool { return !caps.needed()[need] }
+	if caps.StepLimit != 0 && !slices.Contains(c.needs, "small_steps") {
+		return false
+	}
 	return !slices.ContainsFunc(c.needs, lacks) && !(caps.Quorum && slices.ContainsFunc(c.commands, (*command).beyondQuorum))
 }
 

@@ -33,7 +33,7 @@ func plain(r *fencing.Record) bool {
 // answer to c would not tell which names were attended to.
 func (d *duel) thorough(c *command) *command {
 	state := d.model.memory().state
-	if c.verb != "expire" || !slices.ContainsFunc(d.due(), func(name fencing.Name) bool { return !plain(state.Records[name]) }) {
+	if c.verb != "expire" || d.caps.StepLimit == 0 && !slices.ContainsFunc(d.due(), func(name fencing.Name) bool { return !plain(state.Records[name]) }) {
 		return c
 	}
 	all := *c
@@ -73,7 +73,7 @@ func (d *duel) expireModel(c *command, r *result) (result, error) {
 			return !slices.ContainsFunc(r.expiry.Ended, func(e fencing.Ended) bool { return e.Name == name })
 		})
 	}
-	d.attend(c.handle, names, &want)
+	d.attend(c.handle, names, &want, true)
 	return want, d.checkNext(c.handle, r.expiry)
 }
 
@@ -81,7 +81,7 @@ func (d *duel) expireModel(c *command, r *result) (result, error) {
 func (d *duel) heartbeatModel(c *command) (result, error) {
 	want, err := ask(d.ctx, quiet{d.model.handles[c.handle]}, c, 0, d.now)
 	if err == nil && want.err == nil {
-		d.attend(c.handle, d.due(), &want)
+		d.attend(c.handle, d.due(), &want, false)
 	}
 	return want, err
 }
@@ -93,15 +93,19 @@ func (q quiet) Heartbeat(ctx context.Context, _ []fencing.Name) error {
 	return q.Model.Heartbeat(ctx, nil)
 }
 
-// attend does in the model what time has brought about on names.
-func (d *duel) attend(handle int, names []fencing.Name, want *result) {
+// attend does in the model what time has brought about on names: all of it, or what
+// one step does.
+func (d *duel) attend(handle int, names []fencing.Name, want *result, all bool) {
 	model := d.model.handles[handle]
 	model.memory.mu.Lock()
 	defer model.memory.mu.Unlock()
 	for _, name := range names {
-		out := model.attend(name)
-		want.expiry.Ended = append(want.expiry.Ended, out.Ended...)
-		want.undone = append(want.undone, undone(name, &out)...)
+		for more := true; more; {
+			out := model.attend(name)
+			want.expiry.Ended = append(want.expiry.Ended, out.Ended...)
+			want.undone = append(want.undone, undone(name, &out)...)
+			more = all && out.More
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ type Model struct {
 	listener fencing.Listener
 
 	guarded bool
+	limit   int           // of a step: see fencing.Guard; only Expire and Heartbeat go on then
 	skew    time.Duration // the gateway's clock is ahead of the store's by this
 	floor   fencing.Token // the highest token this handle has seen
 	heeds   bool          // it refuses to be granted by a store that has forgotten
@@ -188,6 +189,9 @@ func (m *Model) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 	out.Asked = asked
 	m.see(&out)
 	m.announce(op.LockName(), &out)
+	for more := out.More && m.limit == 0; more; {
+		more = m.attend(op.LockName()).More
+	}
 	return out.Result()
 }
 
@@ -247,9 +251,9 @@ func (m *Model) usable(ctx context.Context) error {
 
 func (m *Model) guard(now fencing.Instant) fencing.Guard {
 	if !m.guarded {
-		return fencing.Guard{Gateway: m.gateway}
+		return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit}
 	}
-	return fencing.Guard{Gateway: m.gateway, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor, HeedLoss: m.heeds}
+	return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor, HeedLoss: m.heeds}
 }
 
 func (m *Model) see(out *fencing.Outcome) {

@@ -35,7 +35,7 @@
 --                                 to get in before
 --   of a name with several holders
 --   fencepost:{N}:holders:<name>  hash, public -> the lease
---   fencepost:{N}:until:<name>    zset, public -> expires_at; -1 of a provisional one
+--   fencepost:{N}:until:<name>    zset, public -> expires_at; of a provisional one below 0, the rank of its gateway
 --   fencepost:{N}:limits:<name>   zset, public -> how many holders it tolerates
 --   fencepost:{N}:slots:<name>    zset of the slots that are taken, each its own score
 --   of a name with a queue
@@ -45,7 +45,9 @@
 -- ARGV, first part; the second part begins at 5 and differs by script
 --   1  sent      us, the gateway's clock when it sent the command
 --   2  gateway   who asks, 16 characters; 'h' if it heeds losses, 'n' if it has not
---                looked at the server yet, else '-'; max_skew, us, the largest difference allowed between the two clocks
+--                looked at the server yet, else '-'; step_limit, 4 digits, how much of
+--                what has come due one step does; max_skew, us, the largest difference
+--                allowed between the two clocks
 --   3  name
 --   4  floor     the highest token the gateway has seen from this partition
 --   8  now       us, the store's clock, 16 digits; absent: Redis's own
@@ -54,7 +56,8 @@
 --     flags   'f' this request made the grant, 'g' it made it now, by the plain
 --             rules: no item says so; 'j' it has joined the queue, 's' the
 --             clocks differ, 'l' the gateway had lapsed, 'u' there is no guard,
---             or it was not looked at, 'b' no token as high as the floor was issued here
+--             or it was not looked at, 'b' no token as high as the floor was issued here,
+--             'm' more has come due than one step does: expire.lua is to go on at once
 --     detail  a few more lines, which depend on the code
 --       ok               of 'g': token and expires_at, 16 digits each; of
 --                        renew.lua: the us the lease still had to live; of
@@ -97,4 +100,4 @@ if not now then
   local t = call('TIME')
   now, now_text = t[1] * 1000000 + t[2], fmt('%s%06d', t[1], t[2])
 end
-local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 18))
+local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 22))

@@ -128,7 +128,7 @@ local function resume(p)
   p.stamp, p.gateway, p.attached = stamp, t.me, attached
   queue.enter(p)
   rules.hand_off()
-  local h = holders.find(lease)
+  local h = rules.find(lease)
   if h then
     flags = flags .. 'f'
     reply.holds(h)
@@ -205,7 +205,7 @@ local function acquire()
   if skewed then
     return 'clock_skew'
   end
-  local h = holders.find(lease)
+  local h = rules.find(lease)
   if h then
     return again(h)
   end

@@ -7,7 +7,10 @@ local function break_token(token)
     all = holders.of(call('HKEYS', holders.ALL))
   end
   for _, h in ipairs(all) do
-    if h.token == token then
+    if h.token == token and rules.due(h) then
+      rules.lapse(h)
+      break
+    elseif h.token == token then
       r.broken = sub(broken .. token, -16 * MAX_BROKEN)
       rules.finish(h, 'broken', now)
       return 'ok'

@@ -2,6 +2,7 @@
 -- looking after a name is a sign of life.
 
 if skewed or now >= reply.due() then
+  t.room = tonumber(sub(ARGV[2], 18, 21))
   rules.settle()
   rules.hand_off()
 end

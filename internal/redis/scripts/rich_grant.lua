@@ -120,7 +120,8 @@ function rules.grant(p, is_firm, propose)
   t.leases[#t.leases + 1] = p
 end
 
--- Grants to the longest-waiting live waiters that fit. The twin of step.handOff.
+-- Grants to the longest-waiting live waiters that fit, as many as the step may. The
+-- twin of step.handOff.
 function rules.hand_off()
   local HEARTBEAT = 1000000 -- us, fencing.HeartbeatInterval
   local r = t.record
@@ -128,7 +129,7 @@ function rules.hand_off()
     return
   end
   local stuck = r.stuck
-  r.stuck = 0
+  r.stuck = t.more and AT_ONCE or 0
   if r.queued == 0 then
     return
   end
@@ -143,11 +144,16 @@ function rules.hand_off()
     if r.n > 0 and r.n >= holders.tolerates(p) then
       return
     end
+    if t.room == 0 then
+      r.stuck = AT_ONCE
+      return
+    end
     if rules.grant(p, p.gateway == t.me and p.set == '') then -- the floor: another gateway may do it
       local till = tonumber(sub(t.guard or '0', 1, 16))
       r.stuck = now < till and till or now + HEARTBEAT
       return
     end
+    t.room = t.room - 1
     queue.remove(p)
   end
 end
@@ -180,24 +186,74 @@ function rules.undo(h)
   end
 end
 
--- Ends what ran out, and takes back what dead gateways have not confirmed.
-function rules.settle_holders()
-  local r, dead = t.record, false
-  for id, g in pairs(r.gateways) do
-    dead = dead or g.leases > 0 and not gateways.alive(id)
+-- Tells whether the time of a lease is over, or it is provisional and its gateway
+-- is dead.
+function rules.due(h)
+  if skewed then
+    return false
+  elseif h.provisional then
+    gateways.load(t.record.gateways)
+    return not gateways.alive(h.gateway)
   end
-  local due = {r.one or nil}
+  return now >= h.expires_at
+end
+
+-- Ends a lease that is due.
+function rules.lapse(h)
+  if h.provisional then
+    rules.undo(h)
+  else
+    rules.finish(h, 'expired', h.expires_at)
+  end
+end
+
+-- Returns the holder with a lease, nil if there is none. One that is due, which the
+-- step has not come to, is ended before it is asked about. The twin of step.holding.
+function rules.find(lease)
+  local h = holders.find(lease)
+  if h and rules.due(h) then
+    rules.lapse(h)
+    return nil
+  end
+  return h
+end
+
+-- Ends leases that are due, in order of grant: if the step may not end all, those
+-- that ran out first. The twin of step.endDue.
+function rules.settle_holders()
+  local r, due = t.record, {}
+  if r.one then
+    due = rules.due(r.one) and {r.one} or due
+  elseif r.n > 1 then
+    local leases = call('ZRANGEBYSCORE', holders.UNTIL, '0', now_text, 'LIMIT', '0', t.room + 1)
+    local dead = {}
+    for id, g in pairs(r.gateways) do
+      if g.leases > 0 and not gateways.alive(id) then
+        dead[#dead + 1] = id
+      end
+    end
+    table.sort(dead)
+    for _, id in ipairs(dead) do
+      local rank = holders.rank(id)
+      for _, lease in ipairs(call('ZRANGEBYSCORE', holders.UNTIL, rank, rank, 'LIMIT', '0', t.room + 1)) do
+        leases[#leases + 1] = lease
+      end
+    end
+    if #leases > t.room then
+      leases = {unpack(leases, 1, t.room + 1)}
+    end
+    due = leases
+  end
+  t.more = #due > t.room
+  if t.more then
+    due[#due] = nil
+  end
+  t.room = t.room - #due
   if r.n > 1 then
-    due = holders.of(call('ZRANGEBYSCORE', holders.UNTIL, dead and '-inf' or '0', now_text))
+    due = holders.of(due)
   end
   for _, h in ipairs(due) do
-    if h.provisional then
-      if not gateways.alive(h.gateway) then
-        rules.undo(h)
-      end
-    elseif now >= h.expires_at then
-      rules.finish(h, 'expired', h.expires_at)
-    end
+    rules.lapse(h)
   end
 end
 

@@ -5,7 +5,7 @@ local function leave(claim)
   if skewed then
     return 'clock_skew'
   end
-  local h = holders.find(lease)
+  local h = rules.find(lease)
   if h and claims.fit(h, claim) then
     if h.stamp ~= stamp then
       return 'replaced'

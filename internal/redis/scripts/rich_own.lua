@@ -14,7 +14,7 @@ end
 -- Returns the holder of the claim's lease, or nil and the code that refuses it.
 -- The twin of step.own.
 function claims.own(claim)
-  local h = holders.find(sub(claim, 44, 69))
+  local h = rules.find(sub(claim, 44, 69))
   if h then
     if claims.fit(h, claim) then
       return h

@@ -9,7 +9,12 @@ local queue = {
 function queue.find(lease)
   local r = t.record
   local text = r and r.queued + r.resting > 0 and call('HGET', queue.PLACES, lease)
-  return text and record.parse(text) or nil
+  local p = text and record.parse(text) or nil
+  if p and p.expires_at > 0 and p.expires_at <= now and not skewed then -- its rest is over, and the step has not come to it
+    queue.remove(p, true)
+    return nil
+  end
+  return p
 end
 
 -- Returns the first of the connected places.
@@ -62,13 +67,19 @@ function queue.remove(p, rests)
   end
 end
 
--- Drops the places whose rest is over.
+-- Drops places whose rest is over, those first that were over first. The twin of
+-- Queue.wake.
 function queue.wake()
   local r = t.record
   if r.resting == 0 or now < r.rest_till then
     return
   end
-  local over = call('ZRANGEBYSCORE', queue.RESTING, '-inf', now_text)
+  local over = call('ZRANGEBYSCORE', queue.RESTING, '-inf', now_text, 'LIMIT', '0', t.room + 1)
+  if #over > t.room then
+    t.more = true
+    over[#over] = nil
+  end
+  t.room = t.room - #over
   for _, lease in ipairs(over) do
     call('HDEL', queue.PLACES, lease)
     call('ZREM', queue.RESTING, lease)
@@ -97,8 +108,8 @@ function queue.depart(p)
   queue.departed(p)
 end
 
--- Takes the waiters of all dead gateways out in one pass. The twin of
--- step.dropDead.
+-- Takes the waiters of dead gateways out, the first in the queue first. The twin
+-- of step.dropDead.
 function queue.drop_dead()
   local dead = {}
   for id, g in pairs(t.record.gateways) do
@@ -109,15 +120,22 @@ function queue.drop_dead()
   if not next(dead) then
     return
   end
-  local removed = {}
-  local leases = call('ZRANGE', queue.ORDER, 0, -1)
-  for i = 1, #leases, 500 do
-    for _, text in ipairs(call('HMGET', queue.PLACES, unpack(leases, i, math.min(i + 499, #leases)))) do
-      if dead[sub(text, 153, 168)] then
+  local removed, chunk = {}, 500
+  for from = 0, t.record.queued - 1, chunk do
+    if #removed > t.room then
+      break
+    end
+    for _, text in ipairs(call('HMGET', queue.PLACES, unpack(call('ZRANGE', queue.ORDER, from, from + chunk - 1)))) do
+      if dead[sub(text, 153, 168)] and #removed <= t.room then
         removed[#removed + 1] = record.parse(text)
       end
     end
   end
+  if #removed > t.room then
+    t.more = true
+    removed[#removed] = nil
+  end
+  t.room = t.room - #removed
   for _, p in ipairs(removed) do
     queue.remove(p)
   end

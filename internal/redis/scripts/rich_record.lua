@@ -21,9 +21,12 @@ local t = {
   joined = false, -- the item of a place that was joined
   replaced = false, -- a request that waited until now
   shows = false, -- the public view of the name is part of the reply
+  room = tonumber(sub(ARGV[2], 18, 21)), -- what is left of the step's limit
+  more = false, -- something is due that is beyond the limit
 }
 
 local record = {}
+local AT_ONCE = 1 -- stuck of a name on which a step has left something to do, fencing.atOnce
 
 -- Reads a holding: see record.go. Its text is how it is stored.
 function record.parse(text)
@@ -106,7 +109,8 @@ function record.encode()
     if r.n == 0 then
       return '-' .. start .. idle .. r.last .. r.broken
     end
-    if r.n == 1 and r.one.mode == 'x' and not r.one.provisional and r.one.set .. r.one.attached == '' and r.one.token == r.last then
+    if r.n == 1 and r.one.mode == 'x' and not r.one.provisional and r.one.set .. r.one.attached == '' and r.one.token == r.last
+      and r.stuck == 0 then
       return 'x' .. start .. fmt('%016.0f', r.ended) .. r.born .. r.text .. r.broken
     end
   end
@@ -134,4 +138,7 @@ end
 
 if stored then
   record.load()
+  if t.record.stuck == AT_ONCE then
+    t.room = 0 -- expire.lua goes on with it: many other operations at once are not to do so as well
+  end
 end

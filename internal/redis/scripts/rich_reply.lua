@@ -13,10 +13,17 @@ function reply.waits(p)
 end
 
 -- Adds what the public view of the name is made of, with its record as text.
--- After settle() all gateways there are alive.
 function reply.view(text)
   local items = t.items
   items[#items + 1] = text
+  if next(t.record.gateways) then
+    gateways.load(t.record.gateways)
+  end
+  for id in pairs(t.record.gateways) do
+    if not gateways.alive(id) then
+      items[#items + 1] = 'D' .. id
+    end
+  end
   if t.record.n > 1 then
     for _, holder in ipairs(call('HVALS', holders.ALL)) do
       items[#items + 1] = 'H' .. holder
@@ -119,6 +126,9 @@ end
 -- Ends the step: writes, tells and replies.
 function reply.finish(code)
   local text = reply.save()
+  if t.record and t.record.stuck == AT_ONCE and not skewed then
+    flags = flags .. 'm'
+  end
   if t.shows and text then
     reply.view(text)
   end

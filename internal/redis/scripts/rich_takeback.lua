@@ -2,7 +2,7 @@
 
 local function take_back(claim)
   local lease, stamp, only_provisional = sub(claim, 44, 69), sub(claim, 70, 85), sub(claim, 86) == 'p'
-  local h = holders.find(lease)
+  local h = rules.find(lease)
   if h and claims.fit(h, claim) and stamp ~= NO_STAMP and h.stamp == stamp and (h.provisional or not only_provisional) then
     rules.undo(h)
     return
