@@ -204,7 +204,7 @@ func Bugs() []Bug {
 				Old:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n",
 				New:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n\tif r.Name != \"\" {\n\t\treturn\n\t}\n",
 			}},
-			History: embedded(history.Mix{Wait: 1, Plain: 1, Leave: 2}), Promise: "P6",
+			History: on(embedded(history.Mix{Wait: 1, Plain: 1, Leave: 2}), 8, 4), Promise: "P6",
 		},
 	}
 }

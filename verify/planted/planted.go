@@ -42,7 +42,7 @@ type Bug struct {
 }
 
 // attempts is how many histories are played until one catches the bug.
-const attempts = 4
+const attempts = 8
 
 // Caught plants the bug and returns what caught it, in a few words. dir is for
 // temporary files.

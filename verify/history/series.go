@@ -1,0 +1,104 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"fencepost/verify/system"
+)
+
+// Series is many histories over all stores, several at a time: clients mostly wait.
+type Series struct {
+	Histories  int
+	Operations int // of each
+	Parallel   int // how many are played at a time
+	Seed       uint64
+	Dir        string // where pictures of violations go; empty: none are made
+}
+
+// situation is a place where histories are played.
+type situation struct {
+	name           string
+	options        system.Options
+	clients, names int
+	faults         []string
+}
+
+// gateways are faults of gateways, links of what is between them and one Redis.
+var (
+	gateways = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
+	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
+	nodes    = []string{"node-kill", "node-stop", "flush"}
+	masters  = []string{"fail-over", "master-kill", "master-kill-lossy", "master-stop", "flush", "drop-clients"}
+)
+
+func all(lists ...[]string) (all []string) {
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}
+
+// situations are played in turn.
+func situations() []situation {
+	off := []string{"FENCEPOST_QUARANTINE=off"}
+	return []situation{
+		{"embedded", system.Options{Store: system.Embedded}, 24, 4, nil},
+		{"redis", system.Options{Store: system.Redis, Gateways: 1}, 24, 4, nil},
+		{"redis, 2 gateways", system.Options{Store: system.Redis, Gateways: 2}, 32, 5, nil},
+		{"redis, 2 gateways, faults", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, all(gateways, links, nodes)},
+		{"sentinel, faults", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, all(gateways, masters)},
+		{"cluster, faults", system.Options{Store: system.Cluster, Gateways: 2}, 24, 6, all(gateways, masters, []string{"reshard"})},
+		{"quorum", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, nil},
+		{"embedded, crowd", system.Options{Store: system.Embedded}, 64, 4, nil},
+		{"embedded, faults", system.Options{Store: system.Embedded}, 24, 4, gateways},
+		{"redis, 3 gateways, crowd", system.Options{Store: system.Redis, Gateways: 3}, 64, 6, nil},
+		{"redis, no quarantine, faults", system.Options{Store: system.Redis, Gateways: 2, Env: off}, 24, 4, all(links, []string{"flush"})},
+		{"sentinel", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, nil},
+		{"cluster", system.Options{Store: system.Cluster, Gateways: 3}, 32, 8, nil},
+		{"quorum, faults", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, all(gateways, links, nodes)},
+		{"redis, few", system.Options{Store: system.Redis, Gateways: 2}, 4, 2, links},
+	}
+}
+
+// Run plays the histories and has each told by report, one at a time, with where it was
+// played. An error means that some could not be played.
+func (s Series) Run(ctx context.Context, report func(where string, r Report)) error {
+	places := situations()
+	numbers := make(chan int)
+	var (
+		mu     sync.Mutex
+		failed []error
+		work   sync.WaitGroup
+	)
+	for range max(s.Parallel, 1) {
+		work.Go(func() {
+			for n := range numbers {
+				at := places[n%len(places)]
+				r, err := Run(ctx, Config{
+					Options: at.options, Clients: at.clients, Names: at.names, Operations: s.Operations, Seed: s.Seed + uint64(n),
+					Faults: at.faults, Every: 4 * time.Second, Dir: s.Dir,
+				})
+				mu.Lock()
+				if err != nil {
+					failed = append(failed, fmt.Errorf("history %d (%s): %w", n, at.name, err))
+				} else {
+					report(at.name, r)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for n := range s.Histories {
+		select {
+		case numbers <- n:
+		case <-ctx.Done():
+		}
+	}
+	close(numbers)
+	work.Wait()
+	return errors.Join(append(failed, ctx.Err())...)
+}
