@@ -277,6 +277,29 @@ func TestCheck(t *testing.T) {
 			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
 			s.grant(60, 61, "b", 1)
 		}},
+		{"two masters for a moment, of which one knows the lease", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 10 * ms, Until: 60 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
+			s.does(20, 21, Renew, "a", Lost)
+			s.renew(25, 26, "a", 10, "")
+			s.does(70, 71, Release, "a", Lost)
+			s.grant(126, 127, "b", 11)
+		}},
+		{"two masters that both grant", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 10 * ms, Until: 60 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
+			s.grant(20, 21, "b", 11)
+		}},
+		{"a break that crosses a release, at one store", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
+			s.does(21, 29, Release, "a", Ended)
+		}},
+		{"a break that crosses a release, at several nodes", "", func(r *Rules) { *r = RulesOf(system.Quorum) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
+			s.does(21, 29, Release, "a", Ended)
+		}},
 		{"a restart of the embedded store", "", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.h.Troubles = []Trouble{{What: "gateway-kill", From: 50 * ms, Until: 1400 * ms, Calm: 1500 * ms, Restart: true}}

@@ -160,6 +160,7 @@ type Trouble struct {
 	From, Until, Calm Time
 
 	Forgets bool // the store may have forgotten what it knew
+	Split   bool // gateways may have asked two masters meanwhile, of which one forgets all that it did
 	Restart bool // of a gateway
 }
 

@@ -51,6 +51,9 @@ func project(h *History, name string, r *Rules) []porcupine.Operation {
 		if t.Forgets {
 			p.add(0, t.From, t.Until, move{what: moveMayBeForgotten, gone: r.NoQuarantine})
 		}
+		if t.Split {
+			p.add(0, t.Until, t.Until, move{what: moveMayBeForgotten, gone: r.NoQuarantine})
+		}
 	}
 	slices.SortStableFunc(p.moves, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	return p.moves
@@ -80,7 +83,7 @@ func (p *projection) call(c *call) {
 		switch {
 		case c.Verdict == Lost:
 			m.what = moveNoToken
-		case c.Verdict == Ended && p.breaks[c.Token] == 1:
+		case c.Verdict == Ended && p.breaks[c.Token] == 1 && !p.rules.EndsCross:
 			m.what = moveBreak
 		case c.Verdict == Ended: // a second break is told the same as the first
 			m.what = moveMayBreak
@@ -96,7 +99,9 @@ func (p *projection) call(c *call) {
 		m.what, m.lease = moveHeld, ""
 	case !known: // of a lease that nobody was told of
 	case c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name)):
-		m.what = moveNotHeld
+		if !p.split(c) {
+			m.what = moveNotHeld
+		}
 	case c.Verb == Renew && granted:
 		m.what = moveRenew
 		if c.Mode == "shared" {
@@ -112,6 +117,12 @@ func (p *projection) call(c *call) {
 	if m.what != "" {
 		p.add(c.Client, c.sent, until, m)
 	}
+}
+
+// split reports whether a call may have been answered by a master that another one
+// stood beside.
+func (p *projection) split(c *call) bool {
+	return slices.ContainsFunc(p.all.Troubles, func(t Trouble) bool { return t.Split && t.From <= c.Done && t.Until >= c.sent })
 }
 
 // strict reports whether a refusal is judged: nobody may have been in the queue, or have

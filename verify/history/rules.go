@@ -22,6 +22,10 @@ type Rules struct {
 	// (quorum: who is refused by a minority).
 	NoQueue bool
 
+	// EndsCross: a break and a release that cross are both told that they ended the lease
+	// (quorum: each did at some of the nodes).
+	EndsCross bool
+
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
 	// (embedded).
 	RestartRenews bool
@@ -64,7 +68,7 @@ func RulesOf(kind system.Kind) Rules {
 	case system.Embedded:
 		r.RestartRenews = true
 	case system.Quorum:
-		r.NoQueue, r.SharedTokensUnordered, r.NoPermits, r.NoSets = true, true, true, true
+		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.MinTTL = 500 * time.Millisecond
 	}
 	return r

@@ -17,6 +17,7 @@ const longestTTL = 4 * time.Second
 var aftermath = map[string]struct {
 	calm      time.Duration
 	forgets   bool
+	split     bool
 	restarts  bool
 	harmless  bool // P5 and P6 hold while it lasts, too
 	notQuorum bool // a minority of nodes forgets nothing
@@ -30,10 +31,10 @@ var aftermath = map[string]struct {
 	"node-kill":          {calm: 8*time.Second + 2*longestTTL, forgets: true, notQuorum: true},
 	"node-stop":          {calm: 8*time.Second + 2*longestTTL},
 	"flush":              {calm: 8*time.Second + 2*longestTTL, forgets: true, notQuorum: true},
-	"fail-over":          {calm: 8*time.Second + 2*longestTTL, forgets: true},
-	"master-kill":        {calm: 8*time.Second + 2*longestTTL, forgets: true},
-	"master-kill-lossy":  {calm: 8*time.Second + 2*longestTTL, forgets: true},
-	"master-stop":        {calm: 8*time.Second + 2*longestTTL, forgets: true},
+	"fail-over":          {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
+	"master-kill":        {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
+	"master-kill-lossy":  {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
+	"master-stop":        {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
 	"link-cut":           {calm: 3*time.Second + longestTTL},
 	"swallow-reply-hang": {calm: 3*time.Second + longestTTL},
 	"swallow-reply":      {calm: 3*time.Second + longestTTL},
@@ -67,7 +68,7 @@ func (r *run) oneFault(name string) error {
 		after = aftermath[""]
 	}
 	t := Trouble{
-		What: name, From: r.now(), Until: forever, Calm: forever, Restart: after.restarts,
+		What: name, From: r.now(), Until: forever, Calm: forever, Restart: after.restarts, Split: after.split,
 		Forgets: after.forgets && !(after.notQuorum && r.cfg.System.Kind == system.Quorum),
 	}
 	heal, err := fault.Inject(r.cfg.System, r.random)
