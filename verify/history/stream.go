@@ -97,6 +97,9 @@ func (c *client) follow(op *Op, leaves Time, stream io.Reader, verdict func() Ve
 			if acquired {
 				next.ID, _ = c.run.number()
 				next.Call, next.Verb, next.Sent, next.Mode = next.ID, Renew, last, ""
+				if next.Verdict == Unknown { // nobody counts on the lease any more, so the gateway may let it go
+					next.Verb, next.Hold = Release, 0
+				}
 			}
 			c.run.record(next)
 			return
