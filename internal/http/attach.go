@@ -72,6 +72,7 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 	if err == nil {
 		err = a.queued(position)
 	}
+	defer a.s.places.enter(a.req.Name)()
 	beats := a.heartbeats()
 	defer beats.Stop()
 	for {
@@ -85,7 +86,7 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 			}
 			return r.out, r.err
 		case <-beats.C:
-			if now := a.position(); now != 0 && now != position {
+			if now := a.s.places.position(a.ctx, a.req.Name, a.req.Lease.Public()); now != 0 && now != position {
 				position = now
 				err = a.queued(position)
 			} else {
@@ -93,22 +94,6 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 			}
 		}
 	}
-}
-
-// position asks the store for the request's place; 0 if it can't be told.
-func (a *attachment) position() int {
-	ctx, cancel := context.WithTimeout(a.ctx, checkTimeout)
-	defer cancel()
-	out, err := a.s.dog.Inspect(ctx, fencing.InspectRequest{Name: a.req.Name})
-	if err != nil {
-		return 0
-	}
-	for i := range out.Lock.Waiters {
-		if w := &out.Lock.Waiters[i]; w.Lease == a.req.Lease.Public() {
-			return w.Position
-		}
-	}
-	return 0
 }
 
 func (a *attachment) queued(position int) error {

@@ -106,6 +106,49 @@ func TestAttachedWaits(t *testing.T) {
 	g.eventually("the lock is free", func() bool { return !g.lock("a").Held() })
 }
 
+// TestPlacesAreLookedUpTogether: what it costs the store to tell the streams that wait
+// for a name where they stand does not grow with them.
+func TestPlacesAreLookedUpTogether(t *testing.T) {
+	const each = 20 * time.Millisecond
+	g := startRunning(t, heartbeatEach(each))
+	g.acquired("a")
+	var looks atomic.Int64
+	g.store.set(func(s *scriptedStore) {
+		s.beforeName = func(verb string, _ fencing.Name) error {
+			if verb == "inspect" {
+				looks.Add(1)
+			}
+			return nil
+		}
+	})
+	began := time.Now()
+	var streams []*openedStream
+	for i := range 40 {
+		s := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
+		if e := s.next("queued"); e.number("position") != int64(i)+1 {
+			t.Fatalf("%s", e.data)
+		}
+		streams = append(streams, s)
+	}
+	streams[0].cancel()
+	for i, s := range streams[1:] {
+		if e := s.next("queued"); e.number("position") != int64(i)+1 {
+			t.Errorf("%s", e.data)
+		}
+	}
+	if most := int64(time.Since(began)/each) + 1; looks.Load() > most {
+		t.Errorf("the store was asked %d times in %v", looks.Load(), time.Since(began))
+	}
+	for _, s := range streams[1:] {
+		s.cancel()
+	}
+	g.eventually("nobody waits", func() bool {
+		g.places.mu.Lock()
+		defer g.places.mu.Unlock()
+		return len(g.places.names) == 0
+	})
+}
+
 func TestAttachedIsLost(t *testing.T) {
 	g := startRunning(t)
 	s := g.stream("POST", "/locks/a", `{"ttl_ms":20000}`, attach)

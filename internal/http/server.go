@@ -81,6 +81,7 @@ type Server struct {
 	calls       sync.Pool
 	clients     clients
 	leavers     leavers
+	places      places
 	draining    atomic.Bool
 }
 
@@ -105,6 +106,7 @@ func New(o Options) *Server {
 	if s.takeBack == nil {
 		s.takeBack = s.dog.TakeBackLater
 	}
+	s.places = places{dog: s.dog, now: s.now, fresh: s.heartbeat, names: map[fencing.Name]*queue{}}
 	s.calls.New = func() any { return &call{s: s} }
 	s.mux = s.routes()
 	return s
