@@ -33,6 +33,11 @@ var ours = map[string][]string{
 	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
+	"verify":         {"verify/attack", "verify/check", "verify/crowd", "verify/soak", "verify/system"},
+	"verify/attack":  {"verify/check", "verify/system"},
+	"verify/check":   {},
+	"verify/crowd":   {"verify/check", "verify/system"},
+	"verify/soak":    {"verify/check", "verify/system"},
 	"verify/system":  {"internal/redis/redistest"},
 	"verify/history": {"verify/system"},
 	"verify/planted": {"verify/history", "verify/system"},
@@ -40,8 +45,10 @@ var ours = map[string][]string{
 
 // theirs says who alone may import a package, or one below it, of others.
 var theirs = map[string][]string{
-	"github.com/go-chi/chi":                {"internal/http", "bench"},
-	"net/http":                             {"internal/http", "cmd/gateway", "bench", "verify/system", "verify/history"},
+	"github.com/go-chi/chi": {"internal/http", "bench"},
+	"net/http": {
+		"internal/http", "cmd/gateway", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
+	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
 	"go.etcd.io/bbolt":                     {"internal/embedded"},

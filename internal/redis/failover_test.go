@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -141,9 +142,23 @@ func heal(t *testing.T, cluster *redistest.Sentinel) {
 
 // P1 and P2 when a master dies that has granted what no replica has heard of, and
 // when a replica takes over from a master that is well. FENCEPOST_LONG makes it 100
-// fail-overs.
+// fail-overs; FENCEPOST_FAILOVERS is how many masters die, on four sets of servers.
 func TestFailovers(t *testing.T) {
 	t.Parallel()
+	if wanted := os.Getenv("FENCEPOST_FAILOVERS"); wanted != "" {
+		deaths, err := strconv.Atoi(wanted)
+		if err != nil {
+			t.Fatalf("FENCEPOST_FAILOVERS: %v", err)
+		}
+		const sets = 4
+		for i := range sets {
+			t.Run(fmt.Sprint("deaths ", i), func(t *testing.T) {
+				t.Parallel()
+				testFailovers(t, false, 1, (deaths+i)/sets)
+			})
+		}
+		return
+	}
 	for _, tt := range []struct {
 		title string
 		off   bool
@@ -154,12 +169,14 @@ func TestFailovers(t *testing.T) {
 	} {
 		t.Run(tt.title, func(t *testing.T) {
 			t.Parallel()
-			testFailovers(t, tt.off, rounds(tt.least, 100))
+			testFailovers(t, tt.off, 2, rounds(tt.least, 100))
 		})
 	}
 }
 
-func testFailovers(t *testing.T, off bool, rounds int) {
+// testFailovers has a master die every so many rounds, and a replica take over from one
+// that is well in the others.
+func testFailovers(t *testing.T, off bool, every, rounds int) {
 	cluster := redistest.StartSentinel(t, 2, 3)
 	o := hurried(cluster.URL())
 	o.Quarantine.Off = off
@@ -184,7 +201,7 @@ func testFailovers(t *testing.T, off bool, rounds int) {
 	}()
 	for round := range rounds {
 		tr.more(15)
-		if round%2 == 0 {
+		if round%every == 0 {
 			lossy++
 			lost += tr.killed(cluster, round)
 		} else {

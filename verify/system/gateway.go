@@ -38,6 +38,7 @@ type Gateway struct {
 	Proxies []*redistest.Proxy
 
 	mu      sync.Mutex
+	admin   string   // where it serves metrics and profiles, of the last process
 	process *process // nil: never started
 	log     []string // the last lines, of all its processes
 	flaws   []string // lines that no gateway may log
@@ -56,6 +57,13 @@ func (g *Gateway) Addr() string { return g.addr }
 
 // URL returns the URL of the gateway, without a slash at the end.
 func (g *Gateway) URL() string { return "http://" + g.addr }
+
+// AdminURL returns the URL of metrics and profiles, where FENCEPOST_ADMIN_ADDR is set.
+func (g *Gateway) AdminURL() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return "http://" + g.admin
+}
 
 // PID returns the id of the process that was started last.
 func (g *Gateway) PID() int { return g.current().cmd.Process.Pid }
@@ -145,7 +153,15 @@ func (g *Gateway) read(p *process, stderr io.Reader) {
 			return
 		}
 		var entry struct{ Msg, Address string }
-		if !served && json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
+		if served || json.Unmarshal([]byte(line), &entry) != nil {
+			continue
+		}
+		switch entry.Msg {
+		case "serving metrics and profiles": // comes first
+			g.mu.Lock()
+			g.admin = entry.Address
+			g.mu.Unlock()
+		case "serving":
 			served = true
 			p.serves <- entry.Address
 		}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"fencepost/verify/attack"
+	"fencepost/verify/check"
+	"fencepost/verify/crowd"
+	"fencepost/verify/soak"
+	"fencepost/verify/system"
+)
+
+// checks is the table of all checks, in the order in which they run. soaking is how long
+// each soak takes; 0: as the scale has it.
+func checks(soaking time.Duration) []check.Check {
+	one, two := system.Options{Store: system.Redis}, system.Options{Store: system.Redis, Gateways: 2}
+	file := system.Options{Store: system.Embedded}
+	return []check.Check{
+		{Name: "turns-redis", Title: "32 threads on 5 names with waits, on one Redis: everybody gets a turn within 3 s, tokens grow, nobody shares", Run: turns(one, 2_000, 20_000, 180_000)},
+		{Name: "turns-gateways", Title: "the same with two gateways on one Redis", Run: turns(two, 2_000, 10_000, 90_000)},
+		{Name: "turns-embedded", Title: "the same on the embedded store", Run: turns(file, 2_000, 20_000, 180_000)},
+		{Name: "closers-redis", Title: "clients that close at a random moment before their answer leave no lock behind, on one Redis", Run: closers(one)},
+		{Name: "closers-embedded", Title: "the same on the embedded store", Run: closers(file)},
+		{Name: "waiters-redis", Title: "half of a queue disconnects: the rest is served in order, nothing stays behind, on one Redis", Run: waiters(one, 1, 4)},
+		{Name: "waiters-gateways", Title: "the same with two gateways on one Redis", Run: waiters(two, 1, 3)},
+		{Name: "waiters-embedded", Title: "the same on the embedded store", Run: waiters(file, 1, 3)},
+		{Name: "attack-redis", Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
+		{Name: "attack-embedded", Title: "the same on the embedded store", Run: attacked(file, true, 30, 250)},
+		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
+		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking, 2*time.Minute)},
+		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking, time.Minute)},
+		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking, time.Minute)},
+		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking, time.Minute)},
+		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking, time.Minute)},
+		{Name: "fail-overs", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
+		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz},
+	}
+}
+
+// on runs a check on a system of its own.
+func on(o system.Options, r *check.Result, do func(s *system.System) error) error {
+	s, err := system.Start(o)
+	if err != nil {
+		return err
+	}
+	err = do(s)
+	if closeErr := s.Close(); closeErr != nil {
+		r.Violation("%v", closeErr)
+	}
+	return err
+}
+
+// turns are with holds of up to 20 ms first, and then short ones, which crowd more.
+func turns(o system.Options, part, long, short int) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			t := crowd.Turns{Threads: 32, Names: 5, Turns: check.Pick(scale, part, long), Hold: 20 * time.Millisecond}
+			err := t.Run(ctx, s, r)
+			t.Turns, t.Hold = check.Pick(scale, 5*part, short), time.Millisecond
+			return errors.Join(err, t.Run(ctx, s, r))
+		})
+	}
+}
+
+func closers(o system.Options) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			return crowd.Closers{Clients: check.Pick(scale, 5_000, 50_000), Concurrent: 16}.Run(ctx, s, r)
+		})
+	}
+}
+
+func waiters(o system.Options, part, full int) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			return crowd.Waiters{Rounds: check.Pick(scale, part, full), Waiters: 1000}.Run(ctx, s, r)
+		})
+	}
+}
+
+func attacked(o system.Options, fenced bool, part, full int) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			return attack.Attack{Pauses: check.Pick(scale, part, full), Unfenced: !fenced}.Run(ctx, s, r)
+		})
+	}
+}
+
+func soaked(kind system.Kind, soaking, full time.Duration) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		if soaking == 0 {
+			soaking = check.Pick(scale, 20*time.Second, full)
+		}
+		return soak.Soak{Kind: kind, Duration: soaking}.Run(ctx, r)
+	}
+}

@@ -1,0 +1,333 @@
+package crowd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	mathrand "math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+const (
+	// closeGrace is how long after a client has closed its lock may still be held (P6).
+	closeGrace = time.Second
+
+	// leftAllowed is one lock left behind in so many clients: what a gateway can't see
+	// is a close that reaches it after it has looked. Fewer than luckBelow clients are
+	// allowed three standard deviations more.
+	leftAllowed = 1000
+	luckBelow   = 20_000
+
+	// hungUp bounds how long a half-closed client waits to be hung up on.
+	hungUp = 30 * time.Second
+)
+
+// Closers is clients that close their connection at a random moment of a request,
+// before the first byte of its answer has reached them.
+type Closers struct {
+	Clients    int // that closed before an answer; those that were answered come on top
+	Concurrent int
+}
+
+// ways are how a client goes.
+var ways = []struct {
+	title string
+	leave func(*net.TCPConn) error
+}{
+	{"FIN", func(c *net.TCPConn) error { return c.Close() }},
+	{"RST", func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }},
+	{"half-close", func(c *net.TCPConn) error { return c.CloseWrite() }},
+}
+
+// closing is what the clients share.
+type closing struct {
+	Closers
+	r      *check.Result
+	s      *system.System
+	client *system.Client
+	next   atomic.Int64
+	closed atomic.Int64
+	told   atomic.Int64 // had their answer before they closed
+	kinds  [3]atomic.Int64
+
+	mu     sync.Mutex
+	within [3]time.Duration // clients of each kind leave within this time
+	left   map[string]int   // locks left behind, by kind and way
+}
+
+// The kinds of requests.
+const (
+	direct  = iota // for a free lock, which is granted at once
+	waiting        // that wait, and are granted at about the moment they close
+	sets           // for four names at once
+)
+
+var kindNames = [3]string{"not waiting", "waiting", "sets of four"}
+
+// Run has clients close, and looks at their locks 1 s later: fewer than one in
+// leftAllowed may be held. Their TTL is far longer.
+func (o Closers) Run(ctx context.Context, s *system.System, r *check.Result) error {
+	c := &closing{Closers: o, r: r, s: s, client: system.NewClient(2 * o.Concurrent), left: map[string]int{}}
+	defer c.client.Close()
+	for kind := range c.within {
+		c.within[kind] = time.Millisecond
+	}
+	var clients, looks sync.WaitGroup
+	looking := make(chan struct{}, 4*o.Concurrent)
+	for i := range o.Concurrent {
+		clients.Go(func() {
+			random := r.Random(i)
+			for ctx.Err() == nil && c.closed.Load() < int64(o.Clients) {
+				look, err := c.once(ctx, random, s.Gateways[i%len(s.Gateways)])
+				if err != nil && ctx.Err() == nil {
+					r.Violation("%v", err)
+				}
+				if look == nil {
+					continue
+				}
+				closed := time.Now()
+				looks.Go(func() {
+					select {
+					case <-time.After(time.Until(closed.Add(closeGrace))):
+					case <-ctx.Done():
+						return
+					}
+					looking <- struct{}{}
+					look()
+					<-looking
+				})
+			}
+		})
+	}
+	clients.Wait()
+	looks.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	left := 0
+	for what, n := range c.left {
+		left += n
+		r.Note("left behind by %s: %d", what, n)
+	}
+	closed := int(c.closed.Load())
+	r.Count("clients that closed before their answer", closed)
+	for kind := range c.kinds {
+		r.Count(kindNames[kind], c.kinds[kind].Load())
+	}
+	r.Count("answered before they closed", c.told.Load())
+	r.Count("locks left behind", left)
+	allowed := float64(closed) / leftAllowed
+	if closed < luckBelow {
+		allowed += 3 * math.Sqrt(allowed)
+	}
+	if float64(left) >= allowed {
+		r.Violation("P6: %d locks were left behind by %d clients", left, closed)
+	}
+	return nil
+}
+
+// once is one client. look, unless it is nil, is to be called when the client has been
+// away for closeGrace.
+func (c *closing) once(ctx context.Context, random *mathrand.Rand, g *system.Gateway) (look func(), err error) {
+	n := c.next.Add(1)
+	kind := direct
+	switch p := random.IntN(10); {
+	case p < 2:
+		kind = waiting
+	case p < 4:
+		kind = sets
+	}
+	name, body, path := fmt.Sprintf("close/%d", n), `{"ttl_ms":600000}`, "/locks"
+	names := []string{name}
+	leaseID := ""
+	if random.IntN(2) == 0 {
+		leaseID = newLeaseID()
+	}
+	let := func() {}
+	switch kind {
+	case sets:
+		names = []string{name + "/a", name + "/b", name + "/c", name + "/d"}
+		body = fmt.Sprintf(`{"names":["%s"],"ttl_ms":600000}`, strings.Join(names, `","`))
+	case waiting:
+		body = `{"ttl_ms":600000,"wait_ms":30000}`
+		held, err := c.client.Acquire(ctx, g, name, "", "")
+		if err != nil || held.Status != 201 {
+			return nil, fmt.Errorf("a free lock was answered %s, %w", held, err)
+		}
+		done := make(chan struct{})
+		after := time.Duration(random.Int64N(int64(2 * c.window(direct))))
+		go func() {
+			defer close(done)
+			pause(after)
+			if a, err := c.client.Release(ctx, g, name, held.Lease.ID); (err != nil || a.Status != 204) && ctx.Err() == nil {
+				c.r.Violation("a release was answered %s, %v", a, err)
+			}
+		}()
+		let = func() { <-done }
+	}
+	defer let()
+	if kind != sets {
+		path += "/" + name
+	}
+	way := random.IntN(len(ways))
+	answer, err := c.send(g, random, kind, path, leaseID, body, way)
+	if err != nil {
+		return nil, err
+	}
+	if answer != nil { // an ordinary client, then: it lets go, and is not looked at
+		let()
+		return nil, c.release(ctx, g, kind, name, names, leaseID, answer)
+	}
+	c.closed.Add(1)
+	c.kinds[kind].Add(1)
+	return func() { c.look(ctx, g, kind, way, names) }, nil
+}
+
+func (c *closing) window(kind int) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.within[kind]
+}
+
+// adapt keeps the time within which clients leave at what an answer takes at present:
+// so that about half of them leave before it.
+func (c *closing) adapt(kind int, answered bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answered {
+		c.within[kind] -= c.within[kind] / 64
+	} else {
+		c.within[kind] += c.within[kind] / 64
+	}
+	c.within[kind] = min(max(c.within[kind], 50*time.Microsecond), 200*time.Millisecond)
+}
+
+// pause waits with the precision that a moment within a request needs: timers of the
+// runtime are off by up to a millisecond.
+func pause(d time.Duration) {
+	if d > 0 {
+		wait := syscall.NsecToTimespec(int64(d))
+		_ = syscall.Nanosleep(&wait, nil) // a signal ends it early: another random moment
+	}
+}
+
+// send sends a request and leaves at a random moment. It returns the answer if that
+// came before, else nil.
+func (c *closing) send(g *system.Gateway, random *mathrand.Rand, kind int, path, leaseID, body string, way int) ([]byte, error) {
+	conn, err := net.Dial("tcp", g.Addr())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	tcp := conn.(*net.TCPConn)
+	header := ""
+	if leaseID != "" {
+		header = "Lease-Id: " + leaseID + "\r\n"
+	}
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", path, header, len(body), body); err != nil {
+		return nil, err
+	}
+	pause(time.Duration(random.Int64N(int64(c.window(kind)))))
+	late := answered(tcp)
+	c.adapt(kind, late)
+	if late {
+		c.told.Add(1)
+		tcp.SetReadDeadline(time.Now().Add(hungUp))
+		return io.ReadAll(tcp)
+	}
+	if err := ways[way].leave(tcp); err != nil {
+		return nil, err
+	}
+	if ways[way].title != "half-close" {
+		return nil, nil
+	}
+	tcp.SetReadDeadline(time.Now().Add(hungUp))
+	answer, err := io.ReadAll(tcp)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		return nil, fmt.Errorf("a half-closed client is not hung up on: %w", err)
+	}
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
+		return nil, nil // it was noticed
+	}
+	c.told.Add(1) // its answer was under way
+	return answer, nil
+}
+
+// answered reports whether a byte of the answer has reached this side.
+func answered(conn *net.TCPConn) (yes bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		yes = err == nil && n > 0
+	})
+	return yes
+}
+
+// release lets go of what an answer granted.
+func (c *closing) release(ctx context.Context, g *system.Gateway, kind int, name string, names []string, leaseID string, answer []byte) error {
+	_, body, _ := strings.Cut(string(answer), "\r\n\r\n")
+	if !strings.HasPrefix(string(answer), "HTTP/1.1 201") {
+		return fmt.Errorf("a client that stayed was answered %s", answer)
+	}
+	var lease system.Lease
+	if err := json.Unmarshal([]byte(body), &lease); err != nil {
+		return fmt.Errorf("%q: %w", answer, err)
+	}
+	url := g.URL() + "/locks/" + name
+	if kind == sets {
+		url = g.URL() + "/locks?name=" + strings.Join(names, "&name=")
+	}
+	a, err := c.client.Do(ctx, "DELETE", url, lease.ID, "")
+	if err != nil || a.Status != 204 {
+		return fmt.Errorf("a release was answered %s, %w", a, err)
+	}
+	return nil
+}
+
+// look counts what is held of a client that has gone.
+func (c *closing) look(ctx context.Context, g *system.Gateway, kind, way int, names []string) {
+	for _, name := range names {
+		a, err := c.client.Inspect(ctx, g, name)
+		if err != nil || a.Status != 200 {
+			if ctx.Err() == nil {
+				c.r.Violation("GET was answered %s, %v", a, err)
+			}
+			return
+		}
+		var lock struct{ Held bool }
+		if err := json.Unmarshal(a.Body, &lock); err != nil {
+			c.r.Violation("%v", err)
+		}
+		if lock.Held {
+			c.mu.Lock()
+			c.left[kindNames[kind]+", "+ways[way].title]++
+			c.mu.Unlock()
+			return // a client counts once
+		}
+	}
+}
+
+// newLeaseID returns a lease id of a client's own making.
+func newLeaseID() string {
+	secret := make([]byte, 16)
+	rand.Read(secret)
+	return ulid.MustNew(ulid.Now(), rand.Reader).String() + "." + base64.RawURLEncoding.EncodeToString(secret)
+}

@@ -1,0 +1,58 @@
+package crowd
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+// passes runs a check that must find nothing.
+func passes(t *testing.T, run func(r *check.Result) error) {
+	t.Helper()
+	r := check.NewResult(uint64(time.Now().UnixNano()))
+	if err := run(r); err != nil {
+		t.Fatal(err)
+	}
+	if n, violations := r.Violations(); n > 0 {
+		t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
+	}
+	t.Log(r)
+}
+
+// The short version; go run ./verify -only turns-redis has the long one.
+func TestTurns(t *testing.T) {
+	for title, o := range map[string]system.Options{
+		"embedded": {Store: system.Embedded}, "redis": {Store: system.Redis}, "two gateways": {Store: system.Redis, Gateways: 2},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s := system.StartTest(t, o)
+			passes(t, func(r *check.Result) error {
+				return Turns{Threads: 32, Names: 5, Turns: 1000, Hold: 5 * time.Millisecond}.Run(t.Context(), s, r)
+			})
+		})
+	}
+}
+
+// The short version; go run ./verify -only closers-redis has the long one.
+func TestClosers(t *testing.T) {
+	for _, store := range []system.Kind{system.Embedded, system.Redis} {
+		t.Run(string(store), func(t *testing.T) {
+			s := system.StartTest(t, system.Options{Store: store})
+			passes(t, func(r *check.Result) error { return Closers{Clients: 2000, Concurrent: 16}.Run(t.Context(), s, r) })
+		})
+	}
+}
+
+// The short version; go run ./verify -only waiters-redis has the long one.
+func TestWaiters(t *testing.T) {
+	for title, o := range map[string]system.Options{
+		"embedded": {Store: system.Embedded}, "redis": {Store: system.Redis}, "two gateways": {Store: system.Redis, Gateways: 2},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s := system.StartTest(t, o)
+			passes(t, func(r *check.Result) error { return Waiters{Rounds: 1, Waiters: 400}.Run(t.Context(), s, r) })
+		})
+	}
+}

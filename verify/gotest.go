@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"fencepost/verify/check"
+)
+
+// goTest is a run of go test.
+type goTest struct {
+	pkg  string
+	args []string // of go test
+	env  []string
+}
+
+// run returns the output, and notes the command and, as violations, the tests that
+// failed. Interrupted, it asks go test to end, which ends its tests.
+func (g goTest) run(ctx context.Context, r *check.Result) (out string, err error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", g.pkg, "-count", "1", "-v"}, g.args...)...)
+	cmd.Env = append(os.Environ(), g.env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 20 * time.Second
+	var text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	r.Note("%s", strings.TrimSpace(strings.Join(g.env, " ")+" "+strings.Join(cmd.Args, " ")))
+	err = cmd.Run()
+	out = text.String()
+	if err != nil {
+		r.Violation("go test: %v\n%s", err, out[max(0, len(out)-6000):])
+	} else if strings.Contains(out, "no tests to run") {
+		r.Violation("there is no such test in %s: %v", g.pkg, g.args)
+	}
+	return out, ctx.Err()
+}
+
+// sum adds up the numbers that a pattern's first group has found.
+func sum(out, pattern string) (total int) {
+	for _, found := range regexp.MustCompile(pattern).FindAllStringSubmatch(out, -1) {
+		n, err := strconv.Atoi(found[1])
+		if err == nil {
+			total += n
+		}
+	}
+	return total
+}
+
+// failOvers has masters die with what no replica has. The tests count them.
+func failOvers(ctx context.Context, scale check.Scale, r *check.Result) error {
+	want := check.Pick(scale, 8, 200)
+	out, err := goTest{
+		pkg: "./internal/redis", args: []string{"-run", "^TestFailovers$", "-timeout", "40m"},
+		env: []string{fmt.Sprintf("FENCEPOST_FAILOVERS=%d", want)},
+	}.run(ctx, r)
+	if err != nil {
+		return err
+	}
+	lossy := sum(out, `(\d+) fail-overs with a loss`)
+	r.Count("fail-overs with lost writes", lossy)
+	r.Count("grants", sum(out, `(\d+) grants, \d+ of them lost`))
+	r.Count("grants lost", sum(out, `grants, (\d+) of them lost`))
+	if lossy < want {
+		r.Violation("%d fail-overs lost writes, want %d", lossy, want)
+	}
+	return nil
+}
+
+// fuzzTargets are those that go through the router, with their share of the inputs.
+var fuzzTargets = map[string]int{"FuzzBody": 2, "FuzzLeaseID": 1, "FuzzName": 1, "FuzzNames": 1}
+
+// fuzz feeds the router of internal/http, with the embedded store behind it.
+func fuzz(ctx context.Context, scale check.Scale, r *check.Result) error {
+	inputs := check.Pick(scale, 100_000, 5_000_000)
+	shares, total := 0, 0
+	for _, n := range fuzzTargets {
+		shares += n
+	}
+	for target, n := range fuzzTargets {
+		begun := time.Now()
+		out, err := goTest{pkg: "./internal/http", args: []string{
+			"-run", "^$", "-fuzz", "^" + target + "$", "-fuzztime", fmt.Sprintf("%dx", inputs*n/shares), "-timeout", "60m",
+		}}.run(ctx, r)
+		if err != nil {
+			return err
+		}
+		execs := lastNumber(out, `execs: (\d+)`)
+		total += execs
+		r.Count(target, execs)
+		r.Count(target+" took", time.Since(begun).Round(time.Second))
+	}
+	r.Count("inputs", total)
+	if total < inputs*99/100 { // workers stop at about the number
+		r.Violation("%d inputs, want %d", total, inputs)
+	}
+	return nil
+}
+
+// lastNumber returns the number that a pattern's first group has found last.
+func lastNumber(out, pattern string) int {
+	all := regexp.MustCompile(pattern).FindAllStringSubmatch(out, -1)
+	if len(all) == 0 {
+		return 0
+	}
+	n, _ := strconv.Atoi(all[len(all)-1][1])
+	return n
+}

@@ -1,0 +1,131 @@
+// Verify runs what is too long for make test: real gateways on real stores with crowds
+// of clients, faults, attacks and long random histories. Every check prints what it
+// counted and what it found. At full scale it writes VERIFICATION.md; it exits with 1
+// if anything was found.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"fencepost/verify/attack"
+	"fencepost/verify/check"
+)
+
+func main() {
+	attack.Main() // does not return in a process that is part of an attack
+	list := flag.Bool("list", false, "list the checks")
+	only := flag.String("only", "", "names of checks to run, separated by commas; no report is written then")
+	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")
+	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all that is random")
+	soak := flag.Duration("soak", 0, "how long each soak takes; 0: as the scale has it")
+	report := flag.String("report", "VERIFICATION.md", "file to write at full scale")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	all := checks(*soak)
+	if *list {
+		for _, c := range all {
+			fmt.Printf("%-20s %s\n", c.Name, c.Title)
+		}
+		return
+	}
+	if err := run(ctx, all, *only, check.Scale(*scale), *seed, *report); err != nil {
+		fmt.Fprintln(os.Stderr, "verify:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// outcome is what came of a check.
+type outcome struct {
+	check.Check
+	result *check.Result
+	took   time.Duration
+	err    error // why it could not be run to its end
+}
+
+func (o outcome) passed() bool {
+	n, _ := o.result.Violations()
+	return n == 0 && o.err == nil
+}
+
+func run(ctx context.Context, all []check.Check, only string, scale check.Scale, seed uint64, report string) error {
+	if scale != check.Part && scale != check.Full {
+		return fmt.Errorf("-scale is %q; it must be part or full", scale)
+	}
+	if only != "" {
+		var err error
+		if all, err = choose(all, strings.Split(only, ",")); err != nil {
+			return err
+		}
+	}
+	begun := time.Now()
+	var done []outcome
+	failed := 0
+	for _, c := range all {
+		fmt.Printf("== %s: %s\n", c.Name, c.Title)
+		o := outcome{Check: c, result: check.NewResult(seed)}
+		started := time.Now()
+		o.err = c.Run(ctx, scale, o.result)
+		o.took = time.Since(started)
+		done = append(done, o)
+		o.print()
+		if !o.passed() {
+			failed++
+		}
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+	}
+	fmt.Printf("%d checks in %s with seed %d, %d failed\n", len(done), time.Since(begun).Round(time.Second), seed, failed)
+	if scale == check.Full && only == "" {
+		if err := writeReport(report, done, seed, time.Since(begun)); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d checks failed", failed)
+	}
+	return nil
+}
+
+func (o outcome) print() {
+	fmt.Printf("   %s (%s)\n", o.result, o.took.Round(time.Second))
+	for _, note := range o.result.Notes() {
+		fmt.Println("  ", note)
+	}
+	n, violations := o.result.Violations()
+	for _, v := range violations {
+		fmt.Println("   VIOLATION:", v)
+	}
+	if n > len(violations) {
+		fmt.Printf("   and %d more\n", n-len(violations))
+	}
+	if o.err != nil {
+		fmt.Println("   FAILED:", o.err)
+	}
+}
+
+// choose returns the checks of these names, in the order of the list.
+func choose(all []check.Check, names []string) (chosen []check.Check, err error) {
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(c check.Check) bool { return c.Name == name }) {
+			return nil, fmt.Errorf("there is no check %q; -list lists them", name)
+		}
+	}
+	for _, c := range all {
+		if slices.Contains(names, c.Name) {
+			chosen = append(chosen, c)
+		}
+	}
+	return chosen, nil
+}

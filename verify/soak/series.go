@@ -1,0 +1,95 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"time"
+
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+const (
+	// sampled is how often a gateway is asked what it uses.
+	sampled = time.Second
+
+	// warmUp is the part of the samples at the begin that does not count: pools fill.
+	warmUp = 0.25
+
+	// What the line through the samples may rise from the first to the last of them: a
+	// share of their mean, or so much where that is more. Under faults, waiters and
+	// connections come and go.
+	growth           = 0.15
+	growthHeap       = 2 << 20 // bytes
+	growthGoroutines = 40
+)
+
+// series is what a gateway used over time.
+type series struct{ heap, goroutines []float64 }
+
+var sample = regexp.MustCompile(`(?m)^(go_memstats_heap_alloc_bytes|go_goroutines) ([0-9.e+]+)$`)
+
+// collect samples until ctx ends. A profile of the heap is asked for first, because that
+// runs a collection: what is left is in use.
+func (s *series) collect(ctx context.Context, client *system.Client, g *system.Gateway) {
+	for tick := time.NewTicker(sampled); ctx.Err() == nil; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		asking, cancel := context.WithTimeout(ctx, patience)
+		_, _ = client.Do(asking, "GET", g.AdminURL()+"/debug/pprof/heap?gc=1", "", "") // no JSON: always an error
+		a, _ := client.Do(asking, "GET", g.AdminURL()+"/metrics", "", "")
+		cancel()
+		found := map[string]float64{}
+		for _, m := range sample.FindAllSubmatch(a.Body, -1) {
+			found[string(m[1])], _ = strconv.ParseFloat(string(m[2]), 64)
+		}
+		if len(found) == 2 { // a gateway that is stopped does not answer
+			s.heap = append(s.heap, found["go_memstats_heap_alloc_bytes"])
+			s.goroutines = append(s.goroutines, found["go_goroutines"])
+		}
+	}
+}
+
+// judge checks that nothing grew.
+func (s *series) judge(r *check.Result) {
+	if len(s.heap) < 10 {
+		r.Violation("a gateway told what it uses only %d times", len(s.heap))
+		return
+	}
+	level(r, "heap in use", s.heap, growthHeap, func(v float64) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) })
+	level(r, "goroutines", s.goroutines, growthGoroutines, func(v float64) string { return fmt.Sprintf("%.0f", v) })
+}
+
+func level(r *check.Result, what string, samples []float64, least float64, format func(float64) string) {
+	samples = samples[int(float64(len(samples))*warmUp):]
+	mean, rise := line(samples)
+	r.Count(what, format(mean))
+	r.Count("rise of "+what, format(rise))
+	if allowed := max(least, growth*mean); rise > allowed {
+		r.Violation("%s rose by %s in %d samples, around %s; %s is allowed", what, format(rise), len(samples), format(mean), format(allowed))
+	}
+}
+
+// line fits a line by least squares and returns the mean, and the rise of the line from
+// the first sample to the last.
+func line(samples []float64) (mean, rise float64) {
+	n := float64(len(samples))
+	for _, y := range samples {
+		mean += y / n
+	}
+	middle, above, below := (n-1)/2, 0.0, 0.0
+	for i, y := range samples {
+		x := float64(i) - middle
+		above += x * (y - mean)
+		below += x * x
+	}
+	if below == 0 {
+		return mean, 0
+	}
+	return mean, above / below * (n - 1)
+}
