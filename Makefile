@@ -3,6 +3,9 @@
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 BUILD   := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZTIME ?= 1000000x
+SCALE ?= full
+DURATION ?= 20m
+STORE ?= redis
 
 .PHONY: help
 help: ## list the targets
@@ -24,6 +27,14 @@ test: deps lint ## all that has to pass before a commit: lint, tests with -race
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
+
+.PHONY: verify
+verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)
+	go run ./verify -scale $(SCALE)
+
+.PHONY: soak
+soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cluster, quorum, embedded)
+	go run ./verify -only soak-$(STORE) -soak $(DURATION)
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
