@@ -18,7 +18,9 @@ const (
 	MaxMaxHold            = 30 * 24 * time.Hour
 	MaxListLimit          = 1_000
 	DefaultListLimit      = 100
-	MaxWaitersShown       = 1_000
+	MaxHoldersShown       = 100 // of one name, but in a list
+	MaxHoldersListed      = 10  // of each name in a list
+	MaxWaitersShown       = 100
 	MaxNames              = 64 // of one lease id
 )
 

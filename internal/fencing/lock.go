@@ -1,6 +1,10 @@
 package fencing
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // Mode says how many holders a lease tolerates.
 type Mode string
@@ -79,7 +83,8 @@ type Waiter struct {
 type Lock struct {
 	Name            Name
 	Now             Instant
-	Holders         []Holder // in order of grant; none if free
+	Holders         []Holder // in order of grant: of more than MaxHoldersShown those that expire first
+	HolderCount     int      // how many live holders there are
 	Waiters         []Waiter // in order of arrival, at most MaxWaitersShown; Inspect alone shows them
 	Waiting         int      // how many live waiters there are
 	LastToken       Token    // the last token issued, 0 if none is known
@@ -87,10 +92,21 @@ type Lock struct {
 }
 
 // Held reports whether anybody holds the lock.
-func (l *Lock) Held() bool { return len(l.Holders) > 0 }
+func (l *Lock) Held() bool { return l.HolderCount > 0 }
 
-// NextExpiry returns the time until the first of the holders expires, 0 if
-// there is none.
+// Trim keeps at most most of the holders: those that expire first.
+func (l *Lock) Trim(most int) {
+	if len(l.Holders) > most {
+		slices.SortFunc(l.Holders, func(a, b Holder) int {
+			return cmp.Or(cmp.Compare(a.ExpiresAt, b.ExpiresAt), cmp.Compare(a.Lease, b.Lease))
+		})
+		l.Holders = l.Holders[:most]
+		slices.SortFunc(l.Holders, func(a, b Holder) int { return cmp.Compare(a.Token, b.Token) })
+	}
+}
+
+// NextExpiry returns the time until the first of the holders expires, which is always
+// among those that are shown; 0 if there is none.
 func (l *Lock) NextExpiry() time.Duration {
 	var next time.Duration
 	for i := range l.Holders {

@@ -156,12 +156,14 @@ type ClaimRequest struct {
 
 // InspectRequest asks for the public view of a name.
 type InspectRequest struct {
-	Name Name
+	Name    Name
+	Holders int // how many to show at most; 0 is MaxHoldersShown
 }
 
 // HistoryRequest asks who held a name lately.
 type HistoryRequest struct {
-	Name Name
+	Name    Name
+	Holders int // how many to show at most; 0 is MaxHoldersShown
 }
 
 // ExpireRequest ends the leases on a name whose time has run out and forgets

@@ -164,11 +164,10 @@ func (t *step) freed(h *Holding, at Instant) {
 
 // remove takes a holding out; h is invalid afterwards.
 func (t *step) remove(h *Holding) {
-	kept := make([]Holding, 0, len(t.record.Holders)-1)
 	for i := range t.record.Holders {
-		if other := &t.record.Holders[i]; other != h {
-			kept = append(kept, *other)
+		if &t.record.Holders[i] == h {
+			t.record.Holders = slices.Delete(t.record.Holders, i, i+1)
+			return
 		}
 	}
-	t.record.Holders = kept
 }

@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -164,30 +165,23 @@ func (r *Record) forgotten(now Instant) bool {
 // View returns the public view of a name at now, as guard.Gateway sees it; with
 // waiters it lists them.
 func (s *State) View(name Name, now Instant, guard Guard, waiters bool) *Lock {
-	alive := func(gateway Gateway) bool { return gateway == guard.Gateway || now < s.Gateways.lapse(gateway) }
-	return s.Records[name].View(name, now, alive, waiters)
+	return s.view(name, now, guard, waiters, MaxHoldersShown)
 }
 
-// View returns the public view of a record (nil for none) at now; alive judges
-// the gateways (nil: all live), and with waiters it lists them.
-func (r *Record) View(name Name, now Instant, alive func(Gateway) bool, waiters bool) *Lock {
+func (s *State) view(name Name, now Instant, guard Guard, waiters bool, holders int) *Lock {
+	alive := func(gateway Gateway) bool { return gateway == guard.Gateway || now < s.Gateways.lapse(gateway) }
+	return s.Records[name].view(name, now, alive, waiters, holders)
+}
+
+// view returns the public view of a record (nil for none) at now; alive judges
+// the gateways, with waiters it lists them, and holders is how many it shows at most.
+func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters bool, holders int) *Lock {
 	lock := &Lock{Name: name, Now: now}
 	if r == nil || r.forgotten(now) {
 		return lock
 	}
-	if alive == nil {
-		alive = func(Gateway) bool { return true }
-	}
 	lock.LastToken, lock.HighestAdmitted = r.LastToken, r.HighestAdmitted
-	for i := range r.Holders {
-		h := r.Holders[i].Holder
-		if h.Provisional {
-			h.ExpiresAt = now.Add(h.TTL)
-		}
-		if h.Live(now) && (!h.Provisional || alive(r.Holders[i].Gateway)) {
-			lock.Holders = append(lock.Holders, h)
-		}
-	}
+	lock.HolderCount, lock.Holders = r.live(now, alive, holders)
 	for gateway, n := range r.Queue.gateways {
 		if alive(gateway) {
 			lock.Waiting += n
@@ -205,6 +199,33 @@ func (r *Record) View(name Name, now Instant, alive func(Gateway) bool, waiters 
 		}
 	}
 	return lock
+}
+
+// live returns how many live holders there are, and at most most of them in order of
+// grant: those that expire first, and after them those that are provisional.
+func (r *Record) live(now Instant, alive func(Gateway) bool, most int) (count int, shown []Holder) {
+	var first []*Holding // in the order of compareDue
+	for i := range r.Holders {
+		h := &r.Holders[i]
+		if h.Provisional && !alive(h.Gateway) || !h.Provisional && !h.Live(now) {
+			continue
+		}
+		count++
+		if len(first) == most && first[most-1].compareDue(h) < 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(first, h, (*Holding).compareDue)
+		first = slices.Insert(first[:min(len(first), most-1)], min(at, most-1), h)
+	}
+	slices.SortFunc(first, func(a, b *Holding) int { return cmp.Compare(a.Token, b.Token) })
+	for _, h := range first {
+		holder := h.Holder
+		if h.Provisional {
+			holder.ExpiresAt = now.Add(h.TTL)
+		}
+		shown = append(shown, holder)
+	}
+	return count, shown
 }
 
 // provisionalNames returns the names with a provisional lease, in order.

@@ -3,6 +3,7 @@ package fencing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -21,12 +22,12 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == atOnce && !attends {
 		t.left = 0 // an Expire goes on with it: many other operations at once are not to do so as well
 	}
-	switch op.(type) {
+	switch op := op.(type) {
 	case InspectRequest:
-		t.out.Lock = t.View(t.name, now, guard, true)
+		t.out.Lock = t.State.view(t.name, now, guard, true, cmp.Or(op.Holders, MaxHoldersShown))
 		return t.out
 	case HistoryRequest:
-		t.history()
+		t.history(cmp.Or(op.Holders, MaxHoldersShown))
 		return t.out
 	}
 	t.settle()
@@ -197,19 +198,25 @@ func (t *step) break_(op BreakRequest) *Error {
 	}
 }
 
-func (t *step) history() {
-	t.out.Lock = t.View(t.name, t.now, t.guard, false)
+func (t *step) history(holders int) {
+	t.out.Lock = t.State.view(t.name, t.now, t.guard, false, holders)
 	if t.record == nil || t.record.forgotten(t.now) {
 		return
 	}
-	past := t.record.History
-	for i := len(past) - 1; i >= 0; i-- {
-		t.out.Past = append(t.out.Past, past[i])
-	}
-	for i := range t.record.Holders { // ran out, and nobody has noticed yet
+	var over []*Holding // ran out, and nobody has noticed yet
+	for i := range t.record.Holders {
 		if h := &t.record.Holders[i]; !h.Provisional && !h.Live(t.now) {
-			t.out.Past = append([]Ended{{Name: t.name, Holder: h.Holder, Reason: ReasonExpired, At: h.ExpiresAt}}, t.out.Past...)
+			over = append(over, h)
 		}
+	}
+	slices.SortFunc(over, func(a, b *Holding) int { return b.compareDue(a) })
+	over = over[:min(len(over), MaxHistory)]
+	slices.SortFunc(over, func(a, b *Holding) int { return cmp.Compare(b.Token, a.Token) })
+	for _, h := range over {
+		t.out.Past = append(t.out.Past, Ended{Name: t.name, Holder: h.Holder, Reason: ReasonExpired, At: h.ExpiresAt})
+	}
+	for _, ended := range slices.Backward(t.record.History) {
+		t.out.Past = append(t.out.Past, ended)
 	}
 	if len(t.out.Past) > MaxHistory {
 		t.out.Past = t.out.Past[:MaxHistory]

@@ -105,7 +105,8 @@ func appendHolders(b []byte, lock *fencing.Lock) []byte {
 		b = appendMetadata(b, h.Metadata)
 		b = append(b, '}')
 	}
-	return append(b, ']')
+	b = append(b, ']')
+	return appendIntMember(b, "holder_count", int64(lock.HolderCount))
 }
 
 // appendLock appends the public view of a lock, with its queue if so asked.
@@ -113,7 +114,7 @@ func appendLock(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(lock.Name))
 	b = appendBoolMember(b, "held", lock.Held())
-	if lock.Held() {
+	if len(lock.Holders) > 0 {
 		b = appendStringMember(b, "mode", string(lock.Holders[0].Mode))
 	}
 	b = appendIntMember(b, "fencing_token", int64(lock.LastToken))

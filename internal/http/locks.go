@@ -214,6 +214,9 @@ func listLocks(c *call, req fencing.ListRequest) (*listed, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range page.Locks {
+		page.Locks[i].Trim(fencing.MaxHoldersListed)
+	}
 	return &listed{req: req, page: page}, nil
 }
 

@@ -169,7 +169,7 @@ func TestOneNameHasManySpellings(t *testing.T) {
 func TestInspect(t *testing.T) {
 	g := start(t)
 	a := g.do("GET", "/locks/a/b", "").want(t, 200)
-	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0}}`
+	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"holder_count":0,"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0}}`
 	if a.body != want || a.header.Get("ETag") != `"0"` {
 		t.Errorf("%s %s", a.body, a.header.Get("ETag"))
 	}
@@ -179,7 +179,7 @@ func TestInspect(t *testing.T) {
 	a = g.do("GET", "/locks/a/b", "", "If-None-Match: *").want(t, 200)
 	want = fmt.Sprintf(`{"name":"a/b","held":true,"mode":"exclusive","fencing_token":%[1]d,"holders":[{"lease":%[2]q,"owner":"é","mode":"exclusive",`+
 		`"fencing_token":%[1]d,"hold":1,"ttl_ms":30000,"acquired_at":"2026-01-01T00:00:00.000Z","expires_at":"2026-01-01T00:00:30.000Z",`+
-		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0}}`, token, public(id))
+		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"holder_count":1,"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0}}`, token, public(id))
 	if a.body != want || a.header.Get("ETag") != fmt.Sprintf("%q", strconv.FormatInt(token, 10)) {
 		t.Errorf("got  %s %s\nwant %s", a.body, a.header.Get("ETag"), want)
 	}

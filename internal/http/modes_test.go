@@ -20,7 +20,7 @@ func TestShared(t *testing.T) {
 	refused := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).problem(t, 423, fencing.CodeLocked)
 	for _, a := range []*answered{refused, g.do("GET", "/locks/a", "").want(t, 200)} {
 		holders := a.json["holders"].([]any)
-		if len(holders) != 2 || holders[1].(map[string]any)["slot"] != 1.0 || holders[1].(map[string]any)["limit"] != 2.0 {
+		if len(holders) != 2 || a.number("holder_count") != 2 || holders[1].(map[string]any)["slot"] != 1.0 || holders[1].(map[string]any)["limit"] != 2.0 {
 			t.Errorf("%s", a.body)
 		}
 	}
@@ -38,6 +38,34 @@ func TestShared(t *testing.T) {
 		}
 	}
 	g.do("POST", "/locks/b", "").problem(t, 423, fencing.CodeLocked)
+}
+
+// An answer shows a bounded number of holders, and how many there are.
+func TestManyHolders(t *testing.T) {
+	const count = fencing.MaxHoldersShown + 20
+	g := start(t)
+	g.do("POST", "/locks/a", `{"mode":"shared","ttl_ms":20000}`).want(t, 201)
+	for range count - 1 {
+		g.do("POST", "/locks/a", `{"mode":"shared"}`).want(t, 201)
+	}
+	refused := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked)
+	if refused.number("retry_after_ms") != 20000 {
+		t.Errorf("come back in %d ms", refused.number("retry_after_ms"))
+	}
+	for shown, answers := range map[int][]map[string]any{
+		fencing.MaxHoldersShown:  {refused.json, g.do("GET", "/locks/a", "").want(t, 200).json},
+		fencing.MaxHoldersListed: {g.do("GET", "/locks", "").want(t, 200).json["locks"].([]any)[0].(map[string]any)},
+	} {
+		for _, a := range answers {
+			holders := a["holders"].([]any)
+			if len(holders) != shown || a["holder_count"] != float64(count) || holders[0].(map[string]any)["ttl_ms"] != 20000.0 {
+				t.Errorf("%d holders, first %v; there are %v", len(holders), holders[0], a["holder_count"])
+			}
+		}
+	}
+	if grants := g.do("GET", "/history/a", "").want(t, 200).json["grants"].([]any); len(grants) != fencing.MaxHoldersShown {
+		t.Errorf("the history shows %d", len(grants))
+	}
 }
 
 func TestReentry(t *testing.T) {

@@ -111,7 +111,7 @@ func (s *Store) behindOthers(ctx context.Context, r *fencing.AcquireRequest) *fe
 
 func locked(lock *fencing.Lock) *fencing.Error {
 	return &fencing.Error{
-		Code: fencing.CodeLocked, Detail: "somebody else holds the lock", Lock: lock, RetryAfter: lock.NextExpiry(),
+		Code: fencing.CodeLocked, Detail: "somebody else holds the lock", Lock: shownOf(lock), RetryAfter: lock.NextExpiry(),
 	}
 }
 
@@ -251,10 +251,11 @@ func (s *Store) lockedView(t *try, r *fencing.AcquireRequest) *fencing.Error {
 		}
 	}
 	lock := s.merge(r.Name, views, t.began)
-	if !lock.Held() { // the nodes are divided: show whom they name
+	if len(lock.Holders) == 0 { // the nodes are divided: show whom they name
 		for _, view := range views {
 			if view != nil && view.Held() {
 				lock.Holders = append(lock.Holders, s.shown(view, &view.Holders[0], t.began))
+				lock.HolderCount = max(lock.HolderCount, 1)
 				break
 			}
 		}

@@ -312,6 +312,9 @@ func (a *attempt) contested() bool {
 		if v.standing != against || v.err.Lock == nil {
 			continue
 		}
+		if v.err.Lock.HolderCount > len(v.err.Lock.Holders) {
+			return false // there are many: they did not come at the same time
+		}
 		for j := range v.err.Lock.Holders {
 			if a.mayHold(v.err.Lock.Holders[j].Lease) {
 				return false

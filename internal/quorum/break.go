@@ -22,7 +22,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	views := make([]*fencing.Lock, len(s.nodes))
 	began := s.options.Clock()
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Inspect(ctx, fencing.InspectRequest{Name: r.Name})
+		return node.Inspect(ctx, fencing.InspectRequest{Name: r.Name, Holders: allHolders})
 	}, func(a answer[fencing.Outcome]) bool {
 		if a.err == nil {
 			views[a.node] = a.out.Lock
@@ -65,7 +65,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 		return fencing.Outcome{}, commonest(failed)
 	case done == 0 || lease == "" && done < majorityOf(len(s.nodes)):
 		return out, &fencing.Error{
-			Code: fencing.CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", r.Token), Lock: lock,
+			Code: fencing.CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", r.Token), Lock: shownOf(lock),
 		}
 	}
 	if lease != "" {

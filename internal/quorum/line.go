@@ -130,7 +130,8 @@ func (s *Store) waits(name fencing.Name, w *waiter, i int, now time.Time) fencin
 	lock := *s.lines[name].lock
 	lock.Now, lock.Waiting = at, len(s.lines[name].waiters)
 	lock.Holders = slices.DeleteFunc(slices.Clone(lock.Holders), func(h fencing.Holder) bool { return !h.Live(at) })
-	return fencing.Outcome{Now: at, Asked: now, Place: &place, Lock: &lock}
+	lock.HolderCount -= len(s.lines[name].lock.Holders) - len(lock.Holders)
+	return fencing.Outcome{Now: at, Asked: now, Place: &place, Lock: shownOf(&lock)}
 }
 
 // joinLine puts a request at the end of the line of its name. Without the lock as it
@@ -243,7 +244,7 @@ func (s *Store) tried(name fencing.Name, l *line, w *waiter, stamp fencing.Stamp
 	now := w.ask.Stamp // of a newer request, perhaps
 	switch {
 	case err == nil:
-		l.lock = &fencing.Lock{Name: name, Holders: []fencing.Holder{out.Holder}, LastToken: out.Holder.Token}
+		l.lock = &fencing.Lock{Name: name, Holders: []fencing.Holder{out.Holder}, HolderCount: 1, LastToken: out.Holder.Token}
 	case err.Lock != nil:
 		l.lock = err.Lock
 	}

@@ -10,6 +10,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
+// allHolders is more than a name can have: what nodes agree on is compared in full.
+const allHolders = 1 << 20
+
 // sighting is a lease as the nodes that answered show it.
 type sighting struct {
 	holder fencing.Holder
@@ -54,7 +57,34 @@ func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *
 		lock.Holders = append(lock.Holders, at.holder)
 	}
 	slices.SortFunc(lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
+	lock.HolderCount = max(len(lock.Holders), unseen(views, majority))
 	return lock
+}
+
+// unseen returns how many holders a majority counts, where a node shows fewer than it
+// counts; 0 where all show all.
+func unseen(views []*fencing.Lock, majority int) int {
+	var counts []int
+	more := false
+	for _, view := range views {
+		if view != nil {
+			counts = append(counts, view.HolderCount)
+			more = more || view.HolderCount > len(view.Holders)
+		}
+	}
+	if !more {
+		return 0
+	}
+	slices.Sort(counts)
+	return counts[max(0, len(counts)-majority)]
+}
+
+// shownOf returns a lock with as many holders as are shown.
+func shownOf(lock *fencing.Lock) *fencing.Lock {
+	shown := *lock
+	shown.Holders = slices.Clone(lock.Holders)
+	shown.Trim(fencing.MaxHoldersShown)
+	return &shown
 }
 
 type leaseToken struct {
@@ -96,7 +126,7 @@ func (s *Store) views(ctx context.Context, name fencing.Name, agree func([]fenci
 	votes := make([]vote, len(s.nodes))
 	answered := 0
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.History(ctx, fencing.HistoryRequest{Name: name})
+		return node.History(ctx, fencing.HistoryRequest{Name: name, Holders: allHolders})
 	}, func(a answer[fencing.Outcome]) bool {
 		if a.err != nil {
 			votes[a.node] = vote{standing: against, err: a.err}
@@ -168,6 +198,7 @@ func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 	if err != nil {
 		return fencing.Outcome{Err: err}, err
 	}
+	lock = shownOf(lock)
 	lock.Waiters = s.waiters(r.Name)
 	return fencing.Outcome{Now: lock.Now, Lock: lock, Asked: s.options.Clock()}, nil
 }
@@ -181,7 +212,9 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 	}
 	lock := s.merge(r.Name, views, began)
 	lock.Waiting = s.waiting(r.Name)
-	return fencing.Outcome{Now: lock.Now, Lock: lock, Past: s.past(outs, views, lock), Asked: began}, nil
+	past := s.past(outs, views, lock)
+	lock.Trim(cmp.Or(r.Holders, fencing.MaxHoldersShown))
+	return fencing.Outcome{Now: lock.Now, Lock: lock, Past: past, Asked: began}, nil
 }
 
 // past merges what the nodes remember of leases that ended.

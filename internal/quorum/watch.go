@@ -261,7 +261,7 @@ func (w *watch) look(l *looker) {
 
 func (w *watch) lookAt(l *looker, name fencing.Name) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*w.store.options.NodeTimeout)
-	out, err := w.store.History(ctx, fencing.HistoryRequest{Name: name})
+	out, err := w.store.History(ctx, fencing.HistoryRequest{Name: name, Holders: allHolders})
 	cancel()
 	w.mu.Lock()
 	l.looking = ""

@@ -49,6 +49,7 @@ type command struct {
 	ttl            int64  // µs
 	hold           int    // that was asked for
 	most           int64
+	shown          int64 // how many holders to show at most
 	sentArg, floor int64
 	now            text // 16 digits
 
@@ -101,7 +102,7 @@ func (s *Store) newPartitionCommand(script *script, partition int) *command {
 
 // newListCommand prepares the reading of records of one partition.
 func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
-	c := &command{script: listScript, partition: partition}
+	c := &command{script: listScript, partition: partition, shown: fencing.MaxHoldersShown}
 	keys := make([]any, len(names), len(names)+1)
 	for i, name := range names {
 		keys[i] = s.keys[partition].lock(name)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -31,12 +32,24 @@ func TestManyHoldersAreShown(t *testing.T) {
 		}
 	}
 	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
-	if err != nil || len(out.Lock.Holders) != holders {
+	if err != nil || len(out.Lock.Holders) != fencing.MaxHoldersShown || out.Lock.HolderCount != holders {
 		t.Errorf("inspect: %v", err)
 	}
-	out, err = s.History(t.Context(), fencing.HistoryRequest{Name: "a"})
-	if err != nil || len(out.Lock.Holders) != holders {
+	out, err = s.History(t.Context(), fencing.HistoryRequest{Name: "a", Holders: holders})
+	if err != nil || len(out.Lock.Holders) != holders || out.Lock.HolderCount != holders {
 		t.Errorf("history: %v", err)
+	}
+	first := acquireRequest("a") // it ends before all the others, and is shown for that
+	first.Mode, first.TTL = fencing.ModeShared, time.Minute
+	mustAcquire(t, s, first)
+	_, err = s.Acquire(t.Context(), acquireRequest("a"))
+	refused, is := errors.AsType[*fencing.Error](err)
+	if !is || refused.Code != fencing.CodeLocked || len(refused.Lock.Holders) != fencing.MaxHoldersShown || refused.Lock.HolderCount != holders+1 || refused.RetryAfter > time.Minute {
+		t.Errorf("a refusal: %v", err)
+	}
+	page, err := s.List(t.Context(), fencing.ListRequest{Limit: 1})
+	if err != nil || len(page.Locks) != 1 || len(page.Locks[0].Holders) > fencing.MaxHoldersShown || page.Locks[0].HolderCount != holders+1 {
+		t.Errorf("a list: %v", err)
 	}
 }
 

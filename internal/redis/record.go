@@ -83,6 +83,7 @@ type record struct {
 	born     fencing.Instant
 	last     fencing.Token
 	waiting  map[fencing.Gateway]int // of kindRich: connected places
+	pending  int                     // of kindRich: provisional leases
 	resting  int
 	holders  int               // how many there are
 	holdings []fencing.Holding // one of kindExclusive; of kindRich only if there is one
@@ -150,7 +151,8 @@ func (f *fields) queue(r *record) {
 			return
 		}
 		places, err := strconv.Atoi(parts[1])
-		f.bad = f.bad || err != nil
+		leases, errLeases := strconv.Atoi(parts[2])
+		f.bad, r.pending = f.bad || err != nil || errLeases != nil, r.pending+leases
 		if places > 0 {
 			r.waiting[fencing.Gateway(parts[0])] = places
 		}

@@ -48,8 +48,10 @@ type grant struct {
 
 // view is what the public view of a name is made of.
 type view struct {
-	record  *record // nil if nothing is remembered of the name
-	several []fencing.Holding
+	record  *record           // nil if nothing is remembered of the name
+	several []fencing.Holding // at most as many as are shown, and some that ran out
+	count   int               // how many are live, where there are several
+	last    fencing.Instant   // when the last of several ends
 	dead    map[fencing.Gateway]bool
 	waiters []fencing.Holding
 }
@@ -203,6 +205,12 @@ func (v *view) item(text string) error {
 		var r record
 		r, err = decodeRecord(text)
 		v.record = &r
+	case 'N':
+		l := lines{rest: text[1:] + "\n"}
+		v.count, v.last = int(l.int()), fencing.Instant(l.int())
+		if l.bad {
+			err = errUnreadable
+		}
 	case 'H':
 		v.several = append(v.several, h)
 	case 'W':
@@ -242,14 +250,14 @@ func (v *view) forgotten(now fencing.Instant) bool {
 	if places > 0 {
 		return false
 	}
-	forgetAt := v.record.forgetAt
-	for _, h := range v.holdings() {
-		if h.Provisional {
-			return false
-		}
-		forgetAt = max(forgetAt, h.ExpiresAt.Add(fencing.ForgetAfter))
+	if v.record.pending > 0 {
+		return false
 	}
-	return forgetAt <= now
+	last := v.last
+	for _, h := range v.record.holdings {
+		last = h.ExpiresAt
+	}
+	return max(v.record.forgetAt, last.Add(fencing.ForgetAfter)) <= now || v.record.holders == 0 && v.record.forgetAt <= now
 }
 
 // lock is the twin of Record.View.
@@ -267,6 +275,10 @@ func (v *view) lock(name fencing.Name, now fencing.Instant) *fencing.Lock {
 		if h.Live(now) && (!h.Provisional || !v.dead[holding.Gateway]) {
 			lock.Holders = append(lock.Holders, h)
 		}
+	}
+	lock.HolderCount = len(lock.Holders)
+	if v.record.holders > 1 {
+		lock.HolderCount = v.count
 	}
 	for gateway, n := range v.record.waiting {
 		if !v.dead[gateway] {

@@ -29,9 +29,9 @@ var (
 	breakScript     = newRuleScript(6, "break", claimArg)
 	claimScript     = newRuleScript(7, "claim", claimTokenArgs, "own")
 	expireScript    = newRuleScript(8, "expire", noArgs)
-	inspectScript   = newScript(9, "inspect", mostArg, "prelude", "words", "gateways", "show")
-	historyScript   = newScript(10, "history", mostArg, "prelude", "words", "gateways", "show")
-	listScript      = newScript(11, "list", noArgs, "prelude", "words", "gateways", "show")
+	inspectScript   = newScript(9, "inspect", shownArgs, "prelude", "words", "gateways", "holders", "show")
+	historyScript   = newScript(10, "history", shownArgs, "prelude", "words", "gateways", "holders", "show")
+	listScript      = newScript(11, "list", shownArg, "prelude", "words", "gateways", "holders", "show")
 	heartbeatScript = newScript(12, "heartbeat", mostArg, "prelude", "words", "gateways")
 	checkScript     = newScript(13, "check", noArgs, "prelude", "words")
 	arriveScript    = newScript(14, "arrive", arriveArgs, "prelude", "words", "guard")
@@ -44,12 +44,14 @@ func renewArgs(c *command) []any      { return []any{&c.claim, &c.ttl, &c.mode} 
 func claimArg(c *command) []any       { return []any{&c.claim} }
 func claimTokenArgs(c *command) []any { return []any{&c.claim, &c.tail} }
 func arriveArgs(c *command) []any     { return []any{&c.claim, &c.tail} }
+func shownArgs(c *command) []any      { return []any{&c.shown, &c.most} }
+func shownArg(c *command) []any       { return []any{&c.shown} }
 func mostArg(c *command) []any        { return []any{&c.most} }
 func noArgs(*command) []any           { return nil }
 
 // richParts make rich(), with the verb's own part behind them.
 var richParts = []string{
-	"words", "guard", "lost", "gateways", "rich_record", "rich_holders", "rich_queue", "rich_grant", "rich_reply", "rich_own",
+	"words", "guard", "lost", "gateways", "holders", "rich_record", "rich_holders", "rich_queue", "rich_grant", "rich_reply", "rich_own",
 }
 
 // richHead begins rich() with what the parts that stand outside of it too expect.

@@ -1,9 +1,11 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -96,7 +98,7 @@ func (s *Store) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outc
 // Inspect is fencing.Store.Inspect.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	c := s.newCommand(inspectScript, r.Name)
-	c.most = fencing.MaxWaitersShown
+	c.most, c.shown = fencing.MaxWaitersShown, int64(cmp.Or(r.Holders, fencing.MaxHoldersShown))
 	a := s.run(ctx, c)
 	if a.err == nil {
 		a.Lock = a.shown.lock(r.Name, a.Now)
@@ -108,7 +110,7 @@ func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.
 // history than MAX_HISTORIES in record.lua, that of others is lost.
 func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
 	c := s.newCommand(historyScript, r.Name)
-	c.most = fencing.MaxHistory
+	c.most, c.shown = fencing.MaxHistory, int64(cmp.Or(r.Holders, fencing.MaxHoldersShown))
 	a := s.run(ctx, c)
 	if a.err != nil {
 		return a.result()
@@ -127,9 +129,10 @@ func (v *view) past(name fencing.Name, ended []fencing.Ended, now fencing.Instan
 	var past []fencing.Ended
 	for _, h := range v.holdings() {
 		if !h.Provisional && !h.Live(now) { // ran out, and nobody has noticed yet
-			past = append([]fencing.Ended{{Name: name, Holder: h.Holder, Reason: fencing.ReasonExpired, At: h.ExpiresAt}}, past...)
+			past = append(past, fencing.Ended{Name: name, Holder: h.Holder, Reason: fencing.ReasonExpired, At: h.ExpiresAt})
 		}
 	}
+	slices.SortFunc(past, func(a, b fencing.Ended) int { return cmp.Compare(b.Holder.Token, a.Holder.Token) })
 	for i := len(ended) - 1; i >= 0; i-- {
 		if ended[i].Holder.AcquiredAt >= v.record.born { // others are of before the name was forgotten
 			past = append(past, ended[i])

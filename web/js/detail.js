@@ -57,7 +57,7 @@ export class Detail {
     }
     const { lock, grants, storeNow } = detail;
     this.#tell(lock.held ? "held" : "free", words(lock), now);
-    this.#holders.update(lock.holders, now);
+    this.#holders.update(lock.holders, lock.holder_count, now);
     this.#waiters.update(lock, now);
     this.#history.update(grants, storeNow, now);
     this.#updateFence(lock);
@@ -112,5 +112,5 @@ export class Detail {
 
 function words(lock) {
   if (!lock.held) return "Free";
-  return lock.holders.length > 1 ? `Held, shared by ${lock.holders.length}` : `Held, ${lock.mode}`;
+  return lock.holder_count > 1 ? `Held, shared by ${lock.holder_count}` : `Held, ${lock.mode}`;
 }

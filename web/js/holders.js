@@ -88,20 +88,22 @@ export class Holders {
 
   constructor() {
     this.element = el("div", null, this.#title, this.#body, this.#rest);
-    this.update([], 0);
+    this.update([], 0, 0);
   }
 
-  update(holders, now) {
-    const alone = holders.length <= 1;
+  // update shows holders, of which there are count.
+  update(holders, count, now) {
+    const alone = count <= 1;
     if (alone !== this.#alone) this.clear();
     this.#alone = alone;
     this.#title.hidden = alone;
-    setText(this.#title, `${holders.length} holders`);
+    setText(this.#title, `${count} holders`);
     // The depth of a hold changes the facts.
     reconcile(this.#body, this.#views, holders.slice(0, maxShown), ({ lease, hold, mode }) => `${lease} ${hold} ${mode}`,
       (holder) => new Holder(holder, alone), (view, holder) => view.update(holder, now));
-    this.#rest.hidden = holders.length <= maxShown;
-    setText(this.#rest, `and ${holders.length - maxShown} more`);
+    const shown = Math.min(holders.length, maxShown);
+    this.#rest.hidden = count <= shown;
+    setText(this.#rest, `and ${count - shown} more`);
   }
 
   tick(now) {

@@ -19,13 +19,13 @@ export function ended(name, { sameSearch, more, lastName }) {
 // holding sums up who holds a lock: several holders are counted, then named. The
 // row shows the lease that lasts longest, since when the lock has been held, and
 // the newest token.
-export function holding({ holders }) {
+export function holding({ holders, holder_count: count }) {
   const longest = holders.reduce((a, b) => (b.deadline > a.deadline ? b : a));
   const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
   const token = Math.max(...holders.map((holder) => holder.fencing_token));
-  if (holders.length === 1) return { longest, first, token, who: longest.owner, others: "" };
+  if (count === 1) return { longest, first, token, who: longest.owner, others: "" };
   const owners = holders.map((holder) => holder.owner || "\u2014");
-  return { longest, first, token, who: `${holders.length} holders`, others: owners.slice(0, 20).join(", ") };
+  return { longest, first, token, who: `${count} holders`, others: owners.slice(0, 20).join(", ") };
 }
 
 class Row {

@@ -113,7 +113,7 @@ test("the command of the empty page can be pasted", () => {
 test("a row sums up several holders", () => {
   const holder = (owner, deadline, acquired, token) => ({ owner, deadline, acquired_at: acquired, fencing_token: token });
   const one = holder("ann", 10, "2026-11-20T14:00:02.000Z", 7);
-  assert.deepEqual(holding({ holders: [one] }), { longest: one, first: one, token: 7, who: "ann", others: "" });
+  assert.deepEqual(holding({ holders: [one], holder_count: 1 }), { longest: one, first: one, token: 7, who: "ann", others: "" });
   const two = holder("", 30, "2026-11-20T14:00:01.000Z", 9);
-  assert.deepEqual(holding({ holders: [one, two] }), { longest: two, first: two, token: 9, who: "2 holders", others: "ann, \u2014" });
+  assert.deepEqual(holding({ holders: [one, two], holder_count: 200 }), { longest: two, first: two, token: 9, who: "200 holders", others: "ann, \u2014" });
 });

@@ -3,10 +3,11 @@
 -- the reply's now.
 --
 -- KEYS  as in the prelude
--- ARGV  5 how many waiters of live gateways to show at most
+-- ARGV  5 how many holders to show at most
+--       6 how many waiters of live gateways to show at most
 -- Reply ok with the record, holders, dead gateways and waiters
 
-local all = show(KEYS[1]) or {}
+local all = show(KEYS[1], tonumber(ARGV[5])) or {}
 table.insert(all, 1, head('ok'))
 local queue, places = string.gsub(KEYS[1], '}:lock:', '}:queue:', 1), string.gsub(KEYS[1], '}:lock:', '}:places:', 1)
 if #all == 1 or sub(all[2], 1, 1) ~= 'q' then
@@ -18,7 +19,7 @@ for i = 3, #all do
     dead[sub(all[i], 2)] = true
   end
 end
-local left, chunk = tonumber(ARGV[5]), 500
+local left, chunk = tonumber(ARGV[6]), 100
 for from = 0, math.huge, chunk do
   local leases = call('ZRANGE', queue, from, from + chunk - 1)
   if #leases == 0 or left == 0 then

@@ -75,6 +75,7 @@
 --                        'exhausted' no token is left
 --   item    its first character says what it is
 --     x - q  the record of the name, for its public view
+--     N      of several holders: how many are live, a newline, when the last one ends
 --     H      one of several holders, D a dead gateway: for the view as well
 --     W      a waiter, in order
 --     O      the caller's lease

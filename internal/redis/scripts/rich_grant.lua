@@ -234,7 +234,7 @@ function rules.settle_holders()
     end
     table.sort(dead)
     for _, id in ipairs(dead) do
-      local rank = holders.rank(id)
+      local rank = rank(id)
       for _, lease in ipairs(call('ZRANGEBYSCORE', holders.UNTIL, rank, rank, 'LIMIT', '0', t.room + 1)) do
         leases[#leases + 1] = lease
       end

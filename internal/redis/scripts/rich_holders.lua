@@ -5,11 +5,6 @@ local holders = {
   LIMITS = t.prefix .. 'limits:' .. t.name, SLOTS = t.prefix .. 'slots:' .. t.name,
 }
 
--- Returns the score among UNTIL of what a gateway has not confirmed.
-function holders.rank(gateway)
-  return fmt('%.0f', -1 - (tonumber(sub(gateway, 1, 12), 16) or 0))
-end
-
 -- Returns how many holders a lease bears, itself included.
 function holders.tolerates(h)
   return h.mode == 'x' and 1 or h.limit == '0' and math.huge or tonumber(h.limit)
@@ -49,7 +44,7 @@ function holders.put(h)
     return text
   end
   call('HSET', holders.ALL, h.lease, text)
-  call('ZADD', holders.UNTIL, h.provisional and holders.rank(h.gateway) or fmt('%.0f', h.expires_at), h.lease)
+  call('ZADD', holders.UNTIL, h.provisional and rank(h.gateway) or fmt('%.0f', h.expires_at), h.lease)
   call('ZADD', holders.LIMITS, holders.tolerates(h), h.lease)
   if h.slot ~= '-1' then
     call('ZADD', holders.SLOTS, h.slot, h.slot)

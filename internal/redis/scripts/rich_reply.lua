@@ -14,20 +14,20 @@ end
 
 -- Adds what the public view of the name is made of, with its record as text.
 function reply.view(text)
-  local items = t.items
+  local MAX_SHOWN = 100 -- fencing.MaxHoldersShown
+  local items, leases = t.items, {}
   items[#items + 1] = text
   if next(t.record.gateways) then
     gateways.load(t.record.gateways)
   end
-  for id in pairs(t.record.gateways) do
+  for id, g in pairs(t.record.gateways) do
+    leases[id] = g.leases
     if not gateways.alive(id) then
       items[#items + 1] = 'D' .. id
     end
   end
   if t.record.n > 1 then
-    for _, holder in ipairs(call('HVALS', holders.ALL)) do
-      items[#items + 1] = 'H' .. holder
-    end
+    show_holders(items, t.name, leases, MAX_SHOWN)
   end
 end
 

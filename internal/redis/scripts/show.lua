@@ -1,8 +1,8 @@
 -- Follows gateways.lua in the scripts that only read.
 
--- Returns the items that the public view of a name is made of, nil if nothing is
--- remembered of it.
-local function show(key)
+-- Returns the items that the public view of a name is made of, with at most most of its
+-- holders; nil if nothing is remembered of it.
+local function show(key, most)
   local record = redis.pcall('GET', key)
   if type(record) == 'table' then
     return {'not a string'}
@@ -13,23 +13,21 @@ local function show(key)
   local items = {record}
   local name = sub(key, #gateways.prefix + 6)
   local known, holders = string.match(record, '^([^\n]*)\n(%d+)\n', 131)
-  if tonumber(holders) > 1 then
-    for _, text in ipairs(call('HVALS', gateways.prefix .. 'holders:' .. name)) do
-      items[#items + 1] = 'H' .. text
-    end
+  local leases = {}
+  for id, n in string.gmatch(known, '([^:]+):%d+:(%d+);') do
+    leases[id] = tonumber(n)
   end
-  local ids = {}
-  for id in string.gmatch(known, '([^:]+):%d+:%d+;') do
-    ids[id] = true
-  end
-  if next(ids) then
+  if next(leases) then
     gateways.seen = false
-    gateways.load(ids)
-    for id in pairs(ids) do
+    gateways.load(leases)
+    for id in pairs(leases) do
       if not gateways.alive(id) then
         items[#items + 1] = 'D' .. id
       end
     end
+  end
+  if tonumber(holders) > 1 then
+    show_holders(items, name, leases, most)
   end
   return items
 end
