@@ -51,7 +51,6 @@ var theirs = map[string][]string{
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
-	"go.etcd.io/bbolt":                     {"internal/embedded"},
 	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
 	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},
 }

@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"os"
 	"unsafe"
 )
 
-// The journal takes each flush before the file does: one short write over blocks
-// that the disk has already, where a commit of the file takes several and two
-// syncs. It is two halves behind a block with the header. While what stands in
-// one is put into the file, the other is filled; then they change.
+// The journal takes each flush before the table does: one short write over blocks
+// that the disk has already. It is two halves behind a block with the header. While
+// what stands in one is put into the table, the other is filled; then they change.
 //
 //	header  magic, id (8 bytes), size of a half (8), checksum (4)
 //	frame   size of the content (4), checksum (4), number (8), content
@@ -41,7 +39,7 @@ var errJournal = errors.New("the journal does not go with the file, or is damage
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 type journal struct {
-	file   *os.File
+	file   file
 	id     uint64
 	half   int64
 	start  int64 // of the half that is being filled
@@ -54,8 +52,8 @@ type journal struct {
 
 // createJournal makes an empty journal at path, over whatever is there. It is
 // written in full, so that no flush has to ask the file system for blocks.
-func createJournal(path string, half int64) (*journal, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+func createJournal(files files, path string, half int64) (*journal, error) {
+	file, err := files.create(path)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +66,7 @@ func createJournal(path string, half int64) (*journal, error) {
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return nil, err
 	}
-	j.file, err = openSynced(path)
+	j.file, err = files.openSynced(path)
 	return j, err
 }
 
@@ -84,16 +82,8 @@ func (j *journal) header() []byte {
 // half.
 func (j *journal) encode(entries []entry) bool {
 	b := append(j.room[:0], make([]byte, frameHeader)...)
-	for _, e := range entries {
-		kind := byte(e.bucket) << 1
-		if e.value == nil {
-			kind |= 1
-		}
-		b = append(b, kind)
-		b = binary.AppendUvarint(b, uint64(len(e.key)))
-		b = append(b, e.key...)
-		b = binary.AppendUvarint(b, uint64(len(e.value)))
-		b = append(b, e.value...)
+	for i := range entries {
+		b = appendEntry(b, &entries[i])
 	}
 	j.size = len(b)
 	whole := int(wholeBlocks(len(b)))
@@ -168,9 +158,13 @@ func checksum(frame []byte, id uint64) uint32 {
 // readJournal returns the entries of the frames above number, in order: all that
 // was flushed, for only the last flush can be incomplete. An error wraps
 // errJournal, or is of the file system.
-func readJournal(path string, id, number uint64) ([]entry, error) {
-	content, err := os.ReadFile(path)
+func readJournal(files files, path string, id, number uint64) ([]entry, error) {
+	f, err := files.open(path)
 	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
 	return parseJournal(content, id, number)
@@ -294,6 +288,20 @@ func (r *journalReader) anyFrom(number uint64) (uint64, int) {
 		}
 	}
 	return 0, 0
+}
+
+// appendEntry appends an entry: bucket and whether it deletes, key and value with
+// their sizes before them.
+func appendEntry(b []byte, e *entry) []byte {
+	kind := byte(e.bucket) << 1
+	if e.value == nil {
+		kind |= 1
+	}
+	b = append(b, kind)
+	b = binary.AppendUvarint(b, uint64(len(e.key)))
+	b = append(b, e.key...)
+	b = binary.AppendUvarint(b, uint64(len(e.value)))
+	return append(b, e.value...)
 }
 
 func decodeEntries(entries []entry, content []byte) ([]entry, error) {

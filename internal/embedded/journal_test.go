@@ -18,7 +18,7 @@ const testHalf = 10 * block
 func newTestJournal(t *testing.T) (*journal, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), journalName)
-	j, err := createJournal(path, testHalf)
+	j, err := createJournal(system{}, path, testHalf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestAJournalIsReadAsItWasWritten(t *testing.T) {
 	for n := 1; n <= 100; n++ {
 		appendTo(t, j)
 		for _, from := range []int{max(0, n-10), n - 1, n} {
-			entries, err := readJournal(path, j.id, uint64(from))
+			entries, err := readJournal(system{}, path, j.id, uint64(from))
 			if err != nil {
 				t.Fatalf("from %d of %d: %v", from, n, err)
 			}
@@ -289,7 +289,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("first", time.Minute)
 	mustAcquire(t, c.Store, r)
-	if err := c.disk.db.Close(); err != nil {
+	if err := os.Mkdir(filepath.Join(c.dir, newName), 0o700); err != nil { // in its way
 		t.Fatal(err)
 	}
 	granted := 0

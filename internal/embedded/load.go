@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/fxamacker/cbor/v2"
-	bolt "go.etcd.io/bbolt"
 
 	"fencepost/internal/fencing"
 )
@@ -19,6 +18,11 @@ type loading struct {
 	last  map[fencing.Name]uint64 // the number of the newest entry of each history
 	now   fencing.Instant
 	shift fencing.Instant // by which remembered instants move
+	moved changes         // what has moved
+}
+
+func newLoading(now fencing.Instant) *loading {
+	return &loading{state: fencing.NewState(), last: map[fencing.Name]uint64{}, now: now}
 }
 
 // load reads the state back at now. Every lease gets its full TTL, but the time
@@ -26,42 +30,49 @@ type loading struct {
 // the last flush, all remembered instants move back with it, and are written
 // back so.
 func (d *disk) load(now fencing.Instant) (*loading, error) {
-	l := &loading{state: fencing.NewState(), last: map[fencing.Name]uint64{}, now: now}
-	var moved changes
-	err := d.db.View(func(tx *bolt.Tx) error {
-		if clock := meta.in(tx).Get(keyClock); len(clock) == 16 {
-			l.state.Counter = fencing.Token(binary.BigEndian.Uint64(clock[:8]))
-			l.shift = min(0, now-fencing.Instant(binary.BigEndian.Uint64(clock[8:])))
-		}
-		if err := locks.in(tx).ForEach(l.record); err != nil {
-			return err
-		}
-		if err := holders.in(tx).ForEach(l.holder); err != nil {
-			return err
-		}
-		if err := history.in(tx).ForEach(l.past); err != nil {
-			return err
-		}
-		return tombstones.in(tx).ForEach(func(key, value []byte) error { return l.tombstone(key, value, &moved) })
-	})
-	if err != nil {
+	l := newLoading(now)
+	if err := d.each(l.entry); err != nil {
 		return nil, err
 	}
-	for _, r := range l.state.Records {
-		slices.SortFunc(r.Holders, func(h, other fencing.Holding) int { return cmp.Compare(h.Token, other.Token) })
-		if len(r.Holders) == 0 && r.ForgetAt == 0 { // all it had was a provisional lease
-			r.ForgetAt = now.Add(fencing.ForgetAfter)
-		}
-	}
+	l.complete()
 	if l.shift == 0 {
 		return l, nil
 	}
-	l.moved(&moved)
-	w := moved.encode(l.state, now)
+	l.noteMoved()
+	w := l.moved.encode(l.state, now)
 	if w.err != nil {
 		return nil, w.err
 	}
 	return l, d.commit(w.entries)
+}
+
+// entry takes in an entry; they come in the order of the table.
+func (l *loading) entry(e entry) error {
+	switch e.bucket {
+	case meta:
+		if bytes.Equal(e.key, keyClock) && len(e.value) == 16 {
+			l.state.Counter = fencing.Token(binary.BigEndian.Uint64(e.value))
+			l.shift = min(0, l.now-fencing.Instant(binary.BigEndian.Uint64(e.value[8:])))
+		}
+		return nil
+	case locks:
+		return l.record(e.key, e.value)
+	case holders:
+		return l.holder(e.key, e.value)
+	case history:
+		return l.past(e.key, e.value)
+	}
+	return l.tombstone(e.key, e.value)
+}
+
+// complete follows the last entry.
+func (l *loading) complete() {
+	for _, r := range l.state.Records {
+		slices.SortFunc(r.Holders, func(h, other fencing.Holding) int { return cmp.Compare(h.Token, other.Token) })
+		if len(r.Holders) == 0 && r.ForgetAt == 0 { // all it had was a provisional lease
+			r.ForgetAt = l.now.Add(fencing.ForgetAfter)
+		}
+	}
 }
 
 func (l *loading) record(key, value []byte) error {
@@ -113,7 +124,7 @@ func (l *loading) past(key, value []byte) error {
 	return nil
 }
 
-func (l *loading) tombstone(key, value []byte, moved *changes) error {
+func (l *loading) tombstone(key, value []byte) error {
 	ended, err := parseTombstoneKey(key)
 	if err != nil {
 		return err
@@ -124,23 +135,23 @@ func (l *loading) tombstone(key, value []byte, moved *changes) error {
 	}
 	tomb := t.restore(key)
 	if l.shift != 0 {
-		moved.forget(ended, tomb.Until)
+		l.moved.forget(ended, tomb.Until)
 		tomb.At, tomb.Until = tomb.At+l.shift, tomb.Until+l.shift
-		moved.bury(ended, tomb)
+		l.moved.bury(ended, tomb)
 	}
 	l.state.Tombstones[ended] = tomb
 	return nil
 }
 
-// moved notes all that has moved with the clock, tombstones aside.
-func (l *loading) moved(moved *changes) {
+// noteMoved notes all that has moved with the clock, tombstones aside.
+func (l *loading) noteMoved() {
 	for name, r := range l.state.Records {
-		moved.record(name)
+		l.moved.record(name)
 		for i := range r.Holders {
-			moved.holder(name, r.Holders[i].Lease)
+			l.moved.holder(name, r.Holders[i].Lease)
 		}
 		for i := range r.History {
-			moved.log.put(history, pastKey(name, l.last[name]-uint64(len(r.History)-1-i)), endedOnDisk(&r.History[i]))
+			l.moved.log.put(history, pastKey(name, l.last[name]-uint64(len(r.History)-1-i)), endedOnDisk(&r.History[i]))
 		}
 	}
 }

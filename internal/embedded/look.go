@@ -8,16 +8,13 @@ import (
 	"path/filepath"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
-
 	"fencepost/internal/fencing"
 )
 
 const (
-	// lookTimeout is how long Look waits for the file's lock: whoever has it is a
+	// lookPatience is how long Look waits for the file's lock: whoever has it is a
 	// gateway, which keeps it.
-	lookTimeout = 100 * time.Millisecond
+	lookPatience = 100 * time.Millisecond
 
 	// leastSpace is how much room on the disk is little: the journal and the file
 	// grow in steps of less.
@@ -62,29 +59,43 @@ func lookAtFile(path string) (fencing.Finding, error) {
 		f.Detail = "there is none yet: nothing was ever locked here"
 		return f, nil
 	}
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true, Timeout: lookTimeout})
+	dir := filepath.Dir(path)
+	var lock *os.File
+	_, err := os.Stat(filepath.Join(dir, lockName))
+	if err == nil {
+		lock, err = lockDirectory(dir, lookPatience)
+	}
 	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
+	case errors.Is(err, fs.ErrNotExist): // as in a copy
+	case errors.Is(err, errInUse):
 		f.Detail = "another process has it open, as a gateway that runs has: what is in it can't be looked at meanwhile"
 		return f, nil
 	case err != nil:
-		return f, fmt.Errorf("%s can't be opened: %w", path, err)
+		return f, err
 	}
-	err = db.View(func(tx *bolt.Tx) error {
-		m := meta.in(tx)
-		switch {
-		case m == nil:
-			f.Detail = "it is empty: nothing was ever locked here"
-		case string(m.Get(keyFormat)) != format:
-			return fmt.Errorf("%s has format %q; this version reads format %q", path, m.Get(keyFormat), format)
-		case m.Get(keyJournal) != nil:
-			f.Detail = "the gateway that had it has not ended cleanly: the next start reads its journal"
-		default:
-			f.Detail = "it can be read, and no gateway has it open"
-		}
-		return nil
-	})
-	return f, errors.Join(err, db.Close())
+	d := &disk{files: system{}, dir: dir, lock: lock}
+	f.Detail, err = d.look()
+	return f, errors.Join(err, d.close())
+}
+
+// look reads all that a start would.
+func (d *disk) look() (detail string, err error) {
+	flushed, err := d.flushed()
+	if err != nil {
+		return "", err
+	}
+	l := newLoading(0)
+	each, end := onTop(latest(flushed), l.entry)
+	if err := d.each(each); err != nil {
+		return "", err
+	}
+	if err := end(); err != nil {
+		return "", err
+	}
+	if flushed != nil {
+		return "the gateway that had it has not ended cleanly: the next start reads its journal", nil
+	}
+	return "it can be read, and no gateway has it open", nil
 }
 
 // existing returns the nearest directory above path that is there.

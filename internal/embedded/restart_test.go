@@ -3,7 +3,9 @@ package embedded
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"reflect"
@@ -320,14 +322,18 @@ func beKilled(t *testing.T, dir string) {
 	group.Wait()
 }
 
-func TestTheFormatBeforeIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	s := open(t, Options{Dir: dir})
-	if err := s.disk.commit([]entry{{meta, keyFormat, []byte("1")}}); err != nil {
-		t.Fatal(err)
-	}
-	s.Close()
-	if _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), `it has format "1"; this version reads format "2"`) {
-		t.Errorf("opening a file of another format: %v", err)
+func TestAnotherFormatIsRefused(t *testing.T) {
+	old := make([]byte, 4*block)
+	copy(old[16:], oldMagic)
+	later := append([]byte(tableMagic+"4\n"), make([]byte, 12)...)
+	binary.BigEndian.PutUint32(later[tableHeader-4:], crc32.Checksum(later[:tableHeader-4], castagnoli))
+	for want, content := range map[string][]byte{
+		"the format of an earlier version":          old,
+		`format "4"; this version reads format "3"`: later,
+	} {
+		dir := writeFiles(t, map[string][]byte{fileName: content})
+		if _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("opening a file of another format: %v", err)
+		}
 	}
 }

@@ -62,6 +62,7 @@ type Options struct {
 	Logger *slog.Logger           // nil discards
 	Now    func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
 
+	files       files        // for tests; nil is the system's
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
 	stepLimit   int          // for tests: see fencing.Guard; only Expire and Heartbeat go on then

@@ -1,0 +1,233 @@
+package embedded
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strings"
+)
+
+// A table is the file with the whole state as of some flush. It is never changed: a
+// new one is written beside it, synced, and takes its name.
+//
+//	header  magic, id (8 bytes), checksum (4)
+//	chunk   size of the content (4), checksum (4), content: entries
+//	end     a chunk without content
+//
+// Numbers are big endian. Entries are in order of bucket and key, each key once. The
+// checksum of a chunk covers the id, which each table has of its own, and the number of
+// the chunk, so that no part of it can be missing, twice, or of another table.
+const (
+	tableMagic  = "fencepost db "
+	tableFormat = "3\n"
+	tableHeader = len(tableMagic) + len(tableFormat) + 12
+	chunkHeader = 8
+	chunkSize   = 64 << 10 // of content: a chunk ends with the entry that exceeds it
+	maxChunk    = 64 << 20 // no entry is nearly as large
+)
+
+// errDamaged is wrapped by what is wrong with a file that can't be used.
+var errDamaged = errors.New("the file is damaged")
+
+// oldMagic is at byte 16 of a file of formats 1 and 2, which were bbolt's.
+var oldMagic = []byte{0xed, 0xda, 0x0c, 0xed}
+
+func chunkSum(id, number uint64, content []byte) uint32 {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], id)
+	binary.BigEndian.PutUint64(b[8:], number)
+	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, content)
+}
+
+// tableWriter writes a table.
+type tableWriter struct {
+	file   file
+	id     uint64
+	number uint64 // of the chunk that is being filled
+	at     int64
+	chunk  []byte // with room for its header
+}
+
+func newTableWriter(f file) (*tableWriter, error) {
+	var id [8]byte
+	rand.Read(id[:]) // never fails
+	w := &tableWriter{file: f, id: binary.BigEndian.Uint64(id[:]), chunk: make([]byte, chunkHeader, chunkHeader+chunkSize)}
+	b := append(make([]byte, 0, tableHeader), tableMagic+tableFormat...)
+	b = append(b, id[:]...)
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return w, w.write(b)
+}
+
+func (w *tableWriter) write(b []byte) error {
+	_, err := w.file.WriteAt(b, w.at)
+	w.at += int64(len(b))
+	return err
+}
+
+func (w *tableWriter) add(e *entry) error {
+	w.chunk = appendEntry(w.chunk, e)
+	if len(w.chunk) < chunkHeader+chunkSize {
+		return nil
+	}
+	return w.seal()
+}
+
+// seal writes the chunk that is being filled.
+func (w *tableWriter) seal() error {
+	content := w.chunk[chunkHeader:]
+	binary.BigEndian.PutUint32(w.chunk, uint32(len(content)))
+	binary.BigEndian.PutUint32(w.chunk[4:], chunkSum(w.id, w.number, content))
+	err := w.write(w.chunk)
+	w.number++
+	w.chunk = w.chunk[:chunkHeader]
+	return err
+}
+
+// end completes the table. It returns when it is on disk.
+func (w *tableWriter) end() error {
+	if len(w.chunk) > chunkHeader {
+		if err := w.seal(); err != nil {
+			return err
+		}
+	}
+	if err := w.seal(); err != nil {
+		return err
+	}
+	return w.file.Sync()
+}
+
+// readTable visits the entries of a table in order, those of a chunk when all of the
+// chunk has been found right; that nothing is missing at the end is known when it
+// returns. Key and value are the visitor's. An error wraps errDamaged, or is of the
+// file system or the visitor.
+func readTable(from io.Reader, visit func(entry) error) error {
+	r := bufio.NewReaderSize(from, chunkSize)
+	id, err := readTableHeader(r)
+	if err != nil {
+		return err
+	}
+	at := int64(tableHeader)
+	var last *entry
+	for number := uint64(0); ; number++ {
+		damaged := func(what string) error {
+			return fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
+		}
+		content, err := readChunk(r, id, number)
+		switch {
+		case errors.Is(err, errDamaged):
+			return damaged("is not what was written")
+		case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+			return damaged("is cut off: the file is too short")
+		case err != nil:
+			return err
+		case len(content) == 0:
+			if _, err := r.ReadByte(); err != io.EOF {
+				return cmp.Or(err, damaged("is the end, and something follows it"))
+			}
+			return nil
+		}
+		entries, err := decodeEntries(nil, content)
+		if err != nil {
+			return damaged("can't be read: " + err.Error())
+		}
+		for i := range entries {
+			if last != nil && compareEntries(*last, entries[i]) >= 0 {
+				return damaged("is not in order")
+			}
+			last = &entries[i]
+			if err := visit(entries[i]); err != nil {
+				return err
+			}
+		}
+		at += int64(chunkHeader + len(content))
+	}
+}
+
+func readTableHeader(r io.Reader) (id uint64, err error) {
+	header := make([]byte, tableHeader)
+	if _, err := io.ReadFull(r, header); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+			err = fmt.Errorf("%w: it is too short for its header", errDamaged)
+		}
+		return 0, err
+	}
+	rest, ok := strings.CutPrefix(string(header), tableMagic)
+	sum := len(header) - 4
+	switch {
+	case bytes.Equal(header[16:20], oldMagic):
+		return 0, fmt.Errorf("it has the format of an earlier version; this version reads format %q", tableFormat[:1])
+	case !ok:
+		return 0, fmt.Errorf("%w: it does not begin as a file of this store does", errDamaged)
+	case crc32.Checksum(header[:sum], castagnoli) != binary.BigEndian.Uint32(header[sum:]):
+		return 0, fmt.Errorf("%w: its header is not what was written", errDamaged)
+	case !strings.HasPrefix(rest, tableFormat):
+		return 0, fmt.Errorf("it has format %q; this version reads format %q", rest[:1], tableFormat[:1])
+	}
+	return binary.BigEndian.Uint64(header[sum-8:]), nil
+}
+
+// readChunk returns the content of a chunk, which is nobody else's.
+func readChunk(r io.Reader, id, number uint64) ([]byte, error) {
+	var header [chunkHeader]byte
+	if _, err := io.ReadFull(r, header[:]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(header[:])
+	if size > maxChunk {
+		return nil, errDamaged
+	}
+	content := make([]byte, size)
+	if _, err := io.ReadFull(r, content); err != nil {
+		return nil, err
+	}
+	if chunkSum(id, number, content) != binary.BigEndian.Uint32(header[4:]) {
+		return nil, errDamaged
+	}
+	return content, nil
+}
+
+func compareEntries(e, other entry) int {
+	return cmp.Or(cmp.Compare(e.bucket, other.bucket), bytes.Compare(e.key, other.key))
+}
+
+// latest returns the last entry of each key, in order of buckets and keys.
+func latest(entries []entry) []entry {
+	sorted := slices.Clone(entries)
+	slices.Reverse(sorted)
+	slices.SortStableFunc(sorted, compareEntries)
+	return slices.CompactFunc(sorted, func(e, other entry) bool { return compareEntries(e, other) == 0 })
+}
+
+// onTop returns a visitor that visits what it is given with changes on top, and a
+// function that visits those behind the last. Changes are as latest returns them.
+func onTop(changes []entry, visit func(entry) error) (each func(entry) error, end func() error) {
+	upTo := func(within func(entry) bool) error {
+		for len(changes) > 0 && within(changes[0]) {
+			e := changes[0]
+			changes = changes[1:]
+			if e.value != nil {
+				if err := visit(e); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	each = func(e entry) error {
+		if err := upTo(func(change entry) bool { return compareEntries(change, e) < 0 }); err != nil {
+			return err
+		}
+		if len(changes) > 0 && compareEntries(changes[0], e) == 0 {
+			return nil // its successor is visited with the next, or at the end
+		}
+		return visit(e)
+	}
+	return each, func() error { return upTo(func(entry) bool { return true }) }
+}
