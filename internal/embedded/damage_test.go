@@ -1,0 +1,125 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// damage is something that becomes of a file.
+type damage struct {
+	title string
+	do    func(content []byte, at int, random *rand.Rand) []byte
+}
+
+var damages = []damage{
+	{"a bit flipped", func(b []byte, at int, random *rand.Rand) []byte {
+		b[at] ^= 1 << random.IntN(8)
+		return b
+	}},
+	{"a sector zeroed", func(b []byte, at int, _ *rand.Rand) []byte {
+		at = at / sector * sector
+		clear(b[at:min(at+sector, len(b))])
+		return b
+	}},
+	{"a page of noise", func(b []byte, at int, random *rand.Rand) []byte {
+		for i := at / block * block; i < min(at/block*block+block, len(b)); i++ {
+			b[i] = byte(random.Uint32())
+		}
+		return b
+	}},
+	{"cut off", func(b []byte, at int, _ *rand.Rand) []byte { return b[:at] }},
+	{"two pages swapped", func(b []byte, at int, random *rand.Rand) []byte {
+		pages := len(b) / block
+		if pages < 2 {
+			return b[:at]
+		}
+		one, other := min(at/block, pages-1)*block, random.IntN(pages)*block
+		for i := range block {
+			b[one+i], b[other+i] = b[other+i], b[one+i]
+		}
+		return b
+	}},
+	{"something appended", func(b []byte, at int, _ *rand.Rand) []byte { return append(b, b[:1+at]...) }},
+	{"a part missing", func(b []byte, at int, random *rand.Rand) []byte {
+		return append(b[:at:at], b[min(len(b), at+1+random.IntN(block)):]...)
+	}},
+}
+
+// Whatever is damaged in a file, the store is refused with the name of the file, or has
+// the right state. Of the last flush before a crash alone no one can tell whether it was
+// damaged or never done. FENCEPOST_LONG makes it 2,000 places.
+func TestEveryDamageIsNamed(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	places, violations, refused := times(300, 2000), 0, 0
+	dir, files := t.TempDir(), newTrace(nil)
+	h, s, clock := exercised(t, dir, files, random, 600)
+	crashed := files.content()
+	last := s.disk.journal.at - int64(len(s.disk.journal.frame))
+	lastEnd := s.disk.journal.at
+	right := h.moments[len(h.moments)-1].state
+	if s.disk.journal.half == smallHalf {
+		t.Error("the journal has not grown: the test misses its aim")
+	}
+	s.Close()
+	ended := files.content()
+	checked := t.TempDir()
+	for place := range places {
+		whole, name := crashed, fileName
+		switch place % 3 {
+		case 1:
+			name = journalName
+		case 2:
+			whole = ended
+		}
+		d := damages[place/3%len(damages)]
+		path := filepath.Join(dir, name)
+		before := whole[path]
+		at := random.IntN(len(before))
+		if name == journalName && random.IntN(2) == 0 { // where something stands
+			at = int(last) - random.IntN(int(last))%(20*block)
+			at = max(0, at)
+		}
+		image := atDirectory(whole, dir, checked)
+		after := d.do(bytes.Clone(before), at, random)
+		image[filepath.Join(checked, name)] = after
+		state, err := stateOn(checked, newTrace(image), clock.read)
+		_, lookErr := lookOn(checked, newTrace(image))
+		inLast := name == journalName && (len(after) != len(before) || !bytes.Equal(after[last:lastEnd], before[last:lastEnd]))
+		switch {
+		case (err == nil) != (lookErr == nil):
+			err = fmt.Errorf("the store says %v, a look %v", err, lookErr)
+		case err == nil && state == right:
+			continue
+		case err == nil && inLast && h.check(state, h.moments[len(h.moments)-1].answered-1) == nil:
+			continue
+		case err == nil:
+			err = errors.New("a wrong state was read")
+		case (errors.Is(err, errDamaged) || errors.Is(err, errJournal) || strings.Contains(err.Error(), "format")) && strings.Contains(err.Error(), name):
+			refused++
+			continue
+		}
+		violations++
+		t.Errorf("%s, %s at byte %d of %d: %v", name, d.title, at, len(before), err)
+	}
+	if refused < places/3 {
+		t.Errorf("only %d of %d were refused", refused, places)
+	}
+	fmt.Printf("verified: damaged places %d, refused %d, violations %d\n", places, refused, violations)
+}
+
+// lookOn is the doctor's look at files. What panics is an error.
+func lookOn(dir string, files files) (detail string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return (&disk{files: files, dir: dir}).look()
+}

@@ -1,0 +1,306 @@
+package embedded
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// moment is the state after an operation of a run.
+type moment struct {
+	begun    int  // operations on files when it was submitted
+	answered int  // and when it was answered
+	durable  bool // it was answered with something that a power loss must not take back
+	state    string
+}
+
+// chronicle is what happened to a store, one operation after the other.
+type chronicle struct {
+	moments []moment // the first is before any
+}
+
+// durableState describes all of a state that outlives the process.
+func durableState(s *fencing.State) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, s.Counter)
+	for _, name := range slices.Sorted(maps.Keys(s.Records)) {
+		r := s.Records[name]
+		fmt.Fprint(&b, name, r.LastToken, r.HighestAdmitted, r.Broken)
+		for i := range r.Holders {
+			if h := &r.Holders[i]; !h.Provisional {
+				fmt.Fprint(&b, " ", h.Lease, h.Secret, h.Owner, h.Mode, h.Limit, h.Slot, h.Hold, h.Token, h.TTL, h.GrantTTL, h.MaxHold)
+			}
+		}
+		for i := range r.History {
+			fmt.Fprint(&b, " ", r.History[i].Holder.Token, r.History[i].Reason, r.History[i].At)
+		}
+		fmt.Fprintln(&b)
+	}
+	keys := slices.SortedFunc(maps.Keys(s.Tombstones), func(k, other fencing.EndedLease) int {
+		return cmp.Or(cmp.Compare(k.Name, other.Name), cmp.Compare(k.Lease, other.Lease))
+	})
+	for _, key := range keys {
+		fmt.Fprintln(&b, key, s.Tombstones[key])
+	}
+	return b.String()
+}
+
+func (s *Store) durableState() string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return durableState(s.state)
+}
+
+// exercise has a store grant, deepen, renew, release, break and expire leases, and
+// ends with a grant, or when the store fails.
+func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *rand.Rand, operations int) error {
+	ctx := context.Background()
+	h.moments = append(h.moments, moment{state: s.durableState()})
+	held, tokens := map[fencing.Name]fencing.AcquireRequest{}, map[fencing.Name]fencing.Token{}
+	for i := range operations {
+		name := fencing.Name(fmt.Sprint("n", random.IntN(60)))
+		r, isHeld := held[name]
+		m := moment{begun: files.count(), durable: true}
+		var err error
+		switch choice := random.IntN(10); {
+		case !isHeld || i == operations-1:
+			if isHeld {
+				name = fencing.Name(fmt.Sprint("last", i))
+			}
+			r = acquire(name, time.Minute)
+			r.Metadata = map[string]string{"padding": strings.Repeat("x", random.IntN(12000))}
+			var out fencing.Outcome
+			if out, err = s.Acquire(ctx, r); err == nil {
+				held[name], tokens[name] = r, out.Holder.Token
+			}
+		case choice < 5:
+			m.durable = false
+			_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+			delete(held, name)
+		case choice < 6:
+			_, err = s.Break(ctx, fencing.BreakRequest{Name: name, Token: tokens[name]})
+			delete(held, name)
+		case choice < 7:
+			r.Hold++
+			_, err = s.Acquire(ctx, r)
+			held[name] = r
+		case choice < 9:
+			_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: time.Duration(1+random.IntN(600)) * time.Second})
+			m.durable = false // unless it is longer, which the model does not follow
+		default:
+			clock.advance(time.Duration(random.IntN(30)) * time.Second)
+			_, err = s.Expire(ctx, 100)
+		}
+		switch code(err) {
+		case "", fencing.CodeLeaseLost, fencing.CodeStaleToken, fencing.CodeInvalidRequest: // it may have run out
+		default:
+			return err
+		}
+		if err != nil {
+			delete(held, name)
+		}
+		m.answered, m.state = files.count(), s.durableState()
+		h.moments = append(h.moments, m)
+	}
+	return nil
+}
+
+// check reports what is wrong with a state that was read after a power loss during
+// operation cut: it has to be one that there was, not before what was answered.
+func (h *chronicle) check(state string, cut int) error {
+	least := 0
+	for i, m := range h.moments {
+		if m.durable && m.answered <= cut {
+			least = i
+		}
+	}
+	for i, m := range h.moments {
+		if m.state == state && i >= least && m.begun <= cut {
+			return nil
+		}
+	}
+	for i, m := range h.moments {
+		if m.state == state {
+			return fmt.Errorf("it is as after operation %d, and operation %d had been answered", i, least)
+		}
+	}
+	return fmt.Errorf("it is as it never was: %.2000s", state)
+}
+
+// open opens a store on files and returns its state. What panics is an error.
+func stateOn(dir string, files files, now func() fencing.Instant) (state string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	s, err := Open(Options{Dir: dir, Now: now, files: files, journalHalf: smallHalf})
+	if err != nil {
+		return "", err
+	}
+	state = s.durableState()
+	return state, s.Close()
+}
+
+func exercised(t *testing.T, dir string, files *trace, random *rand.Rand, operations int) (*chronicle, *Store, *testClock) {
+	t.Helper()
+	clock, h := newTestClock(), &chronicle{}
+	s := open(t, Options{Dir: dir, Now: clock.read, files: files, journalHalf: smallHalf})
+	if err := h.exercise(s, clock, files, random, operations); err != nil {
+		t.Fatal(err)
+	}
+	return h, s, clock
+}
+
+// loseCounting makes power-loss images of a run and returns how many of them violate
+// it, with the first violation.
+func loseCounting(t *testing.T, images int, lies bool) (violations int, first error) {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	const perRun = 100
+	for left := images; left > 0; left -= perRun {
+		dir, files := t.TempDir(), newTrace(nil)
+		files.lies = lies
+		h, s, clock := exercised(t, dir, files, random, 150)
+		s.Close()
+		checked := t.TempDir()
+		for range min(left, perRun) {
+			cut := files.begun + random.IntN(files.count()-files.begun)
+			image := atDirectory(files.image(cut, random), dir, checked)
+			err := lose(h, image, checked, clock, cut, random)
+			if err != nil {
+				violations++
+				first = cmp.Or(first, fmt.Errorf("power lost during operation %d of %d on files: %w", cut, files.count(), err))
+			}
+		}
+	}
+	return violations, first
+}
+
+// atDirectory returns files of one directory as those of another.
+func atDirectory(files map[string][]byte, from, to string) map[string][]byte {
+	moved := map[string][]byte{}
+	for path, content := range files {
+		moved[to+strings.TrimPrefix(path, from)] = content
+	}
+	return moved
+}
+
+// lose checks an image, and one of a second power loss while the first is mended.
+func lose(h *chronicle, image map[string][]byte, dir string, clock *testClock, cut int, random *rand.Rand) error {
+	files := newTrace(image)
+	state, err := stateOn(dir, files, clock.read)
+	if err == nil {
+		err = h.check(state, cut)
+	}
+	if err != nil {
+		return err
+	}
+	again := newTrace(files.image(files.begun+random.IntN(files.count()-files.begun), random))
+	if after, err := stateOn(dir, again, clock.read); err != nil || after != state {
+		return fmt.Errorf("after a second power loss: %v, %.1000s, before it %.1000s", err, after, state)
+	}
+	return nil
+}
+
+// P1, P2: a power loss at any moment, with any part of what was not synced gone or
+// torn, leaves a state that there was, not before what was answered. FENCEPOST_LONG
+// makes it 5,000 images.
+func TestPowerLoss(t *testing.T) {
+	images := times(200, 5000)
+	violations, first := loseCounting(t, images, false)
+	if violations > 0 {
+		t.Error(first)
+	}
+	fmt.Printf("verified: power-loss images %d, violations %d\n", images, violations)
+}
+
+// The images would tell of a disk, or a store, that does not sync.
+func TestPowerLossIsToldFromNoSync(t *testing.T) {
+	if violations, _ := loseCounting(t, 100, true); violations < 10 {
+		t.Errorf("of 100 images of a disk that syncs nothing, %d are wrong", violations)
+	}
+}
+
+// A sync, or any write, that fails is the end: nothing is granted any more, and all
+// that was answered is there after a restart. FENCEPOST_LONG makes it 50 of each.
+func TestFailingDisk(t *testing.T) {
+	for what, c := range map[string]struct {
+		kinds string
+		err   error
+		lasts bool // from then on all fail
+	}{
+		"failed fsync": {opSync + opDir, syscall.EIO, false},
+		"disk full":    {opWrite + opLink, syscall.ENOSPC, true},
+	} {
+		rounds, violations := times(8, 50), 0
+		for round := range rounds {
+			seed := rand.Uint64()
+			random := rand.New(rand.NewPCG(seed, 0))
+			dir, files, clock, h := t.TempDir(), newTrace(nil), newTestClock(), &chronicle{}
+			failAt, seen := 1+random.IntN(3+round*4), 0
+			files.fault = func(op *fileOp) error {
+				fails := strings.Contains(c.kinds, op.kind) || c.kinds[0] == 's' && op.synced
+				if fails {
+					seen++
+				}
+				if fails && (seen == failAt || c.lasts && seen > failAt) {
+					return c.err
+				}
+				return nil
+			}
+			err := failing(h, dir, files, clock, random)
+			if err == nil {
+				cut := files.count()
+				files.fault = nil
+				var state string
+				state, err = stateOn(dir, newTrace(files.image(cut, random)), clock.read)
+				if err == nil && len(h.moments) > 0 {
+					err = h.check(state, cut)
+				}
+				if len(h.moments) == 0 { // it was not opened
+					err = nil
+				}
+			}
+			if err != nil {
+				violations++
+				t.Errorf("%s number %d, seed %d: %v", what, failAt, seed, err)
+			}
+		}
+		fmt.Printf("verified: %s %d, violations %d\n", what, rounds, violations)
+	}
+}
+
+// failing runs a store into a fault, and says what it did not do then.
+func failing(h *chronicle, dir string, files *trace, clock *testClock, random *rand.Rand) error {
+	s, err := Open(Options{Dir: dir, Now: clock.read, files: files, journalHalf: smallHalf})
+	if err != nil {
+		return nil // said at the start
+	}
+	defer s.Close()
+	err = h.exercise(s, clock, files, random, 3000)
+	if code(err) != fencing.CodeUnavailable {
+		return fmt.Errorf("the fault came to %v", err)
+	}
+	select {
+	case <-s.Failed():
+	case <-time.After(10 * time.Second):
+		return errors.New("Failed is not closed")
+	}
+	if _, err := s.Acquire(context.Background(), acquire("after", time.Minute)); code(err) != fencing.CodeUnavailable {
+		return fmt.Errorf("a grant after the fault: %v", err)
+	}
+	return nil
+}
