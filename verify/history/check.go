@@ -3,7 +3,6 @@ package history
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +35,7 @@ func Check(h *History, r Rules, dir string) []Violation {
 	var found []Violation
 	for _, name := range h.names() {
 		found = append(found, order(h, name, &r, dir)...)
-		found = append(found, reused(h, name)...)
+		found = append(found, reused(h, name, &r)...)
 	}
 	return append(found, liveness(h, &r)...)
 }
@@ -63,17 +62,30 @@ func order(h *History, name string, r *Rules, dir string) []Violation {
 	return []Violation{v}
 }
 
-// reused finds lease ids that were granted after their holder had let go (P7), and
-// leases that were granted with no time left (P9).
-func reused(h *History, name string) (found []Violation) {
+// reused finds lease ids that were granted after their holder had let go, releases that
+// are told otherwise when they are repeated (P7), and leases that were granted with no
+// time left (P9).
+func reused(h *History, name string, r *Rules) (found []Violation) {
 	ended := map[string]Time{}
+	first := map[int]*Op{} // by call
+	for i := range h.Ops {
+		op := &h.Ops[i]
+		was := first[op.Call]
+		switch {
+		case op.Verb != Release || !op.on(name):
+		case op.Verdict == Ended && was == nil:
+			first[op.Call] = op
+		case op.Verdict == Lost && was != nil && !r.EndsCross && !h.forgot(was.Sent, op.Done):
+			found = append(found, Violation{Promise: "P7", Name: name, What: fmt.Sprintf("a release is not what it was when it is repeated:\n%s\n%s", was, op)})
+		}
+	}
 	for _, c := range h.calls(name) {
 		g, granted := c.grant(name)
 		at, over := ended[c.Lease]
 		switch {
 		case c.Verb == Release && c.Verdict == Ended:
 			ended[c.Lease] = c.Done
-		case granted && c.Verb == Acquire && over && c.sent > at && !slices.ContainsFunc(h.Troubles, func(t Trouble) bool { return t.Forgets && t.From <= c.Done && t.Until >= at }):
+		case granted && c.Verb == Acquire && over && c.sent > at && !h.forgot(at, c.Done):
 			found = append(found, Violation{Promise: "P7", Name: name, What: "a lease id that was released was granted again:\n" + h.tell(name, at-2*time.Second, c.Done)})
 		}
 		if granted && g.Left <= 0 {

@@ -243,6 +243,19 @@ func TestCheck(t *testing.T) {
 			s.does(2, 3, Release, "a", Ended)
 			s.grant(4, 5, "a", 11)
 		}},
+		{"a release that is told otherwise when it is repeated", "P7", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			first := s.does(2, 3, Release, "a", Ended).ID
+			s.does(4, 5, Release, "a", Lost).Call = first
+			s.grant(6, 7, "b", 11)
+		}},
+		{"a release that is repeated after a flush", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			first := s.does(2, 3, Release, "a", Ended).ID
+			s.h.Troubles = []Trouble{{What: "flush", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Forgets: true}}
+			s.does(14, 15, Release, "a", Lost).Call = first
+			s.grant(16, 17, "b", 11)
+		}},
 		{"granted with no time left", "P9", nil, func(s *script) {
 			s.grant(0, 1, "a", 10).Grants[0].Left = 0
 		}},

@@ -177,6 +177,11 @@ func (h *History) troubled(from, until Time) bool {
 	return slices.ContainsFunc(h.Troubles, func(t Trouble) bool { return from <= t.Calm && until >= t.From })
 }
 
+// forgot reports whether the store may have forgotten something between from and until.
+func (h *History) forgot(from, until Time) bool {
+	return slices.ContainsFunc(h.Troubles, func(t Trouble) bool { return t.Forgets && t.From <= until && t.Until >= from })
+}
+
 // names returns all names of the history, in order.
 func (h *History) names() []string {
 	var names []string
@@ -211,7 +216,7 @@ func (h *History) calls(name string) []call {
 			order = append(order, c)
 		}
 		c.attempts++
-		if op.ID >= c.ID {
+		if op.ID >= c.ID && c.Verdict != Ended { // what has ended stays so, whatever is told of it later
 			c.Op = op
 		}
 		c.sent = min(c.sent, op.Sent)
