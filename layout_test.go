@@ -33,7 +33,7 @@ var ours = map[string][]string{
 	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
-	"verify":         {"verify/attack", "verify/check", "verify/crowd", "verify/soak", "verify/system"},
+	"verify":         {"verify/attack", "verify/check", "verify/crowd", "verify/history", "verify/planted", "verify/soak", "verify/system"},
 	"verify/attack":  {"verify/check", "verify/system"},
 	"verify/check":   {},
 	"verify/crowd":   {"verify/check", "verify/system"},

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"fencepost/verify/check"
+	"fencepost/verify/history"
+	"fencepost/verify/planted"
+)
+
+// histories are played over all stores, with faults and without. What was found is told
+// with a picture each, which stays where it is.
+func histories(ctx context.Context, scale check.Scale, r *check.Result) error {
+	dir, err := os.MkdirTemp("", "fencepost-histories")
+	if err != nil {
+		return err
+	}
+	var sum struct{ histories, operations, granted, unknown, left, faults, violations int }
+	err = history.Series{
+		Histories: check.Pick(scale, 15, 200), Operations: check.Pick(scale, 1_000, 10_000), Parallel: 5, Seed: r.Seed, Dir: dir,
+	}.Run(ctx, func(where string, h history.Report) {
+		sum.histories++
+		sum.operations += h.Operations
+		sum.granted += h.Granted
+		sum.unknown += h.Unknown
+		sum.left += h.Left
+		for _, n := range h.Faults {
+			sum.faults += n
+		}
+		for _, v := range h.Violations {
+			sum.violations++
+			r.Violation("%s, seed %d: %s", where, h.Seed, v)
+		}
+	})
+	r.Count("histories", sum.histories)
+	r.Count("operations", sum.operations)
+	r.Count("leases told", sum.granted)
+	r.Count("answers unknown", sum.unknown)
+	r.Count("clients that left", sum.left)
+	r.Count("faults", sum.faults)
+	if sum.violations == 0 {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// bugs are planted one at a time; part looks for a few of them.
+func bugs(ctx context.Context, scale check.Scale, r *check.Result) error {
+	all := planted.Bugs()
+	all = all[:check.Pick(scale, 4, len(all))]
+	slots := make(chan struct{}, 2)
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	caught := 0
+	for i := range all {
+		work.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			dir, err := os.MkdirTemp("", "fencepost-planted")
+			if err != nil {
+				r.Violation("%v", err)
+				return
+			}
+			defer os.RemoveAll(dir)
+			by, err := all[i].Caught(ctx, dir)
+			if err == nil {
+				r.Note("%s: caught by %s", all[i].Name, by)
+				err = all[i].Clean(ctx, dir)
+			}
+			if err != nil {
+				r.Violation("%v", err)
+				return
+			}
+			mu.Lock()
+			caught++
+			mu.Unlock()
+		})
+	}
+	work.Wait()
+	r.Count("bugs planted", len(all))
+	r.Count("caught", caught)
+	return ctx.Err()
+}
