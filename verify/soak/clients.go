@@ -140,8 +140,8 @@ func (u *run) attach(ctx context.Context, g *system.Gateway, name string) {
 		}
 	}
 	if b.name != "" {
-		if ctx.Err() != nil { // it has let go itself
-			b.until = earlier(b.until, time.Now())
+		if closed, ok := ctx.Deadline(); ok && ctx.Err() != nil { // it has let go itself
+			b.until = earlier(b.until, closed)
 		}
 		u.ledger.add(b)
 	}
