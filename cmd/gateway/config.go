@@ -128,13 +128,27 @@ func process(cfg *config) (unread []string, faults []error) {
 			return unread, faults
 		}
 		unread = append(unread, parse.KeyName)
-		faults = append(faults, fmt.Errorf("%s: %q is not a %s: %w", parse.KeyName, parse.Value, parse.TypeName, parse.Err))
+		faults = append(faults, fmt.Errorf("%s: %q is not %s", parse.KeyName, parse.Value, wantedForm(parse.TypeName)))
 		value, set := os.LookupEnv(parse.KeyName)
 		if !set { // a default that can't be read is a bug here, not the operator's
 			return unread, faults
 		}
 		os.Unsetenv(parse.KeyName)
 		defer os.Setenv(parse.KeyName, value)
+	}
+}
+
+// wantedForm says how a value of a Go type is written.
+func wantedForm(goType string) string {
+	switch goType {
+	case "time.Duration":
+		return "a time like 500ms, 30s, 5m or 24h"
+	case "bool":
+		return "true or false"
+	case "int":
+		return "a whole number"
+	default: // slog.Level
+		return "debug, info, warn or error"
 	}
 }
 
@@ -152,7 +166,7 @@ func unknownVariables() (faults []error) {
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
 		if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
-			faults = append(faults, fmt.Errorf("%s is not a setting; see gateway -help", name))
+			faults = append(faults, fmt.Errorf("%s is not a setting%s; gateway -help lists them", name, nearest(name, known)))
 		}
 	}
 	return faults

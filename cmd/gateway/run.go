@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -95,7 +96,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	server := lockhttp.NewHTTPServer(api.Handler(), log)
 	listener, err := net.Listen("tcp", cfg.ListenAddr)
 	if err != nil {
-		return fmt.Errorf("FENCEPOST_LISTEN_ADDR: %w", err)
+		return cantListen("FENCEPOST_LISTEN_ADDR", cfg.ListenAddr, err)
 	}
 	most, _ := cfg.maxConnections(openFiles()) // validated before
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
@@ -153,6 +154,20 @@ func gathererFor(cfg config, reg *prometheus.Registry) prometheus.Gatherer {
 	return reg
 }
 
+// cantListen says why an address can't be served, and what to change.
+func cantListen(setting, addr string, err error) error {
+	_, port, _ := net.SplitHostPort(addr)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%s: %s is in use by another process, perhaps another gateway (ss -ltnp 'sport = :%s' says which); stop it, or set %s to another port", setting, addr, port, setting)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%s: %s may not be used by this user; ports below 1024 need a privilege: set %s to another port", setting, addr, setting)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("%s: %s is not an address of this machine", setting, addr)
+	}
+	return fmt.Errorf("%s: %w", setting, err)
+}
+
 // serveAdmin serves metrics and profiles on an address of their own, to the same
 // Hosts as the main one.
 func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
@@ -164,7 +179,7 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	listener, err := net.Listen("tcp", cfg.AdminAddr)
 	if err != nil {
-		return nil, fmt.Errorf("FENCEPOST_ADMIN_ADDR: %w", err)
+		return nil, cantListen("FENCEPOST_ADMIN_ADDR", cfg.AdminAddr, err)
 	}
 	server := lockhttp.NewHTTPServer(lockhttp.GuardHosts(cfg.AllowedHosts, mux), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to

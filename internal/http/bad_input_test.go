@@ -37,6 +37,8 @@ func TestBadInput(t *testing.T) {
 		{what: "ttl with zero fraction", body: `{"ttl_ms":1000.0}`, field: "ttl_ms", says: "integer"},
 		{what: "ttl with exponent", body: `{"ttl_ms":1e3}`, field: "ttl_ms", says: "integer"},
 		{what: "ttl a string", body: `{"ttl_ms":"1000"}`, field: "ttl_ms", says: "must be an integer"},
+		{what: "ttl a duration", body: `{"ttl_ms":"30s"}`, field: "ttl_ms", says: "must be an integer from 100 to 86400000, in milliseconds; a string"},
+		{what: "ttl in seconds", body: `{"ttl_ms":30}`, field: "ttl_ms", says: "is 30; it must be from 100 to 86400000, in milliseconds"},
 		{what: "ttl true", body: `{"ttl_ms":true}`, field: "ttl_ms", says: "must be an integer"},
 		{what: "ttl an object", body: `{"ttl_ms":{}}`, field: "ttl_ms", says: "must be an integer"},
 		{what: "ttl null", body: `{"ttl_ms":null}`, field: "ttl_ms", says: "is null"},

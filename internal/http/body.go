@@ -172,9 +172,17 @@ func readInt(d *jsontext.Decoder, field string, lo, hi int64) (int64, error) {
 	return n, nil
 }
 
-// readMillis reads a number of milliseconds within two durations.
+// readMillis reads a number of milliseconds within two durations. Every refusal says
+// that it is milliseconds: seconds are what is most often meant.
 func readMillis(d *jsontext.Decoder, field string, lo, hi time.Duration) (time.Duration, error) {
+	if d.PeekKind() == jsontext.KindString {
+		return 0, invalid(field, "must be an integer from %d to %d, in milliseconds; a string is none", lo.Milliseconds(), hi.Milliseconds())
+	}
 	ms, err := readInt(d, field, lo.Milliseconds(), hi.Milliseconds())
+	var e *fencing.Error
+	if errors.As(err, &e) && strings.Contains(e.Detail, strconv.FormatInt(hi.Milliseconds(), 10)) {
+		return 0, invalid(field, "%s, in milliseconds", strings.TrimPrefix(e.Detail, field+" "))
+	}
 	return time.Duration(ms) * time.Millisecond, err
 }
 
