@@ -110,10 +110,10 @@ func cause(err error) error {
 // meanwhile, and what to change if that can be told.
 func explain(err error, noted *remarks) error {
 	err = cause(err)
-	text := noted.beside(err)
 	if f := fencing.FaultOf(err); f != nil {
-		return fmt.Errorf("%s\n  %w%s\n  change: %s", f.Detail, f.Err, text, f.Remedy)
+		return fmt.Errorf("%s\n  %w\n  change: %s", f.Detail, f.Err, f.Remedy)
 	}
+	text := noted.beside(err)
 	var unknown *net.DNSError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -112,7 +112,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 		switch r := &reports[i]; {
 		case r.votes():
 			voting++
-		case r.fault != nil && r.fault.Code != fencing.CodeUnavailable:
+		case r.fault != nil && (r.fault.Code != fencing.CodeUnavailable || fencing.FaultOf(r.fault) != nil):
 			refusing = append(refusing, name)
 		case r.fault != nil:
 			silent = append(silent, name)

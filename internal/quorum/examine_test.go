@@ -193,7 +193,7 @@ func TestExamineTellsCauses(t *testing.T) {
 		return err
 	}) // or its pool goes on trying for a while after it was closed
 	f.must(s.Close())
-	says(t, stand, false, "0 of 5 nodes vote", "out of reach: 1, 2, 3, 4, 5", "nothing is granted")
+	says(t, stand, false, "0 of 5 nodes vote", "out of reach: 1, 4, 5", "refusing: 2, 3", "nothing is granted")
 	told := 0
 	for _, f := range others {
 		if f.Check != "access" {

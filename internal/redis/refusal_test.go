@@ -101,6 +101,17 @@ func TestNoChannels(t *testing.T) {
 	}
 }
 
+// Redis is in protected mode only for who is not on its machine, where no test is.
+func TestProtectedMode(t *testing.T) {
+	said := errors.New("DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.")
+	for _, kind := range []string{kindRedis, kindSentinel, kindCluster} {
+		top := &topology{location: &location{kind: kind}}
+		if f := fencing.FaultOf(top.told(said)); f == nil || !strings.Contains(f.Remedy, "requirepass") {
+			t.Errorf("%s: %+v", kind, f)
+		}
+	}
+}
+
 type silence struct{}
 
 func (silence) Event(fencing.Event) {}
