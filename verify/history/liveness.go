@@ -179,7 +179,7 @@ func (w *watch) overtaken() (found []Violation) {
 			continue
 		}
 		mine, granted := a.grant(w.name)
-		if !granted && (a.Verdict != Refused || slices.ContainsFunc(w.looks, func(l *Look) bool { return l.holds(owner) })) {
+		if !granted && (a.Verdict != Refused || a.Set() || slices.ContainsFunc(w.looks, func(l *Look) bool { return l.holds(owner) })) {
 			continue // it may have had its turn, and lost it
 		}
 		for i := range w.calls {
