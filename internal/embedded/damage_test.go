@@ -16,6 +16,9 @@ type damage struct {
 	do    func(content []byte, at int, random *rand.Rand) []byte
 }
 
+// swapped may hit the last two flushes at once.
+const swapped = "two pages swapped"
+
 var damages = []damage{
 	{"a bit flipped", func(b []byte, at int, random *rand.Rand) []byte {
 		b[at] ^= 1 << random.IntN(8)
@@ -33,7 +36,7 @@ var damages = []damage{
 		return b
 	}},
 	{"cut off", func(b []byte, at int, _ *rand.Rand) []byte { return b[:at] }},
-	{"two pages swapped", func(b []byte, at int, random *rand.Rand) []byte {
+	{swapped, func(b []byte, at int, random *rand.Rand) []byte {
 		pages := len(b) / block
 		if pages < 2 {
 			return b[:at]
@@ -51,8 +54,8 @@ var damages = []damage{
 }
 
 // Whatever is damaged in a file, the store is refused with the name of the file, or has
-// the right state. Of the last flush before a crash alone no one can tell whether it was
-// damaged or never done. FENCEPOST_LONG makes it 2,000 places.
+// the right state. Of the last flush before a crash, or the last few if all of them are
+// damaged, no one can tell whether they were ever done. FENCEPOST_LONG makes it 2,000 places.
 func TestEveryDamageIsNamed(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -98,6 +101,8 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		case err == nil && state == right:
 			continue
 		case err == nil && inLast && h.check(state, h.moments[len(h.moments)-1].answered-1) == nil:
+			continue
+		case err == nil && inLast && d.title == swapped && h.check(state, h.moments[len(h.moments)-1].answered-2) == nil:
 			continue
 		case err == nil:
 			err = errors.New("a wrong state was read")
