@@ -127,7 +127,7 @@ func Bugs() []Bug {
 			Name: "waiter-leaked-on-disconnect", What: "who leaves the queue keeps its place there",
 			Patches: []Patch{{
 				File: "internal/watchdog/wait.go",
-				Old:  "\tw.TakeBackLater(takeBackOf(&t.ask))\n}",
+				Old:  "\tw.takeBack(takeBackFor(&t.ask), err)\n}",
 				New:  "}",
 			}},
 			Package: "internal/watchdog", Test: "^TestTheClientLeaves$",
@@ -201,8 +201,8 @@ func Bugs() []Bug {
 			Name: "undelivered-grant-kept", What: "a grant whose client has left is not taken back",
 			Patches: []Patch{{
 				File: "internal/watchdog/takeback.go",
-				Old:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n",
-				New:  "func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) {\n\tif r.Name != \"\" {\n\t\treturn\n\t}\n",
+				Old:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n",
+				New:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n\tif t != nil {\n\t\treturn\n\t}\n",
 			}},
 			History: on(embedded(history.Mix{Wait: 1, Plain: 1, Leave: 2}), 8, 4), Promise: "P6",
 		},
