@@ -204,7 +204,7 @@ func Bugs() []Bug {
 				Old:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n",
 				New:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n\tif t != nil {\n\t\treturn\n\t}\n",
 			}},
-			History: on(embedded(history.Mix{Wait: 1, Plain: 1, Leave: 2}), 8, 4), Promise: "P6",
+			Package: "internal/watchdog", Test: "^TestAGrantCrossesTheClientsLeaving$",
 		},
 	}
 }
