@@ -75,10 +75,10 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 	case "max_hold_ms":
 		r.MaxHold, err = readMillis(d, name, 0, fencing.MaxMaxHold)
 	case "limit":
-		n, err = readInt(d, name, 1, fencing.MaxLimit)
+		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
 		r.Limit = int(n)
 	case "hold":
-		n, err = readInt(d, name, 1, fencing.MaxHoldDepth)
+		n, err = readInt(d, name, 1, fencing.MaxHoldDepth, "")
 		r.Hold = int(n)
 	case "owner":
 		r.Owner, err = readString(d, name)

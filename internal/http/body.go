@@ -58,7 +58,8 @@ var decoders = sync.Pool{New: func() any { return new(jsonDecoder) }}
 
 // decodeObject reads a body that is a JSON object or nothing. It calls set with
 // each member's name and the decoder before its value; set returns
-// errUnknownField for a name it doesn't know, of which known is the list.
+// errUnknownField for a name it doesn't know, of which known is the list, and what
+// the decoder returns as it is.
 func decodeObject(body []byte, known string, set func(name string, d *jsontext.Decoder) error) error {
 	if len(body) == 0 {
 		return nil
@@ -69,9 +70,17 @@ func decodeObject(body []byte, known string, set func(name string, d *jsontext.D
 	d := &decoder.Decoder
 	d.Reset(&decoder.input)
 
+	err := readObject(d, known, set)
+	if _, refused := errors.AsType[*fencing.Error](err); err == nil || refused {
+		return err
+	}
+	return syntaxError(body, d, err)
+}
+
+func readObject(d *jsontext.Decoder, known string, set func(name string, d *jsontext.Decoder) error) error {
 	start, err := d.ReadToken()
 	if err != nil {
-		return syntaxError(d, err)
+		return err
 	}
 	if start.Kind() != jsontext.KindBeginObject {
 		return invalid("body", "must be a JSON object")
@@ -79,7 +88,7 @@ func decodeObject(body []byte, known string, set func(name string, d *jsontext.D
 	for {
 		token, err := d.ReadToken()
 		if err != nil {
-			return syntaxError(d, err)
+			return err
 		}
 		if token.Kind() == jsontext.KindEndObject {
 			break
@@ -111,31 +120,6 @@ func unknownField(name, known string) error {
 	return invalid(name, "is not a known field; known are %s", known)
 }
 
-// syntaxError names the field in which the JSON is broken, if it is in one.
-func syntaxError(d *jsontext.Decoder, err error) error {
-	var syntax *jsontext.SyntacticError
-	if !errors.As(err, &syntax) {
-		return invalid("body", "is not valid JSON: it ends too early")
-	}
-	field := "body"
-	for name := range syntax.JSONPointer.Tokens() {
-		if known := strings.Contains(" "+allFields+" ", " "+name+" "); known {
-			field = name
-		}
-		break
-	}
-	switch {
-	case syntax.Err == jsontext.ErrDuplicateName:
-		return invalid(field, "has a name twice")
-	case strings.Contains(syntax.Err.Error(), "UTF-8"):
-		return invalid(field, "is not valid UTF-8 at byte %d of the body", syntax.ByteOffset)
-	}
-	return invalid(field, "is not valid JSON at byte %d of the body", syntax.ByteOffset)
-}
-
-// allFields are the fields that an error may name.
-const allFields = "names ttl_ms wait_ms owner mode limit hold max_hold_ms metadata"
-
 // readValue reads a value that must be of one kind.
 func readValue(d *jsontext.Decoder, field string, kind jsontext.Kind, what string) (jsontext.Value, error) {
 	got := d.PeekKind()
@@ -143,7 +127,7 @@ func readValue(d *jsontext.Decoder, field string, kind jsontext.Kind, what strin
 	case kind, jsontext.KindInvalid:
 		value, err := d.ReadValue()
 		if err != nil {
-			return nil, syntaxError(d, err)
+			return nil, err
 		}
 		return value, nil
 	case jsontext.KindNull:
@@ -152,22 +136,30 @@ func readValue(d *jsontext.Decoder, field string, kind jsontext.Kind, what strin
 	return nil, invalid(field, "must be %s", what)
 }
 
-// readInt reads an integer from lo to hi. It is checked as written, so a number
-// too large for any type is out of range like any other.
-func readInt(d *jsontext.Decoder, field string, lo, hi int64) (int64, error) {
+// readInt reads an integer from lo to hi; unit is empty or what follows its bounds. It
+// is checked as written, so a number too large for any type is out of range like any
+// other.
+func readInt(d *jsontext.Decoder, field string, lo, hi int64, unit string) (int64, error) {
+	switch d.PeekKind() {
+	case jsontext.KindNumber, jsontext.KindNull, jsontext.KindInvalid:
+	case jsontext.KindString:
+		return 0, invalid(field, "must be an integer from %d to %d%s; a string is none", lo, hi, unit)
+	default:
+		return 0, invalid(field, "must be an integer from %d to %d%s", lo, hi, unit)
+	}
 	value, err := readValue(d, field, jsontext.KindNumber, "an integer")
 	if err != nil {
 		return 0, err
 	}
 	if bytes.ContainsAny(value, ".eE") {
-		return 0, invalid(field, "must be an integer from %d to %d, without fraction or exponent", lo, hi)
+		return 0, invalid(field, "must be an integer from %d to %d%s, without fraction or exponent", lo, hi, unit)
 	}
 	n, err := strconv.ParseInt(string(value), 10, 64)
 	if err != nil {
-		return 0, invalid(field, "has %d digits; it must be from %d to %d", len(bytes.TrimPrefix(value, []byte("-"))), lo, hi)
+		return 0, invalid(field, "has %d digits; it must be from %d to %d%s", len(bytes.TrimPrefix(value, []byte("-"))), lo, hi, unit)
 	}
 	if n < lo || n > hi {
-		return 0, invalid(field, "is %d; it must be from %d to %d", n, lo, hi)
+		return 0, invalid(field, "is %d; it must be from %d to %d%s", n, lo, hi, unit)
 	}
 	return n, nil
 }
@@ -175,14 +167,7 @@ func readInt(d *jsontext.Decoder, field string, lo, hi int64) (int64, error) {
 // readMillis reads a number of milliseconds within two durations. Every refusal says
 // that it is milliseconds: seconds are what is most often meant.
 func readMillis(d *jsontext.Decoder, field string, lo, hi time.Duration) (time.Duration, error) {
-	if d.PeekKind() == jsontext.KindString {
-		return 0, invalid(field, "must be an integer from %d to %d, in milliseconds; a string is none", lo.Milliseconds(), hi.Milliseconds())
-	}
-	ms, err := readInt(d, field, lo.Milliseconds(), hi.Milliseconds())
-	var e *fencing.Error
-	if errors.As(err, &e) && strings.Contains(e.Detail, strconv.FormatInt(hi.Milliseconds(), 10)) {
-		return 0, invalid(field, "%s, in milliseconds", strings.TrimPrefix(e.Detail, field+" "))
-	}
+	ms, err := readInt(d, field, lo.Milliseconds(), hi.Milliseconds(), ", in milliseconds")
 	return time.Duration(ms) * time.Millisecond, err
 }
 
@@ -193,7 +178,7 @@ func readString(d *jsontext.Decoder, field string) (string, error) {
 	}
 	s, err := jsontext.AppendUnquote(make([]byte, 0, len(value)), value)
 	if err != nil {
-		return "", syntaxError(d, err)
+		return "", err
 	}
 	return string(s), nil
 }
@@ -209,13 +194,13 @@ func readStrings(d *jsontext.Decoder, field string) (map[string]string, error) {
 		return nil, invalid(field, "must be %s", what)
 	}
 	if _, err := d.ReadToken(); err != nil {
-		return nil, syntaxError(d, err)
+		return nil, err
 	}
 	var entries map[string]string
 	for {
 		token, err := d.ReadToken()
 		if err != nil {
-			return nil, syntaxError(d, err)
+			return nil, err
 		}
 		if token.Kind() == jsontext.KindEndObject {
 			return entries, nil
@@ -246,14 +231,14 @@ func readNames(d *jsontext.Decoder) ([]fencing.Name, error) {
 		return nil, invalid(field, "must be %s", what)
 	}
 	if _, err := d.ReadToken(); err != nil {
-		return nil, syntaxError(d, err)
+		return nil, err
 	}
 	var values []string
 	for {
 		switch d.PeekKind() {
 		case jsontext.KindEndArray:
 			if _, err := d.ReadToken(); err != nil {
-				return nil, syntaxError(d, err)
+				return nil, err
 			}
 			return parseNames(field, values)
 		case jsontext.KindString, jsontext.KindInvalid:

@@ -54,7 +54,7 @@ func setRenewField(req *fencing.RenewRequest, name string, d *jsontext.Decoder, 
 		req.Mode = fencing.Mode(mode)
 	case "limit":
 		var n int64
-		n, err = readInt(d, name, 1, fencing.MaxLimit)
+		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
 		req.Limit = int(n)
 	default:
 		return errUnknownField
