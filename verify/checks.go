@@ -37,6 +37,7 @@ func checks(soaking time.Duration) []check.Check {
 		{Name: "fail-overs", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
 		{Name: "histories", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories},
 		{Name: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
+		{Name: "durability", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability},
 		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz},
 	}
 }

@@ -76,6 +76,18 @@ func failOvers(ctx context.Context, scale check.Scale, r *check.Result) error {
 	return nil
 }
 
+// durability runs the tests of the embedded store that are about what is on disk: at
+// full scale as often as they say at FENCEPOST_LONG.
+func durability(ctx context.Context, scale check.Scale, r *check.Result) error {
+	g := goTest{pkg: "./internal/embedded", args: []string{"-timeout", "40m"}}
+	if scale == check.Full {
+		g.env = []string{"FENCEPOST_LONG=1"}
+	}
+	out, err := g.run(ctx, r)
+	r.Count("tests", len(regexp.MustCompile(`(?m)^\s*--- PASS`).FindAllString(out, -1)))
+	return err
+}
+
 // fuzzTargets are those that go through the router, with their share of the inputs.
 var fuzzTargets = []struct {
 	name  string
