@@ -13,8 +13,9 @@ import (
 )
 
 // checks is the table of all checks, in the order in which they run. soaking is how long
-// each soak takes; 0: as the scale has it.
-func checks(soaking time.Duration) []check.Check {
+// each soak takes; 0: as the scale has it. Histories and fuzzing begin nothing new after
+// limit, each.
+func checks(soaking, limit time.Duration) []check.Check {
 	one, two := system.Options{Store: system.Redis}, system.Options{Store: system.Redis, Gateways: 2}
 	file := system.Options{Store: system.Embedded}
 	return []check.Check{
@@ -35,10 +36,10 @@ func checks(soaking time.Duration) []check.Check {
 		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking, time.Minute)},
 		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking, time.Minute)},
 		{Name: "fail-overs", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
-		{Name: "histories", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories},
+		{Name: "histories", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(limit)},
 		{Name: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
 		{Name: "durability", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability},
-		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz},
+		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz(limit)},
 	}
 }
 

@@ -27,11 +27,12 @@ func main() {
 	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all that is random")
 	soak := flag.Duration("soak", 0, "how long each soak takes; 0: as the scale has it")
+	limit := flag.Duration("limit", 12*time.Minute, "how long histories, and fuzzing, go on at most; what did not fit is reported")
 	report := flag.String("report", "VERIFICATION.md", "file to write at full scale")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	all := checks(*soak)
+	all := checks(*soak, *limit)
 	if *list {
 		for _, c := range all {
 			fmt.Printf("%-20s %s\n", c.Name, c.Title)

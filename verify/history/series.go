@@ -17,6 +17,8 @@ type Series struct {
 	Parallel   int // how many are played at a time
 	Seed       uint64
 	Dir        string // where pictures of violations go; empty: none are made
+
+	Limit time.Duration // none is begun after it; 0 is any time
 }
 
 // situation is a place where histories are played.
@@ -92,7 +94,11 @@ func (s Series) Run(ctx context.Context, report func(where string, r Report)) er
 			}
 		})
 	}
+	begun := time.Now()
 	for n := range s.Histories {
+		if s.Limit > 0 && time.Since(begun) > s.Limit {
+			break
+		}
 		select {
 		case numbers <- n:
 		case <-ctx.Done():
