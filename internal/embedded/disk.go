@@ -83,7 +83,10 @@ func openDisk(o Options) (*disk, error) {
 		return nil, err
 	}
 	d.lock = lock
-	if err := errors.Join(d.prepare(), d.recover()); err != nil {
+	if err = d.prepare(); err == nil {
+		err = d.recover()
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil

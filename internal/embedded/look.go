@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -31,11 +32,11 @@ func Look(dir string) ([]fencing.Finding, error) {
 	}
 	directory, err := lookAtDirectory(where)
 	if err != nil {
-		return nil, err
+		return nil, explained(where, err)
 	}
 	file, err := lookAtFile(filepath.Join(where, fileName))
 	if err != nil {
-		return nil, err
+		return nil, explained(where, err)
 	}
 	return append([]fencing.Finding{directory, file}, lookAtFileSystem(where)...), nil
 }
@@ -48,9 +49,9 @@ func lookAtDirectory(dir string) (fencing.Finding, error) {
 	case err != nil:
 		return f, err
 	case !info.IsDir():
-		return f, fmt.Errorf("%s is not a directory", dir)
+		return f, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
 	}
-	return f, nil
+	return f, mayWrite(existing(dir))
 }
 
 func lookAtFile(path string) (fencing.Finding, error) {

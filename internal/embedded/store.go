@@ -109,14 +109,14 @@ func Open(o Options) (*Store, error) {
 	}
 	d, err := openDisk(o)
 	if err != nil {
-		return nil, err
+		return nil, explained(o.Dir, err)
 	}
 	l, err := d.load(o.Now())
-	if err != nil {
-		return nil, errors.Join(err, d.close())
+	if err == nil {
+		err = d.begin()
 	}
-	if err := d.begin(); err != nil {
-		return nil, errors.Join(err, d.close())
+	if err != nil {
+		return nil, explained(o.Dir, errors.Join(err, d.close()))
 	}
 	l.state.Gateways.Seen[self] = never
 	s := &Store{

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// nobody is a user without privileges, if the tests run as root.
+const nobody = 65534
+
+// A data directory that can't be used is named, with who may use it and what to do, by
+// the gateway and by doctor.
+func TestDirectoryThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	self := os.Geteuid()
+	if self == 0 {
+		self = nobody
+	}
+	for what, c := range map[string]struct {
+		prepare func(t *testing.T, dir string) (set string)
+		says    []string // {} is what is set
+	}{
+		"not writable": {func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o500), os.Chown(dir, self, -1))
+			return dir
+		}, []string{"mode dr-x------", "user " + strconv.Itoa(self), "chmod -R u+rwX {}"}},
+		"not readable": {func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0), os.Chown(dir, self, -1))
+			return dir
+		}, []string{"mode d---------", "chmod -R u+rwX {}"}},
+		"a parent that is not writable": {func(t *testing.T, dir string) string {
+			must(t, os.Chmod(dir, 0o555))
+			return filepath.Join(dir, "a", "b")
+		}, []string{"mode dr-xr-xr-x", "mkdir -p {} && chown " + strconv.Itoa(self) + " {}"}},
+		"a file": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "file")
+			must(t, os.Chmod(dir, 0o755), os.WriteFile(path, nil, 0o644))
+			return path
+		}, []string{"{} is not a directory; move it away"}},
+		"below a file": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "file")
+			must(t, os.Chmod(dir, 0o755), os.WriteFile(path, nil, 0o644))
+			return filepath.Join(path, "data")
+		}, []string{"file is not a directory; move it away"}},
+		"a file that is not readable": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "fencepost.db")
+			must(t, os.WriteFile(path, nil, 0o000), os.Chown(dir, self, -1), os.Chown(path, self, -1))
+			return dir
+		}, []string{"fencepost.db belongs to ", "chmod -R u+rwX {}"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := openDirectory(t)
+			set := c.prepare(t, dir)
+			t.Cleanup(func() { os.Chmod(dir, 0o700) })
+			for _, args := range [][]string{nil, {"doctor"}} {
+				out, status := unprivileged(t, args, "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_DATA_DIR="+set)
+				if status != 1 {
+					t.Errorf("gateway %v: exit status %d: %s", args, status, out)
+				}
+				for _, text := range append(c.says, "FENCEPOST_DATA_DIR") {
+					text = strings.ReplaceAll(text, "{}", set)
+					if !strings.Contains(out, text) {
+						t.Errorf("gateway %v: no %q in\n%s", args, text, out)
+					}
+				}
+			}
+		})
+	}
+}
+
+// openDirectory is a temporary directory that other users can reach.
+func openDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencepost-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unprivileged runs the gateway to its end as a user who is not root.
+func unprivileged(t *testing.T, args []string, env ...string) (out string, status int) {
+	t.Helper()
+	path, err := exec.LookPath("gateway")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
+	if os.Geteuid() == 0 {
+		path = filepath.Join(openDirectory(t), "gateway") // where that user can reach it
+		must(t, copyFile(path, cmd.Path), os.Chmod(filepath.Dir(path), 0o755))
+		cmd.Path = path
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	var output bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, &output, &output
+	if err := cmd.Run(); err != nil {
+		if _, ended := errors.AsType[*exec.ExitError](err); !ended {
+			t.Fatal(err)
+		}
+	}
+	return output.String(), cmd.ProcessState.ExitCode()
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,77 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// explained adds to an error of the file system about the data directory what it is
+// about and what to change. Other errors it returns as they are.
+func explained(dir string, err error) error {
+	path := dir
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		path = at.Path
+	}
+	path, refused := filepath.Abs(path)
+	dir, unknown := filepath.Abs(dir)
+	if refused != nil || unknown != nil {
+		return err
+	}
+	path = existing(path)
+	const another = "name another directory in FENCEPOST_DATA_DIR"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		access, change := access(dir, path)
+		return fmt.Errorf("%w: %s; %s, or %s", err, access, change, another)
+	case errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w: %s is not a directory; move it away, or %s", err, path, another)
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("%w: the file system of %s can't be written; mount it so that it can, or %s", err, path, another)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: there is no room for %s; make some, or %s", err, dir, another)
+	}
+	return err
+}
+
+// access says who may do what with path, which is dir or in it or above it, and how
+// this process could.
+func access(dir, path string) (access, change string) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return path + " can't be looked at", "let this user have " + dir
+	}
+	self := os.Geteuid()
+	owner, known := ownerOf(info)
+	access = fmt.Sprintf("%s has mode %s (%#o), and this process runs as %s", path, info.Mode(), info.Mode().Perm(), userName(self))
+	if known {
+		access = fmt.Sprintf("%s belongs to %s with mode %s (%#o), and this process runs as %s",
+			path, userName(owner), info.Mode(), info.Mode().Perm(), userName(self))
+	}
+	inside := path == dir || strings.HasPrefix(path, dir+string(filepath.Separator))
+	switch {
+	case !inside:
+		change = fmt.Sprintf("make the directory for it (as root: mkdir -p %[1]s && chown %[2]d %[1]s)", dir, self)
+	case !known || owner != self:
+		change = fmt.Sprintf("give it the directory (as root: chown -R %d %s)", self, dir)
+	case info.Mode().Perm()&0o600 != 0o600 || info.IsDir() && info.Mode().Perm()&0o100 == 0:
+		change = "allow it (chmod -R u+rwX " + dir + ")"
+	default: // a directory between, an immutable file, a rule of the system
+		change = "the mode allows it: look at the directories above, at lsattr and at what SELinux or AppArmor forbid"
+	}
+	return access, change
+}
+
+func userName(id int) string {
+	number := strconv.Itoa(id)
+	if u, err := user.LookupId(number); err == nil {
+		return fmt.Sprintf("%s (user %s)", u.Username, number)
+	}
+	return "user " + number
+}

@@ -1,0 +1,36 @@
+package embedded
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What a file system refuses is told with the directory and what to change, and stays
+// the error that it is.
+func TestRefusalsOfFileSystems(t *testing.T) {
+	dir := t.TempDir()
+	for _, refusal := range []struct {
+		errno syscall.Errno
+		says  string
+	}{
+		{syscall.EROFS, "mount it"}, {syscall.ENOSPC, "no room"}, {syscall.EDQUOT, "no room"}, {syscall.EPERM, "SELinux"},
+	} {
+		err := explained(dir, errors.Join(&fs.PathError{Op: "open", Path: filepath.Join(dir, lockName), Err: refusal.errno}))
+		for _, text := range []string{dir, refusal.says, "FENCEPOST_DATA_DIR"} {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%v: no %q in: %v", refusal.errno, text, err)
+			}
+		}
+		if !errors.Is(err, refusal.errno) {
+			t.Errorf("%v is not in: %v", refusal.errno, err)
+		}
+	}
+	if err := explained(dir, io.ErrUnexpectedEOF); err != io.ErrUnexpectedEOF {
+		t.Errorf("%v", err)
+	}
+}
