@@ -38,7 +38,10 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "fail-overs", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
 		{Name: "histories", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(limit)},
 		{Name: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
-		{Name: "durability", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability},
+		{Name: "durability", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability, FullOnly: true},
+		{Name: "conformance", Title: "every store and topology does what the rules do, in every case and in random histories", Run: conformance, FullOnly: true},
+		{Name: "minorities", Title: "any minority of a quorum fails under load: nothing wrong is told, acquisition goes on", Run: minorities, FullOnly: true},
+		{Name: "simulations", Title: "random schedules of the quorum's protocol and of the queue keep the promises", Run: simulations, FullOnly: true},
 		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz(limit)},
 	}
 }

@@ -88,6 +88,55 @@ func durability(ctx context.Context, scale check.Scale, r *check.Result) error {
 	return err
 }
 
+// conformance holds every store against fencing.Step in more random histories than each
+// change is.
+func conformance(ctx context.Context, scale check.Scale, r *check.Result) error {
+	histories := check.Pick(scale, 20, 200)
+	for _, pkg := range []string{"./internal/embedded", "./internal/redis", "./internal/quorum"} {
+		out, err := goTest{
+			pkg: pkg, args: []string{"-run", "Conformance", "-timeout", "40m"}, env: []string{fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},
+		}.run(ctx, r)
+		if err != nil {
+			return err
+		}
+		r.Count("histories, "+pkg, sum(out, `(\d+) histories of \d+ steps`))
+	}
+	return nil
+}
+
+// simulations play schedules of the quorum's protocol, and of the queue under the real
+// watchdog.
+func simulations(ctx context.Context, scale check.Scale, r *check.Result) error {
+	for _, s := range []struct {
+		pkg, test  string
+		part, full int
+	}{
+		{"./internal/quorum", "^TestSimulation$", 20_000, 1_000_000},
+		{"./internal/watchdog", "^TestSimulatedSchedules$", 20, 1_000},
+	} {
+		out, err := goTest{
+			pkg: s.pkg, args: []string{"-run", s.test, "-timeout", "40m"},
+			env: []string{fmt.Sprintf("FENCEPOST_SCHEDULES=%d", check.Pick(scale, s.part, s.full))},
+		}.run(ctx, r)
+		if err != nil {
+			return err
+		}
+		r.Count("schedules, "+s.pkg, sum(out, `(\d+) schedules`))
+	}
+	return nil
+}
+
+// minorities has any minority of 3 and 5 nodes of a quorum fail.
+func minorities(ctx context.Context, scale check.Scale, r *check.Result) error {
+	g := goTest{pkg: "./internal/quorum", args: []string{"-run", "^TestMinorityFailsUnderLoad$", "-timeout", "20m"}}
+	if scale == check.Full {
+		g.env = []string{"FENCEPOST_LONG=1"}
+	}
+	out, err := g.run(ctx, r)
+	r.Count("grants", sum(out, `(\d+) grants`))
+	return err
+}
+
 // fuzzTargets are those that go through the router, with their share of the inputs.
 var fuzzTargets = []struct {
 	name  string

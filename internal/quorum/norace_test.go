@@ -2,4 +2,4 @@
 
 package quorum
 
-const defaultSchedules = 200_000
+const defaultSchedules = 50_000

@@ -2,4 +2,4 @@
 
 package quorum
 
-const defaultSchedules = 5_000
+const defaultSchedules = 500

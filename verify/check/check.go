@@ -36,6 +36,9 @@ type Check struct {
 	Name  string // of -only
 	Title string // what holds if there is no violation, for people
 	Run   func(ctx context.Context, scale Scale, r *Result) error
+
+	// FullOnly leaves it out of Part: make test has a short run of the same.
+	FullOnly bool
 }
 
 // Result is what a check counts and finds. Many goroutines may use one.

@@ -16,7 +16,7 @@ import (
 const (
 	leastHistories = 10
 	mostHistories  = 200
-	historyTime    = 3 * time.Second
+	historyTime    = 2 * time.Second
 )
 
 // Run checks a store: every case of testdata that it can do, random histories

@@ -1,0 +1,40 @@
+//go:build !race
+
+package quorum
+
+import (
+	"os"
+	"testing"
+)
+
+// TestSimulationFindsBugs holds the search to account: it is to find what is known
+// to be wrong.
+func TestSimulationFindsBugs(t *testing.T) {
+	const most = 400_000
+	for _, bug := range []struct {
+		name string
+		defects
+		from uint64 // where the search begins: a rare one is not looked for from the start every time
+	}{
+		{"one phase", defects{onePhase: true}, 1},
+		{"write back", defects{writeBack: true}, 1},
+		{"no quarantine", defects{noQuarantine: true}, 1},
+		{"late acquire comes to life", defects{undoOnce: true}, 1},
+		{"no margin", defects{noMargin: true}, 1},
+		{"votes without the token", defects{anyVote: true}, 264_000},
+		{"a claimed token that is raised", defects{raising: true}, 1},
+	} {
+		t.Run(bug.name, func(t *testing.T) {
+			for seed := bug.from; seed < bug.from+most; seed++ {
+				if fault := newWorld(seed, bug.defects, false).run(); fault != "" {
+					t.Logf("found by schedule %d: %s", seed, fault)
+					if os.Getenv("FENCEPOST_TRACE") != "" {
+						t.Log(replay(seed, bug.defects))
+					}
+					return
+				}
+			}
+			t.Errorf("not found in %d schedules", most)
+		})
+	}
+}
