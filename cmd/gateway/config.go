@@ -77,6 +77,8 @@ type Leases struct {
 	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none; in whole milliseconds, like all three"`
 	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 100ms"`
 	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
+
+	MaxHoldersPerName int `split_words:"true" default:"10000" desc:"shared leases that one name may have at once; 1 to 100000, the same at all gateways"`
 }
 
 // Waiting bounds who waits, and how long: a request that waits costs memory and a
@@ -215,6 +217,9 @@ func (cfg *config) validate(unread []string) (faults []error) {
 		if cap.value < 0 || cap.value > maxCap {
 			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (any number) to %d", cap.name, cap.value, maxCap)
 		}
+	}
+	if (cfg.MaxHoldersPerName < 1 || cfg.MaxHoldersPerName > 100_000) && read("MAX_HOLDERS_PER_NAME") {
+		fault("FENCEPOST_MAX_HOLDERS_PER_NAME: %d is out of range; it must be from 1 to 100000", cfg.MaxHoldersPerName)
 	}
 	if _, err := cfg.maxConnections(openFiles()); err != nil && read("MAX_CONNECTIONS", "STORE") {
 		fault("FENCEPOST_MAX_CONNECTIONS: %w", err)

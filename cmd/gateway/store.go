@@ -53,7 +53,7 @@ func (s *openedStore) losses() (n int64) {
 func openStore(ctx context.Context, cfg config, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
-		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log})
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, MaxHolders: cfg.MaxHoldersPerName})
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
@@ -110,6 +110,7 @@ func redisOptions(cfg config, log *slog.Logger, passive bool) redis.Options {
 		Username: cfg.RedisUsername, Password: cfg.RedisPassword,
 		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
 		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine, Passive: passive,
+		MaxHolders: cfg.MaxHoldersPerName,
 	}
 }
 

@@ -74,6 +74,12 @@ func TestConformance(t *testing.T) {
 			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf, stepLimit: 2}), clock}
 		}, fencingtest.Capabilities{StepLimit: 2})
 	})
+	t.Run("few holders", func(t *testing.T) {
+		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+			clock := newTestClock()
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf, MaxHolders: 2}), clock}
+		}, fencingtest.Capabilities{MaxHolders: 2})
+	})
 }
 
 func acquire(name fencing.Name, ttl time.Duration) fencing.AcquireRequest {

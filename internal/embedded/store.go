@@ -62,6 +62,8 @@ type Options struct {
 	Logger *slog.Logger           // nil discards
 	Now    func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
 
+	MaxHolders int // of one name: see fencing.Guard; 0 is any number
+
 	files       files        // for tests; nil is the system's
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
@@ -122,7 +124,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
 		watchers: newWatchers(), histories: newHistories(),
-		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit}, unfinished: map[fencing.Name]bool{},
+		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders}, unfinished: map[fencing.Name]bool{},
 		queue: make(chan *call, queueLen), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
 	}
 	s.histories.restore(l.state, l.last)

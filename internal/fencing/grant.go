@@ -2,24 +2,27 @@ package fencing
 
 import "cmp"
 
+// anyNumber is more holders than a name ever has.
+const anyNumber = 1 << 30
+
 // tolerates returns how many holders a lease bears, itself included.
 func tolerates(mode Mode, limit int) int {
 	switch {
 	case mode == ModeExclusive:
 		return 1
 	case limit == 0:
-		return 1 << 30
+		return anyNumber
 	}
 	return limit
 }
 
 // fits is the one rule of all modes: with the newcomer there are no more holders
-// than it bears itself, nor than any of the others bears.
+// than it bears itself, nor than any of the others bears, nor than a name may have.
 func (t *step) fits(p *Place) bool {
 	if t.record == nil || len(t.record.Holders) == 0 {
 		return true
 	}
-	bears := tolerates(p.Ask.Mode, p.Ask.Limit)
+	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), cmp.Or(t.guard.MaxHolders, anyNumber))
 	for i := range t.record.Holders {
 		h := &t.record.Holders[i]
 		bears = min(bears, tolerates(h.Mode, h.Limit))

@@ -218,6 +218,11 @@ type Guard struct {
 	// StepLimit is how much one step does of what has come due; 0 is StepLimit.
 	StepLimit int
 
+	// MaxHolders is how many live holders a name may have, a newcomer included, as if
+	// that were its Limit: it is refused or waits, and who is handed the lock after it
+	// too. Whoever holds the name keeps it. 0 is any number.
+	MaxHolders int
+
 	// HeedLoss has a store that has issued no token as high as Floor grant nothing:
 	// it has forgotten grants. Without it the tokens go on above the floor.
 	HeedLoss bool

@@ -73,7 +73,7 @@ func TestRetryChangesNothing(t *testing.T) {
 // the first waiter does not fit, P1: nobody has more holders beside it than it
 // tolerates, and nothing but what is due can change by itself.
 func TestNothingIsLeftWaiting(t *testing.T) {
-	handed := 0
+	handed, full := 0, 0
 	randomSteps(t, 10_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
 		out := fencing.Step(s, now, guard, op)
 		record := s.Records[op.LockName()]
@@ -83,12 +83,15 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 		if out.Holder.Token == 0 {
 			handed += len(out.Granted)
 		}
-		bears := 1 << 30
+		bears := mostHolders
 		for i := range record.Holders {
 			bears = min(bears, tolerates(record.Holders[i].Mode, record.Holders[i].Limit))
 		}
 		if guard.Sent == now && len(record.Holders) > bears {
 			t.Fatalf("P1: %d holders, and one tolerates %d", len(record.Holders), bears)
+		}
+		if len(record.Holders) == mostHolders {
+			full++
 		}
 		if waiting := record.Queue.Waiting(); len(waiting) > 0 && record.Stuck == 0 && s.Due(op.LockName()) > now {
 			if len(record.Holders) < min(bears, tolerates(waiting[0].Ask.Mode, waiting[0].Ask.Limit)) {
@@ -100,15 +103,15 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 		}
 		if due := s.Due(op.LockName()); due > now {
 			before := s.Clone()
-			fencing.Step(s, min(due-1, now.Add(time.Hour)), fencing.Guard{Gateway: ""}, fencing.ExpireRequest{Name: op.LockName()})
+			fencing.Step(s, min(due-1, now.Add(time.Hour)), fencing.Guard{Gateway: "", MaxHolders: mostHolders}, fencing.ExpireRequest{Name: op.LockName()})
 			if a, b := untroubled(s), untroubled(before); !reflect.DeepEqual(a, b) {
 				t.Fatalf("before anything was due, an expire made\n%+v\nof\n%+v", a, b)
 			}
 			*s = *before
 		}
 	})
-	if handed < 40 {
-		t.Errorf("only %d leases were handed on: the operations miss their aim", handed)
+	if handed < 40 || full < 40 {
+		t.Errorf("only %d leases were handed on, and a name was full only %d times: the operations miss their aim", handed, full)
 	}
 }
 

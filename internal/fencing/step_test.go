@@ -146,6 +146,9 @@ func essenceOf(s *fencing.State) essence {
 	return e
 }
 
+// mostHolders is how many holders a name may have in random steps.
+const mostHolders = 2
+
 // randomSteps does random operations, by two gateways and sometimes out of skew,
 // and calls check with the state before each. Now and then a server that has
 // forgotten something is found in charge.
@@ -159,7 +162,7 @@ func randomSteps(t *testing.T, steps int, check func(r *rand.Rand, s *fencing.St
 		if r.IntN(500) == 0 {
 			now = now.Add(fencing.ForgetAfter)
 		}
-		guard := fencing.Guard{Sent: now, MaxSkew: time.Second, Gateway: "1"}
+		guard := fencing.Guard{Sent: now, MaxSkew: time.Second, Gateway: "1", MaxHolders: mostHolders}
 		if r.IntN(3) == 0 {
 			guard.Gateway = "2"
 		}

@@ -138,11 +138,11 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOnRedis(t *testing.T) {
-	for name, n := range map[string]int{"of 3": 3, "of 5": 5} {
+	for name, quorum := range map[string]struct{ of, maxHolders int }{"of 3": {3, 0}, "of 5": {5, 0}, "few holders": {3, 2}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var servers []*redistest.Server
-			for range n {
+			for range quorum.of {
 				servers = append(servers, redistest.Start(t))
 			}
 			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
@@ -150,16 +150,16 @@ func TestConformanceOnRedis(t *testing.T) {
 				c.SetTime(fencingtest.Epoch)
 				var nodes []fencing.Node
 				for _, server := range servers {
-					nodes = append(nodes, openNode(t, c, server))
+					nodes = append(nodes, openNode(t, c, server, quorum.maxHolders))
 				}
 				return openBackend(t, c, nodes)
-			}, fencingtest.Capabilities{Quorum: true})
+			}, fencingtest.Capabilities{Quorum: true, MaxHolders: quorum.maxHolders})
 		})
 	}
 }
 
 // openNode opens a node that has forgotten everything.
-func openNode(t testing.TB, c *clock, server *redistest.Server) fencing.Node {
+func openNode(t testing.TB, c *clock, server *redistest.Server, maxHolders int) fencing.Node {
 	t.Helper()
 	client := server.Client()
 	defer client.Close()
@@ -167,7 +167,7 @@ func openNode(t testing.TB, c *clock, server *redistest.Server) fencing.Node {
 		t.Fatal(err)
 	}
 	node, err := redis.Open(t.Context(), redis.Options{
-		URL: server.SocketURL(), Member: true, Logger: quiet, MaxSkew: fencingtest.MaxSkew,
+		URL: server.SocketURL(), Member: true, Logger: quiet, MaxSkew: fencingtest.MaxSkew, MaxHolders: maxHolders,
 		Now: c.instant, Clock: func() time.Time { return c.instant().Time() },
 	})
 	if err != nil {

@@ -27,4 +27,10 @@ func TestConformance(t *testing.T) {
 			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, stepLimit: 2}, server)
 		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, StepLimit: 2})
 	})
+	t.Run("few holders", func(t *testing.T) {
+		server := redistest.Start(t)
+		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
+			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, MaxHolders: 2}, server)
+		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, MaxHolders: 2})
+	})
 }

@@ -38,13 +38,13 @@ func TestStep(t *testing.T) {
 }
 
 func playStep(t *testing.T, server *redistest.Server, seed uint64) {
-	g := &game{Rand: rand.New(rand.NewPCG(seed, 0)), state: fencing.NewState(), now: epoch, names: []fencing.Name{"orders/12345", "a"}}
+	g := &game{Rand: rand.New(rand.NewPCG(seed, 0)), state: fencing.NewState(), now: epoch, names: []fencing.Name{"orders/12345", "a"}, most: int(seed % 2 * 3)}
 	g.storeClock.Store(int64(epoch))
 	g.clock.Store(int64(epoch))
 	b := openBackend(t, server)
 	for i := range 3 {
 		s := open(t, Options{
-			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true, Quarantine: QuarantinePolicy{Off: true},
+			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true, MaxHolders: g.most, Quarantine: QuarantinePolicy{Off: true},
 			Now:   func() fencing.Instant { return fencing.Instant(g.storeClock.Load()) },
 			Clock: func() time.Time { return fencing.Instant(g.clock.Load()).Time() },
 		})
@@ -81,6 +81,7 @@ type game struct {
 	skew   time.Duration
 	busy   bool // time hardly passes
 	modes  int  // 0 exclusive, 1 shared, 2 both
+	most   int  // fencing.Guard.MaxHolders
 
 	storeClock, clock atomic.Int64 // now, and with the skew: what looks after Redis reads them too
 }
@@ -107,6 +108,7 @@ func (g *game) step(ctx context.Context) error {
 	store := g.stores[g.IntN(len(g.stores))]
 	guard := fencing.Guard{
 		Sent: g.now.Add(g.skew), MaxSkew: maxSkew, Floor: g.floor(store), Gateway: fencing.Gateway(store.handle),
+		MaxHolders: g.most,
 	}
 	if g.IntN(8) == 0 {
 		return g.beat(ctx, store, guard)

@@ -42,6 +42,8 @@ type Options struct {
 	// Admit.
 	Member bool
 
+	MaxHolders int // of one name, up to 999,999: see fencing.Guard; 0 is any number
+
 	Clock  func() time.Time // the gateway's clock; default time.Now
 	Logger *slog.Logger     // default: slog.Default
 
@@ -109,7 +111,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if options.Quarantine.Off {
 		heeds = "-"
 	}
-	limits := fmt.Sprintf("%04d%d", cmp.Or(options.stepLimit, fencing.StepLimit), options.MaxSkew.Microseconds())
+	limits := fmt.Sprintf("%04d%06d%d", cmp.Or(options.stepLimit, fencing.StepLimit), options.MaxHolders, options.MaxSkew.Microseconds())
 	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())

@@ -45,6 +45,9 @@ type Capabilities struct {
 	// step leaves the rest to Expire and Heartbeat, which the suite calls.
 	StepLimit int
 
+	// MaxHolders is that of the store's fencing.Guard, 0 for any number.
+	MaxHolders int
+
 	// OneState: all names share what is known of gateways. A store with several
 	// partitions knows it of each partition, which can't be compared with Step; run
 	// it with one partition and OneState, and with many without.

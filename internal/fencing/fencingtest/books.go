@@ -1,6 +1,7 @@
 package fencingtest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -145,7 +146,7 @@ func (d *duel) checkViews() error {
 		if err := d.compare(c, &r, &want); err != nil {
 			return fmt.Errorf("then inspect %s: unlike Step, which says %q: %w", name, describe(c, &want, side{d, ofModel}), err)
 		}
-		if err := errors.Join(crowded(r.out.Lock), endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
+		if err := errors.Join(crowded(r.out.Lock, d.caps.MaxHolders), endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
 			return fmt.Errorf("then inspect %s: %w", name, err)
 		}
 	}
@@ -172,9 +173,12 @@ func (d *duel) learnFromView(name fencing.Name, r, want *result) error {
 }
 
 // crowded checks P1: no holder has more beside it than it tolerates, and no two
-// have the same slot.
-func crowded(lock *fencing.Lock) error {
+// have the same slot; nor are there more than most, 0 for any number.
+func crowded(lock *fencing.Lock, most int) error {
 	slots := map[int]bool{}
+	if most > 0 && len(lock.Holders) > most {
+		return fmt.Errorf("there are %d live holders, and a name may have %d", len(lock.Holders), most)
+	}
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
 		if bears := tolerates(h.Mode, h.Limit); len(lock.Holders) > bears {
@@ -222,7 +226,7 @@ func (d *duel) idles(lock *fencing.Lock) error {
 		if p.Ask.Lease.Public() != lock.Waiters[0].Lease {
 			continue
 		}
-		bears := tolerates(p.Ask.Mode, p.Ask.Limit)
+		bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), cmp.Or(d.caps.MaxHolders, 1<<30))
 		for i := range lock.Holders {
 			bears = min(bears, tolerates(lock.Holders[i].Mode, lock.Holders[i].Limit))
 		}

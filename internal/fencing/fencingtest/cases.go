@@ -28,18 +28,27 @@ type testcase struct {
 // other case is about more than one step does.
 const smallSteps = 2
 
+// fewHolders is how many holders a name may have in the cases that say `needs
+// few_holders`; in no other case there is such a bound.
+const fewHolders = 2
+
+// special reports whether a store is only for the cases that need one like that, and
+// for histories.
+func (caps Capabilities) special() bool { return caps.StepLimit != 0 || caps.MaxHolders != 0 }
+
 // needed are the words with which a case asks for a capability.
 func (caps Capabilities) needed() map[string]bool {
 	return map[string]bool{
 		"own_clock": caps.OwnClock, "flush": caps.Flush, "gateways": caps.Gateways, "one_state": caps.OneState,
 		"claims": caps.Claims, "quarantine": caps.Quarantine, "small_steps": caps.StepLimit == smallSteps,
+		"few_holders": caps.MaxHolders == fewHolders,
 	}
 }
 
 // offers reports whether a store can do all that a case needs.
 func (caps Capabilities) offers(c *testcase) bool {
 	lacks := func(need string) bool { return !caps.needed()[need] }
-	if caps.StepLimit != 0 && !slices.Contains(c.needs, "small_steps") {
+	if caps.special() && !slices.Contains(c.needs, "small_steps") && !slices.Contains(c.needs, "few_holders") {
 		return false
 	}
 	return !slices.ContainsFunc(c.needs, lacks) && !(caps.Quorum && slices.ContainsFunc(c.commands, (*command).beyondQuorum))

@@ -84,7 +84,9 @@ func lockFacts(lock *fencing.Lock, known lexicon) []fact {
 	add := func(must bool, key string, value any) { facts = append(facts, fact{key, value, must}) }
 	if lock.Held() {
 		add(true, "holder", leaseLabels(lock.Holders, known))
-		facts = append(facts, holderFacts(&lock.Holders[0], lock.Now)...)
+		if len(lock.Holders) > 0 { // else the store shows none of those it counts
+			facts = append(facts, holderFacts(&lock.Holders[0], lock.Now)...)
+		}
 	} else {
 		add(true, "free", nil)
 	}

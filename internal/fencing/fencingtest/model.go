@@ -27,6 +27,7 @@ type Model struct {
 
 	guarded bool
 	limit   int           // of a step: see fencing.Guard; only Expire and Heartbeat go on then
+	holders int           // most of a name: see fencing.Guard
 	skew    time.Duration // the gateway's clock is ahead of the store's by this
 	floor   fencing.Token // the highest token this handle has seen
 	heeds   bool          // it refuses to be granted by a store that has forgotten
@@ -251,9 +252,9 @@ func (m *Model) usable(ctx context.Context) error {
 
 func (m *Model) guard(now fencing.Instant) fencing.Guard {
 	if !m.guarded {
-		return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit}
+		return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit, MaxHolders: m.holders}
 	}
-	return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor, HeedLoss: m.heeds}
+	return fencing.Guard{Gateway: m.gateway, StepLimit: m.limit, MaxHolders: m.holders, Sent: now.Add(m.skew), MaxSkew: MaxSkew, Floor: m.floor, HeedLoss: m.heeds}
 }
 
 func (m *Model) see(out *fencing.Outcome) {

@@ -23,7 +23,7 @@ func newModelBackend(caps Capabilities) *modelBackend {
 	b := &modelBackend{now: Epoch}
 	first := NewModel(func() fencing.Instant { return b.now })
 	first.guarded = caps.OwnClock || caps.Flush
-	first.limit = caps.StepLimit
+	first.limit, first.holders = caps.StepLimit, caps.MaxHolders
 	b.handles = [2]*Model{first, first}
 	if caps.Gateways {
 		b.handles[1] = first.second()

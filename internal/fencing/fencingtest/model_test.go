@@ -11,6 +11,12 @@ func smallStepped(caps Capabilities) Capabilities {
 	return caps
 }
 
+// fewHoldersOf returns caps of a store where names may have few holders.
+func fewHoldersOf(caps Capabilities) Capabilities {
+	caps.MaxHolders = fewHolders
+	return caps
+}
+
 func TestModel(t *testing.T) {
 	for name, caps := range map[string]Capabilities{
 		"one gateway":         {OneState: true},
@@ -18,6 +24,7 @@ func TestModel(t *testing.T) {
 		"several partitions":  {OwnClock: true, Flush: true, Gateways: true, Claims: true, Quarantine: true},
 		"no clock of its own": {Gateways: true, OneState: true},
 		"small steps":         smallStepped(twoGateways),
+		"few holders":         fewHoldersOf(twoGateways),
 	} {
 		t.Run(name, func(t *testing.T) { Run(t, openModel(caps), caps) })
 	}

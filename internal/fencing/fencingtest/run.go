@@ -40,7 +40,7 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 		})
 	}
 	t.Run("histories", func(t *testing.T) { runHistories(t, open, caps) })
-	if caps.StepLimit != 0 {
+	if caps.special() {
 		return
 	}
 	t.Run("events", func(t *testing.T) { runEvents(t, open, caps) })

@@ -46,7 +46,8 @@
 --   1  sent      us, the gateway's clock when it sent the command
 --   2  gateway   who asks, 16 characters; 'h' if it heeds losses, 'n' if it has not
 --                looked at the server yet, else '-'; step_limit, 4 digits, how much of
---                what has come due one step does; max_skew, us, the largest difference
+--                what has come due one step does; max_holders, 6 digits, 0 for any
+--                number: fencing.Guard.MaxHolders; max_skew, us, the largest difference
 --                allowed between the two clocks
 --   3  name
 --   4  floor     the highest token the gateway has seen from this partition
@@ -101,4 +102,4 @@ if not now then
   local t = call('TIME')
   now, now_text = t[1] * 1000000 + t[2], fmt('%s%06d', t[1], t[2])
 end
-local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 22))
+local skewed = math.abs(now - ARGV[1]) > tonumber(sub(ARGV[2], 28))

@@ -3,10 +3,16 @@
 local rules = {}
 
 -- The one rule of all modes: with the newcomer there are no more holders than it
--- bears itself, nor than any of the others bears.
+-- bears itself, nor than any of the others bears, nor than a name may have.
 function rules.fits(p)
   local r = t.record
-  return not r or r.n == 0 or r.n < math.min(holders.tolerates(p), holders.tolerate())
+  return not r or r.n == 0 or r.n < math.min(rules.bears(p), holders.tolerate())
+end
+
+-- Returns how many holders a newcomer bears, itself included.
+function rules.bears(p)
+  local most = tonumber(sub(ARGV[2], 22, 27)) -- max_holders
+  return math.min(holders.tolerates(p), most > 0 and most or math.huge)
 end
 
 -- Returns when a grant or renewal with ttl ends.
@@ -141,7 +147,7 @@ function rules.hand_off()
   end
   while r.queued > 0 and (r.n == 0 or r.n < holders.tolerate()) do
     local p = queue.first()
-    if r.n > 0 and r.n >= holders.tolerates(p) then
+    if r.n > 0 and r.n >= rules.bears(p) then
       return
     end
     if t.room == 0 then

@@ -7,7 +7,7 @@ local TOMBSTONE_PX, FORGET_PX = '300000', '86400000' -- the same in ms
 local NEW = 'x000000000000000000000000000000000' -- how the first record of a name begins
 local NO_STAMP = '----------------'
 local MAX_FLOOR_LEAD = 3600000000 -- us, fencing.MaxFloorLead
-local MAX_SKEW = tonumber(sub(ARGV[2], 22)) -- us
+local MAX_SKEW = tonumber(sub(ARGV[2], 28)) -- us
 local MAX_TOKEN = 9007199254740991 -- fencing.MaxToken
 local MAX_BROKEN = 8 -- of a record, for retried breaks
 
