@@ -116,6 +116,9 @@ func commonest(votes []vote) *fencing.Error {
 		}
 	}
 	if best == nil || tied || best.Code == fencing.CodeUnavailable {
+		if err := refusedAt(votes); err != nil {
+			return err
+		}
 		err := unavailable("no majority of the nodes agrees")
 		if best != nil {
 			err.Err = best.Err
@@ -123,6 +126,33 @@ func commonest(votes []vote) *fencing.Error {
 		return err
 	}
 	return best
+}
+
+// refusedAt returns that nodes refuse this gateway, nil if fewer do than are unavailable
+// otherwise. What they refuse is for operators.
+func refusedAt(votes []vote) *fencing.Error {
+	var first error
+	faults, others := 0, 0
+	for i := range votes {
+		v := &votes[i]
+		if v.standing != against || v.err.Code != fencing.CodeUnavailable {
+			continue
+		}
+		if fencing.FaultOf(v.err) == nil {
+			others++
+			continue
+		}
+		faults++
+		if first == nil {
+			first = v.err.Err
+		}
+	}
+	if faults == 0 || faults < others {
+		return nil
+	}
+	err := unavailable("nodes of the quorum refuse to serve this gateway, and no majority of the others is left")
+	err.Err = first
+	return err
 }
 
 func unavailable(detail string) *fencing.Error {
