@@ -12,16 +12,20 @@ export const restMs = 1000;
 // A quarantine that should have ended is looked at again after this.
 const graceMs = 500;
 
-// read turns the checks of an answer that came at now into {dangers, till, refused}:
+// read turns the checks of an answer that came at now into {dangers, till, refused, refusal}:
 // what endangers a promise, and when a quarantine ends at the latest, null if there
 // is none. The same fault of several servers is one danger.
+//
+// refusal: {detail, remedy} if the store refuses the gateway, null if not.
 //
 // refused: the gateway grants nothing because of a danger (it is strict): it is not
 // ready, though all else that it needs is there.
 export function read(body, now) {
   const dangers = new Map();
   let till = null;
+  let refusal = null;
   for (const check of body.checks) {
+    if (check.name === "store" && !check.ok && check.remedy) refusal = { detail: brief(check.detail ?? ""), remedy: brief(check.remedy) };
     if (check.name === "quarantine" && !check.ok && check.remaining_ms > 0) till = now + check.remaining_ms;
     if (check.ok || !check.promise) continue;
     const { name, promise, detail = "", remedy = "", node } = check;
@@ -32,7 +36,13 @@ export function read(body, now) {
   }
   const sound = (name) => body.checks.every((check) => check.name !== name || check.ok);
   const refused = body.code === "unavailable" && dangers.size > 0 && sound("store") && sound("accepting");
-  return { dangers: [...dangers.values()], till, refused };
+  return { dangers: [...dangers.values()], till, refused, refusal };
+}
+
+const most = 400; // of a text that quotes a server
+
+function brief(text) {
+  return text.length > most ? `${text.slice(0, most)}\u2026` : text;
 }
 
 const promised = { P1: "One live lease", P2: "Growing tokens" };

@@ -61,10 +61,12 @@ function showEmpty() {
 function showHealth(found) {
   dangers.update(found, now());
   empty.hold(found.till, now());
+  connection.explain(found.refusal, now());
 }
 
 function onFailure(error, pause) {
   setStatus(state.failed(status, error, pause, now(), navigator.onLine));
+  if (status.kind === "store") health.look(); // it knows why
 }
 
 function setStatus(next) {

@@ -58,9 +58,11 @@ export function label(state) {
 }
 
 // sentence says what is wrong, in words that don't change from second to
-// second, as screen readers read it aloud.
-export function sentence(state) {
+// second, as screen readers read it aloud. refusal is why the store refuses the gateway,
+// null if that is not known.
+export function sentence(state, refusal = null) {
   const text = words[state.kind][1];
+  if (state.kind === "store" && refusal !== null) return `The gateway answers, but ${refusal.detail}.`;
   return state.detail && (state.kind === "refused" || state.kind === "store")
     ? `${text} It says: \u201c${state.detail}\u201d.`
     : text;

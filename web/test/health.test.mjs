@@ -41,6 +41,14 @@ test("a gateway that grants nothing because of a danger says so", () => {
   assert.equal(summary([], true), "");
 });
 
+test("what the store refuses is told with its remedy", () => {
+  const refusal = (...checks) => read({ checks }, 0).refusal;
+  assert.deepEqual(refusal(check("store", { detail: "d", remedy: "r" })), { detail: "d", remedy: "r" });
+  assert.equal(refusal(check("store", { remedy: undefined })), null); // out of reach
+  assert.equal(refusal({ name: "store", ok: true }, check("eviction")), null);
+  assert.ok(refusal(check("store", { detail: "x".repeat(10000) })).detail.length < 500);
+});
+
 test("words", () => {
   assert.equal(held(5200, 1000), "Nothing new is granted for 5\u00a0s more at most.");
   assert.equal(held(1000, 1000), "Something new is granted any moment now.");
