@@ -85,6 +85,10 @@ func found(text []byte) string {
 	switch {
 	case len(text) == 0:
 		return "the end"
+	case text[0] == '\'':
+		return "a single quote"
+	case text[0] == '"':
+		return "a double quote"
 	case n > 0:
 		return fmt.Sprintf("%q", text[:n])
 	}
