@@ -1,11 +1,14 @@
 package main
 
-// maxTypos is how far from a setting a name may be to be taken for it.
+import "strings"
+
+// maxTypos is how far from a setting a name may be to be taken for it, and half of what
+// it has behind the prefix.
 const maxTypos = 4
 
 // nearest suggests the setting that was probably meant; nothing if none is near.
 func nearest(name string, known []string) string {
-	best, least := "", maxTypos+1
+	best, least := "", min(maxTypos, len(strings.TrimPrefix(name, envPrefix+"_"))/2)+1
 	for _, candidate := range known {
 		if typos := editDistance(name, candidate); typos < least {
 			best, least = candidate, typos
