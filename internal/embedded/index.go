@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"container/heap"
-	"slices"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -56,7 +55,7 @@ func (x *index) update(state *fencing.State, name fencing.Name) {
 	} else {
 		x.held.Insert(name)
 	}
-	if r != nil && slices.ContainsFunc(r.Holders, func(h fencing.Holding) bool { return h.Provisional }) {
+	if r != nil && r.Unconfirmed() {
 		x.unsettled.Insert(name)
 	} else {
 		x.unsettled.Delete(name)

@@ -1,6 +1,9 @@
 package fencing
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // anyNumber is more holders than a name ever has.
 const anyNumber = 1 << 30
@@ -105,17 +108,16 @@ func (t *step) slot(mode Mode, limit int) int {
 	if mode != ModeShared || limit == 0 {
 		return NoSlot
 	}
-	taken := map[int]bool{}
-	if t.record != nil {
-		for i := range t.record.Holders {
-			taken[t.record.Holders[i].Slot] = true
+	if t.record == nil {
+		return 0
+	}
+	taken := make([]bool, len(t.record.Holders)+1) // one of these is free
+	for i := range t.record.Holders {
+		if slot := t.record.Holders[i].Slot; slot >= 0 && slot < len(taken) {
+			taken[slot] = true
 		}
 	}
-	slot := 0
-	for taken[slot] {
-		slot++
-	}
-	return slot
+	return slices.Index(taken, false)
 }
 
 // handOff grants to the longest-waiting live waiters that fit, as many as the step may.

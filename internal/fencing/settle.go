@@ -94,7 +94,7 @@ func (h *Holding) compareDue(other *Holding) int {
 
 // hear notes a sign of life where it matters to whom the lock is handed.
 func (t *step) hear() {
-	if t.record.Queue.Len() > 0 || slices.ContainsFunc(t.record.Holders, func(h Holding) bool { return h.Provisional }) {
+	if t.record.Queue.Len() > 0 || t.record.Unconfirmed() {
 		t.Gateways.hear(t.guard.Gateway, t.now)
 	}
 }

@@ -145,6 +145,17 @@ func (s *State) Due(name Name) Instant {
 // idle reports whether the name has neither holder nor place.
 func (r *Record) idle() bool { return len(r.Holders) == 0 && r.Queue.Empty() }
 
+// Unconfirmed reports whether the name has a provisional lease. It copies no holder:
+// there may be thousands.
+func (r *Record) Unconfirmed() bool {
+	for i := range r.Holders {
+		if r.Holders[i].Provisional {
+			return true
+		}
+	}
+	return false
+}
+
 // forgotten reports whether nothing needs to be remembered of the name at now:
 // it has been idle for ForgetAfter, also if nobody has noticed yet that its last
 // lease ran out.
@@ -232,7 +243,7 @@ func (r *Record) live(now Instant, alive func(Gateway) bool, most int) (count in
 func (s *State) provisionalNames() []Name {
 	var names []Name
 	for name, r := range s.Records {
-		if slices.ContainsFunc(r.Holders, func(h Holding) bool { return h.Provisional }) {
+		if r.Unconfirmed() {
 			names = append(names, name)
 		}
 	}

@@ -26,7 +26,7 @@ func idle(r *fencing.Record) bool { return len(r.Holders) == 0 && r.Queue.Empty(
 
 // plain reports whether nothing but the ends of leases can come of a record.
 func plain(r *fencing.Record) bool {
-	return r.Queue.Empty() && !slices.ContainsFunc(r.Holders, func(h fencing.Holding) bool { return h.Provisional })
+	return r.Queue.Empty() && !r.Unconfirmed()
 }
 
 // thorough returns c, or an expire that goes on until nothing is due where the
