@@ -158,10 +158,14 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	}
 	s.index.update(s.state, name)
 
-	if out.More && s.guard.StepLimit == 0 {
-		s.unfinished[name] = true
-	} else {
-		delete(s.unfinished, name)
+	switch op.(type) {
+	case fencing.InspectRequest, fencing.HistoryRequest: // which do nothing of what is due
+	default:
+		if out.More && s.guard.StepLimit == 0 {
+			s.unfinished[name] = true
+		} else {
+			delete(s.unfinished, name)
+		}
 	}
 	if out.Replaced != nil {
 		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, replaced: out.Replaced})

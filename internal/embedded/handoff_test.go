@@ -413,7 +413,7 @@ func TestAHeartbeatTellsOfEveryProvisionalLease(t *testing.T) {
 // A release hands on in steps that others come between, to all who wait and in order,
 // without anybody asking again.
 func TestHandOffGoesOn(t *testing.T) {
-	const readers = 5*fencing.StepLimit + 7
+	const readers = 50*fencing.StepLimit + 7
 	s := open(t, Options{Dir: t.TempDir()})
 	all := make(chan struct{})
 	heard := &ear{}
@@ -431,6 +431,18 @@ func TestHandOffGoesOn(t *testing.T) {
 		r.Mode = fencing.ModeShared
 		join(t, s, r)
 		leases[i] = r.Lease.Public()
+	}
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	looks, stop := context.WithCancel(t.Context()) // as a page does
+	defer stop()
+	for range 4 {
+		looking.Go(func() {
+			for looks.Err() == nil {
+				s.Inspect(looks, fencing.InspectRequest{Name: "a"})
+				s.History(looks, fencing.HistoryRequest{Name: "a"})
+			}
+		})
 	}
 	out, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
 	if err != nil || len(out.Granted) != fencing.StepLimit || !out.More {
