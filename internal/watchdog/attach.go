@@ -2,6 +2,7 @@ package watchdog
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -66,7 +67,8 @@ func (l *lot) attach(a *attachment) bool {
 	if l.draining {
 		return false
 	}
-	l.attached[a.key()], l.kept[a.kept()] = a, a
+	l.attached[a.key()] = a
+	l.kept[a.kept()] = append(l.kept[a.kept()], a)
 	return true
 }
 
@@ -87,7 +89,7 @@ func (l *lot) ended(e fencing.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a := l.kept[keptLease{e.Name, e.Lease}]; a != nil {
+	for _, a := range l.kept[keptLease{e.Name, e.Lease}] {
 		select {
 		case a.ended <- struct{}{}:
 		default: // told already
@@ -147,7 +149,8 @@ func (a *attachment) forget() {
 	if lot.attached[a.key()] == a {
 		delete(lot.attached, a.key())
 	}
-	if lot.kept[a.kept()] == a {
+	rest := slices.DeleteFunc(lot.kept[a.kept()], func(other *attachment) bool { return other == a })
+	if lot.kept[a.kept()] = rest; len(rest) == 0 {
 		delete(lot.kept, a.kept())
 	}
 }

@@ -3,6 +3,8 @@ package watchdog
 import (
 	"container/heap"
 	"context"
+	"errors"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -11,6 +13,9 @@ import (
 const (
 	// maxTakeBackCalls is how many take-backs ask the store at once.
 	maxTakeBackCalls = 1024
+
+	// namesAtOnce is for how many names of a set one of them asks at once.
+	namesAtOnce = 16
 
 	// maxTakeBacks is how many take-backs wait for their next attempt, at about
 	// 200 bytes each; a set is one. Beyond it a grant is left to its TTL, a place to
@@ -133,18 +138,29 @@ func (w *Watchdog) attempt(t *takeBack) {
 	}
 }
 
-// askBack asks the store for each name that no attempt before has dealt with.
+// askBack asks the store for each name that no attempt before has dealt with, for
+// namesAtOnce of them at a time: where replicas are waited for in vain, each takes long.
 func (w *Watchdog) askBack(ctx context.Context, t *takeBack) error {
 	if t.names == nil {
 		_, err := w.Store.TakeBack(ctx, t.TakeBackRequest)
 		return err
 	}
-	for ; t.done < len(t.names); t.done++ {
-		r := t.TakeBackRequest
-		r.Name = t.names[t.done]
-		if _, err := w.Store.TakeBack(ctx, r); err != nil {
+	for t.done < len(t.names) {
+		names := t.names[t.done:min(t.done+namesAtOnce, len(t.names))]
+		errs := make([]error, len(names))
+		var calls sync.WaitGroup
+		for i, name := range names {
+			calls.Go(func() {
+				r := t.TakeBackRequest
+				r.Name = name
+				_, errs[i] = w.Store.TakeBack(ctx, r)
+			})
+		}
+		calls.Wait()
+		if err := errors.Join(errs...); err != nil {
 			return err
 		}
+		t.done += len(names)
 	}
 	return nil
 }
