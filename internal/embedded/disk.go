@@ -58,7 +58,7 @@ type disk struct {
 	lock     *os.File
 	dir      string
 	half     int64      // the least size of a half of the journal
-	size     int64      // of the table; of whoever commits
+	size     int64      // of the table as it was last read or written in full; of whoever commits
 	journal  *journal   // nil until begin
 	pending  []entry    // in the half of the journal that is being filled
 	applying chan error // from the goroutine that puts the other half into the table; nil if there is none
@@ -171,15 +171,18 @@ func (d *disk) mark() (mark []byte, err error) {
 	return nil, err
 }
 
-// each visits the entries of the table in order.
+// each visits the entries of the table in order, and notes its size.
 func (d *disk) each(visit func(entry) error) error {
 	path := d.path(fileName)
 	f, err := d.files.open(path)
 	if err != nil {
 		return err
 	}
-	err = readTable(f, visit)
-	if err != nil && !errors.Is(err, errEnough) {
+	size, err := readTable(f, visit)
+	switch {
+	case err == nil:
+		d.size = size
+	case !errors.Is(err, errEnough):
 		err = fmt.Errorf("%s can't be used: %w; %s", path, err, remedy)
 	}
 	return errors.Join(err, f.Close())
@@ -208,7 +211,8 @@ func (d *disk) recover() error {
 	return d.commit(entries)
 }
 
-// begin starts a journal. From here on flush is to be used instead of commit.
+// begin starts a journal that goes with the size of the table, which has been read or
+// written. From here on flush is to be used instead of commit.
 func (d *disk) begin() error {
 	path := d.path(journalName)
 	j, err := createJournal(d.files, path, max(d.half, wholeBlocks(int(min(d.size, maxJournalHalf)))))

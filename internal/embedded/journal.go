@@ -28,6 +28,7 @@ const (
 	journalHalf    = 8 << 20 // 2,048 small flushes
 	maxJournalHalf = 1 << 30
 	frameHeader    = 16
+	zerosAtOnce    = 1 << 20 // a journal may be larger than the memory that is free
 
 	// block is a multiple of what any usual disk writes in one piece.
 	block = 4096
@@ -61,13 +62,25 @@ func createJournal(files files, path string, half int64) (*journal, error) {
 	var id [8]byte
 	rand.Read(id[:]) // never fails
 	j.id = binary.BigEndian.Uint64(id[:])
-	content := append(j.header(), make([]byte, 2*half)...)
-	_, err = file.WriteAt(content, 0)
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+	if err := errors.Join(j.fill(file), file.Sync(), file.Close()); err != nil {
 		return nil, err
 	}
 	j.file, err = files.openSynced(path)
 	return j, err
+}
+
+// fill writes the header and two empty halves.
+func (j *journal) fill(file file) error {
+	if _, err := file.WriteAt(j.header(), 0); err != nil {
+		return err
+	}
+	zeros := make([]byte, min(zerosAtOnce, 2*j.half))
+	for at, end := int64(block), block+2*j.half; at < end; at += int64(len(zeros)) {
+		if _, err := file.WriteAt(zeros[:min(int64(len(zeros)), end-at)], at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (j *journal) header() []byte {

@@ -105,19 +105,19 @@ func (w *tableWriter) end() error {
 
 // readTable visits the entries of a table in order, those of a chunk when all of the
 // chunk has been found right; that nothing is missing at the end is known when it
-// returns. Key and value are the visitor's. An error wraps errDamaged, or is of the
-// file system or the visitor.
-func readTable(from io.Reader, visit func(entry) error) error {
+// returns. Key and value are the visitor's. It returns the size of the table in bytes. An
+// error wraps errDamaged, or is of the file system or the visitor.
+func readTable(from io.Reader, visit func(entry) error) (size int64, err error) {
 	r := bufio.NewReaderSize(from, chunkSize)
 	id, err := readTableHeader(r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	at := int64(tableHeader)
 	var last *entry
 	for number := uint64(0); ; number++ {
-		damaged := func(what string) error {
-			return fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
+		damaged := func(what string) (int64, error) {
+			return 0, fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
 		}
 		content, err := readChunk(r, id, number)
 		switch {
@@ -126,12 +126,16 @@ func readTable(from io.Reader, visit func(entry) error) error {
 		case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
 			return damaged("is cut off: the file is too short")
 		case err != nil:
-			return err
+			return 0, err
 		case len(content) == 0:
-			if _, err := r.ReadByte(); err != io.EOF {
-				return cmp.Or(err, damaged("is the end, and something follows it"))
+			switch _, err := r.ReadByte(); err {
+			case io.EOF:
+				return at + chunkHeader, nil
+			case nil:
+				return damaged("is the end, and something follows it")
+			default:
+				return 0, err
 			}
-			return nil
 		}
 		entries, err := decodeEntries(nil, content)
 		if err != nil {
@@ -143,7 +147,7 @@ func readTable(from io.Reader, visit func(entry) error) error {
 			}
 			last = &entries[i]
 			if err := visit(entries[i]); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		at += int64(chunkHeader + len(content))
