@@ -120,6 +120,10 @@ function queue.drop_dead()
   if not next(dead) then
     return
   end
+  if t.room == 0 then -- nothing is to be looked for: this is what many operations do while a step is left to do
+    t.more = true
+    return
+  end
   local removed, chunk = {}, 500
   for from = 0, t.record.queued - 1, chunk do
     if #removed > t.room then
