@@ -41,6 +41,7 @@
 --   of a name with a queue
 --   fencepost:{N}:places:<name>   hash, public -> the place
 --   fencepost:{N}:queue:<name>    zset, public -> seq; connected places only
+--   fencepost:{N}:by_gateway:<name>  zset, gateway, seq and public; connected places only
 --   fencepost:{N}:resting:<name>  zset, public -> when its rest ends
 -- ARGV, first part; the second part begins at 5 and differs by script
 --   1  sent      us, the gateway's clock when it sent the command

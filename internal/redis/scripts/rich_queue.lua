@@ -2,8 +2,14 @@
 
 local queue = {
   PLACES = t.prefix .. 'places:' .. t.name, ORDER = t.prefix .. 'queue:' .. t.name,
-  RESTING = t.prefix .. 'resting:' .. t.name,
+  RESTING = t.prefix .. 'resting:' .. t.name, BY_GATEWAY = t.prefix .. 'by_gateway:' .. t.name,
 }
+
+-- Returns what BY_GATEWAY has of a connected place: the first 16 characters are the
+-- gateway, and those of one gateway are in the order of the queue.
+function queue.of_gateway(p)
+  return fmt('%s%016.0f%s', p.gateway, p.seq, p.lease)
+end
 
 -- Returns the place of a lease, connected or resting, nil if it has none.
 function queue.find(lease)
@@ -33,6 +39,7 @@ function queue.enter(p)
   p.expires_at = 0
   call('HSET', queue.PLACES, p.lease, record.text_of(p))
   call('ZADD', queue.ORDER, fmt('%.0f', p.seq), p.lease)
+  call('ZADD', queue.BY_GATEWAY, '0', queue.of_gateway(p))
   r.queue_last = math.max(r.queue_last, p.seq)
   r.queued = r.queued + 1
   record.count(p.gateway, 1, 0)
@@ -59,6 +66,7 @@ function queue.remove(p, rests)
     r.resting = r.resting - 1
   else
     call('ZREM', queue.ORDER, p.lease)
+    call('ZREM', queue.BY_GATEWAY, queue.of_gateway(p))
     r.queued = r.queued - 1
     record.count(p.gateway, -1, 0)
   end
@@ -109,39 +117,32 @@ function queue.depart(p)
 end
 
 -- Takes the waiters of dead gateways out, the first in the queue first. The twin
--- of step.dropDead.
+-- of step.dropDead. It reads no more than may be taken out, and one.
 function queue.drop_dead()
-  local dead = {}
+  local found = {} -- their seqs and leases
   for id, g in pairs(t.record.gateways) do
     if g.places > 0 and not gateways.alive(id) then
-      dead[id] = true
-    end
-  end
-  if not next(dead) then
-    return
-  end
-  if t.room == 0 then -- nothing is to be looked for: this is what many operations do while a step is left to do
-    t.more = true
-    return
-  end
-  local removed, chunk = {}, 500
-  for from = 0, t.record.queued - 1, chunk do
-    if #removed > t.room then
-      break
-    end
-    for _, text in ipairs(call('HMGET', queue.PLACES, unpack(call('ZRANGE', queue.ORDER, from, from + chunk - 1)))) do
-      if dead[sub(text, 153, 168)] and #removed <= t.room then
-        removed[#removed + 1] = record.parse(text)
+      for _, text in ipairs(call('ZRANGEBYLEX', queue.BY_GATEWAY, '[' .. id, '(' .. id .. ':', 'LIMIT', '0', t.room + 1)) do -- ':' is behind all digits
+        found[#found + 1] = sub(text, 17)
       end
     end
   end
-  if #removed > t.room then
-    t.more = true
-    removed[#removed] = nil
+  table.sort(found)
+  local leases = {}
+  for i = 1, math.min(#found, t.room) do
+    leases[i] = sub(found[i], 17)
   end
-  t.room = t.room - #removed
-  for _, p in ipairs(removed) do
-    queue.remove(p)
+  if #found > t.room then
+    t.more = true
+  end
+  if #leases == 0 then
+    return
+  end
+  t.room = t.room - #leases
+  local removed = call('HMGET', queue.PLACES, unpack(leases))
+  for i, text in ipairs(removed) do
+    removed[i] = record.parse(text)
+    queue.remove(removed[i])
   end
   for _, p in ipairs(removed) do
     queue.departed(p)
