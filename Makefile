@@ -21,7 +21,7 @@ build: ## build bin/gateway
 
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
-	go test -race -p 4 -timeout 12m ./... # 4 at a time: they mostly wait
+	go test -race -p 3 -timeout 12m ./... # 3 at a time: they mostly wait
 	go test -timeout 5m -run '^TestSimulat' ./internal/quorum ./internal/watchdog # in number: too slow with -race
 
 .PHONY: test-long

@@ -94,7 +94,7 @@ func conformance(ctx context.Context, scale check.Scale, r *check.Result) error 
 	histories := check.Pick(scale, 20, 200)
 	for _, pkg := range []string{"./internal/embedded", "./internal/redis", "./internal/quorum"} {
 		out, err := goTest{
-			pkg: pkg, args: []string{"-run", "Conformance", "-timeout", "40m"}, env: []string{fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},
+			pkg: pkg, args: []string{"-run", "Conformance", "-timeout", "40m"}, env: []string{"FENCEPOST_LONG=1", fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},
 		}.run(ctx, r)
 		if err != nil {
 			return err

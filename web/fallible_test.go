@@ -100,6 +100,17 @@ func (f *front) count(kinds ...string) int {
 	return n
 }
 
+// settled waits until the page has not asked for a kind for a second, but no longer
+// than ten.
+func (f *front) settled(kind string) {
+	last := time.Now()
+	for began, n := last, f.count(kind); time.Since(last) < time.Second && time.Since(began) < 10*time.Second; <-time.After(20 * time.Millisecond) {
+		if now := f.count(kind); now != n {
+			n, last = now, time.Now()
+		}
+	}
+}
+
 // door is a listener that can be shut: connections are cut, new ones are closed
 // as they come. The port stays taken, so that nobody else gets it meanwhile.
 type door struct {
