@@ -22,7 +22,7 @@ build: ## build bin/gateway
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
 	go test -race -p 3 -timeout 12m ./... # 3 at a time: they mostly wait
-	go test -timeout 5m -run '^TestSimulat' ./internal/quorum ./internal/watchdog # in number: too slow with -race
+	go test -timeout 5m -run '^Test(Simulat|Planted|Shrink|Defective)' ./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest # too slow with -race
 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories

@@ -52,6 +52,7 @@ func TestClusterRestart(t *testing.T) {
 
 // Moving slots quarantines nothing, also not the last ones of a node that is to go.
 func TestScaleIn(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
 	last := slots[0]

@@ -19,6 +19,7 @@ import (
 // Slots with names in use move from node to node while two gateways go on: tokens
 // grow, nobody loses a lease, and nothing but unavailable comes between.
 func TestResharding(t *testing.T) {
+	t.Parallel()
 	const names, moves = 6, 8
 	cluster := redistest.StartCluster(t, 3, 0)
 	ctx, stop := context.WithCancel(t.Context())

@@ -8,11 +8,13 @@ import (
 )
 
 func TestConformanceOnSentinel(t *testing.T) {
+	t.Parallel()
 	s := redistest.StartSentinel(t, 2, 3)
 	conforms(t, s.URL(), s.Master())
 }
 
 func TestConformanceOnCluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3, 3)
 	conforms(t, c.URL(), c.Masters()...)
 }

@@ -1,7 +1,6 @@
 package fencingtest
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -254,40 +253,6 @@ func TestHistoriesAreCases(t *testing.T) {
 			t.Fatalf("seed %d: %v\n%s", seed, err, text)
 		}
 	}
-}
-
-// TestShrink shrinks a history that finds a defect: few commands are left, and as
-// a case they find it as well.
-func TestShrink(t *testing.T) {
-	caps := twoGateways
-	at := slices.IndexFunc(planted, func(d defect) bool { return d.what == "a released lease is superseded" })
-	open := func(testing.TB) Backend {
-		b := newModelBackend(caps)
-		b.memory().step = planted[at].step
-		return b
-	}
-	for seed := range uint64(plantedSeeds) {
-		commands, err := randomHistory(t, open, caps, seed)
-		if err == nil {
-			continue
-		}
-		shrunk := shrink(t, open, caps, commands)
-		if len(shrunk) > 6 { // acquire, release, acquire, ask, and what moves the time
-			t.Errorf("%d of %d commands are left", len(shrunk), len(commands))
-		}
-		c, err := parseCase("shrunk.txt", writeCase(t, caps, "Shrunk.", shrunk))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.run(t, openModel(caps), caps); err != nil {
-			t.Errorf("Step fails: %v", err)
-		}
-		if err := c.run(t, open, caps); err == nil {
-			t.Error("the shrunk case does not find the defect")
-		}
-		return
-	}
-	t.Fatal("no history finds the defect")
 }
 
 func TestCasesAreNamedAfterVerbs(t *testing.T) {

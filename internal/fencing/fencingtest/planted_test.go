@@ -1,3 +1,5 @@
+//go:build !race
+
 package fencingtest
 
 import (
@@ -12,6 +14,40 @@ import (
 
 // plantedSeeds is how many random histories must be enough to find a defect.
 const plantedSeeds = 150
+
+// TestShrink shrinks a history that finds a defect: few commands are left, and as
+// a case they find it as well.
+func TestShrink(t *testing.T) {
+	caps := twoGateways
+	at := slices.IndexFunc(planted, func(d defect) bool { return d.what == "a released lease is superseded" })
+	open := func(testing.TB) Backend {
+		b := newModelBackend(caps)
+		b.memory().step = planted[at].step
+		return b
+	}
+	for seed := range uint64(plantedSeeds) {
+		commands, err := randomHistory(t, open, caps, seed)
+		if err == nil {
+			continue
+		}
+		shrunk := shrink(t, open, caps, commands)
+		if len(shrunk) > 6 { // acquire, release, acquire, ask, and what moves the time
+			t.Errorf("%d of %d commands are left", len(shrunk), len(commands))
+		}
+		c, err := parseCase("shrunk.txt", writeCase(t, caps, "Shrunk.", shrunk))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.run(t, openModel(caps), caps); err != nil {
+			t.Errorf("Step fails: %v", err)
+		}
+		if err := c.run(t, open, caps); err == nil {
+			t.Error("the shrunk case does not find the defect")
+		}
+		return
+	}
+	t.Fatal("no history finds the defect")
+}
 
 // TestPlantedDefects checks the suite itself: each defect, planted in a model, is
 // found by a case and, unless it says otherwise, by a random history as well.
