@@ -39,7 +39,7 @@ func (t *step) keptOut(op AcquireRequest) bool {
 }
 
 // claim raises the token of a lease to one that a majority is to agree on, if it
-// is above all that count here (DESIGN 11.5). Without that condition a holder
+// is above all that count here. Without that condition a holder
 // that was paused could outrank the one after it.
 func (t *step) claim(op ClaimRequest) *Error {
 	h, err := t.own(op.Lease)

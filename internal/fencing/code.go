@@ -36,7 +36,7 @@ const (
 	CodeDraining           Code = "draining"             // the gateway is shutting down
 )
 
-// Codes lists every code but CodeOK, in the order of DESIGN section 4.
+// Codes lists every code but CodeOK, in the order of their statuses.
 func Codes() []Code {
 	return []Code{
 		CodeInvalidRequest, CodeUnsupportedByStore, CodeUnauthenticated, CodeForbidden, CodeNotFound,

@@ -22,8 +22,7 @@ const (
 	// after a shorter stall its last sign of life is younger than GatewayTTL.
 	StallAfter = 2500 * time.Millisecond
 
-	// RestTTL is how long a place rests for its client to come back (DESIGN
-	// section 4).
+	// RestTTL is how long a place rests for its client to come back.
 	RestTTL = 10 * time.Second
 
 	// hearInterval is how often signs of life are written down at most.
@@ -38,8 +37,8 @@ type Gateways struct {
 	Serving Instant             // the first after that gap
 }
 
-// hear notes a sign of life. After a gap the store itself may have stood still
-// (DESIGN 11.12), so that lapse begins anew for those that were alive before it. A
+// hear notes a sign of life. After a gap the store itself may have stood still,
+// so that lapse begins anew for those that were alive before it. A
 // gap within that time is none of its own, lest a dead gateway is never judged.
 func (g *Gateways) hear(from Gateway, now Instant) {
 	if now >= max(g.Heard.Add(StallAfter), g.Serving.Add(GatewayTTL)) {

@@ -147,7 +147,7 @@ type BreakRequest struct {
 }
 
 // ClaimRequest makes Token that of a live lease: the second phase of a quorum's
-// acquire (DESIGN section 6). It may be repeated.
+// acquire. It may be repeated.
 type ClaimRequest struct {
 	Name  Name
 	Lease LeaseID

@@ -3,7 +3,7 @@ package fencing
 import "time"
 
 // LongestQuarantine bounds a quarantine that counts from the TTLs in use. Leases
-// that live longer are the published exception to P1 (DESIGN 11.9).
+// that live longer are the published exception to P1.
 const LongestQuarantine = 5 * time.Minute
 
 // ttlPeriod is how long a TTL counts as in use at least, and half of how long it

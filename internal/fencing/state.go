@@ -10,7 +10,7 @@ import (
 
 const (
 	// TombstoneTTL is how long the end of a lease is remembered at least; it is
-	// remembered until the lease's former expiry when that is later (DESIGN 11.12).
+	// remembered until the lease's former expiry when that is later.
 	TombstoneTTL = 5 * time.Minute
 
 	// ForgetAfter is how long a name's record outlives its last lease. The

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxBodyBytes is the largest request body, as DESIGN section 4 promises.
+	// maxBodyBytes is the largest request body.
 	maxBodyBytes = 16 << 10
 
 	// writeTimeout bounds the writing of one answer, counted from its first byte.

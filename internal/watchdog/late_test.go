@@ -9,7 +9,7 @@ import (
 )
 
 // An attempt to join that arrives when its request has given up already leaves no
-// place behind that would be handed the lock (P6, DESIGN 11.3).
+// place behind that would be handed the lock (P6).
 func TestALateJoinAfterAShortWait(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, request("a"))
