@@ -24,6 +24,11 @@ func newCall(ctx context.Context, op fencing.Op) *call {
 	return &call{ctx: ctx, op: op, done: make(chan struct{})}
 }
 
+func (c *call) acquires() bool {
+	_, acquires := c.op.(fencing.AcquireRequest)
+	return acquires
+}
+
 func (c *call) answer(err error) {
 	c.err = err
 	close(c.done)

@@ -14,26 +14,50 @@ func (s *Store) decide(c *call, next, flushing *job) {
 	asked := time.Now()
 	next.now = s.now()
 	for n := len(s.queue); ; n-- {
-		switch {
-		case s.cause != nil:
-			c.answer(s.cause)
-		case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
-			c.answer(c.ctx.Err())
-		case c.beats:
-			s.beat(c, asked, next)
-			c.answer(nil)
-		case c.op == nil:
-			s.expire(c, asked, next)
-			next.late = append(next.late, c)
-		case s.step(c, asked, next, flushing):
-			next.late = append(next.late, c)
-		default:
-			c.answer(nil)
-		}
+		s.decideOne(c, asked, next, flushing)
 		if n == 0 {
 			return
 		}
 		c = <-s.queue
+	}
+}
+
+func (s *Store) decideOne(c *call, asked time.Time, next, flushing *job) {
+	switch {
+	case s.cause != nil:
+		c.answer(s.cause)
+	case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
+		c.answer(c.ctx.Err())
+	case c.beats:
+		s.beat(c, asked, next)
+		c.answer(nil)
+	case c.op == nil:
+		s.expire(c, asked, next)
+		next.late = append(next.late, c)
+	case s.step(c, asked, next, flushing):
+		next.late = append(next.late, c)
+	case c.acquires() && c.out.AskAgain() && s.unfinished[c.op.LockName()]:
+		s.putOff = append(s.putOff, c)
+	default:
+		c.answer(nil)
+	}
+}
+
+// askAgain decides the calls anew that were put off, and for which nothing is left to
+// wait for.
+func (s *Store) askAgain(next, flushing *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	asked := time.Now()
+	next.now = s.now()
+	calls := s.putOff
+	s.putOff = nil
+	for _, c := range calls {
+		if s.cause == nil && c.ctx.Err() == nil && s.unfinished[c.op.LockName()] {
+			s.putOff = append(s.putOff, c)
+		} else {
+			s.decideOne(c, asked, next, flushing)
+		}
 	}
 }
 

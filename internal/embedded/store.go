@@ -90,6 +90,7 @@ type Store struct {
 
 	guard      fencing.Guard         // goes with every operation
 	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit; decideAll's
+	putOff     []*call               // to be asked again when nothing is left: fencing.Outcome.AskAgain; decideAll's
 
 	mu    sync.RWMutex // held to change state and index by decide, readers to look
 	state *fencing.State

@@ -65,6 +65,9 @@ func (s *Store) decideAll() {
 			}
 			closing = true
 		}
+		if len(s.putOff) > 0 {
+			s.askAgain(next, flushing)
+		}
 	}
 }
 

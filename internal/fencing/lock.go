@@ -152,7 +152,7 @@ type Outcome struct {
 
 	Ended    []Ended  // leases that this step ended, in order
 	Granted  []Grant  // leases that this step granted, in order, that of Holder included
-	More     bool     // what has come due on the name is more than one step does: Expire is to go on at once
+	More     bool     // what has come due on the name is more than one step does: Expire is to go on at once; see AskAgain
 	Joined   bool     // Acquire: the request has just joined the queue, or come back to it
 	Left     []Waiter // waiters that this step took out of the queue, in order, and grants it took back
 	Replaced *Parked  // Acquire: the older request with this lease id that waited until now
@@ -167,6 +167,17 @@ type Outcome struct {
 // Waits reports whether an Acquire joined the queue: there is a place, and no
 // lease yet.
 func (o *Outcome) Waits() bool { return o.Err == nil && o.Place != nil && o.Holder.Token == 0 }
+
+// AskAgain reports whether an Acquire was refused while leases that ran out, or places
+// that nobody has any more, may still have counted: more had come due than one step
+// does. A store asks again when all of that is done, for a free lock is granted. Who was
+// refused because others wait stays refused: nobody overtakes them.
+func (o *Outcome) AskAgain() bool {
+	if !o.More || o.Err == nil || o.Err.Lock == nil {
+		return false
+	}
+	return o.Err.Code == CodeLocked && o.Err.Lock.Waiting == 0 || o.Err.Code == CodeTooManyRequests
+}
 
 // Code returns CodeOK or the code of the refusal.
 func (o *Outcome) Code() Code {

@@ -13,24 +13,31 @@ import (
 // next heartbeat or Expire of any gateway goes on.
 type handOffs struct {
 	mu      sync.Mutex
-	under   map[fencing.Name]bool // true: asked to go on since the last step began
+	under   map[fencing.Name]*handOff
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
+}
+
+// handOff is one name that is attended to.
+type handOff struct {
+	again bool          // asked to go on since the last step began
+	ended chan struct{} // closed when it is not attended to any more
 }
 
 // goOn has a name attended to until nothing is left to do.
 func (h *handOffs) goOn(s *Store, name fencing.Name) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, under := h.under[name]
 	if h.ctx.Err() != nil || s.options.stepLimit != 0 {
 		return
 	}
-	h.under[name] = true
-	if !under {
-		h.running.Go(func() { h.run(s, name) })
+	if under := h.under[name]; under != nil {
+		under.again = true
+		return
 	}
+	h.under[name] = &handOff{again: true, ended: make(chan struct{})}
+	h.running.Go(func() { h.run(s, name) })
 }
 
 // run attends to a name as long as steps leave something to do: announce says so.
@@ -38,7 +45,7 @@ func (h *handOffs) run(s *Store, name fencing.Name) {
 	for h.next(name) {
 		if err := s.attend(h.ctx, []fencing.Name{name}, nil); err != nil {
 			h.mu.Lock()
-			delete(h.under, name) // the index has it
+			h.end(name) // the index has it
 			h.mu.Unlock()
 			return
 		}
@@ -49,12 +56,35 @@ func (h *handOffs) run(s *Store, name fencing.Name) {
 func (h *handOffs) next(name fencing.Name) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.under[name] || h.ctx.Err() != nil {
-		delete(h.under, name)
+	under := h.under[name]
+	if !under.again || h.ctx.Err() != nil {
+		h.end(name)
 		return false
 	}
-	h.under[name] = false
+	under.again = false
 	return true
+}
+
+// end is called with the mutex held.
+func (h *handOffs) end(name fencing.Name) {
+	close(h.under[name].ended)
+	delete(h.under, name)
+}
+
+// wait waits until a name is not attended to.
+func (h *handOffs) wait(ctx context.Context, name fencing.Name) error {
+	h.mu.Lock()
+	under := h.under[name]
+	h.mu.Unlock()
+	if under == nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case <-under.ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (h *handOffs) close() {

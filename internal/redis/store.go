@@ -115,7 +115,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	s.sentry.init(&s.options)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
-	s.handOffs.under = map[fencing.Name]bool{}
+	s.handOffs.under = map[fencing.Name]*handOff{}
 	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys,
 		guard: s.handle + heeds + limits, unsettled: s.handle + "n" + limits,

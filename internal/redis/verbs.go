@@ -23,13 +23,30 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 	if r.Wait > 0 {
 		_ = s.listening(ctx) // without it, heartbeats find what was not heard
 	}
+	out, err := s.ask(ctx, &r, tail)
+	if !out.AskAgain() || s.options.stepLimit != 0 {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	for out.AskAgain() {
+		if err := s.handOffs.wait(ctx, r.Name); err != nil {
+			return fencing.Outcome{}, s.unavailable(err)
+		}
+		out, err = s.ask(ctx, &r, tail)
+	}
+	return out, err
+}
+
+// ask runs acquire.lua once.
+func (s *Store) ask(ctx context.Context, r *fencing.AcquireRequest, tail string) (fencing.Outcome, error) {
 	c := s.newLeaseCommand(acquireScript, r.Name, r.Lease.Public())
-	c.claim, c.tail, c.hold = appendAsk(encodeClaim(c.claim, r.Lease, r.Stamp), &r), tail, r.Hold
+	c.claim, c.tail, c.hold = appendAsk(encodeClaim(c.claim, r.Lease, r.Stamp), r), tail, r.Hold
 	c.ttl = r.TTL.Microseconds()
 	if r.MaxHold > 0 {
 		c.ttl = min(c.ttl, r.MaxHold.Microseconds())
 	}
-	return s.lease(ctx, c, &r)
+	return s.lease(ctx, c, r)
 }
 
 // Renew is fencing.Store.Renew.

@@ -185,15 +185,24 @@ func (m *Model) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 	if err := m.usable(ctx); err != nil {
 		return fencing.Outcome{}, err
 	}
+	out := m.decide(op)
+	for more := out.More && m.limit == 0; more; {
+		more = m.attend(op.LockName()).More
+	}
+	if _, acquires := op.(fencing.AcquireRequest); acquires && m.limit == 0 && out.AskAgain() {
+		out = m.decide(op)
+	}
+	return out.Result()
+}
+
+// decide runs one step, and tells of it. It is called with the mutex held.
+func (m *Model) decide(op fencing.Op) fencing.Outcome {
 	asked, now := time.Now(), m.clock()
 	out := m.memory.step(m.memory.state, now, m.guard(now), op)
 	out.Asked = asked
 	m.see(&out)
 	m.announce(op.LockName(), &out)
-	for more := out.More && m.limit == 0; more; {
-		more = m.attend(op.LockName()).More
-	}
-	return out.Result()
+	return out
 }
 
 // attend does what time has brought about on a name. It is called with the mutex
