@@ -321,13 +321,14 @@ func TestSlowRedis(t *testing.T) {
 func TestAbandonedCommands(t *testing.T) {
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
-	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 5 * time.Second, OperationTimeout: 5 * time.Second})
+	s := open(t, Options{URL: proxy.URL(), DialTimeout: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 	held := acquireRequest("held")
 	mustAcquire(t, s, held)
 	mustRelease(t, s, held) // Redis knows the scripts now: what is sent once is run
 	held = acquireRequest("held")
 	mustAcquire(t, s, held)
-	proxy.Delay(time.Second)
+	release := proxy.Hold()
+	defer release()
 	first := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
@@ -361,6 +362,7 @@ func TestAbandonedCommands(t *testing.T) {
 	for range 2 {
 		wantCode(t, "a caller that leaves", <-gone, fencing.CodeUnavailable)
 	}
+	release()
 	wantCode(t, "acquire that was under way", <-first, fencing.CodeOK)
 	for name, want := range map[fencing.Name]bool{"held": false, name: false} {
 		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})

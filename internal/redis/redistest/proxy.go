@@ -25,6 +25,7 @@ type Proxy struct {
 	instead []byte // answered in place of the server
 	denied  int    // how often that was
 	delay   time.Duration
+	held    chan struct{} // answers are held back until it is closed; nil: they are not
 	lag     time.Duration
 	lagOnce bool
 	refuse  bool
@@ -110,6 +111,22 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// Hold holds back every answer until release is called, which may be called again.
+func (p *Proxy) Hold() (release func()) {
+	held := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.held = held
+	return sync.OnceFunc(func() {
+		close(held)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.held == held {
+			p.held = nil
+		}
+	})
 }
 
 // Lag makes requests travel for d from now on, or only the next one.
@@ -287,7 +304,7 @@ func (p *Proxy) back(l *link) {
 		}
 		p.mu.Lock()
 		subscriber, gag := l.subscriber, p.gag
-		swallow, hold, delay := p.swallow && !subscriber, p.hold, p.delay
+		swallow, hold, delay, held := p.swallow && !subscriber, p.hold, p.delay, p.held
 		if swallow {
 			p.swallow = false
 			p.lost++
@@ -319,6 +336,12 @@ func (p *Proxy) back(l *link) {
 		}
 		if delay > 0 {
 			<-time.After(delay)
+		}
+		if held != nil {
+			select {
+			case <-held:
+			case <-l.ended:
+			}
 		}
 		p.stall(l)
 		if _, err := l.client.Write(data); err != nil {
