@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -50,6 +51,7 @@ type front struct {
 	next    http.Handler
 	refuse  atomic.Bool
 	streams atomic.Int64 // open now
+	told    atomic.Int64 // events that went out on streams
 
 	mu    sync.Mutex
 	asked map[string]int // by the first segment of the path, GET only
@@ -84,9 +86,25 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		f.streams.Add(1)
 		defer f.streams.Add(-1)
+		w = teller{w, &f.told}
 	}
 	f.next.ServeHTTP(w, r)
 }
+
+// teller counts the events that go out.
+type teller struct {
+	http.ResponseWriter
+	told *atomic.Int64
+}
+
+func (t teller) Write(p []byte) (int, error) {
+	n, err := t.ResponseWriter.Write(p)
+	t.told.Add(int64(bytes.Count(p[:n], []byte("event: "))))
+	return n, err
+}
+
+// Unwrap serves http.ResponseController.
+func (t teller) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 // count returns how often the page has asked for the list, a row of it, a lock
 // or its history.

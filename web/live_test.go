@@ -3,6 +3,7 @@ package web_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -89,41 +90,48 @@ func TestABurstOfEventsIsCoalesced(t *testing.T) {
 	g.acquire("always", `{"ttl_ms":3600000}`)
 	b.live(g, "/")
 
-	burst := func(names int) (events int, seconds float64) {
+	// Each part of a burst is told before the next begins: a stream that falls behind
+	// by more events than the gateway keeps has the page read the list, rightly.
+	// A slow machine is given the time that so many requests of a kind take.
+	burst := func(names int, kind string, least int) (events int, seconds float64) {
 		t.Helper()
+		before, told := g.front.count(kind), g.front.told.Load()
 		began := eval[float64](b, `performance.now()`)
-		for done := false; !done; {
+		for end := time.Now().Add(patience); ; {
 			for range 500 {
 				name := fmt.Sprintf("burst/%02d", events%names)
 				g.releaseBehind(g.acquireBehind(name, "burst"))
 				events += 2
 			}
+			eventually(t, "the events are told", func() bool { return g.front.told.Load()-told >= int64(events) })
 			seconds = (eval[float64](b, `performance.now()`) - began) / 1000
-			done = seconds > 2 && events >= 5000
+			if seconds > 2 && events >= 5000 && g.front.count(kind)-before >= least || time.Now().After(end) {
+				return events, seconds
+			}
 		}
-		return events, seconds
 	}
 
 	rows, lists := g.front.count("row"), g.front.count("list")
-	events, seconds := burst(1)
-	if n := g.front.count("row") - rows; n < 2 || float64(n) > 4*seconds+2 {
+	events, seconds := burst(1, "row", 2)
+	n := g.front.count("row") - rows
+	if n < 2 || float64(n) > 4*seconds+2 {
 		t.Errorf("one name: %d requests for %d events in %.1f s", n, events, seconds)
 	}
-	if n := g.front.count("list") - lists; n > 1 { // one is the check of every 20 s
+	if n := g.front.count("list") - lists; float64(n) > 1+seconds/20 { // the check of every 20 s
 		t.Errorf("one name: %d lists for %d events in %.1f s", n, events, seconds)
 	}
-
-	t.Logf("one name: %.0f events a second, %d requests in %.1f s", float64(events)/seconds, g.front.count("row")-rows, seconds)
+	t.Logf("one name: %.0f events a second, %d requests in %.1f s", float64(events)/seconds, n, seconds)
 
 	rows, lists = g.front.count("row"), g.front.count("list")
-	events, seconds = burst(40)
-	if n := g.front.count("list") - lists; n < 1 || float64(n) > seconds+2 {
+	events, seconds = burst(40, "list", 1)
+	n = g.front.count("list") - lists
+	if n < 1 || float64(n) > seconds+2 {
 		t.Errorf("40 names: %d lists for %d events in %.1f s", n, events, seconds)
 	}
 	if n := g.front.count("row") - rows; float64(n) > 8*2 {
 		t.Errorf("40 names: %d requests for single rows", n)
 	}
-	t.Logf("40 names: %.0f events a second, %d lists in %.1f s", float64(events)/seconds, g.front.count("list")-lists, seconds)
+	t.Logf("40 names: %.0f events a second, %d lists in %.1f s", float64(events)/seconds, n, seconds)
 	last := g.acquire("burst/99", `{"owner":"the last"}`)
 	b.until(fmt.Sprintf(`%s.innerText.includes("%d")`, row("burst/99"), last.Token))
 	b.until(`[...document.querySelectorAll("tbody tr")].map((r) => r.dataset.name).join() === "always,burst/99"`)
