@@ -13,8 +13,8 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// What too few replicas have is taken back before its client is told so: whoever renews
-// at once finds no lease, and nothing is left.
+// What too few replicas have is taken back before its client is told so, also if it has
+// renewed the lease before: whoever renews afterwards finds none, and nothing is left.
 func TestUnreplicatedIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartSentinel(t, 1, 1)
@@ -40,13 +40,14 @@ func TestUnreplicatedIsNotRenewed(t *testing.T) {
 		{"set", "", ""},
 	} {
 		u.told.Store(0)
+		u.renewed.Store(0)
 		var group sync.WaitGroup
 		for i := range 16 {
 			path := fmt.Sprintf("/%s%d", c.name, i)
 			switch c.name {
 			case "set":
 				names := fmt.Sprintf(`{"names":["s%d","t%d"]}`, i, i)
-				group.Go(func() { u.try("", names, "", names, fmt.Sprintf("/t%d", i)) })
+				group.Go(func() { u.try("", names, "", names, fmt.Sprintf("/s%d", i)) })
 			case "handed":
 				group.Go(func() { u.releaseWhenWaited(path, held[path]) })
 				fallthrough
@@ -58,20 +59,28 @@ func TestUnreplicatedIsNotRenewed(t *testing.T) {
 		if u.told.Load() == 0 {
 			t.Errorf("%s: nobody was told that the lease is not replicated", c.name)
 		}
+		if u.renewed.Load() == 0 {
+			t.Errorf("%s: nobody renewed a lease before", c.name)
+		}
+		t.Logf("%s: %d of 16 not replicated, %d renewals before", c.name, u.told.Load(), u.renewed.Load())
 	}
 }
 
 // unreplicated is a gateway whose Redis has lost its replicas.
 type unreplicated struct {
-	t    *testing.T
-	url  string
-	told atomic.Int64 // not_replicated
+	t       *testing.T
+	url     string
+	told    atomic.Int64 // not_replicated
+	renewed atomic.Int64 // renewals before that which found a lease
 }
 
-// try acquires and renews at once.
+// try acquires, renews what it looks at all the while, and again when it is answered.
 func (u *unreplicated) try(path, acquire, accept, renewal, look string) {
-	own := map[string]string{"Lease-Id": fencing.NewLeaseID(time.Now()).Reveal(), "Accept": accept}
+	id := fencing.NewLeaseID(time.Now()).Reveal()
+	own := map[string]string{"Lease-Id": id, "Accept": accept}
+	stop := u.renewMeanwhile(look, id)
 	status, answer, err := request(http.MethodPost, u.url+path, acquire, own)
+	stop()
 	var problem struct{ Code string }
 	if err != nil || status != http.StatusServiceUnavailable || json.Unmarshal(answer, &problem) != nil {
 		u.t.Errorf("acquire of %s: %d %s, %v", look, status, answer, err)
@@ -88,6 +97,33 @@ func (u *unreplicated) try(path, acquire, accept, renewal, look string) {
 	if lock := u.look(look); lock.Held {
 		u.t.Errorf("%s is left behind", look)
 	}
+}
+
+// renewMeanwhile renews a lease again and again until stop, which returns when the last
+// renewal is answered.
+func (u *unreplicated) renewMeanwhile(path, lease string) (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for pause := time.NewTicker(25 * time.Millisecond); ; <-pause.C {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			status, answer, err := request(http.MethodPut, u.url+path, "", map[string]string{"Lease-Id": lease})
+			switch {
+			case err != nil:
+				u.t.Error(err)
+				return
+			case status == http.StatusOK:
+				u.renewed.Add(1)
+			case status != http.StatusPreconditionFailed && status != http.StatusServiceUnavailable:
+				u.t.Errorf("renewal of %s: %d %s", path, status, answer)
+			}
+		}
+	}()
+	return func() { close(over); <-done }
 }
 
 type lookedAt struct {

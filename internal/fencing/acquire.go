@@ -86,14 +86,14 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 			t.Gateways.join(t.guard.Gateway, t.now)
 		}
 	case h.Stamp != op.Stamp:
-		if h.Stamp != "" { // what was forgotten may be that it was taken back, and granted to another
+		if h.Stamp != "" && !h.Told { // what was forgotten may be that it was taken back, and granted to another
 			if err := t.quarantined(); err != nil {
 				return err
 			}
 		}
 		h.Stamp = "" // another request has taken over: nobody may take the grant back
 	}
-	t.out.Fresh = h.Stamp == op.Stamp
+	t.out.Fresh = h.Stamp == op.Stamp && !h.Told
 	if !op.Again && op.Hold <= h.Hold {
 		t.attach(h, op)
 	}

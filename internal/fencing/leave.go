@@ -8,7 +8,7 @@ func (t *step) leave(op LeaveRequest) *Error {
 		if h.Stamp != op.Stamp {
 			return replaced()
 		}
-		t.out.Holder, t.out.Fresh = h.Holder, true
+		t.out.Holder, t.out.Fresh = h.Holder, !h.Told
 		return nil
 	}
 	p := t.place(op.Lease)
@@ -30,7 +30,8 @@ func (t *step) leave(op LeaveRequest) *Error {
 
 func (t *step) takeBack(op TakeBackRequest) *Error {
 	h := t.holding(op.Lease.Public())
-	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp && (h.Provisional || !op.Provisional) {
+	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp &&
+		(h.Provisional || !op.Provisional) && (!h.Told || op.Refused) {
 		t.undo(h)
 		return nil
 	}

@@ -128,11 +128,16 @@ type LeaveRequest struct {
 // delivered or a place. It leaves no tombstone, so the same lease id may be
 // granted again; a place that Keep was asked for rests. It does nothing, and
 // succeeds, unless lease or place still bear the Stamp of the request: a retry by
-// another request has taken over, and a renewal proves that the holder was told.
+// another request has taken over. A lease that was renewed stays, for its holder
+// knows of it, unless the request is Refused.
 type TakeBackRequest struct {
 	Name  Name
 	Lease LeaseID
 	Stamp Stamp
+
+	// Refused says that the request is told that it has no lease, and is told so
+	// afterwards: a renewal that came first does not keep it.
+	Refused bool
 
 	// Provisional is for a gateway that does not know the request, and so can't tell
 	// whether its client was: only a provisional lease is taken back.

@@ -67,7 +67,8 @@ type Record struct {
 type Holding struct {
 	Holder
 	Secret SecretHash
-	Stamp  Stamp // of the request that made the grant; empty once another one has retried it, or the holder has renewed
+	Stamp  Stamp // of the request that made the grant; empty once another one has retried it
+	Told   bool  // the holder has renewed, so it knows of the grant: see TakeBackRequest
 
 	Gateway  Gateway // where the request is
 	Set      string  // see AcquireRequest

@@ -101,7 +101,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
 	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl) // P4: by the store's clock, also out of skew
 	t.uses(h)
-	h.Stamp = "" // the holder was told of the grant: nobody may take it back
+	h.Told = true
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit, h.Slot = ModeShared, op.Limit, t.slot(ModeShared, op.Limit)
 	}
@@ -142,7 +142,7 @@ func (t *step) release(op ReleaseRequest) *Error {
 		t.firm(h)
 	}
 	h.Hold = min(h.Hold, op.Hold-1)
-	h.Stamp = ""
+	h.Told = true
 	t.out.Holder = h.Holder
 	return nil
 }
@@ -162,7 +162,7 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 		}
 		t.firm(h)
 	}
-	t.out.Holder, t.out.Fresh = h.Holder, true
+	t.out.Holder, t.out.Fresh = h.Holder, !h.Told
 	return nil
 }
 

@@ -213,7 +213,7 @@ func (s *Store) got(key leaseKey, r *fencing.AcquireRequest, t *try, out *fencin
 	}
 	old := s.made.forget(key)
 	same := old != nil && old.request == r.Stamp && r.Hold == 1 // whoever goes deeper was told
-	out.Fresh = !had || same
+	out.Fresh = !had || same && !old.told
 	switch {
 	case !had:
 		out.Granted = []fencing.Grant{{

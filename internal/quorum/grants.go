@@ -43,12 +43,13 @@ func (s *Store) attach(key leaseKey, a attachment, now time.Time) {
 	s.sweepAt = 2*len(s.attached) + fewAttached
 }
 
-// made is a grant that its client may not have been told of.
+// made is a grant that may have to be taken back.
 type made struct {
 	stamps
 	secret fencing.SecretHash
-	out    *fencing.Outcome // of a request that waited: what its gateway is told
+	out    *fencing.Outcome // of a request that waited: what its gateway is told, until the holder has renewed
 	until  time.Time        // when the lease is over
+	told   bool             // its holder has renewed: see fencing.TakeBackRequest
 }
 
 // of reports whether it is a grant to a lease id, whose secret counts as well.
@@ -92,8 +93,15 @@ func (g *grants) of(key leaseKey, request fencing.Stamp) *made {
 	return nil
 }
 
-// forget drops the grant of a lease and returns it: its holder was told, or it is
-// taken back.
+// tell notes that the holder of a lease knows of it.
+func (g *grants) tell(key leaseKey) {
+	if m := g.byLease[key]; m != nil {
+		m.told = true
+	}
+}
+
+// forget drops the grant of a lease and returns it: another request has taken over, or
+// it is taken back.
 func (g *grants) forget(key leaseKey) *made {
 	m := g.byLease[key]
 	delete(g.byLease, key)

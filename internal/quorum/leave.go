@@ -67,7 +67,7 @@ func (s *Store) leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 	s.mu.Lock()
 	m := s.made.of(key, r.Stamp)
 	s.mu.Unlock()
-	if m != nil && m.out != nil {
+	if m != nil && m.out != nil && !m.told {
 		return *m.out, nil
 	}
 	lock, err := s.look(ctx, r.Name)
@@ -103,7 +103,7 @@ func (s *Store) giveBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 	if r.Provisional {
 		return out, nil
 	}
-	if m != nil && !m.of(r.Lease) {
+	if m != nil && (!m.of(r.Lease) || m.told && !r.Refused) {
 		m = nil
 	}
 	if m != nil {

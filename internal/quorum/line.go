@@ -299,7 +299,7 @@ func (s *Store) recall(r *fencing.AcquireRequest) (out fencing.Outcome, err *fen
 		delete(s.refusals, key)
 		return out, f.err, true
 	}
-	if m := s.made.of(key, r.Stamp); m != nil && m.out != nil {
+	if m := s.made.of(key, r.Stamp); m != nil && m.out != nil && !m.told {
 		return *m.out, nil, true
 	}
 	return out, nil, false

@@ -141,7 +141,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
 	s.mu.Lock()
-	s.made.forget(key) // its holder was told
+	s.made.tell(key)
 	if at, ok := s.attached[key]; ok {
 		at.until = began.Add(t.until)
 		s.attached[key] = at
@@ -281,7 +281,7 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	case passedOn:
 	case out.Holder.Token != 0:
 		s.mu.Lock()
-		s.made.forget(key) // its holder was told
+		s.made.tell(key)
 		s.mu.Unlock()
 	default:
 		s.over(key)
@@ -299,7 +299,8 @@ func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.
 		return fencing.Outcome{Err: err}, err
 	}
 	s.mu.Lock()
-	known := s.made.of(leaseKey{r.Name, r.Lease.Public()}, r.Stamp) != nil
+	m := s.made.of(leaseKey{r.Name, r.Lease.Public()}, r.Stamp)
+	known, told := m != nil, m != nil && m.told
 	s.mu.Unlock()
 	for i := range lock.Holders {
 		h := lock.Holders[i]
@@ -310,7 +311,7 @@ func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.
 			break
 		}
 		h.ExpiresAt = h.ExpiresAt.Add(-s.margin(h.TTL))
-		return fencing.Outcome{Now: lock.Now, Holder: h, Fresh: true, Asked: lock.Now.Time()}, nil
+		return fencing.Outcome{Now: lock.Now, Holder: h, Fresh: !told, Asked: lock.Now.Time()}, nil
 	}
 	lost := &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown, Detail: "no such lease is waiting to be confirmed"}
 	return fencing.Outcome{Err: lost}, lost

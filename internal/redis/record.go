@@ -22,7 +22,7 @@ import (
 //	16  acquired_at µs; 0 of a place
 //	16  joined_at   µs
 //	 1  mode        x: exclusive; s: shared
-//	 1  state       f: firm; c: firm, with a token that was claimed; p: provisional
+//	 1  state       p: provisional; f: firm; c: with a token that was claimed; F, C: told
 //	 1  keep        k: its place may rest; -: it may not
 //	    gateway     where the request is or was, one line each from here on; may be
 //	                empty of a firm lease
@@ -177,7 +177,8 @@ func decodeHolding(s string) (fencing.Holding, error) {
 		return h, errUnreadable
 	}
 	h.Mode = modeOf(flags[:1])
-	h.Provisional, h.Claimed, h.Keep = flags[1] == 'p', flags[1] == 'c', flags[2] == 'k'
+	h.Provisional, h.Claimed = flags[1] == 'p', flags[1] == 'c' || flags[1] == 'C'
+	h.Told, h.Keep = flags[1] == 'F' || flags[1] == 'C', flags[2] == 'k'
 	l := lines{rest: f.rest}
 	h.Gateway, h.Seq = fencing.Gateway(l.next()), h.JoinedAt+1
 	if seq := l.next(); seq != "" {

@@ -92,8 +92,12 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	c := s.newLeaseCommand(takeBackScript, r.Name, r.Lease.Public())
-	if c.claim = encodeClaim(c.claim, r.Lease, r.Stamp); r.Provisional {
+	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
+	switch {
+	case r.Provisional:
 		c.claim = append(c.claim, 'p')
+	case r.Refused:
+		c.claim = append(c.claim, 'r')
 	}
 	return s.run(ctx, c).result()
 }

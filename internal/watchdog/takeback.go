@@ -82,7 +82,8 @@ func takeBackFor(r *fencing.AcquireRequest) *takeBack {
 
 // takeBack undoes what a request may have got that was refused with err, if any. If
 // that is because too few replicas have it, the store has answered, once, when it
-// returns, or can't be asked: a client that is told so finds nothing left that it could renew.
+// returns, or can't be asked: a client that is told so finds nothing left that it could
+// renew, nor has a renewal that crossed its acquire kept it.
 func (w *Watchdog) takeBack(t *takeBack, err error) {
 	if !unreplicated(err) {
 		w.takeBackLater(t)
@@ -94,6 +95,7 @@ func (w *Watchdog) takeBack(t *takeBack, err error) {
 		w.mu.Unlock()
 		return
 	}
+	t.Refused = true
 	t.restart(time.Now())
 	done := make(chan struct{})
 	w.work.Go(func() {

@@ -34,7 +34,8 @@ type command struct {
 	keep     bool
 	again    bool
 	attach   bool
-	waiters  int // max_waiters
+	refused  bool // takeback
+	waiters  int  // max_waiters
 	setName  string
 	token    string // label of the token to break, to claim or to propose; or newToken
 	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
@@ -64,7 +65,7 @@ var arguments = map[string]string{
 	"release":   "name* lease* hold stamp via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
-	"takeback":  "name* lease* stamp* via",
+	"takeback":  "name* lease* stamp* refused via",
 	"break":     "name* token* via",
 	"claim":     "name* lease* token* via",
 	"arrive":    "name* server* longest least most until lossless lost via",
@@ -85,7 +86,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "lossless", "lost"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "lossless", "lost"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -204,6 +205,8 @@ func (c *command) set(it item) (err error) {
 		c.again = true
 	case "attach":
 		c.attach = true
+	case "refused":
+		c.refused = true
 	case "max_waiters":
 		c.waiters, err = strconv.Atoi(it.value)
 	case "set":
@@ -350,6 +353,9 @@ func (c *command) String() string {
 		b.WriteString(" lost")
 	}
 	word("stamp", c.stamp)
+	if c.refused {
+		b.WriteString(" refused")
+	}
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)
 	word("after", string(c.list.After))

@@ -13,7 +13,7 @@ import (
 )
 
 // plantedSeeds is how many random histories must be enough to find a defect.
-const plantedSeeds = 150
+const plantedSeeds = 300
 
 // TestShrink shrinks a history that finds a defect: few commands are left, and as
 // a case they find it as well.
@@ -252,6 +252,8 @@ var planted = []defect{
 			m.holder().Stamp = h.Stamp
 		}
 	})},
+	{what: "what was renewed is taken back", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = true }), nil)},
+	{what: "what was renewed is not taken back from who is refused", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = false }), nil)},
 	{what: "the last request may take back, not the one that was granted", step: tampered(nil, func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
 			m.holder().Stamp = op.Stamp

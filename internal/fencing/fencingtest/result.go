@@ -96,7 +96,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "leave":
 		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
-		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
+		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused})
 	case "break":
 		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token})
 	case "claim":

@@ -35,8 +35,8 @@ if held and sub(stored, 126, 151) == sub(claim, 44, 69) then
     detail = 'owner\n' .. owner
     return finish('conflict')
   end
-  local stamp = sub(stored, 152, 167)
-  if stamp ~= sub(claim, 70) and stamp ~= NO_STAMP then -- what was forgotten may be that it was taken back, and granted to another
+  local stamp, told = sub(stored, 152, 167), string.find(sub(stored, 201, 201), '%u')
+  if stamp ~= sub(claim, 70) and stamp ~= NO_STAMP and not told then -- what was forgotten may be that it was taken back, and granted to another
     local pair = call('MGET', KEYS[2], GUARD)
     local why = unsafe(pair[2], tonumber(pair[1] or 0))
     if why then
@@ -48,7 +48,7 @@ if held and sub(stored, 126, 151) == sub(claim, 44, 69) then
     stamp = NO_STAMP
     record = sub(stored, 1, 151) .. stamp .. sub(stored, 168)
   end
-  if stamp == sub(claim, 70) then
+  if stamp == sub(claim, 70) and not told then
     flags = flags .. 'f'
   end
   return finish('ok', true)

@@ -19,7 +19,7 @@ local token, highest = tonumber(ARGV[6]), tonumber(call('GET', KEYS[2]) or 0)
 if token > MAX_TOKEN or token > highest and token > now + MAX_FLOOR_LEAD then
   detail = 'floor'
   return finish('clock_skew')
-elseif sub(stored, 201, 201) == 'c' and ARGV[6] ~= sub(stored, 51, 66) or ARGV[6] <= sub(stored, 19, 34) then
+elseif string.lower(sub(stored, 201, 201)) == 'c' and ARGV[6] ~= sub(stored, 51, 66) or ARGV[6] <= sub(stored, 19, 34) then
   detail = sub(stored, 51, 66)
   return finish('stale_token')
 elseif ARGV[6] < sub(stored, 51, 66) then -- the last token is another one from here on
@@ -28,5 +28,6 @@ end
 if token > highest then
   raise = fmt('%.0f', token - highest)
 end
-record = sub(stored, 1, 50) .. ARGV[6] .. sub(stored, 67, 200) .. 'c' .. sub(stored, 202)
+record = sub(stored, 1, 50) .. ARGV[6] .. sub(stored, 67, 200)
+  .. (string.find(sub(stored, 201, 201), '%u') and 'C' or 'c') .. sub(stored, 202)
 return finish('ok', true)

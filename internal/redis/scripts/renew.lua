@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
 -- Sets the remaining time of a lease, to shorten it too, and may make an
--- exclusive lease shared. From then on nobody may take the grant back: its holder
--- was told of it.
+-- exclusive lease shared. From then on its holder was told of the grant: see takeback.lua.
 --
 -- KEYS  as in the prelude
 -- ARGV  5 claim: secret, its hash; lease, public part
@@ -31,6 +30,6 @@ guard = stored_guard and used(stored_guard, deadline - now)
 if guard == stored_guard then
   guard = nil
 end
-record = sub(stored, 1, 66) .. fmt('%016.0f', deadline) .. sub(stored, 83, 151) .. NO_STAMP .. sub(stored, 168, 202)
-  .. first .. ttl .. '\n' .. grant_ttl .. '\n' .. max_hold .. '\n' .. rest
+record = sub(stored, 1, 66) .. fmt('%016.0f', deadline) .. sub(stored, 83, 200)
+  .. string.upper(sub(stored, 201, 201)) .. sub(stored, 202, 202) .. first .. ttl .. '\n' .. grant_ttl .. '\n' .. max_hold .. '\n' .. rest
 return finish('ok', true)

@@ -85,14 +85,14 @@ local function again(h)
       rules.join()
     end
   elseif h.stamp ~= stamp then
-    local why = h.stamp ~= NO_STAMP and rules.unsafe() -- it may have been taken back, and granted to another
+    local why = h.stamp ~= NO_STAMP and not h.told and rules.unsafe() -- it may have been taken back, and granted to another
     if why then
       detail = why
       return 'quarantined'
     end
     h.stamp = NO_STAMP -- another request has taken over: nobody may take the grant back
   end
-  local fresh = h.stamp == stamp
+  local fresh = h.stamp == stamp and not h.told
   if not asks_again and hold < h.hold + 1 then
     if h.attached ~= '' and h.attached ~= stamp then
       t.replaced = t.replaced or {gateway = h.gateway, stamp = h.attached}

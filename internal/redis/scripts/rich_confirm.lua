@@ -20,7 +20,7 @@ local function confirm()
     rules.firm(h)
     holders.put(h)
   end
-  flags = 'f'
+  flags = h.told and '' or 'f'
   reply.holds(h)
   return 'ok'
 end

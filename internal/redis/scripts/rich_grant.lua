@@ -187,7 +187,8 @@ function rules.undo(h)
   left[#left + 1] = h.text
   holders.remove(h, now)
   if h.keep == 'k' then
-    h.token, h.slot, h.hold, h.provisional, h.claimed, h.ttl, h.acquired_at = '0000000000000000', '-1', '1', false, false, h.grant_ttl, 0
+    h.token, h.slot, h.hold, h.ttl, h.acquired_at = '0000000000000000', '-1', '1', h.grant_ttl, 0
+    h.provisional, h.claimed, h.told = false, false, false
     queue.rest(h)
   end
 end

@@ -10,7 +10,7 @@ local function leave(claim)
     if h.stamp ~= stamp then
       return 'replaced'
     end
-    flags = 'f'
+    flags = h.told and '' or 'f'
     reply.holds(h)
     return 'ok'
   end

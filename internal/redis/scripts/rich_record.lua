@@ -35,7 +35,8 @@ function record.parse(text)
     token = sub(text, 1, 16), expires_at = tonumber(sub(text, 17, 32)),
     secret = sub(text, 33, 75), lease = sub(text, 76, 101), stamp = sub(text, 102, 117),
     acquired_at = tonumber(sub(text, 118, 133)), joined_at = tonumber(sub(text, 134, 149)),
-    mode = sub(text, 150, 150), provisional = sub(text, 151, 151) == 'p', claimed = sub(text, 151, 151) == 'c', keep = sub(text, 152, 152),
+    mode = sub(text, 150, 150), provisional = sub(text, 151, 151) == 'p', claimed = string.lower(sub(text, 151, 151)) == 'c',
+    told = string.find(sub(text, 151, 151), '%u') ~= nil, keep = sub(text, 152, 152),
     gateway = '', seq = 0, limit = '', slot = '', hold = '', ttl = '', grant_ttl = '', max_hold = '', set = '', rest = '', attached = '',
   }
   local seq
@@ -55,7 +56,7 @@ end
 function record.text_of(h)
   local text = fmt('%s%016.0f%s%s%s%016.0f%016.0f%s%s%s%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s',
     h.token, h.expires_at, h.secret, h.lease, h.stamp, h.acquired_at, h.joined_at,
-    h.mode, h.provisional and 'p' or h.claimed and 'c' or 'f', h.keep, h.gateway, h.seq == h.joined_at + 1 and '' or fmt('%.0f', h.seq),
+    h.mode, h.provisional and 'p' or h.claimed and (h.told and 'C' or 'c') or h.told and 'F' or 'f', h.keep, h.gateway, h.seq == h.joined_at + 1 and '' or fmt('%.0f', h.seq),
     h.limit, h.slot, h.hold, h.ttl, h.grant_ttl, h.max_hold,
     h.attached == '' and h.set or '@' .. h.attached, h.rest)
   h.text = text

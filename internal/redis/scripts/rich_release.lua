@@ -23,7 +23,7 @@ local function release()
   elseif now >= h.expires_at then
     return 'clock_skew'
   end
-  h.hold, h.stamp = math.min(h.hold, hold - 1), NO_STAMP
+  h.hold, h.told = math.min(h.hold, hold - 1), true
   holders.put(h)
   reply.holds(h)
   return 'ok'

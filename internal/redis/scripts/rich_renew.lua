@@ -21,7 +21,7 @@ local function renew()
   end
   local ttl = ARGV[6] ~= '0' and ARGV[6] or h.grant_ttl
   detail = fmt('%.0f', h.expires_at - now)
-  h.ttl, h.expires_at, h.stamp = ttl, rules.expires_at(h, ttl), NO_STAMP
+  h.ttl, h.expires_at, h.told = ttl, rules.expires_at(h, ttl), true
   rules.uses(h)
   if mode == 's' and h.mode == 'x' then
     h.mode, h.limit, h.slot = 's', limit, holders.free_slot('s', limit)

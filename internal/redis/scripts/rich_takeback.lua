@@ -1,9 +1,11 @@
 -- The rich part of takeback.lua: the twin of step.takeBack.
 
 local function take_back(claim)
-  local lease, stamp, only_provisional = sub(claim, 44, 69), sub(claim, 70, 85), sub(claim, 86) == 'p'
+  local lease, stamp = sub(claim, 44, 69), sub(claim, 70, 85)
+  local only_provisional, also_told = sub(claim, 86) == 'p', sub(claim, 86) == 'r'
   local h = rules.find(lease)
-  if h and claims.fit(h, claim) and stamp ~= NO_STAMP and h.stamp == stamp and (h.provisional or not only_provisional) then
+  if h and claims.fit(h, claim) and stamp ~= NO_STAMP and h.stamp == stamp
+    and (h.provisional or not only_provisional) and (not h.told or also_told) then
     rules.undo(h)
     return
   end
