@@ -145,6 +145,11 @@ type Listener interface {
 // EventSink hears events. Its methods are called from the store's goroutines and
 // must return at once.
 type EventSink interface {
+	// Wants reports whether the sink is to hear of a name now. Where events cost the
+	// store something, it may leave out those of other names, as if they were before
+	// Watch; a sink that wants one later has missed what was before.
+	Wants(Name) bool
+
 	// Event tells of an event, each once and those of one name in order.
 	Event(Event)
 

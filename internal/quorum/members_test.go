@@ -142,7 +142,9 @@ func TestList(t *testing.T) {
 type events chan fencing.Event
 
 func (e events) Event(event fencing.Event) { e <- event }
-func (e events) Gap()                      { e <- fencing.Event{Kind: "gap"} }
+func (events) Wants(fencing.Name) bool     { return true }
+
+func (e events) Gap() { e <- fencing.Event{Kind: "gap"} }
 
 func TestWatch(t *testing.T) {
 	play(t, func(s *scene) {
@@ -188,7 +190,9 @@ func TestWatch(t *testing.T) {
 type notes struct{ events chan fencing.Event }
 
 func (n notes) Event(e fencing.Event) { n.events <- e }
-func (n notes) Gap()                  {}
+func (notes) Wants(fencing.Name) bool { return true }
+
+func (n notes) Gap() {}
 
 // A grant that is taken back while another gateway looks at it is told as left as well.
 func TestLeftWhileLooking(t *testing.T) {
@@ -226,7 +230,9 @@ func TestLeftWhileLooking(t *testing.T) {
 type told struct{ events []fencing.Event }
 
 func (s *told) Event(e fencing.Event) { s.events = append(s.events, e) }
-func (s *told) Gap()                  {}
+func (*told) Wants(fencing.Name) bool { return true }
+
+func (s *told) Gap() {}
 
 // Each event is told once, also when names that nobody holds are forgotten.
 func TestToldTwice(t *testing.T) {

@@ -41,7 +41,8 @@ const (
 // remembers of it is compared with what was told before. So an event comes a little
 // later than it happened, by maxLag and one look at most, and has the token that counts.
 // What can't be told so soon, or may be more than is remembered, is told as a gap.
-// Waiters of other gateways are not heard of.
+// Waiters of other gateways are not heard of. A look asks every node, so only names are
+// looked at that a sink wants.
 type watch struct {
 	store *Store
 
@@ -80,7 +81,7 @@ type story struct {
 	ended   map[leaseToken]fencing.Event // of them, at some node
 	since   fencing.Instant              // nothing older is told
 	looked  fencing.Instant              // when it was looked at last
-	missed  fencing.Instant              // what happened before is covered by a gap
+	missed  fencing.Instant              // what happened before is covered by a gap, or nobody wanted it
 }
 
 // Watch implements fencing.Store.
@@ -187,6 +188,17 @@ func (w *watch) tellGap() {
 	}
 }
 
+// Wants implements fencing.EventSink.
+func (n nodeSink) Wants(name fencing.Name) bool { return n.wanted(name) }
+
+// wanted reports whether a sink wants a name.
+func (w *watch) wanted(name fencing.Name) bool {
+	w.mu.Lock()
+	sinks := w.sinks
+	w.mu.Unlock()
+	return slices.ContainsFunc(sinks, func(sink *fencing.EventSink) bool { return (*sink).Wants(name) })
+}
+
 var lookerSeed = maphash.MakeSeed()
 
 // looker returns who looks at a name: events of one name stay in order.
@@ -194,10 +206,15 @@ func (w *watch) looker(name fencing.Name) *looker {
 	return &w.lookers[maphash.String(lookerSeed, string(name))%lookers]
 }
 
-// hint has a name looked at soon.
+// hint has a name looked at soon, if anybody wants to hear of it.
 func (w *watch) hint(name fencing.Name) {
+	wanted := w.wanted(name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !wanted {
+		w.leaveOut(name)
+		return
+	}
 	l := w.looker(name)
 	if len(w.sinks) == 0 || l.isDirty[name] {
 		return
@@ -218,14 +235,18 @@ func (w *watch) hint(name fencing.Name) {
 
 // drop leaves out names that can't be looked at in time. The caller holds mu.
 func (w *watch) drop(l *looker, hints []hint) {
-	now := fencing.InstantOf(w.store.options.Clock())
 	for _, h := range hints {
 		delete(l.isDirty, h.name)
-		if at := w.followed[h.name]; at != nil {
-			at.missed = now
-		}
+		w.leaveOut(h.name)
 	}
 	w.miss()
+}
+
+// leaveOut has what happened to a name until now not told any more. The caller holds mu.
+func (w *watch) leaveOut(name fencing.Name) {
+	if at := w.followed[name]; at != nil {
+		at.missed = fencing.InstantOf(w.store.options.Clock())
+	}
 }
 
 // look looks at the names that are dirty, until none is.

@@ -28,6 +28,8 @@ func (a *account) Event(e fencing.Event) {
 	a.worst = max(a.worst, time.Since(e.At.Time()))
 }
 
+func (*account) Wants(fencing.Name) bool { return true }
+
 func (a *account) Gap() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

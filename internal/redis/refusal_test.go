@@ -114,5 +114,7 @@ func TestProtectedMode(t *testing.T) {
 
 type silence struct{}
 
-func (silence) Event(fencing.Event) {}
-func (silence) Gap()                {}
+func (silence) Event(fencing.Event)     {}
+func (silence) Wants(fencing.Name) bool { return true }
+
+func (silence) Gap() {}

@@ -68,17 +68,21 @@ func (l *lot) attach(a *attachment) bool {
 		return false
 	}
 	l.attached[a.key()] = a
-	l.kept[a.kept()] = append(l.kept[a.kept()], a)
+	leases := l.kept[a.Name]
+	if leases == nil {
+		leases = map[fencing.LeasePublic][]*attachment{}
+		l.kept[a.Name] = leases
+	}
+	leases[a.Lease.Public()] = append(leases[a.Lease.Public()], a)
 	return true
 }
 
-// keptLease names a lease on a name.
-type keptLease struct {
-	name  fencing.Name
-	lease fencing.LeasePublic
+// keeps reports whether a lease on a name is kept alive.
+func (l *lot) keeps(name fencing.Name) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.kept[name] != nil
 }
-
-func (a *attachment) kept() keptLease { return keptLease{a.Name, a.Lease.Public()} }
 
 // ended has an attachment ask the store if an event says that its lease has ended.
 func (l *lot) ended(e fencing.Event) {
@@ -89,7 +93,7 @@ func (l *lot) ended(e fencing.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range l.kept[keptLease{e.Name, e.Lease}] {
+	for _, a := range l.kept[e.Name][e.Lease] {
 		select {
 		case a.ended <- struct{}{}:
 		default: // told already
@@ -149,9 +153,13 @@ func (a *attachment) forget() {
 	if lot.attached[a.key()] == a {
 		delete(lot.attached, a.key())
 	}
-	rest := slices.DeleteFunc(lot.kept[a.kept()], func(other *attachment) bool { return other == a })
-	if lot.kept[a.kept()] = rest; len(rest) == 0 {
-		delete(lot.kept, a.kept())
+	leases, lease := lot.kept[a.Name], a.Lease.Public()
+	leases[lease] = slices.DeleteFunc(leases[lease], func(other *attachment) bool { return other == a })
+	if len(leases[lease]) == 0 {
+		delete(leases, lease)
+	}
+	if len(leases) == 0 {
+		delete(lot.kept, a.Name)
 	}
 }
 

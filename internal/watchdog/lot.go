@@ -29,7 +29,7 @@ type lot struct {
 	waiters  map[key]*Waiter
 	held     map[key]struct{} // provisional leases of incomplete sets
 	attached map[key]*attachment
-	kept     map[keptLease][]*attachment // the same, by their leases: an older one may not have ended yet
+	kept     map[fencing.Name]map[fencing.LeasePublic][]*attachment // the same, by their leases: an older one may not have ended yet
 	lines    map[fencing.Name]*line
 	draining bool
 	beating  bool // heartbeats runs
@@ -71,7 +71,7 @@ type departed struct {
 
 func newLot() lot {
 	return lot{
-		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{}, kept: map[keptLease][]*attachment{},
+		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{}, kept: map[fencing.Name]map[fencing.LeasePublic][]*attachment{},
 		gone: map[key]*departed{}, strangers: map[key]time.Time{},
 	}
 }

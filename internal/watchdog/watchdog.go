@@ -100,7 +100,7 @@ func New(store fencing.Store, o Options) *Watchdog {
 		lot: newLot(), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
-	w.hub.heard = w.lot.ended
+	w.hub.heard, w.hub.keeps = w.lot.ended, w.lot.keeps
 	return w
 }
 
