@@ -7,13 +7,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fencepost/internal/fencing"
 )
 
-// call is one request under way. It is the http.ResponseWriter that the router
-// passes on, so that handlers reach it without a context value.
+// call is one request under way, and the http.ResponseWriter of its answer.
 type call struct {
 	http.ResponseWriter
 	s        *Server
@@ -41,7 +41,8 @@ type call struct {
 
 	openStream prometheus.Gauge // counts the stream that the answer is; nil if it is none
 
-	in, out []byte // the request body, the answer
+	in, out []byte       // the request body, the answer
+	routing *chi.Context // what the router found
 }
 
 // maxKept bounds the buffers that an idle call keeps.
@@ -57,7 +58,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 	c := s.calls.Get().(*call)
 	*c = call{
 		ResponseWriter: w, s: s, r: r, endpoint: s.unrouted[methodLabel(r.Method)],
-		start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0],
+		start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0], routing: c.routing,
 	}
 	return c
 }
@@ -69,7 +70,13 @@ func (c *call) route() {
 		c.writeError(err)
 		return
 	}
-	c.s.mux.ServeHTTP(c, c.r)
+	o := c.findOperation()
+	if o == nil {
+		noRoute(c)
+		return
+	}
+	c.endpoint, c.quiet = o.endpoint, o.quiet
+	o.serve(c)
 }
 
 // end takes back what was not delivered, answers a panic, counts and logs.
@@ -101,7 +108,7 @@ func (c *call) end() {
 	}
 	c.logLine(elapsed)
 
-	*c = call{s: s, in: kept(c.in), out: kept(c.out)}
+	*c = call{in: kept(c.in), out: kept(c.out), routing: c.routing}
 	s.calls.Put(c)
 	if broken || panicked == http.ErrAbortHandler {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one

@@ -4,8 +4,6 @@ import (
 	"io/fs"
 	"path"
 
-	"github.com/go-chi/chi/v5"
-
 	"fencepost/api"
 	"fencepost/internal/fencing"
 )
@@ -36,7 +34,7 @@ func openapi(c *call) { c.send(200, yamlType, api.OpenAPI) }
 func page(c *call) { c.serveFile("index.html", htmlType) }
 
 func asset(c *call) {
-	name := chi.URLParam(c.r, "*")
+	name := c.wildcard()
 	c.serveFile(name, assetTypes[path.Ext(name)])
 }
 

@@ -42,42 +42,49 @@ func (s *Server) routeTable() []route {
 // unroutedPath is the label of requests that matched no route.
 const unroutedPath = "none"
 
-// routes builds the router. HEAD goes wherever GET goes.
-func (s *Server) routes() *chi.Mux {
-	mux := chi.NewRouter()
-	mux.Use(routeDecodedPath)
+// operation is a method of a route.
+type operation struct {
+	endpoint *endpoint
+	quiet    bool
+	serve    func(*call)
+}
+
+// operationKey names an operation.
+type operationKey struct{ method, pattern string }
+
+// addRoutes fills the router and the table of operations. HEAD goes wherever GET goes.
+func (s *Server) addRoutes() {
 	for _, rt := range s.routeTable() {
 		if get, ok := rt.methods["GET"]; ok {
 			rt.methods["HEAD"] = get
 		}
 		for method, serve := range rt.methods {
-			e := s.metrics.endpoint(rt.path, method)
-			quiet := rt.quiet
-			mux.MethodFunc(method, rt.pattern, func(w http.ResponseWriter, r *http.Request) {
-				c := w.(*call)
-				c.r, c.endpoint, c.quiet = r, e, quiet
-				serve(c)
-			})
+			s.mux.Method(method, rt.pattern, routed)
+			s.operations[operationKey{method, rt.pattern}] = &operation{s.metrics.endpoint(rt.path, method), rt.quiet, serve}
 		}
 	}
-	mux.NotFound(noRoute)
-	mux.MethodNotAllowed(noRoute)
 	for _, method := range append(slices.Clone(knownMethods), otherMethod) {
 		s.unrouted[method] = s.metrics.endpoint(unroutedPath, method)
 	}
-	return mux
 }
 
-// routeDecodedPath makes chi match the decoded path, so that a:b and a%3Ab, x/y
-// and x%2Fy are one lock. Nothing is cleaned: what is left is for the grammar.
-func routeDecodedPath(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		chi.RouteContext(r.Context()).RoutePath = decodedPath(r)
-		next.ServeHTTP(w, r)
-	})
+// routed is the handler of every route. It is never called: the router only finds the
+// pattern of a path. To serve, it would copy each request for a context of its own.
+var routed = http.NotFoundHandler()
+
+// findOperation returns what a request asks for; nil if there is no such thing. The
+// decoded path counts, so that a:b and a%3Ab, x/y and x%2Fy are one lock. Nothing is
+// cleaned: what is left is for the grammar.
+func (c *call) findOperation() *operation {
+	c.routing.Reset()
+	pattern := c.s.mux.Find(c.routing, c.r.Method, decodedPath(c.r))
+	return c.s.operations[operationKey{c.r.Method, pattern}]
 }
 
-// decodedPath is never empty: chi would then take the escaped path.
+// wildcard returns what stands for the * of the route's pattern.
+func (c *call) wildcard() string { return c.routing.URLParam("*") }
+
+// decodedPath is the path of a request; / where there is none ("OPTIONS *").
 func decodedPath(r *http.Request) string {
 	if r.URL.Path == "" {
 		return "/"
@@ -100,10 +107,8 @@ func methodLabel(method string) string {
 
 // noRoute answers what matched no route: 404, or 405 with Allow where the path
 // has other methods.
-func noRoute(w http.ResponseWriter, r *http.Request) {
-	c := w.(*call)
-	c.r = r
-	path := decodedPath(r)
+func noRoute(c *call) {
+	path := decodedPath(c.r)
 	if what := comingFeature(path); what != "" {
 		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: what + " is not available in this version"})
 		return

@@ -76,6 +76,7 @@ type Server struct {
 
 	metrics     *metrics
 	mux         *chi.Mux
+	operations  map[operationKey]*operation
 	unrouted    map[string]*endpoint // by method label
 	crossOrigin *http.CrossOriginProtection
 	calls       sync.Pool
@@ -95,6 +96,8 @@ func New(o Options) *Server {
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
 		metrics:     newMetrics(o.Registerer),
 		crossOrigin: http.NewCrossOriginProtection(),
+		mux:         chi.NewRouter(),
+		operations:  map[operationKey]*operation{},
 		unrouted:    map[string]*endpoint{},
 	}
 	if s.log == nil {
@@ -107,8 +110,8 @@ func New(o Options) *Server {
 		s.takeBack = s.dog.TakeBackLater
 	}
 	s.places = places{dog: s.dog, now: s.now, fresh: s.heartbeat, names: map[fencing.Name]*queue{}}
-	s.calls.New = func() any { return &call{s: s} }
-	s.mux = s.routes()
+	s.calls.New = func() any { return &call{routing: chi.NewRouteContext()} }
+	s.addRoutes()
 	return s
 }
 
