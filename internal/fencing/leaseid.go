@@ -49,10 +49,13 @@ type LeaseID struct {
 // NewLeaseID makes a lease id: a ULID of now with random bits, and a separate
 // secret of 128 bits, both from crypto/rand.
 func NewLeaseID(now time.Time) LeaseID {
-	var secret [16]byte
-	rand.Read(secret[:]) // never fails: crypto/rand ends the program instead
-	public := ulid.MustNew(ulid.Timestamp(now), rand.Reader)
-	return LeaseID{public: LeasePublic(public.String()), secret: base64.RawURLEncoding.EncodeToString(secret[:])}
+	const secretBytes, entropyBytes = 16, 10
+	var random [secretBytes + entropyBytes]byte
+	rand.Read(random[:]) // never fails: crypto/rand ends the program instead
+	var public ulid.ULID
+	public.SetTime(ulid.Timestamp(now)) // fails in the year 10889
+	public.SetEntropy(random[secretBytes:])
+	return LeaseID{public: LeasePublic(public.String()), secret: base64.RawURLEncoding.EncodeToString(random[:secretBytes])}
 }
 
 // ParseLeaseID reads <public>.<secret>: 26 characters of ULID in upper case, a

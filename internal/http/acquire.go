@@ -42,7 +42,7 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 		bounds.MaxWait = fencing.LongestAttachedWait
 		req.Attach = true
 	}
-	req.Stamp, req.Hold, req.TTL = c.id, 1, bounds.DefaultTTL
+	req.Stamp, req.Hold, req.TTL = c.requestID(), 1, bounds.DefaultTTL
 	req.MaxWaiters = bounds.MaxWaiters
 	var err error
 	if req.Lease, err = c.leaseID(); err != nil {

@@ -227,7 +227,7 @@ func (a *attachment) release(end time.Time) {
 		}
 		if time.Now().Add(backoff).After(end) {
 			a.s.log.Warn("an attached lease whose client has left could not be released; it ends with its TTL",
-				slog.String("request_id", string(a.id)), slog.String("lease", string(a.lease)), slog.String("error", err.Error()))
+				slog.String("request_id", string(a.requestID())), slog.String("lease", string(a.lease)), slog.String("error", err.Error()))
 			return
 		}
 		time.Sleep(backoff)

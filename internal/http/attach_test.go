@@ -367,7 +367,7 @@ func TestConnectionTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	c := &connection{server}
+	c := newConnection(server)
 	c.limitSilence(time.Minute)
 	if !c.acknowledged() || c.left() {
 		t.Fatal("a fresh connection")

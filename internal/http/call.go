@@ -20,7 +20,7 @@ type call struct {
 	r        *http.Request
 	endpoint *endpoint
 	quiet    bool
-	id       fencing.Stamp // the request id, and the stamp of its acquire
+	id       fencing.Stamp // see requestID
 	start    time.Time
 
 	status int          // 0 until the header is written
@@ -65,7 +65,6 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 
 // route has the router serve the request, unless it must not even be routed.
 func (c *call) route() {
-	c.id = fencing.NewStamp()
 	if err := c.guard(); err != nil {
 		c.writeError(err)
 		return
@@ -77,6 +76,15 @@ func (c *call) route() {
 	}
 	c.endpoint, c.quiet = o.endpoint, o.quiet
 	o.serve(c)
+}
+
+// requestID names the request in the log and in problems, and is the stamp of its
+// acquire. It is made when it is first asked for: most requests need none.
+func (c *call) requestID() fencing.Stamp {
+	if c.id == "" {
+		c.id = fencing.NewStamp()
+	}
+	return c.id
 }
 
 // end takes back what was not delivered, answers a panic, counts and logs.
@@ -94,7 +102,7 @@ func (c *call) end() {
 	broken := false
 	if panicked != nil && panicked != http.ErrAbortHandler {
 		s.log.LogAttrs(c.r.Context(), slog.LevelError, "panic while serving a request",
-			slog.String("request_id", string(c.id)), slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
+			slog.String("request_id", string(c.requestID())), slog.Any("panic", panicked), slog.String("stack", string(debug.Stack())))
 		broken = c.status != 0
 		c.code = codeInternal
 		if !broken {
@@ -156,7 +164,7 @@ func (c *call) logLine(elapsed time.Duration) {
 	}
 	attrs := make([]slog.Attr, 0, 9)
 	attrs = append(attrs,
-		slog.String("request_id", string(c.id)), slog.String("method", c.endpoint.method),
+		slog.String("request_id", string(c.requestID())), slog.String("method", c.endpoint.method),
 		slog.String("route", c.endpoint.path), slog.Int("status", c.status), slog.String("code", string(c.code)),
 		slog.Float64("duration_ms", float64(elapsed.Microseconds())/1000))
 	if c.parked {

@@ -9,7 +9,10 @@ import (
 )
 
 // connection is the network's side of a request: what net/http does not tell.
-type connection struct{ conn net.Conn }
+type connection struct {
+	conn net.Conn
+	raw  syscall.RawConn // nil where there is no socket
+}
 
 type connectionKey struct{}
 
@@ -18,7 +21,15 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
 		conn = wrapped.NetConn()
 	}
-	return context.WithValue(ctx, connectionKey{}, &connection{conn})
+	return context.WithValue(ctx, connectionKey{}, newConnection(conn))
+}
+
+func newConnection(conn net.Conn) *connection {
+	c := &connection{conn: conn}
+	if socket, ok := conn.(syscall.Conn); ok {
+		c.raw, _ = socket.SyscallConn()
+	}
+	return c
 }
 
 // connectionOf returns the connection of a request; nil if it is not known.
@@ -29,15 +40,7 @@ func connectionOf(r *http.Request) *connection {
 
 // control runs f on the socket. It reports false if there is none.
 func (c *connection) control(f func(fd uintptr)) bool {
-	if c == nil || c.conn == nil {
-		return false
-	}
-	conn, ok := c.conn.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := conn.SyscallConn()
-	return err == nil && raw.Control(f) == nil
+	return c != nil && c.raw != nil && c.raw.Control(f) == nil
 }
 
 const (

@@ -1,6 +1,8 @@
 package http
 
 import (
+	"encoding/binary"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,15 +15,33 @@ const (
 )
 
 // state returns the state of the connection; tcpEstablished if it can't be told.
-func (c *connection) state() (state uint8) {
-	state = tcpEstablished
-	c.control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			state = info.State
-		}
-	})
-	return state
+func (c *connection) state() uint8 {
+	l := looks.Get().(*look)
+	defer looks.Put(l)
+	l.state = tcpEstablished
+	c.control(l.take)
+	return l.state
 }
+
+// look reads the state of a socket. Every grant needs two; they are kept, so that they
+// are not allocated each time.
+type look struct {
+	take  func(fd uintptr)
+	state uint8
+}
+
+var looks = sync.Pool{New: func() any {
+	l := &look{}
+	l.take = func(fd uintptr) {
+		// The state is the first byte of tcp_info; the kernel writes no more than is asked for.
+		if head, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			var b [4]byte
+			binary.NativeEndian.PutUint32(b[:], uint32(head))
+			l.state = b[0]
+		}
+	}
+	return l
+}}
 
 // left reports whether the peer has closed, half-closed or reset the connection,
 // also when bytes are still to be read before its end.

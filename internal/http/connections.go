@@ -184,7 +184,7 @@ func refusal(request []byte, setting string, most int) []byte {
 	if bytes.HasPrefix(request, []byte("GET /livez ")) || bytes.HasPrefix(request, []byte("GET /livez?")) {
 		return rawAnswer("200 OK", jsonType[0], "", []byte(alive))
 	}
-	c := call{id: fencing.NewStamp()}
+	c := call{}
 	e := &fencing.Error{Code: fencing.CodeUnavailable,
 		Detail: strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"}
 	body := append(c.appendProblem(nil, e), '}', '\n')

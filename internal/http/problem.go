@@ -104,7 +104,7 @@ func (c *call) appendProblem(b []byte, e *fencing.Error) []byte {
 	b = appendIntMember(b, "status", int64(problem.status))
 	b = appendStringMember(b, "detail", e.Detail)
 	b = append(b, `,"instance":"urn:fencepost:request:`...)
-	b = append(b, c.id...)
+	b = append(b, c.requestID()...)
 	b = append(b, `","code":"`...)
 	b = append(b, e.Code...)
 	b = append(b, '"')
@@ -171,7 +171,7 @@ func (c *call) writeInternalError() {
 	b := append(c.out[:0], `{"type":"about:blank","title":"Internal Server Error","status":500`...)
 	b = appendStringMember(b, "detail", "the gateway has a defect; its log says more under the request id")
 	b = append(b, `,"instance":"urn:fencepost:request:`...)
-	b = append(b, c.id...)
+	b = append(b, c.requestID()...)
 	c.out = append(b, '"', '}', '\n')
 	c.send(http.StatusInternalServerError, problemType, c.out)
 }
