@@ -17,7 +17,7 @@ func TestBadInput(t *testing.T) {
 	held := newID()
 	g.do("POST", "/locks/held", "", "Lease-Id: "+held).want(t, 201)
 	g.do("POST", "/locks/read", `{"mode":"shared","limit":2}`, "Lease-Id: "+held).want(t, 201)
-	before := g.store.Snapshot()
+	before := unbeaten(g)
 
 	const tooMany = `{"metadata":{"0":"","1":"","2":"","3":"","4":"","5":"","6":"","7":"","8":"","9":"","a":"","b":"","c":"","d":"","e":"","f":"","g":""}}`
 	own := "Lease-Id: " + held
@@ -262,12 +262,19 @@ func TestBadInput(t *testing.T) {
 			if len(detail) > 300 {
 				t.Errorf("the detail has %d bytes", len(detail))
 			}
-			if !reflect.DeepEqual(g.store.Snapshot(), before) {
+			if !reflect.DeepEqual(unbeaten(g), before) {
 				t.Fatal("the store has changed")
 			}
 		})
 	}
 	g.t = t
+}
+
+// unbeaten is the state without what heartbeats change in it meanwhile.
+func unbeaten(g *gateway) *fencing.State {
+	s := g.store.Snapshot()
+	s.Gateways = fencing.Gateways{}
+	return s
 }
 
 func TestHeadersRequired(t *testing.T) {
