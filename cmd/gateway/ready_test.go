@@ -11,6 +11,7 @@ import (
 
 // Ready means that an acquire is served: the nodes of a new quorum are in service then.
 func TestReadyOnANewQuorum(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartQuorum(t, 3)
 	for range 16 {
 		for _, node := range nodes {

@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	for _, store := range []string{"embedded", "redis"} {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel()
 			for _, dir := range []string{"both", store} {
 				testscript.Run(t, testscript.Params{
 					Dir:                 "testdata/" + dir,
