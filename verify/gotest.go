@@ -88,18 +88,21 @@ func durability(ctx context.Context, scale check.Scale, r *check.Result) error {
 	return err
 }
 
-// conformance holds every store against fencing.Step in more random histories than each
-// change is.
+// conformance holds every store against fencing.Step: every case on every topology, of
+// which each change plays a sample, in more random histories, and the scripts of Redis
+// in longer plays.
 func conformance(ctx context.Context, scale check.Scale, r *check.Result) error {
 	histories := check.Pick(scale, 20, 200)
-	for _, pkg := range []string{"./internal/embedded", "./internal/redis", "./internal/quorum"} {
+	for _, of := range []struct{ pkg, tests string }{
+		{"./internal/embedded", "Conformance"}, {"./internal/redis", "Conformance|^TestStep$|^TestMemory$"}, {"./internal/quorum", "Conformance"},
+	} {
 		out, err := goTest{
-			pkg: pkg, args: []string{"-run", "Conformance", "-timeout", "40m"}, env: []string{"FENCEPOST_LONG=1", fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},
+			pkg: of.pkg, args: []string{"-run", of.tests, "-timeout", "40m"}, env: []string{"FENCEPOST_LONG=1", fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},
 		}.run(ctx, r)
 		if err != nil {
 			return err
 		}
-		r.Count("histories, "+pkg, sum(out, `(\d+) histories of \d+ steps`))
+		r.Count("histories, "+of.pkg, sum(out, `(\d+) histories of \d+ steps`))
 	}
 	return nil
 }

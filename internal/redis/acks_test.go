@@ -29,6 +29,7 @@ func follows(t *testing.T, master *redistest.Server) {
 // A grant is answered when enough replicas have it. With too few it fails, and
 // when it is taken back nothing of it is left.
 func TestReplicaAcks(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	master, replica := replicated(t)
 	s := open(t, Options{URL: master.URL(), ReplicaAcks: 1})
@@ -70,6 +71,7 @@ func TestReplicaAcks(t *testing.T) {
 // A lease that is handed on is not told before enough replicas have it, whatever
 // step it was that handed it on.
 func TestReplicaAcksOfHandOffs(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	master, replica := replicated(t)
 	s := open(t, Options{URL: master.URL(), ReplicaAcks: 1})

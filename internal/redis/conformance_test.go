@@ -14,20 +14,27 @@ func TestConformance(t *testing.T) {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
 	for name, one := range map[string]bool{"partitions": false, "one partition": true} {
+		sample := 0
+		if one {
+			sample = 4 // what does not need it is played on the partitions
+		}
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			server := redistest.Start(t)
 			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 				return openPartitioned(t, server, one)
-			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one, Claims: true, Quarantine: true})
+			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one, Claims: true, Quarantine: true, Sample: sample})
 		})
 	}
 	t.Run("small steps", func(t *testing.T) {
+		t.Parallel()
 		server := redistest.Start(t)
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, stepLimit: 2}, server)
 		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, StepLimit: 2})
 	})
 	t.Run("few holders", func(t *testing.T) {
+		t.Parallel()
 		server := redistest.Start(t)
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, MaxHolders: 2}, server)

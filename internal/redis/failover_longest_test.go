@@ -21,6 +21,7 @@ func promote(t *testing.T, replica *redistest.Server) {
 // The gateway that knows of the longest TTL is not the first that arrives at the
 // next master, which has not heard of it: the quarantine is as long all the same.
 func TestLongestTTLComesLater(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	proxy := redistest.StartProxy(t, master.Addr())
 	a := open(t, Options{URL: proxy.URL()})
@@ -52,6 +53,7 @@ func TestLongestTTLComesLater(t *testing.T) {
 // A master whose replica was promoted while it was well goes on for those gateways
 // that have not heard of it. What they renew there in that time is good for its TTL.
 func TestRenewedAtOldMaster(t *testing.T) {
+	t.Parallel()
 	master, replica := replicated(t)
 	near, far := redistest.StartProxy(t, master.Addr()), redistest.StartProxy(t, master.Addr())
 	var c clocks

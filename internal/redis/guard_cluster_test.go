@@ -12,6 +12,7 @@ import (
 // its first 2 s. A gateway that connects meanwhile must arrive before it is granted
 // something there.
 func TestClusterRestart(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	name := fencing.Name("home")
 	owner := cluster.Owner(slots[partitionOf(name)])

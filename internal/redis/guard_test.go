@@ -127,6 +127,7 @@ func TestLongTTLLongAgo(t *testing.T) {
 
 // What a renewal hands on is answered when enough replicas have it, as all else.
 func TestAcksOfDowngrade(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	plain := open(t, Options{URL: server.URL()})
 	s := open(t, Options{URL: server.URL(), ReplicaAcks: 1})
@@ -154,6 +155,7 @@ func TestShortQuarantineIsFine(t *testing.T) {
 // A master that has had no replica for long forgets that it was promoted: that is no
 // reason to be careful.
 func TestAPromotionIsForgotten(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	server, other := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	client := server.Client()

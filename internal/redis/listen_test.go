@@ -44,6 +44,7 @@ func TestListen(t *testing.T) {
 // However the connection is lost, messages are heard again soon, and what was
 // missed is looked for.
 func TestListenAgain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	client := server.Client()
@@ -104,6 +105,7 @@ func TestListenAgain(t *testing.T) {
 
 // A connection on which nothing is said for long, but that lives, stays.
 func TestListenQuietly(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()
@@ -220,6 +222,7 @@ func TestListenClose(t *testing.T) {
 // A server that accepts connections and says nothing: a subscription, whose context has
 // no end, is given up, so that the next master is looked for.
 func TestSubscribingHasAnEnd(t *testing.T) {
+	t.Parallel()
 	quiet, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

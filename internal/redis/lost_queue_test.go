@@ -287,6 +287,7 @@ var queueCases = []struct {
 // Whatever meets a queue may lose its answer, and comes to the same outcome and
 // leaves the same behind as if it had not, down to every key.
 func TestLostRepliesInQueue(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()

@@ -38,6 +38,7 @@ func flush(t testing.TB, server *redistest.Server) {
 // What a Redis has forgotten is not granted to others while its holder may
 // believe in it: for as long as the longest TTL in use, by whomever.
 func TestQuarantineAfterFlush(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := open(t, Options{URL: server.URL()}), open(t, Options{URL: server.URL()})
 	held, long := acquireRequest("a"), acquireRequest("b")
@@ -66,6 +67,7 @@ func TestQuarantineAfterFlush(t *testing.T) {
 // A server that begins another run may have less than the one before. What it
 // has goes on.
 func TestQuarantineAfterRestart(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{For: 2 * time.Second}}) // a test can wait for it, and be slow
 	until(t, func() bool {                                                                       // the first one, for nobody knows what was there before
@@ -131,6 +133,7 @@ func TestQuarantineOfAnOldSnapshot(t *testing.T) {
 // A replica that was promoted may be behind; so may a server that was one for a
 // while and is a master again, in the same run.
 func TestQuarantineAfterPromotion(t *testing.T) {
+	t.Parallel()
 	server, other := redistest.Start(t), redistest.Start(t)
 	s := open(t, Options{URL: server.URL(), OperationTimeout: 300 * time.Millisecond})
 	mustAcquire(t, s, acquireRequest("a"))
@@ -206,6 +209,7 @@ func TestNewStores(t *testing.T) {
 
 // Keys that a server evicts may have been leases.
 func TestQuarantineAfterEviction(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--maxmemory-policy", "volatile-random")
 	s := open(t, Options{URL: server.URL()})
 	mustAcquire(t, s, acquireRequest("a"))

@@ -13,6 +13,7 @@ import (
 
 // Renewals are not held back by WAIT (docs/stores.md).
 func TestRenewalsBesideWait(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	plain := open(t, Options{URL: server.URL()})
 	s := open(t, Options{URL: server.URL(), ReplicaAcks: 1})

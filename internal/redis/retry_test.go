@@ -18,6 +18,7 @@ import (
 // arguments and comes to the same outcome, whether the connection is cut or
 // goes silent.
 func TestLostReplies(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for _, hold := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hold=%t", hold), func(t *testing.T) { testLostReplies(t, server, hold) })
@@ -166,6 +167,7 @@ func until(t testing.TB, condition func() bool) {
 
 // Whatever Redis forgets, tokens grow, and nothing but unavailable comes between.
 func TestForgetfulRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	ctx := t.Context()
 	s := open(t, Options{URL: server.URL(), OperationTimeout: 3 * time.Second, Quarantine: QuarantinePolicy{Off: true}})
@@ -212,6 +214,7 @@ func TestForgetfulRedis(t *testing.T) {
 
 // What Redis refuses to run is unavailable, not lost or held; and it goes by.
 func TestRefusals(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, "--busy-reply-threshold", "20")
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -319,6 +322,7 @@ func TestSlowRedis(t *testing.T) {
 
 // What nobody waits for any more is not sent late, unless it ends something.
 func TestAbandonedCommands(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
 	s := open(t, Options{URL: proxy.URL(), DialTimeout: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute})

@@ -34,6 +34,7 @@ func TestDeadlineWhileArriving(t *testing.T) {
 
 // A node that hangs keeps nobody from looking at the others.
 func TestLookBesideHungNodes(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 5, 0, "--cluster-require-full-coverage", "no")
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })

@@ -21,18 +21,19 @@ import (
 // TestStep plays random operations of three gateways on Redis and on
 // fencing.Step and compares all of the outcomes, the texts included: what the
 // conformance suite leaves to each store is settled here. All names share one
-// partition, as they share one State.
+// partition, as they share one State. FENCEPOST_LONG plays 16 rounds.
 func TestStep(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
-	seed, rounds := rand.Uint64(), uint64(16)
+	seed, count := rand.Uint64(), uint64(rounds(4, 16))
 	if text := os.Getenv("REDIS_STEP_SEED"); text != "" {
 		var err error
 		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
 			t.Fatal(err)
 		}
-		rounds = 1
+		count = 1
 	}
-	for round := range rounds {
+	for round := range count {
 		playStep(t, server, seed+round)
 	}
 }

@@ -10,17 +10,20 @@ import (
 func TestConformanceOnSentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, 3)
-	conforms(t, s.URL(), s.Master())
+	s.Calm()
+	conforms(t, 8, s.URL(), s.Master())
 }
 
 func TestConformanceOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 3)
-	conforms(t, c.URL(), c.Masters()...)
+	c.Calm()
+	conforms(t, 4, c.URL(), c.Masters()...)
 }
 
-func conforms(t *testing.T, url string, masters ...*redistest.Server) {
+// conforms plays one case in so many, and with FENCEPOST_LONG all.
+func conforms(t *testing.T, sample int, url string, masters ...*redistest.Server) {
 	fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 		return openOn(t, Options{URL: url}, masters...)
-	}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, Claims: true, Quarantine: true})
+	}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, Claims: true, Quarantine: true, Sample: sample})
 }

@@ -22,6 +22,7 @@ func unguarded(url string) Options {
 // A waiter at another gateway than the holder's is served by message when the
 // master is another one, whether the old one is dead or well.
 func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartSentinel(t, 2, 3)
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
 	ear := listen(t, near)
@@ -42,6 +43,7 @@ func TestSentinelFailover(t *testing.T) {
 }
 
 func TestClusterFailover(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 3)
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
 	ear := listen(t, near)
@@ -119,6 +121,7 @@ func TestHashSlots(t *testing.T) {
 // Everything goes to the node that has it, and what is asked of all nodes works
 // where one of them does not answer.
 func TestClusterNodes(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	o := unguarded(cluster.URL())
 	s, ctx := open(t, o), t.Context()

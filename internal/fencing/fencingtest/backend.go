@@ -41,6 +41,11 @@ type Capabilities struct {
 	// their gateway, in no order that Step knows, and neither limits nor sets.
 	Quorum bool
 
+	// Sample has one case in so many played, which the seed chooses, beside those that
+	// need OneState, StepLimit or MaxHolders: where the same code plays all of them in
+	// another way. 0 plays all, and so does FENCEPOST_LONG.
+	Sample int
+
 	// StepLimit is that of the store's fencing.Guard, 0 for none of its own. With one, a
 	// step leaves the rest to Expire and Heartbeat, which the suite calls.
 	StepLimit int

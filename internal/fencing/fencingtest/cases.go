@@ -54,6 +54,13 @@ func (caps Capabilities) offers(c *testcase) bool {
 	return !slices.ContainsFunc(c.needs, lacks) && !(caps.Quorum && slices.ContainsFunc(c.commands, (*command).beyondQuorum))
 }
 
+// samples reports whether the case of a number is among those that are played: what
+// few stores can play always is.
+func (caps Capabilities) samples(c *testcase, n uint64) bool {
+	every := long(uint64(max(1, caps.Sample)), 1)
+	return n%every == 0 || caps.special() || caps.OneState && slices.Contains(c.needs, "one_state")
+}
+
 // beyondQuorum reports whether a command is about the queue, limits or sets.
 func (c *command) beyondQuorum() bool {
 	switch c.verb {

@@ -13,24 +13,38 @@ import (
 
 // How many random histories Run plays unless FENCEPOST_HISTORIES says so: at
 // least the first number, then more up to the second while the time lasts.
+// FENCEPOST_LONG has at least longHistories.
 const (
-	leastHistories = 10
+	leastHistories = 4
+	longHistories  = 10
 	mostHistories  = 200
-	historyTime    = 2 * time.Second
+	historyTime    = time.Second
 )
+
+// long returns the second number if FENCEPOST_LONG is set.
+func long(usually, long uint64) uint64 {
+	if os.Getenv("FENCEPOST_LONG") != "" {
+		return long
+	}
+	return usually
+}
 
 // Run checks a store: every case of testdata that it can do, random histories
 // compared with fencing.Step, and many callers at once. The environment variables
 // FENCEPOST_SEED and FENCEPOST_HISTORIES set the seed of the first history and
-// how many there are.
+// how many there are; FENCEPOST_LONG has more of everything.
 func Run(t *testing.T, open Open, caps Capabilities) {
 	t.Helper()
 	all, err := loadCases()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range all {
-		if !caps.offers(c) {
+	seed, err := seedOf()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range all {
+		if !caps.offers(c) || !caps.samples(c, seed+uint64(i)) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(path.Base(c.file), ".txt"), func(t *testing.T) {
@@ -58,8 +72,8 @@ func runHistories(t *testing.T, open Open, caps Capabilities) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, played := time.Now(), uint64(0)
-	for ; exactly == 0 && (played < leastHistories || played < mostHistories && time.Since(start) < historyTime) || played < exactly; played++ {
+	start, played, least := time.Now(), uint64(0), long(leastHistories, longHistories)
+	for ; exactly == 0 && (played < least || played < mostHistories && time.Since(start) < historyTime) || played < exactly; played++ {
 		commands, err := randomHistory(t, open, caps, seed+played)
 		if err == nil {
 			continue
