@@ -290,7 +290,8 @@ func TestSlowRedis(t *testing.T) {
 	server := redistest.Start(t)
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, server.Addr())
-	s := open(t, Options{URL: proxy.URL(), MaxSkew: 50 * time.Millisecond})
+	const maxSkew, stall = 300 * time.Millisecond, 500 * time.Millisecond // a busy machine stalls for less
+	s := open(t, Options{URL: proxy.URL(), MaxSkew: maxSkew})
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
 	proxy.Delay(120 * time.Millisecond)
 	r := acquireRequest("a")
@@ -301,10 +302,10 @@ func TestSlowRedis(t *testing.T) {
 
 	// What arrives late by the store's clock was stamped too long ago, though
 	// both clocks agree.
-	proxy.Lag(120*time.Millisecond, true)
+	proxy.Lag(stall, true)
 	_, err = s.Acquire(ctx, acquireRequest("b"))
 	wantCode(t, "acquire with one stall", err, fencing.CodeOK)
-	proxy.Lag(120*time.Millisecond, false)
+	proxy.Lag(stall, false)
 	_, err = s.Acquire(ctx, acquireRequest("c"))
 	wantCode(t, "acquire while all stall", err, fencing.CodeUnavailable)
 	if !errors.Is(err, errStalled) {
@@ -312,7 +313,7 @@ func TestSlowRedis(t *testing.T) {
 	}
 	proxy.Lag(0, false)
 	ahead := open(t, Options{
-		URL: proxy.URL(), MaxSkew: 50 * time.Millisecond,
+		URL: proxy.URL(), MaxSkew: maxSkew,
 		Clock: func() time.Time { return time.Now().Add(time.Second) },
 	})
 	_, err = ahead.Acquire(ctx, acquireRequest("d"))
