@@ -54,8 +54,8 @@ func (c *changes) encode(state *fencing.State, now fencing.Instant) writes {
 		}
 	}
 	for key := range c.holders {
-		if h := holdingOf(state, key.Name, key.Lease); h != nil && !h.Provisional {
-			w.put(holders, subKey(key.Name, string(key.Lease)), holdingOnDisk(h))
+		if h, ok := holdingOf(state, key.Name, key.Lease); ok && !h.Provisional {
+			w.put(holders, subKey(key.Name, string(key.Lease)), holdingOnDisk(&h))
 		} else {
 			w.remove(holders, subKey(key.Name, string(key.Lease)))
 		}
@@ -87,16 +87,10 @@ func (w *writes) remove(b bucket, key []byte) {
 	w.entries = append(w.entries, entry{b, key, nil})
 }
 
-// holdingOf returns the holding of a lease, nil if there is none.
-func holdingOf(state *fencing.State, name fencing.Name, lease fencing.LeasePublic) *fencing.Holding {
-	r := state.Records[name]
-	if r == nil {
-		return nil
+// holdingOf returns the holding of a lease, if there is one.
+func holdingOf(state *fencing.State, name fencing.Name, lease fencing.LeasePublic) (fencing.Holding, bool) {
+	if r := state.Records[name]; r != nil {
+		return r.Holders.Find(lease)
 	}
-	for i := range r.Holders {
-		if h := &r.Holders[i]; h.Lease == lease {
-			return h
-		}
-	}
-	return nil
+	return fencing.Holding{}, false
 }

@@ -124,11 +124,8 @@ func (s *Store) beat(c *call, asked time.Time, next *job) {
 	var names []fencing.Name
 	names, s.told = s.index.provisionalAfter(s.told, toldPerBeat)
 	for _, name := range names {
-		r := s.state.Records[name]
-		for i := range r.Holders {
-			if h := &r.Holders[i]; h.Provisional {
-				next.told = append(next.told, told{grant: h.Grant(name), now: next.now, asked: asked})
-			}
+		for _, h := range s.state.Records[name].Holders.Provisional(self) {
+			next.told = append(next.told, told{grant: h.Grant(name), now: next.now, asked: asked})
 		}
 	}
 	for _, name := range c.names {
@@ -258,7 +255,7 @@ func (s *Store) look(subject fencing.EndedLease) sight {
 	if subject.Lease == "" {
 		return at
 	}
-	if h := holdingOf(s.state, subject.Name, subject.Lease); h != nil && !h.Provisional {
+	if h, ok := r.Holders.Find(subject.Lease); ok && !h.Provisional {
 		at.promised = promise{h.Token, h.Mode, h.Limit, h.Slot, h.Hold, h.TTL}
 	}
 	return at

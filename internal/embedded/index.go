@@ -50,12 +50,12 @@ func newIndex(state *fencing.State) *index {
 // found when the old one comes up.
 func (x *index) update(state *fencing.State, name fencing.Name) {
 	r := state.Records[name]
-	if r == nil || len(r.Holders) == 0 {
+	if r == nil || r.Holders.Len() == 0 {
 		x.held.Delete(name)
 	} else {
 		x.held.Insert(name)
 	}
-	if r != nil && r.Unconfirmed() {
+	if r != nil && r.Holders.Unconfirmed() {
 		x.unsettled.Insert(name)
 	} else {
 		x.unsettled.Delete(name)

@@ -2,10 +2,8 @@ package embedded
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -68,8 +66,7 @@ func (l *loading) entry(e entry) error {
 // complete follows the last entry.
 func (l *loading) complete() {
 	for _, r := range l.state.Records {
-		slices.SortFunc(r.Holders, func(h, other fencing.Holding) int { return cmp.Compare(h.Token, other.Token) })
-		if len(r.Holders) == 0 && r.ForgetAt == 0 { // all it had was a provisional lease
+		if r.Holders.Len() == 0 && r.ForgetAt == 0 { // all it had was a provisional lease
 			r.ForgetAt = l.now.Add(fencing.ForgetAfter)
 		}
 	}
@@ -103,7 +100,7 @@ func (l *loading) holder(key, value []byte) error {
 	if err := cbor.Unmarshal(value, &h); err != nil {
 		return fmt.Errorf("the lease %s on %q is damaged: %w", lease, name, err)
 	}
-	r.Holders = append(r.Holders, h.restore(fencing.LeasePublic(lease), l.now, l.shift))
+	r.Holders.Put(h.restore(fencing.LeasePublic(lease), l.now, l.shift))
 	return nil
 }
 
@@ -147,8 +144,8 @@ func (l *loading) tombstone(key, value []byte) error {
 func (l *loading) noteMoved() {
 	for name, r := range l.state.Records {
 		l.moved.record(name)
-		for i := range r.Holders {
-			l.moved.holder(name, r.Holders[i].Lease)
+		for h := range r.Holders.All() {
+			l.moved.holder(name, h.Lease)
 		}
 		for i := range r.History {
 			l.moved.log.put(history, pastKey(name, l.last[name]-uint64(len(r.History)-1-i)), endedOnDisk(&r.History[i]))

@@ -36,8 +36,8 @@ func durableState(s *fencing.State) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Records)) {
 		r := s.Records[name]
 		fmt.Fprint(&b, name, r.LastToken, r.HighestAdmitted, r.Broken)
-		for i := range r.Holders {
-			if h := &r.Holders[i]; !h.Provisional {
+		for h := range r.Holders.All() {
+			if !h.Provisional {
 				fmt.Fprint(&b, " ", h.Lease, h.Secret, h.Owner, h.Mode, h.Limit, h.Slot, h.Hold, h.Token, h.TTL, h.GrantTTL, h.MaxHold)
 			}
 		}

@@ -104,6 +104,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 			t.uses(h)
 		}
 	}
+	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
 }

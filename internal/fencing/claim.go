@@ -1,10 +1,5 @@
 package fencing
 
-import (
-	"cmp"
-	"slices"
-)
-
 // Intent is a writer that could not get in for the readers there are.
 type Intent struct {
 	Lease LeasePublic
@@ -13,10 +8,10 @@ type Intent struct {
 
 // intend notes that an exclusive lease was refused for the shared ones.
 func (t *step) intend(op AcquireRequest) {
-	if op.Intent == 0 || op.Mode != ModeExclusive || t.record == nil || t.live() > 0 || len(t.record.Holders) == 0 {
+	if op.Intent == 0 || op.Mode != ModeExclusive || t.record == nil || t.live() > 0 || t.record.Holders.Len() == 0 {
 		return
 	}
-	if t.record.Holders[0].Mode == ModeShared {
+	if t.record.Holders.First().Mode == ModeShared {
 		t.record.Intent = Intent{Lease: op.Lease.Public(), Until: t.now.Add(op.Intent)}
 	}
 }
@@ -61,15 +56,9 @@ func (t *step) claim(op ClaimRequest) *Error {
 	}
 	h.Token, h.Claimed = op.Token, true
 	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
+	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
-	t.sortHolders()
 	return nil
-}
-
-// sortHolders puts the holders in the order of their tokens: a claimed one may be
-// lower than one that was issued before.
-func (t *step) sortHolders() {
-	slices.SortStableFunc(t.record.Holders, func(a, b Holding) int { return cmp.Compare(a.Token, b.Token) })
 }
 
 // farAhead reports whether a token comes from a clock that was wrong.
@@ -93,7 +82,6 @@ func (t *step) claimable(h *Holding, token Token) bool {
 	if h.Claimed {
 		return token == h.Token
 	}
-	return token > t.record.EndedToken && !slices.ContainsFunc(t.record.Holders, func(other Holding) bool {
-		return other.Lease != h.Lease && other.Token == token
-	})
+	other, taken := t.record.Holders.WithToken(token)
+	return token > t.record.EndedToken && (!taken || other.Lease == h.Lease)
 }

@@ -96,11 +96,8 @@ func Beat(s *State, now Instant, guard Guard) Pulse {
 	s.Gateways.join(guard.Gateway, now)
 	pulse := Pulse{Lapsed: lapsed}
 	for _, name := range s.provisionalNames() {
-		r := s.Records[name]
-		for i := range r.Holders {
-			if h := &r.Holders[i]; h.Provisional && h.Gateway == guard.Gateway {
-				pulse.Grants = append(pulse.Grants, h.Grant(name))
-			}
+		for _, h := range s.Records[name].Holders.Provisional(guard.Gateway) {
+			pulse.Grants = append(pulse.Grants, h.Grant(name))
 		}
 	}
 	return pulse

@@ -1,9 +1,6 @@
 package fencing
 
-import (
-	"cmp"
-	"slices"
-)
+import "cmp"
 
 // anyNumber is more holders than a name ever has.
 const anyNumber = 1 << 30
@@ -22,15 +19,11 @@ func tolerates(mode Mode, limit int) int {
 // fits is the one rule of all modes: with the newcomer there are no more holders
 // than it bears itself, nor than any of the others bears, nor than a name may have.
 func (t *step) fits(p *Place) bool {
-	if t.record == nil || len(t.record.Holders) == 0 {
+	if t.record == nil || t.record.Holders.Len() == 0 {
 		return true
 	}
-	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), cmp.Or(t.guard.MaxHolders, anyNumber))
-	for i := range t.record.Holders {
-		h := &t.record.Holders[i]
-		bears = min(bears, tolerates(h.Mode, h.Limit))
-	}
-	return len(t.record.Holders) < bears
+	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), t.record.Holders.tolerate(), cmp.Or(t.guard.MaxHolders, anyNumber))
+	return t.record.Holders.Len() < bears
 }
 
 // grant gives the lease: the only place that issues a token. A lease that is not
@@ -51,7 +44,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 		t.record = &Record{}
 		t.Records[t.name] = t.record
 	}
-	if len(t.record.Holders) == 0 {
+	if t.record.Holders.Len() == 0 {
 		t.record.EndedToken = last
 	}
 	claimed := p.Ask.Wait == 0 && p.Ask.Set == "" && p.Ask.Propose != 0 && (p.Ask.Propose == token || t.proposable(p.Ask.Propose))
@@ -81,12 +74,9 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	} else if p.Gateway == t.guard.Gateway { // of another gateway, that it waited was the sign of life
 		t.Gateways.join(p.Gateway, t.now)
 	}
-	t.record.Holders = append(t.record.Holders, holding)
-	if claimed {
-		t.sortHolders()
-	}
+	t.record.Holders.Put(holding)
 	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))
-	return t.holding(holding.Lease), nil
+	return &holding, nil
 }
 
 // start lets the TTL run from now.
@@ -111,13 +101,7 @@ func (t *step) slot(mode Mode, limit int) int {
 	if t.record == nil {
 		return 0
 	}
-	taken := make([]bool, len(t.record.Holders)+1) // one of these is free
-	for i := range t.record.Holders {
-		if slot := t.record.Holders[i].Slot; slot >= 0 && slot < len(taken) {
-			taken[slot] = true
-		}
-	}
-	return slices.Index(taken, false)
+	return t.record.Holders.freeSlot()
 }
 
 // handOff grants to the longest-waiting live waiters that fit, as many as the step may.

@@ -44,15 +44,10 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 	return nil
 }
 
-// undo takes a grant back that its holder was not told of; h is invalid
-// afterwards.
+// undo takes a grant back that its holder was not told of: all is as before it, but that
+// its place rests.
 func (t *step) undo(h *Holding) {
-	t.revert(h)
-	t.remove(h)
-}
-
-// revert puts a holding back to where it was before the grant.
-func (t *step) revert(h *Holding) {
+	t.record.Holders.Remove(h.Lease)
 	t.freed(h, t.now)
 	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Waiting: t.now.Sub(h.JoinedAt)})
 	if h.Keep {

@@ -1,7 +1,7 @@
 package fencing
 
-// own returns the holding of a lease id, or why it is not the holder's any more.
-// Without skew it is live.
+// own returns a copy of the holding of a lease id, or why it is not the holder's any
+// more. Without skew it is live.
 func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	if h := t.holding(lease.Public()); h != nil {
 		if !h.Secret.Equal(lease.Hash()) {
@@ -22,24 +22,22 @@ func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	return nil, lost(ReasonUnknown)
 }
 
-// holding returns the holding of a lease id. One that is due, which the step has not
-// come to, is ended before it is asked about.
+// holding returns a copy of the holding of a lease id, which counts when it is Put back,
+// nil if there is none. One that is due, which the step has not come to, is ended before
+// it is asked about.
 func (t *step) holding(lease LeasePublic) *Holding {
 	if t.record == nil {
 		return nil
 	}
-	for i := range t.record.Holders {
-		h := &t.record.Holders[i]
-		if h.Lease != lease {
-			continue
-		}
-		if t.due(h) {
-			t.lapse(h)
-			return nil
-		}
-		return h
+	h, ok := t.record.Holders.Find(lease)
+	if !ok {
+		return nil
 	}
-	return nil
+	if t.due(&h) {
+		t.lapse(&h)
+		return nil
+	}
+	return &h
 }
 
 // place returns the place of a lease id, connected or resting.

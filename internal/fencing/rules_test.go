@@ -86,17 +86,17 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 			handed += len(out.Granted)
 		}
 		bears := mostHolders
-		for i := range record.Holders {
-			bears = min(bears, tolerates(record.Holders[i].Mode, record.Holders[i].Limit))
+		for h := range record.Holders.All() {
+			bears = min(bears, tolerates(h.Mode, h.Limit))
 		}
-		if guard.Sent == now && len(record.Holders) > bears {
-			t.Fatalf("P1: %d holders, and one tolerates %d", len(record.Holders), bears)
+		if guard.Sent == now && record.Holders.Len() > bears {
+			t.Fatalf("P1: %d holders, and one tolerates %d", record.Holders.Len(), bears)
 		}
-		if len(record.Holders) == mostHolders {
+		if record.Holders.Len() == mostHolders {
 			full++
 		}
 		if waiting := record.Queue.Waiting(); len(waiting) > 0 && record.Stuck == 0 && s.Due(op.LockName()) > now {
-			if len(record.Holders) < min(bears, tolerates(waiting[0].Ask.Mode, waiting[0].Ask.Limit)) {
+			if record.Holders.Len() < min(bears, tolerates(waiting[0].Ask.Mode, waiting[0].Ask.Limit)) {
 				t.Fatalf("P5: after %#v the first waiter fits: %+v", op, record)
 			}
 		}

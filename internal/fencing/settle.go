@@ -1,9 +1,6 @@
 package fencing
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // settle does what time alone has brought about on the name: it ends leases that
 // ran out, takes back what dead gateways have not confirmed, drops their waiters
@@ -33,7 +30,7 @@ func (t *step) due(h *Holding) bool {
 	return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
 }
 
-// lapse ends a lease that is due; h is invalid afterwards.
+// lapse ends a lease that is due.
 func (t *step) lapse(h *Holding) {
 	if h.Provisional {
 		t.undo(h)
@@ -45,56 +42,16 @@ func (t *step) lapse(h *Holding) {
 // endDue ends leases that are due, in order of grant: if the step may not end all,
 // those that ran out first.
 func (t *step) endDue() {
-	var due []*Holding
-	for i := range t.record.Holders {
-		if h := &t.record.Holders[i]; t.due(h) {
-			due = append(due, h)
-		}
+	due, more := t.record.Holders.due(t.now, t.alive, t.left)
+	t.left, t.more = t.left-len(due), t.more || more
+	for i := range due {
+		t.lapse(&due[i])
 	}
-	if len(due) == 0 {
-		return
-	}
-	if t.more = len(due) > t.left; t.more {
-		slices.SortFunc(due, (*Holding).compareDue)
-		due = due[:t.left]
-	}
-	t.left -= len(due)
-	ends := map[LeasePublic]bool{}
-	for _, h := range due {
-		ends[h.Lease] = true
-	}
-	holders := t.record.Holders
-	t.record.Holders = make([]Holding, 0, len(holders)-len(due))
-	for i := range holders {
-		switch h := &holders[i]; {
-		case !ends[h.Lease]:
-			t.record.Holders = append(t.record.Holders, *h)
-		case h.Provisional:
-			t.revert(h)
-		default:
-			t.bury(h, ReasonExpired, h.ExpiresAt)
-		}
-	}
-}
-
-// compareDue orders leases that are due: first those whose time ran out, by when,
-// then those of dead gateways.
-func (h *Holding) compareDue(other *Holding) int {
-	if h.Provisional != other.Provisional {
-		if other.Provisional {
-			return -1
-		}
-		return 1
-	}
-	if h.Provisional {
-		return cmp.Or(cmp.Compare(h.Gateway, other.Gateway), cmp.Compare(h.Lease, other.Lease))
-	}
-	return cmp.Or(cmp.Compare(h.ExpiresAt, other.ExpiresAt), cmp.Compare(h.Lease, other.Lease))
 }
 
 // hear notes a sign of life where it matters to whom the lock is handed.
 func (t *step) hear() {
-	if t.record.Queue.Len() > 0 || t.record.Unconfirmed() {
+	if t.record.Queue.Len() > 0 || t.record.Holders.Unconfirmed() {
 		t.Gateways.hear(t.guard.Gateway, t.now)
 	}
 }
@@ -131,14 +88,9 @@ func (t *step) wake() {
 	t.left, t.more = t.left-dropped, t.more || more
 }
 
-// end ends a lease; h is invalid afterwards.
+// end ends a lease: what remains is its tombstone, and a line of the history.
 func (t *step) end(h *Holding, reason Reason, at Instant) {
-	t.bury(h, reason, at)
-	t.remove(h)
-}
-
-// bury moves a holding to its tombstone and into the history.
-func (t *step) bury(h *Holding, reason Reason, at Instant) {
+	t.record.Holders.Remove(h.Lease)
 	t.Tombstones[EndedLease{t.name, h.Lease}] = Tombstone{
 		Secret: h.Secret, Token: h.Token, Reason: reason, At: at,
 		Until: max(h.ExpiresAt, at.Add(TombstoneTTL)),
@@ -160,14 +112,4 @@ func (t *step) freed(h *Holding, at Instant) {
 		forgetAt = max(forgetAt, h.ExpiresAt) // see Record.forgotten
 	}
 	t.record.ForgetAt = max(t.record.ForgetAt, forgetAt)
-}
-
-// remove takes a holding out; h is invalid afterwards.
-func (t *step) remove(h *Holding) {
-	for i := range t.record.Holders {
-		if &t.record.Holders[i] == h {
-			t.record.Holders = slices.Delete(t.record.Holders, i, i+1)
-			return
-		}
-	}
 }

@@ -1,9 +1,7 @@
 package fencing
 
 import (
-	"cmp"
 	"maps"
-	"math"
 	"slices"
 	"time"
 )
@@ -54,8 +52,8 @@ type Record struct {
 	LastToken       Token // the highest of a grant
 	EndedToken      Token // the highest of a lease that is over, or higher; below LastToken only while one is live
 	Intent          Intent
-	HighestAdmitted Token     // by the name's fence
-	Holders         []Holding // in order of grant
+	HighestAdmitted Token // by the name's fence
+	Holders         Holders
 	Queue           Queue
 	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; atOnce: the next Expire goes on
 	Broken          []Token // the last few tokens that were broken, oldest first
@@ -108,7 +106,7 @@ func (s *State) Clone() *State {
 	c.Gateways.Seen = maps.Clone(s.Gateways.Seen)
 	for name, r := range s.Records {
 		copied := *r
-		copied.Holders, copied.Broken, copied.History = slices.Clone(r.Holders), slices.Clone(r.Broken), slices.Clone(r.History)
+		copied.Holders, copied.Broken, copied.History = r.Holders.clone(), slices.Clone(r.Broken), slices.Clone(r.History)
 		copied.Queue = r.Queue.clone()
 		c.Records[name] = &copied
 	}
@@ -120,17 +118,11 @@ func (s *State) Clone() *State {
 // hand-off to be tried again or, when it is idle, ForgetAt.
 func (s *State) Due(name Name) Instant {
 	r := s.Records[name]
-	due := Instant(math.MaxInt64)
+	due := r.Holders.nextEnd()
 	if r.idle() {
 		due = r.ForgetAt
 	}
-	for i := range r.Holders {
-		if h := &r.Holders[i]; h.Provisional {
-			due = min(due, s.Gateways.lapse(h.Gateway))
-		} else {
-			due = min(due, h.ExpiresAt)
-		}
-	}
+	r.Holders.gateways(func(gateway Gateway, _, _ int) { due = min(due, s.Gateways.lapse(gateway)) })
 	for gateway := range r.Queue.gateways {
 		due = min(due, s.Gateways.lapse(gateway))
 	}
@@ -144,34 +136,16 @@ func (s *State) Due(name Name) Instant {
 }
 
 // idle reports whether the name has neither holder nor place.
-func (r *Record) idle() bool { return len(r.Holders) == 0 && r.Queue.Empty() }
-
-// Unconfirmed reports whether the name has a provisional lease. It copies no holder:
-// there may be thousands.
-func (r *Record) Unconfirmed() bool {
-	for i := range r.Holders {
-		if r.Holders[i].Provisional {
-			return true
-		}
-	}
-	return false
-}
+func (r *Record) idle() bool { return r.Holders.Len() == 0 && r.Queue.Empty() }
 
 // forgotten reports whether nothing needs to be remembered of the name at now:
 // it has been idle for ForgetAfter, also if nobody has noticed yet that its last
 // lease ran out.
 func (r *Record) forgotten(now Instant) bool {
-	if !r.Queue.Empty() {
+	if !r.Queue.Empty() || r.Holders.Unconfirmed() {
 		return false
 	}
-	forgetAt := r.ForgetAt
-	for i := range r.Holders {
-		if r.Holders[i].Provisional {
-			return false
-		}
-		forgetAt = max(forgetAt, r.Holders[i].ExpiresAt.Add(ForgetAfter))
-	}
-	return forgetAt <= now
+	return max(r.ForgetAt, r.Holders.lastEnd().Add(ForgetAfter)) <= now
 }
 
 // View returns the public view of a name at now, as guard.Gateway sees it; with
@@ -193,7 +167,7 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 		return lock
 	}
 	lock.LastToken, lock.HighestAdmitted = r.LastToken, r.HighestAdmitted
-	lock.HolderCount, lock.Holders = r.live(now, alive, holders)
+	lock.HolderCount, lock.Holders = r.Holders.live(now, alive, holders)
 	for gateway, n := range r.Queue.gateways {
 		if alive(gateway) {
 			lock.Waiting += n
@@ -213,38 +187,11 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 	return lock
 }
 
-// live returns how many live holders there are, and at most most of them in order of
-// grant: those that expire first, and after them those that are provisional.
-func (r *Record) live(now Instant, alive func(Gateway) bool, most int) (count int, shown []Holder) {
-	var first []*Holding // in the order of compareDue
-	for i := range r.Holders {
-		h := &r.Holders[i]
-		if h.Provisional && !alive(h.Gateway) || !h.Provisional && !h.Live(now) {
-			continue
-		}
-		count++
-		if len(first) == most && first[most-1].compareDue(h) < 0 {
-			continue
-		}
-		at, _ := slices.BinarySearchFunc(first, h, (*Holding).compareDue)
-		first = slices.Insert(first[:min(len(first), most-1)], min(at, most-1), h)
-	}
-	slices.SortFunc(first, func(a, b *Holding) int { return cmp.Compare(a.Token, b.Token) })
-	for _, h := range first {
-		holder := h.Holder
-		if h.Provisional {
-			holder.ExpiresAt = now.Add(h.TTL)
-		}
-		shown = append(shown, holder)
-	}
-	return count, shown
-}
-
 // provisionalNames returns the names with a provisional lease, in order.
 func (s *State) provisionalNames() []Name {
 	var names []Name
 	for name, r := range s.Records {
-		if r.Unconfirmed() {
+		if r.Holders.Unconfirmed() {
 			names = append(names, name)
 		}
 	}

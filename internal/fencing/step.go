@@ -105,6 +105,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit, h.Slot = ModeShared, op.Limit, t.slot(ModeShared, op.Limit)
 	}
+	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
 }
@@ -143,6 +144,7 @@ func (t *step) release(op ReleaseRequest) *Error {
 	}
 	h.Hold = min(h.Hold, op.Hold-1)
 	h.Told = true
+	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
 }
@@ -161,6 +163,7 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 			return err
 		}
 		t.firm(h)
+		t.record.Holders.Put(*h)
 	}
 	t.out.Holder, t.out.Fresh = h.Holder, !h.Told
 	return nil
@@ -168,24 +171,20 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 
 func (t *step) break_(op BreakRequest) *Error {
 	if t.record != nil {
-		for i := range t.record.Holders {
-			if h := &t.record.Holders[i]; h.Token == op.Token {
-				if t.due(h) {
-					t.lapse(h)
-					break
-				}
-				t.record.Broken = append(t.record.Broken, op.Token)
-				if excess := len(t.record.Broken) - maxBroken; excess > 0 {
-					t.record.Broken = t.record.Broken[excess:]
-				}
-				t.end(h, ReasonBroken, t.now)
-				return nil
+		h, found := t.record.Holders.WithToken(op.Token)
+		switch {
+		case found && t.due(&h):
+			t.lapse(&h)
+		case found:
+			t.record.Broken = append(t.record.Broken, op.Token)
+			if excess := len(t.record.Broken) - maxBroken; excess > 0 {
+				t.record.Broken = t.record.Broken[excess:]
 			}
+			t.end(&h, ReasonBroken, t.now)
+			return nil
 		}
-		for _, token := range t.record.Broken {
-			if token == op.Token {
-				return nil // a retry
-			}
+		if slices.Contains(t.record.Broken, op.Token) {
+			return nil // a retry
 		}
 	}
 	if t.skewed {
@@ -203,16 +202,7 @@ func (t *step) history(holders int) {
 	if t.record == nil || t.record.forgotten(t.now) {
 		return
 	}
-	var over []*Holding // ran out, and nobody has noticed yet
-	for i := range t.record.Holders {
-		if h := &t.record.Holders[i]; !h.Provisional && !h.Live(t.now) {
-			over = append(over, h)
-		}
-	}
-	slices.SortFunc(over, func(a, b *Holding) int { return b.compareDue(a) })
-	over = over[:min(len(over), MaxHistory)]
-	slices.SortFunc(over, func(a, b *Holding) int { return cmp.Compare(b.Token, a.Token) })
-	for _, h := range over {
+	for _, h := range t.record.Holders.expired(t.now, MaxHistory) { // and nobody has noticed yet
 		t.out.Past = append(t.out.Past, Ended{Name: t.name, Holder: h.Holder, Reason: ReasonExpired, At: h.ExpiresAt})
 	}
 	for _, ended := range slices.Backward(t.record.History) {

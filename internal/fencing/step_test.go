@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,8 +94,8 @@ const leases = 40
 func pickLease(t testing.TB, r *rand.Rand, record *fencing.Record) int {
 	var known []fencing.LeasePublic
 	if record != nil {
-		for i := range record.Holders {
-			known = append(known, record.Holders[i].Lease)
+		for h := range record.Holders.All() {
+			known = append(known, h.Lease)
 		}
 		for _, p := range append(record.Queue.Waiting(), record.Queue.Resting()...) {
 			known = append(known, p.Ask.Lease.Public())
@@ -141,7 +142,7 @@ type recordEssence struct {
 func essenceOf(s *fencing.State) essence {
 	e := essence{s.Counter, map[fencing.Name]recordEssence{}, s.Tombstones, s.Gateways, s.Quarantine}
 	for name, r := range s.Records {
-		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, append([]fencing.Holding{}, r.Holders...), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History}
+		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, slices.Collect(r.Holders.All()), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History}
 	}
 	return e
 }
@@ -265,7 +266,7 @@ func TestSeveralHolders(t *testing.T) {
 			s = alone
 			continue
 		}
-		s.Records["a"].Holders = append(s.Records["a"].Holders, alone.Records["a"].Holders...)
+		s.Records["a"].Holders.Put(alone.Records["a"].Holders.First())
 		s.Counter = alone.Counter
 	}
 	if due := s.Due("a"); due != epoch.Add(10*time.Second) {
@@ -276,14 +277,14 @@ func TestSeveralHolders(t *testing.T) {
 		t.Errorf("%d holders, the next expiry in %s", len(view.Holders), view.NextExpiry())
 	}
 	out := fencing.Step(s, epoch, fencing.Guard{}, fencing.ReleaseRequest{Name: "a", Lease: leaseID(t, 1, false)})
-	if out.Err != nil || len(out.Ended) != 1 || len(s.Records["a"].Holders) != 2 {
+	if out.Err != nil || len(out.Ended) != 1 || s.Records["a"].Holders.Len() != 2 {
 		t.Fatalf("release of the second holder: %+v", out)
 	}
 	out = fencing.Step(s, epoch.Add(10*time.Second), fencing.Guard{}, fencing.ExpireRequest{Name: "a"})
 	if len(out.Ended) != 1 || out.Ended[0].Holder.Lease != leaseID(t, 2, false).Public() {
 		t.Fatalf("expiry of the third holder: %+v", out)
 	}
-	if h := s.Records["a"].Holders; len(h) != 1 || h[0].Lease != leaseID(t, 0, false).Public() {
+	if h := slices.Collect(s.Records["a"].Holders.All()); len(h) != 1 || h[0].Lease != leaseID(t, 0, false).Public() {
 		t.Errorf("left are %+v", h)
 	}
 }

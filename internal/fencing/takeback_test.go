@@ -29,10 +29,10 @@ func TestTakeBackByHash(t *testing.T) {
 	back := fencing.TakeBackRequest{Name: "a", Lease: known, Stamp: "w", Provisional: true}
 	confirmed := s.Clone()
 	fencing.Step(confirmed, epoch, there, fencing.ConfirmRequest{Name: "a", Lease: waits.Lease, Stamp: "w"})
-	if fencing.Step(confirmed, epoch, there, back); len(confirmed.Records["a"].Holders) != 1 {
+	if fencing.Step(confirmed, epoch, there, back); confirmed.Records["a"].Holders.Len() != 1 {
 		t.Error("a firm lease was taken back, of which its holder may have been told")
 	}
-	if fencing.Step(s, epoch, there, back); len(s.Records["a"].Holders) != 0 {
+	if fencing.Step(s, epoch, there, back); s.Records["a"].Holders.Len() != 0 {
 		t.Error("a provisional lease was not taken back")
 	}
 }

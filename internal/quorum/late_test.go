@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -115,8 +116,8 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 		advance(200 * time.Millisecond)
 		synctest.Wait()
 		for i, n := range s.nodes {
-			if record := n.Snapshot().Records["a"]; record != nil && len(record.Holders) > 0 {
-				t.Errorf("node %d still has %+v", i, record.Holders)
+			if record := n.Snapshot().Records["a"]; record != nil && record.Holders.Len() > 0 {
+				t.Errorf("node %d still has %+v", i, slices.Collect(record.Holders.All()))
 			}
 		}
 	})

@@ -127,7 +127,7 @@ func TestRefusedWhileWaiting(t *testing.T) {
 		other := s.open()
 		synctest.Wait()
 		for _, node := range s.nodes { // another gateway had the lease for it, and its client let it go
-			for _, h := range node.Snapshot().Records["a"].Holders {
+			for h := range node.Snapshot().Records["a"].Holders.All() {
 				if _, err := node.Break(bg, fencing.BreakRequest{Name: "a", Token: h.Token}); err != nil {
 					t.Fatal(err)
 				}

@@ -93,6 +93,7 @@ func (w *world) step(node *simNode, now fencing.Instant, guard fencing.Guard, e 
 		}
 		if h := held(node.state, k.lease.id.Public(), now); h != nil && w.bugs.raising {
 			h.Claimed = h.Claimed && h.Token >= k.attempt.token
+			node.state.Records[simName].Holders.Put(*h)
 		}
 		return fencing.Step(node.state, now, guard, fencing.ClaimRequest{Name: simName, Lease: k.lease.id, Token: k.attempt.token})
 	case vRenew:
@@ -109,10 +110,8 @@ func held(s *fencing.State, lease fencing.LeasePublic, now fencing.Instant) *fen
 	if r == nil {
 		return nil
 	}
-	for i := range r.Holders {
-		if h := &r.Holders[i]; h.Lease == lease && h.Live(now) {
-			return h
-		}
+	if h, ok := r.Holders.Find(lease); ok && h.Live(now) {
+		return &h
 	}
 	return nil
 }
@@ -124,6 +123,7 @@ func raise(s *fencing.State, now fencing.Instant, k *call) fencing.Outcome {
 		return fencing.Outcome{Now: now, Err: &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown}}
 	}
 	h.Token, h.Claimed = max(h.Token, k.attempt.token), true
+	s.Records[simName].Holders.Put(*h)
 	s.Counter, s.Records[simName].LastToken = max(s.Counter, h.Token), max(s.Records[simName].LastToken, h.Token)
 	return fencing.Outcome{Now: now, Holder: h.Holder}
 }

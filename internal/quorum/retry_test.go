@@ -46,12 +46,8 @@ func tokenAt(s *scene, i int, r fencing.AcquireRequest) (fencing.Token, fencing.
 	if record == nil {
 		return 0, ""
 	}
-	for _, h := range record.Holders {
-		if h.Lease == r.Lease.Public() {
-			return h.Token, h.Stamp
-		}
-	}
-	return 0, ""
+	h, _ := record.Holders.Find(r.Lease.Public())
+	return h.Token, h.Stamp
 }
 
 // missedByNode2 acquires a lease while node 2 is cut off, after which the others are

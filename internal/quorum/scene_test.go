@@ -271,10 +271,8 @@ func (s *scene) holders(name fencing.Name, lease fencing.LeaseID) int {
 		if r == nil {
 			continue
 		}
-		for i := range r.Holders {
-			if r.Holders[i].Lease == lease.Public() && r.Holders[i].Live(fencing.InstantOf(time.Now())) {
-				n++
-			}
+		if h, ok := r.Holders.Find(lease.Public()); ok && h.Live(fencing.InstantOf(time.Now())) {
+			n++
 		}
 	}
 	return n

@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +28,7 @@ func TestAcquireAndRelease(t *testing.T) {
 			t.Errorf("%d nodes have it; %+v", n, first)
 		}
 		for i, node := range s.nodes {
-			if h := node.Snapshot().Records[r.Name].Holders[0]; h.Token != first.Holder.Token || !h.Claimed {
+			if h := node.Snapshot().Records[r.Name].Holders.First(); h.Token != first.Holder.Token || !h.Claimed {
 				t.Errorf("node %d has token %d, not %d", i, h.Token, first.Holder.Token)
 			}
 		}
@@ -205,7 +206,7 @@ func TestLateAcquireIsUndone(t *testing.T) {
 		s.refused(err, fencing.CodeLocked)
 		advance(5 * time.Second)
 		synctest.Wait()
-		if held := late.Snapshot().Records["a"].Holders; len(held) != 0 {
+		if held := slices.Collect(late.Snapshot().Records["a"].Holders.All()); len(held) != 0 {
 			t.Errorf("a lease was left behind: %+v", held)
 		}
 	})
@@ -304,7 +305,7 @@ func TestBringBack(t *testing.T) {
 		if n := s.holders("a", r.Lease); n != 3 {
 			t.Fatalf("%d nodes have it", n)
 		}
-		if h := s.nodes[0].Snapshot().Records["a"].Holders[0]; !h.Claimed || h.Token != out.Holder.Token {
+		if h := s.nodes[0].Snapshot().Records["a"].Holders.First(); !h.Claimed || h.Token != out.Holder.Token {
 			t.Errorf("the node has token %d, claimed %t; want %d", h.Token, h.Claimed, out.Holder.Token)
 		}
 		s.nodes[1].set(func(n *node) { n.cut = true })

@@ -231,7 +231,7 @@ func (g *game) beat(ctx context.Context, store *Store, guard fencing.Guard) erro
 		return fmt.Errorf("heartbeat of %s at %d:\n got %t %+v\nwant %+v", store.handle, g.now, r.lapsed, r.missed, want)
 	}
 	for name, record := range g.state.Records {
-		busy := len(record.Holders) > 0 || !record.Queue.Empty()
+		busy := record.Holders.Len() > 0 || !record.Queue.Empty()
 		if busy && g.due(name) && !slices.Contains(r.due, name) {
 			return fmt.Errorf("%s is due since %d, and at %d the index does not know", name, g.state.Due(name), g.now)
 		}
@@ -315,8 +315,8 @@ func (g *game) op(name fencing.Name) fencing.Op {
 
 // parked returns the stamp of some holder, if there is one.
 func (g *game) parked(name fencing.Name) fencing.Stamp {
-	if r := g.state.Records[name]; r != nil && len(r.Holders) > 0 {
-		return pick(g, r.Holders...).Stamp
+	if r := g.state.Records[name]; r != nil && r.Holders.Len() > 0 {
+		return pick(g, slices.Collect(r.Holders.All())...).Stamp
 	}
 	return ""
 }

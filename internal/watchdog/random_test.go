@@ -60,8 +60,7 @@ func randomSchedule(t *testing.T, seed uint64) {
 			if r == nil {
 				continue
 			}
-			for i := range r.Holders {
-				h := &r.Holders[i]
+			for h := range r.Holders.All() {
 				w.t.Errorf("%s is left held by %+v, stamp %q, set %q, keep %t", name, h.Holder, h.Stamp, h.Set, h.Keep)
 			}
 			if n := r.Queue.Len(); n > 0 {

@@ -229,10 +229,9 @@ func (s *simServer) recount(name fencing.Name, out *fencing.Outcome, counter fen
 	for i := range out.Granted {
 		counter++
 		was := out.Granted[i].Holder.Token
-		for j := range r.Holders {
-			if r.Holders[j].Token == was {
-				r.Holders[j].Token = counter
-			}
+		if h, ok := r.Holders.WithToken(was); ok {
+			h.Token = counter
+			r.Holders.Put(h)
 		}
 		if out.Holder.Token == was {
 			out.Holder.Token = counter

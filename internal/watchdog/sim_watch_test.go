@@ -257,8 +257,7 @@ func (s *simulation) watchName(name fencing.Name, now fencing.Instant, serving b
 	defer s.mu.Unlock()
 	held := false
 	if r := s.server.state.Records[name]; r != nil {
-		for i := range r.Holders {
-			h := &r.Holders[i]
+		for h := range r.Holders.All() {
 			if !h.Provisional && !h.Live(now) {
 				continue
 			}

@@ -223,11 +223,9 @@ func (s *simulation) unconfirmed(r fencing.ConfirmRequest) (fencing.Outcome, err
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
 	if record := s.server.state.Records[r.Name]; record != nil {
-		for i := range record.Holders {
-			if h := record.Holders[i].Holder; h.Lease == r.Lease.Public() {
-				h.Provisional, h.ExpiresAt = false, s.server.now().Add(h.TTL)
-				return fencing.Outcome{Now: s.server.now(), Holder: h, Fresh: true, Asked: time.Now()}, nil
-			}
+		if h, ok := record.Holders.Find(r.Lease.Public()); ok {
+			h.Provisional, h.ExpiresAt = false, s.server.now().Add(h.TTL)
+			return fencing.Outcome{Now: s.server.now(), Holder: h.Holder, Fresh: true, Asked: time.Now()}, nil
 		}
 	}
 	return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown}
@@ -318,8 +316,8 @@ func (s *simulation) finish() {
 		if r == nil {
 			continue
 		}
-		for i := range r.Holders {
-			if h := &r.Holders[i]; s.strict && !s.leases[h.Lease].excused {
+		for h := range r.Holders.All() {
+			if s.strict && !s.leases[h.Lease].excused {
 				s.fault("P4: at the end, %s is held by %s", name, h.Lease)
 			}
 		}

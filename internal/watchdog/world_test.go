@@ -343,8 +343,9 @@ func (w *world) state(name fencing.Name) *fencing.Record {
 
 // holder returns who holds a name that is held exclusively.
 func (w *world) holder(name fencing.Name) *fencing.Holding {
-	if r := w.state(name); r != nil && len(r.Holders) > 0 {
-		return &r.Holders[0]
+	if r := w.state(name); r != nil && r.Holders.Len() > 0 {
+		h := r.Holders.First()
+		return &h
 	}
 	return nil
 }

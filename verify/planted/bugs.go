@@ -96,7 +96,7 @@ func Bugs() []Bug {
 				File: "internal/fencing/grant.go",
 				Old:  "func (t *step) fits(p *Place) bool {\n",
 				New: "func (t *step) fits(p *Place) bool {\n" +
-					"\tif t.record != nil && len(t.record.Holders) == 1 && t.record.Holders[0].AcquiredAt == t.now && t.record.Queue.Len() > 3 {\n\t\treturn true\n\t}\n",
+					"\tif t.record != nil && t.record.Holders.Len() == 1 && t.record.Holders.First().AcquiredAt == t.now && t.record.Queue.Len() > 3 {\n\t\treturn true\n\t}\n",
 			}},
 			History: embedded(history.Mix{Wait: 1}), Promise: "order",
 		},
@@ -107,7 +107,7 @@ func Bugs() []Bug {
 				Old:  "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n",
 				New: "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n" +
 					"\tif tomb, ok := t.tombstone(op.Lease); err != nil && ok && t.record != nil && tomb.Reason == ReasonExpired {\n" +
-					"\t\tt.record.Holders = append(t.record.Holders, Holding{Secret: tomb.Secret, Holder: Holder{\n" +
+					"\t\tt.record.Holders.Put(Holding{Secret: tomb.Secret, Holder: Holder{\n" +
 					"\t\t\tLease: op.Lease.Public(), Mode: ModeExclusive, Limit: 1, Slot: NoSlot, Hold: 1, Token: tomb.Token,\n" +
 					"\t\t\tTTL: time.Second, GrantTTL: time.Second, AcquiredAt: t.now, ExpiresAt: t.now.Add(time.Second),\n\t\t}})\n" +
 					"\t\th, err = t.holding(op.Lease.Public()), nil\n\t}\n",

@@ -124,7 +124,11 @@ func (d *duel) account(want *result) error {
 // held reports whether the model remembers a grant as a lease, expired or not.
 func (d *duel) held(name fencing.Name, g *grant) bool {
 	record := d.model.memory().state.Records[name]
-	return record != nil && slices.ContainsFunc(record.Holders, func(h fencing.Holding) bool { return h.Token == g.tokens[ofModel] })
+	if record == nil {
+		return false
+	}
+	_, held := record.Holders.WithToken(g.tokens[ofModel])
+	return held
 }
 
 // checkViews compares what both sides show of every name, through either handle
@@ -297,8 +301,8 @@ func (d *duel) finish() error {
 func (d *duel) confirmations() []*command {
 	var all []*command
 	for name, record := range d.model.memory().state.Records {
-		for i := range record.Holders {
-			if h := &record.Holders[i]; h.Provisional {
+		for h := range record.Holders.All() {
+			if h.Provisional {
 				label := d.leases[h.Lease]
 				if !h.Secret.Equal(leaseOf(label).Hash()) {
 					label += "'"

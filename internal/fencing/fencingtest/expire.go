@@ -22,11 +22,11 @@ func (d *duel) due() []fencing.Name {
 }
 
 // idle reports whether nothing can come of a record but that it is forgotten.
-func idle(r *fencing.Record) bool { return len(r.Holders) == 0 && r.Queue.Empty() }
+func idle(r *fencing.Record) bool { return r.Holders.Len() == 0 && r.Queue.Empty() }
 
 // plain reports whether nothing but the ends of leases can come of a record.
 func plain(r *fencing.Record) bool {
-	return r.Queue.Empty() && !r.Unconfirmed()
+	return r.Queue.Empty() && !r.Holders.Unconfirmed()
 }
 
 // thorough returns c, or an expire that goes on until nothing is due where the

@@ -216,8 +216,8 @@ func (g *generator) claim(c *command) {
 	}
 	if h := g.holding(c); h != nil && h.Claimed && g.oneIn(2) { // it is to stay as it is
 		g.near(c, h.Token, pick(g, -1, -1, 0, 1))
-	} else if r := g.record(c.name); h != nil && len(r.Holders) > 1 && g.oneIn(3) { // perhaps somebody else's
-		g.near(c, pick(g, r.Holders...).Token, 0)
+	} else if r := g.record(c.name); h != nil && r.Holders.Len() > 1 && g.oneIn(3) { // perhaps somebody else's
+		g.near(c, pick(g, slices.Collect(r.Holders.All())...).Token, 0)
 	}
 	if g.oneIn(12) && g.d.caps.OneState { // how far ahead is too far depends on the counter of the partition
 		c.above = pick(g, int(time.Hour/time.Microsecond), int(time.Hour/time.Microsecond)/2)
@@ -289,10 +289,8 @@ func (g *generator) record(name fencing.Name) *fencing.Record {
 // holding returns the holding of the lease id of c on its name, or nil.
 func (g *generator) holding(c *command) *fencing.Holding {
 	if r := g.record(c.name); r != nil {
-		for i := range r.Holders {
-			if h := &r.Holders[i]; h.Lease == leaseOf(c.lease).Public() {
-				return h
-			}
+		if h, ok := r.Holders.Find(leaseOf(c.lease).Public()); ok {
+			return &h
 		}
 	}
 	return nil
@@ -315,8 +313,8 @@ func (g *generator) lease(c *command, holders, places int) {
 	}
 	record, waiting := g.record(c.name), g.places(c.name)
 	switch n := g.rand.IntN(100); {
-	case n < holders && record != nil && len(record.Holders) > 0:
-		c.lease = g.d.leases[pick(g, record.Holders...).Lease]
+	case n < holders && record != nil && record.Holders.Len() > 0:
+		c.lease = g.d.leases[pick(g, slices.Collect(record.Holders.All())...).Lease]
 	case n < places && len(waiting) > 0:
 		c.lease = g.d.leases[pick(g, waiting...).Ask.Lease.Public()]
 	case n < (places+100)/2 && len(g.recent) > 0:

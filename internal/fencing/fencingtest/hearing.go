@@ -140,11 +140,7 @@ func (d *duel) awaitUnconfirmed(handle int) *grant {
 	ear.await(func() bool {
 		missing = nil
 		for name, record := range d.model.memory().state.Records {
-			for i := range record.Holders {
-				h := &record.Holders[i]
-				if !h.Provisional || h.Gateway != d.model.handles[handle].gateway {
-					continue
-				}
+			for _, h := range record.Holders.Provisional(d.model.handles[handle].gateway) {
 				if g := d.grantOf(name, ofModel, h.Token); g != nil && !ear.told[g.tokens[ofStore]] {
 					missing = g
 				}

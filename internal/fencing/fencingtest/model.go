@@ -344,7 +344,7 @@ func (m *Model) Stats(ctx context.Context) (fencing.Stats, error) {
 	}
 	stats := fencing.Stats{Quarantine: max(0, m.memory.state.Quarantine.Until.Sub(m.clock()))}
 	for _, r := range m.memory.state.Records {
-		if len(r.Holders) > 0 {
+		if r.Holders.Len() > 0 {
 			stats.Held++
 		}
 	}

@@ -3,6 +3,8 @@
 package fencingtest
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -22,6 +24,7 @@ func refusedClaim(change func(m *moment, op claimOp, h *fencing.Holding)) func(*
 // claimAnyway makes the token of the operation that of the lease.
 func claimAnyway(m *moment, op claimOp, h *fencing.Holding) {
 	h.Token, h.Claimed = op.Token, true
+	m.put(h)
 	r := m.record()
 	r.LastToken, m.state.Counter = max(r.LastToken, op.Token), max(m.state.Counter, op.Token)
 	m.out.Err, m.out.Holder = nil, h.Holder
@@ -35,7 +38,7 @@ func staleClaim(m *moment) {
 
 // others reports whether another holder has a token.
 func (m *moment) others(token fencing.Token) bool {
-	for _, h := range m.record().Holders {
+	for h := range m.record().Holders.All() {
 		if h.Token == token && h.Lease != m.lease().Public() {
 			return true
 		}
@@ -121,21 +124,18 @@ var plantedInClaims = []defect{
 			fencing.Step(m.state, m.now, m.guard, confirmOp{Name: op.Name, Lease: op.Lease, Stamp: h.Stamp})
 		}
 	}), nil)},
-	{what: "who holds is told in the order of grants", step: tampered(nil, afterOf(func(m *moment, op claimOp) {
-		holders := m.record().Holders
-		for i, h := range m.was.Records[op.Name].Holders {
-			for j := range holders {
-				if holders[j].Lease == h.Lease && i < len(holders) {
-					holders[i], holders[j] = holders[j], holders[i]
-				}
-			}
+	{what: "who holds is told in the order of grants", step: tampered(nil, func(m *moment) {
+		if m.out.Lock != nil {
+			slices.SortStableFunc(m.out.Lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.AcquiredAt, b.AcquiredAt) })
 		}
-	}))},
+	})},
 	{what: "a claim is a renewal", step: tampered(nil, afterOf(func(m *moment, op claimOp) {
 		m.mend(func(h *fencing.Holding) { h.ExpiresAt = max(h.ExpiresAt, m.now.Add(h.TTL)) })
 	}))},
 	{what: "what was claimed can't be taken back", step: tampered(nil, afterOf(func(m *moment, op claimOp) {
-		m.own().Stamp = ""
+		h := m.own()
+		h.Stamp = ""
+		m.put(h)
 	}))},
 	{what: "a renewal forgets that the token was claimed", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
 		m.mend(func(h *fencing.Holding) { h.Claimed = false })

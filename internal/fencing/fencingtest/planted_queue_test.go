@@ -200,8 +200,9 @@ var plantedInQueues = []defect{
 	}), nil)},
 	{what: "a grant that is taken back loses its place", step: tampered(func(m *moment) {
 		if r := m.record(); r != nil {
-			for i := range r.Holders {
-				r.Holders[i].Keep = false
+			for _, h := range slices.Collect(r.Holders.All()) {
+				h.Keep = false
+				r.Holders.Put(h)
 			}
 		}
 	}, nil)},
@@ -214,8 +215,8 @@ var plantedInQueues = []defect{
 	}, nil)},
 	{what: "provisional leases don't lapse", step: tampered(func(m *moment) {
 		if r := m.record(); r != nil {
-			for i := range r.Holders {
-				alwaysHeard(m, r.Holders[i].Gateway)
+			for h := range r.Holders.All() {
+				alwaysHeard(m, h.Gateway)
 			}
 		}
 	}, nil)},
@@ -239,7 +240,9 @@ var plantedInQueues = []defect{
 		for i := range m.out.Granted {
 			g := &m.out.Granted[i]
 			g.Holder.Provisional = false
-			ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease)).Provisional = false
+			h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease))
+			h.Provisional = false
+			m.put(h)
 		}
 	})},
 	{what: "every hand-off is provisional", step: tampered(func(m *moment) {
@@ -270,9 +273,10 @@ var plantedInQueues = []defect{
 	// P1: tolerance and slots.
 	{what: "a newcomer asks for its own tolerance only", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
 		if r := m.record(); r != nil && m.own() == nil && op.Mode == fencing.ModeShared {
-			for i := range r.Holders {
-				if h := &r.Holders[i]; h.Mode == fencing.ModeShared {
+			for _, h := range slices.Collect(r.Holders.All()) {
+				if h.Mode == fencing.ModeShared {
 					h.Limit = 0
+					r.Holders.Put(h)
 				}
 			}
 		}
@@ -283,6 +287,7 @@ var plantedInQueues = []defect{
 			if g.Holder.Slot > 0 {
 				h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease))
 				h.Slot = 0
+				m.put(h)
 				g.Holder = h.Holder
 				if m.out.Holder.Token == h.Token {
 					m.out.Holder = h.Holder
@@ -296,6 +301,7 @@ var plantedInQueues = []defect{
 			h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease))
 			if was := m.was.Records[g.Name]; was != nil && h.Slot >= 0 && len(was.History) > 0 && h.Slot < h.Limit-1 {
 				h.Slot++
+				m.put(h)
 				g.Holder = h.Holder
 				if m.out.Holder.Token == h.Token {
 					m.out.Holder = h.Holder
@@ -332,7 +338,9 @@ var plantedInQueues = []defect{
 	}), nil)},
 	{what: "who deepened may be taken back", step: tampered(nil, afterOf(func(m *moment, _ acquireOp) {
 		if was := m.ownBefore(); was != nil && m.out.Holder.Hold > was.Hold {
-			m.own().Stamp = was.Stamp
+			h := m.own()
+			h.Stamp = was.Stamp
+			m.put(h)
 		}
 	}))},
 	{what: "a downgrade hands nothing on", step: withoutQueue(func(m *moment) bool { _, ok := m.op.(renewOp); return ok })},
@@ -342,8 +350,9 @@ var plantedInQueues = []defect{
 		}
 	}))},
 	{what: "an upgrade is let through", step: tampered(beforeOf(func(m *moment, op *renewOp) {
-		if h := m.own(); h != nil && op.Mode == fencing.ModeExclusive && h.Secret.Equal(op.Lease.Hash()) && len(m.record().Holders) == 1 {
+		if h := m.own(); h != nil && op.Mode == fencing.ModeExclusive && h.Secret.Equal(op.Lease.Hash()) && m.record().Holders.Len() == 1 {
 			h.Mode, h.Limit, h.Slot = fencing.ModeExclusive, 1, fencing.NoSlot
+			m.put(h)
 		}
 	}), nil)},
 
@@ -379,7 +388,8 @@ var plantedInQueues = []defect{
 	{what: "the history forgets an expiry until it is noticed", step: tampered(nil, func(m *moment) {
 		if r := m.record(); r != nil {
 			m.out.Past = slices.DeleteFunc(slices.Clone(m.out.Past), func(e fencing.Ended) bool {
-				return slices.ContainsFunc(r.Holders, func(h fencing.Holding) bool { return h.Token == e.Holder.Token })
+				_, held := r.Holders.WithToken(e.Holder.Token)
+				return held
 			})
 		}
 	})},

@@ -48,6 +48,7 @@ var plantedInSteps = []defect{
 	{what: "a lease that ran out and was not come to is renewed", casesOnly: true, step: tampered(beforeOf(func(m *moment, op *renewOp) {
 		if h := m.own(); h != nil && m.unfinished() && !m.skewed() && !h.Provisional && !h.Live(m.now) {
 			h.ExpiresAt = m.now + 1
+			m.put(h)
 		}
 	}), nil)},
 }

@@ -131,11 +131,13 @@ var planted = []defect{
 	{what: "a lease lives a microsecond longer", step: tampered(func(m *moment) {
 		if h := m.holder(); h != nil && h.ExpiresAt == m.now {
 			h.ExpiresAt++
+			m.put(h)
 		}
 	}, nil)},
 	{what: "a lease ends a microsecond early", step: tampered(func(m *moment) {
 		if h := m.holder(); h != nil && h.ExpiresAt == m.now+1 && !m.skewed() {
 			h.ExpiresAt--
+			m.put(h)
 		}
 	}, nil)},
 	{what: "a second holder is let in", step: tampered(func(m *moment) {
@@ -145,13 +147,16 @@ var planted = []defect{
 	}, nil)},
 	{what: "an expired lease is renewed if nobody has had the name", step: tampered(func(m *moment) {
 		if _, ok := m.op.(fencing.RenewRequest); ok && m.holder() != nil && !m.holder().Live(m.now) {
-			m.holder().ExpiresAt = m.now + 1
+			h := m.holder()
+			h.ExpiresAt = m.now + 1
+			m.put(h)
 		}
 	}, nil)},
 	{what: "max_hold does not bound renewals", step: tampered(nil, func(m *moment) {
 		if _, ok := m.op.(fencing.RenewRequest); ok && m.out.Err == nil {
 			h := m.holder()
 			h.ExpiresAt = m.now.Add(h.TTL)
+			m.put(h)
 			m.out.Holder = h.Holder
 		}
 	})},
@@ -159,6 +164,7 @@ var planted = []defect{
 		if _, ok := m.op.(fencing.RenewRequest); ok && m.out.Err == nil && m.out.Holder.MaxHold > 0 {
 			h := m.holder()
 			h.ExpiresAt = m.now.Add(min(h.TTL, h.MaxHold))
+			m.put(h)
 			m.out.Holder = h.Holder
 		}
 	})},
@@ -176,8 +182,10 @@ var planted = []defect{
 	}, nil)},
 	{what: "a retry extends the lease", step: tampered(nil, func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
-			m.holder().ExpiresAt = max(m.holder().ExpiresAt, m.now.Add(op.TTL))
-			m.out.Holder = m.holder().Holder
+			h := m.holder()
+			h.ExpiresAt = max(h.ExpiresAt, m.now.Add(op.TTL))
+			m.put(h)
+			m.out.Holder = h.Holder
 		}
 	})},
 	{what: "the expiry of a lease is not told", step: tampered(nil, func(m *moment) {
@@ -248,15 +256,18 @@ var planted = []defect{
 		}
 	}, nil)},
 	{what: "take back ignores that another request took over", step: tampered(nil, func(m *moment) {
-		if h := onlyHolder(m.was, m.op.LockName()); h != nil && m.holder() != nil && m.holder().Stamp == "" {
-			m.holder().Stamp = h.Stamp
+		if was, h := onlyHolder(m.was, m.op.LockName()), m.holder(); was != nil && h != nil && h.Stamp == "" {
+			h.Stamp = was.Stamp
+			m.put(h)
 		}
 	})},
 	{what: "what was renewed is taken back", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = true }), nil)},
 	{what: "what was renewed is not taken back from who is refused", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = false }), nil)},
 	{what: "the last request may take back, not the one that was granted", step: tampered(nil, func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.out.Err == nil && m.holder() != nil {
-			m.holder().Stamp = op.Stamp
+			h := m.holder()
+			h.Stamp = op.Stamp
+			m.put(h)
 		}
 	})},
 	{what: "taking back leaves a tombstone", step: tampered(nil, func(m *moment) {
@@ -358,7 +369,7 @@ var planted = []defect{
 		}
 	})},
 	{what: "a released lease is superseded", step: tampered(nil, func(m *moment) {
-		if r := m.state.Records[m.op.LockName()]; m.out.Err != nil && m.out.Err.Reason == fencing.ReasonReleased && r != nil && len(r.Holders) > 0 {
+		if r := m.state.Records[m.op.LockName()]; m.out.Err != nil && m.out.Err.Reason == fencing.ReasonReleased && r != nil && r.Holders.Len() > 0 {
 			m.out.Err.Reason, m.out.Err.CurrentToken = fencing.ReasonSuperseded, r.LastToken
 		}
 	})},
@@ -396,12 +407,12 @@ var planted = []defect{
 		}
 	}, nil)},
 	{what: "a name is forgotten an hour after its last lease", step: tampered(nil, func(m *moment) {
-		if r, was := m.state.Records[m.op.LockName()], m.was.Records[m.op.LockName()]; r != nil && was != nil && len(r.Holders) < len(was.Holders) {
+		if r, was := m.state.Records[m.op.LockName()], m.was.Records[m.op.LockName()]; r != nil && was != nil && r.Holders.Len() < was.Holders.Len() {
 			r.ForgetAt = m.now.Add(time.Hour)
 		}
 	})},
 	{what: "a name is never forgotten", step: tampered(nil, func(m *moment) {
-		if r := m.state.Records[m.op.LockName()]; r != nil && len(r.Holders) == 0 {
+		if r := m.state.Records[m.op.LockName()]; r != nil && r.Holders.Len() == 0 {
 			r.ForgetAt = m.now.Add(100 * 24 * time.Hour)
 		}
 	})},
@@ -439,7 +450,9 @@ var planted = []defect{
 	})},
 	{what: "out of skew a renewal counts from the gateway's clock", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
 		if m.skewed() && m.guard.Sent > m.now {
-			m.own().ExpiresAt = m.guard.Sent.Add(m.own().TTL)
+			h := m.own()
+			h.ExpiresAt = m.guard.Sent.Add(h.TTL)
+			m.put(h)
 		}
 	}))},
 	{what: "out of skew a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() }), casesOnly: true},

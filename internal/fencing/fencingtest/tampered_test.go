@@ -34,15 +34,19 @@ type moment struct {
 
 func (m *moment) skewed() bool { return m.now.Sub(m.guard.Sent).Abs() > m.guard.MaxSkew }
 
-// holder returns the holding on the name of the operation, live or not, or nil.
+// holder returns a copy of the holding on the name of the operation, live or not, or nil.
 func (m *moment) holder() *fencing.Holding { return onlyHolder(m.state, m.op.LockName()) }
 
 func onlyHolder(s *fencing.State, name fencing.Name) *fencing.Holding {
-	if r := s.Records[name]; r != nil && len(r.Holders) > 0 {
-		return &r.Holders[0]
+	if r := s.Records[name]; r != nil && r.Holders.Len() > 0 {
+		h := r.Holders.First()
+		return &h
 	}
 	return nil
 }
+
+// put puts a holding on the name of the operation back, changed.
+func (m *moment) put(h *fencing.Holding) { m.record().Holders.Put(*h) }
 
 // lease returns the lease id that the operation comes with.
 func (m *moment) lease() fencing.LeaseID {
@@ -69,6 +73,7 @@ func (m *moment) lease() fencing.LeaseID {
 func trust(m *moment) {
 	if h := m.holder(); h != nil && h.Lease == m.lease().Public() {
 		h.Secret = m.lease().Hash()
+		m.put(h)
 	}
 }
 
@@ -81,8 +86,9 @@ func trustFor[T fencing.Op](m *moment) {
 
 // retoken gives the grant that was just made another token.
 func (m *moment) retoken(token fencing.Token) {
-	record := m.state.Records[m.op.LockName()]
-	m.out.Holder.Token, record.LastToken, record.Holders[0].Token, m.state.Counter = token, token, token, token
+	h := m.holder()
+	m.out.Holder.Token, m.record().LastToken, h.Token, m.state.Counter = token, token, token, token
+	m.put(h)
 }
 
 // granted reports whether the operation issued a token.
@@ -100,7 +106,7 @@ func (m *moment) tombs(change func(fencing.Tombstone) fencing.Tombstone) {
 // record returns what is remembered of the name of the operation, or nil.
 func (m *moment) record() *fencing.Record { return m.state.Records[m.op.LockName()] }
 
-// own returns the holding of the lease id of the operation, or nil.
+// own returns a copy of the holding of the lease id of the operation, or nil.
 func (m *moment) own() *fencing.Holding { return ownIn(m.record(), m.lease()) }
 
 // ownBefore is own as it was before the operation.
@@ -110,10 +116,8 @@ func (m *moment) ownBefore() *fencing.Holding {
 
 func ownIn(r *fencing.Record, lease fencing.LeaseID) *fencing.Holding {
 	if r != nil {
-		for i := range r.Holders {
-			if r.Holders[i].Lease == lease.Public() {
-				return &r.Holders[i]
-			}
+		if h, ok := r.Holders.Find(lease.Public()); ok {
+			return &h
 		}
 	}
 	return nil
@@ -147,6 +151,7 @@ func (m *moment) waiting() []fencing.Place {
 func (m *moment) mend(change func(*fencing.Holding)) {
 	if h := m.own(); h != nil && m.out.Holder.Token != 0 {
 		change(h)
+		m.put(h)
 		m.out.Holder = h.Holder
 	}
 }
