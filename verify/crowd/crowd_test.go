@@ -56,3 +56,21 @@ func TestWaiters(t *testing.T) {
 		})
 	}
 }
+
+// What is allowed is asked of each way to go by itself: many clients that close do not
+// hide those that reset.
+func TestClosersAreJudgedByTheWayTheyGo(t *testing.T) {
+	for way, c := range ways {
+		for left, found := range map[int]int{0: 0, 30_000/c.allowed - 1: 0, 30_000 / c.allowed: 1} {
+			s := &closing{r: check.NewResult(1)}
+			s.gone[way].Store(30_000)
+			s.left[way] = map[string]int{kindNames[direct]: left}
+			for i := range ways {
+				s.judge(i)
+			}
+			if n, violations := s.r.Violations(); n != found {
+				t.Errorf("%s: %d left behind by 30000: %q", c.title, left, violations)
+			}
+		}
+	}
+}
