@@ -131,6 +131,25 @@ func FaultOf(err error) *Fault {
 	return f
 }
 
+// Outage is the cause of a CodeUnavailable that is no refusal: what keeps the store is
+// away, or serves nobody. Its text is that of Err.
+type Outage struct {
+	Detail string // how it shows, in words: never a secret, and no address
+	Err    error  // as it was said
+}
+
+// Error returns how it was said.
+func (o *Outage) Error() string { return o.Err.Error() }
+
+// Unwrap returns how it was said.
+func (o *Outage) Unwrap() error { return o.Err }
+
+// OutageOf returns the outage behind an error, nil if none is known.
+func OutageOf(err error) *Outage {
+	o, _ := errors.AsType[*Outage](err)
+	return o
+}
+
 // Unavailable returns an error that says the store could not be asked: P8.
 func Unavailable(cause error) *Error {
 	if FaultOf(cause) != nil {

@@ -59,6 +59,9 @@ func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took tim
 		if f := fencing.FaultOf(err); f != nil {
 			detail, remedy = f.Detail+" ("+f.Err.Error()+")", f.Remedy
 		}
+		if o := fencing.OutageOf(err); o != nil {
+			detail = "the store can't be reached: " + o.Detail
+		}
 		b = appendStringMember(b, "detail", detail)
 		if remedy != "" {
 			b = appendStringMember(b, "remedy", remedy)

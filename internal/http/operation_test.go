@@ -2,6 +2,7 @@ package http
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +37,32 @@ func TestHealth(t *testing.T) {
 	g.store.Model.Close()
 	g.do("GET", "/livez", "").want(t, 200)
 	if a := g.do("GET", "/readyz?verbose", "").want(t, 503); !strings.Contains(a.body, `"name":"store","ok":false,"took_ms":0,"detail":"the store can't be reached`) {
+		t.Errorf("%s", a.body)
+	}
+}
+
+// Where others have their health checks, the answer names ours.
+func TestOtherHealthPaths(t *testing.T) {
+	g := start(t)
+	for _, path := range []string{"/healthz", "/health", "/ready", "/live", "/ready/"} {
+		if a := g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound); !strings.Contains(a.body, "/livez") || !strings.Contains(a.body, "/readyz") {
+			t.Errorf("%s: %s", path, a.body)
+		}
+	}
+}
+
+// The cause of an outage is told to who asks for details, and to nobody else.
+func TestReadyzTellsTheOutage(t *testing.T) {
+	g := start(t)
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			return fencing.Unavailable(&fencing.Outage{Detail: "it is not running", Err: errors.New("connection refused")})
+		}
+	})
+	if a := g.do("GET", "/readyz?verbose", "").problem(t, 503, fencing.CodeUnavailable); !strings.Contains(a.body, "the store can't be reached: it is not running") {
+		t.Errorf("%s", a.body)
+	}
+	if a := g.do("GET", "/readyz", "").problem(t, 503, fencing.CodeUnavailable); strings.Contains(a.body, "running") {
 		t.Errorf("%s", a.body)
 	}
 }

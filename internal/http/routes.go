@@ -120,12 +120,21 @@ func noRoute(c *call) {
 		}
 	}
 	if len(allowed) == 0 {
-		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: "there is nothing at this path; /openapi.yaml says what there is"})
+		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: "there is nothing at this path; " + signpost(path)})
 		return
 	}
 	allow := strings.Join(allowed, ", ")
 	c.Header()["Allow"] = []string{allow}
 	c.writeError(&fencing.Error{Code: fencing.CodeMethodNotAllowed, Detail: "this path has only " + allow})
+}
+
+// signpost says where to look instead of a path that is not there.
+func signpost(path string) string {
+	switch strings.Trim(path, "/") {
+	case "health", "healthz", "healthcheck", "status", "ping", "alive", "live", "liveness", "ready", "readiness":
+		return "/livez says whether the process answers, /readyz whether the gateway can serve"
+	}
+	return "/openapi.yaml says what there is"
 }
 
 // comingFeature names what a later version will have at a path; empty if nothing.

@@ -152,7 +152,7 @@ func isEncrypted(err error, _ string) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// told returns an error as what it is, if that is a refusal. Where no master is known
+// told returns an error as what it is, if that is a refusal or a known outage. Where no master is known
 // it is why those say so who know the masters.
 func (t *topology) told(err error) error {
 	if errors.Is(err, errNowhere) {
@@ -178,7 +178,7 @@ func (t *topology) told(err error) error {
 		}
 		return &fencing.Fault{Detail: "the store refuses the gateway: " + r.detail, Remedy: strings.ReplaceAll(r.remedy, "%s", setting), Err: err}
 	}
-	return err
+	return outage(err)
 }
 
 // unavailable is fencing.Unavailable of an error at a server.

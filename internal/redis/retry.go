@@ -41,8 +41,11 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 	}
 	c.timer.Reset(s.options.OperationTimeout)
 	defer c.timer.Stop()
-	last := errBudget
+	var before error // of the attempt before
 	fail := func(err error) (reply, error) {
+		if before != nil && !errors.Is(err, before) {
+			err = fmt.Errorf("%w; before: %w", err, before)
+		}
 		if c.missed {
 			s.search(c)
 		}
@@ -58,7 +61,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 		case <-ctx.Done():
 			gone = context.Cause(ctx)
 		case <-c.timer.C:
-			gone = last
+			gone = errBudget
 		}
 		if gone != nil {
 			if c.awaited.CompareAndSwap(true, false) { // s.orphaned takes the answer
@@ -81,15 +84,12 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 		if gone != nil || !retryable(err) {
 			return fail(err)
 		}
-		last = fmt.Errorf("%w; before: %w", errBudget, err)
+		before = err
 		if unknownScript(err) && !c.asSource {
 			c.asSource = true
 			continue
 		}
 		if err := pause(ctx, c.timer.C, attempt); err != nil {
-			if errors.Is(err, errBudget) {
-				err = last
-			}
 			return fail(err)
 		}
 	}
