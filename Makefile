@@ -12,8 +12,8 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: run
-run: ## start the gateway on its embedded store, http://127.0.0.1:8080
-	go run -ldflags "-X main.version=$(VERSION)" ./cmd/gateway
+run: build ## start the gateway on its embedded store, http://127.0.0.1:8080
+	@exec bin/gateway
 
 .PHONY: build
 build: ## build bin/gateway
