@@ -21,7 +21,7 @@ build: ## build bin/gateway
 
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
-	go test -race -vet=off -p 3 -parallel 4 -timeout 12m ./internal/redis ./cmd/gateway ./internal/quorum ./... # the longest first; they mostly wait
+	go test -race -vet=off -p 3 -parallel 3 -timeout 12m ./internal/redis ./cmd/gateway ./internal/quorum ./... # the longest first; they mostly wait
 	go test -timeout 5m ./internal/fencing # random plays of the rules: one goroutine, and too slow with -race
 	go test -timeout 5m -run '^Test(Simulat|Planted|Shrink|Defective)' ./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest # too slow with -race
 
