@@ -64,12 +64,12 @@ func useStore(t *testing.T, store string, env ...string) {
 	t.Helper()
 	url := "http://" + startOn(t, store, env...).addr
 	own := map[string]string{"Lease-Id": "01KB0000000000000000000000.abcdefghijklmnopqrstuv"}
+	eventually(t, http.MethodGet, url+"/readyz", http.StatusOK)
 	for _, step := range []struct {
 		method, path string
 		header       map[string]string
 		status       int
 	}{
-		{"GET", "/readyz", nil, 200},
 		{"POST", "/locks/a", own, 201},
 		{"POST", "/locks/a", nil, 423},
 		{"PUT", "/locks/a", own, 200},
