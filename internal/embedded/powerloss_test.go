@@ -103,7 +103,9 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 		}
 		switch code(err) {
 		case "", fencing.CodeLeaseLost, fencing.CodeStaleToken, fencing.CodeInvalidRequest: // it may have run out
-		default:
+		default: // what it has done may be on disk, or not
+			m.durable, m.answered, m.state = false, files.count(), s.durableState()
+			h.moments = append(h.moments, m)
 			return err
 		}
 		if err != nil {
