@@ -36,14 +36,19 @@ func (g *gateway) forget(t *testing.T) {
 	}
 }
 
+var nameSeeds = []string{"a", "orders/42", "a:b", "..", "a//b", "\x00", "é", strings.Repeat("n", 256), "%2e", "a b", "locks", "a?b", "a#b"}
+
 // FuzzName: a name is taken as it is or refused; the same name is the same lock
 // however it is escaped.
 func FuzzName(f *testing.F) {
-	for _, seed := range []string{"a", "orders/42", "a:b", "..", "a//b", "\x00", "é", strings.Repeat("n", 256), "%2e", "a b", "locks", "a?b", "a#b"} {
+	for _, seed := range nameSeeds {
 		f.Add(seed)
 	}
-	g := newServer(f, quiet)
-	f.Fuzz(func(t *testing.T, name string) {
+	f.Fuzz(tryName(newServer(f, quiet)))
+}
+
+func tryName(g *gateway) func(*testing.T, string) {
+	return func(t *testing.T, name string) {
 		g.forget(t)
 		request := func(method, escaped string) *httptest.ResponseRecorder {
 			r := httptest.NewRequest(method, "http://localhost/", nil)
@@ -76,17 +81,26 @@ func FuzzName(f *testing.F) {
 		if w = g.serve(t, r); w.Code != 204 {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
-	})
+	}
+}
+
+// fuzzedID is a lease id that is well-formed.
+const fuzzedID = "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
+
+var leaseIDSeeds = []string{
+	"", fuzzedID, fuzzedID[:26], fuzzedID + ",", strings.ToLower(fuzzedID), fuzzedID + "\n", "8" + fuzzedID[1:], fuzzedID + strings.Repeat("x", 40), ".",
 }
 
 // FuzzLeaseID: a lease id is taken as it is or refused, by every method alike.
 func FuzzLeaseID(f *testing.F) {
-	id := "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
-	for _, seed := range []string{"", id, id[:26], id + ",", strings.ToLower(id), id + "\n", "8" + id[1:], id + strings.Repeat("x", 40), "."} {
+	for _, seed := range leaseIDSeeds {
 		f.Add(seed)
 	}
-	g := newServer(f, quiet)
-	f.Fuzz(func(t *testing.T, leaseID string) {
+	f.Fuzz(tryLeaseID(newServer(f, quiet)))
+}
+
+func tryLeaseID(g *gateway) func(*testing.T, string) {
+	return func(t *testing.T, leaseID string) {
 		g.forget(t)
 		_, err := fencing.ParseLeaseID(leaseID)
 		for _, method := range []string{"POST", "PUT", "GET", "DELETE"} {
@@ -97,17 +111,22 @@ func FuzzLeaseID(f *testing.F) {
 				t.Fatalf("%s %q: %d %s, ParseLeaseID says %v", method, leaseID, w.Code, w.Body, err)
 			}
 		}
-	})
+	}
 }
+
+var namesSeeds = [][2]string{{"a", "b"}, {"a", "a"}, {"", "a"}, {"a/..", "b"}, {"\xff", "a"}, {"a\"", "b"}, {"a&name=c", "b"}}
 
 // FuzzNames: a set is taken as it is or refused, whether its names stand in a body
 // or in a query.
 func FuzzNames(f *testing.F) {
-	for _, seed := range [][2]string{{"a", "b"}, {"a", "a"}, {"", "a"}, {"a/..", "b"}, {"\xff", "a"}, {"a\"", "b"}, {"a&name=c", "b"}} {
+	for _, seed := range namesSeeds {
 		f.Add(seed[0], seed[1])
 	}
-	g := newServer(f, quiet)
-	f.Fuzz(func(t *testing.T, one, two string) {
+	f.Fuzz(tryNames(newServer(f, quiet)))
+}
+
+func tryNames(g *gateway) func(*testing.T, string, string) {
+	return func(t *testing.T, one, two string) {
 		if len(one)+len(two) > 1<<10 {
 			return // another refusal: the body is too large
 		}
@@ -136,18 +155,24 @@ func FuzzNames(f *testing.F) {
 				t.Fatalf("%s %q %q: %d %s, want %d", c.r.Method, one, two, w.Code, w.Body, want)
 			}
 		}
-	})
+	}
+}
+
+var bodySeeds = []string{
+	"", "{}", `{"ttl_ms":1000,"owner":"o","metadata":{"k":"v"}}`, `{"ttl_ms":1e9}`, `{"max_hold_ms":99999999999999999999}`,
+	`{"mode":"shared","limit":3}`, `{"metadata":{"a":{}}}`, `{"owner":"\ud800"}`, "\xff", `[`, `{"a":`, `{"ttl_ms":-0}`,
 }
 
 // FuzzBody: a body that is taken gives a lease within the bounds.
 func FuzzBody(f *testing.F) {
-	for _, seed := range []string{"", "{}", `{"ttl_ms":1000,"owner":"o","metadata":{"k":"v"}}`, `{"ttl_ms":1e9}`, `{"max_hold_ms":99999999999999999999}`,
-		`{"mode":"shared","limit":3}`, `{"metadata":{"a":{}}}`, `{"owner":"\ud800"}`, "\xff", `[`, `{"a":`, `{"ttl_ms":-0}`} {
+	for _, seed := range bodySeeds {
 		f.Add([]byte(seed))
 	}
-	g := newServer(f, quiet)
-	id := "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
-	f.Fuzz(func(t *testing.T, body []byte) {
+	f.Fuzz(tryBody(newServer(f, quiet)))
+}
+
+func tryBody(g *gateway) func(*testing.T, []byte) {
+	return func(t *testing.T, body []byte) {
 		g.forget(t)
 		w := g.serve(t, httptest.NewRequest("POST", "http://localhost/locks/a", strings.NewReader(string(body))))
 		if w.Code == 201 {
@@ -163,10 +188,10 @@ func FuzzBody(f *testing.F) {
 		}
 		for _, method := range []string{"PUT", "DELETE"} {
 			r := httptest.NewRequest(method, "http://localhost/locks/a", strings.NewReader(string(body)))
-			r.Header.Set("Lease-Id", id)
+			r.Header.Set("Lease-Id", fuzzedID)
 			if w := g.serve(t, r); w.Code != 400 && w.Code != 412 && w.Code != 413 {
 				t.Fatalf("%s: %d %s", method, w.Code, w.Body)
 			}
 		}
-	})
+	}
 }
