@@ -13,8 +13,7 @@ import (
 )
 
 // checks is the table of all checks, in the order in which they run. soaking is how long
-// each soak takes; 0: as the scale has it. Histories and fuzzing begin nothing new after
-// limit, each.
+// each soak takes; 0: as the scale has it. No history is begun after limit.
 func checks(soaking, limit time.Duration) []check.Check {
 	one, two := system.Options{Store: system.Redis}, system.Options{Store: system.Redis, Gateways: 2}
 	file := system.Options{Store: system.Embedded}
@@ -27,22 +26,24 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "waiters-redis", Title: "half of a queue disconnects: the rest is served in order, nothing stays behind, on one Redis", Run: waiters(one, 1, 4)},
 		{Name: "waiters-gateways", Title: "the same with two gateways on one Redis", Run: waiters(two, 1, 3)},
 		{Name: "waiters-embedded", Title: "the same on the embedded store", Run: waiters(file, 1, 3)},
+		{Name: "readers-redis", Title: "crowds of readers are served together, more than a step of the store serves, and in order; two gateways on one Redis", Run: readers(two)},
+		{Name: "readers-embedded", Title: "the same on the embedded store", Run: readers(file)},
 		{Name: "attack-redis", Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
 		{Name: "attack-embedded", Title: "the same on the embedded store", Run: attacked(file, true, 30, 250)},
 		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
-		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking, 2*time.Minute)},
-		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking, time.Minute)},
-		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking, time.Minute)},
-		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking, time.Minute)},
-		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking, time.Minute)},
-		{Name: "fail-overs", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
-		{Name: "histories", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(limit)},
-		{Name: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
-		{Name: "durability", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability, FullOnly: true},
+		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
+		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
+		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking), Beside: "soaks"},
+		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking), Beside: "soaks"},
+		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking), Beside: "soaks"},
+		{Name: "fail-overs", Beside: "soaks", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
+		{Name: "histories", Beside: "soaks", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(limit)},
+		{Name: "planted", Beside: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
+		{Name: "durability", Beside: "planted", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability, FullOnly: true},
+		{Name: "minorities", Beside: "planted", Title: "any minority of a quorum fails under load: nothing wrong is told, acquisition goes on", Run: minorities, FullOnly: true},
 		{Name: "conformance", Title: "every store and topology does what the rules do, in every case and in random histories", Run: conformance, FullOnly: true},
-		{Name: "minorities", Title: "any minority of a quorum fails under load: nothing wrong is told, acquisition goes on", Run: minorities, FullOnly: true},
 		{Name: "simulations", Title: "random schedules of the quorum's protocol and of the queue keep the promises", Run: simulations, FullOnly: true},
-		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz(limit)},
+		{Name: "fuzz", Title: "random input through the router: no panic, no 5xx, what is wrong is refused", Run: fuzz},
 	}
 }
 
@@ -87,6 +88,14 @@ func waiters(o system.Options, part, full int) func(context.Context, check.Scale
 	}
 }
 
+func readers(o system.Options) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			return crowd.Readers{Rounds: check.Pick(scale, 1, 10), Crowds: 3, Each: 250}.Run(ctx, s, r)
+		})
+	}
+}
+
 func attacked(o system.Options, fenced bool, part, full int) func(context.Context, check.Scale, *check.Result) error {
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		return on(o, r, func(s *system.System) error {
@@ -95,10 +104,10 @@ func attacked(o system.Options, fenced bool, part, full int) func(context.Contex
 	}
 }
 
-func soaked(kind system.Kind, soaking, full time.Duration) func(context.Context, check.Scale, *check.Result) error {
+func soaked(kind system.Kind, soaking time.Duration) func(context.Context, check.Scale, *check.Result) error {
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		if soaking == 0 {
-			soaking = check.Pick(scale, 20*time.Second, full)
+			soaking = check.Pick(scale, 30*time.Second, 20*time.Minute)
 		}
 		return soak.Soak{Kind: kind, Duration: soaking}.Run(ctx, r)
 	}

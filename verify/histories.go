@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -21,20 +22,23 @@ func histories(limit time.Duration) func(context.Context, check.Scale, *check.Re
 }
 
 func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, r *check.Result) error {
-	wanted := check.Pick(scale, 15, 200)
+	wanted, each := check.Pick(scale, 17, 200), check.Pick(scale, 1_000, 10_000)
 	dir, err := os.MkdirTemp("", "fencepost-histories")
 	if err != nil {
 		return err
 	}
-	var sum struct{ histories, operations, granted, unknown, left, faults, violations int }
+	var sum struct{ histories, operations, granted, unknown, leavers, kept, faults, violations int }
+	var played, judged time.Duration
 	err = history.Series{
-		Histories: wanted, Operations: check.Pick(scale, 1_000, 10_000), Parallel: 5, Seed: r.Seed, Dir: dir, Limit: limit,
+		Histories: wanted, Operations: each, Parallel: 5, Seed: r.Seed, Dir: dir, Limit: limit,
 	}.Run(ctx, func(where string, h history.Report) {
 		sum.histories++
 		sum.operations += h.Operations
 		sum.granted += h.Granted
 		sum.unknown += h.Unknown
-		sum.left += h.Left
+		sum.leavers += h.Leavers
+		sum.kept += h.Kept
+		played, judged = played+h.Took, judged+h.Judged
 		for _, n := range h.Faults {
 			sum.faults += n
 		}
@@ -43,14 +47,19 @@ func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, 
 			r.Violation("%s, seed %d: %s", where, h.Seed, v)
 		}
 	})
-	if sum.histories < wanted {
-		r.Note("not covered: %d of %d histories were not begun within %s", wanted-sum.histories, wanted, limit)
+	if history.TooManyKept(sum.leavers, sum.kept) {
+		sum.violations++
+		r.Violation("P6: of %d clients that left, %d keep their lease", sum.leavers, sum.kept)
 	}
-	r.Count("histories", sum.histories)
+	r.Reach(fmt.Sprintf("histories of %d operations", each), sum.histories, wanted)
 	r.Count("operations", sum.operations)
 	r.Count("leases told", sum.granted)
 	r.Count("answers unknown", sum.unknown)
-	r.Count("clients that left", sum.left)
+	r.Count("clients that left", sum.leavers)
+	r.Count("of them whose lease lived on", sum.kept)
+	if played > 0 {
+		r.Count("of the time P4, P5 and P6 were judged in", fmt.Sprintf("%d %%", 100*judged/played))
+	}
 	r.Count("faults", sum.faults)
 	if sum.violations == 0 {
 		return errors.Join(err, os.RemoveAll(dir))

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,7 +28,7 @@ func main() {
 	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all that is random")
 	soak := flag.Duration("soak", 0, "how long each soak takes; 0: as the scale has it")
-	limit := flag.Duration("limit", 12*time.Minute, "how long histories, and fuzzing, go on at most; what did not fit is reported")
+	limit := flag.Duration("limit", 24*time.Minute, "no history is begun after it; how many did not fit is reported")
 	report := flag.String("report", "VERIFICATION.md", "file to write at full scale")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -70,24 +71,23 @@ func run(ctx context.Context, all []check.Check, only string, scale check.Scale,
 		}
 	}
 	begun := time.Now()
+	all = slices.DeleteFunc(all, func(c check.Check) bool { return c.FullOnly && scale == check.Part && only == "" })
 	var done []outcome
-	failed := 0
-	for _, c := range all {
-		if c.FullOnly && scale == check.Part && only == "" {
-			continue
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[0].Beside != "" && all[n].Beside == all[0].Beside {
+			n++
 		}
-		fmt.Printf("== %s: %s\n", c.Name, c.Title)
-		o := outcome{Check: c, result: check.NewResult(seed)}
-		started := time.Now()
-		o.err = c.Run(ctx, scale, o.result)
-		o.took = time.Since(started)
-		done = append(done, o)
-		o.print()
-		if !o.passed() {
-			failed++
-		}
+		done = append(done, beside(ctx, all[:n], scale, seed)...)
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
+		}
+		all = all[n:]
+	}
+	failed := 0
+	for _, o := range done {
+		if !o.passed() {
+			failed++
 		}
 	}
 	fmt.Printf("%d checks in %s with seed %d, %d failed\n", len(done), time.Since(begun).Round(time.Second), seed, failed)
@@ -102,8 +102,29 @@ func run(ctx context.Context, all []check.Check, only string, scale check.Scale,
 	return nil
 }
 
+// beside runs checks side by side, and tells what came of each when it is over.
+func beside(ctx context.Context, checks []check.Check, scale check.Scale, seed uint64) []outcome {
+	var running sync.WaitGroup
+	var printing sync.Mutex
+	done := make([]outcome, len(checks))
+	for i, c := range checks {
+		running.Go(func() {
+			o := outcome{Check: c, result: check.NewResult(seed)}
+			started := time.Now()
+			o.err = c.Run(ctx, scale, o.result)
+			o.took = time.Since(started)
+			done[i] = o
+			printing.Lock()
+			defer printing.Unlock()
+			o.print()
+		})
+	}
+	running.Wait()
+	return done
+}
+
 func (o outcome) print() {
-	fmt.Printf("   %s (%s)\n", o.result, o.took.Round(time.Second))
+	fmt.Printf("== %s: %s\n   %s (%s)\n", o.Name, o.Title, o.result, o.took.Round(time.Second))
 	for _, note := range o.result.Notes() {
 		fmt.Println("  ", note)
 	}

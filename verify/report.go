@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
+
+	"fencepost/verify/check"
 )
 
 //go:embed report.md.tmpl
@@ -21,14 +24,15 @@ func writeReport(path string, done []outcome, seed uint64, took time.Duration) e
 	}).Parse(reportTemplate))
 	type row struct {
 		Name, Title, Result, Counts string
+		Reached                     []check.Reached
 		Took                        time.Duration
 		Notes, Violations           []string
 	}
 	var rows []row
-	failed := 0
+	failed, short := 0, 0
 	for _, o := range done {
 		n, violations := o.result.Violations()
-		x := row{o.Name, o.Title, "0 violations", o.result.String(), o.took.Round(time.Second), o.result.Notes(), violations}
+		x := row{o.Name, o.Title, "0 violations", o.result.Counts(), o.result.Reached(), o.took.Round(time.Second), o.result.Notes(), violations}
 		switch {
 		case o.err != nil:
 			x.Result = "not run to its end"
@@ -38,6 +42,9 @@ func writeReport(path string, done []outcome, seed uint64, took time.Duration) e
 		}
 		if !o.passed() {
 			failed++
+		}
+		if slices.ContainsFunc(x.Reached, check.Reached.Short) {
+			short++
 		}
 		rows = append(rows, x)
 	}
@@ -49,7 +56,7 @@ func writeReport(path string, done []outcome, seed uint64, took time.Duration) e
 		"Date": time.Now().UTC().Format(time.DateOnly), "Took": took.Round(time.Minute), "Seed": seed,
 		"Cores": runtime.NumCPU(), "Memory": memory(), "Go": runtime.Version(), "Redis": output("redis-server", "--version"),
 		"Kernel": output("uname", "-sr"), "Commit": output("git", "describe", "--always", "--dirty"),
-		"Rows": rows, "Checks": len(rows), "Failed": failed,
+		"Rows": rows, "Checks": len(rows), "Failed": failed, "Short": short,
 	})
 	if closeErr := file.Close(); err == nil {
 		err = closeErr

@@ -192,7 +192,7 @@ func (o Attack) judge(ctx context.Context, url string, r *check.Result) error {
 	for _, d := range all {
 		accepted, refused, stale = accepted+d.Accepted, refused+d.Refused, stale+d.StaleTook
 	}
-	r.Count("pauses", o.Pauses)
+	r.Reach("pauses", o.Pauses, o.Pauses)
 	r.Count("writes admitted", accepted)
 	r.Count("stale writes attempted", refused+stale)
 	r.Count("stale writes admitted", stale)

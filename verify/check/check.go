@@ -39,6 +39,10 @@ type Check struct {
 
 	// FullOnly leaves it out of Part: make test has a short run of the same.
 	FullOnly bool
+
+	// Beside names a group: checks with the same one, which stand together in the table,
+	// run side by side. They mostly wait, and judge no time that is close. Empty: alone.
+	Beside string
 }
 
 // Result is what a check counts and finds. Many goroutines may use one.
@@ -48,9 +52,27 @@ type Result struct {
 	mu         sync.Mutex
 	labels     []string
 	counts     map[string]string
+	reached    []Reached
 	notes      []string
 	violations []string
 	violated   int
+}
+
+// Reached is how much was asked of a check, and how much of that was done.
+type Reached struct {
+	What        string // in the plural
+	Done, Asked int
+}
+
+// Short reports whether less was done than asked.
+func (r Reached) Short() bool { return r.Done < r.Asked }
+
+func (r Reached) String() string {
+	text := fmt.Sprintf("%d of %d %s", r.Done, r.Asked, r.What)
+	if r.Short() {
+		text += " (short)"
+	}
+	return text
 }
 
 // NewResult returns an empty result.
@@ -71,6 +93,28 @@ func (r *Result) Count(label string, value any) {
 		value = d.Round(time.Millisecond)
 	}
 	r.counts[label] = fmt.Sprint(value)
+}
+
+// Reach adds to what is done of what the check is asked for. Fewer are no violation, but
+// the report says so.
+func (r *Result) Reach(what string, done, asked int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.reached {
+		if r.reached[i].What == what {
+			r.reached[i].Done += done
+			r.reached[i].Asked += asked
+			return
+		}
+	}
+	r.reached = append(r.reached, Reached{what, done, asked})
+}
+
+// Reached returns what was asked and done, in the order of the first calls.
+func (r *Result) Reached() []Reached {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Reached(nil), r.reached...)
 }
 
 // Violation notes something that must not be.
@@ -103,8 +147,20 @@ func (r *Result) Notes() []string {
 	return append([]string(nil), r.notes...)
 }
 
-// String returns the figures in a line.
+// String returns all figures in a line.
 func (r *Result) String() string {
+	var parts []string
+	for _, reached := range r.Reached() {
+		parts = append(parts, reached.String())
+	}
+	if counts := r.Counts(); counts != "" {
+		parts = append(parts, counts)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Counts returns the figures of Count in a line.
+func (r *Result) Counts() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var parts []string

@@ -36,10 +36,6 @@ const (
 	resetAllowed  = 100
 	luckBelow     = 20_000
 
-	// sharp is how long the last look for an answer and the close may take together: a
-	// client that was put aside by the machine in between may have been answered first.
-	sharp = 20 * time.Microsecond
-
 	// hungUp bounds how long a half-closed client waits to be hung up on.
 	hungUp = 30 * time.Second
 )
@@ -132,7 +128,7 @@ func (o Closers) Run(ctx context.Context, s *system.System, r *check.Result) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	r.Count("clients that closed before their answer", c.closed.Load())
+	r.Reach("clients that closed before their answer", int(c.closed.Load()), o.Clients)
 	for kind := range c.kinds {
 		r.Count(kindNames[kind], c.kinds[kind].Load())
 	}
@@ -194,7 +190,7 @@ func (c *closing) once(ctx context.Context, random *mathrand.Rand, g *system.Gat
 		after := time.Duration(random.Int64N(int64(2 * c.window(direct))))
 		go func() {
 			defer close(done)
-			pause(after)
+			system.Pause(after)
 			if a, err := c.client.Release(ctx, g, name, held.Lease.ID); (err != nil || a.Status != 204) && ctx.Err() == nil {
 				c.r.Violation("a release was answered %s, %v", a, err)
 			}
@@ -242,15 +238,6 @@ func (c *closing) adapt(kind int, answered bool) {
 	c.within[kind] = min(max(c.within[kind], 50*time.Microsecond), 200*time.Millisecond)
 }
 
-// pause waits with the precision that a moment within a request needs: timers of the
-// runtime are off by up to a millisecond.
-func pause(d time.Duration) {
-	if d > 0 {
-		wait := syscall.NsecToTimespec(int64(d))
-		_ = syscall.Nanosleep(&wait, nil) // a signal ends it early: another random moment
-	}
-}
-
 // send sends a request and leaves at a random moment. It returns the answer if that
 // came before, else nil.
 func (c *closing) send(g *system.Gateway, random *mathrand.Rand, kind int, path, leaseID, body string, way int) ([]byte, error) {
@@ -267,8 +254,8 @@ func (c *closing) send(g *system.Gateway, random *mathrand.Rand, kind int, path,
 	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", path, header, len(body), body); err != nil {
 		return nil, err
 	}
-	pause(time.Duration(random.Int64N(int64(c.window(kind)))))
-	late := answered(tcp)
+	system.Pause(time.Duration(random.Int64N(int64(c.window(kind)))))
+	late := system.Answered(tcp)
 	c.adapt(kind, late)
 	if late {
 		c.told.Add(1)
@@ -276,8 +263,8 @@ func (c *closing) send(g *system.Gateway, random *mathrand.Rand, kind int, path,
 		return io.ReadAll(tcp)
 	}
 	if ways[way].title != "half-close" {
-		late, gap, err := closeUnanswered(tcp, ways[way].title == "RST")
-		if late || gap > sharp {
+		late, gap, err := system.CloseUnanswered(tcp, ways[way].title == "RST")
+		if late || gap > system.Sharp {
 			c.unclear.Add(1)
 			return nil, errUnclear
 		}
@@ -296,42 +283,6 @@ func (c *closing) send(g *system.Gateway, random *mathrand.Rand, kind int, path,
 	}
 	c.told.Add(1) // its answer was under way
 	return answer, nil
-}
-
-// closeUnanswered closes a connection, and reports whether its answer had come just
-// before, and how long that look and the close took: with another hold on the socket
-// they are two system calls in a row.
-func closeUnanswered(conn *net.TCPConn, reset bool) (late bool, took time.Duration, err error) {
-	if reset {
-		err = conn.SetLinger(0)
-	}
-	raw, rawErr := conn.SyscallConn()
-	if err = errors.Join(err, rawErr); err != nil {
-		return false, 0, err
-	}
-	var held int
-	var dupErr error
-	if err := raw.Control(func(fd uintptr) { held, dupErr = syscall.Dup(int(fd)) }); err != nil || dupErr != nil {
-		return false, 0, errors.Join(err, dupErr)
-	}
-	err = conn.Close()
-	begun := time.Now()
-	n, _, peekErr := syscall.Recvfrom(held, make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	closeErr := syscall.Close(held)
-	return peekErr == nil && n > 0, time.Since(begun), errors.Join(err, closeErr)
-}
-
-// answered reports whether a byte of the answer has reached this side.
-func answered(conn *net.TCPConn) (yes bool) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	_ = raw.Control(func(fd uintptr) {
-		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		yes = err == nil && n > 0
-	})
-	return yes
 }
 
 // release lets go of what an answer granted.

@@ -74,3 +74,15 @@ func TestClosersAreJudgedByTheWayTheyGo(t *testing.T) {
 		}
 	}
 }
+
+// The short version; go run ./verify -only readers-redis has the long one.
+func TestReaders(t *testing.T) {
+	for title, o := range map[string]system.Options{
+		"embedded": {Store: system.Embedded}, "two gateways": {Store: system.Redis, Gateways: 2},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s := system.StartTest(t, o)
+			passes(t, func(r *check.Result) error { return Readers{Rounds: 1, Crowds: 2, Each: 150}.Run(t.Context(), s, r) })
+		})
+	}
+}

@@ -58,14 +58,14 @@ func (o Turns) Run(ctx context.Context, s *system.System, r *check.Result) error
 	}
 	slices.Sort(t.waits)
 	n := len(t.waits)
+	r.Reach("turns", n, o.Turns)
 	if n < o.Turns {
 		r.Violation("%d turns were taken, of %d", n, o.Turns)
 	}
 	if n > 0 {
-		r.Count(fmt.Sprintf("turns with holds of 0 to %s", o.Hold), n)
-		r.Count("p99 of waits", t.waits[n*99/100])
-		r.Count("longest wait", t.waits[n-1])
-		r.Count("turns/s", int(float64(n)/time.Since(begun).Seconds()))
+		r.Count(fmt.Sprintf("turns/s with holds of 0 to %s", o.Hold), int(float64(n)/time.Since(begun).Seconds()))
+		r.Count(fmt.Sprintf("p99 of waits (%s)", o.Hold), t.waits[n*99/100])
+		r.Count(fmt.Sprintf("longest wait (%s)", o.Hold), t.waits[n-1])
 	}
 	return nil
 }

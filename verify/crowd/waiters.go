@@ -50,7 +50,7 @@ func (o Waiters) Run(ctx context.Context, s *system.System, r *check.Result) err
 			}
 		}
 	}
-	r.Count("waiters", o.Rounds*o.Waiters)
+	r.Reach("waiters", o.Rounds*o.Waiters, o.Rounds*o.Waiters)
 	r.Count("stayed and were served", stayed)
 	r.Count("longest gap between two grants", longest)
 	return nil
@@ -167,7 +167,7 @@ func inspect(ctx context.Context, client *system.Client, g *system.Gateway, name
 
 // awaitWaiting waits until so many wait.
 func awaitWaiting(ctx context.Context, client *system.Client, g *system.Gateway, name string, n int) error {
-	for deadline := time.Now().Add(served); ; pause(time.Millisecond) {
+	for deadline := time.Now().Add(served); ; system.Pause(time.Millisecond) {
 		l, err := inspect(ctx, client, g, name)
 		if err != nil || l.Waiting == n {
 			return err
@@ -180,7 +180,7 @@ func awaitWaiting(ctx context.Context, client *system.Client, g *system.Gateway,
 
 // nothingLeft checks that a lock is free and nobody waits, within the time that P6 gives.
 func nothingLeft(ctx context.Context, client *system.Client, g *system.Gateway, name string) error {
-	for deadline := time.Now().Add(closeGrace); ; pause(10 * time.Millisecond) {
+	for deadline := time.Now().Add(closeGrace); ; system.Pause(10 * time.Millisecond) {
 		l, err := inspect(ctx, client, g, name)
 		if err != nil || l == (lock{}) {
 			return err

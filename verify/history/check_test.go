@@ -55,20 +55,31 @@ func (s *script) renew(sent, done int, owner string, token int64, mode string) *
 	return op
 }
 
-func (s *script) does(sent, done int, verb Verb, owner string, verdict Verdict) *Op {
-	return s.add(sent, done, Op{Verb: verb, Owner: owner, Verdict: verdict, Mode: "", TTL: 100 * ms})
+func (s *script) does(sent, done int, verb Verb, owner string, verdict Verdict, more ...Op) *Op {
+	op := Op{}
+	if len(more) > 0 {
+		op = more[0]
+	}
+	op.Verb, op.Owner, op.Verdict, op.TTL = verb, owner, verdict, 100*ms
+	return s.add(sent, done, op)
 }
 
-// looks has somebody look every 100 ms.
-func (s *script) looks(from, until int, holder, waiter string) {
+// looks has somebody look every 100 ms, who sees an exclusive holder and some waiters.
+func (s *script) looks(from, until int, holder string, waiters ...string) {
+	look := Look{}
+	if holder != "" {
+		look.Holders = []Shown{{Owner: holder}}
+	}
+	for _, waiter := range waiters {
+		look.Waiters = append(look.Waiters, Shown{Owner: waiter})
+	}
+	s.shows(from, until, look)
+}
+
+func (s *script) shows(from, until int, look Look) {
+	look.Name = "n"
 	for at := from; at <= until; at += 100 {
-		look := Look{Name: "n", Sent: Time(at) * ms, Done: Time(at+1) * ms}
-		if holder != "" {
-			look.Holders = []Shown{{Owner: holder}}
-		}
-		if waiter != "" {
-			look.Waiters = []Shown{{Owner: waiter}}
-		}
+		look.Sent, look.Done = Time(at)*ms, Time(at+1)*ms
 		s.h.Looks = append(s.h.Looks, look)
 		s.h.End = max(s.h.End, look.Done)
 	}
@@ -324,6 +335,34 @@ func TestCheck(t *testing.T) {
 			s.grant(0, 1, "a", 10)
 			s.grant(5, 3700, "b", 11, Op{Wait: 5000 * ms})
 			s.does(10, 11, Release, "a", Ended)
+			s.looks(100, 3700, "", "b")
+		}},
+		{"a waiter that was granted the lock and is not told", "P5", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Unknown).Wait = 5000 * ms
+			s.looks(0, 5000, "b")
+		}},
+		{"a waiter that is nowhere", "P5", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Refused).Wait = 5000 * ms
+			s.looks(0, 5000, "a")
+		}},
+		{"a permit is free, and the first of the queue waits", "P5", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Refused, two).Wait = 5000 * ms
+			s.shows(0, 5000, Look{Holders: []Shown{{Owner: "a", Mode: "shared", Limit: 2}}, Waiters: []Shown{{Owner: "b"}}})
+		}},
+		{"all permits are taken", "", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "b", Refused, two).Wait = 5000 * ms
+			permit := Shown{Owner: "a", Mode: "shared", Limit: 2}
+			s.shows(0, 5000, Look{Holders: []Shown{permit, permit}, Waiters: []Shown{{Owner: "b"}}})
+		}},
+		{"a permit is free, and somebody is first who needs the whole lock", "", nil, func(s *script) {
+			s.does(0, 5000, Acquire, "w", Refused).Wait = 5000 * ms
+			s.does(1, 5000, Acquire, "b", Refused, two).Wait = 5000 * ms
+			s.shows(0, 5000, Look{Holders: []Shown{{Owner: "a", Mode: "shared", Limit: 2}}, Waiters: []Shown{{Owner: "w"}, {Owner: "b"}}})
+		}},
+		{"a waiter behind the place of somebody who was refused", "P5", nil, func(s *script) {
+			s.does(0, 100, Acquire, "w", Refused).Wait = 100 * ms
+			s.does(1, 5000, Acquire, "b", Refused).Wait = 5000 * ms
+			s.looks(0, 5000, "", "w", "b")
 		}},
 		{"a waiter that is woken", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
@@ -332,6 +371,7 @@ func TestCheck(t *testing.T) {
 		}},
 		{"a waiter that runs out while nobody holds", "P5", nil, func(s *script) {
 			s.does(0, 5000, Acquire, "b", Refused).Wait = 5000 * ms
+			s.looks(0, 5000, "", "b")
 		}},
 		{"a waiter while an incomplete set holds", "", nil, func(s *script) {
 			s.does(0, 5000, Acquire, "b", Refused).Wait = 5000 * ms
@@ -360,13 +400,13 @@ func TestCheck(t *testing.T) {
 		}},
 		{"a lease that is shown after its TTL", "P4", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
-			s.looks(0, 2000, "a", "")
+			s.looks(0, 2000, "a")
 		}},
 		{"a lease of somebody who left", "P6", nil, func(s *script) {
 			op := s.does(0, 5, Acquire, "a", Left)
 			op.TTL = 9000 * ms
 			s.does(6, 7, Acquire, "b", Left)
-			s.looks(0, 3000, "a", "")
+			s.looks(0, 3000, "a")
 		}},
 		{"a place of somebody who left", "P5", nil, func(s *script) {
 			s.does(0, 5, Acquire, "a", Left)
@@ -374,13 +414,13 @@ func TestCheck(t *testing.T) {
 		}},
 		{"a lease of somebody who left, for a moment", "", nil, func(s *script) {
 			s.does(0, 5, Acquire, "a", Left)
-			s.looks(0, 900, "a", "")
-			s.looks(1000, 3000, "", "")
+			s.looks(0, 900, "a")
+			s.looks(1000, 3000, "")
 		}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			rules := RulesOf(system.Redis)
-			rules.PhantomsPer = 0
+			rules.Kept = 0
 			if c.rules != nil {
 				c.rules(&rules)
 			}

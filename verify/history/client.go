@@ -41,12 +41,15 @@ func (c *client) turn(ctx context.Context) {
 		if op.Wait = c.upTo(3 * time.Second); c.random.IntN(2) == 0 { // patience enough to see a lock that is with nobody
 			op.Wait, op.TTL = op.Wait+longestTTL, longestTTL
 		}
-	case 2, 3:
+	case 2, 3, 10:
 		op.Mode = "shared"
-		if kind == 3 {
+		if kind != 2 {
 			op.Limit = 2 + c.random.IntN(2)
 		}
-		if c.random.IntN(3) > 0 {
+		switch {
+		case kind == 10:
+			op.Wait, op.TTL = lingering+longestTTL, longestTTL
+		case c.random.IntN(3) > 0:
 			op.Wait = c.upTo(2 * time.Second)
 		}
 	case 4:
@@ -62,7 +65,7 @@ func (c *client) turn(ctx context.Context) {
 		c.breaks(ctx, op)
 		return
 	}
-	if !c.acquire(ctx, &op, 0) {
+	if !c.acquire(ctx, &op) {
 		c.pause(ctx, 3*time.Millisecond)
 		return
 	}
@@ -72,6 +75,10 @@ func (c *client) turn(ctx context.Context) {
 	case 9:
 		c.late(ctx, op)
 		return
+	case 10:
+		if !c.linger(ctx, &op) {
+			return
+		}
 	default:
 		c.use(ctx, &op)
 	}
@@ -107,9 +114,9 @@ func (c *client) pause(ctx context.Context, most time.Duration) {
 }
 
 // acquire asks for a lease, again where no answer came, and reports whether it has it.
-func (c *client) acquire(ctx context.Context, op *Op, leave time.Duration) bool {
+func (c *client) acquire(ctx context.Context, op *Op) bool {
 	for range 3 {
-		c.send(ctx, op, leave)
+		c.send(ctx, op)
 		switch {
 		case op.Verdict == Granted:
 			return true
@@ -120,11 +127,10 @@ func (c *client) acquire(ctx context.Context, op *Op, leave time.Duration) bool 
 			return false
 		}
 		c.pause(ctx, 50*time.Millisecond)
-		again := Op{
+		*op = Op{
 			Call: op.Call, Verb: Acquire, Names: op.Names, Lease: op.Lease, Owner: op.Owner, Mode: op.Mode, Limit: op.Limit, Hold: op.Hold,
 			TTL: op.TTL, Wait: op.Wait, Gateway: c.gateway(),
 		}
-		*op, leave = again, 0
 	}
 	return false
 }
@@ -144,12 +150,12 @@ func (c *client) use(ctx context.Context, op *Op) {
 		switch c.random.IntN(6) {
 		case 0: // deeper, and back
 			next.Verb, next.Mode, next.Limit, next.Hold = Acquire, op.Mode, op.Limit, 2
-			if c.send(ctx, &next, 0); next.Verdict != Granted {
+			if c.send(ctx, &next); next.Verdict != Granted {
 				return
 			}
 			up := op.follows(Release, c.gateway())
 			up.Hold = 2
-			c.send(ctx, &up, 0)
+			c.send(ctx, &up)
 			continue
 		case 1: // once more
 			next.Verb, next.Mode, next.Limit, next.Hold = Acquire, op.Mode, op.Limit, 1
@@ -160,11 +166,33 @@ func (c *client) use(ctx context.Context, op *Op) {
 		case 3: // shorter
 			next.TTL = c.run.cfg.Rules.MinTTL
 		}
-		if c.send(ctx, &next, 0); next.Verdict != Granted {
+		if c.send(ctx, &next); next.Verdict != Granted {
 			return
 		}
 	}
 	c.pause(ctx, 10*time.Millisecond)
+}
+
+// lingering is how long a lease is kept by who lingers: longer than anybody who could be
+// served beside it may wait.
+const lingering = 4500 * time.Millisecond
+
+// linger keeps a lease, and reports whether it has it still.
+func (c *client) linger(ctx context.Context, op *Op) bool {
+	for end := c.run.now() + lingering; ; {
+		select {
+		case <-time.After(min(end-c.run.now(), longestTTL/4)):
+		case <-ctx.Done():
+			return false
+		}
+		if c.run.now() >= end {
+			return true
+		}
+		next := op.follows(Renew, c.gateway())
+		if c.send(ctx, &next); next.Verdict != Granted {
+			return false
+		}
+	}
 }
 
 // release lets go, again where no answer came, and now and then once more than needed.
@@ -172,7 +200,7 @@ func (c *client) release(ctx context.Context, op Op) {
 	next := op.follows(Release, c.gateway())
 	again := c.random.IntN(10) == 0
 	for range 3 {
-		c.send(ctx, &next, 0)
+		c.send(ctx, &next)
 		if ctx.Err() != nil || next.certain() && !(again && next.Verdict == Ended) {
 			return
 		}
@@ -192,7 +220,7 @@ func (c *client) leaves(ctx context.Context, op Op) {
 	if c.random.IntN(2) == 0 {
 		op.Wait, within = 2*time.Second, 100*time.Millisecond
 	}
-	if c.send(ctx, &op, c.upTo(within)); op.Verdict == Granted {
+	if c.sendAndLeave(ctx, &op, c.upTo(within)); op.Verdict == Granted || op.Verdict == Unknown && op.Lease != "" {
 		c.release(ctx, op)
 	}
 }
@@ -204,7 +232,7 @@ func (c *client) breaks(ctx context.Context, op Op) {
 		c.pause(ctx, 5*time.Millisecond)
 		return
 	}
-	c.send(ctx, &Op{Verb: Break, Names: op.Names, Token: look.Holders[0].Token, Gateway: op.Gateway}, 0)
+	c.send(ctx, &Op{Verb: Break, Names: op.Names, Token: look.Holders[0].Token, Gateway: op.Gateway})
 }
 
 // strange asks with a wrong secret about a lease that lives.
@@ -216,7 +244,7 @@ func (c *client) strange(ctx context.Context, op Op) {
 	stranger.Lease = before + "." + string(wrong)
 	for _, verb := range []Verb{Renew, Release} {
 		next := stranger.follows(verb, c.gateway())
-		c.send(ctx, &next, 0)
+		c.send(ctx, &next)
 	}
 }
 
@@ -229,7 +257,7 @@ func (c *client) late(ctx context.Context, op Op) {
 			return
 		}
 		next := op.follows(Renew, c.gateway())
-		c.send(ctx, &next, 0)
+		c.send(ctx, &next)
 		if c.random.IntN(2) == 0 {
 			c.release(ctx, op)
 		}
@@ -238,7 +266,7 @@ func (c *client) late(ctx context.Context, op Op) {
 	}
 	next := op.follows(Acquire, c.gateway())
 	next.Mode, next.Limit, next.Hold = op.Mode, op.Limit, 1
-	if c.send(ctx, &next, 0); next.Verdict == Granted {
+	if c.send(ctx, &next); next.Verdict == Granted {
 		c.release(ctx, next)
 	}
 }

@@ -22,7 +22,7 @@ type Config struct {
 	Seed       uint64
 	Mix        Mix // the zero value is Everything
 
-	// Faults are named as in system.Faults; one is chosen about each Every (default: 5s).
+	// Faults are named as in system.Faults; one is chosen about each Every (default: 6s).
 	Faults []string
 	Every  time.Duration
 
@@ -42,15 +42,16 @@ type Mix struct {
 	Break    int // an administrator ends somebody's lease
 	Stranger int // somebody renews and releases with a wrong secret
 	Late     int // a lease is left to expire, then renewed; a lease id is used again
+	Linger   int // a permit is kept for seconds, and waited for as long
 }
 
-// Everything is all that there is.
+// Everything is all that there is, but for Linger, which keeps the others waiting.
 func Everything() Mix {
 	return Mix{Plain: 40, Wait: 80, Shared: 30, Permit: 15, Set: 6, Stream: 3, Leave: 12, Break: 4, Stranger: 4, Late: 2}
 }
 
 func (m Mix) weights() []int {
-	return []int{m.Plain, m.Wait, m.Shared, m.Permit, m.Set, m.Stream, m.Leave, m.Break, m.Stranger, m.Late}
+	return []int{m.Plain, m.Wait, m.Shared, m.Permit, m.Set, m.Stream, m.Leave, m.Break, m.Stranger, m.Late, m.Linger}
 }
 
 // Env are the settings of gateways that histories need: a quarantine that is over soon.
@@ -77,7 +78,7 @@ func (cfg *Config) fill() error {
 		}
 	}
 	if cfg.Every == 0 {
-		cfg.Every = 5 * time.Second
+		cfg.Every = 6 * time.Second
 	}
 	if cfg.Mix == (Mix{}) {
 		cfg.Mix = Everything()
@@ -88,7 +89,7 @@ func (cfg *Config) fill() error {
 		cfg.Rules = &rules
 	}
 	if cfg.Rules.NoPermits {
-		cfg.Mix.Permit = 0
+		cfg.Mix.Permit, cfg.Mix.Linger = 0, 0
 	}
 	if cfg.Rules.NoSets {
 		cfg.Mix.Set = 0
@@ -115,6 +116,9 @@ type Report struct {
 	Unknown    int // whose answer was lost, or said that nothing is known
 	Left       int // that the client did not wait for
 	Looks      int
+	Leavers    int           // clients that were gone before they were told, or closed their stream
+	Kept       int           // of them, whose lease lived on
+	Judged     time.Duration // of Took, in which the times of P4, P5 and P6 were asked for: outside of Troubles
 	Faults     map[string]int
 	Longest    time.Duration // until a request that waited was granted
 	Took       time.Duration

@@ -145,6 +145,8 @@ type Look struct {
 type Shown struct {
 	Owner string
 	Token int64
+	Mode  string
+	Limit int // of a holder with mode shared: 0 is none
 }
 
 func (l *Look) holds(owner string) bool {
@@ -175,6 +177,18 @@ type History struct {
 // troubled reports whether the time from from to until touches a Trouble.
 func (h *History) troubled(from, until Time) bool {
 	return slices.ContainsFunc(h.Troubles, func(t Trouble) bool { return from <= t.Calm && until >= t.From })
+}
+
+// calm returns for how long there was no Trouble.
+func (h *History) calm() (total time.Duration) {
+	end := Time(0)
+	for _, t := range h.Troubles { // in order of From, as they were made
+		if t.Until > t.From || t.Calm > t.From {
+			total += max(0, min(t.From, h.End)-end)
+			end = max(end, t.Calm)
+		}
+	}
+	return total + max(0, h.End-end)
 }
 
 // forgot reports whether the store may have forgotten something between from and until.

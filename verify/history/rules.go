@@ -49,11 +49,10 @@ type Rules struct {
 	// Phantom is how long a lease may live whose client left before it was told (P6).
 	Phantom time.Duration
 
-	// PhantomsPer is of how many clients that leave at any moment one may leave a lease
-	// behind for its TTL: a connection that closes after the answer has been handed to
-	// the system can't be told from one that was read. Clients that wait for a processor
-	// close late, so this is no measure: verify/crowd counts how many there are.
-	PhantomsPer int
+	// Kept is how many of those who left before they were told may keep their lease for
+	// its TTL in one history: a connection that closes after the gateway has looked at it
+	// for the last time can't be told from one that stays.
+	Kept int
 }
 
 // forever is a return that never comes.
@@ -63,7 +62,7 @@ const forever = Time(math.MaxInt64)
 func RulesOf(kind system.Kind) Rules {
 	r := Rules{
 		MinTTL: 100 * time.Millisecond, Margin: time.Millisecond, Slack: time.Second,
-		Idle: 2 * time.Second, Phantom: time.Second, PhantomsPer: 50,
+		Idle: 2 * time.Second, Phantom: time.Second, Kept: 2,
 	}
 	switch kind {
 	case system.Embedded:

@@ -28,6 +28,8 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	}
 	begun := time.Now()
 	report.Violations = Check(h, *cfg.Rules, cfg.Dir)
+	report.Leavers, report.Kept, _ = h.keeps(cfg.Rules)
+	report.Judged = h.calm()
 	report.Checked = time.Since(begun)
 	return report, nil
 }
@@ -101,12 +103,8 @@ func (r *run) play(ctx context.Context) error {
 	return errors.Join(failed, ctx.Err())
 }
 
-// number returns the ID of the next operation, and whether it is one more than are
-// wanted.
-func (r *run) number() (id int, enough bool) {
-	id = int(r.sent.Add(1))
-	return id, id > r.cfg.Operations
-}
+// number returns the ID of the next operation.
+func (r *run) number() int { return int(r.sent.Add(1)) }
 
 func (r *run) record(op Op) {
 	r.mu.Lock()

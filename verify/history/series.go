@@ -27,6 +27,7 @@ type situation struct {
 	options        system.Options
 	clients, names int
 	faults         []string
+	mix            Mix // the zero value is Everything
 }
 
 // gateways are faults of gateways, links of what is between them and one Redis.
@@ -47,22 +48,25 @@ func all(lists ...[]string) (all []string) {
 // situations are played in turn.
 func situations() []situation {
 	off := []string{"FENCEPOST_QUARANTINE=off"}
+	permits := Mix{Wait: 20, Shared: 20, Permit: 60, Leave: 10, Linger: 1}
 	return []situation{
-		{"embedded", system.Options{Store: system.Embedded}, 24, 4, nil},
-		{"redis", system.Options{Store: system.Redis, Gateways: 1}, 24, 4, nil},
-		{"redis, 2 gateways", system.Options{Store: system.Redis, Gateways: 2}, 32, 5, nil},
-		{"redis, 2 gateways, faults", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, all(gateways, links, nodes)},
-		{"sentinel, faults", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, all(gateways, masters)},
-		{"cluster, faults", system.Options{Store: system.Cluster, Gateways: 2}, 24, 6, all(gateways, masters, []string{"reshard"})},
-		{"quorum", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, nil},
-		{"embedded, crowd", system.Options{Store: system.Embedded}, 64, 4, nil},
-		{"embedded, faults", system.Options{Store: system.Embedded}, 24, 4, gateways},
-		{"redis, 3 gateways, crowd", system.Options{Store: system.Redis, Gateways: 3}, 64, 6, nil},
-		{"redis, no quarantine, faults", system.Options{Store: system.Redis, Gateways: 2, Env: off}, 24, 4, all(links, []string{"flush"})},
-		{"sentinel", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, nil},
-		{"cluster", system.Options{Store: system.Cluster, Gateways: 3}, 32, 8, nil},
-		{"quorum, faults", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, all(gateways, links, nodes)},
-		{"redis, few", system.Options{Store: system.Redis, Gateways: 2}, 4, 2, links},
+		{"embedded", system.Options{Store: system.Embedded}, 24, 4, nil, Mix{}},
+		{"redis", system.Options{Store: system.Redis, Gateways: 1}, 24, 4, nil, Mix{}},
+		{"redis, 2 gateways", system.Options{Store: system.Redis, Gateways: 2}, 32, 5, nil, Mix{}},
+		{"redis, 2 gateways, faults", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, all(gateways, links, nodes), Mix{}},
+		{"sentinel, faults", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, all(gateways, masters), Mix{}},
+		{"cluster, faults", system.Options{Store: system.Cluster, Gateways: 2}, 24, 6, all(gateways, masters, []string{"reshard"}), Mix{}},
+		{"quorum", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, nil, Mix{}},
+		{"embedded, crowd", system.Options{Store: system.Embedded}, 64, 4, nil, Mix{}},
+		{"embedded, permits", system.Options{Store: system.Embedded}, 24, 8, nil, permits},
+		{"embedded, faults", system.Options{Store: system.Embedded}, 24, 4, gateways, Mix{}},
+		{"redis, 3 gateways, crowd", system.Options{Store: system.Redis, Gateways: 3}, 64, 6, nil, Mix{}},
+		{"redis, no quarantine, faults", system.Options{Store: system.Redis, Gateways: 2, Env: off}, 24, 4, all(links, []string{"flush"}), Mix{}},
+		{"sentinel", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, nil, Mix{}},
+		{"cluster", system.Options{Store: system.Cluster, Gateways: 3}, 32, 8, nil, Mix{}},
+		{"quorum, faults", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, all(gateways, links, nodes), Mix{}},
+		{"redis, permits", system.Options{Store: system.Redis, Gateways: 2}, 24, 8, nil, permits},
+		{"redis, few", system.Options{Store: system.Redis, Gateways: 2}, 4, 2, links, Mix{}},
 	}
 }
 
@@ -82,7 +86,7 @@ func (s Series) Run(ctx context.Context, report func(where string, r Report)) er
 				at := places[n%len(places)]
 				r, err := Run(ctx, Config{
 					Options: at.options, Clients: at.clients, Names: at.names, Operations: s.Operations, Seed: s.Seed + uint64(n),
-					Faults: at.faults, Every: 4 * time.Second, Dir: s.Dir,
+					Faults: at.faults, Mix: at.mix, Dir: s.Dir,
 				})
 				mu.Lock()
 				if err != nil {

@@ -11,8 +11,8 @@ import (
 
 // attach opens a stream and follows it for so long, then closes it. It records the
 // grant as an Acquire, every renewal as a Renew, and the end.
-func (c *client) attach(ctx context.Context, op Op, follow time.Duration) (enough bool) {
-	op.ID, enough = c.run.number()
+func (c *client) attach(ctx context.Context, op Op, follow time.Duration) {
+	op.ID = c.run.number()
 	op.Call, op.Client, op.Attached = op.ID, c.n, true
 	bounded, cancel := context.WithTimeout(ctx, op.Wait+longestAnswer)
 	defer cancel()
@@ -29,7 +29,7 @@ func (c *client) attach(ctx context.Context, op Op, follow time.Duration) (enoug
 	if err != nil {
 		op.Done, op.Verdict = c.run.now(), verdict()
 		c.run.record(op)
-		return enough
+		return
 	}
 	defer response.Body.Close()
 	op.Status = response.StatusCode
@@ -41,10 +41,9 @@ func (c *client) attach(ctx context.Context, op Op, follow time.Duration) (enoug
 			op.judge(text)
 		}
 		c.run.record(op)
-		return enough
+		return
 	}
 	c.follow(&op, op.Sent+follow, response.Body, verdict)
-	return enough
 }
 
 // follow reads the events of a stream, which the client closes at leaves, not sooner.
@@ -75,7 +74,7 @@ func (c *client) follow(op *Op, leaves Time, stream io.Reader, verdict func() Ve
 			last = op.Sent + time.Duration(a.Elapsed)*time.Millisecond
 			*op = next
 		case "renewed":
-			next.ID, _ = c.run.number()
+			next.ID = c.run.number()
 			next.Call, next.Verb, next.Mode = next.ID, Renew, ""
 			if a.Hold == 0 {
 				a.Hold = 1
@@ -95,7 +94,7 @@ func (c *client) follow(op *Op, leaves Time, stream io.Reader, verdict func() Ve
 				next.Verdict = Lost
 			}
 			if acquired {
-				next.ID, _ = c.run.number()
+				next.ID = c.run.number()
 				next.Call, next.Verb, next.Sent, next.Mode = next.ID, Renew, last, ""
 				if next.Verdict == Unknown { // nobody counts on the lease any more, so the gateway may let it go
 					next.Verb, next.Hold = Release, 0
@@ -109,7 +108,7 @@ func (c *client) follow(op *Op, leaves Time, stream io.Reader, verdict func() Ve
 	end.Done = c.run.now()
 	end.Verdict, end.Grants = verdict(), nil
 	if acquired { // it lets go by closing
-		end.ID, _ = c.run.number()
+		end.ID = c.run.number()
 		end.Call, end.Verb, end.Sent, end.Mode, end.Hold = end.ID, Release, min(leaves, end.Done), "", 0
 	}
 	c.run.record(end)

@@ -11,33 +11,57 @@ import (
 // longestTTL is the longest TTL that clients ask for.
 const longestTTL = 4 * time.Second
 
-// aftermath is what follows from a fault when it is healed: for how long the times of P5
-// and P6 are not asked for, and whether the store may have forgotten something. P1 to P4
-// and P9 are judged all the time. Where a fault is not named, it is the default.
-var aftermath = map[string]struct {
-	calm      time.Duration
-	forgets   bool
-	split     bool
-	restarts  bool
-	harmless  bool // P5 and P6 hold while it lasts, too
-	notQuorum bool // a minority of nodes forgets nothing
-}{
-	"":                   {calm: 5 * time.Second},
-	"swallow-messages":   {harmless: true},
-	"link-delay":         {calm: 2 * time.Second},
-	"gateway-kill":       {calm: 8*time.Second + longestTTL, restarts: true}, // docs/stores.md: its waiters are skipped within 8 s
-	"gateway-restart":    {calm: 8*time.Second + longestTTL, restarts: true},
-	"gateway-stop":       {calm: 8*time.Second + longestTTL},
-	"node-kill":          {calm: 8*time.Second + 2*longestTTL, forgets: true, notQuorum: true},
-	"node-stop":          {calm: 8*time.Second + 2*longestTTL},
-	"flush":              {calm: 8*time.Second + 2*longestTTL, forgets: true, notQuorum: true},
-	"fail-over":          {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
-	"master-kill":        {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
-	"master-kill-lossy":  {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
-	"master-stop":        {calm: 8*time.Second + 2*longestTTL, forgets: true, split: true},
-	"link-cut":           {calm: 3*time.Second + longestTTL},
-	"swallow-reply-hang": {calm: 3*time.Second + longestTTL},
-	"swallow-reply":      {calm: 3*time.Second + longestTTL},
+// What docs/stores.md promises after a fault.
+const (
+	// heard: what a lost message or connection has kept from a waiter or a holder it
+	// learns by the next heartbeat.
+	heard = 2 * time.Second
+
+	// answered: an operation whose answer never comes is given up (Redis), and what it
+	// has done is taken back then.
+	answered = 2 * time.Second
+
+	// dead: the waiters of a gateway that died are skipped, and what it was handed is
+	// taken back. What it had confirmed costs its TTL, which is less.
+	dead = 8 * time.Second
+
+	// quarantined: a store that has forgotten something grants nothing for the longest
+	// TTL in use.
+	quarantined = longestTTL
+)
+
+// aftermath is what follows from a fault: for how long the times of P4, P5 and P6 are
+// not asked for, and whether the store may have forgotten something. P1 to P3, P9 and
+// the order are judged all the time. Where a fault is not named, it is the default.
+type aftermath struct {
+	calm     time.Duration // after it is healed
+	since    time.Duration // after it began
+	forgets  bool
+	split    bool
+	restarts bool
+	harmless bool // P5 and P6 hold while it lasts, too
+}
+
+func aftermathOf(fault string, kind system.Kind) aftermath {
+	switch fault {
+	case "swallow-messages":
+		return aftermath{harmless: true}
+	case "gateway-kill", "gateway-restart":
+		if kind == system.Embedded { // every lease has its whole TTL again, also those whose client has left
+			return aftermath{calm: longestTTL, restarts: true}
+		}
+		return aftermath{since: dead, restarts: true}
+	case "node-kill", "flush":
+		if kind == system.Quorum { // a minority of nodes forgets nothing
+			return aftermath{calm: heard}
+		}
+		return aftermath{calm: quarantined + heard, forgets: true}
+	case "fail-over", "master-kill", "master-kill-lossy", "master-stop":
+		return aftermath{calm: quarantined + heard, forgets: true, split: true}
+	case "link-cut", "swallow-reply", "swallow-reply-hang":
+		return aftermath{calm: answered + heard}
+	}
+	return aftermath{calm: heard}
 }
 
 // trouble makes faults happen, one after the other, until ctx ends.
@@ -63,13 +87,9 @@ func (r *run) oneFault(name string) error {
 	if err != nil {
 		return err
 	}
-	after, known := aftermath[name]
-	if !known {
-		after = aftermath[""]
-	}
+	after := aftermathOf(name, r.cfg.System.Kind)
 	t := Trouble{
-		What: name, From: r.now(), Until: forever, Calm: forever, Restart: after.restarts, Split: after.split,
-		Forgets: after.forgets && !(after.notQuorum && r.cfg.System.Kind == system.Quorum),
+		What: name, From: r.now(), Until: forever, Calm: forever, Restart: after.restarts, Split: after.split, Forgets: after.forgets,
 	}
 	heal, err := fault.Inject(r.cfg.System, r.random)
 	if err != nil {
@@ -83,7 +103,7 @@ func (r *run) oneFault(name string) error {
 		return fmt.Errorf("after %s: %w", name, err)
 	}
 	t.Until = r.now()
-	t.Calm = t.Until + after.calm
+	t.Calm = max(t.Until+after.calm, t.From+after.since)
 	if after.harmless {
 		t.Until, t.Calm = t.From, t.From
 	}

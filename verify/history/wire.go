@@ -1,16 +1,21 @@
 package history
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+
+	"fencepost/verify/system"
 )
 
 // longestAnswer is how much longer than its wait a client is patient.
@@ -74,6 +79,8 @@ type answer struct {
 type shown struct {
 	Owner string `json:"owner"`
 	Token int64  `json:"fencing_token"`
+	Mode  string `json:"mode"`
+	Limit int    `json:"limit"`
 }
 
 // request returns the HTTP request of an operation.
@@ -127,41 +134,72 @@ func (c *client) request(ctx context.Context, op *Op) (*http.Request, error) {
 	return r, nil
 }
 
-// send sends one request and records what came of it. It leaves, closing its
-// connection, after leave if that is not 0. It reports whether there are enough
-// operations now.
-func (c *client) send(ctx context.Context, op *Op, leave time.Duration) (enough bool) {
-	op.ID, enough = c.run.number()
+// send sends one request and records what came of it.
+func (c *client) send(ctx context.Context, op *Op) {
+	c.begin(op)
+	bounded, cancel := context.WithTimeout(ctx, op.Wait+longestAnswer)
+	defer cancel()
+	op.Sent = c.run.now()
+	response, err := c.roundTrip(bounded, op)
+	c.end(op, response, err)
+}
+
+func (c *client) begin(op *Op) {
+	op.ID = c.run.number()
 	if op.Call == 0 {
 		op.Call = op.ID
 	}
 	op.Client = c.n
-	patience := op.Wait + longestAnswer
-	if leave > 0 {
-		patience = leave
-	}
-	bounded, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	op.Sent = c.run.now()
-	response, err := c.roundTrip(bounded, op)
+}
+
+// end reads the answer, if there is one, and records the operation.
+func (c *client) end(op *Op, response *http.Response, err error) {
+	var text []byte
 	if err == nil {
-		var text []byte
 		text, err = io.ReadAll(response.Body)
 		response.Body.Close()
-		op.Done = c.run.now()
-		if err == nil {
-			op.Status = response.StatusCode
-			op.judge(text)
-		}
 	}
-	if err != nil {
-		op.Done, op.Verdict = c.run.now(), Unknown
-		if leave > 0 && bounded.Err() != nil && ctx.Err() == nil {
-			op.Verdict = Left
-		}
+	if op.Done = c.run.now(); err == nil {
+		op.Status = response.StatusCode
+		op.judge(text)
+	} else {
+		op.Verdict = Unknown
 	}
 	c.run.record(*op)
-	return enough
+}
+
+// sendAndLeave sends one request and closes its connection after a while, unless the
+// answer has come by then. Where it may have come at that very moment the verdict is
+// Unknown.
+func (c *client) sendAndLeave(ctx context.Context, op *Op, after time.Duration) {
+	c.begin(op)
+	op.Sent = c.run.now()
+	conn, err := net.Dial("tcp", c.run.cfg.System.Gateways[op.Gateway].Addr())
+	if err != nil {
+		c.end(op, nil, err)
+		return
+	}
+	defer conn.Close()
+	request, err := c.request(ctx, op)
+	if err == nil {
+		err = errors.Join(conn.SetDeadline(time.Now().Add(op.Wait+longestAnswer)), request.Write(conn))
+	}
+	if err != nil {
+		c.end(op, nil, err)
+		return
+	}
+	tcp := conn.(*net.TCPConn)
+	if system.Pause(after); system.Answered(tcp) {
+		response, err := http.ReadResponse(bufio.NewReader(conn), request)
+		c.end(op, response, err)
+		return
+	}
+	late, took, err := system.CloseUnanswered(tcp, false) // a reset that crosses the answer keeps the lease: verify/crowd counts them
+	op.Done, op.Verdict = c.run.now(), Left
+	if late || took > system.Sharp || err != nil {
+		op.Verdict = Unknown
+	}
+	c.run.record(*op)
 }
 
 func (c *client) roundTrip(ctx context.Context, op *Op) (*http.Response, error) {

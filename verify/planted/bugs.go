@@ -37,6 +37,12 @@ func ephemeral() history.Config {
 	return cfg
 }
 
+// lingering is a history that has the time for permits that are kept for seconds.
+func lingering(cfg history.Config) history.Config {
+	cfg.Clients, cfg.Names, cfg.Operations = 12, 2, 1500
+	return cfg
+}
+
 // Bugs returns all that are planted.
 func Bugs() []Bug {
 	return []Bug{
@@ -99,6 +105,15 @@ func Bugs() []Bug {
 					"\tif t.record != nil && t.record.Holders.Len() == 1 && t.record.Holders.First().AcquiredAt == t.now && t.record.Queue.Len() > 3 {\n\t\treturn true\n\t}\n",
 			}},
 			History: embedded(history.Mix{Wait: 1}), Promise: "order",
+		},
+		{
+			Name: "lost-permit-hand-over", What: "a hand-off grants one permit though two are free",
+			Patches: []Patch{{
+				File: "internal/fencing/grant.go",
+				Old:  "for len(queue.order) > 0 && t.fits(queue.order[0]) {\n",
+				New:  "for len(queue.order) > 0 && t.fits(queue.order[0]) && (queue.order[0].Ask.Limit == 0 || len(t.record.Holders) == 0) {\n",
+			}},
+			History: lingering(embedded(history.Mix{Permit: 20, Wait: 20, Linger: 1})), Promise: "P5",
 		},
 		{
 			Name: "renewal-that-resurrects", What: "a renewal brings a lease back that ran out",

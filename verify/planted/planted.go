@@ -52,7 +52,7 @@ func (b *Bug) Caught(ctx context.Context, dir string) (by string, err error) {
 		return "", err
 	}
 	if b.Test != "" {
-		out, err := b.test(ctx, "-overlay", overlay)
+		out, err := b.test(ctx, "-overlay="+overlay)
 		switch {
 		case err == nil:
 			return "", fmt.Errorf("%s: %s in %s passes", b.Name, b.Test, b.Package)
@@ -82,7 +82,7 @@ func (b *Bug) Caught(ctx context.Context, dir string) (by string, err error) {
 // Clean does the same to the program as it is, where nothing may be found.
 func (b *Bug) Clean(ctx context.Context, dir string) error {
 	if b.Test != "" {
-		if out, err := b.test(ctx); err != nil {
+		if out, err := b.test(ctx, ""); err != nil {
 			return fmt.Errorf("without %s: %w\n%s", b.Name, err, out)
 		}
 		return nil
@@ -96,13 +96,15 @@ func (b *Bug) Clean(ctx context.Context, dir string) error {
 	return err
 }
 
-func (b *Bug) test(ctx context.Context, flags ...string) ([]byte, error) {
+// test runs the test with a flag for every go command, also those that the test runs to
+// build the program.
+func (b *Bug) test(ctx context.Context, flag string) ([]byte, error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return nil, err
 	}
-	args := append(append([]string{"test", "-count", "1"}, flags...), "-run", b.Test, "./"+b.Package)
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := exec.CommandContext(ctx, "go", "test", "-count", "1", "-run", b.Test, "./"+b.Package)
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+flag))
 	cmd.Dir = root
 	return cmd.CombinedOutput()
 }

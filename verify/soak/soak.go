@@ -98,13 +98,14 @@ func (o Soak) on(ctx context.Context, s *system.System, r *check.Result) error {
 func (u *run) harm(ctx context.Context, duration time.Duration, random *rand.Rand) error {
 	done, longest := 0, time.Duration(0)
 	var worst string
-	deadline := time.Now().Add(duration - between) // the last one has its time, too
+	begun := time.Now()
+	deadline := begun.Add(duration - between) // the last one has its time, too
 	for {
 		faults := u.faults()
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, fault := range faults {
 			if time.Now().After(deadline) || ctx.Err() != nil {
-				u.r.Count("soak", duration)
+				u.r.Reach("seconds", int((time.Since(begun) + between).Seconds()), int(duration.Seconds()))
 				u.r.Count("faults", done)
 				u.r.Count("longest recovery", longest)
 				u.r.Note("the longest recovery was from %s", worst)

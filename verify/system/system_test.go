@@ -38,7 +38,7 @@ func served(t *testing.T, s *System, g *Gateway) {
 var quick = []string{"FENCEPOST_DEFAULT_TTL=500ms", "FENCEPOST_MAX_TTL=1s", "FENCEPOST_QUARANTINE=1s"}
 
 // Every fault of one Redis and of the embedded store does its harm, and what it did is
-// undone: the others take longer, and are run by go run ./verify -only faults.
+// undone: those of the others take longer, and are done in soaks: go run ./verify -only soak-cluster.
 func TestFaults(t *testing.T) {
 	for _, kind := range []Kind{Embedded, Redis} {
 		t.Run(string(kind), func(t *testing.T) {
