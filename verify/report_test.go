@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/verify/check"
+)
+
+// What did less than it was asked, or found something, says so.
+func TestReport(t *testing.T) {
+	short, failed := check.NewResult(1), check.NewResult(1)
+	short.Reach("histories", 100, 200)
+	short.Reach("histories", 50, 0)
+	failed.Reach("turns", 10, 10)
+	failed.Count("longest wait", time.Second)
+	failed.Violation("P1: %d have it", 2)
+	path := filepath.Join(t.TempDir(), "report.md")
+	if err := writeReport(path, []outcome{
+		{Check: check.Check{Name: "histories", Title: "a"}, result: short},
+		{Check: check.Check{Name: "turns", Title: "b"}, result: failed},
+	}, 1, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"2 checks, 1 failed; 1 did less than was asked of them",
+		"| `histories` | a | **150** histories<br> | 200 (**short**)<br> | 0 violations |",
+		"| `turns` | b | 10 turns<br> | 10<br> | **1 violations** | longest wait 1s |",
+		"- **violation** P1: 2 have it",
+	} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("%q is not in\n%s", want, b)
+		}
+	}
+}
