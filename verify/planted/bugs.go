@@ -116,6 +116,15 @@ func Bugs() []Bug {
 			History: lingering(embedded(history.Mix{Permit: 20, Wait: 20, Linger: 1})), Promise: "P5",
 		},
 		{
+			Name: "hand-off-ends-at-the-limit", What: "a step that has served as many as it may forgets that there are more",
+			Patches: []Patch{{
+				File: "internal/fencing/grant.go",
+				Old:  "if t.left == 0 {\n\t\t\tt.record.Stuck = atOnce\n\t\t\treturn",
+				New:  "if t.left == 0 {\n\t\t\treturn",
+			}},
+			Package: "verify/crowd", Test: "^TestReaders$/^embedded$",
+		},
+		{
 			Name: "renewal-that-resurrects", What: "a renewal brings a lease back that ran out",
 			Patches: []Patch{{
 				File: "internal/fencing/step.go",
