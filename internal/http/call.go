@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fencepost/internal/fencing"
@@ -19,6 +18,7 @@ type call struct {
 	s        *Server
 	r        *http.Request
 	endpoint *endpoint
+	wildcard string // what stands for the * of the route's pattern
 	quiet    bool
 	id       fencing.Stamp // see requestID
 	start    time.Time
@@ -41,8 +41,7 @@ type call struct {
 
 	openStream prometheus.Gauge // counts the stream that the answer is; nil if it is none
 
-	in, out []byte       // the request body, the answer
-	routing *chi.Context // what the router found
+	in, out []byte // the request body, the answer
 }
 
 // maxKept bounds the buffers that an idle call keeps.
@@ -58,7 +57,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 	c := s.calls.Get().(*call)
 	*c = call{
 		ResponseWriter: w, s: s, r: r, endpoint: s.unrouted[methodLabel(r.Method)],
-		start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0], routing: c.routing,
+		start: s.now(), code: fencing.CodeOK, in: c.in[:0], out: c.out[:0],
 	}
 	return c
 }
@@ -116,7 +115,7 @@ func (c *call) end() {
 	}
 	c.logLine(elapsed)
 
-	*c = call{in: kept(c.in), out: kept(c.out), routing: c.routing}
+	*c = call{in: kept(c.in), out: kept(c.out)}
 	s.calls.Put(c)
 	if broken || panicked == http.ErrAbortHandler {
 		panic(http.ErrAbortHandler) // half an answer must not look like a whole one

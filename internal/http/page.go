@@ -34,7 +34,7 @@ func openapi(c *call) { c.send(200, yamlType, api.OpenAPI) }
 func page(c *call) { c.serveFile("index.html", htmlType) }
 
 func asset(c *call) {
-	name := c.wildcard()
+	name := c.wildcard
 	c.serveFile(name, assetTypes[path.Ext(name)])
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"golang.org/x/sys/unix"
 
 	"fencepost/internal/fencing"
@@ -23,24 +24,21 @@ import (
 )
 
 // BenchmarkParked is the memory of thousands of requests that wait, each over its own
-// connection, against a bare net/http handler that reads the body and parks. One
-// run of each is all there is to measure; RSS is what the kernel says.
+// connection, against a bare handler that reads the body and parks: with net/http
+// alone, and behind chi. One run of each is all there is to measure; RSS is what the
+// kernel says.
 func BenchmarkParked(b *testing.B) {
 	const requests = 9_000 // both ends of the connections are this process's: 20,000 descriptors have to do
 	quiet := slog.New(slog.NewJSONHandler(io.Discard, nil))
 	b.Run("bare-net-http", func(b *testing.B) {
-		var parked atomic.Int64
-		leave := make(chan struct{})
-		bare := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			io.Copy(io.Discard, r.Body)
-			parked.Add(1)
-			select {
-			case <-r.Context().Done():
-			case <-leave:
-			}
-		})
-		measureParked(b, NewHTTPServer(bare, quiet), requests, func() int { return int(parked.Load()) })
-		close(leave)
+		var bare parking
+		measureParked(b, NewHTTPServer(&bare, quiet), requests, func() int { return int(bare.parked.Load()) })
+	})
+	b.Run("bare-chi", func(b *testing.B) {
+		var bare parking
+		mux := chi.NewRouter()
+		mux.Post("/locks/*", bare.ServeHTTP)
+		measureParked(b, NewHTTPServer(mux, quiet), requests, func() int { return int(bare.parked.Load()) })
 	})
 	b.Run("gateway", func(b *testing.B) {
 		store := modelStore()
@@ -60,6 +58,15 @@ func BenchmarkParked(b *testing.B) {
 		})
 		server.Drain()
 	})
+}
+
+// parking reads a request and keeps it until its connection is closed.
+type parking struct{ parked atomic.Int64 }
+
+func (p *parking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	io.Copy(io.Discard, r.Body)
+	p.parked.Add(1)
+	<-r.Context().Done()
 }
 
 // measureParked opens so many connections, sends a request over each, and reports

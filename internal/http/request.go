@@ -21,7 +21,7 @@ func invalid(field, format string, args ...any) *fencing.Error {
 // lockName reads the name from the path, and refuses a query: an option that
 // somebody hoped for there must not be ignored.
 func (c *call) lockName() (fencing.Name, error) {
-	name, err := fencing.ParseName(c.wildcard())
+	name, err := fencing.ParseName(c.wildcard)
 	if err != nil {
 		return "", err
 	}

@@ -76,13 +76,13 @@ var routed = http.NotFoundHandler()
 // decoded path counts, so that a:b and a%3Ab, x/y and x%2Fy are one lock. Nothing is
 // cleaned: what is left is for the grammar.
 func (c *call) findOperation() *operation {
-	c.routing.Reset()
-	pattern := c.s.mux.Find(c.routing, c.r.Method, decodedPath(c.r))
+	routing := c.s.routings.Get().(*chi.Context)
+	defer c.s.routings.Put(routing)
+	routing.Reset()
+	pattern := c.s.mux.Find(routing, c.r.Method, decodedPath(c.r))
+	c.wildcard = routing.URLParam("*")
 	return c.s.operations[operationKey{c.r.Method, pattern}]
 }
-
-// wildcard returns what stands for the * of the route's pattern.
-func (c *call) wildcard() string { return c.routing.URLParam("*") }
 
 // decodedPath is the path of a request; / where there is none ("OPTIONS *").
 func decodedPath(r *http.Request) string {

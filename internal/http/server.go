@@ -79,7 +79,8 @@ type Server struct {
 	operations  map[operationKey]*operation
 	unrouted    map[string]*endpoint // by method label
 	crossOrigin *http.CrossOriginProtection
-	calls       sync.Pool
+	calls       sync.Pool // of *call
+	routings    sync.Pool // of *chi.Context
 	clients     clients
 	leavers     leavers
 	places      places
@@ -110,7 +111,8 @@ func New(o Options) *Server {
 		s.takeBack = s.dog.TakeBackLater
 	}
 	s.places = places{dog: s.dog, now: s.now, fresh: s.heartbeat, names: map[fencing.Name]*queue{}}
-	s.calls.New = func() any { return &call{routing: chi.NewRouteContext()} }
+	s.calls.New = func() any { return new(call) }
+	s.routings.New = func() any { return chi.NewRouteContext() }
 	s.addRoutes()
 	return s
 }
