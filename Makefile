@@ -21,9 +21,16 @@ build: ## build bin/gateway
 
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race
-	go test -race -vet=off -p 3 -parallel 3 -timeout 12m ./internal/redis ./cmd/gateway ./internal/quorum ./... # the longest first; they mostly wait
-	go test -timeout 5m ./internal/fencing # random plays of the rules: one goroutine, and too slow with -race
-	go test -timeout 5m -run '^Test(Simulat|Planted|Shrink|Defective)' ./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest # too slow with -race
+	@$(MAKE) --no-print-directory --output-sync=line -j 2 test-race test-plain
+
+.PHONY: test-race
+test-race: # the longest first, four packages at a time: they mostly wait
+	go test -race -vet=off -p 4 -parallel 3 -timeout 12m ./internal/redis ./cmd/gateway ./internal/quorum ./web ./internal/embedded ./...
+
+.PHONY: test-plain
+test-plain: # one goroutine plays the rules and simulated schedules, which is too slow with -race
+	go test -vet=off -timeout 5m ./internal/fencing
+	go test -vet=off -p 1 -timeout 5m -run '^Test(Simulat|Planted|Shrink|Defective)' ./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest
 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories

@@ -66,18 +66,33 @@ func (s *Server) role() (role string, connected bool) {
 	return role, len(parts) > 3 && parts[3] == "connected"
 }
 
+// set configures the server. A Sentinel that makes it follow another master closes the
+// connections of its clients, so it may have to be told again.
+func (s *Server) set(t testing.TB, settings ...any) {
+	t.Helper()
+	var err error
+	wait(t, "the server takes its configuration", func() bool {
+		err = s.try(append([]any{"config", "set"}, settings...)...).Err()
+		var refused goredis.Error
+		return err == nil || errors.Is(err, errDown) || errors.As(err, &refused)
+	})
+	if err != nil {
+		t.Fatalf("config set %v: %v", settings, err)
+	}
+}
+
 // cut keeps a replica from its master from now on: the connection is closed, and
 // no other is let in. What the master writes then is not replicated. A replica
 // that is merely stopped would still apply it when it goes on.
 func (s *Server) cut(t testing.TB) {
 	t.Helper()
-	s.do(t, "config", "set", "masteruser", "nobody", "masterauth", "wrong")
+	s.set(t, "masteruser", "nobody", "masterauth", "wrong")
 }
 
 // heal undoes cut.
 func (s *Server) heal(t testing.TB) {
 	t.Helper()
-	s.do(t, "config", "set", "masteruser", "", "masterauth", s.password())
+	s.set(t, "masteruser", "", "masterauth", s.password())
 }
 
 // cutAll cuts the replicas off from their master and returns when it knows.
