@@ -61,6 +61,7 @@ type disk struct {
 	size     int64      // of the table as it was last read or written in full; of whoever commits
 	journal  *journal   // nil until begin
 	pending  []entry    // in the half of the journal that is being filled
+	spare    []entry    // room for the next pending
 	applying chan error // from the goroutine that puts the other half into the table; nil if there is none
 
 	beforeFlush func() error
@@ -293,7 +294,7 @@ func (d *disk) append(entries []entry) error {
 // apply puts what is pending into the table, in the background.
 func (d *disk) apply() {
 	entries, done := append(d.pending, d.journal.mark()), make(chan error, 1)
-	d.pending, d.applying = nil, done
+	d.pending, d.spare, d.applying = d.spare, entries, done
 	go func() { done <- d.commit(entries) }()
 }
 
@@ -304,6 +305,8 @@ func (d *disk) applied() error {
 	}
 	err := <-d.applying
 	d.applying = nil
+	clear(d.spare)
+	d.spare = d.spare[:0]
 	return err
 }
 

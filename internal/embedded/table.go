@@ -3,7 +3,6 @@ package embedded
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -198,15 +197,34 @@ func readChunk(r io.Reader, id, number uint64) ([]byte, error) {
 }
 
 func compareEntries(e, other entry) int {
-	return cmp.Or(cmp.Compare(e.bucket, other.bucket), bytes.Compare(e.key, other.key))
+	if e.bucket != other.bucket {
+		return int(e.bucket) - int(other.bucket)
+	}
+	return bytes.Compare(e.key, other.key)
 }
 
 // latest returns the last entry of each key, in order of buckets and keys.
 func latest(entries []entry) []entry {
-	sorted := slices.Clone(entries)
-	slices.Reverse(sorted)
-	slices.SortStableFunc(sorted, compareEntries)
-	return slices.CompactFunc(sorted, func(e, other entry) bool { return compareEntries(e, other) == 0 })
+	var of [buckets][]int // indices: cheaper to sort than what they point to
+	for i := range entries {
+		b := entries[i].bucket
+		of[b] = append(of[b], i)
+	}
+	kept := make([]entry, 0, len(entries))
+	for _, order := range of {
+		slices.SortFunc(order, func(i, j int) int {
+			if c := bytes.Compare(entries[i].key, entries[j].key); c != 0 {
+				return c
+			}
+			return j - i // the last of a key first
+		})
+		for n, i := range order {
+			if n == 0 || !bytes.Equal(entries[i].key, entries[order[n-1]].key) {
+				kept = append(kept, entries[i])
+			}
+		}
+	}
+	return kept
 }
 
 // onTop returns a visitor that visits what it is given with changes on top, and a
