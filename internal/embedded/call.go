@@ -3,74 +3,72 @@ package embedded
 import (
 	"context"
 	"errors"
+	"time"
 
 	"fencepost/internal/fencing"
 )
 
-// call is an operation on its way.
-type call struct {
-	ctx    context.Context
-	op     fencing.Op     // nil: Expire or Heartbeat
-	limit  int            // of Expire
-	beats  bool           // it is a Heartbeat
-	names  []fencing.Name // of that
-	out    fencing.Outcome
-	expiry fencing.Expiry
-	err    error // the store failed
-	done   chan struct{}
-}
-
-func newCall(ctx context.Context, op fencing.Op) *call {
-	return &call{ctx: ctx, op: op, done: make(chan struct{})}
-}
-
-func (c *call) acquires() bool {
-	_, acquires := c.op.(fencing.AcquireRequest)
-	return acquires
-}
-
-func (c *call) answer(err error) {
-	c.err = err
-	close(c.done)
-}
-
-func (s *Store) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
-	c := newCall(ctx, op)
-	if err := s.submit(c); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return c.out.Result()
-}
-
 var errClosed = errors.New("the store is closed")
 
-// submit has a call decided and waits for its answer.
-func (s *Store) submit(c *call) error {
-	select {
-	case <-s.closed:
-		return fencing.Unavailable(errClosed)
-	default:
+// do decides an operation, and returns when it may be answered. An Acquire that
+// stands behind what has come due is decided again until all of that is done.
+func (s *Store) do(ctx context.Context, op fencing.Op) (out fencing.Outcome, err error) {
+	for again := true; again && err == nil; {
+		err = s.decide(ctx, func() (wait bool) {
+			out, wait = s.step(op)
+			if again = out.AskAgain() && s.unfinished[op.LockName()]; again {
+				s.attend(op.LockName())
+			}
+			return wait
+		})
 	}
-	select {
-	case s.queue <- c:
-	case <-c.ctx.Done():
-		return fencing.Unavailable(c.ctx.Err())
-	case <-s.ended:
-		return fencing.Unavailable(errClosed)
+	if err != nil {
+		return fencing.Outcome{}, err
 	}
-	select {
-	case <-c.done:
-	case <-c.ctx.Done():
-		return fencing.Unavailable(c.ctx.Err())
-	case <-s.ended:
-		select {
-		case <-c.done: // among the last to be decided
-		default:
-			return fencing.Unavailable(errClosed)
+	return out.Result()
+}
+
+// decide runs a decision in its caller's goroutine: one at a time. It returns at once,
+// or, if the decision says that its answer has to wait, when all that was decided until
+// then is durable.
+func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
+	s.mu.Lock()
+	if err := s.refusal(ctx); err != nil {
+		s.mu.Unlock()
+		return fencing.Unavailable(err)
+	}
+	s.next.asked, s.next.now = time.Now(), s.now()
+	var awaited *job
+	if decision() {
+		if awaited = s.next; awaited.empty() {
+			awaited = s.flushing // all before that is on disk
+		} else {
+			awaited.late = true
 		}
 	}
-	if c.err != nil {
-		return fencing.Unavailable(c.err)
+	s.prompt()
+	s.mu.Unlock()
+	if awaited == nil {
+		return nil
+	}
+	select {
+	case <-awaited.done:
+	case <-ctx.Done():
+		return fencing.Unavailable(ctx.Err())
+	}
+	if awaited.err != nil {
+		return fencing.Unavailable(awaited.err)
 	}
 	return nil
+}
+
+// refusal returns why nothing is decided. The caller holds the mutex.
+func (s *Store) refusal(ctx context.Context) error {
+	switch {
+	case s.ending:
+		return errClosed
+	case s.cause != nil:
+		return s.cause
+	}
+	return ctx.Err() // the caller has gone: grant nothing to nobody
 }

@@ -6,104 +6,53 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// decide runs a call, and those that have queued up behind it, through Step, and
-// answers those that need not wait.
-func (s *Store) decide(c *call, next, flushing *job) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	asked := time.Now()
-	next.now = s.now()
-	for n := len(s.queue); ; n-- {
-		s.decideOne(c, asked, next, flushing)
-		if n == 0 {
-			return
-		}
-		c = <-s.queue
-	}
-}
+// What follows is for decisions: the caller holds the mutex, and s.next takes what has
+// changed.
 
-func (s *Store) decideOne(c *call, asked time.Time, next, flushing *job) {
-	switch {
-	case s.cause != nil:
-		c.answer(s.cause)
-	case c.ctx.Err() != nil: // the caller has gone: grant nothing to nobody
-		c.answer(c.ctx.Err())
-	case c.beats:
-		s.beat(c, asked, next)
-		c.answer(nil)
-	case c.op == nil:
-		s.expire(c, asked, next)
-		next.late = append(next.late, c)
-	case s.step(c, asked, next, flushing):
-		next.late = append(next.late, c)
-	case c.acquires() && c.out.AskAgain() && s.unfinished[c.op.LockName()]:
-		s.putOff = append(s.putOff, c)
-	default:
-		c.answer(nil)
-	}
-}
-
-// askAgain decides the calls anew that were put off, and for which nothing is left to
-// wait for.
-func (s *Store) askAgain(next, flushing *job) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	asked := time.Now()
-	next.now = s.now()
-	calls := s.putOff
-	s.putOff = nil
-	for _, c := range calls {
-		if s.cause == nil && c.ctx.Err() == nil && s.unfinished[c.op.LockName()] {
-			s.putOff = append(s.putOff, c)
-		} else {
-			s.decideOne(c, asked, next, flushing)
-		}
-	}
-}
-
-// step decides one call, notes what it changed, and reports whether its answer
-// has to wait until that is durable.
-func (s *Store) step(c *call, asked time.Time, next, flushing *job) (wait bool) {
-	name := c.op.LockName()
-	subject := fencing.EndedLease{Name: name, Lease: leaseOf(c.op)}
-	pending := next.has(subject) || flushing.has(subject)
+// step decides one operation, notes what it changed, and reports whether the answer has
+// to wait until that is durable.
+func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
+	name, next := op.LockName(), s.next
+	subject := fencing.EndedLease{Name: name, Lease: leaseOf(op)}
+	pending := next.has(subject) || s.flushing.has(subject)
 	before := s.look(subject)
-	c.out = fencing.Step(s.state, next.now, s.guard, c.op)
-	c.out.Asked = asked
+	out = fencing.Step(s.state, next.now, s.guard, op)
+	out.Asked = next.asked
 	after := s.look(subject)
 
 	if before.promised != after.promised {
 		next.changed.record(name)
 		next.changed.holder(name, subject.Lease)
 	}
-	s.note(name, before, after, &c.out, c.op, next)
+	s.note(name, before, after, &out, op)
 	builds := pending || after.promised.exceeds(&before.promised)
-	switch c.op.(type) {
+	switch op.(type) {
 	case fencing.AcquireRequest:
-		code := c.out.Code()
-		return !c.out.Waits() && !c.out.Holder.Provisional && code != fencing.CodeLocked && code != fencing.CodeTooManyRequests
+		code := out.Code()
+		return out, !out.Waits() && !out.Holder.Provisional && code != fencing.CodeLocked && code != fencing.CodeTooManyRequests
 	case fencing.RenewRequest:
-		return c.out.Err != nil || builds
+		return out, out.Err != nil || builds
 	case fencing.ReleaseRequest:
-		return c.out.Err != nil || c.out.Holder.Token != 0 && builds
+		return out, out.Err != nil || out.Holder.Token != 0 && builds
 	case fencing.LeaveRequest:
-		return c.out.Holder.Token != 0
+		return out, out.Holder.Token != 0
 	case fencing.TakeBackRequest:
-		return false
+		return out, false
 	}
-	return true
+	return out, true
 }
 
-// expire attends to up to c.limit names that are due, and forgets old tombstones.
-func (s *Store) expire(c *call, asked time.Time, next *job) {
-	for range c.limit {
+// expire attends to up to limit names that are due, and forgets old tombstones.
+func (s *Store) expire(limit int) (expiry fencing.Expiry) {
+	next := s.next
+	for range limit {
 		name, ok := s.index.popDue(s.state, next.now)
 		if !ok {
 			break
 		}
-		c.expiry.Ended = append(c.expiry.Ended, s.attend(name, asked, next)...)
+		expiry.Ended = append(expiry.Ended, s.attend(name)...)
 	}
-	for range min(c.limit, 1) * tombstonesPerCall {
+	for range min(limit, 1) * tombstonesPerCall {
 		key, ok := s.index.popTombstone(next.now)
 		if !ok {
 			break
@@ -116,50 +65,42 @@ func (s *Store) expire(c *call, asked time.Time, next *job) {
 	// How long a lease was held counts against its bound after a restart, even
 	// if the wall clock is set back meanwhile: so the file knows the time.
 	next.changed.clock = next.changed.clock || s.index.held.Len() > 0 && next.now.Sub(s.flushed) >= idlePause
-	c.expiry.Next = s.index.nextDue(next.now)
+	expiry.Next = s.index.nextDue(next.now)
+	return expiry
 }
 
-// beat tells of provisional leases again, and attends to what is due on c.names.
-func (s *Store) beat(c *call, asked time.Time, next *job) {
-	var names []fencing.Name
-	names, s.told = s.index.provisionalAfter(s.told, toldPerBeat)
-	for _, name := range names {
+// beat tells of provisional leases again, and attends to what is due on names.
+func (s *Store) beat(names []fencing.Name) {
+	var unsettled []fencing.Name
+	unsettled, s.told = s.index.provisionalAfter(s.told, toldPerBeat)
+	for _, name := range unsettled {
 		for _, h := range s.state.Records[name].Holders.Provisional(self) {
-			next.told = append(next.told, told{grant: h.Grant(name), now: next.now, asked: asked})
+			s.next.told = append(s.next.told, told{grant: h.Grant(name), now: s.next.now, asked: s.next.asked})
 		}
 	}
-	for _, name := range c.names {
-		if s.state.Records[name] != nil && s.state.Due(name) <= next.now {
-			s.attend(name, asked, next)
+	for _, name := range names {
+		if s.state.Records[name] != nil && s.state.Due(name) <= s.next.now {
+			s.attend(name)
 		}
-	}
-}
-
-// goOn attends to the names on which steps have left something to do.
-func (s *Store) goOn(next *job) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next.now = s.now()
-	for name := range s.unfinished {
-		s.attend(name, time.Now(), next)
 	}
 }
 
 // attend does what time has brought about on name, and returns the leases that
 // this ended.
-func (s *Store) attend(name fencing.Name, asked time.Time, next *job) []fencing.Ended {
+func (s *Store) attend(name fencing.Name) []fencing.Ended {
 	subject := fencing.EndedLease{Name: name}
 	before := s.look(subject)
 	op := fencing.ExpireRequest{Name: name}
-	out := fencing.Step(s.state, next.now, s.guard, op)
-	out.Asked = asked
-	s.note(name, before, s.look(subject), &out, op, next)
+	out := fencing.Step(s.state, s.next.now, s.guard, op)
+	out.Asked = s.next.asked
+	s.note(name, before, s.look(subject), &out, op)
 	return out.Ended
 }
 
 // note takes down what a step on name has changed, beside what it promised to
 // its own lease, and whom to tell.
-func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcome, op fencing.Op, next *job) {
+func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcome, op fencing.Op) {
+	next := s.next
 	for i := range out.Ended {
 		lease := out.Ended[i].Holder.Lease
 		next.changed.holder(name, lease)

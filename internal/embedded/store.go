@@ -1,8 +1,8 @@
 // Package embedded is the store that needs nothing else: fencing.Step in memory
 // behind a file, and a journal while it runs. The two belong together.
 //
-// One goroutine decides operations, another flushes what they changed; what is
-// decided during a flush shares the next. An answer that a lease, a token or a
+// Operations are decided in their callers' goroutines, one at a time; another goroutine
+// flushes what they changed. What is decided during a flush shares the next. An answer that a lease, a token or a
 // lost lease depends on is given, and a waiter told of its grant, when all that
 // was decided before is on disk; so what is durable is always a prefix of what
 // happened. Events leave in the same order.
@@ -31,10 +31,6 @@ import (
 )
 
 const (
-	// queueLen is how many operations can wait to be decided; callers beyond it
-	// wait to queue.
-	queueLen = 1024
-
 	// idlePause is how long Expire tells its caller to rest when nothing is due.
 	idlePause = time.Minute
 
@@ -73,29 +69,30 @@ type Options struct {
 
 // Store is a fencing.Store in one directory.
 type Store struct {
-	log     *slog.Logger
-	now     func() fencing.Instant
-	disk    *disk
-	queue   chan *call
-	closed  chan struct{}   // closed by Close: no new calls
-	ended   chan struct{}   // closed when nothing is decided any more
-	failed  chan struct{}   // closed when a flush has failed
-	cause   error           // why; set before failed is closed
-	flushed fencing.Instant // when the last flush began; decideAll's
-	close   sync.Once
+	log      *slog.Logger
+	now      func() fencing.Instant
+	disk     *disk         // flushAll's
+	wake     chan struct{} // holds one when flushAll is to look for something to do
+	ended    chan struct{} // closed when flushAll has ended
+	failed   chan struct{} // closed when a flush has failed
+	close    sync.Once
+	listener atomic.Pointer[fencing.Listener]
+	watchers *watchers
+	guard    fencing.Guard // goes with every operation
 
-	listener  atomic.Pointer[fencing.Listener]
-	watchers  *watchers
-	histories *histories // decideAll's
-
-	guard      fencing.Guard         // goes with every operation
-	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit; decideAll's
-	putOff     []*call               // to be asked again when nothing is left: fencing.Outcome.AskAgain; decideAll's
-
-	mu    sync.RWMutex // held to change state and index by decide, readers to look
-	state *fencing.State
-	index *index
-	told  fencing.Name // the last that a heartbeat told of
+	mu         sync.RWMutex // held to decide; by readers to look at state and index
+	state      *fencing.State
+	index      *index
+	histories  *histories
+	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit
+	told       fencing.Name          // the last that a heartbeat told of
+	next       *job                  // gathers
+	flushing   *job                  // is under way; nil if none is
+	flushed    fencing.Instant       // when the last flush began
+	gathered   *time.Timer           // until next has gathered for long enough
+	gathering  bool                  // gathered runs
+	ending     bool                  // Close has been called: nothing is decided any more
+	cause      error                 // why the store has failed; set before failed is closed
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -126,10 +123,11 @@ func Open(o Options) (*Store, error) {
 		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
 		watchers: newWatchers(), histories: newHistories(),
 		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders}, unfinished: map[fencing.Name]bool{},
-		queue: make(chan *call, queueLen), closed: make(chan struct{}), ended: make(chan struct{}), failed: make(chan struct{}),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newJob(),
 	}
+	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
 	s.histories.restore(l.state, l.last)
-	go s.decideAll()
+	go s.flushAll()
 	return s, nil
 }
 
@@ -201,12 +199,15 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 
 // Expire implements fencing.Store.
 func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	c := newCall(ctx, nil)
-	c.limit = limit
-	if err := s.submit(c); err != nil {
+	var expiry fencing.Expiry
+	err := s.decide(ctx, func() (wait bool) {
+		expiry = s.expire(limit)
+		return true
+	})
+	if err != nil {
 		return fencing.Expiry{}, err
 	}
-	return c.expiry, nil
+	return expiry, nil
 }
 
 // List implements fencing.Store. It may show a grant that is not durable yet.
@@ -227,9 +228,10 @@ func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
 // no provisional lease ends by itself, so it tells of them whether or not their
 // names are among names, of toldPerBeat at a time and of all in turn.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	c := newCall(ctx, nil)
-	c.beats, c.names = true, names
-	return s.submit(c)
+	return s.decide(ctx, func() (wait bool) {
+		s.beat(names)
+		return false
+	})
 }
 
 // Watch implements fencing.Store. Events are of what is durable, and none is lost
@@ -258,11 +260,15 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. What was submitted before is still decided.
+// Close implements fencing.Store. What was decided before is flushed and answered.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
-		close(s.closed)
+		s.gathered.Stop()
+		s.mu.Lock()
+		s.ending = true
+		s.prompt()
+		s.mu.Unlock()
 		<-s.ended
 		err = s.disk.close()
 	})

@@ -6,90 +6,20 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// decideAll decides calls until the store is closed: the only goroutine that
-// changes state and index. While one flush is under way, what comes is decided
-// already and gathers for the next.
-func (s *Store) decideAll() {
-	defer close(s.ended)
-	jobs, flushed := make(chan *job), make(chan error, 1)
-	go s.flushAll(jobs, flushed)
-	defer close(jobs)
-
-	next := &job{}    // gathers
-	var flushing *job // is under way
-	gathered := time.NewTimer(time.Hour)
-	defer gathered.Stop()
-	gathering, closing := false, false
-	ready := make(chan struct{})
-	close(ready)
-	for {
-		switch {
-		case flushing != nil:
-		case next.changed.empty() || s.cause != nil:
-			s.tell(next, s.cause)
-			*next = job{late: next.late[:0], told: next.told[:0]}
-		case next.urgent() || closing:
-			next.writes = next.changed.encode(s.state, next.now)
-			s.flushed = next.now
-			gathering = false
-			jobs <- next
-			next, flushing = &job{}, next
-		case !gathering:
-			gathering = true
-			gathered.Reset(gatherPause)
-		}
-		unfinished := ready
-		if len(s.unfinished) == 0 || s.cause != nil {
-			unfinished = nil
-		}
-		closed := s.closed
-		if flushing != nil {
-			closed = nil // what is under way is to end first
-		}
-		select {
-		case c := <-s.queue:
-			s.decide(c, next, flushing)
-		case <-unfinished:
-			s.goOn(next)
-		case err := <-flushed:
-			flushing = nil
-			if err != nil {
-				s.fail(err)
-			}
-		case <-gathered.C:
-			next.due = true
-		case <-closed:
-			if closing && len(s.queue) == 0 {
-				s.finish()
-				return
-			}
-			closing = true
-		}
-		if len(s.putOff) > 0 {
-			s.askAgain(next, flushing)
-		}
-	}
-}
-
-// flushAll makes jobs durable, one after the other, and tells whom they concern.
-func (s *Store) flushAll(jobs <-chan *job, flushed chan<- error) {
-	for j := range jobs {
-		err := s.disk.flush(&j.writes)
-		s.tell(j, err)
-		flushed <- err
-	}
-}
-
-// job is what one flush makes durable, and what is told when it has.
+// job is what one flush makes durable, and what is told when it has. While it gathers,
+// the mutex guards it; from take on it is flushAll's.
 type job struct {
 	changed changes
-	writes  writes // as changed is encoded when the flush begins
-	now     fencing.Instant
-	due     bool // has gathered for long enough
+	writes  writes          // as changed is encoded when the flush begins
+	now     fencing.Instant // of the last decision
+	asked   time.Time       // the gateway's clock then
+	due     bool            // has gathered for long enough
+	late    bool            // an answer waits for it
+	told    []told
+	events  []fencing.Event
 
-	late   []*call
-	told   []told
-	events []fencing.Event
+	done chan struct{} // closed when it is durable, or err says why it is not
+	err  error
 }
 
 // told is a message to the Listener.
@@ -100,8 +30,15 @@ type told struct {
 	asked    time.Time
 }
 
-// urgent reports whether somebody waits for the flush.
-func (j *job) urgent() bool { return j.due || len(j.late) > 0 || len(j.told) > 0 }
+func newJob() *job { return &job{done: make(chan struct{})} }
+
+func (j *job) empty() bool { return j.changed.empty() && len(j.told) == 0 && len(j.events) == 0 }
+
+// urgent reports whether somebody waits for the job. What changes nothing is told at
+// once.
+func (j *job) urgent() bool {
+	return !j.empty() && (j.due || j.late || len(j.told) > 0 || j.changed.empty())
+}
 
 // has reports whether a job, nil for none, has to make a lease durable.
 func (j *job) has(key fencing.EndedLease) bool {
@@ -112,8 +49,82 @@ func (j *job) has(key fencing.EndedLease) bool {
 	return has
 }
 
-// tell delivers what came of a job. Only one job is told at a time: that which
-// was decided first.
+// prompt sees to it that what has gathered is flushed: now if somebody waits for it, else
+// with what comes within gatherPause. The caller holds the mutex.
+func (s *Store) prompt() {
+	switch {
+	case s.flushing != nil: // flushAll looks when it has done that
+	case s.next.urgent() || len(s.unfinished) > 0 || s.ending:
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	case !s.gathering && !s.next.empty():
+		s.gathering = true
+		s.gathered.Reset(gatherPause)
+	}
+}
+
+// gatheredEnough is what follows gatherPause.
+func (s *Store) gatheredEnough() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next.due = true
+	s.prompt()
+}
+
+// flushAll makes one job after the other durable, and tells whom it concerns, until the
+// store is closed. While one flush is under way, what comes is decided already and
+// gathers for the next.
+func (s *Store) flushAll() {
+	defer close(s.ended)
+	for range s.wake {
+		j := s.take()
+		for ; j != nil; j = s.take() {
+			var err error
+			if !j.changed.empty() {
+				err = s.disk.flush(&j.writes)
+			}
+			if err != nil {
+				s.fail(err)
+			}
+			s.tell(j, err)
+		}
+		if s.finished() {
+			return
+		}
+	}
+}
+
+// take returns the next job, nil if there is none for now, and goes on with what steps
+// have left to do.
+func (s *Store) take() *job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flushing = nil
+	if s.cause != nil {
+		return nil
+	}
+	if len(s.unfinished) > 0 {
+		s.next.asked, s.next.now = time.Now(), s.now()
+	}
+	for name := range s.unfinished {
+		s.attend(name)
+	}
+	if !s.next.urgent() && !(s.ending && !s.next.empty()) {
+		s.prompt()
+		return nil
+	}
+	j := s.next
+	if !j.changed.empty() {
+		j.writes = j.changed.encode(s.state, j.now)
+		s.flushed = j.now
+	}
+	s.flushing, s.next, s.gathering = j, newJob(), false
+	return j
+}
+
+// tell delivers what came of a job.
 func (s *Store) tell(j *job, err error) {
 	if listener := s.listener.Load(); listener != nil && err == nil {
 		for i := range j.told {
@@ -124,29 +135,38 @@ func (s *Store) tell(j *job, err error) {
 			}
 		}
 	}
-	for _, c := range j.late {
-		c.answer(err)
-	}
+	j.err = err
+	close(j.done)
 	if err == nil {
 		s.watchers.tell(j.events)
 	}
 }
 
-// finish makes a clean end: the file has everything, and its time.
-func (s *Store) finish() {
-	if s.cause != nil {
-		return
+// finished reports whether the store is closed and all is flushed. It makes a clean end
+// then: the file has everything, and its time.
+func (s *Store) finished() bool {
+	s.mu.Lock()
+	ending, cause := s.ending, s.cause
+	s.mu.Unlock()
+	if ending && cause == nil {
+		last := changes{clock: true}
+		w := last.encode(s.state, s.now())
+		if err := s.disk.finish(&w); err != nil {
+			s.fail(err)
+		}
 	}
-	last := changes{clock: true}
-	w := last.encode(s.state, s.now())
-	if err := s.disk.finish(&w); err != nil {
-		s.fail(err)
-	}
+	return ending
 }
 
-// fail makes the store refuse everything from now on.
+// fail makes the store refuse everything from now on, and what has been decided since
+// the flush began.
 func (s *Store) fail(err error) {
 	s.log.Error("a flush failed; the store stops", "error", err)
+	s.mu.Lock()
 	s.cause = err
+	gathered := s.next
+	s.next = newJob()
+	s.mu.Unlock()
 	close(s.failed)
+	s.tell(gathered, err)
 }
