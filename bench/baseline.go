@@ -74,6 +74,8 @@ func serveBaseline(kind, redisURL string) error {
 		naive(router, store)
 	case "parking":
 		parking(router)
+	case "fifo":
+		fifo(router)
 	case "minimal", "polling":
 		options, err := goredis.ParseURL(redisURL)
 		if err != nil {

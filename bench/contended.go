@@ -163,7 +163,8 @@ type contended struct {
 	title string
 	hold  time.Duration
 	contest
-	toPolling float64
+	toPolling float64 // hand-overs
+	toMemory  float64 // use; 0 without a hold
 }
 
 // measureContended runs the rivals in turn.
@@ -204,18 +205,20 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 		return values
 	}
 	handed := func(c contest) float64 { return c.handed }
+	use := func(c contest) float64 { return c.use }
 	for _, v := range rivals {
 		r.contended = append(r.contended, contended{
 			title: v.title, hold: hold,
 			contest: contest{
 				turns:   median(pick(v.key, func(c contest) float64 { return c.turns })),
 				handed:  median(pick(v.key, handed)),
-				use:     median(pick(v.key, func(c contest) float64 { return c.use })),
+				use:     median(pick(v.key, use)),
 				longest: median(pick(v.key, func(c contest) float64 { return c.longest })),
 				slowest: median(pick(v.key, func(c contest) float64 { return c.slowest })),
 				scripts: median(pick(v.key, func(c contest) float64 { return c.scripts })),
 			},
 			toPolling: median(ratios(pick(v.key, handed), pick("polling", handed))),
+			toMemory:  median(ratios(pick(v.key, use), pick("fifo", use))),
 		})
 	}
 	return nil

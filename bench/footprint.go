@@ -87,9 +87,14 @@ func (silent) Replaced(fencing.Name, fencing.Stamp)              {}
 func (silent) Recheck([]fencing.Name)                            {}
 
 func openStore(ctx context.Context, server *redistest.Server) (*redis.Store, error) {
+	return openStoreAt(ctx, server.URL())
+}
+
+func openStoreAt(ctx context.Context, url string) (*redis.Store, error) {
 	store, err := redis.Open(ctx, redis.Options{
-		URL:     server.URL(),
-		MaxSkew: time.Minute, OperationTimeout: time.Minute, // for a machine that stalls
+		URL:     url,
+		MaxSkew: time.Minute, OperationTimeout: time.Minute, // for a machine that stalls, or counts instructions
+		DialTimeout: time.Minute, ReadTimeout: time.Minute,
 		Quarantine: redis.QuarantinePolicy{Off: true},
 	})
 	if err == nil {

@@ -19,7 +19,7 @@ func main() {
 	redisURL := flag.String("redis", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
-	only := flag.String("only", "", "waiting, topologies or footprint: measure that part alone and write no report")
+	only := flag.String("only", "", "waiting, redis, topologies or footprint: measure that part alone and write no report")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error
@@ -38,6 +38,12 @@ func run(rounds int, length time.Duration, report, only string) error {
 	if only == "footprint" {
 		f, err := measureFootprint(rounds)
 		fmt.Print(f.report(rounds))
+		return err
+	}
+	if only == "redis" {
+		var r results
+		err := r.measureRedisCost()
+		fmt.Print(r.reportRedisCost())
 		return err
 	}
 	if only == "topologies" {
@@ -78,6 +84,9 @@ func run(rounds int, length time.Duration, report, only string) error {
 		return err
 	}
 	if err := r.measureMemory(); err != nil {
+		return err
+	}
+	if err := r.measureRedisCost(); err != nil {
 		return err
 	}
 	if err := r.measureWaiting(binary, dir, rounds, length); err != nil {

@@ -25,6 +25,7 @@ type results struct {
 	latency    []latency
 	rate       float64 // arrivals a second of the latency rounds
 	perLock    float64 // bytes of Redis memory a held lock
+	cost       redisCost
 
 	topologies         []topologyRow
 	distant            []topologyRow // the same behind a delay line
@@ -251,6 +252,7 @@ each was due.
 A held lock takes %.0f bytes of Redis memory, all indexes included (100,000 names
 of the form orders/12345, owner worker-7, no metadata).
 `, r.perLock)
+	b.WriteString(r.reportRedisCost())
 	b.WriteString(r.reportTopologies())
 	b.WriteString(r.reportWaiting())
 	return b.String()

@@ -49,6 +49,7 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 	}
 	bare := keep(startBaseline("parking", ""))
 	polling := keep(startBaseline("polling", poll.URL()))
+	memory := keep(startBaseline("fifo", ""))
 	embedded := keep(startGateway(binary, "embedded", filepath.Join(dir, "contended")))
 	alone := keep(startGateway(binary, one.URL(), ""))
 	left, right := keep(startGateway(binary, two.URL(), "")), keep(startGateway(binary, two.URL(), ""))
@@ -69,6 +70,7 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 		rivals = append(rivals, rival{key: key, title: title, hire: hire, server: server})
 	}
 	add("polling", "minimal gateway that polls Redis each 50 ms", poll, polling.addr)
+	add("fifo", "a queue in memory behind net/http and chi", nil, memory.addr)
 	add("embedded", "Fencepost, embedded", nil, embedded.addr)
 	add("redis", "Fencepost, Redis", one, alone.addr)
 	add("two", "Fencepost, two gateways on one Redis", two, left.addr, right.addr)
@@ -115,19 +117,22 @@ func (r *results) reportWaiting() string {
 once. A hand-over is a turn that follows one of another client: where clients poll, the
 one that has just released mostly gets the lock again. In use: the part of the time in
 which somebody held the lock; with a hold of 1 ms it is what hand-over leaves of the
-ideal. The longest wait is to the mean one, the slowest client's turns are to the
-fastest one's.
+ideal, and beside it what it leaves of what a queue in memory gets through HTTP. The
+longest wait is to the mean one, the slowest client's turns are to the fastest one's.
 
-| hold | target | turns/s | hand-overs/s | to polling | in use | longest wait | slowest client | scripts a turn |
-| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| hold | target | turns/s | hand-overs/s | to polling | in use | to the queue in memory | longest wait | slowest client | scripts a turn |
+| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 `, contenders)
 	for _, c := range r.contended {
-		scripts := "-"
+		scripts, toMemory := "-", "-"
 		if c.scripts > 0 {
 			scripts = fmt.Sprintf("%.3f", c.scripts)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.1f | %.2f | %.2f | %.2f | %s |\n",
-			c.hold, c.title, c.turns, c.handed, c.toPolling, c.use, c.longest, c.slowest, scripts)
+		if c.hold > 0 {
+			toMemory = fmt.Sprintf("%.2f", c.toMemory)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.1f | %.2f | %s | %.2f | %.2f | %s |\n",
+			c.hold, c.title, c.turns, c.handed, c.toPolling, c.use, toMemory, c.longest, c.slowest, scripts)
 	}
 	fmt.Fprintf(&b, `
 With %d in one queue, a turn takes %.3f scripts.
