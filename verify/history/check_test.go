@@ -249,6 +249,41 @@ func TestCheck(t *testing.T) {
 			s.does(8, 9, Release, "a", Ended)
 			s.grant(9, 10, "b", 11)
 		}},
+		{"deeper, perhaps back, and over when its last term is", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(40, 41, "a", 10, Op{Hold: 2})
+			s.does(50, 60, Release, "a", Unknown).Hold = 2
+			s.grant(55, 150, "b", 11)
+			s.does(145, 151, Release, "a", Lost)
+		}},
+		{"deeper, perhaps back, and over before its last term is", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(40, 41, "a", 10, Op{Hold: 2})
+			s.does(50, 60, Release, "a", Unknown).Hold = 2
+			s.grant(55, 110, "b", 11)
+			s.does(145, 151, Release, "a", Lost)
+		}},
+		{"shortened by a renewal whose first answer was lost", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(5, 45, "b", 11)
+			s.does(20, 60, Renew, "a", Lost).TTL = 10 * ms
+		}},
+		{"lost before such a renewal could have shortened it", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(5, 25, "b", 11)
+			s.does(20, 60, Renew, "a", Lost).TTL = 50 * ms
+		}},
+		{"broken, after a fail-over forgot its release", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 10 * ms, Until: 30 * ms, Calm: 60 * ms, Forgets: true}}
+			s.does(40, 41, Break, "", Ended).Token = 10
+		}},
+		{"broken after its release", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.does(40, 41, Break, "", Ended).Token = 10
+		}},
 		{"a lease id that was released is granted again", "P7", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.does(2, 3, Release, "a", Ended)

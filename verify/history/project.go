@@ -83,9 +83,9 @@ func (p *projection) call(c *call) {
 		switch {
 		case c.Verdict == Lost:
 			m.what = moveNoToken
-		case c.Verdict == Ended && p.breaks[c.Token] == 1 && !p.rules.EndsCross:
+		case c.Verdict == Ended && p.breaks[c.Token] == 1 && !p.rules.EndsCross && !p.all.forgot(c.sent-longestTTL, c.Done):
 			m.what = moveBreak
-		case c.Verdict == Ended: // a second break is told the same as the first
+		case c.Verdict == Ended: // a second break is told the same as the first, and so is one of a lease whose end was forgotten
 			m.what = moveMayBreak
 		case !c.certain():
 			m.what, until = moveMayBreak, forever
@@ -93,7 +93,7 @@ func (p *projection) call(c *call) {
 	case c.Verb == Acquire && granted:
 		m.what, m.hold = moveGrant, g.Hold
 		if p.depths[c.Lease] && g.Hold > 1 {
-			return // it lives, and how deep it is held can't be judged
+			m.what = moveRenew // how deep it is held can't be judged
 		}
 	case c.Verb == Acquire && c.Verdict == Refused && p.strict(c):
 		m.what, m.lease = moveHeld, ""
@@ -202,6 +202,9 @@ func (p *projection) end(t term, later []*call) {
 	renewed := t.attached // perhaps, and nobody was told
 	for _, c := range later {
 		_, granted := c.grant(p.name)
+		if c.Verb == Renew && !granted { // a first attempt of it may have shortened the lease
+			from = min(from, c.sent+c.TTL-p.rules.Margin)
+		}
 		lost := c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name))
 		if lost && c.Done < from {
 			continue // forgotten: it may still be kept free for its holder
@@ -212,9 +215,6 @@ func (p *projection) end(t term, later []*call) {
 		}
 		if !c.certain() && c.Verb != Release {
 			renewed = true
-			if c.Verb == Renew { // it may have shortened the lease
-				from = min(from, c.sent+c.TTL-p.rules.Margin)
-			}
 		}
 	}
 	if from > until {

@@ -111,7 +111,7 @@ func Bugs() []Bug {
 			Patches: []Patch{{
 				File: "internal/fencing/grant.go",
 				Old:  "for len(queue.order) > 0 && t.fits(queue.order[0]) {\n",
-				New:  "for len(queue.order) > 0 && t.fits(queue.order[0]) && (queue.order[0].Ask.Limit == 0 || len(t.record.Holders) == 0) {\n",
+				New:  "for len(queue.order) > 0 && t.fits(queue.order[0]) && (queue.order[0].Ask.Limit == 0 || t.record.Holders.Len() == 0) {\n",
 			}},
 			History: lingering(embedded(history.Mix{Permit: 20, Wait: 20, Linger: 1})), Promise: "P5",
 		},

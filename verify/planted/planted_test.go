@@ -1,11 +1,14 @@
 package planted
 
 import (
-	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 )
 
-// Every bug has a name of its own, and can be planted in the source as it is.
+// Every bug has a name of its own, and can be planted in the source as it is, which
+// compiles then.
 func TestEveryBugCanBePlanted(t *testing.T) {
 	names := map[string]bool{}
 	for _, bug := range Bugs() {
@@ -19,8 +22,17 @@ func TestEveryBugCanBePlanted(t *testing.T) {
 		path, err := bug.overlay(t.TempDir())
 		if err != nil {
 			t.Error(err)
-		} else if _, err := os.Stat(path); err != nil {
-			t.Error(err)
+			continue
+		}
+		for _, p := range bug.Patches {
+			if !strings.HasSuffix(p.File, ".go") {
+				continue
+			}
+			build := exec.Command("go", "build", "-overlay", path, "./"+filepath.Dir(p.File))
+			build.Dir = "../.."
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", bug.Name, err, out)
+			}
 		}
 	}
 }

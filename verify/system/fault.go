@@ -148,12 +148,23 @@ func (s *System) master(random *rand.Rand) (master *redistest.Server, err error)
 	return master, err
 }
 
-// settle waits until every server has its place again.
+// alert has the master's end noticed.
+func (s *System) alert() error {
+	return redistest.Try(func() {
+		if s.Kind == Sentinel {
+			s.Sentinel.Alert()
+		}
+	})
+}
+
+// settle waits until every server has its place again, from where nobody moves them
+// while there is no fault.
 func (s *System) settle() error {
 	return redistest.Try(func() {
 		switch s.Kind {
 		case Sentinel:
 			s.Sentinel.FollowMaster()
+			s.Sentinel.Calm()
 		case Cluster:
 			s.Cluster.HealReplication()
 			s.Cluster.Complete()
@@ -195,7 +206,7 @@ func killMaster(lossy bool) func(*System, *rand.Rand) (func() error, error) {
 		heal := func() error {
 			return errors.Join(s.promoted(master), master.Restart(), s.settle())
 		}
-		return heal, master.Kill()
+		return heal, errors.Join(s.alert(), master.Kill())
 	}
 }
 
@@ -215,7 +226,7 @@ func stopMaster(s *System, random *rand.Rand) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() error { return errors.Join(master.Resume(), s.settle()) }, master.Pause()
+	return func() error { return errors.Join(master.Resume(), s.settle()) }, errors.Join(s.alert(), master.Pause())
 }
 
 // reshard moves a slot with keys to another master, while everything goes on.

@@ -19,6 +19,9 @@ import (
 // masterName is what the Sentinels call the master.
 const masterName = "locks"
 
+// downAfter is for how long a master does not answer that counts as down.
+const downAfter = 500 * time.Millisecond
+
 // Sentinel is a master with replicas, and the Sentinels that watch them.
 type Sentinel struct {
 	t         testing.TB
@@ -27,7 +30,7 @@ type Sentinel struct {
 }
 
 // StartSentinel starts a master, its replicas and Sentinels that end with the
-// test. A master that does not answer for 500 ms counts as down, and most of the
+// test. A master that does not answer for downAfter counts as down, and most of the
 // Sentinels decide that. Arguments are for the master and the replicas; if they are
 // those of an Authority, the Sentinels have TLS too, and SentinelPassword.
 func StartSentinel(t testing.TB, replicas, sentinels int, args ...string) *Sentinel {
@@ -80,7 +83,7 @@ func (s *Sentinel) startSentinels(n int) {
 		}
 		config := fmt.Sprintf("sentinel myid %040x\n", i+1) +
 			fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d %d\n", masterName, master.port, n/2+1) +
-			fmt.Sprintf("sentinel down-after-milliseconds %s 500\n", masterName) +
+			fmt.Sprintf("sentinel down-after-milliseconds %s %d\n", masterName, downAfter.Milliseconds()) +
 			fmt.Sprintf("sentinel failover-timeout %s 3000\n", masterName) +
 			fmt.Sprintf("sentinel parallel-syncs %s 9\n", masterName) + passwords
 		for j, other := range ports {
@@ -227,10 +230,15 @@ func (s *Sentinel) HealReplication() {
 
 // Calm has the Sentinels take no master for down any more: on a machine that is busy
 // one that is well may not answer for a while.
-func (s *Sentinel) Calm() {
+func (s *Sentinel) Calm() { s.takeForDown(time.Hour) }
+
+// Alert undoes Calm.
+func (s *Sentinel) Alert() { s.takeForDown(downAfter) }
+
+func (s *Sentinel) takeForDown(after time.Duration) {
 	s.t.Helper()
 	for _, one := range s.sentinels {
-		one.do(s.t, "sentinel", "set", masterName, "down-after-milliseconds", time.Hour.Milliseconds())
+		one.do(s.t, "sentinel", "set", masterName, "down-after-milliseconds", after.Milliseconds())
 	}
 }
 
