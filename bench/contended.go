@@ -240,7 +240,7 @@ func scriptsRun(server *redistest.Server) (int64, error) {
 		return 0, err
 	}
 	var calls int64
-	for _, command := range []string{"cmdstat_evalsha", "cmdstat_eval"} {
+	for _, command := range []string{"cmdstat_fcall", "cmdstat_evalsha", "cmdstat_eval"} {
 		var n int64
 		fmt.Sscanf(info["Commandstats"][command], "calls=%d", &n)
 		calls += n

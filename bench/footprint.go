@@ -196,21 +196,16 @@ func fill(work func(ctx context.Context, store *redis.Store, i int) error) (floa
 // forgetHistories deletes the histories: there is a bound to all of them, so that
 // they are no part of what one thing costs.
 func forgetHistories(ctx context.Context, client *goredis.Client) error {
-	for partition := range 256 {
-		prefix := fmt.Sprintf("fencepost:{%d}:", partition)
-		known, err := client.ZRange(ctx, prefix+"histories", 0, -1).Result()
-		if err != nil {
-			return err
-		}
-		keys := []string{prefix + "histories"}
-		for _, name := range known {
-			keys = append(keys, prefix+"history:"+name)
-		}
-		if err := client.Del(ctx, keys...).Err(); err != nil {
-			return err
-		}
+	const prefix = "fencepost:{0}:"
+	known, err := client.ZRange(ctx, prefix+"histories", 0, -1).Result()
+	if err != nil {
+		return err
 	}
-	return nil
+	keys := []string{prefix + "histories"}
+	for _, name := range known {
+		keys = append(keys, prefix+"history:"+name)
+	}
+	return client.Del(ctx, keys...).Err()
 }
 
 // measureIdle measures what gateways cost that do nothing.

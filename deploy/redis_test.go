@@ -285,7 +285,7 @@ func use(t *testing.T, server *redistest.Server, further ...string) {
 		must(t, err)
 	}
 
-	further = append(further, "CONFIG GET appendfsync", "SUBSCRIBE fencepost:events", "SCRIPT LOAD x", "TIME", "INFO", "ROLE")
+	further = append(further, "CONFIG GET appendfsync", "SUBSCRIBE fencepost:events", "FUNCTION LOAD x", "TIME", "INFO", "ROLE")
 	harm := []string{
 		"FLUSHALL", "FLUSHDB", "SCRIPT FLUSH", "FUNCTION FLUSH", "CONFIG SET appendonly no", "SHUTDOWN", "KEYS fencepost:*",
 		"REPLICAOF NO ONE", "CLIENT KILL ID 1", "ACL LIST", "MONITOR", "DEBUG RELOAD", "GET other", "SUBSCRIBE other",

@@ -17,7 +17,7 @@ func TestRedisUser(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	err := client.Do(t.Context(), "ACL", "SETUSER", "gate", "on", ">correct", "~fencepost:*", "&fencepost:*",
-		"+@read", "+@write", "+@connection", "+@pubsub", "-@dangerous", "-@scripting", "+eval", "+evalsha", "+script|load",
+		"+@read", "+@write", "+@connection", "+@pubsub", "-@dangerous", "-@scripting", "+fcall", "+function|load", "+function|list", "+function|delete", "+eval", "+evalsha",
 		"+time", "+info", "+role", "+config|get").Err()
 	if err != nil {
 		t.Fatal(err)

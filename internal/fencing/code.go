@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Code is the one vocabulary of outcomes: Step, the Lua scripts, the JSON
+// Code is the one vocabulary of outcomes: Step, the Lua library, the JSON
 // errors, the OpenAPI document and the metrics use the same words.
 type Code string
 

@@ -3,7 +3,7 @@
 // decides who holds what.
 //
 // Step is the specification. The embedded store runs it behind a durable log,
-// the Lua scripts of the Redis store are its twin, and the conformance suite in
+// the Lua library of the Redis store is its twin, and the conformance suite in
 // fencingtest holds them together. Nothing here reads a clock, does I/O or
 // takes a lock.
 //

@@ -25,8 +25,8 @@ const (
 	// RestTTL is how long a place rests for its client to come back.
 	RestTTL = 10 * time.Second
 
-	// hearInterval is how often signs of life are written down at most.
-	hearInterval = GatewayTTL / 8
+	// HearInterval is how often signs of life are written down at most.
+	HearInterval = GatewayTTL / 8
 )
 
 // Gateways is what a partition knows of the gateways that have waiters in it.
@@ -44,10 +44,10 @@ func (g *Gateways) hear(from Gateway, now Instant) {
 	if now >= max(g.Heard.Add(StallAfter), g.Serving.Add(GatewayTTL)) {
 		g.Stopped, g.Serving = g.Heard, now
 	}
-	if now >= g.Heard.Add(hearInterval) {
+	if now >= g.Heard.Add(HearInterval) {
 		g.Heard = now
 	}
-	if seen, known := g.Seen[from]; known && now >= seen.Add(hearInterval) {
+	if seen, known := g.Seen[from]; known && now >= seen.Add(HearInterval) {
 		g.Seen[from], g.Heard = now, now
 	}
 }

@@ -2,8 +2,8 @@ package fencing
 
 import "cmp"
 
-// anyNumber is more holders than a name ever has.
-const anyNumber = 1 << 30
+// AnyNumber is more holders than a name ever has.
+const AnyNumber = 1 << 30
 
 // tolerates returns how many holders a lease bears, itself included.
 func tolerates(mode Mode, limit int) int {
@@ -11,7 +11,7 @@ func tolerates(mode Mode, limit int) int {
 	case mode == ModeExclusive:
 		return 1
 	case limit == 0:
-		return anyNumber
+		return AnyNumber
 	}
 	return limit
 }
@@ -22,7 +22,7 @@ func (t *step) fits(p *Place) bool {
 	if t.record == nil || t.record.Holders.Len() == 0 {
 		return true
 	}
-	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), t.record.Holders.tolerate(), cmp.Or(t.guard.MaxHolders, anyNumber))
+	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), t.record.Holders.tolerate(), cmp.Or(t.guard.MaxHolders, AnyNumber))
 	return t.record.Holders.Len() < bears
 }
 
@@ -114,7 +114,7 @@ func (t *step) handOff() {
 	stuck := t.record.Stuck
 	t.record.Stuck = 0
 	if t.more {
-		t.record.Stuck = atOnce
+		t.record.Stuck = AtOnce
 	}
 	if queue.Len() == 0 {
 		return
@@ -127,7 +127,7 @@ func (t *step) handOff() {
 	}
 	for len(queue.order) > 0 && t.fits(queue.order[0]) {
 		if t.left == 0 {
-			t.record.Stuck = atOnce
+			t.record.Stuck = AtOnce
 			return
 		}
 		p := queue.order[0]

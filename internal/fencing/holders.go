@@ -103,7 +103,7 @@ func (hs *Holders) First() Holding { return hs.roots[byToken].at(byToken, 0).Hol
 // tolerate returns how many holders all of them tolerate, themselves included.
 func (hs *Holders) tolerate() int {
 	if hs.Len() == 0 {
-		return anyNumber
+		return AnyNumber
 	}
 	h := hs.roots[byTolerance].at(byTolerance, 0)
 	return tolerates(h.Mode, h.Limit)

@@ -135,7 +135,7 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	slices.Reverse(over)
 	equal("expired", append([]Holding{}, hs.expired(now, most)...), append([]Holding{}, over...))
 
-	bears := anyNumber
+	bears := AnyNumber
 	provisional := map[Gateway][]Holding{}
 	for i := range list {
 		h := &list[i]

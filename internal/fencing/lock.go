@@ -49,7 +49,7 @@ type Holder struct {
 }
 
 // Live reports whether a lease that is not provisional is live at now. It is the
-// only predicate of liveness; live in record.lua is its twin.
+// only predicate of liveness; live in holders.lua is its twin.
 func (h *Holder) Live(now Instant) bool { return now < h.ExpiresAt }
 
 // expiresAt returns when a grant or renewal at now with ttl ends, bounded by

@@ -6,10 +6,10 @@ import "time"
 // that live longer are the published exception to P1.
 const LongestQuarantine = 5 * time.Minute
 
-// ttlPeriod is how long a TTL counts as in use at least, and half of how long it
+// TTLPeriod is how long a TTL counts as in use at least, and half of how long it
 // does at most. It is longer than LongestQuarantine, so that a TTL which matters
 // and is still renewed is not forgotten in between.
-const ttlPeriod = 2 * LongestQuarantine
+const TTLPeriod = 2 * LongestQuarantine
 
 // Quarantine is what a partition remembers in order to be careful when it may
 // have forgotten the rest: a lease that was lost is believed in for as long as its
@@ -24,10 +24,10 @@ type Quarantine struct {
 
 // note counts a TTL as in use.
 func (q *Quarantine) note(now Instant, ttl time.Duration) {
-	began := now - now%Instant(ttlPeriod/time.Microsecond)
+	began := now - now%Instant(TTLPeriod/time.Microsecond)
 	if began > q.Period {
 		q.Before = 0
-		if began == q.Period.Add(ttlPeriod) {
+		if began == q.Period.Add(TTLPeriod) {
 			q.Before = q.TTL
 		}
 		q.Period, q.TTL = began, 0
@@ -66,7 +66,7 @@ type Arrival struct {
 
 // Arrive notes who serves. If that is not who served last, something was lost, or
 // a quarantine turns out to be too short, nothing new is granted for as long as somebody may still believe in a
-// lease that was lost. It is the twin of arrive.lua.
+// lease that was lost. Its twin is verbs.arrive.
 func Arrive(s *State, now Instant, a Arrival) Quarantine {
 	q := &s.Quarantine
 	q.note(now, 0)

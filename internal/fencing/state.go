@@ -20,11 +20,11 @@ const (
 	// does no more than this keeps Redis from others for some milliseconds.
 	StepLimit = 64
 
-	// atOnce is the Record.Stuck of a name on which a step has left something to do.
-	atOnce Instant = 1
+	// AtOnce is the Record.Stuck of a name on which a step has left something to do.
+	AtOnce Instant = 1
 
-	// maxBroken is how many broken tokens a record remembers for retried breaks.
-	maxBroken = 8
+	// MaxBroken is how many broken tokens a record remembers for retried breaks.
+	MaxBroken = 8
 
 	// MaxHistory is how many ended leases a name remembers for people.
 	MaxHistory = 16
@@ -55,7 +55,7 @@ type Record struct {
 	HighestAdmitted Token // by the name's fence
 	Holders         Holders
 	Queue           Queue
-	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; atOnce: the next Expire goes on
+	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on
 	Broken          []Token // the last few tokens that were broken, oldest first
 	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go

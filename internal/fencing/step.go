@@ -11,7 +11,7 @@ import (
 // its arguments alone, and changes s in place (Clone gives a copy to keep). A
 // refused operation leaves nothing behind but what time has brought about by
 // itself: ended leases, dropped places, and the hand-offs that follow from them.
-// The Lua scripts are its twin.
+// The library in internal/redis is its twin.
 //
 // Out of skew nothing is judged by the time and nothing is handed on.
 func Step(s *State, now Instant, guard Guard, op Op) Outcome {
@@ -19,7 +19,7 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t.out.Now = now
 	t.record = s.Records[t.name]
 	t.left = cmp.Or(guard.StepLimit, StepLimit)
-	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == atOnce && !attends {
+	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == AtOnce && !attends {
 		t.left = 0 // an Expire goes on with it: many other operations at once are not to do so as well
 	}
 	switch op := op.(type) {
@@ -39,7 +39,7 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	if t.record != nil && t.record.idle() {
 		t.record.Stuck = 0
 	}
-	t.out.More = t.record != nil && t.record.Stuck == atOnce && !t.skewed
+	t.out.More = t.record != nil && t.record.Stuck == AtOnce && !t.skewed
 	return t.out
 }
 
@@ -177,7 +177,7 @@ func (t *step) break_(op BreakRequest) *Error {
 			t.lapse(&h)
 		case found:
 			t.record.Broken = append(t.record.Broken, op.Token)
-			if excess := len(t.record.Broken) - maxBroken; excess > 0 {
+			if excess := len(t.record.Broken) - MaxBroken; excess > 0 {
 				t.record.Broken = t.record.Broken[excess:]
 			}
 			t.end(&h, ReasonBroken, t.now)

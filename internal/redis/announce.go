@@ -36,13 +36,10 @@ func (s *Store) announce(c *command, r *reply) {
 	for _, g := range r.grants {
 		s.saw(c.partition, g.Holder.Token)
 	}
-	s.saw(c.partition, r.granted.token)
 	if r.holder != nil {
 		s.saw(c.partition, r.holder.Token)
 	}
-	if r.shown.record != nil {
-		s.saw(c.partition, r.shown.record.last)
-	}
+	s.saw(c.partition, r.lock.LastToken)
 	if r.more {
 		s.handOffs.goOn(s, c.name)
 	}
@@ -59,7 +56,7 @@ func (s *Store) announce(c *command, r *reply) {
 		return
 	}
 	for _, g := range r.grants {
-		if g.Gateway != here || string(c.ended[len(c.ended)-leaseLen:]) == string(g.Holder.Lease) {
+		if g.Gateway != here || c.lease == g.Holder.Lease {
 			continue
 		}
 		asked := c.sentAt
@@ -93,7 +90,7 @@ func (s *Store) orphaned(c *command) {
 // handed the lock on but had no answer that can be read: now, and when the store
 // answers again.
 func (s *Store) search(c *command) {
-	if !c.script.rules() {
+	if !c.verb.rules() {
 		return
 	}
 	hears := s.hears()

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"fmt"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
@@ -15,9 +14,7 @@ var _ fencingtest.Arriver = (*backend)(nil)
 func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fencing.Quarantine, error) {
 	b.blind()
 	s := b.stores[handle]
-	c := s.newPartitionCommand(arriveScript, s.partitionOf(name))
-	c.claim = append(c.claim[:0], a.Server...)
-	how := byte(arriveCareful)
+	how := arriveCareful
 	switch {
 	case a.Lost:
 		how = arriveLost
@@ -26,8 +23,11 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 	case a.Late:
 		how = arriveLate
 	}
-	c.tail = fmt.Sprintf("%d\n%d\n%d\n%d\n0\n%c\n%s", a.Longest.Microseconds(), a.Until, a.Least.Microseconds(), a.Most.Microseconds(), how, layoutOfGuard)
-	c.asSource = true
+	asked := arrivalRequest{
+		layout: layoutVersion, partitions: s.partitions, server: a.Server, how: how,
+		longest: a.Longest, until: a.Until, least: a.Least, most: a.Most,
+	}
+	c := s.newPartitionCommand(s.partitionOf(name), operation{verb: arriveVerb}, func(w *codec) { w.arrival(&asked) })
 	r, err := s.do(context.Background(), c)
 	if err != nil {
 		return fencing.Quarantine{}, err
@@ -38,11 +38,10 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 	if err := s.arrived(c, &r); err != nil {
 		return fencing.Quarantine{}, err
 	}
-	g, err := decodeGuard(r.detail)
 	for _, other := range b.stores {
-		other.sentry.learn(c.partition, &g)
+		other.sentry.learn(c.partition, &r.guard)
 	}
-	return g.Quarantine, err
+	return r.guard.Quarantine, nil
 }
 
 // Heed opens a handle anew that heeds losses, and leaves it to the suite to say that

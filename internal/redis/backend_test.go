@@ -53,7 +53,7 @@ func (h hearing) Watch(sink fencing.EventSink) (stop func()) {
 // Heartbeat also beats without names where all share one partition: the suite
 // then knows of no others.
 func (h hearing) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	if len(names) == 0 && h.options.onePartition {
+	if len(names) == 0 && h.partitions == 1 {
 		names = []fencing.Name{"any"}
 	}
 	return h.Store.Heartbeat(ctx, names)
@@ -75,13 +75,7 @@ func (b *backend) SetSkew(handle int, skew time.Duration) { b.skew[handle].Store
 
 func openBackend(t testing.TB, server *redistest.Server) *backend {
 	t.Helper()
-	return openPartitioned(t, server, false)
-}
-
-// openPartitioned opens a backend whose names share one partition, or don't.
-func openPartitioned(t testing.TB, server *redistest.Server, one bool) *backend {
-	t.Helper()
-	return openOn(t, Options{URL: server.SocketURL(), onePartition: one}, server)
+	return openOn(t, Options{URL: server.SocketURL()}, server)
 }
 
 // openOn opens a backend on several masters.

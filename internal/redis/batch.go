@@ -12,8 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// maxBatch bounds how many commands go out together, and with it how long Redis
-// serves nobody else.
+// maxBatch bounds how many commands go out together, in one call or several.
 const maxBatch = 512
 
 // lanes is how many batches are under way at once. A name always goes by the
@@ -49,7 +48,7 @@ func (b *batcher) submit(c *command) bool {
 	switch b.closed {
 	case nil:
 	case errRetired:
-		c.cmd.SetErr(errRetired)
+		c.err = errRetired
 		c.done <- struct{}{}
 		return true
 	default:
@@ -129,88 +128,62 @@ type sender struct {
 	clock   func() time.Time
 	now     func() fencing.Instant // the store's clock; nil to leave it to Redis
 	strayed func()                 // called when an answer suggests that another node is the master
-	floors  [partitions]atomic.Int64
+	floors  []atomic.Int64         // by partition
+	keys    []keyspace
+	header  header // but for what differs by call
+	most    int    // operations of a call
 
-	guard     any // handle, whether losses are heeded, and MaxSkew in µs, as an argument of scripts
-	unsettled any // the same to a server that was not looked at
-
-	member  bool // of a quorum, which undoes what it must not leave behind, and again
-	acks    int  // replicas that have to confirm what grants
-	ackKeys *[partitions]keyspace
+	member bool // of a quorum, which undoes what it must not leave behind, and again
+	acks   int  // replicas that have to confirm what grants
 }
 
-// failed gives the error of a pipeline to those commands that have none: the library
-// leaves it out where it could get no connection because Redis refused one.
-func failed(batch []*command, err error) {
-	if err == nil {
-		return
-	}
-	for _, c := range batch {
-		if c.cmd.Err() == nil && c.cmd.Val() == nil {
-			c.cmd.SetErr(err)
-		}
-	}
-}
-
-// prepare stamps the commands of a batch just before they are sent to n.
-func (s *sender) prepare(n *node, batch []*command) (sentAt time.Time) {
-	sentAt = s.clock()
-	sent := fencing.InstantOf(sentAt)
-	var now fencing.Instant
+// calls puts commands together, those of each partition in order, just before they are
+// sent to n: time that passed in a queue is no skew.
+func (s *sender) calls(n *node, batch []*command) []*call {
+	h, sentAt := s.header, s.clock()
+	h.sent, h.unsettled = fencing.InstantOf(sentAt), !n.settled.Load()
 	if s.now != nil {
-		now = s.now()
+		h.now = s.now()
 	}
-	guard := s.guard
-	if !n.settled.Load() {
-		guard = s.unsettled
-	}
-	var loaded [scriptCount]bool
+	var all []*call
+	open := map[int]*call{} // by partition
 	for _, c := range batch {
-		if c.asSource { // once a batch is enough: the script is known from there on
-			c.asSource, loaded[c.script.index] = !loaded[c.script.index], true
+		c.sent, c.sentAt, c.unacked = h.sent, sentAt, s.acks > 0 // until replicas say otherwise
+		at := open[c.partition]
+		if at == nil || len(at.of) == s.most {
+			h.floor = fencing.Token(s.floors[c.partition].Load())
+			w := codec{mode: writing}
+			w.header(&h)
+			at = &call{key: s.keys[c.partition].never, header: w.b}
+			open[c.partition], all = at, append(all, at)
 		}
-		c.args[c.guardAt] = guard
-		c.prepare(now, sent, s.floors[c.partition].Load())
+		at.of = append(at.of, c)
 	}
-	return sentAt
+	return all
 }
 
 // send runs a batch to its end, all by one connection to n: every command has its
 // answer or error then. The client's timeouts bound it, not any caller's context:
 // the callers differ.
 func (s *sender) send(n *node, batch []*command) {
-	ctx := context.Background()
-	sentAt := s.prepare(n, batch)
-	if s.acks > 0 {
+	acked := false
+	switch err := n.ready(); {
+	case err != nil:
 		for _, c := range batch {
-			c.unacked = true // until replicas say otherwise
+			c.err = err
 		}
-	}
-	switch {
-	case n.client == nil:
-		for _, c := range batch {
-			c.cmd.SetErr(errNowhere)
-		}
-	case s.needsAcks(batch):
-		s.withAcks(ctx, n, batch)
-	case len(batch) == 1:
-		_ = n.client.Process(ctx, batch[0].cmd) // the command holds its error
 	default:
-		pipe := n.client.Pipeline()
-		for _, c := range batch {
-			_ = pipe.Process(ctx, c.cmd)
-		}
-		_, err := pipe.Exec(ctx)
-		failed(batch, err)
+		acks := s.needsAcks(batch)
+		acked = s.exec(context.Background(), n.client, n, s.calls(n, batch), acks) && acks
 	}
 	received := fencing.InstantOf(s.clock())
 	astray := false
 	for _, c := range batch {
-		c.sentAt, c.received = sentAt, received
-		if err := c.cmd.Err(); err != nil {
-			astray = astray || strayed(err)
-			if errors.Is(err, goredis.ErrClosed) && n.retired() {
-				c.cmd.SetErr(errRetired)
+		c.received, c.unacked = received, c.unacked && !acked
+		if c.err != nil {
+			astray = astray || strayed(c.err)
+			if errors.Is(c.err, goredis.ErrClosed) && n.retired() {
+				c.err = errRetired
 			}
 		}
 	}

@@ -1,59 +1,56 @@
 package redis
 
 import (
-	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
-
-	goredis "github.com/redis/go-redis/v9"
 )
 
-// once is a command that the client library never sends again by itself, not
-// even where its retries can't be switched off.
-type once struct{ *goredis.Cmd }
+// verb is what an operation does, spelled as in the library.
+type verb string
 
-// NoRetry keeps the client from sending the command again.
-func (once) NoRetry() bool { return true }
+const (
+	acquireVerb   verb = "acquire"
+	renewVerb     verb = "renew"
+	releaseVerb   verb = "release"
+	confirmVerb   verb = "confirm"
+	leaveVerb     verb = "leave"
+	takeBackVerb  verb = "take_back"
+	breakVerb     verb = "break"
+	claimVerb     verb = "claim"
+	expireVerb    verb = "expire"
+	inspectVerb   verb = "inspect"
+	historyVerb   verb = "history"
+	listVerb      verb = "list"
+	heartbeatVerb verb = "heartbeat"
+	checkVerb     verb = "check"
+	arriveVerb    verb = "arrive"
+)
 
-// Clone keeps a copy from being sent again as well.
-func (c once) Clone() goredis.Cmder { return once{c.Cmd.Clone().(*goredis.Cmd)} }
+// rules reports whether a verb applies the rules, and so may hand a lock on.
+func (v verb) rules() bool {
+	switch v {
+	case inspectVerb, historyVerb, listVerb, heartbeatVerb, checkVerb, arriveVerb:
+		return false
+	}
+	return true
+}
 
-// text is an argument that is written into the same memory again and again.
-type text []byte
+// needsMemory reports whether Redis is to refuse a verb where memory is full.
+func (v verb) needsMemory() bool { return v == acquireVerb || v == checkVerb }
 
-// MarshalBinary makes a *text an argument.
-func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
-
-// nowArg is where a test's clock stands among the arguments behind the keys.
-const nowArg = 7
-
-// command is one run of a script. It is used again when its caller has taken
-// the answer, for the same script; one whose caller has left is not. Its
-// arguments are pointers to its fields, so they are put together once.
+// command is one operation, on its way in a call with others. It is used again when its
+// caller has taken the answer; one whose caller has left is not.
 type command struct {
-	name      fencing.Name
+	operation
 	partition int
-	script    *script
-	args      []any
-	guardAt   int  // where the sender's guard stands among them
-	asSource  bool // send the source: Redis does not know the digest
+	text      []byte // the operation as it is sent
 
-	lock, ended    text // keys
-	claim          text // secret, lease and stamp; the token of a break; the server of an arrival
-	member         string
-	tail           string // of the record; the token of a claim; the rest of an arrival
-	mode           string // of a renewal
-	ttl            int64  // µs
-	hold           int    // that was asked for
-	most           int64
-	shown          int64 // how many holders to show at most
-	sentArg, floor int64
-	now            text // 16 digits
-
-	cmd      once
+	answer   string // one of a call's
+	err      error  // why there is none
+	now      fencing.Instant
+	skewed   bool
 	unacked  bool          // too few replicas have confirmed what it did
 	missed   bool          // an attempt may have been run, and what it came to is not known
 	awaited  atomic.Bool   // its caller is there; who sets it to false is done first
@@ -64,76 +61,43 @@ type command struct {
 	sentAt   time.Time // the same as sent, with the monotonic reading
 }
 
-// newCommand prepares a verb on a name.
-func (s *Store) newCommand(script *script, name fencing.Name) *command {
-	return s.newLeaseCommand(script, name, noLease)
+// newCommand prepares an operation on a name. What it adds is behind it.
+func (s *Store) newCommand(o operation, more func(*codec)) *command {
+	return s.newPartitionCommand(s.partitionOf(o.name), o, more)
 }
 
-// newLeaseCommand prepares a verb on a name that is about a lease.
-func (s *Store) newLeaseCommand(script *script, name fencing.Name, lease fencing.LeasePublic) *command {
-	c, _ := s.commands[script.index].Get().(*command)
+// newPartitionCommand prepares an operation in a partition, which may be about no name.
+func (s *Store) newPartitionCommand(partition int, o operation, more func(*codec)) *command {
+	c, _ := s.commands.Get().(*command)
 	if c == nil {
-		c = &command{script: script}
-		s.complete(c, []any{&c.lock, nil, nil, nil, &c.ended, nil})
+		c = &command{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
+		c.timer.Stop()
 	}
-	c.name, c.partition, c.member = name, s.partitionOf(name), string(name)
-	k := &s.keys[c.partition]
-	c.lock = append(append(c.lock[:0], k.lockPrefix...), name...)
-	c.args[4], c.args[5], c.args[6], c.args[8] = k.token, k.expiry, k.names, k.never
-	c.ended = append(append(append(append(c.ended[:0], k.endedPrefix...), name...), ':'), lease...)
+	c.operation, c.partition = o, partition
+	w := codec{mode: writing, b: c.text[:0]}
+	w.operation(&c.operation)
+	if more != nil {
+		more(&w)
+	}
+	c.text = w.b
 	return c
+}
+
+// newLeaseCommand prepares an operation of who has a lease id.
+func (s *Store) newLeaseCommand(v verb, name fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) *command {
+	return s.newCommand(operation{verb: v, name: name, lease: lease.Public(), secret: lease.Hash(), stamp: stamp}, nil)
 }
 
 // newHeartbeatCommand prepares the heartbeat of a partition.
 func (s *Store) newHeartbeatCommand(partition int) *command {
-	c := s.newPartitionCommand(heartbeatScript, partition)
-	c.most = dueAtOnce
-	return c
-}
-
-// newPartitionCommand prepares what is about no name.
-func (s *Store) newPartitionCommand(script *script, partition int) *command {
-	c := s.newCommand(script, "")
-	k := &s.keys[partition]
-	c.partition, c.lock, c.ended = partition, append(c.lock[:0], k.lockPrefix...), append(c.ended[:0], k.endedPrefix...)
-	c.args[4], c.args[5], c.args[6], c.args[8] = k.token, k.expiry, k.names, k.never
-	return c
-}
-
-// newListCommand prepares the reading of records of one partition.
-func (s *Store) newListCommand(partition int, names []fencing.Name) *command {
-	c := &command{script: listScript, partition: partition, shown: fencing.MaxHoldersShown}
-	keys := make([]any, len(names), len(names)+1)
-	for i, name := range names {
-		keys[i] = s.keys[partition].lock(name)
-	}
-	keys = append(keys, s.keys[partition].never)
-	s.complete(c, keys)
-	return c
-}
-
-// complete makes the parts of a command that stay.
-func (s *Store) complete(c *command, keys []any) {
-	c.args = append(append([]any{"evalsha", c.script.sha, len(keys)}, keys...), &c.sentArg, s.sender.guard, &c.member, &c.floor)
-	c.guardAt = 3 + len(keys) + 1
-	c.args = append(c.args, c.script.argv(c)...)
-	if s.options.Now != nil {
-		for len(c.args) < 3+len(keys)+nowArg {
-			c.args = append(c.args, "")
-		}
-		c.args = append(c.args, &c.now)
-	}
-	c.cmd = once{goredis.NewCmd(context.Background(), c.args...)} // shares c.args, whose length stays
-	c.done = make(chan struct{}, 1)
-	c.timer = time.NewTimer(time.Hour)
-	c.timer.Stop()
+	return s.newPartitionCommand(partition, operation{verb: heartbeatVerb, limit: dueAtOnce}, nil)
 }
 
 // outlives reports whether a command that was not sent yet is sent although its
 // caller has left: it ends something, and nobody would do it again.
 func (c *command) outlives(member bool) bool {
-	switch c.script {
-	case releaseScript, leaveScript, takeBackScript, breakScript, expireScript:
+	switch c.verb {
+	case releaseVerb, leaveVerb, takeBackVerb, breakVerb, expireVerb:
 		return !member
 	}
 	return false
@@ -141,26 +105,6 @@ func (c *command) outlives(member bool) bool {
 
 // free makes a command available again. Nobody may still wait for it.
 func (s *Store) free(c *command) {
-	c.asSource, c.missed, c.unacked, c.tail, c.mode, c.hold = false, false, false, "", "", 0
-	c.cmd.SetVal(nil)
-	if c.script != listScript { // its number of keys differs
-		s.commands[c.script.index].Put(c)
-	}
-}
-
-// prepare stamps the command just before it is sent: time that passed in a
-// queue is no skew. now is the store's clock, 0 to leave it to Redis.
-func (c *command) prepare(now, sent fencing.Instant, floor int64) {
-	if c.asSource {
-		c.args[0], c.args[1] = "eval", c.script.source
-	} else {
-		c.args[0], c.args[1] = "evalsha", c.script.sha
-	}
-	if now != 0 {
-		c.now = fmt.Appendf(c.now[:0], "%016d", now)
-	}
-	c.unacked = false
-	c.sent, c.sentArg, c.floor = sent, int64(sent), floor
-	c.cmd.SetErr(nil)
-	c.cmd.SetVal(nil)
+	c.answer, c.err, c.missed, c.unacked = "", nil, false, false
+	s.commands.Put(c)
 }

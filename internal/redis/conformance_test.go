@@ -7,37 +7,28 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// The suite runs twice: what is known of gateways belongs to a partition, so that
-// it is compared with one State where all names share one.
+// The suite runs on a Redis with Functions, on one without, and with bounds that are low.
 func TestConformance(t *testing.T) {
 	if epoch != fencingtest.Epoch || maxSkew != fencingtest.MaxSkew {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
-	for name, one := range map[string]bool{"partitions": false, "one partition": true} {
-		sample := 0
-		if one {
-			sample = 4 // what does not need it is played on the partitions
-		}
+	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true}
+	run := func(name string, o Options, c fencingtest.Capabilities, args ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t)
-			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
-				return openPartitioned(t, server, one)
-			}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: one, Claims: true, Quarantine: true, Sample: sample})
+			server := redistest.Start(t, args...)
+			o.URL = server.SocketURL()
+			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend { return openOn(t, o, server) }, c)
 		})
 	}
-	t.Run("small steps", func(t *testing.T) {
-		t.Parallel()
-		server := redistest.Start(t)
-		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
-			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, stepLimit: 2}, server)
-		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, StepLimit: 2})
-	})
-	t.Run("few holders", func(t *testing.T) {
-		t.Parallel()
-		server := redistest.Start(t)
-		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
-			return openOn(t, Options{URL: server.SocketURL(), onePartition: true, MaxHolders: 2}, server)
-		}, fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, MaxHolders: 2})
-	})
+	run("functions", Options{}, all)
+	some := all
+	some.Sample = 4 // what does not need it is played on functions
+	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
+	few := all
+	few.StepLimit = 2
+	run("small steps", Options{stepLimit: 2}, few)
+	few = all
+	few.MaxHolders = 2
+	run("few holders", Options{MaxHolders: 2}, few)
 }

@@ -72,7 +72,7 @@ func TestConfirmRaisesTheFloor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if floor := fencing.Token(b.sender.floors[partitionOf("a")].Load()); floor < out.Holder.Token {
+	if floor := fencing.Token(b.sender.floors[0].Load()); floor < out.Holder.Token {
 		t.Errorf("the floor is %d, below the token %d", floor, out.Holder.Token)
 	}
 }

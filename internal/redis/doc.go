@@ -4,9 +4,9 @@
 // that has its partition now, by connections and lanes of that master, so that one
 // that is dead holds up no other.
 //
-// Each verb is one Lua script, the twin of a rule of fencing.Step, so a check
-// and the change it guards are one atomic step. Scripts are idempotent on the
-// lease id: a command whose answer was lost is sent again with the same
+// The rules are a library of Redis Functions, the twin of fencing.Step, so a check
+// and the change it guards are one atomic step. One call carries many operations. They
+// are idempotent on the lease id: one whose answer was lost is sent again with the same
 // arguments and comes to the same outcome. The client library never sends one
 // again by itself; only this package does, within a bounded time.
 //

@@ -136,29 +136,35 @@ func listen(t testing.TB, s *Store) *ear {
 	return e
 }
 
-// wireItem writes a holding as the scripts do, behind its tag.
-func wireItem(t testing.TB, tag string, r fencing.AcquireRequest, token fencing.Token) string {
-	t.Helper()
-	tail, err := encodeTail(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tail = strings.Replace(tail, "\n", "0123456789abcdef\n", 1) // the gateway
-	item := fmt.Sprintf("%s%016d%016d%s%016d%016d%s",
-		tag, token, epoch.Add(r.TTL), encodeClaim(nil, r.Lease, r.Stamp), epoch, epoch, tail)
-	return fmt.Sprintf("%d\n%s", len(item), item)
+// wireItem writes a lease as the library does, behind its tag.
+func wireItem(tag string, r fencing.AcquireRequest, token fencing.Token) string {
+	h := placeOf(&r)
+	h.Token, h.ExpiresAt, h.AcquiredAt, h.JoinedAt, h.Gateway = token, epoch.Add(r.TTL), epoch, epoch, "0123456789abcdef"
+	w := codec{mode: writing, b: []byte(tag)}
+	w.lease(&h)
+	return string(w.b)
+}
+
+// wireName tells which name the next items are about.
+func wireName(name fencing.Name) string { return "N" + string(name) + "\x00" }
+
+// wireNow is the clock of a message.
+func wireNow() string {
+	now := epoch
+	w := codec{mode: writing}
+	number(&w, "", &now)
+	return string(w.b)
 }
 
 // wireGateway is a message to a gateway.
 func wireGateway(name fencing.Name, items ...string) string {
-	return fmt.Sprintf("%016d%s\n%s", epoch, name, strings.Join(items, ""))
+	return wireNow() + wireName(name) + strings.Join(items, "")
 }
 
 // wireEvents is a message about a name that two requests joined the queue of.
-func wireEvents(t testing.TB, name fencing.Name) string {
-	t.Helper()
-	first, second := wireItem(t, "Q", acquireRequest(name), 0), wireItem(t, "Q", acquireRequest(name), 0)
-	return fmt.Sprintf("%016dfencepost:{7}:token\n\n%s\n%s", epoch, name, first+second)
+func wireEvents(name fencing.Name) string {
+	return "fencepost:{7}:\x00" + strings.Repeat("\x00", 7) + wireNow() + wireName(name) +
+		wireItem("Q", acquireRequest(name), 0) + wireItem("Q", acquireRequest(name), 0)
 }
 
 // say publishes to a channel that somebody hears.

@@ -3,7 +3,6 @@ package redis
 import (
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,7 +46,7 @@ func TestForgetting(t *testing.T) {
 	b.SetTime(epoch.Add(fencing.ForgetAfter))
 	_, err = s.Break(t.Context(), breaking)
 	wantCode(t, "break again too late", err, fencing.CodeStaleToken)
-	if n := s.redis().Exists(t.Context(), s.keys[partitionOf("a")].lock("a")).Val(); n != 0 {
+	if n := s.redis().Exists(t.Context(), s.keys[0].lock("a")).Val(); n != 0 {
 		t.Error("the forgotten record is still there")
 	}
 }
@@ -59,7 +58,7 @@ func TestKeysEnd(t *testing.T) {
 	r := acquireRequest("a")
 	_, err := s.Acquire(ctx, r)
 	wantCode(t, "acquire", err, fencing.CodeOK)
-	k := &s.keys[partitionOf("a")]
+	k := &s.keys[0]
 	if ttl := s.redis().TTL(ctx, k.lock("a")).Val(); ttl != -1 {
 		t.Errorf("a held record has the TTL %s: it would vanish with the lease", ttl)
 	}
@@ -92,8 +91,8 @@ func TestQueueKeysEnd(t *testing.T) {
 		_, err := b.stores[i%2].Acquire(ctx, r)
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
-	s, k := b.stores[0], &newKeyspaces()[partitionOf("a")]
-	prefix := strings.TrimSuffix(k.token.(string), "token")
+	s, k := b.stores[0], &newKeyspaces(alonePartitions)[0]
+	prefix := strings.TrimSuffix(k.token, "token")
 	kinds := func() (kinds []string) {
 		for _, key := range s.redis().Keys(ctx, prefix+"*").Val() {
 			kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
@@ -115,7 +114,7 @@ func TestQueueKeysEnd(t *testing.T) {
 	b.SetTime(epoch.Add(fencing.RestTTL))
 	_, err := s.Expire(ctx, 10)
 	wantCode(t, "expire", err, fencing.CodeOK)
-	if got, want := kinds(), strings.Fields("gateways guard lock token"); !slices.Equal(got, want) {
+	if got, want := kinds(), strings.Fields("gateways guard lock reaper token"); !slices.Equal(got, want) {
 		t.Errorf("keys %q at the end, want %q", got, want)
 	}
 }
@@ -123,9 +122,9 @@ func TestQueueKeysEnd(t *testing.T) {
 // A partition remembers the history of so many names and no more, and of a name
 // so many ends.
 func TestHistoryIsBounded(t *testing.T) {
-	b := openPartitioned(t, redistest.Start(t), true)
+	b := openBackend(t, redistest.Start(t))
 	s, ctx := b.stores[0], t.Context()
-	const most = 64 // MAX_HISTORIES
+	const most = maxHistories
 	for i := range most + 5 {
 		b.SetTime(epoch + fencing.Instant(i))
 		r := acquireRequest(fencing.Name(fmt.Sprint(i)))
@@ -149,82 +148,49 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// Lua and Go agree on the constants and speak one vocabulary.
-func TestScriptWords(t *testing.T) {
-	files, err := os.ReadDir("scripts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, file := range files {
-		all.WriteString(readSource(strings.TrimSuffix(file.Name(), ".lua")))
-	}
-	for name, want := range map[string]int64{
-		"TOMBSTONE_TTL":  fencing.TombstoneTTL.Microseconds(),
-		"FORGET_AFTER":   fencing.ForgetAfter.Microseconds(),
-		"KNOWN_FOR":      fencing.ForgetAfter.Microseconds(),
-		"MAX_FLOOR_LEAD": fencing.MaxFloorLead.Microseconds(),
-		"MAX_TOKEN":      int64(fencing.MaxToken),
-		"MAX_HISTORY":    fencing.MaxHistory,
-		"GATEWAY_TTL":    fencing.GatewayTTL.Microseconds(),
-		"STALL_AFTER":    fencing.StallAfter.Microseconds(),
-		"HEAR_INTERVAL":  fencing.GatewayTTL.Microseconds() / 8,
-		"REST_TTL":       fencing.RestTTL.Microseconds(),
-		"HEARTBEAT":      fencing.HeartbeatInterval.Microseconds(),
-	} {
-		found := regexp.MustCompile(`local `+name+`(?:, [A-Z_]+)? = (\d+)[ ,]`).FindAllStringSubmatch(all.String(), -1)
-		if len(found) == 0 {
-			t.Errorf("the scripts have no %s", name)
-		}
-		for _, m := range found {
-			if m[1] != fencing.Token(want).String() {
-				t.Errorf("the scripts: %s is %s, not %d", name, m[1], want)
-			}
-		}
-	}
-
+// The library and Go speak one vocabulary.
+func TestLibraryWords(t *testing.T) {
 	codes := []fencing.Code{
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
 		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
 	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, "owner")
 	var replies, details []string
-	for _, m := range regexp.MustCompile(`(?:finish|conclude|head)\('(\w+)'|(?:return|nil,|and|or) '([a-z_]{5,})'[ \n]`).FindAllStringSubmatch(all.String(), -1) {
-		replies = append(replies, m[1]+m[2])
+	for _, m := range regexp.MustCompile(`(?:return|nil,|and|or) '([a-z_]{2,})'[ ,\n]`).FindAllStringSubmatch(rules.source, -1) {
+		replies = append(replies, m[1])
 	}
-	for _, m := range regexp.MustCompile(`(?:detail ==?|end_lease\(|rules\.finish\(h,|return) '(\w+?)(?:\\n|')`).FindAllStringSubmatch(all.String(), -1) {
+	for _, m := range regexp.MustCompile(`(?:lost\(|invalid\(|end_lease\(h, |text, number = |text, present = |'clock_skew', 0, |text = |TOMB_REASON\] ~= )'(\w+)'`).FindAllStringSubmatch(rules.source, -1) {
 		details = append(details, m[1])
 	}
 	for _, code := range codes {
 		if !slices.Contains(replies, string(code)) {
-			t.Errorf("no script replies %q, or the search is blind", code)
+			t.Errorf("the library never replies %q, or the search is blind", code)
 		}
 	}
 	for _, reason := range reasons {
 		if !slices.Contains(details, string(reason)) {
-			t.Errorf("no script gives the reason %q, or the search is blind", reason)
+			t.Errorf("the library never gives the reason %q, or the search is blind", reason)
 		}
 	}
-	for _, word := range slices.Concat(replies, details) {
-		if !slices.Contains(codes, fencing.Code(word)) && !slices.Contains(reasons, fencing.Reason(word)) && word != "x" && word != "q" {
-			t.Errorf("the scripts speak of %q, which Go does not know", word)
+	for _, word := range replies {
+		if !slices.Contains(codes, fencing.Code(word)) {
+			t.Errorf("the library replies %q, which Go does not know", word)
 		}
 	}
-
-	for _, s := range []*script{
-		acquireScript, renewScript, releaseScript, confirmScript, leaveScript, takeBackScript, breakScript, expireScript,
-		claimScript, inspectScript, historyScript, listScript, heartbeatScript, checkScript, arriveScript,
-	} {
-		if first, _, _ := strings.Cut(s.source.(string), "\n"); first != "#!lua" && first != "#!lua flags=allow-oom" {
-			t.Errorf("a script begins with %q: Redis would run it on a replica", first)
+	for _, word := range details {
+		if !slices.Contains(reasons, fencing.Reason(word)) {
+			t.Errorf("the library gives the reason %q, which Go does not know", word)
 		}
+	}
+	if strings.Contains(rules.source, "no-writes") {
+		t.Error("Redis would run the library on a replica")
 	}
 }
 
 func TestPartitionOf(t *testing.T) {
 	// FNV-1a as published: these must never change, or data is not found again.
 	for name, want := range map[fencing.Name]int{"": 2166136261 % 256, "a": 0xe40c292c % 256, "foobar": 0xbf9cf968 % 256} {
-		if got := partitionOf(name); got != want {
+		if got := clusterPartition(name); got != want {
 			t.Errorf("partitionOf(%q) = %d, want %d", name, got, want)
 		}
 	}

@@ -51,8 +51,8 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		switch {
 		case r.more:
 			expiry.Next = 0
-		case r.span > 0:
-			expiry.Next = min(expiry.Next, r.span)
+		case r.number > 0:
+			expiry.Next = min(expiry.Next, r.span())
 		}
 	})
 	return expiry, cmp.Or(err, failed)
@@ -106,7 +106,7 @@ func (s *Store) dueAt(ctx context.Context, n *node, wanted []int, limit int) (pa
 // elect makes this handle the reaper of a node, or lets it stay so. One whose
 // clock differs from the store's can't judge an expiry: it leaves the work to
 // others. While the slot of the key is moving everybody is elected, which is of
-// no harm: what is due is decided by scripts.
+// no harm: what is due is decided by the rules.
 func (s *Store) elect(ctx context.Context, n *node, key string) (bool, error) {
 	var set *goredis.StatusCmd
 	var clock *goredis.TimeCmd
@@ -147,20 +147,20 @@ func (s *Store) storeNow(clock *goredis.TimeCmd) fencing.Instant {
 // partitions, 0 for none. A partition that is moving is left out, and why is the
 // error left. Extending the reaper's time goes along: should another have become
 // it just now, both work once, which harms nobody.
-func (s *Store) firstDue(ctx context.Context, n *node, reaper string, wanted []int) (now fencing.Instant, due *[partitions]fencing.Instant, left, err error) {
+func (s *Store) firstDue(ctx context.Context, n *node, reaper string, wanted []int) (now fencing.Instant, due []fencing.Instant, left, err error) {
 	var clock *goredis.TimeCmd
-	var firsts [partitions]*goredis.ZSliceCmd
+	firsts := make([]*goredis.ZSliceCmd, s.partitions)
 	err = s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
 		pipe.PExpire(ctx, reaper, reaperTTL)
 		clock = pipe.Time(ctx)
 		for _, i := range wanted {
-			firsts[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry.(string), 0, 0)
+			firsts[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry, 0, 0)
 		}
 	})
 	if err != nil {
 		return 0, nil, nil, err
 	}
-	due = &[partitions]fencing.Instant{}
+	due = make([]fencing.Instant, s.partitions)
 	for _, i := range wanted {
 		if z, err := firsts[i].Result(); err != nil {
 			left = err
@@ -173,9 +173,9 @@ func (s *Store) firstDue(ctx context.Context, n *node, reaper string, wanted []i
 
 // due returns up to limit names of a node whose time has run out, and when to ask
 // again.
-func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first *[partitions]fencing.Instant, limit int) ([]fencing.Name, time.Duration, error) {
+func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first []fencing.Instant, limit int) ([]fencing.Name, time.Duration, error) {
 	next := maxReapPause
-	var asked [partitions]*goredis.ZSliceCmd
+	asked := make([]*goredis.ZSliceCmd, s.partitions)
 	some := false
 	for _, at := range first {
 		switch {
@@ -192,7 +192,7 @@ func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first *[p
 	err := s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
 		for i, at := range first {
 			if at != 0 && at <= now {
-				asked[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry.(string), 0, dueChunk-1)
+				asked[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry, 0, dueChunk-1)
 			}
 		}
 	})

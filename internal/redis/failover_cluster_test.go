@@ -14,7 +14,7 @@ func namesOf(s *Store, addr, prefix string, count int) []fencing.Name {
 	var names []fencing.Name
 	for i := 0; len(names) < count; i++ {
 		name := fencing.Name(fmt.Sprintf("%s/%d", prefix, i))
-		if s.topology.node(partitionOf(name)).addr == addr {
+		if s.topology.node(clusterPartition(name)).addr == addr {
 			names = append(names, name)
 		}
 	}
@@ -28,7 +28,7 @@ func TestClusterFailovers(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 3, "--cluster-require-full-coverage", "no")
 	o := hurried(cluster.URL())
 	home := fencing.Name("home")
-	slot := slots[partitionOf(home)]
+	slot := slots[clusterPartition(home)]
 	probe := open(t, o)
 	struck := startTroop(t, 2, 3, o, []time.Duration{2500 * time.Millisecond, 3 * time.Second}, namesOf(probe, cluster.Owner(slot).Addr(), "struck", 6)...)
 	var others []fencing.Name
@@ -54,7 +54,7 @@ func TestClusterFailovers(t *testing.T) {
 		} else {
 			old := cluster.Owner(slot)
 			cluster.Failover(cluster.ReplicasOf(old)[0])
-			struck.moved(partitionOf(home), cluster.NextOwner(slot, old).Addr())
+			struck.moved(clusterPartition(home), cluster.NextOwner(slot, old).Addr())
 		}
 		struck.more(6)
 	}
@@ -71,7 +71,7 @@ func TestClusterFailovers(t *testing.T) {
 		t.Errorf("%d grants were lost, %d leases were told lost, %d requests of a quarantine: this proves nothing", lost, forgotten, refused)
 	}
 	for _, name := range others {
-		if keeps[name] != cluster.Owner(slots[partitionOf(name)]) {
+		if keeps[name] != cluster.Owner(slots[clusterPartition(name)]) {
 			t.Log("the machine was so busy that another master was replaced as well")
 			return
 		}
@@ -101,7 +101,7 @@ func (tr *troop) killedOf(cluster *redistest.Cluster, slot, round int) int {
 	}
 	check()
 	next := cluster.NextOwner(slot, old)
-	tr.moved(partitionOf("home"), next.Addr())
+	tr.moved(clusterPartition("home"), next.Addr())
 	cluster.HealReplication()
 	if err := old.Restart(); err != nil {
 		t.Fatal(err)

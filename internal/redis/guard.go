@@ -36,68 +36,57 @@ func (p *QuarantinePolicy) bounds() (least, most time.Duration) {
 	return min(p.Least, fencing.LongestQuarantine), fencing.LongestQuarantine
 }
 
-// guard is what a partition remembers in order to be careful: guard.lua draws it.
+// guard is what a partition remembers in order to be careful.
 type guard struct {
 	fencing.Quarantine
-	born   fencing.Instant
-	before string // of an arrival: who served before, empty if nobody had said
+	layout     string
+	partitions int
+	born       fencing.Instant
 }
 
 // defaultLeast is QuarantinePolicy.Least where it is not said.
 const defaultLeast = 30 * time.Second
 
-const layoutOfGuard = format + "\n" + partitionsText
-
-// decodeGuard reads a guard, and of an arrival's reply the line behind it.
-func decodeGuard(text string) (guard, error) {
-	f := fields{rest: text}
+// decodeGuard reads a guard of this layout, with so many partitions.
+func decodeGuard(text string, partitions int) (guard, error) {
 	g := guard{}
-	g.Until, g.Period = fencing.Instant(f.number()), fencing.Instant(f.number())
-	g.TTL, g.Before = time.Duration(f.number())*time.Microsecond, time.Duration(f.number())*time.Microsecond
-	g.born = fencing.Instant(f.number())
-	if f.bad {
-		return guard{}, errUnreadable
+	in := codec{rest: text}
+	in.guard(&g)
+	switch {
+	case strings.IndexByte(text, 0) < 0: // the layout before had no such byte
+		return g, &metaError{field: "the layout", got: "3 or an older one", want: layoutVersion}
+	case in.bad:
+		return g, errUnreadable
+	case g.layout != layoutVersion:
+		return g, &metaError{field: "the layout", got: g.layout, want: layoutVersion}
+	case g.partitions != partitions:
+		return g, &metaError{field: "the partition count", got: strconv.Itoa(g.partitions), want: strconv.Itoa(partitions)}
 	}
-	l := lines{rest: f.rest}
-	l.next()
-	gotFormat, gotPartitions := l.next(), l.next()
-	if gotFormat != format {
-		return guard{}, &metaError{field: "the layout", got: gotFormat, want: format}
-	}
-	if gotPartitions != partitionsText {
-		return guard{}, &metaError{field: "the partition count", got: gotPartitions, want: partitionsText}
-	}
-	g.Server, g.before, _ = strings.Cut(l.rest, "\n")
 	return g, nil
 }
 
-// How an arrival takes a partition: see arrive.lua.
+// How an arrival takes a partition: see verbs.arrive.
 const (
-	arriveCareful  = '-' // another server than before may have lost something
-	arriveLossless = 'l'
-	arriveNew      = 'n' // where there is no guard, there was nothing to lose
-	arriveNever    = '?' // a partition without a guard stays as it is
-	arriveLost     = 'x'
-	arriveLate     = 'm' // as arriveCareful, of a gateway that was served elsewhere until now
+	arriveCareful  = "-" // another server than before may have lost something
+	arriveLossless = "l"
+	arriveNew      = "n" // where there is no guard, there was nothing to lose
+	arriveNever    = "?" // a partition without a guard stays as it is
+	arriveLost     = "x"
+	arriveLate     = "m" // as arriveCareful, of a gateway that was served elsewhere until now
 )
 
 // newArriveCommand prepares an arrival at a partition.
-func (s *Store) newArriveCommand(partition int, server string, how byte, longest time.Duration) *command {
-	least, most := s.options.Quarantine.bounds()
-	c := s.newPartitionCommand(arriveScript, partition)
-	c.claim = append(c.claim[:0], server...)
-	var b []byte
+func (s *Store) newArriveCommand(partition int, server, how string, longest time.Duration) *command {
 	w := &s.sentry
 	if how == arriveCareful && w.servedElsewhere(partition, server) {
 		how = arriveLate
 	}
-	for _, us := range []int64{
-		max(longest, w.longest()).Microseconds(), w.until[partition].Load(), least.Microseconds(), most.Microseconds(), w.born[partition].Load(),
-	} {
-		b = append(strconv.AppendInt(b, us, 10), '\n')
+	a := arrivalRequest{
+		layout: layoutVersion, partitions: s.partitions, server: server, how: how, longest: max(longest, w.longest()),
+		until: fencing.Instant(w.until[partition].Load()), born: fencing.Instant(w.born[partition].Load()),
 	}
-	c.tail = string(append(b, how)) + "\n" + layoutOfGuard
-	return c
+	a.least, a.most = s.options.Quarantine.bounds()
+	return s.newPartitionCommand(partition, operation{verb: arriveVerb}, func(c *codec) { c.arrival(&a) })
 }
 
 // arrived takes down what an arrival has found and done.
@@ -111,11 +100,8 @@ func (s *Store) arrived(c *command, r *reply) error {
 	default:
 		return errReply
 	}
-	g, err := decodeGuard(r.detail)
-	if err != nil {
-		return err
-	}
-	if till := s.sentry.until[c.partition].Load(); int64(g.Until) > till && g.Until > r.now || s.options.Quarantine.Off && g.before != g.Server {
+	g := r.guard
+	if till := s.sentry.until[c.partition].Load(); int64(g.Until) > till && g.Until > r.now || s.options.Quarantine.Off && r.text != g.Server {
 		s.sentry.losses.Add(1)
 	}
 	s.sentry.learn(c.partition, &g)
@@ -225,7 +211,7 @@ func (s *Store) greet(ctx context.Context, n *node, conn *goredis.Conn) error {
 	if err != nil {
 		return err
 	}
-	commands := make([]*command, partitions)
+	commands := make([]*command, s.partitions)
 	for p := range commands {
 		how := w.manner(p)
 		switch {
@@ -236,16 +222,7 @@ func (s *Store) greet(ctx context.Context, n *node, conn *goredis.Conn) error {
 		}
 		commands[p] = s.newArriveCommand(p, id.server(), how, 0)
 	}
-	// Not with the first of them: on a Cluster it may be refused for being elsewhere.
-	if err := conn.ScriptLoad(ctx, arriveScript.source.(string)).Err(); err != nil {
-		return err
-	}
-	s.sender.prepare(n, commands)
-	pipe := conn.Pipeline()
-	for _, c := range commands {
-		_ = pipe.Process(ctx, c.cmd)
-	}
-	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	s.sender.exec(ctx, conn, n, s.sender.calls(n, commands), false)
 	switch err := s.allArrived(commands); {
 	case errors.Is(err, errSkewed): // leases can be ended and renewed; none is granted before this is made good
 		return nil
@@ -263,7 +240,7 @@ func checkLayout(ctx context.Context, conn *goredis.Conn) error {
 	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
 	switch {
 	case err == nil:
-		return &metaError{field: "the layout", got: old, want: format}
+		return &metaError{field: "the layout", got: old, want: layoutVersion}
 	case errors.Is(err, goredis.Nil), elsewhere(err):
 		return nil
 	}
@@ -301,9 +278,10 @@ func (s *Store) allArrived(commands []*command) error {
 // readGuards reads the guards of all partitions for the longest TTL in use: what
 // was lost in one may have been as long as what is known of another. It returns which
 // of them this server has served without a break, although by another name.
-func (s *Store) readGuards(ctx context.Context, conn *goredis.Conn, id *identity) (unbroken [partitions]bool, err error) {
+func (s *Store) readGuards(ctx context.Context, conn *goredis.Conn, id *identity) (unbroken []bool, err error) {
 	pipe := conn.Pipeline()
-	var guards [partitions]*goredis.StringCmd
+	guards := make([]*goredis.StringCmd, s.partitions)
+	unbroken = make([]bool, s.partitions)
 	for p := range guards {
 		guards[p] = pipe.Get(ctx, s.keys[p].guard)
 	}
@@ -315,7 +293,7 @@ func (s *Store) readGuards(ctx context.Context, conn *goredis.Conn, id *identity
 		} else if err != nil {
 			return unbroken, err
 		}
-		g, err := decodeGuard(text)
+		g, err := decodeGuard(text, s.partitions)
 		if err != nil {
 			return unbroken, err
 		}

@@ -15,13 +15,13 @@ func TestClusterRestart(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	name := fencing.Name("home")
-	owner := cluster.Owner(slots[partitionOf(name)])
+	owner := cluster.Owner(slots[clusterPartition(name)])
 	s := open(t, Options{URL: cluster.URL()})
 	other := open(t, Options{URL: cluster.URL()})
 	mustAcquire(t, s, acquireRequest("first"))
 	client := owner.Client()
 	defer client.Close()
-	until(t, func() bool { return s.sentry.born[partitionOf(name)].Load() != 0 })
+	until(t, func() bool { return s.sentry.born[clusterPartition(name)].Load() != 0 })
 	if err := client.Save(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}

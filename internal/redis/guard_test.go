@@ -70,7 +70,7 @@ func TestClockRightAfterGreet(t *testing.T) {
 	mustAcquire(t, s, held)
 	s2 := s
 	// What a fail-over or an old snapshot loses: the lease, and this gateway's floor does not tell (another gateway's grant).
-	k := &newKeyspaces()[partitionOf("a")]
+	k := &newKeyspaces(alonePartitions)[0]
 	client.Del(t.Context(), k.lock("a"))
 	c.redis.Store(int64(time.Hour))
 	if err := server.Restart(); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // handOffs are the names on which a step has left something to do: fencing.StepLimit.
-// Whoever ran it goes on at once, a script at a time, so that Redis serves others in
+// Whoever ran it goes on at once, a call at a time, so that Redis serves others in
 // between. If this gateway dies meanwhile, the expiry index has the name as due: the
 // next heartbeat or Expire of any gateway goes on.
 type handOffs struct {

@@ -11,7 +11,7 @@ import (
 // dueAtOnce is how many due names of one partition a heartbeat looks at.
 const dueAtOnce = 256
 
-// Heartbeat is fencing.Store.Heartbeat: one script a partition, and one for each
+// Heartbeat is fencing.Store.Heartbeat: one operation a partition, and one for each
 // name where something is due. It also returns CodeClockSkew. A master that fails
 // keeps no other from its part: the error comes after that.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
@@ -59,7 +59,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 func (s *Store) attend(ctx context.Context, names []fencing.Name, got func(*reply)) error {
 	commands := make([]*command, len(names))
 	for i, name := range names {
-		commands[i] = s.newCommand(expireScript, name)
+		commands[i] = s.newCommand(operation{verb: expireVerb, name: name}, nil)
 	}
 	return s.doAll(ctx, commands, func(c *command, r reply) error {
 		s.announce(c, &r)

@@ -259,7 +259,7 @@ func (l *ledger) lost(g *told, at, deadline time.Time) {
 // count takes a token by INCR at the master of a name, as one does who trusts
 // the replication.
 func (l *ledger) count(ctx context.Context, s *Store, name fencing.Name) {
-	n := s.topology.node(partitionOf(name))
+	n := s.topology.node(s.partitionOf(name))
 	if n.client == nil {
 		return
 	}

@@ -18,7 +18,7 @@ const maxPagesSearched = 10
 // so a page costs the same however many locks there are. The partitions are not
 // read at the same instant.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
-	names := newNameMerge(r.Prefix, r.After, r.Limit)
+	names := newNameMerge(s.partitions, r.Prefix, r.After, r.Limit)
 	var page fencing.ListPage
 	for searched := 0; ; {
 		batch, err := s.nextNames(ctx, names, r.Limit+1)
@@ -51,57 +51,17 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 
 // locks returns the views of names, in their order.
 func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock, error) {
-	var byPartition [partitions][]int
+	at := make(map[fencing.Name]int, len(names))
+	commands := make([]*command, len(names))
 	for i, name := range names {
-		n := s.partitionOf(name)
-		byPartition[n] = append(byPartition[n], i)
-	}
-	var commands []*command
-	for n, indexes := range byPartition {
-		if len(indexes) == 0 {
-			continue
-		}
-		some := make([]fencing.Name, len(indexes))
-		for i, index := range indexes {
-			some[i] = names[index]
-		}
-		commands = append(commands, s.newListCommand(n, some))
+		at[name], commands[i] = i, s.newViewCommand(listVerb, name, 0)
 	}
 	locks := make([]fencing.Lock, len(names))
 	err := s.doAll(ctx, commands, func(c *command, r reply) error {
-		for i, index := range byPartition[c.partition] {
-			shown, err := r.listed(i)
-			if err != nil {
-				s.damaged(s.keys[c.partition].lock(names[index]), err)
-				continue
-			}
-			locks[index] = *shown.lock(names[index], r.now)
-		}
+		locks[at[c.name]] = *r.lock
 		return nil
 	})
 	return locks, err
-}
-
-// listed returns what a reply says of the n-th of several names.
-func (r *reply) listed(n int) (view, error) {
-	var v view
-	if n >= len(r.items) {
-		return v, errReply
-	}
-	items, ok := r.items[n].([]any)
-	if !ok {
-		return v, errReply
-	}
-	for _, item := range items {
-		text, ok := item.(string)
-		if !ok || text == "" {
-			return v, errUnreadable
-		}
-		if err := v.item(text); err != nil {
-			return v, err
-		}
-	}
-	return v, nil
 }
 
 // nameMerge walks the names of all partitions in order. It holds a few names of
@@ -109,7 +69,7 @@ func (r *reply) listed(n int) (view, error) {
 type nameMerge struct {
 	max   string // of ZRANGEBYLEX
 	chunk int64  // names to ask a partition for
-	runs  [partitions]nameRun
+	runs  []nameRun
 	ready []string // in order; every name still in runs or in Redis comes later
 }
 
@@ -120,10 +80,10 @@ type nameRun struct {
 	end   bool   // Redis has no more than names
 }
 
-func newNameMerge(prefix string, after fencing.Name, limit int) *nameMerge {
+func newNameMerge(partitions int, prefix string, after fencing.Name, limit int) *nameMerge {
 	// Twice the expected share and a few more: the first round trip is nearly
 	// always the only one.
-	m := &nameMerge{max: "+", chunk: int64(limit/partitions*2 + 4)}
+	m := &nameMerge{max: "+", chunk: int64(limit/partitions*2 + 4), runs: make([]nameRun, partitions)}
 	from := "-"
 	if prefix != "" {
 		from, m.max = "["+prefix, "("+prefix+"\xff" // names are ASCII
@@ -184,7 +144,7 @@ func (m *nameMerge) gather() {
 // refill asks the partitions that ran out for more names, in one round trip to
 // each master. It reports whether any goes on.
 func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error) {
-	var asked [partitions]*goredis.StringSliceCmd
+	asked := make([]*goredis.StringSliceCmd, s.partitions)
 	var out []int
 	for i := range m.runs {
 		if len(m.runs[i].names) == 0 && !m.runs[i].end {
@@ -192,7 +152,7 @@ func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error)
 		}
 	}
 	err = s.readPartitions(ctx, out, func(ctx context.Context, pipe goredis.Pipeliner, i int) {
-		asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names.(string), &goredis.ZRangeBy{Min: m.runs[i].next, Max: m.max, Count: m.chunk})
+		asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names, &goredis.ZRangeBy{Min: m.runs[i].next, Max: m.max, Count: m.chunk})
 	})
 	if err != nil {
 		return false, err
@@ -211,5 +171,5 @@ func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error)
 }
 
 func (m *nameMerge) more() bool {
-	return slices.ContainsFunc(m.runs[:], func(r nameRun) bool { return !r.end })
+	return slices.ContainsFunc(m.runs, func(r nameRun) bool { return !r.end })
 }

@@ -26,18 +26,18 @@ func TestListen(t *testing.T) {
 	wantCode(t, "check with the only connection of the pool", s.Check(t.Context()), fencing.CodeOK)
 
 	r := acquireRequest("orders/42")
-	say(t, server, s.listener.channel, wireGateway(r.Name, wireItem(t, "G", r, 77)))
+	say(t, server, s.listener.channel, wireGateway(r.Name, wireItem("G", r, 77)))
 	until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
 	if g := e.granted(r.Lease)[0]; g.Name != r.Name || g.Stamp != r.Stamp || g.Holder.Token != 77 || g.Holder.TTL != r.TTL {
 		t.Errorf("told of %+v", g)
 	}
-	say(t, server, s.listener.channel, wireGateway(r.Name, "17\nX"+string(r.Stamp)))
+	say(t, server, s.listener.channel, wireGateway(r.Name, "X\x00"+string(r.Stamp)+"\x00"))
 	until(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return slices.Equal(e.replaced, []fencing.Stamp{r.Stamp})
 	})
-	say(t, server, s.listener.channel, "rubbish")
+	say(t, server, s.listener.channel, "rubbish, not a message")
 	until(t, func() bool { return e.rechecked() == 2 })
 }
 
@@ -98,7 +98,7 @@ func TestListenAgain(t *testing.T) {
 			t.Errorf("%s: %d new connections, want at most %d", loss.how, n, loss.conns)
 		}
 		r := acquireRequest("orders/42")
-		say(t, server, s.listener.channel, wireGateway(r.Name, wireItem(t, "G", r, 77)))
+		say(t, server, s.listener.channel, wireGateway(r.Name, wireItem("G", r, 77)))
 		until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
 	}
 }
@@ -132,7 +132,7 @@ func TestListenSlowly(t *testing.T) {
 	s.Listen(e)
 	until(t, func() bool { return s.listening(t.Context()) == nil })
 	r := acquireRequest("orders/42")
-	message := wireGateway(r.Name, slices.Repeat([]string{wireItem(t, "G", r, 77)}, 1000)...)
+	message := wireGateway(r.Name, slices.Repeat([]string{wireItem("G", r, 77)}, 1000)...)
 	until(t, func() bool { // until Redis gives up on it
 		n, err := client.Publish(t.Context(), s.listener.channel, message).Result()
 		return err == nil && n == 0

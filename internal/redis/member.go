@@ -60,7 +60,7 @@ func (s *Store) admitted(ctx context.Context) error {
 func (s *Store) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
-	how := byte(arriveCareful)
+	how := arriveCareful
 	if isNew {
 		how = arriveNew
 	}

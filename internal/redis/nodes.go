@@ -166,9 +166,9 @@ func moving(err error) bool {
 
 // countHeld returns how many names are held, as far as has been noticed.
 func (s *Store) countHeld(ctx context.Context) (int, error) {
-	var counts [partitions]*goredis.IntCmd
-	err := s.readPartitions(ctx, everyPartition(), func(ctx context.Context, pipe goredis.Pipeliner, n int) {
-		counts[n] = pipe.ZCard(ctx, s.keys[n].names.(string))
+	counts := make([]*goredis.IntCmd, s.partitions)
+	err := s.readPartitions(ctx, s.everyPartition(), func(ctx context.Context, pipe goredis.Pipeliner, n int) {
+		counts[n] = pipe.ZCard(ctx, s.keys[n].names)
 	})
 	if err != nil {
 		return 0, err
@@ -180,8 +180,8 @@ func (s *Store) countHeld(ctx context.Context) (int, error) {
 	return held, nil
 }
 
-func everyPartition() []int {
-	all := make([]int, partitions)
+func (s *Store) everyPartition() []int {
+	all := make([]int, s.partitions)
 	for n := range all {
 		all[n] = n
 	}
@@ -191,9 +191,9 @@ func everyPartition() []int {
 // checkNodes asks every master whether it would run a script that grants. A
 // partition without a master fails as one that does not answer.
 func (s *Store) checkNodes(ctx context.Context) error {
-	owners := groupByNode(everyPartition(), s.topology.node)
+	owners := groupByNode(s.everyPartition(), s.topology.node)
 	return inParallel(len(owners), func(i int) error {
-		_, err := s.run(ctx, s.newPartitionCommand(checkScript, owners[i].of[0])).result()
+		_, err := s.run(ctx, s.newPartitionCommand(owners[i].of[0], operation{verb: checkVerb}, nil)).result()
 		var refusal *fencing.Error
 		if cause := errors.Unwrap(err); cause != nil && errors.As(err, &refusal) && refusal.Code == fencing.CodeUnavailable {
 			return s.unavailable(owners[i].node.at(cause))

@@ -114,18 +114,18 @@ func TestQuarantineOfAnOldSnapshot(t *testing.T) {
 	s := open(t, Options{URL: server.URL()})
 	r := acquireRequest("a")
 	mustAcquire(t, s, r)
-	k := &newKeyspaces()[partitionOf("a")]
-	saved := client.Dump(t.Context(), k.token.(string)).Val()
+	k := &newKeyspaces(alonePartitions)[0]
+	saved := client.Dump(t.Context(), k.token).Val()
 	mustRelease(t, s, r)
 	last := mustAcquire(t, s, acquireRequest("a")).Holder.Token
 	client.Del(t.Context(), k.lock("a"))
-	if err := client.RestoreReplace(t.Context(), k.token.(string), 0, saved).Err(); err != nil {
+	if err := client.RestoreReplace(t.Context(), k.token, 0, saved).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if left := refused(t, s, "a"); left < 29*time.Second {
 		t.Errorf("quarantine of %s", left)
 	}
-	if got := client.Get(t.Context(), k.token.(string)).Val(); got != last.String() {
+	if got := client.Get(t.Context(), k.token).Val(); got != last.String() {
 		t.Errorf("the counter is %s, want %s: the next grant would find it behind again", got, last)
 	}
 }

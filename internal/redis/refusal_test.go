@@ -17,7 +17,7 @@ func TestFaults(t *testing.T) {
 	plain, locked := redistest.Start(t), redistest.Start(t, "--requirepass", "hunter2")
 	client := plain.Client()
 	for user, rules := range map[string][]any{
-		"commands": {"~*", "&*", "+@all", "-evalsha", "-eval"},
+		"commands": {"~*", "&*", "+@all", "-fcall", "-evalsha", "-eval"},
 		"keys":     {"~other:*", "&*", "+@all"},
 		"channels": {"~*", "resetchannels", "+@all"},
 	} {

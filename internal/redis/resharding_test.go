@@ -37,7 +37,7 @@ func TestResharding(t *testing.T) {
 	}
 	masters := cluster.Masters()
 	for i := range moves {
-		slot := slots[partitionOf(fencing.Name(fmt.Sprintf("orders/%d", i%names)))]
+		slot := slots[clusterPartition(fencing.Name(fmt.Sprintf("orders/%d", i%names)))]
 		to := masters[i%len(masters)]
 		if to == cluster.Owner(slot) {
 			to = masters[(i+1)%len(masters)]
@@ -54,8 +54,8 @@ func TestResharding(t *testing.T) {
 	t.Logf("%d pairs, %d answers unavailable", race.pairs.Load(), race.unavailable.Load())
 
 	for name, last := range race.last {
-		cluster.MoveSlot(slots[partitionOf(name)], masters[0], nil)
-		cluster.MoveSlot(slots[partitionOf(name)], masters[1], nil)
+		cluster.MoveSlot(slots[clusterPartition(name)], masters[0], nil)
+		cluster.MoveSlot(slots[clusterPartition(name)], masters[1], nil)
 		r := acquireRequest(name)
 		if got := mustAcquire(t, idle, r); got.Holder.Token <= last {
 			t.Errorf("%s: token %d after %d", name, got.Holder.Token, last)

@@ -85,10 +85,6 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 			return fail(err)
 		}
 		before = err
-		if unknownScript(err) && !c.asSource {
-			c.asSource = true
-			continue
-		}
 		if err := pause(ctx, c.timer.C, attempt); err != nil {
 			return fail(err)
 		}
@@ -98,7 +94,7 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 // lane returns the lane by which a command goes now. What waits for replicas has
 // lanes of its own: no renewal is held up by it.
 func (s *Store) lane(c *command) *batcher {
-	lane := c.partition % lanes
+	lane := int(hashOf(c.name) % lanes)
 	if s.sender.waits(c) {
 		lane += lanes
 	}
@@ -107,11 +103,10 @@ func (s *Store) lane(c *command) *batcher {
 
 // result reads the answer of a command that was sent.
 func (s *Store) result(c *command) (reply, error) {
-	value, err := c.cmd.Result()
-	if err != nil {
-		return reply{}, err
+	if c.err != nil {
+		return reply{}, c.err
 	}
-	r, err := decodeReply(c, value)
+	r, err := decodeReply(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -202,11 +197,8 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, r
 			case errors.As(err, &refusal):
 				refused = cmp.Or(refused, err)
 			case aboutRecord(err):
-				s.damaged(string(c.lock), err)
+				s.damaged(s.keys[c.partition].lock(c.name), err)
 			case retryable(err):
-				if unknownScript(err) && !unknownScript(failed) {
-					c.asSource = true // the first of the kind is enough: the others follow it
-				}
 				if failed, again = err, append(again, c); !unrun(err) {
 					c.missed = true
 					s.search(c)
@@ -232,12 +224,12 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, r
 	return nil
 }
 
-// aboutRecord reports whether an error concerns one record alone: what a script
-// says of data that is not what it expects, or an answer that can't be read.
+// aboutRecord reports whether an error concerns one record alone: an operation broke off
+// for data that is not what it expects, or has an answer that can't be read.
 func aboutRecord(err error) bool {
-	var answer goredis.Error
+	var broken operationError
 	return errors.Is(err, errReply) || errors.Is(err, errUnreadable) ||
-		errors.As(err, &answer) && !retryable(err) && strings.Contains(answer.Error(), "user_script:")
+		errors.As(err, &broken) && !strings.Contains(string(broken), "ser executing the script")
 }
 
 // damaged tells of a record that can't be read, once.
@@ -278,11 +270,7 @@ func unrun(err error) bool {
 		return false
 	}
 	word, _, _ := strings.Cut(answer.Error(), " ")
-	return slices.Contains(passing, word)
-}
-
-func unknownScript(err error) bool {
-	return goredis.HasErrorPrefix(err, "NOSCRIPT")
+	return slices.Contains(passing, word) || rulesUnknown(err)
 }
 
 // metaError says that the data in Redis is not laid out as this program expects.

@@ -29,7 +29,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	proxy, ctx := redistest.StartProxy(t, server.Addr()), t.Context()
 	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second})
 	name := fencing.Name(fmt.Sprintf("orders/%t", hold))
-	counterKey := s.keys[partitionOf(name)].token.(string)
+	counterKey := s.keys[0].token
 	counter := func() fencing.Token {
 		n, err := s.redis().Get(ctx, counterKey).Int64()
 		if err != nil {
@@ -107,7 +107,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 		return err == nil && !out.Lock.Held()
 	})
 	lose("expire", func() error {
-		return s.run(ctx, s.newCommand(expireScript, name)).err
+		return s.run(ctx, s.newCommand(operation{verb: expireVerb, name: name}, nil)).err
 	})
 	var page fencing.ListPage
 	lose("list", func() (err error) { page, err = s.List(ctx, fencing.ListRequest{Limit: 10}); return err })
@@ -192,7 +192,7 @@ func TestForgetfulRedis(t *testing.T) {
 	client.FlushAll(ctx)
 	grant("FLUSHALL")
 	// A floor ahead of the clock is what carries tokens over when the clock can't.
-	s.sender.saw(partitionOf("orders/42"), last+1_000_000_000)
+	s.sender.saw(0, last+1_000_000_000)
 	last += 1_000_000_000
 	client.FlushAll(ctx)
 	grant("FLUSHALL with tokens ahead of the clock")
@@ -339,7 +339,7 @@ func TestAbandonedCommands(t *testing.T) {
 		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
 		first <- err
 	}()
-	lane := s.topology.node(partitionOf("held")).lanes[partitionOf("held")%lanes]
+	lane := s.topology.node(0).lanes[hashOf("held")%lanes]
 	queued := func(busy, n int) func() bool {
 		return func() bool {
 			lane.mu.Lock()
@@ -349,7 +349,7 @@ func TestAbandonedCommands(t *testing.T) {
 	}
 	until(t, queued(1, 0))
 	name := fencing.Name("0")
-	for i := 0; partitionOf(name)%lanes != partitionOf("held")%lanes; i++ {
+	for i := 0; hashOf(name)%lanes != hashOf("held")%lanes; i++ {
 		name = fencing.Name(strconv.Itoa(i))
 	}
 	left, leave := context.WithCancel(ctx)

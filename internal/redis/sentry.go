@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +16,7 @@ import (
 )
 
 const (
-	// lookInterval is how often the guards are looked at: what scripts and new
+	// lookInterval is how often the guards are looked at: what operations and new
 	// connections don't notice by themselves is noticed this late.
 	lookInterval = time.Second
 
@@ -27,15 +29,15 @@ const (
 // granted there until that is harmless. It keeps what the gateway remembers in case
 // the store forgets that as well.
 type sentry struct {
-	born   [partitions]atomic.Int64           // of the guard; 0: never seen
-	until  [partitions]atomic.Int64           // µs of the store's clock
-	served [partitions]atomic.Pointer[string] // by whom, when it was last looked at
-	ttl    atomic.Int64                       // ns, the longest in use
-	ttlWas atomic.Int64                       // the same of the period before
-	losses atomic.Int64                       // partitions that had lost something
+	born   []atomic.Int64           // of the guard, by partition; 0: never seen
+	until  []atomic.Int64           // µs of the store's clock
+	served []atomic.Pointer[string] // by whom, when it was last looked at
+	ttl    atomic.Int64             // ns, the longest in use
+	ttlWas atomic.Int64             // the same of the period before
+	losses atomic.Int64             // partitions that had lost something
 
-	arriving  chan struct{}         // room for one: who arrives because a command gave cause
-	arrivedAt [partitions]time.Time // guarded by arriving
+	arriving  chan struct{} // room for one: who arrives because a command gave cause
+	arrivedAt []time.Time   // by partition; guarded by arriving
 
 	mu      sync.Mutex
 	greets  map[string]*sync.Mutex // arrivals on new connections to a server, one after the other
@@ -54,15 +56,17 @@ type sentry struct {
 	options *Options
 }
 
-// alarm says that a script has found something missing in a partition.
+// alarm says that an operation has found something missing in a partition.
 type alarm struct {
 	partition int
 	at        time.Time // or before
 	unguarded bool      // there was no guard; else the store was behind
 }
 
-func (w *sentry) init(options *Options) {
+func (w *sentry) init(options *Options, partitions int) {
 	w.options = options
+	w.born, w.until, w.served = make([]atomic.Int64, partitions), make([]atomic.Int64, partitions), make([]atomic.Pointer[string], partitions)
+	w.arrivedAt = make([]time.Time, partitions)
 	w.greets, w.servers, w.addrs, w.evicted = map[string]*sync.Mutex{}, map[string]time.Time{}, map[string]string{}, map[string]int64{}
 	w.alarm, w.arriving = make(chan alarm, partitions), make(chan struct{}, 1)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -100,7 +104,7 @@ func (w *sentry) roll(now time.Time) {
 // manner returns how a partition is arrived at whose guard may be missing. A gateway
 // that has never seen one takes the store for new, unless it was told how long to
 // wait whenever something may be missing.
-func (w *sentry) manner(partition int) byte {
+func (w *sentry) manner(partition int) string {
 	policy := &w.options.Quarantine
 	switch {
 	case w.options.Member:
@@ -206,13 +210,16 @@ func (s *Store) look(ctx context.Context) {
 	for _, v := range seen {
 		var arrivals []*command
 		for p, cmd := range v.guards {
-			if how := s.judge(v, serves, p, cmd); how != 0 {
+			if how := s.judge(v, serves, p, cmd); how != "" {
 				arrivals = append(arrivals, s.newArriveCommand(p, v.id.server(), how, 0))
 			}
 		}
 		if len(arrivals) == 0 || s.arriveAt(ctx, v.node, arrivals) == nil { // or the next look tries again
 			s.sentry.settle(&v.id, v.node.addr)
 			v.node.settled.Store(true)
+		}
+		if len(v.guards) > 0 {
+			s.tidy(ctx, v.node, slices.Min(slices.Collect(maps.Keys(v.guards))))
 		}
 	}
 }
@@ -237,8 +244,8 @@ func (s *Store) lookAt(ctx context.Context, n *node) *sight {
 	return v
 }
 
-// judge decides how a partition is to be arrived at; 0: all is as it should be.
-func (s *Store) judge(v *sight, serves func(string) bool, partition int, cmd *goredis.StringCmd) byte {
+// judge decides how a partition is to be arrived at; "": all is as it should be.
+func (s *Store) judge(v *sight, serves func(string) bool, partition int, cmd *goredis.StringCmd) string {
 	w := &s.sentry
 	text, err := cmd.Result()
 	switch {
@@ -248,14 +255,14 @@ func (s *Store) judge(v *sight, serves func(string) bool, partition int, cmd *go
 		} else if !v.blank {
 			return arriveCareful
 		}
-		return 0 // the quorum decides
+		return "" // the quorum decides
 	case err != nil:
-		return 0 // elsewhere, or out of reach
+		return "" // elsewhere, or out of reach
 	}
-	g, err := decodeGuard(text)
+	g, err := decodeGuard(text, s.partitions)
 	if err != nil {
 		s.damaged(s.keys[partition].guard, err)
-		return 0
+		return ""
 	}
 	if born := w.born[partition].Load(); born != 0 && born != int64(g.born) || w.lostKeys(v) {
 		return arriveLost // and, if it was lost, another gateway has noticed
@@ -263,7 +270,7 @@ func (s *Store) judge(v *sight, serves func(string) bool, partition int, cmd *go
 	w.learn(partition, &g)
 	switch {
 	case g.Server == v.id.server():
-		return 0
+		return ""
 	case v.id.same(g.Server), serves(g.Server):
 		return arriveLossless // the server is still there: the partition was moved
 	}
@@ -307,18 +314,11 @@ func (w *sentry) lostKeys(v *sight) bool {
 
 // arriveAt runs arrivals on one server.
 func (s *Store) arriveAt(ctx context.Context, n *node, arrivals []*command) error {
-	arrivals[0].asSource = true
-	s.sender.prepare(n, arrivals)
-	pipe := n.client.Pipeline()
-	for _, c := range arrivals {
-		_ = pipe.Process(ctx, c.cmd)
-	}
-	_, err := pipe.Exec(ctx)
-	failed(arrivals, err)
+	s.sender.exec(ctx, n.client, n, s.sender.calls(n, arrivals), false)
 	return s.allArrived(arrivals)
 }
 
-// reArrive deals with a partition in which a script has found that something is
+// reArrive deals with a partition in which an operation has found that something is
 // missing. It reports whether it could.
 func (s *Store) reArrive(ctx context.Context, a alarm) bool {
 	w, partition := &s.sentry, a.partition
@@ -404,7 +404,7 @@ func (w *sentry) report(s *Store) {
 			"partitions", lost)
 	case shut > 0 && !was:
 		w.options.Logger.Warn("Redis may have forgotten leases: nothing new is granted until they have run out; those that it still has can be renewed",
-			"for", until.Sub(now).Round(time.Millisecond).String(), "partitions", fmt.Sprintf("%d of %d", shut, partitions))
+			"for", until.Sub(now).Round(time.Millisecond).String(), "partitions", fmt.Sprintf("%d of %d", shut, len(w.until)))
 	case shut == 0 && was:
 		w.options.Logger.Info("everything is granted again")
 	}

@@ -45,7 +45,7 @@ func playStep(t *testing.T, server *redistest.Server, seed uint64) {
 	b := openBackend(t, server)
 	for i := range 3 {
 		s := open(t, Options{
-			URL: server.SocketURL(), MaxSkew: maxSkew, onePartition: true, MaxHolders: g.most, Quarantine: QuarantinePolicy{Off: true},
+			URL: server.SocketURL(), MaxSkew: maxSkew, MaxHolders: g.most, Quarantine: QuarantinePolicy{Off: true},
 			Now:   func() fencing.Instant { return fencing.Instant(g.storeClock.Load()) },
 			Clock: func() time.Time { return fencing.Instant(g.clock.Load()).Time() },
 		})
@@ -241,7 +241,7 @@ func (g *game) beat(ctx context.Context, store *Store, guard fencing.Guard) erro
 
 // harm at times loses the counter of the partition, or sets it far ahead.
 func (g *game) harm(ctx context.Context) error {
-	client, key := g.stores[0].redis(), newKeyspaces()[0].token.(string)
+	client, key := g.stores[0].redis(), newKeyspaces(alonePartitions)[0].token
 	switch g.IntN(200) {
 	case 0:
 		g.state.Counter = 0
@@ -374,7 +374,7 @@ func (g *game) run(ctx context.Context, s *Store, op fencing.Op) (fencing.Outcom
 	case fencing.HistoryRequest:
 		return s.History(ctx, op)
 	case fencing.ExpireRequest:
-		return s.run(ctx, s.newCommand(expireScript, op.Name)).result()
+		return s.run(ctx, s.newCommand(operation{verb: expireVerb, name: op.Name}, nil)).result()
 	}
 	return fencing.Outcome{}, errors.New("no such operation")
 }

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -58,16 +58,16 @@ type Options struct {
 	// stepLimit is for tests: how much one step does of what has come due. With it, only
 	// Expire and Heartbeat go on with the rest. 0 is fencing.StepLimit.
 	stepLimit int
-
-	onePartition bool // all names share one, for tests that compare with one fencing.State
 }
 
 // Store keeps locks in one Redis. It is a fencing.Store.
 type Store struct {
 	options Options
-	keys    *[partitions]keyspace
-	handle  string // names this handle among the gateways of one Redis: its fencing.Gateway
-	sender  *sender
+	keys    []keyspace
+
+	partitions int
+	handle     string // names this handle among the gateways of one Redis: its fencing.Gateway
+	sender     *sender
 
 	topology *topology
 	listener *listener
@@ -75,8 +75,8 @@ type Store struct {
 	handOffs handOffs
 	sentry   sentry
 
-	commands [scriptCount]sync.Pool // of *command, by script
-	told     sync.Map               // keys of damaged records that were logged
+	commands sync.Pool // of *command
+	told     sync.Map  // keys of damaged records that were logged
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -104,21 +104,25 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 	s := &Store{
 		options: options,
-		keys:    newKeyspaces(),
+		keys:    newKeyspaces(where.partitions()),
 		handle:  string(fencing.NewStamp()),
+
+		partitions: where.partitions(),
 	}
-	heeds := "h"
-	if options.Quarantine.Off {
-		heeds = "-"
-	}
-	limits := fmt.Sprintf("%04d%06d%d", cmp.Or(options.stepLimit, fencing.StepLimit), options.MaxHolders, options.MaxSkew.Microseconds())
-	s.sentry.init(&s.options)
+	s.sentry.init(&s.options, s.partitions)
 	s.searches.until = map[fencing.Name]time.Time{}
 	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
 	s.handOffs.under = map[fencing.Name]*handOff{}
 	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
-	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, ackKeys: s.keys,
-		guard: s.handle + heeds + limits, unsettled: s.handle + "n" + limits,
+	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, keys: s.keys,
+		floors: make([]atomic.Int64, s.partitions), most: callOperations,
+		header: header{
+			gateway: s.handle, heedsLoss: !options.Quarantine.Off, stepLimit: cmp.Or(options.stepLimit, fencing.StepLimit),
+			maxHolders: options.MaxHolders, maxSkew: options.MaxSkew, maxHistories: maxHistories / s.partitions,
+		},
+	}
+	if options.stepLimit != 0 {
+		s.sender.most = 1 // the limit is then of one operation
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
@@ -140,12 +144,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 }
 
 // partitionOf returns the partition of a name.
-func (s *Store) partitionOf(name fencing.Name) int {
-	if s.options.onePartition {
-		return 0
-	}
-	return partitionOf(name)
-}
+func (s *Store) partitionOf(name fencing.Name) int { return partitionOf(name, s.partitions) }
 
 // Close stops listening, waits for the commands that are queued or under way,
 // which takes no longer than the timeouts, and closes the connections.

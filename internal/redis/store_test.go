@@ -76,14 +76,19 @@ func TestOpen(t *testing.T) {
 	}
 	s = open(t, Options{URL: server.URL()})
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
-	key := s.keys[7].guard
+	key := s.keys[0].guard
 	whole := client.Get(ctx, key).Val()
-	for _, line := range []string{format, partitionsText} {
-		client.Set(ctx, key, strings.Replace(whole, "\n"+line+"\n", "\n1000\n", 1), 0)
+	other := guard{layout: layoutVersion, partitions: clusterPartitions}
+	w := codec{mode: writing}
+	w.guard(&other)
+	for what, text := range map[string]string{
+		"layout": "1000" + whole[len(layoutVersion):], "number of partitions": string(w.b), "layout, of version 3": strings.Repeat("0", 80) + "\n3\n256\n",
+	} {
+		client.Set(ctx, key, text, 0)
 		_, err := Open(ctx, Options{URL: server.URL(), Logger: quiet})
 		var meta *metaError
 		if !errors.As(err, &meta) {
-			t.Errorf("another %q: got %v", line, err)
+			t.Errorf("another %s: got %v", what, err)
 		}
 	}
 
@@ -97,8 +102,8 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return s.Check(ctx) == nil })
-	if got := client.Get(ctx, key).Val(); !strings.Contains(got, "\n"+partitionsText+"\n") {
-		t.Errorf("the guard is %q", got)
+	if g, err := decodeGuard(client.Get(ctx, key).Val(), alonePartitions); err != nil || g.Server == "" {
+		t.Errorf("the guard is %+v (%v)", g, err)
 	}
 }
 
@@ -133,7 +138,7 @@ func TestBatches(t *testing.T) {
 		wantCode(t, "inspect", err, fencing.CodeOK)
 	})
 	queued := func() int {
-		lane := s.topology.node(partitionOf("one")).lanes[partitionOf("one")%lanes]
+		lane := s.topology.node(0).lanes[hashOf("one")%lanes]
 		lane.mu.Lock()
 		defer lane.mu.Unlock()
 		return len(lane.queue)
@@ -183,7 +188,7 @@ func TestBatches(t *testing.T) {
 // busy reports whether a batch is under way in the lane of a name.
 func busy(s *Store, name fencing.Name) func() bool {
 	return func() bool {
-		lane := s.topology.node(partitionOf(name)).lanes[partitionOf(name)%lanes]
+		lane := s.topology.node(0).lanes[hashOf(name)%lanes]
 		lane.mu.Lock()
 		defer lane.mu.Unlock()
 		return lane.busy == 1

@@ -39,7 +39,21 @@ type node struct {
 	client  *goredis.Client     // nil of the node that stands for none
 	lanes   [2 * lanes]*batcher // the second half is for what waits for replicas
 	settled atomic.Bool         // its server was looked at, and what may be lost is in quarantine
+	scripts atomic.Bool         // it has no Functions
+	tidied  time.Time           // of the one who looks after all nodes
 	gone    chan struct{}       // closed when it is not known as a master any more
+}
+
+// ready has the server looked at if it was not yet: what is sent by the first connection
+// would be refused otherwise, for what may be lost is not known before that.
+func (n *node) ready() error {
+	if n.client == nil {
+		return errNowhere
+	}
+	if n.settled.Load() {
+		return nil
+	}
+	return n.client.Ping(context.Background()).Err()
 }
 
 // retired reports whether the node is not known as a master any more.
@@ -71,12 +85,12 @@ func (n *node) close(reason error) error {
 
 // layout is what a survey found: the address of the master of each partition, ""
 // where there is none.
-type layout [partitions]string
+type layout []string
 
 // chart says where the partitions are. It is replaced, never changed.
 type chart struct {
-	nodes  []*node           // every master that has a partition, in the order of addresses
-	owners [partitions]*node // never nil
+	nodes  []*node // every master that has a partition, in the order of addresses
+	owners []*node // never nil, by partition
 }
 
 // partitionsOf returns the partitions of a node, in order.
@@ -92,7 +106,7 @@ func (c *chart) partitionsOf(n *node) []int {
 
 // missing returns a partition without a master, or -1.
 func (c *chart) missing() int {
-	return slices.IndexFunc(c.owners[:], func(n *node) bool { return n.client == nil })
+	return slices.IndexFunc(c.owners, func(n *node) bool { return n.client == nil })
 }
 
 // topology knows which master has which partition. A single Redis has all, and
@@ -138,7 +152,7 @@ func newTopology(ctx context.Context, l *location, options *Options, s *sender, 
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.nowhere = t.newNode("")
 	s.strayed = t.refresh
-	empty := &chart{}
+	empty := &chart{owners: make([]*node, l.partitions())}
 	for i := range empty.owners {
 		empty.owners[i] = t.nowhere
 	}
@@ -150,11 +164,7 @@ func newTopology(ctx context.Context, l *location, options *Options, s *sender, 
 	case kindCluster:
 		t.survey, t.every = t.surveyCluster, clusterEvery
 	default:
-		var all layout
-		for i := range all {
-			all[i] = l.addrs[0]
-		}
-		t.apply(all)
+		t.apply(slices.Repeat(layout{l.addrs[0]}, l.partitions()))
 		return t
 	}
 	t.look(ctx)
@@ -263,7 +273,7 @@ func (t *topology) apply(l layout) {
 	for _, n := range old.nodes {
 		known[n.addr] = n
 	}
-	next := &chart{}
+	next := &chart{owners: make([]*node, len(l))}
 	for i, addr := range l {
 		if addr == "" {
 			next.owners[i] = t.nowhere

@@ -26,7 +26,7 @@ const (
 )
 
 // slots are the hash slots of the partitions.
-var slots = func() (all [partitions]int) {
+var slots = func() (all [clusterPartitions]int) {
 	for n := range all {
 		all[n] = hashSlot(strconv.Itoa(n))
 	}
@@ -127,8 +127,8 @@ func askCluster(ctx context.Context, client *goredis.Client, addr string) slotMa
 	if err != nil {
 		return slotMap{err: fmt.Errorf("the Redis at %s: %w", addr, err)}
 	}
-	for n, slot := range slots {
-		m.owners[n] = masters[slot]
+	for _, slot := range slots {
+		m.owners = append(m.owners, masters[slot])
 	}
 	return m
 }

@@ -66,11 +66,7 @@ func (s *sentinels) survey(ctx context.Context) (layout, error) {
 		return layout{}, errOutdated
 	}
 	s.epoch, s.used = latest.epoch, now
-	var all layout
-	for i := range all {
-		all[i] = latest.addr
-	}
-	return all, nil
+	return slices.Repeat(layout{latest.addr}, s.location.partitions()), nil
 }
 
 // askSentinel asks one. Both commands are needed: in the middle of a fail-over

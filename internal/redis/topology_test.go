@@ -48,7 +48,7 @@ func TestClusterFailover(t *testing.T) {
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
 	ear := listen(t, near)
 	served := servedAfter(t, near, far, ear)
-	slot := slots[partitionOf("a")]
+	slot := slots[clusterPartition("a")]
 	served(1, func() string {
 		master := cluster.Owner(slot)
 		cluster.Failover(cluster.ReplicasOf(master)[0])
@@ -79,7 +79,7 @@ func servedAfter(t *testing.T, near, far *Store, ear *ear) func(replicas int, fa
 	var last fencing.Token
 	return func(replicas int, failOver func() string) {
 		t.Helper()
-		ctx, partition := t.Context(), partitionOf(name)
+		ctx, partition := t.Context(), near.partitionOf(name)
 		holder, waiter := acquireRequest(name), acquireRequest(name)
 		waiter.Wait = time.Minute
 		mustAcquire(t, far, holder)
@@ -111,7 +111,7 @@ func servedAfter(t *testing.T, near, far *Store, ear *ear) func(replicas int, fa
 func TestHashSlots(t *testing.T) {
 	client := redistest.Start(t, "--cluster-enabled", "yes").Client()
 	defer client.Close()
-	for n, keys := range newKeyspaces() {
+	for n, keys := range newKeyspaces(clusterPartitions) {
 		if slot := client.ClusterKeySlot(t.Context(), keys.lock("a/b")).Val(); slot != int64(slots[n]) {
 			t.Errorf("partition %d is in slot %d, want %d", n, slots[n], slot)
 		}
@@ -130,7 +130,7 @@ func TestClusterNodes(t *testing.T) {
 		for _, server := range cluster.Members() {
 			client := server.Client()
 			defer client.Close()
-			_, rest, _ := strings.Cut(client.Info(ctx, "commandstats").Val(), "cmdstat_evalsha:")
+			_, rest, _ := strings.Cut(client.Info(ctx, "commandstats").Val(), "cmdstat_fcall:")
 			_, rest, _ = strings.Cut(rest, "rejected_calls=")
 			var some int
 			_, _ = fmt.Sscan(strings.ReplaceAll(rest, ",", " "), &some)
@@ -145,7 +145,7 @@ func TestClusterNodes(t *testing.T) {
 		r := acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", i)))
 		r.TTL = 2 * time.Second
 		mustAcquire(t, s, r)
-		addr := s.topology.node(partitionOf(r.Name)).addr
+		addr := s.topology.node(clusterPartition(r.Name)).addr
 		byNode[addr] = append(byNode[addr], r)
 		want = append(want, r.Name)
 	}
@@ -220,7 +220,7 @@ func TestMovingAnswers(t *testing.T) {
 	o := unguarded(proxy.URL())
 	o.OperationTimeout = 10 * time.Second
 	s, ctx := open(t, o), t.Context()
-	runs := func() int { return calls(client.Info(ctx, "commandstats").Val(), "evalsha") }
+	runs := func() int { return calls(client.Info(ctx, "commandstats").Val(), "fcall") }
 	mustAcquire(t, s, acquireRequest("a")) // the script is known
 	for i, answer := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN wait", "CLUSTERDOWN wait"} {
 		wantCode(t, "check", s.Check(ctx), fencing.CodeOK) // there is a connection

@@ -72,6 +72,14 @@ type location struct {
 	db                 int
 }
 
+// partitions returns over how many partitions the names are spread there.
+func (l *location) partitions() int {
+	if l.kind == kindCluster {
+		return clusterPartitions
+	}
+	return alonePartitions
+}
+
 // parseURL reads where Redis is:
 //
 //	redis://[[user]:password@]host[:6379][/database]

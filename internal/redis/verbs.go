@@ -4,9 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -16,14 +15,13 @@ var errTooLate = errors.New("redis: the answer took so long that nothing was lef
 
 // Acquire is fencing.Store.Acquire.
 func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	tail, err := encodeTail(&r)
-	if err != nil {
+	if err := checkTexts(&r); err != nil {
 		return fencing.Outcome{}, err
 	}
 	if r.Wait > 0 {
 		_ = s.listening(ctx) // without it, heartbeats find what was not heard
 	}
-	out, err := s.ask(ctx, &r, tail)
+	out, err := s.ask(ctx, &r)
 	if !out.AskAgain() || s.options.stepLimit != 0 {
 		return out, err
 	}
@@ -33,143 +31,127 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		if err := s.handOffs.wait(ctx, r.Name); err != nil {
 			return fencing.Outcome{}, s.unavailable(err)
 		}
-		out, err = s.ask(ctx, &r, tail)
+		out, err = s.ask(ctx, &r)
 	}
 	return out, err
 }
 
-// ask runs acquire.lua once.
-func (s *Store) ask(ctx context.Context, r *fencing.AcquireRequest, tail string) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(acquireScript, r.Name, r.Lease.Public())
-	c.claim, c.tail, c.hold = appendAsk(encodeClaim(c.claim, r.Lease, r.Stamp), r), tail, r.Hold
-	c.ttl = r.TTL.Microseconds()
-	if r.MaxHold > 0 {
-		c.ttl = min(c.ttl, r.MaxHold.Microseconds())
+// ask asks once.
+func (s *Store) ask(ctx context.Context, r *fencing.AcquireRequest) (fencing.Outcome, error) {
+	return s.lease(ctx, s.newAcquireCommand(r))
+}
+
+func (s *Store) newAcquireCommand(r *fencing.AcquireRequest) *command {
+	place := placeOf(r)
+	return s.newCommand(operation{
+		verb: acquireVerb, name: r.Name, lease: place.Lease, secret: place.Secret, stamp: r.Stamp, mode: r.Mode, limit: r.Limit, hold: r.Hold,
+		token: r.Propose, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent,
+	}, func(w *codec) { w.lease(&place) })
+}
+
+// placeOf returns the place that a request asks for; the library adds whose it is, and
+// when it was joined.
+func placeOf(r *fencing.AcquireRequest) fencing.Holding {
+	h := fencing.Holding{
+		Holder: fencing.Holder{
+			Lease: r.Lease.Public(), Owner: r.Owner, Metadata: r.Metadata, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Limit: r.Limit,
+			Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, GrantTTL: r.TTL, MaxHold: r.MaxHold,
+		},
+		Secret: r.Lease.Hash(), Stamp: r.Stamp, Set: r.Set, Keep: r.Keep && r.Wait > 0,
 	}
-	return s.lease(ctx, c, r)
+	if h.Mode == fencing.ModeExclusive {
+		h.Limit = 1
+	}
+	if r.Attach {
+		h.Attached = r.Stamp
+	}
+	return h
+}
+
+// checkTexts refuses what could not be told from its end in Redis, where texts end with
+// a zero byte.
+func checkTexts(r *fencing.AcquireRequest) error {
+	for _, field := range []struct{ name, text string }{{"owner", r.Owner}, {"names", r.Set}, {"stamp", string(r.Stamp)}} {
+		if strings.IndexByte(field.text, 0) >= 0 {
+			return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: field.name, Detail: field.name + " has a zero byte"}
+		}
+	}
+	if r.Lease.IsZero() {
+		return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "Lease-Id", Detail: "Lease-Id is missing"}
+	}
+	return nil
 }
 
 // Renew is fencing.Store.Renew.
 func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(renewScript, r.Name, r.Lease.Public())
-	c.claim, c.ttl = encodeHolder(c.claim, r.Lease), r.TTL.Microseconds()
-	switch r.Mode {
-	case fencing.ModeExclusive:
-		c.mode = "x"
-	case fencing.ModeShared:
-		c.mode = "s" + strconv.Itoa(r.Limit)
-	}
-	return s.lease(ctx, c, nil)
+	return s.lease(ctx, s.newCommand(operation{
+		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), mode: r.Mode, limit: r.Limit, ttl: r.TTL,
+	}, nil))
 }
 
 // Release is fencing.Store.Release.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(releaseScript, r.Name, r.Lease.Public())
-	if c.claim = encodeHolder(c.claim, r.Lease); r.Hold > 1 || r.Stamp != "" {
-		c.claim = appendUnwind(c.claim, &r)
-	}
-	return s.run(ctx, c).result()
+	return s.run(ctx, s.newCommand(operation{
+		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold,
+	}, nil)).result()
 }
 
 // Confirm is fencing.Store.Confirm.
 func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(confirmScript, r.Name, r.Lease.Public())
-	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
-	return s.lease(ctx, c, nil)
+	return s.lease(ctx, s.newLeaseCommand(confirmVerb, r.Name, r.Lease, r.Stamp))
 }
 
 // Leave is fencing.Store.Leave.
 func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(leaveScript, r.Name, r.Lease.Public())
-	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
-	a := s.run(ctx, c)
-	if a.err == nil && a.Err == nil && (a.shown.record != nil || a.Place != nil) {
-		a.Lock = a.shown.lock(r.Name, a.Now)
-	}
-	return a.result()
+	return s.run(ctx, s.newLeaseCommand(leaveVerb, r.Name, r.Lease, r.Stamp)).result()
 }
 
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(takeBackScript, r.Name, r.Lease.Public())
-	c.claim = encodeClaim(c.claim, r.Lease, r.Stamp)
-	switch {
-	case r.Provisional:
-		c.claim = append(c.claim, 'p')
-	case r.Refused:
-		c.claim = append(c.claim, 'r')
-	}
-	return s.run(ctx, c).result()
+	return s.run(ctx, s.newCommand(operation{
+		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, provisional: r.Provisional, refused: r.Refused,
+	}, nil)).result()
 }
 
 // Break is fencing.Store.Break.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	c := s.newCommand(breakScript, r.Name)
-	c.claim = fmt.Appendf(c.claim[:0], "%016d", r.Token)
-	return s.run(ctx, c).result()
+	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token}, nil)).result()
 }
 
 // Claim is fencing.Node.Claim.
 func (s *Store) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	c := s.newLeaseCommand(claimScript, r.Name, r.Lease.Public())
-	c.claim, c.tail = encodeHolder(c.claim, r.Lease), fmt.Sprintf("%016d", r.Token)
-	return s.lease(ctx, c, nil)
+	return s.lease(ctx, s.newCommand(operation{
+		verb: claimVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), token: r.Token,
+	}, nil))
 }
 
 // Inspect is fencing.Store.Inspect.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	c := s.newCommand(inspectScript, r.Name)
-	c.most, c.shown = fencing.MaxWaitersShown, int64(cmp.Or(r.Holders, fencing.MaxHoldersShown))
-	a := s.run(ctx, c)
-	if a.err == nil {
-		a.Lock = a.shown.lock(r.Name, a.Now)
-	}
-	return a.result()
+	return s.run(ctx, s.newViewCommand(inspectVerb, r.Name, r.Holders)).result()
 }
 
-// History is fencing.Store.History. Where a partition has more names with a
-// history than MAX_HISTORIES in record.lua, that of others is lost.
+// newViewCommand prepares what shows a name, with at most so many holders.
+func (s *Store) newViewCommand(v verb, name fencing.Name, holders int) *command {
+	return s.newCommand(operation{verb: v, name: name, limit: cmp.Or(holders, fencing.MaxHoldersShown)}, nil)
+}
+
+// History is fencing.Store.History. Where more names than maxHistories have a history,
+// that of others is lost.
 func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	c := s.newCommand(historyScript, r.Name)
-	c.most, c.shown = fencing.MaxHistory, int64(cmp.Or(r.Holders, fencing.MaxHoldersShown))
-	a := s.run(ctx, c)
-	if a.err != nil {
-		return a.result()
+	a := s.run(ctx, s.newViewCommand(historyVerb, r.Name, r.Holders))
+	if slices.Reverse(a.Ended); len(a.Ended) > 0 {
+		a.Past = a.Ended[:min(len(a.Ended), fencing.MaxHistory)]
 	}
-	a.Past, a.Ended = a.shown.past(r.Name, a.Ended, a.Now), nil
-	a.Lock = a.shown.lock(r.Name, a.Now)
+	a.Ended = nil
 	return a.result()
-}
-
-// past returns what the history shows, newest first; ended are the last ends,
-// oldest first.
-func (v *view) past(name fencing.Name, ended []fencing.Ended, now fencing.Instant) []fencing.Ended {
-	if v.forgotten(now) {
-		return nil
-	}
-	var past []fencing.Ended
-	for _, h := range v.holdings() {
-		if !h.Provisional && !h.Live(now) { // ran out, and nobody has noticed yet
-			past = append(past, fencing.Ended{Name: name, Holder: h.Holder, Reason: fencing.ReasonExpired, At: h.ExpiresAt})
-		}
-	}
-	slices.SortFunc(past, func(a, b fencing.Ended) int { return cmp.Compare(b.Holder.Token, a.Holder.Token) })
-	for i := len(ended) - 1; i >= 0; i-- {
-		if ended[i].Holder.AcquiredAt >= v.record.born { // others are of before the name was forgotten
-			past = append(past, ended[i])
-		}
-	}
-	return past[:min(len(past), fencing.MaxHistory)]
 }
 
 // answer is what a command came to.
 type answer struct {
 	fencing.Outcome
-	shown   view // what the script showed of the name
-	granted grant
-	took    time.Duration // since it was sent
-	err     error         // the store could not be asked
-	missed  bool          // an attempt before had no answer
+	took   time.Duration // since it was sent
+	err    error         // the store could not be asked
+	missed bool          // an attempt before had no answer
 }
 
 func (a answer) result() (fencing.Outcome, error) {
@@ -180,34 +162,24 @@ func (a answer) result() (fencing.Outcome, error) {
 }
 
 // lease runs a command, which is not to be used afterwards, whose success is a
-// lease, or a place; asked is what an acquire asked for. A lease that is over by the time the answer is here is not
+// lease, or a place. A lease that is over by the time the answer is here is not
 // handed on: P9.
-func (s *Store) lease(ctx context.Context, c *command, asked *fencing.AcquireRequest) (fencing.Outcome, error) {
+func (s *Store) lease(ctx context.Context, c *command) (fencing.Outcome, error) {
+	acquires := c.verb == acquireVerb
 	a := s.run(ctx, c)
-	if a.err == nil && a.Err != nil && asked != nil && a.missed {
-		refusal := *a.Err
-		refusal.Unanswered = true
-		a.Err = &refusal
-	}
-	if a.err != nil || a.Err != nil {
-		return a.result()
-	}
 	switch {
-	case a.granted.token != 0 && asked != nil:
-		a.Holder = fencing.Holder{
-			Lease: asked.Lease.Public(), Owner: asked.Owner, Metadata: asked.Metadata,
-			Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1, Token: a.granted.token,
-			TTL: asked.TTL, GrantTTL: asked.TTL, MaxHold: asked.MaxHold, AcquiredAt: a.Now, ExpiresAt: a.granted.expiresAt,
-			Claimed: asked.Wait == 0 && a.granted.token == asked.Propose, // what it issues itself is never the one it refuses
-		}
-		a.Granted = []fencing.Grant{{Name: asked.Name, Holder: a.Holder, Gateway: fencing.Gateway(s.handle), Stamp: asked.Stamp, Secret: asked.Lease.Hash()}}
-	case a.Holder.Token != 0:
-	case a.Place != nil:
-		a.Lock = a.shown.lock(asked.Name, a.Now)
+	case a.err != nil:
 		return a.result()
-	case a.shown.record != nil && len(a.shown.record.holdings) == 1:
-		a.Holder = a.shown.record.holdings[0].Holder
-	default:
+	case a.Err != nil:
+		if acquires && a.missed {
+			refusal := *a.Err
+			refusal.Unanswered = true
+			a.Err = &refusal
+		}
+		return a.result()
+	case a.Holder.Token == 0 && a.Place != nil:
+		return a.result()
+	case a.Holder.Token == 0:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
 	}
 	s.sentry.uses(a.Holder.TTL)
@@ -224,19 +196,21 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		return answer{err: err}
 	}
 	defer s.free(c)
-	a := answer{took: s.options.Clock().Sub(c.sentAt), granted: r.granted, shown: r.shown, missed: c.missed}
+	a := answer{took: s.options.Clock().Sub(c.sentAt), missed: c.missed}
 	a.Outcome = fencing.Outcome{
 		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
 		Left: r.left, More: r.more, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
 	}
-	if c.script == renewScript {
-		a.Margin = r.span
-	}
 	if r.holder != nil {
 		a.Holder = r.holder.Holder
 	}
-	if r.code != fencing.CodeOK {
+	switch {
+	case r.code != fencing.CodeOK:
 		a.Err = s.refusal(c, &r)
+	case c.verb == renewVerb:
+		a.Margin = r.span()
+	case r.place != nil, r.shows, c.verb == inspectVerb, c.verb == historyVerb:
+		a.Lock = r.lock
 	}
 	return a
 }

@@ -25,7 +25,7 @@ func TestWatch(t *testing.T) {
 	stopA := s.Watch(a)
 	until(t, func() bool { _, gaps := a.seen(); return gaps == 1 })
 	stopB := s.Watch(b)
-	say(t, server, eventsChannel, wireEvents(t, "orders/42"))
+	say(t, server, eventsChannel, wireEvents("orders/42"))
 	until(t, func() bool {
 		seenA, _ := a.seen()
 		seenB, gaps := b.seen()
@@ -40,7 +40,7 @@ func TestWatch(t *testing.T) {
 
 	stopA()
 	stopA()
-	say(t, server, eventsChannel, wireEvents(t, "orders/42"))
+	say(t, server, eventsChannel, wireEvents("orders/42"))
 	until(t, func() bool { seen, _ := b.seen(); return len(seen) == 4 })
 	if seen, gaps := a.seen(); len(seen) != 2 || gaps != 2 {
 		t.Errorf("%d events and %d gaps, want those before it stopped, 2 and 2", len(seen), gaps)
@@ -51,7 +51,7 @@ func TestWatch(t *testing.T) {
 	clock.move(watchGrace - time.Second)
 	c := &eye{}
 	stopC := s.Watch(c)
-	say(t, server, eventsChannel, wireEvents(t, "orders/42"))
+	say(t, server, eventsChannel, wireEvents("orders/42"))
 	until(t, func() bool { seen, gaps := c.seen(); return len(seen) == 2 && gaps == 0 })
 	stopC()
 	clock.move(watchGrace - time.Second)
@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 	if n := e.rechecked(); n != 1 {
 		t.Errorf("%d rechecks: the connection did not stay", n)
 	}
-	say(t, server, eventsChannel, wireEvents(t, "orders/42"))
+	say(t, server, eventsChannel, wireEvents("orders/42"))
 	until(t, func() bool { seen, _ := c.seen(); return len(seen) == 4 })
 }
 

@@ -56,28 +56,21 @@ func Bugs() []Bug {
 			History: embedded(history.Mix{Wait: 2, Stranger: 1}), Promise: "order",
 		},
 		{
-			Name: "no-owner-check-in-lua", What: "the same, of the scripts",
+			Name: "no-owner-check-in-lua", What: "the same, of the library in Redis",
 			Patches: []Patch{{
-				File: "internal/redis/scripts/own.lua",
-				Old:  "if held and sub(stored, 83, 151) == claim then",
-				New:  "if held and sub(stored, 126, 151) == sub(claim, 44) then",
+				File: "internal/redis/library/rules.lua",
+				Old:  "    if h[SECRET] == op[OP_SECRET] then\n      return h\n    end\n    return nil, lost('unknown')",
+				New:  "    return h",
 			}},
 			History: redis(history.Mix{Plain: 2, Stranger: 1}), Promise: "order",
 		},
 		{
 			Name: "counter-without-floor", What: "tokens are counted alone, without clock, floor and the last token of the name",
-			Patches: []Patch{
-				{
-					File: "internal/redis/scripts/acquire.lua",
-					Old:  "local issued = math.max(highest + 1, now, floor + 1, record and sub(record, 51, 66) + 1 or 1)",
-					New:  "local issued = highest + 1",
-				},
-				{
-					File: "internal/redis/scripts/rich_grant.lua",
-					Old:  "local token = math.max(t.counter + 1, now, floor + 1, t.record and t.record.last + 1 or 1)",
-					New:  "local token = t.counter + 1",
-				},
-			},
+			Patches: []Patch{{
+				File: "internal/redis/library/rules.lua",
+				Old:  "local next_token = max(counter + 1, now, floor + 1, record and record[LAST_TOKEN] + 1 or 1)",
+				New:  "local next_token = counter + 1",
+			}},
 			History: ephemeral(), Promise: "order",
 		},
 		{
@@ -90,9 +83,9 @@ func Bugs() []Bug {
 			History: embedded(history.Mix{Plain: 3, Wait: 1, Late: 2}), Promise: "order",
 		},
 		{
-			Name: "early-expiry-in-lua", What: "the same, of the scripts",
+			Name: "early-expiry-in-lua", What: "the same, of the library in Redis",
 			Patches: []Patch{
-				{File: "internal/redis/scripts/record.lua", Old: "return now < expires_at\n", New: "return now < expires_at - 80000\n"},
+				{File: "internal/redis/library/holders.lua", Old: "return now < h[EXPIRES_AT]\n", New: "return now < h[EXPIRES_AT] - 80000\n"},
 			},
 			History: redis(history.Mix{Plain: 3, Late: 2}), Promise: "order",
 		},
@@ -119,7 +112,7 @@ func Bugs() []Bug {
 			Name: "hand-off-ends-at-the-limit", What: "a step that has served as many as it may forgets that there are more",
 			Patches: []Patch{{
 				File: "internal/fencing/grant.go",
-				Old:  "if t.left == 0 {\n\t\t\tt.record.Stuck = atOnce\n\t\t\treturn",
+				Old:  "if t.left == 0 {\n\t\t\tt.record.Stuck = AtOnce\n\t\t\treturn",
 				New:  "if t.left == 0 {\n\t\t\treturn",
 			}},
 			Package: "verify/crowd", Test: "^TestReaders$/^embedded$",

@@ -1,0 +1,364 @@
+package redis
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+var errUnreadable = errors.New("redis: a record can't be read")
+
+// codec reads a text, writes one or describes it. What stands in Redis, in an operation
+// and in a reply is told field by field in one function each, below: numbers of 7
+// bytes, the first the highest, or of 6, 4 and 1; texts up to a zero byte; and hashes. Lua's struct.pack and unpack do the same by the format that is described, and
+// the library says a field's name where it means its place in the list.
+type codec struct {
+	mode  byte // reading, writing or describing
+	rest  string
+	bad   bool // it is cut short, or a text to be written has a zero byte
+	b     []byte
+	names []string
+	kinds string
+	empty []string // what an empty list has, as Lua source
+}
+
+const (
+	reading = iota
+	writing
+	describing
+)
+
+// field takes the bytes of a number.
+func (c *codec) field(name, kind string, size int, v uint64) uint64 {
+	switch c.mode {
+	case describing:
+		c.describe(name, kind, "0")
+	case writing:
+		var space [8]byte
+		binary.BigEndian.PutUint64(space[:], v)
+		c.b = append(c.b, space[8-size:]...)
+	case reading:
+		if len(c.rest) < size {
+			c.bad, c.rest = true, ""
+			return 0
+		}
+		v = 0
+		for i := range size {
+			v = v<<8 | uint64(c.rest[i])
+		}
+		c.rest = c.rest[size:]
+	}
+	return v
+}
+
+func (c *codec) describe(name, kind, empty string) {
+	c.names, c.kinds, c.empty = append(c.names, name), c.kinds+kind, append(c.empty, empty)
+}
+
+// number is a token, an instant or a count: below 2^53, which is what Lua's numbers can say.
+func number[T ~int64](c *codec, name string, v *T) {
+	*v = T(c.field(name, "I7", 7, uint64(*v)))
+}
+
+// micros is a duration in µs.
+func micros(c *codec, name string, d *time.Duration) {
+	*d = time.Duration(c.field(name, "I6", 6, uint64(d.Microseconds()))) * time.Microsecond
+}
+
+func small(c *codec, name string, v *int) {
+	*v = int(int32(c.field(name, "i4", 4, uint64(uint32(*v)))))
+}
+
+func flag(c *codec, name string, v *bool) {
+	n := uint64(0)
+	if *v {
+		n = 1
+	}
+	*v = c.field(name, "B", 1, n) == 1
+}
+
+// The numbers of the modes.
+const (
+	noMode = iota
+	exclusive
+	shared
+)
+
+func modeNumber(m fencing.Mode) int {
+	switch m {
+	case fencing.ModeExclusive:
+		return exclusive
+	case fencing.ModeShared:
+		return shared
+	}
+	return noMode
+}
+
+func modeOf(n int) fencing.Mode {
+	return [...]fencing.Mode{"", fencing.ModeExclusive, fencing.ModeShared}[min(max(n, 0), shared)]
+}
+
+func mode(c *codec, name string, m *fencing.Mode) {
+	*m = modeOf(int(c.field(name, "B", 1, uint64(modeNumber(*m)))))
+}
+
+func word[T ~string](c *codec, name string, s *T) {
+	switch c.mode {
+	case describing:
+		c.describe(name, "s", "''")
+	case writing:
+		c.bad = c.bad || strings.IndexByte(string(*s), 0) >= 0
+		c.b = append(append(c.b, *s...), 0)
+	case reading:
+		text, rest, ok := strings.Cut(c.rest, "\x00")
+		*s, c.rest, c.bad = T(text), rest, c.bad || !ok
+	}
+}
+
+func hash(c *codec, name string, h *fencing.SecretHash) {
+	switch c.mode {
+	case describing:
+		c.describe(name, fmt.Sprintf("c%d", len(h)), "''")
+	case writing:
+		c.b = append(c.b, h[:]...)
+	case reading:
+		if len(c.rest) < len(h) {
+			c.bad, c.rest = true, ""
+			return
+		}
+		copy(h[:], c.rest)
+		c.rest = c.rest[len(h):]
+	}
+}
+
+// lease is a lease, held or waited for.
+func (c *codec) lease(h *fencing.Holding) {
+	number(c, "TOKEN", &h.Token)            // 0 of a place
+	number(c, "EXPIRES_AT", &h.ExpiresAt)   // of a place when its rest ends, 0 while it is connected
+	hash(c, "SECRET", &h.Secret)            //
+	word(c, "LEASE", &h.Lease)              // the public part
+	word(c, "STAMP", &h.Stamp)              // empty: none
+	number(c, "ACQUIRED_AT", &h.AcquiredAt) // 0 of a place
+	number(c, "JOINED_AT", &h.JoinedAt)     //
+	number(c, "SEQ", &h.Seq)                // the order in the queue
+	mode(c, "MODE", &h.Mode)                //
+	flag(c, "PROVISIONAL", &h.Provisional)  //
+	flag(c, "CLAIMED", &h.Claimed)          //
+	flag(c, "TOLD", &h.Told)                // the holder knows of the grant
+	flag(c, "KEEP", &h.Keep)                // its place may rest
+	word(c, "GATEWAY", &h.Gateway)          // where the request is or was
+	small(c, "LIMIT", &h.Limit)             // 0: any number; 1 of an exclusive one
+	small(c, "SLOT", &h.Slot)               //
+	small(c, "HOLD", &h.Hold)               //
+	micros(c, "TTL", &h.TTL)                //
+	micros(c, "GRANT_TTL", &h.GrantTTL)     //
+	micros(c, "MAX_HOLD", &h.MaxHold)       // 0: none
+	word(c, "SET", &h.Set)                  // fencing.AcquireRequest.Set
+	word(c, "ATTACHED", &h.Attached)        // the stream that it hangs on; empty: none
+	word(c, "OWNER", &h.Owner)              //
+	c.metadata("METADATA", &h.Metadata)     // a JSON object; empty: none
+	if c.mode == reading && h.AcquiredAt != 0 {
+		h.Waited = h.AcquiredAt.Sub(h.JoinedAt)
+	}
+}
+
+func (c *codec) metadata(name string, m *map[string]string) {
+	text := ""
+	if c.mode == writing && *m != nil {
+		b, err := json.Marshal(*m) // of strings: there is no error
+		text, c.bad = string(b), c.bad || err != nil
+	}
+	word(c, name, &text)
+	if c.mode == reading && text != "" && json.Unmarshal([]byte(text), m) != nil {
+		c.bad = true
+	}
+}
+
+// record is what is remembered of a name; behind it is the lease of the holder where
+// there is just one. Only the library reads it.
+func (c *codec) record() {
+	var n int64
+	var some int
+	var s string
+	number(c, "LAST_TOKEN", &n)  // the highest of a grant
+	number(c, "ENDED_TOKEN", &n) // the highest of a lease that is over, or higher
+	number(c, "FORGET_AT", &n)   // with no holders: when the record may go
+	number(c, "BORN", &n)        // when the name was last begun to be remembered
+	number(c, "QUEUE_LAST", &n)  // the highest SEQ given; 0 when no place is left
+	number(c, "STUCK", &n)       // when a hand-off is to be tried again; 0: never
+	number(c, "REST_TILL", &n)   // no rest ends before; no meaning when none rests
+	number(c, "INDEXED", &n)     // what the index of expiries has; 0: nothing
+	small(c, "HOLDERS", &some)   // how many
+	small(c, "QUEUED", &some)    // how many connected places
+	small(c, "RESTING", &some)   // how many places rest
+	word(c, "BROKEN", &s)        // the last tokens that were broken, oldest first, 16 digits each
+	word(c, "GATEWAYS", &s)      // those with connected places or provisional leases: name:places:leases; each
+}
+
+// tombstone is how a lease ended. Only the library reads it.
+func (c *codec) tombstone() {
+	var n int64
+	var s string
+	var h fencing.SecretHash
+	number(c, "TOMB_AT", &n)
+	number(c, "TOMB_TOKEN", &n)
+	number(c, "TOMB_UNTIL", &n)
+	hash(c, "TOMB_SECRET", &h)
+	word(c, "TOMB_REASON", &s)
+}
+
+// ended is how a lease ended, to people; the lease follows.
+func (c *codec) ended(e *fencing.Ended) {
+	word(c, "END_REASON", &e.Reason)
+	number(c, "END_AT", &e.At)
+}
+
+// view is the public view of a name without its holders and waiters.
+func (c *codec) view(l *fencing.Lock) {
+	number(c, "VIEW_LAST_TOKEN", &l.LastToken)
+	small(c, "VIEW_HOLDERS", &l.HolderCount)
+	small(c, "VIEW_WAITING", &l.Waiting)
+}
+
+// guard is what a partition remembers in order to be careful.
+func (c *codec) guard(g *guard) {
+	word(c, "GUARD_LAYOUT", &g.layout)
+	small(c, "GUARD_PARTITIONS", &g.partitions)
+	number(c, "GUARD_UNTIL", &g.Until)   // nothing new is granted before
+	number(c, "GUARD_PERIOD", &g.Period) // when the present period of TTLs began
+	micros(c, "GUARD_TTL", &g.TTL)       // the longest granted or renewed in it
+	micros(c, "GUARD_BEFORE", &g.Before) // the same of the period before
+	number(c, "GUARD_BORN", &g.born)     // when it was first written: it differs once it was lost
+	word(c, "GUARD_SERVER", &g.Server)
+}
+
+// header is what all operations of a call share.
+type header struct {
+	sent         fencing.Instant // the gateway's clock
+	now          fencing.Instant // the store's, of a test; 0: Redis's own
+	gateway      string          // who asks
+	unsettled    bool            // it has not looked at the server yet
+	heedsLoss    bool            // fencing.Guard.HeedLoss
+	stepLimit    int             // of all operations together
+	maxHolders   int             // fencing.Guard.MaxHolders
+	maxSkew      time.Duration
+	floor        fencing.Token
+	maxHistories int // names of the partition that have a history
+}
+
+func (c *codec) header(h *header) {
+	number(c, "HEAD_SENT", &h.sent)
+	number(c, "HEAD_NOW", &h.now)
+	word(c, "HEAD_GATEWAY", &h.gateway)
+	flag(c, "HEAD_UNSETTLED", &h.unsettled)
+	flag(c, "HEAD_HEED_LOSS", &h.heedsLoss)
+	small(c, "HEAD_STEP_LIMIT", &h.stepLimit)
+	small(c, "HEAD_MAX_HOLDERS", &h.maxHolders)
+	micros(c, "HEAD_MAX_SKEW", &h.maxSkew)
+	number(c, "HEAD_FLOOR", &h.floor)
+	small(c, "HEAD_MAX_HISTORIES", &h.maxHistories)
+}
+
+// operation is what one operation of a call asks for. Behind that of an acquire is the
+// place that it asks for, as a lease; behind that of an arrival what it knows.
+type operation struct {
+	verb        verb
+	name        fencing.Name
+	lease       fencing.LeasePublic
+	secret      fencing.SecretHash
+	stamp       fencing.Stamp
+	mode        fencing.Mode
+	limit       int // of a shared lease; of what is shown
+	hold        int
+	ttl         time.Duration
+	token       fencing.Token // of a break or a claim; that an acquire proposes
+	provisional bool          // TakeBackRequest.Provisional
+	refused     bool          // TakeBackRequest.Refused
+	waits       bool
+	again       bool
+	maxWaiters  int
+	intent      time.Duration
+}
+
+func (c *codec) operation(o *operation) {
+	word(c, "OP_VERB", &o.verb)
+	word(c, "OP_NAME", &o.name)
+	word(c, "OP_LEASE", &o.lease)
+	hash(c, "OP_SECRET", &o.secret)
+	word(c, "OP_STAMP", &o.stamp)
+	mode(c, "OP_MODE", &o.mode)
+	small(c, "OP_LIMIT", &o.limit)
+	small(c, "OP_HOLD", &o.hold)
+	micros(c, "OP_TTL", &o.ttl)
+	number(c, "OP_TOKEN", &o.token)
+	flag(c, "OP_PROVISIONAL", &o.provisional)
+	flag(c, "OP_REFUSED", &o.refused)
+	flag(c, "OP_WAITS", &o.waits)
+	flag(c, "OP_AGAIN", &o.again)
+	small(c, "OP_MAX_WAITERS", &o.maxWaiters)
+	micros(c, "OP_INTENT", &o.intent)
+}
+
+// arrivalRequest is what a gateway that arrives at a partition knows.
+type arrivalRequest struct {
+	layout      string
+	partitions  int
+	server      string
+	how         string // see guard.go
+	longest     time.Duration
+	until       fencing.Instant
+	least, most time.Duration
+	born        fencing.Instant // of the guard that the gateway has seen; 0: none
+}
+
+func (c *codec) arrival(a *arrivalRequest) {
+	word(c, "ARRIVAL_LAYOUT", &a.layout)
+	small(c, "ARRIVAL_PARTITIONS", &a.partitions)
+	word(c, "ARRIVAL_SERVER", &a.server)
+	word(c, "ARRIVAL_HOW", &a.how)
+	micros(c, "ARRIVAL_LONGEST", &a.longest)
+	number(c, "ARRIVAL_UNTIL", &a.until)
+	micros(c, "ARRIVAL_LEAST", &a.least)
+	micros(c, "ARRIVAL_MOST", &a.most)
+	number(c, "ARRIVAL_BORN", &a.born)
+}
+
+// head is what every reply begins with.
+type replyHead struct {
+	code fencing.Code // and codeFailed
+
+	// flags: f, this request made the grant; j, it has joined the queue; l, the gateway had
+	// lapsed; m, more has come due than one step does; v, the view belongs to the answer;
+	// u, there is no guard, or the server was not looked at; b, no token as high as the
+	// floor was issued here.
+	flags string
+
+	// number: of a renewal the µs the lease still had to live; of an expire the µs until there
+	// is something to do again, 0 for never; locked: the caller's position; lease_lost:
+	// µs since the lease ended by time; quarantined: µs until that ends; conflict and
+	// invalid_request: what the lease or place has.
+	number int64
+
+	token fencing.Token // lease_lost: of the newer grant; stale_token of a claim: the last one
+
+	// text: lease_lost: the reason; clock_skew: "" the clocks differ, "floor" the floor is
+	// refused, "exhausted" no token is left; conflict and invalid_request: what is at
+	// fault; of an arrival who served before; failed: why.
+	text string
+
+	present string // conflict: what the lease or place has
+}
+
+func (c *codec) reply(r *replyHead) {
+	word(c, "REPLY_CODE", &r.code)
+	word(c, "REPLY_FLAGS", &r.flags)
+	number(c, "REPLY_NUMBER", &r.number)
+	number(c, "REPLY_TOKEN", &r.token)
+	word(c, "REPLY_TEXT", &r.text)
+	word(c, "REPLY_PRESENT", &r.present)
+}

@@ -1,0 +1,137 @@
+-- The holders of a name: one is in the record, several have keys of their own.
+
+-- The only predicate of liveness, the twin of fencing.Holder.Live.
+local function live(h)
+  return now < h[EXPIRES_AT]
+end
+
+-- Returns how many holders a lease bears, itself included.
+local function tolerates(h)
+  return h[MODE] == EXCLUSIVE and 1 or h[LIMIT] == 0 and ANY_NUMBER or h[LIMIT]
+end
+
+-- Returns the fewest holders that one of the present ones bears.
+local function tolerated()
+  if record[HOLDERS] <= 1 then
+    return one and tolerates(one) or ANY_NUMBER
+  end
+  return tonumber(call('zrange', prefix .. 'limits:' .. name, 0, 0, 'withscores')[2])
+end
+
+-- Returns the score among until of what a gateway has not confirmed.
+local function rank(gateway)
+  return -1 - (tonumber(sub(gateway, 1, 12), 16) or 0)
+end
+
+-- Returns the holder with a lease id, nil if there is none.
+local function find_holder(lease)
+  if not record or record[HOLDERS] == 0 then
+    return nil
+  elseif one then
+    return one[LEASE] == lease and one or nil
+  end
+  local found = call('hget', prefix .. 'holders:' .. name, lease)
+  return found and read_lease(found) or nil
+end
+
+-- Keeps a holder as it is now. A provisional one is also written where its gateway
+-- asks for it.
+local function put_holder(h)
+  local written = write_lease(h)
+  if h[PROVISIONAL] == 1 then
+    call('hset', prefix .. 'unconfirmed:' .. h[GATEWAY], h[LEASE] .. name, written)
+  end
+  if one then
+    return
+  end
+  call('hset', prefix .. 'holders:' .. name, h[LEASE], written)
+  call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and rank(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
+  call('zadd', prefix .. 'limits:' .. name, tolerates(h), h[LEASE])
+  if h[SLOT] ~= NO_SLOT then
+    call('setbit', prefix .. 'slots:' .. name, h[SLOT], 1)
+  end
+end
+
+-- The gateway of a provisional lease has nothing to confirm any more.
+local function confirmed(h)
+  call('hdel', prefix .. 'unconfirmed:' .. h[GATEWAY], h[LEASE] .. name)
+  count(h[GATEWAY], 0, -1)
+end
+
+local function add_holder(h)
+  if h[PROVISIONAL] == 1 then
+    count(h[GATEWAY], 0, 1)
+  end
+  record[HOLDERS] = record[HOLDERS] + 1
+  if record[HOLDERS] == 1 then
+    one = h
+  elseif one then
+    local other = one
+    one = nil
+    put_holder(other)
+  end
+  put_holder(h)
+end
+
+-- Frees what a holder holds. The twin of step.freed and remove.
+local function remove_holder(h, at)
+  local r = record
+  r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
+  r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER)
+  if h[PROVISIONAL] == 1 then
+    confirmed(h)
+  else
+    r[FORGET_AT] = max(r[FORGET_AT], h[EXPIRES_AT])
+  end
+  r[HOLDERS] = r[HOLDERS] - 1
+  if r[HOLDERS] == 0 then
+    one = nil
+    return
+  end
+  call('hdel', prefix .. 'holders:' .. name, h[LEASE])
+  if r[HOLDERS] == 1 then
+    one = read_lease(call('hvals', prefix .. 'holders:' .. name)[1])
+    call('del', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'slots:' .. name)
+    return
+  end
+  call('zrem', prefix .. 'until:' .. name, h[LEASE])
+  call('zrem', prefix .. 'limits:' .. name, h[LEASE])
+  if h[SLOT] ~= NO_SLOT then
+    call('setbit', prefix .. 'slots:' .. name, h[SLOT], 0)
+  end
+end
+
+-- Returns the lowest slot that no holder has. The twin of step.slot.
+local function free_slot(mode, limit)
+  if mode ~= SHARED or limit == 0 then
+    return NO_SLOT
+  elseif record[HOLDERS] <= 1 then
+    return one and one[SLOT] == 0 and 1 or 0
+  end
+  return call('bitpos', prefix .. 'slots:' .. name, 0)
+end
+
+-- Returns the holders with these lease ids as they are stored.
+local function holders_stored(leases)
+  local all = {}
+  for i = 1, #leases, 500 do
+    for _, found in ipairs(call('hmget', prefix .. 'holders:' .. name, spread(leases, i, min(i + 499, #leases)))) do
+      all[#all + 1] = found
+    end
+  end
+  return all
+end
+
+local function by_token(a, b)
+  return a[TOKEN] < b[TOKEN]
+end
+
+-- Returns the holders with these lease ids, in order of grant.
+local function holders_of(leases)
+  local all = holders_stored(leases)
+  for i = 1, #all do
+    all[i] = read_lease(all[i])
+  end
+  sort(all, by_token)
+  return all
+end

@@ -1,0 +1,70 @@
+-- The rules of a lock as Redis runs them: the twin of fencing.Step, in its order and
+-- words. The files of this directory are one library of Redis Functions, or one
+-- script where there are none. Names in capitals are no variables: library.go puts
+-- in what they stand for, the places of fields (codec.go describes the texts), their
+-- formats, and the constants of package fencing.
+--
+-- Keys, all in the slot of partition N
+--   fencepost:{N}:never          there is no such key, so that Cluster runs nothing in
+--                                a slot that is being moved; a call names no other
+--   fencepost:{N}:lock:<name>    string, the record of the name, and behind it the
+--                                lease of the holder where there is just one
+--   fencepost:{N}:token          string, the highest token issued
+--   fencepost:{N}:guard          string, what is remembered in order to be careful
+--   fencepost:{N}:expiry         zset, name -> when expire has something to do there,
+--                                or sooner; held and waited-for names
+--   fencepost:{N}:names          zset, name -> 0; held names only
+--   fencepost:{N}:ended:<name>:<lease>  string, the tombstone of a lease
+--   fencepost:{N}:history:<name> list of the last ends, oldest first: how, and the lease
+--   fencepost:{N}:histories      zset, name -> when its history was looked after
+--   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
+--                                heard, stopped, serving: see fencing.Gateways
+--   fencepost:{N}:unconfirmed:<gateway>  hash, <lease><name> -> the provisional lease
+--   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
+--                                to get in before
+--   of a name with several holders
+--   fencepost:{N}:holders:<name> hash, lease id -> the lease
+--   fencepost:{N}:until:<name>   zset, lease id -> expires_at; of a provisional one
+--                                below 0, the rank of its gateway
+--   fencepost:{N}:limits:<name>  zset, lease id -> how many holders it tolerates
+--   fencepost:{N}:slots:<name>   bitmap of the slots that are taken
+--   of a name with a queue
+--   fencepost:{N}:places:<name>  hash, lease id -> the place
+--   fencepost:{N}:queue:<name>   zset, lease id -> seq; connected places only
+--   fencepost:{N}:by_gateway:<name>  zset, gateway, seq and lease id; connected ones only
+--   fencepost:{N}:resting:<name> zset, lease id -> when its rest ends
+--
+-- A call has the header, then an operation each. It answers with a list: the time of
+-- the store, us, and whether the clocks differ; then what each operation came to, a
+-- reply and items, one after the other, each a letter and what it is about:
+--   V  the public view of the name; behind it H, one of its live holders, and W, one
+--      of its live waiters, in order
+--   O  the caller's lease           P  the caller's place: its position, the place
+--   G  a lease that was granted     E  a lease that ended: how, when, the lease
+--   L  a place that was left, or a grant that was taken back
+--   X  gateway and stamp of a request that was replaced
+--   U  a provisional lease of the gateway: its name, the lease
+--   T  a name where something is due
+-- A message is a time and such items. To all who watch there are N, the name that is
+-- next, E, L, G and Q, a place that was joined; to a gateway N, G and X.
+
+-- A library can't have them before it is called.
+local call, attempt, pack, unpack, spread, concat, sub, fmt, max, min, sort
+
+local function fetch()
+  call, attempt, pack, unpack, spread, concat = redis.call, redis.pcall, struct.pack, struct.unpack, _G.unpack, table.concat
+  sub, fmt, max, min, sort = string.sub, string.format, math.max, math.min, table.sort
+end
+
+-- Reads a lease, held or waited for. It is a list; at LEASE_TEXT is how it is stored.
+local function read_lease(text, at)
+  local h = {unpack(LEASE_FORMAT, text, at)}
+  h[LEASE_TEXT] = at and sub(text, at) or text
+  return h
+end
+
+local function write_lease(h)
+  local text = pack(LEASE_FORMAT, spread(h, 1, LEASE_SIZE))
+  h[LEASE_TEXT] = text
+  return text
+end

@@ -1,0 +1,396 @@
+-- The rules of fencing.Step that are no verbs.
+
+-- Returns how many holders a newcomer bears, itself included.
+local function bears(p)
+  local most = head[HEAD_MAX_HOLDERS]
+  return most > 0 and min(tolerates(p), most) or tolerates(p)
+end
+
+-- The one rule of all modes: with the newcomer there are no more holders than it
+-- bears itself, nor than any of the others bears, nor than a name may have.
+local function fits(p)
+  return not record or record[HOLDERS] == 0 or record[HOLDERS] < min(bears(p), tolerated())
+end
+
+-- Returns when a grant or renewal with ttl ends.
+local function expires_at(h, ttl)
+  return h[MAX_HOLD] > 0 and min(now + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or now + ttl
+end
+
+-- Counts what is left of a lease as a TTL in use.
+local function uses(h)
+  local g = careful()
+  if g then
+    note(g, h[EXPIRES_AT] - now)
+  end
+end
+
+-- Lets the TTL run from now.
+local function start(h)
+  h[ACQUIRED_AT] = now
+  h[EXPIRES_AT] = expires_at(h, h[TTL])
+  uses(h)
+end
+
+-- Ends the provisional state of a lease.
+local function firm(h)
+  confirmed(h)
+  h[PROVISIONAL] = 0
+  start(h)
+end
+
+-- Tells whether a token comes from a clock that was wrong.
+local function far_ahead(t)
+  return t > MAX_TOKEN or t > highest() and t > now + MAX_FLOOR_LEAD
+end
+
+-- Tells whether a token is above that of every lease that is over, and nobody
+-- else's. The first claim stays. The twin of step.claimable.
+local function claimable(h, t)
+  if h[CLAIMED] == 1 then
+    return t == h[TOKEN]
+  elseif t <= record[ENDED_TOKEN] then
+    return false
+  end
+  for _, other in ipairs(one and {one} or record[HOLDERS] > 1 and holders_of(call('hkeys', prefix .. 'holders:' .. name)) or {}) do
+    if other[LEASE] ~= h[LEASE] and other[TOKEN] == t then
+      return false
+    end
+  end
+  return true
+end
+
+-- Gives the lease, which makes the place a holder: all tokens are issued here. It
+-- returns nil, or the code that refuses it, with its number and text. One that is not
+-- firm has to be confirmed. It has the token that is proposed, if it can; 0 proposes
+-- none.
+local function grant(p, is_firm, propose)
+  local unsafe = quarantined()
+  if unsafe then
+    return 'quarantined', unsafe, ''
+  end
+  local floor = head[HEAD_FLOOR]
+  if floor > highest() and floor > now + MAX_FLOOR_LEAD then
+    return 'clock_skew', 0, 'floor'
+  end
+  local next_token = max(counter + 1, now, floor + 1, record and record[LAST_TOKEN] + 1 or 1)
+  if next_token > MAX_TOKEN then
+    return 'clock_skew', 0, 'exhausted'
+  end
+  if not record then
+    new_record()
+  end
+  local r = record
+  if r[HOLDERS] == 0 then
+    r[ENDED_TOKEN] = r[LAST_TOKEN]
+  end
+  if propose > 0 and (propose == next_token or not far_ahead(propose) and propose >= now - head[HEAD_MAX_SKEW] and claimable(p, propose)) then
+    p[CLAIMED], next_token = 1, propose
+  end
+  counter = max(counter, next_token)
+  r[LAST_TOKEN] = max(r[LAST_TOKEN], next_token)
+  p[TOKEN], p[SLOT], p[PROVISIONAL] = next_token, free_slot(p[MODE], p[LIMIT]), is_firm and 0 or 1
+  start(p)
+  if not is_firm and p[GATEWAY] == me then -- of another gateway, that it waited was the sign of life
+    hear(true)
+  end
+  add_holder(p)
+  item('G', p[LEASE_TEXT])
+  tell(p[GATEWAY], 'G', p[LEASE_TEXT])
+end
+
+-- Grants to the longest-waiting live waiters that fit, as many as the step may. The
+-- twin of step.handOff.
+local function hand_off()
+  local r = record
+  if not r then
+    return
+  end
+  local stuck = r[STUCK]
+  r[STUCK] = more and AT_ONCE or 0
+  if r[QUEUED] == 0 then
+    return
+  end
+  if skewed then
+    if fits(first_place()) then
+      r[STUCK] = stuck > 0 and stuck or now
+    end
+    return
+  end
+  while r[QUEUED] > 0 and (r[HOLDERS] == 0 or r[HOLDERS] < tolerated()) do
+    local p = first_place()
+    if r[HOLDERS] > 0 and r[HOLDERS] >= bears(p) then
+      return
+    elseif left == 0 then
+      r[STUCK] = AT_ONCE
+      return
+    end
+    if grant(p, p[GATEWAY] == me and p[SET] == '', 0) then -- the floor: another gateway may do it
+      local till = guard and guard[GUARD_UNTIL] or 0
+      r[STUCK] = now < till and till or now + HEARTBEAT
+      return
+    end
+    left = left - 1
+    remove_place(p)
+  end
+end
+
+-- Adds an end and the lease to the history. It is cut, and looked after, only now and
+-- then.
+local function remember(entry)
+  local key, index = prefix .. 'history:' .. name, prefix .. 'histories'
+  local length = call('rpush', key, entry)
+  if length > 1 and length < 2 * MAX_HISTORY then
+    return
+  end
+  call('ltrim', key, -MAX_HISTORY, -1)
+  call('zadd', index, now, name)
+  if call('zcard', index) > head[HEAD_MAX_HISTORIES] then
+    call('del', prefix .. 'history:' .. call('zpopmin', index)[1])
+  end
+end
+
+-- Moves a holder to its tombstone and into the history. The twin of step.end.
+local function end_lease(h, reason, at)
+  local till = max(h[EXPIRES_AT], at + TOMBSTONE_TTL)
+  if now < till then
+    call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason),
+      'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
+  end
+  local entry = pack(END_FORMAT, reason, at) .. h[LEASE_TEXT]
+  item('E', entry)
+  remember(entry)
+  remove_holder(h, at)
+end
+
+-- Takes a grant back that its holder was not told of. The twin of step.undo.
+local function undo(h)
+  item('L', h[LEASE_TEXT])
+  remove_holder(h, now)
+  if h[KEEP] == 1 then
+    h[TOKEN], h[SLOT], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, 1, 0, 0, 0
+    h[TTL], h[ACQUIRED_AT] = h[GRANT_TTL], 0
+    rest(h)
+  end
+end
+
+-- Tells whether the time of a lease is over, or it is provisional and its gateway
+-- is dead.
+local function due(h)
+  if skewed then
+    return false
+  elseif h[PROVISIONAL] == 1 then
+    return not alive(h[GATEWAY])
+  end
+  return not live(h)
+end
+
+-- Ends a lease that is due.
+local function lapse(h)
+  if h[PROVISIONAL] == 1 then
+    undo(h)
+  else
+    end_lease(h, 'expired', h[EXPIRES_AT])
+  end
+end
+
+-- Ends leases that are due, in order of grant: if the step may not end all, those
+-- that ran out first. The twin of step.endDue.
+local function end_due()
+  local r = record
+  if r[HOLDERS] == 0 or one and not due(one) then
+    return
+  end
+  local all = {one}
+  if not one then
+    local leases, dead = call('zrangebyscore', prefix .. 'until:' .. name, 0, now, 'limit', 0, left + 1), {}
+    for id, g in pairs(here or {}) do
+      if g.leases > 0 and not alive(id) then
+        dead[#dead + 1] = id
+      end
+    end
+    sort(dead)
+    for _, id in ipairs(dead) do
+      for _, lease in ipairs(call('zrangebyscore', prefix .. 'until:' .. name, rank(id), rank(id), 'limit', 0, left + 1)) do
+        leases[#leases + 1] = lease
+      end
+    end
+    all = leases
+  end
+  more = #all > left
+  while #all > left do
+    all[#all] = nil
+  end
+  left = left - #all
+  if not one then
+    all = holders_of(all)
+  end
+  for i = 1, #all do
+    lapse(all[i])
+  end
+end
+
+-- Tells whether nothing needs to be remembered of the name. The twin of
+-- Record.forgotten.
+local function forgotten()
+  local r = record
+  local till = r[FORGET_AT]
+  if r[QUEUED] + r[RESTING] > 0 or till > now then
+    return false
+  elseif one then
+    return one[PROVISIONAL] == 0 and one[EXPIRES_AT] + FORGET_AFTER <= now
+  elseif r[HOLDERS] > 1 then
+    local some = call('zrange', prefix .. 'until:' .. name, 0, 0, 'withscores')
+    local last = call('zrange', prefix .. 'until:' .. name, -1, -1, 'withscores')
+    return tonumber(some[2]) >= 0 and tonumber(last[2]) + FORGET_AFTER <= now
+  end
+  return true
+end
+
+-- Does what time alone has brought about on the name. The twin of step.settle.
+local function settle()
+  local r = record
+  if not r or skewed then
+    return
+  end
+  if here then
+    read_signs(here)
+    hear()
+  end
+  end_due()
+  drop_dead()
+  wake()
+  hand_off()
+  if not more and forgotten() then
+    record = false
+  end
+end
+
+-- Returns the holder with a lease id, nil if there is none. One that is due, which the
+-- step has not come to, is ended before it is asked about. The twin of step.holding.
+local function find(lease)
+  local h = find_holder(lease)
+  if h and due(h) then
+    lapse(h)
+    return nil
+  end
+  return h
+end
+
+-- Returns the tombstone of a lease id, nil if nothing is known (any more).
+local function tombstone(lease)
+  local found = call('get', prefix .. 'ended:' .. name .. ':' .. lease)
+  local tomb = found and {unpack(TOMB_FORMAT, found)}
+  return tomb and now < tomb[TOMB_UNTIL] and tomb or nil
+end
+
+-- Refuses a lease for a reason.
+local function lost(reason)
+  text = reason
+  return 'lease_lost'
+end
+
+-- Says how the lease of a tombstone was lost. The twin of step.lostTo.
+local function lost_to(tomb, secret)
+  local reason = tomb[TOMB_REASON]
+  if tomb[TOMB_SECRET] ~= secret then
+    return lost('unknown')
+  elseif reason == 'expired' then
+    number = now - tomb[TOMB_AT]
+    if record and record[LAST_TOKEN] > tomb[TOMB_TOKEN] then
+      token = record[LAST_TOKEN]
+      return lost('superseded')
+    end
+  end
+  return lost(reason)
+end
+
+-- Returns the holder of the operation's lease id, or nil and the code that refuses
+-- it. Without skew it is live. The twin of step.own.
+local function own()
+  local h = find(op[OP_LEASE])
+  if h then
+    if h[SECRET] == op[OP_SECRET] then
+      return h
+    end
+    return nil, lost('unknown')
+  end
+  local tomb = tombstone(op[OP_LEASE])
+  if tomb and (not skewed or tomb[TOMB_REASON] ~= 'expired') then
+    return nil, lost_to(tomb, op[OP_SECRET])
+  elseif skewed then
+    return nil, 'clock_skew'
+  end
+  return nil, lost('unknown')
+end
+
+-- Refuses what may not be changed while something may have been forgotten.
+local function refuse_quarantined(us)
+  number = us
+  return 'quarantined'
+end
+
+-- Adds the live holders of several, those first that end first and after them
+-- provisional ones, at most most, and returns how many there are. The twin of
+-- Record.live.
+local function view_several(most)
+  local key, ids = prefix .. 'until:' .. name, {}
+  local live_count, live_ids = call('zcount', key, fmt('(%d', now), '+inf'), {}
+  for id, g in pairs(here or {}) do
+    if g.leases > 0 and alive(id) then
+      live_ids[#live_ids + 1] = id
+      live_count = live_count + g.leases
+    end
+  end
+  ids = call('zrangebyscore', key, fmt('(%d', now), '+inf', 'limit', 0, most)
+  sort(live_ids)
+  for _, id in ipairs(live_ids) do
+    if #ids < most then
+      for _, lease in ipairs(call('zrangebyscore', key, rank(id), rank(id), 'limit', 0, most - #ids)) do
+        ids[#ids + 1] = lease
+      end
+    end
+  end
+  for _, stored_lease in ipairs(holders_stored(ids)) do
+    item('H', stored_lease)
+  end
+  return live_count
+end
+
+-- Adds the public view of the name, with at most most of its holders. The twin of
+-- Record.view.
+local function view(most)
+  if not record or forgotten() then
+    return
+  end
+  local at, holders, waiting = #out + 2, 0, 0
+  item('V', '')
+  if here then
+    read_signs(here)
+    for id, g in pairs(here) do
+      waiting = waiting + (alive(id) and g.places or 0)
+    end
+  end
+  if one and (one[PROVISIONAL] == 1 and alive(one[GATEWAY]) or one[PROVISIONAL] == 0 and live(one)) then
+    holders = 1
+    item('H', one[LEASE_TEXT])
+  elseif record[HOLDERS] > 1 then
+    holders = view_several(most)
+  end
+  out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], holders, waiting)
+end
+
+-- Adds the first of the waiters of live gateways to the view.
+local function view_waiters()
+  local room, from = MAX_WAITERS_SHOWN, 0
+  while record and room > 0 and from < record[QUEUED] do
+    local leases = call('zrange', prefix .. 'queue:' .. name, from, from + MAX_WAITERS_SHOWN - 1)
+    for _, place in ipairs(call('hmget', prefix .. 'places:' .. name, spread(leases))) do
+      if room > 0 and alive(read_lease(place)[GATEWAY]) then
+        item('W', place)
+        room = room - 1
+      end
+    end
+    from = from + MAX_WAITERS_SHOWN
+  end
+end

@@ -1,0 +1,171 @@
+-- A call: its header, then operations.
+
+-- What is about no name, and what only looks.
+local about_no_name = {heartbeat = true, check = true, arrive = true}
+local published = {'E', 'L', 'G'}
+local only_looks = {inspect = true, list = true, history = true}
+
+-- Writes the record, and the indexes of names.
+local function save()
+  local key, r = prefix .. 'lock:' .. name, record
+  if r and r[LAST_TOKEN] == 0 and idle() then -- somebody waited in quarantine, and left
+    record, r = false, false
+  end
+  local busy = r and not idle()
+  local due = busy and due_at() or 0
+  if r then
+    r[INDEXED], r[STUCK] = due, busy and r[STUCK] or 0
+    if here or r[GATEWAYS] ~= '' then
+      local all = {}
+      for id, g in pairs(here or {}) do
+        all[#all + 1] = id .. ':' .. g.places .. ':' .. g.leases .. ';'
+      end
+      r[GATEWAYS] = concat(all)
+    end
+  end
+  local written = r and pack(RECORD_FORMAT, spread(r, 1, RECORD_SIZE)) .. (one and one[LEASE_TEXT] or '')
+  if written == stored then
+    -- as it was
+  elseif busy then
+    call('set', key, written)
+  elseif r then
+    call('set', key, written, 'px', keep_ms(r[FORGET_AT] - now, FORGET_AFTER, FORGET_MS))
+  else
+    call('del', key)
+  end
+  if due ~= was_indexed then
+    if due > 0 then
+      call('zadd', prefix .. 'expiry', fmt('%d', due), name)
+    else
+      call('zrem', prefix .. 'expiry', name)
+    end
+  end
+  local held = r and r[HOLDERS] > 0
+  if held and not was_held then
+    call('zadd', prefix .. 'names', 0, name)
+  elseif was_held and not held then
+    call('zrem', prefix .. 'names', name)
+  end
+end
+
+-- Adds what the operation has changed to what all who watch are told: what ended, who
+-- left, what was granted and who has joined, in this order.
+local function publish()
+  local n = #out
+  if n == 1 and not joined then
+    return
+  end
+  events = events or {}
+  local start = #events + 1
+  local at = start
+  events[at] = 'N' .. name .. '\0'
+  for _, letter in ipairs(published) do
+    for i = 2, n, 2 do
+      if out[i] == letter then
+        events[at + 1], events[at + 2] = letter, out[i + 1]
+        at = at + 2
+      end
+    end
+  end
+  if joined then
+    events[at + 1], events[at + 2] = 'Q', joined
+  elseif at == start then
+    events[at] = nil
+  end
+end
+
+-- Does what the operation is about: the twin of fencing.Step, but that nothing is done
+-- by expire before something is due, for looking after a name is a sign of life.
+local function step(verb)
+  load_record()
+  if only_looks[verb] then
+    return verbs[verb]()
+  end
+  left, more = budget, false
+  local expires = verb == 'expire'
+  if record and record[STUCK] == AT_ONCE and not expires then
+    left = 0 -- an expire goes on with it: many other operations at once are not to do so as well
+  end
+  local room, is_due = left, not (expires and record and not skewed and now < due_at())
+  if is_due then
+    settle()
+  end
+  local code = verbs[verb]()
+  if is_due then
+    hand_off()
+  end
+  save()
+  budget = budget - (room - left)
+  if expires and record and not idle() then
+    number = max(record[INDEXED] - now, 0)
+  end
+  if record and record[STUCK] == AT_ONCE and not skewed then
+    flags = flags .. 'm'
+  end
+  publish()
+  return code
+end
+
+-- Carries out one operation and returns what it came to.
+local function operate(blob)
+  op = {unpack(OP_FORMAT, blob)}
+  op_text, name = blob, op[OP_NAME]
+  flags, number, token, text, present = '', 0, 0, '', ''
+  out, joined = {''}, nil
+  stored, record, one, here, was_held, was_indexed = false, false, nil, nil, false, 0
+  local verb = op[OP_VERB]
+  local code = about_no_name[verb] and verbs[verb]() or step(verb)
+  out[1] = pack(REPLY_FORMAT, code, flags, number, token, text, present)
+  return concat(out)
+end
+
+-- Begins a call.
+local function begin(keys, args)
+  fetch()
+  head = {unpack(HEAD_FORMAT, args[1])}
+  prefix, me, budget = sub(keys[1], 1, -6), head[HEAD_GATEWAY], head[HEAD_STEP_LIMIT]
+  now = head[HEAD_NOW]
+  if now == 0 then
+    local clock = call('time')
+    now = clock[1] * 1000000 + clock[2]
+  end
+  skewed = math.abs(now - head[HEAD_SENT]) > head[HEAD_MAX_SKEW]
+  counter, counted, guard, guard_changed, signs, events, mail = false, false, nil, false, nil, nil, nil
+end
+
+-- Writes what the operations share, and tells others. Messages are sent by
+-- redis.pcall: who may not send one is told of it elsewhere.
+local function finish()
+  if counter ~= counted then
+    call('set', prefix .. 'token', fmt('%d', counter))
+  end
+  if guard_changed and guard then
+    call('set', prefix .. 'guard', pack(GUARD_FORMAT, spread(guard, 1, GUARD_SIZE)))
+  end
+  events = events and #events > 0 and events
+  if not events and not mail then
+    return
+  end
+  local steps = events and head[HEAD_NOW] > 0 and call('incr', prefix .. 'token:steps') or 0 -- a test's clock stands still
+  redis.set_repl(redis.REPL_NONE) -- replicas have no use for messages; nothing is written from here on
+  if events then
+    attempt('publish', 'fencepost:events', pack('>sI7I7', prefix, steps, now) .. concat(events))
+  end
+  for gateway, box in pairs(mail or {}) do
+    attempt('publish', 'fencepost:gateway:' .. gateway, concat(box))
+  end
+end
+
+local function run(keys, args)
+  begin(keys, args)
+  local replies = {pack('>I7B', now, skewed and 1 or 0)}
+  for i = 2, #args do
+    local ok, reply = pcall(operate, args[i]) -- a record that can't be read harms no other operation
+    if not ok then
+      reply = pack(REPLY_FORMAT, 'failed', '', 0, 0, type(reply) == 'table' and reply.err or tostring(reply), '')
+    end
+    replies[i] = reply
+  end
+  finish()
+  return replies
+end

@@ -1,0 +1,210 @@
+-- What a call knows of the partition, and an operation of its name.
+
+-- Of the call: the header, the clock, whether it differs from the gateway's by too
+-- much, what the keys begin with, who asks, and what is left of the step's limit,
+-- which all operations of the call share.
+local head, now, skewed, prefix, me, budget
+local counter, counted -- the highest token issued, as it is now and as it is stored; false until read
+local guard, guard_changed -- nil until read, false if there is none
+local signs -- of life, gateway -> when, false if there was none; nil until read
+local heard, stopped, serving -- as in fencing.Gateways
+local events, mail -- messages: to all who watch, and to gateways
+
+-- Of the operation.
+local op, op_text, name
+local stored, record -- the record as it is stored and as it is now; false if nothing is remembered of the name
+local was_held, was_indexed -- what the indexes say of it
+local one -- the holder, if it is the only one
+local here -- gateway -> how many places and provisional leases it has on the name; nil where none has any
+local left -- of the limit
+local more -- something is due that is beyond the limit
+local flags, number, token, text, present -- of the reply: see codec.go
+local out -- the reply in pieces: its head, and then the letter and the text of each item
+local joined -- the place that the request has just joined
+
+-- Adds an item to the reply.
+local function item(letter, it)
+  local n = #out
+  out[n + 1], out[n + 2] = letter, it
+end
+
+-- Adds an item to what another gateway is told.
+local function tell(gateway, letter, it)
+  if gateway == me then
+    return
+  end
+  mail = mail or {}
+  mail[gateway] = mail[gateway] or {pack('>I7', now)}
+  local box = mail[gateway]
+  box[#box + 1] = 'N' .. name .. '\0' .. letter .. it
+end
+
+-- Returns the highest token issued.
+local function highest()
+  if not counter then
+    counter = tonumber(call('get', prefix .. 'token') or 0)
+    counted = counter
+  end
+  return counter
+end
+
+-- Returns what the partition remembers in order to be careful, false if nothing.
+local function careful()
+  if guard == nil then
+    local stored = call('get', prefix .. 'guard')
+    guard = stored and {unpack(GUARD_FORMAT, stored)}
+  end
+  return guard
+end
+
+-- Counts a TTL as in use. The twin of Quarantine.note.
+local function note(g, ttl)
+  local began = now - now % TTL_PERIOD
+  if began > g[GUARD_PERIOD] then
+    g[GUARD_BEFORE] = began == g[GUARD_PERIOD] + TTL_PERIOD and g[GUARD_TTL] or 0
+    g[GUARD_PERIOD], g[GUARD_TTL], guard_changed = began, 0, true
+  end
+  if ttl > g[GUARD_TTL] then
+    g[GUARD_TTL], guard_changed = ttl, true
+  end
+end
+
+-- Returns for how long nothing new may be granted, us, 0 if that is not known, nil if
+-- it may. The twin of step.quarantined.
+local function quarantined()
+  local g = careful()
+  if not g or head[HEAD_UNSETTLED] == 1 then
+    flags = flags .. 'u'
+    return 0
+  end
+  local floor = head[HEAD_FLOOR]
+  if floor > highest() and floor <= now + MAX_FLOOR_LEAD then
+    flags = flags .. 'b'
+    if head[HEAD_HEED_LOSS] == 1 then
+      return 0
+    end
+  end
+  local till = g[GUARD_UNTIL]
+  return now < till and till - now or nil
+end
+
+-- Reads the signs of life of this gateway and of those that are keys of some.
+local function read_signs(some)
+  local ids = {}
+  if not signs then
+    signs, ids = {}, {'heard', 'stopped', 'serving', me}
+  end
+  for id in pairs(some or {}) do
+    if signs[id] == nil and id ~= me then
+      ids[#ids + 1] = id
+    end
+  end
+  if #ids == 0 then
+    return
+  end
+  for i, at in ipairs(call('hmget', prefix .. 'gateways', spread(ids))) do
+    signs[ids[i]] = at and tonumber(at)
+  end
+  if ids[1] == 'heard' then
+    heard, stopped, serving = signs.heard or 0, signs.stopped or 0, signs.serving or 0
+  end
+end
+
+-- Returns when a gateway counts as dead. The twin of Gateways.lapse.
+local function lapse_of(id)
+  local seen = signs[id] or 0
+  local till = seen + GATEWAY_TTL
+  return seen + STALL_AFTER > stopped and max(till, serving + GATEWAY_TTL) or till
+end
+
+local function alive(id)
+  return id == me or now < lapse_of(id)
+end
+
+-- Forgets the gateways of long ago: every run of one has a name of its own.
+local function forget_gateways()
+  local all = call('hgetall', prefix .. 'gateways')
+  for i = 1, #all, 2 do
+    local id = all[i]
+    if #id == #me then
+      signs[id] = tonumber(all[i + 1])
+      if now >= max(signs[id] + FORGET_AFTER, lapse_of(id)) then
+        signs[id] = false
+        call('hdel', prefix .. 'gateways', id)
+      end
+    end
+  end
+end
+
+-- Notes a sign of life of this gateway; with joins it has a waiter here from now on.
+-- The twin of Gateways.hear and join.
+local function hear(joins)
+  read_signs()
+  local changes = {}
+  if now >= max(heard + STALL_AFTER, serving + GATEWAY_TTL) then
+    stopped, serving = heard, now
+    changes = {'stopped', stopped, 'serving', now}
+  end
+  local seen = signs[me]
+  if seen and now >= seen + HEAR_INTERVAL or joins and not seen then
+    signs[me], heard = now, now
+    changes[#changes + 1] = me
+    changes[#changes + 1] = now
+  elseif now >= heard + HEAR_INTERVAL then
+    heard = now
+  else
+    return
+  end
+  call('hset', prefix .. 'gateways', 'heard', now, spread(changes))
+  if joins and not seen then
+    forget_gateways()
+  end
+end
+
+-- Counts what a gateway has on the name.
+local function count(id, places, leases)
+  here = here or {}
+  local g = here[id] or {places = 0, leases = 0}
+  g.places, g.leases = g.places + places, g.leases + leases
+  here[id] = g.places + g.leases > 0 and g or nil
+  if not next(here) then
+    here = nil
+  end
+end
+
+-- Begins to remember a name.
+local function new_record()
+  record = RECORD_EMPTY
+  record[BORN] = now
+end
+
+-- Reads the record of the name.
+local function load_record()
+  stored = call('get', prefix .. 'lock:' .. name)
+  if not stored then
+    return
+  end
+  record = {unpack(RECORD_FORMAT, stored)}
+  if record[HOLDERS] == 1 then
+    one = read_lease(stored, record[RECORD_SIZE + 1])
+  end
+  if record[GATEWAYS] ~= '' then
+    here = {}
+    for id, places, leases in string.gmatch(record[GATEWAYS], '(%w+):(%d+):(%d+);') do
+      here[id] = {places = tonumber(places), leases = tonumber(leases)}
+    end
+    read_signs(here)
+  end
+  was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
+end
+
+-- Returns how long a key is kept, ms, and not less than the least, in ms as text. It ends
+-- by itself only as late garbage collection: what is in it says until when it counts.
+local function keep_ms(us, least, least_ms)
+  return us <= least and least_ms or fmt('%d', math.ceil(us / 1000))
+end
+
+-- Tells whether the name has neither holder nor place. The twin of Record.idle.
+local function idle()
+  return record[HOLDERS] + record[QUEUED] + record[RESTING] == 0
+end
