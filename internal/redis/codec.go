@@ -248,6 +248,7 @@ type header struct {
 	maxHolders   int             // fencing.Guard.MaxHolders
 	maxSkew      time.Duration
 	floor        fencing.Token
+	cluster      bool
 	maxHistories int // names of the partition that have a history
 }
 
@@ -262,6 +263,7 @@ func (c *codec) header(h *header) {
 	micros(c, "HEAD_MAX_SKEW", &h.maxSkew)
 	number(c, "HEAD_FLOOR", &h.floor)
 	small(c, "HEAD_MAX_HISTORIES", &h.maxHistories)
+	flag(c, "HEAD_CLUSTER", &h.cluster)
 }
 
 // operation is what one operation of a call asks for. Behind that of an acquire is the

@@ -118,7 +118,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		floors: make([]atomic.Int64, s.partitions), most: callOperations,
 		header: header{
 			gateway: s.handle, heedsLoss: !options.Quarantine.Off, stepLimit: cmp.Or(options.stepLimit, fencing.StepLimit),
-			maxHolders: options.MaxHolders, maxSkew: options.MaxSkew, maxHistories: maxHistories / s.partitions,
+			maxHolders: options.MaxHolders, maxSkew: options.MaxSkew, maxHistories: maxHistories / s.partitions, cluster: where.kind == kindCluster,
 		},
 	}
 	if options.stepLimit != 0 {

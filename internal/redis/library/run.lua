@@ -55,6 +55,13 @@ local function publish()
   if n == 1 and not joined then
     return
   end
+  if watched == nil then -- on a Cluster they may listen at any node
+    local listeners = head[HEAD_CLUSTER] == 0 and attempt('pubsub', 'numsub', 'fencepost:events')
+    watched = not listeners or listeners[2] ~= 0
+  end
+  if not watched then
+    return
+  end
   events = events or {}
   local start = #events + 1
   local at = start
@@ -130,7 +137,7 @@ local function begin(keys, args)
     now = clock[1] * 1000000 + clock[2]
   end
   skewed = math.abs(now - head[HEAD_SENT]) > head[HEAD_MAX_SKEW]
-  counter, counted, guard, guard_changed, signs, events, mail = false, false, nil, false, nil, nil, nil
+  counter, counted, guard, guard_changed, signs, watched, events, mail = false, false, nil, false, nil, nil, nil, nil
 end
 
 -- Writes what the operations share, and tells others. Messages are sent by

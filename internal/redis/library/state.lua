@@ -8,6 +8,7 @@ local counter, counted -- the highest token issued, as it is now and as it is st
 local guard, guard_changed -- nil until read, false if there is none
 local signs -- of life, gateway -> when, false if there was none; nil until read
 local heard, stopped, serving -- as in fencing.Gateways
+local watched -- whether anybody hears of events; nil until asked
 local events, mail -- messages: to all who watch, and to gateways
 
 -- Of the operation.
