@@ -83,7 +83,7 @@ func (s *Store) orphaned(c *command) {
 		s.search(c)
 		return
 	}
-	s.announce(c, &r)
+	s.announce(c, r)
 }
 
 // search has the waiters on the name of a command looked after, which may have

@@ -35,7 +35,7 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 	if r.code == fencing.CodeClockSkew {
 		return fencing.Quarantine{}, &fencing.Error{Code: r.code}
 	}
-	if err := s.arrived(c, &r); err != nil {
+	if err := s.arrived(c, r); err != nil {
 		return fencing.Quarantine{}, err
 	}
 	for _, other := range b.stores {

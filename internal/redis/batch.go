@@ -146,16 +146,22 @@ func (s *sender) calls(n *node, batch []*command) []*call {
 		h.now = s.now()
 	}
 	var all []*call
-	open := map[int]*call{} // by partition
+	var at *call
+	open := map[int]*call{} // by partition, where there are several
 	for _, c := range batch {
 		c.sent, c.sentAt, c.unacked = h.sent, sentAt, s.acks > 0 // until replicas say otherwise
-		at := open[c.partition]
+		if len(s.keys) > 1 {
+			at = open[c.partition]
+		}
 		if at == nil || len(at.of) == s.most {
 			h.floor = fencing.Token(s.floors[c.partition].Load())
-			w := codec{mode: writing}
+			w := codec{mode: writing, b: make([]byte, 0, 96)}
 			w.header(&h)
-			at = &call{key: s.keys[c.partition].never, header: w.b}
-			open[c.partition], all = at, append(all, at)
+			at = &call{key: s.keys[c.partition].never, header: w.b, of: make([]*command, 0, min(s.most, len(batch)))}
+			all = append(all, at)
+			if len(s.keys) > 1 {
+				open[c.partition] = at
+			}
 		}
 		at.of = append(at.of, c)
 	}

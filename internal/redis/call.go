@@ -35,7 +35,7 @@ const (
 type call struct {
 	of     []*command
 	key    any
-	header []byte
+	header text
 	how    int
 	cmd    once
 }
@@ -64,9 +64,9 @@ func (c *call) prepare(ctx context.Context) {
 	case bySource:
 		args = append(args, "eval", rules.scripts[kind])
 	}
-	args = append(args, 1, c.key, c.header)
+	args = append(args, 1, c.key, &c.header)
 	for _, one := range c.of {
-		args = append(args, one.text)
+		args = append(args, &one.text)
 	}
 	c.cmd = once{goredis.NewCmd(ctx, args...)}
 }

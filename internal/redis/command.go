@@ -40,12 +40,18 @@ func (v verb) rules() bool {
 // needsMemory reports whether Redis is to refuse a verb where memory is full.
 func (v verb) needsMemory() bool { return v == acquireVerb || v == checkVerb }
 
+// text is an argument that is written into the same memory again and again.
+type text []byte
+
+// MarshalBinary makes a *text an argument, which is not boxed at every use.
+func (t *text) MarshalBinary() ([]byte, error) { return *t, nil }
+
 // command is one operation, on its way in a call with others. It is used again when its
 // caller has taken the answer; one whose caller has left is not.
 type command struct {
 	operation
 	partition int
-	text      []byte // the operation as it is sent
+	text      text // the operation as it is sent
 
 	answer   string // one of a call's
 	err      error  // why there is none

@@ -264,7 +264,7 @@ func (s *Store) allArrived(commands []*command) error {
 	for _, c := range commands {
 		r, err := s.result(c)
 		if err == nil {
-			err = s.arrived(c, &r)
+			err = s.arrived(c, r)
 		}
 		if err != nil && !elsewhere(err) {
 			failed = cmp.Or(failed, err)

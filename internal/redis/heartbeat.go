@@ -26,9 +26,9 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	}
 	hears := s.hears()
 	due := map[fencing.Name]bool{}
-	err := s.doAll(ctx, commands, func(c *command, r reply) error {
+	err := s.doAll(ctx, commands, func(c *command, r *reply) error {
 		if r.code != fencing.CodeOK {
-			return s.refusal(c, &r)
+			return s.refusal(c, r)
 		}
 		for _, name := range r.due {
 			due[name] = true
@@ -61,10 +61,10 @@ func (s *Store) attend(ctx context.Context, names []fencing.Name, got func(*repl
 	for i, name := range names {
 		commands[i] = s.newCommand(operation{verb: expireVerb, name: name}, nil)
 	}
-	return s.doAll(ctx, commands, func(c *command, r reply) error {
-		s.announce(c, &r)
+	return s.doAll(ctx, commands, func(c *command, r *reply) error {
+		s.announce(c, r)
 		if got != nil {
-			got(&r)
+			got(r)
 		}
 		if r.skewed {
 			return fencing.SkewError(fencing.Guard{Sent: c.sent, MaxSkew: s.options.MaxSkew}, r.now)

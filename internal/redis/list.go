@@ -57,8 +57,8 @@ func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock
 		at[name], commands[i] = i, s.newViewCommand(listVerb, name, 0)
 	}
 	locks := make([]fencing.Lock, len(names))
-	err := s.doAll(ctx, commands, func(c *command, r reply) error {
-		locks[at[c.name]] = *r.lock
+	err := s.doAll(ctx, commands, func(c *command, r *reply) error {
+		locks[at[c.name]] = r.lock
 		return nil
 	})
 	return locks, err

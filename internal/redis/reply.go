@@ -19,13 +19,13 @@ type reply struct {
 	fresh     bool
 	joined    bool
 	lapsed    bool
-	shows     bool          // lock belongs to the answer
-	unguarded bool          // the partition has no guard
-	more      bool          // what has come due is more than one step does
-	behind    bool          // the store issued no token as high as the floor
-	lock      *fencing.Lock // the public view of the name, empty if it was not shown
+	shows     bool         // lock belongs to the answer
+	unguarded bool         // the partition has no guard
+	more      bool         // what has come due is more than one step does
+	behind    bool         // the store issued no token as high as the floor
+	lock      fencing.Lock // the public view of the name, empty if it was not shown
 
-	holder   *fencing.Holding // the caller's
+	holder   *fencing.Holder // the caller's
 	place    *fencing.Waiter
 	ended    []fencing.Ended
 	grants   []fencing.Grant
@@ -64,8 +64,8 @@ func (e operationError) Error() string { return string(e) }
 func (operationError) RedisError() {}
 
 // decodeReply reads the answer of a command.
-func decodeReply(c *command) (reply, error) {
-	r := reply{now: c.now, skewed: c.skewed, lock: &fencing.Lock{Name: c.name, Now: c.now}}
+func decodeReply(c *command) (*reply, error) {
+	r := &reply{now: c.now, skewed: c.skewed, lock: fencing.Lock{Name: c.name, Now: c.now}}
 	in := codec{rest: c.answer}
 	in.reply(&r.replyHead)
 	for in.rest != "" && !in.bad {
@@ -75,17 +75,19 @@ func decodeReply(c *command) (reply, error) {
 	}
 	switch {
 	case in.bad:
-		return reply{}, errReply
+		return nil, errReply
 	case r.code == codeFailed:
-		return reply{}, operationError(r.text)
+		return nil, operationError(r.text)
 	}
 	has := func(letter string) bool { return strings.Contains(r.flags, letter) }
 	r.fresh, r.joined, r.lapsed, r.shows = has("f"), has("j"), has("l"), has("v")
 	r.unguarded, r.more, r.behind = has("u"), has("m"), has("b")
 	if own := slices.IndexFunc(r.grants, func(g fencing.Grant) bool { return g.Holder.Lease == c.lease }); own >= 0 && r.holder == nil && c.verb == acquireVerb && r.code == fencing.CodeOK {
-		r.holder = &fencing.Holding{Holder: r.grants[own].Holder}
+		r.holder = &r.grants[own].Holder
 	}
-	slices.SortFunc(r.lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
+	if len(r.lock.Holders) > 1 {
+		slices.SortFunc(r.lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
+	}
 	return r, nil
 }
 
@@ -94,7 +96,7 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 	var h fencing.Holding
 	switch tag {
 	case 'V':
-		in.view(r.lock)
+		in.view(&r.lock)
 	case 'H':
 		if in.lease(&h); h.Provisional {
 			h.ExpiresAt = r.now.Add(h.TTL)
@@ -105,7 +107,7 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 		r.lock.Waiters = append(r.lock.Waiters, waiter(&h, r.now, len(r.lock.Waiters)+1))
 	case 'O':
 		in.lease(&h)
-		r.holder = &h
+		r.holder = &h.Holder
 	case 'P':
 		var position int
 		small(in, "", &position)
@@ -176,7 +178,7 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		reason := fencing.Reason(r.text)
 		return &fencing.Error{Code: r.code, Reason: reason, Detail: lostDetail[reason], Late: r.span(), CurrentToken: r.token}
 	case fencing.CodeLocked, fencing.CodeTooManyRequests:
-		err := &fencing.Error{Code: r.code, Detail: "somebody else holds the lock", Lock: r.lock, RetryAfter: r.lock.NextExpiry(), Position: int(r.number)}
+		err := &fencing.Error{Code: r.code, Detail: "somebody else holds the lock", Lock: &r.lock, RetryAfter: r.lock.NextExpiry(), Position: int(r.number)}
 		if r.code == fencing.CodeTooManyRequests {
 			err.Detail = "as many wait for the lock as may"
 		}
@@ -197,7 +199,7 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		if c.verb == claimVerb {
 			return &fencing.Error{Code: r.code, Detail: claimRefused, CurrentToken: r.token}
 		}
-		return &fencing.Error{Code: r.code, Detail: "no live lease on this name has the token " + c.token.String(), Lock: r.lock}
+		return &fencing.Error{Code: r.code, Detail: "no live lease on this name has the token " + c.token.String(), Lock: &r.lock}
 	case fencing.CodeInvalidRequest:
 		return invalid(c, r.text, r.number)
 	}

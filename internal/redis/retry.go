@@ -35,21 +35,21 @@ var (
 // operation is over, or ctx ends. The error is an *fencing.Error with
 // CodeUnavailable. A caller that leaves lets its command go on; c must not be
 // used again after an error.
-func (s *Store) do(ctx context.Context, c *command) (reply, error) {
+func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 	if ctx.Err() != nil {
-		return reply{}, fencing.Unavailable(context.Cause(ctx))
+		return nil, fencing.Unavailable(context.Cause(ctx))
 	}
 	c.timer.Reset(s.options.OperationTimeout)
 	defer c.timer.Stop()
 	var before error // of the attempt before
-	fail := func(err error) (reply, error) {
+	fail := func(err error) (*reply, error) {
 		if before != nil && !errors.Is(err, before) {
 			err = fmt.Errorf("%w; before: %w", err, before)
 		}
 		if c.missed {
 			s.search(c)
 		}
-		return reply{}, s.unavailable(err)
+		return nil, s.unavailable(err)
 	}
 	for attempt := 0; ; attempt++ {
 		if !s.lane(c).submit(c) {
@@ -70,15 +70,15 @@ func (s *Store) do(ctx context.Context, c *command) (reply, error) {
 			<-c.done // it came at the same time
 		}
 		r, err := s.result(c)
-		if err == nil && attempt < mostHeeded && s.heeds(ctx, c, &r) {
+		if err == nil && attempt < mostHeeded && s.heeds(ctx, c, r) {
 			continue
 		}
 		if err == nil {
-			s.announce(c, &r)
+			s.announce(c, r)
 			if c.missed {
 				s.search(c)
 			}
-			return r, unreplicated(c, &r)
+			return r, unreplicated(c, r)
 		}
 		c.missed = c.missed || !unrun(err)
 		if gone != nil || !retryable(err) {
@@ -102,16 +102,16 @@ func (s *Store) lane(c *command) *batcher {
 }
 
 // result reads the answer of a command that was sent.
-func (s *Store) result(c *command) (reply, error) {
+func (s *Store) result(c *command) (*reply, error) {
 	if c.err != nil {
-		return reply{}, c.err
+		return nil, c.err
 	}
 	r, err := decodeReply(c)
 	if err != nil {
-		return reply{}, err
+		return nil, err
 	}
 	if r.code == fencing.CodeClockSkew && r.skewed && s.stalled(c, r.now) {
-		return reply{}, errStalled
+		return nil, errStalled
 	}
 	return r, nil
 }
@@ -156,7 +156,7 @@ func firstError(cmds []goredis.Cmder, err error) error {
 // other, those of a node in order. What can't be answered in passing is sent
 // again. A node that fails keeps no other from its work: the error comes after
 // that. A command whose record can't be read is logged and left out.
-func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, reply) error) error {
+func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, *reply) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
 	groups := groupByNode(all, func(c *command) *node { return s.topology.node(c.partition) })
@@ -164,7 +164,7 @@ func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, re
 		return s.doSome(ctx, groups[0].of, got)
 	}
 	var mu sync.Mutex
-	oneByOne := func(c *command, r reply) error {
+	oneByOne := func(c *command, r *reply) error {
 		mu.Lock()
 		defer mu.Unlock()
 		return got(c, r)
@@ -173,7 +173,7 @@ func (s *Store) doAll(ctx context.Context, all []*command, got func(*command, re
 }
 
 // doSome is doAll for commands that, when it begins, all go to one node.
-func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, reply) error) error {
+func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, *reply) error) error {
 	var refused error // by got: told when the replies of its batch are through
 	for attempt := 0; len(all) > 0; attempt++ {
 		if ctx.Err() != nil {

@@ -202,15 +202,15 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		Left: r.left, More: r.more, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
 	}
 	if r.holder != nil {
-		a.Holder = r.holder.Holder
+		a.Holder = *r.holder
 	}
 	switch {
 	case r.code != fencing.CodeOK:
-		a.Err = s.refusal(c, &r)
+		a.Err = s.refusal(c, r)
 	case c.verb == renewVerb:
 		a.Margin = r.span()
 	case r.place != nil, r.shows, c.verb == inspectVerb, c.verb == historyVerb:
-		a.Lock = r.lock
+		a.Lock = &r.lock
 	}
 	return a
 }
