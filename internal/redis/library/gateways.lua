@@ -1,0 +1,68 @@
+-- The verbs that are about a gateway and the partition, not about a name.
+
+-- Says that a gateway lives, and returns what it may have missed. The twin of
+-- fencing.Beat.
+function verbs.heartbeat()
+  if skewed then
+    return 'clock_skew'
+  end
+  read_signs()
+  if not signs[me] or now >= lapse_of(me) then
+    flags = flags .. 'l'
+  end
+  hear(true)
+  local leases = call('hgetall', prefix .. 'unconfirmed:' .. me)
+  for i = 1, #leases, 2 do
+    item('U', sub(leases[i], 27) .. '\0' .. leases[i + 1])
+  end
+  for _, due_name in ipairs(call('zrangebyscore', prefix .. 'expiry', '-inf', now, 'limit', 0, op[OP_LIMIT])) do
+    item('T', due_name .. '\0')
+  end
+  return 'ok'
+end
+
+-- Tells whether Redis would run what grants: it refuses this where it would refuse
+-- that, as a replica, out of memory, unable to persist.
+function verbs.check()
+  return skewed and 'clock_skew' or 'ok'
+end
+
+-- Notes who serves the partition. If that is not who served last, something was lost,
+-- or a quarantine turns out to be too short, nothing new is granted for as long as
+-- somebody may still believe in a lease that was lost. The twin of fencing.Arrive.
+function verbs.arrive()
+  if skewed then -- until when would be as wrong as the clock
+    return 'clock_skew'
+  end
+  local a = {unpack(ARRIVAL_FORMAT, op_text, op[OP_SIZE + 1])}
+  local g, how = careful(), a[ARRIVAL_HOW]
+  if not g and how == '?' then
+    return 'not_found'
+  end
+  local seen, floor = a[ARRIVAL_BORN], head[HEAD_FLOOR]
+  if not g then
+    guard = GUARD_EMPTY
+    g = guard
+    g[GUARD_LAYOUT], g[GUARD_PARTITIONS], g[GUARD_BORN] = a[ARRIVAL_LAYOUT], a[ARRIVAL_PARTITIONS], now
+  end
+  text = g[GUARD_SERVER] -- who served before
+  note(g, 0)
+  local in_use, longest = max(g[GUARD_TTL], g[GUARD_BEFORE]), a[ARRIVAL_LONGEST]
+  local behind = floor > highest() and floor <= now + MAX_FLOOR_LEAD
+  local longer = now < g[GUARD_UNTIL] and (longest > in_use or how == 'm') -- than who began the quarantine knew of
+  local lossless = how == 'l' or how == 'n' and text == ''
+  local is_lost = how == 'x' or seen ~= 0 and seen ~= g[GUARD_BORN]
+  if is_lost or behind or longer or not lossless and text ~= a[ARRIVAL_SERVER] then
+    g[GUARD_UNTIL] = max(g[GUARD_UNTIL], now + min(max(in_use, longest, a[ARRIVAL_LEAST]), a[ARRIVAL_MOST]))
+  end
+  if a[ARRIVAL_MOST] > 0 then
+    g[GUARD_UNTIL] = max(g[GUARD_UNTIL], min(a[ARRIVAL_UNTIL], now + a[ARRIVAL_MOST]))
+  end
+  note(g, longest)
+  g[GUARD_SERVER], guard_changed = a[ARRIVAL_SERVER], true
+  if behind then
+    counter = floor
+  end
+  item('Y', pack(GUARD_FORMAT, spread(g, 1, GUARD_SIZE)))
+  return 'ok'
+end

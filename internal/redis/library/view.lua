@@ -1,0 +1,102 @@
+-- What is shown of a name, and the verbs that only look. A verb returns a code.
+
+local verbs = {} -- spelled as in fencing.Step
+
+-- Adds the live holders of several, those first that end first and after them
+-- provisional ones, at most most, and returns how many there are. The twin of
+-- Record.live.
+local function view_several(most)
+  local key, ids = prefix .. 'until:' .. name, {}
+  local live_count, live_ids = call('zcount', key, fmt('(%d', now), '+inf'), {}
+  for id, g in pairs(here or {}) do
+    if g.leases > 0 and alive(id) then
+      live_ids[#live_ids + 1] = id
+      live_count = live_count + g.leases
+    end
+  end
+  ids = call('zrangebyscore', key, fmt('(%d', now), '+inf', 'limit', 0, most)
+  sort(live_ids)
+  for _, id in ipairs(live_ids) do
+    if #ids < most then
+      for _, lease in ipairs(call('zrangebyscore', key, rank(id), rank(id), 'limit', 0, most - #ids)) do
+        ids[#ids + 1] = lease
+      end
+    end
+  end
+  for _, stored_lease in ipairs(holders_stored(ids)) do
+    item('H', stored_lease)
+  end
+  return live_count
+end
+
+-- Adds the public view of the name, with at most most of its holders. The twin of
+-- Record.view.
+local function view(most)
+  if not record or forgotten() then
+    return
+  end
+  local at, holders, waiting = #out + 2, 0, 0
+  item('V', '')
+  if here then
+    read_signs(here)
+    for id, g in pairs(here) do
+      waiting = waiting + (alive(id) and g.places or 0)
+    end
+  end
+  if one and (one[PROVISIONAL] == 1 and alive(one[GATEWAY]) or one[PROVISIONAL] == 0 and live(one)) then
+    holders = 1
+    item('H', one[LEASE_TEXT])
+  elseif record[HOLDERS] > 1 then
+    holders = view_several(most)
+  end
+  out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], holders, waiting)
+end
+
+-- Adds the first of the waiters of live gateways to the view.
+local function view_waiters()
+  local room, from = MAX_WAITERS_SHOWN, 0
+  while record and room > 0 and from < record[QUEUED] do
+    local leases = call('zrange', prefix .. 'queue:' .. name, from, from + MAX_WAITERS_SHOWN - 1)
+    for _, place in ipairs(call('hmget', prefix .. 'places:' .. name, spread(leases))) do
+      if room > 0 and alive(read_lease(place)[GATEWAY]) then
+        item('W', place)
+        room = room - 1
+      end
+    end
+    from = from + MAX_WAITERS_SHOWN
+  end
+end
+
+function verbs.inspect()
+  view(op[OP_LIMIT])
+  view_waiters()
+  return 'ok'
+end
+
+function verbs.list()
+  view(op[OP_LIMIT])
+  return 'ok'
+end
+
+-- Answers with how the last leases ended, oldest first, those included that ran out
+-- and nobody has noticed. The twin of step.history.
+function verbs.history()
+  view(op[OP_LIMIT])
+  if not record or forgotten() then
+    return 'ok'
+  end
+  for _, entry in ipairs(call('lrange', prefix .. 'history:' .. name, -MAX_HISTORY, -1)) do
+    local _, _, at = unpack(END_FORMAT, entry)
+    if read_lease(entry, at)[ACQUIRED_AT] >= record[BORN] then -- others are of before the name was forgotten
+      item('E', entry)
+    end
+  end
+  local over = one and one[PROVISIONAL] == 0 and not live(one) and {one} or {}
+  if record[HOLDERS] > 1 then
+    over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
+  end
+  for _, h in ipairs(over) do
+    item('E', pack(END_FORMAT, 'expired', h[EXPIRES_AT]) .. h[LEASE_TEXT])
+  end
+  return 'ok'
+end
