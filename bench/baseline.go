@@ -118,7 +118,7 @@ func bare(router chi.Router) {
 const poolSize = 256
 
 // naive does the same work as the gateway, as one would write it first: the
-// standard JSON, one EVALSHA a request.
+// standard JSON, one FCALL a request.
 func naive(router chi.Router, store fencing.Store) {
 	router.Post("/locks/*", func(w http.ResponseWriter, r *http.Request) {
 		var in order

@@ -219,10 +219,10 @@ seconds apart.
 A pair is an acquire and a release over HTTP, each client with a connection and a
 lock of its own, sending when it has its answer. All gateways but the last use a
 Redis without AOF. The naive gateway does the same work with the standard JSON
-package and one EVALSHA a request. The minimal one runs the two scripts everybody
+package and one FCALL a request. The minimal one runs the two scripts everybody
 writes (SET NX PX with INCR; GET and DEL): no retries, no tombstones, no list, no
 guards, and it loses its counters. CPU is that of the gateway and its Redis
-together; where the scripts run without HTTP it is that of Redis alone.
+together; where the library runs without HTTP it is that of Redis alone.
 
 ## Throughput
 

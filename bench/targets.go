@@ -66,7 +66,7 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 		return nil, stop, err
 	}
 	p, err = startBaseline("naive", volatile.URL())
-	if err := add("naive", "naive gateway: the same scripts, one EVALSHA a request", p, err, volatile.Pid()); err != nil {
+	if err := add("naive", "naive gateway: the same library, one FCALL a request", p, err, volatile.Pid()); err != nil {
 		return nil, stop, err
 	}
 	p, err = startBaseline("minimal", volatile.URL())
@@ -90,7 +90,7 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 		return nil, stop, err
 	}
 	stops = append(stops, func() { store.Close() })
-	targets = append(targets, target{key: "scripts", title: "the same scripts without HTTP", pids: []int{volatile.Pid()}, work: func(client int) error { return storePair(store, client) }})
+	targets = append(targets, target{key: "scripts", title: "the same library without HTTP", pids: []int{volatile.Pid()}, work: func(client int) error { return storePair(store, client) }})
 	return targets, stop, nil
 }
 
