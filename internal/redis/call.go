@@ -114,10 +114,15 @@ func (s *sender) exec(ctx context.Context, on runner, n *node, calls []*call, ac
 				unknown = append(unknown, c)
 			}
 		}
-		if some = unknown; len(some) == 0 || attempt == 3 {
+		if some = unknown; len(some) == 0 || attempt == mostTaught {
 			break
 		}
-		s.teach(ctx, on, n, some)
+		if err := s.teach(ctx, on, n, some); err != nil {
+			for _, c := range some {
+				c.cmd.SetErr(err)
+			}
+			break
+		}
 	}
 	var less []*call
 	for _, c := range calls {
@@ -171,9 +176,13 @@ func (s *sender) pipe(ctx context.Context, on runner, calls []*call, acks bool) 
 	return acked == nil || acked()
 }
 
+// mostTaught is how often a call is sent again because Redis did not know the rules: as a
+// Function, as a script, and with its source.
+const mostTaught = 3
+
 // teach has Redis know the rules before some calls are sent again: as a library, or as
 // scripts where it takes none.
-func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) {
+func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) error {
 	how := bySource
 	if calls[0].how == byFunction {
 		err := calls[0].cmd.Err()
@@ -186,11 +195,14 @@ func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) {
 			how = byDigest
 		case goredis.HasErrorPrefix(err, "OOM"):
 			how = byDigest
+		case err != nil && !strings.Contains(err.Error(), "already exists"):
+			return err
 		}
 	}
 	for _, c := range calls {
 		c.how = how
 	}
+	return nil
 }
 
 // rulesUnknown reports whether Redis was not told the rules yet, or has no Functions.

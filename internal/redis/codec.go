@@ -138,30 +138,30 @@ func hash(c *codec, name string, h *fencing.SecretHash) {
 
 // lease is a lease, held or waited for.
 func (c *codec) lease(h *fencing.Holding) {
-	number(c, "TOKEN", &h.Token)            // 0 of a place
-	number(c, "EXPIRES_AT", &h.ExpiresAt)   // of a place when its rest ends, 0 while it is connected
-	hash(c, "SECRET", &h.Secret)            //
+	number(c, "TOKEN", &h.Token)          // 0 of a place
+	number(c, "EXPIRES_AT", &h.ExpiresAt) // of a place when its rest ends, 0 while it is connected
+	hash(c, "SECRET", &h.Secret)
 	word(c, "LEASE", &h.Lease)              // the public part
 	word(c, "STAMP", &h.Stamp)              // empty: none
 	number(c, "ACQUIRED_AT", &h.AcquiredAt) // 0 of a place
-	number(c, "JOINED_AT", &h.JoinedAt)     //
-	number(c, "SEQ", &h.Seq)                // the order in the queue
-	mode(c, "MODE", &h.Mode)                //
-	flag(c, "PROVISIONAL", &h.Provisional)  //
-	flag(c, "CLAIMED", &h.Claimed)          //
-	flag(c, "TOLD", &h.Told)                // the holder knows of the grant
-	flag(c, "KEEP", &h.Keep)                // its place may rest
-	word(c, "GATEWAY", &h.Gateway)          // where the request is or was
-	small(c, "LIMIT", &h.Limit)             // 0: any number; 1 of an exclusive one
-	small(c, "SLOT", &h.Slot)               //
-	small(c, "HOLD", &h.Hold)               //
-	micros(c, "TTL", &h.TTL)                //
-	micros(c, "GRANT_TTL", &h.GrantTTL)     //
-	micros(c, "MAX_HOLD", &h.MaxHold)       // 0: none
-	word(c, "SET", &h.Set)                  // fencing.AcquireRequest.Set
-	word(c, "ATTACHED", &h.Attached)        // the stream that it hangs on; empty: none
-	word(c, "OWNER", &h.Owner)              //
-	c.metadata("METADATA", &h.Metadata)     // a JSON object; empty: none
+	number(c, "JOINED_AT", &h.JoinedAt)
+	number(c, "SEQ", &h.Seq) // the order in the queue
+	mode(c, "MODE", &h.Mode)
+	flag(c, "PROVISIONAL", &h.Provisional)
+	flag(c, "CLAIMED", &h.Claimed)
+	flag(c, "TOLD", &h.Told)       // the holder knows of the grant
+	flag(c, "KEEP", &h.Keep)       // its place may rest
+	word(c, "GATEWAY", &h.Gateway) // where the request is or was
+	small(c, "LIMIT", &h.Limit)    // 0: any number; 1 of an exclusive one
+	small(c, "SLOT", &h.Slot)
+	small(c, "HOLD", &h.Hold)
+	micros(c, "TTL", &h.TTL)
+	micros(c, "GRANT_TTL", &h.GrantTTL)
+	micros(c, "MAX_HOLD", &h.MaxHold) // 0: none
+	word(c, "SET", &h.Set)            // fencing.AcquireRequest.Set
+	word(c, "ATTACHED", &h.Attached)  // the stream that it hangs on; empty: none
+	word(c, "OWNER", &h.Owner)
+	c.metadata("METADATA", &h.Metadata) // a JSON object; empty: none
 	if c.mode == reading && h.AcquiredAt != 0 {
 		h.Waited = h.AcquiredAt.Sub(h.JoinedAt)
 	}
