@@ -3,7 +3,6 @@ package redis
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
@@ -23,7 +22,17 @@ func follows(t *testing.T, master *redistest.Server) {
 	t.Helper()
 	client := master.Client()
 	defer client.Close()
-	until(t, func() bool { return client.Wait(t.Context(), 1, 100*time.Millisecond).Val() == 1 })
+	until(t, func() bool { // one that has just been set up may pause again
+		for range 3 {
+			pipe := client.Pipeline()
+			pipe.Set(t.Context(), "follows", "", 0) // who has written nothing is told of replicas that are still being set up
+			acked := pipe.Do(t.Context(), "wait", 1, 100)
+			if _, err := pipe.Exec(t.Context()); err != nil || acked.Val() != int64(1) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // A grant is answered when enough replicas have it. With too few it fails, and
