@@ -69,7 +69,7 @@ func sendAll(b *testing.B, s *Store, all []*command) {
 	s.sender.send(s.topology.nodes()[0], all)
 	for _, c := range all {
 		if r, err := s.result(c); err != nil || r.code != fencing.CodeOK {
-			b.Fatal(err, r.code)
+			b.Fatalf("%+v, %v", r, err)
 		}
 	}
 }
