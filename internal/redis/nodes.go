@@ -188,7 +188,7 @@ func (s *Store) everyPartition() []int {
 	return all
 }
 
-// checkNodes asks every master whether it would run a script that grants. A
+// checkNodes asks every master whether it would run what grants. A
 // partition without a master fails as one that does not answer.
 func (s *Store) checkNodes(ctx context.Context) error {
 	owners := groupByNode(s.everyPartition(), s.topology.node)

@@ -47,7 +47,7 @@ type Options struct {
 	Clock  func() time.Time // the gateway's clock; default time.Now
 	Logger *slog.Logger     // default: slog.Default
 
-	// Uncoalesced sends every command on its own, as one EVALSHA a request: the
+	// Uncoalesced sends every command on its own, as one FCALL a request: the
 	// baseline that benchmarks compare with.
 	Uncoalesced bool
 
