@@ -93,8 +93,8 @@ func (sc *scene) state(client *goredis.Client) string {
 	gateways := strings.NewReplacer(sc.near.handle, "near", sc.far.handle, "far")
 	var b strings.Builder
 	for _, key := range keys {
-		if strings.HasSuffix(key, ":guard") {
-			continue // which gateway came first is not the point
+		if strings.HasSuffix(key, ":guard") || strings.HasSuffix(key, ":libraries") {
+			continue // which gateway came first is not the point, nor what it notes a second later
 		}
 		var parts []string
 		kind := client.Type(ctx, key).Val()
