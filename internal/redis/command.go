@@ -96,7 +96,7 @@ func (s *Store) newLeaseCommand(v verb, name fencing.Name, lease fencing.LeaseID
 
 // newHeartbeatCommand prepares the heartbeat of a partition.
 func (s *Store) newHeartbeatCommand(partition int) *command {
-	return s.newPartitionCommand(partition, operation{verb: heartbeatVerb, limit: dueAtOnce}, nil)
+	return s.newPartitionCommand(partition, operation{verb: heartbeatVerb, limit: max(dueChunk, dueAtOnce/s.partitions)}, nil)
 }
 
 // outlives reports whether a command that was not sent yet is sent although its

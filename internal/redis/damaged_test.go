@@ -75,3 +75,26 @@ func TestDamagedRecords(t *testing.T) {
 		}
 	}
 }
+
+// Names whose records can't be read are put off, so that they don't keep those behind
+// them from what is due.
+func TestDamagedRecordsAreNotInTheWay(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s, ctx := b.stores[0], t.Context()
+	for _, name := range []fencing.Name{"0", "1", "2", "3"} {
+		_, err := s.Acquire(ctx, acquireRequest(name))
+		wantCode(t, "acquire", err, fencing.CodeOK)
+	}
+	s.redis().Set(ctx, s.keys[0].lock("0"), "?", 0)
+	s.redis().Set(ctx, s.keys[0].lock("1"), "?", 0)
+	b.SetTime(epoch.Add(30 * time.Second))
+	ended := 0
+	for range 3 {
+		e, err := s.Expire(ctx, 2)
+		wantCode(t, "expire", err, fencing.CodeOK)
+		ended += len(e.Ended)
+	}
+	if ended != 2 {
+		t.Errorf("%d leases ended, want those of the 2 records that can be read", ended)
+	}
+}

@@ -21,7 +21,8 @@ const (
 	// reaperTTL, so the reaper stays the reaper.
 	maxReapPause = time.Second
 
-	// dueChunk is how many names of one partition a call looks at.
+	// dueChunk is how many names of one partition are looked at at once where there are
+	// many; of a lone partition it is as many as are wanted.
 	dueChunk = 64
 )
 
@@ -176,6 +177,7 @@ func (s *Store) firstDue(ctx context.Context, n *node, reaper string, wanted []i
 func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first []fencing.Instant, limit int) ([]fencing.Name, time.Duration, error) {
 	next := maxReapPause
 	asked := make([]*goredis.ZSliceCmd, s.partitions)
+	chunk := max(dueChunk, limit/s.partitions)
 	some := false
 	for _, at := range first {
 		switch {
@@ -192,7 +194,7 @@ func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first []f
 	err := s.readNode(ctx, n, func(ctx context.Context, pipe goredis.Pipeliner) {
 		for i, at := range first {
 			if at != 0 && at <= now {
-				asked[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry, 0, dueChunk-1)
+				asked[i] = pipe.ZRangeWithScores(ctx, s.keys[i].expiry, 0, int64(chunk-1))
 			}
 		}
 	})
@@ -215,7 +217,7 @@ func (s *Store) due(ctx context.Context, n *node, now fencing.Instant, first []f
 			}
 			names = append(names, fencing.Name(z.Member.(string)))
 		}
-		if len(entries) == dueChunk && fencing.Instant(entries[dueChunk-1].Score) <= now {
+		if len(entries) == chunk && fencing.Instant(entries[chunk-1].Score) <= now {
 			next = 0 // there may be more of them
 		}
 	}

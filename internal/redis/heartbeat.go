@@ -8,8 +8,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// dueAtOnce is how many due names of one partition a heartbeat looks at.
-const dueAtOnce = 256
+// dueAtOnce is how many due names a heartbeat looks at, over all partitions, and at
+// least dueChunk in each.
+const dueAtOnce = 1024
 
 // Heartbeat is fencing.Store.Heartbeat: one operation a partition, and one for each
 // name where something is due. It also returns CodeClockSkew. A master that fails

@@ -40,6 +40,7 @@ function verbs.arrive()
     return 'not_found'
   end
   local seen, floor = a[ARRIVAL_BORN], head[HEAD_FLOOR]
+  highest() -- if it can't be read, before anything is remembered
   if not g then
     guard = GUARD_EMPTY
     g = guard

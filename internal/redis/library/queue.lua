@@ -140,8 +140,10 @@ local function drop_dead()
   end
   left = left - #leases
   local removed = call('hmget', prefix .. 'places:' .. name, spread(leases))
-  for i = 1, #removed do
+  for i = 1, #removed do -- all, before one is taken out: one may be damaged
     removed[i] = read_lease(removed[i])
+  end
+  for i = 1, #removed do
     remove_place(removed[i])
   end
   for i = 1, #removed do

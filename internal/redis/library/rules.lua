@@ -52,8 +52,11 @@ local function claimable(h, t)
   elseif t <= record[ENDED_TOKEN] then
     return false
   end
-  for _, other in ipairs(one and {one} or record[HOLDERS] > 1 and holders_of(call('hkeys', prefix .. 'holders:' .. name)) or {}) do
-    if other[LEASE] ~= h[LEASE] and other[TOKEN] == t then
+  if one then
+    return one[LEASE] == h[LEASE] or one[TOKEN] ~= t
+  end
+  for _, other in ipairs(record[HOLDERS] > 1 and call('hvals', prefix .. 'holders:' .. name) or {}) do
+    if unpack('>I7', other) == t and read_lease(other)[LEASE] ~= h[LEASE] then -- the token is first
       return false
     end
   end
@@ -296,7 +299,7 @@ local function lost_to(tomb, secret)
   if tomb[TOMB_SECRET] ~= secret then
     return lost('unknown')
   elseif reason == 'expired' then
-    number = now - tomb[TOMB_AT]
+    number = max(now - tomb[TOMB_AT], 0) -- the clock may have been set back
     if record and record[LAST_TOKEN] > tomb[TOMB_TOKEN] then
       token = record[LAST_TOKEN]
       return lost('superseded')

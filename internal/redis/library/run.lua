@@ -169,6 +169,9 @@ local function run(keys, args)
   for i = 2, #args do
     local ok, reply = pcall(operate, args[i]) -- a record that can't be read harms no other operation
     if not ok then
+      if op and op[OP_VERB] == 'expire' then -- so that it does not stand before what can be done
+        attempt('zadd', prefix .. 'expiry', 'xx', fmt('%d', now + 60 * HEARTBEAT), name)
+      end
       reply = pack(REPLY_FORMAT, 'failed', '', 0, 0, type(reply) == 'table' and reply.err or tostring(reply), '')
     end
     replies[i] = reply

@@ -52,10 +52,11 @@ local function view(most)
   out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], holders, waiting)
 end
 
--- Adds the first of the waiters of live gateways to the view.
+-- Adds the first of the waiters of live gateways to the view. Many of dead ones before
+-- them are not looked through: the next step takes them out.
 local function view_waiters()
   local room, from = MAX_WAITERS_SHOWN, 0
-  while record and room > 0 and from < record[QUEUED] do
+  while record and room > 0 and from < min(record[QUEUED], 10 * MAX_WAITERS_SHOWN) do
     local leases = call('zrange', prefix .. 'queue:' .. name, from, from + MAX_WAITERS_SHOWN - 1)
     for _, place in ipairs(call('hmget', prefix .. 'places:' .. name, spread(leases))) do
       if room > 0 and alive(read_lease(place)[GATEWAY]) then
