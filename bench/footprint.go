@@ -87,13 +87,9 @@ func (silent) Replaced(fencing.Name, fencing.Stamp)              {}
 func (silent) Recheck([]fencing.Name)                            {}
 
 func openStore(ctx context.Context, server *redistest.Server) (*redis.Store, error) {
-	return openStoreAt(ctx, server.URL())
-}
-
-func openStoreAt(ctx context.Context, url string) (*redis.Store, error) {
 	store, err := redis.Open(ctx, redis.Options{
-		URL:     url,
-		MaxSkew: time.Minute, OperationTimeout: time.Minute, // for a machine that stalls, or counts instructions
+		URL:     server.URL(),
+		MaxSkew: time.Minute, OperationTimeout: time.Minute, // for a machine that stalls
 		DialTimeout: time.Minute, ReadTimeout: time.Minute,
 		Quarantine: redis.QuarantinePolicy{Off: true},
 	})
@@ -163,34 +159,43 @@ func inLine(r fencing.AcquireRequest) fencing.AcquireRequest {
 
 // fill does work so many times on a fresh Redis, and returns the bytes that each
 // has left there.
-func fill(work func(ctx context.Context, store *redis.Store, i int) error) (float64, error) {
-	server, err := redistest.Run()
+func fill(work func(ctx context.Context, store *redis.Store, i int) error) (bytes float64, err error) {
+	err = onRedis(func(ctx context.Context, client *goredis.Client, store *redis.Store) error {
+		if err := storePair(store, 0); err != nil { // loads the library
+			return err
+		}
+		before, err := take(ctx, client)
+		if err != nil {
+			return err
+		}
+		if err := each(things, callers, func(i int) error { return work(ctx, store, i) }); err != nil {
+			return err
+		}
+		if err := forgetHistories(ctx, client); err != nil {
+			return err
+		}
+		after, err := take(ctx, client)
+		bytes = (after.memory - before.memory) / things
+		return err
+	})
+	return bytes, err
+}
+
+// onRedis does something with a store on a fresh Redis that was started with arguments.
+func onRedis(do func(ctx context.Context, client *goredis.Client, store *redis.Store) error, args ...string) error {
+	server, err := redistest.Run(args...)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer server.Close()
 	ctx, client := context.Background(), server.Client()
 	defer client.Close()
 	store, err := openStore(ctx, server)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer store.Close()
-	if err := storePair(store, 0); err != nil { // loads the scripts
-		return 0, err
-	}
-	before, err := take(ctx, client)
-	if err != nil {
-		return 0, err
-	}
-	if err := each(things, callers, func(i int) error { return work(ctx, store, i) }); err != nil {
-		return 0, err
-	}
-	if err := forgetHistories(ctx, client); err != nil {
-		return 0, err
-	}
-	after, err := take(ctx, client)
-	return (after.memory - before.memory) / things, err
+	return do(ctx, client, store)
 }
 
 // forgetHistories deletes the histories: there is a bound to all of them, so that

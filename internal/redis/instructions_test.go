@@ -26,7 +26,7 @@ func BenchmarkInstructions(b *testing.B) {
 			s := open(b, Options{URL: "unix://" + g.socket, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 			s.sender.most = most
 			requests := make([]fencing.AcquireRequest, callOperations)
-			acquire := func(round int, wait time.Duration) {
+			acquire := func(wait time.Duration) {
 				var all []*command
 				for i := range requests {
 					requests[i] = acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", i)))
@@ -44,18 +44,18 @@ func BenchmarkInstructions(b *testing.B) {
 			}
 			const rounds = 40
 			pairs := func() {
-				for round := range rounds {
-					acquire(round, 0)
+				for range rounds {
+					acquire(0)
 					release(requests)
 				}
 			}
 			pairs()
 			b.ReportMetric(g.count(b, pairs)/rounds/callOperations/1000, "kI/pair")
-			acquire(0, 0)
+			acquire(0)
 			turns := func() {
-				for round := range rounds {
+				for range rounds {
 					before := append([]fencing.AcquireRequest(nil), requests...)
-					acquire(round, time.Minute)
+					acquire(time.Minute)
 					release(before)
 				}
 			}
@@ -127,9 +127,6 @@ func (g *counted) count(b *testing.B, do func()) float64 {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			b.Fatal(err)
-		}
-		if keep := os.Getenv("CALLGRIND_KEEP"); keep != "" {
-			_ = os.WriteFile(filepath.Join(keep, filepath.Base(file)), text, 0o600)
 		}
 		m := totals.FindSubmatch(text)
 		if m == nil {
