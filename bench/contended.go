@@ -29,7 +29,7 @@ type contest struct {
 	use     float64 // the part of the time in which a client held the lock
 	longest float64 // wait, to the mean one
 	slowest float64 // the turns of the client with the fewest, to those of the one with the most
-	scripts float64 // of Redis, a turn; 0 where there is none
+	calls   float64 // of Redis, a turn; 0 where there is none
 	all     int     // turns, the last of each client included
 }
 
@@ -155,7 +155,7 @@ func inProcess(dog *watchdog.Watchdog, name fencing.Name) turn {
 type rival struct {
 	key, title string
 	hire       func() (take turn, dismiss func(), err error)
-	server     *redistest.Server // whose scripts are counted; nil for none
+	server     *redistest.Server // whose calls are counted; nil for none
 }
 
 // contended is the medians of a rival at one hold.
@@ -177,7 +177,7 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 			if err != nil {
 				return err
 			}
-			before, err := scriptsRun(v.server)
+			before, err := callsRun(v.server)
 			if err != nil {
 				return err
 			}
@@ -186,11 +186,11 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 			if err != nil {
 				return fmt.Errorf("%s: %w", v.title, err)
 			}
-			after, err := scriptsRun(v.server)
+			after, err := callsRun(v.server)
 			if err != nil {
 				return err
 			}
-			c.scripts = float64(after-before) / float64(c.all)
+			c.calls = float64(after-before) / float64(c.all)
 			if round > 0 {
 				found[v.key] = append(found[v.key], c)
 			}
@@ -215,7 +215,7 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 				use:     median(pick(v.key, use)),
 				longest: median(pick(v.key, func(c contest) float64 { return c.longest })),
 				slowest: median(pick(v.key, func(c contest) float64 { return c.slowest })),
-				scripts: median(pick(v.key, func(c contest) float64 { return c.scripts })),
+				calls:   median(pick(v.key, func(c contest) float64 { return c.calls })),
 			},
 			toPolling: median(ratios(pick(v.key, handed), pick("polling", handed))),
 			toMemory:  median(ratios(pick(v.key, use), pick("fifo", use))),
@@ -224,8 +224,8 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 	return nil
 }
 
-// scriptsRun counts the scripts that a Redis has run.
-func scriptsRun(server *redistest.Server) (int64, error) {
+// callsRun counts the calls of the rules that a Redis has run.
+func callsRun(server *redistest.Server) (int64, error) {
 	if server == nil {
 		return 0, nil
 	}

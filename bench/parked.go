@@ -161,7 +161,7 @@ func (r *results) measureBeside(idle, busy *process, rounds int, length time.Dur
 	return nil
 }
 
-// measureCrowd counts the scripts a turn while so many wait in one queue, each
+// measureCrowd counts the calls a turn while so many wait in one queue, each
 // taking its turn once.
 func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 	const name = "bench/crowd"
@@ -170,7 +170,7 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 	if _, err := dog.Acquire(ctx, first); err != nil {
 		return err
 	}
-	before, err := scriptsRun(v.server)
+	before, err := callsRun(v.server)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 			return err
 		}
 	}
-	after, err := scriptsRun(v.server)
+	after, err := callsRun(v.server)
 	r.crowd = float64(after-before-1) / parkedClients
 	return err
 }

@@ -31,7 +31,7 @@ type results struct {
 	distant            []topologyRow // the same behind a delay line
 	contended          []contended
 	parked             []parked
-	crowd              float64 // scripts a turn with parkedClients in the queue
+	crowd              float64 // calls a turn with parkedClients in the queue
 	beside50, beside99 float64 // latency of other names, many parked to none
 }
 

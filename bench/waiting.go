@@ -120,22 +120,22 @@ which somebody held the lock; with a hold of 1 ms it is what hand-over leaves of
 ideal, and beside it what it leaves of what a queue in memory gets through HTTP. The
 longest wait is to the mean one, the slowest client's turns are to the fastest one's.
 
-| hold | target | turns/s | hand-overs/s | to polling | in use | to the queue in memory | longest wait | slowest client | scripts a turn |
+| hold | target | turns/s | hand-overs/s | to polling | in use | to the queue in memory | longest wait | slowest client | calls a turn |
 | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 `, contenders)
 	for _, c := range r.contended {
-		scripts, toMemory := "-", "-"
-		if c.scripts > 0 {
-			scripts = fmt.Sprintf("%.3f", c.scripts)
+		calls, toMemory := "-", "-"
+		if c.calls > 0 {
+			calls = fmt.Sprintf("%.3f", c.calls)
 		}
 		if c.hold > 0 {
 			toMemory = fmt.Sprintf("%.2f", c.toMemory)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.1f | %.2f | %s | %.2f | %.2f | %s |\n",
-			c.hold, c.title, c.turns, c.handed, c.toPolling, c.use, toMemory, c.longest, c.slowest, scripts)
+			c.hold, c.title, c.turns, c.handed, c.toPolling, c.use, toMemory, c.longest, c.slowest, calls)
 	}
 	fmt.Fprintf(&b, `
-With %d in one queue, a turn takes %.3f scripts.
+With %d in one queue, a turn takes %.3f calls.
 
 ## Clients that wait
 

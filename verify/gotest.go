@@ -109,7 +109,7 @@ func durability(ctx context.Context, scale check.Scale, r *check.Result) error {
 }
 
 // conformance holds every store against fencing.Step: every case on every topology, of
-// which each change plays a sample, in more random histories, and the scripts of Redis
+// which each change plays a sample, in more random histories, and the library of Redis
 // in longer plays.
 func conformance(ctx context.Context, scale check.Scale, r *check.Result) error {
 	histories := check.Pick(scale, 5, 50)

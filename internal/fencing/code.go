@@ -70,7 +70,7 @@ type Error struct {
 	Detail string // one sentence for people; never a secret
 
 	Reason       Reason        // CodeLeaseLost
-	Late         time.Duration // CodeLeaseLost by time: how long ago it ended
+	Late         time.Duration // CodeLeaseLost by time: how long ago it ended; never below 0
 	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
 
 	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is

@@ -74,7 +74,7 @@ func (t *step) lostTo(tomb Tombstone, lease LeaseID) *Error {
 	}
 	err := lost(tomb.Reason)
 	if tomb.Reason == ReasonExpired {
-		err.Late = t.now.Sub(tomb.At)
+		err.Late = max(0, t.now.Sub(tomb.At)) // the clock may have been set back
 		if t.record != nil && t.record.LastToken > tomb.Token {
 			err.Reason, err.CurrentToken = ReasonSuperseded, t.record.LastToken
 		}

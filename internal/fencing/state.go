@@ -16,7 +16,7 @@ const (
 	ForgetAfter = 24 * time.Hour
 
 	// StepLimit is how much of what has come due on a name one step does at most:
-	// leases it ends, places it drops and leases it hands on count alike. A script that
+	// leases it ends, places it drops and leases it hands on count alike. A call that
 	// does no more than this keeps Redis from others for some milliseconds.
 	StepLimit = 64
 

@@ -316,3 +316,17 @@ func TestPruneTombstones(t *testing.T) {
 		}
 	}
 }
+
+// A clock that was set back does not have a lease end in the future.
+func TestLateIsNotNegative(t *testing.T) {
+	state, held := fencing.NewState(), acquire(t, "a", 1)
+	if out := fencing.Step(state, epoch, fencing.Guard{}, held); out.Err != nil {
+		t.Fatal(out.Err)
+	}
+	end := epoch.Add(held.TTL)
+	fencing.Step(state, end, fencing.Guard{}, fencing.ExpireRequest{Name: "a"})
+	out := fencing.Step(state, end.Add(-time.Second/2), fencing.Guard{}, fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	if out.Err == nil || out.Err.Reason != fencing.ReasonExpired || out.Err.Late != 0 {
+		t.Errorf("%+v, want a lease that ended 0 s ago", out.Err)
+	}
+}

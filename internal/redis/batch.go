@@ -18,7 +18,7 @@ const maxBatch = 512
 // lanes is how many batches are under way at once. A name always goes by the
 // same lane, so what is asked about it is run in the order in which it was asked.
 // Two keep Redis busy while answers are read: on an idle machine 64 callers had 1.3 times
-// the pairs of one script a request, against 1.15 with one lane; with 256, 1.2
+// the pairs of one call a request, against 1.15 with one lane; with 256, 1.2
 // and 1.25.
 const lanes = 2
 

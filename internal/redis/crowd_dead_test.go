@@ -13,7 +13,7 @@ import (
 // ones before them, nor does an operation that leaves this to another step.
 func TestDeadWaitersBehindManyLiveOnes(t *testing.T) {
 	few, fewLater := commandsBehind(t, 10)
-	many, manyLater := commandsBehind(t, 1300) // more than a script reads at once
+	many, manyLater := commandsBehind(t, 1300) // more than a call reads at once
 	if few == 0 || many != few {
 		t.Errorf("the first step reads %d times, behind a few live ones %d times", many, few)
 	}

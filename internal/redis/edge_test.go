@@ -197,3 +197,21 @@ func TestPartitionOf(t *testing.T) {
 		}
 	}
 }
+
+// A clock that was set back, by less than is called a skew, does not have a lease end in
+// the future: what is below 0 would be read as thousands of years.
+func TestLateIsNotNegative(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s, ctx, held := b.stores[0], t.Context(), acquireRequest("a")
+	_, err := s.Acquire(ctx, held)
+	wantCode(t, "acquire", err, fencing.CodeOK)
+	b.SetTime(epoch.Add(held.TTL))
+	_, err = s.Expire(ctx, 1)
+	wantCode(t, "expire", err, fencing.CodeOK)
+	b.SetTime(epoch.Add(held.TTL - time.Second/2))
+	_, err = s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	var lost *fencing.Error
+	if !errors.As(err, &lost) || lost.Reason != fencing.ReasonExpired || lost.Late != 0 {
+		t.Errorf("%+v, want a lease that ended 0 s ago", err)
+	}
+}

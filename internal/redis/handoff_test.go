@@ -70,7 +70,7 @@ func TestHandOffGoesOn(t *testing.T) {
 }
 
 // BenchmarkHandOffToMany measures a release with many shared waiters behind it: how long
-// until all are granted, and for how long a script keeps Redis from others.
+// until all are granted, and for how long a call keeps Redis from others.
 func BenchmarkHandOffToMany(b *testing.B) {
 	for _, n := range []int{5_000, 20_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

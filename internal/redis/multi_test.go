@@ -199,7 +199,7 @@ func TestHandOffAnswerLost(t *testing.T) {
 }
 
 // A gateway that has died stands 500 times in the queue before a live waiter:
-// scripts skip it, as many at a time as a step may.
+// steps skip it, as many at a time as a step may.
 func TestDeadGateway(t *testing.T) {
 	const dead = 500
 	server := redistest.Start(t)
@@ -218,7 +218,7 @@ func TestDeadGateway(t *testing.T) {
 	first, holder := acquireRequest(name), waitRequest(name)
 	mustAcquire(t, near, first)
 	mustWait(t, near, holder)
-	mustRelease(t, near, first) // Redis knows the scripts from here on
+	mustRelease(t, near, first) // Redis knows the library from here on
 	for range dead {
 		mustWait(t, silent, waitRequest(name))
 	}
@@ -235,14 +235,14 @@ func TestDeadGateway(t *testing.T) {
 		}
 	}
 	b.SetTime(now)
-	scripts := evaluations(t, client)
+	before := evaluations(t, client)
 	out := mustRelease(t, near, holder)
 	if len(out.Left) != fencing.StepLimit || !out.More {
 		t.Errorf("%d left the queue in the first step, want %d", len(out.Left), fencing.StepLimit)
 	}
 	until(t, func() bool { return len(e.granted(waiter.Lease)) == 1 })
-	if n := evaluations(t, client) - scripts; n != dead/fencing.StepLimit+1 {
-		t.Errorf("%d scripts, want %d", n, dead/fencing.StepLimit+1)
+	if n := evaluations(t, client) - before; n != dead/fencing.StepLimit+1 {
+		t.Errorf("%d calls, want %d", n, dead/fencing.StepLimit+1)
 	}
 	confirm(t, far, waiter)
 	view, err := near.Inspect(ctx, fencing.InspectRequest{Name: name})
@@ -368,7 +368,7 @@ func sibling(name fencing.Name) fencing.Name {
 // clusterPartition returns the partition of a name in a Cluster.
 func clusterPartition(name fencing.Name) int { return partitionOf(name, clusterPartitions) }
 
-// evaluations returns how many scripts Redis has run.
+// evaluations returns how many calls of the library Redis has run.
 func evaluations(t testing.TB, client *goredis.Client) int {
 	t.Helper()
 	stats := client.Info(t.Context(), "commandstats").Val()

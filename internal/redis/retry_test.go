@@ -14,7 +14,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// Every script whose answer is lost on the way is run again with the same
+// Every call whose answer is lost on the way is run again with the same
 // arguments and comes to the same outcome, whether the connection is cut or
 // goes silent.
 func TestLostReplies(t *testing.T) {
@@ -40,7 +40,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	lost := 0
 	lose := func(what string, run func() error) {
 		t.Helper()
-		if err := s.Check(ctx); err != nil { // the connection is there: the next answer is the script's
+		if err := s.Check(ctx); err != nil { // the connection is there: the next answer is the call's
 			t.Fatal(err)
 		}
 		proxy.SwallowReply(hold)
@@ -329,7 +329,7 @@ func TestAbandonedCommands(t *testing.T) {
 	s := open(t, Options{URL: proxy.URL(), DialTimeout: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 	held := acquireRequest("held")
 	mustAcquire(t, s, held)
-	mustRelease(t, s, held) // Redis knows the scripts now: what is sent once is run
+	mustRelease(t, s, held) // Redis knows the library now: what is sent once is run
 	held = acquireRequest("held")
 	mustAcquire(t, s, held)
 	release := proxy.Hold()

@@ -126,7 +126,7 @@ func TestBatches(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	s, ctx := open(t, Options{URL: proxy.URL(), DialTimeout: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute}), t.Context()
-	_, err := s.Acquire(ctx, acquireRequest("another")) // Redis knows the script now: nothing is sent twice
+	_, err := s.Acquire(ctx, acquireRequest("another")) // Redis knows the library now: nothing is sent twice
 	wantCode(t, "acquire", err, fencing.CodeOK)
 
 	// While one answer is held back, all others queue: their order is known.

@@ -221,7 +221,7 @@ func TestMovingAnswers(t *testing.T) {
 	o.OperationTimeout = 10 * time.Second
 	s, ctx := open(t, o), t.Context()
 	runs := func() int { return calls(client.Info(ctx, "commandstats").Val(), "fcall") }
-	mustAcquire(t, s, acquireRequest("a")) // the script is known
+	mustAcquire(t, s, acquireRequest("a")) // the library is known
 	for i, answer := range []string{"MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "TRYAGAIN wait", "CLUSTERDOWN wait"} {
 		wantCode(t, "check", s.Check(ctx), fencing.CodeOK) // there is a connection
 		before := runs()
@@ -235,7 +235,7 @@ func TestMovingAnswers(t *testing.T) {
 		proxy.Answer("")
 		wantCode(t, "acquire after "+answer, <-outcome, fencing.CodeOK)
 		if n := runs() - before; n != 1 {
-			t.Errorf("%s: the script was run %d times", answer, n)
+			t.Errorf("%s: it was run %d times", answer, n)
 		}
 	}
 }
