@@ -39,7 +39,7 @@ func inCluster(size, rounds int) (message, error) {
 	ctx := context.Background()
 	var clients []*goredis.Client
 	for i := range size {
-		bus, err := freePort()
+		bus, err := redistest.FreePort()
 		if err != nil {
 			return message{}, err
 		}
@@ -105,15 +105,6 @@ func inCluster(size, rounds int) (message, error) {
 		m.other = median(other)
 	}
 	return m, nil
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // spread says how the partitions fall on the masters of a Cluster: the

@@ -189,10 +189,9 @@ func busPort(t *testing.T) []string {
 }
 
 func freePort(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := redistest.FreePort()
 	must(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // startSentinel starts a Sentinel that watches the master at host and port, and

@@ -35,7 +35,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	c := &Cluster{t: t, masters: masters, ids: map[*Server]string{}}
 	buses := map[*Server]string{}
 	for i := range masters + replicas {
-		bus, err := freePort()
+		bus, err := FreePort()
 		if err != nil {
 			t.Fatal(err)
 		}

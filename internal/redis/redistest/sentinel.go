@@ -64,7 +64,7 @@ func (s *Sentinel) startSentinels(n int) {
 	ports := make([]int, n)
 	for i := range ports {
 		var err error
-		if ports[i], err = freePort(); err != nil {
+		if ports[i], err = FreePort(); err != nil {
 			t.Fatal(err)
 		}
 	}

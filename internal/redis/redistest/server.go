@@ -60,7 +60,7 @@ func Run(args ...string) (*Server, error) {
 	}
 	s := &Server{dir: dir, args: args}
 	for range 5 { // another process may take the free port first
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = FreePort(); err != nil {
 			break
 		}
 		if err = s.start(); err == nil {
@@ -68,15 +68,6 @@ func Run(args ...string) (*Server, error) {
 		}
 	}
 	return nil, errors.Join(err, os.RemoveAll(dir))
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 func (s *Server) start() error {
