@@ -54,6 +54,7 @@ func (t *step) claim(op ClaimRequest) *Error {
 		}
 		return err
 	}
+	t.out.Claimed = !h.Claimed
 	h.Token, h.Claimed = op.Token, true
 	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
 	t.record.Holders.Put(*h)

@@ -28,6 +28,10 @@ type Event struct {
 	Mode  Mode
 	Token Token // 0 of EventQueued and EventLeft
 	At    Instant
+
+	// Claimed: the token is that of a claim: see Holder. For a quorum, which counts what
+	// its nodes tell.
+	Claimed bool
 }
 
 // Events returns what a step changed, in order.
@@ -37,18 +41,23 @@ func (o *Outcome) Events(name Name) []Event {
 		e := &o.Ended[i]
 		events = append(events, Event{
 			Kind: EventKind(e.Reason), Name: name, Lease: e.Holder.Lease, Owner: e.Holder.Owner, Mode: e.Holder.Mode,
-			Token: e.Holder.Token, At: e.At,
+			Token: e.Holder.Token, At: e.At, Claimed: e.Holder.Claimed,
 		})
 	}
 	for i := range o.Left {
 		w := &o.Left[i]
 		events = append(events, Event{Kind: EventLeft, Name: name, Lease: w.Lease, Owner: w.Owner, Mode: w.Mode, At: o.Now})
 	}
-	for i := range o.Granted {
-		h := &o.Granted[i].Holder
+	granted := func(h *Holder) {
 		events = append(events, Event{
-			Kind: EventGranted, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now,
+			Kind: EventGranted, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now, Claimed: h.Claimed,
 		})
+	}
+	for i := range o.Granted {
+		granted(&o.Granted[i].Holder)
+	}
+	if o.Claimed {
+		granted(&o.Holder)
 	}
 	if o.Joined && o.Place != nil {
 		w := o.Place

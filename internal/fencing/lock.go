@@ -153,6 +153,7 @@ type Outcome struct {
 	Ended    []Ended  // leases that this step ended, in order
 	Granted  []Grant  // leases that this step granted, in order, that of Holder included
 	More     bool     // what has come due on the name is more than one step does: Expire is to go on at once; see AskAgain
+	Claimed  bool     // Claim: the lease has got its token by this step, which is told like a grant
 	Joined   bool     // Acquire: the request has just joined the queue, or come back to it
 	Left     []Waiter // waiters that this step took out of the queue, in order, and grants it took back
 	Replaced *Parked  // Acquire: the older request with this lease id that waited until now

@@ -105,7 +105,7 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 		default:
 			in.bad = true
 		}
-		event.Lease, event.Owner, event.Mode, event.Token = h.Lease, h.Owner, h.Mode, h.Token
+		event.Lease, event.Owner, event.Mode, event.Token, event.Claimed = h.Lease, h.Owner, h.Mode, h.Token, h.Claimed && h.Token != 0
 		events = append(events, event)
 	})
 	if in.bad {

@@ -49,7 +49,7 @@ local function save()
 end
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
--- left, what was granted and who has joined, in this order.
+-- left, what was granted and who has joined, in this order. A claim is told like a grant.
 local function publish()
   local n = #out
   if n == 1 and not joined then
@@ -74,7 +74,9 @@ local function publish()
       end
     end
   end
-  if joined then
+  if newly_claimed then
+    events[at + 1], events[at + 2] = 'G', newly_claimed
+  elseif joined then
     events[at + 1], events[at + 2] = 'Q', joined
   elseif at == start then
     events[at] = nil
@@ -118,7 +120,7 @@ local function operate(blob)
   op = {unpack(OP_FORMAT, blob)}
   op_text, name = blob, op[OP_NAME]
   flags, number, token, text, present = '', 0, 0, '', ''
-  out, joined = {''}, nil
+  out, joined, newly_claimed = {''}, nil, nil
   stored, record, one, here, was_held, was_indexed = false, false, nil, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)

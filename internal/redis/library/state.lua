@@ -22,6 +22,7 @@ local more -- something is due that is beyond the limit
 local flags, number, token, text, present -- of the reply: see codec.go
 local out -- the reply in pieces: its head, and then the letter and the text of each item
 local joined -- the place that the request has just joined
+local newly_claimed -- the lease that has just got its token by a claim
 
 -- Adds an item to the reply.
 local function item(letter, it)

@@ -166,10 +166,12 @@ function verbs.claim()
     token = h[CLAIMED] == 1 and h[TOKEN] or record[LAST_TOKEN]
     return 'stale_token'
   end
+  local fresh = h[CLAIMED] == 0
   h[TOKEN], h[CLAIMED] = claimed, 1
   counter = max(highest(), claimed)
   record[LAST_TOKEN] = max(record[LAST_TOKEN], claimed)
   put_holder(h)
+  newly_claimed = fresh and h[LEASE_TEXT] or nil
   return holds(h)
 end
 
