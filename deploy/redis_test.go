@@ -311,9 +311,7 @@ func (deaf) Granted(fencing.Grant, fencing.Instant, time.Time) {}
 func (deaf) Replaced(fencing.Name, fencing.Stamp)              {}
 func (deaf) Recheck([]fencing.Name)                            {}
 func (deaf) Event(fencing.Event)                               {}
-func (deaf) Wants(fencing.Name) bool                           { return true }
-
-func (deaf) Gap() {}
+func (deaf) Gap()                                              {}
 
 // replicas returns how many replicas a master counts as good.
 func replicas(admin *goredis.Client) int {

@@ -23,8 +23,6 @@ func (s *sink) Event(e fencing.Event) {
 	s.events = append(s.events, e)
 }
 
-func (*sink) Wants(fencing.Name) bool { return true }
-
 func (s *sink) Gap() {}
 
 func (s *sink) heard() []fencing.Event {

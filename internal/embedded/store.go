@@ -224,6 +224,9 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 // Recheck.
 func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
 
+// Capabilities implements fencing.Store.
+func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 // Heartbeat implements fencing.Store. The gateway lives as long as the store does:
 // no provisional lease ends by itself, so it tells of them whether or not their
 // names are among names, of toldPerBeat at a time and of all in turn.

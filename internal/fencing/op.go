@@ -49,10 +49,14 @@ type AcquireRequest struct {
 	// lease of an incomplete set is provisional until it is confirmed.
 	Set string
 
+	// Behind says that others wait for the name at this gateway already: only a lease
+	// that the lease id has is answered with, anybody else is refused. For stores without
+	// a queue.
+	Behind bool
+
 	// Intent keeps new shared leases out for so long when an exclusive one can't
 	// be granted for the shared ones there are, and does not wait: a writer that
-	// comes again gets in. 0 keeps nobody out. For the nodes of a quorum, which
-	// have no queue.
+	// comes again gets in. 0 keeps nobody out. For stores without a queue.
 	Intent time.Duration
 
 	// Propose is the token that the lease is to have, as if it were claimed in the
@@ -96,6 +100,10 @@ type RenewRequest struct {
 	TTL   time.Duration // 0 is the TTL the lease was granted with
 	Mode  Mode          // empty keeps the mode
 	Limit int           // with ModeShared
+
+	// Stamp is that of the stream that renews the lease which it holds: see
+	// ReleaseRequest. A quorum gives the lease back to a node under it.
+	Stamp Stamp
 }
 
 // ReleaseRequest ends a lease, or unwinds its hold. It may be repeated.

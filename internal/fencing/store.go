@@ -18,9 +18,12 @@ import (
 // CodeClockSkew. When a method that changes something fails with one of these
 // two, the change may or may not have been made, or be made a little later.
 type Store interface {
+	// Capabilities says what the store leaves to its gateway. It is always the same.
+	Capabilities() Capabilities
+
 	// Acquire asks for a lease. A request with a Wait that can't be granted now
 	// joins the queue: Outcome.Waits reports it, and the Listener hears what
-	// becomes of it. CodeLocked: somebody else holds the name, or others wait for
+	// becomes of it. Without Capabilities.Queue it is refused. CodeLocked: somebody else holds the name, or others wait for
 	// it; Error.Lock shows who. CodeTooManyRequests: MaxWaiters. CodeLeaseLost: the
 	// lease id has ended on this name, or its public part is known with another
 	// secret. CodeInvalidRequest: a hold too deep, or a lease id of another set.
@@ -101,6 +104,40 @@ type Store interface {
 	Close() error
 }
 
+// Capabilities says as data what a store does by itself.
+type Capabilities struct {
+	// Queue: the store keeps a queue of those who wait, in order of arrival and across
+	// gateways, and hands on. Without one, an Acquire with a Wait is refused like any other:
+	// CodeLocked, with Error.RetryAfter, or CodeQuarantined. Its gateway asks again; see
+	// AcquireRequest.Behind and Intent.
+	Queue bool
+}
+
+// NoQueue is embedded by stores that have no queue: what only a queue takes. Nothing
+// waits there, and nothing is provisional.
+type NoQueue struct{}
+
+// Capabilities implements Store.
+func (NoQueue) Capabilities() Capabilities { return Capabilities{} }
+
+// Confirm implements Store: CodeUnsupportedByStore.
+func (NoQueue) Confirm(context.Context, ConfirmRequest) (Outcome, error) {
+	return Outcome{Err: noQueue}.Result()
+}
+
+// Leave implements Store: CodeUnsupportedByStore.
+func (NoQueue) Leave(context.Context, LeaveRequest) (Outcome, error) {
+	return Outcome{Err: noQueue}.Result()
+}
+
+// Listen implements Store: there is nothing to hear.
+func (NoQueue) Listen(Listener) {}
+
+// Heartbeat implements Store: nothing has to be kept alive.
+func (NoQueue) Heartbeat(context.Context, []Name) error { return nil }
+
+var noQueue = &Error{Code: CodeUnsupportedByStore, Detail: "the store has no queue"}
+
 // Node is a Store that can be one of a quorum's. It is opened so that it leaves a
 // server which remembers nothing to the quorum: it grants nothing there before
 // Admit, and Check returns CodeQuarantined until then.
@@ -145,11 +182,6 @@ type Listener interface {
 // EventSink hears events. Its methods are called from the store's goroutines and
 // must return at once.
 type EventSink interface {
-	// Wants reports whether the sink is to hear of a name now. Where events cost the
-	// store something, it may leave out those of other names, as if they were before
-	// Watch; a sink that wants one later has missed what was before.
-	Wants(Name) bool
-
 	// Event tells of an event, each once and those of one name in order.
 	Event(Event)
 

@@ -18,6 +18,8 @@ type examined struct {
 	quarantine atomic.Int64
 }
 
+func (*examined) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 func (s *examined) Examine(context.Context) ([]fencing.Finding, error) {
 	return *s.findings.Load(), nil
 }

@@ -13,9 +13,8 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	out, err := s.breakLease(ctx, r)
 	if err != nil {
 		out.Err = err
-		return out, err
 	}
-	return out, nil
+	return out.Result()
 }
 
 func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, *fencing.Error) {
@@ -33,7 +32,6 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 		return fencing.Outcome{}, err
 	}
 	lock := s.merge(r.Name, views, began)
-	lock.Waiting = s.waiting(r.Name)
 	var lease fencing.LeasePublic
 	for i := range lock.Holders {
 		if lock.Holders[i].Token == r.Token {
@@ -43,7 +41,9 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	out := fencing.Outcome{Now: lock.Now, Asked: began}
 	outs := make([]fencing.Outcome, len(s.nodes))
 	done, stale, failed := 0, 0, make([]vote, len(s.nodes))
-	err = ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+	key := leaseKey{r.Name, lease}
+	s.ends(key)
+	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, f) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token)})
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out
@@ -68,11 +68,6 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 			Code: fencing.CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", r.Token), Lock: shownOf(lock),
 		}
 	}
-	if lease != "" {
-		s.over(leaseKey{r.Name, lease})
-	}
-	s.wake(r.Name)
-	s.watch.hint(r.Name)
 	return out, nil
 }
 

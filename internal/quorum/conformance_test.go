@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func (b *backend) SetSkew(int, time.Duration) {}
 func openBackend(t testing.TB, c *clock, nodes []fencing.Node) *backend {
 	t.Helper()
 	s, err := New(nodes, Options{
-		MaxSkew: fencingtest.MaxSkew, NodeTimeout: 10 * time.Second, Logger: quiet, exact: true, settle: time.Nanosecond,
+		MaxSkew: fencingtest.MaxSkew, NodeTimeout: 10 * time.Second, Logger: quiet, exact: true,
 		Clock: func() time.Time { return c.instant().Time() },
 	})
 	if err != nil {
@@ -178,5 +179,26 @@ func openNode(t testing.TB, c *clock, server *redistest.Server, maxHolders int) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node
+	return hearing{node}
+}
+
+// hearing is a node whose events are heard from the moment on in which Watch returns.
+type hearing struct{ fencing.Node }
+
+func (h hearing) Watch(sink fencing.EventSink) (stop func()) {
+	heard := make(chan struct{})
+	stop = h.Node.Watch(&starting{EventSink: sink, begin: sync.OnceFunc(func() { close(heard) })})
+	<-heard
+	return stop
+}
+
+// starting is a sink that notes when events are heard.
+type starting struct {
+	fencing.EventSink
+	begin func()
+}
+
+func (s *starting) Gap() {
+	s.begin()
+	s.EventSink.Gap()
 }

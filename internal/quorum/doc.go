@@ -17,9 +17,9 @@
 //   - P8: 412 is only what a majority says. A node that may have forgotten proves
 //     nothing by not knowing a lease.
 //
-// What it does not promise: P5. Requests wait at their gateway, in order of arrival
-// there, and the first of each line tries again and again; between gateways chance
-// decides. A writer that keeps coming back keeps new readers out for a moment, so that
-// it is not starved. There are no permits (limit), no sets of names, no place that
-// rests: a request that comes back stands at the end.
+// What it does not promise: P5. It has no queue (fencing.Capabilities): who can't be
+// granted is refused, and its gateway asks again; between gateways chance decides. A
+// writer that comes again keeps new readers out until then, so that it is not starved.
+// There are no permits (limit), no sets of names, no place that rests: a request that
+// comes back stands at the end.
 package quorum

@@ -256,33 +256,3 @@ func TestStoppedNodeSlowsNobody(t *testing.T) {
 		t.Errorf("the median is %s; somebody waits for the node that hangs", after)
 	}
 }
-
-// A request that waits at one gateway gets the lock after another one's holder has
-// let it go.
-func TestWaitAcrossGateways(t *testing.T) {
-	f := startServers(t, 3)
-	s, other := f.gateway(250*time.Millisecond), f.gateway(250*time.Millisecond)
-	await(t, "a new quorum", acquires(s))
-	heardIt := &ear{grants: make(chan heard, 1), replaced: make(chan fencing.Stamp, 1), rechecks: make(chan []fencing.Name, 1)}
-	other.Listen(heardIt)
-	holder, r := request("a"), request("a")
-	r.Wait = time.Minute
-	first, err := s.Acquire(bg, holder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := other.Acquire(bg, r); err != nil || !out.Waits() {
-		t.Fatalf("%+v, %v", out, err)
-	}
-	if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	g := <-heardIt.grants
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("the hand-over took %s", took)
-	}
-	if g.Holder.Token <= first.Holder.Token {
-		t.Errorf("token %d after %d", g.Holder.Token, first.Holder.Token)
-	}
-}

@@ -70,21 +70,6 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 			})
 		}
 		const callers, rounds = 6, 30
-		var inboxes sync.Map // of grants, by stamp
-		over := make(chan struct{})
-		defer close(over)
-		go func() {
-			for {
-				select {
-				case g := <-s.heard.grants:
-					if inbox, ok := inboxes.Load(g.Stamp); ok {
-						inbox.(chan struct{}) <- struct{}{}
-					}
-				case <-over:
-					return
-				}
-			}
-		}()
 		began := time.Now()
 		var working sync.WaitGroup
 		for range callers {
@@ -92,13 +77,16 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 				for range rounds {
 					r := request("a")
 					r.TTL, r.Wait = time.Hour, time.Hour
-					inbox := make(chan struct{}, 1)
-					inboxes.Store(r.Stamp, inbox)
-					if out, err := s.Acquire(bg, r); err != nil {
-						t.Error(err)
-						return
-					} else if out.Waits() {
-						<-inbox
+					for {
+						_, err := s.Acquire(bg, r)
+						if err == nil {
+							break
+						}
+						if code := asError(err).Code; code != fencing.CodeLocked && !uncertain(code) {
+							t.Error(err)
+							return
+						}
+						advance(50*time.Millisecond + rand.N(100*time.Millisecond))
 					}
 					if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 						t.Error(err)
@@ -168,7 +156,7 @@ func TestEndMeetsAcquire(t *testing.T) {
 					if took > time.Second {
 						t.Errorf("the acquire took %s", took)
 					}
-					if g.err == nil && n < 2 {
+					if g.err == nil && n < 2 && (verb != "release" || err != nil) {
 						t.Errorf("granted for %s, but only %d nodes have it", g.out.Holder.ExpiresAt.Sub(g.out.Now), n)
 						advance(80 * time.Millisecond)
 						if out, err := s.Acquire(bg, request("a")); err == nil {
@@ -274,8 +262,8 @@ func TestNodeRepeats(t *testing.T) {
 		synctest.Wait()
 		r := request("a")
 		out := s.acquire(r)
-		if !out.Fresh || len(out.Granted) != 1 {
-			t.Errorf("fresh %v, granted %d", out.Fresh, len(out.Granted))
+		if !out.Fresh {
+			t.Error("it counts as that of an older request")
 		}
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)

@@ -97,7 +97,6 @@ func (s *Store) mergePages(pages []*fencing.ListPage, until fencing.Name, now ti
 			}
 		}
 		if lock := s.merge(name, of, now); lock.Held() {
-			lock.Waiting = s.waiting(name)
 			locks = append(locks, *lock)
 		}
 	}

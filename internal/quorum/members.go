@@ -18,6 +18,7 @@ func (s *Store) lookAfter() {
 	close(s.looked)
 	for s.idle(s.options.tick) {
 		blank = s.admit(away, blank)
+		s.events.doubt()
 	}
 }
 
@@ -170,15 +171,6 @@ func standingOf(ctx context.Context, node fencing.Node) (n nodeStanding, err err
 		n.Stats, err = node.Stats(ctx)
 	}
 	return n, err
-}
-
-// Heartbeat implements fencing.Store. No place is at the nodes, so there is nothing
-// to keep alive.
-func (s *Store) Heartbeat(ctx context.Context, _ []fencing.Name) error {
-	if err := s.usable(ctx); err != nil {
-		return err
-	}
-	return nil
 }
 
 // Expire implements fencing.Store: every node ends what is due there. A lease is told

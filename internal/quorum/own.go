@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -8,10 +9,10 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// count runs a tally on all nodes and returns once it is decided, with what each
-// node has answered by then. Once all have answered or run out of time, after has the
-// whole count; it may be nil.
-func (s *Store) count(ctx context.Context, t *tally, do func(context.Context, fencing.Node) (fencing.Outcome, error), after func(*tally, []fencing.Outcome)) ([]fencing.Outcome, time.Time, *fencing.Error) {
+// count runs a tally on all nodes, in turn, and returns once it is decided, with what
+// each node has answered by then. Once all have answered or run out of time, after has
+// the whole count; it may be nil.
+func (s *Store) count(ctx context.Context, key leaseKey, t *tally, do func(context.Context, fencing.Node) (fencing.Outcome, error), after func(*tally, []fencing.Outcome)) ([]fencing.Outcome, time.Time, *fencing.Error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, time.Time{}, err
 	}
@@ -19,7 +20,7 @@ func (s *Store) count(ctx context.Context, t *tally, do func(context.Context, fe
 	answers := make(chan answer[fencing.Outcome], len(s.nodes))
 	asked := 0
 	for i, node := range s.nodes {
-		if s.spawn(func() {
+		if s.inTurn(key, i, func() {
 			call, cancel := s.call()
 			defer cancel()
 			out, err := do(call, node)
@@ -102,9 +103,8 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	out, err := s.renew(ctx, r)
 	if err != nil {
 		out.Err = err
-		return out, err
 	}
-	return out, nil
+	return out.Result()
 }
 
 func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, *fencing.Error) {
@@ -118,17 +118,19 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		s.note(r.TTL)
 	}
 	key := leaseKey{r.Name, r.Lease.Public()}
-	st := s.starts(key, r.Lease, nil)
+	s.mu.Lock()
+	c := s.use(key)
+	ends := c.ends
+	s.mu.Unlock()
 	t := newTally(len(s.nodes), s.margin(0), false)
-	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+	outs, began, err := s.count(ctx, key, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Renew(ctx, r)
 	}, func(t *tally, outs []fencing.Outcome) {
-		if !s.bringBack(r, st, t, outs) {
-			s.started(st)
-		}
+		defer s.done(key, c)
+		s.bringBack(r, t, outs, key, c, ends)
 	})
 	if err != nil {
-		s.started(st)
+		s.done(key, c)
 		return fencing.Outcome{}, err
 	}
 	if !t.ok {
@@ -136,17 +138,9 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 			if again := s.forgotten(ctx, t, began); again.refusal.Code != fencing.CodeLeaseLost {
 				return fencing.Outcome{}, again.refusal
 			}
-			s.lost(key, r.Lease)
 		}
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
-	s.mu.Lock()
-	s.made.tell(key)
-	if at, ok := s.attached[key]; ok {
-		at.until = began.Add(t.until)
-		s.attached[key] = at
-	}
-	s.mu.Unlock()
 	for i := range outs {
 		if outs[i].Holder.Claimed && outs[i].Holder.Token == t.token {
 			out := conservative(&outs[i], t.token, began, t.until)
@@ -157,74 +151,58 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	return fencing.Outcome{}, tooLate()
 }
 
-// lost is over for a lease that nodes don't know: of what is known here only what has
-// the same secret.
-func (s *Store) lost(key leaseKey, lease fencing.LeaseID) {
-	s.mu.Lock()
-	if m := s.made.byLease[key]; m != nil && m.of(lease) {
-		s.made.forget(key)
-	}
-	if at, ok := s.attached[key]; ok && at.secret.Equal(lease.Hash()) {
-		delete(s.attached, key)
-	}
-	s.mu.Unlock()
-}
-
-// over forgets what is known of a lease that has ended.
-func (s *Store) over(key leaseKey) {
-	s.mu.Lock()
-	s.made.forget(key)
-	delete(s.attached, key)
-	s.mu.Unlock()
-	s.ends(key, func(*start) bool { return true })
-}
-
 // bringBack gives a renewed lease back to the nodes that don't know it: they were
 // out of reach when it was granted, or have forgotten. It is safe because a node
 // accepts the token only if no lease with a higher one has ended there: where
 // somebody else had the name meanwhile, the lease stays lost. One that ended there is
-// not brought back. It reports whether there is anything to do.
-func (s *Store) bringBack(r fencing.RenewRequest, st *start, t *tally, outs []fencing.Outcome) bool {
+// not brought back, nor one that was to end since the renewal was asked for, nor while
+// another try is under way: then the next renewal does it.
+func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outcome, key leaseKey, c *leaseCalls, ends uint) {
 	missing := t.missing()
 	if !t.ok || missing == 0 {
-		return false
+		return
 	}
-	var h *fencing.Holder
-	var held time.Duration
-	for i := range outs {
-		if o := &outs[i]; o.Holder.Claimed && o.Holder.Token == t.token {
-			h, held = &o.Holder, o.Now.Sub(o.Holder.AcquiredAt)
-		}
+	ask, ok := returned(r, t.token, outs)
+	if !ok {
+		return
 	}
-	if h == nil {
-		return false
-	}
-	ask := fencing.AcquireRequest{
-		Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
-	}
-	if h.MaxHold > 0 {
-		if ask.MaxHold = h.MaxHold - held; ask.MaxHold <= 0 {
-			return false
-		}
-	}
-	key := leaseKey{r.Name, r.Lease.Public()}
-	back := s.newTry(ask)
-	s.mu.Lock()
-	if at, ok := s.attached[key]; ok {
-		back.ask.Attach, back.ask.Stamp = true, at.nodes
-	}
-	s.mu.Unlock()
+	back := s.newTry(key, ask, s.stampOf(r.Name, r.Lease, ask.Stamp))
 	back.ask.Propose = t.token
 	back.attempt = newReturn(len(s.nodes), missing, t.token)
-	back.mu.Lock()
-	defer back.mu.Unlock()
-	back.start = st
-	if !s.startsWith(st, back) {
-		return false
+	s.mu.Lock()
+	if c.ends != ends || c.trying != nil {
+		s.mu.Unlock()
+		return
 	}
+	c.trying = make(chan struct{})
+	s.use(key)
+	s.mu.Unlock()
+	defer s.endTry(key, c)
+	back.mu.Lock()
 	back.send(missing)
 	back.perform(moves{})
-	return true
+	back.mu.Unlock()
+	<-back.quiet
+}
+
+// returned is the request that brings back a lease that nodes have renewed, unless its
+// time is over.
+func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, ok bool) {
+	for i := range outs {
+		h := &outs[i].Holder
+		if !h.Claimed || h.Token != token {
+			continue
+		}
+		ask = fencing.AcquireRequest{
+			Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
+			Stamp: cmp.Or(r.Stamp, fencing.NewStamp()), Attach: r.Stamp != "",
+		}
+		if h.MaxHold > 0 {
+			ask.MaxHold = h.MaxHold - outs[i].Now.Sub(h.AcquiredAt)
+		}
+		return ask, h.MaxHold == 0 || ask.MaxHold > 0
+	}
+	return ask, false
 }
 
 // Release implements fencing.Store. It succeeds once a majority has let go of the
@@ -233,29 +211,20 @@ func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	out, err := s.release(ctx, r)
 	if err != nil {
 		out.Err = err
-		return out, err
 	}
-	return out, nil
+	return out.Result()
 }
 
 func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, *fencing.Error) {
 	key := leaseKey{r.Name, r.Lease.Public()}
-	s.mu.Lock()
-	passedOn := false // to a newer stream: nothing ends
-	if r.Stamp != "" {
-		if at, ok := s.attached[key]; ok && at.request == r.Stamp {
-			r.Stamp = at.nodes
-		} else {
-			passedOn = true
-		}
+	if r.Hold < 2 {
+		s.ends(key)
 	}
-	s.mu.Unlock()
-	if r.Hold < 2 && !passedOn {
-		secret := r.Lease.Hash()
-		s.ends(key, func(st *start) bool { return st.secret.Equal(secret) })
+	if r.Stamp != "" {
+		r.Stamp = s.stampOf(r.Name, r.Lease, r.Stamp)
 	}
 	t := newTally(len(s.nodes), 0, true)
-	outs, began, err := s.count(ctx, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+	outs, began, err := s.count(ctx, key, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Release(ctx, r)
 	}, nil)
 	if err != nil {
@@ -266,7 +235,6 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 			if again := s.forgotten(ctx, t, began); !again.ok && again.refusal.Code != fencing.CodeLeaseLost {
 				return fencing.Outcome{}, again.refusal
 			}
-			s.lost(key, r.Lease)
 		}
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
@@ -277,42 +245,5 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 		}
 	}
 	out.Ended = s.endedOf(outs)
-	switch {
-	case passedOn:
-	case out.Holder.Token != 0:
-		s.mu.Lock()
-		s.made.tell(key)
-		s.mu.Unlock()
-	default:
-		s.over(key)
-		s.wake(r.Name)
-		s.watch.hint(r.Name)
-	}
 	return out, nil
-}
-
-// Confirm implements fencing.Store. A quorum grants nothing provisional, so there is
-// nothing to confirm: it answers with what is.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	lock, err := s.look(ctx, r.Name)
-	if err != nil {
-		return fencing.Outcome{Err: err}, err
-	}
-	s.mu.Lock()
-	m := s.made.of(leaseKey{r.Name, r.Lease.Public()}, r.Stamp)
-	known, told := m != nil, m != nil && m.told
-	s.mu.Unlock()
-	for i := range lock.Holders {
-		h := lock.Holders[i]
-		if h.Lease != r.Lease.Public() {
-			continue
-		}
-		if !known {
-			break
-		}
-		h.ExpiresAt = h.ExpiresAt.Add(-s.margin(h.TTL))
-		return fencing.Outcome{Now: lock.Now, Holder: h, Fresh: !told, Asked: lock.Now.Time()}, nil
-	}
-	lost := &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown, Detail: "no such lease is waiting to be confirmed"}
-	return fencing.Outcome{Err: lost}, lost
 }

@@ -9,36 +9,54 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// P7: the holder asks again, ready to wait, while somebody waits here.
-func TestHolderRetriesBehindLine(t *testing.T) {
-	for _, hold := range []int{1, 2} {
-		t.Run(string(rune('0'+hold)), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScene(t, 3)
-				r := request("a")
-				r.TTL = time.Minute
-				first := s.acquire(r)
-				other := request("a")
-				other.Wait = time.Hour
-				if out := s.acquire(other); !out.Waits() {
-					t.Fatal("the other does not wait")
-				}
-				again := r
-				again.Stamp, again.Wait, again.Hold = fencing.NewStamp(), 10*time.Second, hold
-				out := s.acquire(again)
-				if out.Waits() {
-					t.Errorf("hold %d: the holder of %d waits at place %d", hold, first.Holder.Token, out.Place.Position)
-					advance(20 * time.Second)
-					select {
-					case g := <-s.heard.grants:
-						t.Errorf("after 20 s: %v", g)
-					default:
-						t.Errorf("after 20 s: nobody was told of anything")
-					}
-				}
-			})
-		})
-	}
+// P7: the holder asks again while others wait at its gateway. Whoever else does is
+// refused, even if the lock is free.
+func TestBehindOthers(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		first := s.acquire(r)
+		for hold := 1; hold <= 2; hold++ {
+			again := r
+			again.Stamp, again.Wait, again.Hold, again.Behind = fencing.NewStamp(), 10*time.Second, hold, true
+			if out := s.acquire(again); out.Holder.Token != first.Holder.Token || out.Holder.Hold != hold {
+				t.Errorf("hold %d: %+v", hold, out.Holder)
+			}
+		}
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		for _, wait := range []time.Duration{0, time.Minute} {
+			other := request("a")
+			other.Wait, other.Behind = wait, true
+			_, err := s.Acquire(bg, other)
+			if e := s.refused(err, fencing.CodeLocked); e.Lock == nil {
+				t.Error("the refusal does not show the lock")
+			}
+			if n := s.holders("a", other.Lease); n != 0 {
+				t.Errorf("%d nodes have it", n)
+			}
+		}
+	})
+}
+
+// A request that may wait is refused with when to come back, and what can't be done is
+// refused at once.
+func TestNoQueue(t *testing.T) {
+	play(t, func(s *scene) {
+		if s.Capabilities().Queue {
+			t.Error("it says that it has a queue")
+		}
+		holder := s.acquire(request("a"))
+		r := request("a")
+		r.Wait = time.Minute
+		_, err := s.Acquire(bg, r)
+		if e := s.refused(err, fencing.CodeLocked); e.RetryAfter <= 0 || len(e.Lock.Holders) != 1 || e.Lock.Holders[0].Token != holder.Holder.Token {
+			t.Errorf("%+v", e)
+		}
+		r.Behind, r.Mode, r.Limit = true, fencing.ModeShared, 2
+		_, err = s.Acquire(bg, r)
+		s.refused(err, fencing.CodeUnsupportedByStore)
+	})
 }
 
 func tokenAt(s *scene, i int, r fencing.AcquireRequest) (fencing.Token, fencing.Stamp) {

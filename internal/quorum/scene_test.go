@@ -168,7 +168,6 @@ type scene struct {
 	*Store
 	t     *testing.T
 	nodes []*node
-	heard *ear
 }
 
 const testSkew = 100 * time.Millisecond
@@ -177,7 +176,6 @@ func newScene(t *testing.T, n int) *scene {
 	t.Helper()
 	s := newNodes(t, n)
 	s.Store = s.open()
-	s.Listen(s.heard)
 	synctest.Wait() // for the nodes to be admitted
 	return s
 }
@@ -185,7 +183,7 @@ func newScene(t *testing.T, n int) *scene {
 // newNodes returns a scene without a store.
 func newNodes(t *testing.T, n int) *scene {
 	t.Helper()
-	s := &scene{t: t, heard: &ear{grants: make(chan heard, 16), replaced: make(chan fencing.Stamp, 16), rechecks: make(chan []fencing.Name, 16)}}
+	s := &scene{t: t}
 	for range n {
 		s.nodes = append(s.nodes, &node{Model: newModel()})
 	}
@@ -217,25 +215,6 @@ func (s *scene) openWith(change func(*Options)) *Store {
 	})
 	return q
 }
-
-type heard struct {
-	fencing.Grant
-	now   fencing.Instant
-	asked time.Time
-}
-
-// ear is a Listener.
-type ear struct {
-	grants   chan heard
-	replaced chan fencing.Stamp
-	rechecks chan []fencing.Name
-}
-
-func (e *ear) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
-	e.grants <- heard{g, now, asked}
-}
-func (e *ear) Replaced(_ fencing.Name, stamp fencing.Stamp) { e.replaced <- stamp }
-func (e *ear) Recheck(names []fencing.Name)                 { e.rechecks <- names }
 
 func request(name fencing.Name) fencing.AcquireRequest {
 	return fencing.AcquireRequest{
@@ -320,7 +299,6 @@ func playLenient(t *testing.T, wrap func(fencing.Node) fencing.Node, test func(s
 		}
 		defer func() { _ = q.Close() }()
 		s.Store = q
-		s.Listen(s.heard)
 		synctest.Wait()
 		test(s)
 	})

@@ -28,28 +28,18 @@ type Options struct {
 	Names []string
 
 	// For tests.
-	tick   time.Duration // between looks for blank nodes
-	pause  time.Duration // before the first retry of who waits
-	settle time.Duration // for which a change is left to reach a majority before who watches is told
-	exact  bool          // a lease lasts as long as the nodes say, and may be as short as they allow
+	tick  time.Duration // between looks for blank nodes
+	pause time.Duration // five times the first one of who tries again
+	exact bool          // a lease lasts as long as the nodes say, and may be as short as they allow
 }
 
 const (
 	defaultTick        = time.Second
 	defaultPause       = 50 * time.Millisecond
-	defaultSettle      = 20 * time.Millisecond
 	defaultNodeTimeout = 250 * time.Millisecond
-
-	// longestPause is what pauses of a line grow to while the holder's time is long.
-	longestPause = time.Second
 
 	// longTimeout is for one request to one node that looks at all it has.
 	longTimeout = 2 * time.Second
-
-	// maxTries is how many lines try at once, maxUndoing how many take-backs are
-	// repeated in the background. Beyond it a grant nobody wants is left to its TTL.
-	maxTries   = 64
-	maxUndoing = 4096
 
 	// atOnce is how often a request that met others in the act is tried before it
 	// counts as refused.
@@ -58,38 +48,26 @@ const (
 
 // Store is a fencing.Store on a majority of nodes.
 type Store struct {
+	fencing.NoQueue
+
 	options Options
 	nodes   []fencing.Node
 	log     *slog.Logger
 	self    fencing.Gateway
 
-	longest  atomic.Int64 // the longest TTL that was asked for here, in ns
-	seen     atomic.Int64 // the highest token that was proposed here, or issued by a node
-	listener atomic.Pointer[fencing.Listener]
-	tries    chan struct{} // a place each for the tries of lines
-	undoing  atomic.Int64
-	suspect  []atomic.Bool // nodes whose last request failed
-	watch    watch
-	looked   chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
-	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
+	longest atomic.Int64  // the longest TTL that was asked for here, in ns
+	seen    atomic.Int64  // the highest token that was proposed here, or issued by a node
+	suspect []atomic.Bool // nodes whose last request failed
+	events  events
+	looked  chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
+	busy    atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
-	mu       sync.Mutex // guards what follows
-	closed   bool
-	closing  chan struct{}
-	work     sync.WaitGroup
-	flights  map[leaseKey]*flight
-	starting map[leaseKey][]*start
-	lines    map[fencing.Name]*line
-	refusals map[leaseKey]*refusal
-	made     grants
-	attached map[leaseKey]attachment
-	sweepAt  int // as many attached have those forgotten whose leases are over
-}
-
-// leaseKey is a lease of a name.
-type leaseKey struct {
-	name  fencing.Name
-	lease fencing.LeasePublic
+	mu      sync.Mutex // guards what follows
+	closed  bool
+	closing chan struct{}
+	work    sync.WaitGroup
+	calls   map[leaseKey]*leaseCalls
+	undos   undos
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -103,7 +81,7 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 	o.MaxSkew = cmp.Or(o.MaxSkew, time.Second)
 	o.NodeTimeout = cmp.Or(o.NodeTimeout, defaultNodeTimeout)
 	o.LongestTTL = cmp.Or(o.LongestTTL, fencing.DefaultBounds().DefaultTTL)
-	o.tick, o.pause, o.settle = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause), cmp.Or(o.settle, defaultSettle)
+	o.tick, o.pause = cmp.Or(o.tick, defaultTick), cmp.Or(o.pause, defaultPause)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.Clock == nil {
 		o.Clock = time.Now
@@ -113,12 +91,10 @@ func New(nodes []fencing.Node, o Options) (*Store, error) {
 	}
 	s := &Store{
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
-		suspect: make([]atomic.Bool, len(nodes)), tries: make(chan struct{}, maxTries), closing: make(chan struct{}),
-		looked:  make(chan struct{}),
-		flights: map[leaseKey]*flight{}, starting: map[leaseKey][]*start{}, lines: map[fencing.Name]*line{}, refusals: map[leaseKey]*refusal{},
-		made: grants{byLease: map[leaseKey]*made{}}, attached: map[leaseKey]attachment{}, sweepAt: fewAttached,
+		suspect: make([]atomic.Bool, len(nodes)), closing: make(chan struct{}), looked: make(chan struct{}),
+		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, renamed: map[requestKey]fencing.Stamp{}},
 	}
-	s.watch.store = s
+	s.events.store = s
 	s.longest.Store(int64(o.LongestTTL))
 	if s.options.Passive {
 		close(s.looked)
@@ -280,12 +256,17 @@ func askAll[R any](ctx context.Context, s *Store, do func(context.Context, fenci
 }
 
 func askWithin[R any](ctx context.Context, s *Store, within func() (context.Context, context.CancelFunc), do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
+	return askBy(ctx, s, func(_ int, f func()) bool { return s.spawn(f) }, within, do, enough)
+}
+
+// askBy is ask for who says how a goroutine is begun, and how long a request may take.
+func askBy[R any](ctx context.Context, s *Store, begin func(node int, f func()) bool, within func() (context.Context, context.CancelFunc), do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
 	answers := make(chan answer[R], len(s.nodes))
 	for i, node := range s.nodes {
-		if !s.spawn(func() {
+		if !begin(i, func() {
 			call, cancel := within()
 			defer cancel()
 			out, err := do(call, node)

@@ -332,56 +332,117 @@ func TestRetryWithMissingNode(t *testing.T) {
 	})
 }
 
-// What is remembered of grants that are over is not kept behind one long lease.
-func TestMadePinsTries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 3)
-		long := request("long")
-		long.TTL = time.Hour
-		s.acquire(long)
-		for range 500 {
+// Nothing is remembered of what is over.
+func TestNothingIsLeftBehind(t *testing.T) {
+	play(t, func(s *scene) {
+		s.nodes[1].set(func(n *node) { n.lost = func(op string) bool { return op == "takeback" } })
+		for range 100 {
 			r := request("a")
 			s.acquire(r)
-			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+			_, err := s.Acquire(bg, request("a"))
+			s.refused(err, fencing.CodeLocked)
+			if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait()
 		}
+		s.nodes[1].set(func(n *node) { n.lost = nil })
 		advance(time.Minute)
-		s.acquire(request("b"))
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if n, most := len(s.made.order), 2*len(s.made.byLease)+fewGone; n > most {
-			t.Errorf("%d grants are remembered, and %d entries kept", len(s.made.byLease), n)
+		if n := len(s.Store.calls) + len(s.undos.underWay) + len(s.undos.renamed) + len(s.undos.order); n != 0 || s.undos.waiting.Load() != 0 {
+			t.Errorf("%d calls, %d take-backs, %d waiting, %d stamps", len(s.Store.calls), len(s.undos.underWay), s.undos.waiting.Load(), len(s.undos.renamed))
 		}
 	})
 }
 
-// An attached lease whose release failed is forgotten once it is over.
-func TestAttachedStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 3)
+// A request that comes again while what it has left is still being taken back is not
+// undone by that, and can be taken back itself; so can the lease of its stream.
+func TestComesAgainWhileUndone(t *testing.T) {
+	for _, verb := range []string{"kept", "takeback", "release"} {
+		t.Run(verb, func(t *testing.T) {
+			playLenient(t, asIs, func(s *scene) {
+				for _, n := range s.nodes[:2] { // what is granted there is not told, nor that it was taken back
+					n.set(func(n *node) { n.lost = func(op string) bool { return op == "acquire" || op == "takeback" } })
+				}
+				r := request("a")
+				r.Wait, r.Attach = time.Minute, true
+				_, err := s.Acquire(bg, r)
+				s.refused(err, fencing.CodeUnavailable)
+				for _, n := range s.nodes[:2] {
+					n.set(func(n *node) { n.lost = nil })
+				}
+				advance(50 * time.Millisecond)
+				s.suspect[0].Store(false)
+				s.suspect[1].Store(false)
+				out := s.acquire(r)
+				want := 3
+				switch verb {
+				case "takeback":
+					_, err = s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+					want = 0
+				case "release":
+					_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+					want = 0
+				}
+				if err != nil && verb != "kept" {
+					t.Fatal(err)
+				}
+				advance(5 * time.Second)
+				if n := s.holders("a", r.Lease); n != want {
+					t.Errorf("%d nodes have the lease with %d", n, out.Holder.Token)
+				}
+			})
+		})
+	}
+}
+
+// The same while a node has not answered the try that was refused: what that gets there
+// is undone, but not what the next one does.
+func TestComesAgainWhileANodeIsSlow(t *testing.T) {
+	playLenient(t, asIs, func(s *scene) {
+		other := request("a")
+		s.acquire(other)
+		synctest.Wait()
+		if _, err := s.nodes[2].Model.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: other.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		slowly("acquire", 50*time.Millisecond, s.nodes[2])
 		r := request("a")
-		r.Attach = true
+		r.Wait = time.Minute
+		_, err := s.Acquire(bg, r)
+		s.refused(err, fencing.CodeLocked)
+		s.release(other)
 		s.acquire(r)
-		for _, n := range s.nodes {
-			n.set(func(n *node) { n.cut = true })
+		advance(time.Second)
+		if n := s.holders("a", r.Lease); n != 3 {
+			t.Errorf("%d nodes have it", n)
 		}
-		_, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+	})
+}
+
+// While too much is to be taken back from nodes that do not answer, nothing is tried.
+func TestTooMuchIsUndone(t *testing.T) {
+	play(t, func(s *scene) {
+		s.undos.waiting.Store(maxUndoing)
+		_, err := s.Acquire(bg, request("a"))
 		s.refused(err, fencing.CodeUnavailable)
-		for _, n := range s.nodes {
-			n.set(func(n *node) { n.cut = false })
+		s.undos.waiting.Store(0)
+		s.acquire(request("a"))
+	})
+}
+
+// No more stamps of requests are remembered than may be.
+func TestRenamedIsBounded(t *testing.T) {
+	play(t, func(s *scene) {
+		for i := range maxRenamed + 10 {
+			key := requestKey{leaseKey{fencing.Name(fmt.Sprint(i)), "lease"}, "stamp"}
+			s.undos.underWay[key] = 1
+			if stamp, err := s.stampFor(key); err != nil || stamp == key.stamp || s.stampAt(key) != stamp {
+				t.Fatalf("%s, %v", stamp, err)
+			}
 		}
-		advance(time.Hour)
-		for i := range fewAttached {
-			next := request(fencing.Name(fmt.Sprint("b/", i)))
-			next.Attach, next.TTL = true, time.Hour
-			s.acquire(next)
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if _, known := s.attached[leaseKey{"a", r.Lease.Public()}]; known {
-			t.Error("it is still known")
+		if n := len(s.undos.renamed); n > maxRenamed || len(s.undos.order) != n {
+			t.Errorf("%d are remembered, in order %d", n, len(s.undos.order))
 		}
 	})
 }

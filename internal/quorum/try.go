@@ -11,35 +11,33 @@ import (
 // try runs an attempt on the nodes.
 type try struct {
 	store *Store
-	ask   fencing.AcquireRequest // what the nodes are asked, under a stamp of its own
+	key   leaseKey
+	ask   fencing.AcquireRequest // what the nodes are asked, under the stamp that they know the request by
 	began time.Time
 
-	mu       sync.Mutex // guards what follows
-	attempt  *attempt
-	outs     [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
-	ended    [maxNodes][]fencing.Ended // what the acquires found to have ended
-	repeats  bool                      // the request has a grant, which goes under the same stamp: that is not undone
-	had      nodeSet                   // nodes that had the lease, with its token, before this try
-	skip     nodeSet                   // nodes that were not asked
-	over     bool                      // decided is closed
-	decided  chan struct{}             // closed when the attempt is granted or refused
-	undoing  int                       // take-backs of a refused attempt that are not answered
-	undone   chan struct{}             // closed when there are none any more, after it was decided
-	asking   int                       // acquires that are not answered
-	quiet    chan struct{}             // closed when there are none of those either
-	start    *start                    // from the first acquire to the last answer
-	unwanted bool                      // the lease has ended, here at least
+	mu      sync.Mutex // guards what follows
+	attempt *attempt
+	outs    [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
+	ended   [maxNodes][]fencing.Ended // what the acquires found to have ended
+	granted nodeSet                   // nodes that have granted the lease in this try: others had it before
+	skip    nodeSet                   // nodes that were not asked
+	owed    nodeSet                   // nodes that had not answered when the attempt was refused: it is undone there then
+	over    bool                      // decided is closed
+	decided chan struct{}             // closed when the attempt is granted or refused
+	asking  int                       // acquires that are not answered
+	undoing int                       // take-backs that are not answered, at nodes that have answered the acquire
+	undone  chan struct{}             // closed when there are none any more, after it was decided
+	quiet   chan struct{}             // closed when there are no acquires either
 }
 
-// newTry prepares a try of r. Each has its own stamp: a take-back that is late must
-// not undo what a later try of the same request has got.
-func (s *Store) newTry(r fencing.AcquireRequest) *try {
-	r.Wait, r.Keep, r.MaxWaiters, r.Again = 0, false, 0, false
-	r.Stamp = fencing.NewStamp()
+// newTry prepares a try of r under a stamp.
+func (s *Store) newTry(key leaseKey, r fencing.AcquireRequest, stamp fencing.Stamp) *try {
+	r.Wait, r.Keep, r.MaxWaiters, r.Again, r.Behind = 0, false, 0, false, false
+	r.Stamp = stamp
 	began := s.options.Clock()
 	r.Propose = s.proposal(began)
 	return &try{
-		store: s, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
+		store: s, key: key, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
 		attempt: newAttempt(len(s.nodes), s.margin(0)),
 	}
 }
@@ -68,32 +66,17 @@ func (t *try) run(ctx context.Context) {
 
 // send asks nodes for the lease. The caller holds mu.
 func (t *try) send(to nodeSet) {
-	if t.start == nil {
-		t.start = t.store.starts(leaseKey{t.ask.Name, t.ask.Lease.Public()}, t.ask.Lease, t)
-	}
 	for i := range t.store.nodes {
-		if !to.has(i) {
-			continue
-		}
-		t.asking++
-		if !t.spawn(func() { t.acquire(i); t.answered() }) {
-			t.asking--
+		if to.has(i) && t.inTurn(i, func() { t.acquire(i) }) {
+			t.asking++
 		}
 	}
 }
 
-// answered notes that one node less is to answer.
-func (t *try) answered() {
-	t.mu.Lock()
-	t.asking--
-	t.settle()
-	t.mu.Unlock()
-}
-
-// spawn reports whether f is run. If not, for the store is closed, it ends the
-// attempt. The caller holds mu.
-func (t *try) spawn(f func()) bool {
-	if t.store.spawn(f) {
+// inTurn reports whether f is run, in turn. If not, for the store is closed, it ends
+// the attempt. The caller holds mu.
+func (t *try) inTurn(node int, f func()) bool {
+	if t.store.inTurn(t.key, node, f) {
 		return true
 	}
 	t.attempt.abandon(fencing.Unavailable(errClosed))
@@ -153,24 +136,29 @@ func (t *try) acquire(node int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended[node] = out.Ended
-	if err != nil {
-		m := t.attempt.notAcquired(node, asError(err), t.elapsed())
-		if t.unwanted && t.attempt.votes[node].unknown {
+	var m moves
+	if err == nil {
+		t.outs[node] = out
+		if len(out.Granted) > 0 {
+			t.granted |= 1 << node
+		}
+		m = t.attempt.acquired(node, &out.Holder, t.end(&out, asked), t.elapsed())
+	} else {
+		m = t.attempt.notAcquired(node, asError(err), t.elapsed())
+		if t.attempt.phase == refused && t.attempt.votes[node].unknown {
 			m.undo |= 1 << node
 		}
-		t.perform(m)
-		return
-	}
-	t.outs[node] = out
-	if out.Holder.Claimed && len(out.Granted) == 0 && (!out.Fresh || t.repeats) { // a fresh one may be the node's own repetition
-		t.had |= 1 << node
-	}
-	m := t.attempt.acquired(node, &out.Holder, t.end(&out, asked), t.elapsed())
-	if t.unwanted {
-		m = moves{undo: 1 << node}
 	}
 	t.perform(m)
+	if t.owed.has(node) {
+		t.store.settled(t.request())
+	}
+	t.asking--
+	t.settle()
 }
+
+// request is the request as nodes know it.
+func (t *try) request() requestKey { return requestKey{t.key, t.ask.Stamp} }
 
 // claim asks one node to accept the token.
 func (t *try) claim(node int, token fencing.Token) {
@@ -191,45 +179,45 @@ func (t *try) claim(node int, token fencing.Token) {
 	t.perform(t.attempt.claimAccepted(node, t.end(&out, asked), t.elapsed()))
 }
 
-// perform sends what the attempt asks for, and tells that it is decided. The caller
-// holds mu.
+// perform sends what the attempt asks for, and tells that it is decided. What a node is
+// to undo that has not answered yet, it is told when it has. The caller holds mu.
 func (t *try) perform(m moves) {
 	for i := range t.store.nodes {
 		if m.claim.has(i) {
-			t.spawn(func() { t.claim(i, t.attempt.token) })
+			t.inTurn(i, func() { t.claim(i, t.attempt.token) })
 		}
-		if m.undo.has(i) && !t.skip.has(i) && !t.keeps() {
+		if m.undo.has(i) && t.mayHave(i) {
 			t.undo(i)
 		}
 	}
 	if t.over || t.attempt.phase != granted && t.attempt.phase != refused {
 		return
 	}
+	for i := range t.attempt.votes {
+		if t.attempt.phase == refused && t.attempt.votes[i].standing == pending {
+			t.owed |= 1 << i
+			t.store.unsettled(t.request())
+		}
+	}
 	t.over = true
 	close(t.decided)
 	t.settle()
 }
 
-// keeps reports whether the lease stays although the try was refused: the request has
-// a grant, by an older try.
-func (t *try) keeps() bool {
-	return t.repeats && !t.unwanted && t.attempt.phase == refused && t.attempt.refusal.Code != fencing.CodeLeaseLost
+// mayHave reports whether a node that has answered may have anything of the try.
+func (t *try) mayHave(node int) bool {
+	v := &t.attempt.votes[node]
+	return !t.skip.has(node) && v.standing != pending && (t.outs[node].Holder.Token != 0 || v.unknown)
 }
 
-// undo takes the lease back at a node. If an acquire may still be under way there,
-// that is repeated once it would be refused for its age.
+// undo takes the lease back at a node. The caller holds mu.
 func (t *try) undo(node int) {
-	r := fencing.TakeBackRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp}
-	again := t.attempt.votes[node].standing == pending || t.attempt.votes[node].unknown
-	if t.store.spawn(func() {
-		answered := t.store.takeBack(node, r)
+	r := fencing.TakeBackRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp, Refused: true}
+	if t.store.undo(node, r, t.attempt.votes[node].unknown, func(fencing.Outcome, error) {
 		t.mu.Lock()
 		t.undoing--
 		t.settle()
 		t.mu.Unlock()
-		if again || !answered {
-			t.store.takeBackAgain(node, r)
-		}
 	}) {
 		t.undoing++
 	}
@@ -243,9 +231,6 @@ func (t *try) settle() {
 	}
 	closeOnce(t.undone)
 	if t.asking == 0 {
-		if t.start != nil {
-			t.store.started(t.start)
-		}
 		closeOnce(t.quiet)
 	}
 }
@@ -258,39 +243,11 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// takeBack asks a node once, and reports whether it has answered.
-func (s *Store) takeBack(node int, r fencing.TakeBackRequest) bool {
-	ctx, cancel := s.call()
-	defer cancel()
-	_, err := s.nodes[node].TakeBack(ctx, r)
-	return err == nil
-}
-
-// takeBackAgain asks a node until it has answered, after no acquire that was sent
-// before can succeed any more. What can't be taken back ends with its TTL.
-func (s *Store) takeBackAgain(node int, r fencing.TakeBackRequest) {
-	if s.undoing.Add(1) > maxUndoing {
-		s.undoing.Add(-1)
-		return
-	}
-	defer s.undoing.Add(-1)
-	wait := 2*s.options.MaxSkew + s.options.NodeTimeout
-	for range 5 {
-		last := !s.idle(wait)
-		if s.takeBack(node, r) || last {
-			return
-		}
-		wait *= 2
-	}
-}
-
-// unwant has what nodes still grant to this try taken back. One that is not decided is
-// refused: its votes are gone.
-func (t *try) unwant() {
+// divided reports whether a refused try met others in the act.
+func (t *try) divided() bool {
 	t.mu.Lock()
-	t.unwanted = true
-	t.perform(t.attempt.abandon(endedMeanwhile()))
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	return t.attempt.again
 }
 
 // outcome is what a decided try came to, for its caller.
@@ -303,17 +260,22 @@ func (t *try) outcome() (fencing.Outcome, *fencing.Error) {
 		return fencing.Outcome{Ended: ended}, a.refusal
 	}
 	var best *fencing.Outcome
+	had, fresh := false, true
 	for i := range a.votes {
 		out := &t.outs[i]
 		if a.votes[i].standing != accepted || out.Holder.Token == 0 {
 			continue
 		}
+		had, fresh = had || !t.granted.has(i), fresh && out.Fresh
 		if best == nil || out.Holder.ExpiresAt.Sub(out.Now) > best.Holder.ExpiresAt.Sub(best.Now) {
 			best = out
 		}
 	}
 	out := conservative(best, a.token, t.began, a.until)
-	out.Ended = ended
+	out.Ended, out.Fresh = ended, fresh
+	if !had {
+		out.Granted = []fencing.Grant{{Name: t.ask.Name, Holder: out.Holder, Gateway: t.store.self, Secret: t.ask.Lease.Hash()}}
+	}
 	return out, nil
 }
 

@@ -163,10 +163,6 @@ func disagreement() *fencing.Error {
 	return unavailable("the nodes have different tokens for the lease")
 }
 
-func endedMeanwhile() *fencing.Error {
-	return unavailable("the lease was released, broken or taken back while it was asked for")
-}
-
 func tooLate() *fencing.Error {
 	return unavailable("the nodes took so long that nothing is left of the lease")
 }

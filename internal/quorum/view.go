@@ -187,19 +187,17 @@ func (s *Store) look(ctx context.Context, name fencing.Name) (*fencing.Lock, *fe
 		return nil, err
 	}
 	lock := s.merge(name, views, began)
-	lock.Waiting = s.waiting(name)
 	return lock, nil
 }
 
 // Inspect implements fencing.Store. Leases that only a minority has are not shown:
-// they were left behind. The waiters are those of this gateway.
+// they were left behind.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	lock, err := s.look(ctx, r.Name)
 	if err != nil {
 		return fencing.Outcome{Err: err}, err
 	}
 	lock = shownOf(lock)
-	lock.Waiters = s.waiters(r.Name)
 	return fencing.Outcome{Now: lock.Now, Lock: lock, Asked: s.options.Clock()}, nil
 }
 
@@ -211,7 +209,6 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 		return fencing.Outcome{Err: err}, err
 	}
 	lock := s.merge(r.Name, views, began)
-	lock.Waiting = s.waiting(r.Name)
 	past := s.past(outs, views, lock)
 	lock.Trim(cmp.Or(r.Holders, fencing.MaxHoldersShown))
 	return fencing.Outcome{Now: lock.Now, Lock: lock, Past: past, Asked: began}, nil

@@ -113,8 +113,6 @@ func (e *eye) Event(event fencing.Event) {
 	e.events = append(e.events, event)
 }
 
-func (*eye) Wants(fencing.Name) bool { return true }
-
 func (e *eye) Gap() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -114,7 +114,5 @@ func TestProtectedMode(t *testing.T) {
 
 type silence struct{}
 
-func (silence) Event(fencing.Event)     {}
-func (silence) Wants(fencing.Name) bool { return true }
-
-func (silence) Gap() {}
+func (silence) Event(fencing.Event) {}
+func (silence) Gap()                {}

@@ -68,21 +68,11 @@ func (l *lot) attach(a *attachment) bool {
 		return false
 	}
 	l.attached[a.key()] = a
-	leases := l.kept[a.Name]
-	if leases == nil {
-		leases = map[fencing.LeasePublic][]*attachment{}
-		l.kept[a.Name] = leases
-	}
-	leases[a.Lease.Public()] = append(leases[a.Lease.Public()], a)
+	l.kept[a.kept()] = append(l.kept[a.kept()], a)
 	return true
 }
 
-// keeps reports whether a lease on a name is kept alive.
-func (l *lot) keeps(name fencing.Name) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.kept[name] != nil
-}
+func (a *attachment) kept() leaseOn { return leaseOn{a.Name, a.Lease.Public()} }
 
 // ended has an attachment ask the store if an event says that its lease has ended.
 func (l *lot) ended(e fencing.Event) {
@@ -93,7 +83,7 @@ func (l *lot) ended(e fencing.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, a := range l.kept[e.Name][e.Lease] {
+	for _, a := range l.kept[leaseOn{e.Name, e.Lease}] {
 		select {
 		case a.ended <- struct{}{}:
 		default: // told already
@@ -153,13 +143,9 @@ func (a *attachment) forget() {
 	if lot.attached[a.key()] == a {
 		delete(lot.attached, a.key())
 	}
-	leases, lease := lot.kept[a.Name], a.Lease.Public()
-	leases[lease] = slices.DeleteFunc(leases[lease], func(other *attachment) bool { return other == a })
-	if len(leases[lease]) == 0 {
-		delete(leases, lease)
-	}
-	if len(leases) == 0 {
-		delete(lot.kept, a.Name)
+	rest := slices.DeleteFunc(lot.kept[a.kept()], func(other *attachment) bool { return other == a })
+	if lot.kept[a.kept()] = rest; len(rest) == 0 {
+		delete(lot.kept, a.kept())
 	}
 }
 
@@ -216,7 +202,7 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 func (a *attachment) renew(ctx context.Context) (fencing.Outcome, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(callTimeout), a.lastGasp()))
 	defer cancel()
-	out, err := a.dog.Renew(ctx, fencing.RenewRequest{Name: a.Name, Lease: a.Lease})
+	out, err := a.dog.Renew(ctx, fencing.RenewRequest{Name: a.Name, Lease: a.Lease, Stamp: a.Stamp})
 	if err == nil && left(&out) <= 0 {
 		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the renewal had run out before it was answered"}
 	}

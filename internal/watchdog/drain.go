@@ -24,12 +24,14 @@ func (w *Watchdog) Drain() {
 		if !t.busy {
 			l.exit(t, stateGone)
 			l.remember(k, t.ask.Lease, false)
-			places = append(places, takeBackOf(&t.ask))
+			if l.queue || t.unsure {
+				places = append(places, takeBackOf(&t.ask))
+			}
+			w.observer.Dropped(DroppedDraining)
 		}
 	}
 	l.mu.Unlock()
 	for _, r := range places {
-		w.observer.Dropped(DroppedDraining)
 		w.TakeBackLater(r)
 	}
 	w.hub.drain()

@@ -13,7 +13,7 @@ const (
 	// maxEvents is how many events are kept for those who come back.
 	maxEvents = 8192
 
-	// watchLinger is how long events are kept on being heard when nobody reads them:
+	// watchLinger is how long events are kept on being heard when nobody needs them:
 	// a reader who reconnects meanwhile misses none.
 	watchLinger = time.Minute
 )
@@ -27,27 +27,24 @@ type Notice struct {
 
 // hub passes the store's events on to subscriptions, and to who keeps attached leases.
 // It has no goroutine, nor has a subscription. The store is watched while there is any
-// of both; for attached leases alone it need tell of no other names than theirs.
+// of both.
 type hub struct {
 	watch func(fencing.EventSink) (stop func())
-	heard func(fencing.Event)     // of every event, before subscriptions do
-	keeps func(fencing.Name) bool // whether there is an attached lease on a name
-	max   int                     // subscriptions; 0 is any number
+	heard func(fencing.Event) // of every event, before subscriptions do
+	max   int                 // subscriptions; 0 is any number
 
 	// switching is held while the store's watch starts or stops, and before mu:
 	// the store calls back.
 	switching sync.Mutex
-	stop      func()      // nil while nothing is watched
-	lastIdle  *time.Timer // looks for what is not needed any more
+	stop      func() // nil while nothing is watched
+	lastIdle  *time.Timer
 
 	mu       sync.Mutex // guards what follows
 	ring     []Notice   // of maxEvents, once there is one
 	end      uint64     // notices so far; the last one is at (end-1) % maxEvents
 	changed  chan struct{}
-	readers  int  // subscriptions
-	keepers  int  // attachments
-	all      bool // events of all names are wanted: there are readers, or were lately
-	leftOut  bool // some were not, and may be missing from the ring
+	readers  int // subscriptions
+	keepers  int // attachments
 	draining bool
 }
 
@@ -81,16 +78,11 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 		}
 	}
 	h.readers++
-	h.all = true
 	h.mu.Unlock()
 	h.start()
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.leftOut {
-		h.leftOut = false
-		h.put(Notice{Resync: true})
-	}
 	s := &Subscription{hub: h, prefix: prefix, next: h.end}
 	if after != "" {
 		s.next, s.resync = h.find(after)
@@ -100,13 +92,14 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 
 // start has the store's events watched. The caller holds switching.
 func (h *hub) start() {
+	if h.lastIdle != nil {
+		h.lastIdle.Stop()
+		h.lastIdle = nil
+	}
 	if h.stop != nil {
 		return
 	}
-	h.mu.Lock()
-	h.leftOut = false
-	h.put(Notice{Resync: true}) // nobody has listened
-	h.mu.Unlock()
+	h.Gap() // nobody has listened
 	h.stop = h.watch(h)
 }
 
@@ -129,7 +122,7 @@ func (h *hub) leave() {
 	idle := h.unused()
 	h.mu.Unlock()
 	if idle {
-		h.idle(false)
+		h.idle()
 	}
 }
 
@@ -161,27 +154,12 @@ func (h *hub) Event(e fencing.Event) {
 	h.add(Notice{Event: e})
 }
 
-// Wants implements fencing.EventSink.
-func (h *hub) Wants(name fencing.Name) bool {
-	keeps := h.keeps(name)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	wants := h.all || keeps
-	h.leftOut = h.leftOut || !wants
-	return wants
-}
-
 // Gap implements fencing.EventSink.
 func (h *hub) Gap() { h.add(Notice{Resync: true}) }
 
 func (h *hub) add(n Notice) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.put(n)
-}
-
-// put adds a notice to the ring. The caller holds mu.
-func (h *hub) put(n Notice) {
 	if h.ring == nil {
 		h.ring = make([]Notice, maxEvents)
 	}
@@ -253,42 +231,37 @@ func (s *Subscription) Close() {
 	}
 	s.closed = true
 	h.readers--
-	idle := h.readers == 0
+	idle := h.unused()
 	h.wake()
 	h.mu.Unlock()
 	if idle {
-		h.idle(true)
+		h.idle()
 	}
 }
 
-// idle has it looked in a while for what is not needed any more. From a reader who
-// leaves on that is watchLinger: attached leases that come and go don't put it off.
-func (h *hub) idle(reader bool) {
+// idle has the watch stop in a while, unless it is needed again before.
+func (h *hub) idle() {
 	h.switching.Lock()
 	defer h.switching.Unlock()
-	switch {
-	case h.stop == nil:
-	case h.lastIdle == nil:
-		h.lastIdle = time.AfterFunc(watchLinger, h.lapse)
-	case reader:
-		h.lastIdle.Reset(watchLinger)
+	if h.stop != nil && h.lastIdle == nil && h.isUnused() {
+		h.lastIdle = time.AfterFunc(watchLinger, h.stopIfUnused)
 	}
 }
 
-// lapse has the store tell of less if nobody reads, and of nothing if nobody needs it.
-func (h *hub) lapse() {
-	h.switching.Lock()
-	defer h.switching.Unlock()
-	h.lastIdle = nil
+func (h *hub) isUnused() bool {
 	h.mu.Lock()
-	unused := h.unused()
-	if h.readers == 0 {
-		h.all = false
+	defer h.mu.Unlock()
+	return h.unused()
+}
+
+func (h *hub) stopIfUnused() {
+	h.switching.Lock()
+	defer h.switching.Unlock()
+	if h.lastIdle == nil || !h.isUnused() {
+		return
 	}
-	h.mu.Unlock()
-	if unused {
-		h.stopWatching()
-	}
+	h.lastIdle = nil
+	h.stopWatching()
 }
 
 // stopWatching is called with switching held.

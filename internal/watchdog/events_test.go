@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -20,6 +19,8 @@ type source struct {
 	told             int
 	watches, stopped int
 }
+
+func (s *source) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
 func (s *source) Watch(sink fencing.EventSink) (stop func()) {
 	s.watches++
@@ -169,52 +170,6 @@ func TestTheWatchLingers(t *testing.T) {
 		if s.watches != 2 {
 			t.Errorf("the store was watched %d times", s.watches)
 		}
-	})
-}
-
-// For attached leases alone the store need tell of no other names. Who reads later, and
-// knows an event of before, is told that some may be missing.
-func TestOnlyNamesOfAttachedLeasesAreWanted(t *testing.T) {
-	inWorld(t, func(w *world) {
-		h := &w.dogs[0].hub
-		wanted := func(when string, want ...fencing.Name) {
-			t.Helper()
-			for _, name := range []fencing.Name{"a", "b"} {
-				if got := h.Wants(name); got != slices.Contains(want, name) {
-					t.Errorf("%s: %s is wanted: %t", when, name, got)
-				}
-			}
-		}
-		reads := subscribe(w.t, w.dogs[0], "", "")
-		w.ask(1, request("c"))
-		n, err := reads.Next(w.t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(w.t.Context())
-		r := request("a")
-		r.TTL = time.Hour
-		kept := w.attach(ctx, r, nil)
-		wanted("while somebody reads", "a", "b")
-		reads.Close()
-		advance(watchLinger / 2)
-		wanted("just after", "a", "b")
-		for range 4 { // other leases that come and go
-			ctx, cancel := context.WithCancel(w.t.Context())
-			other := w.attach(ctx, request("c/"+fencing.Name(fencing.NewStamp())), nil)
-			cancel()
-			<-other.done
-			advance(watchLinger / 4)
-		}
-		expect(w.t, subscribe(w.t, w.dogs[1], "", ""), "none") // another gateway's is its own
-		wanted("when nobody has read for long", "a")
-		back := subscribe(w.t, w.dogs[0], n.Event.ID, "z")
-		expect(w.t, back, "resync", "none")
-		wanted("when somebody reads again", "a", "b")
-		back.Close()
-		expect(w.t, subscribe(w.t, w.dogs[0], n.Event.ID, "z"), "resync", "none")
-		cancel()
-		<-kept.done
 	})
 }
 

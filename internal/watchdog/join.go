@@ -17,7 +17,7 @@ import (
 // caller. CodeNotReplicated: it has been taken back, unless the store can't be asked.
 func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *Waiter, error) {
 	if r.Wait <= 0 {
-		out, err := w.Store.Acquire(ctx, r)
+		out, err := w.askOnce(ctx, r)
 		switch {
 		case err == nil:
 			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
@@ -31,7 +31,7 @@ func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.
 
 func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline time.Time) (out fencing.Outcome, t *Waiter, err error) {
 	w.listen()
-	t = &Waiter{dog: w, ask: r, deadline: deadline, wake: make(chan struct{}, 1)}
+	t = &Waiter{dog: w, ask: r, deadline: deadline, wake: make(chan struct{}, 1), unsure: true}
 	l := &w.lot
 	l.mu.Lock()
 	switch {
@@ -44,7 +44,9 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 		return w.joinNot(ctx, r)
 	}
 	l.enter(t) // before the store knows: a message may overtake its answer
-	w.beat()
+	if l.queue {
+		w.beat()
+	}
 	l.mu.Unlock()
 
 	answered := false
@@ -53,7 +55,11 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 			w.withdraw(t, nil)
 		}
 	}()
-	out, err = w.Store.Acquire(ctx, r)
+	if l.queue {
+		out, err = w.Store.Acquire(ctx, r)
+	} else {
+		out, err = w.askFirst(ctx, &t.ask)
+	}
 	answered = true
 	return t.joined(out, err)
 }
@@ -81,8 +87,8 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 // joined deals with the store's answer to the first Acquire.
 func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waiter, error) {
 	w, l := t.dog, &t.dog.lot
-	if err != nil {
-		if unsettled(err) {
+	if t.unsure = err != nil && unsettled(err); err != nil {
+		if t.unsure {
 			w.withdraw(t, err)
 		} else {
 			l.mu.Lock()

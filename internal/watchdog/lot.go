@@ -29,7 +29,9 @@ type lot struct {
 	waiters  map[key]*Waiter
 	held     map[key]struct{} // provisional leases of incomplete sets
 	attached map[key]*attachment
-	kept     map[fencing.Name]map[fencing.LeasePublic][]*attachment // the same, by their leases: an older one may not have ended yet
+	kept     map[leaseOn][]*attachment // the same, by their leases: an older one may not have ended yet
+	queue    bool                      // the store has one: see retry.go
+	places   map[leaseOn]*Waiter       // parked requests, by their leases, at a store without a queue
 	lines    map[fencing.Name]*line
 	draining bool
 	beating  bool // heartbeats runs
@@ -54,11 +56,14 @@ type key struct {
 // line is what this gateway has to do with a name.
 type line struct {
 	first, last *Waiter // parked requests that have no grant yet, by their arrival at the store
+	parked      int     // how many those are
 	members     int     // requests, joining ones too, and held leases
 	queued      bool    // in lot.dirty
 	checking    bool    // a pass of recheck is under way
 	again       bool    // another one is to follow it
 	whole       bool    // the next pass asks for all of them: their places may be gone
+
+	retries // of a store without a queue
 }
 
 // departed is a request that has gone, and whose place or grant is being taken back.
@@ -69,12 +74,21 @@ type departed struct {
 	last    time.Time // when it was last taken back
 }
 
-func newLot() lot {
+func newLot(queue bool) lot {
 	return lot{
-		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{}, kept: map[fencing.Name]map[fencing.LeasePublic][]*attachment{},
+		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, lines: map[fencing.Name]*line{}, attached: map[key]*attachment{}, kept: map[leaseOn][]*attachment{},
+		queue: queue, places: map[leaseOn]*Waiter{},
 		gone: map[key]*departed{}, strangers: map[key]time.Time{},
 	}
 }
+
+// leaseOn is a lease on a name.
+type leaseOn struct {
+	name  fencing.Name
+	lease fencing.LeasePublic
+}
+
+func (t *Waiter) leaseOn() leaseOn { return leaseOn{t.ask.Name, t.ask.Lease.Public()} }
 
 func (t *Waiter) key() key { return key{t.ask.Name, t.ask.Stamp} }
 
@@ -123,6 +137,9 @@ func (l *lot) link(t *Waiter, joinedAt fencing.Instant) {
 	} else {
 		t.next.prev = t
 	}
+	if n.parked++; !l.queue && l.places[t.leaseOn()] == nil {
+		l.places[t.leaseOn()] = t
+	}
 }
 
 // unlink takes a request out of its line. The caller holds mu.
@@ -142,6 +159,16 @@ func (l *lot) unlink(t *Waiter) {
 		t.next.prev = t.prev
 	}
 	t.prev, t.next, t.linked = nil, nil, false
+	n.parked--
+	if l.queue {
+		return
+	}
+	if l.places[t.leaseOn()] == t {
+		delete(l.places, t.leaseOn())
+	}
+	if n.first != nil {
+		n.first.tell() // it may be its turn
+	}
 }
 
 // exit makes a request unknown; it does so once. The caller holds mu.

@@ -18,6 +18,9 @@ func (w *Watchdog) reap() {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		expiry, err := w.Store.Expire(ctx, reapLimit)
 		cancel()
+		for i := range expiry.Ended {
+			w.freed(expiry.Ended[i].Name)
+		}
 		pause := expiry.Next
 		switch {
 		case err != nil:

@@ -211,6 +211,8 @@ func (g *simGateway) learn(out *fencing.Outcome) {
 	}
 }
 
+func (g *simGateway) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 func (g *simGateway) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	return g.op(ctx, "acquire "+string(r.Stamp), r)
 }

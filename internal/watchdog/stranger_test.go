@@ -86,6 +86,8 @@ type straysStore struct {
 	left     map[fencing.Name]fencing.Stamp
 }
 
+func (s *straysStore) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 func (s *straysStore) Listen(l fencing.Listener) { s.listener = l }
 
 func (s *straysStore) Heartbeat(context.Context, []fencing.Name) error {

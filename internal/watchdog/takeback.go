@@ -145,6 +145,9 @@ func (w *Watchdog) attempt(t *takeBack) {
 func (w *Watchdog) askBack(ctx context.Context, t *takeBack) error {
 	if t.names == nil {
 		_, err := w.Store.TakeBack(ctx, t.TakeBackRequest)
+		if err == nil {
+			w.freed(t.Name)
+		}
 		return err
 	}
 	for t.done < len(t.names) {

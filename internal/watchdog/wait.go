@@ -32,6 +32,7 @@ type Waiter struct {
 	grant      *news  // for Wait to deal with
 	err        error  // why it waits no longer
 	end        ending // of a request with stateDelivered
+	unsure     bool   // a question may have left something in a store without a queue
 }
 
 // state is where a request is on its way.
@@ -107,13 +108,13 @@ func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
 			out, done, err = t.accept(ctx, grant)
 		case ended != nil:
 			return nil, t.ended(ended)
+		case over && !t.dog.lot.queue:
+			return nil, t.ranOut()
 		case over:
 			out, done, err = t.leave(ctx)
 		default:
-			select {
-			case <-t.wake:
-			case <-ctx.Done():
-				return nil, t.abandon(fencing.Unavailable(ctx.Err()))
+			if gone := t.idle(ctx); gone != nil {
+				return nil, t.abandon(fencing.Unavailable(gone))
 			}
 		}
 		if done {
@@ -335,10 +336,16 @@ func (w *Watchdog) withdraw(t *Waiter, err error) {
 	}
 	phantom := t.grant != nil
 	l.exit(t, stateGone)
-	l.remember(t.key(), t.ask.Lease, phantom)
+	nothing := !l.queue && !phantom && !t.unsure
+	if !nothing {
+		l.remember(t.key(), t.ask.Lease, phantom)
+	}
 	l.mu.Unlock()
 	if phantom {
 		w.observer.TakenBack()
+	}
+	if nothing {
+		return
 	}
 	w.takeBack(takeBackFor(&t.ask), err)
 }

@@ -65,6 +65,7 @@ type Watchdog struct {
 	sooner chan struct{} // tells the reaper that next was moved forward
 
 	calls   chan struct{} // a place each for the take-backs that ask the store
+	asking  chan struct{} // a place each for the requests that ask a store without a queue again
 	earlier chan struct{} // tells dispatch that something is due sooner
 	work    sync.WaitGroup
 	stop    chan struct{}
@@ -96,11 +97,11 @@ func New(store fencing.Store, o Options) *Watchdog {
 	w := &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, strict: o.Strict, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
-		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1),
-		lot: newLot(), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
+		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
+		lot: newLot(store.Capabilities().Queue), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
-	w.hub.heard, w.hub.keeps = w.lot.ended, w.lot.keeps
+	w.hub.heard = w.lot.ended
 	return w
 }
 

@@ -29,6 +29,8 @@ type store struct {
 	takenAt   []time.Duration
 }
 
+func (s *store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 func (s *store) Acquire(_ context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	now := fencing.InstantOf(time.Now())
 	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
@@ -307,6 +309,8 @@ func TestStopHasAnEnd(t *testing.T) {
 
 // hangingStore answers nothing.
 type hangingStore struct{ fencing.Store }
+
+func (*hangingStore) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
 func (*hangingStore) TakeBack(ctx context.Context, _ fencing.TakeBackRequest) (fencing.Outcome, error) {
 	<-ctx.Done()

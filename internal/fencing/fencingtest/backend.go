@@ -37,8 +37,7 @@ type Capabilities struct {
 	// opened so that it does not do so unless the suite says so.
 	Quarantine bool
 
-	// Quorum: the store asks a majority of others. It has no queue, so requests wait at
-	// their gateway, in no order that Step knows, and neither limits nor sets.
+	// Quorum: the store asks a majority of others. It has neither queue nor limits nor sets.
 	Quorum bool
 
 	// Sample has one case in so many played, which the seed chooses, beside those that

@@ -32,7 +32,9 @@ func runManyCallers(t *testing.T, open Open, caps Capabilities) {
 	}
 	contend(t, b)
 	retryTogether(t, b)
-	queueTogether(t, b, boxes)
+	if b.Store(0).Capabilities().Queue {
+		queueTogether(t, b, boxes)
+	}
 }
 
 // contend lets callers fight for one name. At most one of them holds it (P1), and

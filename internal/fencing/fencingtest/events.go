@@ -115,8 +115,6 @@ func (w *witness) Event(e fencing.Event) {
 	}
 }
 
-func (*witness) Wants(fencing.Name) bool { return true }
-
 func (w *witness) Gap() {}
 
 // await waits for so many events, and returns those that have come, by name.

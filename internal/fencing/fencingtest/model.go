@@ -87,6 +87,9 @@ func (m *Model) Snapshot() *fencing.State {
 	return m.memory.state.Clone()
 }
 
+// Capabilities says that the model has a queue.
+func (m *Model) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+
 // Acquire asks for a lease.
 func (m *Model) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	r.Metadata = maps.Clone(r.Metadata)
