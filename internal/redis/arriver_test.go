@@ -27,6 +27,14 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 		layout: layoutVersion, partitions: s.partitions, server: a.Server, how: how,
 		longest: a.Longest, until: a.Until, least: a.Least, most: a.Most,
 	}
+	if a.Lost || a.Lossless { // which is said of a guard that was seen
+		seen := codec{mode: writing}
+		seen.guard(&guard{layout: layoutVersion, partitions: s.partitions, born: 1})
+		partition := s.partitionOf(name)
+		if err := s.topology.node(partition).client.SetNX(context.Background(), s.keys[partition].guard, string(seen.b), 0).Err(); err != nil {
+			return fencing.Quarantine{}, err
+		}
+	}
 	c := s.newPartitionCommand(s.partitionOf(name), operation{verb: arriveVerb}, func(w *codec) { w.arrival(&asked) })
 	r, err := s.do(context.Background(), c)
 	if err != nil {

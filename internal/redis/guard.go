@@ -68,10 +68,10 @@ func decodeGuard(text string, partitions int) (guard, error) {
 // How an arrival takes a partition: see verbs.arrive.
 const (
 	arriveCareful  = "-" // another server than before may have lost something
-	arriveLossless = "l"
+	arriveLossless = "l" // the guard was seen: without one, the partition stays as it is
 	arriveNew      = "n" // where there is no guard, there was nothing to lose
-	arriveNever    = "?" // a partition without a guard stays as it is
-	arriveLost     = "x"
+	arriveNever    = "?" // as arriveCareful, but a partition without a guard stays as it is
+	arriveLost     = "x" // the guard was seen, as with arriveLossless
 	arriveLate     = "m" // as arriveCareful, of a gateway that was served elsewhere until now
 )
 

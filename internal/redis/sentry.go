@@ -347,8 +347,9 @@ func (s *Store) reArrive(ctx context.Context, a alarm) bool {
 	}
 	how := w.manner(partition)
 	switch err := n.client.Get(ctx, s.keys[partition].guard).Err(); {
-	case err == nil && a.unguarded:
+	case err == nil && a.unguarded && how != arriveNever: // or it might be made here, should it be emptied now
 		how = arriveCareful // somebody has dealt with it since, who may have taken it for new
+	case err == nil && a.unguarded:
 	case err == nil: // it is behind
 		how = arriveLost
 	case !errors.Is(err, goredis.Nil) || how == arriveNever:

@@ -36,7 +36,7 @@ function verbs.arrive()
   end
   local a = {unpack(ARRIVAL_FORMAT, op_text, op[OP_SIZE + 1])}
   local g, how = careful(), a[ARRIVAL_HOW]
-  if not g and how == '?' then
+  if not g and (how == '?' or how == 'l' or how == 'x') then -- it was there, or is not to be
     return 'not_found'
   end
   local seen, floor = a[ARRIVAL_BORN], head[HEAD_FLOOR]
