@@ -92,6 +92,7 @@ var (
 
 // What is legal passes, and every kind of fault is found, told as what it is.
 func TestCheck(t *testing.T) {
+	quorum := func(r *Rules) { *r = RulesOf(system.Quorum) }
 	for _, c := range []struct {
 		what    string
 		promise string // empty: legal
@@ -354,7 +355,7 @@ func TestCheck(t *testing.T) {
 			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
 			s.does(21, 29, Release, "a", Ended)
 		}},
-		{"a break that crosses a release, at several nodes", "", func(r *Rules) { *r = RulesOf(system.Quorum) }, func(s *script) {
+		{"a break that crosses a release, at several nodes", "", quorum, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.add(20, 30, Op{Verb: Break, Token: 10, Verdict: Ended})
 			s.does(21, 29, Release, "a", Ended)
@@ -436,6 +437,21 @@ func TestCheck(t *testing.T) {
 		{"a lease that is shown after its TTL", "P4", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.looks(0, 2000, "a")
+		}},
+		{"a lease that is shown after it was released", "P4", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.does(10, 11, Release, "a", Ended)
+			s.looks(0, 2000, "a")
+		}},
+		{"a lease that was released, and stays at a node until its TTL", "", quorum, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.does(10, 11, Release, "a", Ended)
+			s.looks(0, 4000, "a")
+		}},
+		{"a lease that was released, and stays at a node for longer", "P4", quorum, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 1000 * ms})
+			s.does(10, 11, Release, "a", Ended)
+			s.looks(0, 4000, "a")
 		}},
 		{"a lease of somebody who left", "P6", nil, func(s *script) {
 			op := s.does(0, 5, Acquire, "a", Left)

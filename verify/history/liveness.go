@@ -63,7 +63,7 @@ func (w *watch) terms() {
 			for j := range w.held {
 				if o := w.byOwner[w.held[j].owner]; o != nil {
 					if was, _ := o.grant(w.name); was.Token == c.Token {
-						w.held[j].let, w.held[j].over = min(w.held[j].let, c.Done), min(w.held[j].over, c.Done+w.r.Slack)
+						w.held[j].ended(c.Done, w.r)
 					}
 				}
 			}
@@ -74,7 +74,11 @@ func (w *watch) terms() {
 			})
 		case !known:
 		case c.Verb != Release && granted:
-			w.held[j].let, w.held[j].over = max(g.Deadline, w.held[j].let), w.h.latest(c.Done, c.TTL, w.r)
+			latest := w.h.latest(c.Done, c.TTL, w.r)
+			if w.r.LeftBehind { // a node may have missed that it is shorter now
+				latest = max(latest, w.held[j].over)
+			}
+			w.held[j].let, w.held[j].over = max(g.Deadline, w.held[j].let), latest
 			if c.TTL > 0 && g.Deadline < w.held[j].let && c.Verb == Renew { // shortened
 				w.held[j].let = g.Deadline
 			}
@@ -83,8 +87,16 @@ func (w *watch) terms() {
 		case !c.certain(): // a renewal, perhaps
 			w.held[j].over = max(w.held[j].over, w.h.latest(c.Done+5*time.Second, c.TTL, w.r))
 		case c.Verdict == Ended, c.Verdict == Lost && c.Verb != Acquire && (len(c.Missing) == 0 || slices.Contains(c.Missing, w.name)):
-			w.held[j].let, w.held[j].over = min(w.held[j].let, c.Done), c.Done+w.r.Slack
+			w.held[j].ended(c.Done, w.r)
 		}
+	}
+}
+
+// ended notes that somebody was told at that time that the lease has ended.
+func (l *held) ended(at Time, r *Rules) {
+	l.let = min(l.let, at)
+	if !r.LeftBehind {
+		l.over = at + r.Slack
 	}
 }
 

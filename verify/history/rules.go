@@ -26,6 +26,10 @@ type Rules struct {
 	// (quorum: each did at some of the nodes).
 	EndsCross bool
 
+	// LeftBehind: what has ended may stay at a node that was not heard, until its TTL is over
+	// there, and be shown while another is not heard either (quorum).
+	LeftBehind bool
+
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
 	// (embedded).
 	RestartRenews bool
@@ -69,7 +73,7 @@ func RulesOf(kind system.Kind) Rules {
 		r.RestartRenews = true
 	case system.Quorum:
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
-		r.MinTTL = 500 * time.Millisecond
+		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond
 	}
 	return r
 }
