@@ -29,15 +29,15 @@ func (s *Store) hears() fencing.Listener {
 	return s.listener.hears
 }
 
-// announce tells of what a command has brought to requests that wait here, but
-// not of the caller's own lease.
+// announce notes which tokens and TTLs a command has brought, and tells of what it has
+// brought to requests that wait here, but not of the caller's own lease.
 func (s *Store) announce(c *command, r *reply) {
 	s.sentry.notice(c.partition, r)
-	for _, g := range r.grants {
-		s.saw(c.partition, g.Holder.Token)
+	for i := range r.grants {
+		s.learn(c.partition, &r.grants[i].Holder)
 	}
 	if r.holder != nil {
-		s.saw(c.partition, r.holder.Token)
+		s.learn(c.partition, r.holder)
 	}
 	s.saw(c.partition, r.lock.LastToken)
 	if r.more {
@@ -68,6 +68,12 @@ func (s *Store) announce(c *command, r *reply) {
 	if r.replaced != nil && r.replaced.Gateway == here {
 		hears.Replaced(c.name, r.replaced.Stamp)
 	}
+}
+
+// learn notes what the next server has to be told of a lease, should this one forget it.
+func (s *Store) learn(partition int, h *fencing.Holder) {
+	s.saw(partition, h.Token)
+	s.sentry.uses(h.TTL)
 }
 
 func (s *Store) saw(partition int, token fencing.Token) {

@@ -50,6 +50,34 @@ func TestLongestTTLComesLater(t *testing.T) {
 	wantLost(t, "renewal of what was lost", err, fencing.ReasonUnknown)
 }
 
+// The same of a lease that was handed on to a waiter, whose gateway learns of it from the
+// answer to the release.
+func TestLongestTTLWasHandedOn(t *testing.T) {
+	t.Parallel()
+	master, replica := replicated(t)
+	proxy := redistest.StartProxy(t, master.Addr())
+	a := open(t, Options{URL: proxy.URL()})
+	e := listen(t, a)
+	held, long := acquireRequest("a"), waitRequest("a")
+	long.TTL = 2 * time.Minute
+	mustAcquire(t, a, held)
+	mustWait(t, a, long)
+	follows(t, master)
+	promote(t, replica)
+	mustRelease(t, a, held)
+	if err := master.Kill(); err != nil { // before the next look at the guard
+		t.Fatal(err)
+	}
+	if got := e.granted(long.Lease); len(got) != 1 || got[0].Holder.Provisional {
+		t.Fatalf("granted: %+v", got)
+	}
+	proxy.Redirect(replica.Addr())
+	until(t, func() bool { return a.Check(t.Context()) == nil })
+	if left := refused(t, a, "b"); left < 115*time.Second {
+		t.Errorf("a lease of 2 min was lost, and nothing new is granted for %s", left)
+	}
+}
+
 // A master whose replica was promoted while it was well goes on for those gateways
 // that have not heard of it. What they renew there in that time is good for its TTL.
 func TestRenewedAtOldMaster(t *testing.T) {

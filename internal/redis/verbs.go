@@ -185,7 +185,6 @@ func (s *Store) lease(ctx context.Context, c *command) (fencing.Outcome, error) 
 	case a.Holder.Token == 0:
 		return fencing.Outcome{}, fencing.Unavailable(errReply)
 	}
-	s.sentry.uses(a.Holder.TTL)
 	if !a.Holder.Provisional && a.took >= a.Holder.ExpiresAt.Sub(a.Now) {
 		return fencing.Outcome{}, fencing.Unavailable(errTooLate)
 	}

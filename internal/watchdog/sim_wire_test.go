@@ -184,7 +184,7 @@ func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencin
 		out, own := g.sim.server.step(g, now, guard, op)
 		return simAnswer{out, own}
 	}, func(answer simAnswer, sent time.Time) {
-		g.learn(&answer.out)
+		g.learn(&answer.out, answer.own)
 		for _, grant := range answer.own {
 			g.hears(func(l fencing.Listener) { l.Granted(grant, answer.out.Now, sent) })
 		}
@@ -202,10 +202,13 @@ func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencin
 }
 
 // learn notes the highest token and the longest TTL.
-func (g *simGateway) learn(out *fencing.Outcome) {
+func (g *simGateway) learn(out *fencing.Outcome, own []fencing.Grant) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.floor, g.longest = max(g.floor, out.Holder.Token), max(g.longest, out.Holder.TTL)
+	for i := range own {
+		g.floor, g.longest = max(g.floor, own[i].Holder.Token), max(g.longest, own[i].Holder.TTL)
+	}
 	if out.Lock != nil {
 		g.floor = max(g.floor, out.Lock.LastToken)
 	}
@@ -278,6 +281,7 @@ func (g *simGateway) Expire(ctx context.Context, limit int) (fencing.Expiry, err
 		server.state.PruneTombstones(now)
 		return a
 	}, func(a answer, sent time.Time) {
+		g.learn(&fencing.Outcome{}, a.own)
 		for _, grant := range a.own {
 			g.hears(func(l fencing.Listener) { l.Granted(grant, a.now, sent) })
 		}
@@ -315,6 +319,7 @@ func (g *simGateway) Heartbeat(ctx context.Context, names []fencing.Name) error 
 		}
 		return a
 	}, func(a answer, sent time.Time) {
+		g.learn(&fencing.Outcome{}, a.own)
 		if !g.sim.flaw.noRecheck {
 			for _, grant := range a.pulse.Grants {
 				g.hears(func(l fencing.Listener) { l.Granted(grant, a.now, time.Time{}) })
