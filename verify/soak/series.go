@@ -29,10 +29,14 @@ const (
 // series is what a gateway used over time.
 type series struct{ heap, goroutines []float64 }
 
-var sample = regexp.MustCompile(`(?m)^(go_memstats_heap_alloc_bytes|go_goroutines) ([0-9.e+]+)$`)
+var (
+	heapInUse  = regexp.MustCompile(`(?m)^# HeapAlloc = ([0-9]+)$`)
+	goroutines = regexp.MustCompile(`(?m)^go_goroutines ([0-9.e+]+)$`)
+)
 
-// collect samples until ctx ends. A profile of the heap is asked for first, because that
-// runs a collection: what is left is in use.
+// collect samples until ctx ends. What is in use is taken from a profile of the heap that
+// is written as text, which runs a collection and looks right after it. What is looked at
+// later has the garbage of the profile in it, and that grows with the places that allocate.
 func (s *series) collect(ctx context.Context, client *system.Client, g *system.Gateway) {
 	for tick := time.NewTicker(sampled); ctx.Err() == nil; {
 		select {
@@ -41,18 +45,21 @@ func (s *series) collect(ctx context.Context, client *system.Client, g *system.G
 			return
 		}
 		asking, cancel := context.WithTimeout(ctx, patience)
-		_, _ = client.Do(asking, "GET", g.AdminURL()+"/debug/pprof/heap?gc=1", "", "") // no JSON: always an error
-		a, _ := client.Do(asking, "GET", g.AdminURL()+"/metrics", "", "")
+		profile, _ := client.Do(asking, "GET", g.AdminURL()+"/debug/pprof/heap?gc=1&debug=1", "", "") // no JSON: always an error
+		metrics, _ := client.Do(asking, "GET", g.AdminURL()+"/metrics", "", "")
 		cancel()
-		found := map[string]float64{}
-		for _, m := range sample.FindAllSubmatch(a.Body, -1) {
-			found[string(m[1])], _ = strconv.ParseFloat(string(m[2]), 64)
-		}
-		if len(found) == 2 { // a gateway that is stopped does not answer
-			s.heap = append(s.heap, found["go_memstats_heap_alloc_bytes"])
-			s.goroutines = append(s.goroutines, found["go_goroutines"])
+		heap, n := heapInUse.FindSubmatch(profile.Body), goroutines.FindSubmatch(metrics.Body)
+		if heap != nil && n != nil { // a gateway that is stopped does not answer
+			s.heap = append(s.heap, number(heap[1]))
+			s.goroutines = append(s.goroutines, number(n[1]))
 		}
 	}
+}
+
+// number returns what digits say.
+func number(digits []byte) float64 {
+	n, _ := strconv.ParseFloat(string(digits), 64)
+	return n
 }
 
 // judge checks that nothing grew.
