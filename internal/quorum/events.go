@@ -21,6 +21,10 @@ const (
 	// done at about the same time.
 	tellTime = 2 * time.Second
 
+	// keepTime is how long what is over is remembered where a node has not told of it: it
+	// may end what it still has later than the others.
+	keepTime = fencing.TombstoneTTL
+
 	// gapPause is the least time between two gaps that are told.
 	gapPause = time.Second
 )
@@ -252,13 +256,18 @@ func (w *events) mayBeMore(r *lifetime, silent nodeSet) bool {
 }
 
 // doubt has a gap told where nodes that have not been heard since may have made a
-// majority.
+// majority, and forgets what comes to nothing more.
 func (w *events) doubt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.store.options.Clock()
 	for _, r := range w.order {
-		if age := now.Sub(r.since); r.forgotten || age < tellTime {
+		age := now.Sub(r.since)
+		if r.forgotten || age < tellTime {
+			continue
+		}
+		if age >= keepTime && !w.live[r.name][r] {
+			w.forget(r)
 			continue
 		}
 		silent := nodeSet(0)

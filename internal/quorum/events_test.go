@@ -263,6 +263,44 @@ func TestEventsAreBounded(t *testing.T) {
 	})
 }
 
+// What is over is not kept because a node does not tell of it, nor what a minority did; a
+// lease that is held is.
+func TestEventsForgetWhatIsOverAtMost(t *testing.T) {
+	play(t, func(s *scene) {
+		heard := &notes{}
+		defer s.Watch(heard)()
+		held := request("held")
+		held.TTL = time.Hour
+		out := s.acquire(held)
+		s.nodes[0].set(func(n *node) { n.cut = true })
+		for i := range 100 {
+			r := request(fencing.Name(fmt.Sprint(i)))
+			s.acquire(r)
+			s.release(r)
+		}
+		nodeSink{&s.events, 1}.Event(fencing.Event{
+			Kind: fencing.EventGranted, Name: "stray", Lease: "A", Token: 1, Mode: fencing.ModeExclusive, Claimed: true,
+		})
+		w := &s.events
+		kept := func() int {
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.count
+		}
+		if n := kept(); n != 102 {
+			t.Errorf("%d grants are followed, want 102", n)
+		}
+		advance(keepTime + time.Minute)
+		if n := kept(); n != 1 {
+			t.Errorf("%d grants are followed later, want that which is held", n)
+		}
+		heard.take()
+		s.release(held)
+		s.hears(heard, fmt.Sprintf("released held %d", out.Holder.Token))
+	})
+}
+
 // Nothing is kept of what is over at all nodes.
 func TestEventsForgetWhatIsOver(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
