@@ -111,6 +111,11 @@ type Capabilities struct {
 	// CodeLocked, with Error.RetryAfter, or CodeQuarantined. Its gateway asks again; see
 	// AcquireRequest.Behind and Intent.
 	Queue bool
+
+	// Forgets: the store may forget what it has granted and serve on, as a Redis does that
+	// fails over. Its gateway asks again for a lease before it tells of it if the answer
+	// is old.
+	Forgets bool
 }
 
 // NoQueue is embedded by stores that have no queue: what only a queue takes. Nothing

@@ -14,7 +14,9 @@ import (
 var errTooLate = errors.New("redis: the answer took so long that nothing was left of the lease")
 
 // Capabilities is fencing.Store.Capabilities.
-func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+func (s *Store) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
 
 // Acquire is fencing.Store.Acquire.
 func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {

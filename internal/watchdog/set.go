@@ -130,8 +130,11 @@ func (s *set) confirm(ctx context.Context) error {
 	errs := make([]error, len(s.names))
 	var calls sync.WaitGroup
 	for i := range s.names {
-		if !s.outs[i].Holder.Provisional {
-			continue // a retry: an earlier request has confirmed it
+		if !s.outs[i].Holder.Provisional { // a retry: an earlier request has confirmed it
+			if w.mayBeForgotten(s.outs[i].Asked) {
+				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i) })
+			}
+			continue
 		}
 		calls.Go(func() { s.outs[i], errs[i] = w.confirm(ctx, s.request(i), patience) })
 	}
@@ -155,6 +158,17 @@ func (s *set) confirm(ctx context.Context) error {
 		w.dueIn(s.outs[i].Holder.ExpiresAt.Sub(s.outs[i].Now))
 	}
 	return nil
+}
+
+// stillHeld asks again for a name that was held before, while others were waited for.
+func (s *set) stillHeld(ctx context.Context, i int) (fencing.Outcome, error) {
+	r := s.request(i)
+	r.Wait = 0
+	out, err := s.dog.Store.Acquire(ctx, r)
+	if err == nil && out.Holder.Token != s.outs[i].Holder.Token {
+		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", r.Name)}
+	}
+	return out, err
 }
 
 // undo takes back all that this request has got, which has failed with err.

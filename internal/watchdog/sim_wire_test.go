@@ -214,7 +214,9 @@ func (g *simGateway) learn(out *fencing.Outcome, own []fencing.Grant) {
 	}
 }
 
-func (g *simGateway) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+func (g *simGateway) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
 
 func (g *simGateway) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	return g.op(ctx, "acquire "+string(r.Stamp), r)

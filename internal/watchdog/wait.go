@@ -133,8 +133,8 @@ func (t *Waiter) look() (grant *news, over bool, err error) {
 	return grant, t.over, t.err
 }
 
-// accept delivers a grant; a provisional one is confirmed first. It reports
-// whether that was the end of the wait.
+// accept delivers a grant; a provisional one is confirmed first, and an old one asked for
+// again. It reports whether that was the end of the wait.
 func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done bool, err error) {
 	out := &fencing.Outcome{Now: n.now, Holder: n.holder, Fresh: true, Asked: n.asked}
 	if n.holder.Provisional && t.ask.Set == "" {
@@ -155,6 +155,9 @@ func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done 
 		default:
 			return nil, true, t.refused(err)
 		}
+	} else if !n.holder.Provisional && t.dog.mayBeForgotten(n.asked) && left(out) > 0 {
+		t.rejoin(ctx)
+		return nil, false, nil
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -197,8 +200,8 @@ func left(out *fencing.Outcome) time.Duration {
 	return out.Holder.ExpiresAt.Sub(out.Now) - time.Since(out.Asked)
 }
 
-// rejoin asks for the place again that was lost because the gateway had counted
-// as dead.
+// rejoin asks again for a place that was lost because the gateway had counted as dead, or
+// for a grant that the store may have forgotten.
 func (t *Waiter) rejoin(ctx context.Context) {
 	l := &t.dog.lot
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {

@@ -56,6 +56,7 @@ type Watchdog struct {
 	fencing.Store
 	log     *slog.Logger
 	maxSkew time.Duration
+	forgets bool // the store may: see recent.go
 
 	strict   bool
 	examined atomic.Pointer[examination] // nil until the first one
@@ -94,11 +95,15 @@ func New(store fencing.Store, o Options) *Watchdog {
 	if o.Observer == nil {
 		o.Observer = silent{}
 	}
+	can := store.Capabilities()
+	if can.Forgets {
+		store = recent{store}
+	}
 	w := &Watchdog{
-		Store: store, log: o.Logger, maxSkew: o.MaxSkew, strict: o.Strict, origin: time.Now(),
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
-		lot: newLot(store.Capabilities().Queue), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
+		lot: newLot(can.Queue), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
 	w.hub.heard = w.lot.ended

@@ -87,8 +87,10 @@ func (m *Model) Snapshot() *fencing.State {
 	return m.memory.state.Clone()
 }
 
-// Capabilities says that the model has a queue.
-func (m *Model) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+// Capabilities says that the model has a queue, and may forget: see Arrive.
+func (m *Model) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
 
 // Acquire asks for a lease.
 func (m *Model) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {

@@ -1,0 +1,62 @@
+package watchdog
+
+import (
+	"context"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// oldAnswer is the age from which on an answer that brings a lease is asked for again:
+// a process that stood still (a signal, a machine that was suspended) may read it when
+// the store has failed over, has forgotten the lease, and has granted the lock to
+// somebody else. It is longer than an operation of Redis takes, so that a store that is
+// slow is not asked twice, and shorter than a quarantine: a lease that is told has its TTL
+// known to the next server before that is over.
+const oldAnswer = 2 * fencing.HeartbeatInterval
+
+// mayBeForgotten reports whether a lease that was asked for at that instant is to be asked
+// for again.
+func (w *Watchdog) mayBeForgotten(asked time.Time) bool { return w.forgets && old(asked) }
+
+// old reports whether what was asked for at that instant is an old answer. The monotonic
+// clock does not see that the machine was suspended; the wall clock does, once
+// it is set right.
+func old(asked time.Time) bool {
+	now := time.Now()
+	return max(now.Sub(asked), now.Round(0).Sub(asked.Round(0))) > oldAnswer
+}
+
+// recent is a store that may forget (fencing.Capabilities), of which old answers that
+// bring a lease are asked for again. What the Listener is told of, or Leave finds,
+// Waiter.accept asks for.
+type recent struct{ fencing.Store }
+
+// recently asks until there is an answer that counts: a refusal or place is told
+// whatever its age, an old lease twice in a row is CodeUnavailable.
+func recently[R any](ctx context.Context, r R, ask func(context.Context, R) (fencing.Outcome, error)) (fencing.Outcome, error) {
+	for range 2 {
+		out, err := ask(ctx, r)
+		if err != nil || out.Holder.Token == 0 || !old(out.Asked) {
+			return out, err
+		}
+	}
+	return fencing.Outcome{}, &fencing.Error{
+		Code: fencing.CodeUnavailable, Detail: "the store's answer came so late that it may not hold any more; ask again",
+	}
+}
+
+// Acquire implements fencing.Store.
+func (s recent) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	return recently(ctx, r, s.Store.Acquire)
+}
+
+// Confirm implements fencing.Store.
+func (s recent) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	return recently(ctx, r, s.Store.Confirm)
+}
+
+// Renew implements fencing.Store.
+func (s recent) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	return recently(ctx, r, s.Store.Renew)
+}
