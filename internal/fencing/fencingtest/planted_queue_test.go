@@ -176,7 +176,7 @@ var plantedInQueues = []defect{
 		}
 	}), nil)},
 
-	// Section 11.1: whose request it is.
+	// Whose request it is.
 	{what: "nobody is told that he was replaced", step: tampered(nil, func(m *moment) { m.out.Replaced = nil })},
 	{what: "leave ignores the stamp", step: tampered(beforeOf(func(m *moment, op *leaveOp) {
 		if p, ok := m.place(); ok && p.Secret.Equal(op.Lease.Hash()) {
@@ -207,7 +207,7 @@ var plantedInQueues = []defect{
 		}
 	}, nil)},
 
-	// Section 11.2 and 11.12: gateways.
+	// Gateways.
 	{what: "the waiters of a silent gateway stay", step: tampered(func(m *moment) {
 		for _, p := range m.waiting() {
 			alwaysHeard(m, p.Gateway)
@@ -356,7 +356,7 @@ var plantedInQueues = []defect{
 		}
 	}), nil)},
 
-	// Section 11.7: sets.
+	// Sets.
 	{what: "a set is firm from the start", step: tampered(nil, afterOf(func(m *moment, _ acquireOp) {
 		m.mend(func(h *fencing.Holding) { h.Provisional = false })
 	}))},
@@ -368,7 +368,7 @@ var plantedInQueues = []defect{
 		}
 	}), nil)},
 
-	// Section 11.8: skew.
+	// Skew.
 	{what: "out of skew a release hands on", step: tampered(nil, afterOf(func(m *moment, op releaseOp) {
 		if m.skewed() {
 			fencing.Step(m.state, m.now, fencing.Guard{Gateway: m.guard.Gateway}, fencing.ExpireRequest{Name: op.Name})

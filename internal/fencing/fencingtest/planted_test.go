@@ -248,7 +248,7 @@ var planted = []defect{
 		}
 	})},
 
-	// P6 and section 11.1: taking back.
+	// P6: taking back.
 	{what: "take back ignores the stamp", step: tampered(func(m *moment) {
 		if op, ok := m.op.(fencing.TakeBackRequest); ok && m.holder() != nil {
 			op.Stamp = m.holder().Stamp
@@ -282,7 +282,7 @@ var planted = []defect{
 		}
 	})},
 
-	// Section 3: contradictions.
+	// Contradictions.
 	{what: "another mode is not noticed", step: tampered(overlooking("mode", func(op *acquireOp) { op.Mode, op.Limit = "", 0 }), nil)},
 	{what: "another limit is not noticed", step: tampered(overlooking("limit", func(op *acquireOp) { op.Limit = 0 }), nil)},
 	{what: "another owner is not noticed", step: tampered(overlooking("owner", func(op *acquireOp) { op.Owner = "" }), nil)},
@@ -427,7 +427,7 @@ var planted = []defect{
 		}
 	}, nil)},
 
-	// Section 11.8: skew.
+	// Skew.
 	{what: "skew is not looked at", step: tampered(func(m *moment) { m.guard.Sent = 0 }, nil)},
 	{what: "the skew allowed is refused", step: tampered(func(m *moment) { m.guard.MaxSkew -= time.Microsecond }, nil)},
 	{what: "a microsecond more of skew is allowed", step: tampered(func(m *moment) { m.guard.MaxSkew += time.Microsecond }, nil)},
