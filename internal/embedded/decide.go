@@ -13,7 +13,7 @@ import (
 // to wait until that is durable.
 func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 	name, next := op.LockName(), s.next
-	subject := fencing.EndedLease{Name: name, Lease: leaseOf(op)}
+	subject := fencing.EndedLease{Name: name, Lease: op.LockLease().Public()}
 	pending := next.has(subject) || s.flushing.has(subject)
 	before := s.look(subject)
 	out = fencing.Step(s.state, next.now, s.guard, op)
@@ -112,7 +112,7 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	for i := range out.Granted {
 		next.changed.holder(name, out.Granted[i].Holder.Lease)
 	}
-	if len(out.Ended) > 0 || len(out.Granted) > 0 || before.exists != after.exists {
+	if before.exists != after.exists || before.kept != after.kept {
 		next.changed.record(name)
 	}
 	if len(out.Ended) > 0 || before.past != after.past {
@@ -120,14 +120,12 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	}
 	s.index.update(s.state, name)
 
-	switch op.(type) {
-	case fencing.InspectRequest, fencing.HistoryRequest: // which do nothing of what is due
+	switch {
+	case fencing.OnlyLooks(op): // it does nothing of what is due
+	case out.More && s.guard.StepLimit == 0:
+		s.unfinished[name] = true
 	default:
-		if out.More && s.guard.StepLimit == 0 {
-			s.unfinished[name] = true
-		} else {
-			delete(s.unfinished, name)
-		}
+		delete(s.unfinished, name)
 	}
 	if out.Replaced != nil {
 		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, replaced: out.Replaced})
@@ -143,29 +141,31 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	}
 }
 
-// leaseOf returns the lease an operation is about, empty if it is not about one.
-func leaseOf(op fencing.Op) fencing.LeasePublic {
-	switch op := op.(type) {
-	case fencing.AcquireRequest:
-		return op.Lease.Public()
-	case fencing.RenewRequest:
-		return op.Lease.Public()
-	case fencing.ReleaseRequest:
-		return op.Lease.Public()
-	case fencing.ConfirmRequest:
-		return op.Lease.Public()
-	case fencing.TakeBackRequest:
-		return op.Lease.Public()
-	}
-	return ""
-}
-
-// sight is what of a record is looked at before and after a step, which tells
-// itself of leases that it granted and ended.
+// sight is what of a record is looked at before and after a step: what differs is to be
+// written. The step tells itself of leases that it granted and ended.
 type sight struct {
 	exists   bool
+	kept     keptRecord
 	past     int // entries of its history
 	promised promise
+}
+
+// keptRecord is what of a record a file keeps, so that two of them differ if the
+// records of the file do: see diskRecord.
+type keptRecord struct {
+	lastToken       fencing.Token
+	highestAdmitted fencing.Token
+	broken          int
+	lastBroken      fencing.Token
+	forgetAt        fencing.Instant
+}
+
+func keptOf(r *fencing.Record) keptRecord {
+	k := keptRecord{lastToken: r.LastToken, highestAdmitted: r.HighestAdmitted, broken: len(r.Broken), forgetAt: r.ForgetAt}
+	if k.broken > 0 {
+		k.lastBroken = r.Broken[k.broken-1]
+	}
+	return k
 }
 
 // promise is what a lease that is not provisional is to find after a restart,
@@ -192,7 +192,7 @@ func (s *Store) look(subject fencing.EndedLease) sight {
 	if r == nil {
 		return sight{}
 	}
-	at := sight{exists: true, past: len(r.History)}
+	at := sight{exists: true, kept: keptOf(r), past: len(r.History)}
 	if subject.Lease == "" {
 		return at
 	}

@@ -10,6 +10,20 @@ import (
 type Op interface {
 	// LockName returns the name the operation is about.
 	LockName() Name
+
+	// LockLease returns the lease id that the operation comes with, the zero one if
+	// anybody may ask for it.
+	LockLease() LeaseID
+}
+
+// OnlyLooks reports whether an operation changes nothing, not even what time has
+// brought about.
+func OnlyLooks(op Op) bool {
+	switch op.(type) {
+	case InspectRequest, HistoryRequest:
+		return true
+	}
+	return false
 }
 
 // AcquireRequest asks for a lease. With a Lease that already holds the name, or
@@ -189,35 +203,68 @@ type ExpireRequest struct {
 // LockName returns the name the operation is about.
 func (r AcquireRequest) LockName() Name { return r.Name }
 
+// LockLease returns the lease id that the operation comes with.
+func (r AcquireRequest) LockLease() LeaseID { return r.Lease }
+
 // LockName returns the name the operation is about.
 func (r RenewRequest) LockName() Name { return r.Name }
+
+// LockLease returns the lease id that the operation comes with.
+func (r RenewRequest) LockLease() LeaseID { return r.Lease }
 
 // LockName returns the name the operation is about.
 func (r ReleaseRequest) LockName() Name { return r.Name }
 
+// LockLease returns the lease id that the operation comes with.
+func (r ReleaseRequest) LockLease() LeaseID { return r.Lease }
+
 // LockName returns the name the operation is about.
 func (r ConfirmRequest) LockName() Name { return r.Name }
+
+// LockLease returns the lease id that the operation comes with.
+func (r ConfirmRequest) LockLease() LeaseID { return r.Lease }
 
 // LockName returns the name the operation is about.
 func (r LeaveRequest) LockName() Name { return r.Name }
 
+// LockLease returns the lease id that the operation comes with.
+func (r LeaveRequest) LockLease() LeaseID { return r.Lease }
+
 // LockName returns the name the operation is about.
 func (r HistoryRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r HistoryRequest) LockLease() LeaseID { return LeaseID{} }
 
 // LockName returns the name the operation is about.
 func (r TakeBackRequest) LockName() Name { return r.Name }
 
+// LockLease returns the lease id that the operation comes with.
+func (r TakeBackRequest) LockLease() LeaseID { return r.Lease }
+
 // LockName returns the name the operation is about.
 func (r BreakRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r BreakRequest) LockLease() LeaseID { return LeaseID{} }
 
 // LockName returns the name the operation is about.
 func (r ClaimRequest) LockName() Name { return r.Name }
 
+// LockLease returns the lease id that the operation comes with.
+func (r ClaimRequest) LockLease() LeaseID { return r.Lease }
+
 // LockName returns the name the operation is about.
 func (r InspectRequest) LockName() Name { return r.Name }
 
+// LockLease returns the zero lease id: anybody may ask.
+func (r InspectRequest) LockLease() LeaseID { return LeaseID{} }
+
 // LockName returns the name the operation is about.
 func (r ExpireRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r ExpireRequest) LockLease() LeaseID { return LeaseID{} }
 
 // Guard is what a gateway sends along with every operation so that a store
 // whose clock or memory is off does no harm. The zero Guard checks nothing: a

@@ -22,11 +22,11 @@ func TestRefusedOperationChangesNothing(t *testing.T) {
 			guard.Floor = fencing.MaxToken
 		}
 		before := s.Clone()
-		if guard.Sent == now && !looks(op) {
+		if guard.Sent == now && !fencing.OnlyLooks(op) {
 			fencing.Step(before, now, guard, fencing.ExpireRequest{Name: op.LockName()})
 		}
 		out := fencing.Step(s, now, guard, op)
-		if !looks(op) && out.Err == nil || out.Code() == fencing.CodeLocked && out.Err.Position != 0 {
+		if !fencing.OnlyLooks(op) && out.Err == nil || out.Code() == fencing.CodeLocked && out.Err.Position != 0 {
 			return
 		}
 		if out.Err != nil {
@@ -79,7 +79,7 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 	randomSteps(t, 10_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
 		out := fencing.Step(s, now, guard, op)
 		record := s.Records[op.LockName()]
-		if record == nil || looks(op) {
+		if record == nil || fencing.OnlyLooks(op) {
 			return
 		}
 		if out.Holder.Token == 0 {

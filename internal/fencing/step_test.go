@@ -112,14 +112,6 @@ func pickLease(t testing.TB, r *rand.Rand, record *fencing.Record) int {
 	return r.IntN(leases)
 }
 
-func looks(op fencing.Op) bool {
-	switch op.(type) {
-	case fencing.InspectRequest, fencing.HistoryRequest:
-		return true
-	}
-	return false
-}
-
 // essence is all of a state that counts: two queues may hold the same in other ways.
 type essence struct {
 	Counter    fencing.Token

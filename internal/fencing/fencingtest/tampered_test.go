@@ -49,25 +49,7 @@ func onlyHolder(s *fencing.State, name fencing.Name) *fencing.Holding {
 func (m *moment) put(h *fencing.Holding) { m.record().Holders.Put(*h) }
 
 // lease returns the lease id that the operation comes with.
-func (m *moment) lease() fencing.LeaseID {
-	switch op := m.op.(type) {
-	case fencing.AcquireRequest:
-		return op.Lease
-	case fencing.RenewRequest:
-		return op.Lease
-	case fencing.ReleaseRequest:
-		return op.Lease
-	case fencing.TakeBackRequest:
-		return op.Lease
-	case fencing.ConfirmRequest:
-		return op.Lease
-	case fencing.LeaveRequest:
-		return op.Lease
-	case fencing.ClaimRequest:
-		return op.Lease
-	}
-	return fencing.LeaseID{}
-}
+func (m *moment) lease() fencing.LeaseID { return m.op.LockLease() }
 
 // trust makes the secret of the operation the right one.
 func trust(m *moment) {
