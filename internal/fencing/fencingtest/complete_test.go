@@ -1,0 +1,168 @@
+package fencingtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"fencepost/internal/fencing"
+)
+
+// What a new operation, a new field of its answer or a new command of the cases needs in
+// this package: each test here names what was forgotten.
+
+// notPlayed are the methods of fencing.Store and Node that no command of a case calls,
+// with the reason.
+var notPlayed = map[string]string{
+	"Capabilities": "data", "Close": "the backend does",
+	"Listen": "by the suite itself", "Watch": "by the suite itself: events.go",
+	"Examine": "each store looks at something else", "Check": "as Examine",
+	"Blank": "tests of internal/redis and internal/quorum", "Admit": "as Blank",
+}
+
+func TestEveryMethodIsPlayed(t *testing.T) {
+	played := map[string]bool{}
+	ast.Inspect(parseFile(t, "result.go"), func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			if method, ok := call.Fun.(*ast.SelectorExpr); ok {
+				played[method.Sel.Name] = true
+			}
+		}
+		return true
+	})
+	methods := map[string]bool{}
+	for _, of := range []reflect.Type{reflect.TypeFor[fencing.Store](), reflect.TypeFor[fencing.Node]()} {
+		for i := range of.NumMethod() {
+			methods[of.Method(i).Name] = true
+		}
+	}
+	for method := range methods {
+		if _, excused := notPlayed[method]; !excused && !played[method] {
+			t.Errorf("no command of a case calls %s: see ask in result.go", method)
+		}
+	}
+	for method := range notPlayed {
+		if !methods[method] {
+			t.Errorf("fencing.Store has no method %s", method)
+		}
+	}
+}
+
+// notGenerated are the commands that random histories do not have, with the reason.
+var notGenerated = map[string]string{
+	"inspect": "after every command", "heard": "after every command, where there is one state",
+	"heed": "cases have it", "flush": "cases have it",
+}
+
+func TestEveryCommandIsPlayed(t *testing.T) {
+	all, err := loadCases()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inCases, generated := map[string]bool{}, map[string]bool{}
+	for _, c := range all {
+		for _, command := range c.commands {
+			inCases[command.verb] = true
+		}
+	}
+	for seed := range uint64(8) {
+		commands, err := randomHistory(t, openModel(twoGateways), twoGateways, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range commands {
+			generated[command.verb] = true
+		}
+	}
+	for _, verb := range slices.Sorted(maps.Keys(arguments)) {
+		if !inCases[verb] {
+			t.Errorf("no case has the command %s", verb)
+		}
+		if _, excused := notGenerated[verb]; !excused && !generated[verb] {
+			t.Errorf("no random history has the command %s: see generate.go", verb)
+		}
+	}
+}
+
+// notCompared are the fields of answers that are not compared with those of Step.
+var notCompared = map[string]string{
+	"Outcome.More":     "a store goes on by itself",
+	"Outcome.Asked":    "Step has no clock",
+	"Outcome.Claimed":  "seen in the events",
+	"Outcome.Err":      "it is the error",
+	"Error.Err":        "the cause, for the log",
+	"Error.Detail":     "for people, but of a conflict",
+	"Error.Unanswered": "of a store that asks over a network",
+}
+
+func TestEveryFieldIsCompared(t *testing.T) {
+	check := func(what string, kind reflect.Type, compare func(v reflect.Value) error) {
+		for _, field := range reflect.VisibleFields(kind) {
+			name := what + "." + field.Name
+			if _, excused := notCompared[name]; excused || !field.IsExported() {
+				continue
+			}
+			v := reflect.New(kind).Elem()
+			v.FieldByIndex(field.Index).Set(another(t, field.Type))
+			if compare(v) == nil {
+				t.Errorf("%s is not compared: see compare.go", name)
+			}
+		}
+	}
+	d := newDuel(t, openModel(twoGateways), twoGateways)
+	check("Outcome", reflect.TypeFor[fencing.Outcome](), func(v reflect.Value) error {
+		return d.compare(&command{verb: "inspect"}, &result{out: v.Interface().(fencing.Outcome)}, &result{})
+	})
+	check("Error", reflect.TypeFor[fencing.Error](), func(v reflect.Value) error {
+		err := v.Interface().(fencing.Error)
+		return d.compare(&command{verb: "inspect"}, &result{err: &err}, &result{err: &fencing.Error{}})
+	})
+	check("Stats", reflect.TypeFor[fencing.Stats](), func(v reflect.Value) error {
+		return d.compare(&command{verb: "stats"}, &result{stats: v.Interface().(fencing.Stats)}, &result{})
+	})
+	check("Holder", reflect.TypeFor[fencing.Holder](), func(v reflect.Value) error {
+		h := v.Interface().(fencing.Holder)
+		return d.compareHolder("a", &h, &fencing.Holder{})
+	})
+}
+
+// another returns a value of a type that is not the zero one.
+func another(t *testing.T, kind reflect.Type) reflect.Value {
+	t.Helper()
+	v := reflect.New(kind).Elem()
+	switch kind.Kind() {
+	case reflect.Int, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
+	case reflect.Pointer:
+		v.Set(reflect.New(kind.Elem()))
+		if kind.Elem().Kind() == reflect.Struct {
+			v.Elem().Field(0).Set(another(t, kind.Elem().Field(0).Type))
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(kind, 1, 1))
+	case reflect.Struct:
+		v.Field(0).Set(another(t, kind.Field(0).Type))
+	default:
+		t.Fatalf("no %s is made here", kind)
+	}
+	return v
+}
+
+func parseFile(t *testing.T, path string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}

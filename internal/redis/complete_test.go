@@ -1,0 +1,225 @@
+package redis
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// What a new verb or a new field needs in this package: each test here names what was
+// forgotten.
+
+// kinds says of every verb what Go has to know of it.
+var kinds = map[verb]struct {
+	rules       bool // it applies the rules, and so may hand a lock on
+	needsMemory bool // Redis refuses it where memory is full
+	outlives    bool // it is sent though its caller has left
+	waits       bool // replicas have to confirm what it did, if any have to
+}{
+	acquireVerb:   {rules: true, needsMemory: true, waits: true},
+	renewVerb:     {rules: true},
+	releaseVerb:   {rules: true, outlives: true, waits: true},
+	confirmVerb:   {rules: true, waits: true},
+	leaveVerb:     {rules: true, outlives: true, waits: true},
+	takeBackVerb:  {rules: true, outlives: true, waits: true},
+	breakVerb:     {rules: true, outlives: true, waits: true},
+	claimVerb:     {rules: true},
+	expireVerb:    {rules: true, outlives: true, waits: true},
+	inspectVerb:   {},
+	historyVerb:   {},
+	listVerb:      {},
+	heartbeatVerb: {},
+	checkVerb:     {needsMemory: true},
+	arriveVerb:    {},
+}
+
+var (
+	libraryVerb  = regexp.MustCompile(`(?m)^function verbs\.([a-z_]+)\(|^verbs\['([a-z]+)'\] = function`)
+	libraryTable = regexp.MustCompile(`(?m)^local (?:about_no_name|only_looks) = \{([a-z_ =,]*)\}`)
+)
+
+func TestVerbs(t *testing.T) {
+	inGo, inLua, noRules := map[verb]bool{}, map[verb]bool{}, map[verb]bool{}
+	file, err := parser.ParseFile(token.NewFileSet(), "command.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && len(spec.Values) == 1 {
+			if of, ok := spec.Type.(*ast.Ident); ok && of.Name == "verb" {
+				text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				inGo[verb(text)] = true
+			}
+		}
+		return true
+	})
+	for _, part := range parts {
+		source, err := os.ReadFile("library/" + part + ".lua")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range libraryVerb.FindAllStringSubmatch(string(source), -1) {
+			inLua[verb(match[1]+match[2])] = true
+		}
+		for _, match := range libraryTable.FindAllStringSubmatch(string(source), -1) {
+			for word := range strings.SplitSeq(match[1], ",") {
+				name, _, _ := strings.Cut(strings.TrimSpace(word), " ")
+				noRules[verb(name)] = true
+			}
+		}
+	}
+	for v := range inGo {
+		kind, known := kinds[v]
+		if !known {
+			t.Errorf("%s is not in kinds: say what it is", v)
+			continue
+		}
+		s := &sender{acks: 1}
+		c := &command{operation: operation{verb: v}}
+		if v.rules() != kind.rules || v.needsMemory() != kind.needsMemory || c.outlives(false) != kind.outlives || s.waits(c) != kind.waits {
+			t.Errorf("%s is not as kinds says: rules %t, needs memory %t, outlives its caller %t, waits for replicas %t",
+				v, v.rules(), v.needsMemory(), c.outlives(false), s.waits(c))
+		}
+		if !inLua[v] {
+			t.Errorf("the library has no verb %s", v)
+		}
+		if v.rules() == noRules[v] {
+			t.Errorf("%s applies the rules: %t in Go, and %t in run.lua", v, v.rules(), !noRules[v])
+		}
+	}
+	for _, v := range slices.Sorted(maps.Keys(inLua)) {
+		if !inGo[v] {
+			t.Errorf("the library has the verb %s, and command.go has not", v)
+		}
+	}
+}
+
+// notStored are the fields of a lease that Redis does not have as they are.
+var notStored = map[string]string{
+	"Waited": "the time between two that it has",
+}
+
+func TestEveryFieldOfALeaseIsStored(t *testing.T) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[fencing.Holding]()) {
+		if _, excused := notStored[field.Name]; excused || field.Anonymous {
+			continue
+		}
+		var h, read fencing.Holding
+		reflect.ValueOf(&h).Elem().FieldByIndex(field.Index).Set(notZero(t, field.Type))
+		w := codec{mode: writing}
+		w.lease(&h)
+		r := codec{mode: reading, rest: string(w.b)}
+		r.lease(&read)
+		if read.Waited = h.Waited; !reflect.DeepEqual(read, h) {
+			t.Errorf("%s of a lease is not stored: see codec.go", field.Name)
+		}
+	}
+}
+
+// notSent are the fields of requests that are not sent to Redis, with the reason.
+var notSent = map[string]string{
+	"AcquireRequest.Behind": "for stores without a queue",
+	"RenewRequest.Stamp":    "for quorums",
+}
+
+// TestEveryFieldOfARequestIsSent: what takes a request of package fencing, by value or by
+// pointer, reads all of its fields.
+func TestEveryFieldOfARequestIsSent(t *testing.T) {
+	requests := []reflect.Type{
+		reflect.TypeFor[fencing.AcquireRequest](), reflect.TypeFor[fencing.RenewRequest](), reflect.TypeFor[fencing.ReleaseRequest](),
+		reflect.TypeFor[fencing.ConfirmRequest](), reflect.TypeFor[fencing.LeaveRequest](), reflect.TypeFor[fencing.TakeBackRequest](),
+		reflect.TypeFor[fencing.BreakRequest](), reflect.TypeFor[fencing.ClaimRequest](), reflect.TypeFor[fencing.InspectRequest](),
+		reflect.TypeFor[fencing.HistoryRequest](), reflect.TypeFor[fencing.ListRequest](),
+	}
+	read := map[string]bool{}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				readFields(f, read)
+			}
+		}
+	}
+	for of := range read {
+		name, _, _ := strings.Cut(of, ".")
+		if !slices.ContainsFunc(requests, func(r reflect.Type) bool { return r.Name() == name }) {
+			t.Errorf("%s is not among the requests of this test", name)
+		}
+	}
+	for _, of := range requests {
+		for _, field := range reflect.VisibleFields(of) {
+			name := of.Name() + "." + field.Name
+			if _, excused := notSent[name]; !excused && !read[name] {
+				t.Errorf("%s is not sent: see verbs.go", name)
+			}
+		}
+	}
+}
+
+// readFields notes the fields of requests that a function reads.
+func readFields(f *ast.FuncDecl, read map[string]bool) {
+	for _, field := range f.Type.Params.List {
+		kind := field.Type
+		if pointer, ok := kind.(*ast.StarExpr); ok {
+			kind = pointer.X
+		}
+		of, ok := kind.(*ast.SelectorExpr)
+		if !ok || !strings.HasSuffix(of.Sel.Name, "Request") || len(field.Names) == 0 || f.Body == nil {
+			continue
+		}
+		ast.Inspect(f.Body, func(n ast.Node) bool {
+			if selected, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := selected.X.(*ast.Ident); ok && x.Name == field.Names[0].Name {
+					read[of.Sel.Name+"."+selected.Sel.Name] = true
+				}
+			}
+			return true
+		})
+	}
+}
+
+// notZero returns a value of a type that is not the zero one.
+func notZero(t *testing.T, of reflect.Type) reflect.Value {
+	t.Helper()
+	v := reflect.New(of).Elem()
+	switch of.Kind() {
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(time.Millisecond))
+	case reflect.String:
+		v.SetString("shared")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
+	case reflect.Array:
+		v.Index(0).SetUint(1)
+	default:
+		t.Fatalf("no %s is made here", of)
+	}
+	return v
+}

@@ -1,0 +1,97 @@
+package fencepost_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// passedOn are the methods of fencing.Store that a wrapper leaves to the store below it.
+// A method that a wrapper neither has nor passes on here was forgotten: it would go by
+// unmeasured and unwatched.
+var passedOn = map[string][]string{
+	"internal/metrics":  {"Capabilities", "Watch", "Stats", "Close"},
+	"internal/watchdog": {"Capabilities", "Confirm", "Leave", "TakeBack", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check", "Close"},
+}
+
+func TestWrappersOfStore(t *testing.T) {
+	methods := interfaceMethods(t, "internal/fencing/store.go", "Store")
+	for dir, passed := range passedOn {
+		own := methodNames(t, dir)
+		for _, method := range methods {
+			switch has, passes := slices.Contains(own, method), slices.Contains(passed, method); {
+			case !has && !passes:
+				t.Errorf("%s has no %s, which fencing.Store has, and it is not among those that are passed on", dir, method)
+			case has && passes:
+				t.Errorf("%s has a %s, which is among those that are passed on", dir, method)
+			}
+		}
+		for _, method := range passed {
+			if !slices.Contains(methods, method) {
+				t.Errorf("fencing.Store has no %s, which %s passes on", method, dir)
+			}
+		}
+	}
+}
+
+// interfaceMethods returns the methods of an interface, but for those it embeds.
+func interfaceMethods(t *testing.T, path, name string) (methods []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != name {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.InterfaceType); ok {
+			for _, field := range kind.Methods.List {
+				for _, method := range field.Names {
+					methods = append(methods, method.Name)
+				}
+			}
+		}
+		return false
+	})
+	if len(methods) == 0 {
+		t.Fatalf("%s has no interface %s", path, name)
+	}
+	return methods
+}
+
+// methodNames returns the exported methods of the type that a package wraps a store
+// with, Store or Watchdog.
+func methodNames(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(dir + "/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Recv == nil || !f.Name.IsExported() {
+				continue
+			}
+			if pointer, ok := f.Recv.List[0].Type.(*ast.StarExpr); ok {
+				if of, ok := pointer.X.(*ast.Ident); ok && (of.Name == "Store" || of.Name == "Watchdog") {
+					names = append(names, f.Name.Name)
+				}
+			}
+		}
+	}
+	return names
+}
