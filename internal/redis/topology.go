@@ -321,6 +321,10 @@ func (t *topology) newNode(addr string) *node {
 	return n
 }
 
+// connectionBuffer is what a connection keeps for what it reads, and for what it writes.
+// A stall fills the pools, of 8 connections to each master, and they keep them.
+const connectionBuffer = 16 << 10
+
 // clientOptions are those of every client of Redis, whatever the topology. The
 // library repeats nothing by itself, and everything has an end.
 func (t *topology) clientOptions(addr string) *goredis.Options {
@@ -334,7 +338,7 @@ func (t *topology) clientOptions(addr string) *goredis.Options {
 		ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
 		PoolSize: options.PoolSize, PoolTimeout: options.ReadTimeout,
 		PipelinePoolSize: -1, // pipelines are the normal case: one pool for all
-		ReadBufferSize:   64 << 10, WriteBufferSize: 64 << 10,
+		ReadBufferSize:   connectionBuffer, WriteBufferSize: connectionBuffer,
 	}
 	if o.Password == "" {
 		o.Username, o.Password = options.Username, options.Password
