@@ -2,6 +2,9 @@ package fencing_test
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -320,5 +323,25 @@ func TestLateIsNotNegative(t *testing.T) {
 	out := fencing.Step(state, end.Add(-time.Second/2), fencing.Guard{}, fencing.RenewRequest{Name: "a", Lease: held.Lease})
 	if out.Err == nil || out.Err.Reason != fencing.ReasonExpired || out.Err.Late != 0 {
 		t.Errorf("%+v, want a lease that ended 0 s ago", out.Err)
+	}
+}
+
+// TestRandomOpsAreAll: the random operations of this package have every request type that
+// is an Op.
+func TestRandomOpsAreAll(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "op.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, s, made := rand.New(rand.NewPCG(1, 1)), fencing.NewState(), map[string]bool{}
+	for range 1000 {
+		made[reflect.TypeOf(randomOp(t, r, s)).Name()] = true
+	}
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "LockName" {
+			if name := f.Recv.List[0].Type.(*ast.Ident).Name; !made[name] {
+				t.Errorf("randomOp makes no %s", name)
+			}
+		}
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"fencepost/internal/fencing"
@@ -27,9 +30,18 @@ var notPlayed = map[string]string{
 func TestEveryMethodIsPlayed(t *testing.T) {
 	played := map[string]bool{}
 	ast.Inspect(parseFile(t, "result.go"), func(n ast.Node) bool {
-		if call, ok := n.(*ast.CallExpr); ok {
-			if method, ok := call.Fun.(*ast.SelectorExpr); ok {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			if method, ok := n.Fun.(*ast.SelectorExpr); ok {
 				played[method.Sel.Name] = true
+			}
+		case *ast.CaseClause: // of ask
+			for _, value := range n.List {
+				if text, ok := value.(*ast.BasicLit); ok {
+					if verb, err := strconv.Unquote(text.Value); err != nil || arguments[verb] == "" {
+						t.Errorf("ask has the command %s, and cases can't: see arguments in command.go", verb)
+					}
+				}
 			}
 		}
 		return true
@@ -78,7 +90,14 @@ func TestEveryCommandIsPlayed(t *testing.T) {
 			generated[command.verb] = true
 		}
 	}
+	language, err := os.ReadFile("testdata/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, verb := range slices.Sorted(maps.Keys(arguments)) {
+		if !strings.Contains(string(language), "\n| `"+verb) {
+			t.Errorf("testdata/README.md does not say what %s is", verb)
+		}
 		if !inCases[verb] {
 			t.Errorf("no case has the command %s", verb)
 		}
