@@ -1,0 +1,112 @@
+package fencepost_test
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|deploy|docs|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
+	linkInDocument = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
+	testInDocument = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
+	anchorless     = regexp.MustCompile(`[^a-z0-9 -]`)
+)
+
+// TestDocumentsNameWhatIsThere: paths, links and tests that the documents name exist.
+func TestDocumentsNameWhatIsThere(t *testing.T) {
+	documents, err := filepath.Glob("docs/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatal(documents, err)
+	}
+	tests := testNames(t)
+	for _, path := range append(documents, "README.md") {
+		text := read(t, path)
+		for _, match := range pathInDocument.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(match[1]); err != nil {
+				t.Errorf("%s: there is no %s", path, match[1])
+			}
+		}
+		for _, match := range linkInDocument.FindAllStringSubmatch(text, -1) {
+			target := path
+			if match[1] != "" {
+				target = filepath.Join(filepath.Dir(path), match[1])
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: there is no %s", path, target)
+			} else if match[2] != "" && !hasHeading(read(t, target), match[2][1:]) {
+				t.Errorf("%s: %s has no heading %s", path, target, match[2])
+			}
+		}
+		for _, match := range testInDocument.FindAllStringSubmatch(text, -1) {
+			if !tests[match[1]] {
+				t.Errorf("%s: there is no %s", path, match[1])
+			}
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// hasHeading reports whether a document has the heading of an anchor.
+func hasHeading(text, anchor string) bool {
+	for line := range strings.Lines(text) {
+		if heading := strings.TrimLeft(line, "#"); heading != line {
+			words := anchorless.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+			if strings.ReplaceAll(words, " ", "-") == anchor {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// testNames returns the names of all tests of the module.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go", "*/*/*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			for _, match := range regexp.MustCompile(`(?m)^func (Test[A-Za-z]+)\(`).FindAllStringSubmatch(read(t, path), -1) {
+				names[match[1]] = true
+			}
+		}
+	}
+	return names
+}
+
+// elsewhere finds references to documents that are not in this repository: everything
+// that a reader needs is here.
+var elsewhere = regexp.MustCompile(`\b[Ss]ections? [0-9]|\bDESIGN\b|\bissue #?[0-9]`)
+
+func TestNoDocumentsElsewhere(t *testing.T) {
+	if err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != "." {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		switch filepath.Ext(path) {
+		case ".go", ".lua", ".md", ".txt", ".txtar", ".yaml", ".conf", ".js", ".mjs", ".css", ".html":
+			if found := elsewhere.FindString(read(t, path)); found != "" && path != "documents_test.go" {
+				t.Errorf("%s cites %q of a document that is not here", path, found)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
