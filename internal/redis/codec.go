@@ -11,7 +11,10 @@ import (
 	"fencepost/internal/fencing"
 )
 
-var errUnreadable = errors.New("redis: a record can't be read")
+var (
+	errUnreadable = errors.New("redis: a record can't be read")
+	errText       = errors.New("redis: an operation can't be written: a text has a zero byte")
+)
 
 // codec reads a text, writes one or describes it. What stands in Redis, in an operation
 // and in a reply is told field by field in one function each, below: numbers of 7
@@ -337,7 +340,8 @@ type replyHead struct {
 	// flags: f, this request made the grant; j, it has joined the queue; l, the gateway had
 	// lapsed; m, more has come due than one step does; v, the view belongs to the answer;
 	// u, there is no guard, or the server was not looked at; b, no token as high as the
-	// floor was issued here.
+	// floor was issued here; q, the places of the name were forgotten, and x, leases of it
+	// were lost, for keys that are gone.
 	flags string
 
 	// number: of a renewal the µs the lease still had to live; of an expire the µs until there

@@ -17,7 +17,7 @@ import (
 var sources embed.FS
 
 // parts are the files of the library, in the order in which they are put together.
-var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "acquire", "verbs", "gateways", "run"}
+var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "acquire", "verbs", "gateways", "save", "mend", "run"}
 
 // A library has two functions that do the same. Redis refuses the one that grants where
 // memory is full; the other frees memory, or only reads. It runs neither of them on
@@ -49,18 +49,24 @@ func newLibrary() *library {
 		}
 		body.WriteString(fill(string(b), constants))
 	}
-	sum := sha1.Sum([]byte(body.String()))
+	sum := sha1.Sum([]byte(librarySource("", body.String())))
 	l := &library{name: "fencepost_" + hex.EncodeToString(sum[:6])}
 	l.functions = [...]string{frees: l.name, grants: l.name + "_grants"}
-	l.source = "#!lua name=" + l.name + "\n" + body.String() + fmt.Sprintf(
-		"redis.register_function{function_name = '%s', callback = run, flags = {'allow-oom'}}\n"+
-			"redis.register_function{function_name = '%s', callback = run}\n", l.functions[frees], l.functions[grants])
+	l.source = librarySource(l.name, body.String())
 	for i, first := range [...]string{frees: "#!lua flags=allow-oom\n", grants: "#!lua\n"} {
 		l.scripts[i] = first + body.String() + "return run(KEYS, ARGV)\n"
 		sum := sha1.Sum([]byte(l.scripts[i])) // Redis names scripts by it
 		l.digests[i] = hex.EncodeToString(sum[:])
 	}
 	return l
+}
+
+// librarySource returns the library of a name. The name has the digest of what it would be
+// without one: whatever is changed here or in the files has another name.
+func librarySource(name, body string) string {
+	return "#!lua name=" + name + "\n" + body + fmt.Sprintf(
+		"redis.register_function{function_name = '%s', callback = run, flags = {'allow-oom'}}\n"+
+			"redis.register_function{function_name = '%s_grants', callback = run}\n", name, name)
 }
 
 // described are the texts that the library reads and writes, by what their formats are
@@ -94,7 +100,7 @@ func constants() map[string]string {
 	for name, d := range map[string]time.Duration{
 		"TOMBSTONE_TTL": fencing.TombstoneTTL, "FORGET_AFTER": fencing.ForgetAfter, "MAX_FLOOR_LEAD": fencing.MaxFloorLead,
 		"GATEWAY_TTL": fencing.GatewayTTL, "STALL_AFTER": fencing.StallAfter, "HEAR_INTERVAL": fencing.HearInterval,
-		"REST_TTL": fencing.RestTTL, "HEARTBEAT": fencing.HeartbeatInterval, "TTL_PERIOD": fencing.TTLPeriod,
+		"REST_TTL": fencing.RestTTL, "HEARTBEAT": fencing.HeartbeatInterval, "TTL_PERIOD": fencing.TTLPeriod, "LONGEST_QUARANTINE": fencing.LongestQuarantine,
 	} {
 		all[name] = strconv.FormatInt(d.Microseconds(), 10)
 	}

@@ -23,6 +23,8 @@ type reply struct {
 	unguarded bool         // the partition has no guard
 	more      bool         // what has come due is more than one step does
 	behind    bool         // the store issued no token as high as the floor
+	forgot    bool         // places of the name were forgotten
+	lost      bool         // leases of the name were lost
 	lock      fencing.Lock // the public view of the name, empty if it was not shown
 
 	holder   *fencing.Holder // the caller's
@@ -82,6 +84,7 @@ func decodeReply(c *command) (*reply, error) {
 	has := func(letter string) bool { return strings.Contains(r.flags, letter) }
 	r.fresh, r.joined, r.lapsed, r.shows = has("f"), has("j"), has("l"), has("v")
 	r.unguarded, r.more, r.behind = has("u"), has("m"), has("b")
+	r.forgot, r.lost = has("q"), has("x")
 	if own := slices.IndexFunc(r.grants, func(g fencing.Grant) bool { return g.Holder.Lease == c.lease }); own >= 0 && r.holder == nil && c.verb == acquireVerb && r.code == fencing.CodeOK {
 		r.holder = &r.grants[own].Holder
 	}

@@ -108,7 +108,13 @@ func (s *Store) result(c *command) (*reply, error) {
 	}
 	r, err := decodeReply(c)
 	if err != nil {
+		if aboutRecord(err) {
+			s.damaged(s.keys[c.partition].lock(c.name), err)
+		}
 		return nil, err
+	}
+	if r.forgot || r.lost {
+		s.mended(c.name, r)
 	}
 	if r.code == fencing.CodeClockSkew && r.skewed && s.stalled(c, r.now) {
 		return nil, errStalled
@@ -196,8 +202,7 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, *
 				s.free(c)
 			case errors.As(err, &refusal):
 				refused = cmp.Or(refused, err)
-			case aboutRecord(err):
-				s.damaged(s.keys[c.partition].lock(c.name), err)
+			case aboutRecord(err): // result has told it
 			case retryable(err):
 				if failed, again = err, append(again, c); !unrun(err) {
 					c.missed = true
@@ -232,11 +237,24 @@ func aboutRecord(err error) bool {
 		errors.As(err, &broken) && !strings.Contains(string(broken), "ser executing the script")
 }
 
-// damaged tells of a record that can't be read, once.
+// damaged tells of a key that can't be read, once.
 func (s *Store) damaged(key string, err error) {
-	if _, told := s.told.LoadOrStore(key, true); !told {
-		s.options.Logger.Error("a record can't be read: lists leave its name out, and the end of its lease is not reported", "key", key, "error", err)
+	if text := err.Error(); strings.HasPrefix(text, "fencepost:") { // the library knows which one it is
+		key, _, _ = strings.Cut(text, " ")
 	}
+	if _, told := s.told.LoadOrStore(key, true); !told {
+		s.options.Logger.Error("a key can't be read: what is asked about its name fails, lists leave it out, and the ends of its leases are not reported", "key", key, "error", err,
+			"remedy", "delete the key and the guard of its partition together, as docs/operations.md says: nothing new is granted until the leases that are lost have ended")
+	}
+}
+
+// mended tells of what was lost with keys that were evicted or deleted.
+func (s *Store) mended(name fencing.Name, r *reply) {
+	if r.lost {
+		s.sentry.losses.Add(1)
+	}
+	s.options.Logger.Error("keys of a name were evicted, deleted or damaged: its waiting requests ask again, at the end of the queue; where leases are lost, nothing new is granted until they have ended",
+		"name", name, "places_lost", r.forgot, "leases_lost", r.lost)
 }
 
 // passing are the first words of answers which say that the command did not run
@@ -249,7 +267,7 @@ var passing = []string{
 func retryable(err error) bool {
 	var answer goredis.Error
 	switch {
-	case errors.Is(err, goredis.ErrClosed), errors.Is(err, errReply), errors.Is(err, errUnreadable):
+	case errors.Is(err, goredis.ErrClosed), errors.Is(err, errReply), errors.Is(err, errUnreadable), errors.Is(err, errText):
 		return false
 	case unrun(err):
 		return true
@@ -262,7 +280,7 @@ func retryable(err error) bool {
 // unrun reports whether a command is known to have done nothing, and might soon:
 // Redis says that it did not run it, or it took so long that it was refused.
 func unrun(err error) bool {
-	if errors.Is(err, errStalled) || errors.Is(err, errNowhere) || errors.Is(err, errRetired) || errors.Is(err, errReplica) {
+	if errors.Is(err, errText) || errors.Is(err, errStalled) || errors.Is(err, errNowhere) || errors.Is(err, errRetired) || errors.Is(err, errReplica) {
 		return true
 	}
 	var answer goredis.Error

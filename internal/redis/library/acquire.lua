@@ -10,7 +10,12 @@ end
 
 -- Has the request wait in p, which it may have joined just now.
 local function waits_in(p, joins)
-  item('P', pack('>i4', position(p)) .. p[LEASE_TEXT])
+  local at = position(p)
+  local queued = record[QUEUED]
+  if at ~= queued and (at > queued or p[SEQ] == record[QUEUE_LAST]) then -- who comes last is the last
+    unreadable(prefix .. 'queue:' .. name)
+  end
+  item('P', pack('>i4', at) .. p[LEASE_TEXT])
   view(MAX_HOLDERS_SHOWN)
   if joins then
     flags, joined = flags .. 'j', p[LEASE_TEXT]

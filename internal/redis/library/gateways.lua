@@ -7,7 +7,7 @@ function verbs.heartbeat()
     return 'clock_skew'
   end
   read_signs()
-  if not signs[me] or now >= lapse_of(me) then
+  if not signs[me] or now >= lapse_of(me) or call('del', prefix .. 'recheck:' .. me) > 0 then
     flags = flags .. 'l'
   end
   hear(true)

@@ -44,12 +44,28 @@ local function put_holder(h)
   if one then
     return
   end
+  call('zadd', prefix .. 'tokens:' .. name, h[TOKEN], h[LEASE])
   call('hset', prefix .. 'holders:' .. name, h[LEASE], written)
   call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and rank(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
   call('zadd', prefix .. 'limits:' .. name, tolerates(h), h[LEASE])
   if h[SLOT] ~= NO_SLOT then
     call('setbit', prefix .. 'slots:' .. name, h[SLOT], 1)
   end
+end
+
+-- Deletes the keys of several holders.
+local function forget_several()
+  call('del', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'tokens:' .. name, prefix .. 'slots:' .. name)
+end
+
+-- Returns the holder with a token, nil if there is none.
+local function holder_with(t)
+  if one or not record or record[HOLDERS] == 0 then
+    return one and one[TOKEN] == t and one or nil
+  end
+  local exactly = fmt('%d', t)
+  local found = call('zrangebyscore', prefix .. 'tokens:' .. name, exactly, exactly, 'limit', 0, 1)[1]
+  return found and find_holder(found) or nil
 end
 
 -- The gateway of a provisional lease has nothing to confirm any more.
@@ -68,6 +84,10 @@ local function add_holder(h)
   elseif one then
     local other = one
     one = nil
+    if not several then -- what is there is of a record that is gone
+      forget_several()
+    end
+    several = true
     put_holder(other)
   end
   put_holder(h)
@@ -77,27 +97,24 @@ end
 local function remove_holder(h, at)
   local r = record
   r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
-  r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER)
+  r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)
   if h[PROVISIONAL] == 1 then
     confirmed(h)
-  else
-    r[FORGET_AT] = max(r[FORGET_AT], h[EXPIRES_AT])
   end
   r[HOLDERS] = r[HOLDERS] - 1
-  if r[HOLDERS] == 0 then
-    one = nil
+  one = nil
+  if not several then
     return
   end
+  call('zrem', prefix .. 'tokens:' .. name, h[LEASE])
   call('hdel', prefix .. 'holders:' .. name, h[LEASE])
-  if r[HOLDERS] == 1 then
-    one = read_lease(call('hvals', prefix .. 'holders:' .. name)[1])
-    call('del', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'slots:' .. name)
-    return
-  end
   call('zrem', prefix .. 'until:' .. name, h[LEASE])
   call('zrem', prefix .. 'limits:' .. name, h[LEASE])
   if h[SLOT] ~= NO_SLOT then
     call('setbit', prefix .. 'slots:' .. name, h[SLOT], 0)
+  end
+  if r[HOLDERS] == 1 then -- its keys go when the record is written
+    one = read_lease(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
   end
 end
 
@@ -108,7 +125,11 @@ local function free_slot(mode, limit)
   elseif record[HOLDERS] <= 1 then
     return one and one[SLOT] == 0 and 1 or 0
   end
-  return call('bitpos', prefix .. 'slots:' .. name, 0)
+  local slots = prefix .. 'slots:' .. name
+  if call('bitcount', slots) ~= call('zcount', prefix .. 'limits:' .. name, '-inf', '(' .. ANY_NUMBER) then
+    error({err = 'a key of the name is gone'})
+  end
+  return call('bitpos', slots, 0)
 end
 
 -- Returns the holders with these lease ids as they are stored.

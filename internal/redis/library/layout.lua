@@ -20,6 +20,7 @@
 --   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
 --                                heard, stopped, serving: see fencing.Gateways
 --   fencepost:{N}:unconfirmed:<gateway>  hash, <lease><name> -> the provisional lease
+--   fencepost:{N}:recheck:<gateway>  string, that it has to ask again for what waits there
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
 --                                to get in before
 --   of a name with several holders
@@ -27,6 +28,7 @@
 --   fencepost:{N}:until:<name>   zset, lease id -> expires_at; of a provisional one
 --                                below 0, the rank of its gateway
 --   fencepost:{N}:limits:<name>  zset, lease id -> how many holders it tolerates
+--   fencepost:{N}:tokens:<name>  zset, lease id -> token
 --   fencepost:{N}:slots:<name>   bitmap of the slots that are taken
 --   of a name with a queue
 --   fencepost:{N}:places:<name>  hash, lease id -> the place

@@ -91,7 +91,7 @@ local function wake()
     call('zrem', resting, spread(over))
   end
   r[RESTING] = r[RESTING] - #over
-  r[REST_TILL] = r[RESTING] > 0 and tonumber(call('zrange', resting, 0, 0, 'withscores')[2]) or 0
+  r[REST_TILL] = r[RESTING] > 0 and tonumber(call('zrange', resting, 0, 0, 'withscores')[2]) + 0 or 0
   if r[QUEUED] + r[RESTING] == 0 then
     r[QUEUE_LAST] = 0
   end
@@ -121,8 +121,12 @@ local function drop_dead()
   local found = {} -- their seqs and lease ids
   for id, g in pairs(here) do
     if g.places > 0 and not alive(id) then
-      for _, entry in ipairs(call('zrangebylex', prefix .. 'by_gateway:' .. name, '[' .. id, '(' .. id .. ':', 'limit', 0, left + 1)) do -- ':' is behind all digits
-        found[#found + 1] = sub(entry, 17)
+      local entries = call('zrangebylex', prefix .. 'by_gateway:' .. name, '[' .. id, '(' .. id .. ':', 'limit', 0, left + 1) -- ':' is behind all digits
+      if #entries < min(g.places, left + 1) then
+        unreadable(prefix .. 'by_gateway:' .. name)
+      end
+      for i = 1, #entries do
+        found[#found + 1] = sub(entries[i], 17)
       end
     end
   end

@@ -52,15 +52,8 @@ local function claimable(h, t)
   elseif t <= record[ENDED_TOKEN] then
     return false
   end
-  if one then
-    return one[LEASE] == h[LEASE] or one[TOKEN] ~= t
-  end
-  for _, other in ipairs(record[HOLDERS] > 1 and call('hvals', prefix .. 'holders:' .. name) or {}) do
-    if unpack('>I7', other) == t and read_lease(other)[LEASE] ~= h[LEASE] then -- the token is first
-      return false
-    end
-  end
-  return true
+  local other = holder_with(t)
+  return not other or other[LEASE] == h[LEASE]
 end
 
 -- Gives the lease, which makes the place a holder: all tokens are issued here. It
@@ -141,11 +134,12 @@ end
 -- Adds an end and the lease to the history. It is cut, and looked after, only now and
 -- then.
 local function remember(entry)
-  local key, index = prefix .. 'history:' .. name, prefix .. 'histories'
+  local key = prefix .. 'history:' .. name
   local length = call('rpush', key, entry)
   if length > 1 and length < 2 * MAX_HISTORY then
     return
   end
+  local index = prefix .. 'histories'
   call('ltrim', key, -MAX_HISTORY, -1)
   call('zadd', index, now, name)
   if call('zcard', index) > head[HEAD_MAX_HISTORIES] then
@@ -160,9 +154,8 @@ local function end_lease(h, reason, at)
     call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason),
       'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
   end
-  local entry = pack(END_FORMAT, reason, at) .. h[LEASE_TEXT]
-  item('E', entry)
-  remember(entry)
+  item('E', pack(END_FORMAT, reason, at) .. h[LEASE_TEXT])
+  ends = true -- save has it remembered
   remove_holder(h, at)
 end
 

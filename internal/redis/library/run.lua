@@ -5,49 +5,6 @@ local about_no_name = {heartbeat = true, check = true, arrive = true}
 local published = {'E', 'L', 'G'}
 local only_looks = {inspect = true, list = true, history = true}
 
--- Writes the record, and the indexes of names.
-local function save()
-  local key, r = prefix .. 'lock:' .. name, record
-  if r and r[LAST_TOKEN] == 0 and idle() then -- somebody waited in quarantine, and left
-    record, r = false, false
-  end
-  local busy = r and not idle()
-  local due = busy and due_at() or 0
-  if r then
-    r[INDEXED], r[STUCK] = due, busy and r[STUCK] or 0
-    if here or r[GATEWAYS] ~= '' then
-      local all = {}
-      for id, g in pairs(here or {}) do
-        all[#all + 1] = id .. ':' .. g.places .. ':' .. g.leases .. ';'
-      end
-      r[GATEWAYS] = concat(all)
-    end
-  end
-  local written = r and pack(RECORD_FORMAT, spread(r, 1, RECORD_SIZE)) .. (one and one[LEASE_TEXT] or '')
-  if written == stored then
-    -- as it was
-  elseif busy then
-    call('set', key, written)
-  elseif r then
-    call('set', key, written, 'px', keep_ms(r[FORGET_AT] - now, FORGET_AFTER, FORGET_MS))
-  else
-    call('del', key)
-  end
-  if due ~= was_indexed then
-    if due > 0 then
-      call('zadd', prefix .. 'expiry', fmt('%d', due), name)
-    else
-      call('zrem', prefix .. 'expiry', name)
-    end
-  end
-  local held = r and r[HOLDERS] > 0
-  if held and not was_held then
-    call('zadd', prefix .. 'names', 0, name)
-  elseif was_held and not held then
-    call('zrem', prefix .. 'names', name)
-  end
-end
-
 -- Adds what the operation has changed to what all who watch are told: what ended, who
 -- left, what was granted and who has joined, in this order. A claim is told like a grant.
 local function publish()
@@ -95,7 +52,7 @@ local function step(verb)
   if record and record[STUCK] == AT_ONCE and not expires then
     left = 0 -- an expire goes on with it: many other operations at once are not to do so as well
   end
-  local room, is_due = left, not (expires and record and not skewed and now < due_at())
+  local room, is_due = left, not (expires and record and not skewed and now < (idle() and record[FORGET_AT] or due_at()))
   if is_due then
     settle()
   end
@@ -115,15 +72,29 @@ local function step(verb)
   return code
 end
 
+-- Adds what the operation tells other gateways to the messages of the call.
+local function post()
+  mail = mail or {}
+  for i = 1, #told, 3 do
+    local gateway = told[i]
+    local box = mail[gateway] or {pack('>I7', now)}
+    box[#box + 1] = 'N' .. name .. '\0' .. told[i + 1] .. told[i + 2]
+    mail[gateway] = box
+  end
+end
+
 -- Carries out one operation and returns what it came to.
 local function operate(blob)
   op = {unpack(OP_FORMAT, blob)}
   op_text, name = blob, op[OP_NAME]
-  flags, number, token, text, present = '', 0, 0, '', ''
-  out, joined, newly_claimed = {''}, nil, nil
-  stored, record, one, here, was_held, was_indexed = false, false, nil, nil, false, 0
+  flags, number, token, text, present = mended, 0, 0, '', ''
+  out, joined, newly_claimed, told = {''}, nil, nil, nil
+  stored, record, one, several, ends, here, was_held, was_indexed = false, false, nil, false, false, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)
+  if told then
+    post()
+  end
   out[1] = pack(REPLY_FORMAT, code, flags, number, token, text, present)
   return concat(out)
 end
@@ -169,7 +140,16 @@ local function run(keys, args)
   begin(keys, args)
   local replies = {pack('>I7B', now, skewed and 1 or 0)}
   for i = 2, #args do
+    mended = ''
     local ok, reply = pcall(operate, args[i]) -- a record that can't be read harms no other operation
+    if not ok and worth_mending(reply) then
+      local looked, found = pcall(mend)
+      if not looked then
+        reply = found
+      elseif found then
+        ok, reply = pcall(operate, args[i])
+      end
+    end
     if not ok then
       if op and op[OP_VERB] == 'expire' then -- so that it does not stand before what can be done
         attempt('zadd', prefix .. 'expiry', 'xx', fmt('%d', now + 60 * HEARTBEAT), name)

@@ -10,12 +10,16 @@ local signs -- of life, gateway -> when, false if there was none; nil until read
 local heard, stopped, serving -- as in fencing.Gateways
 local watched -- whether anybody hears of events; nil until asked
 local events, mail -- messages: to all who watch, and to gateways
+local mended -- flags of what was put right before the operation
 
 -- Of the operation.
 local op, op_text, name
 local stored, record -- the record as it is stored and as it is now; false if nothing is remembered of the name
 local was_held, was_indexed -- what the indexes say of it
 local one -- the holder, if it is the only one
+local ends -- there is an end among what has changed
+local several -- the keys of several holders are there
+local told -- messages of this operation to gateways, three entries each: the gateway, a letter, an item
 local here -- gateway -> how many places and provisional leases it has on the name; nil where none has any
 local left -- of the limit
 local more -- something is due that is beyond the limit
@@ -30,15 +34,17 @@ local function item(letter, it)
   out[n + 1], out[n + 2] = letter, it
 end
 
--- Adds an item to what another gateway is told.
+-- Adds an item to what another gateway is told when the operation has come to its end.
 local function tell(gateway, letter, it)
-  if gateway == me then
-    return
+  if gateway ~= me then
+    told = told or {}
+    told[#told + 1], told[#told + 2], told[#told + 3] = gateway, letter, it
   end
-  mail = mail or {}
-  mail[gateway] = mail[gateway] or {pack('>I7', now)}
-  local box = mail[gateway]
-  box[#box + 1] = 'N' .. name .. '\0' .. letter .. it
+end
+
+-- Breaks the operation off for a key that is not what it has to be.
+local function unreadable(key)
+  error({err = key .. " can't be read"})
 end
 
 -- Returns the highest token issued.
@@ -180,6 +186,25 @@ local function new_record()
   record[BORN] = now
 end
 
+-- Reads who has something on the name.
+local function read_gateways()
+  here = {}
+  for id, places, leases in string.gmatch(record[GATEWAYS], '(%w+):(%d+):(%d+);') do
+    here[id] = {places = tonumber(places), leases = tonumber(leases)}
+  end
+  read_signs(here)
+end
+
+-- Breaks the operation off where a key of several holders was evicted or deleted, and
+-- before one of them is written where one of the queue was: see mend. Of a lone holder
+-- nothing is written before all else was done.
+local function check_keys()
+  local gone = call('exists', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'tokens:' .. name) < 4
+  if gone or record[QUEUED] > 0 and call('exists', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'by_gateway:' .. name) < 3 then
+    error({err = 'a key of the name is gone'})
+  end
+end
+
 -- Reads the record of the name.
 local function load_record()
   stored = call('get', prefix .. 'lock:' .. name)
@@ -189,13 +214,12 @@ local function load_record()
   record = {unpack(RECORD_FORMAT, stored)}
   if record[HOLDERS] == 1 then
     one = read_lease(stored, record[RECORD_SIZE + 1])
+  elseif record[HOLDERS] > 1 then
+    several = true
+    check_keys()
   end
   if record[GATEWAYS] ~= '' then
-    here = {}
-    for id, places, leases in string.gmatch(record[GATEWAYS], '(%w+):(%d+):(%d+);') do
-      here[id] = {places = tonumber(places), leases = tonumber(leases)}
-    end
-    read_signs(here)
+    read_gateways()
   end
   was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
 end

@@ -115,18 +115,6 @@ function verbs.take_back()
   return 'ok'
 end
 
--- Returns the holder with a token, nil if there is none.
-local function holder_with(t)
-  if one or not record or record[HOLDERS] == 0 then
-    return one and one[TOKEN] == t and one or nil
-  end
-  for _, stored_lease in ipairs(call('hvals', prefix .. 'holders:' .. name)) do
-    if unpack('>I7', stored_lease) == t then
-      return read_lease(stored_lease)
-    end
-  end
-end
-
 verbs['break'] = function()
   local broken = fmt('%016d', op[OP_TOKEN])
   local h = holder_with(op[OP_TOKEN])
@@ -175,15 +163,11 @@ function verbs.claim()
   return holds(h)
 end
 
--- Returns when expire has something to do here. The twin of State.Due.
+-- Returns when expire has something to do here, on a name that is not idle. The twin of
+-- State.Due.
 local function due_at()
-  local r, at = record, math.huge
-  if idle() then
-    return r[FORGET_AT]
-  end
-  if one then
-    at = one[PROVISIONAL] == 1 and at or one[EXPIRES_AT]
-  elseif r[HOLDERS] > 1 then
+  local r, at = record, one and one[PROVISIONAL] == 0 and one[EXPIRES_AT] or math.huge
+  if r[HOLDERS] > 1 then
     at = tonumber(call('zrangebyscore', prefix .. 'until:' .. name, 0, '+inf', 'withscores', 'limit', 0, 1)[2] or at)
   end
   if here then

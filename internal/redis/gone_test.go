@@ -1,0 +1,260 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// ofName are the kinds of keys that stand beside the record of a name.
+var ofHolders, ofQueue = []string{"holders", "until", "limits", "tokens", "slots"}, []string{"places", "queue", "by_gateway", "resting", "history"}
+
+// harms are what may come of a key.
+var harms = map[string]func(context.Context, *Store, string){
+	"gone": func(ctx context.Context, s *Store, key string) { s.redis().Del(ctx, key) },
+	"of another type": func(ctx context.Context, s *Store, key string) {
+		s.redis().Del(ctx, key)
+		s.redis().Set(ctx, key, "?", 0)
+	},
+}
+
+// A name goes on whichever key of its queue is gone or damaged, at the latest when the
+// lock is free: those who can't be served have to ask again, and are told so. The holder
+// keeps its lease.
+func TestQueueKeyGone(t *testing.T) {
+	server := redistest.Start(t)
+	for _, kind := range ofQueue {
+		for what, harm := range harms {
+			for _, verb := range []string{"release", "join", "inspect", "expire"} {
+				t.Run(kind+" "+what+" "+verb, func(t *testing.T) {
+					flush(t, server)
+					b := openBackend(t, server)
+					s, other, ctx := b.stores[0], b.stores[1], t.Context()
+					e := listen(t, s)
+					until(t, func() bool { return e.rechecked() == 1 })
+					held, waits, rests := acquireRequest("a"), waitRequest("a"), waitRequest("a")
+					rests.Keep = true
+					mustAcquire(t, s, held)
+					mustWait(t, s, rests)
+					_, err := s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: rests.Lease, Stamp: rests.Stamp})
+					wantCode(t, "leave", err, fencing.CodeOK)
+					mustWait(t, s, waits)
+					wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK)
+					before := e.rechecked()
+					harm(ctx, s, s.keys[0].prefix+kind+":a")
+					switch verb {
+					case "release":
+						mustRelease(t, s, held)
+						_, err := s.Acquire(ctx, waits)
+						wantCode(t, "the waiter asks again", err, fencing.CodeOK)
+					case "join":
+						mustWait(t, other, waitRequest("a"))
+					case "inspect":
+						_, err := other.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+						wantCode(t, "inspect", err, fencing.CodeOK)
+					case "expire":
+						b.SetTime(epoch.Add(held.TTL))
+						_, err := other.Expire(ctx, 100)
+						wantCode(t, "expire", err, fencing.CodeOK)
+					}
+					if verb != "release" && verb != "expire" {
+						_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
+						wantCode(t, "renewal by the holder", err, fencing.CodeOK)
+						mustRelease(t, s, held)
+					}
+					wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK)
+					if kind == "places" || kind == "queue" {
+						until(t, func() bool { return e.rechecked() > before })
+					}
+				})
+			}
+		}
+	}
+}
+
+// What stands beside the leases of several holders is made anew from them.
+func TestHoldersKeyGone(t *testing.T) {
+	server := redistest.Start(t)
+	for _, kind := range ofHolders {
+		for what, harm := range harms {
+			t.Run(kind+" "+what, func(t *testing.T) {
+				flush(t, server)
+				var c clocks
+				s, ctx := open(t, c.options(server.URL())), t.Context()
+				var all []fencing.AcquireRequest
+				for range 3 {
+					r := acquireRequest("a")
+					r.Mode, r.Limit = fencing.ModeShared, 4
+					mustAcquire(t, s, r)
+					all = append(all, r)
+				}
+				key := s.keys[0].prefix + kind + ":a"
+				harm(ctx, s, key)
+				next := acquireRequest("a")
+				next.Mode, next.Limit = fencing.ModeShared, 4
+				out, err := s.Acquire(ctx, next)
+				switch {
+				case kind == "holders" && what == "gone": // leases are lost: nobody gets in before they have ended
+					wantCode(t, "acquire", err, fencing.CodeQuarantined)
+					if left := refused(t, s, "another"); left < all[0].TTL-time.Second || left > all[0].TTL {
+						t.Errorf("nothing is granted for %s, want %s", left, all[0].TTL)
+					}
+					if s.Losses() != 1 {
+						t.Errorf("%d losses were counted, want 1", s.Losses())
+					}
+					c.redis.Store(int64(all[0].TTL))
+					c.gateway.Store(int64(all[0].TTL))
+					mustAcquire(t, s, next)
+					return
+				case kind == "holders":
+					wantCode(t, "acquire", err, fencing.CodeUnavailable)
+					s.redis().Del(ctx, key) // the operator's way out
+					_, err = s.Acquire(ctx, next)
+					wantCode(t, "acquire", err, fencing.CodeQuarantined)
+					return
+				}
+				wantCode(t, "acquire", err, fencing.CodeOK)
+				if out.Holder.Slot != 3 {
+					t.Errorf("slot %d, want 3", out.Holder.Slot)
+				}
+				_, err = s.Acquire(ctx, acquireRequest("a"))
+				wantCode(t, "an exclusive one", err, fencing.CodeLocked)
+				for _, r := range append(all, next) {
+					_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+					wantCode(t, "renewal", err, fencing.CodeOK)
+				}
+				for _, r := range append(all, next) {
+					mustRelease(t, s, r)
+				}
+				mustAcquire(t, s, acquireRequest("a"))
+			})
+		}
+	}
+}
+
+// With the record of a name gone, what stood beside it is in nobody's way: not in the
+// queue, and not among the holders.
+func TestRecordGone(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s, ctx := b.stores[0], t.Context()
+	shared := func() fencing.AcquireRequest {
+		r := acquireRequest("a")
+		r.Mode, r.Limit = fencing.ModeShared, 2
+		return r
+	}
+	mustAcquire(t, s, shared())
+	mustAcquire(t, s, shared())
+	mustWait(t, s, waitRequest("a"))
+	mustWait(t, s, waitRequest("a"))
+	s.redis().Del(ctx, s.keys[0].lock("a"))
+
+	first, second, waiter := shared(), shared(), waitRequest("a")
+	mustAcquire(t, s, first)
+	mustAcquire(t, s, second)
+	if out, err := s.Acquire(ctx, waiter); err != nil || out.Place == nil || out.Place.Position != 1 {
+		t.Errorf("joined: %+v, %v; want the first place", out.Place, err)
+	}
+	mustRelease(t, s, first)
+	mustRelease(t, s, second)
+	out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+	if err != nil || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Lease != waiter.Lease.Public() {
+		t.Errorf("%+v, %v; want the waiter", out.Lock.Holders, err)
+	}
+}
+
+// What an operation was about to tell others is not told when it breaks off: here an
+// index of the partition can't be written.
+func TestBrokenOffTellsNothing(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	near, far, ctx := b.stores[0], b.stores[1], t.Context()
+	held, waits := acquireRequest("a"), waitRequest("a")
+	mustAcquire(t, near, held)
+	mustWait(t, far, waits)
+	mail := near.redis().Subscribe(ctx, gatewayChannel(fencing.Gateway(far.handle)))
+	defer mail.Close()
+	if _, err := mail.Receive(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b.SetTime(epoch.Add(time.Second))
+	wantCode(t, "heartbeat", far.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK) // so that the index has to change
+	index := near.keys[0].expiry
+	near.redis().Rename(ctx, index, "elsewhere")
+	near.redis().Set(ctx, index, "?", 0)
+	_, err := near.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: held.Lease})
+	wantCode(t, "release", err, fencing.CodeUnavailable)
+	near.redis().Rename(ctx, "elsewhere", index)
+	near.redis().Publish(ctx, gatewayChannel(fencing.Gateway(far.handle)), "end")
+	m, err := mail.ReceiveMessage(ctx)
+	if err != nil || m.Payload != "end" {
+		t.Errorf("the other gateway was told %q, %v, of what has not been done", m.Payload, err)
+	}
+	mustRelease(t, near, held)
+}
+
+// BenchmarkManyHolders measures what Redis works on one operation of a name with as many
+// holders as may be.
+func BenchmarkManyHolders(b *testing.B) {
+	s := open(b, Options{URL: redistest.Start(b).URL()})
+	const many = 10_000
+	var tokens []fencing.Token
+	var last fencing.AcquireRequest
+	for range many {
+		r := acquireRequest("a")
+		r.Mode, r.Limit = fencing.ModeShared, many
+		out, err := s.Acquire(b.Context(), r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		tokens, last = append(tokens, out.Holder.Token), r
+	}
+	took := func(name string, do func()) {
+		b.Run(name, func(b *testing.B) {
+			s.redis().ConfigResetStat(b.Context())
+			for range b.N {
+				do()
+			}
+			_, stat, _ := strings.Cut(s.redis().Info(b.Context(), "commandstats").Val(), "cmdstat_fcall:")
+			var calls, us int64
+			if _, err := fmt.Sscanf(stat, "calls=%d,usec=%d", &calls, &us); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(us)/float64(calls), "us/call")
+		})
+	}
+	took("break of none", func() { _, _ = s.Break(b.Context(), fencing.BreakRequest{Name: "a", Token: 1}) })
+	took("break", func() {
+		if _, err := s.Break(b.Context(), fencing.BreakRequest{Name: "a", Token: tokens[0]}); err != nil {
+			b.Fatal(err)
+		}
+		tokens = tokens[1:]
+	})
+	took("renew", func() {
+		if _, err := s.Renew(b.Context(), fencing.RenewRequest{Name: "a", Lease: last.Lease}); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// The way out of a key that can't be read (docs/operations.md): it is deleted with the
+// guard of its partition, and nobody is granted what its holder may believe in.
+func TestWayOutOfDamage(t *testing.T) {
+	var c clocks
+	s, ctx := open(t, c.options(redistest.Start(t).URL())), t.Context()
+	held := acquireRequest("a")
+	mustAcquire(t, s, held)
+	s.redis().Set(ctx, s.keys[0].lock("a"), "?", 0)
+	_, err := s.Acquire(ctx, acquireRequest("a"))
+	wantCode(t, "acquire", err, fencing.CodeUnavailable)
+	s.redis().Del(ctx, s.keys[0].lock("a"), s.keys[0].guard)
+	if left := refused(t, s, "a"); left < held.TTL-time.Second || left > held.TTL {
+		t.Errorf("nothing is granted for %s, want %s", left, held.TTL)
+	}
+	c.redis.Store(int64(held.TTL))
+	c.gateway.Store(int64(held.TTL))
+	mustAcquire(t, s, acquireRequest("a"))
+}

@@ -1,0 +1,154 @@
+-- What is done when an operation has broken off: a key of its name was evicted,
+-- deleted, or is not what it has to be. What the others have is put in order, so that
+-- the operation can be carried out after all.
+--
+-- The leases of several holders are in one key, and the places in one key: what stands
+-- beside them is made anew from the leases; the places are forgotten, and those who wait
+-- ask again. Leases that can't be read are never taken for ended: that is told, and an
+-- operator decides (docs/operations.md). It is the one thing here that takes time in
+-- proportion to how many hold the name or wait for it.
+
+-- Returns the fields of a hash and reads its leases; nil if one can't be read.
+local function leases_in(key)
+  local found, all = attempt('hgetall', key), {}
+  if found.err then
+    return nil
+  end
+  for i = 2, #found, 2 do
+    local ok, h = pcall(read_lease, found[i])
+    if not ok or h[LEASE] ~= found[i - 1] then
+      return nil
+    end
+    all[#all + 1] = h
+  end
+  return all
+end
+
+-- Has nothing new granted for as long as somebody may believe in leases of the name,
+-- which are gone: until the last of them ends, where that is known.
+local function lose()
+  local g = careful()
+  mended = mended .. 'x'
+  if not g or head[HEAD_HEED_LOSS] == 0 then
+    return
+  end
+  note(g, 0)
+  local till = now + max(g[GUARD_TTL], g[GUARD_BEFORE])
+  local ends = attempt('zrange', prefix .. 'until:' .. name, 0, 0, 'withscores')
+  if #ends == 2 and tonumber(ends[2]) >= 0 then -- none is provisional, without an end
+    till = tonumber(call('zrange', prefix .. 'until:' .. name, -1, -1, 'withscores')[2])
+  end
+  g[GUARD_UNTIL], guard_changed = max(g[GUARD_UNTIL], min(till, now + LONGEST_QUARANTINE)), true
+end
+
+-- Puts the holders of the record in order, and reports whether they were not.
+local function mend_holders()
+  local r, key = record, prefix .. 'holders:' .. name
+  local all = leases_in(key)
+  if not all then
+    unreadable(key)
+  end
+  local tokens, slots = {}, 0
+  local as_it_was = #all == r[HOLDERS]
+  for _, kind in ipairs({'until', 'limits', 'tokens'}) do
+    local n = attempt('zcard', prefix .. kind .. ':' .. name)
+    as_it_was = as_it_was and n == #all
+  end
+  for _, h in ipairs(all) do
+    slots = slots + (h[SLOT] ~= NO_SLOT and 1 or 0)
+  end
+  if as_it_was and attempt('bitcount', prefix .. 'slots:' .. name) == slots then
+    return false
+  end
+  if #all == 0 then
+    lose()
+  end
+  for _, g in pairs(here or {}) do
+    g.leases = 0
+  end
+  forget_several()
+  r[HOLDERS], one, several = #all, nil, #all > 1
+  if #all == 0 then
+    r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
+  elseif #all == 1 then
+    one = all[1]
+  end
+  for _, h in ipairs(all) do
+    if h[PROVISIONAL] == 1 then
+      count(h[GATEWAY], 0, 1)
+    end
+    put_holder(h)
+  end
+  return true
+end
+
+-- Forgets the places if anything is wrong with them, and reports whether. Their
+-- gateways are told by their next heartbeat that they have to ask again.
+local function mend_queue()
+  local r, all = record, leases_in(prefix .. 'places:' .. name)
+  local function has(kind, n)
+    return attempt('zcard', prefix .. kind .. ':' .. name) == n
+  end
+  if all and #all == r[QUEUED] + r[RESTING] and has('queue', r[QUEUED]) and has('by_gateway', r[QUEUED]) and has('resting', r[RESTING]) then
+    return false
+  end
+  local gateways = {}
+  for _, p in ipairs(all or {}) do
+    gateways[p[GATEWAY]] = true
+  end
+  for id, g in pairs(here or {}) do
+    gateways[id], g.places = true, 0
+  end
+  for id in pairs(gateways) do
+    call('set', prefix .. 'recheck:' .. id, '', 'px', FORGET_MS)
+  end
+  call('unlink', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'by_gateway:' .. name, prefix .. 'resting:' .. name)
+  r[QUEUED], r[RESTING], r[QUEUE_LAST], r[REST_TILL] = 0, 0, 0, 0
+  mended = mended .. 'q'
+  return true
+end
+
+-- Puts the keys of the operation's name in order, and reports whether they were not.
+local function mend()
+  local key = prefix .. 'lock:' .. name
+  out, told, record, one, several, ends, here = {''}, nil, false, nil, false, false, nil
+  stored = attempt('get', key)
+  if not stored then
+    new_record()
+  elseif type(stored) == 'table' then
+    unreadable(key)
+  else
+    local ok, fields = pcall(function() return {unpack(RECORD_FORMAT, stored)} end)
+    record = ok and fields
+    if not ok or record[HOLDERS] == 1 and not pcall(read_lease, stored, record[RECORD_SIZE + 1]) then
+      unreadable(key)
+    elseif record[HOLDERS] == 1 then
+      one = read_lease(stored, record[RECORD_SIZE + 1])
+    end
+    if record[GATEWAYS] ~= '' then
+      read_gateways()
+    end
+  end
+  was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
+  local changed = record[HOLDERS] > 1 and mend_holders()
+  changed = mend_queue() or changed
+  local history = prefix .. 'history:' .. name
+  if type(attempt('llen', history)) == 'table' then -- it is no list; a new one begins
+    call('del', history)
+    changed = true
+  end
+  if changed then
+    for id in pairs(here or {}) do
+      count(id, 0, 0)
+    end
+    save()
+  end
+  return changed
+end
+
+-- Reports whether it may be the data that an operation has broken off for. Out of skew
+-- nobody can say when a lease that is gone ends.
+local function worth_mending(why)
+  local refused = type(why) == 'table' and string.find(why.err, 'ser executing', 1, true) -- by the ACL
+  return op and op[OP_NAME] ~= '' and not skewed and not refused
+end

@@ -1,0 +1,52 @@
+-- What an operation leaves of its name.
+
+-- Writes the record, and the indexes of names.
+local function save()
+  local key, r = prefix .. 'lock:' .. name, record
+  if r and r[LAST_TOKEN] == 0 and idle() then -- somebody waited in quarantine, and left
+    record, r = false, false
+  end
+  local busy = r and not idle()
+  local due = busy and due_at() or 0
+  if r then
+    r[INDEXED], r[STUCK] = due, busy and r[STUCK] or 0
+    if here or r[GATEWAYS] ~= '' then
+      local all = {}
+      for id, g in pairs(here or {}) do
+        all[#all + 1] = fmt('%s:%d:%d;', id, g.places, g.leases)
+      end
+      r[GATEWAYS] = concat(all)
+    end
+  end
+  local written = r and pack(RECORD_FORMAT, spread(r, 1, RECORD_SIZE)) .. (one and one[LEASE_TEXT] or '')
+  if due ~= was_indexed then
+    if due > 0 then
+      call('zadd', prefix .. 'expiry', fmt('%d', due), name)
+    else
+      call('zrem', prefix .. 'expiry', name)
+    end
+  end
+  local held = r and r[HOLDERS] > 0
+  if held and not was_held then
+    call('zadd', prefix .. 'names', 0, name)
+  elseif was_held and not held then
+    call('zrem', prefix .. 'names', name)
+  end
+  for i = 2, ends and #out or 0, 2 do
+    if out[i] == 'E' then
+      remember(out[i + 1])
+    end
+  end
+  if several and (not r or r[HOLDERS] <= 1) then
+    forget_several()
+  end
+  if written == stored then
+    -- as it was
+  elseif busy then
+    call('set', key, written)
+  elseif r then
+    call('set', key, written, 'px', keep_ms(r[FORGET_AT] - now, FORGET_AFTER, FORGET_MS))
+  else
+    call('del', key)
+  end
+end
