@@ -90,7 +90,7 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 		return nil, stop, err
 	}
 	stops = append(stops, func() { store.Close() })
-	targets = append(targets, target{key: "scripts", title: "the same library without HTTP", pids: []int{volatile.Pid()}, work: func(client int) error { return storePair(store, client) }})
+	targets = append(targets, target{key: "library", title: "the same library without HTTP", pids: []int{volatile.Pid()}, work: func(client int) error { return storePair(store, client) }})
 	return targets, stop, nil
 }
 

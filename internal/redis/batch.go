@@ -150,6 +150,10 @@ func (s *sender) calls(n *node, batch []*command) []*call {
 	open := map[int]*call{} // by partition, where there are several
 	for _, c := range batch {
 		c.sent, c.sentAt, c.unacked = h.sent, sentAt, s.acks > 0 // until replicas say otherwise
+		if c.bad {
+			c.err = errText
+			continue
+		}
 		if len(s.keys) > 1 {
 			at = open[c.partition]
 		}

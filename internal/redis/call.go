@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"fencepost/internal/fencing"
 
@@ -102,7 +103,7 @@ func (c *call) take() {
 func (s *sender) exec(ctx context.Context, on runner, n *node, calls []*call, acks bool) bool {
 	acked := true
 	for _, c := range calls {
-		if n.scripts.Load() {
+		if s.clock().UnixNano() < n.scripts.Load() {
 			c.how = byDigest
 		}
 	}
@@ -176,6 +177,10 @@ func (s *sender) pipe(ctx context.Context, on runner, calls []*call, acks bool) 
 	return acked == nil || acked()
 }
 
+// scriptsFor is how long a server is taken for one without Functions that was found to have
+// none, or none for this user, until it is asked again: scripts cost three times as much.
+const scriptsFor = time.Minute
+
 // mostTaught is how often a call is sent again because Redis did not know the rules: as a
 // Function, as a script, and with its source.
 const mostTaught = 3
@@ -191,7 +196,7 @@ func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) e
 		}
 		switch how = byFunction; {
 		case noFunctions(err):
-			n.scripts.Store(true)
+			n.scripts.Store(s.clock().Add(scriptsFor).UnixNano())
 			how = byDigest
 		case goredis.HasErrorPrefix(err, "OOM"):
 			how = byDigest

@@ -52,6 +52,7 @@ type command struct {
 	operation
 	partition int
 	text      text // the operation as it is sent
+	bad       bool // it can't be: a text has a zero byte
 
 	answer   string // one of a call's
 	err      error  // why there is none
@@ -85,7 +86,7 @@ func (s *Store) newPartitionCommand(partition int, o operation, more func(*codec
 	if more != nil {
 		more(&w)
 	}
-	c.text = w.b
+	c.text, c.bad = w.b, w.bad
 	return c
 }
 

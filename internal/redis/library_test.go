@@ -1,8 +1,11 @@
 package redis
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,4 +98,51 @@ func TestFill(t *testing.T) {
 		}
 	}()
 	fill("h[NOTHING]", constants())
+}
+
+// A server that has no Functions for the user is asked for them again, for that may
+// change.
+func TestFunctionsAllowedLater(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	defer client.Close()
+	clock := &movedClock{}
+	s := open(t, Options{URL: server.URL(), MaxSkew: 24 * time.Hour, Clock: clock.time})
+	runs := func(command string) bool {
+		client.ConfigResetStat(t.Context())
+		_, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+		wantCode(t, "inspect", err, fencing.CodeOK)
+		return strings.Contains(client.Info(t.Context(), "commandstats").Val(), "cmdstat_"+command+":")
+	}
+	acl := func(rule string) {
+		if err := client.Do(t.Context(), "acl", "setuser", "default", rule).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acl("-fcall")
+	if !runs("evalsha") || runs("fcall") {
+		t.Error("no script is run for a user without Functions")
+	}
+	acl("+fcall")
+	clock.move(scriptsFor)
+	if !runs("fcall") || runs("evalsha") {
+		t.Error("a script is run where there are Functions again")
+	}
+}
+
+// What can't be written is not sent as something else.
+func TestTextWithZeroByte(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).URL()})
+	mustAcquire(t, s, acquireRequest("a"))
+	if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a\x00b"}); err == nil {
+		t.Errorf("another name was looked at: %+v", out.Lock)
+	}
+}
+
+// Whatever Redis is told has a name of its own, the flags of the functions included.
+func TestLibraryNameCoversAll(t *testing.T) {
+	sum := sha1.Sum([]byte(strings.ReplaceAll(rules.source, rules.name, "")))
+	if want := "fencepost_" + hex.EncodeToString(sum[:6]); rules.name != want {
+		t.Errorf("the library is %s, want %s", rules.name, want)
+	}
 }

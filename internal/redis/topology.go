@@ -39,7 +39,7 @@ type node struct {
 	client  *goredis.Client     // nil of the node that stands for none
 	lanes   [2 * lanes]*batcher // the second half is for what waits for replicas
 	settled atomic.Bool         // its server was looked at, and what may be lost is in quarantine
-	scripts atomic.Bool         // it has no Functions
+	scripts atomic.Int64        // it has no Functions, as far as is known until then (ns of the gateway's clock)
 	tidied  time.Time           // of the one who looks after all nodes
 	gone    chan struct{}       // closed when it is not known as a master any more
 }
