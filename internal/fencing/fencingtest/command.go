@@ -164,17 +164,17 @@ func (c *command) set(it item) (err error) {
 	case "propose":
 		return c.setClaim(it)
 	case "intent":
-		c.intent, err = time.ParseDuration(it.value)
+		c.intent, err = parseDuration(it.value)
 	case "server":
 		c.arrival.Server = it.value
 	case "longest":
-		c.arrival.Longest, err = time.ParseDuration(it.value)
+		c.arrival.Longest, err = parseDuration(it.value)
 	case "least":
-		c.arrival.Least, err = time.ParseDuration(it.value)
+		c.arrival.Least, err = parseDuration(it.value)
 	case "most":
-		c.arrival.Most, err = time.ParseDuration(it.value)
+		c.arrival.Most, err = parseDuration(it.value)
 	case "until":
-		c.until, err = time.ParseDuration(it.value)
+		c.until, err = parseDuration(it.value)
 	case "lossless":
 		c.arrival.Lossless = true
 	case "lost":
@@ -187,9 +187,9 @@ func (c *command) set(it item) (err error) {
 		}
 		c.metadata[sub] = it.value
 	case "ttl":
-		c.ttl, err = time.ParseDuration(it.value)
+		c.ttl, err = parseDuration(it.value)
 	case "max_hold":
-		c.maxHold, err = time.ParseDuration(it.value)
+		c.maxHold, err = parseDuration(it.value)
 	case "mode":
 		c.mode = fencing.Mode(it.value)
 		if c.mode != fencing.ModeExclusive && c.mode != fencing.ModeShared {
@@ -198,7 +198,7 @@ func (c *command) set(it item) (err error) {
 	case "hold":
 		c.hold, err = strconv.Atoi(it.value)
 	case "wait":
-		c.wait, err = time.ParseDuration(it.value)
+		c.wait, err = parseDuration(it.value)
 	case "keep":
 		c.keep = true
 	case "again":
@@ -212,7 +212,7 @@ func (c *command) set(it item) (err error) {
 	case "set":
 		c.setName = it.value
 	case "by":
-		c.by, err = time.ParseDuration(it.value)
+		c.by, err = parseDuration(it.value)
 		if err == nil && c.verb == "advance" && c.by < 0 {
 			err = fmt.Errorf("the time never goes backwards")
 		}

@@ -176,7 +176,7 @@ func (f *fact) meets(it item, name fencing.Name, known lexicon) error {
 		}
 		equal, related = value == want, value <= want
 	case time.Duration:
-		want, err := time.ParseDuration(it.value)
+		want, err := parseDuration(it.value)
 		if err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (e endings) meet(want string, known lexicon) bool {
 	wanted := strings.Split(want, ",")
 	for i, word := range wanted {
 		if at := strings.LastIndex(word, ":"); at > strings.Index(word, ":") {
-			if ago, err := time.ParseDuration(word[at+1:]); err == nil {
+			if ago, err := parseDuration(word[at+1:]); err == nil {
 				wanted[i] = word[:at+1] + short(ago)
 			}
 		}

@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -95,6 +98,35 @@ func parseItem(word string) (item, error) {
 		it.value = value
 	}
 	return it, nil
+}
+
+// constants are the times of package fencing that a case may name in place of a number,
+// so that it says what it depends on, and holds when they change.
+var constants = map[string]time.Duration{
+	"TombstoneTTL": fencing.TombstoneTTL, "ForgetAfter": fencing.ForgetAfter, "RestTTL": fencing.RestTTL, "GatewayTTL": fencing.GatewayTTL,
+}
+
+// parseDuration reads times and names of constants with + or - between them.
+func parseDuration(text string) (sum time.Duration, err error) {
+	for rest := text; rest != ""; {
+		end := 1 + strings.IndexAny(rest[1:]+"+", "+-")
+		sign, term := time.Duration(1), rest[:end]
+		if term[0] == '-' {
+			sign = -1
+		}
+		term, rest = strings.TrimLeft(term, "+-"), rest[end:]
+		d, named := constants[term]
+		if !named {
+			if d, err = time.ParseDuration(term); err != nil {
+				return 0, fmt.Errorf("%q is not a time, nor one of %s", term, strings.Join(slices.Sorted(maps.Keys(constants)), " "))
+			}
+		}
+		sum += sign * d
+	}
+	if text == "" {
+		return 0, errors.New("a time is missing")
+	}
+	return sum, nil
 }
 
 // short writes a duration as time.ParseDuration reads it, without zeros and in
