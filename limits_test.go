@@ -1,0 +1,138 @@
+package fencepost_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// limits are the constants of docs/limits.md.
+var limits = map[string]any{
+	"TombstoneTTL": fencing.TombstoneTTL, "ForgetAfter": fencing.ForgetAfter, "RestTTL": fencing.RestTTL,
+	"HeartbeatInterval": fencing.HeartbeatInterval, "GatewayTTL": fencing.GatewayTTL, "StallAfter": fencing.StallAfter,
+	"HearInterval": fencing.HearInterval, "LongestQuarantine": fencing.LongestQuarantine, "TTLPeriod": fencing.TTLPeriod,
+	"MaxFloorLead": fencing.MaxFloorLead, "StepLimit": fencing.StepLimit, "MaxBroken": fencing.MaxBroken, "MaxHistory": fencing.MaxHistory,
+	"MaxNameBytes": fencing.MaxNameBytes, "MaxOwnerBytes": fencing.MaxOwnerBytes, "MaxMetadataEntries": fencing.MaxMetadataEntries,
+	"MaxMetadataKeyBytes": fencing.MaxMetadataKeyBytes, "MaxMetadataValueBytes": fencing.MaxMetadataValueBytes,
+	"MaxLimit": fencing.MaxLimit, "MaxHoldDepth": fencing.MaxHoldDepth, "MaxMaxHold": fencing.MaxMaxHold,
+	"MaxListLimit": fencing.MaxListLimit, "DefaultListLimit": fencing.DefaultListLimit, "MaxHoldersShown": fencing.MaxHoldersShown,
+	"MaxHoldersListed": fencing.MaxHoldersListed, "MaxWaitersShown": fencing.MaxWaitersShown, "MaxNames": fencing.MaxNames,
+	"ShortestTTL": fencing.ShortestTTL, "LongestTTL": fencing.LongestTTL, "LongestAttachedWait": fencing.LongestAttachedWait,
+}
+
+// noLimits are constants of the same files that are nobody's business but the code's.
+var noLimits = map[string]bool{"AtOnce": true, "MaxToken": true, "NameBytes": true}
+
+func TestLimitsPage(t *testing.T) {
+	page := map[string]string{}
+	for _, match := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(read(t, "docs/limits.md"), -1) {
+		page[match[1]] = match[2]
+	}
+	for name, value := range limits {
+		if page[name] != written(value) {
+			t.Errorf("docs/limits.md says that %s is %q, and it is %q", name, page[name], written(value))
+		}
+	}
+	for name := range page {
+		if _, known := limits[name]; !known {
+			t.Errorf("docs/limits.md has %s, and this test has not", name)
+		}
+	}
+	for _, path := range []string{"bounds.go", "state.go", "gateway.go", "quarantine.go", "token.go", "name.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), "internal/fencing/"+path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			group, ok := d.(*ast.GenDecl)
+			if !ok || group.Tok != token.CONST {
+				continue
+			}
+			for _, spec := range group.Specs {
+				for _, name := range spec.(*ast.ValueSpec).Names {
+					if _, known := limits[name.Name]; name.IsExported() && !known && !noLimits[name.Name] {
+						t.Errorf("docs/limits.md does not have %s of internal/fencing/%s", name.Name, path)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestNumbersInDocuments: what documents say in passing is what the constants are.
+func TestNumbersInDocuments(t *testing.T) {
+	for _, of := range []struct {
+		path, phrase string
+		values       []any
+	}{
+		{"docs/locks.md", "repeat the same POST within %s", []any{fencing.RestTTL}},
+		{"docs/locks.md", "the same place, for %s", []any{fencing.RestTTL}},
+		{"docs/locks.md", "Here `wait_ms` may be up to %s", []any{fencing.LongestAttachedWait}},
+		{"docs/operations.md", "until it is over, %s at most", []any{fencing.RestTTL}},
+		{"docs/operations.md", "at least the default TTL and at most %s", []any{fencing.LongestQuarantine}},
+		{"docs/operations.md", "it ends by itself, after %s at most with `auto`", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "every lease whose TTL is at most %s", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "a lost lease with a TTL of more than %s under `auto`", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "at least `FENCEPOST_DEFAULT_TTL`, at most %s", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "within the last %s to %s", []any{fencing.TTLPeriod, 2 * fencing.TTLPeriod}},
+		{"docs/stores.md", "its waiters are skipped within %s, within %s if nobody was heard of for %s meanwhile", []any{
+			fencing.GatewayTTL + fencing.HeartbeatInterval, 2 * fencing.GatewayTTL, fencing.StallAfter}},
+		{"docs/stores.md", "keep their place for %s after that", []any{fencing.RestTTL}},
+		{"docs/stores.md", "until it has served for %s", []any{fencing.GatewayTTL}},
+		{"docs/stores.md", "more than %s ahead of Redis's clock is refused", []any{fencing.MaxFloorLead}},
+		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
+		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
+		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
+		{"CHANGELOG.md", "shows at most %s holders, those that expire first, and %s waiters (a list: %s holders)", []any{
+			fencing.MaxHoldersShown, fencing.MaxWaitersShown, fencing.MaxHoldersListed}},
+		{"api/openapi.yaml", "its own its place is kept for %s", []any{fencing.RestTTL}},
+		{"api/openapi.yaml", "the places in the queues are kept for %s", []any{fencing.RestTTL}},
+		{"api/openapi.yaml", "`wait_ms` may be up to %s here", []any{fencing.LongestAttachedWait}},
+		{"api/openapi.yaml", "1 to %s bytes of `A-Z a-z", []any{fencing.MaxNameBytes}},
+		{"api/openapi.yaml", "at most %s bytes of UTF-8", []any{fencing.MaxOwnerBytes}},
+		{"api/openapi.yaml", "At most %s entries; keys of 1 to %s bytes, values of at most %s", []any{
+			fencing.MaxMetadataEntries, fencing.MaxMetadataKeyBytes, fencing.MaxMetadataValueBytes}},
+	} {
+		texts := make([]any, len(of.values))
+		for i, value := range of.values {
+			texts[i] = written(value)
+		}
+		phrase := fmt.Sprintf(of.phrase, texts...)
+		if text := strings.Join(strings.Fields(read(t, of.path)), " "); !strings.Contains(text, phrase) {
+			t.Errorf("%s does not say %q", of.path, phrase)
+		}
+	}
+}
+
+// written returns a value as documents have it.
+func written(value any) string {
+	switch v := value.(type) {
+	case time.Duration:
+		const day = 24 * time.Hour
+		switch {
+		case v > day && v%day == 0:
+			return fmt.Sprintf("%d days", v/day)
+		case v%time.Hour == 0:
+			return fmt.Sprintf("%d h", v/time.Hour)
+		case v%time.Minute == 0:
+			return fmt.Sprintf("%d min", v/time.Minute)
+		case v < time.Second/2:
+			return fmt.Sprintf("%d ms", v.Milliseconds())
+		}
+		return strconv.FormatFloat(v.Seconds(), 'f', -1, 64) + " s"
+	case int:
+		if v >= 1000 {
+			return fmt.Sprintf("%d,%03d", v/1000, v%1000)
+		}
+		return strconv.Itoa(v)
+	}
+	panic(fmt.Sprintf("%T", value))
+}
