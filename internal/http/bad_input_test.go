@@ -178,8 +178,8 @@ func TestBadInput(t *testing.T) {
 
 		{what: "inspect name", method: "GET", path: "/locks/..", field: "name", says: `".."`},
 		{what: "inspect query", method: "GET", path: "/locks/held?x", field: "query", says: "no query parameters"},
-		{what: "list limit 0", method: "GET", path: "/locks?limit=0", field: "limit", says: "from 1 to 1000"},
-		{what: "list limit 1001", method: "GET", path: "/locks?limit=1001", field: "limit", says: "from 1 to 1000"},
+		{what: "list limit 0", method: "GET", path: "/locks?limit=0", field: "limit", says: "is 0; it must be from 1 to 1000"},
+		{what: "list limit 1001", method: "GET", path: "/locks?limit=1001", field: "limit", says: "is 1001; it must be from 1 to 1000"},
 		{what: "list limit in words", method: "GET", path: "/locks?limit=ten", field: "limit", says: "from 1 to 1000"},
 		{what: "list limit empty", method: "GET", path: "/locks?limit=", field: "limit", says: "from 1 to 1000"},
 		{what: "list limit padded", method: "GET", path: "/locks?limit=007", field: "limit", says: "from 1 to 1000"},

@@ -143,6 +143,11 @@ func TestNoRoute(t *testing.T) {
 	for _, path := range []string{"/lock", "/locksmith", "/livez/", "/metrics/x", "/%00", "/openapi.yml", "//"} {
 		g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound)
 	}
+	for _, path := range []string{"/lock", "/lock/a"} {
+		if a := g.do("POST", path, "").problem(t, 404, fencing.CodeNotFound); !strings.Contains(a.text("detail"), "/locks/{name}") {
+			t.Errorf("%s: %s", path, a.body)
+		}
+	}
 	for _, c := range []struct{ method, path, allow string }{
 		{"PATCH", "/locks/a", "GET, HEAD, POST, PUT, DELETE"}, {"OPTIONS", "/locks/a", "GET, HEAD, POST, PUT, DELETE"},
 		{"PATCH", "/locks", "GET, HEAD, POST, PUT, DELETE"}, {"POST", "/events", "GET, HEAD"}, {"PUT", "/history/a", "GET, HEAD"}, {"POST", "/livez", "GET, HEAD"}, {"DELETE", "/", "GET, HEAD"}, {"TRACE", "/metrics", "GET, HEAD"},

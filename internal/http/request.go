@@ -210,8 +210,11 @@ func checkQuery(value string) error {
 
 func parseLimit(value string) (int, error) {
 	limit, err := strconv.Atoi(value)
-	if err != nil || limit < 1 || limit > fencing.MaxListLimit || strconv.Itoa(limit) != value {
+	switch {
+	case err != nil || strconv.Itoa(limit) != value:
 		return 0, invalid("limit", "must be an integer from 1 to %d", fencing.MaxListLimit)
+	case limit < 1 || limit > fencing.MaxListLimit:
+		return 0, invalid("limit", "is %d; it must be from 1 to %d", limit, fencing.MaxListLimit)
 	}
 	return limit, nil
 }

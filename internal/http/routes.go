@@ -134,6 +134,9 @@ func signpost(path string) string {
 	case "health", "healthz", "healthcheck", "status", "ping", "alive", "live", "liveness", "ready", "readiness":
 		return "/livez says whether the process answers, /readyz whether the gateway can serve"
 	}
+	if path == "/lock" || strings.HasPrefix(path, "/lock/") {
+		return "a lock is at /locks/{name}"
+	}
 	return "/openapi.yaml says what there is"
 }
 
