@@ -15,9 +15,9 @@ import (
 // explained adds to an error of the file system about the data directory what it is
 // about and what to change. Other errors it returns as they are.
 func explained(dir string, err error) error {
-	path := dir
+	path, making := dir, false
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		path = at.Path
+		path, making = at.Path, at.Op == "mkdir"
 	}
 	path, refused := filepath.Abs(path)
 	dir, unknown := filepath.Abs(dir)
@@ -32,6 +32,8 @@ func explained(dir string, err error) error {
 		return fmt.Errorf("%w: %s; %s, or %s", err, access, change, another)
 	case errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %s is not a directory; move it away, or %s", err, path, another)
+	case making && errors.Is(err, fs.ErrNotExist): // as /proc, which has what the kernel puts there
+		return fmt.Errorf("%w: the file system of %s takes no new directories; %s", err, path, another)
 	case errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: the file system of %s can't be written; mount it so that it can, or %s", err, path, another)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

@@ -34,3 +34,11 @@ func TestRefusalsOfFileSystems(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A directory that can't be made where the file system takes none is told with a way out.
+func TestNoDirectories(t *testing.T) {
+	_, err := openDisk(Options{Dir: "/proc/fencepost-data"})
+	if err = explained("/proc/fencepost-data", err); !strings.Contains(err.Error(), "FENCEPOST_DATA_DIR") {
+		t.Error(err)
+	}
+}
