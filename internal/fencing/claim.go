@@ -33,9 +33,10 @@ func (t *step) keptOut(op AcquireRequest) bool {
 	return t.now < t.record.Intent.Until && t.record.Intent.Lease != op.Lease.Public()
 }
 
-// claim raises the token of a lease to one that a majority is to agree on, if it
-// is above all that count here. Without that condition a holder
-// that was paused could outrank the one after it.
+// claim sets the token of a lease to one that a majority of nodes is to agree on, whether
+// it is above or below the one that was issued here, if it is above the tokens of all
+// leases that are over. Without that condition a holder that was paused could outrank the
+// one after it.
 func (t *step) claim(op ClaimRequest) *Error {
 	h, err := t.own(op.Lease)
 	switch {
@@ -67,8 +68,9 @@ func (t *step) farAhead(token Token) bool {
 	return token > t.Counter && token > Token(t.now.Add(MaxFloorLead)) || token > MaxToken
 }
 
-// proposable reports whether a new lease can have a token as if it had claimed it.
-// Of a name that was forgotten it is the clock that says which tokens are old.
+// proposable reports whether a new lease can have a token as if it had claimed it. What
+// ended on a name that was forgotten is not known, so that a token below the clock, by more
+// than the skew, counts as too old.
 func (t *step) proposable(token Token) bool {
 	return !t.farAhead(token) && token >= Token(t.now.Add(-t.guard.MaxSkew)) && t.claimable(&Holding{}, token)
 }

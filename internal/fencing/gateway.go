@@ -37,9 +37,10 @@ type Gateways struct {
 	Serving Instant             // the first after that gap
 }
 
-// hear notes a sign of life. After a gap the store itself may have stood still,
-// so that lapse begins anew for those that were alive before it. A
-// gap within that time is none of its own, lest a dead gateway is never judged.
+// hear notes a sign of life. After a gap, in which nobody was heard of, the store itself
+// may have stood still, so that those that were alive before it have GatewayTTL from then
+// on. A second gap within that time does not give them more: a dead gateway would never
+// count as dead.
 func (g *Gateways) hear(from Gateway, now Instant) {
 	if now >= max(g.Heard.Add(StallAfter), g.Serving.Add(GatewayTTL)) {
 		g.Stopped, g.Serving = g.Heard, now
@@ -66,9 +67,9 @@ func (g *Gateways) join(from Gateway, now Instant) {
 	}
 }
 
-// lapse returns when a gateway counts as dead unless it is heard of before. One
-// that had been silent for long when the gap began is not waited for again: a gap is
-// also what is left when nobody has anything to say any more.
+// lapse returns when a gateway counts as dead unless it is heard of before. Only one that
+// was heard of shortly before a gap has the time after it: nobody is heard of either when
+// no gateway has anything to say any more.
 func (g *Gateways) lapse(gateway Gateway) Instant {
 	seen := g.Seen[gateway]
 	until := seen.Add(GatewayTTL)

@@ -26,8 +26,8 @@ func (t *step) fits(p *Place) bool {
 	return t.record.Holders.Len() < bears
 }
 
-// grant gives the lease: the only place that issues a token. A lease that is not
-// firm has to be confirmed.
+// grant gives the lease, with a token: all tokens are issued here. A lease that is not
+// firm is provisional, and has to be confirmed.
 func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if err := t.quarantined(); err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	t.start(&holding)
 	if firm {
 		holding.Provisional = false
-	} else if p.Gateway == t.guard.Gateway { // of another gateway, that it waited was the sign of life
+	} else if p.Gateway == t.guard.Gateway { // another gateway is known already, for it has a waiter
 		t.Gateways.join(p.Gateway, t.now)
 	}
 	t.record.Holders.Put(holding)
@@ -131,7 +131,7 @@ func (t *step) handOff() {
 			return
 		}
 		p := queue.order[0]
-		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // the floor: another gateway may do it
+		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // refused for this gateway's floor: another one may do it
 			t.record.Stuck = t.now.Add(HeartbeatInterval)
 			if t.now < t.Quarantine.Until {
 				t.record.Stuck = t.Quarantine.Until

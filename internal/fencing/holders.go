@@ -19,7 +19,7 @@ type Holders struct {
 func (hs *Holders) Len() int { return hs.roots[byLease].size(byLease) }
 
 // All visits them in order of their tokens, which is that of their grants but where a
-// claim has chosen. They must not be changed meanwhile.
+// claim has set another. They must not be changed meanwhile.
 func (hs *Holders) All() iter.Seq[Holding] {
 	return func(yield func(Holding) bool) {
 		hs.roots[byToken].each(byToken, 0, func(n *node) bool { return yield(n.Holding) })

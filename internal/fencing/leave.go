@@ -44,8 +44,8 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 	return nil
 }
 
-// undo takes a grant back that its holder was not told of: all is as before it, but that
-// its place rests.
+// undo takes a grant back that its holder was not told of. All is as if it had not been
+// made, but that its place rests if Keep was asked for.
 func (t *step) undo(h *Holding) {
 	t.record.Holders.Remove(h.Lease)
 	t.freed(h, t.now)

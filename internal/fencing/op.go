@@ -41,7 +41,7 @@ type AcquireRequest struct {
 	Hold     int  // depth of re-entry asked for, from 1
 	TTL      time.Duration
 	MaxHold  time.Duration // 0 is unbounded
-	Wait     time.Duration // 0 does not wait; the gateway counts it, a store only tells it from 0
+	Wait     time.Duration // 0: it does not wait. The gateway measures the time, a store only whether there is any
 
 	// Keep lets the place rest for RestTTL when its request leaves, so that the
 	// client can come back to it with the same Lease.
@@ -63,9 +63,8 @@ type AcquireRequest struct {
 	// lease of an incomplete set is provisional until it is confirmed.
 	Set string
 
-	// Behind says that others wait for the name at this gateway already: only a lease
-	// that the lease id has is answered with, anybody else is refused. For stores without
-	// a queue.
+	// Behind says that others wait for the name at this gateway already: the request is
+	// refused unless its lease id has the lease. For stores without a queue.
 	Behind bool
 
 	// Intent keeps new shared leases out for so long when an exclusive one can't
@@ -74,8 +73,8 @@ type AcquireRequest struct {
 	Intent time.Duration
 
 	// Propose is the token that the lease is to have, as if it were claimed in the
-	// same step. If that can't be, for the same reasons as a claim, or the request
-	// waits or is for a set, the store issues one as ever. 0 proposes none.
+	// same step. Where a claim would be refused, or the request waits or is for a set, the
+	// store issues a token of its own. 0 proposes none.
 	Propose Token
 }
 
@@ -157,8 +156,8 @@ type TakeBackRequest struct {
 	Lease LeaseID
 	Stamp Stamp
 
-	// Refused says that the request is told that it has no lease, and is told so
-	// afterwards: a renewal that came first does not keep it.
+	// Refused says that the client is told that it has no lease: it is taken back also if
+	// a renewal has come first.
 	Refused bool
 
 	// Provisional is for a gateway that does not know the request, and so can't tell

@@ -14,7 +14,7 @@ type Place struct {
 	Gateway  Gateway
 	Seq      Instant // the order of arrival: the instant, and later than any before
 	JoinedAt Instant
-	RestTill Instant // 0 while its request is connected
+	RestTill Instant // 0: its request is connected
 }
 
 // lease returns the public part of the lease id.
@@ -39,7 +39,7 @@ type Queue struct {
 	byLease  map[LeasePublic]*Place
 	gateways map[Gateway]int // how many connected ones each has
 	resting  map[LeasePublic]*Place
-	restTill Instant // the first rest ends then or later; no meaning when none rests
+	restTill Instant // no rest ends before; without meaning while no place rests
 	last     Instant // the highest Seq given; forgotten when no place is left
 }
 

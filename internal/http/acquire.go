@@ -145,8 +145,8 @@ func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
 	return a, nil
 }
 
-// deliverable counts what an acquire came to that has a lease with so much left,
-// and says why the client can't have it.
+// deliverable counts the outcome of an acquire that got a lease with so much left to
+// live. It returns why the client can't be given it: nothing is left, or it has gone.
 func (c *call) deliverable(fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
@@ -186,17 +186,17 @@ func (r *acquire) judge(err error) error {
 	if told.RetryAfter == 0 && told.Lock != nil {
 		told.RetryAfter = told.Lock.NextExpiry()
 	}
-	if rests { // its place does, only so long
+	if rests { // the place does so for RestTTL: come back before
 		told.RetryAfter = min(told.RetryAfter, fencing.RestTTL/2)
 	}
 	return &told
 }
 
-// mayHaveGrant reports whether a failed acquire has to be taken back: its
-// outcome is unknown, and nobody will ask again. A client with its own lease id
-// that is still there will: it gets the same lease then (P7). What an attempt may yet
-// get that was on its way when another was refused is taken back in any case. What too
-// few replicas have, the watchdog has taken back.
+// mayHaveGrant reports whether a failed acquire has to be taken back, for the store may
+// have granted it all the same. It is not if its client has a lease id of its own and is
+// still there: it asks again, and gets the same lease (P7). It always is if an earlier
+// attempt has had no answer and may yet be carried out. What was refused because too few
+// replicas had it, the watchdog has taken back.
 func (c *call) mayHaveGrant(req *acquire, err error) bool {
 	var e *fencing.Error
 	if errors.As(err, &e) {

@@ -36,7 +36,7 @@ func attachLock(c *call, req *acquire) {
 	ctx, done := c.s.leavers.watch(ctx, conn)
 	defer done()
 	conn.limitSilence(req.TTL)
-	c.Header()["Connection"] = []string{"close"} // it has other limits than others now
+	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
 
 	a := &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}
 	if waiter != nil {

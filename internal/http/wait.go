@@ -50,7 +50,7 @@ func (c *call) begin(req *acquire) error {
 // The watchdog undoes by itself what would have waited, and sets.
 func (c *call) refused(req *acquire, err error) error {
 	c.hasGrant = req.Wait == 0 && req.names == nil && c.mayHaveGrant(req, err)
-	if c.r.Context().Err() != nil && outcomeOf(err) == string(fencing.CodeUnavailable) { // not for want of the store
+	if c.r.Context().Err() != nil && outcomeOf(err) == string(fencing.CodeUnavailable) { // the client left, the store need not be at fault
 		c.gone = true
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}

@@ -155,7 +155,7 @@ func (a *attempt) claimRefused(node int, err *fencing.Error, elapsed time.Durati
 	return moves{}
 }
 
-// weigh decides what can be decided.
+// weigh ends the attempt if the answers so far decide it, and returns what is to be sent.
 func (a *attempt) weigh(elapsed time.Duration) moves {
 	if a.phase == asking {
 		if a.count(holding) < a.majority {
@@ -250,8 +250,8 @@ func (a *attempt) settle(elapsed time.Duration) moves {
 	return a.refuse(commonest(a.votes), a.stale())
 }
 
-// finish grants the lease, if enough of its time is left: what the majority
-// stands by that lets go of it last, less the margin.
+// finish grants the lease for as long as a majority of the nodes keeps it, less the
+// margin. It refuses if nothing is left of that.
 func (a *attempt) finish(m moves, elapsed time.Duration) moves {
 	var ends [maxNodes]time.Duration
 	n := 0
@@ -304,8 +304,8 @@ func (a *attempt) refuse(err *fencing.Error, again bool) moves {
 	return moves{undo: allNodes(len(a.votes))}
 }
 
-// contested reports whether no other lease can have a majority: several ask at
-// the same time, and each has a few nodes.
+// contested reports whether no other lease can have a majority, as when several ask at the
+// same time and each gets a few nodes.
 func (a *attempt) contested() bool {
 	for i := range a.votes {
 		v := &a.votes[i]

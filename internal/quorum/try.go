@@ -73,8 +73,8 @@ func (t *try) send(to nodeSet) {
 	}
 }
 
-// inTurn reports whether f is run, in turn. If not, for the store is closed, it ends
-// the attempt. The caller holds mu.
+// inTurn has f run after all that was sent to the node before, and reports whether it will
+// be: if the store is closed, the attempt ends. The caller holds mu.
 func (t *try) inTurn(node int, f func()) bool {
 	if t.store.inTurn(t.key, node, f) {
 		return true
@@ -223,8 +223,8 @@ func (t *try) undo(node int) {
 	}
 }
 
-// settle tells that nothing of a refused attempt is left at nodes that have answered,
-// and that all have. The caller holds mu.
+// settle closes undone when nothing of a refused attempt is left at the nodes that have
+// answered, and quiet when all have. The caller holds mu.
 func (t *try) settle() {
 	if !t.over || t.undoing > 0 {
 		return

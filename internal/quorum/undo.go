@@ -36,11 +36,11 @@ type undos struct {
 	waiting  atomic.Int64                 // those that are repeated later
 }
 
-// undo takes back what a request has got at a node, and tells what the node has
-// answered. If it has not answered, or unsure says that an acquire has had no answer and
-// may yet be carried out, that is repeated once the guard against late commands has
-// refused whatever was on its way, until the node answers. What can't be taken back ends
-// with its TTL. It reports false if the store is closed.
+// undo takes back what a request has got at a node, and tells the answer. It is repeated
+// until the node answers, and once more after the guard against late commands refuses
+// whatever was on its way, if the node has not answered at first, or if unsure: an acquire
+// has had no answer and may yet be carried out. What can't be taken back ends with its TTL.
+// It reports false if the store is closed.
 func (s *Store) undo(node int, r fencing.TakeBackRequest, unsure bool, tell func(fencing.Outcome, error)) bool {
 	key := requestOf(r.Name, r.Lease, r.Stamp)
 	s.unsettled(key)
