@@ -29,7 +29,7 @@ func doctor(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*examineTimeout)
 	defer cancel()
 	fmt.Fprintln(out, "The store:", where(cfg))
-	c, err := look(ctx, cfg)
+	c, err := examineStore(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -68,11 +68,11 @@ type condition struct {
 	unable   error          // why it could not serve now
 }
 
-// look examines the store. An embedded one is only looked at from outside: to open
+// examineStore examines the store of the settings. An embedded one is only examined from outside: to open
 // it would keep a gateway from it.
-func look(ctx context.Context, cfg config) (condition, error) {
+func examineStore(ctx context.Context, cfg config) (condition, error) {
 	if cfg.storeKind() == kindEmbedded {
-		findings, err := embedded.Look(cfg.DataDir)
+		findings, err := embedded.Examine(cfg.DataDir)
 		if err != nil {
 			return condition{}, fmt.Errorf("no gateway can open the store: %w", err)
 		}

@@ -181,7 +181,7 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 	if err != nil {
 		return nil, cantListen("FENCEPOST_ADMIN_ADDR", cfg.AdminAddr, err)
 	}
-	server := lockhttp.NewHTTPServer(lockhttp.GuardHosts(cfg.AllowedHosts, mux), log)
+	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.AllowedHosts, mux), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, Logger: log})
 	go func() { serving <- server.Serve(listener) }()

@@ -126,5 +126,5 @@ func lookOn(dir string, files files) (detail string, err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return (&disk{files: files, dir: dir}).look()
+	return (&disk{files: files, dir: dir}).examine()
 }

@@ -15,10 +15,10 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 	name, next := op.LockName(), s.next
 	subject := fencing.EndedLease{Name: name, Lease: op.LockLease().Public()}
 	pending := next.has(subject) || s.flushing.has(subject)
-	before := s.look(subject)
+	before := s.durableViewOf(subject)
 	out = fencing.Step(s.state, next.now, s.guard, op)
 	out.Asked = next.asked
-	after := s.look(subject)
+	after := s.durableViewOf(subject)
 
 	if before.promised != after.promised {
 		next.changed.record(name)
@@ -89,17 +89,17 @@ func (s *Store) beat(names []fencing.Name) {
 // this ended.
 func (s *Store) attend(name fencing.Name) []fencing.Ended {
 	subject := fencing.EndedLease{Name: name}
-	before := s.look(subject)
+	before := s.durableViewOf(subject)
 	op := fencing.ExpireRequest{Name: name}
 	out := fencing.Step(s.state, s.next.now, s.guard, op)
 	out.Asked = s.next.asked
-	s.note(name, before, s.look(subject), &out, op)
+	s.note(name, before, s.durableViewOf(subject), &out, op)
 	return out.Ended
 }
 
 // note takes down what a step on name has changed, beside what it promised to
 // its own lease, and whom to tell.
-func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcome, op fencing.Op) {
+func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.Outcome, op fencing.Op) {
 	next := s.next
 	for i := range out.Ended {
 		lease := out.Ended[i].Holder.Lease
@@ -141,9 +141,9 @@ func (s *Store) note(name fencing.Name, before, after sight, out *fencing.Outcom
 	}
 }
 
-// sight is what of a record is looked at before and after a step: what differs is to be
+// durableView is what of a record is looked at before and after a step: what differs is to be
 // written. The step tells itself of leases that it granted and ended.
-type sight struct {
+type durableView struct {
 	exists   bool
 	kept     keptRecord
 	past     int // entries of its history
@@ -187,12 +187,12 @@ func (p *promise) exceeds(earlier *promise) bool {
 	return p.hold > earlier.hold || p.ttl > earlier.ttl
 }
 
-func (s *Store) look(subject fencing.EndedLease) sight {
+func (s *Store) durableViewOf(subject fencing.EndedLease) durableView {
 	r := s.state.Records[subject.Name]
 	if r == nil {
-		return sight{}
+		return durableView{}
 	}
-	at := sight{exists: true, kept: keptOf(r), past: len(r.History)}
+	at := durableView{exists: true, kept: keptOf(r), past: len(r.History)}
 	if subject.Lease == "" {
 		return at
 	}

@@ -22,7 +22,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 	}
 	op.Mode = cmp.Or(op.Mode, ModeExclusive)
 	p := t.placeOf(op)
-	if t.live() == 0 && t.fits(p) && !t.keptOut(op) {
+	if t.waiters() == 0 && t.fits(p) && !t.keptOut(op) {
 		h, err := t.grant(p, op.Set == "")
 		if err == nil {
 			t.out.Holder, t.out.Fresh = h.Holder, true
@@ -183,8 +183,8 @@ func (t *step) placeOf(op AcquireRequest) *Place {
 	return p
 }
 
-// live returns how many live waiters there are: settle has taken out the others.
-func (t *step) live() int {
+// waiters returns how many waiters waiters there are: settle has taken out the others.
+func (t *step) waiters() int {
 	if t.record == nil {
 		return 0
 	}

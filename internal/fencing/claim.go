@@ -8,7 +8,7 @@ type Intent struct {
 
 // intend notes that an exclusive lease was refused for the shared ones.
 func (t *step) intend(op AcquireRequest) {
-	if op.Intent == 0 || op.Mode != ModeExclusive || t.record == nil || t.live() > 0 || t.record.Holders.Len() == 0 {
+	if op.Intent == 0 || op.Mode != ModeExclusive || t.record == nil || t.waiters() > 0 || t.record.Holders.Len() == 0 {
 		return
 	}
 	if t.record.Holders.First().Mode == ModeShared {

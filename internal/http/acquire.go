@@ -166,10 +166,10 @@ func leftOf(out *fencing.Outcome, now time.Time) time.Duration {
 	return out.Holder.ExpiresAt.Sub(out.Now) - now.Sub(out.Asked)
 }
 
-// judge returns what to tell the client of a refusal. A lease id that the gateway
+// explain returns what to tell the client of a refusal. A lease id that the gateway
 // has just made can be lost only if the store granted it, lost the reply, and
 // found it expired on asking again. The client has lost nothing.
-func (r *acquire) judge(err error) error {
+func (r *acquire) explain(err error) error {
 	var e *fencing.Error
 	if !errors.As(err, &e) {
 		return err

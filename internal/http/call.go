@@ -64,7 +64,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 
 // route has the router serve the request, unless it must not even be routed.
 func (c *call) route() {
-	if err := c.guard(); err != nil {
+	if err := c.checkOrigin(); err != nil {
 		c.writeError(err)
 		return
 	}

@@ -16,22 +16,22 @@ const (
 
 // state returns the state of the connection; tcpEstablished if it can't be told.
 func (c *connection) state() uint8 {
-	l := looks.Get().(*look)
-	defer looks.Put(l)
+	l := socketStates.Get().(*socketState)
+	defer socketStates.Put(l)
 	l.state = tcpEstablished
 	c.control(l.take)
 	return l.state
 }
 
-// look reads the state of a socket. Every grant needs two; they are kept, so that they
+// socketState reads the state of a socket. Every grant needs two; they are kept, so that they
 // are not allocated each time.
-type look struct {
+type socketState struct {
 	take  func(fd uintptr)
 	state uint8
 }
 
-var looks = sync.Pool{New: func() any {
-	l := &look{}
+var socketStates = sync.Pool{New: func() any {
+	l := &socketState{}
 	l.take = func(fd uintptr) {
 		// The state is the first byte of tcp_info; the kernel writes no more than is asked for.
 		if head, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {

@@ -248,7 +248,7 @@ func TestCheckHost(t *testing.T) {
 	}
 }
 
-func TestGuardHosts(t *testing.T) {
+func TestOnlyHosts(t *testing.T) {
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("secret")) })
 	for _, c := range []struct {
 		allowed             []string
@@ -269,7 +269,7 @@ func TestGuardHosts(t *testing.T) {
 		r.Host = c.host
 		r.Header.Set("Sec-Fetch-Site", c.fetch)
 		w := httptest.NewRecorder()
-		GuardHosts(c.allowed, next).ServeHTTP(w, r)
+		OnlyHosts(c.allowed, next).ServeHTTP(w, r)
 		if w.Code != c.status || (w.Body.String() == "secret") != (c.status == 200) {
 			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
 		}

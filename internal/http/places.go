@@ -9,21 +9,21 @@ import (
 	"fencepost/internal/watchdog"
 )
 
-// places tells the streams that wait where they stand: one look at a name serves all
+// places tells the streams that wait where they stand: one reading of a queue serves all
 // that wait for it here, so that what it costs the store does not grow with them.
 type places struct {
 	dog   *watchdog.Watchdog
 	now   func() time.Time
-	fresh time.Duration // how long a look is good for
+	fresh time.Duration // how long a reading is good for
 
 	mu    sync.Mutex
 	names map[fencing.Name]*queue
 }
 
-// queue is what the last look at a name has shown.
+// queue is what the last reading of a name's queue has shown.
 type queue struct {
 	streams   int                         // that wait for it
-	looked    time.Time                   // when it was looked at last
+	readAt    time.Time                   // when it was read last
 	positions map[fencing.LeasePublic]int // replaced, never changed
 }
 
@@ -33,7 +33,7 @@ func (p *places) enter(name fencing.Name) (leave func()) {
 	defer p.mu.Unlock()
 	q := p.names[name]
 	if q == nil {
-		q = &queue{looked: p.now()} // as it joined it was told where it stands
+		q = &queue{readAt: p.now()} // as it joined it was told where it stands
 		p.names[name] = q
 	}
 	q.streams++
@@ -46,24 +46,24 @@ func (p *places) enter(name fencing.Name) (leave func()) {
 	}
 }
 
-// position returns the place of a lease, 0 if the last look does not tell: the store
+// position returns the place of a lease, 0 if the last reading does not tell: the store
 // shows the first fencing.MaxWaitersShown. The caller has entered for the name.
 func (p *places) position(ctx context.Context, name fencing.Name, lease fencing.LeasePublic) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.names[name]
-	if p.now().Sub(q.looked) >= p.fresh {
-		q.looked = p.now() // by this stream; meanwhile the others go by what was seen before
+	if p.now().Sub(q.readAt) >= p.fresh {
+		q.readAt = p.now() // by this stream; meanwhile the others go by what was seen before
 		p.mu.Unlock()
-		seen := p.look(ctx, name)
+		seen := p.readQueue(ctx, name)
 		p.mu.Lock()
 		q.positions = seen
 	}
 	return q.positions[lease]
 }
 
-// look asks the store; nil if it can't be asked.
-func (p *places) look(ctx context.Context, name fencing.Name) map[fencing.LeasePublic]int {
+// readQueue asks the store; nil if it can't be asked.
+func (p *places) readQueue(ctx context.Context, name fencing.Name) map[fencing.LeasePublic]int {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	out, err := p.dog.Inspect(ctx, fencing.InspectRequest{Name: name})

@@ -54,7 +54,7 @@ func (c *call) refused(req *acquire, err error) error {
 		c.gone = true
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}
-	err = req.judge(err)
+	err = req.explain(err)
 	if req.noRoom != nil && outcomeOf(err) == string(fencing.CodeLocked) {
 		err = req.noRoom
 	}

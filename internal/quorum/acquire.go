@@ -108,7 +108,7 @@ func (s *Store) checkTTL(ttl time.Duration) *fencing.Error {
 
 // behindOthers refuses a request because others wait, unless it has the lease already.
 func (s *Store) behindOthers(ctx context.Context, r *fencing.AcquireRequest) *fencing.Error {
-	lock, err := s.look(ctx, r.Name)
+	lock, err := s.majorityView(ctx, r.Name)
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func (a *attempt) acquired(node int, h *fencing.Holder, end, elapsed time.Durati
 	case refused:
 		return moves{undo: 1 << node}
 	}
-	return a.settle(elapsed)
+	return a.claimToken(elapsed)
 }
 
 // passedOver notes that a node is not asked, for it has not answered lately.
@@ -170,7 +170,7 @@ func (a *attempt) weigh(elapsed time.Duration) moves {
 		}
 		a.phase, a.token = claiming, token
 	}
-	return a.settle(elapsed)
+	return a.claimToken(elapsed)
 }
 
 // proposal returns the token that an attempt proposes: as high as those that nodes
@@ -220,9 +220,9 @@ func (a *attempt) claimedBy(token fencing.Token) int {
 	return n
 }
 
-// settle claims the token where that was not done yet, and ends the attempt if a
+// claimToken claims the token where that was not done yet, and ends the attempt if a
 // majority has accepted it, or can't any more.
-func (a *attempt) settle(elapsed time.Duration) moves {
+func (a *attempt) claimToken(elapsed time.Duration) moves {
 	var m moves
 	for i := range a.votes {
 		v := &a.votes[i]

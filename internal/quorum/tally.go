@@ -56,7 +56,7 @@ func (t *tally) weigh(elapsed time.Duration) {
 		return
 	}
 	if token := t.common(); token != 0 {
-		t.settle(token, elapsed)
+		t.finishRenewal(token, elapsed)
 		return
 	}
 	t.close()
@@ -82,9 +82,9 @@ func (t *tally) have(token fencing.Token) int {
 	return n
 }
 
-// settle ends a renewal that a majority has made: nodes that never agreed to the
+// finishRenewal ends a renewal that a majority has made: nodes that never agreed to the
 // token don't count, for others may have had the name there meanwhile.
-func (t *tally) settle(token fencing.Token, elapsed time.Duration) {
+func (t *tally) finishRenewal(token fencing.Token, elapsed time.Duration) {
 	t.decided = true
 	var ends [maxNodes]time.Duration
 	n := 0

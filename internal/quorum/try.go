@@ -151,10 +151,10 @@ func (t *try) acquire(node int) {
 	}
 	t.perform(m)
 	if t.owed.has(node) {
-		t.store.settled(t.request())
+		t.store.endUndo(t.request())
 	}
 	t.asking--
-	t.settle()
+	t.closeUndone()
 }
 
 // request is the request as nodes know it.
@@ -196,12 +196,12 @@ func (t *try) perform(m moves) {
 	for i := range t.attempt.votes {
 		if t.attempt.phase == refused && t.attempt.votes[i].standing == pending {
 			t.owed |= 1 << i
-			t.store.unsettled(t.request())
+			t.store.beginUndo(t.request())
 		}
 	}
 	t.over = true
 	close(t.decided)
-	t.settle()
+	t.closeUndone()
 }
 
 // mayHave reports whether a node that has answered may have anything of the try.
@@ -216,16 +216,16 @@ func (t *try) undo(node int) {
 	if t.store.undo(node, r, t.attempt.votes[node].unknown, func(fencing.Outcome, error) {
 		t.mu.Lock()
 		t.undoing--
-		t.settle()
+		t.closeUndone()
 		t.mu.Unlock()
 	}) {
 		t.undoing++
 	}
 }
 
-// settle closes undone when nothing of a refused attempt is left at the nodes that have
+// closeUndone closes undone when nothing of a refused attempt is left at the nodes that have
 // answered, and quiet when all have. The caller holds mu.
-func (t *try) settle() {
+func (t *try) closeUndone() {
 	if !t.over || t.undoing > 0 {
 		return
 	}

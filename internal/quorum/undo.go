@@ -43,29 +43,29 @@ type undos struct {
 // It reports false if the store is closed.
 func (s *Store) undo(node int, r fencing.TakeBackRequest, unsure bool, tell func(fencing.Outcome, error)) bool {
 	key := requestOf(r.Name, r.Lease, r.Stamp)
-	s.unsettled(key)
+	s.beginUndo(key)
 	sent := s.inTurn(key.leaseKey, node, func() {
 		out, err := s.takeBackAt(node, r)
-		if err == nil && !unsure || !s.undoLater(func() { s.undoAgain(node, r); s.settled(key) }) {
-			s.settled(key)
+		if err == nil && !unsure || !s.undoLater(func() { s.undoAgain(node, r); s.endUndo(key) }) {
+			s.endUndo(key)
 		}
 		tell(out, err)
 	})
 	if !sent {
-		s.settled(key)
+		s.endUndo(key)
 	}
 	return sent
 }
 
-// unsettled notes that something of a request is to be undone at one more node, until
-// it is settled.
-func (s *Store) unsettled(key requestKey) {
+// beginUndo notes that something of a request is to be undone at one more node, until
+// endUndo.
+func (s *Store) beginUndo(key requestKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.undos.underWay[key]++
 }
 
-func (s *Store) settled(key requestKey) {
+func (s *Store) endUndo(key requestKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.undos.underWay[key]--; s.undos.underWay[key] == 0 {

@@ -180,8 +180,8 @@ func (s *Store) compatible(outs []fencing.Outcome) bool {
 	return true
 }
 
-// look returns the quorum's view of a name.
-func (s *Store) look(ctx context.Context, name fencing.Name) (*fencing.Lock, *fencing.Error) {
+// majorityView returns the quorum's view of a name.
+func (s *Store) majorityView(ctx context.Context, name fencing.Name) (*fencing.Lock, *fencing.Error) {
 	_, views, began, err := s.views(ctx, name, func([]fencing.Outcome) bool { return true })
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (s *Store) look(ctx context.Context, name fencing.Name) (*fencing.Lock, *fe
 // Inspect implements fencing.Store. Leases that only a minority has are not shown:
 // they were left behind.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	lock, err := s.look(ctx, r.Name)
+	lock, err := s.majorityView(ctx, r.Name)
 	if err != nil {
 		return fencing.Outcome{Err: err}, err
 	}

@@ -209,8 +209,8 @@ func Bugs() []Bug {
 			Name: "writer-starvation", What: "readers don't see the queue",
 			Patches: []Patch{{
 				File: "internal/fencing/acquire.go",
-				Old:  "if t.live() == 0 && t.fits(p) ",
-				New:  "if (t.live() == 0 || op.Mode == ModeShared) && t.fits(p) ",
+				Old:  "if t.waiters() == 0 && t.fits(p) ",
+				New:  "if (t.waiters() == 0 || op.Mode == ModeShared) && t.fits(p) ",
 			}},
 			History: embedded(history.Mix{Wait: 1, Shared: 4}), Promise: "P5",
 		},

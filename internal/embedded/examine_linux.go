@@ -23,17 +23,17 @@ const (
 	fuse    = 0x65735546
 )
 
-// lookAtFileSystem says what the file would be on.
-func lookAtFileSystem(dir string) []fencing.Finding {
+// examineFileSystem says what the file would be on.
+func examineFileSystem(dir string) []fencing.Finding {
 	var at syscall.Statfs_t
 	if err := syscall.Statfs(existing(dir), &at); err != nil {
 		return nil
 	}
 	// The types of these fields differ by architecture.
-	return []fencing.Finding{judgeFileSystem(int64(at.Type)), room(at.Bavail * uint64(at.Bsize))}
+	return []fencing.Finding{findingOfFileSystem(int64(at.Type)), room(at.Bavail * uint64(at.Bsize))}
 }
 
-func judgeFileSystem(kind int64) fencing.Finding {
+func findingOfFileSystem(kind int64) fencing.Finding {
 	kind &= 0xffffffff // some are negative where the field has 32 bits
 	if name, ok := volatileFileSystems[kind]; ok {
 		return volatile(name)

@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// lookPatience is how long Look waits for the file's lock: whoever has it is a
+	// examinePatience is how long Examine waits for the file's lock: whoever has it is a
 	// gateway, which keeps it.
-	lookPatience = 100 * time.Millisecond
+	examinePatience = 100 * time.Millisecond
 
 	// leastSpace is how much room on the disk is little: the journal and the file
 	// grow in steps of less.
 	leastSpace = 256 << 20
 )
 
-// Look says how it is with the store in dir, and changes nothing there; it may be
+// Examine says how it is with the store in dir, and changes nothing there; it may be
 // called while another process has the store open. An error says why no gateway
 // could open it.
-func Look(dir string) ([]fencing.Finding, error) {
+func Examine(dir string) ([]fencing.Finding, error) {
 	where, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	directory, err := lookAtDirectory(where)
+	directory, err := examineDirectory(where)
 	if err != nil {
 		return nil, explained(where, err)
 	}
-	file, err := lookAtFile(filepath.Join(where, fileName))
+	file, err := examineFile(filepath.Join(where, fileName))
 	if err != nil {
 		return nil, explained(where, err)
 	}
-	return append([]fencing.Finding{directory, file}, lookAtFileSystem(where)...), nil
+	return append([]fencing.Finding{directory, file}, examineFileSystem(where)...), nil
 }
 
-func lookAtDirectory(dir string) (fencing.Finding, error) {
+func examineDirectory(dir string) (fencing.Finding, error) {
 	f := fencing.Finding{Check: "directory", OK: true, Detail: dir}
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -54,7 +54,7 @@ func lookAtDirectory(dir string) (fencing.Finding, error) {
 	return f, mayWrite(existing(dir))
 }
 
-func lookAtFile(path string) (fencing.Finding, error) {
+func examineFile(path string) (fencing.Finding, error) {
 	f := fencing.Finding{Check: "file", OK: true}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		f.Detail = "there is none yet: nothing was ever locked here"
@@ -64,7 +64,7 @@ func lookAtFile(path string) (fencing.Finding, error) {
 	var lock *os.File
 	_, err := os.Stat(filepath.Join(dir, lockName))
 	if err == nil {
-		lock, err = lockDirectory(dir, lookPatience)
+		lock, err = lockDirectory(dir, examinePatience)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // as in a copy
@@ -75,12 +75,12 @@ func lookAtFile(path string) (fencing.Finding, error) {
 		return f, err
 	}
 	d := &disk{files: system{}, dir: dir, lock: lock}
-	f.Detail, err = d.look()
+	f.Detail, err = d.examine()
 	return f, errors.Join(err, d.close())
 }
 
-// look reads all that a start would.
-func (d *disk) look() (detail string, err error) {
+// examine reads all that a start would.
+func (d *disk) examine() (detail string, err error) {
 	flushed, err := d.flushed()
 	if err != nil {
 		return "", err

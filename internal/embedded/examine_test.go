@@ -10,10 +10,10 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// looked returns what Look says of a check.
+// looked returns what Examine says of a check.
 func looked(t *testing.T, dir, check string) string {
 	t.Helper()
-	findings, err := Look(dir)
+	findings, err := Examine(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,10 +76,10 @@ func TestLookAtWhatNoGatewayCouldOpen(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("not a database", 5000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := Look(dir); err == nil {
+	if found, err := Examine(dir); err == nil {
 		t.Errorf("a damaged file: %+v", found)
 	}
-	if found, err := Look(file); err == nil {
+	if found, err := Examine(file); err == nil {
 		t.Errorf("a file in the place of the directory: %+v", found)
 	}
 }

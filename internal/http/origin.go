@@ -112,14 +112,14 @@ func setSecurityHeaders(h http.Header) {
 	h["Referrer-Policy"] = noReferrer
 }
 
-// guard refuses what must not even be routed.
-func (c *call) guard() error {
-	return guard(c.r, c.s.hosts, c.s.crossOrigin, isProbe(c.r))
+// checkOrigin refuses what must not even be routed.
+func (c *call) checkOrigin() error {
+	return checkOrigin(c.r, c.s.hosts, c.s.crossOrigin, isProbe(c.r))
 }
 
-// guard refuses a Host that is not served here, unless the path is a probe's,
+// checkOrigin refuses a Host that is not served here, unless the path is a probe's,
 // and a browser's request on behalf of another site.
-func guard(r *http.Request, hosts hostList, crossOrigin *http.CrossOriginProtection, probe bool) error {
+func checkOrigin(r *http.Request, hosts hostList, crossOrigin *http.CrossOriginProtection, probe bool) error {
 	if !probe && !hosts.allows(r.Host) {
 		return &fencing.Error{Code: fencing.CodeMisdirected,
 			Detail: "this Host is not served here; FENCEPOST_ALLOWED_HOSTS lists those that are"}
@@ -130,16 +130,16 @@ func guard(r *http.Request, hosts hostList, crossOrigin *http.CrossOriginProtect
 	return nil
 }
 
-// GuardHosts puts the rules of Server before another handler: the Hosts it
+// OnlyHosts puts the rules of Server before another handler: the Hosts it
 // answers to (allowed is as Options.AllowedHosts), no requests by pages of other
 // origins that could change something, and the headers of every answer. A
 // refusal is 421 or 403, in plain text.
-func GuardHosts(allowed []string, next http.Handler) http.Handler {
+func OnlyHosts(allowed []string, next http.Handler) http.Handler {
 	hosts, crossOrigin := newHostList(allowed), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setSecurityHeaders(w.Header())
 		var refused *fencing.Error
-		if errors.As(guard(r, hosts, crossOrigin, false), &refused) {
+		if errors.As(checkOrigin(r, hosts, crossOrigin, false), &refused) {
 			http.Error(w, refused.Detail, problems[refused.Code].status)
 			return
 		}
