@@ -33,7 +33,7 @@ func (s *sink) heard() []fencing.Event {
 
 func TestEventsAreOfWhatIsDurable(t *testing.T) {
 	b := openBlocking(t)
-	b.Listen(&ear{})
+	b.Listen(&listener{})
 	var early, late sink
 	defer b.Watch(&early)()
 	stop := b.Watch(&late)

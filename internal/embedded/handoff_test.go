@@ -13,14 +13,14 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// ear is a Listener that keeps what it hears and hands it to a test.
-type ear struct {
+// listener is a fencing.Listener that keeps what it hears and hands it to a test.
+type listener struct {
 	mu      sync.Mutex
 	grants  []fencing.Grant
 	granted func(fencing.Grant) // may be nil
 }
 
-func (e *ear) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
+func (e *listener) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
 	if asked.IsZero() {
 		panic("a grant without the time it was asked for")
 	}
@@ -32,10 +32,10 @@ func (e *ear) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
 	}
 }
 
-func (e *ear) Replaced(fencing.Name, fencing.Stamp) {}
-func (e *ear) Recheck([]fencing.Name)               {}
+func (e *listener) Replaced(fencing.Name, fencing.Stamp) {}
+func (e *listener) Recheck([]fencing.Name)               {}
 
-func (e *ear) heard() []fencing.Grant {
+func (e *listener) heard() []fencing.Grant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.grants)
@@ -76,7 +76,7 @@ func TestAHandOffIsDurableBeforeItIsTold(t *testing.T) {
 	c := openCrashing(t)
 	requests := map[fencing.LeasePublic]fencing.AcquireRequest{}
 	done := make(chan struct{})
-	c.Listen(&ear{granted: func(g fencing.Grant) {
+	c.Listen(&listener{granted: func(g fencing.Grant) {
 		r := requests[g.Holder.Lease]
 		after := c.afterCrash(t)
 		out, err := after.Renew(context.Background(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
@@ -137,8 +137,8 @@ func (b *blocking) flush(err error) {
 func TestAReleaseDoesNotWaitAndItsWaiterDoes(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("no space left")} {
 		b := openBlocking(t)
-		listener, events := &ear{}, &sink{}
-		b.Listen(listener)
+		hears, events := &listener{}, &sink{}
+		b.Listen(hears)
 		b.Watch(events)
 		first, next := acquire("a", time.Minute), waiting("a")
 		go b.flush(nil)
@@ -146,19 +146,19 @@ func TestAReleaseDoesNotWaitAndItsWaiterDoes(t *testing.T) {
 		join(t, b.Store, next)
 		mustRelease(t, b.Store, first)
 		<-b.begun
-		if heard := listener.heard(); len(heard) > 0 {
+		if heard := hears.heard(); len(heard) > 0 {
 			t.Fatalf("told before the flush: %+v", heard)
 		}
 		b.proceed <- failure
 		if failure == nil {
-			waitFor(t, "the waiter to be told", func() bool { return len(listener.heard()) == 1 })
+			waitFor(t, "the waiter to be told", func() bool { return len(hears.heard()) == 1 })
 			continue
 		}
 		<-b.Failed()
 		if _, err := b.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp}); code(err) != fencing.CodeUnavailable {
 			t.Errorf("confirm after a failed flush: %v", err)
 		}
-		if heard := listener.heard(); len(heard) > 0 {
+		if heard := hears.heard(); len(heard) > 0 {
 			t.Errorf("told after a failed flush: %+v", heard)
 		}
 		for _, e := range events.heard() {
@@ -186,7 +186,7 @@ func TestALoneReleaseIsFlushed(t *testing.T) {
 // Places, and what is not yet a firm lease, are answered without a flush.
 func TestPlacesAreNotFlushed(t *testing.T) {
 	b := openBlocking(t)
-	b.Listen(&ear{})
+	b.Listen(&listener{})
 	first := acquire("a", time.Minute)
 	go b.flush(nil)
 	mustAcquire(t, b.Store, first)
@@ -299,7 +299,7 @@ func TestTenThousandWaiters(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
 	all := make([]fencing.AcquireRequest, waiters)
 	heard := make(chan fencing.Grant, waiters)
-	s.Listen(&ear{granted: func(g fencing.Grant) { heard <- g }})
+	s.Listen(&listener{granted: func(g fencing.Grant) { heard <- g }})
 	first := acquire("a", time.Minute)
 	mustAcquire(t, s, first)
 	for i := range all {
@@ -355,7 +355,7 @@ func TestAWaiterIsNeverDue(t *testing.T) {
 func TestCloseWithWaiters(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, Options{Dir: dir})
-	listener := &ear{}
+	listener := &listener{}
 	s.Listen(listener)
 	first := acquire("a", time.Minute)
 	mustAcquire(t, s, first)
@@ -383,7 +383,7 @@ func TestCloseWithWaiters(t *testing.T) {
 // it takes to take them back; of many in turn.
 func TestAHeartbeatTellsOfEveryProvisionalLease(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
-	heard := &ear{}
+	heard := &listener{}
 	s.Listen(heard)
 	for i := range toldPerBeat + 10 {
 		r := waiting(fencing.Name(fmt.Sprint("n", i)))
@@ -417,7 +417,7 @@ func TestHandOffGoesOn(t *testing.T) {
 	const readers = 50*fencing.StepLimit + 7
 	s := open(t, Options{Dir: t.TempDir()})
 	all := make(chan struct{})
-	heard := &ear{}
+	heard := &listener{}
 	var granted atomic.Int32
 	heard.granted = func(fencing.Grant) {
 		if granted.Add(1) == readers {

@@ -157,7 +157,7 @@ func (c *command) wanting() bool { return c.want == nil && !slices.Contains(outc
 
 // run plays a case on a fresh backend and returns what went wrong first.
 func (c *testcase) run(t testing.TB, open Open, caps Capabilities) error {
-	d := newDuel(t, open, caps)
+	d := newComparison(t, open, caps)
 	for _, command := range c.commands {
 		if r, err := d.run(command); err != nil {
 			return fmt.Errorf("%s: %s\n=> %s\n%w", command.where, command, describe(command, &r, side{d, ofStore}), err)

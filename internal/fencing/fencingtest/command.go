@@ -280,7 +280,7 @@ func (it item) matching(form *regexp.Regexp) (string, error) {
 func (c *command) stampLabel() string { return cmp.Or(c.stamp, c.where) }
 
 // String returns the command as it is written in a case. The token of a break is
-// written by its label: see duel.tokenLabel.
+// written by its label: see comparison.tokenLabel.
 func (c *command) String() string {
 	b := &strings.Builder{}
 	b.WriteString(c.verb)

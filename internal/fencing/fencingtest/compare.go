@@ -11,7 +11,7 @@ import (
 )
 
 // compare returns how the answer of the store differs from that of the model.
-func (d *duel) compare(c *command, r, want *result) error {
+func (d *comparison) compare(c *command, r, want *result) error {
 	if r.code() != want.code() {
 		return fmt.Errorf("the code is %s", r.code())
 	}
@@ -74,7 +74,7 @@ func (d *duel) compare(c *command, r, want *result) error {
 
 // compareToken compares tokens by the grants they belong to: a store with
 // several partitions issues others than the model, which has one.
-func (d *duel) compareToken(what string, name fencing.Name, token, want fencing.Token) error {
+func (d *comparison) compareToken(what string, name fencing.Name, token, want fencing.Token) error {
 	if token == 0 && want == 0 || slices.ContainsFunc(d.grants[name], func(g *grant) bool {
 		return g.tokens == [2]fencing.Token{token, want}
 	}) {
@@ -83,7 +83,7 @@ func (d *duel) compareToken(what string, name fencing.Name, token, want fencing.
 	return fmt.Errorf("%s is %d (%s) instead of %s", what, token, side{d, ofStore}.tokenLabel(name, token), side{d, ofModel}.tokenLabel(name, want))
 }
 
-func (d *duel) compareHolder(name fencing.Name, got, want *fencing.Holder) error {
+func (d *comparison) compareHolder(name fencing.Name, got, want *fencing.Holder) error {
 	faults := []error{d.compareToken("Token", name, got.Token, want.Token)}
 	a, b := reflect.ValueOf(*got), reflect.ValueOf(*want)
 	for i := range a.NumField() {
@@ -99,7 +99,7 @@ func (d *duel) compareHolder(name fencing.Name, got, want *fencing.Holder) error
 }
 
 // compareGranted compares what a step granted, in order.
-func (d *duel) compareGranted(got, want []fencing.Grant) error {
+func (d *comparison) compareGranted(got, want []fencing.Grant) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%d leases were granted instead of %d", len(got), len(want))
 	}
@@ -114,7 +114,7 @@ func (d *duel) compareGranted(got, want []fencing.Grant) error {
 	return errors.Join(faults...)
 }
 
-func (d *duel) compareReplaced(got, want *fencing.Parked) error {
+func (d *comparison) compareReplaced(got, want *fencing.Parked) error {
 	switch {
 	case got == nil && want == nil:
 		return nil
@@ -128,7 +128,7 @@ func (d *duel) compareReplaced(got, want *fencing.Parked) error {
 
 // compareGateway learns how the store names the gateways of its handles, and
 // checks that it keeps to it.
-func (d *duel) compareGateway(got, want fencing.Gateway) error {
+func (d *comparison) compareGateway(got, want fencing.Gateway) error {
 	handle := 0
 	if d.model.handles[0].gateway != want {
 		handle = 1
@@ -141,7 +141,7 @@ func (d *duel) compareGateway(got, want fencing.Gateway) error {
 }
 
 // compareHeard compares what a gateway was told.
-func (d *duel) compareHeard(got, want []message) error {
+func (d *comparison) compareHeard(got, want []message) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%d messages instead of %d", len(got), len(want))
 	}
@@ -161,7 +161,7 @@ func (d *duel) compareHeard(got, want []message) error {
 	return errors.Join(faults...)
 }
 
-func (d *duel) compareLock(got, want *fencing.Lock) error {
+func (d *comparison) compareLock(got, want *fencing.Lock) error {
 	if got == nil && want == nil {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (d *duel) compareLock(got, want *fencing.Lock) error {
 	return errors.Join(faults...)
 }
 
-func (d *duel) compareEnded(got, want []fencing.Ended) error {
+func (d *comparison) compareEnded(got, want []fencing.Ended) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%d leases ended instead of %d", len(got), len(want))
 	}
@@ -205,7 +205,7 @@ func (d *duel) compareEnded(got, want []fencing.Ended) error {
 
 // comparePage compares a page with all the locks that belong on it and on those
 // that follow.
-func (d *duel) comparePage(c *command, page fencing.ListPage, all []fencing.Lock) error {
+func (d *comparison) comparePage(c *command, page fencing.ListPage, all []fencing.Lock) error {
 	n := len(page.Locks)
 	if n > len(all) {
 		return fmt.Errorf("%d locks instead of %d", n, len(all))

@@ -132,7 +132,7 @@ func TestEveryFieldIsCompared(t *testing.T) {
 			}
 		}
 	}
-	d := newDuel(t, openModel(twoGateways), twoGateways)
+	d := newComparison(t, openModel(twoGateways), twoGateways)
 	check("Outcome", reflect.TypeFor[fencing.Outcome](), func(v reflect.Value) error {
 		return d.compare(&command{verb: "inspect"}, &result{out: v.Interface().(fencing.Outcome)}, &result{})
 	})

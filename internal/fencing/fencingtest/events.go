@@ -33,7 +33,7 @@ func runEvents(t *testing.T, open Open, caps Capabilities) {
 
 func watchedHistory(t testing.TB, open Open, caps Capabilities, seed uint64) error {
 	defer scoped(&t)()
-	d := newDuel(t, open, caps)
+	d := newComparison(t, open, caps)
 	var witnesses [2]*witness
 	for handle := range witnesses {
 		witnesses[handle] = newWitness()
@@ -69,7 +69,7 @@ func watchedHistory(t testing.TB, open Open, caps Capabilities, seed uint64) err
 }
 
 // compareEvents compares the events of each name, in order.
-func (d *duel) compareEvents(got, want []fencing.Event) error {
+func (d *comparison) compareEvents(got, want []fencing.Event) error {
 	ids := map[string]bool{}
 	for i := range got {
 		if id := got[i].ID; id == "" || ids[id] {

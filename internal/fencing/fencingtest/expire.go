@@ -13,7 +13,7 @@ import (
 
 // due returns the names on which an expire has something to do that a caller
 // could tell, in order.
-func (d *duel) due() []fencing.Name {
+func (d *comparison) due() []fencing.Name {
 	state := d.model.memory().state
 	names := slices.Sorted(maps.Keys(state.Records))
 	return slices.DeleteFunc(names, func(name fencing.Name) bool {
@@ -31,7 +31,7 @@ func plain(r *fencing.Record) bool {
 
 // thorough returns c, or an expire that goes on until nothing is due where the
 // answer to c would not tell which names were attended to.
-func (d *duel) thorough(c *command) *command {
+func (d *comparison) thorough(c *command) *command {
 	state := d.model.memory().state
 	if c.verb != "expire" || d.caps.StepLimit == 0 && !slices.ContainsFunc(d.due(), func(name fencing.Name) bool { return !plain(state.Records[name]) }) {
 		return c
@@ -43,7 +43,7 @@ func (d *duel) thorough(c *command) *command {
 
 // expireModel does in the model what the store says it has done, and checks
 // that the store was right to leave the rest.
-func (d *duel) expireModel(c *command, r *result) (result, error) {
+func (d *comparison) expireModel(c *command, r *result) (result, error) {
 	want := result{now: d.now, err: r.err}
 	switch {
 	case r.err != nil && (!d.skewed(c.handle) || r.err.Code != fencing.CodeClockSkew):
@@ -78,7 +78,7 @@ func (d *duel) expireModel(c *command, r *result) (result, error) {
 }
 
 // heartbeatModel gives a heartbeat to the model.
-func (d *duel) heartbeatModel(c *command) (result, error) {
+func (d *comparison) heartbeatModel(c *command) (result, error) {
 	want, err := ask(d.ctx, quiet{d.model.handles[c.handle]}, c, 0, d.now)
 	if err == nil && want.err == nil {
 		d.attend(c.handle, d.due(), &want, false)
@@ -95,7 +95,7 @@ func (q quiet) Heartbeat(ctx context.Context, _ []fencing.Name) error {
 
 // attend does in the model what time has brought about on names: all of it, or what
 // one step does.
-func (d *duel) attend(handle int, names []fencing.Name, want *result, all bool) {
+func (d *comparison) attend(handle int, names []fencing.Name, want *result, all bool) {
 	model := d.model.handles[handle]
 	model.memory.mu.Lock()
 	defer model.memory.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *duel) attend(handle int, names []fencing.Name, want *result, all bool) 
 
 // checkNext checks when the store wants to be called again by a handle, against what
 // is left.
-func (d *duel) checkNext(handle int, expiry fencing.Expiry) error {
+func (d *comparison) checkNext(handle int, expiry fencing.Expiry) error {
 	left := d.model.memory().state
 	own := d.model.handles[handle].gateway
 	if _, known := left.Gateways.Seen[own]; !known || !d.caps.Gateways { // who asks is not dead, nor is a store's one gateway

@@ -15,7 +15,7 @@ import (
 // expiry, a gateway that falls silent.
 type generator struct {
 	rand   *rand.Rand
-	d      *duel
+	d      *comparison
 	recent []string // leases used lately, the newest last
 	fresh  int      // how many leases were made up
 
@@ -23,7 +23,7 @@ type generator struct {
 	silence int // for how many steps more it is so
 }
 
-func newGenerator(seed uint64, d *duel) *generator {
+func newGenerator(seed uint64, d *comparison) *generator {
 	return &generator{rand: rand.New(rand.NewPCG(seed, 0)), d: d, silent: -1}
 }
 

@@ -100,24 +100,24 @@ func (r *recorder) take() []message {
 }
 
 // listen installs a listener at every gateway of both sides.
-func (d *duel) listen() {
+func (d *comparison) listen() {
 	for of, side := range []Backend{d.store, d.model} {
 		for handle := range 2 {
 			if handle == 1 && !d.caps.Gateways {
-				d.ears[of][1] = d.ears[of][0]
+				d.recorders[of][1] = d.recorders[of][0]
 				continue
 			}
-			d.ears[of][handle] = newRecorder()
-			side.Store(handle).Listen(d.ears[of][handle])
+			d.recorders[of][handle] = newRecorder()
+			side.Store(handle).Listen(d.recorders[of][handle])
 		}
 	}
 }
 
 // hear returns what the gateways of both sides were told, and waits until that of
 // the store was told as much: messages may be on their way.
-func (d *duel) hear(handle int) (r, want result) {
-	want = result{now: d.now, heard: d.ears[ofModel][handle].take()}
-	ear := d.ears[ofStore][handle]
+func (d *comparison) hear(handle int) (r, want result) {
+	want = result{now: d.now, heard: d.recorders[ofModel][handle].take()}
+	ear := d.recorders[ofStore][handle]
 	ear.await(func() bool {
 		for i := range want.heard {
 			w := &want.heard[i]
@@ -134,9 +134,9 @@ func (d *duel) hear(handle int) (r, want result) {
 
 // awaitUnconfirmed waits until a gateway was told of all its provisional leases,
 // and returns one of which it was not, or nil.
-func (d *duel) awaitUnconfirmed(handle int) *grant {
+func (d *comparison) awaitUnconfirmed(handle int) *grant {
 	var missing *grant
-	ear := d.ears[ofStore][handle]
+	ear := d.recorders[ofStore][handle]
 	ear.await(func() bool {
 		missing = nil
 		for name, record := range d.model.memory().state.Records {

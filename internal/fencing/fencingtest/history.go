@@ -19,7 +19,7 @@ var historyNames = []fencing.Name{"a", "a/b", "b"}
 // to the one that failed, and what went wrong.
 func randomHistory(t testing.TB, open Open, caps Capabilities, seed uint64) ([]*command, error) {
 	defer scoped(&t)()
-	d := newDuel(t, open, caps)
+	d := newComparison(t, open, caps)
 	g := newGenerator(seed, d)
 	var commands []*command
 	for i := range historySteps {
@@ -35,7 +35,7 @@ func randomHistory(t testing.TB, open Open, caps Capabilities, seed uint64) ([]*
 // replay plays commands on a fresh backend.
 func replay(t testing.TB, open Open, caps Capabilities, commands []*command) error {
 	defer scoped(&t)()
-	d := newDuel(t, open, caps)
+	d := newComparison(t, open, caps)
 	for _, c := range commands {
 		if r, err := d.run(c); err != nil {
 			return fmt.Errorf("%s: %s\n=> %s\n%w", c.where, c, describe(c, &r, side{d, ofStore}), err)
@@ -88,7 +88,7 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 		}
 	}
 	b.WriteString("\n")
-	d := newDuel(t, openModel(caps), caps)
+	d := newComparison(t, openModel(caps), caps)
 	d.number = true
 	write := func(c *command) {
 		written := *c

@@ -6,9 +6,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// side is the lexicon of one side of a duel.
+// side is the lexicon of one side of a comparison.
 type side struct {
-	*duel
+	*comparison
 	of int
 }
 

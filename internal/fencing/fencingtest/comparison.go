@@ -12,9 +12,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// duel gives the same commands to a store and to a model of it, and compares
+// comparison gives the same commands to a store and to a model of it, and compares
 // all that can be seen of the two after each of them.
-type duel struct {
+type comparison struct {
 	ctx   context.Context
 	caps  Capabilities
 	store Backend
@@ -27,7 +27,7 @@ type duel struct {
 	steps  int
 
 	gateways [2]fencing.Gateway // of the handles, as the store names them; learned
-	ears     [2][2]*recorder    // of each side and handle
+	recorders     [2][2]*recorder    // of each side and handle
 
 	leases map[fencing.LeasePublic]string // labels
 	stamps map[fencing.Stamp]string       // labels
@@ -44,14 +44,14 @@ type grant struct {
 	over   bool // ended, taken back or flushed
 }
 
-// The sides of a duel, as indexes of grant.tokens.
+// The sides of a comparison, as indexes of grant.tokens.
 const (
 	ofStore = 0
 	ofModel = 1
 )
 
-func newDuel(t testing.TB, open Open, caps Capabilities) *duel {
-	d := &duel{
+func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
+	d := &comparison{
 		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
 		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
 	}
@@ -60,23 +60,23 @@ func newDuel(t testing.TB, open Open, caps Capabilities) *duel {
 	return d
 }
 
-func (d *duel) setTime(now fencing.Instant) {
+func (d *comparison) setTime(now fencing.Instant) {
 	d.now = now
 	d.store.SetTime(now)
 	d.model.SetTime(now)
 }
 
-func (d *duel) setSkew(handle int, skew time.Duration) {
+func (d *comparison) setSkew(handle int, skew time.Duration) {
 	d.skew[handle] = skew
 	d.store.SetSkew(handle, skew)
 	d.model.SetSkew(handle, skew)
 }
 
-func (d *duel) skewed(handle int) bool { return d.skew[handle].Abs() > MaxSkew }
+func (d *comparison) skewed(handle int) bool { return d.skew[handle].Abs() > MaxSkew }
 
 // run gives a command to both sides. It returns the answer of the store, and an
 // error that says what is wrong with it.
-func (d *duel) run(c *command) (result, error) {
+func (d *comparison) run(c *command) (result, error) {
 	d.steps++
 	switch c.verb {
 	case "advance":
@@ -124,7 +124,7 @@ func (d *duel) run(c *command) (result, error) {
 }
 
 // ask gives the command to both sides.
-func (d *duel) ask(c *command) (r, want result, err error) {
+func (d *comparison) ask(c *command) (r, want result, err error) {
 	switch c.verb {
 	case "heard":
 		r, want = d.hear(c.handle)
@@ -153,7 +153,7 @@ func (d *duel) ask(c *command) (r, want result, err error) {
 }
 
 // arrive tells both sides who serves.
-func (d *duel) arrive(c *command) (r, want result, err error) {
+func (d *comparison) arrive(c *command) (r, want result, err error) {
 	a := c.arrival
 	if c.until > 0 {
 		a.Until = d.now.Add(c.until)
@@ -167,7 +167,7 @@ func (d *duel) arrive(c *command) (r, want result, err error) {
 }
 
 // tokensOf returns the token that a break or a claim names, on each side.
-func (d *duel) tokensOf(c *command) [2]fencing.Token {
+func (d *comparison) tokensOf(c *command) [2]fencing.Token {
 	g := d.toBreak(c)
 	if c.token == newToken {
 		g = &grant{}
@@ -186,7 +186,7 @@ func (d *duel) tokensOf(c *command) [2]fencing.Token {
 
 // toBreak returns the grant whose token a break names. One that was never issued
 // has the token 1: tokens start at the clock.
-func (d *duel) toBreak(c *command) *grant {
+func (d *comparison) toBreak(c *command) *grant {
 	if g := d.labels[c.token]; g != nil {
 		return g
 	}
@@ -198,7 +198,7 @@ func (d *duel) toBreak(c *command) *grant {
 
 // askModel gives the command to the model. Where a store has a choice, the model
 // follows the answer r of the store, or the error says why the choice is wrong.
-func (d *duel) askModel(c *command, r *result, token fencing.Token) (result, error) {
+func (d *comparison) askModel(c *command, r *result, token fencing.Token) (result, error) {
 	handle := d.model.handles[c.handle]
 	if c.verb == "expire" {
 		return d.expireModel(c, r)
@@ -222,7 +222,7 @@ func (d *duel) askModel(c *command, r *result, token fencing.Token) (result, err
 	return ask(d.ctx, handle, c, token, d.now)
 }
 
-func (d *duel) flush() {
+func (d *comparison) flush() {
 	d.store.(Flusher).Flush()
 	d.model.Flush()
 	for _, grants := range d.grants {

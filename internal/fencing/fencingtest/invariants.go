@@ -12,7 +12,7 @@ import (
 )
 
 // learn remembers grants, with their tokens on both sides.
-func (d *duel) learn(c *command, r, want *result) error {
+func (d *comparison) learn(c *command, r, want *result) error {
 	for i := range want.out.Granted {
 		w := &want.out.Granted[i]
 		for j := range r.out.Granted {
@@ -32,7 +32,7 @@ func (d *duel) learn(c *command, r, want *result) error {
 	return d.learnGrant(c.name, &r.out.Holder, &want.out.Holder)
 }
 
-func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
+func (d *comparison) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	tokens := [2]fencing.Token{got.Token, want.Token}
 	var last grant
 	for _, g := range d.grants[name] { // the highest ones: a claim may be lower than what was issued
@@ -58,7 +58,7 @@ func (d *duel) learnGrant(name fencing.Name, got, want *fencing.Holder) error {
 	return nil
 }
 
-func (d *duel) enter(name fencing.Name, g *grant) {
+func (d *comparison) enter(name fencing.Name, g *grant) {
 	d.grants[name] = append(d.grants[name], g)
 	if d.number {
 		g.label = fmt.Sprintf("#%d", len(d.labels)+1)
@@ -67,7 +67,7 @@ func (d *duel) enter(name fencing.Name, g *grant) {
 }
 
 // learnClaim remembers the token that a lease has been given.
-func (d *duel) learnClaim(c *command, got, want *fencing.Holder) error {
+func (d *comparison) learnClaim(c *command, got, want *fencing.Holder) error {
 	tokens := [2]fencing.Token{got.Token, want.Token}
 	if tokens != d.asked {
 		return fmt.Errorf("the token claimed is %d instead of %d", got.Token, d.asked[ofStore])
@@ -85,7 +85,7 @@ func (d *duel) learnClaim(c *command, got, want *fencing.Holder) error {
 	return nil
 }
 
-func (d *duel) grantOf(name fencing.Name, of int, token fencing.Token) *grant {
+func (d *comparison) grantOf(name fencing.Name, of int, token fencing.Token) *grant {
 	i := slices.IndexFunc(d.grants[name], func(g *grant) bool { return g.tokens[of] == token })
 	if i < 0 {
 		return nil
@@ -95,7 +95,7 @@ func (d *duel) grantOf(name fencing.Name, of int, token fencing.Token) *grant {
 
 // account keeps the books of P4: every grant ends once, or is taken back. The
 // answer of the store has been found to be that of the model.
-func (d *duel) account(want *result) error {
+func (d *comparison) account(want *result) error {
 	for _, e := range want.ended() {
 		g := d.grantOf(e.Name, ofModel, e.Holder.Token)
 		switch label := (side{d, ofModel}).leaseLabel(e.Holder.Lease); {
@@ -122,7 +122,7 @@ func (d *duel) account(want *result) error {
 }
 
 // held reports whether the model remembers a grant as a lease, expired or not.
-func (d *duel) held(name fencing.Name, g *grant) bool {
+func (d *comparison) held(name fencing.Name, g *grant) bool {
 	record := d.model.memory().state.Records[name]
 	if record == nil {
 		return false
@@ -133,7 +133,7 @@ func (d *duel) held(name fencing.Name, g *grant) bool {
 
 // checkViews compares what both sides show of every name, through either handle
 // in turn, and checks what holds of every view.
-func (d *duel) checkViews() error {
+func (d *comparison) checkViews() error {
 	for _, name := range slices.Sorted(maps.Keys(d.grants)) {
 		c := &command{verb: "inspect", name: name, handle: d.steps % 2}
 		r, err := ask(d.ctx, d.store.Store(c.handle), c, 0, d.now)
@@ -159,7 +159,7 @@ func (d *duel) checkViews() error {
 
 // learnFromView learns of grants that no answer told of: those of an expire and
 // of a heartbeat.
-func (d *duel) learnFromView(name fencing.Name, r, want *result) error {
+func (d *comparison) learnFromView(name fencing.Name, r, want *result) error {
 	if r.err != nil || want.err != nil {
 		return nil
 	}
@@ -220,7 +220,7 @@ func tolerates(mode fencing.Mode, limit int) int {
 }
 
 // idles checks P5: where nothing is due, the first live waiter would not fit.
-func (d *duel) idles(lock *fencing.Lock) error {
+func (d *comparison) idles(lock *fencing.Lock) error {
 	state := d.model.memory().state
 	record := state.Records[lock.Name]
 	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now || record.Stuck > d.now { // in quarantine
@@ -246,7 +246,7 @@ func (d *duel) idles(lock *fencing.Lock) error {
 const finishRounds = 100
 
 // finish lets everything run out, and checks that nothing is left (P4).
-func (d *duel) finish() error {
+func (d *comparison) finish() error {
 	if d.caps.OwnClock {
 		d.setSkew(0, 0)
 		d.setSkew(1, 0)
@@ -298,7 +298,7 @@ func (d *duel) finish() error {
 }
 
 // confirmations returns commands that confirm all provisional leases.
-func (d *duel) confirmations() []*command {
+func (d *comparison) confirmations() []*command {
 	var all []*command
 	for name, record := range d.model.memory().state.Records {
 		for h := range record.Holders.All() {
@@ -315,7 +315,7 @@ func (d *duel) confirmations() []*command {
 }
 
 // busy reports whether a name has a holder or a place.
-func (d *duel) busy() bool {
+func (d *comparison) busy() bool {
 	for _, record := range d.model.memory().state.Records {
 		if !idle(record) {
 			return true
