@@ -26,8 +26,8 @@ type comparison struct {
 	number bool    // label every grant: #1, #2, …
 	steps  int
 
-	gateways [2]fencing.Gateway // of the handles, as the store names them; learned
-	recorders     [2][2]*recorder    // of each side and handle
+	gateways  [2]fencing.Gateway // of the handles, as the store names them; learned
+	recorders [2][2]*recorder    // of each side and handle
 
 	leases map[fencing.LeasePublic]string // labels
 	stamps map[fencing.Stamp]string       // labels
