@@ -88,6 +88,14 @@ func (s *scriptedStore) hook(verb string, names ...fencing.Name) error {
 	return before(verb)
 }
 
+// Capabilities says that the store forgets nothing: by the clock that stands, every answer
+// would be an old one after a while.
+func (s *scriptedStore) Capabilities() fencing.Capabilities {
+	can := s.Model.Capabilities()
+	can.Forgets = false
+	return can
+}
+
 func (s *scriptedStore) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	s.mu.Lock()
 	acquire := s.acquire
