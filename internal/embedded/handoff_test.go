@@ -285,9 +285,11 @@ func TestAnUnwoundHoldMayBeLost(t *testing.T) {
 	mustAcquire(t, b.Store, r)
 	r.Hold = 2
 	mustAcquire(t, b.Store, r)
-	if err := b.Check(t.Context()); err != nil { // until the end of the flush is noticed, what follows waits for the next
-		t.Fatal(err)
-	}
+	waitFor(t, "the end of the flush to be noticed", func() bool { // before that, what follows waits for the next
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.flushing == nil
+	})
 	out, err := b.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Hold: 2})
 	if err != nil || out.Holder.Hold != 1 {
 		t.Errorf("unwinding: %+v, %v", out.Holder, err)
