@@ -159,9 +159,13 @@ func wireGateway(name fencing.Name, items ...string) string {
 	return wireNow() + wireName(name) + strings.Join(items, "")
 }
 
+// wireEventsPrefix is how a message of all events begins: the partition, and no count of
+// calls.
+var wireEventsPrefix = "fencepost:{7}:\x00" + strings.Repeat("\x00", 7)
+
 // wireEvents is a message about a name that two requests joined the queue of.
 func wireEvents(name fencing.Name) string {
-	return "fencepost:{7}:\x00" + strings.Repeat("\x00", 7) + wireNow() + wireName(name) +
+	return wireEventsPrefix + wireNow() + wireName(name) +
 		wireItem("Q", acquireRequest(name), 0) + wireItem("Q", acquireRequest(name), 0)
 }
 
