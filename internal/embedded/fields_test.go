@@ -3,34 +3,10 @@ package embedded
 import (
 	"reflect"
 	"testing"
-	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
-
-// other returns a value of a type that is not the zero one.
-func other(t *testing.T, kind reflect.Type) reflect.Value {
-	t.Helper()
-	v := reflect.New(kind).Elem()
-	switch kind.Kind() {
-	case reflect.Int, reflect.Int64:
-		v.SetInt(int64(time.Minute))
-	case reflect.String:
-		v.SetString("shared")
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
-	case reflect.Array:
-		v.Index(0).SetUint(1)
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(kind, 1, 1))
-		v.Index(0).Set(other(t, kind.Elem()))
-	default:
-		t.Fatalf("no %s is made here", kind)
-	}
-	return v
-}
 
 // notOnDisk are the fields that a file does not have, with the reason.
 var notOnDisk = map[string]string{
@@ -70,7 +46,7 @@ func TestEveryFieldIsDurable(t *testing.T) {
 				continue
 			}
 			v := reflect.New(kind).Elem()
-			v.FieldByIndex(field.Index).Set(other(t, field.Type))
+			v.FieldByIndex(field.Index).Set(fencingtest.NotZero(t, field.Type))
 			if !differs(name, v) {
 				t.Errorf("%s is not written: see record.go", name)
 			}

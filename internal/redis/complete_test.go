@@ -13,9 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // What a new verb or a new field needs in this package: each test here names what was
@@ -120,7 +120,7 @@ func TestEveryFieldOfALeaseIsStored(t *testing.T) {
 			continue
 		}
 		var h, read fencing.Holding
-		reflect.ValueOf(&h).Elem().FieldByIndex(field.Index).Set(notZero(t, field.Type))
+		reflect.ValueOf(&h).Elem().FieldByIndex(field.Index).Set(fencingtest.NotZero(t, field.Type))
 		w := codec{mode: writing}
 		w.lease(&h)
 		r := codec{mode: reading, rest: string(w.b)}
@@ -201,25 +201,4 @@ func readFields(f *ast.FuncDecl, read map[string]bool) {
 			return true
 		})
 	}
-}
-
-// notZero returns a value of a type that is not the zero one.
-func notZero(t *testing.T, of reflect.Type) reflect.Value {
-	t.Helper()
-	v := reflect.New(of).Elem()
-	switch of.Kind() {
-	case reflect.Int, reflect.Int64:
-		v.SetInt(int64(time.Millisecond))
-	case reflect.String:
-		v.SetString("shared")
-	case reflect.Bool:
-		v.SetBool(true)
-	case reflect.Map:
-		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
-	case reflect.Array:
-		v.Index(0).SetUint(1)
-	default:
-		t.Fatalf("no %s is made here", of)
-	}
-	return v
 }
