@@ -206,7 +206,8 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 }
 
 // Release implements fencing.Store. It succeeds once a majority has let go of the
-// lease or does not have it.
+// lease or does not have it, and is CodeUnavailable, never CodeQuarantined, where too many
+// may have forgotten the lease to say that it was lost.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	out, err := s.release(ctx, r)
 	if err != nil {
@@ -230,12 +231,10 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	if err != nil {
 		return fencing.Outcome{}, err
 	}
+	if !t.ok && t.refusal.Code == fencing.CodeLeaseLost {
+		t = s.forgotten(ctx, t, began)
+	}
 	if !t.ok {
-		if t.refusal.Code == fencing.CodeLeaseLost {
-			if again := s.forgotten(ctx, t, began); !again.ok && again.refusal.Code != fencing.CodeLeaseLost {
-				return fencing.Outcome{}, again.refusal
-			}
-		}
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
 	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began}

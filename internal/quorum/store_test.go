@@ -162,6 +162,42 @@ func TestLostIsNotUnknown(t *testing.T) {
 	})
 }
 
+// A release that one node has carried out, while the others have forgotten the lease, is
+// not refused as if nothing had been done (P8): the lock is free. Nor is it if the answer of
+// that node is lost.
+func TestReleaseWhereOthersHaveForgotten(t *testing.T) {
+	for name, lost := range map[string]bool{"answered": false, "answer lost": true} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(s *scene) {
+				s.acquire(request("before"))
+				s.nodes[0].forget()
+				advance(2 * time.Second) // it is back, but in quarantine
+				r := request("a")
+				s.acquire(r)
+				synctest.Wait()
+				s.nodes[1].forget()
+				s.nodes[2].set(func(n *node) {
+					n.before = func(op string) {
+						if op == "release" {
+							advance(50 * time.Millisecond) // the others answer first
+						}
+					}
+					n.lost = func(op string) bool { return lost && op == "release" }
+				})
+				_, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+				if lost {
+					s.refused(err, fencing.CodeUnavailable)
+				} else if err != nil {
+					t.Error(err)
+				}
+				if n := s.holders(r.Name, r.Lease); n != 0 {
+					t.Errorf("%d nodes have the lease", n)
+				}
+			})
+		})
+	}
+}
+
 func TestExpiredIsLost(t *testing.T) {
 	play(t, func(s *scene) {
 		r := request("a")

@@ -103,24 +103,30 @@ func (t *tally) finishRenewal(token fencing.Token, elapsed time.Duration) {
 	t.ok, t.token = true, token
 }
 
-// weighRelease ends a release once a majority has let go of the lease, or does not
-// have it.
+// weighRelease ends a release once a majority has let go of the lease, or when all have
+// answered: a node that has let go of it must be heard. If the others don't have the lease,
+// also because they have forgotten it, it is over then.
 func (t *tally) weighRelease() {
-	done, lost := 0, 0
+	done, lost, forgotten := 0, 0, 0
 	for i := range t.votes {
 		switch v := &t.votes[i]; {
 		case v.standing == accepted:
 			done++
 		case v.standing == against && v.err.Code == fencing.CodeLeaseLost:
 			lost++
+		case v.standing == against && v.err.Code == fencing.CodeQuarantined:
+			forgotten++
 		}
 	}
 	waiting := t.waiting()
-	if done >= t.majority || waiting == 0 && done > 0 && lost < t.majority && done+lost >= t.majority {
+	switch {
+	case done >= t.majority || waiting == 0 && done > 0 && lost < t.majority && done+lost+forgotten >= t.majority:
 		t.decided, t.ok = true, true
-		return
+	case waiting == 0:
+		if t.close(); t.refusal.Code == fencing.CodeQuarantined { // which would say that nothing was done
+			t.refusal = unavailable("nodes may have forgotten the lease")
+		}
 	}
-	t.close()
 }
 
 // close ends the count if a majority refuses, or all have answered.
