@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// goneTTL is how long a request that went away is remembered, so that a grant
-	// that crossed its leaving is known for what it is: as long as a take-back is
-	// tried, and until the next heartbeats have told of what it could not undo.
-	goneTTL = takeBackPatience + 2*fencing.GatewayTTL
+	// goneTTL is how long a request that went away is remembered after what it had was
+	// taken back, so that a grant that crossed its leaving is known for what it is: until
+	// the next heartbeats have told of what could not be undone.
+	goneTTL = 2 * fencing.GatewayTTL
 
 	// maxGone bounds that memory, at about 200 bytes each.
 	maxGone = 1 << 15
@@ -190,7 +190,19 @@ func (l *lot) remember(k key, lease fencing.LeaseID, counted bool) {
 	if l.gone[k] == nil {
 		l.goneOrder = append(l.goneOrder, k)
 	}
-	l.gone[k] = &departed{lease: lease, until: now.Add(goneTTL), counted: counted, last: now}
+	l.gone[k] = &departed{lease: lease, until: now.Add(takeBackPatience + goneTTL), counted: counted, last: now}
+}
+
+// returned notes that what requests that have gone had is taken back.
+func (l *lot) returned(names []fencing.Name, stamp fencing.Stamp) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := time.Now().Add(goneTTL)
+	for _, name := range names {
+		if d := l.gone[key{name, stamp}]; d != nil {
+			d.until = until
+		}
+	}
 }
 
 // stranger notes that the store told of a provisional lease that no request here

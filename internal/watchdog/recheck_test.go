@@ -408,25 +408,39 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The memory of those who went has an end.
+// The memory of those who went is bounded, and ends soon after what they had was taken
+// back, not before.
 func TestTheGoneAreForgotten(t *testing.T) {
 	inWorld(t, func(w *world) {
 		l := &w.dogs[0].lot
+		remembered := func() int {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.forget(time.Now())
+			w.want("in order", len(l.goneOrder), len(l.gone))
+			return len(l.gone)
+		}
+		r := request("a")
+		r.TTL = time.Hour
+		w.ask(0, r)
+		w.wires[0].set(func(wire *wire) { wire.before = failing("leave", "take_back") })
+		for range 10 {
+			w.ask(0, request("a")).cancel()
+		}
+		advance(goneTTL + time.Minute)
+		w.want("remembered while the store does not answer", remembered(), 10)
+		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		advance(goneTTL + time.Minute)
+		w.want("remembered after it has", remembered(), 0)
+
 		lease := fencing.NewLeaseID(time.Now())
 		l.mu.Lock()
 		for range maxGone + 100 {
 			l.remember(key{"a", fencing.NewStamp()}, lease, false)
 		}
-		full := len(l.gone)
 		l.mu.Unlock()
-		if full > maxGone {
+		if full := remembered(); full > maxGone {
 			t.Errorf("%d are remembered", full)
 		}
-		advance(goneTTL + time.Second)
-		l.mu.Lock()
-		l.remember(key{"a", fencing.NewStamp()}, lease, false)
-		w.want("remembered", len(l.gone), 1)
-		w.want("in order", len(l.goneOrder), 1)
-		l.mu.Unlock()
 	})
 }

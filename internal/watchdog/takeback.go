@@ -120,11 +120,18 @@ func (w *Watchdog) attempt(t *takeBack) {
 	cancel()
 	<-w.calls
 
+	if err == nil && (t.second || t.last || w.maxSkew == 0) {
+		names := t.names
+		if names == nil {
+			names = []fencing.Name{t.Name}
+		}
+		w.lot.returned(names, t.Stamp)
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	switch {
-	case err == nil && (t.second || t.last || w.maxSkew == 0):
 	case err == nil:
 		// The guard lets a command through while it is within the skew of the
 		// store's clock. If the gateway's is ahead by the skew, that is for twice
