@@ -30,7 +30,7 @@ func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, 
 	var sum struct{ histories, operations, granted, unknown, leavers, kept, faults, violations int }
 	var played, judged time.Duration
 	err = history.Series{
-		Histories: wanted, Operations: each, Parallel: 5, Seed: r.Seed, Dir: dir, Limit: limit,
+		Histories: wanted, Operations: each, Parallel: 7, Seed: r.Seed, Dir: dir, Limit: limit,
 	}.Run(ctx, func(where string, h history.Report) {
 		sum.histories++
 		sum.operations += h.Operations

@@ -28,7 +28,7 @@ func main() {
 	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all that is random")
 	soak := flag.Duration("soak", 0, "how long each soak takes; 0: as the scale has it")
-	limit := flag.Duration("limit", 24*time.Minute, "no history is begun after it; how many did not fit is reported")
+	limit := flag.Duration("limit", 30*time.Minute, "no history is begun after it; how many did not fit is reported")
 	report := flag.String("report", "VERIFICATION.md", "file to write at full scale")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

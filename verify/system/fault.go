@@ -163,8 +163,8 @@ func (s *System) settle() error {
 	return redistest.Try(func() {
 		switch s.Kind {
 		case Sentinel:
-			s.Sentinel.FollowMaster()
 			s.Sentinel.Calm()
+			s.Sentinel.FollowMaster()
 		case Cluster:
 			s.Cluster.HealReplication()
 			s.Cluster.Complete()

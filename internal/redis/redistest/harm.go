@@ -1,6 +1,10 @@
 package redistest
 
-import "syscall"
+import (
+	"slices"
+	"strings"
+	"syscall"
+)
 
 // Try runs what a program that is no test does with servers from Launch, after it:
 // what would fail a test is its error.
@@ -68,15 +72,22 @@ func (s *Server) follows(master *Server) bool {
 	return int(port) == master.port
 }
 
-// Complete waits until all nodes run, believe that the Cluster is well, and all
-// replicas are connected.
+// Complete waits until all nodes run, believe that the Cluster is well, take none for
+// failed, and all replicas are connected. One that is taken for failed may lose its
+// place some seconds after it runs again.
 func (c *Cluster) Complete() {
 	c.t.Helper()
 	wait(c.t, "the Cluster is complete", func() bool {
 		masters, connected := 0, 0
 		for _, one := range c.members {
-			if !c.serves(one) || len(c.table(one)) != len(c.members) {
+			table := c.table(one)
+			if !c.serves(one) || len(table) != len(c.members) {
 				return false
+			}
+			for _, node := range table {
+				if flags := strings.Split(node[2], ","); slices.Contains(flags, "fail") || slices.Contains(flags, "fail?") {
+					return false
+				}
 			}
 			switch role, is := one.role(); {
 			case role == "master":

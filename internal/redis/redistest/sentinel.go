@@ -229,8 +229,15 @@ func (s *Sentinel) HealReplication() {
 }
 
 // Calm has the Sentinels take no master for down any more: on a machine that is busy
-// one that is well may not answer for a while.
-func (s *Sentinel) Calm() { s.takeForDown(time.Hour) }
+// one that is well may not answer for a while. It waits until a fail-over that one of
+// them has begun is over: it ends only seconds after a stopped master runs again.
+func (s *Sentinel) Calm() {
+	s.t.Helper()
+	s.takeForDown(time.Hour)
+	wait(s.t, "no fail-over is under way", func() bool {
+		return !slices.ContainsFunc(s.sentinels, func(one *Server) bool { return s.state(one)["flags"] != "master" })
+	})
+}
 
 // Alert undoes Calm.
 func (s *Sentinel) Alert() { s.takeForDown(downAfter) }
