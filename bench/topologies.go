@@ -247,7 +247,7 @@ func openQuorum(servers []*redistest.Server, url func(*redistest.Server) string)
 	err := errors.Join(errs...)
 	if err == nil { // NodeTimeout is for a machine on which all nodes share two cores with the load
 		var store *quorum.Store
-		if store, err = quorum.New(nodes, quorum.Options{MaxSkew: time.Second, NodeTimeout: time.Second}); err == nil {
+		if store, err = quorum.Open(nodes, quorum.Options{MaxSkew: time.Second, NodeTimeout: time.Second}); err == nil {
 			return store, inService(nodes)
 		}
 	}

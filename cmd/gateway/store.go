@@ -96,7 +96,7 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool)
 	for i, node := range opened.nodes {
 		nodes[i] = node
 	}
-	opened.Store, err = quorum.New(nodes, quorum.Options{
+	opened.Store, err = quorum.Open(nodes, quorum.Options{
 		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log, Passive: passive,
 	})
 	return opened, err

@@ -1,13 +1,14 @@
 package http
 
 import (
+	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
 )
 
 // acquire is a POST with what the answer depends on.
@@ -105,26 +106,117 @@ func serveAcquire(c *call) {
 	case req.attached:
 		attachLock(c, req)
 	default:
-		acquireLock(c, req)
+		respond(c, req, acquireLock)
 	}
 }
 
-// acquireLock asks the store for a lease, waits for it if it may, and answers. A
-// grant that this request made is the call's to deliver or to give back.
-func acquireLock(c *call, req *acquire) {
+// acquireLock asks the store for a lease, and waits for it if it may. A grant that this
+// request made is the call's to deliver or to give back.
+func acquireLock(c *call, req *acquire) (*granted, error) {
 	out, waiter, err := c.join(req)
 	if waiter != nil {
 		out, err = c.await(waiter, req)
 	}
-	var resp *granted
-	if err == nil {
-		resp, err = c.granted(req, out)
+	if err != nil {
+		return nil, err
+	}
+	return c.granted(req, out)
+}
+
+// join asks the store for a lease; there is a waiter if the request has to wait
+// for it. What may have been granted is the call's from here on.
+func (c *call) join(req *acquire) (*fencing.Outcome, *watchdog.Waiter, error) {
+	if err := c.begin(req); err != nil {
+		return nil, nil, err
+	}
+	out, waiter, err := c.s.dog.Join(c.r.Context(), req.AcquireRequest)
+	if waiter == nil {
+		c.leave(allowedWaiters)
 	}
 	if err != nil {
-		c.writeError(err)
-		return
+		return nil, nil, c.refused(req, err)
 	}
-	c.deliver(resp)
+	return &out, waiter, nil
+}
+
+// begin is what stands before every acquire.
+func (c *call) begin(req *acquire) error {
+	if c.s.draining.Load() {
+		return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway grants no new leases: it is shutting down"}
+	}
+	if err := c.s.dog.Refusal(); err != nil {
+		return c.countOutcome(string(fencing.CodeUnavailable), err)
+	}
+	if req.Wait > 0 {
+		if err := c.enter(allowedWaiters); err != nil {
+			req.noRoom, req.Wait = err, 0 // what is free can be had without waiting
+		}
+	}
+	if !req.ownID {
+		req.Lease = fencing.NewLeaseID(c.s.now())
+		c.lease = req.Lease.Public()
+	}
+	c.grant = fencing.TakeBackRequest{Name: req.Name, Lease: req.Lease, Stamp: req.Stamp}
+	c.names = req.names
+	c.hasGrant = true // until the store says otherwise, even if it panics
+	return nil
+}
+
+// refused notes what a failed acquire came to, and returns what to tell of it.
+// The watchdog undoes by itself what would have waited, and sets.
+func (c *call) refused(req *acquire, err error) error {
+	c.hasGrant = req.Wait == 0 && req.names == nil && c.mayHaveGrant(req, err)
+	if c.r.Context().Err() != nil && outcomeOf(err) == string(fencing.CodeUnavailable) { // the client left, the store need not be at fault
+		c.gone = true
+		return c.countOutcome(string(codeLeft), errClientLeft)
+	}
+	err = req.explain(err)
+	if req.noRoom != nil && outcomeOf(err) == string(fencing.CodeLocked) {
+		err = req.noRoom
+	}
+	return c.countOutcome(outcomeOf(err), err)
+}
+
+// await waits in the queue until the request has its lease or has lost its place.
+// It is not to be called for a stream, which has something to say meanwhile.
+func (c *call) await(waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
+	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r))
+	defer done()
+	c.park()
+	defer c.unpark()
+	return c.wait(ctx, waiter, req)
+}
+
+// wait returns when a request that had to wait has its lease or has lost its
+// place. When ctx ends the client has left; the watchdog sees to what is still to
+// be undone.
+func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
+	out, err := waiter.Wait(ctx)
+	if err != nil {
+		err = c.ended(ctx, req, err)
+	}
+	return out, err
+}
+
+// ended notes why a wait has ended without a lease, and returns what to tell.
+func (c *call) ended(ctx context.Context, req *acquire, err error) error {
+	if ctx.Err() != nil {
+		c.gone, c.hasGrant = true, false
+		return c.countOutcome(string(codeLeft), errClientLeft)
+	}
+	return c.refused(req, err)
+}
+
+// park gives back what a request that waits has no use for.
+func (c *call) park() {
+	c.parked = true
+	c.in, c.out = nil, nil
+}
+
+// unpark notes how long it was.
+func (c *call) unpark() {
+	c.waited = c.elapsed()
+	c.leave(allowedWaiters)
 }
 
 // granted makes the answer of a grant, unless there is nobody to tell, or nothing
@@ -229,48 +321,4 @@ func outcomeOf(err error) string {
 func (c *call) countOutcome(outcome string, err error) error {
 	c.s.metrics.outcomes.WithLabelValues(outcome).Inc()
 	return err
-}
-
-// granted answers a POST: the only answer with a whole lease id.
-type granted struct {
-	renewed
-	lease fencing.LeaseID
-	fresh bool
-}
-
-func (a *granted) status() int {
-	if a.fresh {
-		return http.StatusCreated
-	}
-	return http.StatusOK
-}
-
-func (a *granted) setHeader(h http.Header) {
-	a.renewed.setHeader(h)
-	if a.fresh {
-		h["Location"] = []string{"/locks/" + string(a.name)}
-	}
-}
-
-func (a *granted) appendJSON(b []byte) []byte { return append(a.appendMembers(b), '}') }
-
-// appendMembers appends the object without its last brace.
-func (a *granted) appendMembers(b []byte) []byte {
-	b = append(b, `{"name":`...)
-	b = appendString(b, string(a.name))
-	b = appendStringMember(b, "lease_id", a.lease.Reveal())
-	return appendLease(b, &a.renewed)
-}
-
-// appendLease appends what the answers to POST and PUT have in common.
-func appendLease(b []byte, a *renewed) []byte {
-	h := a.holder
-	b = appendHolding(b, h)
-	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
-	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
-	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
-	if len(h.Metadata) == 0 { // the holder knows what it has sent
-		return b
-	}
-	return appendMetadata(b, h.Metadata)
 }

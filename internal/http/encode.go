@@ -1,6 +1,7 @@
 package http
 
 import (
+	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -146,4 +147,48 @@ func appendWaiters(b []byte, waiters []fencing.Waiter) []byte {
 		b = append(b, '}')
 	}
 	return append(b, ']')
+}
+
+// granted answers a POST: the only answer with a whole lease id.
+type granted struct {
+	renewed
+	lease fencing.LeaseID
+	fresh bool
+}
+
+func (a *granted) status() int {
+	if a.fresh {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
+func (a *granted) setHeader(h http.Header) {
+	a.renewed.setHeader(h)
+	if a.fresh {
+		h["Location"] = []string{"/locks/" + string(a.name)}
+	}
+}
+
+func (a *granted) appendJSON(b []byte) []byte { return append(a.appendMembers(b), '}') }
+
+// appendMembers appends the object without its last brace.
+func (a *granted) appendMembers(b []byte) []byte {
+	b = append(b, `{"name":`...)
+	b = appendString(b, string(a.name))
+	b = appendStringMember(b, "lease_id", a.lease.Reveal())
+	return appendLease(b, &a.renewed)
+}
+
+// appendLease appends what the answers to POST and PUT have in common.
+func appendLease(b []byte, a *renewed) []byte {
+	h := a.holder
+	b = appendHolding(b, h)
+	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
+	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
+	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
+	if len(h.Metadata) == 0 { // the holder knows what it has sent
+		return b
+	}
+	return appendMetadata(b, h.Metadata)
 }

@@ -27,13 +27,18 @@ func handle[Req any, Resp answer](decode func(*call) (Req, error), run func(*cal
 			c.writeError(err)
 			return
 		}
-		resp, err := run(c, req)
-		if err != nil {
-			c.writeError(err)
-			return
-		}
-		c.deliver(resp)
+		respond(c, req, run)
 	}
+}
+
+// respond runs an operation, and answers.
+func respond[Req any, Resp answer](c *call, req Req, run func(*call, Req) (Resp, error)) {
+	resp, err := run(c, req)
+	if err != nil {
+		c.writeError(err)
+		return
+	}
+	c.deliver(resp)
 }
 
 // deliver sends an answer. A grant in it counts as told once the network has it,

@@ -36,7 +36,7 @@ func (b *backend) SetSkew(int, time.Duration) {}
 // lasts as long as the nodes say, so that it can be compared with theirs.
 func openBackend(t testing.TB, c *clock, nodes []fencing.Node) *backend {
 	t.Helper()
-	s, err := New(nodes, Options{
+	s, err := Open(nodes, Options{
 		MaxSkew: fencingtest.MaxSkew, NodeTimeout: 10 * time.Second, Logger: quiet, exact: true,
 		Clock: func() time.Time { return c.instant().Time() },
 	})

@@ -176,7 +176,7 @@ func TestExamineTellsCauses(t *testing.T) {
 		}
 		f.server, nodes = append(f.server, server), append(nodes, node)
 	}
-	s, err := New(nodes, Options{MaxSkew: realSkew, Logger: quiet, tick: 50 * time.Millisecond})
+	s, err := Open(nodes, Options{MaxSkew: realSkew, Logger: quiet, tick: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

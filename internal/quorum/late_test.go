@@ -253,7 +253,7 @@ func TestNodeRepeats(t *testing.T) {
 		for _, n := range s.nodes {
 			nodes = append(nodes, twice{n})
 		}
-		q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+		q, err := Open(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

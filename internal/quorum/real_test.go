@@ -46,7 +46,7 @@ func (f *servers) gateway(nodeTimeout time.Duration) *Store {
 		}
 		nodes = append(nodes, node)
 	}
-	s, err := New(nodes, Options{MaxSkew: realSkew, NodeTimeout: nodeTimeout, LongestTTL: time.Second, Logger: quiet, tick: 50 * time.Millisecond})
+	s, err := Open(nodes, Options{MaxSkew: realSkew, NodeTimeout: nodeTimeout, LongestTTL: time.Second, Logger: quiet, tick: 50 * time.Millisecond})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestRefusingNodes(t *testing.T) {
 		f.must(err)
 		nodes = append(nodes, node)
 	}
-	s, err := New(nodes, Options{MaxSkew: realSkew, Logger: quiet})
+	s, err := Open(nodes, Options{MaxSkew: realSkew, Logger: quiet})
 	f.must(err)
 	_, acquired := s.Acquire(bg, request("a"))
 	_, renewed := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: request("a").Lease, TTL: time.Minute})

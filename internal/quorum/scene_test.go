@@ -204,7 +204,7 @@ func (s *scene) openWith(change func(*Options)) *Store {
 	}
 	o := Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet}
 	change(&o)
-	q, err := New(nodes, o)
+	q, err := Open(nodes, o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func playLenient(t *testing.T, wrap func(fencing.Node) fencing.Node, test func(s
 			n.Model = fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now().Add(-time.Second)) })
 			nodes = append(nodes, wrap(n))
 		}
-		q, err := New(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
+		q, err := Open(nodes, Options{MaxSkew: testSkew, NodeTimeout: 100 * time.Millisecond, Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -72,9 +72,9 @@ type Store struct {
 
 var _ fencing.Store = (*Store)(nil)
 
-// New returns a store on nodes, of which there are 3 to 9, an odd number. It closes
+// Open returns a store on nodes, of which there are 3 to 9, an odd number. It closes
 // them when it is closed.
-func New(nodes []fencing.Node, o Options) (*Store, error) {
+func Open(nodes []fencing.Node, o Options) (*Store, error) {
 	if n := len(nodes); n < 3 || n > maxNodes || n%2 == 0 {
 		return nil, fmt.Errorf("a quorum has 3, 5, 7 or %d nodes, not %d", maxNodes, n)
 	}
