@@ -85,6 +85,15 @@ func TestNothingLeftIsNotDelivered(t *testing.T) {
 	g.store.set(func(s *scriptedStore) { s.afterRenew = func() { g.clock.advance(100 * time.Millisecond) } })
 	g.do("PUT", "/locks/b", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 503, fencing.CodeUnavailable)
 	g.wantNotTakenBack()
+
+	// Nor is it told of as living on, beside one that is lost.
+	both := newID()
+	g.store.set(func(s *scriptedStore) { s.afterRenew = nil })
+	g.do("POST", "/locks", `{"names":["e","f"]}`, "Lease-Id: "+both).want(t, 201)
+	g.do("DELETE", "/locks?name=e", "", "Lease-Id: "+both).want(t, 204)
+	g.store.set(func(s *scriptedStore) { s.afterRenew = func() { g.clock.advance(100 * time.Millisecond) } })
+	g.do("PUT", "/locks", `{"names":["e","f"],"ttl_ms":100}`, "Lease-Id: "+both).problem(t, 503, fencing.CodeUnavailable)
+	g.wantNotTakenBack()
 }
 
 // TestPanicAfterTheGrant: a defect leaves no phantom holder either.

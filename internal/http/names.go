@@ -197,8 +197,8 @@ func renewLocks(c *call, req *renewSet) (*renewedSet, error) {
 }
 
 // forEach does something for all names of a set at once. That one could not be
-// asked outweighs that another is lost: the request is to be repeated, and says
-// more then.
+// asked, or was answered too late, outweighs that another is lost: the request is to
+// be repeated, and says more then.
 func (c *call) forEach(names []fencing.Name, lease fencing.LeaseID, do func(fencing.Name) (fencing.Outcome, error)) (*renewedSet, error) {
 	outs, errs := askAll(names, do)
 	now := c.s.now()
@@ -221,11 +221,11 @@ func (c *call) forEach(names []fencing.Name, lease fencing.LeaseID, do func(fenc
 		}
 	}
 	switch {
+	case len(a.members) > 0 && a.left < time.Millisecond:
+		return nil, errNothingLeft
 	case lost.first != nil:
 		lost.rest = a.set
 		return nil, &lost
-	case len(a.members) > 0 && a.left < time.Millisecond:
-		return nil, errNothingLeft
 	}
 	return a, nil
 }
