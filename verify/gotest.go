@@ -45,11 +45,16 @@ func (g goTest) run(ctx context.Context, r *check.Result) (out string, err error
 	return out, ctx.Err()
 }
 
-// failures returns what an output has about tests that failed, its end if it is long.
+// serverLog is a line of a Redis's log, of which a test that fails shows thousands.
+var serverLog = regexp.MustCompile(`^(\S+: \S+ \d+: \.\.\. .*|\d+:[XCSM] \d+ \w+ \d{4} .*)$`)
+
+// failures returns what an output has about tests that failed, without the logs of
+// servers, its end if it is long.
 func failures(out string) string {
 	var lines []string
 	for line := range strings.Lines(out) {
-		if word := strings.TrimSpace(line); !strings.HasPrefix(word, "--- PASS") && !strings.HasPrefix(word, "=== ") {
+		word := strings.TrimSpace(line)
+		if !strings.HasPrefix(word, "--- PASS") && !strings.HasPrefix(word, "=== ") && !serverLog.MatchString(word) {
 			lines = append(lines, line[:min(len(line), 1000)])
 		}
 	}

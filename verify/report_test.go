@@ -40,3 +40,17 @@ func TestReport(t *testing.T) {
 		}
 	}
 }
+
+// What a test says of its failure is told, and the logs of its servers are not.
+func TestFailuresWithoutLogs(t *testing.T) {
+	told := failures(`=== RUN   TestFailovers
+    failover_test.go:84: round 3: it was renewed
+    sentinel.go:104: Sentinel 28594: ... 1:12933 127.0.0.1 12933 @ locks
+        14367:X 22 Nov 2026 15:25:30.021 * Sentinel new configuration saved on disk
+        14367:M 22 Nov 2026 15:25:33.524 # Connection lost
+--- FAIL: TestFailovers (0.00s)
+`)
+	if want := "    failover_test.go:84: round 3: it was renewed\n--- FAIL: TestFailovers (0.00s)\n"; told != want {
+		t.Errorf("%q, want %q", told, want)
+	}
+}

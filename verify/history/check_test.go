@@ -303,6 +303,18 @@ func TestCheck(t *testing.T) {
 			s.does(14, 15, Release, "a", Lost).Call = first
 			s.grant(16, 17, "b", 11)
 		}},
+		{"a release that a master carried out, and the next one knows nothing of", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(2, 9, "b", 11)
+			s.h.Troubles = []Trouble{{What: "master-stop", From: 3 * ms, Until: 12 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
+			s.does(5, 11, Release, "a", Lost)
+		}},
+		{"granted before such a release", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(2, 4, "b", 11)
+			s.h.Troubles = []Trouble{{What: "master-stop", From: 3 * ms, Until: 12 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
+			s.does(5, 11, Release, "a", Lost)
+		}},
 		{"granted with no time left", "P9", nil, func(s *script) {
 			s.grant(0, 1, "a", 10).Grants[0].Left = 0
 		}},

@@ -99,6 +99,11 @@ func (p *projection) call(c *call) {
 		m.what, m.lease = moveHeld, ""
 	case !known: // of a lease that nobody was told of
 	case c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name)):
+		if c.Verb == Release && p.all.forgot(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
+			may := m
+			may.what = moveMayRelease
+			p.add(c.Client, c.sent, until, may)
+		}
 		if !p.split(c) {
 			m.what = moveNotHeld
 		}
