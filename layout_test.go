@@ -30,6 +30,7 @@ var ours = map[string][]string{
 	"cmd/gateway": {
 		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
 	},
+	"fence": {},
 	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
@@ -47,7 +48,7 @@ var ours = map[string][]string{
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"internal/http", "cmd/gateway", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
+		"internal/http", "cmd/gateway", "fence", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
@@ -57,6 +58,10 @@ var theirs = map[string][]string{
 
 // onlyULID are the packages that keep to the standard library and ulid.
 var onlyULID = []string{"internal/fencing"}
+
+// onlyStandard are the packages that keep to the standard library: they are for others to
+// import, who get nothing else along with them.
+var onlyStandard = []string{"fence"}
 
 type pkg struct {
 	ImportPath string
@@ -86,6 +91,9 @@ func TestImports(t *testing.T) {
 			}
 			if slices.Contains(onlyULID, name) && strings.Contains(imported, ".") && imported != "github.com/oklog/ulid/v2" {
 				t.Errorf("%s imports %s; it keeps to the standard library and ulid", name, imported)
+			}
+			if slices.Contains(onlyStandard, name) && strings.Contains(imported, ".") {
+				t.Errorf("%s imports %s; it keeps to the standard library", name, imported)
 			}
 		}
 	}
