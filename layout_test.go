@@ -30,8 +30,9 @@ var ours = map[string][]string{
 	"cmd/gateway": {
 		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
 	},
-	"fence": {},
-	"bench": {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
+	"fence":           {},
+	"fence/fencetest": {},
+	"bench":           {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
 	"verify":         {"verify/attack", "verify/check", "verify/crowd", "verify/history", "verify/planted", "verify/soak", "verify/system"},
@@ -48,7 +49,7 @@ var ours = map[string][]string{
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"internal/http", "cmd/gateway", "fence", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
+		"internal/http", "cmd/gateway", "fence", "fence/fencetest", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
@@ -61,7 +62,7 @@ var onlyULID = []string{"internal/fencing"}
 
 // onlyStandard are the packages that keep to the standard library: they are for others to
 // import, who get nothing else along with them.
-var onlyStandard = []string{"fence"}
+var onlyStandard = []string{"fence", "fence/fencetest"}
 
 type pkg struct {
 	ImportPath string
