@@ -15,6 +15,10 @@ help: ## list the targets
 run: build ## start the gateway on its embedded store, http://127.0.0.1:8080
 	@exec bin/gateway
 
+.PHONY: demo
+demo: build ## two clients and a file: what fencing tokens are for, in 15 seconds
+	@go run ./demo
+
 .PHONY: build
 build: ## build bin/gateway
 	CGO_ENABLED=0 $(BUILD) -o bin/gateway ./cmd/gateway
