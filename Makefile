@@ -6,6 +6,7 @@ FUZZTIME ?= 1000000x
 SCALE ?= full
 DURATION ?= 20m
 STORE ?= redis
+ROUNDS ?= 3
 
 .PHONY: help
 help: ## list the targets
@@ -40,6 +41,11 @@ test-plain: # one goroutine plays the rules and simulated schedules, which is to
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, and long random histories
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
+
+.PHONY: test-storage
+test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped holders each
+	@./scripts/deps storage
+	cd verify/storage && go vet . && FENCEPOST_ROUNDS=$(ROUNDS) go test -count 1 -timeout 40m .
 
 .PHONY: verify
 verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)

@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|deploy|docs|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
+	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
 	linkInDocument = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
 	testInDocument = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
 	anchorless     = regexp.MustCompile(`[^a-z0-9 -]`)
@@ -24,7 +24,11 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 		t.Fatal(documents, err)
 	}
 	tests := testNames(t)
-	for _, path := range append(documents, "README.md") {
+	storage, err := filepath.Glob("docs/storage/*.md")
+	if err != nil || len(storage) == 0 {
+		t.Fatal(storage, err)
+	}
+	for _, path := range append(append(documents, storage...), "README.md") {
 		text := read(t, path)
 		for _, match := range pathInDocument.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(match[1]); err != nil {

@@ -15,9 +15,10 @@
 // The rule is [Mark.Admit]. The guards apply it where the data is, so that nothing comes
 // between the comparison and the write:
 //
+//   - [SQL]: in the caller's transaction (PostgreSQL, SQLite, MySQL and MariaDB)
 //   - [Dir]: a directory of files, for all processes of a machine
 //   - [Memory]: data in the memory of one process
-//   - [Handler]: HTTP requests that carry a Fencing-Token, before one of the latter two
+//   - [Handler]: HTTP requests that carry a Fencing-Token, before [Dir] or [Memory]
 //
 // # A check before a write does not do
 //

@@ -28,7 +28,7 @@ const Header = "Fencing-Token"
 //	503 unavailable             the guard could not keep the token, or the client has left while it waited
 //
 // The guard bounds what is guarded: with a [Memory] this process, with a [Dir] this
-// machine. A database admits tokens in its own transaction, not here.
+// machine. For data in a database a handler calls [SQL.Admit] in its own transaction.
 //
 // While next serves a request other requests for its resource wait, for its body too:
 // bound the time by http.Server.ReadTimeout, or let next read the body first and call

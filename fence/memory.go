@@ -6,7 +6,7 @@ import (
 )
 
 // Guard admits tokens in one step with the writes that they are sent along with.
-// [Memory] and [Dir] are guards.
+// [Memory] and [Dir] are guards; [SQL] has a transaction in place of the function.
 type Guard interface {
 	// Do admits the token for the resource and runs write, before anything else is admitted
 	// for the resource. It returns without running write a *StaleError where the token is
