@@ -32,6 +32,7 @@ var ours = map[string][]string{
 	},
 	"fence":           {},
 	"fence/fencetest": {},
+	"demo":            {"fence"},
 	"bench":           {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
