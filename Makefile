@@ -21,8 +21,8 @@ demo: build ## two clients and a file: what fencing tokens are for, in 15 second
 	@go run ./demo
 
 .PHONY: build
-build: ## build bin/gateway
-	CGO_ENABLED=0 $(BUILD) -o bin/gateway ./cmd/gateway
+build: ## build bin/gateway and bin/lockctl
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/gateway ./cmd/lockctl
 
 .PHONY: test
 test: deps lint ## all that has to pass before a commit: lint, tests with -race

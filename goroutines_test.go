@@ -25,7 +25,7 @@ func TestGoroutinesAreNamed(t *testing.T) {
 		}
 	}
 	there := map[string]bool{}
-	for _, dir := range []string{"cmd", "internal"} {
+	for _, dir := range []string{"client", "cmd", "internal"} {
 		if err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			if entry != nil && entry.IsDir() && strings.HasSuffix(path, "test") {
 				return fs.SkipDir // what tests are made with

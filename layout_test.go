@@ -27,6 +27,8 @@ var ours = map[string][]string{
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
+	"client":                       {},
+	"cmd/lockctl":                  {"client"},
 	"cmd/gateway": {
 		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
 	},
@@ -36,9 +38,10 @@ var ours = map[string][]string{
 	"bench":           {"internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
-	"verify":         {"verify/attack", "verify/check", "verify/crowd", "verify/history", "verify/planted", "verify/soak", "verify/system"},
+	"verify":         {"verify/attack", "verify/check", "verify/clients", "verify/crowd", "verify/history", "verify/planted", "verify/soak", "verify/system"},
 	"verify/attack":  {"verify/check", "verify/system"},
 	"verify/check":   {},
+	"verify/clients": {"client", "internal/redis/redistest", "verify/check", "verify/system"},
 	"verify/crowd":   {"verify/check", "verify/system"},
 	"verify/soak":    {"verify/check", "verify/system"},
 	"verify/system":  {"internal/redis/redistest"},
@@ -50,13 +53,17 @@ var ours = map[string][]string{
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
+		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
 	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
 	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},
 }
+
+// onlyStandard are the packages that keep to the standard library, for those who import
+// them into programs of their own.
+var onlyStandard = []string{"client"}
 
 // onlyULID are the packages that keep to the standard library and ulid.
 var onlyULID = []string{"internal/fencing"}
@@ -90,6 +97,9 @@ func TestImports(t *testing.T) {
 				if (imported == prefix || strings.HasPrefix(imported, prefix+"/")) && !slices.Contains(users, name) {
 					t.Errorf("%s imports %s; only %v may", name, imported, users)
 				}
+			}
+			if slices.Contains(onlyStandard, name) && strings.Contains(imported, ".") {
+				t.Errorf("%s imports %s; it keeps to the standard library", name, imported)
 			}
 			if slices.Contains(onlyULID, name) && strings.Contains(imported, ".") && imported != "github.com/oklog/ulid/v2" {
 				t.Errorf("%s imports %s; it keeps to the standard library and ulid", name, imported)

@@ -1,0 +1,324 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+)
+
+const (
+	// waitPerRequest is how long one request waits in the queue. Then it is sent again and
+	// goes on at its place. A gateway that is stopped is so noticed while the place is
+	// kept, 14 s after the gateway's last sign of life.
+	waitPerRequest = 8 * time.Second
+
+	// longestAttachedWait is the longest wait_ms of an attached lease.
+	longestAttachedWait = 24 * time.Hour
+
+	// undoTimeout bounds how long it is tried to release what an acquire that was given up
+	// may have been granted.
+	undoTimeout = 3 * time.Second
+)
+
+// acquisition is what Options of an acquire say.
+type acquisition struct {
+	acquireRequest
+	leaseID  string
+	wait     time.Duration
+	waits    bool
+	attached bool
+	unkept   bool
+	margin   time.Duration
+	also     []string
+	announce func(public string)
+}
+
+// Option changes what is acquired. Without any it is an exclusive lease with the gateway's
+// default TTL, which this client renews.
+type Option func(*acquisition)
+
+// TTL is how long the lease lives without a renewal: 100 ms to 24 h, as far as the
+// gateway's settings allow; rounded up to milliseconds. 0 is the default. It bounds how long others wait should
+// this process die.
+func TTL(d time.Duration) Option { return func(a *acquisition) { a.TTL = upMillis(d) } }
+
+// Wait is how long Acquire and Do wait at most; without it until their context ends.
+func Wait(d time.Duration) Option { return func(a *acquisition) { a.wait = d } }
+
+// Also acquires further names under the same lease, all or none; with the first 64 at most.
+func Also(names ...string) Option {
+	return func(a *acquisition) { a.also = append(a.also, names...) }
+}
+
+// Shared is a lease that tolerates any number of other shared ones: a reader.
+func Shared() Option { return func(a *acquisition) { a.Mode = "shared" } }
+
+// Permit is one of so many shared leases, 1 to 10,000: a place in a semaphore. See
+// Lease.Slot.
+func Permit(of int) Option {
+	return func(a *acquisition) { a.Mode, a.Limit = "shared", of }
+}
+
+// Owner is a label for people in place of Options.Owner.
+func Owner(label string) Option { return func(a *acquisition) { a.Owner = label } }
+
+// Metadata is for the people who look at the lock; at most 16 entries with keys of up to
+// 64 bytes and values of up to 256.
+func Metadata(m map[string]string) Option { return func(a *acquisition) { a.Metadata = m } }
+
+// MaxHold ends the lease that long after its grant, however often it is renewed: from the
+// TTL to 30 days.
+func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold = upMillis(d) } }
+
+// Attached has the gateway renew the lease as long as a connection to it lives, and
+// release it when this process dies. Should the connection break off, this client renews
+// the lease from then on. For one name.
+func Attached() Option { return func(a *acquisition) { a.attached = true } }
+
+// NotRenewed leaves the lease without renewals: it ends by its TTL, or by Client.Renew and
+// Client.Release, perhaps of another process.
+func NotRenewed() Option { return func(a *acquisition) { a.unkept = true } }
+
+// StopEarly is how long before the lease's deadline its context is cancelled: as long as
+// it takes to stop the work. At most half the TTL; the default is a tenth of the TTL, a
+// second at most.
+func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin = d } }
+
+// LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
+// to find their lease again: with one that holds the names already, that lease is
+// returned, with the same token. An acquire that fails then releases nothing.
+func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID = id } }
+
+// OnLeaseID calls f with the public part of the lease id before it is first asked with, so
+// that f's owner finds itself among Lock.Waiters. f is called again should another lease
+// id be needed.
+func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.announce = f } }
+
+// Acquire waits in the queue for a lease until it is granted, the context ends, or what
+// Wait allows is over (CodeWaitTimeout). Gateways that don't answer are asked again; when
+// none has answered for as long as Options.Patience it gives up with ErrUnreachable. A
+// lease has to be released.
+func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*Lease, error) {
+	return c.acquire(ctx, context.WithoutCancel(ctx), name, true, options)
+}
+
+// TryAcquire is Acquire without waiting for others: if somebody holds the lock, or waits
+// for it, it returns an *Error with CodeLocked, which says who. Gateways that don't answer
+// are asked again all the same.
+func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option) (*Lease, error) {
+	return c.acquire(ctx, context.WithoutCancel(ctx), name, false, options)
+}
+
+// Do acquires a lease, as Acquire does, calls do with it, and releases it. The context of
+// do ends with ctx, and before the lease can be gone. While do runs the lease is renewed,
+// whatever becomes of ctx: Do can't end do, only ask it to end.
+//
+// It returns the error of do. If the lease could not be counted on to the end of do, or a
+// gateway says that it was lost, the error also wraps why. That the end could not be told
+// to any gateway is no error: the lease ends by its TTL.
+func (c *Client) Do(ctx context.Context, name string, do func(ctx context.Context, lease *Lease) error, options ...Option) error {
+	l, err := c.acquire(ctx, ctx, name, true, options)
+	if err != nil {
+		return err
+	}
+	defer l.Release(context.WithoutCancel(ctx)) // if do panics
+	err = do(l.Context(), l)
+	lost := l.Err()
+	if released := l.Release(context.WithoutCancel(ctx)); lost == nil && errors.Is(released, CodeLeaseLost) {
+		lost = released
+	}
+	if lost == nil || errors.Is(err, lost) {
+		return err
+	}
+	return errors.Join(err, lost)
+}
+
+// acquire gets a lease whose context is made from parent.
+func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, options []Option) (*Lease, error) {
+	o := acquisition{waits: waits}
+	o.Owner = c.options.Owner
+	for _, option := range options {
+		option(&o)
+	}
+	names := append([]string{name}, o.also...)
+	r, err := o.call(names)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })()
+	q := &acquiring{c: c, acquisition: o, names: names, call: r, begun: c.now(), retry: c.newRetry()}
+	q.identify(cmp.Or(o.leaseID, NewLeaseID()))
+	l, err := q.run(ctx, parent)
+	if err != nil && q.uncertain && o.leaseID == "" {
+		c.undo(q.call.leaseID, names)
+	}
+	return l, err
+}
+
+// call makes the request, and says what can't be asked.
+func (a *acquisition) call(names []string) (r call, err error) {
+	r = call{method: http.MethodPost, path: "/locks", stream: a.attached}
+	for _, name := range names {
+		if r.path, err = pathOf("/locks/", name); err != nil {
+			return r, err
+		}
+	}
+	invalid := func(field, detail string) (call, error) {
+		return r, &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: field, Detail: detail}
+	}
+	if len(names) > 1 {
+		if r.path, a.Names = "/locks", names; a.attached {
+			return invalid("names", "an attached lease has one name")
+		}
+	}
+	if ttl := millis(a.TTL); a.margin < 0 || ttl > 0 && a.margin > ttl/2 {
+		return invalid("StopEarly", fmt.Sprintf("the context is to end %s before the deadline; it must be from 0 to half the TTL, %s", a.margin, ttl/2))
+	}
+	return r, nil
+}
+
+// acquiring is an acquire under way.
+type acquiring struct {
+	acquisition
+	c         *Client
+	names     []string
+	call      call
+	begun     instant
+	retry     *retry
+	uncertain bool // a request may have been granted without our knowing
+}
+
+// identify sets the lease id to ask with.
+func (q *acquiring) identify(id string) {
+	if q.call.leaseID = id; q.announce != nil {
+		q.announce(PublicPart(id))
+	}
+}
+
+// run asks until there is a lease, or a reason to give up.
+func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
+	for perRequest := waitPerRequest; ; {
+		l, err := q.once(ctx, parent, min(perRequest, q.remaining(ctx)))
+		if err == nil {
+			return l, nil
+		}
+		q.uncertain = unanswered(err) && !errors.Is(err, errExpired)
+		pause := q.retry.after(err)
+		e := refusal(err)
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case errors.Is(err, errExpired): // it stood still between asking and being answered
+			q.retry.answered()
+			pause = 0
+		case e != nil && e.Code == CodeLeaseLost && q.leaseID == "":
+			q.identify(NewLeaseID()) // granted, and ended before we knew
+			pause = 0
+		case e != nil && e.Code == CodeInvalidRequest && e.Field == "wait_ms" && perRequest > time.Second:
+			perRequest, pause = perRequest/2, 0
+		case unanswered(err):
+			if q.retry.exhausted() || q.waits && q.remaining(ctx) <= 0 {
+				return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+			}
+		case !q.waits || !worthWaiting(e) || q.remaining(ctx) <= 0:
+			return nil, err
+		case e.Code == CodeWaitTimeout:
+			q.retry.answered()
+			pause = 0 // the place is kept
+		}
+		if q.waits {
+			pause = min(pause, q.remaining(ctx))
+		}
+		if !sleep(ctx, pause) {
+			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// worthWaiting reports whether the same request may be granted later.
+func worthWaiting(e *Error) bool {
+	switch e.Code {
+	case CodeLocked, CodeWaitTimeout, CodeTooManyRequests, CodeQuarantined:
+		return true
+	}
+	return false
+}
+
+// remaining returns how long it may wait for others from now on.
+func (q *acquiring) remaining(ctx context.Context) time.Duration {
+	if !q.waits {
+		return 0
+	}
+	left := longestAttachedWait
+	if q.wait > 0 {
+		left = q.wait - q.c.now().since(q.begun)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline))
+	}
+	return max(0, left)
+}
+
+// errExpired is a grant that was too old when its answer was read.
+var errExpired = errors.New("the lease had run out before the answer was read")
+
+// once asks one gateway, which may wait so long.
+func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Lease, error) {
+	if q.attached {
+		return q.attach(ctx, parent)
+	}
+	body := q.acquireRequest
+	body.Wait = wait.Milliseconds()
+	q.call.body = body
+	a, err := q.c.ask(ctx, q.call, wait+answerTimeout)
+	if err != nil {
+		return nil, err
+	}
+	var g granted
+	if err := json.Unmarshal(a.body, &g); err != nil || g.LeaseID != q.call.leaseID || len(g.grants()) != len(q.names) {
+		return nil, fmt.Errorf("the gateway's answer is no lease with the lease id of the request: %w", cmp.Or(err, errors.ErrUnsupported))
+	}
+	l := q.lease(parent, g, a.sent)
+	if l.left() <= 0 {
+		// One that was found again is near its end; another one was answered late.
+		if l.Remaining() <= 0 || q.unkept {
+			l.finish(errExpired)
+			return nil, errExpired
+		}
+		again, err := l.renewOnce()
+		if err != nil {
+			l.finish(err)
+			return nil, err
+		}
+		g = again
+	}
+	keep := func() { l.renew(g.renewAfter()) }
+	if q.unkept {
+		keep = func() {}
+	}
+	return l, l.start(keep)
+}
+
+func (q *acquiring) lease(parent context.Context, g granted, sent instant) *Lease {
+	l := q.c.newLease(parent, q.call.leaseID, q.names, g, sent, q.acquisition)
+	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
+		return cmp.Compare(slices.Index(q.names, a.Name), slices.Index(q.names, b.Name))
+	})
+	return l
+}
+
+// undo releases what may have been granted to an acquire that was given up.
+func (c *Client) undo(leaseID string, names []string) {
+	c.goes(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+		defer cancel()
+		_ = c.Release(ctx, leaseID, names...)
+	})
+}

@@ -1,0 +1,213 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// silence is how long a stream may say nothing before it counts as broken: a gateway
+// sends a comment every 15 s.
+const silence = 20 * time.Second
+
+// event is one of server-sent events.
+type event struct {
+	name, id string
+	data     []byte
+}
+
+// errSilent is a stream that has said nothing for a while, and is still open.
+var errSilent = errors.New("the gateway says nothing")
+
+// stream reads server-sent events from a gateway.
+type stream struct {
+	c      *Client
+	turn   uint32 // says whose it is
+	sent   instant
+	events chan event // closed at the stream's end
+	err    error      // why it has ended, once events is closed
+	close  context.CancelFunc
+}
+
+// open sends a call that is answered with a stream, which ctx bounds.
+func (c *Client) open(ctx context.Context, r call) (*stream, error) {
+	turn := c.current.Load()
+	streaming, cancel := context.WithCancel(ctx)
+	unbegun := time.AfterFunc(answerTimeout, cancel)
+	response, sent, err := c.send(streaming, turn, r)
+	if err == nil && response.StatusCode >= 300 {
+		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		response.Body.Close()
+		err = problemOf(response, body)
+	}
+	unbegun.Stop()
+	c.judge(ctx, turn, err)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	s := &stream{c: c, turn: turn, sent: sent, events: make(chan event), close: cancel}
+	if !c.goes(func() {
+		defer cancel()
+		defer close(s.events)
+		defer response.Body.Close()
+		s.err = s.read(streaming, bufio.NewReader(response.Body))
+	}) {
+		cancel()
+		response.Body.Close()
+		return nil, ErrClosed
+	}
+	return s, nil
+}
+
+// read reads events until the stream ends. A comment is an event without a name.
+func (s *stream) read(ctx context.Context, lines *bufio.Reader) error {
+	var e event
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return fmt.Errorf("the stream broke off: %w", err)
+		}
+		field, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch field {
+		case "event":
+			e.name = value
+		case "id":
+			e.id = value
+		case "data":
+			e.data = []byte(value)
+		case "":
+			select {
+			case s.events <- e:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			e = event{}
+		}
+	}
+}
+
+// next returns the next event, or errSilent if not so much as a comment comes in time.
+// After an error the next call goes to the next gateway.
+func (s *stream) next(ctx context.Context, within time.Duration) (event, error) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	for {
+		select {
+		case e, ok := <-s.events:
+			switch {
+			case !ok:
+				s.c.judge(ctx, s.turn, s.err)
+				return e, s.err
+			case e.name != "":
+				return e, nil
+			}
+			timer.Reset(within)
+		case <-timer.C:
+			s.c.judge(ctx, s.turn, errSilent)
+			return event{}, errSilent
+		case <-ctx.Done():
+			return event{}, context.Cause(ctx)
+		}
+	}
+}
+
+// problem returns the refusal that an event tells.
+func (e event) problem() error {
+	var p problem
+	if err := json.Unmarshal(e.data, &p); err != nil {
+		return err
+	}
+	return p.refusal()
+}
+
+// attach asks one gateway for an attached lease, and waits for it.
+func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
+	body := q.acquireRequest
+	body.Wait = q.remaining(ctx).Milliseconds()
+	q.call.body = body
+	streaming, cancel := context.WithCancel(q.c.ctx) // the stream outlives this call
+	stop := context.AfterFunc(ctx, cancel)
+	defer stop()
+	s, err := q.c.open(streaming, q.call)
+	for err == nil {
+		var e event
+		if e, err = s.next(ctx, silence); err != nil {
+			break
+		}
+		switch q.retry.answered(); e.name {
+		case "refused", "lost", "draining":
+			err = e.problem()
+		case "granted":
+			var g granted
+			if err = json.Unmarshal(e.data, &g); err != nil {
+				break
+			}
+			l := q.lease(parent, g, s.sent)
+			switch {
+			case l.left() <= 0:
+				err = errExpired
+			case !stop():
+				err = context.Cause(ctx)
+			default:
+				return l, l.start(func() {
+					defer cancel()
+					l.follow(s)
+				})
+			}
+			l.finish(err)
+		}
+	}
+	cancel()
+	return nil, err
+}
+
+// follow takes over what a stream says of an attached lease. Where it breaks off, or is
+// silent when a renewal is due, this client renews the lease from then on. It never closes
+// a stream before the lease is over, nor asks for another one: the end of one is a release,
+// perhaps of what is still believed in.
+func (l *Lease) follow(s *stream) {
+	defer s.close()
+	err := l.listen(s, func() time.Duration { return max(l.left()/2, 10*time.Millisecond) })
+	if l.Err() == nil {
+		l.failed(err)
+		if err == errSilent { // it may speak again
+			l.c.goes(func() { _ = l.listen(s, func() time.Duration { return longestAttachedWait }) })
+		}
+		l.renew(0)
+	}
+	<-l.kept.Done() // its work may still be stopping
+}
+
+// listen returns why a stream is of no use any more.
+func (l *Lease) listen(s *stream, within func() time.Duration) error {
+	for l.Err() == nil {
+		e, err := s.next(l.kept, within())
+		if err != nil {
+			return err
+		}
+		switch e.name {
+		case "granted", "renewed":
+			var g granted
+			if err := json.Unmarshal(e.data, &g); err != nil {
+				return err
+			}
+			l.renewed(g, s.sent)
+		case "draining":
+			return e.problem()
+		case "lost":
+			err := e.problem()
+			if errors.Is(err, CodeLeaseLost) || errors.Is(err, CodeReplaced) {
+				l.finish(err)
+			}
+			return err
+		}
+	}
+	return l.Err()
+}

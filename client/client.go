@@ -1,0 +1,321 @@
+package client
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// answerTimeout bounds how long an answer may take, beside the time that a request
+	// asks to wait: a gateway that is stopped is noticed by nothing else.
+	answerTimeout = 3 * time.Second
+
+	defaultPatience = 15 * time.Second
+
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 2 * time.Second
+
+	// maxAnswer bounds what is read of an answer: a page of 1,000 locks with 10 holders
+	// each and all the metadata they may have is below it.
+	maxAnswer = 64 << 20
+)
+
+// Options are the settings of a Client.
+type Options struct {
+	// Addresses are URLs of gateways that share a store, like http://127.0.0.1:8080. The
+	// one that answered last is asked first; the others are tried in turn.
+	Addresses []string
+
+	// Owner is a label for people: who is this? Default: host name and process id. At
+	// most 256 bytes.
+	Owner string
+
+	// Patience is how long gateways may fail to answer before an acquire gives up with
+	// ErrUnreachable. Default: 15 s.
+	Patience time.Duration
+
+	// TLS is for gateways at https addresses. Default: the system's certificates.
+	TLS *tls.Config
+
+	// Header is added to every request.
+	Header http.Header
+}
+
+// Client asks gateways. Many goroutines may use one.
+type Client struct {
+	options Options
+	http    *http.Client
+	current atomic.Uint32 // counts the changes of address; the address is this modulo their number
+	now     func() instant
+
+	ctx     context.Context // ends with Close
+	cancel  context.CancelCauseFunc
+	mu      sync.Mutex // between goes and Close
+	running sync.WaitGroup
+}
+
+// New returns a client. It asks nothing yet.
+func New(o Options) (*Client, error) {
+	if len(o.Addresses) == 0 {
+		return nil, errors.New("client: no addresses of gateways; one is like http://127.0.0.1:8080")
+	}
+	addresses := make([]string, len(o.Addresses))
+	for i, address := range o.Addresses {
+		u, err := url.Parse(address)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			return nil, fmt.Errorf("client: the address %q is not like http://127.0.0.1:8080 or https://locks.example", address)
+		}
+		addresses[i] = strings.TrimRight(address, "/")
+	}
+	o.Addresses = addresses
+	o.Patience = cmp.Or(o.Patience, defaultPatience)
+	if o.Owner == "" {
+		host, _ := os.Hostname()
+		o.Owner = host + ":" + strconv.Itoa(os.Getpid())
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true) // with HTTP/2 a connection that has died silently would outlive its requests
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: answerTimeout}).DialContext,
+		TLSClientConfig:     o.TLS,
+		TLSHandshakeTimeout: answerTimeout,
+		Protocols:           &protocols,
+		MaxIdleConnsPerHost: 16,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}
+	c := &Client{options: o, now: now, http: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a lease id is for one gateway only
+	}}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// Close ends everything that the client has under way, and returns when all its
+// goroutines have ended. The contexts of its leases are cancelled. It does not release
+// leases, for their work may not have stopped yet: they end by their TTL. (Attached ones
+// are released by their gateway when the connection closes.) It may be called twice.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.cancel(ErrClosed)
+	c.mu.Unlock()
+	c.running.Wait()
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// goes runs f in a goroutine that Close waits for, and reports false once it was called.
+func (c *Client) goes(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.running.Go(f)
+	return true
+}
+
+// call is a request to whichever gateway.
+type call struct {
+	method, path string // the path with its query
+	leaseID      string
+	ifMatch      string
+	lastEvent    string
+	stream       bool // the answer is a stream of events
+	body         any  // nil: none
+}
+
+// answer is what a gateway has answered.
+type answer struct {
+	body []byte
+	sent instant // before the request was sent
+}
+
+// ask sends a call once, to the gateway that answered last. After an error of which
+// unanswered is true the next call goes to the next gateway.
+func (c *Client) ask(ctx context.Context, r call, timeout time.Duration) (answer, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	turn := c.current.Load()
+	a, err := c.exchange(limited, turn, r)
+	c.judge(ctx, turn, err)
+	return a, err
+}
+
+// exchange sends a call to the gateway of a turn, and reads the answer.
+func (c *Client) exchange(ctx context.Context, turn uint32, r call) (answer, error) {
+	response, sent, err := c.send(ctx, turn, r)
+	a := answer{sent: sent}
+	if err != nil {
+		return a, err
+	}
+	defer response.Body.Close()
+	if a.body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer)); err == nil && response.StatusCode >= 300 {
+		err = problemOf(response, a.body)
+	}
+	return a, err
+}
+
+// judge goes on to the next gateway after an error that another one may not have, unless
+// the caller has ended the call, or another call has gone on already.
+func (c *Client) judge(ctx context.Context, turn uint32, err error) {
+	if err != nil && unanswered(err) && ctx.Err() == nil {
+		c.current.CompareAndSwap(turn, turn+1)
+	}
+}
+
+// send sends a call to the gateway of a turn.
+func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response, instant, error) {
+	var body io.Reader
+	if r.body != nil {
+		text, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, instant{}, err
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, r.method, c.address(turn)+r.path, body)
+	if err != nil {
+		return nil, instant{}, err
+	}
+	for name, values := range c.options.Header {
+		request.Header[name] = values
+	}
+	for name, value := range map[string]string{"Lease-Id": r.leaseID, "If-Match": r.ifMatch, "Last-Event-ID": r.lastEvent} {
+		if value != "" {
+			request.Header.Set(name, value)
+		}
+	}
+	if r.stream {
+		request.Header.Set("Accept", "text/event-stream")
+	}
+	sent := c.now()
+	response, err := c.http.Do(request)
+	return response, sent, err
+}
+
+func (c *Client) address(turn uint32) string {
+	return c.options.Addresses[int(turn)%len(c.options.Addresses)]
+}
+
+// problemOf reads a refusal.
+func problemOf(response *http.Response, body []byte) error {
+	var p problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
+		p = problem{Detail: p.Detail}
+	}
+	if p.Status = response.StatusCode; p.Detail == "" {
+		p.Detail = response.Request.Method + " " + response.Request.URL.Redacted() + " is answered " + response.Status
+	}
+	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && p.RetryAfter == 0 {
+		p.RetryAfter = int64(seconds) * 1000
+	}
+	return p.refusal()
+}
+
+// retry says when to ask again, and whether.
+type retry struct {
+	c       *Client
+	failed  int     // attempts in a row that were not answered
+	failing instant // since when, if there are any: the end of the first
+	backoff time.Duration
+}
+
+func (c *Client) newRetry() *retry { return &retry{c: c, backoff: minBackoff} }
+
+// after returns how long to wait after an error before the next attempt. What could not
+// be answered is asked of the next gateway at once, until each has been asked in vain;
+// after that the pauses grow, and a gateway's Retry-After is obeyed.
+func (r *retry) after(err error) time.Duration {
+	if !unanswered(err) {
+		r.failed = 0
+	} else {
+		if r.failed == 0 {
+			r.failing = r.c.now()
+		}
+		if r.failed++; r.failed%len(r.c.options.Addresses) != 0 {
+			return 0
+		}
+	}
+	pause := jitter(r.backoff)
+	r.backoff = min(2*r.backoff, maxBackoff)
+	if e := refusal(err); e != nil {
+		pause = max(pause, e.RetryAfter+jitter(minBackoff))
+	}
+	return pause
+}
+
+// answered notes that a gateway has answered as it should.
+func (r *retry) answered() { r.failed, r.backoff = 0, minBackoff }
+
+// exhausted reports whether attempts have failed for as long as the patience lasts.
+func (r *retry) exhausted() bool {
+	return r.failed > 0 && r.c.now().since(r.failing) > r.c.options.Patience
+}
+
+// insist asks until a gateway answers, or the context ends, or the patience does.
+func (c *Client) insist(ctx context.Context, r call) (answer, error) {
+	for retry := c.newRetry(); ; {
+		a, err := c.ask(ctx, r, answerTimeout)
+		switch {
+		case err == nil || !unanswered(err):
+			return a, err
+		case ctx.Err() != nil:
+			return a, errors.Join(context.Cause(ctx), err)
+		case retry.exhausted():
+			return a, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+		if !sleep(ctx, retry.after(err)) {
+			return a, errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// jitter returns a duration between half of d and d, so that those that failed together
+// don't come back together.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// sleep waits, and reports false if the context has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pathOf returns the path of a name. A name that a proxy could clean up is refused here;
+// everything else is the gateway's to judge.
+func pathOf(prefix, name string) (string, error) {
+	for segment := range strings.SplitSeq(name, "/") {
+		if segment == "" || segment == "." || segment == ".." {
+			return "", &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "name",
+				Detail: fmt.Sprintf("the name %q has an empty, . or .. segment between slashes", name)}
+		}
+	}
+	return prefix + strings.ReplaceAll(url.PathEscape(name), "%2F", "/"), nil
+}

@@ -1,0 +1,131 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Code is what went wrong, as the gateway's problem says it. A Code is an error, so that
+// errors.Is(err, client.CodeLocked) asks for it.
+type Code string
+
+// The codes of the interface; api/openapi.yaml says which operation has which.
+const (
+	CodeInvalidRequest     Code = "invalid_request"
+	CodeUnsupportedByStore Code = "unsupported_by_store"
+	CodeUnauthenticated    Code = "unauthenticated"
+	CodeForbidden          Code = "forbidden"
+	CodeNotFound           Code = "not_found"
+	CodeMethodNotAllowed   Code = "method_not_allowed"
+	CodeConflict           Code = "conflict"
+	CodeReplaced           Code = "replaced"
+	CodeLeaseLost          Code = "lease_lost"
+	CodeStaleToken         Code = "stale_token"
+	CodeTooLarge           Code = "too_large"
+	CodeMisdirected        Code = "misdirected"
+	CodeLocked             Code = "locked"
+	CodeWaitTimeout        Code = "wait_timeout"
+	CodeLeaseIDRequired    Code = "lease_id_required"
+	CodeTooManyRequests    Code = "too_many_requests"
+	CodeUnavailable        Code = "unavailable"
+	CodeClockSkew          Code = "clock_skew"
+	CodeNotReplicated      Code = "not_replicated"
+	CodeQuarantined        Code = "quarantined"
+	CodeDraining           Code = "draining"
+)
+
+func (c Code) Error() string { return string(c) }
+
+// Reason is how a lease was lost.
+type Reason string
+
+// The reasons of CodeLeaseLost: its time ran out and nobody has had the lock since; it ran
+// out and somebody has; an administrator ended it; its holder did; nothing is known of it.
+const (
+	ReasonExpired    Reason = "expired"
+	ReasonSuperseded Reason = "superseded"
+	ReasonBroken     Reason = "broken"
+	ReasonReleased   Reason = "released"
+	ReasonUnknown    Reason = "unknown"
+)
+
+// Error is a gateway's refusal. Members that a code does not have are zero.
+type Error struct {
+	Status   int    // of HTTP
+	Code     Code   // "" of an answer that is no problem of Fencepost's: a defect, or a proxy's answer
+	Detail   string // a sentence for people
+	Field    string // what is at fault in an invalid or contradicting request
+	Instance string // names the request in the gateway's log
+
+	Reason       Reason        // CodeLeaseLost
+	Late         time.Duration // CodeLeaseLost by time: how long ago it ended
+	CurrentToken int64         // CodeLeaseLost, superseded: the token of the newest grant
+	Lost         []string      // CodeLeaseLost, several names: those that are lost
+
+	Name        string        // which of several names it is about
+	Holders     []Holder      // CodeLocked, CodeWaitTimeout: who holds the lock, 100 at most
+	HolderCount int           // how many do
+	Waiting     int           // how many wait
+	Position    int           // the caller's place in the queue, from 1; 0: none
+	RetryAfter  time.Duration // when it is worth to ask again; 0: not said
+}
+
+func (e *Error) Error() string {
+	code := string(e.Code)
+	if code == "" {
+		code = fmt.Sprintf("status %d", e.Status)
+	}
+	if e.Detail == "" {
+		return code
+	}
+	return code + ": " + e.Detail
+}
+
+// Is makes errors.Is find the code.
+func (e *Error) Is(target error) bool {
+	code, ok := target.(Code)
+	return ok && code != "" && e.Code == code
+}
+
+var (
+	// ErrUnknown is the cause of a lease's context whose deadline came before a renewal
+	// was answered. Perhaps the lease is still held; nobody may count on it.
+	ErrUnknown = errors.New("the lease could not be renewed in time: whether it is still held is not known")
+
+	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
+	// long as Options.Patience.
+	ErrUnreachable = errors.New("no gateway can answer")
+
+	// ErrReleased is the cause of the context of a lease that was released by its holder.
+	ErrReleased = errors.New("the lease was released")
+
+	// ErrClosed is returned by a client that was closed, and is the cause of the
+	// contexts of its leases.
+	ErrClosed = errors.New("the client is closed")
+)
+
+// refusal returns the gateway's refusal in err, or nil.
+func refusal(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return nil
+}
+
+// unanswered reports whether nothing is known of what a request has done, or the gateway
+// can't serve at all: another one, or the same one later, may know more.
+func unanswered(err error) bool {
+	e := refusal(err)
+	if e == nil {
+		return true
+	}
+	switch e.Code {
+	case CodeUnavailable, CodeClockSkew, CodeNotReplicated, CodeDraining:
+		return true
+	case "":
+		return e.Status >= 500
+	}
+	return false
+}

@@ -1,0 +1,331 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	// maxMargin bounds how long before the deadline a lease's context is cancelled, unless
+	// StopEarly says more: a tenth of the TTL otherwise.
+	maxMargin = time.Second
+
+	// releaseTimeout bounds how long a release is tried for.
+	releaseTimeout = 5 * time.Second
+
+	// lateReleaseTimeout bounds it where the lease's own deadline has come: an answer to a
+	// renewal may have been lost, so that the store has it longer.
+	lateReleaseTimeout = time.Second
+)
+
+// NoSlot is the Slot of a grant that is no permit.
+const NoSlot = -1
+
+// Grant is what a lease has of one name.
+type Grant struct {
+	Name  string
+	Token int64 // the fencing token: send it along with every write
+	Slot  int   // of a permit, from 0: fence by name and slot. NoSlot for all others
+}
+
+// Lease is a lease on one name or several. Many goroutines may use one.
+type Lease struct {
+	c      *Client
+	id     string
+	names  []string
+	grants []Grant
+	margin time.Duration
+
+	// attached: the end of its connection is its release.
+	attached bool
+
+	ctx    context.Context // the user's
+	cancel context.CancelCauseFunc
+
+	kept   context.Context // ends with the lease: nothing is asked for it any more
+	end    context.CancelFunc
+	keeper sync.WaitGroup
+
+	mu    sync.Mutex
+	sent  instant       // when the request was sent that was answered last
+	life  time.Duration // how long after that the lease lives
+	over  error         // why nobody may count on it any more
+	last  error         // of the last attempt to renew it
+	freed func() error  // releases it once
+}
+
+// newLease starts to watch over a lease. parent is what its context is made from.
+func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
+	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached}
+	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
+	l.ctx, l.cancel = context.WithCancelCause(parent)
+	l.kept, l.end = context.WithCancel(c.ctx)
+	return l
+}
+
+// start runs what the lease needs until it is over: the watch over its deadline, and keep.
+func (l *Lease) start(keep func()) error {
+	for _, f := range []func(){l.watch, keep} {
+		l.keeper.Add(1)
+		if !l.c.goes(func() { defer l.keeper.Done(); f() }) {
+			l.keeper.Done()
+			l.finish(ErrClosed)
+			return ErrClosed
+		}
+	}
+	return nil
+}
+
+// Context returns a context that is cancelled before the lease can be gone. Its cause is
+// an *Error with CodeLeaseLost, ErrUnknown, ErrReleased or ErrClosed; with Do, also that
+// of the context that Do was given. It has the values of the context that the lease was
+// acquired with, and not its end.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Err returns nil as long as the lease may be counted on, and then why not, as the cause
+// of Context. It looks at the clocks, so it knows at once when this process or its machine
+// has stood still: ask it right before a write.
+func (l *Lease) Err() error {
+	if l.left() <= 0 {
+		l.finish(l.unknown())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// Token returns the fencing token; of several names that of the first that was given.
+func (l *Lease) Token() int64 { return l.grants[0].Token }
+
+// Slot returns the number of a permit, from 0 and below the limit, or NoSlot.
+func (l *Lease) Slot() int { return l.grants[0].Slot }
+
+// Name returns the name; of several the first that was given.
+func (l *Lease) Name() string { return l.grants[0].Name }
+
+// Grants returns what the lease has of each name, in the order in which they were given.
+func (l *Lease) Grants() []Grant { return append([]Grant(nil), l.grants...) }
+
+// Public returns the public part of the lease id, which is safe to log and to show.
+func (l *Lease) Public() string { return PublicPart(l.id) }
+
+// ID returns the lease id: the credential of the lease. Whoever has it can renew and
+// release; it belongs in no log, URL or command line.
+func (l *Lease) ID() string { return l.id }
+
+// String returns the public part of the lease id.
+func (l *Lease) String() string { return l.Public() }
+
+// GoString returns the public part, so that %#v does not leak the secret.
+func (l *Lease) GoString() string { return l.Public() }
+
+// LogValue returns the public part.
+func (l *Lease) LogValue() slog.Value { return slog.StringValue(l.Public()) }
+
+// Remaining returns how long the lease can be counted on from now on, by this process's
+// own clocks, if it is not renewed; 0 or less: not any more. Context is cancelled somewhat
+// sooner.
+func (l *Lease) Remaining() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.life - l.c.now().since(l.sent)
+}
+
+// left returns how long it is until the context has to be cancelled.
+func (l *Lease) left() time.Duration { return l.Remaining() - l.margin }
+
+// finish ends the lease for its user; the first cause counts. An attached lease of which
+// nothing is known is kept until its user lets go of it: ending its connection would
+// release it while the work is stopping.
+func (l *Lease) finish(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over == nil {
+		l.over = cause
+		l.cancel(cause)
+	}
+	if !l.attached || !errors.Is(cause, ErrUnknown) {
+		l.end()
+	}
+}
+
+func (l *Lease) unknown() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != nil {
+		return fmt.Errorf("%w: %w", ErrUnknown, l.last)
+	}
+	return ErrUnknown
+}
+
+// renewed takes over what an answer or an event says, unless more is known from another
+// one. A lease that is over stays so.
+func (l *Lease) renewed(g granted, sent instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ahead := sent.since(l.sent); l.attached && ahead+g.life() < l.life {
+		return
+	}
+	l.sent, l.life, l.last = sent, g.life(), nil
+}
+
+func (l *Lease) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = err
+}
+
+// watch cancels the context when its time has come. Timers stand still while the machine
+// is suspended, so it looks at the clocks now and then: half a margin after the machine
+// has woken up it knows.
+func (l *Lease) watch() {
+	for {
+		left := l.left()
+		if left <= 0 {
+			l.finish(l.unknown())
+			return
+		}
+		if !sleep(l.kept, min(left, max(l.margin/2, 5*time.Millisecond))) {
+			l.finish(ErrClosed) // or it is over already
+			return
+		}
+	}
+}
+
+// renew keeps the lease alive. first is when to begin, counted from sending.
+func (l *Lease) renew(first time.Duration) {
+	for next := first; ; {
+		next -= rand.N(next/10 + 1) // never later than it was told
+		if !sleep(l.kept, next-l.c.now().since(l.sentAt())) || l.Err() != nil {
+			return
+		}
+		g, err := l.renewOnce()
+		if err != nil {
+			return
+		}
+		next = g.renewAfter()
+	}
+}
+
+func (l *Lease) sentAt() instant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
+}
+
+// renewOnce asks until a gateway has renewed the lease or it is over. An attempt has a
+// third of what is left, so that others have a chance.
+func (l *Lease) renewOnce() (granted, error) {
+	for retry := l.c.newRetry(); ; {
+		timeout := min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
+		g, sent, err := l.c.renewal(l.kept, l.id, l.names, 0, timeout)
+		if err == nil {
+			l.renewed(g, sent)
+			return g, nil
+		}
+		if errors.Is(err, CodeLeaseLost) {
+			l.finish(err)
+			return granted{}, err
+		}
+		if l.kept.Err() == nil {
+			l.failed(err)
+		}
+		if !sleep(l.kept, min(retry.after(err), max(l.left()/3, minBackoff/5))) || l.Err() != nil {
+			return granted{}, err
+		}
+	}
+}
+
+// Release lets go of the lease: its context is cancelled, and others may have the lock.
+// It may be called twice. nil means that the lease was held until now. An *Error with
+// CodeLeaseLost means that it had been lost before. ErrUnreachable means that nobody could
+// be told, so that the lease ends by its TTL. It takes 5 s at most.
+func (l *Lease) Release(ctx context.Context) error {
+	l.mu.Lock()
+	if l.freed == nil {
+		l.freed = sync.OnceValue(func() error { return l.release(ctx) })
+	}
+	freed := l.freed
+	l.mu.Unlock()
+	return freed()
+}
+
+func (l *Lease) release(ctx context.Context) error {
+	timeout := releaseTimeout
+	if l.Remaining() <= 0 {
+		timeout = lateReleaseTimeout
+	}
+	l.finish(ErrReleased)
+	l.keeper.Wait()
+	l.mu.Lock()
+	lost := l.over
+	l.mu.Unlock()
+	if errors.Is(lost, CodeLeaseLost) && len(l.names) == 1 {
+		return lost
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return l.c.Release(ctx, l.id, l.names...)
+}
+
+// Release lets go of the names of a lease id, whoever acquired them. nil means that the
+// lease was held until now, or was released with this lease id before; an *Error with
+// CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
+// Options.Patience is over (ErrUnreachable).
+func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
+	path, err := pathOf("/locks/", names[0])
+	if err != nil {
+		return err
+	}
+	if len(names) > 1 {
+		path = "/locks?" + url.Values{"name": names}.Encode()
+	}
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID})
+	if err != nil && unanswered(err) && !errors.Is(err, ErrUnreachable) {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return err
+}
+
+// Renew renews the names of a lease id once, whoever acquired them, and returns how long
+// they can be counted on from now on. ttl 0 is the TTL that they were granted with. Leases
+// of Acquire are renewed without it. Errors are as those of Release.
+func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
+	for retry := c.newRetry(); ; {
+		g, sent, err := c.renewal(ctx, leaseID, names, ttl, answerTimeout)
+		switch {
+		case err == nil:
+			return g.life() - c.now().since(sent), nil
+		case !unanswered(err):
+			return 0, err
+		case retry.exhausted() || !sleep(ctx, retry.after(err)):
+			return 0, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+	}
+}
+
+// renewal sends a renewal once.
+func (c *Client) renewal(ctx context.Context, id string, names []string, ttl, timeout time.Duration) (g granted, sent instant, err error) {
+	r := call{method: http.MethodPut, path: "/locks", leaseID: id}
+	body := renewRequest{TTL: upMillis(ttl)}
+	if len(names) > 1 {
+		body.Names = names
+	} else if r.path, err = pathOf("/locks/", names[0]); err != nil {
+		return g, sent, err
+	}
+	r.body = body
+	a, err := c.ask(ctx, r, timeout)
+	if err == nil {
+		err = json.Unmarshal(a.body, &g)
+	}
+	return g, a.sent, err
+}

@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Lock is the public view of a lock.
+type Lock struct {
+	Name        string   `json:"name"`
+	Held        bool     `json:"held"`
+	Mode        string   `json:"mode,omitempty"` // exclusive or shared
+	Token       int64    `json:"fencing_token"`  // the last one issued; 0: none is known
+	Holders     []Holder `json:"holders"`        // 100 at most, 10 in a list: those that expire first
+	HolderCount int      `json:"holder_count"`
+	Waiting     int      `json:"waiting"`
+	Waiters     []Waiter `json:"waiters,omitempty"` // the first 100; none in a list
+	Fence       Fence    `json:"fence"`
+}
+
+// Holder is the public view of a lease.
+type Holder struct {
+	Lease      string            `json:"lease"` // the public part of the lease id
+	Owner      string            `json:"owner"`
+	Mode       string            `json:"mode"`
+	Token      int64             `json:"fencing_token"`
+	Limit      int               `json:"limit,omitempty"` // of a permit
+	Slot       *int              `json:"slot,omitempty"`  // of a permit
+	Hold       int               `json:"hold"`
+	TTL        int64             `json:"ttl_ms"`
+	ExpiresIn  int64             `json:"expires_in_ms"`
+	AcquiredAt time.Time         `json:"acquired_at"`
+	ExpiresAt  time.Time         `json:"expires_at"`
+	Metadata   map[string]string `json:"metadata"`
+}
+
+// Waiter is who waits for a lock.
+type Waiter struct {
+	Lease    string `json:"lease"`
+	Owner    string `json:"owner"`
+	Mode     string `json:"mode"`
+	Position int    `json:"position"` // from 1
+	Waited   int64  `json:"waiting_ms"`
+}
+
+// Fence is what is known of a lock's tokens.
+type Fence struct {
+	HighestIssued   int64 `json:"highest_issued"`
+	HighestAdmitted int64 `json:"highest_admitted"`
+}
+
+// Inspect looks at a lock, held or free.
+func (c *Client) Inspect(ctx context.Context, name string) (l Lock, err error) {
+	path, err := pathOf("/locks/", name)
+	if err != nil {
+		return l, err
+	}
+	return l, c.look(ctx, path, &l)
+}
+
+// List returns the locks that are held and whose names begin with prefix, in the order of
+// their names; an error is the last thing it yields.
+func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
+	return func(yield func(Lock, error) bool) {
+		for cursor := ""; ; {
+			query := url.Values{"prefix": {prefix}}
+			if cursor != "" {
+				query.Set("cursor", cursor)
+			}
+			var page struct {
+				Locks []Lock `json:"locks"`
+				Next  string `json:"next_cursor"`
+			}
+			if err := c.look(ctx, "/locks?"+query.Encode(), &page); err != nil {
+				yield(Lock{}, err)
+				return
+			}
+			for _, l := range page.Locks {
+				if !yield(l, nil) {
+					return
+				}
+			}
+			if cursor = page.Next; cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// Past is a lease of a lock's history.
+type Past struct {
+	Lease      string     `json:"lease"`
+	Owner      string     `json:"owner"`
+	Mode       string     `json:"mode"`
+	Token      int64      `json:"fencing_token"`
+	AcquiredAt time.Time  `json:"acquired_at"`
+	EndedAt    *time.Time `json:"ended_at,omitempty"` // nil: it is held
+	Held       int64      `json:"held_ms"`
+	Waited     int64      `json:"waited_ms"`
+	Outcome    string     `json:"outcome"` // held, released, expired or broken
+}
+
+// History returns the last leases of a lock, the newest first.
+func (c *Client) History(ctx context.Context, name string) ([]Past, error) {
+	path, err := pathOf("/history/", name)
+	if err != nil {
+		return nil, err
+	}
+	var h struct {
+		Grants []Past `json:"grants"`
+	}
+	err = c.look(ctx, path, &h)
+	return h.Grants, err
+}
+
+// Break ends a live lease, whoever holds it; token says which. Its holder learns of it
+// with the next renewal. Breaking it again is no error; a token that no live lease has is
+// CodeStaleToken.
+func (c *Client) Break(ctx context.Context, name string, token int64) error {
+	path, err := pathOf("/locks/", name)
+	if err != nil {
+		return err
+	}
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`})
+	return err
+}
+
+func (c *Client) look(ctx context.Context, path string, into any) error {
+	a, err := c.insist(ctx, call{method: http.MethodGet, path: path})
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(a.body, into)
+}
+
+// Event is something that happened to a lock. It tells what was, and guards nothing.
+type Event struct {
+	// Kind is granted, released, expired, broken, queued, left, or resync: events may be
+	// missing before this one, so look again.
+	Kind  string    `json:"event"`
+	Name  string    `json:"name"`
+	Lease string    `json:"lease"`
+	Owner string    `json:"owner"`
+	Mode  string    `json:"mode"`
+	Token int64     `json:"fencing_token,omitempty"`
+	At    time.Time `json:"at"`
+}
+
+// Events yields what happens to locks whose names begin with prefix, until the context
+// ends. A stream that breaks off is opened again where it was, at another gateway too; an
+// error is the last thing that is yielded.
+func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true}
+		for retry := c.newRetry(); ; {
+			s, err := c.open(ctx, r)
+			for err == nil {
+				retry.answered()
+				var e event
+				if e, err = s.next(ctx, silence); err != nil {
+					break
+				}
+				var told Event
+				if err = json.Unmarshal(e.data, &told); err == nil {
+					told.Kind = e.name
+					if e.id != "" {
+						r.lastEvent = e.id
+					}
+					if !yield(told, nil) {
+						s.close()
+						return
+					}
+				}
+			}
+			if s != nil {
+				s.close()
+			}
+			switch {
+			case ctx.Err() != nil:
+				yield(Event{}, context.Cause(ctx))
+				return
+			case !unanswered(err):
+				yield(Event{}, err)
+				return
+			case retry.exhausted() || !sleep(ctx, retry.after(err)):
+				yield(Event{}, fmt.Errorf("%w: %w", ErrUnreachable, err))
+				return
+			}
+		}
+	}
+}
+
+// Readiness is what one gateway says of itself and its store.
+type Readiness struct {
+	Address string  `json:"address"`
+	Ready   bool    `json:"ready"`
+	Detail  string  `json:"detail,omitempty"` // why it is not ready
+	Store   string  `json:"store,omitempty"`
+	Version string  `json:"version,omitempty"`
+	Checks  []Check `json:"checks,omitempty"`
+}
+
+// Check is one thing that a gateway has looked at.
+type Check struct {
+	Name      string `json:"name"`
+	OK        bool   `json:"ok"`
+	Took      *int64 `json:"took_ms,omitempty"`
+	Remaining *int64 `json:"remaining_ms,omitempty"`
+	Node      string `json:"node,omitempty"`
+	Promise   string `json:"promise,omitempty"` // that is in danger
+	Detail    string `json:"detail,omitempty"`
+	Remedy    string `json:"remedy,omitempty"`
+}
+
+// Examine asks every gateway, once, whether it is ready and what it has found.
+func (c *Client) Examine(ctx context.Context) (all []Readiness) {
+	for i, address := range c.options.Addresses {
+		r := Readiness{Address: address}
+		body, err := c.examine(ctx, uint32(i))
+		if r.Ready = err == nil; err != nil {
+			r.Detail = err.Error()
+		}
+		if json.Valid(body) {
+			_ = json.Unmarshal(body, &r)
+			r.Address = address
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// examine asks the gateway of a turn.
+func (c *Client) examine(ctx context.Context, turn uint32) ([]byte, error) {
+	limited, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	a, err := c.exchange(limited, turn, call{method: http.MethodGet, path: "/readyz?verbose"})
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %s", answerTimeout)
+	}
+	return a.body, err
+}

@@ -1,0 +1,102 @@
+package client
+
+import "time"
+
+// acquireRequest is the body of POST.
+type acquireRequest struct {
+	Names    []string          `json:"names,omitempty"`
+	TTL      int64             `json:"ttl_ms,omitempty"`
+	Wait     int64             `json:"wait_ms,omitempty"`
+	Owner    string            `json:"owner,omitempty"`
+	Mode     string            `json:"mode,omitempty"`
+	Limit    int               `json:"limit,omitempty"`
+	MaxHold  int64             `json:"max_hold_ms,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// renewRequest is the body of PUT.
+type renewRequest struct {
+	Names []string `json:"names,omitempty"`
+	TTL   int64    `json:"ttl_ms,omitempty"`
+}
+
+// granted is an answer to POST or PUT, for one name or several, or an event of a stream.
+type granted struct {
+	member
+	LeaseID   string   `json:"lease_id"`
+	ExpiresIn int64    `json:"expires_in_ms"`
+	RenewIn   int64    `json:"renew_in_ms"`
+	Waited    int64    `json:"waited_ms"`
+	Elapsed   int64    `json:"elapsed_ms"`
+	Locks     []member `json:"locks"`
+}
+
+type member struct {
+	Name  string `json:"name"`
+	Token int64  `json:"fencing_token"`
+	Slot  *int   `json:"slot"`
+	TTL   int64  `json:"ttl_ms"`
+}
+
+// life returns how long after its request was sent a lease lives at least: waited_ms and
+// elapsed_ms are both rounded down, and an answer has one of the two.
+func (g granted) life() time.Duration { return millis(max(g.Waited, g.Elapsed) + g.ExpiresIn) }
+
+// renewAfter returns how long after its request was sent a lease is to be renewed.
+func (g granted) renewAfter() time.Duration { return millis(max(g.Waited, g.Elapsed) + g.RenewIn) }
+
+func (g granted) ttl() time.Duration {
+	if len(g.Locks) > 0 {
+		return millis(g.Locks[0].TTL)
+	}
+	return millis(g.TTL)
+}
+
+func (g granted) grants() (all []Grant) {
+	for _, m := range append(g.Locks, g.member) {
+		if m.Name != "" {
+			all = append(all, Grant{Name: m.Name, Token: m.Token, Slot: m.slot()})
+		}
+	}
+	return all
+}
+
+func (m member) slot() int {
+	if m.Slot == nil {
+		return NoSlot
+	}
+	return *m.Slot
+}
+
+// problem is a refusal as it is sent.
+type problem struct {
+	Status       int      `json:"status"`
+	Code         Code     `json:"code"`
+	Detail       string   `json:"detail"`
+	Field        string   `json:"field"`
+	Instance     string   `json:"instance"`
+	Reason       Reason   `json:"reason"`
+	Late         int64    `json:"late_ms"`
+	CurrentToken int64    `json:"current_token"`
+	Lost         []string `json:"lost"`
+	Name         string   `json:"name"`
+	Holders      []Holder `json:"holders"`
+	HolderCount  int      `json:"holder_count"`
+	Waiting      int      `json:"waiting"`
+	Position     int      `json:"position"`
+	RetryAfter   int64    `json:"retry_after_ms"`
+}
+
+func (p problem) refusal() *Error {
+	return &Error{
+		Status: p.Status, Code: p.Code, Detail: p.Detail, Field: p.Field, Instance: p.Instance,
+		Reason: p.Reason, Late: millis(p.Late), CurrentToken: p.CurrentToken, Lost: p.Lost,
+		Name: p.Name, Holders: p.Holders, HolderCount: p.HolderCount, Waiting: p.Waiting, Position: p.Position,
+		RetryAfter: millis(p.RetryAfter),
+	}
+}
+
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// upMillis rounds up, so that what is not 0 stays so.
+func upMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"fencepost/client"
+)
+
+// version is set by the Makefile's build.
+var version = "dev"
+
+const defaultGateway = "http://127.0.0.1:8080"
+
+// settings are what flags and the environment say.
+type settings struct {
+	gateways string
+	output   string
+
+	ttl, wait, grace, maxHold time.Duration
+	shared                    bool
+	permit                    int
+	owner                     string
+	also                      names
+	passLeaseID               bool
+	quiet                     bool
+}
+
+// call is one use of a command.
+type call struct {
+	settings
+	args   []string
+	out    io.Writer
+	err    io.Writer
+	client *client.Client
+}
+
+// command is one of what lockctl does.
+type command struct {
+	name, args, summary string
+	least, most         int // arguments; most below 0: any number
+	offline             bool
+	flags               func(s *settings, f *flag.FlagSet)
+	run                 func(ctx context.Context, c *call) error
+}
+
+// commands lists all, in the order of the help.
+func commands() []command {
+	return []command{
+		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, flags: runFlags, run: runUnder},
+		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, flags: leaseFlags, run: acquire},
+		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: ttlFlag, run: renew},
+		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, run: release},
+		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, run: list},
+		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, run: get},
+		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
+		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
+		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, run: breakLease},
+		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
+		{name: "completion", args: "bash|zsh|fish", summary: "print a script that completes commands and names", least: 1, most: 1, offline: true, run: completion},
+	}
+}
+
+// Exit statuses, as sysexits.h and timeout(1) have them.
+const (
+	exitFailed      = 1
+	exitUsage       = 64
+	exitUnreachable = 69
+	exitNotAcquired = 75
+	exitNotAllowed  = 77
+	exitLost        = 124
+	exitNotRunnable = 126
+	exitNotFound    = 127
+)
+
+// exit is an error that has a status of its own. err may be nil: all has been said.
+type exit struct {
+	status int
+	err    error
+}
+
+func (e exit) Error() string { return fmt.Sprint(e.err) }
+func (e exit) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error { return exit{exitUsage, fmt.Errorf(format, args...)} }
+
+// run is the program; it returns the exit status.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	err := dispatch(ctx, args, out, errOut)
+	status := statusOf(err)
+	var e exit
+	if err != nil && !(errors.As(err, &e) && e.err == nil) {
+		fmt.Fprintln(errOut, "lockctl:", err)
+	}
+	return status
+}
+
+// statusOf says what a failure is for scripts.
+func statusOf(err error) int {
+	var e exit
+	var refused *client.Error
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e.status
+	case errors.Is(err, client.ErrUnreachable):
+		return exitUnreachable
+	case errors.Is(err, client.ErrUnknown):
+		return exitLost
+	case errors.As(err, &refused):
+		switch refused.Code {
+		case client.CodeLeaseLost:
+			return exitLost
+		case client.CodeLocked, client.CodeWaitTimeout, client.CodeTooManyRequests, client.CodeQuarantined, client.CodeReplaced, client.CodeConflict:
+			return exitNotAcquired
+		case client.CodeUnauthenticated, client.CodeForbidden:
+			return exitNotAllowed
+		case client.CodeInvalidRequest, client.CodeUnsupportedByStore:
+			return exitUsage
+		}
+	case errors.Is(err, context.Canceled):
+		return 128 + 2 // interrupted
+	}
+	return exitFailed
+}
+
+func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
+	if len(args) == 0 {
+		printHelp(errOut)
+		return exit{status: exitUsage}
+	}
+	switch args[0] {
+	case "-help", "--help", "-h", "help":
+		return printHelp(out)
+	case "-version", "--version":
+		_, err := fmt.Fprintln(out, "lockctl", version)
+		return err
+	}
+	for _, cmd := range commands() {
+		if cmd.name == args[0] {
+			return cmd.use(ctx, args[1:], out, errOut)
+		}
+	}
+	return usage("there is no command %q; see lockctl -help", args[0])
+}
+
+// flagSet returns the flags of a command, which fill s.
+func (cmd command) flagSet(s *settings) *flag.FlagSet {
+	f := flag.NewFlagSet(cmd.name, flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	if cmd.offline {
+		return f
+	}
+	f.StringVar(&s.gateways, "gateway", cmp.Or(os.Getenv("FENCEPOST"), defaultGateway), "`URLs` of gateways, separated by commas; default: $FENCEPOST, or "+defaultGateway)
+	if cmd.name != "run" {
+		f.StringVar(&s.output, "o", "text", "output `format`: text, or json with an object a line")
+	}
+	if cmd.flags != nil {
+		cmd.flags(s, f)
+	}
+	return f
+}
+
+// use parses the arguments and runs the command.
+func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer) error {
+	c := &call{out: out, err: errOut}
+	f := cmd.flagSet(&c.settings)
+	switch err := f.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		cmd.printHelp(out)
+		return nil
+	case err != nil:
+		return usage("%w; see lockctl %s -help", err, cmd.name)
+	}
+	c.args = f.Args()
+	if cmd.name == "run" && len(c.args) > 1 && c.args[1] == "--" {
+		c.args = slices.Delete(c.args, 1, 2)
+	}
+	if n := len(c.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
+		return usage("it is: lockctl %s", strings.TrimSpace(cmd.name+" [flags] "+cmd.args))
+	}
+	if !cmd.offline && c.output != "" && c.output != "text" && c.output != "json" && !(cmd.name == "ls" && c.output == "name") {
+		return usage("-o is %q; it must be text or json", c.output)
+	}
+	if !cmd.offline {
+		var err error
+		if c.client, err = client.New(client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner}); err != nil {
+			return exit{exitUsage, err}
+		}
+		defer c.client.Close()
+	}
+	return cmd.run(ctx, c)
+}
+
+func printHelp(out io.Writer) error {
+	fmt.Fprint(out, "Usage: lockctl COMMAND [flags] [arguments]\n\n")
+	for _, cmd := range commands() {
+		fmt.Fprintf(out, "  %-38s %s\n", strings.TrimSpace(cmd.name+" "+cmd.args), cmd.summary)
+	}
+	_, err := fmt.Fprint(out, `
+lockctl COMMAND -help lists the flags of a command. lockctl -version prints the version.
+
+Exit status: 0, or that of the command that run has run (128 and the signal's number, if a
+signal ended it), or
+   64  the command line is at fault
+   69  no gateway can be reached
+   75  the lock was not acquired: somebody else has it, or nothing is granted now
+   77  this is not allowed
+  124  the lease was lost, or could not be renewed in time: the command has been ended
+  126  the command can't be run
+  127  the command was not found
+    1  anything else
+`)
+	return err
+}
+
+func (cmd command) printHelp(out io.Writer) {
+	fmt.Fprintf(out, "Usage: lockctl %s\n\n%s\n", strings.TrimSpace(cmd.name+" [flags] "+cmd.args), cmd.summary)
+	var s settings
+	f := cmd.flagSet(&s)
+	f.VisitAll(func(one *flag.Flag) { // the same whatever the environment says
+		if one.Name == "gateway" {
+			one.DefValue = ""
+		}
+	})
+	fmt.Fprintln(out)
+	f.SetOutput(out)
+	f.PrintDefaults()
+	if cmd.name == "run" {
+		fmt.Fprint(out, runHelp)
+	}
+}
+
+// names is a flag that may be given several times.
+type names []string
+
+func (n *names) String() string     { return strings.Join(*n, ",") }
+func (n *names) Set(s string) error { *n = append(*n, s); return nil }

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"fencepost/client"
+)
+
+func ttlFlag(s *settings, f *flag.FlagSet) {
+	f.DurationVar(&s.ttl, "ttl", 0, "how long the lease lives from now on; 0: as it was granted")
+}
+
+// leaseFlags say what is acquired.
+func leaseFlags(s *settings, f *flag.FlagSet) {
+	f.DurationVar(&s.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
+	f.DurationVar(&s.wait, "wait", 0, "how long to wait for the lock; 0: not at all")
+	f.DurationVar(&s.maxHold, "max-hold", 0, "the lease ends that long after its grant, however often it is renewed; 0: never")
+	f.BoolVar(&s.shared, "shared", false, "a shared lease, beside any number of others")
+	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
+	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
+	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
+	f.BoolVar(&s.quiet, "q", false, "don't show the queue while waiting")
+}
+
+func runFlags(s *settings, f *flag.FlagSet) {
+	leaseFlags(s, f)
+	f.DurationVar(&s.grace, "grace", 0, "how long before the deadline the command gets SIGTERM, at most half the TTL; 0: a quarter of the TTL, 10s at most")
+	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID: with it the command can release the lock")
+}
+
+// options are what leaseFlags have said.
+func (c *call) options() (options []client.Option) {
+	options = append(options, client.TTL(c.ttl), client.MaxHold(c.maxHold), client.Also(c.also...))
+	if c.shared {
+		options = append(options, client.Shared())
+	}
+	if c.permit != 0 {
+		options = append(options, client.Permit(c.permit))
+	}
+	return options
+}
+
+// obtain acquires a lease, and shows the queue meanwhile.
+func (c *call) obtain(ctx context.Context, options ...client.Option) (*client.Lease, error) {
+	options = append(c.options(), options...)
+	if c.wait < 0 {
+		return nil, usage("-wait is %s; it must not be negative", c.wait)
+	}
+	if c.wait == 0 {
+		return c.client.TryAcquire(ctx, c.args[0], options...)
+	}
+	shown := c.showQueue(ctx, c.args[0])
+	defer shown.stop()
+	return c.client.Acquire(ctx, c.args[0], append(options, client.Wait(c.wait), client.OnLeaseID(shown.as))...)
+}
+
+func acquire(ctx context.Context, c *call) error {
+	l, err := c.obtain(ctx, client.NotRenewed())
+	if err != nil {
+		return c.refused(err)
+	}
+	left := l.Remaining()
+	if c.output == "json" {
+		type grant struct {
+			Name  string `json:"name"`
+			Token int64  `json:"fencing_token"`
+			Slot  *int   `json:"slot,omitempty"`
+		}
+		answer := struct {
+			LeaseID   string  `json:"lease_id"`
+			ExpiresIn int64   `json:"expires_in_ms"`
+			Locks     []grant `json:"locks"`
+		}{l.ID(), left.Milliseconds(), nil}
+		for _, g := range l.Grants() {
+			one := grant{Name: g.Name, Token: g.Token}
+			if g.Slot != client.NoSlot {
+				one.Slot = &g.Slot
+			}
+			answer.Locks = append(answer.Locks, one)
+		}
+		return c.json(answer)
+	}
+	fmt.Fprintf(c.out, "export LEASE_ID=%s\n", l.ID())
+	for _, v := range grantVariables(l) {
+		fmt.Fprintf(c.out, "export %s\n", v)
+	}
+	_, err = fmt.Fprintf(c.out, "# expires in %s unless it is renewed\n", left.Round(time.Millisecond))
+	return err
+}
+
+// grantVariables are what a lease's user needs to know, for the environment. All of it may
+// be shown.
+func grantVariables(l *client.Lease) []string {
+	all := []string{"LOCK_NAME=" + l.Name(), "LEASE=" + l.Public(), "FENCING_TOKEN=" + strconv.FormatInt(l.Token(), 10)}
+	if l.Slot() != client.NoSlot {
+		all = append(all, "LOCK_SLOT="+strconv.Itoa(l.Slot()))
+	}
+	for i, g := range l.Grants() {
+		if i > 0 {
+			all = append(all, fmt.Sprintf("LOCK_NAME_%d=%s", i+1, g.Name), fmt.Sprintf("FENCING_TOKEN_%d=%d", i+1, g.Token))
+		}
+	}
+	return all
+}
+
+// leaseID is that of the environment: an argument would be seen by ps.
+func leaseID() (string, error) {
+	if id := os.Getenv("LEASE_ID"); id != "" {
+		return id, nil
+	}
+	return "", usage(`the variable LEASE_ID is empty; eval "$(lockctl acquire NAME)" sets it`)
+}
+
+func renew(ctx context.Context, c *call) error {
+	id, err := leaseID()
+	if err != nil {
+		return err
+	}
+	left, err := c.client.Renew(ctx, id, c.ttl, c.args...)
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return c.json(map[string]any{"lease": client.PublicPart(id), "expires_in_ms": left.Milliseconds()})
+	}
+	_, err = fmt.Fprintf(c.out, "expires in %s unless it is renewed\n", left.Round(time.Millisecond))
+	return err
+}
+
+func release(ctx context.Context, c *call) error {
+	id, err := leaseID()
+	if err != nil {
+		return err
+	}
+	return c.client.Release(ctx, id, c.args...)
+}
+
+func breakLease(ctx context.Context, c *call) error {
+	token, err := strconv.ParseInt(c.args[1], 10, 64)
+	if err != nil || token < 1 {
+		return usage("%q is no fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
+	}
+	return c.client.Break(ctx, c.args[0], token)
+}
+
+// refused adds who holds the lock to a refusal.
+func (c *call) refused(err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || len(e.Holders) == 0 || errors.Is(err, client.ErrUnreachable) {
+		return err
+	}
+	text := "held by " + holdersOf(e.Holders, e.HolderCount)
+	if e.Position > 0 {
+		text += fmt.Sprintf("; you were number %d in the queue", e.Position)
+	} else if e.Waiting > 0 {
+		text += fmt.Sprintf("; %d wait", e.Waiting)
+	}
+	return exit{statusOf(err), fmt.Errorf("%s is not acquired: %s", c.args[0], text)}
+}
+
+func (c *call) json(v any) error { return json.NewEncoder(c.out).Encode(v) }

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"fencepost/verify/system"
+)
+
+// patience bounds every wait for a condition.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"lockctl": main})
+}
+
+// TestScripts runs the real program against a real gateway.
+func TestScripts(t *testing.T) {
+	s := system.StartTest(t, system.Options{Store: system.Embedded})
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("FENCEPOST_UPDATE") != "",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("FENCEPOST", s.Gateways[0].URL())
+			env.Setenv("no_proxy", "*")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status, "until": until, "save": save},
+	})
+}
+
+// status N COMMAND...: runs a command that must exit with N.
+func status(ts *testscript.TestScript, _ bool, args []string) {
+	var exit *exec.ExitError
+	err := ts.Exec(args[1], args[2:]...)
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	got := 0
+	if exit != nil {
+		got = exit.ExitCode()
+	}
+	if strconv.Itoa(got) != args[0] {
+		ts.Fatalf("the exit status is %d, want %s", got, args[0])
+	}
+}
+
+// until REGEXP COMMAND...: runs a command until its output matches.
+func until(ts *testscript.TestScript, _ bool, args []string) {
+	wanted := regexp.MustCompile(args[0])
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		out := ts.ReadFile("stdout")
+		if err == nil && wanted.MatchString(out) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("the output never matched %s; the last one is %q, %v", args[0], out, err)
+		}
+	}
+}
+
+// save VARIABLE REGEXP: sets a variable to the first group found in the last output.
+func save(ts *testscript.TestScript, _ bool, args []string) {
+	found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if found == nil {
+		ts.Fatalf("the output does not match %s", args[1])
+	}
+	ts.Setenv(args[0], found[1])
+}
+
+// Every command has its help, and every flag a line in it.
+func TestHelp(t *testing.T) {
+	for _, cmd := range commands() {
+		var out bytes.Buffer
+		if code := run(t.Context(), []string{cmd.name, "-help"}, &out, &out); code != 0 || !bytes.Contains(out.Bytes(), []byte(cmd.summary)) {
+			t.Errorf("%s: status %d, %s", cmd.name, code, &out)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"fencepost/client"
+)
+
+// table prints columns; the first row is their names.
+func (c *call) table(rows func(row func(cells ...any))) error {
+	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	rows(func(cells ...any) {
+		for i, cell := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, cell)
+		}
+		fmt.Fprintln(w)
+	})
+	return w.Flush()
+}
+
+func (c *call) optional() string {
+	if len(c.args) == 0 {
+		return ""
+	}
+	return c.args[0]
+}
+
+func list(ctx context.Context, c *call) (err error) {
+	if c.output != "text" {
+		for l, err := range c.client.List(ctx, c.optional()) {
+			switch {
+			case err != nil:
+				return err
+			case c.output == "name":
+				fmt.Fprintln(c.out, l.Name)
+			default:
+				c.json(l)
+			}
+		}
+		return nil
+	}
+	flushed := c.table(func(row func(...any)) {
+		row("NAME", "MODE", "OWNER", "TOKEN", "HELD", "LEFT", "WAITING")
+		for l, failed := range c.client.List(ctx, c.optional()) {
+			if err = failed; err != nil {
+				return
+			}
+			for i, h := range l.Holders {
+				name, waiting := l.Name, strconv.Itoa(l.Waiting)
+				if i > 0 {
+					name, waiting = "", ""
+				}
+				row(name, h.Mode, printable(h.Owner), h.Token, short(time.Since(h.AcquiredAt)), short(millis(h.ExpiresIn)), waiting)
+			}
+			if more := l.HolderCount - len(l.Holders); more > 0 {
+				row("", "", fmt.Sprintf("and %d more", more))
+			}
+		}
+	})
+	return errors.Join(err, flushed)
+}
+
+func get(ctx context.Context, c *call) error {
+	l, err := c.client.Inspect(ctx, c.args[0])
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return c.json(l)
+	}
+	if !l.Held {
+		fmt.Fprintf(c.out, "%s is free; its last token is %d\n", l.Name, l.Token)
+	} else {
+		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d wait\n", l.Name, l.Mode, l.HolderCount, l.Waiting)
+	}
+	if len(l.Holders) == 0 && len(l.Waiters) == 0 {
+		return nil
+	}
+	return c.table(func(row func(...any)) {
+		row("", "OWNER", "MODE", "LEASE", "TOKEN", "TIME", "LEFT")
+		for _, h := range l.Holders {
+			row("holds", printable(h.Owner), h.Mode, h.Lease, h.Token, short(time.Since(h.AcquiredAt)), short(millis(h.ExpiresIn)))
+		}
+		for _, w := range l.Waiters {
+			row(fmt.Sprintf("waits, %d", w.Position), printable(w.Owner), w.Mode, w.Lease, "", short(millis(w.Waited)), "")
+		}
+	})
+}
+
+func watch(ctx context.Context, c *call) error {
+	for e, err := range c.client.Events(ctx, c.optional()) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil // that is how it ends
+		case err != nil:
+			return err
+		case c.output == "json":
+			c.json(e)
+		case e.Kind == "resync":
+			fmt.Fprintln(c.out, "events may be missing here")
+		default:
+			line := fmt.Sprintf("%s  %-8s  %s  %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Name, printable(e.Owner))
+			if e.Token > 0 {
+				line += fmt.Sprintf("  %d", e.Token)
+			}
+			fmt.Fprintln(c.out, line)
+		}
+	}
+	return nil
+}
+
+func history(ctx context.Context, c *call) error {
+	past, err := c.client.History(ctx, c.args[0])
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		for _, p := range past {
+			c.json(p)
+		}
+		return nil
+	}
+	return c.table(func(row func(...any)) {
+		row("ACQUIRED", "OWNER", "MODE", "TOKEN", "WAITED", "HELD", "OUTCOME")
+		for _, p := range past {
+			row(p.AcquiredAt.Local().Format(time.DateTime), printable(p.Owner), p.Mode, p.Token, short(millis(p.Waited)), short(millis(p.Held)), p.Outcome)
+		}
+	})
+}
+
+// doctor fails if a gateway is not ready, or has found that a promise is in danger.
+func doctor(ctx context.Context, c *call) error {
+	all := c.client.Examine(ctx)
+	troubles, silent := 0, 0
+	for _, r := range all {
+		if c.output == "json" {
+			c.json(r)
+		} else {
+			c.printReadiness(r)
+		}
+		if !r.Ready {
+			troubles++
+		}
+		if !r.Ready && r.Checks == nil {
+			silent++
+		}
+		for _, check := range r.Checks {
+			if !check.OK {
+				troubles++
+			}
+		}
+	}
+	switch {
+	case silent == len(all):
+		return exit{exitUnreachable, errors.New("no gateway can be reached")}
+	case troubles > 0:
+		return exit{exitFailed, fmt.Errorf("%d findings", troubles)}
+	}
+	return nil
+}
+
+func (c *call) printReadiness(r client.Readiness) {
+	state := "ready"
+	if !r.Ready {
+		state = "NOT READY: " + r.Detail
+	}
+	fmt.Fprintf(c.out, "%s: %s", r.Address, state)
+	if r.Store != "" {
+		fmt.Fprintf(c.out, "; store %s, version %s", r.Store, r.Version)
+	}
+	fmt.Fprintln(c.out)
+	for _, check := range r.Checks {
+		mark := "ok  "
+		if !check.OK {
+			mark = "BAD "
+		}
+		fmt.Fprintf(c.out, "  %s%s", mark, check.Name)
+		for _, more := range []string{check.Node, check.Promise, check.Detail} {
+			if more != "" {
+				fmt.Fprintf(c.out, "  %s", more)
+			}
+		}
+		if !check.OK && check.Remedy != "" {
+			fmt.Fprintf(c.out, "\n        %s", check.Remedy)
+		}
+		fmt.Fprintln(c.out)
+	}
+}
+
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

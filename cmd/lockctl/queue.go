@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/client"
+)
+
+// lookInterval is how often the queue is looked at while somebody watches.
+const lookInterval = time.Second
+
+// queueView shows who holds a lock and the place in its queue in one line of a terminal.
+type queueView struct {
+	public  atomic.Pointer[string] // of the lease id that waits
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// showQueue begins, if there is a terminal to show it on.
+func (c *call) showQueue(ctx context.Context, name string) *queueView {
+	v := &queueView{}
+	ctx, v.cancel = context.WithCancel(ctx)
+	f, ok := c.err.(*os.File)
+	if c.quiet || !ok || !isTerminal(f) {
+		return v
+	}
+	v.running.Go(func() {
+		tick := time.NewTicker(lookInterval)
+		defer tick.Stop()
+		defer fmt.Fprint(f, "\r\033[K")
+		begun := time.Now()
+		for {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+			if l, err := c.client.Inspect(ctx, name); err == nil {
+				fmt.Fprintf(f, "\r\033[K%.*s", width, v.line(l, time.Since(begun)))
+			} else if ctx.Err() == nil {
+				fmt.Fprintf(f, "\r\033[K%.*s", width, name+": "+err.Error())
+			}
+		}
+	})
+	return v
+}
+
+// width is how much of a line is shown: a longer one would not be written over.
+const width = 79
+
+// as says which waiter this is.
+func (v *queueView) as(public string) { v.public.Store(&public) }
+
+// stop takes the line away.
+func (v *queueView) stop() {
+	v.cancel()
+	v.running.Wait()
+}
+
+func (v *queueView) line(l client.Lock, waited time.Duration) string {
+	place := fmt.Sprintf("%d wait", l.Waiting)
+	if public := v.public.Load(); public != nil {
+		for _, w := range l.Waiters {
+			if w.Lease == *public {
+				place = fmt.Sprintf("number %d of %d", w.Position, l.Waiting)
+			}
+		}
+	}
+	return fmt.Sprintf("%s: %s for %s; held by %s", l.Name, place, short(waited), holdersOf(l.Holders, l.HolderCount))
+}
+
+// holdersOf says who holds a lock, for how long, and when the first lease ends.
+func holdersOf(holders []client.Holder, count int) string {
+	if len(holders) == 0 {
+		return "nobody"
+	}
+	h := holders[0]
+	text := fmt.Sprintf("%s for %s, %s left unless renewed", printable(h.Owner), short(time.Since(h.AcquiredAt)), short(time.Duration(h.ExpiresIn)*time.Millisecond))
+	if count > 1 {
+		text += fmt.Sprintf(", and %d more", count-1)
+	}
+	return text
+}
+
+// short rounds a duration to what people read.
+func short(d time.Duration) string {
+	if d < 10*time.Second {
+		return max(0, d).Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// printable replaces an owner that is empty. Control characters are refused by gateways.
+func printable(owner string) string {
+	if owner == "" {
+		return "(no owner)"
+	}
+	return owner
+}

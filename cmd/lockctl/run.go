@@ -1,0 +1,152 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"fencepost/client"
+)
+
+const runHelp = `
+The command has in its environment FENCING_TOKEN, LOCK_NAME and LEASE (the public part of
+the lease id), LOCK_SLOT with -permit, and LOCK_NAME_2 and FENCING_TOKEN_2 and so on with
+-also. The lease is renewed as long as anything of the command runs.
+
+When the lease is lost, the command and all its descendants get SIGKILL at once. When it
+can't be renewed, they get SIGTERM -grace before its deadline, and SIGKILL before the
+deadline.
+`
+
+// killEarly is how long before the deadline what still runs is killed: the signal, the end
+// of the processes and the scheduler need a moment. A fifth of the grace, if that is less.
+const killEarly = 500 * time.Millisecond
+
+// runUnder runs a command under a lock, and ends it before the lease can be gone.
+func runUnder(ctx context.Context, c *call) error {
+	path, err := findCommand(c.args[1])
+	if err != nil {
+		return err
+	}
+	if c.grace == 0 {
+		c.grace = min(c.ttl/4, 10*time.Second)
+	}
+	if c.grace < 0 || c.grace > c.ttl/2 {
+		return usage("-grace is %s; it must be from 0 to half of -ttl, %s", c.grace, c.ttl/2)
+	}
+	l, err := c.obtain(ctx, client.StopEarly(c.grace))
+	if err != nil {
+		return c.interrupted(ctx, c.refused(err))
+	}
+	defer l.Release(context.Background())
+	env := append(os.Environ(), grantVariables(l)...)
+	if c.passLeaseID {
+		env = append(env, "LEASE_ID="+l.ID())
+	}
+	signals := make(chan os.Signal, 16) // before the start: none must end this process beside the command
+	notify(signals)
+	if ctx.Err() != nil { // it came just before
+		return c.interrupted(ctx, ctx.Err())
+	}
+	p, err := startProcess(path, c.args[1:], env)
+	if err != nil {
+		return err
+	}
+	status := p.supervise(l, c.grace, signals)
+	p.restore()
+	err = l.Release(context.Background())
+	if lost := l.Context(); !errors.Is(context.Cause(lost), client.ErrReleased) {
+		return exit{exitLost, fmt.Errorf("%s: the command was ended: %w", l.Name(), context.Cause(lost))}
+	}
+	if errors.Is(err, client.CodeLeaseLost) {
+		return exit{exitLost, fmt.Errorf("%s: the lease was lost while the command ran: %w", l.Name(), err)}
+	}
+	if status.Signaled() {
+		return exit{status: 128 + int(status.Signal())}
+	}
+	return exit{status: status.ExitStatus()}
+}
+
+// interrupted is a wait that a signal has ended.
+func (c *call) interrupted(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return exit{128 + int(syscall.SIGINT), errors.New("interrupted")}
+}
+
+// forwarded are the signals that are passed on. SIGTSTP is caught and dropped: the lease
+// would run out while this process is stopped.
+var forwarded = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP,
+}
+
+// notify catches the signals to forward, but for those that this process was told to
+// ignore, as by nohup.
+func notify(signals chan os.Signal) {
+	for _, s := range forwarded {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+}
+
+// supervise returns how the command has ended, when nothing of it is left.
+func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal) (status wait) {
+	var leaving <-chan time.Time // when what the command left behind is killed
+	for {
+		select {
+		case <-p.gone:
+			select {
+			case status = <-p.ended:
+			default:
+			}
+			return status
+		case status = <-p.ended:
+			p.terminate() // what it left behind would run on without the lock
+			leaving = time.After(grace)
+		case <-leaving:
+			p.kill()
+			return status
+		case s := <-signals:
+			if s != syscall.SIGTSTP {
+				_ = syscall.Kill(-p.pid, s.(syscall.Signal))
+			}
+		case <-l.Context().Done():
+			return p.stop(l, grace, status)
+		}
+	}
+}
+
+// stop ends what runs without a lease. One that is lost may be somebody else's already;
+// else there is some time until the deadline.
+func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
+	if !errors.Is(context.Cause(l.Context()), client.CodeLeaseLost) {
+		p.terminate()
+		early := min(grace/5, killEarly)
+		for left := l.Remaining(); left > early; left = l.Remaining() {
+			select {
+			case <-p.gone:
+				left = 0
+			case s := <-p.ended:
+				status = s
+				continue
+			case <-time.After(min(left-early, 50*time.Millisecond)): // the machine may be suspended meanwhile
+				continue
+			}
+			break
+		}
+	}
+	p.kill()
+	select {
+	case status = <-p.ended:
+	default:
+	}
+	return status
+}
