@@ -7,6 +7,7 @@ import (
 
 	"fencepost/verify/attack"
 	"fencepost/verify/check"
+	"fencepost/verify/clients"
 	"fencepost/verify/crowd"
 	"fencepost/verify/soak"
 	"fencepost/verify/system"
@@ -31,6 +32,8 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "attack-redis", Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
 		{Name: "attack-embedded", Title: "the same on the embedded store", Run: attacked(file, true, 30, 250)},
 		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
+		{Name: "clients-do", Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
+		{Name: "clients-lockctl", Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
 		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
 		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
 		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking), Beside: "soaks"},
@@ -101,6 +104,12 @@ func attacked(o system.Options, fenced bool, part, full int) func(context.Contex
 		return on(o, r, func(s *system.System) error {
 			return attack.Attack{Pauses: check.Pick(scale, part, full), Unfenced: !fenced}.Run(ctx, s, r)
 		})
+	}
+}
+
+func clientRounds(holder clients.Holder) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return clients.Rounds{Holder: holder, Rounds: check.Pick(scale, 14, 100)}.Run(ctx, r)
 	}
 }
 

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,8 +9,9 @@ import (
 	"sync"
 )
 
-// Build says how the gateway is built.
+// Build says how a program is built.
 type Build struct {
+	Program string // below cmd; default: gateway
 	Tags    string // build tags, separated by commas
 	LDFlags string // flags of the linker
 	Overlay string // a file that tells of files in place of others, as go build -overlay takes it
@@ -21,9 +23,9 @@ var (
 	builds   = map[Build]*os.File{}
 )
 
-// binary returns the path of the program, built once a process. The file has no name
+// Binary returns the path of the program, built once a process. The file has no name
 // any more: it is there for as long as this process, whatever becomes of it.
-func binary(b Build) (path string, err error) {
+func Binary(b Build) (path string, err error) {
 	buildsMu.Lock()
 	defer buildsMu.Unlock()
 	if builds[b] == nil {
@@ -40,7 +42,8 @@ func build(b Build) (*os.File, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "gateway")
+	program := cmp.Or(b.Program, "gateway")
+	path := filepath.Join(dir, program)
 	args := []string{"build", "-trimpath", "-o", path, "-tags", b.Tags, "-ldflags", b.LDFlags}
 	if b.Overlay != "" {
 		args = append(args, "-overlay", b.Overlay)
@@ -48,8 +51,8 @@ func build(b Build) (*os.File, error) {
 	if b.Race {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "fencepost/cmd/gateway")...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building the gateway: %w\n%s", err, out)
+	if out, err := exec.Command("go", append(args, "fencepost/cmd/"+program)...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building %s: %w\n%s", program, err, out)
 	}
 	return os.Open(path)
 }

@@ -83,7 +83,7 @@ func (g *Gateway) Log() string {
 
 // Start starts the gateway that does not run, and waits until it is ready.
 func (g *Gateway) Start() error {
-	path, err := binary(g.build)
+	path, err := Binary(g.build)
 	if err != nil {
 		return err
 	}

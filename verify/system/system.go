@@ -157,6 +157,12 @@ func (s *System) AddGateway(env ...string) (*Gateway, error) {
 	return g, nil
 }
 
+// Front puts a proxy between clients and a gateway.
+func (s *System) Front(g *Gateway) (p *redistest.Proxy, err error) {
+	err = s.launch(func(t testing.TB) { p = redistest.StartProxy(t, g.Addr()) })
+	return p, err
+}
+
 // DataDir returns the directory of an embedded store.
 func (s *System) DataDir() string { return filepath.Join(s.dir, "data") }
 

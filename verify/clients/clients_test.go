@@ -1,0 +1,25 @@
+package clients
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/verify/check"
+)
+
+// The short version; go run ./verify -only clients-do,clients-lockctl has the long one.
+func TestRounds(t *testing.T) {
+	for _, kind := range []Holder{Do, Lockctl} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			r := check.NewResult(uint64(time.Now().UnixNano()))
+			if err := (Rounds{Holder: kind, Rounds: 4}).Run(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			if n, violations := r.Violations(); n > 0 {
+				t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
+			}
+			t.Log(r, r.Notes())
+		})
+	}
+}
