@@ -53,7 +53,7 @@ var ours = map[string][]string{
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/crowd", "verify/history", "verify/soak", "verify/system",
+		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},

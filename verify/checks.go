@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"fencepost/verify/attack"
@@ -34,6 +35,7 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
 		{Name: "clients-do", Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
 		{Name: "clients-lockctl", Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
+		{Name: "languages", Title: "the programs of docs/clients.md in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages},
 		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
 		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
 		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking), Beside: "soaks"},
@@ -111,6 +113,14 @@ func clientRounds(holder clients.Holder) func(context.Context, check.Scale, *che
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		return clients.Rounds{Holder: holder, Rounds: check.Pick(scale, 14, 100)}.Run(ctx, r)
 	}
+}
+
+func allLanguages(ctx context.Context, _ check.Scale, r *check.Result) error {
+	programs := clients.Languages{Page: "docs/clients.md"}
+	if missing := programs.Missing(); len(missing) > 0 {
+		return fmt.Errorf("%v are not there; Debian has them in bash, python3, nodejs and default-jdk-headless", missing)
+	}
+	return programs.Run(ctx, r)
 }
 
 func soaked(kind system.Kind, soaking time.Duration) func(context.Context, check.Scale, *check.Result) error {

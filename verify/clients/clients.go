@@ -170,7 +170,7 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 	}
 	granted := make(chan grant, 1)
 	go func() { granted <- l.succeed(ctx, name) }()
-	if err := l.awaitWaiter(ctx, name); err != nil {
+	if err := l.awaitWaiter(ctx, name, h); err != nil {
 		return err
 	}
 	pause(random, ttl)
@@ -277,8 +277,15 @@ func (l *lane) succeed(ctx context.Context, name string) (g grant) {
 	return grant{err: errors.New("the history has no lease with the token of the grant")}
 }
 
-func (l *lane) awaitWaiter(ctx context.Context, name string) error {
+// awaitWaiter waits until the next one is in the queue, unless the machine is so busy that
+// the holder has lost its lease already.
+func (l *lane) awaitWaiter(ctx context.Context, name string, h holder) error {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-h.ended():
+			return nil
+		default:
+		}
 		if seen, err := l.next.Inspect(ctx, name); err == nil && seen.Waiting > 0 {
 			return nil
 		}

@@ -1,0 +1,251 @@
+package clients
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"fencepost/client"
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+// Languages runs the programs of docs/clients.md as they stand there, but for the TTL.
+type Languages struct {
+	Page string // the path of docs/clients.md
+}
+
+// language is one of them.
+type language struct {
+	fence   string // of the block in the page
+	file    string
+	command string
+}
+
+var languages = []language{
+	{"bash", "nightly.sh", "bash"},
+	{"python", "nightly.py", "python3"},
+	{"javascript", "nightly.mjs", "node"},
+	{"java", "Nightly.java", "java"},
+}
+
+// parts is how many the programs write.
+const parts = 20
+
+var documentedTTL = regexp.MustCompile(`((?:ttl|TTL) ?= ?)30000`)
+
+// Missing returns the commands that are not there.
+func (Languages) Missing() (missing []string) {
+	for _, l := range languages {
+		if _, err := exec.LookPath(l.command); err != nil {
+			missing = append(missing, l.command)
+		}
+	}
+	return missing
+}
+
+// Run runs those whose commands are there.
+func (o Languages) Run(ctx context.Context, r *check.Result) error {
+	page, err := os.ReadFile(o.Page)
+	if err != nil {
+		return err
+	}
+	missing := o.Missing()
+	errs := make([]error, len(languages))
+	var running sync.WaitGroup
+	for i, l := range languages {
+		if slices.Contains(missing, l.command) {
+			r.Note("%s is not there: its program was not run", l.command)
+			continue
+		}
+		running.Go(func() {
+			if err := l.run(ctx, string(page), r); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", l.fence, err)
+			}
+		})
+	}
+	running.Wait()
+	r.Reach("programs", len(languages)-len(missing), len(languages))
+	return errors.Join(errs...)
+}
+
+// extract writes the program of the page into a directory.
+func (l language) extract(page, dir string) error {
+	block := regexp.MustCompile("(?ms)^```"+l.fence+"\n(.*?)^```$").FindAllStringSubmatch(page, -1)
+	if len(block) != 1 {
+		return fmt.Errorf("the page has %d programs", len(block))
+	}
+	program := block[0][1]
+	short := documentedTTL.ReplaceAllString(program, "${1}"+strconv.FormatInt(languageTTL.Milliseconds(), 10))
+	if short == program {
+		return errors.New("its TTL is not found")
+	}
+	return os.WriteFile(filepath.Join(dir, l.file), []byte(short), 0o600)
+}
+
+// languageTTL is in place of the documented TTL.
+const languageTTL = 6 * time.Second
+
+func (l language) run(ctx context.Context, page string, r *check.Result) error {
+	s, err := system.Start(system.Options{Store: system.Embedded})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	dir, err := os.MkdirTemp("", "fencepost-languages")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := l.extract(page, dir); err != nil {
+		return err
+	}
+	return errors.Join(l.inTurn(ctx, s, dir, r), l.inTime(ctx, s, dir, r))
+}
+
+// start starts the program.
+func (l language) start(ctx context.Context, s *system.System, dir string, st *storage) (cmd *exec.Cmd, said *bytes.Buffer, err error) {
+	cmd, said = exec.CommandContext(ctx, l.command, l.file), &bytes.Buffer{}
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
+	cmd.Env = append(os.Environ(), "FENCEPOST="+s.Gateways[0].URL(), "STORAGE="+st.server.URL, "no_proxy=*")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	return cmd, said, cmd.Start()
+}
+
+// inTurn runs two at a time: all parts come, and those of the two are not mixed.
+func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *check.Result) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	st := newStorage()
+	defer st.server.Close()
+	errs := make([]error, 2)
+	var running sync.WaitGroup
+	for i := range errs {
+		running.Go(func() {
+			cmd, said, err := l.start(ctx, s, dir, st)
+			if err == nil {
+				err = cmd.Wait()
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("%w: %s", err, said)
+			}
+		})
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	var tokens []int64 // in the order of the parts
+	for _, p := range st.taken {
+		if len(tokens) == 0 || tokens[len(tokens)-1] != p.token {
+			tokens = append(tokens, p.token)
+		}
+	}
+	if len(st.taken) != 2*parts || len(tokens) != 2 || tokens[0] >= tokens[1] || st.refused != 0 {
+		r.Violation("%s: %d parts under the tokens %v in turn, %d refused", l.fence, len(st.taken), tokens, st.refused)
+	}
+	c, err := client.New(client.Options{Addresses: []string{s.Gateways[0].URL()}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	seen, err := c.Inspect(ctx, "reports/nightly")
+	if err == nil && seen.Held {
+		r.Violation("%s: the lock is held after its end", l.fence)
+	}
+	return err
+}
+
+// inTime stops the gateway in the middle: no part may come when the lease may have ended.
+func (l language) inTime(ctx context.Context, s *system.System, dir string, r *check.Result) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	st := newStorage()
+	defer st.server.Close()
+	cmd, said, err := l.start(ctx, s, dir, st)
+	if err != nil {
+		return err
+	}
+	var stopped time.Time
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if st.count() >= 3 {
+			stopped = time.Now()
+			if err := s.Gateways[0].Pause(); err != nil {
+				return err
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
+		}
+	}
+	_ = cmd.Wait()
+	st.mu.Lock()
+	last := st.taken[len(st.taken)-1].at
+	st.mu.Unlock()
+	margin := stopped.Add(languageTTL).Sub(last)
+	r.Count(l.fence+" stopped writing before the end of its lease by", margin)
+	if status := cmd.ProcessState.ExitCode(); status != exitLost || margin <= 0 {
+		r.Violation("%s: its last part came %s before the lease's end at the latest, exit status %d: %s", l.fence, margin, status, said)
+	}
+	return s.Gateways[0].Resume()
+}
+
+// storage takes parts, and refuses stale tokens.
+type storage struct {
+	server *httptest.Server
+
+	mu      sync.Mutex
+	highest int64
+	taken   []part
+	refused int
+}
+
+type part struct {
+	token int64
+	at    time.Time
+}
+
+func newStorage() *storage {
+	st := &storage{}
+	st.server = httptest.NewServer(st)
+	return st
+}
+
+func (st *storage) count() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.taken)
+}
+
+func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	token, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
+	body, readErr := io.ReadAll(r.Body)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case r.Method != http.MethodPut || err != nil || readErr != nil || !bytes.HasPrefix(body, []byte("part ")):
+		w.WriteHeader(http.StatusBadRequest)
+	case token < st.highest:
+		st.refused++
+		w.WriteHeader(http.StatusPreconditionFailed)
+	default:
+		st.highest = token
+		st.taken = append(st.taken, part{token, time.Now()})
+	}
+}
