@@ -46,7 +46,7 @@ func (l *lane) startDo(ctx context.Context, name string) (holder, error) {
 	case <-begun:
 		return h, nil
 	case err := <-h.returned:
-		return nil, fmt.Errorf("Do returns %w", err)
+		return nil, fmt.Errorf("the work did not begin: %w", err)
 	}
 }
 
