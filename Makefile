@@ -45,7 +45,7 @@ test-long: deps ## the minute of two gateways on one Redis, and long random hist
 .PHONY: test-storage
 test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped holders each
 	@./scripts/deps storage
-	cd verify/storage && go vet . && FENCEPOST_ROUNDS=$(ROUNDS) go test -count 1 -timeout 40m .
+	cd verify/storage && go vet . && go tool -modfile=../../tools/go.mod staticcheck . && FENCEPOST_ROUNDS=$(ROUNDS) go test -count 1 -timeout 40m .
 
 .PHONY: verify
 verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/fence"
 	"fencepost/internal/fencing"
 )
 
@@ -64,6 +65,13 @@ func TestLimitsPage(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLimitsOfGuards: storage admits what the gateway issues, and no more.
+func TestLimitsOfGuards(t *testing.T) {
+	if fence.MaxToken != fencing.MaxToken || fence.MaxSlot != fencing.MaxLimit-1 || fence.MaxResourceBytes != fencing.MaxNameBytes {
+		t.Errorf("tokens to %d, slots to %d, names to %d bytes", int64(fence.MaxToken), fence.MaxSlot, fence.MaxResourceBytes)
 	}
 }
 

@@ -59,7 +59,7 @@ func (a act) play(ctx context.Context) error {
 	}
 	a.step("Her lease runs out. Bert, who waited, has the lock now.", "token %s, which is higher", second)
 	if answer, err := a.write(bert); err != nil || answer != "written" {
-		return fmt.Errorf("Bert's write: %s, %w", answer, err)
+		return fmt.Errorf("the write of Bert: %s, %w", answer, err)
 	}
 	a.step("Bert writes.", "%s has %q", file, byBert)
 	if err := anna.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -43,7 +43,11 @@ func TestMain(m *testing.M) {
 // holder waits, and writes after it.
 func TestDirStopped(t *testing.T) {
 	dir := t.TempDir()
-	cmd := exec.Command("/proc/self/exe")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), "FENCE_TEST_DIR="+dir)
 	cmd.Stderr = os.Stderr
 	out, in := pipes(t, cmd)

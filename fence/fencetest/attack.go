@@ -241,7 +241,7 @@ func (r *run) unissued() error {
 		}
 		token := forged(tokens[0])
 		before := r.now.Admitted
-		if stored, err = r.try(r.plain(resource, token), stored, want); err != nil {
+		if _, err = r.try(r.plain(resource, token), stored, want); err != nil {
 			return err
 		}
 		if r.now.Admitted > before && want == either {

@@ -125,6 +125,7 @@ var recipes = []recipe{
 	{name: "fence.SQL/MySQL", start: startGuard(mariadb, fence.MySQL), open: openGuard("mysql", fence.MySQL), permits: true},
 	{name: "fence.SQL/SQLite", start: startGuard(nil, fence.SQLite), open: openGuard("sqlite", fence.SQLite), permits: true},
 	{name: "fence.Dir", start: startFiles, open: openDir, permits: true, rounds: 2},
+	{name: "fence.Handler", start: startHandler, open: openHandler, permits: true},
 }
 
 // seedRow is what somebody did before there was anything to write to.

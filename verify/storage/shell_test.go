@@ -3,10 +3,12 @@ package storage_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"fencepost/fence"
@@ -119,4 +121,32 @@ func (d directory) Read(_ context.Context, resource string) (string, error) {
 		return "", nil
 	}
 	return string(content), err
+}
+
+// startHandler serves documents in memory, behind fence.Handler or not.
+func startHandler(t testing.TB, _ recipe, text map[string]string) string {
+	var documents sync.Map
+	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			content, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			documents.Store(r.URL.Path, content)
+		} else if content, ok := documents.Load(r.URL.Path); ok {
+			_, _ = w.Write(content.([]byte))
+		} else {
+			http.NotFound(w, r)
+		}
+	})
+	if text["unguarded"] == "" {
+		h = fence.Handler(new(fence.Memory), nil, h)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func openHandler(_ recipe, _ map[string]string, address string) (fencetest.Storage, error) {
+	return fencetest.URL{URL: address}, nil
 }
