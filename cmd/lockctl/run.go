@@ -25,8 +25,8 @@ deadline.
 `
 
 // killEarly is how long before the deadline what still runs is killed: the signal, the end
-// of the processes and the scheduler need a moment. A fifth of the grace, if that is less.
-const killEarly = 500 * time.Millisecond
+// of the processes and the scheduler need a moment. Half of the grace, if that is less.
+const killEarly = time.Second
 
 // runUnder runs a command under a lock, and ends it before the lease can be gone.
 func runUnder(ctx context.Context, c *call) error {
@@ -129,7 +129,7 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
 	if !errors.Is(context.Cause(l.Context()), client.CodeLeaseLost) {
 		p.terminate()
-		early := min(grace/5, killEarly)
+		early := min(grace/2, killEarly)
 		for left := l.Remaining(); left > early; left = l.Remaining() {
 			select {
 			case <-p.gone:

@@ -131,7 +131,7 @@ func (l language) start(ctx context.Context, s *system.System, dir string, st *s
 func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *check.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	st := newStorage()
+	st := newStorage(0)
 	defer st.server.Close()
 	errs := make([]error, 2)
 	var running sync.WaitGroup
@@ -175,7 +175,7 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 func (l language) inTime(ctx context.Context, s *system.System, dir string, r *check.Result) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
-	st := newStorage()
+	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
 	cmd, said, err := l.start(ctx, s, dir, st)
 	if err != nil {
@@ -209,6 +209,7 @@ func (l language) inTime(ctx context.Context, s *system.System, dir string, r *c
 // storage takes parts, and refuses stale tokens.
 type storage struct {
 	server *httptest.Server
+	slow   time.Duration // how long an answer takes, so that the work outlasts a lease
 
 	mu      sync.Mutex
 	highest int64
@@ -221,8 +222,8 @@ type part struct {
 	at    time.Time
 }
 
-func newStorage() *storage {
-	st := &storage{}
+func newStorage(slow time.Duration) *storage {
+	st := &storage{slow: slow}
 	st.server = httptest.NewServer(st)
 	return st
 }
@@ -236,6 +237,7 @@ func (st *storage) count() int {
 func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
 	body, readErr := io.ReadAll(r.Body)
+	defer time.Sleep(st.slow)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch {
