@@ -28,7 +28,7 @@ var ours = map[string][]string{
 	"internal/metrics":             {"internal/fencing"},
 	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
 	"client":                       {},
-	"cmd/lockctl":                  {"client"},
+	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {
 		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
 	},

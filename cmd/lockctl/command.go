@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fencepost/client"
+	"fencepost/fence/fencetest"
 )
 
 // version is set by the Makefile's build.
@@ -32,6 +33,10 @@ type settings struct {
 	also                      names
 	passLeaseID               bool
 	quiet                     bool
+
+	write, read string
+	issued      bool
+	attack      fencetest.Options
 }
 
 // call is one use of a command.
@@ -50,12 +55,13 @@ type command struct {
 	offline             bool
 	flags               func(s *settings, f *flag.FlagSet)
 	run                 func(ctx context.Context, c *call) error
+	notes               string // what the help says besides
 }
 
 // commands lists all, in the order of the help.
 func commands() []command {
 	return []command{
-		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, flags: runFlags, run: runUnder},
+		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, flags: runFlags, run: runUnder, notes: runHelp},
 		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, flags: leaseFlags, run: acquire},
 		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: ttlFlag, run: renew},
 		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, run: release},
@@ -64,6 +70,7 @@ func commands() []command {
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
 		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, run: breakLease},
+		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
 		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
 		{name: "completion", args: "bash|zsh|fish", summary: "print a script that completes commands and names", least: 1, most: 1, offline: true, run: completion},
 	}
@@ -235,9 +242,7 @@ func (cmd command) printHelp(out io.Writer) {
 	fmt.Fprintln(out)
 	f.SetOutput(out)
 	f.PrintDefaults()
-	if cmd.name == "run" {
-		fmt.Fprint(out, runHelp)
-	}
+	fmt.Fprint(out, cmd.notes)
 }
 
 // names is a flag that may be given several times.
