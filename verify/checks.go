@@ -33,6 +33,7 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "attack-redis", Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
 		{Name: "attack-embedded", Title: "the same on the embedded store", Run: attacked(file, true, 30, 250)},
 		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
+		{Name: "storage", Title: "a holder that was stopped past its TTL writes nothing through a recipe of docs/storage, nor does the attack kit; without its guard both do", Run: storageRecipes},
 		{Name: "clients-do", Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
 		{Name: "clients-lockctl", Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
 		{Name: "languages", Title: "the programs of docs/clients.md in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages},

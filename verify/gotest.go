@@ -18,15 +18,21 @@ import (
 
 // goTest is a run of go test.
 type goTest struct {
-	pkg  string
-	args []string // of go test
-	env  []string
+	module string // directory of another module that pkg is of; empty: this one
+	pkg    string
+	args   []string // of go test
+	env    []string
 }
 
 // run returns the output, and notes the command, once, and, as violations, the tests that
 // failed. Interrupted, it asks go test to end, which ends its tests.
 func (g goTest) run(ctx context.Context, r *check.Result) (out string, err error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", g.pkg, "-count", "1", "-v"}, g.args...)...)
+	args := []string{"test"}
+	if g.module != "" {
+		args = append(args, "-C", g.module)
+	}
+	args = append(args, g.pkg, "-count", "1", "-v")
+	cmd := exec.CommandContext(ctx, "go", append(args, g.args...)...)
 	cmd.Env = append(os.Environ(), g.env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 20 * time.Second
@@ -162,6 +168,24 @@ func minorities(ctx context.Context, scale check.Scale, r *check.Result) error {
 	}
 	out, err := g.run(ctx, r)
 	r.Count("grants", sum(out, `(\d+) grants`))
+	return err
+}
+
+// storageRecipes runs what docs/storage says on the real servers, which a module of its own does.
+func storageRecipes(ctx context.Context, scale check.Scale, r *check.Result) error {
+	rounds := check.Pick(scale, 3, 200)
+	out, err := goTest{
+		module: "verify/storage", pkg: ".", args: []string{"-parallel", "8", "-timeout", "40m"},
+		env: []string{fmt.Sprintf("FENCEPOST_ROUNDS=%d", rounds)},
+	}.run(ctx, r)
+	recipes := len(regexp.MustCompile(`: with its guard`).FindAllString(out, -1))
+	r.Reach("stopped holders", sum(out, `: with its guard (\d+) stopped holders`), rounds*recipes)
+	if r.Count("recipes", recipes); recipes == 0 {
+		r.Violation("no recipe was tried")
+	}
+	r.Count("stale writes that stand", sum(out, `: with its guard \d+ stopped holders, (\d+) stale`))
+	r.Count("stale writes that stand without the guard", sum(out, `: without its guard \d+ stopped holders, (\d+) stale`))
+	r.Count("writes of the attack kit", sum(out, `attacked with (\d+) writes`))
 	return err
 }
 

@@ -60,6 +60,11 @@ func TestAttack(t *testing.T) {
 		if report.Blind {
 			t.Error("it was not read")
 		}
+		writes := 0
+		for _, tally := range report.Tallies {
+			writes += tally.Writes
+		}
+		t.Logf("%s: attacked with %d writes", r.name, writes)
 		if guarded {
 			if err := report.Err(); err != nil {
 				t.Errorf("%v\n%v", err, report)

@@ -283,7 +283,11 @@ func stopHolders(t *testing.T, gateway string, r recipe, guarded bool, n int) {
 		})
 	}
 	all.Wait()
-	t.Logf("%d schedules, %d corrupted", done, corrupted)
+	kind := "with"
+	if !guarded {
+		kind = "without"
+	}
+	t.Logf("%s: %s its guard %d stopped holders, %d stale writes stand", r.name, kind, done, corrupted)
 	if done != n || !guarded && 5*corrupted < n {
 		t.Errorf("of %d schedules %d were played, %d corrupted", n, done, corrupted)
 	}
