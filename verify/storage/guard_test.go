@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/redis/go-redis/v9"
 )
 
 // guardedDatabases are those of fence.SQL, with the levels at which a transaction may be
@@ -367,6 +368,27 @@ func TestMariaDBFoundRows(t *testing.T) {
 	}
 	if err := write(t, changed, "5", "same"); !errors.Is(err, fencetest.ErrRefused) {
 		t.Errorf("the warning of the page is not needed: %v", err)
+	}
+}
+
+// An ACL can't forbid what a script does and allow the script, as the page says: else it
+// would have to recommend that.
+func TestRedisACL(t *testing.T) {
+	t.Parallel()
+	s, _, address := recipeFor(t, "redis/function")
+	if err := s.(*keys).client.Do(t.Context(), "ACL", "SETUSER", "caller", "on", "nopass", "~*", "+@all", "-@write", "+fcall").Err(); err != nil {
+		t.Fatal(err)
+	}
+	caller := &keys{client: redis.NewClient(&redis.Options{Addr: address, Username: "caller", Password: "x"}), command: s.(*keys).command}
+	defer caller.client.Close()
+	if err := caller.client.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(t, caller, "5", "five"); err == nil {
+		t.Error("a user may call what may write, and may not write")
+	}
+	if value, err := s.Read(t.Context(), "a"); value != "" {
+		t.Error(value, err)
 	}
 }
 
