@@ -10,7 +10,6 @@ import (
 func TestConformanceOnSentinel(t *testing.T) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, 3)
-	s.Calm()
 	conforms(t, 8, s.URL(), s.Master())
 }
 

@@ -88,7 +88,8 @@ func servedAfter(t *testing.T, near, far *Store, ear *ear) func(replicas int, fa
 		until(t, func() bool { return client.Wait(ctx, replicas, 500*time.Millisecond).Val() >= int64(replicas) })
 		addr := failOver()
 		until(t, func() bool {
-			return near.Heartbeat(ctx, []fencing.Name{name}) == nil && near.topology.node(partition).addr == addr && near.listening(ctx) == nil
+			return near.Heartbeat(ctx, []fencing.Name{name}) == nil && near.topology.node(partition).addr == addr && near.listening(ctx) == nil &&
+				far.topology.node(partition).addr == addr // the old one, if it is well, would take the release
 		})
 		news := ear.expect(waiter.Lease)
 		var err error

@@ -119,7 +119,6 @@ func (s *System) startStore() error {
 	case Sentinel:
 		return s.launch(func(t testing.TB) {
 			s.Sentinel = redistest.StartSentinel(t, 2, 3, args...)
-			s.Sentinel.Calm()
 			s.url, s.Servers = s.Sentinel.URL(), s.Sentinel.Servers()
 		})
 	case Cluster:

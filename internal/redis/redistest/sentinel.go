@@ -30,8 +30,8 @@ type Sentinel struct {
 }
 
 // StartSentinel starts a master, its replicas and Sentinels that end with the
-// test. A master that does not answer for downAfter counts as down, and most of the
-// Sentinels decide that. Arguments are for the master and the replicas; if they are
+// test. They take no master for down but one that KillMaster has ended, unless Alert
+// tells them to. Arguments are for the master and the replicas; if they are
 // those of an Authority, the Sentinels have TLS too, and SentinelPassword.
 func StartSentinel(t testing.TB, replicas, sentinels int, args ...string) *Sentinel {
 	t.Helper()
@@ -53,6 +53,7 @@ func StartSentinel(t testing.TB, replicas, sentinels int, args ...string) *Senti
 				state["flags"] != "master"
 		})
 	})
+	s.Calm()
 	return s
 }
 
@@ -152,7 +153,8 @@ func (s *Sentinel) Master() *Server {
 	return s.NextMaster(nil)
 }
 
-// NextMaster is Master where that must not be old.
+// NextMaster is Master where that must not be old. From then on the Sentinels take none
+// for down.
 func (s *Sentinel) NextMaster(old *Server) *Server {
 	s.t.Helper()
 	var master *Server
@@ -171,6 +173,9 @@ func (s *Sentinel) NextMaster(old *Server) *Server {
 		role, _ := master.role()
 		return role == "master"
 	})
+	if old != nil {
+		s.takeForDown(time.Hour)
+	}
 	return master
 }
 
@@ -239,7 +244,8 @@ func (s *Sentinel) Calm() {
 	})
 }
 
-// Alert undoes Calm.
+// Alert has a master that does not answer for downAfter count as down, which most of the
+// Sentinels decide.
 func (s *Sentinel) Alert() { s.takeForDown(downAfter) }
 
 func (s *Sentinel) takeForDown(after time.Duration) {
@@ -268,12 +274,14 @@ func (s *Sentinel) Failover() *Server {
 	return s.NextMaster(old)
 }
 
-// KillMaster ends the master as kill -9 does, and returns it: it may be restarted.
+// KillMaster ends the master as kill -9 does, has the Sentinels notice, and returns it:
+// it may be restarted once there is another one (NextMaster).
 func (s *Sentinel) KillMaster() *Server {
 	s.t.Helper()
 	master := s.Master()
 	if err := master.Kill(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.Alert()
 	return master
 }
