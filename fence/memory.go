@@ -46,6 +46,10 @@ func (g *Memory) Do(ctx context.Context, resource string, token int64, slot int,
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if ctx.Err() != nil { // both may be so, and then the choice is by chance
+		of.turn <- struct{}{}
+		return ctx.Err()
+	}
 	defer func() { of.turn <- struct{}{} }()
 	if err := of.mark.Admit(token, slot); err != nil {
 		return err

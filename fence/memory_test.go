@@ -116,6 +116,20 @@ func TestGuardTurns(t *testing.T) {
 	})
 }
 
+// Who has left before it is asked for does not write, free as the resource may be.
+func TestGuardGone(t *testing.T) {
+	eachGuard(t, func(t *testing.T, g fence.Guard) {
+		gone, leave := context.WithCancel(t.Context())
+		leave()
+		for range 50 {
+			if err := g.Do(gone, "a", 5, no, func() error { t.Error("it was written"); return nil }); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		}
+		admitted(t, 0, admission{4, no, 0}, g.Do(t.Context(), "a", 4, no, nothing))
+	})
+}
+
 // Of writers that come at once the last one that was admitted has the highest token, and what
 // it wrote stands.
 func TestGuardConcurrent(t *testing.T) {

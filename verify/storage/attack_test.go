@@ -10,12 +10,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(holderRole) != "" {
-		if err := hold(); err != nil {
-			fmt.Fprintln(os.Stderr, "holder:", err)
-			os.Exit(1)
+	for role, play := range map[string]func() error{holderRole: hold, dirRole: writeDir} {
+		if os.Getenv(role) != "" {
+			if err := play(); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+				os.Exit(1)
+			}
+			return
 		}
-		return
 	}
 	code := m.Run()
 	if err := errors.Join(postgres.stop(), mariadb.stop()); err != nil {
