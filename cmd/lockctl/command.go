@@ -134,8 +134,6 @@ func statusOf(err error) int {
 		case client.CodeInvalidRequest, client.CodeUnsupportedByStore:
 			return exitUsage
 		}
-	case errors.Is(err, context.Canceled):
-		return 128 + 2 // interrupted
 	}
 	return exitFailed
 }

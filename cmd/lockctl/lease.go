@@ -153,7 +153,7 @@ func breakLease(ctx context.Context, c *call) error {
 // refused adds who holds the lock to a refusal.
 func (c *call) refused(err error) error {
 	var e *client.Error
-	if !errors.As(err, &e) || len(e.Holders) == 0 || errors.Is(err, client.ErrUnreachable) {
+	if !errors.As(err, &e) || len(e.Holders) == 0 || errors.Is(err, client.ErrUnreachable) || errors.As(err, &exit{}) {
 		return err
 	}
 	text := "held by " + holdersOf(e.Holders, e.HolderCount)

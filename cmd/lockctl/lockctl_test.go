@@ -32,6 +32,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FENCEPOST", s.Gateways[0].URL())
 			env.Setenv("no_proxy", "*")
+			env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid())) // seconds, by which a process is found
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status, "until": until, "save": save},

@@ -42,7 +42,7 @@ func runUnder(ctx context.Context, c *call) error {
 	}
 	l, err := c.obtain(ctx, client.StopEarly(c.grace))
 	if err != nil {
-		return c.interrupted(ctx, c.refused(err))
+		return c.refused(err)
 	}
 	defer l.Release(context.Background())
 	env := append(os.Environ(), grantVariables(l)...)
@@ -52,7 +52,7 @@ func runUnder(ctx context.Context, c *call) error {
 	signals := make(chan os.Signal, 16) // before the start: none must end this process beside the command
 	notify(signals)
 	if ctx.Err() != nil { // it came just before
-		return c.interrupted(ctx, ctx.Err())
+		return context.Cause(ctx)
 	}
 	p, err := startProcess(path, c.args[1:], env)
 	if err != nil {
@@ -71,14 +71,6 @@ func runUnder(ctx context.Context, c *call) error {
 		return exit{status: 128 + int(status.Signal())}
 	}
 	return exit{status: status.ExitStatus()}
-}
-
-// interrupted is a wait that a signal has ended.
-func (c *call) interrupted(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
-		return err
-	}
-	return exit{128 + int(syscall.SIGINT), errors.New("interrupted")}
 }
 
 // forwarded are the signals that are passed on. SIGTSTP is caught and dropped: the lease

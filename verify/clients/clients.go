@@ -146,7 +146,8 @@ type holder interface {
 	// verdict waits until the holder is gone and returns what is wrong with the way it went.
 	verdict(survived bool) error
 
-	pid() int // of the process that can be stopped
+	keeps() bool // it does not release when its work has ended, so that what ends its lease is time
+	pid() int    // of the process that can be stopped
 	token() int64
 }
 
@@ -179,12 +180,9 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 		return err
 	}
 	pause(random, 3*ttl/2)
-	timeout := time.After(2 * ttl)
-	if f.healLate { // the next one can be granted meanwhile
-		select {
-		case <-h.ended():
-		case <-timeout:
-		}
+	var g grant
+	if f.healLate {
+		g = await(granted)
 	}
 	healed := time.Now()
 	if err := heal(); err != nil {
@@ -197,11 +195,8 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 		survived = true
 		h.finish()
 	}
-	var g grant
-	select {
-	case g = <-granted:
-	case <-time.After(patience):
-		return errors.New("the next one is not granted the lock")
+	if !f.healLate {
+		g = await(granted)
 	}
 	if g.err != nil {
 		return g.err
@@ -216,6 +211,16 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 		l.r.Violation("round %d, %s: %v", i, f.name, err)
 	}
 	return nil
+}
+
+// await returns what the next one is granted.
+func await(granted <-chan grant) grant {
+	select {
+	case g := <-granted:
+		return g
+	case <-time.After(patience):
+		return grant{err: errors.New("the next one is not granted the lock")}
+	}
 }
 
 // judge compares the end of the work with the grant of the next.
@@ -242,7 +247,7 @@ func (l *lane) judge(f fault, h holder, g grant, survived bool, healed time.Time
 	if margin <= 0 {
 		l.r.Violation("%s: the work ended %s after the next was granted the lock", f.name, -margin)
 	}
-	if survived { // released: the margin says nothing
+	if survived || !h.keeps() && (!f.healLate || f.reaches) { // released, perhaps: the margin says nothing
 		return
 	}
 	l.tally.smallest = min(l.tally.smallest, margin)

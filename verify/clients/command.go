@@ -106,6 +106,7 @@ func (c *command) open(pipe string) (*os.File, error) {
 
 func (c *command) ended() <-chan struct{} { return c.over }
 func (c *command) at() time.Time          { return c.overAt }
+func (c *command) keeps() bool            { return false }
 func (c *command) pid() int               { return c.cmd.Process.Pid }
 func (c *command) token() int64           { return c.number }
 

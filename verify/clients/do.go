@@ -53,6 +53,7 @@ func (l *lane) startDo(ctx context.Context, name string) (holder, error) {
 func (h *doing) ended() <-chan struct{} { return h.over }
 func (h *doing) at() time.Time          { return h.overAt }
 func (h *doing) finish()                { close(h.finished) }
+func (h *doing) keeps() bool            { return true }
 func (h *doing) pid() int               { return os.Getpid() }
 func (h *doing) token() int64           { return h.lease.Token() }
 
