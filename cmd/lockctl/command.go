@@ -19,6 +19,9 @@ import (
 // version is set by the Makefile's build.
 var version = "dev"
 
+// patience is how long gateways may fail to answer, at least.
+const patience = 5 * time.Second
+
 const defaultGateway = "http://127.0.0.1:8080"
 
 // settings are what flags and the environment say.
@@ -198,7 +201,9 @@ func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer
 	}
 	if !cmd.offline {
 		var err error
-		if c.client, err = client.New(client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner}); err != nil {
+		// Who waits for a lock waits for a gateway as well.
+		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait)}
+		if c.client, err = client.New(o); err != nil {
 			return exit{exitUsage, err}
 		}
 		defer c.client.Close()

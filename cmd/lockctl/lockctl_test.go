@@ -15,8 +15,8 @@ import (
 	"fencepost/verify/system"
 )
 
-// patience bounds every wait for a condition.
-const patience = 20 * time.Second
+// atMost bounds every wait for a condition.
+const atMost = 20 * time.Second
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"lockctl": main})
@@ -58,7 +58,7 @@ func status(ts *testscript.TestScript, _ bool, args []string) {
 // until REGEXP COMMAND...: runs a command until its output matches.
 func until(ts *testscript.TestScript, _ bool, args []string) {
 	wanted := regexp.MustCompile(args[0])
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(atMost); ; <-time.After(10 * time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		out := ts.ReadFile("stdout")
 		if err == nil && wanted.MatchString(out) {
