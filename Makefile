@@ -17,7 +17,7 @@ run: build ## start the gateway on its embedded store, http://127.0.0.1:8080
 	@exec bin/gateway
 
 .PHONY: demo
-demo: build ## two clients and a file: what fencing tokens are for, in 15 seconds
+demo: build ## two clients and a file: what fencing tokens are for, in less than 15 seconds
 	@go run ./demo
 
 .PHONY: build

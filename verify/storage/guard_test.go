@@ -212,6 +212,13 @@ func TestGuardTransaction(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			other := fence.SQL{Dialect: guard.Dialect, Table: "fences_2"} // which has admitted nothing
+			if err := other.CreateTable(t.Context(), db); err != nil {
+				t.Error(err)
+			}
+			if err := other.Do(t.Context(), db, "a", 1, fence.NoSlot, func(*sql.Tx) error { return nil }); err != nil {
+				t.Error(err)
+			}
 			for _, slots := range []string{"x", `{"0":-1}`, `{"10000":1}`} { // a mark that can't be read admits nothing
 				if _, err := db.ExecContext(t.Context(), "UPDATE fences SET slots = '"+slots+"' WHERE resource = 'a'"); err != nil {
 					t.Fatal(err)
