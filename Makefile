@@ -49,7 +49,7 @@ test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped h
 
 .PHONY: verify
 verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)
-	@./scripts/deps storage
+	@if [ "$(SCALE)" = full ]; then ./scripts/deps verify; fi
 	go run ./verify -scale $(SCALE)
 
 .PHONY: soak
