@@ -63,6 +63,7 @@ type tally struct {
 	kept     int
 	stopped  int // rounds in which the work outlived its lease, for the holder itself was stopped
 	margins  map[string]time.Duration
+	stalls   *stalls
 }
 
 // Run plays the rounds, with each fault in turn.
@@ -77,6 +78,8 @@ func (o Rounds) Run(ctx context.Context, r *check.Result) error {
 	errs := make([]error, max(1, min(lanes, o.Rounds/roundsPerLane)))
 	random := r.Random(-1)
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	watching := watchStalls()
+	t.stalls = watching
 	var running sync.WaitGroup
 	for n := range errs {
 		running.Go(func() {
@@ -100,6 +103,7 @@ func (o Rounds) Run(ctx context.Context, r *check.Result) error {
 		})
 	}
 	running.Wait()
+	watching.stop()
 	r.Count("faults", len(all))
 	r.Count("leases lost", t.lost)
 	r.Count("kept", t.kept)
@@ -107,6 +111,7 @@ func (o Rounds) Run(ctx context.Context, r *check.Result) error {
 		r.Count("overlaps while lockctl was stopped", t.stopped)
 	}
 	r.Count("smallest margin", t.smallest)
+	r.Count("longest wait for a processor", t.stalls.longest())
 	for _, f := range all {
 		if m, ok := t.margins[f.name]; ok {
 			r.Note("%s: smallest margin %s", f.name, m.Round(time.Millisecond))
@@ -245,7 +250,7 @@ func (l *lane) judge(f fault, h holder, g grant, survived bool, healed time.Time
 		l.tally.lost++
 	}
 	if margin <= 0 {
-		l.r.Violation("%s: the work ended %s after the next was granted the lock", f.name, -margin)
+		l.r.Violation("%s: the work ended %s after the next was granted the lock; the machine has kept this process waiting for up to %s", f.name, -margin, l.tally.stalls.longest())
 	}
 	if survived || !h.keeps() && (!f.healLate || f.reaches) { // released, perhaps: the margin says nothing
 		return
