@@ -84,7 +84,8 @@ type silent struct{}
 
 func (silent) Granted(fencing.Grant, fencing.Instant, time.Time) {}
 func (silent) Replaced(fencing.Name, fencing.Stamp)              {}
-func (silent) Recheck([]fencing.Name)                            {}
+func (silent) Has([]fencing.Name, time.Time, []fencing.Entry)    {}
+func (silent) Gap()                                              {}
 
 func openStore(ctx context.Context, server *redistest.Server) (*redis.Store, error) {
 	store, err := redis.Open(ctx, redis.Options{

@@ -35,8 +35,9 @@ func (p *parked) Granted(g fencing.Grant, _ fencing.Instant, _ time.Time) {
 	}
 }
 
-func (p *parked) Replaced(fencing.Name, fencing.Stamp) {}
-func (p *parked) Recheck([]fencing.Name)               {}
+func (p *parked) Replaced(fencing.Name, fencing.Stamp)           {}
+func (p *parked) Has([]fencing.Name, time.Time, []fencing.Entry) {}
+func (p *parked) Gap()                                           {}
 
 // BenchmarkHandOff lets callers take turns on one name: ns/op is a turn. p50 and
 // p99 are of the time from the call of Release until the next holder is awake.

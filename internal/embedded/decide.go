@@ -69,15 +69,8 @@ func (s *Store) expire(limit int) (expiry fencing.Expiry) {
 	return expiry
 }
 
-// beat tells of provisional leases again, and attends to what is due on names.
+// beat attends to what is due on names.
 func (s *Store) beat(names []fencing.Name) {
-	var unsettled []fencing.Name
-	unsettled, s.told = s.index.provisionalAfter(s.told, toldPerBeat)
-	for _, name := range unsettled {
-		for _, h := range s.state.Records[name].Holders.Provisional(self) {
-			s.next.told = append(s.next.told, told{grant: h.Grant(name), now: s.next.now, asked: s.next.asked})
-		}
-	}
 	for _, name := range names {
 		if s.state.Records[name] != nil && s.state.Due(name) <= s.next.now {
 			s.attend(name)

@@ -3,7 +3,6 @@ package embedded
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,8 +31,9 @@ func (e *listener) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) 
 	}
 }
 
-func (e *listener) Replaced(fencing.Name, fencing.Stamp) {}
-func (e *listener) Recheck([]fencing.Name)               {}
+func (e *listener) Replaced(fencing.Name, fencing.Stamp)           {}
+func (e *listener) Has([]fencing.Name, time.Time, []fencing.Entry) {}
+func (e *listener) Gap()                                           {}
 
 func (e *listener) heard() []fencing.Grant {
 	e.mu.Lock()
@@ -378,38 +378,6 @@ func TestCloseWithWaiters(t *testing.T) {
 	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Waiting != 0 || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Lease != listener.heard()[0].Holder.Lease {
 		t.Errorf("after a restart: %+v, %v", out.Lock, err)
-	}
-}
-
-// A heartbeat tells of all provisional leases, whatever names it is for, and with what
-// it takes to take them back; of many in turn.
-func TestAHeartbeatTellsOfEveryProvisionalLease(t *testing.T) {
-	s := open(t, Options{Dir: t.TempDir()})
-	heard := &listener{}
-	s.Listen(heard)
-	for i := range toldPerBeat + 10 {
-		r := waiting(fencing.Name(fmt.Sprint("n", i)))
-		r.Set = "a set"
-		mustAcquire(t, s, r)
-	}
-	for range 2 {
-		if err := s.Heartbeat(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Check(t.Context()); err != nil { // all is told
-		t.Fatal(err)
-	}
-	for _, g := range heard.heard() {
-		_, err := s.TakeBack(t.Context(), fencing.TakeBackRequest{
-			Name: g.Name, Lease: fencing.HashedLeaseID(g.Holder.Lease, g.Secret), Stamp: g.Stamp, Provisional: true,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if stats, _ := s.Stats(t.Context()); stats.Held != 0 {
-		t.Errorf("%d names are held still", stats.Held)
 	}
 }
 

@@ -25,7 +25,6 @@ const (
 // index finds records by order of name and by what is due next.
 type index struct {
 	held       btree.Set[fencing.Name]          // names with a holder, live or not yet ended
-	unsettled  btree.Set[fencing.Name]          // names with a provisional lease
 	due        *btree.BTreeG[dueName]           // one entry a name, not later than it is due
 	queued     map[fencing.Name]fencing.Instant // the names in due
 	tombstones tombstoneHeap
@@ -54,11 +53,6 @@ func (x *index) update(state *fencing.State, name fencing.Name) {
 		x.held.Delete(name)
 	} else {
 		x.held.Insert(name)
-	}
-	if r != nil && r.Holders.Unconfirmed() {
-		x.unsettled.Insert(name)
-	} else {
-		x.unsettled.Delete(name)
 	}
 	at, queued := x.queued[name]
 	if r == nil {
@@ -111,21 +105,6 @@ func (x *index) nextDue(now fencing.Instant) time.Duration {
 		next = min(next, max(tombstonePause, x.tombstones[0].until.Sub(now)))
 	}
 	return next
-}
-
-// provisionalAfter returns up to limit names with provisional leases, those after
-// a name, and after which to go on; behind the last comes the first again.
-func (x *index) provisionalAfter(after fencing.Name, limit int) (names []fencing.Name, last fencing.Name) {
-	x.unsettled.Ascend(after, func(name fencing.Name) bool {
-		if name != after {
-			names = append(names, name)
-		}
-		return len(names) < limit
-	})
-	if len(names) < limit {
-		return names, ""
-	}
-	return names, names[len(names)-1]
 }
 
 // list returns a page of live locks.

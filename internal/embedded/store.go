@@ -38,9 +38,6 @@ const (
 	// for a flush with others. A crash within it costs a TTL.
 	gatherPause = 5 * time.Millisecond
 
-	// toldPerBeat bounds how many names with provisional leases a heartbeat tells of.
-	toldPerBeat = 4096
-
 	// self is the one gateway of this store. Places and provisional leases don't
 	// outlive the process, so it needs no other name at the next start.
 	self fencing.Gateway = "embedded"
@@ -85,7 +82,6 @@ type Store struct {
 	index      *index
 	histories  *histories
 	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit
-	told       fencing.Name          // the last that a heartbeat told of
 	next       *job                  // gathers
 	flushing   *job                  // is under way; nil if none is
 	flushed    fencing.Instant       // when the last flush began
@@ -220,16 +216,14 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 	return s.index.list(s.state, s.now(), r), nil
 }
 
-// Listen implements fencing.Store. No message is lost, so there is never a
-// Recheck.
+// Listen implements fencing.Store. No message or answer is lost, and nothing is forgotten
+// while the process lives: there is never a Gap, and nothing that a heartbeat would tell.
 func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
 
 // Capabilities implements fencing.Store.
 func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
-// Heartbeat implements fencing.Store. The gateway lives as long as the store does:
-// no provisional lease ends by itself, so it tells of them whether or not their
-// names are among names, of toldPerBeat at a time and of all in turn.
+// Heartbeat implements fencing.Store. The gateway lives as long as the store does.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	return s.decide(ctx, func() (wait bool) {
 		s.beat(names)

@@ -79,27 +79,32 @@ func (g *Gateways) lapse(gateway Gateway) Instant {
 	return until
 }
 
-// Pulse is what a heartbeat came to.
-type Pulse struct {
-	Grants []Grant // provisional leases that this gateway has not confirmed
-	Lapsed bool    // the gateway was not known, or counted as dead: its places may be gone
-	Err    *Error  // CodeClockSkew
+// Entry is what a store has for a gateway: the place of a request in the queue of a
+// name, or a lease that the request has not confirmed.
+type Entry struct {
+	Name        Name
+	Lease       LeasePublic
+	Stamp       Stamp
+	Provisional bool // it is a lease
 }
 
-// Beat is the heartbeat of guard.Gateway. The order of Grants is that of names
-// and tokens.
-func Beat(s *State, now Instant, guard Guard) Pulse {
+// Beat is the heartbeat of guard.Gateway. It returns all that there is for it, in any
+// order, or CodeClockSkew.
+func Beat(s *State, now Instant, guard Guard) ([]Entry, *Error) {
 	if guard.skewed(now) {
-		return Pulse{Err: SkewError(guard, now)}
+		return nil, SkewError(guard, now)
 	}
-	_, known := s.Gateways.Seen[guard.Gateway]
-	lapsed := !known || now >= s.Gateways.lapse(guard.Gateway)
 	s.Gateways.join(guard.Gateway, now)
-	pulse := Pulse{Lapsed: lapsed}
-	for _, name := range s.provisionalNames() {
-		for _, h := range s.Records[name].Holders.Provisional(guard.Gateway) {
-			pulse.Grants = append(pulse.Grants, h.Grant(name))
+	var all []Entry
+	for name, r := range s.Records {
+		for _, h := range r.Holders.Provisional(guard.Gateway) {
+			all = append(all, Entry{Name: name, Lease: h.Lease, Stamp: h.Stamp, Provisional: true})
+		}
+		for _, p := range r.Queue.order {
+			if p.Gateway == guard.Gateway {
+				all = append(all, Entry{Name: name, Lease: p.lease(), Stamp: p.Stamp})
+			}
 		}
 	}
-	return pulse
+	return all, nil
 }

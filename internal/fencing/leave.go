@@ -29,16 +29,19 @@ func (t *step) leave(op LeaveRequest) *Error {
 }
 
 func (t *step) takeBack(op TakeBackRequest) *Error {
-	h := t.holding(op.Lease.Public())
-	if h != nil && h.Secret.Equal(op.Lease.Hash()) && h.Stamp != "" && h.Stamp == op.Stamp &&
-		(h.Provisional || !op.Provisional) && (!h.Told || op.Refused) {
-		t.undo(h)
+	if t.record == nil || op.Stamp == "" {
 		return nil
 	}
-	if op.Provisional {
+	asked := func(secret SecretHash, stamp Stamp, gateway Gateway) bool {
+		return stamp == op.Stamp && (secret.Equal(op.Lease.Hash()) || op.Unknown && gateway == t.guard.Gateway)
+	}
+	if h := t.holding(op.Lease.Public()); h != nil {
+		if asked(h.Secret, h.Stamp, h.Gateway) && (h.Provisional || !op.Unknown) && (!h.Told || op.Refused) {
+			t.undo(h)
+		}
 		return nil
 	}
-	if p := t.place(op.Lease); p != nil && p.Stamp == op.Stamp && p.RestTill == 0 {
+	if p := t.findPlace(op.Lease.Public()); p != nil && asked(p.Secret, p.Stamp, p.Gateway) && p.RestTill == 0 {
 		t.depart(p)
 	}
 	return nil

@@ -128,10 +128,9 @@ type Ended struct {
 // Grant is a lease that a step granted, to its caller or to a waiter.
 type Grant struct {
 	Name    Name
-	Holder  Holder     // Provisional unless the gateway that ran the step has the request
-	Gateway Gateway    // where the request is
-	Stamp   Stamp      // of the request
-	Secret  SecretHash // with Stamp, what a take-back needs
+	Holder  Holder  // Provisional unless the gateway that ran the step has the request
+	Gateway Gateway // where the request is
+	Stamp   Stamp   // of the request
 }
 
 // Parked is a request that waits at a gateway.

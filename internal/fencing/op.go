@@ -160,9 +160,10 @@ type TakeBackRequest struct {
 	// a renewal has come first.
 	Refused bool
 
-	// Provisional is for a gateway that does not know the request, and so can't tell
-	// whether its client was: only a provisional lease is taken back.
-	Provisional bool
+	// Unknown is for a gateway that the store has told of a request which it does not
+	// know: a place or a provisional lease of its own is taken back, whatever the secret.
+	// A firm lease stays, for the client may have been told of it.
+	Unknown bool
 }
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking

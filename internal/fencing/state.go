@@ -78,7 +78,7 @@ type Holding struct {
 
 // Grant returns what the gateway of a lease on name is told of it.
 func (h *Holding) Grant(name Name) Grant {
-	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp, Secret: h.Secret}
+	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}
 }
 
 // EndedLease is the key of a tombstone.
@@ -185,18 +185,6 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 		}
 	}
 	return lock
-}
-
-// provisionalNames returns the names with a provisional lease, in order.
-func (s *State) provisionalNames() []Name {
-	var names []Name
-	for name, r := range s.Records {
-		if r.Holders.Unconfirmed() {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
 
 // PruneTombstones drops the tombstones that are due at now.

@@ -80,9 +80,10 @@ type Store interface {
 	Listen(Listener)
 
 	// Heartbeat says that this gateway lives and has waiters or provisional
-	// leases on names, tells the Listener again of all leases it has not
-	// confirmed, and then does for those names what Expire does. It is to be
-	// called every HeartbeatInterval while there are any.
+	// leases on names, tells the Listener what the store has for it, and then does for
+	// those names what Expire does. It is to be called every HeartbeatInterval while
+	// there are any, and at once after Listener.Gap. A part of the store that fails keeps
+	// no other from being told of.
 	Heartbeat(ctx context.Context, names []Name) error
 
 	// Watch has sink hear of every change of any lock, on whatever gateway, from
@@ -113,8 +114,9 @@ type Capabilities struct {
 	Queue bool
 
 	// Forgets: the store may forget what it has granted and serve on, as a Redis does that
-	// fails over. Its gateway asks again for a lease before it tells of it if the answer
-	// is old.
+	// fails over, and lose messages and answers. Its gateway asks again for a lease before
+	// it tells of it if the answer is old, and its heartbeats tell what there is: see
+	// Listener.Has.
 	Forgets bool
 }
 
@@ -178,10 +180,14 @@ type Listener interface {
 	// over.
 	Replaced(name Name, stamp Stamp)
 
-	// Recheck asks for the waiters on names to be acquired again, the first that
-	// came first, until one still waits: a message may have been lost. nil is all
-	// names.
-	Recheck(names []Name)
+	// Has tells, in a Heartbeat, what the store has for this gateway, in as many calls and
+	// heartbeats as it likes. It has told all that there was on names ever since an
+	// instant: what had no entry is not there, for it was granted firmly, or forgotten. A
+	// store without Capabilities.Forgets need not tell.
+	Has(names []Name, since time.Time, entries []Entry)
+
+	// Gap says that messages may have been lost: a Heartbeat is to be made at once.
+	Gap()
 }
 
 // EventSink hears events. Its methods are called from the store's goroutines and

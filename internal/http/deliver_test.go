@@ -243,7 +243,9 @@ func TestDrain(t *testing.T) {
 	if a.header.Get("Retry-After") != "1" {
 		t.Errorf("%v", a.header)
 	}
-	if !reflect.DeepEqual(before, g.store.Snapshot()) {
+	after := g.store.Snapshot()
+	after.Gateways = before.Gateways // a heartbeat may have been made
+	if !reflect.DeepEqual(before, after) {
 		t.Error("the store has changed")
 	}
 	g.do("GET", "/readyz", "").problem(t, 503, fencing.CodeDraining)
@@ -293,7 +295,9 @@ func TestStoreFailures(t *testing.T) {
 			t.Errorf("the log does not know request %s", request)
 		}
 	}
-	if !reflect.DeepEqual(before, g.store.Snapshot()) {
+	after := g.store.Snapshot()
+	after.Gateways = before.Gateways // a heartbeat may have been made
+	if !reflect.DeepEqual(before, after) {
 		t.Error("the store has changed")
 	}
 	g.store.set(func(s *scriptedStore) { s.before = nil })

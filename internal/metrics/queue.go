@@ -43,7 +43,7 @@ func NewObserver(reg prometheus.Registerer) *Observer {
 		}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_queue_lost_messages_total",
-			Help: "Grants that no message told of; a heartbeat or a recheck found them.",
+			Help: "Grants that no message or answer told of; a heartbeat found them.",
 		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_queue_drops_total",

@@ -31,7 +31,7 @@ fencepost_queue_drops_total{reason="lapsed"} 1
 # HELP fencepost_queue_grants_taken_back_total Grants to waiting requests whose client had gone before; they were taken back.
 # TYPE fencepost_queue_grants_taken_back_total counter
 fencepost_queue_grants_taken_back_total 1
-# HELP fencepost_queue_lost_messages_total Grants that no message told of; a heartbeat or a recheck found them.
+# HELP fencepost_queue_lost_messages_total Grants that no message or answer told of; a heartbeat found them.
 # TYPE fencepost_queue_lost_messages_total counter
 fencepost_queue_lost_messages_total 2
 # HELP fencepost_queue_waiters Requests that wait at this gateway now.

@@ -274,7 +274,7 @@ func (t *try) outcome() (fencing.Outcome, *fencing.Error) {
 	out := conservative(best, a.token, t.began, a.until)
 	out.Ended, out.Fresh = ended, fresh
 	if !had {
-		out.Granted = []fencing.Grant{{Name: t.ask.Name, Holder: out.Holder, Gateway: t.store.self, Secret: t.ask.Lease.Hash()}}
+		out.Granted = []fencing.Grant{{Name: t.ask.Name, Holder: out.Holder, Gateway: t.store.self}}
 	}
 	return out, nil
 }

@@ -156,7 +156,7 @@ func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 
 func (s *Store) takeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, *fencing.Error) {
 	out := fencing.Outcome{Now: fencing.InstantOf(s.options.Clock())}
-	if err := s.usable(ctx); err != nil || r.Provisional { // nothing is
+	if err := s.usable(ctx); err != nil || r.Unknown { // nothing is
 		return out, err
 	}
 	s.ends(leaseKey{r.Name, r.Lease.Public()})

@@ -91,14 +91,14 @@ func TestReplicaAcksOfHandOffs(t *testing.T) {
 	if err := replica.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	before := e.rechecked()
+	before := e.gapped()
 	mustRelease(t, s, held)
-	until(t, func() bool { return e.rechecked() > before })
+	until(t, func() bool { return e.gapped() > before })
 	if got := e.granted(waiter.Lease); len(got) != 0 {
 		t.Errorf("told although no replica has it: %+v", got)
 	}
-	_, err := s.Acquire(ctx, waiter) // as a recheck does
-	wantCode(t, "recheck", err, fencing.CodeNotReplicated)
+	_, err := s.Acquire(ctx, waiter) // as asking again does
+	wantCode(t, "asked again", err, fencing.CodeNotReplicated)
 	_, err = s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: waiter.Lease, Stamp: waiter.Stamp})
 	wantCode(t, "leaving with a lease no replica has", err, fencing.CodeNotReplicated)
 	if err := replica.Restart(); err != nil {

@@ -121,21 +121,21 @@ func drainBus(t testing.TB, clients []*goredis.Client) {
 	defer cancel()
 	var heard []*goredis.PubSub
 	for _, client := range clients {
-		ear := client.Subscribe(ctx, "drain")
-		defer ear.Close()
-		if _, err := ear.Receive(ctx); err != nil {
+		draining := client.Subscribe(ctx, "drain")
+		defer draining.Close()
+		if _, err := draining.Receive(ctx); err != nil {
 			t.Fatal(err)
 		}
-		heard = append(heard, ear)
+		heard = append(heard, draining)
 	}
 	for _, client := range clients {
 		if err := client.Publish(ctx, "drain", "").Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, ear := range heard {
+	for _, draining := range heard {
 		for range clients {
-			if _, err := ear.ReceiveMessage(ctx); err != nil {
+			if _, err := draining.ReceiveMessage(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -89,15 +89,15 @@ func BenchmarkQueue(b *testing.B) {
 				client := server.Client()
 				defer client.Close()
 				var stores []*Store
-				var ears []*ear
+				var recorders []*recorder
 				for range gateways {
 					s := open(b, Options{URL: server.SocketURL(), OperationTimeout: 20 * time.Second})
-					stores, ears = append(stores, s), append(ears, listen(b, s))
+					stores, recorders = append(stores, s), append(recorders, listen(b, s))
 				}
 				client.ConfigResetStat(b.Context())
 				before := redisCPU(b, client)
 				b.ResetTimer()
-				turns := float64(takeTurns(b, stores, ears, callers))
+				turns := float64(takeTurns(b, stores, recorders, callers))
 				b.ReportMetric(turns/b.Elapsed().Seconds(), "turns/s")
 				b.ReportMetric((redisCPU(b, client)-before)*1e6/turns, "redis-µs/turn")
 				stats := client.Info(b.Context(), "commandstats").Val()
@@ -108,18 +108,18 @@ func BenchmarkQueue(b *testing.B) {
 }
 
 // takeTurns has the callers share b.N turns, spread over the stores.
-func takeTurns(b *testing.B, stores []*Store, ears []*ear, callers int) (turns int) {
+func takeTurns(b *testing.B, stores []*Store, recorders []*recorder, callers int) (turns int) {
 	var running sync.WaitGroup
 	share := b.N/callers + 1
 	for i := range callers {
-		s, e := stores[i%len(stores)], ears[i%len(ears)]
+		s, e := stores[i%len(stores)], recorders[i%len(recorders)]
 		running.Go(func() {
 			for range share {
 				r := waitRequest("orders/42")
-				news := e.expect(r.Lease)
+				arrives := e.expect(r.Lease)
 				out, err := s.Acquire(b.Context(), r)
 				if err == nil && out.Waits() {
-					if got := <-news; got.grant.Holder.Provisional {
+					if got := <-arrives; got.grant.Holder.Provisional {
 						_, err = s.Confirm(b.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 					}
 				}

@@ -188,10 +188,10 @@ func (c *codec) record() {
 	var n int64
 	var some int
 	var s string
+	number(c, "BORN", &n)        // when the name was last begun to be remembered; first, for heartbeats read it alone
 	number(c, "LAST_TOKEN", &n)  // the highest of a grant
 	number(c, "ENDED_TOKEN", &n) // the highest of a lease that is over, or higher
 	number(c, "FORGET_AT", &n)   // with no holders: when the record may go
-	number(c, "BORN", &n)        // when the name was last begun to be remembered
 	number(c, "QUEUE_LAST", &n)  // the highest SEQ given; 0 when no place is left
 	number(c, "STUCK", &n)       // when a hand-off is to be tried again; 0: never
 	number(c, "REST_TILL", &n)   // no rest ends before; no meaning when none rests
@@ -219,6 +219,21 @@ func (c *codec) tombstone() {
 func (c *codec) ended(e *fencing.Ended) {
 	word(c, "END_REASON", &e.Reason)
 	number(c, "END_AT", &e.At)
+}
+
+// entry is what there is for a gateway.
+func (c *codec) entry(e *fencing.Entry) {
+	var kind string
+	var seq fencing.Instant
+	if len(c.rest) > 0 {
+		kind, c.rest = c.rest[:1], c.rest[1:]
+	}
+	word(c, "", &e.Name)
+	number(c, "", &seq)
+	word(c, "", &e.Lease)
+	word(c, "", &e.Stamp)
+	e.Provisional = kind == "L"
+	c.bad = c.bad || kind != "L" && kind != "P"
 }
 
 // view is the public view of a name without its holders and waiters.
@@ -270,24 +285,25 @@ func (c *codec) header(h *header) {
 }
 
 // operation is what one operation of a call asks for. Behind that of an acquire is the
-// place that it asks for, as a lease; behind that of an arrival what it knows.
+// place that it asks for, as a lease; behind that of an arrival what it knows; behind that
+// of a heartbeat the last entry that was told of before, if there is one.
 type operation struct {
-	verb        verb
-	name        fencing.Name
-	lease       fencing.LeasePublic
-	secret      fencing.SecretHash
-	stamp       fencing.Stamp
-	mode        fencing.Mode
-	limit       int // of a shared lease; of what is shown
-	hold        int
-	ttl         time.Duration
-	token       fencing.Token // of a break or a claim; that an acquire proposes
-	provisional bool          // TakeBackRequest.Provisional
-	refused     bool          // TakeBackRequest.Refused
-	waits       bool
-	again       bool
-	maxWaiters  int
-	intent      time.Duration
+	verb       verb
+	name       fencing.Name
+	lease      fencing.LeasePublic
+	secret     fencing.SecretHash
+	stamp      fencing.Stamp
+	mode       fencing.Mode
+	limit      int // of a shared lease; of what is shown
+	hold       int
+	ttl        time.Duration
+	token      fencing.Token // of a break or a claim; that an acquire proposes
+	unknown    bool          // TakeBackRequest.Unknown
+	refused    bool          // TakeBackRequest.Refused
+	waits      bool
+	again      bool
+	maxWaiters int
+	intent     time.Duration
 }
 
 func (c *codec) operation(o *operation) {
@@ -301,7 +317,7 @@ func (c *codec) operation(o *operation) {
 	small(c, "OP_HOLD", &o.hold)
 	micros(c, "OP_TTL", &o.ttl)
 	number(c, "OP_TOKEN", &o.token)
-	flag(c, "OP_PROVISIONAL", &o.provisional)
+	flag(c, "OP_UNKNOWN", &o.unknown)
 	flag(c, "OP_REFUSED", &o.refused)
 	flag(c, "OP_WAITS", &o.waits)
 	flag(c, "OP_AGAIN", &o.again)
@@ -337,11 +353,11 @@ func (c *codec) arrival(a *arrivalRequest) {
 type replyHead struct {
 	code fencing.Code // and codeFailed
 
-	// flags: f, this request made the grant; j, it has joined the queue; l, the gateway had
-	// lapsed; m, more has come due than one step does; v, the view belongs to the answer;
-	// u, there is no guard, or the server was not looked at; b, no token as high as the
-	// floor was issued here; q, the places of the name were forgotten, and x, leases of it
-	// were lost, for keys that are gone.
+	// flags: f, this request made the grant; j, it has joined the queue; m, more has come due
+	// than one step does, or a heartbeat has more to tell; v, the view belongs to the answer;
+	// u, there is no guard, or the server was not looked at; b, no token as high as the floor
+	// was issued here; q, the places of the name were forgotten, and x, leases of it were
+	// lost, for keys that are gone.
 	flags string
 
 	// number: of a renewal the µs the lease still had to live; of an expire the µs until there

@@ -95,9 +95,11 @@ func (s *Store) newLeaseCommand(v verb, name fencing.Name, lease fencing.LeaseID
 	return s.newCommand(operation{verb: v, name: name, lease: lease.Public(), secret: lease.Hash(), stamp: stamp}, nil)
 }
 
-// newHeartbeatCommand prepares the heartbeat of a partition.
-func (s *Store) newHeartbeatCommand(partition int) *command {
-	return s.newPartitionCommand(partition, operation{verb: heartbeatVerb, limit: max(dueChunk, dueAtOnce/s.partitions)}, nil)
+// newHeartbeatCommand prepares the heartbeat of a partition, which tells what is behind an
+// entry, and of so many due names.
+func (s *Store) newHeartbeatCommand(partition int, after string, due int) *command {
+	o := operation{verb: heartbeatVerb, limit: due}
+	return s.newPartitionCommand(partition, o, func(w *codec) { w.b = append(w.b, after...) })
 }
 
 // outlives reports whether a command that was not sent yet is sent although its

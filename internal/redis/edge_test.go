@@ -103,7 +103,7 @@ func TestQueueKeysEnd(t *testing.T) {
 		slices.Sort(kinds)
 		return slices.Compact(kinds)
 	}
-	if got, want := kinds(), strings.Fields("by_gateway expiry gateways guard holders limits lock names places queue slots token tokens until"); !slices.Equal(got, want) {
+	if got, want := kinds(), strings.Fields("expiry gateway gateways guard holders limits lock names places queue slots token tokens until"); !slices.Equal(got, want) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 	for i, r := range requests {

@@ -36,7 +36,7 @@ func TestHandOffGoesOn(t *testing.T) {
 			server := redistest.Start(t)
 			begins := open(t, Options{URL: server.SocketURL(), stepLimit: limit}) // with a limit of its own it does not go on
 			waits := open(t, Options{URL: server.SocketURL()})
-			heard := &ear{}
+			heard := &recorder{}
 			waits.Listen(heard)
 			first := acquireRequest("a")
 			mustAcquire(t, begins, first)
@@ -76,7 +76,7 @@ func BenchmarkHandOffToMany(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			server := redistest.Start(b)
 			s := open(b, Options{URL: server.SocketURL(), ReadTimeout: time.Minute, OperationTimeout: time.Minute})
-			heard := &ear{}
+			heard := &recorder{}
 			s.Listen(heard)
 			client := server.Client()
 			defer client.Close()

@@ -18,12 +18,13 @@ import (
 // BenchmarkInstructions counts the instructions that Redis carries out, by callgrind: so
 // many operations a call, each on a name of its own. A pair is an acquire and its
 // release; in a turn a request joins the queue, and the release of the one before it
-// hands the lock on to it. It is independent of what else the machine does.
+// hands the lock on to it; a heartbeat tells of a page of waiters. It is independent of what
+// else the machine does.
 func BenchmarkInstructions(b *testing.B) {
 	for _, most := range []int{1, callOperations} {
 		b.Run(fmt.Sprintf("operations=%d", most), func(b *testing.B) {
 			g := startCounted(b)
-			s := open(b, Options{URL: "unix://" + g.socket, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
+			s := open(b, Options{URL: "unix://" + g.socket, MaxSkew: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute})
 			s.sender.most = most
 			requests := make([]fencing.AcquireRequest, callOperations)
 			acquire := func(wait time.Duration) {
@@ -61,6 +62,17 @@ func BenchmarkInstructions(b *testing.B) {
 			}
 			turns()
 			b.ReportMetric(g.count(b, turns)/rounds/callOperations/1000, "kI/turn")
+			for range (heartbeatPage - 1) / callOperations {
+				acquire(time.Minute)
+			}
+			beats := func() {
+				for range rounds {
+					if err := s.Heartbeat(b.Context(), []fencing.Name{"orders/0"}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			b.ReportMetric(g.count(b, beats)/rounds/1000, "kI/heartbeat")
 		})
 	}
 }

@@ -92,7 +92,7 @@ func constants() map[string]string {
 	for name, n := range map[string]int64{
 		"NO_MODE": noMode, "EXCLUSIVE": exclusive, "SHARED": shared, "NO_SLOT": fencing.NoSlot,
 		"AT_ONCE": int64(fencing.AtOnce), "ANY_NUMBER": fencing.AnyNumber, "MAX_TOKEN": int64(fencing.MaxToken),
-		"MAX_BROKEN": fencing.MaxBroken, "MAX_HISTORY": fencing.MaxHistory,
+		"HEARTBEAT_PAGE": heartbeatPage, "MAX_BROKEN": fencing.MaxBroken, "MAX_HISTORY": fencing.MaxHistory,
 		"MAX_HOLDERS_SHOWN": fencing.MaxHoldersShown, "MAX_WAITERS_SHOWN": fencing.MaxWaitersShown,
 	} {
 		all[name] = strconv.FormatInt(n, 10)

@@ -289,7 +289,7 @@ func (l *listener) subscribed(channel string) {
 	if down {
 		l.logger.Info("messages of other gateways are heard again")
 	}
-	hears.Recheck(nil)
+	hears.Gap()
 }
 
 // failed notes that there is no connection, for the reason err.
@@ -325,7 +325,7 @@ func (l *listener) told(payload string) {
 	m, err := decodeGatewayMessage(payload)
 	if err != nil {
 		l.garbled(err)
-		hears.Recheck(nil)
+		hears.Gap()
 		return
 	}
 	for _, g := range m.grants {

@@ -22,7 +22,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("before anybody listens: %v", err)
 	}
 	e := listen(t, s)
-	until(t, func() bool { return e.rechecked() == 1 })
+	until(t, func() bool { return e.gapped() == 1 })
 	wantCode(t, "check with the only connection of the pool", s.Check(t.Context()), fencing.CodeOK)
 
 	r := acquireRequest("orders/42")
@@ -38,7 +38,7 @@ func TestListen(t *testing.T) {
 		return slices.Equal(e.replaced, []fencing.Stamp{r.Stamp})
 	})
 	say(t, server, s.listener.channel, "rubbish, not a message")
-	until(t, func() bool { return e.rechecked() == 2 })
+	until(t, func() bool { return e.gapped() == 2 })
 }
 
 // However the connection is lost, messages are heard again soon, and what was
@@ -51,7 +51,7 @@ func TestListenAgain(t *testing.T) {
 	defer client.Close()
 	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 200 * time.Millisecond})
 	e := listen(t, s)
-	until(t, func() bool { return e.rechecked() == 1 })
+	until(t, func() bool { return e.gapped() == 1 })
 	want := 1
 	for _, loss := range []struct {
 		how    string
@@ -87,7 +87,7 @@ func TestListenAgain(t *testing.T) {
 			t.Fatalf("%s: %v", loss.how, err)
 		}
 		want++
-		until(t, func() bool { return e.rechecked() == want })
+		until(t, func() bool { return e.gapped() == want })
 		if took := time.Since(began); took > loss.within {
 			t.Errorf("%s: heard again after %s, want at most %s", loss.how, took, loss.within)
 		}
@@ -116,8 +116,8 @@ func TestListenQuietly(t *testing.T) {
 	}
 	first := pings()
 	until(t, func() bool { return pings() >= first+5 }) // longer than maxSilence
-	if n := e.rechecked(); n != 1 {
-		t.Errorf("%d rechecks, want 1", n)
+	if n := e.gapped(); n != 1 {
+		t.Errorf("%d gaps, want 1", n)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestListenSlowly(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	s := open(t, Options{URL: server.URL()})
-	e := &ear{block: make(chan struct{})}
+	e := &recorder{block: make(chan struct{})}
 	s.Listen(e)
 	until(t, func() bool { return s.listening(t.Context()) == nil })
 	r := acquireRequest("orders/42")
@@ -141,7 +141,7 @@ func TestListenSlowly(t *testing.T) {
 	close(e.block)
 	e.block = nil
 	e.mu.Unlock()
-	until(t, func() bool { return e.rechecked() == 2 })
+	until(t, func() bool { return e.gapped() == 2 })
 }
 
 // A gateway that may not subscribe works all the same, and says so once.
@@ -155,7 +155,7 @@ func TestListenForbidden(t *testing.T) {
 	}
 	log := &logged{}
 	s := open(t, Options{URL: strings.Replace(server.URL(), "//", "//deaf:sesame@", 1), Logger: log.logger()})
-	s.Listen(&ear{})
+	s.Listen(&recorder{})
 	began := time.Now()
 	if err := s.listening(ctx); err == nil {
 		t.Error("it listens to a channel that it may not hear")
@@ -180,13 +180,13 @@ func TestListenClose(t *testing.T) {
 	for _, state := range []string{"listening", "silent", "down", "idle", "at once"} {
 		proxy := redistest.StartProxy(t, server.Addr())
 		s := open(t, Options{URL: proxy.URL(), OperationTimeout: time.Second})
-		e, y := &ear{}, &eye{}
+		e, y := &recorder{}, &eye{}
 		if state != "idle" {
 			s.Listen(e)
 			s.Watch(y)
 		}
 		if state != "at once" && state != "idle" {
-			until(t, func() bool { _, gaps := y.seen(); return gaps == 1 && e.rechecked() == 1 })
+			until(t, func() bool { _, gaps := y.seen(); return gaps == 1 && e.gapped() == 1 })
 		}
 		switch state {
 		case "silent":
@@ -205,7 +205,7 @@ func TestListenClose(t *testing.T) {
 		}
 		closing.Wait()
 		proxy.Cut(false)
-		rechecks := e.rechecked()
+		gaps := e.gapped()
 		s.Listen(e)
 		stop := s.Watch(y)
 		stop()
@@ -213,7 +213,7 @@ func TestListenClose(t *testing.T) {
 		if err := s.listening(t.Context()); err == nil {
 			t.Errorf("%s: it listens after Close", state)
 		}
-		if n := e.rechecked(); n != rechecks {
+		if n := e.gapped(); n != gaps {
 			t.Errorf("%s: told after Close", state)
 		}
 	}

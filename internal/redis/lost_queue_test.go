@@ -312,9 +312,9 @@ func TestLostRepliesInQueue(t *testing.T) {
 				sc.near = open(t, options)
 				options.URL = server.URL()
 				sc.far = open(t, options)
-				sc.ear = listen(t, sc.near)
+				sc.recorder = listen(t, sc.near)
 				listen(t, sc.far)
-				until(t, func() bool { return sc.ear.rechecked() == 1 })
+				until(t, func() bool { return sc.recorder.gapped() == 1 })
 				c.setup(&sc)
 				wantCode(t, "check", sc.near.Check(t.Context()), fencing.CodeOK)
 				if loss != "none" {

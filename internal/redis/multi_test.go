@@ -62,7 +62,7 @@ func confirm(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outcome {
 func TestHandOffAcross(t *testing.T) {
 	server := redistest.Start(t)
 	stores := [2]*Store{open(t, Options{URL: server.SocketURL()}), open(t, Options{URL: server.SocketURL()})}
-	ears := [2]*ear{listen(t, stores[0]), listen(t, stores[1])}
+	recorders := [2]*recorder{listen(t, stores[0]), listen(t, stores[1])}
 	name := fencing.Name("orders/42")
 
 	holder := acquireRequest(name)
@@ -72,7 +72,7 @@ func TestHandOffAcross(t *testing.T) {
 		from, to := i%2, (i+1)%2
 		waiter := waitRequest(name)
 		mustWait(t, stores[to], waiter)
-		arrived := ears[to].expect(waiter.Lease)
+		arrived := recorders[to].expect(waiter.Lease)
 		began := time.Now()
 		mustRelease(t, stores[from], holder)
 		got := receive(t, arrived)
@@ -89,7 +89,7 @@ func TestHandOffAcross(t *testing.T) {
 		if last = got.grant.Holder.Token; out.Holder.Token != last || out.Holder.ExpiresAt != out.Now.Add(waiter.TTL) {
 			t.Errorf("confirmed at %d: %+v, want token %d and the whole TTL", out.Now, out.Holder, last)
 		}
-		if n := len(ears[from].granted(waiter.Lease)); n != 0 {
+		if n := len(recorders[from].granted(waiter.Lease)); n != 0 {
 			t.Errorf("the gateway that released was told %d times of another's waiter", n)
 		}
 		holder = waiter
@@ -102,7 +102,7 @@ func TestHandOffAcross(t *testing.T) {
 
 	own := waitRequest(name)
 	mustWait(t, stores[0], own)
-	arrived := ears[0].expect(own.Lease)
+	arrived := recorders[0].expect(own.Lease)
 	before := time.Now()
 	mustRelease(t, stores[0], holder)
 	got := receive(t, arrived)
@@ -111,8 +111,7 @@ func TestHandOffAcross(t *testing.T) {
 	}
 }
 
-// No message arrives: the heartbeat tells of the grant, again until it is
-// confirmed.
+// No message arrives: the heartbeat tells of the lease until it is confirmed.
 func TestMessagesSwallowed(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -125,27 +124,26 @@ func TestMessagesSwallowed(t *testing.T) {
 	mustWait(t, far, waiter)
 	mustRelease(t, near, holder)
 	until(t, func() bool { return proxy.Swallowed() == 1 })
-	for n := range 3 {
-		if got := len(e.granted(waiter.Lease)); got != n {
-			t.Errorf("told %d times before heartbeat %d", got, n+1)
+	for _, want := range [][]fencing.Entry{
+		{{Name: "orders/42", Lease: waiter.Lease.Public(), Stamp: waiter.Stamp, Provisional: true}},
+		nil,
+	} {
+		for range 2 {
+			wantCode(t, "heartbeat", far.Heartbeat(t.Context(), []fencing.Name{"orders/42"}), fencing.CodeOK)
+			if got := e.entries(); !slices.Equal(got, want) {
+				t.Errorf("told of %+v, want %+v", got, want)
+			}
 		}
-		wantCode(t, "heartbeat", far.Heartbeat(t.Context(), []fencing.Name{"orders/42"}), fencing.CodeOK)
+		if want != nil {
+			confirm(t, far, waiter)
+		}
 	}
-	grants := e.granted(waiter.Lease)
-	if g := grants[len(grants)-1]; !g.Holder.Provisional || g.Stamp != waiter.Stamp || g.Name != "orders/42" {
-		t.Errorf("told of %+v", g)
-	}
-	confirm(t, far, waiter)
-	wantCode(t, "heartbeat", far.Heartbeat(t.Context(), nil), fencing.CodeOK)
-	if n := len(e.granted(waiter.Lease)); n != len(grants) {
-		t.Error("told of a grant that was confirmed")
-	}
-	if n := e.rechecked(); n != 1 {
-		t.Errorf("%d rechecks, want that of the start", n)
+	if n := e.gapped(); n != 1 {
+		t.Errorf("%d gaps, want that of the start", n)
 	}
 }
 
-// A message that was said while nobody heard it is made up for by a recheck.
+// Where a message was said while nobody heard it, the gateway knows of the gap.
 func TestMessageMissed(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -155,12 +153,12 @@ func TestMessageMissed(t *testing.T) {
 	holder, waiter := acquireRequest("orders/42"), waitRequest("orders/42")
 	mustAcquire(t, near, holder)
 	mustWait(t, far, waiter)
-	until(t, func() bool { return e.rechecked() == 1 })
+	until(t, func() bool { return e.gapped() == 1 })
 	proxy.Cut(true)
 	until(t, func() bool { return far.listening(t.Context()) != nil })
 	mustRelease(t, near, holder)
 	proxy.Cut(false)
-	until(t, func() bool { return e.rechecked() == 2 })
+	until(t, func() bool { return e.gapped() == 2 })
 	if got := mustAcquire(t, far, waiter); !got.Fresh || got.Holder.Provisional {
 		t.Errorf("got %+v, want a firm lease of this request", got)
 	}
@@ -170,7 +168,7 @@ func TestMessageMissed(t *testing.T) {
 }
 
 // The answer to a release that handed the lock to a waiter of the same gateway
-// is lost, and with it the news: the gateway is asked to look.
+// is lost, and with it the message: the gateway is asked to look.
 func TestHandOffAnswerLost(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -181,7 +179,7 @@ func TestHandOffAnswerLost(t *testing.T) {
 	for i := range 6 {
 		waiter := waitRequest("orders/42")
 		mustWait(t, s, waiter)
-		before := e.rechecked()
+		before := e.gapped()
 		lost := proxy.Lost()
 		proxy.SwallowReply(i%2 == 0)
 		mustRelease(t, s, holder)
@@ -189,7 +187,7 @@ func TestHandOffAnswerLost(t *testing.T) {
 			t.Fatal("no answer was lost")
 		}
 		if n := len(e.granted(waiter.Lease)); n == 0 {
-			until(t, func() bool { return e.rechecked() > before })
+			until(t, func() bool { return e.gapped() > before })
 		}
 		if got := mustAcquire(t, s, waiter); !got.Fresh || got.Holder.Provisional {
 			t.Errorf("got %+v, want a firm lease of this request", got)
@@ -276,31 +274,31 @@ func TestDeadGatewayUnconfirmed(t *testing.T) {
 	wantCode(t, "confirm of what was taken back", err, fencing.CodeLeaseLost)
 }
 
-// A gateway that was silent for too long is told that its places may be gone;
-// what it asks for again is at the end of the queue.
+// A gateway that was silent for too long is not told of places that are gone; what it
+// asks for again is at the end of the queue.
 func TestLapsedGateway(t *testing.T) {
 	server := redistest.Start(t)
 	b := openBackend(t, server)
 	near, far := b.stores[0], b.stores[1]
 	listen(t, near)
 	e := listen(t, far)
-	until(t, func() bool { return e.rechecked() == 1 })
 	names := []fencing.Name{"orders/42"}
 	holder, early, late := acquireRequest(names[0]), waitRequest(names[0]), waitRequest(names[0])
 	mustAcquire(t, near, holder)
 	mustWait(t, far, early)
 	mustWait(t, near, late)
+	wantCode(t, "heartbeat", far.Heartbeat(t.Context(), names), fencing.CodeOK)
+	want := []fencing.Entry{{Name: names[0], Lease: early.Lease.Public(), Stamp: early.Stamp}}
+	if got := e.entries(); !slices.Equal(got, want) {
+		t.Errorf("told of %+v, want %+v", got, want)
+	}
 	for now := epoch; now <= epoch.Add(fencing.GatewayTTL); now = now.Add(fencing.HeartbeatInterval) {
 		b.SetTime(now)
 		wantCode(t, "heartbeat", near.Heartbeat(t.Context(), names), fencing.CodeOK)
 	}
 	wantCode(t, "heartbeat", far.Heartbeat(t.Context(), names), fencing.CodeOK)
-	if n := e.rechecked(); n != 2 {
-		t.Errorf("%d rechecks, want that of the start and one more", n)
-	}
-	wantCode(t, "heartbeat", far.Heartbeat(t.Context(), names), fencing.CodeOK)
-	if n := e.rechecked(); n != 2 {
-		t.Errorf("%d rechecks after another heartbeat, want 2", n)
+	if got := e.entries(); len(got) != 0 {
+		t.Errorf("told of %+v, whose gateway counts as dead", got)
 	}
 	out, err := far.Acquire(t.Context(), early)
 	if err != nil || !out.Waits() || !out.Joined || out.Place.Position != 2 {
@@ -312,11 +310,11 @@ func TestLapsedGateway(t *testing.T) {
 func TestReplaced(t *testing.T) {
 	server := redistest.Start(t)
 	stores := [2]*Store{open(t, Options{URL: server.URL()}), open(t, Options{URL: server.URL()})}
-	ears := [2]*ear{listen(t, stores[0]), listen(t, stores[1])}
+	recorders := [2]*recorder{listen(t, stores[0]), listen(t, stores[1])}
 	mustAcquire(t, stores[0], acquireRequest("orders/42"))
 	waiter := waitRequest("orders/42")
 	mustWait(t, stores[0], waiter)
-	replaced := func(e *ear, stamp fencing.Stamp) func() bool {
+	replaced := func(e *recorder, stamp fencing.Stamp) func() bool {
 		return func() bool {
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -328,8 +326,8 @@ func TestReplaced(t *testing.T) {
 		waiter.Stamp = fencing.NewStamp()
 		mustWait(t, stores[at], waiter)
 		before := []int{0, 1, 1, 0, 0}[i]
-		until(t, replaced(ears[before], older.Stamp))
-		if replaced(ears[1-before], older.Stamp)() {
+		until(t, replaced(recorders[before], older.Stamp))
+		if replaced(recorders[1-before], older.Stamp)() {
 			t.Errorf("request %d: the other gateway was told too", i)
 		}
 	}
@@ -345,12 +343,12 @@ func TestRedisRestarted(t *testing.T) {
 	holder, waiter := acquireRequest("orders/42"), waitRequest("orders/42")
 	mustAcquire(t, near, holder)
 	mustWait(t, far, waiter)
-	until(t, func() bool { return e.rechecked() == 1 })
+	until(t, func() bool { return e.gapped() == 1 })
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return e.rechecked() == 2 && near.Check(t.Context()) == nil })
-	mustWait(t, far, waiter) // the recheck
+	until(t, func() bool { return e.gapped() == 2 && near.Check(t.Context()) == nil })
+	mustWait(t, far, waiter) // it asks again
 	mustRelease(t, near, holder)
 	until(t, func() bool { return len(e.granted(waiter.Lease)) == 1 })
 	confirm(t, far, waiter)

@@ -18,7 +18,6 @@ type reply struct {
 	skewed    bool // the clocks differ
 	fresh     bool
 	joined    bool
-	lapsed    bool
 	shows     bool         // lock belongs to the answer
 	unguarded bool         // the partition has no guard
 	more      bool         // what has come due is more than one step does
@@ -33,7 +32,8 @@ type reply struct {
 	grants   []fencing.Grant
 	left     []fencing.Waiter
 	replaced *fencing.Parked
-	missed   []fencing.Grant // of a heartbeat
+	entries  []fencing.Entry // of a heartbeat: what there is for the gateway
+	last     string          // of them, as it is stored
 	due      []fencing.Name
 	guard    guard // of an arrival
 }
@@ -82,7 +82,7 @@ func decodeReply(c *command) (*reply, error) {
 		return nil, operationError(r.text)
 	}
 	has := func(letter string) bool { return strings.Contains(r.flags, letter) }
-	r.fresh, r.joined, r.lapsed, r.shows = has("f"), has("j"), has("l"), has("v")
+	r.fresh, r.joined, r.shows = has("f"), has("j"), has("v")
 	r.unguarded, r.more, r.behind = has("u"), has("m"), has("b")
 	r.forgot, r.lost = has("q"), has("x")
 	if own := slices.IndexFunc(r.grants, func(g fencing.Grant) bool { return g.Holder.Lease == c.lease }); own >= 0 && r.holder == nil && c.verb == acquireVerb && r.code == fencing.CodeOK {
@@ -96,6 +96,13 @@ func decodeReply(c *command) (*reply, error) {
 
 // item reads one of the items of a reply, behind its letter.
 func (r *reply) item(in *codec, name fencing.Name, tag byte) {
+	if tag == 'U' { // there may be many
+		from := in.rest
+		r.entries = append(r.entries, fencing.Entry{})
+		in.entry(&r.entries[len(r.entries)-1])
+		r.last = from[:len(from)-len(in.rest)]
+		return
+	}
 	var h fencing.Holding
 	switch tag {
 	case 'V':
@@ -128,10 +135,6 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 		r.replaced = &fencing.Parked{}
 		word(in, "", &r.replaced.Gateway)
 		word(in, "", &r.replaced.Stamp)
-	case 'U':
-		var of fencing.Name
-		word(in, "", &of)
-		r.missed = append(r.missed, in.grant(of))
 	case 'T':
 		var of fencing.Name
 		word(in, "", &of)

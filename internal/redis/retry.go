@@ -47,7 +47,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 			err = fmt.Errorf("%w; before: %w", err, before)
 		}
 		if c.missed {
-			s.search(c)
+			s.gap(c)
 		}
 		return nil, s.unavailable(err)
 	}
@@ -76,7 +76,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 		if err == nil {
 			s.announce(c, r)
 			if c.missed {
-				s.search(c)
+				s.gap(c)
 			}
 			return r, unreplicated(c, r)
 		}
@@ -206,7 +206,7 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, *
 			case retryable(err):
 				if failed, again = err, append(again, c); !unrun(err) {
 					c.missed = true
-					s.search(c)
+					s.gap(c)
 				}
 			default:
 				fatal = cmp.Or(fatal, err)

@@ -19,7 +19,7 @@ import (
 type scene struct {
 	t         *testing.T
 	near, far *Store
-	ear       *ear // of near
+	recorder  *recorder // of near
 	now       *atomic.Int64
 	holder    fencing.AcquireRequest
 	waiter    fencing.AcquireRequest
@@ -60,7 +60,7 @@ func (sc *scene) again() fencing.AcquireRequest {
 // must have been told, asked to look for it.
 func (sc *scene) wantGrant(r fencing.AcquireRequest, told bool) {
 	sc.t.Helper()
-	until(sc.t, func() bool { return len(sc.ear.granted(r.Lease)) > 0 || !told && sc.ear.rechecked() > 1 })
+	until(sc.t, func() bool { return len(sc.recorder.granted(r.Lease)) > 0 || !told && sc.recorder.gapped() > 1 })
 	if got := mustAcquire(sc.t, sc.near, r); !got.Fresh || got.Holder.Provisional {
 		sc.t.Errorf("got %+v, want a firm lease of this request", got)
 	}
@@ -89,9 +89,8 @@ func (sc *scene) state(client *goredis.Client) string {
 	if err != nil {
 		sc.t.Fatal(err)
 	}
-	slices.Sort(keys)
 	gateways := strings.NewReplacer(sc.near.handle, "near", sc.far.handle, "far")
-	var b strings.Builder
+	var lines []string
 	for _, key := range keys {
 		if strings.HasSuffix(key, ":guard") || strings.HasSuffix(key, ":libraries") {
 			continue // which gateway came first is not the point, nor what it notes a second later
@@ -126,7 +125,8 @@ func (sc *scene) state(client *goredis.Client) string {
 		if kind != "list" {
 			slices.Sort(parts)
 		}
-		fmt.Fprintf(&b, "%s = %q\n", gateways.Replace(key), parts)
+		lines = append(lines, fmt.Sprintf("%s = %q", gateways.Replace(key), parts))
 	}
-	return b.String()
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
 }

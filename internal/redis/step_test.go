@@ -212,23 +212,25 @@ func (g *game) due(name fencing.Name) bool {
 
 // beat compares a heartbeat, and looks whether the index knows what is due.
 func (g *game) beat(ctx context.Context, store *Store, guard fencing.Guard) error {
-	want := fencing.Beat(g.state, g.now, guard)
-	c := store.newHeartbeatCommand(0)
+	want, refusal := fencing.Beat(g.state, g.now, guard)
+	c := store.newHeartbeatCommand(0, "", dueAtOnce)
 	r, err := store.do(ctx, c)
 	if err != nil {
 		return err
 	}
-	if want.Err != nil {
-		if r.code != want.Err.Code {
-			return fmt.Errorf("heartbeat: got %s, want %v", r.code, want.Err)
+	if refusal != nil {
+		if r.code != refusal.Code {
+			return fmt.Errorf("heartbeat: got %s, want %v", r.code, refusal)
 		}
 		return nil
 	}
-	slices.SortFunc(r.missed, func(a, b fencing.Grant) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Holder.Token, b.Holder.Token))
-	})
-	if r.lapsed != want.Lapsed || !reflect.DeepEqual(r.missed, want.Grants) {
-		return fmt.Errorf("heartbeat of %s at %d:\n got %t %+v\nwant %+v", store.handle, g.now, r.lapsed, r.missed, want)
+	for _, all := range [][]fencing.Entry{r.entries, want} {
+		slices.SortFunc(all, func(a, b fencing.Entry) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
+		})
+	}
+	if !slices.Equal(r.entries, want) {
+		return fmt.Errorf("heartbeat of %s at %d:\n got %+v\nwant %+v", store.handle, g.now, r.entries, want)
 	}
 	for name, record := range g.state.Records {
 		busy := record.Holders.Len() > 0 || !record.Queue.Empty()
@@ -298,7 +300,7 @@ func (g *game) op(name fencing.Name) fencing.Op {
 	case 7, 8, 9:
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp)}
 	case 10:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Provisional: g.IntN(3) == 0}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Unknown: g.IntN(3) == 0}
 	case 11:
 		if len(g.tokens) > 0 {
 			last := g.tokens[max(0, len(g.tokens)-12):]

@@ -71,12 +71,14 @@ type Store struct {
 
 	topology *topology
 	listener *listener
-	searches searches
 	handOffs handOffs
 	sentry   sentry
 
 	commands sync.Pool // of *command
 	told     sync.Map  // keys of damaged records that were logged
+	tellings sync.Map  // partition -> *telling that the last heartbeat has not finished
+
+	heartbeatPatience time.Duration // see there; tests shorten it
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -107,11 +109,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		keys:    newKeyspaces(where.partitions()),
 		handle:  string(fencing.NewStamp()),
 
-		partitions: where.partitions(),
+		partitions: where.partitions(), heartbeatPatience: heartbeatPatience,
 	}
 	s.sentry.init(&s.options, s.partitions)
-	s.searches.until = map[fencing.Name]time.Time{}
-	s.searches.ctx, s.searches.cancel = context.WithCancel(context.Background())
 	s.handOffs.under = map[fencing.Name]*handOff{}
 	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, keys: s.keys,
@@ -150,7 +150,6 @@ func (s *Store) partitionOf(name fencing.Name) int { return partitionOf(name, s.
 // which takes no longer than the timeouts, and closes the connections.
 func (s *Store) Close() error {
 	s.listener.close()
-	s.searches.close()
 	s.handOffs.close()
 	s.sentry.close()
 	return s.topology.close()

@@ -25,8 +25,8 @@ func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartSentinel(t, 2, 3)
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
-	ear := listen(t, near)
-	served := servedAfter(t, near, far, ear)
+	heard := listen(t, near)
+	served := servedAfter(t, near, far, heard)
 	served(2, func() string { return cluster.NextMaster(cluster.KillMaster()).Addr() })
 	cluster.Connected(1)
 	served(1, func() string { return cluster.Failover().Addr() })
@@ -46,8 +46,8 @@ func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 3)
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
-	ear := listen(t, near)
-	served := servedAfter(t, near, far, ear)
+	heard := listen(t, near)
+	served := servedAfter(t, near, far, heard)
 	slot := slots[clusterPartition("a")]
 	served(1, func() string {
 		master := cluster.Owner(slot)
@@ -74,7 +74,7 @@ func TestClusterFailover(t *testing.T) {
 // servedAfter returns a function that has far hold the name a and near wait for it,
 // moves the master to the address that failOver returns, and has the name handed
 // over. All replicas, so many, know of both before. Tokens grow from call to call.
-func servedAfter(t *testing.T, near, far *Store, ear *ear) func(replicas int, failOver func() string) {
+func servedAfter(t *testing.T, near, far *Store, recorder *recorder) func(replicas int, failOver func() string) {
 	const name fencing.Name = "a"
 	var last fencing.Token
 	return func(replicas int, failOver func() string) {
@@ -91,14 +91,14 @@ func servedAfter(t *testing.T, near, far *Store, ear *ear) func(replicas int, fa
 			return near.Heartbeat(ctx, []fencing.Name{name}) == nil && near.topology.node(partition).addr == addr && near.listening(ctx) == nil &&
 				far.topology.node(partition).addr == addr // the old one, if it is well, would take the release
 		})
-		news := ear.expect(waiter.Lease)
+		arrives := recorder.expect(waiter.Lease)
 		var err error
 		until(t, func() bool {
 			_, err = far.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: holder.Lease})
 			return code(err) != fencing.CodeUnavailable
 		})
 		wantCode(t, "release", err, fencing.CodeOK)
-		if a := receive(t, news); !a.asked.IsZero() || a.grant.Holder.Token <= last {
+		if a := receive(t, arrives); !a.asked.IsZero() || a.grant.Holder.Token <= last {
 			t.Errorf("got %+v, want a message with a token above %d", a, last)
 		} else {
 			last = a.grant.Holder.Token

@@ -114,7 +114,7 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newCommand(operation{
-		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, provisional: r.Provisional, refused: r.Refused,
+		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused,
 	}, nil)).result()
 }
 

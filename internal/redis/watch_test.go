@@ -65,8 +65,8 @@ func TestWatch(t *testing.T) {
 	// Back later, something may have been.
 	s.Watch(c)
 	until(t, func() bool { _, gaps := c.seen(); return gaps == 1 })
-	if n := e.rechecked(); n != 1 {
-		t.Errorf("%d rechecks: the connection did not stay", n)
+	if n := e.gapped(); n != 1 {
+		t.Errorf("%d gaps: the connection did not stay", n)
 	}
 	say(t, server, eventsChannel, wireEvents("orders/42"))
 	until(t, func() bool { seen, _ := c.seen(); return len(seen) == 4 })

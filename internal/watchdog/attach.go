@@ -48,7 +48,7 @@ func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
 	a.take(r.Granted)
 	w.listen()
 	w.hub.enter()
-	if !w.lot.attach(a) {
+	if !w.requests.attach(a) {
 		w.hub.leave()
 		a.updates <- Update{Err: errDraining()}
 		close(a.updates)
@@ -61,7 +61,7 @@ func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
 func (a *attachment) key() key { return key{a.Name, a.Stamp} }
 
 // attach makes an attachment known, unless the gateway is draining.
-func (l *lot) attach(a *attachment) bool {
+func (l *registry) attach(a *attachment) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.draining {
@@ -75,7 +75,7 @@ func (l *lot) attach(a *attachment) bool {
 func (a *attachment) kept() leaseOn { return leaseOn{a.Name, a.Lease.Public()} }
 
 // ended has an attachment ask the store if an event says that its lease has ended.
-func (l *lot) ended(e fencing.Event) {
+func (l *registry) ended(e fencing.Event) {
 	switch e.Kind {
 	case fencing.EventBroken, fencing.EventReleased, fencing.EventExpired:
 	default:
@@ -137,15 +137,15 @@ func (a *attachment) run(ctx context.Context) {
 
 func (a *attachment) forget() {
 	defer a.dog.hub.leave()
-	lot := &a.dog.lot
-	lot.mu.Lock()
-	defer lot.mu.Unlock()
-	if lot.attached[a.key()] == a {
-		delete(lot.attached, a.key())
+	l := &a.dog.requests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.attached[a.key()] == a {
+		delete(l.attached, a.key())
 	}
-	rest := slices.DeleteFunc(lot.kept[a.kept()], func(other *attachment) bool { return other == a })
-	if lot.kept[a.kept()] = rest; len(rest) == 0 {
-		delete(lot.kept, a.kept())
+	rest := slices.DeleteFunc(l.kept[a.kept()], func(other *attachment) bool { return other == a })
+	if l.kept[a.kept()] = rest; len(rest) == 0 {
+		delete(l.kept, a.kept())
 	}
 }
 

@@ -6,7 +6,7 @@ import "fencepost/internal/fencing"
 // back in the background, ends attachments and subscriptions with CodeDraining,
 // and refuses new ones. Leases stay. It may be called twice; Stop calls it too.
 func (w *Watchdog) Drain() {
-	l := &w.lot
+	l := &w.requests
 	l.mu.Lock()
 	if l.draining {
 		l.mu.Unlock()
@@ -15,7 +15,7 @@ func (w *Watchdog) Drain() {
 	l.draining = true
 	close(w.drained)
 	var places []fencing.TakeBackRequest
-	for k, t := range l.waiters {
+	for _, t := range l.waiters {
 		if t.state != stateParked || t.grant != nil {
 			continue // the answer of the store, or the grant, comes first
 		}
@@ -23,8 +23,7 @@ func (w *Watchdog) Drain() {
 		t.tell()
 		if !t.busy {
 			l.exit(t, stateGone)
-			l.remember(k, t.ask.Lease, false)
-			if l.queue || t.unsure {
+			if l.atStore || t.unsure {
 				places = append(places, takeBackOf(&t.ask))
 			}
 			w.observer.Dropped(DroppedDraining)

@@ -9,38 +9,33 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// beat has heartbeats run. The caller holds the lot's mutex, and the lot is not
+// gapPause is the least from one heartbeat to the next after a Gap.
+const gapPause = 50 * time.Millisecond
+
+// beat has heartbeats run. The caller holds the registry's mutex, and the gateway is not
 // draining.
 func (w *Watchdog) beat() {
-	if !w.lot.beating {
-		w.lot.beating = true
+	if !w.requests.beating {
+		w.requests.beating = true
 		w.work.Go(w.heartbeats)
 	}
 }
 
-// heartbeats tells the store every HeartbeatInterval that this gateway lives, as
-// long as requests wait, sets are incomplete, or the store has told of a provisional
-// lease that no request here knows of; and once more, for what a request that has
-// just gone has left behind. A heartbeat that fails is not
-// tried again: the next one is soon enough.
+// heartbeats tells the store every HeartbeatInterval that this gateway lives, and hears
+// what there is for it: as long as requests wait or sets are incomplete, and once more for
+// what the last of a name may have left behind. A heartbeat is made at once after a Gap, and
+// soon where the one before it failed.
 func (w *Watchdog) heartbeats() {
-	ticker := time.NewTicker(fencing.HeartbeatInterval)
-	defer ticker.Stop()
-	failed := false
-	for {
-		select {
-		case <-ticker.C:
-		case <-w.stop:
-			return
-		}
-		names, on := w.lot.names() // of its own: a call that has timed out may still read it
+	var soonest time.Time
+	due, failed, backoff := time.Now().Add(fencing.HeartbeatInterval), false, minBackoff
+	for w.rests(soonest, due) {
+		names, on := w.requests.beginBeat() // of its own: a call that has timed out may still read it
 		if !on {
 			return
 		}
+		began := time.Now()
 		ctx, cancel := context.WithTimeout(context.Background(), fencing.HeartbeatInterval)
-		w.pulsing.Store(true)
 		err := w.Store.Heartbeat(ctx, names)
-		w.pulsing.Store(false)
 		cancel()
 		switch {
 		case err != nil && !failed:
@@ -48,21 +43,43 @@ func (w *Watchdog) heartbeats() {
 		case err == nil && failed:
 			w.log.Info("the store hears the heartbeat again")
 		}
-		failed = err != nil
+		now := time.Now()
+		due = began.Add(fencing.HeartbeatInterval)
+		if failed = err != nil; failed { // perhaps just for a part of the store: the others hear no less often
+			due = now.Add(min(backoff, max(due.Sub(now), minBackoff)))
+			soonest, backoff = due, min(2*backoff, maxBackoff)
+			continue
+		}
+		backoff = minBackoff
+		soonest = began.Add(max(gapPause, 10*now.Sub(began))) // it takes long where many wait
 	}
 }
 
-// names returns the names of all lines, and reports whether heartbeats goes on.
-func (l *lot) names() ([]fencing.Name, bool) {
+// rests sleeps until the next heartbeat is due, or until the soonest after a Gap. It
+// reports false if the watchdog was stopped.
+func (w *Watchdog) rests(soonest, due time.Time) bool {
+	timer := time.NewTimer(time.Until(due))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-w.gap:
+		return w.sleep(time.Until(earlier(soonest, due))) // others may follow
+	case <-w.stop:
+		return false
+	}
+}
+
+// beginBeat returns the names that a heartbeat is for, and reports whether it is to be made.
+func (l *registry) beginBeat() ([]fencing.Name, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	l.forget(now)
-	maps.DeleteFunc(l.strangers, func(_ key, since time.Time) bool { return now.Sub(since) > strangerTTL })
-	l.quiet++
-	if len(l.lines)+len(l.strangers) > 0 {
-		l.quiet = 0
+	names := slices.Collect(maps.Keys(l.queues))
+	for name := range l.left {
+		if l.queues[name] == nil {
+			names = append(names, name)
+		}
 	}
-	l.beating = l.quiet <= 1
-	return slices.Collect(maps.Keys(l.lines)), l.beating
+	l.beating = len(names) > 0
+	return names, l.beating
 }

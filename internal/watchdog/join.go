@@ -22,7 +22,7 @@ func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		case err == nil:
 			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 		case unreplicated(err):
-			w.takeBack(takeBackFor(&r), err)
+			w.takeBack(takeBackOf(&r), err, true)
 		}
 		return out, nil, err
 	}
@@ -32,7 +32,7 @@ func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.
 func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline time.Time) (out fencing.Outcome, t *Waiter, err error) {
 	w.listen()
 	t = &Waiter{dog: w, ask: r, deadline: deadline, wake: make(chan struct{}, 1), unsure: true}
-	l := &w.lot
+	l := &w.requests
 	l.mu.Lock()
 	switch {
 	case l.draining:
@@ -44,7 +44,7 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 		return w.joinNot(ctx, r)
 	}
 	l.enter(t) // before the store knows: a message may overtake its answer
-	if l.queue {
+	if l.atStore {
 		w.beat()
 	}
 	l.mu.Unlock()
@@ -55,7 +55,7 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 			w.withdraw(t, nil)
 		}
 	}()
-	if l.queue {
+	if l.atStore {
 		out, err = w.Store.Acquire(ctx, r)
 	} else {
 		out, err = w.askFirst(ctx, &t.ask)
@@ -86,7 +86,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 
 // joined deals with the store's answer to the first Acquire.
 func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waiter, error) {
-	w, l := t.dog, &t.dog.lot
+	w, l := t.dog, &t.dog.requests
 	if t.unsure = err != nil && unsettled(err); err != nil {
 		if t.unsure {
 			w.withdraw(t, err)
@@ -107,7 +107,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 			l.mu.Unlock()
 			return out, nil, nil
 		}
-		t.grant = &news{holder: out.Holder, now: out.Now} // to be confirmed at the end of a quarantine
+		t.grant = &granted{holder: out.Holder, now: out.Now} // to be confirmed at the end of a quarantine
 	}
 	if l.draining && t.grant == nil {
 		l.mu.Unlock()

@@ -95,8 +95,8 @@ func TestARefusalWithAnAttemptUnanswered(t *testing.T) {
 	}
 }
 
-// The same of a request that waits: the answer to a recheck ends it.
-func TestARecheckRefusedWithAnAttemptUnanswered(t *testing.T) {
+// The same of a request that waits: the answer to its asking again ends it.
+func TestAskingAgainRefusedWithAnAttemptUnanswered(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, request("a"))
 		waiter := w.ask(0, request("a"))
@@ -104,7 +104,7 @@ func TestARecheckRefusedWithAnAttemptUnanswered(t *testing.T) {
 		w.wires[0].set(func(wire *wire) {
 			wire.after = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
 		})
-		listener{w.dogs[0]}.Recheck(nil)
+		w.asksAgain(0, waiter)
 		w.refused(waiter, fencing.CodeTooManyRequests)
 		advance(time.Second)
 		places := w.state("a").Queue

@@ -16,8 +16,7 @@ type Observer interface {
 	// TakenBack tells of a grant whose waiting request had gone before it came.
 	TakenBack()
 
-	// FoundLost tells of a grant that no message told of, but a heartbeat or a
-	// recheck found.
+	// FoundLost tells of a grant that no message or answer told of, but a heartbeat found.
 	FoundLost()
 
 	// Dropped tells that a request was not let into the queue, or lost its place

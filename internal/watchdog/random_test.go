@@ -131,7 +131,7 @@ func (c *chaos) message(gateway int, g fencing.Grant, pass func()) {
 	switch {
 	case c.chance(6):
 		if !g.Holder.Provisional { // the store knows that it lost this one
-			late(time.Second, func() { listener{c.dogs[gateway]}.Recheck([]fencing.Name{g.Name}) })
+			late(time.Second, func() { listener{c.dogs[gateway]}.Gap() })
 		}
 	case c.chance(6):
 		late(300*time.Millisecond, pass)
@@ -142,7 +142,7 @@ func (c *chaos) message(gateway int, g fencing.Grant, pass func()) {
 		pass()
 	}
 	if c.chance(10) {
-		late(time.Second, func() { listener{c.dogs[gateway]}.Recheck(nil) })
+		late(time.Second, func() { listener{c.dogs[gateway]}.Gap() })
 	}
 }
 

@@ -110,7 +110,7 @@ func TestOldGrantFoundLeavingIsNotTold(t *testing.T) {
 		holder, r := w.ask(0, hour(0)), hour(time.Minute)
 		c := w.ask(0, r)
 		w.waits(c)
-		w.wires[0].set(func(wire *wire) { wire.message = lose })
+		w.wires[0].set(func(wire *wire) { wire.message, wire.mute = lose, true }) // nor does a heartbeat find it
 		advance(time.Minute - time.Millisecond)
 		w.release(0, holder)
 		other := standStill(w, "leave", r)

@@ -38,18 +38,6 @@ func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patien
 	}
 }
 
-// pause waits for d and reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // asError returns what a store's error says, nil for none.
 func asError(err error) *fencing.Error {
 	if err == nil {

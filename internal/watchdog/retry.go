@@ -59,7 +59,7 @@ func retried(err error) bool {
 func (w *Watchdog) ask(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Acquire(ctx, r)
 	if err != nil {
-		w.lot.show(asError(err).Lock, false)
+		w.requests.show(asError(err).Lock, false)
 	}
 	return out, err
 }
@@ -67,13 +67,13 @@ func (w *Watchdog) ask(ctx context.Context, r fencing.AcquireRequest) (fencing.O
 // askOnce asks a store for a request that does not wait. It does not overtake those who do:
 // if they wait here, it gets what it has already.
 func (w *Watchdog) askOnce(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	l := &w.lot
-	if l.queue {
+	l := &w.requests
+	if l.atStore {
 		return w.Store.Acquire(ctx, r)
 	}
 	l.mu.Lock()
 	_, refusal := l.replace(&r)
-	n := l.lines[r.Name]
+	n := l.queues[r.Name]
 	r.Behind = n != nil && n.parked > 0
 	l.mu.Unlock()
 	if refusal != nil {
@@ -85,10 +85,10 @@ func (w *Watchdog) askOnce(ctx context.Context, r fencing.AcquireRequest) (fenci
 // askFirst is ask for a request that has just come, and may wait: then its outcome is that
 // of a store with a queue.
 func (w *Watchdog) askFirst(ctx context.Context, r *fencing.AcquireRequest) (fencing.Outcome, error) {
-	l, now := &w.lot, fencing.InstantOf(time.Now())
+	l, now := &w.requests, fencing.InstantOf(time.Now())
 	l.mu.Lock()
 	place, refusal := l.replace(r)
-	n, ask := l.lines[r.Name], *r
+	n, ask := l.queues[r.Name], *r
 	ask.Behind = n.parked > 0
 	l.mu.Unlock()
 	joined := place == nil && refusal == nil
@@ -109,7 +109,7 @@ func (w *Watchdog) askFirst(ctx context.Context, r *fencing.AcquireRequest) (fen
 
 // arrive notes what the first answer to a request has shown, and returns the place that
 // it has from then on, if it may wait.
-func (l *lot) arrive(n *line, r *fencing.AcquireRequest, answer *fencing.Error, now fencing.Instant) (*fencing.Waiter, *fencing.Error) {
+func (l *registry) arrive(n *queue, r *fencing.AcquireRequest, answer *fencing.Error, now fencing.Instant) (*fencing.Waiter, *fencing.Error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n.parked == 0 {
@@ -127,7 +127,7 @@ func (l *lot) arrive(n *line, r *fencing.AcquireRequest, answer *fencing.Error, 
 // replace has a request take the place of an older one with the same lease id, which it
 // returns; nil if there is none. It asks for what the older one did; if it contradicts
 // that, it is refused. The caller holds mu.
-func (l *lot) replace(r *fencing.AcquireRequest) (*fencing.Waiter, *fencing.Error) {
+func (l *registry) replace(r *fencing.AcquireRequest) (*fencing.Waiter, *fencing.Error) {
 	older := l.places[leaseOn{r.Name, r.Lease.Public()}]
 	if older == nil || !older.ask.Lease.Hash().Equal(r.Lease.Hash()) {
 		return nil, nil
@@ -178,13 +178,13 @@ func (t *Waiter) idle(ctx context.Context) error {
 
 // turn returns when the request is to ask again, if it is for this one to do so.
 func (t *Waiter) turn() (due time.Time, first bool) {
-	l := &t.dog.lot
-	if l.queue {
+	l := &t.dog.requests
+	if l.atStore {
 		return due, false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.lines[t.ask.Name]
+	n := l.queues[t.ask.Name]
 	if n == nil || n.first != t {
 		return due, false
 	}
@@ -193,7 +193,7 @@ func (t *Waiter) turn() (due time.Time, first bool) {
 
 // askAgain asks for the first request of a name.
 func (t *Waiter) askAgain(ctx context.Context) error {
-	w, l := t.dog, &t.dog.lot
+	w, l := t.dog, &t.dog.requests
 	select {
 	case w.asking <- struct{}{}: // a question ends after callTimeout at the latest
 		defer func() { <-w.asking }()
@@ -201,7 +201,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 		return ctx.Err()
 	}
 	l.mu.Lock()
-	n := l.lines[t.ask.Name]
+	n := l.queues[t.ask.Name]
 	if !t.linked || n.first != t || t.over || t.err != nil {
 		l.mu.Unlock()
 		return nil
@@ -227,7 +227,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 			n.due = time.Now()
 		}
 		out.Holder.Waited = fencing.InstantOf(time.Now()).Sub(t.joinedAt)
-		t.offer(&news{holder: out.Holder, now: out.Now, asked: out.Asked})
+		t.offer(&granted{holder: out.Holder, now: out.Now, asked: out.Asked})
 	case retried(err), uncertain(err):
 		n.refused(asError(err))
 	case t.err == nil: // it can't be had by waiting
@@ -238,7 +238,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 
 // ranOut ends a request at a store without a queue whose patience has ended.
 func (t *Waiter) ranOut() error {
-	l := &t.dog.lot
+	l := &t.dog.requests
 	now := fencing.InstantOf(time.Now())
 	l.mu.Lock()
 	refusal := &fencing.Error{
@@ -256,13 +256,13 @@ func (t *Waiter) ranOut() error {
 
 // freed has the first request of a name ask at once: a lease has ended.
 func (w *Watchdog) freed(name fencing.Name) {
-	l := &w.lot
-	if l.queue {
+	l := &w.requests
+	if l.atStore {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := l.lines[name]; n != nil && n.first != nil {
+	if n := l.queues[name]; n != nil && n.first != nil {
 		n.pause, n.due = minRetry, time.Now()
 		n.first.tell()
 	}
@@ -270,9 +270,9 @@ func (w *Watchdog) freed(name fencing.Name) {
 
 // view is the lock of a name as it was seen last, with those who wait here. The caller
 // holds mu.
-func (l *lot) view(name fencing.Name, now fencing.Instant) *fencing.Lock {
+func (l *registry) view(name fencing.Name, now fencing.Instant) *fencing.Lock {
 	lock := &fencing.Lock{Name: name, Now: now}
-	n := l.lines[name]
+	n := l.queues[name]
 	if n == nil {
 		return lock
 	}
@@ -288,14 +288,14 @@ func (l *lot) view(name fencing.Name, now fencing.Instant) *fencing.Lock {
 
 // show puts how many wait here into the view of a store without a queue, and who they are
 // with waiters; nil is none.
-func (l *lot) show(lock *fencing.Lock, waiters bool) {
-	if lock == nil || l.queue {
+func (l *registry) show(lock *fencing.Lock, waiters bool) {
+	if lock == nil || l.atStore {
 		return
 	}
 	now := fencing.InstantOf(time.Now())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.lines[lock.Name]
+	n := l.queues[lock.Name]
 	if n == nil {
 		return
 	}

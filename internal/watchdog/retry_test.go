@@ -64,10 +64,10 @@ func withoutQueue(t *testing.T, test func(w *world)) {
 		for i, dog := range w.dogs {
 			dog.Stop()
 			synctest.Wait()
-			l := &dog.lot
-			if len(l.waiters)+len(l.held)+len(l.lines)+len(l.places) != 0 {
+			l := &dog.requests
+			if len(l.waiters)+len(l.held)+len(l.queues)+len(l.places) != 0 {
 				t.Errorf("gateway %d still knows of %d waiters, %d held leases, %d lines and %d places",
-					i, len(l.waiters), len(l.held), len(l.lines), len(l.places))
+					i, len(l.waiters), len(l.held), len(l.queues), len(l.places))
 			}
 			w.want("waiters", w.seen[i].of("waiting"), 0)
 			w.want("heartbeats", w.wires[i].count("heartbeat"), 0)

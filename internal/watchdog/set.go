@@ -99,7 +99,7 @@ func (s *set) acquireNext(ctx context.Context) error {
 // heartbeat until the set is complete.
 func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	w.listen()
-	l, k := &w.lot, key{r.Name, r.Stamp}
+	l, k := &w.requests, key{r.Name, r.Stamp}
 	l.mu.Lock()
 	if l.draining {
 		l.mu.Unlock()
@@ -118,7 +118,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	case err == nil:
 		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	case unsettled(err):
-		w.undo(&r, err)
+		w.takeBack(takeBackOf(&r), err, true)
 	}
 	return out, err
 }
@@ -180,7 +180,6 @@ func (s *set) undo(err error) {
 	for _, name := range names {
 		k := key{name, s.ask.Stamp}
 		w.release(k)
-		w.gone(k, s.ask.Lease)
 	}
 	if !unreplicated(err) {
 		w.TakeBackAll(names, s.ask.Lease, s.ask.Stamp)
@@ -189,35 +188,20 @@ func (s *set) undo(err error) {
 	var calls sync.WaitGroup
 	for i := range names { // all at once: each waits for replicas
 		r := s.request(i)
-		calls.Go(func() { w.takeBack(takeBackFor(&r), err) })
+		calls.Go(func() { w.takeBack(takeBackOf(&r), err, true) })
 	}
 	calls.Wait()
 }
 
 // release forgets a held lease.
 func (w *Watchdog) release(k key) {
-	l := &w.lot
+	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, held := l.held[k]; held {
 		delete(l.held, k)
 		l.drop(k.name)
 	}
-}
-
-// undo takes back what a request has got that failed with err, and remembers that it
-// has gone.
-func (w *Watchdog) undo(r *fencing.AcquireRequest, err error) {
-	w.gone(key{r.Name, r.Stamp}, r.Lease)
-	w.takeBack(takeBackFor(r), err)
-}
-
-// gone remembers that a request has gone whose grant is being taken back.
-func (w *Watchdog) gone(k key, lease fencing.LeaseID) {
-	l := &w.lot
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.remember(k, lease, true)
 }
 
 // named has a refusal say which of the names refused.

@@ -9,13 +9,13 @@ import "testing"
 
 // TestSimulationFindsBugs plants bugs in gateways and store: each is found.
 func TestSimulationFindsBugs(t *testing.T) {
-	const enough = 400 // schedules of each kind
+	const enough = 800 // schedules of each kind
 	for _, bug := range []struct {
 		what string
 		flaw flaws
 	}{
 		{"a provisional lease is not confirmed", flaws{noConfirm: true}},
-		{"what a lost message told of is not looked for", flaws{noRecheck: true}},
+		{"what a heartbeat tells of is not compared", flaws{noRecovery: true}},
 		{"nothing is taken back", flaws{noTakeBack: true}},
 		{"a take-back is not repeated", flaws{noSecondTakeBack: true}},
 		{"late commands are obeyed", flaws{noSkewGuard: true}},

@@ -123,7 +123,6 @@ func (c *simClient) ask(r fencing.AcquireRequest, truth *simLease) bool {
 		until := time.Now().Add(leftOf(&out, err) - arrived.Sub(sent))
 		if err != nil && unsettled(err) && r.Wait == 0 { // as whoever answers requests does
 			g.dog.TakeBackLater(takeBackOf(&r))
-			s.leftOpen(truth)
 		}
 		if err != nil && codeOf(err) == fencing.CodeReplaced {
 			s.crossed(truth)

@@ -147,7 +147,7 @@ func (s *simServer) greet(g *simGateway, now fencing.Instant) {
 	if s.run > 1 {
 		s.sim.background(func() {
 			advance(s.sim.upTo("resubscribe", 50*time.Millisecond))
-			g.recheck(nil)
+			g.gap()
 		})
 	}
 }

@@ -76,14 +76,16 @@ func (s *simulation) isExcused(l *simLease) bool {
 	return l.excused
 }
 
-// leftOpen notes that what became of a request is not known. If that is so of two
-// requests for a lease, they may get there in any order: a grant to the one that the
-// other takes over can't be taken back, and ends with its TTL.
-func (s *simulation) leftOpen(l *simLease) {
+// leftOpen notes that a request for a lease had no answer. If that is so of two, they may
+// get there in any order: a grant to the one that the other takes over can't be taken
+// back, and ends with its TTL.
+func (s *simulation) leftOpen(lease fencing.LeasePublic) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.open++
-	l.excused = l.excused || l.open > 1
+	if l := s.leases[lease]; l != nil {
+		l.open++
+		l.excused = l.excused || l.open > 1
+	}
 }
 
 // broughtBack notes which places a fail-over has brought back, for it forgot their end.

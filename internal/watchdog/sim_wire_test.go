@@ -1,6 +1,7 @@
 package watchdog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,6 +17,11 @@ const (
 	simAttempts = 3
 	simPatience = 700 * time.Millisecond
 
+	// simPage is how many entries a page of a heartbeat has, and simPages how many of them
+	// one reads at most.
+	simPage  = 2
+	simPages = 3
+
 	// simLongest is how long a command may be on its way.
 	simLongest = 4 * time.Second
 )
@@ -29,6 +35,7 @@ type simGateway struct {
 	sim           *simulation
 	id            fencing.Gateway
 	dog           *Watchdog
+	telling       *simTelling   // heartbeats come one after the other
 	skew          time.Duration // its clock is ahead of true time
 
 	mu        sync.Mutex
@@ -108,37 +115,22 @@ func (g *simGateway) hears(what func(fencing.Listener)) {
 	}
 }
 
-func (g *simGateway) recheck(names []fencing.Name) {
-	if !g.sim.flaw.noRecheck {
-		g.hears(func(l fencing.Listener) { l.Recheck(names) })
-	}
-}
+func (g *simGateway) gap() { g.hears(func(l fencing.Listener) { l.Gap() }) }
 
 func (g *simGateway) replaced(name fencing.Name, stamp fencing.Stamp) {
 	g.hears(func(l fencing.Listener) { l.Replaced(name, stamp) })
 }
 
-// search has the waiters on names looked after, for a command without an answer may
-// have handed the lock on to them: now, and until it can't be on its way any more.
-func (g *simGateway) search(names []fencing.Name) {
-	g.sim.background(func() {
-		for waited := time.Duration(0); waited <= simLongest; waited += fencing.HeartbeatInterval {
-			g.recheck(names)
-			advance(fencing.HeartbeatInterval)
-		}
-	})
-}
-
 // simDo sends a command until it is answered; what names it for the dice. All that is
 // answered is taken, though it be too late for the caller. An attempt without an answer
-// has the waiters on names looked after, and is told of as repeated.
-func simDo[R any](ctx context.Context, g *simGateway, what string, names []fencing.Name,
+// is a gap, and told of as repeated.
+func simDo[R any](ctx context.Context, g *simGateway, what string,
 	do func(now fencing.Instant, guard fencing.Guard) R, take func(answer R, sent time.Time),
 ) (answer R, sent time.Time, repeated bool, err error) {
 	var none R
 	for attempt := range simAttempts {
 		if attempt > 0 {
-			g.search(names)
+			g.sim.background(g.gap)
 		}
 		g.stand()
 		if g.dead() {
@@ -165,11 +157,11 @@ func simDo[R any](ctx context.Context, g *simGateway, what string, names []fenci
 			return answer, sent, attempt > 0, nil
 		case <-time.After(simPatience):
 		case <-ctx.Done():
-			g.search(names)
+			g.sim.background(g.gap)
 			return none, sent, false, fencing.Unavailable(ctx.Err())
 		}
 	}
-	g.search(names)
+	g.sim.background(g.gap)
 	return none, time.Time{}, false, fencing.Unavailable(errCut)
 }
 
@@ -180,7 +172,7 @@ type simAnswer struct {
 }
 
 func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencing.Outcome, error) {
-	answer, sent, repeated, err := simDo(ctx, g, what, []fencing.Name{op.LockName()}, func(now fencing.Instant, guard fencing.Guard) simAnswer {
+	answer, sent, repeated, err := simDo(ctx, g, what, func(now fencing.Instant, guard fencing.Guard) simAnswer {
 		out, own := g.sim.server.step(g, now, guard, op)
 		return simAnswer{out, own}
 	}, func(answer simAnswer, sent time.Time) {
@@ -190,6 +182,9 @@ func (g *simGateway) op(ctx context.Context, what string, op fencing.Op) (fencin
 		}
 	})
 	if err != nil {
+		if r, acquires := op.(fencing.AcquireRequest); acquires && !r.Again {
+			g.sim.leftOpen(r.Lease.Public())
+		}
 		return fencing.Outcome{}, err
 	}
 	answer.out.Asked = sent
@@ -263,7 +258,7 @@ func (g *simGateway) Expire(ctx context.Context, limit int) (fencing.Expiry, err
 		own    []fencing.Grant
 		err    *fencing.Error
 	}
-	a, _, _, err := simDo(ctx, g, "expire", nil, func(now fencing.Instant, guard fencing.Guard) (a answer) {
+	a, _, _, err := simDo(ctx, g, "expire", func(now fencing.Instant, guard fencing.Guard) (a answer) {
 		server := g.sim.server
 		a.now = now
 		if guard.Sent != 0 && now.Sub(guard.Sent).Abs() > guard.MaxSkew {
@@ -297,24 +292,66 @@ func (g *simGateway) Expire(ctx context.Context, limit int) (fencing.Expiry, err
 	return a.expiry, nil
 }
 
-func (g *simGateway) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	type answer struct {
-		pulse fencing.Pulse
-		now   fencing.Instant
-		own   []fencing.Grant
+// simTelling is how far a heartbeat has told what there is for a gateway, some entries a page.
+type simTelling struct {
+	since time.Time
+	after fencing.Entry
+}
+
+func compareEntries(a, b fencing.Entry) int {
+	switch {
+	case a.Provisional == b.Provisional:
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Stamp, b.Stamp))
+	case a.Provisional:
+		return -1
 	}
+	return 1
+}
+
+// Heartbeat reads a few pages, and the next one goes on where it ended.
+func (g *simGateway) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	names = slices.Clone(names) // an attempt may outlive the call
-	a, _, _, err := simDo(ctx, g, "heartbeat", names, func(now fencing.Instant, guard fencing.Guard) answer {
+	t := g.telling
+	if t == nil {
+		t = &simTelling{since: time.Now()}
+	}
+	for page := range simPages {
+		entries, more, err := g.beat(ctx, names, *t, page == 0)
+		if g.telling = t; err != nil {
+			return err
+		} else if !more {
+			g.telling = nil
+			return nil
+		}
+		t.after = entries[len(entries)-1]
+	}
+	return nil
+}
+
+// beat asks for a page; the first one is the sign of life, and does what is due.
+func (g *simGateway) beat(ctx context.Context, names []fencing.Name, t simTelling, first bool) ([]fencing.Entry, bool, error) {
+	type answer struct {
+		entries []fencing.Entry
+		more    bool
+		now     fencing.Instant
+		own     []fencing.Grant
+		err     *fencing.Error
+	}
+	a, _, _, err := simDo(ctx, g, "heartbeat", func(now fencing.Instant, guard fencing.Guard) answer {
 		server := g.sim.server
 		if g.sim.flaw.noHeartbeat {
 			return answer{now: now}
 		}
-		a := answer{pulse: fencing.Beat(server.state, now, guard), now: now}
-		if a.pulse.Err != nil {
+		a := answer{now: now}
+		if a.entries, a.err = fencing.Beat(server.state, now, guard); a.err != nil {
 			return a
 		}
+		a.entries = slices.DeleteFunc(a.entries, func(e fencing.Entry) bool { return compareEntries(e, t.after) <= 0 && t.after.Stamp != "" })
+		slices.SortFunc(a.entries, compareEntries)
+		a.more = len(a.entries) > simPage
+		a.entries = a.entries[:min(len(a.entries), simPage)]
 		for _, name := range names {
-			if server.state.Records[name] != nil && server.state.Due(name) <= now {
+			if first && server.state.Records[name] != nil && server.state.Due(name) <= now {
 				_, own := server.step(g, now, guard, fencing.ExpireRequest{Name: name})
 				a.own = append(a.own, own...)
 			}
@@ -322,25 +359,21 @@ func (g *simGateway) Heartbeat(ctx context.Context, names []fencing.Name) error 
 		return a
 	}, func(a answer, sent time.Time) {
 		g.learn(&fencing.Outcome{}, a.own)
-		if !g.sim.flaw.noRecheck {
-			for _, grant := range a.pulse.Grants {
-				g.hears(func(l fencing.Listener) { l.Granted(grant, a.now, time.Time{}) })
-			}
+		complete := names
+		if a.more {
+			complete = nil
+		}
+		if a.err == nil && !g.sim.flaw.noRecovery && !g.sim.flaw.noHeartbeat {
+			g.hears(func(l fencing.Listener) { l.Has(complete, t.since, a.entries) })
 		}
 		for _, grant := range a.own {
 			g.hears(func(l fencing.Listener) { l.Granted(grant, a.now, sent) })
 		}
 	})
-	switch {
-	case err != nil:
-		return err
-	case a.pulse.Err != nil:
-		return a.pulse.Err
+	if err == nil && a.err != nil {
+		err = a.err
 	}
-	if a.pulse.Lapsed {
-		g.recheck(nil)
-	}
-	return nil
+	return a.entries, a.more, err
 }
 
 func (g *simGateway) Examine(context.Context) ([]fencing.Finding, error) { return nil, nil }

@@ -40,8 +40,8 @@ var simNames = []fencing.Name{"a", "b"}
 
 // flaws are bugs that a simulation is to find.
 type flaws struct {
-	noConfirm, noRecheck, noTakeBack, noSecondTakeBack, noSkewGuard bool
-	noQuarantine, noHeartbeat, barging, plainCounter                bool
+	noConfirm, noRecovery, noTakeBack, noSecondTakeBack, noSkewGuard bool
+	noQuarantine, noHeartbeat, barging, plainCounter                 bool
 }
 
 // simulation is one schedule.
@@ -328,8 +328,8 @@ func (s *simulation) finish() {
 		}
 	}
 	for _, g := range s.gateways {
-		if l := &g.dog.lot; len(l.waiters)+len(l.lines) != 0 {
-			s.fault("a gateway still knows of %d waiters and %d lines", len(l.waiters), len(l.lines))
+		if l := &g.dog.requests; len(l.waiters)+len(l.queues) != 0 {
+			s.fault("a gateway still knows of %d waiters and %d queues", len(l.waiters), len(l.queues))
 		}
 	}
 }

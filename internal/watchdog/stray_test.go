@@ -7,9 +7,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// TestLateRecheckLeavesNothing: of a recheck that was sent twice and answered once,
+// TestAskingAgainLateLeavesNothing: of a request that asked again, was sent twice and answered once,
 // the other attempt reaches the store when the request has given up its place.
-func TestLateRecheckLeavesNothing(t *testing.T) {
+func TestAskingAgainLateLeavesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		r := request("a")
 		r.TTL = time.Hour
@@ -20,7 +20,7 @@ func TestLateRecheckLeavesNothing(t *testing.T) {
 		r.Wait = 10 * time.Second
 		waiter := w.ask(0, r)
 		advance(r.Wait - time.Second)
-		listener{w.dogs[0]}.Recheck(nil)
+		w.asksAgain(0, waiter)
 		advance(time.Second)
 		w.refused(waiter, fencing.CodeWaitTimeout)
 		r.Again = true

@@ -10,14 +10,14 @@ import (
 // this gateway.
 func (w *Watchdog) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Inspect(ctx, r)
-	w.lot.show(out.Lock, true)
+	w.requests.show(out.Lock, true)
 	return out, err
 }
 
 // History is as Inspect.
 func (w *Watchdog) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
 	out, err := w.Store.History(ctx, r)
-	w.lot.show(out.Lock, false)
+	w.requests.show(out.Lock, false)
 	return out, err
 }
 
@@ -25,7 +25,7 @@ func (w *Watchdog) History(ctx context.Context, r fencing.HistoryRequest) (fenci
 func (w *Watchdog) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	page, err := w.Store.List(ctx, r)
 	for i := range page.Locks {
-		w.lot.show(&page.Locks[i], false)
+		w.requests.show(&page.Locks[i], false)
 	}
 	return page, err
 }
@@ -43,7 +43,7 @@ func (w *Watchdog) Release(ctx context.Context, r fencing.ReleaseRequest) (fenci
 func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Break(ctx, r)
 	if err != nil {
-		w.lot.show(asError(err).Lock, false)
+		w.requests.show(asError(err).Lock, false)
 		return out, err
 	}
 	w.freed(r.Name)

@@ -19,20 +19,22 @@ type Waiter struct {
 	wake     chan struct{} // holds one when Wait is to look at what follows
 	timer    *time.Timer
 
-	// The lot's mutex guards what follows.
+	// The registry's mutex guards what follows.
 	state      state
-	linked     bool
+	queue      *queue
+	linked     bool          // it is in it, without a grant
+	missing    bool          // it is in queue.missing, to ask again
+	untold     bool          // the store told of a lease for it, which it has not heard of
 	over       bool          // its patience has ended
 	busy       bool          // Wait is dealing with a grant, or leaving
-	crossed    bool          // a recheck may have reached the store at any time
-	asked      time.Duration // when the last recheck was answered, since dog.origin
-	pass       uint          // the last pass of recheck that has asked for it
+	asked      time.Duration // when it last asked again, since dog.origin
+	known      time.Duration // when the store was last known to have its place, or asked for it, since dog.origin
 	prev, next *Waiter
 	joinedAt   fencing.Instant
-	grant      *news  // for Wait to deal with
-	err        error  // why it waits no longer
-	end        ending // of a request with stateDelivered
-	unsure     bool   // a question may have left something in a store without a queue
+	grant      *granted // for Wait to deal with
+	err        error    // why it waits no longer
+	end        ending   // of a request with stateDelivered
+	unsure     bool     // a question may have left something in a store without a queue
 }
 
 // state is where a request is on its way.
@@ -45,8 +47,8 @@ const (
 	stateGone                   // it has left, been refused or been drained
 )
 
-// news is a grant for a request that waits.
-type news struct {
+// granted is a grant for a request that waits.
+type granted struct {
 	holder fencing.Holder
 	now    fencing.Instant
 	asked  time.Time // of a provisional one, the zero time
@@ -58,7 +60,7 @@ type ending struct {
 	now   fencing.Instant
 }
 
-// park makes the request wait. The caller holds the lot's mutex.
+// park makes the request wait. The caller holds the registry's mutex.
 func (t *Waiter) park(out *fencing.Outcome) {
 	t.state, t.began = stateParked, time.Since(t.dog.origin)
 	t.timer = time.AfterFunc(time.Until(t.deadline), t.runOut)
@@ -68,7 +70,7 @@ func (t *Waiter) park(out *fencing.Outcome) {
 		t.position = 1
 	}
 	if t.grant == nil {
-		t.dog.lot.link(t, out.Now.Add(-t.waited))
+		t.dog.requests.link(t, out.Now.Add(-t.waited))
 	}
 }
 
@@ -108,7 +110,7 @@ func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
 			out, done, err = t.accept(ctx, grant)
 		case ended != nil:
 			return nil, t.ended(ended)
-		case over && !t.dog.lot.queue:
+		case over && !t.dog.requests.atStore:
 			return nil, t.ranOut()
 		case over:
 			out, done, err = t.leave(ctx)
@@ -124,8 +126,8 @@ func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
 }
 
 // look takes what there is to deal with.
-func (t *Waiter) look() (grant *news, over bool, err error) {
-	l := &t.dog.lot
+func (t *Waiter) look() (grant *granted, over bool, err error) {
+	l := &t.dog.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	grant, t.grant = t.grant, nil
@@ -135,7 +137,7 @@ func (t *Waiter) look() (grant *news, over bool, err error) {
 
 // accept delivers a grant; a provisional one is confirmed first, and an old one asked for
 // again. It reports whether that was the end of the wait.
-func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done bool, err error) {
+func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, done bool, err error) {
 	out := &fencing.Outcome{Now: n.now, Holder: n.holder, Fresh: true, Asked: n.asked}
 	if n.holder.Provisional && t.ask.Set == "" {
 		patience := time.Now().Add(callTimeout)
@@ -148,7 +150,7 @@ func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done 
 		case codeOf(err) == fencing.CodeReplaced:
 			return nil, true, t.refused(err)
 		case takenForDead(err):
-			t.rejoin(ctx)
+			t.waitOn()
 			return nil, false, nil
 		case uncertain(err), codeOf(err) == fencing.CodeDraining:
 			return nil, true, t.abandonGrant(err)
@@ -156,7 +158,7 @@ func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done 
 			return nil, true, t.refused(err)
 		}
 	} else if !n.holder.Provisional && t.dog.mayBeForgotten(n.asked) && left(out) > 0 {
-		t.rejoin(ctx)
+		t.waitOn()
 		return nil, false, nil
 	}
 	switch {
@@ -167,7 +169,7 @@ func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done 
 			Code: fencing.CodeUnavailable, Detail: "the lease had expired before it could be delivered; ask again",
 		})
 	}
-	l := &t.dog.lot
+	l := &t.dog.requests
 	l.mu.Lock()
 	if t.grant != nil && t.grant.holder.Token > out.Holder.Token { // this one has been taken back meanwhile
 		l.mu.Unlock()
@@ -182,9 +184,9 @@ func (t *Waiter) accept(ctx context.Context, n *news) (_ *fencing.Outcome, done 
 }
 
 // deliver ends the request with a grant; one of an incomplete set stays known.
-// The caller holds the lot's mutex.
+// The caller holds the registry's mutex.
 func (t *Waiter) deliver(out *fencing.Outcome) {
-	l := &t.dog.lot
+	l := &t.dog.requests
 	if out.Holder.Provisional {
 		l.held[t.key()] = struct{}{}
 		l.member(t.ask.Name)
@@ -200,31 +202,30 @@ func left(out *fencing.Outcome) time.Duration {
 	return out.Holder.ExpiresAt.Sub(out.Now) - time.Since(out.Asked)
 }
 
-// rejoin asks again for a place that was lost because the gateway had counted as dead, or
-// for a grant that the store may have forgotten.
-func (t *Waiter) rejoin(ctx context.Context) {
-	l := &t.dog.lot
-	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		l.mu.Lock()
-		t.busy = false
-		over := t.over
-		l.mu.Unlock()
-		if over || t.dog.again(t, false) != checkFailed || !pause(ctx, backoff) {
-			return
-		}
+// waitOn has the request wait again whose lease was taken back, for the gateway had counted
+// as dead, or may have been forgotten. The next heartbeat finds that the store does not have
+// its place.
+func (t *Waiter) waitOn() {
+	l := &t.dog.requests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.busy = false
+	if t.state == stateParked && t.grant == nil {
+		l.link(t, t.joinedAt)
 	}
+	listener{t.dog}.Gap()
 }
 
 // leave gives up the place because the patience has ended, unless a grant came
 // first.
 func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err error) {
-	w, l := t.dog, &t.dog.lot
+	w, l := t.dog, &t.dog.requests
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	out, err := w.Store.Leave(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
 	cancel()
 	switch {
 	case err == nil && out.Holder.Token != 0:
-		return t.accept(ctx, &news{holder: out.Holder, now: out.Now, asked: out.Asked})
+		return t.accept(ctx, &granted{holder: out.Holder, now: out.Now, asked: out.Asked})
 	case err != nil && !uncertain(err):
 		return nil, true, t.refused(err)
 	case err != nil:
@@ -246,8 +247,7 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 		refusal.RetryAfter = out.Lock.NextExpiry()
 	}
 	l.mu.Lock()
-	// A recheck may have brought back what was given up.
-	stray := t.grant != nil || t.crossed || t.young()
+	stray := t.grant != nil || t.young()
 	l.mu.Unlock()
 	if stray {
 		return nil, true, t.abandon(refusal)
@@ -255,12 +255,11 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 	return nil, true, t.refused(refusal)
 }
 
-// young reports whether an attempt of the first question, or of the last recheck, may
-// still be on its way, and bring back a place that was given up. The caller holds the
-// lot's mutex.
+// young reports whether an attempt of its last question may still be on its way, and be
+// granted what was given up. The caller holds the registry's mutex.
 func (t *Waiter) young() bool {
 	w := t.dog
-	return w.maxSkew > 0 && time.Since(w.origin)-max(t.began, t.asked) < callTimeout+2*w.maxSkew
+	return (w.maxSkew > 0 || t.asked > 0) && time.Since(w.origin)-max(t.began, t.asked) < callTimeout+2*w.maxSkew
 }
 
 // ended ends the request for a reason that came from elsewhere.
@@ -273,7 +272,7 @@ func (t *Waiter) ended(err error) error {
 
 // refused ends the request without a lease; there is nothing to take back.
 func (t *Waiter) refused(err error) error {
-	l := &t.dog.lot
+	l := &t.dog.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t.state == stateParked { // else Drain has seen to it
@@ -290,23 +289,23 @@ func (t *Waiter) abandon(err error) error {
 
 // abandonGrant is abandon with a grant in hand.
 func (t *Waiter) abandonGrant(err error) error {
-	l := &t.dog.lot
+	l := &t.dog.requests
 	l.mu.Lock()
-	t.grant = &news{}
+	t.grant = &granted{}
 	l.mu.Unlock()
 	return t.abandon(err)
 }
 
 // runOut notes that the patience has ended.
 func (t *Waiter) runOut() {
-	l := &t.dog.lot
+	l := &t.dog.requests
 	l.mu.Lock()
 	t.over = true
 	t.tell()
 	l.mu.Unlock()
 }
 
-// tell has Wait look. The caller holds the lot's mutex.
+// tell has Wait look. The caller holds the registry's mutex.
 func (t *Waiter) tell() {
 	select {
 	case t.wake <- struct{}{}:
@@ -315,8 +314,8 @@ func (t *Waiter) tell() {
 }
 
 // offer gives the request a grant, unless it knows of a newer one or of this one
-// confirmed, and reports whether it took it. The caller holds the lot's mutex.
-func (t *Waiter) offer(n *news) bool {
+// confirmed, and reports whether it took it. The caller holds the registry's mutex.
+func (t *Waiter) offer(n *granted) bool {
 	if g := t.grant; g != nil {
 		if g.holder.Token > n.holder.Token || g.holder.Token == n.holder.Token && !g.holder.Provisional {
 			return false
@@ -324,14 +323,14 @@ func (t *Waiter) offer(n *news) bool {
 	}
 	fresh := t.grant == nil && !t.busy
 	t.grant = n
-	t.dog.lot.unlink(t)
+	t.dog.requests.unlink(t)
 	t.tell()
 	return fresh
 }
 
 // withdraw ends a request with err and takes back what it may have: place or grant.
 func (w *Watchdog) withdraw(t *Waiter, err error) {
-	l := &w.lot
+	l := &w.requests
 	l.mu.Lock()
 	if t.state >= stateDelivered {
 		l.mu.Unlock()
@@ -339,10 +338,7 @@ func (w *Watchdog) withdraw(t *Waiter, err error) {
 	}
 	phantom := t.grant != nil
 	l.exit(t, stateGone)
-	nothing := !l.queue && !phantom && !t.unsure
-	if !nothing {
-		l.remember(t.key(), t.ask.Lease, phantom)
-	}
+	nothing := !l.atStore && !phantom && !t.unsure
 	l.mu.Unlock()
 	if phantom {
 		w.observer.TakenBack()
@@ -350,7 +346,7 @@ func (w *Watchdog) withdraw(t *Waiter, err error) {
 	if nothing {
 		return
 	}
-	w.takeBack(takeBackFor(&t.ask), err)
+	w.takeBack(takeBackOf(&t.ask), err, phantom)
 }
 
 func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {

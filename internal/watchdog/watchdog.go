@@ -65,24 +65,23 @@ type Watchdog struct {
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
 	sooner chan struct{} // tells the reaper that next was moved forward
 
-	calls   chan struct{} // a place each for the take-backs that ask the store
-	asking  chan struct{} // a place each for the requests that ask a store without a queue again
-	earlier chan struct{} // tells dispatch that something is due sooner
-	work    sync.WaitGroup
-	stop    chan struct{}
+	calls  chan struct{} // a place each for the take-backs that ask the store
+	asking chan struct{} // a place each for the requests that ask a store without a queue again
+	gap    chan struct{} // tells heartbeats that messages may have been lost
+	work   sync.WaitGroup
+	stop   chan struct{}
 
-	mu          sync.Mutex // guards what follows
-	started     bool
-	stopped     bool
-	stopBy      time.Time // when last attempts end, once stopped
-	pending     takeBacks // take-backs that wait for their next attempt
-	dispatching bool      // dispatch runs
+	mu         sync.Mutex // guards what follows
+	started    bool
+	stopped    bool
+	stopBy     time.Time // when last attempts end, once stopped
+	takeBacks  map[key]*takeBack
+	takingBack bool // retryTakeBacks runs
 
-	lot        lot
+	requests   registry
 	maxWaiters int
 	observer   Observer
 	listening  sync.Once
-	pulsing    atomic.Bool   // a heartbeat is under way
 	drained    chan struct{} // closed by Drain
 	hub        hub
 }
@@ -102,11 +101,12 @@ func New(store fencing.Store, o Options) *Watchdog {
 	w := &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
-		calls: make(chan struct{}, maxTakeBackCalls), earlier: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
-		lot: newLot(can.Queue), maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
+		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
+		takeBacks: map[key]*takeBack{}, maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
-	w.hub.heard = w.lot.ended
+	w.requests = newRegistry(can, w.origin)
+	w.hub.heard = w.requests.ended
 	return w
 }
 

@@ -166,8 +166,8 @@ func TestFullReapGoesOnAtOnceAndErrorsBackOff(t *testing.T) {
 
 func TestTakeBackIsRepeatedAfterTheSkewGuard(t *testing.T) {
 	for skew, want := range map[time.Duration][]time.Duration{
-		time.Second: {0, minBackoff, minBackoff + 2*time.Second},
-		0:           {0, minBackoff}, // no late commands
+		time.Second: {0, takeBackPause, takeBackPause + 2*time.Second},
+		0:           {0, takeBackPause}, // no late commands
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &store{start: time.Now(), takeBack: func(call int) error {
@@ -177,7 +177,7 @@ func TestTakeBackIsRepeatedAfterTheSkewGuard(t *testing.T) {
 				return nil
 			}}
 			w := New(s, Options{MaxSkew: skew})
-			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 			advance(time.Minute)
 			if got := s.calls(&s.takenAt); !equal(got, want) {
 				t.Errorf("skew %s: TakeBack was called at %v, want %v", skew, got, want)
@@ -202,11 +202,11 @@ func TestWaitingTakeBacksDoNotStandInTheWay(t *testing.T) {
 				}}
 				w := New(s, Options{MaxSkew: time.Minute})
 				for range n {
-					w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+					w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 				}
-				synctest.Wait()
+				advance(takeBackPause - 1)
 				if got := len(s.calls(&s.takenAt)); got != n {
-					t.Errorf("%d first attempts were made at once, want %d", got, n)
+					t.Errorf("%d first attempts were made soon, want %d", got, n)
 				}
 				advance(3 * time.Minute)
 				want := 2 * n
@@ -232,11 +232,11 @@ func TestARetryOvertakesASecondAttempt(t *testing.T) {
 			return nil
 		}}
 		w := New(s, Options{MaxSkew: time.Minute})
-		w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 		advance(time.Second)
-		w.TakeBackLater(fencing.TakeBackRequest{Name: "b"})
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "b", Stamp: fencing.NewStamp()})
 		advance(time.Second)
-		want := []time.Duration{0, time.Second, time.Second + minBackoff}
+		want := []time.Duration{0, time.Second, time.Second + takeBackPause}
 		if got := s.calls(&s.takenAt); !equal(got, want) {
 			t.Errorf("TakeBack was called at %v, want %v", got, want)
 		}
@@ -273,9 +273,9 @@ func TestTheListIsBounded(t *testing.T) {
 		const more = 10
 		var log strings.Builder
 		s := &store{start: time.Now(), takeBack: func(int) error { return nil }}
-		w := New(s, Options{MaxSkew: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		w := New(forgetting{s}, Options{MaxSkew: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		for range maxTakeBacks + more {
-			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 			synctest.Wait()
 		}
 		if got := len(s.calls(&s.takenAt)); got != maxTakeBacks+more {
@@ -291,13 +291,20 @@ func TestTheListIsBounded(t *testing.T) {
 	})
 }
 
+// forgetting is a store that may forget, and whose heartbeats tell.
+type forgetting struct{ *store }
+
+func (forgetting) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
+
 // A store that answers nothing does not keep Stop for minutes.
 func TestStopHasAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &hangingStore{}
 		w := New(s, Options{MaxSkew: time.Second})
 		for range 20 * maxTakeBackCalls {
-			w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+			w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 		}
 		began := time.Now()
 		w.Stop()
@@ -321,14 +328,14 @@ func TestStopTriesOnceMoreAndEndsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{start: time.Now(), takeBack: func(call int) error { return errors.New("out of reach") }}
 		w := New(s, Options{MaxSkew: time.Hour})
-		w.TakeBackLater(fencing.TakeBackRequest{Name: "a"})
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "a", Stamp: fencing.NewStamp()})
 		synctest.Wait()
 		before := len(s.calls(&s.takenAt))
 		w.Stop()
 		if after := len(s.calls(&s.takenAt)); after != before+1 {
 			t.Errorf("%d calls after Stop, want one more than the %d before", after, before)
 		}
-		w.TakeBackLater(fencing.TakeBackRequest{Name: "b"}) // refused, logged
+		w.TakeBackLater(fencing.TakeBackRequest{Name: "b", Stamp: fencing.NewStamp()}) // refused, logged
 		if after := len(s.calls(&s.takenAt)); after != before+1 {
 			t.Errorf("a take-back after Stop was started")
 		}

@@ -42,9 +42,9 @@ func inWorldWith(t *testing.T, o Options, test func(w *world)) {
 		for i, dog := range w.dogs {
 			dog.Stop()
 			synctest.Wait()
-			l := &dog.lot
-			if len(l.waiters)+len(l.held)+len(l.lines) != 0 {
-				t.Errorf("gateway %d still knows of %d waiters, %d held leases and %d lines", i, len(l.waiters), len(l.held), len(l.lines))
+			l := &dog.requests
+			if len(l.waiters)+len(l.held)+len(l.queues) != 0 {
+				t.Errorf("gateway %d still knows of %d waiters, %d held leases and %d queues", i, len(l.waiters), len(l.held), len(l.queues))
 			}
 			if w.seen[i].of("waiting") != 0 {
 				t.Errorf("gateway %d counts %d waiters at the end", i, w.seen[i].of("waiting"))
@@ -371,4 +371,20 @@ func (w *world) want(what string, got, want int) {
 	if got != want {
 		w.t.Errorf("%s: %d, want %d", what, got, want)
 	}
+}
+
+// gap has a gateway make a heartbeat now, and returns when what comes of it is done.
+func (w *world) gap(gateway int) {
+	listener{w.dogs[gateway]}.Gap()
+	advance(gapPause)
+	synctest.Wait()
+}
+
+// asksAgain has a request that waits ask again, as if the store did not have it.
+func (w *world) asksAgain(gateway int, c *client) {
+	l := &w.dogs[gateway].requests
+	l.mu.Lock()
+	t := l.waiters[key{c.Name, c.Stamp}]
+	l.mu.Unlock()
+	go w.dogs[gateway].again(t)
 }

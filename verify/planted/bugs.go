@@ -144,7 +144,7 @@ func Bugs() []Bug {
 			Name: "waiter-leaked-on-disconnect", What: "who leaves the queue keeps its place there",
 			Patches: []Patch{{
 				File: "internal/watchdog/wait.go",
-				Old:  "\tw.takeBack(takeBackFor(&t.ask), err)\n}",
+				Old:  "\tw.takeBack(takeBackOf(&t.ask), err, phantom)\n}",
 				New:  "}",
 			}},
 			Package: "internal/watchdog", Test: "^TestTheClientLeaves$",
@@ -218,10 +218,28 @@ func Bugs() []Bug {
 			Name: "undelivered-grant-kept", What: "a grant whose client has left is not taken back",
 			Patches: []Patch{{
 				File: "internal/watchdog/takeback.go",
-				Old:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n",
-				New:  "func (w *Watchdog) takeBackLater(t *takeBack) {\n\tif t != nil {\n\t\treturn\n\t}\n",
+				Old:  "func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {\n",
+				New:  "func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {\n\tif r.Name != \"\" {\n\t\treturn\n\t}\n",
 			}},
 			Package: "internal/watchdog", Test: "^TestAGrantCrossesTheClientsLeaving$",
+		},
+		{
+			Name: "lost-grant-not-found", What: "a request that waits here, and that the store does not have, does not ask again",
+			Patches: []Patch{{
+				File: "internal/watchdog/reconcile.go",
+				Old:  "r.misses(n, n.lacking(since.Sub(w.origin))...)\n",
+				New:  "n.lacking(since.Sub(w.origin))\n",
+			}},
+			Package: "internal/watchdog", Test: "^TestGap$",
+		},
+		{
+			Name: "unknown-grant-kept", What: "what the store has for a request that is not known here is not taken back",
+			Patches: []Patch{{
+				File: "internal/watchdog/reconcile.go",
+				Old:  "!r.knows(e) {\n",
+				New:  "!r.knows(e) && e.Name == \"\" {\n",
+			}},
+			Package: "internal/watchdog", Test: "^TestAGrantToNobodyIsTakenBack$",
 		},
 	}
 }

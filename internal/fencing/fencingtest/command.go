@@ -35,6 +35,7 @@ type command struct {
 	again    bool
 	attach   bool
 	refused  bool // takeback
+	unknown  bool // takeback
 	waiters  int  // max_waiters
 	setName  string
 	token    string // label of the token to break, to claim or to propose; or newToken
@@ -65,7 +66,7 @@ var arguments = map[string]string{
 	"release":   "name* lease* hold stamp via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
-	"takeback":  "name* lease* stamp* refused via",
+	"takeback":  "name* lease* stamp* refused unknown via",
 	"break":     "name* token* via",
 	"claim":     "name* lease* token* via",
 	"arrive":    "name* server* longest least most until lossless lost via",
@@ -86,7 +87,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "lossless", "lost"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -207,6 +208,8 @@ func (c *command) set(it item) (err error) {
 		c.attach = true
 	case "refused":
 		c.refused = true
+	case "unknown":
+		c.unknown = true
 	case "max_waiters":
 		c.waiters, err = strconv.Atoi(it.value)
 	case "set":
@@ -355,6 +358,9 @@ func (c *command) String() string {
 	word("stamp", c.stamp)
 	if c.refused {
 		b.WriteString(" refused")
+	}
+	if c.unknown {
+		b.WriteString(" unknown")
 	}
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)

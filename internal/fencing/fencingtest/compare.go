@@ -35,7 +35,8 @@ func (d *comparison) compare(c *command, r, want *result) error {
 		check("the end of the quarantine", max(d.now, r.quarantine.Until), max(d.now, want.quarantine.Until))
 		return errors.Join(faults...)
 	case "heartbeat":
-		return nil // what it does is seen in the views, and heard
+		check("what the gateway has", r.entries, want.entries) // what else it does is seen in the views, and heard
+		return errors.Join(faults...)
 	case "expire", "stats":
 	default:
 		check("Now", r.out.Now, want.out.Now)

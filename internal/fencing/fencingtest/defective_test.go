@@ -98,6 +98,14 @@ type deaf struct {
 	fencing.Listener
 	granted  func(fencing.Grant) bool // nil: all arrive
 	replaced bool                     // these don't arrive
+	entries  func([]fencing.Entry) []fencing.Entry
+}
+
+func (d deaf) Has(names []fencing.Name, since time.Time, entries []fencing.Entry) {
+	if d.entries != nil {
+		entries = d.entries(entries)
+	}
+	d.Listener.Has(names, since, entries)
 }
 
 func (d deaf) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {

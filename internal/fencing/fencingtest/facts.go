@@ -64,6 +64,8 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 	case c.verb == "arrive":
 		add(true, "quarantine", max(0, r.quarantine.Until.Sub(r.now)))
 		add(false, "longest", r.quarantine.Longest(r.now))
+	case c.verb == "heartbeat":
+		add(false, "has", comma(entryWords(r.entries, known)))
 	case c.verb == "heard":
 		facts = append(facts, heardFacts(r.heard, known)...)
 	default:

@@ -73,7 +73,7 @@ func (g *generator) next(step int) *command {
 		c.verb = "takeback"
 		g.lease(c, 45, 75)
 		g.stamp(c)
-		c.refused = n < 53
+		c.refused, c.unknown = n < 53, !g.d.caps.Quorum && g.oneIn(3) // a quorum tells nothing that could be unknown
 	case n < 61:
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)

@@ -1,6 +1,7 @@
 package fencingtest
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -29,18 +30,16 @@ func (m *message) same(n *message) bool {
 type recorder struct {
 	mu       sync.Mutex
 	messages []message
-	told     map[fencing.Token]bool // ever
-	rechecks int
+	entries  []fencing.Entry // of the last heartbeat
 	changed  chan struct{}
 }
 
 func newRecorder() *recorder {
-	return &recorder{told: map[fencing.Token]bool{}, changed: make(chan struct{}, 1)}
+	return &recorder{changed: make(chan struct{}, 1)}
 }
 
 func (r *recorder) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
 	r.record(func() {
-		r.told[g.Holder.Token] = true
 		r.messages = append(r.messages, message{name: g.Name, holder: g.Holder, untimed: !g.Holder.Provisional && asked.IsZero()})
 	})
 }
@@ -49,7 +48,23 @@ func (r *recorder) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	r.record(func() { r.messages = append(r.messages, message{name: name, replaced: stamp}) })
 }
 
-func (r *recorder) Recheck([]fencing.Name) { r.record(func() { r.rechecks++ }) }
+func (r *recorder) Has(_ []fencing.Name, _ time.Time, entries []fencing.Entry) {
+	r.record(func() { r.entries = append(r.entries, entries...) })
+}
+
+func (r *recorder) Gap() {}
+
+// had returns the entries of the heartbeat that was made since the last call.
+func (r *recorder) had() []fencing.Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.entries
+	r.entries = nil
+	slices.SortFunc(all, func(a, b fencing.Entry) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
+	})
+	return all
+}
 
 func (r *recorder) record(what func()) {
 	r.mu.Lock()
@@ -117,11 +132,11 @@ func (d *comparison) listen() {
 // the store was told as much: messages may be on their way.
 func (d *comparison) hear(handle int) (r, want result) {
 	want = result{now: d.now, heard: d.recorders[ofModel][handle].take()}
-	ear := d.recorders[ofStore][handle]
-	ear.await(func() bool {
+	told := d.recorders[ofStore][handle]
+	told.await(func() bool {
 		for i := range want.heard {
 			w := &want.heard[i]
-			if !slices.ContainsFunc(ear.messages, func(m message) bool {
+			if !slices.ContainsFunc(told.messages, func(m message) bool {
 				return m.same(w) && d.compareToken("", w.name, m.holder.Token, w.holder.Token) == nil
 			}) {
 				return false
@@ -129,24 +144,5 @@ func (d *comparison) hear(handle int) (r, want result) {
 		}
 		return true
 	})
-	return result{now: d.now, heard: ear.take()}, want
-}
-
-// awaitUnconfirmed waits until a gateway was told of all its provisional leases,
-// and returns one of which it was not, or nil.
-func (d *comparison) awaitUnconfirmed(handle int) *grant {
-	var missing *grant
-	ear := d.recorders[ofStore][handle]
-	ear.await(func() bool {
-		missing = nil
-		for name, record := range d.model.memory().state.Records {
-			for _, h := range record.Holders.Provisional(d.model.handles[handle].gateway) {
-				if g := d.grantOf(name, ofModel, h.Token); g != nil && !ear.told[g.tokens[ofStore]] {
-					missing = g
-				}
-			}
-		}
-		return missing == nil
-	})
-	return missing
+	return result{now: d.now, heard: told.take()}, want
 }

@@ -105,6 +105,18 @@ func lockFacts(lock *fencing.Lock, known lexicon) []fact {
 	return facts
 }
 
+// entryWords are the entries of a gateway, in order of names and leases.
+func entryWords(entries []fencing.Entry, known lexicon) []string {
+	words := make([]string, len(entries))
+	for i, e := range entries {
+		words[i] = known.leaseLabel(e.Lease)
+		if e.Provisional {
+			words[i] += "~"
+		}
+	}
+	return words
+}
+
 // heardFacts are what a gateway was told.
 func heardFacts(heard []message, known lexicon) []fact {
 	facts := []fact{{"told", tales(heard), true}}

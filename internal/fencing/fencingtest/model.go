@@ -152,21 +152,18 @@ func (m *Model) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	if err := m.usable(ctx); err != nil {
 		return err
 	}
-	now := m.clock()
-	pulse := fencing.Beat(m.memory.state, now, m.guard(now))
-	if pulse.Err != nil {
-		return pulse.Err
+	began, now := time.Now(), m.clock()
+	entries, refusal := fencing.Beat(m.memory.state, now, m.guard(now))
+	if refusal != nil {
+		return refusal
 	}
-	for _, g := range pulse.Grants {
-		m.tell(&g, now)
+	if m.listener != nil {
+		m.listener.Has(names, began, entries)
 	}
 	for _, name := range names {
 		if m.memory.state.Records[name] != nil && m.memory.state.Due(name) <= now {
 			m.attend(name)
 		}
-	}
-	if pulse.Lapsed && m.listener != nil {
-		m.listener.Recheck(nil)
 	}
 	return nil
 }

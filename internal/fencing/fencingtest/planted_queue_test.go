@@ -113,7 +113,7 @@ var plantedInQueues = []defect{
 		}
 	}, nil)},
 	{what: "an old stream releases", step: tampered(beforeOf(func(_ *moment, op *releaseOp) { op.Stamp = "" }), nil)},
-	{what: "a recheck takes over from a newer request", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.Again = false }), nil)},
+	{what: "who asks again takes over from a newer request", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.Again = false }), nil)},
 	{what: "a resting place keeps newcomers out", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
 		r := m.was.Records[op.Name]
 		if _, queued := m.place(); r != nil && !queued && m.granted() && len(r.Queue.Resting()) > 0 {
@@ -260,7 +260,15 @@ var plantedInQueues = []defect{
 	}))},
 	{what: "a heartbeat is none", wrap: above(defective{beat: func(names []fencing.Name) ([]fencing.Name, bool) { return names, false }})},
 	{what: "a heartbeat leaves alone what is due", wrap: above(defective{beat: func([]fencing.Name) ([]fencing.Name, bool) { return nil, true }})},
-	{what: "grants are not told", wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+	{what: "a heartbeat does not tell what there is", wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, entries: func([]fencing.Entry) []fencing.Entry { return nil }}
+	}})},
+	{what: "a heartbeat tells of places alone", wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, entries: func(all []fencing.Entry) []fencing.Entry {
+			return slices.DeleteFunc(all, func(e fencing.Entry) bool { return e.Provisional })
+		}}
+	}})},
+	{what: "grants are not told", casesOnly: true, wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
 		return deaf{Listener: l, granted: func(fencing.Grant) bool { return false }}
 	}})},
 	{what: "firm grants are not told", casesOnly: true, wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {

@@ -261,6 +261,12 @@ var planted = []defect{
 			m.put(h)
 		}
 	})},
+	{what: "a gateway takes back what another one has and it does not know", step: tampered(beforeOf(func(m *moment, op *fencing.TakeBackRequest) {
+		if h := m.own(); op.Unknown && h != nil {
+			m.guard.Gateway = h.Gateway
+		}
+	}), nil)},
+	{what: "a firm lease of a request that is not known is taken back", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Unknown = false }), nil)},
 	{what: "what was renewed is taken back", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = true }), nil)},
 	{what: "what was renewed is not taken back from who is refused", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Refused = false }), nil)},
 	{what: "the last request may take back, not the one that was granted", step: tampered(nil, func(m *moment) {

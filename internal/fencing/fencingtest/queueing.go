@@ -38,7 +38,16 @@ func (m *mailbox) Granted(g fencing.Grant, _ fencing.Instant, _ time.Time) {
 
 func (m *mailbox) Replaced(fencing.Name, fencing.Stamp) {}
 
-func (m *mailbox) Recheck([]fencing.Name) {}
+func (m *mailbox) Gap() {}
+
+// Has passes on what is to be confirmed: its message may be lost.
+func (m *mailbox) Has(_ []fencing.Name, _ time.Time, entries []fencing.Entry) {
+	for _, e := range entries {
+		if e.Provisional {
+			m.Granted(fencing.Grant{Name: e.Name, Holder: fencing.Holder{Lease: e.Lease, Provisional: true}, Stamp: e.Stamp}, 0, time.Time{})
+		}
+	}
+}
 
 // queueTogether lets callers wait for one name, as gateways do: who is granted
 // confirms, and releases. All are served (P5), one at a time (P1), with growing

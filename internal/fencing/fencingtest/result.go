@@ -19,6 +19,7 @@ type result struct {
 	stats      fencing.Stats
 	quarantine fencing.Quarantine // arrive
 	heard      []message          // heard: what the gateway was told since it was last asked
+	entries    []fencing.Entry    // heartbeat: what there is for the gateway
 	err        *fencing.Error
 
 	undone []undo // what the model took back
@@ -96,7 +97,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "leave":
 		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
-		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused})
+		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown})
 	case "break":
 		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token})
 	case "claim":

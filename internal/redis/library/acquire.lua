@@ -81,9 +81,9 @@ local function again(h)
       firm(h)
       h[STAMP], h[GATEWAY] = stamp, me
     else
-      confirmed(h) -- by its gateway until now
+      there_was('L', h)
       h[STAMP], h[GATEWAY] = stamp, me
-      count(me, 0, 1)
+      there_is('L', h)
       hear(true)
     end
   elseif h[STAMP] ~= stamp then
@@ -205,7 +205,7 @@ function verbs.acquire()
     return invalid('hold', 0)
   end
   p = asked -- from here on the twin of step.placeOf
-  p[JOINED_AT], p[SEQ], p[GATEWAY] = now, max(record and record[QUEUE_LAST] or 0, now) + 1, me
+  p[JOINED_AT], p[SEQ], p[GATEWAY] = now, max(record and max(record[QUEUE_LAST], record[BORN]) or 0, now) + 1, me
   local waits, alone = op[OP_WAITS] == 1, p[SET] == ''
   if (not record or record[QUEUED] == 0) and fits(p) and not kept_out(p) then
     local refused, us, why = grant(p, alone, not waits and alone and op[OP_TOKEN] or 0)

@@ -1,20 +1,51 @@
 -- The verbs that are about a gateway and the partition, not about a name.
 
--- Says that a gateway lives, and returns what it may have missed. The twin of
--- fencing.Beat.
+-- Returns since when a name is remembered; for ever from now on, if it is not.
+local function begun(of)
+  local born = attempt('getrange', prefix .. 'lock:' .. of, 0, 6) -- its record begins with BORN
+  if born == '' then
+    return math.huge
+  end
+  return type(born) == 'string' and #born == 7 and unpack('>I7', born) or 0 -- if it can't be read, an operator decides
+end
+
+-- Tells of entries. Those that are older than what is remembered of their name, which was
+-- evicted or deleted, are dropped: who waits there is not told of, and so asks again.
+local function tell_entries(entries, key)
+  local of, born, to_the_end, old, dropped = '', 0, false, false, {}
+  for i = 1, #entries do -- in order of kind, name and SEQ
+    local entry = entries[i]
+    if not to_the_end and (of == '' or sub(entry, 1, #of) ~= of) then
+      local entry_name = unpack('s', entry, 2)
+      of, born, old = sub(entry, 1, #entry_name + 2), begun(entry_name), true
+      to_the_end = sub(entries[#entries], 1, #of) == of
+    end
+    old = old and unpack('>I7', entry, #of + 1) <= born
+    if old then
+      dropped[#dropped + 1] = entry
+    else
+      item('U', entry)
+    end
+  end
+  if #dropped > 0 then
+    call('zrem', key, spread(dropped))
+  end
+end
+
+-- Says that a gateway lives, and returns what there is for it, from an entry on and so much
+-- as one call may read. The twin of fencing.Beat.
 function verbs.heartbeat()
   if skewed then
     return 'clock_skew'
   end
-  read_signs()
-  if not signs[me] or now >= lapse_of(me) or call('del', prefix .. 'recheck:' .. me) > 0 then
-    flags = flags .. 'l'
-  end
   hear(true)
-  local leases = call('hgetall', prefix .. 'unconfirmed:' .. me)
-  for i = 1, #leases, 2 do
-    item('U', sub(leases[i], 27) .. '\0' .. leases[i + 1])
+  local key, after = prefix .. 'gateway:' .. me, sub(op_text, op[OP_SIZE + 1])
+  local entries = attempt('zrangebylex', key, after == '' and '-' or '(' .. after, '+', 'limit', 0, HEARTBEAT_PAGE)
+  if entries.err then -- it is no such set: whoever waits asks again
+    call('del', key)
   end
+  tell_entries(entries, key)
+  flags = #entries == HEARTBEAT_PAGE and flags .. 'm' or flags
   for _, due_name in ipairs(call('zrangebyscore', prefix .. 'expiry', '-inf', now, 'limit', 0, op[OP_LIMIT])) do
     item('T', due_name .. '\0')
   end

@@ -34,13 +34,9 @@ local function find_holder(lease)
   return found and read_lease(found) or nil
 end
 
--- Keeps a holder as it is now. A provisional one is also written where its gateway
--- asks for it.
+-- Keeps a holder as it is now.
 local function put_holder(h)
   local written = write_lease(h)
-  if h[PROVISIONAL] == 1 then
-    call('hset', prefix .. 'unconfirmed:' .. h[GATEWAY], h[LEASE] .. name, written)
-  end
   if one then
     return
   end
@@ -68,15 +64,9 @@ local function holder_with(t)
   return found and find_holder(found) or nil
 end
 
--- The gateway of a provisional lease has nothing to confirm any more.
-local function confirmed(h)
-  call('hdel', prefix .. 'unconfirmed:' .. h[GATEWAY], h[LEASE] .. name)
-  count(h[GATEWAY], 0, -1)
-end
-
 local function add_holder(h)
   if h[PROVISIONAL] == 1 then
-    count(h[GATEWAY], 0, 1)
+    there_is('L', h)
   end
   record[HOLDERS] = record[HOLDERS] + 1
   if record[HOLDERS] == 1 then
@@ -99,7 +89,7 @@ local function remove_holder(h, at)
   r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
   r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)
   if h[PROVISIONAL] == 1 then
-    confirmed(h)
+    there_was('L', h)
   end
   r[HOLDERS] = r[HOLDERS] - 1
   one = nil

@@ -19,8 +19,7 @@
 --   fencepost:{N}:histories      zset, name -> when its history was looked after
 --   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
 --                                heard, stopped, serving: see fencing.Gateways
---   fencepost:{N}:unconfirmed:<gateway>  hash, <lease><name> -> the provisional lease
---   fencepost:{N}:recheck:<gateway>  string, that it has to ask again for what waits there
+--   fencepost:{N}:gateway:<gateway>  zset, what there is for it: see of_gateway
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
 --                                to get in before
 --   of a name with several holders
@@ -33,7 +32,6 @@
 --   of a name with a queue
 --   fencepost:{N}:places:<name>  hash, lease id -> the place
 --   fencepost:{N}:queue:<name>   zset, lease id -> seq; connected places only
---   fencepost:{N}:by_gateway:<name>  zset, gateway, seq and lease id; connected ones only
 --   fencepost:{N}:resting:<name> zset, lease id -> when its rest ends
 --
 -- A call has the header, then an operation each. It answers with a list: the time of
@@ -45,7 +43,7 @@
 --   G  a lease that was granted     E  a lease that ended: how, when, the lease
 --   L  a place that was left, or a grant that was taken back
 --   X  gateway and stamp of a request that was replaced
---   U  a provisional lease of the gateway: its name, the lease
+--   U  what there is for the gateway: see of_gateway
 --   T  a name where something is due
 -- A message is a time and such items. To all who watch there are N, the name that is
 -- next, E, L, G and Q, a place that was joined; to a gateway N, G and X.

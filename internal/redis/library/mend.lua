@@ -4,7 +4,7 @@
 --
 -- The leases of several holders are in one key, and the places in one key: what stands
 -- beside them is made anew from the leases; the places are forgotten, and those who wait
--- ask again. Leases that can't be read are never taken for ended: that is told, and an
+-- ask again, for heartbeats do not tell of them any more. Leases that can't be read are never taken for ended: that is told, and an
 -- operator decides (docs/operations.md). It is the one thing here that takes time in
 -- proportion to how many hold the name or wait for it.
 
@@ -22,6 +22,27 @@ local function leases_in(key)
     all[#all + 1] = h
   end
   return all
+end
+
+-- Returns the gateways that may have something on the name, as keys.
+local function all_gateways()
+  local ids = {[me] = true}
+  for id in pairs(here or {}) do
+    ids[id] = true
+  end
+  for _, id in ipairs(call('hkeys', prefix .. 'gateways')) do
+    if #id == #me then
+      ids[id] = true
+    end
+  end
+  return ids
+end
+
+-- Forgets what there is of a kind for gateways on the name.
+local function forget_entries(kind)
+  for id in pairs(all_gateways()) do
+    call('zremrangebylex', prefix .. 'gateway:' .. id, entries_of(kind))
+  end
 end
 
 -- Has nothing new granted for as long as somebody may believe in leases of the name,
@@ -66,6 +87,7 @@ local function mend_holders()
   for _, g in pairs(here or {}) do
     g.leases = 0
   end
+  forget_entries('L')
   forget_several()
   r[HOLDERS], one, several = #all, nil, #all > 1
   if #all == 0 then
@@ -75,37 +97,48 @@ local function mend_holders()
   end
   for _, h in ipairs(all) do
     if h[PROVISIONAL] == 1 then
-      count(h[GATEWAY], 0, 1)
+      there_is('L', h)
     end
     put_holder(h)
   end
   return true
 end
 
--- Forgets the places if anything is wrong with them, and reports whether. Their
--- gateways are told by their next heartbeat that they have to ask again.
+-- Forgets the places if anything is wrong with them, and reports whether.
 local function mend_queue()
   local r, all = record, leases_in(prefix .. 'places:' .. name)
   local function has(kind, n)
     return attempt('zcard', prefix .. kind .. ':' .. name) == n
   end
-  if all and #all == r[QUEUED] + r[RESTING] and has('queue', r[QUEUED]) and has('by_gateway', r[QUEUED]) and has('resting', r[RESTING]) then
+  local told = true
+  for id, g in pairs(here or {}) do
+    told = told and call('zlexcount', prefix .. 'gateway:' .. id, entries_of('P')) == g.places
+  end
+  if all and told and #all == r[QUEUED] + r[RESTING] and has('queue', r[QUEUED]) and has('resting', r[RESTING]) then
     return false
   end
-  local gateways = {}
-  for _, p in ipairs(all or {}) do
-    gateways[p[GATEWAY]] = true
+  for _, g in pairs(here or {}) do
+    g.places = 0
   end
-  for id, g in pairs(here or {}) do
-    gateways[id], g.places = true, 0
-  end
-  for id in pairs(gateways) do
-    call('set', prefix .. 'recheck:' .. id, '', 'px', FORGET_MS)
-  end
-  call('unlink', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'by_gateway:' .. name, prefix .. 'resting:' .. name)
+  forget_entries('P')
+  call('unlink', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'resting:' .. name)
   r[QUEUED], r[RESTING], r[QUEUE_LAST], r[REST_TILL] = 0, 0, 0, 0
   mended = mended .. 'q'
   return true
+end
+
+-- Deletes what there is for gateways where it can't be read, and reports whether: those who
+-- wait there ask again, on whatever name.
+local function mend_gateways()
+  local deleted = false
+  for id in pairs(all_gateways()) do
+    local key = prefix .. 'gateway:' .. id
+    if type(attempt('zcard', key)) == 'table' then
+      call('del', key)
+      deleted = true
+    end
+  end
+  return deleted
 end
 
 -- Puts the keys of the operation's name in order, and reports whether they were not.
@@ -130,7 +163,8 @@ local function mend()
     end
   end
   was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
-  local changed = record[HOLDERS] > 1 and mend_holders()
+  local changed = mend_gateways()
+  changed = record[HOLDERS] > 1 and mend_holders() or changed
   changed = mend_queue() or changed
   local history = prefix .. 'history:' .. name
   if type(attempt('llen', history)) == 'table' then -- it is no list; a new one begins

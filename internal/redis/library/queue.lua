@@ -1,12 +1,6 @@
 -- The places of a name: leases to be. The twin of fencing.Queue. EXPIRES_AT of one
 -- that rests is when its rest ends, and 0 of a connected one.
 
--- Returns what by_gateway has of a connected place: the first 16 characters are the
--- gateway, and those of one gateway are in the order of the queue.
-local function of_gateway(p)
-  return fmt('%s%016d%s', p[GATEWAY], p[SEQ], p[LEASE])
-end
-
 -- Returns the place among the connected ones, from 1.
 local function position(p)
   return call('zrank', prefix .. 'queue:' .. name, p[LEASE]) + 1
@@ -18,10 +12,9 @@ local function enter(p)
   p[EXPIRES_AT] = 0
   call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
   call('zadd', prefix .. 'queue:' .. name, p[SEQ], p[LEASE])
-  call('zadd', prefix .. 'by_gateway:' .. name, 0, of_gateway(p))
   r[QUEUE_LAST] = max(r[QUEUE_LAST], p[SEQ])
   r[QUEUED] = r[QUEUED] + 1
-  count(p[GATEWAY], 1, 0)
+  there_is('P', p)
 end
 
 -- Puts a place that is not in the queue to rest.
@@ -44,9 +37,8 @@ local function remove_place(p, rests)
     r[RESTING] = r[RESTING] - 1
   else
     call('zrem', prefix .. 'queue:' .. name, p[LEASE])
-    call('zrem', prefix .. 'by_gateway:' .. name, of_gateway(p))
     r[QUEUED] = r[QUEUED] - 1
-    count(p[GATEWAY], -1, 0)
+    there_was('P', p)
   end
   if r[QUEUED] + r[RESTING] == 0 then
     r[QUEUE_LAST] = 0
@@ -112,6 +104,10 @@ local function depart(p)
   departed(p)
 end
 
+local function by_seq(a, b)
+  return a[1] < b[1] or a[1] == b[1] and a[2] < b[2]
+end
+
 -- Takes the waiters of dead gateways out, the first in the queue first. The twin
 -- of step.dropDead. It reads no more than may be taken out, and one.
 local function drop_dead()
@@ -121,23 +117,24 @@ local function drop_dead()
   local found = {} -- their seqs and lease ids
   for id, g in pairs(here) do
     if g.places > 0 and not alive(id) then
-      local entries = call('zrangebylex', prefix .. 'by_gateway:' .. name, '[' .. id, '(' .. id .. ':', 'limit', 0, left + 1) -- ':' is behind all digits
+      local first, last = entries_of('P')
+      local entries = call('zrangebylex', prefix .. 'gateway:' .. id, first, last, 'limit', 0, left + 1)
       if #entries < min(g.places, left + 1) then
-        unreadable(prefix .. 'by_gateway:' .. name)
+        unreadable(prefix .. 'gateway:' .. id)
       end
       for i = 1, #entries do
-        found[#found + 1] = sub(entries[i], 17)
+        found[#found + 1] = {unpack('>I7s', entries[i], #name + 3)}
       end
     end
   end
   if #found == 0 then
     return
   end
-  sort(found)
+  sort(found, by_seq)
   more = more or #found > left
   local leases = {}
   for i = 1, min(#found, left) do
-    leases[i] = sub(found[i], 17)
+    leases[i] = found[i][2]
   end
   if #leases == 0 then
     return

@@ -34,7 +34,7 @@ end
 
 -- Ends the provisional state of a lease.
 local function firm(h)
-  confirmed(h)
+  there_was('L', h)
   h[PROVISIONAL] = 0
   start(h)
 end

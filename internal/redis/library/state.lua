@@ -139,6 +139,7 @@ local function forget_gateways()
       if now >= max(signs[id] + FORGET_AFTER, lapse_of(id)) then
         signs[id] = false
         call('hdel', prefix .. 'gateways', id)
+        call('unlink', prefix .. 'gateway:' .. id)
       end
     end
   end
@@ -169,6 +170,17 @@ local function hear(joins)
   end
 end
 
+-- Returns what there is for a gateway on the name: P, a connected place, or L, a lease that
+-- is not confirmed. Leases come first, and places of a name are in the order of the queue.
+local function of_gateway(kind, h)
+  return pack('>c1sI7ss', kind, name, h[SEQ], h[LEASE], h[STAMP])
+end
+
+-- Returns from where to where, in what there is for a gateway, all of a kind on the name is.
+local function entries_of(kind)
+  return '[' .. kind .. name .. '\0', '(' .. kind .. name .. '\1'
+end
+
 -- Counts what a gateway has on the name.
 local function count(id, places, leases)
   here = here or {}
@@ -178,6 +190,18 @@ local function count(id, places, leases)
   if not next(here) then
     here = nil
   end
+end
+
+-- Notes what there is for a gateway from now on.
+local function there_is(kind, h)
+  call('zadd', prefix .. 'gateway:' .. h[GATEWAY], 0, of_gateway(kind, h))
+  count(h[GATEWAY], kind == 'P' and 1 or 0, kind == 'L' and 1 or 0)
+end
+
+-- Notes what there is no more.
+local function there_was(kind, h)
+  call('zrem', prefix .. 'gateway:' .. h[GATEWAY], of_gateway(kind, h))
+  count(h[GATEWAY], kind == 'P' and -1 or 0, kind == 'L' and -1 or 0)
 end
 
 -- Begins to remember a name.
@@ -200,7 +224,7 @@ end
 -- nothing is written before all else was done.
 local function check_keys()
   local gone = call('exists', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'tokens:' .. name) < 4
-  if gone or record[QUEUED] > 0 and call('exists', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'by_gateway:' .. name) < 3 then
+  if gone or record[QUEUED] > 0 and call('exists', prefix .. 'places:' .. name, prefix .. 'queue:' .. name) < 2 then
     error({err = 'a key of the name is gone'})
   end
 end

@@ -101,15 +101,22 @@ function verbs.leave()
 end
 
 function verbs.take_back()
-  local stamp, only = op[OP_STAMP], op[OP_PROVISIONAL] == 1
-  local h = find(op[OP_LEASE])
-  if h and h[SECRET] == op[OP_SECRET] and stamp ~= '' and h[STAMP] == stamp and (h[PROVISIONAL] == 1 or not only)
-    and (h[TOLD] == 0 or op[OP_REFUSED] == 1) then
-    undo(h)
+  local stamp, unknown = op[OP_STAMP], op[OP_UNKNOWN] == 1
+  if stamp == '' then
     return 'ok'
   end
-  local p = not only and find_place(op[OP_LEASE])
-  if p and p[SECRET] == op[OP_SECRET] and p[STAMP] == stamp and p[EXPIRES_AT] == 0 then
+  local function asked(h)
+    return h[STAMP] == stamp and (h[SECRET] == op[OP_SECRET] or unknown and h[GATEWAY] == me)
+  end
+  local h = find(op[OP_LEASE])
+  if h then
+    if asked(h) and (h[PROVISIONAL] == 1 or not unknown) and (h[TOLD] == 0 or op[OP_REFUSED] == 1) then
+      undo(h)
+    end
+    return 'ok'
+  end
+  local p = find_place(op[OP_LEASE])
+  if p and asked(p) and p[EXPIRES_AT] == 0 then
     depart(p)
   end
   return 'ok'

@@ -21,8 +21,6 @@ func TestTheHeartbeatFindsALostGrant(t *testing.T) {
 		advance(300 * time.Millisecond)
 		w.wires[1].set(func(wire *wire) { wire.message = lose })
 		w.release(0, first)
-		synctest.Wait()
-		w.wires[1].set(func(wire *wire) { wire.message = nil })
 		w.waits(second)
 		advance(fencing.HeartbeatInterval)
 		w.holds(second)
@@ -33,9 +31,9 @@ func TestTheHeartbeatFindsALostGrant(t *testing.T) {
 	})
 }
 
-// The store asks for a recheck: those who have been granted the lock are found,
-// and of the others only the first is asked for.
-func TestRecheck(t *testing.T) {
+// After a gap those who have been granted the lock are found, and of the others, whom the
+// store has, nobody is asked for.
+func TestGap(t *testing.T) {
 	inWorld(t, func(w *world) {
 		shared := func() fencing.AcquireRequest {
 			r := request("a")
@@ -52,10 +50,9 @@ func TestRecheck(t *testing.T) {
 		behind := w.ask(0, request("b"))
 		w.wires[0].set(func(wire *wire) { wire.message = lose })
 		w.release(0, first)
-		synctest.Wait()
+		advance(time.Millisecond)
 		before := w.wires[0].count("acquire")
-		listener{w.dogs[0]}.Recheck([]fencing.Name{"a", "unknown"})
-		synctest.Wait()
+		w.gap(0)
 		for i, c := range clients {
 			if i >= 3 {
 				w.waits(c)
@@ -65,14 +62,12 @@ func TestRecheck(t *testing.T) {
 				t.Errorf("client %d was not found", i)
 			}
 		}
-		w.want("acquires", w.wires[0].count("acquire")-before, 4)
+		w.want("acquires", w.wires[0].count("acquire")-before, 3)
 		w.want("lost messages", w.seen[0].of("lost"), 3)
 
 		before = w.wires[0].count("acquire")
-		listener{w.dogs[0]}.Recheck(nil)
-		synctest.Wait()
-		// All of them: the store may have forgotten the last arrivals.
-		w.want("acquires for both names", w.wires[0].count("acquire")-before, 6)
+		w.gap(0)
+		w.want("acquires", w.wires[0].count("acquire")-before, 0)
 		w.holds(other)
 		w.waits(behind)
 	})
@@ -80,7 +75,7 @@ func TestRecheck(t *testing.T) {
 
 // Of two that arrived at one instant the second can be the first that is known
 // here.
-func TestRecheckOfOneInstant(t *testing.T) {
+func TestGapAfterOneInstant(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, request("a"))
 		var second *client
@@ -95,7 +90,7 @@ func TestRecheckOfOneInstant(t *testing.T) {
 		first := w.start(0, request("a"))
 		advance(2 * time.Millisecond)
 		w.release(0, holder)
-		listener{w.dogs[0]}.Recheck(nil)
+		w.gap(0)
 		w.holds(first)
 		w.waits(second)
 	})
@@ -150,17 +145,19 @@ func TestTakenForDeadBeforeTheConfirmation(t *testing.T) {
 	})
 }
 
-// While the store is out of reach a recheck goes on trying, less and less often.
-func TestRecheckBacksOff(t *testing.T) {
+// While the store is out of reach heartbeats are tried less and less often.
+func TestHeartbeatsBackOff(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first := w.ask(0, request("a"))
 		second := w.ask(0, request("a"))
-		w.wires[0].set(func(wire *wire) { wire.message, wire.before = lose, failing("acquire") })
+		w.wires[0].set(func(wire *wire) { wire.message, wire.before = lose, failing("heartbeat") })
 		w.release(0, first)
-		before := w.wires[0].count("acquire")
-		listener{w.dogs[0]}.Recheck(nil)
-		advance(10 * time.Second)
-		tried := w.wires[0].count("acquire") - before
+		before := w.wires[0].count("heartbeat")
+		for range 10 {
+			w.gap(0)
+			advance(time.Second - gapPause)
+		}
+		tried := w.wires[0].count("heartbeat") - before
 		if tried < 10 || tried > 20 {
 			t.Errorf("%d attempts in 10 s", tried)
 		}
@@ -172,11 +169,17 @@ func TestRecheckBacksOff(t *testing.T) {
 	})
 }
 
-// One pass at a time for a name; what is asked for meanwhile follows.
-func TestOnePassAtATime(t *testing.T) {
+// A name is asked for by one request at a time, however long that takes.
+func TestOneAsksAtATime(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.ask(0, request("a"))
-		w.ask(0, request("a"))
+		first := w.ask(0, request("a"))
+		for range 3 {
+			r := request("a")
+			r.Mode = fencing.ModeShared
+			w.ask(0, r)
+		}
+		w.wires[0].set(func(wire *wire) { wire.message = lose })
+		w.release(0, first)
 		before := w.wires[0].count("acquire")
 		var inside, most atomic.Int32
 		w.wires[0].set(func(wire *wire) {
@@ -190,19 +193,18 @@ func TestOnePassAtATime(t *testing.T) {
 			}
 		})
 		for range 5 {
-			listener{w.dogs[0]}.Recheck(nil)
-			advance(100 * time.Millisecond)
+			w.gap(0)
 		}
 		advance(5 * time.Second)
-		w.want("passes", w.wires[0].count("acquire")-before, 2)
+		w.want("acquires", w.wires[0].count("acquire")-before, 3)
 		w.want("at once", int(most.Load()), 1)
 		w.wires[0].set(func(wire *wire) { wire.before = nil })
 	})
 }
 
-// The answer of a recheck comes when its request has gone: what it brought is
+// The answer to a request that asks again comes when its request has gone: what it brought is
 // undone, but a lease that was delivered is left alone.
-func TestTheRequestGoesDuringARecheck(t *testing.T) {
+func TestTheRequestGoesWhileItAsksAgain(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		do   func(w *world, first, waiting *client) // while the answer is on its way
@@ -241,7 +243,7 @@ func TestTheRequestGoesDuringARecheck(t *testing.T) {
 							wire.after = hook
 						}
 					})
-					listener{w.dogs[0]}.Recheck(nil)
+					w.asksAgain(0, waiting)
 					synctest.Wait()
 					c.then(w, first, waiting, next)
 				})
@@ -250,9 +252,9 @@ func TestTheRequestGoesDuringARecheck(t *testing.T) {
 	}
 }
 
-// A recheck that reaches the store when its request has long gone brings nothing
+// A request that asks again and reaches the store when it has long gone brings nothing
 // back, on a store without late commands too.
-func TestARecheckBehindTheEnd(t *testing.T) {
+func TestAskingAgainBehindTheEnd(t *testing.T) {
 	for name, end := range map[string]func(w *world, first, waiting *client){
 		"left": func(w *world, first, waiting *client) {
 			waiting.cancel()
@@ -278,7 +280,7 @@ func TestARecheckBehindTheEnd(t *testing.T) {
 						return nil
 					})
 				})
-				listener{w.dogs[0]}.Recheck(nil)
+				w.asksAgain(0, waiting)
 				advance(10 * time.Millisecond)
 				synctest.Wait()
 				if name == "left" {
@@ -297,8 +299,8 @@ func TestARecheckBehindTheEnd(t *testing.T) {
 	}
 }
 
-// Who was replaced does not take over again by a recheck.
-func TestTheReplacedAreNotRechecked(t *testing.T) {
+// Who was replaced does not take over again.
+func TestTheReplacedDoNotAskAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, r := w.ask(0, request("a")), request("a")
 		r.Keep = true
@@ -308,7 +310,7 @@ func TestTheReplacedAreNotRechecked(t *testing.T) {
 		}
 		r.Stamp = fencing.NewStamp()
 		newer := w.ask(1, r)
-		listener{w.dogs[0]}.Recheck(nil)
+		w.gap(0)
 		synctest.Wait()
 		if _, err := older.Wait(w.t.Context()); codeOf(err) != fencing.CodeReplaced {
 			t.Errorf("the older one was answered %v", err)
@@ -318,8 +320,8 @@ func TestTheReplacedAreNotRechecked(t *testing.T) {
 	})
 }
 
-// A recheck reaches the store right behind the leaving, and is answered first.
-func TestARecheckCrossesLeaving(t *testing.T) {
+// A request that asks again reaches the store right behind its leaving, and is answered first.
+func TestAskingAgainCrossesLeaving(t *testing.T) {
 	inWorldWith(t, Options{}, func(w *world) {
 		r := request("a")
 		r.TTL = 2 * time.Minute
@@ -330,7 +332,7 @@ func TestARecheckCrossesLeaving(t *testing.T) {
 			wire.after = on("leave", func() error { close(left); advance(time.Millisecond); return nil })
 		})
 		advance(time.Minute - time.Millisecond)
-		listener{w.dogs[0]}.Recheck(nil)
+		w.asksAgain(0, late)
 		advance(10 * time.Millisecond)
 		w.refused(late, fencing.CodeWaitTimeout)
 		queue := w.state("a").Queue
@@ -344,10 +346,10 @@ func TestARecheckCrossesLeaving(t *testing.T) {
 // provisional self.
 func TestOffers(t *testing.T) {
 	w := New(&store{}, Options{})
-	grant := func(token fencing.Token, provisional bool) *news {
-		return &news{holder: fencing.Holder{Token: token, Provisional: provisional}}
+	grant := func(token fencing.Token, provisional bool) *granted {
+		return &granted{holder: fencing.Holder{Token: token, Provisional: provisional}}
 	}
-	for _, c := range []struct{ has, offered, keeps *news }{
+	for _, c := range []struct{ has, offered, keeps *granted }{
 		{nil, grant(5, true), grant(5, true)},
 		{grant(5, true), grant(5, false), grant(5, false)},
 		{grant(5, false), grant(5, true), grant(5, false)},
@@ -408,17 +410,13 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The memory of those who went is bounded, and ends soon after what they had was taken
-// back, not before.
+// Those who have gone are remembered until what they had is taken back for good.
 func TestTheGoneAreForgotten(t *testing.T) {
 	inWorld(t, func(w *world) {
-		l := &w.dogs[0].lot
 		remembered := func() int {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.forget(time.Now())
-			w.want("in order", len(l.goneOrder), len(l.gone))
-			return len(l.gone)
+			w.dogs[0].mu.Lock()
+			defer w.dogs[0].mu.Unlock()
+			return len(w.dogs[0].takeBacks)
 		}
 		r := request("a")
 		r.TTL = time.Hour
@@ -427,20 +425,11 @@ func TestTheGoneAreForgotten(t *testing.T) {
 		for range 10 {
 			w.ask(0, request("a")).cancel()
 		}
-		advance(goneTTL + time.Minute)
+		advance(time.Minute)
 		w.want("remembered while the store does not answer", remembered(), 10)
 		w.wires[0].set(func(wire *wire) { wire.before = nil })
-		advance(goneTTL + time.Minute)
+		advance(5 * time.Second)
 		w.want("remembered after it has", remembered(), 0)
-
-		lease := fencing.NewLeaseID(time.Now())
-		l.mu.Lock()
-		for range maxGone + 100 {
-			l.remember(key{"a", fencing.NewStamp()}, lease, false)
-		}
-		l.mu.Unlock()
-		if full := remembered(); full > maxGone {
-			t.Errorf("%d are remembered", full)
-		}
+		w.want("names of heartbeats", len(w.dogs[0].requests.left), 0)
 	})
 }

@@ -15,12 +15,14 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// ear is a fencing.Listener that remembers what it was told.
-type ear struct {
+// recorder is a fencing.Listener that remembers what it was told.
+type recorder struct {
 	mu       sync.Mutex
 	grants   []fencing.Grant
 	replaced []fencing.Stamp
-	rechecks int
+	gaps     int
+	has      []fencing.Entry // of the last heartbeat
+	pages    []fencing.Entry // of the present one
 	expected map[fencing.LeasePublic]chan arrival
 	block    chan struct{} // Granted waits for it, if there is one
 }
@@ -32,7 +34,7 @@ type arrival struct {
 }
 
 // expect returns where the first news of a lease will be.
-func (e *ear) expect(lease fencing.LeaseID) <-chan arrival {
+func (e *recorder) expect(lease fencing.LeaseID) <-chan arrival {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.expected == nil {
@@ -55,7 +57,7 @@ func receive(t testing.TB, news <-chan arrival) arrival {
 	return arrival{}
 }
 
-func (e *ear) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
+func (e *recorder) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
 	e.mu.Lock()
 	e.grants = append(e.grants, g)
 	if c := e.expected[g.Holder.Lease]; c != nil {
@@ -69,20 +71,35 @@ func (e *ear) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {
 	}
 }
 
-func (e *ear) Replaced(_ fencing.Name, stamp fencing.Stamp) {
+func (e *recorder) Replaced(_ fencing.Name, stamp fencing.Stamp) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.replaced = append(e.replaced, stamp)
 }
 
-func (e *ear) Recheck([]fencing.Name) {
+func (e *recorder) Has(names []fencing.Name, _ time.Time, entries []fencing.Entry) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.rechecks++
+	if e.pages = append(e.pages, entries...); names != nil {
+		e.has, e.pages = e.pages, nil
+	}
+}
+
+func (e *recorder) Gap() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gaps++
+}
+
+// entries returns what the last heartbeat has told of.
+func (e *recorder) entries() []fencing.Entry {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.has
 }
 
 // granted returns the grants of a lease that it was told of.
-func (e *ear) granted(lease fencing.LeaseID) []fencing.Grant {
+func (e *recorder) granted(lease fencing.LeaseID) []fencing.Grant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var grants []fencing.Grant
@@ -94,10 +111,11 @@ func (e *ear) granted(lease fencing.LeaseID) []fencing.Grant {
 	return grants
 }
 
-func (e *ear) rechecked() int {
+// gapped returns how often messages may have been lost.
+func (e *recorder) gapped() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.rechecks
+	return e.gaps
 }
 
 // eye is a fencing.EventSink that remembers what it was told.
@@ -126,9 +144,9 @@ func (e *eye) seen() ([]fencing.Event, int) {
 }
 
 // listen has a store listen, and returns when it does.
-func listen(t testing.TB, s *Store) *ear {
+func listen(t testing.TB, s *Store) *recorder {
 	t.Helper()
-	e := &ear{}
+	e := &recorder{}
 	s.Listen(e)
 	until(t, func() bool { return s.listening(t.Context()) == nil })
 	return e

@@ -48,7 +48,7 @@ func TestWhatTheLastRequestLeftBehindIsTakenBack(t *testing.T) {
 		w.free("b")
 		w.want("grants taken back", w.seen[0].of("takenBack"), 1)
 		advance(3 * time.Second)
-		if w.dogs[0].lot.beating {
+		if w.dogs[0].requests.beating {
 			t.Error("heartbeats go on")
 		}
 	})
@@ -58,16 +58,17 @@ func TestWhatTheLastRequestLeftBehindIsTakenBack(t *testing.T) {
 // have their turn later.
 func TestManyGrantsToNobodyAreTakenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many = 3 * maxGone / 2
+		const many = 3 * maxTakeBacks / 2
 		s := &straysStore{left: map[fencing.Name]fencing.Stamp{}}
 		for i := range many {
 			s.left[fencing.Name(fmt.Sprint("n", i))] = fencing.NewStamp()
 		}
 		w := New(s, Options{})
 		w.listen()
-		w.lot.mu.Lock()
+		w.requests.mu.Lock()
 		w.beat()
-		w.lot.mu.Unlock()
+		w.requests.leaves("n0")
+		w.requests.mu.Unlock()
 		advance(10 * time.Second)
 		w.Stop()
 		s.mu.Lock()
@@ -86,23 +87,27 @@ type straysStore struct {
 	left     map[fencing.Name]fencing.Stamp
 }
 
-func (s *straysStore) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+func (s *straysStore) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
 
 func (s *straysStore) Listen(l fencing.Listener) { s.listener = l }
 
-func (s *straysStore) Heartbeat(context.Context, []fencing.Name) error {
+func (s *straysStore) Heartbeat(_ context.Context, names []fencing.Name) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	var entries []fencing.Entry
 	for name, stamp := range s.left {
-		s.listener.Granted(fencing.Grant{Name: name, Stamp: stamp, Holder: fencing.Holder{Provisional: true}}, 0, time.Time{})
+		entries = append(entries, fencing.Entry{Name: name, Stamp: stamp, Provisional: true})
 	}
+	s.mu.Unlock()
+	s.listener.Has(names, time.Now(), entries)
 	return nil
 }
 
 func (s *straysStore) TakeBack(_ context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Provisional && s.left[r.Name] == r.Stamp {
+	if r.Unknown && s.left[r.Name] == r.Stamp {
 		delete(s.left, r.Name)
 	}
 	return fencing.Outcome{}, nil

@@ -1,0 +1,194 @@
+package redis
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// A heartbeat tells of all that there is for its gateway, however many calls that takes,
+// and of nothing else.
+func TestHeartbeatTellsOfAll(t *testing.T) {
+	server := redistest.Start(t)
+	near, far := open(t, Options{URL: server.SocketURL()}), open(t, Options{URL: server.SocketURL()})
+	heard := listen(t, near)
+	var want []fencing.Entry
+	names := []fencing.Name{"a", "a/b", "b"}
+	for _, name := range names {
+		mustAcquire(t, near, acquireRequest(name))
+		mustWait(t, far, waitRequest(name))
+	}
+	for i := range 2*heartbeatPage + 7 {
+		r := waitRequest(names[i%len(names)])
+		mustWait(t, near, r)
+		want = append(want, fencing.Entry{Name: r.Name, Lease: r.Lease.Public(), Stamp: r.Stamp})
+	}
+	set := acquireRequest("c")
+	set.Set = "c\td"
+	mustAcquire(t, near, set)
+	want = append(want, fencing.Entry{Name: "c", Lease: set.Lease.Public(), Stamp: set.Stamp, Provisional: true})
+	wantCode(t, "heartbeat", near.Heartbeat(t.Context(), append(names, "c")), fencing.CodeOK)
+	got := slices.Clone(heard.entries())
+	for _, all := range [][]fencing.Entry{got, want} {
+		slices.SortFunc(all, func(a, b fencing.Entry) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
+		})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told of %d entries, want %d", len(got), len(want))
+	}
+}
+
+// joinMany has so many requests wait for a name.
+func joinMany(t testing.TB, s *Store, name fencing.Name, many int) {
+	t.Helper()
+	var joining sync.WaitGroup
+	for range 16 {
+		joining.Go(func() {
+			for range many / 16 {
+				if out, err := s.Acquire(t.Context(), waitRequest(name)); err != nil || !out.Waits() {
+					t.Errorf("%+v, %v", out, err)
+					return
+				}
+			}
+		})
+	}
+	joining.Wait()
+}
+
+// pages is a listener that notes what Has was called with.
+type pages struct {
+	recorder
+	sizes  []int
+	names  [][]fencing.Name
+	sinces []time.Time
+}
+
+func (p *pages) Has(names []fencing.Name, since time.Time, entries []fencing.Entry) {
+	p.sizes, p.names, p.sinces = append(p.sizes, len(entries)), append(p.names, names), append(p.sinces, since)
+}
+
+// A heartbeat that has no time for all of it leaves the rest to the next ones, which say
+// since when all was told: then the names are complete, and not before.
+func TestHeartbeatsGoOn(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
+	s.heartbeatPatience = 0
+	heard := &pages{}
+	s.Listen(heard)
+	mustAcquire(t, s, acquireRequest("a"))
+	const many = 2*heartbeatPage + 16
+	joinMany(t, s, "a", many)
+	before := time.Now()
+	for range 4 {
+		wantCode(t, "heartbeat", s.Heartbeat(t.Context(), []fencing.Name{"a"}), fencing.CodeOK)
+	}
+	if want := []int{heartbeatPage, heartbeatPage, many - 2*heartbeatPage, heartbeatPage}; !slices.Equal(heard.sizes, want) {
+		t.Fatalf("heartbeats told of %d, want %d", heard.sizes, want)
+	}
+	for i, names := range heard.names {
+		if complete := names != nil; complete != (i == 2) {
+			t.Errorf("heartbeat %d told of all: %t", i, complete)
+		}
+	}
+	if heard.sinces[0].Before(before) || heard.sinces[2] != heard.sinces[0] || !heard.sinces[3].After(heard.sinces[2]) {
+		t.Errorf("all was told since %v, the first asked at %s", heard.sinces, before)
+	}
+}
+
+// A master far away hears each heartbeat in time, however many wait.
+func TestHeartbeatOfManyFarAway(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.SocketURL()})
+	mustAcquire(t, s, acquireRequest("a"))
+	joinMany(t, s, "a", 3*heartbeatPage)
+	s.heartbeatPatience = 0
+	calls := func() (n int) {
+		_, after, _ := strings.Cut(s.redis().Info(t.Context(), "commandstats").Val(), "cmdstat_fcall:")
+		if _, err := fmt.Sscanf(after, "calls=%d", &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := calls()
+	wantCode(t, "heartbeat", s.Heartbeat(t.Context(), []fencing.Name{"a"}), fencing.CodeOK)
+	if n := calls() - before; n != 1 {
+		t.Errorf("a heartbeat without time for more took %d calls, want the sign of life alone", n)
+	}
+}
+
+// What is older than the record of its name is of one that was evicted or deleted: heartbeats
+// do not tell of it, and it is gone. What is there since is told of.
+func TestHeartbeatForgetsWhatHasNoRecord(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		t.Run(fmt.Sprintf("anew %t", anew), func(t *testing.T) {
+			s := open(t, Options{URL: redistest.Start(t).SocketURL()})
+			heard := listen(t, s)
+			mustAcquire(t, s, acquireRequest("a"))
+			mustAcquire(t, s, acquireRequest("b"))
+			joinMany(t, s, "a", heartbeatPage+16)
+			mustWait(t, s, waitRequest("b"))
+			s.redis().Del(t.Context(), s.keys[0].lock("a"))
+			want := 1
+			if anew {
+				mustAcquire(t, s, acquireRequest("a"))
+				mustWait(t, s, waitRequest("a"))
+				want = 2
+			}
+			wantCode(t, "heartbeat", s.Heartbeat(t.Context(), []fencing.Name{"a", "b"}), fencing.CodeOK)
+			if n := len(heard.entries()); n != want {
+				t.Errorf("told of %d entries, want %d", n, want)
+			}
+			key := s.keys[0].prefix + "gateway:" + s.handle
+			if n := s.redis().ZCard(t.Context(), key).Val(); n != int64(want) {
+				t.Errorf("%s has %d entries, want %d", key, n, want)
+			}
+		})
+	}
+}
+
+// BenchmarkHeartbeatOfMany measures the heartbeat of a gateway with many waiters: how long
+// it takes, and for how long a call keeps Redis from others.
+func BenchmarkHeartbeatOfMany(b *testing.B) {
+	for _, n := range []int{1, 1_000, 20_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			server := redistest.Start(b)
+			s := open(b, Options{URL: server.SocketURL(), ReadTimeout: time.Minute, OperationTimeout: time.Minute})
+			heard := listen(b, s)
+			client := server.Client()
+			defer client.Close()
+			mustAcquire(b, s, acquireRequest("a"))
+			var joining sync.WaitGroup
+			for range min(n, 50) {
+				joining.Go(func() { readers(b, s, "a", max(n/50, 1)) })
+			}
+			joining.Wait()
+			if err := client.ConfigResetStat(b.Context()).Err(); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Heartbeat(b.Context(), []fencing.Name{"a"}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if len(heard.entries()) != n {
+				b.Errorf("told of %d entries", len(heard.entries()))
+			}
+			stats := client.Info(b.Context(), "commandstats").Val()
+			_, after, _ := strings.Cut(stats, "cmdstat_fcall:")
+			var calls int
+			var usec, each float64
+			if _, err := fmt.Sscanf(after, "calls=%d,usec=%f,usec_per_call=%f", &calls, &usec, &each); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(each, "redis-us/call")
+		})
+	}
+}
