@@ -96,7 +96,7 @@ export class Detail {
       el("h3", null, "Fence"),
       el("dl", { class: "facts" },
         fact("Last token issued", token(issued, "none known")),
-        fact("Highest admitted", token(admitted, "none yet")),
+        ...(admitted > 0 ? [fact("Highest admitted", digits(admitted))] : []),
       ),
     );
   }
