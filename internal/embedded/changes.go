@@ -13,12 +13,13 @@ import (
 type changes struct {
 	records map[fencing.Name]struct{}
 	holders map[fencing.EndedLease]struct{} // by name and lease, ended or not
-	log     writes                          // tombstones and history, in order
-	clock   bool                            // write the clock though nothing else has changed
+	marks   map[markGroup]struct{}
+	log     writes // tombstones and history, in order
+	clock   bool   // write the clock though nothing else has changed
 }
 
 func (c *changes) empty() bool {
-	return len(c.records) == 0 && len(c.holders) == 0 && len(c.log.entries) == 0 && !c.clock
+	return len(c.records) == 0 && len(c.holders) == 0 && len(c.marks) == 0 && len(c.log.entries) == 0 && !c.clock
 }
 
 func (c *changes) record(name fencing.Name) {
@@ -60,6 +61,7 @@ func (c *changes) encode(state *fencing.State, now fencing.Instant) writes {
 			w.remove(holders, subKey(key.Name, string(key.Lease)))
 		}
 	}
+	c.encodeMarks(&w, state)
 	clock := binary.BigEndian.AppendUint64(make([]byte, 0, 16), uint64(state.Counter))
 	w.entries = append(w.entries, entry{meta, keyClock, binary.BigEndian.AppendUint64(clock, uint64(now))})
 	return w

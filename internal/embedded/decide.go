@@ -16,8 +16,10 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 	subject := fencing.EndedLease{Name: name, Lease: op.LockLease().Public()}
 	pending := next.has(subject) || s.flushing.has(subject)
 	before := s.durableViewOf(subject)
+	slotMarks, slotMark := s.marksOf(op)
 	out = fencing.Step(s.state, next.now, s.guard, op)
 	out.Asked = next.asked
+	s.noteMarks(op, slotMarks, slotMark)
 	after := s.durableViewOf(subject)
 
 	if before.promised != after.promised {
@@ -84,7 +86,9 @@ func (s *Store) attend(name fencing.Name) []fencing.Ended {
 	subject := fencing.EndedLease{Name: name}
 	before := s.durableViewOf(subject)
 	op := fencing.ExpireRequest{Name: name}
+	slotMarks, _ := s.marksOf(op)
 	out := fencing.Step(s.state, s.next.now, s.guard, op)
+	s.noteMarks(op, slotMarks, 0)
 	out.Asked = s.next.asked
 	s.note(name, before, s.durableViewOf(subject), &out, op)
 	return out.Ended
@@ -148,13 +152,14 @@ type durableView struct {
 type keptRecord struct {
 	lastToken       fencing.Token
 	highestAdmitted fencing.Token
+	mark            fencing.Token
 	broken          int
 	lastBroken      fencing.Token
 	forgetAt        fencing.Instant
 }
 
 func keptOf(r *fencing.Record) keptRecord {
-	k := keptRecord{lastToken: r.LastToken, highestAdmitted: r.HighestAdmitted, broken: len(r.Broken), forgetAt: r.ForgetAt}
+	k := keptRecord{lastToken: r.LastToken, highestAdmitted: r.HighestAdmitted, mark: r.Mark, broken: len(r.Broken), forgetAt: r.ForgetAt}
 	if k.broken > 0 {
 		k.lastBroken = r.Broken[k.broken-1]
 	}

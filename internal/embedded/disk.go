@@ -36,13 +36,16 @@ type bucket uint8
 // (its id and the number of the last flush that is in the file, the same). Bucket locks
 // has a record a name. Bucket holders has a record a lease: under name, 0, lease. Bucket
 // history has ended leases under name, 0, number (8 bytes, big endian). Bucket
-// tombstones has them under until (8 bytes, big endian), name, 0, lease.
+// tombstones has them under until (8 bytes, big endian), name, 0, lease. Bucket marks has
+// the marks of slots, up to slotsPerEntry together, under name, 0, slot / slotsPerEntry (1
+// byte).
 const (
 	meta bucket = iota
 	locks
 	holders
 	history
 	tombstones
+	marks
 	buckets
 )
 

@@ -10,12 +10,14 @@ import (
 
 // notOnDisk are the fields that a file does not have, with the reason.
 var notOnDisk = map[string]string{
-	"Record.EndedToken": "for claims, and the embedded store is no node of a quorum",
-	"Record.Intent":     "as EndedToken",
-	"Record.Holders":    "a bucket of its own",
-	"Record.Queue":      "does not outlive the process",
-	"Record.Stuck":      "a restart looks at all names",
-	"Record.History":    "a bucket of its own",
+	"Record.EndedToken":  "for claims, and the embedded store is no node of a quorum",
+	"Record.Intent":      "as EndedToken",
+	"Record.LastClaimed": "as EndedToken",
+	"Record.SlotMarks":   "a bucket of its own",
+	"Record.Holders":     "a bucket of its own",
+	"Record.Queue":       "does not outlive the process",
+	"Record.Stuck":       "a restart looks at all names",
+	"Record.History":     "a bucket of its own",
 
 	"Holding.Stamp":       "its request does not outlive the process",
 	"Holding.Told":        "as Stamp",

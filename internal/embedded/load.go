@@ -59,6 +59,8 @@ func (l *loading) entry(e entry) error {
 		return l.holder(e.key, e.value)
 	case history:
 		return l.past(e.key, e.value)
+	case marks:
+		return l.slotMarks(e.key, e.value)
 	}
 	return l.tombstone(e.key, e.value)
 }

@@ -35,7 +35,7 @@ func durableState(s *fencing.State) string {
 	fmt.Fprintln(&b, s.Counter)
 	for _, name := range slices.Sorted(maps.Keys(s.Records)) {
 		r := s.Records[name]
-		fmt.Fprint(&b, name, r.LastToken, r.HighestAdmitted, r.Broken)
+		fmt.Fprint(&b, name, r.LastToken, r.Mark, r.HighestAdmitted, r.SlotMarks, r.Broken) // maps are printed in order
 		for h := range r.Holders.All() {
 			if !h.Provisional {
 				fmt.Fprint(&b, " ", h.Lease, h.Secret, h.Owner, h.Mode, h.Limit, h.Slot, h.Hold, h.Token, h.TTL, h.GrantTTL, h.MaxHold)
@@ -72,7 +72,7 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 		r, isHeld := held[name]
 		m := moment{begun: files.count(), durable: true}
 		var err error
-		switch choice := random.IntN(10); {
+		switch choice := random.IntN(12); {
 		case !isHeld || i == operations-1:
 			if isHeld {
 				name = fencing.Name(fmt.Sprint("last", i))
@@ -97,6 +97,12 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 		case choice < 9:
 			_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: time.Duration(1+random.IntN(600)) * time.Second})
 			m.durable = false // unless it is longer, which the model does not follow
+		case choice < 11:
+			slot := random.IntN(200) - 1
+			_, err = s.Admit(ctx, fencing.AdmitRequest{Name: name, Token: tokens[name], Slot: slot})
+			if code(err) == fencing.CodeStaleToken { // its lease lives on
+				err = nil
+			}
 		default:
 			clock.advance(time.Duration(random.IntN(30)) * time.Second)
 			_, err = s.Expire(ctx, 100)

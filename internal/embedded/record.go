@@ -15,6 +15,7 @@ type diskRecord struct {
 	HighestAdmitted int64   `cbor:"2,keyasint,omitempty"`
 	Broken          []int64 `cbor:"3,keyasint,omitempty"`
 	ForgetAt        int64   `cbor:"4,keyasint,omitempty"`
+	Mark            int64   `cbor:"5,keyasint,omitempty"`
 }
 
 // diskHolding is a fencing.Holding in the file. Its stamp, gateway and place are
@@ -54,7 +55,10 @@ type diskTombstone struct {
 }
 
 func recordOnDisk(r *fencing.Record) diskRecord {
-	d := diskRecord{LastToken: int64(r.LastToken), HighestAdmitted: int64(r.HighestAdmitted), ForgetAt: int64(r.ForgetAt)}
+	d := diskRecord{
+		LastToken: int64(r.LastToken), HighestAdmitted: int64(r.HighestAdmitted), ForgetAt: int64(r.ForgetAt),
+		Mark: int64(r.Mark),
+	}
 	for _, token := range r.Broken {
 		d.Broken = append(d.Broken, int64(token))
 	}
@@ -64,7 +68,10 @@ func recordOnDisk(r *fencing.Record) diskRecord {
 // restore returns the record as of a start, with remembered instants moved by
 // shift.
 func (d *diskRecord) restore(shift fencing.Instant) *fencing.Record {
-	r := &fencing.Record{LastToken: fencing.Token(d.LastToken), HighestAdmitted: fencing.Token(d.HighestAdmitted)}
+	r := &fencing.Record{
+		LastToken: fencing.Token(d.LastToken), HighestAdmitted: fencing.Token(d.HighestAdmitted),
+		Mark: fencing.Token(d.Mark),
+	}
 	if d.ForgetAt != 0 {
 		r.ForgetAt = fencing.Instant(d.ForgetAt) + shift
 	}

@@ -183,6 +183,16 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return s.do(ctx, r)
 }
 
+// Admit implements fencing.Store.
+func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Judge implements fencing.Store. It tells only what is durable.
+func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
 // Inspect implements fencing.Store. It shows only what is durable.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	return s.do(ctx, r)

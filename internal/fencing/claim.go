@@ -57,7 +57,8 @@ func (t *step) claim(op ClaimRequest) *Error {
 	}
 	t.out.Claimed = !h.Claimed
 	h.Token, h.Claimed = op.Token, true
-	t.Counter, t.record.LastToken = max(t.Counter, op.Token), max(t.record.LastToken, op.Token)
+	t.Counter = max(t.Counter, op.Token)
+	t.record.issued(h)
 	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil

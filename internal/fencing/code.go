@@ -22,7 +22,7 @@ const (
 	CodeConflict           Code = "conflict"             // a field contradicts what the lease id holds or waits for: see Field
 	CodeReplaced           Code = "replaced"             // a newer request with the same lease id took over
 	CodeLeaseLost          Code = "lease_lost"           // definitely not yours any more: see Reason
-	CodeStaleToken         Code = "stale_token"          // the token named is not the live one
+	CodeStaleToken         Code = "stale_token"          // the token named is not the live one, or its fence does not admit it
 	CodeTooLarge           Code = "too_large"            // the body is larger than allowed
 	CodeMisdirected        Code = "misdirected"          // the Host is not served here
 	CodeLocked             Code = "locked"               // held by somebody else
@@ -63,6 +63,22 @@ func Reasons() []Reason {
 	return []Reason{ReasonExpired, ReasonSuperseded, ReasonBroken, ReasonReleased, ReasonUnknown}
 }
 
+// Verdict says what has become of a fencing token.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictLive       Verdict = "live"       // a live lease has it
+	VerdictSuperseded Verdict = "superseded" // no live lease has it, and a newer token was issued for the name
+	VerdictEnded      Verdict = "ended"      // no live lease has it, and it is the highest that was issued
+	VerdictUnissued   Verdict = "unissued"   // it is above the highest that is known to have been issued
+)
+
+// Verdicts lists every verdict.
+func Verdicts() []Verdict {
+	return []Verdict{VerdictLive, VerdictSuperseded, VerdictEnded, VerdictUnissued}
+}
+
 // Error is a refusal or a failure, with all that helps its reader.
 type Error struct {
 	Code   Code
@@ -74,6 +90,7 @@ type Error struct {
 	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
 
 	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
+	Fence      *Fence        // CodeStaleToken of an Admit
 	Position   int           // CodeLocked, CodeWaitTimeout: the caller's place in the queue; 0 if it has none
 	RetryAfter time.Duration // when to come back; 0 if unknown
 

@@ -51,7 +51,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if claimed {
 		token = p.Ask.Propose
 	}
-	t.Counter, t.record.LastToken = max(t.Counter, token), max(t.record.LastToken, token)
+	t.Counter = max(t.Counter, token)
 	ask := &p.Ask
 	holding := Holding{
 		Holder: Holder{
@@ -74,6 +74,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	} else if p.Gateway == t.guard.Gateway { // another gateway is known already, for it has a waiter
 		t.Gateways.join(p.Gateway, t.now)
 	}
+	t.record.issued(&holding)
 	t.record.Holders.Put(holding)
 	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))
 	return &holding, nil

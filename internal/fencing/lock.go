@@ -88,7 +88,7 @@ type Lock struct {
 	Waiters         []Waiter // in order of arrival, at most MaxWaitersShown; Inspect alone shows them
 	Waiting         int      // how many live waiters there are
 	LastToken       Token    // the last token issued, 0 if none is known
-	HighestAdmitted Token    // the highest token a fence admitted, 0 if none
+	HighestAdmitted Token    // the highest token that has moved a mark of its fence, 0 if none has
 }
 
 // Held reports whether anybody holds the lock.
@@ -148,6 +148,7 @@ type Outcome struct {
 	Lock   *Lock         // Inspect, History; and with Place
 	Place  *Waiter       // Acquire: the request waits here; Leave: where it waited
 	Past   []Ended       // History: the last ended leases, newest first
+	Fence  *Fence        // Admit, Judge
 
 	Ended    []Ended  // leases that this step ended, in order
 	Granted  []Grant  // leases that this step granted, in order, that of Holder included

@@ -20,7 +20,7 @@ type Op interface {
 // brought about.
 func OnlyLooks(op Op) bool {
 	switch op.(type) {
-	case InspectRequest, HistoryRequest:
+	case InspectRequest, HistoryRequest, JudgeRequest:
 		return true
 	}
 	return false
@@ -181,6 +181,27 @@ type ClaimRequest struct {
 	Token Token
 }
 
+// AdmitRequest asks the fence of a name to let a token pass, before something is written
+// that the lock protects. One that is not below any that was admitted before passes; it
+// may do so again and again.
+type AdmitRequest struct {
+	Name  Name
+	Token Token
+	Slot  int // what is written belongs to the permit of this number, 0 to MaxLimit-1; NoSlot: to the whole name
+
+	// Claimed says that only claimed tokens count as issued. For a quorum, whose nodes
+	// issue tokens that nobody is ever told of.
+	Claimed bool
+}
+
+// JudgeRequest asks what has become of a token. It is advice, and guards nothing: by the
+// time of the answer it may be otherwise.
+type JudgeRequest struct {
+	Name    Name
+	Token   Token
+	Claimed bool // as in AdmitRequest
+}
+
 // InspectRequest asks for the public view of a name.
 type InspectRequest struct {
 	Name    Name
@@ -253,6 +274,18 @@ func (r ClaimRequest) LockName() Name { return r.Name }
 
 // LockLease returns the lease id that the operation comes with.
 func (r ClaimRequest) LockLease() LeaseID { return r.Lease }
+
+// LockName returns the name the operation is about.
+func (r AdmitRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r AdmitRequest) LockLease() LeaseID { return LeaseID{} }
+
+// LockName returns the name the operation is about.
+func (r JudgeRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r JudgeRequest) LockLease() LeaseID { return LeaseID{} }
 
 // LockName returns the name the operation is about.
 func (r InspectRequest) LockName() Name { return r.Name }

@@ -52,7 +52,10 @@ type Record struct {
 	LastToken       Token // the highest of a grant
 	EndedToken      Token // the highest of a lease that is over, or higher; below LastToken only while one is live
 	Intent          Intent
-	HighestAdmitted Token // by the name's fence
+	LastClaimed     Token         // the highest that was claimed
+	Mark            Token         // no lower token is admitted: the first of a grant that is remembered, or one admitted without slot
+	SlotMarks       map[int]Token // the marks of slots that are above Mark; never changed but for a new entry, or dropped whole
+	HighestAdmitted Token         // that has moved a mark
 	Holders         Holders
 	Queue           Queue
 	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on
@@ -107,6 +110,7 @@ func (s *State) Clone() *State {
 	for name, r := range s.Records {
 		copied := *r
 		copied.Holders, copied.Broken, copied.History = r.Holders.clone(), slices.Clone(r.Broken), slices.Clone(r.History)
+		copied.SlotMarks = maps.Clone(r.SlotMarks)
 		copied.Queue = r.Queue.clone()
 		c.Records[name] = &copied
 	}

@@ -29,6 +29,9 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	case HistoryRequest:
 		t.history(cmp.Or(op.Holders, MaxHoldersShown))
 		return t.out
+	case JudgeRequest:
+		t.judge(op)
+		return t.out
 	}
 	t.settle()
 	t.out.Err = t.decide(op)
@@ -61,6 +64,8 @@ func (t *step) decide(op Op) *Error {
 		return t.break_(op)
 	case ClaimRequest:
 		return t.claim(op)
+	case AdmitRequest:
+		return t.admit(op)
 	case ExpireRequest:
 		return nil // settle did it
 	}

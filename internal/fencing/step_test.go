@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -45,7 +46,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 	if record := s.Records[name]; record != nil {
 		tokens = append([]fencing.Token{record.LastToken}, record.Broken...)
 	}
-	switch r.IntN(15) {
+	switch r.IntN(18) {
 	case 0, 1, 2, 3:
 		op := valid()
 		op.Name, op.Lease, op.Stamp, op.TTL = name, lease, stamp, time.Duration(1+r.IntN(20))*time.Second
@@ -86,6 +87,13 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 	case 12, 13:
 		near := append(tokens, s.Counter)
 		return fencing.ClaimRequest{Name: name, Lease: lease, Token: near[r.IntN(len(near))] + fencing.Token(r.IntN(4)-1)}
+	case 15, 16:
+		near := append(tokens, s.Counter)
+		return fencing.AdmitRequest{
+			Name: name, Token: near[r.IntN(len(near))] + fencing.Token(r.IntN(3)-1), Slot: r.IntN(3) - 1, Claimed: r.IntN(4) == 0,
+		}
+	case 17:
+		return fencing.JudgeRequest{Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], Claimed: r.IntN(4) == 0}
 	default:
 		return fencing.InspectRequest{Name: name}
 	}
@@ -132,12 +140,15 @@ type recordEssence struct {
 	Stuck, ForgetAt  fencing.Instant
 	Broken           []fencing.Token
 	History          []fencing.Ended
+	Marks            [3]fencing.Token
+	SlotMarks        map[int]fencing.Token
 }
 
 func essenceOf(s *fencing.State) essence {
 	e := essence{s.Counter, map[fencing.Name]recordEssence{}, s.Tombstones, s.Gateways, s.Quarantine}
 	for name, r := range s.Records {
-		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, slices.Collect(r.Holders.All()), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History}
+		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, slices.Collect(r.Holders.All()), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History,
+			[3]fencing.Token{r.LastClaimed, r.Mark, r.HighestAdmitted}, maps.Clone(r.SlotMarks)}
 	}
 	return e
 }

@@ -58,6 +58,19 @@ type Store interface {
 	// it; Error.Lock shows those that are live.
 	Break(context.Context, BreakRequest) (Outcome, error)
 
+	// Admit lets a token pass the fence of a name before storage is written, and moves the
+	// fence's mark up to it, so that no lower one passes from then on. Outcome.Fence
+	// says what the marks are. The mark is durable before the answer, and where grants
+	// need the word of replicas, so does it: CodeNotReplicated, and the mark may have moved.
+	// CodeStaleToken: the token is below a mark, or above the highest one issued;
+	// Error.Fence. CodeQuarantined: no live lease has it, and what was forgotten may be that a
+	// newer one was admitted. CodeClockSkew only if that matters.
+	Admit(context.Context, AdmitRequest) (Outcome, error)
+
+	// Judge says what has become of a token: Outcome.Fence.Verdict. As Inspect, it guards
+	// nothing and never returns CodeClockSkew.
+	Judge(context.Context, JudgeRequest) (Outcome, error)
+
 	// Inspect returns the public view of a name in Outcome.Lock, whether it is
 	// held or free. It is for people and guards nothing, so it never returns
 	// CodeClockSkew: while the clocks differ, what it leaves out may be live.
@@ -147,7 +160,7 @@ var noQueue = &Error{Code: CodeUnsupportedByStore, Detail: "the store has no que
 
 // Node is a Store that can be one of a quorum's. It is opened so that it leaves a
 // server which remembers nothing to the quorum: it grants nothing there before
-// Admit, and Check returns CodeQuarantined until then.
+// Enroll, and Check returns CodeQuarantined until then.
 type Node interface {
 	Store
 
@@ -160,10 +173,10 @@ type Node interface {
 	// forgotten.
 	Blank(context.Context) (bool, error)
 
-	// Admit takes a blank server into service: a new one at once, any other after a
+	// Enroll takes a blank server into service: a new one at once, any other after a
 	// quarantine that lasts at least as long as the longest TTL in use elsewhere. One
 	// that is not blank stays as it is.
-	Admit(ctx context.Context, isNew bool, longest time.Duration) error
+	Enroll(ctx context.Context, isNew bool, longest time.Duration) error
 }
 
 // Listener hears what becomes of the requests that wait at a gateway. Its

@@ -257,7 +257,7 @@ func TestRoutesAreThoseOfTheContract(t *testing.T) {
 }
 
 func TestContractHasTheVocabulary(t *testing.T) {
-	for schema, want := range map[string][]string{"Code": texts(fencing.Codes()), "Reason": texts(fencing.Reasons())} {
+	for schema, want := range map[string][]string{"Code": texts(fencing.Codes()), "Reason": texts(fencing.Reasons()), "Verdict": texts(fencing.Verdicts())} {
 		var got []string
 		for _, value := range contract().Components.Schemas[schema].Value.Enum {
 			got = append(got, value.(string))

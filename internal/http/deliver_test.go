@@ -267,9 +267,12 @@ func TestStoreFailures(t *testing.T) {
 		{"POST", "/locks/a", "", `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, ""},
 		{"POST", "/locks", "", `{"names":["a","b"]}`}, {"POST", "/locks", "", `{"names":["a","b"],"wait_ms":1000}`},
 		{"PUT", "/locks", "Lease-Id: " + id, `{"names":["a","b"]}`}, {"DELETE", "/locks?name=a&name=b", "Lease-Id: " + id, ""},
+		{"GET", "/fences/a?token=1", "", ""}, {"POST", "/fences/a", "", `{"fencing_token":1}`},
+		{"GET", "/authorize/a", "Fencing-Token: 1", ""}, {"POST", "/authorize/a", "Fencing-Token: 1", ""}, {"PUT", "/authorize/a", "Fencing-Token: 1", ""},
+		{"PATCH", "/authorize/a", "Fencing-Token: 1", ""}, {"DELETE", "/authorize/a", "Fencing-Token: 1", ""},
 		{"GET", "/history/a", "", ""}, {"GET", "/readyz", "", ""}, {"GET", "/readyz?verbose", "", ""},
 	}
-	before := g.store.Snapshot()
+	before := unbeaten(g)
 	g.store.set(func(s *scriptedStore) {
 		s.before = func(string) error { return fencing.Unavailable(errors.New("dial: refused by 10.1.2.3")) }
 	})

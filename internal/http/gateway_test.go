@@ -197,6 +197,20 @@ func (s *scriptedStore) Break(ctx context.Context, r fencing.BreakRequest) (fenc
 	return s.Model.Break(ctx, r)
 }
 
+func (s *scriptedStore) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	if err := s.hook("admit", r.Name); err != nil {
+		return fencing.Outcome{}, err
+	}
+	return s.Model.Admit(ctx, r)
+}
+
+func (s *scriptedStore) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	if err := s.hook("judge", r.Name); err != nil {
+		return fencing.Outcome{}, err
+	}
+	return s.Model.Judge(ctx, r)
+}
+
 func (s *scriptedStore) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	if err := s.hook("inspect", r.Name); err != nil {
 		return fencing.Outcome{}, err

@@ -157,14 +157,6 @@ func TestNoRoute(t *testing.T) {
 			t.Errorf("%s %s: Allow %q, want %q", c.method, c.path, a.header.Get("Allow"), c.allow)
 		}
 	}
-	for _, c := range []struct{ method, path string }{
-		{"GET", "/fences/a"}, {"POST", "/fences/a/b"},
-	} {
-		a := g.do(c.method, c.path, "").problem(t, 404, fencing.CodeNotFound)
-		if !strings.HasSuffix(a.text("detail"), "is not available in this version") {
-			t.Errorf("%s %s: %s", c.method, c.path, a.body)
-		}
-	}
 }
 
 // TestGuards: a Host that is not served gets nothing, and a page of another
@@ -186,8 +178,13 @@ func TestGuards(t *testing.T) {
 				}
 			}
 			if method == "GET" {
-				if path == "/events" {
+				switch path {
+				case "/events":
 					method = "HEAD" // a stream has no end
+				case "/fences/a":
+					path += "?token=1"
+				case "/authorize/a":
+					continue // 403 is its answer to whoever has no token
 				}
 				g.do(method, path, "", "Sec-Fetch-Site: cross-site").want(t, 200)
 				continue

@@ -33,7 +33,7 @@ var problems = map[fencing.Code]struct {
 	fencing.CodeConflict:           {409, "The lease id has something else already"},
 	fencing.CodeReplaced:           {409, "A newer request with the same lease id took over"},
 	fencing.CodeLeaseLost:          {412, "The lease is lost"},
-	fencing.CodeStaleToken:         {412, "The token is not the live one"},
+	fencing.CodeStaleToken:         {412, "The token is stale"},
 	fencing.CodeTooLarge:           {413, "The body is too large"},
 	fencing.CodeMisdirected:        {421, "The Host is not served here"},
 	fencing.CodeLocked:             {423, "The lock is held"},
@@ -130,7 +130,10 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		if e.RetryAfter > 0 {
 			b = appendIntMember(b, "retry_after_ms", ceilTo(e.RetryAfter, time.Millisecond))
 		}
+	case fencing.CodeForbidden:
+		b = appendFence(b, e.Fence)
 	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeTooManyRequests, fencing.CodeStaleToken:
+		b = appendFence(b, e.Fence)
 		if e.Lock == nil {
 			break
 		}
@@ -148,6 +151,15 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		}
 	}
 	return b
+}
+
+// appendFence appends what a fence knows that has refused a token.
+func appendFence(b []byte, f *fencing.Fence) []byte {
+	if f == nil {
+		return b
+	}
+	b = appendIntMember(b, "highest_issued", int64(f.HighestIssued))
+	return appendIntMember(b, "highest_admitted", int64(f.HighestAdmitted))
 }
 
 // retryAfter says when to come back; 0 if that is not for the gateway to say.

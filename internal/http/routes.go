@@ -19,6 +19,7 @@ type route struct {
 }
 
 func (s *Server) routeTable() []route {
+	authorize := handle(decodeAuthorize, authorizeWrite)
 	return []route{
 		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]func(*call){
 			"POST": serveAcquire, "PUT": handle(decodeRenew, renewLock),
@@ -27,6 +28,12 @@ func (s *Server) routeTable() []route {
 		{pattern: "/locks", path: "/locks", methods: map[string]func(*call){
 			"POST": handle(decodeAcquireSet, acquireLocks), "PUT": handle(decodeRenewSet, renewLocks),
 			"DELETE": handle(decodeReleaseSet, releaseLocks), "GET": handle(decodeList, listLocks),
+		}},
+		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]func(*call){
+			"GET": handle(decodeJudge, judgeToken), "POST": handle(decodeAdmit, admitToken),
+		}},
+		{pattern: "/authorize/*", path: "/authorize/{name}", methods: map[string]func(*call){
+			"GET": authorize, "POST": authorize, "PUT": authorize, "PATCH": authorize, "DELETE": authorize, // proxies ask with that of the writer
 		}},
 		{pattern: "/history/*", path: "/history/{name}", methods: map[string]func(*call){"GET": handle(decodeHistory, getHistory)}},
 		{pattern: "/events", path: "/events", methods: map[string]func(*call){"GET": watchEvents}},
@@ -109,10 +116,6 @@ func methodLabel(method string) string {
 // has other methods.
 func noRoute(c *call) {
 	path := decodedPath(c.r)
-	if what := comingFeature(path); what != "" {
-		c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: what + " is not available in this version"})
-		return
-	}
 	var allowed []string
 	for _, method := range knownMethods {
 		if c.s.mux.Match(chi.NewRouteContext(), method, path) {
@@ -138,12 +141,4 @@ func signpost(path string) string {
 		return "a lock is at /locks/{name}"
 	}
 	return "/openapi.yaml says what there is"
-}
-
-// comingFeature names what a later version will have at a path; empty if nothing.
-func comingFeature(path string) string {
-	if path == "/fences" || strings.HasPrefix(path, "/fences/") {
-		return "the fence of a name"
-	}
-	return ""
 }

@@ -28,11 +28,12 @@ type Store struct {
 	margin      prometheus.Histogram
 	tooLate     *prometheus.CounterVec
 	lateSeconds *prometheus.HistogramVec
+	admissions  *prometheus.CounterVec
 	findings    *findings
 }
 
 var operations = []string{
-	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "inspect", "history", "list", "expire",
+	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "admit", "judge", "inspect", "history", "list", "expire",
 	"heartbeat", "examine", "check",
 }
 
@@ -77,16 +78,23 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 			Help:    "By how much a renewal or release missed the end of its lease.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10), // 1 ms to 262 s
 		}, []string{"operation"}),
+		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencepost_fence_admissions_total",
+			Help: "Tokens that fences were asked to admit, by what came of it: ok, stale_token, or a code of a 503.",
+		}, []string{"code"}),
 		findings:  &findings{},
 		observers: map[string]prometheus.Observer{},
 	}
 	for _, op := range operations {
 		s.observers[op] = s.duration.WithLabelValues(op)
 	}
+	for _, code := range []fencing.Code{fencing.CodeOK, fencing.CodeStaleToken} {
+		s.admissions.WithLabelValues(string(code))
+	}
 	for _, reason := range []fencing.Reason{fencing.ReasonReleased, fencing.ReasonExpired, fencing.ReasonBroken} {
 		s.ended.WithLabelValues(string(reason))
 	}
-	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, s.findings, statsCollector{store})
+	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, s.admissions, s.findings, statsCollector{store})
 	return s
 }
 
@@ -156,6 +164,23 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	start := time.Now()
 	out, err := s.Store.Break(ctx, r)
 	s.observe("break", start, out.Ended, err)
+	return out, err
+}
+
+// Admit implements fencing.Store.
+func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Admit(ctx, r)
+	s.observe("admit", start, out.Ended, err)
+	s.admissions.WithLabelValues(string(codeOf(err))).Inc()
+	return out, err
+}
+
+// Judge implements fencing.Store.
+func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Judge(ctx, r)
+	s.observe("judge", start, nil, err)
 	return out, err
 }
 
@@ -232,11 +257,7 @@ func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended
 	if err == nil {
 		return
 	}
-	var refusal *fencing.Error
-	if !errors.As(err, &refusal) {
-		refusal = fencing.Unavailable(err)
-	}
-	switch refusal.Code {
+	switch refusal := refusalOf(err); refusal.Code {
 	case fencing.CodeLeaseLost:
 		s.tooLate.WithLabelValues(operation, string(refusal.Reason)).Inc()
 		if refusal.Late > 0 {
@@ -245,6 +266,21 @@ func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended
 	case fencing.CodeUnavailable, fencing.CodeClockSkew, fencing.CodeNotReplicated, fencing.CodeQuarantined:
 		s.errors.WithLabelValues(operation, string(refusal.Code)).Inc()
 	}
+}
+
+// refusalOf returns an error as a refusal with a code.
+func refusalOf(err error) *fencing.Error {
+	if refusal, ok := errors.AsType[*fencing.Error](err); ok {
+		return refusal
+	}
+	return fencing.Unavailable(err)
+}
+
+func codeOf(err error) fencing.Code {
+	if err == nil {
+		return fencing.CodeOK
+	}
+	return refusalOf(err).Code
 }
 
 var (

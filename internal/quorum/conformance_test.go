@@ -95,6 +95,16 @@ func (p patient) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Out
 	return p.Store.Break(ctx, r)
 }
 
+func (p patient) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Admit(ctx, r)
+}
+
+func (p patient) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	defer p.begin()()
+	return p.Store.Judge(ctx, r)
+}
+
 func (p patient) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	defer p.begin()()
 	return p.Store.Inspect(ctx, r)

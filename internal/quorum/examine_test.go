@@ -126,7 +126,7 @@ func TestExamineAwaitsAdmission(t *testing.T) {
 		s := newNodes(t, 3)
 		for _, n := range s.nodes {
 			n.before = func(op string) {
-				if op == "admit" {
+				if op == "enroll" {
 					advance(300 * time.Millisecond)
 				}
 			}
@@ -148,7 +148,7 @@ func TestExamineAwaitsAdmissionBounded(t *testing.T) {
 		s := newNodes(t, 3)
 		for _, n := range s.nodes {
 			n.before = func(op string) {
-				if op == "admit" {
+				if op == "enroll" {
 					advance(time.Hour)
 				}
 			}

@@ -67,7 +67,7 @@ func (s *Store) admitNode(i int, isNew bool) {
 	longest := time.Duration(s.longest.Load())
 	ctx, cancel := s.longCall()
 	defer cancel()
-	switch err := s.nodes[i].Admit(ctx, isNew, longest); {
+	switch err := s.nodes[i].Enroll(ctx, isNew, longest); {
 	case err != nil:
 		s.log.Warn("a node that remembers nothing can't be taken into service; trying again", "node", s.options.Names[i], "error", err)
 	case isNew:

@@ -60,7 +60,7 @@ func TestNodesOfANewQuorumAreAdmittedByAnother(t *testing.T) {
 		for _, n := range s.nodes[1:] {
 			n.forget()
 		}
-		if err := s.nodes[0].Admit(bg, true, time.Second); err != nil {
+		if err := s.nodes[0].Enroll(bg, true, time.Second); err != nil {
 			t.Fatal(err)
 		}
 		s.Store = s.open()

@@ -97,6 +97,14 @@ func (n *node) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outco
 	return via(ctx, n, "break", (*fencingtest.Model).Break, r)
 }
 
+func (n *node) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "admit", (*fencingtest.Model).Admit, r)
+}
+
+func (n *node) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	return via(ctx, n, "judge", (*fencingtest.Model).Judge, r)
+}
+
 func (n *node) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	return via(ctx, n, "inspect", (*fencingtest.Model).Inspect, r)
 }
@@ -139,10 +147,10 @@ func (n *node) Blank(ctx context.Context) (bool, error) {
 	}, struct{}{})
 }
 
-func (n *node) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
-	_, err := via(ctx, n, "admit", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
+func (n *node) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
+	_, err := via(ctx, n, "enroll", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
 		n.set(func(n *node) { n.blank, n.admits = false, append(n.admits, admission{isNew, longest}) })
-		return struct{}{}, m.Admit(ctx, isNew, longest)
+		return struct{}{}, m.Enroll(ctx, isNew, longest)
 	}, struct{}{})
 	return err
 }

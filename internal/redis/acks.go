@@ -44,6 +44,11 @@ func unreplicated(c *command, r *reply) error {
 		return nil
 	}
 	switch c.verb {
+	case admitVerb:
+		return &fencing.Error{
+			Code:   fencing.CodeNotReplicated,
+			Detail: fmt.Sprintf("too few replicas have confirmed within %s that the token was admitted; ask again", ackTimeout),
+		}
 	case acquireVerb, confirmVerb, leaveVerb:
 		if r.holder != nil {
 			return &fencing.Error{

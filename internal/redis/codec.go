@@ -188,19 +188,24 @@ func (c *codec) record() {
 	var n int64
 	var some int
 	var s string
-	number(c, "BORN", &n)        // when the name was last begun to be remembered; first, for heartbeats read it alone
-	number(c, "LAST_TOKEN", &n)  // the highest of a grant
-	number(c, "ENDED_TOKEN", &n) // the highest of a lease that is over, or higher
-	number(c, "FORGET_AT", &n)   // with no holders: when the record may go
-	number(c, "QUEUE_LAST", &n)  // the highest SEQ given; 0 when no place is left
-	number(c, "STUCK", &n)       // when a hand-off is to be tried again; 0: never
-	number(c, "REST_TILL", &n)   // no rest ends before; no meaning when none rests
-	number(c, "INDEXED", &n)     // what the index of expiries has; 0: nothing
-	small(c, "HOLDERS", &some)   // how many
-	small(c, "QUEUED", &some)    // how many connected places
-	small(c, "RESTING", &some)   // how many places rest
-	word(c, "BROKEN", &s)        // the last tokens that were broken, oldest first, 16 digits each
-	word(c, "GATEWAYS", &s)      // those with connected places or provisional leases: name:places:leases; each
+	var yes bool
+	number(c, "BORN", &n)         // when the name was last begun to be remembered; first, for heartbeats read it alone
+	number(c, "LAST_TOKEN", &n)   // the highest of a grant
+	number(c, "ENDED_TOKEN", &n)  // the highest of a lease that is over, or higher
+	number(c, "LAST_CLAIMED", &n) // fencing.Record, and the next two
+	number(c, "MARK", &n)
+	number(c, "HIGHEST_ADMITTED", &n)
+	number(c, "FORGET_AT", &n)  // with no holders: when the record may go
+	number(c, "QUEUE_LAST", &n) // the highest SEQ given; 0 when no place is left
+	number(c, "STUCK", &n)      // when a hand-off is to be tried again; 0: never
+	number(c, "REST_TILL", &n)  // no rest ends before; no meaning when none rests
+	number(c, "INDEXED", &n)    // what the index of expiries has; 0: nothing
+	small(c, "HOLDERS", &some)  // how many
+	small(c, "QUEUED", &some)   // how many connected places
+	small(c, "RESTING", &some)  // how many places rest
+	flag(c, "SLOT_MARKS", &yes) // some slot has a mark of its own
+	word(c, "BROKEN", &s)       // the last tokens that were broken, oldest first, 16 digits each
+	word(c, "GATEWAYS", &s)     // those with connected places or provisional leases: name:places:leases; each
 }
 
 // tombstone is how a lease ended. Only the library reads it.
@@ -239,6 +244,7 @@ func (c *codec) entry(e *fencing.Entry) {
 // view is the public view of a name without its holders and waiters.
 func (c *codec) view(l *fencing.Lock) {
 	number(c, "VIEW_LAST_TOKEN", &l.LastToken)
+	number(c, "VIEW_HIGHEST_ADMITTED", &l.HighestAdmitted)
 	small(c, "VIEW_HOLDERS", &l.HolderCount)
 	small(c, "VIEW_WAITING", &l.Waiting)
 }
@@ -297,7 +303,9 @@ type operation struct {
 	limit      int // of a shared lease; of what is shown
 	hold       int
 	ttl        time.Duration
-	token      fencing.Token // of a break or a claim; that an acquire proposes
+	token      fencing.Token // of a break or a claim, to admit or to judge; that an acquire proposes
+	slot       int           // AdmitRequest.Slot
+	claimed    bool          // AdmitRequest.Claimed, JudgeRequest.Claimed
 	unknown    bool          // TakeBackRequest.Unknown
 	refused    bool          // TakeBackRequest.Refused
 	waits      bool
@@ -317,6 +325,8 @@ func (c *codec) operation(o *operation) {
 	small(c, "OP_HOLD", &o.hold)
 	micros(c, "OP_TTL", &o.ttl)
 	number(c, "OP_TOKEN", &o.token)
+	small(c, "OP_SLOT", &o.slot)
+	flag(c, "OP_CLAIMED", &o.claimed)
 	flag(c, "OP_UNKNOWN", &o.unknown)
 	flag(c, "OP_REFUSED", &o.refused)
 	flag(c, "OP_WAITS", &o.waits)
@@ -363,14 +373,17 @@ type replyHead struct {
 	// number: of a renewal the µs the lease still had to live; of an expire the µs until there
 	// is something to do again, 0 for never; locked: the caller's position; lease_lost:
 	// µs since the lease ended by time; quarantined: µs until that ends; conflict and
-	// invalid_request: what the lease or place has.
+	// invalid_request: what the lease or place has; of an admit that was decided and of a
+	// judge the highest token issued.
 	number int64
 
-	token fencing.Token // lease_lost: of the newer grant; stale_token of a claim: the last one
+	// token: lease_lost: of the newer grant; stale_token of a claim: the last one; of an
+	// admit and a judge the highest that has moved a mark.
+	token fencing.Token
 
 	// text: lease_lost: the reason; clock_skew: "" the clocks differ, "floor" the floor is
 	// refused, "exhausted" no token is left; conflict and invalid_request: what is at
-	// fault; of an arrival who served before; failed: why.
+	// fault; of an arrival who served before; of a judge the verdict; failed: why.
 	text string
 
 	present string // conflict: what the lease or place has

@@ -19,6 +19,8 @@ const (
 	takeBackVerb  verb = "take_back"
 	breakVerb     verb = "break"
 	claimVerb     verb = "claim"
+	admitVerb     verb = "admit"
+	judgeVerb     verb = "judge"
 	expireVerb    verb = "expire"
 	inspectVerb   verb = "inspect"
 	historyVerb   verb = "history"
@@ -31,14 +33,14 @@ const (
 // rules reports whether a verb applies the rules, and so may hand a lock on.
 func (v verb) rules() bool {
 	switch v {
-	case inspectVerb, historyVerb, listVerb, heartbeatVerb, checkVerb, arriveVerb:
+	case inspectVerb, historyVerb, judgeVerb, listVerb, heartbeatVerb, checkVerb, arriveVerb:
 		return false
 	}
 	return true
 }
 
 // needsMemory reports whether Redis is to refuse a verb where memory is full.
-func (v verb) needsMemory() bool { return v == acquireVerb || v == checkVerb }
+func (v verb) needsMemory() bool { return v == acquireVerb || v == admitVerb || v == checkVerb }
 
 // text is an argument that is written into the same memory again and again.
 type text []byte

@@ -36,6 +36,8 @@ var kinds = map[verb]struct {
 	takeBackVerb:  {rules: true, outlives: true, waits: true},
 	breakVerb:     {rules: true, outlives: true, waits: true},
 	claimVerb:     {rules: true},
+	admitVerb:     {rules: true, needsMemory: true, waits: true},
+	judgeVerb:     {},
 	expireVerb:    {rules: true, outlives: true, waits: true},
 	inspectVerb:   {},
 	historyVerb:   {},
@@ -144,7 +146,7 @@ func TestEveryFieldOfARequestIsSent(t *testing.T) {
 		reflect.TypeFor[fencing.AcquireRequest](), reflect.TypeFor[fencing.RenewRequest](), reflect.TypeFor[fencing.ReleaseRequest](),
 		reflect.TypeFor[fencing.ConfirmRequest](), reflect.TypeFor[fencing.LeaveRequest](), reflect.TypeFor[fencing.TakeBackRequest](),
 		reflect.TypeFor[fencing.BreakRequest](), reflect.TypeFor[fencing.ClaimRequest](), reflect.TypeFor[fencing.InspectRequest](),
-		reflect.TypeFor[fencing.HistoryRequest](), reflect.TypeFor[fencing.ListRequest](),
+		reflect.TypeFor[fencing.HistoryRequest](), reflect.TypeFor[fencing.AdmitRequest](), reflect.TypeFor[fencing.JudgeRequest](), reflect.TypeFor[fencing.ListRequest](),
 	}
 	read := map[string]bool{}
 	files, err := filepath.Glob("*.go")

@@ -17,7 +17,7 @@ import (
 var sources embed.FS
 
 // parts are the files of the library, in the order in which they are put together.
-var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "acquire", "verbs", "gateways", "save", "mend", "run"}
+var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "acquire", "verbs", "fence", "gateways", "save", "mend", "run"}
 
 // A library has two functions that do the same. Redis refuses the one that grants where
 // memory is full; the other frees memory, or only reads. It runs neither of them on

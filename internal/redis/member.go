@@ -56,8 +56,8 @@ func (s *Store) admitted(ctx context.Context) error {
 	return nil
 }
 
-// Admit is fencing.Node.Admit.
-func (s *Store) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
+// Enroll is fencing.Node.Enroll.
+func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
 	how := arriveCareful

@@ -180,14 +180,14 @@ func TestNewStores(t *testing.T) {
 		}
 		refused(t, s, "a")
 		blank(true)
-		if err := s.Admit(ctx, true, 0); err != nil {
+		if err := s.Enroll(ctx, true, 0); err != nil {
 			t.Fatal(err)
 		}
 		blank(false)
 		mustAcquire(t, s, acquireRequest("a"))
 		flush(t, server)
 		until(t, func() bool { refused(t, s, "b"); blank(true); return true })
-		if err := s.Admit(ctx, false, 3*time.Minute); err != nil {
+		if err := s.Enroll(ctx, false, 3*time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		if left := refused(t, s, "b"); left < 179*time.Second {

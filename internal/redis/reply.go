@@ -169,6 +169,11 @@ func (c *codec) end(name fencing.Name) fencing.Ended {
 // span returns the number of a reply as µs.
 func (r *reply) span() time.Duration { return time.Duration(r.number) * time.Microsecond }
 
+// fence returns the fence that an admit or a judge has found or left.
+func (r *reply) fence() *fencing.Fence {
+	return &fencing.Fence{Verdict: fencing.Verdict(r.text), HighestIssued: fencing.Token(r.number), HighestAdmitted: r.token}
+}
+
 // refusal returns the error of a reply that is not ok, as Step would.
 func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 	switch r.code {
@@ -202,7 +207,10 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 	case fencing.CodeQuarantined:
 		return fencing.QuarantineError(r.span())
 	case fencing.CodeStaleToken:
-		if c.verb == claimVerb {
+		switch c.verb {
+		case admitVerb:
+			return fencing.NotAdmittedError(c.token, r.fence())
+		case claimVerb:
 			return &fencing.Error{Code: r.code, Detail: claimRefused, CurrentToken: r.token}
 		}
 		return &fencing.Error{Code: r.code, Detail: "no live lease on this name has the token " + c.token.String(), Lock: &r.lock}

@@ -39,7 +39,7 @@ type Options struct {
 	Passive bool
 
 	// Member is for a node of a quorum: what remembers nothing grants nothing until
-	// Admit.
+	// Enroll.
 	Member bool
 
 	MaxHolders int // of one name, up to 999,999: see fencing.Guard; 0 is any number

@@ -130,6 +130,16 @@ func (s *Store) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outc
 	}, nil))
 }
 
+// Admit is fencing.Store.Admit.
+func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	return s.run(ctx, s.newCommand(operation{verb: admitVerb, name: r.Name, token: r.Token, slot: r.Slot, claimed: r.Claimed}, nil)).result()
+}
+
+// Judge is fencing.Store.Judge.
+func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	return s.run(ctx, s.newCommand(operation{verb: judgeVerb, name: r.Name, token: r.Token, claimed: r.Claimed}, nil)).result()
+}
+
 // Inspect is fencing.Store.Inspect.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newViewCommand(inspectVerb, r.Name, r.Holders)).result()
@@ -213,6 +223,8 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		a.Err = s.refusal(c, r)
 	case c.verb == renewVerb:
 		a.Margin = r.span()
+	case c.verb == admitVerb, c.verb == judgeVerb:
+		a.Fence = r.fence()
 	case r.place != nil, r.shows, c.verb == inspectVerb, c.verb == historyVerb:
 		a.Lock = &r.lock
 	}

@@ -146,7 +146,7 @@ func (c *command) needs() string {
 	case "arrive", "heed":
 		return "quarantine"
 	}
-	if c.intent > 0 || c.verb == "acquire" && c.token != "" {
+	if c.claimed || c.intent > 0 || c.verb == "acquire" && c.token != "" {
 		return "claims"
 	}
 	return ""

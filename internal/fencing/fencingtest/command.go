@@ -40,7 +40,9 @@ type command struct {
 	setName  string
 	token    string // label of the token to break, to claim or to propose; or newToken
 	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
-	above    int    // claim and acquire: by how much more than that
+	above    int    // claim, acquire, admit and judge: by how much more than that
+	slot     int    // admit
+	claimed  bool   // admit and judge: only claimed tokens count
 	intent   time.Duration
 
 	list   fencing.ListRequest
@@ -69,6 +71,8 @@ var arguments = map[string]string{
 	"takeback":  "name* lease* stamp* refused unknown via",
 	"break":     "name* token* via",
 	"claim":     "name* lease* token* via",
+	"admit":     "name* token* slot claimed via",
+	"judge":     "name* token* claimed via",
 	"arrive":    "name* server* longest least most until lossless lost via",
 	"inspect":   "name* via",
 	"history":   "name* via",
@@ -87,7 +91,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "claimed"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -101,7 +105,7 @@ func parseCommand(where, line string) (*command, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &command{where: where, verb: words[0]}
+	c := &command{where: where, verb: words[0], slot: fencing.NoSlot}
 	takes, ok := arguments[c.verb]
 	if !ok {
 		return nil, fmt.Errorf("no command %q; there are %s", c.verb, strings.Join(slices.Sorted(maps.Keys(arguments)), " "))
@@ -158,12 +162,16 @@ func (c *command) set(it item) (err error) {
 	case "stamp":
 		c.stamp, err = it.matching(stampForm)
 	case "token":
-		if c.verb == "claim" {
+		if c.verb != "break" {
 			return c.setClaim(it)
 		}
 		c.token, err = it.matching(tokenForm)
 	case "propose":
 		return c.setClaim(it)
+	case "slot":
+		c.slot, err = strconv.Atoi(it.value)
+	case "claimed":
+		c.claimed = true
 	case "intent":
 		c.intent, err = parseDuration(it.value)
 	case "server":
@@ -250,7 +258,7 @@ const newToken = "new"
 // nowToken is the store's clock.
 const nowToken = "now"
 
-// setClaim reads the token of a claim: a label, new or now, and by how much more.
+// setClaim reads the token of a claim, or of an admission: a label, new or now, and by how much more.
 func (c *command) setClaim(it item) error {
 	value, err := it.matching(claimForm)
 	if err != nil {
@@ -264,8 +272,8 @@ func (c *command) setClaim(it item) error {
 	return err
 }
 
-// claimed writes the token of a claim.
-func (c *command) claimed() string {
+// tokenText writes the token of a claim, or of an admission.
+func (c *command) tokenText() string {
 	if c.above == 0 || c.token == "" {
 		return c.token
 	}
@@ -305,7 +313,13 @@ func (c *command) String() string {
 	}
 	word("lease", c.lease)
 	if c.verb != "acquire" {
-		word("token", c.claimed())
+		word("token", c.tokenText())
+	}
+	if c.verb == "admit" && c.slot != fencing.NoSlot {
+		fmt.Fprintf(b, " slot=%d", c.slot)
+	}
+	if c.claimed {
+		b.WriteString(" claimed")
 	}
 	word("mode", string(c.mode))
 	number := func(key string, n int) {
@@ -342,7 +356,7 @@ func (c *command) String() string {
 	word("set", c.setName)
 	span("intent", c.intent)
 	if c.verb == "acquire" {
-		word("propose", c.claimed())
+		word("propose", c.tokenText())
 	}
 	word("server", c.arrival.Server)
 	span("longest", c.arrival.Longest)

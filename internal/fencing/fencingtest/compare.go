@@ -58,6 +58,7 @@ func (d *comparison) compare(c *command, r, want *result) error {
 	if err := d.compareEnded(r.out.Past, want.out.Past); err != nil {
 		faults = append(faults, fmt.Errorf("what is past: %w", err))
 	}
+	faults = append(faults, d.compareFence(c.name, r.fence(), want.fence()))
 	if r.err != nil {
 		check("Reason", r.err.Reason, want.err.Reason)
 		check("Field", r.err.Field, want.err.Field)
@@ -82,6 +83,23 @@ func (d *comparison) compareToken(what string, name fencing.Name, token, want fe
 		return nil
 	}
 	return fmt.Errorf("%s is %d (%s) instead of %s", what, token, side{d, ofStore}.tokenLabel(name, token), side{d, ofModel}.tokenLabel(name, want))
+}
+
+func (d *comparison) compareFence(name fencing.Name, got, want *fencing.Fence) error {
+	if got == nil || want == nil {
+		if got != want {
+			return fmt.Errorf("the fence is %v instead of %v", got, want)
+		}
+		return nil
+	}
+	faults := []error{
+		d.compareToken("HighestIssued", name, got.HighestIssued, want.HighestIssued),
+		d.compareToken("HighestAdmitted", name, got.HighestAdmitted, want.HighestAdmitted),
+	}
+	if got.Verdict != want.Verdict {
+		faults = append(faults, fmt.Errorf("Verdict is %q instead of %q", got.Verdict, want.Verdict))
+	}
+	return errors.Join(faults...)
 }
 
 func (d *comparison) compareHolder(name fencing.Name, got, want *fencing.Holder) error {
@@ -172,12 +190,15 @@ func (d *comparison) compareLock(got, want *fencing.Lock) error {
 	if len(got.Holders) != len(want.Holders) {
 		return fmt.Errorf("%d holders instead of %d", len(got.Holders), len(want.Holders))
 	}
-	faults := []error{d.compareToken("LastToken", want.Name, got.LastToken, want.LastToken)}
+	faults := []error{
+		d.compareToken("LastToken", want.Name, got.LastToken, want.LastToken),
+		d.compareToken("HighestAdmitted", want.Name, got.HighestAdmitted, want.HighestAdmitted),
+	}
 	for i := range got.Holders {
 		faults = append(faults, d.compareHolder(want.Name, &got.Holders[i], &want.Holders[i]))
 	}
 	a, b := *got, *want
-	a.LastToken, a.Holders, b.LastToken, b.Holders = 0, nil, 0, nil
+	a.LastToken, a.HighestAdmitted, a.Holders, b.LastToken, b.HighestAdmitted, b.Holders = 0, 0, nil, 0, 0, nil
 	if len(a.Waiters) == 0 {
 		a.Waiters = nil
 	}

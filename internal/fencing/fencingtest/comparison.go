@@ -168,7 +168,7 @@ func (d *comparison) arrive(c *command) (r, want result, err error) {
 func (d *comparison) tokensOf(c *command) [2]fencing.Token {
 	g := d.toBreak(c)
 	if c.token == newToken {
-		g = &grant{}
+		g = &grant{tokens: [2]fencing.Token{1, 1}}
 		for _, known := range d.grants[c.name] {
 			for of := range g.tokens {
 				g.tokens[of] = max(g.tokens[of], known.tokens[of]+1)

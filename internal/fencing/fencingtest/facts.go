@@ -71,6 +71,13 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 	default:
 		facts = append(facts, gainFacts(c, &r.out, r.now, known)...)
 	}
+	if f := r.fence(); f != nil {
+		if c.verb == "judge" {
+			add(true, "verdict", string(f.Verdict))
+		}
+		add(false, "issued", f.HighestIssued)
+		add(false, "admitted", f.HighestAdmitted)
+	}
 	if lock := r.lock(); lock != nil {
 		facts = append(facts, lockFacts(lock, known)...)
 	}

@@ -46,7 +46,7 @@ func (g *generator) limit(limits ...int) int {
 
 func (g *generator) next(step int) *command {
 	c := &command{where: fmt.Sprintf("step %d", step), handle: g.handle()}
-	switch n := g.rand.IntN(100); {
+	switch n := g.rand.IntN(110); {
 	case n < 33:
 		c.verb = "acquire"
 		g.acquire(c)
@@ -104,6 +104,13 @@ func (g *generator) next(step int) *command {
 	case n < 90 && g.d.caps.OwnClock:
 		c.verb = "skew"
 		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour, 24*time.Hour)
+	case n >= 107:
+		c.verb, c.name = "judge", pick(g, historyNames...)
+		g.token(c)
+	case n >= 100:
+		c.verb, c.name = "admit", pick(g, historyNames...)
+		g.token(c)
+		c.slot = pick(g, fencing.NoSlot, fencing.NoSlot, 0, 0, 1, 63, 64)
 	default:
 		c.verb, c.by = "advance", g.step()
 	}
@@ -225,6 +232,17 @@ func (g *generator) claim(c *command) {
 	if tokens := g.d.tokensOf(c); g.rank(c.name, ofStore, tokens[ofStore]) != g.rank(c.name, ofModel, tokens[ofModel]) {
 		c.token, c.above = newToken, 0 // with several partitions, what lies between two tokens differs
 	}
+}
+
+// token picks a token to admit or to judge: most often one of the last grants, sometimes one
+// that was never issued.
+func (g *generator) token(c *command) {
+	c.claimed = g.d.caps.Claims && g.oneIn(4)
+	if grants := len(g.d.grants[c.name]); grants > 0 && !g.oneIn(8) {
+		c.back = 1 + g.rand.IntN(min(4, grants))
+		return
+	}
+	c.token, c.above = newToken, int(60*24*time.Hour/time.Microsecond) // the step itself may hand on, with a token of the clock
 }
 
 // near has a claim name what lies above the token of a holder.

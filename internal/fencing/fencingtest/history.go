@@ -98,7 +98,7 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 				written.token = "#0" // was never issued
 			}
 		}
-		if c.verb == "claim" && c.token == "" {
+		if (c.verb == "claim" || c.verb == "admit" || c.verb == "judge") && c.token == "" {
 			written.token = d.toBreak(c).label
 		}
 		fmt.Fprintf(b, "%s\n", &written)

@@ -222,7 +222,7 @@ func TestModelIsANode(t *testing.T) {
 			t.Fatalf("blank: %t, %v", blank, err)
 		}
 		for range 2 {
-			if err := m.Admit(t.Context(), isNew, time.Minute); err != nil {
+			if err := m.Enroll(t.Context(), isNew, time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -266,7 +266,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 		seen[topic] = true
 	}
 	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "conflict", "expire", "inspect", "list", "token", "skew",
-		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway", "claim", "intent", "quarantine"} {
+		"confirm", "leave", "history", "heartbeat", "queue", "handoff", "shared", "rest", "set", "hold", "downgrade", "gateway", "claim", "intent", "quarantine", "admit", "judge"} {
 		if !seen[topic] {
 			t.Errorf("no case is about %s", topic)
 		}

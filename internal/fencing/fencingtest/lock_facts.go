@@ -102,6 +102,7 @@ func lockFacts(lock *fencing.Lock, known lexicon) []fact {
 	}
 	add(false, "waiters", comma(waiters))
 	add(false, "last_token", lock.LastToken)
+	add(false, "admitted", lock.HighestAdmitted)
 	return facts
 }
 

@@ -118,6 +118,16 @@ func (m *Model) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return m.do(ctx, r)
 }
 
+// Admit lets a token pass the fence of a name.
+func (m *Model) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
+// Judge says what has become of a token.
+func (m *Model) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
 // Inspect returns the public view of a name.
 func (m *Model) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	return m.do(ctx, r)

@@ -38,8 +38,8 @@ func (m *Model) Blank(ctx context.Context) (bool, error) {
 
 func (m *memory) blank() bool { return m.state.Quarantine.Server == "" && m.state.Counter == 0 }
 
-// Admit takes a blank model into service.
-func (m *Model) Admit(ctx context.Context, isNew bool, longest time.Duration) error {
+// Enroll takes a blank model into service.
+func (m *Model) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
 	if err := m.usable(ctx); err != nil {

@@ -55,6 +55,14 @@ func (r *result) lock() *fencing.Lock {
 	return r.out.Lock
 }
 
+// fence returns the fence that the answer tells of, or nil.
+func (r *result) fence() *fencing.Fence {
+	if r.err != nil {
+		return r.err.Fence
+	}
+	return r.out.Fence
+}
+
 // ended returns the leases that the answer says have ended.
 func (r *result) ended() []fencing.Ended {
 	return slices.Concat(r.out.Ended, r.expiry.Ended)
@@ -106,6 +114,10 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 			return r, fmt.Errorf("a %T has no Claim", store)
 		}
 		r.out, err = node.Claim(ctx, fencing.ClaimRequest{Name: c.name, Lease: leaseOf(c.lease), Token: token})
+	case "admit":
+		r.out, err = store.Admit(ctx, fencing.AdmitRequest{Name: c.name, Token: token, Slot: c.slot, Claimed: c.claimed})
+	case "judge":
+		r.out, err = store.Judge(ctx, fencing.JudgeRequest{Name: c.name, Token: token, Claimed: c.claimed})
 	case "inspect":
 		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name})
 		if err == nil && r.out.Lock == nil {
@@ -126,6 +138,9 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		r.stats, err = store.Stats(ctx)
 	default:
 		return r, fmt.Errorf("no store answers %q", c.verb)
+	}
+	if admits := c.verb == "admit" || c.verb == "judge"; admits && err == nil && r.out.Fence == nil {
+		return r, errors.New("no Fence without an error")
 	}
 	r.undone = undone(c.name, &r.out)
 	if err == nil {

@@ -20,6 +20,8 @@
 --   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
 --                                heard, stopped, serving: see fencing.Gateways
 --   fencepost:{N}:gateway:<gateway>  zset, what there is for it: see of_gateway
+--   fencepost:{N}:marks:<name>   hash, slot -> the highest token admitted there, of those
+--                                above the mark of the name
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
 --                                to get in before
 --   of a name with several holders

@@ -56,6 +56,21 @@ local function claimable(h, t)
   return not other or other[LEASE] == h[LEASE]
 end
 
+-- Notes the token of a grant or a claim. The twin of Record.issued.
+local function issued(h)
+  local r, t = record, h[TOKEN]
+  if r[LAST_TOKEN] == 0 then
+    r[MARK] = t
+  end
+  r[LAST_TOKEN] = max(r[LAST_TOKEN], t)
+  if h[CLAIMED] == 1 then -- where only claims count, this may be below what the node had issued
+    r[LAST_CLAIMED] = max(r[LAST_CLAIMED], t)
+    if r[HIGHEST_ADMITTED] == 0 then
+      r[MARK] = min(r[MARK], t)
+    end
+  end
+end
+
 -- Gives the lease, which makes the place a holder: all tokens are issued here. It
 -- returns nil, or the code that refuses it, with its number and text. One that is not
 -- firm has to be confirmed. It has the token that is proposed, if it can; 0 proposes
@@ -84,8 +99,8 @@ local function grant(p, is_firm, propose)
     p[CLAIMED], next_token = 1, propose
   end
   counter = max(counter, next_token)
-  r[LAST_TOKEN] = max(r[LAST_TOKEN], next_token)
   p[TOKEN], p[SLOT], p[PROVISIONAL] = next_token, free_slot(p[MODE], p[LIMIT]), is_firm and 0 or 1
+  issued(p)
   start(p)
   if not is_firm and p[GATEWAY] == me then -- of another gateway, that it waited was the sign of life
     hear(true)

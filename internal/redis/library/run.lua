@@ -3,7 +3,7 @@
 -- What is about no name, and what only looks.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
 local published = {'E', 'L', 'G'}
-local only_looks = {inspect = true, list = true, history = true}
+local only_looks = {inspect = true, list = true, history = true, judge = true}
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
 -- left, what was granted and who has joined, in this order. A claim is told like a grant.

@@ -44,9 +44,16 @@ local function save()
     -- as it was
   elseif busy then
     call('set', key, written)
+    if r[SLOT_MARKS] == 1 then
+      call('persist', prefix .. 'marks:' .. name)
+    end
   elseif r then
-    call('set', key, written, 'px', keep_ms(r[FORGET_AT] - now, FORGET_AFTER, FORGET_MS))
+    local kept = keep_ms(r[FORGET_AT] - now, FORGET_AFTER, FORGET_MS)
+    call('set', key, written, 'px', kept)
+    if r[SLOT_MARKS] == 1 then
+      call('pexpire', prefix .. 'marks:' .. name, kept)
+    end
   else
-    call('del', key)
+    call('unlink', key, prefix .. 'marks:' .. name)
   end
 end

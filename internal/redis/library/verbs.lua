@@ -164,7 +164,7 @@ function verbs.claim()
   local fresh = h[CLAIMED] == 0
   h[TOKEN], h[CLAIMED] = claimed, 1
   counter = max(highest(), claimed)
-  record[LAST_TOKEN] = max(record[LAST_TOKEN], claimed)
+  issued(h)
   put_holder(h)
   newly_claimed = fresh and h[LEASE_TEXT] or nil
   return holds(h)

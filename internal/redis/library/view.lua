@@ -49,7 +49,7 @@ local function view(most)
   elseif record[HOLDERS] > 1 then
     holders = view_several(most)
   end
-  out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], holders, waiting)
+  out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], record[HIGHEST_ADMITTED], holders, waiting)
 end
 
 -- Adds the first of the waiters of live gateways to the view. Many of dead ones before

@@ -1,0 +1,96 @@
+package quorum
+
+import (
+	"context"
+
+	"fencepost/internal/fencing"
+)
+
+// poll is what nodes have answered of the fence of a name.
+type poll struct {
+	yes, no int
+	fence   fencing.Fence // the highest of what they know
+	votes   []vote        // of those that have not said either
+}
+
+func (s *Store) newPoll() *poll { return &poll{votes: make([]vote, len(s.nodes))} }
+
+// hear counts an answer: yes, no, or neither, if there is no fence.
+func (p *poll) hear(node int, yes bool, f *fencing.Fence, err *fencing.Error) {
+	switch {
+	case f == nil:
+		p.votes[node] = vote{standing: against, err: err}
+		return
+	case yes:
+		p.yes++
+	default:
+		p.no++
+	}
+	p.fence.HighestIssued = max(p.fence.HighestIssued, f.HighestIssued)
+	p.fence.HighestAdmitted = max(p.fence.HighestAdmitted, f.HighestAdmitted)
+}
+
+// decided reports whether a majority has said yes, or none can any more.
+func (p *poll) decided() bool {
+	majority := majorityOf(len(p.votes))
+	return p.yes >= majority || p.no > len(p.votes)-majority
+}
+
+// Admit implements fencing.Store. A token passes once a majority of the nodes have let it
+// pass: any other majority has one of them, which refuses what is lower. It is refused when
+// so many nodes refuse that no majority is left, and all nodes are asked, also after that.
+// Only what was claimed counts as issued.
+func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	r.Claimed = true
+	began, p, outs := s.options.Clock(), s.newPoll(), make([]fencing.Outcome, len(s.nodes))
+	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+		return node.Admit(ctx, r)
+	}, func(a answer[fencing.Outcome]) bool {
+		outs[a.node] = a.out
+		f := a.out.Fence
+		if a.err != nil {
+			f = a.err.Fence
+		}
+		p.hear(a.node, a.err == nil, f, a.err)
+		return p.decided()
+	})
+	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began, Ended: s.endedOf(outs), Fence: &p.fence}
+	switch {
+	case err != nil:
+		out.Err = err
+	case !p.decided():
+		out.Err = commonest(p.votes)
+	case p.yes < majorityOf(len(s.nodes)):
+		out.Err = fencing.NotAdmittedError(r.Token, &p.fence)
+	}
+	return out.Result()
+}
+
+// Judge implements fencing.Store: a token is live if a majority has it, as far as can be
+// known.
+func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	r.Claimed = true
+	began, p := s.options.Clock(), s.newPoll()
+	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+		return node.Judge(ctx, r)
+	}, func(a answer[fencing.Outcome]) bool {
+		p.hear(a.node, a.err == nil && a.out.Fence.Verdict == fencing.VerdictLive, a.out.Fence, a.err)
+		return p.decided()
+	})
+	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began}
+	f, silent := &p.fence, len(s.nodes)-p.yes-p.no
+	switch {
+	case err != nil:
+		out.Err = err
+		return out.Result()
+	case silent > len(s.nodes)-majorityOf(len(s.nodes)) && !p.decided():
+		out.Err = commonest(p.votes)
+		return out.Result()
+	case p.yes > 0 && p.yes+silent >= majorityOf(len(s.nodes)):
+		f.Verdict = fencing.VerdictLive
+	default:
+		f.Verdict = f.VerdictOf(r.Token)
+	}
+	out.Fence = f
+	return out.Result()
+}
