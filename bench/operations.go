@@ -37,6 +37,7 @@ func (f *footprint) measureDone(rounds int) error {
 	}{
 		{"acquire and release", nil, func(i int) error { return storePair(stores[0], i%names) }},
 		{"renewal", held.take("held"), held.renew},
+		{"admission of a token that was admitted before", nil, held.admit},
 		{"refused acquire", nil, held.refused},
 		{"look at a held lock", nil, held.inspect},
 		{"turn: hand-off at one gateway, and a new place", near.queue("near"), near.turn},
@@ -87,6 +88,7 @@ type row struct {
 	ctx     context.Context
 	stores  []*redis.Store
 	holder  [names]fencing.AcquireRequest
+	token   [names]fencing.Token
 	waiter  [names]fencing.AcquireRequest
 	waiting [names]int // the store at which the waiter is
 }
@@ -95,7 +97,8 @@ func (w *row) take(kind string) func(int) error {
 	return func(i int) error {
 		w.holder[i] = newRequest(fencing.Name(fmt.Sprintf("%s/%d", kind, i)))
 		w.holder[i].TTL = time.Hour
-		_, err := w.stores[0].Acquire(w.ctx, w.holder[i])
+		out, err := w.stores[0].Acquire(w.ctx, w.holder[i])
+		w.token[i] = out.Holder.Token
 		return err
 	}
 }
@@ -103,6 +106,12 @@ func (w *row) take(kind string) func(int) error {
 func (w *row) renew(i int) error {
 	h := &w.holder[i%names]
 	_, err := w.stores[0].Renew(w.ctx, fencing.RenewRequest{Name: h.Name, Lease: h.Lease})
+	return err
+}
+
+func (w *row) admit(i int) error {
+	i %= names
+	_, err := w.stores[0].Admit(w.ctx, fencing.AdmitRequest{Name: w.holder[i].Name, Token: w.token[i], Slot: fencing.NoSlot})
 	return err
 }
 
