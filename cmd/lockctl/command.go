@@ -40,6 +40,9 @@ type settings struct {
 	write, read string
 	issued      bool
 	attack      fencetest.Options
+
+	admit bool
+	slot  int
 }
 
 // call is one use of a command.
@@ -73,6 +76,7 @@ func commands() []command {
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
 		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, run: breakLease},
+		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
 		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
 		{name: "completion", args: "bash|zsh|fish", summary: "print a script that completes commands and names", least: 1, most: 1, offline: true, run: completion},
