@@ -7,6 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -108,6 +110,15 @@ func grantVariables(l *client.Lease) []string {
 		}
 	}
 	return all
+}
+
+// ourVariables are those that grantVariables returns, and the lease id.
+var ourVariables = regexp.MustCompile(`^(LOCK_NAME|FENCING_TOKEN)(_[0-9]+)?=|^(LEASE|LEASE_ID|LOCK_SLOT)=`)
+
+// withoutVariables returns an environment without what is said of another lease. Of two
+// variables of the same name many programs read the first.
+func withoutVariables(env []string) []string {
+	return slices.DeleteFunc(env, ourVariables.MatchString)
 }
 
 // leaseID is that of the environment: an argument would be seen by ps.

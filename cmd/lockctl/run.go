@@ -45,7 +45,7 @@ func runUnder(ctx context.Context, c *call) error {
 		return c.refused(err)
 	}
 	defer l.Release(context.Background())
-	env := append(os.Environ(), grantVariables(l)...)
+	env := append(withoutVariables(os.Environ()), grantVariables(l)...)
 	if c.passLeaseID {
 		env = append(env, "LEASE_ID="+l.ID())
 	}
