@@ -156,6 +156,8 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			case !stop():
 				err = context.Cause(ctx)
 			default:
+				l.claim = q.call
+				l.claim.stream, l.claim.body = false, q.acquireRequest
 				return l, l.start(func() {
 					defer cancel()
 					l.follow(s)
@@ -169,20 +171,47 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 }
 
 // follow takes over what a stream says of an attached lease. Where it breaks off, or is
-// silent when a renewal is due, this client renews the lease from then on. It never closes
-// a stream before the lease is over, nor asks for another one: the end of one is a release,
-// perhaps of what is still believed in.
+// silent when a renewal is due, this client takes the lease over and renews it from then
+// on. It never closes a stream before the lease is over, nor asks for another one: the end
+// of one is a release, perhaps of what is still believed in.
 func (l *Lease) follow(s *stream) {
 	defer s.close()
 	err := l.listen(s, func() time.Duration { return max(l.left()/2, 10*time.Millisecond) })
-	if l.Err() == nil {
+	switch {
+	case errors.Is(err, CodeLeaseLost), errors.Is(err, CodeReplaced):
+		l.finish(err)
+	case l.Err() == nil:
 		l.failed(err)
-		if err == errSilent { // it may speak again
-			l.c.goes(func() { _ = l.listen(s, func() time.Duration { return longestAttachedWait }) })
+		if err == errSilent { // it may speak again, at last of having been replaced by this client
+			l.c.goes(func() {
+				if err := l.listen(s, func() time.Duration { return longestAttachedWait }); errors.Is(err, CodeLeaseLost) {
+					l.finish(err)
+				}
+			})
 		}
+		l.detached = true
 		l.renew(0)
 	}
 	<-l.kept.Done() // its work may still be stopping
+}
+
+// takeOver asks for the lease once more, without a stream: a newer request has the lease,
+// so that the end of the older one's stream is not its release any more.
+func (l *Lease) takeOver(timeout time.Duration) error {
+	a, err := l.c.ask(l.kept, l.claim, timeout)
+	if err != nil {
+		return err
+	}
+	var g granted
+	if err := json.Unmarshal(a.body, &g); err != nil {
+		return err
+	}
+	if g.Token != l.Token() { // the store had forgotten it
+		l.c.undo(l.id, l.names)
+		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
+	}
+	l.detached = false
+	return nil
 }
 
 // listen returns why a stream is of no use any more.
@@ -199,14 +228,8 @@ func (l *Lease) listen(s *stream, within func() time.Duration) error {
 				return err
 			}
 			l.renewed(g, s.sent)
-		case "draining":
+		case "draining", "lost":
 			return e.problem()
-		case "lost":
-			err := e.problem()
-			if errors.Is(err, CodeLeaseLost) || errors.Is(err, CodeReplaced) {
-				l.finish(err)
-			}
-			return err
 		}
 	}
 	return l.Err()

@@ -47,6 +47,8 @@ type Lease struct {
 
 	// attached: the end of its connection is its release.
 	attached bool
+	claim    call // takes it over from its stream
+	detached bool // still to be taken over; the goroutine's that renews
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -227,7 +229,7 @@ func (l *Lease) sentAt() instant {
 func (l *Lease) renewOnce() (granted, error) {
 	for retry := l.c.newRetry(); ; {
 		timeout := min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
-		g, sent, err := l.c.renewal(l.kept, l.id, l.names, 0, timeout)
+		g, sent, err := l.ask(timeout)
 		if err == nil {
 			l.renewed(g, sent)
 			return g, nil
@@ -243,6 +245,17 @@ func (l *Lease) renewOnce() (granted, error) {
 			return granted{}, err
 		}
 	}
+}
+
+// ask renews the lease once. One that hangs on a stream which is of no use any more is
+// taken over before; a refusal of that, but for a loss, keeps nobody from renewing it.
+func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
+	if l.detached {
+		if err := l.takeOver(timeout); err != nil && (unanswered(err) || errors.Is(err, CodeLeaseLost)) {
+			return granted{}, instant{}, err
+		}
+	}
+	return l.c.renewal(l.kept, l.id, l.names, 0, timeout)
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.

@@ -1,0 +1,101 @@
+package client
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// mute is a transport whose streams can fall silent, and be cut so that only the gateway
+// sees it.
+type mute struct {
+	http.RoundTripper
+	mu     sync.Mutex
+	silent bool
+	bodies []io.Closer
+}
+
+func muted(c *Client) *mute {
+	m := &mute{RoundTripper: c.http.Transport}
+	c.http.Transport = m
+	return m
+}
+
+func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := m.RoundTripper.RoundTrip(r)
+	if err == nil && r.Header.Get("Accept") == "text/event-stream" {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.bodies = append(m.bodies, response.Body)
+		response.Body = &muteBody{m, response.Body, r}
+	}
+	return response, err
+}
+
+func (m *mute) CloseIdleConnections() { m.RoundTripper.(*http.Transport).CloseIdleConnections() }
+
+func (m *mute) fallSilent() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.silent = true
+}
+
+// cut closes the connections of silent streams.
+func (m *mute) cut() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, body := range m.bodies {
+		body.Close()
+	}
+}
+
+type muteBody struct {
+	m *mute
+	io.ReadCloser
+	r *http.Request
+}
+
+func (b *muteBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.m.mu.Lock()
+	silent := b.m.silent
+	b.m.mu.Unlock()
+	if silent {
+		<-b.r.Context().Done()
+		return 0, b.r.Context().Err()
+	}
+	return n, err
+}
+
+// After this client has begun to renew an attached lease, the end of its stream is not
+// the lease's release.
+func TestAttachedTakenOver(t *testing.T) {
+	_, direct := start(t)
+	c := connect(t, direct.options.Addresses[0])
+	m := muted(c)
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(3*time.Second)))
+	renewed := func() {
+		t.Helper()
+		last := l.sentAt()
+		until(t, "the client renews by itself", func() bool {
+			if err := l.Err(); err != nil {
+				t.Fatal(err)
+			}
+			return l.sentAt() != last
+		})
+	}
+	m.fallSilent()
+	renewed()
+	m.cut()
+	renewed()
+	renewed()
+	if _, err := direct.TryAcquire(t.Context(), "a"); !errors.Is(err, CodeLocked) {
+		t.Errorf("another acquire: %v", err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
