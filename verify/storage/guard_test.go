@@ -295,68 +295,25 @@ func write(t *testing.T, s fencetest.Storage, token, value string) error {
 	return s.Write(t.Context(), fencetest.Write{Resource: "a", Token: token, Slot: -1, Value: value})
 }
 
-// The trigger stops who has forgotten the token, whatever the statement is, and remembers
-// rows that are gone.
-func TestTrigger(t *testing.T) {
+// A mark that is there and can't be read is not that of a file that was never written.
+func TestFilesUnreadableMark(t *testing.T) {
 	t.Parallel()
-	s, _, _ := recipeFor(t, "postgresql/trigger")
-	if err := write(t, s, "5", "v5"); err != nil {
+	s, _, dir := recipeFor(t, "files/write")
+	if err := write(t, s, "9", "new"); err != nil {
 		t.Fatal(err)
 	}
-	db := s.(*database).db
-	for _, forgetful := range []string{
-		"UPDATE orders SET status = 'x'", "DELETE FROM orders", "TRUNCATE orders", "INSERT INTO orders (id, status) VALUES ('b', 'x')",
-		"INSERT INTO orders (id, status) VALUES ('a', 'x') ON CONFLICT (id) DO UPDATE SET status = 'x'",
-	} {
-		if code := pgCode(inTransaction(t, db, forgetful)); code != "ZF428" {
-			t.Errorf("%s: %s", forgetful, code)
-		}
+	if err := os.Remove(filepath.Join(dir, "a.fence")); err != nil {
+		t.Fatal(err)
 	}
-	for _, of := range []struct{ token, statement, code string }{
-		{"4", "UPDATE orders SET status = 'x' WHERE id = 'a'", "ZF412"},
-		{"4", "DELETE FROM orders WHERE id = 'a'", "ZF412"},
-		{"9", "UPDATE orders SET id = 'b' WHERE id = 'a'", "ZF428"},
-		{"9", "TRUNCATE orders", "ZF428"},
-		{"0", "UPDATE orders SET status = 'x' WHERE id = 'a'", "23514"},
-		{"9007199254740992", "UPDATE orders SET status = 'x' WHERE id = 'a'", "23514"},
-		{"six", "UPDATE orders SET status = 'x' WHERE id = 'a'", "22P02"},
-		{"6", "DELETE FROM orders WHERE id = 'a'", ""},
-		{"5", "INSERT INTO orders (id, status) VALUES ('a', 'x')", "ZF412"}, // the row is gone, its mark is not
-		{"6", "INSERT INTO orders (id, status) VALUES ('a', 'v6')", ""},
-	} {
-		if code := pgCode(inTransaction(t, db, "SELECT set_config('fence.token', '"+of.token+"', true)", of.statement)); code != of.code {
-			t.Errorf("token %s, %s: %q", of.token, of.statement, code)
-		}
+	if err := os.Mkdir(filepath.Join(dir, "a.fence"), 0o700); err != nil { // what root can't read either
+		t.Fatal(err)
 	}
-	if value, err := s.Read(t.Context(), "a"); value != "v6" {
+	if err := write(t, s, "5", "stale"); err == nil || errors.Is(err, fencetest.ErrRefused) {
+		t.Errorf("a write whose mark can't be read: %v", err)
+	}
+	if value, err := s.Read(t.Context(), "a"); value != "new" {
 		t.Error(value, err)
 	}
-}
-
-// inTransaction runs statements in a transaction.
-func inTransaction(t *testing.T, db *sql.DB, statements ...string) error {
-	t.Helper()
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	for _, s := range statements {
-		if _, err := tx.ExecContext(t.Context(), s); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
-}
-
-func pgCode(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code
-	}
-	if err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // With the rows that were found, a write of what is there already is none of a stale

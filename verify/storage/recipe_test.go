@@ -73,7 +73,7 @@ var recipes = []recipe{
 	},
 	{
 		name: "postgresql/trigger", start: startSQL(postgres), open: openSQL("pgx", ""),
-		marks:   map[string]string{"setup": "postgresql/trigger setup", "write": "postgresql/trigger write"},
+		marks:   map[string]string{"setup": "postgresql/trigger setup", "write": "postgresql/trigger write", "rights": "postgresql/trigger rights"},
 		unguard: [3]string{"setup", "\n        WHERE fence.token <= EXCLUDED.token", ""},
 	},
 	{
