@@ -19,7 +19,7 @@ import (
 // .NAME.fence, the mark, and .NAME.fence-lock, which is locked (flock) from the look
 // at the mark until the write is done. Both must be left alone: who deletes the mark
 // admits what is stale, and who deletes the locked file lets two write at once. What a
-// crash leaves of .NAME.fence-new is written over.
+// crash leaves of .NAME.fence-new is removed by the next write.
 //
 // The lock is held while the process is stopped, so that nobody comes between its check
 // and its write; others wait as long, or until their context ends. It ends with the process.
@@ -52,6 +52,9 @@ func (d *Dir) Close() error { return d.root.Close() }
 // as durable as write makes it. A write must not call Do or WriteFile for the same resource.
 func (d *Dir) Do(ctx context.Context, resource string, token int64, slot int, write func() error) error {
 	if err := checkFile(resource); err != nil {
+		return err
+	}
+	if err := checkToken(token, slot); err != nil { // before a file is made
 		return err
 	}
 	lock, err := d.root.OpenFile(beside(resource, ".fence-lock"), os.O_RDWR|os.O_CREATE, 0o666)
@@ -133,11 +136,15 @@ func (d *Dir) replace(resource, name string, data []byte) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	file, err := d.root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	// What a crash has left may be of a mode that can't be written, or that is not this file's.
+	if err := d.root.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := d.root.OpenFile(aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	if kept { // whatever the umask is, and whatever a crash has left
+	if kept { // whatever the umask is
 		err = file.Chmod(mode)
 	}
 	if err == nil {

@@ -221,3 +221,41 @@ func pipes(t *testing.T, cmd *exec.Cmd) (*bufio.Reader, *os.File) {
 	cmd.Stdin = read
 	return bufio.NewReader(out), write
 }
+
+// What a crash has left of a file's successor is in nobody's way, and its mode is not that of
+// what is written next.
+func TestDirLeftover(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir)
+	if err := os.WriteFile(filepath.Join(dir, ".a.fence-new"), []byte("ne"), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	modes := map[string]os.FileMode{}
+	for _, name := range []string{"a", "b"} {
+		if err := d.WriteFile(t.Context(), name, 5, no, []byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{name, "." + name + ".fence"} {
+			info, err := os.Stat(filepath.Join(dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			modes[file] = info.Mode()
+		}
+	}
+	if modes["a"] != modes["b"] || modes[".a.fence"] != modes[".b.fence"] {
+		t.Error(modes)
+	}
+}
+
+// A token that can't be makes no file.
+func TestDirOfTheRefused(t *testing.T) {
+	dir := t.TempDir()
+	d := openDir(t, dir)
+	if err := d.WriteFile(t.Context(), "a", 0, no, nil); !errors.Is(err, fence.ErrInvalid) {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil {
+		t.Error(entries, err)
+	}
+}

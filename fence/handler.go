@@ -3,6 +3,7 @@ package fence
 import (
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net/http"
 	"strconv"
 	"strings"
@@ -18,7 +19,9 @@ const Header = "Fencing-Token"
 // Handler admits the token of every request that may write (any but GET, HEAD, OPTIONS
 // and TRACE) before next serves it, and nothing else for the same resource until next
 // has returned, in which time next must have written. resource names what a request writes;
-// nil is the path of its URL.
+// nil is the path of its URL without the slash before it, as [Dir] has it. A path that is not
+// clean (a part that is empty, . or .., a slash at the end) is refused then: what next
+// takes for the same thing would have a mark of its own.
 //
 // It answers, with a problem in JSON (RFC 9457) that has a code,
 //
@@ -34,6 +37,9 @@ const Header = "Fencing-Token"
 // bound the time by http.Server.ReadTimeout, or let next read the body first and call
 // [Guard] itself, with [ParseHeader].
 func Handler(guard Guard, resource func(*http.Request) string, next http.Handler) http.Handler {
+	if resource == nil {
+		resource = cleanPath
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Method {
 		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -52,11 +58,7 @@ func Handler(guard Guard, resource func(*http.Request) string, next http.Handler
 		}
 		token, slot, err := ParseHeader(values[0])
 		if err == nil {
-			name := r.URL.Path
-			if resource != nil {
-				name = resource(r)
-			}
-			err = guard.Do(r.Context(), name, token, slot, func() error {
+			err = guard.Do(r.Context(), resource(r), token, slot, func() error {
 				next.ServeHTTP(w, r)
 				return nil
 			})
@@ -65,6 +67,16 @@ func Handler(guard Guard, resource func(*http.Request) string, next http.Handler
 			refuse(w, problemOf(err))
 		}
 	})
+}
+
+// cleanPath returns the path of the request's URL without the slash before it; "", which is no
+// resource, where it is not clean.
+func cleanPath(r *http.Request) string {
+	name, rooted := strings.CutPrefix(r.URL.Path, "/")
+	if !rooted || name == "." || !fs.ValidPath(name) {
+		return ""
+	}
+	return name
 }
 
 // ParseHeader reads the value of a Fencing-Token header; without a slot it is NoSlot. The

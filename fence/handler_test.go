@@ -55,7 +55,16 @@ func TestHandler(t *testing.T) {
 		{"PUT", "/a", []string{"21;slot=1;slot=2"}, 400, "invalid_request"},
 		{"PUT", "/a", []string{"21;other=1"}, 400, "invalid_request"},
 		{"PUT", "/a", []string{"9007199254740992"}, 400, "invalid_request"},
-		{"PUT", "/" + strings.Repeat("a", 255), []string{"1"}, 400, "invalid_request"},
+		{"PUT", "/" + strings.Repeat("a", 255), []string{"1"}, 204, ""},
+		{"PUT", "/" + strings.Repeat("a", 256), []string{"1"}, 400, "invalid_request"},
+		{"PUT", "//a", []string{"19"}, 400, "invalid_request"}, // names of what may be /a
+		{"PUT", "/./a", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/b/../a", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/b/%2e%2e/a", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/a/", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/.", []string{"19"}, 400, "invalid_request"},
+		{"PUT", "/%61", []string{"19"}, 412, "stale_token"},
 		{"PUT", "/c", []string{"30;slot=1"}, 204, ""},
 		{"PUT", "/c", []string{"20; slot=0"}, 204, ""},
 		{"PUT", "/c", []string{"29;slot=1"}, 412, "stale_token"},
@@ -164,4 +173,19 @@ func FuzzParseHeader(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Before a Dir the path of the URL is the file's, and both ways to write it have one mark.
+func TestHandlerBeforeDir(t *testing.T) {
+	d := openDir(t, t.TempDir())
+	h := fence.Handler(d, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	if w := send(h, "PUT", "/a.txt", "5"); w.Code != http.StatusNoContent {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+	err := d.WriteFile(t.Context(), "a.txt", 4, no, []byte("stale"))
+	if _, stale := errors.AsType[*fence.StaleError](err); !stale {
+		t.Error(err)
+	}
 }

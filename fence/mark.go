@@ -58,11 +58,8 @@ func (m *Mark) Admit(token int64, slot int) error {
 
 // admit reports besides whether the mark has changed.
 func (m *Mark) admit(token int64, slot int) (raised bool, err error) {
-	switch {
-	case token < 1 || token > MaxToken:
-		return false, fmt.Errorf("%w fencing token %d: it must be from 1 to %d", ErrInvalid, token, int64(MaxToken))
-	case slot != NoSlot && (slot < 0 || slot > MaxSlot):
-		return false, fmt.Errorf("%w slot %d: it must be from 0 to %d, or NoSlot", ErrInvalid, slot, MaxSlot)
+	if err := checkToken(token, slot); err != nil {
+		return false, err
 	}
 	highest := m.highest(slot)
 	switch {
@@ -79,6 +76,17 @@ func (m *Mark) admit(token int64, slot int) (raised bool, err error) {
 		m.Slots[slot] = token
 	}
 	return raised, nil
+}
+
+// checkToken returns an error that wraps ErrInvalid if there can be no such token or slot.
+func checkToken(token int64, slot int) error {
+	switch {
+	case token < 1 || token > MaxToken:
+		return fmt.Errorf("%w fencing token %d: it must be from 1 to %d", ErrInvalid, token, int64(MaxToken))
+	case slot != NoSlot && (slot < 0 || slot > MaxSlot):
+		return fmt.Errorf("%w slot %d: it must be from 0 to %d, or NoSlot", ErrInvalid, slot, MaxSlot)
+	}
+	return nil
 }
 
 // highest returns what a token for the slot must not be below.

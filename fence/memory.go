@@ -40,6 +40,12 @@ func (g *Memory) Do(ctx context.Context, resource string, token int64, slot int,
 	if err := checkResource(resource); err != nil {
 		return err
 	}
+	if err := checkToken(token, slot); err != nil { // before anything is kept for the resource
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	of := g.of(resource)
 	select {
 	case <-of.turn:
