@@ -22,8 +22,8 @@ type process struct {
 	ended  chan wait     // gets how the command itself has ended, once
 	gone   chan struct{} // closed when nothing is left of it
 	reaped atomic.Bool   // the command itself has been waited for: its id may be another's
-	tty    *os.File      // that the group has in the foreground; nil: none
-	before int           // the group that had it before
+	paused chan wait     // gets how the command was stopped, the latest
+	tty    *os.File      // the controlling terminal; nil: none
 }
 
 type wait = syscall.WaitStatus
@@ -43,21 +43,20 @@ func findCommand(name string) (string, error) {
 // startProcess starts a command in a process group of its own. The caller's goroutine is
 // bound to its thread from now on: should that end, so does the command.
 func startProcess(path string, args, env []string) (*process, error) {
-	p := &process{ended: make(chan wait, 1), gone: make(chan struct{})}
+	p := &process{ended: make(chan wait, 1), gone: make(chan struct{}), paused: make(chan wait, 1), tty: controllingTerminal()}
 	adoptOrphans()
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	endWithParent(attributes)
-	if group := foregroundOf(os.Stdin); group != 0 && group == syscall.Getpgrp() {
-		p.tty, p.before = os.Stdin, group
-		attributes.Foreground, attributes.Ctty = true, int(os.Stdin.Fd())
+	if p.readsTerminal() {
+		attributes.Foreground, attributes.Ctty = true, int(p.tty.Fd())
 	}
 	runtime.LockOSThread()
 	var err error
-	if p.pid, err = syscall.ForkExec(path, args, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: attributes}); err != nil {
+	p.pid, err = syscall.ForkExec(path, args, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: attributes})
+	signal.Ignore(syscall.SIGTTOU) // after the start: what is ignored is inherited
+	if err != nil {
+		p.restore()
 		return nil, exit{exitNotRunnable, &os.PathError{Op: "exec", Path: path, Err: err}}
-	}
-	if p.tty != nil {
-		signal.Ignore(syscall.SIGTTOU) // after the start: what is ignored is inherited
 	}
 	go p.reap()
 	return p, nil
@@ -78,9 +77,11 @@ func (p *process) reap() {
 			}
 			return
 		case pid == p.pid && status.Stopped():
-			if p.tty != nil { // Ctrl-Z: the lease would run out
-				_ = syscall.Kill(-p.pid, syscall.SIGCONT)
+			select {
+			case <-p.paused: // only the latest counts
+			default:
 			}
+			p.paused <- status
 		case pid == p.pid:
 			p.reaped.Store(true)
 			p.ended <- status
@@ -120,12 +121,5 @@ func (p *process) kill() {
 		case <-p.gone:
 		case <-tick.C:
 		}
-	}
-}
-
-// restore takes the terminal back.
-func (p *process) restore() {
-	if p.tty != nil {
-		setForeground(p.tty, p.before)
 	}
 }

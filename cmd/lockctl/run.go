@@ -92,6 +92,8 @@ func notify(signals chan os.Signal) {
 // supervise returns how the command has ended, when nothing of it is left.
 func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal) (status wait) {
 	var leaving <-chan time.Time // when what the command left behind is killed
+	var paused wait
+	var again <-chan time.Time // when a command that is stopped is looked at again
 	for {
 		select {
 		case <-p.gone:
@@ -101,15 +103,18 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 			}
 			return status
 		case status = <-p.ended:
+			again = nil
 			p.terminate() // what it left behind would run on without the lock
 			leaving = time.After(grace)
 		case <-leaving:
 			p.kill()
 			return status
+		case paused = <-p.paused:
+			again = p.resume(paused)
+		case <-again:
+			again = p.resume(paused)
 		case s := <-signals:
-			if s != syscall.SIGTSTP {
-				_ = syscall.Kill(-p.pid, s.(syscall.Signal))
-			}
+			p.forward(s.(syscall.Signal))
 		case <-l.Context().Done():
 			return p.stop(l, grace, status)
 		}

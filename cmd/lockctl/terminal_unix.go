@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -24,3 +25,68 @@ func setForeground(f *os.File, group int) {
 }
 
 func isTerminal(f *os.File) bool { return foregroundOf(f) != 0 }
+
+// lookForeground is how often a command that waits for the terminal is looked at.
+const lookForeground = 100 * time.Millisecond
+
+// controllingTerminal returns the terminal of this session, wherever stdin comes from.
+func controllingTerminal() *os.File {
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// inForeground tells whether this process may give the terminal away.
+func (p *process) inForeground() bool {
+	return p.tty != nil && foregroundOf(p.tty) == syscall.Getpgrp()
+}
+
+// readsTerminal tells whether the command is to have the terminal before it asks for it.
+// In a pipe its neighbours may need it first.
+func (p *process) readsTerminal() bool { return p.inForeground() && isTerminal(os.Stdin) }
+
+// resume has a stopped command go on: all that it does while it is stopped is to hold the
+// lock. One that waits for the terminal gets it if it is this process's to give; else the
+// channel says when to try again.
+func (p *process) resume(why wait) (again <-chan time.Time) {
+	if s := why.StopSignal(); s == syscall.SIGTTIN || s == syscall.SIGTTOU {
+		if p.inForeground() {
+			setForeground(p.tty, p.pid)
+		}
+		if p.tty == nil || foregroundOf(p.tty) != p.pid {
+			return time.After(lookForeground)
+		}
+	}
+	_ = syscall.Kill(-p.pid, syscall.SIGCONT)
+	return nil
+}
+
+// forward passes a signal on. Who is stopped has to go on to end by it.
+func (p *process) forward(s syscall.Signal) {
+	switch s {
+	case syscall.SIGTSTP:
+		return
+	case syscall.SIGCONT:
+		if p.readsTerminal() { // the shell's fg
+			setForeground(p.tty, p.pid)
+		}
+	}
+	_ = syscall.Kill(-p.pid, s)
+	switch s {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		_ = syscall.Kill(-p.pid, syscall.SIGCONT)
+	}
+}
+
+// restore takes the terminal back from a group of which nothing is left.
+func (p *process) restore() {
+	if p.tty == nil {
+		return
+	}
+	if group := foregroundOf(p.tty); group > 0 && syscall.Kill(-group, 0) == syscall.ESRCH {
+		setForeground(p.tty, syscall.Getpgrp())
+	}
+	p.tty.Close()
+}
