@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -72,7 +73,7 @@ func Owner(label string) Option { return func(a *acquisition) { a.Owner = label 
 func Metadata(m map[string]string) Option { return func(a *acquisition) { a.Metadata = m } }
 
 // MaxHold ends the lease that long after its grant, however often it is renewed: from the
-// TTL to 30 days.
+// TTL to 30 days. Its context ends with ErrUnknown then, as with any deadline.
 func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold = upMillis(d) } }
 
 // Attached has the gateway renew the lease as long as a connection to it lives, and
@@ -126,10 +127,11 @@ func (c *Client) Do(ctx context.Context, name string, do func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	defer l.Release(context.WithoutCancel(ctx)) // if do panics
+	release := sync.OnceValue(func() error { return l.Release(context.WithoutCancel(ctx)) })
+	defer release() // if do panics
 	err = do(l.Context(), l)
 	lost := l.Err()
-	if released := l.Release(context.WithoutCancel(ctx)); lost == nil && errors.Is(released, CodeLeaseLost) {
+	if released := release(); lost == nil && errors.Is(released, CodeLeaseLost) {
 		lost = released
 	}
 	if lost == nil || errors.Is(err, lost) {
@@ -178,10 +180,16 @@ func (a *acquisition) call(names []string) (r call, err error) {
 			return invalid("names", "an attached lease has one name")
 		}
 	}
-	if ttl := millis(a.TTL); a.margin < 0 || ttl > 0 && a.margin > ttl/2 {
-		return invalid("StopEarly", fmt.Sprintf("the context is to end %s before the deadline; it must be from 0 to half the TTL, %s", a.margin, ttl/2))
+	return r, a.checkMargin(millis(a.TTL))
+}
+
+// checkMargin holds StopEarly against a TTL; 0: the gateway's, which is not known yet.
+func (a *acquisition) checkMargin(ttl time.Duration) error {
+	if a.margin < 0 || ttl > 0 && a.margin > ttl/2 {
+		return &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "StopEarly",
+			Detail: fmt.Sprintf("the context is to end %s before the deadline; it must be from 0 to half the TTL, %s", a.margin, ttl/2)}
 	}
-	return r, nil
+	return nil
 }
 
 // acquiring is an acquire under way.
@@ -209,15 +217,18 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		if err == nil {
 			return l, nil
 		}
-		q.uncertain = unanswered(err) && !errors.Is(err, errExpired)
+		q.uncertain = unanswered(err) || errors.Is(err, CodeReplaced)
 		pause := q.retry.after(err)
 		e := refusal(err)
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case errors.Is(err, errExpired): // it stood still between asking and being answered
-			q.retry.answered()
-			pause = 0
+		case errors.Is(err, errExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
+			// It stood still between asking and being answered, or a gateway did that had
+			// an earlier request of this acquire: only that has the same lease id.
+			if q.waits && q.remaining(ctx) <= 0 {
+				return nil, err
+			}
 		case e != nil && e.Code == CodeLeaseLost && q.leaseID == "":
 			q.identify(NewLeaseID()) // granted, and ended before we knew
 			pause = 0
@@ -285,6 +296,9 @@ func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Leas
 	if err := json.Unmarshal(a.body, &g); err != nil || g.LeaseID != q.call.leaseID || len(g.grants()) != len(q.names) {
 		return nil, fmt.Errorf("the gateway's answer is no lease with the lease id of the request: %w", cmp.Or(err, errors.ErrUnsupported))
 	}
+	if err := q.tooEarly(g); err != nil {
+		return nil, err
+	}
 	l := q.lease(parent, g, a.sent)
 	if l.left() <= 0 {
 		// One that was found again is near its end; another one was answered late.
@@ -304,6 +318,15 @@ func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Leas
 		keep = func() {}
 	}
 	return l, l.start(keep)
+}
+
+// tooEarly refuses a grant whose TTL is too short for StopEarly, and gives it back.
+func (q *acquiring) tooEarly(g granted) error {
+	err := q.checkMargin(g.ttl())
+	if err != nil && q.leaseID == "" {
+		q.c.undo(q.call.leaseID, q.names)
+	}
+	return err
 }
 
 func (q *acquiring) lease(parent context.Context, g granted, sent instant) *Lease {

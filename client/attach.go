@@ -149,6 +149,9 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			if err = json.Unmarshal(e.data, &g); err != nil {
 				break
 			}
+			if err = q.tooEarly(g); err != nil {
+				break
+			}
 			l := q.lease(parent, g, s.sent)
 			switch {
 			case l.left() <= 0:

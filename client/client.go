@@ -79,6 +79,9 @@ func New(o Options) (*Client, error) {
 	for i, address := range o.Addresses {
 		u, err := url.Parse(address)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+			if at := strings.LastIndexByte(address, '@'); at >= 0 {
+				address = "…" + address[at:] // before it there may be a password
+			}
 			return nil, fmt.Errorf("client: the address %q is not like http://127.0.0.1:8080 or https://locks.example", address)
 		}
 		addresses[i] = strings.TrimRight(address, "/")
@@ -306,6 +309,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// pathOfNames returns the path of one name, or that of several.
+func pathOfNames(names []string) (string, error) {
+	switch len(names) {
+	case 0:
+		return "", &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "name", Detail: "there is no name; 1 to 64 are needed"}
+	case 1:
+		return pathOf("/locks/", names[0])
+	}
+	return "/locks", nil
 }
 
 // pathOf returns the path of a name. A name that a proxy could clean up is refused here;

@@ -117,6 +117,9 @@ func refusal(err error) *Error {
 // unanswered reports whether nothing is known of what a request has done, or the gateway
 // can't serve at all: another one, or the same one later, may know more.
 func unanswered(err error) bool {
+	if errors.Is(err, errExpired) {
+		return false
+	}
 	e := refusal(err)
 	if e == nil {
 		return true

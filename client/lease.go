@@ -19,6 +19,9 @@ const (
 	// StopEarly says more: a tenth of the TTL otherwise.
 	maxMargin = time.Second
 
+	// maxLook bounds how long after a suspension a lease's context lives on.
+	maxLook = 100 * time.Millisecond
+
 	// releaseTimeout bounds how long a release is tried for.
 	releaseTimeout = 5 * time.Second
 
@@ -62,7 +65,7 @@ type Lease struct {
 	life  time.Duration // how long after that the lease lives
 	over  error         // why nobody may count on it any more
 	last  error         // of the last attempt to renew it
-	freed func() error  // releases it once
+	freed func() error  // releases it, once for all who wait
 }
 
 // newLease starts to watch over a lease. parent is what its context is made from.
@@ -187,8 +190,8 @@ func (l *Lease) failed(err error) {
 }
 
 // watch cancels the context when its time has come. Timers stand still while the machine
-// is suspended, so it looks at the clocks now and then: half a margin after the machine
-// has woken up it knows.
+// is suspended, so it looks at the clocks now and then: half a margin, or maxLook, after
+// the machine has woken up it knows.
 func (l *Lease) watch() {
 	for {
 		left := l.left()
@@ -196,7 +199,7 @@ func (l *Lease) watch() {
 			l.finish(l.unknown())
 			return
 		}
-		if !sleep(l.kept, min(left, max(l.margin/2, 5*time.Millisecond))) {
+		if !sleep(l.kept, min(left, max(min(l.margin/2, maxLook), 5*time.Millisecond))) {
 			l.finish(ErrClosed) // or it is over already
 			return
 		}
@@ -261,11 +264,20 @@ func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
 // Release lets go of the lease: its context is cancelled, and others may have the lock.
 // It may be called twice. nil means that the lease was held until now. An *Error with
 // CodeLeaseLost means that it had been lost before. ErrUnreachable means that nobody could
-// be told, so that the lease ends by its TTL. It takes 5 s at most.
+// be told, so that the lease ends by its TTL. After anything but nil and CodeLeaseLost
+// another call tries again. It takes 5 s at most.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if l.freed == nil {
-		l.freed = sync.OnceValue(func() error { return l.release(ctx) })
+		l.freed = sync.OnceValue(func() error {
+			err := l.release(ctx)
+			if err != nil && !errors.Is(err, CodeLeaseLost) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.freed = nil
+			}
+			return err
+		})
 	}
 	freed := l.freed
 	l.mu.Unlock()
@@ -295,12 +307,12 @@ func (l *Lease) release(ctx context.Context) error {
 // CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
 // Options.Patience is over (ErrUnreachable).
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
-	path, err := pathOf("/locks/", names[0])
+	path, err := pathOfNames(names)
 	if err != nil {
 		return err
 	}
 	if len(names) > 1 {
-		path = "/locks?" + url.Values{"name": names}.Encode()
+		path += "?" + url.Values{"name": names}.Encode()
 	}
 	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID})
 	if err != nil && unanswered(err) && !errors.Is(err, ErrUnreachable) {
@@ -328,12 +340,13 @@ func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, n
 
 // renewal sends a renewal once.
 func (c *Client) renewal(ctx context.Context, id string, names []string, ttl, timeout time.Duration) (g granted, sent instant, err error) {
-	r := call{method: http.MethodPut, path: "/locks", leaseID: id}
+	r := call{method: http.MethodPut, leaseID: id}
+	if r.path, err = pathOfNames(names); err != nil {
+		return g, sent, err
+	}
 	body := renewRequest{TTL: upMillis(ttl)}
 	if len(names) > 1 {
 		body.Names = names
-	} else if r.path, err = pathOf("/locks/", names[0]); err != nil {
-		return g, sent, err
 	}
 	r.body = body
 	a, err := c.ask(ctx, r, timeout)
