@@ -97,7 +97,7 @@ func (d *comparison) compareFence(name fencing.Name, got, want *fencing.Fence) e
 		d.compareToken("HighestAdmitted", name, got.HighestAdmitted, want.HighestAdmitted),
 	}
 	if got.Verdict != want.Verdict {
-		faults = append(faults, fmt.Errorf("Verdict is %q instead of %q", got.Verdict, want.Verdict))
+		faults = append(faults, fmt.Errorf("the verdict is %q instead of %q", got.Verdict, want.Verdict))
 	}
 	return errors.Join(faults...)
 }
