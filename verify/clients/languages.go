@@ -113,14 +113,14 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := l.extract(page, dir); err != nil {
 		return err
 	}
-	return errors.Join(l.inTurn(ctx, s, dir, r), l.inTime(ctx, s, dir, r))
+	return errors.Join(l.inTurn(ctx, s, dir, r), l.inTime(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r))
 }
 
-// start starts the program.
-func (l language) start(ctx context.Context, s *system.System, dir string, st *storage) (cmd *exec.Cmd, said *bytes.Buffer, err error) {
+// start starts the program, with the gateway at a URL.
+func (l language) start(ctx context.Context, gateway, dir string, st *storage) (cmd *exec.Cmd, said *bytes.Buffer, err error) {
 	cmd, said = exec.CommandContext(ctx, l.command, l.file), &bytes.Buffer{}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
-	cmd.Env = append(os.Environ(), "FENCEPOST="+s.Gateways[0].URL(), "STORAGE="+st.server.URL, "no_proxy=*")
+	cmd.Env = append(os.Environ(), "FENCEPOST="+gateway, "STORAGE="+st.server.URL, "no_proxy=*")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -137,7 +137,7 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 	var running sync.WaitGroup
 	for i := range errs {
 		running.Go(func() {
-			cmd, said, err := l.start(ctx, s, dir, st)
+			cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
 			if err == nil {
 				err = cmd.Wait()
 			}
@@ -177,7 +177,7 @@ func (l language) inTime(ctx context.Context, s *system.System, dir string, r *c
 	defer cancel()
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
-	cmd, said, err := l.start(ctx, s, dir, st)
+	cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
 	if err != nil {
 		return err
 	}

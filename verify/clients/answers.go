@@ -1,0 +1,104 @@
+package clients
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"time"
+
+	"fencepost/verify/check"
+)
+
+// badAnswers are what renewals are answered by something that is no gateway, or no longer
+// one: none says that the lease was renewed, and some never end.
+var badAnswers = map[string]func(w io.Writer){
+	"no JSON":          whole("<html>maintenance</html>"),
+	"JSON of no lease": whole("{}"),
+	"no object":        whole("null"),
+	"endless header":   endless("HTTP/1.1 200 OK\r\n", "X-A: b\r\n"),
+	"endless body":     endless("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n{", " "),
+}
+
+func whole(body string) func(io.Writer) {
+	return func(w io.Writer) {
+		fmt.Fprintf(w, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+}
+
+// endless sends a little again and again, until nobody reads it.
+func endless(first, more string) func(io.Writer) {
+	return func(w io.Writer) {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for _, err := io.WriteString(w, first); err == nil; _, err = io.WriteString(w, more) {
+			<-tick.C
+		}
+	}
+}
+
+// despiteAnswers grants the lock and answers renewals badly: no part may come after the
+// lease's end.
+func (l language) despiteAnswers(ctx context.Context, dir string, r *check.Result) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	var mu sync.Mutex // of errs
+	var errs []error
+	var running sync.WaitGroup
+	for name, answer := range badAnswers {
+		running.Go(func() {
+			if err := l.despite(ctx, dir, name, answer, r); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+func (l language) despite(ctx context.Context, dir, name string, answer func(io.Writer), r *check.Result) error {
+	st := newStorage(languageTTL / parts)
+	defer st.server.Close()
+	granted := make(chan time.Time, 1)
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		switch r.Method {
+		case http.MethodPost:
+			select {
+			case granted <- time.Now():
+			default: // asked again
+			}
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprintf(w, `{"fencing_token":5,"waited_ms":0,"expires_in_ms":%d,"renew_in_ms":%d}`, languageTTL.Milliseconds(), languageTTL.Milliseconds()/3)
+		case http.MethodPut:
+			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				defer conn.Close()
+				answer(conn)
+			}
+		default:
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}))
+	defer gateway.Close()
+	cmd, said, err := l.start(ctx, gateway.URL, dir, st)
+	if err != nil {
+		return err
+	}
+	_ = cmd.Wait()
+	if st.count() == 0 {
+		return fmt.Errorf("it has written nothing: %s", said)
+	}
+	st.mu.Lock()
+	last := st.taken[len(st.taken)-1].at
+	st.mu.Unlock()
+	margin := (<-granted).Add(languageTTL).Sub(last)
+	if status := cmd.ProcessState.ExitCode(); status != exitLost || margin <= 0 {
+		r.Violation("%s, renewals answered with %s: its last part came %s before the lease's end, exit status %d: %s", l.fence, name, margin, status, said)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package clients
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"fencepost/client"
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+// hungUp takes the terminal from the program of the shell, whose work is in a process group of
+// its own, which the system does not end: the program has to, and releases the lock.
+func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *check.Result) error {
+	if l.fence != "bash" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	st := newStorage(languageTTL / parts)
+	defer st.server.Close()
+	cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); st.count() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		return err
+	}
+	_ = cmd.Wait() // for the work too, which has its output
+	if status := cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGHUP) || st.count() >= parts {
+		r.Violation("%s, hung up: exit status %d after %d parts: %s", l.fence, status, st.count(), said)
+	}
+	c, err := client.New(client.Options{Addresses: []string{s.Gateways[0].URL()}})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	seen, err := c.Inspect(ctx, "reports/nightly")
+	if err == nil && seen.Held {
+		r.Violation("%s: the lock is held after its program was hung up", l.fence)
+	}
+	return err
+}
