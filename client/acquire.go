@@ -79,6 +79,12 @@ func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold =
 // Attached has the gateway renew the lease as long as a connection to it lives, and
 // release it when this process dies. Should the connection break off, this client renews
 // the lease from then on. For one name.
+//
+// Where something between the two fails so that only the gateway sees the connection end,
+// it releases the lease while the context lives on. The client asks when it misses an
+// event of the gateway's, which is 3/8 of the TTL after the last one (for TTLs below 2.4 s
+// a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
+// context's end is due. Fence the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // NotRenewed leaves the lease without renewals: it ends by its TTL, or by Client.Renew and

@@ -15,6 +15,10 @@ import (
 // sends a comment every 15 s.
 const silence = 20 * time.Second
 
+// minSlack is how much later than it is due the event of a renewal may come at least; an
+// eighth of the time between two otherwise.
+const minSlack = 100 * time.Millisecond
+
 // event is one of server-sent events.
 type event struct {
 	name, id string
@@ -159,6 +163,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			case !stop():
 				err = context.Cause(ctx)
 			default:
+				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
 				l.claim = q.call
 				l.claim.stream, l.claim.body = false, q.acquireRequest
 				return l, l.start(func() {
@@ -179,7 +184,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 // of one is a release, perhaps of what is still believed in.
 func (l *Lease) follow(s *stream) {
 	defer s.close()
-	err := l.listen(s, func() time.Duration { return max(l.left()/2, 10*time.Millisecond) })
+	err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) })
 	switch {
 	case errors.Is(err, CodeLeaseLost), errors.Is(err, CodeReplaced):
 		l.finish(err)

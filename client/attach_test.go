@@ -99,3 +99,20 @@ func TestAttachedTakenOver(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An attached lease whose connection only the gateway has seen end is gone; this client
+// asks as soon as an event is overdue.
+func TestAttachedReleasedUnseen(t *testing.T) {
+	_, direct := start(t)
+	c := connect(t, direct.options.Addresses[0])
+	m := muted(c)
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(20*time.Second)))
+	m.fallSilent()
+	m.cut()
+	if err := cause(t, l); !errors.Is(err, CodeLeaseLost) || refusal(err).Reason != ReasonReleased {
+		t.Error(err)
+	}
+	if left := l.Remaining(); left < 11500*time.Millisecond { // 20 s less three eighths, and 1 s for a slow machine
+		t.Errorf("it is known %s before the deadline", left)
+	}
+}

@@ -14,6 +14,10 @@
 // that was answered last. The deadline runs on while the machine is suspended, where Go's
 // monotonic clock stands still.
 //
+// An exception is a lease of [Attached], which its gateway releases when it sees the end of
+// the connection, even where this process does not see it yet. So are leases that somebody
+// else ends: by [Client.Break], or with their lease id.
+//
 // The context's cause tells lost from unknown. A gateway that says that the lease has
 // ended, whoever ended it, is an [Error] with [CodeLeaseLost]. If no gateway could be
 // asked in time it is [ErrUnknown]: perhaps the lease is still held, but nobody may count

@@ -50,8 +50,9 @@ type Lease struct {
 
 	// attached: the end of its connection is its release.
 	attached bool
-	claim    call // takes it over from its stream
-	detached bool // still to be taken over; the goroutine's that renews
+	silence  time.Duration // of the stream, after which the client takes it over
+	claim    call          // takes it over from its stream
+	detached bool          // still to be taken over; the goroutine's that renews
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -90,7 +91,8 @@ func (l *Lease) start(keep func()) error {
 	return nil
 }
 
-// Context returns a context that is cancelled before the lease can be gone. Its cause is
+// Context returns a context that is cancelled before the lease can be gone (but see
+// Attached). Its cause is
 // an *Error with CodeLeaseLost, ErrUnknown, ErrReleased or ErrClosed; with Do, also that
 // of the context that Do was given. It has the values of the context that the lease was
 // acquired with, and not its end.
@@ -323,7 +325,8 @@ func (c *Client) Release(ctx context.Context, leaseID string, names ...string) e
 
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long
 // they can be counted on from now on. ttl 0 is the TTL that they were granted with. Leases
-// of Acquire are renewed without it. Errors are as those of Release.
+// of Acquire are renewed without it, and are told nothing of it: with a ttl below theirs
+// the context of one may outlive it. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
 	for retry := c.newRetry(); ; {
 		g, sent, err := c.renewal(ctx, leaseID, names, ttl, answerTimeout)
