@@ -157,6 +157,9 @@ func TestLibraryWords(t *testing.T) {
 		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
 	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, "owner")
+	for _, verdict := range fencing.Verdicts() {
+		reasons = append(reasons, fencing.Reason(verdict))
+	}
 	var replies, details []string
 	for _, m := range regexp.MustCompile(`(?:return|nil,|and|or) '([a-z_]{2,})'[ ,\n]`).FindAllStringSubmatch(rules.source, -1) {
 		replies = append(replies, m[1])

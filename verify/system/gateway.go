@@ -53,10 +53,14 @@ type process struct {
 }
 
 // Addr returns host and port.
-func (g *Gateway) Addr() string { return g.addr }
+func (g *Gateway) Addr() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.addr
+}
 
 // URL returns the URL of the gateway, without a slash at the end.
-func (g *Gateway) URL() string { return "http://" + g.addr }
+func (g *Gateway) URL() string { return "http://" + g.Addr() }
 
 // AdminURL returns the URL of metrics and profiles, where FENCEPOST_ADMIN_ADDR is set.
 func (g *Gateway) AdminURL() string {
@@ -104,7 +108,7 @@ var errPortTaken = errors.New("another has the gateway's port")
 
 // launch starts a process and waits until it says where it serves.
 func (g *Gateway) launch(path string) error {
-	listen := g.addr
+	listen := g.Addr()
 	if listen == "" {
 		listen = "127.0.0.1:0"
 	}
@@ -129,7 +133,10 @@ func (g *Gateway) launch(path string) error {
 		close(p.exited)
 	}()
 	select {
-	case g.addr = <-p.serves:
+	case addr := <-p.serves:
+		g.mu.Lock()
+		g.addr = addr
+		g.mu.Unlock()
 		return nil
 	case <-p.exited:
 		if strings.Contains(g.Log(), syscall.EADDRINUSE.Error()) {
@@ -214,7 +221,7 @@ func (g *Gateway) AwaitReady(timeout time.Duration) error {
 		}
 		last = string(body)
 	}
-	return fmt.Errorf("the gateway at %s is not ready after %s: %s", g.addr, timeout.Round(time.Millisecond), last)
+	return fmt.Errorf("the gateway at %s is not ready after %s: %s", g.Addr(), timeout.Round(time.Millisecond), last)
 }
 
 // Kill ends the process at once, as kill -9 does. One that has ended is no error.

@@ -95,8 +95,10 @@ function verbs.judge()
     text = 'live'
   elseif t > highest_issued then
     text = 'unissued'
+  elseif t == highest_issued then
+    text = 'ended'
   else
-    text = t == highest_issued and 'ended' or 'superseded'
+    text = 'superseded'
   end
   return 'ok'
 end
