@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"fencepost/client"
@@ -89,30 +90,39 @@ func acquire(ctx context.Context, c *call) error {
 		}
 		return c.json(answer)
 	}
-	fmt.Fprintf(c.out, "export LEASE_ID=%s\n", l.ID())
-	for _, v := range grantVariables(l) {
-		fmt.Fprintf(c.out, "export %s\n", v)
+	fmt.Fprintf(c.out, "export LEASE_ID=%s\n", shellQuoted(l.ID()))
+	for _, v := range c.variables(l) {
+		name, value, _ := strings.Cut(v, "=")
+		fmt.Fprintf(c.out, "export %s=%s\n", name, shellQuoted(value))
 	}
 	_, err = fmt.Fprintf(c.out, "# expires in %s unless it is renewed\n", left.Round(time.Millisecond))
 	return err
 }
 
-// grantVariables are what a lease's user needs to know, for the environment. All of it may
-// be shown.
-func grantVariables(l *client.Lease) []string {
-	all := []string{"LOCK_NAME=" + l.Name(), "LEASE=" + l.Public(), "FENCING_TOKEN=" + strconv.FormatInt(l.Token(), 10)}
+// variables are what a lease's user needs to know, for the environment. All of it may be
+// shown. The names are those that were asked for.
+func (c *call) variables(l *client.Lease) []string {
+	all := []string{"LOCK_NAME=" + c.args[0], "LEASE=" + l.Public(), "FENCING_TOKEN=" + strconv.FormatInt(l.Token(), 10)}
 	if l.Slot() != client.NoSlot {
 		all = append(all, "LOCK_SLOT="+strconv.Itoa(l.Slot()))
 	}
-	for i, g := range l.Grants() {
-		if i > 0 {
-			all = append(all, fmt.Sprintf("LOCK_NAME_%d=%s", i+1, g.Name), fmt.Sprintf("FENCING_TOKEN_%d=%d", i+1, g.Token))
-		}
+	for i, g := range l.Grants()[1:] { // they are as many as were asked for
+		all = append(all, fmt.Sprintf("LOCK_NAME_%d=%s", i+2, c.also[i]), fmt.Sprintf("FENCING_TOKEN_%d=%d", i+2, g.Token))
 	}
 	return all
 }
 
-// ourVariables are those that grantVariables returns, and the lease id.
+var plainInShell = regexp.MustCompile(`^[A-Za-z0-9_@%+:,./-]+$`)
+
+// shellQuoted returns a word that a POSIX shell reads as s.
+func shellQuoted(s string) string {
+	if plainInShell.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// ourVariables are those that call.variables returns, and the lease id.
 var ourVariables = regexp.MustCompile(`^(LOCK_NAME|FENCING_TOKEN)(_[0-9]+)?=|^(LEASE|LEASE_ID|LOCK_SLOT)=`)
 
 // withoutVariables returns an environment without what is said of another lease. Of two

@@ -13,7 +13,11 @@ import (
 func main() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(s) { // as a shell has it for what it starts in the background
+			signal.Notify(signals, s)
+		}
+	}
 	go func() {
 		s := (<-signals).(syscall.Signal)
 		cancel(exit{128 + int(s), errors.New(s.String())})

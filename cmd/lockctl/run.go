@@ -34,6 +34,9 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	if c.ttl <= 0 { // the gateway's default would leave the grace unknown
+		return usage("-ttl is %s; it must be above 0", c.ttl)
+	}
 	if c.grace == 0 {
 		c.grace = min(c.ttl/4, 10*time.Second)
 	}
@@ -45,7 +48,7 @@ func runUnder(ctx context.Context, c *call) error {
 		return c.refused(err)
 	}
 	defer l.Release(context.Background())
-	env := append(withoutVariables(os.Environ()), grantVariables(l)...)
+	env := append(withoutVariables(os.Environ()), c.variables(l)...)
 	if c.passLeaseID {
 		env = append(env, "LEASE_ID="+l.ID())
 	}
