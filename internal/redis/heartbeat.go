@@ -22,44 +22,68 @@ const (
 	heartbeatPatience = fencing.HeartbeatInterval / 2
 )
 
+// staleTelling is how old an unfinished telling is that is begun anew: what has come
+// before its place meanwhile would be told of too late.
+const staleTelling = 2 * fencing.HeartbeatInterval
+
 // telling is how far the listener has been told what there is for this gateway in a
-// partition.
+// partition: leases, and behind them places.
 type telling struct {
-	names []fencing.Name // of the heartbeat under way
-	after string         // the last entry that was told of
-	since time.Time      // when the first was asked for
-	done  bool
+	names  []fencing.Name // of the heartbeat under way
+	after  string         // the last entry that was told of
+	since  time.Time      // when the first was asked for
+	paused time.Time      // when the heartbeat ended that did not finish it
+	leases bool           // leases alone, for another one goes on behind them
+	done   bool
 }
+
+// kindLease begins an entry of a lease: see of_gateway in the library. What comes from it
+// on is read up to the last lease.
+const kindLease = "L"
 
 // Heartbeat is fencing.Store.Heartbeat: one operation a partition, which is the sign of
 // life and tells a page of what there is for the gateway, then one for each name where
-// something is due, and then further pages. It also returns
-// CodeClockSkew. A master that fails keeps no other from its part.
+// something is due, and then further pages. Each begins with the leases, for a message
+// about one may be lost. It also returns CodeClockSkew. A master that fails keeps no other from its part.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	told := map[int]*telling{}
+	told, of := map[int]*telling{}, map[*command]*telling{}
 	var commands []*command
+	ask := func(n int, t *telling, due int) *command {
+		c := s.newHeartbeatCommand(n, t.after, due)
+		of[c] = t
+		return c
+	}
 	patience := time.Now().Add(s.heartbeatPatience)
 	for _, name := range names {
 		n := s.partitionOf(name)
 		if told[n] == nil {
 			told[n] = s.beginTelling(n)
-			commands = append(commands, s.newHeartbeatCommand(n, told[n].after, max(dueChunk, dueAtOnce/s.partitions)))
+			commands = append(commands, ask(n, told[n], max(dueChunk, dueAtOnce/s.partitions)))
+			if told[n].after != "" {
+				commands = append(commands, ask(n, &telling{after: kindLease, since: time.Now(), leases: true}, 0))
+			}
 		}
 		told[n].names = append(told[n].names, name)
 	}
 	groups := groupByNode(commands, func(c *command) *node { return s.topology.node(c.partition) })
 	err := inParallel(len(groups), func(i int) (err error) {
-		for page := groups[i].of; len(page) > 0; {
+		page, telling := groups[i].of, map[*command]*telling{}
+		for _, c := range page {
+			telling[c] = of[c]
+		}
+		for len(page) > 0 {
 			var next []*command
 			var due []fencing.Name
 			failed := s.doAll(ctx, page, func(c *command, r *reply) error {
 				if r.code != fencing.CodeOK {
 					return s.refusal(c, r)
 				}
-				t := told[c.partition]
+				t := telling[c]
 				due = append(due, t.due(r)...)
 				if s.tell(t, r); !t.done && time.Now().Before(patience) {
-					next = append(next, s.newHeartbeatCommand(c.partition, t.after, 0))
+					further := s.newHeartbeatCommand(c.partition, t.after, 0)
+					telling[further] = t
+					next = append(next, further)
 				}
 				return nil
 			})
@@ -69,18 +93,20 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	})
 	for n, t := range told {
 		if !t.done && t.after != "" {
+			t.paused = time.Now()
 			s.tellings.Store(n, t)
 		}
 	}
 	return err
 }
 
-// beginTelling goes on where an earlier heartbeat ended, or begins anew.
+// beginTelling goes on where the last heartbeat ended, or begins anew.
 func (s *Store) beginTelling(partition int) *telling {
 	if t, unfinished := s.tellings.LoadAndDelete(partition); unfinished {
-		t := t.(*telling)
-		t.names = nil
-		return t
+		if t := t.(*telling); time.Since(t.paused) < staleTelling {
+			t.names = nil
+			return t
+		}
 	}
 	return &telling{since: time.Now()}
 }
@@ -88,10 +114,11 @@ func (s *Store) beginTelling(partition int) *telling {
 // tell passes a page on.
 func (s *Store) tell(t *telling, r *reply) {
 	var complete []fencing.Name
-	if t.after, t.done = cmp.Or(r.last, t.after), !r.more; t.done {
+	t.after = cmp.Or(r.last, t.after)
+	if t.done = !r.more || t.leases && t.after[:1] != kindLease; t.done {
 		complete = t.names
 	}
-	if hears := s.hears(); hears != nil {
+	if hears := s.hears(); hears != nil && (len(r.entries) > 0 || complete != nil) {
 		hears.Has(complete, t.since, r.entries)
 	}
 }

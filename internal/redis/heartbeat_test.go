@@ -192,3 +192,58 @@ func BenchmarkHeartbeatOfMany(b *testing.B) {
 		})
 	}
 }
+
+// leaseHeard notes at which heartbeat a provisional lease was told of.
+type leaseHeard struct {
+	recorder
+	beat, told int
+}
+
+func (p *leaseHeard) Has(_ []fencing.Name, _ time.Time, entries []fencing.Entry) {
+	for _, e := range entries {
+		if e.Provisional && p.told == 0 {
+			p.told = p.beat
+		}
+	}
+}
+
+// A lease whose message was lost is told of by the next heartbeat, however many wait and however
+// far away Redis is (P5: 2 s). A patience of 0 is a round trip longer than the patience.
+func TestALeaseIsToldByTheNextHeartbeat(t *testing.T) {
+	server := redistest.Start(t)
+	s, other := open(t, Options{URL: server.SocketURL()}), open(t, Options{URL: server.SocketURL()})
+	s.heartbeatPatience = 0
+	heard := &leaseHeard{}
+	s.Listen(heard)
+	holder := acquireRequest("b")
+	mustAcquire(t, other, holder)
+	mustWait(t, s, waitRequest("b"))
+	mustAcquire(t, s, acquireRequest("a"))
+	joinMany(t, s, "a", 8*heartbeatPage) // 4,096 of the 20,000 that may wait for a name
+	names := []fencing.Name{"a", "b"}
+	wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
+	if _, err := other.Release(t.Context(), fencing.ReleaseRequest{Name: "b", Lease: holder.Lease}); err != nil {
+		t.Fatal(err)
+	}
+	for heard.told == 0 && heard.beat < 50 {
+		heard.beat++
+		wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
+	}
+	if heard.told > 1 {
+		t.Errorf("told of by heartbeat %d after the hand-off, want the next", heard.told)
+	}
+}
+
+// A telling that was not finished long ago is begun anew: it would tell of no lease, and of
+// nobody as missing.
+func TestAnOldTellingBeginsAnew(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
+	s.tellings.Store(0, &telling{after: "P~", since: time.Now(), paused: time.Now().Add(-staleTelling)})
+	if told := s.beginTelling(0); told.after != "" {
+		t.Errorf("it goes on behind %q", told.after)
+	}
+	s.tellings.Store(0, &telling{after: "P~", paused: time.Now()})
+	if told := s.beginTelling(0); told.after != "P~" {
+		t.Errorf("it begins at %q", told.after)
+	}
+}

@@ -14,7 +14,8 @@ import (
 // matter which message or answer was lost, nor what the store has forgotten.
 
 const (
-	// maxAskers is for how many names requests that are missing ask again at once.
+	// maxAskers is for how many names requests that are missing ask again at once, and
+	// besides, how many do that have a lease which they have not heard of.
 	maxAskers = 32
 
 	// maxMissing is how many requests of a name are found missing at a time: the next
@@ -112,12 +113,16 @@ func (w *Watchdog) compare(names []fencing.Name, since time.Time, entries []fenc
 		r.askers++
 		w.work.Go(w.askMissing)
 	}
+	for n := len(r.unheard); n > 0 && r.unheardAskers < maxAskers && !r.draining; n-- {
+		r.unheardAskers++
+		w.work.Go(w.askUnheard)
+	}
 	return unknown
 }
 
 // knows reports whether an entry belongs to a request that is known here, and notes that
-// the store has its place. One with a lease that it has not heard of is missing. The caller
-// holds mu.
+// the store has its place. One with a lease that it has not heard of asks for it, and does
+// not wait for those who are missing: the lock is with nobody meanwhile. The caller holds mu.
 func (l *registry) knows(e *fencing.Entry) bool {
 	k := key{e.Name, e.Stamp}
 	t := l.waiters[k]
@@ -127,8 +132,9 @@ func (l *registry) knows(e *fencing.Entry) bool {
 		return held
 	case !t.linked:
 	case e.Provisional:
-		if t.untold = true; !t.missing {
-			l.misses(t.queue, t)
+		if !t.untold {
+			t.untold = true
+			l.unheard = append(l.unheard, t)
 		}
 	default:
 		l.link(t, t.joinedAt)
@@ -140,7 +146,7 @@ func (l *registry) knows(e *fencing.Entry) bool {
 // instant, in order of arrival. The caller holds the registry's mutex.
 func (n *queue) lacking(since time.Duration) (all []*Waiter) {
 	for t := n.first; t != nil && t.known < since && len(n.missing)+len(all) < maxMissing; t = t.next {
-		if !t.missing {
+		if !t.missing && !t.untold {
 			all = append(all, t)
 		}
 	}
@@ -193,6 +199,25 @@ func (w *Watchdog) askMissing() {
 		n.missing, n.asking = nil, false
 	}
 	l.askers--
+}
+
+// askUnheard has the requests with a lease that they have not heard of ask for it, until
+// none is left: a later heartbeat tells again of those that could not.
+func (w *Watchdog) askUnheard() {
+	l := &w.requests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.unheard) > 0 && !l.draining {
+		t := l.unheard[0]
+		l.unheard = l.unheard[1:]
+		if t.linked && !t.busy && t.err == nil {
+			l.mu.Unlock()
+			w.again(t)
+			l.mu.Lock()
+		}
+		t.untold = false
+	}
+	l.unheardAskers--
 }
 
 // again acquires for a request that waits, and reports whether the store could be asked.

@@ -30,6 +30,9 @@ type registry struct {
 
 	missing []*queue // with requests that the store does not have
 	askers  int      // goroutines that ask for them
+
+	unheard       []*Waiter // with a lease that they have not heard of
+	unheardAskers int       // goroutines that ask for it
 }
 
 // key names a request in the queue of a name.
@@ -105,7 +108,7 @@ func (l *registry) leaves(name fencing.Name) {
 // a queue tells nothing, and its requests are in order of arrival. The caller holds mu.
 func (l *registry) link(t *Waiter, joinedAt fencing.Instant) {
 	l.unlink(t)
-	t.joinedAt, t.known, t.linked, t.missing, t.untold = joinedAt, time.Since(l.origin), true, false, false
+	t.joinedAt, t.known, t.linked, t.missing = joinedAt, time.Since(l.origin), true, false
 	n := t.queue
 	after := n.last
 	for !l.atStore && after != nil && after.joinedAt > joinedAt { // it has taken the place of another one

@@ -170,7 +170,7 @@ func (w *Watchdog) attempt(k key, t *takeBack) {
 	switch {
 	case last && (late || err != nil):
 		w.leave(&r, "shutting down", err)
-		delete(w.takeBacks, k)
+		w.over(k, t)
 	case err != nil:
 		t.due = now.Add(takeBackPause)
 	case t.anew:
@@ -181,6 +181,14 @@ func (w *Watchdog) attempt(k key, t *takeBack) {
 		// the skew after it was sent.
 		t.second, t.due = true, now.Add(2*w.maxSkew)
 	case t.calls == 0:
+		w.over(k, t)
+	}
+}
+
+// over forgets a take-back, but not another one of the same request that became known while
+// there was no room for this one. The caller holds mu.
+func (w *Watchdog) over(k key, t *takeBack) {
+	if w.takeBacks[k] == t {
 		delete(w.takeBacks, k)
 	}
 }

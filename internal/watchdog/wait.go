@@ -24,7 +24,7 @@ type Waiter struct {
 	queue      *queue
 	linked     bool          // it is in it, without a grant
 	missing    bool          // it is in queue.missing, to ask again
-	untold     bool          // the store told of a lease for it, which it has not heard of
+	untold     bool          // the store told of a lease for it, which it has not heard of and is to ask for
 	over       bool          // its patience has ended
 	busy       bool          // Wait is dealing with a grant, or leaving
 	asked      time.Duration // when it last asked again, since dog.origin

@@ -33,14 +33,14 @@ local function tell_entries(entries, key)
 end
 
 -- Says that a gateway lives, and returns what there is for it, from an entry on and so much
--- as one call may read. The twin of fencing.Beat.
+-- as one call may read; from 'L' on, leases alone. The twin of fencing.Beat.
 function verbs.heartbeat()
   if skewed then
     return 'clock_skew'
   end
   hear(true)
   local key, after = prefix .. 'gateway:' .. me, sub(op_text, op[OP_SIZE + 1])
-  local entries = attempt('zrangebylex', key, after == '' and '-' or '(' .. after, '+', 'limit', 0, HEARTBEAT_PAGE)
+  local entries = attempt('zrangebylex', key, after == '' and '-' or '(' .. after, after == 'L' and '(M' or '+', 'limit', 0, HEARTBEAT_PAGE)
   if entries.err then -- it is no such set: whoever waits asks again
     call('del', key)
   end
