@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -48,11 +49,12 @@ func list(ctx context.Context, c *call) (err error) {
 		return nil
 	}
 	flushed := c.table(func(row func(...any)) {
-		row("NAME", "MODE", "OWNER", "TOKEN", "HELD", "LEFT", "WAITING")
+		headed := sync.OnceFunc(func() { row("NAME", "MODE", "OWNER", "TOKEN", "HELD", "LEFT", "WAITING") })
 		for l, failed := range c.client.List(ctx, c.optional()) {
 			if err = failed; err != nil {
 				return
 			}
+			headed()
 			for i, h := range l.Holders {
 				name, waiting := l.Name, strconv.Itoa(l.Waiting)
 				if i > 0 {
@@ -64,6 +66,7 @@ func list(ctx context.Context, c *call) (err error) {
 				row("", "", fmt.Sprintf("and %d more", more))
 			}
 		}
+		headed()
 	})
 	return errors.Join(err, flushed)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,10 +25,12 @@ type table struct {
 	guard fence.Memory
 	marks map[string]int64
 	write func(t *table, w fencetest.Write) error
+
+	looked chan struct{} // one that has looked meets another
 }
 
 func newTable(write func(t *table, w fencetest.Write) error) *table {
-	return &table{data: map[string]string{}, marks: map[string]int64{}, write: write}
+	return &table{data: map[string]string{}, marks: map[string]int64{}, write: write, looked: make(chan struct{})}
 }
 
 func (t *table) Write(_ context.Context, w fencetest.Write) error { return t.write(t, w) }
@@ -113,7 +114,11 @@ var defects = map[string]struct {
 		if stale {
 			return fencetest.ErrRefused
 		}
-		time.Sleep(rand.N(time.Millisecond)) // storage takes its time; here a process may be stopped for a minute
+		select { // here a process may be stopped for a minute: another one looks meanwhile, if there is one
+		case t.looked <- struct{}{}:
+		case <-t.looked:
+		case <-time.After(time.Millisecond):
+		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.marks[w.Resource] = max(token, t.marks[w.Resource])

@@ -95,7 +95,9 @@ func (s *server) launch() (err error) {
 		return err
 	}
 	defer db.Close()
-	for deadline := time.Now().Add(readyTimeout); ; time.Sleep(20 * time.Millisecond) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(readyTimeout); ; {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		err := db.PingContext(ctx)
 		cancel()
@@ -106,7 +108,7 @@ func (s *server) launch() (err error) {
 		case <-s.exited:
 			log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
 			return fmt.Errorf("it has ended:\n%s", log)
-		default:
+		case <-look.C:
 		}
 		if time.Now().After(deadline) {
 			return err
