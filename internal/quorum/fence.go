@@ -13,7 +13,7 @@ type poll struct {
 	votes   []vote        // of those that have not said either
 }
 
-func (s *Store) newPoll() *poll { return &poll{votes: make([]vote, len(s.nodes))} }
+func newPoll(nodes int) *poll { return &poll{votes: make([]vote, nodes)} }
 
 // hear counts an answer: yes, no, or neither, if there is no fence.
 func (p *poll) hear(node int, yes bool, f *fencing.Fence, err *fencing.Error) {
@@ -36,13 +36,24 @@ func (p *poll) decided() bool {
 	return p.yes >= majority || p.no > len(p.votes)-majority
 }
 
+// admitted returns why a token is not admitted, nil if it is: yes is an admission.
+func (p *poll) admitted(token fencing.Token) *fencing.Error {
+	switch {
+	case !p.decided():
+		return commonest(p.votes)
+	case p.yes < majorityOf(len(p.votes)):
+		return fencing.NotAdmittedError(token, &p.fence)
+	}
+	return nil
+}
+
 // Admit implements fencing.Store. A token passes once a majority of the nodes have let it
 // pass: any other majority has one of them, which refuses what is lower. It is refused when
 // so many nodes refuse that no majority is left, and all nodes are asked, also after that.
 // Only what was claimed counts as issued.
 func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	r.Claimed = true
-	began, p, outs := s.options.Clock(), s.newPoll(), make([]fencing.Outcome, len(s.nodes))
+	began, p, outs := s.options.Clock(), newPoll(len(s.nodes)), make([]fencing.Outcome, len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Admit(ctx, r)
 	}, func(a answer[fencing.Outcome]) bool {
@@ -55,13 +66,8 @@ func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outc
 		return p.decided()
 	})
 	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began, Ended: s.endedOf(outs), Fence: &p.fence}
-	switch {
-	case err != nil:
-		out.Err = err
-	case !p.decided():
-		out.Err = commonest(p.votes)
-	case p.yes < majorityOf(len(s.nodes)):
-		out.Err = fencing.NotAdmittedError(r.Token, &p.fence)
+	if out.Err = err; err == nil {
+		out.Err = p.admitted(r.Token)
 	}
 	return out.Result()
 }
@@ -70,7 +76,7 @@ func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outc
 // known.
 func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
 	r.Claimed = true
-	began, p := s.options.Clock(), s.newPoll()
+	began, p := s.options.Clock(), newPoll(len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Judge(ctx, r)
 	}, func(a answer[fencing.Outcome]) bool {

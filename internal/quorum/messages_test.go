@@ -61,7 +61,10 @@ func (w *world) deliver(e *event) {
 		guard.Floor = k.client.floor[e.node]
 	}
 	out := w.step(node, now, guard, e)
-	r := result{holder: out.Holder, err: out.Err, end: out.Holder.ExpiresAt.Sub(out.Now)}
+	r := result{holder: out.Holder, err: out.Err, end: out.Holder.ExpiresAt.Sub(out.Now), fence: out.Fence}
+	if out.Holder.Claimed {
+		w.fences.claim(k.lease, out.Holder.Token)
+	}
 	if w.trace != nil {
 		w.logStep(e, &out)
 	}
@@ -98,6 +101,8 @@ func (w *world) step(node *simNode, now fencing.Instant, guard fencing.Guard, e 
 		return fencing.Step(node.state, now, guard, fencing.ClaimRequest{Name: simName, Lease: k.lease.id, Token: k.attempt.token})
 	case vRenew:
 		return fencing.Step(node.state, now, guard, fencing.RenewRequest{Name: simName, Lease: k.lease.id, TTL: k.ttl})
+	case vAdmit:
+		return w.stepAdmit(node.state, now, guard, k.admit)
 	case vRelease:
 		return fencing.Step(node.state, now, guard, fencing.ReleaseRequest{Name: simName, Lease: k.lease.id})
 	}
@@ -137,8 +142,11 @@ func (w *world) logStep(e *event, out *fencing.Outcome) {
 		what = fmt.Sprintf("token %d, claimed %t, %s left", out.Holder.Token, out.Holder.Claimed, out.Holder.ExpiresAt.Sub(out.Now))
 	}
 	token := ""
-	if e.verb == vClaim {
+	switch e.verb {
+	case vClaim:
 		token = fmt.Sprintf(" of %d", k.attempt.token)
+	case vAdmit:
+		token = fmt.Sprintf(" %d", k.admit)
 	}
 	w.log("  node %d: %s%s for %s %s by client %d: %s", e.node, verbNames[e.verb], token, k.lease.mode, k.lease.id, k.who, what)
 }
@@ -168,6 +176,10 @@ func (w *world) timeOut(e *event) {
 // hear feeds the state machine and sends what it asks for.
 func (w *world) hear(k *call, node int, v verb, r *result, from time.Duration) {
 	elapsed, end := w.elapsed(k), from+r.end
+	if v == vAdmit {
+		w.vote(k, node, r)
+		return
+	}
 	if v == vRenew || v == vRelease {
 		if r.err != nil {
 			k.tally.notDone(node, r.err, w.nodes[node].blind > w.now, elapsed)

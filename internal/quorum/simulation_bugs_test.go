@@ -23,6 +23,12 @@ func TestSimulationFindsBugs(t *testing.T) {
 		{"no margin", defects{noMargin: true}, 1},
 		{"votes without the token", defects{anyVote: true}, 264_000},
 		{"a claimed token that is raised", defects{raising: true}, 1},
+		{"one node admits", defects{admit: admitDefects{one: true}}, 1},
+		{"a silent node admits", defects{admit: admitDefects{silent: true}}, 1},
+		{"what nobody has claimed is admitted", defects{admit: admitDefects{unclaimed: true}}, 1},
+		{"an admission is not remembered", defects{admit: admitDefects{noMark: true}}, 1},
+		{"a lease that is over is admitted beside an older one", defects{admit: admitDefects{over: true}}, 14_000},
+		{"what was issued before a node forgot is admitted", defects{admit: admitDefects{forgotten: true}}, 286_000},
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			for seed := bug.from; seed < bug.from+most; seed++ {

@@ -29,6 +29,17 @@ type defects struct {
 	noMargin     bool // a lease is told for all the time the nodes give
 	anyVote      bool // a renewal counts nodes that never accepted the token
 	raising      bool // a node lets a claimed token be raised
+	admit        admitDefects
+}
+
+// admitDefects are those of admissions at a fence.
+type admitDefects struct {
+	one       bool // one node is enough
+	silent    bool // a node that does not answer counts as admitting
+	unclaimed bool // tokens that nobody has claimed count as issued
+	noMark    bool // a node does not remember what it has admitted
+	over      bool // a token whose lease is over is admitted like any other, beside older holders
+	forgotten bool // a node that forgot admits what was issued before
 }
 
 // verb is what a message asks for.
@@ -41,9 +52,10 @@ const (
 	vUndo
 	vRenew
 	vRelease
+	vAdmit
 )
 
-var verbNames = [...]string{"-", "acquire", "claim", "undo", "renew", "release"}
+var verbNames = [...]string{"-", "acquire", "claim", "undo", "renew", "release", "admit"}
 
 type eventKind uint8
 
@@ -58,6 +70,7 @@ const (
 	evDown
 	evUp
 	evClock
+	evWrite // somebody has a token admitted
 )
 
 // event is something that happens at a time.
@@ -79,12 +92,14 @@ type result struct {
 	holder fencing.Holder
 	end    time.Duration // the holder's time left
 	err    *fencing.Error
+	fence  *fencing.Fence
 }
 
 // world is one schedule: nodes, clients, and the messages between them.
 type world struct {
 	seed    uint64
 	rng     *rand.Rand
+	aside   *rand.Rand // of admissions, which leave the rest of a schedule as it is
 	bugs    defects
 	now     int64
 	seq     uint32
@@ -104,6 +119,7 @@ type world struct {
 	rough    int // percent of messages that are late or lost
 	fault    string
 	grants   int
+	fences   fences
 	trace    *strings.Builder
 }
 
@@ -153,6 +169,9 @@ type call struct {
 	lease   *simLease
 	attempt *attempt
 	tally   *tally
+	poll    *poll
+	admit   fencing.Token // poll: the token
+	held    bool          // poll: by a lease that was counted on
 	began   int64
 	stamp   fencing.Stamp
 	ttl     time.Duration
@@ -299,14 +318,25 @@ func newWorld(seed uint64, bugs defects, trace bool) *world {
 			w.push(event{at: w.between(0, 3*time.Second), kind: evPause, node: uint8(i)})
 		}
 	}
+	w.aside = rand.New(rand.NewPCG(seed, 1))
+	if w.aside.IntN(2) == 0 && bugs == (defects{admit: bugs.admit}) { // what else is planted is to show elsewhere
+		w.push(event{at: 20_000, kind: evWrite})
+	}
 	return w
 }
 
 // run plays the schedule until something is wrong or enough has happened.
 func (w *world) run() string {
-	for n := 0; n < simEvents && len(w.queue) > 0 && w.fault == ""; n++ {
+	for n := 0; n < simEvents && len(w.queue) > 0 && w.fault == ""; {
 		e := w.pop()
 		w.now = e.at
+		if e.kind == evWrite || e.call != nil && e.call.poll != nil {
+			w.rng, w.aside = w.aside, w.rng
+			w.happen(&e)
+			w.rng, w.aside = w.aside, w.rng
+			continue
+		}
+		n++
 		w.happen(&e)
 	}
 	return w.fault
@@ -336,6 +366,8 @@ func (w *world) happen(e *event) {
 		w.timeOut(e)
 	case evAct:
 		w.act(&w.clients[e.node], e.node)
+	case evWrite:
+		w.write()
 	case evAgain:
 		w.undo(e.call, allNodes(len(w.nodes)), true)
 	case evPause:

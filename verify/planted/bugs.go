@@ -241,5 +241,13 @@ func Bugs() []Bug {
 			}},
 			Package: "internal/watchdog", Test: "^TestAGrantToNobodyIsTakenBack$",
 		},
+		{
+			Name: "one-node-admits", What: "one node of a quorum is enough to admit a token at a fence",
+			Patches: []Patch{
+				{File: "internal/quorum/fence.go", Old: "return p.yes >= majority ||", New: "_ = majority\n\treturn p.yes >= 1 ||"},
+				{File: "internal/quorum/fence.go", Old: "case p.yes < majorityOf(len(p.votes)):", New: "case p.yes < 1:"},
+			},
+			Package: "internal/quorum", Test: "^TestSimulation$",
+		},
 	}
 }
