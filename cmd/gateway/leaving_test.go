@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -86,10 +88,11 @@ func TestWaitersLeave(t *testing.T) {
 						return
 					}
 					defer conn.Close()
-					fmt.Fprintf(conn, way.ask, name)
-					if lease := told(conn, after); lease != "" { // it has its turn, as any other
-						if err := releaseAt(g, name, holding{LeaseID: lease}); err != nil {
-							t.Error(err)
+					if h, sureUntil, ok := askAt(conn, way.ask, name, after); ok { // it has its turn, as any other
+						status, body, err := request(http.MethodDelete, url+"/locks/"+name, "", map[string]string{"Lease-Id": h.LeaseID})
+						late := status == http.StatusPreconditionFailed && !time.Now().Before(sureUntil)
+						if err != nil || status != http.StatusNoContent && !late {
+							t.Errorf("release was answered %d: %s, %v", status, body, err)
 						}
 						return
 					}
@@ -144,22 +147,25 @@ func TestWaitersLeave(t *testing.T) {
 	}
 }
 
-var leaseInAnswer = regexp.MustCompile(`"lease_id":"([^"]+)"`)
-
-// told returns the lease id that a client is told before it leaves.
-func told(conn net.Conn, leaving time.Duration) string {
-	conn.SetReadDeadline(time.Now().Add(leaving))
-	defer conn.SetReadDeadline(time.Time{})
-	var answer []byte
-	for buffer := make([]byte, 4096); ; {
-		n, err := conn.Read(buffer)
-		answer = append(answer, buffer[:n]...)
-		if found := leaseInAnswer.FindSubmatch(answer); found != nil {
-			return string(found[1])
-		}
+// askAt sends a request and returns the lease that its client is told of before it leaves,
+// and until when that may rely on it: an end that comes later than that is the TTL's.
+func askAt(conn net.Conn, ask, name string, leaving time.Duration) (h holding, sureUntil time.Time, ok bool) {
+	asked := time.Now()
+	conn.SetDeadline(asked.Add(leaving))
+	defer conn.SetDeadline(time.Time{})
+	fmt.Fprintf(conn, ask, name)
+	for reading := bufio.NewReader(conn); ; {
+		response, err := http.ReadResponse(reading, nil)
 		if err != nil {
-			return ""
+			return holding{}, time.Time{}, false
 		}
+		if response.StatusCode == http.StatusContinue {
+			continue
+		}
+		if err := json.NewDecoder(response.Body).Decode(&h); err != nil || h.LeaseID == "" {
+			return holding{}, time.Time{}, false
+		}
+		return h, asked.Add(time.Duration(h.Waited+h.ExpiresIn) * time.Millisecond), true
 	}
 }
 

@@ -39,10 +39,11 @@ func startAll(t *testing.T, stores ...string) []*gatewayProcess {
 
 // holding is what a grant says in the answers that these tests read.
 type holding struct {
-	LeaseID string `json:"lease_id"`
-	Token   int64  `json:"fencing_token"`
-	Slot    int    `json:"slot"`
-	Waited  int64  `json:"waited_ms"`
+	LeaseID   string `json:"lease_id"`
+	Token     int64  `json:"fencing_token"`
+	Slot      int    `json:"slot"`
+	Waited    int64  `json:"waited_ms"`
+	ExpiresIn int64  `json:"expires_in_ms"`
 }
 
 // acquireAt sends a POST and reads the grant.
