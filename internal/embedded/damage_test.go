@@ -1,3 +1,7 @@
+//go:build !race
+
+// One goroutine reads hundreds of damaged files: as images_test.go.
+
 package embedded
 
 import (
@@ -117,6 +121,40 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		t.Errorf("only %d of %d were refused", refused, places)
 	}
 	fmt.Printf("verified: damaged places %d, refused %d, violations %d\n", places, refused, violations)
+}
+
+// The last flush may have been written in part, whichever part that is: what
+// stood there before is left in the other places.
+func TestATornTailIsDropped(t *testing.T) {
+	j, path := newTestJournal(t)
+	before := mustRead(t, path)
+	for j.number < 40 {
+		from := max(0, int(j.number)-8)
+		appendTo(t, j)
+		after, number := mustRead(t, path), int(j.number)
+		end := int(j.at)
+		for cut := end - len(j.frame); cut <= end; cut++ {
+			if cut == end-block+100 { // the rest of the block is empty
+				cut = end - 1
+			}
+			torn := append(append([]byte{}, after[:cut]...), before[cut:]...)   // its beginning was written
+			turned := append(append([]byte{}, before[:cut]...), after[cut:]...) // its end was
+			for what, content := range map[string][]byte{"beginning": torn, "end": turned} {
+				entries, err := parseJournal(content, j.id, uint64(from))
+				if err != nil {
+					t.Fatalf("flush %d, its %s up to byte %d: %v", number, what, cut, err)
+				}
+				want := number
+				if !bytes.Equal(content, after) {
+					want--
+				}
+				if numbers := flushes(t, entries); len(numbers) != want-from {
+					t.Fatalf("flush %d, its %s up to byte %d: there are %v", number, what, cut, numbers)
+				}
+			}
+		}
+		before = after
+	}
 }
 
 // lookOn is the doctor's look at files. What panics is an error.

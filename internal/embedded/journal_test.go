@@ -90,40 +90,6 @@ func mustRead(t *testing.T, path string) []byte {
 	return content
 }
 
-// The last flush may have been written in part, whichever part that is: what
-// stood there before is left in the other places.
-func TestATornTailIsDropped(t *testing.T) {
-	j, path := newTestJournal(t)
-	before := mustRead(t, path)
-	for j.number < 40 {
-		from := max(0, int(j.number)-8)
-		appendTo(t, j)
-		after, number := mustRead(t, path), int(j.number)
-		end := int(j.at)
-		for cut := end - len(j.frame); cut <= end; cut++ {
-			if cut == end-block+100 { // the rest of the block is empty
-				cut = end - 1
-			}
-			torn := append(append([]byte{}, after[:cut]...), before[cut:]...)   // its beginning was written
-			turned := append(append([]byte{}, before[:cut]...), after[cut:]...) // its end was
-			for what, content := range map[string][]byte{"beginning": torn, "end": turned} {
-				entries, err := parseJournal(content, j.id, uint64(from))
-				if err != nil {
-					t.Fatalf("flush %d, its %s up to byte %d: %v", number, what, cut, err)
-				}
-				want := number
-				if !bytes.Equal(content, after) {
-					want--
-				}
-				if numbers := flushes(t, entries); len(numbers) != want-from {
-					t.Fatalf("flush %d, its %s up to byte %d: there are %v", number, what, cut, numbers)
-				}
-			}
-		}
-		before = after
-	}
-}
-
 // Any bit that is wrong in the middle is found: nothing is read past it, and the
 // flushes behind it are not forgotten in silence.
 func TestADamagedMiddleIsRefused(t *testing.T) {

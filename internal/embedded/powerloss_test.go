@@ -170,33 +170,6 @@ func exercised(t *testing.T, dir string, files *trace, random *rand.Rand, operat
 	return h, s, clock
 }
 
-// loseCounting makes power-loss images of a run and returns how many of them violate
-// it, with the first violation.
-func loseCounting(t *testing.T, images int, lies bool) (violations int, first error) {
-	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	const perRun = 100
-	for left := images; left > 0; left -= perRun {
-		dir, files := t.TempDir(), newTrace(nil)
-		files.lies = lies
-		h, s, clock := exercised(t, dir, files, random, 150)
-		s.Close()
-		checked := t.TempDir()
-		for range min(left, perRun) {
-			cut := files.begun + random.IntN(files.count()-files.begun)
-			image := atDirectory(files.image(cut, random), dir, checked)
-			err := lose(h, image, checked, clock, cut, random)
-			if err != nil {
-				violations++
-				first = cmp.Or(first, fmt.Errorf("power lost during operation %d of %d on files: %w", cut, files.count(), err))
-			}
-		}
-	}
-	return violations, first
-}
-
 // atDirectory returns files of one directory as those of another.
 func atDirectory(files map[string][]byte, from, to string) map[string][]byte {
 	moved := map[string][]byte{}
@@ -204,42 +177,6 @@ func atDirectory(files map[string][]byte, from, to string) map[string][]byte {
 		moved[to+strings.TrimPrefix(path, from)] = content
 	}
 	return moved
-}
-
-// lose checks an image, and one of a second power loss while the first is mended.
-func lose(h *chronicle, image map[string][]byte, dir string, clock *testClock, cut int, random *rand.Rand) error {
-	files := newTrace(image)
-	state, err := stateOn(dir, files, clock.read)
-	if err == nil {
-		err = h.check(state, cut)
-	}
-	if err != nil {
-		return err
-	}
-	again := newTrace(files.image(files.begun+random.IntN(files.count()-files.begun), random))
-	if after, err := stateOn(dir, again, clock.read); err != nil || after != state {
-		return fmt.Errorf("after a second power loss: %v, %.1000s, before it %.1000s", err, after, state)
-	}
-	return nil
-}
-
-// P1, P2: a power loss at any moment, with any part of what was not synced gone or
-// torn, leaves a state that there was, not before what was answered. FENCEPOST_LONG
-// makes it 5,000 images.
-func TestPowerLoss(t *testing.T) {
-	images := times(200, 5000)
-	violations, first := loseCounting(t, images, false)
-	if violations > 0 {
-		t.Error(first)
-	}
-	fmt.Printf("verified: power-loss images %d, violations %d\n", images, violations)
-}
-
-// The images would tell of a disk, or a store, that does not sync.
-func TestPowerLossIsToldFromNoSync(t *testing.T) {
-	if violations, _ := loseCounting(t, 100, true); violations < 10 {
-		t.Errorf("of 100 images of a disk that syncs nothing, %d are wrong", violations)
-	}
 }
 
 // A sync, or any write, that fails is the end: nothing is granted any more, and all
