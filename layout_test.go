@@ -26,11 +26,12 @@ var ours = map[string][]string{
 	"internal/redis/redistest":     {},
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
+	"internal/tracing":             {"internal/fencing"},
 	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
 	"client":                       {},
 	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {
-		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/http", "web",
+		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/tracing", "internal/http", "web",
 	},
 	"fence":           {},
 	"fence/fencetest": {},
@@ -59,6 +60,7 @@ var theirs = map[string][]string{
 	"github.com/anishathalye/porcupine":    {"verify/history"},
 	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
 	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},
+	"go.opentelemetry.io":                  {"internal/tracing", "internal/http", "cmd/gateway"},
 }
 
 // onlyULID are the packages that keep to the standard library and ulid.

@@ -107,7 +107,7 @@ func (e usageError) Unwrap() error { return e.error }
 func loadConfig() (config, error) {
 	var cfg config
 	unread, faults := process(&cfg)
-	faults = append(faults, unknownVariables()...)
+	faults = append(append(faults, unknownVariables()...), traceFaults()...)
 	missing, unreadable := cfg.readFiles()
 	unread, faults = append(unread, missing...), append(faults, unreadable...)
 	if faults = append(faults, cfg.validate(unread)...); len(faults) > 0 {
@@ -288,5 +288,7 @@ Settings come from the environment:
 	tabs := tabwriter.NewWriter(w, 1, 0, 2, ' ', 0)
 	err := envconfig.Usagef(envPrefix, &config{}, tabs,
 		"{{range .}}  {{usage_key .}}\t{{with usage_default .}}{{.}}{{else}}-{{end}}\t{{usage_description .}}\n{{end}}")
+	fmt.Fprint(tabs, "\nTraces are sent to OTEL_EXPORTER_OTLP_ENDPOINT, like http://collector:4318, as OpenTelemetry's\n"+
+		"variables say (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, ...); without it there are none.\n")
 	return errors.Join(err, tabs.Flush())
 }

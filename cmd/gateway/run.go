@@ -17,8 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
 	"fencepost/internal/metrics"
+	"fencepost/internal/tracing"
 	"fencepost/internal/watchdog"
 	"fencepost/web"
 )
@@ -75,7 +77,16 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 		metrics.RegisterLosses(reg, opened.losses)
 	}
 	failed := opened.failed
-	dog := watchdog.New(metrics.Wrap(opened, reg), watchdog.Options{
+	store := fencing.Store(metrics.Wrap(opened, reg))
+	traces, err := newTracerProvider(ctx, log)
+	if err != nil {
+		return err
+	}
+	if traces != nil {
+		defer traces.end(log)
+		store = tracing.Wrap(store, cfg.storeKind(), traces)
+	}
+	dog := watchdog.New(store, watchdog.Options{
 		Logger: log, MaxSkew: lateBy(cfg), MaxWaiters: cfg.MaxWaiters, MaxSubscriptions: cfg.MaxStreams,
 		Strict: cfg.Strict, Observer: metrics.NewObserver(reg),
 	})
@@ -87,12 +98,16 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	dog.Start()
 	defer dog.Stop()
 
-	api := lockhttp.New(lockhttp.Options{
+	options := lockhttp.Options{
 		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
 		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
-	})
+	}
+	if traces != nil {
+		options.TracerProvider = traces
+	}
+	api := lockhttp.New(options)
 	server := lockhttp.NewHTTPServer(api.Handler(), log)
 	listener, err := net.Listen("tcp", cfg.ListenAddr)
 	if err != nil {

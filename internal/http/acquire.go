@@ -210,11 +210,13 @@ func (c *call) ended(ctx context.Context, req *acquire, err error) error {
 // park gives back what a request that waits has no use for.
 func (c *call) park() {
 	c.parked = true
+	c.startWaitSpan()
 	c.in, c.out = nil, nil
 }
 
 // unpark notes how long it was.
 func (c *call) unpark() {
+	c.endWaitSpan()
 	c.waited = c.elapsed()
 	c.leave(allowedWaiters)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"fencepost/internal/fencing"
 )
@@ -40,6 +41,8 @@ type call struct {
 	gone    bool             // the client has left before the answer
 
 	openStream prometheus.Gauge // counts the stream that the answer is; nil if it is none
+
+	span, waitSpan trace.Span // of the request, and of its time in a queue; nil where there is none
 
 	in, out []byte // the request body, the answer
 }
@@ -74,6 +77,7 @@ func (c *call) route() {
 		return
 	}
 	c.endpoint, c.quiet = o.endpoint, o.quiet
+	c.startSpan()
 	o.serve(c)
 }
 
@@ -114,6 +118,7 @@ func (c *call) end() {
 		c.endpoint.observe(elapsed - c.waited)
 	}
 	c.logLine(elapsed)
+	c.endSpan()
 
 	*c = call{in: kept(c.in), out: kept(c.out)}
 	s.calls.Put(c)
@@ -161,7 +166,7 @@ func (c *call) logLine(elapsed time.Duration) {
 	if !c.s.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 9)
+	attrs := make([]slog.Attr, 0, 10)
 	attrs = append(attrs,
 		slog.String("request_id", string(c.requestID())), slog.String("method", c.endpoint.method),
 		slog.String("route", c.endpoint.path), slog.Int("status", c.status), slog.String("code", string(c.code)),
@@ -171,6 +176,9 @@ func (c *call) logLine(elapsed time.Duration) {
 	}
 	if c.lease != "" {
 		attrs = append(attrs, slog.String("lease", string(c.lease)))
+	}
+	if id := c.traceID(); id != "" {
+		attrs = append(attrs, slog.String("trace_id", id))
 	}
 	if c.cause != nil {
 		attrs = append(attrs, slog.String("error", c.cause.Error()))

@@ -26,6 +26,7 @@ func decodeAcquireSet(c *call) (*acquire, error) {
 	err := c.readAcquire(req, "names, "+acquireFields, func(field string, d *jsontext.Decoder, bounds *fencing.Bounds) (err error) {
 		if field == "names" {
 			req.names, err = readNames(d)
+			c.traceNames(req.names...)
 			return err
 		}
 		return req.setField(field, d, bounds)
@@ -174,6 +175,7 @@ func decodeRenewSet(c *call) (*renewSet, error) {
 	if err := decodeObject(body, "names, ttl_ms, mode and limit", func(name string, d *jsontext.Decoder) (err error) {
 		if name == "names" {
 			req.names, err = readNames(d)
+			c.traceNames(req.names...)
 			return err
 		}
 		return setRenewField(&req.RenewRequest, name, d, &c.s.bounds)

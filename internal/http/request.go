@@ -25,6 +25,7 @@ func (c *call) lockName() (fencing.Name, error) {
 	if err != nil {
 		return "", err
 	}
+	c.traceNames(name)
 	return name, c.refuseQuery()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
@@ -55,6 +56,8 @@ type Options struct {
 	Registerer prometheus.Registerer // takes this package's metrics; nil keeps them to itself
 	Logger     *slog.Logger          // nil discards
 
+	TracerProvider trace.TracerProvider // takes the spans of requests; nil makes none
+
 	now       func() time.Time              // for tests; nil is time.Now
 	takeBack  func(fencing.TakeBackRequest) // for tests; nil is the watchdog's TakeBackLater
 	heartbeat time.Duration                 // for tests; 0 is heartbeat
@@ -75,6 +78,7 @@ type Server struct {
 	heartbeat time.Duration
 
 	metrics     *metrics
+	tracer      trace.Tracer // nil without Options.TracerProvider
 	mux         *chi.Mux
 	operations  map[operationKey]*operation
 	unrouted    map[string]*endpoint // by method label
@@ -103,6 +107,9 @@ func New(o Options) *Server {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	}
+	if o.TracerProvider != nil {
+		s.tracer = o.TracerProvider.Tracer(tracerScope)
 	}
 	if s.now == nil {
 		s.now = time.Now
