@@ -20,7 +20,7 @@ func (s *Store) hears() fencing.Listener {
 // announce notes which tokens and TTLs a command has brought, and tells of what it has
 // brought to requests that wait here, but not of the caller's own lease.
 func (s *Store) announce(c *command, r *reply) {
-	s.sentry.notice(c.partition, r)
+	s.guards.notice(c, r)
 	for i := range r.grants {
 		s.learn(c.partition, &r.grants[i].Holder)
 	}
@@ -61,7 +61,7 @@ func (s *Store) announce(c *command, r *reply) {
 // learn notes what the next server has to be told of a lease, should this one forget it.
 func (s *Store) learn(partition int, h *fencing.Holder) {
 	s.saw(partition, h.Token)
-	s.sentry.uses(h.TTL)
+	s.guards.uses(h.TTL)
 }
 
 func (s *Store) saw(partition int, token fencing.Token) {

@@ -2,9 +2,12 @@ package redis
 
 import (
 	"context"
+	"errors"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 var _ fencingtest.Arriver = (*backend)(nil)
@@ -14,28 +17,21 @@ var _ fencingtest.Arriver = (*backend)(nil)
 func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fencing.Quarantine, error) {
 	b.blind()
 	s := b.stores[handle]
-	how := arriveCareful
-	switch {
-	case a.Lost:
-		how = arriveLost
-	case a.Lossless:
-		how = arriveLossless
-	case a.Late:
-		how = arriveLate
-	}
+	partition := s.partitionOf(name)
 	asked := arrivalRequest{
-		layout: layoutVersion, partitions: s.partitions, server: a.Server, how: how,
+		layout: layoutVersion, partitions: s.partitions, server: a.Server, lossless: a.Lossless, lost: a.Lost, late: a.Late,
 		longest: a.Longest, until: a.Until, least: a.Least, most: a.Most,
 	}
-	if a.Lost || a.Lossless { // which is said of a guard that was seen
-		seen := codec{mode: writing}
-		seen.guard(&guard{layout: layoutVersion, partitions: s.partitions, born: 1})
-		partition := s.partitionOf(name)
-		if err := s.topology.node(partition).client.SetNX(context.Background(), s.keys[partition].guard, string(seen.b), 0).Err(); err != nil {
-			return fencing.Quarantine{}, err
-		}
+	stored, err := s.topology.node(partition).client.Get(context.Background(), s.keys[partition].guard).Result()
+	if err == nil {
+		var g guard
+		g, err = decodeGuard(stored, s.partitions)
+		asked.born = g.born
 	}
-	c := s.newPartitionCommand(s.partitionOf(name), operation{verb: arriveVerb}, func(w *codec) { w.arrival(&asked) })
+	if err != nil && !errors.Is(err, goredis.Nil) {
+		return fencing.Quarantine{}, err
+	}
+	c := s.newPartitionCommand(partition, operation{verb: arriveVerb}, func(w *codec) { w.arrival(&asked) })
 	r, err := s.do(context.Background(), c)
 	if err != nil {
 		return fencing.Quarantine{}, err
@@ -43,11 +39,8 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 	if r.code == fencing.CodeClockSkew {
 		return fencing.Quarantine{}, &fencing.Error{Code: r.code}
 	}
-	if err := s.arrived(c, r); err != nil {
-		return fencing.Quarantine{}, err
-	}
 	for _, other := range b.stores {
-		other.sentry.learn(c.partition, &r.guard)
+		other.guards.learn(c.partition, &r.guard)
 	}
 	return r.guard.Quarantine, nil
 }
@@ -65,6 +58,6 @@ func (b *backend) Heed(handle int) {
 // blind ends the looking after who serves.
 func (b *backend) blind() {
 	for _, s := range b.stores {
-		s.sentry.close()
+		s.guards.close()
 	}
 }

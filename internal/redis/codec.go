@@ -340,23 +340,27 @@ type arrivalRequest struct {
 	layout      string
 	partitions  int
 	server      string
-	how         string // see guard.go
+	born        fencing.Instant // of the guard that it goes by; 0: there was none
+	lossless    bool            // these are as in fencing.Arrival
+	lost        bool
+	late        bool
 	longest     time.Duration
 	until       fencing.Instant
 	least, most time.Duration
-	born        fencing.Instant // of the guard that the gateway has seen; 0: none
 }
 
 func (c *codec) arrival(a *arrivalRequest) {
 	word(c, "ARRIVAL_LAYOUT", &a.layout)
 	small(c, "ARRIVAL_PARTITIONS", &a.partitions)
 	word(c, "ARRIVAL_SERVER", &a.server)
-	word(c, "ARRIVAL_HOW", &a.how)
+	number(c, "ARRIVAL_BORN", &a.born)
+	flag(c, "ARRIVAL_LOSSLESS", &a.lossless)
+	flag(c, "ARRIVAL_LOST", &a.lost)
+	flag(c, "ARRIVAL_LATE", &a.late)
 	micros(c, "ARRIVAL_LONGEST", &a.longest)
 	number(c, "ARRIVAL_UNTIL", &a.until)
 	micros(c, "ARRIVAL_LEAST", &a.least)
 	micros(c, "ARRIVAL_MOST", &a.most)
-	number(c, "ARRIVAL_BORN", &a.born)
 }
 
 // head is what every reply begins with.
@@ -383,7 +387,7 @@ type replyHead struct {
 
 	// text: lease_lost: the reason; clock_skew: "" the clocks differ, "floor" the floor is
 	// refused, "exhausted" no token is left; conflict and invalid_request: what is at
-	// fault; of an arrival who served before; of a judge the verdict; failed: why.
+	// fault; of a judge the verdict; failed: why.
 	text string
 
 	present string // conflict: what the lease or place has

@@ -154,7 +154,7 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestLibraryWords(t *testing.T) {
 	codes := []fencing.Code{
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
-		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
+		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined,
 	}
 	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, "owner")
 	for _, verdict := range fencing.Verdicts() {

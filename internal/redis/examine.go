@@ -100,7 +100,7 @@ func (c *circumstances) noAccess(err error) fencing.Finding {
 func (s *Store) lossFinding() fencing.Finding {
 	f := fencing.Finding{Check: checkLoss, Promise: "P1", Remedy: "FENCEPOST_QUARANTINE=auto"}
 	policy := &s.options.Quarantine
-	inUse := min(max(s.sentry.longest(), policy.Least), fencing.LongestQuarantine)
+	inUse := min(max(s.guards.longest(), policy.Least), fencing.LongestQuarantine)
 	switch {
 	case policy.Off:
 		f.Detail = "leases that Redis has forgotten are granted again at once, while their holders believe in them: there is no quarantine"

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ func TestClusterRestart(t *testing.T) {
 	mustAcquire(t, s, acquireRequest("first"))
 	client := owner.Client()
 	defer client.Close()
-	until(t, func() bool { return s.sentry.born[clusterPartition(name)].Load() != 0 })
+	until(t, func() bool { return s.guards.recall(clusterPartition(name), "").born != 0 })
 	if err := client.Save(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,5 +80,69 @@ func TestScaleIn(t *testing.T) {
 		if err == nil && stats.Quarantine > 0 {
 			t.Fatalf("moving slots put something into quarantine for %s; %d losses", stats.Quarantine, s.Losses())
 		}
+	}
+}
+
+// A node that joins gets slots with what is in them: that is no loss either, also for a
+// gateway that has never spoken with that node.
+func TestScaleOut(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	joins := cluster.Owner(slots[0])
+	var from *redistest.Server
+	for _, m := range cluster.Masters() {
+		if m != joins {
+			from = m
+		}
+	}
+	var mine []int
+	for _, slot := range slots {
+		if cluster.Owner(slot) == joins {
+			mine = append(mine, slot)
+		}
+	}
+	for _, slot := range mine {
+		cluster.MoveSlot(slot, from, nil)
+	}
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	if slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() }) {
+		t.Fatal("the node has slots")
+	}
+	for _, slot := range mine[:5] {
+		cluster.MoveSlot(slot, joins, nil)
+	}
+	until(t, func() bool {
+		return slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() && n.settled.Load() })
+	})
+	stats, err := s.Stats(t.Context())
+	if err != nil || stats.Quarantine > 0 || s.Losses() > 0 {
+		t.Errorf("slots were moved to a new node: quarantine of %s, %d losses, %v", stats.Quarantine, s.Losses(), err)
+	}
+}
+
+// A partition that comes to a node which the gateway knows is looked at before the next
+// command is sent there, not when a second has passed.
+func TestPartitionComesToAKnownNode(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	name := fencing.Name("home")
+	partition := clusterPartition(name)
+	from := cluster.Owner(slots[partition])
+	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
+	cluster.MoveSlot(slots[partition], to, nil)
+	mustAcquire(t, s, acquireRequest(name))
+	client := to.Client()
+	defer client.Close()
+	id, err := identify(client.Info(t.Context(), identityInfo...).Val())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := decodeGuard(client.Get(t.Context(), s.keys[partition].guard).Val(), s.partitions)
+	if err != nil || g.Server != id.server() || g.Until != 0 {
+		t.Errorf("the guard is %+v, %v; want that %s serves, and no quarantine", g, err, id.server())
 	}
 }

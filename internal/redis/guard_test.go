@@ -33,8 +33,8 @@ func TestNewcomerFirstAfterLoss(t *testing.T) {
 	t.Logf("the newcomer's first acquire: %v", err)
 	proxy.Cut(false)
 	until(t, func() bool { return old.Check(t.Context()) == nil })
-	old.look(t.Context()) // what the sentry does each second
-	old.look(t.Context())
+	old.lookAtGuards(t.Context()) // what is done each second
+	old.lookAtGuards(t.Context())
 	out, err := old.Acquire(t.Context(), acquireRequest("a"))
 	var e *fencing.Error
 	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {

@@ -34,8 +34,8 @@ func TestOffIsLogged(t *testing.T) {
 	mustAcquire(t, s, acquireRequest("a"))
 	flush(t, server)
 	mustAcquire(t, s, acquireRequest("a"))
-	s.look(t.Context())
-	s.sentry.report(s)
+	s.lookAtGuards(t.Context())
+	s.guards.report()
 	if s.Losses() == 0 {
 		t.Error("not counted")
 	}

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-
-	goredis "github.com/redis/go-redis/v9"
 )
 
 var _ fencing.Node = (*Store)(nil)
@@ -15,69 +13,31 @@ var _ fencing.Node = (*Store)(nil)
 func (s *Store) Blank(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
-	nodes := s.topology.nodes()
-	if len(nodes) == 0 {
+	n := s.topology.node(0) // the only one: no member is a Cluster
+	if n.client == nil {
 		return false, s.unavailable(errNowhere)
 	}
-	for _, n := range nodes {
-		var guards []*goredis.IntCmd
-		pipe := n.client.Pipeline()
-		for _, p := range s.topology.chart.Load().partitionsOf(n) {
-			guards = append(guards, pipe.Exists(ctx, s.keys[p].guard))
-		}
-		if _, err := pipe.Exec(ctx); err != nil {
-			return false, s.unavailable(n.at(err))
-		}
-		for _, guard := range guards {
-			if guard.Val() != 0 {
-				return false, nil
-			}
-		}
+	there, err := n.client.Exists(ctx, s.keys[0].guard).Result()
+	if err != nil {
+		return false, s.unavailable(n.at(err))
 	}
-	return true, nil
-}
-
-// admitted fails while a partition has no guard, so that nothing is granted there.
-func (s *Store) admitted(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
-	defer cancel()
-	for _, n := range s.topology.nodes() {
-		var guards []string
-		for _, p := range s.topology.chart.Load().partitionsOf(n) {
-			guards = append(guards, s.keys[p].guard)
-		}
-		switch there, err := n.client.Exists(ctx, guards...).Result(); {
-		case err != nil:
-			return s.unavailable(n.at(err))
-		case int(there) < len(guards):
-			return &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
-		}
-	}
-	return nil
+	return there == 0, nil
 }
 
 // Enroll is fencing.Node.Enroll.
 func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
-	defer cancel()
-	how := arriveCareful
-	if isNew {
-		how = arriveNew
-	}
+	s.guards.uses(longest)
 	for _, n := range s.topology.nodes() {
-		info, err := n.client.Info(ctx, identityInfo...).Result()
+		err := s.arriveAt(ctx, n, time.Time{}, func(was *remembered, is *said) verdict {
+			switch v := reconcile(was, is); {
+			case v != withheld:
+				return v
+			case isNew && was.born == 0:
+				return unused
+			}
+			return lost
+		})
 		if err != nil {
-			return s.unavailable(n.at(err))
-		}
-		id, err := identify(info)
-		if err != nil {
-			return s.unavailable(n.at(err))
-		}
-		var arrivals []*command
-		for _, p := range s.topology.chart.Load().partitionsOf(n) {
-			arrivals = append(arrivals, s.newArriveCommand(p, id.server(), how, longest))
-		}
-		if err := s.arriveAt(ctx, n, arrivals); err != nil {
 			return s.unavailable(n.at(err))
 		}
 	}

@@ -251,7 +251,7 @@ func (s *Store) damaged(key string, err error) {
 // mended tells of what was lost with keys that were evicted or deleted.
 func (s *Store) mended(name fencing.Name, r *reply) {
 	if r.lost {
-		s.sentry.losses.Add(1)
+		s.guards.losses.Add(1)
 	}
 	s.options.Logger.Error("keys of a name were evicted, deleted or damaged: its waiting requests ask again, at the end of the queue; where leases are lost, nothing new is granted until they have ended",
 		"name", name, "places_lost", r.forgot, "leases_lost", r.lost)

@@ -72,7 +72,7 @@ type Store struct {
 	topology *topology
 	listener *listener
 	handOffs handOffs
-	sentry   sentry
+	guards   guardWatch
 
 	commands sync.Pool // of *command
 	told     sync.Map  // keys of damaged records that were logged
@@ -111,7 +111,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 		partitions: where.partitions(), heartbeatPatience: heartbeatPatience,
 	}
-	s.sentry.init(&s.options, s.partitions)
+	s.guards.init(&s.options, s.partitions)
 	s.handOffs.under = map[fencing.Name]*handOff{}
 	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, keys: s.keys,
@@ -127,7 +127,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
 	defer cancel()
-	s.topology = newTopology(ctx, where, &s.options, s.sender, s.orphaned, s.greet)
+	s.topology = newTopology(ctx, where, s)
 	s.listener = newListener(s.topology, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
 	if err := s.reach(ctx); err != nil {
 		var meta *metaError
@@ -138,7 +138,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.told(err))
 	}
 	if !options.Passive {
-		s.sentry.running.Go(s.watchOver)
+		s.guards.running.Go(s.watchGuards)
 	}
 	return s, nil
 }
@@ -151,7 +151,7 @@ func (s *Store) partitionOf(name fencing.Name) int { return partitionOf(name, s.
 func (s *Store) Close() error {
 	s.listener.close()
 	s.handOffs.close()
-	s.sentry.close()
+	s.guards.close()
 	return s.topology.close()
 }
 

@@ -38,23 +38,37 @@ type node struct {
 	addr    string
 	client  *goredis.Client     // nil of the node that stands for none
 	lanes   [2 * lanes]*batcher // the second half is for what waits for replicas
-	settled atomic.Bool         // its server was looked at, and what may be lost is in quarantine
 	scripts atomic.Int64        // it has no Functions, as far as is known until then (ns of the gateway's clock)
 	tidied  time.Time           // of the one who looks after all nodes
 	gone    chan struct{}       // closed when it is not known as a master any more
+
+	settled  atomic.Bool          // its partitions were looked at, and what may be lost is in quarantine
+	last     atomic.Pointer[look] // nil: there was none
+	looking  turn                 // of who needs a connection to arrive by
+	arriving turn                 // of who has one
+	arrive   func() error         // by any connection
 }
 
-// ready has the server looked at if it was not yet: what is sent by the first connection
-// would be refused otherwise, for what may be lost is not known before that.
+// ready has the partitions looked at if they were not yet: what is sent to them would be
+// refused otherwise, for what may be lost is not known before that.
 func (n *node) ready() error {
-	if n.client == nil {
-		return errNowhere
-	}
 	if n.settled.Load() {
 		return nil
 	}
-	return n.client.Ping(context.Background()).Err()
+	if err := n.arrive(); !errors.Is(err, errSkewed) {
+		return err
+	}
+	return nil // what grants nothing may go on
 }
+
+// look is what the last look at the partitions of a node came to.
+type look struct {
+	at  time.Time // when it began, or failed
+	err error
+}
+
+// since reports whether it has answered who asks since then; nobody who gives the zero time.
+func (l *look) since(since time.Time) bool { return l != nil && !since.IsZero() && since.Before(l.at) }
 
 // retired reports whether the node is not known as a master any more.
 func (n *node) retired() bool {
@@ -116,8 +130,7 @@ type topology struct {
 	location *location
 	options  *Options
 	sender   *sender
-	orphaned func(*command)
-	greet    func(context.Context, *node, *goredis.Conn) error // looks at every new connection to a node
+	store    *Store
 
 	survey func(context.Context) (layout, error) // nil: nothing ever moves
 	every  time.Duration                         // between surveys nobody asked for
@@ -139,19 +152,12 @@ type topology struct {
 	closed  error
 }
 
-// newTopology makes the topology of a location and looks at it once, for up to
-// ctx. greet is called with every new connection to a node, before its first use;
-// its error makes the connection fail.
-func newTopology(ctx context.Context, l *location, options *Options, s *sender, orphaned func(*command),
-	greet func(context.Context, *node, *goredis.Conn) error,
-) *topology {
-	t := &topology{
-		location: l, options: options, sender: s, orphaned: orphaned, greet: greet,
-		wanted: make(chan struct{}, 1),
-	}
+// newTopology makes the topology of a location and looks at it once, for up to ctx.
+func newTopology(ctx context.Context, l *location, s *Store) *topology {
+	t := &topology{location: l, options: &s.options, sender: s.sender, store: s, wanted: make(chan struct{}, 1)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.nowhere = t.newNode("")
-	s.strayed = t.refresh
+	t.sender.strayed = t.refresh
 	empty := &chart{owners: make([]*node, l.partitions())}
 	for i := range empty.owners {
 		empty.owners[i] = t.nowhere
@@ -284,7 +290,9 @@ func (t *topology) apply(l layout) {
 			n = t.newNode(addr)
 			known[addr] = n
 		}
-		next.owners[i] = n
+		if next.owners[i] = n; n != old.owners[i] {
+			n.settled.Store(false)
+		}
 		if !slices.Contains(next.nodes, n) {
 			next.nodes = append(next.nodes, n)
 		}
@@ -306,14 +314,15 @@ func (t *topology) apply(l layout) {
 
 // newNode returns a node that has not been connected to yet.
 func (t *topology) newNode(addr string) *node {
-	n := &node{addr: addr, gone: make(chan struct{})}
+	n := &node{addr: addr, gone: make(chan struct{}), looking: make(turn, 1), arriving: make(turn, 1)}
+	n.arrive = func() error { return t.store.arriveAt(context.Background(), n, t.options.Clock(), reconcile) }
 	if addr != "" {
 		o := t.clientOptions(addr)
-		o.OnConnect = func(ctx context.Context, conn *goredis.Conn) error { return t.greet(ctx, n, conn) }
+		o.OnConnect = func(ctx context.Context, conn *goredis.Conn) error { return t.store.onConnect(ctx, n, conn) }
 		n.client = goredis.NewClient(o)
 	}
 	for i := range n.lanes {
-		n.lanes[i] = &batcher{sender: t.sender, node: n, flights: 1, idle: make(chan struct{}), orphaned: t.orphaned}
+		n.lanes[i] = &batcher{sender: t.sender, node: n, flights: 1, idle: make(chan struct{}), orphaned: t.store.orphaned}
 		if t.options.Uncoalesced {
 			n.lanes[i].flights = math.MaxInt // nothing ever queues
 		}
@@ -370,8 +379,8 @@ func dialTLS(config *tls.Config, timeout time.Duration) func(ctx context.Context
 	}
 }
 
-// guides are connections to those who are asked where the masters are. They are
-// not greeted as those to masters are: replicas and Sentinels know it as well.
+// guides are connections to those who are asked where the masters are. Nothing is arrived
+// at by them: replicas and Sentinels know it as well.
 type guides struct {
 	mu      sync.Mutex
 	clients map[string]*goredis.Client

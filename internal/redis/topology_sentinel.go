@@ -32,8 +32,8 @@ type sentinels struct {
 
 var errOutdated = errors.New("redis: the Sentinels that answer know only of earlier fail-overs")
 
-// verdict is what a Sentinel says.
-type verdict struct {
+// sentinelReply is what a Sentinel says.
+type sentinelReply struct {
 	addr  string // of the master
 	epoch int64  // grows with every fail-over
 	err   error
@@ -46,21 +46,21 @@ func (s *sentinels) survey(ctx context.Context) (layout, error) {
 	ctx, cancel := context.WithTimeout(ctx, guideTimeout)
 	defer cancel()
 	addrs := s.location.addrs
-	verdicts := make([]verdict, len(addrs))
+	replies := make([]sentinelReply, len(addrs))
 	var asking sync.WaitGroup
 	for i, addr := range addrs {
-		asking.Go(func() { verdicts[i] = askSentinel(ctx, s.guide(addr), s.location.master) })
+		asking.Go(func() { replies[i] = askSentinel(ctx, s.guide(addr), s.location.master) })
 	}
 	asking.Wait()
-	said := slices.DeleteFunc(slices.Clone(verdicts), func(v verdict) bool { return v.err != nil })
+	said := slices.DeleteFunc(slices.Clone(replies), func(v sentinelReply) bool { return v.err != nil })
 	if len(said) == 0 {
 		var errs []error
-		for i, v := range verdicts {
+		for i, v := range replies {
 			errs = append(errs, fmt.Errorf("the Sentinel at %s: %w", addrs[i], v.err))
 		}
 		return layout{}, errors.Join(errs...)
 	}
-	latest := slices.MaxFunc(said, func(a, b verdict) int { return int(a.epoch - b.epoch) })
+	latest := slices.MaxFunc(said, func(a, b sentinelReply) int { return int(a.epoch - b.epoch) })
 	now := time.Now()
 	if latest.epoch < s.epoch && now.Sub(s.used) < doubt {
 		return layout{}, errOutdated
@@ -71,7 +71,7 @@ func (s *sentinels) survey(ctx context.Context) (layout, error) {
 
 // askSentinel asks one. Both commands are needed: in the middle of a fail-over
 // the first already names the next master, and only the second tells the epoch.
-func askSentinel(ctx context.Context, client *goredis.Client, master string) verdict {
+func askSentinel(ctx context.Context, client *goredis.Client, master string) sentinelReply {
 	pipe := client.Pipeline()
 	where := goredis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", master)
 	what := goredis.NewMapStringStringCmd(ctx, "sentinel", "master", master)
@@ -80,14 +80,14 @@ func askSentinel(ctx context.Context, client *goredis.Client, master string) ver
 	_, err := pipe.Exec(ctx) // without a connection it alone says why: no command has an error
 	addr, unknown := where.Result()
 	if errors.Is(unknown, goredis.Nil) {
-		return verdict{err: errors.New("it watches no master of that name")}
+		return sentinelReply{err: errors.New("it watches no master of that name")}
 	}
 	if err == nil && len(addr) != 2 {
 		err = errReply
 	}
 	if err != nil {
-		return verdict{err: err}
+		return sentinelReply{err: err}
 	}
 	epoch, err := strconv.ParseInt(what.Val()["config-epoch"], 10, 64)
-	return verdict{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch, err: err}
+	return sentinelReply{addr: net.JoinHostPort(addr[0], addr[1]), epoch: epoch, err: err}
 }

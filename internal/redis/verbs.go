@@ -237,7 +237,7 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	if err != nil {
 		return fencing.Stats{}, err
 	}
-	return fencing.Stats{Held: held, Quarantine: s.sentry.quarantine(fencing.InstantOf(s.options.Clock()))}, nil
+	return fencing.Stats{Held: held, Quarantine: s.guards.quarantine(fencing.InstantOf(s.options.Clock()))}, nil
 }
 
 // Check is fencing.Store.Check: every master answers. It also returns
@@ -245,7 +245,10 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 func (s *Store) Check(ctx context.Context) error {
 	err := s.checkNodes(ctx)
 	if err == nil && s.options.Member && !s.options.Passive { // who only looks sees that it is blank
-		err = s.admitted(ctx)
+		var blank bool
+		if blank, err = s.Blank(ctx); blank {
+			err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
+		}
 	}
 	return err
 }

@@ -66,25 +66,22 @@ function verbs.arrive()
     return 'clock_skew'
   end
   local a = {unpack(ARRIVAL_FORMAT, op_text, op[OP_SIZE + 1])}
-  local g, how = careful(), a[ARRIVAL_HOW]
-  if not g and (how == '?' or how == 'l' or how == 'x') then -- it was there, or is not to be
-    return 'not_found'
+  local g, floor = careful(), head[HEAD_FLOOR]
+  if (g and g[GUARD_BORN] or 0) ~= a[ARRIVAL_BORN] then -- it is not what the gateway goes by
+    return 'conflict'
   end
-  local seen, floor = a[ARRIVAL_BORN], head[HEAD_FLOOR]
   highest() -- if it can't be read, before anything is remembered
   if not g then
     guard = GUARD_EMPTY
     g = guard
     g[GUARD_LAYOUT], g[GUARD_PARTITIONS], g[GUARD_BORN] = a[ARRIVAL_LAYOUT], a[ARRIVAL_PARTITIONS], now
   end
-  text = g[GUARD_SERVER] -- who served before
   note(g, 0)
   local in_use, longest = max(g[GUARD_TTL], g[GUARD_BEFORE]), a[ARRIVAL_LONGEST]
   local behind = floor > highest() and floor <= now + MAX_FLOOR_LEAD
-  local longer = now < g[GUARD_UNTIL] and (longest > in_use or how == 'm') -- than who began the quarantine knew of
-  local lossless = how == 'l' or how == 'n' and text == ''
-  local is_lost = how == 'x' or seen ~= 0 and seen ~= g[GUARD_BORN]
-  if is_lost or behind or longer or not lossless and text ~= a[ARRIVAL_SERVER] then
+  local longer = now < g[GUARD_UNTIL] and (longest > in_use or a[ARRIVAL_LATE] == 1) -- than who began the quarantine knew of
+  local other = a[ARRIVAL_LOSSLESS] == 0 and g[GUARD_SERVER] ~= a[ARRIVAL_SERVER]
+  if a[ARRIVAL_LOST] == 1 or behind or longer or other then
     g[GUARD_UNTIL] = max(g[GUARD_UNTIL], now + min(max(in_use, longest, a[ARRIVAL_LEAST]), a[ARRIVAL_MOST]))
   end
   if a[ARRIVAL_MOST] > 0 then

@@ -1,0 +1,291 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var (
+	// errSkewed says that an arrival is to be tried again when the clocks agree: until
+	// then nothing is granted anyway.
+	errSkewed = errors.New("redis: the clocks differ too much to say until when nothing is to be granted")
+
+	// errOvertaken says that the guard is another than the one that was asked for.
+	errOvertaken = errors.New("redis: the guard has changed meanwhile")
+)
+
+// decision is reconcile, or what stands for it.
+type decision func(*remembered, *said) verdict
+
+// turn lets one in at a time.
+type turn chan struct{}
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t turn) end() { <-t }
+
+// onConnect looks at who serves on a new connection, before anything else is sent
+// there. What may have been lost is in quarantine when it returns.
+func (s *Store) onConnect(ctx context.Context, n *node, conn *goredis.Conn) error {
+	id, err := s.askIdentity(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := n.arriving.take(ctx); err != nil {
+		return err
+	}
+	defer n.arriving.end()
+	if n.settled.Load() && s.guards.server(id.run).name == id.server() {
+		return nil
+	}
+	err = s.arrive(ctx, conn, n, &id, reconcile)
+	if errors.Is(err, errSkewed) || errors.Is(err, errOvertaken) {
+		return nil // leases can be ended and renewed; none is granted before this is made good
+	}
+	return err
+}
+
+// arriveAt arrives at the partitions of a node, unless somebody has since: because it is time,
+// because it got more partitions, or because an operation found something missing. With
+// the zero time it always does.
+func (s *Store) arriveAt(ctx context.Context, n *node, since time.Time, decide decision) error {
+	if n.client == nil {
+		return errNowhere
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	defer cancel()
+	if err := n.looking.take(ctx); err != nil { // who waits has no connection yet: others need them
+		return err
+	}
+	defer n.looking.end()
+	if last := n.last.Load(); last.since(since) {
+		return last.err
+	}
+	err := s.lookAt(ctx, n, decide)
+	if err != nil {
+		n.last.Store(&look{s.options.Clock(), err}) // those who wait don't each try in vain
+	}
+	return err
+}
+
+func (s *Store) lookAt(ctx context.Context, n *node, decide decision) error {
+	conn := n.client.Conn()
+	defer conn.Close()
+	id, err := s.askIdentity(ctx, conn) // a new connection has had its onConnect then
+	if err != nil {
+		n.settled.Store(false)
+		return err
+	}
+	if err := n.arriving.take(ctx); err != nil {
+		return err
+	}
+	defer n.arriving.end()
+	return s.arrive(ctx, conn, n, &id, decide)
+}
+
+// arrive compares what a server has of its partitions with what this gateway remembers of
+// them, and has the server note what follows. Who is not settled may have any of them.
+func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, id *identity, decide decision) error {
+	began, partitions := s.options.Clock(), s.topology.chart.Load().partitionsOf(n)
+	if !n.settled.Load() || s.guards.server(id.run).name != id.server() {
+		n.settled.Store(false)
+		partitions = s.everyPartition()
+	}
+	found, err := s.askGuards(ctx, conn, id, partitions)
+	var arrivals []*command
+	var of []*finding
+	for i := range found {
+		f := &found[i]
+		switch f.verdict = decide(&f.was, &f.said); {
+		case f.verdict == unchanged, s.options.Passive && f.guard != nil:
+			s.guards.learn(f.partition, f.guard)
+		case f.verdict != withheld && !s.options.Passive:
+			arrivals, of = append(arrivals, s.newArriveCommand(f)), append(of, f)
+		}
+	}
+	s.sender.exec(ctx, conn, n, s.sender.calls(n, arrivals), false)
+	for i, c := range arrivals {
+		err = cmp.Or(err, s.arrived(c, of[i]))
+		s.free(c)
+	}
+	if err == nil && !s.options.Passive {
+		s.guards.settle(id, n.addr)
+		n.last.Store(&look{at: began})
+		n.settled.Store(true)
+	}
+	return err
+}
+
+// finding is what there is to know of a partition.
+type finding struct {
+	said
+	was       remembered
+	partition int
+	verdict   verdict
+}
+
+// askGuards asks a server what it has of some partitions. Those are left out that are
+// elsewhere, and those whose guard can't be read, which is an error at the end.
+func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity, partitions []int) ([]finding, error) {
+	pipe := conn.Pipeline()
+	guards := make([]*goredis.StringCmd, len(partitions))
+	for i, p := range partitions {
+		guards[i] = pipe.Get(ctx, s.keys[p].guard)
+	}
+	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	var found []finding
+	var unreadable error
+	missing := false
+	for i, cmd := range guards {
+		f := finding{said: said{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
+		switch text, err := cmd.Result(); {
+		case moving(err):
+			continue
+		case errors.Is(err, goredis.Nil):
+			missing = true
+		case err != nil:
+			return nil, err
+		default:
+			g, err := decodeGuard(text, s.partitions)
+			if isMetaError(err) {
+				return nil, err
+			} else if err != nil {
+				unreadable = fmt.Errorf("%s can't be read: %w", s.keys[partitions[i]].guard, err)
+				continue
+			}
+			s.guards.uses(g.Longest(fencing.InstantOf(s.options.Clock()))) // what was lost elsewhere may have been as long
+			f.guard = &g
+		}
+		found = append(found, f)
+	}
+	if missing {
+		others, err := s.askOthers(ctx, conn)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			found[i].others = others
+		}
+	}
+	s.askFormers(ctx, id, found)
+	return found, unreadable
+}
+
+// askOthers reports whether other gateways listen at a server: one that remembers
+// nothing is not new then. Data of before there were guards, which said so in a key of its
+// own, is refused.
+func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error) {
+	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
+	switch {
+	case err == nil:
+		return false, &metaError{field: "the layout", got: old, want: layoutVersion}
+	case !errors.Is(err, goredis.Nil) && !moving(err):
+		return false, err
+	}
+	channels, err := conn.PubSubChannels(ctx, gatewayChannel("*")).Result()
+	if goredis.HasErrorPrefix(err, "NOPERM") {
+		return false, nil
+	}
+	return slices.ContainsFunc(channels, func(c string) bool { return c != gatewayChannel(fencing.Gateway(s.handle)) }), err
+}
+
+// askFormers asks those who served partitions of a Cluster before whether they gave them
+// away: each is the same master that it was, and says itself that the partition is
+// elsewhere. A server that may have got them by a promotion is not believed to have them
+// from there: it was a replica, and this gateway has not looked at it since.
+func (s *Store) askFormers(ctx context.Context, id *identity, found []finding) {
+	if s.topology.location.kind != kindCluster || id.promoted != "" && s.guards.server(id.run).name != id.server() {
+		return
+	}
+	of := map[string][]*finding{}
+	for i := range found {
+		f := &found[i]
+		for _, former := range f.formers(&f.was) {
+			f.given = true // unless one of them does not say so
+			of[former] = append(of[former], f)
+		}
+	}
+	for former, some := range of {
+		guards := make([]*goredis.StringCmd, len(some))
+		var id identity
+		if addr := s.guards.server(runOf(former)).addr; addr != "" {
+			pipe := s.topology.guide(addr).Pipeline()
+			info := pipe.Info(ctx, identityInfo...)
+			for i, f := range some {
+				guards[i] = pipe.Get(ctx, s.keys[f.partition].guard)
+			}
+			_, _ = pipe.Exec(ctx)
+			id, _ = identify(info.Val())
+		}
+		for i, f := range some {
+			f.given = f.given && id.master && id.same(former) && moving(guards[i].Err())
+		}
+	}
+}
+
+// newArriveCommand prepares an arrival at a partition.
+func (s *Store) newArriveCommand(f *finding) *command {
+	v := f.verdict
+	a := arrivalRequest{
+		layout: layoutVersion, partitions: s.partitions, server: f.server(),
+		lossless: v == moved || v == unused, lost: v == lost, late: v == changed, longest: s.guards.longest(), until: f.was.until,
+	}
+	if f.guard != nil {
+		a.born = f.guard.born
+	}
+	a.least, a.most = s.options.Quarantine.bounds()
+	return s.newPartitionCommand(f.partition, operation{verb: arriveVerb}, func(c *codec) { c.arrival(&a) })
+}
+
+// arrived takes down what an arrival has come to. That the partition is elsewhere by now is
+// no error.
+func (s *Store) arrived(c *command, f *finding) error {
+	r, err := s.result(c)
+	switch {
+	case moving(err):
+		return nil
+	case err != nil:
+		return err
+	case r.code == fencing.CodeClockSkew:
+		return errSkewed
+	case r.code == fencing.CodeConflict:
+		return errOvertaken
+	case r.code != fencing.CodeOK:
+		return errReply
+	}
+	if r.guard.Until > max(f.was.until, r.now) || s.options.Quarantine.Off && (f.verdict == changed || f.verdict == lost) {
+		s.guards.losses.Add(1)
+	}
+	s.guards.learn(c.partition, &r.guard)
+	s.guards.madeGood(c.partition, c.sentAt)
+	return nil
+}
+
+// heeds deals with a refusal for something that was found to be missing, and
+// reports whether the command is worth sending again.
+func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
+	if r.code != fencing.CodeQuarantined || !r.behind && (!r.unguarded || s.options.Member) {
+		return false
+	}
+	since := c.sentAt
+	if r.behind && s.guards.fellBehind(c.partition, since) {
+		since = s.options.Clock()
+	}
+	err := s.arriveAt(ctx, s.topology.node(c.partition), since, reconcile)
+	return err == nil || errors.Is(err, errOvertaken)
+}

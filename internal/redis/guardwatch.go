@@ -1,0 +1,255 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// lookInterval is how often the guards are looked at: what operations and new
+	// connections don't notice by themselves is noticed this late.
+	lookInterval = time.Second
+
+	// longestPeriod is how long this gateway remembers a TTL at least, and half of
+	// how long it does at most.
+	longestPeriod = 2 * fencing.LongestQuarantine
+)
+
+// guardWatch keeps what this gateway remembers of the store, in case the store forgets
+// it, and compares both each second.
+type guardWatch struct {
+	ttl    atomic.Int64 // ns, the longest in use
+	ttlWas atomic.Int64 // the same of the period before
+	losses atomic.Int64 // partitions that had lost something
+
+	mu         sync.Mutex
+	partitions []partitionMemory
+	servers    map[string]serverMemory // by the run of a process
+	rolled     time.Time
+	shut       bool  // a quarantine was logged, and its end was not
+	told       int64 // of losses, that were logged
+
+	alarm   chan alarm
+	cancel  context.CancelFunc
+	ctx     context.Context
+	running sync.WaitGroup
+
+	options *Options
+}
+
+// partitionMemory is what is remembered of a partition.
+type partitionMemory struct {
+	remembered
+	arrivedAt time.Time
+}
+
+// serverMemory is what is remembered of a run of a server whose partitions were looked at.
+type serverMemory struct {
+	name, addr string
+	evicted    int64
+	seen       time.Time // when it last served
+}
+
+// alarm says that an operation has found something missing in a partition.
+type alarm struct {
+	partition int
+	since     time.Time // or before
+}
+
+func (w *guardWatch) init(options *Options, partitions int) {
+	w.options = options
+	w.partitions, w.servers = make([]partitionMemory, partitions), map[string]serverMemory{}
+	w.alarm = make(chan alarm, partitions)
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.rolled = time.Now()
+}
+
+func (w *guardWatch) close() {
+	w.cancel()
+	w.running.Wait()
+}
+
+// uses counts a TTL as in use.
+func (w *guardWatch) uses(ttl time.Duration) {
+	for {
+		old := w.ttl.Load()
+		if int64(ttl) <= old || w.ttl.CompareAndSwap(old, int64(ttl)) {
+			return
+		}
+	}
+}
+
+// longest returns the longest TTL in use.
+func (w *guardWatch) longest() time.Duration {
+	return time.Duration(max(w.ttl.Load(), w.ttlWas.Load()))
+}
+
+// roll begins a new period of TTLs when it is time.
+func (w *guardWatch) roll(now time.Time) {
+	if now.Sub(w.rolled) >= longestPeriod {
+		w.rolled = now
+		w.ttlWas.Store(w.ttl.Swap(0))
+	}
+}
+
+// learn takes down the guard of a partition.
+func (w *guardWatch) learn(partition int, g *guard) {
+	w.uses(g.Longest(fencing.InstantOf(w.options.Clock())))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.partitions[partition]
+	p.born, p.server, p.until = g.born, g.Server, g.Until
+}
+
+// madeGood notes that an arrival which was sent at some time has dealt with what was
+// missing in a partition.
+func (w *guardWatch) madeGood(partition int, sent time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.partitions[partition]
+	p.behind, p.arrivedAt = false, sent
+}
+
+// recall returns what is remembered of a partition, and of a run of a server.
+func (w *guardWatch) recall(partition int, run string) remembered {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was := w.partitions[partition].remembered
+	was.member, was.waits, was.evicted = w.options.Member, w.options.Quarantine.For > 0, -1
+	if server, known := w.servers[run]; known {
+		was.evicted = server.evicted
+	}
+	return was
+}
+
+// fellBehind notes that an operation found the counter of a partition behind, and
+// reports whether that is news.
+func (w *guardWatch) fellBehind(partition int, sent time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.partitions[partition]
+	if p.behind || !sent.After(p.arrivedAt) {
+		return false
+	}
+	p.behind = true
+	return true
+}
+
+// server returns what is remembered of a run of a server, if anything is.
+func (w *guardWatch) server(run string) serverMemory {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.servers[run]
+}
+
+// settle notes that a server's partitions have been looked at.
+func (w *guardWatch) settle(id *identity, addr string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.servers[id.run] = serverMemory{name: id.server(), addr: addr, evicted: id.evicted, seen: time.Now()}
+	if len(w.servers) > 64 { // runs of long ago
+		maps.DeleteFunc(w.servers, func(_ string, server serverMemory) bool { return time.Since(server.seen) > time.Hour })
+	}
+}
+
+// watchGuards looks at the guards until the store is closed.
+func (s *Store) watchGuards() {
+	w := &s.guards
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case a := <-w.alarm:
+			_ = s.arriveAt(w.ctx, s.topology.node(a.partition), a.since, reconcile)
+		case now := <-tick.C:
+			w.roll(now)
+			s.lookAtGuards(w.ctx)
+			w.report()
+		}
+	}
+}
+
+// lookAtGuards looks at the guards of all partitions. What fails is tried again by the
+// next look.
+func (s *Store) lookAtGuards(ctx context.Context) {
+	nodes := s.topology.nodes()
+	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
+		n := nodes[i]
+		err := s.arriveAt(ctx, n, time.Time{}, reconcile)
+		if isMetaError(err) || errors.Is(err, errUnreadable) {
+			s.damaged("the guards at "+n.addr, err)
+		}
+		if mine := s.topology.chart.Load().partitionsOf(n); err == nil && len(mine) > 0 {
+			s.tidy(ctx, n, mine[0])
+		}
+		return nil
+	})
+}
+
+// notice has a partition looked at in which a step found that something is missing
+// when it was to hand on.
+func (w *guardWatch) notice(c *command, r *reply) {
+	switch {
+	case r.behind && w.options.Quarantine.Off: // the grant has taken the counter above the floor
+		w.losses.Add(1)
+		return
+	case r.behind && w.fellBehind(c.partition, c.sentAt), r.unguarded:
+	default:
+		return
+	}
+	select {
+	case w.alarm <- alarm{c.partition, c.sentAt}:
+	default: // enough is known to be wrong
+	}
+}
+
+// report logs the beginning and the end of quarantine.
+func (w *guardWatch) report() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := fencing.InstantOf(w.options.Clock())
+	shut := 0
+	var until fencing.Instant
+	for i := range w.partitions {
+		if till := w.partitions[i].until; till > now {
+			shut++
+			until = max(until, till)
+		}
+	}
+	losses := w.losses.Load()
+	was, lost := w.shut, losses-w.told
+	w.shut, w.told = shut > 0, losses
+	switch {
+	case lost > 0 && w.options.Quarantine.Off:
+		w.options.Logger.Warn("Redis has forgotten what it granted, or another server serves that may have; new leases are granted at once, for quarantine is off",
+			"partitions", lost)
+	case shut > 0 && !was:
+		w.options.Logger.Warn("Redis may have forgotten leases: nothing new is granted until they have run out; those that it still has can be renewed",
+			"for", until.Sub(now).Round(time.Millisecond).String(), "partitions", fmt.Sprintf("%d of %d", shut, len(w.partitions)))
+	case shut == 0 && was:
+		w.options.Logger.Info("everything is granted again")
+	}
+}
+
+// quarantine returns how long something is not granted at most.
+func (w *guardWatch) quarantine(now fencing.Instant) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var until fencing.Instant
+	for i := range w.partitions {
+		until = max(until, w.partitions[i].until)
+	}
+	return max(until.Sub(now), 0)
+}
+
+// Losses returns how often a partition was found to have lost something.
+func (s *Store) Losses() int64 { return s.guards.losses.Load() }

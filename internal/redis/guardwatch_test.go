@@ -1,0 +1,127 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// A caller's deadline holds also while another command has somebody look for what
+// is missing.
+func TestDeadlineWhileArriving(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL()})
+	mustAcquire(t, s, acquireRequest("a"))
+	flush(t, server)
+	client := server.Client()
+	defer client.Close()
+	looking := s.topology.node(0).looking
+	looking <- struct{}{} // at a Redis that hangs
+	free := time.AfterFunc(5*time.Second, looking.end)
+	defer free.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := s.Acquire(ctx, acquireRequest("a"))
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("an acquire with 300 ms took %s: %v", took, err)
+	}
+}
+
+// A node that hangs keeps nobody from looking at the others.
+func TestLookBesideHungNodes(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 5, 0, "--cluster-require-full-coverage", "no")
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	nodes := s.topology.nodes()
+	at := func(addr string) *redistest.Server {
+		i := slices.IndexFunc(cluster.Members(), func(m *redistest.Server) bool { return m.Addr() == addr })
+		return cluster.Members()[i]
+	}
+	for _, n := range nodes[:2] {
+		pid := at(n.addr).Pid()
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	}
+	last := nodes[4]
+	hung := time.NewTimer(4 * time.Second)
+	<-hung.C
+	flush(t, at(last.addr))
+	began := time.Now()
+	quarantined := func() bool {
+		for _, p := range s.topology.chart.Load().partitionsOf(last) {
+			if s.guards.recall(p, "").until > fencing.InstantOf(time.Now()) {
+				return true
+			}
+		}
+		return false
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for time.Since(began) < 8*time.Second && !quarantined() {
+		<-tick.C
+	}
+	if took := time.Since(began); took > 2500*time.Millisecond {
+		t.Errorf("what a look is to notice within a second took %s, for two other nodes that hang", took)
+	}
+}
+
+// A look that finds a replica has the next command look again, also by a connection that
+// was there all the time: a replica that is promoted has what another server had.
+func TestLookAtAReplica(t *testing.T) {
+	server, other := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	s := open(t, Options{URL: server.URL()})
+	s.guards.close()
+	mustAcquire(t, s, acquireRequest("a"))
+	mustAcquire(t, open(t, Options{URL: other.URL()}), acquireRequest("b")) // with a later token
+	client := server.Client()
+	defer client.Close()
+	host, port, _ := net.SplitHostPort(other.Addr())
+	if err := client.ReplicaOf(t.Context(), host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.arriveAt(t.Context(), s.topology.node(0), time.Time{}, reconcile); !errors.Is(err, errReplica) {
+		t.Fatalf("a look at a replica: %v", err)
+	}
+	until(t, func() bool { return client.Exists(t.Context(), s.keys[0].lock("b")).Val() == 1 })
+	if err := client.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if left := refused(t, s, "a"); left < 29*time.Second {
+		t.Errorf("quarantine of %s", left)
+	}
+}
+
+// Commands that wait while a look fails are answered by it, and don't each look in vain.
+func TestLookFailsForAllWhoWait(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL(), ReadTimeout: 300 * time.Millisecond, OperationTimeout: 20 * time.Second})
+	s.guards.close()
+	mustAcquire(t, s, acquireRequest("a"))
+	if err := syscall.Kill(server.Pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
+	n := s.topology.node(0)
+	n.settled.Store(false)
+	began := time.Now()
+	_ = inParallel(20, func(int) error {
+		if err := n.ready(); err == nil {
+			t.Error("a Redis that hangs was looked at")
+		}
+		return nil
+	})
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("20 commands took %s for a Redis that hangs for the first of them", took)
+	}
+}

@@ -1,0 +1,105 @@
+package redis
+
+import (
+	"errors"
+	"testing"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+func (v verdict) String() string {
+	return [...]string{"unchanged", "withheld", "unused", "moved", "changed", "lost"}[v]
+}
+
+// What a gateway makes of what a server says, however it came to ask.
+func TestReconcile(t *testing.T) {
+	const born, later = fencing.Instant(1), fencing.Instant(2)
+	kept := func(born fencing.Instant, server string) *guard {
+		return &guard{born: born, Quarantine: fencing.Quarantine{Server: server}}
+	}
+	one := identity{run: "one", master: true}
+	promoted := identity{run: "two", promoted: "h1", master: true}
+	known := remembered{born: born, server: "one", evicted: -1}
+	stranger := remembered{evicted: -1} // of a gateway that has just started
+	for _, c := range []struct {
+		why  string
+		was  remembered
+		is   said
+		want verdict
+	}{
+		{"a store that nobody has used", stranger, said{identity: one}, unused},
+		{"other gateways are there, so it was used", stranger, said{identity: one, others: true}, lost},
+		{"it seems new, but a quarantine of a set length waits for that too", remembered{waits: true, evicted: -1}, said{identity: one}, lost},
+		{"it was flushed", known, said{identity: one}, lost},
+		{"it was flushed or restarted, and no other gateway is there", known, said{identity: identity{run: "one more"}}, lost},
+		{"a node of a quorum that has forgotten votes only when it is admitted", remembered{member: true, born: born, evicted: -1}, said{identity: one}, withheld},
+		{"a node of a quorum that is new as well", remembered{member: true, evicted: -1}, said{identity: one}, withheld},
+		{"a node of a quorum that remembers is like any other", remembered{member: true, born: born, server: "one", evicted: -1}, said{identity: one, guard: kept(born, "one")}, unchanged},
+
+		{"nothing has happened", known, said{identity: one, guard: kept(born, "one")}, unchanged},
+		{"a gateway has just started", stranger, said{identity: one, guard: kept(born, "one")}, unchanged},
+		{"it was flushed, and a gateway that has just started took it for new", known, said{identity: one, guard: kept(later, "one")}, lost},
+		{"an operation found the counter behind", remembered{born: born, server: "one", behind: true, evicted: -1}, said{identity: one, guard: kept(born, "one")}, lost},
+		{"the counter is behind, although the partition was moved", remembered{born: born, server: "two", behind: true, evicted: -1}, said{identity: one, guard: kept(born, "two"), given: true}, lost},
+		{"keys were evicted since", remembered{born: born, server: "one", evicted: 3}, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, lost},
+		{"keys were evicted before", remembered{born: born, server: "one", evicted: 4}, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
+		{"keys were evicted before this gateway knew the server", stranger, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
+
+		{"another run", known, said{identity: identity{run: "one more"}, guard: kept(born, "one")}, changed},
+		{"another run, to a gateway that has just started", stranger, said{identity: identity{run: "one more"}, guard: kept(born, "one")}, changed},
+		{"a replica was promoted", known, said{identity: promoted, guard: kept(born, "one")}, changed},
+		{"a replica was promoted, and another gateway was there first: this one was served elsewhere until now", known, said{identity: promoted, guard: kept(born, "two:h1")}, changed},
+		{"the same, to a gateway that has just started", stranger, said{identity: promoted, guard: kept(born, "two:h1")}, unchanged},
+		{"a master was a replica for a while", known, said{identity: identity{run: "one", promoted: "h2"}, guard: kept(born, "one")}, changed},
+		{"a master has forgotten that it was promoted", known, said{identity: one, guard: kept(born, "one:h0")}, moved},
+		{"the same, noted by another gateway", remembered{born: born, server: "one:h0", evicted: -1}, said{identity: one, guard: kept(born, "one")}, moved},
+		{"it was promoted in place of another than the one before", known, said{identity: promoted, guard: kept(born, "two:h0")}, changed},
+		{"the slot was moved", known, said{identity: promoted, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved, noted by another gateway", known, said{identity: promoted, guard: kept(born, "two:h1"), given: true}, moved},
+		{"the slot was moved, and then a replica took over that had not heard of it", remembered{born: born, server: "three", evicted: -1}, said{identity: promoted, guard: kept(born, "one")}, changed},
+		{"nobody has noted who served", known, said{identity: one, guard: kept(born, "")}, changed},
+	} {
+		if got := reconcile(&c.was, &c.is); got != c.want {
+			t.Errorf("%s: %s, want %s", c.why, got, c.want)
+		}
+	}
+}
+
+// A verdict is about the guard that was read. Where it is another by now, nothing is noted,
+// and no guard is made where there was one.
+func TestOvertaken(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL()})
+	s.guards.close()
+	client := server.Client()
+	defer client.Close()
+	key := s.keys[0].guard
+	arrive := func(f finding) error {
+		c := s.newArriveCommand(&f)
+		s.sender.send(s.topology.node(0), []*command{c})
+		return s.arrived(c, &f)
+	}
+	before := client.Get(t.Context(), key).Val()
+	mine, err := decodeGuard(before, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []verdict{unused, lost} {
+		if err := arrive(finding{said: said{identity: identity{run: "other"}}, verdict: v}); !errors.Is(err, errOvertaken) {
+			t.Errorf("%s, where somebody has made a guard meanwhile: %v", v, err)
+		}
+	}
+	if after := client.Get(t.Context(), key).Val(); after != before {
+		t.Errorf("the guard was %q and is %q", before, after)
+	}
+	client.Del(t.Context(), key)
+	for _, v := range []verdict{moved, changed, lost} {
+		if err := arrive(finding{said: said{identity: identity{run: "other"}, guard: &mine}, verdict: v}); !errors.Is(err, errOvertaken) {
+			t.Errorf("%s, where the guard is gone meanwhile: %v", v, err)
+		}
+	}
+	if client.Exists(t.Context(), key).Val() != 0 {
+		t.Error("an arrival made a guard where one was seen before")
+	}
+}
