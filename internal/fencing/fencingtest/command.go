@@ -73,7 +73,7 @@ var arguments = map[string]string{
 	"claim":     "name* lease* token* via",
 	"admit":     "name* token* slot claimed via",
 	"judge":     "name* token* claimed via",
-	"arrive":    "name* server* longest least most until lossless lost via",
+	"arrive":    "name* server* longest least most until lossless lost late via",
 	"inspect":   "name* via",
 	"history":   "name* via",
 	"list":      "prefix query after limit walk via",
@@ -91,7 +91,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "claimed"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -188,6 +188,8 @@ func (c *command) set(it item) (err error) {
 		c.arrival.Lossless = true
 	case "lost":
 		c.arrival.Lost = true
+	case "late":
+		c.arrival.Late = true
 	case "owner":
 		c.owner = it.value
 	case "meta":
@@ -368,6 +370,9 @@ func (c *command) String() string {
 	}
 	if c.arrival.Lost {
 		b.WriteString(" lost")
+	}
+	if c.arrival.Late {
+		b.WriteString(" late")
 	}
 	word("stamp", c.stamp)
 	if c.refused {

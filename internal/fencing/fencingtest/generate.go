@@ -271,7 +271,7 @@ func (g *generator) arrive(c *command) {
 	c.arrival = fencing.Arrival{
 		Server: pick(g, "S", "S", "T"), Longest: pick(g, 0, 0, time.Second, time.Minute),
 		Least: pick(g, 0, time.Second), Most: pick(g, 0, 2*time.Second, 2*time.Second, 5*time.Second),
-		Lossless: g.oneIn(4), Lost: g.oneIn(4),
+		Lossless: g.oneIn(4), Lost: g.oneIn(4), Late: g.oneIn(4),
 	}
 	if g.oneIn(4) {
 		c.until = 3 * time.Second

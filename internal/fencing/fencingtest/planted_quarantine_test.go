@@ -178,6 +178,7 @@ var plantedInQuarantines = []defect{
 			is.Quarantine.Until = max(was.Quarantine.Until, min(a.Until, is.Quarantine.Until))
 		}
 	}), casesOnly: true},
+	{what: "what was renewed at another server until now does not put the end off", arrive: arriving(func(_ *fencing.State, a *fencing.Arrival) { a.Late = false }, nil)},
 	{what: "what the gateway knows of the end does not count", arrive: arriving(func(_ *fencing.State, a *fencing.Arrival) { a.Until = 0 }, nil)},
 	{what: "switched off, what another gateway knows of the end counts", arrive: arriving(nil, func(_, is *fencing.State, _ fencing.Instant, a fencing.Arrival) {
 		is.Quarantine.Until = max(is.Quarantine.Until, a.Until)
