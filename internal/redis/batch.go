@@ -15,14 +15,14 @@ import (
 // maxBatch bounds how many commands go out together, in one call or several.
 const maxBatch = 512
 
-// lanes is how many batches are under way at once. A name always goes by the
-// same lane, so what is asked about it is run in the order in which it was asked.
+// batchers is how many batches are under way at a node at once. A name always goes by the
+// same batcher, so what is asked about it is run in the order in which it was asked.
 // Two keep Redis busy while answers are read: on an idle machine 64 callers had 1.3 times
-// the pairs of one call a request, against 1.15 with one lane; with 256, 1.2
+// the pairs of one call a request, against 1.15 with one batcher; with 256, 1.2
 // and 1.25.
-const lanes = 2
+const batchers = 2
 
-// batcher is a lane. A command that finds nothing under way goes out at once;
+// batcher sends commands in batches. A command that finds nothing under way goes out at once;
 // others queue, and all that did go out together when the answer arrives. So a
 // lone caller waits for nobody, and the batches grow with the load by
 // themselves.

@@ -21,8 +21,8 @@ import (
 func BenchmarkAcquireRelease(b *testing.B) {
 	server := redistest.Start(b)
 	for _, callers := range []int{1, 64, 256} {
-		for _, n := range []int{0, 1, lanes} {
-			name := fmt.Sprintf("callers=%d/lanes=%d", callers, n)
+		for _, n := range []int{0, 1, batchers} {
+			name := fmt.Sprintf("callers=%d/batchers=%d", callers, n)
 			if n == 0 {
 				name = fmt.Sprintf("callers=%d/evalsha", callers)
 			}
@@ -31,12 +31,12 @@ func BenchmarkAcquireRelease(b *testing.B) {
 				only := s.topology.nodes()[0]
 				switch n {
 				case 1:
-					for i := range only.lanes {
-						only.lanes[i] = only.lanes[0]
+					for i := range only.batchers {
+						only.batchers[i] = only.batchers[0]
 					}
 				case 0:
-					for i := range only.lanes {
-						only.lanes[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
+					for i := range only.batchers {
+						only.batchers[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
 					}
 					only.client.Close()
 					only.client = goredis.NewClient(&goredis.Options{

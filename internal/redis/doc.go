@@ -1,7 +1,7 @@
 // Package redis is the store that keeps locks in Redis, for any number of
 // gateways: in one, in one with replicas that Sentinels watch, or in a Cluster. It
 // differs only in where a partition is: see topology. A command goes to the master
-// that has its partition now, by connections and lanes of that master, so that one
+// that has its partition now, by connections and batchers of that master, so that one
 // that is dead holds up no other.
 //
 // The rules are a library of Redis Functions, the twin of fencing.Step, so a check

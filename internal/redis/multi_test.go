@@ -354,7 +354,7 @@ func TestRedisRestarted(t *testing.T) {
 	confirm(t, far, waiter)
 }
 
-// sibling returns another name of the same partition and lane.
+// sibling returns another name of the same partition and batcher.
 func sibling(name fencing.Name) fencing.Name {
 	for i := 0; ; i++ {
 		if other := fencing.Name(fmt.Sprintf("sibling/%d", i)); clusterPartition(other) == clusterPartition(name) {

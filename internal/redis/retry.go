@@ -52,7 +52,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 		return nil, s.unavailable(err)
 	}
 	for attempt := 0; ; attempt++ {
-		if !s.lane(c).submit(c) {
+		if !s.batcherOf(c).submit(c) {
 			return fail(errClosed)
 		}
 		var gone error
@@ -91,14 +91,14 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 	}
 }
 
-// lane returns the lane by which a command goes now. What waits for replicas has
-// lanes of its own: no renewal is held up by it.
-func (s *Store) lane(c *command) *batcher {
-	lane := int(hashOf(c.name) % lanes)
+// batcherOf returns the batcher by which a command goes now. What waits for replicas has
+// batchers of its own: no renewal is held up by it.
+func (s *Store) batcherOf(c *command) *batcher {
+	n := int(hashOf(c.name) % batchers)
 	if s.sender.waits(c) {
-		lane += lanes
+		n += batchers
 	}
-	return s.topology.node(c.partition).lanes[lane]
+	return s.topology.node(c.partition).batchers[n]
 }
 
 // result reads the answer of a command that was sent.

@@ -339,17 +339,17 @@ func TestAbandonedCommands(t *testing.T) {
 		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
 		first <- err
 	}()
-	lane := s.topology.node(0).lanes[hashOf("held")%lanes]
+	b := s.topology.node(0).batchers[hashOf("held")%batchers]
 	queued := func(busy, n int) func() bool {
 		return func() bool {
-			lane.mu.Lock()
-			defer lane.mu.Unlock()
-			return lane.busy == busy && len(lane.queue) == n
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.busy == busy && len(b.queue) == n
 		}
 	}
 	until(t, queued(1, 0))
 	name := fencing.Name("0")
-	for i := 0; hashOf(name)%lanes != hashOf("held")%lanes; i++ {
+	for i := 0; hashOf(name)%batchers != hashOf("held")%batchers; i++ {
 		name = fencing.Name(strconv.Itoa(i))
 	}
 	left, leave := context.WithCancel(ctx)

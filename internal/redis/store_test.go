@@ -138,10 +138,10 @@ func TestBatches(t *testing.T) {
 		wantCode(t, "inspect", err, fencing.CodeOK)
 	})
 	queued := func() int {
-		lane := s.topology.node(0).lanes[hashOf("one")%lanes]
-		lane.mu.Lock()
-		defer lane.mu.Unlock()
-		return len(lane.queue)
+		b := s.topology.node(0).batchers[hashOf("one")%batchers]
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.queue)
 	}
 	until(t, busy(s, "one"))
 	const callers = 20
@@ -185,13 +185,13 @@ func TestBatches(t *testing.T) {
 	running.Wait()
 }
 
-// busy reports whether a batch is under way in the lane of a name.
+// busy reports whether a batch is under way in the batcher of a name.
 func busy(s *Store, name fencing.Name) func() bool {
 	return func() bool {
-		lane := s.topology.node(0).lanes[hashOf(name)%lanes]
-		lane.mu.Lock()
-		defer lane.mu.Unlock()
-		return lane.busy == 1
+		b := s.topology.node(0).batchers[hashOf(name)%batchers]
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.busy == 1
 	}
 }
 

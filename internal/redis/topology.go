@@ -32,15 +32,15 @@ var (
 	errRetired = errors.New("redis: another node has become the master of this partition")
 )
 
-// node is a Redis master as this gateway talks to it. Connections and lanes are
+// node is a Redis master as this gateway talks to it. Connections and batchers are
 // its own, so that one that is dead holds up no command for another.
 type node struct {
-	addr    string
-	client  *goredis.Client     // nil of the node that stands for none
-	lanes   [2 * lanes]*batcher // the second half is for what waits for replicas
-	scripts atomic.Int64        // it has no Functions, as far as is known until then (ns of the gateway's clock)
-	tidied  time.Time           // of the one who looks after all nodes
-	gone    chan struct{}       // closed when it is not known as a master any more
+	addr     string
+	client   *goredis.Client        // nil of the node that stands for none
+	batchers [2 * batchers]*batcher // the second half is for what waits for replicas
+	scripts  atomic.Int64           // it has no Functions, as far as is known until then (ns of the gateway's clock)
+	tidied   time.Time              // of the one who looks after all nodes
+	gone     chan struct{}          // closed when it is not known as a master any more
 
 	settled  atomic.Bool          // its partitions were looked at, and what may be lost is in quarantine
 	last     atomic.Pointer[look] // nil: there was none
@@ -88,8 +88,8 @@ func (n *node) close(reason error) error {
 	if n.client != nil && reason == errRetired { // what it would still answer is of no use
 		err = n.client.Close()
 	}
-	for _, lane := range n.lanes {
-		lane.close(reason)
+	for _, b := range n.batchers {
+		b.close(reason)
 	}
 	if n.client != nil && reason != errRetired {
 		err = n.client.Close()
@@ -321,10 +321,10 @@ func (t *topology) newNode(addr string) *node {
 		o.OnConnect = func(ctx context.Context, conn *goredis.Conn) error { return t.store.onConnect(ctx, n, conn) }
 		n.client = goredis.NewClient(o)
 	}
-	for i := range n.lanes {
-		n.lanes[i] = &batcher{sender: t.sender, node: n, flights: 1, idle: make(chan struct{}), orphaned: t.store.orphaned}
+	for i := range n.batchers {
+		n.batchers[i] = &batcher{sender: t.sender, node: n, flights: 1, idle: make(chan struct{}), orphaned: t.store.orphaned}
 		if t.options.Uncoalesced {
-			n.lanes[i].flights = math.MaxInt // nothing ever queues
+			n.batchers[i].flights = math.MaxInt // nothing ever queues
 		}
 	}
 	return n
