@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -50,10 +49,10 @@ func (s *Store) onConnect(ctx context.Context, n *node, conn *goredis.Conn) erro
 		return err
 	}
 	defer n.arriving.end()
-	if n.settled.Load() && s.guards.server(id.run).name == id.server() {
+	if n.settled() && s.guards.server(id.run).name == id.server() {
 		return nil
 	}
-	err = s.arrive(ctx, conn, n, &id, reconcile)
+	err = s.arrive(ctx, conn, n, reconcile)
 	if errors.Is(err, errSkewed) || errors.Is(err, errOvertaken) {
 		return nil // leases can be ended and renewed; none is granted before this is made good
 	}
@@ -86,34 +85,42 @@ func (s *Store) arriveAt(ctx context.Context, n *node, since time.Time, decide d
 func (s *Store) lookAt(ctx context.Context, n *node, decide decision) error {
 	conn := n.client.Conn()
 	defer conn.Close()
-	id, err := s.askIdentity(ctx, conn) // a new connection has had its onConnect then
-	if err != nil {
-		n.settled.Store(false)
+	if err := conn.Ping(ctx).Err(); err != nil { // a new connection has had its onConnect then
+		n.changes.Add(1)
 		return err
 	}
 	if err := n.arriving.take(ctx); err != nil {
 		return err
 	}
 	defer n.arriving.end()
-	return s.arrive(ctx, conn, n, &id, decide)
+	return s.arrive(ctx, conn, n, decide)
 }
 
 // arrive compares what a server has of its partitions with what this gateway remembers of
 // them, and has the server note what follows. Who is not settled may have any of them.
-func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, id *identity, decide decision) error {
-	began, partitions := s.options.Clock(), s.topology.chart.Load().partitionsOf(n)
-	if !n.settled.Load() || s.guards.server(id.run).name != id.server() {
-		n.settled.Store(false)
+func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, decide decision) error {
+	id, err := s.askIdentity(ctx, conn)
+	if err != nil || s.guards.server(id.run).name != id.server() {
+		n.changes.Add(1)
+	}
+	if err != nil {
+		return err
+	}
+	changes := n.changes.Load()
+	mine := s.topology.chart.Load().partitionsOf(n)
+	partitions := mine
+	if !n.settled() {
 		partitions = s.everyPartition()
 	}
-	found, err := s.askGuards(ctx, conn, id, partitions)
+	found, err := s.askGuards(ctx, conn, &id, partitions, mine)
 	var arrivals []*command
 	var of []*finding
 	for i := range found {
 		f := &found[i]
+		f.was.longest = s.guards.longest()
 		switch f.verdict = decide(&f.was, &f.said); {
 		case f.verdict == unchanged, s.options.Passive && f.guard != nil:
-			s.guards.learn(f.partition, f.guard)
+			s.guards.learn(f.partition, f.guard, id.asked)
 		case f.verdict != withheld && !s.options.Passive:
 			arrivals, of = append(arrivals, s.newArriveCommand(f)), append(of, f)
 		}
@@ -124,9 +131,9 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, id *ide
 		s.free(c)
 	}
 	if err == nil && !s.options.Passive {
-		s.guards.settle(id, n.addr)
-		n.last.Store(&look{at: began})
-		n.settled.Store(true)
+		s.guards.settle(&id, n.addr)
+		n.last.Store(&look{at: id.asked})
+		n.lookedAt.Store(changes)
 	}
 	return err
 }
@@ -140,8 +147,9 @@ type finding struct {
 }
 
 // askGuards asks a server what it has of some partitions. Those are left out that are
-// elsewhere, and those whose guard can't be read, which is an error at the end.
-func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity, partitions []int) ([]finding, error) {
+// elsewhere, those that it refuses and is not known to have, and those whose guard can't be
+// read: nothing is granted there.
+func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity, partitions, mine []int) ([]finding, error) {
 	pipe := conn.Pipeline()
 	guards := make([]*goredis.StringCmd, len(partitions))
 	for i, p := range partitions {
@@ -149,15 +157,15 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
 	var found []finding
-	var unreadable error
 	missing := false
 	for i, cmd := range guards {
 		f := finding{said: said{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
+		var refusal goredis.Error
 		switch text, err := cmd.Result(); {
-		case moving(err):
-			continue
 		case errors.Is(err, goredis.Nil):
 			missing = true
+		case moving(err), errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
+			continue
 		case err != nil:
 			return nil, err
 		default:
@@ -165,10 +173,10 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 			if isMetaError(err) {
 				return nil, err
 			} else if err != nil {
-				unreadable = fmt.Errorf("%s can't be read: %w", s.keys[partitions[i]].guard, err)
+				s.damaged(s.keys[partitions[i]].guard, err)
 				continue
 			}
-			s.guards.uses(g.Longest(fencing.InstantOf(s.options.Clock()))) // what was lost elsewhere may have been as long
+			s.guards.uses(g.Longest(fencing.InstantOf(id.asked))) // what was lost elsewhere may have been as long
 			f.guard = &g
 		}
 		found = append(found, f)
@@ -182,8 +190,8 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 			found[i].others = others
 		}
 	}
-	s.askFormers(ctx, id, found)
-	return found, unreadable
+	s.askFormers(ctx, found)
+	return found, nil
 }
 
 // askOthers reports whether other gateways listen at a server: one that remembers
@@ -206,15 +214,17 @@ func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error)
 
 // askFormers asks those who served partitions of a Cluster before whether they gave them
 // away: each is the same master that it was, and says itself that the partition is
-// elsewhere. A server that may have got them by a promotion is not believed to have them
-// from there: it was a replica, and this gateway has not looked at it since.
-func (s *Store) askFormers(ctx context.Context, id *identity, found []finding) {
-	if s.topology.location.kind != kindCluster || id.promoted != "" && s.guards.server(id.run).name != id.server() {
+// elsewhere. Who serves by a restart or a promotion is not believed to have them from there.
+func (s *Store) askFormers(ctx context.Context, found []finding) {
+	if s.topology.location.kind != kindCluster {
 		return
 	}
 	of := map[string][]*finding{}
 	for i := range found {
 		f := &found[i]
+		if !f.stayed(&f.was) {
+			continue
+		}
 		for _, former := range f.formers(&f.was) {
 			f.given = true // unless one of them does not say so
 			of[former] = append(of[former], f)
@@ -268,10 +278,10 @@ func (s *Store) arrived(c *command, f *finding) error {
 	case r.code != fencing.CodeOK:
 		return errReply
 	}
-	if r.guard.Until > max(f.was.until, r.now) || s.options.Quarantine.Off && (f.verdict == changed || f.verdict == lost) {
+	if r.guard.Until > max(f.was.until, r.now) || s.options.Quarantine.Off && (f.verdict == lost || f.verdict == changed && f.guard.Server != f.server()) {
 		s.guards.losses.Add(1)
 	}
-	s.guards.learn(c.partition, &r.guard)
+	s.guards.learn(c.partition, &r.guard, c.sentAt)
 	s.guards.madeGood(c.partition, c.sentAt)
 	return nil
 }

@@ -141,7 +141,7 @@ type sender struct {
 // sent to n: time that passed in a queue is no skew.
 func (s *sender) calls(n *node, batch []*command) []*call {
 	h, sentAt := s.header, s.clock()
-	h.sent, h.unsettled = fencing.InstantOf(sentAt), !n.settled.Load()
+	h.sent, h.unsettled = fencing.InstantOf(sentAt), !n.settled()
 	if s.now != nil {
 		h.now = s.now()
 	}

@@ -1,7 +1,12 @@
 package redis
 
 import (
+	"fmt"
+	"log/slog"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -113,7 +118,7 @@ func TestScaleOut(t *testing.T) {
 		cluster.MoveSlot(slot, joins, nil)
 	}
 	until(t, func() bool {
-		return slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() && n.settled.Load() })
+		return slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() && n.settled() })
 	})
 	stats, err := s.Stats(t.Context())
 	if err != nil || stats.Quarantine > 0 || s.Losses() > 0 {
@@ -144,5 +149,157 @@ func TestPartitionComesToAKnownNode(t *testing.T) {
 	g, err := decodeGuard(client.Get(t.Context(), s.keys[partition].guard).Val(), s.partitions)
 	if err != nil || g.Server != id.server() || g.Until != 0 {
 		t.Errorf("the guard is %+v, %v; want that %s serves, and no quarantine", g, err, id.server())
+	}
+}
+
+// A server that has forgotten what it was told after a slot was moved to it looks as if it
+// had just been given that, to a gateway that has not looked at it meanwhile.
+func TestRestartAfterMove(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	name := fencing.Name("home")
+	slot := slots[clusterPartition(name)]
+	from := cluster.Owner(slot)
+	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
+	s, other := open(t, Options{URL: cluster.URL()}), open(t, Options{URL: cluster.URL()})
+	s.guards.close()
+	client := to.Client()
+	defer client.Close()
+	cluster.MoveSlot(slot, to, func() {
+		if err := client.Save(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	until(t, func() bool {
+		g, err := decodeGuard(client.Get(t.Context(), s.keys[clusterPartition(name)].guard).Val(), s.partitions)
+		return err == nil && g.Server == serverAt(t, to)
+	})
+	token := mustAcquire(t, other, acquireRequest(name)).Holder.Token
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Restart(); err != nil { // with the snapshot
+		t.Fatal(err)
+	}
+	until(t, func() bool {
+		out, err := s.Acquire(t.Context(), acquireRequest(name))
+		if err == nil {
+			t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
+		}
+		return err == nil || code(err) == fencing.CodeQuarantined
+	})
+}
+
+// serverAt returns what a server is called in guards.
+func serverAt(t *testing.T, server *redistest.Server) string {
+	client := server.Client()
+	defer client.Close()
+	id, err := identify(client.Info(t.Context(), identityInfo...).Val())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id.server()
+}
+
+// A slot that nobody has leaves the others in service, also when a node gets one more.
+func TestUnassignedSlot(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	name := fencing.Name("home")
+	n := s.topology.node(clusterPartition(name))
+	nobodys := slices.IndexFunc(slots[:], func(slot int) bool { return cluster.Owner(slot).Addr() != n.addr })
+	for _, m := range cluster.Members() {
+		client := m.Client()
+		defer client.Close()
+		if err := client.Do(t.Context(), "cluster", "delslots", slots[nobodys]).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, func() bool {
+		s.topology.refresh()
+		return s.topology.node(nobodys).client == nil
+	})
+	n.changes.Add(1) // as when it gets a partition
+	mustAcquire(t, s, acquireRequest(name))
+}
+
+// A node that gets a partition while it is looked at has not been looked at.
+func TestPartitionComesDuringALook(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	s.topology.cancel()
+	s.topology.running.Wait()
+	from := s.topology.node(0)
+	to := s.topology.nodes()[slices.IndexFunc(s.topology.nodes(), func(n *node) bool { return n != from })]
+	comes := sync.OnceFunc(func() {
+		l := layout{}
+		for _, owner := range s.topology.chart.Load().owners {
+			l = append(l, owner.addr)
+		}
+		l[0] = to.addr
+		s.topology.apply(l)
+	})
+	err := s.arriveAt(t.Context(), to, time.Time{}, func(was *remembered, is *said) verdict {
+		comes()
+		return reconcile(was, is)
+	})
+	if err != nil || to.settled() {
+		t.Errorf("%v, and the node counts as looked at: %t", err, to.settled())
+	}
+}
+
+// A guard that can't be read costs its own partition: the others are looked at, and what
+// they have lost is dealt with once.
+func TestUnreadableGuard(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--maxmemory-policy", "volatile-random")
+	var log logBuffer
+	s := open(t, Options{URL: cluster.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	name := fencing.Name("home")
+	n := s.topology.node(clusterPartition(name))
+	mine := s.topology.chart.Load().partitionsOf(n)
+	damaged := fencing.Name("1")
+	for i := 2; clusterPartition(damaged) == clusterPartition(name) || !slices.Contains(mine, clusterPartition(damaged)); i++ {
+		damaged = fencing.Name(strconv.Itoa(i))
+	}
+	bad := clusterPartition(damaged)
+	text := n.client.Get(t.Context(), s.keys[bad].guard).Val()
+	n.client.Set(t.Context(), s.keys[bad].guard, text[:len(text)-4], 0)
+	n.client.Set(t.Context(), fmt.Sprintf("{%d}other", bad), make([]byte, 10<<20), time.Hour)
+	n.client.ConfigSet(t.Context(), "maxmemory", "9mb")
+	n.client.ConfigSet(t.Context(), "maxmemory", "0")
+	if evictedBy(t, n.client) == 0 {
+		t.Fatal("nothing was evicted")
+	}
+	look := func() fencing.Instant {
+		_ = s.arriveAt(t.Context(), n, time.Time{}, reconcile)
+		return s.guards.recall(clusterPartition(name), "").until
+	}
+	ends := look()
+	if ends == 0 {
+		t.Error("evicted keys put nothing into quarantine")
+	}
+	if later := look(); later != ends {
+		t.Errorf("a quarantine was begun again, to end %s later", later.Sub(ends))
+	}
+	n.changes.Add(1)
+	if err := n.ready(); err != nil || !n.settled() {
+		t.Errorf("the node is not in service: %v", err)
+	}
+	_, err := s.Acquire(t.Context(), acquireRequest(damaged))
+	wantCode(t, "acquire beside a guard that can't be read", err, fencing.CodeUnavailable)
+	if got := strings.Count(log.String(), "key="+s.keys[bad].guard); got != 1 {
+		t.Errorf("the key was told %d times, want once", got)
 	}
 }

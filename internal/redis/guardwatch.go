@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -54,6 +53,7 @@ type partitionMemory struct {
 type serverMemory struct {
 	name, addr string
 	evicted    int64
+	since      time.Time // see identity
 	seen       time.Time // when it last served
 }
 
@@ -99,13 +99,13 @@ func (w *guardWatch) roll(now time.Time) {
 	}
 }
 
-// learn takes down the guard of a partition.
-func (w *guardWatch) learn(partition int, g *guard) {
+// learn takes down the guard of a partition, and when it was still served by who is in it.
+func (w *guardWatch) learn(partition int, g *guard, seen time.Time) {
 	w.uses(g.Longest(fencing.InstantOf(w.options.Clock())))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &w.partitions[partition]
-	p.born, p.server, p.until = g.born, g.Server, g.Until
+	p.born, p.server, p.seen, p.until = g.born, g.Server, seen, g.Until
 }
 
 // madeGood notes that an arrival which was sent at some time has dealt with what was
@@ -153,9 +153,9 @@ func (w *guardWatch) server(run string) serverMemory {
 func (w *guardWatch) settle(id *identity, addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.servers[id.run] = serverMemory{name: id.server(), addr: addr, evicted: id.evicted, seen: time.Now()}
+	w.servers[id.run] = serverMemory{name: id.server(), addr: addr, evicted: id.evicted, since: id.since, seen: id.asked}
 	if len(w.servers) > 64 { // runs of long ago
-		maps.DeleteFunc(w.servers, func(_ string, server serverMemory) bool { return time.Since(server.seen) > time.Hour })
+		maps.DeleteFunc(w.servers, func(_ string, server serverMemory) bool { return id.asked.Sub(server.seen) > time.Hour })
 	}
 }
 
@@ -185,7 +185,7 @@ func (s *Store) lookAtGuards(ctx context.Context) {
 	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
 		n := nodes[i]
 		err := s.arriveAt(ctx, n, time.Time{}, reconcile)
-		if isMetaError(err) || errors.Is(err, errUnreadable) {
+		if isMetaError(err) {
 			s.damaged("the guards at "+n.addr, err)
 		}
 		if mine := s.topology.chart.Load().partitionsOf(n); err == nil && len(mine) > 0 {
@@ -198,16 +198,18 @@ func (s *Store) lookAtGuards(ctx context.Context) {
 // notice has a partition looked at in which a step found that something is missing
 // when it was to hand on.
 func (w *guardWatch) notice(c *command, r *reply) {
+	since := c.sentAt
 	switch {
 	case r.behind && w.options.Quarantine.Off: // the grant has taken the counter above the floor
 		w.losses.Add(1)
 		return
-	case r.behind && w.fellBehind(c.partition, c.sentAt), r.unguarded:
-	default:
+	case r.behind && w.fellBehind(c.partition, c.sentAt):
+		since = w.options.Clock() // a look that has begun may not have heard of it
+	case !r.unguarded:
 		return
 	}
 	select {
-	case w.alarm <- alarm{c.partition, c.sentAt}:
+	case w.alarm <- alarm{c.partition, since}:
 	default: // enough is known to be wrong
 	}
 }

@@ -113,7 +113,7 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	}
 	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
 	n := s.topology.node(0)
-	n.settled.Store(false)
+	n.changes.Add(1)
 	began := time.Now()
 	_ = inParallel(20, func(int) error {
 		if err := n.ready(); err == nil {
@@ -123,5 +123,44 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	})
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("20 commands took %s for a Redis that hangs for the first of them", took)
+	}
+}
+
+// What an operation finds behind is looked at by a look that begins after that was noted,
+// also where one has begun since the operation was sent.
+func TestBehindDuringALook(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).URL()})
+	s.guards.close()
+	c := &command{sentAt: time.Now().Add(time.Minute)} // after the last arrival
+	began := time.Now()
+	s.guards.notice(c, &reply{behind: true})
+	if a := <-s.guards.alarm; a.since.Equal(c.sentAt) || a.since.Before(began) {
+		t.Errorf("a look counts that began at %s, want %s or later", a.since, began)
+	}
+}
+
+// A look that has waited for another goes by what the server says then: of what was evicted
+// before, it would have the next one say that again.
+func TestLookAfterAnother(t *testing.T) {
+	server := redistest.Start(t, "--maxmemory-policy", "volatile-random")
+	s := open(t, Options{URL: server.URL()})
+	s.guards.close()
+	n, client := s.topology.node(0), server.Client()
+	defer client.Close()
+	n.arriving <- struct{}{}
+	looked := make(chan error, 1)
+	go func() { looked <- s.arriveAt(t.Context(), n, time.Time{}, reconcile) }()
+	until(t, func() bool { return len(n.looking) == 1 && n.client.PoolStats().IdleConns == 0 })
+	if err := client.Set(t.Context(), "other", make([]byte, 10<<20), time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client.ConfigSet(t.Context(), "maxmemory", "9mb")
+	client.ConfigSet(t.Context(), "maxmemory", "0")
+	n.arriving.end()
+	if err := <-looked; err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.guards.server(serverAt(t, server)).evicted, evictedBy(t, client); want == 0 || got != want {
+		t.Errorf("%d evicted keys are remembered, of %d", got, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 )
@@ -16,6 +17,9 @@ type identity struct {
 	master   bool
 	sentinel bool  // it is none of Redis at all
 	evicted  int64 // keys, in this run
+	uptime   time.Duration
+	asked    time.Time // before it answered
+	since    time.Time // it was this server by then: it has been up, or, promoted, was looked at
 }
 
 // server names who serves: another name means that what was there may be behind.
@@ -51,6 +55,9 @@ func identify(info string) (identity, error) {
 		master: fields["role"] == "master", sentinel: fields["redis_mode"] == "sentinel",
 	}
 	i.evicted, _ = strconv.ParseInt(fields["evicted_keys"], 10, 64)
+	if s, _ := strconv.ParseInt(fields["uptime_in_seconds"], 10, 64); s > 1 { // a difference of whole seconds
+		i.uptime = time.Duration(s-1) * time.Second
+	}
 	if strings.Trim(i.promoted, "0") == "" {
 		i.promoted = ""
 	}
@@ -68,6 +75,7 @@ var errSentinel = errors.New("redis: the server is a Sentinel")
 
 // askIdentity asks who serves at the other end of a connection. Only a master is no error.
 func (s *Store) askIdentity(ctx context.Context, conn *goredis.Conn) (identity, error) {
+	asked := s.options.Clock()
 	info, err := conn.Info(ctx, identityInfo...).Result()
 	if err != nil {
 		return identity{}, err
@@ -77,6 +85,12 @@ func (s *Store) askIdentity(ctx context.Context, conn *goredis.Conn) (identity, 
 		return id, err
 	}
 	s.topology.spoken.Store(true)
+	id.asked, id.since = asked, s.options.Clock()
+	if known := s.guards.server(id.run); id.same(known.name) {
+		id.since = known.since
+	} else if id.promoted == "" {
+		id.since = id.since.Add(-id.uptime)
+	}
 	switch {
 	case id.sentinel:
 		return id, errSentinel

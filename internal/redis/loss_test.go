@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"fencepost/internal/redis/redistest"
 )
@@ -41,5 +42,22 @@ func TestOffIsLogged(t *testing.T) {
 	}
 	if log.String() == "" {
 		t.Error("leases were lost and granted again, and nothing is logged")
+	}
+}
+
+// A server that another gateway has noted has lost nothing more when this one finds it.
+func TestOffCountsNoMove(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{Off: true}})
+	s.guards.close()
+	g, err := decodeGuard(s.redis().Get(t.Context(), s.keys[0].guard).Val(), s.partitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Server = "other"
+	s.guards.learn(0, &g, time.Now())
+	s.lookAtGuards(t.Context())
+	if got := s.guards.recall(0, "").server; got != serverAt(t, server) || s.Losses() > 0 {
+		t.Errorf("%d losses, and %q serves", s.Losses(), got)
 	}
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -27,19 +28,25 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 // Enroll is fencing.Node.Enroll.
 func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
 	s.guards.uses(longest)
-	for _, n := range s.topology.nodes() {
-		err := s.arriveAt(ctx, n, time.Time{}, func(was *remembered, is *said) verdict {
-			switch v := reconcile(was, is); {
-			case v != withheld:
-				return v
-			case isNew && was.born == 0:
-				return unused
-			}
-			return lost
-		})
-		if err != nil {
-			return s.unavailable(n.at(err))
+	decide := func(was *remembered, is *said) verdict {
+		switch v := reconcile(was, is); {
+		case v == unchanged: // another gateway was first, which may not know of a TTL as long
+			return longer
+		case v != withheld:
+			return v
+		case isNew && was.born == 0:
+			return unused
 		}
+		return lost
+	}
+	n, err := s.topology.node(0), errOvertaken
+	for range mostHeeded {
+		if errors.Is(err, errOvertaken) { // by another gateway that enrolls it
+			err = s.arriveAt(ctx, n, time.Time{}, decide)
+		}
+	}
+	if err != nil {
+		return s.unavailable(n.at(err))
 	}
 	return nil
 }

@@ -194,6 +194,23 @@ func TestNewStores(t *testing.T) {
 			t.Errorf("quarantine of %s", left)
 		}
 	})
+	t.Run("a node of a quorum that several gateways enroll", func(t *testing.T) {
+		server := redistest.Start(t)
+		one, two := open(t, Options{URL: server.URL(), Member: true}), open(t, Options{URL: server.URL(), Member: true})
+		for range 20 {
+			flush(t, server)
+			err := inParallel(2, func(i int) error { return []*Store{one, two}[i].Enroll(t.Context(), false, 30*time.Second) })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := two.Enroll(t.Context(), false, 90*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if left := refused(t, one, "a"); left < 85*time.Second {
+			t.Errorf("quarantine of %s, and a TTL of 90 s is in use", left)
+		}
+	})
 	t.Run("off", func(t *testing.T) {
 		server := redistest.Start(t)
 		s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{Off: true}})

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"slices"
+	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -13,9 +14,11 @@ type remembered struct {
 
 	born    fencing.Instant // of the guard; 0: none was seen
 	server  string          // who served the partition; empty: that is not known
+	seen    time.Time       // when that one still did
 	behind  bool            // an operation found the counter below a token that was issued
 	until   fencing.Instant // of the quarantine
 	evicted int64           // keys, by this run of the server so far; -1: that is not known
+	longest time.Duration   // TTL in use, in any partition
 }
 
 // said is what a server says of itself and has of a partition.
@@ -23,7 +26,7 @@ type said struct {
 	identity
 	guard  *guard // nil: none
 	others bool   // other gateways listen at this server. It is asked where there is no guard
-	given  bool   // those who served before say that they have given the partition away
+	given  bool   // those who served before say that they have given it away
 }
 
 // formers returns who else served a partition, as the guard has it and as this gateway
@@ -39,6 +42,17 @@ func (is *said) formers(was *remembered) []string {
 	return slices.DeleteFunc(servers, is.same)
 }
 
+// stayed reports whether this was the same server already when another was last seen to
+// serve: it has not become the one that serves by a restart or a promotion.
+func (is *said) stayed(was *remembered) bool { return is.since.Before(was.seen) }
+
+// short reports whether a quarantine that is news here was begun by one that did not know of
+// a TTL which this gateway knows of.
+func (is *said) short(was *remembered) bool {
+	now := fencing.InstantOf(is.asked)
+	return is.guard.Until > max(was.until, now) && was.longest > is.guard.Longest(now)
+}
+
 // verdict is what a gateway makes of what a server says.
 type verdict int
 
@@ -47,6 +61,7 @@ const (
 	withheld                 // nothing is remembered, and only the quorum can say why
 	unused                   // nothing was ever kept here: nothing was lost
 	moved                    // another server has all that the one before had
+	longer                   // a quarantine is to be longer
 	changed                  // another server, which may be behind the one before
 	lost                     // something is missing, whoever serves
 )
@@ -65,10 +80,12 @@ func reconcile(was *remembered, is *said) verdict {
 		return lost
 	case was.behind, was.evicted >= 0 && is.evicted > was.evicted:
 		return lost
-	case !is.given && len(is.formers(was)) > 0:
+	case len(is.formers(was)) > 0 && !(is.given && is.stayed(was)):
 		return changed
 	case is.guard.Server != is.server() || was.server != "" && was.server != is.server():
 		return moved
+	case is.short(was):
+		return longer
 	}
 	return unchanged
 }

@@ -3,13 +3,14 @@ package redis
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
 )
 
 func (v verdict) String() string {
-	return [...]string{"unchanged", "withheld", "unused", "moved", "changed", "lost"}[v]
+	return [...]string{"unchanged", "withheld", "unused", "moved", "longer", "changed", "lost"}[v]
 }
 
 // What a gateway makes of what a server says, however it came to ask.
@@ -20,7 +21,17 @@ func TestReconcile(t *testing.T) {
 	}
 	one := identity{run: "one", master: true}
 	promoted := identity{run: "two", promoted: "h1", master: true}
-	known := remembered{born: born, server: "one", evicted: -1}
+	start := time.Now()
+	known := remembered{born: born, server: "one", seen: start, evicted: -1}
+	before, after := start.Add(-time.Second), start.Add(time.Second) // "one" was last seen to serve
+	there, restarted, unknown := one, one, promoted
+	there.run, there.since, restarted.run, restarted.since, unknown.since = "two", before, "two", after, after
+	promoted.since = before // or it is a promotion that was looked at before
+	ends := fencing.InstantOf(start).Add(time.Minute)
+	quarantined := kept(born, "one")
+	quarantined.Until, quarantined.TTL, quarantined.Period = ends, 30*time.Second, fencing.InstantOf(start)
+	asked := one
+	asked.asked = start
 	stranger := remembered{evicted: -1} // of a gateway that has just started
 	for _, c := range []struct {
 		why  string
@@ -55,9 +66,16 @@ func TestReconcile(t *testing.T) {
 		{"a master has forgotten that it was promoted", known, said{identity: one, guard: kept(born, "one:h0")}, moved},
 		{"the same, noted by another gateway", remembered{born: born, server: "one:h0", evicted: -1}, said{identity: one, guard: kept(born, "one")}, moved},
 		{"it was promoted in place of another than the one before", known, said{identity: promoted, guard: kept(born, "two:h0")}, changed},
-		{"the slot was moved", known, said{identity: promoted, guard: kept(born, "one"), given: true}, moved},
-		{"the slot was moved, noted by another gateway", known, said{identity: promoted, guard: kept(born, "two:h1"), given: true}, moved},
+		{"the slot was moved", known, said{identity: there, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved, noted by another gateway", known, said{identity: there, guard: kept(born, "two"), given: true}, moved},
+		{"the slot was moved to a replica that was promoted before", known, said{identity: promoted, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved, and then the server was restarted with less", known, said{identity: restarted, guard: kept(born, "one"), given: true}, changed},
+		{"the slot was moved, and then a replica was promoted that had less", known, said{identity: unknown, guard: kept(born, "one"), given: true}, changed},
+		{"the slot was moved before this gateway has started", stranger, said{identity: there, guard: kept(born, "one"), given: true}, changed},
 		{"the slot was moved, and then a replica took over that had not heard of it", remembered{born: born, server: "three", evicted: -1}, said{identity: promoted, guard: kept(born, "one")}, changed},
+		{"a quarantine is news, and this gateway knows of a longer TTL", remembered{born: born, server: "one", longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, longer},
+		{"the same, and this gateway knew of the quarantine", remembered{born: born, server: "one", until: ends, longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
+		{"a quarantine is news, and this gateway knows of no longer TTL", remembered{born: born, server: "one", longest: 30 * time.Second, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
 		{"nobody has noted who served", known, said{identity: one, guard: kept(born, "")}, changed},
 	} {
 		if got := reconcile(&c.was, &c.is); got != c.want {

@@ -42,17 +42,21 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	settled  atomic.Bool          // its partitions were looked at, and what may be lost is in quarantine
+	changes  atomic.Int64         // of what it has, or may be
+	lookedAt atomic.Int64         // how many there had been when its partitions were last looked at
 	last     atomic.Pointer[look] // nil: there was none
 	looking  turn                 // of who needs a connection to arrive by
 	arriving turn                 // of who has one
 	arrive   func() error         // by any connection
 }
 
+// settled reports whether its partitions were looked at, and what may be lost is in quarantine.
+func (n *node) settled() bool { return n.lookedAt.Load() == n.changes.Load() }
+
 // ready has the partitions looked at if they were not yet: what is sent to them would be
 // refused otherwise, for what may be lost is not known before that.
 func (n *node) ready() error {
-	if n.settled.Load() {
+	if n.settled() {
 		return nil
 	}
 	if err := n.arrive(); !errors.Is(err, errSkewed) {
@@ -291,7 +295,8 @@ func (t *topology) apply(l layout) {
 			known[addr] = n
 		}
 		if next.owners[i] = n; n != old.owners[i] {
-			n.settled.Store(false)
+			n.changes.Add(1)
+			defer n.changes.Add(1) // a look under way may be at what it had until now
 		}
 		if !slices.Contains(next.nodes, n) {
 			next.nodes = append(next.nodes, n)
@@ -315,6 +320,7 @@ func (t *topology) apply(l layout) {
 // newNode returns a node that has not been connected to yet.
 func (t *topology) newNode(addr string) *node {
 	n := &node{addr: addr, gone: make(chan struct{}), looking: make(turn, 1), arriving: make(turn, 1)}
+	n.changes.Store(1)
 	n.arrive = func() error { return t.store.arriveAt(context.Background(), n, t.options.Clock(), reconcile) }
 	if addr != "" {
 		o := t.clientOptions(addr)
