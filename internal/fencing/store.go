@@ -175,7 +175,7 @@ type Node interface {
 
 	// Enroll takes a blank server into service: a new one at once, any other after a
 	// quarantine that lasts at least as long as the longest TTL in use elsewhere. One
-	// that is not blank stays as it is.
+	// that is not blank stays as it is, but that a quarantine is made as long as that.
 	Enroll(ctx context.Context, isNew bool, longest time.Duration) error
 }
 
