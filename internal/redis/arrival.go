@@ -161,23 +161,24 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 	for i, cmd := range guards {
 		f := finding{said: said{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
 		var refusal goredis.Error
-		switch text, err := cmd.Result(); {
-		case errors.Is(err, goredis.Nil):
-			missing = true
-		case moving(err), errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
-			continue
-		case err != nil:
-			return nil, err
-		default:
-			g, err := decodeGuard(text, s.partitions)
-			if isMetaError(err) {
-				return nil, err
-			} else if err != nil {
-				s.damaged(s.keys[partitions[i]].guard, err)
-				continue
-			}
+		text, err := cmd.Result()
+		var g guard
+		if err == nil {
+			g, err = decodeGuard(text, s.partitions)
+		}
+		switch {
+		case err == nil:
 			s.guards.uses(g.Longest(fencing.InstantOf(id.asked))) // what was lost elsewhere may have been as long
 			f.guard = &g
+		case errors.Is(err, goredis.Nil):
+			missing = true
+		case errors.Is(err, errUnreadable), goredis.HasErrorPrefix(err, "WRONGTYPE"):
+			s.damaged(s.keys[partitions[i]].guard, err)
+			continue
+		case moving(err), errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
+			continue
+		default:
+			return nil, err
 		}
 		found = append(found, f)
 	}

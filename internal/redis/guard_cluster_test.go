@@ -257,49 +257,73 @@ func TestPartitionComesDuringALook(t *testing.T) {
 	}
 }
 
-// A guard that can't be read costs its own partition: the others are looked at, and what
-// they have lost is dealt with once.
-func TestUnreadableGuard(t *testing.T) {
+// A guard or a counter that can't be read costs its own partition: the others are looked at,
+// and what they have lost is dealt with once.
+func TestUnreadablePartition(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "--maxmemory-policy", "volatile-random")
 	var log logBuffer
 	s := open(t, Options{URL: cluster.URL(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	s.guards.close()
-	name := fencing.Name("home")
-	n := s.topology.node(clusterPartition(name))
-	mine := s.topology.chart.Load().partitionsOf(n)
-	damaged := fencing.Name("1")
-	for i := 2; clusterPartition(damaged) == clusterPartition(name) || !slices.Contains(mine, clusterPartition(damaged)); i++ {
-		damaged = fencing.Name(strconv.Itoa(i))
-	}
-	bad := clusterPartition(damaged)
-	text := n.client.Get(t.Context(), s.keys[bad].guard).Val()
-	n.client.Set(t.Context(), s.keys[bad].guard, text[:len(text)-4], 0)
-	n.client.Set(t.Context(), fmt.Sprintf("{%d}other", bad), make([]byte, 10<<20), time.Hour)
-	n.client.ConfigSet(t.Context(), "maxmemory", "9mb")
-	n.client.ConfigSet(t.Context(), "maxmemory", "0")
-	if evictedBy(t, n.client) == 0 {
-		t.Fatal("nothing was evicted")
+	names := []fencing.Name{"home"} // of partitions of one node
+	n := s.topology.node(clusterPartition(names[0]))
+	client, mine := n.client, s.topology.chart.Load().partitionsOf(n)
+	for i := 0; len(names) < 5; i++ {
+		name := fencing.Name(strconv.Itoa(i))
+		used := func(other fencing.Name) bool { return clusterPartition(other) == clusterPartition(name) }
+		if slices.Contains(mine, clusterPartition(name)) && !slices.ContainsFunc(names, used) {
+			names = append(names, name)
+		}
 	}
 	look := func() fencing.Instant {
 		_ = s.arriveAt(t.Context(), n, time.Time{}, reconcile)
-		return s.guards.recall(clusterPartition(name), "").until
+		return s.guards.recall(clusterPartition("home"), "").until
 	}
-	ends := look()
-	if ends == 0 {
-		t.Error("evicted keys put nothing into quarantine")
-	}
-	if later := look(); later != ends {
-		t.Errorf("a quarantine was begun again, to end %s later", later.Sub(ends))
-	}
-	n.changes.Add(1)
-	if err := n.ready(); err != nil || !n.settled() {
-		t.Errorf("the node is not in service: %v", err)
-	}
-	_, err := s.Acquire(t.Context(), acquireRequest(damaged))
-	wantCode(t, "acquire beside a guard that can't be read", err, fencing.CodeUnavailable)
-	if got := strings.Count(log.String(), "key="+s.keys[bad].guard); got != 1 {
-		t.Errorf("the key was told %d times, want once", got)
+	for i, c := range []struct {
+		why    string
+		key    func(*keyspace) string
+		damage func(key string)
+	}{
+		{"a guard that is cut short", guardKey, func(key string) { client.Set(t.Context(), key, client.Get(t.Context(), key).Val()[:9], 0) }},
+		{"a guard that is a list", guardKey, func(key string) { client.Del(t.Context(), key); client.RPush(t.Context(), key, "1") }},
+		{"a counter that is no number", counterKey, func(key string) { client.Set(t.Context(), key, "?", 0) }},
+		{"a counter that is a list", counterKey, func(key string) { client.Del(t.Context(), key); client.RPush(t.Context(), key, "1") }},
+	} {
+		name := names[i+1]
+		k := &s.keys[clusterPartition(name)]
+		key := c.key(k)
+		c.damage(key)
+		before := evictedBy(t, client)
+		client.Set(t.Context(), fmt.Sprintf("{%d}other", clusterPartition(name)), make([]byte, 10<<20), time.Hour)
+		client.ConfigSet(t.Context(), "maxmemory", "9mb")
+		client.ConfigSet(t.Context(), "maxmemory", "0")
+		if evictedBy(t, client) == before {
+			t.Fatal("nothing was evicted")
+		}
+		was := s.guards.recall(clusterPartition("home"), "").until
+		ends := look()
+		if ends <= was {
+			t.Errorf("%s: evicted keys put nothing else into quarantine", c.why)
+		}
+		if later := look(); later != ends {
+			t.Errorf("%s: a quarantine was begun again, to end %s later", c.why, later.Sub(ends))
+		}
+		n.changes.Add(1)
+		if err := n.ready(); err != nil || !n.settled() {
+			t.Errorf("%s: the node is not in service: %v", c.why, err)
+		}
+		_, err := s.Acquire(t.Context(), acquireRequest(name))
+		wantCode(t, "acquire beside "+c.why, err, fencing.CodeUnavailable)
+		if got := strings.Count(log.String(), "key="+key+" "); got != 1 {
+			t.Errorf("%s: the key was told %d times, want once", c.why, got)
+		}
+		if key != k.guard { // it is put right: what was lost before is in quarantine all the same
+			client.Del(t.Context(), key)
+			refused(t, s, name)
+		}
 	}
 }
+
+func guardKey(k *keyspace) string   { return k.guard }
+func counterKey(k *keyspace) string { return k.token }

@@ -70,7 +70,6 @@ function verbs.arrive()
   if (g and g[GUARD_BORN] or 0) ~= a[ARRIVAL_BORN] then -- it is not what the gateway goes by
     return 'conflict'
   end
-  highest() -- if it can't be read, before anything is remembered
   if not g then
     guard = GUARD_EMPTY
     g = guard
@@ -78,7 +77,8 @@ function verbs.arrive()
   end
   note(g, 0)
   local in_use, longest = max(g[GUARD_TTL], g[GUARD_BEFORE]), a[ARRIVAL_LONGEST]
-  local behind = floor > highest() and floor <= now + MAX_FLOOR_LEAD
+  local readable, top = pcall(highest) -- while it can't be read nothing is granted
+  local behind = readable and floor > top and floor <= now + MAX_FLOOR_LEAD
   local longer = now < g[GUARD_UNTIL] and (longest > in_use or a[ARRIVAL_LATE] == 1) -- than who began the quarantine knew of
   local other = a[ARRIVAL_LOSSLESS] == 0 and g[GUARD_SERVER] ~= a[ARRIVAL_SERVER]
   if a[ARRIVAL_LOST] == 1 or behind or longer or other then

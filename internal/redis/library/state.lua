@@ -43,15 +43,24 @@ local function tell(gateway, letter, it)
 end
 
 -- Breaks the operation off for a key that is not what it has to be.
-local function unreadable(key)
-  error({err = key .. " can't be read"})
+local function unreadable(key, why)
+  error({err = key .. " can't be read" .. (why and ': ' .. why or '')})
+end
+
+-- Reads a text of the partition; false where there is none.
+local function partition_text(kind)
+  local stored = attempt('get', prefix .. kind)
+  if type(stored) == 'table' then
+    unreadable(prefix .. kind, stored.err)
+  end
+  return stored
 end
 
 -- Returns the highest token issued.
 local function highest()
   if not counter then
-    counter = tonumber(call('get', prefix .. 'token') or 0)
-    counted = counter
+    counted = tonumber(partition_text('token') or 0) or unreadable(prefix .. 'token')
+    counter = counted
   end
   return counter
 end
@@ -59,7 +68,7 @@ end
 -- Returns what the partition remembers in order to be careful, false if nothing.
 local function careful()
   if guard == nil then
-    local stored = call('get', prefix .. 'guard')
+    local stored = partition_text('guard')
     guard = stored and {unpack(GUARD_FORMAT, stored)}
   end
   return guard
