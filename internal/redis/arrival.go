@@ -41,69 +41,59 @@ func (t turn) end() { <-t }
 // onConnect looks at who serves on a new connection, before anything else is sent
 // there. What may have been lost is in quarantine when it returns.
 func (s *Store) onConnect(ctx context.Context, n *node, conn *goredis.Conn) error {
-	id, err := s.askIdentity(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if err := n.arriving.take(ctx); err != nil {
-		return err
-	}
-	defer n.arriving.end()
-	if n.settled() && s.guards.server(id.run).name == id.server() {
-		return nil
-	}
-	err = s.arrive(ctx, conn, n, reconcile)
+	err := s.arrive(ctx, conn, n, false, reconcile)
 	if errors.Is(err, errSkewed) || errors.Is(err, errOvertaken) {
 		return nil // leases can be ended and renewed; none is granted before this is made good
 	}
 	return err
 }
 
-// arriveAt arrives at the partitions of a node, unless somebody has since: because it is time,
-// because it got more partitions, or because an operation found something missing. With
-// the zero time it always does.
-func (s *Store) arriveAt(ctx context.Context, n *node, since time.Time, decide decision) error {
+// arriveAt arrives at the partitions of a node, unless somebody has begun to since then:
+// because it is time, because it got more partitions, or because an operation found something
+// missing. With the zero time it always does.
+func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decide decision) error {
 	if n.client == nil {
 		return errNowhere
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
+	ctx, cancel := context.WithTimeoutCause(caller, s.options.OperationTimeout, errBudget)
 	defer cancel()
 	if err := n.looking.take(ctx); err != nil { // who waits has no connection yet: others need them
 		return err
 	}
 	defer n.looking.end()
-	if last := n.last.Load(); last.since(since) {
-		return last.err
+	if !since.IsZero() && since.Before(n.last.at) {
+		return n.last.err
 	}
-	err := s.lookAt(ctx, n, decide)
+	conn := n.client.Conn()
+	defer conn.Close()
+	err, at := conn.Ping(ctx).Err(), s.options.Clock() // a new connection has had its onConnect then
+	if err == nil {
+		err = s.arrive(ctx, conn, n, true, decide)
+	} else {
+		n.changes.Add(1)
+	}
 	if err != nil {
-		n.last.Store(&look{s.options.Clock(), err}) // those who wait don't each try in vain
+		at = s.options.Clock() // those who wait don't each try in vain
+	}
+	if caller.Err() == nil {
+		n.last = look{at, err}
 	}
 	return err
 }
 
-func (s *Store) lookAt(ctx context.Context, n *node, decide decision) error {
-	conn := n.client.Conn()
-	defer conn.Close()
-	if err := conn.Ping(ctx).Err(); err != nil { // a new connection has had its onConnect then
-		n.changes.Add(1)
-		return err
-	}
+// arrive compares what a server has of its partitions with what this gateway remembers of
+// them, and has the server note what follows. One whose partitions were looked at is left
+// alone unless it is to be done again. Who is not settled may have any partition.
+func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again bool, decide decision) error {
 	if err := n.arriving.take(ctx); err != nil {
 		return err
 	}
 	defer n.arriving.end()
-	return s.arrive(ctx, conn, n, decide)
-}
-
-// arrive compares what a server has of its partitions with what this gateway remembers of
-// them, and has the server note what follows. Who is not settled may have any of them.
-func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, decide decision) error {
 	id, err := s.askIdentity(ctx, conn)
 	if err != nil || s.guards.server(id.run).name != id.server() {
 		n.changes.Add(1)
 	}
-	if err != nil {
+	if err != nil || n.settled() && !again {
 		return err
 	}
 	changes := n.changes.Load()
@@ -113,15 +103,19 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, decide 
 		partitions = s.everyPartition()
 	}
 	found, err := s.askGuards(ctx, conn, &id, partitions, mine)
+	if err != nil {
+		return err
+	}
 	var arrivals []*command
 	var of []*finding
 	for i := range found {
 		f := &found[i]
 		f.was.longest = s.guards.longest()
-		switch f.verdict = decide(&f.was, &f.said); {
-		case f.verdict == unchanged, s.options.Passive && f.guard != nil:
-			s.guards.learn(f.partition, f.guard, id.asked)
-		case f.verdict != withheld && !s.options.Passive:
+		switch f.verdict = decide(&f.was, &f.said); f.verdict {
+		case unchanged:
+			s.guards.learn(f.partition, f.guard, id.asked, false)
+		case withheld:
+		default:
 			arrivals, of = append(arrivals, s.newArriveCommand(f)), append(of, f)
 		}
 	}
@@ -130,12 +124,13 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, decide 
 		err = cmp.Or(err, s.arrived(c, of[i]))
 		s.free(c)
 	}
-	if err == nil && !s.options.Passive {
-		s.guards.settle(&id, n.addr)
-		n.last.Store(&look{at: id.asked})
-		n.lookedAt.Store(changes)
+	if err != nil {
+		n.changes.Add(1)
+		return err
 	}
-	return err
+	s.guards.settle(&id, n.addr)
+	n.lookedAt.Store(changes)
+	return nil
 }
 
 // finding is what there is to know of a partition.
@@ -282,20 +277,19 @@ func (s *Store) arrived(c *command, f *finding) error {
 	if r.guard.Until > max(f.was.until, r.now) || s.options.Quarantine.Off && (f.verdict == lost || f.verdict == changed && f.guard.Server != f.server()) {
 		s.guards.losses.Add(1)
 	}
-	s.guards.learn(c.partition, &r.guard, c.sentAt)
-	s.guards.madeGood(c.partition, c.sentAt)
+	s.guards.learn(c.partition, &r.guard, c.sentAt, true)
 	return nil
 }
 
 // heeds deals with a refusal for something that was found to be missing, and
 // reports whether the command is worth sending again.
 func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
-	if r.code != fencing.CodeQuarantined || !r.behind && (!r.unguarded || s.options.Member) {
+	if r.code != fencing.CodeQuarantined || s.options.Member && !r.behind {
 		return false
 	}
-	since := c.sentAt
-	if r.behind && s.guards.fellBehind(c.partition, since) {
-		since = s.options.Clock()
+	since, missing := s.guards.misses(c, r)
+	if !missing {
+		return false
 	}
 	err := s.arriveAt(ctx, s.topology.node(c.partition), since, reconcile)
 	return err == nil || errors.Is(err, errOvertaken)

@@ -100,21 +100,16 @@ func (w *guardWatch) roll(now time.Time) {
 }
 
 // learn takes down the guard of a partition, and when it was still served by who is in it.
-func (w *guardWatch) learn(partition int, g *guard, seen time.Time) {
+// It is that of an arrival, which deals with what was missing, or was only read.
+func (w *guardWatch) learn(partition int, g *guard, seen time.Time, arrived bool) {
 	w.uses(g.Longest(fencing.InstantOf(w.options.Clock())))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &w.partitions[partition]
 	p.born, p.server, p.seen, p.until = g.born, g.Server, seen, g.Until
-}
-
-// madeGood notes that an arrival which was sent at some time has dealt with what was
-// missing in a partition.
-func (w *guardWatch) madeGood(partition int, sent time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p := &w.partitions[partition]
-	p.behind, p.arrivedAt = false, sent
+	if arrived {
+		p.behind, p.arrivedAt = false, seen
+	}
 }
 
 // recall returns what is remembered of a partition, and of a run of a server.
@@ -122,24 +117,27 @@ func (w *guardWatch) recall(partition int, run string) remembered {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	was := w.partitions[partition].remembered
-	was.member, was.waits, was.evicted = w.options.Member, w.options.Quarantine.For > 0, -1
+	was.member, was.passive, was.waits, was.evicted = w.options.Member, w.options.Passive, w.options.Quarantine.For > 0, -1
 	if server, known := w.servers[run]; known {
 		was.evicted = server.evicted
 	}
 	return was
 }
 
-// fellBehind notes that an operation found the counter of a partition behind, and
-// reports whether that is news.
-func (w *guardWatch) fellBehind(partition int, sent time.Time) bool {
+// misses reports whether an operation found something missing in its partition, and since
+// when a look has to have begun that deals with it.
+func (w *guardWatch) misses(c *command, r *reply) (since time.Time, something bool) {
+	if !r.behind {
+		return c.sentAt, r.unguarded
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &w.partitions[partition]
-	if p.behind || !sent.After(p.arrivedAt) {
-		return false
+	p := &w.partitions[c.partition]
+	if p.behind || !c.sentAt.After(p.arrivedAt) {
+		return c.sentAt, true
 	}
 	p.behind = true
-	return true
+	return w.options.Clock(), true // a look that has begun may not have heard of it
 }
 
 // server returns what is remembered of a run of a server, if anything is.
@@ -198,19 +196,15 @@ func (s *Store) lookAtGuards(ctx context.Context) {
 // notice has a partition looked at in which a step found that something is missing
 // when it was to hand on.
 func (w *guardWatch) notice(c *command, r *reply) {
-	since := c.sentAt
-	switch {
-	case r.behind && w.options.Quarantine.Off: // the grant has taken the counter above the floor
+	if r.behind && w.options.Quarantine.Off { // the grant has taken the counter above the floor
 		w.losses.Add(1)
 		return
-	case r.behind && w.fellBehind(c.partition, c.sentAt):
-		since = w.options.Clock() // a look that has begun may not have heard of it
-	case !r.unguarded:
-		return
 	}
-	select {
-	case w.alarm <- alarm{c.partition, since}:
-	default: // enough is known to be wrong
+	if since, something := w.misses(c, r); something {
+		select {
+		case w.alarm <- alarm{c.partition, since}:
+		default: // enough is known to be wrong
+		}
 	}
 }
 

@@ -113,7 +113,9 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	}
 	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
 	n := s.topology.node(0)
-	n.changes.Add(1)
+	if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err == nil || n.settled() {
+		t.Fatalf("a look at a Redis that hangs: %v", err)
+	}
 	began := time.Now()
 	_ = inParallel(20, func(int) error {
 		if err := n.ready(); err == nil {
@@ -123,6 +125,12 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	})
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("20 commands took %s for a Redis that hangs for the first of them", took)
+	}
+	if err := syscall.Kill(server.Pid(), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if mustAcquire(t, s, acquireRequest("b")); s.Losses() > 0 { // it is who it was
+		t.Error("a Redis that stood still counts as one that forgot")
 	}
 }
 
@@ -162,5 +170,26 @@ func TestLookAfterAnother(t *testing.T) {
 	}
 	if got, want := s.guards.server(serverAt(t, server)).evicted, evictedBy(t, client); want == 0 || got != want {
 		t.Errorf("%d evicted keys are remembered, of %d", got, want)
+	}
+}
+
+// Who leaves while he looks leaves the look to those who wait for him.
+func TestLookOfACallerWhoLeaves(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).URL()})
+	s.guards.close()
+	n, since := s.topology.node(0), time.Now()
+	n.arriving <- struct{}{}
+	leaves, leave := context.WithCancel(t.Context())
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- s.arriveAt(leaves, n, since, reconcile) }()
+	until(t, func() bool { return len(n.looking) == 1 })
+	go func() { second <- s.arriveAt(t.Context(), n, since, reconcile) }()
+	leave()
+	if err := <-first; err == nil {
+		t.Fatal("he who left has looked")
+	}
+	n.arriving.end()
+	if err := <-second; err != nil {
+		t.Errorf("he who waited: %v", err)
 	}
 }

@@ -9,8 +9,9 @@ import (
 
 // remembered is what this gateway knows of a partition and of the server that it asks.
 type remembered struct {
-	member bool // of a quorum: a node that remembers nothing is for Admit
-	waits  bool // a quarantine has a length that was set: a Redis that seems new is waited for as well
+	member  bool // of a quorum: a node that remembers nothing is for Admit
+	passive bool // this gateway only looks
+	waits   bool // a quarantine has a length that was set: a Redis that seems new is waited for as well
 
 	born    fencing.Instant // of the guard; 0: none was seen
 	server  string          // who served the partition; empty: that is not known
@@ -58,7 +59,7 @@ type verdict int
 
 const (
 	unchanged verdict = iota // it is as remembered: nothing is to be done
-	withheld                 // nothing is remembered, and only the quorum can say why
+	withheld                 // nothing is remembered, and it is not for this gateway to say why
 	unused                   // nothing was ever kept here: nothing was lost
 	moved                    // another server has all that the one before had
 	longer                   // a quarantine is to be longer
@@ -70,8 +71,10 @@ const (
 // the gateway came to ask.
 func reconcile(was *remembered, is *said) verdict {
 	switch {
-	case is.guard == nil && was.member:
+	case is.guard == nil && (was.member || was.passive):
 		return withheld
+	case was.passive:
+		return unchanged
 	case is.guard == nil && was.born == 0 && !was.waits && !is.others:
 		return unused
 	case is.guard == nil:

@@ -47,6 +47,8 @@ func TestReconcile(t *testing.T) {
 		{"a node of a quorum that has forgotten votes only when it is admitted", remembered{member: true, born: born, evicted: -1}, said{identity: one}, withheld},
 		{"a node of a quorum that is new as well", remembered{member: true, evicted: -1}, said{identity: one}, withheld},
 		{"a node of a quorum that remembers is like any other", remembered{member: true, born: born, server: "one", evicted: -1}, said{identity: one, guard: kept(born, "one")}, unchanged},
+		{"who only looks makes no guard", remembered{passive: true, evicted: -1}, said{identity: one}, withheld},
+		{"who only looks notes no server", remembered{passive: true, evicted: -1}, said{identity: one, guard: kept(born, "two")}, unchanged},
 
 		{"nothing has happened", known, said{identity: one, guard: kept(born, "one")}, unchanged},
 		{"a gateway has just started", stranger, said{identity: one, guard: kept(born, "one")}, unchanged},

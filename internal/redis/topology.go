@@ -42,12 +42,12 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	changes  atomic.Int64         // of what it has, or may be
-	lookedAt atomic.Int64         // how many there had been when its partitions were last looked at
-	last     atomic.Pointer[look] // nil: there was none
-	looking  turn                 // of who needs a connection to arrive by
-	arriving turn                 // of who has one
-	arrive   func() error         // by any connection
+	changes  atomic.Int64 // what gives reason to look: partitions that came, another server, an arrival that failed
+	lookedAt atomic.Int64 // how many there had been when its partitions were last looked at
+	last     look         // of who is looking
+	looking  turn         // of who needs a connection to arrive by
+	arriving turn         // of who has one
+	arrive   func() error // by any connection
 }
 
 // settled reports whether its partitions were looked at, and what may be lost is in quarantine.
@@ -70,9 +70,6 @@ type look struct {
 	at  time.Time // when it began, or failed
 	err error
 }
-
-// since reports whether it has answered who asks since then; nobody who gives the zero time.
-func (l *look) since(since time.Time) bool { return l != nil && !since.IsZero() && since.Before(l.at) }
 
 // retired reports whether the node is not known as a master any more.
 func (n *node) retired() bool {
