@@ -69,8 +69,6 @@ func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decid
 	err, at := conn.Ping(ctx).Err(), s.options.Clock() // a new connection has had its onConnect then
 	if err == nil {
 		err = s.arrive(ctx, conn, n, true, decide)
-	} else {
-		n.changes.Add(1)
 	}
 	if err != nil {
 		at = s.options.Clock() // those who wait don't each try in vain
@@ -90,7 +88,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	}
 	defer n.arriving.end()
 	id, err := s.askIdentity(ctx, conn)
-	if err != nil || s.guards.server(id.run).name != id.server() {
+	if id.run != "" && (err != nil || s.guards.server(id.run).name != id.server()) { // or it has not answered
 		n.changes.Add(1)
 	}
 	if err != nil || n.settled() && !again {

@@ -42,7 +42,7 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	changes  atomic.Int64 // what gives reason to look: partitions that came, another server, an arrival that failed
+	changes  atomic.Int64 // what gives reason to look: partitions that came, another server or none that is a master, an arrival that failed
 	lookedAt atomic.Int64 // how many there had been when its partitions were last looked at
 	last     look         // of who is looking
 	looking  turn         // of who needs a connection to arrive by
