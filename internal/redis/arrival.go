@@ -88,7 +88,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	}
 	defer n.arriving.end()
 	id, err := s.askIdentity(ctx, conn)
-	if id.run != "" && (err != nil || s.guards.server(id.run).name != id.server()) { // or it has not answered
+	if id.run != "" && (err != nil || n.server != id.server()) { // or it has not answered
 		n.changes.Add(1)
 	}
 	if err != nil || n.settled() && !again {
@@ -127,6 +127,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 		return err
 	}
 	s.guards.settle(&id, n.addr)
+	n.server = id.server()
 	n.lookedAt.Store(changes)
 	return nil
 }
@@ -150,7 +151,8 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
 	var found []finding
-	missing := false
+	foreign := map[int]error{}
+	missing, readable := false, false
 	for i, cmd := range guards {
 		f := finding{said: said{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
 		var refusal goredis.Error
@@ -162,11 +164,11 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 		switch {
 		case err == nil:
 			s.guards.uses(g.Longest(fencing.InstantOf(id.asked))) // what was lost elsewhere may have been as long
-			f.guard = &g
+			f.guard, readable = &g, true
 		case errors.Is(err, goredis.Nil):
 			missing = true
-		case errors.Is(err, errUnreadable), goredis.HasErrorPrefix(err, "WRONGTYPE"):
-			s.damaged(s.keys[partitions[i]].guard, err)
+		case errors.Is(err, errUnreadable), isMetaError(err), goredis.HasErrorPrefix(err, "WRONGTYPE"):
+			foreign[partitions[i]] = err
 			continue
 		case moving(err), errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
 			continue
@@ -174,6 +176,13 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 			return nil, err
 		}
 		found = append(found, f)
+	}
+	for p, err := range foreign {
+		if isMetaError(err) && !readable { // it is not one partition: these are another's data
+			return nil, err
+		}
+		s.guards.unreadable(p)
+		s.damaged(s.keys[p].guard, err)
 	}
 	if missing {
 		others, err := s.askOthers(ctx, conn)

@@ -141,7 +141,7 @@ type sender struct {
 // sent to n: time that passed in a queue is no skew.
 func (s *sender) calls(n *node, batch []*command) []*call {
 	h, sentAt := s.header, s.clock()
-	h.sent, h.unsettled = fencing.InstantOf(sentAt), !n.settled()
+	h.sent = fencing.InstantOf(sentAt)
 	if s.now != nil {
 		h.now = s.now()
 	}
@@ -159,9 +159,7 @@ func (s *sender) calls(n *node, batch []*command) []*call {
 		}
 		if at == nil || len(at.of) == s.most {
 			h.floor = fencing.Token(s.floors[c.partition].Load())
-			w := codec{mode: writing, b: make([]byte, 0, 96)}
-			w.header(&h)
-			at = &call{key: s.keys[c.partition].never, header: w.b, of: make([]*command, 0, min(s.most, len(batch)))}
+			at = &call{key: s.keys[c.partition].never, header: lateHeader{n, h}, of: make([]*command, 0, min(s.most, len(batch)))}
 			all = append(all, at)
 			if len(s.keys) > 1 {
 				open[c.partition] = at

@@ -36,9 +36,24 @@ const (
 type call struct {
 	of     []*command
 	key    any
-	header text
+	header lateHeader
 	how    int
 	cmd    once
+}
+
+// lateHeader is a header that is written when its call is: the connection that it goes by
+// may be new, and what was found at its other end counts.
+type lateHeader struct {
+	node   *node
+	header header
+}
+
+// MarshalBinary is called when there is a connection, which has had its onConnect.
+func (l *lateHeader) MarshalBinary() ([]byte, error) {
+	l.header.unsettled = !l.node.settled()
+	w := codec{mode: writing, b: make([]byte, 0, 96)}
+	w.header(&l.header)
+	return w.b, nil
 }
 
 // runner is who runs calls: a node, or a new connection to it.

@@ -47,9 +47,9 @@ func decodeGuard(text string, partitions int) (guard, error) {
 	in := codec{rest: text}
 	in.guard(&g)
 	switch {
-	case strings.IndexByte(text, 0) < 0: // the layout before had no such byte
+	case strings.IndexByte(text, 0) < 0 && strings.Contains(text, "\n"): // the layout before had lines
 		return g, &metaError{field: "the layout", got: "3 or an older one", want: layoutVersion}
-	case in.bad:
+	case in.bad, strings.Trim(g.layout, "0123456789") != "":
 		return g, errUnreadable
 	case g.layout != layoutVersion:
 		return g, &metaError{field: "the layout", got: g.layout, want: layoutVersion}

@@ -112,6 +112,16 @@ func (w *guardWatch) learn(partition int, g *guard, seen time.Time, arrived bool
 	}
 }
 
+// unreadable notes that a partition has a guard, whatever it says: without one, something
+// was lost.
+func (w *guardWatch) unreadable(partition int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := &w.partitions[partition]; p.born == 0 {
+		p.born = -1
+	}
+}
+
 // recall returns what is remembered of a partition, and of a run of a server.
 func (w *guardWatch) recall(partition int, run string) remembered {
 	w.mu.Lock()

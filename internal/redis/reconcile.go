@@ -83,8 +83,10 @@ func reconcile(was *remembered, is *said) verdict {
 		return lost
 	case was.behind, was.evicted >= 0 && is.evicted > was.evicted:
 		return lost
-	case len(is.formers(was)) > 0 && !(is.given && is.stayed(was)):
+	case len(is.formers(was)) > 0 && !is.stayed(was):
 		return changed
+	case len(is.formers(was)) > 0 && !is.given: // it has missed what another was told meanwhile
+		return lost
 	case is.guard.Server != is.server() || was.server != "" && was.server != is.server():
 		return moved
 	case is.short(was):

@@ -26,7 +26,9 @@ func TestReconcile(t *testing.T) {
 	before, after := start.Add(-time.Second), start.Add(time.Second) // "one" was last seen to serve
 	there, restarted, unknown := one, one, promoted
 	there.run, there.since, restarted.run, restarted.since, unknown.since = "two", before, "two", after, after
-	promoted.since = before // or it is a promotion that was looked at before
+	another, replica := identity{run: "one more", master: true, since: after}, identity{run: "one", promoted: "h2", since: after}
+	promotedBefore, back := promoted, one
+	promoted.since, promotedBefore.since, back.since = after, before, before
 	ends := fencing.InstantOf(start).Add(time.Minute)
 	quarantined := kept(born, "one")
 	quarantined.Until, quarantined.TTL, quarantined.Period = ends, 30*time.Second, fencing.InstantOf(start)
@@ -59,18 +61,18 @@ func TestReconcile(t *testing.T) {
 		{"keys were evicted before", remembered{born: born, server: "one", evicted: 4}, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
 		{"keys were evicted before this gateway knew the server", stranger, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
 
-		{"another run", known, said{identity: identity{run: "one more"}, guard: kept(born, "one")}, changed},
-		{"another run, to a gateway that has just started", stranger, said{identity: identity{run: "one more"}, guard: kept(born, "one")}, changed},
+		{"another run", known, said{identity: another, guard: kept(born, "one")}, changed},
+		{"another run, to a gateway that has just started", stranger, said{identity: another, guard: kept(born, "one")}, changed},
 		{"a replica was promoted", known, said{identity: promoted, guard: kept(born, "one")}, changed},
 		{"a replica was promoted, and another gateway was there first: this one was served elsewhere until now", known, said{identity: promoted, guard: kept(born, "two:h1")}, changed},
 		{"the same, to a gateway that has just started", stranger, said{identity: promoted, guard: kept(born, "two:h1")}, unchanged},
-		{"a master was a replica for a while", known, said{identity: identity{run: "one", promoted: "h2"}, guard: kept(born, "one")}, changed},
+		{"a master was a replica for a while", known, said{identity: replica, guard: kept(born, "one")}, changed},
 		{"a master has forgotten that it was promoted", known, said{identity: one, guard: kept(born, "one:h0")}, moved},
 		{"the same, noted by another gateway", remembered{born: born, server: "one:h0", evicted: -1}, said{identity: one, guard: kept(born, "one")}, moved},
 		{"it was promoted in place of another than the one before", known, said{identity: promoted, guard: kept(born, "two:h0")}, changed},
 		{"the slot was moved", known, said{identity: there, guard: kept(born, "one"), given: true}, moved},
 		{"the slot was moved, noted by another gateway", known, said{identity: there, guard: kept(born, "two"), given: true}, moved},
-		{"the slot was moved to a replica that was promoted before", known, said{identity: promoted, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved to a replica that was promoted before", known, said{identity: promotedBefore, guard: kept(born, "one"), given: true}, moved},
 		{"the slot was moved, and then the server was restarted with less", known, said{identity: restarted, guard: kept(born, "one"), given: true}, changed},
 		{"the slot was moved, and then a replica was promoted that had less", known, said{identity: unknown, guard: kept(born, "one"), given: true}, changed},
 		{"the slot was moved before this gateway has started", stranger, said{identity: there, guard: kept(born, "one"), given: true}, changed},
@@ -78,7 +80,9 @@ func TestReconcile(t *testing.T) {
 		{"a quarantine is news, and this gateway knows of a longer TTL", remembered{born: born, server: "one", longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, longer},
 		{"the same, and this gateway knew of the quarantine", remembered{born: born, server: "one", until: ends, longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
 		{"a quarantine is news, and this gateway knows of no longer TTL", remembered{born: born, server: "one", longest: 30 * time.Second, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
-		{"nobody has noted who served", known, said{identity: one, guard: kept(born, "")}, changed},
+		{"nobody has noted who served", known, said{identity: another, guard: kept(born, "")}, changed},
+		{"it serves again, as it was before another did, and has missed what that one granted", remembered{born: born, server: "two", seen: start, evicted: -1}, said{identity: back, guard: kept(born, "one")}, lost},
+		{"another serves, that was there all the time, and nobody says that the slot was moved", known, said{identity: there, guard: kept(born, "two")}, lost},
 	} {
 		if got := reconcile(&c.was, &c.is); got != c.want {
 			t.Errorf("%s: %s, want %s", c.why, got, c.want)

@@ -44,6 +44,7 @@ type node struct {
 
 	changes  atomic.Int64 // what gives reason to look: partitions that came, another server or none that is a master, an arrival that failed
 	lookedAt atomic.Int64 // how many there had been when its partitions were last looked at
+	server   string       // whose partitions these were; of who is arriving
 	last     look         // of who is looking
 	looking  turn         // of who needs a connection to arrive by
 	arriving turn         // of who has one
@@ -281,6 +282,7 @@ func (t *topology) apply(l layout) {
 		known[n.addr] = n
 	}
 	next := &chart{owners: make([]*node, len(l))}
+	var gets []*node // a partition
 	for i, addr := range l {
 		if addr == "" {
 			next.owners[i] = t.nowhere
@@ -293,7 +295,7 @@ func (t *topology) apply(l layout) {
 		}
 		if next.owners[i] = n; n != old.owners[i] {
 			n.changes.Add(1)
-			defer n.changes.Add(1) // a look under way may be at what it had until now
+			gets = append(gets, n)
 		}
 		if !slices.Contains(next.nodes, n) {
 			next.nodes = append(next.nodes, n)
@@ -308,6 +310,9 @@ func (t *topology) apply(l layout) {
 		}
 	}
 	t.chart.Store(next)
+	for _, n := range gets {
+		n.changes.Add(1) // a look under way may have been at what it had until now
+	}
 	for _, n := range retired {
 		t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
 		t.running.Go(func() { _ = n.close(errRetired) })
