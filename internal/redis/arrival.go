@@ -170,7 +170,10 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 		case errors.Is(err, errUnreadable), isMetaError(err), goredis.HasErrorPrefix(err, "WRONGTYPE"):
 			foreign[partitions[i]] = err
 			continue
-		case moving(err), errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
+		case errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
+			continue
+		case moving(err): // else it would count as settled without it, should it come back
+			s.topology.refresh()
 			continue
 		default:
 			return nil, err
@@ -197,8 +200,8 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 	return found, nil
 }
 
-// askOthers reports whether other gateways listen at a server: one that remembers
-// nothing is not new then. Data of before there were guards, which said so in a key of its
+// askOthers reports whether other gateways listen at a server, or at any master of its
+// Cluster, or may, for one does not answer: one that remembers nothing is not new then. Data of before there were guards, which said so in a key of its
 // own, is refused.
 func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error) {
 	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
@@ -208,7 +211,26 @@ func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error)
 	case !errors.Is(err, goredis.Nil) && !moving(err):
 		return false, err
 	}
-	channels, err := conn.PubSubChannels(ctx, gatewayChannel("*")).Result()
+	here, err := s.othersListen(ctx, conn)
+	if here || err != nil || s.topology.location.kind != kindCluster {
+		return here, err
+	}
+	nodes := s.topology.nodes() // each knows of its own subscribers alone
+	there := make([]bool, len(nodes))
+	_ = inParallel(len(nodes), func(i int) error {
+		listen, err := s.othersListen(ctx, s.topology.guide(nodes[i].addr))
+		there[i] = listen || err != nil
+		return nil
+	})
+	return slices.Contains(there, true), nil
+}
+
+// othersListen reports whether other gateways listen at one server. Where this user may not
+// ask that, none does.
+func (s *Store) othersListen(ctx context.Context, at interface {
+	PubSubChannels(ctx context.Context, pattern string) *goredis.StringSliceCmd
+}) (bool, error) {
+	channels, err := at.PubSubChannels(ctx, gatewayChannel("*")).Result()
 	if goredis.HasErrorPrefix(err, "NOPERM") {
 		return false, nil
 	}
@@ -222,6 +244,7 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 	if s.topology.location.kind != kindCluster {
 		return
 	}
+	var formers []string
 	of := map[string][]*finding{}
 	for i := range found {
 		f := &found[i]
@@ -230,25 +253,42 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 		}
 		for _, former := range f.formers(&f.was) {
 			f.given = true // unless one of them does not say so
+			if of[former] == nil {
+				formers = append(formers, former)
+			}
 			of[former] = append(of[former], f)
 		}
 	}
-	for former, some := range of {
-		guards := make([]*goredis.StringCmd, len(some))
-		var id identity
-		if addr := s.guards.server(runOf(former)).addr; addr != "" {
-			pipe := s.topology.guide(addr).Pipeline()
-			info := pipe.Info(ctx, identityInfo...)
-			for i, f := range some {
-				guards[i] = pipe.Get(ctx, s.keys[f.partition].guard)
-			}
-			_, _ = pipe.Exec(ctx)
-			id, _ = identify(info.Val())
-		}
-		for i, f := range some {
-			f.given = f.given && id.master && id.same(former) && moving(guards[i].Err())
+	gave := make([][]bool, len(formers))
+	_ = inParallel(len(formers), func(i int) error { // one that hangs is waited for once
+		gave[i] = s.askFormer(ctx, formers[i], of[formers[i]])
+		return nil
+	})
+	for i, former := range formers {
+		for j, f := range of[former] {
+			f.given = f.given && gave[i][j]
 		}
 	}
+}
+
+// askFormer returns which of some partitions who served them before has given away.
+func (s *Store) askFormer(ctx context.Context, former string, some []*finding) []bool {
+	gave := make([]bool, len(some))
+	addr := s.guards.server(runOf(former)).addr
+	if addr == "" {
+		return gave
+	}
+	pipe := s.topology.guide(addr).Pipeline()
+	info, guards := pipe.Info(ctx, identityInfo...), make([]*goredis.StringCmd, len(some))
+	for i, f := range some {
+		guards[i] = pipe.Get(ctx, s.keys[f.partition].guard)
+	}
+	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	id, _ := identify(info.Val())
+	for i := range gave {
+		gave[i] = id.master && id.same(former) && moving(guards[i].Err())
+	}
+	return gave
 }
 
 // newArriveCommand prepares an arrival at a partition.
@@ -271,6 +311,7 @@ func (s *Store) arrived(c *command, f *finding) error {
 	r, err := s.result(c)
 	switch {
 	case moving(err):
+		s.topology.refresh()
 		return nil
 	case err != nil:
 		return err

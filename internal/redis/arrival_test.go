@@ -135,3 +135,29 @@ func TestLongerTTLElsewhere(t *testing.T) {
 		t.Errorf("quarantine of %s; a lease of 2 min was lost", left)
 	}
 }
+
+// A guard in which a quarantine ends earlier than this gateway knows has lost what it was
+// told: it is told again.
+func TestEarlierEnd(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Options{URL: server.URL()})
+	s.guards.close()
+	mustAcquire(t, s, acquireRequest("a"))
+	flush(t, server)
+	if left := refused(t, s, "a"); left < 28*time.Second {
+		t.Fatalf("quarantine of %s", left)
+	}
+	client, key := server.Client(), s.keys[0].guard
+	defer client.Close()
+	g, err := decodeGuard(client.Get(t.Context(), key).Val(), 1)
+	must(t, err)
+	g.Until = 0
+	w := codec{mode: writing}
+	w.guard(&g)
+	must(t, client.Set(t.Context(), key, w.b, 0).Err())
+	s.lookAtGuards(t.Context())
+	s.lookAtGuards(t.Context())
+	if left := refused(t, s, "a"); left < 25*time.Second {
+		t.Errorf("quarantine of %s", left)
+	}
+}

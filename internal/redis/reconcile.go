@@ -47,11 +47,12 @@ func (is *said) formers(was *remembered) []string {
 // serve: it has not become the one that serves by a restart or a promotion.
 func (is *said) stayed(was *remembered) bool { return is.since.Before(was.seen) }
 
-// short reports whether a quarantine that is news here was begun by one that did not know of
-// a TTL which this gateway knows of.
+// short reports whether a quarantine ends earlier than this gateway knows that it has to, or
+// is news here and was begun by one that did not know of a TTL which this gateway knows of.
 func (is *said) short(was *remembered) bool {
 	now := fencing.InstantOf(is.asked)
-	return is.guard.Until > max(was.until, now) && was.longest > is.guard.Longest(now)
+	return was.until > max(is.guard.Until, now) ||
+		is.guard.Until > max(was.until, now) && was.longest > is.guard.Longest(now)
 }
 
 // verdict is what a gateway makes of what a server says.

@@ -80,6 +80,8 @@ func TestReconcile(t *testing.T) {
 		{"a quarantine is news, and this gateway knows of a longer TTL", remembered{born: born, server: "one", longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, longer},
 		{"the same, and this gateway knew of the quarantine", remembered{born: born, server: "one", until: ends, longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
 		{"a quarantine is news, and this gateway knows of no longer TTL", remembered{born: born, server: "one", longest: 30 * time.Second, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
+		{"the guard has forgotten until when a quarantine lasts", remembered{born: born, server: "one", until: ends, evicted: -1}, said{identity: asked, guard: kept(born, "one")}, longer},
+		{"it is over", remembered{born: born, server: "one", until: fencing.InstantOf(start), evicted: -1}, said{identity: asked, guard: kept(born, "one")}, unchanged},
 		{"nobody has noted who served", known, said{identity: another, guard: kept(born, "")}, changed},
 		{"it serves again, as it was before another did, and has missed what that one granted", remembered{born: born, server: "two", seen: start, evicted: -1}, said{identity: back, guard: kept(born, "one")}, lost},
 		{"another serves, that was there all the time, and nobody says that the slot was moved", known, said{identity: there, guard: kept(born, "two")}, lost},

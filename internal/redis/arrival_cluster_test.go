@@ -1,0 +1,94 @@
+package redis
+
+import (
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/redis/redistest"
+)
+
+// Those who served before are asked at the same time, and one that hangs is waited for once:
+// an arrival has as long as one operation for all it asks.
+func TestFormersThatHang(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	s.guards.close()
+	begun := time.Now()
+	var found []finding
+	for i := range 8 {
+		hung, err := net.Listen("tcp", "127.0.0.1:0") // whose connections nobody takes
+		must(t, err)
+		defer hung.Close()
+		former := "former" + string(rune('0'+i))
+		s.guards.servers[former] = serverMemory{name: former, addr: hung.Addr().String()}
+		found = append(found, finding{
+			said:      said{identity: identity{run: "now", master: true, since: begun.Add(-time.Minute)}, guard: &guard{born: 1, Quarantine: fencing.Quarantine{Server: former}}},
+			was:       remembered{born: 1, server: former, seen: begun},
+			partition: i,
+		})
+	}
+	s.askFormers(t.Context(), found)
+	if took := time.Since(begun); took > 4*guideTimeout {
+		t.Errorf("8 who hang were waited for %s, want %s", took, guideTimeout)
+	}
+	for _, f := range found {
+		if f.given {
+			t.Errorf("one that does not answer has given partition %d away", f.partition)
+		}
+	}
+}
+
+// A node that says that one of its partitions is elsewhere has the topology surveyed: else it
+// would be settled without that partition, and none the less have it when it comes back.
+func TestAPartitionThatIsElsewhere(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	s.topology.cancel()
+	s.topology.running.Wait()
+	for len(s.topology.wanted) > 0 {
+		<-s.topology.wanted
+	}
+	n := s.topology.node(0)
+	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
+	if len(s.topology.wanted) != 0 {
+		t.Error("a survey was asked for though nothing has moved")
+	}
+	from := cluster.Owner(slots[0])
+	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
+	cluster.MoveSlot(slots[0], to, nil)
+	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
+	if len(s.topology.wanted) != 1 {
+		t.Error("no survey was asked for")
+	}
+}
+
+// A node of a Cluster that remembers nothing is new only if no other gateway is there,
+// whichever node that one listens at.
+func TestAnotherListensElsewhere(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.Listen(&recorder{})
+	until(t, s.listener.hearsNow)
+	s.guards.close() // it has not noticed yet
+	name := fencing.Name("home")
+	for i := 0; s.topology.node(clusterPartition(name)) == s.listener.at.Load(); i++ {
+		name = fencing.Name("home" + string(rune('a'+i)))
+	}
+	token := mustAcquire(t, s, acquireRequest(name)).Holder.Token
+	flush(t, cluster.Owner(slots[clusterPartition(name)]))
+	next := open(t, Options{URL: cluster.URL()})
+	if out, err := next.Acquire(t.Context(), acquireRequest(name)); err == nil {
+		t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
+	} else {
+		wantCode(t, "acquire", err, fencing.CodeQuarantined)
+	}
+}
