@@ -48,7 +48,7 @@ func openBackend(t testing.TB, c *clock, nodes []fencing.Node) *backend {
 			t.Error(err)
 		}
 	})
-	<-s.looked
+	<-s.enrolled
 	return &backend{c, patient{s, new(atomic.Int64)}}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// admissionTime is how long an examination waits for the first look for blank
+	// admissionTime is how long an examination waits for the first check for blank
 	// nodes: before that, those of a new quorum don't vote.
 	admissionTime = 2 * time.Second
 
@@ -39,7 +39,7 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	first := time.NewTimer(admissionTime)
 	defer first.Stop()
 	select {
-	case <-s.looked:
+	case <-s.enrolled:
 	case <-first.C:
 	case <-s.closing:
 	case <-ctx.Done():

@@ -10,12 +10,12 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// lookAfter takes blank nodes into service and tells of nodes that stop answering,
+// watchNodes takes blank nodes into service and tells of nodes that stop answering,
 // until the store is closed.
-func (s *Store) lookAfter() {
+func (s *Store) watchNodes() {
 	away := make([]bool, len(s.nodes)) // nodes that were told to be
 	blank := s.admit(away, nil)
-	close(s.looked)
+	close(s.enrolled)
 	for s.idle(s.options.tick) {
 		blank = s.admit(away, blank)
 		s.events.doubt()
@@ -78,7 +78,7 @@ func (s *Store) admitNode(i int, isNew bool) {
 	}
 }
 
-// report logs that a node has stopped answering, or is back, once each. The look for
+// report logs that a node has stopped answering, or is back, once each. The check for
 // blank nodes decides, not any request that came late.
 func (s *Store) report(away []bool, node int, err *fencing.Error) {
 	was := away[node]

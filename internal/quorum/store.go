@@ -28,7 +28,7 @@ type Options struct {
 	Names []string
 
 	// For tests.
-	tick  time.Duration // between looks for blank nodes
+	tick  time.Duration // between checks for blank nodes
 	pause time.Duration // five times the first one of who tries again
 	exact bool          // a lease lasts as long as the nodes say, and may be as short as they allow
 }
@@ -55,12 +55,12 @@ type Store struct {
 	log     *slog.Logger
 	self    fencing.Gateway
 
-	longest atomic.Int64  // the longest TTL that was asked for here, in ns
-	seen    atomic.Int64  // the highest token that was proposed here, or issued by a node
-	suspect []atomic.Bool // nodes whose last request failed
-	events  events
-	looked  chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
-	busy    atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
+	longest  atomic.Int64  // the longest TTL that was asked for here, in ns
+	seen     atomic.Int64  // the highest token that was proposed here, or issued by a node
+	suspect  []atomic.Bool // nodes whose last request failed
+	events   events
+	enrolled chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
+	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
 	mu      sync.Mutex // guards what follows
 	closed  bool
@@ -91,15 +91,15 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 	}
 	s := &Store{
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
-		suspect: make([]atomic.Bool, len(nodes)), closing: make(chan struct{}), looked: make(chan struct{}),
+		suspect: make([]atomic.Bool, len(nodes)), closing: make(chan struct{}), enrolled: make(chan struct{}),
 		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, renamed: map[requestKey]fencing.Stamp{}},
 	}
 	s.events.store = s
 	s.longest.Store(int64(o.LongestTTL))
 	if s.options.Passive {
-		close(s.looked)
+		close(s.enrolled)
 	} else {
-		s.spawn(s.lookAfter)
+		s.spawn(s.watchNodes)
 	}
 	return s, nil
 }
@@ -199,7 +199,7 @@ func (s *Store) mark(node int, err error) {
 
 // suspects returns the nodes that are not asked for leases now, for they have not
 // answered lately: those who compete would wait for them while each has some of the
-// others. lookAfter finds out when they answer again. If it is not a minority, all
+// others. watchNodes finds out when they answer again. If it is not a minority, all
 // are asked: perhaps it was the gateway that stood still.
 func (s *Store) suspects() nodeSet {
 	var set nodeSet

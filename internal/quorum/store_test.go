@@ -92,9 +92,9 @@ func TestMinorityOutOfReach(t *testing.T) {
 				if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
-				look, err := s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
-				if err != nil || len(look.Lock.Holders) != 1 || look.Lock.Holders[0].Token != out.Holder.Token {
-					t.Fatalf("%+v, %v", look.Lock, err)
+				seen, err := s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
+				if err != nil || len(seen.Lock.Holders) != 1 || seen.Lock.Holders[0].Token != out.Holder.Token {
+					t.Fatalf("%+v, %v", seen.Lock, err)
 				}
 				if took := time.Since(start); took > 0 {
 					t.Errorf("it took %s: somebody waited for the slow one", took)

@@ -38,7 +38,7 @@ func (t turn) take(ctx context.Context) error {
 
 func (t turn) end() { <-t }
 
-// onConnect looks at who serves on a new connection, before anything else is sent
+// onConnect checks who serves on a new connection, before anything else is sent
 // there. What may have been lost is in quarantine when it returns.
 func (s *Store) onConnect(ctx context.Context, n *node, conn *goredis.Conn) error {
 	err := s.arrive(ctx, conn, n, false, reconcile)
@@ -57,10 +57,10 @@ func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decid
 	}
 	ctx, cancel := context.WithTimeoutCause(caller, s.options.OperationTimeout, errBudget)
 	defer cancel()
-	if err := n.looking.take(ctx); err != nil { // who waits has no connection yet: others need them
+	if err := n.entering.take(ctx); err != nil { // who waits has no connection yet: others need them
 		return err
 	}
-	defer n.looking.end()
+	defer n.entering.end()
 	if !since.IsZero() && since.Before(n.last.at) {
 		return n.last.err
 	}
@@ -74,13 +74,13 @@ func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decid
 		at = s.options.Clock() // those who wait don't each try in vain
 	}
 	if caller.Err() == nil {
-		n.last = look{at, err}
+		n.last = check{at, err}
 	}
 	return err
 }
 
 // arrive compares what a server has of its partitions with what this gateway remembers of
-// them, and has the server note what follows. One whose partitions were looked at is left
+// them, and has the server note what follows. One whose partitions were checked is left
 // alone unless it is to be done again. Who is not settled may have any partition.
 func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again bool, decide decision) error {
 	if err := n.arriving.take(ctx); err != nil {
@@ -128,7 +128,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	}
 	s.guards.settle(&id, n.addr)
 	n.server = id.server()
-	n.lookedAt.Store(changes)
+	n.settledAt.Store(changes)
 	return nil
 }
 

@@ -131,7 +131,7 @@ func TestServersTakeTurns(t *testing.T) {
 	})
 }
 
-// A partition's guard that is no text of any layout keeps the others from being looked at.
+// A partition's guard that is no text of any layout keeps the others from being checked.
 func TestGuardOfNoLayout(t *testing.T) {
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
@@ -146,7 +146,7 @@ func TestGuardOfNoLayout(t *testing.T) {
 	g, err := decodeGuard(text, s.partitions)
 	must(t, err)
 	must(t, c.Set(t.Context(), s.keys[q].guard, strings.Replace(text, g.Server, strings.Repeat("0", len(g.Server)), 1), 0).Err())
-	s.lookAtGuards(t.Context())
+	s.checkGuards(t.Context())
 	after, err := decodeGuard(c.Get(t.Context(), s.keys[q].guard).Val(), s.partitions)
 	must(t, err)
 	if after.Until <= fencing.InstantOf(time.Now()) {

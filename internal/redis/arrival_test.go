@@ -10,7 +10,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// An arrival whose answer is lost was noted: the next look goes on from there, begins no
+// An arrival whose answer is lost was noted: the next check goes on from there, begins no
 // quarantine where there was none, and the one that was begun not again each time.
 func TestArrivalUnanswered(t *testing.T) {
 	t.Parallel()
@@ -130,7 +130,7 @@ func TestLongerTTLElsewhere(t *testing.T) {
 	if left := refused(t, two, "d"); left > 31*time.Second {
 		t.Fatalf("quarantine of %s: who found it knew of the longer TTL", left)
 	}
-	one.lookAtGuards(t.Context())
+	one.checkGuards(t.Context())
 	if left := refused(t, two, "d"); left < 115*time.Second {
 		t.Errorf("quarantine of %s; a lease of 2 min was lost", left)
 	}
@@ -155,8 +155,8 @@ func TestEarlierEnd(t *testing.T) {
 	w := codec{mode: writing}
 	w.guard(&g)
 	must(t, client.Set(t.Context(), key, w.b, 0).Err())
-	s.lookAtGuards(t.Context())
-	s.lookAtGuards(t.Context())
+	s.checkGuards(t.Context())
+	s.checkGuards(t.Context())
 	if left := refused(t, s, "a"); left < 25*time.Second {
 		t.Errorf("quarantine of %s", left)
 	}

@@ -13,7 +13,7 @@ import (
 var _ fencingtest.Arriver = (*backend)(nil)
 
 // Arrive takes a partition for a server that the suite makes up. From then on the
-// handles don't look by themselves who serves: they would find another one.
+// handles don't check by themselves who serves: they would find another one.
 func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fencing.Quarantine, error) {
 	b.blind()
 	s := b.stores[handle]
@@ -55,7 +55,7 @@ func (b *backend) Heed(handle int) {
 	b.blind()
 }
 
-// blind ends the looking after who serves.
+// blind ends the checking of who serves.
 func (b *backend) blind() {
 	for _, s := range b.stores {
 		s.guards.close()

@@ -220,7 +220,7 @@ func TestFloorsAhead(t *testing.T) {
 		_, err := mad.Acquire(ctx, acquireRequest("a"))
 		wantCode(t, "acquire with a floor 2 h ahead", err, fencing.CodeClockSkew)
 	}
-	mad.lookAtGuards(ctx)
+	mad.checkGuards(ctx)
 	r := acquireRequest("a")
 	next := mustAcquire(t, sane, r).Holder.Token
 	if ahead := time.Duration(next-last) * time.Microsecond; next <= last || ahead > 10*time.Second {

@@ -266,7 +266,7 @@ type header struct {
 	sent         fencing.Instant // the gateway's clock
 	now          fencing.Instant // the store's, of a test; 0: Redis's own
 	gateway      string          // who asks
-	unsettled    bool            // it has not looked at the server yet
+	unsettled    bool            // it has not checked the server yet
 	heedsLoss    bool            // fencing.Guard.HeedLoss
 	stepLimit    int             // of all operations together
 	maxHolders   int             // fencing.Guard.MaxHolders
@@ -369,7 +369,7 @@ type replyHead struct {
 
 	// flags: f, this request made the grant; j, it has joined the queue; m, more has come due
 	// than one step does, or a heartbeat has more to tell; v, the view belongs to the answer;
-	// u, there is no guard, or the server was not looked at; b, no token as high as the floor
+	// u, there is no guard, or the server was not checked; b, no token as high as the floor
 	// was issued here; q, the places of the name were forgotten, and x, leases of it were
 	// lost, for keys that are gone.
 	flags string

@@ -49,7 +49,7 @@ var kinds = map[verb]struct {
 
 var (
 	libraryVerb  = regexp.MustCompile(`(?m)^function verbs\.([a-z_]+)\(|^verbs\['([a-z]+)'\] = function`)
-	libraryTable = regexp.MustCompile(`(?m)^local (?:about_no_name|only_looks) = \{([a-z_ =,]*)\}`)
+	libraryTable = regexp.MustCompile(`(?m)^local (?:about_no_name|reads_only) = \{([a-z_ =,]*)\}`)
 )
 
 func TestVerbs(t *testing.T) {

@@ -96,7 +96,7 @@ func TestQueueKeysEnd(t *testing.T) {
 	kinds := func() (kinds []string) {
 		for _, key := range s.redis().Keys(ctx, prefix+"*").Val() {
 			kind, _, _ := strings.Cut(strings.TrimPrefix(key, prefix), ":")
-			if kind != "libraries" { // it is noted when the store is looked at first
+			if kind != "libraries" { // it is noted when the store is checked first
 				kinds = append(kinds, kind)
 			}
 		}

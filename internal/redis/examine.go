@@ -124,7 +124,7 @@ func examineNode(ctx context.Context, client *goredis.Client, c circumstances) (
 	case err != nil:
 		return nil, err
 	}
-	return c.judge(f), nil
+	return c.findings(f), nil
 }
 
 // ask asks a server about itself. The clock is asked on a connection that has
@@ -164,8 +164,8 @@ func parseInfo(text string) map[string]string {
 	return fields
 }
 
-// judge says what the facts mean for the promises.
-func (c *circumstances) judge(f *facts) []fencing.Finding {
+// findings says what the facts mean for the promises.
+func (c *circumstances) findings(f *facts) []fencing.Finding {
 	return []fencing.Finding{
 		c.role(f), c.version(f), c.clockOf(f), c.eviction(f), c.persistence(f), c.disk(f), c.replicas(f),
 	}

@@ -287,7 +287,7 @@ func TestJudge(t *testing.T) {
 	} {
 		f := well()
 		c.change(f)
-		if got := faults(c.of.judge(f)); got != c.want {
+		if got := faults(c.of.findings(f)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

@@ -65,7 +65,7 @@ func TestLongestTTLWasHandedOn(t *testing.T) {
 	follows(t, master)
 	promote(t, replica)
 	mustRelease(t, a, held)
-	if err := master.Kill(); err != nil { // before the next look at the guard
+	if err := master.Kill(); err != nil { // before the next check of the guard
 		t.Fatal(err)
 	}
 	if got := e.granted(long.Lease); len(got) != 1 || got[0].Holder.Provisional {

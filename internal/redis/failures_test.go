@@ -78,13 +78,13 @@ func TestFailures(t *testing.T) {
 			until(t, tr.probe.isOpen)
 			stop()
 			tr.stop()
-			f.judge(tr)
+			f.verify(tr)
 		})
 	}
 }
 
-// judge holds what callers were told against what may come of the failure.
-func (f *failure) judge(tr *trouble) {
+// verify holds what callers were told against what may come of the failure.
+func (f *failure) verify(tr *trouble) {
 	t := tr.t
 	overlaps := tr.check(!f.unnoticed)
 	tr.probe.check(!f.unnoticed)
@@ -110,7 +110,7 @@ type failure struct {
 	args      []string // of the server
 	forgets   bool     // leases: nothing new is granted for a while
 	restarts  bool     // what may have forgotten leases is treated as if it had
-	unnoticed bool     // until the next look: P1 does not hold so long
+	unnoticed bool     // until the next check: P1 does not hold so long
 	harm      func(*trouble)
 }
 

@@ -126,7 +126,7 @@ func TestScaleOut(t *testing.T) {
 	}
 }
 
-// A partition that comes to a node which the gateway knows is looked at before the next
+// A partition that comes to a node which the gateway knows is checked before the next
 // command is sent there, not when a second has passed.
 func TestPartitionComesToAKnownNode(t *testing.T) {
 	t.Parallel()
@@ -153,7 +153,7 @@ func TestPartitionComesToAKnownNode(t *testing.T) {
 }
 
 // A server that has forgotten what it was told after a slot was moved to it looks as if it
-// had just been given that, to a gateway that has not looked at it meanwhile.
+// had just been given that, to a gateway that has not checked it meanwhile.
 func TestRestartAfterMove(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
@@ -229,8 +229,8 @@ func TestUnassignedSlot(t *testing.T) {
 	mustAcquire(t, s, acquireRequest(name))
 }
 
-// A node that gets a partition while it is looked at has not been looked at.
-func TestPartitionComesDuringALook(t *testing.T) {
+// A node that gets a partition while it is checked has not been checked.
+func TestPartitionComesDuringAnArrival(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
@@ -253,11 +253,11 @@ func TestPartitionComesDuringALook(t *testing.T) {
 		return reconcile(was, is)
 	})
 	if err != nil || to.settled() {
-		t.Errorf("%v, and the node counts as looked at: %t", err, to.settled())
+		t.Errorf("%v, and the node counts as checked: %t", err, to.settled())
 	}
 }
 
-// A guard or a counter that can't be read costs its own partition: the others are looked at,
+// A guard or a counter that can't be read costs its own partition: the others are checked,
 // and what they have lost is dealt with once.
 func TestUnreadablePartition(t *testing.T) {
 	t.Parallel()
@@ -276,7 +276,7 @@ func TestUnreadablePartition(t *testing.T) {
 			names = append(names, name)
 		}
 	}
-	look := func() fencing.Instant {
+	ends := func() fencing.Instant {
 		_ = s.arriveAt(t.Context(), n, time.Time{}, reconcile)
 		return s.guards.recall(clusterPartition("home"), "").until
 	}
@@ -302,12 +302,12 @@ func TestUnreadablePartition(t *testing.T) {
 			t.Fatal("nothing was evicted")
 		}
 		was := s.guards.recall(clusterPartition("home"), "").until
-		ends := look()
-		if ends <= was {
+		first := ends()
+		if first <= was {
 			t.Errorf("%s: evicted keys put nothing else into quarantine", c.why)
 		}
-		if later := look(); later != ends {
-			t.Errorf("%s: a quarantine was begun again, to end %s later", c.why, later.Sub(ends))
+		if later := ends(); later != first {
+			t.Errorf("%s: a quarantine was begun again, to end %s later", c.why, later.Sub(first))
 		}
 		n.changes.Add(1)
 		if err := n.ready(); err != nil || !n.settled() {

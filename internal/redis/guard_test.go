@@ -33,8 +33,8 @@ func TestNewcomerFirstAfterLoss(t *testing.T) {
 	t.Logf("the newcomer's first acquire: %v", err)
 	proxy.Cut(false)
 	until(t, func() bool { return old.Check(t.Context()) == nil })
-	old.lookAtGuards(t.Context()) // what is done each second
-	old.lookAtGuards(t.Context())
+	old.checkGuards(t.Context()) // what is done each second
+	old.checkGuards(t.Context())
 	out, err := old.Acquire(t.Context(), acquireRequest("a"))
 	var e *fencing.Error
 	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
@@ -42,7 +42,7 @@ func TestNewcomerFirstAfterLoss(t *testing.T) {
 	}
 }
 
-// The same with FLUSHALL: until the others look, the newcomer grants.
+// The same with FLUSHALL: until the others check, the newcomer grants.
 func TestNewcomerGrantsAfterFlush(t *testing.T) {
 	server := redistest.Start(t)
 	old := open(t, Options{URL: server.URL()})
@@ -59,7 +59,7 @@ func TestNewcomerGrantsAfterFlush(t *testing.T) {
 }
 
 // A promoted or restarted server is arrived at out of skew; then the clocks agree.
-func TestClockRightAfterGreet(t *testing.T) {
+func TestClockRightAfterConnecting(t *testing.T) {
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	var c clocks
 	s := open(t, c.options(server.URL()))
@@ -85,7 +85,7 @@ func TestClockRightAfterGreet(t *testing.T) {
 	}
 }
 
-// A quarantine set to a duration waits for a Redis that seems new, whoever looked at
+// A quarantine set to a duration waits for a Redis that seems new, whoever checked
 // it with doctor before.
 func TestDurationAfterDoctor(t *testing.T) {
 	server := redistest.Start(t)

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// lookInterval is how often the guards are looked at: what operations and new
+	// checkInterval is how often the guards are checked: what operations and new
 	// connections don't notice by themselves is noticed this late.
-	lookInterval = time.Second
+	checkInterval = time.Second
 
 	// longestPeriod is how long this gateway remembers a TTL at least, and half of
 	// how long it does at most.
@@ -49,7 +49,7 @@ type partitionMemory struct {
 	arrivedAt time.Time
 }
 
-// serverMemory is what is remembered of a run of a server whose partitions were looked at.
+// serverMemory is what is remembered of a run of a server whose partitions were checked.
 type serverMemory struct {
 	name, addr string
 	evicted    int64
@@ -135,7 +135,7 @@ func (w *guardWatch) recall(partition int, run string) remembered {
 }
 
 // misses reports whether an operation found something missing in its partition, and since
-// when a look has to have begun that deals with it.
+// when a check has to have begun that deals with it.
 func (w *guardWatch) misses(c *command, r *reply) (since time.Time, something bool) {
 	if !r.behind {
 		return c.sentAt, r.unguarded
@@ -147,7 +147,7 @@ func (w *guardWatch) misses(c *command, r *reply) (since time.Time, something bo
 		return c.sentAt, true
 	}
 	p.behind = true
-	return w.options.Clock(), true // a look that has begun may not have heard of it
+	return w.options.Clock(), true // a check that has begun may not have heard of it
 }
 
 // server returns what is remembered of a run of a server, if anything is.
@@ -157,7 +157,7 @@ func (w *guardWatch) server(run string) serverMemory {
 	return w.servers[run]
 }
 
-// settle notes that a server's partitions have been looked at.
+// settle notes that a server's partitions have been checked.
 func (w *guardWatch) settle(id *identity, addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,10 +167,10 @@ func (w *guardWatch) settle(id *identity, addr string) {
 	}
 }
 
-// watchGuards looks at the guards until the store is closed.
+// watchGuards checks the guards until the store is closed.
 func (s *Store) watchGuards() {
 	w := &s.guards
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -180,15 +180,15 @@ func (s *Store) watchGuards() {
 			_ = s.arriveAt(w.ctx, s.topology.node(a.partition), a.since, reconcile)
 		case now := <-tick.C:
 			w.roll(now)
-			s.lookAtGuards(w.ctx)
+			s.checkGuards(w.ctx)
 			w.report()
 		}
 	}
 }
 
-// lookAtGuards looks at the guards of all partitions. What fails is tried again by the
-// next look.
-func (s *Store) lookAtGuards(ctx context.Context) {
+// checkGuards checks the guards of all partitions. What fails is tried again by the
+// next check.
+func (s *Store) checkGuards(ctx context.Context) {
 	nodes := s.topology.nodes()
 	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
 		n := nodes[i]
@@ -203,7 +203,7 @@ func (s *Store) lookAtGuards(ctx context.Context) {
 	})
 }
 
-// notice has a partition looked at in which a step found that something is missing
+// notice has a partition checked in which a step found that something is missing
 // when it was to hand on.
 func (w *guardWatch) notice(c *command, r *reply) {
 	if r.behind && w.options.Quarantine.Off { // the grant has taken the counter above the floor

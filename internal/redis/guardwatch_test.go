@@ -13,7 +13,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// A caller's deadline holds also while another command has somebody look for what
+// A caller's deadline holds also while another command has somebody check for what
 // is missing.
 func TestDeadlineWhileArriving(t *testing.T) {
 	server := redistest.Start(t)
@@ -22,9 +22,9 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	flush(t, server)
 	client := server.Client()
 	defer client.Close()
-	looking := s.topology.node(0).looking
-	looking <- struct{}{} // at a Redis that hangs
-	free := time.AfterFunc(5*time.Second, looking.end)
+	entering := s.topology.node(0).entering
+	entering <- struct{}{} // at a Redis that hangs
+	free := time.AfterFunc(5*time.Second, entering.end)
 	defer free.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -35,8 +35,8 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	}
 }
 
-// A node that hangs keeps nobody from looking at the others.
-func TestLookBesideHungNodes(t *testing.T) {
+// A node that hangs keeps nobody from checking the others.
+func TestCheckBesideHungNodes(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 5, 0, "--cluster-require-full-coverage", "no")
 	s := open(t, Options{URL: cluster.URL()})
@@ -72,13 +72,13 @@ func TestLookBesideHungNodes(t *testing.T) {
 		<-tick.C
 	}
 	if took := time.Since(began); took > 2500*time.Millisecond {
-		t.Errorf("what a look is to notice within a second took %s, for two other nodes that hang", took)
+		t.Errorf("what a check is to notice within a second took %s, for two other nodes that hang", took)
 	}
 }
 
-// A look that finds a replica has the next command look again, also by a connection that
+// A check that finds a replica has the next command check again, also by a connection that
 // was there all the time: a replica that is promoted has what another server had.
-func TestLookAtAReplica(t *testing.T) {
+func TestArrivalAtAReplica(t *testing.T) {
 	server, other := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	s := open(t, Options{URL: server.URL()})
 	s.guards.close()
@@ -91,7 +91,7 @@ func TestLookAtAReplica(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.arriveAt(t.Context(), s.topology.node(0), time.Time{}, reconcile); !errors.Is(err, errReplica) {
-		t.Fatalf("a look at a replica: %v", err)
+		t.Fatalf("a check of a replica: %v", err)
 	}
 	until(t, func() bool { return client.Exists(t.Context(), s.keys[0].lock("b")).Val() == 1 })
 	if err := client.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
@@ -102,8 +102,8 @@ func TestLookAtAReplica(t *testing.T) {
 	}
 }
 
-// Commands that wait while a look fails are answered by it, and don't each look in vain.
-func TestLookFailsForAllWhoWait(t *testing.T) {
+// Commands that wait while a check fails are answered by it, and don't each check in vain.
+func TestArrivalFailsForAllWhoWait(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Options{URL: server.URL(), ReadTimeout: 300 * time.Millisecond, OperationTimeout: 20 * time.Second})
 	s.guards.close()
@@ -114,13 +114,13 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
 	n := s.topology.node(0)
 	if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err == nil || !n.settled() {
-		t.Fatalf("a look at a Redis that hangs, which says nothing of what it has: %v", err)
+		t.Fatalf("a check of a Redis that hangs, which says nothing of what it has: %v", err)
 	}
 	n.changes.Add(1)
 	began := time.Now()
 	_ = inParallel(20, func(int) error {
 		if err := n.ready(); err == nil {
-			t.Error("a Redis that hangs was looked at")
+			t.Error("a Redis that hangs counts as checked")
 		}
 		return nil
 	})
@@ -135,7 +135,7 @@ func TestLookFailsForAllWhoWait(t *testing.T) {
 	}
 }
 
-// What an operation finds behind is looked at by a look that begins after that was noted,
+// What an operation finds behind is dealt with by a check that begins after that was noted,
 // also where one has begun since the operation was sent.
 func TestBehindDuringALook(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).URL()})
@@ -144,11 +144,11 @@ func TestBehindDuringALook(t *testing.T) {
 	began := time.Now()
 	s.guards.notice(c, &reply{behind: true})
 	if a := <-s.guards.alarm; a.since.Equal(c.sentAt) || a.since.Before(began) {
-		t.Errorf("a look counts that began at %s, want %s or later", a.since, began)
+		t.Errorf("a check counts that began at %s, want %s or later", a.since, began)
 	}
 }
 
-// A look that has waited for another goes by what the server says then: of what was evicted
+// A check that has waited for another goes by what the server says then: of what was evicted
 // before, it would have the next one say that again.
 func TestLookAfterAnother(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory-policy", "volatile-random")
@@ -157,16 +157,16 @@ func TestLookAfterAnother(t *testing.T) {
 	n, client := s.topology.node(0), server.Client()
 	defer client.Close()
 	n.arriving <- struct{}{}
-	looked := make(chan error, 1)
-	go func() { looked <- s.arriveAt(t.Context(), n, time.Time{}, reconcile) }()
-	until(t, func() bool { return len(n.looking) == 1 && n.client.PoolStats().IdleConns == 0 })
+	checked := make(chan error, 1)
+	go func() { checked <- s.arriveAt(t.Context(), n, time.Time{}, reconcile) }()
+	until(t, func() bool { return len(n.entering) == 1 && n.client.PoolStats().IdleConns == 0 })
 	if err := client.Set(t.Context(), "other", make([]byte, 10<<20), time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
 	client.ConfigSet(t.Context(), "maxmemory", "9mb")
 	client.ConfigSet(t.Context(), "maxmemory", "0")
 	n.arriving.end()
-	if err := <-looked; err != nil {
+	if err := <-checked; err != nil {
 		t.Fatal(err)
 	}
 	if got, want := s.guards.server(serverAt(t, server)).evicted, evictedBy(t, client); want == 0 || got != want {
@@ -174,7 +174,7 @@ func TestLookAfterAnother(t *testing.T) {
 	}
 }
 
-// Who leaves while he looks leaves the look to those who wait for him.
+// Who leaves while he checks leaves that to those who wait for him.
 func TestLookOfACallerWhoLeaves(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).URL()})
 	s.guards.close()
@@ -183,11 +183,11 @@ func TestLookOfACallerWhoLeaves(t *testing.T) {
 	leaves, leave := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { first <- s.arriveAt(leaves, n, since, reconcile) }()
-	until(t, func() bool { return len(n.looking) == 1 })
+	until(t, func() bool { return len(n.entering) == 1 })
 	go func() { second <- s.arriveAt(t.Context(), n, since, reconcile) }()
 	leave()
 	if err := <-first; err == nil {
-		t.Fatal("he who left has looked")
+		t.Fatal("he who left has checked")
 	}
 	n.arriving.end()
 	if err := <-second; err != nil {

@@ -19,7 +19,7 @@ type identity struct {
 	evicted  int64 // keys, in this run
 	uptime   time.Duration
 	asked    time.Time // before it answered
-	since    time.Time // by then it was this server: it ran, or, once promoted, was looked at
+	since    time.Time // by then it was this server: it ran, or, once promoted, was checked
 }
 
 // server names who serves: another name means that what was there may be behind.

@@ -35,7 +35,7 @@ func TestOffIsLogged(t *testing.T) {
 	mustAcquire(t, s, acquireRequest("a"))
 	flush(t, server)
 	mustAcquire(t, s, acquireRequest("a"))
-	s.lookAtGuards(t.Context())
+	s.checkGuards(t.Context())
 	s.guards.report()
 	if s.Losses() == 0 {
 		t.Error("not counted")
@@ -56,7 +56,7 @@ func TestOffCountsNoMove(t *testing.T) {
 	}
 	g.Server = "other"
 	s.guards.learn(0, &g, time.Time{}, false) // long ago
-	s.lookAtGuards(t.Context())
+	s.checkGuards(t.Context())
 	if got := s.guards.recall(0, "").server; got != serverAt(t, server) || s.Losses() > 0 {
 		t.Errorf("%d losses, and %q serves", s.Losses(), got)
 	}

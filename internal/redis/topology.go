@@ -42,19 +42,19 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	changes  atomic.Int64 // what gives reason to look: partitions that came, another server or none that is a master, an arrival that failed
-	lookedAt atomic.Int64 // how many there had been when its partitions were last looked at
-	server   string       // whose partitions these were; of who is arriving
-	last     look         // of who is looking
-	looking  turn         // of who needs a connection to arrive by
-	arriving turn         // of who has one
-	arrive   func() error // by any connection
+	changes   atomic.Int64 // what gives reason to check: partitions that came, another server or none that is a master, an arrival that failed
+	settledAt atomic.Int64 // how many there had been when its partitions were last checked
+	server    string       // whose partitions these were; of who is arriving
+	last      check        // of who is entering
+	entering  turn         // of who needs a connection to arrive by
+	arriving  turn         // of who has one
+	arrive    func() error // by any connection
 }
 
-// settled reports whether its partitions were looked at, and what may be lost is in quarantine.
-func (n *node) settled() bool { return n.lookedAt.Load() == n.changes.Load() }
+// settled reports whether its partitions were checked, and what may be lost is in quarantine.
+func (n *node) settled() bool { return n.settledAt.Load() == n.changes.Load() }
 
-// ready has the partitions looked at if they were not yet: what is sent to them would be
+// ready has the partitions checked if they were not yet: what is sent to them would be
 // refused otherwise, for what may be lost is not known before that.
 func (n *node) ready() error {
 	if n.settled() {
@@ -66,8 +66,8 @@ func (n *node) ready() error {
 	return nil // what grants nothing may go on
 }
 
-// look is what the last look at the partitions of a node came to.
-type look struct {
+// check is what the last check of the partitions of a node came to.
+type check struct {
 	at  time.Time // when it began, or failed
 	err error
 }
@@ -154,7 +154,7 @@ type topology struct {
 	closed  error
 }
 
-// newTopology makes the topology of a location and looks at it once, for up to ctx.
+// newTopology makes the topology of a location and surveys it once, for up to ctx.
 func newTopology(ctx context.Context, l *location, s *Store) *topology {
 	t := &topology{location: l, options: &s.options, sender: s.sender, store: s, wanted: make(chan struct{}, 1)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -175,7 +175,7 @@ func newTopology(ctx context.Context, l *location, s *Store) *topology {
 		t.apply(slices.Repeat(layout{l.addrs[0]}, l.partitions()))
 		return t
 	}
-	t.look(ctx)
+	t.update(ctx)
 	t.running.Go(t.run)
 	return t
 }
@@ -240,7 +240,7 @@ func (t *topology) run() {
 		case <-t.ctx.Done():
 			return
 		}
-		t.look(t.ctx)
+		t.update(t.ctx)
 		rest.Reset(surveyGap)
 		select {
 		case <-rest.C:
@@ -250,8 +250,8 @@ func (t *topology) run() {
 	}
 }
 
-// look surveys once. What is not found out leaves the chart as it is.
-func (t *topology) look(ctx context.Context) {
+// update surveys once. What is not found out leaves the chart as it is.
+func (t *topology) update(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, t.options.OperationTimeout)
 	defer cancel()
 	found, err := t.survey(ctx)
@@ -311,7 +311,7 @@ func (t *topology) apply(l layout) {
 	}
 	t.chart.Store(next)
 	for _, n := range gets {
-		n.changes.Add(1) // a look under way may have been at what it had until now
+		n.changes.Add(1) // a check under way may have been of what it had until now
 	}
 	for _, n := range retired {
 		t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
@@ -321,7 +321,7 @@ func (t *topology) apply(l layout) {
 
 // newNode returns a node that has not been connected to yet.
 func (t *topology) newNode(addr string) *node {
-	n := &node{addr: addr, gone: make(chan struct{}), looking: make(turn, 1), arriving: make(turn, 1)}
+	n := &node{addr: addr, gone: make(chan struct{}), entering: make(turn, 1), arriving: make(turn, 1)}
 	n.changes.Store(1)
 	n.arrive = func() error { return t.store.arriveAt(context.Background(), n, t.options.Clock(), reconcile) }
 	if addr != "" {

@@ -3,7 +3,7 @@
 -- What is about no name, and what only looks.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
 local published = {'E', 'L', 'G'}
-local only_looks = {inspect = true, list = true, history = true, judge = true}
+local reads_only = {inspect = true, list = true, history = true, judge = true}
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
 -- left, what was granted and who has joined, in this order. A claim is told like a grant.
@@ -44,7 +44,7 @@ end
 -- by expire before something is due, for looking after a name is a sign of life.
 local function step(verb)
   load_record()
-  if only_looks[verb] then
+  if reads_only[verb] then
     return verbs[verb]()
   end
   left, more = budget, false
