@@ -94,8 +94,8 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	if err != nil || n.settled() && !again {
 		return err
 	}
-	changes := n.changes.Load()
-	mine := s.topology.chart.Load().partitionsOf(n)
+	chart := s.topology.chart.Load()
+	reasons, mine := n.reasons(chart), chart.partitionsOf(n)
 	partitions := mine
 	if !n.settled() {
 		partitions = s.everyPartition()
@@ -128,7 +128,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	}
 	s.guards.settle(&id, n.addr)
 	n.server = id.server()
-	n.settledAt.Store(changes)
+	n.settledAt.Store(reasons)
 	return nil
 }
 

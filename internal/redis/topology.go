@@ -42,17 +42,21 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	changes   atomic.Int64 // what gives reason to check: partitions that came, another server or none that is a master, an arrival that failed
-	settledAt atomic.Int64 // how many there had been when its partitions were last checked
+	changes   atomic.Int64 // what gives reason to check, besides partitions that came: another server or none that is a master, an arrival that failed
+	settledAt atomic.Int64 // reasons(), when its partitions were last checked
 	server    string       // whose partitions these were; of who is arriving
 	last      check        // of who is entering
 	entering  turn         // of who needs a connection to arrive by
 	arriving  turn         // of who has one
-	arrive    func() error // by any connection
+	topology  *topology
 }
 
 // settled reports whether its partitions were checked, and what may be lost is in quarantine.
-func (n *node) settled() bool { return n.settledAt.Load() == n.changes.Load() }
+func (n *node) settled() bool { return n.settledAt.Load() == n.reasons(n.topology.chart.Load()) }
+
+// reasons returns how many reasons to check there were until a chart was made: a partition
+// comes with the chart that says so, so that no command finds it settled.
+func (n *node) reasons(c *chart) int64 { return n.changes.Load() + c.came[n] }
 
 // ready has the partitions checked if they were not yet: what is sent to them would be
 // refused otherwise, for what may be lost is not known before that.
@@ -60,7 +64,8 @@ func (n *node) ready() error {
 	if n.settled() {
 		return nil
 	}
-	if err := n.arrive(); !errors.Is(err, errSkewed) {
+	t := n.topology
+	if err := t.store.arriveAt(context.Background(), n, t.options.Clock(), reconcile); !errors.Is(err, errSkewed) {
 		return err
 	}
 	return nil // what grants nothing may go on
@@ -105,8 +110,9 @@ type layout []string
 
 // chart says where the partitions are. It is replaced, never changed.
 type chart struct {
-	nodes  []*node // every master that has a partition, in the order of addresses
-	owners []*node // never nil, by partition
+	nodes  []*node         // every master that has a partition, in the order of addresses
+	owners []*node         // never nil, by partition
+	came   map[*node]int64 // how many partitions have, while it was known
 }
 
 // partitionsOf returns the partitions of a node, in order.
@@ -277,12 +283,11 @@ func (t *topology) update(ctx context.Context) {
 // apply makes a layout the chart. Nodes that stay keep their connections.
 func (t *topology) apply(l layout) {
 	old := t.chart.Load()
+	next := &chart{owners: make([]*node, len(l)), came: map[*node]int64{}}
 	known := map[string]*node{}
 	for _, n := range old.nodes {
-		known[n.addr] = n
+		known[n.addr], next.came[n] = n, old.came[n]
 	}
-	next := &chart{owners: make([]*node, len(l))}
-	var gets []*node // a partition
 	for i, addr := range l {
 		if addr == "" {
 			next.owners[i] = t.nowhere
@@ -294,8 +299,7 @@ func (t *topology) apply(l layout) {
 			known[addr] = n
 		}
 		if next.owners[i] = n; n != old.owners[i] {
-			n.changes.Add(1)
-			gets = append(gets, n)
+			next.came[n]++
 		}
 		if !slices.Contains(next.nodes, n) {
 			next.nodes = append(next.nodes, n)
@@ -310,9 +314,6 @@ func (t *topology) apply(l layout) {
 		}
 	}
 	t.chart.Store(next)
-	for _, n := range gets {
-		n.changes.Add(1) // a check under way may have been of what it had until now
-	}
 	for _, n := range retired {
 		t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
 		t.running.Go(func() { _ = n.close(errRetired) })
@@ -321,9 +322,8 @@ func (t *topology) apply(l layout) {
 
 // newNode returns a node that has not been connected to yet.
 func (t *topology) newNode(addr string) *node {
-	n := &node{addr: addr, gone: make(chan struct{}), entering: make(turn, 1), arriving: make(turn, 1)}
+	n := &node{addr: addr, topology: t, gone: make(chan struct{}), entering: make(turn, 1), arriving: make(turn, 1)}
 	n.changes.Store(1)
-	n.arrive = func() error { return t.store.arriveAt(context.Background(), n, t.options.Clock(), reconcile) }
 	if addr != "" {
 		o := t.clientOptions(addr)
 		o.OnConnect = func(ctx context.Context, conn *goredis.Conn) error { return t.store.onConnect(ctx, n, conn) }
