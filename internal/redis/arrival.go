@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -201,8 +202,8 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 }
 
 // askOthers reports whether other gateways listen at a server, or at any master of its
-// Cluster, or may, for one does not answer: one that remembers nothing is not new then. Data of before there were guards, which said so in a key of its
-// own, is refused.
+// Cluster, or may, for one does not answer: one that remembers nothing is not new then.
+// Data of before there were guards, which said so in a key of its own, is refused.
 func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error) {
 	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
 	switch {
@@ -244,7 +245,6 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 	if s.topology.location.kind != kindCluster {
 		return
 	}
-	var formers []string
 	of := map[string][]*finding{}
 	for i := range found {
 		f := &found[i]
@@ -253,12 +253,10 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 		}
 		for _, former := range f.formers(&f.was) {
 			f.given = true // unless one of them does not say so
-			if of[former] == nil {
-				formers = append(formers, former)
-			}
 			of[former] = append(of[former], f)
 		}
 	}
+	formers := slices.Collect(maps.Keys(of))
 	gave := make([][]bool, len(formers))
 	_ = inParallel(len(formers), func(i int) error { // one that hangs is waited for once
 		gave[i] = s.askFormer(ctx, formers[i], of[formers[i]])
