@@ -98,6 +98,8 @@ func TestBadInput(t *testing.T) {
 		{what: "name without quotes", body: `{ttl_ms:3}`, field: "body", says: `at byte 2 of the body: found "ttl_ms", expected a name in double quotes`},
 		{what: "quotes of a shell", body: `'{"ttl_ms":3}'`, field: "body", says: `at byte 1 of the body: found a single quote, expected an object in braces`},
 		{what: "value without quotes", body: `{"owner":me}`, field: "owner", says: `at byte 10 of the body: found "me", expected a value`},
+		{what: "token without quotes", path: "/fences/a", body: `{"fencing_token":me}`, field: "fencing_token", says: `at byte 18 of the body: found "me", expected a value`},
+		{what: "slot without quotes", path: "/fences/a", body: `{"fencing_token":1,"slot":me}`, field: "slot", says: `found "me", expected a value`},
 		{what: "value in single quotes", body: `{"owner": 'me'}`, field: "owner", says: `at byte 11 of the body: found a single quote, expected a value`},
 		{what: "number with a unit", body: `{"ttl_ms":30000s}`, field: "body", says: `found "s", expected a comma or the end of the object`},
 		{what: "comma at the end", body: `{"ttl_ms":3000, }`, field: "body", says: `at byte 17 of the body: found '}', expected a name in double quotes`},

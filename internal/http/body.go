@@ -3,6 +3,7 @@ package http
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -74,7 +75,7 @@ func decodeObject(body []byte, known string, set func(name string, d *jsontext.D
 	if _, refused := errors.AsType[*fencing.Error](err); err == nil || refused {
 		return err
 	}
-	return syntaxError(body, d, err)
+	return syntaxError(body, known, d, err)
 }
 
 func readObject(d *jsontext.Decoder, known string, set func(name string, d *jsontext.Decoder) error) error {
@@ -222,7 +223,8 @@ func readStrings(d *jsontext.Decoder, field string) (map[string]string, error) {
 
 // readNames reads a list of distinct names, and returns them in their order.
 func readNames(d *jsontext.Decoder) ([]fencing.Name, error) {
-	const field, what = "names", "a list of 1 to 64 names"
+	const field = "names"
+	what := fmt.Sprintf("a list of 1 to %d names", fencing.MaxNames)
 	switch d.PeekKind() {
 	case jsontext.KindNull:
 		return nil, invalid(field, "is null; it must be %s", what)

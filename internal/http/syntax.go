@@ -5,25 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// allFields are the fields that an error may name.
-const allFields = "names ttl_ms wait_ms owner mode limit hold max_hold_ms metadata"
-
-// syntaxError says where a body is not JSON: the field, if it is in one, the byte
-// (counted from 1), what stands there, and what should. err is what d returned.
-func syntaxError(body []byte, d *jsontext.Decoder, err error) error {
+// syntaxError says where a body is not JSON: the field, if it is in one of those that
+// known lists (see decodeObject), the byte (counted from 1), what stands there, and what
+// should. err is what d returned.
+func syntaxError(body []byte, known string, d *jsontext.Decoder, err error) error {
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok {
 		return invalid("body", "is not valid JSON: it ends too early")
 	}
 	field := "body"
 	for name := range syntax.JSONPointer.Tokens() {
-		if known := strings.Contains(" "+allFields+" ", " "+name+" "); known {
+		if lists(known, name) {
 			field = name
 		}
 		break
@@ -45,6 +44,11 @@ func syntaxError(body []byte, d *jsontext.Decoder, err error) error {
 	}
 	at, expected := expectation(body, at, d)
 	return invalid(field, "is not valid JSON at byte %d of the body: found %s, expected %s", at+1, found(body[at:]), expected)
+}
+
+// lists reports whether a name is in a list such as "mode, limit and owner".
+func lists(known, name string) bool {
+	return slices.Contains(strings.Split(strings.ReplaceAll(known, " and ", ", "), ", "), name)
 }
 
 // expectation returns what should stand where a body goes wrong outside of strings, and
