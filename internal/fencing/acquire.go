@@ -18,7 +18,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 		return t.lostTo(tomb, op.Lease)
 	}
 	if op.Hold > 1 {
-		return invalidHold(op.Hold, 0)
+		return HoldError(op.Hold, 0)
 	}
 	op.Mode = cmp.Or(op.Mode, ModeExclusive)
 	p := t.placeOf(op)
@@ -56,19 +56,19 @@ func (t *step) acquire(op AcquireRequest) *Error {
 func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	switch {
 	case !h.Secret.Equal(op.Lease.Hash()):
-		return lost(ReasonUnknown)
+		return LostError(ReasonUnknown)
 	case h.Set != op.Set:
-		return otherNames()
+		return OtherNamesError()
 	case h.Provisional && op.Hold > 1: // nobody was told of it
-		return invalidHold(op.Hold, 0)
+		return HoldError(op.Hold, 0)
 	case op.Hold > h.Hold+1:
-		return invalidHold(op.Hold, h.Hold)
+		return HoldError(op.Hold, h.Hold)
 	}
 	if err := op.Contradicts(h.Mode, h.Limit, h.Owner); err != nil {
 		return err
 	}
 	if op.Again && h.Stamp != op.Stamp {
-		return replaced()
+		return ReplacedError()
 	}
 	switch {
 	case h.Provisional: // not told yet, so the lease is this request's from here on
@@ -127,17 +127,17 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	queue := &t.record.Queue
 	switch {
 	case !p.Secret.Equal(op.Lease.Hash()):
-		return lost(ReasonUnknown)
+		return LostError(ReasonUnknown)
 	case p.Ask.Set != op.Set:
-		return otherNames()
+		return OtherNamesError()
 	case op.Hold > 1:
-		return invalidHold(op.Hold, 0)
+		return HoldError(op.Hold, 0)
 	}
 	if err := op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.Ask.Owner); err != nil {
 		return err
 	}
 	if op.Again && p.Stamp != op.Stamp {
-		return replaced()
+		return ReplacedError()
 	}
 	if p.RestTill == 0 && p.Stamp != op.Stamp {
 		t.out.Replaced = &Parked{Gateway: p.Gateway, Stamp: p.Stamp}

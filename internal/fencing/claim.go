@@ -45,15 +45,14 @@ func (t *step) claim(op ClaimRequest) *Error {
 	case t.skewed:
 		return t.clockSkew()
 	case h.Provisional: // of a set, which a quorum has not
-		return lost(ReasonUnknown)
+		return LostError(ReasonUnknown)
 	case t.farAhead(op.Token):
-		return floorRefused()
+		return FloorError()
 	case !t.claimable(h, op.Token):
-		err := &Error{Code: CodeStaleToken, CurrentToken: t.record.LastToken, Detail: claimRefused}
 		if h.Claimed {
-			err.CurrentToken = h.Token
+			return ClaimError(h.Token)
 		}
-		return err
+		return ClaimError(t.record.LastToken)
 	}
 	t.out.Claimed = !h.Claimed
 	h.Token, h.Claimed = op.Token, true
@@ -75,8 +74,6 @@ func (t *step) farAhead(token Token) bool {
 func (t *step) proposable(token Token) bool {
 	return !t.farAhead(token) && token >= Token(t.now.Add(-t.guard.MaxSkew)) && t.claimable(&Holding{}, token)
 }
-
-const claimRefused = "the token is not above all that count here, or the lease has another one already"
 
 // claimable reports whether a token is above that of every lease that is over,
 // and nobody else's; a token that was merely issued to this lease does not count.

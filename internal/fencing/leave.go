@@ -6,7 +6,7 @@ func (t *step) leave(op LeaveRequest) *Error {
 	}
 	if h := t.holding(op.Lease.Public()); h != nil && h.Secret.Equal(op.Lease.Hash()) {
 		if h.Stamp != op.Stamp {
-			return replaced()
+			return ReplacedError()
 		}
 		t.out.Holder, t.out.Fresh = h.Holder, !h.Told
 		return nil
@@ -16,7 +16,7 @@ func (t *step) leave(op LeaveRequest) *Error {
 		return nil
 	}
 	if p.Stamp != op.Stamp {
-		return replaced()
+		return ReplacedError()
 	}
 	if p.RestTill == 0 {
 		place := p.waiter(t.now, t.record.Queue.position(p))

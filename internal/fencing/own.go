@@ -5,7 +5,7 @@ package fencing
 func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	if h := t.holding(lease.Public()); h != nil {
 		if !h.Secret.Equal(lease.Hash()) {
-			return nil, lost(ReasonUnknown)
+			return nil, LostError(ReasonUnknown)
 		}
 		return h, nil
 	}
@@ -19,7 +19,7 @@ func (t *step) own(lease LeaseID) (*Holding, *Error) {
 	if ok {
 		return nil, t.lostTo(tomb, lease)
 	}
-	return nil, lost(ReasonUnknown)
+	return nil, LostError(ReasonUnknown)
 }
 
 // holding returns a copy of the holding of a lease id, which counts when it is Put back,
@@ -70,9 +70,9 @@ func (t *step) tombstone(lease LeaseID) (Tombstone, bool) {
 // lostTo says how the lease of a tombstone was lost.
 func (t *step) lostTo(tomb Tombstone, lease LeaseID) *Error {
 	if !tomb.Secret.Equal(lease.Hash()) {
-		return lost(ReasonUnknown)
+		return LostError(ReasonUnknown)
 	}
-	err := lost(tomb.Reason)
+	err := LostError(tomb.Reason)
 	if tomb.Reason == ReasonExpired {
 		err.Late = max(0, t.now.Sub(tomb.At)) // the clock may have been set back
 		if t.record != nil && t.record.LastToken > tomb.Token {
@@ -81,31 +81,4 @@ func (t *step) lostTo(tomb Tombstone, lease LeaseID) *Error {
 	}
 	err.Detail = lostDetail[err.Reason]
 	return err
-}
-
-func lost(reason Reason) *Error {
-	return &Error{Code: CodeLeaseLost, Reason: reason, Detail: lostDetail[reason]}
-}
-
-var lostDetail = map[Reason]string{
-	ReasonExpired:    "the lease ran out; nobody has had the lock since",
-	ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
-	ReasonBroken:     "an administrator broke the lease",
-	ReasonReleased:   "the lease was released",
-	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
-}
-
-func replaced() *Error {
-	return &Error{Code: CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
-}
-
-func invalidHold(asked, present int) *Error {
-	if present == 0 {
-		return invalid("hold", "is %d; a first acquire has 1", asked)
-	}
-	return invalid("hold", "is %d; the lease is held %d deep, and one more is the most", asked, present)
-}
-
-func otherNames() *Error {
-	return invalid("Lease-Id", "has been used for another set of names; a lease id is for one set")
 }

@@ -119,9 +119,9 @@ func (t *step) renew(op RenewRequest) *Error {
 func (h *Holding) checkMode(mode Mode, limit int) *Error {
 	switch {
 	case mode == ModeExclusive && h.Mode == ModeShared:
-		return invalid("mode", `is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`)
+		return UpgradeError()
 	case mode == ModeShared && h.Mode == ModeShared && limit != h.Limit:
-		return invalid("limit", "is not that of the lease, %d (0 is none); a shared lease keeps its limit", h.Limit)
+		return LimitError(h.Limit)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 	case err != nil:
 		return err
 	case h.Stamp != op.Stamp:
-		return replaced()
+		return ReplacedError()
 	case t.skewed:
 		return t.clockSkew()
 	case h.Provisional: // what was forgotten may be that it was taken back, and granted to another
@@ -195,11 +195,7 @@ func (t *step) break_(op BreakRequest) *Error {
 	if t.skewed {
 		return t.clockSkew()
 	}
-	return &Error{
-		Code:   CodeStaleToken,
-		Detail: fmt.Sprintf("no live lease on this name has the token %d", op.Token),
-		Lock:   t.view(),
-	}
+	return NoHolderError(op.Token, t.view())
 }
 
 func (t *step) history(holders int) {
@@ -221,12 +217,7 @@ func (t *step) history(holders int) {
 func (t *step) view() *Lock { return t.View(t.name, t.now, t.guard, false) }
 
 func (t *step) locked(code Code) *Error {
-	view := t.view()
-	err := &Error{Code: code, Detail: "somebody else holds the lock", Lock: view, RetryAfter: view.NextExpiry()}
-	if code == CodeTooManyRequests {
-		err.Detail = "as many wait for the lock as may"
-	}
-	return err
+	return LockedError(code, t.view())
 }
 
 func (t *step) clockSkew() *Error {

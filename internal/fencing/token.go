@@ -38,16 +38,11 @@ func ParseToken(field, s string) (Token, error) {
 // CodeClockSkew when the floor is refused or no token is left.
 func nextToken(counter, last, floor Token, now Instant) (Token, *Error) {
 	if floor > counter && floor > Token(now.Add(MaxFloorLead)) {
-		return 0, floorRefused()
+		return 0, FloorError()
 	}
 	token := max(counter+1, Token(now), floor+1, last+1)
 	if token > MaxToken {
-		return 0, &Error{Code: CodeClockSkew, Detail: "the store's clock or counter is beyond the largest token"}
+		return 0, ExhaustedError()
 	}
 	return token, nil
-}
-
-// floorRefused refuses a token from a clock that was wrong.
-func floorRefused() *Error {
-	return &Error{Code: CodeClockSkew, Detail: "the highest token seen from this store is more than an hour ahead of its clock"}
 }

@@ -121,9 +121,7 @@ func (s *Store) behindOthers(ctx context.Context, r *fencing.AcquireRequest) *fe
 }
 
 func locked(lock *fencing.Lock) *fencing.Error {
-	return &fencing.Error{
-		Code: fencing.CodeLocked, Detail: "somebody else holds the lock", Lock: shownOf(lock), RetryAfter: lock.NextExpiry(),
-	}
+	return fencing.LockedError(fencing.CodeLocked, shownOf(lock))
 }
 
 // lockedView is a refusal that shows who holds the lock, as far as the nodes of a

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"fmt"
 
 	"fencepost/internal/fencing"
 )
@@ -64,9 +63,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	case done+stale < majorityOf(len(s.nodes)):
 		return fencing.Outcome{}, commonest(failed)
 	case done == 0 || lease == "" && done < majorityOf(len(s.nodes)):
-		return out, &fencing.Error{
-			Code: fencing.CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", r.Token), Lock: shownOf(lock),
-		}
+		return out, fencing.NoHolderError(r.Token, shownOf(lock))
 	}
 	return out, nil
 }

@@ -52,9 +52,6 @@ const (
 	aboutLimit      = "limit"
 )
 
-// claimRefused says the same as Step does.
-const claimRefused = "the token is not above all that count here, or the lease has another one already"
-
 var errReply = errors.New("redis: an answer can't be read")
 
 // operationError is why an operation broke off: Redis says so of one among others.
@@ -180,19 +177,18 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 	case fencing.CodeClockSkew:
 		switch r.text {
 		case reasonFloor:
-			return &fencing.Error{Code: r.code, Detail: "the highest token seen from this store is more than an hour ahead of its clock"}
+			return fencing.FloorError()
 		case reasonExhausted:
-			return &fencing.Error{Code: r.code, Detail: "the store's clock or counter is beyond the largest token"}
+			return fencing.ExhaustedError()
 		}
 		return fencing.SkewError(fencing.Guard{Sent: c.sent, MaxSkew: s.options.MaxSkew}, r.now)
 	case fencing.CodeLeaseLost:
-		reason := fencing.Reason(r.text)
-		return &fencing.Error{Code: r.code, Reason: reason, Detail: lostDetail[reason], Late: r.span(), CurrentToken: r.token}
+		err := fencing.LostError(fencing.Reason(r.text))
+		err.Late, err.CurrentToken = r.span(), r.token
+		return err
 	case fencing.CodeLocked, fencing.CodeTooManyRequests:
-		err := &fencing.Error{Code: r.code, Detail: "somebody else holds the lock", Lock: &r.lock, RetryAfter: r.lock.NextExpiry(), Position: int(r.number)}
-		if r.code == fencing.CodeTooManyRequests {
-			err.Detail = "as many wait for the lock as may"
-		}
+		err := fencing.LockedError(r.code, &r.lock)
+		err.Position = int(r.number)
 		return err
 	case fencing.CodeConflict:
 		switch r.text {
@@ -203,7 +199,7 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		}
 		return fencing.ConflictError(r.text, r.present)
 	case fencing.CodeReplaced:
-		return &fencing.Error{Code: r.code, Detail: "a newer request with the same lease id has taken over"}
+		return fencing.ReplacedError()
 	case fencing.CodeQuarantined:
 		return fencing.QuarantineError(r.span())
 	case fencing.CodeStaleToken:
@@ -211,41 +207,20 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		case admitVerb:
 			return fencing.NotAdmittedError(c.token, r.fence())
 		case claimVerb:
-			return &fencing.Error{Code: r.code, Detail: claimRefused, CurrentToken: r.token}
+			return fencing.ClaimError(r.token)
 		}
-		return &fencing.Error{Code: r.code, Detail: "no live lease on this name has the token " + c.token.String(), Lock: &r.lock}
+		return fencing.NoHolderError(c.token, &r.lock)
 	case fencing.CodeInvalidRequest:
-		return invalid(c, r.text, r.number)
-	}
-	return fencing.Unavailable(fmt.Errorf("redis: an operation came to the code %q", r.code))
-}
-
-// invalid returns the refusal of a request that does not go with the lease it is
-// about; present is what the lease has.
-func invalid(c *command, about string, present int64) *fencing.Error {
-	err := &fencing.Error{Code: fencing.CodeInvalidRequest, Field: about}
-	switch about {
-	case aboutHold:
-		err.Detail = fmt.Sprintf("hold is %d; the lease is held %d deep, and one more is the most", c.hold, present)
-		if present == 0 {
-			err.Detail = fmt.Sprintf("hold is %d; a first acquire has 1", c.hold)
+		switch r.text {
+		case aboutHold:
+			return fencing.HoldError(c.hold, int(r.number))
+		case aboutNames:
+			return fencing.OtherNamesError()
+		case aboutMode:
+			return fencing.UpgradeError()
+		case aboutLimit:
+			return fencing.LimitError(int(r.number))
 		}
-	case aboutNames:
-		err.Field = "Lease-Id"
-		err.Detail = "Lease-Id has been used for another set of names; a lease id is for one set"
-	case aboutMode:
-		err.Detail = `mode is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`
-	case aboutLimit:
-		err.Detail = fmt.Sprintf("limit is not that of the lease, %d (0 is none); a shared lease keeps its limit", present)
 	}
-	return err
-}
-
-// lostDetail says the same as Step does; a test compares them.
-var lostDetail = map[fencing.Reason]string{
-	fencing.ReasonExpired:    "the lease ran out; nobody has had the lock since",
-	fencing.ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
-	fencing.ReasonBroken:     "an administrator broke the lease",
-	fencing.ReasonReleased:   "the lease was released",
-	fencing.ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
+	return fencing.Unavailable(fmt.Errorf("redis: an operation came to the code %q (%s)", r.code, r.text))
 }

@@ -222,7 +222,7 @@ func (a *attachment) until(ctx context.Context, at time.Time) error {
 	case <-ctx.Done():
 		return fencing.Unavailable(ctx.Err())
 	case <-a.replaced:
-		return errReplaced()
+		return fencing.ReplacedError()
 	case <-a.dog.drained:
 		return errDraining()
 	}

@@ -60,7 +60,7 @@ func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	l.requests.mu.Lock()
 	defer l.requests.mu.Unlock()
 	if t := l.requests.waiters[key{name, stamp}]; t != nil {
-		t.err = errReplaced()
+		t.err = fencing.ReplacedError()
 		t.tell()
 	}
 	if a := l.requests.attached[key{name, stamp}]; a != nil {

@@ -73,10 +73,6 @@ func takenForDead(err error) bool {
 	return e.Code == fencing.CodeLeaseLost && e.Reason == fencing.ReasonUnknown
 }
 
-func errReplaced() error {
-	return &fencing.Error{Code: fencing.CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
-}
-
 func errDraining() error {
 	return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway is shutting down; ask another one"}
 }

@@ -119,7 +119,7 @@ func (l *registry) arrive(n *queue, r *fencing.AcquireRequest, answer *fencing.E
 		n.lock = answer.Lock
 	}
 	if r.MaxWaiters > 0 && n.parked >= r.MaxWaiters {
-		return nil, &fencing.Error{Code: fencing.CodeTooManyRequests, Detail: "as many wait for the lock as may", Lock: l.view(r.Name, now)}
+		return nil, fencing.LockedError(fencing.CodeTooManyRequests, l.view(r.Name, now))
 	}
 	return &fencing.Waiter{Lease: r.Lease.Public(), Owner: r.Owner, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Position: n.parked + 1}, nil
 }
@@ -140,7 +140,7 @@ func (l *registry) replace(r *fencing.AcquireRequest) (*fencing.Waiter, *fencing
 	ask.Stamp, ask.Attach, ask.Wait, ask.Keep = r.Stamp, r.Attach, r.Wait, r.Keep
 	*r = ask
 	l.unlink(older)
-	older.err = errReplaced()
+	older.err = fencing.ReplacedError()
 	older.tell()
 	return &place, nil
 }

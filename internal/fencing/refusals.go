@@ -1,0 +1,81 @@
+package fencing
+
+import "fmt"
+
+// The refusals that more than one side makes: Step, the stores that are no Step, and the
+// watchdog. Each text stands here once.
+
+// LockedError is CodeLocked, or CodeTooManyRequests where as many wait as may. It shows
+// who holds the lock, and when that may be over.
+func LockedError(code Code, lock *Lock) *Error {
+	err := &Error{Code: code, Detail: "somebody else holds the lock", Lock: lock, RetryAfter: lock.NextExpiry()}
+	if code == CodeTooManyRequests {
+		err.Detail = "as many wait for the lock as may"
+	}
+	return err
+}
+
+var lostDetail = map[Reason]string{
+	ReasonExpired:    "the lease ran out; nobody has had the lock since",
+	ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
+	ReasonBroken:     "an administrator broke the lease",
+	ReasonReleased:   "the lease was released",
+	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
+}
+
+// LostError is CodeLeaseLost for a reason.
+func LostError(reason Reason) *Error {
+	return &Error{Code: CodeLeaseLost, Reason: reason, Detail: lostDetail[reason]}
+}
+
+// ReplacedError is CodeReplaced.
+func ReplacedError() *Error {
+	return &Error{Code: CodeReplaced, Detail: "a newer request with the same lease id has taken over"}
+}
+
+// HoldError refuses the depth of re-entry that was asked for; present is that of the
+// lease, 0 if there is none.
+func HoldError(asked, present int) *Error {
+	if present == 0 {
+		return invalid("hold", "is %d; a first acquire has 1", asked)
+	}
+	return invalid("hold", "is %d; the lease is held %d deep, and one more is the most", asked, present)
+}
+
+// OtherNamesError refuses a lease id that has been used for another set.
+func OtherNamesError() *Error {
+	return invalid("Lease-Id", "has been used for another set of names; a lease id is for one set")
+}
+
+// UpgradeError refuses to make a shared lease exclusive.
+func UpgradeError() *Error {
+	return invalid("mode", `is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`)
+}
+
+// LimitError refuses to change the limit of a shared lease, which is present.
+func LimitError(present int) *Error {
+	return invalid("limit", "is not that of the lease, %d (0 is none); a shared lease keeps its limit", present)
+}
+
+// NoHolderError is CodeStaleToken of a break: no live lease has the token.
+func NoHolderError(token Token, lock *Lock) *Error {
+	return &Error{Code: CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", token), Lock: lock}
+}
+
+// ClaimError is CodeStaleToken of a claim; current is what counts instead.
+func ClaimError(current Token) *Error {
+	return &Error{
+		Code: CodeStaleToken, CurrentToken: current,
+		Detail: "the token is not above all that count here, or the lease has another one already",
+	}
+}
+
+// FloorError is CodeClockSkew: a token comes from a clock that was wrong (MaxFloorLead).
+func FloorError() *Error {
+	return &Error{Code: CodeClockSkew, Detail: "the highest token seen from this store is more than an hour ahead of its clock"}
+}
+
+// ExhaustedError is CodeClockSkew: the next token would be above MaxToken.
+func ExhaustedError() *Error {
+	return &Error{Code: CodeClockSkew, Detail: "the store's clock or counter is beyond the largest token"}
+}
