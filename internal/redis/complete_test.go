@@ -21,24 +21,51 @@ import (
 // What a new verb or a new field needs in this package: each test here names what was
 // forgotten.
 
+// unconfirmed is what becomes of the answer to a verb that too few replicas have confirmed.
+type unconfirmed int
+
+const (
+	_                   unconfirmed = iota
+	unackedStands                   // as it is: it promises its caller nothing that may be lost
+	unackedRefused                  // not_replicated
+	unackedLeaseRefused             // not_replicated if it has a lease
+)
+
+// answerOf returns what becomes of a verb's answer.
+func answerOf(v verb) unconfirmed {
+	c := &command{operation: operation{verb: v}, unacked: true}
+	r := &reply{replyHead: replyHead{code: fencing.CodeOK}}
+	without := unreplicated(c, r) != nil
+	r.holder = &fencing.Holder{}
+	switch with := unreplicated(c, r) != nil; {
+	case without:
+		return unackedRefused
+	case with:
+		return unackedLeaseRefused
+	}
+	return unackedStands
+}
+
 // kinds says of every verb what Go has to know of it.
 var kinds = map[verb]struct {
 	rules       bool // it applies the rules, and so may hand a lock on
 	needsMemory bool // Redis refuses it where memory is full
 	outlives    bool // it is sent though its caller has left
 	waits       bool // replicas have to confirm what it did, if any have to
+
+	unconfirmed unconfirmed // of one that waits: its answer if too few have
 }{
-	acquireVerb:   {rules: true, needsMemory: true, waits: true},
+	acquireVerb:   {rules: true, needsMemory: true, waits: true, unconfirmed: unackedLeaseRefused},
 	renewVerb:     {rules: true},
-	releaseVerb:   {rules: true, outlives: true, waits: true},
-	confirmVerb:   {rules: true, waits: true},
-	leaveVerb:     {rules: true, outlives: true, waits: true},
-	takeBackVerb:  {rules: true, outlives: true, waits: true},
-	breakVerb:     {rules: true, outlives: true, waits: true},
+	releaseVerb:   {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
+	confirmVerb:   {rules: true, waits: true, unconfirmed: unackedLeaseRefused},
+	leaveVerb:     {rules: true, outlives: true, waits: true, unconfirmed: unackedLeaseRefused},
+	takeBackVerb:  {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
+	breakVerb:     {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
 	claimVerb:     {rules: true},
-	admitVerb:     {rules: true, needsMemory: true, waits: true},
+	admitVerb:     {rules: true, needsMemory: true, waits: true, unconfirmed: unackedRefused},
 	judgeVerb:     {},
-	expireVerb:    {rules: true, outlives: true, waits: true},
+	expireVerb:    {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
 	inspectVerb:   {},
 	historyVerb:   {},
 	listVerb:      {},
@@ -96,6 +123,9 @@ func TestVerbs(t *testing.T) {
 		if v.rules() != kind.rules || v.needsMemory() != kind.needsMemory || c.outlives(false) != kind.outlives || s.waits(c) != kind.waits {
 			t.Errorf("%s is not as kinds says: rules %t, needs memory %t, outlives its caller %t, waits for replicas %t",
 				v, v.rules(), v.needsMemory(), c.outlives(false), s.waits(c))
+		}
+		if kind.waits && answerOf(v) != kind.unconfirmed {
+			t.Errorf("%s, unconfirmed, comes to %d in acks.go and to %d in kinds", v, answerOf(v), kind.unconfirmed)
 		}
 		if !inLua[v] {
 			t.Errorf("the library has no verb %s", v)
