@@ -98,6 +98,11 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/stores.md", "more than %s ahead of Redis's clock is refused", []any{fencing.MaxFloorLead}},
 		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
 		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
+		{"docs/scaling.md", "290 × r × %s s + 230 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
+		{"docs/scaling.md", "290 B × 500,000 × %s s", []any{int(fencing.TombstoneTTL.Seconds())}},
+		{"docs/scaling.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
+		{"docs/scaling.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
+		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
 		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
 		{"CHANGELOG.md", "shows at most %s holders, those that expire first, and %s waiters (a list: %s holders)", []any{
 			fencing.MaxHoldersShown, fencing.MaxWaitersShown, fencing.MaxHoldersListed}},

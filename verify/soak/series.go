@@ -15,7 +15,9 @@ const (
 	// sampled is how often a gateway is asked what it uses.
 	sampled = time.Second
 
-	// warmUp is the part of the samples at the begin that does not count: pools fill.
+	// warmUp is the part of the samples at the begin that does not count: pools fill, and
+	// until the first tombstones are forgotten there are ever more. It has to be
+	// the first 5 min of a soak of 20 min: fencing.TombstoneTTL.
 	warmUp = 0.25
 
 	// What the line through the samples may rise from the first to the last of them: a

@@ -392,5 +392,5 @@ func (g *generator) step() time.Duration {
 	if g.oneIn(30) {
 		return pick(g, 24*time.Hour, 25*time.Hour)
 	}
-	return pick(g, time.Microsecond, time.Millisecond, 100*time.Millisecond, time.Second, 9*time.Second, 30*time.Second, fencing.TombstoneTTL, 6*time.Minute)
+	return pick(g, time.Microsecond, time.Millisecond, 100*time.Millisecond, time.Second, 9*time.Second, 30*time.Second, fencing.TombstoneTTL, fencing.TombstoneTTL+time.Minute)
 }
