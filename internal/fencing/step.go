@@ -22,15 +22,8 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == AtOnce && !attends {
 		t.left = 0 // an Expire goes on with it: many other operations at once are not to do so as well
 	}
-	switch op := op.(type) {
-	case InspectRequest:
-		t.out.Lock = t.State.view(t.name, now, guard, true, cmp.Or(op.Holders, MaxHoldersShown))
-		return t.out
-	case HistoryRequest:
-		t.history(cmp.Or(op.Holders, MaxHoldersShown))
-		return t.out
-	case JudgeRequest:
-		t.judge(op)
+	if OnlyLooks(op) {
+		t.look(op)
 		return t.out
 	}
 	t.settle()
@@ -46,6 +39,21 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	return t.out
 }
 
+// look answers an operation that OnlyLooks.
+func (t *step) look(op Op) {
+	switch op := op.(type) {
+	case InspectRequest:
+		t.out.Lock = t.State.view(t.name, t.now, t.guard, true, cmp.Or(op.Holders, MaxHoldersShown))
+	case HistoryRequest:
+		t.history(cmp.Or(op.Holders, MaxHoldersShown))
+	case JudgeRequest:
+		t.judge(op)
+	default:
+		panic(fmt.Sprintf("fencing: no look for %T", op))
+	}
+}
+
+// decide applies the rule of an operation that may change something.
 func (t *step) decide(op Op) *Error {
 	switch op := op.(type) {
 	case AcquireRequest:

@@ -6,9 +6,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-chi/chi/v5"
 
 	"fencepost/internal/fencing"
 )
@@ -256,6 +259,9 @@ func TestDrain(t *testing.T) {
 	g.wantNotTakenBack()
 }
 
+// withoutStore are the routes that ask the store for nothing before they answer.
+var withoutStore = []string{"/livez", "/metrics", "/events", "/openapi.yaml", "/", "/assets/*"}
+
 // TestStoreFailures: what can't be asked is 503 and never a "no" (P8); a defect
 // is 500 without a code.
 func TestStoreFailures(t *testing.T) {
@@ -271,6 +277,15 @@ func TestStoreFailures(t *testing.T) {
 		{"GET", "/authorize/a", "Fencing-Token: 1", ""}, {"POST", "/authorize/a", "Fencing-Token: 1", ""}, {"PUT", "/authorize/a", "Fencing-Token: 1", ""},
 		{"PATCH", "/authorize/a", "Fencing-Token: 1", ""}, {"DELETE", "/authorize/a", "Fencing-Token: 1", ""},
 		{"GET", "/history/a", "", ""}, {"GET", "/readyz", "", ""}, {"GET", "/readyz?verbose", "", ""},
+	}
+	for of := range g.operations {
+		asked := slices.ContainsFunc(requests, func(r struct{ method, path, header, body string }) bool {
+			path, _, _ := strings.Cut(r.path, "?")
+			return operationKey{r.method, g.mux.Find(chi.NewRouteContext(), r.method, path)} == of
+		})
+		if !asked && of.method != "HEAD" && !slices.Contains(withoutStore, of.pattern) {
+			t.Errorf("%s %s is not asked here: what does it answer when the store can't be asked?", of.method, of.pattern)
+		}
 	}
 	before := unbeaten(g)
 	g.store.set(func(s *scriptedStore) {
