@@ -27,7 +27,7 @@ var ours = map[string][]string{
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/tracing":             {"internal/fencing"},
-	"internal/http":                {"internal/fencing", "internal/watchdog", "api", "web"},
+	"internal/http":                {"internal/fencing", "internal/watchdog", "api"},
 	"client":                       {},
 	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {

@@ -25,7 +25,7 @@ var limits = map[string]any{
 	"MaxMetadataKeyBytes": fencing.MaxMetadataKeyBytes, "MaxMetadataValueBytes": fencing.MaxMetadataValueBytes,
 	"MaxLimit": fencing.MaxLimit, "MaxHoldDepth": fencing.MaxHoldDepth, "MaxMaxHold": fencing.MaxMaxHold,
 	"MaxListLimit": fencing.MaxListLimit, "DefaultListLimit": fencing.DefaultListLimit, "MaxHoldersShown": fencing.MaxHoldersShown,
-	"MaxHoldersListed": fencing.MaxHoldersListed, "MaxWaitersShown": fencing.MaxWaitersShown, "MaxNames": fencing.MaxNames,
+	"MaxHoldersListed": fencing.MaxHoldersListed, "MaxWaitersShown": fencing.MaxWaitersShown, "MaxNames": fencing.MaxNames, "MinNodes": fencing.MinNodes, "MaxNodes": fencing.MaxNodes,
 	"ShortestTTL": fencing.ShortestTTL, "LongestTTL": fencing.LongestTTL, "LongestAttachedWait": fencing.LongestAttachedWait,
 }
 
@@ -90,6 +90,8 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/stores.md", "every lease whose TTL is at most %s", []any{fencing.LongestQuarantine}},
 		{"docs/stores.md", "a lost lease with a TTL of more than %s under `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/stores.md", "at least `FENCEPOST_DEFAULT_TTL`, at most %s", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "%s, 5 or %s Redis that know nothing of each other", []any{fencing.MinNodes, fencing.MaxNodes}},
+		{"docs/stores.md", "%s, 5 or %s Redis | the loss of", []any{fencing.MinNodes, fencing.MaxNodes}},
 		{"docs/stores.md", "within the last %s to %s", []any{fencing.TTLPeriod, 2 * fencing.TTLPeriod}},
 		{"docs/stores.md", "its waiters are skipped within %s, within %s if nobody was heard of for %s meanwhile", []any{
 			fencing.GatewayTTL + fencing.HeartbeatInterval, 2 * fencing.GatewayTTL, fencing.StallAfter}},

@@ -183,7 +183,7 @@ func (t *step) placeOf(op AcquireRequest) *Place {
 	return p
 }
 
-// waiters returns how many waiters waiters there are: settle has taken out the others.
+// waiters returns how many wait: settle has taken out those of dead gateways.
 func (t *step) waiters() int {
 	if t.record == nil {
 		return 0

@@ -21,7 +21,8 @@ const (
 	MaxHoldersShown       = 100 // of one name, but in a list
 	MaxHoldersListed      = 10  // of each name in a list
 	MaxWaitersShown       = 100
-	MaxNames              = 64 // of one lease id
+	MaxNames              = 64   // of one lease id
+	MinNodes, MaxNodes    = 3, 7 // of a quorum, which has an odd number of them
 )
 
 // The widest range of TTLs an operator can set; api/openapi.yaml has it too.

@@ -179,7 +179,6 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	votes, answered := make([]vote, len(s.nodes)), 0
 	result := fencing.Expiry{Next: time.Minute, Standby: true}
 	times := map[leaseToken]int{}
-	full := false
 	err := askAll(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Expiry, error) {
 		return node.Expire(ctx, limit)
 	}, func(a answer[fencing.Expiry]) bool {
@@ -190,7 +189,6 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		answered++
 		result.Next = min(result.Next, a.out.Next)
 		result.Standby = result.Standby && a.out.Standby
-		full = full || limit > 0 && len(a.out.Ended) >= limit
 		for i := range a.out.Ended {
 			e := &a.out.Ended[i]
 			k := leaseToken{e.Holder.Lease, e.Holder.Token}
@@ -206,9 +204,6 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	}
 	if err != nil {
 		return fencing.Expiry{}, err
-	}
-	if full {
-		result.Next = 0
 	}
 	return result, nil
 }

@@ -72,11 +72,11 @@ type Store struct {
 
 var _ fencing.Store = (*Store)(nil)
 
-// Open returns a store on nodes, of which there are 3 to 9, an odd number. It closes
-// them when it is closed.
+// Open returns a store on nodes, an odd number from fencing.MinNodes to MaxNodes. It closes
+// them when it is closed, and not if it fails.
 func Open(nodes []fencing.Node, o Options) (*Store, error) {
-	if n := len(nodes); n < 3 || n > maxNodes || n%2 == 0 {
-		return nil, fmt.Errorf("a quorum has 3, 5, 7 or %d nodes, not %d", maxNodes, n)
+	if n := len(nodes); n < fencing.MinNodes || n > fencing.MaxNodes || n%2 == 0 {
+		return nil, fmt.Errorf("a quorum has an odd number of nodes from %d to %d, not %d", fencing.MinNodes, fencing.MaxNodes, n)
 	}
 	o.MaxSkew = cmp.Or(o.MaxSkew, time.Second)
 	o.NodeTimeout = cmp.Or(o.NodeTimeout, defaultNodeTimeout)

@@ -7,9 +7,8 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// maxNodes is the most nodes that a quorum may have: nobody needs more, and sets of
-// them stay small.
-const maxNodes = 9
+// maxNodes is the room in sets of nodes.
+const maxNodes = fencing.MaxNodes
 
 // tally counts what nodes answer to a renewal or release. As attempt, it has
 // neither clock nor I/O.

@@ -8,14 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"fencepost/internal/fencing"
 )
 
 const (
 	maxDatabase  = 1<<31 - 1
 	redisPort    = "6379"
 	sentinelPort = "26379"
-
-	minQuorum, maxQuorum = 3, 7
 )
 
 // The kinds of stores that a URL can stand for, as Kind returns them.
@@ -248,7 +248,7 @@ func SplitQuorum(text string) ([]string, error) {
 		return nil, err
 	}
 	switch {
-	case len(addrs) < minQuorum || len(addrs) > maxQuorum:
+	case len(addrs) < fencing.MinNodes || len(addrs) > fencing.MaxNodes:
 		return nil, errors.New("the Redis URL names too few or too many hosts: a quorum has 3, 5 or 7")
 	case len(addrs)%2 == 0:
 		return nil, errors.New("the Redis URL names an even number of hosts: one less survives as many failures, so a quorum has 3, 5 or 7")

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"fencepost/internal/fencing"
 )
 
 func TestParseTopologies(t *testing.T) {
@@ -92,7 +94,7 @@ func FuzzParseURL(f *testing.F) {
 		urls := []string{url}
 		if Kind(url) == kindQuorum {
 			urls, _ = SplitQuorum(url)
-			if len(urls) < minQuorum || len(urls) > maxQuorum || len(urls)%2 == 0 {
+			if len(urls) < fencing.MinNodes || len(urls) > fencing.MaxNodes || len(urls)%2 == 0 {
 				t.Fatalf("%q was split in %d", url, len(urls))
 			}
 		}

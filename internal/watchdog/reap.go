@@ -29,8 +29,6 @@ func (w *Watchdog) reap() {
 				w.log.Warn("expired leases can't be reaped; trying again until they can", "error", err)
 			}
 			pause, backoff = backoff, min(2*backoff, maxBackoff)
-		case len(expiry.Ended) == reapLimit:
-			pause, backoff = 0, minBackoff // more may be due
 		default:
 			backoff = minBackoff
 		}

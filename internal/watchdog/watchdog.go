@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// reapLimit is how many leases one call of Expire ends at most, so that a
+	// reapLimit is on how many names one call of Expire ends leases at most, so that a
 	// mass expiry does not keep the store from other work for long.
 	reapLimit = 256
 
@@ -61,7 +61,7 @@ type Watchdog struct {
 	strict   bool
 	examined atomic.Pointer[examination] // nil until the first one
 
-	origin time.Time     // what nextReap counts from
+	origin time.Time     // what next counts from
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
 	sooner chan struct{} // tells the reaper that next was moved forward
 

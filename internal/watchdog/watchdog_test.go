@@ -146,7 +146,7 @@ func TestFullReapGoesOnAtOnceAndErrorsBackOff(t *testing.T) {
 		s := &store{start: time.Now(), expire: func(call int) (fencing.Expiry, error) {
 			switch call {
 			case 1:
-				return fencing.Expiry{Ended: make([]fencing.Ended, reapLimit), Next: time.Minute}, nil
+				return fencing.Expiry{Ended: make([]fencing.Ended, reapLimit)}, nil // Next: at once
 			case 2, 3:
 				return fencing.Expiry{}, errors.New("out of reach")
 			}
