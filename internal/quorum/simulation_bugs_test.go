@@ -20,7 +20,7 @@ func TestSimulationFindsBugs(t *testing.T) {
 		{"write back", defects{writeBack: true}, 1},
 		{"no quarantine", defects{noQuarantine: true}, 1},
 		{"late acquire comes to life", defects{undoOnce: true}, 1},
-		{"no margin", defects{noMargin: true}, 1},
+		{"no margin", defects{noMargin: true}, 3_900},
 		{"votes without the token", defects{anyVote: true}, 264_000},
 		{"a claimed token that is raised", defects{raising: true}, 1},
 		{"one node admits", defects{admit: admitDefects{one: true}}, 1},
