@@ -90,9 +90,9 @@ func TestArrivalAtAReplica(t *testing.T) {
 	if err := client.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.arriveAt(t.Context(), s.topology.node(0), time.Time{}, reconcile); !errors.Is(err, errReplica) {
-		t.Fatalf("a check of a replica: %v", err)
-	}
+	until(t, func() bool {
+		return errors.Is(s.arriveAt(t.Context(), s.topology.node(0), time.Time{}, reconcile), errReplica)
+	})
 	until(t, func() bool { return client.Exists(t.Context(), s.keys[0].lock("b")).Val() == 1 })
 	if err := client.ReplicaOf(t.Context(), "no", "one").Err(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,6 @@
 -- A call: its header, then operations.
 
--- What is about no name, and what only looks.
+-- What is about no name, and what only reads.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
 local published = {'E', 'L', 'G'}
 local reads_only = {inspect = true, list = true, history = true, judge = true}

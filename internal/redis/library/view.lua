@@ -1,4 +1,4 @@
--- What is shown of a name, and the verbs that only look. A verb returns a code.
+-- What is shown of a name, and the verbs that only read. A verb returns a code.
 
 local verbs = {} -- spelled as in fencing.Step
 
