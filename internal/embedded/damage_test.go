@@ -68,10 +68,10 @@ func TestEveryDamageIsNamed(t *testing.T) {
 	dir, files := t.TempDir(), newTrace(nil)
 	h, s, clock := exercised(t, dir, files, random, 600)
 	crashed := files.content()
-	last := s.disk.journal.at - int64(len(s.disk.journal.frame))
-	lastEnd := s.disk.journal.at
+	j := s.disk.journal
+	last, lastEnd, lastIn := j.at-int64(len(j.frame)), j.at, segmentNames[j.current]
 	right := h.moments[len(h.moments)-1].state
-	if s.disk.journal.half == smallHalf {
+	if j.segments[0].size == smallSegment {
 		t.Error("the journal has not grown: the test misses its aim")
 	}
 	s.Close()
@@ -81,7 +81,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		whole, name := crashed, fileName
 		switch place % 3 {
 		case 1:
-			name = journalName
+			name = segmentNames[random.IntN(2)]
 		case 2:
 			whole = ended
 		}
@@ -89,7 +89,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		path := filepath.Join(dir, name)
 		before := whole[path]
 		at := random.IntN(len(before))
-		if name == journalName && random.IntN(2) == 0 { // where something stands
+		if name == lastIn && random.IntN(2) == 0 { // where something stands
 			at = int(last) - random.IntN(int(last))%(20*block)
 			at = max(0, at)
 		}
@@ -98,7 +98,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 		image[filepath.Join(checked, name)] = after
 		state, err := stateOn(checked, newTrace(image), clock.read)
 		_, lookErr := lookOn(checked, newTrace(image))
-		inLast := name == journalName && (len(after) != len(before) || !bytes.Equal(after[last:lastEnd], before[last:lastEnd]))
+		inLast := name == lastIn && (len(after) != len(before) || !bytes.Equal(after[last:lastEnd], before[last:lastEnd]))
 		switch {
 		case (err == nil) != (lookErr == nil):
 			err = fmt.Errorf("the store says %v, a look %v", err, lookErr)
@@ -126,26 +126,28 @@ func TestEveryDamageIsNamed(t *testing.T) {
 // The last flush may have been written in part, whichever part that is: what
 // stood there before is left in the other places.
 func TestATornTailIsDropped(t *testing.T) {
-	j, path := newTestJournal(t)
-	before := mustRead(t, path)
+	j, files := newTestJournal(t)
+	before := files.content()
 	for j.number < 40 {
 		from := max(0, int(j.number)-8)
 		appendTo(t, j)
-		after, number := mustRead(t, path), int(j.number)
-		end := int(j.at)
+		after, number := files.content(), int(j.number)
+		end, name := int(j.at), segmentNames[j.current]
+		old, whole := before[name], after[name]
 		for cut := end - len(j.frame); cut <= end; cut++ {
 			if cut == end-block+100 { // the rest of the block is empty
 				cut = end - 1
 			}
-			torn := append(append([]byte{}, after[:cut]...), before[cut:]...)   // its beginning was written
-			turned := append(append([]byte{}, before[:cut]...), after[cut:]...) // its end was
+			torn := append(append([]byte{}, whole[:cut]...), old[cut:]...)   // its beginning was written
+			turned := append(append([]byte{}, old[:cut]...), whole[cut:]...) // its end was
 			for what, content := range map[string][]byte{"beginning": torn, "end": turned} {
-				entries, err := parseJournal(content, j.id, uint64(from))
+				cutFiles := map[string][]byte{segmentNames[1-j.current]: after[segmentNames[1-j.current]], name: content}
+				entries, err := readContent(cutFiles, j.id, uint64(from))
 				if err != nil {
 					t.Fatalf("flush %d, its %s up to byte %d: %v", number, what, cut, err)
 				}
 				want := number
-				if !bytes.Equal(content, after) {
+				if !bytes.Equal(content, whole) {
 					want--
 				}
 				if numbers := flushes(t, entries); len(numbers) != want-from {
@@ -164,5 +166,5 @@ func lookOn(dir string, files files) (detail string, err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return (&disk{files: files, dir: dir}).examine()
+	return (&disk{directory: directory{files, dir}}).examine()
 }

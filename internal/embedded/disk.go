@@ -2,10 +2,10 @@ package embedded
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,15 +14,10 @@ import (
 
 const (
 	fileName = "fencepost.db"
-	newName  = "fencepost.db.new" // on its way to be fileName
 	lockName = "fencepost.lock"
 
 	// lockPatience is how long a predecessor may take that is just shutting down.
 	lockPatience = time.Second
-
-	// growAt is how many times a half of the journal the file may be, before the
-	// journal grows: with each half, all of the file is written anew.
-	growAt = 2
 
 	// remedy follows what is wrong with a file.
 	remedy = "nothing in the directory was changed; put back a copy of it, or, when none of its leases can be in use any more (after the longest TTL), move it away: an empty one is made, and tokens go on growing by the clock"
@@ -57,15 +52,14 @@ var (
 // disk is the durable half of the store: a table, and before it the journal. One
 // goroutine uses it, but for what apply starts.
 type disk struct {
-	files    files
+	directory
 	lock     *os.File
-	dir      string
-	half     int64      // the least size of a half of the journal
+	least    int64      // of a segment of the journal, in bytes
 	size     int64      // of the table as it was last read or written in full; of whoever commits
 	journal  *journal   // nil until begin
-	pending  []entry    // in the half of the journal that is being filled
+	pending  []entry    // in the segment of the journal that is being filled
 	spare    []entry    // room for the next pending
-	applying chan error // from the goroutine that puts the other half into the table; nil if there is none
+	applying chan error // from the goroutine that puts the other segment into the table; nil if there is none
 
 	beforeFlush func() error
 	afterFlush  func()
@@ -75,12 +69,9 @@ func openDisk(o Options) (*disk, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("the data directory can't be made: %w", err)
 	}
-	d := &disk{files: o.files, dir: o.Dir, half: journalHalf, beforeFlush: o.beforeFlush, afterFlush: o.afterFlush}
-	if d.files == nil {
-		d.files = system{}
-	}
-	if o.journalHalf != 0 {
-		d.half = o.journalHalf
+	d := &disk{
+		directory: directory{cmp.Or[files](o.files, system{}), o.Dir}, least: cmp.Or(o.segment, leastSegment),
+		beforeFlush: o.beforeFlush, afterFlush: o.afterFlush,
 	}
 	lock, err := lockDirectory(o.Dir, lockPatience)
 	if err != nil {
@@ -119,37 +110,25 @@ func lockDirectory(dir string, patience time.Duration) (*os.File, error) {
 
 var errInUse = errors.New("it is in use by another process; only one gateway can use a data directory")
 
-func (d *disk) path(name string) string { return filepath.Join(d.dir, name) }
-
-// exists reports whether there is a file of that name.
-func (d *disk) exists(name string) (bool, error) {
-	f, err := d.files.open(d.path(name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, f.Close()
-}
-
 // prepare makes an empty table where nothing is.
 func (d *disk) prepare() error {
 	found, err := d.exists(fileName)
 	if err != nil || found {
 		return err
 	}
-	switch left, err := d.exists(journalName); {
-	case err != nil:
-		return err
-	case left:
-		return fmt.Errorf("%s is missing, and %s, which is of no use without it, is there; %s", d.path(fileName), journalName, remedy)
+	for _, name := range segmentNames {
+		switch left, err := d.exists(name); {
+		case err != nil:
+			return err
+		case left:
+			return fmt.Errorf("%s is missing, and %s, which is of no use without it, is there; %s", d.path(fileName), name, remedy)
+		}
 	}
 	// The directory's name has to be as durable as what is in it.
 	if err := d.files.syncDir(filepath.Dir(filepath.Clean(d.dir))); err != nil {
 		return err
 	}
-	return d.replace(func(w *tableWriter) error { return nil })
+	return d.writeTable(func(*tableWriter) error { return nil })
 }
 
 // errEnough ends a reading.
@@ -198,10 +177,9 @@ func (d *disk) flushed() ([]entry, error) {
 	if err != nil || mark == nil {
 		return nil, err
 	}
-	path := d.path(journalName)
-	entries, err := readJournal(d.files, path, binary.BigEndian.Uint64(mark), binary.BigEndian.Uint64(mark[8:]))
+	entries, err := readJournal(d.directory, binary.BigEndian.Uint64(mark), binary.BigEndian.Uint64(mark[8:]))
 	if err != nil {
-		return nil, fmt.Errorf("%s, which has what was written last, can't be used: %w; %s", path, err, remedy)
+		return nil, fmt.Errorf("the journal in %s, which has what was written last, can't be used: %w; %s", d.dir, err, remedy)
 	}
 	return append(entries, entry{meta, keyJournal, nil}), nil
 }
@@ -218,38 +196,15 @@ func (d *disk) recover() error {
 // begin starts a journal that goes with the size of the table, which has been read or
 // written. From here on flush is to be used instead of commit.
 func (d *disk) begin() error {
-	path := d.path(journalName)
-	j, err := createJournal(d.files, path, max(d.half, wholeBlocks(int(min(d.size, maxJournalHalf)))))
+	j, err := createJournal(d.directory, max(d.least, d.size))
 	if err != nil {
-		return fmt.Errorf("%s can't be made: %w", path, err)
-	}
-	if err := d.files.syncDir(d.dir); err != nil {
-		return errors.Join(err, j.close())
+		return fmt.Errorf("the journal can't be made: %w", err)
 	}
 	if err := d.commit([]entry{j.mark()}); err != nil {
 		return errors.Join(err, j.close())
 	}
 	d.journal = j
 	return nil
-}
-
-// grow puts all that is pending, and entries, into the table, and goes on with a
-// larger journal.
-func (d *disk) grow(entries []entry) error {
-	all := append(slices.Concat(d.pending, entries), entry{meta, keyJournal, nil})
-	d.pending = nil
-	if err := d.commit(all); err != nil {
-		return err
-	}
-	old := d.journal
-	d.journal = nil
-	return errors.Join(old.close(), d.begin())
-}
-
-// mark is the entry of a table that has all of the journal so far.
-func (j *journal) mark() entry {
-	value := binary.BigEndian.AppendUint64(make([]byte, 0, 16), j.id)
-	return entry{meta, keyJournal, binary.BigEndian.AppendUint64(value, j.number)}
 }
 
 // flush makes writes durable. It returns when they are on disk. After an error
@@ -273,32 +228,37 @@ func (d *disk) flush(w *writes) error {
 }
 
 func (d *disk) append(entries []entry) error {
-	fits := d.journal.encode(entries)
-	if !fits || d.journal.full() {
+	d.journal.encode(entries)
+	if d.journal.full() {
 		if err := d.applied(); err != nil {
 			return err
 		}
-		switch {
-		case !fits: // goes into the table at once, with all before it
-			d.journal.skip()
-			all := slices.Concat(d.pending, entries)
-			d.pending = nil
-			return d.commit(append(all, d.journal.mark()))
-		case d.size > growAt*d.journal.half && d.journal.half < maxJournalHalf:
-			return d.grow(entries)
-		}
 		d.apply()
 		d.journal.turn()
+	}
+	if d.journal.full() { // larger than a segment: goes into the table at once
+		if err := d.applied(); err != nil {
+			return err
+		}
+		d.journal.number++
+		return d.commit(append(slices.Clip(entries), d.journal.mark()))
 	}
 	d.pending = append(d.pending, entries...)
 	return d.journal.write()
 }
 
-// apply puts what is pending into the table, in the background.
+// apply puts what is pending into the table, in the background, and makes the segment that
+// it stood in larger if the table has outgrown it.
 func (d *disk) apply() {
-	entries, done := append(d.pending, d.journal.mark()), make(chan error, 1)
+	entries, full, done := append(d.pending, d.journal.mark()), d.journal.current, make(chan error, 1)
 	d.pending, d.spare, d.applying = d.spare, entries, done
-	go func() { done <- d.commit(entries) }()
+	go func() {
+		err := d.commit(entries)
+		if err == nil {
+			err = d.journal.grow(full, d.size)
+		}
+		done <- err
+	}()
 }
 
 // applied waits for apply.
@@ -323,11 +283,9 @@ func (d *disk) finish(last *writes) error {
 	if err := d.commit(all); err != nil {
 		return err
 	}
-	if err := d.journal.close(); err != nil {
-		return err
-	}
+	served := d.journal
 	d.journal = nil
-	return d.files.remove(d.path(journalName))
+	return served.remove()
 }
 
 func (d *disk) close() error {
@@ -343,7 +301,7 @@ func (d *disk) close() error {
 
 // commit puts entries into the table. It returns when they are on disk.
 func (d *disk) commit(entries []entry) error {
-	return d.replace(func(w *tableWriter) error {
+	return d.writeTable(func(w *tableWriter) error {
 		each, end := onTop(latest(entries), func(e entry) error { return w.add(&e) })
 		if err := d.each(each); err != nil {
 			return err
@@ -352,25 +310,17 @@ func (d *disk) commit(entries []entry) error {
 	})
 }
 
-// replace makes what fill writes the table.
-func (d *disk) replace(fill func(*tableWriter) error) error {
-	f, err := d.files.create(d.path(newName))
-	if err != nil {
+// writeTable makes what fill writes the table.
+func (d *disk) writeTable(fill func(*tableWriter) error) error {
+	return d.replace(fileName, func(f file) error {
+		w, err := newTableWriter(f)
+		if err == nil {
+			err = fill(w)
+		}
+		if err == nil {
+			err = w.end()
+		}
+		d.size = w.at
 		return err
-	}
-	w, err := newTableWriter(f)
-	if err == nil {
-		err = fill(w)
-	}
-	if err == nil {
-		err = w.end()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	d.size = w.at
-	if err := d.files.rename(d.path(newName), d.path(fileName)); err != nil {
-		return err
-	}
-	return d.files.syncDir(d.dir)
+	})
 }

@@ -28,7 +28,7 @@ type crashing struct {
 func openCrashing(t *testing.T) *crashing {
 	c := &crashing{dir: t.TempDir(), clock: newTestClock()}
 	c.Store = open(t, Options{
-		Dir: c.dir, Now: c.clock.read, journalHalf: smallHalf,
+		Dir: c.dir, Now: c.clock.read, segment: smallSegment,
 		beforeFlush: func() error { c.mu.Lock(); defer c.mu.Unlock(); return c.fail },
 		afterFlush:  func() { c.keep(t) },
 	})
@@ -45,7 +45,7 @@ func (c *crashing) keep(t *testing.T) {
 
 func readFiles(t *testing.T, dir string) map[string][]byte {
 	files := map[string][]byte{}
-	for _, name := range []string{fileName, journalName} {
+	for _, name := range append(segmentNames[:], fileName) { // the table last: what it has is not missed in the journal
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Error(err)
@@ -77,7 +77,7 @@ func (c *crashing) afterCrash(t *testing.T) *Store {
 	t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return open(t, Options{Dir: writeFiles(t, c.last), Now: c.clock.read, journalHalf: smallHalf})
+	return open(t, Options{Dir: writeFiles(t, c.last), Now: c.clock.read, segment: smallSegment})
 }
 
 func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// smallHalf makes the halves of a journal change after some ten flushes.
-const smallHalf = 16 * block
+// smallSegment makes the segments of a journal change after some ten flushes.
+const smallSegment = 16 * block
 
 // testClock is a clock that a test moves.
 type testClock struct{ now atomic.Int64 }
@@ -63,7 +63,7 @@ func (b backend) SetSkew(int, time.Duration)  { panic("embedded: one clock") }
 func (b backend) String() string              { return "embedded" }
 func openBackend(t testing.TB) fencingtest.Backend {
 	clock := newTestClock()
-	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf}), clock}
+	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment}), clock}
 }
 
 func TestConformance(t *testing.T) {
@@ -71,13 +71,13 @@ func TestConformance(t *testing.T) {
 	t.Run("small steps", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
-			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf, stepLimit: 2}), clock}
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, stepLimit: 2}), clock}
 		}, fencingtest.Capabilities{StepLimit: 2})
 	})
 	t.Run("few holders", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
-			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, journalHalf: smallHalf, MaxHolders: 2}), clock}
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, MaxHolders: 2}), clock}
 		}, fencingtest.Capabilities{MaxHolders: 2})
 	})
 }

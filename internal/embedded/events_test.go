@@ -76,7 +76,7 @@ func TestEventsAreOfWhatIsDurable(t *testing.T) {
 // Many callers at once: the events of a name tell a possible story, in the order
 // of its tokens.
 func TestEventsOfANameAreInOrder(t *testing.T) {
-	s := open(t, Options{Dir: t.TempDir(), journalHalf: smallHalf})
+	s := open(t, Options{Dir: t.TempDir(), segment: smallSegment})
 	listener := newParked()
 	s.Listen(listener)
 	var all sink

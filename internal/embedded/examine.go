@@ -74,7 +74,7 @@ func examineFile(path string) (fencing.Finding, error) {
 	case err != nil:
 		return f, err
 	}
-	d := &disk{files: system{}, dir: dir, lock: lock}
+	d := &disk{directory: directory{system{}, dir}, lock: lock}
 	f.Detail, err = d.examine()
 	return f, errors.Join(err, d.close())
 }

@@ -112,7 +112,7 @@ type blocking struct {
 func openBlocking(t *testing.T) *blocking {
 	b := &blocking{begun: make(chan struct{}, 100), proceed: make(chan error)}
 	ended := make(chan struct{})
-	b.Store = open(t, Options{Dir: t.TempDir(), journalHalf: smallHalf, beforeFlush: func() error {
+	b.Store = open(t, Options{Dir: t.TempDir(), segment: smallSegment, beforeFlush: func() error {
 		b.begun <- struct{}{}
 		select {
 		case err := <-b.proceed:

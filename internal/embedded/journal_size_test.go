@@ -2,20 +2,23 @@ package embedded
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 )
 
-// After a clean end the journal goes with the size of the table: the first fill of a
-// half does not make a larger one, for which all that come meanwhile would wait.
+// After a clean end the journal goes with the size of the table: the first segment that
+// is full is not made larger.
 func TestTheJournalGoesWithTheTableAfterACleanEnd(t *testing.T) {
 	dir := t.TempDir()
 	begun := func() *disk {
-		d, err := openDisk(Options{Dir: dir, journalHalf: smallHalf})
+		d, err := openDisk(Options{Dir: dir, segment: smallSegment})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,10 +33,10 @@ func TestTheJournalGoesWithTheTableAfterACleanEnd(t *testing.T) {
 	}
 	d := begun()
 	large := writes{}
-	for i := range 4 * growAt { // a record and its lease, as large as half of one half
+	for i := range 4 * growAt { // a record and its lease, half as large as a segment
 		name := fencing.Name(fmt.Sprint("n", i))
 		large.put(locks, []byte(name), diskRecord{LastToken: int64(i)})
-		large.put(holders, subKey(name, "lease"), diskHolding{Owner: strings.Repeat("o", smallHalf/2)})
+		large.put(holders, subKey(name, "lease"), diskHolding{Owner: strings.Repeat("o", smallSegment/2)})
 	}
 	if err := d.finish(&large); err != nil {
 		t.Fatal(err)
@@ -42,32 +45,105 @@ func TestTheJournalGoesWithTheTableAfterACleanEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := int64(len(mustRead(t, filepath.Join(dir, fileName))))
-	if size <= growAt*smallHalf {
+	if size <= growAt*smallSegment {
 		t.Fatalf("the table has %d bytes: the test misses its aim", size)
 	}
 
 	d = begun()
 	first := d.journal
-	if first.half < size || int64(len(mustRead(t, filepath.Join(dir, journalName)))) != block+2*first.half {
-		t.Fatalf("beside a table of %d bytes a half has %d", size, first.half)
+	for i, name := range segmentNames {
+		if n := first.segments[i].size; n < size || int64(len(mustRead(t, filepath.Join(dir, name)))) != n {
+			t.Fatalf("beside a table of %d bytes %s has %d", size, name, n)
+		}
 	}
+	before := first.segments
 	w := writes{}
 	w.put(locks, []byte("another"), diskRecord{LastToken: 1})
-	for range first.half/block + 1 { // one more than a half takes
+	for range before[0].size / block { // one more than a segment takes
 		if err := d.flush(&w); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if d.journal != first || first.start == block {
-		t.Errorf("the journal was made anew with the first fill, or the half at %d is not filled", first.start)
+	if err := d.applied(); err != nil {
+		t.Fatal(err)
+	}
+	if first.segments != before || first.current != 1 {
+		t.Errorf("a segment was made anew when the first was full, or the one that is filled is %d", first.current)
 	}
 }
 
-// A journal is written in pieces, whatever its size: what it takes of memory is theirs.
+// While a segment is put into the table and made larger, flushes go on in the other.
+func TestTheJournalGrowsBesideTheFlushes(t *testing.T) {
+	growing, proceed := make(chan struct{}), make(chan struct{})
+	files := newTrace(nil)
+	d, err := openDisk(Options{Dir: t.TempDir(), segment: smallSegment, files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	if err := d.begin(); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	files.slow = func(path string) {
+		if strings.HasSuffix(path, segmentNames[0]+newSuffix) {
+			once.Do(func() { close(growing); <-proceed })
+		}
+	}
+	count := 0
+	flush := func() error {
+		count++
+		w := writes{}
+		w.put(locks, []byte(fmt.Sprint("n", count)), diskRecord{Broken: make([]int64, 3000)})
+		return d.flush(&w)
+	}
+	for grows := false; !grows; {
+		if err := flush(); err != nil {
+			t.Fatal(err)
+		}
+		if d.applying == nil {
+			continue
+		}
+		select {
+		case <-growing:
+			grows = true
+		case err := <-d.applying:
+			d.applying <- err // it is over
+		}
+		if count > 1000 {
+			t.Fatal("no segment is made larger")
+		}
+	}
+	flushed := make(chan error)
+	go func() {
+		var err error
+		for range 5 {
+			err = errors.Join(err, flush())
+		}
+		flushed <- err
+	}()
+	select {
+	case err := <-flushed:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("flushes wait until a segment is larger")
+	}
+	close(proceed)
+	if err := d.applied(); err != nil {
+		t.Fatal(err)
+	}
+	if size := d.journal.segments[0].size; size <= smallSegment {
+		t.Errorf("beside a table of %d bytes a segment has %d", d.size, size)
+	}
+}
+
+// A segment is written in pieces, whatever its size: what it takes of memory is theirs.
 func TestAJournalIsMadeInPieces(t *testing.T) {
-	const half = zerosAtOnce + block // so that no number of pieces is just as large
+	const size = 2*zerosAtOnce + block // so that no number of pieces is just as large
 	made := newTrace(nil)
-	j, err := createJournal(made, journalName, half)
+	j, err := createJournal(directory{files: made}, size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,8 +152,11 @@ func TestAJournalIsMadeInPieces(t *testing.T) {
 			t.Errorf("%d bytes are written at once", len(op.data))
 		}
 	}
-	want := append(j.header(), make([]byte, 2*half)...)
-	if !bytes.Equal(made.content()[journalName], want) {
-		t.Error("it is not a header and two empty halves")
+	for i, name := range segmentNames {
+		want := make([]byte, size)
+		copy(want, segmentHeader(j.id, i, size))
+		if !bytes.Equal(made.content()[name], want) {
+			t.Errorf("%s is not a header and nothing", name)
+		}
 	}
 }

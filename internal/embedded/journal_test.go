@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,17 +15,22 @@ import (
 	"fencepost/internal/fencing"
 )
 
-const testHalf = 10 * block
+const testSegment = 11 * block
 
-func newTestJournal(t *testing.T) (*journal, string) {
+// newTestJournal makes a journal, and files that have it and tear nothing.
+func newTestJournal(t *testing.T) (*journal, *trace) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), journalName)
-	j, err := createJournal(system{}, path, testHalf)
+	files := newTrace(nil)
+	j, err := createJournal(directory{files: files}, testSegment)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { j.close() })
-	return j, path
+	return j, files
+}
+
+// readContent reads the journal with that id from files that were not written.
+func readContent(content map[string][]byte, id, number uint64) ([]entry, error) {
+	return readJournal(directory{files: newTrace(content)}, id, number)
 }
 
 // appendTo writes flush n: a few entries whose sizes differ.
@@ -62,11 +69,11 @@ func flushes(t *testing.T, entries []entry) (numbers []int) {
 }
 
 func TestAJournalIsReadAsItWasWritten(t *testing.T) {
-	j, path := newTestJournal(t)
+	j, files := newTestJournal(t)
 	for n := 1; n <= 100; n++ {
 		appendTo(t, j)
 		for _, from := range []int{max(0, n-10), n - 1, n} {
-			entries, err := readJournal(system{}, path, j.id, uint64(from))
+			entries, err := readJournal(j.directory, j.id, uint64(from))
 			if err != nil {
 				t.Fatalf("from %d of %d: %v", from, n, err)
 			}
@@ -76,8 +83,12 @@ func TestAJournalIsReadAsItWasWritten(t *testing.T) {
 			}
 		}
 	}
-	if n := bytes.Count(mustRead(t, path), []byte("flush ")); n < 12 || n > 60 {
-		t.Errorf("the halves hold %d flushes: the test misses its aim", n)
+	n := 0
+	for _, content := range files.content() {
+		n += bytes.Count(content, []byte("flush "))
+	}
+	if n < 12 || n > 60 {
+		t.Errorf("the segments hold %d flushes: the test misses its aim", n)
 	}
 }
 
@@ -93,32 +104,37 @@ func mustRead(t *testing.T, path string) []byte {
 // Any bit that is wrong in the middle is found: nothing is read past it, and the
 // flushes behind it are not forgotten in silence.
 func TestADamagedMiddleIsRefused(t *testing.T) {
-	j, path := newTestJournal(t)
+	j, files := newTestJournal(t)
 	for j.number < 30 {
 		appendTo(t, j)
 	}
-	good := mustRead(t, path)
+	good := files.content()
+	with := func(i int, content []byte) map[string][]byte {
+		return map[string][]byte{segmentNames[i]: content, segmentNames[1-i]: good[segmentNames[1-i]]}
+	}
 	last := int(j.at) - len(j.frame)
 	refused := 0
-	for at := range good {
-		if at%block > 100 { // nothing stands there
-			continue
-		}
-		bad := bytes.Clone(good)
-		bad[at] ^= 0x10
-		entries, err := parseJournal(bad, j.id, 20)
-		if err != nil {
-			if !errors.Is(err, errJournal) {
-				t.Fatalf("byte %d: %v", at, err)
+	for i, name := range segmentNames {
+		for at := range good[name] {
+			if at%block > 100 { // nothing stands there
+				continue
 			}
-			refused++
-			continue
-		}
-		switch n := len(flushes(t, entries)); {
-		case n == 10:
-		case n == 9 && at >= last && at < last+j.size: // it can't be told from one that was never done
-		default:
-			t.Fatalf("byte %d: %d flushes are read", at, n)
+			bad := bytes.Clone(good[name])
+			bad[at] ^= 0x10
+			entries, err := readContent(with(i, bad), j.id, 20)
+			if err != nil {
+				if !errors.Is(err, errJournal) || !strings.Contains(err.Error(), name) {
+					t.Fatalf("%s, byte %d: %v", name, at, err)
+				}
+				refused++
+				continue
+			}
+			switch n := len(flushes(t, entries)); {
+			case n == 10:
+			case n == 9 && i == j.current && at >= last && at < last+j.size: // it can't be told from one that was never done
+			default:
+				t.Fatalf("%s, byte %d: %d flushes are read", name, at, n)
+			}
 		}
 	}
 	if refused < 9*40 {
@@ -130,14 +146,25 @@ func TestADamagedMiddleIsRefused(t *testing.T) {
 		"too long":  func(b []byte) []byte { return append(b, 0) },
 		"of others": func(b []byte) []byte { return bytes.Replace(b, []byte("journal"), []byte("diaries"), 1) },
 	} {
-		if _, err := parseJournal(damage(bytes.Clone(good)), j.id, 20); !errors.Is(err, errJournal) {
-			t.Errorf("a journal that is %s: %v", what, err)
+		for i, name := range segmentNames {
+			_, err := readContent(with(i, damage(bytes.Clone(good[name]))), j.id, 20)
+			if !errors.Is(err, errJournal) || !strings.Contains(err.Error(), name) {
+				t.Errorf("a segment that is %s: %v", what, err)
+			}
 		}
 	}
-	if _, err := parseJournal(good, j.id+1, 20); !errors.Is(err, errJournal) {
+	for i, name := range segmentNames {
+		if _, err := readContent(with(1-i, good[name]), j.id, 20); !errors.Is(err, errJournal) {
+			t.Errorf("a segment twice: %v", err)
+		}
+		if _, err := readContent(map[string][]byte{name: good[name]}, j.id, 20); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("one segment alone: %v", err)
+		}
+	}
+	if _, err := readContent(good, j.id+1, 20); !errors.Is(err, errJournal) {
 		t.Errorf("a journal of another run: %v", err)
 	}
-	if _, err := parseJournal(good, j.id, 2); !errors.Is(err, errJournal) {
+	if _, err := readContent(good, j.id, 2); !errors.Is(err, errJournal) {
 		t.Errorf("a file that lacks flushes: %v", err)
 	}
 }
@@ -146,7 +173,7 @@ func TestADamagedMiddleIsRefused(t *testing.T) {
 // some flush, and with all of it.
 func TestACutJournalLeavesAPrefix(t *testing.T) {
 	dir, clock := t.TempDir(), newTestClock()
-	s := open(t, Options{Dir: dir, Now: clock.read, journalHalf: smallHalf})
+	s := open(t, Options{Dir: dir, Now: clock.read, segment: smallSegment})
 	const names = 6
 	for i := range names { // each flush has the release of one name and the grant of the next
 		r := acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)
@@ -156,17 +183,19 @@ func TestACutJournalLeavesAPrefix(t *testing.T) {
 	if _, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "n0"}); err != nil {
 		t.Fatal(err)
 	}
-	files, end := readFiles(t, dir), s.disk.journal.at
-	whole := files[journalName]
+	files, end, name := readFiles(t, dir), s.disk.journal.at, segmentNames[s.disk.journal.current]
+	whole := files[name]
 	seen := map[string]bool{}
 	for cut := int64(block); cut <= end; cut += 61 {
 		if cut%block > 2048 { // no flush is as long
-			cut = wholeBlocks(int(cut))
+			cut = wholeBlocks(cut)
 		}
 		torn := make([]byte, len(whole))
 		copy(torn, whole[:cut])
 		func() {
-			after := open(t, Options{Dir: writeFiles(t, map[string][]byte{fileName: files[fileName], journalName: torn}), Now: clock.read, journalHalf: smallHalf})
+			cutFiles := maps.Clone(files)
+			cutFiles[name] = torn
+			after := open(t, Options{Dir: writeFiles(t, cutFiles), Now: clock.read, segment: smallSegment})
 			defer after.Close()
 			granted, released := 0, 0
 			for i := range names {
@@ -198,15 +227,17 @@ func TestACutJournalLeavesAPrefix(t *testing.T) {
 func TestAMissingOrForeignJournalIsRefused(t *testing.T) {
 	c := openCrashing(t)
 	mustAcquire(t, c.Store, acquire("a", time.Minute))
-	files := c.last
-	delete(files, journalName)
-	if _, err := Open(Options{Dir: writeFiles(t, files)}); err == nil || !strings.Contains(err.Error(), journalName) {
-		t.Errorf("without its journal: %v", err)
-	}
 	other := openCrashing(t)
-	files[journalName] = other.last[journalName]
-	if _, err := Open(Options{Dir: writeFiles(t, files)}); !errors.Is(err, errJournal) {
-		t.Errorf("with the journal of another: %v", err)
+	for _, name := range segmentNames {
+		files := maps.Clone(c.last)
+		delete(files, name)
+		if _, err := Open(Options{Dir: writeFiles(t, files)}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("without %s: %v", name, err)
+		}
+		files[name] = other.last[name]
+		if _, err := Open(Options{Dir: writeFiles(t, files)}); !errors.Is(err, errJournal) || !strings.Contains(err.Error(), name) {
+			t.Errorf("with %s of another: %v", name, err)
+		}
 	}
 }
 
@@ -217,8 +248,10 @@ func TestACleanEndNeedsNoJournal(t *testing.T) {
 	r := acquire("a", time.Minute)
 	mustAcquire(t, s, r)
 	s.Close()
-	if _, err := os.Stat(filepath.Join(dir, journalName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a journal is left: %v", err)
+	for _, name := range segmentNames {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a journal is left: %v", err)
+		}
 	}
 	s = open(t, Options{Dir: dir})
 	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
@@ -234,7 +267,7 @@ func TestAFlushLargerThanTheJournal(t *testing.T) {
 		r := acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)
 		if i%3 == 1 {
 			r.Metadata = map[string]string{}
-			for key := range smallHalf / 256 {
+			for key := range smallSegment / 256 {
 				r.Metadata[fmt.Sprint("k", key)] = strings.Repeat("v", 256)
 			}
 		}
@@ -255,7 +288,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("first", time.Minute)
 	mustAcquire(t, c.Store, r)
-	if err := os.Mkdir(filepath.Join(c.dir, newName), 0o700); err != nil { // in its way
+	if err := os.Mkdir(filepath.Join(c.dir, fileName+newSuffix), 0o700); err != nil { // in its way
 		t.Fatal(err)
 	}
 	granted := 0
@@ -279,22 +312,26 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// FuzzParseJournal: whatever stands in a journal, sealed or not, it is read or
+// FuzzReadJournal: whatever stands in a journal, sealed or not, it is read or
 // refused.
-func FuzzParseJournal(f *testing.F) {
-	j := journal{half: block}
+func FuzzReadJournal(f *testing.F) {
+	var j journal
 	j.encode([]entry{{locks, []byte("a"), []byte("b")}, {holders, []byte("c"), nil}})
 	f.Add(bytes.Clone(j.frame[:j.size]), uint64(0))
 	f.Add([]byte{}, uint64(7))
 	f.Fuzz(func(t *testing.T, frame []byte, number uint64) {
 		const id = 7
-		j := journal{id: id, half: wholeBlocks(len(frame) + 1)}
-		content := append(j.header(), make([]byte, 2*j.half)...)
+		size := block + wholeBlocks(int64(len(frame)+1))
+		files := map[string][]byte{}
+		for i, name := range segmentNames {
+			files[name] = make([]byte, size)
+			copy(files[name], segmentHeader(id, i, size))
+		}
 		if len(frame) >= frameHeader {
 			seal(frame, id, number+1)
 		}
-		copy(content[block:], frame)
-		entries, err := parseJournal(content, id, number)
+		copy(files[segmentNames[0]][block:], frame)
+		entries, err := readContent(files, id, number)
 		if err != nil && !errors.Is(err, errJournal) {
 			t.Error(err)
 		}

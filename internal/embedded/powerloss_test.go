@@ -152,7 +152,7 @@ func stateOn(dir string, files files, now func() fencing.Instant) (state string,
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	s, err := Open(Options{Dir: dir, Now: now, files: files, journalHalf: smallHalf})
+	s, err := Open(Options{Dir: dir, Now: now, files: files, segment: smallSegment})
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func stateOn(dir string, files files, now func() fencing.Instant) (state string,
 func exercised(t *testing.T, dir string, files *trace, random *rand.Rand, operations int) (*chronicle, *Store, *testClock) {
 	t.Helper()
 	clock, h := newTestClock(), &chronicle{}
-	s := open(t, Options{Dir: dir, Now: clock.read, files: files, journalHalf: smallHalf})
+	s := open(t, Options{Dir: dir, Now: clock.read, files: files, segment: smallSegment})
 	if err := h.exercise(s, clock, files, random, operations); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestFailingDisk(t *testing.T) {
 
 // failing runs a store into a fault, and says what it did not do then.
 func failing(h *chronicle, dir string, files *trace, clock *testClock, random *rand.Rand) error {
-	s, err := Open(Options{Dir: dir, Now: clock.read, files: files, journalHalf: smallHalf})
+	s, err := Open(Options{Dir: dir, Now: clock.read, files: files, segment: smallSegment})
 	if err != nil {
 		return nil // said at the start
 	}

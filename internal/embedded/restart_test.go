@@ -257,7 +257,7 @@ func TestAKilledProcess(t *testing.T) {
 	for range kills {
 		violations += killed(t, dir, last)
 		clock.set(fencing.InstantOf(time.Now()))
-		s := open(t, Options{Dir: dir, Now: clock.read, journalHalf: smallHalf})
+		s := open(t, Options{Dir: dir, Now: clock.read, segment: smallSegment})
 		violations += afterKill(t, s, last)
 		clock.advance(2 * time.Minute) // all TTLs are one
 		if _, err := s.Expire(t.Context(), 100); err != nil {
@@ -335,7 +335,7 @@ func afterKill(t *testing.T, s *Store, last map[string]grantTold) (violations in
 
 // beKilled hands locks from waiter to waiter, and says so, until it is killed.
 func beKilled(t *testing.T, dir string) {
-	s := open(t, Options{Dir: dir, journalHalf: smallHalf})
+	s := open(t, Options{Dir: dir, segment: smallSegment})
 	listener := newParked()
 	s.Listen(listener)
 	var group sync.WaitGroup
@@ -365,11 +365,11 @@ func beKilled(t *testing.T, dir string) {
 func TestAnotherFormatIsRefused(t *testing.T) {
 	old := make([]byte, 4*block)
 	copy(old[16:], oldMagic)
-	later := append([]byte(tableMagic+"4\n"), make([]byte, 12)...)
+	later := append([]byte(tableMagic+"9\n"), make([]byte, 12)...)
 	binary.BigEndian.PutUint32(later[tableHeader-4:], crc32.Checksum(later[:tableHeader-4], castagnoli))
 	for want, content := range map[string][]byte{
 		"the format of an earlier version":          old,
-		`format "4"; this version reads format "3"`: later,
+		`format "9"; this version reads format "4"`: later,
 	} {
 		dir := writeFiles(t, map[string][]byte{fileName: content})
 		if _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), want) {

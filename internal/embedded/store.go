@@ -1,11 +1,12 @@
 // Package embedded is the store that needs nothing else: fencing.Step in memory
-// behind a file, and a journal while it runs. The two belong together.
+// behind files: a table of the whole state, and a journal of what was flushed since. They
+// belong together.
 //
 // Operations are decided in their callers' goroutines, one at a time; another goroutine
-// flushes what they changed. What is decided during a flush shares the next. An answer that a lease, a token or a
-// lost lease depends on is given, and a waiter told of its grant, when all that
-// was decided before is on disk; so what is durable is always a prefix of what
-// happened. Events leave in the same order.
+// flushes what they changed. What is decided during a flush shares the next. An answer
+// that a lease, a token or a lost lease depends on is given, and a waiter told of its
+// grant, when all that was decided before is on disk; so what is durable is always a
+// prefix of what happened. Events leave in the same order.
 //
 // Some answers don't wait. A release, or one that unwinds a hold: losing it costs
 // one TTL, never a promise, for every later request names the depth it means. A
@@ -61,7 +62,7 @@ type Options struct {
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
 	stepLimit   int          // for tests: see fencing.Guard; only Expire and Heartbeat go on then
-	journalHalf int64        // for tests: how soon the journal is full; 0 is journalHalf
+	segment     int64        // for tests: the least size of a segment of the journal; 0 is leastSegment
 }
 
 // Store is a fencing.Store in one directory.

@@ -17,47 +17,35 @@ import (
 // new one is written beside it, synced, and takes its name.
 //
 //	header  magic, id (8 bytes), checksum (4)
-//	chunk   size of the content (4), checksum (4), content: entries
-//	end     a chunk without content
+//	frames  the entries, in order of bucket and key, each key once
+//	end     a frame without content
 //
-// Numbers are big endian. Entries are in order of bucket and key, each key once. The
-// checksum of a chunk covers the id, which each table has of its own, and the number of
-// the chunk, so that no part of it can be missing, twice, or of another table.
+// The frames are numbered from 0, so that no part of it can be missing, twice, or of another
+// table.
 const (
 	tableMagic  = "fencepost db "
-	tableFormat = "3\n"
+	tableFormat = "4\n"
 	tableHeader = len(tableMagic) + len(tableFormat) + 12
-	chunkHeader = 8
-	chunkSize   = 64 << 10 // of content: a chunk ends with the entry that exceeds it
-	maxChunk    = 64 << 20 // no entry is nearly as large
+	frameSize   = 64 << 10 // of the content: a frame ends with the entry that exceeds it
+	maxFrame    = 64 << 20 // no entry is nearly as large
 )
-
-// errDamaged is wrapped by what is wrong with a file that can't be used.
-var errDamaged = errors.New("the file is damaged")
 
 // oldMagic is at byte 16 of a file of formats 1 and 2, which were bbolt's.
 var oldMagic = []byte{0xed, 0xda, 0x0c, 0xed}
-
-func chunkSum(id, number uint64, content []byte) uint32 {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:], id)
-	binary.BigEndian.PutUint64(b[8:], number)
-	return crc32.Update(crc32.Checksum(b[:], castagnoli), castagnoli, content)
-}
 
 // tableWriter writes a table.
 type tableWriter struct {
 	file   file
 	id     uint64
-	number uint64 // of the chunk that is being filled
+	number uint64 // of the frame that is being filled
 	at     int64
-	chunk  []byte // with room for its header
+	frame  []byte // with room for its header
 }
 
 func newTableWriter(f file) (*tableWriter, error) {
 	var id [8]byte
 	rand.Read(id[:]) // never fails
-	w := &tableWriter{file: f, id: binary.BigEndian.Uint64(id[:]), chunk: make([]byte, chunkHeader, chunkHeader+chunkSize)}
+	w := &tableWriter{file: f, id: binary.BigEndian.Uint64(id[:]), frame: make([]byte, frameHeader, frameHeader+frameSize)}
 	b := append(make([]byte, 0, tableHeader), tableMagic+tableFormat...)
 	b = append(b, id[:]...)
 	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
@@ -71,43 +59,38 @@ func (w *tableWriter) write(b []byte) error {
 }
 
 func (w *tableWriter) add(e *entry) error {
-	w.chunk = appendEntry(w.chunk, e)
-	if len(w.chunk) < chunkHeader+chunkSize {
+	w.frame = appendEntry(w.frame, e)
+	if len(w.frame) < frameHeader+frameSize {
 		return nil
 	}
 	return w.seal()
 }
 
-// seal writes the chunk that is being filled.
+// seal writes the frame that is being filled.
 func (w *tableWriter) seal() error {
-	content := w.chunk[chunkHeader:]
-	binary.BigEndian.PutUint32(w.chunk, uint32(len(content)))
-	binary.BigEndian.PutUint32(w.chunk[4:], chunkSum(w.id, w.number, content))
-	err := w.write(w.chunk)
+	seal(w.frame, w.id, w.number)
+	err := w.write(w.frame)
 	w.number++
-	w.chunk = w.chunk[:chunkHeader]
+	w.frame = w.frame[:frameHeader]
 	return err
 }
 
-// end completes the table. It returns when it is on disk.
+// end completes the table.
 func (w *tableWriter) end() error {
-	if len(w.chunk) > chunkHeader {
+	if len(w.frame) > frameHeader {
 		if err := w.seal(); err != nil {
 			return err
 		}
 	}
-	if err := w.seal(); err != nil {
-		return err
-	}
-	return w.file.Sync()
+	return w.seal()
 }
 
-// readTable visits the entries of a table in order, those of a chunk when all of the
-// chunk has been found right; that nothing is missing at the end is known when it
+// readTable visits the entries of a table in order, those of a frame when all of the
+// frame has been found right; that nothing is missing at the end is known when it
 // returns. Key and value are the visitor's. It returns the size of the table in bytes. An
 // error wraps errDamaged, or is of the file system or the visitor.
 func readTable(from io.Reader, visit func(entry) error) (size int64, err error) {
-	r := bufio.NewReaderSize(from, chunkSize)
+	r := bufio.NewReaderSize(from, frameSize)
 	id, err := readTableHeader(r)
 	if err != nil {
 		return 0, err
@@ -118,25 +101,25 @@ func readTable(from io.Reader, visit func(entry) error) (size int64, err error) 
 		damaged := func(what string) (int64, error) {
 			return 0, fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
 		}
-		content, err := readChunk(r, id, number)
+		frame, err := readFrame(r, id, maxFrame)
 		switch {
-		case errors.Is(err, errDamaged):
+		case errors.Is(err, errDamaged) || err == nil && numberOf(frame) != number:
 			return damaged("is not what was written")
-		case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		case cutOff(err):
 			return damaged("is cut off: the file is too short")
 		case err != nil:
 			return 0, err
-		case len(content) == 0:
+		case len(frame) == frameHeader:
 			switch _, err := r.ReadByte(); err {
 			case io.EOF:
-				return at + chunkHeader, nil
+				return at + frameHeader, nil
 			case nil:
 				return damaged("is the end, and something follows it")
 			default:
 				return 0, err
 			}
 		}
-		entries, err := decodeEntries(nil, content)
+		entries, err := decodeEntries(nil, frame[frameHeader:])
 		if err != nil {
 			return damaged("can't be read: " + err.Error())
 		}
@@ -149,14 +132,14 @@ func readTable(from io.Reader, visit func(entry) error) (size int64, err error) 
 				return 0, err
 			}
 		}
-		at += int64(chunkHeader + len(content))
+		at += int64(len(frame))
 	}
 }
 
 func readTableHeader(r io.Reader) (id uint64, err error) {
 	header := make([]byte, tableHeader)
 	if _, err := io.ReadFull(r, header); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		if cutOff(err) {
 			err = fmt.Errorf("%w: it is too short for its header", errDamaged)
 		}
 		return 0, err
@@ -174,26 +157,6 @@ func readTableHeader(r io.Reader) (id uint64, err error) {
 		return 0, fmt.Errorf("it has format %q; this version reads format %q", rest[:1], tableFormat[:1])
 	}
 	return binary.BigEndian.Uint64(header[sum-8:]), nil
-}
-
-// readChunk returns the content of a chunk, which is nobody else's.
-func readChunk(r io.Reader, id, number uint64) ([]byte, error) {
-	var header [chunkHeader]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
-		return nil, err
-	}
-	size := binary.BigEndian.Uint32(header[:])
-	if size > maxChunk {
-		return nil, errDamaged
-	}
-	content := make([]byte, size)
-	if _, err := io.ReadFull(r, content); err != nil {
-		return nil, err
-	}
-	if chunkSum(id, number, content) != binary.BigEndian.Uint32(header[4:]) {
-		return nil, errDamaged
-	}
-	return content, nil
 }
 
 func compareEntries(e, other entry) int {

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"bytes"
-	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -29,6 +28,7 @@ type trace struct {
 	begun int                    // how many of them made what was there at first
 	fault func(op *fileOp) error // may be nil; what it refuses is not done
 	lies  bool                   // a sync does nothing
+	slow  func(path string)      // may be nil; a create waits for it
 }
 
 // inode is a file, whatever its name is.
@@ -176,6 +176,9 @@ func (t *trace) image(cut int, random *rand.Rand) map[string][]byte {
 }
 
 func (t *trace) create(path string) (file, error) {
+	if t.slow != nil {
+		t.slow(path)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := t.names[path]
@@ -197,15 +200,20 @@ func (t *trace) openSynced(path string) (file, error) {
 	return &tracedFile{trace: t, node: node, synced: true}, nil
 }
 
-func (t *trace) open(path string) (io.ReadCloser, error) {
+func (t *trace) open(path string) (readable, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := t.names[path]
 	if node == nil {
 		return nil, fs.ErrNotExist
 	}
-	return io.NopCloser(bytes.NewReader(bytes.Clone(node.content))), nil
+	return readBytes{bytes.NewReader(bytes.Clone(node.content))}, nil
 }
+
+// readBytes is a file that is read as it was when it was opened.
+type readBytes struct{ *bytes.Reader }
+
+func (readBytes) Close() error { return nil }
 
 func (t *trace) rename(from, to string) error {
 	t.mu.Lock()
