@@ -132,6 +132,46 @@ func value(list []string, key string) string {
 	return ""
 }
 
+// TestRestart: what was written in one step is there after a restart. Redis reads its AOF as the
+// default user, so one that may nothing loses every step of more than one command.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"standalone.conf", "quorum-node.conf", "sentinel-master-replica.conf", "cluster.conf"} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"--min-replicas-to-write", "0"}
+			if file == "cluster.conf" {
+				args = append(args, busPort(t)...)
+			}
+			server := start(t, file, args...)
+			ctx, admin := t.Context(), asAdmin(t, server)
+			if file == "cluster.conf" {
+				must(t, admin.ClusterAddSlotsRange(ctx, 0, 16383).Err())
+			}
+			await(t, "two keys in one step", func() bool {
+				_, err := admin.TxPipelined(ctx, func(both goredis.Pipeliner) error {
+					both.Set(ctx, "{a}1", "one", 0)
+					both.Set(ctx, "{a}2", "two", 0)
+					return nil
+				})
+				return err == nil
+			})
+			must(t, server.Restart())
+			await(t, "an answer", func() bool { return admin.Ping(ctx).Err() == nil })
+			if n, err := admin.DBSize(ctx).Result(); err != nil || n != 2 {
+				t.Errorf("%d keys are left, %v", n, err)
+			}
+			stranger := goredis.NewClient(&goredis.Options{Addr: server.Addr(), Protocol: 2, DisableIdentity: true, MaxRetries: -1})
+			t.Cleanup(func() { stranger.Close() })
+			for _, args := range [][]any{{"GET", "{a}1"}, {"AUTH", ""}, {"AUTH", "default", ""}, {"PING"}} {
+				if err := stranger.Do(ctx, args...).Err(); err == nil {
+					t.Errorf("who gives no password may %v", args)
+				}
+			}
+		})
+	}
+}
+
 // Nothing starts while the passwords are not set.
 func TestPasswordsHaveToBeSet(t *testing.T) {
 	t.Parallel()
