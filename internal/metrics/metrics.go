@@ -88,11 +88,17 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 	for _, op := range operations {
 		s.observers[op] = s.duration.WithLabelValues(op)
 	}
+	// Series that are alerted on begin at 0: Prometheus sees no increase in one that appears.
 	for _, code := range []fencing.Code{fencing.CodeOK, fencing.CodeStaleToken} {
 		s.admissions.WithLabelValues(string(code))
 	}
 	for _, reason := range []fencing.Reason{fencing.ReasonReleased, fencing.ReasonExpired, fencing.ReasonBroken} {
 		s.ended.WithLabelValues(string(reason))
+	}
+	for _, op := range []string{"renew", "release"} {
+		for _, reason := range []fencing.Reason{fencing.ReasonExpired, fencing.ReasonSuperseded} {
+			s.tooLate.WithLabelValues(op, string(reason))
+		}
 	}
 	reg.MustRegister(s.duration, s.errors, s.granted, s.ended, s.hold, s.margin, s.tooLate, s.lateSeconds, s.admissions, s.findings, statsCollector{store})
 	return s

@@ -50,6 +50,9 @@ func NewObserver(reg prometheus.Registerer) *Observer {
 			Help: "Requests that were not let into the queue (name_full, process_full, draining), or lost their place and joined anew (lapsed).",
 		}, []string{"reason"}),
 	}
+	for _, reason := range []string{"name_full", "process_full", "lapsed"} { // begin at 0: an alert sees no increase in a series that appears
+		o.dropped.WithLabelValues(reason)
+	}
 	reg.MustRegister(o.waiting, o.waited, o.handOff, o.takenBack, o.lost, o.dropped)
 	return o
 }
