@@ -1,6 +1,7 @@
 # Fencepost. `make` lists the targets.
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+PACKAGE_VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null || echo 0.0.0-$(VERSION))
 BUILD   := go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
 FUZZTIME ?= 1000000x
 SCALE ?= full
@@ -50,6 +51,17 @@ test-long: deps ## the minute of two gateways on one Redis, and long random hist
 test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped holders each
 	@./scripts/deps storage
 	cd verify/storage && go vet . && go tool -modfile=../../tools/go.mod staticcheck . && FENCEPOST_ROUNDS=$(ROUNDS) go test -count 1 -timeout 40m .
+
+.PHONY: test-deploy
+test-deploy: ## deploy/ against the tools that read it: Docker, Compose, Helm, Kubernetes, Prometheus, systemd, dpkg
+	@./scripts/deps deploy
+	cd deploy/validate && go vet . && go tool -modfile=../../tools/go.mod staticcheck . && go test -count 1 -timeout 15m .
+
+.PHONY: package
+package: build ## bin/*.deb and bin/*.rpm of this machine's architecture, with an SBOM (CycloneDX)
+	go tool -modfile=tools/go.mod cyclonedx-gomod bin -json -output bin/fencepost.cdx.json bin/gateway
+	for format in deb rpm; do VERSION=$(PACKAGE_VERSION) GOARCH=$$(go env GOARCH) \
+		go tool -modfile=tools/go.mod nfpm package -f deploy/package/nfpm.yaml -p $$format -t bin/ || exit; done
 
 .PHONY: verify
 verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)

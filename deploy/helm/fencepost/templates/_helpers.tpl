@@ -1,0 +1,94 @@
+{{- define "fencepost.labels" -}}
+app.kubernetes.io/name: fencepost
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "fencepost.fullname" -}}
+{{- if contains "fencepost" .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-fencepost{{ end }}
+{{- end }}
+
+{{- /* What the pods of both kinds of workload have in common: all of template. */ -}}
+{{- define "fencepost.template" -}}
+{{- if not .Values.insecureNoAuth }}
+{{- fail "there are no API keys yet, so whoever reaches the gateway may take and break all locks: set insecureNoAuth=true to accept this, and networkPolicy.clients to who may reach it" }}
+{{- end }}
+{{- $host := include "fencepost.fullname" . }}
+{{- $hosts := list $host (printf "%s.%s" $host .Release.Namespace) (printf "%s.%s.svc" $host .Release.Namespace) (printf "%s.%s.svc.cluster.local" $host .Release.Namespace) -}}
+metadata:
+  labels: {{- include "fencepost.labels" . | nindent 4 }}
+  {{- with .Values.podAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  # preStop, FENCEPOST_DRAIN_TIMEOUT, and 20 s for take-backs that are still open.
+  terminationGracePeriodSeconds: {{ add .Values.preStopSeconds .Values.drainTimeoutSeconds 20 }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    seccompProfile: {type: RuntimeDefault}
+  containers:
+    - name: gateway
+      image: {{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      env:
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}} # by which Prometheus asks
+        - {name: FENCEPOST_LISTEN_ADDR, value: ":8080"}
+        - {name: FENCEPOST_ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" (join "," (concat $hosts .Values.allowedHosts)) | quote }}}
+        - {name: FENCEPOST_INSECURE_NO_AUTH, value: "true"}
+        - {name: FENCEPOST_DRAIN_TIMEOUT, value: {{ printf "%ds" (int .Values.drainTimeoutSeconds) | quote }}}
+        {{- if eq .Values.store "redis" }}
+        - {name: FENCEPOST_STORE_FILE, value: /run/secrets/fencepost/url}
+        {{- with .Values.redis.sentinelUsername }}
+        - {name: FENCEPOST_SENTINEL_USERNAME, value: {{ . | quote }}}
+        - {name: FENCEPOST_SENTINEL_PASSWORD_FILE, value: /run/secrets/fencepost/sentinel-password}
+        {{- end }}
+        {{- if .Values.redis.ca }}
+        - {name: SSL_CERT_FILE, value: /run/secrets/fencepost/ca.crt}
+        {{- end }}
+        {{- end }}
+        {{- range $name, $value := .Values.settings }}
+        - {name: FENCEPOST_{{ $name }}, value: {{ $value | quote }}}
+        {{- end }}
+      ports:
+        - {name: http, containerPort: 8080}
+      # A restart does not help against a store that is out of reach: /livez never asks it.
+      livenessProbe: {httpGet: {path: /livez, port: http}, periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 6}
+      readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 2, timeoutSeconds: 3, failureThreshold: 2}
+      # An embedded store checks all of its files before it serves.
+      startupProbe: {httpGet: {path: /livez, port: http}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 300}
+      lifecycle: {preStop: {sleep: {seconds: {{ .Values.preStopSeconds }}}}}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      volumeMounts:
+        {{- if eq .Values.store "redis" }}
+        - {name: store, mountPath: /run/secrets/fencepost, readOnly: true}
+        {{- else }}
+        - {name: locks, mountPath: /var/lib/fencepost}
+        {{- end }}
+  {{- if eq .Values.store "redis" }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels: {{- include "fencepost.labels" . | nindent 10 }}
+  volumes:
+    - {name: store, secret: {secretName: {{ .Values.redis.secret }}, defaultMode: 0440}}
+  {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
