@@ -42,6 +42,10 @@ var further = map[string]map[string]any{
 		"redis": map[string]any{"sentinelUsername": "fencepost", "ca": true, "ports": []any{6379, 26379}},
 	},
 	"a class of volumes": {"insecureNoAuth": true, "embedded": map[string]any{"storageClass": "fast"}, "networkPolicy": map[string]any{"enabled": false}},
+	"traces": {
+		"insecureNoAuth": true, "env": []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}},
+		"networkPolicy": map[string]any{"egress": []any{map[string]any{"ports": []any{map[string]any{"port": 4318}}}}},
+	},
 }
 
 func TestChart(t *testing.T) {

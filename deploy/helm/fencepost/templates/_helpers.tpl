@@ -56,6 +56,9 @@ spec:
         {{- range $name, $value := .Values.settings }}
         - {name: FENCEPOST_{{ $name }}, value: {{ $value | quote }}}
         {{- end }}
+        {{- with .Values.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - {name: http, containerPort: 8080}
       # A restart does not help against a store that is out of reach: /livez never asks it.
