@@ -79,7 +79,7 @@ func TestPackage(t *testing.T) {
 	}
 	addr := serve(t, gateway, filepath.Join(root, "var/lib/fencepost"))
 	lockctl := exec.Command(filepath.Join(root, "usr/bin/lockctl"), "run", "packaged", "--", "true")
-	lockctl.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_URL=http://" + addr}
+	lockctl.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST=http://" + addr}
 	if out, err := lockctl.CombinedOutput(); err != nil {
 		t.Errorf("lockctl: %v\n%s", err, out)
 	}
