@@ -17,7 +17,7 @@ import (
 var passedOn = map[string][]string{
 	"internal/metrics.Store":     {"Capabilities", "Watch", "Stats", "Close"},
 	"internal/tracing.Store":     {"Capabilities", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Examine", "Check", "Close"}, // of no request
-	"internal/watchdog.Watchdog": {"Capabilities", "Confirm", "Leave", "TakeBack", "Admit", "Judge", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check", "Close"},
+	"internal/watchdog.Watchdog": {"Capabilities", "Confirm", "Leave", "TakeBack", "Admit", "Judge", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check"},
 	"internal/watchdog.recent": {
 		"Release", "TakeBack", "Break", "Admit", "Judge", "Inspect", "List", "History", // bring no lease
 		"Leave", "Listen", // what they find is confirmed

@@ -85,12 +85,7 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool)
 	}
 	opening.Wait()
 	if err := errors.Join(errs...); err != nil {
-		for _, node := range opened.nodes {
-			if node != nil {
-				err = errors.Join(err, node.Close())
-			}
-		}
-		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+		return nil, fmt.Errorf("FENCEPOST_STORE: %w", errors.Join(err, opened.closeNodes()))
 	}
 	nodes := make([]fencing.Node, len(urls))
 	for i, node := range opened.nodes {
@@ -99,7 +94,20 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool)
 	opened.Store, err = quorum.Open(nodes, quorum.Options{
 		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log, Passive: passive,
 	})
-	return opened, err
+	if err != nil {
+		return nil, errors.Join(err, opened.closeNodes())
+	}
+	return opened, nil
+}
+
+// closeNodes closes the nodes that were opened, of a quorum that was not.
+func (o *openedStore) closeNodes() (err error) {
+	for _, node := range o.nodes {
+		if node != nil {
+			err = errors.Join(err, node.Close())
+		}
+	}
+	return err
 }
 
 // redisOptions are those of every Redis of the settings.

@@ -45,7 +45,7 @@ type ConnectionOptions struct {
 func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
 	l := &limitedListener{
 		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger,
-		clients: map[string]int{}, refusing: make(chan struct{}, MaxRefusals),
+		clients: map[string]int{}, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals),
 		count: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_http_connections", Help: "Connections open now.",
 		}),
@@ -73,10 +73,27 @@ type limitedListener struct {
 	count               prometheus.Gauge
 	refused             prometheus.Counter
 
-	mu      sync.Mutex
-	open    int
-	clients map[string]int // empty without mostPerClient
-	logged  time.Time
+	work sync.WaitGroup // the refusals under way
+
+	mu       sync.Mutex
+	closed   bool
+	refusals map[net.Conn]bool // that are under way
+	open     int
+	clients  map[string]int // empty without mostPerClient
+	logged   time.Time
+}
+
+// Close stops accepting, breaks off the refusals under way, and waits for them.
+func (l *limitedListener) Close() error {
+	err := l.Listener.Close()
+	l.mu.Lock()
+	l.closed = true
+	for conn := range l.refusals {
+		conn.Close()
+	}
+	l.mu.Unlock()
+	l.work.Wait()
+	return err
 }
 
 // Accept returns the next connection that is admitted.
@@ -143,11 +160,21 @@ func (l *limitedListener) refuse(conn net.Conn, setting string, most int) {
 		conn.Close()
 		return
 	}
-	go func() {
-		defer func() { <-l.refusing }()
-		defer conn.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		conn.Close()
+		return
+	}
+	l.refusals[conn] = true
+	l.work.Go(func() {
 		answerRefused(conn, setting, most)
-	}()
+		l.mu.Lock()
+		delete(l.refusals, conn)
+		l.mu.Unlock()
+		conn.Close()
+		<-l.refusing
+	})
 }
 
 func (l *limitedListener) mayLog() bool {

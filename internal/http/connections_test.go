@@ -28,9 +28,6 @@ func limited(t *testing.T, o ConnectionOptions) (addr string, l *limitedListener
 	t.Cleanup(func() {
 		server.Close()
 		<-served
-		for range MaxRefusals { // those under way end within refusalTime
-			l.refusing <- struct{}{}
-		}
 	})
 	return inner.Addr().String(), l
 }
@@ -112,6 +109,26 @@ func TestConnectionLimit(t *testing.T) {
 	l.awaitOpen(t, 1)
 	if status, _, body := ask(t, dialTo(t, addr), "POST", "/a", "x"); status != 200 {
 		t.Errorf("after one has left: %d %s", status, body)
+	}
+}
+
+// TestCloseDuringRefusals: who closes the listener waits for nobody who says nothing, and
+// nothing runs on.
+func TestCloseDuringRefusals(t *testing.T) {
+	addr, l := limited(t, ConnectionOptions{Most: 1})
+	ask(t, dialTo(t, addr), "POST", "/a", "x")
+	silent := dialTo(t, addr)
+	for deadline := time.Now().Add(20 * time.Second); len(l.refusing) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody is refused")
+		}
+	}
+	l.Close()
+	if n := len(l.refusing); n != 0 {
+		t.Errorf("%d refusals are under way", n)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err == nil {
+		t.Error("an answer before the request")
 	}
 }
 

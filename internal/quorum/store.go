@@ -62,12 +62,14 @@ type Store struct {
 	enrolled chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
 	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
-	mu      sync.Mutex // guards what follows
-	closed  bool
-	closing chan struct{}
-	work    sync.WaitGroup
-	calls   map[leaseKey]*leaseCalls
-	undos   undos
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	close    sync.Once
+	closeErr error // of the nodes
+	closing  chan struct{}
+	work     sync.WaitGroup
+	calls    map[leaseKey]*leaseCalls
+	undos    undos
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -130,20 +132,17 @@ var errClosed = errors.New("the store is closed")
 // Close ends what goes on in the background, which takes a few NodeTimeouts, and
 // closes the nodes.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closed {
+	s.close.Do(func() {
+		s.mu.Lock()
+		s.closed = true
+		close(s.closing)
 		s.mu.Unlock()
-		return nil
-	}
-	s.closed = true
-	close(s.closing)
-	s.mu.Unlock()
-	s.work.Wait()
-	var errs []error
-	for _, node := range s.nodes {
-		errs = append(errs, node.Close())
-	}
-	return errors.Join(errs...)
+		s.work.Wait()
+		for _, node := range s.nodes {
+			s.closeErr = errors.Join(s.closeErr, node.Close())
+		}
+	})
+	return s.closeErr
 }
 
 // usable returns why nothing can be asked: the caller has gone, or the store is

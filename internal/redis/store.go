@@ -132,7 +132,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err := s.reach(ctx); err != nil {
 		var meta *metaError
 		if errors.As(err, &meta) {
-			_ = s.topology.close()
+			_ = s.Close()
 			return nil, meta
 		}
 		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.told(err))

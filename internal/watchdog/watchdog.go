@@ -51,7 +51,7 @@ type Options struct {
 }
 
 // Watchdog is a fencing.Store that wraps another one and looks after its
-// leases between Start and Stop. Close does not stop it.
+// leases between Start and Stop.
 type Watchdog struct {
 	fencing.Store
 	log     *slog.Logger
@@ -136,6 +136,12 @@ func (w *Watchdog) Stop() {
 	}
 	w.mu.Unlock()
 	w.work.Wait()
+}
+
+// Close stops the watchdog, and then closes the store.
+func (w *Watchdog) Close() error {
+	w.Stop()
+	return w.Store.Close()
 }
 
 // Acquire asks for a lease and waits for it as r.Wait says: Join, then Wait.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -364,3 +365,34 @@ func equal(a, b []time.Duration) bool {
 
 // advance moves the clock of the synctest bubble.
 func advance(d time.Duration) { <-time.After(d) }
+
+// TestCloseStops: the store is not closed under what the watchdog still does.
+func TestCloseStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &closing{store: store{start: time.Now()}}
+		s.expire = func(int) (fencing.Expiry, error) {
+			if s.closed.Load() {
+				t.Error("a closed store is asked")
+			}
+			return fencing.Expiry{Next: time.Second}, nil
+		}
+		w := New(s, Options{})
+		w.Start()
+		advance(1500 * time.Millisecond)
+		if err := w.Close(); err != nil || !s.closed.Load() {
+			t.Errorf("%v, closed: %t", err, s.closed.Load())
+		}
+		advance(5 * time.Second)
+		w.Stop() // what is left of it, if Close did not
+	})
+}
+
+type closing struct {
+	store
+	closed atomic.Bool
+}
+
+func (s *closing) Close() error {
+	s.closed.Store(true)
+	return nil
+}
