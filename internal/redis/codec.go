@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,16 +19,18 @@ var (
 
 // codec reads a text, writes one or describes it. What stands in Redis, in an operation
 // and in a reply is told field by field in one function each, below: numbers of 7
-// bytes, the first the highest, or of 6, 4 and 1; texts up to a zero byte; and hashes. Lua's struct.pack and unpack do the same by the format that is described, and
-// the library says a field's name where it means its place in the list.
+// bytes, the first the highest, or of 6, 4 and 1; texts up to a zero byte; and hashes. Lua's
+// struct.pack and unpack do the same by the format that is described, and the library says
+// a field's name where it means its place in the list.
 type codec struct {
-	mode  byte // reading, writing or describing
-	rest  string
-	bad   bool // it is cut short, or a text to be written has a zero byte
-	b     []byte
-	names []string
-	kinds string
-	empty []string // what an empty list has, as Lua source
+	mode   byte // reading, writing or describing
+	rest   string
+	bad    bool // it is cut short, or a text to be written has a zero byte
+	b      []byte
+	names  []string
+	kinds  []string
+	values []string // what was described, as Lua source
+	rare   int      // how many of the fields, the first ones, are left out where they are as usual
 }
 
 const (
@@ -40,7 +43,11 @@ const (
 func (c *codec) field(name, kind string, size int, v uint64) uint64 {
 	switch c.mode {
 	case describing:
-		c.describe(name, kind, "0")
+		n := int64(v)
+		if kind == "i4" {
+			n = int64(int32(v))
+		}
+		c.describe(name, kind, strconv.FormatInt(n, 10))
 	case writing:
 		var space [8]byte
 		binary.BigEndian.PutUint64(space[:], v)
@@ -59,8 +66,41 @@ func (c *codec) field(name, kind string, size int, v uint64) uint64 {
 	return v
 }
 
-func (c *codec) describe(name, kind, empty string) {
-	c.names, c.kinds, c.empty = append(c.names, name), c.kinds+kind, append(c.empty, empty)
+func (c *codec) describe(name, kind, value string) {
+	c.names, c.kinds, c.values = append(c.names, name), append(c.kinds, kind), append(c.values, value)
+}
+
+// rarely takes the fields with which a text begins and which mostly have their usual
+// values. A byte says whether they are there: 0 if not, for all of them are as usual.
+func (c *codec) rarely(usual string, fields func()) {
+	switch c.mode {
+	case describing:
+		fields()
+		c.rare = len(c.names)
+	case writing:
+		c.b = append(c.b, 1)
+		at := len(c.b)
+		if fields(); string(c.b[at:]) == usual {
+			c.b = append(c.b[:at-1], 0)
+		}
+	case reading:
+		there := false
+		if flag(c, "", &there); there {
+			fields()
+			return
+		}
+		rest := c.rest
+		c.rest = usual
+		fields()
+		c.rest = rest
+	}
+}
+
+// usually returns what fields are written as.
+func usually(fields func(*codec)) string {
+	c := codec{mode: writing}
+	fields(&c)
+	return string(c.b)
 }
 
 // number is a token, an instant or a count: below 2^53, which is what Lua's numbers can say.
@@ -113,7 +153,7 @@ func mode(c *codec, name string, m *fencing.Mode) {
 func word[T ~string](c *codec, name string, s *T) {
 	switch c.mode {
 	case describing:
-		c.describe(name, "s", "''")
+		c.describe(name, "s", "'"+string(*s)+"'")
 	case writing:
 		c.bad = c.bad || strings.IndexByte(string(*s), 0) >= 0
 		c.b = append(append(c.b, *s...), 0)
@@ -139,35 +179,58 @@ func hash(c *codec, name string, h *fencing.SecretHash) {
 	}
 }
 
-// lease is a lease, held or waited for.
+// usualLease is a lease, but for the fields that differ from one to the next: an exclusive
+// one that was granted at once.
+var usualLease = fencing.Holding{Holder: fencing.Holder{Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1}}
+
+var usualLeaseText = usually(func(c *codec) { c.rareOfLease(&usualLease) })
+
+// lease is a lease, held or waited for, and what proves it.
 func (c *codec) lease(h *fencing.Holding) {
-	number(c, "TOKEN", &h.Token)          // 0 of a place
-	number(c, "EXPIRES_AT", &h.ExpiresAt) // of a place when its rest ends, 0 while it is connected
+	c.over(h)
 	hash(c, "SECRET", &h.Secret)
-	word(c, "LEASE", &h.Lease)              // the public part
-	word(c, "STAMP", &h.Stamp)              // empty: none
+}
+
+// over is a lease that is over, which nobody has to prove any more.
+func (c *codec) over(h *fencing.Holding) {
+	c.rarely(usualLeaseText, func() { c.rareOfLease(h) })
+	number(c, "TOKEN", &h.Token)            // 0 of a place
+	number(c, "EXPIRES_AT", &h.ExpiresAt)   // of a place when its rest ends, 0 while it is connected
 	number(c, "ACQUIRED_AT", &h.AcquiredAt) // 0 of a place
-	number(c, "JOINED_AT", &h.JoinedAt)
-	number(c, "SEQ", &h.Seq) // the order in the queue
-	mode(c, "MODE", &h.Mode)
-	flag(c, "PROVISIONAL", &h.Provisional)
-	flag(c, "CLAIMED", &h.Claimed)
-	flag(c, "TOLD", &h.Told)       // the holder knows of the grant
-	flag(c, "KEEP", &h.Keep)       // its place may rest
-	word(c, "GATEWAY", &h.Gateway) // where the request is or was
-	small(c, "LIMIT", &h.Limit)    // 0: any number; 1 of an exclusive one
-	small(c, "SLOT", &h.Slot)
-	small(c, "HOLD", &h.Hold)
 	micros(c, "TTL", &h.TTL)
-	micros(c, "GRANT_TTL", &h.GrantTTL)
-	micros(c, "MAX_HOLD", &h.MaxHold) // 0: none
-	word(c, "SET", &h.Set)            // fencing.AcquireRequest.Set
-	word(c, "ATTACHED", &h.Attached)  // the stream that it hangs on; empty: none
+	flag(c, "TOLD", &h.Told)   // the holder knows of the grant
+	word(c, "LEASE", &h.Lease) // the public part
+	word(c, "STAMP", &h.Stamp) // empty: none
 	word(c, "OWNER", &h.Owner)
 	c.metadata("METADATA", &h.Metadata) // a JSON object; empty: none
-	if c.mode == reading && h.AcquiredAt != 0 {
+	if c.mode != reading {
+		return
+	}
+	if h.GrantTTL == 0 {
+		h.GrantTTL = h.TTL
+	}
+	if h.JoinedAt == 0 {
+		h.JoinedAt = h.AcquiredAt
+	} else if h.AcquiredAt != 0 {
 		h.Waited = h.AcquiredAt.Sub(h.JoinedAt)
 	}
+}
+
+func (c *codec) rareOfLease(h *fencing.Holding) {
+	number(c, "JOINED_AT", &h.JoinedAt) // 0 of a lease that was granted at once
+	number(c, "SEQ", &h.Seq)            // the order in the queue
+	word(c, "GATEWAY", &h.Gateway)      // where the request is or was; empty if nothing hangs on it
+	micros(c, "GRANT_TTL", &h.GrantTTL) // 0: the same as TTL
+	micros(c, "MAX_HOLD", &h.MaxHold)   // 0: none
+	mode(c, "MODE", &h.Mode)
+	small(c, "LIMIT", &h.Limit) // 0: any number; 1 of an exclusive one
+	small(c, "SLOT", &h.Slot)
+	small(c, "HOLD", &h.Hold)
+	flag(c, "PROVISIONAL", &h.Provisional)
+	flag(c, "CLAIMED", &h.Claimed)
+	flag(c, "KEEP", &h.Keep)         // its place may rest
+	word(c, "SET", &h.Set)           // fencing.AcquireRequest.Set
+	word(c, "ATTACHED", &h.Attached) // the stream that it hangs on; empty: none
 }
 
 func (c *codec) metadata(name string, m *map[string]string) {
@@ -187,20 +250,26 @@ func (c *codec) metadata(name string, m *map[string]string) {
 func (c *codec) record() {
 	var n int64
 	var some int
+	c.rarely("", c.rareOfRecord)
+	number(c, "BORN", &n)        // when the name was last begun to be remembered
+	number(c, "LAST_TOKEN", &n)  // the highest of a grant
+	number(c, "ENDED_TOKEN", &n) // the highest of a lease that is over, or higher
+	number(c, "MARK", &n)        // fencing.Record
+	number(c, "FORGET_AT", &n)   // with no holders: when the record may go
+	small(c, "HOLDERS", &some)   // how many
+}
+
+func (c *codec) rareOfRecord() {
+	var n int64
+	var some int
 	var s string
 	var yes bool
-	number(c, "BORN", &n)         // when the name was last begun to be remembered; first, for heartbeats read it alone
-	number(c, "LAST_TOKEN", &n)   // the highest of a grant
-	number(c, "ENDED_TOKEN", &n)  // the highest of a lease that is over, or higher
-	number(c, "LAST_CLAIMED", &n) // fencing.Record, and the next two
-	number(c, "MARK", &n)
+	number(c, "LAST_CLAIMED", &n) // fencing.Record, and the next
 	number(c, "HIGHEST_ADMITTED", &n)
-	number(c, "FORGET_AT", &n)  // with no holders: when the record may go
 	number(c, "QUEUE_LAST", &n) // the highest SEQ given; 0 when no place is left
 	number(c, "STUCK", &n)      // when a hand-off is to be tried again; 0: never
-	number(c, "REST_TILL", &n)  // no rest ends before; no meaning when none rests
-	number(c, "INDEXED", &n)    // what the index of expiries has; 0: nothing
-	small(c, "HOLDERS", &some)  // how many
+	number(c, "REST_TILL", &n)  // no rest ends before; 0 when none rests
+	number(c, "INDEXED", &n)    // what the index of expiries has; 0: when the lone lease ends, or nothing
 	small(c, "QUEUED", &some)   // how many connected places
 	small(c, "RESTING", &some)  // how many places rest
 	flag(c, "SLOT_MARKS", &yes) // some slot has a mark of its own
@@ -220,7 +289,7 @@ func (c *codec) tombstone() {
 	word(c, "TOMB_REASON", &s)
 }
 
-// ended is how a lease ended, to people; the lease follows.
+// ended is how a lease ended, to people; the lease follows, without what proves it.
 func (c *codec) ended(e *fencing.Ended) {
 	word(c, "END_REASON", &e.Reason)
 	number(c, "END_AT", &e.At)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
@@ -151,15 +152,43 @@ func TestEveryFieldOfALeaseIsStored(t *testing.T) {
 		if _, excused := notStored[field.Name]; excused || field.Anonymous {
 			continue
 		}
-		var h, read fencing.Holding
-		reflect.ValueOf(&h).Elem().FieldByIndex(field.Index).Set(fencingtest.NotZero(t, field.Type))
-		w := codec{mode: writing}
-		w.lease(&h)
-		r := codec{mode: reading, rest: string(w.b)}
-		r.lease(&read)
-		if read.Waited = h.Waited; !reflect.DeepEqual(read, h) {
-			t.Errorf("%s of a lease is not stored: see codec.go", field.Name)
+		for _, h := range []fencing.Holding{usualLease, {}} {
+			h.GrantTTL, h.JoinedAt = time.Microsecond, 1 // 0 stands for the TTL, and for AcquiredAt
+			reflect.ValueOf(&h).Elem().FieldByIndex(field.Index).Set(fencingtest.NotZero(t, field.Type))
+			read, _ := writtenAndRead(h)
+			if read.Waited = h.Waited; !reflect.DeepEqual(read, h) {
+				t.Errorf("%s of a lease is not stored: see codec.go", field.Name)
+			}
 		}
+	}
+}
+
+// writtenAndRead returns a lease as it is read where it was written, and its text.
+func writtenAndRead(h fencing.Holding) (read fencing.Holding, text string) {
+	w := codec{mode: writing}
+	w.lease(&h)
+	r := codec{mode: reading, rest: string(w.b)}
+	r.lease(&read)
+	return read, string(w.b)
+}
+
+// What is usual for a lease is left out, and read nevertheless; one unusual field brings
+// all of them back.
+func TestUsualLease(t *testing.T) {
+	h := usualLease
+	h.Token, h.TTL, h.AcquiredAt, h.Lease, h.Owner = 7, time.Minute, 5, "lease", "worker-7"
+	short, text := writtenAndRead(h)
+	h.Keep = true
+	long, longText := writtenAndRead(h)
+	h.GrantTTL, h.JoinedAt = h.TTL, h.AcquiredAt
+	if !reflect.DeepEqual(long, h) {
+		t.Errorf("got %+v, want %+v", long, h)
+	}
+	if h.Keep = false; !reflect.DeepEqual(short, h) {
+		t.Errorf("got %+v, want %+v", short, h)
+	}
+	if left := len(longText) - len(text); left != len(usualLeaseText) {
+		t.Errorf("%d bytes are left out of a usual lease, want %d", left, len(usualLeaseText))
 	}
 }
 

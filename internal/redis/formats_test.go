@@ -21,7 +21,10 @@ func TestLayoutVersion(t *testing.T) {
 	show := func(what string, describe func(*codec)) {
 		c := codec{mode: describing}
 		describe(&c)
-		fmt.Fprintf(&b, "\n%s %s\n", what, c.kinds)
+		fmt.Fprintf(&b, "\n%s %s\n", what, strings.Join(c.kinds, ""))
+		if c.rare > 0 {
+			fmt.Fprintf(&b, "  left out where they are %s:\n", strings.Join(c.values[:c.rare], ", "))
+		}
 		for _, name := range c.names {
 			if name != "" {
 				fmt.Fprintf(&b, "  %s\n", name)

@@ -72,7 +72,7 @@ func librarySource(name, body string) string {
 // described are the texts that the library reads and writes, by what their formats are
 // called.
 var described = map[string]func(*codec){
-	"LEASE":   func(c *codec) { c.lease(&fencing.Holding{}) },
+	"LEASE":   func(c *codec) { usual := usualLease; c.lease(&usual) },
 	"RECORD":  (*codec).record,
 	"TOMB":    (*codec).tombstone,
 	"END":     func(c *codec) { c.ended(&fencing.Ended{}) },
@@ -85,12 +85,14 @@ var described = map[string]func(*codec){
 }
 
 // constants are what stands in the library for names in capitals: the places of fields,
-// the formats, how many fields they have, and what is empty of the kind; and numbers
-// that are Go's as well.
+// the formats, how many fields they have, and what is empty of the kind; of a text with
+// fields that may be left out (codec.rarely) what is usual for them, what tells whether a
+// list has that, the first of the others, the format without them, and both formats with
+// the byte before; and numbers that are Go's as well.
 func constants() map[string]string {
 	all := map[string]string{}
 	for name, n := range map[string]int64{
-		"NO_MODE": noMode, "EXCLUSIVE": exclusive, "SHARED": shared, "NO_SLOT": fencing.NoSlot,
+		"PROOF_SIZE": int64(len(fencing.SecretHash{})), "NO_MODE": noMode, "EXCLUSIVE": exclusive, "SHARED": shared, "NO_SLOT": fencing.NoSlot,
 		"AT_ONCE": int64(fencing.AtOnce), "ANY_NUMBER": fencing.AnyNumber, "MAX_TOKEN": int64(fencing.MaxToken),
 		"HEARTBEAT_PAGE": heartbeatPage, "MAX_BROKEN": fencing.MaxBroken, "MAX_HISTORY": fencing.MaxHistory,
 		"MAX_HOLDERS_SHOWN": fencing.MaxHoldersShown, "MAX_WAITERS_SHOWN": fencing.MaxWaitersShown,
@@ -107,15 +109,27 @@ func constants() map[string]string {
 	for name, d := range map[string]time.Duration{"TOMBSTONE_MS": fencing.TombstoneTTL, "FORGET_MS": fencing.ForgetAfter} {
 		all[name] = fmt.Sprintf("'%d'", d.Milliseconds())
 	}
+	all["NO_PROOF"] = "'" + strings.Repeat(`\0`, len(fencing.SecretHash{})) + "'"
 	for what, describe := range described {
 		c := codec{mode: describing}
 		describe(&c)
+		asUsual := make([]string, c.rare)
 		for i, name := range c.names {
-			all[name] = strconv.Itoa(i + 1)
+			if all[name] = strconv.Itoa(i + 1); i < c.rare {
+				asUsual[i] = "f[" + all[name] + "] == " + c.values[i]
+			}
 		}
 		size := len(c.names)
-		all[what+"_FORMAT"], all[what+"_SIZE"] = "'>"+c.kinds+"'", strconv.Itoa(size)
-		all[what+"_EMPTY"], all[what+"_TEXT"] = "{"+strings.Join(c.empty, ", ")+"}", strconv.Itoa(size+1)
+		format := func(first string, kinds []string) string { return "'>" + first + strings.Join(kinds, "") + "'" }
+		all[what+"_FORMAT"], all[what+"_SIZE"] = format("", c.kinds), strconv.Itoa(size)
+		all[what+"_EMPTY"], all[what+"_TEXT"] = "{"+strings.Join(c.values, ", ")+"}", strconv.Itoa(size+1)
+		if c.rare == 0 {
+			continue
+		}
+		short := c.kinds[c.rare:]
+		all[what+"_SHORT"], all[what+"_COMMON"], all[what+"_USUAL"] = format("", short), strconv.Itoa(c.rare+1), strings.Join(c.values[:c.rare], ", ")
+		all["WRITE_"+what], all["WRITE_"+what+"_SHORT"] = format("B", c.kinds), format("B", short)
+		all[what+"_AS_USUAL"] = "function(f) return " + strings.Join(asUsual, " and ") + " end"
 	}
 	return all
 }

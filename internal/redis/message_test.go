@@ -15,7 +15,9 @@ func TestEventsAreKeptWithoutTheirMessages(t *testing.T) {
 	r.Metadata = map[string]string{"note": strings.Repeat("x", 4000)}
 	end := codec{mode: writing, b: []byte("E")}
 	end.ended(&fencing.Ended{Reason: fencing.ReasonReleased, At: epoch})
-	payload := wireEventsPrefix + wireNow() + wireName(r.Name) + wireItem("G", r, 1) + string(end.b) + wireItem("", r, 1)
+	over := placeOf(&r)
+	end.over(&over)
+	payload := wireEventsPrefix + wireNow() + wireName(r.Name) + wireItem("G", r, 1) + string(end.b)
 	used := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()

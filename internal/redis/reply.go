@@ -158,7 +158,7 @@ func (c *codec) end(name fencing.Name) fencing.Ended {
 	e := fencing.Ended{Name: name}
 	var h fencing.Holding
 	c.ended(&e)
-	c.lease(&h)
+	c.over(&h)
 	e.Holder = h.Holder
 	return e
 }

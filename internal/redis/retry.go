@@ -113,6 +113,11 @@ func (s *Store) result(c *command) (*reply, error) {
 		}
 		return nil, err
 	}
+	for i := range r.grants {
+		if g := &r.grants[i]; g.Gateway == "" { // nothing hangs on it: only who asks is granted so
+			g.Gateway = fencing.Gateway(s.handle)
+		}
+	}
 	if r.forgot || r.lost {
 		s.mended(c.name, r)
 	}

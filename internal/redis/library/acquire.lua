@@ -107,7 +107,8 @@ local function again(h)
     h[HOLD], h[STAMP], fresh = op[OP_HOLD], '', false
     local till = expires_at(h, asked[TTL])
     if till > h[EXPIRES_AT] then
-      h[TTL], h[EXPIRES_AT] = asked[TTL], till
+      set_ttl(h, asked[TTL])
+      h[EXPIRES_AT] = till
       uses(h)
     end
   end
@@ -185,11 +186,17 @@ local function fulfil(p)
   end
 end
 
+-- Gives a place what it waits by. One that is granted at once, and firm, does without: it
+-- has joined when it was acquired. The twin of step.placeOf.
+local function join(p)
+  p[JOINED_AT], p[SEQ], p[GATEWAY] = now, max(record and max(record[QUEUE_LAST], record[BORN]) or 0, now) + 1, me
+end
+
 function verbs.acquire()
   if skewed then
     return 'clock_skew'
   end
-  asked = {unpack(LEASE_FORMAT, op_text, op[OP_SIZE + 1])}
+  asked = unpack_lease(op_text, op[OP_SIZE + 1])
   local h = find(op[OP_LEASE])
   if h then
     return again(h)
@@ -204,9 +211,11 @@ function verbs.acquire()
   elseif op[OP_HOLD] > 1 then
     return invalid('hold', 0)
   end
-  p = asked -- from here on the twin of step.placeOf
-  p[JOINED_AT], p[SEQ], p[GATEWAY] = now, max(record and max(record[QUEUE_LAST], record[BORN]) or 0, now) + 1, me
+  p = asked
   local waits, alone = op[OP_WAITS] == 1, p[SET] == ''
+  if p[KEEP] == 1 or p[ATTACHED] ~= '' or not alone then -- it may come to wait after all, or its gateway be told something
+    join(p)
+  end
   if (not record or record[QUEUED] == 0) and fits(p) and not kept_out(p) then
     local refused, us, why = grant(p, alone, not waits and alone and op[OP_TOKEN] or 0)
     if not refused then
@@ -227,6 +236,7 @@ function verbs.acquire()
     return 'too_many_requests'
   end
   hear(true)
+  join(p)
   if not record then -- in quarantine
     new_record()
   end

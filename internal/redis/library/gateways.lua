@@ -2,11 +2,12 @@
 
 -- Returns since when a name is remembered; for ever from now on, if it is not.
 local function begun(of)
-  local born = attempt('getrange', prefix .. 'lock:' .. of, 0, 6) -- its record begins with BORN
-  if born == '' then
+  local found = attempt('get', prefix .. 'lock:' .. of)
+  if not found then
     return math.huge
   end
-  return type(born) == 'string' and #born == 7 and unpack('>I7', born) or 0 -- if it can't be read, an operator decides
+  local ok, r = pcall(read_record, found)
+  return ok and r[BORN] or 0 -- if it can't be read, an operator decides
 end
 
 -- Tells of entries. Those that are older than what is remembered of their name, which was

@@ -15,7 +15,7 @@
 --                                or sooner; held and waited-for names
 --   fencepost:{N}:names          zset, name -> 0; held names only
 --   fencepost:{N}:ended:<name>:<lease>  string, the tombstone of a lease
---   fencepost:{N}:history:<name> list of the last ends, oldest first: how, and the lease
+--   fencepost:{N}:history:<name> list of the last ends, oldest first: see pack_end
 --   fencepost:{N}:histories      zset, name -> when its history was looked after
 --   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
 --                                heard, stopped, serving: see fencing.Gateways
@@ -42,7 +42,7 @@
 --   V  the public view of the name; behind it H, one of its live holders, and W, one
 --      of its live waiters, in order
 --   O  the caller's lease           P  the caller's place: its position, the place
---   G  a lease that was granted     E  a lease that ended: how, when, the lease
+--   G  a lease that was granted     E  a lease that ended: see pack_end
 --   L  a place that was left, or a grant that was taken back
 --   X  gateway and stamp of a request that was replaced
 --   U  what there is for the gateway: see of_gateway
@@ -51,22 +51,65 @@
 -- next, E, L, G and Q, a place that was joined; to a gateway N, G and X.
 
 -- A library can't have them before it is called.
-local call, attempt, pack, unpack, spread, concat, sub, fmt, max, min, sort
+local call, attempt, pack, unpack, spread, concat, byte, sub, fmt, max, min, sort
 
 local function fetch()
   call, attempt, pack, unpack, spread, concat = redis.call, redis.pcall, struct.pack, struct.unpack, _G.unpack, table.concat
-  sub, fmt, max, min, sort = string.sub, string.format, math.max, math.min, table.sort
+  byte, sub, fmt, max, min, sort = string.byte, string.sub, string.format, math.max, math.min, table.sort
 end
 
--- Reads a lease, held or waited for. It is a list; at LEASE_TEXT is how it is stored.
+-- A lease and a record are lists of fields. The first of these mostly have their usual
+-- values, and are left out of the text where all of them have. A byte before them says
+-- whether they are there.
+local lease_as_usual, record_as_usual = LEASE_AS_USUAL, RECORD_AS_USUAL
+
+local function unpack_lease(text, at)
+  if byte(text, at) == 0 then
+    return {LEASE_USUAL, unpack(LEASE_SHORT, text, at + 1)}
+  end
+  return {unpack(LEASE_FORMAT, text, at + 1)}
+end
+
+-- Reads a lease, held or waited for. At LEASE_TEXT is how it is stored.
 local function read_lease(text, at)
-  local h = {unpack(LEASE_FORMAT, text, at)}
+  local h = unpack_lease(text, at or 1)
   h[LEASE_TEXT] = at and sub(text, at) or text
   return h
 end
 
 local function write_lease(h)
-  local text = pack(LEASE_FORMAT, spread(h, 1, LEASE_SIZE))
+  local text
+  if lease_as_usual(h) then
+    text = pack(WRITE_LEASE_SHORT, 0, spread(h, LEASE_COMMON, LEASE_SIZE))
+  else
+    text = pack(WRITE_LEASE, 1, spread(h, 1, LEASE_SIZE))
+  end
   h[LEASE_TEXT] = text
   return text
+end
+
+-- Returns how a lease ended, to people: it goes without what proves it, with which its text
+-- ends.
+local function pack_end(reason, at, h)
+  return pack(END_FORMAT, reason, at) .. sub(h[LEASE_TEXT], 1, -1 - PROOF_SIZE)
+end
+
+-- Returns when the lease of an end was acquired.
+local function end_acquired_at(entry)
+  local _, _, at = unpack(END_FORMAT, entry)
+  return unpack_lease(entry .. NO_PROOF, at)[ACQUIRED_AT]
+end
+
+local function read_record(text)
+  if byte(text) == 0 then
+    return {RECORD_USUAL, unpack(RECORD_SHORT, text, 2)}
+  end
+  return {unpack(RECORD_FORMAT, text, 2)}
+end
+
+local function write_record(r)
+  if record_as_usual(r) then
+    return pack(WRITE_RECORD_SHORT, 0, spread(r, RECORD_COMMON, RECORD_SIZE))
+  end
+  return pack(WRITE_RECORD, 1, spread(r, 1, RECORD_SIZE))
 end

@@ -151,7 +151,7 @@ local function mend()
   elseif type(stored) == 'table' then
     unreadable(key)
   else
-    local ok, fields = pcall(function() return {unpack(RECORD_FORMAT, stored)} end)
+    local ok, fields = pcall(read_record, stored)
     record = ok and fields
     if not ok or record[HOLDERS] == 1 and not pcall(read_lease, stored, record[RECORD_SIZE + 1]) then
       unreadable(key)
@@ -162,7 +162,7 @@ local function mend()
       read_gateways()
     end
   end
-  was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
+  read_indexed()
   local changed = mend_gateways()
   changed = record[HOLDERS] > 1 and mend_holders() or changed
   changed = mend_queue() or changed

@@ -35,6 +35,9 @@ local function remove_place(p, rests)
   if rests then
     call('zrem', prefix .. 'resting:' .. name, p[LEASE])
     r[RESTING] = r[RESTING] - 1
+    if r[RESTING] == 0 then
+      r[REST_TILL] = 0
+    end
   else
     call('zrem', prefix .. 'queue:' .. name, p[LEASE])
     r[QUEUED] = r[QUEUED] - 1

@@ -17,6 +17,17 @@ local function expires_at(h, ttl)
   return h[MAX_HOLD] > 0 and min(now + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or now + ttl
 end
 
+-- Returns the TTL that the lease was granted with.
+local function granted_ttl(h)
+  return h[GRANT_TTL] > 0 and h[GRANT_TTL] or h[TTL]
+end
+
+-- Sets the TTL to that of a renewal.
+local function set_ttl(h, ttl)
+  local granted = granted_ttl(h)
+  h[GRANT_TTL], h[TTL] = granted ~= ttl and granted or 0, ttl
+end
+
 -- Counts what is left of a lease as a TTL in use.
 local function uses(h)
   local g = careful()
@@ -107,7 +118,9 @@ local function grant(p, is_firm, propose)
   end
   add_holder(p)
   item('G', p[LEASE_TEXT])
-  tell(p[GATEWAY], 'G', p[LEASE_TEXT])
+  if not is_firm then
+    tell(p[GATEWAY], 'G', p[LEASE_TEXT])
+  end
 end
 
 -- Grants to the longest-waiting live waiters that fit, as many as the step may. The
@@ -169,7 +182,7 @@ local function end_lease(h, reason, at)
     call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason),
       'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
   end
-  item('E', pack(END_FORMAT, reason, at) .. h[LEASE_TEXT])
+  item('E', pack_end(reason, at, h))
   ends = true -- save has it remembered
   remove_holder(h, at)
 end
@@ -180,7 +193,7 @@ local function undo(h)
   remove_holder(h, now)
   if h[KEEP] == 1 then
     h[TOKEN], h[SLOT], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, 1, 0, 0, 0
-    h[TTL], h[ACQUIRED_AT] = h[GRANT_TTL], 0
+    h[TTL], h[GRANT_TTL], h[ACQUIRED_AT] = granted_ttl(h), 0, 0
     rest(h)
   end
 end

@@ -63,7 +63,7 @@ local function step(verb)
   save()
   budget = budget - (room - left)
   if expires and record and not idle() then
-    number = max(record[INDEXED] - now, 0)
+    number = max(indexed - now, 0)
   end
   if record and record[STUCK] == AT_ONCE and not skewed then
     flags = flags .. 'm'
@@ -89,7 +89,7 @@ local function operate(blob)
   op_text, name = blob, op[OP_NAME]
   flags, number, token, text, present = mended, 0, 0, '', ''
   out, joined, newly_claimed, told = {''}, nil, nil, nil
-  stored, record, one, several, ends, here, was_held, was_indexed = false, false, nil, false, false, nil, false, 0
+  stored, record, one, several, ends, here, was_held, indexed = false, false, nil, false, false, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)
   if told then

@@ -9,7 +9,7 @@ local function save()
   local busy = r and not idle()
   local due = busy and due_at() or 0
   if r then
-    r[INDEXED], r[STUCK] = due, busy and r[STUCK] or 0
+    r[INDEXED], r[STUCK] = one and due == one[EXPIRES_AT] and 0 or due, busy and r[STUCK] or 0
     if here or r[GATEWAYS] ~= '' then
       local all = {}
       for id, g in pairs(here or {}) do
@@ -18,14 +18,15 @@ local function save()
       r[GATEWAYS] = concat(all)
     end
   end
-  local written = r and pack(RECORD_FORMAT, spread(r, 1, RECORD_SIZE)) .. (one and one[LEASE_TEXT] or '')
-  if due ~= was_indexed then
+  local written = r and write_record(r) .. (one and one[LEASE_TEXT] or '')
+  if due ~= indexed then
     if due > 0 then
       call('zadd', prefix .. 'expiry', fmt('%d', due), name)
     else
       call('zrem', prefix .. 'expiry', name)
     end
   end
+  indexed = due
   local held = r and r[HOLDERS] > 0
   if held and not was_held then
     call('zadd', prefix .. 'names', 0, name)

@@ -15,7 +15,7 @@ local mended -- flags of what was put right before the operation
 -- Of the operation.
 local op, op_text, name
 local stored, record -- the record as it is stored and as it is now; false if nothing is remembered of the name
-local was_held, was_indexed -- what the indexes say of it
+local was_held, indexed -- what the indexes say of it
 local one -- the holder, if it is the only one
 local ends -- there is an end among what has changed
 local several -- the keys of several holders are there
@@ -238,13 +238,21 @@ local function check_keys()
   end
 end
 
+-- Reads what the indexes say of the name.
+local function read_indexed()
+  was_held, indexed = record[HOLDERS] > 0, record[INDEXED]
+  if indexed == 0 and one then
+    indexed = one[EXPIRES_AT]
+  end
+end
+
 -- Reads the record of the name.
 local function load_record()
   stored = call('get', prefix .. 'lock:' .. name)
   if not stored then
     return
   end
-  record = {unpack(RECORD_FORMAT, stored)}
+  record = read_record(stored)
   if record[HOLDERS] == 1 then
     one = read_lease(stored, record[RECORD_SIZE + 1])
   elseif record[HOLDERS] > 1 then
@@ -254,7 +262,7 @@ local function load_record()
   if record[GATEWAYS] ~= '' then
     read_gateways()
   end
-  was_held, was_indexed = record[HOLDERS] > 0, record[INDEXED]
+  read_indexed()
 end
 
 -- Returns how long a key is kept, ms, and not less than the least, in ms as text. It ends

@@ -16,9 +16,10 @@ function verbs.renew()
   if h[PROVISIONAL] == 1 then -- its holder knows: a retry was answered
     firm(h)
   end
-  ttl = ttl > 0 and ttl or h[GRANT_TTL]
+  ttl = ttl > 0 and ttl or granted_ttl(h)
   number = h[EXPIRES_AT] - now
-  h[TTL], h[EXPIRES_AT], h[TOLD] = ttl, expires_at(h, ttl), 1
+  set_ttl(h, ttl)
+  h[EXPIRES_AT], h[TOLD] = expires_at(h, ttl), 1
   uses(h)
   if mode == SHARED and h[MODE] == EXCLUSIVE then
     h[MODE], h[LIMIT], h[SLOT] = SHARED, limit, free_slot(SHARED, limit)

@@ -87,8 +87,7 @@ function verbs.history()
     return 'ok'
   end
   for _, entry in ipairs(call('lrange', prefix .. 'history:' .. name, -MAX_HISTORY, -1)) do
-    local _, _, at = unpack(END_FORMAT, entry)
-    if read_lease(entry, at)[ACQUIRED_AT] >= record[BORN] then -- others are of before the name was forgotten
+    if end_acquired_at(entry) >= record[BORN] then -- others are of before the name was forgotten
       item('E', entry)
     end
   end
@@ -97,7 +96,7 @@ function verbs.history()
     over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
   end
   for _, h in ipairs(over) do
-    item('E', pack(END_FORMAT, 'expired', h[EXPIRES_AT]) .. h[LEASE_TEXT])
+    item('E', pack_end('expired', h[EXPIRES_AT], h))
   end
   return 'ok'
 end
