@@ -12,9 +12,9 @@ const (
 	// minReadyPoll is how often a connection that is not ready is looked at, at most.
 	minReadyPoll = 50 * time.Millisecond
 
-	// longestLastGasp bounds by how much the end of a lease that could not be renewed
+	// longestReserve bounds by how much the end of a lease that could not be renewed
 	// is told before it comes: its holder has to hear of it.
-	longestLastGasp = 500 * time.Millisecond
+	longestReserve = 500 * time.Millisecond
 )
 
 // AttachRequest says which lease to keep alive.
@@ -114,9 +114,9 @@ func (a *attachment) take(out fencing.Outcome) {
 	a.capped = h.MaxHold > 0 && h.ExpiresAt >= h.AcquiredAt.Add(h.MaxHold)
 }
 
-// lastGasp is when to give up on a lease that could not be renewed.
-func (a *attachment) lastGasp() time.Time {
-	return a.end.Add(-min(a.life/20, longestLastGasp))
+// giveUpAt is when to give up on a lease that could not be renewed.
+func (a *attachment) giveUpAt() time.Time {
+	return a.end.Add(-min(a.life/20, longestReserve))
 }
 
 func (a *attachment) run(ctx context.Context) {
@@ -167,7 +167,7 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 	if err := a.until(ctx, next); err != nil {
 		return fencing.Outcome{}, err
 	}
-	if a.capped && !time.Now().Before(a.lastGasp()) {
+	if a.capped && !time.Now().Before(a.giveUpAt()) {
 		if err := a.until(ctx, a.end); err != nil {
 			return fencing.Outcome{}, err
 		}
@@ -176,7 +176,7 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 		}
 	}
 	var last error
-	for backoff := minBackoff; time.Now().Before(a.lastGasp()); {
+	for backoff := minBackoff; time.Now().Before(a.giveUpAt()); {
 		wait := backoff
 		if a.Ready != nil && !a.Ready() {
 			wait = max(a.life/20, minReadyPoll)
@@ -188,7 +188,7 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 			}
 			last, backoff = err, min(2*backoff, maxBackoff, max(a.life/10, minBackoff/5))
 		}
-		if err := a.until(ctx, earlier(time.Now().Add(wait), a.lastGasp())); err != nil {
+		if err := a.until(ctx, earlier(time.Now().Add(wait), a.giveUpAt())); err != nil {
 			return fencing.Outcome{}, err
 		}
 	}
@@ -200,7 +200,7 @@ func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 
 // renew asks once, as long as the lease lives.
 func (a *attachment) renew(ctx context.Context) (fencing.Outcome, error) {
-	ctx, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(callTimeout), a.lastGasp()))
+	ctx, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(callTimeout), a.giveUpAt()))
 	defer cancel()
 	out, err := a.dog.Renew(ctx, fencing.RenewRequest{Name: a.Name, Lease: a.Lease, Stamp: a.Stamp})
 	if err == nil && left(&out) <= 0 {

@@ -39,7 +39,7 @@ func TestHeartbeatsOfAPartThatFails(t *testing.T) {
 		w := New(s, Options{})
 		w.listen()
 		w.requests.mu.Lock()
-		w.requests.member("a")
+		w.requests.addMember("a")
 		w.beat()
 		w.requests.mu.Unlock()
 		advance(20 * time.Second)

@@ -42,13 +42,13 @@ func (w *Watchdog) reap() {
 	}
 }
 
-// rest sleeps for the pause or, unless deaf, until a nearer expiry that has come
+// rest sleeps for the pause or, unless it is fixed, until a nearer expiry that has come
 // up since the last look. It reports false if the watchdog was stopped.
-func (w *Watchdog) rest(pause time.Duration, deaf bool) bool {
+func (w *Watchdog) rest(pause time.Duration, fixed bool) bool {
 	if pause > 0 {
 		pause += reapSlack
 	}
-	if deaf {
+	if fixed {
 		return w.sleep(pause)
 	}
 	w.wakeBy(int64(time.Since(w.origin) + pause))

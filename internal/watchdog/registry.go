@@ -26,7 +26,7 @@ type registry struct {
 
 	origin  time.Time                  // of all durations here
 	beating bool                       // heartbeats runs
-	left    map[fencing.Name]time.Time // names of which heartbeats are to tell all that there was after that, too
+	left    map[fencing.Name]time.Time // names that heartbeats go on for, since when: see leaves
 
 	missing []*queue // with requests that the store does not have
 	askers  int      // goroutines that ask for them
@@ -72,10 +72,12 @@ func (t *Waiter) key() key { return key{t.ask.Name, t.ask.Stamp} }
 // enter makes a request known. The caller holds mu.
 func (l *registry) enter(t *Waiter) {
 	l.waiters[t.key()] = t
-	t.queue = l.member(t.ask.Name)
+	t.queue = l.addMember(t.ask.Name)
 }
 
-func (l *registry) member(name fencing.Name) *queue {
+// addMember counts a request, or a held lease, among those of a name, whose queue it
+// returns. The caller holds mu.
+func (l *registry) addMember(name fencing.Name) *queue {
 	n := l.queues[name]
 	if n == nil {
 		n = &queue{}

@@ -106,7 +106,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 		return fencing.Outcome{}, errDraining()
 	}
 	l.held[k] = struct{}{}
-	l.member(r.Name)
+	l.addMember(r.Name)
 	w.beat()
 	l.mu.Unlock()
 	out, err := w.Store.Acquire(ctx, r)

@@ -32,8 +32,8 @@ type takeBack struct {
 	fencing.TakeBackRequest
 	due     time.Time // the next attempt
 	calls   int       // attempts under way
-	anew    bool      // there may be more to take back than those attempts find
-	second  bool      // the next answer is the last one that is wanted
+	anew    bool      // it was asked for again: attempts under way may have come before what it is to undo
+	second  bool      // no repeat after the skew guard's span is to come: the next answer ends it
 	counted bool      // as a grant whose request had gone
 }
 
@@ -101,12 +101,12 @@ func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {
 	t := w.takeBacks[k]
 	switch {
 	case w.stopped:
-		w.leave(&r, "shutting down", nil)
+		w.logAbandoned(&r, "shutting down", nil)
 		w.mu.Unlock()
 		return
 	case t == nil && len(w.takeBacks) >= maxTakeBacks && (w.requests.isTold || !w.requests.atStore): // one attempt, perhaps
 		if !r.Unknown {
-			w.leave(&r, "too many at once", nil)
+			w.logAbandoned(&r, "too many at once", nil)
 		}
 		t = &takeBack{TakeBackRequest: r}
 	case t == nil:
@@ -169,7 +169,7 @@ func (w *Watchdog) attempt(k key, t *takeBack) {
 	now := time.Now()
 	switch {
 	case last && (late || err != nil):
-		w.leave(&r, "shutting down", err)
+		w.logAbandoned(&r, "shutting down", err)
 		w.over(k, t)
 	case err != nil:
 		t.due = now.Add(takeBackPause)
@@ -225,8 +225,8 @@ func (w *Watchdog) retryTakeBacks() {
 	}
 }
 
-// leave logs that a take-back is given up. The caller holds mu.
-func (w *Watchdog) leave(r *fencing.TakeBackRequest, why string, err error) {
+// logAbandoned logs that a take-back is given up. The caller holds mu.
+func (w *Watchdog) logAbandoned(r *fencing.TakeBackRequest, why string, err error) {
 	attrs := []any{"why", why, "lease", r.Lease}
 	if err != nil {
 		attrs = append(attrs, "error", err)

@@ -189,7 +189,7 @@ func (t *Waiter) deliver(out *fencing.Outcome) {
 	l := &t.dog.requests
 	if out.Holder.Provisional {
 		l.held[t.key()] = struct{}{}
-		l.member(t.ask.Name)
+		l.addMember(t.ask.Name)
 	} else {
 		t.dog.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
