@@ -86,7 +86,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 			t.Gateways.join(t.guard.Gateway, t.now)
 		}
 	case h.Stamp != op.Stamp:
-		if h.Stamp != "" && !h.Told { // what was forgotten may be that it was taken back, and granted to another
+		if h.Stamp != "" && !h.Told { // the lost writes may include a take-back, after which another was granted
 			if err := t.quarantined(); err != nil {
 				return err
 			}

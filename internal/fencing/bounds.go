@@ -164,7 +164,7 @@ func (b Bounds) Validate() error {
 	}
 	switch {
 	case b.MinTTL < ShortestTTL || b.MaxTTL > LongestTTL || b.MinTTL > b.MaxTTL:
-		return fmt.Errorf("the TTL bounds must satisfy 100ms <= minimum (%s) <= maximum (%s) <= 24h", b.MinTTL, b.MaxTTL)
+		return fmt.Errorf("the TTL bounds must satisfy %s <= minimum (%s) <= maximum (%s) <= %s", ShortestTTL, b.MinTTL, b.MaxTTL, LongestTTL)
 	case b.DefaultTTL < b.MinTTL || b.DefaultTTL > b.MaxTTL:
 		return fmt.Errorf("the default TTL (%s) must lie from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
 	case b.MaxWait < 0:

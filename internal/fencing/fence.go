@@ -69,8 +69,8 @@ func (t *step) bearer(r *Record, token Token, claimed bool) (h Holding, live boo
 	return h, found && !t.due(&h) && (h.Claimed || !claimed)
 }
 
-// judge says what has become of a token. It is advice, and out of skew as good as the
-// store's clock.
+// judge says what has become of a token. It is advice, and while the clocks differ as good
+// as the store's.
 func (t *step) judge(op JudgeRequest) {
 	r := t.record
 	if r == nil || r.forgotten(t.now) {

@@ -82,6 +82,6 @@ func TestBeat(t *testing.T) {
 	guard.Sent = now.Add(-time.Minute)
 	before := s.Gateways.Seen["1"]
 	if _, err := Beat(s, now.Add(time.Second), guard); err == nil || err.Code != CodeClockSkew || s.Gateways.Seen["1"] != before {
-		t.Errorf("out of skew: %v", err)
+		t.Errorf("while the clocks differ: %v", err)
 	}
 }

@@ -71,7 +71,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	t.start(&holding)
 	if firm {
 		holding.Provisional = false
-	} else if p.Gateway == t.guard.Gateway { // another gateway is known already, for it has a waiter
+	} else if p.Gateway == t.guard.Gateway { // the gateway of a waiter was registered when that joined
 		t.Gateways.join(p.Gateway, t.now)
 	}
 	t.record.issued(&holding)

@@ -13,7 +13,7 @@ import (
 // itself: ended leases, dropped places, and the hand-offs that follow from them.
 // The library in internal/redis is its twin.
 //
-// Out of skew nothing is judged by the time and nothing is handed on.
+// While the clocks differ nothing is judged by the time and nothing is handed on.
 func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t := step{State: s, now: now, guard: guard, skewed: guard.skewed(now), name: op.LockName()}
 	t.out.Now = now
@@ -112,7 +112,7 @@ func (t *step) renew(op RenewRequest) *Error {
 		ttl = h.GrantTTL
 	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
-	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl) // P4: by the store's clock, also out of skew
+	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl) // P4: by the store's clock, also while the clocks differ
 	t.uses(h)
 	h.Told = true
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
@@ -171,7 +171,7 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 		return ReplacedError()
 	case t.skewed:
 		return t.clockSkew()
-	case h.Provisional: // what was forgotten may be that it was taken back, and granted to another
+	case h.Provisional: // the lost writes may include a take-back, after which another was granted
 		if err := t.quarantined(); err != nil {
 			return err
 		}

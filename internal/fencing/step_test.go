@@ -156,7 +156,7 @@ func essenceOf(s *fencing.State) essence {
 // mostHolders is how many holders a name may have in random steps.
 const mostHolders = 2
 
-// randomSteps does random operations, by two gateways and sometimes out of skew,
+// randomSteps does random operations, by two gateways and sometimes while the clocks differ,
 // and calls check with the state before each. Now and then a server that has
 // forgotten something is found in charge.
 func randomSteps(t *testing.T, steps int, check func(r *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op)) {

@@ -41,8 +41,8 @@ type Store interface {
 
 	// Confirm makes a provisional lease firm; Outcome.Holder is it. CodeLeaseLost:
 	// it was taken back, or has ended. CodeReplaced: another request has it now.
-	// CodeQuarantined: what was forgotten may be that it was taken back, and granted to
-	// another one; it can be confirmed later, while its gateway lives.
+	// CodeQuarantined: the lost writes may include a take-back, after which another was
+	// granted; it can be confirmed later, while its gateway lives.
 	Confirm(context.Context, ConfirmRequest) (Outcome, error)
 
 	// Leave gives up a place: Outcome.Place and Lock show it as it was. If the
@@ -64,7 +64,8 @@ type Store interface {
 	// need the word of replicas, so does it: CodeNotReplicated, and the mark may have moved.
 	// CodeStaleToken: the token is below a mark, or above the highest one issued;
 	// Error.Fence. CodeQuarantined: no live lease has it, and what was forgotten may be that a
-	// newer one was admitted. CodeClockSkew only if that matters.
+	// newer one was admitted. CodeClockSkew: the clocks differ, and by the right one the name
+	// might still be remembered, or, in quarantine, the lease be live.
 	Admit(context.Context, AdmitRequest) (Outcome, error)
 
 	// Judge says what has become of a token: Outcome.Fence.Verdict. As Inspect, it guards

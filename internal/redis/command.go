@@ -62,7 +62,7 @@ type command struct {
 	skewed   bool
 	unacked  bool          // too few replicas have confirmed what it did
 	missed   bool          // an attempt may have been run, and what it came to is not known
-	awaited  atomic.Bool   // its caller is there; who sets it to false is done first
+	awaited  atomic.Bool   // its caller is there; whoever sets it to false, the caller that leaves or the answer, owns what follows
 	done     chan struct{} // has room for the one answer
 	timer    *time.Timer
 	sent     fencing.Instant // the gateway's clock

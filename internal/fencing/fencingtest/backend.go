@@ -70,7 +70,7 @@ type Flusher interface {
 type Arriver interface {
 	// Arrive is fencing.Arrive, through a handle and with its floor, in the partition
 	// that has name. It returns what the partition remembers from then on. It is not
-	// called out of skew.
+	// called while the clocks differ.
 	Arrive(handle int, name fencing.Name, a fencing.Arrival) (fencing.Quarantine, error)
 
 	// Heed has a handle heed losses from now on: see fencing.Guard.HeedLoss.

@@ -210,7 +210,7 @@ func (d *comparison) askModel(c *command, r *result, token fencing.Token) (resul
 		return ask(d.ctx, handle, &all, 0, d.now)
 	}
 	if c.verb == "break" && d.skewed(c.handle) && (r.code() == fencing.CodeOK || r.code() == fencing.CodeClockSkew) {
-		// Out of skew a retried break succeeds until the idle record is collected,
+		// While the clocks differ a retried break succeeds until the idle record is collected,
 		// and when that is only the store knows.
 		record := d.model.memory().state.Records[c.name]
 		if record == nil || idle(record) && d.model.memory().state.Due(c.name) <= d.now {

@@ -62,7 +62,7 @@ func (d *comparison) expireModel(c *command, r *result) (result, error) {
 	names := d.due()
 	if d.skewed(c.handle) {
 		if len(names) > 0 {
-			return want, errors.New("something is due; out of skew it can't be judged, which is to be said")
+			return want, errors.New("something is due; while the clocks differ it can't be judged, which is to be said")
 		}
 		r.err = &fencing.Error{Code: fencing.CodeClockSkew} // as well said as not, with nothing to do
 		want.err = r.err

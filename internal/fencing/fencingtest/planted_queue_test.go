@@ -377,7 +377,7 @@ var plantedInQueues = []defect{
 	}), nil)},
 
 	// Skew.
-	{what: "out of skew a release hands on", step: tampered(nil, afterOf(func(m *moment, op releaseOp) {
+	{what: "while the clocks differ a release hands on", step: tampered(nil, afterOf(func(m *moment, op releaseOp) {
 		if m.skewed() {
 			fencing.Step(m.state, m.now, fencing.Guard{Gateway: m.guard.Gateway}, fencing.ExpireRequest{Name: op.Name})
 		}

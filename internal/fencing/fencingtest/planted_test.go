@@ -438,31 +438,31 @@ var planted = []defect{
 	{what: "the skew allowed is refused", step: tampered(func(m *moment) { m.guard.MaxSkew -= time.Microsecond }, nil)},
 	{what: "a microsecond more of skew is allowed", step: tampered(func(m *moment) { m.guard.MaxSkew += time.Microsecond }, nil)},
 	{what: "a gateway that is behind is not skewed", step: tampered(func(m *moment) { m.guard.Sent = max(m.guard.Sent, m.now) }, nil)},
-	{what: "out of skew everything is refused", step: tampered(nil, func(m *moment) {
+	{what: "while the clocks differ everything is refused", step: tampered(nil, func(m *moment) {
 		if m.skewed() && m.out.Lock == nil {
 			*m.state = *m.was
 			m.out = fencing.Outcome{Now: m.now, Err: &fencing.Error{Code: fencing.CodeClockSkew}}
 		}
 	})},
-	{what: "out of skew an expiry is judged", step: tampered(func(m *moment) {
+	{what: "while the clocks differ an expiry is judged", step: tampered(func(m *moment) {
 		if _, acquires := m.op.(fencing.AcquireRequest); !acquires {
 			m.guard.Sent = 0
 		}
 	}, nil)},
-	{what: "out of skew the unknown is called lost", step: tampered(nil, func(m *moment) {
+	{what: "while the clocks differ the unknown is called lost", step: tampered(nil, func(m *moment) {
 		if _, ok := m.op.(fencing.RenewRequest); ok && m.out.Code() == fencing.CodeClockSkew {
 			m.out.Err = &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonUnknown}
 		}
 	})},
-	{what: "out of skew a renewal counts from the gateway's clock", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
+	{what: "while the clocks differ a renewal counts from the gateway's clock", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
 		if m.skewed() && m.guard.Sent > m.now {
 			h := m.own()
 			h.ExpiresAt = m.guard.Sent.Add(h.TTL)
 			m.put(h)
 		}
 	}))},
-	{what: "out of skew a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() }), casesOnly: true},
-	{what: "out of skew a retry is answered", step: tampered(func(m *moment) {
+	{what: "while the clocks differ a renewal is no TTL in use", step: noted(func(m *moment) bool { return m.skewed() }), casesOnly: true},
+	{what: "while the clocks differ a retry is answered", step: tampered(func(m *moment) {
 		if op, ok := m.op.(fencing.AcquireRequest); ok && m.holder() != nil && m.holder().Lease == op.Lease.Public() {
 			m.guard.Sent = 0
 		}
@@ -513,7 +513,7 @@ var planted = []defect{
 		limit:  func(int) int { return 0 },
 		expiry: func(e *fencing.Expiry) { *e = fencing.Expiry{Standby: true, Next: time.Second} },
 	})},
-	{what: "expire is silent out of skew", wrap: above(defective{silent: true})},
+	{what: "expire is silent while the clocks differ", wrap: above(defective{silent: true})},
 	{what: "the count is one too high", wrap: above(defective{stats: func(s *fencing.Stats) { s.Held++ }})},
 	{what: "an error is none of ours", wrap: above(defective{err: func(error) error { return fmt.Errorf("oops") }})},
 	{what: "what can't be told is called lost", wrap: above(defective{err: func(err error) error {
