@@ -73,7 +73,7 @@ func Owner(label string) Option { return func(a *acquisition) { a.Owner = label 
 func Metadata(m map[string]string) Option { return func(a *acquisition) { a.Metadata = m } }
 
 // MaxHold ends the lease that long after its grant, however often it is renewed: from the
-// TTL to 30 days. Its context ends with ErrUnknown then, as with any deadline.
+// TTL to 30 days. Its context ends with ErrMaxHold before that.
 func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold = upMillis(d) } }
 
 // Attached has the gateway renew the lease as long as a connection to it lives, and
@@ -84,7 +84,8 @@ func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold =
 // it releases the lease while the context lives on. The client asks when it misses an
 // event of the gateway's, which is 3/8 of the TTL after the last one (for TTLs below 2.4 s
 // a third of it and 100 ms), and has an answer within 3 s or goes on asking until the
-// context's end is due. Fence the writes, or do without Attached where that is too long.
+// context's end is due. No deadline of the client's can be sooner than that release: the gateway may
+// see the end right after its last event. Fence the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
 // NotRenewed leaves the lease without renewals: it ends by its TTL, or by Client.Renew and

@@ -68,6 +68,7 @@ type Client struct {
 	cancel  context.CancelCauseFunc
 	mu      sync.Mutex // between goes and Close
 	running sync.WaitGroup
+	leases  sync.Map // *Lease by lease id: those that may be counted on
 }
 
 // New returns a client. It asks nothing yet.

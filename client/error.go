@@ -97,6 +97,11 @@ var (
 	// long as Options.Patience.
 	ErrUnreachable = errors.New("no gateway can answer")
 
+	// ErrMaxHold is the cause of the context of a lease that was held for as long as
+	// MaxHold allows. It is an *Error with CodeLeaseLost, for no renewal can keep the lease, which
+	// lives on for what Lease.Remaining says: the work can stop until then.
+	ErrMaxHold error = &Error{Code: CodeLeaseLost, Reason: ReasonExpired, Detail: "the lease was held for as long as its max_hold_ms allows"}
+
 	// ErrReleased is the cause of the context of a lease that was released by its holder.
 	ErrReleased = errors.New("the lease was released")
 

@@ -46,7 +46,10 @@ type Lease struct {
 	id     string
 	names  []string
 	grants []Grant
-	margin time.Duration
+	sooner chan struct{} // has a value when the lease is to be renewed sooner than it was said
+
+	bounded bool          // by MaxHold
+	granted time.Duration // the TTL
 
 	// attached: the end of its connection is its release.
 	attached bool
@@ -61,20 +64,24 @@ type Lease struct {
 	end    context.CancelFunc
 	keeper sync.WaitGroup
 
-	mu    sync.Mutex
-	sent  instant       // when the request was sent that was answered last
-	life  time.Duration // how long after that the lease lives
-	over  error         // why nobody may count on it any more
-	last  error         // of the last attempt to renew it
-	freed func() error  // releases it, once for all who wait
+	mu     sync.Mutex
+	margin time.Duration // how long before the deadline the context ends
+	ttl    time.Duration // to renew with, after Client.Renew asked for less than it was granted with; else 0
+	sent   instant       // when the request was sent that was answered last
+	life   time.Duration // how long after that the lease lives
+	ends   bool          // MaxHold does not let it live longer
+	over   error         // why nobody may count on it any more
+	last   error         // of the last attempt to renew it
+	freed  func() error  // releases it, once for all who wait
 }
 
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
-	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached}
+	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	l.kept, l.end = context.WithCancel(c.ctx)
+	c.leases.Store(id, l)
 	return l
 }
 
@@ -93,7 +100,7 @@ func (l *Lease) start(keep func()) error {
 
 // Context returns a context that is cancelled before the lease can be gone (but see
 // Attached). Its cause is
-// an *Error with CodeLeaseLost, ErrUnknown, ErrReleased or ErrClosed; with Do, also that
+// an *Error with CodeLeaseLost (also ErrMaxHold), ErrUnknown, ErrReleased or ErrClosed; with Do, also that
 // of the context that Do was given. It has the values of the context that the lease was
 // acquired with, and not its end.
 func (l *Lease) Context() context.Context { return l.ctx }
@@ -148,7 +155,13 @@ func (l *Lease) Remaining() time.Duration {
 }
 
 // left returns how long it is until the context has to be cancelled.
-func (l *Lease) left() time.Duration { return l.Remaining() - l.margin }
+func (l *Lease) left() time.Duration { return l.Remaining() - l.early() }
+
+func (l *Lease) early() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.margin
+}
 
 // finish ends the lease for its user; the first cause counts. An attached lease of which
 // nothing is known is kept until its user lets go of it: ending its connection would
@@ -160,7 +173,8 @@ func (l *Lease) finish(cause error) {
 		l.over = cause
 		l.cancel(cause)
 	}
-	if !l.attached || !errors.Is(cause, ErrUnknown) {
+	l.c.leases.CompareAndDelete(l.id, l)
+	if !l.attached || !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) {
 		l.end()
 	}
 }
@@ -168,6 +182,9 @@ func (l *Lease) finish(cause error) {
 func (l *Lease) unknown() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.ends {
+		return ErrMaxHold
+	}
 	if l.last != nil {
 		return fmt.Errorf("%w: %w", ErrUnknown, l.last)
 	}
@@ -179,10 +196,34 @@ func (l *Lease) unknown() error {
 func (l *Lease) renewed(g granted, sent instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ahead := sent.since(l.sent); l.attached && ahead+g.life() < l.life {
+	if l.ttl > 0 {
+		g.ExpiresIn = min(g.ExpiresIn, l.ttl.Milliseconds())
+	}
+	ahead := sent.since(l.sent)
+	moved := ahead + g.life() - l.life
+	if l.attached && moved < 0 {
 		return
 	}
+	if passed := ahead + millis(g.Elapsed); l.bounded && passed > minSlack/10 {
+		l.ends = moved < passed/2
+	}
 	l.sent, l.life, l.last = sent, g.life(), nil
+}
+
+// shorten notes that the lease may live for no longer than ttl from now on, unless it is
+// renewed. From then on it is renewed with that.
+func (l *Lease) shorten(ttl time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before := cmp.Or(l.ttl, l.granted); before > 0 && ttl >= before {
+		return
+	}
+	l.ttl, l.margin = ttl, min(l.margin, ttl/2)
+	l.life = min(l.life, l.c.now().since(l.sent)+ttl)
+	select {
+	case l.sooner <- struct{}{}:
+	default:
+	}
 }
 
 func (l *Lease) failed(err error) {
@@ -201,7 +242,7 @@ func (l *Lease) watch() {
 			l.finish(l.unknown())
 			return
 		}
-		if !sleep(l.kept, min(left, max(min(l.margin/2, maxLook), 5*time.Millisecond))) {
+		if !sleep(l.kept, min(left, max(min(l.early()/2, maxLook), 5*time.Millisecond))) {
 			l.finish(ErrClosed) // or it is over already
 			return
 		}
@@ -212,7 +253,7 @@ func (l *Lease) watch() {
 func (l *Lease) renew(first time.Duration) {
 	for next := first; ; {
 		next -= rand.N(next/10 + 1) // never later than it was told
-		if !sleep(l.kept, next-l.c.now().since(l.sentAt())) || l.Err() != nil {
+		if !l.pause(next-l.c.now().since(l.sentAt())) || l.Err() != nil {
 			return
 		}
 		g, err := l.renewOnce()
@@ -221,6 +262,19 @@ func (l *Lease) renew(first time.Duration) {
 		}
 		next = g.renewAfter()
 	}
+}
+
+// pause waits before a renewal, less if the lease was shortened meanwhile, and reports
+// false once it is over.
+func (l *Lease) pause(d time.Duration) bool {
+	timer := time.NewTimer(max(0, d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.sooner:
+	case <-l.kept.Done():
+	}
+	return l.kept.Err() == nil
 }
 
 func (l *Lease) sentAt() instant {
@@ -260,7 +314,10 @@ func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
 			return granted{}, instant{}, err
 		}
 	}
-	return l.c.renewal(l.kept, l.id, l.names, 0, timeout)
+	l.mu.Lock()
+	ttl := l.ttl
+	l.mu.Unlock()
+	return l.c.renewal(l.kept, l.id, l.names, ttl, timeout)
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.
@@ -296,7 +353,7 @@ func (l *Lease) release(ctx context.Context) error {
 	l.mu.Lock()
 	lost := l.over
 	l.mu.Unlock()
-	if errors.Is(lost, CodeLeaseLost) && len(l.names) == 1 {
+	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && len(l.names) == 1 {
 		return lost
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -324,10 +381,13 @@ func (c *Client) Release(ctx context.Context, leaseID string, names ...string) e
 }
 
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long
-// they can be counted on from now on. ttl 0 is the TTL that they were granted with. Leases
-// of Acquire are renewed without it, and are told nothing of it: with a ttl below theirs
-// the context of one may outlive it. Errors are as those of Release.
+// they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
+// of this client with the lease id counts on no more than ttl from then on, and is renewed
+// with it where it is renewed at all; other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
+	if l, ok := c.leases.Load(leaseID); ok && ttl > 0 {
+		l.(*Lease).shorten(ttl) // before it is asked: whether it was carried out may stay unknown
+	}
 	for retry := c.newRetry(); ; {
 		g, sent, err := c.renewal(ctx, leaseID, names, ttl, answerTimeout)
 		switch {

@@ -127,7 +127,7 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 // stop ends what runs without a lease. One that is lost may be somebody else's already;
 // else there is some time until the deadline.
 func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
-	if !errors.Is(context.Cause(l.Context()), client.CodeLeaseLost) {
+	if cause := context.Cause(l.Context()); !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) {
 		p.terminate()
 		early := min(grace/2, killEarly)
 		for left := l.Remaining(); left > early; left = l.Remaining() {
