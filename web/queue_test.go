@@ -22,7 +22,7 @@ func TestAQueueAppearsAndMoves(t *testing.T) {
 	b.live(g, "/#/locks/orders/42")
 	b.until(`document.querySelector("#detail .holder") && document.querySelector("#detail .waiters").hidden`)
 	length := row("orders/42") + `.querySelector(".waiting").innerText`
-	b.until(length + `.startsWith("0")`)
+	b.until(length + `.startsWith("0") && !` + row("orders/42") + `.querySelector(".owner .mode").checkVisibility()`)
 
 	second := g.queue("orders/42", `{"owner":"second","ttl_ms":600000}`)
 	third := g.queue("orders/42", `{"owner":"third","ttl_ms":600000}`)
@@ -86,8 +86,9 @@ func TestSeveralHolders(t *testing.T) {
 	}
 	g.queue("pool", `{"owner":"dan","mode":"shared","limit":3}`)
 	b.live(g, "/#/locks/pool")
-	b.until(row("pool") + `.querySelector(".owner").innerText === "3 holders ann, bob, cy"`)
+	b.until(row("pool") + `.querySelector(".owner").innerText === "3 holders ann, bob, cyshared"`)
 	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 3"`)
+	b.until(row("pool") + `.querySelector(".owner .mode").checkVisibility()`)
 	const lines = `[...document.querySelectorAll("#detail summary")].map((s) => s.querySelector(".who").innerText + " " + s.querySelector(".slot").innerText).join()`
 	b.until(lines + ` === "ann slot 0,bob slot 1,cy slot 2" && ` + queueShown + ` === "1 danshared"`)
 

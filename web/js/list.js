@@ -32,6 +32,7 @@ class Row {
   #link = el("a", { class: "lock-link" });
   #owner = el("bdi", { class: "owner-text" });
   #others = el("bdi", { class: "others" });
+  #mode = el("span", { class: "muted mode" }, "shared");
   #since = el("time");
   #waiting = el("span", { class: "digits" });
   #queue = el("span", { class: "queue-length" }, this.#waiting, el("span", { class: "unit" }, " waiting"));
@@ -48,7 +49,7 @@ class Row {
     this.#link.title = name;
     this.element = el("tr", { role: "row" },
       el("th", { role: "rowheader", scope: "row", class: "name" }, this.#link),
-      cell("owner", this.#owner, " ", this.#others),
+      cell("owner", this.#owner, " ", this.#others, this.#mode),
       cell("waiting", this.#queue),
       cell("since", this.#since),
       cell("token", this.#token),
@@ -67,6 +68,7 @@ class Row {
     setTitle(this.#owner, who || "no owner was given");
     setText(this.#others, others);
     setTitle(this.#others, others);
+    this.#mode.hidden = lock.mode !== "shared";
     setText(this.#waiting, String(lock.waiting));
     this.#queue.toggleAttribute("data-none", lock.waiting === 0);
     setText(this.#since, since(first.acquired_at, first.storeNow));
