@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"fencepost/client"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -38,14 +37,5 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 	if status := cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGHUP) || st.count() >= parts {
 		r.Violation("%s, hung up: exit status %d after %d parts: %s", l.fence, status, st.count(), said)
 	}
-	c, err := client.New(client.Options{Addresses: []string{s.Gateways[0].URL()}})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	seen, err := c.Inspect(ctx, "reports/nightly")
-	if err == nil && seen.Held {
-		r.Violation("%s: the lock is held after its program was hung up", l.fence)
-	}
-	return err
+	return l.isFree(ctx, s, "its program was hung up", r)
 }

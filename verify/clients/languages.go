@@ -159,6 +159,11 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 	if len(st.taken) != 2*parts || len(tokens) != 2 || tokens[0] >= tokens[1] || st.refused != 0 {
 		r.Violation("%s: %d parts under the tokens %v in turn, %d refused", l.fence, len(st.taken), tokens, st.refused)
 	}
+	return l.isFree(ctx, s, "its end", r)
+}
+
+// isFree holds it against the program if its lock is held after something.
+func (l language) isFree(ctx context.Context, s *system.System, after string, r *check.Result) error {
 	c, err := client.New(client.Options{Addresses: []string{s.Gateways[0].URL()}})
 	if err != nil {
 		return err
@@ -166,7 +171,7 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 	defer c.Close()
 	seen, err := c.Inspect(ctx, "reports/nightly")
 	if err == nil && seen.Held {
-		r.Violation("%s: the lock is held after its end", l.fence)
+		r.Violation("%s: the lock is held after %s", l.fence, after)
 	}
 	return err
 }
