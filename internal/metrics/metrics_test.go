@@ -91,6 +91,9 @@ fencepost_leases_ended_total{reason="released"} 1
 # HELP fencepost_leases_lost_total Requests of former holders who came too late, by operation and reason.
 # TYPE fencepost_leases_lost_total counter
 fencepost_leases_lost_total{operation="release",reason="expired"} 1
+fencepost_leases_lost_total{operation="release",reason="superseded"} 0
+fencepost_leases_lost_total{operation="renew",reason="expired"} 0
+fencepost_leases_lost_total{operation="renew",reason="superseded"} 0
 # HELP fencepost_locks_held Names with a live lease, in the whole store; expired ones count until they are reaped.
 # TYPE fencepost_locks_held gauge
 fencepost_locks_held 0

@@ -28,6 +28,8 @@ func TestWhatBecomesOfWaiters(t *testing.T) {
 # HELP fencepost_queue_drops_total Requests that were not let into the queue (name_full, process_full, draining), or lost their place and joined anew (lapsed).
 # TYPE fencepost_queue_drops_total counter
 fencepost_queue_drops_total{reason="lapsed"} 1
+fencepost_queue_drops_total{reason="name_full"} 0
+fencepost_queue_drops_total{reason="process_full"} 0
 # HELP fencepost_queue_grants_taken_back_total Grants to waiting requests whose client had gone before; they were taken back.
 # TYPE fencepost_queue_grants_taken_back_total counter
 fencepost_queue_grants_taken_back_total 1
