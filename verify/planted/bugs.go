@@ -50,7 +50,7 @@ func Bugs() []Bug {
 			Name: "no-owner-check", What: "whoever knows the public part of a lease id renews and releases the lease",
 			Patches: []Patch{{
 				File: "internal/fencing/own.go",
-				Old:  "if !h.Secret.Equal(lease.Hash()) {\n\t\t\treturn nil, lost(ReasonUnknown)\n\t\t}\n\t\treturn h, nil",
+				Old:  "if !h.Secret.Equal(lease.Hash()) {\n\t\t\treturn nil, LostError(ReasonUnknown)\n\t\t}\n\t\treturn h, nil",
 				New:  "return h, nil",
 			}},
 			History: embedded(history.Mix{Wait: 2, Stranger: 1}), Promise: "order",
