@@ -27,11 +27,12 @@ var ours = map[string][]string{
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/tracing":             {"internal/fencing"},
-	"internal/http":                {"internal/fencing", "internal/watchdog", "api"},
+	"internal/auth":                {"internal/fencing"},
+	"internal/http":                {"internal/auth", "internal/fencing", "internal/watchdog", "api"},
 	"client":                       {},
 	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {
-		"internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/tracing", "internal/http", "web",
+		"internal/auth", "internal/fencing", "internal/embedded", "internal/quorum", "internal/redis", "internal/watchdog", "internal/metrics", "internal/tracing", "internal/http", "web",
 	},
 	"fence":           {},
 	"fence/fencetest": {},
@@ -63,8 +64,8 @@ var theirs = map[string][]string{
 	"go.opentelemetry.io":                  {"internal/tracing", "internal/http", "cmd/gateway"},
 }
 
-// onlyULID are the packages that keep to the standard library and ulid.
-var onlyULID = []string{"internal/fencing"}
+// onlyULID are the packages that keep to the standard library and ulid, beside ours.
+var onlyULID = []string{"internal/auth", "internal/fencing"}
 
 // onlyStandard are the packages that keep to the standard library: they are for others to
 // import, who get nothing else along with them.

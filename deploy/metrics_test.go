@@ -63,6 +63,7 @@ func exist(t *testing.T) map[string][]string {
 	t.Helper()
 	all := &described{prometheus.NewRegistry(), map[string][]string{}}
 	metrics.RegisterBuild(all, "", "", "")
+	metrics.NewFiles(all)
 	metrics.RegisterPool(all, func() metrics.Pool { return metrics.Pool{} })
 	metrics.RegisterLosses(all, func() int64 { return 0 })
 	model := fencingtest.NewModel(func() fencing.Instant { return fencingtest.Epoch })

@@ -39,8 +39,9 @@ type config struct {
 type Serving struct {
 	ListenAddr     string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
 	AllowedHosts   []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
+	KeysFile       string   `split_words:"true" desc:"file of the keys that let clients in, read again when it changes; gateway keygen makes one. Without it everybody may do everything, and only loopback is served"`
 	InsecureNoAuth bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
-	AdminAddr      string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has no authentication either, and the same Hosts"`
+	AdminAddr      string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has the same keys and Hosts"`
 
 	MaxConnections          int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
 	MaxConnectionsPerClient int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
@@ -180,20 +181,23 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	read := func(names ...string) bool {
 		return !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(unread, envPrefix+"_"+name) })
 	}
-	exposed := !cfg.InsecureNoAuth && read("INSECURE_NO_AUTH")
+	exposed := !cfg.InsecureNoAuth && cfg.KeysFile == "" && read("INSECURE_NO_AUTH")
+	if cfg.InsecureNoAuth && cfg.KeysFile != "" {
+		fault("FENCEPOST_INSECURE_NO_AUTH and FENCEPOST_KEYS_FILE are both set; which one is meant?")
+	}
 
 	switch loopback, err := isLoopback(cfg.ListenAddr); {
 	case err != nil:
 		fault("FENCEPOST_LISTEN_ADDR: %w", err)
 	case !loopback && exposed:
-		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there is no authentication: whoever reaches it could take and break every lock. "+
-			"Serve on loopback behind a proxy that authenticates, or set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.ListenAddr)
+		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there are no keys: whoever reaches it could take and break every lock. "+
+			"Set FENCEPOST_KEYS_FILE (gateway keygen makes a key), or FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.ListenAddr)
 	}
 	if cfg.AdminAddr != "" {
 		if loopback, err := isLoopback(cfg.AdminAddr); err != nil {
 			fault("FENCEPOST_ADMIN_ADDR: %w", err)
 		} else if !loopback && exposed {
-			fault("FENCEPOST_ADMIN_ADDR: %s is not a loopback address; set FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.AdminAddr)
+			fault("FENCEPOST_ADMIN_ADDR: %s is not a loopback address; set FENCEPOST_KEYS_FILE, or FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.AdminAddr)
 		}
 	}
 	for _, host := range cfg.AllowedHosts {
@@ -279,6 +283,7 @@ Usage:
   gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
   gateway doctor       examine the store of these settings; exit with 0 if nothing
                        endangers a promise, else 1
+  gateway keygen       make a key for FENCEPOST_KEYS_FILE; -help says how
   gateway -help        this text
   gateway -version     print the version
 

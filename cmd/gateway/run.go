@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
 	"fencepost/internal/metrics"
@@ -50,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return healthcheck(ctx)
 	case "doctor":
 		return doctor(ctx, stdout)
+	case "keygen":
+		return keygen(flags.Args()[1:], stdout, stderr)
 	default:
 		return usageError{fmt.Errorf("there is no command %q; see gateway -help", flags.Arg(0))}
 	}
@@ -66,6 +69,14 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
+
+	watched := &files{log: log, state: metrics.NewFiles(reg)}
+	defer watched.stop()
+	keys, err := watchKeys(cfg, watched, log)
+	if err != nil {
+		return usageError{err}
+	}
+	watched.start()
 
 	opened, err := openStore(ctx, cfg, log, false)
 	if err != nil {
@@ -99,7 +110,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	defer dog.Stop()
 
 	options := lockhttp.Options{
-		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts,
+		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
 		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
@@ -120,14 +131,17 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	serving := make(chan error, 2)
 	go func() { serving <- server.Serve(listener) }()
 	if cfg.AdminAddr != "" {
-		admin, err := serveAdmin(cfg, reg, serving, log)
+		admin, err := serveAdmin(cfg, keys, reg, serving, log)
 		if err != nil {
 			return errors.Join(err, server.Close())
 		}
 		defer admin.Close()
 	}
 	log.Info("serving", "address", listener.Addr().String(), "store", cfg.storeKind(), "version", version)
-	if cfg.InsecureNoAuth {
+	switch loopback, _ := isLoopback(cfg.ListenAddr); {
+	case keys != nil && !loopback:
+		log.Warn("keys and leases cross the network in the clear, unless something in front of this address speaks TLS")
+	case cfg.InsecureNoAuth:
 		log.Warn("there is no authentication: whoever reaches this address can take and break every lock")
 	}
 
@@ -184,8 +198,8 @@ func cantListen(setting, addr string, err error) error {
 }
 
 // serveAdmin serves metrics and profiles on an address of their own, to the same
-// Hosts as the main one.
-func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
+// Hosts and keys as the main one.
+func serveAdmin(cfg config, keys *auth.Keys, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -196,7 +210,13 @@ func serveAdmin(cfg config, reg *prometheus.Registry, serving chan<- error, log 
 	if err != nil {
 		return nil, cantListen("FENCEPOST_ADMIN_ADDR", cfg.AdminAddr, err)
 	}
-	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.AllowedHosts, mux), log)
+	guarded := lockhttp.OnlyKeys(keys, log, func(r *http.Request) auth.Scope {
+		if r.URL.Path == "/metrics" {
+			return auth.Read
+		}
+		return auth.Admin // a profile shows what is in memory, and takes time
+	}, mux)
+	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.AllowedHosts, guarded), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, Logger: log})
 	go func() { serving <- server.Serve(listener) }()

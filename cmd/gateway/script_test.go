@@ -262,7 +262,7 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 			env = append(env, name+"="+value)
 		}
 	}
-	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT", "MAX_HOLDERS_PER_NAME", "STRICT", "QUARANTINE"} {
+	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT", "MAX_HOLDERS_PER_NAME", "STRICT", "QUARANTINE", "KEYS_FILE"} {
 		if value := ts.Getenv("FENCEPOST_" + name); value != "" {
 			env = append(env, "FENCEPOST_"+name+"="+value)
 		}

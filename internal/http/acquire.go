@@ -184,7 +184,24 @@ func (c *call) await(waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, e
 	defer done()
 	c.park()
 	defer c.unpark()
-	return c.wait(ctx, waiter, req)
+	out, err := c.wait(ctx, waiter, req)
+	return out, c.recheck(err == nil && out.Fresh, err)
+}
+
+// recheck returns what to tell of a wait: err, unless the principal may not have the lease
+// any more. What was granted afresh is given back then.
+func (c *call) recheck(fresh bool, err error) error {
+	if c.gone {
+		return err
+	}
+	refused := c.stillPermitted()
+	if refused == nil {
+		return err
+	}
+	if err == nil {
+		c.hasGrant = fresh
+	}
+	return c.countOutcome(outcomeOf(refused), refused)
 }
 
 // wait returns when a request that had to wait has its lease or has lost its

@@ -75,17 +75,29 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 	defer a.s.places.enter(a.req.Name)()
 	beats := a.heartbeats()
 	defer beats.Stop()
+	var refused error
 	for {
 		if err != nil {
 			a.cancel(err)
 		}
 		select {
 		case r := <-results:
-			if r.panic != nil {
+			switch {
+			case r.panic != nil:
 				panic(r.panic)
+			case refused != nil:
+				a.gone, a.hasGrant = false, r.err == nil && r.out.Fresh
+				return nil, refused
 			}
-			return r.out, r.err
+			return r.out, a.recheck(r.err == nil && r.out.Fresh, r.err)
 		case <-beats.C:
+			if refused != nil {
+				continue // its place is being given up
+			}
+			if refused = a.stillPermitted(); refused != nil {
+				err = refused
+				continue
+			}
 			if now := a.s.places.position(a.ctx, a.req.Name, a.req.Lease.Public()); now != 0 && now != position {
 				position = now
 				err = a.queued(position)
@@ -183,6 +195,10 @@ func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 			end = time.Now().Add(left)
 		case <-beats.C:
 			err = a.comment()
+		}
+		if refused := a.stillPermitted(); refused != nil {
+			a.problem("lost", refused) // nothing renews the lease any more; its holder may believe in it until its end
+			return
 		}
 		if err != nil {
 			a.cancel(err) // updates ends with it

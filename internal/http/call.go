@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
 )
 
@@ -34,6 +35,11 @@ type call struct {
 	grant    fencing.TakeBackRequest
 	names    []fencing.Name // of a set, in place of grant.Name
 	hasGrant bool
+
+	principal *auth.Principal // nil: everybody may do this
+	scope     auth.Scope      // that it needs
+	asked     []fencing.Name  // the names it needs
+	inPath    [1]fencing.Name // room for them
 
 	entered [allowances]bool // see enter
 	parked  bool             // it has waited in a queue
@@ -77,6 +83,10 @@ func (c *call) route() {
 		return
 	}
 	c.endpoint, c.quiet = o.endpoint, o.quiet
+	if err := c.authorize(o.access); err != nil {
+		c.writeError(err)
+		return
+	}
 	c.startSpan()
 	o.serve(c)
 }
@@ -166,11 +176,12 @@ func (c *call) logLine(elapsed time.Duration) {
 	if !c.s.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 10)
+	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs,
 		slog.String("request_id", string(c.requestID())), slog.String("method", c.endpoint.method),
 		slog.String("route", c.endpoint.path), slog.Int("status", c.status), slog.String("code", string(c.code)),
 		slog.Float64("duration_ms", float64(elapsed.Microseconds())/1000))
+	attrs = append(attrs, principalAttrs(c.principal)...)
 	if c.parked {
 		attrs = append(attrs, slog.Int64("waited_ms", c.waited.Milliseconds()))
 	}

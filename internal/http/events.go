@@ -86,6 +86,9 @@ func (s stream) relay(events *watchdog.Subscription) error {
 	defer cancel()
 	for {
 		notice, err := events.Next(ctx)
+		if refused := s.c.stillPermitted(); refused != nil {
+			return refused // what the principal is told when it comes back
+		}
 		if err == nil {
 			err = s.notice(&notice)
 		} else if errors.Is(ctx.Err(), context.DeadlineExceeded) && s.c.r.Context().Err() == nil {
@@ -102,6 +105,9 @@ func (s stream) notice(n *watchdog.Notice) error {
 		return s.event("resync", n.Event.ID, func(b []byte) []byte { return append(b, '{', '}') })
 	}
 	e := &n.Event
+	if !s.c.covers(e.Name) {
+		return nil
+	}
 	return s.event(string(e.Kind), e.ID, func(b []byte) []byte {
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(e.Name))

@@ -157,6 +157,7 @@ func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if req.token != 0 {
 		_, err := c.s.dog.Break(ctx, fencing.BreakRequest{Name: req.name, Token: req.token})
+		c.auditBreak(req, err)
 		return ended{}, err
 	}
 	out, err := c.s.dog.Release(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
@@ -210,7 +211,7 @@ func decodeList(c *call) (fencing.ListRequest, error) {
 }
 
 func listLocks(c *call, req fencing.ListRequest) (*listed, error) {
-	page, err := c.s.dog.List(c.r.Context(), req)
+	page, err := c.list(req)
 	if err != nil {
 		return nil, err
 	}
@@ -218,6 +219,45 @@ func listLocks(c *call, req fencing.ListRequest) (*listed, error) {
 		page.Locks[i].Trim(fencing.MaxHoldersListed)
 	}
 	return &listed{req: req, page: page}, nil
+}
+
+// list asks the store for a page of what the principal may see: each of its ranges of
+// names by itself, so that neither a lock nor a cursor tells of another name.
+func (c *call) list(req fencing.ListRequest) (fencing.ListPage, error) {
+	if c.principal == nil || c.principal.Names().All() {
+		return c.s.dog.List(c.r.Context(), req)
+	}
+	var page fencing.ListPage
+	for _, within := range c.principal.Names().Within(req.Prefix) {
+		if req.After != "" && within.Before(string(req.After)) {
+			continue
+		}
+		if len(page.Locks) == req.Limit { // perhaps there is more
+			page.Next = page.Locks[req.Limit-1].Name
+			break
+		}
+		part := req
+		part.Prefix, part.Limit = within.Prefix, req.Limit-len(page.Locks)
+		if within.One { // of all that begin with it, it is the first
+			part.Limit = 1
+		}
+		found, err := c.s.dog.List(c.r.Context(), part)
+		if err != nil {
+			return fencing.ListPage{}, err
+		}
+		if within.One {
+			if len(found.Locks) > 0 && string(found.Locks[0].Name) == within.Prefix {
+				page.Locks = append(page.Locks, found.Locks[0])
+			}
+			continue
+		}
+		page.Locks = append(page.Locks, found.Locks...)
+		if found.Next != "" {
+			page.Next = found.Next
+			break
+		}
+	}
+	return page, nil
 }
 
 // listed answers GET /locks.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,10 @@ func decodeAcquireSet(c *call) (*acquire, error) {
 	if err == nil && req.names == nil {
 		err = errNoNames
 	}
-	return req, err
+	if err != nil {
+		return nil, err
+	}
+	return req, c.permit(req.names...)
 }
 
 var errNoNames = invalid("names", "is missing; it is a list of 1 to %d names", fencing.MaxNames)
@@ -55,15 +59,13 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 	done()
 	if req.Wait > 0 {
 		c.unpark()
+		err = c.recheck(anyFresh(outs), err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	now := c.s.now()
-	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now)}
-	for i := range outs {
-		a.fresh = a.fresh || outs[i].Fresh
-	}
+	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: anyFresh(outs)}
 	c.hasGrant = a.fresh
 	if err := c.deliverable(a.fresh, a.left); err != nil {
 		return nil, err
@@ -73,6 +75,10 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 		a.waited = c.waited
 	}
 	return a, nil
+}
+
+func anyFresh(outs []fencing.Outcome) bool {
+	return slices.ContainsFunc(outs, func(out fencing.Outcome) bool { return out.Fresh })
 }
 
 // set is leases on several names.
@@ -184,6 +190,9 @@ func decodeRenewSet(c *call) (*renewSet, error) {
 	}
 	if req.names == nil {
 		return nil, errNoNames
+	}
+	if err := c.permit(req.names...); err != nil {
+		return nil, err
 	}
 	return req, c.s.bounds.CheckRenew(&req.RenewRequest)
 }
@@ -329,6 +338,9 @@ func decodeReleaseSet(c *call) (*releaseSet, error) {
 	}
 	if req.names == nil {
 		return nil, invalid("name", "is missing; give 1 to %d, as in ?name=a&name=b", fencing.MaxNames)
+	}
+	if err := c.permit(req.names...); err != nil {
+		return nil, err
 	}
 	return req, c.refuseFields()
 }

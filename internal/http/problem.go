@@ -11,6 +11,9 @@ import (
 
 var problemType = []string{"application/problem+json"}
 
+// bearerChallenge is the WWW-Authenticate of a 401 (RFC 6750).
+var bearerChallenge = []string{`Bearer realm="fencepost"`}
+
 // codeInternal counts and logs a defect of the gateway. It is no fencing.Code:
 // no client can do anything about it, so the problem it is shown as has none.
 const codeInternal fencing.Code = "internal"
@@ -65,6 +68,9 @@ func (c *call) writeProblem(err error, more func([]byte) []byte) {
 	status := problems[e.Code].status
 	if after := retryAfter(e, status); after > 0 {
 		c.Header()["Retry-After"] = []string{strconv.FormatInt(ceilTo(after, time.Second), 10)}
+	}
+	if e.Code == fencing.CodeUnauthenticated {
+		c.Header()["Www-Authenticate"] = bearerChallenge
 	}
 	b := c.appendProblem(c.out[:0], e)
 	if more != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
 )
 
@@ -15,34 +16,42 @@ type route struct {
 	pattern string // chi's
 	path    string // as api/openapi.yaml writes it: the label of metrics and logs
 	quiet   bool   // machines ask for it all the time: logged at debug
-	methods map[string]func(*call)
+	methods map[string]method
+}
+
+// method is what a method of a path needs and does.
+type method struct {
+	access
+	serve func(*call)
 }
 
 func (s *Server) routeTable() []route {
-	authorize := handle(decodeAuthorize, authorizeWrite)
+	anyone, read, lock := needs(auth.Anyone), needs(auth.Read), needs(auth.Lock)
+	nameRead, nameLock, nameFence := onName(auth.Read), onName(auth.Lock), onName(auth.Fence)
+	authorize := method{nameFence, handle(decodeAuthorize, authorizeWrite)}
 	return []route{
-		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]func(*call){
-			"POST": serveAcquire, "PUT": handle(decodeRenew, renewLock),
-			"DELETE": handle(decodeEnd, releaseLock), "GET": handle(decodeInspect, inspectLock),
+		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]method{
+			"POST": {nameLock, serveAcquire}, "PUT": {nameLock, handle(decodeRenew, renewLock)},
+			"DELETE": {toEnd, handle(decodeEnd, releaseLock)}, "GET": {nameRead, handle(decodeInspect, inspectLock)},
 		}},
-		{pattern: "/locks", path: "/locks", methods: map[string]func(*call){
-			"POST": handle(decodeAcquireSet, acquireLocks), "PUT": handle(decodeRenewSet, renewLocks),
-			"DELETE": handle(decodeReleaseSet, releaseLocks), "GET": handle(decodeList, listLocks),
+		{pattern: "/locks", path: "/locks", methods: map[string]method{
+			"POST": {lock, handle(decodeAcquireSet, acquireLocks)}, "PUT": {lock, handle(decodeRenewSet, renewLocks)},
+			"DELETE": {lock, handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
 		}},
-		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]func(*call){
-			"GET": handle(decodeJudge, judgeToken), "POST": handle(decodeAdmit, admitToken),
+		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]method{
+			"GET": {nameFence, handle(decodeJudge, judgeToken)}, "POST": {nameFence, handle(decodeAdmit, admitToken)},
 		}},
-		{pattern: "/authorize/*", path: "/authorize/{name}", methods: map[string]func(*call){
+		{pattern: "/authorize/*", path: "/authorize/{name}", methods: map[string]method{
 			"GET": authorize, "POST": authorize, "PUT": authorize, "PATCH": authorize, "DELETE": authorize, // proxies ask with that of the writer
 		}},
-		{pattern: "/history/*", path: "/history/{name}", methods: map[string]func(*call){"GET": handle(decodeHistory, getHistory)}},
-		{pattern: "/events", path: "/events", methods: map[string]func(*call){"GET": watchEvents}},
-		{pattern: "/livez", path: "/livez", quiet: true, methods: map[string]func(*call){"GET": livez}},
-		{pattern: "/readyz", path: "/readyz", quiet: true, methods: map[string]func(*call){"GET": readyz}},
-		{pattern: "/metrics", path: "/metrics", quiet: true, methods: map[string]func(*call){"GET": s.metricsPage()}},
-		{pattern: "/openapi.yaml", path: "/openapi.yaml", methods: map[string]func(*call){"GET": openapi}},
-		{pattern: "/", path: "/", methods: map[string]func(*call){"GET": page}},
-		{pattern: "/assets/*", path: "/assets/{file}", methods: map[string]func(*call){"GET": asset}},
+		{pattern: "/history/*", path: "/history/{name}", methods: map[string]method{"GET": {nameRead, handle(decodeHistory, getHistory)}}},
+		{pattern: "/events", path: "/events", methods: map[string]method{"GET": {read, watchEvents}}},
+		{pattern: "/livez", path: "/livez", quiet: true, methods: map[string]method{"GET": {anyone, livez}}},
+		{pattern: "/readyz", path: "/readyz", quiet: true, methods: map[string]method{"GET": {toProbe, readyz}}},
+		{pattern: "/metrics", path: "/metrics", quiet: true, methods: map[string]method{"GET": {read, s.metricsPage()}}},
+		{pattern: "/openapi.yaml", path: "/openapi.yaml", methods: map[string]method{"GET": {anyone, openapi}}},
+		{pattern: "/", path: "/", methods: map[string]method{"GET": {anyone, page}}}, // it asks for a key by itself
+		{pattern: "/assets/*", path: "/assets/{file}", methods: map[string]method{"GET": {anyone, asset}}},
 	}
 }
 
@@ -53,7 +62,7 @@ const unroutedPath = "none"
 type operation struct {
 	endpoint *endpoint
 	quiet    bool
-	serve    func(*call)
+	method
 }
 
 // operationKey names an operation.
@@ -65,9 +74,9 @@ func (s *Server) addRoutes() {
 		if get, ok := rt.methods["GET"]; ok {
 			rt.methods["HEAD"] = get
 		}
-		for method, serve := range rt.methods {
-			s.mux.Method(method, rt.pattern, routed)
-			s.operations[operationKey{method, rt.pattern}] = &operation{s.metrics.endpoint(rt.path, method), rt.quiet, serve}
+		for name, method := range rt.methods {
+			s.mux.Method(name, rt.pattern, routed)
+			s.operations[operationKey{name, rt.pattern}] = &operation{s.metrics.endpoint(rt.path, name), rt.quiet, method}
 		}
 	}
 	for _, method := range append(slices.Clone(knownMethods), otherMethod) {

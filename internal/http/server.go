@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
 )
@@ -47,6 +48,9 @@ type Options struct {
 	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1].
 	// CheckHost says whether an entry is one; any other is left out.
 	AllowedHosts []string
+
+	// Keys says who may do what; nil lets everybody do everything.
+	Keys *auth.Keys
 
 	Page      fs.FS  // index.html and what lies beside it; nil serves no page
 	StoreKind string // for /readyz?verbose
@@ -86,6 +90,7 @@ type Server struct {
 	calls       sync.Pool // of *call
 	routings    sync.Pool // of *chi.Context
 	clients     clients
+	gate        gate
 	leavers     leavers
 	places      places
 	draining    atomic.Bool
@@ -99,6 +104,7 @@ func New(o Options) *Server {
 		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
+		gate:        gate{keys: o.Keys, failures: newFailures()},
 		metrics:     newMetrics(o.Registerer),
 		crossOrigin: http.NewCrossOriginProtection(),
 		mux:         chi.NewRouter(),
@@ -114,6 +120,7 @@ func New(o Options) *Server {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.gate.now = s.now
 	if s.takeBack == nil {
 		s.takeBack = s.dog.TakeBackLater
 	}

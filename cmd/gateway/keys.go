@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"fencepost/internal/auth"
+)
+
+// watchKeys has the keys file read now and whenever it has changed; nil if there is none.
+func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error) {
+	if cfg.KeysFile == "" {
+		return nil, nil
+	}
+	var keys *auth.Keys
+	err := watched.add("FENCEPOST_KEYS_FILE", func(contents [][]byte) error {
+		set, err := auth.Parse(contents[0])
+		if err != nil {
+			return err
+		}
+		if keys == nil {
+			keys = auth.New(set, nil)
+			log.Info("keys are needed", "keys", keys.Len())
+			return nil
+		}
+		for _, change := range keys.Replace(set) {
+			auditKey(log, change)
+		}
+		return nil
+	}, cfg.KeysFile)
+	return keys, err
+}
+
+// auditKey writes the line of a key that has come, gone or changed.
+func auditKey(log *slog.Logger, change auth.Change) {
+	p := change.Principal
+	attrs := []any{slog.String("event", "key "+change.Kind), slog.String("principal", p.Name)}
+	if p.ID != "" {
+		attrs = append(attrs, slog.String("key", p.ID))
+	}
+	log.Info("audit", slog.Group("audit", append(attrs, slog.String("scope", p.Scopes()), slog.String("prefix", p.Names().String()))...))
+}
+
+// keygen makes a key. The line for the keys file goes to out and the key itself, alone,
+// to secret: it is nowhere else, and not shown again.
+func keygen(args []string, out, secret io.Writer) error {
+	flags := flag.NewFlagSet("keygen", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	name := flags.String("name", "", "")
+	scopes := flags.String("scope", "", "")
+	prefixes := flags.String("prefix", "", "")
+	expires := flags.String("expires", "", "")
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		_, err := fmt.Fprint(out, keygenHelp)
+		return err
+	case err == nil && flags.NArg() > 0:
+		err = fmt.Errorf("there is an argument too many")
+	case err == nil && (*name == "" || *scopes == "" || *prefixes == ""):
+		err = errors.New("-name, -scope and -prefix are needed")
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("keygen: %w; see gateway keygen -help", err)}
+	}
+	key := auth.NewKey()
+	line, err := auth.Line(key, *name, *scopes, *prefixes, *expires)
+	if err != nil {
+		return usageError{fmt.Errorf("keygen: %w", err)}
+	}
+	_, err = fmt.Fprintln(out, line)
+	if err == nil {
+		_, err = fmt.Fprintln(secret, key.Reveal())
+	}
+	return err
+}
+
+const keygenHelp = `Usage: gateway keygen -name NAME -scope SCOPES -prefix PREFIXES [-expires TIME]
+
+Makes a key. Standard output gets the line for FENCEPOST_KEYS_FILE, which has its hash;
+standard error gets the key, which is kept nowhere else:
+
+  gateway keygen -name ci -scope lock,read -prefix jobs/ >>keys 2>ci.key
+
+  -name     whose key it is, for logs
+  -scope    what it may do: read, lock, fence, admin, or several with commas between
+  -prefix   which names it may use: jobs/ (all below jobs), jobs (that name and all below
+            it), several with commas between, or * (every name)
+  -expires  when it ends, like 2027-01-01T00:00:00Z; without it, never
+`

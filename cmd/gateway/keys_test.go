@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// newKey makes a key, and returns its line and what to send.
+func newKey(t *testing.T, args ...string) (line string, header map[string]string) {
+	t.Helper()
+	var out, secret bytes.Buffer
+	if err := run(t.Context(), append([]string{"keygen"}, args...), &out, &secret); err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), map[string]string{"Authorization": "Bearer " + strings.TrimSpace(secret.String())}
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	next := path + ".next"
+	if err := os.WriteFile(next, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until waits until a request has a status.
+func until(t *testing.T, want int, method, url string, header map[string]string) (answer []byte) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		status, answer, err := request(method, url, "", header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status == want {
+			return answer
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s %s: %d %s, want %d", method, url, status, answer, want)
+		}
+	}
+}
+
+// TestHangup: SIGHUP has the keys read at once, and a file that can't be used changes
+// nothing. The audit has a line for each change.
+func TestHangup(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	first, old := newKey(t, "-name", "first", "-scope", "read", "-prefix", "*")
+	second, young := newKey(t, "-name", "second", "-scope", "read", "-prefix", "jobs/")
+	writeFile(t, path, first)
+	log := filepath.Join(t.TempDir(), "log")
+	g := startLogged(t, log, "FENCEPOST_KEYS_FILE="+path)
+	url := "http://" + g.addr + "/locks"
+	until(t, http.StatusOK, "GET", url, old)
+
+	writeFile(t, path, second)
+	began := time.Now()
+	g.cmd.Process.Signal(syscall.SIGHUP)
+	until(t, http.StatusOK, "GET", url, young)
+	if took := time.Since(began); took > watchInterval/2 {
+		t.Errorf("it took %s, as long as without the signal", took)
+	}
+	until(t, http.StatusUnauthorized, "GET", url, old)
+
+	writeFile(t, path, second+"nonsense\n")
+	g.cmd.Process.Signal(syscall.SIGHUP)
+	wantInLog(t, log, `"msg":"a file can't be used; what was read before stays in force","setting":"FENCEPOST_KEYS_FILE","error":"line 2: must begin with key or cert"`)
+	until(t, http.StatusOK, "GET", url, young)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	wantInLog(t, log, `no such file or directory`)
+	until(t, http.StatusOK, "GET", url, young)
+	for _, want := range []string{
+		`"audit":{"event":"key added","principal":"second","key":"` + id(young) + `","scope":"read","prefix":"jobs/"}`,
+		`"audit":{"event":"key removed","principal":"first","key":"` + id(old) + `"`,
+	} {
+		wantInLog(t, log, want)
+	}
+	if err := g.end(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+}
+
+// id is the public id in a header with a key.
+func id(header map[string]string) string { return strings.Split(header["Authorization"], "_")[1] }
+
+// startLogged starts a gateway whose log is kept in a file.
+func startLogged(t *testing.T, log string, settings ...string) *gatewayProcess {
+	t.Helper()
+	env := append([]string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_LOG_LEVEL=debug", "LOG=" + log}, settings...)
+	g, err := launchBy(t.TempDir(), env, "sh", "-c", `mkfifo pipe; tee "$LOG" <pipe >&2 & exec gateway 2>pipe`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g.end(syscall.SIGKILL)
+		t.Log(g.warnings())
+	})
+	return g
+}
+
+// wantInLog waits until a log has a text.
+func wantInLog(t *testing.T, log, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		content, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(content), text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the log does not say %s:\n%s", text, content)
+		}
+	}
+}
+
+// TestAdminKeys: the address of metrics and profiles has the same keys.
+func TestAdminKeys(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys")
+	readLine, read := newKey(t, "-name", "prometheus", "-scope", "read", "-prefix", "none/")
+	adminLine, admin := newKey(t, "-name", "ops", "-scope", "admin", "-prefix", "*")
+	writeFile(t, path, readLine+adminLine)
+	g := start(t, "FENCEPOST_ADMIN_ADDR=127.0.0.1:0", "FENCEPOST_KEYS_FILE="+path)
+	for _, c := range []struct {
+		path   string
+		header map[string]string
+		want   int
+	}{
+		{"/metrics", nil, 401}, {"/metrics", read, 200}, {"/metrics", admin, 403},
+		{"/debug/pprof/", nil, 401}, {"/debug/pprof/", read, 403}, {"/debug/pprof/", admin, 200},
+		{"/debug/pprof/profile", nil, 401}, {"/debug/pprof/trace", read, 403}, {"/", nil, 401},
+	} {
+		status, body, err := request("GET", "http://"+g.admin+c.path, "", c.header)
+		if err != nil || status != c.want {
+			t.Errorf("%s: %d %s, %v, want %d", c.path, status, body, err, c.want)
+		}
+	}
+	status := 0
+	for range 100 {
+		status, _, _ = request("GET", "http://"+g.admin+"/metrics", "", nil)
+	}
+	if status != http.StatusTooManyRequests {
+		t.Errorf("after many failures: %d", status)
+	}
+}

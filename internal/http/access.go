@@ -1,0 +1,244 @@
+package http
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"fencepost/internal/auth"
+	"fencepost/internal/fencing"
+)
+
+// access says what a request needs: a scope, and of what stands in its path that it is a
+// name which the principal may use. Names that stand elsewhere are for permit.
+type access struct {
+	scope func(*http.Request) auth.Scope
+	named bool
+}
+
+// needs is the access of what takes one scope.
+func needs(scope auth.Scope) access {
+	return access{scope: func(*http.Request) auth.Scope { return scope }}
+}
+
+// onName is needs, of the name in the path.
+func onName(scope auth.Scope) access {
+	a := needs(scope)
+	a.named = true
+	return a
+}
+
+// toEnd is the access of DELETE /locks/{name}: If-Match breaks somebody else's lease.
+var toEnd = access{named: true, scope: func(r *http.Request) auth.Scope {
+	if len(r.Header["If-Match"]) > 0 {
+		return auth.Admin
+	}
+	return auth.Lock
+}}
+
+// toProbe is the access of /readyz. What ?verbose tells of the store is not for everybody.
+var toProbe = access{scope: func(r *http.Request) auth.Scope {
+	if isProbe(r) {
+		return auth.Anyone
+	}
+	return auth.Read
+}}
+
+// authorize refuses a request whose principal may not make it. Without keys everybody may
+// do everything.
+func (c *call) authorize(a access) error {
+	scope := a.scope(c.r)
+	if c.s.gate.keys == nil || scope == auth.Anyone {
+		return nil
+	}
+	principal, refusal, quiet := c.s.gate.admit(c.r, scope)
+	if refusal != nil {
+		if !quiet {
+			c.auditRefusal(refusal, principal)
+		}
+		return refusal
+	}
+	c.principal, c.scope = principal, scope
+	if a.named {
+		c.inPath[0] = fencing.Name(c.wildcard)
+		return c.permit(c.inPath[:]...)
+	}
+	return nil
+}
+
+// permit refuses a request unless its principal may use all the names. It is for what
+// the path does not tell, and stands before anything is done.
+func (c *call) permit(names ...fencing.Name) error {
+	c.asked = names
+	return c.refuseAccess(c.checkNames())
+}
+
+// stillPermitted checks again, for a request that takes long: the key may have expired, or
+// its line may have changed.
+func (c *call) stillPermitted() error {
+	if c.principal == nil {
+		return nil
+	}
+	principal, err := c.s.gate.keys.Current(c.principal)
+	if err == nil && certificateEnded(c.r, c.principal) {
+		err = errCertificateExpired
+	}
+	if err != nil {
+		return c.refuseAccess(unauthenticated(err))
+	}
+	c.principal = principal
+	if refusal := withoutScope(principal, c.scope); refusal != nil {
+		return c.refuseAccess(refusal)
+	}
+	return c.refuseAccess(c.checkNames())
+}
+
+func (c *call) checkNames() error {
+	if c.principal == nil {
+		return nil
+	}
+	for _, name := range c.asked {
+		if !c.principal.Names().Cover(string(name)) {
+			return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + c.principal.Name + " may use names of " +
+				c.principal.Names().String() + " only, and this is another one"}
+		}
+	}
+	return nil
+}
+
+// covers reports whether the principal of a request may hear of a name.
+func (c *call) covers(name fencing.Name) bool {
+	return c.principal == nil || c.principal.Names().Cover(string(name))
+}
+
+// refuseAccess notes a refusal in the audit, and returns it.
+func (c *call) refuseAccess(err error) error {
+	if err != nil {
+		c.auditRefusal(err, c.principal)
+	}
+	return err
+}
+
+// gate lets requests in by their keys, and bounds those without.
+type gate struct {
+	keys     *auth.Keys // nil: everybody may do everything
+	failures failures
+	now      func() time.Time
+}
+
+// admit says who a request is from, or why it is refused; principal is nil or, of a key that
+// has expired or has not the scope, whose it is. A client that fails too often is told to
+// slow down; quiet says that it was told before, which is not for the audit again.
+func (g *gate) admit(r *http.Request, scope auth.Scope) (principal *auth.Principal, refusal *fencing.Error, quiet bool) {
+	principal, err := authenticate(r, g.keys)
+	if err == nil {
+		return principal, withoutScope(principal, scope), false
+	}
+	if wait, first := g.failures.note(clientOf(r.RemoteAddr), g.now()); wait > 0 {
+		return nil, &fencing.Error{Code: fencing.CodeTooManyRequests, RetryAfter: wait,
+			Detail: "too many requests from this address were without a key that is known"}, !first
+	}
+	return principal, unauthenticated(err), false
+}
+
+func unauthenticated(err error) *fencing.Error {
+	return &fencing.Error{Code: fencing.CodeUnauthenticated, Err: err, Detail: err.Error()}
+}
+
+// withoutScope returns the refusal of a principal that has not a scope; nil if it has.
+func withoutScope(p *auth.Principal, scope auth.Scope) *fencing.Error {
+	if p.Has(scope) {
+		return nil
+	}
+	return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + p.Name + " has not the scope " + scope.String() + ", which this needs"}
+}
+
+// OnlyKeys puts the keys of a gateway before another handler: scope says which one a
+// request needs. A refusal is 401, 403 or 429, in plain text, and in the audit. Without
+// keys it returns next.
+func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.Scope, next http.Handler) http.Handler {
+	if keys == nil {
+		return next
+	}
+	g := gate{keys: keys, now: time.Now, failures: newFailures()}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		principal, refusal, quiet := g.admit(r, scope(r))
+		if refusal == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if !quiet {
+			audit(log, slog.LevelWarn, append(auditAttrs(r, "refused", principal),
+				slog.String("code", string(refusal.Code)), slog.String("reason", refusal.Detail)))
+		}
+		status := problems[refusal.Code].status
+		if refusal.Code == fencing.CodeUnauthenticated {
+			w.Header()["Www-Authenticate"] = bearerChallenge
+		}
+		if after := retryAfter(refusal, status); after > 0 {
+			w.Header().Set("Retry-After", strconv.FormatInt(ceilTo(after, time.Second), 10))
+		}
+		http.Error(w, refusal.Detail, status)
+	})
+}
+
+var (
+	errNoCredentials      = errors.New("this needs a key, as in Authorization: Bearer fp_…")
+	errNotBearer          = errors.New("there must be one Authorization header, with Bearer and a key")
+	errCertificateUnknown = errors.New("the certificate's name has no line in the keys file")
+	errCertificateExpired = errors.New("the certificate has expired")
+)
+
+// authenticate returns who a request is from: whom its key lets in or, without one, the
+// certificate of its connection. Of a key that has expired it returns whose it was.
+func authenticate(r *http.Request, keys *auth.Keys) (*auth.Principal, error) {
+	switch values := r.Header["Authorization"]; len(values) {
+	case 0:
+		return byCertificate(r, keys)
+	case 1:
+		scheme, key, found := strings.Cut(values[0], " ")
+		if !found || !strings.EqualFold(scheme, "Bearer") {
+			return nil, errNotBearer
+		}
+		return keys.Key(strings.TrimSpace(key))
+	}
+	return nil, errNotBearer
+}
+
+func byCertificate(r *http.Request, keys *auth.Keys) (*auth.Principal, error) {
+	name := certificateName(r.TLS)
+	if name == "" {
+		return nil, errNoCredentials
+	}
+	principal, err := keys.Certificate(name)
+	switch {
+	case errors.Is(err, auth.ErrUnknown):
+		return nil, errCertificateUnknown
+	case err == nil && certificateEnded(r, principal):
+		err = errCertificateExpired
+	}
+	return principal, err
+}
+
+// certificateName returns the name of a client's certificate: its first DNS name or, if
+// it has none, its common name. Empty if there is no certificate that was verified.
+func certificateName(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	leaf := state.VerifiedChains[0][0]
+	if len(leaf.DNSNames) > 0 {
+		return leaf.DNSNames[0]
+	}
+	return leaf.Subject.CommonName
+}
+
+// certificateEnded reports whether the certificate that let a principal in has expired
+// since its connection began.
+func certificateEnded(r *http.Request, principal *auth.Principal) bool {
+	return principal.ID == "" && time.Now().After(r.TLS.VerifiedChains[0][0].NotAfter)
+}

@@ -1,0 +1,63 @@
+package http
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"fencepost/internal/auth"
+	"fencepost/internal/fencing"
+)
+
+// The audit is those lines of the log that have the message "audit" and a group of that
+// name: every refusal by keys, every break, every change of a key. No secret is in any.
+
+// auditRefusal writes the line of a request that was refused. It has the lock's name only
+// if it is one.
+func (c *call) auditRefusal(err error, principal *auth.Principal) {
+	e := problemOf(err)
+	attrs := append(c.auditAttrs("refused", principal), slog.String("code", string(e.Code)), slog.String("reason", e.Detail))
+	for _, name := range c.asked {
+		if name, err := fencing.ParseName(string(name)); err == nil && !c.covers(name) {
+			attrs = append(attrs, slog.String("name", string(name)))
+			break
+		}
+	}
+	audit(c.s.log, slog.LevelWarn, attrs)
+}
+
+// auditBreak writes the line of a lease that somebody has broken, or tried to.
+func (c *call) auditBreak(req endRequest, err error) {
+	code := fencing.CodeOK
+	if err != nil {
+		code = problemOf(err).Code
+	}
+	audit(c.s.log, slog.LevelInfo, append(c.auditAttrs("break", c.principal),
+		slog.String("code", string(code)), slog.String("name", string(req.name)), slog.Int64("fencing_token", int64(req.token))))
+}
+
+func (c *call) auditAttrs(event string, principal *auth.Principal) []slog.Attr {
+	return append(auditAttrs(c.r, event, principal), slog.String("request_id", string(c.requestID())), slog.String("route", c.endpoint.path))
+}
+
+// auditAttrs are what every line about a request has.
+func auditAttrs(r *http.Request, event string, principal *auth.Principal) []slog.Attr {
+	attrs := []slog.Attr{slog.String("event", event), slog.String("client", clientOf(r.RemoteAddr)), slog.String("method", methodLabel(r.Method))}
+	return append(attrs, principalAttrs(principal)...)
+}
+
+func audit(log *slog.Logger, level slog.Level, attrs []slog.Attr) {
+	log.LogAttrs(context.Background(), level, "audit", slog.Attr{Key: "audit", Value: slog.GroupValue(attrs...)})
+}
+
+// principalAttrs say who it was; nothing of nobody.
+func principalAttrs(p *auth.Principal) []slog.Attr {
+	if p == nil {
+		return nil
+	}
+	attrs := []slog.Attr{slog.String("principal", p.Name)}
+	if p.ID != "" {
+		attrs = append(attrs, slog.String("key", p.ID))
+	}
+	return attrs
+}
