@@ -193,10 +193,10 @@ func startPostgres(s *server) (err error) {
 
 func startMariaDB(s *server) (err error) {
 	data := filepath.Join(s.dir, "data")
-	if err := s.run("mysql", find("mariadb-install-db"), "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db"); err != nil {
+	if err := s.run("mysql", find("mariadb-install-db"), "--no-defaults", "--datadir="+data, "--tmpdir="+data, "--auth-root-authentication-method=normal", "--skip-test-db"); err != nil {
 		return err
 	}
-	if s.cmd, err = s.asUser("mysql", find("mariadbd"), "--no-defaults", "--datadir="+data, "--bind-address=127.0.0.1", "--port="+strconv.Itoa(s.port),
+	if s.cmd, err = s.asUser("mysql", find("mariadbd"), "--no-defaults", "--datadir="+data, "--tmpdir="+data, "--bind-address=127.0.0.1", "--port="+strconv.Itoa(s.port),
 		"--socket="+filepath.Join(s.dir, "socket"), "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin"); err != nil {
 		return err
 	}
