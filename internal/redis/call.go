@@ -74,11 +74,11 @@ func (c *call) prepare(ctx context.Context) {
 	args := make([]any, 0, 5+len(c.of))
 	switch c.how {
 	case byFunction:
-		args = append(args, "fcall", rules.functions[kind])
+		args = append(args, "fcall", rules().functions[kind])
 	case byDigest:
-		args = append(args, "evalsha", rules.digests[kind])
+		args = append(args, "evalsha", rules().digests[kind])
 	case bySource:
-		args = append(args, "eval", rules.scripts[kind])
+		args = append(args, "eval", rules().scripts[kind])
 	}
 	args = append(args, 1, c.key, &c.header)
 	for _, one := range c.of {
@@ -207,7 +207,7 @@ func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) e
 	if calls[0].how == byFunction {
 		err := calls[0].cmd.Err()
 		if !noFunctions(err) {
-			err = on.Do(ctx, "function", "load", rules.source).Err()
+			err = on.Do(ctx, "function", "load", rules().source).Err()
 		}
 		switch how = byFunction; {
 		case noFunctions(err):

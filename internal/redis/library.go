@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -37,7 +38,9 @@ type library struct {
 	digests   [2]string // of the scripts
 }
 
-var rules = newLibrary()
+// rules is the library of this build. It is put together when a store first needs it: a gateway
+// on the embedded store never does.
+var rules = sync.OnceValue(newLibrary)
 
 func newLibrary() *library {
 	var body strings.Builder

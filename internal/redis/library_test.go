@@ -41,7 +41,7 @@ func TestLibraries(t *testing.T) {
 	clock := &movedClock{}
 	s := open(t, Options{URL: server.URL(), MaxSkew: 30 * 24 * time.Hour, Clock: clock.time})
 	mustAcquire(t, s, acquireRequest("a"))
-	want := []string{rules.name, "fencepost_new", "fencepost_old", "others"}
+	want := []string{rules().name, "fencepost_new", "fencepost_old", "others"}
 	slices.Sort(want)
 	until(t, func() bool { return client.HExists(t.Context(), s.keys[0].libraries, "fencepost_old").Val() })
 	if got := libraries(); !slices.Equal(got, want) {
@@ -58,7 +58,7 @@ func TestLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
-	if err != nil || !slices.Equal(libraries(), []string{rules.name}) {
+	if err != nil || !slices.Equal(libraries(), []string{rules().name}) {
 		t.Errorf("%+v, %v: %q", out, err, libraries())
 	}
 }
@@ -141,8 +141,8 @@ func TestTextWithZeroByte(t *testing.T) {
 
 // Whatever Redis is told has a name of its own, the flags of the functions included.
 func TestLibraryNameCoversAll(t *testing.T) {
-	sum := sha1.Sum([]byte(strings.ReplaceAll(rules.source, rules.name, "")))
-	if want := "fencepost_" + hex.EncodeToString(sum[:6]); rules.name != want {
-		t.Errorf("the library is %s, want %s", rules.name, want)
+	sum := sha1.Sum([]byte(strings.ReplaceAll(rules().source, rules().name, "")))
+	if want := "fencepost_" + hex.EncodeToString(sum[:6]); rules().name != want {
+		t.Errorf("the library is %s, want %s", rules().name, want)
 	}
 }

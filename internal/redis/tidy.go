@@ -28,7 +28,7 @@ func (s *Store) tidy(ctx context.Context, n *node, partition int) {
 	n.tidied = now
 	key := s.keys[partition].libraries
 	pipe := n.client.Pipeline()
-	pipe.HSet(ctx, key, rules.name, now.UnixMilli())
+	pipe.HSet(ctx, key, rules().name, now.UnixMilli())
 	used := pipe.HGetAll(ctx, key)
 	there := pipe.FunctionList(ctx, goredis.FunctionListQuery{LibraryNamePattern: "fencepost_*"})
 	if _, err := pipe.Exec(ctx); err != nil {
@@ -37,7 +37,7 @@ func (s *Store) tidy(ctx context.Context, n *node, partition int) {
 	for _, l := range there.Val() {
 		last, err := strconv.ParseInt(used.Val()[l.Name], 10, 64)
 		switch {
-		case l.Name == rules.name:
+		case l.Name == rules().name:
 		case err != nil:
 			n.client.HSetNX(ctx, key, l.Name, now.UnixMilli())
 		case now.Sub(time.UnixMilli(last)) > libraryTTL:
