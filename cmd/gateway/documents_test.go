@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -156,6 +157,11 @@ func newReader(t *testing.T, shell, path string) *reader {
 	}
 	r.env = append(r.env, "PATH="+filepath.Join(r.dir, "path")+":"+os.Getenv("PATH"), "CURL_HOME="+r.dir, "no_proxy=*",
 		"FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_DATA_DIR="+filepath.Join(r.dir, "data"))
+	if signal.Ignored(os.Interrupt) { // by a shell that put the tests into the background: the terminals would ignore Ctrl-C too
+		interrupts := make(chan os.Signal, 1)
+		signal.Notify(interrupts, os.Interrupt)
+		t.Cleanup(func() { signal.Stop(interrupts) })
+	}
 	r.first = openTerminal(t, shell, r.dir, r.env)
 	if filepath.Base(path) != "README.md" { // the README starts its own
 		r.gateway = start(t).addr

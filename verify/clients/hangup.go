@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"syscall"
 	"time"
 
@@ -21,6 +23,11 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 	defer cancel()
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
+	// Whoever started this may ignore SIGHUP (nohup does), and so would the program: a shell can't
+	// trap what was ignored when it began. What is caught here is not ignored there.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
 	if err != nil {
 		return err
