@@ -37,11 +37,14 @@ type config struct {
 
 // Serving says where and to whom the gateway answers.
 type Serving struct {
-	ListenAddr     string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
-	AllowedHosts   []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
-	KeysFile       string   `split_words:"true" desc:"file of the keys that let clients in, read again when it changes; gateway keygen makes one. Without it everybody may do everything, and only loopback is served"`
-	InsecureNoAuth bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
-	AdminAddr      string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has the same keys and Hosts"`
+	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
+	AllowedHosts    []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
+	KeysFile        string   `split_words:"true" desc:"file of the keys that let clients in, read again when it changes; gateway keygen makes one. Without it everybody may do everything, and only loopback is served"`
+	TLSCertFile     string   `split_words:"true" desc:"file of the certificate, and those between it and its authority, to serve TLS with; read again when it changes"`
+	TLSKeyFile      string   `split_words:"true" desc:"file of its private key"`
+	TLSClientCAFile string   `split_words:"true" desc:"file of the authorities whose client certificates let in whom FENCEPOST_KEYS_FILE names"`
+	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
+	AdminAddr       string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has the same keys and Hosts"`
 
 	MaxConnections          int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
 	MaxConnectionsPerClient int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
@@ -68,6 +71,10 @@ type Redis struct {
 	SentinelUsername     string `split_words:"true" desc:"user at the Sentinels, which have their own"`
 	SentinelPassword     string `split_words:"true" desc:"password at the Sentinels"`
 	SentinelPasswordFile string `split_words:"true" desc:"file to read FENCEPOST_SENTINEL_PASSWORD from"`
+
+	RedisTLSCertFile string `split_words:"true" desc:"file of the certificate to show to a Redis with TLS, and to Sentinels; read again when it changes"`
+	RedisTLSKeyFile  string `split_words:"true" desc:"file of its private key"`
+	RedisTLSCaFile   string `split_words:"true" desc:"file of the authorities of their certificates; without it those of the system"`
 
 	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before it is answered; 0 to 100"`
 	Quarantine       string `split_words:"true" default:"auto" desc:"how long nothing new is granted where Redis may have forgotten leases: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
@@ -240,6 +247,7 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	if cfg.LogFormat != "json" && cfg.LogFormat != "text" {
 		fault("FENCEPOST_LOG_FORMAT: %q must be json or text", cfg.LogFormat)
 	}
+	faults = append(faults, cfg.validateTLS()...)
 	return append(faults, cfg.validateStore(read)...)
 }
 

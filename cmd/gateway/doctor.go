@@ -79,7 +79,11 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 		return condition{findings: findings}, nil
 	}
 	noted := newRemarks()
-	store, err := openStore(ctx, cfg, slog.New(noted), true)
+	secured, err := watchRedisTLS(cfg, &files{log: slog.New(noted)}, slog.New(noted))
+	if err != nil {
+		return condition{}, err
+	}
+	store, err := openStore(ctx, cfg, secured, slog.New(noted), true)
 	if err != nil {
 		return condition{}, err
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -22,11 +23,18 @@ func healthcheck(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthcheckTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+probeAddr(cfg.ListenAddr)+"/readyz", nil)
+	scheme := "http"
+	if cfg.TLSCertFile != "" {
+		scheme = "https"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+probeAddr(cfg.ListenAddr)+"/readyz", nil)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DisableKeepAlives: true}
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // it asks by address, which no certificate has, and tells nothing
+	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 		return nil, nil
 	}
 	var keys *auth.Keys
-	err := watched.add("FENCEPOST_KEYS_FILE", func(contents [][]byte) error {
+	err := watched.add(file{setting: "FENCEPOST_KEYS_FILE", paths: []string{cfg.KeysFile}, apply: func(contents [][]byte) error {
 		set, err := auth.Parse(contents[0])
 		if err != nil {
 			return err
@@ -30,7 +30,7 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 			auditKey(log, change)
 		}
 		return nil
-	}, cfg.KeysFile)
+	}})
 	return keys, err
 }
 

@@ -72,13 +72,13 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 
 	watched := &files{log: log, state: metrics.NewFiles(reg)}
 	defer watched.stop()
-	keys, err := watchKeys(cfg, watched, log)
+	secured, err := watchSecurity(cfg, watched, log)
 	if err != nil {
-		return usageError{err}
+		return err
 	}
 	watched.start()
 
-	opened, err := openStore(ctx, cfg, log, false)
+	opened, err := openStore(ctx, cfg, secured.redis, log, false)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	defer dog.Stop()
 
 	options := lockhttp.Options{
-		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: keys,
+		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: secured.keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
 		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
@@ -126,24 +126,19 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	}
 	most, _ := cfg.maxConnections(openFiles()) // validated before
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
-		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, Registerer: reg, Logger: log,
+		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, TLS: secured.server, Registerer: reg, Logger: log,
 	})
 	serving := make(chan error, 2)
-	go func() { serving <- server.Serve(listener) }()
+	go func() { serving <- secured.serve(server, listener) }()
 	if cfg.AdminAddr != "" {
-		admin, err := serveAdmin(cfg, keys, reg, serving, log)
+		admin, err := serveAdmin(cfg, secured, reg, serving, log)
 		if err != nil {
 			return errors.Join(err, server.Close())
 		}
 		defer admin.Close()
 	}
 	log.Info("serving", "address", listener.Addr().String(), "store", cfg.storeKind(), "version", version)
-	switch loopback, _ := isLoopback(cfg.ListenAddr); {
-	case keys != nil && !loopback:
-		log.Warn("keys and leases cross the network in the clear, unless something in front of this address speaks TLS")
-	case cfg.InsecureNoAuth:
-		log.Warn("there is no authentication: whoever reaches this address can take and break every lock")
-	}
+	secured.warn(cfg, log)
 
 	err = await(ctx.Done(), serving, failed)
 	api.Drain()
@@ -198,8 +193,8 @@ func cantListen(setting, addr string, err error) error {
 }
 
 // serveAdmin serves metrics and profiles on an address of their own, to the same
-// Hosts and keys as the main one.
-func serveAdmin(cfg config, keys *auth.Keys, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
+// Hosts and keys as the main one, over TLS as that is.
+func serveAdmin(cfg config, secured security, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -210,7 +205,7 @@ func serveAdmin(cfg config, keys *auth.Keys, reg *prometheus.Registry, serving c
 	if err != nil {
 		return nil, cantListen("FENCEPOST_ADMIN_ADDR", cfg.AdminAddr, err)
 	}
-	guarded := lockhttp.OnlyKeys(keys, log, func(r *http.Request) auth.Scope {
+	guarded := lockhttp.OnlyKeys(secured.keys, log, func(r *http.Request) auth.Scope {
 		if r.URL.Path == "/metrics" {
 			return auth.Read
 		}
@@ -218,8 +213,8 @@ func serveAdmin(cfg config, keys *auth.Keys, reg *prometheus.Registry, serving c
 	}, mux)
 	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.AllowedHosts, guarded), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
-	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, Logger: log})
-	go func() { serving <- server.Serve(listener) }()
+	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, TLS: secured.server, Logger: log})
+	go func() { serving <- secured.serve(server, listener) }()
 	log.Info("serving metrics and profiles", "address", listener.Addr().String())
 	return server, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -50,7 +51,7 @@ func (s *openedStore) losses() (n int64) {
 }
 
 // openStore opens the store of the settings. A passive one is only to be looked at.
-func openStore(ctx context.Context, cfg config, log *slog.Logger, passive bool) (*openedStore, error) {
+func openStore(ctx context.Context, cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
 		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, MaxHolders: cfg.MaxHoldersPerName})
@@ -59,9 +60,9 @@ func openStore(ctx context.Context, cfg config, log *slog.Logger, passive bool) 
 		}
 		return &openedStore{Store: s, failed: s.Failed()}, nil
 	case kindQuorum:
-		return openQuorum(ctx, cfg, log, passive)
+		return openQuorum(ctx, cfg, secured, log, passive)
 	}
-	s, err := redis.Open(ctx, redisOptions(cfg, log, passive))
+	s, err := redis.Open(ctx, redisOptions(cfg, secured, log, passive))
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
 	}
@@ -69,7 +70,7 @@ func openStore(ctx context.Context, cfg config, log *slog.Logger, passive bool) 
 }
 
 // openQuorum opens every node of a quorum, all at once, and composes them.
-func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool) (*openedStore, error) {
+func openQuorum(ctx context.Context, cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) (*openedStore, error) {
 	urls, err := redis.SplitQuorum(cfg.Store)
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
@@ -79,7 +80,7 @@ func openQuorum(ctx context.Context, cfg config, log *slog.Logger, passive bool)
 	var opening sync.WaitGroup
 	for i, url := range urls {
 		names[i] = address(url)
-		o := redisOptions(cfg, log.With("node", names[i]), passive)
+		o := redisOptions(cfg, secured, log.With("node", names[i]), passive)
 		o.URL, o.Member = url, true
 		opening.Go(func() { opened.nodes[i], errs[i] = redis.Open(ctx, o) })
 	}
@@ -111,10 +112,10 @@ func (o *openedStore) closeNodes() (err error) {
 }
 
 // redisOptions are those of every Redis of the settings.
-func redisOptions(cfg config, log *slog.Logger, passive bool) redis.Options {
+func redisOptions(cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) redis.Options {
 	quarantine, _ := cfg.quarantine() // validated before
 	return redis.Options{
-		URL: cfg.Store, MaxSkew: cfg.MaxClockSkew, Logger: log,
+		URL: cfg.Store, TLS: secured, MaxSkew: cfg.MaxClockSkew, Logger: log,
 		Username: cfg.RedisUsername, Password: cfg.RedisPassword,
 		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
 		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine, Passive: passive,

@@ -28,6 +28,8 @@ const maxWatched = 1 << 20
 type file struct {
 	setting string
 	paths   []string
+	private int                           // the path of a secret, if it is not the first
+	public  bool                          // everybody may read all
 	apply   func(contents [][]byte) error // takes effect whole, or not at all
 
 	seen [][sha256.Size]byte // of the contents tried last; nil if they could not be read
@@ -45,12 +47,11 @@ type files struct {
 }
 
 // add reads files for the first time.
-func (f *files) add(setting string, apply func([][]byte) error, paths ...string) error {
-	one := &file{setting: setting, paths: paths, apply: apply}
-	if err := f.load(one, true); err != nil {
-		return fmt.Errorf("%s: %w", setting, err)
+func (f *files) add(one file) error {
+	if err := f.load(&one, true); err != nil {
+		return fmt.Errorf("%s: %w", one.setting, err)
 	}
-	f.all = append(f.all, one)
+	f.all = append(f.all, &one)
 	return nil
 }
 
@@ -106,7 +107,7 @@ func (f *files) load(one *file, always bool) error {
 	var err error
 	for i, path := range one.paths {
 		var readErr error
-		contents[i], readErr = f.read(path, one.seen == nil || always)
+		contents[i], readErr = f.read(path, i == one.private && !one.public && (one.seen == nil || always))
 		err = errors.Join(err, readErr)
 		sums[i] = sha256.Sum256(append(contents[i], fmt.Sprint(readErr)...))
 	}

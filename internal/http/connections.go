@@ -2,6 +2,7 @@ package http
 
 import (
 	"bytes"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
@@ -32,6 +33,9 @@ type ConnectionOptions struct {
 	Most          int // open at a time; at least 1
 	MostPerClient int // from one address without its port; 0 is any number
 
+	// TLS is that of the server, for refusals; nil if it has none.
+	TLS *tls.Config
+
 	Registerer prometheus.Registerer // takes the metrics; nil keeps them to itself
 	Logger     *slog.Logger          // required
 }
@@ -45,7 +49,7 @@ type ConnectionOptions struct {
 func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
 	l := &limitedListener{
 		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger,
-		clients: map[string]int{}, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals),
+		clients: map[string]int{}, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals), tls: withoutHTTP2(o.TLS),
 		count: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_http_connections", Help: "Connections open now.",
 		}),
@@ -70,6 +74,7 @@ type limitedListener struct {
 	most, mostPerClient int
 	log                 *slog.Logger
 	refusing            chan struct{} // holds one for each refusal under way
+	tls                 *tls.Config   // of refusals; nil without TLS
 	count               prometheus.Gauge
 	refused             prometheus.Counter
 
@@ -168,13 +173,33 @@ func (l *limitedListener) refuse(conn net.Conn, setting string, most int) {
 	}
 	l.refusals[conn] = true
 	l.work.Go(func() {
-		answerRefused(conn, setting, most)
+		answered := conn
+		if l.tls != nil {
+			answered = tls.Server(conn, l.tls) // its handshake is part of the first read
+		}
+		answerRefused(answered, setting, most)
 		l.mu.Lock()
 		delete(l.refusals, conn)
 		l.mu.Unlock()
 		conn.Close()
 		<-l.refusing
 	})
+}
+
+// withoutHTTP2 returns the settings for who speaks HTTP/1.1 only.
+func withoutHTTP2(config *tls.Config) *tls.Config {
+	if config == nil {
+		return nil
+	}
+	only := config.Clone()
+	only.NextProtos = []string{"http/1.1"}
+	if current := config.GetConfigForClient; current != nil {
+		only.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := current(hello)
+			return withoutHTTP2(c), err
+		}
+	}
+	return only
 }
 
 func (l *limitedListener) mayLog() bool {

@@ -87,7 +87,7 @@ var refusals = []refusal{
 	},
 	{
 		is: says("tls: certificate required"), detail: "it wants a certificate, and the gateway shows none",
-		remedy: "tls-auth-clients no at the server",
+		remedy: "FENCEPOST_REDIS_TLS_CERT_FILE with a certificate of an authority that the server knows, or tls-auth-clients no at the server",
 	},
 	{
 		is: isPlain, unless: withoutTLS, early: true, detail: "it does not speak TLS",

@@ -3,6 +3,7 @@ package redis
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"sync"
@@ -20,6 +21,11 @@ type Options struct {
 
 	Username, Password                 string // of Redis, where the URL has none
 	SentinelUsername, SentinelPassword string // of the Sentinels, which have their own
+
+	// TLS returns what a connection to a Redis or Sentinel with TLS is made with, beside
+	// the name of the server. It is asked for each, and what it returns is not kept. nil:
+	// the authorities of the system, and no certificate.
+	TLS func() *tls.Config
 
 	DialTimeout      time.Duration // default 500 ms
 	ReadTimeout      time.Duration // for one batch of answers; default 1 s

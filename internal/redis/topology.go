@@ -362,14 +362,14 @@ func (t *topology) clientOptions(addr string) *goredis.Options {
 	}
 	if l.tls {
 		host, _, _ := net.SplitHostPort(addr)
-		o.Dialer = dialTLS(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}, options.DialTimeout)
+		o.Dialer = dialTLS(options.TLS, host, options.DialTimeout)
 	}
 	return o
 }
 
 // dialTLS returns what connects with TLS. It says of a handshake that it was that: a
 // port without TLS just does not answer.
-func dialTLS(config *tls.Config, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func dialTLS(settings func() *tls.Config, host string, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout) // that of a subscription has no end
 		defer cancel()
@@ -378,6 +378,11 @@ func dialTLS(config *tls.Config, timeout time.Duration) func(ctx context.Context
 		if err != nil {
 			return nil, err
 		}
+		config := &tls.Config{}
+		if settings != nil {
+			config = settings()
+		}
+		config.ServerName, config.MinVersion = host, tls.VersionTLS12
 		encrypted := tls.Client(conn, config)
 		if err := encrypted.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()

@@ -49,6 +49,12 @@ func Kind(text string) string {
 	return schemes[strings.ToLower(scheme)].kind
 }
 
+// Encrypted reports whether the URL of a store asks for TLS, by its scheme alone.
+func Encrypted(text string) bool {
+	scheme, _, _ := strings.Cut(text, "://")
+	return schemes[strings.ToLower(scheme)].tls
+}
+
 // CheckURL says what is wrong with the URL of a store, without asking anything
 // there and without quoting a password; nil if Open, or of a quorum SplitQuorum,
 // understands it.
