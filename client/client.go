@@ -50,6 +50,10 @@ type Options struct {
 	// ErrUnreachable. Default: 15 s.
 	Patience time.Duration
 
+	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
+	// http in the clear.
+	Key string
+
 	// TLS is for gateways at https addresses. Default: the system's certificates.
 	TLS *tls.Config
 
@@ -86,6 +90,9 @@ func New(o Options) (*Client, error) {
 			return nil, fmt.Errorf("client: the address %q is not like http://127.0.0.1:8080 or https://locks.example", address)
 		}
 		addresses[i] = strings.TrimRight(address, "/")
+	}
+	if strings.ContainsFunc(o.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, errors.New("client: the key has characters that no key has, perhaps a newline at its end")
 	}
 	o.Addresses = addresses
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
@@ -202,6 +209,9 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 	}
 	for name, values := range c.options.Header {
 		request.Header[name] = values
+	}
+	if c.options.Key != "" {
+		request.Header.Set("Authorization", "Bearer "+c.options.Key)
 	}
 	for name, value := range map[string]string{"Lease-Id": r.leaseID, "If-Match": r.ifMatch, "Last-Event-ID": r.lastEvent} {
 		if value != "" {

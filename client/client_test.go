@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -395,5 +396,32 @@ func TestCodes(t *testing.T) {
 	}
 	if len(want) < 20 || !slices.Equal(want, got) {
 		t.Errorf("the contract has %v, the client %v", want, got)
+	}
+}
+
+// TestKey: the key goes along with every request, and what can't be one is refused.
+func TestKey(t *testing.T) {
+	seen := make(chan string, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header.Get("Authorization")
+		w.WriteHeader(http.StatusUnauthorized)
+		w.Write([]byte(`{"code":"unauthenticated","status":401,"detail":"the key is not known"}`))
+	}))
+	defer server.Close()
+	c, err := New(Options{Addresses: []string{server.URL}, Key: "fp_example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Inspect(t.Context(), "a"); !errors.Is(err, CodeUnauthenticated) {
+		t.Errorf("%v", err)
+	}
+	if got := <-seen; got != "Bearer fp_example" {
+		t.Errorf("Authorization is %q", got)
+	}
+	for _, key := range []string{"a b", "a\n", "a\x00", "schlüssel"} {
+		if _, err := New(Options{Addresses: []string{server.URL}, Key: key}); err == nil || strings.Contains(err.Error(), key) {
+			t.Errorf("%q: %v", key, err)
+		}
 	}
 }

@@ -207,6 +207,9 @@ func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer
 		var err error
 		// Who waits for a lock waits for a gateway as well.
 		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait)}
+		if err = setAccess(&o); err != nil {
+			return err
+		}
 		if c.client, err = client.New(o); err != nil {
 			return exit{exitUsage, err}
 		}
@@ -220,7 +223,7 @@ func printHelp(out io.Writer) error {
 	for _, cmd := range commands() {
 		fmt.Fprintf(out, "  %-38s %s\n", strings.TrimSpace(cmd.name+" "+cmd.args), cmd.summary)
 	}
-	_, err := fmt.Fprint(out, `
+	_, err := fmt.Fprint(out, accessHelp+`
 lockctl COMMAND -help lists the flags of a command. lockctl -version prints the version.
 
 Exit status: 0, or that of the command that run has run (128 and the signal's number, if a

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+
+	"fencepost/client"
+)
+
+// The variables of who comes in, and how. They are no flags: ps shows those to everybody.
+const (
+	keyVariable      = "FENCEPOST_KEY"
+	keyFileVariable  = "FENCEPOST_KEY_FILE"
+	caFileVariable   = "FENCEPOST_CA_FILE"
+	certFileVariable = "FENCEPOST_CERT_FILE"
+	certKeyVariable  = "FENCEPOST_CERT_KEY_FILE"
+)
+
+const accessHelp = `
+Environment, for gateways that have keys or TLS:
+  FENCEPOST_KEY            the key; or FENCEPOST_KEY_FILE, a file that has it
+  FENCEPOST_CA_FILE        the authorities of the gateways; without it those of the system
+  FENCEPOST_CERT_FILE      a client certificate, with its key in FENCEPOST_CERT_KEY_FILE
+`
+
+// setAccess fills in what the environment says of keys and certificates.
+func setAccess(o *client.Options) error {
+	o.Key = os.Getenv(keyVariable)
+	if file := os.Getenv(keyFileVariable); file != "" {
+		if o.Key != "" {
+			return usage("%s and %s are both set; which one is meant?", keyVariable, keyFileVariable)
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return usage("%s: %w", keyFileVariable, err)
+		}
+		if o.Key = strings.TrimSpace(string(content)); o.Key == "" {
+			return usage("%s: %s is empty", keyFileVariable, file)
+		}
+	}
+	ca, cert, key := os.Getenv(caFileVariable), os.Getenv(certFileVariable), os.Getenv(certKeyVariable)
+	if ca == "" && cert == "" && key == "" {
+		return nil
+	}
+	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		content, err := os.ReadFile(ca)
+		if err == nil {
+			o.TLS.RootCAs = x509.NewCertPool()
+			if !o.TLS.RootCAs.AppendCertsFromPEM(content) {
+				err = fmt.Errorf("%s has no certificate in PEM", ca)
+			}
+		}
+		if err != nil {
+			return usage("%s: %w", caFileVariable, err)
+		}
+	}
+	if cert == "" && key == "" {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return usage("%s, %s: %w", certFileVariable, certKeyVariable, err)
+	}
+	o.TLS.Certificates = []tls.Certificate{pair}
+	return nil
+}

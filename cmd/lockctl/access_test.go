@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestKeys: the key of the environment lets in, and its scopes and names are obeyed.
+func TestKeys(t *testing.T) {
+	dir := t.TempDir()
+	keys, key := filepath.Join(dir, "keys"), filepath.Join(dir, "ci.key")
+	gateway := filepath.Join(dir, "gateway")
+	if out, err := exec.Command("go", "build", "-o", gateway, "fencepost/cmd/gateway").CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	keygen := exec.Command(gateway, "keygen", "-name", "ci", "-scope", "lock,read", "-prefix", "jobs/")
+	var secret bytes.Buffer
+	keygen.Stderr = &secret
+	line, err := keygen.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string][]byte{keys: line, key: secret.Bytes()} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("FENCEPOST", startGateway(t, gateway, "FENCEPOST_KEYS_FILE="+keys))
+	for _, c := range []struct {
+		env  map[string]string
+		args string
+		want int
+	}{
+		{nil, "acquire jobs/a", exitNotAllowed},
+		{map[string]string{keyVariable: "fp_wrong"}, "acquire jobs/a", exitNotAllowed},
+		{map[string]string{keyFileVariable: key}, "acquire jobs/a", 0},
+		{map[string]string{keyVariable: strings.TrimSpace(secret.String())}, "get jobs/a", 0},
+		{map[string]string{keyFileVariable: key}, "acquire other/a", exitNotAllowed},
+		{map[string]string{keyFileVariable: key}, "break jobs/a 1", exitNotAllowed},
+		{map[string]string{keyFileVariable: key}, "ls", 0},
+		{map[string]string{keyFileVariable: key, keyVariable: "x"}, "ls", exitUsage},
+		{map[string]string{keyFileVariable: filepath.Join(dir, "none")}, "ls", exitUsage},
+		{map[string]string{keyFileVariable: os.DevNull}, "ls", exitUsage},
+		{map[string]string{keyVariable: "two\nlines"}, "ls", exitUsage},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			for name, value := range c.env {
+				t.Setenv(name, value)
+			}
+			var out bytes.Buffer
+			if got := run(t.Context(), strings.Fields(c.args), &out, &out); got != c.want {
+				t.Errorf("%v: %d, want %d: %s", c.env, got, c.want, &out)
+			}
+			if len(secret.String()) > 10 && strings.Contains(out.String(), strings.TrimSpace(secret.String())) {
+				t.Errorf("the key is shown: %s", &out)
+			}
+		})
+	}
+}
+
+// startGateway starts a gateway, and returns its URL.
+func startGateway(t *testing.T, path string, env ...string) string {
+	t.Helper()
+	cmd := exec.Command(path)
+	cmd.Dir, cmd.Env = t.TempDir(), append(env, "FENCEPOST_LISTEN_ADDR=127.0.0.1:0")
+	log, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		var entry struct{ Msg, Address string }
+		if json.Unmarshal(lines.Bytes(), &entry); entry.Msg == "serving" {
+			go io.Copy(io.Discard, log)
+			return "http://" + entry.Address
+		}
+	}
+	t.Fatal("the gateway does not serve")
+	return ""
+}
+
+// TestCertificates: an authority of one's own is trusted, and a certificate shown.
+func TestCertificates(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.PeerCertificates) == 0 {
+			w.WriteHeader(http.StatusUnauthorized)
+			w.Write([]byte(`{"code":"unauthenticated","status":401}`))
+			return
+		}
+		w.Write([]byte(`{"locks":[]}`))
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	t.Setenv("FENCEPOST", server.URL)
+	dir := t.TempDir()
+	ca, cert, key := filepath.Join(dir, "ca"), filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	private, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for path, content := range map[string][]byte{ca: public, cert: public, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		ca, cert, key string
+		want          int
+	}{
+		{ca, cert, key, 0}, {ca, "", "", exitNotAllowed}, {"", "", "", exitUnreachable}, {key, "", "", exitUsage},
+		{"none", "", "", exitUsage}, {ca, cert, "", exitUsage}, {ca, "", key, exitUsage}, {ca, cert, cert, exitUsage},
+	} {
+		t.Setenv(caFileVariable, c.ca)
+		t.Setenv(certFileVariable, c.cert)
+		t.Setenv(certKeyVariable, c.key)
+		var out bytes.Buffer
+		if got := run(t.Context(), []string{"ls"}, &out, &out); got != c.want {
+			t.Errorf("%+v: %d, want %d: %s", c, got, c.want, &out)
+		}
+	}
+}
