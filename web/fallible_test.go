@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
 )
 
@@ -21,6 +22,7 @@ type fallibleStore struct {
 	findings   atomic.Pointer[[]fencing.Finding]
 	quarantine atomic.Pointer[time.Time] // until when
 	strict     bool                      // the gateway grants nothing while a promise is in danger
+	keys       *auth.Keys                // that the gateway wants; nil: none
 }
 
 func (s *fallibleStore) Examine(ctx context.Context) ([]fencing.Finding, error) {

@@ -22,12 +22,13 @@ import (
 
 // gateway is the real HTTP layer and watchdog over a store in memory.
 type gateway struct {
-	t      *testing.T
-	origin string
-	store  *fallibleStore
-	front  *front
-	door   *door
-	ahead  *atomic.Int64 // how far the store's clock is ahead of the browser's, in nanoseconds
+	t             *testing.T
+	origin        string
+	store         *fallibleStore
+	front         *front
+	door          *door
+	withoutReader func()        // see startKeys
+	ahead         *atomic.Int64 // how far the store's clock is ahead of the browser's, in nanoseconds
 }
 
 func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
@@ -49,7 +50,7 @@ func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 	dog := watchdog.New(g.store, watchdog.Options{Strict: g.store.strict})
 	dog.Start()
 	t.Cleanup(dog.Stop)
-	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Page: web.Files})
+	server := gatewayhttp.New(gatewayhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Page: web.Files, Keys: g.store.keys})
 	g.front = &front{next: server.Handler()}
 	srv := gatewayhttp.NewHTTPServer(g.front, slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)

@@ -1,5 +1,6 @@
 // api.js: the requests the page makes, each with the time it was sent.
 
+import * as key from "./key.js";
 import { eventsPath, historyPath, listPath, lockPath, readinessPath } from "./route.js";
 
 // A request without an answer for this long has failed: the page says so rather
@@ -82,7 +83,7 @@ async function get(path, signal, wellFormed, fine = [200]) {
 }
 
 const options = (type) => ({
-  cache: "no-store", redirect: "error", headers: { accept: `${type}, application/problem+json` },
+  cache: "no-store", redirect: "error", credentials: "same-origin", headers: { accept: `${type}, application/problem+json`, ...key.headers() },
 });
 
 // json reads a body; null is an answer, but not one of the gateway's.

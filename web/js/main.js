@@ -9,6 +9,7 @@ import { Empty } from "./empty.js";
 import { Health } from "./health.js";
 import { List } from "./list.js";
 import { address, parse, validName } from "./route.js";
+import { SignIn } from "./signin.js";
 import { Source } from "./source.js";
 import * as state from "./state.js";
 import { setText } from "./dom.js";
@@ -29,6 +30,8 @@ const connection = new Connection(document, { onRetry: () => source.refresh() })
 const dangers = new Dangers(document);
 const health = new Health(api, { onData: showHealth });
 const source = new Source(api, { onData, onFailure, onGap: () => health.look() });
+
+const signIn = new SignIn(document, { onKey: come });
 
 let route = parse(location);
 let wanted = pageSize;
@@ -65,8 +68,23 @@ function showHealth(found) {
 }
 
 function onFailure(error, pause) {
+  // With too many failures from this address a key still lets in.
+  if (error.status === 401 || error.status === 429 && latest === null) {
+    source.pause();
+    health.pause();
+    if (latest === null) signIn.refused(error.detail);
+    else signIn.leave(); // what is shown was for the key that lets in no more
+    return;
+  }
   setStatus(state.failed(status, error, pause, now(), navigator.onLine));
   if (status.kind === "store") health.look(); // it knows why
+}
+
+// come reads with the key that was given.
+function come() {
+  setStatus(state.initial);
+  source.resume();
+  health.resume();
 }
 
 function setStatus(next) {
@@ -191,12 +209,15 @@ function visibility() {
   if (status.lastGood !== null && now() - hiddenAt > oldMs) setStatus(state.resumed(status));
   ticker = setInterval(tick, tickMs);
   tick();
+  if (signIn.open) return;
   source.resume();
   health.resume();
 }
 
 addEventListener("popstate", follow);
-addEventListener("online", () => source.refresh());
+addEventListener("online", () => {
+  if (!signIn.open) source.refresh();
+});
 document.addEventListener("visibilitychange", visibility);
 
 input.value = route.q;

@@ -1,0 +1,45 @@
+// key.js: the key with which the page comes in. It is kept for this tab only, by the
+// browser, or in memory where that keeps nothing; never in a cookie or an address.
+
+const item = "fencepost-key";
+let memory = null;
+
+// current is the key, null if there is none.
+export function current() {
+  try {
+    return sessionStorage.getItem(item) ?? memory;
+  } catch {
+    return memory;
+  }
+}
+
+// keep keeps a key.
+export function keep(key) {
+  memory = key;
+  try {
+    sessionStorage.setItem(item, key);
+  } catch {
+    // This page has it until it is left.
+  }
+}
+
+// forget forgets the key.
+export function forget() {
+  memory = null;
+  try {
+    sessionStorage.removeItem(item);
+  } catch {
+    // There is none.
+  }
+}
+
+// wellFormed reports whether a text can be sent as a key: one word of visible ASCII.
+export function wellFormed(text) {
+  return /^[!-~]{1,200}$/.test(text);
+}
+
+// headers are those that let a request in.
+export function headers() {
+  const key = current();
+  return key === null ? {} : { authorization: `Bearer ${key}` };
+}

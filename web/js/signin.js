@@ -1,0 +1,65 @@
+// signin.js: asks for a key where the gateway wants one, and forgets it when told to.
+
+import { setText } from "./dom.js";
+import * as key from "./key.js";
+
+// SignIn is the form, which stands in place of all else while it is open.
+export class SignIn {
+  #nodes;
+
+  // onKey hears that there is a key to try.
+  constructor(root, { onKey }) {
+    const id = (name) => root.getElementById(name);
+    this.#nodes = {
+      section: id("signin"), input: id("key"), problem: id("signin-problem"), out: id("sign-out"), page: root.documentElement,
+    };
+    const { input, out } = this.#nodes;
+    id("signin-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const text = input.value.trim();
+      if (!key.wellFormed(text)) {
+        this.#say("This is no key: one is a word that begins with fp_.");
+        input.focus();
+        return;
+      }
+      input.value = "";
+      key.keep(text);
+      this.#show(false);
+      onKey();
+    });
+    out.addEventListener("click", () => this.leave());
+    out.hidden = key.current() === null;
+  }
+
+  get open() {
+    return !this.#nodes.section.hidden;
+  }
+
+  // refused opens the form, for the gateway does not let the page in: detail is what it
+  // says. A key that did not help is forgotten.
+  refused(detail) {
+    const tried = key.current() !== null;
+    key.forget();
+    this.#say(tried ? `The gateway does not take this key. It says: \u201c${detail}\u201d.` : "");
+    this.#show(true);
+    this.#nodes.input.focus();
+  }
+
+  // leave forgets the key, and all that was shown.
+  leave() {
+    key.forget();
+    location.reload();
+  }
+
+  #show(open) {
+    const { section, out, page } = this.#nodes;
+    section.hidden = !open;
+    page.toggleAttribute("data-signin", open);
+    out.hidden = open || key.current() === null;
+  }
+
+  #say(text) {
+    setText(this.#nodes.problem, text);
+    this.#nodes.problem.hidden = text === "";
+  }
+}
