@@ -49,7 +49,7 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 		{"a Redis for a Cluster", "redis+cluster://" + plain.Addr(), nil, []string{"change: this is no Cluster"}},
 		{"a wrong password of a Cluster", "redis+cluster://" + closed.Addr(), []string{"FENCEPOST_REDIS_PASSWORD=hunter3"}, []string{"the Redis at " + closed.Addr(), "WRONGPASS"}},
 		{"a Cluster for a Redis", cluster.Members()[0].URL(), nil, []string{"change: this is a Cluster: use redis+cluster://"}},
-		{"an authority that is not trusted", encrypted.URL(), passwordFiles(t, encrypted.URL()), []string{"the Sentinel at ", "change: SSL_CERT_FILE"}},
+		{"an authority that is not trusted", encrypted.URL(), passwordFiles(t, encrypted.URL()), []string{"the Sentinel at ", "change: FENCEPOST_REDIS_TLS_CA_FILE"}},
 		{"a name that is not in the certificate", named(encrypted.URL()), trusted, []string{"change: the certificate needs, as a subjectAltName"}},
 		{"an address that is not in the certificate", misnamedRedis.URL(), []string{trusting(misnamed)}, []string{"change: the certificate needs, as a subjectAltName"}},
 		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), nil, []string{"change: the port is perhaps one without TLS"}},

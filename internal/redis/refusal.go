@@ -75,7 +75,7 @@ var refusals = []refusal{
 	},
 	{
 		is: isUntrusted, detail: "its certificate is signed by an authority that the gateway does not know",
-		remedy: "SSL_CERT_FILE has to name a file with the certificate of the authority, which the gateway can read",
+		remedy: "FENCEPOST_REDIS_TLS_CA_FILE has to name a file with the certificate of the authority, which the gateway can read",
 	},
 	{
 		is: isMisnamed, detail: "its certificate is for another host",

@@ -51,7 +51,7 @@ func TestFaults(t *testing.T) {
 		{"a Sentinel", "redis://" + sentinels.Sentinels()[0].Addr(), "", "redis+sentinel://"},
 		{"no Sentinel", "redis+sentinel://" + plain.Addr() + "/main", "", "this is no Sentinel"},
 		{"another name", "redis+sentinel://" + sentinels.Sentinels()[0].Addr() + "/other", "", "SENTINEL MASTERS"},
-		{"an authority that is not known", secure.URL(), "", "SSL_CERT_FILE"},
+		{"an authority that is not known", secure.URL(), "", "FENCEPOST_REDIS_TLS_CA_FILE"},
 		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), "", "redis instead of rediss"},
 		{"no TLS for a port with", strings.Replace(secure.URL(), "rediss:", "redis:", 1), "", "rediss instead of redis"},
 	} {
