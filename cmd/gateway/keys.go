@@ -81,7 +81,8 @@ func keygen(args []string, out, secret io.Writer) error {
 const keygenHelp = `Usage: gateway keygen -name NAME -scope SCOPES -prefix PREFIXES [-expires TIME]
 
 Makes a key. Standard output gets the line for FENCEPOST_KEYS_FILE, which has its hash;
-standard error gets the key, which is kept nowhere else:
+standard error gets the key, which is kept nowhere else. Under umask 077 the files are
+for their owner alone:
 
   gateway keygen -name ci -scope lock,read -prefix jobs/ >>keys 2>ci.key
 
