@@ -35,7 +35,9 @@ func attachLock(c *call, req *acquire) {
 	defer cancel(nil)
 	ctx, done := c.s.leavers.watch(ctx, conn)
 	defer done()
-	conn.limitSilence(req.TTL)
+	if c.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
+		conn.limitSilence(req.TTL)
+	}
 	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
 
 	a := &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}

@@ -211,7 +211,15 @@ func (c *call) WriteHeader(status int) {
 // every request, so it is set for each.
 func (c *call) setWriteDeadline() {
 	if w, ok := c.ResponseWriter.(interface{ SetWriteDeadline(time.Time) error }); ok {
-		w.SetWriteDeadline(time.Now().Add(writeTimeout))
+		w.SetWriteDeadline(time.Now().Add(c.s.writeTimeout))
+	}
+}
+
+// clearWriteDeadline takes it off again. Over HTTP/2 it would end a stream that has
+// nothing to say, whatever became of what it has said.
+func (c *call) clearWriteDeadline() {
+	if w, ok := c.ResponseWriter.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		w.SetWriteDeadline(time.Time{})
 	}
 }
 

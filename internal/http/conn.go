@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -13,9 +12,6 @@ import (
 type connection struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil where there is no socket
-
-	mu      sync.Mutex
-	silence time.Duration // the least that limitSilence was called for; 0: it was not
 }
 
 type connectionKey struct{}
@@ -63,19 +59,12 @@ const (
 
 // limitSilence makes the connection of an attached lease end when its peer is
 // not heard of for half the TTL, so that a machine that has died is
-// noticed before its lease runs out. Over HTTP/2 a connection may have several: the
-// shortest counts.
+// noticed before its lease runs out.
 func (c *connection) limitSilence(ttl time.Duration) {
 	if c == nil {
 		return
 	}
 	silence := min(ttl/2, longestSilence)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.silence > 0 && c.silence <= silence {
-		return
-	}
-	c.silence = silence
 	if tcp, ok := c.conn.(*net.TCPConn); ok {
 		tcp.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: max(silence/2, shortestProbe), Interval: max(silence/4, shortestProbe), Count: 2,

@@ -193,16 +193,28 @@ func TestHTTP2LeavesBeforeTheAnswer(t *testing.T) {
 	g.wantFree("a")
 }
 
-// TestSilenceOnlyShrinks: two leases on one connection have the timeouts of the shorter.
-func TestSilenceOnlyShrinks(t *testing.T) {
-	c := newConnection(nil)
-	for _, step := range []struct{ ttl, want time.Duration }{
-		{20 * time.Second, 10 * time.Second}, {4 * time.Second, 2 * time.Second}, {time.Hour, 2 * time.Second}, {2 * time.Second, time.Second},
-	} {
-		if c.limitSilence(step.ttl); c.silence != step.want {
-			t.Errorf("after a TTL of %v: %v, want %v", step.ttl, c.silence, step.want)
+// TestHTTP2QuietStreamsStay: a stream that has nothing to say for longer than an answer may
+// take to be written goes on.
+func TestHTTP2QuietStreamsStay(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	g := newServer(t, func(o *Options) { o.writeTimeout = timeout })
+	g.clock.runs = true
+	g.listenTLS(func(*http.Server) {})
+	watch := g.stream("GET", "/events", "")
+	held := g.stream("POST", "/locks/a", `{"ttl_ms":60000}`, attach)
+	held.next("granted")
+	watch.next("granted")
+	waits := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
+	waits.next("queued")
+	watch.next("queued")
+	for began := time.Now(); time.Since(began) < 5*timeout; <-time.After(timeout / 10) {
+		if lock := g.lock("a"); !lock.Held() || lock.Waiting != 1 {
+			t.Fatalf("after %v: %+v", time.Since(began), lock)
 		}
 	}
+	held.cancel()
+	watch.next("released")
+	waits.next("granted")
 }
 
 // TestRefusedConnectionsOverTLS: one connection too many is told so, in HTTP/1.1 whatever

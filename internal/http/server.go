@@ -26,6 +26,9 @@ const (
 	// http.Server.WriteTimeout would count the waiting too, and kill grants.
 	writeTimeout = 10 * time.Second
 
+	// maxStreamsPerConnection bounds the requests under way on one connection of HTTP/2.
+	maxStreamsPerConnection = 250
+
 	// checkTimeout bounds the store round trip of /readyz, so that a probe gets
 	// an answer before it gives up.
 	checkTimeout = 2 * time.Second
@@ -65,6 +68,8 @@ type Options struct {
 	now       func() time.Time              // for tests; nil is time.Now
 	takeBack  func(fencing.TakeBackRequest) // for tests; nil is the watchdog's TakeBackLater
 	heartbeat time.Duration                 // for tests; 0 is heartbeat
+
+	writeTimeout time.Duration // for tests; 0 is writeTimeout
 }
 
 // Server answers HTTP requests. Make one with New.
@@ -80,6 +85,8 @@ type Server struct {
 	log       *slog.Logger
 	now       func() time.Time
 	heartbeat time.Duration
+
+	writeTimeout time.Duration
 
 	metrics     *metrics
 	tracer      trace.Tracer // nil without Options.TracerProvider
@@ -102,7 +109,7 @@ func New(o Options) *Server {
 	s := &Server{
 		dog: o.Watchdog, takeBack: o.takeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
 		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
-		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat),
+		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
 		gate:        gate{keys: o.Keys, failures: newFailures()},
 		metrics:     newMetrics(o.Registerer),
@@ -155,6 +162,13 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		MaxHeaderBytes: 16 << 10,
 		ConnContext:    withConnection,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreamsPerConnection,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     4 * maxBodyBytes,
+			WriteByteTimeout:              writeTimeout, // who reads nothing at all is let go
+		},
 
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
 		DisableGeneralOptionsHandler: true,

@@ -47,7 +47,9 @@ func (s stream) write(b []byte) error {
 	if _, err := s.c.Write(b); err != nil {
 		return err
 	}
-	return s.c.flush()
+	err := s.c.flush()
+	s.c.clearWriteDeadline()
+	return err
 }
 
 // heartbeats returns a ticker of a stream.
