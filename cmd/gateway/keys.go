@@ -41,7 +41,11 @@ func auditKey(log *slog.Logger, change auth.Change) {
 	if p.ID != "" {
 		attrs = append(attrs, slog.String("key", p.ID))
 	}
-	log.Info("audit", slog.Group("audit", append(attrs, slog.String("scope", p.Scopes()), slog.String("prefix", p.Names().String()))...))
+	attrs = append(attrs, slog.String("scope", p.Scopes()), slog.String("prefix", p.Names().String()))
+	if expires := p.Expires(); !expires.IsZero() {
+		attrs = append(attrs, slog.Time("expires", expires))
+	}
+	log.Info("audit", slog.Group("audit", attrs...))
 }
 
 // keygen makes a key. The line for the keys file goes to out and the key itself, alone,

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -115,10 +117,15 @@ func watchRedisTLS(cfg config, watched *files, log *slog.Logger) (func() *tls.Co
 func pairFile(setting, certFile, keyFile string, into *atomic.Pointer[tls.Certificate], watched *files, log *slog.Logger) file {
 	return file{setting: setting, paths: []string{certFile, keyFile}, private: 1, apply: func(contents [][]byte) error {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		if err == nil {
+			err = wholePEM(contents[0])
+		}
 		if err != nil {
 			return fmt.Errorf("%s with %s: %w", certFile, keyFile, err)
 		}
-		if time.Now().After(pair.Leaf.NotAfter) {
+		if expired := time.Now().After(pair.Leaf.NotAfter); expired && into.Load() != nil {
+			return fmt.Errorf("%s has expired", certFile)
+		} else if expired {
 			log.Warn("a certificate has expired", "setting", setting, "expired", pair.Leaf.NotAfter)
 		}
 		watched.state.Expires(setting, pair.Leaf.NotAfter)
@@ -136,9 +143,28 @@ func authoritiesFile(setting, path string, into *atomic.Pointer[x509.CertPool]) 
 		if !pool.AppendCertsFromPEM(contents[0]) {
 			return errors.New(path + " has no certificate in PEM")
 		}
+		if err := wholePEM(contents[0]); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
 		into.Store(pool)
 		return nil
 	}}
+}
+
+// wholePEM says whether something follows the last block of PEM: the begin of another one
+// that has not been written to its end, most likely.
+func wholePEM(content []byte) error {
+	for {
+		block, rest := pem.Decode(content)
+		if block == nil {
+			break
+		}
+		content = rest
+	}
+	if len(bytes.TrimSpace(content)) > 0 {
+		return errors.New("what follows the last certificate is none: the file may be half written")
+	}
+	return nil
 }
 
 // validateTLS judges which files are set.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -290,6 +291,51 @@ func TestRedisClientCertificate(t *testing.T) {
 
 	bare := start(t, trusted...)
 	until(t, http.StatusServiceUnavailable, "POST", "http://"+bare.addr+"/locks/b", nil)
+}
+
+// TestHalfWrittenFiles: a certificate that has more behind it which is none, one that has
+// expired in place of one that has not, and a pipe in place of a file change nothing.
+func TestHalfWrittenFiles(t *testing.T) {
+	a := newAuthority(t)
+	a.server("server")
+	a.sign("late", &x509.Certificate{Subject: pkix.Name{CommonName: "late"}, NotAfter: time.Now().Add(-time.Minute)})
+	watched := &files{log: slog.New(slog.DiscardHandler)}
+	cfg := config{Serving: Serving{TLSCertFile: a.file("server.crt"), TLSKeyFile: a.file("server.key")}}
+	if _, err := watchTLS(cfg, watched, watched.log); err != nil {
+		t.Fatal(err)
+	}
+	one := watched.all[0]
+	read := func(name string) string {
+		content, err := os.ReadFile(a.file(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+	cert, key := read("server.crt"), read("server.key")
+	for what, pair := range map[string][2]string{
+		"a chain that is cut": {cert + read("authority.crt")[:100], key}, "an expired one": {read("late.crt"), read("late.key")}, "another key": {cert, read("late.key")},
+	} {
+		writeFile(t, a.file("server.crt"), pair[0])
+		writeFile(t, a.file("server.key"), pair[1])
+		if err := watched.load(one, true); err == nil {
+			t.Errorf("%s is taken", what)
+		}
+	}
+	writeFile(t, a.file("server.crt"), cert+read("authority.crt")+"\n")
+	writeFile(t, a.file("server.key"), key)
+	if err := watched.load(one, true); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(a.file("server.crt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(a.file("server.crt"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := watched.load(one, true); err == nil {
+		t.Error("a pipe is taken")
+	}
 }
 
 // TestSettingsOfTLS: files that are of no use alone are a fault.

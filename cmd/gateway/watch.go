@@ -136,7 +136,7 @@ func equalSums(a, b [][sha256.Size]byte) bool {
 
 // read reads a file that only its owner, and perhaps a group, may change.
 func (f *files) read(path string, warn bool) ([]byte, error) {
-	opened, err := os.Open(path)
+	opened, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would never open
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +144,9 @@ func (f *files) read(path string, warn bool) ([]byte, error) {
 	info, err := opened.Stat()
 	if err != nil {
 		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no file", path)
 	}
 	if runtime.GOOS != "windows" { // which has other rules
 		switch mode := info.Mode().Perm(); {

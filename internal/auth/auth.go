@@ -57,6 +57,9 @@ func (p *Principal) Has(s Scope) bool { return slices.Contains(p.scopes, s) }
 // Names returns the names it may use.
 func (p *Principal) Names() Names { return p.names }
 
+// Expires returns when it ends; zero: never.
+func (p *Principal) Expires() time.Time { return p.expires }
+
 // equal reports whether two lines say the same.
 func (p *Principal) equal(q *Principal) bool {
 	return p.Name == q.Name && p.ID == q.ID && p.hash == q.hash && slices.Equal(p.scopes, q.scopes) &&

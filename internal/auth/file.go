@@ -143,6 +143,9 @@ func parseLine(words []string, needed ...string) (*Principal, error) {
 
 // checkPrincipal says what is wrong with the name of a principal.
 func checkPrincipal(name string) error {
+	if strings.HasPrefix(name, keyMark) {
+		return errors.New("the name begins as keys do: the key itself is not for this file")
+	}
 	if _, err := fencing.ParseName(name); err != nil {
 		return errors.New("the name must have 1 to 255 of A-Z a-z 0-9 . _ : @ ~ - and /")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +58,7 @@ func (c *call) authorize(a access) error {
 	}
 	principal, refusal, quiet := c.s.gate.admit(c.r, scope)
 	if refusal != nil {
+		c.denied = true
 		if !quiet {
 			c.auditRefusal(refusal, principal)
 		}
@@ -118,15 +120,33 @@ func (c *call) covers(name fencing.Name) bool {
 // refuseAccess notes a refusal in the audit, and returns it.
 func (c *call) refuseAccess(err error) error {
 	if err != nil {
+		c.denied = true
 		c.auditRefusal(err, c.principal)
 	}
 	return err
 }
 
+// mayWait returns what tells, at any time and from any goroutine, whether the principal of
+// a request may still have what it waits for; nil if everybody may.
+func (c *call) mayWait() func() bool {
+	principal, scope, asked, keys := c.principal, c.scope, slices.Clone(c.asked), c.s.gate.keys
+	if principal == nil {
+		return nil
+	}
+	return func() bool {
+		now, err := keys.Current(principal)
+		return err == nil && now.Has(scope) && !slices.ContainsFunc(asked, func(name fencing.Name) bool { return !now.Names().Cover(string(name)) })
+	}
+}
+
+// errWithdrawn ends a wait whose principal may not have the lock any more.
+var errWithdrawn = &fencing.Error{Code: fencing.CodeUnauthenticated, Detail: "the key was withdrawn or changed while the request waited"}
+
 // gate lets requests in by their keys, and bounds those without.
 type gate struct {
 	keys     *auth.Keys // nil: everybody may do everything
 	failures failures
+	refusals failures // of who has a key that does not do: bounds what the audit says of them
 	now      func() time.Time
 }
 

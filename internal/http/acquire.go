@@ -180,7 +180,7 @@ func (c *call) refused(req *acquire, err error) error {
 // await waits in the queue until the request has its lease or has lost its place.
 // It is not to be called for a stream, which has something to say meanwhile.
 func (c *call) await(waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
-	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r))
+	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
 	defer done()
 	c.park()
 	defer c.unpark()
@@ -218,7 +218,11 @@ func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) 
 // ended notes why a wait has ended without a lease, and returns what to tell.
 func (c *call) ended(ctx context.Context, req *acquire, err error) error {
 	if ctx.Err() != nil {
-		c.gone, c.hasGrant = true, false
+		c.hasGrant = false
+		if context.Cause(ctx) == errWithdrawn {
+			return errWithdrawn
+		}
+		c.gone = true
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}
 	return c.refused(req, err)

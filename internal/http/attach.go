@@ -33,7 +33,7 @@ func attachLock(c *call, req *acquire) {
 	conn := connectionOf(c.r)
 	ctx, cancel := context.WithCancelCause(c.r.Context())
 	defer cancel(nil)
-	ctx, done := c.s.leavers.watch(ctx, conn)
+	ctx, done := c.s.leavers.watch(ctx, conn, nil)
 	defer done()
 	if c.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
 		conn.limitSilence(req.TTL)

@@ -16,6 +16,11 @@ import (
 // if it is one.
 func (c *call) auditRefusal(err error, principal *auth.Principal) {
 	e := problemOf(err)
+	if e.Code == fencing.CodeForbidden {
+		if wait, first := c.s.gate.refusals.note(clientOf(c.r.RemoteAddr), c.s.now()); wait > 0 && !first {
+			return
+		}
+	}
 	attrs := append(c.auditAttrs("refused", principal), slog.String("code", string(e.Code)), slog.String("reason", e.Detail))
 	for _, name := range c.asked {
 		if name, err := fencing.ParseName(string(name)); err == nil && !c.covers(name) {

@@ -38,7 +38,7 @@ func (c *call) readBody() ([]byte, error) {
 		case len(b) > maxBodyBytes:
 			return nil, errTooLarge
 		case err == io.EOF:
-			return b, nil
+			return b, c.stillPermitted() // it may have come late
 		case err != nil:
 			return nil, invalid("body", "did not arrive whole, or not in time")
 		}

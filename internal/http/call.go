@@ -36,6 +36,7 @@ type call struct {
 	names    []fencing.Name // of a set, in place of grant.Name
 	hasGrant bool
 
+	denied    bool            // by keys, which the audit tells of
 	principal *auth.Principal // nil: everybody may do this
 	scope     auth.Scope      // that it needs
 	asked     []fencing.Name  // the names it needs
@@ -165,7 +166,7 @@ func (c *call) elapsed() time.Duration { return c.s.now().Sub(c.start) }
 func (c *call) logLine(elapsed time.Duration) {
 	level := slog.LevelInfo
 	switch {
-	case c.quiet, c.status < 300, c.gone,
+	case c.denied, c.quiet, c.status < 300, c.gone,
 		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining,
 		c.code == fencing.CodeQuarantined:
 		level = slog.LevelDebug

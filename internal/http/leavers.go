@@ -20,18 +20,19 @@ type leavers struct {
 
 // waiting is a request that waits.
 type waiting struct {
-	conn   *connection
-	cancel context.CancelFunc
+	conn    *connection
+	mayWait func() bool // nil: it may
+	cancel  context.CancelCauseFunc
 }
 
-// watch returns a context that ends when ctx does or the client leaves; done
-// ends the watch.
-func (l *leavers) watch(ctx context.Context, conn *connection) (watched context.Context, done func()) {
+// watch returns a context that ends when ctx does or the client leaves or, by the cause
+// errWithdrawn, when it may not wait any more; done ends the watch.
+func (l *leavers) watch(ctx context.Context, conn *connection, mayWait func() bool) (watched context.Context, done func()) {
 	if conn == nil {
 		return ctx, func() {}
 	}
-	watched, cancel := context.WithCancel(ctx)
-	w := &waiting{conn: conn, cancel: cancel}
+	watched, cancel := context.WithCancelCause(ctx)
+	w := &waiting{conn: conn, mayWait: mayWait, cancel: cancel}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == nil {
@@ -49,7 +50,7 @@ func (l *leavers) watch(ctx context.Context, conn *connection) (watched context.
 }
 
 func (l *leavers) forget(w *waiting) {
-	w.cancel()
+	w.cancel(nil)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, w)
@@ -66,8 +67,11 @@ func (l *leavers) scan() {
 	}
 	l.mu.Unlock()
 	for _, w := range all {
-		if w.conn.left() {
-			w.cancel()
+		switch {
+		case w.conn.left():
+			w.cancel(nil)
+		case w.mayWait != nil && !w.mayWait():
+			w.cancel(errWithdrawn)
 		}
 	}
 	l.mu.Lock()

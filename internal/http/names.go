@@ -51,7 +51,7 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 	if req.Wait > 0 {
 		c.park()
 	}
-	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r))
+	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
 	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest)
 	if err != nil {
 		err = c.ended(ctx, req, err)

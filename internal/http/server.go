@@ -2,9 +2,12 @@ package http
 
 import (
 	"cmp"
+	"context"
 	"io/fs"
+	stdlog "log"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,7 +114,7 @@ func New(o Options) *Server {
 		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
-		gate:        gate{keys: o.Keys, failures: newFailures()},
+		gate:        gate{keys: o.Keys, failures: newFailures(), refusals: newFailures()},
 		metrics:     newMetrics(o.Registerer),
 		crossOrigin: http.NewCrossOriginProtection(),
 		mux:         chi.NewRouter(),
@@ -161,7 +164,7 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
 		ConnContext:    withConnection,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorLog:       stdlog.New(errorLog{log}, "", 0),
 
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreamsPerConnection,
@@ -173,4 +176,18 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
 		DisableGeneralOptionsHandler: true,
 	}
+}
+
+// errorLog takes what net/http says of its connections. Handshakes that fail are the
+// doing of clients, who may have any number of them: debug.
+type errorLog struct{ log *slog.Logger }
+
+func (l errorLog) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	level := slog.LevelWarn
+	if strings.HasPrefix(text, "http: TLS handshake error") {
+		level = slog.LevelDebug
+	}
+	l.log.Log(context.Background(), level, text)
+	return len(line), nil
 }

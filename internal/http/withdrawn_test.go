@@ -38,6 +38,45 @@ func TestWithdrawnWhileWaiting(t *testing.T) {
 	}
 }
 
+// TestWithdrawnLeavesTheQueue: its place goes within seconds, not when its turn comes: it
+// keeps others waiting, readers among them.
+func TestWithdrawnLeavesTheQueue(t *testing.T) {
+	for path, body := range map[string]string{"/locks/ours/a": `{"wait_ms":60000}`, "/locks": `{"names":["ours/a","ours/b"],"wait_ms":60000}`} {
+		g := startGuarded(t)
+		g.do("POST", "/locks/ours/a", `{"mode":"shared"}`, g.as["all"]).want(t, 201)
+		waits := g.later("POST", path, body, g.as["lock"])
+		g.waiting("ours/a", 1)
+		g.withdraw("lock")
+		waits().problem(t, 401, fencing.CodeUnauthenticated)
+		g.waiting("ours/a", 0)
+		g.do("POST", "/locks/ours/a", `{"mode":"shared"}`, g.as["ours"]).want(t, 201)
+	}
+}
+
+// TestRefusalsAreLoggedOnce: a refusal by keys is one line, and many are not many lines.
+func TestRefusalsAreLoggedOnce(t *testing.T) {
+	g := startGuarded(t)
+	for _, who := range []string{"wrong", "lock"} {
+		before := len(g.linesAbove("DEBUG"))
+		for range 5 * failureBurst {
+			g.do("GET", "/locks", "", g.as[who])
+		}
+		if n := len(g.linesAbove("DEBUG")) - before; n != failureBurst+1 {
+			t.Errorf("%s: %d lines", who, n)
+		}
+	}
+}
+
+// linesAbove returns the lines of the log of another level.
+func (g *gateway) linesAbove(level string) (lines []string) {
+	for line := range strings.Lines(g.log.String()) {
+		if !strings.Contains(line, `"level":"`+level+`"`) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
 // TestWithdrawnWhileItsTurnDoesNotCome: nor is it told who holds the lock.
 func TestWithdrawnWhileItsTurnDoesNotCome(t *testing.T) {
 	g := startGuarded(t)
