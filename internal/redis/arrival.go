@@ -189,22 +189,23 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 		s.damaged(s.keys[p].guard, err)
 	}
 	if missing {
-		others, err := s.askOthers(ctx, conn)
+		used, err := s.inUse(ctx, conn, found)
 		if err != nil {
 			return nil, err
 		}
 		for i := range found {
-			found[i].others = others
+			found[i].used = used
 		}
 	}
 	s.askFormers(ctx, found)
 	return found, nil
 }
 
-// askOthers reports whether other gateways listen at a server, or at any master of its
-// Cluster, or may, for one does not answer: one that remembers nothing is not new then.
-// Data of before there were guards, which said so in a key of its own, is refused.
-func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error) {
+// inUse reports whether a store is known to be in use where a guard is missing, which is no
+// new one then: another partition has an old guard, or other gateways listen, at this server
+// or any master of its Cluster, or may, for one does not answer. Data of before there were
+// guards, which said so in a key of its own, is refused.
+func (s *Store) inUse(ctx context.Context, conn *goredis.Conn, found []finding) (bool, error) {
 	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
 	switch {
 	case err == nil:
@@ -212,18 +213,35 @@ func (s *Store) askOthers(ctx context.Context, conn *goredis.Conn) (bool, error)
 	case !errors.Is(err, goredis.Nil) && !moving(err):
 		return false, err
 	}
+	if slices.ContainsFunc(found, func(f finding) bool { return f.guard != nil && f.guard.old(f.asked) }) {
+		return true, nil
+	}
 	here, err := s.othersListen(ctx, conn)
 	if here || err != nil || s.topology.location.kind != kindCluster {
 		return here, err
 	}
-	nodes := s.topology.nodes() // each knows of its own subscribers alone
-	there := make([]bool, len(nodes))
-	_ = inParallel(len(nodes), func(i int) error {
-		listen, err := s.othersListen(ctx, s.topology.guide(nodes[i].addr))
-		there[i] = listen || err != nil
+	chart := s.topology.chart.Load()
+	there := make([]bool, len(chart.nodes))
+	_ = inParallel(len(chart.nodes), func(i int) error {
+		n := chart.nodes[i]
+		guide := s.topology.guide(n.addr)
+		listen, err := s.othersListen(ctx, guide) // each knows of its own subscribers alone
+		there[i] = listen || err != nil || s.hasOldGuard(ctx, guide, chart.partitionsOf(n)[0])
 		return nil
 	})
 	return slices.Contains(there, true), nil
+}
+
+// hasOldGuard reports whether a master has a guard of a partition that is old, or may, for it
+// does not answer.
+func (s *Store) hasOldGuard(ctx context.Context, at *goredis.Client, partition int) bool {
+	text, err := at.Get(ctx, s.keys[partition].guard).Result()
+	var refusal goredis.Error // also of a guard that there is not
+	if err != nil {
+		return !errors.As(err, &refusal)
+	}
+	g, err := decodeGuard(text, s.partitions)
+	return err == nil && g.old(s.options.Clock())
 }
 
 // othersListen reports whether other gateways listen at one server. Where this user may not

@@ -69,6 +69,46 @@ func TestAPartitionThatIsElsewhere(t *testing.T) {
 	}
 }
 
+// A partition of a Cluster without a guard is new only if the Cluster is: an old guard of
+// another partition, of the same master or another one, says that it is in use.
+func TestAnOldGuardElsewhere(t *testing.T) {
+	t.Parallel()
+	for what, forget := range map[string]func(s *Store, p int) error{
+		"a master is emptied": func(s *Store, p int) error { return s.topology.node(p).client.FlushAll(t.Context()).Err() },
+		"a partition is lost": func(s *Store, p int) error {
+			return s.topology.node(p).client.Del(t.Context(), s.keys[p].guard, s.keys[p].lock("home")).Err()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.StartCluster(t, 3, 0)
+			s := open(t, Options{URL: cluster.URL()})
+			until(t, func() bool { return s.Check(t.Context()) == nil })
+			s.guards.close()
+			token := mustAcquire(t, s, acquireRequest("home")).Holder.Token
+			for p, k := range s.keys {
+				client := s.topology.node(p).client
+				g, err := decodeGuard(client.Get(t.Context(), k.guard).Val(), s.partitions)
+				must(t, err)
+				g.born = g.born.Add(-2 * newFor)
+				w := codec{mode: writing}
+				w.guard(&g)
+				must(t, client.Set(t.Context(), k.guard, w.b, 0).Err())
+			}
+			must(t, forget(s, clusterPartition("home")))
+			must(t, s.Close())
+			next := open(t, Options{URL: cluster.URL()})
+			until(t, func() bool {
+				out, err := next.Acquire(t.Context(), acquireRequest("home"))
+				if err == nil {
+					t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
+				}
+				return err == nil || code(err) == fencing.CodeQuarantined
+			})
+		})
+	}
+}
+
 // A node of a Cluster that remembers nothing is new only if no other gateway is there,
 // whichever node that one listens at.
 func TestAnotherListensElsewhere(t *testing.T) {

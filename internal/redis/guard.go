@@ -38,6 +38,13 @@ type guard struct {
 	born       fencing.Instant
 }
 
+// newFor is for how long a Cluster may be new: all its guards are written when the first
+// gateways start, each when its master is first reached.
+const newFor = time.Minute
+
+// old reports whether a guard is one of a store that is not new any more.
+func (g *guard) old(now time.Time) bool { return fencing.InstantOf(now).Sub(g.born) > newFor }
+
 // defaultLeast is QuarantinePolicy.Least where it is not said.
 const defaultLeast = 30 * time.Second
 

@@ -25,9 +25,9 @@ type remembered struct {
 // said is what a server says of itself and has of a partition.
 type said struct {
 	identity
-	guard  *guard // nil: none
-	others bool   // other gateways listen at this server. It is asked where there is no guard
-	given  bool   // those who served before say that they have given it away
+	guard *guard // nil: none
+	used  bool   // the store is known to be in use: see inUse. It is asked where there is no guard
+	given bool   // those who served before say that they have given it away
 }
 
 // formers returns who else served a partition, as the guard has it and as this gateway
@@ -76,7 +76,7 @@ func reconcile(was *remembered, is *said) verdict {
 		return withheld
 	case was.passive:
 		return unchanged
-	case is.guard == nil && was.born == 0 && !was.waits && !is.others:
+	case is.guard == nil && was.born == 0 && !was.waits && !is.used:
 		return unused
 	case is.guard == nil:
 		return lost

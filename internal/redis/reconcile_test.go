@@ -42,7 +42,7 @@ func TestReconcile(t *testing.T) {
 		want verdict
 	}{
 		{"a store that nobody has used", stranger, said{identity: one}, unused},
-		{"other gateways are there, so it was used", stranger, said{identity: one, others: true}, lost},
+		{"other gateways are there, or other guards, so it is in use", stranger, said{identity: one, used: true}, lost},
 		{"it seems new, but a quarantine of a set length waits for that too", remembered{waits: true, evicted: -1}, said{identity: one}, lost},
 		{"it was flushed", known, said{identity: one}, lost},
 		{"it was flushed or restarted, and no other gateway is there", known, said{identity: identity{run: "one more"}}, lost},
