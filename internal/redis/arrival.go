@@ -128,7 +128,9 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 		return err
 	}
 	s.guards.settle(&id, n.addr)
-	n.server = id.server()
+	server := id.server()
+	n.server = server
+	n.checked.Store(&server)
 	n.settledAt.Store(reasons)
 	return nil
 }

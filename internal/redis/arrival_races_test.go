@@ -8,6 +8,8 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // hooked is a clock that runs something when it is read for the nth time from now.
@@ -102,14 +104,7 @@ func TestServersTakeTurns(t *testing.T) {
 	r := acquireRequest("first")
 	r.TTL = time.Second
 	mustAcquire(t, s, r)
-	c := two.Client()
-	defer c.Close()
-	host, port, _ := strings.Cut(one.Addr(), ":")
-	must(t, c.ReplicaOf(t.Context(), host, port).Err())
-	until(t, func() bool {
-		return c.Exists(t.Context(), s.keys[0].guard).Val() == 1 && strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
-	})
-	must(t, c.ReplicaOf(t.Context(), "no", "one").Err())
+	promoteCopy(t, one, two)
 	proxy.Redirect(two.Addr())
 	proxy.Cut(false)
 	until(t, func() bool {
@@ -129,6 +124,49 @@ func TestServersTakeTurns(t *testing.T) {
 		}
 		return err == nil || code(err) == fencing.CodeQuarantined
 	})
+}
+
+// promoteCopy has a server take over what another has, and be a master beside it.
+func promoteCopy(t *testing.T, from, to *redistest.Server) {
+	c := to.Client()
+	defer c.Close()
+	host, port, _ := strings.Cut(from.Addr(), ":")
+	must(t, c.ReplicaOf(t.Context(), host, port).Err())
+	guard := newKeyspaces(alonePartitions)[0].guard
+	until(t, func() bool {
+		return c.Exists(t.Context(), guard).Val() == 1 && strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	must(t, c.ReplicaOf(t.Context(), "no", "one").Err())
+}
+
+// Connections that are older than the last check stay with the server that was left: it
+// grants nothing any more.
+func TestOlderConnections(t *testing.T) {
+	one, two := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	proxy := redistest.StartProxy(t, one.Addr())
+	s := open(t, Options{URL: proxy.URL()})
+	s.guards.close()
+	mustAcquire(t, s, acquireRequest("first"))
+	promoteCopy(t, one, two)
+	client := s.topology.node(0).client
+	var older []*goredis.Conn
+	for client.PoolStats().IdleConns > 0 {
+		conn := client.Conn()
+		must(t, conn.Ping(t.Context()).Err())
+		older = append(older, conn)
+	}
+	proxy.RedirectNew(two.Addr()) // as a load balancer does
+	refused(t, s, "a")
+	if s.topology.node(0).server != serverAt(t, two) {
+		t.Fatal("it has not arrived at the new server")
+	}
+	for _, conn := range older { // the next command takes one of them
+		must(t, conn.Close())
+	}
+	out, err := s.Acquire(t.Context(), acquireRequest("a"))
+	if code(err) != fencing.CodeQuarantined {
+		t.Errorf("P1: token %d is granted by the server that was left, and the other one does not know of it: %v", out.Holder.Token, err)
+	}
 }
 
 // A partition's guard that is no text of any layout keeps the others from being checked.

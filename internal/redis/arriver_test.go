@@ -40,6 +40,7 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 		return fencing.Quarantine{}, &fencing.Error{Code: r.code}
 	}
 	for _, other := range b.stores {
+		other.topology.node(partition).checked.Store(&a.Server)
 		other.guards.learn(c.partition, &r.guard, c.sentAt, false)
 	}
 	return r.guard.Quarantine, nil

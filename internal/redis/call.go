@@ -42,7 +42,8 @@ type call struct {
 }
 
 // lateHeader is a header that is written when its call is: the connection that it goes by
-// may be new, and what was found at its other end counts.
+// may be new, and what was found at its other end counts. It may also be older than the last
+// check, and lead to a server that was left: that one is not the one which the header names.
 type lateHeader struct {
 	node   *node
 	header header
@@ -50,8 +51,8 @@ type lateHeader struct {
 
 // MarshalBinary is called when there is a connection, which has had its onConnect.
 func (l *lateHeader) MarshalBinary() ([]byte, error) {
-	l.header.unsettled = !l.node.settled()
-	w := codec{mode: writing, b: make([]byte, 0, 96)}
+	l.header.server = l.node.serves()
+	w := codec{mode: writing, b: make([]byte, 0, 192)}
 	w.header(&l.header)
 	return w.b, nil
 }

@@ -335,7 +335,7 @@ type header struct {
 	sent         fencing.Instant // the gateway's clock
 	now          fencing.Instant // the store's, of a test; 0: Redis's own
 	gateway      string          // who asks
-	unsettled    bool            // it has not checked the server yet
+	server       string          // whom it has checked; empty: nobody yet
 	heedsLoss    bool            // fencing.Guard.HeedLoss
 	stepLimit    int             // of all operations together
 	maxHolders   int             // fencing.Guard.MaxHolders
@@ -349,7 +349,7 @@ func (c *codec) header(h *header) {
 	number(c, "HEAD_SENT", &h.sent)
 	number(c, "HEAD_NOW", &h.now)
 	word(c, "HEAD_GATEWAY", &h.gateway)
-	flag(c, "HEAD_UNSETTLED", &h.unsettled)
+	word(c, "HEAD_SERVER", &h.server)
 	flag(c, "HEAD_HEED_LOSS", &h.heedsLoss)
 	small(c, "HEAD_STEP_LIMIT", &h.stepLimit)
 	small(c, "HEAD_MAX_HOLDERS", &h.maxHolders)

@@ -19,7 +19,7 @@ type reply struct {
 	fresh     bool
 	joined    bool
 	shows     bool         // lock belongs to the answer
-	unguarded bool         // the partition has no guard
+	unguarded bool         // the partition has no guard, or one of another server than the header
 	more      bool         // what has come due is more than one step does
 	behind    bool         // the store issued no token as high as the floor
 	forgot    bool         // places of the name were forgotten

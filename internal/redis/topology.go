@@ -42,17 +42,26 @@ type node struct {
 	tidied   time.Time              // of the one who looks after all nodes
 	gone     chan struct{}          // closed when it is not known as a master any more
 
-	changes   atomic.Int64 // what gives reason to check, besides partitions that came: another server or none that is a master, an arrival that failed
-	settledAt atomic.Int64 // reasons(), when its partitions were last checked
-	server    string       // whose partitions these were; of who is arriving
-	last      check        // of who is entering
-	entering  turn         // of who needs a connection to arrive by
-	arriving  turn         // of who has one
+	changes   atomic.Int64           // what gives reason to check, besides partitions that came: another server or none that is a master, an arrival that failed
+	settledAt atomic.Int64           // reasons(), when its partitions were last checked
+	server    string                 // whose partitions these were; of who is arriving
+	checked   atomic.Pointer[string] // the same, for those who are not
+	last      check                  // of who is entering
+	entering  turn                   // of who needs a connection to arrive by
+	arriving  turn                   // of who has one
 	topology  *topology
 }
 
 // settled reports whether its partitions were checked, and what may be lost is in quarantine.
 func (n *node) settled() bool { return n.settledAt.Load() == n.reasons(n.topology.chart.Load()) }
+
+// serves returns the server whose partitions were checked; empty: they have to be, first.
+func (n *node) serves() string {
+	if !n.settled() {
+		return ""
+	}
+	return *n.checked.Load()
+}
 
 // reasons returns how many reasons to check there were until a chart was made: a partition
 // comes with the chart that says so, so that no command finds it settled.

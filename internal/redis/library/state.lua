@@ -90,7 +90,7 @@ end
 -- it may. The twin of step.quarantined.
 local function quarantined()
   local g = careful()
-  if not g or head[HEAD_UNSETTLED] == 1 then
+  if not g or head[HEAD_SERVER] == '' or head[HEAD_SERVER] ~= g[GUARD_SERVER] then
     flags = flags .. 'u'
     return 0
   end

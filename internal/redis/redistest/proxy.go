@@ -148,10 +148,15 @@ func (p *Proxy) Cut(refuse bool) {
 
 // Redirect passes new connections on to addr, and closes those that there are.
 func (p *Proxy) Redirect(addr string) {
-	p.mu.Lock()
-	p.target = addr
-	p.mu.Unlock()
+	p.RedirectNew(addr)
 	p.Cut(false)
+}
+
+// RedirectNew passes new connections on to addr, and leaves those that there are.
+func (p *Proxy) RedirectNew(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = addr
 }
 
 // SwallowMessages drops every message to a subscriber from now on until it is
