@@ -101,7 +101,7 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 	if !n.settled() {
 		partitions = s.everyPartition()
 	}
-	found, err := s.askGuards(ctx, conn, &id, partitions, mine)
+	found, err := s.askGuards(ctx, conn, n, &id, partitions, mine)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ type finding struct {
 // askGuards asks a server what it has of some partitions. Those are left out that are
 // elsewhere, those that it refuses and is not known to have, and those whose guard can't be
 // read: nothing is granted there.
-func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity, partitions, mine []int) ([]finding, error) {
+func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *identity, partitions, mine []int) ([]finding, error) {
 	pipe := conn.Pipeline()
 	guards := make([]*goredis.StringCmd, len(partitions))
 	for i, p := range partitions {
@@ -199,7 +199,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, id *identity,
 			found[i].used = used
 		}
 	}
-	s.askFormers(ctx, found)
+	s.askFormers(ctx, n, found)
 	return found, nil
 }
 
@@ -258,10 +258,10 @@ func (s *Store) othersListen(ctx context.Context, at interface {
 	return slices.ContainsFunc(channels, func(c string) bool { return c != gatewayChannel(fencing.Gateway(s.handle)) }), err
 }
 
-// askFormers asks those who served partitions of a Cluster before whether they gave them
-// away: each is the same master that it was, and says itself that the partition is
+// askFormers asks those who served partitions of a Cluster before whether they gave them to
+// a node: each is the same master that it was, and says itself that the partition is
 // elsewhere. Who serves by a restart or a promotion is not believed to have them from there.
-func (s *Store) askFormers(ctx context.Context, found []finding) {
+func (s *Store) askFormers(ctx context.Context, n *node, found []finding) {
 	if s.topology.location.kind != kindCluster {
 		return
 	}
@@ -279,7 +279,7 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 	formers := slices.Collect(maps.Keys(of))
 	gave := make([][]bool, len(formers))
 	_ = inParallel(len(formers), func(i int) error { // one that hangs is waited for once
-		gave[i] = s.askFormer(ctx, formers[i], of[formers[i]])
+		gave[i] = s.askFormer(ctx, n, formers[i], of[formers[i]])
 		return nil
 	})
 	for i, former := range formers {
@@ -289,8 +289,10 @@ func (s *Store) askFormers(ctx context.Context, found []finding) {
 	}
 }
 
-// askFormer returns which of some partitions who served them before has given away.
-func (s *Store) askFormer(ctx context.Context, former string, some []*finding) []bool {
+// askFormer returns which of some partitions who served them before has given to a node. One
+// that has given its last slot away is a replica at once (cluster-allow-replica-migration),
+// and names the node that has the partition; after a fail-over it names who was promoted.
+func (s *Store) askFormer(ctx context.Context, n *node, former string, some []*finding) []bool {
 	gave := make([]bool, len(some))
 	addr := s.guards.server(runOf(former)).addr
 	if addr == "" {
@@ -304,7 +306,9 @@ func (s *Store) askFormer(ctx context.Context, former string, some []*finding) [
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
 	id, _ := identify(info.Val())
 	for i := range gave {
-		gave[i] = id.master && id.same(former) && moving(guards[i].Err())
+		err := guards[i].Err()
+		gave[i] = id.master && id.same(former) && moving(err) ||
+			!id.master && id.run == runOf(former) && movedTo(err, addr) == n.addr
 	}
 	return gave
 }

@@ -31,13 +31,29 @@ func TestFormersThatHang(t *testing.T) {
 			partition: i,
 		})
 	}
-	s.askFormers(t.Context(), found)
+	s.askFormers(t.Context(), s.topology.node(0), found)
 	if took := time.Since(begun); took > 4*guideTimeout {
 		t.Errorf("8 who hang were waited for %s, want %s", took, guideTimeout)
 	}
 	for _, f := range found {
 		if f.given {
 			t.Errorf("one that does not answer has given partition %d away", f.partition)
+		}
+	}
+}
+
+// Those who served before may be asked what they gave away though the Cluster does not name
+// them any more: a survey does not close the connection meanwhile.
+func TestGuidesOfFormers(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: "redis+cluster://" + cluster.Members()[0].Addr()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	for _, n := range s.topology.nodes() {
+		guide := s.topology.guide(n.addr)
+		s.topology.remember(nil)
+		if err := guide.Ping(t.Context()).Err(); err != nil {
+			t.Errorf("the node at %s can't be asked: %v", n.addr, err)
 		}
 	}
 }

@@ -157,6 +157,16 @@ func (w *guardWatch) server(run string) serverMemory {
 	return w.servers[run]
 }
 
+// addrs returns where the servers are of which something is remembered.
+func (w *guardWatch) addrs() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, server := range w.servers {
+		all = append(all, server.addr)
+	}
+	return all
+}
+
 // settle notes that a server's partitions have been checked.
 func (w *guardWatch) settle(id *identity, addr string) {
 	w.mu.Lock()

@@ -96,7 +96,7 @@ func (t *topology) remember(members []string) {
 	t.guides.mu.Lock()
 	t.guides.members = members
 	t.guides.mu.Unlock()
-	t.guides.keep(append(slices.Clone(members), t.location.addrs...))
+	t.guides.keep(slices.Concat(members, t.location.addrs, t.store.guards.addrs()))
 }
 
 // slotMap is what a node of a Cluster says of it.
@@ -160,7 +160,23 @@ func (m *slotMap) read(entry any, asked string, masters *[hashSlots]string) erro
 	return nil
 }
 
-// memberAddr returns the address of a node as CLUSTER SLOTS names it, "" if it
+// movedTo returns the address of the node that has a slot as another one, at the address
+// asked, refuses a command; "" if it says nothing of the kind.
+func movedTo(err error, asked string) string {
+	named, _ := goredis.IsMovedError(err)
+	colon := strings.LastIndex(named, ":") // of IPv6 as well: it has no brackets
+	if colon < 0 {
+		return ""
+	}
+	port, err := strconv.ParseInt(named[colon+1:], 10, 64)
+	if err != nil {
+		return ""
+	}
+	addr, _ := memberAddr([]any{named[:colon], port}, asked)
+	return addr
+}
+
+// memberAddr returns the address of a node as CLUSTER SLOTS or MOVED names it, "" if it
 // knows none. A node without a host, or at a loopback address that can only be
 // meant from where it is, is at the host that was asked.
 func memberAddr(part any, asked string) (string, error) {

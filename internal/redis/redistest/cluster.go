@@ -157,15 +157,31 @@ func (c *Cluster) NextOwner(slot int, old *Server) *Server {
 // ownerAsSeenBy returns the id of who has a slot: its address depends on whether TLS
 // is asked over.
 func (c *Cluster) ownerAsSeenBy(one *Server, slot int) string {
+	return c.owners(one)[slot]
+}
+
+// owners returns the ids of the masters that have the slots, as a node sees it, "" where there is none.
+func (c *Cluster) owners(one *Server) []string {
+	all := make([]string, slotCount)
 	ranges, _ := one.try("cluster", "slots").Slice()
 	for _, entry := range ranges {
 		parts := entry.([]any)
-		if first, last := parts[0].(int64), parts[1].(int64); int64(slot) >= first && int64(slot) <= last {
-			id, _ := parts[2].([]any)[2].(string)
-			return id
+		id, _ := parts[2].([]any)[2].(string)
+		for slot := parts[0].(int64); slot <= parts[1].(int64); slot++ {
+			all[slot] = id
 		}
 	}
-	return ""
+	return all
+}
+
+// slotsOf returns the slots of a master, as it sees it.
+func (c *Cluster) slotsOf(one *Server) (all []int) {
+	for slot, owner := range c.owners(one) {
+		if owner == c.ids[one] {
+			all = append(all, slot)
+		}
+	}
+	return all
 }
 
 // CutReplication keeps its replicas from a master: what is written there from
@@ -237,8 +253,32 @@ func (c *Cluster) MoveSlot(slot int, to *Server, pause func()) {
 		}
 		from.do(c.t, args...)
 	}
-	for _, one := range []*Server{to, from} {
-		one.do(c.t, "cluster", "setslot", slot, "node", c.ids[to])
-	}
+	to.do(c.t, "cluster", "setslot", slot, "node", c.ids[to])
+	from.try("cluster", "setslot", slot, "node", c.ids[to]) // it may have been told, and be a replica: it was the last one
 	c.NextOwner(slot, from)
+}
+
+// Drain moves all slots of a master to another: those without keys at once, and then the
+// others as MoveSlot does. With cluster-allow-replica-migration it is a replica after that.
+func (c *Cluster) Drain(from, to *Server) {
+	c.t.Helper()
+	others := slices.DeleteFunc(c.Masters(), func(m *Server) bool { return m == from })
+	var used []int
+	for some := range slices.Chunk(c.slotsOf(from), 500) {
+		counts := from.each(c.t, some, func(slot int) []any { return []any{"cluster", "countkeysinslot", slot} })
+		var empty []int
+		for i, slot := range some {
+			if n, _ := counts[i].Int(); n > 0 {
+				used = append(used, slot)
+			} else {
+				empty = append(empty, slot)
+			}
+		}
+		for _, one := range append([]*Server{from}, others...) { // who has a slot gives it away before another claims it
+			one.each(c.t, empty, func(slot int) []any { return []any{"cluster", "setslot", slot, "node", c.ids[to]} })
+		}
+	}
+	for _, slot := range used {
+		c.MoveSlot(slot, to, nil)
+	}
 }

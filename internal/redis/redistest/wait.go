@@ -39,6 +39,24 @@ func (s *Server) do(t testing.TB, args ...any) *goredis.Cmd {
 	return cmd
 }
 
+// each runs a command for each of some slots, all of which must succeed.
+func (s *Server) each(t testing.TB, slots []int, args func(slot int) []any) []*goredis.Cmd {
+	t.Helper()
+	client := s.Client()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	all := make([]*goredis.Cmd, len(slots))
+	pipe := client.Pipeline()
+	for i, slot := range slots {
+		all[i] = pipe.Do(ctx, args(slot)...)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // try runs one command.
 func (s *Server) try(args ...any) *goredis.Cmd {
 	select {
