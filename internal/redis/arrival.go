@@ -351,9 +351,9 @@ func (s *Store) arrived(c *command, f *finding) error {
 	return nil
 }
 
-// heeds deals with a refusal for something that was found to be missing, and
-// reports whether the command is worth sending again.
-func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
+// heeds deals with a refusal for something that was found to be missing, until the time of
+// the operation ends, and reports whether the command is worth sending again.
+func (s *Store) heeds(ctx context.Context, ends time.Time, c *command, r *reply) bool {
 	if r.code != fencing.CodeQuarantined || s.options.Member && !r.behind {
 		return false
 	}
@@ -361,6 +361,8 @@ func (s *Store) heeds(ctx context.Context, c *command, r *reply) bool {
 	if !missing {
 		return false
 	}
+	ctx, cancel := context.WithDeadlineCause(ctx, ends, errBudget)
+	defer cancel()
 	err := s.arriveAt(ctx, s.topology.node(c.partition), since, reconcile)
 	return err == nil || errors.Is(err, errOvertaken)
 }

@@ -35,6 +35,27 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	}
 }
 
+// An operation has its time once, also where it is answered late, and that has somebody check
+// for what is missing.
+func TestBudgetWhileArriving(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	const budget = 4 * time.Second
+	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 2 * budget, OperationTimeout: budget})
+	s.guards.close()
+	mustAcquire(t, s, acquireRequest("a"))
+	flush(t, server)
+	proxy.Delay(budget * 3 / 4)
+	s.topology.node(0).entering <- struct{}{} // at a Redis that hangs
+	began := time.Now()
+	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	if took := time.Since(began); took > budget*5/4 {
+		t.Errorf("an operation of %s took %s: %v", budget, took, err)
+	}
+	proxy.Delay(0)
+}
+
 // A node that hangs keeps nobody from checking the others.
 func TestCheckBesideHungNodes(t *testing.T) {
 	t.Parallel()

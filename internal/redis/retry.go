@@ -39,6 +39,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 	if ctx.Err() != nil {
 		return nil, fencing.Unavailable(context.Cause(ctx))
 	}
+	ends := time.Now().Add(s.options.OperationTimeout)
 	c.timer.Reset(s.options.OperationTimeout)
 	defer c.timer.Stop()
 	var before error // of the attempt before
@@ -70,7 +71,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 			<-c.done // it came at the same time
 		}
 		r, err := s.result(c)
-		if err == nil && attempt < mostHeeded && s.heeds(ctx, c, r) {
+		if err == nil && attempt < mostHeeded && s.heeds(ctx, ends, c, r) {
 			continue
 		}
 		if err == nil {
