@@ -66,11 +66,7 @@ func TestAPartitionThatIsElsewhere(t *testing.T) {
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	s.guards.close()
-	s.topology.cancel()
-	s.topology.running.Wait()
-	for len(s.topology.wanted) > 0 {
-		<-s.topology.wanted
-	}
+	stopSurveys(s)
 	n := s.topology.node(0)
 	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
 	if len(s.topology.wanted) != 0 {
@@ -80,6 +76,35 @@ func TestAPartitionThatIsElsewhere(t *testing.T) {
 	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
 	cluster.MoveSlot(slots[0], to, nil)
 	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
+	if len(s.topology.wanted) != 1 {
+		t.Error("no survey was asked for")
+	}
+}
+
+// stopSurveys leaves those that are asked for to the test.
+func stopSurveys(s *Store) {
+	s.topology.cancel()
+	s.topology.running.Wait()
+	for len(s.topology.wanted) > 0 {
+		<-s.topology.wanted
+	}
+}
+
+// A check that finds no master has the topology surveyed: where nothing is asked for, nobody
+// else notices.
+func TestCheckOfAMasterThatHasGone(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	stopSurveys(s)
+	s.checkGuards(t.Context())
+	if len(s.topology.wanted) != 0 {
+		t.Error("a survey was asked for though all masters are there")
+	}
+	must(t, cluster.Masters()[0].Kill())
+	s.checkGuards(t.Context())
 	if len(s.topology.wanted) != 1 {
 		t.Error("no survey was asked for")
 	}

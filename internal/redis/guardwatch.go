@@ -187,7 +187,8 @@ func (s *Store) watchGuards() {
 		case <-w.ctx.Done():
 			return
 		case a := <-w.alarm:
-			_ = s.arriveAt(w.ctx, s.topology.node(a.partition), a.since, reconcile)
+			n := s.topology.node(a.partition)
+			_ = s.topology.blame(n, s.arriveAt(w.ctx, n, a.since, reconcile))
 		case now := <-tick.C:
 			w.roll(now)
 			s.checkGuards(w.ctx)
@@ -202,7 +203,7 @@ func (s *Store) checkGuards(ctx context.Context) {
 	nodes := s.topology.nodes()
 	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
 		n := nodes[i]
-		err := s.arriveAt(ctx, n, time.Time{}, reconcile)
+		err := s.topology.blame(n, s.arriveAt(ctx, n, time.Time{}, reconcile)) // nobody else may notice that it has gone
 		if isMetaError(err) {
 			s.damaged("the guards at "+n.addr, err)
 		}
