@@ -212,7 +212,7 @@ func (s *Store) inUse(ctx context.Context, conn *goredis.Conn, found []finding) 
 	switch {
 	case err == nil:
 		return false, &metaError{field: "the layout", got: old, want: layoutVersion}
-	case !errors.Is(err, goredis.Nil) && !moving(err):
+	case !errors.Is(err, goredis.Nil) && !moving(err) && !goredis.HasErrorPrefix(err, "CLUSTERDOWN"): // its slot may be nobody's
 		return false, err
 	}
 	if slices.ContainsFunc(found, func(f finding) bool { return f.guard != nil && f.guard.old(f.asked) }) {

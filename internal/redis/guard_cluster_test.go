@@ -191,6 +191,23 @@ func serverAt(t *testing.T, server *redistest.Server) string {
 	return id.server()
 }
 
+// A slot that nobody has leaves the others in service, also that of the key which tells of a
+// layout of before.
+func TestUnassignedSlotOfNoPartition(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	for _, m := range cluster.Members() {
+		client := m.Client()
+		defer client.Close()
+		must(t, client.Do(t.Context(), "cluster", "delslots", hashSlot("meta")).Err())
+	}
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool {
+		_, err := s.Acquire(t.Context(), acquireRequest("home"))
+		return err == nil
+	})
+}
+
 // A slot that nobody has leaves the others in service, also when a node gets one more.
 func TestUnassignedSlot(t *testing.T) {
 	t.Parallel()
