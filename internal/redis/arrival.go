@@ -294,21 +294,24 @@ func (s *Store) askFormers(ctx context.Context, n *node, found []finding) {
 // and names the node that has the partition; after a fail-over it names who was promoted.
 func (s *Store) askFormer(ctx context.Context, n *node, former string, some []*finding) []bool {
 	gave := make([]bool, len(some))
-	addr := s.guards.server(runOf(former)).addr
-	if addr == "" {
+	was := s.guards.server(runOf(former))
+	if was.addr == "" {
 		return gave
 	}
-	pipe := s.topology.guide(addr).Pipeline()
+	pipe := s.topology.guide(was.addr).Pipeline()
 	info, guards := pipe.Info(ctx, identityInfo...), make([]*goredis.StringCmd, len(some))
 	for i, f := range some {
 		guards[i] = pipe.Get(ctx, s.keys[f.partition].guard)
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
 	id, _ := identify(info.Val())
+	if id.evicted > was.evicted { // it may have been of these, before they were moved
+		return gave
+	}
 	for i := range gave {
 		err := guards[i].Err()
 		gave[i] = id.master && id.same(former) && moving(err) ||
-			!id.master && id.run == runOf(former) && movedTo(err, addr) == n.addr
+			!id.master && id.run == runOf(former) && movedTo(err, was.addr) == n.addr
 	}
 	return gave
 }

@@ -12,6 +12,8 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+
+	goredis "github.com/redis/go-redis/v9"
 )
 
 // A master of a Cluster that is restarted refuses everything with CLUSTERDOWN for
@@ -298,13 +300,7 @@ func TestUnreadablePartition(t *testing.T) {
 		k := &s.keys[clusterPartition(name)]
 		key := c.key(k)
 		c.damage(key)
-		before := evictedBy(t, client)
-		client.Set(t.Context(), fmt.Sprintf("{%d}other", clusterPartition(name)), make([]byte, 10<<20), time.Hour)
-		client.ConfigSet(t.Context(), "maxmemory", "9mb")
-		client.ConfigSet(t.Context(), "maxmemory", "0")
-		if evictedBy(t, client) == before {
-			t.Fatal("nothing was evicted")
-		}
+		evict(t, client, clusterPartition(name))
 		was := s.guards.recall(clusterPartition("home"), "").until
 		first := ends()
 		if first <= was {
@@ -327,6 +323,43 @@ func TestUnreadablePartition(t *testing.T) {
 			refused(t, s, name)
 		}
 	}
+}
+
+// evict has a server evict a key of a partition. It has volatile-random.
+func evict(t *testing.T, client *goredis.Client, partition int) {
+	t.Helper()
+	before := evictedBy(t, client)
+	client.Set(t.Context(), fmt.Sprintf("{%d}other", partition), make([]byte, 10<<20), time.Hour)
+	client.ConfigSet(t.Context(), "maxmemory", "9mb")
+	client.ConfigSet(t.Context(), "maxmemory", "0")
+	if evictedBy(t, client) == before {
+		t.Fatal("nothing was evicted")
+	}
+}
+
+// What a master has evicted since it was last checked may be of a partition that was moved
+// away after that.
+func TestEvictedBeforeAMove(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0, "--maxmemory-policy", "volatile-random")
+	s := open(t, Options{URL: cluster.URL()})
+	until(t, func() bool { return s.Check(t.Context()) == nil })
+	s.guards.close()
+	name := fencing.Name("home")
+	partition := clusterPartition(name)
+	from := cluster.Owner(slots[partition])
+	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
+	client := from.Client()
+	defer client.Close()
+	evict(t, client, partition)
+	cluster.MoveSlot(slots[partition], to, nil)
+	until(t, func() bool {
+		_, err := s.Acquire(t.Context(), acquireRequest(name))
+		if err == nil {
+			t.Error("granted, though it may have been held by a lease that was evicted")
+		}
+		return err == nil || code(err) == fencing.CodeQuarantined
+	})
 }
 
 func guardKey(k *keyspace) string   { return k.guard }
