@@ -332,13 +332,6 @@ func TestAbandonedCommands(t *testing.T) {
 	mustRelease(t, s, held) // Redis knows the library now: what is sent once is run
 	held = acquireRequest("held")
 	mustAcquire(t, s, held)
-	release := proxy.Hold()
-	defer release()
-	first := make(chan error, 1)
-	go func() {
-		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
-		first <- err
-	}()
 	b := s.topology.node(0).batchers[hashOf("held")%batchers]
 	queued := func(busy, n int) func() bool {
 		return func() bool {
@@ -347,6 +340,14 @@ func TestAbandonedCommands(t *testing.T) {
 			return b.busy == busy && len(b.queue) == n
 		}
 	}
+	until(t, queued(0, 0)) // else the next ones go out together
+	release := proxy.Hold()
+	defer release()
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
+		first <- err
+	}()
 	until(t, queued(1, 0))
 	name := fencing.Name("0")
 	for i := 0; hashOf(name)%batchers != hashOf("held")%batchers; i++ {
