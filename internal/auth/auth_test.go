@@ -183,7 +183,8 @@ func TestFaultsOfFiles(t *testing.T) {
 		return strings.Join(words, " ")
 	}
 	for what, line := range map[string]string{
-		"no kind": without("id")[4:], "another kind": "token" + good[3:], "no name": "key " + good[7:], "a bad name": "key /ci " + good[7:],
+		"the key for its name": "key " + key.Reveal() + good[6:],
+		"no kind":              without("id")[4:], "another kind": "token" + good[3:], "no name": "key " + good[7:], "a bad name": "key /ci " + good[7:],
 		"no id": without("id"), "no hash": without("sha256"), "no scope": without("scope"), "no prefix": without("prefix"),
 		"the key for its hash": without("sha256") + " sha256=" + key.Reveal(), "the key for its id": without("id") + " id=" + key.Reveal(),
 		"a long hash": good[:strings.Index(good, "sha256=")] + "sha256=" + strings.Repeat("0", 128) + " scope=read prefix=*",
