@@ -29,7 +29,7 @@ func startKeys(t *testing.T) (g *gateway, key string) {
 
 func parseKeys(t *testing.T, line string) *auth.Set {
 	t.Helper()
-	set, err := auth.Parse([]byte(line))
+	set, err := auth.Parse([]byte(line + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

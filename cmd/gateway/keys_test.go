@@ -154,3 +154,14 @@ func TestAdminKeys(t *testing.T) {
 		t.Errorf("after many failures: %d", status)
 	}
 }
+
+// A gateway that reads no files goes on, too: what manages services sends SIGHUP to reload.
+func TestHangupWithoutFiles(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	g := startLogged(t, log)
+	g.cmd.Process.Signal(syscall.SIGHUP)
+	wantInLog(t, log, "as SIGHUP asks")
+	if status, body, err := request(http.MethodGet, "http://"+g.addr+"/livez", "", nil); err != nil || status != http.StatusOK {
+		t.Errorf("%d %s, %v", status, body, err)
+	}
+}

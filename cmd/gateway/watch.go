@@ -55,13 +55,11 @@ func (f *files) add(one file) error {
 	return nil
 }
 
-// start begins to watch what was added.
+// start begins to watch what was added. Where nothing was, SIGHUP is still taken: it would end
+// the gateway, and what manages services sends it to reload.
 func (f *files) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
-	if len(f.all) == 0 {
-		return
-	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	f.running.Go(func() {

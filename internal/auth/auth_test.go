@@ -27,7 +27,7 @@ func made(t *testing.T, name, scopes, prefixes, expires string) (key Key, line s
 
 func parsed(t *testing.T, lines ...string) *Set {
 	t.Helper()
-	set, err := Parse([]byte(strings.Join(lines, "\n")))
+	set, err := Parse([]byte(strings.Join(lines, "\n") + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,4 +282,22 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A file that was cut short must not let in more than the whole one: what limits a key stands
+// at the end of its line.
+func TestHalfAFile(t *testing.T) {
+	line, err := Line(NewKey(), "ci", "read", "jobs/ci", "2020-01-01T00:00:00Z")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := line + "\n"
+	if _, err := Parse([]byte(whole)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(whole) {
+		if _, err := Parse([]byte(whole[:n])); err == nil {
+			t.Errorf("the first %d of %d bytes are taken for a keys file", n, len(whole))
+		}
+	}
 }

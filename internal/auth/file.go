@@ -45,7 +45,7 @@ func (s *Set) all() map[string]*Principal {
 //	key  NAME id=… sha256=… scope=lock,read prefix=jobs/ [expires=2027-01-01T00:00:00Z]
 //	cert NAME scope=… prefix=… [expires=…]
 //
-// with its fields in any order. What follows a # at the begin of a word is a comment. The
+// with its fields in any order. Every line has its end, the last one too. What follows a # at the begin of a word is a comment. The
 // error tells of every fault with the number of its line, and quotes neither a hash nor
 // what may be a key.
 func Parse(content []byte) (*Set, error) {
@@ -54,6 +54,9 @@ func Parse(content []byte) (*Set, error) {
 	}
 	set := &Set{keys: map[string]*Principal{}, certificates: map[string]*Principal{}}
 	var faults []error
+	if n := len(content); n > 0 && content[n-1] != '\n' { // a cut takes away what limits a key: its expiry, a part of a prefix
+		faults = append(faults, errors.New("the last line has no end: the file may be half written"))
+	}
 	number := 0
 	for line := range bytes.Lines(content) {
 		number++
