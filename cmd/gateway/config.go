@@ -102,7 +102,7 @@ type Waiting struct {
 
 // Logging says what is logged, to standard error.
 type Logging struct {
-	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error"`
+	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error; the audit of keys and breaks is logged at any"`
 	LogFormat string     `split_words:"true" default:"json" desc:"json, or text for people"`
 }
 
@@ -256,14 +256,6 @@ func (cfg *config) bounds() fencing.Bounds {
 	b.DefaultTTL, b.MinTTL, b.MaxTTL = cfg.DefaultTTL, cfg.MinTTL, cfg.MaxTTL
 	b.MaxWait, b.MaxWaiters = cfg.MaxWait, cfg.MaxWaitersPerName
 	return b
-}
-
-func (cfg *config) logger(w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: cfg.LogLevel}
-	if cfg.LogFormat == "text" {
-		return slog.New(slog.NewTextHandler(w, options))
-	}
-	return slog.New(slog.NewJSONHandler(w, options))
 }
 
 // isLoopback reports whether only this machine reaches addr.

@@ -16,7 +16,7 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 		return nil, nil
 	}
 	var keys *auth.Keys
-	err := watched.add(file{setting: "FENCEPOST_KEYS_FILE", paths: []string{cfg.KeysFile}, apply: func(contents [][]byte) error {
+	err := watched.add(file{setting: "FENCEPOST_KEYS_FILE", paths: []string{cfg.KeysFile}, public: true, apply: func(contents [][]byte) error {
 		set, err := auth.Parse(contents[0])
 		if err != nil {
 			return err
@@ -27,7 +27,7 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 			return nil
 		}
 		for _, change := range keys.Replace(set) {
-			auditKey(log, change)
+			auditKey(watched.audit, change)
 		}
 		return nil
 	}})
@@ -35,17 +35,19 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 }
 
 // auditKey writes the line of a key that has come, gone or changed.
-func auditKey(log *slog.Logger, change auth.Change) {
+func auditKey(audit *slog.Logger, change auth.Change) {
 	p := change.Principal
 	attrs := []any{slog.String("event", "key "+change.Kind), slog.String("principal", p.Name)}
 	if p.ID != "" {
 		attrs = append(attrs, slog.String("key", p.ID))
 	}
 	attrs = append(attrs, slog.String("scope", p.Scopes()), slog.String("prefix", p.Names().String()))
-	if expires := p.Expires(); !expires.IsZero() {
+	if expires := p.Expires(); expires.IsZero() {
+		attrs = append(attrs, slog.String("expires", "never"))
+	} else {
 		attrs = append(attrs, slog.Time("expires", expires))
 	}
-	log.Info("audit", slog.Group("audit", attrs...))
+	audit.Info("audit", slog.Group("audit", attrs...))
 }
 
 // keygen makes a key. The line for the keys file goes to out and the key itself, alone,

@@ -2,13 +2,22 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fencepost/internal/metrics"
 )
 
 // newKey makes a key, and returns its line and what to send.
@@ -70,6 +79,11 @@ func TestHangup(t *testing.T) {
 	}
 	until(t, http.StatusUnauthorized, "GET", url, old)
 
+	writeFile(t, path, strings.TrimSpace(second)+" expires=2199-01-01T00:00:00Z\n")
+	wantInLog(t, log, `"audit":{"event":"key changed","principal":"second","key":"`+id(young)+`","scope":"read","prefix":"jobs/","expires":"2199-01-01T00:00:00Z"}`)
+	writeFile(t, path, second)
+	wantInLog(t, log, `"audit":{"event":"key changed","principal":"second","key":"`+id(young)+`","scope":"read","prefix":"jobs/","expires":"never"}`)
+
 	writeFile(t, path, second+"nonsense\n")
 	g.cmd.Process.Signal(syscall.SIGHUP)
 	wantInLog(t, log, `"msg":"a file can't be used; what was read before stays in force","setting":"FENCEPOST_KEYS_FILE","error":"line 2: must begin with key or cert"`)
@@ -80,7 +94,7 @@ func TestHangup(t *testing.T) {
 	wantInLog(t, log, `no such file or directory`)
 	until(t, http.StatusOK, "GET", url, young)
 	for _, want := range []string{
-		`"audit":{"event":"key added","principal":"second","key":"` + id(young) + `","scope":"read","prefix":"jobs/"}`,
+		`"audit":{"event":"key added","principal":"second","key":"` + id(young) + `","scope":"read","prefix":"jobs/","expires":"never"}`,
 		`"audit":{"event":"key removed","principal":"first","key":"` + id(old) + `"`,
 	} {
 		wantInLog(t, log, want)
@@ -131,7 +145,8 @@ func TestAdminKeys(t *testing.T) {
 	readLine, read := newKey(t, "-name", "prometheus", "-scope", "read", "-prefix", "none/")
 	adminLine, admin := newKey(t, "-name", "ops", "-scope", "admin", "-prefix", "*")
 	writeFile(t, path, readLine+adminLine)
-	g := start(t, "FENCEPOST_ADMIN_ADDR=127.0.0.1:0", "FENCEPOST_KEYS_FILE="+path)
+	log := filepath.Join(t.TempDir(), "log")
+	g := startLogged(t, log, "FENCEPOST_ADMIN_ADDR=127.0.0.1:0", "FENCEPOST_KEYS_FILE="+path)
 	for _, c := range []struct {
 		path   string
 		header map[string]string
@@ -146,12 +161,119 @@ func TestAdminKeys(t *testing.T) {
 			t.Errorf("%s: %d %s, %v, want %d", c.path, status, body, err, c.want)
 		}
 	}
+	wantInLog(t, log, `"audit":{"event":"profile","client":"127.0.0.1","method":"GET","principal":"ops","key":"`+id(admin)+`","route":"/debug/pprof/"}`)
 	status := 0
 	for range 100 {
 		status, _, _ = request("GET", "http://"+g.admin+"/metrics", "", nil)
 	}
 	if status != http.StatusTooManyRequests {
 		t.Errorf("after many failures: %d", status)
+	}
+}
+
+// TestAuditAtAnyLevel: who turns the log down has the audit still.
+func TestAuditAtAnyLevel(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		t.Run(format, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "keys")
+			line, header := newKey(t, "-name", "ops", "-scope", "lock,admin", "-prefix", "*")
+			other, _ := newKey(t, "-name", "other", "-scope", "read", "-prefix", "*")
+			writeFile(t, path, line+other)
+			addr := freeAddr(t) // it does not log where it serves
+			var said collected
+			gateway := exec.Command("gateway")
+			gateway.Dir, gateway.Stderr = t.TempDir(), &said
+			gateway.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=" + addr, "FENCEPOST_KEYS_FILE=" + path, "FENCEPOST_LOG_LEVEL=error", "FENCEPOST_LOG_FORMAT=" + format}
+			if err := gateway.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { gateway.Process.Kill(); gateway.Wait() })
+			wants := func(text string) {
+				t.Helper()
+				for deadline := time.Now().Add(patience); !strings.Contains(said.String(), text); <-time.After(10 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("the log does not say %s:\n%s", text, said.String())
+					}
+				}
+			}
+			eventually(t, "GET", "http://"+addr+"/livez", http.StatusOK)
+			url := "http://" + addr + "/locks/a"
+			_, body, _ := request("POST", url, "", header)
+			var lease struct {
+				Token int64 `json:"fencing_token"`
+			}
+			if err := json.Unmarshal(body, &lease); err != nil || lease.Token == 0 {
+				t.Fatalf("%s %v", body, err)
+			}
+			status, body, err := request("DELETE", url, "", map[string]string{"Authorization": header["Authorization"], "If-Match": fmt.Sprintf(`"%d"`, lease.Token)})
+			if err != nil || status != http.StatusNoContent {
+				t.Fatalf("%d %s %v", status, body, err)
+			}
+			request("GET", url, "", nil)
+			writeFile(t, path, line)
+			gateway.Process.Signal(syscall.SIGHUP)
+			wants("key removed")
+			wants("break")
+			wants("refused")
+			if n := strings.Count(said.String(), "\n"); n != 3 {
+				t.Errorf("%d lines:\n%s", n, said.String())
+			}
+		})
+	}
+}
+
+// TestFileSystemHangs: what can't be read holds up neither the other files nor the end, and
+// counts when it can be.
+func TestFileSystemHangs(t *testing.T) {
+	hangs := make(chan struct{})
+	state := metrics.NewFiles(prometheus.NewRegistry())
+	contents := map[string]string{"hangs": "1", "answers": "1"}
+	applied := map[string]string{}
+	var said bytes.Buffer
+	watched := &files{log: slog.New(slog.NewTextHandler(&said, nil)), state: state}
+	var stuck atomic.Bool
+	watched.read = func(path string, _ bool) ([]byte, error) {
+		if path == "hangs" && stuck.Load() {
+			<-hangs
+		}
+		return []byte(contents[path]), nil
+	}
+	for path := range contents {
+		if err := watched.add(file{setting: path, paths: []string{path}, apply: func(contents [][]byte) error {
+			applied[path] = string(contents[0])
+			return nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stuck.Store(true)
+	for round := range 3 {
+		contents["answers"] = fmt.Sprint("round ", round)
+		began := time.Now()
+		watched.look(t.Context(), false)
+		if took := time.Since(began); round > 0 && took > lookReading/2 {
+			t.Errorf("round %d took %s", round, took)
+		}
+		if applied["answers"] != contents["answers"] || applied["hangs"] != "1" {
+			t.Errorf("round %d: %v", round, applied)
+		}
+	}
+	if n := strings.Count(said.String(), errHangs.Error()); n != 1 {
+		t.Errorf("it is told %d times:\n%s", n, &said)
+	}
+	watched.start()
+	began := time.Now()
+	watched.stop()
+	if took := time.Since(began); took > lookReading/2 {
+		t.Errorf("the end took %s", took)
+	}
+	contents["hangs"] = "2"
+	close(hangs)
+	for deadline := time.Now().Add(patience); applied["hangs"] != "2"; <-time.After(time.Millisecond) {
+		watched.look(t.Context(), false)
+		if time.Now().After(deadline) {
+			t.Fatalf("what was read late does not count: %v", applied)
+		}
 	}
 }
 

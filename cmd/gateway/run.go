@@ -60,17 +60,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, cfg, cfg.logger(stderr))
+	log, audit := cfg.loggers(stderr)
+	return serve(ctx, cfg, log, audit)
 }
 
 // serve wires the gateway, serves until ctx ends or the store fails, and drains.
-func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
+func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error) {
 	tuneCollector()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
 
-	watched := &files{log: log, state: metrics.NewFiles(reg)}
+	watched := &files{log: log, audit: audit, state: metrics.NewFiles(reg)}
 	defer watched.stop()
 	secured, err := watchSecurity(cfg, watched, log)
 	if err != nil {
@@ -113,7 +114,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: secured.keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
-		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log,
+		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit,
 	}
 	if traces != nil {
 		options.TracerProvider = traces
@@ -131,7 +132,7 @@ func serve(ctx context.Context, cfg config, log *slog.Logger) (err error) {
 	serving := make(chan error, 2)
 	go func() { serving <- secured.serve(server, listener) }()
 	if cfg.AdminAddr != "" {
-		admin, err := serveAdmin(cfg, secured, reg, serving, log)
+		admin, err := serveAdmin(cfg, secured, reg, serving, log, audit)
 		if err != nil {
 			return errors.Join(err, server.Close())
 		}
@@ -194,7 +195,7 @@ func cantListen(setting, addr string, err error) error {
 
 // serveAdmin serves metrics and profiles on an address of their own, to the same
 // Hosts and keys as the main one, over TLS as that is.
-func serveAdmin(cfg config, secured security, reg *prometheus.Registry, serving chan<- error, log *slog.Logger) (*http.Server, error) {
+func serveAdmin(cfg config, secured security, reg *prometheus.Registry, serving chan<- error, log, audit *slog.Logger) (*http.Server, error) {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -205,7 +206,7 @@ func serveAdmin(cfg config, secured security, reg *prometheus.Registry, serving 
 	if err != nil {
 		return nil, cantListen("FENCEPOST_ADMIN_ADDR", cfg.AdminAddr, err)
 	}
-	guarded := lockhttp.OnlyKeys(secured.keys, log, func(r *http.Request) auth.Scope {
+	guarded := lockhttp.OnlyKeys(secured.keys, audit, func(r *http.Request) auth.Scope {
 		if r.URL.Path == "/metrics" {
 			return auth.Read
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -69,7 +70,7 @@ func watchTLS(cfg config, watched *files, log *slog.Logger) (*tls.Config, error)
 		return nil, err
 	}
 	if cfg.TLSClientCAFile != "" {
-		if err := watched.add(authoritiesFile("FENCEPOST_TLS_CLIENT_CA_FILE", cfg.TLSClientCAFile, &clients)); err != nil {
+		if err := watched.add(authoritiesFile("FENCEPOST_TLS_CLIENT_CA_FILE", cfg.TLSClientCAFile, &clients, watched.audit)); err != nil {
 			return nil, err
 		}
 	}
@@ -100,7 +101,7 @@ func watchRedisTLS(cfg config, watched *files, log *slog.Logger) (func() *tls.Co
 		}
 	}
 	if cfg.RedisTLSCaFile != "" {
-		if err := watched.add(authoritiesFile("FENCEPOST_REDIS_TLS_CA_FILE", cfg.RedisTLSCaFile, &servers)); err != nil {
+		if err := watched.add(authoritiesFile("FENCEPOST_REDIS_TLS_CA_FILE", cfg.RedisTLSCaFile, &servers, watched.audit)); err != nil {
 			return nil, err
 		}
 	}
@@ -118,15 +119,16 @@ func pairFile(setting, certFile, keyFile string, into *atomic.Pointer[tls.Certif
 	return file{setting: setting, paths: []string{certFile, keyFile}, private: 1, apply: func(contents [][]byte) error {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
 		if err == nil {
-			err = wholePEM(contents[0])
+			_, err = certificates(contents[0])
 		}
 		if err != nil {
 			return fmt.Errorf("%s with %s: %w", certFile, keyFile, err)
 		}
-		if expired := time.Now().After(pair.Leaf.NotAfter); expired && into.Load() != nil {
-			return fmt.Errorf("%s has expired", certFile)
-		} else if expired {
-			log.Warn("a certificate has expired", "setting", setting, "expired", pair.Leaf.NotAfter)
+		if err := inTime(pair.Leaf); err != nil {
+			if now := into.Load(); now != nil && inTime(now.Leaf) == nil {
+				return fmt.Errorf("%s %w", certFile, err)
+			}
+			log.Warn("a certificate is of no use now", "setting", setting, "error", err)
 		}
 		watched.state.Expires(setting, pair.Leaf.NotAfter)
 		if into.Swap(&pair) != nil {
@@ -136,35 +138,78 @@ func pairFile(setting, certFile, keyFile string, into *atomic.Pointer[tls.Certif
 	}}
 }
 
-// authoritiesFile reads the certificates of authorities.
-func authoritiesFile(setting, path string, into *atomic.Pointer[x509.CertPool]) file {
+// inTime says why a certificate is of no use at this time.
+func inTime(cert *x509.Certificate) error {
+	switch now := time.Now(); {
+	case now.After(cert.NotAfter):
+		return fmt.Errorf("has expired at %s", cert.NotAfter.Format(time.RFC3339))
+	case now.Before(cert.NotBefore):
+		return fmt.Errorf("is not valid before %s", cert.NotBefore.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// authoritiesFile reads the certificates of authorities. Who comes in by them is for the
+// audit: it has a line for each that comes or goes.
+func authoritiesFile(setting, path string, into *atomic.Pointer[x509.CertPool], audit *slog.Logger) file {
+	var before map[string]*x509.Certificate // by fingerprint; nil at start
 	return file{setting: setting, paths: []string{path}, public: true, apply: func(contents [][]byte) error {
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(contents[0]) {
-			return errors.New(path + " has no certificate in PEM")
+		certs, err := certificates(contents[0])
+		if err == nil && len(certs) == 0 {
+			err = errors.New("there is no certificate in PEM")
 		}
-		if err := wholePEM(contents[0]); err != nil {
+		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+		pool, after := x509.NewCertPool(), map[string]*x509.Certificate{}
+		for _, cert := range certs {
+			pool.AddCert(cert)
+			after[fmt.Sprintf("%x", sha256.Sum256(cert.Raw))] = cert
+		}
 		into.Store(pool)
+		if before != nil {
+			auditAuthorities(audit, setting, "removed", before, after)
+			auditAuthorities(audit, setting, "added", after, before)
+		}
+		before = after
 		return nil
 	}}
 }
 
-// wholePEM says whether something follows the last block of PEM: the begin of another one
-// that has not been written to its end, most likely.
-func wholePEM(content []byte) error {
+// auditAuthorities writes the lines of authorities that are in one file and not in the other.
+func auditAuthorities(audit *slog.Logger, setting, kind string, in, notIn map[string]*x509.Certificate) {
+	for fingerprint, cert := range in {
+		if notIn[fingerprint] == nil {
+			audit.Info("audit", slog.Group("audit", slog.String("event", "authority "+kind), slog.String("setting", setting),
+				slog.String("authority", cert.Subject.String()), slog.String("sha256", fingerprint)))
+		}
+	}
+}
+
+// certificates returns those of a file in PEM. A block that is damaged or cut, and what
+// follows the last one, is an error: readers of PEM pass it over, and the rest of half a file
+// would count for the whole.
+func certificates(content []byte) (certs []*x509.Certificate, err error) {
+	begun := bytes.Count(append([]byte("\n"), content...), []byte("\n-----BEGIN "))
 	for {
 		block, rest := pem.Decode(content)
 		if block == nil {
 			break
 		}
-		content = rest
+		begun, content = begun-1, rest
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(certs)+1, err)
+		}
+		certs = append(certs, cert)
 	}
-	if len(bytes.TrimSpace(content)) > 0 {
-		return errors.New("what follows the last certificate is none: the file may be half written")
+	if begun != 0 || len(bytes.TrimSpace(content)) > 0 {
+		return nil, errors.New("a part of it is no PEM: the file may be damaged, or half written")
 	}
-	return nil
+	return certs, nil
 }
 
 // validateTLS judges which files are set.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -17,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -47,7 +50,9 @@ func (a *authority) sign(name string, template *x509.Certificate) {
 		a.t.Fatal(err)
 	}
 	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore = time.Now().Add(-time.Hour)
+	if template.NotBefore.IsZero() {
+		template.NotBefore = time.Now().Add(-time.Hour)
+	}
 	if template.NotAfter.IsZero() {
 		template.NotAfter = time.Now().Add(time.Hour)
 	}
@@ -198,6 +203,8 @@ func TestClientCertificates(t *testing.T) {
 	a.sign("late", &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}, NotAfter: time.Now().Add(-time.Minute)})
 	a.sign("unnamed", &x509.Certificate{Subject: pkix.Name{CommonName: "stranger"}})
 	a.sign("nobody", &x509.Certificate{})
+	a.sign("person", &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}, EmailAddresses: []string{"somebody@example.com"}})
+	a.sign("upper", &x509.Certificate{DNSNames: []string{"CI.Example"}})
 	other.sign("forged", &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}})
 	for _, ext := range []string{".crt", ".key"} {
 		if err := os.Rename(other.file("forged"+ext), a.file("forged"+ext)); err != nil {
@@ -230,7 +237,7 @@ func TestClientCertificates(t *testing.T) {
 		want        int // 0: no connection
 	}{
 		{"dns", nil, "/locks/jobs/%d", 201}, {"dns", nil, "/locks/other/%d", 403}, {"cn", nil, "/locks/other/%d", 201},
-		{"unnamed", nil, "/locks/a/%d", 401}, {"nobody", nil, "/locks/a/%d", 401}, {"", nil, "/locks/a/%d", 401},
+		{"person", nil, "/locks/a/%d", 401}, {"upper", nil, "/locks/jobs/%d", 201}, {"unnamed", nil, "/locks/a/%d", 401}, {"nobody", nil, "/locks/a/%d", 401}, {"", nil, "/locks/a/%d", 401},
 		{"late", nil, "/locks/a/%d", 0}, {"forged", nil, "/locks/a/%d", 0},
 		{"cn", header, "/locks/a/%d", 403}, // the key counts
 		{"cn", map[string]string{"Authorization": "Bearer x"}, "/locks/a/%d", 401},
@@ -299,6 +306,7 @@ func TestHalfWrittenFiles(t *testing.T) {
 	a := newAuthority(t)
 	a.server("server")
 	a.sign("late", &x509.Certificate{Subject: pkix.Name{CommonName: "late"}, NotAfter: time.Now().Add(-time.Minute)})
+	a.sign("early", &x509.Certificate{Subject: pkix.Name{CommonName: "early"}, NotBefore: time.Now().Add(time.Minute)})
 	watched := &files{log: slog.New(slog.DiscardHandler)}
 	cfg := config{Serving: Serving{TLSCertFile: a.file("server.crt"), TLSKeyFile: a.file("server.key")}}
 	if _, err := watchTLS(cfg, watched, watched.log); err != nil {
@@ -315,16 +323,18 @@ func TestHalfWrittenFiles(t *testing.T) {
 	cert, key := read("server.crt"), read("server.key")
 	for what, pair := range map[string][2]string{
 		"a chain that is cut": {cert + read("authority.crt")[:100], key}, "an expired one": {read("late.crt"), read("late.key")}, "another key": {cert, read("late.key")},
+		"one that is not valid yet": {read("early.crt"), read("early.key")}, "a chain with a damaged block": {cert + damaged(t, read("authority.crt")), key},
+		"a chain with what is no certificate": {cert + pemBlock("CERTIFICATE", "nonsense"), key},
 	} {
 		writeFile(t, a.file("server.crt"), pair[0])
 		writeFile(t, a.file("server.key"), pair[1])
-		if err := watched.load(one, true); err == nil {
+		if err := watched.load(t.Context(), one, true, patience); err == nil {
 			t.Errorf("%s is taken", what)
 		}
 	}
 	writeFile(t, a.file("server.crt"), cert+read("authority.crt")+"\n")
 	writeFile(t, a.file("server.key"), key)
-	if err := watched.load(one, true); err != nil {
+	if err := watched.load(t.Context(), one, true, patience); err != nil {
 		t.Error(err)
 	}
 	if err := os.Remove(a.file("server.crt")); err != nil {
@@ -333,8 +343,59 @@ func TestHalfWrittenFiles(t *testing.T) {
 	if err := syscall.Mkfifo(a.file("server.crt"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := watched.load(one, true); err == nil {
+	if err := watched.load(t.Context(), one, true, patience); err == nil {
 		t.Error("a pipe is taken")
+	}
+}
+
+// damaged returns PEM with a fault in its middle.
+func damaged(t *testing.T, text string) string {
+	t.Helper()
+	lines := strings.Split(text, "\n")
+	lines[2] = "!" + lines[2]
+	return strings.Join(lines, "\n")
+}
+
+func pemBlock(kind, content string) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(content)}))
+}
+
+// TestAuthorities: a file of authorities is taken whole or not at all, and who comes and goes
+// is in the audit.
+func TestAuthorities(t *testing.T) {
+	a, b := newAuthority(t), newAuthority(t)
+	text := func(a *authority) string { return pemBlock("CERTIFICATE", string(a.cert.Raw)) }
+	fingerprint := func(a *authority) string { return fmt.Sprintf("%x", sha256.Sum256(a.cert.Raw)) }
+	var audited bytes.Buffer
+	var pool atomic.Pointer[x509.CertPool]
+	one := authoritiesFile("CA", "ca", &pool, slog.New(slog.NewJSONHandler(&audited, nil)))
+	apply := func(content string) error { return one.apply([][]byte{[]byte(content)}) }
+	if err := apply("of old\n" + text(a) + text(b)); err != nil || audited.Len() > 0 {
+		t.Fatal(err, &audited)
+	}
+	whole := pool.Load()
+	for what, content := range map[string]string{
+		"a damaged block": damaged(t, text(a)) + text(b), "a damaged last one": text(b) + damaged(t, text(a)), "half of one": text(a) + text(b)[:200],
+		"no certificate": text(a) + pemBlock("CERTIFICATE", "nonsense"), "nothing": "", "a key alone": pemBlock("PRIVATE KEY", "x"),
+	} {
+		if err := apply(content); err == nil || pool.Load() != whole {
+			t.Errorf("%s is taken", what)
+		}
+	}
+	c := newAuthority(t)
+	if err := apply(text(b) + text(c)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"audit":{"event":"authority removed","setting":"CA","authority":"CN=authority","sha256":"` + fingerprint(a) + `"}`,
+		`"audit":{"event":"authority added","setting":"CA","authority":"CN=authority","sha256":"` + fingerprint(c) + `"}`,
+	} {
+		if !strings.Contains(audited.String(), want) {
+			t.Errorf("the audit has no %s:\n%s", want, &audited)
+		}
+	}
+	if n := strings.Count(audited.String(), "\n"); n != 2 {
+		t.Errorf("%d lines:\n%s", n, &audited)
 	}
 }
 

@@ -21,6 +21,13 @@ import (
 // read whole: what a file system says about times is not to be relied on.
 const watchInterval = 2 * time.Second
 
+// How long the files of a setting have to be read: at start, and at a look, which goes on to
+// the others then and comes back to them.
+const (
+	startReading = 10 * time.Second
+	lookReading  = time.Second
+)
+
 // maxWatched is the size of the largest file.
 const maxWatched = 1 << 20
 
@@ -29,18 +36,28 @@ type file struct {
 	setting string
 	paths   []string
 	private int                           // the path of a secret, if it is not the first
-	public  bool                          // everybody may read all
+	public  bool                          // everybody may read all of them
 	apply   func(contents [][]byte) error // takes effect whole, or not at all
 
-	seen [][sha256.Size]byte // of the contents tried last; nil if they could not be read
+	seen    [][sha256.Size]byte // of the contents tried last; nil if they could not be read
+	reading chan contents       // of a read that has not ended; nil if there is none
+	hangs   bool                // and that was told
+}
+
+// contents are what the files of a setting have, as far as they could be read.
+type contents struct {
+	all  [][]byte
+	errs []error
 }
 
 // files are read at start, and again when they have changed or at SIGHUP. What can't be
 // used is told, and what was read before stays in force.
 type files struct {
 	log   *slog.Logger
+	audit *slog.Logger // hears of who may come in from now on
 	state *metrics.Files
 	all   []*file
+	read  func(path string, warn bool) ([]byte, error) // for tests; nil is readFile
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -48,7 +65,7 @@ type files struct {
 
 // add reads files for the first time.
 func (f *files) add(one file) error {
-	if err := f.load(&one, true); err != nil {
+	if err := f.load(context.Background(), &one, true, startReading); err != nil {
 		return fmt.Errorf("%s: %w", one.setting, err)
 	}
 	f.all = append(f.all, &one)
@@ -69,10 +86,10 @@ func (f *files) start() {
 		for {
 			select {
 			case <-ticker.C:
-				f.look(false)
+				f.look(ctx, false)
 			case <-hangup:
 				f.log.Info("reading files again, as SIGHUP asks")
-				f.look(true)
+				f.look(ctx, true)
 			case <-ctx.Done():
 				return
 			}
@@ -80,7 +97,7 @@ func (f *files) start() {
 	})
 }
 
-// stop returns when nothing is read any more.
+// stop returns when nothing takes effect any more. A read that hangs is not waited for.
 func (f *files) stop() {
 	if f.cancel != nil {
 		f.cancel()
@@ -89,35 +106,82 @@ func (f *files) stop() {
 }
 
 // look reads everything again; always: also what has not changed.
-func (f *files) look(always bool) {
+func (f *files) look(ctx context.Context, always bool) {
 	for _, one := range f.all {
-		if err := f.load(one, always); err != nil {
+		if err := f.load(ctx, one, always, lookReading); err != nil {
 			f.log.Error("a file can't be used; what was read before stays in force", "setting", one.setting, "error", err)
 		}
 	}
 }
 
+// errHangs is a file system that does not answer, as one of a network may.
+var errHangs = errors.New("the file system does not answer")
+
 // load reads files, and applies them if they have changed since the last attempt. An error
-// is returned once for the same contents.
-func (f *files) load(one *file, always bool) error {
-	contents := make([][]byte, len(one.paths))
-	sums := make([][sha256.Size]byte, len(one.paths))
-	var err error
-	for i, path := range one.paths {
-		var readErr error
-		contents[i], readErr = f.read(path, i == one.private && !one.public && (one.seen == nil || always))
-		err = errors.Join(err, readErr)
-		sums[i] = sha256.Sum256(append(contents[i], fmt.Sprint(readErr)...))
+// is returned once for the same contents, and once for a read that takes longer than within.
+func (f *files) load(ctx context.Context, one *file, always bool, within time.Duration) error {
+	found, ended := f.contents(ctx, one, always, within)
+	switch {
+	case ctx.Err() != nil, !ended && one.hangs:
+		return nil
+	case !ended:
+		one.hangs = true
+		f.state.Note(one.setting, false)
+		return errHangs
 	}
-	if !always && equalSums(sums, one.seen) {
+	sums := make([][sha256.Size]byte, len(one.paths))
+	for i := range sums {
+		sums[i] = sha256.Sum256(append(found.all[i], fmt.Sprint(found.errs[i])...))
+	}
+	if !always && !one.hangs && equalSums(sums, one.seen) {
 		return nil
 	}
-	one.seen = sums
+	one.seen, one.hangs = sums, false
+	err := errors.Join(found.errs...)
 	if err == nil {
-		err = one.apply(contents)
+		err = one.apply(found.all)
 	}
 	f.state.Note(one.setting, err == nil)
 	return err
+}
+
+// contents reads the files of a setting aside, and waits for that: what hangs holds up neither
+// the other files nor the end. A read that has not ended is gone on with by the next call.
+func (f *files) contents(ctx context.Context, one *file, always bool, within time.Duration) (found contents, ended bool) {
+	if one.reading != nil {
+		within = 0
+	} else {
+		reading := make(chan contents, 1)
+		one.reading = reading
+		paths, secret := one.paths, one.private
+		if one.public || one.seen != nil && !always {
+			secret = -1 // nothing to warn of, or it was done
+		}
+		go func() { reading <- f.readAll(paths, secret) }()
+	}
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case found = <-one.reading:
+		one.reading = nil
+		return found, true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return contents{}, false
+}
+
+// readAll reads files, of which one is a secret, or none if that is -1.
+func (f *files) readAll(paths []string, secret int) contents {
+	read := f.read
+	if read == nil {
+		read = f.readFile
+	}
+	found := contents{make([][]byte, len(paths)), make([]error, len(paths))}
+	for i, path := range paths {
+		found.all[i], found.errs[i] = read(path, i == secret)
+	}
+	return found
 }
 
 func equalSums(a, b [][sha256.Size]byte) bool {
@@ -132,8 +196,8 @@ func equalSums(a, b [][sha256.Size]byte) bool {
 	return true
 }
 
-// read reads a file that only its owner, and perhaps a group, may change.
-func (f *files) read(path string, warn bool) ([]byte, error) {
+// readFile reads a file that only its owner, and perhaps a group, may change.
+func (f *files) readFile(path string, warn bool) ([]byte, error) {
 	opened, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would never open
 	if err != nil {
 		return nil, err

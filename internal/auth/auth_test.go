@@ -63,7 +63,12 @@ func TestKeysLetIn(t *testing.T) {
 	if p, err := k.Certificate("db.example"); err != nil || p.Name != "db.example" || p.ID != "" || !p.Has(Fence) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	for _, name := range []string{"", "ci", "DB.example", "db.example."} {
+	if p, err := k.Certificate("DB.Example"); err != nil || p.Name != "db.example" {
+		t.Errorf("in another case: %+v, %v", p, err)
+	} else if _, err := k.Current(p); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"", "ci", "db.example.", "db.e\u212aample", "D\u0181.example"} {
 		if _, err := k.Certificate(name); err != ErrUnknown {
 			t.Errorf("certificate %q: %v", name, err)
 		}

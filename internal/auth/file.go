@@ -22,7 +22,19 @@ const maxFaults = 20
 // Set is what a keys file says.
 type Set struct {
 	keys         map[string]*Principal // by id
-	certificates map[string]*Principal // by name
+	certificates map[string]*Principal // by certificateKey of their names
+}
+
+// certificateKey makes names of certificates that differ in case the same: those of DNS are
+// (RFC 4343), and common names are compared so (RFC 5280, 7.1). Only letters of ASCII have a
+// case here: strings.ToLower makes a k of the Kelvin sign, and so of another name.
+func certificateKey(name string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, name)
 }
 
 // Len returns how many principals there are.
@@ -100,10 +112,10 @@ func (s *Set) add(words []string) error {
 		if err != nil {
 			return err
 		}
-		if s.certificates[p.Name] != nil {
+		if s.certificates[certificateKey(p.Name)] != nil {
 			return fmt.Errorf("the certificate %s stands in an earlier line", p.Name)
 		}
-		s.certificates[p.Name] = p
+		s.certificates[certificateKey(p.Name)] = p
 	default:
 		return errors.New("must begin with key or cert")
 	}

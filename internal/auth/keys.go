@@ -43,7 +43,7 @@ func (k *Keys) Key(key string) (*Principal, error) {
 
 // Certificate is Key for the name of a certificate, which the caller has verified.
 func (k *Keys) Certificate(name string) (*Principal, error) {
-	p := k.current.Load().certificates[name]
+	p := k.current.Load().certificates[certificateKey(name)]
 	if p == nil {
 		return nil, ErrUnknown
 	}
@@ -54,7 +54,7 @@ func (k *Keys) Certificate(name string) (*Principal, error) {
 // is that of another key.
 func (k *Keys) Current(p *Principal) (*Principal, error) {
 	set := k.current.Load()
-	now := set.certificates[p.Name]
+	now := set.certificates[certificateKey(p.Name)]
 	if p.ID != "" {
 		now = set.keys[p.ID]
 	}

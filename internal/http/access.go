@@ -1,7 +1,7 @@
 package http
 
 import (
-	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -177,17 +177,22 @@ func withoutScope(p *auth.Principal, scope auth.Scope) *fencing.Error {
 	return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + p.Name + " has not the scope " + scope.String() + ", which this needs"}
 }
 
-// OnlyKeys puts the keys of a gateway before another handler: scope says which one a
-// request needs. A refusal is 401, 403 or 429, in plain text, and in the audit. Without
-// keys it returns next.
-func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.Scope, next http.Handler) http.Handler {
+// OnlyKeys puts the keys of a gateway before other handlers: scope says which one a
+// request needs. A refusal is 401, 403 or 429, in plain text, and in the audit; so is what
+// the scope admin lets somebody do. Without keys it returns next.
+func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.Scope, next *http.ServeMux) http.Handler {
 	if keys == nil {
 		return next
 	}
 	g := gate{keys: keys, now: time.Now, failures: newFailures()}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		principal, refusal, quiet := g.admit(r, scope(r))
+		needed := scope(r)
+		principal, refusal, quiet := g.admit(r, needed)
 		if refusal == nil {
+			if _, pattern := next.Handler(r); needed == auth.Admin && pattern != "" {
+				_, route, _ := strings.Cut(pattern, " ")
+				audit(log, slog.LevelInfo, append(auditAttrs(r, "profile", principal), slog.String("route", route)))
+			}
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -210,6 +215,7 @@ var (
 	errNoCredentials      = errors.New("this needs a key, as in Authorization: Bearer fp_…")
 	errNotBearer          = errors.New("there must be one Authorization header, with Bearer and a key")
 	errCertificateUnknown = errors.New("the certificate's name has no line in the keys file")
+	errCertificateUnnamed = errors.New("the certificate has no DNS name, and its common name does not count beside names of other kinds")
 	errCertificateExpired = errors.New("the certificate has expired")
 )
 
@@ -230,9 +236,12 @@ func authenticate(r *http.Request, keys *auth.Keys) (*auth.Principal, error) {
 }
 
 func byCertificate(r *http.Request, keys *auth.Keys) (*auth.Principal, error) {
-	name := certificateName(r.TLS)
-	if name == "" {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return nil, errNoCredentials
+	}
+	name := certificateName(r.TLS.VerifiedChains[0][0])
+	if name == "" {
+		return nil, errCertificateUnnamed
 	}
 	principal, err := keys.Certificate(name)
 	switch {
@@ -244,15 +253,15 @@ func byCertificate(r *http.Request, keys *auth.Keys) (*auth.Principal, error) {
 	return principal, err
 }
 
-// certificateName returns the name of a client's certificate: its first DNS name or, if
-// it has none, its common name. Empty if there is no certificate that was verified.
-func certificateName(state *tls.ConnectionState) string {
-	if state == nil || len(state.VerifiedChains) == 0 {
-		return ""
-	}
-	leaf := state.VerifiedChains[0][0]
-	if len(leaf.DNSNames) > 0 {
+// certificateName returns the name of a client's certificate: its first DNS name or, of one
+// that says of no other kind of name whose it is, its common name (RFC 6125, 6.4.4: an
+// authority may let people choose that freely). Empty: it has none.
+func certificateName(leaf *x509.Certificate) string {
+	switch {
+	case len(leaf.DNSNames) > 0:
 		return leaf.DNSNames[0]
+	case len(leaf.EmailAddresses)+len(leaf.IPAddresses)+len(leaf.URIs) > 0:
+		return ""
 	}
 	return leaf.Subject.CommonName
 }

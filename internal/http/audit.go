@@ -10,7 +10,8 @@ import (
 )
 
 // The audit is those lines of the log that have the message "audit" and a group of that
-// name: every refusal by keys, every break, every change of a key. No secret is in any.
+// name: every refusal by keys, every break, every profile, every change of a key. No secret
+// is in any.
 
 // auditRefusal writes the line of a request that was refused. It has the lock's name only
 // if it is one.
@@ -28,7 +29,7 @@ func (c *call) auditRefusal(err error, principal *auth.Principal) {
 			break
 		}
 	}
-	audit(c.s.log, slog.LevelWarn, attrs)
+	audit(c.s.audit, slog.LevelWarn, attrs)
 }
 
 // auditBreak writes the line of a lease that somebody has broken, or tried to.
@@ -37,7 +38,7 @@ func (c *call) auditBreak(req endRequest, err error) {
 	if err != nil {
 		code = problemOf(err).Code
 	}
-	audit(c.s.log, slog.LevelInfo, append(c.auditAttrs("break", c.principal),
+	audit(c.s.audit, slog.LevelInfo, append(c.auditAttrs("break", c.principal),
 		slog.String("code", string(code)), slog.String("name", string(req.name)), slog.Int64("fencing_token", int64(req.token))))
 }
 

@@ -65,6 +65,7 @@ type Options struct {
 	Gatherer   prometheus.Gatherer   // what /metrics shows; nil makes it 404
 	Registerer prometheus.Registerer // takes this package's metrics; nil keeps them to itself
 	Logger     *slog.Logger          // nil discards
+	Audit      *slog.Logger          // takes the lines of the audit; nil is Logger
 
 	TracerProvider trace.TracerProvider // takes the spans of requests; nil makes none
 
@@ -86,6 +87,7 @@ type Server struct {
 	version   string
 	gatherer  prometheus.Gatherer
 	log       *slog.Logger
+	audit     *slog.Logger
 	now       func() time.Time
 	heartbeat time.Duration
 
@@ -124,6 +126,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.audit = cmp.Or(o.Audit, s.log)
 	if o.TracerProvider != nil {
 		s.tracer = o.TracerProvider.Tracer(tracerScope)
 	}
