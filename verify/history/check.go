@@ -66,7 +66,7 @@ func order(h *History, name string, r *Rules, dir string) []Violation {
 // are told otherwise when they are repeated (P7), and leases that were granted with no
 // time left (P9).
 func reused(h *History, name string, r *Rules) (found []Violation) {
-	ended := map[string]Time{}
+	ended, frail := map[string]Time{}, h.fragile(r)
 	first := map[int]*Op{} // by call
 	for i := range h.Ops {
 		op := &h.Ops[i]
@@ -83,7 +83,7 @@ func reused(h *History, name string, r *Rules) (found []Violation) {
 		g, granted := c.grant(name)
 		at, over := ended[c.Lease]
 		switch {
-		case c.Verb == Release && c.Verdict == Ended:
+		case c.Verb == Release && c.Verdict == Ended && !c.mayBeUndone(frail):
 			ended[c.Lease] = c.Done
 		case granted && c.Verb == Acquire && over && c.sent > at && !h.forgot(at, c.Done):
 			found = append(found, Violation{Promise: "P7", Name: name, What: "a lease id that was released was granted again:\n" + h.tell(name, at-2*time.Second, c.Done)})

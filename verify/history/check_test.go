@@ -86,6 +86,7 @@ func (s *script) shows(from, until int, look Look) {
 }
 
 var (
+	killed = Trouble{What: "gateway-kill", From: 10 * ms, Until: 1000 * ms, Calm: 5000 * ms, Restart: true, Killed: true}
 	shared = Op{Mode: "shared"}
 	two    = Op{Mode: "shared", Limit: 2}
 )
@@ -315,6 +316,48 @@ func TestCheck(t *testing.T) {
 			s.h.Troubles = []Trouble{{What: "master-stop", From: 3 * ms, Until: 12 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
 			s.does(5, 11, Release, "a", Lost)
 		}},
+		{"an unwinding that one master has not heard of the lease for, and the other has", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 2 * ms, Until: 60 * ms, Calm: 90 * ms, Forgets: true, Split: true}}
+			s.grant(3, 4, "a", 10, Op{Hold: 2})
+			unwound := s.does(5, 6, Release, "a", Lost)
+			unwound.Hold, unwound.Reason = 2, "unknown"
+			s.renew(8, 9, "a", 10, "")
+			s.does(10, 11, Release, "a", Ended)
+		}},
+		{"such an unwinding with one master", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.grant(3, 4, "a", 10, Op{Hold: 2})
+			unwound := s.does(5, 6, Release, "a", Lost)
+			unwound.Hold, unwound.Reason = 2, "unknown"
+			s.renew(8, 9, "a", 10, "")
+		}},
+		{"a release that one master has not heard of the lease for, and the other has", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 2 * ms, Until: 60 * ms, Calm: 90 * ms, Forgets: true, Split: true}}
+			s.does(5, 6, Release, "a", Lost).Reason = "unknown"
+			s.grant(8, 9, "a", 10)
+		}},
+		{"one of two masters says that a lease was let go, and nobody did", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 2 * ms, Until: 60 * ms, Calm: 90 * ms, Forgets: true, Split: true}}
+			s.does(5, 6, Renew, "a", Lost).Reason = "released"
+			s.renew(8, 9, "a", 10, "")
+		}},
+		{"a release and a break that the next master has not heard of", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 2 * ms, Until: 60 * ms, Calm: 90 * ms, Forgets: true, Split: true}}
+			s.does(5, 6, Release, "a", Ended)
+			s.grant(8, 9, "a", 10)
+			s.add(10, 11, Op{Verb: Break, Token: 10, Verdict: Ended})
+			s.renew(70, 71, "a", 10, "")
+		}},
+		{"a release that the next master has not heard of, and a lease that lives on for longer", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "fail-over", From: 2 * ms, Until: 60 * ms, Calm: 90 * ms, Forgets: true, Split: true}}
+			s.does(5, 6, Release, "a", Ended)
+			s.renew(1200, 1201, "a", 10, "")
+		}},
 		{"granted with no time left", "P9", nil, func(s *script) {
 			s.grant(0, 1, "a", 10).Grants[0].Left = 0
 		}},
@@ -352,7 +395,7 @@ func TestCheck(t *testing.T) {
 		{"two masters for a moment, of which one knows the lease", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.h.Troubles = []Trouble{{What: "fail-over", From: 10 * ms, Until: 60 * ms, Calm: 60 * ms, Forgets: true, Split: true}}
-			s.does(20, 21, Renew, "a", Lost)
+			s.does(20, 21, Renew, "a", Lost).Reason = "unknown"
 			s.renew(25, 26, "a", 10, "")
 			s.does(70, 71, Release, "a", Lost)
 			s.grant(126, 127, "b", 11)
@@ -376,6 +419,52 @@ func TestCheck(t *testing.T) {
 			s.grant(0, 1, "a", 10)
 			s.h.Troubles = []Trouble{{What: "gateway-kill", From: 50 * ms, Until: 1400 * ms, Calm: 1500 * ms, Restart: true}}
 			s.renew(1490, 1491, "a", 10, "")
+		}},
+
+		{"killed before a release was flushed", "", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.h.Troubles = []Trouble{killed}
+			s.add(1060, 1061, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed after a release was flushed", "order", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.add(7, 9, Op{Verb: Break, Token: 3, Verdict: Ended, Names: []string{"another"}}) // flushed, and all before it
+			s.h.Troubles = []Trouble{killed}
+			s.add(1060, 1061, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed before a release was flushed, and a break at the same time was", "", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 8, Release, "a", Ended)
+			s.add(7, 9, Op{Verb: Break, Token: 3, Verdict: Ended, Names: []string{"another"}})
+			s.h.Troubles = []Trouble{killed}
+			s.add(1060, 1061, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed before a release was flushed, and granted to another", "order", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			s.h.Troubles = []Trouble{killed}
+			s.grant(1010, 1011, "b", 11)
+			s.add(1060, 1061, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed before a renewal that shortens was flushed", "", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.renew(5, 6, "a", 10, "")
+			s.h.Troubles = []Trouble{killed}
+			s.add(4900, 4901, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed after a renewal that shortens was flushed", "order", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.renew(5, 6, "a", 10, "")
+			s.add(7, 9, Op{Verb: Break, Token: 3, Verdict: Ended, Names: []string{"another"}})
+			s.h.Troubles = []Trouble{killed}
+			s.add(4900, 4901, Op{Verb: Break, Token: 10, Verdict: Ended})
+		}},
+		{"killed, and a grant is not there any more", "order", func(r *Rules) { *r = RulesOf(system.Embedded) }, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.h.Troubles = []Trouble{killed}
+			s.does(1060, 1061, Renew, "a", Lost).Reason = "unknown"
 		}},
 
 		// By time.

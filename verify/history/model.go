@@ -22,6 +22,8 @@ type move struct {
 	hold  int // the depth after the move; of a release that to unwind
 	term  int // the answer that set the deadline: an expire is only for its own
 	gone  bool
+	frail bool // of an end: it may be lost, and the lease be there again
+	ended bool // of a 412: it says that somebody has let go, or broken the lease
 }
 
 type moveKind string
@@ -78,7 +80,7 @@ type doubt uint8
 const (
 	sure      doubt = iota
 	mayBeLost       // the store may have forgotten it, but grants to nobody else (quarantine)
-	mayBeGone       // the same without a quarantine
+	mayBeGone       // the same without a quarantine; or it has ended, and may be there again
 )
 
 func (l *lock) find(lease string) int {
@@ -89,6 +91,14 @@ func (l *lock) without(i int) *lock {
 	n := &lock{last: l.last, over: max(l.over, l.holders[i].token), holders: make([]holding, 0, len(l.holders))}
 	n.holders = append(append(n.holders, l.holders[:i]...), l.holders[i+1:]...)
 	return n
+}
+
+// ended returns the state after a holder's lease has ended.
+func (l *lock) ended(i int, m *move) *lock {
+	if m.frail {
+		return l.with(i, func(h *holding) { h.doubt = mayBeGone })
+	}
+	return l.without(i)
 }
 
 func (l *lock) with(i int, change func(*holding)) *lock {
@@ -133,11 +143,11 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 		case i < 0:
 			return nil
 		case m.hold < 2:
-			return l.without(i)
+			return l.ended(i, m)
 		}
 		return l.with(i, func(h *holding) { h.hold = min(h.hold, m.hold-1) })
 	case moveNotHeld:
-		if i < 0 || l.holders[i].doubt != sure {
+		if i < 0 || l.holders[i].doubt == mayBeGone || l.holders[i].doubt == mayBeLost && !m.ended { // who has forgotten it knows of no end
 			return l
 		}
 		return nil
@@ -154,7 +164,7 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 		case m.what == moveNoToken || j < 0:
 			return l
 		}
-		return l.without(j)
+		return l.ended(j, m)
 	case moveExpire:
 		if i < 0 || l.holders[i].term != m.term {
 			return l

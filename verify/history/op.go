@@ -164,6 +164,7 @@ type Trouble struct {
 	Forgets bool // the store may have forgotten what it knew
 	Split   bool // gateways may have asked two masters meanwhile, of which one forgets all that it did
 	Restart bool // of a gateway
+	Killed  bool // a gateway was: it had no time to flush
 }
 
 // History is all that was seen.

@@ -21,6 +21,7 @@ type projection struct {
 	tokens  map[int64]bool  // of those
 	breaks  map[int64]int   // how many calls break a token
 	depths  map[string]bool // leases of which the depth is not known
+	frail   []frail
 	moves   []porcupine.Operation
 }
 
@@ -28,7 +29,7 @@ type projection struct {
 func project(h *History, name string, r *Rules) []porcupine.Operation {
 	p := &projection{
 		name: name, rules: r, all: h, calls: h.calls(name),
-		granted: map[string]bool{}, tokens: map[int64]bool{}, breaks: map[int64]int{}, depths: map[string]bool{},
+		granted: map[string]bool{}, tokens: map[int64]bool{}, breaks: map[int64]int{}, depths: map[string]bool{}, frail: h.fragile(r),
 	}
 	for i := range p.calls {
 		c := &p.calls[i]
@@ -39,7 +40,8 @@ func project(h *History, name string, r *Rules) []porcupine.Operation {
 		case c.Verb == Break:
 			p.breaks[c.Token]++
 		}
-		if !c.certain() && (c.Verb == Acquire || c.Verb == Release && c.Hold > 1) {
+		unknown := !c.certain() || c.Verdict == Lost && h.forgot(c.sent, c.Done) // of it an attempt before may have been carried out, and forgotten
+		if unknown && (c.Verb == Acquire || c.Verb == Release && c.Hold > 1) {
 			p.depths[c.Lease] = true
 		}
 	}
@@ -74,6 +76,7 @@ func (p *projection) call(c *call) {
 	}
 	known := p.granted[public(c.Lease)]
 	until := c.Done
+	m.frail = c.Verdict == Ended && c.mayBeUndone(p.frail)
 	switch {
 	case c.Verb == Break:
 		if !p.tokens[c.Token] {
@@ -99,12 +102,13 @@ func (p *projection) call(c *call) {
 		m.what, m.lease = moveHeld, ""
 	case !known: // of a lease that nobody was told of
 	case c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name)):
-		if c.Verb == Release && p.all.forgot(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
+		if c.Verb == Release && c.Hold < 2 && p.all.forgot(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
 			may := m
 			may.what = moveMayRelease
-			p.add(c.Client, c.sent, until, may)
+			p.add(c.Client, c.sent, p.merged(c), may)
 		}
-		if !p.split(c) {
+		m.ended = c.Reason == "released" || c.Reason == "broken"
+		if m.ended || !p.split(c) {
 			m.what = moveNotHeld
 		}
 	case c.Verb == Renew && granted:
@@ -124,10 +128,21 @@ func (p *projection) call(c *call) {
 	}
 }
 
-// split reports whether a call may have been answered by a master that another one
-// stood beside.
+// split reports whether a call may have been told that a lease is lost by a master that
+// another one stood beside: it has not heard of the grant, or of the last renewal.
 func (p *projection) split(c *call) bool {
 	return slices.ContainsFunc(p.all.Troubles, func(t Trouble) bool { return t.Split && t.From <= c.Done && t.Until >= c.sent })
+}
+
+// merged returns by when one master alone answers what a call was for.
+func (p *projection) merged(c *call) Time {
+	until := c.Done
+	for _, t := range p.all.Troubles {
+		if t.Split && t.From <= c.Done && t.Until >= c.sent {
+			until = max(until, t.Until)
+		}
+	}
+	return until
 }
 
 // strict reports whether a refusal is judged: nobody may have been in the queue, or have
@@ -173,6 +188,7 @@ func (p *projection) replaced(lease string, after Time) Time {
 type term struct {
 	*call
 	deadline Time
+	ttl      time.Duration // it lives for that at most
 	attached bool
 }
 
@@ -193,10 +209,18 @@ func (p *projection) ends() {
 	for _, lease := range leases {
 		calls := byLease[lease]
 		attached := slices.ContainsFunc(calls, func(c *call) bool { return c.Attached })
+		longest := time.Duration(0)
 		for i, c := range calls {
-			if g, ok := c.grant(p.name); ok && c.Verb != Release {
-				p.end(term{call: c, deadline: g.Deadline, attached: attached}, calls[i+1:])
+			g, ok := c.grant(p.name)
+			if !ok || c.Verb == Release {
+				continue
 			}
+			t := term{call: c, deadline: g.Deadline, ttl: c.TTL, attached: attached}
+			if c.mayBeUndone(p.frail) { // where it shortens the lease, that may be lost
+				t.ttl = max(t.ttl, longest)
+			}
+			longest = max(longest, c.TTL)
+			p.end(t, calls[i+1:])
 		}
 	}
 }
@@ -214,6 +238,9 @@ func (p *projection) end(t term, later []*call) {
 		if lost && c.Done < from {
 			continue // forgotten: it may still be kept free for its holder
 		}
+		if c.Verdict == Ended && c.mayBeUndone(p.frail) {
+			continue // it may be there again
+		}
 		if c.Verb != Release && granted || c.Verdict == Ended || lost {
 			until = c.Done
 			break
@@ -229,7 +256,7 @@ func (p *projection) end(t term, later []*call) {
 		until = min(until, by)
 	}
 	if !renewed {
-		if latest := p.all.latest(t.Done, t.TTL, p.rules); latest >= from {
+		if latest := p.all.latest(t.Done, t.ttl, p.rules); latest >= from {
 			until = min(until, latest)
 		}
 	}

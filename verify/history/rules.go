@@ -34,6 +34,10 @@ type Rules struct {
 	// (embedded).
 	RestartRenews bool
 
+	// AnswersUnflushed: a release is answered before it is on disk, and so is a renewal that
+	// shortens the lease. A kill may undo them (embedded).
+	AnswersUnflushed bool
+
 	// NoPermits, NoSets: not offered (quorum).
 	NoPermits, NoSets bool
 
@@ -70,7 +74,7 @@ func RulesOf(kind system.Kind) Rules {
 	}
 	switch kind {
 	case system.Embedded:
-		r.RestartRenews = true
+		r.RestartRenews, r.AnswersUnflushed = true, true
 	case system.Quorum:
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond

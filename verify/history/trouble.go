@@ -39,6 +39,7 @@ type aftermath struct {
 	forgets  bool
 	split    bool
 	restarts bool
+	killed   bool
 	harmless bool // P5 and P6 hold while it lasts, too
 }
 
@@ -48,7 +49,7 @@ func aftermathOf(fault string, kind system.Kind) aftermath {
 		return aftermath{harmless: true}
 	case "gateway-kill", "gateway-restart":
 		if kind == system.Embedded { // every lease has its whole TTL again, also those whose client has left
-			return aftermath{calm: longestTTL, restarts: true}
+			return aftermath{calm: longestTTL, restarts: true, killed: fault == "gateway-kill"}
 		}
 		return aftermath{since: dead, restarts: true}
 	case "node-kill", "flush":
@@ -89,7 +90,8 @@ func (r *run) oneFault(name string) error {
 	}
 	after := aftermathOf(name, r.cfg.System.Kind)
 	t := Trouble{
-		What: name, From: r.now(), Until: forever, Calm: forever, Restart: after.restarts, Split: after.split, Forgets: after.forgets,
+		What: name, From: r.now(), Until: forever, Calm: forever,
+		Restart: after.restarts, Killed: after.killed, Split: after.split, Forgets: after.forgets,
 	}
 	heal, err := fault.Inject(r.cfg.System, r.random)
 	if err != nil {
