@@ -52,7 +52,7 @@ func (l language) despiteAnswers(ctx context.Context, dir string, r *check.Resul
 	return nil
 }
 
-func (l language) despite(ctx context.Context, dir, name string, answer func(io.Writer), r *check.Result) error {
+func (l language) despite(ctx context.Context, dir, name string, answer func(io.Writer), r *check.Result, env ...string) error {
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
 	granted := make(chan time.Time, 1)
@@ -76,7 +76,7 @@ func (l language) despite(ctx context.Context, dir, name string, answer func(io.
 		}
 	}))
 	defer gateway.Close()
-	cmd, said, err := l.start(ctx, gateway.URL, dir, st)
+	cmd, said, err := l.start(ctx, gateway.URL, dir, st, env...)
 	if err != nil {
 		return err
 	}

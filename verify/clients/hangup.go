@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"fencepost/verify/check"
 	"fencepost/verify/system"
@@ -32,10 +31,8 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(patience); st.count() == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
-		}
+	if !st.await(1) {
+		return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
 	}
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		return err

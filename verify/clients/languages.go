@@ -113,14 +113,15 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := l.extract(page, dir); err != nil {
 		return err
 	}
-	return errors.Join(l.inTurn(ctx, s, dir, r), l.inTime(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r))
+	return errors.Join(l.inTurn(ctx, s, dir, r), l.inTime(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r))
 }
 
 // start starts the program, with the gateway at a URL.
-func (l language) start(ctx context.Context, gateway, dir string, st *storage) (cmd *exec.Cmd, said *bytes.Buffer, err error) {
+func (l language) start(ctx context.Context, gateway, dir string, st *storage, env ...string) (cmd *exec.Cmd, said *bytes.Buffer, err error) {
 	cmd, said = exec.CommandContext(ctx, l.command, l.file), &bytes.Buffer{}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
 	cmd.Env = append(os.Environ(), "FENCEPOST="+gateway, "STORAGE="+st.server.URL, "no_proxy=*")
+	cmd.Env = append(cmd.Env, env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
@@ -186,18 +187,12 @@ func (l language) inTime(ctx context.Context, s *system.System, dir string, r *c
 	if err != nil {
 		return err
 	}
-	var stopped time.Time
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if st.count() >= 3 {
-			stopped = time.Now()
-			if err := s.Gateways[0].Pause(); err != nil {
-				return err
-			}
-			break
-		}
-		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
-		}
+	if !st.await(3) {
+		return errors.Join(fmt.Errorf("it writes nothing: %s", said), cmd.Cancel(), cmd.Wait())
+	}
+	stopped := time.Now()
+	if err := s.Gateways[0].Pause(); err != nil {
+		return err
 	}
 	_ = cmd.Wait()
 	st.mu.Lock()
@@ -220,6 +215,7 @@ type storage struct {
 	highest int64
 	taken   []part
 	refused int
+	more    chan struct{} // closed with the next part that is taken
 }
 
 type part struct {
@@ -228,7 +224,7 @@ type part struct {
 }
 
 func newStorage(slow time.Duration) *storage {
-	st := &storage{slow: slow}
+	st := &storage{slow: slow, more: make(chan struct{})}
 	st.server = httptest.NewServer(st)
 	return st
 }
@@ -237,6 +233,24 @@ func (st *storage) count() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return len(st.taken)
+}
+
+// await waits until so many parts were taken, and reports whether they were.
+func (st *storage) await(n int) bool {
+	late := time.After(patience)
+	for {
+		st.mu.Lock()
+		enough, more := len(st.taken) >= n, st.more
+		st.mu.Unlock()
+		if enough {
+			return true
+		}
+		select {
+		case <-more:
+		case <-late:
+			return false
+		}
+	}
 }
 
 func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -254,5 +268,7 @@ func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		st.highest = token
 		st.taken = append(st.taken, part{token, time.Now()})
+		close(st.more)
+		st.more = make(chan struct{})
 	}
 }

@@ -1,0 +1,43 @@
+package clients
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"fencepost/verify/check"
+)
+
+// slowCurl stands for curl on a machine that has no time for it: a renewal takes twice the
+// TTL, whatever time it was given.
+const slowCurl = `#!/bin/sh
+case "$*" in
+*"-X PUT"*/locks/*) exec sleep %d ;;
+esac
+exec %s "$@"
+`
+
+// slowly has the program of the shell start a program that takes longer than the lease: no
+// part may come after the lease's end. The others renew in threads of their own.
+func (l language) slowly(ctx context.Context, dir string, r *check.Result) error {
+	if l.fence != "bash" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		return err
+	}
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		return err
+	}
+	script := fmt.Sprintf(slowCurl, int(2*languageTTL.Seconds()), curl)
+	if err := os.WriteFile(filepath.Join(bin, "curl"), []byte(script), 0o700); err != nil {
+		return err
+	}
+	return l.despite(ctx, dir, "nothing, by a curl that is slow", whole("{}"), r, "PATH="+bin+":"+os.Getenv("PATH"))
+}
