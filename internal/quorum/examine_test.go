@@ -59,14 +59,14 @@ func TestNodeInQuarantineDoesNotVote(t *testing.T) {
 		if err != nil || stats.Quarantine < 30*time.Second {
 			t.Errorf("a blank node, and %+v, %v", stats, err)
 		}
-		advance(5 * time.Second)
+		s.pass(5 * time.Second)
 		f, _ = stands(t, s.Store)
 		says(t, f, false, "2 of 3 nodes vote", "in quarantine: 2 for 2", "no more may fail")
 		stats, err = s.Stats(bg)
 		if err != nil || stats.Quarantine < 20*time.Second || stats.Quarantine > 30*time.Second {
 			t.Errorf("a node in quarantine, and %+v, %v", stats, err)
 		}
-		advance(stats.Quarantine)
+		s.pass(stats.Quarantine)
 		f, _ = stands(t, s.Store)
 		says(t, f, true, "3 of 3 nodes vote", "1 more may fail")
 		if stats, err := s.Stats(bg); err != nil || stats.Quarantine != 0 {
@@ -103,14 +103,14 @@ func TestNodeOutOfReachIsTold(t *testing.T) {
 		synctest.Wait()
 		for range 2 {
 			s.nodes[1].set(func(n *node) { n.cut = true })
-			advance(10 * time.Second)
+			s.pass(10 * time.Second)
 			f, others := stands(t, s.Store)
 			says(t, f, false, "2 of 3 nodes vote", "out of reach: 2", "no more may fail")
 			if len(others) != 1 || others[0].Node != "2" || others[0].OK || !strings.Contains(others[0].Detail, errCut.Error()) {
 				t.Errorf("%+v", others)
 			}
 			s.nodes[1].set(func(n *node) { n.cut = false })
-			advance(10 * time.Second)
+			s.pass(10 * time.Second)
 		}
 		log.mu.Lock()
 		defer log.mu.Unlock()

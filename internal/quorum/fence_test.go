@@ -17,7 +17,7 @@ func (s *scene) admit(name fencing.Name, token fencing.Token) error {
 func (s *scene) cut(i int, cut bool) {
 	s.nodes[i].set(func(n *node) { n.cut = cut })
 	if !cut {
-		advance(time.Minute) // it is asked again
+		s.pass(time.Minute) // it is asked again
 	}
 }
 
@@ -26,7 +26,7 @@ func (s *scene) turns() (old, token fencing.Token) {
 	stopped, writer := request("a"), request("a")
 	stopped.TTL = time.Second
 	old = s.acquire(stopped).Holder.Token
-	advance(2 * time.Second)
+	s.pass(2 * time.Second)
 	token = s.acquire(writer).Holder.Token
 	synctest.Wait() // all nodes have it
 	return old, token
@@ -63,7 +63,7 @@ func TestAdmissionsAtNodesThatLackSomething(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.nodes[0].forget()
-			advance(10 * time.Minute) // it votes again
+			s.pass(10 * time.Minute) // it votes again
 			s.cut(1, true)
 			if err := s.admit("a", old); err == nil {
 				t.Errorf("%d is admitted after %d, where one node forgot and another is out of reach", old, token)
@@ -75,7 +75,7 @@ func TestAdmissionsAtNodesThatLackSomething(t *testing.T) {
 			stopped, writer, reader := request("a"), request("a"), request("a")
 			stopped.TTL, reader.Mode = time.Second, fencing.ModeShared
 			old := s.acquire(stopped).Holder.Token
-			advance(2 * time.Second)
+			s.pass(2 * time.Second)
 			s.cut(2, true)
 			token := s.acquire(writer).Holder.Token
 			synctest.Wait()

@@ -28,7 +28,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 			s.nodes[2].set(func(n *node) { n.cut = true })
 			s.acquire(r)
 			s.nodes[2].set(func(n *node) { n.cut = false })
-			advance(2 * time.Second) // until it is asked again
+			s.pass(2 * time.Second) // until it is asked again
 			renew(s, r)
 		},
 	} {
@@ -180,7 +180,7 @@ func TestTakeBackAfterRepeat(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		advance(5 * time.Second)
+		s.pass(5 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -194,10 +194,10 @@ func TestRepeatAfterExpiry(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = true })
 		s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		advance(r.TTL + time.Second)
+		s.pass(r.TTL + time.Second)
 		_, err := s.Acquire(bg, r)
 		s.refused(err, fencing.CodeLeaseLost)
-		advance(time.Second)
+		s.pass(time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a repeat that was refused is left at %d nodes", n)
 		}
@@ -238,7 +238,7 @@ func TestTakeBackTwice(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: second.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		advance(2 * time.Second)
+		s.pass(2 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -268,7 +268,7 @@ func TestNodeRepeats(t *testing.T) {
 		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
-		advance(2 * time.Second)
+		s.pass(2 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("a grant that was taken back is left at %d nodes", n)
 		}
@@ -304,7 +304,7 @@ func TestNodeRefusesWithAnAttemptUnanswered(t *testing.T) {
 		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		advance(10 * time.Second)
+		s.pass(10 * time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
 			t.Errorf("%d nodes have it", n)
 		}

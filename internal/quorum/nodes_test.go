@@ -20,14 +20,14 @@ func TestNewQuorum(t *testing.T) {
 		s.acquire(r)
 		synctest.Wait() // the last node may be at work, and a model grants what a blank Redis refuses
 		s.nodes[1].forget()
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		if a := s.nodes[1].admissions(); len(a) != 2 || a[1].isNew || a[1].longest < time.Minute {
 			t.Errorf("a node that forgot: %+v", a)
 		}
 		if f, err := s.Examine(bg); err != nil || f[len(f)-1].OK {
 			t.Errorf("while it does not vote: %+v, %v", f, err)
 		}
-		advance(time.Minute)
+		s.pass(time.Minute)
 		if f, err := s.Examine(bg); err != nil || !f[len(f)-1].OK {
 			t.Errorf("when it votes again: %+v, %v", f, err)
 		}
@@ -45,7 +45,7 @@ func TestCheckBeforeNodesAreInService(t *testing.T) {
 		if err := asError(s.Check(bg)); err == nil || err.Code != fencing.CodeQuarantined {
 			t.Errorf("with one node in service: %v", err)
 		}
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		if err := s.Check(bg); err != nil {
 			t.Errorf("when they are in service again: %v", err)
 		}
@@ -70,7 +70,7 @@ func TestNodesOfANewQuorumAreAdmittedByAnother(t *testing.T) {
 				t.Errorf("node %d: %+v", i+1, a)
 			}
 		}
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		for i, n := range s.nodes[1:] {
 			if a := n.admissions(); len(a) != 1 || a[0].isNew {
 				t.Errorf("node %d is still blank: %+v", i+1, a)
@@ -85,7 +85,7 @@ func TestBlankBesideTheUnknown(t *testing.T) {
 		s.nodes[0].set(func(n *node) { n.cut = true })
 		s.nodes[1].forget()
 		s.nodes[2].forget()
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		for i := 1; i < 3; i++ {
 			if a := s.nodes[i].admissions(); len(a) != 1 {
 				t.Errorf("node %d: %+v", i, a)
@@ -96,7 +96,7 @@ func TestBlankBesideTheUnknown(t *testing.T) {
 			t.Errorf("%+v, %v", f, err)
 		}
 		s.nodes[0].set(func(n *node) { n.cut = false })
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		for i := 1; i < 3; i++ {
 			if a := s.nodes[i].admissions(); len(a) != 2 || a[1].isNew {
 				t.Errorf("node %d: %+v", i, a)

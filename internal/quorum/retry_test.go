@@ -76,7 +76,7 @@ func (s *scene) missedByNode2() (r fencing.AcquireRequest, first fencing.Outcome
 	r = request("a")
 	first = s.acquire(r)
 	s.nodes[2].set(func(n *node) { n.cut = false })
-	advance(2 * time.Second)
+	s.pass(2 * time.Second)
 	slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
 	return r, first
 }
@@ -113,14 +113,14 @@ func TestTwoGatewaysRetry(t *testing.T) {
 		out, err := other.Acquire(bg, two)
 		g := <-got
 		t.Logf("one: %d %v; two: %d %v", g.out.Holder.Token, g.err, out.Holder.Token, err)
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		token, stamp := tokenAt(s, 2, r)
 		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
 		for range 5 {
 			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Error(err)
 			}
-			advance(5 * time.Second)
+			s.pass(5 * time.Second)
 			s.isToldAgain(r, first)
 		}
 	})
@@ -131,7 +131,7 @@ func TestRepeatLeavesProposal(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
 		r, first := s.missedByNode2()
 		again := s.acquire(r)
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		t.Logf("again %d", again.Holder.Token)
 		s.noOtherTokenAtNode2(r, first)
 		s.isToldAgain(r, first)
@@ -157,7 +157,7 @@ func TestBringBackCrossesRetry(t *testing.T) {
 		one.Stamp = fencing.NewStamp()
 		out, err := s.Acquire(bg, one)
 		t.Logf("retry: %d %v; renewal: %v", out.Holder.Token, err, <-renewed)
-		advance(3 * time.Second)
+		s.pass(3 * time.Second)
 		s.noOtherTokenAtNode2(r, first)
 		slowly("acquire", 10*time.Millisecond, s.nodes[:2]...)
 		s.isToldAgain(r, first)
@@ -182,7 +182,7 @@ func TestEndOvertakesLostAnswer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				advance(4 * time.Second)
+				s.pass(4 * time.Second)
 				if n := s.holders("a", r.Lease); n != 0 {
 					t.Errorf("left at %d nodes", n)
 				}
@@ -198,7 +198,7 @@ func TestClosedDuringBringBack(t *testing.T) {
 		r := request("a")
 		s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		advance(2 * time.Second)
+		s.pass(2 * time.Second)
 		s.nodes[2].set(func(n *node) {
 			n.before = func(op string) {
 				if op == "renew" {

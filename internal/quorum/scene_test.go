@@ -274,7 +274,15 @@ func imposter(t *testing.T, lease fencing.LeaseID) fencing.LeaseID {
 	return id
 }
 
-// advance moves the clock of the synctest bubble.
+// pass moves the clock, and lets what is due by then happen: a check of the nodes among
+// others. For the test itself; calls of nodes advance.
+func (s *scene) pass(d time.Duration) {
+	advance(d)
+	synctest.Wait()
+}
+
+// advance moves the clock of the synctest bubble. What is due at the same instant may
+// happen before or after.
 func advance(d time.Duration) { <-time.After(d) }
 
 // slowly has an operation at nodes take d before it gets there.

@@ -154,7 +154,7 @@ func TestLostIsNotUnknown(t *testing.T) {
 		if e := asError(err); e == nil || !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
 		}
-		advance(2 * time.Second) // the node is back, but in quarantine
+		s.pass(2 * time.Second) // the node is back, but in quarantine
 		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := asError(err); e != nil && !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
@@ -171,7 +171,7 @@ func TestReleaseWhereOthersHaveForgotten(t *testing.T) {
 			play(t, func(s *scene) {
 				s.acquire(request("before"))
 				s.nodes[0].forget()
-				advance(2 * time.Second) // it is back, but in quarantine
+				s.pass(2 * time.Second) // it is back, but in quarantine
 				r := request("a")
 				s.acquire(r)
 				synctest.Wait()
@@ -202,7 +202,7 @@ func TestExpiredIsLost(t *testing.T) {
 	play(t, func(s *scene) {
 		r := request("a")
 		first := s.acquire(r)
-		advance(r.TTL + time.Second)
+		s.pass(r.TTL + time.Second)
 		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonExpired {
 			t.Errorf("the reason is %s", e.Reason)
@@ -240,8 +240,7 @@ func TestLateAcquireIsUndone(t *testing.T) {
 		late := s.nodes[0]
 		_, err := s.Acquire(bg, r)
 		s.refused(err, fencing.CodeLocked)
-		advance(5 * time.Second)
-		synctest.Wait()
+		s.pass(5 * time.Second)
 		if held := slices.Collect(late.Snapshot().Records["a"].Holders.All()); len(held) != 0 {
 			t.Errorf("a lease was left behind: %+v", held)
 		}
@@ -358,7 +357,7 @@ func TestRetryWithMissingNode(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = true })
 		first := s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
-		advance(2 * time.Second)
+		s.pass(2 * time.Second)
 		slowly("acquire", 20*time.Millisecond, s.nodes[0])
 		r.Stamp = fencing.NewStamp()
 		out, err := s.Acquire(bg, r)
@@ -382,7 +381,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			}
 		}
 		s.nodes[1].set(func(n *node) { n.lost = nil })
-		advance(time.Minute)
+		s.pass(time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if n := len(s.Store.calls) + len(s.undos.underWay) + len(s.undos.renamed) + len(s.undos.order); n != 0 || s.undos.waiting.Load() != 0 {
@@ -423,7 +422,7 @@ func TestComesAgainWhileUndone(t *testing.T) {
 				if err != nil && verb != "kept" {
 					t.Fatal(err)
 				}
-				advance(5 * time.Second)
+				s.pass(5 * time.Second)
 				if n := s.holders("a", r.Lease); n != want {
 					t.Errorf("%d nodes have the lease with %d", n, out.Holder.Token)
 				}
@@ -449,7 +448,7 @@ func TestComesAgainWhileANodeIsSlow(t *testing.T) {
 		s.refused(err, fencing.CodeLocked)
 		s.release(other)
 		s.acquire(r)
-		advance(time.Second)
+		s.pass(time.Second)
 		if n := s.holders("a", r.Lease); n != 3 {
 			t.Errorf("%d nodes have it", n)
 		}

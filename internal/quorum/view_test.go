@@ -47,7 +47,7 @@ func TestLeaseIsShownWithOneToken(t *testing.T) {
 				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
-				advance(time.Second)
+				s.pass(time.Second)
 				s.nodes[0].set(c.spoil)
 				out, err = s.History(bg, fencing.HistoryRequest{Name: "a"})
 				if err != nil || len(out.Past) != 1 || out.Past[0].Holder.Token != token {
@@ -68,7 +68,7 @@ func TestLeaseIDUsedTwice(t *testing.T) {
 			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
-			advance(time.Hour)
+			s.pass(time.Hour)
 			r.Stamp = fencing.NewStamp()
 		}
 		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
@@ -85,7 +85,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			s := newScene(t, 3)
 			r := request("a")
 			s.acquire(r)
-			advance(5 * time.Second)
+			s.pass(5 * time.Second)
 			s.nodes[late].set(func(n *node) { n.cut = true })
 			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 			if err != nil {
@@ -93,7 +93,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			}
 			s.nodes[late].set(func(n *node) { n.cut = false })
 			end := fencing.InstantOf(time.Now()).Add(r.TTL)
-			advance(time.Minute)
+			s.pass(time.Minute)
 			if _, err := s.Expire(bg, 100); err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,7 @@ func TestLiveLeaseIsNotPast(t *testing.T) {
 		s, r, token := otherTokenAt2(t)
 		for range 3 {
 			s.nodes[2].set(func(n *node) { n.cut = true })
-			advance(5 * time.Second)
+			s.pass(5 * time.Second)
 			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
