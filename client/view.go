@@ -23,6 +23,7 @@ type Lock struct {
 	Waiting     int      `json:"waiting"`
 	Waiters     []Waiter `json:"waiters,omitempty"` // the first 100; none in a list
 	Fence       Fence    `json:"fence"`
+	Advice      []Advice `json:"advice,omitempty"` // what there is to remark on how it is used; none in a list
 }
 
 // Holder is the public view of a lease.
@@ -48,6 +49,17 @@ type Waiter struct {
 	Mode     string `json:"mode"`
 	Position int    `json:"position"` // from 1
 	Waited   int64  `json:"waiting_ms"`
+}
+
+// Advice is a remark on how a lock is used. Nothing follows from it.
+type Advice struct {
+	Code  string `json:"code"` // ttl_short and the like: api/openapi.yaml
+	Text  string `json:"text"` // a sentence for people
+	Count int    `json:"count"`
+	Of    int    `json:"of"` // leases that were looked at, of which Count are so
+	TTL   int64  `json:"ttl_ms"`
+	Held  int64  `json:"held_ms"`
+	Lease string `json:"lease,omitempty"` // the public part of that of the holder it is about; empty: of ended leases
 }
 
 // Fence is what is known of a lock's tokens.

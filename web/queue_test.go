@@ -136,6 +136,32 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestAdvice: what there is to remark stands in the detail while it is so, under a heading
+// of its own, and moves nothing above it.
+func TestAdvice(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	b.live(g, "/#/locks/jobs/7")
+	for range 4 {
+		g.acquire("jobs/7", `{"owner":"ann","ttl_ms":30000}`)
+		g.expire(40 * time.Second)
+	}
+	const shown = `[...document.querySelectorAll("#detail .advice li")].map((li) => li.dataset.code).join()`
+	b.until(shown + ` === "ttl_short"`)
+	if text := b.text("#detail .advice"); !strings.HasPrefix(text, "4 of the last 4 leases with a TTL of 30s ran out") {
+		t.Errorf("it says %q", text)
+	}
+	if below := eval[bool](b, `document.querySelector("#detail .advice").getBoundingClientRect().top >= document.querySelector("#detail .history").getBoundingClientRect().bottom`); !below {
+		t.Error("it stands above the history")
+	}
+	for range 16 {
+		g.release(g.acquire("jobs/7", `{"owner":"ann","ttl_ms":30000}`))
+	}
+	b.until(shown + ` === ""`)
+	if heading := b.text("#detail"); strings.Contains(heading, "Advice") {
+		t.Error("the heading stays")
+	}
+}
+
 // TestQueueAndHistoryKeepTheirMeaning asks the browser's accessibility tree on
 // a phone, and what is read aloud while a lock changes hands all the time.
 func TestQueueAndHistoryKeepTheirMeaning(t *testing.T) {

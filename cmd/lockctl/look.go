@@ -84,9 +84,19 @@ func get(ctx context.Context, c *call) error {
 	} else {
 		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d wait\n", l.Name, l.Mode, l.HolderCount, l.Waiting)
 	}
-	if len(l.Holders) == 0 && len(l.Waiters) == 0 {
-		return nil
+	if len(l.Holders) > 0 || len(l.Waiters) > 0 {
+		if err := c.tableOf(&l); err != nil {
+			return err
+		}
 	}
+	for _, a := range l.Advice {
+		fmt.Fprintf(c.out, "advice: %s\n", printable(a.Text))
+	}
+	return nil
+}
+
+// tableOf prints who holds a lock, and who waits for it.
+func (c *call) tableOf(l *client.Lock) error {
 	return c.table(func(row func(...any)) {
 		row("", "OWNER", "MODE", "LEASE", "TOKEN", "TIME", "LEFT")
 		for _, h := range l.Holders {

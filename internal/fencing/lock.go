@@ -147,7 +147,7 @@ type Outcome struct {
 	Margin time.Duration // Renew: how long the lease still had to live
 	Lock   *Lock         // Inspect, History; and with Place
 	Place  *Waiter       // Acquire: the request waits here; Leave: where it waited
-	Past   []Ended       // History: the last ended leases, newest first
+	Past   []Ended       // Inspect, History: the last ended leases, newest first, at most MaxHistory
 	Fence  *Fence        // Admit, Judge
 
 	Ended    []Ended  // leases that this step ended, in order

@@ -202,7 +202,7 @@ type JudgeRequest struct {
 	Claimed bool // as in AdmitRequest
 }
 
-// InspectRequest asks for the public view of a name.
+// InspectRequest asks for the public view of a name, and who held it lately.
 type InspectRequest struct {
 	Name    Name
 	Holders int // how many to show at most; 0 is MaxHoldersShown

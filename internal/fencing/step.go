@@ -43,9 +43,9 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 func (t *step) look(op Op) {
 	switch op := op.(type) {
 	case InspectRequest:
-		t.out.Lock = t.State.view(t.name, t.now, t.guard, true, cmp.Or(op.Holders, MaxHoldersShown))
+		t.history(true, cmp.Or(op.Holders, MaxHoldersShown))
 	case HistoryRequest:
-		t.history(cmp.Or(op.Holders, MaxHoldersShown))
+		t.history(false, cmp.Or(op.Holders, MaxHoldersShown))
 	case JudgeRequest:
 		t.judge(op)
 	default:
@@ -206,8 +206,8 @@ func (t *step) break_(op BreakRequest) *Error {
 	return NoHolderError(op.Token, t.view())
 }
 
-func (t *step) history(holders int) {
-	t.out.Lock = t.State.view(t.name, t.now, t.guard, false, holders)
+func (t *step) history(waiters bool, holders int) {
+	t.out.Lock = t.State.view(t.name, t.now, t.guard, waiters, holders)
 	if t.record == nil || t.record.forgotten(t.now) {
 		return
 	}

@@ -73,12 +73,12 @@ type Store interface {
 	Judge(context.Context, JudgeRequest) (Outcome, error)
 
 	// Inspect returns the public view of a name in Outcome.Lock, whether it is
-	// held or free. It is for people and guards nothing, so it never returns
-	// CodeClockSkew: while the clocks differ, what it leaves out may be live.
+	// held or free, and who held it lately in Outcome.Past. It is for people and guards
+	// nothing, so it never returns CodeClockSkew: while the clocks differ, what it leaves
+	// out may be live.
 	Inspect(context.Context, InspectRequest) (Outcome, error)
 
-	// History returns who held a name lately: Outcome.Past, and Outcome.Lock for
-	// those who hold it now. As Inspect, it never returns CodeClockSkew.
+	// History is as Inspect, but that Outcome.Lock is without Waiters.
 	History(context.Context, HistoryRequest) (Outcome, error)
 
 	// List returns live locks in the byte order of their names.

@@ -110,8 +110,9 @@ func appendHolders(b []byte, lock *fencing.Lock) []byte {
 	return appendIntMember(b, "holder_count", int64(lock.HolderCount))
 }
 
-// appendLock appends the public view of a lock, with its queue if so asked.
-func appendLock(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
+// appendLockMembers appends the public view of a lock, with its queue if so asked: the object
+// without its last brace.
+func appendLockMembers(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(lock.Name))
 	b = appendBoolMember(b, "held", lock.Held())
@@ -127,7 +128,31 @@ func appendLock(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
 	b = append(b, `,"fence":{"highest_issued":`...)
 	b = strconv.AppendInt(b, int64(lock.LastToken), 10)
 	b = appendIntMember(b, "highest_admitted", int64(lock.HighestAdmitted))
-	return append(b, '}', '}')
+	return append(b, '}')
+}
+
+// appendAdvice appends what there is to remark on a lock.
+func appendAdvice(b []byte, advice []fencing.Advice) []byte {
+	b = append(b, `,"advice":[`...)
+	for i := range advice {
+		a := &advice[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"code":"`...)
+		b = append(b, a.Code...)
+		b = append(b, '"')
+		b = appendStringMember(b, "text", a.Text)
+		b = appendIntMember(b, "count", int64(a.Count))
+		b = appendIntMember(b, "of", int64(a.Of))
+		b = appendIntMember(b, "ttl_ms", a.TTL.Milliseconds())
+		b = appendIntMember(b, "held_ms", a.Held.Milliseconds())
+		if a.Lease != "" {
+			b = appendStringMember(b, "lease", string(a.Lease))
+		}
+		b = append(b, '}')
+	}
+	return append(b, ']')
 }
 
 func appendWaiters(b []byte, waiters []fencing.Waiter) []byte {

@@ -189,18 +189,24 @@ func inspectLock(c *call, req fencing.InspectRequest) (*inspected, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (*inspected)(out.Lock), nil
+	return &inspected{lock: out.Lock, advice: fencing.Advise(out.Lock, out.Past)}, nil
 }
 
-type inspected fencing.Lock
+// inspected answers GET /locks/{name}.
+type inspected struct {
+	lock   *fencing.Lock
+	advice []fencing.Advice
+}
 
 func (a *inspected) status() int { return http.StatusOK }
 
 func (a *inspected) setHeader(h http.Header) {
-	h["Etag"] = []string{`"` + a.LastToken.String() + `"`}
+	h["Etag"] = []string{`"` + a.lock.LastToken.String() + `"`}
 }
 
-func (a *inspected) appendJSON(b []byte) []byte { return appendLock(b, (*fencing.Lock)(a), true) }
+func (a *inspected) appendJSON(b []byte) []byte {
+	return append(appendAdvice(appendLockMembers(b, a.lock, true), a.advice), '}')
+}
 
 // decodeList reads GET /locks.
 func decodeList(c *call) (fencing.ListRequest, error) {
@@ -292,7 +298,7 @@ func (a *listed) appendJSON(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendLock(b, &a.page.Locks[i], false)
+		b = append(appendLockMembers(b, &a.page.Locks[i], false), '}')
 	}
 	b = append(b, ']')
 	if a.page.Next != "" {

@@ -169,7 +169,7 @@ func TestOneNameHasManySpellings(t *testing.T) {
 func TestInspect(t *testing.T) {
 	g := start(t)
 	a := g.do("GET", "/locks/a/b", "").want(t, 200)
-	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"holder_count":0,"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0}}`
+	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"holder_count":0,"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0},"advice":[]}`
 	if a.body != want || a.header.Get("ETag") != `"0"` {
 		t.Errorf("%s %s", a.body, a.header.Get("ETag"))
 	}
@@ -179,7 +179,7 @@ func TestInspect(t *testing.T) {
 	a = g.do("GET", "/locks/a/b", "", "If-None-Match: *").want(t, 200)
 	want = fmt.Sprintf(`{"name":"a/b","held":true,"mode":"exclusive","fencing_token":%[1]d,"holders":[{"lease":%[2]q,"owner":"é","mode":"exclusive",`+
 		`"fencing_token":%[1]d,"hold":1,"ttl_ms":30000,"acquired_at":"2026-01-01T00:00:00.000Z","expires_at":"2026-01-01T00:00:30.000Z",`+
-		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"holder_count":1,"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0}}`, token, public(id))
+		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"holder_count":1,"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0},"advice":[]}`, token, public(id))
 	if a.body != want || a.header.Get("ETag") != fmt.Sprintf("%q", strconv.FormatInt(token, 10)) {
 		t.Errorf("got  %s %s\nwant %s", a.body, a.header.Get("ETag"), want)
 	}
@@ -190,6 +190,39 @@ func TestInspect(t *testing.T) {
 	g.clock.advance(30 * time.Second)
 	if a := g.do("GET", "/locks/a/b", "").want(t, 200); a.json["held"] != false || a.number("fencing_token") != token {
 		t.Errorf("expired: %s", a.body)
+	}
+}
+
+// TestAdvice: what can be told of the last leases is told with the lock, held or free.
+func TestAdvice(t *testing.T) {
+	g := start(t)
+	for range 4 {
+		id := g.acquired("a/b")
+		g.clock.advance(20 * time.Second)
+		g.do("PUT", "/locks/a/b", "", "Lease-Id: "+id).want(t, 200)
+		g.clock.advance(21 * time.Second)
+		g.release("a/b", id)
+	}
+	want := `"advice":[{"code":"held_beyond_ttl","text":"4 of the last 4 leases with a TTL of 30s were held for longer than that, the longest for 41s: they live by being renewed in time","count":4,"of":4,"ttl_ms":30000,"held_ms":41000}]}`
+	if a := g.do("GET", "/locks/a/b", "").want(t, 200); !strings.HasSuffix(a.body, want) {
+		t.Errorf("got  %s\nwant %s", a.body, want)
+	}
+	id := g.acquired("a/b")
+	for range 60 {
+		g.clock.advance(20 * time.Second)
+		g.do("PUT", "/locks/a/b", "", "Lease-Id: "+id).want(t, 200)
+	}
+	g.clock.advance(25 * time.Second)
+	var got []string
+	for _, a := range g.do("GET", "/locks/a/b", "").want(t, 200).json["advice"].([]any) {
+		a := a.(map[string]any)
+		got = append(got, fmt.Sprint(a["code"], " ", a["lease"] == public(id)))
+	}
+	if strings.Join(got, ", ") != "renewal_late true, held_long true, held_beyond_ttl false" {
+		t.Errorf("got %v", got)
+	}
+	if list := g.do("GET", "/locks", "").want(t, 200); strings.Contains(list.body, "advice") {
+		t.Errorf("%s", list.body)
 	}
 }
 

@@ -191,26 +191,27 @@ func (s *Store) majorityView(ctx context.Context, name fencing.Name) (*fencing.L
 }
 
 // Inspect implements fencing.Store. Leases that only a minority has are not shown:
-// they were left behind.
+// they were left behind. What is past is not waited for as in History: of a lease that the
+// nodes remember differently, those count that have answered.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	lock, err := s.majorityView(ctx, r.Name)
-	if err != nil {
-		return fencing.Outcome{Err: err}, err
-	}
-	lock = shownOf(lock)
-	return fencing.Outcome{Now: lock.Now, Lock: lock, Asked: s.options.Clock()}, nil
+	return s.lookAt(ctx, r.Name, r.Holders, func([]fencing.Outcome) bool { return true })
 }
 
 // History implements fencing.Store: what a majority remembers, as far as it can be
 // asked.
 func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	outs, views, began, err := s.views(ctx, r.Name, s.compatible)
+	return s.lookAt(ctx, r.Name, r.Holders, s.compatible)
+}
+
+// lookAt shows a name and who held it, as views does until agree agrees.
+func (s *Store) lookAt(ctx context.Context, name fencing.Name, holders int, agree func([]fencing.Outcome) bool) (fencing.Outcome, error) {
+	outs, views, began, err := s.views(ctx, name, agree)
 	if err != nil {
 		return fencing.Outcome{Err: err}, err
 	}
-	lock := s.merge(r.Name, views, began)
+	lock := s.merge(name, views, began)
 	past := s.past(outs, views, lock)
-	lock.Trim(cmp.Or(r.Holders, fencing.MaxHoldersShown))
+	lock.Trim(cmp.Or(holders, fencing.MaxHoldersShown))
 	return fencing.Outcome{Now: lock.Now, Lock: lock, Past: past, Asked: began}, nil
 }
 

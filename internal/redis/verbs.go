@@ -142,7 +142,7 @@ func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outc
 
 // Inspect is fencing.Store.Inspect.
 func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newViewCommand(inspectVerb, r.Name, r.Holders)).result()
+	return s.lookAt(ctx, inspectVerb, r.Name, r.Holders)
 }
 
 // newViewCommand prepares what shows a name, with at most so many holders.
@@ -153,7 +153,12 @@ func (s *Store) newViewCommand(v verb, name fencing.Name, holders int) *command 
 // History is fencing.Store.History. Where more names than maxHistories have a history,
 // that of others is lost.
 func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	a := s.run(ctx, s.newViewCommand(historyVerb, r.Name, r.Holders))
+	return s.lookAt(ctx, historyVerb, r.Name, r.Holders)
+}
+
+// lookAt runs what shows a name and who held it.
+func (s *Store) lookAt(ctx context.Context, v verb, name fencing.Name, holders int) (fencing.Outcome, error) {
+	a := s.run(ctx, s.newViewCommand(v, name, holders))
 	if slices.Reverse(a.Ended); len(a.Ended) > 0 {
 		a.Past = a.Ended[:min(len(a.Ended), fencing.MaxHistory)]
 	}

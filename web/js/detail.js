@@ -19,6 +19,7 @@ export class Detail {
   #holders = new Holders();
   #waiters = new Waiters();
   #history = new History();
+  #advice = el("div");
   #fence = el("div");
 
   constructor(root, onClose) {
@@ -27,7 +28,7 @@ export class Detail {
       el("span", { class: "back", "aria-hidden": "true" }, "\u2190 "), "Close");
     close.addEventListener("click", onClose);
     root.append(el("div", { class: "detail-head" }, this.#title, close), this.#state, this.#aloud,
-      this.#holders.element, this.#waiters.element, this.#history.element, this.#fence);
+      this.#holders.element, this.#waiters.element, this.#history.element, this.#advice, this.#fence);
   }
 
   // open shows the frame of a lock before anything is known of it.
@@ -60,6 +61,7 @@ export class Detail {
     this.#holders.update(lock.holders, lock.holder_count, now);
     this.#waiters.update(lock, now);
     this.#history.update(grants, storeNow, now);
+    this.#updateAdvice(lock.advice ?? []);
     this.#updateFence(lock);
   }
 
@@ -85,6 +87,18 @@ export class Detail {
     this.#aloud.textContent = text;
   }
 
+  // updateAdvice shows what there is to remark: below what changes all the time, so that it
+  // moves nothing else that is read.
+  #updateAdvice(advice) {
+    const key = advice.map((a) => a.text).join("\n");
+    if (this.#advice.dataset.key === key) return;
+    this.#advice.dataset.key = key;
+    this.#advice.replaceChildren(...(advice.length === 0 ? [] : [
+      el("h3", null, "Advice"),
+      el("ul", { class: "advice" }, ...advice.map((a) => el("li", { "data-code": a.code }, a.text))),
+    ]));
+  }
+
   #updateFence(lock) {
     const issued = lock.fence?.highest_issued ?? lock.fencing_token;
     const admitted = lock.fence?.highest_admitted ?? 0;
@@ -105,6 +119,8 @@ export class Detail {
     this.#holders.clear();
     this.#waiters.clear();
     this.#history.clear();
+    this.#advice.replaceChildren();
+    delete this.#advice.dataset.key;
     this.#fence.replaceChildren();
     delete this.#fence.dataset.key;
   }

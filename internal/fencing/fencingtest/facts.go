@@ -81,7 +81,7 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 	if lock := r.lock(); lock != nil {
 		facts = append(facts, lockFacts(lock, known)...)
 	}
-	if c.verb == "history" {
+	if c.verb == "history" || c.verb == "inspect" {
 		past := make([]string, len(r.out.Past))
 		for i := range r.out.Past {
 			past[i] = known.leaseLabel(r.out.Past[i].Holder.Lease) + ":" + string(r.out.Past[i].Reason)

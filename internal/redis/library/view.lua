@@ -68,23 +68,16 @@ local function view_waiters()
   end
 end
 
-function verbs.inspect()
-  view(op[OP_LIMIT])
-  view_waiters()
-  return 'ok'
-end
-
 function verbs.list()
   view(op[OP_LIMIT])
   return 'ok'
 end
 
--- Answers with how the last leases ended, oldest first, those included that ran out
--- and nobody has noticed. The twin of step.history.
-function verbs.history()
-  view(op[OP_LIMIT])
+-- Adds how the last leases ended, oldest first, those included that ran out and nobody has
+-- noticed.
+local function view_past()
   if not record or forgotten() then
-    return 'ok'
+    return
   end
   for _, entry in ipairs(call('lrange', prefix .. 'history:' .. name, -MAX_HISTORY, -1)) do
     if end_acquired_at(entry) >= record[BORN] then -- others are of before the name was forgotten
@@ -98,5 +91,18 @@ function verbs.history()
   for _, h in ipairs(over) do
     item('E', pack_end('expired', h[EXPIRES_AT], h))
   end
+end
+
+-- Answers with who holds the name and who held it. The twin of step.history.
+function verbs.history()
+  view(op[OP_LIMIT])
+  view_past()
+  return 'ok'
+end
+
+function verbs.inspect()
+  view(op[OP_LIMIT])
+  view_waiters()
+  view_past()
   return 'ok'
 end
