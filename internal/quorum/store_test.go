@@ -170,6 +170,7 @@ func TestReleaseWhereOthersHaveForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(s *scene) {
 				s.acquire(request("before"))
+				synctest.Wait() // for the node that was not needed, too
 				s.nodes[0].forget()
 				s.pass(2 * time.Second) // it is back, but in quarantine
 				r := request("a")
