@@ -267,7 +267,7 @@ func (c *codec) rareOfRecord() {
 	number(c, "LAST_CLAIMED", &n) // fencing.Record, and the next
 	number(c, "HIGHEST_ADMITTED", &n)
 	number(c, "QUEUE_LAST", &n) // the highest SEQ given; 0 when no place is left
-	number(c, "STUCK", &n)      // when a hand-off is to be tried again; 0: never
+	number(c, "RETRY_AT", &n)   // when a hand-off is to be tried again; 0: never
 	number(c, "REST_TILL", &n)  // no rest ends before; 0 when none rests
 	number(c, "INDEXED", &n)    // what the index of expiries has; 0: when the lone lease ends, or nothing
 	small(c, "QUEUED", &some)   // how many connected places
@@ -306,8 +306,8 @@ func (c *codec) entry(e *fencing.Entry) {
 	number(c, "", &seq)
 	word(c, "", &e.Lease)
 	word(c, "", &e.Stamp)
-	e.Provisional = kind == "L"
-	c.bad = c.bad || kind != "L" && kind != "P"
+	e.Provisional = kind == leaseEntry
+	c.bad = c.bad || kind != leaseEntry && kind != placeEntry
 }
 
 // view is the public view of a name without its holders and waiters.
@@ -346,17 +346,17 @@ type header struct {
 }
 
 func (c *codec) header(h *header) {
-	number(c, "HEAD_SENT", &h.sent)
-	number(c, "HEAD_NOW", &h.now)
-	word(c, "HEAD_GATEWAY", &h.gateway)
-	word(c, "HEAD_SERVER", &h.server)
-	flag(c, "HEAD_HEED_LOSS", &h.heedsLoss)
-	small(c, "HEAD_STEP_LIMIT", &h.stepLimit)
-	small(c, "HEAD_MAX_HOLDERS", &h.maxHolders)
-	micros(c, "HEAD_MAX_SKEW", &h.maxSkew)
-	number(c, "HEAD_FLOOR", &h.floor)
-	small(c, "HEAD_MAX_HISTORIES", &h.maxHistories)
-	flag(c, "HEAD_CLUSTER", &h.cluster)
+	number(c, "HEADER_SENT", &h.sent)
+	number(c, "HEADER_NOW", &h.now)
+	word(c, "HEADER_GATEWAY", &h.gateway)
+	word(c, "HEADER_SERVER", &h.server)
+	flag(c, "HEADER_HEED_LOSS", &h.heedsLoss)
+	small(c, "HEADER_STEP_LIMIT", &h.stepLimit)
+	small(c, "HEADER_MAX_HOLDERS", &h.maxHolders)
+	micros(c, "HEADER_MAX_SKEW", &h.maxSkew)
+	number(c, "HEADER_FLOOR", &h.floor)
+	small(c, "HEADER_MAX_HISTORIES", &h.maxHistories)
+	flag(c, "HEADER_CLUSTER", &h.cluster)
 }
 
 // operation is what one operation of a call asks for. Behind that of an acquire is the
@@ -436,12 +436,7 @@ func (c *codec) arrival(a *arrivalRequest) {
 type replyHead struct {
 	code fencing.Code // and codeFailed
 
-	// flags: f, this request made the grant; j, it has joined the queue; m, more has come due
-	// than one step does, or a heartbeat has more to tell; v, the view belongs to the answer;
-	// u, there is no guard, or the server was not checked; b, no token as high as the floor
-	// was issued here; q, the places of the name were forgotten, and x, leases of it were
-	// lost, for keys that are gone.
-	flags string
+	flags string // flagFresh and the others
 
 	// number: of a renewal the µs the lease still had to live; of an expire the µs until there
 	// is something to do again, 0 for never; locked: the caller's position; lease_lost:

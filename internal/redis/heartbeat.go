@@ -37,10 +37,6 @@ type telling struct {
 	done   bool
 }
 
-// kindLease begins an entry of a lease: see of_gateway in the library. What comes from it
-// on is read up to the last lease.
-const kindLease = "L"
-
 // Heartbeat is fencing.Store.Heartbeat: one operation a partition, which is the sign of
 // life and tells a page of what there is for the gateway, then one for each name where
 // something is due, and then further pages. Each begins with the leases, for a message
@@ -60,7 +56,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 			told[n] = s.beginTelling(n)
 			commands = append(commands, ask(n, told[n], max(dueChunk, dueAtOnce/s.partitions)))
 			if told[n].after != "" {
-				commands = append(commands, ask(n, &telling{after: kindLease, since: time.Now(), leases: true}, 0))
+				commands = append(commands, ask(n, &telling{after: leaseEntry, since: time.Now(), leases: true}, 0))
 			}
 		}
 		told[n].names = append(told[n].names, name)
@@ -115,7 +111,7 @@ func (s *Store) beginTelling(partition int) *telling {
 func (s *Store) tell(t *telling, r *reply) {
 	var complete []fencing.Name
 	t.after = cmp.Or(r.last, t.after)
-	if t.done = !r.more || t.leases && t.after[:1] != kindLease; t.done {
+	if t.done = !r.more || t.leases && t.after[:1] != leaseEntry; t.done {
 		complete = t.names
 	}
 	if hears := s.hears(); hears != nil && (len(r.entries) > 0 || complete != nil) {

@@ -81,7 +81,7 @@ var described = map[string]func(*codec){
 	"END":     func(c *codec) { c.ended(&fencing.Ended{}) },
 	"VIEW":    func(c *codec) { c.view(&fencing.Lock{}) },
 	"GUARD":   func(c *codec) { c.guard(&guard{}) },
-	"HEAD":    func(c *codec) { c.header(&header{}) },
+	"HEADER":  func(c *codec) { c.header(&header{}) },
 	"OP":      func(c *codec) { c.operation(&operation{}) },
 	"ARRIVAL": func(c *codec) { c.arrival(&arrivalRequest{}) },
 	"REPLY":   func(c *codec) { c.reply(&replyHead{}) },
@@ -111,6 +111,9 @@ func constants() map[string]string {
 	}
 	for name, d := range map[string]time.Duration{"TOMBSTONE_MS": fencing.TombstoneTTL, "FORGET_MS": fencing.ForgetAfter} {
 		all[name] = fmt.Sprintf("'%d'", d.Milliseconds())
+	}
+	for name, text := range letters {
+		all[name] = "'" + text + "'"
 	}
 	all["NO_PROOF"] = "'" + strings.Repeat(`\0`, len(fencing.SecretHash{})) + "'"
 	for what, describe := range described {

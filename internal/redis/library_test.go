@@ -88,7 +88,7 @@ func TestFullMemory(t *testing.T) {
 
 // A name in capitals that stands for nothing is found when the program starts.
 func TestFill(t *testing.T) {
-	got := fill("h[HEAD_SENT] -- NOTHING\n'NOTHING' .. redis.REPL_NONE", constants())
+	got := fill("h[HEADER_SENT] -- NOTHING\n'NOTHING' .. redis.REPL_NONE", constants())
 	if want := "h[1] -- NOTHING\n'NOTHING' .. redis.REPL_NONE"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

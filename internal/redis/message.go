@@ -37,9 +37,9 @@ func decodeGatewayMessage(payload string) (gatewayMessage, error) {
 	number(&in, "", &m.now)
 	in.items(func(name fencing.Name, tag byte) {
 		switch tag {
-		case 'G':
+		case itemGrant:
 			m.grants = append(m.grants, in.grant(name))
-		case 'X':
+		case itemReplaced:
 			var gateway string
 			r := replacedRequest{name: name}
 			word(&in, "", &gateway)
@@ -61,7 +61,7 @@ func (c *codec) items(read func(name fencing.Name, tag byte)) {
 	var name fencing.Name
 	for c.rest != "" && !c.bad {
 		tag := c.rest[0]
-		if c.rest = c.rest[1:]; tag == 'N' {
+		if c.rest = c.rest[1:]; tag == itemName {
 			word(c, "", &name)
 			continue
 		}
@@ -90,16 +90,16 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 		event := fencing.Event{ID: id + strconv.Itoa(len(events)), Name: name, At: now}
 		var h fencing.Holding
 		switch tag {
-		case 'E':
+		case itemEnd:
 			e := in.end(name)
 			event.Kind, event.At, h.Holder = fencing.EventKind(e.Reason), e.At, e.Holder
-		case 'L':
+		case itemLeft:
 			in.lease(&h)
 			event.Kind, h.Token = fencing.EventLeft, 0
-		case 'G':
+		case itemGrant:
 			in.lease(&h)
 			event.Kind = fencing.EventGranted
-		case 'Q':
+		case itemJoined:
 			in.lease(&h)
 			event.Kind, h.Token = fencing.EventQueued, 0
 		default:

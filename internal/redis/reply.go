@@ -11,7 +11,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// reply is what an operation came to: library/layout.lua says of what it is made.
+// reply is what an operation came to: item.go says of what it is made.
 type reply struct {
 	replyHead
 	now       fencing.Instant
@@ -78,10 +78,10 @@ func decodeReply(c *command) (*reply, error) {
 	case r.code == codeFailed:
 		return nil, operationError(r.text)
 	}
-	has := func(letter string) bool { return strings.Contains(r.flags, letter) }
-	r.fresh, r.joined, r.shows = has("f"), has("j"), has("v")
-	r.unguarded, r.more, r.behind = has("u"), has("m"), has("b")
-	r.forgot, r.lost = has("q"), has("x")
+	has := func(flag string) bool { return strings.Contains(r.flags, flag) }
+	r.fresh, r.joined, r.shows = has(flagFresh), has(flagJoined), has(flagView)
+	r.unguarded, r.more, r.behind = has(flagUnguarded), has(flagMore), has(flagBehind)
+	r.forgot, r.lost = has(flagPlacesLost), has(flagLeasesLost)
 	if own := slices.IndexFunc(r.grants, func(g fencing.Grant) bool { return g.Holder.Lease == c.lease }); own >= 0 && r.holder == nil && c.verb == acquireVerb && r.code == fencing.CodeOK {
 		r.holder = &r.grants[own].Holder
 	}
@@ -93,7 +93,7 @@ func decodeReply(c *command) (*reply, error) {
 
 // item reads one of the items of a reply, behind its letter.
 func (r *reply) item(in *codec, name fencing.Name, tag byte) {
-	if tag == 'U' { // there may be many
+	if tag == itemEntry { // there may be many
 		from := in.rest
 		r.entries = append(r.entries, fencing.Entry{})
 		in.entry(&r.entries[len(r.entries)-1])
@@ -102,41 +102,41 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 	}
 	var h fencing.Holding
 	switch tag {
-	case 'V':
+	case itemView:
 		in.view(&r.lock)
-	case 'H':
+	case itemHolder:
 		if in.lease(&h); h.Provisional {
 			h.ExpiresAt = r.now.Add(h.TTL)
 		}
 		r.lock.Holders = append(r.lock.Holders, h.Holder)
-	case 'W':
+	case itemWaiter:
 		in.lease(&h)
 		r.lock.Waiters = append(r.lock.Waiters, waiter(&h, r.now, len(r.lock.Waiters)+1))
-	case 'O':
+	case itemOwnLease:
 		in.lease(&h)
 		r.holder = &h.Holder
-	case 'P':
+	case itemOwnPlace:
 		var position int
 		small(in, "", &position)
 		in.lease(&h)
 		place := waiter(&h, r.now, position)
 		r.place = &place
-	case 'G':
+	case itemGrant:
 		r.grants = append(r.grants, in.grant(name))
-	case 'E':
+	case itemEnd:
 		r.ended = append(r.ended, in.end(name))
-	case 'L':
+	case itemLeft:
 		in.lease(&h)
 		r.left = append(r.left, waiter(&h, r.now, 0))
-	case 'X':
+	case itemReplaced:
 		r.replaced = &fencing.Parked{}
 		word(in, "", &r.replaced.Gateway)
 		word(in, "", &r.replaced.Stamp)
-	case 'T':
+	case itemDue:
 		var of fencing.Name
 		word(in, "", &of)
 		r.due = append(r.due, of)
-	case 'Y':
+	case itemGuard:
 		in.guard(&r.guard)
 	default:
 		in.bad = true

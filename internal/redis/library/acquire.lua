@@ -4,7 +4,7 @@ local asked -- the place that an acquire asks for; its LEASE_TEXT is not to be u
 
 -- Makes the lease the caller's answer.
 local function holds(h)
-  item('O', h[LEASE_TEXT])
+  item(ITEM_OWN_LEASE, h[LEASE_TEXT])
   return 'ok'
 end
 
@@ -15,10 +15,10 @@ local function waits_in(p, joins)
   if at ~= queued and (at > queued or p[SEQ] == record[QUEUE_LAST]) then -- who comes last is the last
     unreadable(prefix .. 'queue:' .. name)
   end
-  item('P', pack('>i4', at) .. p[LEASE_TEXT])
+  item(ITEM_OWN_PLACE, pack('>i4', at) .. p[LEASE_TEXT])
   view(MAX_HOLDERS_SHOWN)
   if joins then
-    flags, joined = flags .. 'j', p[LEASE_TEXT]
+    flags, joined = flags .. FLAG_JOINED, p[LEASE_TEXT]
   end
   return 'ok'
 end
@@ -56,8 +56,8 @@ end
 -- replaced.
 local function replaces(gateway, stamp)
   local it = pack('>ss', gateway, stamp)
-  item('X', it)
-  tell(gateway, 'X', it)
+  item(ITEM_REPLACED, it)
+  notify(gateway, ITEM_REPLACED, it)
 end
 
 -- Answers an acquire whose lease id holds the name: a retry, or one that deepens the
@@ -81,9 +81,9 @@ local function again(h)
       firm(h)
       h[STAMP], h[GATEWAY] = stamp, me
     else
-      there_was('L', h)
+      remove_entry(LEASE_ENTRY, h)
       h[STAMP], h[GATEWAY] = stamp, me
-      there_is('L', h)
+      add_entry(LEASE_ENTRY, h)
       hear(true)
     end
   elseif h[STAMP] ~= stamp then
@@ -109,11 +109,11 @@ local function again(h)
     if till > h[EXPIRES_AT] then
       set_ttl(h, asked[TTL])
       h[EXPIRES_AT] = till
-      uses(h)
+      note_lease_ttl(h)
     end
   end
   put_holder(h)
-  flags = fresh and flags .. 'f' or flags
+  flags = fresh and flags .. FLAG_FRESH or flags
   return holds(h)
 end
 
@@ -135,7 +135,7 @@ local function resume(p)
   hand_off()
   local h = find(op[OP_LEASE])
   if h then
-    flags = flags .. 'f'
+    flags = flags .. FLAG_FRESH
     return holds(h)
   elseif op[OP_WAITS] == 1 then
     return waits_in(p, rested)
@@ -169,7 +169,7 @@ end
 -- step.intend.
 local function intend(p)
   local r = record
-  if op[OP_INTENT] > 0 and p[MODE] == EXCLUSIVE and r and r[QUEUED] == 0 and r[HOLDERS] > 0 and (not one or one[MODE] == SHARED) then
+  if op[OP_INTENT] > 0 and p[MODE] == EXCLUSIVE and r and r[QUEUED] == 0 and r[HOLDERS] > 0 and (not sole_holder or sole_holder[MODE] == SHARED) then
     call('set', prefix .. 'intent:' .. name, pack('>I7s', now + op[OP_INTENT], p[LEASE]), 'px', keep_ms(op[OP_INTENT], 0, '1'))
   end
 end
@@ -220,7 +220,7 @@ function verbs.acquire()
     local refused, us, why = grant(p, alone, not waits and alone and op[OP_TOKEN] or 0)
     if not refused then
       fulfil(p)
-      flags = flags .. 'f' -- its lease is among those that were granted
+      flags = flags .. FLAG_FRESH -- its lease is among those that were granted
       return 'ok'
     elseif not waits or refused ~= 'quarantined' or us == 0 then
       number, text = us, why

@@ -54,7 +54,7 @@ end
 
 -- Returns the lowest token that is held.
 local function lowest_held()
-  return one and one[TOKEN] or tonumber(call('zrange', prefix .. 'tokens:' .. name, 0, 0, 'withscores')[2])
+  return sole_holder and sole_holder[TOKEN] or tonumber(call('zrange', prefix .. 'tokens:' .. name, 0, 0, 'withscores')[2])
 end
 
 function verbs.admit()

@@ -1,7 +1,7 @@
 -- The verbs that are about a gateway and the partition, not about a name.
 
 -- Returns since when a name is remembered; for ever from now on, if it is not.
-local function begun(of)
+local function remembered_since(of)
   local found = attempt('get', prefix .. 'lock:' .. of)
   if not found then
     return math.huge
@@ -12,20 +12,20 @@ end
 
 -- Tells of entries. Those that are older than what is remembered of their name, which was
 -- evicted or deleted, are dropped: who waits there is not told of, and so asks again.
-local function tell_entries(entries, key)
+local function reply_entries(entries, key)
   local of, born, to_the_end, old, dropped = '', 0, false, false, {}
   for i = 1, #entries do -- in order of kind, name and SEQ
     local entry = entries[i]
     if not to_the_end and (of == '' or sub(entry, 1, #of) ~= of) then
       local entry_name = unpack('s', entry, 2)
-      of, born, old = sub(entry, 1, #entry_name + 2), begun(entry_name), true
+      of, born, old = sub(entry, 1, #entry_name + 2), remembered_since(entry_name), true
       to_the_end = sub(entries[#entries], 1, #of) == of
     end
     old = old and unpack('>I7', entry, #of + 1) <= born
     if old then
       dropped[#dropped + 1] = entry
     else
-      item('U', entry)
+      item(ITEM_ENTRY, entry)
     end
   end
   if #dropped > 0 then
@@ -34,21 +34,21 @@ local function tell_entries(entries, key)
 end
 
 -- Says that a gateway lives, and returns what there is for it, from an entry on and so much
--- as one call may read; from 'L' on, leases alone. The twin of fencing.Beat.
+-- as one call may read; from LEASE_ENTRY on, leases alone. The twin of fencing.Beat.
 function verbs.heartbeat()
   if skewed then
     return 'clock_skew'
   end
   hear(true)
   local key, after = prefix .. 'gateway:' .. me, sub(op_text, op[OP_SIZE + 1])
-  local entries = attempt('zrangebylex', key, after == '' and '-' or '(' .. after, after == 'L' and '(M' or '+', 'limit', 0, HEARTBEAT_PAGE)
+  local entries = attempt('zrangebylex', key, after == '' and '-' or '(' .. after, after == LEASE_ENTRY and '(' .. PLACE_ENTRY or '+', 'limit', 0, HEARTBEAT_PAGE)
   if entries.err then -- it is no such set: whoever waits asks again
     call('del', key)
   end
-  tell_entries(entries, key)
-  flags = #entries == HEARTBEAT_PAGE and flags .. 'm' or flags
+  reply_entries(entries, key)
+  flags = #entries == HEARTBEAT_PAGE and flags .. FLAG_MORE or flags
   for _, due_name in ipairs(call('zrangebyscore', prefix .. 'expiry', '-inf', now, 'limit', 0, op[OP_LIMIT])) do
-    item('T', due_name .. '\0')
+    item(ITEM_DUE, due_name .. '\0')
   end
   return 'ok'
 end
@@ -67,7 +67,7 @@ function verbs.arrive()
     return 'clock_skew'
   end
   local a = {unpack(ARRIVAL_FORMAT, op_text, op[OP_SIZE + 1])}
-  local g, floor = careful(), head[HEAD_FLOOR]
+  local g, floor = load_guard(), header[HEADER_FLOOR]
   if (g and g[GUARD_BORN] or 0) ~= a[ARRIVAL_BORN] then -- it is not what the gateway goes by
     return 'conflict'
   end
@@ -93,6 +93,6 @@ function verbs.arrive()
   if behind then
     counter = floor
   end
-  item('Y', pack(GUARD_FORMAT, spread(g, 1, GUARD_SIZE)))
+  item(ITEM_GUARD, pack(GUARD_FORMAT, spread(g, 1, GUARD_SIZE)))
   return 'ok'
 end

@@ -13,13 +13,13 @@ end
 -- Returns the fewest holders that one of the present ones bears.
 local function tolerated()
   if record[HOLDERS] <= 1 then
-    return one and tolerates(one) or ANY_NUMBER
+    return sole_holder and tolerates(sole_holder) or ANY_NUMBER
   end
   return tonumber(call('zrange', prefix .. 'limits:' .. name, 0, 0, 'withscores')[2])
 end
 
 -- Returns the score among until of what a gateway has not confirmed.
-local function rank(gateway)
+local function unconfirmed_score(gateway)
   return -1 - (tonumber(sub(gateway, 1, 12), 16) or 0)
 end
 
@@ -27,8 +27,8 @@ end
 local function find_holder(lease)
   if not record or record[HOLDERS] == 0 then
     return nil
-  elseif one then
-    return one[LEASE] == lease and one or nil
+  elseif sole_holder then
+    return sole_holder[LEASE] == lease and sole_holder or nil
   end
   local found = call('hget', prefix .. 'holders:' .. name, lease)
   return found and read_lease(found) or nil
@@ -37,12 +37,12 @@ end
 -- Keeps a holder as it is now.
 local function put_holder(h)
   local written = write_lease(h)
-  if one then
+  if sole_holder then
     return
   end
   call('zadd', prefix .. 'tokens:' .. name, h[TOKEN], h[LEASE])
   call('hset', prefix .. 'holders:' .. name, h[LEASE], written)
-  call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and rank(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
+  call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and unconfirmed_score(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
   call('zadd', prefix .. 'limits:' .. name, tolerates(h), h[LEASE])
   if h[SLOT] ~= NO_SLOT then
     call('setbit', prefix .. 'slots:' .. name, h[SLOT], 1)
@@ -50,14 +50,14 @@ local function put_holder(h)
 end
 
 -- Deletes the keys of several holders.
-local function forget_several()
+local function delete_holder_keys()
   call('del', prefix .. 'holders:' .. name, prefix .. 'until:' .. name, prefix .. 'limits:' .. name, prefix .. 'tokens:' .. name, prefix .. 'slots:' .. name)
 end
 
 -- Returns the holder with a token, nil if there is none.
 local function holder_with(t)
-  if one or not record or record[HOLDERS] == 0 then
-    return one and one[TOKEN] == t and one or nil
+  if sole_holder or not record or record[HOLDERS] == 0 then
+    return sole_holder and sole_holder[TOKEN] == t and sole_holder or nil
   end
   local exactly = fmt('%d', t)
   local found = call('zrangebyscore', prefix .. 'tokens:' .. name, exactly, exactly, 'limit', 0, 1)[1]
@@ -66,18 +66,18 @@ end
 
 local function add_holder(h)
   if h[PROVISIONAL] == 1 then
-    there_is('L', h)
+    add_entry(LEASE_ENTRY, h)
   end
   record[HOLDERS] = record[HOLDERS] + 1
   if record[HOLDERS] == 1 then
-    one = h
-  elseif one then
-    local other = one
-    one = nil
-    if not several then -- what is there is of a record that is gone
-      forget_several()
+    sole_holder = h
+  elseif sole_holder then
+    local other = sole_holder
+    sole_holder = nil
+    if not has_holder_keys then -- what is there is of a record that is gone
+      delete_holder_keys()
     end
-    several = true
+    has_holder_keys = true
     put_holder(other)
   end
   put_holder(h)
@@ -89,11 +89,11 @@ local function remove_holder(h, at)
   r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
   r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)
   if h[PROVISIONAL] == 1 then
-    there_was('L', h)
+    remove_entry(LEASE_ENTRY, h)
   end
   r[HOLDERS] = r[HOLDERS] - 1
-  one = nil
-  if not several then
+  sole_holder = nil
+  if not has_holder_keys then
     return
   end
   call('zrem', prefix .. 'tokens:' .. name, h[LEASE])
@@ -104,7 +104,7 @@ local function remove_holder(h, at)
     call('setbit', prefix .. 'slots:' .. name, h[SLOT], 0)
   end
   if r[HOLDERS] == 1 then -- its keys go when the record is written
-    one = read_lease(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
+    sole_holder = read_lease(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
   end
 end
 
@@ -113,7 +113,7 @@ local function free_slot(mode, limit)
   if mode ~= SHARED or limit == 0 then
     return NO_SLOT
   elseif record[HOLDERS] <= 1 then
-    return one and one[SLOT] == 0 and 1 or 0
+    return sole_holder and sole_holder[SLOT] == 0 and 1 or 0
   end
   local slots = prefix .. 'slots:' .. name
   if call('bitcount', slots) ~= call('zcount', prefix .. 'limits:' .. name, '-inf', '(' .. ANY_NUMBER) then

@@ -19,7 +19,7 @@
 --   fencepost:{N}:histories      zset, name -> when its history was looked after
 --   fencepost:{N}:gateways       hash, gateway -> its last sign of life, us;
 --                                heard, stopped, serving: see fencing.Gateways
---   fencepost:{N}:gateway:<gateway>  zset, what there is for it: see of_gateway
+--   fencepost:{N}:gateway:<gateway>  zset, what there is for it: see entry_of
 --   fencepost:{N}:marks:<name>   hash, slot -> the highest token admitted there, of those
 --                                above the mark of the name
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
@@ -38,17 +38,8 @@
 --
 -- A call has the header, then an operation each. It answers with a list: the time of
 -- the store, us, and whether the clocks differ; then what each operation came to, a
--- reply and items, one after the other, each a letter and what it is about:
---   V  the public view of the name; behind it H, one of its live holders, and W, one
---      of its live waiters, in order
---   O  the caller's lease           P  the caller's place: its position, the place
---   G  a lease that was granted     E  a lease that ended: see pack_end
---   L  a place that was left, or a grant that was taken back
---   X  gateway and stamp of a request that was replaced
---   U  what there is for the gateway: see of_gateway
---   T  a name where something is due
--- A message is a time and such items. To all who watch there are N, the name that is
--- next, E, L, G and Q, a place that was joined; to a gateway N, G and X.
+-- reply and items, one after the other, each a letter and what it is about (item.go). A
+-- message is a time and such items.
 
 -- A library can't have them before it is called.
 local call, attempt, pack, unpack, spread, concat, byte, sub, fmt, max, min, sort

@@ -27,7 +27,7 @@ end
 -- Returns the gateways that may have something on the name, as keys.
 local function all_gateways()
   local ids = {[me] = true}
-  for id in pairs(here or {}) do
+  for id in pairs(gateway_counts or {}) do
     ids[id] = true
   end
   for _, id in ipairs(call('hkeys', prefix .. 'gateways')) do
@@ -47,10 +47,10 @@ end
 
 -- Has nothing new granted for as long as somebody may believe in leases of the name,
 -- which are gone: until the last of them ends, where that is known.
-local function lose()
-  local g = careful()
-  mended = mended .. 'x'
-  if not g or head[HEAD_HEED_LOSS] == 0 then
+local function quarantine_lost_leases()
+  local g = load_guard()
+  mend_flags = mend_flags .. FLAG_LEASES_LOST
+  if not g or header[HEADER_HEED_LOSS] == 0 then
     return
   end
   note(g, 0)
@@ -82,22 +82,22 @@ local function mend_holders()
     return false
   end
   if #all == 0 then
-    lose()
+    quarantine_lost_leases()
   end
-  for _, g in pairs(here or {}) do
+  for _, g in pairs(gateway_counts or {}) do
     g.leases = 0
   end
-  forget_entries('L')
-  forget_several()
-  r[HOLDERS], one, several = #all, nil, #all > 1
+  forget_entries(LEASE_ENTRY)
+  delete_holder_keys()
+  r[HOLDERS], sole_holder, has_holder_keys = #all, nil, #all > 1
   if #all == 0 then
     r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
   elseif #all == 1 then
-    one = all[1]
+    sole_holder = all[1]
   end
   for _, h in ipairs(all) do
     if h[PROVISIONAL] == 1 then
-      there_is('L', h)
+      add_entry(LEASE_ENTRY, h)
     end
     put_holder(h)
   end
@@ -110,20 +110,20 @@ local function mend_queue()
   local function has(kind, n)
     return attempt('zcard', prefix .. kind .. ':' .. name) == n
   end
-  local told = true
-  for id, g in pairs(here or {}) do
-    told = told and call('zlexcount', prefix .. 'gateway:' .. id, entries_of('P')) == g.places
+  local listed = true
+  for id, g in pairs(gateway_counts or {}) do
+    listed = listed and call('zlexcount', prefix .. 'gateway:' .. id, entries_of(PLACE_ENTRY)) == g.places
   end
-  if all and told and #all == r[QUEUED] + r[RESTING] and has('queue', r[QUEUED]) and has('resting', r[RESTING]) then
+  if all and listed and #all == r[QUEUED] + r[RESTING] and has('queue', r[QUEUED]) and has('resting', r[RESTING]) then
     return false
   end
-  for _, g in pairs(here or {}) do
+  for _, g in pairs(gateway_counts or {}) do
     g.places = 0
   end
-  forget_entries('P')
+  forget_entries(PLACE_ENTRY)
   call('unlink', prefix .. 'places:' .. name, prefix .. 'queue:' .. name, prefix .. 'resting:' .. name)
   r[QUEUED], r[RESTING], r[QUEUE_LAST], r[REST_TILL] = 0, 0, 0, 0
-  mended = mended .. 'q'
+  mend_flags = mend_flags .. FLAG_PLACES_LOST
   return true
 end
 
@@ -144,7 +144,7 @@ end
 -- Puts the keys of the operation's name in order, and reports whether they were not.
 local function mend()
   local key = prefix .. 'lock:' .. name
-  out, told, record, one, several, ends, here = {''}, nil, false, nil, false, false, nil
+  out, notices, record, sole_holder, has_holder_keys, ends, gateway_counts = {''}, nil, false, nil, false, false, nil
   stored = attempt('get', key)
   if not stored then
     new_record()
@@ -156,7 +156,7 @@ local function mend()
     if not ok or record[HOLDERS] == 1 and not pcall(read_lease, stored, record[RECORD_SIZE + 1]) then
       unreadable(key)
     elseif record[HOLDERS] == 1 then
-      one = read_lease(stored, record[RECORD_SIZE + 1])
+      sole_holder = read_lease(stored, record[RECORD_SIZE + 1])
     end
     if record[GATEWAYS] ~= '' then
       read_gateways()
@@ -172,7 +172,7 @@ local function mend()
     changed = true
   end
   if changed then
-    for id in pairs(here or {}) do
+    for id in pairs(gateway_counts or {}) do
       count(id, 0, 0)
     end
     save()
@@ -180,9 +180,9 @@ local function mend()
   return changed
 end
 
--- Reports whether it may be the data that an operation has broken off for. Out of skew
--- nobody can say when a lease that is gone ends.
-local function worth_mending(why)
+-- Reports whether it may be the data that an operation has broken off for. While the
+-- clocks differ nobody can say when a lease that is gone ends.
+local function may_be_damage(why)
   local refused = type(why) == 'table' and string.find(why.err, 'ser executing', 1, true) -- by the ACL
   return op and op[OP_NAME] ~= '' and not skewed and not refused
 end

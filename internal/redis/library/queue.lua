@@ -14,7 +14,7 @@ local function enter(p)
   call('zadd', prefix .. 'queue:' .. name, p[SEQ], p[LEASE])
   r[QUEUE_LAST] = max(r[QUEUE_LAST], p[SEQ])
   r[QUEUED] = r[QUEUED] + 1
-  there_is('P', p)
+  add_entry(PLACE_ENTRY, p)
 end
 
 -- Puts a place that is not in the queue to rest.
@@ -41,7 +41,7 @@ local function remove_place(p, rests)
   else
     call('zrem', prefix .. 'queue:' .. name, p[LEASE])
     r[QUEUED] = r[QUEUED] - 1
-    there_was('P', p)
+    remove_entry(PLACE_ENTRY, p)
   end
   if r[QUEUED] + r[RESTING] == 0 then
     r[QUEUE_LAST] = 0
@@ -95,7 +95,7 @@ end
 -- Notes that a connected place has left the queue; it may rest. The twin of
 -- step.departed.
 local function departed(p)
-  item('L', p[LEASE_TEXT])
+  item(ITEM_LEFT, p[LEASE_TEXT])
   if p[KEEP] == 1 then
     rest(p)
   end
@@ -118,9 +118,9 @@ local function drop_dead()
     return
   end
   local found = {} -- their seqs and lease ids
-  for id, g in pairs(here) do
+  for id, g in pairs(gateway_counts) do
     if g.places > 0 and not alive(id) then
-      local first, last = entries_of('P')
+      local first, last = entries_of(PLACE_ENTRY)
       local entries = call('zrangebylex', prefix .. 'gateway:' .. id, first, last, 'limit', 0, left + 1)
       if #entries < min(g.places, left + 1) then
         unreadable(prefix .. 'gateway:' .. id)

@@ -1,15 +1,15 @@
 -- The rules of fencing.Step that are no verbs.
 
 -- Returns how many holders a newcomer bears, itself included.
-local function bears(p)
-  local most = head[HEAD_MAX_HOLDERS]
+local function newcomer_tolerates(p)
+  local most = header[HEADER_MAX_HOLDERS]
   return most > 0 and min(tolerates(p), most) or tolerates(p)
 end
 
 -- The one rule of all modes: with the newcomer there are no more holders than it
 -- bears itself, nor than any of the others bears, nor than a name may have.
 local function fits(p)
-  return not record or record[HOLDERS] == 0 or record[HOLDERS] < min(bears(p), tolerated())
+  return not record or record[HOLDERS] == 0 or record[HOLDERS] < min(newcomer_tolerates(p), tolerated())
 end
 
 -- Returns when a grant or renewal with ttl ends.
@@ -29,8 +29,8 @@ local function set_ttl(h, ttl)
 end
 
 -- Counts what is left of a lease as a TTL in use.
-local function uses(h)
-  local g = careful()
+local function note_lease_ttl(h)
+  local g = load_guard()
   if g then
     note(g, h[EXPIRES_AT] - now)
   end
@@ -40,12 +40,12 @@ end
 local function start(h)
   h[ACQUIRED_AT] = now
   h[EXPIRES_AT] = expires_at(h, h[TTL])
-  uses(h)
+  note_lease_ttl(h)
 end
 
 -- Ends the provisional state of a lease.
 local function firm(h)
-  there_was('L', h)
+  remove_entry(LEASE_ENTRY, h)
   h[PROVISIONAL] = 0
   start(h)
 end
@@ -91,7 +91,7 @@ local function grant(p, is_firm, propose)
   if unsafe then
     return 'quarantined', unsafe, ''
   end
-  local floor = head[HEAD_FLOOR]
+  local floor = header[HEADER_FLOOR]
   if floor > highest() and floor > now + MAX_FLOOR_LEAD then
     return 'clock_skew', 0, 'floor'
   end
@@ -106,7 +106,7 @@ local function grant(p, is_firm, propose)
   if r[HOLDERS] == 0 then
     r[ENDED_TOKEN] = r[LAST_TOKEN]
   end
-  if propose > 0 and (propose == next_token or not far_ahead(propose) and propose >= now - head[HEAD_MAX_SKEW] and claimable(p, propose)) then
+  if propose > 0 and (propose == next_token or not far_ahead(propose) and propose >= now - header[HEADER_MAX_SKEW] and claimable(p, propose)) then
     p[CLAIMED], next_token = 1, propose
   end
   counter = max(counter, next_token)
@@ -117,9 +117,9 @@ local function grant(p, is_firm, propose)
     hear(true)
   end
   add_holder(p)
-  item('G', p[LEASE_TEXT])
+  item(ITEM_GRANT, p[LEASE_TEXT])
   if not is_firm then
-    tell(p[GATEWAY], 'G', p[LEASE_TEXT])
+    notify(p[GATEWAY], ITEM_GRANT, p[LEASE_TEXT])
   end
 end
 
@@ -130,28 +130,28 @@ local function hand_off()
   if not r then
     return
   end
-  local stuck = r[STUCK]
-  r[STUCK] = more and AT_ONCE or 0
+  local stuck = r[RETRY_AT]
+  r[RETRY_AT] = more and AT_ONCE or 0
   if r[QUEUED] == 0 then
     return
   end
   if skewed then
     if fits(first_place()) then
-      r[STUCK] = stuck > 0 and stuck or now
+      r[RETRY_AT] = stuck > 0 and stuck or now
     end
     return
   end
   while r[QUEUED] > 0 and (r[HOLDERS] == 0 or r[HOLDERS] < tolerated()) do
     local p = first_place()
-    if r[HOLDERS] > 0 and r[HOLDERS] >= bears(p) then
+    if r[HOLDERS] > 0 and r[HOLDERS] >= newcomer_tolerates(p) then
       return
     elseif left == 0 then
-      r[STUCK] = AT_ONCE
+      r[RETRY_AT] = AT_ONCE
       return
     end
     if grant(p, p[GATEWAY] == me and p[SET] == '', 0) then -- the floor: another gateway may do it
       local till = guard and guard[GUARD_UNTIL] or 0
-      r[STUCK] = now < till and till or now + HEARTBEAT
+      r[RETRY_AT] = now < till and till or now + HEARTBEAT
       return
     end
     left = left - 1
@@ -170,7 +170,7 @@ local function remember(entry)
   local index = prefix .. 'histories'
   call('ltrim', key, -MAX_HISTORY, -1)
   call('zadd', index, now, name)
-  if call('zcard', index) > head[HEAD_MAX_HISTORIES] then
+  if call('zcard', index) > header[HEADER_MAX_HISTORIES] then
     call('del', prefix .. 'history:' .. call('zpopmin', index)[1])
   end
 end
@@ -182,14 +182,14 @@ local function end_lease(h, reason, at)
     call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason),
       'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
   end
-  item('E', pack_end(reason, at, h))
+  item(ITEM_END, pack_end(reason, at, h))
   ends = true -- save has it remembered
   remove_holder(h, at)
 end
 
 -- Takes a grant back that its holder was not told of. The twin of step.undo.
 local function undo(h)
-  item('L', h[LEASE_TEXT])
+  item(ITEM_LEFT, h[LEASE_TEXT])
   remove_holder(h, now)
   if h[KEEP] == 1 then
     h[TOKEN], h[SLOT], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, 1, 0, 0, 0
@@ -210,7 +210,7 @@ local function due(h)
 end
 
 -- Ends a lease that is due.
-local function lapse(h)
+local function end_overdue(h)
   if h[PROVISIONAL] == 1 then
     undo(h)
   else
@@ -222,20 +222,20 @@ end
 -- that ran out first. The twin of step.endDue.
 local function end_due()
   local r = record
-  if r[HOLDERS] == 0 or one and not due(one) then
+  if r[HOLDERS] == 0 or sole_holder and not due(sole_holder) then
     return
   end
-  local all = {one}
-  if not one then
+  local all = {sole_holder}
+  if not sole_holder then
     local leases, dead = call('zrangebyscore', prefix .. 'until:' .. name, 0, now, 'limit', 0, left + 1), {}
-    for id, g in pairs(here or {}) do
+    for id, g in pairs(gateway_counts or {}) do
       if g.leases > 0 and not alive(id) then
         dead[#dead + 1] = id
       end
     end
     sort(dead)
     for _, id in ipairs(dead) do
-      for _, lease in ipairs(call('zrangebyscore', prefix .. 'until:' .. name, rank(id), rank(id), 'limit', 0, left + 1)) do
+      for _, lease in ipairs(call('zrangebyscore', prefix .. 'until:' .. name, unconfirmed_score(id), unconfirmed_score(id), 'limit', 0, left + 1)) do
         leases[#leases + 1] = lease
       end
     end
@@ -246,11 +246,11 @@ local function end_due()
     all[#all] = nil
   end
   left = left - #all
-  if not one then
+  if not sole_holder then
     all = holders_of(all)
   end
   for i = 1, #all do
-    lapse(all[i])
+    end_overdue(all[i])
   end
 end
 
@@ -261,8 +261,8 @@ local function forgotten()
   local till = r[FORGET_AT]
   if r[QUEUED] + r[RESTING] > 0 or till > now then
     return false
-  elseif one then
-    return one[PROVISIONAL] == 0 and one[EXPIRES_AT] + FORGET_AFTER <= now
+  elseif sole_holder then
+    return sole_holder[PROVISIONAL] == 0 and sole_holder[EXPIRES_AT] + FORGET_AFTER <= now
   elseif r[HOLDERS] > 1 then
     local some = call('zrange', prefix .. 'until:' .. name, 0, 0, 'withscores')
     local last = call('zrange', prefix .. 'until:' .. name, -1, -1, 'withscores')
@@ -277,8 +277,8 @@ local function settle()
   if not r or skewed then
     return
   end
-  if here then
-    read_signs(here)
+  if gateway_counts then
+    read_signs(gateway_counts)
     hear()
   end
   end_due()
@@ -295,7 +295,7 @@ end
 local function find(lease)
   local h = find_holder(lease)
   if h and due(h) then
-    lapse(h)
+    end_overdue(h)
     return nil
   end
   return h

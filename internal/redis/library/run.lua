@@ -2,7 +2,7 @@
 
 -- What is about no name, and what only reads.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
-local published = {'E', 'L', 'G'}
+local published = {ITEM_END, ITEM_LEFT, ITEM_GRANT}
 local reads_only = {inspect = true, list = true, history = true, judge = true}
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
@@ -13,7 +13,7 @@ local function publish()
     return
   end
   if watched == nil then -- on a Cluster they may listen at any node
-    local listeners = head[HEAD_CLUSTER] == 0 and attempt('pubsub', 'numsub', 'fencepost:events')
+    local listeners = header[HEADER_CLUSTER] == 0 and attempt('pubsub', 'numsub', EVENTS_CHANNEL)
     watched = not listeners or listeners[2] ~= 0
   end
   if not watched then
@@ -22,7 +22,7 @@ local function publish()
   events = events or {}
   local start = #events + 1
   local at = start
-  events[at] = 'N' .. name .. '\0'
+  events[at] = ITEM_NAME .. name .. '\0'
   for _, letter in ipairs(published) do
     for i = 2, n, 2 do
       if out[i] == letter then
@@ -32,9 +32,9 @@ local function publish()
     end
   end
   if newly_claimed then
-    events[at + 1], events[at + 2] = 'G', newly_claimed
+    events[at + 1], events[at + 2] = ITEM_GRANT, newly_claimed
   elseif joined then
-    events[at + 1], events[at + 2] = 'Q', joined
+    events[at + 1], events[at + 2] = ITEM_JOINED, joined
   elseif at == start then
     events[at] = nil
   end
@@ -49,7 +49,7 @@ local function step(verb)
   end
   left, more = budget, false
   local expires = verb == 'expire'
-  if record and record[STUCK] == AT_ONCE and not expires then
+  if record and record[RETRY_AT] == AT_ONCE and not expires then
     left = 0 -- an expire goes on with it: many other operations at once are not to do so as well
   end
   local room, is_due = left, not (expires and record and not skewed and now < (idle() and record[FORGET_AT] or due_at()))
@@ -65,21 +65,21 @@ local function step(verb)
   if expires and record and not idle() then
     number = max(indexed - now, 0)
   end
-  if record and record[STUCK] == AT_ONCE and not skewed then
-    flags = flags .. 'm'
+  if record and record[RETRY_AT] == AT_ONCE and not skewed then
+    flags = flags .. FLAG_MORE
   end
   publish()
   return code
 end
 
 -- Adds what the operation tells other gateways to the messages of the call.
-local function post()
-  mail = mail or {}
-  for i = 1, #told, 3 do
-    local gateway = told[i]
-    local box = mail[gateway] or {pack('>I7', now)}
-    box[#box + 1] = 'N' .. name .. '\0' .. told[i + 1] .. told[i + 2]
-    mail[gateway] = box
+local function queue_messages()
+  outbox = outbox or {}
+  for i = 1, #notices, 3 do
+    local gateway = notices[i]
+    local message = outbox[gateway] or {pack('>I7', now)}
+    message[#message + 1] = ITEM_NAME .. name .. '\0' .. notices[i + 1] .. notices[i + 2]
+    outbox[gateway] = message
   end
 end
 
@@ -87,13 +87,13 @@ end
 local function operate(blob)
   op = {unpack(OP_FORMAT, blob)}
   op_text, name = blob, op[OP_NAME]
-  flags, number, token, text, present = mended, 0, 0, '', ''
-  out, joined, newly_claimed, told = {''}, nil, nil, nil
-  stored, record, one, several, ends, here, was_held, indexed = false, false, nil, false, false, nil, false, 0
+  flags, number, token, text, present = mend_flags, 0, 0, '', ''
+  out, joined, newly_claimed, notices = {''}, nil, nil, nil
+  stored, record, sole_holder, has_holder_keys, ends, gateway_counts, was_held, indexed = false, false, nil, false, false, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)
-  if told then
-    post()
+  if notices then
+    queue_messages()
   end
   out[1] = pack(REPLY_FORMAT, code, flags, number, token, text, present)
   return concat(out)
@@ -102,15 +102,15 @@ end
 -- Begins a call.
 local function begin(keys, args)
   fetch()
-  head = {unpack(HEAD_FORMAT, args[1])}
-  prefix, me, budget = sub(keys[1], 1, -6), head[HEAD_GATEWAY], head[HEAD_STEP_LIMIT]
-  now = head[HEAD_NOW]
+  header = {unpack(HEADER_FORMAT, args[1])}
+  prefix, me, budget = sub(keys[1], 1, -6), header[HEADER_GATEWAY], header[HEADER_STEP_LIMIT]
+  now = header[HEADER_NOW]
   if now == 0 then
     local clock = call('time')
     now = clock[1] * 1000000 + clock[2]
   end
-  skewed = math.abs(now - head[HEAD_SENT]) > head[HEAD_MAX_SKEW]
-  counter, counted, guard, guard_changed, signs, watched, events, mail = false, false, nil, false, nil, nil, nil, nil
+  skewed = math.abs(now - header[HEADER_SENT]) > header[HEADER_MAX_SKEW]
+  counter, counted, guard, guard_changed, signs, watched, events, outbox = false, false, nil, false, nil, nil, nil, nil
 end
 
 -- Writes what the operations share, and tells others. Messages are sent by
@@ -123,16 +123,16 @@ local function finish()
     call('set', prefix .. 'guard', pack(GUARD_FORMAT, spread(guard, 1, GUARD_SIZE)))
   end
   events = events and #events > 0 and events
-  if not events and not mail then
+  if not events and not outbox then
     return
   end
-  local steps = events and head[HEAD_NOW] > 0 and call('incr', prefix .. 'token:steps') or 0 -- a test's clock stands still
+  local steps = events and header[HEADER_NOW] > 0 and call('incr', prefix .. 'token:steps') or 0 -- a test's clock stands still
   redis.set_repl(redis.REPL_NONE) -- replicas have no use for messages; nothing is written from here on
   if events then
-    attempt('publish', 'fencepost:events', pack('>sI7I7', prefix, steps, now) .. concat(events))
+    attempt('publish', EVENTS_CHANNEL, pack('>sI7I7', prefix, steps, now) .. concat(events))
   end
-  for gateway, box in pairs(mail or {}) do
-    attempt('publish', 'fencepost:gateway:' .. gateway, concat(box))
+  for gateway, message in pairs(outbox or {}) do
+    attempt('publish', GATEWAY_CHANNEL .. gateway, concat(message))
   end
 end
 
@@ -140,9 +140,9 @@ local function run(keys, args)
   begin(keys, args)
   local replies = {pack('>I7B', now, skewed and 1 or 0)}
   for i = 2, #args do
-    mended = ''
+    mend_flags = ''
     local ok, reply = pcall(operate, args[i]) -- a record that can't be read harms no other operation
-    if not ok and worth_mending(reply) then
+    if not ok and may_be_damage(reply) then
       local looked, found = pcall(mend)
       if not looked then
         reply = found

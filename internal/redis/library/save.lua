@@ -9,16 +9,16 @@ local function save()
   local busy = r and not idle()
   local due = busy and due_at() or 0
   if r then
-    r[INDEXED], r[STUCK] = one and due == one[EXPIRES_AT] and 0 or due, busy and r[STUCK] or 0
-    if here or r[GATEWAYS] ~= '' then
+    r[INDEXED], r[RETRY_AT] = sole_holder and due == sole_holder[EXPIRES_AT] and 0 or due, busy and r[RETRY_AT] or 0
+    if gateway_counts or r[GATEWAYS] ~= '' then
       local all = {}
-      for id, g in pairs(here or {}) do
+      for id, g in pairs(gateway_counts or {}) do
         all[#all + 1] = fmt('%s:%d:%d;', id, g.places, g.leases)
       end
       r[GATEWAYS] = concat(all)
     end
   end
-  local written = r and write_record(r) .. (one and one[LEASE_TEXT] or '')
+  local written = r and write_record(r) .. (sole_holder and sole_holder[LEASE_TEXT] or '')
   if due ~= indexed then
     if due > 0 then
       call('zadd', prefix .. 'expiry', fmt('%d', due), name)
@@ -34,12 +34,12 @@ local function save()
     call('zrem', prefix .. 'names', name)
   end
   for i = 2, ends and #out or 0, 2 do
-    if out[i] == 'E' then
+    if out[i] == ITEM_END then
       remember(out[i + 1])
     end
   end
-  if several and (not r or r[HOLDERS] <= 1) then
-    forget_several()
+  if has_holder_keys and (not r or r[HOLDERS] <= 1) then
+    delete_holder_keys()
   end
   if written == stored then
     -- as it was

@@ -3,24 +3,24 @@
 -- Of the call: the header, the clock, whether it differs from the gateway's by too
 -- much, what the keys begin with, who asks, and what is left of the step's limit,
 -- which all operations of the call share.
-local head, now, skewed, prefix, me, budget
+local header, now, skewed, prefix, me, budget
 local counter, counted -- the highest token issued, as it is now and as it is stored; false until read
 local guard, guard_changed -- nil until read, false if there is none
 local signs -- of life, gateway -> when, false if there was none; nil until read
 local heard, stopped, serving -- as in fencing.Gateways
 local watched -- whether anybody hears of events; nil until asked
-local events, mail -- messages: to all who watch, and to gateways
-local mended -- flags of what was put right before the operation
+local events, outbox -- messages: to all who watch, and to gateways
+local mend_flags -- flags of what was put right before the operation
 
 -- Of the operation.
 local op, op_text, name
 local stored, record -- the record as it is stored and as it is now; false if nothing is remembered of the name
 local was_held, indexed -- what the indexes say of it
-local one -- the holder, if it is the only one
+local sole_holder -- the holder, if it is the only one
 local ends -- there is an end among what has changed
-local several -- the keys of several holders are there
-local told -- messages of this operation to gateways, three entries each: the gateway, a letter, an item
-local here -- gateway -> how many places and provisional leases it has on the name; nil where none has any
+local has_holder_keys -- the keys of several holders are there
+local notices -- messages of this operation to gateways, three entries each: the gateway, a letter, an item
+local gateway_counts -- gateway -> how many places and provisional leases it has on the name; nil where none has any
 local left -- of the limit
 local more -- something is due that is beyond the limit
 local flags, number, token, text, present -- of the reply: see codec.go
@@ -35,10 +35,10 @@ local function item(letter, it)
 end
 
 -- Adds an item to what another gateway is told when the operation has come to its end.
-local function tell(gateway, letter, it)
+local function notify(gateway, letter, it)
   if gateway ~= me then
-    told = told or {}
-    told[#told + 1], told[#told + 2], told[#told + 3] = gateway, letter, it
+    notices = notices or {}
+    notices[#notices + 1], notices[#notices + 2], notices[#notices + 3] = gateway, letter, it
   end
 end
 
@@ -66,7 +66,7 @@ local function highest()
 end
 
 -- Returns what the partition remembers in order to be careful, false if nothing.
-local function careful()
+local function load_guard()
   if guard == nil then
     local stored = partition_text('guard')
     guard = stored and {unpack(GUARD_FORMAT, stored)}
@@ -89,15 +89,15 @@ end
 -- Returns for how long nothing new may be granted, us, 0 if that is not known, nil if
 -- it may. The twin of step.quarantined.
 local function quarantined()
-  local g = careful()
-  if not g or head[HEAD_SERVER] == '' or head[HEAD_SERVER] ~= g[GUARD_SERVER] then
-    flags = flags .. 'u'
+  local g = load_guard()
+  if not g or header[HEADER_SERVER] == '' or header[HEADER_SERVER] ~= g[GUARD_SERVER] then
+    flags = flags .. FLAG_UNGUARDED
     return 0
   end
-  local floor = head[HEAD_FLOOR]
+  local floor = header[HEADER_FLOOR]
   if floor > highest() and floor <= now + MAX_FLOOR_LEAD then
-    flags = flags .. 'b'
-    if head[HEAD_HEED_LOSS] == 1 then
+    flags = flags .. FLAG_BEHIND
+    if header[HEADER_HEED_LOSS] == 1 then
       return 0
     end
   end
@@ -128,14 +128,14 @@ local function read_signs(some)
 end
 
 -- Returns when a gateway counts as dead. The twin of Gateways.lapse.
-local function lapse_of(id)
+local function dead_at(id)
   local seen = signs[id] or 0
   local till = seen + GATEWAY_TTL
   return seen + STALL_AFTER > stopped and max(till, serving + GATEWAY_TTL) or till
 end
 
 local function alive(id)
-  return id == me or now < lapse_of(id)
+  return id == me or now < dead_at(id)
 end
 
 -- Forgets the gateways of long ago: every run of one has a name of its own.
@@ -145,7 +145,7 @@ local function forget_gateways()
     local id = all[i]
     if #id == #me then
       signs[id] = tonumber(all[i + 1])
-      if now >= max(signs[id] + FORGET_AFTER, lapse_of(id)) then
+      if now >= max(signs[id] + FORGET_AFTER, dead_at(id)) then
         signs[id] = false
         call('hdel', prefix .. 'gateways', id)
         call('unlink', prefix .. 'gateway:' .. id)
@@ -179,9 +179,9 @@ local function hear(joins)
   end
 end
 
--- Returns what there is for a gateway on the name: P, a connected place, or L, a lease that
+-- Returns what there is for a gateway on the name: a connected place, or a lease that
 -- is not confirmed. Leases come first, and places of a name are in the order of the queue.
-local function of_gateway(kind, h)
+local function entry_of(kind, h)
   return pack('>c1sI7ss', kind, name, h[SEQ], h[LEASE], h[STAMP])
 end
 
@@ -192,25 +192,25 @@ end
 
 -- Counts what a gateway has on the name.
 local function count(id, places, leases)
-  here = here or {}
-  local g = here[id] or {places = 0, leases = 0}
+  gateway_counts = gateway_counts or {}
+  local g = gateway_counts[id] or {places = 0, leases = 0}
   g.places, g.leases = g.places + places, g.leases + leases
-  here[id] = g.places + g.leases > 0 and g or nil
-  if not next(here) then
-    here = nil
+  gateway_counts[id] = g.places + g.leases > 0 and g or nil
+  if not next(gateway_counts) then
+    gateway_counts = nil
   end
 end
 
 -- Notes what there is for a gateway from now on.
-local function there_is(kind, h)
-  call('zadd', prefix .. 'gateway:' .. h[GATEWAY], 0, of_gateway(kind, h))
-  count(h[GATEWAY], kind == 'P' and 1 or 0, kind == 'L' and 1 or 0)
+local function add_entry(kind, h)
+  call('zadd', prefix .. 'gateway:' .. h[GATEWAY], 0, entry_of(kind, h))
+  count(h[GATEWAY], kind == PLACE_ENTRY and 1 or 0, kind == LEASE_ENTRY and 1 or 0)
 end
 
 -- Notes what there is no more.
-local function there_was(kind, h)
-  call('zrem', prefix .. 'gateway:' .. h[GATEWAY], of_gateway(kind, h))
-  count(h[GATEWAY], kind == 'P' and -1 or 0, kind == 'L' and -1 or 0)
+local function remove_entry(kind, h)
+  call('zrem', prefix .. 'gateway:' .. h[GATEWAY], entry_of(kind, h))
+  count(h[GATEWAY], kind == PLACE_ENTRY and -1 or 0, kind == LEASE_ENTRY and -1 or 0)
 end
 
 -- Begins to remember a name.
@@ -221,11 +221,11 @@ end
 
 -- Reads who has something on the name.
 local function read_gateways()
-  here = {}
+  gateway_counts = {}
   for id, places, leases in string.gmatch(record[GATEWAYS], '(%w+):(%d+):(%d+);') do
-    here[id] = {places = tonumber(places), leases = tonumber(leases)}
+    gateway_counts[id] = {places = tonumber(places), leases = tonumber(leases)}
   end
-  read_signs(here)
+  read_signs(gateway_counts)
 end
 
 -- Breaks the operation off where a key of several holders was evicted or deleted, and
@@ -241,8 +241,8 @@ end
 -- Reads what the indexes say of the name.
 local function read_indexed()
   was_held, indexed = record[HOLDERS] > 0, record[INDEXED]
-  if indexed == 0 and one then
-    indexed = one[EXPIRES_AT]
+  if indexed == 0 and sole_holder then
+    indexed = sole_holder[EXPIRES_AT]
   end
 end
 
@@ -254,9 +254,9 @@ local function load_record()
   end
   record = read_record(stored)
   if record[HOLDERS] == 1 then
-    one = read_lease(stored, record[RECORD_SIZE + 1])
+    sole_holder = read_lease(stored, record[RECORD_SIZE + 1])
   elseif record[HOLDERS] > 1 then
-    several = true
+    has_holder_keys = true
     check_keys()
   end
   if record[GATEWAYS] ~= '' then

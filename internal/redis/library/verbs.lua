@@ -20,7 +20,7 @@ function verbs.renew()
   number = h[EXPIRES_AT] - now
   set_ttl(h, ttl)
   h[EXPIRES_AT], h[TOLD] = expires_at(h, ttl), 1
-  uses(h)
+  note_lease_ttl(h)
   if mode == SHARED and h[MODE] == EXCLUSIVE then
     h[MODE], h[LIMIT], h[SLOT] = SHARED, limit, free_slot(SHARED, limit)
   end
@@ -69,7 +69,7 @@ function verbs.confirm()
     firm(h)
     put_holder(h)
   end
-  flags = h[TOLD] == 0 and flags .. 'f' or flags
+  flags = h[TOLD] == 0 and flags .. FLAG_FRESH or flags
   return holds(h)
 end
 
@@ -82,7 +82,7 @@ function verbs.leave()
     if h[STAMP] ~= op[OP_STAMP] then
       return 'replaced'
     end
-    flags = h[TOLD] == 0 and flags .. 'f' or flags
+    flags = h[TOLD] == 0 and flags .. FLAG_FRESH or flags
     return holds(h)
   end
   local p = find_place(op[OP_LEASE])
@@ -92,11 +92,11 @@ function verbs.leave()
     return 'replaced'
   end
   if p[EXPIRES_AT] == 0 then
-    item('P', pack('>i4', position(p)) .. p[LEASE_TEXT])
+    item(ITEM_OWN_PLACE, pack('>i4', position(p)) .. p[LEASE_TEXT])
     depart(p)
   end
   hand_off()
-  flags = flags .. 'v' -- there was a place, so the view belongs to the answer
+  flags = flags .. FLAG_VIEW -- there was a place, so the view belongs to the answer
   view(MAX_HOLDERS_SHOWN)
   return 'ok'
 end
@@ -127,7 +127,7 @@ verbs['break'] = function()
   local broken = fmt('%016d', op[OP_TOKEN])
   local h = holder_with(op[OP_TOKEN])
   if h and due(h) then
-    lapse(h)
+    end_overdue(h)
   elseif h then
     record[BROKEN] = sub(record[BROKEN] .. broken, -16 * MAX_BROKEN)
     end_lease(h, 'broken', now)
@@ -174,18 +174,18 @@ end
 -- Returns when expire has something to do here, on a name that is not idle. The twin of
 -- State.Due.
 local function due_at()
-  local r, at = record, one and one[PROVISIONAL] == 0 and one[EXPIRES_AT] or math.huge
+  local r, at = record, sole_holder and sole_holder[PROVISIONAL] == 0 and sole_holder[EXPIRES_AT] or math.huge
   if r[HOLDERS] > 1 then
     at = tonumber(call('zrangebyscore', prefix .. 'until:' .. name, 0, '+inf', 'withscores', 'limit', 0, 1)[2] or at)
   end
-  if here then
-    read_signs(here)
-    for id in pairs(here) do
-      at = min(at, lapse_of(id))
+  if gateway_counts then
+    read_signs(gateway_counts)
+    for id in pairs(gateway_counts) do
+      at = min(at, dead_at(id))
     end
   end
   at = r[RESTING] > 0 and min(at, r[REST_TILL]) or at
-  return r[STUCK] > 0 and min(at, r[STUCK]) or at
+  return r[RETRY_AT] > 0 and min(at, r[RETRY_AT]) or at
 end
 
 -- Does what time has brought about on a name, and puts right an index entry that has

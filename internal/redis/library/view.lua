@@ -5,10 +5,10 @@ local verbs = {} -- spelled as in fencing.Step
 -- Adds the live holders of several, those first that end first and after them
 -- provisional ones, at most most, and returns how many there are. The twin of
 -- Record.live.
-local function view_several(most)
+local function view_many(most)
   local key, ids = prefix .. 'until:' .. name, {}
   local live_count, live_ids = call('zcount', key, fmt('(%d', now), '+inf'), {}
-  for id, g in pairs(here or {}) do
+  for id, g in pairs(gateway_counts or {}) do
     if g.leases > 0 and alive(id) then
       live_ids[#live_ids + 1] = id
       live_count = live_count + g.leases
@@ -18,13 +18,13 @@ local function view_several(most)
   sort(live_ids)
   for _, id in ipairs(live_ids) do
     if #ids < most then
-      for _, lease in ipairs(call('zrangebyscore', key, rank(id), rank(id), 'limit', 0, most - #ids)) do
+      for _, lease in ipairs(call('zrangebyscore', key, unconfirmed_score(id), unconfirmed_score(id), 'limit', 0, most - #ids)) do
         ids[#ids + 1] = lease
       end
     end
   end
   for _, stored_lease in ipairs(holders_stored(ids)) do
-    item('H', stored_lease)
+    item(ITEM_HOLDER, stored_lease)
   end
   return live_count
 end
@@ -36,18 +36,18 @@ local function view(most)
     return
   end
   local at, holders, waiting = #out + 2, 0, 0
-  item('V', '')
-  if here then
-    read_signs(here)
-    for id, g in pairs(here) do
+  item(ITEM_VIEW, '')
+  if gateway_counts then
+    read_signs(gateway_counts)
+    for id, g in pairs(gateway_counts) do
       waiting = waiting + (alive(id) and g.places or 0)
     end
   end
-  if one and (one[PROVISIONAL] == 1 and alive(one[GATEWAY]) or one[PROVISIONAL] == 0 and live(one)) then
+  if sole_holder and (sole_holder[PROVISIONAL] == 1 and alive(sole_holder[GATEWAY]) or sole_holder[PROVISIONAL] == 0 and live(sole_holder)) then
     holders = 1
-    item('H', one[LEASE_TEXT])
+    item(ITEM_HOLDER, sole_holder[LEASE_TEXT])
   elseif record[HOLDERS] > 1 then
-    holders = view_several(most)
+    holders = view_many(most)
   end
   out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], record[HIGHEST_ADMITTED], holders, waiting)
 end
@@ -60,7 +60,7 @@ local function view_waiters()
     local leases = call('zrange', prefix .. 'queue:' .. name, from, from + MAX_WAITERS_SHOWN - 1)
     for _, place in ipairs(call('hmget', prefix .. 'places:' .. name, spread(leases))) do
       if room > 0 and alive(read_lease(place)[GATEWAY]) then
-        item('W', place)
+        item(ITEM_WAITER, place)
         room = room - 1
       end
     end
@@ -81,15 +81,15 @@ local function view_past()
   end
   for _, entry in ipairs(call('lrange', prefix .. 'history:' .. name, -MAX_HISTORY, -1)) do
     if end_acquired_at(entry) >= record[BORN] then -- others are of before the name was forgotten
-      item('E', entry)
+      item(ITEM_END, entry)
     end
   end
-  local over = one and one[PROVISIONAL] == 0 and not live(one) and {one} or {}
+  local over = sole_holder and sole_holder[PROVISIONAL] == 0 and not live(sole_holder) and {sole_holder} or {}
   if record[HOLDERS] > 1 then
     over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
   end
   for _, h in ipairs(over) do
-    item('E', pack_end('expired', h[EXPIRES_AT], h))
+    item(ITEM_END, pack_end('expired', h[EXPIRES_AT], h))
   end
 end
 
