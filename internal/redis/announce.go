@@ -6,36 +6,36 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// hears returns who is to hear of this gateway's waiters, nil if nobody is, or
+// currentListener returns who is to hear of this gateway's waiters, nil if nobody is, or
 // not any more.
-func (s *Store) hears() fencing.Listener {
-	s.listener.mu.Lock()
-	defer s.listener.mu.Unlock()
-	if s.listener.ctx.Err() != nil {
+func (s *Store) currentListener() fencing.Listener {
+	s.subscription.mu.Lock()
+	defer s.subscription.mu.Unlock()
+	if s.subscription.ctx.Err() != nil {
 		return nil
 	}
-	return s.listener.hears
+	return s.subscription.listener
 }
 
 // announce notes which tokens and TTLs a command has brought, and tells of what it has
 // brought to requests that wait here, but not of the caller's own lease.
 func (s *Store) announce(c *command, r *reply) {
-	s.guards.notice(c, r)
+	s.guards.raiseAlarm(c, r)
 	for i := range r.grants {
-		s.learn(c.partition, &r.grants[i].Holder)
+		s.noteLease(c.partition, &r.grants[i].Holder)
 	}
 	if r.holder != nil {
-		s.learn(c.partition, r.holder)
+		s.noteLease(c.partition, r.holder)
 	}
-	s.saw(c.partition, r.lock.LastToken)
+	s.noteToken(c.partition, r.lock.LastToken)
 	if r.more {
-		s.handOffs.goOn(s, c.name)
+		s.handOffs.resume(s, c.name)
 	}
 	if len(r.grants) == 0 && r.replaced == nil {
 		return
 	}
-	hears := s.hears()
-	if hears == nil {
+	listener := s.currentListener()
+	if listener == nil {
 		return
 	}
 	here := fencing.Gateway(s.handle)
@@ -51,22 +51,22 @@ func (s *Store) announce(c *command, r *reply) {
 		if g.Holder.Provisional {
 			asked = time.Time{}
 		}
-		hears.Granted(g, r.now, asked)
+		listener.Granted(g, r.now, asked)
 	}
 	if r.replaced != nil && r.replaced.Gateway == here {
-		hears.Replaced(c.name, r.replaced.Stamp)
+		listener.Replaced(c.name, r.replaced.Stamp)
 	}
 }
 
-// learn notes what the next server has to be told of a lease, should this one forget it.
-func (s *Store) learn(partition int, h *fencing.Holder) {
-	s.saw(partition, h.Token)
-	s.guards.uses(h.TTL)
+// noteLease notes what the next server has to be told of a lease, should this one forget it.
+func (s *Store) noteLease(partition int, h *fencing.Holder) {
+	s.noteToken(partition, h.Token)
+	s.guards.noteTTL(h.TTL)
 }
 
-func (s *Store) saw(partition int, token fencing.Token) {
+func (s *Store) noteToken(partition int, token fencing.Token) {
 	if token != 0 {
-		s.sender.saw(partition, token)
+		s.sender.raiseFloor(partition, token)
 	}
 }
 
@@ -82,7 +82,7 @@ func (s *Store) orphaned(c *command) {
 
 // gap tells that a command may have handed the lock on and had no answer that can be read.
 func (s *Store) gap(c *command) {
-	if hears := s.hears(); hears != nil && c.verb.rules() {
-		hears.Gap()
+	if listener := s.currentListener(); listener != nil && c.verb.rules() {
+		listener.Gap()
 	}
 }

@@ -23,12 +23,12 @@ var (
 )
 
 // decision is reconcile, or what stands for it.
-type decision func(*remembered, *said) verdict
+type decision func(*remembered, *reported) verdict
 
-// turn lets one in at a time.
-type turn chan struct{}
+// contextMutex lets one in at a time.
+type contextMutex chan struct{}
 
-func (t turn) take(ctx context.Context) error {
+func (t contextMutex) lock(ctx context.Context) error {
 	select {
 	case t <- struct{}{}:
 		return nil
@@ -37,7 +37,7 @@ func (t turn) take(ctx context.Context) error {
 	}
 }
 
-func (t turn) end() { <-t }
+func (t contextMutex) unlock() { <-t }
 
 // onConnect checks who serves on a new connection, before anything else is sent
 // there. What may have been lost is in quarantine when it returns.
@@ -54,14 +54,14 @@ func (s *Store) onConnect(ctx context.Context, n *node, conn *goredis.Conn) erro
 // missing. With the zero time it always does.
 func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decide decision) error {
 	if n.client == nil {
-		return errNowhere
+		return errNoMaster
 	}
 	ctx, cancel := context.WithTimeoutCause(caller, s.options.OperationTimeout, errBudget)
 	defer cancel()
-	if err := n.entering.take(ctx); err != nil { // who waits has no connection yet: others need them
+	if err := n.entering.lock(ctx); err != nil { // who waits has no connection yet: others need them
 		return err
 	}
-	defer n.entering.end()
+	defer n.entering.unlock()
 	if !since.IsZero() && since.Before(n.last.at) {
 		return n.last.err
 	}
@@ -82,23 +82,23 @@ func (s *Store) arriveAt(caller context.Context, n *node, since time.Time, decid
 
 // arrive compares what a server has of its partitions with what this gateway remembers of
 // them, and has the server note what follows. One whose partitions were checked is left
-// alone unless it is to be done again. Who is not settled may have any partition.
+// alone unless it is to be done again. One that was not checked may have any partition.
 func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again bool, decide decision) error {
-	if err := n.arriving.take(ctx); err != nil {
+	if err := n.arriving.lock(ctx); err != nil {
 		return err
 	}
-	defer n.arriving.end()
+	defer n.arriving.unlock()
 	id, err := s.askIdentity(ctx, conn)
 	if id.run != "" && (err != nil || n.server != id.server()) { // or it has not answered
 		n.changes.Add(1)
 	}
-	if err != nil || n.settled() && !again {
+	if err != nil || n.isChecked() && !again {
 		return err
 	}
-	chart := s.topology.chart.Load()
-	reasons, mine := n.reasons(chart), chart.partitionsOf(n)
+	table := s.topology.table.Load()
+	reasons, mine := n.reasons(table), table.partitionsOf(n)
 	partitions := mine
-	if !n.settled() {
+	if !n.isChecked() {
 		partitions = s.everyPartition()
 	}
 	found, err := s.askGuards(ctx, conn, n, &id, partitions, mine)
@@ -106,13 +106,13 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 		return err
 	}
 	var arrivals []*command
-	var of []*finding
+	var of []*partitionCheck
 	for i := range found {
 		f := &found[i]
 		f.was.longest = s.guards.longest()
-		switch f.verdict = decide(&f.was, &f.said); f.verdict {
+		switch f.verdict = decide(&f.was, &f.reported); f.verdict {
 		case unchanged:
-			s.guards.learn(f.partition, f.guard, id.asked, false)
+			s.guards.remember(f.partition, f.guard, id.asked, false)
 		case withheld:
 		default:
 			arrivals, of = append(arrivals, s.newArriveCommand(f)), append(of, f)
@@ -127,17 +127,17 @@ func (s *Store) arrive(ctx context.Context, conn *goredis.Conn, n *node, again b
 		n.changes.Add(1)
 		return err
 	}
-	s.guards.settle(&id, n.addr)
+	s.guards.noteServer(&id, n.addr)
 	server := id.server()
 	n.server = server
 	n.checked.Store(&server)
-	n.settledAt.Store(reasons)
+	n.checkedReasons.Store(reasons)
 	return nil
 }
 
-// finding is what there is to know of a partition.
-type finding struct {
-	said
+// partitionCheck is what there is to know of a partition.
+type partitionCheck struct {
+	reported
 	was       remembered
 	partition int
 	verdict   verdict
@@ -146,18 +146,18 @@ type finding struct {
 // askGuards asks a server what it has of some partitions. Those are left out that are
 // elsewhere, those that it refuses and is not known to have, and those whose guard can't be
 // read: nothing is granted there.
-func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *identity, partitions, mine []int) ([]finding, error) {
+func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *identity, partitions, mine []int) ([]partitionCheck, error) {
 	pipe := conn.Pipeline()
 	guards := make([]*goredis.StringCmd, len(partitions))
 	for i, p := range partitions {
 		guards[i] = pipe.Get(ctx, s.keys[p].guard)
 	}
 	_, _ = pipe.Exec(ctx) // the commands hold their errors
-	var found []finding
+	var found []partitionCheck
 	foreign := map[int]error{}
 	missing, readable := false, false
 	for i, cmd := range guards {
-		f := finding{said: said{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
+		f := partitionCheck{reported: reported{identity: *id}, was: s.guards.recall(partitions[i], id.run), partition: partitions[i]}
 		var refusal goredis.Error
 		text, err := cmd.Result()
 		var g guard
@@ -166,7 +166,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *
 		}
 		switch {
 		case err == nil:
-			s.guards.uses(g.Longest(fencing.InstantOf(id.asked))) // what was lost elsewhere may have been as long
+			s.guards.noteTTL(g.Longest(fencing.InstantOf(id.asked))) // what was lost elsewhere may have been as long
 			f.guard, readable = &g, true
 		case errors.Is(err, goredis.Nil):
 			missing = true
@@ -175,7 +175,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *
 			continue
 		case errors.As(err, &refusal) && !slices.Contains(mine, partitions[i]):
 			continue
-		case moving(err): // else it would count as settled without it, should it come back
+		case moving(err): // else it would count as checked without it, should it come back
 			s.topology.refresh()
 			continue
 		default:
@@ -188,7 +188,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *
 			return nil, err
 		}
 		s.guards.unreadable(p)
-		s.damaged(s.keys[p].guard, err)
+		s.logDamage(s.keys[p].guard, err)
 	}
 	if missing {
 		used, err := s.inUse(ctx, conn, found)
@@ -199,7 +199,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *
 			found[i].used = used
 		}
 	}
-	s.askFormers(ctx, n, found)
+	s.askFormerServers(ctx, n, found)
 	return found, nil
 }
 
@@ -207,7 +207,7 @@ func (s *Store) askGuards(ctx context.Context, conn *goredis.Conn, n *node, id *
 // new one then: another partition has an old guard, or other gateways listen, at this server
 // or any master of its Cluster, or may, for one does not answer. Data of before there were
 // guards, which said so in a key of its own, is refused.
-func (s *Store) inUse(ctx context.Context, conn *goredis.Conn, found []finding) (bool, error) {
+func (s *Store) inUse(ctx context.Context, conn *goredis.Conn, found []partitionCheck) (bool, error) {
 	old, err := conn.HGet(ctx, "fencepost:{meta}", "format").Result()
 	switch {
 	case err == nil:
@@ -215,20 +215,20 @@ func (s *Store) inUse(ctx context.Context, conn *goredis.Conn, found []finding) 
 	case !errors.Is(err, goredis.Nil) && !moving(err) && !goredis.HasErrorPrefix(err, "CLUSTERDOWN"): // its slot may be nobody's
 		return false, err
 	}
-	if slices.ContainsFunc(found, func(f finding) bool { return f.guard != nil && f.guard.old(f.asked) }) {
+	if slices.ContainsFunc(found, func(f partitionCheck) bool { return f.guard != nil && f.guard.old(f.asked) }) {
 		return true, nil
 	}
 	here, err := s.othersListen(ctx, conn)
 	if here || err != nil || s.topology.location.kind != kindCluster {
 		return here, err
 	}
-	chart := s.topology.chart.Load()
-	there := make([]bool, len(chart.nodes))
-	_ = inParallel(len(chart.nodes), func(i int) error {
-		n := chart.nodes[i]
-		guide := s.topology.guide(n.addr)
-		listen, err := s.othersListen(ctx, guide) // each knows of its own subscribers alone
-		there[i] = listen || err != nil || s.hasOldGuard(ctx, guide, chart.partitionsOf(n)[0])
+	table := s.topology.table.Load()
+	there := make([]bool, len(table.nodes))
+	_ = inParallel(len(table.nodes), func(i int) error {
+		n := table.nodes[i]
+		client := s.topology.discoveryClient(n.addr)
+		listen, err := s.othersListen(ctx, client) // each knows of its own subscribers alone
+		there[i] = listen || err != nil || s.hasOldGuard(ctx, client, table.partitionsOf(n)[0])
 		return nil
 	})
 	return slices.Contains(there, true), nil
@@ -258,20 +258,20 @@ func (s *Store) othersListen(ctx context.Context, at interface {
 	return slices.ContainsFunc(channels, func(c string) bool { return c != gatewayChannel(fencing.Gateway(s.handle)) }), err
 }
 
-// askFormers asks those who served partitions of a Cluster before whether they gave them to
+// askFormerServers asks those who served partitions of a Cluster before whether they gave them to
 // a node: each is the same master that it was, and says itself that the partition is
 // elsewhere. Who serves by a restart or a promotion is not believed to have them from there.
-func (s *Store) askFormers(ctx context.Context, n *node, found []finding) {
+func (s *Store) askFormerServers(ctx context.Context, n *node, found []partitionCheck) {
 	if s.topology.location.kind != kindCluster {
 		return
 	}
-	of := map[string][]*finding{}
+	of := map[string][]*partitionCheck{}
 	for i := range found {
 		f := &found[i]
 		if !f.stayed(&f.was) {
 			continue
 		}
-		for _, former := range f.formers(&f.was) {
+		for _, former := range f.formerServers(&f.was) {
 			f.given = true // unless one of them does not say so
 			of[former] = append(of[former], f)
 		}
@@ -279,7 +279,7 @@ func (s *Store) askFormers(ctx context.Context, n *node, found []finding) {
 	formers := slices.Collect(maps.Keys(of))
 	gave := make([][]bool, len(formers))
 	_ = inParallel(len(formers), func(i int) error { // one that hangs is waited for once
-		gave[i] = s.askFormer(ctx, n, formers[i], of[formers[i]])
+		gave[i] = s.askFormerServer(ctx, n, formers[i], of[formers[i]])
 		return nil
 	})
 	for i, former := range formers {
@@ -289,16 +289,16 @@ func (s *Store) askFormers(ctx context.Context, n *node, found []finding) {
 	}
 }
 
-// askFormer returns which of some partitions who served them before has given to a node. One
+// askFormerServer returns which of some partitions who served them before has given to a node. One
 // that has given its last slot away is a replica at once (cluster-allow-replica-migration),
 // and names the node that has the partition; after a fail-over it names who was promoted.
-func (s *Store) askFormer(ctx context.Context, n *node, former string, some []*finding) []bool {
+func (s *Store) askFormerServer(ctx context.Context, n *node, former string, some []*partitionCheck) []bool {
 	gave := make([]bool, len(some))
 	was := s.guards.server(runOf(former))
 	if was.addr == "" {
 		return gave
 	}
-	pipe := s.topology.guide(was.addr).Pipeline()
+	pipe := s.topology.discoveryClient(was.addr).Pipeline()
 	info, guards := pipe.Info(ctx, identityInfo...), make([]*goredis.StringCmd, len(some))
 	for i, f := range some {
 		guards[i] = pipe.Get(ctx, s.keys[f.partition].guard)
@@ -317,7 +317,7 @@ func (s *Store) askFormer(ctx context.Context, n *node, former string, some []*f
 }
 
 // newArriveCommand prepares an arrival at a partition.
-func (s *Store) newArriveCommand(f *finding) *command {
+func (s *Store) newArriveCommand(f *partitionCheck) *command {
 	v := f.verdict
 	a := arrivalRequest{
 		layout: layoutVersion, partitions: s.partitions, server: f.server(),
@@ -332,7 +332,7 @@ func (s *Store) newArriveCommand(f *finding) *command {
 
 // arrived takes down what an arrival has come to. That the partition is elsewhere by now is
 // no error.
-func (s *Store) arrived(c *command, f *finding) error {
+func (s *Store) arrived(c *command, f *partitionCheck) error {
 	r, err := s.result(c)
 	switch {
 	case moving(err):
@@ -350,13 +350,13 @@ func (s *Store) arrived(c *command, f *finding) error {
 	if r.guard.Until > max(f.was.until, r.now) || s.options.Quarantine.Off && (f.verdict == lost || f.verdict == changed && f.guard.Server != f.server()) {
 		s.guards.losses.Add(1)
 	}
-	s.guards.learn(c.partition, &r.guard, c.sentAt, true)
+	s.guards.remember(c.partition, &r.guard, c.sentAt, true)
 	return nil
 }
 
-// heeds deals with a refusal for something that was found to be missing, until the time of
+// recoverFromLoss deals with a refusal for something that was found to be missing, until the time of
 // the operation ends, and reports whether the command is worth sending again.
-func (s *Store) heeds(ctx context.Context, ends time.Time, c *command, r *reply) bool {
+func (s *Store) recoverFromLoss(ctx context.Context, ends time.Time, c *command, r *reply) bool {
 	if r.code != fencing.CodeQuarantined || s.options.Member && !r.behind {
 		return false
 	}

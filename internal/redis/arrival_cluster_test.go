@@ -12,28 +12,28 @@ import (
 
 // Those who served before are asked at the same time, and one that hangs is waited for once:
 // an arrival has as long as one operation for all it asks.
-func TestFormersThatHang(t *testing.T) {
+func TestFormerServersThatHang(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
 	s.guards.close()
 	begun := time.Now()
-	var found []finding
+	var found []partitionCheck
 	for i := range 8 {
 		hung, err := net.Listen("tcp", "127.0.0.1:0") // whose connections nobody takes
 		must(t, err)
 		defer hung.Close()
 		former := "former" + string(rune('0'+i))
 		s.guards.servers[former] = serverMemory{name: former, addr: hung.Addr().String()}
-		found = append(found, finding{
-			said:      said{identity: identity{run: "now", master: true, since: begun.Add(-time.Minute)}, guard: &guard{born: 1, Quarantine: fencing.Quarantine{Server: former}}},
+		found = append(found, partitionCheck{
+			reported:  reported{identity: identity{run: "now", master: true, since: begun.Add(-time.Minute)}, guard: &guard{born: 1, Quarantine: fencing.Quarantine{Server: former}}},
 			was:       remembered{born: 1, server: former, seen: begun},
 			partition: i,
 		})
 	}
-	s.askFormers(t.Context(), s.topology.node(0), found)
-	if took := time.Since(begun); took > 4*guideTimeout {
-		t.Errorf("8 who hang were waited for %s, want %s", took, guideTimeout)
+	s.askFormerServers(t.Context(), s.topology.node(0), found)
+	if took := time.Since(begun); took > 4*discoveryTimeout {
+		t.Errorf("8 who hang were waited for %s, want %s", took, discoveryTimeout)
 	}
 	for _, f := range found {
 		if f.given {
@@ -43,23 +43,23 @@ func TestFormersThatHang(t *testing.T) {
 }
 
 // Those who served before may be asked what they gave away though the Cluster does not name
-// them any more: a survey does not close the connection meanwhile.
-func TestGuidesOfFormers(t *testing.T) {
+// them any more: a discovery does not close the connection meanwhile.
+func TestConnectionsToFormerServers(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: "redis+cluster://" + cluster.Members()[0].Addr()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	for _, n := range s.topology.nodes() {
-		guide := s.topology.guide(n.addr)
+		client := s.topology.discoveryClient(n.addr)
 		s.topology.remember(nil)
-		if err := guide.Ping(t.Context()).Err(); err != nil {
+		if err := client.Ping(t.Context()).Err(); err != nil {
 			t.Errorf("the node at %s can't be asked: %v", n.addr, err)
 		}
 	}
 }
 
-// A node that says that one of its partitions is elsewhere has the topology surveyed: else it
-// would be settled without that partition, and none the less have it when it comes back.
+// A node that says that one of its partitions is elsewhere has the topology asked for again: else it
+// would count as checked without that partition, and none the less have it when it comes back.
 func TestAPartitionThatIsElsewhere(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -70,14 +70,14 @@ func TestAPartitionThatIsElsewhere(t *testing.T) {
 	n := s.topology.node(0)
 	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
 	if len(s.topology.wanted) != 0 {
-		t.Error("a survey was asked for though nothing has moved")
+		t.Error("a discovery was asked for though nothing has moved")
 	}
 	from := cluster.Owner(slots[0])
 	to := cluster.Masters()[slices.IndexFunc(cluster.Masters(), func(m *redistest.Server) bool { return m != from })]
 	cluster.MoveSlot(slots[0], to, nil)
 	must(t, s.arriveAt(t.Context(), n, time.Time{}, reconcile))
 	if len(s.topology.wanted) != 1 {
-		t.Error("no survey was asked for")
+		t.Error("no discovery was asked for")
 	}
 }
 
@@ -90,7 +90,7 @@ func stopSurveys(s *Store) {
 	}
 }
 
-// A check that finds no master has the topology surveyed: where nothing is asked for, nobody
+// A check that finds no master has the topology asked for again: where nothing is asked for, nobody
 // else notices.
 func TestCheckOfAMasterThatHasGone(t *testing.T) {
 	t.Parallel()
@@ -101,12 +101,12 @@ func TestCheckOfAMasterThatHasGone(t *testing.T) {
 	stopSurveys(s)
 	s.checkGuards(t.Context())
 	if len(s.topology.wanted) != 0 {
-		t.Error("a survey was asked for though all masters are there")
+		t.Error("a discovery was asked for though all masters are there")
 	}
 	must(t, cluster.Masters()[0].Kill())
 	s.checkGuards(t.Context())
 	if len(s.topology.wanted) != 1 {
-		t.Error("no survey was asked for")
+		t.Error("no discovery was asked for")
 	}
 }
 
@@ -158,10 +158,10 @@ func TestAnotherListensElsewhere(t *testing.T) {
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	s.Listen(&recorder{})
-	until(t, s.listener.hearsNow)
+	until(t, s.subscription.active)
 	s.guards.close() // it has not noticed yet
 	name := fencing.Name("home")
-	for i := 0; s.topology.node(clusterPartition(name)) == s.listener.at.Load(); i++ {
+	for i := 0; s.topology.node(clusterPartition(name)) == s.subscription.at.Load(); i++ {
 		name = fencing.Name("home" + string(rune('a'+i)))
 	}
 	token := mustAcquire(t, s, acquireRequest(name)).Holder.Token

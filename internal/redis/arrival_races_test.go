@@ -35,7 +35,7 @@ func must(t *testing.T, err error) {
 
 // A gateway that remembers loses the race for the guard of an emptied Redis to one that is
 // new, on the new connection that a command needs which was prepared before: its header says
-// that all is settled.
+// that all is checked.
 func TestOvertakenOnANewConnection(t *testing.T) {
 	server := redistest.Start(t)
 	h := &hooked{}
@@ -45,13 +45,13 @@ func TestOvertakenOnANewConnection(t *testing.T) {
 	mustAcquire(t, third, acquireRequest("a")) // s has seen the guard, but no token
 	must(t, s.arriveAt(t.Context(), s.topology.node(0), time.Time{}, reconcile))
 	_ = third.Close()
-	s.listener.close() // as while its connection is being made anew
+	s.subscription.close() // as while its connection is being made anew
 	n := s.topology.node(0)
 	must(t, server.Kill())
 	must(t, server.Restart())
 	flush(t, server)
-	if !n.settled() {
-		t.Fatal("not settled")
+	if !n.isChecked() {
+		t.Fatal("not checked")
 	}
 	h.do = func() {
 		rival := open(t, Options{URL: server.URL()})
@@ -59,7 +59,7 @@ func TestOvertakenOnANewConnection(t *testing.T) {
 	}
 	h.at.Store(5) // 1, 2: the batch; 3, 4: askIdentity; 5: the arrival, after GET of the guard
 	out, err := s.Acquire(t.Context(), acquireRequest("a"))
-	t.Logf("hook ran: %t, settled %t", h.at.Load() <= 0, n.settled())
+	t.Logf("hook ran: %t, checked %t", h.at.Load() <= 0, n.isChecked())
 	if err == nil {
 		t.Errorf("P1: %q was granted, token %d, while the lease that was lost is believed in", "a", out.Holder.Token)
 	}
@@ -80,7 +80,7 @@ func TestSkewedOnANewConnection(t *testing.T) {
 	client.ConfigSet(t.Context(), "save", "")
 	mustAcquire(t, third, acquireRequest("a"))
 	_ = third.Close()
-	s.listener.close()
+	s.subscription.close()
 	must(t, server.Kill())
 	must(t, server.Restart())
 	if got := client.Exists(t.Context(), s.keys[0].guard, s.keys[0].lock("a")).Val(); got != 1 {
@@ -98,6 +98,7 @@ func TestSkewedOnANewConnection(t *testing.T) {
 
 // An address behind which two servers take turns, neither of which restarts.
 func TestServersTakeTurns(t *testing.T) {
+	t.Parallel()
 	one, two := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	proxy := redistest.StartProxy(t, one.Addr())
 	s := open(t, Options{URL: proxy.URL(), Quarantine: QuarantinePolicy{Least: time.Second}})
@@ -142,6 +143,7 @@ func promoteCopy(t *testing.T, from, to *redistest.Server) {
 // Connections that are older than the last check stay with the server that was left: it
 // grants nothing any more.
 func TestOlderConnections(t *testing.T) {
+	t.Parallel()
 	one, two := redistest.Start(t), redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	proxy := redistest.StartProxy(t, one.Addr())
 	s := open(t, Options{URL: proxy.URL()})
@@ -171,12 +173,13 @@ func TestOlderConnections(t *testing.T) {
 
 // A partition's guard that is no text of any layout keeps the others from being checked.
 func TestGuardOfNoLayout(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	s.guards.close()
 	n := s.topology.nodes()[0]
-	mine := s.topology.chart.Load().partitionsOf(n)
+	mine := s.topology.table.Load().partitionsOf(n)
 	p, q := mine[0], mine[1]
 	c := n.client
 	must(t, c.Set(t.Context(), s.keys[p].guard, "?", 0).Err())

@@ -39,11 +39,11 @@ func TestArrivalUnanswered(t *testing.T) {
 			n := s.topology.node(0)
 			until(t, func() bool { // it has the library
 				_, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
-				return err == nil && n.settled()
+				return err == nil && n.isChecked()
 			})
 			c.harm(t, server)
 			lost := proxy.Lost()
-			lose := func(was *remembered, is *said) verdict {
+			lose := func(was *remembered, is *reported) verdict {
 				v := reconcile(was, is)
 				if v == withheld {
 					v = unused
@@ -86,11 +86,11 @@ func TestArrivalComesLate(t *testing.T) {
 	mustAcquire(t, s, acquireRequest("a"))
 	flush(t, server)
 	n := s.topology.node(0)
-	err := s.arriveAt(t.Context(), n, time.Time{}, func(was *remembered, is *said) verdict {
+	err := s.arriveAt(t.Context(), n, time.Time{}, func(was *remembered, is *reported) verdict {
 		proxy.Lag(s.options.MaxSkew+time.Second, true)
 		return reconcile(was, is)
 	})
-	if !errors.Is(err, errSkewed) || n.settled() {
+	if !errors.Is(err, errSkewed) || n.isChecked() {
 		t.Fatalf("an arrival that came late: %v", err)
 	}
 	if blank, err := s.Blank(t.Context()); err != nil || !blank {

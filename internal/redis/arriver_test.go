@@ -41,12 +41,12 @@ func (b *backend) Arrive(handle int, name fencing.Name, a fencing.Arrival) (fenc
 	}
 	for _, other := range b.stores {
 		other.topology.node(partition).checked.Store(&a.Server)
-		other.guards.learn(c.partition, &r.guard, c.sentAt, false)
+		other.guards.remember(c.partition, &r.guard, c.sentAt, false)
 	}
 	return r.guard.Quarantine, nil
 }
 
-// Heed opens a handle anew that heeds losses, and leaves it to the suite to say that
+// Heed opens a handle anew that recoverFromLoss losses, and leaves it to the suite to say that
 // there was one.
 func (b *backend) Heed(handle int) {
 	b.blind()

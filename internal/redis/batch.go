@@ -28,15 +28,15 @@ const batchers = 2
 // themselves.
 type batcher struct {
 	*sender
-	node     *node
-	flights  int            // batches under way at once: one, but for comparison in benchmarks
-	orphaned func(*command) // takes the answer where the caller has left
+	node        *node
+	maxInFlight int            // batches under way at once: one, but for comparison in benchmarks
+	orphaned    func(*command) // takes the answer where the caller has left
 
-	mu     sync.Mutex
-	queue  []*command
-	busy   int
-	closed error         // why, if it is
-	idle   chan struct{} // closed when closed and nothing is under way
+	mu       sync.Mutex
+	queue    []*command
+	inFlight int
+	closed   error         // why, if it is
+	idle     chan struct{} // closed when closed and nothing is under way
 }
 
 // submit sends c, now or with the next batch; c.done tells when the answer is
@@ -55,8 +55,8 @@ func (b *batcher) submit(c *command) bool {
 		return false
 	}
 	c.awaited.Store(true)
-	if b.busy < b.flights {
-		b.busy++
+	if b.inFlight < b.maxInFlight {
+		b.inFlight++
 		go b.run(c)
 		return true
 	}
@@ -100,8 +100,8 @@ func (b *batcher) next(spare []*command) []*command {
 	clear(b.queue[left:])
 	b.queue = b.queue[:left]
 	if len(batch) == 0 {
-		b.busy--
-		if b.closed != nil && b.busy == 0 {
+		b.inFlight--
+		if b.closed != nil && b.inFlight == 0 {
 			close(b.idle)
 		}
 	}
@@ -114,7 +114,7 @@ func (b *batcher) close(reason error) {
 	b.mu.Lock()
 	if b.closed == nil {
 		b.closed = reason
-		if b.busy == 0 {
+		if b.inFlight == 0 {
 			close(b.idle)
 		}
 	}
@@ -125,13 +125,13 @@ func (b *batcher) close(reason error) {
 // sender sends batches of commands. It belongs to the store, not to a node: the
 // floor of a partition goes with it to the next master.
 type sender struct {
-	clock   func() time.Time
-	now     func() fencing.Instant // the store's clock; nil to leave it to Redis
-	strayed func()                 // called when an answer suggests that another node is the master
-	floors  []atomic.Int64         // by partition
-	keys    []keyspace
-	header  header // but for what differs by call
-	most    int    // operations of a call
+	clock      func() time.Time
+	now        func() fencing.Instant // the store's clock; nil to leave it to Redis
+	rediscover func()                 // called when an answer suggests that another node is the master
+	floors     []atomic.Int64         // by partition
+	keys       []keyspace
+	header     header // but for what differs by call
+	most       int    // operations of a call
 
 	member bool // of a quorum, which undoes what it must not leave behind, and again
 	acks   int  // replicas that have to confirm what grants
@@ -185,23 +185,23 @@ func (s *sender) send(n *node, batch []*command) {
 		acked = s.exec(context.Background(), n.client, n, s.calls(n, batch), acks) && acks
 	}
 	received := fencing.InstantOf(s.clock())
-	astray := false
+	moved := false
 	for _, c := range batch {
 		c.received, c.unacked = received, c.unacked && !acked
 		if c.err != nil {
-			astray = astray || strayed(c.err)
+			moved = moved || mayHaveMoved(c.err)
 			if errors.Is(c.err, goredis.ErrClosed) && n.retired() {
 				c.err = errRetired
 			}
 		}
 	}
-	if astray {
-		s.strayed()
+	if moved {
+		s.rediscover()
 	}
 }
 
-// saw raises the floor of a partition to a token that was issued there.
-func (s *sender) saw(partition int, token fencing.Token) {
+// raiseFloor raises the floor of a partition to a token that was issued there.
+func (s *sender) raiseFloor(partition int, token fencing.Token) {
 	floor := &s.floors[partition]
 	for {
 		old := floor.Load()

@@ -36,7 +36,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 					}
 				case 0:
 					for i := range only.batchers {
-						only.batchers[i].flights = callers // nothing ever queues: one goroutine and EVALSHA each
+						only.batchers[i].maxInFlight = callers // nothing ever queues: one goroutine and EVALSHA each
 					}
 					only.client.Close()
 					only.client = goredis.NewClient(&goredis.Options{

@@ -66,10 +66,10 @@ type runner interface {
 
 // prepare makes the command, anew for each attempt.
 func (c *call) prepare(ctx context.Context) {
-	kind := frees
+	kind := allowOOM
 	for _, one := range c.of {
 		if one.verb.needsMemory() {
-			kind = grants
+			kind = denyOOM
 		}
 	}
 	args := make([]any, 0, 5+len(c.of))
@@ -119,7 +119,7 @@ func (c *call) take() {
 func (s *sender) exec(ctx context.Context, on runner, n *node, calls []*call, acks bool) bool {
 	acked := true
 	for _, c := range calls {
-		if s.clock().UnixNano() < n.scripts.Load() {
+		if s.clock().UnixNano() < n.scriptsUntil.Load() {
 			c.how = byDigest
 		}
 	}
@@ -131,10 +131,10 @@ func (s *sender) exec(ctx context.Context, on runner, n *node, calls []*call, ac
 				unknown = append(unknown, c)
 			}
 		}
-		if some = unknown; len(some) == 0 || attempt == mostTaught {
+		if some = unknown; len(some) == 0 || attempt == maxLoads {
 			break
 		}
-		if err := s.teach(ctx, on, n, some); err != nil {
+		if err := s.loadRules(ctx, on, n, some); err != nil {
 			for _, c := range some {
 				c.cmd.SetErr(err)
 			}
@@ -197,13 +197,13 @@ func (s *sender) pipe(ctx context.Context, on runner, calls []*call, acks bool) 
 // none, or none for this user, until it is asked again: scripts cost three times as much.
 const scriptsFor = time.Minute
 
-// mostTaught is how often a call is sent again because Redis did not know the rules: as a
+// maxLoads is how often a call is sent again because Redis did not know the rules: as a
 // Function, as a script, and with its source.
-const mostTaught = 3
+const maxLoads = 3
 
-// teach has Redis know the rules before some calls are sent again: as a library, or as
+// loadRules has Redis know the rules before some calls are sent again: as a library, or as
 // scripts where it takes none.
-func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) error {
+func (s *sender) loadRules(ctx context.Context, on runner, n *node, calls []*call) error {
 	how := bySource
 	if calls[0].how == byFunction {
 		err := calls[0].cmd.Err()
@@ -212,7 +212,7 @@ func (s *sender) teach(ctx context.Context, on runner, n *node, calls []*call) e
 		}
 		switch how = byFunction; {
 		case noFunctions(err):
-			n.scripts.Store(s.clock().Add(scriptsFor).UnixNano())
+			n.scriptsUntil.Store(s.clock().Add(scriptsFor).UnixNano())
 			how = byDigest
 		case goredis.HasErrorPrefix(err, "OOM"):
 			how = byDigest

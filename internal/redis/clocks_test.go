@@ -215,7 +215,7 @@ func TestFloorsAhead(t *testing.T) {
 	first := acquireRequest("a")
 	last := mustAcquire(t, sane, first).Holder.Token
 	mustRelease(t, sane, first)
-	mad.sender.saw(partition, last+fencing.Token(2*time.Hour.Microseconds()))
+	mad.sender.raiseFloor(partition, last+fencing.Token(2*time.Hour.Microseconds()))
 	for range 3 {
 		_, err := mad.Acquire(ctx, acquireRequest("a"))
 		wantCode(t, "acquire with a floor 2 h ahead", err, fencing.CodeClockSkew)

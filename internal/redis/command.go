@@ -56,18 +56,18 @@ type command struct {
 	text      text // the operation as it is sent
 	bad       bool // it can't be: a text has a zero byte
 
-	answer   string // one of a call's
-	err      error  // why there is none
-	now      fencing.Instant
-	skewed   bool
-	unacked  bool          // too few replicas have confirmed what it did
-	missed   bool          // an attempt may have been run, and what it came to is not known
-	awaited  atomic.Bool   // its caller is there; whoever sets it to false, the caller that leaves or the answer, owns what follows
-	done     chan struct{} // has room for the one answer
-	timer    *time.Timer
-	sent     fencing.Instant // the gateway's clock
-	received fencing.Instant
-	sentAt   time.Time // the same as sent, with the monotonic reading
+	answer    string // one of a call's
+	err       error  // why there is none
+	now       fencing.Instant
+	skewed    bool
+	unacked   bool          // too few replicas have confirmed what it did
+	uncertain bool          // an attempt may have been run, and what it came to is not known
+	awaited   atomic.Bool   // its caller is there; whoever sets it to false, the caller that leaves or the answer, owns what follows
+	done      chan struct{} // has room for the one answer
+	timer     *time.Timer
+	sent      fencing.Instant // the gateway's clock
+	received  fencing.Instant
+	sentAt    time.Time // the same as sent, with the monotonic reading
 }
 
 // newCommand prepares an operation on a name. What it adds is behind it.
@@ -116,6 +116,6 @@ func (c *command) outlives(member bool) bool {
 
 // free makes a command available again. Nobody may still wait for it.
 func (s *Store) free(c *command) {
-	c.answer, c.err, c.missed, c.unacked = "", nil, false, false
+	c.answer, c.err, c.uncertain, c.unacked = "", nil, false, false
 	s.commands.Put(c)
 }

@@ -124,6 +124,7 @@ func TestQueueKeysEnd(t *testing.T) {
 // A partition remembers the history of so many names and no more, and of a name
 // so many ends.
 func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
 	b := openBackend(t, redistest.Start(t))
 	s, ctx := b.stores[0], t.Context()
 	const most = maxHistories

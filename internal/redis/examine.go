@@ -58,9 +58,9 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	case kindSentinel, kindCluster:
 		c.failover = true
 	}
-	now := s.topology.chart.Load()
+	now := s.topology.table.Load()
 	if len(now.nodes) == 0 {
-		return nil, s.unavailable(errNowhere)
+		return nil, s.unavailable(errNoMaster)
 	}
 	found, errs := make([][]fencing.Finding, len(now.nodes)), make([]error, len(now.nodes))
 	_ = inParallel(len(now.nodes), func(i int) error {
@@ -69,7 +69,7 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 			of.node = now.nodes[i].addr
 		}
 		if found[i], errs[i] = examineNode(ctx, now.nodes[i].client, of); errs[i] != nil {
-			found[i] = []fencing.Finding{of.noAccess(s.topology.told(errs[i]))}
+			found[i] = []fencing.Finding{of.noAccess(s.topology.diagnose(errs[i]))}
 		}
 		return nil
 	})
@@ -77,11 +77,11 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 		return nil, s.unavailable(now.nodes[0].at(errs[0]))
 	}
 	findings := slices.Concat(found...)
-	if now.missing() >= 0 {
+	if now.incomplete() {
 		findings = append(findings, c.finding(checkAccess, false, "",
 			"a part of the slots has no master: locks kept there are answered 503", "see what CLUSTER INFO says"))
 	}
-	if f := s.listener.refusal.Load(); f != nil {
+	if f := s.subscription.refusal.Load(); f != nil {
 		findings = append(findings, c.finding(checkAccess, false, "",
 			"messages of other gateways can't be heard, so hand-overs are late, and there are no events: "+f.Detail, f.Remedy))
 	}

@@ -31,23 +31,23 @@ const (
 // judged then. A master that fails keeps no other from its part: the error comes
 // after that, beside what was done.
 func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	chart := s.topology.chart.Load()
-	if len(chart.nodes) == 0 {
+	table := s.topology.table.Load()
+	if len(table.nodes) == 0 {
 		s.topology.refresh()
-		return fencing.Expiry{}, s.unavailable(errNowhere)
+		return fencing.Expiry{}, s.unavailable(errNoMaster)
 	}
-	parts := make([]part, len(chart.nodes))
+	parts := make([]part, len(table.nodes))
 	err := inParallel(len(parts), func(i int) (err error) {
-		n := chart.nodes[i]
-		parts[i], err = s.dueAt(ctx, n, chart.partitionsOf(n), limit)
+		n := table.nodes[i]
+		parts[i], err = s.dueAt(ctx, n, table.partitionsOf(n), limit)
 		return err
 	})
-	if err == nil && chart.missing() >= 0 {
+	if err == nil && table.incomplete() {
 		s.topology.refresh()
-		err = s.unavailable(errNowhere)
+		err = s.unavailable(errNoMaster)
 	}
 	names, expiry := gatherDue(parts, limit)
-	failed := s.attend(ctx, names, func(r *reply) {
+	failed := s.expireNames(ctx, names, func(r *reply) {
 		expiry.Ended = append(expiry.Ended, r.ended...)
 		switch {
 		case r.more:

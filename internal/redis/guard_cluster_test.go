@@ -70,7 +70,7 @@ func TestScaleIn(t *testing.T) {
 	cluster.Drain(from, to)
 	until(t, func() bool {
 		all := s.topology.nodes()
-		return len(all) == 2 && all[0].settled() && all[1].settled()
+		return len(all) == 2 && all[0].isChecked() && all[1].isChecked()
 	})
 	if left := s.guards.quarantine(fencing.InstantOf(time.Now())); left > 0 || s.Losses() > 0 {
 		t.Errorf("moving slots put something into quarantine for %s; %d losses", left, s.Losses())
@@ -107,7 +107,7 @@ func TestScaleOut(t *testing.T) {
 		cluster.MoveSlot(slot, joins, nil)
 	}
 	until(t, func() bool {
-		return slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() && n.settled() })
+		return slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() && n.isChecked() })
 	})
 	stats, err := s.Stats(t.Context())
 	if err != nil || stats.Quarantine > 0 || s.Losses() > 0 {
@@ -247,19 +247,19 @@ func TestPartitionComesDuringAnArrival(t *testing.T) {
 	from := s.topology.node(0)
 	to := s.topology.nodes()[slices.IndexFunc(s.topology.nodes(), func(n *node) bool { return n != from })]
 	comes := sync.OnceFunc(func() {
-		l := layout{}
-		for _, owner := range s.topology.chart.Load().owners {
+		l := masterAddrs{}
+		for _, owner := range s.topology.table.Load().owners {
 			l = append(l, owner.addr)
 		}
 		l[0] = to.addr
 		s.topology.apply(l)
 	})
-	err := s.arriveAt(t.Context(), to, time.Time{}, func(was *remembered, is *said) verdict {
+	err := s.arriveAt(t.Context(), to, time.Time{}, func(was *remembered, is *reported) verdict {
 		comes()
 		return reconcile(was, is)
 	})
-	if err != nil || to.settled() {
-		t.Errorf("%v, and the node counts as checked: %t", err, to.settled())
+	if err != nil || to.isChecked() {
+		t.Errorf("%v, and the node counts as checked: %t", err, to.isChecked())
 	}
 }
 
@@ -274,7 +274,7 @@ func TestUnreadablePartition(t *testing.T) {
 	s.guards.close()
 	names := []fencing.Name{"home"} // of partitions of one node
 	n := s.topology.node(clusterPartition(names[0]))
-	client, mine := n.client, s.topology.chart.Load().partitionsOf(n)
+	client, mine := n.client, s.topology.table.Load().partitionsOf(n)
 	for i := 0; len(names) < 5; i++ {
 		name := fencing.Name(strconv.Itoa(i))
 		used := func(other fencing.Name) bool { return clusterPartition(other) == clusterPartition(name) }
@@ -310,7 +310,7 @@ func TestUnreadablePartition(t *testing.T) {
 			t.Errorf("%s: a quarantine was begun again, to end %s later", c.why, later.Sub(first))
 		}
 		n.changes.Add(1)
-		if err := n.ready(); err != nil || !n.settled() {
+		if err := n.ready(); err != nil || !n.isChecked() {
 			t.Errorf("%s: the node is not in service: %v", c.why, err)
 		}
 		_, err := s.Acquire(t.Context(), acquireRequest(name))

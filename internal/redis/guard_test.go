@@ -47,7 +47,7 @@ func TestNewcomerGrantsAfterFlush(t *testing.T) {
 	server := redistest.Start(t)
 	old := open(t, Options{URL: server.URL()})
 	listen(t, old) // as every gateway does
-	until(t, old.listener.hearing.Load)
+	until(t, old.subscription.confirmed.Load)
 	mustAcquire(t, old, acquireRequest("a"))
 	flush(t, server)
 	newcomer := open(t, Options{URL: server.URL()})

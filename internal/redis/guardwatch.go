@@ -28,12 +28,12 @@ type guardWatch struct {
 	ttlWas atomic.Int64 // the same of the period before
 	losses atomic.Int64 // partitions that had lost something
 
-	mu         sync.Mutex
-	partitions []partitionMemory
-	servers    map[string]serverMemory // by the run of a process
-	rolled     time.Time
-	shut       bool  // a quarantine was logged, and its end was not
-	told       int64 // of losses, that were logged
+	mu               sync.Mutex
+	partitions       []partitionMemory
+	servers          map[string]serverMemory // by the run of a process
+	rolled           time.Time
+	quarantineLogged bool  // a quarantine was logged, and its end was not
+	lossesLogged     int64 // of losses, that were logged
 
 	alarm   chan alarm
 	cancel  context.CancelFunc
@@ -76,8 +76,8 @@ func (w *guardWatch) close() {
 	w.running.Wait()
 }
 
-// uses counts a TTL as in use.
-func (w *guardWatch) uses(ttl time.Duration) {
+// noteTTL counts a TTL as in use.
+func (w *guardWatch) noteTTL(ttl time.Duration) {
 	for {
 		old := w.ttl.Load()
 		if int64(ttl) <= old || w.ttl.CompareAndSwap(old, int64(ttl)) {
@@ -99,10 +99,10 @@ func (w *guardWatch) roll(now time.Time) {
 	}
 }
 
-// learn takes down the guard of a partition, and when it was still served by who is in it.
+// remember takes down the guard of a partition, and when it was still served by who is in it.
 // It is that of an arrival, which deals with what was missing, or was only read.
-func (w *guardWatch) learn(partition int, g *guard, seen time.Time, arrived bool) {
-	w.uses(g.Longest(fencing.InstantOf(w.options.Clock())))
+func (w *guardWatch) remember(partition int, g *guard, seen time.Time, arrived bool) {
+	w.noteTTL(g.Longest(fencing.InstantOf(w.options.Clock())))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &w.partitions[partition]
@@ -167,8 +167,8 @@ func (w *guardWatch) addrs() (all []string) {
 	return all
 }
 
-// settle notes that a server's partitions have been checked.
-func (w *guardWatch) settle(id *identity, addr string) {
+// noteServer notes that a server's partitions have been checked.
+func (w *guardWatch) noteServer(id *identity, addr string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.servers[id.run] = serverMemory{name: id.server(), addr: addr, evicted: id.evicted, since: id.since, seen: id.asked}
@@ -188,7 +188,7 @@ func (s *Store) watchGuards() {
 			return
 		case a := <-w.alarm:
 			n := s.topology.node(a.partition)
-			_ = s.topology.blame(n, s.arriveAt(w.ctx, n, a.since, reconcile))
+			_ = s.topology.nodeError(n, s.arriveAt(w.ctx, n, a.since, reconcile))
 		case now := <-tick.C:
 			w.roll(now)
 			s.checkGuards(w.ctx)
@@ -203,20 +203,20 @@ func (s *Store) checkGuards(ctx context.Context) {
 	nodes := s.topology.nodes()
 	_ = inParallel(len(nodes), func(i int) error { // one that hangs holds up no other
 		n := nodes[i]
-		err := s.topology.blame(n, s.arriveAt(ctx, n, time.Time{}, reconcile)) // nobody else may notice that it has gone
+		err := s.topology.nodeError(n, s.arriveAt(ctx, n, time.Time{}, reconcile)) // nobody else may notice that it has gone
 		if isMetaError(err) {
-			s.damaged("the guards at "+n.addr, err)
+			s.logDamage("the guards at "+n.addr, err)
 		}
-		if mine := s.topology.chart.Load().partitionsOf(n); err == nil && len(mine) > 0 {
+		if mine := s.topology.table.Load().partitionsOf(n); err == nil && len(mine) > 0 {
 			s.tidy(ctx, n, mine[0])
 		}
 		return nil
 	})
 }
 
-// notice has a partition checked in which a step found that something is missing
+// raiseAlarm has a partition checked in which a step found that something is missing
 // when it was to hand on.
-func (w *guardWatch) notice(c *command, r *reply) {
+func (w *guardWatch) raiseAlarm(c *command, r *reply) {
 	if r.behind && w.options.Quarantine.Off { // the grant has taken the counter above the floor
 		w.losses.Add(1)
 		return
@@ -243,8 +243,8 @@ func (w *guardWatch) report() {
 		}
 	}
 	losses := w.losses.Load()
-	was, lost := w.shut, losses-w.told
-	w.shut, w.told = shut > 0, losses
+	was, lost := w.quarantineLogged, losses-w.lossesLogged
+	w.quarantineLogged, w.lossesLogged = shut > 0, losses
 	switch {
 	case lost > 0 && w.options.Quarantine.Off:
 		w.options.Logger.Warn("Redis has forgotten what it granted, or another server serves that may have; new leases are granted at once, for quarantine is off",

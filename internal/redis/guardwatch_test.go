@@ -24,7 +24,7 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	defer client.Close()
 	entering := s.topology.node(0).entering
 	entering <- struct{}{} // at a Redis that hangs
-	free := time.AfterFunc(5*time.Second, entering.end)
+	free := time.AfterFunc(5*time.Second, entering.unlock)
 	defer free.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -80,7 +80,7 @@ func TestCheckBesideHungNodes(t *testing.T) {
 	flush(t, at(last.addr))
 	began := time.Now()
 	quarantined := func() bool {
-		for _, p := range s.topology.chart.Load().partitionsOf(last) {
+		for _, p := range s.topology.table.Load().partitionsOf(last) {
 			if s.guards.recall(p, "").until > fencing.InstantOf(time.Now()) {
 				return true
 			}
@@ -134,7 +134,7 @@ func TestArrivalFailsForAllWhoWait(t *testing.T) {
 	}
 	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
 	n := s.topology.node(0)
-	if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err == nil || !n.settled() {
+	if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err == nil || !n.isChecked() {
 		t.Fatalf("a check of a Redis that hangs, which says nothing of what it has: %v", err)
 	}
 	n.changes.Add(1)
@@ -163,7 +163,7 @@ func TestBehindDuringALook(t *testing.T) {
 	s.guards.close()
 	c := &command{sentAt: time.Now().Add(time.Minute)} // after the last arrival
 	began := time.Now()
-	s.guards.notice(c, &reply{behind: true})
+	s.guards.raiseAlarm(c, &reply{behind: true})
 	if a := <-s.guards.alarm; a.since.Equal(c.sentAt) || a.since.Before(began) {
 		t.Errorf("a check counts that began at %s, want %s or later", a.since, began)
 	}
@@ -186,7 +186,7 @@ func TestLookAfterAnother(t *testing.T) {
 	}
 	client.ConfigSet(t.Context(), "maxmemory", "9mb")
 	client.ConfigSet(t.Context(), "maxmemory", "0")
-	n.arriving.end()
+	n.arriving.unlock()
 	if err := <-checked; err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestLookOfACallerWhoLeaves(t *testing.T) {
 	if err := <-first; err == nil {
 		t.Fatal("he who left has checked")
 	}
-	n.arriving.end()
+	n.arriving.unlock()
 	if err := <-second; err != nil {
 		t.Errorf("he who waited: %v", err)
 	}

@@ -13,7 +13,7 @@ import (
 // next heartbeat or Expire of any gateway goes on.
 type handOffs struct {
 	mu      sync.Mutex
-	under   map[fencing.Name]*handOff
+	active  map[fencing.Name]*handOff
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -25,25 +25,25 @@ type handOff struct {
 	ended chan struct{} // closed when it is not attended to any more
 }
 
-// goOn has a name attended to until nothing is left to do.
-func (h *handOffs) goOn(s *Store, name fencing.Name) {
+// resume has a name attended to until nothing is left to do.
+func (h *handOffs) resume(s *Store, name fencing.Name) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil || s.options.stepLimit != 0 {
 		return
 	}
-	if under := h.under[name]; under != nil {
+	if under := h.active[name]; under != nil {
 		under.again = true
 		return
 	}
-	h.under[name] = &handOff{again: true, ended: make(chan struct{})}
+	h.active[name] = &handOff{again: true, ended: make(chan struct{})}
 	h.running.Go(func() { h.run(s, name) })
 }
 
 // run attends to a name as long as steps leave something to do: announce says so.
 func (h *handOffs) run(s *Store, name fencing.Name) {
 	for h.next(name) {
-		if err := s.attend(h.ctx, []fencing.Name{name}, nil); err != nil {
+		if err := s.expireNames(h.ctx, []fencing.Name{name}, nil); err != nil {
 			h.mu.Lock()
 			h.end(name) // the index has it
 			h.mu.Unlock()
@@ -56,7 +56,7 @@ func (h *handOffs) run(s *Store, name fencing.Name) {
 func (h *handOffs) next(name fencing.Name) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	under := h.under[name]
+	under := h.active[name]
 	if !under.again || h.ctx.Err() != nil {
 		h.end(name)
 		return false
@@ -67,14 +67,14 @@ func (h *handOffs) next(name fencing.Name) bool {
 
 // end is called with the mutex held.
 func (h *handOffs) end(name fencing.Name) {
-	close(h.under[name].ended)
-	delete(h.under, name)
+	close(h.active[name].ended)
+	delete(h.active, name)
 }
 
 // wait waits until a name is not attended to.
 func (h *handOffs) wait(ctx context.Context, name fencing.Name) error {
 	h.mu.Lock()
-	under := h.under[name]
+	under := h.active[name]
 	h.mu.Unlock()
 	if under == nil {
 		return context.Cause(ctx)

@@ -17,18 +17,18 @@ const (
 	// about 0.3 ms for them (BenchmarkInstructions).
 	heartbeatPage = 512
 
-	// heartbeatPatience is for how long a heartbeat asks for further pages; the next one goes
+	// heartbeatBudget is for how long a heartbeat asks for further pages; the next one goes
 	// on, so that a Redis that is far away hears each in time.
-	heartbeatPatience = fencing.HeartbeatInterval / 2
+	heartbeatBudget = fencing.HeartbeatInterval / 2
 )
 
-// staleTelling is how old an unfinished telling is that is begun anew: what has come
-// before its place meanwhile would be told of too late.
-const staleTelling = 2 * fencing.HeartbeatInterval
+// staleCursor is how old a cursor is that is begun anew: what has come before it
+// meanwhile would be told of too late.
+const staleCursor = 2 * fencing.HeartbeatInterval
 
-// telling is how far the listener has been told what there is for this gateway in a
+// cursor is how far the listener has been told what there is for this gateway in a
 // partition: leases, and behind them places.
-type telling struct {
+type cursor struct {
 	names  []fencing.Name // of the heartbeat under way
 	after  string         // the last entry that was told of
 	since  time.Time      // when the first was asked for
@@ -42,30 +42,30 @@ type telling struct {
 // something is due, and then further pages. Each begins with the leases, for a message
 // about one may be lost. It also returns CodeClockSkew. A master that fails keeps no other from its part.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	told, of := map[int]*telling{}, map[*command]*telling{}
+	cursors, of := map[int]*cursor{}, map[*command]*cursor{}
 	var commands []*command
-	ask := func(n int, t *telling, due int) *command {
+	ask := func(n int, t *cursor, due int) *command {
 		c := s.newHeartbeatCommand(n, t.after, due)
 		of[c] = t
 		return c
 	}
-	patience := time.Now().Add(s.heartbeatPatience)
+	until := time.Now().Add(s.heartbeatBudget)
 	for _, name := range names {
 		n := s.partitionOf(name)
-		if told[n] == nil {
-			told[n] = s.beginTelling(n)
-			commands = append(commands, ask(n, told[n], max(dueChunk, dueAtOnce/s.partitions)))
-			if told[n].after != "" {
-				commands = append(commands, ask(n, &telling{after: leaseEntry, since: time.Now(), leases: true}, 0))
+		if cursors[n] == nil {
+			cursors[n] = s.takeCursor(n)
+			commands = append(commands, ask(n, cursors[n], max(dueChunk, dueAtOnce/s.partitions)))
+			if cursors[n].after != "" {
+				commands = append(commands, ask(n, &cursor{after: leaseEntry, since: time.Now(), leases: true}, 0))
 			}
 		}
-		told[n].names = append(told[n].names, name)
+		cursors[n].names = append(cursors[n].names, name)
 	}
 	groups := groupByNode(commands, func(c *command) *node { return s.topology.node(c.partition) })
 	err := inParallel(len(groups), func(i int) (err error) {
-		page, telling := groups[i].of, map[*command]*telling{}
+		page, here := groups[i].of, map[*command]*cursor{}
 		for _, c := range page {
-			telling[c] = of[c]
+			here[c] = of[c]
 		}
 		for len(page) > 0 {
 			var next []*command
@@ -74,53 +74,53 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 				if r.code != fencing.CodeOK {
 					return s.refusal(c, r)
 				}
-				t := telling[c]
+				t := here[c]
 				due = append(due, t.due(r)...)
-				if s.tell(t, r); !t.done && time.Now().Before(patience) {
+				if s.report(t, r); !t.done && time.Now().Before(until) {
 					further := s.newHeartbeatCommand(c.partition, t.after, 0)
-					telling[further] = t
+					here[further] = t
 					next = append(next, further)
 				}
 				return nil
 			})
-			err, page = cmp.Or(err, failed, s.attend(ctx, due, nil)), next
+			err, page = cmp.Or(err, failed, s.expireNames(ctx, due, nil)), next
 		}
 		return err
 	})
-	for n, t := range told {
+	for n, t := range cursors {
 		if !t.done && t.after != "" {
 			t.paused = time.Now()
-			s.tellings.Store(n, t)
+			s.cursors.Store(n, t)
 		}
 	}
 	return err
 }
 
-// beginTelling goes on where the last heartbeat ended, or begins anew.
-func (s *Store) beginTelling(partition int) *telling {
-	if t, unfinished := s.tellings.LoadAndDelete(partition); unfinished {
-		if t := t.(*telling); time.Since(t.paused) < staleTelling {
+// takeCursor goes on where the last heartbeat ended, or begins anew.
+func (s *Store) takeCursor(partition int) *cursor {
+	if t, unfinished := s.cursors.LoadAndDelete(partition); unfinished {
+		if t := t.(*cursor); time.Since(t.paused) < staleCursor {
 			t.names = nil
 			return t
 		}
 	}
-	return &telling{since: time.Now()}
+	return &cursor{since: time.Now()}
 }
 
-// tell passes a page on.
-func (s *Store) tell(t *telling, r *reply) {
+// report passes a page on.
+func (s *Store) report(t *cursor, r *reply) {
 	var complete []fencing.Name
 	t.after = cmp.Or(r.last, t.after)
 	if t.done = !r.more || t.leases && t.after[:1] != leaseEntry; t.done {
 		complete = t.names
 	}
-	if hears := s.hears(); hears != nil && (len(r.entries) > 0 || complete != nil) {
-		hears.Has(complete, t.since, r.entries)
+	if listener := s.currentListener(); listener != nil && (len(r.entries) > 0 || complete != nil) {
+		listener.Has(complete, t.since, r.entries)
 	}
 }
 
 // due returns those of the names where something is due.
-func (t *telling) due(r *reply) (due []fencing.Name) {
+func (t *cursor) due(r *reply) (due []fencing.Name) {
 	is := map[fencing.Name]bool{}
 	for _, name := range r.due {
 		is[name] = true
@@ -133,9 +133,9 @@ func (t *telling) due(r *reply) (due []fencing.Name) {
 	return due
 }
 
-// attend has done on names what time has brought about, and passes each reply to
+// expireNames has done on names what time has brought about, and passes each reply to
 // got, unless that is nil.
-func (s *Store) attend(ctx context.Context, names []fencing.Name, got func(*reply)) error {
+func (s *Store) expireNames(ctx context.Context, names []fencing.Name, got func(*reply)) error {
 	commands := make([]*command, len(names))
 	for i, name := range names {
 		commands[i] = s.newCommand(operation{verb: expireVerb, name: name}, nil)

@@ -79,7 +79,7 @@ func (p *pages) Has(names []fencing.Name, since time.Time, entries []fencing.Ent
 // since when all was told: then the names are complete, and not before.
 func TestHeartbeatsGoOn(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
-	s.heartbeatPatience = 0
+	s.heartbeatBudget = 0
 	heard := &pages{}
 	s.Listen(heard)
 	mustAcquire(t, s, acquireRequest("a"))
@@ -108,7 +108,7 @@ func TestHeartbeatOfManyFarAway(t *testing.T) {
 	s := open(t, Options{URL: server.SocketURL()})
 	mustAcquire(t, s, acquireRequest("a"))
 	joinMany(t, s, "a", 3*heartbeatPage)
-	s.heartbeatPatience = 0
+	s.heartbeatBudget = 0
 	calls := func() (n int) {
 		_, after, _ := strings.Cut(s.redis().Info(t.Context(), "commandstats").Val(), "cmdstat_fcall:")
 		if _, err := fmt.Sscanf(after, "calls=%d", &n); err != nil {
@@ -212,7 +212,7 @@ func (p *leaseHeard) Has(_ []fencing.Name, _ time.Time, entries []fencing.Entry)
 func TestALeaseIsToldByTheNextHeartbeat(t *testing.T) {
 	server := redistest.Start(t)
 	s, other := open(t, Options{URL: server.SocketURL()}), open(t, Options{URL: server.SocketURL()})
-	s.heartbeatPatience = 0
+	s.heartbeatBudget = 0
 	heard := &leaseHeard{}
 	s.Listen(heard)
 	holder := acquireRequest("b")
@@ -234,16 +234,16 @@ func TestALeaseIsToldByTheNextHeartbeat(t *testing.T) {
 	}
 }
 
-// A telling that was not finished long ago is begun anew: it would tell of no lease, and of
+// A cursor of long ago is begun anew: it would tell of no lease, and of
 // nobody as missing.
-func TestAnOldTellingBeginsAnew(t *testing.T) {
+func TestAnOldCursorBeginsAnew(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
-	s.tellings.Store(0, &telling{after: "P~", since: time.Now(), paused: time.Now().Add(-staleTelling)})
-	if told := s.beginTelling(0); told.after != "" {
+	s.cursors.Store(0, &cursor{after: "P~", since: time.Now(), paused: time.Now().Add(-staleCursor)})
+	if told := s.takeCursor(0); told.after != "" {
 		t.Errorf("it goes on behind %q", told.after)
 	}
-	s.tellings.Store(0, &telling{after: "P~", paused: time.Now()})
-	if told := s.beginTelling(0); told.after != "P~" {
+	s.cursors.Store(0, &cursor{after: "P~", paused: time.Now()})
+	if told := s.takeCursor(0); told.after != "P~" {
 		t.Errorf("it begins at %q", told.after)
 	}
 }

@@ -84,7 +84,7 @@ func (s *Store) askIdentity(ctx context.Context, conn *goredis.Conn) (identity, 
 	if err != nil {
 		return id, err
 	}
-	s.topology.spoken.Store(true)
+	s.topology.answered.Store(true)
 	id.asked, id.since = asked, s.options.Clock()
 	if known := s.guards.server(id.run); id.same(known.name) {
 		id.since = known.since

@@ -24,8 +24,8 @@ var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "ac
 // memory is full; the other frees memory, or only reads. It runs neither of them on
 // a replica, whose data is old: they do not say that they write nothing.
 const (
-	frees = iota
-	grants
+	allowOOM = iota
+	denyOOM
 )
 
 // library is the rules as Redis runs them: a library of Functions, or a script each
@@ -54,9 +54,9 @@ func newLibrary() *library {
 	}
 	sum := sha1.Sum([]byte(librarySource("", body.String())))
 	l := &library{name: "fencepost_" + hex.EncodeToString(sum[:6])}
-	l.functions = [...]string{frees: l.name, grants: l.name + "_grants"}
+	l.functions = [...]string{allowOOM: l.name, denyOOM: l.name + "_grants"}
 	l.source = librarySource(l.name, body.String())
-	for i, first := range [...]string{frees: "#!lua flags=allow-oom\n", grants: "#!lua\n"} {
+	for i, first := range [...]string{allowOOM: "#!lua flags=allow-oom\n", denyOOM: "#!lua\n"} {
 		l.scripts[i] = first + body.String() + "return run(KEYS, ARGV)\n"
 		sum := sha1.Sum([]byte(l.scripts[i])) // Redis names scripts by it
 		l.digests[i] = hex.EncodeToString(sum[:])

@@ -18,6 +18,7 @@ import (
 // A server that is told the rules anew, or forgets them, runs them; libraries of other
 // versions that nobody has used for long are deleted, and no others.
 func TestLibraries(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()

@@ -31,104 +31,104 @@ const (
 	firstReconnect = 10 * time.Millisecond
 	lastReconnect  = 500 * time.Millisecond
 
-	// steady is how long a connection lasts that was worth having: the next
+	// stableAfter is how long a connection lasts that was worth having: the next
 	// attempt then comes at once.
-	steady = 2 * time.Second
+	stableAfter = 2 * time.Second
 )
 
-var errDeaf = errors.New("redis: messages can't be heard now")
+var errNotSubscribed = errors.New("redis: messages can't be heard now")
 
-// over is a context that has ended. Reading and writing only look at a deadline,
+// endedContext is a context that has ended. Reading and writing only look at a deadline,
 // but the reconnecting that the library does by itself fails with it: that is to
 // be done here, with pauses and with an end.
-var over = func() context.Context {
+var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// listener is the receiving side of the messages of all gateways: one connection
+// subscription is the receiving side of the messages of all gateways: one connection
 // of its own, so that nothing that waits takes one from the commands. A message
 // is lost only with the connection, and every time a channel has been subscribed
 // whoever hears it is told that some may have been.
-type listener struct {
+type subscription struct {
 	topology *topology
 	logger   *slog.Logger
 	clock    func() time.Time
 	channel  string // of this gateway
 
-	cancel  context.CancelFunc
-	ctx     context.Context // of the connection; ends with close
-	running sync.WaitGroup
-	changed chan struct{}        // room for one: other channels are wanted
-	hearing atomic.Bool          // Redis has confirmed that it tells what is said on channel
-	at      atomic.Pointer[node] // where the last connection was made
+	cancel    context.CancelFunc
+	ctx       context.Context // of the connection; ends with close
+	running   sync.WaitGroup
+	changed   chan struct{}        // room for one: other channels are wanted
+	confirmed atomic.Bool          // Redis has confirmed that it tells what is said on channel
+	at        atomic.Pointer[node] // where the last connection was made
 
-	mu      sync.Mutex
-	started bool
-	hears   fencing.Listener
-	settled chan struct{} // closed while hearing, and from a failed attempt on: there is nothing to wait for
-	waiting bool          // settled is open
-	down    bool          // logged
-	sinks   []*watch      // replaced, never changed
-	left    time.Time     // when the last sink did
+	mu          sync.Mutex
+	started     bool
+	listener    fencing.Listener
+	attempted   chan struct{} // closed while hearing, and from a failed attempt on: there is nothing to wait for
+	attempting  bool          // attempted is open
+	downLogged  bool          // logged
+	sinks       []*watcher    // replaced, never changed
+	unwatchedAt time.Time     // when the last sink did
 
 	refusal atomic.Pointer[fencing.Fault] // why nothing is heard, if that can be told
 
-	unreadable sync.Once // logged
+	unreadableLogged sync.Once // logged
 }
 
-func newListener(topology *topology, logger *slog.Logger, clock func() time.Time, channel string) *listener {
-	l := &listener{
+func newSubscription(topology *topology, logger *slog.Logger, clock func() time.Time, channel string) *subscription {
+	l := &subscription{
 		topology: topology, logger: logger, clock: clock, channel: channel,
-		changed: make(chan struct{}, 1), settled: make(chan struct{}), waiting: true,
+		changed: make(chan struct{}, 1), attempted: make(chan struct{}), attempting: true,
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l
 }
 
 // Listen is fencing.Store.Listen.
-func (s *Store) Listen(hears fencing.Listener) {
-	l := s.listener
+func (s *Store) Listen(listener fencing.Listener) {
+	l := s.subscription
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hears = hears
+	l.listener = listener
 	l.want()
 }
 
-// listening returns once this gateway would hear of a grant to a request of its
+// awaitSubscription returns once this gateway would hear of a grant to a request of its
 // own, or fails if that can't be soon. The request may then go on: heartbeats
 // find what was not heard.
-func (s *Store) listening(ctx context.Context) error {
-	l := s.listener
-	if l.hearsNow() {
+func (s *Store) awaitSubscription(ctx context.Context) error {
+	l := s.subscription
+	if l.active() {
 		return nil
 	}
 	l.mu.Lock()
-	hears, settled := l.hears, l.settled
+	listener, attempted := l.listener, l.attempted
 	l.mu.Unlock()
-	if hears == nil {
+	if listener == nil {
 		return nil
 	}
 	limit := time.NewTimer(maxJoinDelay)
 	defer limit.Stop()
 	select {
-	case <-settled:
+	case <-attempted:
 	case <-limit.C:
 	case <-ctx.Done():
 	}
-	if !l.hearsNow() {
-		return errDeaf
+	if !l.active() {
+		return errNotSubscribed
 	}
 	return nil
 }
 
-// hearsNow reports whether messages are heard, and at a node where they are
+// active reports whether messages are heard, and at a node where they are
 // published.
-func (l *listener) hearsNow() bool { return l.hearing.Load() && !l.at.Load().retired() }
+func (l *subscription) active() bool { return l.confirmed.Load() && !l.at.Load().retired() }
 
 // want has the connection look at what is wanted of it. l.mu is held.
-func (l *listener) want() {
+func (l *subscription) want() {
 	if !l.started && l.ctx.Err() == nil {
 		l.started = true
 		l.running.Go(l.run)
@@ -140,16 +140,16 @@ func (l *listener) want() {
 }
 
 // close ends the connection, and returns when nobody is told anything any more.
-func (l *listener) close() {
+func (l *subscription) close() {
 	l.mu.Lock()
 	l.cancel()
 	l.mu.Unlock()
 	l.running.Wait()
-	l.failed(nil)
+	l.onFailure(nil)
 }
 
 // run keeps a connection while any channel is wanted.
-func (l *listener) run() {
+func (l *subscription) run() {
 	for attempt := 0; l.ctx.Err() == nil; attempt++ {
 		for len(l.channels()) == 0 {
 			select {
@@ -160,11 +160,11 @@ func (l *listener) run() {
 		}
 		began := time.Now()
 		err := l.connect()
-		if strayed(err) {
+		if mayHaveMoved(err) {
 			l.topology.refresh()
 		}
-		l.failed(err)
-		if time.Since(began) > steady {
+		l.onFailure(err)
+		if time.Since(began) > stableAfter {
 			attempt = -1
 			continue
 		}
@@ -181,10 +181,10 @@ func (l *listener) run() {
 // connect makes one connection and keeps it until it breaks, is no longer wanted,
 // or is to a Redis that is no master any more: what is published now may not be
 // heard there.
-func (l *listener) connect() error {
-	n := l.topology.subscriber()
+func (l *subscription) connect() error {
+	n := l.topology.subscriptionNode()
 	if n == nil {
-		return errNowhere
+		return errNoMaster
 	}
 	l.at.Store(n)
 	pubsub := n.client.Subscribe(l.ctx) // to nothing yet: that does not connect
@@ -212,7 +212,7 @@ func (l *listener) connect() error {
 			return errRetired
 		case <-l.changed:
 		case <-ping.C:
-			err = pubsub.Ping(over)
+			err = pubsub.Ping(endedContext)
 		}
 		want := l.channels()
 		if len(want) == 0 {
@@ -220,12 +220,12 @@ func (l *listener) connect() error {
 		}
 		for _, channel := range want {
 			if !slices.Contains(have, channel) {
-				err = cmp.Or(err, pubsub.Subscribe(over, channel))
+				err = cmp.Or(err, pubsub.Subscribe(endedContext, channel))
 			}
 		}
 		for _, channel := range have {
 			if !slices.Contains(want, channel) {
-				err = cmp.Or(err, pubsub.Unsubscribe(over, channel))
+				err = cmp.Or(err, pubsub.Unsubscribe(endedContext, channel))
 			}
 		}
 		if err != nil {
@@ -237,33 +237,33 @@ func (l *listener) connect() error {
 
 // receive passes on what Redis says. A connection on which it says nothing for
 // long is of no use any more: it may be dead, and its next words cut in two.
-func (l *listener) receive(pubsub *goredis.PubSub) error {
+func (l *subscription) receive(pubsub *goredis.PubSub) error {
 	for {
-		message, err := pubsub.ReceiveTimeout(over, maxSilence)
+		message, err := pubsub.ReceiveTimeout(endedContext, maxSilence)
 		if err != nil {
 			return err
 		}
 		switch m := message.(type) {
 		case *goredis.Subscription:
 			if m.Kind == "subscribe" {
-				l.subscribed(m.Channel)
+				l.onSubscribed(m.Channel)
 			}
 		case *goredis.Message:
 			if m.Channel == l.channel {
-				l.told(m.Payload)
+				l.onMessage(m.Payload)
 			} else {
-				l.happened(m.Payload)
+				l.onEvents(m.Payload)
 			}
 		}
 	}
 }
 
 // channels returns what is wanted now.
-func (l *listener) channels() []string {
+func (l *subscription) channels() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var want []string
-	if l.hears != nil {
+	if l.listener != nil {
 		want = append(want, l.channel)
 	}
 	if l.watched() {
@@ -272,73 +272,73 @@ func (l *listener) channels() []string {
 	return want
 }
 
-// subscribed tells whoever hears a channel that what was said on it before now
+// onSubscribed tells whoever hears a channel that what was said on it before now
 // was missed.
-func (l *listener) subscribed(channel string) {
+func (l *subscription) onSubscribed(channel string) {
 	l.refusal.Store(nil)
 	if channel == eventsChannel {
 		l.gap()
 		return
 	}
 	l.mu.Lock()
-	hears, down := l.hears, l.down
-	l.hearing.Store(true)
-	l.settle()
-	l.down = false
+	listener, down := l.listener, l.downLogged
+	l.confirmed.Store(true)
+	l.endAttempt()
+	l.downLogged = false
 	l.mu.Unlock()
 	if down {
 		l.logger.Info("messages of other gateways are heard again")
 	}
-	hears.Gap()
+	listener.Gap()
 }
 
-// failed notes that there is no connection, for the reason err.
-func (l *listener) failed(err error) {
-	err = l.topology.told(err)
+// onFailure notes that there is no connection, for the reason err.
+func (l *subscription) onFailure(err error) {
+	err = l.topology.diagnose(err)
 	l.refusal.Store(fencing.FaultOf(err))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.hearing.Swap(false) && l.ctx.Err() == nil {
-		l.settled, l.waiting = make(chan struct{}), true // the next attempt may do
+	if l.confirmed.Swap(false) && l.ctx.Err() == nil {
+		l.attempted, l.attempting = make(chan struct{}), true // the next attempt may do
 	} else {
-		l.settle()
+		l.endAttempt()
 	}
-	if err != nil && l.ctx.Err() == nil && !l.down {
-		l.down = true
+	if err != nil && l.ctx.Err() == nil && !l.downLogged {
+		l.downLogged = true
 		l.logger.Warn("messages of other gateways can't be heard; waiting requests are served by heartbeats until they can be", "error", err)
 	}
 }
 
-// settle lets those go who wait for the outcome of an attempt. l.mu is held.
-func (l *listener) settle() {
-	if l.waiting {
-		l.waiting = false
-		close(l.settled)
+// endAttempt lets those go who wait for the outcome of an attempt. l.mu is held.
+func (l *subscription) endAttempt() {
+	if l.attempting {
+		l.attempting = false
+		close(l.attempted)
 	}
 }
 
-// told passes on a message to this gateway.
-func (l *listener) told(payload string) {
+// onMessage passes on a message to this gateway.
+func (l *subscription) onMessage(payload string) {
 	l.mu.Lock()
-	hears := l.hears
+	listener := l.listener
 	l.mu.Unlock()
 	m, err := decodeGatewayMessage(payload)
 	if err != nil {
-		l.garbled(err)
-		hears.Gap()
+		l.logUnreadable(err)
+		listener.Gap()
 		return
 	}
 	for _, g := range m.grants {
-		hears.Granted(g, m.now, time.Time{})
+		listener.Granted(g, m.now, time.Time{})
 	}
 	for _, r := range m.replaced {
-		hears.Replaced(r.name, r.stamp)
+		listener.Replaced(r.name, r.stamp)
 	}
 }
 
-// garbled tells of a message that can't be read, once: the next will be alike.
-func (l *listener) garbled(err error) {
-	l.unreadable.Do(func() {
+// logUnreadable tells of a message that can't be read, once: the next will be alike.
+func (l *subscription) logUnreadable(err error) {
+	l.unreadableLogged.Do(func() {
 		l.logger.Error("a message can't be read; does another version run on the same Redis?", "error", err)
 	})
 }

@@ -18,7 +18,7 @@ import (
 func TestListen(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Options{URL: server.URL(), PoolSize: 1})
-	if err := s.listening(t.Context()); err != nil {
+	if err := s.awaitSubscription(t.Context()); err != nil {
 		t.Errorf("before anybody listens: %v", err)
 	}
 	e := listen(t, s)
@@ -26,18 +26,18 @@ func TestListen(t *testing.T) {
 	wantCode(t, "check with the only connection of the pool", s.Check(t.Context()), fencing.CodeOK)
 
 	r := acquireRequest("orders/42")
-	say(t, server, s.listener.channel, wireGateway(r.Name, wireItem("G", r, 77)))
+	say(t, server, s.subscription.channel, wireGateway(r.Name, wireItem("G", r, 77)))
 	until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
 	if g := e.granted(r.Lease)[0]; g.Name != r.Name || g.Stamp != r.Stamp || g.Holder.Token != 77 || g.Holder.TTL != r.TTL {
 		t.Errorf("told of %+v", g)
 	}
-	say(t, server, s.listener.channel, wireGateway(r.Name, "X\x00"+string(r.Stamp)+"\x00"))
+	say(t, server, s.subscription.channel, wireGateway(r.Name, "X\x00"+string(r.Stamp)+"\x00"))
 	until(t, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return slices.Equal(e.replaced, []fencing.Stamp{r.Stamp})
 	})
-	say(t, server, s.listener.channel, "rubbish, not a message")
+	say(t, server, s.subscription.channel, "rubbish, not a message")
 	until(t, func() bool { return e.gapped() == 2 })
 }
 
@@ -77,7 +77,7 @@ func TestListenAgain(t *testing.T) {
 		{"Redis restarted", 5 * time.Second, 100, server.Restart},
 		{"refused for a while", 5 * time.Second, 100, func() error {
 			proxy.Cut(true)
-			until(t, func() bool { return s.listening(t.Context()) != nil })
+			until(t, func() bool { return s.awaitSubscription(t.Context()) != nil })
 			proxy.Cut(false)
 			return nil
 		}},
@@ -91,14 +91,14 @@ func TestListenAgain(t *testing.T) {
 		if took := time.Since(began); took > loss.within {
 			t.Errorf("%s: heard again after %s, want at most %s", loss.how, took, loss.within)
 		}
-		if err := s.listening(t.Context()); err != nil {
+		if err := s.awaitSubscription(t.Context()); err != nil {
 			t.Errorf("%s: %v", loss.how, err)
 		}
 		if n := proxy.Accepted() - conns; n > loss.conns {
 			t.Errorf("%s: %d new connections, want at most %d", loss.how, n, loss.conns)
 		}
 		r := acquireRequest("orders/42")
-		say(t, server, s.listener.channel, wireGateway(r.Name, wireItem("G", r, 77)))
+		say(t, server, s.subscription.channel, wireGateway(r.Name, wireItem("G", r, 77)))
 		until(t, func() bool { return len(e.granted(r.Lease)) == 1 })
 	}
 }
@@ -130,11 +130,11 @@ func TestListenSlowly(t *testing.T) {
 	s := open(t, Options{URL: server.URL()})
 	e := &recorder{block: make(chan struct{})}
 	s.Listen(e)
-	until(t, func() bool { return s.listening(t.Context()) == nil })
+	until(t, func() bool { return s.awaitSubscription(t.Context()) == nil })
 	r := acquireRequest("orders/42")
 	message := wireGateway(r.Name, slices.Repeat([]string{wireItem("G", r, 77)}, 1000)...)
 	until(t, func() bool { // until Redis gives up on it
-		n, err := client.Publish(t.Context(), s.listener.channel, message).Result()
+		n, err := client.Publish(t.Context(), s.subscription.channel, message).Result()
 		return err == nil && n == 0
 	})
 	e.mu.Lock()
@@ -157,7 +157,7 @@ func TestListenForbidden(t *testing.T) {
 	s := open(t, Options{URL: strings.Replace(server.URL(), "//", "//deaf:sesame@", 1), Logger: log.logger()})
 	s.Listen(&recorder{})
 	began := time.Now()
-	if err := s.listening(ctx); err == nil {
+	if err := s.awaitSubscription(ctx); err == nil {
 		t.Error("it listens to a channel that it may not hear")
 	}
 	if took := time.Since(began); took > maxJoinDelay+time.Second {
@@ -165,11 +165,13 @@ func TestListenForbidden(t *testing.T) {
 	}
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
 	attempts := func() int { return strings.Count(client.Do(ctx, "acl", "log").String(), "channel") }
-	until(t, func() bool { return attempts() > 0 && s.listening(ctx) != nil && log.count("can't be heard") == 1 })
+	until(t, func() bool {
+		return attempts() > 0 && s.awaitSubscription(ctx) != nil && log.count("can't be heard") == 1
+	})
 	if err := client.Do(ctx, "acl", "setuser", "deaf", "allchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return s.listening(ctx) == nil && log.count("heard again") == 1 })
+	until(t, func() bool { return s.awaitSubscription(ctx) == nil && log.count("heard again") == 1 })
 	if n := log.count("can't be heard"); n != 1 {
 		t.Errorf("logged %d times, want 1", n)
 	}
@@ -193,7 +195,7 @@ func TestListenClose(t *testing.T) {
 			proxy.StallSubscribers()
 		case "down":
 			proxy.Cut(true)
-			until(t, func() bool { return s.listening(t.Context()) != nil })
+			until(t, func() bool { return s.awaitSubscription(t.Context()) != nil })
 		}
 		var closing sync.WaitGroup
 		for range 3 {
@@ -210,7 +212,7 @@ func TestListenClose(t *testing.T) {
 		stop := s.Watch(y)
 		stop()
 		stop()
-		if err := s.listening(t.Context()); err == nil {
+		if err := s.awaitSubscription(t.Context()); err == nil {
 			t.Errorf("%s: it listens after Close", state)
 		}
 		if n := e.gapped(); n != gaps {

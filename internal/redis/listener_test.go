@@ -148,7 +148,7 @@ func listen(t testing.TB, s *Store) *recorder {
 	t.Helper()
 	e := &recorder{}
 	s.Listen(e)
-	until(t, func() bool { return s.listening(t.Context()) == nil })
+	until(t, func() bool { return s.awaitSubscription(t.Context()) == nil })
 	return e
 }
 

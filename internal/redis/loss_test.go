@@ -55,7 +55,7 @@ func TestOffCountsNoMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.Server = "other"
-	s.guards.learn(0, &g, time.Time{}, false) // long ago
+	s.guards.remember(0, &g, time.Time{}, false) // long ago
 	s.checkGuards(t.Context())
 	if got := s.guards.recall(0, "").server; got != serverAt(t, server) || s.Losses() > 0 {
 		t.Errorf("%d losses, and %q serves", s.Losses(), got)

@@ -252,7 +252,7 @@ var queueCases = []struct {
 			sc.pass(time.Second)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return fencing.Outcome{}, sc.near.attend(ctx, []fencing.Name{sc.holder.Name}, nil)
+			return fencing.Outcome{}, sc.near.expireNames(ctx, []fencing.Name{sc.holder.Name}, nil)
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -267,7 +267,7 @@ var queueCases = []struct {
 			sc.pass(fencing.GatewayTTL / 2)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return fencing.Outcome{}, sc.near.attend(ctx, []fencing.Name{sc.holder.Name}, nil)
+			return fencing.Outcome{}, sc.near.expireNames(ctx, []fencing.Name{sc.holder.Name}, nil)
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.other },
 	},

@@ -16,7 +16,7 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 	defer cancel()
 	n := s.topology.node(0) // the only one: no member is a Cluster
 	if n.client == nil {
-		return false, s.unavailable(errNowhere)
+		return false, s.unavailable(errNoMaster)
 	}
 	there, err := n.client.Exists(ctx, s.keys[0].guard).Result()
 	if err != nil {
@@ -27,8 +27,8 @@ func (s *Store) Blank(ctx context.Context) (bool, error) {
 
 // Enroll is fencing.Node.Enroll.
 func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
-	s.guards.uses(longest)
-	decide := func(was *remembered, is *said) verdict {
+	s.guards.noteTTL(longest)
+	decide := func(was *remembered, is *reported) verdict {
 		switch v := reconcile(was, is); {
 		case v == unchanged: // another gateway was first, which may not know of a TTL as long
 			return longer
@@ -40,7 +40,7 @@ func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) e
 		return lost
 	}
 	n, err := s.topology.node(0), errOvertaken
-	for range mostHeeded {
+	for range maxRecoveries {
 		if errors.Is(err, errOvertaken) { // by another gateway that enrolls it
 			err = s.arriveAt(ctx, n, time.Time{}, decide)
 		}

@@ -106,7 +106,7 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 			in.bad = true
 		}
 		event.Lease, event.Owner, event.Mode, event.Token, event.Claimed = h.Lease, h.Owner, h.Mode, h.Token, h.Claimed && h.Token != 0
-		events = append(events, apart(event))
+		events = append(events, cloneTexts(event))
 	})
 	if in.bad {
 		return nil, errMessage
@@ -114,9 +114,9 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 	return events, nil
 }
 
-// apart copies the texts of an event that are parts of a message: events are kept for those
+// cloneTexts copies the texts of an event that are parts of a message: events are kept for those
 // who read them later, and the message has metadata and more.
-func apart(e fencing.Event) fencing.Event {
+func cloneTexts(e fencing.Event) fencing.Event {
 	texts := string(e.Name) + string(e.Lease) + string(e.Kind) + e.Owner
 	next := func(n int) (text string) {
 		text, texts = texts[:n], texts[n:]

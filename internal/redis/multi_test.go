@@ -155,7 +155,7 @@ func TestMessageMissed(t *testing.T) {
 	mustWait(t, far, waiter)
 	until(t, func() bool { return e.gapped() == 1 })
 	proxy.Cut(true)
-	until(t, func() bool { return far.listening(t.Context()) != nil })
+	until(t, func() bool { return far.awaitSubscription(t.Context()) != nil })
 	mustRelease(t, near, holder)
 	proxy.Cut(false)
 	until(t, func() bool { return e.gapped() == 2 })

@@ -85,14 +85,14 @@ func (s *Store) readPartitions(ctx context.Context, wanted []int, command func(c
 func (s *Store) readOnce(ctx context.Context, n *node, wanted []int, command func(context.Context, goredis.Pipeliner, int)) ([]int, error) {
 	if n.client == nil {
 		s.topology.refresh()
-		return wanted, errNowhere
+		return wanted, errNoMaster
 	}
 	pipe := n.client.Pipeline()
 	for _, partition := range wanted {
 		command(ctx, pipe, partition)
 	}
 	cmds, err := pipe.Exec(ctx)
-	if err = s.topology.blame(n, firstError(cmds, err)); err == nil {
+	if err = s.topology.nodeError(n, firstError(cmds, err)); err == nil {
 		return nil, nil
 	}
 	if len(cmds) != len(wanted) {
@@ -107,13 +107,13 @@ func (s *Store) readOnce(ctx context.Context, n *node, wanted []int, command fun
 	return failed, err
 }
 
-// blame returns the error of a command at a node, with the address, and has the
+// nodeError returns the error of a command at a node, with the address, and has the
 // topology looked at if it suggests that.
-func (t *topology) blame(n *node, err error) error {
+func (t *topology) nodeError(n *node, err error) error {
 	if err == nil {
 		return nil
 	}
-	if strayed(err) {
+	if mayHaveMoved(err) {
 		t.refresh()
 	}
 	if errors.Is(err, goredis.ErrClosed) && n.retired() {
@@ -122,9 +122,9 @@ func (t *topology) blame(n *node, err error) error {
 	return n.at(err)
 }
 
-// patience is how long a node is waited for by what does the same at all nodes
+// nodeTimeout is how long a node is waited for by what does the same at all nodes
 // and comes again soon: not so long that the others suffer.
-func (s *Store) patience() time.Duration {
+func (s *Store) nodeTimeout() time.Duration {
 	if len(s.topology.nodes()) > 1 {
 		return s.options.OperationTimeout / 8
 	}
@@ -135,7 +135,7 @@ func (s *Store) patience() time.Duration {
 // within s.patience(). What is refused because a slot is moving is left in its
 // command.
 func (s *Store) readNode(ctx context.Context, n *node, commands func(context.Context, goredis.Pipeliner)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.patience(), errBudget)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.nodeTimeout(), errBudget)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
 		pipe := n.client.Pipeline()
@@ -150,7 +150,7 @@ func (s *Store) readNode(ctx context.Context, n *node, commands func(context.Con
 				stay = append(stay, cmd)
 			}
 		}
-		if err = s.topology.blame(n, firstError(stay, err)); err == nil {
+		if err = s.topology.nodeError(n, firstError(stay, err)); err == nil {
 			return nil
 		}
 		if !retryable(err) || n.retired() || pause(ctx, nil, attempt) != nil {

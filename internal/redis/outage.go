@@ -28,7 +28,7 @@ var outages = []struct {
 	{says(" noreplicas "), "it has fewer replicas than it wants (min-replicas-to-write)"},
 	{says(" masterdown "), "its link to the master is down"},
 	{says(" clusterdown "), "the Cluster is down: a part of it has no master"},
-	{isErr(errNowhere), "no master is known"},
+	{isErr(errNoMaster), "no master is known"},
 	{isTimeout, "it does not answer in time: it may be stopped, overloaded or cut off"},
 	{isErr(io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE), "it ends the connections"},
 }

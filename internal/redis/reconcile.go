@@ -22,17 +22,17 @@ type remembered struct {
 	longest time.Duration   // TTL in use, in any partition
 }
 
-// said is what a server says of itself and has of a partition.
-type said struct {
+// reported is what a server says of itself and has of a partition.
+type reported struct {
 	identity
 	guard *guard // nil: none
 	used  bool   // the store is known to be in use: see inUse. It is asked where there is no guard
 	given bool   // those who served before say that they have given it away
 }
 
-// formers returns who else served a partition, as the guard has it and as this gateway
+// formerServers returns who else served a partition, as the guard has it and as this gateway
 // remembers it.
-func (is *said) formers(was *remembered) []string {
+func (is *reported) formerServers(was *remembered) []string {
 	if is.guard == nil {
 		return nil
 	}
@@ -45,11 +45,11 @@ func (is *said) formers(was *remembered) []string {
 
 // stayed reports whether this was the same server already when another was last seen to
 // serve: it has not become the one that serves by a restart or a promotion.
-func (is *said) stayed(was *remembered) bool { return is.since.Before(was.seen) }
+func (is *reported) stayed(was *remembered) bool { return is.since.Before(was.seen) }
 
-// short reports whether a quarantine ends earlier than this gateway knows that it has to, or
+// quarantineTooShort reports whether a quarantine ends earlier than this gateway knows that it has to, or
 // is news here and was begun by one that did not know of a TTL which this gateway knows of.
-func (is *said) short(was *remembered) bool {
+func (is *reported) quarantineTooShort(was *remembered) bool {
 	now := fencing.InstantOf(is.asked)
 	return was.until > max(is.guard.Until, now) ||
 		is.guard.Until > max(was.until, now) && was.longest > is.guard.Longest(now)
@@ -70,7 +70,7 @@ const (
 
 // reconcile decides what became of a partition. It is the only place that does, however
 // the gateway came to ask.
-func reconcile(was *remembered, is *said) verdict {
+func reconcile(was *remembered, is *reported) verdict {
 	switch {
 	case is.guard == nil && (was.member || was.passive):
 		return withheld
@@ -84,13 +84,13 @@ func reconcile(was *remembered, is *said) verdict {
 		return lost
 	case was.behind, was.evicted >= 0 && is.evicted > was.evicted:
 		return lost
-	case len(is.formers(was)) > 0 && !is.stayed(was):
+	case len(is.formerServers(was)) > 0 && !is.stayed(was):
 		return changed
-	case len(is.formers(was)) > 0 && !is.given: // it has missed what another was told meanwhile
+	case len(is.formerServers(was)) > 0 && !is.given: // it has missed what another was told meanwhile
 		return lost
 	case is.guard.Server != is.server() || was.server != "" && was.server != is.server():
 		return moved
-	case is.short(was):
+	case is.quarantineTooShort(was):
 		return longer
 	}
 	return unchanged

@@ -38,53 +38,53 @@ func TestReconcile(t *testing.T) {
 	for _, c := range []struct {
 		why  string
 		was  remembered
-		is   said
+		is   reported
 		want verdict
 	}{
-		{"a store that nobody has used", stranger, said{identity: one}, unused},
-		{"other gateways are there, or other guards, so it is in use", stranger, said{identity: one, used: true}, lost},
-		{"it seems new, but a quarantine of a set length waits for that too", remembered{waits: true, evicted: -1}, said{identity: one}, lost},
-		{"it was flushed", known, said{identity: one}, lost},
-		{"it was flushed or restarted, and no other gateway is there", known, said{identity: identity{run: "one more"}}, lost},
-		{"a node of a quorum that has forgotten votes only when it is admitted", remembered{member: true, born: born, evicted: -1}, said{identity: one}, withheld},
-		{"a node of a quorum that is new as well", remembered{member: true, evicted: -1}, said{identity: one}, withheld},
-		{"a node of a quorum that remembers is like any other", remembered{member: true, born: born, server: "one", evicted: -1}, said{identity: one, guard: kept(born, "one")}, unchanged},
-		{"who only looks makes no guard", remembered{passive: true, evicted: -1}, said{identity: one}, withheld},
-		{"who only looks notes no server", remembered{passive: true, evicted: -1}, said{identity: one, guard: kept(born, "two")}, unchanged},
+		{"a store that nobody has used", stranger, reported{identity: one}, unused},
+		{"other gateways are there, or other guards, so it is in use", stranger, reported{identity: one, used: true}, lost},
+		{"it seems new, but a quarantine of a set length waits for that too", remembered{waits: true, evicted: -1}, reported{identity: one}, lost},
+		{"it was flushed", known, reported{identity: one}, lost},
+		{"it was flushed or restarted, and no other gateway is there", known, reported{identity: identity{run: "one more"}}, lost},
+		{"a node of a quorum that has forgotten votes only when it is admitted", remembered{member: true, born: born, evicted: -1}, reported{identity: one}, withheld},
+		{"a node of a quorum that is new as well", remembered{member: true, evicted: -1}, reported{identity: one}, withheld},
+		{"a node of a quorum that remembers is like any other", remembered{member: true, born: born, server: "one", evicted: -1}, reported{identity: one, guard: kept(born, "one")}, unchanged},
+		{"who only looks makes no guard", remembered{passive: true, evicted: -1}, reported{identity: one}, withheld},
+		{"who only looks notes no server", remembered{passive: true, evicted: -1}, reported{identity: one, guard: kept(born, "two")}, unchanged},
 
-		{"nothing has happened", known, said{identity: one, guard: kept(born, "one")}, unchanged},
-		{"a gateway has just started", stranger, said{identity: one, guard: kept(born, "one")}, unchanged},
-		{"it was flushed, and a gateway that has just started took it for new", known, said{identity: one, guard: kept(later, "one")}, lost},
-		{"an operation found the counter behind", remembered{born: born, server: "one", behind: true, evicted: -1}, said{identity: one, guard: kept(born, "one")}, lost},
-		{"the counter is behind, although the partition was moved", remembered{born: born, server: "two", behind: true, evicted: -1}, said{identity: one, guard: kept(born, "two"), given: true}, lost},
-		{"keys were evicted since", remembered{born: born, server: "one", evicted: 3}, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, lost},
-		{"keys were evicted before", remembered{born: born, server: "one", evicted: 4}, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
-		{"keys were evicted before this gateway knew the server", stranger, said{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
+		{"nothing has happened", known, reported{identity: one, guard: kept(born, "one")}, unchanged},
+		{"a gateway has just started", stranger, reported{identity: one, guard: kept(born, "one")}, unchanged},
+		{"it was flushed, and a gateway that has just started took it for new", known, reported{identity: one, guard: kept(later, "one")}, lost},
+		{"an operation found the counter behind", remembered{born: born, server: "one", behind: true, evicted: -1}, reported{identity: one, guard: kept(born, "one")}, lost},
+		{"the counter is behind, although the partition was moved", remembered{born: born, server: "two", behind: true, evicted: -1}, reported{identity: one, guard: kept(born, "two"), given: true}, lost},
+		{"keys were evicted since", remembered{born: born, server: "one", evicted: 3}, reported{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, lost},
+		{"keys were evicted before", remembered{born: born, server: "one", evicted: 4}, reported{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
+		{"keys were evicted before this gateway knew the server", stranger, reported{identity: identity{run: "one", evicted: 4}, guard: kept(born, "one")}, unchanged},
 
-		{"another run", known, said{identity: another, guard: kept(born, "one")}, changed},
-		{"another run, to a gateway that has just started", stranger, said{identity: another, guard: kept(born, "one")}, changed},
-		{"a replica was promoted", known, said{identity: promoted, guard: kept(born, "one")}, changed},
-		{"a replica was promoted, and another gateway was there first: this one was served elsewhere until now", known, said{identity: promoted, guard: kept(born, "two:h1")}, changed},
-		{"the same, to a gateway that has just started", stranger, said{identity: promoted, guard: kept(born, "two:h1")}, unchanged},
-		{"a master was a replica for a while", known, said{identity: replica, guard: kept(born, "one")}, changed},
-		{"a master has forgotten that it was promoted", known, said{identity: one, guard: kept(born, "one:h0")}, moved},
-		{"the same, noted by another gateway", remembered{born: born, server: "one:h0", evicted: -1}, said{identity: one, guard: kept(born, "one")}, moved},
-		{"it was promoted in place of another than the one before", known, said{identity: promoted, guard: kept(born, "two:h0")}, changed},
-		{"the slot was moved", known, said{identity: there, guard: kept(born, "one"), given: true}, moved},
-		{"the slot was moved, noted by another gateway", known, said{identity: there, guard: kept(born, "two"), given: true}, moved},
-		{"the slot was moved to a replica that was promoted before", known, said{identity: promotedBefore, guard: kept(born, "one"), given: true}, moved},
-		{"the slot was moved, and then the server was restarted with less", known, said{identity: restarted, guard: kept(born, "one"), given: true}, changed},
-		{"the slot was moved, and then a replica was promoted that had less", known, said{identity: unknown, guard: kept(born, "one"), given: true}, changed},
-		{"the slot was moved before this gateway has started", stranger, said{identity: there, guard: kept(born, "one"), given: true}, changed},
-		{"the slot was moved, and then a replica took over that had not heard of it", remembered{born: born, server: "three", evicted: -1}, said{identity: promoted, guard: kept(born, "one")}, changed},
-		{"a quarantine is news, and this gateway knows of a longer TTL", remembered{born: born, server: "one", longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, longer},
-		{"the same, and this gateway knew of the quarantine", remembered{born: born, server: "one", until: ends, longest: time.Minute, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
-		{"a quarantine is news, and this gateway knows of no longer TTL", remembered{born: born, server: "one", longest: 30 * time.Second, evicted: -1}, said{identity: asked, guard: quarantined}, unchanged},
-		{"the guard has forgotten until when a quarantine lasts", remembered{born: born, server: "one", until: ends, evicted: -1}, said{identity: asked, guard: kept(born, "one")}, longer},
-		{"it is over", remembered{born: born, server: "one", until: fencing.InstantOf(start), evicted: -1}, said{identity: asked, guard: kept(born, "one")}, unchanged},
-		{"nobody has noted who served", known, said{identity: another, guard: kept(born, "")}, changed},
-		{"it serves again, as it was before another did, and has missed what that one granted", remembered{born: born, server: "two", seen: start, evicted: -1}, said{identity: back, guard: kept(born, "one")}, lost},
-		{"another serves, that was there all the time, and nobody says that the slot was moved", known, said{identity: there, guard: kept(born, "two")}, lost},
+		{"another run", known, reported{identity: another, guard: kept(born, "one")}, changed},
+		{"another run, to a gateway that has just started", stranger, reported{identity: another, guard: kept(born, "one")}, changed},
+		{"a replica was promoted", known, reported{identity: promoted, guard: kept(born, "one")}, changed},
+		{"a replica was promoted, and another gateway was there first: this one was served elsewhere until now", known, reported{identity: promoted, guard: kept(born, "two:h1")}, changed},
+		{"the same, to a gateway that has just started", stranger, reported{identity: promoted, guard: kept(born, "two:h1")}, unchanged},
+		{"a master was a replica for a while", known, reported{identity: replica, guard: kept(born, "one")}, changed},
+		{"a master has forgotten that it was promoted", known, reported{identity: one, guard: kept(born, "one:h0")}, moved},
+		{"the same, noted by another gateway", remembered{born: born, server: "one:h0", evicted: -1}, reported{identity: one, guard: kept(born, "one")}, moved},
+		{"it was promoted in place of another than the one before", known, reported{identity: promoted, guard: kept(born, "two:h0")}, changed},
+		{"the slot was moved", known, reported{identity: there, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved, noted by another gateway", known, reported{identity: there, guard: kept(born, "two"), given: true}, moved},
+		{"the slot was moved to a replica that was promoted before", known, reported{identity: promotedBefore, guard: kept(born, "one"), given: true}, moved},
+		{"the slot was moved, and then the server was restarted with less", known, reported{identity: restarted, guard: kept(born, "one"), given: true}, changed},
+		{"the slot was moved, and then a replica was promoted that had less", known, reported{identity: unknown, guard: kept(born, "one"), given: true}, changed},
+		{"the slot was moved before this gateway has started", stranger, reported{identity: there, guard: kept(born, "one"), given: true}, changed},
+		{"the slot was moved, and then a replica took over that had not heard of it", remembered{born: born, server: "three", evicted: -1}, reported{identity: promoted, guard: kept(born, "one")}, changed},
+		{"a quarantine is news, and this gateway knows of a longer TTL", remembered{born: born, server: "one", longest: time.Minute, evicted: -1}, reported{identity: asked, guard: quarantined}, longer},
+		{"the same, and this gateway knew of the quarantine", remembered{born: born, server: "one", until: ends, longest: time.Minute, evicted: -1}, reported{identity: asked, guard: quarantined}, unchanged},
+		{"a quarantine is news, and this gateway knows of no longer TTL", remembered{born: born, server: "one", longest: 30 * time.Second, evicted: -1}, reported{identity: asked, guard: quarantined}, unchanged},
+		{"the guard has forgotten until when a quarantine lasts", remembered{born: born, server: "one", until: ends, evicted: -1}, reported{identity: asked, guard: kept(born, "one")}, longer},
+		{"it is over", remembered{born: born, server: "one", until: fencing.InstantOf(start), evicted: -1}, reported{identity: asked, guard: kept(born, "one")}, unchanged},
+		{"nobody has noted who served", known, reported{identity: another, guard: kept(born, "")}, changed},
+		{"it serves again, as it was before another did, and has missed what that one granted", remembered{born: born, server: "two", seen: start, evicted: -1}, reported{identity: back, guard: kept(born, "one")}, lost},
+		{"another serves, that was there all the time, and nobody says that the slot was moved", known, reported{identity: there, guard: kept(born, "two")}, lost},
 	} {
 		if got := reconcile(&c.was, &c.is); got != c.want {
 			t.Errorf("%s: %s, want %s", c.why, got, c.want)
@@ -101,7 +101,7 @@ func TestOvertaken(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	key := s.keys[0].guard
-	arrive := func(f finding) error {
+	arrive := func(f partitionCheck) error {
 		c := s.newArriveCommand(&f)
 		s.sender.send(s.topology.node(0), []*command{c})
 		return s.arrived(c, &f)
@@ -112,7 +112,7 @@ func TestOvertaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, v := range []verdict{unused, lost} {
-		if err := arrive(finding{said: said{identity: identity{run: "other"}}, verdict: v}); !errors.Is(err, errOvertaken) {
+		if err := arrive(partitionCheck{reported: reported{identity: identity{run: "other"}}, verdict: v}); !errors.Is(err, errOvertaken) {
 			t.Errorf("%s, where somebody has made a guard meanwhile: %v", v, err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestOvertaken(t *testing.T) {
 	}
 	client.Del(t.Context(), key)
 	for _, v := range []verdict{moved, changed, lost} {
-		if err := arrive(finding{said: said{identity: identity{run: "other"}, guard: &mine}, verdict: v}); !errors.Is(err, errOvertaken) {
+		if err := arrive(partitionCheck{reported: reported{identity: identity{run: "other"}, guard: &mine}, verdict: v}); !errors.Is(err, errOvertaken) {
 			t.Errorf("%s, where the guard is gone meanwhile: %v", v, err)
 		}
 	}

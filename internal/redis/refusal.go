@@ -152,11 +152,11 @@ func isEncrypted(err error, _ string) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// told returns an error as what it is, if that is a refusal or a known outage. Where no master is known
+// diagnose returns an error as what it is, if that is a refusal or a known outage. Where no master is known
 // it is why those say so who know the masters.
-func (t *topology) told(err error) error {
-	if errors.Is(err, errNowhere) {
-		if lost := t.lostBy.Load(); lost != nil {
+func (t *topology) diagnose(err error) error {
+	if errors.Is(err, errNoMaster) {
+		if lost := t.lastError.Load(); lost != nil {
 			err = errors.Join(err, *lost)
 		}
 	}
@@ -166,7 +166,7 @@ func (t *topology) told(err error) error {
 	text := " " + strings.ToLower(err.Error())
 	for i := range refusals {
 		r := &refusals[i]
-		if !r.is(err, text) || r.early && t.spoken.Load() || r.unless != nil && r.unless(t.location) {
+		if !r.is(err, text) || r.early && t.answered.Load() || r.unless != nil && r.unless(t.location) {
 			continue
 		}
 		setting := "FENCEPOST_REDIS_PASSWORD"
@@ -183,5 +183,5 @@ func (t *topology) told(err error) error {
 
 // unavailable is fencing.Unavailable of an error at a server.
 func (s *Store) unavailable(err error) *fencing.Error {
-	return fencing.Unavailable(s.topology.told(err))
+	return fencing.Unavailable(s.topology.diagnose(err))
 }

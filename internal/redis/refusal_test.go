@@ -106,7 +106,7 @@ func TestProtectedMode(t *testing.T) {
 	said := errors.New("DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the default user.")
 	for _, kind := range []string{kindRedis, kindSentinel, kindCluster} {
 		top := &topology{location: &location{kind: kind}}
-		if f := fencing.FaultOf(top.told(said)); f == nil || !strings.Contains(f.Remedy, "requirepass") {
+		if f := fencing.FaultOf(top.diagnose(said)); f == nil || !strings.Contains(f.Remedy, "requirepass") {
 			t.Errorf("%s: %+v", kind, f)
 		}
 	}

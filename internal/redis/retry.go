@@ -20,9 +20,9 @@ const (
 	firstBackoff = 4 * time.Millisecond
 	lastBackoff  = 100 * time.Millisecond
 
-	// mostHeeded is how often a command is sent again because something was found
+	// maxRecoveries is how often a command is sent again because something was found
 	// to be missing, and dealt with.
-	mostHeeded = 3
+	maxRecoveries = 3
 )
 
 var (
@@ -47,7 +47,7 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 		if before != nil && !errors.Is(err, before) {
 			err = fmt.Errorf("%w; before: %w", err, before)
 		}
-		if c.missed {
+		if c.uncertain {
 			s.gap(c)
 		}
 		return nil, s.unavailable(err)
@@ -71,17 +71,17 @@ func (s *Store) do(ctx context.Context, c *command) (*reply, error) {
 			<-c.done // it came at the same time
 		}
 		r, err := s.result(c)
-		if err == nil && attempt < mostHeeded && s.heeds(ctx, ends, c, r) {
+		if err == nil && attempt < maxRecoveries && s.recoverFromLoss(ctx, ends, c, r) {
 			continue
 		}
 		if err == nil {
 			s.announce(c, r)
-			if c.missed {
+			if c.uncertain {
 				s.gap(c)
 			}
 			return r, unreplicated(c, r)
 		}
-		c.missed = c.missed || !unrun(err)
+		c.uncertain = c.uncertain || !notExecuted(err)
 		if gone != nil || !retryable(err) {
 			return fail(err)
 		}
@@ -110,7 +110,7 @@ func (s *Store) result(c *command) (*reply, error) {
 	r, err := decodeReply(c)
 	if err != nil {
 		if aboutRecord(err) {
-			s.damaged(s.keys[c.partition].lock(c.name), err)
+			s.logDamage(s.keys[c.partition].lock(c.name), err)
 		}
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) result(c *command) (*reply, error) {
 		}
 	}
 	if r.forgot || r.lost {
-		s.mended(c.name, r)
+		s.logMended(c.name, r)
 	}
 	if r.code == fencing.CodeClockSkew && r.skewed && s.stalled(c, r.now) {
 		return nil, errStalled
@@ -210,8 +210,8 @@ func (s *Store) doSome(ctx context.Context, all []*command, got func(*command, *
 				refused = cmp.Or(refused, err)
 			case aboutRecord(err): // result has told it
 			case retryable(err):
-				if failed, again = err, append(again, c); !unrun(err) {
-					c.missed = true
+				if failed, again = err, append(again, c); !notExecuted(err) {
+					c.uncertain = true
 					s.gap(c)
 				}
 			default:
@@ -243,19 +243,19 @@ func aboutRecord(err error) bool {
 		errors.As(err, &broken) && !strings.Contains(string(broken), "ser executing the script")
 }
 
-// damaged tells of a key that can't be read, once.
-func (s *Store) damaged(key string, err error) {
+// logDamage tells of a key that can't be read, once.
+func (s *Store) logDamage(key string, err error) {
 	if text := err.Error(); strings.HasPrefix(text, "fencepost:") { // the library knows which one it is
 		key, _, _ = strings.Cut(text, " ")
 	}
-	if _, told := s.told.LoadOrStore(key, true); !told {
+	if _, told := s.damageLogged.LoadOrStore(key, true); !told {
 		s.options.Logger.Error("a key can't be read: what is asked about its name fails, lists leave it out, and the ends of its leases are not reported; if it is a guard or a token counter, nothing new is granted in its partition", "key", key, "error", err,
 			"remedy", "delete the key and the guard of its partition together, as docs/operations.md says: nothing new is granted until the leases that are lost have ended")
 	}
 }
 
-// mended tells of what was lost with keys that were evicted or deleted.
-func (s *Store) mended(name fencing.Name, r *reply) {
+// logMended tells of what was lost with keys that were evicted or deleted.
+func (s *Store) logMended(name fencing.Name, r *reply) {
 	if r.lost {
 		s.guards.losses.Add(1)
 	}
@@ -263,9 +263,9 @@ func (s *Store) mended(name fencing.Name, r *reply) {
 		"name", name, "places_lost", r.forgot, "leases_lost", r.lost)
 }
 
-// passing are the first words of answers which say that the command did not run
+// transientAnswers are the first words of answers which say that the command did not run
 // and might run soon.
-var passing = []string{
+var transientAnswers = []string{
 	"MOVED", "ASK", "NOSCRIPT", "READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY",
 }
 
@@ -275,7 +275,7 @@ func retryable(err error) bool {
 	switch {
 	case errors.Is(err, goredis.ErrClosed), errors.Is(err, errReply), errors.Is(err, errUnreadable), errors.Is(err, errText):
 		return false
-	case unrun(err):
+	case notExecuted(err):
 		return true
 	case errors.As(err, &answer), isMetaError(err):
 		return false
@@ -283,10 +283,10 @@ func retryable(err error) bool {
 	return true // the network
 }
 
-// unrun reports whether a command is known to have done nothing, and might soon:
+// notExecuted reports whether a command is known to have done nothing, and might soon:
 // Redis says that it did not run it, or it took so long that it was refused.
-func unrun(err error) bool {
-	if errors.Is(err, errText) || errors.Is(err, errStalled) || errors.Is(err, errNowhere) || errors.Is(err, errRetired) || errors.Is(err, errReplica) {
+func notExecuted(err error) bool {
+	if errors.Is(err, errText) || errors.Is(err, errStalled) || errors.Is(err, errNoMaster) || errors.Is(err, errRetired) || errors.Is(err, errReplica) {
 		return true
 	}
 	var answer goredis.Error
@@ -294,7 +294,7 @@ func unrun(err error) bool {
 		return false
 	}
 	word, _, _ := strings.Cut(answer.Error(), " ")
-	return slices.Contains(passing, word) || rulesUnknown(err)
+	return slices.Contains(transientAnswers, word) || rulesUnknown(err)
 }
 
 // metaError says that the data in Redis is not laid out as this program expects.

@@ -192,7 +192,7 @@ func TestForgetfulRedis(t *testing.T) {
 	client.FlushAll(ctx)
 	grant("FLUSHALL")
 	// A floor ahead of the clock is what carries tokens over when the clock can't.
-	s.sender.saw(0, last+1_000_000_000)
+	s.sender.raiseFloor(0, last+1_000_000_000)
 	last += 1_000_000_000
 	client.FlushAll(ctx)
 	grant("FLUSHALL with tokens ahead of the clock")
@@ -287,6 +287,7 @@ func TestRefusals(t *testing.T) {
 
 // An acquire that was answered too late, and a stall that looks like skew.
 func TestSlowRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, server.Addr())
@@ -337,7 +338,7 @@ func TestAbandonedCommands(t *testing.T) {
 		return func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.busy == busy && len(b.queue) == n
+			return b.inFlight == busy && len(b.queue) == n
 		}
 	}
 	until(t, queued(0, 0)) // else the next ones go out together
@@ -397,7 +398,7 @@ func TestBatchWithoutAConnection(t *testing.T) {
 		proxy.Answer("")
 		proxy.Cut(false)
 	}()
-	if err := s.attend(t.Context(), []fencing.Name{"a", "b", "c"}, nil); err != nil {
+	if err := s.expireNames(t.Context(), []fencing.Name{"a", "b", "c"}, nil); err != nil {
 		t.Error(err)
 	}
 	if text := log.String(); strings.Contains(text, "level=ERROR") {

@@ -75,16 +75,16 @@ type Store struct {
 	handle     string // names this handle among the gateways of one Redis: its fencing.Gateway
 	sender     *sender
 
-	topology *topology
-	listener *listener
-	handOffs handOffs
-	guards   guardWatch
+	topology     *topology
+	subscription *subscription
+	handOffs     handOffs
+	guards       guardWatch
 
-	commands sync.Pool // of *command
-	told     sync.Map  // keys of damaged records that were logged
-	tellings sync.Map  // partition -> *telling that the last heartbeat has not finished
+	commands     sync.Pool // of *command
+	damageLogged sync.Map  // keys of damaged records that were logged
+	cursors      sync.Map  // partition -> *cursor that the last heartbeat has not finished
 
-	heartbeatPatience time.Duration // see there; tests shorten it
+	heartbeatBudget time.Duration // see there; tests shorten it
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -115,10 +115,10 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		keys:    newKeyspaces(where.partitions()),
 		handle:  string(fencing.NewStamp()),
 
-		partitions: where.partitions(), heartbeatPatience: heartbeatPatience,
+		partitions: where.partitions(), heartbeatBudget: heartbeatBudget,
 	}
 	s.guards.init(&s.options, s.partitions)
-	s.handOffs.under = map[fencing.Name]*handOff{}
+	s.handOffs.active = map[fencing.Name]*handOff{}
 	s.handOffs.ctx, s.handOffs.cancel = context.WithCancel(context.Background())
 	s.sender = &sender{clock: options.Clock, now: options.Now, member: options.Member, acks: options.ReplicaAcks, keys: s.keys,
 		floors: make([]atomic.Int64, s.partitions), most: callOperations,
@@ -134,14 +134,14 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, options.OperationTimeout)
 	defer cancel()
 	s.topology = newTopology(ctx, where, s)
-	s.listener = newListener(s.topology, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
+	s.subscription = newSubscription(s.topology, options.Logger, options.Clock, gatewayChannel(fencing.Gateway(s.handle)))
 	if err := s.reach(ctx); err != nil {
 		var meta *metaError
 		if errors.As(err, &meta) {
 			_ = s.Close()
 			return nil, meta
 		}
-		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.told(err))
+		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.diagnose(err))
 	}
 	if !options.Passive {
 		s.guards.running.Go(s.watchGuards)
@@ -155,7 +155,7 @@ func (s *Store) partitionOf(name fencing.Name) int { return partitionOf(name, s.
 // Close stops listening, waits for the commands that are queued or under way,
 // which takes no longer than the timeouts, and closes the connections.
 func (s *Store) Close() error {
-	s.listener.close()
+	s.subscription.close()
 	s.handOffs.close()
 	s.guards.close()
 	return s.topology.close()
@@ -165,7 +165,7 @@ func (s *Store) Close() error {
 func (s *Store) reach(ctx context.Context) error {
 	nodes := s.topology.nodes()
 	if len(nodes) == 0 {
-		return errNowhere
+		return errNoMaster
 	}
 	return inParallel(len(nodes), func(i int) error { return nodes[i].at(nodes[i].client.Ping(ctx).Err()) })
 }

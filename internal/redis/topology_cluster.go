@@ -48,17 +48,17 @@ func hashSlot(tag string) int {
 	return int(crc) % hashSlots
 }
 
-// surveyCluster asks nodes of the Cluster, masters or replicas, a few at a time
+// discoverCluster asks nodes of the Cluster, masters or replicas, a few at a time
 // and in no order, until one answers that believes the Cluster to be well. One
 // that was cut off knows that, and is believed only when nobody knows better.
-func (t *topology) surveyCluster(ctx context.Context) (layout, error) {
-	asked := t.known()
+func (t *topology) discoverCluster(ctx context.Context) (masterAddrs, error) {
+	asked := t.discoveryAddrs()
 	var errs []error
 	var poor *slotMap
 	for some := range slices.Chunk(asked, askedAtOnce) {
 		answers := make(chan slotMap, len(some))
 		for _, addr := range some {
-			t.running.Go(func() { answers <- askCluster(ctx, t.guide(addr), addr) })
+			t.running.Go(func() { answers <- askCluster(ctx, t.discoveryClient(addr), addr) })
 		}
 		for range some {
 			switch m := <-answers; {
@@ -75,15 +75,15 @@ func (t *topology) surveyCluster(ctx context.Context) (layout, error) {
 	if poor != nil {
 		return poor.owners, nil
 	}
-	return layout{}, errors.Join(errs...)
+	return masterAddrs{}, errors.Join(errs...)
 }
 
-// known returns the addresses of nodes that may be asked: first those that the
+// discoveryAddrs returns the addresses of nodes that may be asked: first those that the
 // Cluster last named, then those of the URL, each in random order.
-func (t *topology) known() []string {
-	t.guides.mu.Lock()
-	members := slices.Clone(t.guides.members)
-	t.guides.mu.Unlock()
+func (t *topology) discoveryAddrs() []string {
+	t.clients.mu.Lock()
+	members := slices.Clone(t.clients.members)
+	t.clients.mu.Unlock()
 	shuffle := func(s []string) { rand.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] }) }
 	shuffle(members)
 	seeds := slices.DeleteFunc(slices.Clone(t.location.addrs), func(a string) bool { return slices.Contains(members, a) })
@@ -93,15 +93,15 @@ func (t *topology) known() []string {
 
 // remember notes the nodes that the Cluster has now.
 func (t *topology) remember(members []string) {
-	t.guides.mu.Lock()
-	t.guides.members = members
-	t.guides.mu.Unlock()
-	t.guides.keep(slices.Concat(members, t.location.addrs, t.store.guards.addrs()))
+	t.clients.mu.Lock()
+	t.clients.members = members
+	t.clients.mu.Unlock()
+	t.clients.retain(slices.Concat(members, t.location.addrs, t.store.guards.addrs()))
 }
 
 // slotMap is what a node of a Cluster says of it.
 type slotMap struct {
-	owners  layout
+	owners  masterAddrs
 	members []string // addresses of masters and replicas
 	well    bool     // it believes that the Cluster serves
 	err     error

@@ -18,10 +18,10 @@ import (
 // Sentinels but not from the gateway.
 const sentinelEvery = time.Second
 
-// doubt is for how long Sentinels that only know of earlier fail-overs than others
+// staleEpochGrace is for how long Sentinels that only know of earlier fail-overs than others
 // did are not believed: the others may be busy. Sentinels that were set up anew
 // count from the beginning.
-const doubt = 10 * time.Second
+const staleEpochGrace = 10 * time.Second
 
 // sentinels are those who are asked for the master.
 type sentinels struct {
@@ -39,17 +39,17 @@ type sentinelReply struct {
 	err   error
 }
 
-// survey asks all Sentinels and believes the one who knows of the latest
+// discover asks all Sentinels and believes the one who knows of the latest
 // fail-over: one that was cut off, or has not been told yet, names a master of the
 // past.
-func (s *sentinels) survey(ctx context.Context) (layout, error) {
-	ctx, cancel := context.WithTimeout(ctx, guideTimeout)
+func (s *sentinels) discover(ctx context.Context) (masterAddrs, error) {
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
 	addrs := s.location.addrs
 	replies := make([]sentinelReply, len(addrs))
 	var asking sync.WaitGroup
 	for i, addr := range addrs {
-		asking.Go(func() { replies[i] = askSentinel(ctx, s.guide(addr), s.location.master) })
+		asking.Go(func() { replies[i] = askSentinel(ctx, s.discoveryClient(addr), s.location.master) })
 	}
 	asking.Wait()
 	said := slices.DeleteFunc(slices.Clone(replies), func(v sentinelReply) bool { return v.err != nil })
@@ -58,15 +58,15 @@ func (s *sentinels) survey(ctx context.Context) (layout, error) {
 		for i, v := range replies {
 			errs = append(errs, fmt.Errorf("the Sentinel at %s: %w", addrs[i], v.err))
 		}
-		return layout{}, errors.Join(errs...)
+		return masterAddrs{}, errors.Join(errs...)
 	}
 	latest := slices.MaxFunc(said, func(a, b sentinelReply) int { return int(a.epoch - b.epoch) })
 	now := time.Now()
-	if latest.epoch < s.epoch && now.Sub(s.used) < doubt {
-		return layout{}, errOutdated
+	if latest.epoch < s.epoch && now.Sub(s.used) < staleEpochGrace {
+		return masterAddrs{}, errOutdated
 	}
 	s.epoch, s.used = latest.epoch, now
-	return slices.Repeat(layout{latest.addr}, s.location.partitions()), nil
+	return slices.Repeat(masterAddrs{latest.addr}, s.location.partitions()), nil
 }
 
 // askSentinel asks one. Both commands are needed: in the middle of a fail-over

@@ -33,11 +33,11 @@ func TestSentinelFailover(t *testing.T) {
 
 	// Sentinels that know less than others did are not believed for a while.
 	behind := &sentinels{topology: near.topology, epoch: 1 << 40, used: time.Now()}
-	if _, err := behind.survey(t.Context()); !errors.Is(err, errOutdated) {
+	if _, err := behind.discover(t.Context()); !errors.Is(err, errOutdated) {
 		t.Errorf("a fail-over of the past is believed: %v", err)
 	}
-	behind.used = time.Now().Add(-doubt)
-	if l, err := behind.survey(t.Context()); err != nil || l[0] != near.topology.node(0).addr {
+	behind.used = time.Now().Add(-staleEpochGrace)
+	if l, err := behind.discover(t.Context()); err != nil || l[0] != near.topology.node(0).addr {
 		t.Errorf("got %s, %v", l[0], err)
 	}
 }
@@ -88,7 +88,7 @@ func servedAfter(t *testing.T, near, far *Store, recorder *recorder) func(replic
 		until(t, func() bool { return client.Wait(ctx, replicas, 500*time.Millisecond).Val() >= int64(replicas) })
 		addr := failOver()
 		until(t, func() bool {
-			return near.Heartbeat(ctx, []fencing.Name{name}) == nil && near.topology.node(partition).addr == addr && near.listening(ctx) == nil &&
+			return near.Heartbeat(ctx, []fencing.Name{name}) == nil && near.topology.node(partition).addr == addr && near.awaitSubscription(ctx) == nil &&
 				far.topology.node(partition).addr == addr // the old one, if it is well, would take the release
 		})
 		arrives := recorder.expect(waiter.Lease)

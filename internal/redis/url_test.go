@@ -107,15 +107,15 @@ func FuzzParseURL(f *testing.F) {
 	})
 }
 
-func TestStrayed(t *testing.T) {
+func TestMayHaveMoved(t *testing.T) {
 	for text, want := range map[string]bool{
 		"MOVED 1 h:1": true, "READONLY no": true, "CLUSTERDOWN no": true, "ASK 1 h:1": false, "TRYAGAIN no": false, "NOSCRIPT no": false, "ERR no": false,
 	} {
-		if got := strayed(answered(text)); got != want {
+		if got := mayHaveMoved(answered(text)); got != want {
 			t.Errorf("%s: %t, want %t", text, got, want)
 		}
 	}
-	if strayed(nil) || !strayed(errReplica) {
+	if mayHaveMoved(nil) || !mayHaveMoved(errReplica) {
 		t.Error("no error, or a replica, is misread")
 	}
 }

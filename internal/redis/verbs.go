@@ -24,7 +24,7 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		return fencing.Outcome{}, err
 	}
 	if r.Wait > 0 {
-		_ = s.listening(ctx) // without it, heartbeats find what was not heard
+		_ = s.awaitSubscription(ctx) // without it, heartbeats find what was not heard
 	}
 	out, err := s.ask(ctx, &r)
 	if !out.AskAgain() || s.options.stepLimit != 0 {
@@ -169,9 +169,9 @@ func (s *Store) lookAt(ctx context.Context, v verb, name fencing.Name, holders i
 // answer is what a command came to.
 type answer struct {
 	fencing.Outcome
-	took   time.Duration // since it was sent
-	err    error         // the store could not be asked
-	missed bool          // an attempt before had no answer
+	took      time.Duration // since it was sent
+	err       error         // the store could not be asked
+	uncertain bool          // an attempt before had no answer
 }
 
 func (a answer) result() (fencing.Outcome, error) {
@@ -191,7 +191,7 @@ func (s *Store) lease(ctx context.Context, c *command) (fencing.Outcome, error) 
 	case a.err != nil:
 		return a.result()
 	case a.Err != nil:
-		if acquires && a.missed {
+		if acquires && a.uncertain {
 			refusal := *a.Err
 			refusal.Unanswered = true
 			a.Err = &refusal
@@ -215,7 +215,7 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 		return answer{err: err}
 	}
 	defer s.free(c)
-	a := answer{took: s.options.Clock().Sub(c.sentAt), missed: c.missed}
+	a := answer{took: s.options.Clock().Sub(c.sentAt), uncertain: c.uncertain}
 	a.Outcome = fencing.Outcome{
 		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
 		Left: r.left, More: r.more, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,

@@ -12,14 +12,14 @@ import (
 // more: a page that is loaded again then starts without a gap.
 const watchGrace = time.Minute
 
-// watch is one call of Watch.
-type watch struct{ sink fencing.EventSink }
+// watcher is one call of Watch.
+type watcher struct{ sink fencing.EventSink }
 
 // Watch is fencing.Store.Watch. A call of sink that is under way may end after
 // stop has returned.
 func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
-	l := s.listener
-	w := &watch{sink}
+	l := s.subscription
+	w := &watcher{sink}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sinks = append(slices.Clip(l.sinks), w)
@@ -27,32 +27,32 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
 	return sync.OnceFunc(func() { l.unwatch(w) })
 }
 
-func (l *listener) unwatch(w *watch) {
+func (l *subscription) unwatch(w *watcher) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sinks = slices.DeleteFunc(slices.Clone(l.sinks), func(other *watch) bool { return other == w })
+	l.sinks = slices.DeleteFunc(slices.Clone(l.sinks), func(other *watcher) bool { return other == w })
 	if len(l.sinks) == 0 {
-		l.left = l.clock()
+		l.unwatchedAt = l.clock()
 	}
 }
 
 // watched reports whether events are wanted. l.mu is held.
-func (l *listener) watched() bool {
-	return len(l.sinks) > 0 || !l.left.IsZero() && l.clock().Sub(l.left) < watchGrace
+func (l *subscription) watched() bool {
+	return len(l.sinks) > 0 || !l.unwatchedAt.IsZero() && l.clock().Sub(l.unwatchedAt) < watchGrace
 }
 
-func (l *listener) watching() []*watch {
+func (l *subscription) watching() []*watcher {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sinks
 }
 
-// happened passes on a message that tells of events.
-func (l *listener) happened(payload string) {
+// onEvents passes on a message that tells of events.
+func (l *subscription) onEvents(payload string) {
 	sinks := l.watching()
 	events, err := decodeEventsMessage(payload)
 	if err != nil {
-		l.garbled(err)
+		l.logUnreadable(err)
 		l.gap()
 		return
 	}
@@ -64,7 +64,7 @@ func (l *listener) happened(payload string) {
 }
 
 // gap tells everybody who watches that events may have been lost.
-func (l *listener) gap() {
+func (l *subscription) gap() {
 	for _, w := range l.watching() {
 		w.sink.Gap()
 	}
