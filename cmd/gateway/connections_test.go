@@ -113,7 +113,7 @@ func TestCrowdOfConnections(t *testing.T) {
 			for _, w := range append(crowd[1:], silent...) {
 				w.Close()
 			}
-			for deadline := time.Now().Add(patience); ; {
+			for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 				newcomer := dialGateway(t, g)
 				response, body, err := newcomer.do("POST", "/locks/after", "", nil)
 				newcomer.Close()

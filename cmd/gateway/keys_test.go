@@ -61,6 +61,7 @@ func until(t *testing.T, want int, method, url string, header map[string]string)
 // TestHangup: SIGHUP has the keys read at once, and a file that can't be used changes
 // nothing. The audit has a line for each change.
 func TestHangup(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
 	first, old := newKey(t, "-name", "first", "-scope", "read", "-prefix", "*")
 	second, young := newKey(t, "-name", "second", "-scope", "read", "-prefix", "jobs/")

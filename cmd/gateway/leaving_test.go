@@ -129,7 +129,7 @@ func TestWaitersLeave(t *testing.T) {
 			}
 
 			var after usage
-			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 				http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 				if after = measure(t, g); after.atMost(before) {
 					break

@@ -23,7 +23,7 @@ func TestReadyOnANewQuorum(t *testing.T) {
 		}
 		g := startOn(t, redistest.QuorumURL(nodes))
 		url := "http://" + g.addr
-		for deadline := time.Now().Add(patience); ; {
+		for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 			if status, body, err := request(http.MethodGet, url+"/readyz", "", nil); err == nil && status == http.StatusOK {
 				break
 			} else if time.Now().After(deadline) {

@@ -39,7 +39,7 @@ func entriesOf(t *testing.T, server *redistest.Server) (n int64) {
 // entriesAre waits until Redis has so much for gateways.
 func entriesAre(t *testing.T, server *redistest.Server, want int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); entriesOf(t, server) != want; {
+	for deadline := time.Now().Add(patience); entriesOf(t, server) != want; <-time.After(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("Redis has %d entries for gateways, want %d", entriesOf(t, server), want)
 		}
@@ -49,6 +49,7 @@ func entriesAre(t *testing.T, server *redistest.Server, want int64) {
 // Whichever keys of a name are deleted or evicted while somebody waits, that one is served,
 // or leaves; and nothing of it stays behind.
 func TestWaitersOutliveKeys(t *testing.T) {
+	t.Parallel()
 	for what, keys := range map[string][]string{
 		"the way out of damage":   {"lock:a", "guard"}, // docs/operations.md
 		"the record":              {"lock:a"},
@@ -61,6 +62,7 @@ func TestWaitersOutliveKeys(t *testing.T) {
 				title += ", the waiter leaves"
 			}
 			t.Run(title, func(t *testing.T) {
+				t.Parallel()
 				server := redistest.Start(t)
 				near, far := startOn(t, server.URL(), "FENCEPOST_QUARANTINE=2s"), startOn(t, server.URL(), "FENCEPOST_QUARANTINE=2s")
 				held, err := acquireAt(t.Context(), near, "a", `{"ttl_ms":2000,"wait_ms":20000}`) // there is a quarantine at first
@@ -94,6 +96,7 @@ func TestWaitersOutliveKeys(t *testing.T) {
 // The answer to a release that handed the lock on is lost: the waiter of the same gateway,
 // whose lease is firm, is found.
 func TestAnAnswerThatHandsOnIsLost(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	g := startOn(t, proxy.URL())

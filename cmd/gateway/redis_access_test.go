@@ -13,6 +13,7 @@ import (
 // The user that docs/stores.md tells operators to make can do all that the
 // gateway does, and nothing beyond its keys.
 func TestRedisUser(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()

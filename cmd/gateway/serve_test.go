@@ -28,6 +28,7 @@ func start(t *testing.T, settings ...string) *gatewayProcess {
 
 // A load balancer sees that the gateway is going before connections are refused.
 func TestDrainDelay(t *testing.T) {
+	t.Parallel()
 	const delay = 3 * time.Second
 	g := start(t, "FENCEPOST_DRAIN_DELAY="+delay.String())
 	url := "http://" + g.addr
@@ -78,6 +79,7 @@ func TestDrainDelay(t *testing.T) {
 
 // The admin address has the same guards as the main one.
 func TestAdminHosts(t *testing.T) {
+	t.Parallel()
 	g := start(t, "FENCEPOST_ADMIN_ADDR=127.0.0.1:0")
 	for _, path := range []string{"/metrics", "/debug/pprof/"} {
 		for host, want := range map[string]int{"": 200, "localhost:9090": 200, "evil.example": 421} {

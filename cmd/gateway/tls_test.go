@@ -196,6 +196,7 @@ func TestTLS(t *testing.T) {
 // TestClientCertificates: whom an authority of the settings has signed, and a line of the
 // keys file names, comes in; nobody else does.
 func TestClientCertificates(t *testing.T) {
+	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	a.server("server")
 	a.sign("dns", &x509.Certificate{Subject: pkix.Name{CommonName: "ops"}, DNSNames: []string{"ci.example", "ops"}})
@@ -285,6 +286,7 @@ func TestClientCertificates(t *testing.T) {
 
 // TestRedisClientCertificate: a Redis that wants a certificate gets the one of the settings.
 func TestRedisClientCertificate(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.server("redis")
 	a.sign("gateway", &x509.Certificate{Subject: pkix.Name{CommonName: "gateway"}})

@@ -142,6 +142,7 @@ func TestTopologies(t *testing.T) {
 
 // What a quorum can't do is refused with the name of the field.
 func TestQuorumSaysWhatItLacks(t *testing.T) {
+	t.Parallel()
 	url := "http://" + startOn(t, redistest.QuorumURL(redistest.StartQuorum(t, 3, strictRedis...))).addr
 	eventually(t, http.MethodPost, url+"/locks/first", http.StatusCreated)
 	for _, tt := range []struct{ path, body, code, field string }{
@@ -166,6 +167,7 @@ func TestQuorumSaysWhatItLacks(t *testing.T) {
 // A quorum of which a minority is gone goes on, strict or not; nothing about that
 // endangers a promise, and doctor says that it is trouble. Without a majority nothing is examined any more.
 func TestQuorumWithoutSomeNodes(t *testing.T) {
+	t.Parallel()
 	nodes := redistest.StartQuorum(t, 3, strictRedis...)
 	store := "FENCEPOST_STORE=" + redistest.QuorumURL(nodes)
 	url := "http://" + startOn(t, redistest.QuorumURL(nodes), "FENCEPOST_STRICT=true").addr

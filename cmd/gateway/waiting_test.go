@@ -78,7 +78,7 @@ func releaseAt(g *gatewayProcess, name string, h holding) error {
 
 // awaitWaiting waits until so many wait for name.
 func awaitWaiting(g *gatewayProcess, name string, count int) error {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {
 		status, body, err := request(http.MethodGet, "http://"+g.addr+"/locks/"+name, "", nil)
 		if err != nil || status != http.StatusOK {
 			return fmt.Errorf("inspect was answered %d: %s, %w", status, body, err)
