@@ -101,6 +101,9 @@ func TestAppearance(t *testing.T) {
 				for _, text := range eval[[]string](b, contrast) {
 					t.Errorf("%s: contrast below 4.5: %s", name, text)
 				}
+				for _, heading := range eval[[]string](b, outline) {
+					t.Errorf("%s: a heading is out of order: %s", name, heading)
+				}
 				if sideways := eval[float64](b, `document.documentElement.scrollWidth - innerWidth`); sideways > 0 {
 					t.Errorf("%s: the page is %v pixels wider than the window", name, sideways)
 				}

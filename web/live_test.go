@@ -34,16 +34,23 @@ func TestConnectionState(t *testing.T) {
 	g.acquire("orders/42", `{"ttl_ms":600000,"owner":"worker-7"}`)
 	const stale = `document.documentElement.hasAttribute("data-stale") && !document.getElementById("banner").hidden && document.getElementById("banner-times").innerText.includes("Shown is what was true")`
 	const calm = `document.getElementById("banner").hidden`
-	b.live(g, "/")
+	b.live(g, "/#/locks/orders/42")
 	b.until(row("orders/42") + ` && ` + calm)
+	// What was last heard does not look as if it were so now.
+	const (
+		green = `getComputedStyle(document.querySelector("#detail .state"), "::before").backgroundColor === "rgb(31, 111, 92)"`
+		said  = `document.querySelector("#detail .state").innerText`
+	)
+	b.until(green + ` && ` + said + ` === "Held, exclusive"`)
 
 	// The stream breaks and its list fails, long before anybody would ask.
 	g.door.Shut()
 	b.until(is("Reconnecting") + ` && ` + stale + ` && ` + row("orders/42"))
+	b.until(`!(` + green + `) && ` + said + ` === "Held, exclusive when the gateway last answered"`)
 	b.shoot("reconnecting")
 	g.acquireBehind("orders/44", "worker-8")
 	g.door.Reopen()
-	b.until(is("Live") + ` && ` + calm + ` && ` + row("orders/44"))
+	b.until(is("Live") + ` && ` + calm + ` && ` + row("orders/44") + ` && ` + green + ` && ` + said + ` === "Held, exclusive"`)
 
 	g.store.down.Store(true)
 	g.acquire("orders/43", "{}")
@@ -52,6 +59,19 @@ func TestConnectionState(t *testing.T) {
 	g.store.down.Store(false)
 	b.do(chromedp.Click(chromedp.CSS("#retry")))
 	b.until(is("Live") + ` && ` + calm + ` && ` + row("orders/43"))
+}
+
+// A page that is opened while the store can't be reached says what it waits for.
+func TestOpenedWithoutAStore(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	g.acquire("orders/42", `{"ttl_ms":600000}`)
+	g.store.down.Store(true)
+	b.do(chromedp.Navigate(g.origin))
+	b.until(is("Store unavailable") + ` && document.querySelector("#empty h3").innerText === "No lock is known yet"`)
+	b.shoot("opened-without-a-store")
+	g.store.down.Store(false)
+	b.do(chromedp.Click(chromedp.CSS("#retry")))
+	b.until(is("Live") + ` && ` + row("orders/42") + ` && document.getElementById("empty").hidden`)
 }
 
 // While nothing happens nothing is asked; what happens is seen at once, for the

@@ -86,8 +86,8 @@ func TestSeveralHolders(t *testing.T) {
 	}
 	g.queue("pool", `{"owner":"dan","mode":"shared","limit":3}`)
 	b.live(g, "/#/locks/pool")
-	b.until(row("pool") + `.querySelector(".owner").innerText === "3 holders ann, bob, cyshared"`)
-	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 3"`)
+	b.until(row("pool") + `.querySelector(".owner").innerText === "3 of 3 holders ann, bob, cyshared"`)
+	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 3 of 3"`)
 	b.until(row("pool") + `.querySelector(".owner .mode").checkVisibility()`)
 	const lines = `[...document.querySelectorAll("#detail summary")].map((s) => s.querySelector(".who").innerText + " " + s.querySelector(".slot").innerText).join()`
 	b.until(lines + ` === "ann slot 0,bob slot 1,cy slot 2" && ` + queueShown + ` === "1 danshared"`)

@@ -146,7 +146,7 @@ func TestSearch(t *testing.T) {
 	b.do(chromedp.SendKeys(chromedp.CSS("#q"), "owner-of-users"))
 	b.until(names + ` === "users/1"`)
 	b.do(chromedp.SendKeys(chromedp.CSS("#q"), "<b>"))
-	b.until(`document.querySelector("#empty h2")?.innerText.includes("owner-of-users<b>")`)
+	b.until(`document.querySelector("#empty h3")?.innerText.includes("owner-of-users<b>")`)
 	b.shoot("no-match")
 	b.do(chromedp.Click(chromedp.CSS("#empty button")))
 	b.until(names + ` === "orders/1,orders/2,users/1" && location.search === "" && document.activeElement.id === "q"`)
@@ -220,6 +220,38 @@ func TestDetail(t *testing.T) {
 	b.until(`document.querySelector("#detail .state").dataset.state === "problem"`)
 	b.until(`performance.getEntriesByType("resource").every((e) => !e.name.includes("metrics"))`)
 }
+
+// Who renews and does not come to an end does not look as one that has just begun: in the
+// list it has an age, at every width, and in the detail its last renewal.
+func TestRenewingButStuck(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	held := g.acquire("jobs/stuck", `{"owner":"worker-7","ttl_ms":60000}`)
+	g.acquire("pool", `{"mode":"shared","limit":3,"ttl_ms":86400000}`)
+	b.do(chromedp.Navigate(g.origin + "/#/locks/jobs/stuck"))
+	const renewed = `[...document.querySelectorAll("#detail .fact")].find((f) => f.innerText.startsWith("Last renewed")).querySelector("dd").innerText`
+	b.until(renewed + ` === "never"`)
+	for range 90 {
+		g.advance(40 * time.Second)
+		g.renew(held)
+	}
+	b.do(chromedp.Reload())
+	b.until(`parseFloat(` + renewed + `) < 30 && ` + renewed + `.endsWith("ago")`)
+	for _, width := range []int64{1280, 390} {
+		b.do(chromedp.EmulateViewport(width, 800))
+		eval[string](b, `location.hash = "#/locks/jobs/stuck"`)
+		b.until(`document.querySelector("#detail .holder")`)
+		b.do(chromedp.Click(chromedp.CSS("#detail .close")))
+		b.until(row("jobs/stuck") + `.querySelector(".age").checkVisibility() && ` + row("jobs/stuck") + `.querySelector(".age").innerText === "1\u00a0h 00\u00a0min"`)
+		b.until(row("pool") + `.querySelector(".owner").innerText.includes("shared, 1 of 3")`)
+		b.shoot(fmt.Sprintf("stuck-%d", width))
+	}
+	eval[string](b, `location.hash = "#/locks/pool"`)
+	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 1 of 3"`)
+}
+
+// outline lists the headings in view that are more than one level below the one before.
+const outline = `[...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter((h) => h.checkVisibility()).map((h) => [Number(h.tagName[1]), h.innerText])
+	.filter(([level], i, all) => level > (i === 0 ? 1 : all[i - 1][0] + 1)).map(([level, text]) => level + " " + text)`
 
 func TestHostileTextIsText(t *testing.T) {
 	g, b := startGateway(t), openTab(t)

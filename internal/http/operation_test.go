@@ -114,6 +114,10 @@ func TestContractIsServed(t *testing.T) {
 	if a := g.do("GET", "/openapi.yaml", "").want(t, 200); a.body != string(api.OpenAPI) || a.header.Get("Content-Type") != "application/yaml" {
 		t.Error("another document is served")
 	}
+	a := g.do("GET", "/openapi.yaml", "", "Accept: text/html,application/xhtml+xml,*/*;q=0.8").want(t, 200)
+	if a.body != string(api.OpenAPI) || a.header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Errorf("a browser saves it: %v", a.header)
+	}
 }
 
 func TestPage(t *testing.T) {

@@ -3,6 +3,7 @@ package http
 import (
 	"io/fs"
 	"path"
+	"strings"
 
 	"fencepost/api"
 	"fencepost/internal/fencing"
@@ -28,9 +29,20 @@ var assetTypes = map[string][]string{
 var (
 	htmlType = []string{"text/html; charset=utf-8"}
 	yamlType = []string{"application/yaml"}
+	textType = []string{"text/plain; charset=utf-8"}
 )
 
-func openapi(c *call) { c.send(200, yamlType, api.OpenAPI) }
+// openapi sends the contract. A browser that is sent to it asks for HTML before anything
+// else; it would save a file of YAML's own type, where somebody wants to read it.
+func openapi(c *call) {
+	contentType := yamlType
+	for _, accept := range c.r.Header["Accept"] {
+		if strings.HasPrefix(accept, "text/html") {
+			contentType = textType
+		}
+	}
+	c.send(200, contentType, api.OpenAPI)
+}
 
 func page(c *call) { c.serveFile("index.html", htmlType) }
 

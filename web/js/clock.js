@@ -4,20 +4,28 @@
 
 // read turns a holder of an answer into what the page counts with. sent is
 // performance.now() from before the request was sent, so the deadline is never
-// later than the store's.
+// later than the store's. renewedMark is null if the lease was never renewed.
 export function read(holder, sent) {
   const acquired = Date.parse(holder.acquired_at);
   const expires = Date.parse(holder.expires_at);
   // The store's clock at the answer, from two figures of the same answer.
   const storeNow = expires - holder.expires_in_ms;
   const age = storeNow - acquired;
+  // A renewal sets the end a TTL away. Where max_hold_ms ends the lease sooner, the
+  // last renewal may have been later than this says, never earlier.
+  const renewed = expires - holder.ttl_ms;
   return {
     ...holder,
     deadline: sent + holder.expires_in_ms,
     acquiredMark: sent - (age > 0 ? age : 0),
+    renewedMark: renewed - acquired > roundedMs ? sent - Math.max(0, storeNow - renewed) : null,
+    renewedAt: renewed,
     storeNow,
   };
 }
+
+// Each of the two times of an answer is rounded down to a millisecond.
+const roundedMs = 1;
 
 // remaining is the time left at now, never negative.
 export function remaining(deadline, now) {
@@ -55,6 +63,11 @@ export function span(ms) {
   if (s < 3600) return `${Math.floor(s / 60)}\u00a0min ${two(s % 60)}\u00a0s`;
   if (s < 86_400) return `${Math.floor(s / 3600)}\u00a0h ${two(Math.floor((s % 3600) / 60))}\u00a0min`;
   return `${Math.floor(s / 86_400)}\u00a0d ${two(Math.floor((s % 86_400) / 3600))}\u00a0h`;
+}
+
+// age writes a span that is only compared with others: 42 s, 4 min, 2 h 05 min, 3 d 04 h.
+export function age(ms) {
+  return ms < 3_600_000 ? span(ms).replace(/ \d\d\u00a0s$/, "") : span(ms);
 }
 
 // plainSpan writes a TTL without needless parts: 500 ms, 30 s, 1.5 s, 2 min.

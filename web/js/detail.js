@@ -4,6 +4,7 @@
 import { el, setText } from "./dom.js";
 import { History } from "./history.js";
 import { digits, fact, Holders } from "./holders.js";
+import { permits } from "./list.js";
 import { Waiters } from "./waiters.js";
 
 // What becomes of the lock is read aloud no more often than this.
@@ -21,6 +22,8 @@ export class Detail {
   #history = new History();
   #advice = el("div");
   #fence = el("div");
+  #stale = false;
+  #words = "";
 
   constructor(root, onClose) {
     this.#root = root;
@@ -74,7 +77,20 @@ export class Detail {
 
   #tell(state, text, now) {
     this.#state.dataset.state = state;
-    setText(this.#state, text);
+    this.#words = text;
+    this.#write(now);
+  }
+
+  // age says whether what is shown may not be true any more.
+  age(stale, now) {
+    if (stale === this.#stale) return;
+    this.#stale = stale;
+    if (this.#state.dataset.state) this.#write(now);
+  }
+
+  #write(now) {
+    const asOfThen = this.#stale && this.#state.dataset.state !== "problem";
+    setText(this.#state, asOfThen ? `${this.#words} when the gateway last answered` : this.#words);
     this.#say(now);
   }
 
@@ -128,5 +144,7 @@ export class Detail {
 
 function words(lock) {
   if (!lock.held) return "Free";
+  const limit = permits(lock.holders);
+  if (limit !== null) return `Held, shared by ${lock.holder_count} of ${limit}`;
   return lock.holder_count > 1 ? `Held, shared by ${lock.holder_count}` : `Held, ${lock.mode}`;
 }

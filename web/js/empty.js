@@ -34,6 +34,16 @@ export class Empty {
     this.#root.replaceChildren(...(q === "" ? this.#noLocks() : this.#noMatch(q, more)));
   }
 
+  // unknown says, while visible, that no answer has come yet.
+  unknown(visible) {
+    this.#root.hidden = !visible;
+    const key = visible ? "unknown" : this.#shown;
+    if (key === this.#shown) return;
+    this.#shown = key;
+    this.#root.replaceChildren(el("h3", null, "No lock is known yet"),
+      el("p", null, "The locks are shown as soon as the gateway can list them. Whoever holds one holds it still, until its time is over."));
+  }
+
   // hold says until when a quarantine lets nobody take a lock; null: there is none.
   hold(till, now) {
     this.#till = till;
@@ -49,7 +59,7 @@ export class Empty {
     const clear = el("button", { type: "button", class: "button" }, "Clear the search");
     clear.addEventListener("click", this.#onClear);
     return [
-      el("h2", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
+      el("h3", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
       el("p", null, "The search looks within names, owners and public lease ids."),
       clear,
     ];
@@ -60,7 +70,7 @@ export class Empty {
     const command = el("div", { class: "command" }, el("pre", { tabindex: "0", "aria-label": "Command" }, el("code", null, line)));
     if (navigator.clipboard) command.append(copyButton(line));
     return [
-      el("h2", null, "Nothing is locked"),
+      el("h3", null, "Nothing is locked"),
       this.#held,
       el("p", null, "Take a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
       command,

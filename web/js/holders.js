@@ -1,7 +1,7 @@
 // holders.js: who holds the lock that is open. One holder is shown at large;
 // several as a list, each opening to the same facts.
 
-import { instant, plainSpan, since, span } from "./clock.js";
+import { duration, instant, plainSpan, since, span } from "./clock.js";
 import { Countdown } from "./countdown.js";
 import { el, owner, reconcile, setText } from "./dom.js";
 
@@ -20,11 +20,13 @@ class Holder {
   #of = el("span", { class: "muted" });
   #held = el("span", { class: "muted" });
   #expires = el("time");
+  #renewed = el("time");
+  #renewedMark = null;
   #mode = el("span");
   #acquiredMark = 0;
 
   constructor(holder, alone) {
-    const facts = this.#facts(holder);
+    const facts = this.#facts(holder, alone ? "h3" : "h4");
     if (alone) {
       this.element = el("div", { class: "holder" },
         el("p", { class: "big" }, this.#countdown.text, " ", this.#of), this.#countdown.bar, ...facts);
@@ -39,7 +41,7 @@ class Holder {
       ...facts);
   }
 
-  #facts(holder) {
+  #facts(holder, heading) {
     const acquired = el("time", { datetime: holder.acquired_at, title: instant(holder.acquired_at) },
       since(holder.acquired_at, holder.storeNow));
     const metadata = Object.entries(holder.metadata ?? {}).sort(([a], [b]) => (a < b ? -1 : 1));
@@ -50,11 +52,12 @@ class Holder {
         fact("Lease", digits(holder.lease)),
         fact("Mode", this.#mode),
         fact("Held since", acquired, " ", this.#held),
+        fact("Last renewed", this.#renewed),
         fact("Expires", this.#expires, el("span", { class: "muted" }, " unless renewed")),
         holder.hold > 1 ? fact("Hold", `${holder.hold} deep`) : null,
       ),
       metadata.length === 0 ? null : el("div", null,
-        el("h4", null, "Metadata"),
+        el(heading, null, "Metadata"),
         el("dl", { class: "facts metadata" }, ...metadata.map(([key, value]) => el("div", { class: "fact" },
           el("dt", null, el("bdi", null, key)), el("dd", null, el("bdi", null, value))))),
       ),
@@ -63,6 +66,8 @@ class Holder {
 
   update(holder, now) {
     this.#acquiredMark = holder.acquiredMark;
+    this.#renewedMark = holder.renewedMark;
+    this.#renewed.title = holder.renewedMark === null ? "" : instant(holder.renewedAt);
     this.#countdown.set(holder.deadline, holder.ttl_ms, now);
     setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
     setText(this.#mode, `${holder.mode}${holder.limit ? `, at most ${holder.limit}` : ""}${holder.slot >= 0 ? `, slot ${holder.slot}` : ""}`);
@@ -75,6 +80,7 @@ class Holder {
   tick(now) {
     this.#countdown.tick(now);
     setText(this.#held, `for ${span(now - this.#acquiredMark)}`);
+    setText(this.#renewed, this.#renewedMark === null ? "never" : `${duration(now - this.#renewedMark)} ago`);
   }
 }
 

@@ -1,7 +1,7 @@
 // list.js: the table of live locks. Rows are kept by name and changed in place,
 // so that nothing flickers, focus stays where it is and bars run on.
 
-import { instant, since } from "./clock.js";
+import { age, instant, since } from "./clock.js";
 import { Countdown } from "./countdown.js";
 import { calm, cell, el, setText, setTitle } from "./dom.js";
 import { lockHref } from "./route.js";
@@ -23,23 +23,35 @@ export function holding({ holders, holder_count: count }) {
   const longest = holders.reduce((a, b) => (b.deadline > a.deadline ? b : a));
   const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
   const token = Math.max(...holders.map((holder) => holder.fencing_token));
-  if (count === 1) return { longest, first, token, who: longest.owner, others: "" };
+  const limit = permits(holders);
+  const of = limit === null ? "" : ` of ${limit}`;
+  if (count === 1) return { longest, first, token, who: longest.owner, others: "", shared: of === "" ? "shared" : `shared, 1${of}` };
   const owners = holders.map((holder) => holder.owner || "\u2014");
-  return { longest, first, token, who: `${count} holders`, others: owners.slice(0, 20).join(", ") };
+  return { longest, first, token, who: `${count}${of} holders`, others: owners.slice(0, 20).join(", "), shared: "shared" };
+}
+
+// permits is how many holders there may be: what the least tolerant of them
+// tolerates, null if none of them has a limit.
+export function permits(holders) {
+  const limits = holders.map(({ limit }) => limit).filter((limit) => limit > 0);
+  return limits.length === 0 ? null : Math.min(...limits);
 }
 
 class Row {
   #link = el("a", { class: "lock-link" });
   #owner = el("bdi", { class: "owner-text" });
   #others = el("bdi", { class: "others" });
-  #mode = el("span", { class: "muted mode" }, "shared");
+  #mode = el("span", { class: "muted mode" });
   #since = el("time");
+  #age = el("span", { class: "age" });
+  #acquiredMark = 0;
   #waiting = el("span", { class: "digits" });
   #queue = el("span", { class: "queue-length" }, this.#waiting, el("span", { class: "unit" }, " waiting"));
   #token = el("span", { class: "digits" });
   #lock = null;
   #countdown = new Countdown(false);
   #tokenShown = null;
+  #watched = false;
   leaving = null;
 
   constructor(name) {
@@ -51,7 +63,7 @@ class Row {
       el("th", { role: "rowheader", scope: "row", class: "name" }, this.#link),
       cell("owner", this.#owner, " ", this.#others, this.#mode),
       cell("waiting", this.#queue),
-      cell("since", this.#since),
+      cell("since", this.#age, this.#since),
       cell("token", this.#token),
       cell("remaining", el("div", { class: "countdown" }, this.#countdown.bar, this.#countdown.text)),
     );
@@ -62,13 +74,15 @@ class Row {
     if (lock === this.#lock && this.leaving === null) return;
     this.#lock = lock;
     this.stay();
-    const { longest, first, token, who, others } = holding(lock);
+    const { longest, first, token, who, others, shared } = holding(lock);
     setText(this.#owner, who || "\u2014");
     this.#owner.toggleAttribute("data-none", !who);
     setTitle(this.#owner, who || "no owner was given");
     setText(this.#others, others);
     setTitle(this.#others, others);
     this.#mode.hidden = lock.mode !== "shared";
+    setText(this.#mode, shared);
+    this.#acquiredMark = first.acquiredMark;
     setText(this.#waiting, String(lock.waiting));
     this.#queue.toggleAttribute("data-none", lock.waiting === 0);
     setText(this.#since, since(first.acquired_at, first.storeNow));
@@ -78,15 +92,20 @@ class Row {
     if (this.#tokenShown !== null && this.#tokenShown !== token) this.flash();
     this.#tokenShown = token;
     this.#countdown.set(longest.deadline, longest.ttl_ms, now);
+    setText(this.#age, age(now - this.#acquiredMark));
   }
 
   tick(now) {
-    if (this.leaving === null) this.#countdown.tick(now);
+    if (this.leaving !== null) return;
+    this.#countdown.tick(now);
+    if (this.#watched) setText(this.#age, age(now - this.#acquiredMark));
   }
 
   // watch says whether the row is in view.
   watch(watched, now) {
+    this.#watched = watched;
     this.#countdown.watch(watched, now);
+    this.tick(now);
   }
 
   // flash marks a new grant.

@@ -56,6 +56,10 @@ function onData(data) {
 
 // showEmpty waits until the last row has left.
 function showEmpty() {
+  if (latest === null) {
+    empty.unknown(state.stale(status));
+    return;
+  }
   const none = latest.list.locks.length === 0 && list.size === 0;
   id("table").hidden = none;
   empty.show({ visible: none, q: latest.query.q, more: latest.list.more });
@@ -90,6 +94,8 @@ function come() {
 function setStatus(next) {
   status = next;
   connection.update(status, now());
+  detail.age(state.stale(status), now());
+  if (latest === null) showEmpty();
 }
 
 function showCount({ query, list: { locks, more } }) {

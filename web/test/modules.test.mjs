@@ -20,6 +20,11 @@ test("durations are rounded down", () => {
   for (const [ms, want] of cases) assert.equal(clock.duration(ms), nbsp(want), `${ms} ms`);
 });
 
+test("an age has no more parts than it needs", () => {
+  const cases = [[0, "0 s"], [59_999, "59 s"], [60_000, "1 min"], [245_900, "4 min"], [3_599_999, "59 min"], [3_600_000, "1 h_00 min"], [86_400_000, "1 d_00 h"]];
+  for (const [ms, want] of cases) assert.equal(clock.age(ms), nbsp(want), `${ms} ms`);
+});
+
 test("a TTL is written without needless parts", () => {
   const cases = [[100, "100 ms"], [1500, "1.5 s"], [30_000, "30 s"], [60_000, "1 min"], [90_000, "1 min_30 s"], [86_400_000, "1 d"]];
   for (const [ms, want] of cases) assert.equal(clock.plainSpan(ms), nbsp(want), `${ms} ms`);
@@ -113,7 +118,10 @@ test("the command of the empty page can be pasted", () => {
 test("a row sums up several holders", () => {
   const holder = (owner, deadline, acquired, token) => ({ owner, deadline, acquired_at: acquired, fencing_token: token });
   const one = holder("ann", 10, "2026-11-20T14:00:02.000Z", 7);
-  assert.deepEqual(holding({ holders: [one], holder_count: 1 }), { longest: one, first: one, token: 7, who: "ann", others: "" });
+  assert.deepEqual(holding({ holders: [one], holder_count: 1 }), { longest: one, first: one, token: 7, who: "ann", others: "", shared: "shared" });
   const two = holder("", 30, "2026-11-20T14:00:01.000Z", 9);
-  assert.deepEqual(holding({ holders: [one, two], holder_count: 200 }), { longest: two, first: two, token: 9, who: "200 holders", others: "ann, \u2014" });
+  assert.deepEqual(holding({ holders: [one, two], holder_count: 200 }), { longest: two, first: two, token: 9, who: "200 holders", others: "ann, \u2014", shared: "shared" });
+  const limited = [{ ...one, limit: 5 }, { ...two, limit: 3 }];
+  assert.equal(holding({ holders: limited, holder_count: 2 }).who, "2 of 3 holders");
+  assert.equal(holding({ holders: [limited[1]], holder_count: 1 }).shared, "shared, 1 of 3");
 });
