@@ -17,10 +17,12 @@ type projection struct {
 	all   *History
 	calls []call
 
-	granted map[string]bool // public parts of leases whose grant somebody was told of
-	tokens  map[int64]bool  // of those
-	breaks  map[int64]int   // how many calls break a token
-	depths  map[string]bool // leases of which the depth is not known
+	granted map[string]bool  // public parts of leases whose grant somebody was told of
+	tokens  map[int64]bool   // of those
+	issued  map[string]int64 // by lease id
+	seen    map[int64]Time   // by token: when somebody was told for the last time that the lease was there
+	breaks  map[int64]int    // how many calls break a token
+	depths  map[string]bool  // leases of which the depth is not known
 	frail   []frail
 	moves   []porcupine.Operation
 }
@@ -29,20 +31,26 @@ type projection struct {
 func project(h *History, name string, r *Rules) []porcupine.Operation {
 	p := &projection{
 		name: name, rules: r, all: h, calls: h.calls(name),
-		granted: map[string]bool{}, tokens: map[int64]bool{}, breaks: map[int64]int{}, depths: map[string]bool{}, frail: h.fragile(r),
+		granted: map[string]bool{}, tokens: map[int64]bool{}, issued: map[string]int64{}, seen: map[int64]Time{}, breaks: map[int64]int{}, depths: map[string]bool{}, frail: h.fragile(r),
 	}
 	for i := range p.calls {
 		c := &p.calls[i]
 		g, ok := c.grant(name)
 		switch {
 		case c.Verb == Acquire && ok:
-			p.granted[public(c.Lease)], p.tokens[g.Token] = true, true
+			p.granted[public(c.Lease)], p.tokens[g.Token], p.issued[c.Lease] = true, true, g.Token
 		case c.Verb == Break:
 			p.breaks[c.Token]++
 		}
 		unknown := !c.certain() || c.Verdict == Lost && h.forgot(c.sent, c.Done) // of it an attempt before may have been carried out, and forgotten
 		if unknown && (c.Verb == Acquire || c.Verb == Release && c.Hold > 1) {
 			p.depths[c.Lease] = true
+		}
+	}
+	for i := range p.calls {
+		if c := &p.calls[i]; c.Verdict == Granted || c.Verdict == Ended {
+			token := p.tokenOf(c)
+			p.seen[token] = max(p.seen[token], c.Done)
 		}
 	}
 	for i := range p.calls {
@@ -76,7 +84,7 @@ func (p *projection) call(c *call) {
 	}
 	known := p.granted[public(c.Lease)]
 	until := c.Done
-	m.frail = c.Verdict == Ended && c.mayBeUndone(p.frail)
+	m.frail = p.undone(c)
 	switch {
 	case c.Verb == Break:
 		if !p.tokens[c.Token] {
@@ -128,15 +136,33 @@ func (p *projection) call(c *call) {
 	}
 }
 
+// tokenOf returns the token of the lease that a call is about; 0 if nobody was told of it.
+func (p *projection) tokenOf(c *call) int64 {
+	if c.Verb == Break {
+		return c.Token
+	}
+	return p.issued[c.Lease]
+}
+
+// undone reports whether a call was told that it ended a lease, and that may have been lost.
+// If nobody has seen the lease since, it makes no difference.
+func (p *projection) undone(c *call) bool {
+	return c.Verdict == Ended && c.mayBeUndone(p.frail) && p.seen[p.tokenOf(c)] > c.Done
+}
+
 // split reports whether a call may have been told that a lease is lost by a master that
 // another one stood beside: it has not heard of the grant, or of the last renewal.
 func (p *projection) split(c *call) bool {
 	return slices.ContainsFunc(p.all.Troubles, func(t Trouble) bool { return t.Split && t.From <= c.Done && t.Until >= c.sent })
 }
 
-// merged returns by when one master alone answers what a call was for.
+// merged returns by when a release that was told that the lease is lost has been carried out, if
+// it has: where somebody was told otherwise afterwards, when one master alone answers.
 func (p *projection) merged(c *call) Time {
 	until := c.Done
+	if p.seen[p.tokenOf(c)] <= c.Done {
+		return until
+	}
 	for _, t := range p.all.Troubles {
 		if t.Split && t.From <= c.Done && t.Until >= c.sent {
 			until = max(until, t.Until)
@@ -238,7 +264,7 @@ func (p *projection) end(t term, later []*call) {
 		if lost && c.Done < from {
 			continue // forgotten: it may still be kept free for its holder
 		}
-		if c.Verdict == Ended && c.mayBeUndone(p.frail) {
+		if p.undone(c) {
 			continue // it may be there again
 		}
 		if c.Verb != Release && granted || c.Verdict == Ended || lost {

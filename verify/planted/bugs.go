@@ -37,6 +37,12 @@ func ephemeral() history.Config {
 	return cfg
 }
 
+// failing is a history with faults.
+func failing(cfg history.Config, operations int, every time.Duration, faults ...string) history.Config {
+	cfg.Faults, cfg.Every, cfg.Operations = faults, every, operations
+	return cfg
+}
+
 // lingering is a history that has the time for permits that are kept for seconds.
 func lingering(cfg history.Config) history.Config {
 	cfg.Clients, cfg.Names, cfg.Operations = 12, 2, 1500
@@ -240,6 +246,37 @@ func Bugs() []Bug {
 				New:  "!r.knows(e) && e.Name == \"\" {\n",
 			}},
 			Package: "internal/watchdog", Test: "^TestAGrantToNobodyIsTakenBack$",
+		},
+		{
+			Name: "release-never-flushed", What: "after a restart leases are there again that were let go long before",
+			Patches: []Patch{{
+				File: "internal/embedded/changes.go",
+				Old:  " else {\n\t\t\tw.remove(holders, subKey(key.Name, string(key.Lease)))\n\t\t}",
+				New:  "",
+			}},
+			History: failing(embedded(history.Mix{Plain: 3, Wait: 3, Break: 1}), 6000, time.Second, "gateway-kill"), Promise: "order",
+		},
+		{
+			Name: "grant-answered-before-its-flush", What: "a lease that was told is gone after kill -9",
+			Patches: []Patch{
+				{
+					File: "internal/embedded/decide.go",
+					Old:  "return out, !out.Waits() && !out.Holder.Provisional && code != fencing.CodeLocked && code != fencing.CodeTooManyRequests",
+					New:  "return out, code == fencing.CodeLocked && false",
+				},
+			},
+			Package: "internal/embedded", Test: "^TestAGrantIsDurableBeforeItsAnswer$",
+		},
+		{
+			Name: "quarantine-ignored-in-lua", What: "what a fail-over has forgotten is granted to others at once",
+			Patches: []Patch{{
+				File: "internal/redis/library/rules.lua",
+				Old:  "local unsafe = quarantined()\n",
+				New:  "local unsafe = nil\n",
+			}},
+			History: failing(history.Config{
+				Options: system.Options{Store: system.Sentinel, Gateways: 2}, Clients: 16, Names: 4, Mix: history.Mix{Plain: 1, Wait: 1},
+			}, 6000, 3*time.Second, "master-kill-lossy", "fail-over"), Promise: "order",
 		},
 		{
 			Name: "one-node-admits", What: "one node of a quorum is enough to admit a token at a fence",
