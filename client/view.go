@@ -80,9 +80,39 @@ func (c *Client) Inspect(ctx context.Context, name string) (l Lock, err error) {
 // List returns the locks that are held and whose names begin with prefix, in the order of
 // their names; an error is the last thing it yields.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Lock, error] {
+	return c.Find(ctx, Filter{Prefix: prefix})
+}
+
+// Filter says which of the held locks are wanted; the zero Filter wants all.
+type Filter struct {
+	Prefix        string        // of the name
+	Query         string        // a part of the name, of an owner, a lease or the metadata, whatever the case
+	Mode          string        // exclusive or shared
+	HeldFor       time.Duration // somebody has held it for so long; whole milliseconds
+	ExpiresWithin time.Duration // a lease expires within this time; whole milliseconds
+	Waiting       bool          // somebody waits
+}
+
+func (f Filter) values() url.Values {
+	query := url.Values{"prefix": {f.Prefix}}
+	set := func(name, value string, is bool) {
+		if is {
+			query.Set(name, value)
+		}
+	}
+	set("q", f.Query, f.Query != "")
+	set("mode", f.Mode, f.Mode != "")
+	set("held_for_ms", strconv.FormatInt(f.HeldFor.Milliseconds(), 10), f.HeldFor != 0)
+	set("expires_within_ms", strconv.FormatInt(f.ExpiresWithin.Milliseconds(), 10), f.ExpiresWithin != 0)
+	set("waiting", "true", f.Waiting)
+	return query
+}
+
+// Find is List of the locks that a filter lets through.
+func (c *Client) Find(ctx context.Context, f Filter) iter.Seq2[Lock, error] {
 	return func(yield func(Lock, error) bool) {
 		for cursor := ""; ; {
-			query := url.Values{"prefix": {prefix}}
+			query := f.values()
 			if cursor != "" {
 				query.Set("cursor", cursor)
 			}

@@ -43,6 +43,8 @@ type settings struct {
 
 	admit bool
 	slot  int
+
+	filter client.Filter
 }
 
 // call is one use of a command.
@@ -71,7 +73,7 @@ func commands() []command {
 		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, flags: leaseFlags, run: acquire},
 		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: ttlFlag, run: renew},
 		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, run: release},
-		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, run: list},
+		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, flags: listFlags, run: list},
 		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, run: get},
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strconv"
 	"sync"
@@ -34,9 +35,18 @@ func (c *call) optional() string {
 	return c.args[0]
 }
 
+func listFlags(s *settings, f *flag.FlagSet) {
+	f.StringVar(&s.filter.Query, "q", "", "only those with this `text` in the name, an owner, a lease or the metadata")
+	f.StringVar(&s.filter.Mode, "mode", "", "only those that are held in this `mode`: exclusive or shared")
+	f.DurationVar(&s.filter.HeldFor, "held-for", 0, "only those that somebody has held for this `time`")
+	f.DurationVar(&s.filter.ExpiresWithin, "expires-within", 0, "only those of which a lease expires within this `time`")
+	f.BoolVar(&s.filter.Waiting, "waiting", false, "only those that somebody waits for")
+}
+
 func list(ctx context.Context, c *call) (err error) {
+	c.filter.Prefix = c.optional()
 	if c.output != "text" {
-		for l, err := range c.client.List(ctx, c.optional()) {
+		for l, err := range c.client.Find(ctx, c.filter) {
 			switch {
 			case err != nil:
 				return err
@@ -50,7 +60,7 @@ func list(ctx context.Context, c *call) (err error) {
 	}
 	flushed := c.table(func(row func(...any)) {
 		headed := sync.OnceFunc(func() { row("NAME", "MODE", "OWNER", "TOKEN", "HELD", "LEFT", "WAITING") })
-		for l, failed := range c.client.List(ctx, c.optional()) {
+		for l, failed := range c.client.Find(ctx, c.filter) {
 			if err = failed; err != nil {
 				return
 			}

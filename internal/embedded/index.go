@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"container/heap"
+	"sort"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -107,11 +108,15 @@ func (x *index) nextDue(now fencing.Instant) time.Duration {
 	return next
 }
 
-// list returns a page of live locks.
+// list returns a page of live locks. It looks at as many as the page may hold, or, where
+// the request selects, ten times as many.
 func (x *index) list(state *fencing.State, now fencing.Instant, r fencing.ListRequest) fencing.ListPage {
 	var page fencing.ListPage
 	var last fencing.Name
 	examined := 0
+	if r.Count {
+		page.Total = x.countHeld(r.Prefix)
+	}
 	x.held.Ascend(max(r.After, fencing.Name(r.Prefix)), func(name fencing.Name) bool {
 		switch {
 		case r.After != "" && name <= r.After:
@@ -124,12 +129,27 @@ func (x *index) list(state *fencing.State, now fencing.Instant, r fencing.ListRe
 		}
 		last = name
 		examined++
-		if lock := state.View(name, now, guard, false); lock.Held() && r.Match(lock) {
+		if lock := state.View(name, now, guard, r.Query != ""); lock.Held() && r.Match(lock) {
+			lock.Waiters = nil
 			page.Locks = append(page.Locks, *lock)
 		}
 		return true
 	})
 	return page
+}
+
+// countHeld returns how many names with a prefix have a holder.
+func (x *index) countHeld(prefix string) int {
+	before := func(bound string) int {
+		return sort.Search(x.held.Len(), func(at int) bool {
+			name, _ := x.held.GetAt(at)
+			return string(name) >= bound
+		})
+	}
+	if prefix == "" {
+		return x.held.Len()
+	}
+	return before(prefix+"\xff") - before(prefix) // names are ASCII
 }
 
 // dueName is a name by when it is due.

@@ -81,7 +81,8 @@ type Store interface {
 	// History is as Inspect, but that Outcome.Lock is without Waiters.
 	History(context.Context, HistoryRequest) (Outcome, error)
 
-	// List returns live locks in the byte order of their names.
+	// List returns live locks in the byte order of their names. CodeUnsupportedByStore: see
+	// ListRequest.Waiting.
 	List(context.Context, ListRequest) (ListPage, error)
 
 	// Expire ends leases whose time has run out, on at most limit names in one
@@ -157,6 +158,9 @@ func (NoQueue) Listen(Listener) {}
 // Heartbeat implements Store: nothing has to be kept alive.
 func (NoQueue) Heartbeat(context.Context, []Name) error { return nil }
 
+// NoQueueError is CodeUnsupportedByStore: what was asked for takes a queue.
+func NoQueueError() *Error { return noQueue }
+
 var noQueue = &Error{Code: CodeUnsupportedByStore, Detail: "the store has no queue"}
 
 // Node is a Store that can be one of a quorum's. It is opened so that it leaves a
@@ -214,34 +218,82 @@ type EventSink interface {
 	Gap()
 }
 
-// ListRequest asks for a page of live locks.
+// ListRequest asks for a page of live locks. What is looked for is looked for in what a
+// view shows: MaxHoldersShown holders, and MaxWaitersShown waiters.
 type ListRequest struct {
 	Prefix string // of the name; empty for all
-	Query  string // a part of the name, of an owner or of a public lease id; empty for all
 	After  Name   // only names greater than this; empty to start
 	Limit  int    // 1 to MaxListLimit
+	Count  bool   // ListPage.Total is wanted
+
+	Query   string        // a part of the name, of an owner or a public lease id, also of a waiter, or of a key or value of a holder's metadata; empty for all
+	Mode    Mode          // of the holders; empty for all
+	HeldFor time.Duration // only where somebody has held it for so long; 0 for all
+	EndsIn  time.Duration // only where a lease ends within this time; 0 for all
+	Waiting bool          // only where somebody waits. CodeUnsupportedByStore without Capabilities.Queue
 }
 
-// Match reports whether a lock belongs on the page: the prefix is one of its
-// name, and Query occurs in its name, an owner or a public lease id, whatever
-// the case of the letters.
+// Selects reports whether only some of the locks that bear the prefix belong on the
+// pages. A store then looks at a bounded number of them a page.
+func (r *ListRequest) Selects() bool {
+	return r.Query != "" || r.Mode != "" || r.HeldFor > 0 || r.EndsIn > 0 || r.Waiting
+}
+
+// Match reports whether a lock, whose Waiters are there if there is a Query, belongs on a
+// page.
 func (r *ListRequest) Match(lock *Lock) bool {
-	if !strings.HasPrefix(string(lock.Name), r.Prefix) {
+	some := func(is func(*Holder) bool) bool {
+		for i := range lock.Holders {
+			if is(&lock.Holders[i]) {
+				return true
+			}
+		}
 		return false
 	}
+	switch {
+	case !strings.HasPrefix(string(lock.Name), r.Prefix), r.Waiting && lock.Waiting == 0:
+		return false
+	case r.Mode != "" && !some(func(h *Holder) bool { return h.Mode == r.Mode }):
+		return false
+	case r.HeldFor > 0 && !some(func(h *Holder) bool { return lock.Now.Sub(h.AcquiredAt) >= r.HeldFor }):
+		return false
+	case r.EndsIn > 0 && !some(func(h *Holder) bool { return h.ExpiresAt.Sub(lock.Now) <= r.EndsIn }):
+		return false
+	}
+	return r.finds(lock)
+}
+
+// finds reports whether Query occurs in a lock, whatever the case of the letters.
+func (r *ListRequest) finds(lock *Lock) bool {
 	query := strings.ToLower(r.Query)
-	if strings.Contains(strings.ToLower(string(lock.Name)), query) {
+	in := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), query) })
+	}
+	if in(string(lock.Name)) {
 		return true
 	}
-	return slices.ContainsFunc(lock.Holders, func(h Holder) bool {
-		return strings.Contains(strings.ToLower(h.Owner), query) || strings.Contains(strings.ToLower(string(h.Lease)), query)
-	})
+	for i := range lock.Holders {
+		h := &lock.Holders[i]
+		if in(h.Owner, string(h.Lease)) {
+			return true
+		}
+		for key, value := range h.Metadata {
+			if in(key, value) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(lock.Waiters, func(w Waiter) bool { return in(w.Owner, string(w.Lease)) })
 }
 
 // ListPage is a page of live locks.
 type ListPage struct {
-	Locks []Lock // in name order, without Waiters; may be fewer than asked for when Query is set
+	Locks []Lock // in name order, without Waiters; may be fewer than asked for where the request Selects
 	Next  Name   // where to go on: the After of the next page; empty at the end
+
+	// Total is how many names with the prefix have a holder, those included whose
+	// expiry has not been noticed, whatever else was asked for; 0 if it was not.
+	Total int
 }
 
 // Expiry is what a call of Expire came to.

@@ -358,6 +358,10 @@ func TestListsTellOfOwnNames(t *testing.T) {
 			if got := list("&prefix="+prefix, limit); !slices.Equal(got, below(prefix)) {
 				t.Errorf("limit %d, prefix %q: %v, want %v", limit, prefix, got, below(prefix))
 			}
+			a := g.do("GET", fmt.Sprintf("/locks?total=true&limit=%d&prefix=%s&cursor=%s", limit, prefix, cursorEncoding.EncodeToString([]byte("ours/a"))), "", g.as["read"]).want(t, 200)
+			if got := int(a.number("total")); got != len(below(prefix)) {
+				t.Errorf("limit %d, prefix %q: the total is %d, want %d", limit, prefix, got, len(below(prefix)))
+			}
 		}
 		if got := list("&q=of+s", limit); !slices.Equal(got, []string{"solo", "solo/a"}) {
 			t.Errorf("limit %d: %v", limit, got)

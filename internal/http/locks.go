@@ -234,6 +234,13 @@ func (c *call) list(req fencing.ListRequest) (fencing.ListPage, error) {
 		return c.s.dog.List(c.r.Context(), req)
 	}
 	var page fencing.ListPage
+	if req.Count {
+		var err error
+		if page.Total, err = c.count(req.Prefix); err != nil {
+			return page, err
+		}
+		req.Count = false
+	}
 	for _, within := range c.principal.Names().Within(req.Prefix) {
 		if req.After != "" && within.Before(string(req.After)) {
 			continue
@@ -266,6 +273,21 @@ func (c *call) list(req fencing.ListRequest) (fencing.ListPage, error) {
 	return page, nil
 }
 
+// count returns how many of the names that the principal may see begin with prefix and are held.
+func (c *call) count(prefix string) (total int, err error) {
+	for _, within := range c.principal.Names().Within(prefix) {
+		found, err := c.s.dog.List(c.r.Context(), fencing.ListRequest{Prefix: within.Prefix, Limit: 1, Count: !within.One})
+		if err != nil {
+			return 0, err
+		}
+		if within.One && len(found.Locks) > 0 && string(found.Locks[0].Name) == within.Prefix {
+			total++
+		}
+		total += found.Total
+	}
+	return total, nil
+}
+
 // listed answers GET /locks.
 type listed struct {
 	req  fencing.ListRequest
@@ -285,6 +307,18 @@ func (a *listed) setHeader(h http.Header) {
 	if a.req.Query != "" {
 		next.Set("q", a.req.Query)
 	}
+	if a.req.Mode != "" {
+		next.Set("mode", string(a.req.Mode))
+	}
+	if a.req.HeldFor > 0 {
+		next.Set("held_for_ms", strconv.FormatInt(a.req.HeldFor.Milliseconds(), 10))
+	}
+	if a.req.EndsIn > 0 {
+		next.Set("expires_within_ms", strconv.FormatInt(a.req.EndsIn.Milliseconds(), 10))
+	}
+	if a.req.Waiting {
+		next.Set("waiting", "true")
+	}
 	h["Link"] = []string{"</locks?" + next.Encode() + `>; rel="next"`}
 }
 
@@ -301,6 +335,9 @@ func (a *listed) appendJSON(b []byte) []byte {
 		b = append(appendLockMembers(b, &a.page.Locks[i], false), '}')
 	}
 	b = append(b, ']')
+	if a.req.Count {
+		b = appendIntMember(b, "total", int64(a.page.Total))
+	}
 	if a.page.Next != "" {
 		b = appendStringMember(b, "next_cursor", a.cursor())
 	}

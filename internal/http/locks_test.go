@@ -226,6 +226,48 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// TestListSelects: what is asked for is asked for on the next page too, and the total is that
+// of the prefix.
+func TestListSelects(t *testing.T) {
+	g := start(t)
+	names := func(a *answered) (names string) {
+		for _, lock := range a.json["locks"].([]any) {
+			names += lock.(map[string]any)["name"].(string) + " "
+		}
+		return names
+	}
+	g.do("POST", "/locks/a/1", `{"ttl_ms":600000,"metadata":{"build":"Nightly"}}`).want(t, 201)
+	g.clock.advance(time.Minute)
+	g.do("POST", "/locks/a/2", `{"ttl_ms":600000,"mode":"shared"}`).want(t, 201)
+	g.do("POST", "/locks/a/3", `{"ttl_ms":30000}`).want(t, 201)
+	g.do("POST", "/locks/b/1", `{"ttl_ms":600000}`).want(t, 201)
+	later := g.later("POST", "/locks/b/1", `{"owner":"cleo","wait_ms":60000}`)
+	g.waiting("b/1", 1)
+	for query, want := range map[string]string{
+		"q=night": "a/1 ", "q=BUILD": "a/1 ", "q=cleo": "b/1 ", "mode=shared": "a/2 ", "held_for_ms=60000": "a/1 ", "held_for_ms=60001": "",
+		"expires_within_ms=30000": "a/3 ", "expires_within_ms=29999": "", "waiting=true": "b/1 ", "waiting=true&prefix=a/": "",
+	} {
+		a := g.do("GET", "/locks?"+query, "").want(t, 200)
+		if got := names(a); got != want || a.json["total"] != nil || strings.Contains(a.body, "waiters") {
+			t.Errorf("%s: %s", query, a.body)
+		}
+		if total := g.do("GET", "/locks?total=true&"+query, "").want(t, 200).number("total"); total != map[bool]int64{true: 3, false: 4}[strings.Contains(query, "prefix")] {
+			t.Errorf("%s: the total is %d", query, total)
+		}
+	}
+	a := g.do("GET", "/locks?total=true&mode=exclusive&expires_within_ms=600000&held_for_ms=1&waiting=true&limit=1", "").want(t, 200)
+	if a.number("total") != 4 {
+		t.Errorf("%s", a.body)
+	}
+	a = g.do("GET", "/locks?mode=exclusive&expires_within_ms=600000&limit=1", "").want(t, 200)
+	path, _, _ := strings.Cut(strings.TrimPrefix(a.header.Get("Link"), "<"), ">")
+	if next := g.do("GET", path, "").want(t, 200); names(a) != "a/1 " || names(next) != "a/3 " {
+		t.Errorf("%s, and %s at %s", a.body, next.body, path)
+	}
+	g.do("DELETE", "/locks/b/1", "", "If-Match: "+g.do("GET", "/locks/b/1", "").header.Get("ETag")).want(t, 204)
+	later().want(t, 201)
+}
+
 func TestList(t *testing.T) {
 	g := start(t)
 	if a := g.do("GET", "/locks", "").want(t, 200); a.body != `{"locks":[]}` || a.header.Get("Link") != "" {

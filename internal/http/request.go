@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -161,12 +162,14 @@ func once(name string, values []string) (string, error) {
 // parseList reads the query of GET /locks.
 func parseList(rawQuery string) (fencing.ListRequest, error) {
 	list := fencing.ListRequest{Limit: fencing.DefaultListLimit}
-	err := readQuery(rawQuery, "prefix, q, limit and cursor", func(name string, values []string) error {
+	err := readQuery(rawQuery, "prefix, q, mode, held_for_ms, expires_within_ms, waiting, total, limit and cursor", func(name string, values []string) error {
 		value, err := once(name, values)
-		switch {
-		case name != "prefix" && name != "q" && name != "limit" && name != "cursor":
+		switch name {
+		case "prefix", "q", "mode", "held_for_ms", "expires_within_ms", "waiting", "total", "limit", "cursor":
+		default:
 			return errUnknownField
-		case err != nil:
+		}
+		if err != nil {
 			return err
 		}
 		switch name {
@@ -174,6 +177,16 @@ func parseList(rawQuery string) (fencing.ListRequest, error) {
 			list.Prefix, err = parsePrefix(value)
 		case "q":
 			list.Query, err = value, checkQuery(value)
+		case "mode":
+			list.Mode, err = parseMode(value)
+		case "held_for_ms":
+			list.HeldFor, err = parseSpan(name, value)
+		case "expires_within_ms":
+			list.EndsIn, err = parseSpan(name, value)
+		case "waiting":
+			list.Waiting, err = parseTrue(name, value)
+		case "total":
+			list.Count, err = parseTrue(name, value)
 		case "limit":
 			list.Limit, err = parseLimit(value)
 		case "cursor":
@@ -207,6 +220,32 @@ func checkQuery(value string) error {
 		return invalid("q", "must be UTF-8 without control characters")
 	}
 	return nil
+}
+
+func parseMode(value string) (fencing.Mode, error) {
+	switch mode := fencing.Mode(value); mode {
+	case fencing.ModeExclusive, fencing.ModeShared:
+		return mode, nil
+	}
+	return "", invalid("mode", `must be "exclusive" or "shared"`)
+}
+
+// parseSpan reads a time that a list is asked for: as long as a lease can be bounded to.
+func parseSpan(field, value string) (time.Duration, error) {
+	const most = fencing.MaxMaxHold
+	ms, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || strconv.FormatInt(ms, 10) != value || ms < 1 || ms > most.Milliseconds() {
+		return 0, invalid(field, "must be an integer from 1 to %d, in milliseconds", most.Milliseconds())
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// parseTrue reads what is wanted or left out.
+func parseTrue(field, value string) (bool, error) {
+	if value != "true" {
+		return false, invalid(field, "must be true, or be left out")
+	}
+	return true, nil
 }
 
 func parseLimit(value string) (int, error) {

@@ -17,14 +17,18 @@ const maxRounds = 8
 // fewer locks than asked for.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	var page fencing.ListPage
+	if r.Waiting {
+		return page, fencing.NoQueueError()
+	}
 	next := r
 	for range maxRounds {
 		next.Limit = r.Limit - len(page.Locks)
-		locks, more, err := s.list(ctx, next)
+		locks, more, total, err := s.list(ctx, next)
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
 		page.Locks, page.Next = append(page.Locks, locks...), more
+		page.Total, next.Count = max(page.Total, total), false
 		if more == "" || len(page.Locks) == r.Limit {
 			break
 		}
@@ -34,8 +38,9 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 }
 
 // list asks all nodes once. It returns the locks up to the name where the first of
-// them stopped, and that name, empty at the end.
-func (s *Store) list(ctx context.Context, r fencing.ListRequest) ([]fencing.Lock, fencing.Name, *fencing.Error) {
+// them stopped, and that name, empty at the end; and of how many a majority knows, which
+// counts also what minorities have left behind.
+func (s *Store) list(ctx context.Context, r fencing.ListRequest) ([]fencing.Lock, fencing.Name, int, *fencing.Error) {
 	began := s.options.Clock()
 	pages := make([]*fencing.ListPage, len(s.nodes))
 	votes := make([]vote, len(s.nodes))
@@ -55,20 +60,25 @@ func (s *Store) list(ctx context.Context, r fencing.ListRequest) ([]fencing.Lock
 		err = commonest(votes)
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", 0, err
 	}
+	var totals []int
 	until := fencing.Name("")
 	for _, p := range pages {
 		if p != nil && p.Next != "" && (until == "" || p.Next < until) {
 			until = p.Next
 		}
+		if p != nil {
+			totals = append(totals, p.Total)
+		}
 	}
+	slices.Sort(totals)
 	locks := s.mergePages(pages, until, began)
 	if len(locks) > r.Limit {
 		locks = locks[:r.Limit]
 		until = locks[r.Limit-1].Name
 	}
-	return locks, until, nil
+	return locks, until, totals[len(totals)-majorityOf(len(s.nodes))], nil
 }
 
 func (s *Store) mergePages(pages []*fencing.ListPage, until fencing.Name, now time.Time) []fencing.Lock {

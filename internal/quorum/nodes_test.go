@@ -132,6 +132,12 @@ func TestList(t *testing.T) {
 		if len(names) != 3 || names[0] != "b/1" || names[2] != "b/3" {
 			t.Errorf("the list is %v", names)
 		}
+		if page, err := s.List(bg, fencing.ListRequest{Prefix: "b/", Limit: 1, Count: true}); err != nil || page.Total != 3 {
+			t.Errorf("the total is %d, %v", page.Total, err)
+		}
+		if _, err := s.List(bg, fencing.ListRequest{Limit: 1, Waiting: true}); err == nil || asError(err).Code != fencing.CodeUnsupportedByStore {
+			t.Errorf("who is waited for: %v", err)
+		}
 		if stats, err := s.Stats(bg); err != nil || stats.Held != 5 {
 			t.Errorf("%+v, %v", stats, err)
 		}

@@ -377,7 +377,7 @@ type operation struct {
 	claimed    bool          // AdmitRequest.Claimed, JudgeRequest.Claimed
 	unknown    bool          // TakeBackRequest.Unknown
 	refused    bool          // TakeBackRequest.Refused
-	waits      bool
+	waits      bool          // of a list: the waiters are to be shown
 	again      bool
 	maxWaiters int
 	intent     time.Duration

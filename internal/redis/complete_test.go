@@ -196,6 +196,7 @@ func TestUsualLease(t *testing.T) {
 var notSent = map[string]string{
 	"AcquireRequest.Behind": "for stores without a queue",
 	"RenewRequest.Stamp":    "for quorums",
+	"ListRequest.Mode":      "Match looks at it", "ListRequest.HeldFor": "as Mode", "ListRequest.EndsIn": "as Mode", "ListRequest.Waiting": "as Mode",
 }
 
 // TestEveryFieldOfARequestIsSent: what takes a request of package fencing, by value or by

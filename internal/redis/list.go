@@ -10,7 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// maxPagesSearched bounds how many pages of names one call with a Query looks
+// maxPagesSearched bounds how many pages of names one call that selects looks
 // at: the caller goes on from Next.
 const maxPagesSearched = 10
 
@@ -19,13 +19,20 @@ const maxPagesSearched = 10
 // read at the same instant.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	names := newNameMerge(s.partitions, r.Prefix, r.After, r.Limit)
-	var page fencing.ListPage
+	names.counts = r.Count
+	page, err := s.listNames(ctx, names, r)
+	page.Total = names.total
+	return page, err
+}
+
+// listNames makes a page of what names are there.
+func (s *Store) listNames(ctx context.Context, names *nameMerge, r fencing.ListRequest) (page fencing.ListPage, err error) {
 	for searched := 0; ; {
 		batch, err := s.nextNames(ctx, names, r.Limit+1)
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
-		locks, err := s.locks(ctx, batch)
+		locks, err := s.locks(ctx, batch, r.Query != "")
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
@@ -37,24 +44,25 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 				page.Next = page.Locks[r.Limit-1].Name
 				return page, nil
 			}
+			locks[i].Waiters = nil
 			page.Locks = append(page.Locks, locks[i])
 		}
 		if len(batch) <= r.Limit { // fewer than asked for: the end
 			return page, nil
 		}
-		if searched++; r.Query != "" && searched == maxPagesSearched {
+		if searched++; r.Selects() && searched == maxPagesSearched {
 			page.Next = batch[len(batch)-1]
 			return page, nil
 		}
 	}
 }
 
-// locks returns the views of names, in their order.
-func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock, error) {
+// locks returns the views of names, in their order; with waiters they list them.
+func (s *Store) locks(ctx context.Context, names []fencing.Name, waiters bool) ([]fencing.Lock, error) {
 	at := make(map[fencing.Name]int, len(names))
 	commands := make([]*command, len(names))
 	for i, name := range names {
-		at[name], commands[i] = i, s.newViewCommand(listVerb, name, 0)
+		at[name], commands[i] = i, s.newCommand(operation{verb: listVerb, name: name, limit: fencing.MaxHoldersShown, waits: waiters}, nil)
 	}
 	locks := make([]fencing.Lock, len(names))
 	err := s.doAll(ctx, commands, func(c *command, r *reply) error {
@@ -67,10 +75,14 @@ func (s *Store) locks(ctx context.Context, names []fencing.Name) ([]fencing.Lock
 // nameMerge walks the names of all partitions in order. It holds a few names of
 // each partition, and asks again only those that ran out.
 type nameMerge struct {
-	max   string // of ZRANGEBYLEX
+	min   string // of ZLEXCOUNT
+	max   string // of that and ZRANGEBYLEX
 	chunk int64  // names to ask a partition for
 	runs  []nameRun
 	ready []string // in order; every name still in runs or in Redis comes later
+
+	counts bool // total is to be found with the first names
+	total  int  // how many names there are from min to max
 }
 
 // nameRun is what is known of one partition.
@@ -88,6 +100,7 @@ func newNameMerge(partitions int, prefix string, after fencing.Name, limit int) 
 	if prefix != "" {
 		from, m.max = "["+prefix, "("+prefix+"\xff" // names are ASCII
 	}
+	m.min = from
 	if string(after) >= prefix && after != "" {
 		from = "(" + string(after)
 	}
@@ -144,7 +157,7 @@ func (m *nameMerge) gather() {
 // refill asks the partitions that ran out for more names, in one round trip to
 // each master. It reports whether any goes on.
 func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error) {
-	asked := make([]*goredis.StringSliceCmd, s.partitions)
+	asked, counted := make([]*goredis.StringSliceCmd, s.partitions), make([]*goredis.IntCmd, s.partitions)
 	var out []int
 	for i := range m.runs {
 		if len(m.runs[i].names) == 0 && !m.runs[i].end {
@@ -153,13 +166,20 @@ func (s *Store) refill(ctx context.Context, m *nameMerge) (more bool, err error)
 	}
 	err = s.readPartitions(ctx, out, func(ctx context.Context, pipe goredis.Pipeliner, i int) {
 		asked[i] = pipe.ZRangeByLex(ctx, s.keys[i].names, &goredis.ZRangeBy{Min: m.runs[i].next, Max: m.max, Count: m.chunk})
+		if m.counts {
+			counted[i] = pipe.ZLexCount(ctx, s.keys[i].names, m.min, m.max)
+		}
 	})
 	if err != nil {
 		return false, err
 	}
+	m.counts = false // all partitions were asked
 	for i, cmd := range asked {
 		if cmd == nil {
 			continue
+		}
+		if counted[i] != nil {
+			m.total += int(counted[i].Val())
 		}
 		r := &m.runs[i]
 		r.names = cmd.Val()

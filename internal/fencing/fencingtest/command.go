@@ -76,7 +76,7 @@ var arguments = map[string]string{
 	"arrive":    "name* server* longest least most until lossless lost late via",
 	"inspect":   "name* via",
 	"history":   "name* via",
-	"list":      "prefix query after limit walk via",
+	"list":      "prefix query mode held_for ends_in waiting count after limit walk via",
 	"expire":    "limit repeat via",
 	"heartbeat": "via",
 	"heard":     "via",
@@ -91,7 +91,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed", "waiting", "count"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -203,6 +203,7 @@ func (c *command) set(it item) (err error) {
 		c.maxHold, err = parseDuration(it.value)
 	case "mode":
 		c.mode = fencing.Mode(it.value)
+		c.list.Mode = c.mode
 		if c.mode != fencing.ModeExclusive && c.mode != fencing.ModeShared {
 			return fmt.Errorf("the modes are exclusive and shared, not %q", it.value)
 		}
@@ -241,6 +242,14 @@ func (c *command) set(it item) (err error) {
 		if label, ok := strings.CutPrefix(it.value, "lease:"); ok {
 			c.list.Query = string(leaseOf(label).Public())
 		}
+	case "held_for":
+		c.list.HeldFor, err = parseDuration(it.value)
+	case "ends_in":
+		c.list.EndsIn, err = parseDuration(it.value)
+	case "waiting":
+		c.list.Waiting = true
+	case "count":
+		c.list.Count = true
 	case "after":
 		c.list.After = fencing.Name(it.value)
 	case "limit":
@@ -383,6 +392,14 @@ func (c *command) String() string {
 	}
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)
+	span("held_for", c.list.HeldFor)
+	span("ends_in", c.list.EndsIn)
+	if c.list.Waiting {
+		b.WriteString(" waiting")
+	}
+	if c.list.Count {
+		b.WriteString(" count")
+	}
 	word("after", string(c.list.After))
 	if c.verb == "list" || c.verb == "expire" {
 		number("limit", c.limit)

@@ -26,7 +26,8 @@ func (d *comparison) compare(c *command, r, want *result) error {
 	}
 	switch c.verb {
 	case "list":
-		return d.comparePage(c, r.page, want.page.Locks)
+		check("Total", r.page.Total, want.page.Total)
+		return errors.Join(append(faults, d.comparePage(c, r.page, want.page.Locks))...)
 	case "heard":
 		return d.compareHeard(r.heard, want.heard)
 	case "arrive":

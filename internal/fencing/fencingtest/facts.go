@@ -47,6 +47,9 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		}
 	case c.verb == "list":
 		add(true, "names", listed(r.page.Locks, func(l *fencing.Lock) string { return string(l.Name) }))
+		if c.list.Count {
+			add(true, "total", r.page.Total)
+		}
 		add(false, "holders", listed(r.page.Locks, func(l *fencing.Lock) string { return strings.ReplaceAll(leaseLabels(l.Holders, known), ",", "+") }))
 		if r.page.Next != "" {
 			add(false, "more", nil)

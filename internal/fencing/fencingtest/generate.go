@@ -357,6 +357,12 @@ func (g *generator) list(c *command) {
 	c.verb, c.walk = "list", g.oneIn(2)
 	c.list.Prefix = pick(g, "", "", "a", "a/", "c")
 	c.list.Query = pick(g, "", "", "", "W1", "b", "%")
+	c.mode = pick[fencing.Mode](g, "", "", "", fencing.ModeExclusive, fencing.ModeShared)
+	c.list.Mode = c.mode
+	c.list.HeldFor = pick[time.Duration](g, 0, 0, 0, time.Second, 10*time.Second)
+	c.list.EndsIn = pick[time.Duration](g, 0, 0, 0, time.Second, 10*time.Second)
+	c.list.Waiting = g.waits() && g.oneIn(4)
+	c.list.Count = g.oneIn(3)
 	c.list.After = pick[fencing.Name](g, "", "", "a", "a/a")
 	c.limit = pick(g, 0, 1, 2)
 	c.list.Limit = c.limit

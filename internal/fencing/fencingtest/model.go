@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -301,18 +302,21 @@ func (m *Model) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 	now := m.clock()
 	var page fencing.ListPage
 	for _, name := range slices.Sorted(maps.Keys(m.memory.state.Records)) {
-		if name <= r.After {
+		if r.Count && m.memory.state.Records[name].Holders.Len() > 0 && strings.HasPrefix(string(name), r.Prefix) {
+			page.Total++
+		}
+		if name <= r.After || page.Next != "" {
 			continue
 		}
 		lock := m.memory.step(m.memory.state, now, m.guard(now), fencing.InspectRequest{Name: name}).Lock
-		lock.Waiters = nil // ListPage has none
 		if !lock.Held() || !r.Match(lock) {
 			continue
 		}
 		if len(page.Locks) == r.Limit {
 			page.Next = page.Locks[r.Limit-1].Name
-			break
+			continue
 		}
+		lock.Waiters = nil // ListPage has none
 		page.Locks = append(page.Locks, *lock)
 	}
 	return page, nil

@@ -185,10 +185,10 @@ func (r *result) listPages(ctx context.Context, store fencing.Store, c *command)
 		if len(page.Locks) > req.Limit {
 			return breachf("a page of %d locks is longer than the limit %d", len(page.Locks), req.Limit)
 		}
-		if page.Next != "" && req.Query == "" && len(page.Locks) < req.Limit {
+		if page.Next != "" && !req.Selects() && len(page.Locks) < req.Limit {
 			return breachf("a page of %d locks is not full (limit %d), yet there is more", len(page.Locks), req.Limit)
 		}
-		r.page = fencing.ListPage{Locks: append(r.page.Locks, page.Locks...), Next: page.Next}
+		r.page = fencing.ListPage{Locks: append(r.page.Locks, page.Locks...), Next: page.Next, Total: page.Total}
 		if !c.walk || page.Next == "" {
 			return nil
 		}

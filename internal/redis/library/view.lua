@@ -70,6 +70,9 @@ end
 
 function verbs.list()
   view(op[OP_LIMIT])
+  if op[OP_WAITS] == 1 then
+    view_waiters()
+  end
   return 'ok'
 end
 
