@@ -53,7 +53,7 @@ func TestGoroutinesAreNamed(t *testing.T) {
 }
 
 // wrapped are the functions that start what they are given: who calls them starts it.
-var wrapped = map[string]bool{"goes": true, "spawn": true}
+var wrapped = map[string]bool{"goes": true, "spawnLocked": true, "spawn": true}
 
 // startersIn returns the functions of a file that start a goroutine, or a timer that runs
 // a function.

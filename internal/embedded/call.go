@@ -38,7 +38,7 @@ func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 		return fencing.Unavailable(err)
 	}
 	s.next.asked, s.next.now = time.Now(), s.now()
-	var awaited *job
+	var awaited *batch
 	if decision() {
 		if awaited = s.next; awaited.empty() {
 			awaited = s.flushing // all before that is on disk
@@ -46,7 +46,7 @@ func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 			awaited.late = true
 		}
 	}
-	s.prompt()
+	s.scheduleFlush()
 	s.mu.Unlock()
 	if awaited == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// changes is what a job has to make durable.
+// changes is what a batch has to make durable.
 type changes struct {
 	records map[fencing.Name]struct{}
 	holders map[fencing.EndedLease]struct{} // by name and lease, ended or not
@@ -36,7 +36,7 @@ func (c *changes) holder(name fencing.Name, lease fencing.LeasePublic) {
 	c.holders[fencing.EndedLease{Name: name, Lease: lease}] = struct{}{}
 }
 
-func (c *changes) bury(key fencing.EndedLease, tomb fencing.Tombstone) {
+func (c *changes) addTombstone(key fencing.EndedLease, tomb fencing.Tombstone) {
 	c.log.put(tombstones, tombstoneKey(key, tomb.Until), tombstoneOnDisk(tomb))
 }
 

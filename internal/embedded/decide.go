@@ -103,7 +103,7 @@ func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.
 		next.changed.holder(name, lease)
 		key := fencing.EndedLease{Name: name, Lease: lease}
 		tomb := s.state.Tombstones[key]
-		next.changed.bury(key, tomb)
+		next.changed.addTombstone(key, tomb)
 		s.index.remember(key, tomb.Until)
 	}
 	for i := range out.Granted {

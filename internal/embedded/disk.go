@@ -234,7 +234,7 @@ func (d *disk) append(entries []entry) error {
 			return err
 		}
 		d.apply()
-		d.journal.turn()
+		d.journal.switchSegment()
 	}
 	if d.journal.full() { // larger than a segment: goes into the table at once
 		if err := d.applied(); err != nil {

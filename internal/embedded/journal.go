@@ -127,8 +127,8 @@ func (j *journal) encode(entries []entry) {
 // segment.
 func (j *journal) full() bool { return j.at+int64(len(j.frame)) > j.segments[j.current].size }
 
-// turn goes on with the other segment. What stands in it is in the table.
-func (j *journal) turn() {
+// switchSegment goes on with the other segment. What stands in it is in the table.
+func (j *journal) switchSegment() {
 	j.current = 1 - j.current
 	j.at = block
 }

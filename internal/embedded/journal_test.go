@@ -42,7 +42,7 @@ func appendTo(t *testing.T, j *journal) {
 		{holders, []byte("gone"), nil},
 	})
 	if j.full() {
-		j.turn()
+		j.switchSegment()
 	}
 	if err := j.write(); err != nil {
 		t.Fatal(err)

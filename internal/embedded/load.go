@@ -136,7 +136,7 @@ func (l *loading) tombstone(key, value []byte) error {
 	if l.shift != 0 {
 		l.moved.forget(ended, tomb.Until)
 		tomb.At, tomb.Until = tomb.At+l.shift, tomb.Until+l.shift
-		l.moved.bury(ended, tomb)
+		l.moved.addTombstone(ended, tomb)
 	}
 	l.state.Tombstones[ended] = tomb
 	return nil

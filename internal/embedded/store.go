@@ -83,8 +83,8 @@ type Store struct {
 	index      *index
 	histories  *histories
 	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit
-	next       *job                  // gathers
-	flushing   *job                  // is under way; nil if none is
+	next       *batch                // gathers
+	flushing   *batch                // is under way; nil if none is
 	flushed    fencing.Instant       // when the last flush began
 	gathered   *time.Timer           // until next has gathered for long enough
 	gathering  bool                  // gathered runs
@@ -120,7 +120,7 @@ func Open(o Options) (*Store, error) {
 		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
 		watchers: newWatchers(), histories: newHistories(),
 		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders}, unfinished: map[fencing.Name]bool{},
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newJob(),
+		wake: make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
 	}
 	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
 	s.histories.restore(l.state, l.last)
@@ -275,7 +275,7 @@ func (s *Store) Close() error {
 		s.gathered.Stop()
 		s.mu.Lock()
 		s.ending = true
-		s.prompt()
+		s.scheduleFlush()
 		s.mu.Unlock()
 		<-s.ended
 		err = s.disk.close()

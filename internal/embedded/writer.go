@@ -6,9 +6,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// job is what one flush makes durable, and what is told when it has. While it gathers,
+// batch is what one flush makes durable, and what is told when it has. While it gathers,
 // the mutex guards it; from take on it is flushAll's.
-type job struct {
+type batch struct {
 	changed changes
 	writes  writes          // as changed is encoded when the flush begins
 	now     fencing.Instant // of the last decision
@@ -30,28 +30,28 @@ type told struct {
 	asked    time.Time
 }
 
-func newJob() *job { return &job{done: make(chan struct{})} }
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-func (j *job) empty() bool { return j.changed.empty() && len(j.told) == 0 && len(j.events) == 0 }
+func (b *batch) empty() bool { return b.changed.empty() && len(b.told) == 0 && len(b.events) == 0 }
 
-// urgent reports whether somebody waits for the job. What changes nothing is told at
+// urgent reports whether somebody waits for the batch. What changes nothing is told at
 // once.
-func (j *job) urgent() bool {
-	return !j.empty() && (j.due || j.late || len(j.told) > 0 || j.changed.empty())
+func (b *batch) urgent() bool {
+	return !b.empty() && (b.due || b.late || len(b.told) > 0 || b.changed.empty())
 }
 
-// has reports whether a job, nil for none, has to make a lease durable.
-func (j *job) has(key fencing.EndedLease) bool {
-	if j == nil {
+// has reports whether a batch, nil for none, has to make a lease durable.
+func (b *batch) has(key fencing.EndedLease) bool {
+	if b == nil {
 		return false
 	}
-	_, has := j.changed.holders[key]
+	_, has := b.changed.holders[key]
 	return has
 }
 
-// prompt sees to it that what has gathered is flushed: now if somebody waits for it, else
+// scheduleFlush sees to it that what has gathered is flushed: now if somebody waits for it, else
 // with what comes within gatherPause. The caller holds the mutex.
-func (s *Store) prompt() {
+func (s *Store) scheduleFlush() {
 	switch {
 	case s.flushing != nil: // flushAll looks when it has done that
 	case s.next.urgent() || len(s.unfinished) > 0 || s.ending:
@@ -70,25 +70,25 @@ func (s *Store) gatheredEnough() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next.due = true
-	s.prompt()
+	s.scheduleFlush()
 }
 
-// flushAll makes one job after the other durable, and tells whom it concerns, until the
+// flushAll makes one batch after the other durable, and tells whom it concerns, until the
 // store is closed. While one flush is under way, what comes is decided already and
 // gathers for the next.
 func (s *Store) flushAll() {
 	defer close(s.ended)
 	for range s.wake {
-		j := s.take()
-		for ; j != nil; j = s.take() {
+		b := s.take()
+		for ; b != nil; b = s.take() {
 			var err error
-			if !j.changed.empty() {
-				err = s.disk.flush(&j.writes)
+			if !b.changed.empty() {
+				err = s.disk.flush(&b.writes)
 			}
 			if err != nil {
 				s.fail(err)
 			}
-			s.tell(j, err)
+			s.deliver(b, err)
 		}
 		if s.finished() {
 			return
@@ -96,9 +96,9 @@ func (s *Store) flushAll() {
 	}
 }
 
-// take returns the next job, nil if there is none for now, and goes on with what steps
+// take returns the next batch, nil if there is none for now, and goes on with what steps
 // have left to do.
-func (s *Store) take() *job {
+func (s *Store) take() *batch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flushing = nil
@@ -112,33 +112,33 @@ func (s *Store) take() *job {
 		s.attend(name)
 	}
 	if !s.next.urgent() && !(s.ending && !s.next.empty()) {
-		s.prompt()
+		s.scheduleFlush()
 		return nil
 	}
-	j := s.next
-	if !j.changed.empty() {
-		j.writes = j.changed.encode(s.state, j.now)
-		s.flushed = j.now
+	b := s.next
+	if !b.changed.empty() {
+		b.writes = b.changed.encode(s.state, b.now)
+		s.flushed = b.now
 	}
-	s.flushing, s.next, s.gathering = j, newJob(), false
-	return j
+	s.flushing, s.next, s.gathering = b, newBatch(), false
+	return b
 }
 
-// tell delivers what came of a job.
-func (s *Store) tell(j *job, err error) {
+// deliver tells what came of a batch.
+func (s *Store) deliver(b *batch, err error) {
 	if listener := s.listener.Load(); listener != nil && err == nil {
-		for i := range j.told {
-			if t := &j.told[i]; t.replaced != nil {
+		for i := range b.told {
+			if t := &b.told[i]; t.replaced != nil {
 				(*listener).Replaced(t.grant.Name, t.replaced.Stamp)
 			} else {
 				(*listener).Granted(t.grant, t.now, t.asked)
 			}
 		}
 	}
-	j.err = err
-	close(j.done)
+	b.err = err
+	close(b.done)
 	if err == nil {
-		s.watchers.tell(j.events)
+		s.watchers.tell(b.events)
 	}
 }
 
@@ -165,8 +165,8 @@ func (s *Store) fail(err error) {
 	s.mu.Lock()
 	s.cause = err
 	gathered := s.next
-	s.next = newJob()
+	s.next = newBatch()
 	s.mu.Unlock()
 	close(s.failed)
-	s.tell(gathered, err)
+	s.deliver(gathered, err)
 }

@@ -40,7 +40,7 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 	}
 	defer s.endTry(key.leaseKey, c)
 	s.note(r.TTL)
-	tries := atOnce
+	tries := immediateTries
 	if r.Wait > 0 {
 		tries = 1
 	}

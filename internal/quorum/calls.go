@@ -53,7 +53,7 @@ func (s *Store) inTurn(key leaseKey, node int, f func()) bool {
 	c, over := s.use(key), make(chan struct{})
 	before := c.last[node]
 	c.last[node] = over
-	s.goes(func() {
+	s.spawnLocked(func() {
 		defer s.done(key, c)
 		if before != nil {
 			<-before

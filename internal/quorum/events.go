@@ -255,9 +255,9 @@ func (w *events) mayBeMore(r *lifetime, silent nodeSet) bool {
 	return !r.over && !r.doubted && told != 0 && w.majority(told|silent)
 }
 
-// doubt has a gap told where nodes that have not been heard since may have made a
+// tellPossibleGap has a gap told where nodes that have not been heard since may have made a
 // majority, and forgets what comes to nothing more.
-func (w *events) doubt() {
+func (w *events) tellPossibleGap() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.store.options.Clock()

@@ -18,7 +18,7 @@ func (s *Store) watchNodes() {
 	close(s.enrolled)
 	for s.idle(s.options.tick) {
 		blank = s.admit(away, blank)
-		s.events.doubt()
+		s.events.tellPossibleGap()
 	}
 }
 

@@ -182,7 +182,7 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 	back.send(missing)
 	back.perform(moves{})
 	back.mu.Unlock()
-	<-back.quiet
+	<-back.answered
 }
 
 // returned is the request that brings back a lease that nodes have renewed, unless its

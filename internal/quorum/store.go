@@ -41,9 +41,9 @@ const (
 	// longTimeout is for one request to one node that looks at all it has.
 	longTimeout = 2 * time.Second
 
-	// atOnce is how often a request that met others in the act is tried before it
+	// immediateTries is how often a request that met others in the act is tried before it
 	// counts as refused.
-	atOnce = 4
+	immediateTries = 4
 )
 
 // Store is a fencing.Store on a majority of nodes.
@@ -94,7 +94,7 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 	s := &Store{
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
 		suspect: make([]atomic.Bool, len(nodes)), closing: make(chan struct{}), enrolled: make(chan struct{}),
-		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, renamed: map[requestKey]fencing.Stamp{}},
+		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, retryStamps: map[requestKey]fencing.Stamp{}},
 	}
 	s.events.store = s
 	s.longest.Store(int64(o.LongestTTL))
@@ -113,13 +113,13 @@ func (s *Store) spawn(f func()) bool {
 	if s.closed {
 		return false
 	}
-	s.goes(f)
+	s.spawnLocked(f)
 	return true
 }
 
-// goes runs f in a goroutine that Close waits for. The caller holds mu, and the store
+// spawnLocked runs f in a goroutine that Close waits for. The caller holds mu, and the store
 // is not closed.
-func (s *Store) goes(f func()) {
+func (s *Store) spawnLocked(f func()) {
 	s.busy.Add(1)
 	s.work.Go(func() {
 		defer s.busy.Add(-1)

@@ -385,8 +385,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		s.pass(time.Minute)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if n := len(s.Store.calls) + len(s.undos.underWay) + len(s.undos.renamed) + len(s.undos.order); n != 0 || s.undos.waiting.Load() != 0 {
-			t.Errorf("%d calls, %d take-backs, %d waiting, %d stamps", len(s.Store.calls), len(s.undos.underWay), s.undos.waiting.Load(), len(s.undos.renamed))
+		if n := len(s.Store.calls) + len(s.undos.underWay) + len(s.undos.retryStamps) + len(s.undos.order); n != 0 || s.undos.waiting.Load() != 0 {
+			t.Errorf("%d calls, %d take-backs, %d waiting, %d stamps", len(s.Store.calls), len(s.undos.underWay), s.undos.waiting.Load(), len(s.undos.retryStamps))
 		}
 	})
 }
@@ -477,7 +477,7 @@ func TestRenamedIsBounded(t *testing.T) {
 				t.Fatalf("%s, %v", stamp, err)
 			}
 		}
-		if n := len(s.undos.renamed); n > maxRenamed || len(s.undos.order) != n {
+		if n := len(s.undos.retryStamps); n > maxRenamed || len(s.undos.order) != n {
 			t.Errorf("%d are remembered, in order %d", n, len(s.undos.order))
 		}
 	})

@@ -15,19 +15,19 @@ type try struct {
 	ask   fencing.AcquireRequest // what the nodes are asked, under the stamp that they know the request by
 	began time.Time
 
-	mu      sync.Mutex // guards what follows
-	attempt *attempt
-	outs    [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
-	ended   [maxNodes][]fencing.Ended // what the acquires found to have ended
-	granted nodeSet                   // nodes that have granted the lease in this try: others had it before
-	skip    nodeSet                   // nodes that were not asked
-	owed    nodeSet                   // nodes that had not answered when the attempt was refused: it is undone there then
-	over    bool                      // decided is closed
-	decided chan struct{}             // closed when the attempt is granted or refused
-	asking  int                       // acquires that are not answered
-	undoing int                       // take-backs that are not answered, at nodes that have answered the acquire
-	undone  chan struct{}             // closed when there are none any more, after it was decided
-	quiet   chan struct{}             // closed when there are no acquires either
+	mu           sync.Mutex // guards what follows
+	attempt      *attempt
+	outs         [maxNodes]fencing.Outcome // of the acquires; claims bring the holder up to date
+	ended        [maxNodes][]fencing.Ended // what the acquires found to have ended
+	granted      nodeSet                   // nodes that have granted the lease in this try: others had it before
+	skip         nodeSet                   // nodes that were not asked
+	undoOnAnswer nodeSet                   // nodes that had not answered when the attempt was refused: it is undone there then
+	over         bool                      // decided is closed
+	decided      chan struct{}             // closed when the attempt is granted or refused
+	asking       int                       // acquires that are not answered
+	undoing      int                       // take-backs that are not answered, at nodes that have answered the acquire
+	undone       chan struct{}             // closed when there are none any more, after it was decided
+	answered     chan struct{}             // closed when there are no acquires either
 }
 
 // newTry prepares a try of r under a stamp.
@@ -37,7 +37,7 @@ func (s *Store) newTry(key leaseKey, r fencing.AcquireRequest, stamp fencing.Sta
 	began := s.options.Clock()
 	r.Propose = s.proposal(began)
 	return &try{
-		store: s, key: key, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), quiet: make(chan struct{}),
+		store: s, key: key, ask: r, began: began, decided: make(chan struct{}), undone: make(chan struct{}), answered: make(chan struct{}),
 		attempt: newAttempt(len(s.nodes), s.margin(0)),
 	}
 }
@@ -94,8 +94,8 @@ func (s *Store) proposal(now time.Time) fencing.Token {
 	}
 }
 
-// saw notes a token, for what is proposed next.
-func (s *Store) saw(token fencing.Token) {
+// raiseSeen notes a token, for what is proposed next.
+func (s *Store) raiseSeen(token fencing.Token) {
 	for {
 		seen := s.seen.Load()
 		if int64(token) <= seen || s.seen.CompareAndSwap(seen, int64(token)) {
@@ -132,7 +132,7 @@ func (t *try) acquire(node int) {
 	out, err := t.store.nodes[node].Acquire(ctx, t.ask)
 	cancel()
 	t.store.mark(node, err)
-	t.store.saw(out.Holder.Token)
+	t.store.raiseSeen(out.Holder.Token)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended[node] = out.Ended
@@ -150,7 +150,7 @@ func (t *try) acquire(node int) {
 		}
 	}
 	t.perform(m)
-	if t.owed.has(node) {
+	if t.undoOnAnswer.has(node) {
 		t.store.endUndo(t.request())
 	}
 	t.asking--
@@ -195,7 +195,7 @@ func (t *try) perform(m moves) {
 	}
 	for i := range t.attempt.votes {
 		if t.attempt.phase == refused && t.attempt.votes[i].standing == pending {
-			t.owed |= 1 << i
+			t.undoOnAnswer |= 1 << i
 			t.store.beginUndo(t.request())
 		}
 	}
@@ -224,14 +224,14 @@ func (t *try) undo(node int) {
 }
 
 // closeUndone closes undone when nothing of a refused attempt is left at the nodes that have
-// answered, and quiet when all have. The caller holds mu.
+// answered, and answered when all have. The caller holds mu.
 func (t *try) closeUndone() {
 	if !t.over || t.undoing > 0 {
 		return
 	}
 	closeOnce(t.undone)
 	if t.asking == 0 {
-		closeOnce(t.quiet)
+		closeOnce(t.answered)
 	}
 }
 

@@ -30,10 +30,10 @@ func requestOf(name fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) re
 // undos is what is on its way back, the grants of tries that came to nothing and
 // those that could not be delivered.
 type undos struct {
-	underWay map[requestKey]int           // at how many nodes
-	renamed  map[requestKey]fencing.Stamp // the stamps of later tries
-	order    []requestKey                 // of renamed, oldest first
-	waiting  atomic.Int64                 // those that are repeated later
+	underWay    map[requestKey]int           // at how many nodes
+	retryStamps map[requestKey]fencing.Stamp // the stamps of later tries
+	order       []requestKey                 // of retryStamps, oldest first
+	waiting     atomic.Int64                 // those that are repeated later
 }
 
 // undo takes back what a request has got at a node, and tells the answer. It is repeated
@@ -119,14 +119,14 @@ func (s *Store) stampFor(key requestKey) (fencing.Stamp, *fencing.Error) {
 		return stamp, nil
 	}
 	stamp = fencing.NewStamp()
-	if _, known := s.undos.renamed[key]; !known {
+	if _, known := s.undos.retryStamps[key]; !known {
 		if len(s.undos.order) >= maxRenamed {
-			delete(s.undos.renamed, s.undos.order[0])
+			delete(s.undos.retryStamps, s.undos.order[0])
 			s.undos.order = s.undos.order[1:]
 		}
 		s.undos.order = append(s.undos.order, key)
 	}
-	s.undos.renamed[key] = stamp
+	s.undos.retryStamps[key] = stamp
 	return stamp, nil
 }
 
@@ -139,7 +139,7 @@ func (s *Store) stampOf(name fencing.Name, lease fencing.LeaseID, stamp fencing.
 
 // stampAt is stampOf for who holds mu.
 func (s *Store) stampAt(key requestKey) fencing.Stamp {
-	if stamp, renamed := s.undos.renamed[key]; renamed {
+	if stamp, retried := s.undos.retryStamps[key]; retried {
 		return stamp
 	}
 	return key.stamp

@@ -13,8 +13,8 @@ import (
 // allHolders is more than a name can have: what nodes agree on is compared in full.
 const allHolders = 1 << 20
 
-// sighting is a lease as the nodes that answered show it.
-type sighting struct {
+// observation is a lease as the nodes that answered show it.
+type observation struct {
 	holder fencing.Holder
 	ends   []fencing.Instant // at the nodes that have it with the token, by the gateway's clock
 }
@@ -25,7 +25,7 @@ type sighting struct {
 func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *fencing.Lock {
 	lock := &fencing.Lock{Name: name, Now: fencing.InstantOf(now)}
 	majority, silent := majorityOf(len(s.nodes)), 0
-	seen, where := map[leaseToken]*sighting{}, whereabouts{}
+	seen, where := map[leaseToken]*observation{}, whereabouts{}
 	for node, view := range views {
 		if view == nil {
 			silent++
@@ -42,7 +42,7 @@ func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *
 			where[k] |= 1 << node
 			at := seen[k]
 			if at == nil {
-				at = &sighting{holder: s.shown(view, h, now)}
+				at = &observation{holder: s.shown(view, h, now)}
 				seen[k] = at
 			}
 			at.ends = append(at.ends, lock.Now.Add(h.ExpiresAt.Sub(view.Now)))

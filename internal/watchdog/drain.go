@@ -20,7 +20,7 @@ func (w *Watchdog) Drain() {
 			continue // the answer of the store, or the grant, comes first
 		}
 		t.err = errDraining()
-		t.tell()
+		t.signal()
 		if !t.busy {
 			l.exit(t, stateGone)
 			if l.atStore || t.unsure {

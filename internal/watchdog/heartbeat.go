@@ -28,7 +28,7 @@ func (w *Watchdog) beat() {
 func (w *Watchdog) heartbeats() {
 	var soonest time.Time
 	due, failed, backoff := time.Now().Add(fencing.HeartbeatInterval), false, minBackoff
-	for w.rests(soonest, due) {
+	for w.awaitBeat(soonest, due) {
 		names, on := w.requests.beginBeat() // of its own: a call that has timed out may still read it
 		if !on {
 			return
@@ -55,9 +55,9 @@ func (w *Watchdog) heartbeats() {
 	}
 }
 
-// rests sleeps until the next heartbeat is due, or until the soonest after a Gap. It
+// awaitBeat sleeps until the next heartbeat is due, or until the soonest after a Gap. It
 // reports false if the watchdog was stopped.
-func (w *Watchdog) rests(soonest, due time.Time) bool {
+func (w *Watchdog) awaitBeat(soonest, due time.Time) bool {
 	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
 	select {
@@ -75,7 +75,7 @@ func (l *registry) beginBeat() ([]fencing.Name, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := slices.Collect(maps.Keys(l.queues))
-	for name := range l.left {
+	for name := range l.lingering {
 		if l.queues[name] == nil {
 			names = append(names, name)
 		}

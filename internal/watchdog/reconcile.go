@@ -52,7 +52,7 @@ func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 		return
 	}
 	w.beat()
-	r.leaves(g.Name)
+	r.linger(g.Name)
 }
 
 // Replaced ends a request whose lease id another one has taken over.
@@ -61,7 +61,7 @@ func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	defer l.requests.mu.Unlock()
 	if t := l.requests.waiters[key{name, stamp}]; t != nil {
 		t.err = fencing.ReplacedError()
-		t.tell()
+		t.signal()
 	}
 	if a := l.requests.attached[key{name, stamp}]; a != nil {
 		select {
@@ -98,24 +98,24 @@ func (w *Watchdog) compare(names []fencing.Name, since time.Time, entries []fenc
 	for i := range entries {
 		if e := &entries[i]; !r.knows(e) {
 			unknown = append(unknown, *e)
-			r.leaves(e.Name) // in case it can't be taken back
+			r.linger(e.Name) // in case it can't be taken back
 		}
 	}
 	for _, name := range names {
-		if left, ok := r.left[name]; ok && left.Before(since) {
-			delete(r.left, name)
+		if left, ok := r.lingering[name]; ok && left.Before(since) {
+			delete(r.lingering, name)
 		}
 		if n := r.queues[name]; n != nil {
-			r.misses(n, n.lacking(since.Sub(w.origin))...)
+			r.addMissing(n, n.missingSince(since.Sub(w.origin))...)
 		}
 	}
 	for n := len(r.missing); n > 0 && r.askers < maxAskers && !r.draining; n-- {
 		r.askers++
 		w.work.Go(w.askMissing)
 	}
-	for n := len(r.unheard); n > 0 && r.unheardAskers < maxAskers && !r.draining; n-- {
-		r.unheardAskers++
-		w.work.Go(w.askUnheard)
+	for n := len(r.lostGrants); n > 0 && r.lostGrantAskers < maxAskers && !r.draining; n-- {
+		r.lostGrantAskers++
+		w.work.Go(w.askLostGrants)
 	}
 	return unknown
 }
@@ -132,9 +132,9 @@ func (l *registry) knows(e *fencing.Entry) bool {
 		return held
 	case !t.linked:
 	case e.Provisional:
-		if !t.untold {
-			t.untold = true
-			l.unheard = append(l.unheard, t)
+		if !t.lostGrant {
+			t.lostGrant = true
+			l.lostGrants = append(l.lostGrants, t)
 		}
 	default:
 		l.link(t, t.joinedAt)
@@ -142,11 +142,11 @@ func (l *registry) knows(e *fencing.Entry) bool {
 	return true
 }
 
-// lacking returns the requests in a queue whose places the store has not told of since an
+// missingSince returns the requests in a queue whose places the store has not told of since an
 // instant, in order of arrival. The caller holds the registry's mutex.
-func (n *queue) lacking(since time.Duration) (all []*Waiter) {
+func (n *queue) missingSince(since time.Duration) (all []*Waiter) {
 	for t := n.first; t != nil && t.known < since && len(n.missing)+len(all) < maxMissing; t = t.next {
-		if !t.missing && !t.untold {
+		if !t.missing && !t.lostGrant {
 			all = append(all, t)
 		}
 	}
@@ -154,8 +154,8 @@ func (n *queue) lacking(since time.Duration) (all []*Waiter) {
 	return all
 }
 
-// misses has requests of a queue ask again. The caller holds mu.
-func (l *registry) misses(n *queue, all ...*Waiter) {
+// addMissing has requests of a queue ask again. The caller holds mu.
+func (l *registry) addMissing(n *queue, all ...*Waiter) {
 	for _, t := range all {
 		t.missing = true
 	}
@@ -201,23 +201,23 @@ func (w *Watchdog) askMissing() {
 	l.askers--
 }
 
-// askUnheard has the requests with a lease that they have not heard of ask for it, until
+// askLostGrants has the requests with a lease that they have not heard of ask for it, until
 // none is left: a later heartbeat tells again of those that could not.
-func (w *Watchdog) askUnheard() {
+func (w *Watchdog) askLostGrants() {
 	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.unheard) > 0 && !l.draining {
-		t := l.unheard[0]
-		l.unheard = l.unheard[1:]
+	for len(l.lostGrants) > 0 && !l.draining {
+		t := l.lostGrants[0]
+		l.lostGrants = l.lostGrants[1:]
 		if t.linked && !t.busy && t.err == nil {
 			l.mu.Unlock()
 			w.again(t)
 			l.mu.Lock()
 		}
-		t.untold = false
+		t.lostGrant = false
 	}
-	l.unheardAskers--
+	l.lostGrantAskers--
 }
 
 // again acquires for a request that waits, and reports whether the store could be asked.
@@ -230,9 +230,9 @@ func (w *Watchdog) again(t *Waiter) bool {
 	l := &w.requests
 	l.mu.Lock()
 	if t.state != stateParked {
-		strays := t.strays(&out, err)
+		undo := t.toUndo(&out, err)
 		l.mu.Unlock()
-		if strays {
+		if undo {
 			w.TakeBackLater(takeBackOf(&t.ask))
 		}
 		return true
@@ -248,7 +248,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 	case err != nil:
 		if t.grant == nil {
 			t.err = err
-			t.tell()
+			t.signal()
 		}
 		if codeOf(err) == fencing.CodeTooManyRequests {
 			w.observer.Dropped(DroppedNameFull)
@@ -259,7 +259,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 		if !out.Holder.Provisional {
 			n.asked = out.Asked
 		}
-		if t.offer(n) && (t.untold || out.Holder.AcquiredAt < out.Now) { // else it was granted just now
+		if t.offer(n) && (t.lostGrant || out.Holder.AcquiredAt < out.Now) { // else it was granted just now
 			w.observer.FoundLost()
 		}
 		return true
@@ -277,10 +277,10 @@ func (w *Watchdog) again(t *Waiter) bool {
 	return true
 }
 
-// strays reports whether the answer to a request that asked again has to be undone, for it
+// toUndo reports whether the answer to a request that asked again has to be undone, for it
 // ended meanwhile: with a lease, unless the answer came from before that; without
 // one, whatever it says.
-func (t *Waiter) strays(out *fencing.Outcome, err error) bool {
+func (t *Waiter) toUndo(out *fencing.Outcome, err error) bool {
 	if t.state != stateDelivered {
 		return err == nil || unsettled(err)
 	}

@@ -430,6 +430,6 @@ func TestTheGoneAreForgotten(t *testing.T) {
 		w.wires[0].set(func(wire *wire) { wire.before = nil })
 		advance(5 * time.Second)
 		w.want("remembered after it has", remembered(), 0)
-		w.want("names of heartbeats", len(w.dogs[0].requests.left), 0)
+		w.want("names of heartbeats", len(w.dogs[0].requests.lingering), 0)
 	})
 }

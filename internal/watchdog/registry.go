@@ -7,32 +7,32 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// maxLeft bounds for how many names a heartbeat is made where nobody waits any more.
-const maxLeft = 4096
+// maxLingering bounds for how many names a heartbeat is made where nobody waits any more.
+const maxLingering = 4096
 
 // registry is where requests are known: every request that waits, or may be about to, by
 // name and stamp, so that a message that overtakes the store's answer finds it.
 type registry struct {
-	mu       sync.Mutex // held for moments only, and never across a call to the store
-	waiters  map[key]*Waiter
-	held     map[key]struct{} // provisional leases of incomplete sets
-	attached map[key]*attachment
-	kept     map[leaseOn][]*attachment // the same, by their leases: an older one may not have ended yet
-	atStore  bool                      // the store has a queue: else see retry.go
-	isTold   bool                      // the store's heartbeats tell what it has: fencing.Listener.Has
-	places   map[leaseOn]*Waiter       // parked requests, by their leases, at a store without a queue
-	queues   map[fencing.Name]*queue
-	draining bool
+	mu         sync.Mutex // held for moments only, and never across a call to the store
+	waiters    map[key]*Waiter
+	held       map[key]struct{} // provisional leases of incomplete sets
+	attached   map[key]*attachment
+	kept       map[leaseOn][]*attachment // the same, by their leases: an older one may not have ended yet
+	atStore    bool                      // the store has a queue: else see retry.go
+	reconciles bool                      // the store's heartbeats tell what it has: fencing.Listener.Has
+	places     map[leaseOn]*Waiter       // parked requests, by their leases, at a store without a queue
+	queues     map[fencing.Name]*queue
+	draining   bool
 
-	origin  time.Time                  // of all durations here
-	beating bool                       // heartbeats runs
-	left    map[fencing.Name]time.Time // names that heartbeats go on for, since when: see leaves
+	origin    time.Time                  // of all durations here
+	beating   bool                       // heartbeats runs
+	lingering map[fencing.Name]time.Time // names that heartbeats go on for, since when: see linger
 
 	missing []*queue // with requests that the store does not have
 	askers  int      // goroutines that ask for them
 
-	unheard       []*Waiter // with a lease that they have not heard of
-	unheardAskers int       // goroutines that ask for it
+	lostGrants      []*Waiter // with a lease that they have not heard of
+	lostGrantAskers int       // goroutines that ask for it
 }
 
 // key names a request in the queue of a name.
@@ -55,7 +55,7 @@ type queue struct {
 func newRegistry(can fencing.Capabilities, origin time.Time) registry {
 	return registry{
 		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, queues: map[fencing.Name]*queue{}, attached: map[key]*attachment{}, kept: map[leaseOn][]*attachment{},
-		atStore: can.Queue, isTold: can.Queue && can.Forgets, places: map[leaseOn]*Waiter{}, origin: origin, left: map[fencing.Name]time.Time{},
+		atStore: can.Queue, reconciles: can.Queue && can.Forgets, places: map[leaseOn]*Waiter{}, origin: origin, lingering: map[fencing.Name]time.Time{},
 	}
 }
 
@@ -92,16 +92,16 @@ func (l *registry) drop(name fencing.Name) {
 	if n := l.queues[name]; n != nil {
 		if n.members--; n.members == 0 {
 			delete(l.queues, name)
-			l.leaves(name)
+			l.linger(name)
 		}
 	}
 }
 
-// leaves has heartbeats go on for a name where something may be left behind, until they
+// linger has heartbeats go on for a name where something may be left behind, until they
 // have told of it. The caller holds mu.
-func (l *registry) leaves(name fencing.Name) {
-	if l.beating && l.isTold && len(l.left) < maxLeft {
-		l.left[name] = time.Now()
+func (l *registry) linger(name fencing.Name) {
+	if l.beating && l.reconciles && len(l.lingering) < maxLingering {
+		l.lingering[name] = time.Now()
 	}
 }
 
@@ -157,7 +157,7 @@ func (l *registry) unlink(t *Waiter) {
 		delete(l.places, t.leaseOn())
 	}
 	if n.first != nil {
-		n.first.tell() // it may be its turn
+		n.first.signal() // it may be its turn
 	}
 }
 

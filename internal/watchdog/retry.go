@@ -141,7 +141,7 @@ func (l *registry) replace(r *fencing.AcquireRequest) (*fencing.Waiter, *fencing
 	*r = ask
 	l.unlink(older)
 	older.err = fencing.ReplacedError()
-	older.tell()
+	older.signal()
 	return &place, nil
 }
 
@@ -202,7 +202,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	n := l.queues[t.ask.Name]
-	if !t.linked || n.first != t || t.over || t.err != nil {
+	if !t.linked || n.first != t || t.timedOut || t.err != nil {
 		l.mu.Unlock()
 		return nil
 	}
@@ -236,8 +236,8 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 	return nil
 }
 
-// ranOut ends a request at a store without a queue whose patience has ended.
-func (t *Waiter) ranOut() error {
+// timeout ends a request at a store without a queue whose patience has ended.
+func (t *Waiter) timeout() error {
 	l := &t.dog.requests
 	now := fencing.InstantOf(time.Now())
 	l.mu.Lock()
@@ -264,7 +264,7 @@ func (w *Watchdog) freed(name fencing.Name) {
 	defer l.mu.Unlock()
 	if n := l.queues[name]; n != nil && n.first != nil {
 		n.pause, n.due = minRetry, time.Now()
-		n.first.tell()
+		n.first.signal()
 	}
 }
 

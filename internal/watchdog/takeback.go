@@ -30,11 +30,11 @@ const (
 // told of. It is known until the store has answered. The watchdog's mutex guards it.
 type takeBack struct {
 	fencing.TakeBackRequest
-	due     time.Time // the next attempt
-	calls   int       // attempts under way
-	anew    bool      // it was asked for again: attempts under way may have come before what it is to undo
-	second  bool      // no repeat after the skew guard's span is to come: the next answer ends it
-	counted bool      // as a grant whose request had gone
+	due        time.Time // the next attempt
+	calls      int       // attempts under way
+	askedAgain bool      // it was asked for again: attempts under way may have come before what it is to undo
+	final      bool      // no repeat after the skew guard's span is to come: the next answer ends it
+	counted    bool      // as a grant whose request had gone
 }
 
 // TakeBackLater undoes what a request has got, a grant or a place in the queue, in
@@ -104,7 +104,7 @@ func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {
 		w.logAbandoned(&r, "shutting down", nil)
 		w.mu.Unlock()
 		return
-	case t == nil && len(w.takeBacks) >= maxTakeBacks && (w.requests.isTold || !w.requests.atStore): // one attempt, perhaps
+	case t == nil && len(w.takeBacks) >= maxTakeBacks && (w.requests.reconciles || !w.requests.atStore): // one attempt, perhaps
 		if !r.Unknown {
 			w.logAbandoned(&r, "too many at once", nil)
 		}
@@ -120,8 +120,8 @@ func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {
 		r.Refused = r.Refused || t.Refused
 		t.TakeBackRequest = r
 	}
-	t.due, t.anew, t.counted = time.Now(), t.calls > 0, t.counted || counted
-	t.second = t.Unknown || w.maxSkew == 0
+	t.due, t.askedAgain, t.counted = time.Now(), t.calls > 0, t.counted || counted
+	t.final = t.Unknown || w.maxSkew == 0
 	if wait {
 		done := make(chan struct{})
 		t.calls++
@@ -170,24 +170,24 @@ func (w *Watchdog) attempt(k key, t *takeBack) {
 	switch {
 	case last && (late || err != nil):
 		w.logAbandoned(&r, "shutting down", err)
-		w.over(k, t)
+		w.forget(k, t)
 	case err != nil:
 		t.due = now.Add(takeBackPause)
-	case t.anew:
-		t.anew, t.due = false, now
-	case !t.second && !last:
+	case t.askedAgain:
+		t.askedAgain, t.due = false, now
+	case !t.final && !last:
 		// The guard lets a command through while it is within the skew of the
 		// store's clock. If the gateway's is ahead by the skew, that is for twice
 		// the skew after it was sent.
-		t.second, t.due = true, now.Add(2*w.maxSkew)
+		t.final, t.due = true, now.Add(2*w.maxSkew)
 	case t.calls == 0:
-		w.over(k, t)
+		w.forget(k, t)
 	}
 }
 
-// over forgets a take-back, but not another one of the same request that became known while
+// forget forgets a take-back, but not another one of the same request that became known while
 // there was no room for this one. The caller holds mu.
-func (w *Watchdog) over(k key, t *takeBack) {
+func (w *Watchdog) forget(k key, t *takeBack) {
 	if w.takeBacks[k] == t {
 		delete(w.takeBacks, k)
 	}

@@ -67,7 +67,7 @@ func TestManyGrantsToNobodyAreTakenBack(t *testing.T) {
 		w.listen()
 		w.requests.mu.Lock()
 		w.beat()
-		w.requests.leaves("n0")
+		w.requests.linger("n0")
 		w.requests.mu.Unlock()
 		advance(10 * time.Second)
 		w.Stop()

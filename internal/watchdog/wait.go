@@ -24,8 +24,8 @@ type Waiter struct {
 	queue      *queue
 	linked     bool          // it is in it, without a grant
 	missing    bool          // it is in queue.missing, to ask again
-	untold     bool          // the store told of a lease for it, which it has not heard of and is to ask for
-	over       bool          // its patience has ended
+	lostGrant  bool          // the store told of a lease for it, which it has not heard of and is to ask for
+	timedOut   bool          // its patience has ended
 	busy       bool          // Wait is dealing with a grant, or leaving
 	asked      time.Duration // when it last asked again, since dog.origin
 	known      time.Duration // when the store was last known to have its place, or asked for it, since dog.origin
@@ -63,7 +63,7 @@ type ending struct {
 // park makes the request wait. The caller holds the registry's mutex.
 func (t *Waiter) park(out *fencing.Outcome) {
 	t.state, t.began = stateParked, time.Since(t.dog.origin)
-	t.timer = time.AfterFunc(time.Until(t.deadline), t.runOut)
+	t.timer = time.AfterFunc(time.Until(t.deadline), t.onTimeout)
 	if out.Place != nil {
 		t.position, t.waited = out.Place.Position, out.Place.Waiting
 	} else { // it was handed the lock, and has to confirm that
@@ -104,14 +104,14 @@ func (t *Waiter) Wait(ctx context.Context) (*fencing.Outcome, error) {
 
 func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
 	for done := false; ; {
-		grant, over, ended := t.look()
+		grant, over, ended := t.takeDue()
 		switch {
 		case grant != nil:
 			out, done, err = t.accept(ctx, grant)
 		case ended != nil:
 			return nil, t.ended(ended)
 		case over && !t.dog.requests.atStore:
-			return nil, t.ranOut()
+			return nil, t.timeout()
 		case over:
 			out, done, err = t.leave(ctx)
 		default:
@@ -125,14 +125,14 @@ func (t *Waiter) wait(ctx context.Context) (out *fencing.Outcome, err error) {
 	}
 }
 
-// look takes what there is to deal with.
-func (t *Waiter) look() (grant *granted, over bool, err error) {
+// takeDue takes what there is to deal with.
+func (t *Waiter) takeDue() (grant *granted, over bool, err error) {
 	l := &t.dog.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	grant, t.grant = t.grant, nil
-	t.busy = grant != nil || t.err == nil && t.over
-	return grant, t.over, t.err
+	t.busy = grant != nil || t.err == nil && t.timedOut
+	return grant, t.timedOut, t.err
 }
 
 // accept delivers a grant; a provisional one is confirmed first, and an old one asked for
@@ -247,17 +247,17 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 		refusal.RetryAfter = out.Lock.NextExpiry()
 	}
 	l.mu.Lock()
-	stray := t.grant != nil || t.young()
+	undo := t.grant != nil || t.mayStillBeGranted()
 	l.mu.Unlock()
-	if stray {
+	if undo {
 		return nil, true, t.abandon(refusal)
 	}
 	return nil, true, t.refused(refusal)
 }
 
-// young reports whether an attempt of its last question may still be on its way, and be
+// mayStillBeGranted reports whether an attempt of its last question may still be on its way, and be
 // granted what was given up. The caller holds the registry's mutex.
-func (t *Waiter) young() bool {
+func (t *Waiter) mayStillBeGranted() bool {
 	w := t.dog
 	return (w.maxSkew > 0 || t.asked > 0) && time.Since(w.origin)-max(t.began, t.asked) < callTimeout+2*w.maxSkew
 }
@@ -296,17 +296,17 @@ func (t *Waiter) abandonGrant(err error) error {
 	return t.abandon(err)
 }
 
-// runOut notes that the patience has ended.
-func (t *Waiter) runOut() {
+// onTimeout notes that the patience has ended.
+func (t *Waiter) onTimeout() {
 	l := &t.dog.requests
 	l.mu.Lock()
-	t.over = true
-	t.tell()
+	t.timedOut = true
+	t.signal()
 	l.mu.Unlock()
 }
 
-// tell has Wait look. The caller holds the registry's mutex.
-func (t *Waiter) tell() {
+// signal has Wait go on. The caller holds the registry's mutex.
+func (t *Waiter) signal() {
 	select {
 	case t.wake <- struct{}{}:
 	default: // told already
@@ -324,7 +324,7 @@ func (t *Waiter) offer(n *granted) bool {
 	fresh := t.grant == nil && !t.busy
 	t.grant = n
 	t.dog.requests.unlink(t)
-	t.tell()
+	t.signal()
 	return fresh
 }
 
@@ -336,17 +336,17 @@ func (w *Watchdog) withdraw(t *Waiter, err error) {
 		l.mu.Unlock()
 		return
 	}
-	phantom := t.grant != nil
+	hadGrant := t.grant != nil
 	l.exit(t, stateGone)
-	nothing := !l.atStore && !phantom && !t.unsure
+	nothing := !l.atStore && !hadGrant && !t.unsure
 	l.mu.Unlock()
-	if phantom {
+	if hadGrant {
 		w.observer.TakenBack()
 	}
 	if nothing {
 		return
 	}
-	w.takeBack(takeBackOf(&t.ask), err, phantom)
+	w.takeBack(takeBackOf(&t.ask), err, hadGrant)
 }
 
 func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
