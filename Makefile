@@ -33,9 +33,9 @@ test: deps lint ## all that has to pass before a commit: lint, tests with -race
 test-race test-plain: export GOGC ?= 400
 
 .PHONY: test-race
-test-race: # the longest first, four packages at a time: they mostly wait; the rules have no goroutine
-	go test -race -vet=off -p 4 -parallel 3 -timeout 12m ./internal/redis ./cmd/gateway ./internal/quorum ./web ./internal/embedded \
-		$$(go list ./... | grep -v 'internal/fencing$$')
+test-race: # the longest first, five packages at a time: they mostly wait; the rules have no goroutine
+	go test -race -vet=off -p 5 -parallel 4 -timeout 12m ./internal/redis ./cmd/gateway ./web ./client ./internal/http ./internal/quorum \
+		./verify/clients ./cmd/lockctl $$(go list ./... | grep -v 'internal/fencing$$')
 
 .PHONY: test-plain
 test-plain: # what one goroutine plays, which is too slow with -race: a test of the module compares this list with the files that say so
