@@ -16,7 +16,7 @@ var notOnDisk = map[string]string{
 	"Record.SlotMarks":   "a bucket of its own",
 	"Record.Holders":     "a bucket of its own",
 	"Record.Queue":       "does not outlive the process",
-	"Record.Stuck":       "a restart looks at all names",
+	"Record.RetryAt":     "a restart looks at all names",
 	"Record.History":     "a bucket of its own",
 
 	"Holding.Stamp":       "its request does not outlive the process",

@@ -61,16 +61,16 @@ func (g *Gateways) join(from Gateway, now Instant) {
 	}
 	g.Seen[from], g.Heard = now, now
 	for gateway, seen := range g.Seen { // every run of a gateway has a name of its own
-		if now >= max(seen.Add(ForgetAfter), g.lapse(gateway)) {
+		if now >= max(seen.Add(ForgetAfter), g.deadAt(gateway)) {
 			delete(g.Seen, gateway)
 		}
 	}
 }
 
-// lapse returns when a gateway counts as dead unless it is heard of before. Only one that
+// deadAt returns when a gateway counts as dead unless it is heard of before. Only one that
 // was heard of shortly before a gap has the time after it: nobody is heard of either when
 // no gateway has anything to say any more.
-func (g *Gateways) lapse(gateway Gateway) Instant {
+func (g *Gateways) deadAt(gateway Gateway) Instant {
 	seen := g.Seen[gateway]
 	until := seen.Add(GatewayTTL)
 	if seen.Add(StallAfter) > g.Stopped {

@@ -42,7 +42,7 @@ func TestLapse(t *testing.T) {
 		for _, sign := range test.signs {
 			g.hear(sign.from, start.Add(sign.at))
 		}
-		if until := g.lapse("2").Sub(start); until != test.until {
+		if until := g.deadAt("2").Sub(start); until != test.until {
 			t.Errorf("%s: until %s instead of %s", test.name, until, test.until)
 		}
 	}

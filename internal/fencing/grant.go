@@ -112,30 +112,30 @@ func (t *step) handOff() {
 		return
 	}
 	queue := &t.record.Queue
-	stuck := t.record.Stuck
-	t.record.Stuck = 0
+	retryAt := t.record.RetryAt
+	t.record.RetryAt = 0
 	if t.more {
-		t.record.Stuck = AtOnce
+		t.record.RetryAt = AtOnce
 	}
 	if queue.Len() == 0 {
 		return
 	}
 	if t.skewed {
 		if t.fits(queue.order[0]) {
-			t.record.Stuck = cmp.Or(stuck, t.now)
+			t.record.RetryAt = cmp.Or(retryAt, t.now)
 		}
 		return
 	}
 	for len(queue.order) > 0 && t.fits(queue.order[0]) {
 		if t.left == 0 {
-			t.record.Stuck = AtOnce
+			t.record.RetryAt = AtOnce
 			return
 		}
 		p := queue.order[0]
 		if _, err := t.grant(p, p.Gateway == t.guard.Gateway && p.Ask.Set == ""); err != nil { // refused for this gateway's floor: another one may do it
-			t.record.Stuck = t.now.Add(HeartbeatInterval)
+			t.record.RetryAt = t.now.Add(HeartbeatInterval)
 			if t.now < t.Quarantine.Until {
-				t.record.Stuck = t.Quarantine.Until
+				t.record.RetryAt = t.Quarantine.Until
 			}
 			return
 		}

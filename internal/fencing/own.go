@@ -34,7 +34,7 @@ func (t *step) holding(lease LeasePublic) *Holding {
 		return nil
 	}
 	if t.due(&h) {
-		t.lapse(&h)
+		t.endOverdue(&h)
 		return nil
 	}
 	return &h

@@ -95,7 +95,7 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 		if record.Holders.Len() == mostHolders {
 			full++
 		}
-		if waiting := record.Queue.Waiting(); len(waiting) > 0 && record.Stuck == 0 && s.Due(op.LockName()) > now {
+		if waiting := record.Queue.Waiting(); len(waiting) > 0 && record.RetryAt == 0 && s.Due(op.LockName()) > now {
 			if record.Holders.Len() < min(bears, tolerates(waiting[0].Ask.Mode, waiting[0].Ask.Limit)) {
 				t.Fatalf("P5: after %#v the first waiter fits: %+v", op, record)
 			}
@@ -122,7 +122,7 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 func untroubled(s *fencing.State) map[fencing.Name]recordEssence {
 	records := essenceOf(s).Records
 	for name, r := range records {
-		r.Stuck = 0
+		r.RetryAt = 0
 		records[name] = r
 	}
 	return records

@@ -30,8 +30,8 @@ func (t *step) due(h *Holding) bool {
 	return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
 }
 
-// lapse ends a lease that is due.
-func (t *step) lapse(h *Holding) {
+// endOverdue ends a lease that is due.
+func (t *step) endOverdue(h *Holding) {
 	if h.Provisional {
 		t.undo(h)
 	} else {
@@ -45,7 +45,7 @@ func (t *step) endDue() {
 	due, more := t.record.Holders.due(t.now, t.alive, t.left)
 	t.left, t.more = t.left-len(due), t.more || more
 	for i := range due {
-		t.lapse(&due[i])
+		t.endOverdue(&due[i])
 	}
 }
 
@@ -57,7 +57,7 @@ func (t *step) hear() {
 }
 
 func (t *step) alive(gateway Gateway) bool {
-	return gateway == t.guard.Gateway || t.now < t.Gateways.lapse(gateway)
+	return gateway == t.guard.Gateway || t.now < t.Gateways.deadAt(gateway)
 }
 
 // dropDead takes the waiters of dead gateways out, the first in the queue first.

@@ -20,7 +20,7 @@ const (
 	// does no more than this keeps Redis from others for some milliseconds.
 	StepLimit = 64
 
-	// AtOnce is the Record.Stuck of a name on which a step has left something to do.
+	// AtOnce is the Record.RetryAt of a name on which a step has left something to do.
 	AtOnce Instant = 1
 
 	// MaxBroken is how many broken tokens a record remembers for retried breaks.
@@ -58,7 +58,7 @@ type Record struct {
 	HighestAdmitted Token         // that has moved a mark
 	Holders         Holders
 	Queue           Queue
-	Stuck           Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on
+	RetryAt         Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on
 	Broken          []Token // the last few tokens that were broken, oldest first
 	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go
@@ -126,15 +126,15 @@ func (s *State) Due(name Name) Instant {
 	if r.idle() {
 		due = r.ForgetAt
 	}
-	r.Holders.gateways(func(gateway Gateway, _, _ int) { due = min(due, s.Gateways.lapse(gateway)) })
+	r.Holders.gateways(func(gateway Gateway, _, _ int) { due = min(due, s.Gateways.deadAt(gateway)) })
 	for gateway := range r.Queue.gateways {
-		due = min(due, s.Gateways.lapse(gateway))
+		due = min(due, s.Gateways.deadAt(gateway))
 	}
 	if len(r.Queue.resting) > 0 {
 		due = min(due, r.Queue.restTill)
 	}
-	if r.Stuck != 0 {
-		due = min(due, r.Stuck)
+	if r.RetryAt != 0 {
+		due = min(due, r.RetryAt)
 	}
 	return due
 }
@@ -159,7 +159,7 @@ func (s *State) View(name Name, now Instant, guard Guard, waiters bool) *Lock {
 }
 
 func (s *State) view(name Name, now Instant, guard Guard, waiters bool, holders int) *Lock {
-	alive := func(gateway Gateway) bool { return gateway == guard.Gateway || now < s.Gateways.lapse(gateway) }
+	alive := func(gateway Gateway) bool { return gateway == guard.Gateway || now < s.Gateways.deadAt(gateway) }
 	return s.Records[name].view(name, now, alive, waiters, holders)
 }
 

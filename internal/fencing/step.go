@@ -19,7 +19,7 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t.out.Now = now
 	t.record = s.Records[t.name]
 	t.left = cmp.Or(guard.StepLimit, StepLimit)
-	if _, attends := op.(ExpireRequest); t.record != nil && t.record.Stuck == AtOnce && !attends {
+	if _, attends := op.(ExpireRequest); t.record != nil && t.record.RetryAt == AtOnce && !attends {
 		t.left = 0 // an Expire goes on with it: many other operations at once are not to do so as well
 	}
 	if OnlyLooks(op) {
@@ -33,9 +33,9 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 		delete(t.Records, t.name)
 	}
 	if t.record != nil && t.record.idle() {
-		t.record.Stuck = 0
+		t.record.RetryAt = 0
 	}
-	t.out.More = t.record != nil && t.record.Stuck == AtOnce && !t.skewed
+	t.out.More = t.record != nil && t.record.RetryAt == AtOnce && !t.skewed
 	return t.out
 }
 
@@ -187,7 +187,7 @@ func (t *step) break_(op BreakRequest) *Error {
 		h, found := t.record.Holders.WithToken(op.Token)
 		switch {
 		case found && t.due(&h):
-			t.lapse(&h)
+			t.endOverdue(&h)
 		case found:
 			t.record.Broken = append(t.record.Broken, op.Token)
 			if excess := len(t.record.Broken) - MaxBroken; excess > 0 {

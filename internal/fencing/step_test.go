@@ -134,20 +134,20 @@ type essence struct {
 
 // recordEssence leaves out the Intent: a refused writer leaves one.
 type recordEssence struct {
-	LastToken, Ended fencing.Token
-	Holders          []fencing.Holding
-	Waiting, Resting []fencing.Place
-	Stuck, ForgetAt  fencing.Instant
-	Broken           []fencing.Token
-	History          []fencing.Ended
-	Marks            [3]fencing.Token
-	SlotMarks        map[int]fencing.Token
+	LastToken, Ended  fencing.Token
+	Holders           []fencing.Holding
+	Waiting, Resting  []fencing.Place
+	RetryAt, ForgetAt fencing.Instant
+	Broken            []fencing.Token
+	History           []fencing.Ended
+	Marks             [3]fencing.Token
+	SlotMarks         map[int]fencing.Token
 }
 
 func essenceOf(s *fencing.State) essence {
 	e := essence{s.Counter, map[fencing.Name]recordEssence{}, s.Tombstones, s.Gateways, s.Quarantine}
 	for name, r := range s.Records {
-		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, slices.Collect(r.Holders.All()), r.Queue.Waiting(), r.Queue.Resting(), r.Stuck, r.ForgetAt, r.Broken, r.History,
+		e.Records[name] = recordEssence{r.LastToken, r.EndedToken, slices.Collect(r.Holders.All()), r.Queue.Waiting(), r.Queue.Resting(), r.RetryAt, r.ForgetAt, r.Broken, r.History,
 			[3]fencing.Token{r.LastClaimed, r.Mark, r.HighestAdmitted}, maps.Clone(r.SlotMarks)}
 	}
 	return e

@@ -223,7 +223,7 @@ func tolerates(mode fencing.Mode, limit int) int {
 func (d *comparison) idles(lock *fencing.Lock) error {
 	state := d.model.memory().state
 	record := state.Records[lock.Name]
-	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now || record.Stuck > d.now { // in quarantine
+	if record == nil || len(lock.Waiters) == 0 || state.Due(lock.Name) <= d.now || record.RetryAt > d.now { // in quarantine
 		return nil
 	}
 	for _, p := range record.Queue.Waiting() {

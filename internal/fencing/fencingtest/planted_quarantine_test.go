@@ -92,12 +92,12 @@ var plantedInQuarantines = []defect{
 	{what: "a release hands on in a quarantine", step: tampered(beforeOf(func(m *moment, _ *releaseOp) { m.state.Quarantine.Until = 0 }), nil)},
 	{what: "what was not handed on in a quarantine is forgotten", step: tampered(nil, func(m *moment) {
 		if r := m.record(); r != nil {
-			r.Stuck = 0
+			r.RetryAt = 0
 		}
 	})},
 	{what: "what was not handed on in a quarantine waits a minute more", step: tampered(nil, func(m *moment) {
-		if r := m.record(); r != nil && r.Stuck > 0 {
-			r.Stuck = r.Stuck.Add(time.Minute)
+		if r := m.record(); r != nil && r.RetryAt > 0 {
+			r.RetryAt = r.RetryAt.Add(time.Minute)
 		}
 	})},
 

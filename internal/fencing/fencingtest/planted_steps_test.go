@@ -12,7 +12,7 @@ import (
 // unfinished reports whether a step before has left something to do on the name.
 func (m *moment) unfinished() bool {
 	r := m.was.Records[m.op.LockName()]
-	return r != nil && r.Stuck == 1
+	return r != nil && r.RetryAt == 1
 }
 
 // plantedInSteps are defects in how steps that do little go on: see
@@ -37,12 +37,12 @@ var plantedInSteps = []defect{
 	}, nil)},
 	{what: "nobody goes on", step: tampered(nil, func(m *moment) {
 		if r := m.record(); r != nil && m.out.More {
-			r.Stuck, m.out.More = 0, false
+			r.RetryAt, m.out.More = 0, false
 		}
 	})},
 	{what: "whoever comes goes on", step: tampered(func(m *moment) {
 		if r := m.record(); r != nil && m.unfinished() {
-			r.Stuck = 0
+			r.RetryAt = 0
 		}
 	}, nil)},
 	{what: "a lease that ran out and was not come to is renewed", casesOnly: true, step: tampered(beforeOf(func(m *moment, op *renewOp) {

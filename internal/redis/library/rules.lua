@@ -130,14 +130,14 @@ local function hand_off()
   if not r then
     return
   end
-  local stuck = r[RETRY_AT]
+  local retry_at = r[RETRY_AT]
   r[RETRY_AT] = more and AT_ONCE or 0
   if r[QUEUED] == 0 then
     return
   end
   if skewed then
     if fits(first_place()) then
-      r[RETRY_AT] = stuck > 0 and stuck or now
+      r[RETRY_AT] = retry_at > 0 and retry_at or now
     end
     return
   end

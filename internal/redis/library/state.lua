@@ -127,7 +127,7 @@ local function read_signs(some)
   end
 end
 
--- Returns when a gateway counts as dead. The twin of Gateways.lapse.
+-- Returns when a gateway counts as dead. The twin of Gateways.deadAt.
 local function dead_at(id)
   local seen = signs[id] or 0
   local till = seen + GATEWAY_TTL
