@@ -172,7 +172,7 @@ func (a *attachment) hold(out *fencing.Outcome) {
 func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 	end := time.Now().Add(left)
 	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
-		Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Granted: *out, Ready: connectionOf(a.r).acknowledged,
+		Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Granted: *out, Ready: connectionOf(a.r).heard(),
 	})
 	beats := a.heartbeats()
 	defer beats.Stop()

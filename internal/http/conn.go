@@ -43,6 +43,24 @@ func (c *connection) control(f func(fd uintptr)) bool {
 	return c != nil && c.raw != nil && c.raw.Control(f) == nil
 }
 
+// heard returns what tells whether the peer has acknowledged what had been written when it
+// was asked first since it last said so. Over HTTP/2 others write to the connection as well,
+// so that there may always be something on its way.
+func (c *connection) heard() func() bool {
+	var mark uint64 // of bytes; 0 where none is waited for
+	return func() bool {
+		acknowledged, pending, known := c.progress()
+		switch {
+		case !known, pending == 0, mark > 0 && acknowledged >= mark:
+			mark = 0
+			return true
+		case mark == 0:
+			mark = acknowledged + pending
+		}
+		return false
+	}
+}
+
 const (
 	// longestSilence is how long a peer of a stream may leave bytes without an
 	// acknowledgement, however long its lease is.

@@ -85,6 +85,20 @@ func (c *connection) acknowledged() bool {
 	return pending == 0
 }
 
+// progress returns how many bytes the peer has acknowledged and how many have been written
+// without that, of all that is on the connection. It reports false if that can't be told.
+func (c *connection) progress() (acknowledged, pending uint64, known bool) {
+	c.control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		n, err := unix.IoctlGetInt(int(fd), unix.TIOCOUTQ)
+		acknowledged, pending, known = info.Bytes_acked, uint64(n), err == nil
+	})
+	return acknowledged, pending, known
+}
+
 // setUserTimeout ends the connection when written bytes are not acknowledged for
 // so long. Where there is no TCP it does nothing.
 func (c *connection) setUserTimeout(d time.Duration) {
