@@ -32,6 +32,7 @@ type config struct {
 	Storage
 	Leases
 	Waiting
+	Requests
 	Logging
 }
 
@@ -46,8 +47,9 @@ type Serving struct {
 	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
 	AdminAddr       string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has the same keys and Hosts"`
 
-	MaxConnections          int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
-	MaxConnectionsPerClient int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
+	MaxConnections             int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
+	MaxConnectionsPerClient    int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
+	MaxConnectionRatePerClient int `split_words:"true" default:"0" desc:"connections a second that one address may open, and as many at once; 0 is any number"`
 
 	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown takes at most, FENCEPOST_DRAIN_DELAY included; 0s to 1h"`
 	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown goes on serving while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
@@ -98,6 +100,13 @@ type Waiting struct {
 	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"requests from one address that may wait at this gateway; 0 is any number"`
 	MaxStreams          int           `split_words:"true" default:"1000" desc:"streams of events at this gateway; 0 is any number"`
 	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases; 0 is any number"`
+}
+
+// Requests bounds what one principal may ask for: a name of the keys file or, without
+// keys, an address. 0 is no bound.
+type Requests struct {
+	MaxRequestRatePerPrincipal int `split_words:"true" default:"0" desc:"requests a second of one principal (a name of FENCEPOST_KEYS_FILE; without keys, an address), and as many at once; renewals and releases are refused at four times that only; 0 is any number"`
+	MaxRequestsPerPrincipal    int `split_words:"true" default:"10000" desc:"requests of one principal under way at once, without those that wait and streams; renewals and releases as above; 0 is any number"`
 }
 
 // Logging says what is logged, to standard error.
@@ -224,6 +233,8 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	}{
 		{"MAX_WAITERS", cfg.MaxWaiters}, {"MAX_WAITERS_PER_NAME", cfg.MaxWaitersPerName}, {"MAX_WAITERS_PER_CLIENT", cfg.MaxWaitersPerClient},
 		{"MAX_STREAMS", cfg.MaxStreams}, {"MAX_STREAMS_PER_CLIENT", cfg.MaxStreamsPerClient}, {"MAX_CONNECTIONS_PER_CLIENT", cfg.MaxConnectionsPerClient},
+		{"MAX_CONNECTION_RATE_PER_CLIENT", cfg.MaxConnectionRatePerClient},
+		{"MAX_REQUEST_RATE_PER_PRINCIPAL", cfg.MaxRequestRatePerPrincipal}, {"MAX_REQUESTS_PER_PRINCIPAL", cfg.MaxRequestsPerPrincipal},
 	} {
 		if cap.value < 0 || cap.value > maxCap {
 			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (any number) to %d", cap.name, cap.value, maxCap)

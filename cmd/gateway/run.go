@@ -113,6 +113,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	options := lockhttp.Options{
 		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: secured.keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
+		MaxRequestRatePerPrincipal: cfg.MaxRequestRatePerPrincipal, MaxRequestsPerPrincipal: cfg.MaxRequestsPerPrincipal,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
 		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit,
 	}
@@ -127,7 +128,8 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	most, _ := cfg.maxConnections(openFiles()) // validated before
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
-		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, TLS: secured.server, Registerer: reg, Logger: log,
+		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, RatePerClient: cfg.MaxConnectionRatePerClient,
+		TLS: secured.server, Registerer: reg, Logger: log,
 	})
 	serving := make(chan error, 2)
 	go func() { serving <- secured.serve(server, listener) }()

@@ -17,8 +17,9 @@ import (
 // access says what a request needs: a scope, and of what stands in its path that it is a
 // name which the principal may use. Names that stand elsewhere are for permit.
 type access struct {
-	scope func(*http.Request) auth.Scope
-	named bool
+	scope   func(*http.Request) auth.Scope
+	named   bool
+	holding bool // of a lease that is held, to renew or release it: see throttle
 }
 
 // needs is the access of what takes one scope.
@@ -33,8 +34,14 @@ func onName(scope auth.Scope) access {
 	return a
 }
 
+// ofHolder is the access of what holders ask.
+func ofHolder(a access) access {
+	a.holding = true
+	return a
+}
+
 // toEnd is the access of DELETE /locks/{name}: If-Match breaks somebody else's lease.
-var toEnd = access{named: true, scope: func(r *http.Request) auth.Scope {
+var toEnd = access{named: true, holding: true, scope: func(r *http.Request) auth.Scope {
 	if len(r.Header["If-Match"]) > 0 {
 		return auth.Admin
 	}
@@ -145,8 +152,8 @@ var errWithdrawn = &fencing.Error{Code: fencing.CodeUnauthenticated, Detail: "th
 // gate lets requests in by their keys, and bounds those without.
 type gate struct {
 	keys     *auth.Keys // nil: everybody may do everything
-	failures failures
-	refusals failures // of who has a key that does not do: bounds what the audit says of them
+	failures rates
+	refusals rates // of who has a key that does not do: bounds what the audit says of them
 	now      func() time.Time
 }
 

@@ -231,6 +231,7 @@ func (c *call) ended(ctx context.Context, req *acquire, err error) error {
 // park gives back what a request that waits has no use for.
 func (c *call) park() {
 	c.parked = true
+	c.leaveRequest()
 	c.startWaitSpan()
 	c.in, c.out = nil, nil
 }

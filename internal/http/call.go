@@ -37,12 +37,14 @@ type call struct {
 	hasGrant bool
 
 	denied    bool            // by keys, which the audit tells of
+	limited   bool            // refused for its principal asks for too much
 	principal *auth.Principal // nil: everybody may do this
 	scope     auth.Scope      // that it needs
 	asked     []fencing.Name  // the names it needs
 	inPath    [1]fencing.Name // room for them
 
 	entered [allowances]bool // see enter
+	usage   *usage           // that counts it; see throttle
 	parked  bool             // it has waited in a queue
 	waited  time.Duration    // from its start until the wait was over
 	gone    bool             // the client has left before the answer
@@ -74,22 +76,36 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) *call {
 
 // route has the router serve the request, unless it must not even be routed.
 func (c *call) route() {
-	if err := c.checkOrigin(); err != nil {
+	o, err := c.admit()
+	switch {
+	case err != nil:
 		c.writeError(err)
-		return
-	}
-	o := c.findOperation()
-	if o == nil {
+	case o == nil:
 		noRoute(c)
-		return
+	default:
+		c.startSpan()
+		o.serve(c)
 	}
-	c.endpoint, c.quiet = o.endpoint, o.quiet
-	if err := c.authorize(o.access); err != nil {
-		c.writeError(err)
-		return
+}
+
+// admit returns what a request asks for, nil if there is no such thing, or why it is refused.
+func (c *call) admit() (*operation, error) {
+	var access access
+	err := c.checkOrigin()
+	var o *operation
+	if err == nil {
+		o = c.findOperation()
 	}
-	c.startSpan()
-	o.serve(c)
+	if o != nil {
+		c.endpoint, c.quiet, access = o.endpoint, o.quiet, o.access
+		if err := c.authorize(access); err != nil {
+			return nil, err
+		}
+	}
+	if limited := c.throttle(access); limited != nil {
+		return nil, limited
+	}
+	return o, err
 }
 
 // requestID names the request in the log and in problems, and is the stamp of its
@@ -110,6 +126,7 @@ func (c *call) end() {
 	}
 	c.leave(allowedWaiters)
 	c.leave(allowedStreams)
+	c.leaveRequest()
 	if c.openStream != nil {
 		c.openStream.Dec()
 	}
@@ -166,7 +183,7 @@ func (c *call) elapsed() time.Duration { return c.s.now().Sub(c.start) }
 func (c *call) logLine(elapsed time.Duration) {
 	level := slog.LevelInfo
 	switch {
-	case c.denied, c.quiet, c.status < 300, c.gone,
+	case c.denied, c.limited, c.quiet, c.status < 300, c.gone,
 		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining,
 		c.code == fencing.CodeQuarantined:
 		level = slog.LevelDebug

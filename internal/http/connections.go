@@ -24,6 +24,12 @@ const (
 	// refusalTime bounds a refusal: the request that comes before it, and its end.
 	refusalTime = time.Second
 
+	// refusalRate is how many connections a second beyond ConnectionOptions are answered,
+	// and as many at once, and tlsRefusalRate how many handshakes are made for that; the
+	// others are closed. A flood must not cost more than that.
+	refusalRate    = 500
+	tlsRefusalRate = 50
+
 	// refusalLogged is how often refusals are logged at most.
 	refusalLogged = time.Minute
 )
@@ -32,6 +38,7 @@ const (
 type ConnectionOptions struct {
 	Most          int // open at a time; at least 1
 	MostPerClient int // from one address without its port; 0 is any number
+	RatePerClient int // new ones a second from one address, and as many at once; 0 is any number
 
 	// TLS is that of the server, for refusals; nil if it has none.
 	TLS *tls.Config
@@ -43,19 +50,27 @@ type ConnectionOptions struct {
 // LimitConnections returns a listener for server that admits so many connections.
 // One more is answered 503 with Retry-After and closed, as soon as its request has
 // begun to arrive; GET /livez is answered all the same, since a full gateway is alive.
+// Of a flood most are closed without an answer.
 //
 // What is open is never closed to make room: a connection on which nothing happens may
 // be that of a holder who is about to renew. It takes the server's ConnState.
 func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
 	l := &limitedListener{
-		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger,
+		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger, answers: refusalRate,
 		clients: map[string]int{}, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals), tls: withoutHTTP2(o.TLS),
 		count: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_http_connections", Help: "Connections open now.",
 		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fencepost_http_connections_refused_total", Help: "Connections refused because there were as many as may be, in all or of one client.",
+			Name: "fencepost_http_connections_refused_total", Help: "Connections refused because there were as many as may be, in all or of one client, or one client opened them too fast.",
 		}),
+	}
+	if o.TLS != nil {
+		l.answers = tlsRefusalRate
+	}
+	if o.RatePerClient > 0 {
+		arrivals := newRates(time.Second/time.Duration(o.RatePerClient), o.RatePerClient)
+		l.arrivals = &arrivals
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fencepost_http_connections_limit", Help: "Connections that may be open: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files leaves.",
@@ -77,6 +92,8 @@ type limitedListener struct {
 	tls                 *tls.Config   // of refusals; nil without TLS
 	count               prometheus.Gauge
 	refused             prometheus.Counter
+	arrivals            *rates // nil without RatePerClient
+	answers             int    // to refused connections, a second
 
 	work sync.WaitGroup // the refusals under way
 
@@ -86,6 +103,7 @@ type limitedListener struct {
 	open     int
 	clients  map[string]int // empty without mostPerClient
 	logged   time.Time
+	answered bucket
 }
 
 // Close stops accepting, breaks off the refusals under way, and waits for them.
@@ -108,31 +126,42 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if setting, most := l.admit(conn); setting != "" {
-			l.refuse(conn, setting, most)
+		if setting, detail := l.admit(conn); setting != "" {
+			l.refuse(conn, setting, detail)
 			continue
 		}
 		return conn, nil
 	}
 }
 
-// admit counts a connection, or returns which setting is against it.
-func (l *limitedListener) admit(conn net.Conn) (setting string, most int) {
+// admit counts a connection, or returns which setting is against it, and what to say.
+func (l *limitedListener) admit(conn net.Conn) (setting, detail string) {
+	client := clientOf(conn.RemoteAddr().String())
+	if l.arrivals != nil {
+		if wait, _ := l.arrivals.note(client, time.Now()); wait > 0 {
+			const setting = "FENCEPOST_MAX_CONNECTION_RATE_PER_CLIENT"
+			return setting, "this address opens more than " + strconv.Itoa(l.arrivals.burst) + " connections a second, which is as many as may be (" + setting +
+				"); a connection serves any number of requests"
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open >= l.most {
-		return "FENCEPOST_MAX_CONNECTIONS", l.most
+		return tooMany("FENCEPOST_MAX_CONNECTIONS", l.most)
 	}
 	if l.mostPerClient > 0 {
-		client := clientOf(conn.RemoteAddr().String())
 		if l.clients[client] >= l.mostPerClient {
-			return "FENCEPOST_MAX_CONNECTIONS_PER_CLIENT", l.mostPerClient
+			return tooMany("FENCEPOST_MAX_CONNECTIONS_PER_CLIENT", l.mostPerClient)
 		}
 		l.clients[client]++
 	}
 	l.open++
 	l.count.Set(float64(l.open))
-	return "", 0
+	return "", ""
+}
+
+func tooMany(setting string, most int) (string, string) {
+	return setting, strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"
 }
 
 // observe is the server's ConnState.
@@ -154,10 +183,15 @@ func (l *limitedListener) observe(conn net.Conn, state http.ConnState) {
 
 // refuse answers and closes a connection, aside. When that is done for too many
 // already, it only closes it.
-func (l *limitedListener) refuse(conn net.Conn, setting string, most int) {
+func (l *limitedListener) refuse(conn net.Conn, setting, detail string) {
 	l.refused.Inc()
-	if l.mayLog() {
-		l.log.Warn("connections are refused: as many are open as may be", slog.String("setting", setting), slog.Int("most", most))
+	log, answer := l.attention(time.Now())
+	if log {
+		l.log.Warn("connections are refused", slog.String("setting", setting), slog.String("client", clientOf(conn.RemoteAddr().String())), slog.String("detail", detail))
+	}
+	if !answer {
+		conn.Close()
+		return
 	}
 	select {
 	case l.refusing <- struct{}{}:
@@ -177,7 +211,7 @@ func (l *limitedListener) refuse(conn net.Conn, setting string, most int) {
 		if l.tls != nil {
 			answered = tls.Server(conn, l.tls) // its handshake is part of the first read
 		}
-		answerRefused(answered, setting, most)
+		answerRefused(answered, detail)
 		l.mu.Lock()
 		delete(l.refusals, conn)
 		l.mu.Unlock()
@@ -202,28 +236,27 @@ func withoutHTTP2(config *tls.Config) *tls.Config {
 	return only
 }
 
-func (l *limitedListener) mayLog() bool {
+// attention says whether one more refusal is logged, and whether it is answered.
+func (l *limitedListener) attention(now time.Time) (log, answer bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Sub(l.logged) < refusalLogged {
-		return false
+	if log = now.Sub(l.logged) >= refusalLogged; log {
+		l.logged = now
 	}
-	l.logged = now
-	return true
+	return log, l.answered.take(now, time.Second/time.Duration(l.answers), l.answers) == 0
 }
 
 // answerRefused waits for the begin of a request: a client that is answered before it
 // has asked takes the answer for nonsense. Closing with bytes unread would reset the
 // connection, and destroy the answer on its way, so the rest is read as well.
-func answerRefused(conn net.Conn, setting string, most int) {
+func answerRefused(conn net.Conn, detail string) {
 	conn.SetDeadline(time.Now().Add(refusalTime))
 	request := make([]byte, 1<<10)
 	n, err := conn.Read(request)
 	if err != nil {
 		return
 	}
-	if _, err := conn.Write(refusal(request[:n], setting, most)); err != nil {
+	if _, err := conn.Write(refusal(request[:n], detail)); err != nil {
 		return
 	}
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
@@ -232,13 +265,12 @@ func answerRefused(conn net.Conn, setting string, most int) {
 }
 
 // refusal is the answer to a request that begins so.
-func refusal(request []byte, setting string, most int) []byte {
+func refusal(request []byte, detail string) []byte {
 	if bytes.HasPrefix(request, []byte("GET /livez ")) || bytes.HasPrefix(request, []byte("GET /livez?")) {
 		return rawAnswer("200 OK", jsonType[0], "", []byte(alive))
 	}
 	c := call{}
-	e := &fencing.Error{Code: fencing.CodeUnavailable,
-		Detail: strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"}
+	e := &fencing.Error{Code: fencing.CodeUnavailable, Detail: detail}
 	body := append(c.appendProblem(nil, e), '}', '\n')
 	return rawAnswer("503 Service Unavailable", problemType[0], "Retry-After: 1\r\n", body)
 }

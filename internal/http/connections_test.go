@@ -2,6 +2,7 @@ package http
 
 import (
 	"bufio"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
@@ -168,5 +169,65 @@ func TestSilentConnections(t *testing.T) {
 	}
 	if len(l.refusing) > MaxRefusals {
 		t.Errorf("%d refusals", len(l.refusing))
+	}
+}
+
+// TestConnectionRate: an address that opens connections too fast is told so, and what is
+// open goes on.
+func TestConnectionRate(t *testing.T) {
+	addr, l := limited(t, ConnectionOptions{Most: 1000, RatePerClient: 1})
+	first := dialTo(t, addr)
+	ask(t, first, "GET", "/", "")
+	for i := 0; ; i++ {
+		status, header, body := ask(t, dialTo(t, addr), "GET", "/", "")
+		if status == 503 && header.Get("Retry-After") == "1" && strings.Contains(body, "FENCEPOST_MAX_CONNECTION_RATE_PER_CLIENT") {
+			break
+		}
+		if status != 200 || i == 100 {
+			t.Fatalf("connection %d: %d %s", i, status, body)
+		}
+	}
+	if status, _, _ := ask(t, first, "GET", "/", ""); status != 200 {
+		t.Errorf("an open connection: %d", status)
+	}
+	if n := len(l.arrivals.clients); n != 1 {
+		t.Errorf("%d clients are remembered", n)
+	}
+}
+
+// TestAnswersToRefusedConnections: of a flood so many are answered, fewer where that takes
+// a handshake, and one line a minute tells of it.
+func TestAnswersToRefusedConnections(t *testing.T) {
+	for _, c := range []struct {
+		tls  *tls.Config
+		most int
+	}{{nil, refusalRate}, {&tls.Config{}, tlsRefusalRate}} {
+		l := LimitConnections(&http.Server{}, nil, ConnectionOptions{Most: 1, TLS: c.tls}).(*limitedListener)
+		logged, answered := 0, 0
+		for now := time.Now(); now.Before(l.logged.Add(time.Second)) || logged == 0; now = now.Add(time.Millisecond / 2) {
+			log, answer := l.attention(now)
+			if log {
+				logged++
+			}
+			if answer {
+				answered++
+			}
+		}
+		if logged != 1 || answered < c.most || answered > 2*c.most {
+			t.Errorf("of 2,000 in a second %d are answered and %d logged, want at most %d and one", answered, logged, 2*c.most)
+		}
+	}
+}
+
+// TestErrorLog: what clients have net/http say is not logged without end.
+func TestErrorLog(t *testing.T) {
+	var log lockedBuffer
+	server := NewHTTPServer(nil, slog.New(slog.NewTextHandler(&log, nil)))
+	for range 1000 {
+		server.ErrorLog.Print("http2: server: error reading preface from client")
+		server.ErrorLog.Print("http: TLS handshake error from 10.1.2.3:4: EOF")
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != noticedBurst || strings.Contains(log.String(), "10.1.2.3") {
+		t.Errorf("%d lines, want %d", n, noticedBurst)
 	}
 }

@@ -302,6 +302,7 @@ func TestStoreFailures(t *testing.T) {
 	}
 	g.do("GET", "/livez", "").want(t, 200)
 
+	g.clock.advance(probeInterval)
 	g.store.set(func(s *scriptedStore) { s.before = func(string) error { panic("a defect of 10.9.8.7") } })
 	for _, r := range requests {
 		a := g.do(r.method, r.path, r.body, r.header).want(t, 500)

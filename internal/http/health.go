@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -20,15 +21,17 @@ const alive = `{"status":"alive"}` + "\n"
 // adds all that was found. A quarantine is no reason to fail: leases that the store
 // still has can be renewed, and the other gateways have the same store.
 func readyz(c *call) {
-	ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
-	defer cancel()
-	began := c.s.now()
-	err := c.s.dog.Check(ctx)
-	took := c.s.now().Sub(began)
-
+	var err error
 	details := func(b []byte) []byte { return b }
 	if c.r.URL.Query().Has("verbose") {
+		ctx, cancel := context.WithTimeout(c.r.Context(), checkTimeout)
+		defer cancel()
+		began := c.s.now()
+		err = c.s.dog.Check(ctx)
+		took := c.s.now().Sub(began)
 		details = func(b []byte) []byte { return c.s.appendChecks(ctx, b, err, took) }
+	} else {
+		err = c.s.probe(c.r.Context())
 	}
 	refusal := c.s.dog.Refusal()
 	switch {
@@ -42,6 +45,27 @@ func readyz(c *call) {
 		c.out = append(details(append(c.out, `{"status":"ready"`...)), '}', '\n')
 		c.send(http.StatusOK, jsonType, c.out)
 	}
+}
+
+// probed is what the last round trip of a probe came to. Anybody may probe, so one serves
+// all that ask for a while: what the store has to do for it does not grow with them.
+type probed struct {
+	mu  sync.Mutex
+	at  time.Time
+	err error
+}
+
+func (s *Server) probe(ctx context.Context) error {
+	p := &s.probed
+	p.mu.Lock() // for as long as one round trip may take
+	defer p.mu.Unlock()
+	if now := s.now(); p.at.IsZero() || now.Sub(p.at) >= probeInterval {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout) // others wait for it, too
+		defer cancel()
+		p.err = s.dog.Check(ctx)
+		p.at = s.now()
+	}
+	return p.err
 }
 
 func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took time.Duration) []byte {

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -262,4 +263,75 @@ func TestRefusedConnectionsOverTLS(t *testing.T) {
 			t.Errorf("%s: %d over HTTP/%d, want %+v", c.path, status, major, c)
 		}
 	}
+}
+
+// TestHTTP2PeersThatDoNotRead are let go, whether something is to be written to them or not.
+func TestHTTP2PeersThatDoNotRead(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	for what, c := range map[string]struct {
+		path    string
+		streams int
+		change  func(*http.HTTP2Config)
+	}{
+		"much to write":    {"/openapi.yaml", maxStreamsPerConnection, func(o *http.HTTP2Config) { o.WriteByteTimeout, o.SendPingTimeout = min(o.WriteByteTimeout, timeout), 0 }},
+		"nothing to write": {"/events", 1, func(o *http.HTTP2Config) { o.SendPingTimeout, o.PingTimeout = min(o.SendPingTimeout, timeout), timeout }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := newServer(t)
+			closed := make(chan struct{})
+			g.listenTLS(func(server *http.Server) {
+				c.change(server.HTTP2)
+				server.ConnState = func(_ net.Conn, state http.ConnState) {
+					if state == http.StateClosed {
+						close(closed)
+					}
+				}
+			})
+			var deaf atomic.Bool
+			until := make(chan struct{})
+			transport := g.client.Transport.(*http.Transport)
+			dial := transport.DialContext
+			transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				conn, err := dial(ctx, network, addr)
+				if err == nil {
+					conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+				}
+				return deafConn{conn, &deaf, until}, err
+			}
+			if resp, err := g.client.Get(g.url + "/livez"); err != nil {
+				t.Fatal(err)
+			} else {
+				io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+			deaf.Store(true)
+			var asking sync.WaitGroup
+			for range c.streams {
+				asking.Go(func() { <-g.ask(t.Context(), "GET", c.path, "") })
+			}
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				t.Error("its connection stays open")
+			}
+			close(until)
+			asking.Wait()
+		})
+	}
+}
+
+// deafConn reads nothing from when it has become deaf until a channel is closed.
+type deafConn struct {
+	net.Conn
+	deaf  *atomic.Bool
+	until chan struct{}
+}
+
+func (c deafConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() {
+		<-c.until
+		return 0, io.EOF
+	}
+	return n, err
 }

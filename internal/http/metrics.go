@@ -20,6 +20,7 @@ type metrics struct {
 	outcomes  *prometheus.CounterVec
 	takenBack prometheus.Counter
 	streams   *prometheus.GaugeVec
+	limited   *prometheus.CounterVec
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -45,9 +46,16 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "fencepost_http_streams",
 			Help: "Streams open now, by kind: attached (leases) and events.",
 		}, []string{"kind"}),
+		limited: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencepost_http_requests_limited_total",
+			Help: "Requests refused with 429 because their principal has made as many as it may, by limit: rate or number.",
+		}, []string{"limit"}),
+	}
+	for _, limit := range []string{limitRate, limitNumber} {
+		m.limited.WithLabelValues(limit) // 0, for who alerts on its increase
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack, m.streams)
+		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack, m.streams, m.limited)
 	}
 	return m
 }

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"fencepost/api"
@@ -64,6 +65,35 @@ func TestReadyzTellsTheOutage(t *testing.T) {
 	}
 	if a := g.do("GET", "/readyz", "").problem(t, 503, fencing.CodeUnavailable); strings.Contains(a.body, "running") {
 		t.Errorf("%s", a.body)
+	}
+}
+
+// TestProbesShareARoundTrip: anybody may probe, so it costs the store no more than a few
+// round trips a second. Who asks for details has one of its own.
+func TestProbesShareARoundTrip(t *testing.T) {
+	g := start(t)
+	var asked atomic.Int32
+	g.store.set(func(s *scriptedStore) {
+		s.before = func(verb string) error {
+			if verb == "check" {
+				asked.Add(1)
+			}
+			return nil
+		}
+	})
+	for range 50 {
+		g.do("GET", "/readyz", "").want(t, 200)
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("50 probes asked the store %d times", n)
+	}
+	g.do("GET", "/readyz?verbose", "").want(t, 200)
+	g.clock.advance(probeInterval)
+	g.store.set(func(s *scriptedStore) { s.before = func(string) error { return fencing.Unavailable(nil) } })
+	g.do("GET", "/readyz", "").want(t, 503)
+	g.do("GET", "/readyz?verbose", "").want(t, 503)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("it was asked %d times in all", n)
 	}
 }
 

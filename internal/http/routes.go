@@ -31,12 +31,12 @@ func (s *Server) routeTable() []route {
 	authorize := method{nameFence, handle(decodeAuthorize, authorizeWrite)}
 	return []route{
 		{pattern: "/locks/*", path: "/locks/{name}", methods: map[string]method{
-			"POST": {nameLock, serveAcquire}, "PUT": {nameLock, handle(decodeRenew, renewLock)},
+			"POST": {nameLock, serveAcquire}, "PUT": {ofHolder(nameLock), handle(decodeRenew, renewLock)},
 			"DELETE": {toEnd, handle(decodeEnd, releaseLock)}, "GET": {nameRead, handle(decodeInspect, inspectLock)},
 		}},
 		{pattern: "/locks", path: "/locks", methods: map[string]method{
-			"POST": {lock, handle(decodeAcquireSet, acquireLocks)}, "PUT": {lock, handle(decodeRenewSet, renewLocks)},
-			"DELETE": {lock, handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
+			"POST": {lock, handle(decodeAcquireSet, acquireLocks)}, "PUT": {ofHolder(lock), handle(decodeRenewSet, renewLocks)},
+			"DELETE": {ofHolder(lock), handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
 		}},
 		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]method{
 			"GET": {nameFence, handle(decodeJudge, judgeToken)}, "POST": {nameFence, handle(decodeAdmit, admitToken)},

@@ -36,6 +36,9 @@ const (
 	// an answer before it gives up.
 	checkTimeout = 2 * time.Second
 
+	// probeInterval is for how long the answer to a probe does for others.
+	probeInterval = 250 * time.Millisecond
+
 	// heartbeat is how often a stream has something to say at least.
 	heartbeat = 15 * time.Second
 )
@@ -49,6 +52,13 @@ type Options struct {
 	// time, and how many streams it may have open; 0 is any number.
 	MaxWaitersPerClient int
 	MaxStreamsPerClient int
+
+	// How many requests a second one principal may make, and as many at once, and how many
+	// of its requests may be under way, without those that wait and streams. A principal is
+	// a name of Keys; without keys, or where none is needed, an address. 0 is any number.
+	// Renewals and releases use up the same rate, and are refused at four times either bound.
+	MaxRequestRatePerPrincipal int
+	MaxRequestsPerPrincipal    int
 
 	// AllowedHosts are the names a Host header may have: "name" with any port,
 	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1].
@@ -102,9 +112,11 @@ type Server struct {
 	calls       sync.Pool // of *call
 	routings    sync.Pool // of *chi.Context
 	clients     clients
+	requests    requests
 	gate        gate
 	leavers     leavers
 	places      places
+	probed      probed
 	draining    atomic.Bool
 }
 
@@ -116,6 +128,7 @@ func New(o Options) *Server {
 		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
+		requests:    requests{rate: o.MaxRequestRatePerPrincipal, most: o.MaxRequestsPerPrincipal, by: map[requester]*usage{}},
 		gate:        gate{keys: o.Keys, failures: newFailures(), refusals: newFailures()},
 		metrics:     newMetrics(o.Registerer),
 		crossOrigin: http.NewCrossOriginProtection(),
@@ -167,13 +180,17 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
 		ConnContext:    withConnection,
-		ErrorLog:       stdlog.New(errorLog{log}, "", 0),
+		ErrorLog:       stdlog.New(&errorLog{log: log}, "", 0),
 
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreamsPerConnection,
 			MaxReceiveBufferPerConnection: 1 << 20,
 			MaxReceiveBufferPerStream:     4 * maxBodyBytes,
 			WriteByteTimeout:              writeTimeout, // who reads nothing at all is let go
+
+			// A peer that is gone without a word is noticed, though nothing is to be written.
+			SendPingTimeout: heartbeat,
+			PingTimeout:     heartbeat,
 		},
 
 		// net/http would answer "OPTIONS *" by itself, past the Host allow-list.
@@ -181,16 +198,35 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// errorLog takes what net/http says of its connections. Handshakes that fail are the
-// doing of clients, who may have any number of them: debug.
-type errorLog struct{ log *slog.Logger }
+const (
+	// noticedBurst is how many lines of net/http are logged at once, and noticedInterval
+	// how long it takes until there may be one more.
+	noticedBurst    = 10
+	noticedInterval = 10 * time.Second
+)
 
-func (l errorLog) Write(line []byte) (int, error) {
+// errorLog takes what net/http says of its connections, which is the doing of clients:
+// they may have it say any number of lines, before they have shown a key. Handshakes that
+// fail, and what is too much, are debug.
+type errorLog struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	noticed bucket
+}
+
+func (l *errorLog) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	level := slog.LevelWarn
-	if strings.HasPrefix(text, "http: TLS handshake error") {
+	if strings.HasPrefix(text, "http: TLS handshake error") || !l.mayNotice(time.Now()) {
 		level = slog.LevelDebug
 	}
 	l.log.Log(context.Background(), level, text)
 	return len(line), nil
+}
+
+func (l *errorLog) mayNotice(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.noticed.take(now, noticedInterval, noticedBurst) == 0
 }

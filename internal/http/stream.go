@@ -14,6 +14,7 @@ type stream struct{ c *call }
 // at once.
 func (s stream) startStream(kind string) error {
 	c := s.c
+	c.leaveRequest()
 	gauge := c.s.metrics.streams.WithLabelValues(kind)
 	gauge.Inc()
 	c.openStream = gauge

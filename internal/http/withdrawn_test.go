@@ -181,10 +181,10 @@ func TestFailuresAreLimited(t *testing.T) {
 func TestFailuresAreBounded(t *testing.T) {
 	f := newFailures()
 	now := time.Now()
-	for i := range 3 * maxFailing {
+	for i := range 3 * maxNetworks {
 		f.note(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String(), now)
 	}
-	if len(f.clients) > maxFailing+1 {
+	if len(f.clients) > maxNetworks+1 {
 		t.Errorf("%d clients", len(f.clients))
 	}
 	if wait, _ := f.note("10.9.9.9", now); wait == 0 {

@@ -1,0 +1,171 @@
+package http
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+func requestsBound(rate, most int) func(*Options) {
+	return func(o *Options) { o.MaxRequestRatePerPrincipal, o.MaxRequestsPerPrincipal = rate, most }
+}
+
+// TestRequestRate: a principal that asks for more than its rate is refused, in one line of
+// the log, and others are served.
+func TestRequestRate(t *testing.T) {
+	g := startGuarded(t, requestsBound(5, 0))
+	for range 5 {
+		g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+	}
+	logged := len(g.linesAbove("DEBUG"))
+	for range 10 {
+		a := g.do("GET", "/locks", "", g.as["ours"]).problem(t, 429, fencing.CodeTooManyRequests)
+		if a.header.Get("Retry-After") != "1" || !strings.Contains(a.text("detail"), "5 requests a second are from ours") {
+			t.Errorf("%v %s", a.header, a.body)
+		}
+	}
+	g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 429)
+	g.do("GET", "/locks", "", g.as["read"]).want(t, 200)
+	g.do("GET", "/openapi.yaml", "").want(t, 200)
+	if lines := g.linesAbove("DEBUG")[logged:]; len(lines) != 1 || !strings.Contains(lines[0], `"setting":"FENCEPOST_MAX_REQUEST_RATE_PER_PRINCIPAL","principal":"ours"`) {
+		t.Errorf("%s", lines)
+	}
+	g.clock.advance(time.Second / 5)
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 429)
+	if a := g.do("GET", "/metrics", "", g.as["all"]); !strings.Contains(a.body, `fencepost_http_requests_limited_total{limit="rate"} 12`) {
+		t.Error("the metric does not count them")
+	}
+	g.clock.advance(requestRefusalLogged)
+	for range 5 {
+		g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+	}
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 429)
+	if n := len(g.linesAbove("DEBUG")) - logged; n != 2 {
+		t.Errorf("%d lines, want one more after a minute", n)
+	}
+}
+
+// TestRequestRateOfAddresses: without keys the address counts, whatever it asks for, but for
+// probes.
+func TestRequestRateOfAddresses(t *testing.T) {
+	g := start(t, requestsBound(4, 0))
+	g.do("GET", "/locks", "").want(t, 200)
+	g.do("GET", "/nothing", "").want(t, 404)
+	g.do("GET", "/locks", "", "Host: evil.example").want(t, 421)
+	g.do("GET", "/readyz?verbose", "").want(t, 200)
+	for path, status := range map[string]int{"/locks": 429, "/nothing": 429, "/metrics": 429, "/readyz?verbose": 429, "/livez": 200, "/readyz": 200} {
+		g.do("GET", path, "").want(t, status)
+	}
+	g.do("GET", "/locks", "", "Host: evil.example").want(t, 429)
+}
+
+// TestHoldersGoFirst: what is held can be renewed and released when a principal may ask for
+// nothing more, and the time for that is taken from what else it asks for.
+func TestHoldersGoFirst(t *testing.T) {
+	const rate = 5
+	g := startGuarded(t, requestsBound(rate, 0))
+	lease := "Lease-Id: " + g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201).text("lease_id")
+	set := "Lease-Id: " + g.do("POST", "/locks", `{"names":["ours/x","ours/y"]}`, g.as["ours"]).want(t, 201).text("lease_id")
+	token := g.do("GET", "/locks/ours/a", "", g.as["ours"]).want(t, 200).header.Get("ETag")
+	for range rate - 3 {
+		g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+	}
+	g.do("POST", "/locks/ours/b", "", g.as["ours"]).want(t, 429)
+	g.do("DELETE", "/locks/ours/a", "", g.as["ours"], "If-Match: "+token).want(t, 429) // a break is no release
+	g.do("PUT", "/locks", `{"names":["ours/x","ours/y"]}`, g.as["ours"], set).want(t, 200)
+	g.do("DELETE", "/locks?name=ours/x&name=ours/y", "", g.as["ours"], set).want(t, 204)
+	for range holdingShare*rate - 2 {
+		g.do("PUT", "/locks/ours/a", "", g.as["ours"], lease).want(t, 200)
+	}
+	g.do("PUT", "/locks/ours/a", "", g.as["ours"], lease).problem(t, 429, fencing.CodeTooManyRequests)
+
+	g.clock.advance(time.Second / (holdingShare * rate))
+	g.do("DELETE", "/locks/ours/a", "", g.as["ours"], lease).want(t, 204)
+	g.clock.advance(holdingDebt) // all that was used up in advance
+	g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 429)
+	g.clock.advance(2 * time.Second / rate)
+	g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201)
+}
+
+// TestRequestsUnderWay: a principal has so many requests under way, and those that wait and
+// streams are not among them.
+func TestRequestsUnderWay(t *testing.T) {
+	g := startGuarded(t, requestsBound(0, 1))
+	held := g.do("POST", "/locks/ours/a", "", g.as["all"]).want(t, 201)
+	waits := g.later("POST", "/locks/ours/a", `{"wait_ms":60000}`, g.as["ours"])
+	g.waiting("ours/a", 1)
+	idle := func() {
+		g.eventually("nothing is under way", func() bool {
+			g.requests.mu.Lock()
+			defer g.requests.mu.Unlock()
+			return len(g.requests.by) == 0
+		})
+	}
+	idle()
+	watch := g.stream("GET", "/events", "", g.as["ours"])
+	attached := g.stream("POST", "/locks/ours/b", "", attach, g.as["ours"])
+	granted := attached.next("granted")
+	watch.next("granted")
+	idle()
+
+	entered, proceed := make(chan struct{}), make(chan struct{})
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			if r.Name == "ours/slow" {
+				close(entered)
+				<-proceed
+			}
+			return s.Model.Acquire(ctx, r)
+		}
+	})
+	slow := g.later("POST", "/locks/ours/slow", "", g.as["ours"])
+	<-entered
+	if a := g.do("GET", "/locks", "", g.as["ours"]).problem(t, 429, fencing.CodeTooManyRequests); !strings.Contains(a.text("detail"), "FENCEPOST_MAX_REQUESTS_PER_PRINCIPAL") {
+		t.Errorf("%s", a.body)
+	}
+	g.do("GET", "/locks", "", g.as["read"]).want(t, 200)
+	g.do("DELETE", "/locks/ours/b", "", g.as["ours"], "Lease-Id: "+granted.text("lease_id")).want(t, 204)
+	close(proceed)
+	slow().want(t, 201)
+	g.do("DELETE", "/locks/ours/a", "", g.as["all"], "Lease-Id: "+held.text("lease_id")).want(t, 204)
+	waits().want(t, 201)
+	idle()
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+}
+
+// TestRequestersAreBounded: however many addresses there are, so many are remembered, and
+// none of them keeps a name out.
+func TestRequestersAreBounded(t *testing.T) {
+	q := requests{rate: 1, by: map[requester]*usage{}}
+	now := time.Now()
+	from := func(i int) requester {
+		return requester{network: networkOf(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String())}
+	}
+	for i := range 3 * maxNetworks {
+		q.enter(from(i), now, false)
+	}
+	if len(q.by) > maxNetworks+1 {
+		t.Errorf("%d are remembered", len(q.by))
+	}
+	for i := range 10 {
+		if _, refused, _ := q.enter(requester{name: fmt.Sprint("service", i)}, now, false); refused != nil {
+			t.Errorf("%v", refused)
+		}
+	}
+	if _, refused, _ := q.enter(from(3*maxNetworks), now, false); refused == nil {
+		t.Error("those that come last share no allowance")
+	}
+	for _, u := range q.by {
+		u.underWay = 0
+	}
+	q.enter(from(3*maxNetworks), now.Add(time.Minute), false)
+	if len(q.by) != 1 {
+		t.Errorf("%d are remembered of those that have gone", len(q.by))
+	}
+}
