@@ -44,8 +44,9 @@ test-plain: # what one goroutine plays, which is too slow with -race: a test of 
 		./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest ./internal/embedded
 
 .PHONY: test-long
-test-long: deps ## the minute of two gateways on one Redis, and long random histories
+test-long: deps ## the minute of two gateways on one Redis, long random histories, the page with 100,000 locks
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
+	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run TestManyLocksAndChanges ./web
 
 .PHONY: test-storage
 test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped holders each

@@ -164,7 +164,7 @@ func TestTableKeepsItsMeaning(t *testing.T) {
 	b.do(chromedp.EmulateViewport(390, 844), chromedp.Navigate(g.origin))
 	b.until(row("orders/42"))
 	roles := b.roles()
-	for _, want := range []string{"table Live locks, in the order of their names", "rowheader orders/42", "cell worker-7", "link orders/42", "searchbox Search by name, owner, lease or metadata"} {
+	for _, want := range []string{"table Live locks", "rowheader orders/42", "cell worker-7", "link orders/42", "searchbox Search by name, owner, lease or metadata"} {
 		if !roles[want] {
 			t.Errorf("assistive technology is not told %q; it gets %v", want, roles)
 		}

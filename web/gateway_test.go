@@ -113,12 +113,24 @@ func (g *gateway) acquireBehind(name, owner string) lease {
 	g.t.Helper()
 	id := fencing.NewLeaseID(time.Now())
 	out, err := g.store.Acquire(g.t.Context(), fencing.AcquireRequest{
-		Name: fencing.Name(name), Lease: id, Stamp: fencing.NewStamp(), Owner: owner, Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Minute,
+		Name: fencing.Name(name), Lease: id, Stamp: fencing.NewStamp(), Owner: owner, Mode: fencing.ModeExclusive, Hold: 1, TTL: 3 * time.Hour,
 	})
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	return lease{Name: name, ID: id.Reveal(), Token: int64(out.Holder.Token)}
+}
+
+// renewBehind gives a lease that acquireBehind took another TTL.
+func (g *gateway) renewBehind(l lease, ttl time.Duration) {
+	g.t.Helper()
+	id, err := fencing.ParseLeaseID(l.ID)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := g.store.Renew(g.t.Context(), fencing.RenewRequest{Name: fencing.Name(l.Name), Lease: id, TTL: ttl}); err != nil {
+		g.t.Fatal(err)
+	}
 }
 
 // releaseBehind undoes acquireBehind.

@@ -152,26 +152,6 @@ func TestSearch(t *testing.T) {
 	b.until(names + ` === "orders/1,orders/2,users/1" && location.search === "" && document.activeElement.id === "q"`)
 }
 
-func TestMoreThanAPage(t *testing.T) {
-	g, b := startGateway(t), openTab(t)
-	for i := range 130 {
-		g.acquire(fmt.Sprintf("shard/%03d", i), `{"ttl_ms":600000}`)
-	}
-	const rows = `document.querySelectorAll("tbody tr").length`
-	b.do(chromedp.Navigate(g.origin))
-	b.until(rows + ` === 100 && document.getElementById("count").innerText === "100+ live"`)
-	b.do(chromedp.Click(chromedp.CSS("#more-button")))
-	b.until(rows + ` === 130 && document.getElementById("count").innerText === "130 live" && document.getElementById("more").hidden`)
-
-	// Only bars in view run, but every row says how long it has.
-	const bar = `.querySelector(".bar-fill").getAnimations().length`
-	eval[bool](b, `scrollTo(0, 0), true`)
-	b.until(row("shard/000") + bar + ` === 1 && ` + row("shard/129") + bar + ` === 0`)
-	b.until(`[...document.querySelectorAll("tbody .left")].every((e) => e.textContent.startsWith("9\u00a0min"))`)
-	eval[bool](b, `scrollTo(0, 1e6), true`)
-	b.until(row("shard/000") + bar + ` === 0 && ` + row("shard/129") + bar + ` === 1`)
-}
-
 func TestDetail(t *testing.T) {
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("orders/a:b@c", `{"owner":"worker-7","ttl_ms":60000,"metadata":{"build":"42","<i>":"<b>bold</b>"}}`)

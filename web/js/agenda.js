@@ -1,7 +1,7 @@
 // agenda.js: what is to be read next, and when. However many events come, it
 // comes to four turns a second at most, of a few small requests or one list.
 
-import { beyond, due, matches, shows } from "./shown.js";
+import { beyond, due, find, matches, overdue, shows } from "./shown.js";
 
 // Without events, everything is read this often.
 export const intervalMs = 2000;
@@ -26,11 +26,21 @@ export const listMs = 1000;
 // More names than this are not told apart.
 const maxChanged = 1000;
 
+// A list of more locks than this is read in parts, and what happens to those that are
+// not in view is taken from the events.
+export const partLocks = 1000;
+
+// After a part of a long list the gateway is left in peace for so many times as long as
+// it took, and for this long at least.
+const restForPart = 4;
+const partMs = 100;
+
 const endings = new Set(["released", "expired", "broken"]);
 
-// Agenda collects what there is to do. A turn is {list, names, open, ends}:
-// whether to read the list, which names alone, whether the lock that is open,
-// and how leases have ended since the last turn, by name.
+// Agenda collects what there is to do. A turn is {list, part, names, open, ends, events}:
+// whether to read the list (of a long one the first part), or its next part, which names
+// alone, whether the lock that is open, how leases have ended since the last turn, by
+// name, and of a long list all that has happened since.
 export class Agenda {
   #query;
   #changed = new Map(); // by name: {name, may, ended}
@@ -44,15 +54,35 @@ export class Agenda {
   #dueAt = Infinity;
   #listRead = -Infinity;
   #held = false; // after a failure: until the list is due, nothing else is read
+  #long; // the list is long: see partLocks
+  #partAt = Infinity;
+  #events = [];
+  #view = new Set(); // the names that are in view, of a long list
 
   constructor(query) {
     this.#query = query;
+    this.#long = query.wanted > partLocks;
+  }
+
+  // look says which names of a long list are in view: only these are kept exact.
+  look(names, list, now) {
+    if (!this.#long) return;
+    const before = this.#view;
+    this.#view = new Set(names);
+    for (const name of this.#dues.keys()) if (!this.#view.has(name)) this.#dues.delete(name);
+    for (const name of names) {
+      const lock = before.has(name) ? undefined : find(list?.locks ?? [], name);
+      if (lock !== undefined) this.#dues.set(name, overdue(lock, now) ? now : due(lock, now));
+    }
+    this.#dueAt = Math.min(Infinity, ...this.#dues.values());
   }
 
   // change notes an event.
   change(what, now) {
     const { kind, name } = what;
     if (name === this.#query.name) this.#open = true;
+    if (!name.startsWith(this.#query.prefix ?? "")) return;
+    if (this.#long) this.#note(what);
     let entry = this.#changed.get(name);
     if (entry === undefined) {
       if (this.#changed.size === maxChanged) {
@@ -67,6 +97,16 @@ export class Agenda {
     this.#namesAt = Math.min(this.#namesAt, now + gatherMs);
   }
 
+  // note keeps an event for a long list; of too many it keeps none, and has the list read.
+  #note(what) {
+    if (this.#events.length < maxChanged) {
+      this.#events.push(what);
+      return;
+    }
+    this.#events = [];
+    this.#listAt = Math.min(this.#listAt, this.#listRead + checkMs);
+  }
+
   // readAll has everything read soon, but not within pause after the last time.
   readAll(now, pause = 0) {
     if (!this.#held || pause === 0) this.#listAt = Math.min(this.#listAt, Math.max(now, this.#listRead + pause));
@@ -75,21 +115,22 @@ export class Agenda {
   // nextAt is when to plan again.
   get nextAt() {
     if (this.#held) return this.#listAt;
-    return Math.max(this.#turnAt, Math.min(this.#listAt, this.#namesAt, this.#dueAt));
+    return Math.max(this.#turnAt, Math.min(this.#listAt, this.#partAt, this.#namesAt, this.#dueAt));
   }
 
   // plan returns the turn that is to start now, or null. list is what is shown.
   plan(list, now) {
     if (now < this.nextAt) return null;
     if (list === null || now >= this.#listAt) {
-      const turn = { list: true, names: [], open: true, ends: this.#ends() };
+      const turn = { list: true, part: false, names: [], open: true, ends: this.#ends(), events: this.#events };
       this.#listRead = now;
-      this.#listAt = Infinity;
+      this.#listAt = this.#partAt = Infinity;
       this.#flood = false;
       this.#clear();
       return turn;
     }
     this.#lookForRenewals(now);
+    if (this.#long) return this.#planLong(now);
     const names = [...this.#changed.values()]
       .filter(({ name, may }) => shows(list, name) || (may && !beyond(list, name)))
       .map(({ name }) => name);
@@ -97,24 +138,40 @@ export class Agenda {
       this.#flood = true;
       this.readAll(now, listMs);
     }
-    const turn = { list: false, names: this.#flood ? [] : names, open: this.#open, ends: this.#ends() };
+    const turn = { list: false, part: false, names: this.#flood ? [] : names, open: this.#open, ends: this.#ends(), events: [] };
     this.#clear();
     if (turn.names.length > 0 || turn.open) return turn;
     this.#turnAt = now + turnMs;
     return null;
   }
 
+  // planLong plans a turn of a long list: its next part, and of what has changed the
+  // first few that are in view; the others come in the next turn.
+  #planLong(now) {
+    const names = [...this.#changed.keys()].filter((name) => this.#view.has(name));
+    const turn = {
+      list: false, part: now >= this.#partAt, names: names.slice(0, maxNames), open: this.#open, ends: this.#ends(), events: this.#events,
+    };
+    if (turn.part) this.#partAt = Infinity;
+    this.#clear();
+    for (const name of names.slice(maxNames)) this.#changed.set(name, { name, may: false, ended: null });
+    if (this.#changed.size > 0) this.#namesAt = now;
+    if (turn.part || turn.names.length > 0 || turn.open || turn.events.length > 0) return turn;
+    this.#turnAt = now + turnMs;
+    return null;
+  }
+
   // done notes what a turn has read: the locks of the list, or those of the turn's
-  // names. live says whether there are events.
-  done(turn, locks, began, now, live) {
+  // names. live says whether there are events, further that the list goes on behind what
+  // was read of it.
+  done(turn, locks, began, now, live, further = false) {
     this.#held = false;
     this.#turnAt = Math.max(began + turnMs, now + restForTurn * (now - began));
-    if (turn.list) {
-      this.#dues.clear();
-      this.#listAt = Math.min(this.#listAt, now + (live ? checkMs : intervalMs));
-    }
+    if (turn.list && !this.#long) this.#dues.clear();
+    if (further) this.#partAt = now + Math.max(partMs, restForPart * (now - began));
+    else if (turn.list || turn.part) this.#listAt = Math.min(this.#listAt, now + (live ? checkMs : intervalMs));
     for (const name of turn.names) this.#dues.delete(name);
-    for (const lock of locks) this.#dues.set(lock.name, due(lock, now));
+    for (const lock of locks) if (!this.#long || this.#view.has(lock.name)) this.#dues.set(lock.name, due(lock, now));
     this.#dueAt = Math.min(Infinity, ...this.#dues.values());
   }
 
@@ -122,6 +179,7 @@ export class Agenda {
   failed(now, pause) {
     this.#held = true;
     this.#listAt = now + pause;
+    this.#partAt = Infinity;
   }
 
   #lookForRenewals(now) {
@@ -141,6 +199,7 @@ export class Agenda {
 
   #clear() {
     this.#changed.clear();
+    this.#events = [];
     this.#crowd = this.#open = false;
     this.#namesAt = Infinity;
   }

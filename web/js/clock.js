@@ -77,24 +77,33 @@ export function plainSpan(ms) {
   return span(ms).replace(/ 00\u00a0(s|min|h)$/, "");
 }
 
+// Making a format takes as long as using it a hundred times.
+const formats = new Map();
+
+function format(locale, style) {
+  const key = JSON.stringify([locale, style]);
+  if (!formats.has(key)) formats.set(key, new Intl.DateTimeFormat(locale, style));
+  return formats.get(key);
+}
+
 // since writes when a lease was acquired: the time if that was on the day the
 // store has now, the date too if it was another day. Both are shown in the
 // reader's time zone, neither is compared with the reader's clock.
 export function since(acquiredAt, storeNow, locale, timeZone) {
   const then = new Date(acquiredAt);
   if (Number.isNaN(then.getTime())) return "";
-  const day = new Intl.DateTimeFormat("en-CA", { timeZone, year: "numeric", month: "2-digit", day: "2-digit" });
+  const day = format("en-CA", { timeZone, year: "numeric", month: "2-digit", day: "2-digit" });
   const sameDay = Number.isFinite(storeNow) && day.format(then) === day.format(storeNow);
   const clock = { timeZone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
   const style = sameDay ? { ...clock, second: "2-digit" } : { ...clock, day: "numeric", month: "short" };
-  return new Intl.DateTimeFormat(locale, style).format(then);
+  return format(locale, style).format(then);
 }
 
 // instant writes a moment in full, with its time zone.
 export function instant(at, locale, timeZone) {
   const then = new Date(at);
   if (Number.isNaN(then.getTime())) return "";
-  return new Intl.DateTimeFormat(locale, {
+  return format(locale, {
     timeZone, year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
     fractionalSecondDigits: 3, hourCycle: "h23", timeZoneName: "short",
   }).format(then);

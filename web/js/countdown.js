@@ -62,8 +62,8 @@ export class Countdown {
   }
 
   #write(now) {
-    const left = duration(remaining(this.#deadline, now));
-    setText(this.text, left);
+    const left = remaining(this.#deadline, now);
+    setText(this.text, left === Infinity ? "\u2026" : duration(left));
     const state = level(this.#deadline, this.#ttl, now);
     if (this.bar.dataset.level !== state) this.bar.dataset.level = state;
     if (this.#animation === null && this.#watched) this.#place(now);
@@ -75,7 +75,7 @@ export class Countdown {
     this.#fill.style.transform = "";
     if (!this.#watched) return;
     const left = remaining(this.#deadline, now);
-    if (calm() || left === 0) {
+    if (calm() || left === 0 || left === Infinity) {
       this.#place(now);
       return;
     }

@@ -4,7 +4,7 @@
 import { el, setText } from "./dom.js";
 import { History } from "./history.js";
 import { digits, fact, Holders } from "./holders.js";
-import { permits } from "./list.js";
+import { permits } from "./holding.js";
 import { Waiters } from "./waiters.js";
 
 // What becomes of the lock is read aloud no more often than this.

@@ -26,12 +26,12 @@ export class Empty {
 
   // show takes the search, whether more names are left to look through, and
   // whether there is anything to say.
-  show({ visible, q, more }) {
+  show({ visible, q, more, filtered }) {
     this.#root.hidden = !visible;
-    const key = visible ? JSON.stringify([q, more]) : this.#shown;
+    const key = visible ? JSON.stringify([q, more, filtered]) : this.#shown;
     if (key === this.#shown) return;
     this.#shown = key;
-    this.#root.replaceChildren(...(q === "" ? this.#noLocks() : this.#noMatch(q, more)));
+    this.#root.replaceChildren(...(q === "" && !filtered ? this.#noLocks() : this.#noMatch(q, more)));
   }
 
   // unknown says, while visible, that no answer has come yet.
@@ -56,8 +56,9 @@ export class Empty {
   }
 
   #noMatch(q, more) {
-    const clear = el("button", { type: "button", class: "button" }, "Clear the search");
+    const clear = el("button", { type: "button", class: "button" }, q === "" ? "Show all" : "Clear the search");
     clear.addEventListener("click", this.#onClear);
+    if (q === "") return [el("h3", null, more ? "No lock like that so far" : "No live lock is like that"), clear];
     return [
       el("h3", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
       el("p", null, "The search looks within names, owners and public lease ids."),

@@ -1,10 +1,13 @@
 // list.js: the table of live locks. Rows are kept by name and changed in place,
-// so that nothing flickers, focus stays where it is and bars run on.
+// so that nothing flickers, focus stays where it is and bars run on. Of a long list only
+// those in view are drawn.
 
 import { age, instant, since } from "./clock.js";
 import { Countdown } from "./countdown.js";
 import { calm, cell, el, setText, setTitle } from "./dom.js";
+import { holding } from "./holding.js";
 import { lockHref } from "./route.js";
+import { find } from "./shown.js";
 
 // How long a row that has ended says so, fading, before it leaves.
 const leaveMs = 900;
@@ -14,27 +17,6 @@ const leaveMs = 900;
 export function ended(name, { sameSearch, more, lastName }) {
   if (!sameSearch) return false;
   return !more || (lastName !== null && name <= lastName);
-}
-
-// holding sums up who holds a lock: several holders are counted, then named. The
-// row shows the lease that lasts longest, since when the lock has been held, and
-// the newest token.
-export function holding({ holders, holder_count: count }) {
-  const longest = holders.reduce((a, b) => (b.deadline > a.deadline ? b : a));
-  const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
-  const token = Math.max(...holders.map((holder) => holder.fencing_token));
-  const limit = permits(holders);
-  const of = limit === null ? "" : ` of ${limit}`;
-  if (count === 1) return { longest, first, token, who: longest.owner, others: "", shared: of === "" ? "shared" : `shared, 1${of}` };
-  const owners = holders.map((holder) => holder.owner || "\u2014");
-  return { longest, first, token, who: `${count}${of} holders`, others: owners.slice(0, 20).join(", "), shared: "shared" };
-}
-
-// permits is how many holders there may be: what the least tolerant of them
-// tolerates, null if none of them has a limit.
-export function permits(holders) {
-  const limits = holders.map(({ limit }) => limit).filter((limit) => limit > 0);
-  return limits.length === 0 ? null : Math.min(...limits);
 }
 
 class Row {
@@ -108,6 +90,16 @@ class Row {
     this.tick(now);
   }
 
+  // mark says whether this lock is open.
+  mark(open) {
+    if (open) this.#link.setAttribute("aria-current", "true");
+    else this.#link.removeAttribute("aria-current");
+  }
+
+  focus() {
+    this.#link.focus();
+  }
+
   // flash marks a new grant.
   flash() {
     if (calm()) return;
@@ -134,57 +126,146 @@ class Row {
   }
 }
 
+// Up to so many rows are drawn all at once; of more only those in view and some around
+// them, each of one height, so that the others need no more than room.
+const allDrawn = 200;
+const around = 15;
+
+// A Window is the part of the rows that is drawn: [from, to) of count.
+export function windowOf(count, top, height, rowHeight) {
+  if (count <= allDrawn || !(rowHeight > 0)) return { from: 0, to: Math.min(count, allDrawn) };
+  const first = Math.floor(Math.max(0, -top) / rowHeight);
+  const from = Math.max(0, Math.min(first, count) - around);
+  return { from, to: Math.min(count, Math.max(0, first) + Math.ceil(height / rowHeight) + around) };
+}
+
+// List is the table. Its rows are made and dropped as they come into view.
 export class List {
-  #rows = new Map();
+  #table;
   #body;
+  #above = el("tbody", { "aria-hidden": "true", class: "room" });
+  #below = el("tbody", { "aria-hidden": "true", class: "room" });
+  #rows = new Map(); // those that are drawn, by name
+  #shown = []; // the locks that are shown, drawn or not
+  #known = []; // all that are known, in the order of the names
+  #before = []; // and what was known before
+  #beforeEnd = null; // the last of these, if there were others behind it
+  #marked = null;
+  #rowHeight = 0;
   #query = null;
-  #onLeft;
+  #on;
+  #inView = new Set();
   #view = new IntersectionObserver((entries) => {
     const now = performance.now();
-    for (const { target, isIntersecting } of entries) this.#rows.get(target.dataset.name)?.watch(isIntersecting, now);
+    for (const { target, isIntersecting } of entries) {
+      const { name } = target.dataset;
+      if (isIntersecting) this.#inView.add(name);
+      else this.#inView.delete(name);
+      this.#rows.get(name)?.watch(isIntersecting, now);
+    }
+    this.#tellView();
   }, { rootMargin: "100px" });
 
-  // onLeft is called when a row has faded and left.
-  constructor(body, { onLeft }) {
+  // onLeft is called when a row has faded and left, onView with the names in view.
+  constructor(table, body, { onLeft, onView }) {
+    this.#table = table;
     this.#body = body;
-    this.#onLeft = onLeft;
+    this.#on = { left: onLeft, view: onView };
+    body.before(this.#above);
+    body.after(this.#below);
+    let asked = 0;
+    const redraw = () => {
+      asked ||= requestAnimationFrame(() => {
+        asked = 0;
+        if (this.#windowed) this.#draw(performance.now());
+      });
+    };
+    addEventListener("scroll", redraw, { passive: true });
+    let width = 0;
+    new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width === width) return;
+      width = contentRect.width;
+      this.#rowHeight = 0;
+      redraw();
+    }).observe(table);
   }
 
-  // update shows the locks of an answer, which are in the order of their names.
-  update({ query, list: { locks, more }, ends }, now) {
-    const sameSearch = this.#query === query.q;
-    const fresh = this.#query === null || !sameSearch;
-    this.#query = query.q;
-    const live = locks.filter((lock) => lock.holders.length > 0);
-    const names = new Set(live.map((lock) => lock.name));
-    const lastName = locks.at(-1)?.name ?? null;
+  get #windowed() {
+    return this.#shown.length > allDrawn;
+  }
+
+  // update shows some of the locks of an answer, in an order of their own.
+  update({ query, list: { locks, more }, ends }, shown, now) {
+    const search = JSON.stringify([query.q, query.prefix]);
+    const fresh = this.#query !== search;
+    this.#query = search;
+    this.#before = fresh ? locks : this.#known;
+    this.#known = locks;
+    this.#shown = shown;
+    this.#draw(now, { ends, more, sameSearch: !fresh });
+    this.#before = locks;
+    this.#beforeEnd = more ? locks.at(-1)?.name ?? null : null;
+  }
+
+  // draw makes the rows of what is in view, and keeps those that were there.
+  #draw(now, { ends = new Map(), more = true, sameSearch = true } = {}) {
+    const windowed = this.#windowed;
+    this.#table.toggleAttribute("data-windowed", windowed);
+    if (windowed) this.#table.setAttribute("aria-rowcount", String(this.#shown.length + 1));
+    else this.#table.removeAttribute("aria-rowcount");
+    const { from, to } = windowOf(this.#shown.length, this.#above.getBoundingClientRect().top, innerHeight, this.#rowHeight);
+    const drawn = this.#shown.slice(from, to);
+    const names = new Set(drawn.map((lock) => lock.name));
+    const lastName = this.#known.at(-1)?.name ?? null;
     for (const row of this.#rows.values()) {
       if (names.has(row.name) || (row.leaving !== null && sameSearch)) continue;
-      if (ended(row.name, { sameSearch, more, lastName })) {
+      if (find(this.#known, row.name) === undefined && ended(row.name, { sameSearch, more, lastName })) {
         row.leave(now, ends.get(row.name), () => {
           this.#remove(row);
-          this.#onLeft();
+          this.#on.left();
         });
       } else {
         this.#remove(row);
       }
     }
+    this.#place(drawn, from, now);
+    this.#room(this.#above, from);
+    this.#room(this.#below, this.#shown.length - to);
+    if (windowed && this.#rowHeight === 0 && drawn.length > 0) {
+      const { height } = this.#body.getBoundingClientRect();
+      this.#rowHeight = height / this.#rows.size;
+      if (this.#rowHeight > 0) this.#draw(now);
+    }
+  }
+
+  #place(drawn, from, now) {
     let before = this.#body.firstElementChild;
-    for (const lock of live) {
+    drawn.forEach((lock, i) => {
       let row = this.#rows.get(lock.name);
       const isNew = row === undefined;
       if (isNew) {
         row = new Row(lock.name);
         this.#rows.set(lock.name, row);
         this.#view.observe(row.element);
+        row.mark(lock.name === this.#marked);
       }
       row.update(lock, now);
+      if (this.#windowed) row.element.setAttribute("aria-rowindex", String(from + i + 2));
+      else row.element.removeAttribute("aria-rowindex");
       // Rows that are leaving keep their place among those that stay.
       while (before !== null && before !== row.element && before.classList.contains("leaving")) before = before.nextElementSibling;
       if (before === row.element) before = before.nextElementSibling;
       else this.#body.insertBefore(row.element, before);
-      if (isNew && !fresh) row.flash();
-    }
+      const further = this.#beforeEnd !== null && lock.name > this.#beforeEnd;
+      if (isNew && !further && find(this.#before, lock.name) === undefined) row.flash();
+    });
+  }
+
+  #room(body, count) {
+    const height = count * this.#rowHeight;
+    if (height === 0) body.replaceChildren();
+    else if (body.firstElementChild === null) body.append(el("tr", null, el("td", { colspan: "6" })));
+    if (height > 0) body.firstElementChild.style.height = `${height}px`;
   }
 
   tick(now) {
@@ -193,32 +274,54 @@ export class List {
 
   // mark shows which lock is open.
   mark(name) {
-    for (const row of this.#rows.values()) {
-      const link = row.element.querySelector("a");
-      if (row.name === name) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
+    this.#marked = name;
+    for (const row of this.#rows.values()) row.mark(row.name === name);
   }
 
-  // focus puts the focus on a lock's link, if it is shown.
+  // focus puts the focus on a lock's link, if it is shown: it is drawn for that.
   focus(name) {
-    const link = this.#rows.get(name)?.element.querySelector("a");
-    link?.focus();
-    return link !== undefined;
+    if (!this.#rows.has(name) && this.#rowHeight > 0) {
+      const at = this.#shown.findIndex((lock) => lock.name === name);
+      if (at < 0) return false;
+      scrollTo(0, scrollY + this.#above.getBoundingClientRect().top + at * this.#rowHeight - innerHeight / 2);
+      this.#draw(performance.now());
+    }
+    const row = this.#rows.get(name);
+    if (row === undefined) return false;
+    row.focus();
+    return true;
   }
+
+  // step puts the focus on the row so many places behind the one that has it, or that is
+  // open; without one on the first in view.
+  step(by) {
+    const focused = document.activeElement?.closest("tr[data-name]")?.dataset.name ?? this.#stepped ?? this.#marked;
+    const at = this.#shown.findIndex(({ name }) => name === focused);
+    const first = this.#shown.findIndex(({ name }) => this.#inView.has(name));
+    const next = this.#shown[at < 0 ? Math.max(0, first) : Math.max(0, Math.min(this.#shown.length - 1, at + by))];
+    if (next === undefined) return;
+    this.#stepped = next.name;
+    this.focus(next.name);
+  }
+  #stepped = null; // where the keyboard was when its row went out of view
 
   get size() {
     return this.#rows.size;
   }
 
+  #tellView() {
+    this.#on.view([...this.#inView]);
+  }
+
   #remove(row) {
     row.stay();
     // The focus must not fall back to the top of the page with its row.
-    if (row.element.contains(document.activeElement)) {
+    if (row.element.contains(document.activeElement) && find(this.#known, row.name) === undefined) {
       const next = row.element.nextElementSibling ?? row.element.previousElementSibling;
-      next?.querySelector("a").focus({ preventScroll: true });
+      next?.querySelector("a")?.focus({ preventScroll: true });
     }
     this.#view.unobserve(row.element);
+    this.#inView.delete(row.name);
     row.element.remove();
     this.#rows.delete(row.name);
   }

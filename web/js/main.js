@@ -5,25 +5,31 @@ import * as api from "./api.js";
 import { Connection } from "./connection.js";
 import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
+import { arrange, plain } from "./arrange.js";
 import { Empty } from "./empty.js";
+import { Filters, Tree } from "./filters.js";
 import { Health } from "./health.js";
 import { List } from "./list.js";
-import { address, parse, validName } from "./route.js";
+import { address, everything, parse, validName } from "./route.js";
 import { SignIn } from "./signin.js";
-import { Source } from "./source.js";
+import { mostLocks, Source } from "./source.js";
 import * as state from "./state.js";
 import { setText } from "./dom.js";
 
-const pageSize = 100;
+const pageSizes = [100, 1000]; // of a list that is read on as somebody comes to its end
 const debounceMs = 200;
 const tickMs = 100;
+const restForArranging = 10; // no more than a tenth of the time goes into that
+const againMs = 2000; // what depends on the time is arranged anew
 const oldMs = 4000; // what is shown after the page was hidden for longer is not live
 
 const id = (name) => document.getElementById(name);
 const now = () => performance.now();
 
 const input = id("q");
-const list = new List(id("rows"), { onLeft: showEmpty });
+const list = new List(id("table"), id("rows"), { onLeft: showEmpty, onView: (names) => source.look(names) });
+const filters = new Filters(document, { onChange: (change) => go({ ...route, ...change }) });
+const tree = new Tree(document, { onOpen: watch });
 const detail = new Detail(id("detail"), close);
 const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
@@ -34,24 +40,42 @@ const source = new Source(api, { onData, onFailure, onGap: () => health.look() }
 const signIn = new SignIn(document, { onKey: come });
 
 let route = parse(location);
-let wanted = pageSize;
+let wanted = pageSizes[0];
 let status = state.initial;
 let ticker = 0;
 let latest = null; // the last good answer
 let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
+let shown = []; // the locks that are shown
+let arrangedAt = -Infinity;
+let arrangingMs = 0; // how long that took
+let late = false; // what is shown is not of the last answer yet
 
 // The data.
 
 function onData(data) {
-  latest = data;
+  latest = { ...data, ends: new Map([...latest?.ends ?? [], ...data.ends]) };
   setStatus(state.answered(now(), data.asking));
-  list.update(data, now());
-  list.mark(data.query.name);
   if (data.query.name === route.name) detail.update(data.detail, now());
-  showCount(data);
+  late = true;
+  show();
+}
+
+// show arranges what is known and draws it, unless that took so long the last time that
+// the page would be busy with it.
+function show() {
+  const began = now();
+  if (!late || latest === null || began - arrangedAt < restForArranging * arrangingMs) return;
+  shown = arrange(latest.list.locks, route, began);
+  list.update(latest, shown, began);
+  latest.ends = new Map();
+  tree.update(latest.list.locks, latest.list.more || latest.list.reading, route);
+  showCount(latest);
   showEmpty();
-  id("more").hidden = !data.list.more;
+  id("more").hidden = !latest.list.more || latest.list.reading || everyLock() || wanted >= mostLocks;
+  late = false;
+  arrangedAt = now();
+  arrangingMs = arrangedAt - began;
 }
 
 // showEmpty waits until the last row has left.
@@ -60,9 +84,9 @@ function showEmpty() {
     empty.unknown(state.stale(status));
     return;
   }
-  const none = latest.list.locks.length === 0 && list.size === 0;
+  const none = shown.length === 0 && list.size === 0;
   id("table").hidden = none;
-  empty.show({ visible: none, q: latest.query.q, more: latest.list.more });
+  empty.show({ visible: none, q: latest.query.q, more: latest.list.more || latest.list.reading, filtered: !plain(route) || route.prefix !== "" });
 }
 
 function showHealth(found) {
@@ -98,31 +122,50 @@ function setStatus(next) {
   if (latest === null) showEmpty();
 }
 
-function showCount({ query, list: { locks, more } }) {
-  const many = `${locks.length}${more ? "+" : ""}`;
-  setText(id("count"), `${many} ${query.q === "" ? "live" : "found"}`);
-  // Read aloud what a search or "show more" came to, not every change.
-  const asked = JSON.stringify([query.q, query.wanted]);
-  if (asked === announced) return;
+function showCount({ query, list: { locks, more, reading } }) {
+  const many = `${locks.length.toLocaleString("en")}${more || reading ? "+" : ""}`;
+  const what = query.q === "" && query.prefix === "" ? "live" : "found";
+  const of = plain(route) ? "" : `${shown.length.toLocaleString("en")} of `;
+  const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
+  setText(id("count"), `${of}${many} ${what}${far}`);
+  // Read aloud what a search, a filter or "show more" came to, not every change.
+  const asked = JSON.stringify([query.q, query.prefix, query.wanted, route.sort, route.held, route.mode, route.waited, route.expiring, route.unrenewed]);
+  if (asked === announced || reading) return;
   announced = asked;
-  setText(id("announcement"), `${many} ${locks.length === 1 ? "lock" : "locks"} ${query.q === "" ? "live" : "found"}`);
+  setText(id("announcement"), `${of}${many} ${locks.length === 1 ? "lock" : "locks"} ${what}`);
 }
 
 // The address.
 
+// everyLock tells whether all locks are asked about, not only the first.
+function everyLock() {
+  return !plain(route) || tree.open;
+}
+
 function watch() {
   const name = route.name !== null && validName(route.name) ? route.name : null;
-  source.watch({ q: route.q, wanted, name });
+  source.watch({ q: route.q, prefix: route.prefix, wanted: everyLock() ? mostLocks : wanted, name });
+}
+
+// go changes the address.
+function go(next) {
+  const there = address(location.pathname, next);
+  if (there === location.pathname + location.search + location.hash) return;
+  window.history.replaceState(null, "", there);
+  follow();
 }
 
 function follow() {
   const before = route;
   route = parse(location);
-  if (route.q !== before.q) wanted = pageSize;
+  if (route.q !== before.q || route.prefix !== before.prefix) wanted = pageSizes[0];
   if (input.value.trim() !== route.q) input.value = route.q;
   showRoute();
   if (route.name !== before.name) moveFocus(before.name);
   watch();
+  arrangingMs = 0;
+  late = true;
+  if (latest?.query.q === route.q && latest.query.prefix === route.prefix) show();
 }
 
 function showRoute() {
@@ -130,6 +173,8 @@ function showRoute() {
   document.documentElement.toggleAttribute("data-detail", name !== null);
   document.title = name === null ? "Fencepost" : `${name} \u00b7 Fencepost`;
   list.mark(name);
+  filters.show(route);
+  tree.show(route);
   detail.open(name);
   if (name !== null && !validName(name)) {
     detail.update({ problem: "No lock can have this name. A name has 1 to 255 of the characters A-Z a-z 0-9 . _ : @ ~ - and /, without empty, . or .. segments." }, now());
@@ -142,7 +187,7 @@ function moveFocus(from) {
 }
 
 function close() {
-  history.pushState(null, "", address(location.pathname, { q: route.q, name: null }));
+  window.history.pushState(null, "", address(location.pathname, { ...route, name: null }));
   follow();
 }
 
@@ -154,13 +199,12 @@ function search() {
   clearTimeout(debounce);
   const q = input.value.trim();
   if (q === route.q) return;
-  history.replaceState(null, "", address(location.pathname, { q, name: route.name }));
-  follow();
+  go({ ...route, q });
 }
 
 function clearSearch() {
   input.value = "";
-  search();
+  go({ ...everything, name: route.name });
   input.focus();
 }
 
@@ -176,18 +220,44 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the fragment is the route
   id("locks").focus();
 });
-id("more-button").addEventListener("click", () => {
-  wanted += pageSize;
+function readOn() {
+  if (id("more").hidden) return;
+  wanted = pageSizes.find((size) => size > wanted) ?? Math.min(mostLocks, wanted + 5 * pageSizes[1]);
   watch();
+}
+id("more-button").addEventListener("click", readOn);
+// Who scrolls to the end wants to see more.
+addEventListener("scroll", () => {
+  if (scrollY > 0 && scrollY + innerHeight > document.documentElement.scrollHeight - 300 && !id("more").hidden && latest?.query.wanted === wanted) readOn();
+}, { passive: true });
+
+const help = id("help");
+id("help-button").addEventListener("click", () => help.showModal());
+id("help-close").addEventListener("click", () => help.close());
+
+// A link to a prefix is followed in place.
+id("tree").addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (link === null || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  window.history.pushState(null, "", link.href);
+  follow();
 });
 
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target instanceof HTMLInputElement;
+  const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
+  if (help.open || signIn.open) return;
   if (event.key === "/" && !typing) {
     event.preventDefault();
     input.focus();
     input.select();
+  } else if ((event.key === "j" || event.key === "k") && !typing) {
+    event.preventDefault();
+    list.step(event.key === "j" ? 1 : -1);
+  } else if (event.key === "?" && !typing) {
+    event.preventDefault();
+    help.showModal();
   } else if (event.key === "Escape" && !typing && route.name !== null) {
     close();
   }
@@ -197,6 +267,8 @@ document.addEventListener("keydown", (event) => {
 
 function tick() {
   const at = now();
+  if (latest !== null && !plain(route) && at - arrangedAt > againMs) late = true;
+  show();
   list.tick(at);
   detail.tick(at);
   connection.tick(at);

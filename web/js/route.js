@@ -1,6 +1,8 @@
-// route.js: what the address says. The search is the query (?q=…), the lock
-// that is open the fragment (#/locks/orders/42), so both can be linked, reloaded
-// and walked with the back button. Pure functions.
+// route.js: what the address says. The search, filters and order are the query
+// (?q=…&sort=held), the lock that is open the fragment (#/locks/orders/42), so all can
+// be linked, reloaded and walked with the back button. Pure functions.
+
+import { orders, spanMs } from "./arrange.js";
 
 const prefix = "#/locks/";
 
@@ -11,18 +13,33 @@ export function validName(name) {
     name.split("/").every((segment) => segment !== "" && segment !== "." && segment !== "..");
 }
 
-// parse reads {q, name} from a location; name is null when no lock is open and
-// may be invalid, as people type addresses.
+// everything is a route that shows every lock, in the order of the names.
+export const everything = Object.freeze({ q: "", prefix: "", sort: "name", held: "", waited: false, expiring: false, unrenewed: false, mode: "" });
+
+const modes = ["exclusive", "shared", "permits"];
+
+// parse reads a route from a location: those of everything, and name. name is null when
+// no lock is open and may be invalid, as people type addresses. What else is in the query
+// but can't be shown counts as if it were not there.
 export function parse({ search, hash }) {
-  const q = new URLSearchParams(search).get("q") ?? "";
-  if (!hash.startsWith(prefix)) return { q, name: null };
+  const query = new URLSearchParams(search);
+  const text = (key, known) => (known(query.get(key) ?? "") ? query.get(key) ?? "" : "");
+  const route = {
+    q: query.get("q") ?? "",
+    prefix: text("prefix", (value) => /^[A-Za-z0-9._:@~/-]{0,255}$/.test(value)),
+    sort: text("sort", (value) => orders.includes(value)) || "name",
+    held: text("held", (value) => spanMs(value) > 0),
+    waited: query.has("waited"), expiring: query.has("expiring"), unrenewed: query.has("unrenewed"),
+    mode: text("mode", (value) => modes.includes(value)),
+  };
+  if (!hash.startsWith(prefix)) return { ...route, name: null };
   let name = hash.slice(prefix.length);
   try {
     name = decodeURIComponent(name);
   } catch {
     // A stray % stays as it is and fails the grammar.
   }
-  return { q, name: name === "" ? null : name };
+  return { ...route, name: name === "" ? null : name };
 }
 
 // lockHref is the fragment that opens a lock. Every byte of a name may stand in
@@ -31,10 +48,13 @@ export function lockHref(name) {
   return prefix + name;
 }
 
-// address is the path, query and fragment of {q, name}.
-export function address(pathname, { q, name }) {
-  const query = q === "" ? "" : "?" + new URLSearchParams({ q });
-  return pathname + query + (name === null ? "" : lockHref(name));
+// address is the path, query and fragment of a route, without what it would be anyway.
+export function address(pathname, { name, ...route }) {
+  const query = new URLSearchParams();
+  for (const [key, value] of Object.entries(route)) {
+    if (value !== everything[key]) query.set(key, value === true ? "1" : value);
+  }
+  return pathname + (query.size === 0 ? "" : `?${query}`) + (name === null ? "" : lockHref(name));
 }
 
 const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");

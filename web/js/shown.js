@@ -1,6 +1,6 @@
-// shown.js: the list that is shown, and how an answer about one name changes it.
-// Pure functions over {locks, more}: locks in the order of their names, more
-// says that there are others behind the last.
+// shown.js: the locks that are known, and how answers and events change them. Pure
+// functions over {locks, more}: locks in the order of their names, more says that
+// there are others behind the last.
 
 // matches tells whether a lock that was just granted may belong to a search. The
 // gateway decides; this only saves asking about every other name.
@@ -9,9 +9,26 @@ export function matches(q, { name, owner, lease }) {
   return part === "" || [name, owner, lease].some((text) => text.toLowerCase().includes(part));
 }
 
+// position is where the first name stands that is not before name.
+export function position(locks, name) {
+  let [from, to] = [0, locks.length];
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (locks[middle].name < name) from = middle + 1;
+    else to = middle;
+  }
+  return from;
+}
+
+// find returns the lock of a name, undefined if it is not known.
+export function find(locks, name) {
+  const lock = locks[position(locks, name)];
+  return lock?.name === name ? lock : undefined;
+}
+
 // shows tells whether a name is in the list.
 export function shows({ locks }, name) {
-  return locks.some((lock) => lock.name === name);
+  return find(locks, name) !== undefined;
 }
 
 // beyond tells whether a name has its place behind the end of the page.
@@ -23,13 +40,75 @@ export function beyond({ locks, more }, name) {
 // where it is free or does not match. short says that others have to move up.
 export function place(list, name, lock, wanted) {
   const had = shows(list, name);
-  const locks = list.locks.filter((other) => other.name !== name);
-  if (lock === null || (!had && beyond(list, name))) return { locks, more: list.more, short: had && list.more };
-  const at = locks.findIndex((other) => other.name > name);
-  locks.splice(at < 0 ? locks.length : at, 0, lock);
+  const locks = list.locks.slice();
+  const at = position(locks, name);
+  if (lock === null || (!had && beyond(list, name))) {
+    if (had) locks.splice(at, 1);
+    return { locks, more: list.more, short: had && list.more };
+  }
+  locks.splice(at, had ? 1 : 0, lock);
   const over = locks.length > wanted;
   if (over) locks.length = wanted;
   return { locks, more: list.more || over, short: false };
+}
+
+// splice returns the locks with what stood behind the name after, up to upTo and with
+// it, replaced by a page; upTo null is the end.
+export function splice(locks, after, page, upTo) {
+  let from = after === "" ? 0 : position(locks, after);
+  if (after !== "" && locks[from]?.name === after) from++;
+  let to = upTo === null ? locks.length : position(locks, upTo);
+  if (upTo !== null && locks[to]?.name === upTo) to++;
+  return locks.slice(0, from).concat(page, locks.slice(Math.max(from, to)));
+}
+
+const endings = new Set(["released", "expired", "broken"]);
+
+// apply returns the list after events, in their order, for as far as they tell: of a
+// new grant not until when it is (its deadline is Infinity), and what they leave out is
+// put right when the lock is read. q is the search.
+export function apply(list, events, q, now) {
+  const changed = new Map();
+  for (const event of events) {
+    const lock = changed.get(event.name) ?? find(list.locks, event.name);
+    if (lock === undefined && (event.kind !== "granted" || beyond(list, event.name) || !matches(q, event))) continue;
+    changed.set(event.name, after(lock ?? nobody(event.name), event, now));
+  }
+  if (changed.size === 0) return list;
+  // What has not changed is copied in stretches: there may be very much of it.
+  const names = [...changed.keys()].sort();
+  const parts = [];
+  let from = 0;
+  for (const name of names) {
+    const at = position(list.locks, name);
+    if (at > from) parts.push(list.locks.slice(from, at));
+    const lock = changed.get(name);
+    if (lock.holders.length > 0) parts.push(lock);
+    from = list.locks[at]?.name === name ? at + 1 : at;
+  }
+  return { ...list, locks: [].concat(...parts, list.locks.slice(from)) };
+}
+
+const nobody = (name) => ({ name, held: true, holders: [], holder_count: 0, waiting: 0, waiters: [] });
+
+// after is a lock after an event. Nobody overtakes the queue: while there is one, who is
+// granted the lock comes from it.
+function after(lock, event, now) {
+  const { kind, lease } = event;
+  const others = lock.holders.filter((holder) => holder.lease !== lease);
+  if (kind === "queued") return { ...lock, waiting: lock.waiting + 1 };
+  if (kind === "left") return { ...lock, waiting: Math.max(0, lock.waiting - 1) };
+  if (endings.has(kind)) return { ...lock, holders: others, holder_count: Math.max(others.length, lock.holder_count - 1) };
+  if (others.length < lock.holders.length) return lock;
+  const holder = {
+    lease, owner: event.owner, mode: event.mode, fencing_token: event.token, hold: 1, ttl_ms: 0, metadata: {},
+    deadline: Infinity, acquiredMark: now, renewedMark: null, acquired_at: event.at, storeNow: Date.parse(event.at),
+  };
+  const beside = event.mode === "shared" ? others : [];
+  return {
+    ...lock, mode: event.mode, holders: [...beside, holder], holder_count: event.mode === "shared" ? lock.holder_count + 1 : 1,
+    waiting: Math.max(0, lock.waiting - 1),
+  };
 }
 
 // A lease is read again when so much of its TTL is left: renewals make no event.
@@ -47,4 +126,9 @@ export function due(lock, now) {
     first = Math.min(first, Math.max(deadline - part * ttl, now + readAgainMs));
   }
   return first;
+}
+
+// overdue tells whether what is known of a lock can't be true any more, or is not known.
+export function overdue(lock, now) {
+  return lock.holders.some(({ deadline }) => deadline <= now || deadline === Infinity);
 }

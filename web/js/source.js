@@ -1,31 +1,34 @@
 // source.js: where the page's data comes from. Events say what has changed, and
 // only that is read again. While there are no events it asks every two seconds.
 
-import { Agenda, listMs } from "./agenda.js";
+import { Agenda, listMs, partLocks } from "./agenda.js";
 import { read } from "./clock.js";
 import { backoff, wait } from "./pause.js";
-import { place } from "./shown.js";
+import { apply, place, position, splice } from "./shown.js";
 import { Stream } from "./stream.js";
 
 const maxPage = 1000;
+
+// The most locks that are known at once: they take memory, and reading them time of the
+// gateway. Of more, these are the first in the order of the names.
+export const mostLocks = 100_000;
 
 // A search may look through many names that don't match before a page is full.
 // This bounds the requests of one turn; "show more" goes on from there.
 const maxPagesATurn = 8;
 
-// collect reads wanted live locks, following cursors. A page may hold fewer
-// than asked for, or none, and yet have a successor.
-export async function collect(api, { q, wanted }, signal) {
+// collect reads wanted live locks from a cursor on, and follows others. A page may hold
+// fewer than asked for, or none, and yet have a successor.
+export async function collect(api, { q, prefix, wanted }, signal, cursor = "") {
   const locks = [];
-  let cursor = "";
   for (let page = 0; page < maxPagesATurn; page++) {
     const limit = Math.min(maxPage, wanted - locks.length);
-    const { sent, body } = await api.listPage({ q, limit, cursor }, signal);
+    const { sent, body } = await api.listPage({ q, prefix, limit, cursor }, signal);
     locks.push(...body.locks.map((lock) => readLock(lock, sent)));
     cursor = body.next_cursor ?? "";
     if (cursor === "" || locks.length >= wanted) break;
   }
-  return { locks, more: cursor !== "" };
+  return { locks, more: cursor !== "", cursor };
 }
 
 // one reads a single name as the list would have it: null if it is free or does
@@ -71,8 +74,9 @@ async function past(api, name, signal) {
 // Source reads what is watched, one turn after another, and reports
 // {query, list, detail, asking, ends} to onData, and an error with the pause to
 // come to onFailure. detail is null if it was not read in this turn; asking says
-// that there are no events; ends says how leases have ended, by name. onGap hears
-// that events begin, or that some were missed.
+// that there are no events; ends says how leases have ended, by name. list is {locks,
+// more, reading}: more, that there are others behind the last; reading, that these are
+// read too, part by part. onGap hears that events begin, or that some were missed.
 export class Source {
   #api;
   #on;
@@ -82,6 +86,8 @@ export class Source {
   #query = { q: "", wanted: 100, name: null };
   #agenda = new Agenda(this.#query);
   #list = null; // of this query; null until it has been read
+  #listOf = ""; // the search and prefix that it answers
+  #view = []; // the names that are in view
   #running = null; // the AbortController of the loop under way
   #paused = true;
   #failures = 0;
@@ -122,6 +128,13 @@ export class Source {
     this.refresh();
   }
 
+  // look says which names are in view: of a long list only these are kept exact.
+  look(names) {
+    this.#view = names;
+    this.#agenda.look(names, this.#list, this.#now());
+    this.#look();
+  }
+
   // refresh reads at once, without waiting for the next turn.
   refresh() {
     if (this.#paused) return;
@@ -158,7 +171,12 @@ export class Source {
     this.#running?.abort();
     this.#running = new AbortController();
     this.#agenda = new Agenda(this.#query);
-    this.#list = null;
+    const { q, prefix = "", wanted } = this.#query;
+    const of = JSON.stringify([q, prefix]);
+    // What is known already of a long list need not wait for all to be read again.
+    if (of !== this.#listOf || wanted <= partLocks) this.#list = null;
+    this.#listOf = of;
+    this.#agenda.look(this.#view, this.#list, this.#now());
     this.#loop(this.#query, this.#agenda, this.#running.signal);
   }
 
@@ -166,6 +184,7 @@ export class Source {
     while (!signal.aborted) {
       const began = this.#now();
       const turn = agenda.plan(this.#list, began);
+      if (turn !== null && turn.events.length > 0 && this.#list !== null) this.#list = apply(this.#list, turn.events, query.q, began);
       if (turn === null) {
         await this.#sleep(agenda, signal);
         continue;
@@ -176,7 +195,7 @@ export class Source {
         if (this.#failures > 0) this.#stream.retry(); // a sign of life
         this.#failures = 0;
         this.#list = list;
-        agenda.done(turn, locks, began, this.#now(), this.#events === "open");
+        agenda.done(turn, locks, began, this.#now(), this.#events === "open", (turn.list || turn.part) && list.reading === true);
         if (short) agenda.readAll(this.#now(), listMs);
         this.#on.data({ query, list, detail, asking: this.#events === "refused", ends: turn.ends });
       } catch (error) {
@@ -196,20 +215,37 @@ export class Source {
     // Without a search the answer about the open lock serves its row too.
     const known = (other) => turn.open && q === "" && other === name;
     const [list, rows, detail] = await Promise.all([
-      turn.list ? collect(this.#api, query, signal) : null,
+      turn.list || turn.part ? this.#readPart(query, turn, signal) : null,
       Promise.all(turn.names.map((other) => (known(other) ? null : one(this.#api, q, other, signal)))),
       turn.open ? inspect(this.#api, name, signal) : null,
     ]);
     const opened = detail?.lock ? [detail.lock] : [];
-    if (list !== null) return { list, detail, locks: [...list.locks, ...opened], short: false };
-    let [shown, short] = [this.#list, false];
+    if (turn.list) return { list, detail, locks: [...list.locks, ...opened], short: false };
+    let [shown, short] = [list ?? this.#list, false];
     turn.names.forEach((other, i) => {
       const lock = known(other) ? opened.find(({ held }) => held) ?? null : rows[i];
       const next = place(shown, other, lock, wanted);
-      shown = { locks: next.locks, more: next.more };
+      shown = { ...shown, locks: next.locks, more: next.more };
       short ||= next.short;
     });
     return { list: shown, detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short };
+  }
+
+  // readPart reads the list or, of a long one, the part whose turn it is, and puts it in
+  // the place of what was known of the names that it spans.
+  async #readPart({ q, prefix, wanted }, turn, signal) {
+    if (wanted <= partLocks) return collect(this.#api, { q, prefix, wanted }, signal);
+    const [from, cursor] = turn.list ? ["", ""] : [this.#list.upTo, this.#list.cursor];
+    const part = await collect(this.#api, { q, prefix, wanted: partLocks }, signal, cursor);
+    const upTo = part.locks.at(-1)?.name ?? from;
+    const locks = splice(this.#list?.locks ?? [], from, part.locks, part.more ? upTo : null);
+    const full = locks.length >= wanted && position(locks, upTo) >= wanted - 1;
+    if (full) locks.length = wanted;
+    const complete = !part.more || full; // all has been read once
+    const more = complete ? part.more || full : this.#list?.complete ? this.#list.more : true;
+    return {
+      locks, more, upTo, cursor: part.cursor, reading: part.more && !full, complete: complete || this.#list?.complete === true,
+    };
   }
 
   async #sleep(agenda, signal) {

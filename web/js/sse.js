@@ -37,13 +37,17 @@ export class Parser {
   }
 }
 
-// change reads what an event says of a lock: {kind, name, lease, owner}, or null
-// if it is none that the page knows.
+// change reads what an event says of a lock: {kind, name, lease, owner, mode, token,
+// at}, or null if it is none that the page knows.
 export function change({ event, data }) {
   if (!kinds.has(event)) return null;
   try {
-    const { name, lease, owner } = JSON.parse(data);
-    return typeof name === "string" ? { kind: event, name, lease: String(lease ?? ""), owner: String(owner ?? "") } : null;
+    const { name, lease, owner, mode, fencing_token: token, at } = JSON.parse(data);
+    if (typeof name !== "string") return null;
+    return {
+      kind: event, name, lease: String(lease ?? ""), owner: String(owner ?? ""),
+      mode: mode === "shared" ? "shared" : "exclusive", token: Number(token ?? 0), at: String(at ?? ""),
+    };
   } catch {
     return null;
   }

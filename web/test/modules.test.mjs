@@ -5,7 +5,8 @@ import { test } from "node:test";
 
 import * as clock from "../js/clock.js";
 import { curlLine } from "../js/empty.js";
-import { ended, holding } from "../js/list.js";
+import { holding } from "../js/holding.js";
+import { ended } from "../js/list.js";
 import * as route from "../js/route.js";
 import * as state from "../js/state.js";
 
@@ -64,13 +65,18 @@ test("names follow the grammar", () => {
 });
 
 test("addresses survive the way out and back", () => {
-  for (const want of [{ q: "", name: null }, { q: "a b&c=ä#?", name: null }, { q: "x", name: "orders/42" }, { q: "", name: "a:b@c/~d" }]) {
+  const filtered = { q: "x", prefix: "orders/", sort: "-held", held: "10m", waited: true, expiring: true, unrenewed: true, mode: "permits", name: "orders/42" };
+  for (const part of [{ name: null }, { q: "a b&c=ä#?", name: null }, { q: "x", name: "orders/42" }, { name: "a:b@c/~d" }, filtered]) {
+    const want = { ...route.everything, ...part };
     const url = new URL(route.address("/", want), "http://localhost");
     assert.deepEqual(route.parse(url), want);
   }
-  assert.deepEqual(route.parse({ search: "", hash: "#/locks/a%2Fb" }), { q: "", name: "a/b" });
-  assert.deepEqual(route.parse({ search: "", hash: "#/locks/%zz" }), { q: "", name: "%zz" });
-  assert.deepEqual(route.parse({ search: "", hash: "#locks" }), { q: "", name: null });
+  assert.deepEqual(route.parse({ search: "", hash: "#/locks/a%2Fb" }), { ...route.everything, name: "a/b" });
+  assert.deepEqual(route.parse({ search: "", hash: "#/locks/%zz" }), { ...route.everything, name: "%zz" });
+  for (const odd of ["?sort=constructor", "?held=soon", "?held=0m", "?mode=x", "?prefix=a%20b", "?other=1"]) {
+    assert.deepEqual(route.parse({ search: odd, hash: "" }), { ...route.everything, name: null }, odd);
+  }
+  assert.deepEqual(route.parse({ search: "", hash: "#locks" }), { ...route.everything, name: null });
 });
 
 test("paths of the interface", () => {

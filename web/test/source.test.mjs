@@ -44,7 +44,7 @@ test("collect follows cursors, over empty pages too, until it has enough", async
 test("collect gives up a turn that finds nothing, and says that there is more", async () => {
   let requests = 0;
   const api = { ...never, listPage: async () => { requests++; return page([], "on"); } };
-  assert.deepEqual(await collect(api, { q: "x", wanted: 100 }, new AbortController().signal), { locks: [], more: true });
+  assert.deepEqual(await collect(api, { q: "x", wanted: 100 }, new AbortController().signal), { locks: [], more: true, cursor: "on" });
   assert.equal(requests, 8);
 });
 
@@ -351,7 +351,7 @@ test("events are read whatever the pieces they come in", () => {
 });
 
 test("only events of locks are changes", () => {
-  assert.deepEqual(change({ event: "left", data: '{"name":"a","lease":"L","owner":"o"}' }), { kind: "left", name: "a", lease: "L", owner: "o" });
+  assert.deepEqual(change({ event: "left", data: '{"name":"a","lease":"L","owner":"o"}' }), { kind: "left", name: "a", lease: "L", owner: "o", mode: "exclusive", token: 0, at: "" });
   for (const odd of [{ event: "resync", data: "{}" }, { event: "granted", data: "{" }, { event: "granted", data: '{"name":7}' }, { event: "granted", data: "null" }]) {
     assert.equal(change(odd), null, odd.data);
   }

@@ -1,0 +1,126 @@
+package web_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+const (
+	drawn = `document.querySelectorAll("#rows tr").length`
+	count = `document.getElementById("count").innerText`
+)
+
+// choose sets a control of the filters as a person would.
+func choose(name, value string) string {
+	return fmt.Sprintf(`(() => {
+		const control = document.getElementById("filters").elements[%q];
+		if (control.type === "checkbox") control.checked = %[2]q !== "";
+		else control.value = %[2]q;
+		control.dispatchEvent(new Event("change", {bubbles: true}));
+		return true;
+	})()`, name, value)
+}
+
+// A list is read on as somebody comes to its end.
+func TestMoreThanAPage(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	for i := range 130 {
+		g.acquire(fmt.Sprintf("shard/%03d", i), `{"ttl_ms":600000}`)
+	}
+	b.do(chromedp.Navigate(g.origin))
+	b.until(drawn + ` === 100 && ` + count + ` === "100+ live"`)
+	eval[bool](b, `scrollTo(0, 1e6), true`)
+	b.until(drawn + ` === 130 && ` + count + ` === "130 live" && document.getElementById("more").hidden`)
+
+	// Only bars in view run, but every row says how long it has.
+	const bar = `.querySelector(".bar-fill").getAnimations().length`
+	eval[bool](b, `scrollTo(0, 0), true`)
+	b.until(row("shard/000") + bar + ` === 1 && ` + row("shard/129") + bar + ` === 0`)
+	b.until(`[...document.querySelectorAll("tbody .left")].every((e) => e.textContent.startsWith("9\u00a0min"))`)
+	eval[bool](b, `scrollTo(0, 1e6), true`)
+	b.until(row("shard/000") + bar + ` === 0 && ` + row("shard/129") + bar + ` === 1`)
+}
+
+// Order and filters ask about all locks, are kept in the address, and only what is in view
+// is drawn.
+func TestFindAStuckLockAmongMany(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	stuck := g.acquireBehind("shard/7/job/0815", "worker-stuck")
+	g.advance(2 * time.Hour)
+	g.renewBehind(stuck, 3*time.Hour)
+	for i := range 2600 {
+		g.acquireBehind(fmt.Sprintf("shard/%d/job/%04d", i%9, i), "worker")
+	}
+	b.live(g, "/")
+	b.until(drawn + ` === 100 && ` + count + ` === "100+ live"`)
+
+	// The tree counts what there is below each prefix.
+	b.do(chromedp.Click(chromedp.CSS("#tree summary")))
+	b.until(count + ` === "2,601 live" && document.getElementById("tree-list").innerText === "shard/ 2,601"`)
+	b.until(drawn + ` < 80 && document.getElementById("table").getAttribute("aria-rowcount") === "2602"`)
+	b.shoot("tree")
+	b.do(chromedp.Click(chromedp.CSS("#tree-list a")))
+	b.until(`location.search === "?prefix=shard%2F" && document.querySelectorAll("#tree-list li").length === 9`)
+	b.do(chromedp.Click(chromedp.CSS("#tree-list li:nth-child(9) a")))
+	b.until(`location.search === "?prefix=shard%2F8%2F" && ` + count + ` === "288 found"`)
+	b.do(chromedp.NavigateBack())
+	b.until(count + ` === "2,601 found"`)
+
+	// All are there for who scrolls, at the place where they belong, and no more are drawn.
+	eval[bool](b, `scrollTo(0, document.documentElement.scrollHeight / 2), true`)
+	b.until(drawn + ` < 80 && [...document.querySelectorAll("#rows tr")].some((r) => Math.abs(Number(r.getAttribute("aria-rowindex")) - 1300) < 40 && r.getBoundingClientRect().top > 0 && r.getBoundingClientRect().top < innerHeight)`)
+	eval[bool](b, `scrollTo(0, 1e7), true`)
+	b.until(row("shard/8/job/2591") + `?.getBoundingClientRect().bottom <= innerHeight`)
+
+	eval[bool](b, choose("held", "1h"))
+	b.until(rowNames + ` === "shard/7/job/0815" && ` + count + ` === "1 of 2,601 found"`)
+	b.shoot("filtered")
+	eval[bool](b, choose("held", ""))
+	b.do(chromedp.Click(chromedp.CSS("th.since button")))
+	b.until(`document.querySelector("#rows tr").dataset.name === "shard/7/job/0815" && document.querySelector("th.since").ariaSort === "descending"`)
+	b.until(`location.search === "?prefix=shard%2F&sort=held"`)
+	b.do(chromedp.Reload())
+	b.until(`document.readyState === "complete" && document.querySelector("#rows tr")?.dataset.name === "shard/7/job/0815" && document.getElementById("filters").elements.sort.value === "held"`)
+	b.shoot("sorted")
+
+	// What happens to one that is not drawn is known, and of one in view it is exact.
+	waiting := g.queue("shard/4/job/1003", `{"owner":"waits"}`)
+	eval[bool](b, choose("waited", "1"))
+	b.until(rowNames + ` === "shard/4/job/1003" && ` + row("shard/4/job/1003") + `.querySelector(".waiting").innerText.startsWith("1")`)
+	waiting.leave()
+	b.until(rowNames + ` === "" && document.querySelector("#empty h3").innerText === "No live lock is like that"`)
+	b.do(chromedp.Click(chromedp.CSS("#empty button")))
+	b.until(`location.search === "" && ` + count + `.endsWith("live") && !document.getElementById("table").hidden`)
+}
+
+// The keyboard goes everywhere.
+func TestKeys(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	for i := range 260 {
+		g.acquireBehind(fmt.Sprintf("k/%03d", i), "me")
+	}
+	b.live(g, "/?sort=-name")
+	b.until(drawn + ` > 10`)
+	const at = `document.activeElement.closest("tr")?.dataset.name`
+	b.do(chromedp.KeyEvent("j"))
+	b.until(at + ` === "k/259"`)
+	for range 60 {
+		b.do(chromedp.KeyEvent("j"))
+	}
+	b.until(at + ` === "k/199" && document.activeElement.getBoundingClientRect().top > 0 && document.activeElement.getBoundingClientRect().bottom < innerHeight`)
+	b.do(chromedp.KeyEvent("k"))
+	b.until(at + ` === "k/200"`)
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.until(`location.hash === "#/locks/k/200" && document.activeElement.id === "detail-name"`)
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.until(`document.getElementById("detail").hidden && ` + at + ` === "k/200"`)
+	b.do(chromedp.KeyEvent("?"))
+	b.until(`document.getElementById("help").open`)
+	b.shoot("keys")
+	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent(kb.Escape))
+	b.until(`!document.getElementById("help").open && ` + at + ` === "k/200"`)
+}

@@ -1,0 +1,173 @@
+// Finding one lock among many: order, filters, what events tell of a long list, and how
+// that is read in parts.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { arrange, branches, orders, plain, spanMs } from "../js/arrange.js";
+import { Agenda, maxNames, partLocks } from "../js/agenda.js";
+import { windowOf } from "../js/list.js";
+import { everything } from "../js/route.js";
+import * as shown from "../js/shown.js";
+import { Source } from "../js/source.js";
+
+const lock = (name, part = {}, of = {}) => ({
+  name, mode: "exclusive", waiting: 0, holder_count: 1, ...of,
+  holders: [{ lease: `L-${name}`, owner: "", fencing_token: 1, deadline: 30_000, ttl_ms: 30_000, acquiredMark: 0, renewedMark: null, ...part }],
+});
+const names = (locks) => locks.map(({ name }) => name).join("");
+
+const some = [
+  lock("a", { acquiredMark: -5000, owner: "zoe", fencing_token: 9, deadline: 20_000 }, { waiting: 2 }),
+  lock("b", { acquiredMark: -700_000, owner: "ann", fencing_token: 3, deadline: 5000, renewedMark: -1 }),
+  lock("c", { acquiredMark: -5000, owner: "bob", fencing_token: 5, deadline: Infinity, ttl_ms: 0, limit: 3 }, { mode: "shared", waiting: 7 }),
+];
+
+test("every order there is, both ways, with equals by name", () => {
+  const want = { name: "abc", owner: "bca", held: "bac", queue: "cab", remaining: "bac", token: "bca" };
+  for (const sort of orders) {
+    const by = sort.replace("-", "");
+    assert.ok(want[by], sort);
+    assert.equal(names(arrange(some, { ...everything, sort }, 0)), sort === by ? want[by] : { ...Object.fromEntries(Object.entries(want).map(([k, v]) => [k, [...v].reverse().join("")])), held: "acb" }[by], sort);
+  }
+});
+
+test("filters", () => {
+  const cases = [
+    [{}, "abc"], [{ held: "10m" }, "b"], [{ held: "5s" }, "abc"], [{ held: "6s" }, "b"], [{ waited: true }, "ac"], [{ expiring: true }, "b"],
+    [{ unrenewed: true }, "ac"], [{ mode: "exclusive" }, "ab"], [{ mode: "shared" }, "c"], [{ mode: "permits" }, "c"], [{ waited: true, sort: "queue" }, "ca"],
+  ];
+  for (const [route, want] of cases) assert.equal(names(arrange(some, { ...everything, ...route }, 0)), want, JSON.stringify(route));
+  assert.ok(plain(everything));
+  assert.deepEqual(["10m", "2h", "0m", "x", "5"].map(spanMs), [600_000, 7_200_000, 0, 0, 0]);
+});
+
+test("branches are counted by what follows a prefix", () => {
+  const of = ["a", "b/1", "b/2/x", "b/2/y", "c/1"].map((name) => ({ name }));
+  assert.deepEqual(branches(of, ""), { branches: [{ prefix: "b/", count: 3 }, { prefix: "c/", count: 1 }], leaves: 1 });
+  assert.deepEqual(branches(of, "b/"), { branches: [{ prefix: "b/2/", count: 2 }], leaves: 1 });
+});
+
+test("a part of a list takes the place of what stood there", () => {
+  const of = (text) => [...text].map((name) => ({ name }));
+  const cases = [["acegi", "", "bc", "c", "bcegi"], ["acegi", "c", "d", "g", "acdi"], ["acegi", "e", "", null, "ace"], ["", "", "ab", "b", "ab"], ["ac", "c", "de", null, "acde"], ["abc", "b", "", "b", "abc"]];
+  for (const [locks, after, page, upTo, want] of cases) {
+    assert.equal(names(shown.splice(of(locks), after, of(page), upTo)), want, `${locks} behind ${after} up to ${upTo}`);
+  }
+});
+
+test("what events tell of locks that are not read again", () => {
+  const event = (kind, name, lease = `L-${name}`, more = {}) => ({ kind, name, lease, owner: "o", mode: "exclusive", token: 7, at: "2026-11-20T14:00:00.000Z", ...more });
+  const list = { locks: some, more: false };
+  const after = (...events) => shown.apply(list, events, "", 1000);
+  assert.equal(names(after(event("released", "b")).locks), "ac");
+  assert.deepEqual(after(event("granted", "bb", "new")).locks.map(({ name }) => name), ["a", "b", "bb", "c"]);
+  assert.equal(after(event("released", "nothing")), list);
+  const passed = shown.find(after(event("released", "a"), event("granted", "a", "next")).locks, "a");
+  assert.deepEqual([passed.holders.map(({ lease }) => lease), passed.waiting, passed.holder_count, passed.holders[0].deadline], [["next"], 1, 1, Infinity]);
+  assert.equal(shown.find(after(event("queued", "b"), event("queued", "b"), event("left", "b")).locks, "b").waiting, 1);
+  assert.equal(shown.find(after(event("granted", "a")).locks, "a").waiting, 2, "what is known already");
+  const both = shown.find(after(event("granted", "c", "other", { mode: "shared" })).locks, "c");
+  assert.deepEqual([both.holders.length, both.holder_count], [2, 2]);
+  assert.ok(shown.overdue(both, 0) && !shown.overdue(some[1], 0) && shown.overdue(some[1], 5000));
+  assert.equal(names(shown.apply(list, [event("granted", "new")], "xyz", 0).locks), "abc", "what does not match a search");
+});
+
+test("only what is in view is drawn of many", () => {
+  assert.deepEqual(windowOf(150, 0, 800, 40), { from: 0, to: 150 });
+  assert.deepEqual(windowOf(100_000, 300, 800, 40), { from: 0, to: 35 });
+  assert.deepEqual(windowOf(100_000, -40_000, 800, 40), { from: 985, to: 1035 });
+  assert.deepEqual(windowOf(1000, -40_000, 800, 40), { from: 985, to: 1000 });
+  assert.deepEqual(windowOf(1000, -4_000_000, 800, 40), { from: 985, to: 1000 });
+  assert.deepEqual(windowOf(1000, 0, 800, 0), { from: 0, to: 200 });
+});
+
+const settle = () => new Promise((resolve) => setImmediate(resolve));
+
+// many is an api over so many locks, each answer of which takes 20 ms.
+function many(t, count) {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const clock = { at: 0 };
+  const asked = [];
+  const name = (i) => `n${String(i).padStart(6, "0")}`;
+  const view = (i) => ({ name: name(i), held: true, waiting: 0, holder_count: 1, holders: [{ owner: "", lease: `L${i}`, fencing_token: 1, ttl_ms: 60_000, expires_in_ms: 60_000, acquired_at: "2026-11-20T14:00:00.000Z", expires_at: "2026-11-20T14:01:00.000Z" }] });
+  let say = null;
+  const api = {
+    listPage: async ({ prefix, limit, cursor }) => {
+      asked.push({ at: clock.at, prefix, limit, cursor });
+      const sent = clock.at;
+      clock.at += 20;
+      if (prefix) return { sent, body: { locks: [view(Number(prefix.slice(1)))] } };
+      const from = Number(cursor || 0);
+      const to = Math.min(count, from + limit);
+      return { sent, body: { locks: Array.from({ length: to - from }, (_, i) => view(from + i)), next_cursor: to < count ? String(to) : undefined } };
+    },
+    events: async () => (async function* stream() { for (;;) yield await new Promise((resolve) => { say = resolve; }); })(),
+  };
+  const pass = async (ms) => {
+    for (let left = ms; left > 0; left -= 10) {
+      clock.at += 10;
+      t.mock.timers.tick(10);
+      await settle();
+    }
+  };
+  const seen = { data: null };
+  const source = new Source(api, { onData: (data) => { seen.data = data; }, onFailure: assert.fail, now: () => clock.at });
+  t.after(() => source.pause());
+  const tell = (kind, of) => say(`event: ${kind}\ndata: ${JSON.stringify({ name: of, lease: `L${Number(of.slice(1))}`, owner: "" })}\n\n`);
+  return { source, clock, asked, pass, seen, name, tell };
+}
+
+test("a long list is read in parts, at a fifth of the time, up to its bound, and then rests", async (t) => {
+  const { source, asked, pass, seen } = many(t, 7300);
+  source.watch({ q: "", prefix: "", wanted: 5000, name: null });
+  source.resume();
+  await pass(6000);
+  assert.equal(seen.data.list.locks.length, 5000, "the bound");
+  assert.deepEqual([seen.data.list.more, seen.data.list.reading], [true, false]);
+  const pages = asked.filter(({ prefix }) => !prefix);
+  assert.ok(pages.length >= 5 && pages.length <= 10, `${pages.length} pages`);
+  assert.ok(pages.every(({ limit }) => limit === partLocks));
+  for (let i = 2; i < pages.length; i++) assert.ok(pages[i].at - pages[i - 1].at >= 100, `${pages[i].at} ${pages[i - 1].at}`);
+  const before = asked.length;
+  await pass(10_000);
+  assert.equal(asked.length, before, "it rests");
+});
+
+test("of a long list only what is in view is read again, and the rest is taken from events", async (t) => {
+  const { source, asked, pass, seen, name, tell } = many(t, 3000);
+  source.watch({ q: "", prefix: "", wanted: 100_000, name: null });
+  source.resume();
+  await pass(5000);
+  assert.deepEqual([seen.data.list.locks.length, seen.data.list.more, seen.data.list.reading], [3000, false, false]);
+  source.look([name(10), name(11)]);
+  asked.length = 0;
+  for (let i = 0; i < 500; i++) {
+    tell("released", name(1000 + i));
+    await pass(10);
+  }
+  await pass(400);
+  assert.equal(asked.length, 0, "nothing in view has changed");
+  assert.equal(seen.data.list.locks.length, 2500);
+  tell("queued", name(11));
+  await pass(400);
+  assert.deepEqual(asked.map(({ prefix }) => prefix), [name(11)]);
+});
+
+test("a screen of changes is read a few at a time", () => {
+  const agenda = new Agenda({ q: "", prefix: "", wanted: 100_000, name: null });
+  const all = Array.from({ length: 30 }, (_, i) => `n${String(i).padStart(2, "0")}`);
+  const list = { locks: all.map((name) => lock(name)), more: false };
+  agenda.done(agenda.plan(null, 0), [], 0, 0, true);
+  agenda.look(all, list, 300);
+  for (const name of all) agenda.change({ kind: "queued", name, lease: "x", owner: "" }, 300);
+  const read = [];
+  for (let now = 300; now < 3000; now += 50) {
+    const turn = agenda.plan(list, now);
+    if (turn === null) continue;
+    assert.ok(turn.names.length <= maxNames);
+    read.push(...turn.names);
+    agenda.done(turn, [], now, now, true);
+  }
+  assert.deepEqual(read, all);
+});
