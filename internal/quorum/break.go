@@ -9,11 +9,7 @@ import (
 // Break implements fencing.Store. The lease is the one that a majority has with the
 // token; it is broken at every node by the token that it has there.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	out, err := s.breakLease(ctx, r)
-	if err != nil {
-		out.Err = err
-	}
-	return out.Result()
+	return resultOf(s.breakLease(ctx, r))
 }
 
 func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, *fencing.Error) {

@@ -43,22 +43,12 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 func (s *Store) list(ctx context.Context, r fencing.ListRequest) ([]fencing.Lock, fencing.Name, int, *fencing.Error) {
 	began := s.options.Clock()
 	pages := make([]*fencing.ListPage, len(s.nodes))
-	votes := make([]vote, len(s.nodes))
-	answered := 0
-	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.ListPage, error) {
+	err := askMajority(ctx, s, s.call, func(ctx context.Context, node fencing.Node) (fencing.ListPage, error) {
 		return node.List(ctx, r)
-	}, func(a answer[fencing.ListPage]) bool {
-		if a.err != nil {
-			votes[a.node] = vote{standing: against, err: a.err}
-			return false
-		}
-		pages[a.node] = &a.out
-		answered++
+	}, func(node int, page *fencing.ListPage, _ bool) bool {
+		pages[node] = page
 		return false
 	})
-	if err == nil && answered < majorityOf(len(s.nodes)) {
-		err = commonest(votes)
-	}
 	if err != nil {
 		return nil, "", 0, err
 	}

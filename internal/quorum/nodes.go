@@ -133,22 +133,13 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	var held []int
 	var quarantine time.Duration
 	blank := 0
-	votes := make([]vote, len(s.nodes))
-	err := askAll(ctx, s, standingOf, func(a answer[nodeStanding]) bool {
-		if a.err != nil {
-			votes[a.node] = vote{standing: against, err: a.err}
-			return false
-		}
-		held, quarantine = append(held, a.out.Held), max(quarantine, a.out.Quarantine)
-		if a.out.blank {
+	err := askMajority(ctx, s, s.longCall, standingOf, func(_ int, n *nodeStanding, _ bool) bool {
+		held, quarantine = append(held, n.Held), max(quarantine, n.Quarantine)
+		if n.blank {
 			blank++
 		}
 		return false
 	})
-	majority := majorityOf(len(s.nodes))
-	if err == nil && len(held) < majority {
-		err = commonest(votes)
-	}
 	if err != nil {
 		return fencing.Stats{}, err
 	}
@@ -156,7 +147,7 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 		quarantine = max(quarantine, time.Duration(s.longest.Load()))
 	}
 	slices.Sort(held)
-	return fencing.Stats{Held: held[len(held)-majority], Quarantine: quarantine}, nil
+	return fencing.Stats{Held: held[len(held)-majorityOf(len(s.nodes))], Quarantine: quarantine}, nil
 }
 
 // nodeStanding is what a node says of itself. It votes if it is neither blank nor in
@@ -176,21 +167,15 @@ func standingOf(ctx context.Context, node fencing.Node) (n nodeStanding, err err
 // Expire implements fencing.Store: every node ends what is due there. A lease is told
 // as ended when the last node that a majority needs has ended it in this call.
 func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	votes, answered := make([]vote, len(s.nodes)), 0
 	result := fencing.Expiry{Next: time.Minute, Standby: true}
 	times := map[leaseToken]int{}
-	err := askAll(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Expiry, error) {
+	err := askMajority(ctx, s, s.longCall, func(ctx context.Context, node fencing.Node) (fencing.Expiry, error) {
 		return node.Expire(ctx, limit)
-	}, func(a answer[fencing.Expiry]) bool {
-		if a.err != nil {
-			votes[a.node] = vote{standing: against, err: a.err}
-			return false
-		}
-		answered++
-		result.Next = min(result.Next, a.out.Next)
-		result.Standby = result.Standby && a.out.Standby
-		for i := range a.out.Ended {
-			e := &a.out.Ended[i]
+	}, func(_ int, there *fencing.Expiry, _ bool) bool {
+		result.Next = min(result.Next, there.Next)
+		result.Standby = result.Standby && there.Standby
+		for i := range there.Ended {
+			e := &there.Ended[i]
 			k := leaseToken{e.Holder.Lease, e.Holder.Token}
 			if times[k]++; e.Holder.Claimed && times[k] == majorityOf(len(s.nodes)) {
 				e.Holder.Claimed = false
@@ -199,9 +184,6 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 		}
 		return false
 	})
-	if err == nil && answered < majorityOf(len(s.nodes)) {
-		err = commonest(votes)
-	}
 	if err != nil {
 		return fencing.Expiry{}, err
 	}

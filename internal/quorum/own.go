@@ -100,11 +100,7 @@ func (s *Store) forgetful(ctx context.Context, node int) bool {
 
 // Renew implements fencing.Store.
 func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	out, err := s.renew(ctx, r)
-	if err != nil {
-		out.Err = err
-	}
-	return out.Result()
+	return resultOf(s.renew(ctx, r))
 }
 
 func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, *fencing.Error) {
@@ -209,11 +205,7 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 // lease or does not have it, and is CodeUnavailable, never CodeQuarantined, where too many
 // may have forgotten the lease to say that it was lost.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	out, err := s.release(ctx, r)
-	if err != nil {
-		out.Err = err
-	}
-	return out.Result()
+	return resultOf(s.release(ctx, r))
 }
 
 func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, *fencing.Error) {

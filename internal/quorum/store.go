@@ -216,13 +216,20 @@ func (s *Store) suspects() nodeSet {
 }
 
 // note remembers the longest TTL.
-func (s *Store) note(ttl time.Duration) {
-	for {
-		longest := s.longest.Load()
-		if int64(ttl) <= longest || s.longest.CompareAndSwap(longest, int64(ttl)) {
-			return
-		}
+func (s *Store) note(ttl time.Duration) { raiseTo(&s.longest, int64(ttl)) }
+
+// raiseTo sets a number that only grows to another one, if that is higher.
+func raiseTo(number *atomic.Int64, to int64) {
+	for old := number.Load(); old < to && !number.CompareAndSwap(old, to); old = number.Load() {
 	}
+}
+
+// resultOf is what a method of the Store returns.
+func resultOf(out fencing.Outcome, err *fencing.Error) (fencing.Outcome, error) {
+	if err != nil {
+		out.Err = err
+	}
+	return out.Result()
 }
 
 // asError returns what a node's error says, nil for none.
@@ -249,9 +256,23 @@ func ask[R any](ctx context.Context, s *Store, do func(context.Context, fencing.
 	return askWithin(ctx, s, s.call, do, enough)
 }
 
-// askAll is ask for what may take long.
-func askAll[R any](ctx context.Context, s *Store, do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {
-	return askWithin(ctx, s, s.longCall, do, enough)
+// askMajority asks all nodes at once and hands out what they say as it comes, until heard
+// says that it has enough, which a majority may be, or all have answered. It fails if no
+// majority does, with what most of the others say.
+func askMajority[R any](ctx context.Context, s *Store, within func() (context.Context, context.CancelFunc), do func(context.Context, fencing.Node) (R, error), heard func(node int, out *R, majority bool) bool) *fencing.Error {
+	votes, answered := make([]vote, len(s.nodes)), 0
+	err := askWithin(ctx, s, within, do, func(a answer[R]) bool {
+		if a.err != nil {
+			votes[a.node] = vote{standing: against, err: a.err}
+			return false
+		}
+		answered++
+		return heard(a.node, &a.out, answered >= majorityOf(len(s.nodes)))
+	})
+	if err == nil && answered < majorityOf(len(s.nodes)) {
+		err = commonest(votes)
+	}
+	return err
 }
 
 func askWithin[R any](ctx context.Context, s *Store, within func() (context.Context, context.CancelFunc), do func(context.Context, fencing.Node) (R, error), enough func(answer[R]) bool) *fencing.Error {

@@ -95,14 +95,7 @@ func (s *Store) proposal(now time.Time) fencing.Token {
 }
 
 // raiseSeen notes a token, for what is proposed next.
-func (s *Store) raiseSeen(token fencing.Token) {
-	for {
-		seen := s.seen.Load()
-		if int64(token) <= seen || s.seen.CompareAndSwap(seen, int64(token)) {
-			return
-		}
-	}
-}
+func (s *Store) raiseSeen(token fencing.Token) { raiseTo(&s.seen, int64(token)) }
 
 func (t *try) elapsed() time.Duration { return t.store.options.Clock().Sub(t.began) }
 

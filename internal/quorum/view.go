@@ -123,22 +123,12 @@ func (s *Store) shown(view *fencing.Lock, h *fencing.Holder, now time.Time) fenc
 func (s *Store) views(ctx context.Context, name fencing.Name, agree func([]fencing.Outcome) bool) ([]fencing.Outcome, []*fencing.Lock, time.Time, *fencing.Error) {
 	began := s.options.Clock()
 	outs, views := make([]fencing.Outcome, len(s.nodes)), make([]*fencing.Lock, len(s.nodes))
-	votes := make([]vote, len(s.nodes))
-	answered := 0
-	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+	err := askMajority(ctx, s, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.History(ctx, fencing.HistoryRequest{Name: name, Holders: allHolders})
-	}, func(a answer[fencing.Outcome]) bool {
-		if a.err != nil {
-			votes[a.node] = vote{standing: against, err: a.err}
-			return false
-		}
-		answered++
-		outs[a.node], views[a.node] = a.out, a.out.Lock
-		return answered >= majorityOf(len(s.nodes)) && alike(views) && agree(outs)
+	}, func(node int, out *fencing.Outcome, majority bool) bool {
+		outs[node], views[node] = *out, out.Lock
+		return majority && alike(views) && agree(outs)
 	})
-	if err == nil && answered < majorityOf(len(s.nodes)) {
-		err = commonest(votes)
-	}
 	return outs, views, began, err
 }
 
@@ -186,8 +176,7 @@ func (s *Store) majorityView(ctx context.Context, name fencing.Name) (*fencing.L
 	if err != nil {
 		return nil, err
 	}
-	lock := s.merge(name, views, began)
-	return lock, nil
+	return s.merge(name, views, began), nil
 }
 
 // Inspect implements fencing.Store. Leases that only a minority has are not shown:

@@ -202,11 +202,11 @@ func (s *sender) send(n *node, batch []*command) {
 
 // raiseFloor raises the floor of a partition to a token that was issued there.
 func (s *sender) raiseFloor(partition int, token fencing.Token) {
-	floor := &s.floors[partition]
-	for {
-		old := floor.Load()
-		if int64(token) <= old || floor.CompareAndSwap(old, int64(token)) {
-			return
-		}
+	raiseTo(&s.floors[partition], int64(token))
+}
+
+// raiseTo sets a number that only grows to another one, if that is higher.
+func raiseTo(number *atomic.Int64, to int64) {
+	for old := number.Load(); old < to && !number.CompareAndSwap(old, to); old = number.Load() {
 	}
 }

@@ -67,7 +67,7 @@ func TestKeysEnd(t *testing.T) {
 	if ttl := s.redis().PTTL(ctx, k.lock("a")).Val(); ttl < fencing.ForgetAfter-time.Minute || ttl > fencing.ForgetAfter {
 		t.Errorf("a free record has the TTL %s, want about %s", ttl, fencing.ForgetAfter)
 	}
-	if ttl := s.redis().PTTL(ctx, k.ended("a", r.Lease.Public())).Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
+	if ttl := s.redis().PTTL(ctx, k.prefix+"ended:a:"+string(r.Lease.Public())).Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL {
 		t.Errorf("a tombstone has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
 	}
 	keys := slices.DeleteFunc(s.redis().Keys(ctx, "*").Val(), func(key string) bool { return strings.HasSuffix(key, ":guard") || strings.HasSuffix(key, ":libraries") })

@@ -77,14 +77,7 @@ func (w *guardWatch) close() {
 }
 
 // noteTTL counts a TTL as in use.
-func (w *guardWatch) noteTTL(ttl time.Duration) {
-	for {
-		old := w.ttl.Load()
-		if int64(ttl) <= old || w.ttl.CompareAndSwap(old, int64(ttl)) {
-			return
-		}
-	}
-}
+func (w *guardWatch) noteTTL(ttl time.Duration) { raiseTo(&w.ttl, int64(ttl)) }
 
 // longest returns the longest TTL in use.
 func (w *guardWatch) longest() time.Duration {

@@ -48,11 +48,6 @@ func newKeyspaces(partitions int) []keyspace {
 
 func (k *keyspace) lock(name fencing.Name) string { return k.prefix + "lock:" + string(name) }
 
-// ended returns the key of a tombstone.
-func (k *keyspace) ended(name fencing.Name, lease fencing.LeasePublic) string {
-	return k.prefix + "ended:" + string(name) + ":" + string(lease)
-}
-
 // hashOf returns FNV-1a of the bytes of a name.
 func hashOf(name fencing.Name) uint32 {
 	hash := uint32(2166136261)
