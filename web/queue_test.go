@@ -89,18 +89,18 @@ func TestSeveralHolders(t *testing.T) {
 	b.until(row("pool") + `.querySelector(".owner").innerText === "3 of 3 holders ann, bob, cyshared"`)
 	b.until(`document.querySelector("#detail .state").innerText === "Held, shared by 3 of 3"`)
 	b.until(row("pool") + `.querySelector(".owner .mode").checkVisibility()`)
-	const lines = `[...document.querySelectorAll("#detail summary")].map((s) => s.querySelector(".who").innerText + " " + s.querySelector(".slot").innerText).join()`
+	const lines = `[...document.querySelectorAll("#detail .holders summary")].map((s) => s.querySelector(".who").innerText + " " + s.querySelector(".slot").innerText).join()`
 	b.until(lines + ` === "ann slot 0,bob slot 1,cy slot 2" && ` + queueShown + ` === "1 danshared"`)
 
 	// A line opens by the keyboard, and stays open when others come and go.
-	eval[bool](b, `document.querySelectorAll("#detail summary")[1].focus(), true`)
+	eval[bool](b, `document.querySelectorAll("#detail .holders summary")[1].focus(), true`)
 	b.do(chromedp.KeyEvent(kb.Enter))
-	b.until(`document.querySelectorAll("#detail details")[1].open`)
-	if got := b.text("#detail details:nth-child(2)"); !strings.Contains(got, fmt.Sprint(held[1].Token)) || !strings.Contains(got, "build") || !strings.Contains(got, "shared, at most 3, slot 1") {
+	b.until(`document.querySelectorAll("#detail .holders details")[1].open`)
+	if got := b.text("#detail .holders details:nth-child(2)"); !strings.Contains(got, fmt.Sprint(held[1].Token)) || !strings.Contains(got, "build") || !strings.Contains(got, "shared, at most 3, slot 1") {
 		t.Errorf("a holder's line opens to %q", got)
 	}
 	g.release(held[0])
-	b.until(lines + ` === "bob slot 1,cy slot 2,dan slot 0" && document.querySelectorAll("#detail details")[0].open`)
+	b.until(lines + ` === "bob slot 1,cy slot 2,dan slot 0" && document.querySelectorAll("#detail .holders details")[0].open`)
 	b.until(`document.activeElement.tagName === "SUMMARY"`)
 }
 

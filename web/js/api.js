@@ -33,6 +33,22 @@ export function history(name, signal) {
   return get(historyPath(name), signal, (body) => Array.isArray(body.grants));
 }
 
+// breakLease ends the lease that has a token, whoever holds it. That it has been done may
+// be said again.
+export async function breakLease(name, token) {
+  let response, body;
+  try {
+    const { headers, ...rest } = options("application/json");
+    response = await fetch(lockPath(name), {
+      method: "DELETE", signal: AbortSignal.timeout(timeoutMs), ...rest, headers: { ...headers, "if-match": `"${token}"` },
+    });
+    body = response.ok ? null : await json(response);
+  } catch (cause) {
+    throw new ApiError({ cause });
+  }
+  if (!response.ok) throw refusal(response, body);
+}
+
 // readiness reads what is known of the store: {sent, body}. A gateway that is not
 // ready says the same.
 export function readiness(signal) {

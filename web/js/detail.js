@@ -1,14 +1,21 @@
 // detail.js: one lock, opened by its address: who holds it and who waits, what
 // the fence has seen, and who held it before.
 
+import { command, commandsFor } from "./commands.js";
 import { el, setText } from "./dom.js";
 import { History } from "./history.js";
 import { digits, fact, Holders } from "./holders.js";
 import { permits } from "./holding.js";
+import { current as currentKey } from "./key.js";
+import { historyPath, lockPath } from "./route.js";
 import { Waiters } from "./waiters.js";
+import { fenceSays, overlong, why } from "./why.js";
 
 // What becomes of the lock is read aloud no more often than this.
 const sayMs = 5000;
+
+// Sentences with times in them change this often.
+const explainMs = 1000;
 
 export class Detail {
   #root;
@@ -17,21 +24,29 @@ export class Detail {
   #state = el("p", { class: "state" });
   #aloud = el("p", { class: "visually-hidden", role: "status" });
   #saidAt = -Infinity;
-  #holders = new Holders();
+  #holders;
+  #overlong = el("p", { class: "overlong" });
+  #commands = el("details", { class: "commands", hidden: true });
+  #lock = null;
+  #grants = null;
+  #till = null;
   #waiters = new Waiters();
   #history = new History();
   #advice = el("div");
   #fence = el("div");
   #stale = false;
+  #explainedAt = 0;
   #words = "";
 
-  constructor(root, onClose) {
+  // onBreak is called with a lock and the holder whose lease somebody wants to break.
+  constructor(root, { onClose, onBreak }) {
     this.#root = root;
+    this.#holders = new Holders((holder) => onBreak(this.#lock, holder));
     const close = el("button", { type: "button", class: "button close" },
       el("span", { class: "back", "aria-hidden": "true" }, "\u2190 "), "Close");
     close.addEventListener("click", onClose);
-    root.append(el("div", { class: "detail-head" }, this.#title, close), this.#state, this.#aloud,
-      this.#holders.element, this.#waiters.element, this.#history.element, this.#advice, this.#fence);
+    root.append(el("div", { class: "detail-head" }, this.#title, close), this.#state, this.#aloud, this.#overlong,
+      this.#holders.element, this.#waiters.element, this.#history.element, this.#advice, this.#fence, this.#commands);
   }
 
   // open shows the frame of a lock before anything is known of it.
@@ -62,14 +77,41 @@ export class Detail {
     const { lock, grants, storeNow } = detail;
     this.#tell(lock.held ? "held" : "free", words(lock), now);
     this.#holders.update(lock.holders, lock.holder_count, now);
-    this.#waiters.update(lock, now);
+    [this.#lock, this.#grants] = [lock, grants];
+    this.#explain(now);
     this.#history.update(grants, storeNow, now);
     this.#updateAdvice(lock.advice ?? []);
-    this.#updateFence(lock);
+    this.#updateFence(lock, grants);
+    this.#updateCommands(lock);
+  }
+
+  // hold says until when a quarantine lets nobody take a lock; null: there is none.
+  hold(till, now) {
+    this.#till = till;
+    this.#explain(now);
+  }
+
+  // breakOne asks about breaking the lease of the only holder, if there is one.
+  breakOne() {
+    const [button, ...others] = this.#holders.element.querySelectorAll(".break");
+    if (others.length === 0) button?.click();
+  }
+
+  #explain(now) {
+    if (this.#lock === null) return;
+    this.#waiters.update(this.#lock, why(this.#lock, this.#till, now), now);
+    const [holder] = this.#lock.holders;
+    const text = this.#lock.holder_count === 1 ? overlong(holder, this.#grants, now) : null;
+    this.#overlong.hidden = text === null;
+    setText(this.#overlong, text ?? "");
   }
 
   tick(now) {
     this.#holders.tick(now);
+    if (now - this.#explainedAt >= explainMs) {
+      this.#explainedAt = now;
+      this.#explain(now);
+    }
     this.#waiters.tick(now);
     this.#history.tick(now);
     this.#say(now);
@@ -115,10 +157,11 @@ export class Detail {
     ]));
   }
 
-  #updateFence(lock) {
+  #updateFence(lock, grants) {
     const issued = lock.fence?.highest_issued ?? lock.fencing_token;
     const admitted = lock.fence?.highest_admitted ?? 0;
-    const key = `${issued} ${admitted}`;
+    const says = fenceSays(lock, grants);
+    const key = `${issued} ${admitted} ${says}`;
     if (this.#fence.dataset.key === key) return;
     this.#fence.dataset.key = key;
     const token = (value, none) => (value > 0 ? digits(value) : el("span", { class: "muted" }, none));
@@ -126,12 +169,28 @@ export class Detail {
       el("h3", null, "Fence"),
       el("dl", { class: "facts" },
         fact("Last token issued", token(issued, "none known")),
-        ...(admitted > 0 ? [fact("Highest admitted", digits(admitted))] : []),
+        ...(admitted > 0 ? [fact("Highest admitted", digits(admitted), el("span", { class: "muted says" }, says))] : []),
       ),
     );
   }
 
+  // updateCommands keeps what is shown, and perhaps selected, for as long as it is right.
+  #updateCommands(lock) {
+    const tokens = lock.holders.slice(0, 1).map(({ fencing_token: token }) => token);
+    const key = JSON.stringify([lock.name, tokens]);
+    this.#commands.hidden = false;
+    if (this.#commands.dataset.key === key) return;
+    this.#commands.dataset.key = key;
+    const { name } = lock;
+    this.#commands.replaceChildren(el("summary", null, "Commands"),
+      ...commandsFor(location.origin, lockPath(name), historyPath(name), name, tokens, currentKey() !== null)
+        .flatMap(([what, text]) => [what === "" ? null : el("p", { class: "muted" }, what), command(text, what || "Command")]).filter((part) => part !== null));
+  }
+
   #clear() {
+    [this.#lock, this.#grants] = [null, null];
+    this.#overlong.hidden = this.#commands.hidden = true;
+    delete this.#commands.dataset.key;
     this.#holders.clear();
     this.#waiters.clear();
     this.#history.clear();

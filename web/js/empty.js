@@ -1,5 +1,6 @@
 // empty.js: what stands in the place of the table when there is nothing to show.
 
+import { command } from "./commands.js";
 import { el, setText } from "./dom.js";
 import { held } from "./health.js";
 
@@ -68,30 +69,14 @@ export class Empty {
 
   #noLocks() {
     const line = curlLine(location.origin);
-    const command = el("div", { class: "command" }, el("pre", { tabindex: "0", "aria-label": "Command" }, el("code", null, line)));
-    if (navigator.clipboard) command.append(copyButton(line));
     return [
       el("h3", null, "Nothing is locked"),
       this.#held,
       el("p", null, "Take a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
-      command,
+      command(line),
       el("p", { class: "muted" },
         "The answer holds a lease id, to renew and release with, and a fencing token. ",
         el("a", { href: "/openapi.yaml" }, "The whole interface"), "."),
     ];
   }
-}
-
-function copyButton(text) {
-  const button = el("button", { type: "button", class: "button copy" }, "Copy");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Select and copy";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
-  });
-  return button;
 }

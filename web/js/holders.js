@@ -25,8 +25,13 @@ class Holder {
   #mode = el("span");
   #acquiredMark = 0;
 
-  constructor(holder, alone) {
-    const facts = this.#facts(holder, alone ? "h3" : "h4");
+  #holder = null;
+
+  // onBreak is called with the holder whose lease somebody wants to break.
+  constructor(holder, alone, onBreak) {
+    const button = el("button", { type: "button", class: "button break" }, "Break\u2026");
+    button.addEventListener("click", () => onBreak(this.#holder));
+    const facts = [...this.#facts(holder, alone ? "h3" : "h4"), button];
     if (alone) {
       this.element = el("div", { class: "holder" },
         el("p", { class: "big" }, this.#countdown.text, " ", this.#of), this.#countdown.bar, ...facts);
@@ -65,6 +70,7 @@ class Holder {
   }
 
   update(holder, now) {
+    this.#holder = holder;
     this.#acquiredMark = holder.acquiredMark;
     this.#renewedMark = holder.renewedMark;
     this.#renewed.title = holder.renewedMark === null ? "" : instant(holder.renewedAt);
@@ -92,7 +98,10 @@ export class Holders {
   #rest = el("p", { class: "muted rest" });
   #alone = true;
 
-  constructor() {
+  #onBreak;
+
+  constructor(onBreak) {
+    this.#onBreak = onBreak;
     this.element = el("div", null, this.#title, this.#body, this.#rest);
     this.update([], 0, 0);
   }
@@ -106,7 +115,7 @@ export class Holders {
     setText(this.#title, `${count} holders`);
     // The depth of a hold changes the facts.
     reconcile(this.#body, this.#views, holders.slice(0, maxShown), ({ lease, hold, mode }) => `${lease} ${hold} ${mode}`,
-      (holder) => new Holder(holder, alone), (view, holder) => view.update(holder, now));
+      (holder) => new Holder(holder, alone, this.#onBreak), (view, holder) => view.update(holder, now));
     const shown = Math.min(holders.length, maxShown);
     this.#rest.hidden = count <= shown;
     setText(this.#rest, `and ${count - shown} more`);

@@ -73,6 +73,8 @@ class Row {
     setText(this.#token, String(token));
     if (this.#tokenShown !== null && this.#tokenShown !== token) this.flash();
     this.#tokenShown = token;
+    // The page's clock begins when it is opened.
+    this.element.toggleAttribute("data-since-opened", lock.holders.some(({ acquiredMark }) => acquiredMark > 0));
     this.#countdown.set(longest.deadline, longest.ttl_ms, now);
     setText(this.#age, age(now - this.#acquiredMark));
   }

@@ -2,6 +2,7 @@
 // source's answers decide what is shown.
 
 import * as api from "./api.js";
+import { Break } from "./break.js";
 import { Connection } from "./connection.js";
 import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
@@ -30,7 +31,8 @@ const input = id("q");
 const list = new List(id("table"), id("rows"), { onLeft: showEmpty, onView: (names) => source.look(names) });
 const filters = new Filters(document, { onChange: (change) => go({ ...route, ...change }) });
 const tree = new Tree(document, { onOpen: watch });
-const detail = new Detail(id("detail"), close);
+const detail = new Detail(id("detail"), { onClose: close, onBreak: (lock, holder) => breaking.open(lock, holder) });
+const breaking = new Break(id("break"), api, { onDone: () => detail.focus() });
 const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
 const dangers = new Dangers(document);
@@ -92,6 +94,7 @@ function showEmpty() {
 function showHealth(found) {
   dangers.update(found, now());
   empty.hold(found.till, now());
+  detail.hold(found.till, now());
   connection.explain(found.refusal, now());
 }
 
@@ -125,7 +128,7 @@ function setStatus(next) {
 function showCount({ query, list: { locks, more, reading } }) {
   const many = `${locks.length.toLocaleString("en")}${more || reading ? "+" : ""}`;
   const what = query.q === "" && query.prefix === "" ? "live" : "found";
-  const of = plain(route) ? "" : `${shown.length.toLocaleString("en")} of `;
+  const of = plain({ ...route, sort: "name" }) ? "" : `${shown.length.toLocaleString("en")} of `;
   const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
   setText(id("count"), `${of}${many} ${what}${far}`);
   // Read aloud what a search, a filter or "show more" came to, not every change.
@@ -247,7 +250,7 @@ id("tree").addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.matches("input:not([type=checkbox]), select, textarea");
-  if (help.open || signIn.open) return;
+  if (help.open || id("break").open || signIn.open) return;
   if (event.key === "/" && !typing) {
     event.preventDefault();
     input.focus();
@@ -255,6 +258,9 @@ document.addEventListener("keydown", (event) => {
   } else if ((event.key === "j" || event.key === "k") && !typing) {
     event.preventDefault();
     list.step(event.key === "j" ? 1 : -1);
+  } else if (event.key === "b" && !typing) {
+    event.preventDefault();
+    detail.breakOne();
   } else if (event.key === "?" && !typing) {
     event.preventDefault();
     help.showModal();

@@ -63,8 +63,14 @@ async function inspect(api, name, signal) {
 // past reads the history of a lock: null where the gateway has none.
 async function past(api, name, signal) {
   try {
-    const { sent, body } = await api.history(name, signal);
-    return body.grants.map((grant) => ({ ...grant, since: sent - grant.held_ms }));
+    const { sent, at, body } = await api.history(name, signal);
+    // The store's clock at the answer: to the millisecond if somebody holds the lock.
+    const held = body.grants.find(({ outcome }) => outcome === "held");
+    const storeNow = held === undefined ? at : Date.parse(held.acquired_at) + held.held_ms;
+    return body.grants.map((grant) => {
+      const age = grant.outcome === "held" ? grant.held_ms : storeNow - Date.parse(grant.acquired_at);
+      return { ...grant, since: sent - (Number.isFinite(age) ? Math.max(age, grant.held_ms) : grant.held_ms) };
+    });
   } catch (error) {
     if (error.status === 400 || error.status === 404) return null;
     throw error;

@@ -11,14 +11,26 @@ class Waiter {
   #position = el("span");
   #waiting = el("span");
   #since = Infinity;
+  #bar = el("span", { class: "wait-bar", "aria-hidden": "true" });
 
   constructor(waiter) {
     this.element = el("tr", { role: "row" },
       cell("position", this.#position),
       cell("owner", owner(waiter.owner), waiter.mode === "shared" ? el("span", { class: "muted mode" }, "shared") : null),
-      cell("waiting", this.#waiting));
+      cell("waiting", this.#bar, this.#waiting));
     this.element.dataset.lease = waiter.lease;
     this.element.title = waiter.lease;
+    this.element.toggleAttribute("data-since-opened", waiter.since > 0); // the page's clock begins when it is opened
+  }
+
+  get since() {
+    return this.#since;
+  }
+
+  // draw makes the bar as long as the wait is, compared with the longest.
+  draw(longest, now) {
+    const width = `${Math.round(100 * Math.min(1, (now - this.#since) / Math.max(1, longest)))}%`;
+    if (this.#bar.style.width !== width) this.#bar.style.width = width;
   }
 
   update(waiter, now) {
@@ -38,18 +50,21 @@ export class Waiters {
   #views = new Map();
   #count = el("span", { class: "muted" });
   #rest = el("p", { class: "muted rest" });
+  #why = el("p", { class: "why" });
   #body;
 
   constructor() {
     const { element, body } = table("queue", "Who waits, in the order of being served",
       { position: "Place", owner: "Owner", waiting: "Waiting for" });
     this.#body = body;
-    this.element = el("div", { class: "waiters" }, el("h3", null, "Queue ", this.#count), element, this.#rest);
+    this.element = el("div", { class: "waiters" }, el("h3", null, "Queue ", this.#count), this.#why, element, this.#rest);
     this.clear();
   }
 
-  update(lock, now) {
+  // update shows the queue of a lock, and why it waits.
+  update(lock, reason, now) {
     const { waiters, waiting } = lock;
+    setText(this.#why, reason);
     this.element.hidden = waiting === 0;
     setText(this.#count, `${waiting} waiting`);
     const shown = waiters.slice(0, maxShown);
@@ -60,7 +75,11 @@ export class Waiters {
   }
 
   tick(now) {
-    for (const view of this.#views.values()) view.tick(now);
+    const longest = Math.max(0, ...[...this.#views.values()].map(({ since }) => now - since));
+    for (const view of this.#views.values()) {
+      view.tick(now);
+      view.draw(longest, now);
+    }
   }
 
   clear() {

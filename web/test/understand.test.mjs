@@ -1,0 +1,74 @@
+// What is said of one lock: why it is waited for, whether it may be stuck, its past on an
+// axis, and the commands for it.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { refused } from "../js/break.js";
+import { commandsFor, quote } from "../js/commands.js";
+import { axis, bar, gaps } from "../js/timeline.js";
+import { fenceSays, overlong, usual, why } from "../js/why.js";
+
+const nbsp = (s) => s.replaceAll("~", "\u00a0").replace(/<(.*?)>/g, "\u2068$1\u2069");
+const holder = (owner, more) => ({ owner, deadline: 20_000, acquiredMark: 0, renewedMark: null, fencing_token: 7, ...more });
+const lock = (holders, waiters, more) => ({ mode: "exclusive", holders, holder_count: holders.length, waiters, waiting: waiters.length, ...more });
+
+test("why a lock is waited for", () => {
+  const cases = [
+    [lock([holder("ann")], []), null, ""],
+    [lock([holder("ann")], [{ owner: "bob" }]), null, "<bob> waits because <ann> holds it exclusively. Unless it is renewed, the lease ends within 20~s."],
+    [lock([holder("", { renewedMark: 0 })], [{ owner: "" }, { owner: "cy" }]), null, "The first, who gave no owner, waits because somebody who gave no owner holds it exclusively. Unless it is renewed again, the lease ends within 20~s. The others wait their turn: nobody overtakes."],
+    [lock([holder("ann", { limit: 2 }), holder("bob", { limit: 2 })], [{ owner: "cy", mode: "shared" }], { mode: "shared" }), null, "<cy> waits because 2 of 2 permits are taken. Unless it is renewed, the first of these leases ends within 20~s."],
+    [lock([holder("ann"), holder("bob")], [{ owner: "cy", mode: "exclusive" }], { mode: "shared" }), null, "<cy> waits because 2 share it, and it wants it alone. Unless it is renewed, the first of these leases ends within 20~s."],
+    [lock([], [{ owner: "cy" }]), null, "<cy> is about to be granted the lock."],
+    [lock([], [{ owner: "cy" }]), 9000, "<cy> waits because the store is in quarantine: nothing new is granted. For 9~s at most."],
+    [lock([holder("ann", { deadline: -5 })], [{ owner: "cy" }]), null, "<cy> waits because <ann> holds it exclusively. The lease is over, and the lock about to be handed on."],
+  ];
+  for (const [of, till, want] of cases) assert.equal(why(of, till, 0), nbsp(want));
+});
+
+test("who has a lock far longer than those before is remarked on", () => {
+  const past = (ms, outcome = "released") => ({ held_ms: ms, outcome });
+  const grants = [past(4000), past(3000), past(9000), past(90_000, "expired")];
+  assert.deepEqual(usual(grants), { ms: 4000, of: 3 });
+  assert.equal(usual(grants.slice(1)), null);
+  assert.equal(overlong(holder("ann"), grants, 39_000), null);
+  assert.equal(overlong(holder("ann"), grants, 41_000), nbsp("Held for 41~s; the last 3 who released it had it for 4.0~s in the middle. It was never renewed."));
+  assert.match(overlong(holder("ann", { renewedMark: 30_000 }), grants, 41_000), /renewed 11\u00a0s ago, so its process lives/);
+});
+
+test("grants lie on one axis, with what was free between them", () => {
+  const grants = [
+    { fencing_token: 3, since: 900, waited_ms: 100, held_ms: 0, outcome: "held" },
+    { fencing_token: 2, since: 600, waited_ms: 0, held_ms: 200, outcome: "released" },
+    { fencing_token: 1, since: 100, waited_ms: 100, held_ms: 500, outcome: "expired" },
+  ];
+  const range = axis(grants, 1000);
+  assert.deepEqual(range, { from: 0, to: 1000 });
+  assert.deepEqual(grants.map((grant) => bar(grant, range, 1000)), [{ wait: 0.8, start: 0.9, end: 1 }, { wait: 0.6, start: 0.6, end: 0.8 }, { wait: 0, start: 0.1, end: 0.6 }]);
+  assert.deepEqual([...gaps(grants, 1000)], [[1, 0], [2, 0], [3, 100]]);
+  assert.equal(axis([], 0), null);
+});
+
+test("the mark of a fence beside those who held the lock", () => {
+  const fence = { highest_admitted: 7 };
+  assert.equal(fenceSays({ holders: [], fence: { highest_admitted: 0 } }, []), "");
+  assert.equal(fenceSays({ holders: [holder("ann")], fence }, []), nbsp("that of <ann>, who holds it now"));
+  const past = [{ fencing_token: 7, owner: "bob" }];
+  assert.equal(fenceSays({ holders: [holder("ann", { fencing_token: 9 })], fence }, past), nbsp("that of <bob>, who held it before: who holds it now has not come to the fence yet"));
+  assert.equal(fenceSays({ holders: [], fence }, null), "that of an earlier grant");
+});
+
+test("commands are words of a shell, whatever the name", () => {
+  assert.deepEqual([quote("a/b:c"), quote("it's"), quote('"17"')], ["a/b:c", "'it'\\''s'", "'\"17\"'"]);
+  const lines = commandsFor("http://h:1", "/locks/a%3Ab", "/history/a%3Ab", "a:b", [17], true).map(([, text]) => text);
+  assert.ok(lines.includes('curl -X DELETE -H \'If-Match: "17"\' -H "Authorization: Bearer $FENCEPOST_KEY" http://h:1/locks/a%3Ab'), lines.join("\n"));
+  assert.ok(lines.includes("lockctl break a:b 17"));
+});
+
+test("a break that failed says whether it may have happened", () => {
+  assert.match(refused({ status: 412, code: "stale_token", detail: "" }), /over already/);
+  assert.match(refused({ status: 403, code: "forbidden", detail: "no" }), /scope admin/);
+  assert.match(refused({ status: 0, code: "", detail: "" }), /not known whether/);
+  assert.match(refused({ status: 503, code: "unavailable", detail: "x" }), /not known whether/);
+});
