@@ -53,10 +53,8 @@ var settings = []any{"config", "get", "appendfsync", "no-appendfsync-on-rewrite"
 func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
-	c := circumstances{maxSkew: s.options.MaxSkew, acks: s.options.ReplicaAcks, clock: s.options.Clock}
-	switch s.topology.location.kind {
-	case kindSentinel, kindCluster:
-		c.failover = true
+	c := circumstances{
+		failover: failsOver(s.topology.location), maxSkew: s.options.MaxSkew, acks: s.options.ReplicaAcks, clock: s.options.Clock,
 	}
 	now := s.topology.table.Load()
 	if len(now.nodes) == 0 {

@@ -72,14 +72,14 @@ type topology struct {
 	warnedOf  string                // as it was logged
 	warned    time.Time             // when
 
-	closing sync.Once
-	closed  error
+	close func() error // ends all nodes, once; commands that are on their way are waited for
 }
 
 // newTopology makes the topology of a location and discovers it once, for up to ctx.
 func newTopology(ctx context.Context, l *location, s *Store) *topology {
 	t := &topology{location: l, options: &s.options, sender: s.sender, store: s, wanted: make(chan struct{}, 1)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.close = sync.OnceValue(t.closeAll)
 	t.noMaster = t.newNode("")
 	t.sender.rediscover = t.refresh
 	empty := &partitionTable{owners: make([]*node, l.partitions())}
@@ -130,12 +130,6 @@ func (t *topology) subscriptionNode() *node {
 		return nil
 	}
 	return nodes[rand.N(len(nodes))]
-}
-
-// close ends all nodes, once. Commands that are on their way are waited for.
-func (t *topology) close() error {
-	t.closing.Do(func() { t.closed = t.closeAll() })
-	return t.closed
 }
 
 func (t *topology) closeAll() error {
