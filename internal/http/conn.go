@@ -75,6 +75,16 @@ const (
 	shortestProbe = time.Second
 )
 
+// limitBuffer bounds how many bytes the system keeps that the peer has not acknowledged.
+func (c *connection) limitBuffer(bytes int) {
+	if c == nil {
+		return
+	}
+	if tcp, ok := c.conn.(*net.TCPConn); ok {
+		tcp.SetWriteBuffer(bytes)
+	}
+}
+
 // limitSilence makes the connection of an attached lease end when its peer is
 // not heard of for half the TTL, so that a machine that has died is
 // noticed before its lease runs out.

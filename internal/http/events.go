@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
@@ -15,6 +16,19 @@ type watching struct {
 	prefix string
 	after  string // the id of the last event seen; empty for none
 }
+
+const (
+	// eventPace is for how long a stream that has told all rests. What happens meanwhile
+	// is told in one write: each is a system call and wakes the stream, and there may be
+	// a thousand streams, with thousands of events a second.
+	eventPace = 50 * time.Millisecond
+
+	// maxTold is how many bytes are written at a time, but for the last event, and
+	// eventBuffer how many the system keeps for a client that does not read: without
+	// a bound it takes megabytes before a stream that nobody reads is noticed.
+	maxTold     = 8 << 10
+	eventBuffer = 64 << 10
+)
 
 // maxEventID is the length of the longest id that Last-Event-ID may name.
 const maxEventID = 64
@@ -74,6 +88,9 @@ func watchEvents(c *call) {
 		return
 	}
 	defer events.Close()
+	if c.r.ProtoMajor < 2 { // there the connection is for others, too
+		connectionOf(c.r).limitBuffer(eventBuffer)
+	}
 	s := stream{c}
 	for err = s.startStream("events"); err == nil; {
 		err = s.relay(events)
@@ -89,26 +106,50 @@ func (s stream) relay(events *watchdog.Subscription) error {
 		if refused := s.c.stillPermitted(); refused != nil {
 			return refused // what the principal is told when it comes back
 		}
+		behind := false
 		if err == nil {
-			err = s.notice(&notice)
+			behind, err = s.tell(notice, events)
 		} else if errors.Is(ctx.Err(), context.DeadlineExceeded) && s.c.r.Context().Err() == nil {
 			return s.comment()
 		}
 		if err != nil {
 			return err
 		}
+		if behind {
+			continue
+		}
+		select {
+		case <-time.After(eventPace):
+		case <-s.c.r.Context().Done():
+			return s.c.r.Context().Err()
+		}
 	}
 }
 
-func (s stream) notice(n *watchdog.Notice) error {
+// tell writes a notice and those that are there already; behind says that there may be more.
+func (s stream) tell(n watchdog.Notice, events *watchdog.Subscription) (behind bool, err error) {
+	b := s.c.appendNotice(s.c.out[:0], &n)
+	for behind = true; behind && len(b) < maxTold; {
+		if n, behind = events.Poll(); behind {
+			b = s.c.appendNotice(b, &n)
+		}
+	}
+	if s.c.out = b; len(b) > 0 {
+		err = s.write(b)
+	}
+	return behind, err
+}
+
+// appendNotice appends nothing of what the principal may not hear of.
+func (c *call) appendNotice(b []byte, n *watchdog.Notice) []byte {
 	if n.Resync {
-		return s.event("resync", n.Event.ID, func(b []byte) []byte { return append(b, '{', '}') })
+		return appendEvent(b, "resync", n.Event.ID, func(b []byte) []byte { return append(b, '{', '}') })
 	}
 	e := &n.Event
-	if !s.c.covers(e.Name) {
-		return nil
+	if !c.covers(e.Name) {
+		return b
 	}
-	return s.event(string(e.Kind), e.ID, func(b []byte) []byte {
+	return appendEvent(b, string(e.Kind), e.ID, func(b []byte) []byte {
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(e.Name))
 		b = appendStringMember(b, "lease", string(e.Lease))

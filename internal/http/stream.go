@@ -25,7 +25,12 @@ func (s stream) startStream(kind string) error {
 
 // event sends an event: data is one line, and id may be empty.
 func (s stream) event(name, id string, data func([]byte) []byte) error {
-	b := s.c.out[:0]
+	s.c.out = appendEvent(s.c.out[:0], name, id, data)
+	return s.write(s.c.out)
+}
+
+// appendEvent appends an event.
+func appendEvent(b []byte, name, id string, data func([]byte) []byte) []byte {
 	if id != "" {
 		b = append(b, "id: "...)
 		b = append(b, id...)
@@ -35,9 +40,7 @@ func (s stream) event(name, id string, data func([]byte) []byte) error {
 	b = append(b, name...)
 	b = append(b, "\ndata: "...)
 	b = data(b)
-	b = append(b, '\n', '\n')
-	s.c.out = b
-	return s.write(b)
+	return append(b, '\n', '\n')
 }
 
 // comment sends what no client sees: it shows that the connection lives.

@@ -7,12 +7,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
+
+	"fencepost/internal/fencing"
 )
 
 // openedStream is a stream that a test reads. Each of its events is held against
@@ -301,4 +304,70 @@ func TestEventsFail(t *testing.T) {
 	g := start(t)
 	g.Server.dog = nil
 	g.do("GET", "/events", "").want(t, 500)
+}
+
+// countedWriter is an answer of which flushes are counted.
+type countedWriter struct {
+	http.ResponseWriter
+	mu      sync.Mutex
+	text    strings.Builder
+	flushes int
+}
+
+func (w *countedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(b)
+}
+
+func (w *countedWriter) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.flushes++
+}
+
+func (w *countedWriter) seen() (text string, flushes int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String(), w.flushes
+}
+
+// TestEventsAreToldTogether: many events are few writes, and none is left out.
+func TestEventsAreToldTogether(t *testing.T) {
+	const pairs = 500
+	g := newServer(t)
+	ctx, leave := context.WithCancel(t.Context())
+	w := &countedWriter{ResponseWriter: httptest.NewRecorder()}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		g.Handler().ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "http://localhost/events", nil))
+	})
+	defer serving.Wait()
+	defer leave()
+	g.eventually("the stream is open", func() bool { _, flushes := w.seen(); return flushes > 0 })
+
+	began := time.Now()
+	for i := range pairs {
+		name := fencing.Name(fmt.Sprintf("of/%d", i))
+		lease := fencing.NewLeaseID(g.clock.time())
+		if _, err := g.store.Model.Acquire(ctx, fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), TTL: time.Minute, Hold: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.store.Model.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.eventually("all is told", func() bool {
+		text, _ := w.seen()
+		return strings.Count(text, "event: ") >= 2*pairs
+	})
+	text, flushes := w.seen()
+	for i := range pairs {
+		if n := strings.Count(text, fmt.Sprintf(`{"name":"of/%d",`, i)); n != 2 {
+			t.Fatalf("of/%d is told of %d times", i, n)
+		}
+	}
+	if most := int(time.Since(began)/eventPace) + len(text)/maxTold + 3; flushes > most {
+		t.Errorf("%d events are %d writes, want at most %d", 2*pairs, flushes, most)
+	}
 }

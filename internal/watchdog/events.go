@@ -193,6 +193,12 @@ func (s *Subscription) Next(ctx context.Context) (Notice, error) {
 	}
 }
 
+// Poll returns the next notice if there is one already.
+func (s *Subscription) Poll() (n Notice, ok bool) {
+	n, ok, _, err := s.look()
+	return n, ok && err == nil
+}
+
 // look returns the next notice, or what to wait for.
 func (s *Subscription) look() (n Notice, ok bool, changed <-chan struct{}, err error) {
 	h := s.hub
