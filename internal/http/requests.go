@@ -22,6 +22,10 @@ const (
 	// in advance.
 	holdingDebt = time.Second
 
+	// limitedPause is how long a refusal takes at least: who asks again at once, on any
+	// number of connections, must not keep the gateway busy with refusals.
+	limitedPause = 100 * time.Millisecond
+
 	// requestRefusalLogged is how often refusals of one principal are logged at most.
 	requestRefusalLogged = time.Minute
 )
@@ -77,6 +81,11 @@ func (c *call) throttle(a access) error {
 		attrs := append([]slog.Attr{slog.String("client", clientOf(c.r.RemoteAddr)), slog.String("setting", refused.setting)}, principalAttrs(c.principal)...)
 		c.s.log.LogAttrs(c.r.Context(), slog.LevelWarn, "requests are refused: a principal asks for more than it may", attrs...)
 	}
+	select {
+	case <-time.After(limitedPause):
+	case <-c.r.Context().Done():
+	}
+	c.waited = c.elapsed() // no time of the gateway's
 	of := "this address"
 	if c.principal != nil {
 		of = c.principal.Name

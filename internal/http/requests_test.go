@@ -169,3 +169,17 @@ func TestRequestersAreBounded(t *testing.T) {
 		t.Errorf("%d are remembered of those that have gone", len(q.by))
 	}
 }
+
+// TestLimitedRequestsTakeTheirTime: who asks again at once is not refused thousands of times a
+// second, and what it waits for that is no time of the gateway's.
+func TestLimitedRequestsTakeTheirTime(t *testing.T) {
+	g := startRunning(t, requestsBound(1, 0))
+	g.eventually("one is refused", func() bool { return g.do("GET", "/locks", "").status == 429 })
+	before := time.Now()
+	for range 3 {
+		g.do("GET", "/nothing", "")
+	}
+	if took := time.Since(before); took < 2*limitedPause {
+		t.Errorf("three requests, of which one may be served, took %v", took)
+	}
+}
