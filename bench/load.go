@@ -34,12 +34,25 @@ func newClient(addr string, n int) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return clientOn(conn, fmt.Sprintf("bench/%d", n)), nil
+}
+
+// clientOn makes a client for one name.
+func clientOn(conn net.Conn, name string) *client {
 	const body = `{"ttl_ms":30000,"owner":"worker-7"}`
 	return &client{
 		conn: conn, in: bufio.NewReaderSize(conn, 4096),
-		acquire: fmt.Appendf(nil, "POST /locks/bench/%d HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", n, len(body), body),
-		release: fmt.Sprintf("DELETE /locks/bench/%d HTTP/1.1\r\nHost: localhost\r\nLease-Id: ", n),
-	}, nil
+		acquire: fmt.Appendf(nil, "POST /locks/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", name, len(body), body),
+		release: fmt.Sprintf("DELETE /locks/%s HTTP/1.1\r\nHost: localhost\r\nLease-Id: ", name),
+	}
+}
+
+// identify has a client come with a key.
+func (c *client) identify(key string) {
+	const host = "Host: localhost\r\n"
+	with := host + "Authorization: Bearer " + key + "\r\n"
+	c.acquire = bytes.Replace(c.acquire, []byte(host), []byte(with), 1)
+	c.release = strings.Replace(c.release, host, with, 1)
 }
 
 // newWaitingClient makes a client that waits for a name that others want too.

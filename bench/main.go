@@ -16,15 +16,19 @@ import (
 
 func main() {
 	baseline := flag.String("baseline", "", "serve as this baseline (used by bench itself)")
+	abuse := flag.String("abuse", "", "abuse a gateway in this way (used by bench itself)")
+	target := flag.String("target", "", "address of the gateway to abuse")
 	redisURL := flag.String("redis", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
-	only := flag.String("only", "", "waiting, redis, topologies or footprint: measure that part alone and write no report")
+	only := flag.String("only", "", "waiting, redis, topologies, abuse or footprint: measure that part alone and write no report")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error
 	if *baseline != "" {
 		err = serveBaseline(*baseline, *redisURL)
+	} else if *abuse != "" {
+		err = serveAbuse(*abuse, *target)
 	} else {
 		err = run(*rounds, *length, *report, *only)
 	}
@@ -63,6 +67,12 @@ func run(rounds int, length time.Duration, report, only string) error {
 	if err := build.Run(); err != nil {
 		return err
 	}
+	if only == "abuse" {
+		var r results
+		err := r.measureAbuse(binary, dir, rounds)
+		fmt.Print(r.reportAbuse())
+		return err
+	}
 	if only == "waiting" {
 		r := results{rate: aloneRate}
 		err := r.measureWaiting(binary, dir, rounds, length)
@@ -93,6 +103,9 @@ func run(rounds int, length time.Duration, report, only string) error {
 		return err
 	}
 	if err := r.measureTopologies(rounds, length); err != nil {
+		return err
+	}
+	if err := r.measureAbuse(binary, dir, rounds); err != nil {
 		return err
 	}
 	text := r.report(rounds, length)

@@ -29,10 +29,11 @@ func startBaseline(kind, redisURL string) (*process, error) {
 	return start(exec.Command(self, "-baseline", kind, "-redis", redisURL), false, func(line string) string { return line })
 }
 
-// startGateway runs the real binary on a store.
-func startGateway(binary, store, dataDir string) (*process, error) {
+// startGateway runs the real binary on a store, with settings besides.
+func startGateway(binary, store, dataDir string, settings ...string) (*process, error) {
 	cmd := exec.Command(binary)
 	cmd.Env = append(os.Environ(), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE="+store, "FENCEPOST_DATA_DIR="+dataDir)
+	cmd.Env = append(cmd.Env, settings...)
 	return start(cmd, true, func(line string) string {
 		var entry struct{ Msg, Address string }
 		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {

@@ -32,6 +32,7 @@ type results struct {
 	contended          []contended
 	parked             []parked
 	crowd              float64 // calls a turn with parkedClients in the queue
+	abuse              []besides
 	beside50, beside99 float64 // latency of other names, many parked to none
 }
 
@@ -255,5 +256,6 @@ of the form orders/12345, owner worker-7, no metadata).
 	b.WriteString(r.reportRedisCost())
 	b.WriteString(r.reportTopologies())
 	b.WriteString(r.reportWaiting())
+	b.WriteString(r.reportAbuse())
 	return b.String()
 }
