@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fencepost/internal/redis/redistest"
 )
 
@@ -239,8 +241,22 @@ func (g *Gateway) Stop() error {
 	return nil
 }
 
-// Pause stops the process as it is (SIGSTOP).
-func (g *Gateway) Pause() error { return g.signal(syscall.SIGSTOP) }
+// Pause stops the process as it is (SIGSTOP), and returns when all of it stands: until then
+// it may still answer. One that has ended meanwhile is no error.
+func (g *Gateway) Pause() error {
+	p := g.current()
+	if err := g.signal(syscall.SIGSTOP); err != nil || p == nil {
+		return err
+	}
+	for { // WNOWAIT leaves its end to who waits for that
+		switch err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); {
+		case errors.Is(err, unix.ECHILD):
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return err
+		}
+	}
+}
 
 // Resume lets a process go on that was paused.
 func (g *Gateway) Resume() error { return g.signal(syscall.SIGCONT) }
