@@ -21,7 +21,7 @@ var limits = map[string]any{
 	"HeartbeatInterval": fencing.HeartbeatInterval, "GatewayTTL": fencing.GatewayTTL, "StallAfter": fencing.StallAfter,
 	"HearInterval": fencing.HearInterval, "LongestQuarantine": fencing.LongestQuarantine, "TTLPeriod": fencing.TTLPeriod,
 	"MaxFloorLead": fencing.MaxFloorLead, "StepLimit": fencing.StepLimit, "MaxBroken": fencing.MaxBroken, "MaxHistory": fencing.MaxHistory,
-	"MaxNameBytes": fencing.MaxNameBytes, "MaxOwnerBytes": fencing.MaxOwnerBytes, "MaxMetadataEntries": fencing.MaxMetadataEntries,
+	"MaxNameBytes": fencing.MaxNameBytes, "MaxOwnerBytes": fencing.MaxOwnerBytes, "MaxBreakReasonBytes": fencing.MaxBreakReasonBytes, "MaxMetadataEntries": fencing.MaxMetadataEntries,
 	"MaxMetadataKeyBytes": fencing.MaxMetadataKeyBytes, "MaxMetadataValueBytes": fencing.MaxMetadataValueBytes,
 	"MaxLimit": fencing.MaxLimit, "MaxHoldDepth": fencing.MaxHoldDepth, "MaxMaxHold": fencing.MaxMaxHold,
 	"MaxListLimit": fencing.MaxListLimit, "DefaultListLimit": fencing.DefaultListLimit, "MaxHoldersShown": fencing.MaxHoldersShown,

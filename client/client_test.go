@@ -202,10 +202,10 @@ func TestLostIsNotUnknown(t *testing.T) {
 		}
 		return time.Since(begun) > 4*time.Second
 	})
-	if err := c.Break(t.Context(), "a", l.Token()); err != nil {
+	if err := c.Break(t.Context(), "a", l.Token(), "stuck"); err != nil {
 		t.Fatal(err)
 	}
-	if err := cause(t, l); !errors.Is(err, CodeLeaseLost) || errors.Is(err, ErrUnknown) || refusal(err).Reason != ReasonBroken {
+	if err := cause(t, l); !errors.Is(err, CodeLeaseLost) || errors.Is(err, ErrUnknown) || refusal(err).Reason != ReasonBroken || refusal(err).BreakReason != "stuck" {
 		t.Errorf("broken: %v", err)
 	}
 	if err := l.Release(t.Context()); !errors.Is(err, CodeLeaseLost) {

@@ -61,6 +61,7 @@ type Error struct {
 	Reason       Reason        // CodeLeaseLost
 	Late         time.Duration // CodeLeaseLost by time: how long ago it ended
 	CurrentToken int64         // CodeLeaseLost, superseded: the token of the newest grant
+	BreakReason  string        // CodeLeaseLost, broken: why, in the words of who broke it, if they said
 	Lost         []string      // CodeLeaseLost, several names: those that are lost
 
 	Name        string        // which of several names it is about
@@ -78,6 +79,9 @@ func (e *Error) Error() string {
 	}
 	if e.Detail == "" {
 		return code
+	}
+	if e.BreakReason != "" {
+		return fmt.Sprintf("%s: %s: %q", code, e.Detail, e.BreakReason)
 	}
 	return code + ": " + e.Detail
 }

@@ -143,7 +143,7 @@ func TestAttached(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := <-waiting
-	if err := other.Break(t.Context(), "a", next.Token()); err != nil {
+	if err := other.Break(t.Context(), "a", next.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := cause(t, next); !errors.Is(err, CodeLeaseLost) {
@@ -229,7 +229,7 @@ func TestLooks(t *testing.T) {
 		t.Errorf("%d locks are listed", n)
 	}
 	seen := must[Lock](t)(c.Inspect(t.Context(), "list/0"))
-	if err := c.Break(t.Context(), "list/0", seen.Token+1); !errors.Is(err, CodeStaleToken) {
+	if err := c.Break(t.Context(), "list/0", seen.Token+1, ""); !errors.Is(err, CodeStaleToken) {
 		t.Error(err)
 	}
 	if all := c.Examine(t.Context()); len(all) != 1 || !all[0].Ready || all[0].Store != "embedded" || len(all[0].Checks) == 0 {

@@ -147,6 +147,8 @@ type Past struct {
 	Held       int64      `json:"held_ms"`
 	Waited     int64      `json:"waited_ms"`
 	Outcome    string     `json:"outcome"` // held, released, expired or broken
+
+	BreakReason string `json:"break_reason,omitempty"` // of one that was broken, if a reason was given
 }
 
 // History returns the last leases of a lock, the newest first.
@@ -163,14 +165,18 @@ func (c *Client) History(ctx context.Context, name string) ([]Past, error) {
 }
 
 // Break ends a live lease, whoever holds it; token says which. Its holder learns of it
-// with the next renewal. Breaking it again is no error; a token that no live lease has is
-// CodeStaleToken.
-func (c *Client) Break(ctx context.Context, name string, token int64) error {
+// with the next renewal, and the reason, which may be empty and has at most 256 bytes.
+// Breaking it again is no error; a token that no live lease has is CodeStaleToken.
+func (c *Client) Break(ctx context.Context, name string, token int64, reason string) error {
+	var body any
+	if reason != "" {
+		body = map[string]string{"reason": reason}
+	}
 	path, err := pathOf("/locks/", name)
 	if err != nil {
 		return err
 	}
-	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`})
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`, body: body})
 	return err
 }
 

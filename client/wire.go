@@ -78,6 +78,7 @@ type problem struct {
 	Reason       Reason   `json:"reason"`
 	Late         int64    `json:"late_ms"`
 	CurrentToken int64    `json:"current_token"`
+	BreakReason  string   `json:"break_reason"`
 	Lost         []string `json:"lost"`
 	Name         string   `json:"name"`
 	Holders      []Holder `json:"holders"`
@@ -90,7 +91,7 @@ type problem struct {
 func (p problem) refusal() *Error {
 	return &Error{
 		Status: p.Status, Code: p.Code, Detail: p.Detail, Field: p.Field, Instance: p.Instance,
-		Reason: p.Reason, Late: millis(p.Late), CurrentToken: p.CurrentToken, Lost: p.Lost,
+		Reason: p.Reason, Late: millis(p.Late), CurrentToken: p.CurrentToken, BreakReason: p.BreakReason, Lost: p.Lost,
 		Name: p.Name, Holders: p.Holders, HolderCount: p.HolderCount, Waiting: p.Waiting, Position: p.Position,
 		RetryAfter: millis(p.RetryAfter),
 	}

@@ -242,7 +242,7 @@ func (g *gateway) release(l lease) { g.must("DELETE", l, http.StatusNoContent, "
 // break_ ends a lease as an operator would.
 func (g *gateway) break_(l lease) {
 	g.t.Helper()
-	if _, err := g.store.Break(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(l.Name), Token: fencing.Token(l.Token)}); err != nil {
+	if _, err := g.store.Break(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(l.Name), Token: fencing.Token(l.Token), BreakReason: "stuck, <b>ann</b> asked"}); err != nil {
 		g.t.Fatal(err)
 	}
 }

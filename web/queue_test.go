@@ -127,6 +127,10 @@ func TestHistory(t *testing.T) {
 			t.Errorf("%s of the newest grant shows %q, want %q", what, got, want)
 		}
 	}
+	const why = `[...document.querySelectorAll("#detail .history .why")].map((w) => w.innerText).join("|")`
+	if got := eval[string](b, why); got != "|stuck, <b>ann</b> asked||" {
+		t.Errorf("the reasons are %q", got)
+	}
 	// What is held counts on; what has ended does not.
 	const lengths = `[...document.querySelectorAll("#detail .history tbody .held")].map((c) => c.innerText)`
 	before := eval[[]string](b, lengths)

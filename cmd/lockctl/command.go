@@ -45,6 +45,7 @@ type settings struct {
 	slot  int
 
 	filter client.Filter
+	reason string // of a break
 }
 
 // call is one use of a command.
@@ -77,7 +78,7 @@ func commands() []command {
 		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, run: get},
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
-		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, run: breakLease},
+		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, flags: breakFlags, run: breakLease},
 		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
 		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},

@@ -163,12 +163,16 @@ func release(ctx context.Context, c *call) error {
 	return c.client.Release(ctx, id, c.args...)
 }
 
+func breakFlags(s *settings, f *flag.FlagSet) {
+	f.StringVar(&s.reason, "reason", "", "`text` that its holder, the history and the audit are told; 256 bytes at most")
+}
+
 func breakLease(ctx context.Context, c *call) error {
 	token, err := strconv.ParseInt(c.args[1], 10, 64)
 	if err != nil || token < 1 {
 		return usage("%q is no fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
 	}
-	return c.client.Break(ctx, c.args[0], token)
+	return c.client.Break(ctx, c.args[0], token, c.reason)
 }
 
 // refused adds who holds the lock to a refusal.

@@ -154,7 +154,11 @@ func history(ctx context.Context, c *call) error {
 	return c.table(func(row func(...any)) {
 		row("ACQUIRED", "OWNER", "MODE", "TOKEN", "WAITED", "HELD", "OUTCOME")
 		for _, p := range past {
-			row(p.AcquiredAt.Local().Format(time.DateTime), printable(p.Owner), p.Mode, p.Token, short(millis(p.Waited)), short(millis(p.Held)), p.Outcome)
+			outcome := p.Outcome
+			if p.BreakReason != "" {
+				outcome += ": " + printable(p.BreakReason)
+			}
+			row(p.AcquiredAt.Local().Format(time.DateTime), printable(p.Owner), p.Mode, p.Token, short(millis(p.Waited)), short(millis(p.Held)), outcome)
 		}
 	})
 }

@@ -45,6 +45,8 @@ type diskEnded struct {
 	ExpiresAt int64       `cbor:"3,keyasint"` // microseconds, like At
 	Reason    string      `cbor:"4,keyasint"`
 	At        int64       `cbor:"5,keyasint"`
+
+	BreakReason string `cbor:"6,keyasint,omitempty"`
 }
 
 type diskTombstone struct {
@@ -52,6 +54,8 @@ type diskTombstone struct {
 	Token  int64  `cbor:"2,keyasint"`
 	Reason string `cbor:"3,keyasint"`
 	At     int64  `cbor:"4,keyasint"`
+
+	BreakReason string `cbor:"5,keyasint,omitempty"`
 }
 
 func recordOnDisk(r *fencing.Record) diskRecord {
@@ -119,28 +123,28 @@ func (d *diskHolding) restore(lease fencing.LeasePublic, now, shift fencing.Inst
 func endedOnDisk(e *fencing.Ended) diskEnded {
 	return diskEnded{
 		Lease: string(e.Holder.Lease), Holder: holderOnDisk(&e.Holder), ExpiresAt: int64(e.Holder.ExpiresAt),
-		Reason: string(e.Reason), At: int64(e.At),
+		Reason: string(e.Reason), At: int64(e.At), BreakReason: e.BreakReason,
 	}
 }
 
 func (d *diskEnded) restore(name fencing.Name, shift fencing.Instant) fencing.Ended {
 	e := fencing.Ended{
 		Name: name, Holder: d.Holder.holder(fencing.LeasePublic(d.Lease), shift),
-		Reason: fencing.Reason(d.Reason), At: fencing.Instant(d.At) + shift,
+		Reason: fencing.Reason(d.Reason), At: fencing.Instant(d.At) + shift, BreakReason: d.BreakReason,
 	}
 	e.Holder.ExpiresAt = fencing.Instant(d.ExpiresAt) + shift
 	return e
 }
 
 func tombstoneOnDisk(t fencing.Tombstone) diskTombstone {
-	return diskTombstone{Secret: t.Secret[:], Token: int64(t.Token), Reason: string(t.Reason), At: int64(t.At)}
+	return diskTombstone{Secret: t.Secret[:], Token: int64(t.Token), Reason: string(t.Reason), At: int64(t.At), BreakReason: t.BreakReason}
 }
 
 // restore returns the tombstone under key, which begins with its Until.
 func (d *diskTombstone) restore(key []byte) fencing.Tombstone {
 	t := fencing.Tombstone{
 		Token: fencing.Token(d.Token), Reason: fencing.Reason(d.Reason),
-		At: fencing.Instant(d.At), Until: fencing.Instant(binary.BigEndian.Uint64(key)),
+		At: fencing.Instant(d.At), Until: fencing.Instant(binary.BigEndian.Uint64(key)), BreakReason: d.BreakReason,
 	}
 	copy(t.Secret[:], d.Secret)
 	return t

@@ -10,6 +10,7 @@ import (
 // Bounds that no setting moves.
 const (
 	MaxOwnerBytes         = 256
+	MaxBreakReasonBytes   = 256
 	MaxMetadataEntries    = 16
 	MaxMetadataKeyBytes   = 64
 	MaxMetadataValueBytes = 256
@@ -101,6 +102,11 @@ func (b Bounds) CheckRenew(r *RenewRequest) error {
 		return invalid("mode", `must be "exclusive" or "shared"`)
 	}
 	return checkLimit(r.Mode, r.Limit)
+}
+
+// CheckBreak returns an *Error that names the first field of r that is out of range.
+func CheckBreak(r *BreakRequest) error {
+	return checkText("reason", r.BreakReason, MaxBreakReasonBytes)
 }
 
 func checkLimit(mode Mode, limit int) error {

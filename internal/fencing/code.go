@@ -88,6 +88,7 @@ type Error struct {
 	Reason       Reason        // CodeLeaseLost
 	Late         time.Duration // CodeLeaseLost by time: how long ago it ended; never below 0
 	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
+	BreakReason  string        // CodeLeaseLost, broken: see BreakRequest; other people's words
 
 	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
 	Fence      *Fence        // CodeStaleToken of an Admit

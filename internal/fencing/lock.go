@@ -123,6 +123,8 @@ type Ended struct {
 	Holder Holder
 	Reason Reason  // ReasonReleased, ReasonExpired or ReasonBroken
 	At     Instant // when it ended: an expired lease ended at its ExpiresAt, however late that was noticed
+
+	BreakReason string // of ReasonBroken: see BreakRequest
 }
 
 // Grant is a lease that a step granted, to its caller or to a waiter.

@@ -167,10 +167,11 @@ type TakeBackRequest struct {
 }
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking
-// one that was just broken succeeds.
+// one that was just broken succeeds, and changes no BreakReason.
 type BreakRequest struct {
-	Name  Name
-	Token Token
+	Name        Name
+	Token       Token
+	BreakReason string // why, in the words of who breaks it; empty: none is given. At most MaxBreakReasonBytes
 }
 
 // ClaimRequest makes Token that of a live lease: the second phase of a quorum's

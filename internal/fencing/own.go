@@ -79,6 +79,7 @@ func (t *step) lostTo(tomb Tombstone, lease LeaseID) *Error {
 			err.Reason, err.CurrentToken = ReasonSuperseded, t.record.LastToken
 		}
 	}
+	err.BreakReason = tomb.BreakReason
 	err.Detail = lostDetail[err.Reason]
 	return err
 }

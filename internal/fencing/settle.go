@@ -35,7 +35,7 @@ func (t *step) endOverdue(h *Holding) {
 	if h.Provisional {
 		t.undo(h)
 	} else {
-		t.end(h, ReasonExpired, h.ExpiresAt)
+		t.end(h, ReasonExpired, h.ExpiresAt, "")
 	}
 }
 
@@ -89,13 +89,13 @@ func (t *step) wake() {
 }
 
 // end ends a lease: what remains is its tombstone, and a line of the history.
-func (t *step) end(h *Holding, reason Reason, at Instant) {
+func (t *step) end(h *Holding, reason Reason, at Instant, breakReason string) {
 	t.record.Holders.Remove(h.Lease)
 	t.Tombstones[EndedLease{t.name, h.Lease}] = Tombstone{
 		Secret: h.Secret, Token: h.Token, Reason: reason, At: at,
-		Until: max(h.ExpiresAt, at.Add(TombstoneTTL)),
+		Until: max(h.ExpiresAt, at.Add(TombstoneTTL)), BreakReason: breakReason,
 	}
-	ended := Ended{Name: t.name, Holder: h.Holder, Reason: reason, At: at}
+	ended := Ended{Name: t.name, Holder: h.Holder, Reason: reason, At: at, BreakReason: breakReason}
 	t.out.Ended = append(t.out.Ended, ended)
 	t.record.History = append(t.record.History, ended)
 	if excess := len(t.record.History) - MaxHistory; excess > 0 {

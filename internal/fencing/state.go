@@ -98,6 +98,8 @@ type Tombstone struct {
 	Reason Reason  // ReasonReleased, ReasonExpired or ReasonBroken
 	At     Instant // when the lease ended
 	Until  Instant // when the tombstone may go
+
+	BreakReason string // of ReasonBroken: see BreakRequest
 }
 
 // Clone returns a copy that shares nothing that Step changes.

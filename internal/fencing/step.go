@@ -146,7 +146,7 @@ func (t *step) release(op ReleaseRequest) *Error {
 		return nil // a newer request has the lease
 	}
 	if op.Hold < 2 {
-		t.end(h, ReasonReleased, t.now)
+		t.end(h, ReasonReleased, t.now, "")
 		return nil
 	}
 	if !h.Provisional && !h.Live(t.now) { // as in renew
@@ -193,7 +193,7 @@ func (t *step) break_(op BreakRequest) *Error {
 			if excess := len(t.record.Broken) - MaxBroken; excess > 0 {
 				t.record.Broken = t.record.Broken[excess:]
 			}
-			t.end(&h, ReasonBroken, t.now)
+			t.end(&h, ReasonBroken, t.now, op.BreakReason)
 			return nil
 		}
 		if slices.Contains(t.record.Broken, op.Token) {

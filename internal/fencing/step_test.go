@@ -75,7 +75,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 	case 6:
 		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}
 	case 7:
-		return fencing.BreakRequest{Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)]}
+		return fencing.BreakRequest{Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], BreakReason: []string{"", "stuck"}[r.IntN(2)]}
 	case 8:
 		return fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}
 	case 9:

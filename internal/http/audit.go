@@ -38,8 +38,12 @@ func (c *call) auditBreak(req endRequest, err error) {
 	if err != nil {
 		code = problemOf(err).Code
 	}
-	audit(c.s.audit, slog.LevelInfo, append(c.auditAttrs("break", c.principal),
-		slog.String("code", string(code)), slog.String("name", string(req.name)), slog.Int64("fencing_token", int64(req.token))))
+	attrs := append(c.auditAttrs("break", c.principal),
+		slog.String("code", string(code)), slog.String("name", string(req.name)), slog.Int64("fencing_token", int64(req.token)))
+	if req.breakReason != "" {
+		attrs = append(attrs, slog.String("break_reason", req.breakReason))
+	}
+	audit(c.s.audit, slog.LevelInfo, attrs)
 }
 
 func (c *call) auditAttrs(event string, principal *auth.Principal) []slog.Attr {

@@ -28,7 +28,7 @@ func getHistory(c *call, req fencing.HistoryRequest) (*history, error) {
 	}
 	for i := range out.Past {
 		past := &out.Past[i]
-		h.grants = append(h.grants, pastGrant{Holder: &past.Holder, until: past.At, outcome: string(past.Reason)})
+		h.grants = append(h.grants, pastGrant{Holder: &past.Holder, until: past.At, outcome: string(past.Reason), breakReason: past.BreakReason})
 	}
 	slices.SortFunc(h.grants, func(a, b pastGrant) int { return cmp.Compare(b.Token, a.Token) })
 	return h, nil
@@ -44,6 +44,8 @@ type pastGrant struct {
 	*fencing.Holder
 	until   fencing.Instant // when it ended, or now
 	outcome string
+
+	breakReason string
 }
 
 func (a *history) status() int           { return http.StatusOK }
@@ -71,6 +73,9 @@ func (a *history) appendJSON(b []byte) []byte {
 		b = appendIntMember(b, "held_ms", max(0, g.until.Sub(g.AcquiredAt).Milliseconds()))
 		b = appendIntMember(b, "waited_ms", max(0, g.Waited.Milliseconds()))
 		b = appendStringMember(b, "outcome", g.outcome)
+		if g.breakReason != "" {
+			b = appendStringMember(b, "break_reason", g.breakReason)
+		}
 		b = append(b, '}')
 	}
 	return append(b, ']', '}')

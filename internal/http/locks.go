@@ -113,6 +113,8 @@ type endRequest struct {
 	lease fencing.LeaseID
 	hold  int // the depth to unwind; 0 is all
 	token fencing.Token
+
+	breakReason string
 }
 
 // decodeEnd reads a DELETE.
@@ -140,7 +142,29 @@ func decodeEnd(c *call) (endRequest, error) {
 		return req, &fencing.Error{Code: fencing.CodeLeaseIDRequired,
 			Detail: "a release needs the Lease-Id header; breaking somebody's lease needs If-Match with its token"}
 	}
-	return req, c.refuseFields()
+	if req.token == 0 {
+		return req, c.refuseFields()
+	}
+	body, err := c.readBody()
+	if err != nil {
+		return req, err
+	}
+	if err := decodeObject(body, "reason", func(name string, d *jsontext.Decoder) (err error) {
+		if name != "reason" {
+			return errUnknownField
+		}
+		req.breakReason, err = readString(d, name)
+		return err
+	}); err != nil {
+		return req, err
+	}
+	broken := req.breaks()
+	return req, fencing.CheckBreak(&broken)
+}
+
+// breaks returns the break that is asked for.
+func (req *endRequest) breaks() fencing.BreakRequest {
+	return fencing.BreakRequest{Name: req.name, Token: req.token, BreakReason: req.breakReason}
 }
 
 // refuseFields reads a body that must be empty, or an empty object.
@@ -156,7 +180,7 @@ func (c *call) refuseFields() error {
 func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if req.token != 0 {
-		_, err := c.s.dog.Break(ctx, fencing.BreakRequest{Name: req.name, Token: req.token})
+		_, err := c.s.dog.Break(ctx, req.breaks())
 		c.auditBreak(req, err)
 		return ended{}, err
 	}

@@ -226,6 +226,32 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
+// TestBreakReason: who breaks a lease says why, and its holder, the history and the audit have it.
+func TestBreakReason(t *testing.T) {
+	g := start(t)
+	id := g.acquired("a/b")
+	tag := g.do("GET", "/locks/a/b", "").header.Get("ETag")
+	g.do("DELETE", "/locks/a/b", `{"reason":"stuck, \"ann\" said <so>"}`, "If-Match: "+tag).want(t, 204)
+	g.do("DELETE", "/locks/a/b", `{"reason":"other"}`, "If-Match: "+tag).want(t, 204)
+	const why = `stuck, "ann" said <so>`
+	for _, method := range []string{"PUT", "DELETE", "POST"} {
+		if a := g.do(method, "/locks/a/b", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost); a.text("reason") != "broken" || a.text("break_reason") != why {
+			t.Errorf("%s: %s", method, a.body)
+		}
+	}
+	if past := g.do("GET", "/history/a/b", "").want(t, 200).json["grants"].([]any)[0].(map[string]any); past["outcome"] != "broken" || past["break_reason"] != why {
+		t.Errorf("%v", past)
+	}
+	if log := g.log.String(); strings.Count(log, `"break_reason":"stuck, \"ann\" said <so>"`) != 1 || strings.Count(log, `"event":"break"`) != 2 {
+		t.Errorf("%s", log)
+	}
+	id = g.acquired("a/b")
+	g.do("DELETE", "/locks/a/b", "", "If-Match: "+g.do("GET", "/locks/a/b", "").header.Get("ETag")).want(t, 204)
+	if a := g.do("PUT", "/locks/a/b", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost); strings.Contains(a.body, "break_reason") {
+		t.Errorf("%s", a.body)
+	}
+}
+
 // TestListSelects: what is asked for is asked for on the next page too, and the total is that
 // of the prefix.
 func TestListSelects(t *testing.T) {

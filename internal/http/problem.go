@@ -126,6 +126,9 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		}
 	case fencing.CodeLeaseLost:
 		b = appendStringMember(b, "reason", string(e.Reason))
+		if e.BreakReason != "" {
+			b = appendStringMember(b, "break_reason", e.BreakReason)
+		}
 		if e.Reason == fencing.ReasonExpired || e.Reason == fencing.ReasonSuperseded {
 			b = appendIntMember(b, "late_ms", max(0, e.Late.Milliseconds()))
 		}

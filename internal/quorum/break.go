@@ -39,7 +39,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	key := leaseKey{r.Name, lease}
 	s.ends(key)
 	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, f) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token)})
+		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason})
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out
 		switch {

@@ -287,12 +287,14 @@ func (c *codec) tombstone() {
 	number(c, "TOMB_UNTIL", &n)
 	hash(c, "TOMB_SECRET", &h)
 	word(c, "TOMB_REASON", &s)
+	word(c, "TOMB_BREAK_REASON", &s)
 }
 
 // ended is how a lease ended, to people; the lease follows, without what proves it.
 func (c *codec) ended(e *fencing.Ended) {
 	word(c, "END_REASON", &e.Reason)
 	number(c, "END_AT", &e.At)
+	word(c, "END_BREAK_REASON", &e.BreakReason)
 }
 
 // entry is what there is for a gateway.
@@ -381,6 +383,8 @@ type operation struct {
 	again      bool
 	maxWaiters int
 	intent     time.Duration
+
+	breakReason string
 }
 
 func (c *codec) operation(o *operation) {
@@ -402,6 +406,7 @@ func (c *codec) operation(o *operation) {
 	flag(c, "OP_AGAIN", &o.again)
 	small(c, "OP_MAX_WAITERS", &o.maxWaiters)
 	micros(c, "OP_INTENT", &o.intent)
+	word(c, "OP_BREAK_REASON", &o.breakReason)
 }
 
 // arrivalRequest is what a gateway that arrives at a partition knows.
@@ -454,7 +459,8 @@ type replyHead struct {
 	// fault; of a judge the verdict; failed: why.
 	text string
 
-	present string // conflict: what the lease or place has
+	// present: conflict: what the lease or place has; lease_lost, broken: why it was.
+	present string
 }
 
 func (c *codec) reply(r *replyHead) {

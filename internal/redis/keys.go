@@ -15,7 +15,7 @@ const (
 
 // layoutVersion is that of keys and records. It is written down with the number of
 // partitions in the guard of each.
-const layoutVersion = "6"
+const layoutVersion = "7"
 
 // maxHistories is how many names have a history, in all partitions together.
 const maxHistories = 16384

@@ -184,7 +184,7 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		return fencing.SkewError(fencing.Guard{Sent: c.sent, MaxSkew: s.options.MaxSkew}, r.now)
 	case fencing.CodeLeaseLost:
 		err := fencing.LostError(fencing.Reason(r.text))
-		err.Late, err.CurrentToken = r.span(), r.token
+		err.Late, err.CurrentToken, err.BreakReason = r.span(), r.token, r.present
 		return err
 	case fencing.CodeLocked, fencing.CodeTooManyRequests:
 		err := fencing.LockedError(r.code, &r.lock)

@@ -120,7 +120,7 @@ func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 
 // Break is fencing.Store.Break.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token}, nil)).result()
+	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token, breakReason: r.BreakReason}, nil)).result()
 }
 
 // Claim is fencing.Node.Claim.

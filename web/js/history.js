@@ -15,6 +15,7 @@ class Grant {
   #held = el("span");
   #waited = el("span");
   #when = el("time");
+  #why = el("bdi", { class: "why" });
   #grant = null;
   #gap = el("span", { class: "gap" });
   #wait = el("span", { class: "stretch wait" });
@@ -27,7 +28,7 @@ class Grant {
       cell("held", this.#held),
       cell("waited", this.#waited),
       cell("when", this.#when),
-      cell("token", el("span", { class: "digits" }, String(grant.fencing_token)), this.#gap),
+      cell("token", el("span", { class: "digits" }, String(grant.fencing_token)), this.#gap, this.#why),
       cell("line", el("span", { class: "stretches", "aria-hidden": "true" }, this.#wait, this.#hold)));
     this.element.dataset.lease = grant.lease;
     this.element.title = grant.lease;
@@ -51,6 +52,7 @@ class Grant {
     setText(this.#mark, marks[outcome] ?? "?");
     setText(this.#word, words[outcome] ?? String(grant.outcome));
     setText(this.#waited, grant.waited_ms > 0 ? duration(grant.waited_ms) : "\u2013");
+    setText(this.#why, grant.break_reason ?? "");
     const at = grant.ended_at ?? grant.acquired_at;
     setText(this.#when, since(at, storeNow));
     this.#when.dateTime = at;

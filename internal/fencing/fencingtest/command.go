@@ -21,29 +21,30 @@ type command struct {
 	verb   string
 	handle int // 0 or 1; written as via=1 (left out) and via=2
 
-	name     fencing.Name
-	lease    string // label
-	stamp    string // label; empty is one that no other command has
-	owner    string
-	metadata map[string]string
-	ttl      time.Duration // 0 is left out
-	maxHold  time.Duration
-	mode     fencing.Mode // empty is left out: exclusive, or as it is
-	hold     int          // 0 is left out
-	wait     time.Duration
-	keep     bool
-	again    bool
-	attach   bool
-	refused  bool // takeback
-	unknown  bool // takeback
-	waiters  int  // max_waiters
-	setName  string
-	token    string // label of the token to break, to claim or to propose; or newToken
-	back     int    // with no label: the grant on the name, 1 for the last, 2 for the one before
-	above    int    // claim, acquire, admit and judge: by how much more than that
-	slot     int    // admit
-	claimed  bool   // admit and judge: only claimed tokens count
-	intent   time.Duration
+	name        fencing.Name
+	lease       string // label
+	stamp       string // label; empty is one that no other command has
+	owner       string
+	metadata    map[string]string
+	ttl         time.Duration // 0 is left out
+	maxHold     time.Duration
+	mode        fencing.Mode // empty is left out: exclusive, or as it is
+	hold        int          // 0 is left out
+	wait        time.Duration
+	keep        bool
+	again       bool
+	attach      bool
+	refused     bool // takeback
+	unknown     bool // takeback
+	waiters     int  // max_waiters
+	setName     string
+	token       string // label of the token to break, to claim or to propose; or newToken
+	back        int    // with no label: the grant on the name, 1 for the last, 2 for the one before
+	above       int    // claim, acquire, admit and judge: by how much more than that
+	slot        int    // admit
+	claimed     bool   // admit and judge: only claimed tokens count
+	intent      time.Duration
+	breakReason string
 
 	list   fencing.ListRequest
 	walk   bool // list all pages
@@ -69,7 +70,7 @@ var arguments = map[string]string{
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
 	"takeback":  "name* lease* stamp* refused unknown via",
-	"break":     "name* token* via",
+	"break":     "name* token* break_reason via",
 	"claim":     "name* lease* token* via",
 	"admit":     "name* token* slot claimed via",
 	"judge":     "name* token* claimed via",
@@ -172,6 +173,8 @@ func (c *command) set(it item) (err error) {
 		c.slot, err = strconv.Atoi(it.value)
 	case "claimed":
 		c.claimed = true
+	case "break_reason":
+		c.breakReason = it.value
 	case "intent":
 		c.intent, err = parseDuration(it.value)
 	case "server":
@@ -369,6 +372,7 @@ func (c *command) String() string {
 	if c.verb == "acquire" {
 		word("propose", c.tokenText())
 	}
+	word("break_reason", c.breakReason)
 	word("server", c.arrival.Server)
 	span("longest", c.arrival.Longest)
 	span("least", c.arrival.Least)

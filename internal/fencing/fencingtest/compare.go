@@ -69,6 +69,7 @@ func (d *comparison) compare(c *command, r, want *result) error {
 		check("Late", r.err.Late, want.err.Late)
 		check("RetryAfter", r.err.RetryAfter, want.err.RetryAfter)
 		check("Position", r.err.Position, want.err.Position)
+		check("BreakReason", r.err.BreakReason, want.err.BreakReason)
 		faults = append(faults, d.compareToken("CurrentToken", c.name, r.err.CurrentToken, want.err.CurrentToken))
 	}
 	faults = append(faults, d.compareLock(r.lock(), want.lock()), d.compareEnded(r.ended(), want.ended()))
@@ -220,6 +221,9 @@ func (d *comparison) compareEnded(got, want []fencing.Ended) error {
 		g, w := &got[i], &want[i]
 		if g.Name != w.Name || g.Reason != w.Reason || g.At != w.At {
 			faults = append(faults, fmt.Errorf("ended is %s on %s at %d instead of %s on %s at %d", g.Reason, g.Name, g.At, w.Reason, w.Name, w.At))
+		}
+		if g.BreakReason != w.BreakReason {
+			faults = append(faults, fmt.Errorf("it was broken for %q instead of %q", g.BreakReason, w.BreakReason))
 		}
 		faults = append(faults, d.compareHolder(w.Name, &g.Holder, &w.Holder))
 	}

@@ -33,6 +33,9 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 		if r.err.Late != 0 {
 			add(true, "late", r.err.Late)
 		}
+		if r.err.BreakReason != "" {
+			add(true, "break_reason", r.err.BreakReason)
+		}
 		if r.err.CurrentToken != 0 {
 			add(true, "current_token", r.err.CurrentToken)
 		}

@@ -77,6 +77,7 @@ func (g *generator) next(step int) *command {
 	case n < 61:
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
+		c.breakReason = pick(g, "", "stuck", "100% \"stuck\"")
 	case n < 65 && g.waits():
 		c.verb = "leave"
 		g.lease(c, 20, 80)

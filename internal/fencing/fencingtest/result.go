@@ -107,7 +107,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "takeback":
 		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown})
 	case "break":
-		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token})
+		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason})
 	case "claim":
 		node, ok := store.(claimer)
 		if !ok {

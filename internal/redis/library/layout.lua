@@ -81,13 +81,13 @@ end
 
 -- Returns how a lease ended, to people: it goes without what proves it, with which its text
 -- ends.
-local function pack_end(reason, at, h)
-  return pack(END_FORMAT, reason, at) .. sub(h[LEASE_TEXT], 1, -1 - PROOF_SIZE)
+local function pack_end(reason, at, h, break_reason)
+  return pack(END_FORMAT, reason, at, break_reason) .. sub(h[LEASE_TEXT], 1, -1 - PROOF_SIZE)
 end
 
 -- Returns when the lease of an end was acquired.
 local function end_acquired_at(entry)
-  local _, _, at = unpack(END_FORMAT, entry)
+  local _, _, _, at = unpack(END_FORMAT, entry)
   return unpack_lease(entry .. NO_PROOF, at)[ACQUIRED_AT]
 end
 

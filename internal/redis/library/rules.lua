@@ -176,13 +176,13 @@ local function remember(entry)
 end
 
 -- Moves a holder to its tombstone and into the history. The twin of step.end.
-local function end_lease(h, reason, at)
+local function end_lease(h, reason, at, break_reason)
   local till = max(h[EXPIRES_AT], at + TOMBSTONE_TTL)
   if now < till then
-    call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason),
+    call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason, break_reason),
       'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
   end
-  item(ITEM_END, pack_end(reason, at, h))
+  item(ITEM_END, pack_end(reason, at, h, break_reason))
   ends = true -- save has it remembered
   remove_holder(h, at)
 end
@@ -214,7 +214,7 @@ local function end_overdue(h)
   if h[PROVISIONAL] == 1 then
     undo(h)
   else
-    end_lease(h, 'expired', h[EXPIRES_AT])
+    end_lease(h, 'expired', h[EXPIRES_AT], '')
   end
 end
 
@@ -326,6 +326,7 @@ local function lost_to(tomb, secret)
       return lost('superseded')
     end
   end
+  present = tomb[TOMB_BREAK_REASON]
   return lost(reason)
 end
 

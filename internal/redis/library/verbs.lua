@@ -39,7 +39,7 @@ function verbs.release()
   elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] then
     return 'ok' -- a newer request has the lease
   elseif op[OP_HOLD] < 2 then
-    end_lease(h, 'released', now)
+    end_lease(h, 'released', now, '')
     return 'ok'
   end
   if h[PROVISIONAL] == 1 then -- as in renew
@@ -130,7 +130,7 @@ verbs['break'] = function()
     end_overdue(h)
   elseif h then
     record[BROKEN] = sub(record[BROKEN] .. broken, -16 * MAX_BROKEN)
-    end_lease(h, 'broken', now)
+    end_lease(h, 'broken', now, op[OP_BREAK_REASON])
     return 'ok'
   end
   for was in string.gmatch(record and record[BROKEN] or '', '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') do

@@ -92,7 +92,7 @@ local function view_past()
     over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
   end
   for _, h in ipairs(over) do
-    item(ITEM_END, pack_end('expired', h[EXPIRES_AT], h))
+    item(ITEM_END, pack_end('expired', h[EXPIRES_AT], h, ''))
   end
 end
 
