@@ -12,8 +12,9 @@ end
 local function waits_in(p, joins)
   local at = position(p)
   local queued = record[QUEUED]
-  if at ~= queued and (at > queued or p[SEQ] == record[QUEUE_LAST]) then -- who comes last is the last
-    unreadable(prefix .. 'queue:' .. name)
+  local key = prefix .. 'queue:' .. name
+  if at ~= queued and (at > queued or p[SEQ] == record[QUEUE_LAST] and call('zcard', key) ~= queued) then
+    unreadable(key) -- who comes last is the last, or has come in the same instant
   end
   item(ITEM_OWN_PLACE, pack('>i4', at) .. p[LEASE_TEXT])
   view(MAX_HOLDERS_SHOWN)
