@@ -3,6 +3,7 @@ package http
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"strings"
 	"time"
@@ -18,10 +19,13 @@ type watching struct {
 }
 
 const (
-	// eventPace is for how long a stream that has told all rests. What happens meanwhile
-	// is told in one write: each is a system call and wakes the stream, and there may be
-	// a thousand streams, with thousands of events a second.
-	eventPace = 50 * time.Millisecond
+	// eventPace is for how long a stream that has told all rests, and streamShare for how
+	// long it does for each stream that is open, if that is more. What happens meanwhile is
+	// told in one write: each is a system call and wakes the stream, and there may be
+	// a thousand streams, with thousands of events a second, and others who wait for the
+	// processor behind all that want it.
+	eventPace   = 50 * time.Millisecond
+	streamShare = 200 * time.Microsecond
 
 	// maxTold is how many bytes are written at a time, but for the last event, and
 	// eventBuffer how many the system keeps for a client that does not read: without
@@ -91,6 +95,8 @@ func watchEvents(c *call) {
 	if c.r.ProtoMajor < 2 { // there the connection is for others, too
 		connectionOf(c.r).limitBuffer(eventBuffer)
 	}
+	c.s.watching.Add(1)
+	defer c.s.watching.Add(-1)
 	s := stream{c}
 	for err = s.startStream("events"); err == nil; {
 		err = s.relay(events)
@@ -119,11 +125,17 @@ func (s stream) relay(events *watchdog.Subscription) error {
 			continue
 		}
 		select {
-		case <-time.After(eventPace):
+		case <-time.After(s.rest()):
 		case <-s.c.r.Context().Done():
 			return s.c.r.Context().Err()
 		}
 	}
+}
+
+// rest returns how long a stream rests. At random, so that not all tell at once.
+func (s stream) rest() time.Duration {
+	pace := max(eventPace, time.Duration(s.c.s.watching.Load())*streamShare)
+	return pace/2 + rand.N(pace)
 }
 
 // tell writes a notice and those that are there already; behind says that there may be more.

@@ -117,6 +117,7 @@ type Server struct {
 	leavers     leavers
 	places      places
 	probed      probed
+	watching    atomic.Int32 // streams of events
 	draining    atomic.Bool
 }
 

@@ -367,7 +367,7 @@ func TestEventsAreToldTogether(t *testing.T) {
 			t.Fatalf("of/%d is told of %d times", i, n)
 		}
 	}
-	if most := int(time.Since(began)/eventPace) + len(text)/maxTold + 3; flushes > most {
+	if most := int(time.Since(began)/(eventPace/2)) + len(text)/maxTold + 3; flushes > most {
 		t.Errorf("%d events are %d writes, want at most %d", 2*pairs, flushes, most)
 	}
 }
