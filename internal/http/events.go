@@ -31,7 +31,7 @@ const (
 	// eventBuffer how many the system keeps for a client that does not read: without
 	// a bound it takes megabytes before a stream that nobody reads is noticed.
 	maxTold     = 8 << 10
-	eventBuffer = 64 << 10
+	eventBuffer = 16 << 10
 )
 
 // maxEventID is the length of the longest id that Last-Event-ID may name.
