@@ -32,7 +32,7 @@ func TestMoreThanAPage(t *testing.T) {
 		g.acquire(fmt.Sprintf("shard/%03d", i), `{"ttl_ms":600000}`)
 	}
 	b.do(chromedp.Navigate(g.origin))
-	b.until(drawn + ` === 100 && ` + count + ` === "100+ live"`)
+	b.until(drawn + ` === 100 && ` + count + ` === "100 of 130 live"`)
 	eval[bool](b, `scrollTo(0, 1e6), true`)
 	b.until(drawn + ` === 130 && ` + count + ` === "130 live" && document.getElementById("more").hidden`)
 
@@ -56,7 +56,7 @@ func TestFindAStuckLockAmongMany(t *testing.T) {
 		g.acquireBehind(fmt.Sprintf("shard/%d/job/%04d", i%9, i), "worker")
 	}
 	b.live(g, "/")
-	b.until(drawn + ` === 100 && ` + count + ` === "100+ live"`)
+	b.until(drawn + ` === 100 && ` + count + ` === "100 of 2,601 live"`)
 
 	// The tree counts what there is below each prefix.
 	b.do(chromedp.Click(chromedp.CSS("#tree summary")))

@@ -263,10 +263,10 @@ func (b *lockedBuffer) String() string {
 }
 
 var testPage fs.FS = fstest.MapFS{
-	"index.html": {Data: []byte("<!doctype html><title>locks</title>")},
-	"style.css":  {Data: []byte(":root {}")},
+	"index.html": {Data: []byte("<!doctype html><title>locks</title>" + strings.Repeat("<p>", 99))},
+	"style.css":  {Data: []byte(strings.Repeat(":root {}", 99))},
 	"icon.svg":   {Data: []byte("<svg/>")},
-	"js/main.js": {Data: []byte("export {};")},
+	"js/main.js": {Data: []byte(strings.Repeat("export {};", 99))},
 	"notes.txt":  {Data: []byte("not for the world")},
 }
 

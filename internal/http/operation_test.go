@@ -1,9 +1,11 @@
 package http
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -162,6 +164,22 @@ func TestPage(t *testing.T) {
 			t.Errorf("%s: %v", path, a.header)
 		}
 		g.do("HEAD", path, "").want(t, 200)
+		for accept, want := range map[string]string{"gzip, br": "gzip", "br;q=1, GZIP;q=0.5": "gzip", "gzip;q=0": "", "identity": "", "": ""} {
+			small := g.do("GET", path, "", "Accept-Encoding: "+accept).want(t, 200)
+			if got := small.header.Get("Content-Encoding"); path != "/assets/icon.svg" && got != want || want == "" && small.body != a.body {
+				t.Errorf("%s in %q is encoded as %q", path, accept, got)
+			}
+			if want == "" || path == "/assets/icon.svg" {
+				continue
+			}
+			r, err := gzip.NewReader(strings.NewReader(small.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plain, err := io.ReadAll(r); err != nil || string(plain) != a.body || len(small.body) >= len(a.body) {
+				t.Errorf("%s in gzip is another file of %d bytes, %v", path, len(small.body), err)
+			}
+		}
 	}
 	for _, path := range []string{"/assets/", "/assets/js", "/assets/none.js", "/assets/notes.txt", "/assets/index.html",
 		"/assets/../index.html", "/assets/js/../style.css", "/assets//style.css", "/assets/%2e%2e/style.css", "/index.html"} {

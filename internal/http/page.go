@@ -1,8 +1,11 @@
 package http
 
 import (
+	"bytes"
+	"compress/gzip"
 	"io/fs"
 	"path"
+	"strconv"
 	"strings"
 
 	"fencepost/api"
@@ -62,6 +65,54 @@ func (c *call) serveFile(name string, contentType []string) {
 		c.writeError(missing)
 		return
 	}
-	c.Header()["Content-Security-Policy"] = pagePolicy
+	h := c.Header()
+	h["Content-Security-Policy"] = pagePolicy
+	h["Vary"] = []string{"Accept-Encoding"}
+	if small := c.s.small[name]; small != nil && acceptsGzip(c.r.Header["Accept-Encoding"]) {
+		h["Content-Encoding"] = []string{"gzip"}
+		body = small
+	}
 	c.send(200, contentType, body)
+}
+
+// acceptsGzip reports whether an Accept-Encoding names gzip, and not with the weight 0.
+func acceptsGzip(values []string) bool {
+	for _, value := range values {
+		for coding := range strings.SplitSeq(value, ",") {
+			name, weight, _ := strings.Cut(coding, ";")
+			if strings.EqualFold(strings.TrimSpace(name), "gzip") {
+				q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(weight), "q="), 64)
+				return err != nil || q > 0
+			}
+		}
+	}
+	return false
+}
+
+// compress returns the files of the page that are smaller in gzip, by name. They are the
+// same for everybody and hold no secret.
+func compress(page fs.FS) map[string][]byte {
+	small := map[string][]byte{}
+	if page == nil {
+		return small
+	}
+	// What can't be read is not there, and served as such.
+	_ = fs.WalkDir(page, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return nil
+		}
+		body, err := fs.ReadFile(page, name)
+		if err != nil {
+			return nil
+		}
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		w.Write(body) // to memory: it can't fail
+		w.Close()
+		if b.Len() < len(body) {
+			small[name] = b.Bytes()
+		}
+		return nil
+	})
+	return small
 }

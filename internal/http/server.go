@@ -93,6 +93,7 @@ type Server struct {
 	bounds    fencing.Bounds
 	hosts     hostList
 	page      fs.FS
+	small     map[string][]byte // of the page, in gzip
 	storeKind string
 	version   string
 	gatherer  prometheus.Gatherer
@@ -126,7 +127,7 @@ type Server struct {
 func New(o Options) *Server {
 	s := &Server{
 		dog: o.Watchdog, takeBack: o.takeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
-		page: o.Page, storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
+		page: o.Page, small: compress(o.Page), storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
 		requests:    requests{rate: o.MaxRequestRatePerPrincipal, most: o.MaxRequestsPerPrincipal, by: map[requester]*usage{}},

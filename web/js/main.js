@@ -8,6 +8,7 @@ import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
 import { arrange, plain } from "./arrange.js";
 import { Empty } from "./empty.js";
+import { Figures } from "./figures.js";
 import { Filters, Tree } from "./filters.js";
 import { Health } from "./health.js";
 import { List } from "./list.js";
@@ -37,7 +38,14 @@ const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
 const dangers = new Dangers(document);
 const health = new Health(api, { onData: showHealth });
-const source = new Source(api, { onData, onFailure, onGap: () => health.look() });
+const figures = new Figures(document);
+const source = new Source(api, {
+  onData, onFailure, onEvent: ({ kind }) => figures.add(kind, now()),
+  onGap: () => {
+    health.look();
+    figures.begin(now());
+  },
+});
 
 const signIn = new SignIn(document, { onKey: come });
 
@@ -125,8 +133,10 @@ function setStatus(next) {
   if (latest === null) showEmpty();
 }
 
-function showCount({ query, list: { locks, more, reading } }) {
-  const many = `${locks.length.toLocaleString("en")}${more || reading ? "+" : ""}`;
+function showCount({ query, list: { locks, more, reading, total } }) {
+  const known = locks.length.toLocaleString("en");
+  const further = more || reading;
+  const many = further && total > locks.length && plain({ ...route, sort: "name" }) ? `${known} of ${total.toLocaleString("en")}` : `${known}${further ? "+" : ""}`;
   const what = query.q === "" && query.prefix === "" ? "live" : "found";
   const of = plain({ ...route, sort: "name" }) ? "" : `${shown.length.toLocaleString("en")} of `;
   const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
@@ -278,6 +288,7 @@ function tick() {
   list.tick(at);
   detail.tick(at);
   connection.tick(at);
+  figures.tick(at);
   dangers.tick(at);
   empty.tick(at);
 }

@@ -76,10 +76,11 @@ export const eventsPath = "/events";
 export const readinessPath = "/readyz?verbose";
 
 // listPath is the path of a page of the list.
-export function listPath({ q, limit, cursor, prefix }) {
+export function listPath({ q, limit, cursor, prefix, total }) {
   const query = new URLSearchParams({ limit: String(limit) });
   if (prefix) query.set("prefix", prefix);
   if (q) query.set("q", q);
   if (cursor) query.set("cursor", cursor);
+  if (total) query.set("total", "true");
   return "/locks?" + query;
 }

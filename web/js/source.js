@@ -21,14 +21,16 @@ const maxPagesATurn = 8;
 // fewer than asked for, or none, and yet have a successor.
 export async function collect(api, { q, prefix, wanted }, signal, cursor = "") {
   const locks = [];
+  let total;
   for (let page = 0; page < maxPagesATurn; page++) {
     const limit = Math.min(maxPage, wanted - locks.length);
-    const { sent, body } = await api.listPage({ q, prefix, limit, cursor }, signal);
+    const { sent, body } = await api.listPage({ q, prefix, limit, cursor, total: cursor === "" && q === "" }, signal);
+    total ??= body.total;
     locks.push(...body.locks.map((lock) => readLock(lock, sent)));
     cursor = body.next_cursor ?? "";
     if (cursor === "" || locks.length >= wanted) break;
   }
-  return { locks, more: cursor !== "", cursor };
+  return { locks, more: cursor !== "", cursor, total };
 }
 
 // one reads a single name as the list would have it: null if it is free or does
@@ -81,8 +83,9 @@ async function past(api, name, signal) {
 // {query, list, detail, asking, ends} to onData, and an error with the pause to
 // come to onFailure. detail is null if it was not read in this turn; asking says
 // that there are no events; ends says how leases have ended, by name. list is {locks,
-// more, reading}: more, that there are others behind the last; reading, that these are
-// read too, part by part. onGap hears that events begin, or that some were missed.
+// more, reading}: more, that there are others behind the last; total, how many there are, undefined
+// under a search; reading, that these are
+// read too, part by part. onGap hears that events begin, or that some were missed, onEvent each of them.
 export class Source {
   #api;
   #on;
@@ -100,7 +103,7 @@ export class Source {
   #sleepsTill = -Infinity;
   #wake = () => {};
 
-  constructor(api, { onData, onFailure, onGap = () => {}, now = () => performance.now() }) {
+  constructor(api, { onData, onFailure, onGap = () => {}, onEvent = () => {}, now = () => performance.now() }) {
     this.#api = api;
     this.#on = { data: onData, failure: onFailure };
     this.#now = now;
@@ -111,6 +114,7 @@ export class Source {
         onGap();
       },
       onChange: (what) => {
+        onEvent(what);
         this.#agenda.change(what, now());
         this.#look();
       },
@@ -250,7 +254,7 @@ export class Source {
     const complete = !part.more || full; // all has been read once
     const more = complete ? part.more || full : this.#list?.complete ? this.#list.more : true;
     return {
-      locks, more, upTo, cursor: part.cursor, reading: part.more && !full, complete: complete || this.#list?.complete === true,
+      locks, more, upTo, cursor: part.cursor, total: part.total ?? this.#list?.total, reading: part.more && !full, complete: complete || this.#list?.complete === true,
     };
   }
 

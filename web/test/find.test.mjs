@@ -6,6 +6,7 @@ import { test } from "node:test";
 
 import { arrange, branches, orders, plain, spanMs } from "../js/arrange.js";
 import { Agenda, maxNames, partLocks } from "../js/agenda.js";
+import { barMs, rate, Rates } from "../js/figures.js";
 import { windowOf } from "../js/list.js";
 import { everything } from "../js/route.js";
 import * as shown from "../js/shown.js";
@@ -170,4 +171,26 @@ test("a screen of changes is read a few at a time", () => {
     agenda.done(turn, [], now, now, true);
   }
   assert.deepEqual(read, all);
+});
+
+test("what happens is counted by the bar, and forgotten with a gap", () => {
+  const rates = new Rates();
+  rates.add("granted", 0);
+  assert.equal(rates.perSecond("granted"), null, "no events yet");
+  rates.begin(1000);
+  for (let i = 0; i < 40; i++) rates.add("granted", 1000);
+  rates.add("expired", 1500);
+  rates.add("broken", 1500);
+  rates.add("queued", 1500);
+  assert.equal(rates.perSecond("granted"), null, "the bar is not over");
+  assert.equal(rates.advance(1000 + barMs), true);
+  assert.deepEqual(["granted", "released", "lost"].map((key) => rates.perSecond(key)), [20, 0, 1]);
+  rates.advance(1000 + 4 * barMs);
+  assert.equal(rates.perSecond("granted"), 5);
+  assert.equal(rates.line("granted", 120, 24).split(/[ML]/).length, 61);
+  rates.advance(1000 + 500 * barMs);
+  assert.equal(rates.perSecond("granted"), 0);
+  rates.begin(0);
+  assert.equal(rates.perSecond("granted"), null);
+  assert.deepEqual([null, 0, 1.25, 1234.5].map(rate), ["\u2013", "0.0/s", "1.3/s", "1,235/s"]);
 });
