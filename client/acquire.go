@@ -166,7 +166,7 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 	q.identify(cmp.Or(o.leaseID, NewLeaseID()))
 	l, err := q.run(ctx, parent)
 	if err != nil && q.uncertain && o.leaseID == "" {
-		c.undo(q.call.leaseID, names)
+		c.undo(ctx, q.call.leaseID, names)
 	}
 	return l, err
 }
@@ -303,7 +303,7 @@ func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Leas
 	if err := json.Unmarshal(a.body, &g); err != nil || g.LeaseID != q.call.leaseID || len(g.grants()) != len(q.names) {
 		return nil, fmt.Errorf("the gateway's answer is no lease with the lease id of the request: %w", cmp.Or(err, errors.ErrUnsupported))
 	}
-	if err := q.tooEarly(g); err != nil {
+	if err := q.tooEarly(ctx, g); err != nil {
 		return nil, err
 	}
 	l := q.lease(parent, g, a.sent)
@@ -328,10 +328,10 @@ func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Leas
 }
 
 // tooEarly refuses a grant whose TTL is too short for StopEarly, and gives it back.
-func (q *acquiring) tooEarly(g granted) error {
+func (q *acquiring) tooEarly(ctx context.Context, g granted) error {
 	err := q.checkMargin(g.ttl())
 	if err != nil && q.leaseID == "" {
-		q.c.undo(q.call.leaseID, q.names)
+		q.c.undo(ctx, q.call.leaseID, q.names)
 	}
 	return err
 }
@@ -344,10 +344,11 @@ func (q *acquiring) lease(parent context.Context, g granted, sent instant) *Leas
 	return l
 }
 
-// undo releases what may have been granted to an acquire that was given up.
-func (c *Client) undo(leaseID string, names []string) {
+// undo releases what may have been granted to an acquire that was given up. It outlives the
+// caller's context and the client's own.
+func (c *Client) undo(caller context.Context, leaseID string, names []string) {
 	c.goes(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), undoTimeout)
 		defer cancel()
 		_ = c.Release(ctx, leaseID, names...)
 	})

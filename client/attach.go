@@ -136,7 +136,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 	body := q.acquireRequest
 	body.Wait = q.remaining(ctx).Milliseconds()
 	q.call.body = body
-	streaming, cancel := context.WithCancel(q.c.ctx) // the stream outlives this call
+	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
 	s, err := q.c.open(streaming, q.call)
@@ -153,7 +153,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			if err = json.Unmarshal(e.data, &g); err != nil {
 				break
 			}
-			if err = q.tooEarly(g); err != nil {
+			if err = q.tooEarly(ctx, g); err != nil {
 				break
 			}
 			l := q.lease(parent, g, s.sent)
@@ -215,7 +215,7 @@ func (l *Lease) takeOver(timeout time.Duration) error {
 		return err
 	}
 	if g.Token != l.Token() { // the store had forgotten it
-		l.c.undo(l.id, l.names)
+		l.c.undo(l.kept, l.id, l.names)
 		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 	}
 	l.detached = false

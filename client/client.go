@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,18 @@ type Options struct {
 
 	// Header is added to every request.
 	Header http.Header
+
+	// Inject adds to the header of a request what its context says, such as the trace that it
+	// belongs to; with OpenTelemetry
+	//
+	//	func(ctx context.Context, header http.Header) {
+	//		propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(header))
+	//	}
+	//
+	// The context has the values of the one that the caller gave, also where the request is
+	// made later, as a renewal is. Inject must not block, and is called by many goroutines at
+	// a time.
+	Inject func(ctx context.Context, header http.Header)
 }
 
 // Client asks gateways. Many goroutines may use one.
@@ -208,8 +221,9 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 		return nil, instant{}, err
 	}
 	for name, values := range c.options.Header {
-		request.Header[name] = values
+		request.Header[name] = slices.Clone(values) // Inject may add to them
 	}
+	c.inject(ctx, request.Header)
 	if c.options.Key != "" {
 		request.Header.Set("Authorization", "Bearer "+c.options.Key)
 	}

@@ -80,7 +80,7 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
-	l.kept, l.end = context.WithCancel(c.ctx)
+	l.kept, l.end = context.WithCancel(c.lastingFor(parent))
 	c.leases.Store(id, l)
 	return l
 }

@@ -209,7 +209,7 @@ func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer
 	if !cmd.offline {
 		var err error
 		// Who waits for a lock waits for a gateway as well.
-		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait)}
+		o := client.Options{Addresses: strings.Split(c.gateways, ","), Owner: c.owner, Patience: max(patience, c.wait), Header: traceHeader()}
 		if err = setAccess(&o); err != nil {
 			return err
 		}
