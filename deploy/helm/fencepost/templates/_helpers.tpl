@@ -9,9 +9,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- /* What the pods of both kinds of workload have in common: all of template. */ -}}
 {{- define "fencepost.template" -}}
-{{- if not .Values.insecureNoAuth }}
-{{- fail "there are no API keys yet, so whoever reaches the gateway may take and break all locks: set insecureNoAuth=true to accept this, and networkPolicy.clients to who may reach it" }}
+{{- if and (not .Values.insecureNoAuth) (not .Values.keys.secret) }}
+{{- fail "without keys whoever reaches the gateway may take and break all locks: name their Secret in keys.secret or, for a trial, set insecureNoAuth=true" }}
 {{- end }}
+{{- $scheme := "" -}}
+{{- if .Values.tls.secret }}{{ $scheme = ", scheme: HTTPS" }}{{ end -}}
 {{- $host := include "fencepost.fullname" . }}
 {{- $hosts := list $host (printf "%s.%s" $host .Release.Namespace) (printf "%s.%s.svc" $host .Release.Namespace) (printf "%s.%s.svc.cluster.local" $host .Release.Namespace) -}}
 metadata:
@@ -41,7 +43,18 @@ spec:
         - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}} # by which Prometheus asks
         - {name: FENCEPOST_LISTEN_ADDR, value: ":8080"}
         - {name: FENCEPOST_ALLOWED_HOSTS, value: {{ printf "%s,$(POD_IP)" (join "," (concat $hosts .Values.allowedHosts)) | quote }}}
-        - {name: FENCEPOST_INSECURE_NO_AUTH, value: "true"}
+        {{- if .Values.insecureNoAuth }}
+        - {name: FENCEPOST_INSECURE_NO_AUTH, value: "true"} # a trial: whoever reaches it may take and break all locks
+        {{- else }}
+        - {name: FENCEPOST_KEYS_FILE, value: /run/secrets/fencepost-keys/keys}
+        {{- end }}
+        {{- if .Values.tls.secret }}
+        - {name: FENCEPOST_TLS_CERT_FILE, value: /run/secrets/fencepost-tls/tls.crt}
+        - {name: FENCEPOST_TLS_KEY_FILE, value: /run/secrets/fencepost-tls/tls.key}
+        {{- if .Values.tls.clientCA }}
+        - {name: FENCEPOST_TLS_CLIENT_CA_FILE, value: /run/secrets/fencepost-tls/ca.crt}
+        {{- end }}
+        {{- end }}
         - {name: FENCEPOST_DRAIN_TIMEOUT, value: {{ printf "%ds" (int .Values.drainTimeoutSeconds) | quote }}}
         {{- if eq .Values.store "redis" }}
         - {name: FENCEPOST_STORE_FILE, value: /run/secrets/fencepost/url}
@@ -50,7 +63,11 @@ spec:
         - {name: FENCEPOST_SENTINEL_PASSWORD_FILE, value: /run/secrets/fencepost/sentinel-password}
         {{- end }}
         {{- if .Values.redis.ca }}
-        - {name: SSL_CERT_FILE, value: /run/secrets/fencepost/ca.crt}
+        - {name: FENCEPOST_REDIS_TLS_CA_FILE, value: /run/secrets/fencepost/ca.crt}
+        {{- end }}
+        {{- if .Values.redis.certificate }}
+        - {name: FENCEPOST_REDIS_TLS_CERT_FILE, value: /run/secrets/fencepost/tls.crt}
+        - {name: FENCEPOST_REDIS_TLS_KEY_FILE, value: /run/secrets/fencepost/tls.key}
         {{- end }}
         {{- end }}
         {{- range $name, $value := .Values.settings }}
@@ -62,10 +79,10 @@ spec:
       ports:
         - {name: http, containerPort: 8080}
       # A restart does not help against a store that is out of reach: /livez never asks it.
-      livenessProbe: {httpGet: {path: /livez, port: http}, periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 6}
-      readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 2, timeoutSeconds: 3, failureThreshold: 2}
+      livenessProbe: {httpGet: {path: /livez, port: http{{ $scheme }}}, periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 6}
+      readinessProbe: {httpGet: {path: /readyz, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 3, failureThreshold: 2}
       # An embedded store checks all of its files before it serves.
-      startupProbe: {httpGet: {path: /livez, port: http}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 300}
+      startupProbe: {httpGet: {path: /livez, port: http{{ $scheme }}}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 300}
       lifecycle: {preStop: {sleep: {seconds: {{ .Values.preStopSeconds }}}}}
       securityContext:
         allowPrivilegeEscalation: false
@@ -78,6 +95,12 @@ spec:
         {{- else }}
         - {name: locks, mountPath: /var/lib/fencepost}
         {{- end }}
+        {{- if not .Values.insecureNoAuth }}
+        - {name: keys, mountPath: /run/secrets/fencepost-keys, readOnly: true}
+        {{- end }}
+        {{- if .Values.tls.secret }}
+        - {name: tls, mountPath: /run/secrets/fencepost-tls, readOnly: true}
+        {{- end }}
   {{- if eq .Values.store "redis" }}
   topologySpreadConstraints:
     - maxSkew: 1
@@ -85,8 +108,18 @@ spec:
       whenUnsatisfiable: ScheduleAnyway
       labelSelector:
         matchLabels: {{- include "fencepost.labels" . | nindent 10 }}
+  {{- end }}
+  {{- if or (eq .Values.store "redis") (not .Values.insecureNoAuth) .Values.tls.secret }}
   volumes:
+    {{- if eq .Values.store "redis" }}
     - {name: store, secret: {secretName: {{ .Values.redis.secret }}, defaultMode: 0440}}
+    {{- end }}
+    {{- if not .Values.insecureNoAuth }}
+    - {name: keys, secret: {secretName: {{ .Values.keys.secret }}, defaultMode: 0440}}
+    {{- end }}
+    {{- with .Values.tls.secret }}
+    - {name: tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
+    {{- end }}
   {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
