@@ -52,6 +52,7 @@ func (s *fallibleStore) List(ctx context.Context, r fencing.ListRequest) (fencin
 type front struct {
 	next    http.Handler
 	refuse  atomic.Bool
+	busy    atomic.Bool  // the list is refused with 429
 	streams atomic.Int64 // open now
 	told    atomic.Int64 // events that went out on streams
 
@@ -80,6 +81,11 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.asked[kind]++
 	f.mu.Unlock()
+	if kind == "list" && f.busy.Load() {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
 	if kind == "events" {
 		if f.refuse.Load() {
 			w.Header().Set("Retry-After", "1")

@@ -59,6 +59,9 @@ func TestSignIn(t *testing.T) {
 	b.until(askedForKey + ` && document.querySelector(".overview").offsetParent === null`)
 	b.shoot("sign-in")
 
+	if n := g.front.count("readyz"); n > 0 {
+		t.Errorf("without a key the page has asked for /readyz %d times", n)
+	}
 	b.signIn("two words")
 	b.until(`document.getElementById("signin-problem").innerText.includes("no key")`)
 	eval[string](b, `document.getElementById("key").value = ""`)
@@ -80,6 +83,13 @@ func TestSignIn(t *testing.T) {
 			t.Errorf("%s has the key", what)
 		}
 	}
+	// Too many requests are no reason to forget a key.
+	g.front.busy.Store(true)
+	lists := g.front.count("list")
+	b.do(chromedp.Reload())
+	eventually(t, "the list is asked for again", func() bool { return g.front.count("list") > lists+1 })
+	g.front.busy.Store(false)
+	b.until(signedIn + ` && ` + rowNames + ` === "ours/1,ours/2"`)
 	b.do(chromedp.Click(chromedp.CSS("#sign-out")))
 	b.until(`document.readyState === "complete" && ` + askedForKey + ` && document.querySelectorAll("#rows tr").length === 0 && sessionStorage.length === 0`)
 }
@@ -101,6 +111,7 @@ func TestSignedOutByTheGateway(t *testing.T) {
 		return err == nil && loaded // it fails between the two pages
 	})
 	b.until(`document.readyState === "complete" && ` + askedForKey + ` && document.querySelectorAll("#rows tr").length === 0`)
+	b.until(`document.getElementById("signin-problem").innerText.includes("not known") && sessionStorage.length === 0`)
 	if got := b.text("body"); strings.Contains(got, "me") && strings.Contains(got, "ours/1") {
 		t.Errorf("the page still says\n%s", got)
 	}

@@ -33,6 +33,28 @@ export function forget() {
   }
 }
 
+const reasonItem = "fencepost-left";
+
+// keepReason keeps why the key was forgotten, for the page that comes next in this tab.
+export function keepReason(text) {
+  try {
+    if (text !== "") sessionStorage.setItem(reasonItem, text);
+  } catch {
+    // The next page asks for a key without saying why.
+  }
+}
+
+// takeReason returns what was kept, once.
+export function takeReason() {
+  try {
+    const text = sessionStorage.getItem(reasonItem) ?? "";
+    sessionStorage.removeItem(reasonItem);
+    return text;
+  } catch {
+    return "";
+  }
+}
+
 // wellFormed reports whether a text can be sent as a key: one word of visible ASCII.
 export function wellFormed(text) {
   return /^[!-~]{1,200}$/.test(text);

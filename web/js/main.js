@@ -65,6 +65,7 @@ let late = false; // what is shown is not of the last answer yet
 
 function onData(data) {
   latest = { ...data, ends: new Map([...latest?.ends ?? [], ...data.ends]) };
+  health.resume(); // not before: each request without a key is a failure to the gateway
   setStatus(state.answered(now(), data.asking));
   if (data.query.name === route.name) detail.update(data.detail, now());
   late = true;
@@ -107,14 +108,15 @@ function showHealth(found) {
 }
 
 function onFailure(error, pause) {
-  // With too many failures from this address a key still lets in.
-  if (error.status === 401 || error.status === 429 && latest === null) {
+  // With too many failures from this address a key still lets in; one that was given may be good.
+  if (error.status === 401 || error.status === 429 && !signIn.given) {
     source.pause();
     health.pause();
     if (latest === null) signIn.refused(error.detail);
-    else signIn.leave(); // what is shown was for the key that lets in no more
+    else signIn.leave(error.detail); // what is shown was for the key that lets in no more
     return;
   }
+  health.resume();
   setStatus(state.failed(status, error, pause, now(), navigator.onLine));
   if (status.kind === "store") health.look(); // it knows why
 }
@@ -123,7 +125,6 @@ function onFailure(error, pause) {
 function come() {
   setStatus(state.initial);
   source.resume();
-  health.resume();
 }
 
 function setStatus(next) {
@@ -306,7 +307,7 @@ function visibility() {
   tick();
   if (signIn.open) return;
   source.resume();
-  health.resume();
+  if (latest !== null) health.resume();
 }
 
 addEventListener("popstate", follow);

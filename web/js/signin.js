@@ -6,6 +6,7 @@ import * as key from "./key.js";
 // SignIn is the form, which stands in place of all else while it is open.
 export class SignIn {
   #nodes;
+  #left; // why the page that was here before has left, empty if it was asked to
 
   // onKey hears that there is a key to try.
   constructor(root, { onKey }) {
@@ -29,6 +30,12 @@ export class SignIn {
     });
     out.addEventListener("click", () => this.leave());
     out.hidden = key.current() === null;
+    this.#left = key.takeReason();
+  }
+
+  // given says that there is a key.
+  get given() {
+    return key.current() !== null;
   }
 
   get open() {
@@ -38,16 +45,19 @@ export class SignIn {
   // refused opens the form, for the gateway does not let the page in: detail is what it
   // says. A key that did not help is forgotten.
   refused(detail) {
-    const tried = key.current() !== null;
+    const why = key.current() === null ? this.#left : detail;
+    this.#left = "";
     key.forget();
-    this.#say(tried ? `The gateway does not take this key. It says: \u201c${detail}\u201d.` : "");
+    this.#say(why === "" ? "" : `The gateway does not take this key. It says: \u201c${why}\u201d.`);
     this.#show(true);
     this.#nodes.input.focus();
   }
 
-  // leave forgets the key, and all that was shown.
-  leave() {
+  // leave forgets the key, and all that was shown. detail is what the gateway says, if it wants
+  // that.
+  leave(detail = "") {
     key.forget();
+    key.keepReason(detail);
     location.reload();
   }
 
