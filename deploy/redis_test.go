@@ -132,6 +132,21 @@ func value(list []string, key string) string {
 	return ""
 }
 
+// TestRights: what the files and the page let the gateway's user do is what the tests of the gateway
+// have it do with.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"redis/standalone.conf", "redis/quorum-node.conf", "redis/sentinel-master-replica.conf", "redis/cluster.conf", "../docs/stores.md"} {
+		rights := redistest.GatewayRights
+		if file == "redis/cluster.conf" {
+			rights = slices.Concat(rights, redistest.ClusterRights)
+		}
+		if line := " " + strings.Join(rights, " ") + "\n"; !strings.Contains(readFile(t, file), line) {
+			t.Errorf("%s has no line with%s", file, line)
+		}
+	}
+}
+
 // TestRestart: what was written in one step is there after a restart. Redis reads its AOF as the
 // default user, so one that may nothing loses every step of more than one command.
 func TestRestart(t *testing.T) {

@@ -21,10 +21,11 @@ const (
 // trusting are the settings of a gateway that trusts an authority.
 func trusting(authority *redistest.Authority) string { return "SSL_CERT_FILE=" + authority.File() }
 
-// passwordFiles are the settings of a gateway that has the passwords from files, that
-// of the Sentinels if the store has any.
+// passwordFiles are the settings of a gateway that comes as the user with the fewest rights, and
+// has the passwords from files, that of the Sentinels if the store has any.
 func passwordFiles(t *testing.T, store string) (env []string) {
 	t.Helper()
+	env = append(env, "FENCEPOST_REDIS_USERNAME="+redistest.GatewayUser)
 	passwords := map[string]string{"REDIS": redistest.Password}
 	if strings.Contains(store, "sentinel") {
 		passwords["SENTINEL"] = redistest.SentinelPassword
@@ -64,7 +65,11 @@ func TestRedisTLS(t *testing.T) {
 		t.Run(topology.kind, func(t *testing.T) {
 			t.Parallel()
 			authority := redistest.NewAuthority(t, topology.host)
-			store := topology.start(t, authority.Args())
+			rights := redistest.GatewayArgs()
+			if topology.kind == "cluster" {
+				rights = redistest.GatewayArgs(redistest.ClusterRights...)
+			}
+			store := topology.start(t, append(authority.Args(), rights...))
 			env := append(passwordFiles(t, store), trusting(authority))
 			url := "http://" + startOn(t, store, env...).addr
 			eventually(t, http.MethodPost, url+"/locks/first", http.StatusCreated)
@@ -83,7 +88,7 @@ func TestRedisTLS(t *testing.T) {
 func TestSentinelTLS(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t, byAddress)
-	sentinel := redistest.StartSentinel(t, 1, 3, authority.Args()...)
+	sentinel := redistest.StartSentinel(t, 1, 3, append(authority.Args(), redistest.GatewayArgs()...)...)
 	store := sentinel.URL()
 	env := append(passwordFiles(t, store), trusting(authority))
 	url := "http://" + startOn(t, store, append(env, "FENCEPOST_QUARANTINE=1s")...).addr

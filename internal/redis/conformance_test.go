@@ -7,12 +7,15 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// The suite runs on a Redis with Functions, on one without, and with bounds that are low.
+// The suite runs on a Redis with Functions, on one without, and with bounds that are low; but for
+// the second as the user with the fewest rights.
 func TestConformance(t *testing.T) {
 	if epoch != fencingtest.Epoch || maxSkew != fencingtest.MaxSkew {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
 	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true}
+	gateway := Options{Username: redistest.GatewayUser, Password: redistest.Password}
+	rights := redistest.GatewayArgs()
 	run := func(name string, o Options, c fencingtest.Capabilities, args ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -21,14 +24,18 @@ func TestConformance(t *testing.T) {
 			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend { return openOn(t, o, server) }, c)
 		})
 	}
-	run("functions", Options{}, all)
+	run("functions", gateway, all, rights...)
 	some := all
 	some.Sample = 4 // what does not need it is played on functions
 	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
 	few := all
 	few.StepLimit = 2
-	run("small steps", Options{stepLimit: 2}, few)
+	small := gateway
+	small.stepLimit = 2
+	run("small steps", small, few, rights...)
 	few = all
 	few.MaxHolders = 2
-	run("few holders", Options{MaxHolders: 2}, few)
+	holders := gateway
+	holders.MaxHolders = 2
+	run("few holders", holders, few, rights...)
 }

@@ -26,6 +26,24 @@ const (
 	SentinelPassword = "correct-too"
 )
 
+// GatewayUser is the user of a gateway on servers with the arguments GatewayArgs, with Password.
+const GatewayUser = "fencepost"
+
+// GatewayRights are what a gateway may do at most: the rules of docs/stores.md, for any
+// topology.
+var GatewayRights = []string{
+	"~fencepost:*", "&fencepost:*", "+@read", "+@write", "+@connection", "+@pubsub", "-@dangerous", "-@scripting",
+	"+fcall", "+function|load", "+function|list", "+function|delete", "+eval", "+evalsha", "+time", "+info", "+role", "+config|get",
+}
+
+// ClusterRights are what it may do besides on a Cluster.
+var ClusterRights = []string{"+cluster|slots", "+cluster|info"}
+
+// GatewayArgs returns the arguments of servers that know GatewayUser.
+func GatewayArgs(further ...string) []string {
+	return slices.Concat([]string{"--user", GatewayUser, "on", ">" + Password}, GatewayRights, further)
+}
+
 // Authority signs the certificates of servers.
 type Authority struct{ dir string }
 
