@@ -82,12 +82,14 @@ func TestAStuckLockIsBroken(t *testing.T) {
 		}
 		b.shoot("break-" + scheme)
 	}
+	b.do(chromedp.SendKeys(chromedp.CSS("#break-reason"), "stuck since three"))
 	b.do(chromedp.Click(chromedp.CSS("#break .danger")))
 	b.until(`!document.getElementById("break").open && document.activeElement.id === "detail-name"`)
 	if got := next.granted(); got.Token <= held.Token {
 		t.Errorf("the next has the token %d", got.Token)
 	}
 	b.until(historyShown + `.startsWith("Held worker-8,Broken worker-7,") && document.querySelector("#detail .overlong").hidden`)
+	b.until(`document.querySelector("#detail .history").innerText.includes("stuck since three")`)
 	b.until(row("jobs/stuck") + `.matches("[data-since-opened]") && document.querySelectorAll("#detail .history [data-since-opened]").length === 1`)
 }
 

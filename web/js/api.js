@@ -34,13 +34,14 @@ export function history(name, signal) {
 }
 
 // breakLease ends the lease that has a token, whoever holds it. That it has been done may
-// be said again.
-export async function breakLease(name, token) {
+// be said again. reason is told to the holder, and kept in the history; empty is none.
+export async function breakLease(name, token, reason) {
   let response, body;
   try {
     const { headers, ...rest } = options("application/json");
     response = await fetch(lockPath(name), {
       method: "DELETE", signal: AbortSignal.timeout(timeoutMs), ...rest, headers: { ...headers, "if-match": `"${token}"` },
+      ...reason === "" ? {} : { body: JSON.stringify({ reason }) },
     });
     body = response.ok ? null : await json(response);
   } catch (cause) {

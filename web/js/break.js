@@ -2,6 +2,9 @@
 
 import { el, setText } from "./dom.js";
 
+// The interface takes so many bytes of a reason, and says so of more.
+const maxReason = 256;
+
 // Break is the dialog. It says what will happen, and then what has.
 export class Break {
   #dialog;
@@ -10,6 +13,7 @@ export class Break {
   #text = el("p", { id: "break-text" });
   #typed = el("input", { id: "break-name", type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", "aria-describedby": "break-text" });
   #label = el("label", { for: "break-name" });
+  #reason = el("input", { id: "break-reason", type: "text", maxlength: String(maxReason), autocomplete: "off" });
   #problem = el("p", { class: "problem", role: "alert", hidden: true });
   #go = el("button", { type: "button", class: "button danger" }, "Break the lease");
   #onDone;
@@ -22,11 +26,14 @@ export class Break {
     const cancel = el("button", { type: "button", class: "button" }, "Cancel");
     cancel.addEventListener("click", () => dialog.close());
     this.#typed.addEventListener("input", () => this.#check());
-    this.#typed.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !this.#go.disabled) this.#break();
-    });
+    for (const input of [this.#typed, this.#reason]) {
+      input.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && !this.#go.disabled) this.#break();
+      });
+    }
     this.#go.addEventListener("click", () => this.#break());
-    dialog.append(el("h2", { id: "break-title" }, "Break a lease"), this.#text, this.#label, this.#typed, this.#problem,
+    dialog.append(el("h2", { id: "break-title" }, "Break a lease"), this.#text, this.#label, this.#typed,
+      el("label", { for: "break-reason" }, "Why, for the holder and the history (may be left empty)"), this.#reason, this.#problem,
       el("p", { class: "end" }, cancel, " ", this.#go));
   }
 
@@ -39,7 +46,7 @@ export class Break {
     this.#text.replaceChildren(el("bdi", null, holder.owner || "A holder without an owner"), " loses its lease at once, and learns of it when it renews next. Until then it may go on: only a fence keeps out what it writes with the token ",
       String(holder.fencing_token), ". ", ...[next].flat());
     this.#label.replaceChildren("Type ", el("code", null, name), " to break it");
-    this.#typed.value = "";
+    this.#typed.value = this.#reason.value = "";
     this.#say("");
     this.#check();
     this.#dialog.showModal();
@@ -60,7 +67,7 @@ export class Break {
     this.#go.disabled = true;
     this.#say("");
     try {
-      await this.#api.breakLease(name, token);
+      await this.#api.breakLease(name, token, this.#reason.value.trim());
       this.#dialog.close();
       this.#onDone(name);
     } catch (error) {
