@@ -61,7 +61,8 @@ func TestManyLocksAndChanges(t *testing.T) {
 	eval[bool](b, `window.tasks = [], new PerformanceObserver((list) => tasks.push(...list.getEntries().map((e) => e.duration))).observe({type: "longtask", buffered: true}), true`)
 	loaded := time.Now()
 	for !eval[bool](b, `document.getElementById("announcement").innerText !== ""`) {
-		if time.Since(loaded) > 2*time.Minute {
+		// The model sorts all names for each page, which no store does.
+		if time.Since(loaded) > 10*time.Minute {
 			t.Fatalf("not all locks are read: %s", b.text("#count"))
 		}
 	}
