@@ -29,21 +29,24 @@ var update = flag.Bool("update", false, "write ../kubernetes from the chart")
 
 // manifests are what ../kubernetes has: the chart with these values.
 var manifests = map[string]map[string]any{
-	"embedded.yaml": {"insecureNoAuth": true},
-	"redis.yaml":    {"insecureNoAuth": true, "store": "redis"},
+	"embedded.yaml": {},
+	"redis.yaml":    {"store": "redis"},
 }
 
 // further values, so that every branch of the templates is rendered.
 var further = map[string]map[string]any{
 	"all of it": {
-		"insecureNoAuth": true, "store": "redis", "allowedHosts": []any{"locks.example"}, "settings": map[string]any{"DEFAULT_TTL": "10s", "STRICT": true},
+		"store": "redis", "allowedHosts": []any{"locks.example"}, "settings": map[string]any{"DEFAULT_TTL": "10s", "STRICT": true},
 		"imagePullSecrets": []any{map[string]any{"name": "registry"}}, "podAnnotations": map[string]any{"a": "b"},
 		"nodeSelector": map[string]any{"disk": "ssd"}, "tolerations": []any{map[string]any{"operator": "Exists"}},
-		"redis": map[string]any{"sentinelUsername": "fencepost", "ca": true, "ports": []any{6379, 26379}},
+		"redis": map[string]any{"sentinelUsername": "fencepost", "ca": true, "certificate": true, "ports": []any{6379, 26379}},
+		"tls":   map[string]any{"secret": "locks-tls", "clientCA": true}, "keys": map[string]any{"secret": "locks-keys"},
 	},
-	"a class of volumes": {"insecureNoAuth": true, "embedded": map[string]any{"storageClass": "fast"}, "networkPolicy": map[string]any{"enabled": false}},
+	"a trial":            {"insecureNoAuth": true},
+	"a trial with TLS":   {"insecureNoAuth": true, "tls": map[string]any{"secret": "locks-tls"}},
+	"a class of volumes": {"embedded": map[string]any{"storageClass": "fast"}, "networkPolicy": map[string]any{"enabled": false}},
 	"traces": {
-		"insecureNoAuth": true, "env": []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}},
+		"env":           []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}},
 		"networkPolicy": map[string]any{"egress": []any{map[string]any{"ports": []any{map[string]any{"port": 4318}}}}},
 	},
 }
@@ -67,7 +70,9 @@ func TestChart(t *testing.T) {
 
 // What would be served to everybody is refused until somebody says so.
 func TestChartRefuses(t *testing.T) {
-	for name, values := range map[string]map[string]any{"no keys": {}, "another store": {"insecureNoAuth": true, "store": "postgres"}} {
+	for name, values := range map[string]map[string]any{
+		"no keys": {"keys": map[string]any{"secret": ""}}, "another store": {"store": "postgres"},
+	} {
 		if _, err := try(t, values); err == nil {
 			t.Errorf("%s: nothing is refused", name)
 		}
@@ -176,9 +181,27 @@ func restricted(t *testing.T, name string, pod *core.PodTemplateSpec) {
 	for _, volume := range pod.Spec.Volumes {
 		volumes[volume.Name] = true
 	}
+	var paths []string
 	for _, mount := range gateway.VolumeMounts {
+		paths = append(paths, mount.MountPath+"/")
 		if !volumes[mount.Name] {
 			t.Errorf("%s mounts %s, which it does not have", name, mount.Name)
+		}
+	}
+	settings := map[string]string{}
+	for _, env := range gateway.Env {
+		settings[env.Name] = env.Value
+		if strings.HasSuffix(env.Name, "_FILE") && !slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(env.Value, path) }) {
+			t.Errorf("%s: %s is %s, which is not mounted", name, env.Name, env.Value)
+		}
+	}
+	if trial := strings.HasPrefix(name, "a trial"); (settings["FENCEPOST_KEYS_FILE"] == "") != trial || (settings["FENCEPOST_INSECURE_NO_AUTH"] != "") != trial {
+		t.Errorf("%s: the keys are %q, and insecure is %q", name, settings["FENCEPOST_KEYS_FILE"], settings["FENCEPOST_INSECURE_NO_AUTH"])
+	}
+	secured := settings["FENCEPOST_TLS_CERT_FILE"] != ""
+	for _, probe := range []*core.Probe{gateway.LivenessProbe, gateway.ReadinessProbe, gateway.StartupProbe} {
+		if (probe.HTTPGet.Scheme == core.URISchemeHTTPS) != secured {
+			t.Errorf("%s: a probe asks by %q, TLS is %v", name, probe.HTTPGet.Scheme, secured)
 		}
 	}
 }

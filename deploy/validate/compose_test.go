@@ -1,8 +1,10 @@
 package validate
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +14,9 @@ import (
 )
 
 func TestCompose(t *testing.T) {
-	for file, services := range map[string]int{"embedded.yaml": 1, "redis.yaml": 4, "sentinel.yaml": 9} {
-		project, err := load(t, file)
+	for files, services := range map[string]int{"embedded.yaml": 1, "redis.yaml": 4, "sentinel.yaml": 9, "embedded.yaml tls.yaml": 1} {
+		file := files
+		project, err := load(t, strings.Fields(files)...)
 		if err != nil {
 			t.Error(file, err)
 			continue
@@ -25,9 +28,22 @@ func TestCompose(t *testing.T) {
 			if !service.ReadOnly || !slices.Contains(service.CapDrop, "ALL") || !slices.Contains(service.SecurityOpt, "no-new-privileges:true") {
 				t.Errorf("%s: %s may do more than it needs", file, name)
 			}
+			secured := service.Environment["FENCEPOST_TLS_CERT_FILE"] != nil
 			for _, port := range service.Ports {
-				if port.HostIP != "127.0.0.1" {
-					t.Errorf("%s: %s publishes %s beyond loopback, without keys", file, name, port.Published)
+				if port.HostIP != "127.0.0.1" && !secured {
+					t.Errorf("%s: %s publishes %s beyond loopback, without TLS", file, name, port.Published)
+				}
+			}
+			if secured != (len(service.Ports) == 1 && service.Ports[0].HostIP == "") {
+				t.Errorf("%s: %s publishes %+v", file, name, service.Ports)
+			}
+			if strings.HasPrefix(name, "gateway") {
+				keys, insecure := service.Environment["FENCEPOST_KEYS_FILE"], service.Environment["FENCEPOST_INSECURE_NO_AUTH"]
+				mounted := slices.ContainsFunc(service.Volumes, func(v types.ServiceVolumeConfig) bool {
+					return keys != nil && v.Target == filepath.Dir(*keys) && v.ReadOnly && !bool(v.Bind.CreateHostPath)
+				})
+				if !mounted || insecure != nil {
+					t.Errorf("%s: %s has no keys: %+v", file, name, service.Volumes)
 				}
 			}
 			for _, volume := range service.Volumes { // made by make-secrets, or shipped
@@ -39,16 +55,38 @@ func TestCompose(t *testing.T) {
 	}
 }
 
+// makeSecrets makes what the Compose files want, with keys by a gateway.
+func makeSecrets(gateway, dir string) ([]byte, error) {
+	command := exec.Command("../compose/make-secrets", dir)
+	command.Env = append(os.Environ(), "GATEWAY="+gateway)
+	return command.CombinedOutput()
+}
+
 // TestComposeSecrets: each file that the Compose files want is made, and no place for a
 // password is left open.
 func TestComposeSecrets(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "secrets")
-	out, err := exec.Command("../compose/make-secrets", dir).CombinedOutput()
-	if err != nil {
+	gateway, dir := build(t, t.TempDir()), filepath.Join(t.TempDir(), "secrets")
+	if out, err := makeSecrets("/none/gateway", dir); err == nil || !strings.Contains(string(out), "docker build") {
+		t.Errorf("without a gateway: %v %s", err, out)
+	}
+	if out, err := makeSecrets(gateway, dir); err != nil {
 		t.Fatal(err, string(out))
 	}
-	if err := exec.Command("../compose/make-secrets", dir).Run(); err == nil {
+	if _, err := makeSecrets(gateway, dir); err == nil {
 		t.Error("it makes new passwords over old ones")
+	}
+	if keys := string(read(t, filepath.Join(dir, "gateway/keys"))); strings.Count(keys, "\n") != 2 || !strings.Contains(keys, "key prometheus ") {
+		t.Errorf("the keys are\n%s", keys)
+	}
+	for file, mode := range map[string]os.FileMode{".": 0o700, "gateway": 0o755, "gateway/keys": 0o644, "admin.key": 0o600, "prometheus.key": 0o644} {
+		info, err := os.Stat(filepath.Join(dir, file))
+		must(t, err)
+		if info.Mode().Perm() != mode {
+			t.Errorf("%s has the mode %v", file, info.Mode())
+		}
+		if strings.HasSuffix(file, ".key") && !regexp.MustCompile(`^fp_\S+\n$`).Match(read(t, filepath.Join(dir, file))) {
+			t.Errorf("%s is no key", file)
+		}
 	}
 	for _, file := range []string{"redis.yaml", "sentinel.yaml"} {
 		project, err := load(t, file)
@@ -63,7 +101,7 @@ func TestComposeSecrets(t *testing.T) {
 			}
 		}
 		for _, path := range wanted {
-			if _, name, ok := strings.Cut(path, "/secrets/"); ok {
+			if _, name, ok := strings.Cut(path, "/secrets/"); ok && name != "gateway" {
 				if text := string(read(t, filepath.Join(dir, name))); strings.Contains(text, "password") && !strings.HasSuffix(name, ".conf") ||
 					strings.Contains(text, "s-password") || text == "" {
 					t.Errorf("%s: %s is not filled", file, name)
@@ -73,10 +111,14 @@ func TestComposeSecrets(t *testing.T) {
 	}
 }
 
-func load(t *testing.T, file string) (*types.Project, error) {
+func load(t *testing.T, names ...string) (*types.Project, error) {
 	dir, err := filepath.Abs("../compose")
 	must(t, err)
+	var files []types.ConfigFile
+	for _, name := range names {
+		files = append(files, types.ConfigFile{Filename: filepath.Join(dir, name)})
+	}
 	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
-		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, file)}}, Environment: types.Mapping{},
+		WorkingDir: dir, ConfigFiles: files, Environment: types.Mapping{},
 	})
 }

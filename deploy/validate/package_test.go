@@ -2,7 +2,10 @@ package validate
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -39,7 +42,7 @@ func TestPackage(t *testing.T) {
 	must(t, err)
 	for _, want := range []string{
 		`-rwxr-xr-x root/root .* \./usr/bin/fencepost-gateway`, `-rwxr-xr-x root/root .* \./usr/bin/lockctl`,
-		`drwx------ root/root .* \./etc/fencepost/secrets/`, `-rw-r--r-- root/root .* \./etc/fencepost/fencepost\.env`,
+		`drwx------ root/root .* \./etc/fencepost/secrets/`, `-rw-r--r-- root/root .* \./etc/fencepost/fencepost\.env`, `-rw-r--r-- root/root .* \./etc/fencepost/keys`,
 		`\./usr/lib/systemd/system/fencepost\.service`, `\./usr/lib/sysusers\.d/fencepost\.conf`, `\./usr/share/doc/fencepost/copyright`,
 	} {
 		if !regexp.MustCompile(want).Match(list) {
@@ -47,7 +50,7 @@ func TestPackage(t *testing.T) {
 		}
 	}
 	conffiles, err := exec.Command("dpkg-deb", "--info", found[0], "conffiles").Output()
-	if err != nil || strings.TrimSpace(string(conffiles)) != "/etc/fencepost/fencepost.env" {
+	if err != nil || strings.TrimSpace(string(conffiles)) != "/etc/fencepost/fencepost.env\n/etc/fencepost/keys" {
 		t.Errorf("configuration that an upgrade keeps: %q %v", conffiles, err)
 	}
 	root := t.TempDir()
@@ -67,21 +70,43 @@ func TestPackage(t *testing.T) {
 		}
 		return match[1]
 	}
-	gateway := exec.Command(filepath.Join(root, value("ExecStart")))
-	gateway.Env = strings.Fields(value("Environment"))
+	settings := strings.Fields(value("Environment"))
 	for line := range strings.Lines(string(read(t, filepath.Join(root, value("EnvironmentFile"))))) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-			gateway.Env = append(gateway.Env, line)
+			settings = append(settings, strings.Replace(line, "=/etc/", "="+root+"/etc/", 1))
 		}
 	}
-	if !slices.Contains(gateway.Env, "FENCEPOST_DATA_DIR=/var/lib/"+value("StateDirectory")) {
-		t.Errorf("the state directory is not the gateway's: %q", gateway.Env)
+	if !slices.Contains(settings, "FENCEPOST_DATA_DIR=/var/lib/"+value("StateDirectory")) {
+		t.Errorf("the state directory is not the gateway's: %q", settings)
 	}
+	installed := func(args ...string) *exec.Cmd {
+		command := exec.Command(filepath.Join(root, value("ExecStart")), args...)
+		command.Env = slices.Clone(settings)
+		return command
+	}
+	// Before there is a key it does not start, and says how to make one. The unit does not try again.
+	out, err := installed().CombinedOutput()
+	if exit := new(exec.ExitError); !errors.As(err, &exit) || fmt.Sprint(exit.ExitCode()) != value("RestartPreventExitStatus") || !strings.Contains(string(out), "keygen") {
+		t.Errorf("without a key: %v\n%s", err, out)
+	}
+	keygen := installed("keygen", "-name", "ops", "-scope", "read,lock,fence,admin", "-prefix", "*")
+	var key bytes.Buffer
+	keygen.Stderr = &key
+	line, err := keygen.Output()
+	must(t, err)
+	keys := filepath.Join(root, "etc/fencepost/keys")
+	must(t, os.WriteFile(keys, append(read(t, keys), line...), 0o644))
+	keyFile := filepath.Join(root, "ops.key")
+	must(t, os.WriteFile(keyFile, key.Bytes(), 0o600))
+
+	gateway := installed()
 	addr := serve(t, gateway, filepath.Join(root, "var/lib/fencepost"))
-	lockctl := exec.Command(filepath.Join(root, "usr/bin/lockctl"), "run", "packaged", "--", "true")
-	lockctl.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST=http://" + addr}
-	if out, err := lockctl.CombinedOutput(); err != nil {
-		t.Errorf("lockctl: %v\n%s", err, out)
+	for env, want := range map[string]int{"NONE=": 77, "FENCEPOST_KEY_FILE=" + keyFile: 0} {
+		lockctl := exec.Command(filepath.Join(root, "usr/bin/lockctl"), "run", "packaged", "--", "true")
+		lockctl.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST=http://" + addr, env}
+		if out, _ := lockctl.CombinedOutput(); lockctl.ProcessState.ExitCode() != want {
+			t.Errorf("lockctl: %v, want %d\n%s", lockctl.ProcessState, want, out)
+		}
 	}
 	stop(t, gateway)
 }

@@ -28,11 +28,11 @@ const patience = 30 * time.Second
 // who waits is served.
 func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
-	store := startRedis(t, dir)
 	binary := build(t, dir)
+	store := startRedis(t, binary, dir)
 	addrs := []string{freeAddr(t), freeAddr(t)}
-	gateways := []*exec.Cmd{startGateway(t, binary, store, addrs[0]), startGateway(t, binary, store, addrs[1])}
-	c := client{t, "http://" + startBalancer(t, dir, addrs)}
+	gateways := []*exec.Cmd{startGateway(t, binary, dir, store, addrs[0]), startGateway(t, binary, dir, store, addrs[1])}
+	c := client{t, "http://" + startBalancer(t, dir, addrs), keyOf(t, dir, "admin")}
 	c.eventually("/readyz")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -64,10 +64,10 @@ func TestUpgrade(t *testing.T) {
 	for i := range gateways {
 		before := rounds.Load()
 		stop(t, gateways[i])
-		gateways[i] = startGateway(t, binary, store, addrs[i])
+		gateways[i] = startGateway(t, binary, dir, store, addrs[i])
 		c.wait("rounds go on", func() bool { return rounds.Load() > before+20 })
 		// The balancer has to take it in again before the next one goes.
-		c.wait("the balancer has both", func() bool { return served(t, addrs[i]) })
+		c.wait("the balancer has both", func() bool { return served(t, addrs[i], keyOf(t, dir, "prometheus")) })
 	}
 	cancel()
 	clients.Wait()
@@ -86,6 +86,13 @@ func TestUpgrade(t *testing.T) {
 type client struct {
 	t   *testing.T
 	url string
+	key string
+}
+
+// keyOf returns a key that makeSecrets has made, as it is sent.
+func keyOf(t *testing.T, dir, name string) string {
+	t.Helper()
+	return "Bearer " + strings.TrimSpace(string(read(t, filepath.Join(dir, "secrets", name+".key"))))
 }
 
 // acquire returns the lease id, or nothing where the test has failed.
@@ -111,6 +118,7 @@ func (c client) do(method, path, lease, body string) (int, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	request.Header.Set("Authorization", c.key)
 	if lease != "" {
 		request.Header.Set("Lease-Id", lease)
 	}
@@ -149,8 +157,11 @@ func (c client) wait(what string, is func() bool) {
 }
 
 // served reports whether a gateway has had a request for a lock from the balancer.
-func served(t *testing.T, addr string) bool {
-	response, err := http.Get("http://" + addr + "/metrics")
+func served(t *testing.T, addr, key string) bool {
+	request, err := http.NewRequest("GET", "http://"+addr+"/metrics", nil)
+	must(t, err)
+	request.Header.Set("Authorization", key)
+	response, err := http.DefaultClient.Do(request)
 	must(t, err)
 	defer response.Body.Close()
 	page, err := io.ReadAll(response.Body)
@@ -158,21 +169,21 @@ func served(t *testing.T, addr string) bool {
 	return regexp.MustCompile(`fencepost_http_requests_total\{code="ok",method="POST",route="/locks/\{name\}"\} [1-9]`).Match(page)
 }
 
-func startGateway(t *testing.T, binary, store, addr string) *exec.Cmd {
+func startGateway(t *testing.T, binary, dir, store, addr string) *exec.Cmd {
 	t.Helper()
 	gateway := exec.Command(binary)
 	gateway.Env = []string{"FENCEPOST_STORE=" + store, "FENCEPOST_DRAIN_DELAY=3s"} // of redis.yaml
-	gateway.Env = append(gateway.Env, "FENCEPOST_ALLOWED_HOSTS=*")
+	gateway.Env = append(gateway.Env, "FENCEPOST_ALLOWED_HOSTS=*", "FENCEPOST_KEYS_FILE="+filepath.Join(dir, "secrets/gateway/keys"))
 	serveOn(t, gateway, addr)
 	return gateway
 }
 
 // startRedis returns the URL of a Redis with the configuration of the Compose files, but for
 // its place.
-func startRedis(t *testing.T, dir string) (url string) {
+func startRedis(t *testing.T, gateway, dir string) (url string) {
 	t.Helper()
 	secrets := filepath.Join(dir, "secrets")
-	if out, err := exec.Command("../compose/make-secrets", secrets).CombinedOutput(); err != nil {
+	if out, err := makeSecrets(gateway, secrets); err != nil {
 		t.Fatal(err, string(out))
 	}
 	addr := freeAddr(t)
