@@ -118,7 +118,7 @@ func Bugs() []Bug {
 			Name: "hand-off-ends-at-the-limit", What: "a step that has served as many as it may forgets that there are more",
 			Patches: []Patch{{
 				File: "internal/fencing/grant.go",
-				Old:  "if t.left == 0 {\n\t\t\tt.record.Stuck = AtOnce\n\t\t\treturn",
+				Old:  "if t.left == 0 {\n\t\t\tt.record.RetryAt = AtOnce\n\t\t\treturn",
 				New:  "if t.left == 0 {\n\t\t\treturn",
 			}},
 			Package: "verify/crowd", Test: "^TestReaders$/^embedded$",
@@ -150,7 +150,7 @@ func Bugs() []Bug {
 			Name: "waiter-leaked-on-disconnect", What: "who leaves the queue keeps its place there",
 			Patches: []Patch{{
 				File: "internal/watchdog/wait.go",
-				Old:  "\tw.takeBack(takeBackOf(&t.ask), err, phantom)\n}",
+				Old:  "\tw.takeBack(takeBackOf(&t.ask), err, hadGrant)\n}",
 				New:  "}",
 			}},
 			Package: "internal/watchdog", Test: "^TestTheClientLeaves$",
@@ -160,14 +160,14 @@ func Bugs() []Bug {
 			Patches: []Patch{
 				{
 					File: "internal/watchdog/wait.go",
-					Old:  "func (t *Waiter) tell() {\n",
-					New:  "func (t *Waiter) tell() {\n\tif t.state == stateJoining {\n\t\treturn\n\t}\n",
+					Old:  "func (t *Waiter) signal() {\n",
+					New:  "func (t *Waiter) signal() {\n\tif t.state == stateJoining {\n\t\treturn\n\t}\n",
 				},
 				{
 					File: "internal/watchdog/wait.go",
-					Old:  "\tfor done := false; ; {\n\t\tgrant, over, ended := t.look()\n",
+					Old:  "\tfor done := false; ; {\n\t\tgrant, over, ended := t.takeDue()\n",
 					New: "\tselect {\n\tcase <-t.wake:\n\tcase <-ctx.Done():\n\t\treturn nil, t.abandon(fencing.Unavailable(ctx.Err()))\n\t}\n" +
-						"\tfor done := false; ; {\n\t\tgrant, over, ended := t.look()\n",
+						"\tfor done := false; ; {\n\t\tgrant, over, ended := t.takeDue()\n",
 				},
 			},
 			History: history.Config{
@@ -233,8 +233,8 @@ func Bugs() []Bug {
 			Name: "lost-grant-not-found", What: "a request that waits here, and that the store does not have, does not ask again",
 			Patches: []Patch{{
 				File: "internal/watchdog/reconcile.go",
-				Old:  "r.misses(n, n.lacking(since.Sub(w.origin))...)\n",
-				New:  "n.lacking(since.Sub(w.origin))\n",
+				Old:  "r.addMissing(n, n.missingSince(since.Sub(w.origin))...)\n",
+				New:  "n.missingSince(since.Sub(w.origin))\n",
 			}},
 			Package: "internal/watchdog", Test: "^TestGap$",
 		},
