@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,5 +144,38 @@ func TestBreakingWantsItsScope(t *testing.T) {
 	b.until(`!document.getElementById("break").open`)
 	if got := eval[string](b, `document.documentElement.outerHTML`); strings.Contains(got, key) {
 		t.Error("the page shows the key")
+	}
+}
+
+// The answer about one lock is no answer to what the dialog asks about another since.
+func TestABreakThatWasCancelledSaysNothingOfTheNext(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	b.live(g, "/")
+	got := eval[[]string](b, `import("/assets/js/break.js").then(async ({Break}) => {
+		const dialog = document.body.appendChild(document.createElement("dialog")), answers = [], said = [];
+		const breaking = new Break(dialog, {breakLease: () => new Promise((resolve, reject) => answers.push({resolve, reject}))}, {onDone: (name) => said.push("done: " + name)});
+		const at = (selector) => dialog.querySelector(selector);
+		const ask = (name) => breaking.open({name, waiters: [], waiting: 0}, {fencing_token: 1, owner: "x"});
+		const go = () => {
+			at("#break-name").value = "a";
+			at("#break-name").dispatchEvent(new Event("input"));
+			at(".danger").click();
+			dialog.close();
+		};
+		for (const answer of [({reject}) => reject({status: 412, code: "stale_token", detail: ""}), ({resolve}) => resolve()]) {
+			ask("a"), go(), ask("b");
+			answer(answers.at(-1));
+			await new Promise((resolve) => setTimeout(resolve));
+			said.push(String(dialog.open) + at(".problem").textContent + at(".danger").disabled);
+			dialog.close();
+		}
+		ask("a"), at("#break-name").value = "a", at("#break-name").dispatchEvent(new Event("input")), at(".danger").click();
+		answers.at(-1).resolve();
+		await new Promise((resolve) => setTimeout(resolve));
+		said.push(String(dialog.open));
+		return dialog.remove(), said;
+	})`)
+	if want := []string{"truetrue", "truetrue", "done: a", "false"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

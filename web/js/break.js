@@ -18,7 +18,7 @@ export class Break {
   #go = el("button", { type: "button", class: "button danger" }, "Break the lease");
   #onDone;
 
-  // onDone is called with the name when a lease was broken.
+  // onDone is called with the name when a lease was broken and the dialog has closed for it.
   constructor(dialog, api, { onDone }) {
     this.#dialog = dialog;
     this.#api = api;
@@ -63,15 +63,18 @@ export class Break {
   }
 
   async #break() {
-    const { name, token } = this.#what;
+    const what = this.#what;
     this.#go.disabled = true;
     this.#say("");
+    const asks = () => this.#what === what && this.#dialog.open; // or it was cancelled, and asks about another
     try {
-      await this.#api.breakLease(name, token, this.#reason.value.trim());
+      await this.#api.breakLease(what.name, what.token, this.#reason.value.trim());
+      if (!asks()) return;
       this.#dialog.close();
-      this.#onDone(name);
+      this.#onDone(what.name);
     } catch (error) {
       if (error.status === undefined) throw error; // a defect of the page: let it be seen
+      if (!asks()) return;
       this.#say(refused(error));
       this.#check();
     }
