@@ -2,10 +2,14 @@
 
 import { el } from "./dom.js";
 
-// quote makes one word of a text for a shell.
+// quote makes one word of a text for a shell. A ~ may stand bare anywhere but at the
+// beginning, or behind = or :, where shells take it for a directory.
 export function quote(text) {
-  return /^[A-Za-z0-9@%+=:,./~_-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+  return /^(?!.*(?:^|[=:])~)[A-Za-z0-9@%+=:,./~_-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
+
+// argument is a name as the first argument of lockctl, which must not read it as a flag.
+const argument = (name) => (name.startsWith("-") ? `-- ${quote(name)}` : quote(name));
 
 // curl is a command for a request; keyed says that the gateway wants a key, which the
 // command takes from where lockctl has it.
@@ -18,7 +22,7 @@ export function curl(method, url, headers, keyed) {
 // commandsFor are the commands about a lock: [what, command]. tokens are those of its
 // holders.
 export function commandsFor(origin, path, historyPath, name, tokens, keyed) {
-  const shown = quote(name);
+  const shown = argument(name);
   return [
     ["Look at it", curl("GET", origin + path, [], keyed)],
     ["", `lockctl get ${shown}`],

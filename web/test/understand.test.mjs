@@ -64,6 +64,9 @@ test("commands are words of a shell, whatever the name", () => {
   const lines = commandsFor("http://h:1", "/locks/a%3Ab", "/history/a%3Ab", "a:b", [17], true).map(([, text]) => text);
   assert.ok(lines.includes('curl -X DELETE -H \'If-Match: "17"\' -H "Authorization: Bearer $FENCEPOST_KEY" http://h:1/locks/a%3Ab'), lines.join("\n"));
   assert.ok(lines.includes("lockctl break a:b 17"));
+  assert.deepEqual(["~root/x", "a:~root", "k=~", "a~b/~c"].map(quote), ["'~root/x'", "'a:~root'", "'k=~'", "a~b/~c"], "a shell takes ~ for a directory");
+  const dashed = commandsFor("http://h:1", "/locks/-x", "/history/-x", "-x", [17], false).map(([, text]) => text).filter((text) => text.startsWith("lockctl"));
+  assert.deepEqual(dashed, ["lockctl get -- -x", "lockctl history -- -x", "lockctl watch -- -x", "lockctl break -- -x 17"]);
 });
 
 test("a break that failed says whether it may have happened", () => {
