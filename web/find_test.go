@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,4 +124,40 @@ func TestKeys(t *testing.T) {
 	b.shoot("keys")
 	b.do(chromedp.KeyEvent("j"), chromedp.KeyEvent(kb.Escape))
 	b.until(`!document.getElementById("help").open && ` + at + ` === "k/200"`)
+}
+
+// Of very many locks, a filtered view reads those that meet the filter, which is the
+// gateway's own, and hears of others that come to meet it.
+func TestAFilterReadsOnlyWhatMeetsIt(t *testing.T) {
+	g, b := startGateway(t), openTab(t)
+	old := g.acquireBehind("old", "worker")
+	g.advance(2 * time.Hour)
+	g.renewBehind(old, 3*time.Hour)
+	for i := range 3000 {
+		g.acquireBehind(fmt.Sprintf("job/%04d", i), "worker")
+	}
+	g.acquire("pool", `{"mode":"shared","limit":3,"ttl_ms":3600000}`)
+	g.acquire("several", `{"mode":"shared","ttl_ms":3600000}`)
+	g.queue("job/0007", `{"owner":"waits"}`)
+	for _, c := range []struct{ address, asked, shown string }{
+		{"/?held=1h", "held_for_ms=3600000", "old"},
+		{"/?mode=shared&sort=-name", "mode=shared", "several,pool"},
+		{"/?mode=permits", "mode=shared", "pool"},
+		{"/?held=1h&mode=exclusive&q=OLD", "q=OLD&mode=exclusive&held_for_ms=3600000", "old"},
+		{"/?waited=1", "waiting=true", "job/0007"},
+	} {
+		b.live(g, c.address)
+		b.until(fmt.Sprintf(rowNames+` === %q`, c.shown))
+		read := eval[[]float64](b, fmt.Sprintf(`performance.getEntriesByType("resource").filter((e) => e.name.includes("/locks?")).map((e) => e.name.includes(%q) ? e.decodedBodySize : -1)`, c.asked))
+		if len(read) == 0 || slices.Min(read) < 0 || slices.Max(read) > 5000 {
+			t.Errorf("%s: bytes read in each answer: %v (-1: without %s)", c.address, read, c.asked)
+		}
+	}
+	b.until(count + ` === "1 of 3,003 live"`)
+	eval[bool](b, `window.said = [], new MutationObserver((changes) => said.push(...changes.map((c) => c.target.textContent)))
+		.observe(document.getElementById("rows"), {childList: true, subtree: true}), true`)
+	second := g.queue("job/2000", `{"owner":"waits too"}`)
+	b.until(rowNames + ` === "job/0007,job/2000" && ` + count + ` === "2 of 3,003 live"`)
+	second.leave()
+	b.until(rowNames + ` === "job/0007" && !said.includes("ended")`) // it is held
 }

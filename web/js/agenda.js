@@ -1,7 +1,7 @@
 // agenda.js: what is to be read next, and when. However many events come, it
 // comes to four turns a second at most, of a few small requests or one list.
 
-import { beyond, due, find, matches, overdue, shows } from "./shown.js";
+import { beyond, due, find, matches, overdue, shows, tells } from "./shown.js";
 
 // Without events, everything is read this often.
 export const intervalMs = 2000;
@@ -25,6 +25,10 @@ export const listMs = 1000;
 
 // More names than this are not told apart.
 const maxChanged = 1000;
+
+// Of a long list, so many names are kept that are not in view and may have come to belong to
+// it: of more, the next round tells.
+const maxUnsure = 100;
 
 // A list of more locks than this is read in parts, and what happens to those that are
 // not in view is taken from the events.
@@ -93,7 +97,7 @@ export class Agenda {
       this.#changed.set(name, entry);
     }
     if (endings.has(kind)) entry.ended = kind;
-    else if (kind === "granted") entry.may ||= matches(this.#query.q, what);
+    else entry.may ||= matches(this.#query, what);
     this.#namesAt = Math.min(this.#namesAt, now + gatherMs);
   }
 
@@ -146,15 +150,19 @@ export class Agenda {
   }
 
   // planLong plans a turn of a long list: its next part, and of what has changed the
-  // first few that are in view; the others come in the next turn.
+  // first few that are in view, then of those that events don't tell enough of; the others
+  // come in the next turn.
   #planLong(now) {
-    const names = [...this.#changed.keys()].filter((name) => this.#view.has(name));
+    const changed = [...this.#changed.values()];
+    const others = tells(this.#query) ? [] : changed.filter(({ name, may }) => may && !this.#view.has(name)).slice(0, maxUnsure);
+    const next = [...changed.filter(({ name }) => this.#view.has(name)), ...others];
+    const names = next.map(({ name }) => name);
     const turn = {
       list: false, part: now >= this.#partAt, names: names.slice(0, maxNames), open: this.#open, ends: this.#ends(), events: this.#events,
     };
     if (turn.part) this.#partAt = Infinity;
     this.#clear();
-    for (const name of names.slice(maxNames)) this.#changed.set(name, { name, may: false, ended: null });
+    for (const { name, may } of next.slice(maxNames)) this.#changed.set(name, { name, may, ended: null });
     if (this.#changed.size > 0) this.#namesAt = now;
     if (turn.part || turn.names.length > 0 || turn.open || turn.events.length > 0) return turn;
     this.#turnAt = now + turnMs;

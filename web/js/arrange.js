@@ -1,8 +1,10 @@
 // arrange.js: which of the locks that are known are shown, and in what order. Pure
-// functions over locks in the order of their names.
+// functions over locks in the order of their names, and generators that yield after each
+// slice of such work.
 
 import { fraction } from "./clock.js";
 import { permits } from "./holding.js";
+import { each, sorted } from "./slices.js";
 
 // The orders that there are, each by a number, the smallest first; a minus before the
 // name turns one round. Without one the order is that of the names.
@@ -45,26 +47,53 @@ function predicate({ held, waited, expiring, unrenewed, mode }, now) {
     (mode === "" || (mode === "permits" ? lock.mode === "shared" && permits(lock.holders) !== null : lock.mode === mode));
 }
 
-// arrange returns the locks that meet the filters of a route, in its order. Equal ones
-// stay in the order of their names.
-export function arrange(locks, route, now) {
+// The gateway looks for no more than this.
+const mostHeldMs = 30 * units.d;
+
+// narrowing is what the gateway is asked for of the filters of a route, as parameters of the
+// list: the locks that it leaves out meet no predicate. It has no word for permits, for a part
+// of a TTL, nor for a renewal: these the page alone looks for, among all.
+export function narrowing({ held, waited, mode }) {
+  return {
+    ...mode === "" ? {} : { mode: mode === "permits" ? "shared" : mode },
+    ...held === "" ? {} : { held_for_ms: Math.min(spanMs(held), mostHeldMs) },
+    ...waited ? { waiting: true } : {},
+  };
+}
+
+// arrange comes to the locks that meet the filters of a route, in its order. Equal ones stay
+// in the order of their names. It yields after each slice of the work: see slices.js.
+export function* arrange(locks, route, now) {
   if (plain(route)) return locks;
-  const some = plain({ ...route, sort: "name" }) ? locks.slice() : locks.filter(predicate(route, now));
+  const some = plain({ ...route, sort: "name" }) ? locks : yield* filtered(locks, predicate(route, now));
   const turn = route.sort.startsWith("-") ? -1 : 1;
   const by = route.sort.replace(/^-/, "");
-  if (by === "name") return turn > 0 ? some : some.reverse();
-  if (by === "owner") {
-    const groups = new Map();
-    for (const lock of some) {
-      const [{ owner }] = lock.holders;
-      const group = groups.get(owner);
-      if (group === undefined) groups.set(owner, [lock]);
-      else group.push(lock);
-    }
-    const owners = [...groups.keys()].sort();
-    return (turn > 0 ? owners : owners.reverse()).flatMap((owner) => groups.get(owner));
-  }
-  return byNumber(some, (lock) => turn * keys[by](lock));
+  if (by === "name") return turn > 0 ? some : yield* picked(some, (i) => some.length - 1 - i);
+  const key = by === "owner" ? yield* byOwner(some) : keys[by];
+  return yield* byNumber(some, (lock) => turn * key(lock));
+}
+
+function* filtered(locks, meets) {
+  const some = [];
+  yield* each(locks.length, (i) => {
+    if (meets(locks[i])) some.push(locks[i]);
+  });
+  return some;
+}
+
+function* picked(locks, at) {
+  const all = [];
+  yield* each(locks.length, (i) => all.push(locks[at(i)]));
+  return all;
+}
+
+// byOwner comes to a key by the text of the owner.
+function* byOwner(locks) {
+  const places = new Map();
+  yield* each(locks.length, (i) => places.set(locks[i].holders[0].owner, 0));
+  const owners = yield* sorted([...places.keys()]);
+  yield* each(owners.length, (i) => places.set(owners[i], i));
+  return ({ holders: [{ owner }] }) => places.get(owner);
 }
 
 // Numbers alone are sorted ten times as fast as by a function: each has the index of its
@@ -72,41 +101,57 @@ export function arrange(locks, route, now) {
 const indexes = 2 ** 17;
 const largest = 2 ** 36 - 1;
 
-function byNumber(locks, key) {
+function* byNumber(locks, key) {
   if (locks.length > indexes) throw new RangeError("more locks than are ever known");
   const numbers = new Float64Array(locks.length);
   let [least, most] = [Infinity, -Infinity];
-  for (let i = 0; i < locks.length; i++) {
+  yield* each(locks.length, (i) => {
     const number = numbers[i] = key(locks[i]);
-    if (!Number.isFinite(number)) continue;
+    if (!Number.isFinite(number)) return;
     if (number < least) least = number;
     if (number > most) most = number;
-  }
+  });
   // Two that are closer than this rounds count as equal, which is some milliseconds in a year.
   const scale = Math.min(1, (largest - 2) / (most - least));
-  for (let i = 0; i < locks.length; i++) {
+  yield* each(locks.length, (i) => {
     const number = numbers[i];
     const rank = number === Infinity ? largest : number === -Infinity ? 0 : Math.floor((number - least) * scale) + 1;
     numbers[i] = rank * indexes + i;
-  }
-  numbers.sort();
-  return Array.from(numbers, (number) => locks[number % indexes]);
+  });
+  const order = yield* sorted(numbers);
+  return yield* picked(locks, (i) => order[i] % indexes);
 }
 
-// branches counts the names below a prefix by what follows up to the next slash:
-// [{prefix, count}], the largest first, and how many names end there.
-export function branches(locks, prefix) {
+// More branches than this are only counted.
+const maxBranches = 40;
+
+// branches comes to how many names there are below a prefix, by what follows up to the next
+// slash: {branches: [{prefix, count}], the largest first, others: how many there are besides,
+// leaves: how many names end there}. It yields as arrange does.
+export function* branches(locks, prefix) {
   const counts = new Map();
   let leaves = 0;
-  for (const { name } of locks) {
-    if (!name.startsWith(prefix)) continue;
+  yield* each(locks.length, (i) => {
+    const { name } = locks[i];
+    if (!name.startsWith(prefix)) return;
     const slash = name.indexOf("/", prefix.length);
     if (slash < 0) leaves++;
     else {
       const branch = name.slice(0, slash + 1);
       counts.set(branch, (counts.get(branch) ?? 0) + 1);
     }
-  }
-  const found = [...counts].map(([branch, count]) => ({ prefix: branch, count }));
-  return { branches: found.sort((a, b) => b.count - a.count || (a.prefix < b.prefix ? -1 : 1)), leaves };
+  });
+  const found = [];
+  const larger = (a, b) => a.count > b.count || (a.count === b.count && a.prefix < b.prefix);
+  const all = counts.entries();
+  yield* each(counts.size, () => {
+    const [branch, count] = all.next().value;
+    const entry = { prefix: branch, count };
+    let at = found.length;
+    while (at > 0 && larger(entry, found[at - 1])) at--;
+    if (at === maxBranches) return;
+    found.splice(at, 0, entry);
+    if (found.length > maxBranches) found.pop();
+  });
+  return { branches: found, others: counts.size - found.length, leaves };
 }

@@ -1,12 +1,9 @@
 // filters.js: the controls that say which locks are shown and in what order, and the tree
 // of prefixes. What they say is in the address.
 
-import { branches, plain } from "./arrange.js";
+import { plain } from "./arrange.js";
 import { el, reconcile, setText } from "./dom.js";
 import { address, everything } from "./route.js";
-
-// More branches than this are only counted.
-const maxBranches = 40;
 
 // What a click on a heading asks for: what one looks for first.
 const first = { name: "name", owner: "owner", queue: "queue", held: "held", token: "-token", remaining: "remaining" };
@@ -82,7 +79,7 @@ class Branch {
   }
 }
 
-// Tree shows what the names that are known begin with, and how many there are of each.
+// Tree shows what the names that are shown begin with, and how many there are of each.
 export class Tree {
   #root;
   #path;
@@ -116,15 +113,13 @@ export class Tree {
     this.#path.replaceChildren(link("All names", ""), ...steps.map((step, i) => link(step, steps.slice(0, i + 1).join(""))));
   }
 
-  update(locks, more, route) {
-    if (!this.open) return;
-    const { branches: found, leaves } = branches(locks, route.prefix);
-    const shown = found.slice(0, maxBranches);
+  // update shows the branches below the prefix of a route; more, that there may be others.
+  update({ branches: shown, others, leaves }, more, route) {
     reconcile(this.#list, this.#views, shown, ({ prefix }) => prefix,
       (branch) => new Branch(branch, route.prefix.length, address(location.pathname, { ...route, prefix: branch.prefix, name: null })),
       (view, branch) => view.tell(branch, more));
     const rest = [];
-    if (found.length > shown.length) rest.push(`${found.length - shown.length} more prefixes`);
+    if (others > 0) rest.push(`${others.toLocaleString("en")} more prefixes`);
     if (leaves > 0) rest.push(`${leaves.toLocaleString("en")}${more ? "+" : ""} without a further slash`);
     setText(this.#rest, rest.join(", "));
   }

@@ -198,19 +198,19 @@ export class List {
 
   // update shows some of the locks of an answer, in an order of their own.
   update({ query, list: { locks, more }, ends }, shown, now) {
-    const search = JSON.stringify([query.q, query.prefix]);
+    const search = JSON.stringify([query.q, query.prefix, query.filter]);
     const fresh = this.#query !== search;
     this.#query = search;
     this.#before = fresh ? locks : this.#known;
     this.#known = locks;
     this.#shown = shown;
-    this.#draw(now, { ends, more, sameSearch: !fresh });
+    this.#draw(now, { ends, more, sameSearch: !fresh, narrowed: Object.keys(query.filter).length > 0 });
     this.#before = locks;
     this.#beforeEnd = more ? locks.at(-1)?.name ?? null : null;
   }
 
   // draw makes the rows of what is in view, and keeps those that were there.
-  #draw(now, { ends = new Map(), more = true, sameSearch = true } = {}) {
+  #draw(now, { ends = new Map(), more = true, sameSearch = true, narrowed = false } = {}) {
     const windowed = this.#windowed;
     this.#table.toggleAttribute("data-windowed", windowed);
     if (windowed) this.#table.setAttribute("aria-rowcount", String(this.#shown.length + 1));
@@ -221,7 +221,8 @@ export class List {
     const lastName = this.#known.at(-1)?.name ?? null;
     for (const row of this.#rows.values()) {
       if (names.has(row.name) || (row.leaving !== null && sameSearch)) continue;
-      if (find(this.#known, row.name) === undefined && ended(row.name, { sameSearch, more, lastName })) {
+      // One that is not known any more under a filter may only meet it no more.
+      if (find(this.#known, row.name) === undefined && ended(row.name, { sameSearch, more, lastName }) && (!narrowed || ends.has(row.name))) {
         row.leave(now, ends.get(row.name), () => {
           this.#remove(row);
           this.#on.left();

@@ -6,14 +6,16 @@ import { Break } from "./break.js";
 import { Connection } from "./connection.js";
 import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
-import { arrange, plain } from "./arrange.js";
+import { arrange, branches, narrowing, plain } from "./arrange.js";
 import { Empty } from "./empty.js";
 import { Figures } from "./figures.js";
 import { Filters, Tree } from "./filters.js";
 import { Health } from "./health.js";
 import { List } from "./list.js";
 import { address, everything, parse, validName } from "./route.js";
+import { find } from "./shown.js";
 import { SignIn } from "./signin.js";
+import { run } from "./slices.js";
 import { mostLocks, Source } from "./source.js";
 import * as state from "./state.js";
 import { setText } from "./dom.js";
@@ -57,6 +59,8 @@ let latest = null; // the last good answer
 let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
 let shown = []; // the locks that are shown
+let ends = new Map(); // how leases have ended since that was drawn, by name
+let arranging = null; // gives up the work on what is to be shown, null if none is under way
 let arrangedAt = -Infinity;
 let arrangingMs = 0; // how long that took
 let late = false; // what is shown is not of the last answer yet
@@ -64,7 +68,8 @@ let late = false; // what is shown is not of the last answer yet
 // The data.
 
 function onData(data) {
-  latest = { ...data, ends: new Map([...latest?.ends ?? [], ...data.ends]) };
+  latest = data;
+  for (const [name, how] of data.ends) ends.set(name, how);
   health.resume(); // not before: each request without a key is a failure to the gateway
   setStatus(state.answered(now(), data.asking));
   if (data.query.name === route.name) detail.update(data.detail, now());
@@ -72,21 +77,36 @@ function onData(data) {
   show();
 }
 
-// show arranges what is known and draws it, unless that took so long the last time that
-// the page would be busy with it.
+// show arranges what is known, in slices, and draws it, unless that took so long the last
+// time that the page would be busy with it.
 function show() {
-  const began = now();
-  if (!late || latest === null || began - arrangedAt < restForArranging * arrangingMs) return;
-  shown = arrange(latest.list.locks, route, began);
-  list.update(latest, shown, began);
-  latest.ends = new Map();
-  tree.update(latest.list.locks, latest.list.more || latest.list.reading, route);
-  showCount(latest);
-  showEmpty();
-  id("more").hidden = !latest.list.more || latest.list.reading || everyLock() || wanted >= mostLocks;
+  if (arranging !== null || !late || latest === null || !covers(latest.query, route) || now() - arrangedAt < restForArranging * arrangingMs) return;
+  const data = latest;
   late = false;
-  arrangedAt = now();
-  arrangingMs = arrangedAt - began;
+  arranging = run(arrangement(data.list.locks, route, now()), ({ locks, below }, took) => {
+    const began = now();
+    arranging = null;
+    draw(data, locks, below);
+    arrangedAt = now();
+    arrangingMs = took + arrangedAt - began;
+  });
+}
+
+function* arrangement(locks, of, at) {
+  const some = yield* arrange(locks, of, at);
+  return { locks: some, below: tree.open ? yield* branches(some, of.prefix) : null };
+}
+
+function draw(data, locks, below) {
+  const { list: { more, reading, locks: known } } = data;
+  shown = locks;
+  list.update({ ...data, ends }, shown, now());
+  // What has ended meanwhile is not told of in what was drawn.
+  for (const name of ends.keys()) if (find(known, name) === undefined) ends.delete(name);
+  if (below !== null) tree.update(below, more || reading, route);
+  showCount(data);
+  showEmpty();
+  id("more").hidden = !more || reading || everyLock() || wanted >= mostLocks;
 }
 
 // showEmpty waits until the last row has left.
@@ -135,18 +155,25 @@ function setStatus(next) {
 }
 
 function showCount({ query, list: { locks, more, reading, total } }) {
-  const known = locks.length.toLocaleString("en");
   const further = more || reading;
-  const many = further && total > locks.length && plain({ ...route, sort: "name" }) ? `${known} of ${total.toLocaleString("en")}` : `${known}${further ? "+" : ""}`;
+  const found = howMany(locks.length, total, further, Object.keys(query.filter).length > 0);
   const what = query.q === "" && query.prefix === "" ? "live" : "found";
-  const of = plain({ ...route, sort: "name" }) ? "" : `${shown.length.toLocaleString("en")} of `;
   const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
-  setText(id("count"), `${of}${many} ${what}${far}`);
+  setText(id("count"), `${found} ${what}${far}`);
   // Read aloud what a search, a filter or "show more" came to, not every change.
   const asked = JSON.stringify([query.q, query.prefix, query.wanted, route.sort, route.held, route.mode, route.waited, route.expiring, route.unrenewed]);
   if (asked === announced || reading) return;
   announced = asked;
-  setText(id("announcement"), `${of}${many} ${locks.length === 1 ? "lock" : "locks"} ${what}`);
+  setText(id("announcement"), `${found} ${locks.length === 1 ? "lock" : "locks"} ${what}`);
+}
+
+// howMany says how many locks are shown, and of how many: of those that are known, or where
+// the gateway was asked for some only, of all that it has counted.
+function howMany(known, total, further, narrowed) {
+  const text = (count, plus) => `${count.toLocaleString("en")}${plus ? "+" : ""}`;
+  if (plain({ ...route, sort: "name" })) return further && total > known ? `${text(known)} of ${text(total)}` : text(known, further);
+  if (!narrowed) return `${text(shown.length)} of ${text(known, further)}`;
+  return total === undefined ? text(shown.length, further) : `${text(shown.length, further)} of ${text(Math.max(total, shown.length))}`;
 }
 
 // The address.
@@ -158,7 +185,7 @@ function everyLock() {
 
 function watch() {
   const name = route.name !== null && validName(route.name) ? route.name : null;
-  source.watch({ q: route.q, prefix: route.prefix, wanted: everyLock() ? mostLocks : wanted, name });
+  source.watch({ q: route.q, prefix: route.prefix, filter: narrowing(route), wanted: everyLock() ? mostLocks : wanted, name });
 }
 
 // go changes the address.
@@ -177,9 +204,16 @@ function follow() {
   showRoute();
   if (route.name !== before.name) moveFocus(before.name);
   watch();
+  arranging?.();
+  arranging = null;
   arrangingMs = 0;
   late = true;
-  if (latest?.query.q === route.q && latest.query.prefix === route.prefix) show();
+  show();
+}
+
+// covers tells whether all that a route shows is in the answer to a query.
+function covers({ q, prefix, filter }, of) {
+  return q === of.q && prefix === of.prefix && ["{}", JSON.stringify(narrowing(of))].includes(JSON.stringify(filter));
 }
 
 function showRoute() {

@@ -75,11 +75,12 @@ export const eventsPath = "/events";
 // readinessPath is the path of what is known of the gateway and its store.
 export const readinessPath = "/readyz?verbose";
 
-// listPath is the path of a page of the list.
-export function listPath({ q, limit, cursor, prefix, total }) {
+// listPath is the path of a page of the list; filter is what it is narrowed to, by parameter.
+export function listPath({ q, limit, cursor, prefix, total, filter = {} }) {
   const query = new URLSearchParams({ limit: String(limit) });
   if (prefix) query.set("prefix", prefix);
   if (q) query.set("q", q);
+  for (const [key, value] of Object.entries(filter)) query.set(key, value);
   if (cursor) query.set("cursor", cursor);
   if (total) query.set("total", "true");
   return "/locks?" + query;

@@ -2,11 +2,19 @@
 // functions over {locks, more}: locks in the order of their names, more says that
 // there are others behind the last.
 
-// matches tells whether a lock that was just granted may belong to a search. The
-// gateway decides; this only saves asking about every other name.
-export function matches(q, { name, owner, lease }) {
+// matches tells whether a lock of which an event tells may belong to what a query asks for,
+// now and not before. The gateway decides; this only saves asking about every other name.
+export function matches({ q, filter = {} }, { kind, name, owner, lease, mode }) {
+  if (kind === "queued") return filter.waiting === true;
+  if (kind !== "granted" || filter.held_for_ms > 0 || (filter.mode ?? mode) !== mode) return false;
   const part = q.toLowerCase();
   return part === "" || [name, owner, lease].some((text) => text.toLowerCase().includes(part));
+}
+
+// tells tells whether events say all there is to know of whether a lock belongs to a query:
+// how many wait for one that is not known they don't.
+export function tells({ filter = {} }) {
+  return !filter.waiting;
 }
 
 // position is where the first name stands that is not before name.
@@ -36,20 +44,39 @@ export function beyond({ locks, more }, name) {
   return more && (locks.length === 0 || name > locks.at(-1).name);
 }
 
-// place returns the list with what is now known of one name: its lock, or null
+// place returns the list with what is now known of some names: the lock of each, or null
 // where it is free or does not match. short says that others have to move up.
-export function place(list, name, lock, wanted) {
-  const had = shows(list, name);
-  const locks = list.locks.slice();
-  const at = position(locks, name);
-  if (lock === null || (!had && beyond(list, name))) {
-    if (had) locks.splice(at, 1);
-    return { locks, more: list.more, short: had && list.more };
+export function place(list, rows, wanted) {
+  const changed = new Map();
+  let short = false;
+  for (const [name, lock] of rows) {
+    const had = shows(list, name);
+    if (lock !== null && (had || !beyond(list, name))) changed.set(name, lock);
+    else if (had) {
+      changed.set(name, null);
+      short ||= list.more;
+    }
   }
-  locks.splice(at, had ? 1 : 0, lock);
+  const locks = replace(list.locks, changed);
   const over = locks.length > wanted;
   if (over) locks.length = wanted;
-  return { locks, more: list.more || over, short: false };
+  return { locks, more: list.more || over, short };
+}
+
+// replace returns the locks with those of some names replaced, or left out where there is
+// null. There may be very many: all are copied once, however many change.
+function replace(locks, changed) {
+  if (changed.size === 0) return locks;
+  const all = [];
+  let from = 0;
+  for (const name of [...changed.keys()].sort()) {
+    const at = position(locks, name);
+    for (; from < at; from++) all.push(locks[from]);
+    if (changed.get(name) !== null) all.push(changed.get(name));
+    if (locks[at]?.name === name) from++;
+  }
+  for (; from < locks.length; from++) all.push(locks[from]);
+  return all;
 }
 
 // splice returns the locks with what stood behind the name after, up to upTo and with
@@ -64,29 +91,20 @@ export function splice(locks, after, page, upTo) {
 
 const endings = new Set(["released", "expired", "broken"]);
 
-// apply returns the list after events, in their order, for as far as they tell: of a
-// new grant not until when it is (its deadline is Infinity), and what they leave out is
-// put right when the lock is read. q is the search.
-export function apply(list, events, q, now) {
+// apply returns the list of a query after events, in their order, for as far as they tell: of
+// a new grant not until when it is (its deadline is Infinity), and what they leave out is
+// put right when the lock is read.
+export function apply(list, events, query, now) {
   const changed = new Map();
   for (const event of events) {
-    const lock = changed.get(event.name) ?? find(list.locks, event.name);
-    if (lock === undefined && (event.kind !== "granted" || beyond(list, event.name) || !matches(q, event))) continue;
-    changed.set(event.name, after(lock ?? nobody(event.name), event, now));
+    const { kind, name } = event;
+    const lock = changed.get(name) ?? find(list.locks, name);
+    if (lock === undefined && (kind !== "granted" || beyond(list, name) || !tells(query) || !matches(query, event))) continue;
+    changed.set(name, after(lock ?? nobody(name), event, now));
   }
   if (changed.size === 0) return list;
-  // What has not changed is copied in stretches: there may be very much of it.
-  const names = [...changed.keys()].sort();
-  const parts = [];
-  let from = 0;
-  for (const name of names) {
-    const at = position(list.locks, name);
-    if (at > from) parts.push(list.locks.slice(from, at));
-    const lock = changed.get(name);
-    if (lock.holders.length > 0) parts.push(lock);
-    from = list.locks[at]?.name === name ? at + 1 : at;
-  }
-  return { ...list, locks: [].concat(...parts, list.locks.slice(from)) };
+  for (const [name, lock] of changed) if (lock.holders.length === 0) changed.set(name, null);
+  return { ...list, locks: replace(list.locks, changed) };
 }
 
 const nobody = (name) => ({ name, held: true, holders: [], holder_count: 0, waiting: 0, waiters: [] });

@@ -17,14 +17,25 @@ export const mostLocks = 100_000;
 // This bounds the requests of one turn; "show more" goes on from there.
 const maxPagesATurn = 8;
 
+// page reads a page of the list. A store without queues refuses to look for what is waited
+// for: there is none.
+async function page(api, query, signal) {
+  try {
+    return await api.listPage(query, signal);
+  } catch (error) {
+    if (error.code === "unsupported_by_store" && query.filter?.waiting) return { sent: 0, body: { locks: [] } };
+    throw error;
+  }
+}
+
 // collect reads wanted live locks from a cursor on, and follows others. A page may hold
 // fewer than asked for, or none, and yet have a successor.
-export async function collect(api, { q, prefix, wanted }, signal, cursor = "") {
+export async function collect(api, { q, prefix, filter, wanted }, signal, cursor = "") {
   const locks = [];
   let total;
-  for (let page = 0; page < maxPagesATurn; page++) {
+  for (let i = 0; i < maxPagesATurn; i++) {
     const limit = Math.min(maxPage, wanted - locks.length);
-    const { sent, body } = await api.listPage({ q, prefix, limit, cursor, total: cursor === "" && q === "" }, signal);
+    const { sent, body } = await page(api, { q, prefix, filter, limit, cursor, total: cursor === "" && q === "" }, signal);
     total ??= body.total;
     locks.push(...body.locks.map((lock) => readLock(lock, sent)));
     cursor = body.next_cursor ?? "";
@@ -35,8 +46,8 @@ export async function collect(api, { q, prefix, wanted }, signal, cursor = "") {
 
 // one reads a single name as the list would have it: null if it is free or does
 // not match. Of all names that begin with it, it is the first.
-async function one(api, q, name, signal) {
-  const { sent, body } = await api.listPage({ q, prefix: name, limit: 1 }, signal);
+async function one(api, { q, filter }, name, signal) {
+  const { sent, body } = await page(api, { q, prefix: name, filter, limit: 1 }, signal);
   return body.locks[0]?.name === name ? readLock(body.locks[0], sent) : null;
 }
 
@@ -95,7 +106,7 @@ export class Source {
   #query = { q: "", wanted: 100, name: null };
   #agenda = new Agenda(this.#query);
   #list = null; // of this query; null until it has been read
-  #listOf = ""; // the search and prefix that it answers
+  #listOf = ""; // the search, prefix and filter that it answers
   #view = []; // the names that are in view
   #running = null; // the AbortController of the loop under way
   #paused = true;
@@ -181,8 +192,8 @@ export class Source {
     this.#running?.abort();
     this.#running = new AbortController();
     this.#agenda = new Agenda(this.#query);
-    const { q, prefix = "", wanted } = this.#query;
-    const of = JSON.stringify([q, prefix]);
+    const { q, prefix = "", filter = {}, wanted } = this.#query;
+    const of = JSON.stringify([q, prefix, filter]);
     // What is known already of a long list need not wait for all to be read again.
     if (of !== this.#listOf || wanted <= partLocks) this.#list = null;
     this.#listOf = of;
@@ -194,7 +205,7 @@ export class Source {
     while (!signal.aborted) {
       const began = this.#now();
       const turn = agenda.plan(this.#list, began);
-      if (turn !== null && turn.events.length > 0 && this.#list !== null) this.#list = apply(this.#list, turn.events, query.q, began);
+      if (turn !== null && turn.events.length > 0 && this.#list !== null) this.#list = apply(this.#list, turn.events, query, began);
       if (turn === null) {
         await this.#sleep(agenda, signal);
         continue;
@@ -221,32 +232,30 @@ export class Source {
   // read makes the requests of a turn: the list as it is then, the open lock if
   // it was read, all locks that were, and whether the page has got short.
   async #read(query, turn, signal) {
-    const { q, wanted, name } = query;
-    // Without a search the answer about the open lock serves its row too.
-    const known = (other) => turn.open && q === "" && other === name;
+    const { q, filter = {}, wanted, name } = query;
+    // Without a search and filter the answer about the open lock serves its row too.
+    const known = (other) => turn.open && q === "" && Object.keys(filter).length === 0 && other === name;
     const [list, rows, detail] = await Promise.all([
       turn.list || turn.part ? this.#readPart(query, turn, signal) : null,
-      Promise.all(turn.names.map((other) => (known(other) ? null : one(this.#api, q, other, signal)))),
+      Promise.all(turn.names.map((other) => (known(other) ? null : one(this.#api, query, other, signal)))),
       turn.open ? inspect(this.#api, name, signal) : null,
     ]);
     const opened = detail?.lock ? [detail.lock] : [];
     if (turn.list) return { list, detail, locks: [...list.locks, ...opened], short: false };
-    let [shown, short] = [list ?? this.#list, false];
-    turn.names.forEach((other, i) => {
-      const lock = known(other) ? opened.find(({ held }) => held) ?? null : rows[i];
-      const next = place(shown, other, lock, wanted);
-      shown = { ...shown, locks: next.locks, more: next.more };
-      short ||= next.short;
-    });
-    return { list: shown, detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short };
+    const before = list ?? this.#list;
+    const placed = place(before, turn.names.map((other, i) => [other, known(other) ? opened.find(({ held }) => held) ?? null : rows[i]]), wanted);
+    return {
+      list: { ...before, locks: placed.locks, more: placed.more }, detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short: placed.short,
+    };
   }
 
   // readPart reads the list or, of a long one, the part whose turn it is, and puts it in
   // the place of what was known of the names that it spans.
-  async #readPart({ q, prefix, wanted }, turn, signal) {
-    if (wanted <= partLocks) return collect(this.#api, { q, prefix, wanted }, signal);
+  async #readPart(query, turn, signal) {
+    const { wanted } = query;
+    if (wanted <= partLocks) return collect(this.#api, query, signal);
     const [from, cursor] = turn.list ? ["", ""] : [this.#list.upTo, this.#list.cursor];
-    const part = await collect(this.#api, { q, prefix, wanted: partLocks }, signal, cursor);
+    const part = await collect(this.#api, { ...query, wanted: partLocks }, signal, cursor);
     const upTo = part.locks.at(-1)?.name ?? from;
     const locks = splice(this.#list?.locks ?? [], from, part.locks, part.more ? upTo : null);
     const full = locks.length >= wanted && position(locks, upTo) >= wanted - 1;

@@ -4,13 +4,27 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { arrange, branches, orders, plain, spanMs } from "../js/arrange.js";
+import * as arranging from "../js/arrange.js";
 import { Agenda, maxNames, partLocks } from "../js/agenda.js";
+import { ApiError } from "../js/api.js";
 import { barMs, rate, Rates } from "../js/figures.js";
 import { windowOf } from "../js/list.js";
 import { everything } from "../js/route.js";
 import * as shown from "../js/shown.js";
-import { Source } from "../js/source.js";
+import { run, sliceLocks, sorted } from "../js/slices.js";
+import { collect, Source } from "../js/source.js";
+
+const { narrowing, orders, plain, spanMs } = arranging;
+
+// all does the steps of a generator, and counts them.
+function all(steps) {
+  for (let count = 1; ; count++) {
+    const { done, value } = steps.next();
+    if (done) return { value, count };
+  }
+}
+const arrange = (...of) => all(arranging.arrange(...of)).value;
+const branches = (...of) => all(arranging.branches(...of)).value;
 
 const lock = (name, part = {}, of = {}) => ({
   name, mode: "exclusive", waiting: 0, holder_count: 1, ...of,
@@ -45,8 +59,94 @@ test("filters", () => {
 
 test("branches are counted by what follows a prefix", () => {
   const of = ["a", "b/1", "b/2/x", "b/2/y", "c/1"].map((name) => ({ name }));
-  assert.deepEqual(branches(of, ""), { branches: [{ prefix: "b/", count: 3 }, { prefix: "c/", count: 1 }], leaves: 1 });
-  assert.deepEqual(branches(of, "b/"), { branches: [{ prefix: "b/2/", count: 2 }], leaves: 1 });
+  assert.deepEqual(branches(of, ""), { branches: [{ prefix: "b/", count: 3 }, { prefix: "c/", count: 1 }], others: 0, leaves: 1 });
+  assert.deepEqual(branches(of, "b/"), { branches: [{ prefix: "b/2/", count: 2 }], others: 0, leaves: 1 });
+  const wide = Array.from({ length: 100 }, (_, i) => ({ name: `${String(i).padStart(2, "0")}/x` })).concat({ name: "99/y" });
+  const { branches: most, others } = branches(wide, "");
+  assert.deepEqual([most.length, most[0], most[1], most[39].prefix, others], [40, { prefix: "99/", count: 2 }, { prefix: "00/", count: 1 }, "38/", 60]);
+});
+
+// looked counts how often a lock of an array was looked at.
+function watched(locks) {
+  const counter = { looked: 0 };
+  counter.locks = new Proxy(locks, { get: (of, key) => { if (typeof key === "string" && /^\d/.test(key)) counter.looked++; return of[key]; } });
+  return counter;
+}
+
+test("no step of arranging very many locks is long, whatever the order and the filters", () => {
+  const count = 100_000;
+  const many = Array.from({ length: count }, (_, i) => lock(`n${String(i).padStart(6, "0")}/x`, { owner: `o${i * 7919 % count}`, acquiredMark: -(i * 7919 % count), deadline: i % 5 === 0 ? Infinity : i * 31 % 9973, fencing_token: i * 17 % 99_991 }, { waiting: i % 7 }));
+  const works = [...orders.map((sort) => ({ sort })), { expiring: true }, { sort: "held", unrenewed: true, waited: true }].map((of) => [JSON.stringify(of), (locks) => arranging.arrange(locks, { ...everything, ...of }, 0)]);
+  works.push(["tree", (locks) => arranging.branches(locks, "")]);
+  for (const [what, of] of works) {
+    const counter = watched(many);
+    const steps = of(counter.locks);
+    let count = 0;
+    for (let step = { done: false }; !step.done; count++) {
+      counter.looked = 0;
+      step = steps.next();
+      assert.ok(counter.looked <= 2 * sliceLocks, `${what}: ${counter.looked} locks at once`);
+    }
+    assert.ok(what.includes('"name"') || count >= many.length / sliceLocks, `${what}: ${count} steps`);
+  }
+});
+
+test("what is sorted in slices is sorted, and no slice is long", () => {
+  for (const length of [0, 1, 2, sliceLocks, sliceLocks + 1, 5 * sliceLocks + 77]) {
+    const values = Array.from({ length }, (_, i) => i * 7919 % 50_021);
+    const { value, count } = all(sorted(Float64Array.from(values)));
+    assert.deepEqual([...value], values.toSorted((a, b) => a - b));
+    assert.ok(count >= length / sliceLocks * Math.max(1, Math.log2(length / sliceLocks)), `${count} steps`);
+    const texts = values.map((v) => `\u00e9${v}`);
+    assert.deepEqual(all(sorted([...texts])).value, texts.toSorted());
+  }
+});
+
+test("long work lets others come between, and can be given up", () => {
+  const clock = { at: 0 };
+  const paused = [];
+  const by = { now: () => clock.at, pause: (go) => paused.push(go) };
+  const work = function* work(steps) {
+    for (let i = 0; i < steps; i++, clock.at += 3) yield;
+    return "done";
+  };
+  const got = [];
+  assert.equal(run(work(2), (...what) => got.push(what), by), null, "short work is done at once");
+  assert.deepEqual(got.splice(0), [["done", 6]]);
+  assert.notEqual(run(work(7), (...what) => got.push(what), by), null);
+  let turns = 1;
+  for (; paused.length > 0; turns++) paused.shift()();
+  assert.deepEqual([turns, got.splice(0)], [3, [["done", 21]]]);
+  run(work(7), (...what) => got.push(what), by)();
+  while (paused.length > 0) paused.shift()();
+  assert.deepEqual(got, []);
+});
+
+test("however many locks change, all are copied once", () => {
+  const many = Array.from({ length: 20_000 }, (_, i) => lock(`n${String(i).padStart(6, "0")}`));
+  const rows = many.slice(5000, 5008).map((of, i) => [of.name, i % 2 ? null : lock(of.name)]);
+  const events = many.slice(0, 1000).map(({ name }) => ({ kind: "queued", name, lease: "L", owner: "", mode: "exclusive", token: 1, at: "" }));
+  for (const of of [(list) => shown.place(list, rows, 100_000), (list) => shown.apply(list, events, { q: "" }, 0)]) {
+    const counter = watched(many);
+    of({ locks: counter.locks, more: false });
+    assert.ok(counter.looked < many.length + 1008 * 40, `${counter.looked} looks at ${many.length} locks`);
+  }
+});
+
+test("the gateway is asked for what it can look for", () => {
+  assert.deepEqual(narrowing({ ...everything, expiring: true, unrenewed: true, sort: "held" }), {});
+  assert.deepEqual(narrowing({ ...everything, held: "10m", mode: "shared", waited: true }), { mode: "shared", held_for_ms: 600_000, waiting: true });
+  assert.deepEqual(narrowing({ ...everything, held: "90d", mode: "permits" }), { mode: "shared", held_for_ms: 30 * 86_400_000 });
+});
+
+test("what an event tells of may belong to what is asked for", () => {
+  const event = (kind, mode = "exclusive") => ({ kind, name: "a", owner: "ann", lease: "L", mode });
+  const cases = [
+    [{}, event("granted"), true], [{}, event("queued"), false], [{ mode: "shared" }, event("granted"), false], [{ mode: "shared" }, event("granted", "shared"), true],
+    [{ held_for_ms: 1000 }, event("granted"), false], [{ waiting: true }, event("granted"), true], [{ waiting: true }, event("queued"), true], [{ waiting: true }, event("left"), false],
+  ];
+  for (const [filter, what, want] of cases) assert.equal(shown.matches({ q: "AN", filter }, what), want, JSON.stringify([filter, what.kind]));
+  assert.equal(shown.matches({ q: "bob" }, event("granted")), false);
 });
 
 test("a part of a list takes the place of what stood there", () => {
@@ -60,7 +160,7 @@ test("a part of a list takes the place of what stood there", () => {
 test("what events tell of locks that are not read again", () => {
   const event = (kind, name, lease = `L-${name}`, more = {}) => ({ kind, name, lease, owner: "o", mode: "exclusive", token: 7, at: "2026-11-20T14:00:00.000Z", ...more });
   const list = { locks: some, more: false };
-  const after = (...events) => shown.apply(list, events, "", 1000);
+  const after = (...events) => shown.apply(list, events, { q: "" }, 1000);
   assert.equal(names(after(event("released", "b")).locks), "ac");
   assert.deepEqual(after(event("granted", "bb", "new")).locks.map(({ name }) => name), ["a", "b", "bb", "c"]);
   assert.equal(after(event("released", "nothing")), list);
@@ -71,7 +171,7 @@ test("what events tell of locks that are not read again", () => {
   const both = shown.find(after(event("granted", "c", "other", { mode: "shared" })).locks, "c");
   assert.deepEqual([both.holders.length, both.holder_count], [2, 2]);
   assert.ok(shown.overdue(both, 0) && !shown.overdue(some[1], 0) && shown.overdue(some[1], 5000));
-  assert.equal(names(shown.apply(list, [event("granted", "new")], "xyz", 0).locks), "abc", "what does not match a search");
+  assert.equal(names(shown.apply(list, [event("granted", "new")], { q: "xyz" }, 0).locks), "abc", "what does not match a search");
 });
 
 test("only what is in view is drawn of many", () => {
@@ -94,8 +194,8 @@ function many(t, count) {
   const view = (i) => ({ name: name(i), held: true, waiting: 0, holder_count: 1, holders: [{ owner: "", lease: `L${i}`, fencing_token: 1, ttl_ms: 60_000, expires_in_ms: 60_000, acquired_at: "2026-11-20T14:00:00.000Z", expires_at: "2026-11-20T14:01:00.000Z" }] });
   let say = null;
   const api = {
-    listPage: async ({ prefix, limit, cursor }) => {
-      asked.push({ at: clock.at, prefix, limit, cursor });
+    listPage: async ({ prefix, limit, cursor, filter }) => {
+      asked.push({ at: clock.at, prefix, limit, cursor, filter });
       const sent = clock.at;
       clock.at += 20;
       if (prefix) return { sent, body: { locks: [view(Number(prefix.slice(1)))] } };
@@ -153,6 +253,26 @@ test("of a long list only what is in view is read again, and the rest is taken f
   tell("queued", name(11));
   await pass(400);
   assert.deepEqual(asked.map(({ prefix }) => prefix), [name(11)]);
+});
+
+test("under a filter the gateway is asked for what meets it, in lists and rows", async (t) => {
+  const { source, asked, pass, name, tell } = many(t, 50);
+  const filter = { waiting: true };
+  source.watch({ q: "", prefix: "", filter, wanted: 100_000, name: null });
+  source.resume();
+  await pass(1000);
+  assert.ok(asked.length > 0 && asked.every((query) => query.filter === filter));
+  asked.length = 0;
+  tell("queued", name(70)); // not known: events don't tell who holds it
+  tell("released", name(71));
+  await pass(500);
+  assert.deepEqual(asked.map(({ prefix, filter: of }) => [prefix, of]), [[name(70), filter]]);
+});
+
+test("a store without queues has no lock that is waited for", async () => {
+  const api = { listPage: async () => { throw new ApiError({ status: 400, code: "unsupported_by_store" }); } };
+  assert.deepEqual((await collect(api, { q: "", filter: { waiting: true }, wanted: 10 }, null)).locks, []);
+  await assert.rejects(collect(api, { q: "", filter: {}, wanted: 10 }, null));
 });
 
 test("a screen of changes is read a few at a time", () => {

@@ -82,6 +82,7 @@ test("addresses survive the way out and back", () => {
 test("paths of the interface", () => {
   assert.equal(route.lockPath("orders/a:b"), "/locks/orders/a%3Ab");
   assert.equal(route.listPath({ q: "", limit: 100, cursor: "" }), "/locks?limit=100");
+  assert.equal(route.listPath({ q: "", limit: 1, filter: { mode: "shared", held_for_ms: 60_000, waiting: true } }), "/locks?limit=1&mode=shared&held_for_ms=60000&waiting=true");
   assert.equal(route.historyPath("orders/a:b"), "/history/orders/a%3Ab");
   assert.equal(route.listPath({ q: "x", limit: 1, prefix: "orders/a:b" }), "/locks?limit=1&prefix=orders%2Fa%3Ab&q=x");
   assert.equal(route.listPath({ q: "a&b", limit: 5, cursor: "c=" }), "/locks?limit=5&q=a%26b&cursor=c%3D");

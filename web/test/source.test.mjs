@@ -359,7 +359,7 @@ test("only events of locks are changes", () => {
 
 test("an answer about one name finds its place", () => {
   const list = (names, more = false) => ({ locks: names.map((name) => ({ name })), more });
-  const after = (...args) => { const { locks, more, short } = shown.place(...args); return [locks.map(({ name }) => name).join(""), more, short]; };
+  const after = (of, name, lock, wanted) => { const { locks, more, short } = shown.place(of, [[name, lock]], wanted); return [locks.map(({ name }) => name).join(""), more, short]; };
   assert.deepEqual(after(list(["a", "c"]), "b", { name: "b" }, 9), ["abc", false, false]);
   assert.deepEqual(after(list(["a", "c"]), "d", { name: "d" }, 9), ["acd", false, false]);
   assert.deepEqual(after(list(["a", "c"], true), "d", { name: "d" }, 2), ["ac", true, false], "beyond the page");
