@@ -48,6 +48,11 @@ test-long: deps ## the minute of two gateways on one Redis, long random historie
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
 	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run TestManyLocksAndChanges ./web
 
+.PHONY: test-axe
+test-axe: deps ## every view of the page under axe-core, which npm fetches
+	npm ci --prefix web --ignore-scripts --no-audit --no-fund
+	go test -count 1 -timeout 10m -tags axe -run '^TestAxe' ./web
+
 .PHONY: test-storage
 test-storage: ## what docs/storage says, on real databases; ROUNDS (3) stopped holders each
 	@./scripts/deps storage
