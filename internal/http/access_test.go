@@ -34,8 +34,8 @@ var testKeys = map[string]string{ // scopes and prefixes
 	"ours": "read,lock,fence,admin ours/", "other": "read,lock,fence,admin theirs/", "expired": "read,lock,fence,admin *",
 }
 
-// startGuarded makes a gateway with testKeys. They expire by its clock.
-func startGuarded(t testing.TB, options ...func(*Options)) *guarded {
+// newGuarded makes a gateway with testKeys, without a port. They expire by its clock.
+func newGuarded(t testing.TB, options ...func(*Options)) *guarded {
 	t.Helper()
 	g := &guarded{lines: map[string]string{}, as: map[string]string{"none": "", "stranger": testCertificate + ": stranger.example", "mtls": testCertificate + ": ours.example"}}
 	g.gateway = newServer(t, append(options, func(o *Options) {
@@ -57,6 +57,13 @@ func startGuarded(t testing.TB, options ...func(*Options)) *guarded {
 		o.Keys = g.keys
 	})...)
 	g.as["wrong"] = "Authorization: Bearer " + auth.NewKey().Reveal()
+	return g
+}
+
+// startGuarded makes a gateway with testKeys that listens.
+func startGuarded(t testing.TB, options ...func(*Options)) *guarded {
+	t.Helper()
+	g := newGuarded(t, options...)
 	g.listen(func(server *http.Server) {
 		next := server.Handler
 		server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

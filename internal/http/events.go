@@ -126,8 +126,7 @@ func (s stream) relay(events *watchdog.Subscription) error {
 		}
 		select {
 		case <-time.After(s.rest()):
-		case <-s.c.r.Context().Done():
-			return s.c.r.Context().Err()
+		case <-ctx.Done():
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -280,6 +281,30 @@ func TestEventsHeartbeat(t *testing.T) {
 	}
 }
 
+// TestHeartbeatsBesideOthersNames: a stream that tells of nothing has its heartbeats, also
+// where there is always something that it may not tell of.
+func TestHeartbeatsBesideOthersNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t)
+		ctx, leave := context.WithCancel(t.Context())
+		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost/events", nil)
+		name, value, _ := strings.Cut(g.as["ours"], ": ")
+		r.Header.Set(name, value)
+		w := &countedWriter{ResponseWriter: httptest.NewRecorder()}
+		var serving sync.WaitGroup
+		serving.Go(func() { g.Handler().ServeHTTP(w, r) })
+		defer serving.Wait()
+		defer leave()
+		synctest.Wait()
+		for began := time.Now(); time.Since(began) < 4*heartbeat+heartbeat/2; <-time.After(eventPace / 5) {
+			g.takeAndRelease("theirs/a")
+		}
+		if text, _ := w.seen(); text != strings.Repeat(":\n\n", 5) {
+			t.Errorf("it begins and has four heartbeats with %q", text)
+		}
+	})
+}
+
 func TestCapOnStreams(t *testing.T) {
 	g := startRunning(t, func(o *Options) { o.MaxStreamsPerClient = 2 })
 	one := g.stream("GET", "/events", "")
@@ -332,6 +357,18 @@ func (w *countedWriter) seen() (text string, flushes int) {
 	return w.text.String(), w.flushes
 }
 
+// takeAndRelease makes two events, without a request.
+func (g *gateway) takeAndRelease(name fencing.Name) {
+	g.t.Helper()
+	ctx, lease := context.Background(), fencing.NewLeaseID(g.clock.time())
+	if _, err := g.store.Model.Acquire(ctx, fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), TTL: time.Minute, Hold: 1}); err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := g.store.Model.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // TestEventsAreToldTogether: many events are few writes, and none is left out.
 func TestEventsAreToldTogether(t *testing.T) {
 	const pairs = 500
@@ -348,14 +385,7 @@ func TestEventsAreToldTogether(t *testing.T) {
 
 	began := time.Now()
 	for i := range pairs {
-		name := fencing.Name(fmt.Sprintf("of/%d", i))
-		lease := fencing.NewLeaseID(g.clock.time())
-		if _, err := g.store.Model.Acquire(ctx, fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), TTL: time.Minute, Hold: 1}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := g.store.Model.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
-			t.Fatal(err)
-		}
+		g.takeAndRelease(fencing.Name(fmt.Sprintf("of/%d", i)))
 	}
 	g.eventually("all is told", func() bool {
 		text, _ := w.seen()

@@ -177,10 +177,14 @@ func (h *hub) wake() {
 }
 
 // Next waits for the next notice. A subscription that has fallen behind by more
-// than is kept gets a Resync. It returns ctx.Err() when ctx ends, and CodeDraining
-// when the gateway shuts down or the Subscription is closed.
+// than is kept gets a Resync. It returns ctx.Err() when ctx ends, also while there is
+// always a next one, and CodeDraining when the gateway shuts down or the Subscription
+// is closed.
 func (s *Subscription) Next(ctx context.Context) (Notice, error) {
 	for {
+		if ctx.Err() != nil {
+			return Notice{}, ctx.Err()
+		}
 		n, ok, changed, err := s.look()
 		if ok || err != nil {
 			return n, err

@@ -96,6 +96,21 @@ func TestEventsAreFilteredAndReplayed(t *testing.T) {
 	})
 }
 
+// TestNextEndsBesideNotices: who reads in vain until an instant hears of that instant, and
+// what is there meanwhile comes after it.
+func TestNextEndsBesideNotices(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		sub := subscribe(t, w, "", "")
+		s.tell("a")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if n, err := sub.Next(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("%+v, %v", n, err)
+		}
+		expect(t, sub, "1", "none")
+	})
+}
+
 func TestNextWaits(t *testing.T) {
 	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
 		var got [3]string
