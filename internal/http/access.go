@@ -56,22 +56,36 @@ var toProbe = access{scope: func(r *http.Request) auth.Scope {
 	return auth.Read
 }}
 
-// authorize refuses a request whose principal may not make it. Without keys everybody may
-// do everything.
-func (c *call) authorize(a access) error {
+// identify says who a request is from, where that matters, or refuses who can't be told.
+// Without keys everybody may do everything.
+func (c *call) identify(a access) error {
 	scope := a.scope(c.r)
 	if c.s.gate.keys == nil || scope == auth.Anyone {
 		return nil
 	}
-	principal, refusal, quiet := c.s.gate.admit(c.r, scope)
+	principal, refusal, quiet := c.s.gate.admit(c.r)
 	if refusal != nil {
 		c.denied = true
 		if !quiet {
 			c.auditRefusal(refusal, principal)
 		}
+		if refusal.Code == fencing.CodeTooManyRequests {
+			c.holdBack()
+		}
 		return refusal
 	}
 	c.principal, c.scope = principal, scope
+	return nil
+}
+
+// authorize refuses a request that its principal may not make.
+func (c *call) authorize(a access) error {
+	if c.principal == nil {
+		return nil
+	}
+	if refusal := withoutScope(c.principal, c.scope); refusal != nil {
+		return c.refuseAccess(refusal)
+	}
 	if a.named {
 		c.inPath[0] = fencing.Name(c.wildcard)
 		return c.permit(c.inPath[:]...)
@@ -157,13 +171,13 @@ type gate struct {
 	now      func() time.Time
 }
 
-// admit says who a request is from, or why it is refused; principal is nil or, of a key that
-// has expired or has not the scope, whose it is. A client that fails too often is told to
-// slow down; quiet says that it was told before, which is not for the audit again.
-func (g *gate) admit(r *http.Request, scope auth.Scope) (principal *auth.Principal, refusal *fencing.Error, quiet bool) {
+// admit says who a request is from, or why it is refused; principal is nil then or, of a key
+// that has expired, whose it is. A client that fails too often is told to slow down; quiet
+// says that it was told before, which is not for the audit again.
+func (g *gate) admit(r *http.Request) (principal *auth.Principal, refusal *fencing.Error, quiet bool) {
 	principal, err := authenticate(r, g.keys)
 	if err == nil {
-		return principal, withoutScope(principal, scope), false
+		return principal, nil, false
 	}
 	if wait, first := g.failures.note(clientOf(r.RemoteAddr), g.now()); wait > 0 {
 		return nil, &fencing.Error{Code: fencing.CodeTooManyRequests, RetryAfter: wait,
@@ -194,7 +208,10 @@ func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.
 	g := gate{keys: keys, now: time.Now, failures: newFailures()}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		needed := scope(r)
-		principal, refusal, quiet := g.admit(r, needed)
+		principal, refusal, quiet := g.admit(r)
+		if refusal == nil {
+			refusal = withoutScope(principal, needed)
+		}
 		if refusal == nil {
 			if _, pattern := next.Handler(r); needed == auth.Admin && pattern != "" {
 				_, route, _ := strings.Cut(pattern, " ")

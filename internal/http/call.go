@@ -89,6 +89,7 @@ func (c *call) route() {
 }
 
 // admit returns what a request asks for, nil if there is no such thing, or why it is refused.
+// Who asks comes first, then whether that is too much: also of what is forbidden or not there.
 func (c *call) admit() (*operation, error) {
 	var access access
 	err := c.checkOrigin()
@@ -98,12 +99,15 @@ func (c *call) admit() (*operation, error) {
 	}
 	if o != nil {
 		c.endpoint, c.quiet, access = o.endpoint, o.quiet, o.access
-		if err := c.authorize(access); err != nil {
-			return nil, err
+		if unknown := c.identify(access); unknown != nil {
+			return nil, unknown
 		}
 	}
 	if limited := c.throttle(access); limited != nil {
 		return nil, limited
+	}
+	if o != nil && err == nil {
+		err = c.authorize(access)
 	}
 	return o, err
 }

@@ -81,17 +81,22 @@ func (c *call) throttle(a access) error {
 		attrs := append([]slog.Attr{slog.String("client", clientOf(c.r.RemoteAddr)), slog.String("setting", refused.setting)}, principalAttrs(c.principal)...)
 		c.s.log.LogAttrs(c.r.Context(), slog.LevelWarn, "requests are refused: a principal asks for more than it may", attrs...)
 	}
-	select {
-	case <-time.After(limitedPause):
-	case <-c.r.Context().Done():
-	}
-	c.waited = c.elapsed() // no time of the gateway's
+	c.holdBack()
 	of := "this address"
 	if c.principal != nil {
 		of = c.principal.Name
 	}
 	return &fencing.Error{Code: fencing.CodeTooManyRequests, RetryAfter: refused.wait,
 		Detail: fmt.Sprintf(refused.form, refused.bound, of, refused.setting)}
+}
+
+// holdBack waits before a refusal with CodeTooManyRequests.
+func (c *call) holdBack() {
+	select {
+	case <-time.After(limitedPause):
+	case <-c.r.Context().Done():
+	}
+	c.waited = c.elapsed() // no time of the gateway's
 }
 
 // The bounds, as the metric names them.

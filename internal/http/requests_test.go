@@ -65,6 +65,28 @@ func TestRequestRateOfAddresses(t *testing.T) {
 	g.do("GET", "/locks", "", "Host: evil.example").want(t, 429)
 }
 
+// TestForbiddenRequestsAreCounted: what a key may not do uses up its rate, and beyond that
+// it is refused for that, in no line of the audit.
+func TestForbiddenRequestsAreCounted(t *testing.T) {
+	g := startGuarded(t, requestsBound(3, 0))
+	g.do("POST", "/locks/theirs/a", "", g.as["ours"]).problem(t, 403, fencing.CodeForbidden)
+	g.do("POST", "/locks", `{"names":["ours/a","theirs/a"]}`, g.as["ours"]).problem(t, 403, fencing.CodeForbidden)
+	g.do("GET", "/locks", "", g.as["lock"]).problem(t, 403, fencing.CodeForbidden)
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
+	audited := strings.Count(g.log.String(), `"msg":"audit"`)
+	for range 2 {
+		g.do("POST", "/locks/theirs/a", "", g.as["ours"]).problem(t, 429, fencing.CodeTooManyRequests)
+	}
+	g.do("GET", "/locks", "", g.as["ours"]).want(t, 429)
+	for range 2 { // another principal, of which one was without the scope
+		g.do("POST", "/locks/ours/a", "", g.as["lock"])
+	}
+	g.do("GET", "/locks", "", g.as["lock"]).problem(t, 429, fencing.CodeTooManyRequests)
+	if n := strings.Count(g.log.String(), `"msg":"audit"`) - audited; n != 0 {
+		t.Errorf("%d lines of the audit tell of what was asked too often", n)
+	}
+}
+
 // TestHoldersGoFirst: what is held can be renewed and released when a principal may ask for
 // nothing more, and the time for that is taken from what else it asks for.
 func TestHoldersGoFirst(t *testing.T) {
@@ -181,5 +203,15 @@ func TestLimitedRequestsTakeTheirTime(t *testing.T) {
 	}
 	if took := time.Since(before); took < 2*limitedPause {
 		t.Errorf("three requests, of which one may be served, took %v", took)
+	}
+
+	unknown := startGuarded(t)
+	for range failureBurst {
+		unknown.do("GET", "/locks", "", unknown.as["wrong"]).want(t, 401)
+	}
+	before = time.Now()
+	unknown.do("GET", "/locks", "", unknown.as["wrong"]).want(t, 429)
+	if took := time.Since(before); took < limitedPause {
+		t.Errorf("a refusal without a known key took %v", took)
 	}
 }
