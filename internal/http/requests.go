@@ -22,9 +22,17 @@ const (
 	// in advance.
 	holdingDebt = time.Second
 
-	// limitedPause is how long a refusal takes at least: who asks again at once, on any
-	// number of connections, must not keep the gateway busy with refusals.
-	limitedPause = 100 * time.Millisecond
+	// limitedPause is how long a refusal takes at least, and refusedAtOnce how many of one
+	// principal take no longer. The more there are the longer each takes, so that who asks
+	// again at once, on however many connections or streams of HTTP/2, gets no more of them
+	// than 640 a second.
+	limitedPause  = 100 * time.Millisecond
+	refusedAtOnce = 64
+
+	// maxHeldBack bounds the refusals of one principal that wait, of which each takes some
+	// 10 KiB and, beside all the others, 1.6 s. One more is answered at once, and its
+	// connection closed: how many of these there are is for the bounds of connections.
+	maxHeldBack = 1024
 
 	// requestRefusalLogged is how often refusals of one principal are logged at most.
 	requestRefusalLogged = time.Minute
@@ -51,6 +59,7 @@ type requester struct {
 type usage struct {
 	requester
 	underWay int
+	heldBack int    // refusals that wait
 	all      bucket // at rate
 	holding  bucket // renewals and releases, at holdingShare times the rate
 	logged   time.Time
@@ -63,14 +72,8 @@ func (c *call) throttle(a access) error {
 	if q.rate == 0 && q.most == 0 || isProbe(c.r) {
 		return nil
 	}
-	who := requester{}
-	if c.principal != nil {
-		who.name = c.principal.Name
-	} else {
-		who.network = networkOf(clientOf(c.r.RemoteAddr))
-	}
 	holding := a.holding && len(c.r.Header["If-Match"]) == 0 // a break is for no holder
-	u, refused, log := q.enter(who, c.start, holding)
+	u, refused, log := q.enter(c.requester(), c.start, holding)
 	if refused == nil {
 		c.usage = u
 		return nil
@@ -90,13 +93,42 @@ func (c *call) throttle(a access) error {
 		Detail: fmt.Sprintf(refused.form, refused.bound, of, refused.setting)}
 }
 
-// holdBack waits before a refusal with CodeTooManyRequests.
+// requester returns whose bounds a request uses up.
+func (c *call) requester() requester {
+	if c.principal != nil {
+		return requester{name: c.principal.Name}
+	}
+	return requester{network: networkOf(clientOf(c.r.RemoteAddr))}
+}
+
+// holdBack waits before a refusal with CodeTooManyRequests, or has its answer close the
+// connection.
 func (c *call) holdBack() {
+	q := &c.s.requests
+	u, pause := q.holdBack(c.requester(), c.start)
+	if u == nil {
+		c.Header()["Connection"] = []string{"close"}
+		return
+	}
+	defer q.leave(u, &u.heldBack)
 	select {
-	case <-time.After(limitedPause):
+	case <-time.After(pause):
 	case <-c.r.Context().Done():
 	}
 	c.waited = c.elapsed() // no time of the gateway's
+}
+
+// holdBack counts a refusal that waits, until leave, and returns for how long it does. u is
+// nil if as many wait as may.
+func (q *requests) holdBack(who requester, now time.Time) (u *usage, pause time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	u = q.of(who, now)
+	if u.heldBack >= maxHeldBack {
+		return nil, 0
+	}
+	u.heldBack++
+	return u, max(limitedPause, limitedPause*time.Duration(u.heldBack)/refusedAtOnce)
 }
 
 // The bounds, as the metric names them.
@@ -177,7 +209,7 @@ func (q *requests) sweep(now time.Time) {
 	}
 	q.swept = now
 	for who, u := range q.by {
-		if u.underWay == 0 && u.all.full(now) && u.holding.full(now) {
+		if u.idle() && u.all.full(now) && u.holding.full(now) {
 			delete(q.by, who)
 		}
 	}
@@ -191,9 +223,17 @@ func (c *call) leaveRequest() {
 		return
 	}
 	c.usage = nil
+	q.leave(u, &u.underWay)
+}
+
+// leave takes one off a number of a usage.
+func (q *requests) leave(u *usage, number *int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if u.underWay--; u.underWay == 0 && q.rate == 0 {
+	if *number--; u.idle() && q.rate == 0 {
 		delete(q.by, u.requester)
 	}
 }
+
+// idle reports whether nothing is counted of a usage but its rate.
+func (u *usage) idle() bool { return u.underWay == 0 && u.heldBack == 0 }

@@ -3,9 +3,14 @@ package http
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -214,4 +219,51 @@ func TestLimitedRequestsTakeTheirTime(t *testing.T) {
 	if took := time.Since(before); took < limitedPause {
 		t.Errorf("a refusal without a known key took %v", took)
 	}
+}
+
+// refusedInTime asks with so many at once, each again as soon as it is answered, for that
+// long, and returns how often one was refused, and how often its connection was to be closed.
+func (g *gateway) refusedInTime(atOnce int, during time.Duration) (refused, closed int64) {
+	var refusals, closings atomic.Int64
+	var asking sync.WaitGroup
+	for range atOnce {
+		asking.Go(func() {
+			for began, open := time.Now(), true; open && time.Since(began) < during; {
+				w := httptest.NewRecorder()
+				g.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/nothing", nil))
+				if w.Code == http.StatusTooManyRequests {
+					refusals.Add(1)
+				}
+				if open = w.Header().Get("Connection") != "close"; !open {
+					closings.Add(1)
+				}
+			}
+		})
+	}
+	asking.Wait()
+	return refusals.Load(), closings.Load()
+}
+
+// TestRefusalsAreBounded: a principal gets so many refusals a second, however many it asks
+// for at once, and so many of them wait.
+func TestRefusalsAreBounded(t *testing.T) {
+	const perSecond = int64(refusedAtOnce * time.Second / limitedPause)
+	for _, atOnce := range []int{10, 250, maxHeldBack} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newServer(t, requestsBound(1, 0))
+			refused, closed := g.refusedInTime(atOnce, 10*time.Second)
+			if most := min(10*perSecond, int64(atOnce)*100) + int64(atOnce); refused > most || refused < most/2 || closed > 0 {
+				t.Errorf("%d at once: %d refusals in 10 s, want at most %d, and %d connections are closed", atOnce, refused, most, closed)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := newServer(t, requestsBound(1, 0))
+		if refused, closed := g.refusedInTime(maxHeldBack+10, time.Second); closed == 0 || closed > 10 || refused < maxHeldBack {
+			t.Errorf("%d refusals, and %d connections are closed", refused, closed)
+		}
+		if u := g.requests.by[requester{network: networkOf("192.0.2.1")}]; u == nil || u.heldBack != 0 {
+			t.Errorf("%+v is left", u)
+		}
+	})
 }
