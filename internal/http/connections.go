@@ -69,8 +69,7 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 		l.answers = tlsRefusalRate
 	}
 	if o.RatePerClient > 0 {
-		arrivals := newRates(time.Second/time.Duration(o.RatePerClient), o.RatePerClient)
-		l.arrivals = &arrivals
+		l.arrivals = newArrivals(o.RatePerClient)
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fencepost_http_connections_limit", Help: "Connections that may be open: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files leaves.",
@@ -81,6 +80,16 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 	}
 	server.ConnState = l.observe
 	return l
+}
+
+// newArrivals allows each client so many connections a second, and as many at once. Those that
+// come when there are as many networks as are told apart are bounded in number alone: by
+// having addresses in many networks of its own, as in one /48 of IPv6, a client would
+// otherwise use up what all others share.
+func newArrivals(perSecond int) *rates {
+	arrivals := newRates(time.Second/time.Duration(perSecond), perSecond)
+	arrivals.spares = true
+	return &arrivals
 }
 
 // limitedListener counts connections from Accept until net/http has closed them.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -229,5 +230,29 @@ func TestErrorLog(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != noticedBurst || strings.Contains(log.String(), "10.1.2.3") {
 		t.Errorf("%d lines, want %d", n, noticedBurst)
+	}
+}
+
+// TestArrivalsFromManyNetworks: who has addresses in more networks than are told apart keeps
+// nobody else from connecting.
+func TestArrivalsFromManyNetworks(t *testing.T) {
+	arrivals := newArrivals(10)
+	now := time.Now()
+	for i := range 2 * maxNetworks {
+		network := netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0, 0, byte(i >> 8), byte(i)})
+		if wait, _ := arrivals.note(network.String(), now); wait > 0 {
+			t.Fatalf("the first of network %d has to wait for %v", i, wait)
+		}
+	}
+	for i := range 20 {
+		if wait, _ := arrivals.note("192.0.2.1", now); wait > 0 {
+			t.Fatalf("connection %d of a stranger has to wait for %v", i, wait)
+		}
+		if wait, _ := arrivals.note("2001:db8::1", now); i >= 9 && wait == 0 {
+			t.Fatalf("connection %d of one that came first is admitted", i)
+		}
+	}
+	if len(arrivals.clients) > maxNetworks {
+		t.Errorf("%d networks are remembered", len(arrivals.clients))
 	}
 }

@@ -13,7 +13,7 @@ const (
 	failureInterval = time.Second
 
 	// maxNetworks is how many clients are told apart. When there are more, those that
-	// come last share one allowance.
+	// come last share one allowance, or have none: see rates.
 	maxNetworks = 4096
 
 	// sweepInterval is how often a full table is looked through at most.
@@ -56,6 +56,7 @@ func (b *bucket) full(now time.Time) bool { return !b.forgiven.After(now) }
 type rates struct {
 	interval time.Duration
 	burst    int
+	spares   bool // those that come last are not bounded: else a few networks could keep out everybody
 
 	mu      sync.Mutex
 	clients map[netip.Prefix]pace // zero: all the others
@@ -87,6 +88,9 @@ func (f *rates) note(client string, now time.Time) (wait time.Duration, first bo
 	if !known && len(f.clients) >= maxNetworks {
 		f.sweep(now)
 		if len(f.clients) >= maxNetworks {
+			if f.spares {
+				return 0, false
+			}
 			key = netip.Prefix{}
 			has = f.clients[key]
 		}

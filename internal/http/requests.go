@@ -72,7 +72,7 @@ func (c *call) throttle(a access) error {
 	if q.rate == 0 && q.most == 0 || isProbe(c.r) {
 		return nil
 	}
-	holding := a.holding && len(c.r.Header["If-Match"]) == 0 // a break is for no holder
+	holding := a.holding && c.isHolder()
 	u, refused, log := q.enter(c.requester(), c.start, holding)
 	if refused == nil {
 		c.usage = u
@@ -91,6 +91,13 @@ func (c *call) throttle(a access) error {
 	}
 	return &fencing.Error{Code: fencing.CodeTooManyRequests, RetryAfter: refused.wait,
 		Detail: fmt.Sprintf(refused.form, refused.bound, of, refused.setting)}
+}
+
+// isHolder reports whether a request can be of who holds a lease: it has the id of one, and is
+// no break.
+func (c *call) isHolder() bool {
+	lease, err := c.leaseID()
+	return err == nil && !lease.IsZero() && len(c.r.Header["If-Match"]) == 0
 }
 
 // requester returns whose bounds a request uses up.

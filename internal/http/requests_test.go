@@ -120,6 +120,19 @@ func TestHoldersGoFirst(t *testing.T) {
 	g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201)
 }
 
+// TestOnlyLeaseIDsGoFirst: without the id of a lease there is nothing to renew or release, so
+// that it counts as anything else does.
+func TestOnlyLeaseIDsGoFirst(t *testing.T) {
+	g := startGuarded(t, requestsBound(2, 0))
+	held := g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201)
+	g.do("PUT", "/locks/ours/a", "", g.as["ours"]).want(t, 428)
+	for _, header := range []string{"", "Lease-Id: ", "Lease-Id: x", "Lease-Id: " + public(held.text("lease_id"))} {
+		g.do("PUT", "/locks/ours/a", "", g.as["ours"], header).problem(t, 429, fencing.CodeTooManyRequests)
+		g.do("DELETE", "/locks/ours/a", "", g.as["ours"], header).problem(t, 429, fencing.CodeTooManyRequests)
+	}
+	g.do("PUT", "/locks/ours/a", "", g.as["ours"], "Lease-Id: "+held.text("lease_id")).want(t, 200)
+}
+
 // TestRequestsUnderWay: a principal has so many requests under way, and those that wait and
 // streams are not among them.
 func TestRequestsUnderWay(t *testing.T) {
