@@ -2,6 +2,8 @@ package http
 
 import (
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -284,11 +286,14 @@ func certificateName(leaf *x509.Certificate) string {
 	switch {
 	case len(leaf.DNSNames) > 0:
 		return leaf.DNSNames[0]
-	case len(leaf.EmailAddresses)+len(leaf.IPAddresses)+len(leaf.URIs) > 0:
-		return ""
+	case slices.ContainsFunc(leaf.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(alternativeNames) }):
+		return "" // of kinds that crypto/x509 does not read as well, as an otherName
 	}
 	return leaf.Subject.CommonName
 }
+
+// alternativeNames is the extension subjectAltName (RFC 5280, 4.2.1.6).
+var alternativeNames = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 // certificateEnded reports whether the certificate that let a principal in has expired
 // since its connection began.
