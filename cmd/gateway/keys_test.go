@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -274,6 +275,35 @@ func TestFileSystemHangs(t *testing.T) {
 		watched.look(t.Context(), false)
 		if time.Now().After(deadline) {
 			t.Fatalf("what was read late does not count: %v", applied)
+		}
+	}
+}
+
+// TestHungReadEnds: what has been read when a look comes counts at that look.
+func TestHungReadEnds(t *testing.T) {
+	for range 20 {
+		applied, content := "", "old"
+		hangs := make(chan struct{})
+		watched := &files{log: slog.New(slog.DiscardHandler), state: metrics.NewFiles(prometheus.NewRegistry())}
+		watched.read = func(string, bool) ([]byte, error) {
+			<-hangs
+			return []byte(content), nil
+		}
+		one := &file{setting: "X", paths: []string{"x"}, apply: func(contents [][]byte) error {
+			applied = string(contents[0])
+			return nil
+		}}
+		if err := watched.load(t.Context(), one, false, 0); !errors.Is(err, errHangs) {
+			t.Fatal(err)
+		}
+		close(hangs)
+		for deadline := time.Now().Add(patience); len(one.reading) == 0; <-time.After(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the read does not end")
+			}
+		}
+		if err := watched.load(t.Context(), one, false, lookReading); err != nil || applied != content {
+			t.Fatalf("%q is applied, %v", applied, err)
 		}
 	}
 }

@@ -146,28 +146,32 @@ func (f *files) load(ctx context.Context, one *file, always bool, within time.Du
 }
 
 // contents reads the files of a setting aside, and waits for that: what hangs holds up neither
-// the other files nor the end. A read that has not ended is gone on with by the next call.
+// the other files nor the end. A read that has not ended is asked for by the next call, which does not wait.
 func (f *files) contents(ctx context.Context, one *file, always bool, within time.Duration) (found contents, ended bool) {
 	if one.reading != nil {
-		within = 0
-	} else {
-		reading := make(chan contents, 1)
-		one.reading = reading
-		paths, secret := one.paths, one.private
-		if one.public || one.seen != nil && !always {
-			secret = -1 // nothing to warn of, or it was done
+		select {
+		case found = <-one.reading:
+			one.reading = nil
+			return found, true
+		default:
+			return contents{}, false
 		}
-		go func() { reading <- f.readAll(paths, secret) }()
 	}
+	reading := make(chan contents, 1)
+	paths, secret := one.paths, one.private
+	if one.public || one.seen != nil && !always {
+		secret = -1 // nothing to warn of, or it was done
+	}
+	go func() { reading <- f.readAll(paths, secret) }()
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
-	case found = <-one.reading:
-		one.reading = nil
+	case found = <-reading:
 		return found, true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	one.reading = reading
 	return contents{}, false
 }
 
