@@ -10,26 +10,47 @@ import (
 )
 
 // maxRounds is how often List asks the nodes for one page: what a minority has left
-// behind is not shown, so that a round may come to nothing.
-const maxRounds = 8
+// behind is not shown, so that a round may come to nothing. maxRoundsSearched is the same
+// where the request selects.
+const (
+	maxRounds         = 8
+	maxRoundsSearched = 10
+)
 
 // List implements fencing.Store. It shows what a majority holds; a page may have
-// fewer locks than asked for.
+// fewer locks than asked for. What is looked for is looked for in that: the nodes
+// themselves are asked for all, since one may have another end of a lease than is shown.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	var page fencing.ListPage
 	if r.Waiting {
 		return page, fencing.NoQueueError()
 	}
-	next := r
-	for range maxRounds {
-		next.Limit = r.Limit - len(page.Locks)
+	next := fencing.ListRequest{Prefix: r.Prefix, After: r.After, Count: r.Count}
+	rounds := maxRounds
+	if r.Selects() {
+		rounds = maxRoundsSearched
+	}
+	for range rounds {
+		next.Limit = r.Limit
+		if !r.Selects() {
+			next.Limit -= len(page.Locks)
+		}
 		locks, more, total, err := s.list(ctx, next)
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
-		page.Locks, page.Next = append(page.Locks, locks...), more
+		page.Next = more
 		page.Total, next.Count = max(page.Total, total), false
-		if more == "" || len(page.Locks) == r.Limit {
+		for i := range locks {
+			if len(page.Locks) == r.Limit { // there is one more, perhaps: so there is a next page
+				page.Next = page.Locks[r.Limit-1].Name
+				break
+			}
+			if r.Match(&locks[i]) {
+				page.Locks = append(page.Locks, locks[i])
+			}
+		}
+		if page.Next == "" || len(page.Locks) == r.Limit {
 			break
 		}
 		next.After = more

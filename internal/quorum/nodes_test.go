@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +141,63 @@ func TestList(t *testing.T) {
 		}
 		if stats, err := s.Stats(bg); err != nil || stats.Held != 5 {
 			t.Errorf("%+v, %v", stats, err)
+		}
+	})
+}
+
+// TestListSelectsWhatIsShown: the nodes have three ends of one lease, and a list that selects
+// by the end goes by the one that is shown, and shows that.
+func TestListSelectsWhatIsShown(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		s.acquire(r)
+		advance(time.Second)
+		for i, ttl := range []time.Duration{8 * time.Second, 12 * time.Second, 20 * time.Second} {
+			if _, err := s.nodes[i].Model.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: ttl}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const shown = 12 * time.Second
+		for within, listed := range map[time.Duration]int{0: 1, shown - time.Second: 0, shown: 1, shown + 3*time.Second: 1} {
+			page, err := s.List(bg, fencing.ListRequest{Limit: 10, EndsIn: within})
+			if err != nil || len(page.Locks) != listed {
+				t.Errorf("%v: %+v, %v", within, page, err)
+				continue
+			}
+			for _, lock := range page.Locks {
+				if ends := lock.Holders[0].ExpiresAt.Sub(lock.Now); ends != shown {
+					t.Errorf("%v: it ends in %v, want %v", within, ends, shown)
+				}
+			}
+		}
+	})
+}
+
+// TestListSearchIsBounded: a search that finds little looks at ten pages, and goes on from there.
+func TestListSearchIsBounded(t *testing.T) {
+	play(t, func(s *scene) {
+		for i := range 25 {
+			s.acquire(request(fencing.Name(fmt.Sprintf("a/%02d", i))))
+		}
+		s.acquire(request("zz/1"))
+		asked := 0
+		s.nodes[0].set(func(n *node) {
+			n.before = func(op string) {
+				if op == "list" {
+					asked++
+				}
+			}
+		})
+		list := fencing.ListRequest{Limit: 1, Query: "zz/"}
+		for _, want := range []fencing.Name{"a/09", "a/19", ""} {
+			page, err := s.List(bg, list)
+			if err != nil || page.Next != want || (len(page.Locks) == 1) != (want == "") {
+				t.Fatalf("%+v, %v", page, err)
+			}
+			list.After = page.Next
+		}
+		if asked > 3*maxRoundsSearched {
+			t.Errorf("a node was asked %d times", asked)
 		}
 	})
 }
