@@ -3,16 +3,13 @@ package embedded
 import (
 	"container/heap"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/tidwall/btree"
 
 	"fencepost/internal/fencing"
 )
-
-// examinedPerPage bounds how many locks one page of a search looks at, in
-// multiples of the page's limit.
-const examinedPerPage = 10
 
 const (
 	// tombstonesPerCall bounds how many tombstones one call of Expire drops.
@@ -108,34 +105,23 @@ func (x *index) nextDue(now fencing.Instant) time.Duration {
 	return next
 }
 
-// list returns a page of live locks. It looks at as many as the page may hold, or, where
-// the request selects, ten times as many.
-func (x *index) list(state *fencing.State, now fencing.Instant, r fencing.ListRequest) fencing.ListPage {
-	var page fencing.ListPage
-	var last fencing.Name
-	examined := 0
-	if r.Count {
-		page.Total = x.countHeld(r.Prefix)
-	}
-	x.held.Ascend(max(r.After, fencing.Name(r.Prefix)), func(name fencing.Name) bool {
+// views returns what is shown of the next names behind one, up to limit of them and only
+// those with a prefix; with waiters it lists them. more says that names follow.
+func (x *index) views(state *fencing.State, now fencing.Instant, prefix string, after fencing.Name, limit int, waiters bool) (locks []*fencing.Lock, more bool) {
+	x.held.Ascend(max(after, fencing.Name(prefix)), func(name fencing.Name) bool {
 		switch {
-		case r.After != "" && name <= r.After:
+		case after != "" && name <= after:
 			return true
-		case len(name) < len(r.Prefix) || string(name[:len(r.Prefix)]) != r.Prefix:
+		case !strings.HasPrefix(string(name), prefix):
 			return false // in order, so no name with the prefix follows
-		case len(page.Locks) == r.Limit || examined == r.Limit*examinedPerPage:
-			page.Next = last
+		case len(locks) == limit:
+			more = true
 			return false
 		}
-		last = name
-		examined++
-		if lock := state.View(name, now, guard, r.Query != ""); lock.Held() && r.Match(lock) {
-			lock.Waiters = nil
-			page.Locks = append(page.Locks, *lock)
-		}
+		locks = append(locks, state.View(name, now, guard, waiters))
 		return true
 	})
-	return page
+	return locks, more
 }
 
 // countHeld returns how many names with a prefix have a holder.

@@ -217,16 +217,6 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	return expiry, nil
 }
 
-// List implements fencing.Store. It may show a grant that is not durable yet.
-func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
-	if err := s.Cause(); err != nil {
-		return fencing.ListPage{}, fencing.Unavailable(err)
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.index.list(s.state, s.now(), r), nil
-}
-
 // Listen implements fencing.Store. No message or answer is lost, and nothing is forgotten
 // while the process lives: there is never a Gap, and nothing that a heartbeat would tell.
 func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
