@@ -46,7 +46,7 @@ test-plain: # what one goroutine plays, which is too slow with -race: a test of 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, long random histories, the page with 100,000 locks
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
-	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run TestManyLocksAndChanges ./web
+	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run 'TestManyLocksAndChanges|TestOthersBesideThePage|TestAStuckLockIsBrokenWithNotice' ./web
 
 .PHONY: test-axe
 test-axe: deps ## every view of the page under axe-core, which npm fetches
@@ -75,7 +75,7 @@ verify: deps ## crowds, faults, attacks, histories: within an hour on two cores;
 	go run ./verify -scale $(SCALE)
 
 .PHONY: soak
-soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cluster, quorum, embedded)
+soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cluster, quorum, embedded, raft)
 	go run ./verify -only soak-$(STORE) -soak $(DURATION)
 
 .PHONY: lint
@@ -89,7 +89,8 @@ fuzz: ## run every fuzz target for FUZZTIME (default: a million executions each)
 	./scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: deps ## measure against the baselines; prints a table and writes docs/benchmarks.md
+bench: deps ## measure against the baselines, and etcd; prints tables and writes docs/benchmarks.md
+	@./scripts/deps bench
 	go run ./bench
 
 .PHONY: deps

@@ -16,7 +16,7 @@ import (
 // ruleFiles are the files all of whose functions are in docs/rules.md. Rows may name
 // functions of other files too.
 var ruleFiles = []string{
-	"internal/fencing/step.go", "internal/fencing/settle.go", "internal/fencing/acquire.go", "internal/fencing/grant.go",
+	"internal/fencing/step.go", "internal/fencing/break.go", "internal/fencing/settle.go", "internal/fencing/acquire.go", "internal/fencing/grant.go",
 	"internal/fencing/claim.go", "internal/fencing/leave.go", "internal/fencing/own.go", "internal/fencing/quarantine.go",
 	"internal/fencing/gateway.go", "internal/fencing/fence.go",
 	"state.lua", "holders.lua", "queue.lua", "rules.lua", "view.lua", "acquire.lua", "verbs.lua", "fence.lua", "gateways.lua", "mend.lua",

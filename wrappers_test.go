@@ -17,9 +17,9 @@ import (
 var passedOn = map[string][]string{
 	"internal/metrics.Store":     {"Capabilities", "Watch", "Stats", "Close"},
 	"internal/tracing.Store":     {"Capabilities", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Examine", "Check", "Close"}, // of no request
-	"internal/watchdog.Watchdog": {"Capabilities", "Confirm", "Leave", "TakeBack", "Admit", "Judge", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check"},
+	"internal/watchdog.Watchdog": {"Capabilities", "Confirm", "Leave", "TakeBack", "Evict", "Admit", "Judge", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check"},
 	"internal/watchdog.recent": {
-		"Release", "TakeBack", "Break", "Admit", "Judge", "Inspect", "List", "History", // bring no lease
+		"Release", "TakeBack", "Break", "Evict", "Admit", "Judge", "Inspect", "List", "History", // bring no lease
 		"Leave", "Listen", // what they find is confirmed
 		"Expire", "Heartbeat", "Watch", "Stats", "Check", "Examine", "Capabilities", "Close",
 	},

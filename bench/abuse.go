@@ -68,7 +68,7 @@ func (r *results) measureAbuse(binary, dir string, rounds int) error {
 		return err
 	}
 	defer gateway.stop()
-	healthy, err := newCrew(gateway.addr, healthyClients)
+	healthy, err := newCrew(healthyClients, gateway.addr)
 	defer healthy.close()
 	if err != nil {
 		return err

@@ -169,33 +169,9 @@ type contended struct {
 
 // measureContended runs the rivals in turn.
 func (r *results) measureContended(rivals []rival, hold time.Duration, rounds int, length time.Duration) error {
-	found := map[string][]contest{}
-	for round := range rounds + 1 { // the first round warms up and is dropped
-		for i := range rivals {
-			v := &rivals[(i+round)%len(rivals)]
-			take, dismiss, err := v.hire() // anew each time: a gateway hangs up on who says nothing
-			if err != nil {
-				return err
-			}
-			before, err := callsRun(v.server)
-			if err != nil {
-				return err
-			}
-			c, err := compete(contenders, hold, length, take)
-			dismiss()
-			if err != nil {
-				return fmt.Errorf("%s: %w", v.title, err)
-			}
-			after, err := callsRun(v.server)
-			if err != nil {
-				return err
-			}
-			c.calls = float64(after-before) / float64(c.all)
-			if round > 0 {
-				found[v.key] = append(found[v.key], c)
-			}
-		}
-		fmt.Fprintf(os.Stderr, "%d clients on one name, hold %s, round %d of %d\n", contenders, hold, round, rounds)
+	found, err := compareContests(rivals, hold, rounds, length)
+	if err != nil {
+		return err
 	}
 	pick := func(key string, value func(contest) float64) []float64 {
 		var values []float64
@@ -222,6 +198,39 @@ func (r *results) measureContended(rivals []rival, hold time.Duration, rounds in
 		})
 	}
 	return nil
+}
+
+// compareContests runs the rivals in turn. It returns, by their keys, what each round found.
+func compareContests(rivals []rival, hold time.Duration, rounds int, length time.Duration) (map[string][]contest, error) {
+	found := map[string][]contest{}
+	for round := range rounds + 1 { // the first round warms up and is dropped
+		for i := range rivals {
+			v := &rivals[(i+round)%len(rivals)]
+			take, dismiss, err := v.hire() // anew each time: a gateway hangs up on who says nothing
+			if err != nil {
+				return nil, err
+			}
+			before, err := callsRun(v.server)
+			if err != nil {
+				return nil, err
+			}
+			c, err := compete(contenders, hold, length, take)
+			dismiss()
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", v.title, err)
+			}
+			after, err := callsRun(v.server)
+			if err != nil {
+				return nil, err
+			}
+			c.calls = float64(after-before) / float64(c.all)
+			if round > 0 {
+				found[v.key] = append(found[v.key], c)
+			}
+		}
+		fmt.Fprintf(os.Stderr, "%d clients on one name, hold %s, round %d of %d\n", contenders, hold, round, rounds)
+	}
+	return found, nil
 }
 
 // callsRun counts the calls of the rules that a Redis has run.

@@ -84,6 +84,7 @@ type silent struct{}
 
 func (silent) Granted(fencing.Grant, fencing.Instant, time.Time) {}
 func (silent) Replaced(fencing.Name, fencing.Stamp)              {}
+func (silent) Ask(fencing.Name, fencing.Stamp)                   {}
 func (silent) Has([]fencing.Name, time.Time, []fencing.Entry)    {}
 func (silent) Gap()                                              {}
 

@@ -147,14 +147,14 @@ func (c *client) exchange(request []byte, want int) error {
 	return nil
 }
 
-// crew are the clients of one target. Their connections stay open between
+// crew are the clients of one target, spread over its addresses. Their connections stay open between
 // rounds.
 type crew []*client
 
-func newCrew(addr string, size int) (crew, error) {
+func newCrew(size int, addrs ...string) (crew, error) {
 	var all crew
 	for i := range size {
-		c, err := newClient(addr, i)
+		c, err := newClient(addrs[i%len(addrs)], i)
 		if err != nil {
 			return all, err
 		}
@@ -206,7 +206,7 @@ func (l latencies) at(quantile float64) time.Duration {
 // long the acquires took from the moment they were due.
 func irregular(addr string, rate float64, length time.Duration, seed uint64) (latencies, error) {
 	const connections = 256 // more than ever are in use at once, at a tenth of the capacity
-	all, err := newCrew(addr, connections)
+	all, err := newCrew(connections, addr)
 	defer all.close()
 	if err != nil {
 		return nil, err

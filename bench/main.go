@@ -21,7 +21,7 @@ func main() {
 	redisURL := flag.String("redis", "", "store of the baseline")
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
-	only := flag.String("only", "", "waiting, redis, topologies, abuse or footprint: measure that part alone and write no report")
+	only := flag.String("only", "", "waiting, redis, topologies, clusters, abuse or footprint: measure that part alone and write no report")
 	report := flag.String("report", "docs/benchmarks.md", "file to write")
 	flag.Parse()
 	var err error
@@ -73,6 +73,12 @@ func run(rounds int, length time.Duration, report, only string) error {
 		fmt.Print(r.reportAbuse())
 		return err
 	}
+	if only == "clusters" {
+		var r results
+		err := r.measureClusters(binary, dir, rounds, length)
+		fmt.Print(r.reportClusters())
+		return err
+	}
 	if only == "waiting" {
 		r := results{rate: aloneRate}
 		err := r.measureWaiting(binary, dir, rounds, length)
@@ -103,6 +109,9 @@ func run(rounds int, length time.Duration, report, only string) error {
 		return err
 	}
 	if err := r.measureTopologies(rounds, length); err != nil {
+		return err
+	}
+	if err := r.measureClusters(binary, dir, rounds, length); err != nil {
 		return err
 	}
 	if err := r.measureAbuse(binary, dir, rounds); err != nil {

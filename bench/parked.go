@@ -91,7 +91,7 @@ func (r *results) measureParked(targets []target) error {
 	var bare float64
 	for _, t := range targets {
 		if t.key != "parking" {
-			if err := holdName(t.addr, "bench/parked"); err != nil {
+			if err := holdName(t.addrs[0], "bench/parked"); err != nil {
 				return err
 			}
 		}
@@ -99,7 +99,7 @@ func (r *results) measureParked(targets []target) error {
 		if err != nil {
 			return err
 		}
-		leave, err := park(t.addr, "bench/parked", parkedClients)
+		leave, err := park(t.addrs[0], "bench/parked", parkedClients)
 		if err != nil {
 			return err
 		}

@@ -33,6 +33,8 @@ type results struct {
 	parked             []parked
 	crowd              float64 // calls a turn with parkedClients in the queue
 	abuse              []besides
+	clusters           []clusterRow
+	clusterTurns       []clusterTurn
 	beside50, beside99 float64 // latency of other names, many parked to none
 }
 
@@ -55,40 +57,9 @@ type latency struct {
 }
 
 func (r *results) measureThroughput(targets []target, clients, rounds int, length time.Duration) error {
-	work := make([]func(int) error, len(targets))
-	for i := range targets {
-		var dismiss func()
-		var err error
-		work[i], dismiss, err = targets[i].hire(clients)
-		defer dismiss()
-		if err != nil {
-			return err
-		}
-	}
-	rates := map[string][]float64{}
-	cpus := map[string][]float64{}
-	for round := range rounds + 1 { // the first round warms up and is dropped
-		for i := range targets {
-			n := (i + round) % len(targets)
-			t := &targets[n]
-			before, err := cpuTime(t.pids...)
-			if err != nil {
-				return err
-			}
-			rate, err := closedLoop(clients, length, work[n])
-			if err != nil {
-				return fmt.Errorf("%s: %w", t.title, err)
-			}
-			after, err := cpuTime(t.pids...)
-			if err != nil {
-				return err
-			}
-			if round > 0 {
-				rates[t.key] = append(rates[t.key], rate)
-				cpus[t.key] = append(cpus[t.key], float64(after-before)/(rate*length.Seconds()))
-			}
-		}
-		fmt.Fprintf(os.Stderr, "%d clients, round %d of %d\n", clients, round, rounds)
+	rates, cpus, err := compareThroughput(targets, clients, rounds, length)
+	if err != nil {
+		return err
 	}
 	for _, t := range targets {
 		r.throughput = append(r.throughput, throughput{
@@ -99,6 +70,45 @@ func (r *results) measureThroughput(targets []target, clients, rounds int, lengt
 		})
 	}
 	return nil
+}
+
+// compareThroughput runs the targets in turn. It returns, by their keys, what each round found: pairs
+// a second, and the CPU of a pair in ns.
+func compareThroughput(targets []target, clients, rounds int, length time.Duration) (rates, cpus map[string][]float64, err error) {
+	loop := make([]func(time.Duration) (float64, error), len(targets))
+	for i := range targets {
+		var dismiss func()
+		loop[i], dismiss, err = targets[i].hire(clients)
+		defer dismiss()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	rates, cpus = map[string][]float64{}, map[string][]float64{}
+	for round := range rounds + 1 { // the first round warms up and is dropped
+		for i := range targets {
+			n := (i + round) % len(targets)
+			t := &targets[n]
+			before, err := cpuTime(t.pids...)
+			if err != nil {
+				return nil, nil, err
+			}
+			rate, err := loop[n](length)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", t.title, err)
+			}
+			after, err := cpuTime(t.pids...)
+			if err != nil {
+				return nil, nil, err
+			}
+			if round > 0 {
+				rates[t.key] = append(rates[t.key], rate)
+				cpus[t.key] = append(cpus[t.key], float64(after-before)/(rate*length.Seconds()))
+			}
+		}
+		fmt.Fprintf(os.Stderr, "%d clients, round %d of %d\n", clients, round, rounds)
+	}
+	return rates, cpus, nil
 }
 
 // measureLatency compares the two gateways on Redis under irregular arrivals at
@@ -119,7 +129,7 @@ func (r *results) measureLatency(targets []target, rounds int, length time.Durat
 	for round := range rounds {
 		for i := range compared {
 			t := &compared[(i+round)%len(compared)]
-			took, err := irregular(t.addr, r.rate, length, uint64(round))
+			took, err := irregular(t.addrs[0], r.rate, length, uint64(round))
 			if err != nil {
 				return fmt.Errorf("%s: %w", t.title, err)
 			}
@@ -255,6 +265,7 @@ of the form orders/12345, owner worker-7, no metadata).
 `, r.perLock)
 	b.WriteString(r.reportRedisCost())
 	b.WriteString(r.reportTopologies())
+	b.WriteString(r.reportClusters())
 	b.WriteString(r.reportWaiting())
 	b.WriteString(r.reportAbuse())
 	return b.String()

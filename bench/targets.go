@@ -15,18 +15,26 @@ import (
 type target struct {
 	key   string
 	title string
-	pids  []int // whose CPU a pair costs
-	addr  string
-	work  func(client int) error // in place of addr: without HTTP, in this process
+	pids  []int                                                              // whose CPU a pair costs
+	addrs []string                                                           // over which clients are spread
+	work  func(client int) error                                             // in place of addrs: another client, in this process
+	rate  func(clients int, length time.Duration) (pairs float64, err error) // in place of both: another process
 }
 
-// hire returns the work of a number of clients, and what ends them.
-func (t *target) hire(clients int) (work func(client int) error, dismiss func(), err error) {
-	if t.work != nil {
-		return t.work, func() {}, nil
+// hire returns the loop of a number of clients, in pairs a second, and what ends them.
+func (t *target) hire(clients int) (loop func(length time.Duration) (float64, error), dismiss func(), err error) {
+	if t.rate != nil {
+		return func(length time.Duration) (float64, error) { return t.rate(clients, length) }, func() {}, nil
 	}
-	all, err := newCrew(t.addr, clients)
-	return func(i int) error { return all[i].pair() }, all.close, err
+	work, dismiss := t.work, func() {}
+	if work == nil {
+		all, err := newCrew(clients, t.addrs...)
+		if err != nil {
+			return nil, all.close, err
+		}
+		work, dismiss = func(i int) error { return all[i].pair() }, all.close
+	}
+	return func(length time.Duration) (float64, error) { return closedLoop(clients, length, work) }, dismiss, nil
 }
 
 // startTargets starts everything once; stop ends it.
@@ -42,7 +50,7 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 			return fmt.Errorf("%s: %w", title, err)
 		}
 		stops = append(stops, func() { p.stop() })
-		targets = append(targets, target{key: key, title: title, addr: p.addr, pids: append(more, p.cmd.Process.Pid)})
+		targets = append(targets, target{key: key, title: title, addrs: []string{p.addr}, pids: append(more, p.cmd.Process.Pid)})
 		return nil
 	}
 	launch := func(args ...string) (*redistest.Server, error) {

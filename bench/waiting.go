@@ -94,9 +94,9 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 		return fault
 	}
 	if err := r.measureParked([]target{
-		{key: "parking", title: "bare net/http and chi handler", pids: []int{bare.cmd.Process.Pid}, addr: bare.addr},
-		{key: "embedded", title: "Fencepost, embedded", pids: []int{fresh.cmd.Process.Pid}, addr: fresh.addr},
-		{key: "redis", title: "Fencepost, Redis", pids: []int{crowded.cmd.Process.Pid}, addr: crowded.addr},
+		{key: "parking", title: "bare net/http and chi handler", pids: []int{bare.cmd.Process.Pid}, addrs: []string{bare.addr}},
+		{key: "embedded", title: "Fencepost, embedded", pids: []int{fresh.cmd.Process.Pid}, addrs: []string{fresh.addr}},
+		{key: "redis", title: "Fencepost, Redis", pids: []int{crowded.cmd.Process.Pid}, addrs: []string{crowded.addr}},
 	}); err != nil {
 		return err
 	}

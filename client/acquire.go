@@ -37,6 +37,7 @@ type acquisition struct {
 	margin   time.Duration
 	also     []string
 	announce func(public string)
+	noticed  func(Notice)
 }
 
 // Option changes what is acquired. Without any it is an exclusive lease with the gateway's
@@ -65,6 +66,12 @@ func Permit(of int) Option {
 	return func(a *acquisition) { a.Mode, a.Limit = "shared", of }
 }
 
+// Permits is several of so many permits, n of 1 to 10,000, all in one step: n places in a
+// semaphore. See Lease.Slots and Lease.KeepPermits.
+func Permits(n, of int) Option {
+	return func(a *acquisition) { a.Mode, a.Limit, a.Permits = "shared", of, n }
+}
+
 // Owner is a label for people in place of Options.Owner.
 func Owner(label string) Option { return func(a *acquisition) { a.Owner = label } }
 
@@ -88,6 +95,11 @@ func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold =
 // see the end right after its last event. Fence the writes, or do without Attached where that is too long.
 func Attached() Option { return func(a *acquisition) { a.attached = true } }
 
+// Linger has the gateway keep an attached lease for so long after its connection has ended, at most the
+// TTL: this client then goes on with it, and what Attached says of a connection whose end only the
+// gateway sees counts from then. Others wait for so long when this process dies.
+func Linger(d time.Duration) Option { return func(a *acquisition) { a.Linger = upMillis(d) } }
+
 // NotRenewed leaves the lease without renewals: it ends by its TTL, or by Client.Renew and
 // Client.Release, perhaps of another process.
 func NotRenewed() Option { return func(a *acquisition) { a.unkept = true } }
@@ -106,6 +118,12 @@ func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID = id } 
 // that f's owner finds itself among Lock.Waiters. f is called again should another lease
 // id be needed.
 func OnLeaseID(f func(public string)) Option { return func(a *acquisition) { a.announce = f } }
+
+// OnNotice calls f when the lease is given notice of a break, or the end of the notice is
+// brought forward: it is time to finish. The client learns of it with the next renewal,
+// after a third of the TTL at most; with Attached at once. f runs in a goroutine of its own, for which
+// Close waits, and must not call Close. The lease's context is not ended by it: see Lease.Notice.
+func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed = f } }
 
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
 // Wait allows is over (CodeWaitTimeout). Gateways that don't answer are asked again; when
@@ -236,6 +254,8 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			if q.waits && q.remaining(ctx) <= 0 {
 				return nil, err
 			}
+		case errors.Is(err, ErrEvicted):
+			return nil, err
 		case e != nil && e.Code == CodeLeaseLost && q.leaseID == "":
 			q.identify(NewLeaseID()) // granted, and ended before we knew
 			pause = 0

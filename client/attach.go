@@ -165,7 +165,11 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			default:
 				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
 				l.claim = q.call
-				l.claim.stream, l.claim.body = false, q.acquireRequest
+				again := q.acquireRequest
+				again.Permits = 0 // as many as it has by then
+				again.Owner = ""  // it may be another one by then: see Labels
+				again.Linger = 0  // it is for a stream
+				l.claim.stream, l.claim.body = false, again
 				return l, l.start(func() {
 					defer cancel()
 					l.follow(s)
@@ -230,12 +234,16 @@ func (l *Lease) listen(s *stream, within func() time.Duration) error {
 			return err
 		}
 		switch e.name {
-		case "granted", "renewed":
+		case "granted", "renewed", "notice":
 			var g granted
 			if err := json.Unmarshal(e.data, &g); err != nil {
 				return err
 			}
-			l.renewed(g, s.sent)
+			if e.name == "notice" {
+				l.noticed(g, s.sent)
+			} else {
+				l.renewed(g, s.sent)
+			}
 		case "draining", "lost":
 			return e.problem()
 		}

@@ -116,3 +116,26 @@ func TestAttachedReleasedUnseen(t *testing.T) {
 		t.Errorf("it is known %s before the deadline", left)
 	}
 }
+
+// With Linger this client goes on with such a lease.
+func TestAttachedLingers(t *testing.T) {
+	_, direct := start(t)
+	c := connect(t, direct.options.Addresses[0])
+	m := muted(c)
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(6*time.Second), Linger(6*time.Second)))
+	m.fallSilent()
+	m.cut()
+	sent := l.sentAt()
+	until(t, "the client renews by itself", func() bool {
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return l.sentAt() != sent
+	})
+	if _, err := direct.TryAcquire(t.Context(), "a"); !errors.Is(err, CodeLocked) {
+		t.Errorf("another acquire: %v", err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -156,7 +157,7 @@ func TestTryAcquire(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil || l.Err() != ErrReleased || cause(t, l) != ErrReleased {
 		t.Errorf("%v, %v", err, l.Err())
 	}
-	for _, bad := range [][]Option{{TTL(time.Microsecond)}, {TTL(-time.Second)}, {Permit(-1)}, {Also("a")}, {Also("..")}, {TTL(time.Second), StopEarly(600 * time.Millisecond)}, {Attached(), Also("b")}, {LeaseID("nonsense")}} {
+	for _, bad := range [][]Option{{TTL(time.Microsecond)}, {TTL(-time.Second)}, {Permit(-1)}, {Permits(3, 2)}, {Also("a")}, {Also("..")}, {TTL(time.Second), StopEarly(600 * time.Millisecond)}, {Attached(), Also("b")}, {LeaseID("nonsense")}} {
 		if l, err := c.TryAcquire(t.Context(), "a", bad...); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field == "" {
 			t.Errorf("%v, %+v", l, err)
 		}
@@ -186,8 +187,102 @@ func TestModes(t *testing.T) {
 	if _, err := c.TryAcquire(t.Context(), "permits", Permit(2)); !slices.Equal(slots, []int{0, 1}) || !errors.Is(err, CodeLocked) {
 		t.Errorf("slots %v, %v", slots, err)
 	}
+	several := must[*Lease](t)(c.TryAcquire(t.Context(), "several", Permits(3, 4), TTL(2*time.Second)))
+	if _, err := c.TryAcquire(t.Context(), "several", Permits(2, 4)); !slices.Equal(several.Slots(), []int{0, 1, 2}) || several.Slot() != 0 || !errors.Is(err, CodeLocked) {
+		t.Errorf("slots %v, %v", several.Slots(), err)
+	}
+	if err := several.KeepPermits(t.Context(), 2); err != nil || !slices.Equal(several.Slots(), []int{0, 1}) {
+		t.Errorf("slots %v, %v", several.Slots(), err)
+	}
+	if err := several.KeepPermits(t.Context(), 3); !errors.Is(err, CodeInvalidRequest) || several.Err() != nil {
+		t.Errorf("permits are taken: %v, %v", err, several.Err())
+	}
+	if others := must[*Lease](t)(c.TryAcquire(t.Context(), "several", Permits(2, 4))).Slots(); !slices.Equal(others, []int{2, 3}) {
+		t.Errorf("slots %v", others)
+	}
+	if seen := must[Lock](t)(c.Inspect(t.Context(), "several")).Holders[0]; seen.Permits != 2 || !slices.Equal(seen.Slots, []int{0, 1}) {
+		t.Errorf("%+v", seen)
+	}
 	for range 2 {
 		must[*Lease](t)(c.TryAcquire(t.Context(), "readers", Shared()))
+	}
+}
+
+// TestAllPermits: who asks for all permits among many who each take one, again and again, is
+// served in its turn: nobody who came after it is granted before it.
+func TestAllPermits(t *testing.T) {
+	const limit, clients, rounds = 100, 64, 3
+	_, c := start(t)
+	type grant struct {
+		after int // how many requests for all waited, or had been served, before it was asked for
+		token int64
+	}
+	var joined atomic.Int64
+	whole := []int64{} // the tokens of those for all
+	singles := make([][]grant, clients)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var loops sync.WaitGroup
+	for i := range clients {
+		loops.Go(func() {
+			for ctx.Err() == nil {
+				after := int(joined.Load())
+				l, err := c.Acquire(ctx, "pool", Permit(limit))
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+				singles[i] = append(singles[i], grant{after, l.Token()})
+				if err := l.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range rounds {
+		public := make(chan string, 1)
+		served := make(chan *Lease, 1)
+		go func() {
+			l, err := c.Acquire(t.Context(), "pool", Permits(limit, limit), OnLeaseID(func(id string) { public <- id }))
+			if err != nil {
+				t.Error(err)
+			}
+			served <- l
+		}()
+		id := <-public
+		until(t, "all permits are waited for, or taken", func() bool {
+			seen := must[Lock](t)(c.Inspect(t.Context(), "pool"))
+			return slices.ContainsFunc(seen.Waiters, func(w Waiter) bool { return w.Lease == id && w.Permits == limit }) ||
+				slices.ContainsFunc(seen.Holders, func(h Holder) bool { return h.Lease == id && h.Permits == limit })
+		})
+		joined.Add(1)
+		l := <-served
+		if l == nil {
+			break
+		}
+		if seen := must[Lock](t)(c.Inspect(t.Context(), "pool")); seen.HolderCount != 1 || len(l.Slots()) != limit {
+			t.Errorf("%d hold beside all permits, of which there are %d", seen.HolderCount, len(l.Slots()))
+		}
+		whole = append(whole, l.Token())
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	stop()
+	loops.Wait()
+	all := 0
+	for _, of := range singles {
+		all += len(of)
+		for _, g := range of {
+			if g.after > 0 && g.after <= len(whole) && g.token < whole[g.after-1] {
+				t.Errorf("the token %d was granted before %d, to a request that came after it", g.token, whole[g.after-1])
+			}
+		}
+	}
+	if len(whole) != rounds || all < clients {
+		t.Errorf("%d requests for all and %d for one permit were served", len(whole), all)
 	}
 }
 

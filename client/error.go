@@ -41,12 +41,14 @@ func (c Code) Error() string { return string(c) }
 type Reason string
 
 // The reasons of CodeLeaseLost: its time ran out and nobody has had the lock since; it ran
-// out and somebody has; an administrator ended it; its holder did; nothing is known of it.
+// out and somebody has; an administrator ended it; its holder did; an administrator took its
+// place in the queue away before it was granted; nothing is known of it.
 const (
 	ReasonExpired    Reason = "expired"
 	ReasonSuperseded Reason = "superseded"
 	ReasonBroken     Reason = "broken"
 	ReasonReleased   Reason = "released"
+	ReasonEvicted    Reason = "evicted"
 	ReasonUnknown    Reason = "unknown"
 )
 
@@ -60,8 +62,8 @@ type Error struct {
 
 	Reason       Reason        // CodeLeaseLost
 	Late         time.Duration // CodeLeaseLost by time: how long ago it ended
-	CurrentToken int64         // CodeLeaseLost, superseded: the token of the newest grant
-	BreakReason  string        // CodeLeaseLost, broken: why, in the words of who broke it, if they said
+	CurrentToken int64         // CodeLeaseLost, superseded: the token of the newest grant; CodeConflict of Evict: of the lease
+	BreakReason  string        // CodeLeaseLost, broken or evicted: why, in the words of who did it, if they said
 	Lost         []string      // CodeLeaseLost, several names: those that are lost
 
 	Name        string        // which of several names it is about
@@ -70,6 +72,10 @@ type Error struct {
 	Waiting     int           // how many wait
 	Position    int           // the caller's place in the queue, from 1; 0: none
 	RetryAfter  time.Duration // when it is worth to ask again; 0: not said
+
+	// EstimatedWait is about how long a request that waits from now on will wait, of CodeLocked
+	// and CodeWaitTimeout; 0: too little is known.
+	EstimatedWait time.Duration
 }
 
 func (e *Error) Error() string {
@@ -86,8 +92,11 @@ func (e *Error) Error() string {
 	return code + ": " + e.Detail
 }
 
-// Is makes errors.Is find the code.
+// Is makes errors.Is find the code, and ErrEvicted.
 func (e *Error) Is(target error) bool {
+	if target == ErrEvicted {
+		return e.Code == CodeLeaseLost && e.Reason == ReasonEvicted
+	}
 	code, ok := target.(Code)
 	return ok && code != "" && e.Code == code
 }
@@ -105,6 +114,16 @@ var (
 	// MaxHold allows. It is an *Error with CodeLeaseLost, for no renewal can keep the lease, which
 	// lives on for what Lease.Remaining says: the work can stop until then.
 	ErrMaxHold error = &Error{Code: CodeLeaseLost, Reason: ReasonExpired, Detail: "the lease was held for as long as its max_hold_ms allows"}
+
+	// ErrEvicted is what errors.Is finds in what an acquire returns whose place in the queue an
+	// administrator took away (Client.Evict). Asking again with another lease id would join the
+	// queue anew: the client leaves that to its caller.
+	ErrEvicted = errors.New("an administrator took the place in the queue away")
+
+	// ErrNoticeOver is the cause of the context of a lease whose notice of a break is about to
+	// be over (Lease.Notice). It is an *Error with CodeLeaseLost, as ErrMaxHold is: the work can stop until
+	// the lease's end, for as long as Lease.Remaining says.
+	ErrNoticeOver error = &Error{Code: CodeLeaseLost, Reason: ReasonBroken, Detail: "the notice that an administrator has given is over"}
 
 	// ErrReleased is the cause of the context of a lease that was released by its holder.
 	ErrReleased = errors.New("the lease was released")

@@ -3,13 +3,10 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
-	"net/url"
 	"sync"
 	"time"
 )
@@ -38,6 +35,7 @@ type Grant struct {
 	Name  string
 	Token int64 // the fencing token: send it along with every write
 	Slot  int   // of a permit, from 0: fence by name and slot. NoSlot for all others
+	Slots []int // of permits, all of them in ascending order; nil for all others
 }
 
 // Lease is a lease on one name or several. Many goroutines may use one.
@@ -70,6 +68,8 @@ type Lease struct {
 	sent   instant       // when the request was sent that was answered last
 	life   time.Duration // how long after that the lease lives
 	ends   bool          // MaxHold does not let it live longer
+	notice *given        // nil: it was given none
+	told   func(Notice)  // is told of it
 	over   error         // why nobody may count on it any more
 	last   error         // of the last attempt to renew it
 	freed  func() error  // releases it, once for all who wait
@@ -78,6 +78,8 @@ type Lease struct {
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+	l.told = o.noticed
+	l.takeNotice(g, sent)
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
 	l.kept, l.end = context.WithCancel(c.lastingFor(parent))
@@ -100,7 +102,7 @@ func (l *Lease) start(keep func()) error {
 
 // Context returns a context that is cancelled before the lease can be gone (but see
 // Attached). Its cause is
-// an *Error with CodeLeaseLost (also ErrMaxHold), ErrUnknown, ErrReleased or ErrClosed; with Do, also that
+// an *Error with CodeLeaseLost (also ErrMaxHold and ErrNoticeOver), ErrUnknown, ErrReleased or ErrClosed; with Do, also that
 // of the context that Do was given. It has the values of the context that the lease was
 // acquired with, and not its end.
 func (l *Lease) Context() context.Context { return l.ctx }
@@ -123,11 +125,22 @@ func (l *Lease) Token() int64 { return l.grants[0].Token }
 // Slot returns the number of a permit, from 0 and below the limit, or NoSlot.
 func (l *Lease) Slot() int { return l.grants[0].Slot }
 
+// Slots returns the numbers of the permits in ascending order, nil if there are none.
+func (l *Lease) Slots() []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]int(nil), l.grants[0].Slots...)
+}
+
 // Name returns the name; of several the first that was given.
 func (l *Lease) Name() string { return l.grants[0].Name }
 
 // Grants returns what the lease has of each name, in the order in which they were given.
-func (l *Lease) Grants() []Grant { return append([]Grant(nil), l.grants...) }
+func (l *Lease) Grants() []Grant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Grant(nil), l.grants...)
+}
 
 // Public returns the public part of the lease id, which is safe to log and to show.
 func (l *Lease) Public() string { return PublicPart(l.id) }
@@ -174,7 +187,7 @@ func (l *Lease) finish(cause error) {
 		l.cancel(cause)
 	}
 	l.c.leases.CompareAndDelete(l.id, l)
-	if !l.attached || !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) {
+	if !l.attached || !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) && !errors.Is(cause, ErrNoticeOver) {
 		l.end()
 	}
 }
@@ -182,7 +195,13 @@ func (l *Lease) finish(cause error) {
 func (l *Lease) unknown() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ends {
+	switch n := l.notice; {
+	case n != nil && n.after-l.c.now().since(n.sent) <= l.margin+noticeSlack:
+		if n.Reason != "" {
+			return fmt.Errorf("%w: %q", ErrNoticeOver, n.Reason)
+		}
+		return ErrNoticeOver
+	case l.ends:
 		return ErrMaxHold
 	}
 	if l.last != nil {
@@ -199,6 +218,7 @@ func (l *Lease) renewed(g granted, sent instant) {
 	if l.ttl > 0 {
 		g.ExpiresIn = min(g.ExpiresIn, l.ttl.Milliseconds())
 	}
+	l.takeNotice(g, sent)
 	ahead := sent.since(l.sent)
 	moved := ahead + g.life() - l.life
 	if l.attached && moved < 0 {
@@ -314,10 +334,7 @@ func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
 			return granted{}, instant{}, err
 		}
 	}
-	l.mu.Lock()
-	ttl := l.ttl
-	l.mu.Unlock()
-	return l.c.renewal(l.kept, l.id, l.names, ttl, timeout)
+	return l.c.renewal(l.kept, l.id, l.names, renewRequest{TTL: upMillis(l.renewsWith())}, timeout)
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.
@@ -353,68 +370,10 @@ func (l *Lease) release(ctx context.Context) error {
 	l.mu.Lock()
 	lost := l.over
 	l.mu.Unlock()
-	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && len(l.names) == 1 {
+	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.names) == 1 {
 		return lost
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return l.c.Release(ctx, l.id, l.names...)
-}
-
-// Release lets go of the names of a lease id, whoever acquired them. nil means that the
-// lease was held until now, or was released with this lease id before; an *Error with
-// CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
-// Options.Patience is over (ErrUnreachable).
-func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
-	path, err := pathOfNames(names)
-	if err != nil {
-		return err
-	}
-	if len(names) > 1 {
-		path += "?" + url.Values{"name": names}.Encode()
-	}
-	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID})
-	if err != nil && unanswered(err) && !errors.Is(err, ErrUnreachable) {
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
-	}
-	return err
-}
-
-// Renew renews the names of a lease id once, whoever acquired them, and returns how long
-// they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
-// of this client with the lease id counts on no more than ttl from then on, and is renewed
-// with it where it is renewed at all; other processes are told nothing. Errors are as those of Release.
-func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
-	if l, ok := c.leases.Load(leaseID); ok && ttl > 0 {
-		l.(*Lease).shorten(ttl) // before it is asked: whether it was carried out may stay unknown
-	}
-	for retry := c.newRetry(); ; {
-		g, sent, err := c.renewal(ctx, leaseID, names, ttl, answerTimeout)
-		switch {
-		case err == nil:
-			return g.life() - c.now().since(sent), nil
-		case !unanswered(err):
-			return 0, err
-		case retry.exhausted() || !sleep(ctx, retry.after(err)):
-			return 0, fmt.Errorf("%w: %w", ErrUnreachable, err)
-		}
-	}
-}
-
-// renewal sends a renewal once.
-func (c *Client) renewal(ctx context.Context, id string, names []string, ttl, timeout time.Duration) (g granted, sent instant, err error) {
-	r := call{method: http.MethodPut, leaseID: id}
-	if r.path, err = pathOfNames(names); err != nil {
-		return g, sent, err
-	}
-	body := renewRequest{TTL: upMillis(ttl)}
-	if len(names) > 1 {
-		body.Names = names
-	}
-	r.body = body
-	a, err := c.ask(ctx, r, timeout)
-	if err == nil {
-		err = json.Unmarshal(a.body, &g)
-	}
-	return g, a.sent, err
 }

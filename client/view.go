@@ -32,14 +32,22 @@ type Holder struct {
 	Owner      string            `json:"owner"`
 	Mode       string            `json:"mode"`
 	Token      int64             `json:"fencing_token"`
-	Limit      int               `json:"limit,omitempty"` // of a permit
-	Slot       *int              `json:"slot,omitempty"`  // of a permit
+	Limit      int               `json:"limit,omitempty"`   // of a permit
+	Slot       *int              `json:"slot,omitempty"`    // of a permit; of several the lowest
+	Permits    int               `json:"permits,omitempty"` // of several permits, how many
+	Slots      []int             `json:"slots,omitempty"`   // of several permits; 64 at most
 	Hold       int               `json:"hold"`
 	TTL        int64             `json:"ttl_ms"`
 	ExpiresIn  int64             `json:"expires_in_ms"`
 	AcquiredAt time.Time         `json:"acquired_at"`
-	ExpiresAt  time.Time         `json:"expires_at"`
+	ExpiresAt  time.Time         `json:"expires_at"` // a TTL after the last renewal, unless max_hold_ms or a notice ends it sooner
+	Attached   bool              `json:"attached"`   // a stream holds it, and its gateway renews it: see [Attached]
 	Metadata   map[string]string `json:"metadata"`
+
+	// Of one that was given notice of a break: when it is broken at the latest, and why.
+	BreaksIn    *int64     `json:"breaks_in_ms,omitempty"`
+	BreaksAt    *time.Time `json:"breaks_at,omitempty"`
+	BreakReason string     `json:"break_reason,omitempty"`
 }
 
 // Waiter is who waits for a lock.
@@ -47,8 +55,12 @@ type Waiter struct {
 	Lease    string `json:"lease"`
 	Owner    string `json:"owner"`
 	Mode     string `json:"mode"`
-	Position int    `json:"position"` // from 1
+	Permits  int    `json:"permits,omitempty"` // it asks for, if several
+	Position int    `json:"position"`          // from 1
 	Waited   int64  `json:"waiting_ms"`
+
+	// EstimatedWait is about how much longer it will wait, in milliseconds; 0: too little is known.
+	EstimatedWait int64 `json:"estimated_wait_ms,omitempty"`
 }
 
 // Advice is a remark on how a lock is used. Nothing follows from it.
@@ -91,6 +103,8 @@ type Filter struct {
 	HeldFor       time.Duration // somebody has held it for so long; whole milliseconds
 	ExpiresWithin time.Duration // a lease expires within this time; whole milliseconds
 	Waiting       bool          // somebody waits
+	Attached      bool          // a lease is attached to a stream
+	Unrenewed     bool          // a lease was never renewed
 }
 
 func (f Filter) values() url.Values {
@@ -105,6 +119,8 @@ func (f Filter) values() url.Values {
 	set("held_for_ms", strconv.FormatInt(f.HeldFor.Milliseconds(), 10), f.HeldFor != 0)
 	set("expires_within_ms", strconv.FormatInt(f.ExpiresWithin.Milliseconds(), 10), f.ExpiresWithin != 0)
 	set("waiting", "true", f.Waiting)
+	set("attached", "true", f.Attached)
+	set("unrenewed", "true", f.Unrenewed)
 	return query
 }
 
@@ -168,15 +184,53 @@ func (c *Client) History(ctx context.Context, name string) ([]Past, error) {
 // with the next renewal, and the reason, which may be empty and has at most 256 bytes.
 // Breaking it again is no error; a token that no live lease has is CodeStaleToken.
 func (c *Client) Break(ctx context.Context, name string, token int64, reason string) error {
+	_, _, err := c.breakLease(ctx, name, token, 0, reason)
+	return err
+}
+
+// BreakWithNotice has a live lease broken when notice is over, 100 ms to 24 h in whole
+// milliseconds, and not before the expiry that its holder was last told of; until then its
+// holder has it and may finish (OnNotice). It returns the lease as it is, and false if it has
+// been broken already. Of several notices the earliest end counts, with its reason; Break
+// ends the lease at once all the same. Errors are as those of Break.
+func (c *Client) BreakWithNotice(ctx context.Context, name string, token int64, notice time.Duration, reason string) (h Holder, held bool, err error) {
+	return c.breakLease(ctx, name, token, notice, reason)
+}
+
+func (c *Client) breakLease(ctx context.Context, name string, token int64, notice time.Duration, reason string) (h Holder, held bool, err error) {
 	var body any
 	if reason != "" {
 		body = map[string]string{"reason": reason}
 	}
 	path, err := pathOf("/locks/", name)
 	if err != nil {
+		return h, false, err
+	}
+	if notice != 0 {
+		path += "?notice_ms=" + strconv.FormatInt(notice.Milliseconds(), 10)
+	}
+	a, err := c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`, body: body})
+	if err != nil || len(a.body) == 0 {
+		return h, false, err
+	}
+	err = json.Unmarshal(a.body, &h)
+	return h, err == nil, err
+}
+
+// Evict takes a waiter out of the queue of a lock; lease is the public part of its lease id, as
+// Lock.Waiters has it. Its request is answered at once, with ErrEvicted and the reason,
+// which may be empty and has at most 256 bytes. Evicting it again is no error. CodeNotFound: no
+// such lease waits; CodeConflict: it holds the lock by now, with Error.CurrentToken to Break.
+func (c *Client) Evict(ctx context.Context, name, lease, reason string) error {
+	var body any
+	if reason != "" {
+		body = map[string]string{"reason": reason}
+	}
+	path, err := pathOf("/queues/", name)
+	if err != nil {
 		return err
 	}
-	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`, body: body})
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path + "?" + url.Values{"lease": {lease}}.Encode(), body: body})
 	return err
 }
 
@@ -190,8 +244,8 @@ func (c *Client) look(ctx context.Context, path string, into any) error {
 
 // Event is something that happened to a lock. It tells what was, and guards nothing.
 type Event struct {
-	// Kind is granted, released, expired, broken, queued, left, or resync: events may be
-	// missing before this one, so look again.
+	// Kind is granted, released, expired, broken, notice (of a break), queued, left, or resync:
+	// events may be missing before this one, so look again.
 	Kind  string    `json:"event"`
 	Name  string    `json:"name"`
 	Lease string    `json:"lease"`
@@ -199,6 +253,12 @@ type Event struct {
 	Mode  string    `json:"mode"`
 	Token int64     `json:"fencing_token,omitempty"`
 	At    time.Time `json:"at"`
+
+	Waited      int64      `json:"waited_ms,omitempty"`    // granted: the time in the queue before
+	Held        int64      `json:"held_ms,omitempty"`      // released, expired, broken: for how long
+	BreaksAt    *time.Time `json:"breaks_at,omitempty"`    // of a notice: when the lease is broken at the latest
+	BreakReason string     `json:"break_reason,omitempty"` // of a notice, a break or an eviction, if one was given
+	Evicted     bool       `json:"evicted,omitempty"`      // left: an administrator took the place away
 }
 
 // Events yields what happens to locks whose names begin with prefix, until the context

@@ -7,17 +7,22 @@ type acquireRequest struct {
 	Names    []string          `json:"names,omitempty"`
 	TTL      int64             `json:"ttl_ms,omitempty"`
 	Wait     int64             `json:"wait_ms,omitempty"`
+	Linger   int64             `json:"linger_ms,omitempty"`
 	Owner    string            `json:"owner,omitempty"`
 	Mode     string            `json:"mode,omitempty"`
 	Limit    int               `json:"limit,omitempty"`
+	Permits  int               `json:"permits,omitempty"`
 	MaxHold  int64             `json:"max_hold_ms,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // renewRequest is the body of PUT.
 type renewRequest struct {
-	Names []string `json:"names,omitempty"`
-	TTL   int64    `json:"ttl_ms,omitempty"`
+	Names    []string          `json:"names,omitempty"`
+	TTL      int64             `json:"ttl_ms,omitempty"`
+	Permits  int               `json:"permits,omitempty"`
+	Owner    string            `json:"owner,omitempty"`
+	Metadata map[string]string `json:"metadata,omitzero"`
 }
 
 // granted is an answer to POST or PUT, for one name or several, or an event of a stream.
@@ -35,7 +40,11 @@ type member struct {
 	Name  string `json:"name"`
 	Token int64  `json:"fencing_token"`
 	Slot  *int   `json:"slot"`
+	Slots []int  `json:"slots"`
 	TTL   int64  `json:"ttl_ms"`
+
+	BreaksIn    *int64 `json:"breaks_in_ms"` // nil: it was given no notice
+	BreakReason string `json:"break_reason"`
 }
 
 // life returns how long after its request was sent a lease lives at least: waited_ms and
@@ -52,10 +61,24 @@ func (g granted) ttl() time.Duration {
 	return millis(g.TTL)
 }
 
+// notice returns the notice that the lease was given, of several names that which ends first,
+// and after how long since the request was sent that is.
+func (g granted) notice() (n Notice, after time.Duration, given bool) {
+	for _, m := range append(g.Locks, g.member) {
+		if m.BreaksIn == nil {
+			continue
+		}
+		if in := millis(max(g.Waited, g.Elapsed) + *m.BreaksIn); !given || in < after {
+			n, after, given = Notice{Name: m.Name, Reason: m.BreakReason}, in, true
+		}
+	}
+	return n, after, given
+}
+
 func (g granted) grants() (all []Grant) {
 	for _, m := range append(g.Locks, g.member) {
 		if m.Name != "" {
-			all = append(all, Grant{Name: m.Name, Token: m.Token, Slot: m.slot()})
+			all = append(all, Grant{Name: m.Name, Token: m.Token, Slot: m.slot(), Slots: m.slots()})
 		}
 	}
 	return all
@@ -66,6 +89,14 @@ func (m member) slot() int {
 		return NoSlot
 	}
 	return *m.Slot
+}
+
+// slots returns those of several permits, or of one.
+func (m member) slots() []int {
+	if m.Slots == nil && m.Slot != nil {
+		return []int{*m.Slot}
+	}
+	return m.Slots
 }
 
 // problem is a refusal as it is sent.
@@ -86,6 +117,7 @@ type problem struct {
 	Waiting      int      `json:"waiting"`
 	Position     int      `json:"position"`
 	RetryAfter   int64    `json:"retry_after_ms"`
+	Estimate     int64    `json:"estimated_wait_ms"`
 }
 
 func (p problem) refusal() *Error {
@@ -93,7 +125,7 @@ func (p problem) refusal() *Error {
 		Status: p.Status, Code: p.Code, Detail: p.Detail, Field: p.Field, Instance: p.Instance,
 		Reason: p.Reason, Late: millis(p.Late), CurrentToken: p.CurrentToken, BreakReason: p.BreakReason, Lost: p.Lost,
 		Name: p.Name, Holders: p.Holders, HolderCount: p.HolderCount, Waiting: p.Waiting, Position: p.Position,
-		RetryAfter: millis(p.RetryAfter),
+		RetryAfter: millis(p.RetryAfter), EstimatedWait: millis(p.Estimate),
 	}
 }
 

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 // The story goes as it is told, within its time: corrupted without the fence, refused with it.
 func TestDemo(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "gateway")
-	if out, err := exec.Command("go", "build", "-o", program, "../cmd/gateway").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "run", "-exec", "cp", "../cmd/gateway", program).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, terminal := range map[string]bool{"in a pipe": false, "on a terminal": true} {

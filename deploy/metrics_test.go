@@ -66,6 +66,7 @@ func exist(t *testing.T) map[string][]string {
 	metrics.NewFiles(all)
 	metrics.RegisterPool(all, func() metrics.Pool { return metrics.Pool{} })
 	metrics.RegisterLosses(all, func() int64 { return 0 })
+	metrics.RegisterCluster(all, func() metrics.Cluster { return metrics.Cluster{} })
 	model := fencingtest.NewModel(func() fencing.Instant { return fencingtest.Epoch })
 	t.Cleanup(func() { model.Close() })
 	dog := watchdog.New(metrics.Wrap(model, all), watchdog.Options{Observer: metrics.NewObserver(all)})
@@ -161,7 +162,9 @@ func TestAskedForMetricsExist(t *testing.T) {
 // of a counter sees the first event, since the counter was 0 before it.
 func TestMetricsPage(t *testing.T) {
 	t.Parallel()
-	page := metricsPage(t, redistest.Start(t).URL())
+	port, err := redistest.FreePort()
+	must(t, err)
+	page := metricsPage(t, redistest.Start(t).URL()) + metricsPage(t, fmt.Sprintf("raft://127.0.0.1:%d", port))
 	there := exist(t)
 	shown := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^# TYPE (fencepost_\w+) `).FindAllStringSubmatch(page, -1) {
@@ -200,7 +203,7 @@ func TestMetricsPage(t *testing.T) {
 func metricsPage(t *testing.T, store string) string {
 	t.Helper()
 	gateway := exec.Command(buildGateway(t))
-	gateway.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE=" + store}
+	gateway.Env = []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE=" + store, "FENCEPOST_DATA_DIR=" + t.TempDir()}
 	log, err := gateway.StderrPipe()
 	must(t, err)
 	must(t, gateway.Start())

@@ -364,6 +364,7 @@ type deaf struct{}
 
 func (deaf) Granted(fencing.Grant, fencing.Instant, time.Time) {}
 func (deaf) Replaced(fencing.Name, fencing.Stamp)              {}
+func (deaf) Ask(fencing.Name, fencing.Stamp)                   {}
 func (deaf) Has([]fencing.Name, time.Time, []fencing.Entry)    {}
 func (deaf) Event(fencing.Event)                               {}
 func (deaf) Gap()                                              {}

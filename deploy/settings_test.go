@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fencepost/verify/system"
 )
 
 // takeBacks is how long an end may take beyond FENCEPOST_DRAIN_TIMEOUT: docs/operations.md.
@@ -18,10 +20,8 @@ const takeBacks = 15 * time.Second
 // buildGateway returns the path of a gateway, built from this tree.
 func buildGateway(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "gateway")
-	if out, err := exec.Command("go", "build", "-o", path, "fencepost/cmd/gateway").CombinedOutput(); err != nil {
-		t.Fatal(err, string(out))
-	}
+	path, err := system.Binary(system.Build{})
+	must(t, err)
 	return path
 }
 
@@ -101,6 +101,7 @@ func TestTimeToDrain(t *testing.T) {
 		"compose/gateway.yaml":      `stop_grace_period: (\S+)`,
 		"kubernetes/embedded.yaml":  `terminationGracePeriodSeconds: (\d+)`,
 		"kubernetes/redis.yaml":     `terminationGracePeriodSeconds: (\d+)`,
+		"kubernetes/raft.yaml":      `terminationGracePeriodSeconds: (\d+)`,
 	} {
 		text := readFile(t, path)
 		drain := seconds(t, path, text, `FENCEPOST_DRAIN_TIMEOUT(?:: |, value: ")(\w+)`, usual)
@@ -150,9 +151,10 @@ func TestProbes(t *testing.T) {
 	for file, patterns := range map[string][]string{
 		"docker/Dockerfile":        {`FENCEPOST_LISTEN_ADDR=:(\d+)`, `EXPOSE (\d+)`},
 		"compose/embedded.yaml":    {`127\.0\.0\.1:\d+:(\d+)`},
-		"compose/haproxy.cfg":      {`server gateway-1 gateway-1:(\d+)`, `server gateway-2 gateway-2:(\d+)`},
+		"compose/haproxy.cfg":      {`server gateway-1 gateway-1:(\d+)`, `server gateway-2 gateway-2:(\d+)`, `server gateway-3 gateway-3:(\d+)`},
 		"kubernetes/embedded.yaml": {`FENCEPOST_LISTEN_ADDR, value: ":(\d+)"`, `containerPort: (\d+)`},
 		"kubernetes/redis.yaml":    {`FENCEPOST_LISTEN_ADDR, value: ":(\d+)"`, `containerPort: (\d+)`},
+		"kubernetes/raft.yaml":     {`FENCEPOST_LISTEN_ADDR, value: ":(\d+)"`, `containerPort: (\d+)`},
 	} {
 		for _, pattern := range patterns {
 			if match := regexp.MustCompile(pattern).FindStringSubmatch(readFile(t, file)); match == nil || match[1] != "8080" {

@@ -10,6 +10,7 @@ import (
 	"fencepost/verify/check"
 	"fencepost/verify/clients"
 	"fencepost/verify/crowd"
+	"fencepost/verify/members"
 	"fencepost/verify/soak"
 	"fencepost/verify/system"
 )
@@ -42,8 +43,14 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking), Beside: "soaks"},
 		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking), Beside: "soaks"},
 		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking), Beside: "soaks"},
+		{Name: "soak-raft", Title: "the same on a cluster of three gateways", Run: soaked(system.Raft, soaking), Beside: "soaks"},
+		{Name: "raft-fail-overs", Beside: "raft", Title: "in a cluster of three gateways leaders are killed and stopped, also while others wait: no lease is lost, tokens grow, the queue keeps its order", Run: cluster(3, members.Members{Kills: 3, Stops: 1, Queues: 1}, members.Members{Kills: 20, Stops: 5, Queues: 5})},
+		{Name: "raft-partitions", Beside: "raft", Title: "its nodes are cut off from each other, also in one direction alone: the same", Run: cluster(3, members.Members{Partitions: 1}, members.Members{Partitions: 3})},
+		{Name: "raft-members", Beside: "raft", Title: "its nodes lose their disks, are restarted one by one, added and removed: the same, and what was removed neither votes nor serves", Run: cluster(3, members.Members{Rolls: 1, Disks: 1, Changes: 1}, members.Members{Rolls: 3, Disks: 4, Changes: 2})},
+		{Name: "raft-five", Beside: "raft", Title: "all that in a cluster of five", Run: cluster(5, members.Members{Kills: 2, Queues: 1}, members.Members{Kills: 10, Stops: 2, Queues: 2, Partitions: 1, Rolls: 1, Disks: 2, Changes: 1})},
 		{Name: "fail-overs", Beside: "soaks", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
-		{Name: "histories", Beside: "soaks", Title: "histories of real clients on all stores, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(limit)},
+		{Name: "histories", Beside: "soaks", Title: "histories of real clients on all stores but clusters of gateways, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(false, limit)},
+		{Name: "histories-raft", Beside: "raft", Title: "the same on clusters of 1, 3 and 5 gateways: leaders and others are killed and stopped, ways are cut in each direction, disks are slow and full, the leadership is handed on", Run: histories(true, limit)},
 		{Name: "planted", Beside: "planted", Title: "bugs planted in the program are caught, each by name, and nothing is found without them", Run: bugs},
 		{Name: "durability", Beside: "planted", Title: "the embedded store through kill -9, power loss, failing disks and damaged files: the right state, or a refusal that says why", Run: durability, FullOnly: true},
 		{Name: "minorities", Beside: "planted", Title: "any minority of a quorum fails under load: nothing wrong is told, acquisition goes on", Run: minorities, FullOnly: true},
@@ -98,6 +105,17 @@ func readers(o system.Options) func(context.Context, check.Scale, *check.Result)
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		return on(o, r, func(s *system.System) error {
 			return crowd.Readers{Rounds: check.Pick(scale, 1, 10), Crowds: 3, Each: 250}.Run(ctx, s, r)
+		})
+	}
+}
+
+// cluster has things happen to a cluster of so many gateways.
+func cluster(gateways int, part, full members.Members) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(system.Options{Store: system.Raft, Gateways: gateways}, r, func(s *system.System) error {
+			m := check.Pick(scale, part, full)
+			m.Stand = 3 * time.Second
+			return m.Run(ctx, s, r)
 		})
 	}
 }

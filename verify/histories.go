@@ -13,25 +13,29 @@ import (
 	"fencepost/verify/planted"
 )
 
-// histories are played over all stores, with faults and without. What was found is told
+// histories are played over all stores, or clusters of gateways, with faults and without. What was found is told
 // with a picture each, which stays where it is.
-func histories(limit time.Duration) func(context.Context, check.Scale, *check.Result) error {
+func histories(clusters bool, limit time.Duration) func(context.Context, check.Scale, *check.Result) error {
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
-		return playHistories(ctx, scale, limit, r)
+		s := history.Series{Clusters: clusters, Histories: check.Pick(scale, 17, 200), Parallel: 7, Limit: limit}
+		if clusters {
+			s.Histories, s.Parallel = check.Pick(scale, 10, 100), 3
+		}
+		return play(ctx, scale, s, r)
 	}
 }
 
-func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, r *check.Result) error {
-	wanted, each := check.Pick(scale, 17, 200), check.Pick(scale, 1_000, 10_000)
+func play(ctx context.Context, scale check.Scale, s history.Series, r *check.Result) error {
+	s.Operations, s.Seed = check.Pick(scale, 1_000, 10_000), r.Seed
 	dir, err := os.MkdirTemp("", "fencepost-histories")
 	if err != nil {
 		return err
 	}
 	var sum struct{ histories, operations, granted, unknown, leavers, kept, faults, violations int }
 	var played, judged time.Duration
-	err = history.Series{
-		Histories: wanted, Operations: each, Parallel: 7, Seed: r.Seed, Dir: dir, Limit: limit,
-	}.Run(ctx, func(where string, h history.Report) {
+	s.Dir = dir
+	faults := map[string]int{}
+	err = s.Run(ctx, func(where string, h history.Report) {
 		sum.histories++
 		sum.operations += h.Operations
 		sum.granted += h.Granted
@@ -39,7 +43,8 @@ func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, 
 		sum.leavers += h.Leavers
 		sum.kept += h.Kept
 		played, judged = played+h.Took, judged+h.Judged
-		for _, n := range h.Faults {
+		for name, n := range h.Faults {
+			faults[name] += n
 			sum.faults += n
 		}
 		for _, v := range h.Violations {
@@ -51,7 +56,7 @@ func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, 
 		sum.violations++
 		r.Violation("P6: of %d clients that left, %d keep their lease", sum.leavers, sum.kept)
 	}
-	r.Reach(fmt.Sprintf("histories of %d operations", each), sum.histories, wanted)
+	r.Reach(fmt.Sprintf("histories of %d operations", s.Operations), sum.histories, s.Histories)
 	r.Count("operations", sum.operations)
 	r.Count("leases told", sum.granted)
 	r.Count("answers unknown", sum.unknown)
@@ -61,6 +66,7 @@ func playHistories(ctx context.Context, scale check.Scale, limit time.Duration, 
 		r.Count("of the time P4, P5 and P6 were judged in", fmt.Sprintf("%d %%", 100*judged/played))
 	}
 	r.Count("faults", sum.faults)
+	r.Note("faults: %v", faults)
 	if sum.violations == 0 {
 		return errors.Join(err, os.RemoveAll(dir))
 	}

@@ -10,7 +10,22 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"fencepost/internal/fencing"
 )
+
+// giveNotice tells the holder of a lock that it is to be broken in an hour.
+func (g *gateway) giveNotice(name, reason string) {
+	g.t.Helper()
+	out, err := g.store.Inspect(g.t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := g.store.Break(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(name), Token: out.Lock.Holders[0].Token, Notice: time.Hour, BreakReason: reason}); err != nil {
+		g.t.Fatal(err)
+	}
+}
 
 // axe has axe-core look at what is in view, and returns what it finds wrong, as "rule: where:
 // why". That comes from npm, so this is no part of the other tests: make test-axe.
@@ -35,6 +50,7 @@ func (b *tab) accessible(view string) {
 		for _, width := range []int64{1280, 390} {
 			b.do(chromedp.EmulateViewport(width, 844))
 			b.until(fmt.Sprintf(`innerWidth === %d && document.getAnimations().every((a) => a.playState !== "running")`, width))
+			b.shoot(fmt.Sprintf("view-%s-%s-%d", strings.NewReplacer(" ", "-", "/", "-", ":", "-").Replace(view), scheme, width))
 			for _, found := range b.axe() {
 				b.t.Errorf("%s, %s, %d px: %s", view, scheme, width, found)
 			}
@@ -55,6 +71,9 @@ func TestAxe(t *testing.T) {
 		b.live(g, "/?sort=held")
 		b.until(drawn + ` > 3`)
 		b.accessible("the list")
+		b.do(chromedp.Click(chromedp.CSS("#leaders summary")))
+		b.until(`document.querySelectorAll("#contended li").length > 1 && document.querySelectorAll("#longest li").length > 1`)
+		b.accessible("the leaders")
 		b.do(chromedp.Click(chromedp.CSS("#tree summary")))
 		b.until(`document.querySelectorAll("#tree-list li").length > 1`)
 		b.accessible("the tree")
@@ -75,6 +94,15 @@ func TestAxe(t *testing.T) {
 		b.do(chromedp.Click(chromedp.CSS("#detail .break")))
 		b.until(asksBreak)
 		b.accessible("breaking")
+		b.do(chromedp.KeyEvent(kb.Escape))
+		b.do(chromedp.Click(chromedp.CSS("#detail .evict")))
+		b.until(asksBreak)
+		eval[bool](b, `document.querySelector("#break details").open = true`)
+		b.accessible("evicting")
+		b.do(chromedp.KeyEvent(kb.Escape))
+		g.giveNotice("deploy:staging", "the migration")
+		b.until(`!document.getElementById("break").open && !document.querySelector("#detail .notice").hidden`)
+		b.accessible("a notice")
 	})
 	t.Run("sign-in", func(t *testing.T) {
 		g, _ := startKeys(t)

@@ -89,31 +89,41 @@ func TestStrictGatewaySaysThatItGrantsNothing(t *testing.T) {
 }
 
 func TestEmptyPageInQuarantine(t *testing.T) {
-	until := time.Now().Add(5 * time.Second)
+	until := time.Now().Add(time.Hour)
 	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
+	b.clock()
 	b.live(g, "/")
-	b.until(`/^Nothing new is granted for [1-5].s more at most\.$/.test(document.querySelector("#empty .held").innerText)`)
+	b.until(`/^Nothing new is granted for 59.min \d\d.s more at most\.$/.test(document.querySelector("#empty .held").innerText)`)
 	b.shoot("empty-quarantine")
+	b.advance(g, time.Hour)
 	b.until(`document.querySelector("#empty .held").hidden`)
 }
 
 func TestQuarantineIsShownUntilItEnds(t *testing.T) {
-	until := time.Now().Add(6 * time.Second)
-	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
-	g.acquire("orders/42", `{"ttl_ms":600000}`)
+	g, b := startGateway(t), openTab(t)
+	b.clock()
+	g.acquire("orders/42", `{"ttl_ms":86400000}`)
 	b.live(g, "/")
+	b.until(`document.getElementById("store").textContent.startsWith("The store answered") && document.getElementById("quarantine").hidden`)
+	until := g.store.clock().Add(time.Hour)
+	g.store.quarantine.Store(&until)
+	b.advance(g, 30*time.Second) // so often the page looks
 	b.until(`!document.getElementById("quarantine").hidden && document.getElementById("dangers").hidden`)
 	text := b.text("#quarantine")
-	if !strings.Contains(text, "nothing new is granted for now. Leases that it still has can be renewed.") || !strings.Contains(text, "For ") {
+	if !strings.Contains(text, "nothing new is granted for now. Leases that it still has can be renewed.") || !strings.Contains(text, "For 59") {
 		t.Errorf("%s", text)
 	}
 	b.shoot("quarantine")
-	b.until(`/For [12].s at most/.test(document.getElementById("quarantine-left").innerText)`)
+	b.advance(g, until.Sub(g.store.clock())-time.Minute)
+	b.until(`/For 5\d.s at most/.test(document.getElementById("quarantine-left").innerText)`)
+	b.advance(g, 20*time.Second)
+	b.until(`/For 3\d.s at most/.test(document.getElementById("quarantine-left").innerText) && !document.getElementById("quarantine").hidden`)
+	b.advance(g, 40*time.Second)
 	b.until(`document.getElementById("quarantine").hidden`)
-	if early := time.Until(until); early > 0 {
+	if early := until.Sub(g.store.clock()); early > 0 {
 		t.Errorf("the quarantine is not shown any more, %s before its end", early)
 	}
 	if n := g.front.count("readyz"); n > 8 {
-		t.Errorf("the page asked %d times in some seconds", n)
+		t.Errorf("the page asked %d times for an hour's quarantine of which it sees some seconds", n)
 	}
 }

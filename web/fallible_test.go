@@ -20,9 +20,10 @@ type fallibleStore struct {
 	fencing.Store
 	down       atomic.Bool
 	findings   atomic.Pointer[[]fencing.Finding]
-	quarantine atomic.Pointer[time.Time] // until when
-	strict     bool                      // the gateway grants nothing while a promise is in danger
-	keys       *auth.Keys                // that the gateway wants; nil: none
+	quarantine atomic.Pointer[time.Time] // until when, by the store's clock
+	clock      func() time.Time
+	strict     bool       // the gateway grants nothing while a promise is in danger
+	keys       *auth.Keys // that the gateway wants; nil: none
 }
 
 func (s *fallibleStore) Examine(ctx context.Context) ([]fencing.Finding, error) {
@@ -35,7 +36,7 @@ func (s *fallibleStore) Examine(ctx context.Context) ([]fencing.Finding, error) 
 func (s *fallibleStore) Stats(ctx context.Context) (fencing.Stats, error) {
 	stats, err := s.Store.Stats(ctx)
 	if until := s.quarantine.Load(); until != nil {
-		stats.Quarantine = max(0, time.Until(*until))
+		stats.Quarantine = max(0, until.Sub(s.clock()))
 	}
 	return stats, err
 }

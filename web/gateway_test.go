@@ -38,10 +38,10 @@ func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 		t.Fatal(err)
 	}
 	ahead := new(atomic.Int64)
-	clock := func() fencing.Instant { return fencing.InstantOf(time.Now().Add(time.Duration(ahead.Load()))) }
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	g := &gateway{
 		t: t, origin: "http://" + listener.Addr().String(), ahead: ahead,
-		store: &fallibleStore{Store: fencingtest.NewModel(clock)},
+		store: &fallibleStore{Store: fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(clock()) }), clock: clock},
 		door:  &door{Listener: listener, inside: map[net.Conn]bool{}},
 	}
 	for _, p := range prepare {
@@ -106,6 +106,19 @@ func (g *gateway) acquire(name, fields string) lease {
 		g.t.Fatal(err)
 	}
 	return got
+}
+
+// attach takes a lock that lives as long as a stream, which the test's end closes.
+func (g *gateway) attach(name, fields string) {
+	g.t.Helper()
+	response, err := g.call(g.t.Context(), "POST", name, http.Header{"Accept": {"text/event-stream"}}, fields)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { response.Body.Close() })
+	if response.StatusCode != http.StatusOK {
+		g.t.Fatalf("POST %s, attached: %s", name, response.Status)
+	}
 }
 
 // acquireBehind takes a lock in the store, for when HTTP is too slow or shut.

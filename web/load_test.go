@@ -27,7 +27,7 @@ type load struct {
 func scale() (of load, long bool) {
 	value := os.Getenv("FENCEPOST_LONG")
 	if value == "" {
-		return load{locks: 3000, changes: 300, watch: 3 * time.Second}, false
+		return load{locks: 1500, changes: 300, watch: 1500 * time.Millisecond}, false
 	}
 	watch, err := time.ParseDuration(value)
 	if err != nil {

@@ -57,11 +57,12 @@ type Serving struct {
 
 // Storage says what remembers locks.
 type Storage struct {
-	Store        string        `split_words:"true" default:"embedded" desc:"embedded, or the URL of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded, the nodes of a cluster of gateways: raft://host:port,host:port,host:port (port 7000 where none is named), or the URL of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
 	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
-	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store"`
+	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store, or of this node of a cluster"`
 	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of gateway and store; 10ms to 1m"`
 	Strict       bool          `split_words:"true" default:"false" desc:"refuse to start, and to grant, while the store is set up so that it endangers a promise"`
+	Cluster
 	Redis
 }
 
@@ -294,6 +295,8 @@ Usage:
   gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
   gateway doctor       examine the store of these settings; exit with 0 if nothing
                        endangers a promise, else 1
+  gateway cluster      ask how the cluster of these settings is, or change it: status, add,
+                       remove, transfer; -help says how
   gateway keygen       make a key for FENCEPOST_KEYS_FILE; -help says how
   gateway -help        this text
   gateway -version     print the version

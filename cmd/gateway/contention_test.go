@@ -39,7 +39,7 @@ func TestTwoGatewaysOneName(t *testing.T) {
 	if os.Getenv("FENCEPOST_LONG") != "" {
 		length = time.Minute
 	}
-	const clients = 64
+	const clients, meanPause = 64, 50 * time.Millisecond // somebody asks every millisecond
 	server := redistest.Start(t)
 	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = clients
 	var urls []string
@@ -80,6 +80,7 @@ func TestTwoGatewaysOneName(t *testing.T) {
 					faults[i] = err
 				case g == nil:
 					refused[i]++
+					<-time.After(rand.N(2 * meanPause))
 				default:
 					granted[i] = append(granted[i], *g)
 					count.Add(1)

@@ -78,12 +78,15 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 		}
 		return condition{findings: findings}, nil
 	}
+	if cfg.storeKind() == kindRaft {
+		return examineCluster(ctx, cfg)
+	}
 	noted := newRemarks()
 	secured, err := watchRedisTLS(cfg, &files{log: slog.New(noted)}, slog.New(noted))
 	if err != nil {
 		return condition{}, err
 	}
-	store, err := openStore(ctx, cfg, secured, slog.New(noted), true)
+	store, err := openStore(ctx, cfg, security{redis: secured}, slog.New(noted), true)
 	if err != nil {
 		return condition{}, err
 	}
@@ -135,8 +138,11 @@ func where(cfg config) string {
 	kind := map[string]string{
 		kindRedis: "one Redis", kindSentinel: "a Redis that Sentinels watch", kindCluster: "a Redis Cluster", kindQuorum: "a quorum of independent Redis masters",
 	}[cfg.storeKind()]
-	if kind == "" {
+	switch cfg.storeKind() {
+	case kindEmbedded:
 		return "embedded, in " + cfg.DataDir
+	case kindRaft:
+		return cfg.Store + " (a cluster of gateways; this node's data in " + cfg.DataDir + ")"
 	}
 	if cfg.RedisUsername != "" {
 		kind += ", as user " + cfg.RedisUsername
@@ -201,6 +207,11 @@ func promises(cfg config) []string {
 	case kindEmbedded:
 		return []string{
 			"P1 (one live lease): through crashes and power losses, on this one machine.",
+			"P2 (tokens only grow): likewise.",
+		}
+	case kindRaft:
+		return []string{
+			"P1 (one live lease): through the loss of any minority of the nodes, their disks included; what is left of clocks is by how much their rates differ.",
 			"P2 (tokens only grow): likewise.",
 		}
 	case kindQuorum:

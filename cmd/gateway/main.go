@@ -5,6 +5,7 @@
 //	gateway              serve until SIGINT or SIGTERM
 //	gateway healthcheck  ask the gateway of the same settings whether it is ready
 //	gateway doctor       examine the store of the settings
+//	gateway cluster      ask how the cluster of the settings is, or change it
 //	gateway keygen       make a key for the keys file
 //	gateway -help        list the settings
 //	gateway -version     print the version

@@ -20,7 +20,9 @@ const (
 	ownFiles = 16 + adminConnections
 
 	// serverFiles are those that one Redis takes at most: a pool of 8, the connections
-	// that wait for replicas or messages, and some that are being replaced.
+	// that wait for replicas or messages, and some that are being replaced; and those that
+	// one other node of a cluster takes: in both directions, calls, a pool of Raft's, and some that are
+	// being replaced.
 	serverFiles = 16
 
 	// clusterServers is how many masters of a Cluster are counted with: docs/scaling.md
@@ -35,7 +37,7 @@ func (cfg *config) reservedFiles() int {
 	switch cfg.storeKind() {
 	case kindRedis:
 		servers = 1
-	case kindSentinel, kindQuorum: // each Sentinel, or node
+	case kindSentinel, kindQuorum, kindRaft: // each Sentinel, or node
 		servers = 1 + strings.Count(cfg.Store, ",") + 1
 	case kindCluster:
 		servers = clusterServers

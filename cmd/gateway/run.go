@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return healthcheck(ctx)
 	case "doctor":
 		return doctor(ctx, stdout)
+	case "cluster":
+		return clusterCommand(ctx, flags.Args()[1:], stdout)
 	case "keygen":
 		return keygen(flags.Args()[1:], stdout, stderr)
 	default:
@@ -79,7 +81,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	watched.start()
 
-	opened, err := openStore(ctx, cfg, secured.redis, log, false)
+	opened, err := openStore(ctx, cfg, secured, log, false)
 	if err != nil {
 		return err
 	}
@@ -88,7 +90,9 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 		metrics.RegisterPool(reg, opened.pool)
 		metrics.RegisterLosses(reg, opened.losses)
 	}
-	failed := opened.failed
+	if opened.cluster != nil {
+		metrics.RegisterCluster(reg, clusterMetrics(opened.cluster))
+	}
 	store := fencing.Store(metrics.Wrap(opened, reg))
 	traces, err := newTracerProvider(ctx, log)
 	if err != nil {
@@ -100,7 +104,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	dog := watchdog.New(store, watchdog.Options{
 		Logger: log, MaxSkew: lateBy(cfg), MaxWaiters: cfg.MaxWaiters, MaxSubscriptions: cfg.MaxStreams,
-		Strict: cfg.Strict, Observer: metrics.NewObserver(reg),
+		Strict: cfg.Strict, Examine: examineEvery(cfg), Observer: metrics.NewObserver(reg),
 	})
 	if cfg.Strict {
 		if err := demand(ctx, dog); err != nil {
@@ -143,15 +147,18 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	log.Info("serving", "address", listener.Addr().String(), "store", cfg.storeKind(), "version", version)
 	secured.warn(cfg, log)
 
-	err = await(ctx.Done(), serving, failed)
+	err = opened.await(ctx.Done(), serving)
 	api.Drain()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer cancel()
+	if opened.cluster != nil {
+		opened.cluster.StepDown(drain)
+	}
 	if err == nil {
 		log.Info("shutting down", "drain_delay", cfg.DrainDelay.String(), "drain_timeout", cfg.DrainTimeout.String())
 		noticed, cancel := context.WithTimeout(drain, cfg.DrainDelay)
 		defer cancel()
-		err = await(noticed.Done(), serving, failed)
+		err = opened.await(noticed.Done(), serving)
 	}
 	if shutdownErr := server.Shutdown(drain); shutdownErr != nil {
 		log.Warn("requests were cut off: they took longer than the drain timeout", "error", shutdownErr)
@@ -161,14 +168,14 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 }
 
 // await waits until done, or returns why serving can't go on.
-func await(done <-chan struct{}, serving <-chan error, failed <-chan struct{}) error {
+func (s *openedStore) await(done <-chan struct{}, serving <-chan error) error {
 	select {
 	case <-done:
 		return nil
 	case err := <-serving:
 		return fmt.Errorf("serving failed: %w", err)
-	case <-failed:
-		return errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
+	case <-s.failed:
+		return s.cause()
 	}
 }
 

@@ -25,20 +25,28 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// patience bounds every wait for a condition.
-const patience = 20 * time.Second
+const (
+	// patience bounds every wait for a condition.
+	patience = 60 * time.Second
+
+	// look is how often a script asks again: each time takes a process of its own.
+	look = 50 * time.Millisecond
+
+	// exitAtOnce keeps processes with the race detector from sleeping for a second at their end.
+	exitAtOnce = "GORACE=atexit_sleep_ms=0"
+)
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"gateway": main})
 }
 
-// TestScripts drives the real binary with curl, on both stores. A script starts
+// TestScripts drives the real binary with curl, on three stores. A script starts
 // and kills gateways and Redis by the commands of scriptCommands.
 func TestScripts(t *testing.T) {
-	for _, store := range []string{"embedded", "redis"} {
+	for _, store := range []string{"embedded", "redis", "raft"} {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			for _, dir := range []string{"both", store} {
+			for _, dir := range []string{"all", store} {
 				testscript.Run(t, testscript.Params{
 					Dir:                 "testdata/" + dir,
 					RequireExplicitExec: true,
@@ -67,6 +75,7 @@ func setUp(env *testscript.Env, store string) error {
 	env.Setenv("FENCEPOST_LISTEN_ADDR", "127.0.0.1:0")
 	env.Setenv("FENCEPOST_STORE", store)
 	env.Setenv("no_proxy", "*")
+	env.Vars = append(env.Vars, exitAtOnce)
 	env.Defer(func() {
 		for g := range maps.Values(w.gateways) {
 			g.end(syscall.SIGKILL)
@@ -76,8 +85,13 @@ func setUp(env *testscript.Env, store string) error {
 			w.redis.Close()
 		}
 	})
-	if store != "redis" {
+	switch store {
+	case "embedded":
 		return nil
+	case "raft":
+		port, err := redistest.FreePort()
+		env.Setenv("FENCEPOST_STORE", fmt.Sprintf("raft://127.0.0.1:%d", port))
+		return err
 	}
 	var err error
 	if w.redis, err = redistest.Run("--appendonly", "yes", "--appendfsync", "always"); err != nil {
@@ -166,7 +180,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	"until": func(ts *testscript.TestScript, neg bool, args []string) {
 		allowed := strings.Split(args[0], "|")
 		want := allowed[len(allowed)-1]
-		for deadline := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); ; <-time.After(look) {
 			got, answer := curl(ts, args[1:])
 			if got == want {
 				fmt.Fprintln(ts.Stdout(), answer)
@@ -181,7 +195,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	// until-says REGEXP ARGS...: repeats curl until the answer matches.
 	"until-says": func(ts *testscript.TestScript, neg bool, args []string) {
 		wanted := regexp.MustCompile(args[0])
-		for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); ; <-time.After(look) {
 			_, answer := curl(ts, args[1:])
 			if wanted.MatchString(answer) {
 				fmt.Fprintln(ts.Stdout(), answer)
@@ -281,7 +295,7 @@ func launchBy(dir string, env []string, command string, args ...string) (*gatewa
 	if cmd.Err != nil {
 		return nil, cmd.Err
 	}
-	cmd.Dir, cmd.Env = dir, env
+	cmd.Dir, cmd.Env = dir, append(env, exitAtOnce)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err

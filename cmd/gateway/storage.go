@@ -17,19 +17,23 @@ const (
 	leastQuarantine, mostQuarantine = time.Second, 24 * time.Hour
 )
 
-// The kinds of stores, as storeKind returns them: embedded, and those of redis.Kind.
+// The kinds of stores, as storeKind returns them: embedded, raft, and those of redis.Kind.
 const (
 	kindEmbedded = "embedded"
 	kindRedis    = "redis"
 	kindSentinel = "sentinel"
 	kindCluster  = "cluster"
 	kindQuorum   = "quorum"
+	kindRaft     = "raft"
 )
 
 // storeKind returns which kind of store is set, or nothing if that is unknown.
 func (cfg *config) storeKind() string {
 	if cfg.Store == kindEmbedded {
 		return kindEmbedded
+	}
+	if strings.HasPrefix(cfg.Store, clusterScheme) {
+		return kindRaft
 	}
 	return redis.Kind(cfg.Store)
 }
@@ -42,6 +46,7 @@ func (cfg *config) readFiles() (unread []string, faults []error) {
 		value      *string
 	}{
 		{"STORE", cfg.StoreFile, &cfg.Store},
+		{"CLUSTER_SECRET", cfg.ClusterSecretFile, &cfg.ClusterSecret},
 		{"REDIS_PASSWORD", cfg.RedisPasswordFile, &cfg.RedisPassword},
 		{"SENTINEL_PASSWORD", cfg.SentinelPasswordFile, &cfg.SentinelPassword},
 	} {
@@ -71,17 +76,18 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 	switch {
 	case !read("STORE"):
 	case kind == "":
-		fault("FENCEPOST_STORE: must be embedded, or begin with redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or redis+quorum://")
+		fault("FENCEPOST_STORE: must be embedded, or begin with raft://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or redis+quorum://")
 	case kind == kindEmbedded:
 		if cfg.DataDir == "" {
 			fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
 		}
+	case kind == kindRaft: // see validateCluster
 	default:
 		if err := redis.CheckURL(cfg.Store); err != nil {
 			fault("FENCEPOST_STORE: %w", err)
 		}
 	}
-	faults = append(faults, cfg.validateLogins(kind, read)...)
+	faults = append(append(faults, cfg.validateLogins(kind, read)...), cfg.validateCluster(read)...)
 
 	switch acks := cfg.RedisReplicaAcks; {
 	case !read("REDIS_REPLICA_ACKS"):
@@ -89,6 +95,8 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: %d is out of range; it must be from 0 to %d", acks, maxReplicaAcks)
 	case acks > 0 && kind == kindEmbedded:
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: the embedded store has no replicas; its grants are on disk before they are answered")
+	case acks > 0 && kind == kindRaft:
+		fault("FENCEPOST_REDIS_REPLICA_ACKS: a cluster has no replicas; a majority of its nodes has a grant on disk before it is answered")
 	case acks > 0 && kind == kindQuorum:
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: the nodes of a quorum have no replicas; a majority of them has a grant before it is answered")
 	}
@@ -109,7 +117,7 @@ func (cfg *config) validateLogins(kind string, read func(names ...string) bool) 
 		of                   string
 		wanted               bool
 	}{
-		{"REDIS", cfg.RedisUsername, cfg.RedisPassword, "Redis", kind != kindEmbedded},
+		{"REDIS", cfg.RedisUsername, cfg.RedisPassword, "Redis", kind != kindEmbedded && kind != kindRaft},
 		{"SENTINEL", cfg.SentinelUsername, cfg.SentinelPassword, "redis+sentinel://", kind == kindSentinel},
 	} {
 		set := login.user != "" || login.password != ""

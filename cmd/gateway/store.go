@@ -14,6 +14,7 @@ import (
 	"fencepost/internal/fencing"
 	"fencepost/internal/metrics"
 	"fencepost/internal/quorum"
+	"fencepost/internal/raft/cluster"
 	"fencepost/internal/redis"
 	"fencepost/internal/watchdog"
 )
@@ -25,7 +26,10 @@ const examineTimeout = 5 * time.Second
 type openedStore struct {
 	fencing.Store
 	failed <-chan struct{} // closed when it can't go on; nil for one that recovers by itself
-	nodes  []*redis.Store  // none if it is embedded
+	cause  func() error    // why it can't
+	nodes  []*redis.Store  // none if it is not on Redis
+
+	cluster *cluster.Cluster // nil if this gateway is no node of one
 }
 
 // pool sums up the pools of connections to all nodes.
@@ -51,23 +55,28 @@ func (s *openedStore) losses() (n int64) {
 }
 
 // openStore opens the store of the settings. A passive one is only to be looked at.
-func openStore(ctx context.Context, cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) (*openedStore, error) {
+func openStore(ctx context.Context, cfg config, secured security, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
 		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, MaxHolders: cfg.MaxHoldersPerName})
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
-		return &openedStore{Store: s, failed: s.Failed()}, nil
+		return &openedStore{Store: s, failed: s.Failed(), cause: func() error { return errEmbedded }}, nil
+	case kindRaft:
+		return openCluster(ctx, cfg, secured.nodes, log)
 	case kindQuorum:
-		return openQuorum(ctx, cfg, secured, log, passive)
+		return openQuorum(ctx, cfg, secured.redis, log, passive)
 	}
-	s, err := redis.Open(ctx, redisOptions(cfg, secured, log, passive))
+	s, err := redis.Open(ctx, redisOptions(cfg, secured.redis, log, passive))
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
 	}
 	return &openedStore{Store: s, nodes: []*redis.Store{s}}, nil
 }
+
+// errEmbedded says what the end of the embedded store means.
+var errEmbedded = errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
 
 // openQuorum opens every node of a quorum, all at once, and composes them.
 func openQuorum(ctx context.Context, cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) (*openedStore, error) {
@@ -130,6 +139,15 @@ func lateBy(cfg config) time.Duration {
 		return 0
 	}
 	return cfg.MaxClockSkew
+}
+
+// examineEvery returns how often the store is examined: the members of a cluster often, for what is
+// said of them changes, and they are few. 0 is the default.
+func examineEvery(cfg config) time.Duration {
+	if cfg.storeKind() == kindRaft {
+		return 2 * time.Second
+	}
+	return 0
 }
 
 // demand refuses a store that endangers a promise. One that can't be examined now

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"fencepost/internal/auth"
+	"fencepost/internal/raft/peer"
 	"fencepost/internal/redis"
 )
 
@@ -23,15 +24,17 @@ type security struct {
 	keys   *auth.Keys         // nil: everybody may do everything
 	server *tls.Config        // nil: no TLS
 	redis  func() *tls.Config // for a Redis with TLS; nil: what the system has
+	nodes  *peer.Credentials  // of a cluster; nil: none, or there is no cluster
 }
 
 // watchSecurity reads the files, which are watched from then on.
 func watchSecurity(cfg config, watched *files, log *slog.Logger) (s security, err error) {
-	var keysErr, serverErr, redisErr error
+	var keysErr, serverErr, redisErr, nodesErr error
 	s.keys, keysErr = watchKeys(cfg, watched, log)
 	s.server, serverErr = watchTLS(cfg, watched, log)
 	s.redis, redisErr = watchRedisTLS(cfg, watched, log)
-	if err := errors.Join(keysErr, serverErr, redisErr); err != nil {
+	s.nodes, nodesErr = watchClusterTLS(cfg, watched, log)
+	if err := errors.Join(keysErr, serverErr, redisErr, nodesErr); err != nil {
 		return s, usageError{err}
 	}
 	return s, nil

@@ -17,12 +17,13 @@ import (
 // renewed the lease before: whoever renews afterwards finds none, and nothing is left.
 func TestUnreplicatedIsNotRenewed(t *testing.T) {
 	t.Parallel()
+	const clients = 6 // of each kind
 	cluster := redistest.StartSentinel(t, 1, 1)
 	url := "http://" + start(t, "FENCEPOST_STORE="+cluster.URL(), "FENCEPOST_REDIS_REPLICA_ACKS=1").addr + "/locks"
 	eventually(t, http.MethodPost, url+"/first", http.StatusCreated)
 	u := &unreplicated{t: t, url: url}
 	held := map[string]string{} // of what others wait for: whose it is
-	for i := range 16 {
+	for i := range clients {
 		path := fmt.Sprintf("/handed%d", i)
 		held[path] = fencing.NewLeaseID(time.Now()).Reveal()
 		if status, answer, err := request(http.MethodPost, url+path, "", map[string]string{"Lease-Id": held[path]}); status != http.StatusCreated {
@@ -42,7 +43,7 @@ func TestUnreplicatedIsNotRenewed(t *testing.T) {
 		u.told.Store(0)
 		u.renewed.Store(0)
 		var group sync.WaitGroup
-		for i := range 16 {
+		for i := range clients {
 			path := fmt.Sprintf("/%s%d", c.name, i)
 			switch c.name {
 			case "set":
@@ -62,7 +63,7 @@ func TestUnreplicatedIsNotRenewed(t *testing.T) {
 		if u.renewed.Load() == 0 {
 			t.Errorf("%s: nobody renewed a lease before", c.name)
 		}
-		t.Logf("%s: %d of 16 not replicated, %d renewals before", c.name, u.told.Load(), u.renewed.Load())
+		t.Logf("%s: %d of %d not replicated, %d renewals before", c.name, u.told.Load(), clients, u.renewed.Load())
 	}
 }
 

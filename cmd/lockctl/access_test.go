@@ -16,15 +16,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"fencepost/verify/system"
 )
 
 // TestKeys: the key of the environment lets in, and its scopes and names are obeyed.
 func TestKeys(t *testing.T) {
 	dir := t.TempDir()
 	keys, key := filepath.Join(dir, "keys"), filepath.Join(dir, "ci.key")
-	gateway := filepath.Join(dir, "gateway")
-	if out, err := exec.Command("go", "build", "-o", gateway, "fencepost/cmd/gateway").CombinedOutput(); err != nil {
-		t.Fatal(err, string(out))
+	gateway, err := system.Binary(system.Build{})
+	if err != nil {
+		t.Fatal(err)
 	}
 	keygen := exec.Command(gateway, "keygen", "-name", "ci", "-scope", "lock,read", "-prefix", "jobs/")
 	var secret bytes.Buffer

@@ -31,9 +31,10 @@ type settings struct {
 
 	ttl, wait, grace, maxHold time.Duration
 	shared                    bool
-	permit                    int
+	permit, permits           int
 	owner                     string
 	also                      names
+	metadata                  entries
 	passLeaseID               bool
 	quiet                     bool
 
@@ -45,7 +46,10 @@ type settings struct {
 	slot  int
 
 	filter client.Filter
-	reason string // of a break
+	reason string        // of a break or an eviction
+	notice time.Duration // of a break; 0: none is given
+
+	noticeSignal string // of run
 }
 
 // call is one use of a command.
@@ -72,13 +76,14 @@ func commands() []command {
 	return []command{
 		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, flags: runFlags, run: runUnder, notes: runHelp},
 		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, flags: leaseFlags, run: acquire},
-		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: ttlFlag, run: renew},
+		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: renewFlags, run: renew},
 		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, run: release},
 		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, flags: listFlags, run: list},
 		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, run: get},
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
 		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, flags: breakFlags, run: breakLease},
+		{name: "evict", args: "NAME LEASE", summary: "take a waiter out of the queue, by the public part of its lease id", least: 2, most: 2, flags: evictFlags, run: evict},
 		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
 		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
@@ -136,6 +141,8 @@ func statusOf(err error) int {
 		return exitUnreachable
 	case errors.Is(err, client.ErrUnknown):
 		return exitLost
+	case errors.Is(err, client.ErrEvicted):
+		return exitNotAcquired
 	case errors.As(err, &refused):
 		switch refused.Code {
 		case client.CodeLeaseLost:
@@ -263,6 +270,22 @@ func (cmd command) printHelp(out io.Writer) {
 
 // names is a flag that may be given several times.
 type names []string
+
+// entries are KEY=VALUE.
+type entries map[string]string
+
+func (e *entries) String() string { return "" }
+func (e *entries) Set(s string) error {
+	key, value, found := strings.Cut(s, "=")
+	if !found {
+		return errors.New("it is KEY=VALUE")
+	}
+	if *e == nil {
+		*e = entries{}
+	}
+	(*e)[key] = value
+	return nil
+}
 
 func (n *names) String() string     { return strings.Join(*n, ",") }
 func (n *names) Set(s string) error { *n = append(*n, s); return nil }

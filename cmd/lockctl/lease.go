@@ -16,8 +16,11 @@ import (
 	"fencepost/client"
 )
 
-func ttlFlag(s *settings, f *flag.FlagSet) {
+func renewFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.ttl, "ttl", 0, "how long the lease lives from now on; 0: as it was granted")
+	f.IntVar(&s.permits, "permits", 0, "keep `COUNT` of its permits, and give the others back; 0: keep all")
+	f.StringVar(&s.owner, "owner", "", "a label for people from now on; default: it stays")
+	f.Var(&s.metadata, "meta", "metadata from now on, `KEY=VALUE`, in place of what there was; may be given several times")
 }
 
 // leaseFlags say what is acquired.
@@ -27,6 +30,7 @@ func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.maxHold, "max-hold", 0, "the lease ends that long after its grant, however often it is renewed; 0: never")
 	f.BoolVar(&s.shared, "shared", false, "a shared lease, beside any number of others")
 	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
+	f.IntVar(&s.permits, "permits", 0, "take `COUNT` of the permits that -permit says there are, all at once; 0: one")
 	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
 	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
 	f.BoolVar(&s.quiet, "q", false, "don't show the queue while waiting")
@@ -35,6 +39,7 @@ func leaseFlags(s *settings, f *flag.FlagSet) {
 func runFlags(s *settings, f *flag.FlagSet) {
 	leaseFlags(s, f)
 	f.DurationVar(&s.grace, "grace", 0, "how long before the deadline the command gets SIGTERM, at most half the TTL; 0: a quarter of the TTL, 10s at most")
+	f.StringVar(&s.noticeSignal, "notice-signal", "", "send the command this `SIGNAL`, such as TERM or USR1, when it is told that the lease will be broken; default: none")
 	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID: with it the command can release the lock")
 }
 
@@ -44,8 +49,8 @@ func (c *call) options() (options []client.Option) {
 	if c.shared {
 		options = append(options, client.Shared())
 	}
-	if c.permit != 0 {
-		options = append(options, client.Permit(c.permit))
+	if c.permit != 0 || c.permits != 0 {
+		options = append(options, client.Permits(c.permits, c.permit))
 	}
 	return options
 }
@@ -75,6 +80,7 @@ func acquire(ctx context.Context, c *call) error {
 			Name  string `json:"name"`
 			Token int64  `json:"fencing_token"`
 			Slot  *int   `json:"slot,omitempty"`
+			Slots []int  `json:"slots,omitempty"`
 		}
 		answer := struct {
 			LeaseID   string  `json:"lease_id"`
@@ -85,6 +91,9 @@ func acquire(ctx context.Context, c *call) error {
 			one := grant{Name: g.Name, Token: g.Token}
 			if g.Slot != client.NoSlot {
 				one.Slot = &g.Slot
+			}
+			if len(g.Slots) > 1 {
+				one.Slots = g.Slots
 			}
 			answer.Locks = append(answer.Locks, one)
 		}
@@ -106,6 +115,9 @@ func (c *call) variables(l *client.Lease) []string {
 	if l.Slot() != client.NoSlot {
 		all = append(all, "LOCK_SLOT="+strconv.Itoa(l.Slot()))
 	}
+	if slots := l.Slots(); len(slots) > 1 {
+		all = append(all, "LOCK_SLOTS="+strings.Trim(fmt.Sprint(slots), "[]"))
+	}
 	for i, g := range l.Grants()[1:] { // they are as many as were asked for
 		all = append(all, fmt.Sprintf("LOCK_NAME_%d=%s", i+2, c.also[i]), fmt.Sprintf("FENCING_TOKEN_%d=%d", i+2, g.Token))
 	}
@@ -123,7 +135,7 @@ func shellQuoted(s string) string {
 }
 
 // ourVariables are those that call.variables returns, and the lease id.
-var ourVariables = regexp.MustCompile(`^(LOCK_NAME|FENCING_TOKEN)(_[0-9]+)?=|^(LEASE|LEASE_ID|LOCK_SLOT)=`)
+var ourVariables = regexp.MustCompile(`^(LOCK_NAME|FENCING_TOKEN)(_[0-9]+)?=|^(LEASE|LEASE_ID|LOCK_SLOTS?)=`)
 
 // withoutVariables returns an environment without what is said of another lease. Of two
 // variables of the same name many programs read the first.
@@ -144,7 +156,17 @@ func renew(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	left, err := c.client.Renew(ctx, id, c.ttl, c.args...)
+	renew := func() (time.Duration, error) { return c.client.Renew(ctx, id, c.ttl, c.args...) }
+	labels := client.Labels{Owner: c.owner, Metadata: c.metadata}
+	switch relabels := labels.Owner != "" || labels.Metadata != nil; {
+	case c.permits != 0 && (c.ttl != 0 || relabels), relabels && c.ttl != 0:
+		return usage("-ttl, -permits, and -owner with -meta are renewals of their own; give one of them")
+	case c.permits != 0:
+		renew = func() (time.Duration, error) { return c.client.KeepPermits(ctx, id, c.permits, c.args...) }
+	case relabels:
+		renew = func() (time.Duration, error) { return c.client.Relabel(ctx, id, labels, c.args...) }
+	}
+	left, err := renew()
 	if err != nil {
 		return err
 	}
@@ -164,6 +186,7 @@ func release(ctx context.Context, c *call) error {
 }
 
 func breakFlags(s *settings, f *flag.FlagSet) {
+	f.DurationVar(&s.notice, "notice", 0, "leave the holder this long to finish, 100ms to 24h, and never less than it was told; 0: break at once")
 	f.StringVar(&s.reason, "reason", "", "`text` that its holder, the history and the audit are told; 256 bytes at most")
 }
 
@@ -172,7 +195,30 @@ func breakLease(ctx context.Context, c *call) error {
 	if err != nil || token < 1 {
 		return usage("%q is no fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
 	}
-	return c.client.Break(ctx, c.args[0], token, c.reason)
+	if c.notice == 0 {
+		return c.client.Break(ctx, c.args[0], token, c.reason)
+	}
+	if c.notice < 0 || c.notice%time.Millisecond != 0 {
+		return usage("-notice is %s; it must be whole milliseconds, from 100ms to 24h", c.notice)
+	}
+	h, held, err := c.client.BreakWithNotice(ctx, c.args[0], token, c.notice, c.reason)
+	switch {
+	case err != nil:
+		return err
+	case c.output == "json" && held:
+		return c.json(h)
+	case held && h.BreaksIn != nil:
+		_, err = fmt.Fprintf(c.out, "%s is told, and has the lock for %s at most\n", printable(h.Owner), short(time.Duration(*h.BreaksIn)*time.Millisecond))
+	}
+	return err
+}
+
+func evictFlags(s *settings, f *flag.FlagSet) {
+	f.StringVar(&s.reason, "reason", "", "`text` that it, the events and the audit are told; 256 bytes at most")
+}
+
+func evict(ctx context.Context, c *call) error {
+	return c.client.Evict(ctx, c.args[0], c.args[1], c.reason)
 }
 
 // refused adds who holds the lock to a refusal.
@@ -186,6 +232,9 @@ func (c *call) refused(err error) error {
 		text += fmt.Sprintf("; you were number %d in the queue", e.Position)
 	} else if e.Waiting > 0 {
 		text += fmt.Sprintf("; %d wait", e.Waiting)
+	}
+	if e.EstimatedWait > 0 {
+		text += "; to wait for it would take " + estimate(e.EstimatedWait.Milliseconds())
 	}
 	return exit{statusOf(err), fmt.Errorf("%s is not acquired: %s", c.args[0], text)}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // atMost bounds every wait for a condition.
-const atMost = 20 * time.Second
+const atMost = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"lockctl": main})

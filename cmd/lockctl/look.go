@@ -41,6 +41,8 @@ func listFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.filter.HeldFor, "held-for", 0, "only those that somebody has held for this `time`")
 	f.DurationVar(&s.filter.ExpiresWithin, "expires-within", 0, "only those of which a lease expires within this `time`")
 	f.BoolVar(&s.filter.Waiting, "waiting", false, "only those that somebody waits for")
+	f.BoolVar(&s.filter.Attached, "attached", false, "only those of which a lease is attached to a stream, which its gateway renews")
+	f.BoolVar(&s.filter.Unrenewed, "unrenewed", false, "only those of which a lease was never renewed")
 }
 
 func list(ctx context.Context, c *call) (err error) {
@@ -99,23 +101,44 @@ func get(ctx context.Context, c *call) error {
 			return err
 		}
 	}
+	for _, h := range l.Holders {
+		if h.BreaksIn != nil {
+			fmt.Fprintf(c.out, "notice: the lease of %s is broken in %s at most%s\n", printable(h.Owner), short(millis(*h.BreaksIn)), because(h.BreakReason))
+		}
+	}
 	for _, a := range l.Advice {
 		fmt.Fprintf(c.out, "advice: %s\n", printable(a.Text))
 	}
 	return nil
 }
 
+// because gives the reason of a break, if there is one.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + printable(reason)
+}
+
 // tableOf prints who holds a lock, and who waits for it.
 func (c *call) tableOf(l *client.Lock) error {
 	return c.table(func(row func(...any)) {
-		row("", "OWNER", "MODE", "LEASE", "TOKEN", "TIME", "LEFT")
+		row("", "OWNER", "MODE", "LEASE", "TOKEN", "TIME", "LEFT") // of a waiter: what it will wait yet
 		for _, h := range l.Holders {
 			row("holds", printable(h.Owner), h.Mode, h.Lease, h.Token, short(time.Since(h.AcquiredAt)), short(millis(h.ExpiresIn)))
 		}
 		for _, w := range l.Waiters {
-			row(fmt.Sprintf("waits, %d", w.Position), printable(w.Owner), w.Mode, w.Lease, "", short(millis(w.Waited)), "")
+			row(fmt.Sprintf("waits, %d", w.Position), printable(w.Owner), w.Mode, w.Lease, "", short(millis(w.Waited)), estimate(w.EstimatedWait))
 		}
 	})
+}
+
+// estimate says about how much longer somebody waits, if that is known.
+func estimate(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return "about " + short(max(millis(ms), 100*time.Millisecond))
 }
 
 func watch(ctx context.Context, c *call) error {
@@ -133,6 +156,15 @@ func watch(ctx context.Context, c *call) error {
 			line := fmt.Sprintf("%s  %-8s  %s  %s", e.At.Local().Format("15:04:05.000"), e.Kind, e.Name, printable(e.Owner))
 			if e.Token > 0 {
 				line += fmt.Sprintf("  %d", e.Token)
+			}
+			if e.BreaksAt != nil {
+				line += "  until " + e.BreaksAt.Local().Format("15:04:05.000")
+			}
+			if e.Evicted {
+				line += "  evicted"
+			}
+			if e.BreakReason != "" {
+				line += "  " + printable(e.BreakReason)
 			}
 			fmt.Fprintln(c.out, line)
 		}
@@ -154,11 +186,7 @@ func history(ctx context.Context, c *call) error {
 	return c.table(func(row func(...any)) {
 		row("ACQUIRED", "OWNER", "MODE", "TOKEN", "WAITED", "HELD", "OUTCOME")
 		for _, p := range past {
-			outcome := p.Outcome
-			if p.BreakReason != "" {
-				outcome += ": " + printable(p.BreakReason)
-			}
-			row(p.AcquiredAt.Local().Format(time.DateTime), printable(p.Owner), p.Mode, p.Token, short(millis(p.Waited)), short(millis(p.Held)), outcome)
+			row(p.AcquiredAt.Local().Format(time.DateTime), printable(p.Owner), p.Mode, p.Token, short(millis(p.Waited)), short(millis(p.Held)), p.Outcome+because(p.BreakReason))
 		}
 	})
 }

@@ -68,6 +68,9 @@ func (v *queueView) line(l client.Lock, waited time.Duration) string {
 		for _, w := range l.Waiters {
 			if w.Lease == *public {
 				place = fmt.Sprintf("number %d of %d", w.Position, l.Waiting)
+				if w.EstimatedWait > 0 {
+					place += ", " + estimate(w.EstimatedWait) + " more,"
+				}
 			}
 		}
 	}

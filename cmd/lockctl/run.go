@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,8 +19,11 @@ import (
 
 const runHelp = `
 The command has in its environment FENCING_TOKEN, LOCK_NAME and LEASE (the public part of
-the lease id), LOCK_SLOT with -permit, and LOCK_NAME_2 and FENCING_TOKEN_2 and so on with
+the lease id), LOCK_SLOT with -permit, LOCK_SLOTS with -permits, and LOCK_NAME_2 and FENCING_TOKEN_2 and so on with
 -also. The lease is renewed as long as anything of the command runs.
+
+Of a lease that an administrator breaks with notice, the command is told by -notice-signal,
+and people by a line on stderr.
 
 When the lease is lost, the command and all its descendants get SIGKILL at once. When it
 can't be renewed, they get SIGTERM -grace before its deadline, and SIGKILL before the
@@ -43,7 +49,21 @@ func runUnder(ctx context.Context, c *call) error {
 	if c.grace < 0 || c.grace > c.ttl/2 {
 		return usage("-grace is %s; it must be from 0 to half of -ttl, %s", c.grace, c.ttl/2)
 	}
-	l, err := c.obtain(ctx, client.StopEarly(c.grace))
+	warning, err := signalNamed(c.noticeSignal)
+	if err != nil {
+		return err
+	}
+	notices := make(chan client.Notice, 1) // the latest
+	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.OnNotice(func(n client.Notice) {
+		select {
+		case <-notices:
+		default:
+		}
+		select {
+		case notices <- n:
+		default: // another one came just now
+		}
+	}))
 	if err != nil {
 		return c.refused(err)
 	}
@@ -61,7 +81,12 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	status := p.supervise(l, c.grace, signals)
+	status := p.supervise(l, c.grace, signals, notices, func(n client.Notice) {
+		fmt.Fprintln(c.err, "lockctl:", textOf(n))
+		if warning != 0 {
+			p.forward(warning)
+		}
+	})
 	p.restore()
 	err = l.Release(context.Background())
 	if lost := l.Context(); !errors.Is(context.Cause(lost), client.ErrReleased) {
@@ -74,6 +99,32 @@ func runUnder(ctx context.Context, c *call) error {
 		return exit{status: 128 + int(status.Signal())}
 	}
 	return exit{status: status.ExitStatus()}
+}
+
+// textOf says that a lease is to be broken.
+func textOf(n client.Notice) string {
+	text := fmt.Sprintf("%s: an administrator breaks the lease in %s", n.Name, short(n.Left))
+	if n.Reason != "" {
+		text += fmt.Sprintf(": %q", n.Reason)
+	}
+	return text
+}
+
+// noticeSignals are those that a command may be sent when it is to finish.
+var noticeSignals = map[string]syscall.Signal{
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT, "TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+}
+
+// signalNamed returns the signal of a name, with or without SIG; 0 of none.
+func signalNamed(name string) (syscall.Signal, error) {
+	if name == "" {
+		return 0, nil
+	}
+	s, ok := noticeSignals[strings.TrimPrefix(strings.ToUpper(name), "SIG")]
+	if !ok {
+		return 0, usage("-notice-signal is %q; it must be one of %s", name, strings.Join(slices.Sorted(maps.Keys(noticeSignals)), ", "))
+	}
+	return s, nil
 }
 
 // forwarded are the signals that are passed on. SIGTSTP is caught and dropped: the lease
@@ -92,8 +143,9 @@ func notify(signals chan os.Signal) {
 	}
 }
 
-// supervise returns how the command has ended, when nothing of it is left.
-func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal) (status wait) {
+// supervise returns how the command has ended, when nothing of it is left. warn is told of
+// notices.
+func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal, notices <-chan client.Notice, warn func(client.Notice)) (status wait) {
 	var leaving <-chan time.Time // when what the command left behind is killed
 	var paused wait
 	var again <-chan time.Time // when a command that is stopped is looked at again
@@ -118,6 +170,8 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 			again = p.resume(paused)
 		case s := <-signals:
 			p.forward(s.(syscall.Signal))
+		case n := <-notices:
+			warn(n)
 		case <-l.Context().Done():
 			return p.stop(l, grace, status)
 		}
@@ -127,7 +181,7 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 // stop ends what runs without a lease. One that is lost may be somebody else's already;
 // else there is some time until the deadline.
 func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
-	if cause := context.Cause(l.Context()); !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) {
+	if cause := context.Cause(l.Context()); !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) || errors.Is(cause, client.ErrNoticeOver) {
 		p.terminate()
 		early := min(grace/2, killEarly)
 		for left := l.Remaining(); left > early; left = l.Remaining() {

@@ -30,6 +30,7 @@ var update = flag.Bool("update", false, "write ../kubernetes from the chart")
 // manifests are what ../kubernetes has: the chart with these values.
 var manifests = map[string]map[string]any{
 	"embedded.yaml": {},
+	"raft.yaml":     {"store": "raft"},
 	"redis.yaml":    {"store": "redis"},
 }
 
@@ -44,6 +45,7 @@ var further = map[string]map[string]any{
 	},
 	"a trial":            {"insecureNoAuth": true},
 	"a trial with TLS":   {"insecureNoAuth": true, "tls": map[string]any{"secret": "locks-tls"}},
+	"five nodes":         {"store": "raft", "raft": map[string]any{"replicas": 5, "storageClass": "fast", "secret": "locks-cluster"}},
 	"a class of volumes": {"embedded": map[string]any{"storageClass": "fast"}, "networkPolicy": map[string]any{"enabled": false}},
 	"traces": {
 		"env":           []any{map[string]any{"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}},
@@ -90,6 +92,9 @@ func check(t *testing.T, name string, values map[string]any) {
 	want := []string{"NetworkPolicy", "Service", "StatefulSet"}
 	if values["store"] == "redis" {
 		want = []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+	}
+	if values["store"] == "raft" {
+		want = []string{"NetworkPolicy", "PodDisruptionBudget", "Service", "Service", "StatefulSet"}
 	}
 	if on, _ := values["networkPolicy"].(map[string]any); on["enabled"] == false {
 		want = slices.DeleteFunc(want, func(kind string) bool { return kind == "NetworkPolicy" })
@@ -142,8 +147,9 @@ func decode(t *testing.T, name, text string) (kinds []string) {
 		case "apps/v1 StatefulSet":
 			var o apps.StatefulSet
 			strict(&o)
-			if *o.Spec.Replicas != 1 {
-				t.Errorf("%s: %d gateways on an embedded store", name, *o.Spec.Replicas)
+			inCluster := o.Spec.PodManagementPolicy == apps.ParallelPodManagement
+			if (*o.Spec.Replicas == 1) == inCluster {
+				t.Errorf("%s: %d gateways, in a cluster: %t", name, *o.Spec.Replicas, inCluster)
 			}
 			restricted(t, name, &o.Spec.Template)
 		case "apps/v1 Deployment":

@@ -200,6 +200,7 @@ func startBalancer(t *testing.T, dir string, gateways []string) (addr string) {
 	addr = freeAddr(t)
 	text := strings.NewReplacer(
 		"bind :8080", "bind "+addr, "gateway-1:8080", gateways[0], "gateway-2:8080", gateways[1], " resolvers docker init-addr last,libc,none", "",
+		"    server gateway-3 gateway-3:8080 # where there is one\n", "",
 	).Replace(string(read(t, "../compose/haproxy.cfg")))
 	path := filepath.Join(dir, "haproxy.cfg")
 	must(t, os.WriteFile(path, []byte(text), 0o600))

@@ -36,6 +36,7 @@ func (p *parked) Granted(g fencing.Grant, _ fencing.Instant, _ time.Time) {
 }
 
 func (p *parked) Replaced(fencing.Name, fencing.Stamp)           {}
+func (p *parked) Ask(fencing.Name, fencing.Stamp)                {}
 func (p *parked) Has([]fencing.Name, time.Time, []fencing.Entry) {}
 func (p *parked) Gap()                                           {}
 

@@ -13,7 +13,7 @@ import (
 // to wait until that is durable.
 func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 	name, next := op.LockName(), s.next
-	subject := fencing.EndedLease{Name: name, Lease: op.LockLease().Public()}
+	subject := s.subjectOf(op)
 	pending := next.has(subject) || s.flushing.has(subject)
 	before := s.durableViewOf(subject)
 	slotMarks, slotMark := s.marksOf(op)
@@ -24,6 +24,9 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 
 	if before.promised != after.promised {
 		next.changed.record(name)
+		next.changed.holder(name, subject.Lease)
+	}
+	if r, renews := op.(fencing.RenewRequest); renews && out.Err == nil && (r.Owner != "" || r.Metadata != nil) {
 		next.changed.holder(name, subject.Lease)
 	}
 	s.note(name, before, after, &out, op)
@@ -42,6 +45,19 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 		return out, false
 	}
 	return out, true
+}
+
+// subjectOf returns the lease that an operation is about, if it is about one: its caller's,
+// or that which is to be broken.
+func (s *Store) subjectOf(op fencing.Op) fencing.EndedLease {
+	subject := fencing.EndedLease{Name: op.LockName(), Lease: op.LockLease().Public()}
+	if b, breaks := op.(fencing.BreakRequest); breaks {
+		if r := s.state.Records[b.Name]; r != nil {
+			h, _ := r.Holders.WithToken(b.Token)
+			subject.Lease = h.Lease
+		}
+	}
+	return subject
 }
 
 // expire attends to up to limit names that are due, and forgets old tombstones.
@@ -101,10 +117,10 @@ func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.
 	for i := range out.Ended {
 		lease := out.Ended[i].Holder.Lease
 		next.changed.holder(name, lease)
-		key := fencing.EndedLease{Name: name, Lease: lease}
-		tomb := s.state.Tombstones[key]
-		next.changed.addTombstone(key, tomb)
-		s.index.remember(key, tomb.Until)
+		s.noteTombstone(fencing.EndedLease{Name: name, Lease: lease})
+	}
+	if out.Evicted != nil {
+		s.noteTombstone(fencing.EndedLease{Name: name, Lease: out.Evicted.Waiter.Lease})
 	}
 	for i := range out.Granted {
 		next.changed.holder(name, out.Granted[i].Holder.Lease)
@@ -127,15 +143,25 @@ func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.
 	if out.Replaced != nil {
 		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, replaced: out.Replaced})
 	}
+	if e := out.Evicted; e != nil && e.Request != nil {
+		next.told = append(next.told, told{grant: fencing.Grant{Name: name}, asks: e.Request})
+	}
 	_, acquires := op.(fencing.AcquireRequest)
 	for _, g := range out.Granted {
 		if !acquires || g.Holder.Token != out.Holder.Token { // the caller hears of its own from its answer
 			next.told = append(next.told, told{grant: g, now: out.Now, asked: out.Asked})
 		}
 	}
-	if s.watchers.any() {
+	if s.watchers.Any() {
 		next.events = append(next.events, out.Events(name)...)
 	}
+}
+
+// noteTombstone takes down a tombstone that was just made.
+func (s *Store) noteTombstone(key fencing.EndedLease) {
+	tomb := s.state.Tombstones[key]
+	s.next.changed.addTombstone(key, tomb)
+	s.index.remember(key, tomb.Until)
 }
 
 // durableView is what of a record is looked at before and after a step: what differs is to be
@@ -175,6 +201,12 @@ type promise struct {
 	slot  int
 	hold  int
 	ttl   time.Duration
+
+	permits int // they are only ever given back, which promises nothing more
+	slots   fencing.Slots
+
+	breakAt     fencing.Instant
+	breakReason string
 }
 
 // exceeds reports whether p promises anything that earlier does not.
@@ -195,7 +227,7 @@ func (s *Store) durableViewOf(subject fencing.EndedLease) durableView {
 		return at
 	}
 	if h, ok := r.Holders.Find(subject.Lease); ok && !h.Provisional {
-		at.promised = promise{h.Token, h.Mode, h.Limit, h.Slot, h.Hold, h.TTL}
+		at.promised = promise{h.Token, h.Mode, h.Limit, h.Slot, h.Hold, h.TTL, h.Permits, h.Slots, h.BreakAt, h.BreakReason}
 	}
 	return at
 }

@@ -75,9 +75,13 @@ func (c *crashing) failWith(err error) {
 // were not flushed are dropped, which killing a process does not do.
 func (c *crashing) afterCrash(t *testing.T) *Store {
 	t.Helper()
+	return open(t, Options{Dir: writeFiles(t, c.lastFiles()), Now: c.clock.read, segment: smallSegment})
+}
+
+func (c *crashing) lastFiles() map[string][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return open(t, Options{Dir: writeFiles(t, c.last), Now: c.clock.read, segment: smallSegment})
+	return c.last
 }
 
 func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {
@@ -141,6 +145,73 @@ func TestABreakIsDurableBeforeItsAnswer(t *testing.T) {
 	}
 }
 
+// An operator was told when the lease will be broken, and why: a crash changes nothing of it,
+// nor does a wall clock that is set back meanwhile.
+func TestANoticeIsDurableBeforeItsAnswer(t *testing.T) {
+	for _, set := range []time.Duration{0, -time.Hour} {
+		c := openCrashing(t)
+		r := acquire("a", 10*time.Second)
+		out, err := c.Acquire(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: time.Minute, BreakReason: "first"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: 15 * time.Second, BreakReason: "deploy"}); err != nil {
+			t.Fatal(err)
+		}
+		c.clock.advance(set)
+		dir := writeFiles(t, c.lastFiles())
+		after := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+		out, err = after.Acquire(t.Context(), r)
+		if h := out.Holder; err != nil || h.BreakAt.Sub(out.Now) != 15*time.Second || h.BreakReason != "deploy" || h.ExpiresAt.Sub(out.Now) != 10*time.Second {
+			t.Fatalf("after a crash: %+v at %d, %v", h, out.Now, err)
+		}
+		c.clock.advance(9 * time.Second)
+		if out, err = after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != 6*time.Second {
+			t.Fatalf("renewed after a crash: %+v at %d, %v", out.Holder, out.Now, err)
+		}
+		if err := after.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.clock.advance(5 * time.Second)
+		again := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+		if out, err = again.Acquire(t.Context(), r); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != time.Second {
+			t.Fatalf("near the end of the notice, after a restart: %+v at %d, %v", out.Holder, out.Now, err)
+		}
+		c.clock.advance(time.Second)
+		if _, err = again.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
+			t.Errorf("at the end of the notice: %v, want it broken", err)
+		}
+	}
+}
+
+// Who was evicted is refused for good, also after a crash in which all places are lost.
+func TestAnEvictionIsDurableBeforeItsAnswer(t *testing.T) {
+	c := openCrashing(t)
+	if _, err := c.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	r := acquire("a", time.Minute)
+	r.Wait = time.Minute
+	if out, err := c.Acquire(t.Context(), r); err != nil || !out.Waits() {
+		t.Fatal(out, err)
+	}
+	evict := fencing.EvictRequest{Name: "a", Waiter: r.Lease.Public(), BreakReason: "deploy"}
+	if _, err := c.Evict(t.Context(), evict); err != nil {
+		t.Fatal(err)
+	}
+	after := c.afterCrash(t)
+	var lost *fencing.Error
+	if _, err := after.Acquire(t.Context(), r); !errors.As(err, &lost) || lost.Reason != fencing.ReasonEvicted || lost.BreakReason != "deploy" {
+		t.Errorf("after a crash: %v, want it evicted", err)
+	}
+	if _, err := after.Evict(t.Context(), evict); err != nil {
+		t.Errorf("retried eviction after a crash: %v", err)
+	}
+}
+
 func TestALengthenedTTLIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("a", time.Second)
@@ -169,7 +240,7 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 	}
 	select {
 	case <-c.Failed():
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("Failed is not closed")
 	}
 	c.failWith(nil) // it does not recover by itself

@@ -289,7 +289,7 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 // waitFor polls a condition.
 func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); !holds(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)
 		}

@@ -32,6 +32,7 @@ func (e *listener) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) 
 }
 
 func (e *listener) Replaced(fencing.Name, fencing.Stamp)           {}
+func (e *listener) Ask(fencing.Name, fencing.Stamp)                {}
 func (e *listener) Has([]fencing.Name, time.Time, []fencing.Entry) {}
 func (e *listener) Gap()                                           {}
 

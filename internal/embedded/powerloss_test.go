@@ -241,7 +241,7 @@ func failing(h *chronicle, dir string, files *trace, clock *testClock, random *r
 	}
 	select {
 	case <-s.Failed():
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		return errors.New("Failed is not closed")
 	}
 	if _, err := s.Acquire(context.Background(), acquire("after", time.Minute)); code(err) != fencing.CodeUnavailable {

@@ -35,6 +35,11 @@ type diskHolding struct {
 	AcquiredAt int64             `cbor:"12,keyasint"` // microseconds
 	Waited     int64             `cbor:"13,keyasint,omitempty"`
 	Set        string            `cbor:"14,keyasint,omitempty"`
+	BreakAt    int64             `cbor:"15,keyasint,omitempty"` // microseconds
+
+	BreakReason string `cbor:"16,keyasint,omitempty"`
+	MorePermits int    `cbor:"17,keyasint,omitempty"` // than one
+	Slots       string `cbor:"18,keyasint,omitempty"`
 }
 
 // diskEnded is a fencing.Ended in the file. Secret and metadata are left out:
@@ -89,7 +94,8 @@ func holderOnDisk(h *fencing.Holder) diskHolding {
 	return diskHolding{
 		Owner: h.Owner, Mode: string(h.Mode), Limit: h.Limit, Slot: h.Slot, Hold: h.Hold, Token: int64(h.Token),
 		TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
-		AcquiredAt: int64(h.AcquiredAt), Waited: int64(h.Waited),
+		AcquiredAt: int64(h.AcquiredAt), Waited: int64(h.Waited), BreakAt: int64(h.BreakAt), BreakReason: h.BreakReason,
+		MorePermits: h.Permits - 1, Slots: string(h.Slots),
 	}
 }
 
@@ -100,22 +106,30 @@ func holdingOnDisk(h *fencing.Holding) diskHolding {
 }
 
 func (d *diskHolding) holder(lease fencing.LeasePublic, shift fencing.Instant) fencing.Holder {
-	return fencing.Holder{
+	h := fencing.Holder{
 		Lease: lease, Owner: d.Owner, Metadata: d.Metadata,
 		Mode: fencing.Mode(d.Mode), Limit: d.Limit, Slot: d.Slot, Hold: d.Hold, Token: fencing.Token(d.Token),
 		TTL: time.Duration(d.TTL), GrantTTL: time.Duration(d.GrantTTL), MaxHold: time.Duration(d.MaxHold),
-		AcquiredAt: fencing.Instant(d.AcquiredAt) + shift, Waited: time.Duration(d.Waited),
+		AcquiredAt: fencing.Instant(d.AcquiredAt) + shift, Waited: time.Duration(d.Waited), BreakReason: d.BreakReason,
+		Permits: 1 + d.MorePermits, Slots: fencing.Slots(d.Slots),
 	}
+	if d.BreakAt != 0 {
+		h.BreakAt = fencing.Instant(d.BreakAt) + shift
+	}
+	return h
 }
 
 // restore returns the holding as of a start at now: with its full TTL, but the
-// time it was held before counts against its bound.
+// time it was held before counts against its bound, and it ends when it is to be broken.
 func (d *diskHolding) restore(lease fencing.LeasePublic, now, shift fencing.Instant) fencing.Holding {
 	h := fencing.Holding{Holder: d.holder(lease, shift), Set: d.Set}
 	copy(h.Secret[:], d.Secret)
 	h.ExpiresAt = now.Add(h.TTL)
 	if h.MaxHold > 0 {
 		h.ExpiresAt = min(h.ExpiresAt, h.AcquiredAt.Add(h.MaxHold))
+	}
+	if h.BreakAt != 0 {
+		h.ExpiresAt = min(h.ExpiresAt, h.BreakAt)
 	}
 	return h
 }

@@ -35,6 +35,12 @@ func TestARestartKeepsEveryHolder(t *testing.T) {
 		requests = append(requests, r)
 	}
 	mustRelease(t, s, requests[1])
+	for i, labels := range []fencing.RenewRequest{{Owner: "renamed"}, {Metadata: map[string]string{"n": "two"}}} {
+		labels.Name, labels.Lease = "permits", requests[i*2].Lease
+		if _, err := s.Renew(t.Context(), labels); err != nil {
+			t.Fatal(err)
+		}
+	}
 	deeper := requests[3]
 	deeper.Hold = 2
 	mustAcquire(t, s, deeper)

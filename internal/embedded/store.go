@@ -184,6 +184,11 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return s.do(ctx, r)
 }
 
+// Evict implements fencing.Store.
+func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
 // Admit implements fencing.Store.
 func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	return s.do(ctx, r)
@@ -234,7 +239,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 
 // Watch implements fencing.Store. Events are of what is durable, and none is lost
 // but with the process: there is never a Gap.
-func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.add(sink) }
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.Add(sink) }
 
 // Stats implements fencing.Store.
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {

@@ -26,6 +26,7 @@ type batch struct {
 type told struct {
 	grant    fencing.Grant
 	replaced *fencing.Parked // or this, on the name of grant
+	asks     *fencing.Parked // or this
 	now      fencing.Instant
 	asked    time.Time
 }
@@ -128,9 +129,12 @@ func (s *Store) take() *batch {
 func (s *Store) deliver(b *batch, err error) {
 	if listener := s.listener.Load(); listener != nil && err == nil {
 		for i := range b.told {
-			if t := &b.told[i]; t.replaced != nil {
+			switch t := &b.told[i]; {
+			case t.replaced != nil:
 				(*listener).Replaced(t.grant.Name, t.replaced.Stamp)
-			} else {
+			case t.asks != nil:
+				(*listener).Ask(t.grant.Name, t.asks.Stamp)
+			default:
 				(*listener).Granted(t.grant, t.now, t.asked)
 			}
 		}

@@ -14,7 +14,7 @@ func (t *step) acquire(op AcquireRequest) *Error {
 			return t.resume(p, op)
 		}
 	}
-	if tomb, ok := t.tombstone(op.Lease); ok {
+	if tomb, ok := t.tombstone(op.Lease.Public()); ok {
 		return t.lostTo(tomb, op.Lease)
 	}
 	if op.Hold > 1 {
@@ -64,7 +64,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	case op.Hold > h.Hold+1:
 		return HoldError(op.Hold, h.Hold)
 	}
-	if err := op.Contradicts(h.Mode, h.Limit, h.Owner); err != nil {
+	if err := op.Contradicts(h.Mode, h.Limit, h.Permits, h.Owner); err != nil {
 		return err
 	}
 	if op.Again && h.Stamp != op.Stamp {
@@ -133,7 +133,7 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	case op.Hold > 1:
 		return HoldError(op.Hold, 0)
 	}
-	if err := op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.Ask.Owner); err != nil {
+	if err := op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.permits(), p.Ask.Owner); err != nil {
 		return err
 	}
 	if op.Again && p.Stamp != op.Stamp {

@@ -161,7 +161,7 @@ func sample(lock *Lock, past []Ended) (s sampled) {
 		case e.Reason == ReasonExpired:
 			s.unheard = append(s.unheard, *e)
 		}
-		if e.held() > s.ttl+s.ttl/adviceSlack {
+		if e.Held() > s.ttl+s.ttl/adviceSlack {
 			s.outlived = append(s.outlived, *e)
 		}
 	}
@@ -214,11 +214,9 @@ func (s *sampled) advice(code AdviceCode, count int, held time.Duration, text st
 	return Advice{Code: code, Text: text, Count: count, Of: s.of, TTL: s.ttl, Held: held}
 }
 
-func (e *Ended) held() time.Duration { return max(0, e.At.Sub(e.Holder.AcquiredAt)) }
-
 func longestOf(past []Ended) (longest time.Duration) {
 	for i := range past {
-		longest = max(longest, past[i].held())
+		longest = max(longest, past[i].Held())
 	}
 	return longest
 }

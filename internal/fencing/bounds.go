@@ -22,6 +22,7 @@ const (
 	MaxHoldersShown       = 100 // of one name, but in a list
 	MaxHoldersListed      = 10  // of each name in a list
 	MaxWaitersShown       = 100
+	MaxSlotsShown         = 64   // of a holder; it is told all of them itself
 	MaxNames              = 64   // of one lease id
 	MinNodes, MaxNodes    = 3, 7 // of a quorum, which has an odd number of them
 )
@@ -30,6 +31,12 @@ const (
 const (
 	ShortestTTL = 100 * time.Millisecond
 	LongestTTL  = 24 * time.Hour
+)
+
+// The range of the notice that a break gives; api/openapi.yaml has it too.
+const (
+	ShortestNotice = 100 * time.Millisecond
+	LongestNotice  = 24 * time.Hour
 )
 
 // LongestAttachedWait is the longest wait of an attached lease, whatever MaxWait
@@ -78,16 +85,23 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 	if err := checkLimit(r.Mode, r.Limit); err != nil {
 		return err
 	}
+	if r.Permits != 0 && r.Limit == 0 {
+		return invalid("permits", "is given without limit, to which it belongs")
+	}
+	if r.Permits < 0 || r.Permits > r.Limit {
+		return invalid("permits", "is %d; it must be from 1 to limit (%d)", r.Permits, r.Limit)
+	}
 	if r.Hold < 1 || r.Hold > MaxHoldDepth {
 		return invalid("hold", "is %d; it must be from 1 to %d", r.Hold, MaxHoldDepth)
 	}
-	if err := checkText("owner", r.Owner, MaxOwnerBytes); err != nil {
+	return checkLabels(r.Owner, r.Metadata)
+}
+
+func checkLabels(owner string, metadata map[string]string) error {
+	if err := checkText("owner", owner, MaxOwnerBytes); err != nil {
 		return err
 	}
-	if err := checkMetadata(r.Metadata); err != nil {
-		return err
-	}
-	return nil
+	return checkMetadata(metadata)
 }
 
 // CheckRenew returns an *Error that names the first field of r that is out of
@@ -101,11 +115,25 @@ func (b Bounds) CheckRenew(r *RenewRequest) error {
 	if r.Mode != "" && r.Mode != ModeExclusive && r.Mode != ModeShared {
 		return invalid("mode", `must be "exclusive" or "shared"`)
 	}
-	return checkLimit(r.Mode, r.Limit)
+	if r.Permits < 0 || r.Permits > MaxLimit {
+		return invalid("permits", "is %d; it must be from 1 to %d", r.Permits, MaxLimit)
+	}
+	if err := checkLimit(r.Mode, r.Limit); err != nil {
+		return err
+	}
+	return checkLabels(r.Owner, r.Metadata)
 }
 
 // CheckBreak returns an *Error that names the first field of r that is out of range.
 func CheckBreak(r *BreakRequest) error {
+	if r.Notice != 0 && (r.Notice < ShortestNotice || r.Notice > LongestNotice) {
+		return outOfRange("notice_ms", r.Notice, ShortestNotice, LongestNotice)
+	}
+	return checkText("reason", r.BreakReason, MaxBreakReasonBytes)
+}
+
+// CheckEvict returns an *Error that names the first field of r that is out of range.
+func CheckEvict(r *EvictRequest) error {
 	return checkText("reason", r.BreakReason, MaxBreakReasonBytes)
 }
 

@@ -17,7 +17,7 @@ const (
 	CodeUnsupportedByStore Code = "unsupported_by_store" // this store can't do it
 	CodeUnauthenticated    Code = "unauthenticated"      // no or unknown credentials
 	CodeForbidden          Code = "forbidden"            // known, but not allowed
-	CodeNotFound           Code = "not_found"            // no such route or record
+	CodeNotFound           Code = "not_found"            // no such route, record or waiter
 	CodeMethodNotAllowed   Code = "method_not_allowed"   // the route has other methods
 	CodeConflict           Code = "conflict"             // a field contradicts what the lease id holds or waits for: see Field
 	CodeReplaced           Code = "replaced"             // a newer request with the same lease id took over
@@ -55,12 +55,13 @@ const (
 	ReasonSuperseded Reason = "superseded" // its time ran out and a newer grant exists
 	ReasonBroken     Reason = "broken"     // an administrator ended it
 	ReasonReleased   Reason = "released"   // its holder ended it
+	ReasonEvicted    Reason = "evicted"    // an administrator took its place in the queue from it, before it was granted
 	ReasonUnknown    Reason = "unknown"    // never seen, another secret, or too long ago
 )
 
 // Reasons lists every reason.
 func Reasons() []Reason {
-	return []Reason{ReasonExpired, ReasonSuperseded, ReasonBroken, ReasonReleased, ReasonUnknown}
+	return []Reason{ReasonExpired, ReasonSuperseded, ReasonBroken, ReasonReleased, ReasonEvicted, ReasonUnknown}
 }
 
 // Verdict says what has become of a fencing token.
@@ -87,13 +88,17 @@ type Error struct {
 
 	Reason       Reason        // CodeLeaseLost
 	Late         time.Duration // CodeLeaseLost by time: how long ago it ended; never below 0
-	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant
-	BreakReason  string        // CodeLeaseLost, broken: see BreakRequest; other people's words
+	CurrentToken Token         // CodeLeaseLost, superseded: the token of the newer grant; CodeConflict of an eviction: of the lease
+	BreakReason  string        // CodeLeaseLost, broken or evicted: see BreakRequest; other people's words
 
-	Lock       *Lock         // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
-	Fence      *Fence        // CodeStaleToken of an Admit
-	Position   int           // CodeLocked, CodeWaitTimeout: the caller's place in the queue; 0 if it has none
-	RetryAfter time.Duration // when to come back; 0 if unknown
+	Lock     *Lock  // CodeLocked, CodeWaitTimeout, CodeStaleToken: the lock as it is
+	Fence    *Fence // CodeStaleToken of an Admit
+	Position int    // CodeLocked, CodeWaitTimeout: the caller's place in the queue; 0 if it has none
+
+	// EstimatedWait, of CodeLocked and CodeWaitTimeout, is what Pace.Wait tells of a request
+	// that comes now; 0 where too little is known. Gateways set it, stores do not.
+	EstimatedWait time.Duration
+	RetryAfter    time.Duration // when to come back; 0 if unknown
 
 	// Unanswered: an earlier attempt of the same acquire has had no answer and may
 	// still be carried out, so that it has to be taken back like one whose outcome is

@@ -64,7 +64,7 @@ func TestReasonsAreAllOfThem(t *testing.T) {
 	if declared := constants(t, "Reason"); !slices.Equal(declared, listed) {
 		t.Errorf("declared are %v, Reasons() lists %v", declared, listed)
 	}
-	if contract := strings.Fields("expired superseded broken released unknown"); !slices.Equal(contract, listed) {
+	if contract := strings.Fields("expired superseded broken released evicted unknown"); !slices.Equal(contract, listed) {
 		t.Errorf("the contract has %v, Reasons() lists %v", contract, listed)
 	}
 }

@@ -1,5 +1,7 @@
 package fencing
 
+import "time"
+
 // EventKind says what happened.
 type EventKind string
 
@@ -9,13 +11,14 @@ const (
 	EventReleased EventKind = "released"
 	EventExpired  EventKind = "expired"
 	EventBroken   EventKind = "broken"
+	EventNotice   EventKind = "notice" // a holder was given notice: see BreakRequest
 	EventQueued   EventKind = "queued" // a request joined the queue, or came back to it
-	EventLeft     EventKind = "left"   // a waiter left the queue, or a grant that its client was not told of was taken back
+	EventLeft     EventKind = "left"   // a waiter left the queue or was evicted, or a grant that its client was not told of was taken back
 )
 
 // EventKinds lists every kind.
 func EventKinds() []EventKind {
-	return []EventKind{EventGranted, EventReleased, EventExpired, EventBroken, EventQueued, EventLeft}
+	return []EventKind{EventGranted, EventReleased, EventExpired, EventBroken, EventNotice, EventQueued, EventLeft}
 }
 
 // Event is one change of a lock.
@@ -29,6 +32,14 @@ type Event struct {
 	Token Token // 0 of EventQueued and EventLeft
 	At    Instant
 
+	// Took is how long it took: of EventGranted the time in the queue before; of the end of a
+	// lease for how long it was held; 0 of the others.
+	Took time.Duration
+
+	BreakAt     Instant // EventNotice: see Holder
+	BreakReason string  // EventBroken, EventNotice, and EventLeft if Evicted: see BreakRequest
+	Evicted     bool    // EventLeft: an administrator took the place away
+
 	// Claimed: the token is that of a claim: see Holder. For a quorum, which counts what
 	// its nodes tell.
 	Claimed bool
@@ -41,16 +52,23 @@ func (o *Outcome) Events(name Name) []Event {
 		e := &o.Ended[i]
 		events = append(events, Event{
 			Kind: EventKind(e.Reason), Name: name, Lease: e.Holder.Lease, Owner: e.Holder.Owner, Mode: e.Holder.Mode,
-			Token: e.Holder.Token, At: e.At, Claimed: e.Holder.Claimed,
+			Token: e.Holder.Token, At: e.At, Took: e.Held(), BreakReason: e.BreakReason, Claimed: e.Holder.Claimed,
 		})
 	}
 	for i := range o.Left {
 		w := &o.Left[i]
 		events = append(events, Event{Kind: EventLeft, Name: name, Lease: w.Lease, Owner: w.Owner, Mode: w.Mode, At: o.Now})
 	}
+	if o.Evicted != nil {
+		w := &o.Evicted.Waiter
+		events = append(events, Event{
+			Kind: EventLeft, Name: name, Lease: w.Lease, Owner: w.Owner, Mode: w.Mode, At: o.Now, Evicted: true, BreakReason: o.Evicted.Reason,
+		})
+	}
 	granted := func(h *Holder) {
 		events = append(events, Event{
-			Kind: EventGranted, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now, Claimed: h.Claimed,
+			Kind: EventGranted, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now,
+			Took: h.Waited, Claimed: h.Claimed,
 		})
 	}
 	for i := range o.Granted {
@@ -58,6 +76,12 @@ func (o *Outcome) Events(name Name) []Event {
 	}
 	if o.Claimed {
 		granted(&o.Holder)
+	}
+	if h := &o.Holder; o.Noticed {
+		events = append(events, Event{
+			Kind: EventNotice, Name: name, Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Token: h.Token, At: o.Now,
+			BreakAt: h.BreakAt, BreakReason: h.BreakReason, Claimed: h.Claimed,
+		})
 	}
 	if o.Joined && o.Place != nil {
 		w := o.Place

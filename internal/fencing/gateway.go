@@ -1,6 +1,10 @@
 package fencing
 
-import "time"
+import (
+	"iter"
+	"maps"
+	"time"
+)
 
 // Gateway names one run of a gateway among those that share a store: 16 hex
 // digits, new at every start.
@@ -91,12 +95,19 @@ type Entry struct {
 // Beat is the heartbeat of guard.Gateway. It returns all that there is for it, in any
 // order, or CodeClockSkew.
 func Beat(s *State, now Instant, guard Guard) ([]Entry, *Error) {
+	return BeatAmong(s, now, guard, maps.Keys(s.Records))
+}
+
+// BeatAmong is Beat for a store that knows on which names anybody waits, or has a lease
+// that is not confirmed: only those are looked at.
+func BeatAmong(s *State, now Instant, guard Guard, names iter.Seq[Name]) ([]Entry, *Error) {
 	if guard.skewed(now) {
 		return nil, SkewError(guard, now)
 	}
 	s.Gateways.join(guard.Gateway, now)
 	var all []Entry
-	for name, r := range s.Records {
+	for name := range names {
+		r := s.Records[name]
 		for _, h := range r.Holders.Provisional(guard.Gateway) {
 			all = append(all, Entry{Name: name, Lease: h.Lease, Stamp: h.Stamp, Provisional: true})
 		}

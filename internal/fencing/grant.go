@@ -2,10 +2,10 @@ package fencing
 
 import "cmp"
 
-// AnyNumber is more holders than a name ever has.
+// AnyNumber is more permits than those of a name ever are.
 const AnyNumber = 1 << 30
 
-// tolerates returns how many holders a lease bears, itself included.
+// tolerates returns how many permits a lease bears, its own included.
 func tolerates(mode Mode, limit int) int {
 	switch {
 	case mode == ModeExclusive:
@@ -16,14 +16,16 @@ func tolerates(mode Mode, limit int) int {
 	return limit
 }
 
-// fits is the one rule of all modes: with the newcomer there are no more holders
-// than it bears itself, nor than any of the others bears, nor than a name may have.
+// fits is the one rule of all modes: the permits of all, the newcomer's included, are no
+// more than it bears itself, nor than any of the others bears; and there are no more
+// holders than a name may have. Who asks for no permits counts as one.
 func (t *step) fits(p *Place) bool {
 	if t.record == nil || t.record.Holders.Len() == 0 {
 		return true
 	}
-	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), t.record.Holders.tolerate(), cmp.Or(t.guard.MaxHolders, AnyNumber))
-	return t.record.Holders.Len() < bears
+	holders := &t.record.Holders
+	bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), holders.tolerate())
+	return holders.Permits()+p.permits() <= bears && holders.Len() < cmp.Or(t.guard.MaxHolders, AnyNumber)
 }
 
 // grant gives the lease, with a token: all tokens are issued here. A lease that is not
@@ -53,10 +55,11 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	}
 	t.Counter = max(t.Counter, token)
 	ask := &p.Ask
+	slot, slots := t.slots(ask.Mode, ask.Limit, p.permits())
 	holding := Holding{
 		Holder: Holder{
 			Lease: p.lease(), Owner: ask.Owner, Metadata: ask.Metadata,
-			Mode: ask.Mode, Limit: ask.Limit, Slot: t.slot(ask.Mode, ask.Limit), Hold: 1, Token: token,
+			Mode: ask.Mode, Limit: ask.Limit, Permits: p.permits(), Slot: slot, Slots: slots, Hold: 1, Token: token,
 			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, Provisional: true, Claimed: claimed,
 		},
 		Secret: p.Secret, Stamp: p.Stamp, Gateway: p.Gateway,
@@ -93,16 +96,18 @@ func (t *step) firm(h *Holding) {
 	t.start(h)
 }
 
-// slot returns the lowest number that no holder has, or NoSlot. It is below the
-// limit: there are fewer holders than that.
-func (t *step) slot(mode Mode, limit int) int {
+// slots returns the lowest numbers that no holder has, or NoSlot. They are below the
+// limit: with the newcomer there are no more permits than that.
+func (t *step) slots(mode Mode, limit, permits int) (int, Slots) {
 	if mode != ModeShared || limit == 0 {
-		return NoSlot
+		return NoSlot, ""
 	}
-	if t.record == nil {
-		return 0
+	taken := t.record.Holders.slots
+	if permits == 1 {
+		return taken.first(), ""
 	}
-	return t.record.Holders.freeSlot()
+	free := taken.free(permits)
+	return free[0], slotsOf(free)
 }
 
 // handOff grants to the longest-waiting live waiters that fit, as many as the step may.

@@ -12,11 +12,16 @@ import (
 // is empty. They are given out as copies, and what is changed in a copy counts when it
 // is Put back: so every order knows of every change.
 type Holders struct {
-	roots [orders]*node
+	roots   [orders]*node
+	permits int     // that they have together
+	slots   slotSet // that they have
 }
 
 // Len returns how many there are, those included whose time has run out unnoticed.
 func (hs *Holders) Len() int { return hs.roots[byLease].size(byLease) }
+
+// Permits returns how many permits they have together: a lease without a limit counts as one.
+func (hs *Holders) Permits() int { return hs.permits }
 
 // All visits them in order of their tokens, which is that of their grants but where a
 // claim has set another. They must not be changed meanwhile.
@@ -67,6 +72,7 @@ func (hs *Holders) Put(h Holding) {
 	n := hs.find(h.Lease)
 	if n == nil {
 		n = &node{Holding: h}
+		hs.count(&h)
 		for order := range hs.roots {
 			hs.roots[order] = hs.roots[order].add(order, n)
 		}
@@ -78,6 +84,8 @@ func (hs *Holders) Put(h Holding) {
 			hs.roots[order] = hs.roots[order].without(order, n)
 		}
 	}
+	hs.discount(&n.Holding)
+	hs.count(&h)
 	n.Holding = h
 	for order := range hs.roots {
 		if moves[order] {
@@ -92,28 +100,38 @@ func (hs *Holders) Remove(lease LeasePublic) {
 	if n == nil {
 		return
 	}
+	hs.discount(&n.Holding)
 	for order := range hs.roots {
 		hs.roots[order] = hs.roots[order].without(order, n)
+	}
+}
+
+// count takes the permits of a holder.
+func (hs *Holders) count(h *Holding) {
+	hs.permits += h.Permits
+	for n := range h.AllSlots() {
+		hs.slots.add(n)
+	}
+}
+
+// discount frees the permits of a holder.
+func (hs *Holders) discount(h *Holding) {
+	hs.permits -= h.Permits
+	for n := range h.AllSlots() {
+		hs.slots.remove(n)
 	}
 }
 
 // First returns the one with the lowest token. There must be one.
 func (hs *Holders) First() Holding { return hs.roots[byToken].at(byToken, 0).Holding }
 
-// tolerate returns how many holders all of them tolerate, themselves included.
+// tolerate returns how many permits all of them tolerate, themselves included.
 func (hs *Holders) tolerate() int {
 	if hs.Len() == 0 {
 		return AnyNumber
 	}
 	h := hs.roots[byTolerance].at(byTolerance, 0)
 	return tolerates(h.Mode, h.Limit)
-}
-
-// freeSlot returns the lowest number from 0 that is nobody's Slot.
-func (hs *Holders) freeSlot() int {
-	root := hs.roots[bySlot]
-	without := root.rank(bySlot, func(n *node, _ int) bool { return n.Slot < 0 })
-	return root.rank(bySlot, func(n *node, at int) bool { return n.Slot < 0 || n.Slot <= at-without }) - without
 }
 
 // nextEnd returns when the first of those that are not provisional ends, or the last
@@ -268,7 +286,7 @@ func (hs *Holders) clone() Holders {
 			l.left, l.right = copies[l.left], copies[l.right]
 		}
 	}
-	var c Holders
+	c := Holders{permits: hs.permits, slots: slices.Clone(hs.slots)}
 	for order, root := range hs.roots {
 		c.roots[order] = copies[root]
 	}
@@ -283,10 +301,6 @@ func (h *Holding) compareToken(other *Holding) int {
 
 func (h *Holding) compareTolerance(other *Holding) int {
 	return cmp.Or(cmp.Compare(tolerates(h.Mode, h.Limit), tolerates(other.Mode, other.Limit)), h.compareLease(other))
-}
-
-func (h *Holding) compareSlot(other *Holding) int {
-	return cmp.Or(cmp.Compare(h.Slot, other.Slot), h.compareLease(other))
 }
 
 // compareDue orders leases by when they are due: first those whose time runs out, by

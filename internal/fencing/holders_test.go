@@ -30,7 +30,9 @@ func TestHoldersAreAList(t *testing.T) {
 				}
 			default:
 				if h.Slot = NoSlot; r.IntN(3) > 0 {
-					h.Slot = freeSlotOf(list)
+					h.Permits = 1 + r.IntN(3)*r.IntN(50)
+					free := freeSlotsOf(list, h.Permits)
+					h.Slot, h.Slots = free[0], slotsOf(free)
 				}
 				hs.Put(h)
 				if at >= 0 {
@@ -59,6 +61,7 @@ func TestHoldersAreAList(t *testing.T) {
 // and limits.
 func randomHolding(r *rand.Rand, leases int) Holding {
 	h := Holding{Gateway: Gateway(fmt.Sprint(r.IntN(4)))}
+	h.Permits = 1
 	h.Lease, h.Token = LeasePublic(fmt.Sprint(r.IntN(leases))), Token(r.IntN(1<<30))
 	h.ExpiresAt, h.Provisional = Instant(r.IntN(20)), r.IntN(4) == 0
 	if h.Mode = ModeShared; r.IntN(20) == 0 {
@@ -68,12 +71,20 @@ func randomHolding(r *rand.Rand, leases int) Holding {
 	return h
 }
 
-func freeSlotOf(list []Holding) int {
-	for slot := 0; ; slot++ {
-		if !slices.ContainsFunc(list, func(h Holding) bool { return h.Slot == slot }) {
-			return slot
+// freeSlotsOf returns the lowest slots that nobody has.
+func freeSlotsOf(list []Holding, count int) (free []int) {
+	taken := map[int]bool{}
+	for i := range list {
+		for slot := range list[i].AllSlots() {
+			taken[slot] = true
 		}
 	}
+	for slot := 0; len(free) < count; slot++ {
+		if !taken[slot] {
+			free = append(free, slot)
+		}
+	}
+	return free
 }
 
 func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
@@ -135,7 +146,7 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	slices.Reverse(over)
 	equal("expired", append([]Holding{}, hs.expired(now, most)...), append([]Holding{}, over...))
 
-	bears := AnyNumber
+	bears, permits := AnyNumber, 0
 	provisional := map[Gateway][]Holding{}
 	for i := range list {
 		h := &list[i]
@@ -144,13 +155,15 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 		equal("what is found", found, *h)
 		found, ok = hs.WithToken(h.Token)
 		equal("with its token", ok && found.Token == h.Token, true)
-		bears = min(bears, tolerates(h.Mode, h.Limit))
+		bears, permits = min(bears, tolerates(h.Mode, h.Limit)), permits+h.Permits
 		if h.Provisional {
 			provisional[h.Gateway] = append(provisional[h.Gateway], *h)
 		}
 	}
 	equal("tolerance", hs.tolerate(), bears)
-	equal("free slot", hs.freeSlot(), freeSlotOf(list))
+	equal("permits", hs.Permits(), permits)
+	equal("free slot", hs.slots.first(), freeSlotsOf(list, 1)[0])
+	equal("free slots", hs.slots.free(1+most), freeSlotsOf(list, 1+most))
 	equal("unconfirmed", hs.Unconfirmed(), len(provisional) > 0)
 	gateways := 0
 	hs.gateways(func(gateway Gateway, from, to int) {

@@ -67,7 +67,7 @@ func ParseLeaseID(s string) (LeaseID, error) {
 	if !ok {
 		return LeaseID{}, invalid("Lease-Id", "%s; there is no dot", form)
 	}
-	if id, err := ulid.ParseStrict(public); err != nil || id.String() != public {
+	if _, err := ParseLeasePublic("Lease-Id", public); err != nil {
 		return LeaseID{}, invalid("Lease-Id", "%s; the part before the dot is not a ULID in upper case", form)
 	}
 	if len(secret) < minSecretLen || len(secret) > maxSecretLen {
@@ -79,6 +79,15 @@ func ParseLeaseID(s string) (LeaseID, error) {
 		}
 	}
 	return LeaseID{public: LeasePublic(public), secret: secret}, nil
+}
+
+// ParseLeasePublic reads the public part of a lease id. The *Error has CodeInvalidRequest and
+// the field.
+func ParseLeasePublic(field, s string) (LeasePublic, error) {
+	if id, err := ulid.ParseStrict(s); err != nil || id.String() != s {
+		return "", invalid(field, "must be the public part of a lease id: 26 characters of ULID in upper case")
+	}
+	return LeasePublic(s), nil
 }
 
 func base64urlByte(b byte) bool {

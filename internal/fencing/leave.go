@@ -47,16 +47,48 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 	return nil
 }
 
+func (t *step) evict(op EvictRequest) *Error {
+	if t.skewed {
+		return t.clockSkew()
+	}
+	if h := t.holding(op.Waiter); h != nil {
+		return HoldsError(h.Token)
+	}
+	if t.record != nil {
+		if p := t.findPlace(op.Waiter); p != nil {
+			t.expel(p, op.BreakReason)
+			return nil
+		}
+	}
+	if tomb, ok := t.tombstone(op.Waiter); ok && tomb.Reason == ReasonEvicted {
+		return nil // a retry
+	}
+	return NoWaiterError()
+}
+
+// expel takes a place out of the queue for good.
+func (t *step) expel(p *Place, reason string) {
+	gone := Eviction{Waiter: p.waiter(t.now, 0), Reason: reason}
+	if p.RestTill == 0 {
+		gone.Request = &Parked{Gateway: p.Gateway, Stamp: p.Stamp}
+	}
+	t.record.Queue.remove(p)
+	t.Tombstones[EndedLease{t.name, p.lease()}] = Tombstone{
+		Secret: p.Secret, Reason: ReasonEvicted, At: t.now, Until: t.now.Add(TombstoneTTL), BreakReason: reason,
+	}
+	t.out.Evicted = &gone
+}
+
 // undo takes a grant back that its holder was not told of. All is as if it had not been
 // made, but that its place rests if Keep was asked for.
 func (t *step) undo(h *Holding) {
 	t.record.Holders.Remove(h.Lease)
 	t.freed(h, t.now)
-	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Waiting: t.now.Sub(h.JoinedAt)})
+	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Waiting: t.now.Sub(h.JoinedAt)})
 	if h.Keep {
 		t.record.Queue.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
 			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
-			Mode: h.Mode, Limit: h.Limit, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
+			Mode: h.Mode, Limit: h.Limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
 		}}, t.now)
 	}
 }

@@ -25,9 +25,11 @@ type Holder struct {
 	Owner    string // a label for people, never a proof
 	Metadata map[string]string
 	Mode     Mode
-	Limit    int // holders tolerated, itself included; 0 is any number; 1 when exclusive
-	Slot     int // the permit's number, 0 to Limit-1, or NoSlot
-	Hold     int // depth of re-entry, from 1
+	Limit    int   // permits tolerated, its own included; 0 is any number; 1 when exclusive
+	Permits  int   // how many of them it has, from 1; 1 also where there is no limit
+	Slot     int   // the permit's number, 0 to Limit-1, the lowest if it has several, or NoSlot
+	Slots    Slots // the numbers of several permits
+	Hold     int   // depth of re-entry, from 1
 	Token    Token
 
 	TTL      time.Duration // what the last grant or renewal set
@@ -37,6 +39,16 @@ type Holder struct {
 	AcquiredAt Instant
 	ExpiresAt  Instant       // the lease is live before this instant, and not at it
 	Waited     time.Duration // time in the queue before the grant
+
+	// Attached is the stamp of the stream that the lease is attached to, whose gateway
+	// renews it; empty: none, or not known any more, as of a stream that a store which
+	// runs inside the gateway had before a restart.
+	Attached Stamp
+
+	// BreakAt is when the lease is broken at the latest, if it is not over by then, 0 if it
+	// was given no notice: see BreakRequest.Notice. It is never before ExpiresAt.
+	BreakAt     Instant
+	BreakReason string // with BreakAt: why, in the words of who gave the notice
 
 	// Provisional: no TTL runs yet, ExpiresAt only says what it would be. The
 	// lease hangs on its gateway's heartbeat until that confirms it, which it
@@ -52,14 +64,40 @@ type Holder struct {
 // only predicate of liveness; live in holders.lua is its twin.
 func (h *Holder) Live(now Instant) bool { return now < h.ExpiresAt }
 
+// BreaksAtEnd reports whether a lease is broken when its time runs out, so that no renewal
+// moves its end. Otherwise it would expire.
+func (h *Holder) BreaksAtEnd() bool { return h.BreakAt != 0 && h.ExpiresAt >= h.BreakAt }
+
+// outOfTime returns how a lease ends whose time runs out: with ReasonBroken also why.
+func (h *Holder) outOfTime() (reason Reason, breakReason string) {
+	if h.BreaksAtEnd() {
+		return ReasonBroken, h.BreakReason
+	}
+	return ReasonExpired, ""
+}
+
 // expiresAt returns when a grant or renewal at now with ttl ends, bounded by
-// MaxHold.
+// MaxHold and BreakAt.
 func (h *Holder) expiresAt(now Instant, ttl time.Duration) Instant {
 	end := now.Add(ttl)
 	if h.MaxHold > 0 {
 		end = min(end, h.AcquiredAt.Add(h.MaxHold))
 	}
+	if h.BreakAt != 0 {
+		end = min(end, h.BreakAt)
+	}
 	return end
+}
+
+// RenewedAt returns when the lease was last renewed, AcquiredAt if it never was: a grant, a
+// renewal and a deeper hold set the end a TTL away, and so does the restart of a store that
+// gives all leases their TTL anew. Of a lease that MaxHold or BreakAt ends sooner it may have
+// been later than this, never earlier.
+func (h *Holder) RenewedAt() Instant {
+	if h.Provisional {
+		return h.AcquiredAt
+	}
+	return max(h.AcquiredAt, h.ExpiresAt.Add(-h.TTL))
 }
 
 // RenewIn returns how long to wait before a lease is renewed that has so much left, 0
@@ -74,6 +112,7 @@ type Waiter struct {
 	Lease    LeasePublic
 	Owner    string
 	Mode     Mode
+	Permits  int           // it asks for, from 1
 	Position int           // among the live waiters, from 1; 0 once it has left
 	Waiting  time.Duration // since it joined
 }
@@ -127,12 +166,22 @@ type Ended struct {
 	BreakReason string // of ReasonBroken: see BreakRequest
 }
 
+// Held returns for how long the lease was held.
+func (e *Ended) Held() time.Duration { return max(0, e.At.Sub(e.Holder.AcquiredAt)) }
+
 // Grant is a lease that a step granted, to its caller or to a waiter.
 type Grant struct {
 	Name    Name
 	Holder  Holder  // Provisional unless the gateway that ran the step has the request
 	Gateway Gateway // where the request is
 	Stamp   Stamp   // of the request
+}
+
+// Eviction is a waiter that was evicted.
+type Eviction struct {
+	Waiter  Waiter
+	Request *Parked // that waited there, which is to ask again and be told; nil: the place rested
+	Reason  string  // see EvictRequest.BreakReason
 }
 
 // Parked is a request that waits at a gateway.
@@ -144,7 +193,7 @@ type Parked struct {
 // Outcome is what an operation came to, decided at the instant Now.
 type Outcome struct {
 	Now    Instant
-	Holder Holder        // Acquire, Renew, Confirm; Release where holds remain; Leave where the grant came first
+	Holder Holder        // Acquire, Renew, Confirm; Release where holds remain; Leave where the grant came first; Break with notice
 	Fresh  bool          // Acquire, Leave: this request (its Stamp) made the grant
 	Margin time.Duration // Renew: how long the lease still had to live
 	Lock   *Lock         // Inspect, History; and with Place
@@ -152,13 +201,15 @@ type Outcome struct {
 	Past   []Ended       // Inspect, History: the last ended leases, newest first, at most MaxHistory
 	Fence  *Fence        // Admit, Judge
 
-	Ended    []Ended  // leases that this step ended, in order
-	Granted  []Grant  // leases that this step granted, in order, that of Holder included
-	More     bool     // what has come due on the name is more than one step does: Expire is to go on at once; see AskAgain
-	Claimed  bool     // Claim: the lease has got its token by this step, which is told like a grant
-	Joined   bool     // Acquire: the request has just joined the queue, or come back to it
-	Left     []Waiter // waiters that this step took out of the queue, in order, and grants it took back
-	Replaced *Parked  // Acquire: the older request with this lease id that waited until now
+	Ended    []Ended   // leases that this step ended, in order
+	Granted  []Grant   // leases that this step granted, in order, that of Holder included
+	More     bool      // what has come due on the name is more than one step does: Expire is to go on at once; see AskAgain
+	Claimed  bool      // Claim: the lease has got its token by this step, which is told like a grant
+	Noticed  bool      // Break: this step has set Holder.BreakAt
+	Joined   bool      // Acquire: the request has just joined the queue, or come back to it
+	Left     []Waiter  // waiters that this step took out of the queue, in order, and grants it took back
+	Evicted  *Eviction // Evict: whom this step took out of the queue
+	Replaced *Parked   // Acquire: the older request with this lease id that waited until now
 
 	// Asked is the gateway's clock before the store decided. Stores set it, Step
 	// does not. Counted from it, what is left of a lease is never too long (P9).

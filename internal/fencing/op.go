@@ -37,7 +37,8 @@ type AcquireRequest struct {
 	Owner    string // empty: none is named
 	Metadata map[string]string
 	Mode     Mode // empty: none is named, and a new lease is exclusive
-	Limit    int  // shared only: holders tolerated; 0: none is named, and a new lease tolerates any number
+	Limit    int  // shared only: permits tolerated; 0: none is named, and a new lease tolerates any number
+	Permits  int  // with a limit: how many of them a new lease takes, 1 to Limit; 0: none is named, and it takes one
 	Hold     int  // depth of re-entry asked for, from 1
 	TTL      time.Duration
 	MaxHold  time.Duration // 0 is unbounded
@@ -82,13 +83,15 @@ type AcquireRequest struct {
 // holds or waits for already, nil if there is none: what is not named contradicts
 // nothing. Metadata and times don't either; what was granted stays. A gateway that
 // asks Again repeats what it was told, and contradicts nobody.
-func (r *AcquireRequest) Contradicts(mode Mode, limit int, owner string) *Error {
+func (r *AcquireRequest) Contradicts(mode Mode, limit, permits int, owner string) *Error {
 	switch {
 	case r.Again:
 	case r.Mode != "" && r.Mode != mode:
 		return ConflictError("mode", string(mode))
 	case r.Limit != 0 && r.Limit != limit:
 		return ConflictError("limit", strconv.Itoa(limit))
+	case r.Permits != 0 && r.Permits != permits:
+		return ConflictError("permits", strconv.Itoa(permits))
 	case r.Owner != "" && r.Owner != owner:
 		return ConflictError("owner", owner)
 	}
@@ -114,6 +117,16 @@ type RenewRequest struct {
 	Mode  Mode          // empty keeps the mode
 	Limit int           // with ModeShared
 
+	// Permits is how many permits the lease is to have from now on: those with the highest
+	// slots go. Never more than it has; 0 keeps them.
+	Permits int
+
+	// Owner and Metadata are what people are told of the lease from now on, its history
+	// included. An empty Owner and a nil Metadata keep what is; Metadata without entries leaves
+	// none. CodeUnsupportedByStore at a quorum.
+	Owner    string
+	Metadata map[string]string
+
 	// Stamp is that of the stream that renews the lease which it holds: see
 	// ReleaseRequest. A quorum gives the lease back to a node under it.
 	Stamp Stamp
@@ -128,6 +141,11 @@ type ReleaseRequest struct {
 	// Stamp is that of a stream that has closed: nothing happens unless the lease is
 	// still attached to it. Empty: the holder wants it so.
 	Stamp Stamp
+
+	// Linger keeps the lease for so long, to its TTL, without a stream: as if it had been
+	// renewed with that TTL, Outcome.Holder is it. So an acquire with its lease id finds it, and
+	// may attach it again. 0 ends it. With a Stamp, and in place of a Hold.
+	Linger time.Duration
 }
 
 // ConfirmRequest makes a provisional lease firm: its TTL starts now. It may be
@@ -168,10 +186,27 @@ type TakeBackRequest struct {
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking
 // one that was just broken succeeds, and changes no BreakReason.
+//
+// With Notice it leaves the holder that time, and never less than it was told: the lease
+// ends as broken at Holder.BreakAt, the later of the end of the notice and its present
+// expiry, unless it is over before. Of several notices the earliest end counts, with its
+// reason. A provisional lease, of which nobody was told, is broken at once, as any is by
+// a break without notice, also after one with it.
 type BreakRequest struct {
 	Name        Name
 	Token       Token
 	BreakReason string // why, in the words of who breaks it; empty: none is given. At most MaxBreakReasonBytes
+
+	Notice time.Duration // ShortestNotice to LongestNotice; 0: it is broken at once
+}
+
+// EvictRequest takes the place of a waiter from it, connected or resting, for good: its lease
+// id has ended, which a tombstone with ReasonEvicted tells. Of a set the whole request ends,
+// for it has lost one of its names. It may be repeated.
+type EvictRequest struct {
+	Name        Name
+	Waiter      LeasePublic // the public part of its lease id
+	BreakReason string      // why, in the words of who evicts it, as of a break
 }
 
 // ClaimRequest makes Token that of a live lease: the second phase of a quorum's
@@ -269,6 +304,12 @@ func (r BreakRequest) LockName() Name { return r.Name }
 
 // LockLease returns the zero lease id: anybody may ask.
 func (r BreakRequest) LockLease() LeaseID { return LeaseID{} }
+
+// LockName returns the name the operation is about.
+func (r EvictRequest) LockName() Name { return r.Name }
+
+// LockLease returns the zero lease id: anybody may ask.
+func (r EvictRequest) LockLease() LeaseID { return LeaseID{} }
 
 // LockName returns the name the operation is about.
 func (r ClaimRequest) LockName() Name { return r.Name }

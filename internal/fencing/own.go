@@ -9,8 +9,8 @@ func (t *step) own(lease LeaseID) (*Holding, *Error) {
 		}
 		return h, nil
 	}
-	tomb, ok := t.tombstone(lease)
-	if ok && (tomb.Reason == ReasonReleased || tomb.Reason == ReasonBroken) {
+	tomb, ok := t.tombstone(lease.Public())
+	if ok && tomb.Reason != ReasonExpired {
 		return nil, t.lostTo(tomb, lease)
 	}
 	if t.skewed {
@@ -62,8 +62,8 @@ func (t *step) findPlace(lease LeasePublic) *Place {
 	return p
 }
 
-func (t *step) tombstone(lease LeaseID) (Tombstone, bool) {
-	tomb, ok := t.Tombstones[EndedLease{t.name, lease.Public()}]
+func (t *step) tombstone(lease LeasePublic) (Tombstone, bool) {
+	tomb, ok := t.Tombstones[EndedLease{t.name, lease}]
 	return tomb, ok && t.now < tomb.Until
 }
 

@@ -20,6 +20,9 @@ type Place struct {
 // lease returns the public part of the lease id.
 func (p *Place) lease() LeasePublic { return p.Ask.Lease.Public() }
 
+// permits returns how many permits it asks for.
+func (p *Place) permits() int { return max(1, p.Ask.Permits) }
+
 // over reports whether it rests, and its rest is over at now.
 func (p *Place) over(now Instant) bool { return p.RestTill != 0 && p.RestTill <= now }
 
@@ -30,7 +33,7 @@ func (p *Place) compare(q *Place) int {
 
 // waiter returns the public view.
 func (p *Place) waiter(now Instant, position int) Waiter {
-	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Position: position, Waiting: now.Sub(p.JoinedAt)}
+	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Permits: p.permits(), Position: position, Waiting: now.Sub(p.JoinedAt)}
 }
 
 // Queue is the places of a name. The zero Queue is empty.
@@ -72,6 +75,22 @@ func (q *Queue) Resting() []Place {
 	return places
 }
 
+// LastSeq returns the highest Seq given to a place since there was none.
+func (q *Queue) LastSeq() Instant { return q.last }
+
+// RestoredQueue returns the queue of which Waiting, Resting and LastSeq returned these.
+func RestoredQueue(waiting, resting []Place, last Instant) Queue {
+	var q Queue
+	for i := range waiting {
+		q.enter(&waiting[i])
+	}
+	for i := range resting {
+		q.addResting(&resting[i])
+	}
+	q.last = last
+	return q
+}
+
 func (q *Queue) find(lease LeasePublic) *Place { return q.byLease[lease] }
 
 // next returns the Seq of an arrival at now.
@@ -95,13 +114,18 @@ func (q *Queue) enter(p *Place) {
 
 // rest puts a place that is not in the queue to rest.
 func (q *Queue) rest(p *Place, now Instant) {
+	p.RestTill = now.Add(RestTTL)
+	q.addResting(p)
+}
+
+// addResting adds a place that rests.
+func (q *Queue) addResting(p *Place) {
 	if q.byLease == nil {
 		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
 	}
 	if q.resting == nil {
 		q.resting = map[LeasePublic]*Place{}
 	}
-	p.RestTill = now.Add(RestTTL)
 	if len(q.resting) == 0 {
 		q.restTill = p.RestTill
 	}

@@ -20,6 +20,7 @@ var lostDetail = map[Reason]string{
 	ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
 	ReasonBroken:     "an administrator broke the lease",
 	ReasonReleased:   "the lease was released",
+	ReasonEvicted:    "an administrator took the place in the queue away",
 	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
 }
 
@@ -57,9 +58,27 @@ func LimitError(present int) *Error {
 	return invalid("limit", "is not that of the lease, %d (0 is none); a shared lease keeps its limit", present)
 }
 
+// PermitsError refuses a renewal that would take permits: the lease has as many as present.
+func PermitsError(asked, present int) *Error {
+	return invalid("permits", "is %d; the lease has %d, and a renewal gives permits back and never takes more", asked, present)
+}
+
 // NoHolderError is CodeStaleToken of a break: no live lease has the token.
 func NoHolderError(token Token, lock *Lock) *Error {
 	return &Error{Code: CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", token), Lock: lock}
+}
+
+// HoldsError is CodeConflict of an eviction: the waiter has been granted the lock, with a token.
+func HoldsError(token Token) *Error {
+	return &Error{
+		Code: CodeConflict, Field: "lease", CurrentToken: token,
+		Detail: "lease does not wait any more: it holds the lock; to end that, break it by its token",
+	}
+}
+
+// NoWaiterError is CodeNotFound of an eviction.
+func NoWaiterError() *Error {
+	return &Error{Code: CodeNotFound, Field: "lease", Detail: "no such lease waits for this name"}
 }
 
 // ClaimError is CodeStaleToken of a claim; current is what counts instead.

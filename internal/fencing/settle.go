@@ -34,8 +34,10 @@ func (t *step) due(h *Holding) bool {
 func (t *step) endOverdue(h *Holding) {
 	if h.Provisional {
 		t.undo(h)
+	} else if reason, why := h.outOfTime(); reason == ReasonBroken {
+		t.endBroken(h, h.ExpiresAt, why)
 	} else {
-		t.end(h, ReasonExpired, h.ExpiresAt, "")
+		t.end(h, reason, h.ExpiresAt, "")
 	}
 }
 

@@ -73,7 +73,6 @@ type Holding struct {
 
 	Gateway  Gateway // where the request is
 	Set      string  // see AcquireRequest
-	Attached Stamp   // of the stream that the lease is attached to; empty: none
 	Keep     bool    // taken back, it goes back to its place in the queue and rests
 	Seq      Instant // of that place
 	JoinedAt Instant
@@ -94,12 +93,12 @@ type EndedLease struct {
 // reason and the lease id is never granted twice.
 type Tombstone struct {
 	Secret SecretHash
-	Token  Token
-	Reason Reason  // ReasonReleased, ReasonExpired or ReasonBroken
+	Token  Token   // 0 of ReasonEvicted
+	Reason Reason  // ReasonReleased, ReasonExpired, ReasonBroken or, of a waiter, ReasonEvicted
 	At     Instant // when the lease ended
 	Until  Instant // when the tombstone may go
 
-	BreakReason string // of ReasonBroken: see BreakRequest
+	BreakReason string // of ReasonBroken and ReasonEvicted: see BreakRequest
 }
 
 // Clone returns a copy that shares nothing that Step changes.

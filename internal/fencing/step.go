@@ -70,6 +70,8 @@ func (t *step) decide(op Op) *Error {
 		return t.takeBack(op)
 	case BreakRequest:
 		return t.break_(op)
+	case EvictRequest:
+		return t.evict(op)
 	case ClaimRequest:
 		return t.claim(op)
 	case AdmitRequest:
@@ -104,6 +106,9 @@ func (t *step) renew(op RenewRequest) *Error {
 	if err := h.checkMode(op.Mode, op.Limit); err != nil {
 		return err
 	}
+	if op.Permits > h.Permits {
+		return PermitsError(op.Permits, h.Permits)
+	}
 	if h.Provisional { // its holder knows: a retry was answered
 		t.firm(h)
 	}
@@ -116,11 +121,27 @@ func (t *step) renew(op RenewRequest) *Error {
 	t.uses(h)
 	h.Told = true
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
-		h.Mode, h.Limit, h.Slot = ModeShared, op.Limit, t.slot(ModeShared, op.Limit)
+		h.Mode, h.Limit = ModeShared, op.Limit
+		h.Slot, h.Slots = t.slots(ModeShared, op.Limit, 1)
 	}
+	if op.Permits > 0 && op.Permits < h.Permits {
+		h.keep(op.Permits)
+	}
+	h.label(op.Owner, op.Metadata)
 	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
+}
+
+// label sets what people are told of the lease: see RenewRequest.
+func (h *Holding) label(owner string, metadata map[string]string) {
+	h.Owner = cmp.Or(owner, h.Owner)
+	if metadata != nil {
+		h.Metadata = metadata
+	}
+	if len(h.Metadata) == 0 {
+		h.Metadata = nil
+	}
 }
 
 // checkMode refuses a change of mode other than a downgrade.
@@ -145,7 +166,7 @@ func (t *step) release(op ReleaseRequest) *Error {
 	if op.Stamp != "" && op.Stamp != h.Attached {
 		return nil // a newer request has the lease
 	}
-	if op.Hold < 2 {
+	if op.Hold < 2 && op.Linger == 0 {
 		t.end(h, ReasonReleased, t.now, "")
 		return nil
 	}
@@ -155,11 +176,22 @@ func (t *step) release(op ReleaseRequest) *Error {
 	if h.Provisional {
 		t.firm(h)
 	}
-	h.Hold = min(h.Hold, op.Hold-1)
+	if op.Linger > 0 {
+		t.linger(h, op.Linger)
+	} else {
+		h.Hold = min(h.Hold, op.Hold-1)
+	}
 	h.Told = true
 	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
+}
+
+// linger has a lease live on for so long without the stream that it was attached to.
+func (t *step) linger(h *Holding, linger time.Duration) {
+	h.Attached = ""
+	h.TTL, h.ExpiresAt = linger, h.expiresAt(t.now, linger)
+	t.uses(h)
 }
 
 func (t *step) confirm(op ConfirmRequest) *Error {
@@ -182,37 +214,14 @@ func (t *step) confirm(op ConfirmRequest) *Error {
 	return nil
 }
 
-func (t *step) break_(op BreakRequest) *Error {
-	if t.record != nil {
-		h, found := t.record.Holders.WithToken(op.Token)
-		switch {
-		case found && t.due(&h):
-			t.endOverdue(&h)
-		case found:
-			t.record.Broken = append(t.record.Broken, op.Token)
-			if excess := len(t.record.Broken) - MaxBroken; excess > 0 {
-				t.record.Broken = t.record.Broken[excess:]
-			}
-			t.end(&h, ReasonBroken, t.now, op.BreakReason)
-			return nil
-		}
-		if slices.Contains(t.record.Broken, op.Token) {
-			return nil // a retry
-		}
-	}
-	if t.skewed {
-		return t.clockSkew()
-	}
-	return NoHolderError(op.Token, t.view())
-}
-
 func (t *step) history(waiters bool, holders int) {
 	t.out.Lock = t.State.view(t.name, t.now, t.guard, waiters, holders)
 	if t.record == nil || t.record.forgotten(t.now) {
 		return
 	}
 	for _, h := range t.record.Holders.expired(t.now, MaxHistory) { // and nobody has noticed yet
-		t.out.Past = append(t.out.Past, Ended{Name: t.name, Holder: h.Holder, Reason: ReasonExpired, At: h.ExpiresAt})
+		reason, breakReason := h.outOfTime()
+		t.out.Past = append(t.out.Past, Ended{Name: t.name, Holder: h.Holder, Reason: reason, At: h.ExpiresAt, BreakReason: breakReason})
 	}
 	for _, ended := range slices.Backward(t.record.History) {
 		t.out.Past = append(t.out.Past, ended)

@@ -46,13 +46,14 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 	if record := s.Records[name]; record != nil {
 		tokens = append([]fencing.Token{record.LastToken}, record.Broken...)
 	}
-	switch r.IntN(18) {
+	switch r.IntN(19) {
 	case 0, 1, 2, 3:
 		op := valid()
 		op.Name, op.Lease, op.Stamp, op.TTL = name, lease, stamp, time.Duration(1+r.IntN(20))*time.Second
 		op.Metadata = map[string]string{"k": "v"}
 		if r.IntN(2) == 0 {
-			op.Mode, op.Limit = fencing.ModeShared, r.IntN(4)
+			op.Mode, op.Limit = fencing.ModeShared, r.IntN(6)
+			op.Permits = r.IntN(1 + op.Limit)
 		}
 		if op.Keep = r.IntN(2) == 0; r.IntN(3) > 0 {
 			op.Wait = time.Second
@@ -67,15 +68,27 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		case 0:
 			op.Mode = fencing.ModeExclusive
 		case 1:
-			op.Mode, op.Limit = fencing.ModeShared, r.IntN(4)
+			op.Mode, op.Limit = fencing.ModeShared, r.IntN(6)
+		case 2, 3:
+			op.Permits = 1 + r.IntN(3)
+		case 4:
+			op.Owner, op.Metadata = "renamed", map[string]string{"k": "w"}
+		case 5:
+			op.Metadata = map[string]string{}
 		}
 		return op
 	case 5:
+		if r.IntN(4) == 0 {
+			return fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: time.Duration(r.IntN(5)) * time.Second}
+		}
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: r.IntN(4)}
 	case 6:
 		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}
 	case 7:
-		return fencing.BreakRequest{Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], BreakReason: []string{"", "stuck"}[r.IntN(2)]}
+		return fencing.BreakRequest{
+			Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], BreakReason: []string{"", "stuck"}[r.IntN(2)],
+			Notice: time.Duration(r.IntN(3)*r.IntN(20)) * time.Second,
+		}
 	case 8:
 		return fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}
 	case 9:
@@ -92,6 +105,8 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		return fencing.AdmitRequest{
 			Name: name, Token: near[r.IntN(len(near))] + fencing.Token(r.IntN(3)-1), Slot: r.IntN(3) - 1, Claimed: r.IntN(4) == 0,
 		}
+	case 18:
+		return fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: []string{"", "stuck"}[r.IntN(2)]}
 	case 17:
 		return fencing.JudgeRequest{Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], Claimed: r.IntN(4) == 0}
 	default:

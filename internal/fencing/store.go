@@ -34,7 +34,7 @@ type Store interface {
 	// CodeInvalidRequest: a change of mode other than a downgrade.
 	Renew(context.Context, RenewRequest) (Outcome, error)
 
-	// Release ends a lease, or unwinds its hold: what remains is in
+	// Release ends a lease, unwinds its hold, or lets it linger: what remains is in
 	// Outcome.Holder. One that was released before is released again.
 	// CodeLeaseLost: it ended otherwise.
 	Release(context.Context, ReleaseRequest) (Outcome, error)
@@ -54,9 +54,15 @@ type Store interface {
 	// gives up a place. An Outcome without Now did not reach the store's rules.
 	TakeBack(context.Context, TakeBackRequest) (Outcome, error)
 
-	// Break ends the live lease with a token. CodeStaleToken: no live lease has
-	// it; Error.Lock shows those that are live.
+	// Break ends the live lease with a token; with a Notice that is yet to run, Outcome.Holder
+	// is the lease as it is, with BreakAt. CodeStaleToken: no live lease has
+	// it; Error.Lock shows those that are live. CodeClockSkew also of a notice.
 	Break(context.Context, BreakRequest) (Outcome, error)
+
+	// Evict takes the place of a waiter from it, and has its request told: Outcome.Evicted.
+	// CodeNotFound: no such lease waits. CodeConflict: it holds the lock by now, with
+	// Error.CurrentToken; see Break. CodeUnsupportedByStore: there is no queue.
+	Evict(context.Context, EvictRequest) (Outcome, error)
 
 	// Admit lets a token pass the fence of a name before storage is written, and moves the
 	// fence's mark up to it, so that no lower one passes from then on. Outcome.Fence
@@ -152,6 +158,11 @@ func (NoQueue) Leave(context.Context, LeaveRequest) (Outcome, error) {
 	return Outcome{Err: noQueue}.Result()
 }
 
+// Evict implements Store: CodeUnsupportedByStore.
+func (NoQueue) Evict(context.Context, EvictRequest) (Outcome, error) {
+	return Outcome{Err: noQueue}.Result()
+}
+
 // Listen implements Store: there is nothing to hear.
 func (NoQueue) Listen(Listener) {}
 
@@ -198,6 +209,10 @@ type Listener interface {
 	// over.
 	Replaced(name Name, stamp Stamp)
 
+	// Ask tells of a waiting request that is to ask again at once: its place was taken from
+	// it, and the answer says why.
+	Ask(name Name, stamp Stamp)
+
 	// Has tells, in a Heartbeat, what the store has for this gateway, in as many calls and
 	// heartbeats as it likes. It has told all that there was on names ever since an
 	// instant: what had no entry is not there, for it was granted firmly, or forgotten. A
@@ -231,12 +246,15 @@ type ListRequest struct {
 	HeldFor time.Duration // only where somebody has held it for so long; 0 for all
 	EndsIn  time.Duration // only where a lease ends within this time; 0 for all
 	Waiting bool          // only where somebody waits. CodeUnsupportedByStore without Capabilities.Queue
+
+	Attached  bool // only where a lease hangs on a stream: see Holder.Attached
+	Unrenewed bool // only where a lease was never renewed: see Holder.RenewedAt
 }
 
 // Selects reports whether only some of the locks that bear the prefix belong on the
 // pages. A store then looks at a bounded number of them a page.
 func (r *ListRequest) Selects() bool {
-	return r.Query != "" || r.Mode != "" || r.HeldFor > 0 || r.EndsIn > 0 || r.Waiting
+	return r.Query != "" || r.Mode != "" || r.HeldFor > 0 || r.EndsIn > 0 || r.Waiting || r.Attached || r.Unrenewed
 }
 
 // Match reports whether a lock, whose Waiters are there if there is a Query, belongs on a
@@ -258,6 +276,10 @@ func (r *ListRequest) Match(lock *Lock) bool {
 	case r.HeldFor > 0 && !some(func(h *Holder) bool { return lock.Now.Sub(h.AcquiredAt) >= r.HeldFor }):
 		return false
 	case r.EndsIn > 0 && !some(func(h *Holder) bool { return h.ExpiresAt.Sub(lock.Now) <= r.EndsIn }):
+		return false
+	case r.Attached && !some(func(h *Holder) bool { return h.Attached != "" }):
+		return false
+	case r.Unrenewed && !some(func(h *Holder) bool { return h.RenewedAt() == h.AcquiredAt }):
 		return false
 	}
 	return r.finds(lock)

@@ -6,7 +6,6 @@ const (
 	byToken
 	byEnd       // see compareDue
 	byTolerance // how many holders it tolerates, the fewest first
-	bySlot
 	orders
 )
 
@@ -16,7 +15,6 @@ var compare = [orders]func(a, b *Holding) int{
 	byToken:     (*Holding).compareToken,
 	byEnd:       (*Holding).compareDue,
 	byTolerance: (*Holding).compareTolerance,
-	bySlot:      (*Holding).compareSlot,
 }
 
 // node is a holder in the trees of all orders. They are weight-balanced: of the two

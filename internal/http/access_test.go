@@ -131,6 +131,8 @@ var matrix = []row{
 	{"DELETE /locks/{name}", "/locks/NAME", "", []string{"Lease-Id: LEASE"}, "401 401 401 401 403 204 403 403 403 204"},
 	{"DELETE /locks/{name}", "/locks/NAME", "", []string{`If-Match: "TOKEN"`}, "401 401 401 401 403 403 403 403 204 204"},
 	{"DELETE /locks/{name}", "/locks/NAME", "", []string{`If-Match: "TOKEN"`, "Lease-Id: LEASE"}, "401 401 401 401 403 403 403 403 400 400"},
+	{"DELETE /locks/{name}", "/locks/NAME?notice_ms=1000", "", []string{`If-Match: "TOKEN"`}, "401 401 401 401 403 403 403 403 202 202"},
+	{"DELETE /queues/{name}", "/queues/NAME?lease=01JZ0000000000000000000000", "", nil, "401 401 401 401 403 403 403 403 404 404"},
 	{"GET /locks/{name}", "/locks/NAME", "", nil, "401 401 401 401 200 403 403 403 403 200"},
 	{"POST /locks", "/locks", `{"names":["FREE","ours/x"]}`, nil, "401 401 401 401 403 201 403 403 403 201"},
 	{"PUT /locks", "/locks", `{"names":["NAME"]}`, []string{"Lease-Id: LEASE"}, "401 401 401 401 403 200 403 403 403 200"},

@@ -17,11 +17,12 @@ type acquire struct {
 	names    []fencing.Name // of a set, in their order; nil for one name
 	ownID    bool           // the client made the lease id
 	attached bool           // the answer is to be a stream
+	linger   time.Duration  // with attached: how long the lease is kept when the stream closes
 	noRoom   error          // why the request may not wait, though it would
 }
 
 // acquireFields are those of a POST, for the errors.
-const acquireFields = "ttl_ms, wait_ms, owner, mode, limit, hold, max_hold_ms and metadata"
+const acquireFields = "ttl_ms, wait_ms, linger_ms, owner, mode, limit, permits, hold, max_hold_ms and metadata"
 
 // decodeAcquire reads a POST for one name. All fields are optional.
 func decodeAcquire(c *call) (*acquire, error) {
@@ -61,7 +62,21 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 	if err := decodeObject(body, known, func(name string, d *jsontext.Decoder) error { return set(name, d, &bounds) }); err != nil {
 		return err
 	}
-	return bounds.CheckAcquire(&req.AcquireRequest)
+	if err := bounds.CheckAcquire(&req.AcquireRequest); err != nil {
+		return err
+	}
+	return req.checkLinger()
+}
+
+// checkLinger refuses a linger that is out of range, or of a lease without a stream.
+func (r *acquire) checkLinger() error {
+	switch {
+	case r.linger > 0 && !r.attached:
+		return invalid("linger_ms", "belongs to a lease that is attached to a stream: it can't stand without Accept: text/event-stream")
+	case r.linger > r.TTL:
+		return invalid("linger_ms", "is %d; it must be from 0 to ttl_ms, %d", r.linger.Milliseconds(), r.TTL.Milliseconds())
+	}
+	return nil
 }
 
 // setField reads one field. A field that is given is checked here against the
@@ -73,11 +88,16 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 		r.TTL, err = readMillis(d, name, bounds.MinTTL, bounds.MaxTTL)
 	case "wait_ms":
 		r.Wait, err = readMillis(d, name, 0, bounds.MaxWait)
+	case "linger_ms":
+		r.linger, err = readMillis(d, name, 0, bounds.MaxTTL)
 	case "max_hold_ms":
 		r.MaxHold, err = readMillis(d, name, 0, fencing.MaxMaxHold)
 	case "limit":
 		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
 		r.Limit = int(n)
+	case "permits":
+		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
+		r.Permits = int(n)
 	case "hold":
 		n, err = readInt(d, name, 1, fencing.MaxHoldDepth, "")
 		r.Hold = int(n)
@@ -174,7 +194,7 @@ func (c *call) refused(req *acquire, err error) error {
 	if req.noRoom != nil && outcomeOf(err) == string(fencing.CodeLocked) {
 		err = req.noRoom
 	}
-	return c.countOutcome(outcomeOf(err), err)
+	return c.countOutcome(outcomeOf(err), c.estimate(req, err))
 }
 
 // await waits in the queue until the request has its lease or has lost its place.
@@ -284,13 +304,13 @@ func leftOf(out *fencing.Outcome, now time.Time) time.Duration {
 
 // explain returns what to tell the client of a refusal. A lease id that the gateway
 // has just made can be lost only if the store granted it, lost the reply, and
-// found it expired on asking again. The client has lost nothing.
+// found it expired on asking again. The client has lost nothing. Who was evicted is told so.
 func (r *acquire) explain(err error) error {
 	var e *fencing.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	if !r.ownID && e.Code == fencing.CodeLeaseLost {
+	if !r.ownID && e.Code == fencing.CodeLeaseLost && e.Reason != fencing.ReasonEvicted {
 		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
 			Detail: "the lease had expired before the store's answer came; ask again"}
 	}

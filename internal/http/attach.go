@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -42,7 +43,7 @@ func attachLock(c *call, req *acquire) {
 
 	a := &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}
 	if waiter != nil {
-		if out, err = a.await(waiter); err != nil {
+		if out, err = a.await(waiter, out.Lock); err != nil {
 			a.refuse(err)
 			return
 		}
@@ -50,8 +51,9 @@ func attachLock(c *call, req *acquire) {
 	a.hold(out)
 }
 
-// await waits in the queue, and says so.
-func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
+// await waits in the queue, and says so. lock is as it was when the request joined; nil if it
+// had been handed the lock by then.
+func (a *attachment) await(waiter *watchdog.Waiter, lock *fencing.Lock) (*fencing.Outcome, error) {
 	a.park()
 	defer a.unpark()
 	type result struct {
@@ -60,20 +62,28 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 		panic any
 	}
 	results := make(chan result, 1)
+	waiting, over := context.WithCancel(a.ctx)
 	go func() {
 		var r result
 		defer func() {
 			r.panic = recover() // it is the call's to answer
 			results <- r
+			over()
 		}()
 		r.out, r.err = a.wait(a.ctx, waiter, a.req)
 	}()
 
-	position := waiter.Place().Position
+	place, began := waiter.Place(), a.elapsed()
+	at := standing{position: place.Position}
 	err := a.startStream("attached")
 	if err == nil {
-		err = a.queued(position)
+		if lock != nil {
+			pace := a.s.paces.of(waiting, a.req.Name) // which keeps no grant waiting
+			at.estimate = pace.Wait(lock, cmp.Or(place.Mode, fencing.ModeExclusive), at.position)
+		}
+		err = a.queued(at)
 	}
+	told := at.estimate
 	defer a.s.places.enter(a.req.Name)()
 	beats := a.heartbeats()
 	defer beats.Stop()
@@ -91,6 +101,9 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 				a.gone, a.hasGrant = false, r.err == nil && r.out.Fresh
 				return nil, refused
 			}
+			if r.err == nil && told > 0 {
+				a.s.metrics.estimated(a.elapsed()-began, told)
+			}
 			return r.out, a.recheck(r.err == nil && r.out.Fresh, r.err)
 		case <-beats.C:
 			if refused != nil {
@@ -100,9 +113,9 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 				err = refused
 				continue
 			}
-			if now := a.s.places.position(a.ctx, a.req.Name, a.req.Lease.Public()); now != 0 && now != position {
-				position = now
-				err = a.queued(position)
+			if now := a.s.places.of(a.ctx, a.req.Name, a.req.Lease.Public()); now.position != 0 && now.position != at.position {
+				at = now
+				err = a.queued(at)
 			} else {
 				err = a.comment()
 			}
@@ -110,12 +123,13 @@ func (a *attachment) await(waiter *watchdog.Waiter) (*fencing.Outcome, error) {
 	}
 }
 
-func (a *attachment) queued(position int) error {
+func (a *attachment) queued(at standing) error {
 	return a.event("queued", "", func(b []byte) []byte {
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(a.req.Name))
 		b = appendStringMember(b, "lease", string(a.req.Lease.Public()))
-		b = appendIntMember(b, "position", int64(position))
+		b = appendIntMember(b, "position", int64(at.position))
+		b = appendEstimate(b, at.estimate)
 		b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
 		return append(b, '}')
 	})
@@ -170,7 +184,7 @@ func (a *attachment) hold(out *fencing.Outcome) {
 // keep passes on what becomes of the lease, and releases it when the client
 // leaves. left is its life from now on.
 func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
-	end := time.Now().Add(left)
+	end, told := time.Now().Add(left), out.Holder
 	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
 		Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Granted: *out, Ready: connectionOf(a.r).heard(),
 	})
@@ -188,13 +202,18 @@ func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 				a.problem("lost", update.Err)
 				switch a.code {
 				case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
-				default:
-					a.release(end) // nobody counts on it any more
+				default: // nobody counts on it any more; one that would linger ends by its TTL
+					if a.req.linger == 0 {
+						a.release(end)
+					}
 				}
 				return
 			}
 			left, err = a.renewed(&update.Outcome)
 			end = time.Now().Add(left)
+			if h := &update.Outcome.Holder; err == nil && givesNotice(h, &told) {
+				told, err = *h, a.noticed(&update.Outcome)
+			}
 		case <-beats.C:
 			err = a.comment()
 		}
@@ -226,18 +245,48 @@ func (a *attachment) renewed(out *fencing.Outcome) (time.Duration, error) {
 	})
 }
 
+// noticeSlack is how much sooner a lease has to be broken than was told for that to be another
+// notice: a store of several clocks tells the end of one a little differently each time, and of
+// none while those are silent that know of it.
+const noticeSlack = time.Second
+
+// givesNotice reports whether a lease has a notice that differs from what was told.
+func givesNotice(is, told *fencing.Holder) bool {
+	if is.BreakAt == 0 {
+		return false
+	}
+	return told.BreakAt == 0 || is.BreakAt < told.BreakAt.Add(-noticeSlack) || is.BreakReason != told.BreakReason
+}
+
+// noticed tells that the lease is to be broken.
+func (a *attachment) noticed(out *fencing.Outcome) error {
+	now := a.s.now()
+	left, elapsed := leftOf(out, now), now.Sub(a.start)
+	return a.event("notice", "", func(b []byte) []byte {
+		b = append(b, `{"name":`...)
+		b = appendString(b, string(a.req.Name))
+		b = appendStringMember(b, "lease", string(out.Holder.Lease))
+		b = appendIntMember(b, "fencing_token", int64(out.Holder.Token))
+		b = appendBreak(b, &out.Holder, left)
+		b = appendIntMember(b, "elapsed_ms", elapsed.Milliseconds())
+		return append(b, '}')
+	})
+}
+
 const (
 	releaseTimeout    = 3 * time.Second // of one attempt
 	minReleaseBackoff = 50 * time.Millisecond
 	maxReleaseBackoff = time.Second
 )
 
-// release lets go of a lease whose client has left, trying again until its end. It
-// does nothing where a newer request has the lease.
+// release lets go of a lease whose client has left, or has it linger, trying again until its
+// end. It does nothing where a newer request has the lease.
 func (a *attachment) release(end time.Time) {
 	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
-		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp})
+		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{
+			Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Linger: a.req.linger,
+		})
 		cancel()
 		var e *fencing.Error
 		if err == nil || errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {

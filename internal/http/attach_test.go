@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -31,6 +32,11 @@ func TestAttached(t *testing.T) {
 		t.Errorf("%s", e.data)
 	}
 	id, token := e.text("lease_id"), e.number("fencing_token")
+	for _, path := range []string{"/locks/a", "/locks?attached=true"} {
+		if body := g.do("GET", path, "").want(t, 200).body; !strings.Contains(body, `"name":"a"`) || !strings.Contains(body, `"attached":true`) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
 	g.eventually("the stream is counted", g.metric(`fencepost_http_streams{kind="attached"} 1`))
 	last := e.number("elapsed_ms")
 	for time.Since(s.sent) < 3*ttl {
@@ -115,7 +121,7 @@ func TestPlacesAreLookedUpTogether(t *testing.T) {
 	var looks atomic.Int64
 	g.store.set(func(s *scriptedStore) {
 		s.beforeName = func(verb string, _ fencing.Name) error {
-			if verb == "inspect" {
+			if verb == "inspect" || verb == "history" {
 				looks.Add(1)
 			}
 			return nil
@@ -184,6 +190,86 @@ func TestAttachedIsLost(t *testing.T) {
 		}
 	}
 	g.eventually("the lock is free", func() bool { return !g.lock("c").Held() })
+}
+
+// TestAttachedIsGivenNotice: a stream is told at once, and the lease ends with the notice.
+func TestAttachedIsGivenNotice(t *testing.T) {
+	g := startRunning(t)
+	events := g.stream("GET", "/events?prefix=a", "")
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":20000}`, attach)
+	granted := s.next("granted")
+	tag := fmt.Sprintf(`If-Match: "%d"`, granted.number("fencing_token"))
+	g.do("DELETE", "/locks/a?notice_ms=60000", `{"reason":"deploy"}`, tag).want(t, 202)
+	began := time.Now()
+	s.next("renewed")
+	e := s.next("notice")
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if e.text("lease") != public(granted.text("lease_id")) || e.number("breaks_in_ms") < 50000 || e.number("breaks_in_ms") > 60000 || e.text("break_reason") != "deploy" {
+		t.Errorf("%s", e.data)
+	}
+	events.next("granted")
+	if e := events.next("notice"); e.text("breaks_at") == "" || e.text("break_reason") != "deploy" {
+		t.Errorf("%s", e.data)
+	}
+	// The end is brought forward, to the expiry that is told.
+	g.do("PUT", "/locks/a", `{"ttl_ms":400}`, "Lease-Id: "+granted.text("lease_id")).want(t, 200)
+	g.do("DELETE", "/locks/a?notice_ms=500", `{"reason":"now"}`, tag).want(t, 202)
+	for e := range s.events {
+		switch e.name {
+		case "notice":
+			if e.number("breaks_in_ms") > 500 || e.text("break_reason") != "now" {
+				t.Errorf("%s", e.data)
+			}
+		case "lost":
+			if e.text("reason") != "broken" || e.text("break_reason") != "now" {
+				t.Errorf("%s", e.data)
+			}
+		}
+	}
+	events.next("notice")
+	g.acquired("a") // nobody reaps here
+	if e := events.next("broken"); e.text("break_reason") != "now" {
+		t.Errorf("%s", e.data)
+	}
+}
+
+// TestANoticeIsToldOnce: a store of several clocks tells the end of a notice anew with every
+// renewal, some milliseconds apart, and may tell of none while nodes are out of reach.
+func TestANoticeIsToldOnce(t *testing.T) {
+	g := startRunning(t)
+	renewals := 0
+	g.store.set(func(s *scriptedStore) {
+		s.afterRenew = func(out *fencing.Outcome) {
+			if h := &out.Holder; h.BreakAt != 0 {
+				renewals++
+				h.BreakAt = h.BreakAt.Add(time.Duration(renewals%3) * 5 * time.Millisecond)
+				if renewals == 2 {
+					h.BreakAt, h.BreakReason = 0, ""
+				}
+			}
+		}
+	})
+	s := g.stream("POST", "/locks/a", `{"ttl_ms":1500}`, attach)
+	tag := fmt.Sprintf(`If-Match: "%d"`, s.next("granted").number("fencing_token"))
+	for _, notice := range []string{"3600000", "60000"} {
+		g.do("DELETE", "/locks/a?notice_ms="+notice, "", tag).want(t, 202)
+		told := 0
+		for renewed := 0; renewed < 3; {
+			switch e := <-s.events; e.name {
+			case "notice":
+				told++
+			case "renewed":
+				renewed++
+			default:
+				t.Fatalf("%s %s", e.name, e.data)
+			}
+		}
+		if told != 1 {
+			t.Errorf("a notice of %s ms was told %d times", notice, told)
+		}
+	}
 }
 
 // TestAttachesAgain: a client that comes back with its lease id has its lease
@@ -318,6 +404,55 @@ func TestAttachedLeaves(t *testing.T) {
 			g.release("a", held)
 			g.eventually("the lock is free", func() bool { return !g.lock("a").Held() && g.lock("a").Waiting == 0 })
 		})
+	}
+}
+
+// TestAttachedLingers: a lease outlives its stream by what was asked for, and may be attached
+// again meanwhile; without that it is lost.
+func TestAttachedLingers(t *testing.T) {
+	g := startRunning(t)
+	const body = `{"ttl_ms":60000,"linger_ms":60000,"owner":"me"}`
+	id := newID()
+	s := g.stream("POST", "/locks/a", body, attach, "Lease-Id: "+id)
+	token := s.next("granted").number("fencing_token")
+	s.cancel()
+	g.eventually("the stream is gone", func() bool { l := g.lock("a"); return l.Held() && l.Holders[0].Attached == "" })
+	if a := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked); a.number("retry_after_ms") > 60000 {
+		t.Errorf("%s", a.body)
+	}
+	s = g.stream("POST", "/locks/a", body, attach, "Lease-Id: "+id)
+	if e := s.next("granted"); e.number("fencing_token") != token || e.number("expires_in_ms") > 60000 {
+		t.Errorf("%s", e.data)
+	}
+	if h := g.lock("a").Holders[0]; h.Attached == "" {
+		t.Errorf("%+v", h)
+	}
+	s.cancel()
+	g.eventually("the stream is gone again", func() bool { return g.lock("a").Holders[0].Attached == "" })
+	g.release("a", id) // it is not to wait for the end
+
+	id = newID()
+	s = g.stream("POST", "/locks/a", `{"ttl_ms":60000,"linger_ms":100}`, attach, "Lease-Id: "+id)
+	s.next("granted")
+	s.cancel()
+	g.eventually("it is over", func() bool { return !g.lock("a").Held() })
+	if a := g.do("POST", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost); a.text("reason") != "expired" {
+		t.Errorf("%s", a.body)
+	}
+
+	for body, says := range map[string]string{
+		`{"ttl_ms":5000,"linger_ms":5001}`: "is 5001; it must be from 0 to ttl_ms, 5000",
+		`{"linger_ms":-1}`:                 "is -1; it must be from 0 to 86400000",
+		`{"linger_ms":30001}`:              "is 30001; it must be from 0 to ttl_ms, 30000",
+	} {
+		if a := g.do("POST", "/locks/b", body, attach).problem(t, 400, fencing.CodeInvalidRequest); a.text("field") != "linger_ms" || !strings.Contains(a.text("detail"), says) {
+			t.Errorf("%s: %s", body, a.body)
+		}
+	}
+	for path, body := range map[string]string{"/locks/b": `{"linger_ms":1}`, "/locks": `{"names":["b"],"linger_ms":1}`} {
+		if a := g.do("POST", path, body).problem(t, 400, fencing.CodeInvalidRequest); a.text("field") != "linger_ms" {
+			t.Errorf("%s: %s", body, a.body)
+		}
 	}
 }
 

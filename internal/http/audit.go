@@ -10,7 +10,7 @@ import (
 )
 
 // The audit is those lines of the log that have the message "audit" and a group of that
-// name: every refusal by keys, every break, every profile, every change of a key. No secret
+// name: every refusal by keys, every break and eviction, every profile, every change of a key. No secret
 // is in any.
 
 // auditRefusal writes the line of a request that was refused. It has the lock's name only
@@ -40,8 +40,25 @@ func (c *call) auditBreak(req endRequest, err error) {
 	}
 	attrs := append(c.auditAttrs("break", c.principal),
 		slog.String("code", string(code)), slog.String("name", string(req.name)), slog.Int64("fencing_token", int64(req.token)))
+	if req.notice != 0 {
+		attrs = append(attrs, slog.Int64("notice_ms", req.notice.Milliseconds()))
+	}
 	if req.breakReason != "" {
 		attrs = append(attrs, slog.String("break_reason", req.breakReason))
+	}
+	audit(c.s.audit, slog.LevelInfo, attrs)
+}
+
+// auditEvict writes the line of a waiter that somebody has evicted, or tried to.
+func (c *call) auditEvict(req fencing.EvictRequest, err error) {
+	code := fencing.CodeOK
+	if err != nil {
+		code = problemOf(err).Code
+	}
+	attrs := append(c.auditAttrs("evict", c.principal),
+		slog.String("code", string(code)), slog.String("name", string(req.Name)), slog.String("lease", string(req.Waiter)))
+	if req.BreakReason != "" {
+		attrs = append(attrs, slog.String("break_reason", req.BreakReason))
 	}
 	audit(c.s.audit, slog.LevelInfo, attrs)
 }

@@ -39,6 +39,7 @@ func TestContractHasTheBounds(t *testing.T) {
 	for _, schema := range []string{"AcquireRequest", "AcquireSetRequest", "RenewRequest", "RenewSetRequest"} {
 		span(schema, "ttl_ms", ms(fencing.ShortestTTL), ms(fencing.LongestTTL))
 		span(schema, "limit", 1, fencing.MaxLimit)
+		span(schema, "permits", 1, fencing.MaxLimit)
 	}
 	for _, schema := range []string{"AcquireRequest", "AcquireSetRequest"} {
 		span(schema, "hold", 1, fencing.MaxHoldDepth)
@@ -52,6 +53,8 @@ func TestContractHasTheBounds(t *testing.T) {
 	span("Token", "", 1, float64(fencing.MaxToken))
 	span("Limit", "", 1, fencing.MaxLimit)
 	span("Slot", "", 0, fencing.MaxLimit-1)
+	span("Permits", "", 2, fencing.MaxLimit)
+	items(schemas["Slots"].Value, "Slots", fencing.MaxLimit)
 	items(schemas["Names"].Value, "Names", fencing.MaxNames)
 	items(schemas["Lock"].Value.Properties["holders"].Value, "Lock holders", fencing.MaxHoldersShown)
 	items(schemas["ListedLock"].Value.Properties["holders"].Value, "ListedLock holders", fencing.MaxHoldersListed)

@@ -24,7 +24,7 @@ func (g *gateway) wantTakenBack(name fencing.Name) {
 		if r.Name != name {
 			g.t.Errorf("taken back %s, want %s", r.Name, name)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		g.t.Fatal("the grant was not taken back")
 	}
 	out, _ := g.store.Inspect(context.Background(), fencing.InspectRequest{Name: name})
@@ -85,7 +85,9 @@ func TestNothingLeftIsNotDelivered(t *testing.T) {
 	g.do("PUT", "/locks/a", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost)
 	g.store.set(func(s *scriptedStore) { s.acquire = nil })
 	g.do("POST", "/locks/b", "", "Lease-Id: "+id).want(t, 201)
-	g.store.set(func(s *scriptedStore) { s.afterRenew = func() { g.clock.advance(100 * time.Millisecond) } })
+	g.store.set(func(s *scriptedStore) {
+		s.afterRenew = func(*fencing.Outcome) { g.clock.advance(100 * time.Millisecond) }
+	})
 	g.do("PUT", "/locks/b", `{"ttl_ms":100}`, "Lease-Id: "+id).problem(t, 503, fencing.CodeUnavailable)
 	g.wantNotTakenBack()
 
@@ -94,7 +96,9 @@ func TestNothingLeftIsNotDelivered(t *testing.T) {
 	g.store.set(func(s *scriptedStore) { s.afterRenew = nil })
 	g.do("POST", "/locks", `{"names":["e","f"]}`, "Lease-Id: "+both).want(t, 201)
 	g.do("DELETE", "/locks?name=e", "", "Lease-Id: "+both).want(t, 204)
-	g.store.set(func(s *scriptedStore) { s.afterRenew = func() { g.clock.advance(100 * time.Millisecond) } })
+	g.store.set(func(s *scriptedStore) {
+		s.afterRenew = func(*fencing.Outcome) { g.clock.advance(100 * time.Millisecond) }
+	})
 	g.do("PUT", "/locks", `{"names":["e","f"],"ttl_ms":100}`, "Lease-Id: "+both).problem(t, 503, fencing.CodeUnavailable)
 	g.wantNotTakenBack()
 }
@@ -269,7 +273,8 @@ func TestStoreFailures(t *testing.T) {
 	id := g.acquired("a")
 	requests := []struct{ method, path, header, body string }{
 		{"POST", "/locks/a", "", ""}, {"PUT", "/locks/a", "Lease-Id: " + id, ""}, {"DELETE", "/locks/a", "Lease-Id: " + id, ""},
-		{"DELETE", "/locks/a", `If-Match: "1"`, ""}, {"GET", "/locks/a", "", ""}, {"GET", "/locks", "", ""},
+		{"DELETE", "/locks/a", `If-Match: "1"`, ""}, {"DELETE", "/locks/a?notice_ms=1000", `If-Match: "1"`, ""},
+		{"DELETE", "/queues/a?lease=" + public(id), "", ""}, {"GET", "/locks/a", "", ""}, {"GET", "/locks", "", ""},
 		{"POST", "/locks/a", "", `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, `{"wait_ms":1000}`}, {"POST", "/locks/a", attach, ""},
 		{"POST", "/locks", "", `{"names":["a","b"]}`}, {"POST", "/locks", "", `{"names":["a","b"],"wait_ms":1000}`},
 		{"PUT", "/locks", "Lease-Id: " + id, `{"names":["a","b"]}`}, {"DELETE", "/locks?name=a&name=b", "Lease-Id: " + id, ""},

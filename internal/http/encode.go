@@ -53,8 +53,8 @@ func appendTimeMember(b []byte, name string, at fencing.Instant) []byte {
 	return append(b, byte('0'+ms/100), byte('0'+ms/10%10), byte('0'+ms%10), 'Z', '"')
 }
 
-// appendHolding appends what a lease and a holder have in common.
-func appendHolding(b []byte, h *fencing.Holder) []byte {
+// appendHolding appends what a lease and a holder have in common, with so many slots at most.
+func appendHolding(b []byte, h *fencing.Holder, slots int) []byte {
 	b = appendStringMember(b, "owner", h.Owner)
 	b = appendStringMember(b, "mode", string(h.Mode))
 	b = appendIntMember(b, "fencing_token", int64(h.Token))
@@ -64,10 +64,30 @@ func appendHolding(b []byte, h *fencing.Holder) []byte {
 	if h.Slot != fencing.NoSlot {
 		b = appendIntMember(b, "slot", int64(h.Slot))
 	}
+	if h.Permits > 1 {
+		b = appendPermits(b, h, slots)
+	}
 	b = appendIntMember(b, "hold", int64(h.Hold))
 	b = appendIntMember(b, "ttl_ms", h.TTL.Milliseconds())
 	b = appendTimeMember(b, "acquired_at", h.AcquiredAt)
 	return appendTimeMember(b, "expires_at", h.ExpiresAt)
+}
+
+// appendPermits appends the several permits of a lease, with so many slots at most.
+func appendPermits(b []byte, h *fencing.Holder, slots int) []byte {
+	b = appendIntMember(b, "permits", int64(h.Permits))
+	b = append(b, `,"slots":[`...)
+	first := true
+	for slot := range h.AllSlots() {
+		if slots--; slots < 0 {
+			break
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		b, first = strconv.AppendInt(b, int64(slot), 10), false
+	}
+	return append(b, ']')
 }
 
 // appendMetadata appends the metadata in the order of its keys.
@@ -101,18 +121,39 @@ func appendHolders(b []byte, lock *fencing.Lock) []byte {
 		b = append(b, `{"lease":"`...)
 		b = append(b, h.Lease...)
 		b = append(b, '"')
-		b = appendHolding(b, h)
-		b = appendIntMember(b, "expires_in_ms", max(0, h.ExpiresAt.Sub(lock.Now).Milliseconds()))
-		b = appendMetadata(b, h.Metadata)
-		b = append(b, '}')
+		b = append(appendHolderMembers(b, h, lock.Now), '}')
 	}
 	b = append(b, ']')
 	return appendIntMember(b, "holder_count", int64(lock.HolderCount))
 }
 
-// appendLockMembers appends the public view of a lock, with its queue if so asked: the object
-// without its last brace.
-func appendLockMembers(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
+// appendHolderMembers appends the public view of a lease at now, but for its id.
+func appendHolderMembers(b []byte, h *fencing.Holder, now fencing.Instant) []byte {
+	left := h.ExpiresAt.Sub(now)
+	b = appendHolding(b, h, fencing.MaxSlotsShown)
+	b = appendBoolMember(b, "attached", h.Attached != "")
+	b = appendIntMember(b, "expires_in_ms", max(0, left.Milliseconds()))
+	b = appendBreak(b, h, left)
+	return appendMetadata(b, h.Metadata)
+}
+
+// appendBreak appends what a lease that has so much left was told of its break: nothing
+// unless it was given notice.
+func appendBreak(b []byte, h *fencing.Holder, left time.Duration) []byte {
+	if h.BreakAt == 0 {
+		return b
+	}
+	b = appendIntMember(b, "breaks_in_ms", max(0, (left+h.BreakAt.Sub(h.ExpiresAt)).Milliseconds()))
+	b = appendTimeMember(b, "breaks_at", h.BreakAt)
+	if h.BreakReason == "" {
+		return b
+	}
+	return appendStringMember(b, "break_reason", h.BreakReason)
+}
+
+// appendLockMembers appends the public view of a lock, with its queue if there is a pace: the
+// object without its last brace.
+func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(lock.Name))
 	b = appendBoolMember(b, "held", lock.Held())
@@ -122,8 +163,8 @@ func appendLockMembers(b []byte, lock *fencing.Lock, withWaiters bool) []byte {
 	b = appendIntMember(b, "fencing_token", int64(lock.LastToken))
 	b = appendHolders(b, lock)
 	b = appendIntMember(b, "waiting", int64(lock.Waiting))
-	if withWaiters {
-		b = appendWaiters(b, lock.Waiters)
+	if pace != nil {
+		b = appendWaiters(b, lock, pace)
 	}
 	b = append(b, `,"fence":{"highest_issued":`...)
 	b = strconv.AppendInt(b, int64(lock.LastToken), 10)
@@ -155,10 +196,11 @@ func appendAdvice(b []byte, advice []fencing.Advice) []byte {
 	return append(b, ']')
 }
 
-func appendWaiters(b []byte, waiters []fencing.Waiter) []byte {
+// appendWaiters appends the queue of a lock, and when it will be whose turn.
+func appendWaiters(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte {
 	b = append(b, `,"waiters":[`...)
-	for i := range waiters {
-		w := &waiters[i]
+	for i := range lock.Waiters {
+		w := &lock.Waiters[i]
 		if i > 0 {
 			b = append(b, ',')
 		}
@@ -167,11 +209,22 @@ func appendWaiters(b []byte, waiters []fencing.Waiter) []byte {
 		b = append(b, '"')
 		b = appendStringMember(b, "owner", w.Owner)
 		b = appendStringMember(b, "mode", string(w.Mode))
+		if w.Permits > 1 {
+			b = appendIntMember(b, "permits", int64(w.Permits))
+		}
 		b = appendIntMember(b, "position", int64(w.Position))
 		b = appendIntMember(b, "waiting_ms", w.Waiting.Milliseconds())
-		b = append(b, '}')
+		b = append(appendEstimate(b, pace.Wait(lock, w.Mode, w.Position)), '}')
 	}
 	return append(b, ']')
+}
+
+// appendEstimate appends how long a wait will take, if that can be told.
+func appendEstimate(b []byte, wait time.Duration) []byte {
+	if wait == 0 {
+		return b
+	}
+	return appendIntMember(b, "estimated_wait_ms", ceilTo(wait, time.Millisecond))
 }
 
 // granted answers a POST: the only answer with a whole lease id.
@@ -208,10 +261,11 @@ func (a *granted) appendMembers(b []byte) []byte {
 // appendLease appends what the answers to POST and PUT have in common.
 func appendLease(b []byte, a *renewed) []byte {
 	h := a.holder
-	b = appendHolding(b, h)
+	b = appendHolding(b, h, h.Permits)
 	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
 	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
 	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
+	b = appendBreak(b, h, a.left)
 	if len(h.Metadata) == 0 { // the holder knows what it has sent
 		return b
 	}

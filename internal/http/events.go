@@ -170,6 +170,21 @@ func (c *call) appendNotice(b []byte, n *watchdog.Notice) []byte {
 			b = appendIntMember(b, "fencing_token", int64(e.Token))
 		}
 		b = appendTimeMember(b, "at", e.At)
+		switch e.Kind {
+		case fencing.EventGranted:
+			b = appendIntMember(b, "waited_ms", e.Took.Milliseconds())
+		case fencing.EventReleased, fencing.EventExpired, fencing.EventBroken:
+			b = appendIntMember(b, "held_ms", e.Took.Milliseconds())
+		}
+		if e.BreakAt != 0 {
+			b = appendTimeMember(b, "breaks_at", e.BreakAt)
+		}
+		if e.Evicted {
+			b = appendBoolMember(b, "evicted", true)
+		}
+		if e.BreakReason != "" {
+			b = appendStringMember(b, "break_reason", e.BreakReason)
+		}
 		return append(b, '}')
 	})
 }

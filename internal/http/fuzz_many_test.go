@@ -55,7 +55,7 @@ const inputsOfAServer = 100_000
 // seeds in this process, which is faster by far than the search for inputs that reach
 // new code. FENCEPOST_INPUTS is how many, FENCEPOST_SEED the choice of them.
 func TestMutatedInputs(t *testing.T) {
-	inputs, seed := 20_000, rand.Uint64()
+	inputs, seed := 5_000, rand.Uint64()
 	if s := os.Getenv("FENCEPOST_INPUTS"); s != "" {
 		var err error
 		if inputs, err = strconv.Atoi(s); err != nil {

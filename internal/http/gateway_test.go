@@ -63,7 +63,7 @@ type scriptedStore struct {
 
 	beforeName func(verb string, name fencing.Name) error // the same, of those about one name
 
-	afterRenew func()
+	afterRenew func(*fencing.Outcome)
 	onGrant    func() // before a waiter hears of its grant
 }
 
@@ -168,7 +168,7 @@ func (s *scriptedStore) Renew(ctx context.Context, r fencing.RenewRequest) (fenc
 	after := s.afterRenew
 	s.mu.Unlock()
 	if after != nil {
-		after()
+		after(&out)
 	}
 	return out, err
 }
@@ -195,6 +195,13 @@ func (s *scriptedStore) Break(ctx context.Context, r fencing.BreakRequest) (fenc
 		return fencing.Outcome{}, err
 	}
 	return s.Model.Break(ctx, r)
+}
+
+func (s *scriptedStore) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	if err := s.hook("evict", r.Name); err != nil {
+		return fencing.Outcome{}, err
+	}
+	return s.Model.Evict(ctx, r)
 }
 
 func (s *scriptedStore) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {

@@ -13,6 +13,9 @@ import (
 	"fencepost/internal/fencing"
 )
 
+// renewFields are those of a PUT, for the errors.
+const renewFields = "ttl_ms, mode, limit, permits, owner and metadata"
+
 // decodeRenew reads a PUT.
 func decodeRenew(c *call) (fencing.RenewRequest, error) {
 	var req fencing.RenewRequest
@@ -33,7 +36,7 @@ func decodeRenew(c *call) (fencing.RenewRequest, error) {
 	if err != nil {
 		return req, err
 	}
-	if err := decodeObject(body, "ttl_ms, mode and limit", func(name string, d *jsontext.Decoder) error {
+	if err := decodeObject(body, renewFields, func(name string, d *jsontext.Decoder) error {
 		return setRenewField(&req, name, d, &c.s.bounds)
 	}); err != nil {
 		return req, err
@@ -56,6 +59,16 @@ func setRenewField(req *fencing.RenewRequest, name string, d *jsontext.Decoder, 
 		var n int64
 		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
 		req.Limit = int(n)
+	case "permits":
+		var n int64
+		n, err = readInt(d, name, 1, fencing.MaxLimit, "")
+		req.Permits = int(n)
+	case "owner":
+		req.Owner, err = readString(d, name)
+	case "metadata":
+		if req.Metadata, err = readStrings(d, name); req.Metadata == nil {
+			req.Metadata = map[string]string{} // {} is not absent
+		}
 	default:
 		return errUnknownField
 	}
@@ -107,13 +120,14 @@ func (a *renewed) appendJSON(b []byte) []byte {
 	return append(appendLease(b, a), '}')
 }
 
-// endRequest is a DELETE: a release or, with a token, a break.
+// endRequest is a DELETE: a release or, with a token, a break, at once or with notice.
 type endRequest struct {
 	name  fencing.Name
 	lease fencing.LeaseID
 	hold  int // the depth to unwind; 0 is all
 	token fencing.Token
 
+	notice      time.Duration
 	breakReason string
 }
 
@@ -121,7 +135,10 @@ type endRequest struct {
 func decodeEnd(c *call) (endRequest, error) {
 	var req endRequest
 	var err error
-	if req.name, err = c.lockName(); err != nil {
+	if req.name, err = c.pathName(); err != nil {
+		return req, err
+	}
+	if req.notice, err = c.notice(); err != nil {
 		return req, err
 	}
 	if req.lease, err = c.leaseID(); err != nil {
@@ -134,6 +151,8 @@ func decodeEnd(c *call) (endRequest, error) {
 		return req, err
 	}
 	switch {
+	case req.notice != 0 && req.token == 0:
+		return req, invalid("notice_ms", "belongs to a break: it can't stand without If-Match")
 	case req.hold != 0 && req.token != 0:
 		return req, invalid("Lease-Hold", "can't stand beside If-Match: a broken lease has no hold left")
 	case !req.lease.IsZero() && req.token != 0:
@@ -145,17 +164,7 @@ func decodeEnd(c *call) (endRequest, error) {
 	if req.token == 0 {
 		return req, c.refuseFields()
 	}
-	body, err := c.readBody()
-	if err != nil {
-		return req, err
-	}
-	if err := decodeObject(body, "reason", func(name string, d *jsontext.Decoder) (err error) {
-		if name != "reason" {
-			return errUnknownField
-		}
-		req.breakReason, err = readString(d, name)
-		return err
-	}); err != nil {
+	if req.breakReason, err = c.reason(); err != nil {
 		return req, err
 	}
 	broken := req.breaks()
@@ -164,7 +173,22 @@ func decodeEnd(c *call) (endRequest, error) {
 
 // breaks returns the break that is asked for.
 func (req *endRequest) breaks() fencing.BreakRequest {
-	return fencing.BreakRequest{Name: req.name, Token: req.token, BreakReason: req.breakReason}
+	return fencing.BreakRequest{Name: req.name, Token: req.token, BreakReason: req.breakReason, Notice: req.notice}
+}
+
+// notice reads the query of a DELETE; without notice_ms it is 0.
+func (c *call) notice() (notice time.Duration, err error) {
+	err = readQuery(c.r.URL.RawQuery, "notice_ms", func(name string, values []string) error {
+		if name != "notice_ms" {
+			return errUnknownField
+		}
+		value, err := once(name, values)
+		if err == nil {
+			notice, err = parseNotice(value)
+		}
+		return err
+	})
+	return notice, err
 }
 
 // refuseFields reads a body that must be empty, or an empty object.
@@ -180,15 +204,34 @@ func (c *call) refuseFields() error {
 func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if req.token != 0 {
-		_, err := c.s.dog.Break(ctx, req.breaks())
+		out, err := c.s.dog.Break(ctx, req.breaks())
 		c.auditBreak(req, err)
-		return ended{}, err
+		if err != nil || out.Holder.Token == 0 {
+			return ended{}, err
+		}
+		return &noticed{name: req.name, out: &out}, nil
 	}
 	out, err := c.s.dog.Release(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
 	if err != nil || out.Holder.Token == 0 {
 		return ended{}, err
 	}
 	return c.renewed(req.name, &out)
+}
+
+// noticed answers a break with notice: the public view of the lease, which ends later.
+type noticed struct {
+	name fencing.Name
+	out  *fencing.Outcome
+}
+
+func (*noticed) status() int           { return http.StatusAccepted }
+func (*noticed) setHeader(http.Header) {}
+
+func (a *noticed) appendJSON(b []byte) []byte {
+	b = append(b, `{"name":`...)
+	b = appendString(b, string(a.name))
+	b = appendStringMember(b, "lease", string(a.out.Holder.Lease))
+	return append(appendHolderMembers(b, &a.out.Holder, a.out.Now), '}')
 }
 
 // ended answers a DELETE: there is nothing to say.
@@ -213,12 +256,13 @@ func inspectLock(c *call, req fencing.InspectRequest) (*inspected, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &inspected{lock: out.Lock, advice: fencing.Advise(out.Lock, out.Past)}, nil
+	return &inspected{lock: out.Lock, pace: fencing.PaceOf(out.Lock, out.Past), advice: fencing.Advise(out.Lock, out.Past)}, nil
 }
 
 // inspected answers GET /locks/{name}.
 type inspected struct {
 	lock   *fencing.Lock
+	pace   fencing.Pace
 	advice []fencing.Advice
 }
 
@@ -229,7 +273,7 @@ func (a *inspected) setHeader(h http.Header) {
 }
 
 func (a *inspected) appendJSON(b []byte) []byte {
-	return append(appendAdvice(appendLockMembers(b, a.lock, true), a.advice), '}')
+	return append(appendAdvice(appendLockMembers(b, a.lock, &a.pace), a.advice), '}')
 }
 
 // decodeList reads GET /locks.
@@ -340,8 +384,10 @@ func (a *listed) setHeader(h http.Header) {
 	if a.req.EndsIn > 0 {
 		next.Set("expires_within_ms", strconv.FormatInt(a.req.EndsIn.Milliseconds(), 10))
 	}
-	if a.req.Waiting {
-		next.Set("waiting", "true")
+	for name, is := range map[string]bool{"waiting": a.req.Waiting, "attached": a.req.Attached, "unrenewed": a.req.Unrenewed} {
+		if is {
+			next.Set(name, "true")
+		}
 	}
 	h["Link"] = []string{"</locks?" + next.Encode() + `>; rel="next"`}
 }
@@ -356,7 +402,7 @@ func (a *listed) appendJSON(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendLockMembers(b, &a.page.Locks[i], false), '}')
+		b = append(appendLockMembers(b, &a.page.Locks[i], nil), '}')
 	}
 	b = append(b, ']')
 	if a.req.Count {

@@ -179,7 +179,7 @@ func TestInspect(t *testing.T) {
 	a = g.do("GET", "/locks/a/b", "", "If-None-Match: *").want(t, 200)
 	want = fmt.Sprintf(`{"name":"a/b","held":true,"mode":"exclusive","fencing_token":%[1]d,"holders":[{"lease":%[2]q,"owner":"é","mode":"exclusive",`+
 		`"fencing_token":%[1]d,"hold":1,"ttl_ms":30000,"acquired_at":"2026-01-01T00:00:00.000Z","expires_at":"2026-01-01T00:00:30.000Z",`+
-		`"expires_in_ms":29000,"metadata":{"k":"v"}}],"holder_count":1,"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0},"advice":[]}`, token, public(id))
+		`"attached":false,"expires_in_ms":29000,"metadata":{"k":"v"}}],"holder_count":1,"waiting":0,"waiters":[],"fence":{"highest_issued":%[1]d,"highest_admitted":0},"advice":[]}`, token, public(id))
 	if a.body != want || a.header.Get("ETag") != fmt.Sprintf("%q", strconv.FormatInt(token, 10)) {
 		t.Errorf("got  %s %s\nwant %s", a.body, a.header.Get("ETag"), want)
 	}
@@ -252,6 +252,56 @@ func TestBreakReason(t *testing.T) {
 	}
 }
 
+// TestBreakWithNotice: the answer says what will happen, everybody sees it, the holder is told
+// by the next answer that it gets, and at the end it is broken.
+func TestBreakWithNotice(t *testing.T) {
+	g := start(t)
+	id := newID()
+	a := g.do("POST", "/locks/a", `{"ttl_ms":10000}`, "Lease-Id: "+id).want(t, 201)
+	if strings.Contains(a.body, "breaks") {
+		t.Errorf("%s", a.body)
+	}
+	tag := fmt.Sprintf(`If-Match: "%d"`, a.number("fencing_token"))
+	for range 2 { // the second is a retry
+		a = g.do("DELETE", "/locks/a?notice_ms=30000", `{"reason":"deploy at 4"}`, tag).want(t, 202)
+		if a.text("name") != "a" || a.text("lease") != public(id) || a.number("expires_in_ms") != 10000 ||
+			a.number("breaks_in_ms") != 30000 || a.text("breaks_at") != "2026-01-01T00:00:30.000Z" || a.text("break_reason") != "deploy at 4" {
+			t.Errorf("%s", a.body)
+		}
+	}
+	told := func(a *answered, left, breaks int64) {
+		t.Helper()
+		if a.number("expires_in_ms") != left || a.number("breaks_in_ms") != breaks || a.text("breaks_at") != "2026-01-01T00:00:30.000Z" || a.text("break_reason") != "deploy at 4" {
+			t.Errorf("%s", a.body)
+		}
+	}
+	for _, path := range []string{"/locks/a", "/locks?prefix=a"} {
+		if body := g.do("GET", path, "").want(t, 200).body; !strings.Contains(body, `"breaks_in_ms":30000,"breaks_at":"2026-01-01T00:00:30.000Z","break_reason":"deploy at 4"`) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	told(g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 200), 10000, 30000)
+	g.clock.advance(9 * time.Second)
+	told(g.do("PUT", "/locks/a", "", "Lease-Id: "+id).want(t, 200), 10000, 21000)
+	told(g.do("POST", "/locks/a", `{"hold":2,"ttl_ms":60000}`, "Lease-Id: "+id).want(t, 200), 21000, 21000)
+	told(g.do("DELETE", "/locks/a", "", "Lease-Id: "+id, "Lease-Hold: 2").want(t, 200), 21000, 21000)
+	if set := g.do("PUT", "/locks", `{"names":["a"],"ttl_ms":5000}`, "Lease-Id: "+id).want(t, 200).json["locks"].([]any)[0].(map[string]any); set["breaks_in_ms"] != 21000.0 {
+		t.Errorf("%v", set)
+	}
+	g.do("PUT", "/locks/a", `{"ttl_ms":60000}`, "Lease-Id: "+id).want(t, 200)
+	g.clock.advance(21 * time.Second)
+	if a := g.do("PUT", "/locks/a", "", "Lease-Id: "+id).problem(t, 412, fencing.CodeLeaseLost); a.text("reason") != "broken" || a.text("break_reason") != "deploy at 4" {
+		t.Errorf("%s", a.body)
+	}
+	g.do("DELETE", "/locks/a?notice_ms=30000", "", tag).want(t, 204)
+	if past := g.do("GET", "/history/a", "").want(t, 200).json["grants"].([]any)[0].(map[string]any); past["outcome"] != "broken" || past["break_reason"] != "deploy at 4" {
+		t.Errorf("%v", past)
+	}
+	if log := g.log.String(); strings.Count(log, `"notice_ms":30000,"break_reason":"deploy at 4"`) != 2 {
+		t.Errorf("%s", log)
+	}
+}
+
 // TestListSelects: what is asked for is asked for on the next page too, and the total is that
 // of the prefix.
 func TestListSelects(t *testing.T) {
@@ -262,8 +312,9 @@ func TestListSelects(t *testing.T) {
 		}
 		return names
 	}
-	g.do("POST", "/locks/a/1", `{"ttl_ms":600000,"metadata":{"build":"Nightly"}}`).want(t, 201)
+	first := g.do("POST", "/locks/a/1", `{"ttl_ms":600000,"metadata":{"build":"Nightly"}}`).want(t, 201)
 	g.clock.advance(time.Minute)
+	g.do("PUT", "/locks/a/1", "", "Lease-Id: "+first.text("lease_id")).want(t, 200)
 	g.do("POST", "/locks/a/2", `{"ttl_ms":600000,"mode":"shared"}`).want(t, 201)
 	g.do("POST", "/locks/a/3", `{"ttl_ms":30000}`).want(t, 201)
 	g.do("POST", "/locks/b/1", `{"ttl_ms":600000}`).want(t, 201)
@@ -272,9 +323,10 @@ func TestListSelects(t *testing.T) {
 	for query, want := range map[string]string{
 		"q=night": "a/1 ", "q=BUILD": "a/1 ", "q=cleo": "b/1 ", "mode=shared": "a/2 ", "held_for_ms=60000": "a/1 ", "held_for_ms=60001": "",
 		"expires_within_ms=30000": "a/3 ", "expires_within_ms=29999": "", "waiting=true": "b/1 ", "waiting=true&prefix=a/": "",
+		"unrenewed=true": "a/2 a/3 b/1 ", "attached=true": "",
 	} {
 		a := g.do("GET", "/locks?"+query, "").want(t, 200)
-		if got := names(a); got != want || a.json["total"] != nil || strings.Contains(a.body, "waiters") {
+		if got := names(a); got != want || a.json["total"] != nil || strings.Contains(a.body, "waiters") || strings.Contains(a.body, `"attached":true`) {
 			t.Errorf("%s: %s", query, a.body)
 		}
 		if total := g.do("GET", "/locks?total=true&"+query, "").want(t, 200).number("total"); total != map[bool]int64{true: 3, false: 4}[strings.Contains(query, "prefix")] {
@@ -285,9 +337,9 @@ func TestListSelects(t *testing.T) {
 	if a.number("total") != 4 {
 		t.Errorf("%s", a.body)
 	}
-	a = g.do("GET", "/locks?mode=exclusive&expires_within_ms=600000&limit=1", "").want(t, 200)
+	a = g.do("GET", "/locks?mode=exclusive&expires_within_ms=600000&unrenewed=true&limit=1", "").want(t, 200)
 	path, _, _ := strings.Cut(strings.TrimPrefix(a.header.Get("Link"), "<"), ">")
-	if next := g.do("GET", path, "").want(t, 200); names(a) != "a/1 " || names(next) != "a/3 " {
+	if next := g.do("GET", path, "").want(t, 200); names(a) != "a/3 " || names(next) != "b/1 " {
 		t.Errorf("%s, and %s at %s", a.body, next.body, path)
 	}
 	g.do("DELETE", "/locks/b/1", "", "If-Match: "+g.do("GET", "/locks/b/1", "").header.Get("ETag")).want(t, 204)

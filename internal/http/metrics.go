@@ -21,6 +21,7 @@ type metrics struct {
 	takenBack prometheus.Counter
 	streams   *prometheus.GaugeVec
 	limited   *prometheus.CounterVec
+	estimate  prometheus.Histogram
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -50,14 +51,24 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "fencepost_http_requests_limited_total",
 			Help: "Requests refused with 429 because their principal has made as many as it may, by limit: rate or number.",
 		}, []string{"limit"}),
+		estimate: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fencepost_wait_estimate_ratio",
+			Help:    "Waits of attached leases that ended with a grant, as multiples of the estimate that the client was told when it joined the queue.",
+			Buckets: []float64{.1, .25, .5, .75, 1, 1.5, 2, 4, 10},
+		}),
 	}
 	for _, limit := range []string{limitRate, limitNumber} {
 		m.limited.WithLabelValues(limit) // 0, for who alerts on its increase
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack, m.streams, m.limited)
+		registerer.MustRegister(m.requests, m.duration, m.outcomes, m.takenBack, m.streams, m.limited, m.estimate)
 	}
 	return m
+}
+
+// estimated notes how long a wait took of which something else was told.
+func (m *metrics) estimated(took, told time.Duration) {
+	m.estimate.Observe(float64(took) / float64(told))
 }
 
 // codeIndex numbers the values of the code label.

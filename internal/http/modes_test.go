@@ -40,6 +40,59 @@ func TestShared(t *testing.T) {
 	g.do("POST", "/locks/b", "").problem(t, 423, fencing.CodeLocked)
 }
 
+// TestPermits: a lease takes several permits at once, shows their slots, and gives some back.
+func TestPermits(t *testing.T) {
+	g := start(t)
+	slots := func(of any) string { return fmt.Sprint(of.(map[string]any)["permits"], of.(map[string]any)["slots"]) }
+	one := g.do("POST", "/locks/a", `{"mode":"shared","limit":200}`).want(t, 201)
+	if one.json["permits"] != nil || one.json["slots"] != nil || one.number("slot") != 0 {
+		t.Errorf("%s", one.body)
+	}
+	a := g.do("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":3}`).want(t, 201)
+	if slots(a.json) != "3 [1 2 3]" || a.number("slot") != 1 || a.number("limit") != 200 {
+		t.Errorf("%s", a.body)
+	}
+	own := "Lease-Id: " + a.text("lease_id")
+	if again := g.do("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":3}`, own).want(t, 200); slots(again.json) != "3 [1 2 3]" {
+		t.Errorf("%s", again.body)
+	}
+	if refused := g.do("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":2}`, own).problem(t, 409, fencing.CodeConflict); refused.text("field") != "permits" {
+		t.Errorf("%s", refused.body)
+	}
+	g.do("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":197}`).problem(t, 423, fencing.CodeLocked)
+	many := g.do("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":196}`).want(t, 201)
+	if len(many.json["slots"].([]any)) != 196 {
+		t.Errorf("%s", many.body)
+	}
+	back := g.do("PUT", "/locks/a", `{"permits":2}`, own).want(t, 200)
+	if slots(back.json) != "2 [1 2]" {
+		t.Errorf("%s", back.body)
+	}
+	holders := g.do("GET", "/locks/a", "").want(t, 200).json["holders"].([]any)
+	shown := holders[2].(map[string]any)
+	if slots(holders[1]) != "2 [1 2]" || shown["permits"] != 196.0 || len(shown["slots"].([]any)) != fencing.MaxSlotsShown {
+		t.Errorf("%v", holders)
+	}
+	waiting := g.later("POST", "/locks/a", `{"mode":"shared","limit":200,"permits":3,"wait_ms":60000}`)
+	g.waiting("a", 1)
+	if w := g.do("GET", "/locks/a", "").want(t, 200).json["waiters"].([]any)[0].(map[string]any); w["permits"] != 3.0 {
+		t.Errorf("%v", w)
+	}
+	g.do("PUT", "/locks/a", `{"permits":1}`, own).want(t, 200)
+	g.do("DELETE", "/locks/a", "", "Lease-Id: "+one.text("lease_id")).want(t, 204)
+	if a := waiting().want(t, 201); slots(a.json) != "3 [0 2 3]" {
+		t.Errorf("%s", a.body)
+	}
+	set := g.do("POST", "/locks", `{"names":["x","y"],"mode":"shared","limit":4,"permits":2}`).want(t, 201)
+	if strings.Count(set.body, `"permits":2,"slots":[0,1]`) != 2 {
+		t.Errorf("%s", set.body)
+	}
+	renewed := g.do("PUT", "/locks", `{"names":["x","y"],"permits":1}`, "Lease-Id: "+set.text("lease_id")).want(t, 200)
+	if strings.Contains(renewed.body, "slots") || strings.Count(renewed.body, `"slot":0`) != 2 {
+		t.Errorf("%s", renewed.body)
+	}
+}
+
 // An answer shows a bounded number of holders, and how many there are.
 func TestManyHolders(t *testing.T) {
 	const count = fencing.MaxHoldersShown + 20
@@ -108,6 +161,46 @@ func TestDowngrade(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	g.do("PUT", "/locks/a", `{"mode":"shared","limit":2}`, "Lease-Id: "+id).want(t, 200)
+}
+
+// TestLabelsChange: a renewal may set owner and metadata, which everybody sees from then on.
+func TestLabelsChange(t *testing.T) {
+	g := start(t)
+	id := newID()
+	g.do("POST", "/locks/a", `{"owner":"first","metadata":{"step":"1","of":"9"}}`, "Lease-Id: "+id).want(t, 201)
+	if body := g.do("PUT", "/locks/a", `{"owner":"second"}`, "Lease-Id: "+id).want(t, 200).body; !strings.Contains(body, `"owner":"second"`) || !strings.Contains(body, `"metadata":{"of":"9","step":"1"}`) {
+		t.Errorf("%s", body)
+	}
+	if body := g.do("PUT", "/locks", `{"names":["a"],"metadata":{"step":"2"}}`, "Lease-Id: "+id).want(t, 200).body; !strings.Contains(body, `"owner":"second"`) {
+		t.Errorf("%s", body)
+	}
+	for _, path := range []string{"/locks/a", "/locks?q=SECOND"} {
+		if body := g.do("GET", path, "").body; !strings.Contains(body, `"owner":"second"`) || !strings.Contains(body, `"metadata":{"step":"2"}`) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	g.do("PUT", "/locks/a", `{"metadata":{}}`, "Lease-Id: "+id).want(t, 200)
+	g.do("PUT", "/locks/a", `{}`, "Lease-Id: "+id).want(t, 200)
+	if body := g.do("GET", "/locks/a", "").body; !strings.Contains(body, `"metadata":{}`) || !strings.Contains(body, `"owner":"second"`) {
+		t.Errorf("%s", body)
+	}
+	g.do("POST", "/locks/a", `{"owner":"first"}`, "Lease-Id: "+id).problem(t, 409, fencing.CodeConflict)
+	g.do("POST", "/locks/a", `{}`, "Lease-Id: "+id).want(t, 200)
+	for body, field := range map[string]string{
+		`{"owner":"` + strings.Repeat("x", 257) + `"}`: "owner",
+		`{"owner":7}`:           "owner",
+		`{"metadata":{"":"x"}}`: "metadata",
+		`{"metadata":{"k":"` + strings.Repeat("x", 257) + `"}}`: "metadata",
+		`{"metadata":null}`: "metadata",
+	} {
+		if a := g.do("PUT", "/locks/a", body, "Lease-Id: "+id).problem(t, 400, fencing.CodeInvalidRequest); a.text("field") != field {
+			t.Errorf("%s: %s", body, a.body)
+		}
+	}
+	g.release("a", id)
+	if body := g.do("GET", "/history/a", "").body; !strings.Contains(body, `"owner":"second"`) {
+		t.Errorf("%s", body)
+	}
 }
 
 func TestHistory(t *testing.T) {

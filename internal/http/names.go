@@ -126,9 +126,9 @@ func (s *set) appendLocks(b []byte) []byte {
 		}
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(m.name))
-		b = appendHolding(b, m.holder)
+		b = appendHolding(b, m.holder, m.holder.Permits)
 		b = appendIntMember(b, "expires_in_ms", max(0, m.left.Milliseconds()))
-		b = append(b, '}')
+		b = append(appendBreak(b, m.holder, m.left), '}')
 	}
 	return append(b, ']')
 }
@@ -178,7 +178,7 @@ func decodeRenewSet(c *call) (*renewSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := decodeObject(body, "names, ttl_ms, mode and limit", func(name string, d *jsontext.Decoder) (err error) {
+	if err := decodeObject(body, "names, "+renewFields, func(name string, d *jsontext.Decoder) (err error) {
 		if name == "names" {
 			req.names, err = readNames(d)
 			c.traceNames(req.names...)

@@ -22,9 +22,15 @@ type places struct {
 
 // queue is what the last reading of a name's queue has shown.
 type queue struct {
-	streams   int                         // that wait for it
-	readAt    time.Time                   // when it was read last
-	positions map[fencing.LeasePublic]int // replaced, never changed
+	streams   int                              // that wait for it
+	readAt    time.Time                        // when it was read last
+	positions map[fencing.LeasePublic]standing // replaced, never changed
+}
+
+// standing is where a request waits.
+type standing struct {
+	position int           // in the queue, from 1; 0: that is not known
+	estimate time.Duration // fencing.Pace.Wait
 }
 
 // enter has a stream wait for a name until leave.
@@ -46,9 +52,9 @@ func (p *places) enter(name fencing.Name) (leave func()) {
 	}
 }
 
-// position returns the place of a lease, 0 if the last reading does not tell: the store
+// of returns the place of a lease, with position 0 if the last reading does not tell: the store
 // shows the first fencing.MaxWaitersShown. The caller has entered for the name.
-func (p *places) position(ctx context.Context, name fencing.Name, lease fencing.LeasePublic) int {
+func (p *places) of(ctx context.Context, name fencing.Name, lease fencing.LeasePublic) standing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.names[name]
@@ -63,16 +69,18 @@ func (p *places) position(ctx context.Context, name fencing.Name, lease fencing.
 }
 
 // readQueue asks the store; nil if it can't be asked.
-func (p *places) readQueue(ctx context.Context, name fencing.Name) map[fencing.LeasePublic]int {
+func (p *places) readQueue(ctx context.Context, name fencing.Name) map[fencing.LeasePublic]standing {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	out, err := p.dog.Inspect(ctx, fencing.InspectRequest{Name: name})
 	if err != nil {
 		return nil
 	}
-	seen := make(map[fencing.LeasePublic]int, len(out.Lock.Waiters))
+	pace := fencing.PaceOf(out.Lock, out.Past)
+	seen := make(map[fencing.LeasePublic]standing, len(out.Lock.Waiters))
 	for i := range out.Lock.Waiters {
-		seen[out.Lock.Waiters[i].Lease] = out.Lock.Waiters[i].Position
+		w := &out.Lock.Waiters[i]
+		seen[w.Lease] = standing{w.Position, pace.Wait(out.Lock, w.Mode, w.Position)}
 	}
 	return seen
 }

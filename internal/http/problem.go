@@ -124,6 +124,9 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		if e.Field != "" {
 			b = appendStringMember(b, "field", e.Field)
 		}
+		if e.CurrentToken != 0 {
+			b = appendIntMember(b, "current_token", int64(e.CurrentToken))
+		}
 	case fencing.CodeLeaseLost:
 		b = appendStringMember(b, "reason", string(e.Reason))
 		if e.BreakReason != "" {
@@ -158,6 +161,7 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 		if e.RetryAfter > 0 {
 			b = appendIntMember(b, "retry_after_ms", ceilTo(e.RetryAfter, time.Millisecond))
 		}
+		b = appendEstimate(b, e.EstimatedWait)
 	}
 	return b
 }

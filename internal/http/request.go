@@ -22,12 +22,20 @@ func invalid(field, format string, args ...any) *fencing.Error {
 // lockName reads the name from the path, and refuses a query: an option that
 // somebody hoped for there must not be ignored.
 func (c *call) lockName() (fencing.Name, error) {
-	name, err := fencing.ParseName(c.wildcard)
+	name, err := c.pathName()
 	if err != nil {
 		return "", err
 	}
-	c.traceNames(name)
 	return name, c.refuseQuery()
+}
+
+// pathName reads the name from a path that takes query parameters.
+func (c *call) pathName() (fencing.Name, error) {
+	name, err := fencing.ParseName(c.wildcard)
+	if err == nil {
+		c.traceNames(name)
+	}
+	return name, err
 }
 
 func (c *call) refuseQuery() error {
@@ -162,10 +170,10 @@ func once(name string, values []string) (string, error) {
 // parseList reads the query of GET /locks.
 func parseList(rawQuery string) (fencing.ListRequest, error) {
 	list := fencing.ListRequest{Limit: fencing.DefaultListLimit}
-	err := readQuery(rawQuery, "prefix, q, mode, held_for_ms, expires_within_ms, waiting, total, limit and cursor", func(name string, values []string) error {
+	err := readQuery(rawQuery, "prefix, q, mode, held_for_ms, expires_within_ms, waiting, attached, unrenewed, total, limit and cursor", func(name string, values []string) error {
 		value, err := once(name, values)
 		switch name {
-		case "prefix", "q", "mode", "held_for_ms", "expires_within_ms", "waiting", "total", "limit", "cursor":
+		case "prefix", "q", "mode", "held_for_ms", "expires_within_ms", "waiting", "attached", "unrenewed", "total", "limit", "cursor":
 		default:
 			return errUnknownField
 		}
@@ -185,6 +193,10 @@ func parseList(rawQuery string) (fencing.ListRequest, error) {
 			list.EndsIn, err = parseSpan(name, value)
 		case "waiting":
 			list.Waiting, err = parseTrue(name, value)
+		case "attached":
+			list.Attached, err = parseTrue(name, value)
+		case "unrenewed":
+			list.Unrenewed, err = parseTrue(name, value)
 		case "total":
 			list.Count, err = parseTrue(name, value)
 		case "limit":
@@ -236,6 +248,16 @@ func parseSpan(field, value string) (time.Duration, error) {
 	ms, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || strconv.FormatInt(ms, 10) != value || ms < 1 || ms > most.Milliseconds() {
 		return 0, invalid(field, "must be an integer from 1 to %d, in milliseconds", most.Milliseconds())
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// parseNotice reads notice_ms.
+func parseNotice(value string) (time.Duration, error) {
+	const least, most = fencing.ShortestNotice, fencing.LongestNotice
+	ms, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || strconv.FormatInt(ms, 10) != value || ms < least.Milliseconds() || ms > most.Milliseconds() {
+		return 0, invalid("notice_ms", "must be an integer from %d to %d", least.Milliseconds(), most.Milliseconds())
 	}
 	return time.Duration(ms) * time.Millisecond, nil
 }

@@ -38,6 +38,7 @@ func (s *Server) routeTable() []route {
 			"POST": {lock, handle(decodeAcquireSet, acquireLocks)}, "PUT": {ofHolder(lock), handle(decodeRenewSet, renewLocks)},
 			"DELETE": {ofHolder(lock), handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
 		}},
+		{pattern: "/queues/*", path: "/queues/{name}", methods: map[string]method{"DELETE": {onName(auth.Admin), handle(decodeEvict, evictWaiter)}}},
 		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]method{
 			"GET": {nameFence, handle(decodeJudge, judgeToken)}, "POST": {nameFence, handle(decodeAdmit, admitToken)},
 		}},

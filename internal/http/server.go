@@ -117,6 +117,7 @@ type Server struct {
 	gate        gate
 	leavers     leavers
 	places      places
+	paces       paces
 	probed      probed
 	watching    atomic.Int32 // streams of events
 	draining    atomic.Bool
@@ -153,6 +154,7 @@ func New(o Options) *Server {
 		s.takeBack = s.dog.TakeBackLater
 	}
 	s.places = places{dog: s.dog, now: s.now, fresh: s.heartbeat, names: map[fencing.Name]*queue{}}
+	s.paces = paces{dog: s.dog, now: s.now, names: map[fencing.Name]*reading{}}
 	s.calls.New = func() any { return new(call) }
 	s.routings.New = func() any { return chi.NewRouteContext() }
 	s.addRoutes()

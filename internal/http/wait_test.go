@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a test waits for what should happen at once.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // eventually waits until a condition holds.
 func (g *gateway) eventually(what string, holds func() bool) {

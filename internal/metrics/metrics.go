@@ -33,7 +33,7 @@ type Store struct {
 }
 
 var operations = []string{
-	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "admit", "judge", "inspect", "history", "list", "expire",
+	"acquire", "renew", "release", "confirm", "leave", "take_back", "break", "evict", "admit", "judge", "inspect", "history", "list", "expire",
 	"heartbeat", "examine", "check",
 }
 
@@ -173,6 +173,14 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return out, err
 }
 
+// Evict implements fencing.Store.
+func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	start := time.Now()
+	out, err := s.Store.Evict(ctx, r)
+	s.observe("evict", start, out.Ended, err)
+	return out, err
+}
+
 // Admit implements fencing.Store.
 func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	start := time.Now()
@@ -258,7 +266,7 @@ func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended
 	for i := range ended {
 		reason := string(ended[i].Reason)
 		s.ended.WithLabelValues(reason).Inc()
-		s.hold.WithLabelValues(reason).Observe(max(0, ended[i].At.Sub(ended[i].Holder.AcquiredAt)).Seconds())
+		s.hold.WithLabelValues(reason).Observe(ended[i].Held().Seconds())
 	}
 	if err == nil {
 		return

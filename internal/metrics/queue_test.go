@@ -125,6 +125,7 @@ func TestAllOperationsAreTimed(t *testing.T) {
 	s.TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r, Stamp: "1"})
 	s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: r})
 	s.Break(ctx, fencing.BreakRequest{Name: "a", Token: 1})
+	s.Evict(ctx, fencing.EvictRequest{Name: "a"})
 	s.Admit(ctx, fencing.AdmitRequest{Name: "a", Token: 1, Slot: fencing.NoSlot})
 	s.Judge(ctx, fencing.JudgeRequest{Name: "a", Token: 1})
 	s.Inspect(ctx, fencing.InspectRequest{Name: "a"})

@@ -7,7 +7,7 @@ import (
 )
 
 // Break implements fencing.Store. The lease is the one that a majority has with the
-// token; it is broken at every node by the token that it has there.
+// token; it is broken at every node by the token that it has there, or is given notice there.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
 	return resultOf(s.breakLease(ctx, r))
 }
@@ -28,9 +28,11 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	}
 	lock := s.merge(r.Name, views, began)
 	var lease fencing.LeasePublic
+	var holder fencing.Holder
 	for i := range lock.Holders {
 		if lock.Holders[i].Token == r.Token {
-			lease = lock.Holders[i].Lease
+			holder = lock.Holders[i]
+			lease = holder.Lease
 		}
 	}
 	out := fencing.Outcome{Now: lock.Now, Asked: began}
@@ -39,7 +41,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	key := leaseKey{r.Name, lease}
 	s.ends(key)
 	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, f) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason})
+		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason, Notice: r.Notice})
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out
 		switch {
@@ -58,10 +60,27 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 		return fencing.Outcome{}, err
 	case done+stale < majorityOf(len(s.nodes)):
 		return fencing.Outcome{}, commonest(failed)
-	case done == 0 || lease == "" && done < majorityOf(len(s.nodes)):
+	case done == 0 || lease == "" && done < majorityOf(len(s.nodes)), r.Notice > 0 && stale >= majorityOf(len(s.nodes)):
 		return out, fencing.NoHolderError(r.Token, shownOf(lock))
+	case r.Notice > 0 && done < majorityOf(len(s.nodes)): // the others may have it yet, by a retry or from one that was not heard
+		return fencing.Outcome{}, unavailable("too few nodes have the lease to be given notice")
 	}
+	out.Holder = noticed(holder, lock.Now, outs)
 	return out, nil
+}
+
+// noticed returns a lease as it is shown once nodes have given it notice; the zero one if
+// none has, for it is broken.
+func noticed(h fencing.Holder, now fencing.Instant, outs []fencing.Outcome) fencing.Holder {
+	given := fencing.Outcome{Now: now, Holder: h}
+	given.Holder.BreakAt, given.Holder.BreakReason = 0, ""
+	for i := range outs {
+		tellNotice(&given, &outs[i])
+	}
+	if given.Holder.BreakAt == 0 {
+		return fencing.Holder{}
+	}
+	return given.Holder
 }
 
 // tokenAt returns the token that a lease has at a node, which is another one where

@@ -169,7 +169,7 @@ func TestConformanceOnRedis(t *testing.T) {
 					nodes = append(nodes, openNode(t, c, server, quorum.maxHolders))
 				}
 				return openBackend(t, c, nodes)
-			}, fencingtest.Capabilities{Quorum: true, MaxHolders: quorum.maxHolders, Sample: 4})
+			}, fencingtest.Capabilities{Quorum: true, MaxHolders: quorum.maxHolders, Sample: 8})
 		})
 	}
 }

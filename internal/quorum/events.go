@@ -58,6 +58,8 @@ type lifetime struct {
 	undone    nodeSet       // and taken it back
 	ended     nodeSet       // or ended it
 	end       fencing.Event // the most telling
+	notices   [maxNodes]int // that each node has given
+	noticed   int           // how many were told
 	told      bool          // that it was granted
 	over      bool          // how it ended was told
 	forgotten bool
@@ -126,6 +128,8 @@ func (n nodeSink) Event(e fencing.Event) {
 	case !e.Claimed: // the node has issued a token by itself: it counts for nothing
 	case e.Kind == fencing.EventGranted:
 		w.granted(w.lifetime(key, e.Token), at, e)
+	case e.Kind == fencing.EventNotice:
+		w.noticed(w.lifetime(key, e.Token), n.node, e)
 	default:
 		w.ended(w.lifetime(key, e.Token), at, e)
 	}
@@ -162,6 +166,19 @@ func (w *events) granted(r *lifetime, at nodeSet, e fencing.Event) {
 	}
 	w.live[r.name][r] = true
 	w.tell(r, e)
+}
+
+// noticed notes that a node has given notice to a lease, once more if it has done so before. It
+// is told when a majority has as often. One that a silent node may have given is no gap: whom
+// it concerns hears of it when the lease is renewed, and the end of the lease is told.
+func (w *events) noticed(r *lifetime, node int, e fencing.Event) {
+	r.notices[node]++
+	counts := r.notices
+	slices.Sort(counts[:])
+	if often := counts[len(counts)-majorityOf(len(w.store.nodes))]; !r.over && often > r.noticed {
+		r.noticed = often
+		w.tell(r, e)
+	}
 }
 
 // ended notes that nodes have ended a lease, which they need not have told of before.
@@ -207,8 +224,11 @@ func (w *events) undone(r *lifetime, at nodeSet, e fencing.Event) {
 
 // tell passes an event on, under an id that is the same at all gateways.
 func (w *events) tell(r *lifetime, e fencing.Event) {
-	id := fnv.New64a()
-	for _, part := range []string{string(r.name), string(r.lease), strconv.FormatUint(uint64(r.token), 10), strconv.FormatBool(r.over)} {
+	id, which := fnv.New64a(), strconv.FormatBool(r.over)
+	if e.Kind == fencing.EventNotice {
+		which = strconv.Itoa(r.noticed)
+	}
+	for _, part := range []string{string(r.name), string(r.lease), strconv.FormatUint(uint64(r.token), 10), which} {
 		_, _ = id.Write([]byte(part + "\n")) // it never fails
 	}
 	e.ID, e.Claimed = strconv.FormatUint(id.Sum64(), 16), false

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -54,7 +53,7 @@ func TestEventsUnderLoad(t *testing.T) {
 		fault func(f *servers)
 		mend  func(f *servers)
 	}{
-		{"many names, a node that stands still", 0, func(f *servers) { f.signal(0, syscall.SIGSTOP) }, func(f *servers) { f.signal(0, syscall.SIGCONT) }},
+		{"many names, a node that stands still", 0, func(f *servers) { f.must(f.server[0].Pause()) }, func(f *servers) { f.must(f.server[0].Resume()) }},
 		{
 			"busy names, a node that is slow, and one whose messages are lost", 3,
 			func(f *servers) { f.proxies[0].Delay(60 * time.Millisecond); f.proxies[1].SwallowMessages(true) },
@@ -90,7 +89,10 @@ func TestEventsUnderLoad(t *testing.T) {
 			end := time.Now().Add(4 * time.Second)
 			for range 24 {
 				running.Go(func() {
+					tick := time.NewTicker(40 * time.Millisecond)
+					defer tick.Stop()
 					for time.Now().Before(end) {
+						<-tick.C
 						n := int(turns.Add(1))
 						if load.names > 0 {
 							n %= load.names

@@ -184,9 +184,9 @@ func TestExamineTellsCauses(t *testing.T) {
 	f.must(client.ConfigSet(bg, "min-replicas-to-write", "1").Err())
 	f.must(client.Close())
 	f.must(f.server[3].Kill())
-	f.signal(4, syscall.SIGSTOP)
+	f.must(f.server[4].Pause())
 	stand, others := stands(t, s)
-	f.signal(4, syscall.SIGCONT)
+	f.must(f.server[4].Resume())
 	f.must(f.server[3].Restart())
 	await(t, "the node that was killed", func(ctx context.Context) error {
 		_, err := s.nodes[3].Blank(ctx)

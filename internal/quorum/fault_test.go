@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -56,7 +55,10 @@ func load(t *testing.T, gateways []*Store) (l *ledger, stop func()) {
 	var workers sync.WaitGroup
 	for i := range 8 {
 		workers.Go(func() {
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
+				<-tick.C
 				l.turn(gateways[i%len(gateways)], fencing.Name(fmt.Sprintf("load/%d", (i+n)%4)))
 			}
 		})
@@ -122,7 +124,7 @@ func TestMinorityFailsUnderLoad(t *testing.T) {
 		harm, heal func(f *servers, i int)
 	}{
 		{"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) }},
-		{"stopped", func(f *servers, i int) { f.signal(i, syscall.SIGSTOP) }, func(f *servers, i int) { f.signal(i, syscall.SIGCONT) }},
+		{"stopped", func(f *servers, i int) { f.must(f.server[i].Pause()) }, func(f *servers, i int) { f.must(f.server[i].Resume()) }},
 		{"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {}},
 		{"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) }},
 		{"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) }},
@@ -201,7 +203,7 @@ func TestMajorityLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.signal(0, syscall.SIGSTOP)
+	f.must(f.server[0].Pause())
 	f.proxies[1].Cut(true)
 	start := time.Now()
 	if _, err := s.Acquire(bg, request("b")); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
@@ -213,7 +215,7 @@ func TestMajorityLost(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	f.signal(0, syscall.SIGCONT)
+	f.must(f.server[0].Resume())
 	f.proxies[1].Cut(false)
 	await(t, "a renewal", func(ctx context.Context) error {
 		out, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
@@ -248,8 +250,8 @@ func TestStoppedNodeSlowsNobody(t *testing.T) {
 		return took[len(took)/2]
 	}
 	before := median()
-	f.signal(2, syscall.SIGSTOP)
-	defer f.signal(2, syscall.SIGCONT)
+	f.must(f.server[2].Pause())
+	defer func() { f.must(f.server[2].Resume()) }()
 	after := median()
 	t.Logf("median %s with all nodes, %s with one that hangs", before, after)
 	if after > nodeTimeout/4 {

@@ -104,8 +104,13 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 }
 
 func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, *fencing.Error) {
-	if r.Limit > 0 {
+	switch {
+	case r.Limit > 0:
 		return fencing.Outcome{}, unsupportedLimit()
+	case r.Owner != "":
+		return fencing.Outcome{}, unsupportedLabels("owner")
+	case r.Metadata != nil:
+		return fencing.Outcome{}, unsupportedLabels("metadata")
 	}
 	if r.TTL != 0 {
 		if err := s.checkTTL(r.TTL); err != nil {
@@ -123,6 +128,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		return node.Renew(ctx, r)
 	}, func(t *tally, outs []fencing.Outcome) {
 		defer s.done(key, c)
+		s.spread(r.Name, t, outs, key)
 		s.bringBack(r, t, outs, key, c, ends)
 	})
 	if err != nil {
@@ -140,11 +146,23 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	for i := range outs {
 		if outs[i].Holder.Claimed && outs[i].Holder.Token == t.token {
 			out := conservative(&outs[i], t.token, began, t.until)
+			for j := range outs[i+1:] {
+				if other := &outs[i+1+j]; other.Holder.Claimed && other.Holder.Token == t.token {
+					tellNotice(&out, other)
+				}
+			}
 			out.Ended = s.endedOf(outs)
 			return out, nil
 		}
 	}
 	return fencing.Outcome{}, tooLate()
+}
+
+// unsupportedLabels refuses to change what a lease was labelled with: a node that was out of
+// reach would keep the older label, and nobody could tell which one that is.
+func unsupportedLabels(field string) *fencing.Error {
+	return &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: field,
+		Detail: field + ": a quorum keeps what a lease was granted with"}
 }
 
 // bringBack gives a renewed lease back to the nodes that don't know it: they were
@@ -182,23 +200,63 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 }
 
 // returned is the request that brings back a lease that nodes have renewed, unless its
-// time is over.
+// time is over. The earliest of the ends that its MaxHold and its notice have at any of the
+// nodes bounds it there, as a MaxHold does.
 func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, ok bool) {
+	bounded, found := false, false
+	bound := func(left time.Duration) {
+		if !bounded || left < ask.MaxHold {
+			ask.MaxHold, bounded = left, true
+		}
+	}
 	for i := range outs {
 		h := &outs[i].Holder
 		if !h.Claimed || h.Token != token {
 			continue
 		}
-		ask = fencing.AcquireRequest{
-			Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
-			Stamp: cmp.Or(r.Stamp, fencing.NewStamp()), Attach: r.Stamp != "",
+		if !found {
+			found = true
+			ask = fencing.AcquireRequest{
+				Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
+				Stamp: cmp.Or(r.Stamp, fencing.NewStamp()), Attach: r.Stamp != "",
+			}
 		}
 		if h.MaxHold > 0 {
-			ask.MaxHold = h.MaxHold - outs[i].Now.Sub(h.AcquiredAt)
+			bound(h.MaxHold - outs[i].Now.Sub(h.AcquiredAt))
 		}
-		return ask, h.MaxHold == 0 || ask.MaxHold > 0
+		if h.BreakAt != 0 {
+			bound(h.BreakAt.Sub(outs[i].Now))
+		}
 	}
-	return ask, false
+	return ask, found && (!bounded || ask.MaxHold > 0)
+}
+
+// spread gives the notice that a lease has at some nodes to those that have the lease without:
+// they were out of reach when it was given, or the lease was brought back to them since. So it
+// counts at whichever majority is left.
+func (s *Store) spread(name fencing.Name, t *tally, outs []fencing.Outcome, key leaseKey) {
+	var without []int
+	notice := fencing.BreakRequest{Name: name, Token: t.token}
+	for i := range outs {
+		h := &outs[i].Holder
+		switch left := h.BreakAt.Sub(outs[i].Now); {
+		case !h.Claimed || h.Token != t.token:
+		case h.BreakAt == 0:
+			without = append(without, i)
+		case notice.Notice == 0 || left < notice.Notice:
+			notice.Notice, notice.BreakReason = max(left, fencing.ShortestNotice), h.BreakReason
+		}
+	}
+	if !t.ok || notice.Notice == 0 {
+		return
+	}
+	for _, i := range without {
+		s.inTurn(key, i, func() {
+			call, cancel := s.call()
+			defer cancel()
+			_, _ = s.nodes[i].Break(call, notice) // the next renewal finds what was not done
+		})
+	}
 }
 
 // Release implements fencing.Store. It succeeds once a majority has let go of the

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"syscall"
 	"testing"
 	"time"
 
@@ -61,7 +60,7 @@ func (f *servers) gateway(nodeTimeout time.Duration) *Store {
 // await waits until do succeeds.
 func await(t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -87,13 +86,6 @@ func acquires(s *Store) func(context.Context) error {
 		r := request("await/" + fencing.Name(fencing.NewStamp()))
 		_, err := s.Acquire(ctx, r)
 		return err
-	}
-}
-
-func (f *servers) signal(i int, signal syscall.Signal) {
-	f.t.Helper()
-	if err := syscall.Kill(f.server[i].Pid(), signal); err != nil {
-		f.t.Fatal(err)
 	}
 }
 

@@ -295,6 +295,13 @@ func TestUnsupported(t *testing.T) {
 		s.acquire(r)
 		_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared, Limit: 2})
 		s.refused(err, fencing.CodeUnsupportedByStore)
+		for field, labels := range map[string]fencing.RenewRequest{"owner": {Owner: "other"}, "metadata": {Metadata: map[string]string{}}} {
+			labels.Name, labels.Lease = "a", r.Lease
+			_, err = s.Renew(bg, labels)
+			if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != field {
+				t.Errorf("the field is %q", e.Field)
+			}
+		}
 		if out, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared}); err != nil || out.Holder.Mode != fencing.ModeShared {
 			t.Errorf("a downgrade: %+v, %v", out.Holder, err)
 		}

@@ -265,6 +265,11 @@ func (t *try) outcome() (fencing.Outcome, *fencing.Error) {
 		}
 	}
 	out := conservative(best, a.token, t.began, a.until)
+	for i := range a.votes {
+		if a.votes[i].standing == accepted {
+			tellNotice(&out, &t.outs[i])
+		}
+	}
 	out.Ended, out.Fresh = ended, fresh
 	if !had {
 		out.Granted = []fencing.Grant{{Name: t.ask.Name, Holder: out.Holder, Gateway: t.store.self}}
@@ -280,5 +285,20 @@ func conservative(from *fencing.Outcome, token fencing.Token, began time.Time, u
 	h.AcquiredAt = out.Now.Add(-max(0, from.Now.Sub(h.AcquiredAt)))
 	h.ExpiresAt = out.Now.Add(until)
 	h.Token, h.Claimed = token, false // what nodes agree on among themselves is not told
+	h.BreakAt, h.BreakReason = 0, ""
+	tellNotice(&out, from)
 	return out
+}
+
+// tellNotice adds to the quorum's outcome the notice that a lease has at a node. The earliest
+// end counts, and none is before the expiry that is told.
+func tellNotice(out, from *fencing.Outcome) {
+	h, at := &out.Holder, out.Now.Add(from.Holder.BreakAt.Sub(from.Now))
+	if from.Holder.BreakAt == 0 || h.BreakAt != 0 && h.BreakAt <= at {
+		return
+	}
+	if from.Holder.BreaksAtEnd() { // so it is for the quorum, which keeps a margin
+		at = h.ExpiresAt
+	}
+	h.BreakAt, h.BreakReason = max(at, h.ExpiresAt), from.Holder.BreakReason
 }

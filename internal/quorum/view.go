@@ -13,10 +13,38 @@ import (
 // allHolders is more than a name can have: what nodes agree on is compared in full.
 const allHolders = 1 << 20
 
-// observation is a lease as the nodes that answered show it.
-type observation struct {
-	holder fencing.Holder
-	ends   []fencing.Instant // at the nodes that have it with the token, by the gateway's clock
+// observation is a lease as the nodes show it that have it with the token, by the gateway's
+// clock.
+type observation []fencing.Holder
+
+// shown returns the lease as one node has it: it ends when fewer than a majority still have
+// it. A node to which it was given back has it since then only; where all have it as it was
+// granted, the times are of that one node, which tells whether it was ever renewed.
+func (o observation) shown(majority int) fencing.Holder {
+	slices.SortFunc(o, func(a, b fencing.Holder) int { return cmp.Compare(a.ExpiresAt, b.ExpiresAt) })
+	shown := o[max(0, len(o)-majority)]
+	if slices.ContainsFunc(o, func(h fencing.Holder) bool { return h.RenewedAt() != h.AcquiredAt }) {
+		for i := range o {
+			shown.AcquiredAt = min(shown.AcquiredAt, o[i].AcquiredAt)
+		}
+	}
+	shown.BreakAt, shown.BreakReason = o.notice(majority)
+	if shown.BreakAt != 0 {
+		shown.BreakAt = max(shown.BreakAt, shown.ExpiresAt)
+	}
+	return shown
+}
+
+// notice returns when the lease is broken by the notices that it was given, and why: fewer than
+// a majority have it then. 0 if too few have given it any.
+func (o observation) notice(majority int) (at fencing.Instant, reason string) {
+	given := slices.DeleteFunc(slices.Clone(o), func(h fencing.Holder) bool { return h.BreakAt == 0 })
+	last := max(0, len(o)-majority)
+	if last >= len(given) {
+		return 0, ""
+	}
+	slices.SortFunc(given, func(a, b fencing.Holder) int { return cmp.Compare(a.BreakAt, b.BreakAt) })
+	return given[last].BreakAt, given[last].BreakReason
 }
 
 // merge makes one view of those of the nodes, nil where a node did not answer. A
@@ -25,7 +53,7 @@ type observation struct {
 func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *fencing.Lock {
 	lock := &fencing.Lock{Name: name, Now: fencing.InstantOf(now)}
 	majority, silent := majorityOf(len(s.nodes)), 0
-	seen, where := map[leaseToken]*observation{}, whereabouts{}
+	seen, where := map[leaseToken]observation{}, whereabouts{}
 	for node, view := range views {
 		if view == nil {
 			silent++
@@ -40,21 +68,14 @@ func (s *Store) merge(name fencing.Name, views []*fencing.Lock, now time.Time) *
 			}
 			k := leaseToken{h.Lease, h.Token}
 			where[k] |= 1 << node
-			at := seen[k]
-			if at == nil {
-				at = &observation{holder: s.shown(view, h, now)}
-				seen[k] = at
-			}
-			at.ends = append(at.ends, lock.Now.Add(h.ExpiresAt.Sub(view.Now)))
+			seen[k] = append(seen[k], s.shown(view, h, now))
 		}
 	}
 	for k, at := range seen {
-		if len(at.ends)+silent < majority || where.contradict(k) {
+		if len(at)+silent < majority || where.contradict(k) {
 			continue
 		}
-		slices.Sort(at.ends)
-		at.holder.ExpiresAt = at.ends[max(0, len(at.ends)-majority)]
-		lock.Holders = append(lock.Holders, at.holder)
+		lock.Holders = append(lock.Holders, at.shown(majority))
 	}
 	slices.SortFunc(lock.Holders, func(a, b fencing.Holder) int { return cmp.Compare(a.Token, b.Token) })
 	lock.HolderCount = max(len(lock.Holders), unseen(views, majority))
@@ -115,6 +136,9 @@ func (s *Store) shown(view *fencing.Lock, h *fencing.Holder, now time.Time) fenc
 	shown.Claimed = false
 	shown.AcquiredAt = at.Add(-max(0, view.Now.Sub(h.AcquiredAt)))
 	shown.ExpiresAt = at.Add(h.ExpiresAt.Sub(view.Now))
+	if h.BreakAt != 0 {
+		shown.BreakAt = at.Add(h.BreakAt.Sub(view.Now))
+	}
 	return shown
 }
 

@@ -31,7 +31,7 @@ func (s *Store) announce(c *command, r *reply) {
 	if r.more {
 		s.handOffs.resume(s, c.name)
 	}
-	if len(r.grants) == 0 && r.replaced == nil {
+	if len(r.grants) == 0 && r.replaced == nil && r.evicted == nil {
 		return
 	}
 	listener := s.currentListener()
@@ -52,6 +52,9 @@ func (s *Store) announce(c *command, r *reply) {
 			asked = time.Time{}
 		}
 		listener.Granted(g, r.now, asked)
+	}
+	if e := r.evicted; e != nil && e.Request != nil && e.Request.Gateway == here {
+		listener.Ask(c.name, e.Request.Stamp)
 	}
 	if r.replaced != nil && r.replaced.Gateway == here {
 		listener.Replaced(c.name, r.replaced.Stamp)

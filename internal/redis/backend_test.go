@@ -117,7 +117,7 @@ func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backen
 // on any of them before: it is told to those who subscribe meanwhile.
 func drainBus(t testing.TB, clients []*goredis.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	var heard []*goredis.PubSub
 	for _, client := range clients {

@@ -108,6 +108,11 @@ func number[T ~int64](c *codec, name string, v *T) {
 	*v = T(c.field(name, "I7", 7, uint64(*v)))
 }
 
+// few is a number below 2^16.
+func few(c *codec, name string, v *int) {
+	*v = int(c.field(name, "I2", 2, uint64(*v)))
+}
+
 // micros is a duration in µs.
 func micros(c *codec, name string, d *time.Duration) {
 	*d = time.Duration(c.field(name, "I6", 6, uint64(d.Microseconds()))) * time.Microsecond
@@ -181,7 +186,7 @@ func hash(c *codec, name string, h *fencing.SecretHash) {
 
 // usualLease is a lease, but for the fields that differ from one to the next: an exclusive
 // one that was granted at once.
-var usualLease = fencing.Holding{Holder: fencing.Holder{Mode: fencing.ModeExclusive, Limit: 1, Slot: fencing.NoSlot, Hold: 1}}
+var usualLease = fencing.Holding{Holder: fencing.Holder{Mode: fencing.ModeExclusive, Limit: 1, Permits: 1, Slot: fencing.NoSlot, Hold: 1}}
 
 var usualLeaseText = usually(func(c *codec) { c.rareOfLease(&usualLease) })
 
@@ -224,13 +229,24 @@ func (c *codec) rareOfLease(h *fencing.Holding) {
 	micros(c, "MAX_HOLD", &h.MaxHold)   // 0: none
 	mode(c, "MODE", &h.Mode)
 	small(c, "LIMIT", &h.Limit) // 0: any number; 1 of an exclusive one
+	few(c, "PERMITS", &h.Permits)
 	small(c, "SLOT", &h.Slot)
+	word(c, "SLOTS", &h.Slots) // of several permits
 	small(c, "HOLD", &h.Hold)
 	flag(c, "PROVISIONAL", &h.Provisional)
 	flag(c, "CLAIMED", &h.Claimed)
-	flag(c, "KEEP", &h.Keep)         // its place may rest
-	word(c, "SET", &h.Set)           // fencing.AcquireRequest.Set
-	word(c, "ATTACHED", &h.Attached) // the stream that it hangs on; empty: none
+	flag(c, "KEEP", &h.Keep)          // its place may rest
+	word(c, "SET", &h.Set)            // fencing.AcquireRequest.Set
+	word(c, "ATTACHED", &h.Attached)  // the stream that it hangs on; empty: none
+	number(c, "BREAK_AT", &h.BreakAt) // fencing.Holder, and the next; 0: it was given no notice
+	word(c, "BREAK_REASON", &h.BreakReason)
+}
+
+// labels is what a renewal changes of what people are told of a lease; nothing stands there
+// where it changes nothing.
+func (c *codec) labels(owner *string, metadata *map[string]string) {
+	word(c, "", owner) // empty: it stays
+	c.metadata("", metadata)
 }
 
 func (c *codec) metadata(name string, m *map[string]string) {
@@ -266,15 +282,16 @@ func (c *codec) rareOfRecord() {
 	var yes bool
 	number(c, "LAST_CLAIMED", &n) // fencing.Record, and the next
 	number(c, "HIGHEST_ADMITTED", &n)
-	number(c, "QUEUE_LAST", &n) // the highest SEQ given; 0 when no place is left
-	number(c, "RETRY_AT", &n)   // when a hand-off is to be tried again; 0: never
-	number(c, "REST_TILL", &n)  // no rest ends before; 0 when none rests
-	number(c, "INDEXED", &n)    // what the index of expiries has; 0: when the lone lease ends, or nothing
-	small(c, "QUEUED", &some)   // how many connected places
-	small(c, "RESTING", &some)  // how many places rest
-	flag(c, "SLOT_MARKS", &yes) // some slot has a mark of its own
-	word(c, "BROKEN", &s)       // the last tokens that were broken, oldest first, 16 digits each
-	word(c, "GATEWAYS", &s)     // those with connected places or provisional leases: name:places:leases; each
+	number(c, "QUEUE_LAST", &n)    // the highest SEQ given; 0 when no place is left
+	number(c, "RETRY_AT", &n)      // when a hand-off is to be tried again; 0: never
+	number(c, "REST_TILL", &n)     // no rest ends before; 0 when none rests
+	number(c, "INDEXED", &n)       // what the index of expiries has; 0: when the lone lease ends, or nothing
+	small(c, "QUEUED", &some)      // how many connected places
+	small(c, "RESTING", &some)     // how many places rest
+	few(c, "EXTRA_PERMITS", &some) // how many permits more than holders: one that has no permits counts as one
+	flag(c, "SLOT_MARKS", &yes)    // some slot has a mark of its own
+	word(c, "BROKEN", &s)          // the last tokens that were broken, oldest first, 16 digits each
+	word(c, "GATEWAYS", &s)        // those with connected places or provisional leases: name:places:leases; each
 }
 
 // tombstone is how a lease ended. Only the library reads it.
@@ -362,7 +379,7 @@ func (c *codec) header(h *header) {
 }
 
 // operation is what one operation of a call asks for. Behind that of an acquire is the
-// place that it asks for, as a lease; behind that of an arrival what it knows; behind that
+// place that it asks for, as a lease; behind that of a renewal the labels that it sets; behind that of an arrival what it knows; behind that
 // of a heartbeat the last entry that was told of before, if there is one.
 type operation struct {
 	verb       verb
@@ -372,6 +389,7 @@ type operation struct {
 	stamp      fencing.Stamp
 	mode       fencing.Mode
 	limit      int // of a shared lease; of what is shown
+	permits    int // 0: none are named
 	hold       int
 	ttl        time.Duration
 	token      fencing.Token // of a break or a claim, to admit or to judge; that an acquire proposes
@@ -385,6 +403,7 @@ type operation struct {
 	intent     time.Duration
 
 	breakReason string
+	notice      time.Duration // BreakRequest.Notice
 }
 
 func (c *codec) operation(o *operation) {
@@ -395,6 +414,7 @@ func (c *codec) operation(o *operation) {
 	word(c, "OP_STAMP", &o.stamp)
 	mode(c, "OP_MODE", &o.mode)
 	small(c, "OP_LIMIT", &o.limit)
+	few(c, "OP_PERMITS", &o.permits)
 	small(c, "OP_HOLD", &o.hold)
 	micros(c, "OP_TTL", &o.ttl)
 	number(c, "OP_TOKEN", &o.token)
@@ -407,6 +427,7 @@ func (c *codec) operation(o *operation) {
 	small(c, "OP_MAX_WAITERS", &o.maxWaiters)
 	micros(c, "OP_INTENT", &o.intent)
 	word(c, "OP_BREAK_REASON", &o.breakReason)
+	micros(c, "OP_NOTICE", &o.notice)
 }
 
 // arrivalRequest is what a gateway that arrives at a partition knows.
@@ -450,7 +471,7 @@ type replyHead struct {
 	// judge the highest token issued.
 	number int64
 
-	// token: lease_lost: of the newer grant; stale_token of a claim: the last one; of an
+	// token: lease_lost: of the newer grant; conflict of an evict: of the lease; stale_token of a claim: the last one; of an
 	// admit and a judge the highest that has moved a mark.
 	token fencing.Token
 
@@ -459,7 +480,7 @@ type replyHead struct {
 	// fault; of a judge the verdict; failed: why.
 	text string
 
-	// present: conflict: what the lease or place has; lease_lost, broken: why it was.
+	// present: conflict: what the lease or place has; lease_lost, broken or evicted: why it was.
 	present string
 }
 

@@ -18,6 +18,7 @@ const (
 	leaveVerb     verb = "leave"
 	takeBackVerb  verb = "take_back"
 	breakVerb     verb = "break"
+	evictVerb     verb = "evict"
 	claimVerb     verb = "claim"
 	admitVerb     verb = "admit"
 	judgeVerb     verb = "judge"
@@ -108,7 +109,7 @@ func (s *Store) newHeartbeatCommand(partition int, after string, due int) *comma
 // caller has left: it ends something, and nobody would do it again.
 func (c *command) outlives(member bool) bool {
 	switch c.verb {
-	case releaseVerb, leaveVerb, takeBackVerb, breakVerb, expireVerb:
+	case releaseVerb, leaveVerb, takeBackVerb, breakVerb, evictVerb, expireVerb:
 		return !member
 	}
 	return false

@@ -63,6 +63,7 @@ var kinds = map[verb]struct {
 	leaveVerb:     {rules: true, outlives: true, waits: true, unconfirmed: unackedLeaseRefused},
 	takeBackVerb:  {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
 	breakVerb:     {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
+	evictVerb:     {rules: true, outlives: true, waits: true, unconfirmed: unackedStands},
 	claimVerb:     {rules: true},
 	admitVerb:     {rules: true, needsMemory: true, waits: true, unconfirmed: unackedRefused},
 	judgeVerb:     {},
@@ -197,6 +198,7 @@ var notSent = map[string]string{
 	"AcquireRequest.Behind": "for stores without a queue",
 	"RenewRequest.Stamp":    "for quorums",
 	"ListRequest.Mode":      "Match looks at it", "ListRequest.HeldFor": "as Mode", "ListRequest.EndsIn": "as Mode", "ListRequest.Waiting": "as Mode",
+	"ListRequest.Attached": "as Mode", "ListRequest.Unrenewed": "as Mode",
 }
 
 // TestEveryFieldOfARequestIsSent: what takes a request of package fencing, by value or by
@@ -206,7 +208,7 @@ func TestEveryFieldOfARequestIsSent(t *testing.T) {
 		reflect.TypeFor[fencing.AcquireRequest](), reflect.TypeFor[fencing.RenewRequest](), reflect.TypeFor[fencing.ReleaseRequest](),
 		reflect.TypeFor[fencing.ConfirmRequest](), reflect.TypeFor[fencing.LeaveRequest](), reflect.TypeFor[fencing.TakeBackRequest](),
 		reflect.TypeFor[fencing.BreakRequest](), reflect.TypeFor[fencing.ClaimRequest](), reflect.TypeFor[fencing.InspectRequest](),
-		reflect.TypeFor[fencing.HistoryRequest](), reflect.TypeFor[fencing.AdmitRequest](), reflect.TypeFor[fencing.JudgeRequest](), reflect.TypeFor[fencing.ListRequest](),
+		reflect.TypeFor[fencing.HistoryRequest](), reflect.TypeFor[fencing.AdmitRequest](), reflect.TypeFor[fencing.EvictRequest](), reflect.TypeFor[fencing.JudgeRequest](), reflect.TypeFor[fencing.ListRequest](),
 	}
 	read := map[string]bool{}
 	files, err := filepath.Glob("*.go")

@@ -76,6 +76,24 @@ func TestKeysEnd(t *testing.T) {
 	}
 }
 
+// What is in an intent says until when it counts. Its key ends long after that, for its time is
+// Redis's own, and a busy Redis would have let it vanish before the gateway's clock is there.
+func TestIntentOutlastsItsKeysTime(t *testing.T) {
+	b := openBackend(t, redistest.Start(t))
+	s := b.stores[0]
+	reader := acquireRequest("a")
+	reader.Mode = fencing.ModeShared
+	_, err := s.Acquire(t.Context(), reader)
+	wantCode(t, "acquire", err, fencing.CodeOK)
+	writer := acquireRequest("a")
+	writer.Intent = time.Millisecond
+	_, err = s.Acquire(t.Context(), writer)
+	wantCode(t, "acquire with an intent", err, fencing.CodeLocked)
+	if ttl := s.redis().PTTL(t.Context(), s.keys[0].prefix+"intent:a").Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL+writer.Intent {
+		t.Errorf("an intent has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
+	}
+}
+
 // A queue and many holders leave no key of theirs behind.
 func TestQueueKeysEnd(t *testing.T) {
 	b := openBackend(t, redistest.Start(t))
@@ -127,7 +145,11 @@ func TestHistoryIsBounded(t *testing.T) {
 	t.Parallel()
 	b := openBackend(t, redistest.Start(t))
 	s, ctx := b.stores[0], t.Context()
-	const most = maxHistories
+	if s.sender.header.maxHistories != maxHistories {
+		t.Fatalf("a store without partitions has %d, want %d", s.sender.header.maxHistories, maxHistories)
+	}
+	const most = 500 // in place of those
+	s.sender.header.maxHistories = most
 	for i := range most + 5 {
 		b.SetTime(epoch + fencing.Instant(i))
 		r := acquireRequest(fencing.Name(fmt.Sprint(i)))
@@ -155,17 +177,21 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestLibraryWords(t *testing.T) {
 	codes := []fencing.Code{
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
-		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined,
+		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
-	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, "owner")
+	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, aboutPermits, "owner")
 	for _, verdict := range fencing.Verdicts() {
 		reasons = append(reasons, fencing.Reason(verdict))
 	}
 	var replies, details []string
-	for _, m := range regexp.MustCompile(`(?:return|nil,|and|or) '([a-z_]{2,})'[ ,\n]`).FindAllStringSubmatch(rules().source, -1) {
+	ends := regexp.MustCompile(`return '(broken|expired)',`) // of out_of_time
+	for _, m := range ends.FindAllStringSubmatch(rules().source, -1) {
+		details = append(details, m[1])
+	}
+	for _, m := range regexp.MustCompile(`(?:return|nil,|and|or) '([a-z_]{2,})'[ ,\n]`).FindAllStringSubmatch(ends.ReplaceAllString(rules().source, ""), -1) {
 		replies = append(replies, m[1])
 	}
-	for _, m := range regexp.MustCompile(`(?:lost\(|invalid\(|end_lease\(h, |text, number = |text, present = |'clock_skew', 0, |text = |TOMB_REASON\] ~= )'(\w+)'`).FindAllStringSubmatch(rules().source, -1) {
+	for _, m := range regexp.MustCompile(`(?:lost\(|invalid\(|end_lease\(h, |entomb\(p, |text, number = |text, present = |'clock_skew', 0, |text = |TOMB_REASON\] ~= )'(\w+)'`).FindAllStringSubmatch(rules().source, -1) {
 		details = append(details, m[1])
 	}
 	for _, code := range codes {

@@ -82,28 +82,14 @@ func TestScaleIn(t *testing.T) {
 func TestScaleOut(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
-	joins := cluster.Owner(slots[0])
-	var from *redistest.Server
-	for _, m := range cluster.Masters() {
-		if m != joins {
-			from = m
-		}
-	}
-	var mine []int
-	for _, slot := range slots {
-		if cluster.Owner(slot) == joins {
-			mine = append(mine, slot)
-		}
-	}
-	for _, slot := range mine {
-		cluster.MoveSlot(slot, from, nil)
-	}
+	joins := cluster.Masters()[0]
+	cluster.Drain(joins, cluster.Masters()[1])
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	if slices.ContainsFunc(s.topology.nodes(), func(n *node) bool { return n.addr == joins.Addr() }) {
 		t.Fatal("the node has slots")
 	}
-	for _, slot := range mine[:5] {
+	for _, slot := range slots[:5] {
 		cluster.MoveSlot(slot, joins, nil)
 	}
 	until(t, func() bool {

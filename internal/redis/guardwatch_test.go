@@ -68,11 +68,11 @@ func TestCheckBesideHungNodes(t *testing.T) {
 		return cluster.Members()[i]
 	}
 	for _, n := range nodes[:2] {
-		pid := at(n.addr).Pid()
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		server := at(n.addr)
+		if err := server.Pause(); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+		defer func() { _ = server.Resume() }()
 	}
 	last := nodes[4]
 	hung := time.NewTimer(4 * time.Second)
@@ -129,10 +129,10 @@ func TestArrivalFailsForAllWhoWait(t *testing.T) {
 	s := open(t, Options{URL: server.URL(), ReadTimeout: 300 * time.Millisecond, OperationTimeout: 20 * time.Second})
 	s.guards.close()
 	mustAcquire(t, s, acquireRequest("a"))
-	if err := syscall.Kill(server.Pid(), syscall.SIGSTOP); err != nil {
+	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = syscall.Kill(server.Pid(), syscall.SIGCONT) }()
+	defer func() { _ = server.Resume() }()
 	n := s.topology.node(0)
 	if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err == nil || !n.isChecked() {
 		t.Fatalf("a check of a Redis that hangs, which says nothing of what it has: %v", err)

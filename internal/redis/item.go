@@ -12,6 +12,9 @@ const (
 	itemGrant    = 'G' // a lease that was granted, or got its token by a claim
 	itemEnd      = 'E' // a lease that ended: see pack_end
 	itemLeft     = 'L' // a place that was left, or a grant that was taken back
+	itemNotice   = 'B' // a lease that was given notice; only in messages
+	itemEvicted  = 'Z' // why, and the place of a waiter that was evicted
+	itemAsk      = 'A' // the stamp of a request that is to ask again; only in messages to gateways
 	itemJoined   = 'Q' // a place that was joined; only in messages: a reply has flagJoined
 	itemReplaced = 'X' // gateway and stamp of a request that was replaced
 	itemEntry    = 'U' // what there is for the gateway: see entry_of
@@ -41,7 +44,7 @@ const (
 var letters = map[string]string{
 	"ITEM_NAME": string(itemName), "ITEM_VIEW": string(itemView), "ITEM_HOLDER": string(itemHolder), "ITEM_WAITER": string(itemWaiter),
 	"ITEM_OWN_LEASE": string(itemOwnLease), "ITEM_OWN_PLACE": string(itemOwnPlace), "ITEM_GRANT": string(itemGrant),
-	"ITEM_END": string(itemEnd), "ITEM_LEFT": string(itemLeft), "ITEM_JOINED": string(itemJoined), "ITEM_REPLACED": string(itemReplaced),
+	"ITEM_END": string(itemEnd), "ITEM_LEFT": string(itemLeft), "ITEM_NOTICE": string(itemNotice), "ITEM_EVICTED": string(itemEvicted), "ITEM_ASK": string(itemAsk), "ITEM_JOINED": string(itemJoined), "ITEM_REPLACED": string(itemReplaced),
 	"ITEM_ENTRY": string(itemEntry), "ITEM_DUE": string(itemDue), "ITEM_GUARD": string(itemGuard),
 	"FLAG_FRESH": flagFresh, "FLAG_JOINED": flagJoined, "FLAG_VIEW": flagView, "FLAG_MORE": flagMore, "FLAG_UNGUARDED": flagUnguarded,
 	"FLAG_BEHIND": flagBehind, "FLAG_PLACES_LOST": flagPlacesLost, "FLAG_LEASES_LOST": flagLeasesLost,

@@ -124,7 +124,7 @@ func (l *ledger) sum() int {
 // run has a caller take leases on names until ctx ends. What it has begun it ends.
 func (l *ledger) run(ctx context.Context, s *Store, seed uint64, names ...fencing.Name) {
 	random := rand.New(rand.NewPCG(seed, 1))
-	tick := time.NewTicker(8 * time.Millisecond)
+	tick := time.NewTicker(25 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {

@@ -334,6 +334,9 @@ func (l *subscription) onMessage(payload string) {
 	for _, r := range m.replaced {
 		listener.Replaced(r.name, r.stamp)
 	}
+	for _, r := range m.ask {
+		listener.Ask(r.name, r.stamp)
+	}
 }
 
 // logUnreadable tells of a message that can't be read, once: the next will be alike.

@@ -51,7 +51,7 @@ func receive(t testing.TB, news <-chan arrival) arrival {
 	select {
 	case a := <-news:
 		return a
-	case <-time.After(15 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("no news of a grant")
 	}
 	return arrival{}
@@ -76,6 +76,8 @@ func (e *recorder) Replaced(_ fencing.Name, stamp fencing.Stamp) {
 	defer e.mu.Unlock()
 	e.replaced = append(e.replaced, stamp)
 }
+
+func (e *recorder) Ask(fencing.Name, fencing.Stamp) {}
 
 func (e *recorder) Has(names []fencing.Name, _ time.Time, entries []fencing.Entry) {
 	e.mu.Lock()

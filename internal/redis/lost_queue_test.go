@@ -296,51 +296,53 @@ func TestLostRepliesInQueue(t *testing.T) {
 			original := scene{holder: acquireRequest("orders/42"), waiter: waitRequest("orders/42"), other: waitRequest("orders/42")}
 			var want, wantState string
 			for _, loss := range []string{"none", "cut", "silent"} {
-				client.FlushAll(t.Context())
-				proxy := redistest.StartProxy(t, server.Addr())
-				now := &atomic.Int64{}
-				now.Store(int64(epoch))
-				options := Options{
-					Quarantine:  QuarantinePolicy{Off: true}, // stores of before are still there: it is not taken for new
-					ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second,
-					Now:   func() fencing.Instant { return fencing.Instant(now.Load()) },
-					Clock: func() time.Time { return fencing.Instant(now.Load()).Time() },
-				}
-				sc := original
-				sc.t, sc.now = t, now
-				options.URL = proxy.URL()
-				sc.near = open(t, options)
-				options.URL = server.URL()
-				sc.far = open(t, options)
-				sc.recorder = listen(t, sc.near)
-				listen(t, sc.far)
-				until(t, func() bool { return sc.recorder.gapped() == 1 })
-				c.setup(&sc)
-				wantCode(t, "check", sc.near.Check(t.Context()), fencing.CodeOK)
-				if loss != "none" {
-					proxy.SwallowReply(loss == "silent")
-				}
-				out, err := c.run(t.Context(), &sc)
-				if loss != "none" && proxy.Lost() != 1 {
-					t.Fatalf("%s: %d answers were lost, want 1", loss, proxy.Lost())
-				}
-				if c.gone {
-					out.Place, out.Lock = nil, nil
-				}
-				got, state := describeOutcome(out, err), sc.state(client)
-				if loss == "none" {
-					want, wantState = got, state
-					wantCode(t, "without loss", err, fencing.CodeOK)
-				}
-				if got != want {
-					t.Errorf("%s: the outcome is\n%s\nwant\n%s", loss, got, want)
-				}
-				if state != wantState {
-					t.Errorf("%s: the state is\n%s\nwant\n%s", loss, state, wantState)
-				}
-				if c.grants != nil {
-					sc.wantGrant(c.grants(&sc), loss == "none")
-				}
+				t.Run(loss, func(t *testing.T) {
+					client.FlushAll(t.Context())
+					proxy := redistest.StartProxy(t, server.Addr())
+					now := &atomic.Int64{}
+					now.Store(int64(epoch))
+					options := Options{
+						Quarantine:  QuarantinePolicy{Off: true},
+						ReadTimeout: 200 * time.Millisecond, OperationTimeout: 10 * time.Second,
+						Now:   func() fencing.Instant { return fencing.Instant(now.Load()) },
+						Clock: func() time.Time { return fencing.Instant(now.Load()).Time() },
+					}
+					sc := original
+					sc.t, sc.now = t, now
+					options.URL = proxy.URL()
+					sc.near = open(t, options)
+					options.URL = server.URL()
+					sc.far = open(t, options)
+					sc.recorder = listen(t, sc.near)
+					listen(t, sc.far)
+					until(t, func() bool { return sc.recorder.gapped() == 1 })
+					c.setup(&sc)
+					wantCode(t, "check", sc.near.Check(t.Context()), fencing.CodeOK)
+					if loss != "none" {
+						proxy.SwallowReply(loss == "silent")
+					}
+					out, err := c.run(t.Context(), &sc)
+					if loss != "none" && proxy.Lost() != 1 {
+						t.Fatalf("%s: %d answers were lost, want 1", loss, proxy.Lost())
+					}
+					if c.gone {
+						out.Place, out.Lock = nil, nil
+					}
+					got, state := describeOutcome(out, err), sc.state(client)
+					if loss == "none" {
+						want, wantState = got, state
+						wantCode(t, "without loss", err, fencing.CodeOK)
+					}
+					if got != want {
+						t.Errorf("%s: the outcome is\n%s\nwant\n%s", loss, got, want)
+					}
+					if state != wantState {
+						t.Errorf("%s: the state is\n%s\nwant\n%s", loss, state, wantState)
+					}
+					if c.grants != nil {
+						sc.wantGrant(c.grants(&sc), loss == "none")
+					}
+				})
 			}
 		})
 	}

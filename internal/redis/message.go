@@ -20,12 +20,12 @@ var errMessage = errors.New("redis: a message can't be read")
 type gatewayMessage struct {
 	now      fencing.Instant
 	grants   []fencing.Grant // all provisional
-	replaced []replacedRequest
+	replaced []parkedRequest // a newer one with its lease id has taken over
+	ask      []parkedRequest // its place was taken from it
 }
 
-// replacedRequest is a request that waits while a newer one with its lease id
-// has taken over.
-type replacedRequest struct {
+// parkedRequest is a request that waits at the gateway.
+type parkedRequest struct {
 	name  fencing.Name
 	stamp fencing.Stamp
 }
@@ -41,10 +41,14 @@ func decodeGatewayMessage(payload string) (gatewayMessage, error) {
 			m.grants = append(m.grants, in.grant(name))
 		case itemReplaced:
 			var gateway string
-			r := replacedRequest{name: name}
+			r := parkedRequest{name: name}
 			word(&in, "", &gateway)
 			word(&in, "", &r.stamp)
 			m.replaced = append(m.replaced, r)
+		case itemAsk:
+			r := parkedRequest{name: name}
+			word(&in, "", &r.stamp)
+			m.ask = append(m.ask, r)
 		default:
 			in.bad = true
 		}
@@ -92,13 +96,20 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 		switch tag {
 		case itemEnd:
 			e := in.end(name)
-			event.Kind, event.At, h.Holder = fencing.EventKind(e.Reason), e.At, e.Holder
+			event.Kind, event.At, event.Took, event.BreakReason, h.Holder = fencing.EventKind(e.Reason), e.At, e.Held(), e.BreakReason, e.Holder
 		case itemLeft:
 			in.lease(&h)
 			event.Kind, h.Token = fencing.EventLeft, 0
+		case itemEvicted:
+			e := in.eviction(now)
+			event.Kind, event.Evicted, event.BreakReason = fencing.EventLeft, true, e.Reason
+			h.Lease, h.Owner, h.Mode = e.Waiter.Lease, e.Waiter.Owner, e.Waiter.Mode
 		case itemGrant:
 			in.lease(&h)
-			event.Kind = fencing.EventGranted
+			event.Kind, event.Took = fencing.EventGranted, h.Waited
+		case itemNotice:
+			in.lease(&h)
+			event.Kind, event.BreakAt, event.BreakReason = fencing.EventNotice, h.BreakAt, h.BreakReason
 		case itemJoined:
 			in.lease(&h)
 			event.Kind, h.Token = fencing.EventQueued, 0
@@ -117,12 +128,13 @@ func decodeEventsMessage(payload string) ([]fencing.Event, error) {
 // cloneTexts copies the texts of an event that are parts of a message: events are kept for those
 // who read them later, and the message has metadata and more.
 func cloneTexts(e fencing.Event) fencing.Event {
-	texts := string(e.Name) + string(e.Lease) + string(e.Kind) + e.Owner
+	texts := string(e.Name) + string(e.Lease) + string(e.Kind) + e.Owner + e.BreakReason
 	next := func(n int) (text string) {
 		text, texts = texts[:n], texts[n:]
 		return text
 	}
 	e.Name, e.Lease = fencing.Name(next(len(e.Name))), fencing.LeasePublic(next(len(e.Lease)))
-	e.Kind, e.Owner = fencing.EventKind(next(len(e.Kind))), texts
+	e.Kind, e.Owner = fencing.EventKind(next(len(e.Kind))), next(len(e.Owner))
+	e.BreakReason = texts
 	return e
 }

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,10 +16,10 @@ func TestOutages(t *testing.T) {
 	if err := gone.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(stopped.Pid(), syscall.SIGSTOP); err != nil {
+	if err := stopped.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { syscall.Kill(stopped.Pid(), syscall.SIGCONT) }) // after the subtests
+	t.Cleanup(func() { _ = stopped.Resume() }) // after the subtests
 	for _, tt := range []struct{ what, url, detail string }{
 		{"not running", gone.URL(), "connection refused"},
 		{"no such host", "redis://redis.invalid:6379", "DNS"},

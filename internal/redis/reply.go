@@ -31,6 +31,7 @@ type reply struct {
 	ended    []fencing.Ended
 	grants   []fencing.Grant
 	left     []fencing.Waiter
+	evicted  *fencing.Eviction
 	replaced *fencing.Parked
 	entries  []fencing.Entry // of a heartbeat: what there is for the gateway
 	last     string          // of them, as it is stored
@@ -50,6 +51,7 @@ const (
 	aboutNames      = "names"
 	aboutMode       = "mode"
 	aboutLimit      = "limit"
+	aboutPermits    = "permits"
 )
 
 var errReply = errors.New("redis: an answer can't be read")
@@ -128,6 +130,8 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 	case itemLeft:
 		in.lease(&h)
 		r.left = append(r.left, waiter(&h, r.now, 0))
+	case itemEvicted:
+		r.evicted = in.eviction(r.now)
 	case itemReplaced:
 		r.replaced = &fencing.Parked{}
 		word(in, "", &r.replaced.Gateway)
@@ -145,7 +149,20 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 
 // waiter returns the public view of a place.
 func waiter(h *fencing.Holding, now fencing.Instant, position int) fencing.Waiter {
-	return fencing.Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Position: position, Waiting: now.Sub(h.JoinedAt)}
+	return fencing.Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Position: position, Waiting: now.Sub(h.JoinedAt)}
+}
+
+// eviction reads a place that was taken away, behind the reason.
+func (c *codec) eviction(now fencing.Instant) *fencing.Eviction {
+	var h fencing.Holding
+	e := &fencing.Eviction{}
+	word(c, "", &e.Reason)
+	c.lease(&h)
+	e.Waiter = waiter(&h, now, 0)
+	if h.ExpiresAt == 0 { // else it rested
+		e.Request = &fencing.Parked{Gateway: h.Gateway, Stamp: h.Stamp}
+	}
+	return e
 }
 
 func (c *codec) grant(name fencing.Name) fencing.Grant {
@@ -190,11 +207,16 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		err := fencing.LockedError(r.code, &r.lock)
 		err.Position = int(r.number)
 		return err
+	case fencing.CodeNotFound:
+		return fencing.NoWaiterError()
 	case fencing.CodeConflict:
+		if c.verb == evictVerb {
+			return fencing.HoldsError(r.token)
+		}
 		switch r.text {
 		case aboutMode:
 			r.present = string(modeOf(int(r.number)))
-		case aboutLimit:
+		case aboutLimit, aboutPermits:
 			r.present = fmt.Sprint(r.number)
 		}
 		return fencing.ConflictError(r.text, r.present)
@@ -220,6 +242,8 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 			return fencing.UpgradeError()
 		case aboutLimit:
 			return fencing.LimitError(int(r.number))
+		case aboutPermits:
+			return fencing.PermitsError(c.permits, int(r.number))
 		}
 	}
 	return fencing.Unavailable(fmt.Errorf("redis: an operation came to the code %q (%s)", r.code, r.text))

@@ -86,7 +86,9 @@ type race struct {
 // run acquires, renews and releases a name until ctx ends; what it has begun it
 // ends.
 func (r *race) run(ctx context.Context, s *Store, name fencing.Name) {
-	for ctx.Err() == nil {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ; ctx.Err() == nil; <-tick.C {
 		request := acquireRequest(name)
 		got, err := r.insist("acquire", func(ctx context.Context) (fencing.Outcome, error) { return s.Acquire(ctx, request) })
 		if code(err) == fencing.CodeLocked {

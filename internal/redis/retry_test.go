@@ -155,7 +155,7 @@ func until(t testing.TB, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(60 * time.Second)
 	for !condition() {
 		select {
 		case <-tick.C:

@@ -290,11 +290,15 @@ func (g *game) op(name fencing.Name) fencing.Op {
 		return g.acquire(name, lease, stamp)
 	case 6:
 		r := fencing.RenewRequest{Name: name, Lease: lease, TTL: pick(g, 0, g.ttl())}
-		switch g.IntN(4) {
+		switch g.IntN(5) {
 		case 0:
 			r.Mode = fencing.ModeExclusive
 		case 1:
 			r.Mode, r.Limit = fencing.ModeShared, g.IntN(4)
+		case 2, 3:
+			r.Permits = 1 + g.IntN(4)
+		case 4:
+			r.Owner, r.Metadata = pick(g, "", "renamed"), pick[map[string]string](g, nil, map[string]string{}, map[string]string{"k": "w"})
 		}
 		return r
 	case 7, 8, 9:
@@ -333,6 +337,9 @@ func (g *game) acquire(name fencing.Name, lease fencing.LeaseID, stamp fencing.S
 	}
 	if g.modes == 1 || g.modes == 2 && g.IntN(2) == 0 {
 		r.Mode, r.Limit = fencing.ModeShared, pick(g, 0, 1, 2, 3, 5, 10)
+		if r.Limit > 0 {
+			r.Permits = pick(g, 0, 0, 1, 1+g.IntN(r.Limit), r.Limit)
+		}
 	}
 	switch g.IntN(3) {
 	case 0:

@@ -17,7 +17,7 @@ func TestConformanceOnCluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 3, redistest.GatewayArgs(redistest.ClusterRights...)...)
 	c.Calm()
-	conforms(t, 4, c.URL(), c.Masters()...)
+	conforms(t, 8, c.URL(), c.Masters()...)
 }
 
 // conforms, as the user with the fewest rights, plays one case in so many, and with FENCEPOST_LONG all.

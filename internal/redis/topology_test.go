@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -171,10 +170,10 @@ func TestClusterNodes(t *testing.T) {
 
 	// A node that hangs holds up nobody else's commands.
 	stopped := cluster.Members()[0]
-	if err := syscall.Kill(stopped.Pid(), syscall.SIGSTOP); err != nil {
+	if err := stopped.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = syscall.Kill(stopped.Pid(), syscall.SIGCONT) }()
+	defer func() { _ = stopped.Resume() }()
 	var hanging sync.WaitGroup
 	for _, r := range byNode[stopped.Addr()] {
 		hanging.Go(func() {

@@ -49,7 +49,7 @@ func (s *Store) ask(ctx context.Context, r *fencing.AcquireRequest) (fencing.Out
 func (s *Store) newAcquireCommand(r *fencing.AcquireRequest) *command {
 	place := placeOf(r)
 	return s.newCommand(operation{
-		verb: acquireVerb, name: r.Name, lease: place.Lease, secret: place.Secret, stamp: r.Stamp, mode: r.Mode, limit: r.Limit, hold: r.Hold,
+		verb: acquireVerb, name: r.Name, lease: place.Lease, secret: place.Secret, stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, hold: r.Hold,
 		token: r.Propose, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent,
 	}, func(w *codec) { w.lease(&place) })
 }
@@ -60,7 +60,7 @@ func placeOf(r *fencing.AcquireRequest) fencing.Holding {
 	h := fencing.Holding{
 		Holder: fencing.Holder{
 			Lease: r.Lease.Public(), Owner: r.Owner, Metadata: r.Metadata, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Limit: r.Limit,
-			Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, MaxHold: r.MaxHold,
+			Permits: max(1, r.Permits), Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, MaxHold: r.MaxHold,
 		},
 		Secret: r.Lease.Hash(), Stamp: r.Stamp, Set: r.Set, Keep: r.Keep && r.Wait > 0,
 	}
@@ -78,7 +78,7 @@ func placeOf(r *fencing.AcquireRequest) fencing.Holding {
 func checkTexts(r *fencing.AcquireRequest) error {
 	for _, field := range []struct{ name, text string }{{"owner", r.Owner}, {"names", r.Set}, {"stamp", string(r.Stamp)}} {
 		if strings.IndexByte(field.text, 0) >= 0 {
-			return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: field.name, Detail: field.name + " has a zero byte"}
+			return zeroByte(field.name)
 		}
 	}
 	if r.Lease.IsZero() {
@@ -87,17 +87,28 @@ func checkTexts(r *fencing.AcquireRequest) error {
 	return nil
 }
 
+func zeroByte(field string) error {
+	return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: field, Detail: field + " has a zero byte"}
+}
+
 // Renew is fencing.Store.Renew.
 func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	var labels func(*codec)
+	if r.Owner != "" || r.Metadata != nil {
+		if strings.IndexByte(r.Owner, 0) >= 0 {
+			return fencing.Outcome{}, zeroByte("owner")
+		}
+		labels = func(w *codec) { w.labels(&r.Owner, &r.Metadata) }
+	}
 	return s.lease(ctx, s.newCommand(operation{
-		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), mode: r.Mode, limit: r.Limit, ttl: r.TTL,
-	}, nil))
+		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL,
+	}, labels))
 }
 
 // Release is fencing.Store.Release.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newCommand(operation{
-		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold,
+		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold, ttl: r.Linger,
 	}, nil)).result()
 }
 
@@ -120,7 +131,12 @@ func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 
 // Break is fencing.Store.Break.
 func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token, breakReason: r.BreakReason}, nil)).result()
+	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token, breakReason: r.BreakReason, notice: r.Notice}, nil)).result()
+}
+
+// Evict is fencing.Store.Evict.
+func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	return s.run(ctx, s.newCommand(operation{verb: evictVerb, name: r.Name, lease: r.Waiter, breakReason: r.BreakReason}, nil)).result()
 }
 
 // Claim is fencing.Node.Claim.
@@ -218,7 +234,7 @@ func (s *Store) run(ctx context.Context, c *command) answer {
 	a := answer{took: s.options.Clock().Sub(c.sentAt), uncertain: c.uncertain}
 	a.Outcome = fencing.Outcome{
 		Now: r.now, Fresh: r.fresh, Ended: r.ended, Granted: r.grants, Joined: r.joined,
-		Left: r.left, More: r.more, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
+		Left: r.left, More: r.more, Evicted: r.evicted, Replaced: r.replaced, Place: r.place, Asked: c.sentAt,
 	}
 	if r.holder != nil {
 		a.Holder = *r.holder

@@ -103,6 +103,11 @@ func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return traced(s, ctx, "break", r, s.Store.Break)
 }
 
+// Evict implements fencing.Store.
+func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	return traced(s, ctx, "evict", r, s.Store.Evict)
+}
+
 // Admit implements fencing.Store.
 func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	return traced(s, ctx, "admit", r, s.Store.Admit)

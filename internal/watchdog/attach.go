@@ -30,7 +30,7 @@ type AttachRequest struct {
 }
 
 // Update is what became of an attached lease: a renewal, or why there will be
-// none. CodeReplaced: a newer request has the lease. CodeLeaseLost: it has definitely ended, or its MaxHold is over.
+// none. CodeReplaced: a newer request has the lease. CodeLeaseLost: it has definitely ended, or its MaxHold or notice is over.
 // CodeUnavailable, CodeClockSkew and the like: it could not be renewed and is about
 // to run out. CodeDraining: the gateway is shutting down; the lease stays.
 type Update struct {
@@ -39,12 +39,13 @@ type Update struct {
 }
 
 // Attach renews a lease when Holder.RenewIn says so until ctx ends or the lease does.
-// When the store tells of the lease's end, it is asked at once what came of it.
+// When the store tells of the lease's end, or that it was given notice, it is asked at
+// once what came of it.
 // What is not read is overwritten by what comes next: the newest update, and the
 // last one with its Err, can always be read. The channel is then closed. Attach
 // never releases.
 func (w *Watchdog) Attach(ctx context.Context, r AttachRequest) <-chan Update {
-	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
+	a := &attachment{dog: w, AttachRequest: r, updates: make(chan Update, 1), replaced: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	a.take(r.Granted)
 	w.listen()
 	w.hub.enter()
@@ -74,10 +75,11 @@ func (l *registry) attach(a *attachment) bool {
 
 func (a *attachment) kept() leaseOn { return leaseOn{a.Name, a.Lease.Public()} }
 
-// ended has an attachment ask the store if an event says that its lease has ended.
-func (l *registry) ended(e fencing.Event) {
+// changed has an attachment ask the store if an event says that its lease has ended, or was
+// given notice.
+func (l *registry) changed(e fencing.Event) {
 	switch e.Kind {
-	case fencing.EventBroken, fencing.EventReleased, fencing.EventExpired:
+	case fencing.EventBroken, fencing.EventReleased, fencing.EventExpired, fencing.EventNotice:
 	default:
 		return
 	}
@@ -85,7 +87,7 @@ func (l *registry) ended(e fencing.Event) {
 	defer l.mu.Unlock()
 	for _, a := range l.kept[leaseOn{e.Name, e.Lease}] {
 		select {
-		case a.ended <- struct{}{}:
+		case a.changed <- struct{}{}:
 		default: // told already
 		}
 	}
@@ -98,12 +100,12 @@ type attachment struct {
 	updates chan Update
 
 	replaced chan struct{} // holds one when a newer request has the lease
-	ended    chan struct{} // holds one when an event said that the lease has ended
+	changed  chan struct{} // holds one when an event said that the lease has ended, or was given notice
 
 	life   time.Duration // that the last grant or renewal gave it: the TTL, or less
 	renews time.Time     // when it is to be renewed
 	end    time.Time     // when the lease ends, or a little before (P9)
-	capped bool          // by MaxHold: no renewal moves the end
+	capped error         // how it ends if no renewal moves the end, by MaxHold or a notice; else nil
 }
 
 // take notes what a grant or renewal came to.
@@ -111,7 +113,20 @@ func (a *attachment) take(out fencing.Outcome) {
 	h := &out.Holder
 	a.life = h.ExpiresAt.Sub(out.Now)
 	a.renews, a.end = out.Asked.Add(h.RenewIn(a.life)), out.Asked.Add(a.life)
-	a.capped = h.MaxHold > 0 && h.ExpiresAt >= h.AcquiredAt.Add(h.MaxHold)
+	switch {
+	case h.BreaksAtEnd():
+		broken := fencing.LostError(fencing.ReasonBroken)
+		broken.BreakReason = h.BreakReason
+		a.capped = broken
+	case h.MaxHold > 0 && h.ExpiresAt >= h.AcquiredAt.Add(h.MaxHold):
+		a.capped = errMaxHold
+	default:
+		a.capped = nil
+	}
+}
+
+var errMaxHold = &fencing.Error{
+	Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
 }
 
 // giveUpAt is when to give up on a lease that could not be renewed.
@@ -161,19 +176,17 @@ func (a *attachment) publish(u Update) {
 // next returns the next renewal, or why there is none.
 func (a *attachment) next(ctx context.Context) (fencing.Outcome, error) {
 	next := a.renews
-	if a.capped {
+	if a.capped != nil {
 		next = a.end
 	}
 	if err := a.until(ctx, next); err != nil {
 		return fencing.Outcome{}, err
 	}
-	if a.capped && !time.Now().Before(a.giveUpAt()) {
+	if a.capped != nil && !time.Now().Before(a.giveUpAt()) {
 		if err := a.until(ctx, a.end); err != nil {
 			return fencing.Outcome{}, err
 		}
-		return fencing.Outcome{}, &fencing.Error{
-			Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
-		}
+		return fencing.Outcome{}, a.capped
 	}
 	var last error
 	for backoff := minBackoff; time.Now().Before(a.giveUpAt()); {
@@ -209,7 +222,7 @@ func (a *attachment) renew(ctx context.Context) (fencing.Outcome, error) {
 	return out, err
 }
 
-// until sleeps, less long if the store tells of the lease's end, and returns why there
+// until sleeps, less long if the store tells of the lease, and returns why there
 // is nothing to do any more.
 func (a *attachment) until(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
@@ -217,7 +230,7 @@ func (a *attachment) until(ctx context.Context, at time.Time) error {
 	select {
 	case <-timer.C:
 		return nil
-	case <-a.ended:
+	case <-a.changed:
 		return nil
 	case <-ctx.Done():
 		return fencing.Unavailable(ctx.Err())

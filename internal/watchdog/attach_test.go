@@ -91,6 +91,39 @@ func TestAnAttachedLeaseIsBroken(t *testing.T) {
 	}
 }
 
+// A notice is told at once, by a renewal; where the event is lost, by the next one. The last
+// renewal is that which can't move the end any more, and the end is the notice's.
+func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
+	for deaf, told := range map[bool]time.Duration{false: 500 * time.Millisecond, true: time.Second} {
+		inWorld(t, func(w *world) {
+			w.wires[0].set(func(wire *wire) { wire.deaf = deaf })
+			r := request("a")
+			r.TTL = 3 * time.Second
+			a := w.attach(w.t.Context(), r, nil)
+			advance(500 * time.Millisecond)
+			if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: 5 * time.Second, BreakReason: "deploy"}); err != nil {
+				t.Fatal(err)
+			}
+			u, at := a.ended()
+			if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || e.BreakReason != "deploy" || at != 5500*time.Millisecond {
+				t.Errorf("deaf %t: it ended after %s with %v", deaf, at, u.Err)
+			}
+			first := -1
+			for i, u := range a.updates {
+				if first < 0 && u.Outcome.Holder.BreakAt != 0 {
+					first = i
+				}
+			}
+			if first < 0 || a.at[first] != told || a.updates[first].Outcome.Holder.BreakReason != "deploy" {
+				t.Errorf("deaf %t: it was told by update %d of %v", deaf, first, a.at)
+			}
+			if n := w.wires[0].count("renew"); n > 6 {
+				t.Errorf("deaf %t: %d renewals", deaf, n)
+			}
+		})
+	}
+}
+
 // An event that came late, about a lease that lives on, costs a renewal.
 func TestAnEventAboutALiveLease(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// examinePause is how long an examination of the store is good for.
+	// examinePause is how long an examination of the store is good for: Options.Examine.
 	examinePause = time.Minute
 
 	// reexaminePause is the same while something is at fault, so that a repair, or
@@ -76,7 +76,7 @@ func (w *Watchdog) Examine(ctx context.Context) ([]fencing.Finding, error) {
 func (w *Watchdog) examine() {
 	pause := time.Duration(0)
 	if e := w.examined.Load(); e != nil {
-		pause = e.pause()
+		pause = w.examinePause(e)
 	}
 	for w.sleep(pause) {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -84,17 +84,17 @@ func (w *Watchdog) examine() {
 		cancel()
 		pause = unexaminedPause
 		if err == nil {
-			pause = w.examined.Load().pause()
+			pause = w.examinePause(w.examined.Load())
 		}
 	}
 }
 
-// pause says when to look again.
-func (e *examination) pause() time.Duration {
+// examinePause says when to look again.
+func (w *Watchdog) examinePause(e *examination) time.Duration {
 	if len(faults(e.findings)) > 0 {
-		return reexaminePause
+		return min(reexaminePause, w.examineEvery)
 	}
-	return examinePause
+	return w.examineEvery
 }
 
 // note keeps what was found, and logs what is new or gone.

@@ -116,6 +116,9 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 		return out, nil, errDraining()
 	}
 	t.park(&out)
+	if t.asks && t.linked {
+		w.askNow(t)
+	}
 	l.mu.Unlock()
 	w.observer.Waiting(1)
 	if out.Lock != nil {

@@ -71,6 +71,27 @@ func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	}
 }
 
+// Ask has a request that waits ask again. One that has not heard yet that it waits does so
+// when it has.
+func (l listener) Ask(name fencing.Name, stamp fencing.Stamp) {
+	r := &l.requests
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch t := r.waiters[key{name, stamp}]; {
+	case t == nil:
+	case t.state == stateJoining:
+		t.asks = true
+	case t.linked && !t.missing:
+		l.askNow(t)
+	}
+}
+
+// askNow has a parked request ask again. The caller holds the registry's mutex.
+func (w *Watchdog) askNow(t *Waiter) {
+	w.requests.addMissing(t.queue, t)
+	w.goOnAsking()
+}
+
 // Gap has a heartbeat made at once.
 func (l listener) Gap() {
 	select {
@@ -109,15 +130,21 @@ func (w *Watchdog) compare(names []fencing.Name, since time.Time, entries []fenc
 			r.addMissing(n, n.missingSince(since.Sub(w.origin))...)
 		}
 	}
-	for n := len(r.missing); n > 0 && r.askers < maxAskers && !r.draining; n-- {
-		r.askers++
-		w.work.Go(w.askMissing)
-	}
+	w.goOnAsking()
 	for n := len(r.lostGrants); n > 0 && r.lostGrantAskers < maxAskers && !r.draining; n-- {
 		r.lostGrantAskers++
 		w.work.Go(w.askLostGrants)
 	}
 	return unknown
+}
+
+// goOnAsking has those who are missing asked for. The caller holds the registry's mutex.
+func (w *Watchdog) goOnAsking() {
+	r := &w.requests
+	for n := len(r.missing); n > 0 && r.askers < maxAskers && !r.draining; n-- {
+		r.askers++
+		w.work.Go(w.askMissing)
+	}
 }
 
 // knows reports whether an entry belongs to a request that is known here, and notes that

@@ -121,7 +121,7 @@ func (l *registry) arrive(n *queue, r *fencing.AcquireRequest, answer *fencing.E
 	if r.MaxWaiters > 0 && n.parked >= r.MaxWaiters {
 		return nil, fencing.LockedError(fencing.CodeTooManyRequests, l.view(r.Name, now))
 	}
-	return &fencing.Waiter{Lease: r.Lease.Public(), Owner: r.Owner, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Position: n.parked + 1}, nil
+	return &fencing.Waiter{Lease: r.Lease.Public(), Owner: r.Owner, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Permits: max(1, r.Permits), Position: n.parked + 1}, nil
 }
 
 // replace has a request take the place of an older one with the same lease id, which it
@@ -133,7 +133,7 @@ func (l *registry) replace(r *fencing.AcquireRequest) (*fencing.Waiter, *fencing
 		return nil, nil
 	}
 	place := older.place(fencing.InstantOf(time.Now()))
-	if err := r.Contradicts(place.Mode, older.ask.Limit, older.ask.Owner); err != nil {
+	if err := r.Contradicts(place.Mode, older.ask.Limit, place.Permits, older.ask.Owner); err != nil {
 		return nil, err
 	}
 	ask := older.ask
@@ -152,7 +152,7 @@ func (t *Waiter) place(now fencing.Instant) fencing.Waiter {
 		position++
 	}
 	return fencing.Waiter{
-		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: cmp.Or(t.ask.Mode, fencing.ModeExclusive),
+		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: cmp.Or(t.ask.Mode, fencing.ModeExclusive), Permits: max(1, t.ask.Permits),
 		Position: position, Waiting: now.Sub(t.joinedAt),
 	}
 }

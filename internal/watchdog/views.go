@@ -30,22 +30,28 @@ func (w *Watchdog) List(ctx context.Context, r fencing.ListRequest) (fencing.Lis
 	return page, err
 }
 
-// Release passes on to the store.
+// Release passes on to the store, and notes when a lease is due that lingers.
 func (w *Watchdog) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Release(ctx, r)
-	if err == nil && out.Holder.Token == 0 {
+	switch {
+	case err != nil:
+	case out.Holder.Token == 0:
 		w.freed(r.Name)
+	case r.Linger > 0:
+		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
 	return out, err
 }
 
-// Break passes on to the store.
+// Break passes on to the store. A lease that was given notice is not over.
 func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Break(ctx, r)
 	if err != nil {
 		w.requests.show(asError(err).Lock, false)
 		return out, err
 	}
-	w.freed(r.Name)
+	if out.Holder.Token == 0 {
+		w.freed(r.Name)
+	}
 	return out, nil
 }

@@ -26,6 +26,7 @@ type Waiter struct {
 	missing    bool          // it is in queue.missing, to ask again
 	lostGrant  bool          // the store told of a lease for it, which it has not heard of and is to ask for
 	timedOut   bool          // its patience has ended
+	asks       bool          // it is to ask again when it is parked
 	busy       bool          // Wait is dealing with a grant, or leaving
 	asked      time.Duration // when it last asked again, since dog.origin
 	known      time.Duration // when the store was last known to have its place, or asked for it, since dog.origin
@@ -77,7 +78,7 @@ func (t *Waiter) park(out *fencing.Outcome) {
 // Place returns where the request stood when it joined.
 func (t *Waiter) Place() fencing.Waiter {
 	return fencing.Waiter{
-		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Position: t.position, Waiting: t.waited,
+		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Permits: max(1, t.ask.Permits), Position: t.position, Waiting: t.waited,
 	}
 }
 

@@ -8,6 +8,7 @@
 package watchdog
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -47,6 +48,8 @@ type Options struct {
 
 	Strict bool // there is a Refusal while what is known of the store endangers a promise
 
+	Examine time.Duration // how long an examination of the store is good for; 0 is a minute
+
 	Observer Observer // nil is none
 }
 
@@ -58,8 +61,9 @@ type Watchdog struct {
 	maxSkew time.Duration
 	forgets bool // the store may: see recent.go
 
-	strict   bool
-	examined atomic.Pointer[examination] // nil until the first one
+	strict       bool
+	examineEvery time.Duration
+	examined     atomic.Pointer[examination] // nil until the first one
 
 	origin time.Time     // what next counts from
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
@@ -99,14 +103,14 @@ func New(store fencing.Store, o Options) *Watchdog {
 		store = recent{store}
 	}
 	w := &Watchdog{
-		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, origin: time.Now(),
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
 		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
 		takeBacks: map[key]*takeBack{}, maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
 	}
 	w.requests = newRegistry(can, w.origin)
-	w.hub.heard = w.requests.ended
+	w.hub.heard = w.requests.changed
 	return w
 }
 

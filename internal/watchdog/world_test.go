@@ -66,6 +66,7 @@ type wire struct {
 	late    func(op string) time.Duration // a call whose caller may have gone when it is made
 	mute    bool                          // heartbeats fail
 	deaf    bool                          // no events are heard
+	unasked bool                          // nobody is told to ask
 	names   []fencing.Name                // of the last heartbeat
 }
 

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"fencepost/internal/redis/redistest"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -165,7 +166,7 @@ func assail(ctx context.Context, s *system.System, storage, name string, left *a
 			return ctx.Err()
 		}
 		time.Sleep(time.Duration(random.Int64N(int64(chunks-3) * int64(chunkGap))))
-		if err := victim.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		if err := redistest.PauseProcess(victim.cmd.Process); err != nil {
 			return err
 		}
 		time.Sleep(ttl + time.Duration(random.Int64N(int64(ttl))))

@@ -152,7 +152,6 @@ type holder interface {
 	verdict(survived bool) error
 
 	keeps() bool // it does not release when its work has ended, so that what ends its lease is time
-	pid() int    // of the process that can be stopped
 	token() int64
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"fencepost/client"
@@ -54,7 +53,6 @@ func (h *doing) ended() <-chan struct{} { return h.over }
 func (h *doing) at() time.Time          { return h.overAt }
 func (h *doing) finish()                { close(h.finished) }
 func (h *doing) keeps() bool            { return true }
-func (h *doing) pid() int               { return os.Getpid() }
 func (h *doing) token() int64           { return h.lease.Token() }
 
 func (h *doing) verdict(survived bool) error {

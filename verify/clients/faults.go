@@ -1,6 +1,10 @@
 package clients
 
-import "syscall"
+import (
+	"syscall"
+
+	"fencepost/internal/redis/redistest"
+)
 
 // fault is what goes wrong between a holder and its gateway.
 type fault struct {
@@ -42,7 +46,8 @@ func faults(kind Holder) []fault {
 	}
 	if kind == Lockctl {
 		all = append(all, fault{name: "lockctl stopped", stopsHolder: true, inject: func(_ *lane, h holder) (func() error, error) {
-			return func() error { return syscall.Kill(h.pid(), syscall.SIGCONT) }, syscall.Kill(h.pid(), syscall.SIGSTOP)
+			lockctl := h.(*command).cmd.Process
+			return func() error { return lockctl.Signal(syscall.SIGCONT) }, redistest.PauseProcess(lockctl)
 		}})
 	}
 	return all

@@ -44,7 +44,9 @@ func (c *client) turn(ctx context.Context) {
 	case 2, 3, 10:
 		op.Mode = "shared"
 		if kind != 2 {
-			op.Limit = 2 + c.random.IntN(2)
+			if op.Limit = 2 + c.random.IntN(2); c.random.IntN(2) == 0 {
+				op.Permits = 1 + c.random.IntN(op.Limit)
+			}
 		}
 		switch {
 		case kind == 10:
@@ -128,7 +130,7 @@ func (c *client) acquire(ctx context.Context, op *Op) bool {
 		}
 		c.pause(ctx, 50*time.Millisecond)
 		*op = Op{
-			Call: op.Call, Verb: Acquire, Names: op.Names, Lease: op.Lease, Owner: op.Owner, Mode: op.Mode, Limit: op.Limit, Hold: op.Hold,
+			Call: op.Call, Verb: Acquire, Names: op.Names, Lease: op.Lease, Owner: op.Owner, Mode: op.Mode, Limit: op.Limit, Permits: op.Permits, Hold: op.Hold,
 			TTL: op.TTL, Wait: op.Wait, Gateway: c.gateway(),
 		}
 	}
@@ -248,9 +250,12 @@ func (c *client) strange(ctx context.Context, op Op) {
 	}
 }
 
-// late lets a lease run out, and tries to use it and its lease id again.
+// late lets a lease run out, and tries to use it and its lease id again; or does nothing, as who has died.
 func (c *client) late(ctx context.Context, op Op) {
-	if c.random.IntN(2) == 0 {
+	switch c.random.IntN(3) {
+	case 0:
+		return
+	case 1:
 		select {
 		case <-time.After(time.Until(c.run.began.Add(op.Grants[0].Deadline)) + c.upTo(100*time.Millisecond)):
 		case <-ctx.Done():
@@ -261,7 +266,7 @@ func (c *client) late(ctx context.Context, op Op) {
 		if c.random.IntN(2) == 0 {
 			c.release(ctx, op)
 		}
-	} else {
+	default:
 		c.release(ctx, op)
 	}
 	next := op.follows(Acquire, c.gateway())

@@ -41,7 +41,7 @@ type Mix struct {
 	Leave    int // the client closes its connection at a random moment of an acquire
 	Break    int // an administrator ends somebody's lease
 	Stranger int // somebody renews and releases with a wrong secret
-	Late     int // a lease is left to expire, then renewed; a lease id is used again
+	Late     int // a lease is left to expire, then renewed or not; a lease id is used again
 	Linger   int // a permit is kept for seconds, and waited for as long
 }
 

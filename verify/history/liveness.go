@@ -29,6 +29,7 @@ func liveness(h *History, r *Rules) []Violation {
 		found = append(found, w.overtaken()...)
 		found = append(found, w.outlived()...)
 		found = append(found, w.leaked()...)
+		found = append(found, w.stale()...)
 	}
 	return append(found, phantoms(h, r)...)
 }
@@ -141,7 +142,8 @@ func (w *watch) overtaken() (found []Violation) {
 			if b.Verb != Acquire || !ok || b.attempts > 1 || b.sent < since || w.byOwner[b.Owner].ID != b.ID || b.Owner == owner {
 				continue
 			}
-			if granted && theirs.Token < mine.Token || !granted && b.Done+w.r.Slack/4 < a.Done {
+			// whoever was refused may have left the queue when its wait was over, and have been told later
+			if granted && theirs.Token < mine.Token || !granted && b.Done+w.r.Slack/4 < min(a.Done, a.sent+a.Wait) {
 				found = append(found, Violation{Promise: "P5", Name: w.name, What: fmt.Sprintf(
 					"this one was overtaken, which had been in the queue at %s:\n%s\nby\n%s", at(since), a.Op, b.Op)})
 				return found
@@ -158,7 +160,7 @@ func (w *watch) outlived() (found []Violation) {
 			continue
 		}
 		for _, l := range w.looks {
-			if l.Sent > held.over && l.holds(held.owner) && !w.h.troubled(held.from, l.Done) {
+			if l.Sent > held.over && l.holds(held.owner) && (w.r.TimeStops || !w.h.troubled(held.from, l.Done)) {
 				found = append(found, Violation{Promise: "P4", Name: w.name, What: fmt.Sprintf(
 					"at %s the lease of %s is shown, which was over by %s:\n%s", at(l.Sent), held.owner, at(held.over), w.h.tell(w.name, held.from, l.Sent))})
 				break

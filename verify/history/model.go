@@ -13,17 +13,18 @@ import (
 // move is a step of the model: what must have happened to a name at one moment
 // between a call and its return.
 type move struct {
-	what  moveKind
-	lease string
-	owner string // for people
-	token int64
-	bears int // how many holders the lease tolerates, itself included
-	slot  int // -1: none
-	hold  int // the depth after the move; of a release that to unwind
-	term  int // the answer that set the deadline: an expire is only for its own
-	gone  bool
-	frail bool // of an end: it may be lost, and the lease be there again
-	ended bool // of a 412: it says that somebody has let go, or broken the lease
+	what    moveKind
+	lease   string
+	owner   string // for people
+	token   int64
+	bears   int    // how many permits the lease tolerates, its own included
+	slots   uint64 // that it has, a bit each
+	permits int    // how many it takes, from 1
+	hold    int    // the depth after the move; of a release that to unwind
+	term    int    // the answer that set the deadline: an expire is only for its own
+	gone    bool
+	frail   bool // of an end: it may be lost, and the lease be there again
+	ended   bool // of a 412: it says that somebody has let go, or broken the lease
 }
 
 type moveKind string
@@ -69,7 +70,9 @@ type lock struct {
 type holding struct {
 	lease, owner string
 	token        int64
-	bears, slot  int
+	bears        int
+	permits      int
+	slots        uint64 // a bit each
 	hold, term   int
 	doubt        doubt
 }
@@ -107,16 +110,23 @@ func (l *lock) with(i int, change func(*holding)) *lock {
 	return n
 }
 
+// maskOf returns slots as bits; a history has few.
+func maskOf(slots []int) (mask uint64) {
+	for _, slot := range slots {
+		mask |= 1 << slot
+	}
+	return mask
+}
+
 // fits is the one rule of all modes.
-func (l *lock) fits(bears int) bool {
-	n := 0
+func (l *lock) fits(bears, permits int) bool {
 	for _, h := range l.holders {
 		if h.doubt != mayBeGone {
-			n++
+			permits += h.permits
 			bears = min(bears, h.bears)
 		}
 	}
-	return n < bears
+	return permits <= bears
 }
 
 // apply returns the state after a move, or nil if the rules don't allow it.
@@ -152,7 +162,7 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 		}
 		return nil
 	case moveHeld:
-		if l.fits(m.bears) {
+		if l.fits(m.bears, m.permits) {
 			return nil
 		}
 		return l
@@ -207,7 +217,7 @@ func (l *lock) grant(i int, m *move, r *Rules) *lock {
 		return l.with(i, func(h *holding) { h.term, h.hold, h.doubt = m.term, m.hold, sure })
 	}
 	switch {
-	case m.hold > 1, !l.fits(m.bears):
+	case m.hold > 1, !l.fits(m.bears, m.permits):
 		return nil
 	case r.SharedTokensUnordered && m.bears > 1:
 		if m.token <= l.over || slices.ContainsFunc(l.holders, func(h holding) bool { return h.token == m.token }) {
@@ -222,13 +232,13 @@ func (l *lock) grant(i int, m *move, r *Rules) *lock {
 		case h.doubt == mayBeGone && (m.bears == 1 || h.bears == 1): // it is gone
 			n.over = max(n.over, h.token)
 			continue
-		case h.doubt == sure && m.slot >= 0 && h.slot == m.slot:
+		case h.doubt == sure && h.slots&m.slots != 0:
 			return nil
 		}
 		n.holders = append(n.holders, h)
 	}
 	n.holders = append(n.holders, holding{
-		lease: m.lease, owner: m.owner, token: m.token, bears: m.bears, slot: m.slot, hold: m.hold, term: m.term,
+		lease: m.lease, owner: m.owner, token: m.token, bears: m.bears, permits: m.permits, slots: m.slots, hold: m.hold, term: m.term,
 	})
 	slices.SortFunc(n.holders, func(a, b holding) int { return strings.Compare(a.lease, b.lease) })
 	return n

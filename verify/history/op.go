@@ -50,6 +50,7 @@ type Op struct {
 	Owner    string   // of the lease: unique to a call of Acquire
 	Mode     string   // exclusive, or shared; of a Renew empty unless it is a downgrade
 	Limit    int      // with shared: 0 is none
+	Permits  int      // with a limit: 0 is one
 	Hold     int      // the depth asked for; of a Release that to unwind
 	TTL      time.Duration
 	Wait     time.Duration
@@ -69,7 +70,7 @@ type Op struct {
 type Grant struct {
 	Name     string
 	Token    int64
-	Slot     int // -1 if it has none
+	Slots    []int // of permits
 	Hold     int
 	Left     time.Duration // expires_in_ms of the answer
 	Deadline Time          // until when the client may count on it (P9)
@@ -103,7 +104,7 @@ func (op *Op) String() string {
 		what string
 		n    int64
 	}{
-		{"limit", int64(op.Limit)}, {"hold", int64(op.Hold)}, {"ttl_ms", op.TTL.Milliseconds()}, {"wait_ms", op.Wait.Milliseconds()}, {"token", op.Token},
+		{"limit", int64(op.Limit)}, {"permits", int64(op.Permits)}, {"hold", int64(op.Hold)}, {"ttl_ms", op.TTL.Milliseconds()}, {"wait_ms", op.Wait.Milliseconds()}, {"token", op.Token},
 	} {
 		if n.n != 0 {
 			fmt.Fprintf(&b, " %s %d", n.what, n.n)
@@ -123,8 +124,8 @@ func (op *Op) String() string {
 	}
 	for _, g := range op.Grants {
 		fmt.Fprintf(&b, " %s token %d hold %d", g.Name, g.Token, g.Hold)
-		if g.Slot >= 0 {
-			fmt.Fprintf(&b, " slot %d", g.Slot)
+		if len(g.Slots) > 0 {
+			fmt.Fprintf(&b, " slots %d", g.Slots)
 		}
 		fmt.Fprintf(&b, " until %s", at(g.Deadline))
 	}
@@ -147,6 +148,8 @@ type Shown struct {
 	Token int64
 	Mode  string
 	Limit int // of a holder with mode shared: 0 is none
+
+	Permits int // 0 is one
 }
 
 func (l *Look) holds(owner string) bool {
@@ -165,6 +168,7 @@ type Trouble struct {
 	Split   bool // gateways may have asked two masters meanwhile, of which one forgets all that it did
 	Restart bool // of a gateway
 	Killed  bool // a gateway was: it had no time to flush
+	Stopped bool // the time of a cluster may have stood still
 }
 
 // History is all that was seen.

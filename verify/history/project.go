@@ -77,10 +77,10 @@ func (p *projection) add(client int, from, until Time, m move) {
 
 // call adds what a call is, but not the end of leases by time.
 func (p *projection) call(c *call) {
-	m := move{lease: c.Lease, owner: c.Owner, token: c.Token, bears: tolerance(c.Mode, c.Limit), slot: -1, hold: c.Hold, term: c.ID}
+	m := move{lease: c.Lease, owner: c.Owner, token: c.Token, bears: tolerance(c.Mode, c.Limit), permits: max(1, c.Permits), hold: c.Hold, term: c.ID}
 	g, granted := c.grant(p.name)
 	if granted {
-		m.token, m.slot = g.Token, g.Slot
+		m.token, m.slots = g.Token, maskOf(g.Slots)
 	}
 	known := p.granted[public(c.Lease)]
 	until := c.Done
@@ -92,6 +92,8 @@ func (p *projection) call(c *call) {
 		}
 		m.lease, m.owner = "", ""
 		switch {
+		case c.Verdict == Lost && p.rules.EndsCross && p.broken(c):
+			m.what = moveMayBreak // at some of the nodes it was first, and at most of them not
 		case c.Verdict == Lost:
 			m.what = moveNoToken
 		case c.Verdict == Ended && p.breaks[c.Token] == 1 && !p.rules.EndsCross && !p.all.forgot(c.sent-longestTTL, c.Done):
@@ -114,6 +116,11 @@ func (p *projection) call(c *call) {
 			may := m
 			may.what = moveMayRelease
 			p.add(c.Client, c.sent, p.merged(c), may)
+		}
+		if c.Verb == Renew && c.Mode == "shared" && p.all.troubled(c.sent, c.Done) { // likewise, and the time be over since
+			may := m
+			may.what = moveMayDowngrade
+			p.add(c.Client, c.sent, c.Done, may)
 		}
 		m.ended = c.Reason == "released" || c.Reason == "broken"
 		if m.ended || !p.split(c) {
@@ -142,6 +149,14 @@ func (p *projection) tokenOf(c *call) int64 {
 		return c.Token
 	}
 	return p.issued[c.Lease]
+}
+
+// broken reports whether somebody was told, beside a break, that the lease it is about was
+// broken.
+func (p *projection) broken(c *call) bool {
+	return slices.ContainsFunc(p.calls, func(o call) bool {
+		return o.Verb != Break && o.Reason == "broken" && p.tokenOf(&o) == c.Token && o.Done >= c.sent
+	})
 }
 
 // undone reports whether a call was told that it ended a lease, and that may have been lost.
@@ -269,6 +284,7 @@ func (p *projection) end(t term, later []*call) {
 		}
 		if c.Verb != Release && granted || c.Verdict == Ended || lost {
 			until = c.Done
+			renewed = renewed || lost && c.Verb == Renew && p.all.troubled(c.sent, c.Done) // by a first attempt
 			break
 		}
 		if !c.certain() && c.Verb != Release {
@@ -289,12 +305,17 @@ func (p *projection) end(t term, later []*call) {
 	p.add(t.Client, from, until, m)
 }
 
-// latest returns by when a lease that lives for ttl from done at most is over (P4).
+// latest returns by when a lease that lives for ttl from done at most is over (P4). Troubles
+// are in order of From.
 func (h *History) latest(done Time, ttl time.Duration, r *Rules) Time {
-	latest := done + ttl + r.Slack
+	latest, stopped := done+ttl+r.Slack, Time(0)
 	for _, t := range h.Troubles {
 		if r.RestartRenews && t.Restart && t.From <= latest {
 			latest = max(latest, t.Until+ttl+r.Slack)
+		}
+		if r.TimeStops && t.Stopped && t.From <= latest {
+			latest += max(0, t.Until-max(t.From, done, stopped))
+			stopped = max(stopped, t.Until)
 		}
 	}
 	return latest

@@ -22,13 +22,19 @@ type Rules struct {
 	// (quorum: who is refused by a minority).
 	NoQueue bool
 
-	// EndsCross: a break and a release that cross are both told that they ended the lease
-	// (quorum: each did at some of the nodes).
+	// EndsCross: a break and a release that cross are both told that they ended the lease, or
+	// both that the other has (quorum: each did at some of the nodes).
 	EndsCross bool
 
 	// LeftBehind: what has ended may stay at a node that was not heard, until its TTL is over
 	// there, and be shown while another is not heard either (quorum).
 	LeftBehind bool
+
+	// TimeStops: a lease lasts longer by the time in which no node leads (a cluster of gateways).
+	TimeStops bool
+
+	// CurrentReads: what a look shows is not older than what was answered before it (the same).
+	CurrentReads bool
 
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
 	// (embedded).
@@ -78,6 +84,8 @@ func RulesOf(kind system.Kind) Rules {
 	case system.Quorum:
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond
+	case system.Raft:
+		r.TimeStops, r.CurrentReads = true, true
 	}
 	return r
 }

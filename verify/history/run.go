@@ -99,6 +99,7 @@ func (r *run) play(ctx context.Context) error {
 	stop()
 	others.Wait()
 	r.history.End = r.now()
+	r.elections()
 	slices.SortFunc(r.history.Ops, func(a, b Op) int { return a.ID - b.ID })
 	return errors.Join(failed, ctx.Err())
 }

@@ -37,8 +37,11 @@ func TestStores(t *testing.T) {
 				Operations: number(t, "FENCEPOST_OPERATIONS", 800), Seed: uint64(number(t, "FENCEPOST_SEED", 1)),
 				Dir: os.Getenv("FENCEPOST_PICTURES"),
 			}
-			if kind == system.Embedded {
+			switch kind {
+			case system.Embedded:
 				cfg.Options.Gateways = 1
+			case system.Raft:
+				cfg.Options.Gateways = 3
 			}
 			if faults := os.Getenv("FENCEPOST_FAULTS"); faults != "" {
 				cfg.Faults = strings.Split(faults, ",")

@@ -10,13 +10,15 @@ import (
 	"fencepost/verify/system"
 )
 
-// Series is many histories over all stores, several at a time: clients mostly wait.
+// Series is many histories, over all stores that are servers or a file, or over clusters of gateways, several at a time: clients mostly wait.
 type Series struct {
 	Histories  int
 	Operations int // of each
 	Parallel   int // how many are played at a time
 	Seed       uint64
 	Dir        string // where pictures of violations go; empty: none are made
+
+	Clusters bool // of gateways, in place of all other stores
 
 	Limit time.Duration // none is begun after it; 0 is any time
 }
@@ -35,6 +37,9 @@ var (
 	gateways = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
 	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
 	nodes    = []string{"node-kill", "node-stop", "flush"}
+	leaders  = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
+	ways     = []string{"way-cut", "leader-cut"}
+	disks    = []string{"disk-slow", "disk-full"}
 	masters  = []string{"fail-over", "master-kill", "master-kill-lossy", "master-stop", "flush", "drop-clients"}
 )
 
@@ -43,6 +48,23 @@ func all(lists ...[]string) (all []string) {
 		all = append(all, l...)
 	}
 	return all
+}
+
+// clusters are places in clusters of gateways, played in turn.
+func clusters() []situation {
+	of := func(gateways int) system.Options { return system.Options{Store: system.Raft, Gateways: gateways} }
+	return []situation{
+		{"raft, faults", of(3), 24, 4, all(gateways, leaders, ways, disks), Mix{}},
+		{"raft, ways cut", of(3), 24, 4, ways, Mix{}},
+		{"raft, leaders", of(3), 24, 4, leaders, Mix{}},
+		{"raft, 5 gateways, faults", of(5), 24, 4, all(gateways, leaders, ways, disks), Mix{}},
+		{"raft", of(3), 32, 5, nil, Mix{}},
+		{"raft, transfers", of(3), 32, 5, []string{"transfer"}, Mix{}},
+		{"raft, 1 gateway, faults", of(1), 24, 4, all(gateways, disks), Mix{}},
+		{"raft, permits, faults", of(3), 24, 8, all(gateways, leaders), Mix{Wait: 20, Shared: 20, Permit: 60, Leave: 10, Linger: 1}},
+		{"raft, disks", of(3), 24, 4, disks, Mix{}},
+		{"raft, 5 gateways, crowd", of(5), 64, 6, nil, Mix{}},
+	}
 }
 
 // situations are played in turn.
@@ -70,10 +92,22 @@ func situations() []situation {
 	}
 }
 
+// every returns how often there are faults in a round of the places. Nothing follows from a fault of a
+// cluster for long that would hide what comes later, so that they may be close together.
+func (s Series) every(round int) time.Duration {
+	if s.Clusters && round%2 == 0 {
+		return 2 * time.Second
+	}
+	return 0
+}
+
 // Run plays the histories and has each told by report, one at a time, with where it was
 // played. An error means that some could not be played.
 func (s Series) Run(ctx context.Context, report func(where string, r Report)) error {
 	places := situations()
+	if s.Clusters {
+		places = clusters()
+	}
 	numbers := make(chan int)
 	var (
 		mu     sync.Mutex
@@ -86,7 +120,7 @@ func (s Series) Run(ctx context.Context, report func(where string, r Report)) er
 				at := places[n%len(places)]
 				r, err := Run(ctx, Config{
 					Options: at.options, Clients: at.clients, Names: at.names, Operations: s.Operations, Seed: s.Seed + uint64(n),
-					Faults: at.faults, Mix: at.mix, Dir: s.Dir,
+					Faults: at.faults, Every: s.every(n / len(places)), Mix: at.mix, Dir: s.Dir,
 				})
 				mu.Lock()
 				if err != nil {

@@ -9,7 +9,7 @@ import (
 // Every situation names faults that its store can have, and all stores have some.
 func TestSituations(t *testing.T) {
 	stores := map[system.Kind]int{}
-	for _, s := range situations() {
+	for _, s := range append(situations(), clusters()...) {
 		stores[s.options.Store]++
 		cfg := Config{Options: s.options, Clients: s.clients, Names: s.names, Faults: s.faults}
 		if err := cfg.fill(); err != nil {

@@ -1,8 +1,10 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fencepost/verify/system"
@@ -28,6 +30,9 @@ const (
 	// quarantined: a store that has forgotten something grants nothing for the longest
 	// TTL in use.
 	quarantined = longestTTL
+
+	// electing: a cluster of gateways has another leader, and its time has stood still for as long.
+	electing = 2 * time.Second
 )
 
 // aftermath is what follows from a fault: for how long the times of P4, P5 and P6 are
@@ -44,6 +49,15 @@ type aftermath struct {
 }
 
 func aftermathOf(fault string, kind system.Kind) aftermath {
+	if kind == system.Raft { // it forgets nothing; what an election adds is told by elections
+		switch fault {
+		case "gateway-kill", "gateway-restart", "leader-kill", "disk-full":
+			return aftermath{since: dead + electing, calm: heard}
+		case "transfer":
+			return aftermath{calm: heard}
+		}
+		return aftermath{calm: answered + heard}
+	}
 	switch fault {
 	case "swallow-messages":
 		return aftermath{harmless: true}
@@ -117,4 +131,25 @@ func (r *run) oneFault(name string) error {
 	}
 	r.faults[name]++
 	return nil
+}
+
+// elections are troubles of a cluster of gateways too, also those that nobody has brought about: a
+// leader that had to wait for a processor for too long. Whoever lost the lead did so by the fault in which
+// another one was elected, or shortly before.
+func (r *run) elections() {
+	faults := r.history.Troubles
+	for _, moment := range r.cfg.System.Elections() {
+		at := moment.Sub(r.began)
+		if at < 0 {
+			continue // the first one
+		}
+		t := Trouble{What: "election", From: max(0, at-electing), Until: at, Calm: at + heard, Stopped: true}
+		for _, f := range faults {
+			if f.From <= at && at <= f.Until+electing {
+				t.From = min(t.From, f.From)
+			}
+		}
+		r.history.Troubles = append(r.history.Troubles, t)
+	}
+	slices.SortFunc(r.history.Troubles, func(a, b Trouble) int { return cmp.Compare(a.From, b.From) })
 }

@@ -61,8 +61,9 @@ func (w *watch) blocked(l *Look, c *call) bool {
 		return c.Set() || len(l.Waiters) >= waitersShown // it waits for another name, or behind them
 	}
 	bears := tolerance(c.Mode, c.Limit)
+	permits := max(1, c.Permits)
 	for _, holder := range l.Holders {
-		bears = min(bears, tolerance(holder.Mode, holder.Limit))
+		bears, permits = min(bears, tolerance(holder.Mode, holder.Limit)), permits+max(1, holder.Permits)
 	}
-	return len(l.Holders) >= bears
+	return permits > bears
 }

@@ -58,6 +58,7 @@ type answer struct {
 	Name      string `json:"name"`
 	Token     int64  `json:"fencing_token"`
 	Slot      *int   `json:"slot"`
+	Slots     []int  `json:"slots"`
 	Hold      int    `json:"hold"`
 	ExpiresIn int64  `json:"expires_in_ms"`
 	Waited    int64  `json:"waited_ms"`
@@ -66,6 +67,7 @@ type answer struct {
 		Name      string `json:"name"`
 		Token     int64  `json:"fencing_token"`
 		Slot      *int   `json:"slot"`
+		Slots     []int  `json:"slots"`
 		Hold      int    `json:"hold"`
 		ExpiresIn int64  `json:"expires_in_ms"`
 	} `json:"locks"`
@@ -81,6 +83,8 @@ type shown struct {
 	Token int64  `json:"fencing_token"`
 	Mode  string `json:"mode"`
 	Limit int    `json:"limit"`
+
+	Permits int `json:"permits"`
 }
 
 // request returns the HTTP request of an operation.
@@ -97,7 +101,7 @@ func (c *client) request(ctx context.Context, op *Op) (*http.Request, error) {
 		body["names"] = op.Names
 	}
 	for field, value := range map[string]int64{
-		"ttl_ms": op.TTL.Milliseconds(), "wait_ms": op.Wait.Milliseconds(), "limit": int64(op.Limit), "hold": int64(op.Hold),
+		"ttl_ms": op.TTL.Milliseconds(), "wait_ms": op.Wait.Milliseconds(), "limit": int64(op.Limit), "permits": int64(op.Permits), "hold": int64(op.Hold),
 	} {
 		if value > 0 {
 			body[field] = value
@@ -247,17 +251,17 @@ func (op *Op) grants(a *answer) {
 		return
 	}
 	until := func(expiresIn int64) Time { return op.Sent + time.Duration(a.Waited+expiresIn)*time.Millisecond }
-	slot := func(n *int) int {
-		if n == nil {
-			return -1
+	slots := func(one *int, several []int) []int {
+		if several == nil && one != nil {
+			return []int{*one}
 		}
-		return *n
+		return several
 	}
 	if a.Token > 0 {
-		op.Grants = []Grant{{Name: op.Names[0], Token: a.Token, Slot: slot(a.Slot), Hold: a.Hold, Left: time.Duration(a.ExpiresIn) * time.Millisecond, Deadline: until(a.ExpiresIn)}}
+		op.Grants = []Grant{{Name: op.Names[0], Token: a.Token, Slots: slots(a.Slot, a.Slots), Hold: a.Hold, Left: time.Duration(a.ExpiresIn) * time.Millisecond, Deadline: until(a.ExpiresIn)}}
 	}
 	for _, l := range a.Locks {
-		op.Grants = append(op.Grants, Grant{Name: l.Name, Token: l.Token, Slot: slot(l.Slot), Hold: l.Hold, Left: time.Duration(l.ExpiresIn) * time.Millisecond, Deadline: until(l.ExpiresIn)})
+		op.Grants = append(op.Grants, Grant{Name: l.Name, Token: l.Token, Slots: slots(l.Slot, l.Slots), Hold: l.Hold, Left: time.Duration(l.ExpiresIn) * time.Millisecond, Deadline: until(l.ExpiresIn)})
 	}
 }
 

@@ -50,7 +50,10 @@ func lingering(cfg history.Config) history.Config {
 }
 
 // Bugs returns all that are planted.
-func Bugs() []Bug {
+func Bugs() []Bug { return append(storeBugs(), raftBugs()...) }
+
+// storeBugs are those of all other stores.
+func storeBugs() []Bug {
 	return []Bug{
 		{
 			Name: "no-owner-check", What: "whoever knows the public part of a lease id renews and releases the lease",
@@ -129,7 +132,7 @@ func Bugs() []Bug {
 				File: "internal/fencing/step.go",
 				Old:  "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n",
 				New: "func (t *step) renew(op RenewRequest) *Error {\n\th, err := t.own(op.Lease)\n" +
-					"\tif tomb, ok := t.tombstone(op.Lease); err != nil && ok && t.record != nil && tomb.Reason == ReasonExpired {\n" +
+					"\tif tomb, ok := t.tombstone(op.Lease.Public()); err != nil && ok && t.record != nil && tomb.Reason == ReasonExpired {\n" +
 					"\t\tt.record.Holders.Put(Holding{Secret: tomb.Secret, Holder: Holder{\n" +
 					"\t\t\tLease: op.Lease.Public(), Mode: ModeExclusive, Limit: 1, Slot: NoSlot, Hold: 1, Token: tomb.Token,\n" +
 					"\t\t\tTTL: time.Second, GrantTTL: time.Second, AcquiredAt: t.now, ExpiresAt: t.now.Add(time.Second),\n\t\t}})\n" +

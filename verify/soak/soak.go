@@ -50,8 +50,11 @@ func (o Soak) Run(ctx context.Context, r *check.Result) error {
 	options := system.Options{Store: o.Kind, Gateways: 2, Env: []string{
 		"FENCEPOST_DEFAULT_TTL=" + ttl.String(), "FENCEPOST_MAX_TTL=" + ttl.String(), "FENCEPOST_ADMIN_ADDR=127.0.0.1:0",
 	}}
-	if o.Kind == system.Embedded {
+	switch o.Kind {
+	case system.Embedded:
 		options.Gateways = 1
+	case system.Raft:
+		options.Gateways = 3
 	}
 	s, err := system.Start(options)
 	if err != nil {
@@ -125,20 +128,20 @@ func (u *run) harm(ctx context.Context, duration time.Duration, random *rand.Ran
 	}
 }
 
-// faults are those of the store. Gateways are killed and restarted only where there is
-// another one, whose memory is looked at.
+// ends are the faults that end a gateway. It is not the first one, whose memory is looked at.
+var ends = []string{"gateway-kill", "gateway-restart", "disk-full"}
+
+// faults are those of the store, but for those that would end the only gateway, or whichever leads.
 func (u *run) faults() []system.Fault {
-	all := system.Faults(u.s.Kind)
-	if len(u.s.Gateways) > 1 {
-		return all
-	}
-	return slices.DeleteFunc(all, func(f system.Fault) bool { return f.Name == "gateway-kill" || f.Name == "gateway-restart" })
+	return slices.DeleteFunc(system.Faults(u.s.Kind), func(f system.Fault) bool {
+		return f.Name == "leader-kill" || len(u.s.Gateways) == 1 && slices.Contains(ends, f.Name)
+	})
 }
 
 // once does a fault and returns how long service took to recover after it.
 func (u *run) once(ctx context.Context, fault system.Fault, random *rand.Rand) (time.Duration, error) {
 	victims := *u.s
-	if (fault.Name == "gateway-kill" || fault.Name == "gateway-restart") && len(victims.Gateways) > 1 {
+	if slices.Contains(ends, fault.Name) && len(victims.Gateways) > 1 {
 		victims.Gateways = victims.Gateways[1:]
 	}
 	heal, err := fault.Inject(&victims, random)

@@ -23,8 +23,9 @@ var (
 	builds   = map[Build]*os.File{}
 )
 
-// Binary returns the path of the program, built once a process. The file has no name
-// any more: it is there for as long as this process, whatever becomes of it.
+// Binary returns the path of the program: go run links it and keeps it, so that it is built
+// once for all processes. The file has no name any more: it is there for as long as this
+// process, whatever becomes of it.
 func Binary(b Build) (path string, err error) {
 	buildsMu.Lock()
 	defer buildsMu.Unlock()
@@ -44,14 +45,14 @@ func build(b Build) (*os.File, error) {
 	defer os.RemoveAll(dir)
 	program := cmp.Or(b.Program, "gateway")
 	path := filepath.Join(dir, program)
-	args := []string{"build", "-trimpath", "-o", path, "-tags", b.Tags, "-ldflags", b.LDFlags}
+	args := []string{"run", "-exec", "cp", "-tags", b.Tags, "-ldflags", b.LDFlags}
 	if b.Overlay != "" {
 		args = append(args, "-overlay", b.Overlay)
 	}
 	if b.Race {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, "fencepost/cmd/"+program)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, "fencepost/cmd/"+program, path)...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building %s: %w\n%s", program, err, out)
 	}
 	return os.Open(path)

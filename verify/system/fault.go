@@ -50,6 +50,13 @@ var faults = []struct {
 	{Fault{"master-kill-lossy", killMaster(true)}, []Kind{Sentinel, Cluster}},
 	{Fault{"master-stop", stopMaster}, []Kind{Sentinel, Cluster}},
 	{Fault{"reshard", reshard}, []Kind{Cluster}},
+	{Fault{"way-cut", cutWay}, []Kind{Raft}},
+	{Fault{"leader-cut", cutLeader}, []Kind{Raft}},
+	{Fault{"leader-kill", onLeader(func(g *Gateway) (func() error, error) { return g.Start, g.Kill() })}, []Kind{Raft}},
+	{Fault{"leader-stop", onLeader(func(g *Gateway) (func() error, error) { return g.Resume, g.Pause() })}, []Kind{Raft}},
+	{Fault{"transfer", transfer}, []Kind{Raft}},
+	{Fault{"disk-slow", slowDisk}, []Kind{Raft}},
+	{Fault{"disk-full", fullDisk}, []Kind{Raft}},
 }
 
 // Faults returns the faults that a kind of store can have, in a fixed order.

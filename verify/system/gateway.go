@@ -11,10 +11,9 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"fencepost/internal/redis/redistest"
 )
@@ -35,21 +34,26 @@ type Gateway struct {
 	env   []string
 	addr  string
 
+	node string // its address among the nodes of a cluster
+	dir  string // of its data, if it is such a node
+
 	// Proxies stand between this gateway alone and its store: one for Redis, one a
 	// node for a quorum, none for the others.
 	Proxies []*redistest.Proxy
 
 	mu      sync.Mutex
-	admin   string   // where it serves metrics and profiles, of the last process
-	process *process // nil: never started
-	log     []string // the last lines, of all its processes
-	flaws   []string // lines that no gateway may log
+	admin   string      // where it serves metrics and profiles, of the last process
+	process *process    // nil: never started
+	log     []string    // the last lines, of all its processes
+	flaws   []string    // lines that no gateway may log
+	led     []time.Time // when it said that it leads the others
 }
 
 // process is one run of the program.
 type process struct {
 	cmd    *exec.Cmd
 	serves chan string   // gets the address, once
+	failed atomic.Bool   // it said that it can't go on, and ends
 	exited chan struct{} // closed when it has ended
 	err    error         // of Wait, once exited is closed
 }
@@ -89,6 +93,14 @@ func (g *Gateway) Log() string {
 
 // Start starts the gateway that does not run, and waits until it is ready.
 func (g *Gateway) Start() error {
+	if err := g.Launch(); err != nil {
+		return err
+	}
+	return g.AwaitReady(startTimeout)
+}
+
+// Launch starts the gateway that does not run, and waits until it answers.
+func (g *Gateway) Launch() error {
 	path, err := Binary(g.build)
 	if err != nil {
 		return err
@@ -97,7 +109,7 @@ func (g *Gateway) Start() error {
 	for {
 		err := g.launch(path)
 		if err == nil {
-			return g.AwaitReady(time.Until(deadline))
+			return nil
 		}
 		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
 			return err
@@ -158,6 +170,9 @@ func (g *Gateway) read(p *process, stderr io.Reader) {
 		if line != "" {
 			g.keep(line)
 		}
+		if strings.Contains(line, `"msg":"the node can't go on; it stops"`) {
+			p.failed.Store(true)
+		}
 		if err != nil {
 			return
 		}
@@ -182,6 +197,9 @@ func (g *Gateway) keep(line string) {
 	defer g.mu.Unlock()
 	if g.log = append(g.log, line); len(g.log) > 2*keptLines {
 		g.log = append([]string(nil), g.log[keptLines:]...)
+	}
+	if strings.Contains(line, `"msg":"this node leads the cluster"`) {
+		g.led = append(g.led, time.Now())
 	}
 	for _, flaw := range []string{"panic: ", "fatal error: ", "WARNING: DATA RACE", `"msg":"panic`} {
 		if strings.Contains(line, flaw) && len(g.flaws) < 10 {
@@ -241,21 +259,12 @@ func (g *Gateway) Stop() error {
 	return nil
 }
 
-// Pause stops the process as it is (SIGSTOP), and returns when all of it stands: until then
-// it may still answer. One that has ended meanwhile is no error.
+// Pause stops the process as it is, and returns when all of it stands.
 func (g *Gateway) Pause() error {
-	p := g.current()
-	if err := g.signal(syscall.SIGSTOP); err != nil || p == nil {
-		return err
+	if p := g.current(); p != nil {
+		return redistest.PauseProcess(p.cmd.Process)
 	}
-	for { // WNOWAIT leaves its end to who waits for that
-		switch err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); {
-		case errors.Is(err, unix.ECHILD):
-			return nil
-		case !errors.Is(err, unix.EINTR):
-			return err
-		}
-	}
+	return nil
 }
 
 // Resume lets a process go on that was paused.

@@ -19,22 +19,24 @@ import (
 type Kind string
 
 // The kinds of stores: a file; one Redis; a master with two replicas and three
-// Sentinels; a Cluster of three masters with a replica each; a quorum of three.
+// Sentinels; a Cluster of three masters with a replica each; a quorum of three; gateways that
+// are a cluster of their own.
 const (
 	Embedded Kind = "embedded"
 	Redis    Kind = "redis"
 	Sentinel Kind = "sentinel"
 	Cluster  Kind = "cluster"
 	Quorum   Kind = "quorum"
+	Raft     Kind = "raft"
 )
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{Embedded, Redis, Sentinel, Cluster, Quorum} }
+func Kinds() []Kind { return []Kind{Embedded, Redis, Sentinel, Cluster, Quorum, Raft} }
 
 // Options say what is started. The zero value is one gateway on one Redis.
 type Options struct {
 	Store    Kind     // default: Redis
-	Gateways int      // default: 1; Embedded has no more
+	Gateways int      // default: 1, of Raft 3; Embedded has no more
 	Build    Build    // of the gateways
 	Env      []string // settings of the gateways, like "FENCEPOST_DEFAULT_TTL=1s"
 	Redis    []string // arguments of every redis-server; nothing is persisted by default
@@ -52,6 +54,9 @@ type System struct {
 	Sentinel *redistest.Sentinel
 	Cluster  *redistest.Cluster
 
+	// Links are the ways between the gateways of Raft.
+	Links *Links
+
 	options Options
 	dir     string
 	url     string // of the store, where gateways have no proxies
@@ -62,6 +67,9 @@ type System struct {
 func Start(o Options) (s *System, err error) {
 	if o.Store == "" {
 		o.Store = Redis
+	}
+	if o.Store == Raft && o.Gateways == 0 {
+		o.Gateways = 3
 	}
 	o.Gateways = max(o.Gateways, 1)
 	if o.Store == Embedded && o.Gateways > 1 {
@@ -75,7 +83,7 @@ func Start(o Options) (s *System, err error) {
 	if err := s.startStore(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	for range o.Gateways {
+	for len(s.Gateways) < o.Gateways {
 		if _, err := s.AddGateway(); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -112,6 +120,8 @@ func (s *System) startStore() error {
 	case Embedded:
 		s.url = "embedded"
 		return nil
+	case Raft:
+		return s.startCluster()
 	case Redis:
 		return s.launch(func(t testing.TB) { s.Servers = []*redistest.Server{redistest.Start(t, args...)} })
 	case Quorum:
@@ -130,7 +140,7 @@ func (s *System) startStore() error {
 	return fmt.Errorf("there is no kind of store %q; there are %v", s.Kind, Kinds())
 }
 
-// AddGateway starts one more gateway, with further settings.
+// AddGateway starts one more gateway, with further settings; not of Raft: see NewNode.
 func (s *System) AddGateway(env ...string) (*Gateway, error) {
 	g := &Gateway{build: s.options.Build}
 	url := s.url

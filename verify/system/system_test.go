@@ -22,7 +22,11 @@ func served(t *testing.T, s *System, g *Gateway) {
 		last, err = c.Acquire(ctx, g, "a/name", "", `{"ttl_ms":500,"wait_ms":1000}`)
 		cancel()
 		if err == nil && last.Status == http.StatusCreated {
-			if left := time.Until(last.Deadline()); left <= 0 || left > 500*time.Millisecond {
+			left := time.Until(last.Deadline())
+			if left <= 0 {
+				continue // a busy machine has taken longer than the lease lasts
+			}
+			if left > 500*time.Millisecond {
 				t.Errorf("the deadline is %s away", left)
 			}
 			if _, err := c.Release(t.Context(), g, "a/name", last.Lease.ID); err != nil {
@@ -40,7 +44,7 @@ var quick = []string{"FENCEPOST_DEFAULT_TTL=500ms", "FENCEPOST_MAX_TTL=1s", "FEN
 // Every fault of one Redis and of the embedded store does its harm, and what it did is
 // undone: those of the others take longer, and are done in soaks: go run ./verify -only soak-cluster.
 func TestFaults(t *testing.T) {
-	for _, kind := range []Kind{Embedded, Redis} {
+	for _, kind := range []Kind{Embedded, Redis, Raft} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			s := StartTest(t, Options{Store: kind, Env: quick})

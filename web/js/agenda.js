@@ -35,8 +35,9 @@ const maxUnsure = 100;
 export const partLocks = 1000;
 
 // After a part of a long list the gateway is left in peace for so many times as long as
-// it took, and for this long at least.
+// it took, and for this long at least: longer once all is known, and events keep it so.
 const restForPart = 4;
+const restForKnownPart = 19;
 const partMs = 100;
 
 const endings = new Set(["released", "expired", "broken"]);
@@ -60,6 +61,8 @@ export class Agenda {
   #held = false; // after a failure: until the list is due, nothing else is read
   #long; // the list is long: see partLocks
   #partAt = Infinity;
+  #round = false; // a long list is being read, part by part
+  #again = false; // what has been missed meanwhile is for the round that follows
   #events = [];
   #view = new Set(); // the names that are in view, of a long list
 
@@ -86,7 +89,7 @@ export class Agenda {
     const { kind, name } = what;
     if (name === this.#query.name) this.#open = true;
     if (!name.startsWith(this.#query.prefix ?? "")) return;
-    if (this.#long) this.#note(what);
+    if (this.#long) this.#note(what, now);
     let entry = this.#changed.get(name);
     if (entry === undefined) {
       if (this.#changed.size === maxChanged) {
@@ -102,18 +105,26 @@ export class Agenda {
   }
 
   // note keeps an event for a long list; of too many it keeps none, and has the list read.
-  #note(what) {
+  #note(what, now) {
     if (this.#events.length < maxChanged) {
       this.#events.push(what);
       return;
     }
     this.#events = [];
-    this.#listAt = Math.min(this.#listAt, this.#listRead + checkMs);
+    this.readAll(now, checkMs);
   }
 
-  // readAll has everything read soon, but not within pause after the last time.
+  // readAll has everything read soon, but not within pause after the last time. A round that
+  // is under way goes on, or the end of a long list would not be read while much is missed;
+  // without a pause, with its next part at once: that tells too whether the gateway is there.
   readAll(now, pause = 0) {
-    if (!this.#held || pause === 0) this.#listAt = Math.min(this.#listAt, Math.max(now, this.#listRead + pause));
+    if (this.#held && pause > 0) return;
+    if (this.#round) {
+      this.#again = true;
+      if (pause === 0) this.#partAt = Math.min(this.#partAt, now);
+    } else {
+      this.#listAt = Math.min(this.#listAt, Math.max(now, this.#listRead + pause));
+    }
   }
 
   // nextAt is when to plan again.
@@ -129,7 +140,7 @@ export class Agenda {
       const turn = { list: true, part: false, names: [], open: true, ends: this.#ends(), events: this.#events };
       this.#listRead = now;
       this.#listAt = this.#partAt = Infinity;
-      this.#flood = false;
+      this.#flood = this.#again = false;
       this.#clear();
       return turn;
     }
@@ -171,13 +182,16 @@ export class Agenda {
 
   // done notes what a turn has read: the locks of the list, or those of the turn's
   // names. live says whether there are events, further that the list goes on behind what
-  // was read of it.
-  done(turn, locks, began, now, live, further = false) {
+  // was read of it, known that all of it has been read before.
+  done(turn, locks, began, now, live, { further = false, known = false } = {}) {
     this.#held = false;
     this.#turnAt = Math.max(began + turnMs, now + restForTurn * (now - began));
     if (turn.list && !this.#long) this.#dues.clear();
-    if (further) this.#partAt = now + Math.max(partMs, restForPart * (now - began));
-    else if (turn.list || turn.part) this.#listAt = Math.min(this.#listAt, now + (live ? checkMs : intervalMs));
+    if (turn.list || turn.part) {
+      this.#round = further;
+      if (further) this.#partAt = now + Math.max(partMs, (live && known ? restForKnownPart : restForPart) * (now - began));
+      else this.#listAt = Math.min(this.#listAt, now + (this.#again ? listMs : live ? checkMs : intervalMs));
+    }
     for (const name of turn.names) this.#dues.delete(name);
     for (const lock of locks) if (!this.#long || this.#view.has(lock.name)) this.#dues.set(lock.name, due(lock, now));
     this.#dueAt = Math.min(Infinity, ...this.#dues.values());
@@ -186,6 +200,7 @@ export class Agenda {
   // failed has everything read after pause, and nothing before.
   failed(now, pause) {
     this.#held = true;
+    this.#round = false;
     this.#listAt = now + pause;
     this.#partAt = Infinity;
   }

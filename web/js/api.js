@@ -1,7 +1,7 @@
 // api.js: the requests the page makes, each with the time it was sent.
 
 import * as key from "./key.js";
-import { eventsPath, historyPath, listPath, lockPath, readinessPath } from "./route.js";
+import { breakPath, eventsPath, historyPath, listPath, lockPath, queuePath, readinessPath } from "./route.js";
 
 // A request without an answer for this long has failed: the page says so rather
 // than waiting on a connection that has died silently.
@@ -33,14 +33,24 @@ export function history(name, signal) {
   return get(historyPath(name), signal, (body) => Array.isArray(body.grants));
 }
 
-// breakLease ends the lease that has a token, whoever holds it. That it has been done may
-// be said again. reason is told to the holder, and kept in the history; empty is none.
-export async function breakLease(name, token, reason) {
+// breakLease ends the lease that has a token, whoever holds it, or gives its holder notice of
+// so many milliseconds; 0 is none. That it has been done may be said again. reason is told to
+// the holder, and kept in the history; empty is none.
+export function breakLease(name, token, reason, noticeMs = 0) {
+  return end(breakPath(name, noticeMs), { "if-match": `"${token}"` }, reason);
+}
+
+// evict takes a waiter out of the queue, whose request is told the reason. It may be said again.
+export function evict(name, lease, reason) {
+  return end(queuePath(name, lease), {}, reason);
+}
+
+async function end(path, more, reason) {
   let response, body;
   try {
     const { headers, ...rest } = options("application/json");
-    response = await fetch(lockPath(name), {
-      method: "DELETE", signal: AbortSignal.timeout(timeoutMs), ...rest, headers: { ...headers, "if-match": `"${token}"` },
+    response = await fetch(path, {
+      method: "DELETE", signal: AbortSignal.timeout(timeoutMs), ...rest, headers: { ...headers, ...more },
       ...reason === "" ? {} : { body: JSON.stringify({ reason }) },
     });
     body = response.ok ? null : await json(response);

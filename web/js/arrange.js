@@ -9,7 +9,7 @@ import { each, sorted } from "./slices.js";
 // The orders that there are, each by a number, the smallest first; a minus before the
 // name turns one round. Without one the order is that of the names.
 const keys = {
-  held: ({ holders }) => most(holders, (holder) => -holder.acquiredMark) * -1,
+  held: (lock) => -heldFor(lock),
   queue: (lock) => -lock.waiting,
   remaining: ({ holders }) => most(holders, (holder) => holder.deadline),
   token: ({ holders }) => most(holders, (holder) => holder.fencing_token),
@@ -23,9 +23,12 @@ function most(holders, of) {
 
 export const orders = ["name", "-name", "owner", "-owner", ...Object.keys(keys).flatMap((key) => [key, `-${key}`])];
 
+// The filters that are on or off.
+export const marks = ["waited", "expiring", "unrenewed", "attached"];
+
 // plain tells whether all that is known is shown, in the order of the names.
-export function plain({ sort, held, waited, expiring, unrenewed, mode }) {
-  return sort === "name" && held === "" && !waited && !expiring && !unrenewed && mode === "";
+export function plain(route) {
+  return route.sort === "name" && route.held === "" && route.mode === "" && marks.every((mark) => !route[mark]);
 }
 
 const units = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -37,13 +40,14 @@ export function spanMs(text) {
 }
 
 // predicate returns what a lock has to meet at now.
-function predicate({ held, waited, expiring, unrenewed, mode }, now) {
+function predicate({ held, waited, expiring, unrenewed, attached, mode }, now) {
   const since = now - spanMs(held);
   return (lock) =>
     (held === "" || lock.holders.some(({ acquiredMark }) => acquiredMark <= since)) &&
     (!waited || lock.waiting > 0) &&
     (!expiring || lock.holders.some(({ deadline, ttl_ms: ttl }) => Number.isFinite(deadline) && fraction(deadline, ttl, now) < 1 / 3)) &&
     (!unrenewed || lock.holders.some(({ renewedMark }) => renewedMark === null)) &&
+    (!attached || lock.holders.some((holder) => holder.attached)) &&
     (mode === "" || (mode === "permits" ? lock.mode === "shared" && permits(lock.holders) !== null : lock.mode === mode));
 }
 
@@ -51,13 +55,15 @@ function predicate({ held, waited, expiring, unrenewed, mode }, now) {
 const mostHeldMs = 30 * units.d;
 
 // narrowing is what the gateway is asked for of the filters of a route, as parameters of the
-// list: the locks that it leaves out meet no predicate. It has no word for permits, for a part
-// of a TTL, nor for a renewal: these the page alone looks for, among all.
-export function narrowing({ held, waited, mode }) {
+// list: the locks that it leaves out meet no predicate. It has no word for permits, nor for a
+// part of a TTL: these the page alone looks for, among all.
+export function narrowing({ held, waited, unrenewed, attached, mode }) {
   return {
     ...mode === "" ? {} : { mode: mode === "permits" ? "shared" : mode },
     ...held === "" ? {} : { held_for_ms: Math.min(spanMs(held), mostHeldMs) },
     ...waited ? { waiting: true } : {},
+    ...unrenewed ? { unrenewed: true } : {},
+    ...attached ? { attached: true } : {},
   };
 }
 
@@ -120,6 +126,35 @@ function* byNumber(locks, key) {
   });
   const order = yield* sorted(numbers);
   return yield* picked(locks, (i) => order[i] % indexes);
+}
+
+// So many are the first of an order.
+const maxLeaders = 10;
+
+// leaders comes to the locks that most wait for, and those that have been held longest:
+// {contended, longest, waiting: how many wait in all}. It yields as arrange does.
+export function* leaders(locks) {
+  const contended = [], longest = [];
+  let waiting = 0;
+  yield* each(locks.length, (i) => {
+    const lock = locks[i];
+    waiting += lock.waiting;
+    if (lock.waiting > 0) insert(contended, lock, (one) => one.waiting);
+    insert(longest, lock, heldFor);
+  });
+  return { contended, longest, waiting };
+}
+
+const heldFor = ({ holders }) => most(holders, (holder) => -holder.acquiredMark);
+
+// insert puts a lock among the first few, the greatest first; equal ones stay in their order.
+function insert(few, lock, of) {
+  const value = of(lock);
+  let at = few.length;
+  while (at > 0 && value > of(few[at - 1])) at--;
+  if (at === maxLeaders) return;
+  few.splice(at, 0, lock);
+  if (few.length > maxLeaders) few.pop();
 }
 
 // More branches than this are only counted.

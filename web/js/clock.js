@@ -4,7 +4,8 @@
 
 // read turns a holder of an answer into what the page counts with. sent is
 // performance.now() from before the request was sent, so the deadline is never
-// later than the store's. renewedMark is null if the lease was never renewed.
+// later than the store's. renewedMark is null if the lease was never renewed, breaksMark if its
+// holder was given no notice of a break.
 export function read(holder, sent) {
   const acquired = Date.parse(holder.acquired_at);
   const expires = Date.parse(holder.expires_at);
@@ -20,6 +21,7 @@ export function read(holder, sent) {
     acquiredMark: sent - (age > 0 ? age : 0),
     renewedMark: renewed - acquired > roundedMs ? sent - Math.max(0, storeNow - renewed) : null,
     renewedAt: renewed,
+    breaksMark: holder.breaks_in_ms === undefined ? null : sent + holder.breaks_in_ms,
     storeNow,
   };
 }

@@ -5,9 +5,8 @@ import { command, commandsFor } from "./commands.js";
 import { el, setText } from "./dom.js";
 import { History } from "./history.js";
 import { digits, fact, Holders } from "./holders.js";
-import { permits } from "./holding.js";
+import { permits, taken, weighted } from "./holding.js";
 import { current as currentKey } from "./key.js";
-import { historyPath, lockPath } from "./route.js";
 import { Waiters } from "./waiters.js";
 import { fenceSays, overlong, why } from "./why.js";
 
@@ -30,7 +29,7 @@ export class Detail {
   #lock = null;
   #grants = null;
   #till = null;
-  #waiters = new Waiters();
+  #waiters;
   #history = new History();
   #advice = el("div");
   #fence = el("div");
@@ -38,9 +37,11 @@ export class Detail {
   #explainedAt = 0;
   #words = "";
 
-  // onBreak is called with a lock and the holder whose lease somebody wants to break.
-  constructor(root, { onClose, onBreak }) {
+  // onBreak is called with a lock and the holder whose lease somebody wants to break, onEvict
+  // with one and the waiter whom somebody wants to take out of the queue.
+  constructor(root, { onClose, onBreak, onEvict }) {
     this.#root = root;
+    this.#waiters = new Waiters((waiter) => onEvict(this.#lock, waiter));
     this.#holders = new Holders((holder) => onBreak(this.#lock, holder));
     const close = el("button", { type: "button", class: "button close" },
       el("span", { class: "back", "aria-hidden": "true" }, "\u2190 "), "Close");
@@ -177,13 +178,14 @@ export class Detail {
   // updateCommands keeps what is shown, and perhaps selected, for as long as it is right.
   #updateCommands(lock) {
     const tokens = lock.holders.slice(0, 1).map(({ fencing_token: token }) => token);
-    const key = JSON.stringify([lock.name, tokens]);
+    const leases = lock.waiters.slice(0, 1).map(({ lease }) => lease);
+    const key = JSON.stringify([lock.name, tokens, leases]);
     this.#commands.hidden = false;
     if (this.#commands.dataset.key === key) return;
     this.#commands.dataset.key = key;
     const { name } = lock;
     this.#commands.replaceChildren(el("summary", null, "Commands"),
-      ...commandsFor(location.origin, lockPath(name), historyPath(name), name, tokens, currentKey() !== null)
+      ...commandsFor(location.origin, name, tokens, leases, currentKey() !== null)
         .flatMap(([what, text]) => [what === "" ? null : el("p", { class: "muted" }, what), command(text, what || "Command")]).filter((part) => part !== null));
   }
 
@@ -204,6 +206,10 @@ export class Detail {
 function words(lock) {
   if (!lock.held) return "Free";
   const limit = permits(lock.holders);
+  if (limit !== null && weighted(lock.holders)) {
+    const more = lock.holder_count > lock.holders.length ? " or more" : "";
+    return `Held, shared by ${lock.holder_count}, ${taken(lock.holders)}${more} of ${limit} permits taken`;
+  }
   if (limit !== null) return `Held, shared by ${lock.holder_count} of ${limit}`;
   return lock.holder_count > 1 ? `Held, shared by ${lock.holder_count}` : `Held, ${lock.mode}`;
 }

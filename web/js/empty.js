@@ -62,7 +62,7 @@ export class Empty {
     if (q === "") return [el("h3", null, more ? "No lock like that so far" : "No live lock is like that"), clear];
     return [
       el("h3", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
-      el("p", null, "The search looks within names, owners and public lease ids."),
+      el("p", null, "The search looks within names, owners, public lease ids and metadata."),
       clear,
     ];
   }

@@ -1,20 +1,23 @@
-// figures.js: how much happens, counted from the events that the page gets anyway: of all
-// gateways, and no more than its key may see.
+// figures.js: how much there is and how much happens. What happens is counted from the
+// events that the page gets anyway: of all gateways, and no more than its key may see.
 
+import { duration } from "./clock.js";
 import { setText } from "./dom.js";
+import { Spans } from "./spans.js";
 
 // So many bars, each of so much time.
 const bars = 60;
 export const barMs = 2000;
 
-// A figure is of the last so many bars that are over.
+// A rate is of the last so many bars that are over.
 const over = 5;
 
-const kinds = { granted: "granted", released: "released", expired: "lost", broken: "lost" };
+const ended = { released: "released", expired: "lost", broken: "lost" };
 
-// Rates counts events by the bar that they fall into.
+// Rates counts events by the bar that they fall into, and how long waiting and holding took.
 export class Rates {
-  #counts = { granted: [], released: [], lost: [] };
+  #counts = { granted: [], handed: [], released: [], lost: [] };
+  #spans = { wait: new Spans(bars), hold: new Spans(bars) };
   #bar = null; // the one under way
   #first = null;
 
@@ -25,14 +28,21 @@ export class Rates {
   // begin forgets what was counted: some was missed.
   begin(now) {
     for (const counts of Object.values(this.#counts)) counts.fill(0);
+    for (const spans of Object.values(this.#spans)) spans.clear();
     this.#bar = this.#first = Math.floor(now / barMs);
   }
 
-  add(kind, now) {
-    const key = Object.hasOwn(kinds, kind) ? kinds[kind] : null;
-    if (key === null || this.#bar === null) return;
+  add({ kind, took }, now) {
+    if (this.#bar === null) return;
     this.advance(now);
-    this.#counts[key][bars]++;
+    if (kind === "granted") {
+      this.#counts.granted[bars]++;
+      if (took > 0) this.#counts.handed[bars]++;
+      this.#spans.wait.add(took);
+    } else if (Object.hasOwn(ended, kind)) {
+      this.#counts[ended[kind]][bars]++;
+      this.#spans.hold.add(took);
+    }
   }
 
   // advance begins the bars that have come, and tells whether there was one.
@@ -44,6 +54,7 @@ export class Rates {
       counts.copyWithin(0, gone);
       counts.fill(0, bars + 1 - gone);
     }
+    for (let i = 0; i < Math.min(gone, bars); i++) for (const spans of Object.values(this.#spans)) spans.advance();
     this.#bar = bar;
     return true;
   }
@@ -55,12 +66,31 @@ export class Rates {
     return this.#counts[key].slice(bars - known, bars).reduce((a, b) => a + b, 0) / (known * barMs / 1000);
   }
 
-  // line is an SVG path through the bars that are over, in a box of a width and height.
-  line(key, width, height) {
-    const counts = this.#counts[key].slice(0, bars);
-    const most = Math.max(1, ...counts);
-    return counts.map((count, i) => `${i === 0 ? "M" : "L"}${(i * width / (bars - 1)).toFixed(1)} ${(height - 1 - count / most * (height - 2)).toFixed(1)}`).join("");
+  // quantile is how long the part q of what came in the time of all bars took at most;
+  // null if nothing came.
+  quantile(key, q) {
+    return this.#spans[key].quantile(q);
   }
+
+  // counts are those of the bars that are over.
+  counts(key) {
+    return this.#counts[key].slice(0, bars);
+  }
+}
+
+// line is an SVG path through values, in a box of a width and height, the greatest of which
+// is most; null values are left out.
+export function line(values, width, height, most = Math.max(1, ...values.filter((value) => value !== null))) {
+  let pen = "M";
+  return values.map((value, i) => {
+    if (value === null) {
+      pen = "M";
+      return "";
+    }
+    const point = `${pen}${(i * width / (values.length - 1)).toFixed(1)} ${(height - 1 - value / most * (height - 2)).toFixed(1)}`;
+    pen = "L";
+    return point;
+  }).join("");
 }
 
 // rate writes how many a second.
@@ -69,14 +99,28 @@ export function rate(perSecond) {
   return `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond).toLocaleString("en")}/s`;
 }
 
+// howLong writes a span that is known to some percent.
+export function howLong(ms) {
+  if (ms === null) return "\u2013";
+  return ms < 1000 ? `${Math.round(ms)}\u00a0ms` : duration(ms);
+}
+
+// howMany writes a number of which there may be more.
+export function howMany({ count, more } = { count: null }) {
+  return count === null ? "\u2013" : `${count.toLocaleString("en")}${more ? "+" : ""}`;
+}
+
+const [width, height] = [120, 24];
+
 // Figures shows them.
 export class Figures {
   #rates = new Rates();
-  #nodes;
+  #root;
+  #now = { held: undefined, waiting: undefined }; // {count, more} each, as far as it is known
+  #then = Object.fromEntries(["held", "waiting", "wait", "hold"].map((key) => [key, new Array(bars).fill(null)]));
 
   constructor(root) {
-    this.#nodes = Object.fromEntries(["granted", "released", "lost"].map((key) =>
-      [key, { figure: root.getElementById(`figure-${key}`), line: root.getElementById(`line-${key}`) }]));
+    this.#root = root;
   }
 
   begin(now) {
@@ -84,18 +128,47 @@ export class Figures {
     this.#write();
   }
 
-  add(kind, now) {
-    this.#rates.add(kind, now);
+  add(event, now) {
+    this.#rates.add(event, now);
+  }
+
+  // count tells how many locks are held, and how many wait for them: {count, more} each,
+  // undefined where it is not known.
+  count(held, waiting) {
+    this.#now = { held, waiting };
+    this.#tell("held", howMany(held));
+    this.#tell("waiting", howMany(waiting));
   }
 
   tick(now) {
-    if (this.#rates.advance(now)) this.#write();
+    if (!this.#rates.advance(now)) return;
+    const p99 = (key) => this.#rates.quantile(key, 0.99);
+    for (const [key, value] of Object.entries({ held: this.#now.held?.count ?? null, waiting: this.#now.waiting?.count ?? null, wait: p99("wait"), hold: p99("hold") })) {
+      this.#then[key].shift();
+      this.#then[key].push(value);
+    }
+    this.#write();
+  }
+
+  #tell(key, text) {
+    setText(this.#root.getElementById(`figure-${key}`), text);
+  }
+
+  #draw(key, path) {
+    this.#root.getElementById(`line-${key}`).setAttribute("d", path);
   }
 
   #write() {
-    for (const [key, { figure, line }] of Object.entries(this.#nodes)) {
-      setText(figure, rate(this.#rates.perSecond(key)));
-      line.setAttribute("d", this.#rates.line(key, 120, 24));
+    const rates = this.#rates;
+    for (const key of ["granted", "handed", "released", "lost"]) this.#tell(key, rate(rates.perSecond(key)));
+    for (const pair of [["granted", "handed"], ["released", "lost"]]) { // on one scale
+      const most = Math.max(1, ...pair.flatMap((key) => rates.counts(key)));
+      for (const key of pair) this.#draw(key, line(rates.counts(key), width, height, most));
     }
+    for (const key of ["wait", "hold"]) {
+      this.#tell(key, howLong(rates.quantile(key, 0.5)));
+      this.#tell(`${key}-p99`, howLong(rates.quantile(key, 0.99)));
+    }
+    for (const [key, values] of Object.entries(this.#then)) this.#draw(key, line(values, width, height));
   }
 }

@@ -1,7 +1,7 @@
 // filters.js: the controls that say which locks are shown and in what order, and the tree
 // of prefixes. What they say is in the address.
 
-import { plain } from "./arrange.js";
+import { marks, plain } from "./arrange.js";
 import { el, reconcile, setText } from "./dom.js";
 import { address, everything } from "./route.js";
 
@@ -38,8 +38,9 @@ export class Filters {
   }
 
   #read() {
-    const { sort, held, mode, waited, expiring, unrenewed } = this.#form.elements;
-    return { sort: sort.value, held: held.value, mode: mode.value, waited: waited.checked, expiring: expiring.checked, unrenewed: unrenewed.checked };
+    const { elements } = this.#form;
+    const text = (key) => [key, elements[key].value];
+    return Object.fromEntries([...["sort", "held", "mode"].map(text), ...marks.map((mark) => [mark, elements[mark].checked])]);
   }
 
   // show shows a route. One that somebody typed may have what no control offers.
@@ -50,8 +51,8 @@ export class Filters {
       if (![...select.options].some(({ value }) => value === route[key])) select.append(el("option", { value: route[key] }, route[key]));
       select.value = route[key];
     }
-    for (const key of ["waited", "expiring", "unrenewed"]) elements[key].checked = route[key];
-    this.#clear.hidden = plain(route);
+    for (const mark of marks) elements[mark].checked = route[mark];
+    this.#clear.toggleAttribute("data-none", plain(route));
     for (const head of this.#heads) {
       const by = route.sort.replace(/^-/, "");
       const th = head.closest("th");

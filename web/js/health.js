@@ -12,7 +12,7 @@ export const restMs = 1000;
 // A quarantine that should have ended is looked at again after this.
 const graceMs = 500;
 
-// read turns the checks of an answer that came at now into {dangers, till, refused, refusal}:
+// read turns the checks of an answer that came at now into {dangers, till, refused, refusal, store}:
 // what endangers a promise, and when a quarantine ends at the latest, null if there
 // is none. The same fault of several servers is one danger.
 //
@@ -36,8 +36,11 @@ export function read(body, now) {
   }
   const sound = (name) => body.checks.every((check) => check.name !== name || check.ok);
   const refused = body.code === "unavailable" && dangers.size > 0 && sound("store") && sound("accepting");
-  return { dangers: [...dangers.values()], till, refused, refusal };
+  return { dangers: [...dangers.values()], till, refused, refusal, store: { kind: String(body.store ?? ""), took: body.checks.find(({ name }) => name === "store")?.took_ms ?? null, looks: examined(body) } };
 }
+
+// examined is how many things about the store were looked at.
+const examined = ({ checks }) => checks.filter(({ name }) => !["store", "accepting", "quarantine"].includes(name)).length;
 
 const most = 400; // of a text that quotes a server
 
@@ -65,6 +68,15 @@ export function summary(dangers, refused = false) {
     ? "The way the store is set up endangers what locks promise."
     : `${dangers.length} things about the store endanger what locks promise.`;
   return refused ? `${much} This gateway grants nothing until this is put right.` : much;
+}
+
+// condition says how the store is, in sentences that don't change while it does not.
+export function condition({ dangers, till, refusal, store: { kind, took, looks } }) {
+  const parts = [`The store${kind === "" ? "" : ` (${kind})`} ${took === null ? "does not answer" : `answered in ${took} ms`}.`];
+  if (refusal !== null) parts.push("It refuses this gateway.");
+  if (till !== null) parts.push("It is in quarantine: nothing new is granted.");
+  parts.push(dangers.length > 0 ? "What endangers it is told above." : looks > 0 ? `${looks} things about it were examined: none endangers what locks promise.` : "It has not been examined yet.");
+  return parts.join(" ");
 }
 
 // left says how long a quarantine goes on.

@@ -4,6 +4,7 @@
 import { duration, instant, plainSpan, since, span } from "./clock.js";
 import { Countdown } from "./countdown.js";
 import { el, owner, reconcile, setText } from "./dom.js";
+import { slots } from "./holding.js";
 
 // More holders than this are only counted.
 const maxShown = 50;
@@ -22,6 +23,11 @@ class Holder {
   #expires = el("time");
   #renewed = el("time");
   #renewedMark = null;
+  #renewer = el("span", { class: "muted" });
+  #notice = el("p", { class: "notice", hidden: true });
+  #breaks = el("span", { class: "breaks" });
+  #why = el("bdi");
+  #breaksMark = null;
   #mode = el("span");
   #acquiredMark = 0;
 
@@ -31,7 +37,8 @@ class Holder {
   constructor(holder, alone, onBreak) {
     const button = el("button", { type: "button", class: "button break" }, "Break\u2026");
     button.addEventListener("click", () => onBreak(this.#holder));
-    const facts = [...this.#facts(holder, alone ? "h3" : "h4"), button];
+    this.#notice.append(el("strong", null, "Given notice"), ": ", this.#breaks, this.#why);
+    const facts = [this.#notice, ...this.#facts(holder, alone ? "h3" : "h4"), button];
     if (alone) {
       this.element = el("div", { class: "holder" },
         el("p", { class: "big" }, this.#countdown.text, " ", this.#of), this.#countdown.bar, ...facts);
@@ -40,7 +47,7 @@ class Holder {
     this.element = el("details", { class: "holder one-of-many" },
       el("summary", null,
         el("span", { class: "who" }, owner(holder.owner)),
-        holder.slot >= 0 ? el("span", { class: "slot" }, `slot ${holder.slot}`) : null,
+        holder.slot >= 0 ? el("span", { class: "slot" }, slots(holder)) : null,
         el("span", { class: "countdown" }, this.#countdown.bar, this.#countdown.text)),
       el("p", { class: "muted" }, this.#of),
       ...facts);
@@ -57,7 +64,7 @@ class Holder {
         fact("Lease", digits(holder.lease)),
         fact("Mode", this.#mode),
         fact("Held since", acquired, " ", this.#held),
-        fact("Last renewed", this.#renewed),
+        fact("Last renewed", this.#renewed, this.#renewer),
         fact("Expires", this.#expires, el("span", { class: "muted" }, " unless renewed")),
         holder.hold > 1 ? fact("Hold", `${holder.hold} deep`) : null,
       ),
@@ -74,9 +81,13 @@ class Holder {
     this.#acquiredMark = holder.acquiredMark;
     this.#renewedMark = holder.renewedMark;
     this.#renewed.title = holder.renewedMark === null ? "" : instant(holder.renewedAt);
+    this.#breaksMark = holder.breaksMark;
+    this.#notice.hidden = holder.breaksMark === null;
+    setText(this.#why, holder.break_reason ? ` ${holder.break_reason}` : "");
+    setText(this.#renewer, holder.attached ? " by its gateway: attached to a stream" : "");
     this.#countdown.set(holder.deadline, holder.ttl_ms, now);
     setText(this.#of, `left of ${plainSpan(holder.ttl_ms)}`);
-    setText(this.#mode, `${holder.mode}${holder.limit ? `, at most ${holder.limit}` : ""}${holder.slot >= 0 ? `, slot ${holder.slot}` : ""}`);
+    setText(this.#mode, `${holder.mode}${holder.limit ? `, at most ${holder.limit}` : ""}${holder.slot >= 0 ? `, ${slots(holder)}` : ""}`);
     setText(this.#expires, since(holder.expires_at, holder.storeNow));
     this.#expires.dateTime = holder.expires_at;
     this.#expires.title = instant(holder.expires_at);
@@ -85,9 +96,15 @@ class Holder {
 
   tick(now) {
     this.#countdown.tick(now);
+    if (this.#breaksMark !== null) setText(this.#breaks, breaks(this.#breaksMark, now));
     setText(this.#held, `for ${span(now - this.#acquiredMark)}`);
     setText(this.#renewed, this.#renewedMark === null ? "never" : `${duration(now - this.#renewedMark)} ago`);
   }
+}
+
+// breaks says when a lease is broken of which notice was given.
+function breaks(at, now) {
+  return at > now ? `the lease is broken in ${span(at - now + 999)} at most.` : "the lease is about to be broken.";
 }
 
 // Holders is the section of the holders.

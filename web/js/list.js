@@ -19,6 +19,31 @@ export function ended(name, { sameSearch, more, lastName }) {
   return !more || (lastName !== null && name <= lastName);
 }
 
+// Endings is how leases ended whose rows are drawn, by name, until the rows have said it. Of
+// other names nobody is told: in a few minutes they may be all that there are.
+export class Endings {
+  #hows = new Map();
+
+  // note takes what has been heard; drawn has the names of the rows.
+  note(ends, drawn) {
+    for (const [name, how] of ends) if (drawn.has(name)) this.#hows.set(name, how);
+  }
+
+  // of says how the lease ended, undefined if that is not known.
+  of(name) {
+    return this.#hows.get(name);
+  }
+
+  // keep drops all but those of the rows that may still leave.
+  keep(drawn, known) {
+    for (const name of this.#hows.keys()) if (!drawn.has(name) || find(known, name) === undefined) this.#hows.delete(name);
+  }
+
+  get size() {
+    return this.#hows.size;
+  }
+}
+
 class Row {
   #link = el("a", { class: "lock-link" });
   #owner = el("bdi", { class: "owner-text" });
@@ -62,11 +87,14 @@ class Row {
     setTitle(this.#owner, who || "no owner was given");
     setText(this.#others, others);
     setTitle(this.#others, others);
-    this.#mode.hidden = lock.mode !== "shared";
-    setText(this.#mode, shared);
+    const remarks = [lock.mode === "shared" ? shared : "",
+      lock.holders.some(({ attached }) => attached) ? "attached" : "",
+      lock.holders.some(({ breaksMark }) => (breaksMark ?? null) !== null) ? "given notice" : ""].filter((text) => text !== "");
+    this.#mode.hidden = remarks.length === 0;
+    setText(this.#mode, remarks.join(", "));
     this.#acquiredMark = first.acquiredMark;
     setText(this.#waiting, String(lock.waiting));
-    this.#queue.toggleAttribute("data-none", lock.waiting === 0);
+    this.element.toggleAttribute("data-waited", lock.waiting > 0);
     setText(this.#since, since(first.acquired_at, first.storeNow));
     setTitle(this.#since, instant(first.acquired_at));
     if (this.#since.dateTime !== first.acquired_at) this.#since.dateTime = first.acquired_at;
@@ -94,6 +122,7 @@ class Row {
 
   // mark says whether this lock is open.
   mark(open) {
+    this.element.toggleAttribute("data-open", open);
     if (open) this.#link.setAttribute("aria-current", "true");
     else this.#link.removeAttribute("aria-current");
   }
@@ -105,7 +134,7 @@ class Row {
   // flash marks a new grant.
   flash() {
     if (calm()) return;
-    this.element.animate([{ backgroundColor: "var(--flash)" }, { backgroundColor: "transparent" }], { duration: 1200, easing: "ease-out" });
+    this.element.animate([{ backgroundColor: "var(--flash)", offset: 0 }], { duration: 1200, easing: "ease-out" }); // to its own colour
   }
 
   // leave says how the lease ended, if it is known, and calls done when the row
@@ -152,6 +181,7 @@ export class List {
   #known = []; // all that are known, in the order of the names
   #before = []; // and what was known before
   #beforeEnd = null; // the last of these, if there were others behind it
+  #endings = new Endings();
   #marked = null;
   #rowHeight = 0;
   #query = null;
@@ -196,21 +226,27 @@ export class List {
     return this.#shown.length > allDrawn;
   }
 
+  // tell notes how leases have ended, by name: their rows say it when they leave.
+  tell(ends) {
+    this.#endings.note(ends, this.#rows);
+  }
+
   // update shows some of the locks of an answer, in an order of their own.
-  update({ query, list: { locks, more }, ends }, shown, now) {
+  update({ query, list: { locks, more } }, shown, now) {
     const search = JSON.stringify([query.q, query.prefix, query.filter]);
     const fresh = this.#query !== search;
     this.#query = search;
     this.#before = fresh ? locks : this.#known;
     this.#known = locks;
     this.#shown = shown;
-    this.#draw(now, { ends, more, sameSearch: !fresh, narrowed: Object.keys(query.filter).length > 0 });
+    this.#draw(now, { more, sameSearch: !fresh, narrowed: Object.keys(query.filter).length > 0 });
+    this.#endings.keep(this.#rows, locks); // what is drawn now is told of
     this.#before = locks;
     this.#beforeEnd = more ? locks.at(-1)?.name ?? null : null;
   }
 
   // draw makes the rows of what is in view, and keeps those that were there.
-  #draw(now, { ends = new Map(), more = true, sameSearch = true, narrowed = false } = {}) {
+  #draw(now, { more = true, sameSearch = true, narrowed = false } = {}) {
     const windowed = this.#windowed;
     this.#table.toggleAttribute("data-windowed", windowed);
     if (windowed) this.#table.setAttribute("aria-rowcount", String(this.#shown.length + 1));
@@ -222,8 +258,8 @@ export class List {
     for (const row of this.#rows.values()) {
       if (names.has(row.name) || (row.leaving !== null && sameSearch)) continue;
       // One that is not known any more under a filter may only meet it no more.
-      if (find(this.#known, row.name) === undefined && ended(row.name, { sameSearch, more, lastName }) && (!narrowed || ends.has(row.name))) {
-        row.leave(now, ends.get(row.name), () => {
+      if (find(this.#known, row.name) === undefined && ended(row.name, { sameSearch, more, lastName }) && (!narrowed || this.#endings.of(row.name) !== undefined)) {
+        row.leave(now, this.#endings.of(row.name), () => {
           this.#remove(row);
           this.#on.left();
         });

@@ -6,14 +6,14 @@ import { Break } from "./break.js";
 import { Connection } from "./connection.js";
 import { Dangers } from "./dangers.js";
 import { Detail } from "./detail.js";
-import { arrange, branches, narrowing, plain } from "./arrange.js";
+import { arrange, branches, leaders as leading, narrowing, plain } from "./arrange.js";
 import { Empty } from "./empty.js";
 import { Figures } from "./figures.js";
 import { Filters, Tree } from "./filters.js";
 import { Health } from "./health.js";
+import { Leaders } from "./leaders.js";
 import { List } from "./list.js";
 import { address, everything, parse, validName } from "./route.js";
-import { find } from "./shown.js";
 import { SignIn } from "./signin.js";
 import { run } from "./slices.js";
 import { mostLocks, Source } from "./source.js";
@@ -34,7 +34,8 @@ const input = id("q");
 const list = new List(id("table"), id("rows"), { onLeft: showEmpty, onView: (names) => source.look(names) });
 const filters = new Filters(document, { onChange: (change) => go({ ...route, ...change }) });
 const tree = new Tree(document, { onOpen: watch });
-const detail = new Detail(id("detail"), { onClose: close, onBreak: (lock, holder) => breaking.open(lock, holder) });
+const leaders = new Leaders(document, { onOpen: watch });
+const detail = new Detail(id("detail"), { onClose: close, onBreak: (lock, holder) => breaking.open(lock, holder), onEvict: (lock, waiter) => breaking.evict(lock, waiter) });
 const breaking = new Break(id("break"), api, { onDone: () => detail.focus() });
 const empty = new Empty(id("empty"), { onClear: clearSearch });
 const connection = new Connection(document, { onRetry: () => source.refresh() });
@@ -42,7 +43,7 @@ const dangers = new Dangers(document);
 const health = new Health(api, { onData: showHealth });
 const figures = new Figures(document);
 const source = new Source(api, {
-  onData, onFailure, onEvent: ({ kind }) => figures.add(kind, now()),
+  onData, onFailure, onEvent: (event) => figures.add(event, now()),
   onGap: () => {
     health.look();
     figures.begin(now());
@@ -59,7 +60,6 @@ let latest = null; // the last good answer
 let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
 let shown = []; // the locks that are shown
-let ends = new Map(); // how leases have ended since that was drawn, by name
 let arranging = null; // gives up the work on what is to be shown, null if none is under way
 let arrangedAt = -Infinity;
 let arrangingMs = 0; // how long that took
@@ -69,7 +69,7 @@ let late = false; // what is shown is not of the last answer yet
 
 function onData(data) {
   latest = data;
-  for (const [name, how] of data.ends) ends.set(name, how);
+  list.tell(data.ends);
   health.resume(); // not before: each request without a key is a failure to the gateway
   setStatus(state.answered(now(), data.asking));
   if (data.query.name === route.name) detail.update(data.detail, now());
@@ -83,10 +83,10 @@ function show() {
   if (arranging !== null || !late || latest === null || !covers(latest.query, route) || now() - arrangedAt < restForArranging * arrangingMs) return;
   const data = latest;
   late = false;
-  arranging = run(arrangement(data.list.locks, route, now()), ({ locks, below }, took) => {
+  arranging = run(arrangement(data.list.locks, route, now()), (arranged, took) => {
     const began = now();
     arranging = null;
-    draw(data, locks, below);
+    draw(data, arranged);
     arrangedAt = now();
     arrangingMs = took + arrangedAt - began;
   });
@@ -94,16 +94,16 @@ function show() {
 
 function* arrangement(locks, of, at) {
   const some = yield* arrange(locks, of, at);
-  return { locks: some, below: tree.open ? yield* branches(some, of.prefix) : null };
+  return { locks: some, below: tree.open ? yield* branches(some, of.prefix) : null, first: yield* leading(locks) };
 }
 
-function draw(data, locks, below) {
-  const { list: { more, reading, locks: known } } = data;
+function draw(data, { locks, below, first }) {
+  const { list: { more, reading } } = data;
   shown = locks;
-  list.update({ ...data, ends }, shown, now());
-  // What has ended meanwhile is not told of in what was drawn.
-  for (const name of ends.keys()) if (find(known, name) === undefined) ends.delete(name);
+  list.update(data, shown, now());
   if (below !== null) tree.update(below, more || reading, route);
+  leaders.update(first, more || reading, now());
+  countAll(data, first.waiting);
   showCount(data);
   showEmpty();
   id("more").hidden = !more || reading || everyLock() || wanted >= mostLocks;
@@ -125,6 +125,7 @@ function showHealth(found) {
   empty.hold(found.till, now());
   detail.hold(found.till, now());
   connection.explain(found.refusal, now());
+  leaders.tell(found);
 }
 
 function onFailure(error, pause) {
@@ -161,10 +162,17 @@ function showCount({ query, list: { locks, more, reading, total } }) {
   const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
   setText(id("count"), `${found} ${what}${far}`);
   // Read aloud what a search, a filter or "show more" came to, not every change.
-  const asked = JSON.stringify([query.q, query.prefix, query.wanted, route.sort, route.held, route.mode, route.waited, route.expiring, route.unrenewed]);
+  const asked = JSON.stringify([query.wanted, { ...route, name: null }]);
   if (asked === announced || reading) return;
   announced = asked;
-  setText(id("announcement"), `${found} ${locks.length === 1 ? "lock" : "locks"} ${what}`);
+  setText(id("announcement"), `${found} ${found === "1" ? "lock" : "locks"} ${what}`);
+}
+
+// countAll tells how many are held, and how many wait, where all locks were asked about.
+function countAll({ query, list: { locks, more, reading, total } }, waiting) {
+  const further = more || reading;
+  if (query.q !== "" || query.prefix !== "" || Object.keys(query.filter).length > 0) figures.count();
+  else figures.count(further && total !== undefined ? { count: Math.max(total, locks.length), more: false } : { count: locks.length, more: further }, { count: waiting, more: further });
 }
 
 // howMany says how many locks are shown, and of how many: of those that are known, or where
@@ -180,7 +188,7 @@ function howMany(known, total, further, narrowed) {
 
 // everyLock tells whether all locks are asked about, not only the first.
 function everyLock() {
-  return !plain(route) || tree.open;
+  return !plain(route) || tree.open || leaders.open;
 }
 
 function watch() {
@@ -276,7 +284,8 @@ function readOn() {
 id("more-button").addEventListener("click", readOn);
 // Who scrolls to the end wants to see more.
 addEventListener("scroll", () => {
-  if (scrollY > 0 && scrollY + innerHeight > document.documentElement.scrollHeight - 300 && !id("more").hidden && latest?.query.wanted === wanted) readOn();
+  if (id("more").hidden || latest?.query.wanted !== wanted) return; // where the page ends takes a layout
+  if (scrollY > 0 && scrollY + innerHeight > document.documentElement.scrollHeight - 300) readOn();
 }, { passive: true });
 
 const help = id("help");
@@ -324,6 +333,7 @@ function tick() {
   detail.tick(at);
   connection.tick(at);
   figures.tick(at);
+  leaders.tick(at);
   dangers.tick(at);
   empty.tick(at);
 }

@@ -2,7 +2,7 @@
 // (?q=…&sort=held), the lock that is open the fragment (#/locks/orders/42), so all can
 // be linked, reloaded and walked with the back button. Pure functions.
 
-import { orders, spanMs } from "./arrange.js";
+import { marks, orders, spanMs } from "./arrange.js";
 
 const prefix = "#/locks/";
 
@@ -14,7 +14,7 @@ export function validName(name) {
 }
 
 // everything is a route that shows every lock, in the order of the names.
-export const everything = Object.freeze({ q: "", prefix: "", sort: "name", held: "", waited: false, expiring: false, unrenewed: false, mode: "" });
+export const everything = Object.freeze({ q: "", prefix: "", sort: "name", held: "", mode: "", ...Object.fromEntries(marks.map((mark) => [mark, false])) });
 
 const modes = ["exclusive", "shared", "permits"];
 
@@ -29,8 +29,8 @@ export function parse({ search, hash }) {
     prefix: text("prefix", (value) => /^[A-Za-z0-9._:@~/-]{0,255}$/.test(value)),
     sort: text("sort", (value) => orders.includes(value)) || "name",
     held: text("held", (value) => spanMs(value) > 0),
-    waited: query.has("waited"), expiring: query.has("expiring"), unrenewed: query.has("unrenewed"),
     mode: text("mode", (value) => modes.includes(value)),
+    ...Object.fromEntries(marks.map((mark) => [mark, query.has(mark)])),
   };
   if (!hash.startsWith(prefix)) return { ...route, name: null };
   let name = hash.slice(prefix.length);
@@ -62,6 +62,16 @@ const encoded = (name) => name.split("/").map(encodeURIComponent).join("/");
 // lockPath is the path of a lock in the HTTP interface.
 export function lockPath(name) {
   return "/locks/" + encoded(name);
+}
+
+// breakPath is where a lease is broken, with notice of so many milliseconds; 0 is none.
+export function breakPath(name, noticeMs) {
+  return lockPath(name) + (noticeMs > 0 ? `?notice_ms=${noticeMs}` : "");
+}
+
+// queuePath is the path of a place in a lock's queue, by the public part of its lease id.
+export function queuePath(name, lease) {
+  return `/queues/${encoded(name)}?lease=${encodeURIComponent(lease)}`;
 }
 
 // historyPath is the path of a lock's history.

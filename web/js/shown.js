@@ -12,9 +12,9 @@ export function matches({ q, filter = {} }, { kind, name, owner, lease, mode }) 
 }
 
 // tells tells whether events say all there is to know of whether a lock belongs to a query:
-// how many wait for one that is not known they don't.
+// how many wait for one that is not known they don't, nor whether a lease is attached.
 export function tells({ filter = {} }) {
-  return !filter.waiting;
+  return !filter.waiting && !filter.attached;
 }
 
 // position is where the first name stands that is not before name.
@@ -113,6 +113,7 @@ const nobody = (name) => ({ name, held: true, holders: [], holder_count: 0, wait
 // granted the lock comes from it.
 function after(lock, event, now) {
   const { kind, lease } = event;
+  if (kind === "notice") return lock; // what is in view is read again
   const others = lock.holders.filter((holder) => holder.lease !== lease);
   if (kind === "queued") return { ...lock, waiting: lock.waiting + 1 };
   if (kind === "left") return { ...lock, waiting: Math.max(0, lock.waiting - 1) };

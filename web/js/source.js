@@ -55,7 +55,7 @@ function readLock(lock, sent) {
   return {
     ...lock,
     holders: lock.holders.map((holder) => read(holder, sent)),
-    waiters: (lock.waiters ?? []).map((waiter) => ({ ...waiter, since: sent - waiter.waiting_ms })),
+    waiters: (lock.waiters ?? []).map((waiter) => ({ ...waiter, since: sent - waiter.waiting_ms, turn: waiter.estimated_wait_ms === undefined ? null : sent + waiter.estimated_wait_ms })),
   };
 }
 
@@ -96,7 +96,7 @@ async function past(api, name, signal) {
 // that there are no events; ends says how leases have ended, by name. list is {locks,
 // more, reading}: more, that there are others behind the last; total, how many there are, undefined
 // under a search; reading, that these are
-// read too, part by part. onGap hears that events begin, or that some were missed, onEvent each of them.
+// read too, part by part, for the first time. onGap hears that events begin, or that some were missed, onEvent each of them.
 export class Source {
   #api;
   #on;
@@ -216,7 +216,7 @@ export class Source {
         if (this.#failures > 0) this.#stream.retry(); // a sign of life
         this.#failures = 0;
         this.#list = list;
-        agenda.done(turn, locks, began, this.#now(), this.#events === "open", (turn.list || turn.part) && list.reading === true);
+        agenda.done(turn, locks, began, this.#now(), this.#events === "open", { further: list.further, known: !list.reading });
         if (short) agenda.readAll(this.#now(), listMs);
         this.#on.data({ query, list, detail, asking: this.#events === "refused", ends: turn.ends });
       } catch (error) {
@@ -260,11 +260,11 @@ export class Source {
     const locks = splice(this.#list?.locks ?? [], from, part.locks, part.more ? upTo : null);
     const full = locks.length >= wanted && position(locks, upTo) >= wanted - 1;
     if (full) locks.length = wanted;
-    const complete = !part.more || full; // all has been read once
-    const more = complete ? part.more || full : this.#list?.complete ? this.#list.more : true;
-    return {
-      locks, more, upTo, cursor: part.cursor, total: part.total ?? this.#list?.total, reading: part.more && !full, complete: complete || this.#list?.complete === true,
-    };
+    const further = part.more && !full;
+    const knownTo = further ? this.#list?.knownTo ?? 0 : wanted; // so many have all been read once
+    const reading = knownTo < wanted;
+    const more = further ? reading || this.#list.more : part.more || full;
+    return { locks, more, upTo, cursor: part.cursor, total: part.total ?? this.#list?.total, further, knownTo, reading };
   }
 
   async #sleep(agenda, signal) {

@@ -38,19 +38,20 @@ export class Parser {
 }
 
 // change reads what an event says of a lock: {kind, name, lease, owner, mode, token,
-// at}, or null if it is none that the page knows.
+// at, took}, or null if it is none that the page knows. took is for how long who was granted
+// a lock had waited, and a lease that ended was held, in milliseconds; 0 of the others.
 export function change({ event, data }) {
   if (!kinds.has(event)) return null;
   try {
-    const { name, lease, owner, mode, fencing_token: token, at } = JSON.parse(data);
+    const { name, lease, owner, mode, fencing_token: token, at, waited_ms: waited, held_ms: held } = JSON.parse(data);
     if (typeof name !== "string") return null;
     return {
       kind: event, name, lease: String(lease ?? ""), owner: String(owner ?? ""),
-      mode: mode === "shared" ? "shared" : "exclusive", token: Number(token ?? 0), at: String(at ?? ""),
+      mode: mode === "shared" ? "shared" : "exclusive", token: Number(token ?? 0), at: String(at ?? ""), took: Number(waited ?? held ?? 0),
     };
   } catch {
     return null;
   }
 }
 
-const kinds = new Set(["granted", "released", "expired", "broken", "queued", "left"]);
+const kinds = new Set(["granted", "released", "expired", "broken", "notice", "queued", "left"]);

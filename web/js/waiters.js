@@ -1,7 +1,7 @@
 // waiters.js: who waits for the lock that is open, in the order in which they
 // will be served.
 
-import { duration } from "./clock.js";
+import { age, duration } from "./clock.js";
 import { cell, el, owner, reconcile, setText, table } from "./dom.js";
 
 // More waiters than this are only counted.
@@ -10,14 +10,20 @@ const maxShown = 50;
 class Waiter {
   #position = el("span");
   #waiting = el("span");
+  #turn = el("span", { class: "muted turn" }); // when it will be served
   #since = Infinity;
   #bar = el("span", { class: "wait-bar", "aria-hidden": "true" });
 
-  constructor(waiter) {
+  #waiter = null;
+
+  // onEvict is called with the waiter whom somebody wants to take out.
+  constructor(waiter, onEvict) {
+    const evict = el("button", { type: "button", class: "button evict", "aria-label": `Evict ${waiter.owner || "this waiter"}\u2026` }, "Evict\u2026");
+    evict.addEventListener("click", () => onEvict(this.#waiter));
     this.element = el("tr", { role: "row" },
       cell("position", this.#position),
-      cell("owner", owner(waiter.owner), waiter.mode === "shared" ? el("span", { class: "muted mode" }, "shared") : null),
-      cell("waiting", this.#bar, this.#waiting));
+      cell("owner", owner(waiter.owner), waiter.mode === "shared" ? el("span", { class: "muted mode" }, waiter.permits > 1 ? `${waiter.permits} permits` : "shared") : null),
+      cell("waiting", this.#bar, this.#waiting, this.#turn), cell("act", evict));
     this.element.dataset.lease = waiter.lease;
     this.element.title = waiter.lease;
     this.element.toggleAttribute("data-since-opened", waiter.since > 0); // the page's clock begins when it is opened
@@ -34,6 +40,7 @@ class Waiter {
   }
 
   update(waiter, now) {
+    this.#waiter = waiter;
     setText(this.#position, String(waiter.position));
     // Answers differ by the time they were under way: the count never goes back.
     this.#since = Math.min(this.#since, waiter.since);
@@ -42,6 +49,8 @@ class Waiter {
 
   tick(now) {
     setText(this.#waiting, duration(now - this.#since));
+    const left = this.#waiter.turn === null ? 0 : this.#waiter.turn - now;
+    setText(this.#turn, left > 0 ? `about ${age(left)} more` : "");
   }
 }
 
@@ -52,10 +61,12 @@ export class Waiters {
   #rest = el("p", { class: "muted rest" });
   #why = el("p", { class: "why" });
   #body;
+  #onEvict;
 
-  constructor() {
+  constructor(onEvict) {
+    this.#onEvict = onEvict;
     const { element, body } = table("queue", "Who waits, in the order of being served",
-      { position: "Place", owner: "Owner", waiting: "Waiting for" });
+      { position: "Place", owner: "Owner", waiting: "Waiting for", act: el("span", { class: "visually-hidden" }, "Action") });
     this.#body = body;
     this.element = el("div", { class: "waiters" }, el("h3", null, "Queue ", this.#count), this.#why, element, this.#rest);
     this.clear();
@@ -69,7 +80,7 @@ export class Waiters {
     setText(this.#count, `${waiting} waiting`);
     const shown = waiters.slice(0, maxShown);
     reconcile(this.#body, this.#views, shown, ({ lease }) => lease,
-      (waiter) => new Waiter(waiter), (view, waiter) => view.update(waiter, now));
+      (waiter) => new Waiter(waiter, this.#onEvict), (view, waiter) => view.update(waiter, now));
     this.#rest.hidden = waiting <= shown.length;
     setText(this.#rest, `and ${waiting - shown.length} more behind them`);
   }

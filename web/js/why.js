@@ -1,7 +1,7 @@
 // why.js: what the figures of a lock say in a sentence. Pure functions.
 
 import { duration, plainSpan, span } from "./clock.js";
-import { permits } from "./holding.js";
+import { permits, taken, weighted } from "./holding.js";
 import { left } from "./health.js";
 
 // isolate keeps the direction of an owner's text from that of the sentence around it.
@@ -23,7 +23,8 @@ export function overlong(holder, grants, now) {
   const before = usual(grants);
   const held = now - holder.acquiredMark;
   if (before === null || held < suspicious * Math.max(before.ms, 1000)) return null;
-  const renews = holder.renewedMark === null ? "It was never renewed" : `It was renewed ${span(now - holder.renewedMark)} ago, so its process lives, but it may not get on`;
+  const alive = holder.attached ? "so its connection lives" : "so its process lives";
+  const renews = holder.renewedMark === null ? "It was never renewed" : `It was renewed ${span(now - holder.renewedMark)} ago, ${alive}, but it may not get on`;
   return `Held for ${span(held)}; the last ${before.of} who released it had it for ${duration(before.ms)} in the middle. ${renews}.`;
 }
 
@@ -44,7 +45,9 @@ function held({ holders, holder_count: count, mode }, first) {
   const limit = permits(holders);
   if (mode === "exclusive") return `${isolate(holders[0].owner)} holds it exclusively`;
   if (first?.mode === "exclusive") return count === 1 ? `${isolate(holders[0].owner)} shares it, and it wants it alone` : `${count} share it, and it wants it alone`;
-  return limit === null ? "its turn has just come" : `${count} of ${limit} permits are taken`;
+  if (limit === null) return "its turn has just come";
+  const permitsTaken = weighted(holders) ? taken(holders) : count;
+  return `${permitsTaken} of ${limit} permits are taken${first?.permits > 1 ? `, and it wants ${first.permits} at once` : ""}`;
 }
 
 function until(holders, count, now) {
@@ -52,6 +55,11 @@ function until(holders, count, now) {
   const last = holders.reduce((a, b) => (a.deadline > b.deadline ? a : b));
   const end = count > 1 ? "the first of these leases ends" : "the lease ends";
   if (last.deadline <= now) return "The lease is over, and the lock about to be handed on.";
+  const told = holders.filter(({ breaksMark }) => (breaksMark ?? null) !== null);
+  if (told.length > 0) {
+    const soonest = Math.min(...told.map(({ breaksMark }) => breaksMark));
+    return `${count > 1 ? "One of the holders" : "The holder"} was given notice: its lease is broken ${soonest > now ? `within ${plainSpan(Math.ceil((soonest - now) / 1000) * 1000)}` : "at once"}.`;
+  }
   const renewed = holders.some(({ renewedMark }) => renewedMark !== null);
   return `Unless it is ${renewed ? "renewed again" : "renewed"}, ${end} ${next.deadline > now ? `within ${plainSpan(Math.ceil((next.deadline - now) / 1000) * 1000)}` : "at once"}.`;
 }

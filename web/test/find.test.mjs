@@ -7,11 +7,12 @@ import { test } from "node:test";
 import * as arranging from "../js/arrange.js";
 import { Agenda, maxNames, partLocks } from "../js/agenda.js";
 import { ApiError } from "../js/api.js";
-import { barMs, rate, Rates } from "../js/figures.js";
-import { windowOf } from "../js/list.js";
+import { barMs, howLong, howMany, line, rate, Rates } from "../js/figures.js";
+import { Endings, windowOf } from "../js/list.js";
 import { everything } from "../js/route.js";
 import * as shown from "../js/shown.js";
 import { run, sliceLocks, sorted } from "../js/slices.js";
+import { Spans } from "../js/spans.js";
 import { collect, Source } from "../js/source.js";
 
 const { narrowing, orders, plain, spanMs } = arranging;
@@ -35,7 +36,7 @@ const names = (locks) => locks.map(({ name }) => name).join("");
 const some = [
   lock("a", { acquiredMark: -5000, owner: "zoe", fencing_token: 9, deadline: 20_000 }, { waiting: 2 }),
   lock("b", { acquiredMark: -700_000, owner: "ann", fencing_token: 3, deadline: 5000, renewedMark: -1 }),
-  lock("c", { acquiredMark: -5000, owner: "bob", fencing_token: 5, deadline: Infinity, ttl_ms: 0, limit: 3 }, { mode: "shared", waiting: 7 }),
+  lock("c", { acquiredMark: -5000, owner: "bob", fencing_token: 5, deadline: Infinity, ttl_ms: 0, limit: 3, attached: true }, { mode: "shared", waiting: 7 }),
 ];
 
 test("every order there is, both ways, with equals by name", () => {
@@ -50,7 +51,7 @@ test("every order there is, both ways, with equals by name", () => {
 test("filters", () => {
   const cases = [
     [{}, "abc"], [{ held: "10m" }, "b"], [{ held: "5s" }, "abc"], [{ held: "6s" }, "b"], [{ waited: true }, "ac"], [{ expiring: true }, "b"],
-    [{ unrenewed: true }, "ac"], [{ mode: "exclusive" }, "ab"], [{ mode: "shared" }, "c"], [{ mode: "permits" }, "c"], [{ waited: true, sort: "queue" }, "ca"],
+    [{ unrenewed: true }, "ac"], [{ attached: true }, "c"], [{ mode: "exclusive" }, "ab"], [{ mode: "shared" }, "c"], [{ mode: "permits" }, "c"], [{ waited: true, sort: "queue" }, "ca"],
   ];
   for (const [route, want] of cases) assert.equal(names(arrange(some, { ...everything, ...route }, 0)), want, JSON.stringify(route));
   assert.ok(plain(everything));
@@ -74,10 +75,10 @@ function watched(locks) {
 }
 
 test("no step of arranging very many locks is long, whatever the order and the filters", () => {
-  const count = 100_000;
+  const count = 30_000;
   const many = Array.from({ length: count }, (_, i) => lock(`n${String(i).padStart(6, "0")}/x`, { owner: `o${i * 7919 % count}`, acquiredMark: -(i * 7919 % count), deadline: i % 5 === 0 ? Infinity : i * 31 % 9973, fencing_token: i * 17 % 99_991 }, { waiting: i % 7 }));
   const works = [...orders.map((sort) => ({ sort })), { expiring: true }, { sort: "held", unrenewed: true, waited: true }].map((of) => [JSON.stringify(of), (locks) => arranging.arrange(locks, { ...everything, ...of }, 0)]);
-  works.push(["tree", (locks) => arranging.branches(locks, "")]);
+  works.push(["tree", (locks) => arranging.branches(locks, "")], ["leaders", arranging.leaders]);
   for (const [what, of] of works) {
     const counter = watched(many);
     const steps = of(counter.locks);
@@ -133,8 +134,21 @@ test("however many locks change, all are copied once", () => {
   }
 });
 
+test("however many leases end, only the rows that are drawn are told how", () => {
+  const known = Array.from({ length: 5000 }, (_, i) => lock(`n${String(i).padStart(6, "0")}`));
+  const drawn = new Map(known.slice(40, 60).map(({ name }) => [name, {}]));
+  const endings = new Endings();
+  for (const { name } of known) endings.note(new Map([[name, "expired"]]), drawn);
+  assert.equal(endings.size, drawn.size);
+  assert.deepEqual([endings.of(known[50].name), endings.of(known[0].name)], ["expired", undefined]);
+  drawn.delete(known[40].name); // scrolled away
+  endings.keep(drawn, known.filter(({ name }) => name !== known[41].name));
+  assert.deepEqual([endings.size, endings.of(known[40].name), endings.of(known[41].name), endings.of(known[42].name)], [18, undefined, undefined, "expired"]);
+});
+
 test("the gateway is asked for what it can look for", () => {
-  assert.deepEqual(narrowing({ ...everything, expiring: true, unrenewed: true, sort: "held" }), {});
+  assert.deepEqual(narrowing({ ...everything, expiring: true, sort: "held" }), {});
+  assert.deepEqual(narrowing({ ...everything, unrenewed: true, attached: true }), { unrenewed: true, attached: true });
   assert.deepEqual(narrowing({ ...everything, held: "10m", mode: "shared", waited: true }), { mode: "shared", held_for_ms: 600_000, waiting: true });
   assert.deepEqual(narrowing({ ...everything, held: "90d", mode: "permits" }), { mode: "shared", held_for_ms: 30 * 86_400_000 });
 });
@@ -147,6 +161,7 @@ test("what an event tells of may belong to what is asked for", () => {
   ];
   for (const [filter, what, want] of cases) assert.equal(shown.matches({ q: "AN", filter }, what), want, JSON.stringify([filter, what.kind]));
   assert.equal(shown.matches({ q: "bob" }, event("granted")), false);
+  assert.deepEqual([{}, { unrenewed: true }, { waiting: true }, { attached: true }].map((filter) => shown.tells({ filter })), [true, true, false, false]);
 });
 
 test("a part of a list takes the place of what stood there", () => {
@@ -168,6 +183,7 @@ test("what events tell of locks that are not read again", () => {
   assert.deepEqual([passed.holders.map(({ lease }) => lease), passed.waiting, passed.holder_count, passed.holders[0].deadline], [["next"], 1, 1, Infinity]);
   assert.equal(shown.find(after(event("queued", "b"), event("queued", "b"), event("left", "b")).locks, "b").waiting, 1);
   assert.equal(shown.find(after(event("granted", "a")).locks, "a").waiting, 2, "what is known already");
+  assert.deepEqual(shown.find(after(event("notice", "b")).locks, "b"), some[1], "a notice is read with the lock");
   const both = shown.find(after(event("granted", "c", "other", { mode: "shared" })).locks, "c");
   assert.deepEqual([both.holders.length, both.holder_count], [2, 2]);
   assert.ok(shown.overdue(both, 0) && !shown.overdue(some[1], 0) && shown.overdue(some[1], 5000));
@@ -293,24 +309,90 @@ test("a screen of changes is read a few at a time", () => {
   assert.deepEqual(read, all);
 });
 
+test("a round through a long list comes to its end, whatever is missed meanwhile, and the next follows", () => {
+  const agenda = new Agenda({ q: "", prefix: "", wanted: 100_000, name: null });
+  const list = { locks: [lock("n")], more: true };
+  const flood = (now) => { for (let i = 0; i < 1001; i++) agenda.change({ kind: "queued", name: "n", lease: "x", owner: "" }, now); };
+  agenda.done(agenda.plan(null, 0), [], 0, 10, true, { further: true });
+  let now = 10;
+  const next = (of) => {
+    for (let turn = null; ; now += 50) {
+      flood(now);
+      turn = agenda.plan(list, now);
+      if (turn?.list || turn?.part) return agenda.done(turn, [], now, now + 100, true, of), { ...turn, at: now };
+      if (turn !== null) agenda.done(turn, [], now, now, true);
+    }
+  };
+  for (let i = 0; i < 90; i++) assert.deepEqual([next({ further: true }).part, i], [true, i]);
+  assert.ok(now > 40_000, "longer than the time between two rounds");
+  agenda.readAll(now, 1000);
+  assert.ok(next({ further: false }).part);
+  const ended = now;
+  const { list: again, at } = next({ further: true, known: true });
+  assert.ok(again && at - ended <= 1200, `${at - ended} ms`);
+  const { part, at: later } = next({ further: true, known: true });
+  assert.ok(part && later - at >= 20 * 100, "what is known is read at leisure");
+  agenda.readAll(now);
+  assert.ok(next({ further: true, known: true }).at - later < 300, "but at once to know whether the gateway is there");
+});
+
 test("what happens is counted by the bar, and forgotten with a gap", () => {
   const rates = new Rates();
-  rates.add("granted", 0);
+  const event = (kind, took = 0) => ({ kind, took });
+  rates.add(event("granted"), 0);
   assert.equal(rates.perSecond("granted"), null, "no events yet");
   rates.begin(1000);
-  for (let i = 0; i < 40; i++) rates.add("granted", 1000);
-  rates.add("expired", 1500);
-  rates.add("broken", 1500);
-  rates.add("queued", 1500);
+  for (let i = 0; i < 40; i++) rates.add(event("granted", i % 4 === 0 ? 1000 : 0), 1000);
+  rates.add(event("expired", 60_000), 1500);
+  rates.add(event("broken", 60_000), 1500);
+  rates.add(event("queued"), 1500);
   assert.equal(rates.perSecond("granted"), null, "the bar is not over");
   assert.equal(rates.advance(1000 + barMs), true);
-  assert.deepEqual(["granted", "released", "lost"].map((key) => rates.perSecond(key)), [20, 0, 1]);
+  assert.deepEqual(["granted", "handed", "released", "lost"].map((key) => rates.perSecond(key)), [20, 5, 0, 1]);
+  assert.equal(rates.quantile("wait", 0.5), 0);
+  const near = (got, want) => assert.ok(Math.abs(got / want - 1) < 0.05, `${got} is not about ${want}`);
+  near(rates.quantile("wait", 0.99), 1000);
+  near(rates.quantile("hold", 0.5), 60_000);
   rates.advance(1000 + 4 * barMs);
   assert.equal(rates.perSecond("granted"), 5);
-  assert.equal(rates.line("granted", 120, 24).split(/[ML]/).length, 61);
+  near(rates.quantile("hold", 0.99), 60_000);
+  assert.equal(rates.counts("granted").length, 60);
+  rates.advance(1000 + 60 * barMs);
+  assert.equal(rates.quantile("hold", 0.5), null, "too long ago");
   rates.advance(1000 + 500 * barMs);
   assert.equal(rates.perSecond("granted"), 0);
   rates.begin(0);
   assert.equal(rates.perSecond("granted"), null);
   assert.deepEqual([null, 0, 1.25, 1234.5].map(rate), ["\u2013", "0.0/s", "1.3/s", "1,235/s"]);
+  assert.deepEqual([null, 0, 12.4, 999.9, 4100, 90_000].map(howLong), ["\u2013", "0\u00a0ms", "12\u00a0ms", "1000\u00a0ms", "4.1\u00a0s", "1\u00a0min 30\u00a0s"]);
+  assert.deepEqual([undefined, { count: 0, more: false }, { count: 1200, more: true }].map((of) => howMany(of)), ["\u2013", "0", "1,200+"]);
+  assert.equal(line([0, 2, null, 1], 30, 10), "M0.0 9.0L10.0 1.0M30.0 5.0");
+});
+
+test("quantiles of very many spans take little room", () => {
+  const spans = new Spans(3);
+  assert.equal(spans.quantile(0.5), null);
+  for (let i = 1; i <= 10_000; i++) spans.add(i);
+  spans.add(NaN);
+  spans.advance();
+  for (let i = 0; i < 10_000; i++) spans.add(0);
+  assert.equal(spans.count, 20_000);
+  assert.equal(spans.quantile(0.5), 0);
+  assert.ok(Math.abs(spans.quantile(0.75) / 5000 - 1) < 0.05, String(spans.quantile(0.75)));
+  spans.advance();
+  spans.advance();
+  assert.deepEqual([spans.count, spans.quantile(1)], [10_000, 0]);
+  spans.advance();
+  assert.deepEqual([spans.count, spans.quantile(1)], [0, null]);
+});
+
+test("the first of an order are found in one pass", () => {
+  const of = (name, waiting, age) => lock(name, { acquiredMark: -age }, { waiting });
+  const locks = [...Array(30).keys()].map((i) => of(`l${String(i).padStart(2, "0")}`, i % 3, i === 7 ? 1000 : i % 5));
+  const { contended, longest, waiting } = all(arranging.leaders(locks)).value;
+  assert.equal(waiting, 30);
+  assert.deepEqual(contended.map(({ name, waiting }) => `${name} ${waiting}`), ["l02 2", "l05 2", "l08 2", "l11 2", "l14 2", "l17 2", "l20 2", "l23 2", "l26 2", "l29 2"]);
+  assert.deepEqual(longest.slice(0, 4).map(({ name }) => name), ["l07", "l04", "l09", "l14"]);
+  assert.equal(longest.length, 10);
+  assert.deepEqual(all(arranging.leaders([])).value, { contended: [], longest: [], waiting: 0 });
 });

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import * as clock from "../js/clock.js";
 import { curlLine } from "../js/empty.js";
-import { holding } from "../js/holding.js";
+import { holding, slots } from "../js/holding.js";
 import { ended } from "../js/list.js";
 import * as route from "../js/route.js";
 import * as state from "../js/state.js";
@@ -65,7 +65,7 @@ test("names follow the grammar", () => {
 });
 
 test("addresses survive the way out and back", () => {
-  const filtered = { q: "x", prefix: "orders/", sort: "-held", held: "10m", waited: true, expiring: true, unrenewed: true, mode: "permits", name: "orders/42" };
+  const filtered = { q: "x", prefix: "orders/", sort: "-held", held: "10m", waited: true, expiring: true, unrenewed: true, attached: true, mode: "permits", name: "orders/42" };
   for (const part of [{ name: null }, { q: "a b&c=ä#?", name: null }, { q: "x", name: "orders/42" }, { name: "a:b@c/~d" }, filtered]) {
     const want = { ...route.everything, ...part };
     const url = new URL(route.address("/", want), "http://localhost");
@@ -80,6 +80,8 @@ test("addresses survive the way out and back", () => {
 });
 
 test("paths of the interface", () => {
+  assert.deepEqual([route.breakPath("a/b:c", 0), route.breakPath("a", 30_000)], ["/locks/a/b%3Ac", "/locks/a?notice_ms=30000"]);
+  assert.equal(route.queuePath("a/b:c", "01K"), "/queues/a/b%3Ac?lease=01K");
   assert.equal(route.lockPath("orders/a:b"), "/locks/orders/a%3Ab");
   assert.equal(route.listPath({ q: "", limit: 100, cursor: "" }), "/locks?limit=100");
   assert.equal(route.listPath({ q: "", limit: 1, filter: { mode: "shared", held_for_ms: 60_000, waiting: true } }), "/locks?limit=1&mode=shared&held_for_ms=60000&waiting=true");
@@ -131,4 +133,13 @@ test("a row sums up several holders", () => {
   const limited = [{ ...one, limit: 5 }, { ...two, limit: 3 }];
   assert.equal(holding({ holders: limited, holder_count: 2 }).who, "2 of 3 holders");
   assert.equal(holding({ holders: [limited[1]], holder_count: 1 }).shared, "shared, 1 of 3");
+  limited[1].permits = 2;
+  assert.equal(holding({ holders: [limited[1]], holder_count: 1 }).shared, "shared, 2 of 3");
+  assert.equal(holding({ holders: limited, holder_count: 2 }).who, "2 holders");
+});
+
+test("the slots of a holder are said in ranges", () => {
+  assert.equal(slots({ slot: 3 }), "slot 3");
+  assert.equal(slots({ slot: 0, permits: 5, slots: [0, 2, 3, 4, 9] }), "5 permits, slots 0, 2-4, 9");
+  assert.equal(slots({ slot: 0, permits: 100, slots: [0, 1, 2] }), "100 permits, slots 0-2, \u2026");
 });

@@ -351,7 +351,8 @@ test("events are read whatever the pieces they come in", () => {
 });
 
 test("only events of locks are changes", () => {
-  assert.deepEqual(change({ event: "left", data: '{"name":"a","lease":"L","owner":"o"}' }), { kind: "left", name: "a", lease: "L", owner: "o", mode: "exclusive", token: 0, at: "" });
+  assert.deepEqual(change({ event: "left", data: '{"name":"a","lease":"L","owner":"o"}' }), { kind: "left", name: "a", lease: "L", owner: "o", mode: "exclusive", token: 0, at: "", took: 0 });
+  assert.deepEqual(["granted", "expired"].map((event) => change({ event, data: '{"name":"a","lease":"L","waited_ms":7}'.replace("waited", event === "granted" ? "waited" : "held") }).took), [7, 7]);
   for (const odd of [{ event: "resync", data: "{}" }, { event: "granted", data: "{" }, { event: "granted", data: '{"name":7}' }, { event: "granted", data: "null" }]) {
     assert.equal(change(odd), null, odd.data);
   }

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { refused } from "../js/break.js";
-import { commandsFor, quote } from "../js/commands.js";
+import { breakCommands, commandsFor, evictCommands, quote } from "../js/commands.js";
 import { axis, bar, gaps } from "../js/timeline.js";
 import { fenceSays, overlong, usual, why } from "../js/why.js";
 
@@ -19,7 +19,10 @@ test("why a lock is waited for", () => {
     [lock([holder("ann")], [{ owner: "bob" }]), null, "<bob> waits because <ann> holds it exclusively. Unless it is renewed, the lease ends within 20~s."],
     [lock([holder("", { renewedMark: 0 })], [{ owner: "" }, { owner: "cy" }]), null, "The first, who gave no owner, waits because somebody who gave no owner holds it exclusively. Unless it is renewed again, the lease ends within 20~s. The others wait their turn: nobody overtakes."],
     [lock([holder("ann", { limit: 2 }), holder("bob", { limit: 2 })], [{ owner: "cy", mode: "shared" }], { mode: "shared" }), null, "<cy> waits because 2 of 2 permits are taken. Unless it is renewed, the first of these leases ends within 20~s."],
+    [lock([holder("ann", { limit: 9, permits: 5 }), holder("bob", { limit: 9 })], [{ owner: "cy", mode: "shared", permits: 4 }], { mode: "shared" }), null, "<cy> waits because 6 of 9 permits are taken, and it wants 4 at once. Unless it is renewed, the first of these leases ends within 20~s."],
     [lock([holder("ann"), holder("bob")], [{ owner: "cy", mode: "exclusive" }], { mode: "shared" }), null, "<cy> waits because 2 share it, and it wants it alone. Unless it is renewed, the first of these leases ends within 20~s."],
+    [lock([holder("ann", { breaksMark: 5500 })], [{ owner: "cy" }]), null, "<cy> waits because <ann> holds it exclusively. The holder was given notice: its lease is broken within 6~s."],
+    [lock([holder("ann", { limit: 2, breaksMark: 0 }), holder("bob", { limit: 2 })], [{ owner: "cy", mode: "shared" }], { mode: "shared" }), null, "<cy> waits because 2 of 2 permits are taken. One of the holders was given notice: its lease is broken at once."],
     [lock([], [{ owner: "cy" }]), null, "<cy> is about to be granted the lock."],
     [lock([], [{ owner: "cy" }]), 9000, "<cy> waits because the store is in quarantine: nothing new is granted. For 9~s at most."],
     [lock([holder("ann", { deadline: -5 })], [{ owner: "cy" }]), null, "<cy> waits because <ann> holds it exclusively. The lease is over, and the lock about to be handed on."],
@@ -35,6 +38,7 @@ test("who has a lock far longer than those before is remarked on", () => {
   assert.equal(overlong(holder("ann"), grants, 39_000), null);
   assert.equal(overlong(holder("ann"), grants, 41_000), nbsp("Held for 41~s; the last 3 who released it had it for 4.0~s in the middle. It was never renewed."));
   assert.match(overlong(holder("ann", { renewedMark: 30_000 }), grants, 41_000), /renewed 11\u00a0s ago, so its process lives/);
+  assert.match(overlong(holder("ann", { renewedMark: 30_000, attached: true }), grants, 41_000), /renewed 11\u00a0s ago, so its connection lives/);
 });
 
 test("grants lie on one axis, with what was free between them", () => {
@@ -61,12 +65,19 @@ test("the mark of a fence beside those who held the lock", () => {
 
 test("commands are words of a shell, whatever the name", () => {
   assert.deepEqual([quote("a/b:c"), quote("it's"), quote('"17"')], ["a/b:c", "'it'\\''s'", "'\"17\"'"]);
-  const lines = commandsFor("http://h:1", "/locks/a%3Ab", "/history/a%3Ab", "a:b", [17], true).map(([, text]) => text);
+  const lines = commandsFor("http://h:1", "a:b", [17], ["01K"], true).map(([, text]) => text);
   assert.ok(lines.includes('curl -X DELETE -H \'If-Match: "17"\' -H "Authorization: Bearer $FENCEPOST_KEY" http://h:1/locks/a%3Ab'), lines.join("\n"));
   assert.ok(lines.includes("lockctl break a:b 17"));
+  assert.ok(lines.includes("lockctl break -notice 30s a:b 17"), lines.join("\n"));
+  assert.ok(lines.includes('curl -X DELETE -H "Authorization: Bearer $FENCEPOST_KEY" \'http://h:1/queues/a%3Ab?lease=01K\'') && lines.includes("lockctl evict a:b 01K"), lines.join("\n"));
+  assert.deepEqual(breakCommands("http://h:1", "-x", 17, 90_000, "it's \"stuck\"", false), [
+    "curl -X DELETE -H 'If-Match: \"17\"' -d '{\"reason\":\"it'\\''s \\\"stuck\\\"\"}' 'http://h:1/locks/-x?notice_ms=90000'",
+    "lockctl break -notice 90s -reason 'it'\\''s \"stuck\"' -- -x 17",
+  ]);
+  assert.deepEqual(evictCommands("http://h:1", "a", "01K", "why", false)[1], "lockctl evict -reason why a 01K");
   assert.deepEqual(["~root/x", "a:~root", "k=~", "a~b/~c"].map(quote), ["'~root/x'", "'a:~root'", "'k=~'", "a~b/~c"], "a shell takes ~ for a directory");
-  const dashed = commandsFor("http://h:1", "/locks/-x", "/history/-x", "-x", [17], false).map(([, text]) => text).filter((text) => text.startsWith("lockctl"));
-  assert.deepEqual(dashed, ["lockctl get -- -x", "lockctl history -- -x", "lockctl watch -- -x", "lockctl break -- -x 17"]);
+  const dashed = commandsFor("http://h:1", "-x", [17], [], false).map(([, text]) => text).filter((text) => text.startsWith("lockctl"));
+  assert.deepEqual(dashed, ["lockctl get -- -x", "lockctl history -- -x", "lockctl watch -- -x", "lockctl break -- -x 17", "lockctl break -notice 30s -- -x 17"]);
 });
 
 test("a break that failed says whether it may have happened", () => {

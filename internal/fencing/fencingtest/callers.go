@@ -34,6 +34,7 @@ func runManyCallers(t *testing.T, open Open, caps Capabilities) {
 	retryTogether(t, b)
 	if b.Store(0).Capabilities().Queue {
 		queueTogether(t, b, boxes)
+		permitsTogether(t, b, boxes)
 	}
 }
 

@@ -29,6 +29,7 @@ type command struct {
 	ttl         time.Duration // 0 is left out
 	maxHold     time.Duration
 	mode        fencing.Mode // empty is left out: exclusive, or as it is
+	permits     int          // 0 is left out
 	hold        int          // 0 is left out
 	wait        time.Duration
 	keep        bool
@@ -45,6 +46,8 @@ type command struct {
 	claimed     bool   // admit and judge: only claimed tokens count
 	intent      time.Duration
 	breakReason string
+	notice      time.Duration // break
+	linger      time.Duration // release
 
 	list   fencing.ListRequest
 	walk   bool // list all pages
@@ -64,20 +67,21 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit hold ttl max_hold owner meta wait keep again attach max_waiters set intent propose stamp via",
-	"renew":     "name* lease* mode limit ttl via",
-	"release":   "name* lease* hold stamp via",
+	"acquire":   "name* lease* mode limit permits hold ttl max_hold owner meta wait keep again attach max_waiters set intent propose stamp via",
+	"renew":     "name* lease* mode limit permits ttl owner meta via",
+	"release":   "name* lease* hold stamp linger via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
 	"takeback":  "name* lease* stamp* refused unknown via",
-	"break":     "name* token* break_reason via",
+	"break":     "name* token* notice break_reason via",
+	"evict":     "name* lease* break_reason via",
 	"claim":     "name* lease* token* via",
 	"admit":     "name* token* slot claimed via",
 	"judge":     "name* token* claimed via",
 	"arrive":    "name* server* longest least most until lossless lost late via",
 	"inspect":   "name* via",
 	"history":   "name* via",
-	"list":      "prefix query mode held_for ends_in waiting count after limit walk via",
+	"list":      "prefix query mode held_for ends_in waiting attached unrenewed count after limit walk via",
 	"expire":    "limit repeat via",
 	"heartbeat": "via",
 	"heard":     "via",
@@ -92,7 +96,7 @@ var arguments = map[string]string{
 var outcomeless = []string{"advance", "skew", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed", "waiting", "count"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed", "waiting", "attached", "unrenewed", "count"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -175,6 +179,10 @@ func (c *command) set(it item) (err error) {
 		c.claimed = true
 	case "break_reason":
 		c.breakReason = it.value
+	case "notice":
+		c.notice, err = parseDuration(it.value)
+	case "linger":
+		c.linger, err = parseDuration(it.value)
 	case "intent":
 		c.intent, err = parseDuration(it.value)
 	case "server":
@@ -199,7 +207,9 @@ func (c *command) set(it item) (err error) {
 		if c.metadata == nil {
 			c.metadata = map[string]string{}
 		}
-		c.metadata[sub] = it.value
+		if it.key != key {
+			c.metadata[sub] = it.value
+		}
 	case "ttl":
 		c.ttl, err = parseDuration(it.value)
 	case "max_hold":
@@ -210,6 +220,8 @@ func (c *command) set(it item) (err error) {
 		if c.mode != fencing.ModeExclusive && c.mode != fencing.ModeShared {
 			return fmt.Errorf("the modes are exclusive and shared, not %q", it.value)
 		}
+	case "permits":
+		c.permits, err = strconv.Atoi(it.value)
 	case "hold":
 		c.hold, err = strconv.Atoi(it.value)
 	case "wait":
@@ -251,6 +263,10 @@ func (c *command) set(it item) (err error) {
 		c.list.EndsIn, err = parseDuration(it.value)
 	case "waiting":
 		c.list.Waiting = true
+	case "attached":
+		c.list.Attached = true
+	case "unrenewed":
+		c.list.Unrenewed = true
 	case "count":
 		c.list.Count = true
 	case "after":
@@ -344,6 +360,7 @@ func (c *command) String() string {
 	if c.verb != "list" && c.verb != "expire" {
 		number("limit", c.limit)
 	}
+	number("permits", c.permits)
 	number("hold", c.hold)
 	span := func(key string, d time.Duration) {
 		if d != 0 {
@@ -353,6 +370,9 @@ func (c *command) String() string {
 	span("ttl", c.ttl)
 	span("max_hold", c.maxHold)
 	word("owner", c.owner)
+	if c.metadata != nil && len(c.metadata) == 0 {
+		b.WriteString(` meta=""`)
+	}
 	for _, key := range slices.Sorted(maps.Keys(c.metadata)) {
 		fmt.Fprintf(b, " meta.%s=%s", key, quote(c.metadata[key]))
 	}
@@ -368,10 +388,12 @@ func (c *command) String() string {
 	}
 	number("max_waiters", c.waiters)
 	word("set", c.setName)
+	span("linger", c.linger)
 	span("intent", c.intent)
 	if c.verb == "acquire" {
 		word("propose", c.tokenText())
 	}
+	span("notice", c.notice)
 	word("break_reason", c.breakReason)
 	word("server", c.arrival.Server)
 	span("longest", c.arrival.Longest)
@@ -400,6 +422,12 @@ func (c *command) String() string {
 	span("ends_in", c.list.EndsIn)
 	if c.list.Waiting {
 		b.WriteString(" waiting")
+	}
+	if c.list.Attached {
+		b.WriteString(" attached")
+	}
+	if c.list.Unrenewed {
+		b.WriteString(" unrenewed")
 	}
 	if c.list.Count {
 		b.WriteString(" count")

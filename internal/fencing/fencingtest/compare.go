@@ -53,6 +53,7 @@ func (d *comparison) compare(c *command, r, want *result) error {
 	check("Place", deref(r.out.Place), deref(want.out.Place))
 	faults = append(faults, d.compareHolder(c.name, &r.out.Holder, &want.out.Holder),
 		d.compareGranted(r.out.Granted, want.out.Granted), d.compareReplaced(r.out.Replaced, want.out.Replaced))
+	faults = append(faults, d.compareEvicted(r.out.Evicted, want.out.Evicted))
 	if len(r.out.Left) > 0 || len(want.out.Left) > 0 {
 		check("Left", r.out.Left, want.out.Left)
 	}
@@ -147,6 +148,24 @@ func (d *comparison) compareReplaced(got, want *fencing.Parked) error {
 	return d.compareGateway(got.Gateway, want.Gateway)
 }
 
+func (d *comparison) compareEvicted(got, want *fencing.Eviction) error {
+	switch {
+	case got == nil && want == nil:
+		return nil
+	case got == nil || want == nil:
+		return fmt.Errorf("the eviction is %v instead of %v", got, want)
+	case got.Waiter != want.Waiter || got.Reason != want.Reason:
+		return fmt.Errorf("evicted is %v for %q instead of %v for %q", got.Waiter, got.Reason, want.Waiter, want.Reason)
+	case (got.Request == nil) != (want.Request == nil):
+		return fmt.Errorf("the request that was evicted is %v instead of %v", got.Request, want.Request)
+	case got.Request == nil:
+		return nil
+	case got.Request.Stamp != want.Request.Stamp:
+		return fmt.Errorf("evicted is the request %s instead of %s", got.Request.Stamp, want.Request.Stamp)
+	}
+	return d.compareGateway(got.Request.Gateway, want.Request.Gateway)
+}
+
 // compareGateway learns how the store names the gateways of its handles, and
 // checks that it keeps to it.
 func (d *comparison) compareGateway(got, want fencing.Gateway) error {
@@ -171,7 +190,7 @@ func (d *comparison) compareHeard(got, want []message) error {
 		w := &want[i]
 		at := slices.IndexFunc(got, func(m message) bool { return m.same(w) })
 		if at < 0 {
-			faults = append(faults, fmt.Errorf("no message about %s, lease %s, request %s", w.name, w.holder.Lease, w.replaced))
+			faults = append(faults, fmt.Errorf("no message about %s, lease %s, request %s", w.name, w.holder.Lease, w.replaced+w.asks))
 			continue
 		}
 		if got[at].untimed {

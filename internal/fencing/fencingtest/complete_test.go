@@ -112,10 +112,13 @@ var notCompared = map[string]string{
 	"Outcome.More":     "a store goes on by itself",
 	"Outcome.Asked":    "Step has no clock",
 	"Outcome.Claimed":  "seen in the events",
+	"Outcome.Noticed":  "seen in the events",
 	"Outcome.Err":      "it is the error",
 	"Error.Err":        "the cause, for the log",
 	"Error.Detail":     "for people, but of a conflict",
 	"Error.Unanswered": "of a store that asks over a network",
+
+	"Error.EstimatedWait": "a gateway's, not a store's",
 }
 
 func TestEveryFieldIsCompared(t *testing.T) {

@@ -98,6 +98,7 @@ type deaf struct {
 	fencing.Listener
 	granted  func(fencing.Grant) bool // nil: all arrive
 	replaced bool                     // these don't arrive
+	ask      bool                     // nor these
 	entries  func([]fencing.Entry) []fencing.Entry
 }
 
@@ -117,6 +118,12 @@ func (d deaf) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
 func (d deaf) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	if !d.replaced {
 		d.Listener.Replaced(name, stamp)
+	}
+}
+
+func (d deaf) Ask(name fencing.Name, stamp fencing.Stamp) {
+	if !d.ask {
+		d.Listener.Ask(name, stamp)
 	}
 }
 

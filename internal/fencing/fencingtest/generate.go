@@ -44,6 +44,14 @@ func (g *generator) limit(limits ...int) int {
 	return pick(g, limits...)
 }
 
+// permits picks how many permits of a limit are asked for.
+func (g *generator) permits(limit int) int {
+	if limit == 0 {
+		return 0
+	}
+	return pick(g, 0, 0, 1, 1+g.rand.IntN(limit), limit)
+}
+
 func (g *generator) next(step int) *command {
 	c := &command{where: fmt.Sprintf("step %d", step), handle: g.handle()}
 	switch n := g.rand.IntN(110); {
@@ -59,6 +67,18 @@ func (g *generator) next(step int) *command {
 			if c.mode == fencing.ModeShared {
 				c.limit = g.limit(0, 0, 1, 2, 3)
 			}
+		} else if h := g.holding(c); h != nil && h.Permits > 1 && !g.oneIn(3) {
+			c.permits = pick(g, 1, h.Permits-1, h.Permits, h.Permits+1)
+		}
+		if !g.d.caps.Quorum && c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
+			switch c.ttl {
+			case time.Second:
+				c.owner = "renamed"
+			case 10 * time.Second:
+				c.owner, c.metadata = "w1", map[string]string{"build": "43"}
+			case 10 * time.Minute:
+				c.metadata = map[string]string{}
+			}
 		}
 	case n < 51:
 		c.verb = "release"
@@ -68,6 +88,9 @@ func (g *generator) next(step int) *command {
 		}
 		if g.oneIn(4) {
 			g.stamp(c)
+			if c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
+				c.hold, c.linger = 0, 10*time.Second
+			}
 		}
 	case n < 56:
 		c.verb = "takeback"
@@ -78,6 +101,10 @@ func (g *generator) next(step int) *command {
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
 		c.breakReason = pick(g, "", "stuck", "100% \"stuck\"")
+		c.notice = pick(g, 0, 0, time.Second, 20*time.Second, 11*time.Minute)
+	case n < 63 && g.waits():
+		c.verb, c.breakReason = "evict", pick(g, "", "stuck")
+		g.lease(c, 15, 75)
 	case n < 65 && g.waits():
 		c.verb = "leave"
 		g.lease(c, 20, 80)
@@ -152,7 +179,8 @@ func (g *generator) acquire(c *command) {
 		c.metadata = map[string]string{"zone": "b", "ключ": "☂ 𝄞"}
 	}
 	if c.mode = pick(g, "", "", fencing.ModeExclusive, fencing.ModeShared, fencing.ModeShared); c.mode == fencing.ModeShared {
-		c.limit = g.limit(0, 0, 1, 2, 2, 3)
+		c.limit = g.limit(0, 0, 1, 2, 2, 3, 7)
+		c.permits = g.permits(c.limit)
 	}
 	g.agree(c)
 	if g.d.caps.Claims && c.mode != fencing.ModeShared {
@@ -188,12 +216,12 @@ func (g *generator) acquire(c *command) {
 
 // agree has an acquire name nothing, most often, that contradicts what its lease id has.
 func (g *generator) agree(c *command) {
-	mode, limit, owner := fencing.Mode(""), 0, ""
+	mode, limit, permits, owner := fencing.Mode(""), 0, 0, ""
 	if h := g.holding(c); h != nil {
-		mode, limit, owner = h.Mode, h.Limit, h.Owner
+		mode, limit, permits, owner = h.Mode, h.Limit, h.Permits, h.Owner
 	} else if i := slices.IndexFunc(g.places(c.name), func(p fencing.Place) bool { return p.Ask.Lease.Public() == leaseOf(c.lease).Public() }); i >= 0 {
 		ask := g.places(c.name)[i].Ask
-		mode, limit, owner = ask.Mode, ask.Limit, ask.Owner
+		mode, limit, permits, owner = ask.Mode, ask.Limit, ask.Permits, ask.Owner
 	}
 	if mode == "" || g.oneIn(4) {
 		return
@@ -202,6 +230,9 @@ func (g *generator) agree(c *command) {
 		limit = 0
 	}
 	c.limit, c.owner = pick(g, 0, limit), pick(g, "", owner)
+	if c.permits = 0; c.limit > 0 {
+		c.permits = pick(g, 0, permits)
+	}
 }
 
 // propose picks a token that an acquire proposes.
@@ -363,6 +394,7 @@ func (g *generator) list(c *command) {
 	c.list.HeldFor = pick[time.Duration](g, 0, 0, 0, time.Second, 10*time.Second)
 	c.list.EndsIn = pick[time.Duration](g, 0, 0, 0, time.Second, 10*time.Second)
 	c.list.Waiting = g.waits() && g.oneIn(4)
+	c.list.Attached, c.list.Unrenewed = g.oneIn(4), g.oneIn(4)
 	c.list.Count = g.oneIn(3)
 	c.list.After = pick[fencing.Name](g, "", "", "a", "a/a")
 	c.limit = pick(g, 0, 1, 2)

@@ -18,12 +18,13 @@ type message struct {
 	name     fencing.Name
 	holder   fencing.Holder // of a grant
 	replaced fencing.Stamp  // or the request that was replaced
+	asks     fencing.Stamp  // or the request that is to ask again
 	untimed  bool           // a firm grant without the time at which it was asked for
 }
 
 // same reports whether two messages, of whatever side, are about the same.
 func (m *message) same(n *message) bool {
-	return m.name == n.name && m.replaced == n.replaced && m.holder.Lease == n.holder.Lease && m.holder.Provisional == n.holder.Provisional
+	return m.name == n.name && m.replaced == n.replaced && m.asks == n.asks && m.holder.Lease == n.holder.Lease && m.holder.Provisional == n.holder.Provisional
 }
 
 // recorder is the listener of a gateway.
@@ -46,6 +47,10 @@ func (r *recorder) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) 
 
 func (r *recorder) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	r.record(func() { r.messages = append(r.messages, message{name: name, replaced: stamp}) })
+}
+
+func (r *recorder) Ask(name fencing.Name, stamp fencing.Stamp) {
+	r.record(func() { r.messages = append(r.messages, message{name: name, asks: stamp}) })
 }
 
 func (r *recorder) Has(_ []fencing.Name, _ time.Time, entries []fencing.Entry) {

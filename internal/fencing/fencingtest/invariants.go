@@ -176,7 +176,7 @@ func (d *comparison) learnFromView(name fencing.Name, r, want *result) error {
 	return nil
 }
 
-// crowded checks P1: no holder has more beside it than it tolerates, and no two
+// crowded checks P1: with no holder there are more permits than it tolerates, and no two
 // have the same slot; nor are there more than most, 0 for any number.
 func crowded(lock *fencing.Lock, most int) error {
 	slots := map[int]bool{}
@@ -185,18 +185,29 @@ func crowded(lock *fencing.Lock, most int) error {
 	}
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
-		if bears := tolerates(h.Mode, h.Limit); len(lock.Holders) > bears {
-			return fmt.Errorf("P1: there are %d live holders, and %s tolerates %d", len(lock.Holders), h.Lease, bears)
+		if bears := tolerates(h.Mode, h.Limit); permitsOf(lock) > bears {
+			return fmt.Errorf("P1: the live holders have %d permits, and %s tolerates %d", permitsOf(lock), h.Lease, bears)
 		}
-		if h.Slot == fencing.NoSlot {
-			continue
+		own := slices.Collect(h.AllSlots())
+		if limited := h.Slot != fencing.NoSlot; limited && (len(own) != h.Permits || own[0] != h.Slot) || !limited && len(own)+h.Permits != 1 {
+			return fmt.Errorf("%s has %d permits, and the slots %v from %d", h.Lease, h.Permits, own, h.Slot)
 		}
-		if slots[h.Slot] || h.Slot < 0 || h.Slot >= h.Limit {
-			return fmt.Errorf("P1: the slot %d is another's as well, or not below the limit", h.Slot)
+		for _, slot := range own {
+			if slots[slot] || slot < 0 || slot >= h.Limit {
+				return fmt.Errorf("P1: the slot %d is another's as well, or not below the limit", slot)
+			}
+			slots[slot] = true
 		}
-		slots[h.Slot] = true
 	}
 	return nil
+}
+
+// permitsOf returns how many permits the holders have.
+func permitsOf(lock *fencing.Lock) (permits int) {
+	for i := range lock.Holders {
+		permits += lock.Holders[i].Permits
+	}
+	return permits
 }
 
 // endless checks P4: no lease lives for longer than its TTL from here on.
@@ -230,11 +241,11 @@ func (d *comparison) idles(lock *fencing.Lock) error {
 		if p.Ask.Lease.Public() != lock.Waiters[0].Lease {
 			continue
 		}
-		bears := min(tolerates(p.Ask.Mode, p.Ask.Limit), cmp.Or(d.caps.MaxHolders, 1<<30))
+		bears := tolerates(p.Ask.Mode, p.Ask.Limit)
 		for i := range lock.Holders {
 			bears = min(bears, tolerates(lock.Holders[i].Mode, lock.Holders[i].Limit))
 		}
-		if len(lock.Holders) < bears {
+		if permitsOf(lock)+max(1, p.Ask.Permits) <= bears && len(lock.Holders) < cmp.Or(d.caps.MaxHolders, 1<<30) {
 			return fmt.Errorf("P5: the first waiter, %s, fits and is not granted", side{d, ofStore}.leaseLabel(lock.Waiters[0].Lease))
 		}
 	}

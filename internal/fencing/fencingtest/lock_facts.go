@@ -37,7 +37,7 @@ func gainFacts(c *command, out *fencing.Outcome, now fencing.Instant, known lexi
 			add(true, "claimed", nil)
 		}
 		for _, f := range holderFacts(h, now) {
-			f.must = f.key == "hold" && c.verb == "release"
+			f.must = f.key == "hold" && c.verb == "release" || f.key == "breaks_in"
 			facts = append(facts, f)
 		}
 	}
@@ -65,6 +65,12 @@ func othersFacts(out *fencing.Outcome, now fencing.Instant, known lexicon) []fac
 		facts = append(facts, fact{"granted", leaseLabels(granted, known), true})
 		for i := range granted {
 			facts = append(facts, prefixed(&granted[i], now, known)...)
+		}
+	}
+	if out.Evicted != nil {
+		facts = append(facts, fact{"evicted", known.leaseLabel(out.Evicted.Waiter.Lease), true})
+		if asks := out.Evicted.Request; asks != nil {
+			facts = append(facts, fact{"asks", known.stampLabel(asks.Stamp), false})
 		}
 	}
 	if len(out.Left) > 0 {
@@ -121,8 +127,11 @@ func entryWords(entries []fencing.Entry, known lexicon) []string {
 // heardFacts are what a gateway was told.
 func heardFacts(heard []message, known lexicon) []fact {
 	facts := []fact{{"told", tales(heard), true}}
-	var replaced []string
+	var replaced, asks []string
 	for i := range heard {
+		if stamp := heard[i].asks; stamp != "" {
+			asks = append(asks, known.stampLabel(stamp))
+		}
 		if stamp := heard[i].replaced; stamp != "" {
 			replaced = append(replaced, known.stampLabel(stamp))
 		}
@@ -130,6 +139,10 @@ func heardFacts(heard []message, known lexicon) []fact {
 	if len(replaced) > 0 {
 		slices.Sort(replaced)
 		facts = append(facts, fact{"replaced", comma(replaced), true})
+	}
+	if len(asks) > 0 {
+		slices.Sort(asks)
+		facts = append(facts, fact{"asks", comma(asks), true})
 	}
 	return facts
 }
@@ -140,7 +153,7 @@ type tales []message
 func (t tales) words(known lexicon) []string {
 	var words []string
 	for i := range t {
-		if t[i].replaced != "" {
+		if t[i].replaced+t[i].asks != "" {
 			continue
 		}
 		h := &t[i].holder
@@ -182,6 +195,7 @@ func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
 		{key: "mode", value: string(h.Mode)},
 		{key: "limit", value: h.Limit},
 		{key: "slot", value: h.Slot},
+		{key: "permits", value: h.Permits},
 		{key: "hold", value: h.Hold},
 		{key: "expires_in", value: remaining(h, now)},
 		{key: "held_for", value: now.Sub(h.AcquiredAt)},
@@ -193,6 +207,17 @@ func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
 	}
 	if h.Slot == fencing.NoSlot {
 		facts[3].value = "none"
+	}
+	if h.Slots != "" {
+		facts = append(facts, fact{key: "slots", value: string(h.Slots)})
+	}
+	attached := "no"
+	if h.Attached != "" {
+		attached = "yes"
+	}
+	facts = append(facts, fact{key: "attached", value: attached})
+	if h.BreakAt != 0 {
+		facts = append(facts, fact{key: "breaks_in", value: h.BreakAt.Sub(now)}, fact{key: "break_reason", value: h.BreakReason})
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Metadata)) {
 		facts = append(facts, fact{key: "meta." + key, value: h.Metadata[key]})

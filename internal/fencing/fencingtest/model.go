@@ -119,6 +119,11 @@ func (m *Model) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outc
 	return m.do(ctx, r)
 }
 
+// Evict takes the place of a waiter from it.
+func (m *Model) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	return m.do(ctx, r)
+}
+
 // Admit lets a token pass the fence of a name.
 func (m *Model) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	return m.do(ctx, r)
@@ -238,6 +243,13 @@ func (m *Model) announce(name fencing.Name, out *fencing.Outcome) {
 		for _, h := range m.memory.handles {
 			if h.gateway == r.Gateway && h.listener != nil {
 				h.listener.Replaced(name, r.Stamp)
+			}
+		}
+	}
+	if e := out.Evicted; e != nil && e.Request != nil {
+		for _, h := range m.memory.handles {
+			if h.gateway == e.Request.Gateway && h.listener != nil {
+				h.listener.Ask(name, e.Request.Stamp)
 			}
 		}
 	}

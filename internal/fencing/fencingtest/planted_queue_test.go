@@ -318,6 +318,35 @@ var plantedInQueues = []defect{
 		}
 	})},
 
+	{what: "several permits count as one for others", step: tampered(nil, func(m *moment) {
+		for i := range m.out.Granted {
+			g := &m.out.Granted[i]
+			if h := ownIn(m.state.Records[g.Name], leaseIDOf(g.Holder.Lease)); h.Permits > 1 {
+				h.Permits = 1 // they are shown, and do not count
+				m.put(h)
+			}
+		}
+	})},
+	{what: "who asks for several gets what there is", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if r := m.record(); r != nil && m.own() == nil && op.Permits > 1 {
+			op.Permits = min(op.Permits, max(1, op.Limit-r.Holders.Permits()))
+		}
+	}), nil)},
+	{what: "permits are not given back", step: tampered(beforeOf(func(m *moment, op *renewOp) {
+		if h := m.own(); h != nil && op.Permits < h.Permits {
+			op.Permits = 0
+		}
+	}), nil)},
+	{what: "a renewal asks in vain for more permits", step: tampered(beforeOf(func(m *moment, op *renewOp) {
+		if h := m.own(); h != nil && op.Permits > h.Permits {
+			op.Permits = 0
+		}
+	}), nil)},
+	{what: "what is given back is kept from others", casesOnly: true, step: withoutQueue(func(m *moment) bool {
+		op, renews := m.op.(renewOp)
+		return renews && op.Permits > 0
+	})},
+
 	// Re-entry and downgrade.
 	{what: "a release unwinds one depth too few", step: tampered(beforeOf(func(_ *moment, op *releaseOp) {
 		if op.Hold > 1 {

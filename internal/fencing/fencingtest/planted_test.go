@@ -52,7 +52,7 @@ func TestShrink(t *testing.T) {
 // TestPlantedDefects checks the suite itself: each defect, planted in a model, is
 // found by a case and, unless it says otherwise, by a random history as well.
 func TestPlantedDefects(t *testing.T) {
-	findPlanted(t, twoGateways, slices.Concat(planted, plantedInQueues, plantedInClaims, plantedInQuarantines))
+	findPlanted(t, twoGateways, slices.Concat(planted, plantedInBreaks, plantedInEvictions, plantedInQueues, plantedInClaims, plantedInQuarantines))
 }
 
 func findPlanted(t *testing.T, caps Capabilities, defects []defect) {
@@ -116,9 +116,9 @@ func overlooking(field string, forget func(*acquireOp)) func(*moment) {
 	return beforeOf(func(m *moment, op *acquireOp) {
 		var err *fencing.Error
 		if own := m.own(); own != nil {
-			err = op.Contradicts(own.Mode, own.Limit, own.Owner)
+			err = op.Contradicts(own.Mode, own.Limit, own.Permits, own.Owner)
 		} else if p, ok := m.place(); ok {
-			err = op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.Ask.Owner)
+			err = op.Contradicts(p.Ask.Mode, p.Ask.Limit, max(1, p.Ask.Permits), p.Ask.Owner)
 		}
 		if err != nil && err.Field == field {
 			forget(op)
@@ -291,11 +291,12 @@ var planted = []defect{
 	// Contradictions.
 	{what: "another mode is not noticed", step: tampered(overlooking("mode", func(op *acquireOp) { op.Mode, op.Limit = "", 0 }), nil)},
 	{what: "another limit is not noticed", step: tampered(overlooking("limit", func(op *acquireOp) { op.Limit = 0 }), nil)},
+	{what: "other permits are not noticed", step: tampered(overlooking("permits", func(op *acquireOp) { op.Permits = 0 }), nil)},
 	{what: "another owner is not noticed", step: tampered(overlooking("owner", func(op *acquireOp) { op.Owner = "" }), nil)},
 	{what: "a gateway that asks again contradicts itself", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
 		if own := m.own(); op.Again && own != nil {
 			op.Again = false
-			if err := op.Contradicts(own.Mode, own.Limit, own.Owner); err != nil {
+			if err := op.Contradicts(own.Mode, own.Limit, own.Permits, own.Owner); err != nil {
 				m.out = fencing.Outcome{Now: m.now, Err: err}
 			}
 		}

@@ -38,6 +38,8 @@ func (m *mailbox) Granted(g fencing.Grant, _ fencing.Instant, _ time.Time) {
 
 func (m *mailbox) Replaced(fencing.Name, fencing.Stamp) {}
 
+func (m *mailbox) Ask(fencing.Name, fencing.Stamp) {}
+
 func (m *mailbox) Gap() {}
 
 // Has passes on what is to be confirmed: its message may be lost.
@@ -68,7 +70,7 @@ func queueTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
 		store, box := b.Store(caller%2), boxes[caller%2]
 		for round := range roundsPerCaller {
 			lease := leaseOf(fmt.Sprintf("%c%d", 'A'+caller, 1000+round))
-			holder, err := waitFor(t, store, box.open(lease.Public()), lease)
+			holder, err := waitFor(t, store, box.open(lease.Public()), acquireOf("queued", lease), func() {})
 			if err != nil {
 				fault(fmt.Errorf("caller %d in round %d: %w", caller, round, err))
 				return
@@ -98,15 +100,18 @@ func queueTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
 }
 
 // waitFor acquires a lease and waits for it as a gateway does: what a message does
-// not tell, a heartbeat finds.
-func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, lease fencing.LeaseID) (fencing.Holder, error) {
-	request := acquireOf("queued", lease)
+// not tell, a heartbeat finds. joined is called when it has the lease, or waits.
+func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, request fencing.AcquireRequest, joined func()) (fencing.Holder, error) {
 	request.Wait = time.Minute
 	out, err := store.Acquire(t.Context(), request)
-	if err != nil || !out.Waits() {
+	if err != nil {
 		return out.Holder, err
 	}
-	deadline := time.NewTimer(10 * time.Second)
+	joined()
+	if !out.Waits() {
+		return out.Holder, nil
+	}
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	beat := time.NewTicker(200 * time.Millisecond)
 	defer beat.Stop()
@@ -116,14 +121,86 @@ func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, leas
 			if !g.Holder.Provisional {
 				return g.Holder, nil
 			}
-			out, err := store.Confirm(t.Context(), fencing.ConfirmRequest{Name: g.Name, Lease: lease, Stamp: g.Stamp})
+			out, err := store.Confirm(t.Context(), fencing.ConfirmRequest{Name: g.Name, Lease: request.Lease, Stamp: g.Stamp})
 			return out.Holder, err
 		case <-beat.C:
-			if err := store.Heartbeat(t.Context(), []fencing.Name{"queued"}); err != nil {
+			if err := store.Heartbeat(t.Context(), []fencing.Name{request.Name}); err != nil {
 				return fencing.Holder{}, err
 			}
 		case <-deadline.C:
 			return fencing.Holder{}, errors.New("P5: not served")
 		}
+	}
+}
+
+// permitsTogether lets callers take one permit each, again and again, while one of them takes
+// all: that is served in its turn (P5), alone (P1), and whoever came after it is granted after it.
+func permitsTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
+	const limit, all = 100, 5 // times that all permits are taken
+	type late struct {
+		after int // how many times somebody had come for all before it came
+		token fencing.Token
+	}
+	var (
+		mu     sync.Mutex
+		taken  int
+		joined int             // how many times somebody has come for all
+		whole  []fencing.Token // of their grants
+		others []late
+		faults []error
+	)
+	take := func(caller, round, permits int) error {
+		store, box := b.Store(caller%2), boxes[caller%2]
+		request := acquireOf("permits", leaseOf(fmt.Sprintf("%c%d", 'A'+caller, 3000+round)))
+		request.Mode, request.Limit, request.Permits = fencing.ModeShared, limit, permits
+		mu.Lock()
+		after := joined
+		mu.Unlock()
+		holder, err := waitFor(t, store, box.open(request.Lease.Public()), request, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			joined += permits / limit
+		})
+		if err != nil {
+			return fmt.Errorf("caller %d in round %d: %w", caller, round, err)
+		}
+		mu.Lock()
+		if taken += permits; taken > limit || holder.Permits != permits {
+			faults = append(faults, fmt.Errorf("P1: with %d permits instead of %d, %d are taken", holder.Permits, permits, taken))
+		}
+		if permits == limit {
+			whole = append(whole, holder.Token)
+		} else {
+			others = append(others, late{after, holder.Token})
+		}
+		mu.Unlock()
+		_, err = store.Renew(t.Context(), fencing.RenewRequest{Name: request.Name, Lease: request.Lease})
+		mu.Lock()
+		taken -= permits
+		mu.Unlock()
+		_, released := store.Release(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
+		return errors.Join(err, released)
+	}
+	together(func(caller int) {
+		permits, rounds := 1, roundsPerCaller
+		if caller == 0 {
+			permits, rounds = limit, all
+		}
+		for round := range rounds {
+			if err := take(caller, round, permits); err != nil {
+				mu.Lock()
+				faults = append(faults, err)
+				mu.Unlock()
+				return
+			}
+		}
+	})
+	for _, l := range others {
+		if l.after > len(whole) || l.after > 0 && l.token < whole[l.after-1] {
+			faults = append(faults, fmt.Errorf("P5: the token %d was granted before all permits were, to a request that came after the %d. for all", l.token, l.after))
+		}
+	}
+	if err := errors.Join(faults...); err != nil || len(whole) != all {
+		t.Errorf("all permits were taken %d times: %v", len(whole), err)
 	}
 }

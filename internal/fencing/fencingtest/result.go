@@ -88,17 +88,18 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		}
 		r.out, err = store.Acquire(ctx, fencing.AcquireRequest{
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
-			Mode: c.mode, Limit: c.limit, Hold: cmp.Or(c.hold, 1),
+			Mode: c.mode, Limit: c.limit, Permits: c.permits, Hold: cmp.Or(c.hold, 1),
 			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold,
 			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token,
 		})
 	case "renew":
 		r.out, err = store.Renew(ctx, fencing.RenewRequest{
-			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit,
+			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit, Permits: c.permits,
+			Owner: c.owner, Metadata: c.metadata,
 		})
 	case "release":
 		r.out, err = store.Release(ctx, fencing.ReleaseRequest{
-			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp),
+			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp), Linger: c.linger,
 		})
 	case "confirm":
 		r.out, err = store.Confirm(ctx, fencing.ConfirmRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
@@ -107,7 +108,9 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "takeback":
 		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown})
 	case "break":
-		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason})
+		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason, Notice: c.notice})
+	case "evict":
+		r.out, err = store.Evict(ctx, fencing.EvictRequest{Name: c.name, Waiter: leaseOf(c.lease).Public(), BreakReason: c.breakReason})
 	case "claim":
 		node, ok := store.(claimer)
 		if !ok {

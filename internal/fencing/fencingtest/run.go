@@ -13,12 +13,13 @@ import (
 
 // How many random histories Run plays unless FENCEPOST_HISTORIES says so: at
 // least the first number, then more up to the second while the time lasts.
-// FENCEPOST_LONG has at least longHistories.
+// FENCEPOST_LONG has at least longHistories, and longHistoryTime.
 const (
-	leastHistories = 4
-	longHistories  = 10
-	mostHistories  = 200
-	historyTime    = time.Second
+	leastHistories  = 4
+	longHistories   = 10
+	mostHistories   = 200
+	historyTime     = 300 * time.Millisecond
+	longHistoryTime = time.Second
 )
 
 // long returns the second number if FENCEPOST_LONG is set.
@@ -72,8 +73,8 @@ func runHistories(t *testing.T, open Open, caps Capabilities) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, played, least := time.Now(), uint64(0), long(leastHistories, longHistories)
-	for ; exactly == 0 && (played < least || played < mostHistories && time.Since(start) < historyTime) || played < exactly; played++ {
+	start, played, least, enough := time.Now(), uint64(0), long(leastHistories, longHistories), time.Duration(long(uint64(historyTime), uint64(longHistoryTime)))
+	for ; exactly == 0 && (played < least || played < mostHistories && time.Since(start) < enough) || played < exactly; played++ {
 		commands, err := randomHistory(t, open, caps, seed+played)
 		if err == nil {
 			continue

@@ -47,6 +47,9 @@ local function unfit(h, depth)
   elseif op[OP_LIMIT] ~= 0 and op[OP_LIMIT] ~= h[LIMIT] then
     text, number = 'limit', h[LIMIT]
     return 'conflict'
+  elseif op[OP_PERMITS] ~= 0 and op[OP_PERMITS] ~= h[PERMITS] then
+    text, number = 'permits', h[PERMITS]
+    return 'conflict'
   elseif asked[OWNER] ~= '' and asked[OWNER] ~= h[OWNER] then
     text, present = 'owner', h[OWNER]
     return 'conflict'
@@ -171,7 +174,7 @@ end
 local function intend(p)
   local r = record
   if op[OP_INTENT] > 0 and p[MODE] == EXCLUSIVE and r and r[QUEUED] == 0 and r[HOLDERS] > 0 and (not sole_holder or sole_holder[MODE] == SHARED) then
-    call('set', prefix .. 'intent:' .. name, pack('>I7s', now + op[OP_INTENT], p[LEASE]), 'px', keep_ms(op[OP_INTENT], 0, '1'))
+    call('set', prefix .. 'intent:' .. name, pack('>I7s', now + op[OP_INTENT], p[LEASE]), 'px', keep_ms(op[OP_INTENT] + TOMBSTONE_TTL, 0, '1'))
   end
 end
 

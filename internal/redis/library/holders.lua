@@ -5,12 +5,12 @@ local function live(h)
   return now < h[EXPIRES_AT]
 end
 
--- Returns how many holders a lease bears, itself included.
+-- Returns how many permits a lease bears, its own included.
 local function tolerates(h)
   return h[MODE] == EXCLUSIVE and 1 or h[LIMIT] == 0 and ANY_NUMBER or h[LIMIT]
 end
 
--- Returns the fewest holders that one of the present ones bears.
+-- Returns the fewest permits that one of the present holders bears.
 local function tolerated()
   if record[HOLDERS] <= 1 then
     return sole_holder and tolerates(sole_holder) or ANY_NUMBER
@@ -44,9 +44,57 @@ local function put_holder(h)
   call('hset', prefix .. 'holders:' .. name, h[LEASE], written)
   call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and unconfirmed_score(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
   call('zadd', prefix .. 'limits:' .. name, tolerates(h), h[LEASE])
-  if h[SLOT] ~= NO_SLOT then
-    call('setbit', prefix .. 'slots:' .. name, h[SLOT], 1)
+end
+
+-- Returns slots in ascending order as a lease has them: see fencing.Slots.
+local function slots_text(numbers)
+  local ranges, n, i = {}, #numbers, 1
+  while n > 1 and i <= n do
+    local first = numbers[i]
+    while numbers[i + 1] == numbers[i] + 1 do
+      i = i + 1
+    end
+    ranges[#ranges + 1] = first == numbers[i] and fmt('%d', first) or fmt('%d-%d', first, numbers[i])
+    i = i + 1
   end
+  return concat(ranges, ',')
+end
+
+-- Returns the slots of a lease in ascending order.
+local function slots_of(h)
+  if h[SLOTS] == '' then
+    return {h[SLOT] ~= NO_SLOT and h[SLOT] or nil}
+  end
+  local all = {}
+  for first, last in string.gmatch(h[SLOTS], '(%d+)%-?(%d*)') do
+    for slot = first + 0, last == '' and first + 0 or last + 0 do
+      all[#all + 1] = slot
+    end
+  end
+  return all
+end
+
+-- Notes in the bitmap that slots are taken, or are not any more.
+local function mark_slots(numbers, taken)
+  local key = prefix .. 'slots:' .. name
+  if #numbers < 3 then
+    for i = 1, #numbers do
+      call('setbit', key, numbers[i], taken and 1 or 0)
+    end
+    return
+  end
+  local bits, changed = call('get', key) or '', {}
+  for i = 1, #numbers do
+    local at, bit = math.floor(numbers[i] / 8), 2 ^ (7 - numbers[i] % 8)
+    local was = changed[at] or byte(bits, at + 1) or 0
+    local is = math.floor(was / bit) % 2 == 1
+    changed[at] = taken == is and was or taken and was + bit or was - bit
+  end
+  local all = {}
+  for at = 0, max(#bits - 1, math.floor(numbers[#numbers] / 8)) do
+    all[at + 1] = string.char(changed[at] or byte(bits, at + 1) or 0)
+  end
+  call('set', key, concat(all))
 end
 
 -- Deletes the keys of several holders.
@@ -68,7 +116,7 @@ local function add_holder(h)
   if h[PROVISIONAL] == 1 then
     add_entry(LEASE_ENTRY, h)
   end
-  record[HOLDERS] = record[HOLDERS] + 1
+  record[HOLDERS], record[EXTRA_PERMITS] = record[HOLDERS] + 1, record[EXTRA_PERMITS] + h[PERMITS] - 1
   if record[HOLDERS] == 1 then
     sole_holder = h
   elseif sole_holder then
@@ -79,8 +127,12 @@ local function add_holder(h)
     end
     has_holder_keys = true
     put_holder(other)
+    mark_slots(slots_of(other), true)
   end
   put_holder(h)
+  if not sole_holder then
+    mark_slots(slots_of(h), true)
+  end
 end
 
 -- Frees what a holder holds. The twin of step.freed and remove.
@@ -91,7 +143,7 @@ local function remove_holder(h, at)
   if h[PROVISIONAL] == 1 then
     remove_entry(LEASE_ENTRY, h)
   end
-  r[HOLDERS] = r[HOLDERS] - 1
+  r[HOLDERS], r[EXTRA_PERMITS] = r[HOLDERS] - 1, r[EXTRA_PERMITS] - h[PERMITS] + 1
   sole_holder = nil
   if not has_holder_keys then
     return
@@ -100,26 +152,55 @@ local function remove_holder(h, at)
   call('hdel', prefix .. 'holders:' .. name, h[LEASE])
   call('zrem', prefix .. 'until:' .. name, h[LEASE])
   call('zrem', prefix .. 'limits:' .. name, h[LEASE])
-  if h[SLOT] ~= NO_SLOT then
-    call('setbit', prefix .. 'slots:' .. name, h[SLOT], 0)
-  end
+  mark_slots(slots_of(h), false)
   if r[HOLDERS] == 1 then -- its keys go when the record is written
     sole_holder = read_lease(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
   end
 end
 
--- Returns the lowest slot that no holder has. The twin of step.slot.
-local function free_slot(mode, limit)
+-- Returns the lowest slots that no holder has, the first of them and, of several, all as
+-- text. The twin of step.slots.
+local function free_slots(mode, limit, permits)
   if mode ~= SHARED or limit == 0 then
-    return NO_SLOT
-  elseif record[HOLDERS] <= 1 then
-    return sole_holder and sole_holder[SLOT] == 0 and 1 or 0
+    return NO_SLOT, ''
   end
-  local slots = prefix .. 'slots:' .. name
-  if call('bitcount', slots) ~= call('zcount', prefix .. 'limits:' .. name, '-inf', '(' .. ANY_NUMBER) then
-    error({err = 'a key of the name is gone'})
+  local slots, taken = prefix .. 'slots:' .. name, {}
+  if record[HOLDERS] > 1 then
+    if call('bitcount', slots) ~= call('zcount', prefix .. 'limits:' .. name, '-inf', '(' .. ANY_NUMBER) + record[EXTRA_PERMITS] then
+      error({err = 'a key of the name is gone'})
+    elseif permits == 1 then
+      return call('bitpos', slots, 0), ''
+    end
+    local bits = call('get', slots) or ''
+    for at = 0, 8 * #bits - 1 do
+      taken[at] = math.floor(byte(bits, math.floor(at / 8) + 1) / 2 ^ (7 - at % 8)) % 2 == 1
+    end
+  elseif sole_holder then
+    for _, slot in ipairs(slots_of(sole_holder)) do
+      taken[slot] = true
+    end
   end
-  return call('bitpos', slots, 0)
+  local free, slot = {}, 0
+  while #free < permits do
+    free[#free + 1] = not taken[slot] and slot or nil
+    slot = slot + 1
+  end
+  return free[1], slots_text(free)
+end
+
+-- Gives permits of a holder back, those with the highest slots, so that so many are left.
+-- The twin of Holder.keep.
+local function keep_permits(h, permits)
+  local kept, back = {}, {}
+  for i, slot in ipairs(slots_of(h)) do
+    local list = i <= permits and kept or back
+    list[#list + 1] = slot
+  end
+  if has_holder_keys then
+    mark_slots(back, false)
+  end
+  record[EXTRA_PERMITS] = record[EXTRA_PERMITS] - (h[PERMITS] - permits)
+  h[PERMITS], h[SLOTS] = permits, slots_text(kept)
 end
 
 -- Returns the holders with these lease ids as they are stored.

@@ -28,7 +28,7 @@
 --   fencepost:{N}:holders:<name> hash, lease id -> the lease
 --   fencepost:{N}:until:<name>   zset, lease id -> expires_at; of a provisional one
 --                                below 0, the rank of its gateway
---   fencepost:{N}:limits:<name>  zset, lease id -> how many holders it tolerates
+--   fencepost:{N}:limits:<name>  zset, lease id -> how many permits it tolerates
 --   fencepost:{N}:tokens:<name>  zset, lease id -> token
 --   fencepost:{N}:slots:<name>   bitmap of the slots that are taken
 --   of a name with a queue

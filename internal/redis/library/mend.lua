@@ -69,14 +69,14 @@ local function mend_holders()
   if not all then
     unreadable(key)
   end
-  local tokens, slots = {}, 0
+  local slots, extra = 0, 0
   local as_it_was = #all == r[HOLDERS]
   for _, kind in ipairs({'until', 'limits', 'tokens'}) do
     local n = attempt('zcard', prefix .. kind .. ':' .. name)
     as_it_was = as_it_was and n == #all
   end
   for _, h in ipairs(all) do
-    slots = slots + (h[SLOT] ~= NO_SLOT and 1 or 0)
+    slots, extra = slots + (h[SLOT] ~= NO_SLOT and h[PERMITS] or 0), extra + h[PERMITS] - 1
   end
   if as_it_was and attempt('bitcount', prefix .. 'slots:' .. name) == slots then
     return false
@@ -89,7 +89,7 @@ local function mend_holders()
   end
   forget_entries(LEASE_ENTRY)
   delete_holder_keys()
-  r[HOLDERS], sole_holder, has_holder_keys = #all, nil, #all > 1
+  r[HOLDERS], r[EXTRA_PERMITS], sole_holder, has_holder_keys = #all, extra, nil, #all > 1
   if #all == 0 then
     r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
   elseif #all == 1 then
@@ -100,6 +100,9 @@ local function mend_holders()
       add_entry(LEASE_ENTRY, h)
     end
     put_holder(h)
+    if not sole_holder then
+      mark_slots(slots_of(h), true)
+    end
   end
   return true
 end

@@ -1,20 +1,20 @@
 -- The rules of fencing.Step that are no verbs.
 
--- Returns how many holders a newcomer bears, itself included.
-local function newcomer_tolerates(p)
-  local most = header[HEADER_MAX_HOLDERS]
-  return most > 0 and min(tolerates(p), most) or tolerates(p)
-end
-
--- The one rule of all modes: with the newcomer there are no more holders than it
--- bears itself, nor than any of the others bears, nor than a name may have.
+-- The one rule of all modes: the permits of all, the newcomer's included, are no more than
+-- it bears itself, nor than any of the others bears; and there are no more holders than a
+-- name may have. Who asks for no permits counts as one.
 local function fits(p)
-  return not record or record[HOLDERS] == 0 or record[HOLDERS] < min(newcomer_tolerates(p), tolerated())
+  local r, most = record, header[HEADER_MAX_HOLDERS]
+  if not r or r[HOLDERS] == 0 then
+    return true
+  end
+  return r[HOLDERS] + r[EXTRA_PERMITS] + p[PERMITS] <= min(tolerates(p), tolerated()) and (most == 0 or r[HOLDERS] < most)
 end
 
 -- Returns when a grant or renewal with ttl ends.
 local function expires_at(h, ttl)
-  return h[MAX_HOLD] > 0 and min(now + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or now + ttl
+  local till = h[MAX_HOLD] > 0 and min(now + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or now + ttl
+  return h[BREAK_AT] > 0 and min(till, h[BREAK_AT]) or till
 end
 
 -- Returns the TTL that the lease was granted with.
@@ -110,7 +110,8 @@ local function grant(p, is_firm, propose)
     p[CLAIMED], next_token = 1, propose
   end
   counter = max(counter, next_token)
-  p[TOKEN], p[SLOT], p[PROVISIONAL] = next_token, free_slot(p[MODE], p[LIMIT]), is_firm and 0 or 1
+  p[TOKEN], p[PROVISIONAL] = next_token, is_firm and 0 or 1
+  p[SLOT], p[SLOTS] = free_slots(p[MODE], p[LIMIT], p[PERMITS])
   issued(p)
   start(p)
   if not is_firm and p[GATEWAY] == me then -- of another gateway, that it waited was the sign of life
@@ -141,9 +142,9 @@ local function hand_off()
     end
     return
   end
-  while r[QUEUED] > 0 and (r[HOLDERS] == 0 or r[HOLDERS] < tolerated()) do
+  while r[QUEUED] > 0 and (r[HOLDERS] == 0 or r[HOLDERS] + r[EXTRA_PERMITS] < tolerated()) do
     local p = first_place()
-    if r[HOLDERS] > 0 and r[HOLDERS] >= newcomer_tolerates(p) then
+    if not fits(p) then
       return
     elseif left == 0 then
       r[RETRY_AT] = AT_ONCE
@@ -175,13 +176,17 @@ local function remember(entry)
   end
 end
 
--- Moves a holder to its tombstone and into the history. The twin of step.end.
-local function end_lease(h, reason, at, break_reason)
-  local till = max(h[EXPIRES_AT], at + TOMBSTONE_TTL)
+-- Remembers how a lease, or the place of one to be, has ended.
+local function entomb(h, reason, at, till, break_reason)
   if now < till then
     call('set', prefix .. 'ended:' .. name .. ':' .. h[LEASE], pack(TOMB_FORMAT, at, h[TOKEN], till, h[SECRET], reason, break_reason),
       'px', keep_ms(till - now, TOMBSTONE_TTL, TOMBSTONE_MS))
   end
+end
+
+-- Moves a holder to its tombstone and into the history. The twin of step.end.
+local function end_lease(h, reason, at, break_reason)
+  entomb(h, reason, at, max(h[EXPIRES_AT], at + TOMBSTONE_TTL), break_reason)
   item(ITEM_END, pack_end(reason, at, h, break_reason))
   ends = true -- save has it remembered
   remove_holder(h, at)
@@ -192,7 +197,8 @@ local function undo(h)
   item(ITEM_LEFT, h[LEASE_TEXT])
   remove_holder(h, now)
   if h[KEEP] == 1 then
-    h[TOKEN], h[SLOT], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, 1, 0, 0, 0
+    h[TOKEN], h[SLOT], h[SLOTS], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, '', 1, 0, 0, 0
+    h[BREAK_AT], h[BREAK_REASON] = 0, ''
     h[TTL], h[GRANT_TTL], h[ACQUIRED_AT] = granted_ttl(h), 0, 0
     rest(h)
   end
@@ -209,12 +215,31 @@ local function due(h)
   return not live(h)
 end
 
+-- Ends a lease that an administrator ends, and remembers its token for retries. The twin
+-- of step.endBroken.
+local function end_broken(h, at, reason)
+  record[BROKEN] = sub(record[BROKEN] .. fmt('%016d', h[TOKEN]), -16 * MAX_BROKEN)
+  end_lease(h, 'broken', at, reason)
+end
+
+-- Returns how a lease ends whose time runs out, and why it was broken. The twin of
+-- Holder.outOfTime.
+local function out_of_time(h)
+  if h[BREAK_AT] > 0 and h[EXPIRES_AT] >= h[BREAK_AT] then
+    return 'broken', h[BREAK_REASON]
+  end
+  return 'expired', ''
+end
+
 -- Ends a lease that is due.
 local function end_overdue(h)
+  local reason, why = out_of_time(h)
   if h[PROVISIONAL] == 1 then
     undo(h)
+  elseif reason == 'broken' then
+    end_broken(h, h[EXPIRES_AT], why)
   else
-    end_lease(h, 'expired', h[EXPIRES_AT], '')
+    end_lease(h, reason, h[EXPIRES_AT], '')
   end
 end
 

@@ -2,11 +2,12 @@
 
 -- What is about no name, and what only reads.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
-local published = {ITEM_END, ITEM_LEFT, ITEM_GRANT}
+local published = {ITEM_END, ITEM_LEFT, ITEM_EVICTED, ITEM_GRANT}
 local reads_only = {inspect = true, list = true, history = true, judge = true}
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
--- left, what was granted and who has joined, in this order. A claim is told like a grant.
+-- left or was evicted, what was granted, and who was given notice or has joined, in this order. A claim is
+-- told like a grant.
 local function publish()
   local n = #out
   if n == 1 and not joined then
@@ -33,6 +34,8 @@ local function publish()
   end
   if newly_claimed then
     events[at + 1], events[at + 2] = ITEM_GRANT, newly_claimed
+  elseif noticed then
+    events[at + 1], events[at + 2] = ITEM_NOTICE, noticed
   elseif joined then
     events[at + 1], events[at + 2] = ITEM_JOINED, joined
   elseif at == start then
@@ -88,7 +91,7 @@ local function operate(blob)
   op = {unpack(OP_FORMAT, blob)}
   op_text, name = blob, op[OP_NAME]
   flags, number, token, text, present = mend_flags, 0, 0, '', ''
-  out, joined, newly_claimed, notices = {''}, nil, nil, nil
+  out, joined, newly_claimed, noticed, notices = {''}, nil, nil, nil, nil
   stored, record, sole_holder, has_holder_keys, ends, gateway_counts, was_held, indexed = false, false, nil, false, false, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)

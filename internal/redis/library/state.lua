@@ -27,6 +27,7 @@ local flags, number, token, text, present -- of the reply: see codec.go
 local out -- the reply in pieces: its head, and then the letter and the text of each item
 local joined -- the place that the request has just joined
 local newly_claimed -- the lease that has just got its token by a claim
+local noticed -- the lease that has just been given notice
 
 -- Adds an item to the reply.
 local function item(letter, it)
@@ -138,7 +139,8 @@ local function alive(id)
   return id == me or now < dead_at(id)
 end
 
--- Forgets the gateways of long ago: every run of one has a name of its own.
+-- Forgets the gateways of long ago: every run of one has a name of its own. Places that are
+-- left to one are dropped as those of any dead gateway.
 local function forget_gateways()
   local all = call('hgetall', prefix .. 'gateways')
   for i = 1, #all, 2 do
@@ -148,7 +150,7 @@ local function forget_gateways()
       if now >= max(signs[id] + FORGET_AFTER, dead_at(id)) then
         signs[id] = false
         call('hdel', prefix .. 'gateways', id)
-        call('unlink', prefix .. 'gateway:' .. id)
+        call('pexpire', prefix .. 'gateway:' .. id, FORGET_MS)
       end
     end
   end

@@ -1,5 +1,18 @@
 -- The other verbs of fencing.Step.
 
+-- Sets what people are told of the lease, if the renewal says so. The twin of Holding.label.
+local function label(h)
+  local at = op[OP_SIZE + 1]
+  if at > #op_text then
+    return
+  end
+  local owner, metadata = unpack('>ss', op_text, at)
+  h[OWNER] = owner ~= '' and owner or h[OWNER]
+  if metadata ~= '' then
+    h[METADATA] = metadata ~= '{}' and metadata or ''
+  end
+end
+
 function verbs.renew()
   local h, refused = own()
   if not h then
@@ -12,6 +25,8 @@ function verbs.renew()
     return invalid('mode', 0)
   elseif mode == SHARED and h[MODE] == SHARED and limit ~= h[LIMIT] then
     return invalid('limit', h[LIMIT])
+  elseif op[OP_PERMITS] > h[PERMITS] then
+    return invalid('permits', h[PERMITS])
   end
   if h[PROVISIONAL] == 1 then -- its holder knows: a retry was answered
     firm(h)
@@ -22,10 +37,27 @@ function verbs.renew()
   h[EXPIRES_AT], h[TOLD] = expires_at(h, ttl), 1
   note_lease_ttl(h)
   if mode == SHARED and h[MODE] == EXCLUSIVE then
-    h[MODE], h[LIMIT], h[SLOT] = SHARED, limit, free_slot(SHARED, limit)
+    h[MODE], h[LIMIT] = SHARED, limit
+    h[SLOT], h[SLOTS] = free_slots(SHARED, limit, 1)
+    if has_holder_keys then
+      mark_slots(slots_of(h), true)
+    end
   end
+  if op[OP_PERMITS] > 0 and op[OP_PERMITS] < h[PERMITS] then
+    keep_permits(h, op[OP_PERMITS])
+  end
+  label(h)
   put_holder(h)
   return holds(h)
+end
+
+-- Has a lease live on for so long without the stream that it was attached to. The twin of
+-- step.linger.
+local function linger(h, ttl)
+  h[ATTACHED] = ''
+  set_ttl(h, ttl)
+  h[EXPIRES_AT] = expires_at(h, ttl)
+  note_lease_ttl(h)
 end
 
 function verbs.release()
@@ -38,7 +70,7 @@ function verbs.release()
     return refused
   elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] then
     return 'ok' -- a newer request has the lease
-  elseif op[OP_HOLD] < 2 then
+  elseif op[OP_HOLD] < 2 and op[OP_TTL] == 0 then
     end_lease(h, 'released', now, '')
     return 'ok'
   end
@@ -47,7 +79,12 @@ function verbs.release()
   elseif not live(h) then
     return 'clock_skew'
   end
-  h[HOLD], h[TOLD] = min(h[HOLD], op[OP_HOLD] - 1), 1
+  if op[OP_TTL] > 0 then
+    linger(h, op[OP_TTL])
+  else
+    h[HOLD] = min(h[HOLD], op[OP_HOLD] - 1)
+  end
+  h[TOLD] = 1
   put_holder(h)
   return holds(h)
 end
@@ -123,14 +160,30 @@ function verbs.take_back()
   return 'ok'
 end
 
+-- Has a lease end by the time that a break leaves it; its expiry is not moved. The twin of
+-- step.giveNotice.
+local function give_notice(h)
+  if skewed then
+    return 'clock_skew'
+  end
+  local at = max(now + op[OP_NOTICE], h[EXPIRES_AT])
+  if h[BREAK_AT] == 0 or at < h[BREAK_AT] then
+    h[BREAK_AT], h[BREAK_REASON] = at, op[OP_BREAK_REASON]
+    put_holder(h)
+    noticed = h[LEASE_TEXT]
+  end
+  return holds(h)
+end
+
 verbs['break'] = function()
   local broken = fmt('%016d', op[OP_TOKEN])
   local h = holder_with(op[OP_TOKEN])
   if h and due(h) then
     end_overdue(h)
+  elseif h and op[OP_NOTICE] > 0 and h[PROVISIONAL] == 0 then -- of a provisional one nobody was told
+    return give_notice(h)
   elseif h then
-    record[BROKEN] = sub(record[BROKEN] .. broken, -16 * MAX_BROKEN)
-    end_lease(h, 'broken', now, op[OP_BREAK_REASON])
+    end_broken(h, now, op[OP_BREAK_REASON])
     return 'ok'
   end
   for was in string.gmatch(record and record[BROKEN] or '', '%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d') do
@@ -143,6 +196,35 @@ verbs['break'] = function()
   end
   view(MAX_HOLDERS_SHOWN)
   return 'stale_token'
+end
+
+-- Takes a place out of the queue for good, and has its request ask. The twin of step.expel.
+local function expel(p)
+  local reason, rested = op[OP_BREAK_REASON], p[EXPIRES_AT] ~= 0
+  remove_place(p, rested)
+  entomb(p, 'evicted', now, now + TOMBSTONE_TTL, reason)
+  item(ITEM_EVICTED, pack('>s', reason) .. p[LEASE_TEXT])
+  if not rested then
+    notify(p[GATEWAY], ITEM_ASK, pack('>s', p[STAMP]))
+  end
+end
+
+function verbs.evict()
+  if skewed then
+    return 'clock_skew'
+  end
+  local h = find(op[OP_LEASE])
+  if h then
+    token = h[TOKEN]
+    return 'conflict'
+  end
+  local p = find_place(op[OP_LEASE])
+  if p then
+    expel(p)
+    return 'ok'
+  end
+  local tomb = tombstone(op[OP_LEASE])
+  return tomb and tomb[TOMB_REASON] == 'evicted' and 'ok' or 'not_found' -- a retry
 end
 
 function verbs.claim()

@@ -92,7 +92,8 @@ local function view_past()
     over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
   end
   for _, h in ipairs(over) do
-    item(ITEM_END, pack_end('expired', h[EXPIRES_AT], h, ''))
+    local reason, why = out_of_time(h)
+    item(ITEM_END, pack_end(reason, h[EXPIRES_AT], h, why))
   end
 end
 

@@ -1,9 +1,13 @@
 package redistest
 
 import (
+	"errors"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Try runs what a program that is no test does with servers from Launch, after it:
@@ -22,11 +26,28 @@ func Try(do func()) (err error) {
 	return nil
 }
 
-// Pause stops the process as it is (SIGSTOP): its connections stay open in silence.
-func (s *Server) Pause() error { return s.process.Process.Signal(syscall.SIGSTOP) }
+// Pause stops the process as it is, as PauseProcess does: its connections stay open in
+// silence.
+func (s *Server) Pause() error { return PauseProcess(s.process.Process) }
 
 // Resume lets a process go on that was paused.
 func (s *Server) Resume() error { return s.process.Process.Signal(syscall.SIGCONT) }
+
+// PauseProcess stops a child of this process as it is (SIGSTOP), and returns when all of it
+// stands: until then it may still answer. One that has ended meanwhile is no error.
+func PauseProcess(p *os.Process) error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	for { // WNOWAIT leaves its end to who waits for that
+		switch err := unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil); {
+		case errors.Is(err, unix.ECHILD):
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return err
+		}
+	}
+}
 
 // Flush forgets all data (FLUSHALL).
 func (s *Server) Flush() error { return s.try("flushall", "sync").Err() }

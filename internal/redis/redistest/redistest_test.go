@@ -1,6 +1,12 @@
 package redistest
 
-import "testing"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
 
 // The write that only the master had is gone after a fail-over, and one that the
 // replicas had is not.
@@ -64,4 +70,53 @@ func TestClusterFailover(t *testing.T) {
 	if got, _ := to.do(t, "get", "foo").Text(); got != "x" || steps != 2 {
 		t.Errorf("got %q after %d steps", got, steps)
 	}
+}
+
+// A server that is busy stands still, all of it, when Pause returns, and goes on after Resume.
+func TestPause(t *testing.T) {
+	s := Start(t)
+	client := s.Client()
+	defer client.Close()
+	endless := make(chan error, 1)
+	go func() { endless <- client.Eval(t.Context(), "while true do end", nil).Err() }()
+	other := s.Client()
+	defer other.Close()
+	wait(t, "the server is busy", func() bool {
+		err := other.Ping(t.Context()).Err()
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	})
+	for range 100 {
+		if err := s.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		if states := threadStates(t, s.Pid()); strings.Trim(states, "T") != "" {
+			t.Fatalf("threads of a server that was stopped are in the states %s, want all T", states)
+		}
+		if err := s.Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.ScriptKill(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-endless; err == nil {
+		t.Error("a script was not killed")
+	}
+}
+
+// threadStates returns the letter of each thread of a process, as Linux has them.
+func threadStates(t *testing.T, pid int) (states string) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, _ := strings.Cut(string(text), ") ")
+		states += after[:1]
+	}
+	return states
 }

@@ -56,6 +56,15 @@ spec:
         {{- end }}
         {{- end }}
         - {name: FENCEPOST_DRAIN_TIMEOUT, value: {{ printf "%ds" (int .Values.drainTimeoutSeconds) | quote }}}
+        {{- if eq .Values.store "raft" }}
+        {{- $nodes := list }}
+        {{- range $i := until (int .Values.raft.replicas) }}{{ $nodes = append $nodes (printf "%s-%d.%s-nodes:7000" $host $i $host) }}{{ end }}
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: FENCEPOST_STORE, value: {{ printf "raft://%s" (join "," $nodes) | quote }}}
+        - {name: FENCEPOST_CLUSTER_ADDR, value: {{ printf "$(POD_NAME).%s-nodes:7000" $host | quote }}}
+        - {name: FENCEPOST_CLUSTER_LISTEN_ADDR, value: ":7000"}
+        - {name: FENCEPOST_CLUSTER_SECRET_FILE, value: /run/secrets/fencepost-cluster/secret}
+        {{- end }}
         {{- if eq .Values.store "redis" }}
         - {name: FENCEPOST_STORE_FILE, value: /run/secrets/fencepost/url}
         {{- with .Values.redis.sentinelUsername }}
@@ -78,10 +87,13 @@ spec:
         {{- end }}
       ports:
         - {name: http, containerPort: 8080}
+        {{- if eq .Values.store "raft" }}
+        - {name: cluster, containerPort: 7000}
+        {{- end }}
       # A restart does not help against a store that is out of reach: /livez never asks it.
       livenessProbe: {httpGet: {path: /livez, port: http{{ $scheme }}}, periodSeconds: 5, timeoutSeconds: 3, failureThreshold: 6}
       readinessProbe: {httpGet: {path: /readyz, port: http{{ $scheme }}}, periodSeconds: 2, timeoutSeconds: 3, failureThreshold: 2}
-      # An embedded store checks all of its files before it serves.
+      # A store of its own checks all of its files before it serves.
       startupProbe: {httpGet: {path: /livez, port: http{{ $scheme }}}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 300}
       lifecycle: {preStop: {sleep: {seconds: {{ .Values.preStopSeconds }}}}}
       securityContext:
@@ -95,13 +107,16 @@ spec:
         {{- else }}
         - {name: locks, mountPath: /var/lib/fencepost}
         {{- end }}
+        {{- if eq .Values.store "raft" }}
+        - {name: cluster, mountPath: /run/secrets/fencepost-cluster, readOnly: true}
+        {{- end }}
         {{- if not .Values.insecureNoAuth }}
         - {name: keys, mountPath: /run/secrets/fencepost-keys, readOnly: true}
         {{- end }}
         {{- if .Values.tls.secret }}
         - {name: tls, mountPath: /run/secrets/fencepost-tls, readOnly: true}
         {{- end }}
-  {{- if eq .Values.store "redis" }}
+  {{- if ne .Values.store "embedded" }}
   topologySpreadConstraints:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname
@@ -109,8 +124,11 @@ spec:
       labelSelector:
         matchLabels: {{- include "fencepost.labels" . | nindent 10 }}
   {{- end }}
-  {{- if or (eq .Values.store "redis") (not .Values.insecureNoAuth) .Values.tls.secret }}
+  {{- if or (ne .Values.store "embedded") (not .Values.insecureNoAuth) .Values.tls.secret }}
   volumes:
+    {{- if eq .Values.store "raft" }}
+    - {name: cluster, secret: {secretName: {{ .Values.raft.secret }}, defaultMode: 0440}}
+    {{- end }}
     {{- if eq .Values.store "redis" }}
     - {name: store, secret: {secretName: {{ .Values.redis.secret }}, defaultMode: 0440}}
     {{- end }}

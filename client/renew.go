@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Release lets go of the names of a lease id, whoever acquired them. nil means that the
+// lease was held until now, or was released with this lease id before; an *Error with
+// CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
+// Options.Patience is over (ErrUnreachable).
+func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
+	path, err := pathOfNames(names)
+	if err != nil {
+		return err
+	}
+	if len(names) > 1 {
+		path += "?" + url.Values{"name": names}.Encode()
+	}
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID})
+	if err != nil && unanswered(err) && !errors.Is(err, ErrUnreachable) {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return err
+}
+
+// Renew renews the names of a lease id once, whoever acquired them, and returns how long
+// they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
+// of this client with the lease id counts on no more than ttl from then on, and is renewed
+// with it where it is renewed at all; other processes are told nothing. Errors are as those of Release.
+func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
+	if l, ok := c.leases.Load(leaseID); ok && ttl > 0 {
+		l.(*Lease).shorten(ttl) // before it is asked: whether it was carried out may stay unknown
+	}
+	return c.renewNames(ctx, leaseID, names, renewRequest{TTL: upMillis(ttl)})
+}
+
+// renewNames asks until a gateway has renewed the names, or refuses.
+func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest) (time.Duration, error) {
+	for retry := c.newRetry(); ; {
+		g, sent, err := c.renewal(ctx, leaseID, names, body, answerTimeout)
+		switch {
+		case err == nil:
+			return g.life() - c.now().since(sent), nil
+		case !unanswered(err):
+			return 0, err
+		case retry.exhausted() || !sleep(ctx, retry.after(err)):
+			return 0, fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+	}
+}
+
+// KeepPermits gives permits back, so that n are left of each name: those with the highest
+// slots go, and others may have them. It is Client.KeepPermits with what the lease has.
+func (l *Lease) KeepPermits(ctx context.Context, n int) error {
+	_, err := l.c.KeepPermits(ctx, l.id, n, l.names...)
+	return err
+}
+
+// KeepPermits renews the names of a lease id, whoever acquired them, and has each of them
+// keep n permits, those with the lowest slots. It returns what Renew does. More than the lease has is an *Error
+// with CodeInvalidRequest. After ErrUnreachable they may or may not have been given back.
+func (c *Client) KeepPermits(ctx context.Context, leaseID string, n int, names ...string) (time.Duration, error) {
+	body := renewRequest{Permits: n}
+	found, ours := c.leases.Load(leaseID)
+	if ours {
+		body.TTL = upMillis(found.(*Lease).renewsWith())
+	}
+	left, err := c.renewNames(ctx, leaseID, names, body)
+	if ours && err == nil {
+		found.(*Lease).keepSlots(n)
+	}
+	return left, err
+}
+
+// renewsWith returns the TTL to renew with; 0: that which it was granted with.
+func (l *Lease) renewsWith() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ttl
+}
+
+func (l *Lease) keepSlots(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.grants {
+		g := &l.grants[i]
+		g.Slots = g.Slots[:min(n, len(g.Slots))]
+	}
+}
+
+// renewal sends a renewal once.
+func (c *Client) renewal(ctx context.Context, id string, names []string, body renewRequest, timeout time.Duration) (g granted, sent instant, err error) {
+	r := call{method: http.MethodPut, leaseID: id}
+	if r.path, err = pathOfNames(names); err != nil {
+		return g, sent, err
+	}
+	if len(names) > 1 {
+		body.Names = names
+	}
+	r.body = body
+	a, err := c.ask(ctx, r, timeout)
+	if err == nil {
+		err = json.Unmarshal(a.body, &g)
+	}
+	return g, a.sent, err
+}

@@ -1,0 +1,357 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/metrics"
+	"fencepost/internal/raft"
+	"fencepost/internal/raft/cluster"
+	"fencepost/internal/raft/peer"
+)
+
+// clusterScheme begins FENCEPOST_STORE of a gateway that is a node of a cluster.
+const clusterScheme = "raft://"
+
+// clusterPort is the port of a node that names none.
+const clusterPort = "7000"
+
+// Cluster says which node of a cluster this gateway is, and how nodes know each other.
+type Cluster struct {
+	ClusterAddr        string `split_words:"true" desc:"host:port of this node, as in the list of raft://; found by itself where exactly one of the list is of this machine"`
+	ClusterListenAddr  string `split_words:"true" desc:"address to listen on for other nodes; empty: FENCEPOST_CLUSTER_ADDR"`
+	ClusterSecret      string `split_words:"true" desc:"what the nodes of a cluster know each other by, the same at each: at least 32 characters made by chance, as of openssl rand -hex 32. Without it, or certificates, only loopback is used"`
+	ClusterSecretFile  string `split_words:"true" desc:"file to read FENCEPOST_CLUSTER_SECRET from"`
+	ClusterTLSCertFile string `split_words:"true" desc:"in place of the secret: file of this node's certificate, for the host of its address, good for servers and clients; read again when it changes"`
+	ClusterTLSKeyFile  string `split_words:"true" desc:"file of its private key"`
+	ClusterTLSCaFile   string `split_words:"true" desc:"file of the authorities that sign the certificates of nodes, and of nobody else"`
+}
+
+// clusterNodes returns the addresses in FENCEPOST_STORE of a cluster.
+func clusterNodes(store string) (nodes []string, err error) {
+	list, _ := strings.CutPrefix(store, clusterScheme)
+	for addr := range strings.SplitSeq(strings.TrimSuffix(list, "/"), ",") {
+		addr = withClusterPort(addr)
+		if err := peer.CheckAddr(addr); err != nil {
+			return nil, err
+		}
+		if slices.Contains(nodes, addr) {
+			return nil, fmt.Errorf("%s stands in the list twice", addr)
+		}
+		nodes = append(nodes, addr)
+	}
+	if len(nodes) > cluster.MaxNodes {
+		return nil, fmt.Errorf("there are %d nodes; a cluster has %d at most", len(nodes), cluster.MaxNodes)
+	}
+	return nodes, nil
+}
+
+// withClusterPort adds the port that is meant where none is named.
+func withClusterPort(addr string) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil || addr == "" {
+		return addr
+	}
+	return net.JoinHostPort(strings.Trim(addr, "[]"), clusterPort)
+}
+
+// validateCluster judges what is about a cluster.
+func (cfg *config) validateCluster(read func(names ...string) bool) (faults []error) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	c := &cfg.Cluster
+	certificates := c.ClusterTLSCertFile != "" || c.ClusterTLSKeyFile != "" || c.ClusterTLSCaFile != ""
+	secret := c.ClusterSecret != "" || !read("CLUSTER_SECRET")
+	if cfg.storeKind() != kindRaft {
+		if (c.ClusterAddr != "" || c.ClusterListenAddr != "" || secret || certificates) && read("STORE") {
+			fault("FENCEPOST_CLUSTER_...: are for raft://, and FENCEPOST_STORE is something else")
+		}
+		return faults
+	}
+	nodes, err := clusterNodes(cfg.Store)
+	if err != nil {
+		fault("FENCEPOST_STORE: %w", err)
+	}
+	if cfg.DataDir == "" {
+		fault("FENCEPOST_DATA_DIR: is empty; a node of a cluster needs a directory")
+	}
+	if c.ClusterAddr != "" {
+		if addr := withClusterPort(c.ClusterAddr); peer.CheckAddr(addr) != nil {
+			fault("FENCEPOST_CLUSTER_ADDR: %w", peer.CheckAddr(addr))
+		} else if err == nil && !slices.Contains(nodes, addr) {
+			fault("FENCEPOST_CLUSTER_ADDR: %s is not in the list of FENCEPOST_STORE, %s", addr, strings.Join(nodes, ","))
+		}
+	}
+	if c.ClusterListenAddr != "" {
+		if _, err := isLoopback(c.ClusterListenAddr); err != nil {
+			fault("FENCEPOST_CLUSTER_LISTEN_ADDR: %w", err)
+		}
+	}
+	switch {
+	case secret && certificates:
+		fault("FENCEPOST_CLUSTER_SECRET and FENCEPOST_CLUSTER_TLS_CERT_FILE are both set; which one is meant?")
+	case c.ClusterSecret != "":
+		if _, err := peer.FromSecret(c.ClusterSecret); err != nil {
+			fault("FENCEPOST_CLUSTER_SECRET: %w", err)
+		}
+	case certificates:
+		if c.ClusterTLSCertFile == "" || c.ClusterTLSKeyFile == "" || c.ClusterTLSCaFile == "" {
+			fault("FENCEPOST_CLUSTER_TLS_CERT_FILE, FENCEPOST_CLUSTER_TLS_KEY_FILE, FENCEPOST_CLUSTER_TLS_CA_FILE: one is set and another is not; a node needs all three")
+		}
+	case !secret:
+		for _, addr := range append(nodes, c.ClusterListenAddr) {
+			if addr != "" && !peer.IsLoopback(addr) {
+				fault("FENCEPOST_STORE: %s is not a loopback address, and the nodes have nothing to know each other by: whoever reaches one could take every lock. "+
+					"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE", addr)
+				break
+			}
+		}
+	}
+	return faults
+}
+
+// clusterAddr returns which of the nodes this gateway is.
+func (cfg *config) clusterAddr(ctx context.Context) (string, error) {
+	if cfg.ClusterAddr != "" {
+		return withClusterPort(cfg.ClusterAddr), nil
+	}
+	nodes, err := clusterNodes(cfg.Store)
+	if err != nil {
+		return "", err
+	}
+	if len(nodes) == 1 {
+		return nodes[0], nil
+	}
+	var here []string
+	for _, addr := range nodes {
+		host, _, _ := net.SplitHostPort(addr)
+		if isHere(ctx, host) {
+			here = append(here, addr)
+		}
+	}
+	if len(here) == 1 {
+		return here[0], nil
+	}
+	found := "none of FENCEPOST_STORE is an address of this machine"
+	if len(here) > 1 {
+		found = strings.Join(here, " and ") + " are of this machine"
+	}
+	return "", fmt.Errorf("FENCEPOST_CLUSTER_ADDR: is not set, and %s: which node is this? Set it to one of %s", found, strings.Join(nodes, ", "))
+}
+
+// isHere reports whether a host is this machine.
+func isHere(ctx context.Context, host string) bool {
+	if name, err := os.Hostname(); err == nil && strings.EqualFold(name, host) {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host) // a name that leads nowhere is elsewhere
+	for _, ip := range found {
+		for _, addr := range own {
+			if network, ok := addr.(*net.IPNet); ok && network.IP.Equal(ip.AsSlice()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// watchClusterTLS returns what nodes know each other by; nil: nothing.
+func watchClusterTLS(cfg config, watched *files, log *slog.Logger) (*peer.Credentials, error) {
+	switch {
+	case cfg.storeKind() != kindRaft:
+		return nil, nil
+	case cfg.ClusterSecret != "":
+		return peer.FromSecret(cfg.ClusterSecret)
+	case cfg.ClusterTLSCertFile == "":
+		return nil, nil
+	}
+	var certificate atomic.Pointer[tls.Certificate]
+	var authorities atomic.Pointer[x509.CertPool]
+	if err := watched.add(pairFile("FENCEPOST_CLUSTER_TLS_CERT_FILE", cfg.ClusterTLSCertFile, cfg.ClusterTLSKeyFile, &certificate, watched, log)); err != nil {
+		return nil, err
+	}
+	if err := watched.add(authoritiesFile("FENCEPOST_CLUSTER_TLS_CA_FILE", cfg.ClusterTLSCaFile, &authorities, watched.audit)); err != nil {
+		return nil, err
+	}
+	return peer.FromCertificates(certificate.Load, authorities.Load), nil
+}
+
+// clusterCalls are the calls of a cluster as its store knows them.
+type clusterCalls struct{ *cluster.Calls }
+
+// Call implements raft.Calls.
+func (c clusterCalls) Call(ctx context.Context, address string, request []byte) ([]byte, error) {
+	answer, err := c.Calls.Call(ctx, address, request)
+	if errors.Is(err, peer.ErrNotSent) {
+		err = fmt.Errorf("%w: %w", raft.ErrNotSent, err)
+	}
+	return answer, err
+}
+
+// clusterStore is the store of a gateway that is a node.
+type clusterStore struct {
+	*raft.Store
+	cluster *cluster.Cluster
+}
+
+// openCluster opens this node's part of the store. It does not wait for the others.
+func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials, log *slog.Logger) (*openedStore, error) {
+	nodes, err := clusterNodes(cfg.Store)
+	if err != nil {
+		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+	}
+	addr, err := cfg.clusterAddr(ctx)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	c, err := cluster.Open(cluster.Options{
+		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Logger: log,
+	})
+	if err != nil {
+		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)
+	}
+	store, err := raft.Open(raft.Options{
+		Dir: cfg.DataDir, Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
+		Logger: log, MaxHolders: cfg.MaxHoldersPerName,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", errors.Join(err, c.Close()))
+	}
+	c.Start(store.Raft())
+	s := &clusterStore{store, c}
+	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, cluster: c}, nil
+}
+
+// Close ends the node's part in the cluster.
+func (s *clusterStore) Close() error {
+	s.cluster.Stop()
+	return errors.Join(s.Store.Close(), s.cluster.Close())
+}
+
+// Check implements fencing.Store: where this node has no part in a cluster, it says why.
+func (s *clusterStore) Check(ctx context.Context) error {
+	err := s.Store.Check(ctx)
+	if condition := s.cluster.Condition(); err != nil && condition != "" {
+		return fencing.Unavailable(&fencing.Outage{Detail: condition, Err: errors.New(condition)})
+	}
+	return err
+}
+
+// Examine implements fencing.Store: it asks all members.
+func (s *clusterStore) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	found, err := s.Store.Examine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(found, clusterFindings(s.cluster.Status(ctx))...), nil
+}
+
+// clusterFindings says of each member how it is, and of all together how many more may fail.
+func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
+	if status.Condition != "" {
+		findings = append(findings, fencing.Finding{Check: "membership", Detail: status.Condition, Remedy: "see to it that the nodes run and reach each other"})
+	}
+	if len(status.Members) == 0 {
+		return findings
+	}
+	all := fencing.Finding{Check: "majority", OK: true}
+	voters := 0
+	for _, m := range status.Members {
+		if m.Voter {
+			voters++
+		}
+	}
+	may := (voters - 1) / 2
+	switch {
+	case status.MayFail < 0:
+		all.OK, all.Detail, all.Remedy = false, "no majority of the members answers: nothing is granted", "start the members that are down"
+	case status.MayFail < may:
+		all.OK, all.Detail = false, fmt.Sprintf("of %s %d more may fail, in place of %d", plural(voters, "member", "members"), status.MayFail, may)
+		all.Remedy = "start the members that are down; one that is lost for good: start it with an empty data directory, or gateway cluster remove"
+	case voters == 1:
+		all.Detail = "there is one member: while it is down, nothing is served"
+	default:
+		all.Detail = fmt.Sprintf("of %s %d may fail", plural(voters, "member", "members"), may)
+	}
+	findings = append(findings, all)
+	for _, m := range status.Members {
+		f := fencing.Finding{Node: m.Addr, Check: "member", OK: m.Reached, Detail: memberState(m, status)}
+		if !m.Reached {
+			f.Remedy = "start it, or see what is between it and " + status.Node
+		}
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// memberState says how a member is.
+func memberState(m cluster.Member, status cluster.Status) string {
+	switch {
+	case !m.Reached:
+		return "it can't be reached: " + m.Error
+	case m.Addr == status.Leader && m.State == "leader":
+		return fmt.Sprintf("it leads, in term %d", status.Term)
+	}
+	vote := ""
+	if !m.Voter {
+		vote = "; it has no vote until it has all entries"
+	}
+	if m.LastContact < 0 {
+		return "it has not heard of a leader" + vote
+	}
+	return fmt.Sprintf("it follows, %s behind, and has heard of the leader %d ms ago%s", plural(int(m.Behind), "entry", "entries"), m.LastContact, vote)
+}
+
+// clusterMetrics returns what metrics tell of this node.
+func clusterMetrics(c *cluster.Cluster) func() metrics.Cluster {
+	return func() metrics.Cluster {
+		info := c.Info()
+		m := metrics.Cluster{
+			Leads: info.State == "leader", HasLeader: info.Leader != "", Term: info.Term, LastContact: -1,
+			Committed: info.Committed, Applied: info.Applied, Snapshot: info.Snapshot, Members: len(info.Members),
+		}
+		if info.LastContact >= 0 {
+			m.LastContact = float64(info.LastContact) / 1000
+		}
+		for _, member := range info.Members {
+			if member.Voter {
+				m.Voters++
+			}
+		}
+		return m
+	}
+}
+
+// examineCluster asks the nodes: to open the data would keep the gateway from it.
+func examineCluster(ctx context.Context, cfg config) (condition, error) {
+	command, err := openCommand(ctx, cfg)
+	if err != nil {
+		return condition{}, err
+	}
+	defer command.Close()
+	status, err := command.Status(ctx)
+	if err != nil {
+		return condition{}, err
+	}
+	c := condition{findings: clusterFindings(status)}
+	if status.Condition != "" {
+		c.unable = errors.New(status.Condition)
+	} else if status.Leader == "" {
+		c.unable = errors.New("the cluster has no leader")
+	}
+	return c, nil
+}

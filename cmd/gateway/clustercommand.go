@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"fencepost/internal/raft/cluster"
+)
+
+// clusterTimeout bounds a change of the cluster: a node that is added has to get all entries.
+const clusterTimeout = 5 * time.Minute
+
+const clusterHelp = `Usage: gateway cluster status|add|remove|transfer [-json] [-timeout 5m] [NODE]
+
+Asks the cluster of FENCEPOST_STORE=raft://..., with the settings of a gateway of its own, how
+it is, or changes it. NODE is the address of a node, as in the list, or its id.
+
+  status             how the members are; exits with 1 if it does not serve, or any member
+                     is away or has not caught up
+  add NODE           take in the node at an address that no member has; it runs already, and
+                     is without data. Returns when it has its vote
+  remove NODE        NODE is no member any more, and its data can't take part again. Refused
+                     where those that stay are no majority that answers
+  transfer [NODE]    NODE, or any other, leads from now on
+
+  -json              print how the members are as JSON
+  -timeout           how long it may take
+
+It exits with 0 if it was done, 1 if not, and 2 if the command line or the settings are at fault.
+`
+
+// clusterCommand asks the cluster of the settings how it is, or changes it.
+func clusterCommand(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	asJSON := flags.Bool("json", false, "")
+	timeout := flags.Duration("timeout", clusterTimeout, "")
+	verb := ""
+	if len(args) > 0 && args[0] != "" && args[0][0] != '-' {
+		verb, args = args[0], args[1:]
+	}
+	err := flags.Parse(args)
+	node := flags.Arg(0)
+	if err == nil && flags.NArg() > 1 { // flags may stand behind the node
+		err = flags.Parse(flags.Args()[1:])
+	}
+	switch {
+	case errors.Is(err, flag.ErrHelp) || verb == "help":
+		_, err := fmt.Fprint(out, clusterHelp)
+		return err
+	case err == nil && verb == "":
+		err = errors.New("what is to be done? status, add, remove or transfer")
+	case err == nil && !slices.Contains([]string{"status", "add", "remove", "transfer"}, verb):
+		err = fmt.Errorf("there is no command %q", verb)
+	case err == nil && (flags.NArg() > 0 && node != flags.Arg(0) || node != "" && verb == "status"):
+		err = errors.New("there is an argument too many")
+	case err == nil && node == "" && (verb == "add" || verb == "remove"):
+		err = errors.New("which node?")
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("cluster: %w; see gateway cluster -help", err)}
+	}
+	cfg, err := loadConfig()
+	if err != nil {
+		return err
+	}
+	if cfg.storeKind() != kindRaft {
+		return usageError{errors.New("cluster: FENCEPOST_STORE is not raft://, so this gateway is in no cluster")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	command, err := openCommand(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer command.Close()
+	var status cluster.Status
+	switch verb {
+	case "status":
+		status, err = command.Status(ctx)
+	case "add":
+		status, err = command.Add(ctx, withClusterPort(node))
+	case "remove":
+		status, err = command.Remove(ctx, nodeOf(node))
+	case "transfer":
+		status, err = command.Transfer(ctx, nodeOf(node))
+	}
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", verb, err)
+	}
+	if err := printStatus(out, status, *asJSON); err != nil {
+		return err
+	}
+	if verb == "status" {
+		return away(status)
+	}
+	return nil
+}
+
+// nodeOf returns a node as it was named: an id has no port.
+func nodeOf(node string) string {
+	if len(node) == 32 || node == "" {
+		return node
+	}
+	return withClusterPort(node)
+}
+
+// openCommand returns who asks the node of these settings first, then the others.
+func openCommand(ctx context.Context, cfg config) (*cluster.Command, error) {
+	nodes, err := clusterNodes(cfg.Store)
+	if err != nil {
+		return nil, err
+	}
+	if own, err := cfg.clusterAddr(ctx); err == nil { // else any will do
+		nodes = append([]string{own}, slices.DeleteFunc(nodes, func(addr string) bool { return addr == own })...)
+	}
+	credentials, err := watchClusterTLS(cfg, &files{log: slog.New(newRemarks())}, slog.New(newRemarks()))
+	if err != nil {
+		return nil, err
+	}
+	return cluster.NewCommand(nodes, credentials)
+}
+
+// away says who is, in an error.
+func away(status cluster.Status) error {
+	switch n := len(slices.DeleteFunc(slices.Clone(status.Members), func(m cluster.Member) bool { return m.Reached })); {
+	case status.Condition != "":
+		return fmt.Errorf("%s has no part in a cluster: %s", status.Node, status.Condition)
+	case status.MayFail < 0:
+		return errors.New("the cluster does not serve: no majority of its members answers")
+	case n > 0:
+		return errors.New(plural(n, "member is", "members are") + " away")
+	}
+	for _, m := range status.Members {
+		if !m.Follows {
+			return fmt.Errorf("%s does not follow the leader, or is behind", m.Addr)
+		}
+	}
+	return nil
+}
+
+func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
+	if asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(status)
+	}
+	tabs := tabwriter.NewWriter(out, 1, 0, 2, ' ', 0)
+	fmt.Fprintln(tabs, "NODE\tSTATE\tVOTE\tBEHIND\tLAST CONTACT\tVERSION\tID")
+	for _, m := range status.Members {
+		vote, behind, contact := "yes", "-", "-"
+		if !m.Voter {
+			vote = "not yet"
+		}
+		if m.Reached {
+			behind = fmt.Sprint(m.Behind)
+		}
+		if m.LastContact >= 0 && m.State != "leader" {
+			contact = fmt.Sprintf("%d ms", m.LastContact)
+		}
+		fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Addr, m.State, vote, behind, contact, m.Version, m.ID)
+	}
+	if err := tabs.Flush(); err != nil {
+		return err
+	}
+	var err error
+	if status.MayFail >= 0 {
+		_, err = fmt.Fprintf(out, "%s leads in term %d; %s may fail\n", status.Leader, status.Term, plural(status.MayFail, "more member", "more members"))
+	}
+	return err
+}

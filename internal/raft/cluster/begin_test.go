@@ -1,0 +1,58 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A copy of the node that begins the cluster, with the same settings on another machine, does not
+// begin a second one, whether it comes first or not; the right one does.
+func TestCopyOfTheFirst(t *testing.T) {
+	all := nodes(t, 3)
+	double := newNode(t, all[0].addr, all[0].list...)
+	double.listen = addrs(t, 1)[0]
+	start(all[1:]...)
+	double.open()
+	if missing := double.cluster.form(double.raft); missing == "" {
+		t.Error("it begins a cluster though nobody reaches it at its address")
+	}
+	all[0].open()
+	if missing := double.cluster.form(double.raft); !strings.Contains(missing, "another node than this one is reached") {
+		t.Errorf("beside the one that is meant: %q", missing)
+	}
+	if missing := all[0].cluster.form(all[0].raft); missing != "" {
+		t.Errorf("the one that is meant: %s", missing)
+	}
+	all[0].cluster.Start(all[0].raft)
+	double.cluster.Start(double.raft)
+	serves(t, all...)
+	await(t, "it says that another one is reached at its address", func() bool { return strings.Contains(double.cluster.Condition(), "another node") })
+	if blank, err := isBlank(double.raft); !blank || err != nil {
+		t.Errorf("the copy has become a member: %v", err)
+	}
+}
+
+// An address that leads to one node now and to another one then is no node's: neither begins a cluster.
+func TestAddressOfTwo(t *testing.T) {
+	all := nodes(t, 3)
+	start(all[1:]...)
+	all[0].open()
+	vouch := func(n *node) error { return all[1].cluster.vouch(t.Context(), n.cluster.Self().String()) }
+	await(t, "it is vouched for", func() bool { return vouch(all[0]) == nil })
+	id := all[0].cluster.Self().ID
+	all[0].stop()
+	all[0].wipe()
+	all[0].open() // another node, at its address
+	found := func(at time.Time) {
+		all[1].cluster.mu.Lock()
+		defer all[1].cluster.mu.Unlock()
+		all[1].cluster.first[id] = at
+	}
+	found(time.Now().Add(patience)) // as if it were found there all the time
+	if vouch(all[0]) == nil {
+		t.Error("a node is vouched for while another one was found at its address a moment ago")
+	}
+	found(time.Now().Add(-patience))
+	await(t, "it is vouched for when it has been alone for a while", func() bool { return vouch(all[0]) == nil })
+}

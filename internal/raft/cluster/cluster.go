@@ -1,0 +1,354 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/raft/peer"
+)
+
+const (
+	// tendInterval is how often a node looks after the cluster.
+	tendInterval = 300 * time.Millisecond
+
+	// askTimeout bounds how long another node is waited for.
+	askTimeout = time.Second
+
+	// changeTimeout bounds how long a change of the configuration may take.
+	changeTimeout = 5 * time.Second
+
+	// lostAfter is how long a node with data hears of no leader until it asks others whether
+	// it was removed.
+	lostAfter = 3 * time.Second
+
+	// doubtFor is how long the node that begins a cluster must have had its address for itself.
+	doubtFor = 3 * time.Second
+
+	// nearlyAll is how many entries a node may be behind that is given a vote.
+	nearlyAll = 256
+
+	// MaxNodes is how many nodes a cluster may have: each more makes every write slower.
+	MaxNodes = 9
+)
+
+// Options say which node this is.
+type Options struct {
+	Dir    string   // where the id is kept, beside Raft's data
+	Nodes  []string // the addresses of a new cluster, the same at each of its nodes
+	Addr   string   // this node's, as others reach it
+	Listen string   // host:port to listen on; empty: Addr
+
+	Credentials *peer.Credentials // see peer.Options
+	Version     string            // of the program, which others show
+	Logger      *slog.Logger      // default: none
+}
+
+// Cluster is a node's part in it.
+type Cluster struct {
+	options Options
+	log     *slog.Logger
+	peer    *peer.Peer
+	calls   *Calls
+	self    peer.Node
+	nodes   []string // sorted
+
+	raft    *raft.Raft // set by Start
+	ctx     context.Context
+	end     context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	condition string // why this node is not in a cluster; empty if it is
+	led       time.Time
+	first     map[string]time.Time // who was found at the address that begins the cluster, by id, and when last
+	changing  sync.Mutex           // held for a change of the configuration
+}
+
+// Open finds out who this node is, and listens. The Raft that uses Network and Calls
+// belongs to Start.
+func Open(o Options) (*Cluster, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	id, fresh, err := loadID(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{
+		options: o, log: o.Logger, calls: &Calls{}, self: peer.Node{ID: id, Addr: o.Addr},
+		nodes: slices.Sorted(slices.Values(o.Nodes)), condition: "the node is starting", led: time.Now(), first: map[string]time.Time{},
+	}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	c.peer, err = peer.Open(peer.Options{
+		Self: c.self, Listen: o.Listen, Credentials: o.Credentials, Handler: c.handle, Logger: o.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.calls.peer = c.peer
+	if fresh { // once it listens: who has the address already is another process with this directory, most likely
+		if err := writeID(o.Dir, id); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+	}
+	return c, nil
+}
+
+// Self returns who this node is: its address in Raft's configuration is what String returns.
+func (c *Cluster) Self() peer.Node { return c.self }
+
+// Network returns what carries Raft's messages.
+func (c *Cluster) Network() *peer.StreamLayer { return c.peer.StreamLayer() }
+
+// Calls returns what carries the store's requests between nodes.
+func (c *Cluster) Calls() *Calls { return c.calls }
+
+// Start has this node's Raft take part: it forms a cluster with the others, or joins theirs.
+func (c *Cluster) Start(r *raft.Raft) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.raft = r
+	c.running.Go(c.tend)
+}
+
+// Stop ends what Start began. Raft may be shut down after it; then comes Close. It may be
+// called twice, and before Start.
+func (c *Cluster) Stop() {
+	c.end()
+	c.running.Wait()
+}
+
+// Close ends all connections with other nodes.
+func (c *Cluster) Close() error {
+	c.Stop()
+	return c.peer.Close()
+}
+
+// started returns Raft, nil before Start.
+func (c *Cluster) started() *raft.Raft {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.raft
+}
+
+// tend looks after the cluster until Stop.
+func (c *Cluster) tend() {
+	ticker := time.NewTicker(tendInterval)
+	defer ticker.Stop()
+	for {
+		c.look()
+		select {
+		case <-ticker.C:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// look does what is to be done now.
+func (c *Cluster) look() {
+	r := c.started()
+	if _, leader := r.LeaderWithID(); leader != "" {
+		c.mu.Lock()
+		c.led = time.Now()
+		c.mu.Unlock()
+		c.note("")
+		if r.State() == raft.Leader {
+			c.promote(r)
+		}
+		return
+	}
+	switch blank, err := isBlank(r); {
+	case err != nil:
+		c.note(err.Error())
+	case blank:
+		c.note(c.form(r))
+	case c.lost():
+		c.note(c.removed(r))
+	}
+}
+
+// lost reports whether no leader was heard of for long.
+func (c *Cluster) lost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.led) > lostAfter
+}
+
+// note keeps, and logs once, why this node has no part in a cluster.
+func (c *Cluster) note(condition string) {
+	c.mu.Lock()
+	before := c.condition
+	c.condition = condition
+	c.mu.Unlock()
+	switch {
+	case before == condition:
+	case condition == "":
+		leader, _ := c.started().LeaderWithID()
+		c.log.Info("this node takes part in the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
+	default:
+		c.log.Warn("this node has no part in a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
+	}
+}
+
+// Condition says why this node has no part in a cluster; empty if it has.
+func (c *Cluster) Condition() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.condition
+}
+
+// isBlank reports whether a node knows nothing: its log is empty, and it has no snapshot. It may
+// have voted, which promises nothing to anybody once its candidate is gone.
+func isBlank(r *raft.Raft) (bool, error) {
+	config := r.GetConfiguration()
+	if err := config.Error(); err != nil {
+		return false, err
+	}
+	return r.LastIndex() == 0 && len(config.Configuration().Servers) == 0, nil
+}
+
+// addrOf returns host and port of an address in Raft's configuration.
+func addrOf(address string) string {
+	if node, err := peer.ParseNode(address); err == nil {
+		return node.Addr
+	}
+	return address
+}
+
+// form begins a cluster, or asks one that there is to be taken in. It returns what is missing.
+func (c *Cluster) form(r *raft.Raft) (missing string) {
+	infos := c.askAll(c.others())
+	for _, of := range infos {
+		if of.err == nil && !of.info.Blank {
+			return c.join(of.info)
+		}
+	}
+	members := []raft.Server{server(c.self, raft.Voter)}
+	for _, of := range infos {
+		switch {
+		case of.err != nil:
+			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached, and %s was not: %v", of.addr, of.err)
+		case !slices.Equal(of.info.Nodes, c.nodes):
+			return fmt.Sprintf("the nodes have different lists in FENCEPOST_STORE: here %v, at %s %v", c.nodes, of.addr, of.info.Nodes)
+		case of.info.Addr != of.addr:
+			return fmt.Sprintf("the node that is reached at %s has the address %s in its own settings (FENCEPOST_CLUSTER_ADDR)", of.addr, of.info.Addr)
+		case slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == of.info.ID }):
+			return fmt.Sprintf("two nodes have the same id, that of %s: the data of one was copied to the other", of.addr)
+		}
+		members = append(members, server(peer.Node{ID: of.info.ID, Addr: of.addr}, raft.Voter))
+	}
+	if c.self.Addr != c.nodes[0] {
+		return "the cluster begins when " + c.nodes[0] + ", which has the lowest address, has written its first entry"
+	}
+	if missing := c.vouched(); missing != "" {
+		return missing
+	}
+	c.log.Info("a new cluster begins", "nodes", c.nodes)
+	if err := r.BootstrapCluster(raft.Configuration{Servers: members}).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return "the cluster can't begin: " + err.Error()
+	}
+	return ""
+}
+
+func server(node peer.Node, suffrage raft.ServerSuffrage) raft.Server {
+	return raft.Server{Suffrage: suffrage, ID: raft.ServerID(node.ID), Address: raft.ServerAddress(node.String())}
+}
+
+// others returns the addresses of the list but for this node's.
+func (c *Cluster) others() []string {
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(addr string) bool { return addr == c.self.Addr })
+}
+
+// vouched makes sure that the address of this node, which is to begin the cluster, leads all others
+// to this node: a copy of it on another machine, with the same settings, would begin a second
+// cluster of the same nodes. It returns who says otherwise.
+func (c *Cluster) vouched() (missing string) {
+	ctx, cancel := context.WithTimeout(c.ctx, 2*askTimeout)
+	defer cancel()
+	if there, _ := c.peer.Identify(ctx, c.self.Addr); there.ID != "" && there.ID != c.self.ID { // it may not reach itself
+		return fmt.Sprintf("another node than this one is reached at its address, %s: which of the two is meant?", c.self.Addr)
+	}
+	for _, addr := range c.others() {
+		if _, err := ask(ctx, c.peer, addr, request{Do: doVouch, Node: c.self.String()}); err != nil {
+			return fmt.Sprintf("%s does not vouch for this node: %v", addr, err)
+		}
+	}
+	return ""
+}
+
+// vouch finds out whether the address of a node that is to begin the cluster leads to that one, and
+// for a while has led to no other.
+func (c *Cluster) vouch(ctx context.Context, node string) error {
+	asks, err := peer.ParseNode(node)
+	if err != nil {
+		return err
+	}
+	if r := c.started(); r == nil {
+		return errors.New("the node is starting")
+	} else if blank, err := isBlank(r); err != nil || !blank {
+		return errors.Join(err, errors.New("it has data: a cluster has begun"))
+	}
+	if asks.Addr != c.nodes[0] {
+		return fmt.Errorf("in its list %s has the lowest address, and not %s", c.nodes[0], asks.Addr)
+	}
+	there, err := c.peer.Identify(ctx, asks.Addr)
+	if there.ID == "" {
+		return fmt.Errorf("it can't reach %s: %w", asks.Addr, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.first[there.ID] = now
+	maps.DeleteFunc(c.first, func(_ string, at time.Time) bool { return now.Sub(at) > doubtFor })
+	if there.ID != asks.ID || len(c.first) > 1 {
+		return fmt.Errorf("from there %s leads to another node, or did a moment ago, than the one that begins the cluster: which of the two is meant?", asks.Addr)
+	}
+	return nil
+}
+
+// join asks a cluster, of which one node is known, to be taken in.
+func (c *Cluster) join(known Info) (missing string) {
+	if slices.ContainsFunc(known.Members, func(m Seat) bool { return m.ID == c.self.ID }) {
+		return "the cluster begins, and this node is to hear of its leader"
+	}
+	missing = "a cluster is running, and this node has no data"
+	if known.Leader == "" {
+		return missing + "; it waits until that has a leader"
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, askTimeout+changeTimeout)
+	defer cancel()
+	_, err := ask(ctx, c.peer, known.Leader, request{Do: doJoin, Node: c.self.String()})
+	if err != nil {
+		return missing + ": " + err.Error()
+	}
+	return missing + "; it is being taken in"
+}
+
+// removed finds out whether a cluster goes on without this node.
+func (c *Cluster) removed(r *raft.Raft) (condition string) {
+	known := c.others()
+	if config := r.GetConfiguration(); config.Error() == nil {
+		for _, s := range config.Configuration().Servers {
+			if addr := addrOf(string(s.Address)); addr != c.self.Addr && !slices.Contains(known, addr) {
+				known = append(known, addr)
+			}
+		}
+	}
+	for _, of := range c.askAll(known) {
+		if of.err == nil && of.info.Leader != "" && len(of.info.Members) > 0 &&
+			!slices.ContainsFunc(of.info.Members, func(m Seat) bool { return m.ID == c.self.ID }) {
+			return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
+				"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
+		}
+	}
+	return "no leader is known: a majority of the members has to run and to reach each other"
+}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fencepost/internal/raft/peer"
+)
+
+const (
+	idFile = "id"
+
+	// voteFile is where raft-wal keeps whom the node has voted for, and what segments its log
+	// has. A node that has lost it is another node.
+	voteFile = "wal-meta.db"
+)
+
+// loadID returns the id of the node whose data a directory has. Where there is none, or the
+// data that it stood for is gone, it is a new one, which is to be written.
+func loadID(dir string) (id string, fresh bool, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", false, err
+	}
+	path := filepath.Join(dir, idFile)
+	content, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", false, err
+	}
+	known := err == nil
+	has, err := hasVotes(dir)
+	switch {
+	case err != nil:
+		return "", false, err
+	case known && has:
+		node, err := peer.ParseNode(strings.TrimSpace(string(content)) + "@known:1")
+		if err != nil {
+			return "", false, fmt.Errorf("%s is damaged: %w", path, err)
+		}
+		return node.ID, false, nil
+	case has:
+		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
+	}
+	return peer.NewID(), true, nil
+}
+
+// hasVotes reports whether a directory has a node's votes, below it or in it.
+func hasVotes(dir string) (found bool, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && entry.Name() == voteFile {
+			found = true
+			return fs.SkipAll
+		}
+		return err
+	})
+	return found, err
+}
+
+// writeID has the id on disk, whole, before anybody is told of it.
+func writeID(dir, id string) error {
+	file, err := os.CreateTemp(dir, idFile+".")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name()) // it has another name if all went well
+	_, err = file.WriteString(id + "\n")
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(file.Name(), filepath.Join(dir, idFile)); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	opened, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(opened.Sync(), opened.Close())
+}

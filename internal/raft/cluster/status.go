@@ -1,0 +1,195 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/raft/peer"
+)
+
+// Seat is a member as a node's configuration has it.
+type Seat struct {
+	ID    string `json:"id"`
+	Addr  string `json:"address"`
+	Voter bool   `json:"voter"`
+}
+
+// Info is what a node says of itself.
+type Info struct {
+	ID      string   `json:"id"`
+	Addr    string   `json:"address"`
+	Version string   `json:"version"`
+	Nodes   []string `json:"nodes"` // of its settings
+	Blank   bool     `json:"blank"` // it has no data
+
+	State     string `json:"state"`     // leader, follower, candidate, or starting
+	Condition string `json:"condition"` // why it has no part in a cluster; empty if it has
+	Leader    string `json:"leader"`    // host:port; empty if it knows of none
+	Term      uint64 `json:"term"`
+	Applied   uint64 `json:"applied"`   // entries that it has carried out
+	Committed uint64 `json:"committed"` // entries that it knows a majority to have
+	Snapshot  uint64 `json:"snapshot"`  // the entry of its last snapshot; 0 without one
+
+	// LastContact is how long ago it has heard of the leader, in ms; 0 at the leader, -1 if
+	// it never has.
+	LastContact int64 `json:"last_contact_ms"`
+
+	Members []Seat `json:"members"`
+}
+
+// Member is a member of the cluster as another node sees it.
+type Member struct {
+	Seat
+	Reached bool   `json:"reached"`
+	Follows bool   `json:"follows"`         // it leads, or follows the leader and is not far behind
+	Error   string `json:"error,omitempty"` // why it was not reached
+	State   string `json:"state"`           // of Info; unreachable, if it was not reached
+	Version string `json:"version,omitempty"`
+
+	LastContact int64  `json:"last_contact_ms"` // see Info
+	Applied     uint64 `json:"applied"`         // see Info
+	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
+}
+
+// Status is how a cluster is, as one node sees it.
+type Status struct {
+	Node      string   `json:"node"`      // host:port of who says so
+	Condition string   `json:"condition"` // see Info
+	Leader    string   `json:"leader"`    // host:port; empty: there is none
+	Term      uint64   `json:"term"`
+	Members   []Member `json:"members"`  // by address
+	MayFail   int      `json:"may_fail"` // how many more of those that follow may fail, and it serves; -1: it does not serve
+}
+
+// follows reports whether a node is the one with an id, and has a leader.
+func follows(i Info, id, leader string) bool { return i.ID == id && leader != "" && i.Leader == leader }
+
+// info says how this node is.
+func (c *Cluster) info() Info {
+	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: "starting", LastContact: -1, Condition: c.Condition()}
+	r := c.started()
+	if r == nil {
+		return i
+	}
+	config := r.GetConfiguration()
+	if config.Error() != nil {
+		return i
+	}
+	for _, s := range config.Configuration().Servers {
+		i.Members = append(i.Members, Seat{ID: string(s.ID), Addr: addrOf(string(s.Address)), Voter: s.Suffrage == raft.Voter})
+	}
+	i.Blank = r.LastIndex() == 0 && len(i.Members) == 0
+	leader, _ := r.LeaderWithID()
+	i.State, i.Leader, i.Term = strings.ToLower(r.State().String()), addrOf(string(leader)), r.CurrentTerm()
+	i.Applied, i.Committed = r.AppliedIndex(), r.CommitIndex()
+	i.Snapshot = snapshotOf(r)
+	if i.State == "leader" {
+		i.LastContact = 0
+	} else if last := r.LastContact(); !last.IsZero() {
+		i.LastContact = max(time.Since(last).Milliseconds(), 0)
+	}
+	return i
+}
+
+// Info says how this node is.
+func (c *Cluster) Info() Info { return c.info() }
+
+// asked is what came of asking a node.
+type asked struct {
+	addr string
+	info Info
+	err  error
+}
+
+// askOne asks the node at an address how it is.
+func (c *Cluster) askOne(ctx context.Context, addr string) (Info, error) {
+	if addr == c.self.Addr {
+		return c.info(), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	got, err := ask(ctx, c.peer, addr, request{Do: doInfo})
+	if err == nil && got.Info == nil {
+		err = errors.New("it does not say how it is")
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	return *got.Info, nil
+}
+
+// askAll asks nodes at once.
+func (c *Cluster) askAll(addrs []string) []asked {
+	all := make([]asked, len(addrs))
+	var asking sync.WaitGroup
+	for i, addr := range addrs {
+		asking.Go(func() {
+			all[i].addr = addr
+			all[i].info, all[i].err = c.askOne(c.ctx, addr)
+		})
+	}
+	asking.Wait()
+	return all
+}
+
+// Status asks all members how they are.
+func (c *Cluster) Status(ctx context.Context) Status {
+	own := c.info()
+	status := Status{Node: c.self.Addr, Condition: own.Condition, Leader: own.Leader, Term: own.Term, Members: make([]Member, len(own.Members)), MayFail: -1}
+	var committed uint64
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for i, seat := range own.Members {
+		asking.Go(func() {
+			member := Member{Seat: seat, State: "unreachable", LastContact: -1}
+			there, err := c.askOne(ctx, seat.Addr)
+			if err == nil && there.ID != seat.ID {
+				err = &peer.Refused{Node: peer.Node{ID: there.ID, Addr: seat.Addr}, Reason: "its data was lost, and another node has its address"}
+			}
+			if err != nil {
+				member.Error = err.Error()
+			} else {
+				member.Reached, member.State, member.Version = true, there.State, there.Version
+				member.LastContact, member.Applied = there.LastContact, there.Applied
+				member.Follows = follows(there, seat.ID, own.Leader)
+				mu.Lock()
+				committed = max(committed, there.Committed)
+				mu.Unlock()
+			}
+			status.Members[i] = member
+		})
+	}
+	asking.Wait()
+	voters, able := 0, 0
+	for i := range status.Members {
+		m := &status.Members[i]
+		if m.Reached && committed > m.Applied {
+			m.Behind = committed - m.Applied
+		}
+		m.Follows = m.Follows && m.Behind <= nearlyAll
+		if m.Voter {
+			voters++
+			if m.Follows {
+				able++
+			}
+		}
+	}
+	slices.SortFunc(status.Members, func(a, b Member) int { return strings.Compare(a.Addr+a.ID, b.Addr+b.ID) })
+	if voters > 0 && status.Leader != "" {
+		status.MayFail = max(able-(voters/2+1), -1)
+	}
+	return status
+}
+
+// snapshotOf returns the entry of the last snapshot.
+func snapshotOf(r *raft.Raft) uint64 {
+	n, _ := strconv.ParseUint(r.Stats()["last_snapshot_index"], 10, 64)
+	return n
+}

@@ -1,0 +1,181 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/raft"
+)
+
+// snapshotsKept is how many snapshots stay.
+const snapshotsKept = 2
+
+// directory is the files of a node:
+//
+//	fencepost.lock     held while a process has them open
+//	log                the log and the vote: raft-wal's
+//	snapshots          hashicorp/raft's
+type directory struct {
+	lock      *os.File
+	log       *diskLog
+	snapshots *raft.FileSnapshotStore
+	transport io.Closer
+}
+
+// openDirectory opens or makes the files of a node, and reads them all.
+func openDirectory(o *Options, fail func(error)) (*directory, error) {
+	logs := filepath.Join(o.Dir, "log")
+	if err := os.MkdirAll(logs, 0o700); err != nil {
+		return nil, err
+	}
+	d := &directory{}
+	err := d.takeLock(filepath.Join(o.Dir, "fencepost.lock"))
+	if err == nil {
+		err = d.openSnapshots(o.Dir, o.Logger)
+	}
+	if err == nil {
+		d.log, err = openLog(logs, newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
+	}
+	if err == nil {
+		err = d.fits(o.Dir)
+	}
+	if err == nil {
+		err = d.belongs(o)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+// takeLock makes sure that no other process uses the directory.
+func (d *directory) takeLock(path string) (err error) {
+	if d.lock, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return err
+	}
+	switch ok, err := tryLock(d.lock); {
+	case err != nil:
+		return fmt.Errorf("%s can't be locked: %w", path, err)
+	case !ok:
+		return fmt.Errorf("%s is locked: another process has the directory open", path)
+	}
+	return nil
+}
+
+// openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
+// one that is damaged for an older one.
+func (d *directory) openSnapshots(dir string, logger *slog.Logger) (err error) {
+	if d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newLogger(logger, "snapshots")); err != nil {
+		return err
+	}
+	found, err := d.snapshots.List()
+	if err != nil {
+		return err
+	}
+	newest, err := newestSnapshot(filepath.Join(dir, "snapshots"))
+	if err != nil || newest == "" {
+		return err
+	}
+	path := filepath.Join(dir, "snapshots", newest)
+	if len(found) == 0 || found[0].ID != newest {
+		return fmt.Errorf("%s is damaged: what it says of itself can't be read", path)
+	}
+	_, from, err := d.snapshots.Open(newest)
+	if err != nil {
+		return fmt.Errorf("%s can't be read: %w", path, err)
+	}
+	_, _, err = readState(from)
+	if err = errors.Join(err, from.Close()); err != nil {
+		return fmt.Errorf("%s can't be read: %w", path, err)
+	}
+	return nil
+}
+
+// newestSnapshot returns the name of the newest directory of a snapshot, empty if there is
+// none. They are named by term, index and time.
+func newestSnapshot(dir string) (newest string, err error) {
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	at := func(name string) (term, index, millisecond uint64) {
+		_, err := fmt.Sscanf(name, "%d-%d-%d", &term, &index, &millisecond)
+		if err != nil {
+			return 0, 0, 0
+		}
+		return term, index, millisecond
+	}
+	var most [3]uint64
+	for _, entry := range all {
+		if !entry.IsDir() || strings.HasSuffix(entry.Name(), ".tmp") {
+			continue
+		}
+		var is [3]uint64
+		is[0], is[1], is[2] = at(entry.Name())
+		if newest == "" || is[0] > most[0] || is[0] == most[0] && (is[1] > most[1] || is[1] == most[1] && is[2] > most[2]) {
+			newest, most = entry.Name(), is
+		}
+	}
+	return newest, nil
+}
+
+// fits makes sure that the log goes on where the newest snapshot ends.
+func (d *directory) fits(dir string) error {
+	first, err := d.log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	found, err := d.snapshots.List()
+	if err != nil {
+		return err
+	}
+	covered := uint64(0)
+	if len(found) > 0 {
+		covered = found[0].Index
+	}
+	if first > covered+1 {
+		return fmt.Errorf("entries %d to %d are missing in %s: the log begins behind them, and no snapshot has them", covered+1, first-1, dir)
+	}
+	return nil
+}
+
+// belongs makes sure that the data is not that of a node that the other members know at another
+// address: it may be a copy, and if the node it was copied from runs as well, the two have one vote
+// each where there is one. Who has no other members may go to another address.
+func (d *directory) belongs(o *Options) error {
+	members := d.log.members
+	if len(members.Servers) == 0 {
+		found, err := d.snapshots.List()
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		members = found[0].Configuration
+	}
+	for _, m := range members.Servers {
+		if m.ID == raft.ServerID(o.Self.ID) && m.Address != raft.ServerAddress(o.Self.Address) && len(members.Servers) > 1 {
+			return fmt.Errorf("the data in %s is that of the member %s, and this node is %s: start it at that address, "+
+				"or with an empty directory, so that it is a new node and the cluster takes it in", o.Dir, m.Address, o.Self.Address)
+		}
+	}
+	return nil
+}
+
+// close closes the files.
+func (d *directory) close() error {
+	var err error
+	if d.transport != nil {
+		err = d.transport.Close()
+	}
+	if d.log != nil {
+		err = errors.Join(err, d.log.Close())
+	}
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Close())
+	}
+	return err
+}

@@ -1,0 +1,159 @@
+package raft
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+)
+
+// entriesInFlight is how many entries may be on their way into the log at once: while one
+// is written the next gathers.
+const entriesInFlight = 2
+
+// reapEvery is how often the leader writes down the time at least while anybody holds or
+// waits, by the calls of Expire, so that a new leader is behind by no more.
+const reapEvery = time.Second
+
+// leadership is this node's, in one term, from when it has carried out all of the log
+// before. Its clock goes on from the greatest instant in that.
+type leadership struct {
+	term  uint64
+	base  fencing.Instant
+	since func() time.Duration // since base
+}
+
+// clock returns the instant that it is now.
+func (l *leadership) clock() fencing.Instant { return l.base.Add(l.since()) }
+
+// lead begins to lead when hashicorp/raft says so, and ceases to.
+func (s *Store) lead() {
+	for {
+		select {
+		case leads := <-s.notify:
+			s.leading.Store(nil)
+			if leads {
+				s.beginToLead()
+			}
+			s.changed()
+		case <-s.ctx.Done():
+			s.leading.Store(nil)
+			return
+		}
+	}
+}
+
+// beginToLead carries out all of the log and starts the clock.
+func (s *Store) beginToLead() {
+	for pause := minPause; s.raft.State() == raft.Leader && s.ctx.Err() == nil; pause = min(2*pause, maxPause) {
+		term := s.raft.CurrentTerm()
+		barrier := s.raft.Barrier(0)
+		err := s.settled(barrier)
+		if err == nil && s.raft.CurrentTerm() == term { // so it was committed in it, by this node
+			s.startClock(term, barrier.(raft.IndexFuture).Index())
+			return
+		}
+		if err != nil && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			return // it has lost the lead, and is told so
+		}
+		s.pause(pause)
+	}
+}
+
+// startClock begins to serve.
+func (s *Store) startClock(term, index uint64) {
+	m := s.machine
+	m.mu.Lock()
+	m.reached(index)
+	base := m.now
+	m.mu.Unlock()
+	if base == 0 { // a new cluster: tokens follow those of another store
+		base = fencing.InstantOf(s.wall())
+	}
+	from := s.monotonic()
+	s.leading.Store(&leadership{term: term, base: base, since: func() time.Duration { return s.monotonic() - from }})
+	s.log.Info("this node leads the cluster", "term", term)
+}
+
+// leads reports whether this node leads in a term.
+func (s *Store) leads(term uint64) bool {
+	l := s.leading.Load()
+	return l != nil && l.term == term
+}
+
+// proposal is an entry on its way into the log.
+type proposal struct {
+	future   raft.ApplyFuture
+	err      error // it was not made
+	requests []*request
+}
+
+// propose appends an entry with what was asked for.
+func (s *Store) propose(l *leadership, requests []*request) {
+	p := &proposal{requests: requests}
+	e := entry{Term: l.term, Now: int64(l.clock()), Batches: make([]batch, len(requests))}
+	for i, r := range requests {
+		e.Batches[i] = r.batch
+	}
+	data, err := e.encode()
+	if err != nil {
+		p.err = err
+	} else {
+		p.future = s.raft.Apply(data, 0)
+	}
+	s.proposals <- p
+}
+
+// await tells those who asked what came of entries, in order.
+func (s *Store) await() {
+	for p := range s.proposals {
+		a, err := s.outcome(p)
+		<-s.slots
+		for i, r := range p.requests {
+			if err != nil {
+				r.done(nil, err)
+			} else {
+				r.done(a.results[i], nil)
+			}
+		}
+		if err == nil {
+			s.finish()
+		}
+		s.wakeUp()
+	}
+}
+
+// outcome waits until an entry is in the log and carried out. errRefused: it is not, and
+// will not be.
+func (s *Store) outcome(p *proposal) (*applied, error) {
+	if p.err != nil {
+		return nil, errors.Join(errRefused, p.err)
+	}
+	switch err := s.settled(p.future); {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return nil, errRefused
+	case err != nil:
+		return nil, err
+	}
+	a, ok := p.future.Response().(*applied)
+	if !ok || a.stale {
+		return nil, errRefused
+	}
+	if len(a.results) != len(p.requests) {
+		return nil, errors.New("this node has lost the lead")
+	}
+	return a, nil
+}
+
+// finish has what steps left to do done by another entry.
+func (s *Store) finish() {
+	b := batch{Gateway: string(s.machine.self), MaxHolders: s.maxHolders}
+	for _, name := range s.machine.left(goOn) {
+		b.Ops = append(b.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+	}
+	if len(b.Ops) > 0 {
+		s.enqueue(&request{batch: b, done: func([]result, error) {}}, nil)
+	}
+}

@@ -1,0 +1,234 @@
+package raft
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+)
+
+// failingDisk is a disk that fails from when fails is set.
+type failingDisk struct {
+	walStore
+	fails *atomic.Bool
+}
+
+var errDisk = errors.New("the disk fails")
+
+func (d failingDisk) StoreLogs(entries []*raft.Log) error {
+	if d.fails.Load() {
+		return errDisk
+	}
+	return d.walStore.StoreLogs(entries)
+}
+
+func (d failingDisk) Set(key, value []byte) error {
+	if d.fails.Load() {
+		return errDisk
+	}
+	return d.walStore.Set(key, value)
+}
+
+func (d failingDisk) SetUint64(key []byte, value uint64) error {
+	if d.fails.Load() {
+		return errDisk
+	}
+	return d.walStore.SetUint64(key, value)
+}
+
+// diskOf lets a test fail the disk of a node.
+func diskOf(of int, fails *atomic.Bool) func(int, *Options) {
+	return func(i int, o *Options) {
+		if i == of {
+			o.wrapLog = func(w walStore) walStore { return failingDisk{w, fails} }
+		}
+	}
+}
+
+func awaitFailure(t *testing.T, n *node) {
+	t.Helper()
+	select {
+	case <-n.Failed():
+	case <-time.After(60 * time.Second):
+		t.Fatal("the node goes on")
+	}
+}
+
+// After a write that failed no other one reaches the disk: it might be taken for durable
+// though the one before it is lost.
+func TestNothingIsWrittenAfterAFailure(t *testing.T) {
+	var fails atomic.Bool
+	var failed error
+	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, func(w walStore) walStore { return failingDisk{w, &fails} }, func(err error) { failed = err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	fails.Store(true)
+	if err := l.StoreLog(&raft.Log{Index: 1, Term: 1}); !errors.Is(err, errDisk) || failed == nil {
+		t.Errorf("a write that fails: %v, told %v", err, failed)
+	}
+	fails.Store(false)
+	if err := l.StoreLog(&raft.Log{Index: 1, Term: 1}); !errors.Is(err, errDisk) {
+		t.Errorf("a write after one that failed: %v", err)
+	}
+	if last, err := l.LastIndex(); err != nil || last != 0 {
+		t.Errorf("the log ends with %d, %v", last, err)
+	}
+}
+
+// A flush that fails is never answered as success, and ends the node: also when the disk
+// comes back.
+func TestAFailedFlushIsFinal(t *testing.T) {
+	var fails atomic.Bool
+	c := newCluster(t, 1, diskOf(0, &fails))
+	n := c.nodes[0]
+	if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	fails.Store(true)
+	if _, err := n.Acquire(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable || !errors.Is(err, errDisk) {
+		t.Errorf("an acquire that could not be written: %v", err)
+	}
+	awaitFailure(t, n)
+	if cause := n.Cause(); !errors.Is(cause, errDisk) || !strings.Contains(cause.Error(), n.options.Dir) {
+		t.Errorf("the cause is %v; it is to name the directory", cause)
+	}
+	fails.Store(false)
+	for what, err := range map[string]error{
+		"Check":  n.Check(t.Context()),
+		"Expire": func() error { _, err := n.Expire(t.Context(), 1); return err }(),
+	} {
+		if code(err) != fencing.CodeUnavailable {
+			t.Errorf("%s after a flush failed: %v", what, err)
+		}
+	}
+}
+
+// A follower whose disk fails does not count: the other two go on, and with a second one
+// nothing is granted any more.
+func TestAFollowerWhoseDiskFailsDoesNotCount(t *testing.T) {
+	var second, third atomic.Bool
+	c := newCluster(t, 3, func(i int, o *Options) {
+		diskOf(1, &second)(i, o)
+		diskOf(2, &third)(i, o)
+	})
+	second.Store(true)
+	if _, err := c.nodes[0].Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	awaitFailure(t, c.nodes[1])
+	if err := c.nodes[1].Check(t.Context()); code(err) != fencing.CodeUnavailable {
+		t.Errorf("a node that has failed is ready, by what the leader says: %v", err)
+	}
+	third.Store(true)
+	if _, err := c.nodes[0].Acquire(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable {
+		t.Errorf("an acquire that only the leader has on disk: %v", err)
+	}
+}
+
+// flip changes one bit of a file.
+func flip(t *testing.T, path string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if _, err := f.WriteAt(b[:], at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node whose log was changed does not start, and says where.
+func TestADamagedLogIsRefused(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	name := fencing.Name("marked.in.the.log")
+	for range 3 { // what is damaged is not the end, which raft-wal takes for a torn write
+		r := acquire(name, time.Minute)
+		if _, err := n.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Release(t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Close()
+	segments, err := filepath.Glob(filepath.Join(n.options.Dir, "log", "*.wal"))
+	if err != nil || len(segments) != 1 {
+		t.Fatalf("the segments are %v, %v", segments, err)
+	}
+	b, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.Index(string(b), string(name))
+	flip(t, segments[0], int64(at))
+	n.options.Network = &hubNetwork{listen(t, n.options.Self.Address), c.hub, n.options.Self.Address}
+	s, err := Open(n.options)
+	if err == nil {
+		s.Close()
+		t.Fatal("a node with a damaged log starts")
+	}
+	n.options.Network.Close()
+	if !errors.Is(err, errChanged) || !strings.Contains(err.Error(), n.options.Dir) {
+		t.Errorf("the error is %v; it is to name the directory", err)
+	}
+}
+
+// The data of a member does not start as a node at another address: it may be a copy, and then there
+// would be two that vote as one. A node without other members may move.
+func TestDataOfAnotherAddress(t *testing.T) {
+	for size, moves := range map[int]bool{1: true, 3: false} {
+		c := newCluster(t, size, nil)
+		n := c.nodes[size-1]
+		if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		open := func() error {
+			moved := n.options
+			l := listen(t, "127.0.0.1:0")
+			moved.Self.Address, moved.Members = l.Addr().String(), nil
+			moved.Network = &hubNetwork{l, c.hub, moved.Self.Address}
+			s, err := Open(moved)
+			if err != nil {
+				return errors.Join(err, l.Close())
+			}
+			return s.Close()
+		}
+		n.Close()
+		if err := open(); (err == nil) != moves {
+			t.Errorf("one of %d at another address, by its log: %v", size, err)
+		}
+		c.reopen(size - 1)
+		c.awaitLeader()
+		if _, err := n.Acquire(t.Context(), acquire("b", time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		n.machine.await(n.raft.LastIndex(), t.Context().Done())
+		if err := n.raft.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		n.Close()
+		if err := os.RemoveAll(filepath.Join(n.options.Dir, "log")); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(); (err == nil) != moves {
+			t.Errorf("one of %d at another address, by its snapshot: %v", size, err)
+		}
+	}
+}

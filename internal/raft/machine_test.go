@@ -1,0 +1,327 @@
+package raft
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
+)
+
+// testMachine returns a machine without a node, which forgets histories soon.
+func testMachine(t testing.TB) *machine {
+	m := newMachine("0000000000000001")
+	m.mostPast = 8
+	m.adopt(fencing.NewState(), 0, 0)
+	m.asked = func(uint64) time.Time { return time.Time{} }
+	m.leads = func(uint64) bool { return false }
+	m.push, m.compact = func([]told) {}, func() {}
+	m.fail = func(err error) { t.Error(err) }
+	return m
+}
+
+// encoded returns all that a machine remembers.
+func encoded(t testing.TB, m *machine) []byte {
+	t.Helper()
+	s, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	var b bytes.Buffer
+	if err := s.(*snapshot).write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// logOf returns a random log.
+func logOf(seed uint64, entries int) []*raft.Log {
+	random := rand.New(rand.NewPCG(seed, 0))
+	oneOf := func(n int) bool { return random.IntN(n) == 0 }
+	var leases []fencing.LeaseID
+	for i := range 12 {
+		var hash fencing.SecretHash
+		hash[0] = byte(i)
+		leases = append(leases, fencing.HashedLeaseID(fencing.LeasePublic(fmt.Sprintf("%026d", i)), hash))
+	}
+	now, last := fencingtest.Epoch, fencing.Token(0)
+	var log []*raft.Log
+	for index := range entries {
+		now = now.Add([]time.Duration{0, time.Microsecond, time.Second, 6 * time.Second, 5 * time.Minute, 25 * time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
+		e := entry{Term: 1, Now: int64(now)}
+		for range 1 + random.IntN(3) {
+			b := batch{Gateway: fmt.Sprintf("%016d", random.IntN(4))}
+			for range 1 + random.IntN(4) {
+				name, lease := fencing.Name(fmt.Sprintf("n%d", random.IntN(10))), leases[random.IntN(len(leases))]
+				if oneOf(8) { // a lease id that is new
+					lease = fencing.HashedLeaseID(fencing.LeasePublic(fmt.Sprintf("%026d", 100+random.IntN(1<<30))), fencing.SecretHash{})
+				}
+				stamp := fencing.Stamp(fmt.Sprintf("%016d", random.IntN(3)))
+				token := fencing.Token(now) - fencing.Token(random.IntN(2))
+				if oneOf(2) {
+					token = last
+				}
+				switch random.IntN(14) {
+				default:
+					a := fencing.AcquireRequest{
+						Name: name, Lease: lease, Stamp: stamp, Owner: "o", Mode: fencing.ModeExclusive, Hold: 1, TTL: 10 * time.Second,
+						Keep: oneOf(2), Attach: oneOf(4), Metadata: map[string]string{"a": "1", "b": "2", "c": "3"},
+					}
+					if oneOf(2) {
+						a.Mode, a.Limit = fencing.ModeShared, random.IntN(4)
+					}
+					if !oneOf(3) {
+						a.Wait = time.Minute
+					}
+					if oneOf(4) {
+						a.Set = "s"
+					}
+					b.Ops, last = append(b.Ops, encodeOp(a)), fencing.Token(now)
+				case 1:
+					b.Ops = append(b.Ops, encodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute}))
+				case 2:
+					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease}))
+				case 3:
+					b.Ops = append(b.Ops, encodeOp(fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}))
+				case 4:
+					b.Ops = append(b.Ops, encodeOp(fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}))
+				case 5:
+					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}))
+				case 6:
+					b.Ops = append(b.Ops, encodeOp(fencing.BreakRequest{Name: name, Token: token, BreakReason: "r", Notice: time.Duration(random.IntN(2)) * time.Minute}))
+				case 7:
+					b.Ops = append(b.Ops, encodeOp(fencing.AdmitRequest{Name: name, Token: token, Slot: random.IntN(6) - 1}))
+				case 8:
+					b.Ops = append(b.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+				case 10:
+					b.Ops = append(b.Ops, encodeOp(fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: "r"}))
+				case 9:
+					b.Ops = append(b.Ops, plain([]kind{kindBeat, kindTick, kindPrune}[random.IntN(3)]))
+				}
+			}
+			e.Batches = append(e.Batches, b)
+		}
+		log = append(log, &raft.Log{Index: uint64(index + 1), Term: 1, Type: raft.LogCommand, Data: must(e.encode())})
+	}
+	return log
+}
+
+// Every node comes to the same state, to the byte: also one that began with a snapshot
+// which was written while another went on.
+func TestEveryNodeHasTheSameState(t *testing.T) {
+	const entries = 600
+	records, tombstones, histories := 0, 0, 0
+	defer func() {
+		if records == 0 || tombstones == 0 || histories == 0 {
+			t.Errorf("%d records, %d tombstones and %d ended leases were left to compare", records, tombstones, histories)
+		}
+	}()
+	for range 20 {
+		seed := rand.Uint64()
+		log := logOf(seed, entries)
+		first, second, third := testMachine(t), testMachine(t), testMachine(t)
+		at := rand.IntN(entries)
+		for _, l := range log[:at] {
+			first.Apply(l)
+		}
+		s, err := first.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, then := testMachine(t), at
+		for _, l := range log[:at] {
+			before.Apply(l)
+		}
+		var written bytes.Buffer
+		if err := s.(*snapshot).write(writerFunc(func(b []byte) (int, error) { return written.Write(b) })); err != nil {
+			t.Fatal(err)
+		}
+		s.Release()
+		if !bytes.Equal(written.Bytes(), encoded(t, before)) {
+			t.Fatalf("seed %d: a snapshot of entry %d is not its state", seed, at)
+		}
+		if err := third.Restore(io.NopCloser(&written)); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, l := range log[then:] {
+			first.Apply(l)
+			third.Apply(l)
+		}
+		for _, l := range log {
+			second.Apply(l)
+		}
+		want := encoded(t, first)
+		for i, m := range []*machine{second, third} {
+			if got := encoded(t, m); !bytes.Equal(got, want) {
+				t.Fatalf("seed %d, a snapshot after %d entries: node %d has another state", seed, at, i+2)
+			}
+		}
+		records, tombstones, histories = records+len(first.state.Records), tombstones+len(first.state.Tombstones), histories+first.past.total
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// What changes while a snapshot is written is in it as it was.
+func TestASnapshotIsOfOneInstant(t *testing.T) {
+	for range 20 {
+		seed := rand.Uint64()
+		log := logOf(seed, 800)
+		const at = 400
+		m, before := testMachine(t), testMachine(t)
+		for _, l := range log[:at] {
+			m.Apply(l)
+			before.Apply(l)
+		}
+		s, err := m.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := log[at:]
+		goOn := func() {
+			for range min(len(rest), 30) {
+				m.Apply(rest[0])
+				rest = rest[1:]
+			}
+		}
+		goOn()
+		var b bytes.Buffer
+		if err := s.(*snapshot).writeChunks(&b, 2, goOn); err != nil {
+			t.Fatal(err)
+		}
+		s.Release()
+		got, want := testMachine(t), encoded(t, before)
+		if err := got.Restore(io.NopCloser(&b)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(encoded(t, got), want) {
+			t.Fatalf("seed %d: a snapshot that was written while entries followed is another state", seed)
+		}
+	}
+}
+
+// All of a state is in its encoding.
+func TestEveryFieldOfAStateIsKept(t *testing.T) {
+	waiting, resting := filled[fencing.Place](), filled[fencing.Place]()
+	waiting.RestTill = 0
+	for _, p := range []*fencing.Place{&waiting, &resting} {
+		p.Ask.Lease = fencing.HashedLeaseID(p.Ask.Lease.Public(), fencing.SecretHash{})
+	}
+	resting.Ask.Lease = fencing.HashedLeaseID("another", fencing.SecretHash{})
+	r := filled[fencing.Record]()
+	h := filled[fencing.Holding]()
+	r.Holders.Put(h)
+	r.Queue = fencing.RestoredQueue([]fencing.Place{waiting}, []fencing.Place{resting}, 1<<40)
+	r.History[0].Name, r.History[0].Holder.Metadata = "a", nil
+	encoded := recordOf("a", &r)
+	var read stateRecord
+	if err := strict.Unmarshal(must(encoding.Marshal(encoded)), &read); err != nil {
+		t.Fatal(err)
+	}
+	got, err := read.record()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, _ := got.Holders.Find(h.Lease); !reflect.DeepEqual(found, h) {
+		t.Errorf("a lease comes back as %+v; it was %+v", found, h)
+	}
+	if w := got.Queue.Waiting(); len(w) != 1 || !reflect.DeepEqual(w[0], waiting) {
+		t.Errorf("a place comes back as %+v; it was %+v", w, waiting)
+	}
+	if p := got.Queue.Resting(); len(p) != 1 || !reflect.DeepEqual(p[0], resting) || got.Queue.LastSeq() != 1<<40 {
+		t.Errorf("a place that rests comes back as %+v, behind %d; it was %+v", p, got.Queue.LastSeq(), resting)
+	}
+	got.Holders, r.Holders, got.Queue, r.Queue = fencing.Holders{}, fencing.Holders{}, fencing.Queue{}, fencing.Queue{}
+	if !reflect.DeepEqual(got, &r) {
+		t.Errorf("a record comes back as %+v; it was %+v", got, &r)
+	}
+	key, tomb := fencing.EndedLease{Name: "a", Lease: "l"}, filled[fencing.Tombstone]()
+	t1 := tombstoneOf(key, tomb)
+	if k, found := t1.tombstone(); k != key || found != tomb {
+		t.Errorf("a tombstone comes back as %+v; it was %+v", found, tomb)
+	}
+	state := filled[fencing.State]()
+	head := headOf(&state, 7, 8)
+	s := head.state()
+	state.Records, state.Tombstones = s.Records, s.Tombstones
+	if !reflect.DeepEqual(s, &state) || head.now() != 7 || head.Applied != 8 {
+		t.Errorf("the rest comes back as %+v; it was %+v", s, &state)
+	}
+}
+
+// A snapshot that was changed or cut off is refused.
+func TestADamagedSnapshotIsRefused(t *testing.T) {
+	m := testMachine(t)
+	for _, l := range logOf(1, 200) {
+		m.Apply(l)
+	}
+	whole := encoded(t, m)
+	for range 300 {
+		b := bytes.Clone(whole)
+		b[rand.IntN(len(b))] ^= 1 << rand.IntN(8)
+		if _, _, err := readState(bytes.NewReader(b)); err == nil {
+			t.Fatal("a snapshot with a flipped bit is read")
+		}
+		if _, _, err := readState(bytes.NewReader(whole[:rand.IntN(len(whole))])); err == nil {
+			t.Fatal("a snapshot that is cut off is read")
+		}
+	}
+}
+
+// An entry that can't be read ends the node: it must not go on without it.
+func TestAnUnknownEntryEndsTheNode(t *testing.T) {
+	m := testMachine(t)
+	var failed error
+	m.fail = func(err error) { failed = err }
+	e := entry{Term: 1, Now: 1, Batches: []batch{{Ops: []cbor.RawMessage{plain(99)}}}}
+	m.Apply(&raft.Log{Index: 1, Term: 1, Data: must(e.encode())})
+	if failed == nil {
+		t.Fatal("an operation that is not known is passed over")
+	}
+	log := logOf(1, 1)
+	log[0].Index = 2
+	m.Apply(log[0])
+	if m.applied != 0 || len(m.state.Records) != 0 {
+		t.Error("the node goes on")
+	}
+	if _, err := m.Snapshot(); err == nil {
+		t.Error("the node takes a snapshot")
+	}
+}
+
+// What a leader of an earlier term proposed late is not carried out in another one.
+func TestAnEntryOfAnotherTermDoesNotCount(t *testing.T) {
+	m := testMachine(t)
+	for _, l := range logOf(1, 20) {
+		l.Term = 2
+		m.Apply(l)
+	}
+	if len(m.state.Records) != 0 || m.now != 0 || m.applied != 20 {
+		t.Errorf("%d records at %d, after entry %d", len(m.state.Records), m.now, m.applied)
+	}
+}
+
+// A lease id may be used again once its tombstone is due, also in the step that ended it.
+func TestTheIndexHasEachTombstoneOnce(t *testing.T) {
+	for range 20 {
+		seed := rand.Uint64()
+		m := testMachine(t)
+		for _, l := range logOf(seed, 400) {
+			m.Apply(l)
+			if m.index.tombstones.Len() != len(m.state.Tombstones) {
+				t.Fatalf("seed %d, entry %d: %d tombstones are to go, and there are %d", seed, l.Index, m.index.tombstones.Len(), len(m.state.Tombstones))
+			}
+		}
+	}
+}

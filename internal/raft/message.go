@@ -1,0 +1,213 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"fencepost/internal/fencing"
+)
+
+// messageVersion is the version of what nodes send each other.
+const messageVersion = 1
+
+// errand says what a message asks for.
+type errand int
+
+const (
+	errandBatch     errand = iota + 1 // carry out Batch
+	errandHeartbeat                   // the same of Names
+	errandExpire                      // the same of up to Limit names
+	errandLook                        // answer Op, which only looks
+	errandList
+	errandStats
+	errandCheck
+	errandTold // hear of Told
+)
+
+// message is what a node asks another one, of its leader but for the last one.
+type message struct {
+	Version int    `cbor:"1,keyasint"`
+	Errand  errand `cbor:"2,keyasint"`
+	Term    uint64 `cbor:"3,keyasint,omitempty"` // in which whoever is asked leads: in no other one it answers
+	Address string `cbor:"4,keyasint,omitempty"` // of the gateway of Batch
+
+	// Batch is what is asked for. Of its gateway's batches none below Floor, and none of
+	// Gone, is to be carried out any more: they may be on their way still, and what undoes
+	// them may be in this one.
+	Batch batch    `cbor:"5,keyasint,omitempty"`
+	Floor uint64   `cbor:"6,keyasint,omitempty"`
+	Gone  []uint64 `cbor:"7,keyasint,omitempty"`
+
+	Names []fencing.Name       `cbor:"8,keyasint,omitempty"`
+	Limit int                  `cbor:"9,keyasint,omitempty"`
+	Op    cbor.RawMessage      `cbor:"10,keyasint,omitempty"`
+	List  *fencing.ListRequest `cbor:"11,keyasint,omitempty"`
+	Told  []told               `cbor:"12,keyasint,omitempty"`
+}
+
+// verdict says what became of a message.
+type verdict int
+
+const (
+	done    verdict = iota + 1
+	refused         // nothing was done, and nothing will be: ask again, perhaps somebody else
+	unknown         // it may have been done, or be done yet
+)
+
+// answer is what a message is answered.
+type answer struct {
+	Version int     `cbor:"1,keyasint"`
+	Verdict verdict `cbor:"2,keyasint"`
+
+	Outcomes []fencing.Outcome `cbor:"3,keyasint,omitempty"` // of the operations of a batch, or of Op
+	Entries  []fencing.Entry   `cbor:"4,keyasint,omitempty"`
+	Expiry   fencing.Expiry    `cbor:"5,keyasint,omitempty"`
+	Page     fencing.ListPage  `cbor:"6,keyasint,omitempty"`
+	Stats    fencing.Stats     `cbor:"7,keyasint,omitempty"`
+	Told     []told            `cbor:"9,keyasint,omitempty"` // of grants to waiters of the gateway that asks
+}
+
+// call sends a message to a node, and returns its answer: after an error nothing is known.
+func (s *Store) call(ctx context.Context, address string, m *message) (*answer, error) {
+	m.Version = messageVersion
+	request, err := encoding.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	b, err := s.calls.Call(ctx, address, request)
+	if err != nil {
+		return nil, err
+	}
+	var a answer
+	if err := lenient.Unmarshal(b, &a); err != nil {
+		return nil, fmt.Errorf("an answer can't be read: %w", err)
+	}
+	if a.Version != messageVersion {
+		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, messageVersion)
+	}
+	return &a, nil
+}
+
+// told returns what the gateway of a message is to hear with its answer, before it carries
+// out the entry itself.
+func (m *message) told(results []result) []told {
+	return toldOf(fencing.Gateway(m.Batch.Gateway), results)
+}
+
+// hear tells the Listener what came with an answer.
+func (s *Store) hear(a *answer, asked time.Time) {
+	for i := range a.Told {
+		a.Told[i].asked = asked
+		s.machine.hearEarly(&a.Told[i])
+	}
+}
+
+// handle answers another node.
+func (s *Store) handle(ctx context.Context, request []byte) ([]byte, error) {
+	var m message
+	if err := strict.Unmarshal(request, &m); err != nil {
+		return nil, fmt.Errorf("a request can't be read by this version: %w", err)
+	}
+	if m.Version != messageVersion {
+		return nil, fmt.Errorf("a request has version %d; this version reads version %d", m.Version, messageVersion)
+	}
+	a, err := s.serve(ctx, &m)
+	if err != nil {
+		return nil, err
+	}
+	a.Version = messageVersion
+	return encoding.Marshal(a)
+}
+
+// errRefused says that nothing was done.
+var errRefused = errors.New("the node asked does not lead in this term")
+
+// serve does what a message asks for.
+func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
+	if m.Errand == errandTold {
+		for i := range m.Told {
+			s.machine.hearEarly(&m.Told[i])
+		}
+		return &answer{Verdict: done}, nil
+	}
+	l := s.leading.Load()
+	if l == nil || l.term != m.Term {
+		return &answer{Verdict: refused}, nil
+	}
+	var a *answer
+	var err error
+	switch m.Errand {
+	case errandBatch:
+		a, err = s.serveBatch(ctx, m)
+	case errandHeartbeat:
+		a, err = s.serveHeartbeat(ctx, l, m)
+	case errandExpire:
+		a, err = s.serveExpire(ctx, l, m)
+	case errandLook, errandList, errandStats, errandCheck:
+		a, err = s.serveRead(ctx, l, m)
+	default:
+		return nil, fmt.Errorf("a request is of kind %d, which this version does not know", m.Errand)
+	}
+	switch {
+	case errors.Is(err, errRefused):
+		return &answer{Verdict: refused}, nil
+	case err != nil:
+		return &answer{Verdict: unknown}, nil
+	}
+	a.Verdict = done
+	return a, nil
+}
+
+// serveBatch carries out a batch of another gateway.
+func (s *Store) serveBatch(ctx context.Context, m *message) (*answer, error) {
+	results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.admit(m) })
+	if err != nil {
+		return nil, err
+	}
+	a := &answer{Outcomes: make([]fencing.Outcome, len(results)), Told: m.told(results)}
+	for i := range results {
+		a.Outcomes[i] = results[i].out
+	}
+	return a, nil
+}
+
+// serveHeartbeat carries out a heartbeat, and what is due on the names that it is for.
+func (s *Store) serveHeartbeat(ctx context.Context, l *leadership, m *message) (*answer, error) {
+	m.Batch.Ops = append(m.Batch.Ops, plain(kindBeat))
+	for _, name := range s.machine.dueAmong(m.Names, l.clock()) {
+		m.Batch.Ops = append(m.Batch.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+	}
+	results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })
+	if err != nil {
+		return nil, err
+	}
+	return &answer{Entries: results[0].entries, Told: m.told(results)}, nil
+}
+
+// serveExpire does what is due. While the leader's own gateway does that, another one need
+// not.
+func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*answer, error) {
+	if own := fencing.Gateway(m.Batch.Gateway) == s.machine.self; own {
+		s.reaped.Store(s.sinceOpen())
+	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*reapEvery) {
+		return &answer{Expiry: fencing.Expiry{Next: reapEvery, Standby: true}}, nil
+	}
+	m.Batch.Ops = append(m.Batch.Ops, s.machine.due(l.clock(), m.Limit)...)
+	a := &answer{}
+	if len(m.Batch.Ops) > 0 {
+		results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })
+		if err != nil {
+			return nil, err
+		}
+		a.Told = m.told(results)
+		for i := range results {
+			a.Expiry.Ended = append(a.Expiry.Ended, results[i].out.Ended...)
+		}
+	}
+	a.Expiry.Next = s.machine.nextDue(l.clock())
+	return a, nil
+}

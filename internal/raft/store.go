@@ -1,0 +1,383 @@
+package raft
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+)
+
+// Store is a fencing.Store that is a node of a cluster.
+type Store struct {
+	self       Member
+	log        *slog.Logger
+	calls      Calls
+	wall       func() time.Time
+	monotonic  func() time.Duration
+	opened     time.Time
+	stepLimit  int
+	maxHolders int
+	batch      batch // an empty one of this gateway
+
+	machine *machine
+	raft    *raft.Raft
+	dir     *directory
+	notify  chan bool                  // hashicorp/raft tells whether this node leads
+	leading atomic.Pointer[leadership] // nil while it does not, or has not carried out all of the log
+
+	queue     queue
+	wake      chan struct{}  // holds one when route is to look for something to do
+	slots     chan struct{}  // holds one for each entry on its way
+	proposals chan *proposal // those on their way, in order
+	calling   chan struct{}  // holds one for each batch on its way to the leader
+	sessions  sessions
+	verifier  verifier
+	pushes    pushes
+	reaped    atomic.Int64 // when this gateway last asked for Expire as the leader, in nanoseconds since opened
+
+	change change
+	failed chan struct{} // closed when the node can't go on
+	fault  sync.Once
+	cause  error         // set before failed is closed
+	over   chan struct{} // closed when hashicorp/raft has been shut down
+
+	ctx     context.Context // of all that goes on until Close
+	cancel  context.CancelFunc
+	routing sync.WaitGroup
+	work    sync.WaitGroup
+	close   sync.Once
+}
+
+// change tells of leaders.
+type change struct {
+	mu     sync.Mutex
+	ch     chan struct{}   // closed at the next change
+	era    context.Context // of the calls to the leader at address in term
+	end    context.CancelFunc
+	leader string
+	term   uint64
+}
+
+var _ fencing.Store = (*Store)(nil)
+
+// Open opens or makes the node in o.Dir and has it take part in its cluster. It does not
+// wait for a leader: until there is one everything is CodeUnavailable. It fails if another
+// process has the directory open, if anything in it is damaged or of another format, or on
+// any error of the file system.
+func Open(o Options) (*Store, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	gateway := newGateway()
+	s := &Store{
+		self: o.Self, log: o.Logger, calls: o.Calls, wall: o.wall, monotonic: o.monotonic, opened: time.Now(),
+		stepLimit: o.stepLimit, maxHolders: o.MaxHolders,
+		batch:   batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
+		machine: newMachine(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
+		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
+		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
+		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
+		sessions: sessions{all: map[fencing.Gateway]*session{}},
+		pushes:   pushes{pending: map[string][]told{}},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.change.ch = make(chan struct{})
+	s.change.era, s.change.end = context.WithCancel(s.ctx)
+	m := s.machine
+	snapshots := make(chan struct{}, 1)
+	m.asked, m.leads, m.push, m.fail = s.askedAt, s.leads, s.push, s.fail
+	m.compact = func() {
+		select {
+		case snapshots <- struct{}{}:
+		default:
+		}
+	}
+	var err error
+	if s.dir, err = openDirectory(&o, s.fail); err == nil {
+		if m.quiet, err = s.dir.log.LastIndex(); err == nil {
+			err = s.begin(&o)
+		}
+		if err != nil {
+			err = errors.Join(err, s.dir.close())
+		}
+	}
+	if err != nil {
+		s.change.end()
+		s.cancel()
+		return nil, err
+	}
+	observations := make(chan raft.Observation, 64)
+	s.raft.RegisterObserver(raft.NewObserver(observations, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	}))
+	s.work.Go(s.lead)
+	s.work.Go(func() { s.observe(observations) })
+	s.work.Go(func() { s.takeSnapshots(snapshots) })
+	s.work.Go(s.await)
+	s.routing.Go(s.route)
+	s.changed() // what was observed before
+	s.calls.Handle(s.handle)
+	return s, nil
+}
+
+// begin starts hashicorp/raft.
+func (s *Store) begin(o *Options) (err error) {
+	d := s.dir
+	transport := &silent{newTransport(o, s.ctx.Done()), d.log, stallsFor * o.Election}
+	conf := o.config(s.notify)
+	started := false
+	defer func() {
+		if !started {
+			err = errors.Join(err, transport.Close())
+		}
+	}()
+	there, err := raft.HasExistingState(d.log, d.log, d.snapshots)
+	if err != nil {
+		return err
+	}
+	if !there && len(o.Members) > 0 {
+		if err := raft.BootstrapCluster(conf, d.log, d.log, d.snapshots, transport, configurationOf(o.Members)); err != nil {
+			return err
+		}
+	}
+	if s.raft, err = raft.NewRaft(conf, s.machine, d.log, d.log, d.snapshots, transport); err != nil {
+		return err
+	}
+	started, d.transport = true, transport.NetworkTransport
+	return nil
+}
+
+// settled returns what came of a future, or an error if the node can't go on. hashicorp/raft never answers some:
+// those that it has taken and not come to when it is shut down, or when its own goroutine has ended in
+// diskLog.halt.
+func (s *Store) settled(future raft.Future) error {
+	answered := make(chan error, 1)
+	go func() { answered <- future.Error() }()
+	select {
+	case err := <-answered:
+		return err
+	case <-s.failed:
+		return s.cause
+	case <-s.over:
+		return raft.ErrRaftShutdown
+	}
+}
+
+// newGateway names this run of the gateway.
+func newGateway() fencing.Gateway {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return fencing.Gateway(hex.EncodeToString(b[:]))
+}
+
+// takeSnapshots has a snapshot take the place of the log where that has grown.
+func (s *Store) takeSnapshots(wanted <-chan struct{}) {
+	for {
+		select {
+		case <-wanted:
+			if err := s.settled(s.raft.Snapshot()); err != nil && s.ctx.Err() == nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+				s.log.Warn("a snapshot could not be taken; the log grows until the next one", "error", err)
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// fail has the node serve nobody from now on.
+func (s *Store) fail(err error) {
+	s.fault.Do(func() {
+		s.cause = err
+		s.log.Error("the node can't go on; it stops", "error", err)
+		close(s.failed)
+	})
+}
+
+// Raft returns the node's end of hashicorp/raft, whose configuration internal/raft/cluster
+// begins and changes.
+func (s *Store) Raft() *raft.Raft { return s.raft }
+
+// Failed is closed when the node can't go on: a write failed, or its data is damaged. Cause
+// then says why. The process is to end with an error.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Cause returns why the node has failed, nil if it has not.
+func (s *Store) Cause() error {
+	select {
+	case <-s.failed:
+		return s.cause
+	default:
+		return nil
+	}
+}
+
+func (s *Store) sinceOpen() int64 { return int64(time.Since(s.opened)) }
+
+// Acquire implements fencing.Store.
+func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Renew implements fencing.Store.
+func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Release implements fencing.Store.
+func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Confirm implements fencing.Store.
+func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Leave implements fencing.Store.
+func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// TakeBack implements fencing.Store.
+func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Break implements fencing.Store.
+func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Evict implements fencing.Store.
+func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Admit implements fencing.Store.
+func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	return s.do(ctx, r)
+}
+
+// Judge implements fencing.Store. The leader answers.
+func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+	return s.look(ctx, r)
+}
+
+// Inspect implements fencing.Store. The leader answers.
+func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+	return s.look(ctx, r)
+}
+
+// History implements fencing.Store. The leader answers.
+func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+	return s.look(ctx, r)
+}
+
+// look has the leader answer what only looks.
+func (s *Store) look(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	asked := time.Now()
+	a, err := s.ask(ctx, message{Errand: errandLook, Op: encodeOp(op)})
+	if err != nil {
+		return fencing.Outcome{}, err
+	}
+	if len(a.Outcomes) != 1 {
+		return fencing.Outcome{}, fencing.Unavailable(errors.New("an answer has another number of outcomes than one"))
+	}
+	out := a.Outcomes[0]
+	out.Asked = asked
+	return out.Result()
+}
+
+// List implements fencing.Store. The leader answers.
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	a, err := s.ask(ctx, message{Errand: errandList, List: &r})
+	if err != nil {
+		return fencing.ListPage{}, err
+	}
+	return a.Page, nil
+}
+
+// Expire implements fencing.Store. The leader does it.
+func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	a, err := s.ask(ctx, message{Errand: errandExpire, Limit: limit})
+	if err != nil {
+		return fencing.Expiry{}, err
+	}
+	return a.Expiry, nil
+}
+
+// Listen implements fencing.Store. There is a Gap where this node was behind, and took over
+// the state without the entries that led to it.
+func (s *Store) Listen(l fencing.Listener) { s.machine.listener.Store(&l) }
+
+// Capabilities implements fencing.Store. No grant is ever forgotten; but messages may be
+// lost, see Listen, and answers with a leader that dies.
+func (s *Store) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, Forgets: true}
+}
+
+// Heartbeat implements fencing.Store.
+func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	began := time.Now()
+	a, err := s.ask(ctx, message{Errand: errandHeartbeat, Names: names})
+	if err != nil {
+		return err
+	}
+	if listener := s.machine.listener.Load(); listener != nil {
+		(*listener).Has(names, began, a.Entries)
+	}
+	return nil
+}
+
+// Watch implements fencing.Store. Events are in one order at all nodes, and have the same
+// ids. There is a Gap as there is one of Listen.
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.machine.watchers.Add(sink) }
+
+// Stats implements fencing.Store. The leader answers.
+func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
+	a, err := s.ask(ctx, message{Errand: errandStats})
+	if err != nil {
+		return fencing.Stats{}, err
+	}
+	return a.Stats, nil
+}
+
+// Check implements fencing.Store: it fails unless there is a leader that a majority follows.
+func (s *Store) Check(ctx context.Context) error {
+	_, err := s.ask(ctx, message{Errand: errandCheck})
+	return err
+}
+
+// Close implements fencing.Store. A leader hands over to another member first.
+func (s *Store) Close() error {
+	var err error
+	s.close.Do(func() {
+		if s.Cause() == nil && s.leading.Load() != nil {
+			_ = s.settled(s.raft.LeadershipTransfer()) // there may be nobody: then the others elect one
+		}
+		s.queue.mu.Lock()
+		s.queue.closed = true
+		s.queue.mu.Unlock()
+		s.cancel()
+		s.calls.Handle(nil)
+		s.dir.log.release()
+		err = s.raft.Shutdown().Error()
+		close(s.over)
+		s.routing.Wait()
+		close(s.proposals)
+		s.refuseRequests()
+		s.work.Wait()
+		s.change.end()
+		err = errors.Join(err, s.dir.close())
+	})
+	return err
+}

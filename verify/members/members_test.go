@@ -1,0 +1,34 @@
+package members
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/verify/check"
+	"fencepost/verify/system"
+)
+
+func run(t *testing.T, gateways int, m Members) {
+	t.Helper()
+	s := system.StartTest(t, system.Options{Store: system.Raft, Gateways: gateways})
+	r := check.NewResult(uint64(time.Now().UnixNano()))
+	if err := m.Run(t.Context(), s, r); err != nil {
+		for _, g := range s.Gateways {
+			t.Logf("%s: %s", g.Node(), g.Log())
+		}
+		t.Fatal(err)
+	}
+	if n, violations := r.Violations(); n > 0 {
+		t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
+	}
+	t.Log(r, r.Notes())
+}
+
+// The short versions; go run ./verify -only raft-fail-overs and so on have the long ones.
+func TestFailOvers(t *testing.T) {
+	run(t, 3, Members{Kills: 1, Stops: 1, Queues: 1, Stand: 2 * time.Second})
+}
+
+func TestPartitions(t *testing.T) { run(t, 3, Members{Partitions: 1, Stand: time.Second}) }
+
+func TestMembers(t *testing.T) { run(t, 3, Members{Rolls: 1, Disks: 1, Changes: 1}) }

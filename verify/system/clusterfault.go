@@ -1,0 +1,115 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// flushDelay is what a slow disk adds to each flush: some of them together are longer than a
+// follower waits to hear of its leader.
+const flushDelay = 200 * time.Millisecond
+
+// cutWay cuts off a node from the others, in one direction or both.
+func cutWay(s *System, random *rand.Rand) (func() error, error) {
+	return s.cutOff(random.IntN(len(s.Gateways)), random), nil
+}
+
+// cutLeader does so with the one that leads.
+func cutLeader(s *System, random *rand.Rand) (func() error, error) {
+	leader, err := s.Leader(startTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return s.cutOff(slices.Index(s.Gateways, leader), random), nil
+}
+
+func (s *System) cutOff(victim int, random *rand.Rand) (heal func() error) {
+	ways := 1 + random.IntN(3) // what it sends, what it is sent, or both is lost
+	for other := range s.Gateways {
+		if other != victim && ways&1 != 0 {
+			s.Links.Cut(victim, other)
+		}
+		if other != victim && ways&2 != 0 {
+			s.Links.Cut(other, victim)
+		}
+	}
+	return func() error { s.Links.Mend(); return nil }
+}
+
+// onLeader is a fault of the gateway that leads.
+func onLeader(harm func(*Gateway) (func() error, error)) func(*System, *rand.Rand) (func() error, error) {
+	return func(s *System, _ *rand.Rand) (func() error, error) {
+		leader, err := s.Leader(startTimeout)
+		if err != nil {
+			return nil, err
+		}
+		return harm(leader)
+	}
+}
+
+// transfer has another node lead. It may fail while there is no leader.
+func transfer(s *System, random *rand.Rand) (func() error, error) {
+	if len(s.Gateways) == 1 {
+		return healed, nil
+	}
+	var err error
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if _, err = pick(random, s.Gateways).Command("transfer"); err == nil {
+			break
+		}
+	}
+	return healed, err
+}
+
+// slowDisk has each flush of a node take longer.
+func slowDisk(s *System, random *rand.Rand) (func() error, error) {
+	return pick(random, s.Gateways).tamper(fmt.Sprintf("fsync,fdatasync:delay_enter=%d", flushDelay.Microseconds()))
+}
+
+// fullDisk has no byte more fit on the disk of a node. If it has written meanwhile it ends by itself, else it is
+// killed: a write may fail as late as when the disk is let go. Then it is started again.
+func fullDisk(s *System, random *rand.Rand) (func() error, error) {
+	g := pick(random, s.Gateways)
+	release, err := g.tamper("pwrite64:error=ENOSPC")
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := release(); err != nil {
+			return err
+		}
+		p := g.current()
+		if !p.failed.Load() {
+			return errors.Join(g.Kill(), g.Start())
+		}
+		select {
+		case <-p.exited:
+			return g.Start()
+		case <-time.After(startTimeout):
+			return fmt.Errorf("a gateway whose disk is full does not end:\n%s", g.Log())
+		}
+	}, nil
+}
+
+// tamper has strace change what the system calls of a gateway come to, until release.
+func (g *Gateway) tamper(how string) (release func() error, err error) {
+	calls, _, _ := strings.Cut(how, ":")
+	tracer := exec.Command("strace", "-f", "-qq", "-o", os.DevNull, "-p", fmt.Sprint(g.PID()), "-e", "trace="+calls, "-e", "inject="+how)
+	if err := tracer.Start(); err != nil {
+		return nil, err
+	}
+	return func() error {
+		// Asked to let go while its process ends, strace may wait forever for a thread of it.
+		if err := tracer.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		_, err := tracer.Process.Wait()
+		return err
+	}, nil
+}
