@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fencepost/internal/metrics"
+	"fencepost/internal/redis/redistest"
 )
 
 // newKey makes a key, and returns its line and what to send.
@@ -181,7 +182,7 @@ func TestAuditAtAnyLevel(t *testing.T) {
 			line, header := newKey(t, "-name", "ops", "-scope", "lock,admin", "-prefix", "*")
 			other, _ := newKey(t, "-name", "other", "-scope", "read", "-prefix", "*")
 			writeFile(t, path, line+other)
-			addr := freeAddr(t) // it does not log where it serves
+			addr := redistest.FreeAddr(t) // it does not log where it serves
 			var said collected
 			gateway := exec.Command("gateway")
 			gateway.Dir, gateway.Stderr = t.TempDir(), &said

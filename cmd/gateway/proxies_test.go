@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"fencepost/internal/redis/redistest"
 )
 
 // fencedFiles is the file store of docs/storage/nginx.conf before a gateway.
@@ -34,7 +36,7 @@ func startFencedFiles(t *testing.T) *fencedFiles {
 		t.Fatal("nginx is not installed: apt-get install nginx-light")
 	}
 	dir := t.TempDir()
-	f := &fencedFiles{t: t, gateway: startOn(t, "embedded"), front: freeAddr(t), inner: freeAddr(t), dir: filepath.Join(dir, "files")}
+	f := &fencedFiles{t: t, gateway: startOn(t, "embedded"), front: redistest.FreeAddr(t), inner: redistest.FreeAddr(t), dir: filepath.Join(dir, "files")}
 	conf, err := os.ReadFile("../../docs/storage/nginx.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -76,16 +78,6 @@ func temporary(dir string) (settings string) {
 		settings += fmt.Sprintf("%s_temp_path %s/%s;\n", kind, dir, kind)
 	}
 	return settings + "access_log off;\n"
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // next takes the lock of a file from whoever has it.

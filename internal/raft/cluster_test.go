@@ -17,6 +17,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/redis/redistest"
 )
 
 // TestMain looks for goroutines that stay, but for those that settled leaves where hashicorp/raft does not answer.
@@ -167,7 +168,10 @@ func newCluster(t testing.TB, size int, edit func(i int, o *Options)) *cluster {
 	c := &cluster{t: t, hub: newHub()}
 	var members []Member
 	for i := range size {
-		l := listen(t, "127.0.0.1:0")
+		l, err := redistest.Listen() // where it may listen again
+		if err != nil {
+			t.Fatal(err)
+		}
 		member := Member{ID: fmt.Sprintf("n%d", i+1), Address: l.Addr().String()}
 		members = append(members, member)
 		calls := &hubCalls{hub: c.hub, self: member.Address}

@@ -28,16 +28,6 @@ type proxied struct {
 	guarded bool
 }
 
-// freeAddress returns an address of loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	port, err := redistest.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-}
-
 // launch starts a server that ends with the test, and waits until it takes connections.
 func launch(t *testing.T, address, dir, program string, args ...string) {
 	t.Helper()
@@ -86,7 +76,7 @@ func launch(t *testing.T, address, dir, program string, args ...string) {
 // webDAV is a file store that knows nothing of tokens.
 func webDAV(t *testing.T) (address, files string) {
 	dir := t.TempDir()
-	address, files = freeAddress(t), filepath.Join(dir, "files")
+	address, files = redistest.FreeAddr(t), filepath.Join(dir, "files")
 	conf := "daemon off; worker_processes 1; pid pid; error_log stderr;\nevents {}\nhttp {\naccess_log off;\n"
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		conf += fmt.Sprintf("%s_temp_path %s;\n", kind, kind)
@@ -111,7 +101,7 @@ func startCaddy(t *testing.T, guarded bool) *proxied {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxied{t: t, system: s, client: system.NewClient(4), front: freeAddress(t), guarded: guarded}
+	p := &proxied{t: t, system: s, client: system.NewClient(4), front: redistest.FreeAddr(t), guarded: guarded}
 	t.Cleanup(p.client.Close)
 	store, files := webDAV(t)
 	p.files = files

@@ -75,11 +75,7 @@ func (l *Links) join(g *Gateway) {
 
 // front listens for a node, and passes on to where it really is.
 func (l *Links) front(node int, real string) (addr string, stop func() error, err error) {
-	port, err := redistest.FreePort()
-	if err != nil {
-		return "", nil, err
-	}
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	listener, err := redistest.Listen()
 	if err != nil {
 		return "", nil, err
 	}

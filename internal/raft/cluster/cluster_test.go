@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"fencepost/internal/raft/peer"
+	"fencepost/internal/redis/redistest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -55,17 +56,8 @@ func (t transport) Dial(address raft.ServerAddress, timeout time.Duration) (net.
 
 func addrs(t *testing.T, n int) (all []string) {
 	t.Helper()
-	var held []net.Listener
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, l)
-		all = append(all, l.Addr().String())
-	}
-	for _, l := range held {
-		l.Close()
+		all = append(all, redistest.FreeAddr(t))
 	}
 	slices.Sort(all)
 	return all

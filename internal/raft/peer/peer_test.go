@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"fencepost/internal/redis/redistest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,21 +32,11 @@ func shared(t *testing.T, secret string) *Credentials {
 	return c
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // node opens one that ends with the test.
 func node(t *testing.T, o Options) *Peer {
 	t.Helper()
 	if o.Self.Addr == "" {
-		o.Self.Addr = freeAddr(t)
+		o.Self.Addr = redistest.FreeAddr(t)
 	}
 	if o.Self.ID == "" {
 		o.Self.ID = NewID()
@@ -316,7 +308,7 @@ func TestNewerConnection(t *testing.T) {
 	}})
 	id := NewID()
 	before := node(t, Options{Self: Node{ID: id}})
-	after, err := Open(Options{Self: Node{ID: id, Addr: freeAddr(t)}}) // the same node, started again
+	after, err := Open(Options{Self: Node{ID: id, Addr: redistest.FreeAddr(t)}}) // the same node, started again
 	if err != nil {
 		t.Fatal(err)
 	}

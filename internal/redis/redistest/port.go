@@ -6,6 +6,8 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
+	"testing"
 )
 
 // Ports that no system takes for a connection it opens (Linux: from 32768 on, IANA:
@@ -23,8 +25,31 @@ var (
 
 // FreePort returns a TCP port of loopback that nobody listens on, and never the same
 // one twice in a process. It stays free of outgoing connections, so that a server can
-// be started on it again.
+// be started on it again. Who listens in this process takes Listen.
 func FreePort() (int, error) {
+	// A process that is being started has copies of our files until its program is loaded, and
+	// a copy would keep the port taken.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	l, err := Listen()
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// FreeAddr returns host and port of such a port.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	port, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr(port)
+}
+
+// Listen listens on a port like those of FreePort.
+func Listen() (net.Listener, error) {
 	takenMu.Lock()
 	defer takenMu.Unlock()
 	for range 100 {
@@ -32,10 +57,12 @@ func FreePort() (int, error) {
 		if taken[port] {
 			continue
 		}
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		if l, err := net.Listen("tcp", addr(port)); err == nil {
 			taken[port] = true
-			return port, l.Close()
+			return l, nil
 		}
 	}
-	return 0, errors.New("no TCP port of loopback is free")
+	return nil, errors.New("no TCP port of loopback is free")
 }
+
+func addr(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -129,7 +129,7 @@ func (s *Server) listen() []string {
 func (s *Server) URL() string { return s.scheme() + "://" + s.Addr() + "/0" }
 
 // Addr returns host and port.
-func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+func (s *Server) Addr() string { return addr(s.port) }
 
 // Socket returns the path of the Unix socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "s") }
