@@ -63,15 +63,11 @@ func (s *Store) subjectOf(op fencing.Op) fencing.EndedLease {
 // expire attends to up to limit names that are due, and forgets old tombstones.
 func (s *Store) expire(limit int) (expiry fencing.Expiry) {
 	next := s.next
-	for range limit {
-		name, ok := s.index.popDue(s.state, next.now)
-		if !ok {
-			break
-		}
+	for _, name := range s.index.Due(next.now, limit) {
 		expiry.Ended = append(expiry.Ended, s.attend(name)...)
 	}
 	for range min(limit, 1) * tombstonesPerCall {
-		key, ok := s.index.popTombstone(next.now)
+		key, ok := s.tombstones.pop(next.now)
 		if !ok {
 			break
 		}
@@ -82,9 +78,19 @@ func (s *Store) expire(limit int) (expiry fencing.Expiry) {
 	}
 	// How long a lease was held counts against its bound after a restart, even
 	// if the wall clock is set back meanwhile: so the file knows the time.
-	next.changed.clock = next.changed.clock || s.index.held.Len() > 0 && next.now.Sub(s.flushed) >= idlePause
-	expiry.Next = s.index.nextDue(next.now)
+	next.changed.clock = next.changed.clock || s.index.Held() > 0 && next.now.Sub(s.flushed) >= idlePause
+	expiry.Next = s.nextDue(next.now)
 	return expiry
+}
+
+// nextDue returns how long nothing will be due.
+func (s *Store) nextDue(now fencing.Instant) time.Duration {
+	s.index.Due(now, 1) // corrects what is early
+	next := s.tombstones.next(now)
+	if at, ok := s.index.Next(); ok {
+		next = min(next, max(0, at.Sub(now)))
+	}
+	return min(next, idlePause)
 }
 
 // beat attends to what is due on names.
@@ -131,7 +137,7 @@ func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.
 	if len(out.Ended) > 0 || before.past != after.past {
 		s.histories.follow(s.state, name, len(out.Ended), &next.changed)
 	}
-	s.index.update(s.state, name)
+	s.index.Update(name)
 
 	switch {
 	case fencing.OnlyLooks(op): // it does nothing of what is due
@@ -161,7 +167,7 @@ func (s *Store) note(name fencing.Name, before, after durableView, out *fencing.
 func (s *Store) noteTombstone(key fencing.EndedLease) {
 	tomb := s.state.Tombstones[key]
 	s.next.changed.addTombstone(key, tomb)
-	s.index.remember(key, tomb.Until)
+	s.tombstones.add(key, tomb.Until)
 }
 
 // durableView is what of a record is looked at before and after a step: what differs is to be

@@ -173,10 +173,10 @@ func TestNothingPilesUp(t *testing.T) {
 	if n := len(s.state.Tombstones); n > int((fencing.TombstoneTTL+idlePause)/time.Second) {
 		t.Errorf("%d tombstones after 3000 leases, one a second", n)
 	}
-	if n := s.index.due.Len(); n != 1 {
+	if n := s.index.Queued(); n != 1 {
 		t.Errorf("%d entries are due for one name", n)
 	}
-	if n := len(s.index.tombstones); n != len(s.state.Tombstones) {
+	if n := len(s.tombstones); n != len(s.state.Tombstones) {
 		t.Errorf("%d tombstones are queued, %d remembered", n, len(s.state.Tombstones))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/index"
 )
 
 // TestSearchLetsWritersIn: who writes while a search is under way does not wait for its end.
@@ -32,7 +33,7 @@ func TestSearchLetsWritersIn(t *testing.T) {
 		}
 	}
 	var taking sync.WaitGroup
-	for i := range 2 * examinedAtOnce {
+	for i := range 2 * index.ExaminedAtOnce {
 		taking.Go(func() { take(fmt.Sprintf("a/%03d", i)) })
 	}
 	taking.Wait()

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/index"
 )
 
 const (
@@ -80,7 +81,8 @@ type Store struct {
 
 	mu         sync.RWMutex // held to decide; by readers to look at state and index
 	state      *fencing.State
-	index      *index
+	index      *index.Index
+	tombstones dueTombstones
 	histories  *histories
 	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit
 	next       *batch                // gathers
@@ -117,7 +119,7 @@ func Open(o Options) (*Store, error) {
 	}
 	l.state.Gateways.Seen[self] = never
 	s := &Store{
-		log: o.Logger, now: o.Now, disk: d, state: l.state, index: newIndex(l.state),
+		log: o.Logger, now: o.Now, disk: d, state: l.state, index: index.New(l.state), tombstones: newTombstones(l.state),
 		watchers: newWatchers(), histories: newHistories(),
 		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders}, unfinished: map[fencing.Name]bool{},
 		wake: make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
@@ -245,7 +247,7 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return fencing.Stats{Held: s.index.held.Len()}, nil
+	return fencing.Stats{Held: s.index.Held()}, nil
 }
 
 // Examine implements fencing.Store. A write that fails ends the gateway, so there

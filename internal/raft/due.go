@@ -16,7 +16,7 @@ import (
 func (m *machine) due(now fencing.Instant, limit int) (ops []cbor.RawMessage) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range m.index.dueNames(m.state, now, limit) {
+	for _, name := range m.index.Due(now, limit) {
 		ops = append(ops, encodeOp(fencing.ExpireRequest{Name: name}))
 	}
 	switch {
@@ -29,7 +29,7 @@ func (m *machine) due(now fencing.Instant, limit int) (ops []cbor.RawMessage) {
 }
 
 // busy reports whether anybody holds or waits. The caller holds the mutex.
-func (m *machine) busy() bool { return m.index.held.Len() > 0 || m.index.waiting.Len() > 0 }
+func (m *machine) busy() bool { return m.index.Held() > 0 || m.index.waiting.Len() > 0 }
 
 // dueAmong returns those of names that have something due at now.
 func (m *machine) dueAmong(names []fencing.Name, now fencing.Instant) (due []fencing.Name) {
@@ -47,7 +47,7 @@ func (m *machine) dueAmong(names []fencing.Name, now fencing.Instant) (due []fen
 func (m *machine) nextDue(now fencing.Instant) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.index.dueNames(m.state, now, 1) // corrects what is early
+	m.index.Due(now, 1) // corrects what is early
 	next := m.index.nextDue(now)
 	if m.busy() {
 		next = min(next, reapEvery)

@@ -39,7 +39,7 @@ type machine struct {
 
 	mu         sync.RWMutex // held to change what follows
 	state      *fencing.State
-	index      *index
+	index      *stateIndex
 	past       *past
 	now        fencing.Instant // the greatest in the log
 	applied    uint64          // the index of the last entry, or of a later one that is none of ours

@@ -7,16 +7,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"fencepost/internal/fencing"
-)
-
-const (
-	// examinedPerPage bounds how many locks one page looks at, in multiples of the page's
-	// limit.
-	examinedPerPage = 10
-
-	// examinedAtOnce is how many locks a page looks at before others may write: that many
-	// take less than a millisecond.
-	examinedAtOnce = 128
+	"fencepost/internal/fencing/index"
 )
 
 // verifier asks the others whether this node still leads: one question answers all who
@@ -128,7 +119,7 @@ func (s *Store) readingTime(ctx context.Context, l *leadership) (fencing.Instant
 func (m *machine) times() (written, due fencing.Instant) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	due, ok := m.index.firstDue()
+	due, ok := m.index.Next()
 	if !ok {
 		due = fencing.Instant(fencing.MaxToken)
 	}
@@ -145,43 +136,27 @@ func (m *machine) look(op fencing.Op, now fencing.Instant, guard fencing.Guard) 
 func (m *machine) held() int {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.index.held.Len()
+	return m.index.Held()
 }
 
-// list returns a page. It may show locks at more than one instant: what is looked for is
-// looked for while others write.
-func (m *machine) list(r fencing.ListRequest, now fencing.Instant, guard fencing.Guard) (page fencing.ListPage) {
-	views := func(after fencing.Name, limit int) ([]*fencing.Lock, bool) {
+// list returns a page: see index.Page.
+func (m *machine) list(r fencing.ListRequest, now fencing.Instant, guard fencing.Guard) fencing.ListPage {
+	total := 0
+	if r.Count {
+		total = m.heldBelow(r.Prefix)
+	}
+	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
 		m.mu.RLock()
 		defer m.mu.RUnlock()
-		if r.Count && page.Total == 0 {
-			page.Total = m.index.countHeld(r.Prefix)
-		}
-		return m.index.views(m.state, max(now, m.now), guard, r.Prefix, after, limit, r.Query != "")
-	}
-	after := r.After
-	for left := r.Limit * examinedPerPage; left > 0; {
-		n := min(left, examinedAtOnce)
-		if !r.Selects() {
-			n = min(n, r.Limit-len(page.Locks))
-		}
-		locks, more := views(after, n)
-		left -= len(locks)
-		for i, lock := range locks {
-			after = lock.Name
-			if lock.Held() && r.Match(lock) {
-				lock.Waiters = nil
-				page.Locks = append(page.Locks, *lock)
-			}
-			if len(page.Locks) == r.Limit {
-				more, left = more || i+1 < len(locks), 0
-				break
-			}
-		}
-		if !more {
-			return page
-		}
-	}
-	page.Next = after
+		v.Now, v.Guard = max(now, m.now), guard
+		return m.index.Views(v, after)
+	})
+	page.Total = total
 	return page
+}
+
+func (m *machine) heldBelow(prefix string) int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.index.HeldBelow(prefix)
 }

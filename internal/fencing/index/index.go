@@ -1,0 +1,146 @@
+// Package index finds the records of a fencing.State that a store keeps in memory: those that
+// are held by the order of their names, and all by what is due next.
+package index
+
+import (
+	"cmp"
+	"sort"
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"fencepost/internal/fencing"
+)
+
+// Index follows from a state, but for what is due, which may be early. Who uses it keeps
+// others from the state and from it meanwhile; those who only look may be several.
+type Index struct {
+	state  *fencing.State
+	held   btree.Set[fencing.Name]          // names with a holder, live or not yet ended
+	due    *btree.BTreeG[dueName]           // one entry a name, not later than it is due
+	queued map[fencing.Name]fencing.Instant // the names in due
+}
+
+// New returns the index of a state.
+func New(state *fencing.State) *Index {
+	x := &Index{
+		state:  state,
+		due:    btree.NewBTreeGOptions(dueName.before, btree.Options{NoLocks: true}),
+		queued: make(map[fencing.Name]fencing.Instant, len(state.Records)),
+	}
+	for name := range state.Records {
+		x.Update(name)
+	}
+	return x
+}
+
+// Update follows a change of the record of name. A due time that moved later is found when
+// the old one comes up.
+func (x *Index) Update(name fencing.Name) {
+	r := x.state.Records[name]
+	if r == nil || r.Holders.Len() == 0 {
+		x.held.Delete(name)
+	} else {
+		x.held.Insert(name)
+	}
+	at, queued := x.queued[name]
+	if r == nil {
+		x.due.Delete(dueName{at, name})
+		delete(x.queued, name)
+		return
+	}
+	if due := x.state.Due(name); !queued || due < at {
+		x.due.Delete(dueName{at, name})
+		x.due.Set(dueName{due, name})
+		x.queued[name] = due
+	}
+}
+
+// Due returns up to limit names that have something due at now, those first that were due
+// first. It corrects what it finds early.
+func (x *Index) Due(now fencing.Instant, limit int) (names []fencing.Name) {
+	var early []fencing.Name
+	x.due.Scan(func(d dueName) bool {
+		switch {
+		case d.at > now || len(names) == limit:
+			return false
+		case x.state.Due(d.name) <= now:
+			names = append(names, d.name)
+		default:
+			early = append(early, d.name)
+		}
+		return true
+	})
+	for _, name := range early {
+		x.due.Delete(dueName{x.queued[name], name})
+		delete(x.queued, name)
+		x.Update(name)
+	}
+	return names
+}
+
+// Next returns when the first name has something due at the earliest, perhaps too early,
+// but for what Due has corrected; false: there is nothing.
+func (x *Index) Next() (fencing.Instant, bool) {
+	first, ok := x.due.Min()
+	return first.at, ok
+}
+
+// Queued returns how many names have something due at some time.
+func (x *Index) Queued() int { return x.due.Len() }
+
+// Held returns how many names have a holder.
+func (x *Index) Held() int { return x.held.Len() }
+
+// HeldBelow returns how many names with a prefix have a holder.
+func (x *Index) HeldBelow(prefix string) int {
+	before := func(bound string) int {
+		return sort.Search(x.held.Len(), func(at int) bool {
+			name, _ := x.held.GetAt(at)
+			return string(name) >= bound
+		})
+	}
+	if prefix == "" {
+		return x.held.Len()
+	}
+	return before(prefix+"\xff") - before(prefix) // names are ASCII
+}
+
+// View is what is shown of locks.
+type View struct {
+	Now    fencing.Instant
+	Guard  fencing.Guard // of the gateway to which they are shown
+	Prefix string        // of the names
+	Limit  int           // how many locks at most, from 1
+
+	// Waiters says that those who wait are listed.
+	Waiters bool
+}
+
+// Views returns what is shown of the next names behind one. more says that names follow.
+func (x *Index) Views(v View, after fencing.Name) (locks []*fencing.Lock, more bool) {
+	x.held.Ascend(max(after, fencing.Name(v.Prefix)), func(name fencing.Name) bool {
+		switch {
+		case after != "" && name <= after:
+			return true
+		case !strings.HasPrefix(string(name), v.Prefix):
+			return false // in order, so no name with the prefix follows
+		case len(locks) == v.Limit:
+			more = true
+			return false
+		}
+		locks = append(locks, x.state.View(name, v.Now, v.Guard, v.Waiters))
+		return true
+	})
+	return locks, more
+}
+
+// dueName is a name by when it is due.
+type dueName struct {
+	at   fencing.Instant
+	name fencing.Name
+}
+
+func (d dueName) before(other dueName) bool {
+	return cmp.Or(cmp.Compare(d.at, other.at), cmp.Compare(d.name, other.name)) < 0
+}
