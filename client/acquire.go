@@ -30,6 +30,7 @@ const (
 type acquisition struct {
 	acquireRequest
 	leaseID  string
+	named    bool // Owner is of this acquire
 	wait     time.Duration
 	waits    bool
 	attached bool
@@ -73,7 +74,7 @@ func Permits(n, of int) Option {
 }
 
 // Owner is a label for people in place of Options.Owner.
-func Owner(label string) Option { return func(a *acquisition) { a.Owner = label } }
+func Owner(label string) Option { return func(a *acquisition) { a.Owner, a.named = label, true } }
 
 // Metadata is for the people who look at the lock; at most 16 entries with keys of up to
 // 64 bytes and values of up to 256.
@@ -111,7 +112,8 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 
 // LeaseID is the lease id to acquire with, of the form of NewLeaseID, for those who have
 // to find their lease again: with one that holds the names already, that lease is
-// returned, with the same token. An acquire that fails then releases nothing.
+// returned, with the same token, whatever owner it has unless Owner names another one
+// (CodeConflict). An acquire that fails then releases nothing.
 func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID = id } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so
@@ -256,6 +258,8 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			}
 		case errors.Is(err, ErrEvicted):
 			return nil, err
+		case e != nil && e.Code == CodeConflict && e.Field == "owner" && !q.named && q.Owner != "":
+			q.Owner, pause = "", 0 // that of the lease stays
 		case e != nil && e.Code == CodeLeaseLost && q.leaseID == "":
 			q.identify(NewLeaseID()) // granted, and ended before we knew
 			pause = 0

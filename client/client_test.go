@@ -197,6 +197,11 @@ func TestModes(t *testing.T) {
 	if err := several.KeepPermits(t.Context(), 3); !errors.Is(err, CodeInvalidRequest) || several.Err() != nil {
 		t.Errorf("permits are taken: %v, %v", err, several.Err())
 	}
+	for _, none := range []int{0, -1} {
+		if err := several.KeepPermits(t.Context(), none); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field != "permits" || !slices.Equal(several.Slots(), []int{0, 1}) {
+			t.Errorf("%d are kept: %v, slots %v", none, err, several.Slots())
+		}
+	}
 	if others := must[*Lease](t)(c.TryAcquire(t.Context(), "several", Permits(2, 4))).Slots(); !slices.Equal(others, []int{2, 3}) {
 		t.Errorf("slots %v", others)
 	}

@@ -17,10 +17,10 @@ func (l *Lease) Relabel(ctx context.Context, labels Labels) error {
 	return err
 }
 
-// Relabel renews the names of a lease id, whoever acquired them, and sets labels, which lists,
-// later events and the history have from then on. It returns what Renew does. The owner
-// that the lease was acquired with is a contradiction in an acquire with its lease id then
-// (CodeConflict). A quorum can't do it: CodeUnsupportedByStore.
+// Relabel renews the names of a lease id, whoever acquired them, and sets labels, which everybody
+// sees from then on; the owner, later events and the history have as well. It returns what Renew does. To name the owner
+// that the lease was acquired with, by Owner, is a contradiction in an acquire with its lease id
+// then (CodeConflict). A quorum can't do it: CodeUnsupportedByStore.
 func (c *Client) Relabel(ctx context.Context, leaseID string, labels Labels, names ...string) (time.Duration, error) {
 	body := renewRequest{Owner: labels.Owner, Metadata: labels.Metadata}
 	if l, ours := c.leases.Load(leaseID); ours {

@@ -66,6 +66,9 @@ func (l *Lease) KeepPermits(ctx context.Context, n int) error {
 // keep n permits, those with the lowest slots. It returns what Renew does. More than the lease has is an *Error
 // with CodeInvalidRequest. After ErrUnreachable they may or may not have been given back.
 func (c *Client) KeepPermits(ctx context.Context, leaseID string, n int, names ...string) (time.Duration, error) {
+	if n < 1 {
+		return 0, &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "permits", Detail: fmt.Sprintf("permits is %d; it must be at least 1", n)}
+	}
 	body := renewRequest{Permits: n}
 	found, ours := c.leases.Load(leaseID)
 	if ours {
