@@ -128,7 +128,8 @@ type RenewRequest struct {
 	Metadata map[string]string
 
 	// Stamp is that of the stream that renews the lease which it holds: see
-	// ReleaseRequest. A quorum gives the lease back to a node under it.
+	// ReleaseRequest. CodeReplaced, and nothing happens, once its end has left the lease to
+	// linger. A quorum gives the lease back to a node under it.
 	Stamp Stamp
 }
 

@@ -100,6 +100,9 @@ func (t *step) renew(op RenewRequest) *Error {
 	if err != nil {
 		return err
 	}
+	if op.Stamp != "" && op.Stamp == h.Stamp && h.Attached == "" {
+		return ReplacedError() // its stream has closed: see linger
+	}
 	if !h.Provisional && !h.Live(t.now) { // only seen here when skewed: an expiry is not judged then
 		return t.clockSkew()
 	}
@@ -187,9 +190,10 @@ func (t *step) release(op ReleaseRequest) *Error {
 	return nil
 }
 
-// linger has a lease live on for so long without the stream that it was attached to.
+// linger has a lease live on for so long without the stream that it was attached to, whose
+// Stamp stays: a renewal that was under way when it closed is not to come behind its end.
 func (t *step) linger(h *Holding, linger time.Duration) {
-	h.Attached = ""
+	h.Stamp, h.Attached = cmp.Or(h.Attached, h.Stamp), ""
 	h.TTL, h.ExpiresAt = linger, h.expiresAt(t.now, linger)
 	t.uses(h)
 }

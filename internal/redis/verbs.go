@@ -101,7 +101,7 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		labels = func(w *codec) { w.labels(&r.Owner, &r.Metadata) }
 	}
 	return s.lease(ctx, s.newCommand(operation{
-		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL,
+		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL,
 	}, labels))
 }
 

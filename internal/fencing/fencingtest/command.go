@@ -68,7 +68,7 @@ type command struct {
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
 	"acquire":   "name* lease* mode limit permits hold ttl max_hold owner meta wait keep again attach max_waiters set intent propose stamp via",
-	"renew":     "name* lease* mode limit permits ttl owner meta via",
+	"renew":     "name* lease* mode limit permits ttl owner meta stamp via",
 	"release":   "name* lease* hold stamp linger via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",

@@ -72,6 +72,8 @@ func (g *generator) next(step int) *command {
 		}
 		if !g.d.caps.Quorum && c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
 			switch c.ttl {
+			case 0:
+				_, c.stamp, _ = g.present(c)
 			case time.Second:
 				c.owner = "renamed"
 			case 10 * time.Second:

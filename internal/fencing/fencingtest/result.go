@@ -95,7 +95,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "renew":
 		r.out, err = store.Renew(ctx, fencing.RenewRequest{
 			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit, Permits: c.permits,
-			Owner: c.owner, Metadata: c.metadata,
+			Owner: c.owner, Metadata: c.metadata, Stamp: optionalStamp(c.stamp),
 		})
 	case "release":
 		r.out, err = store.Release(ctx, fencing.ReleaseRequest{

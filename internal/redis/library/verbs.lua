@@ -17,6 +17,8 @@ function verbs.renew()
   local h, refused = own()
   if not h then
     return refused
+  elseif op[OP_STAMP] ~= '' and op[OP_STAMP] == h[STAMP] and h[ATTACHED] == '' then
+    return 'replaced' -- its stream has closed: see linger
   elseif h[PROVISIONAL] == 0 and not live(h) then -- only seen here when skewed: an expiry is not judged then
     return 'clock_skew'
   end
@@ -51,10 +53,10 @@ function verbs.renew()
   return holds(h)
 end
 
--- Has a lease live on for so long without the stream that it was attached to. The twin of
--- step.linger.
+-- Has a lease live on for so long without the stream that it was attached to, whose stamp
+-- stays. The twin of step.linger.
 local function linger(h, ttl)
-  h[ATTACHED] = ''
+  h[STAMP], h[ATTACHED] = h[ATTACHED] ~= '' and h[ATTACHED] or h[STAMP], ''
   set_ttl(h, ttl)
   h[EXPIRES_AT] = expires_at(h, ttl)
   note_lease_ttl(h)
