@@ -48,31 +48,60 @@ func PaceOf(lock *Lock, past []Ended) Pace {
 	return p
 }
 
-// Wait estimates how long a request takes from now on to be granted that stands at position,
-// from 1, in the queue of a lock, or would. It is at least a millisecond; 0 where too little is
+// Wait estimates how long a request for so many permits (0 as 1) takes from now on to be granted
+// that stands at position, from 1, in the queue of a lock, or would. It is at least a millisecond; 0 where too little is
 // known: of fewer than three ended leases, or of a lock that nobody holds. Nothing follows
 // from it.
 //
 // It is what the holders take yet and a turn for each who stands before it. Leases of the past
 // that were held for longer than a holder has its own say how much longer it will take, on
 // average; where there is none, it is as long again as it is longer than all of them.
-func (p *Pace) Wait(lock *Lock, mode Mode, position int) time.Duration {
+func (p *Pace) Wait(lock *Lock, mode Mode, permits, position int) time.Duration {
 	if len(p.held) < estimateLeast || lock.HolderCount == 0 || len(lock.Holders) == 0 || position < 1 {
 		return 0
 	}
-	var longest, sum time.Duration
+	rests := make([]remaining, len(lock.Holders))
+	var sum time.Duration
 	for i := range lock.Holders {
-		rest := p.rest(lock.Now.Sub(lock.Holders[i].AcquiredAt))
-		longest, sum = max(longest, rest), sum+rest
+		h := &lock.Holders[i]
+		rests[i] = remaining{p.rest(lock.Now.Sub(h.AcquiredAt)), h.Permits}
+		sum += rests[i].time
 	}
-	first, turn := longest, p.turn // an exclusive lease comes when all have gone
+	slices.SortFunc(rests, func(a, b remaining) int { return cmp.Compare(a.time, b.time) })
+	first, turn := rests[len(rests)-1].time, p.turn // an exclusive lease comes when all have gone
 	if shared := lock.Holders[0].Mode == ModeShared; shared && mode == ModeShared {
-		first = sum / time.Duration(len(lock.Holders)*lock.HolderCount) // and a permit when one has
+		if gone := leavers(lock, rests, permits); gone < lock.HolderCount { // and permits when some have
+			first = sum / time.Duration(len(rests)) * time.Duration(gone) / time.Duration(lock.HolderCount)
+		}
 	}
 	if turn == 0 {
 		turn = mean(p.held) / time.Duration(lock.HolderCount)
 	}
 	return max(first+time.Duration(position-1)*turn, time.Millisecond)
+}
+
+// remaining is for how much longer a holder of some permits takes.
+type remaining struct {
+	time    time.Duration
+	permits int
+}
+
+// leavers returns how many of the holders have to go, the first ones first, before so many
+// permits are free.
+func leavers(lock *Lock, rests []remaining, permits int) (gone int) {
+	free := AnyNumber
+	for i := range lock.Holders {
+		h := &lock.Holders[i]
+		free = min(free, tolerates(h.Mode, h.Limit))
+	}
+	for i := range rests {
+		free -= rests[i].permits
+	}
+	for gone < len(rests) && free < permits || gone == 0 {
+		free += rests[gone].permits
+		gone++
+	}
+	return gone
 }
 
 // rest returns for how much longer a lease is held that has been for so long.

@@ -22,7 +22,7 @@ type busy struct {
 	began map[int]fencing.Instant
 	made  int
 
-	ask         func(client int) (mode fencing.Mode, limit int)
+	ask         func(client int) (mode fencing.Mode, limit, permits int)
 	hold, think func() time.Duration
 
 	waits, silent, good int // those that have ended; of those: nothing was told; within half and double
@@ -66,7 +66,7 @@ func (b *busy) join(client int) {
 	r := acquire(b.t, "a", b.made)
 	b.made++
 	r.Wait, r.TTL = time.Hour, time.Hour
-	r.Mode, r.Limit = b.ask(client)
+	r.Mode, r.Limit, r.Permits = b.ask(client)
 	b.asks[client] = r
 	delete(b.next, client)
 	history := b.step(fencing.HistoryRequest{Name: "a"})
@@ -74,7 +74,7 @@ func (b *busy) join(client int) {
 	b.granted(out)
 	if out.Waits() {
 		pace := fencing.PaceOf(history.Lock, history.Past)
-		b.told[client], b.began[client] = pace.Wait(out.Lock, r.Mode, out.Place.Position), b.now
+		b.told[client], b.began[client] = pace.Wait(out.Lock, r.Mode, r.Permits, out.Place.Position), b.now
 	}
 }
 
@@ -104,19 +104,25 @@ func (b *busy) granted(out fencing.Outcome) {
 // TestPace: over a thousand waits behind holders that take 5 to 500 ms, at least four of five
 // take from half of what was estimated to twice that.
 func TestPace(t *testing.T) {
-	exclusive := func(int) (fencing.Mode, int) { return fencing.ModeExclusive, 0 }
+	exclusive := func(int) (fencing.Mode, int, int) { return fencing.ModeExclusive, 0, 0 }
 	for _, test := range []struct {
 		name    string
 		clients int
-		ask     func(int) (fencing.Mode, int)
+		ask     func(int) (mode fencing.Mode, limit, permits int)
 		think   time.Duration // at most
 	}{
 		{"a short queue", 5, exclusive, 300 * time.Millisecond},
 		{"a queue of many lengths", 12, exclusive, 4 * time.Second},
 		{"a long queue", 40, exclusive, 300 * time.Millisecond},
-		{"permits", 40, func(int) (fencing.Mode, int) { return fencing.ModeShared, 5 }, 300 * time.Millisecond},
-		{"a writer among readers", 24, func(client int) (fencing.Mode, int) {
-			return []fencing.Mode{fencing.ModeExclusive, fencing.ModeShared}[min(client%6, 1)], 0
+		{"permits", 40, func(int) (fencing.Mode, int, int) { return fencing.ModeShared, 5, 0 }, 300 * time.Millisecond},
+		{"all permits among some", 24, func(client int) (fencing.Mode, int, int) {
+			return fencing.ModeShared, 8, []int{8, 1}[min(client%6, 1)]
+		}, 300 * time.Millisecond},
+		{"permits of many weights", 24, func(client int) (fencing.Mode, int, int) {
+			return fencing.ModeShared, 20, 1 + 3*(client%6)
+		}, 300 * time.Millisecond},
+		{"a writer among readers", 24, func(client int) (fencing.Mode, int, int) {
+			return []fencing.Mode{fencing.ModeExclusive, fencing.ModeShared}[min(client%6, 1)], 0, 0
 		}, 300 * time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,8 +157,13 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 	const s, m = time.Second, time.Minute
 	lock := held(m, 4*s, m)
 	permits := held(m, 4*s, m)
-	permits.Holders[0].Mode = fencing.ModeShared
+	permits.Holders[0].Mode, permits.Holders[0].Limit, permits.Holders[0].Permits = fencing.ModeShared, 3, 1
 	permits.Holders, permits.HolderCount = append(permits.Holders, permits.Holders[0]), 2
+	weighted := held(m, 4*s, m)
+	weighted.Holders[0].Mode, weighted.Holders[0].Limit, weighted.Holders[0].Permits = fencing.ModeShared, 5, 1
+	other := weighted.Holders[0]
+	other.AcquiredAt, other.Permits = other.AcquiredAt.Add(2*s), 3
+	weighted.Holders, weighted.HolderCount = append(weighted.Holders, other), 2
 	waited := past(9*s, 9*s, 9*s, 9*s)
 	for i := range waited { // they stood in the queue when those before them were granted, who handed on after a second
 		waited[i].Holder.AcquiredAt = waited[i].Holder.AcquiredAt.Add(time.Duration(i) * (m - s))
@@ -163,24 +174,30 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 		name     string
 		lock     fencing.Lock
 		mode     fencing.Mode
+		permits  int
 		past     []fencing.Ended
 		position int
 		want     time.Duration
 	}{
-		{"nothing is known", lock, fencing.ModeExclusive, nil, 1, 0},
-		{"two are chance", lock, fencing.ModeExclusive, past(9*s, 9*s), 1, 0},
-		{"nobody holds it", fencing.Lock{Now: lock.Now}, fencing.ModeExclusive, past(9*s, 9*s, 9*s), 1, 0},
-		{"what the holder takes yet", lock, fencing.ModeExclusive, past(9*s, 9*s, 9*s), 1, 5 * s},
-		{"who is over already says nothing of it", lock, fencing.ModeExclusive, past(s, 2*s, 9*s, 11*s), 1, 6 * s},
-		{"it takes longer than any before", lock, fencing.ModeExclusive, past(s, s, s), 1, 3 * s},
-		{"it is about to go", lock, fencing.ModeExclusive, past(4*s, 4*s, 4*s), 1, time.Millisecond},
-		{"those before take their time", lock, fencing.ModeExclusive, past(9*s, 9*s, 9*s), 4, 5*s + 3*9*s},
-		{"and so does each hand-off", lock, fencing.ModeExclusive, waited, 4, 5*s + 3*10*s},
-		{"one of two permits", permits, fencing.ModeShared, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
-		{"both of two permits", permits, fencing.ModeExclusive, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"nothing is known", lock, fencing.ModeExclusive, 0, nil, 1, 0},
+		{"two are chance", lock, fencing.ModeExclusive, 0, past(9*s, 9*s), 1, 0},
+		{"nobody holds it", fencing.Lock{Now: lock.Now}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 0},
+		{"what the holder takes yet", lock, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"who is over already says nothing of it", lock, fencing.ModeExclusive, 0, past(s, 2*s, 9*s, 11*s), 1, 6 * s},
+		{"it takes longer than any before", lock, fencing.ModeExclusive, 0, past(s, s, s), 1, 3 * s},
+		{"it is about to go", lock, fencing.ModeExclusive, 0, past(4*s, 4*s, 4*s), 1, time.Millisecond},
+		{"those before take their time", lock, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 4, 5*s + 3*9*s},
+		{"and so does each hand-off", lock, fencing.ModeExclusive, 0, waited, 4, 5*s + 3*10*s},
+		{"one of two permits", permits, fencing.ModeShared, 1, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
+		{"two permits, of which one is free", permits, fencing.ModeShared, 2, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
+		{"all permits", permits, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"as many as the first who goes gives back", weighted, fencing.ModeShared, 2, past(9*s, 9*s, 9*s), 1, 6 * s / 2},
+		{"and more", weighted, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 1, 7 * s},
+		{"behind two", permits, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 3, 5*s + 9*s},
+		{"both, alone", permits, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
 	} {
 		pace := fencing.PaceOf(&test.lock, test.past)
-		if got := pace.Wait(&test.lock, test.mode, test.position); got != test.want {
+		if got := pace.Wait(&test.lock, test.mode, test.permits, test.position); got != test.want {
 			t.Errorf("%s: %v instead of %v", test.name, got, test.want)
 		}
 	}

@@ -79,7 +79,7 @@ func (a *attachment) await(waiter *watchdog.Waiter, lock *fencing.Lock) (*fencin
 	if err == nil {
 		if lock != nil {
 			pace := a.s.paces.of(waiting, a.req.Name) // which keeps no grant waiting
-			at.estimate = pace.Wait(lock, cmp.Or(place.Mode, fencing.ModeExclusive), at.position)
+			at.estimate = pace.Wait(lock, cmp.Or(place.Mode, fencing.ModeExclusive), place.Permits, at.position)
 		}
 		err = a.queued(at)
 	}

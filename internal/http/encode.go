@@ -214,7 +214,7 @@ func appendWaiters(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte {
 		}
 		b = appendIntMember(b, "position", int64(w.Position))
 		b = appendIntMember(b, "waiting_ms", w.Waiting.Milliseconds())
-		b = append(appendEstimate(b, pace.Wait(lock, w.Mode, w.Position)), '}')
+		b = append(appendEstimate(b, pace.Wait(lock, w.Mode, w.Permits, w.Position)), '}')
 	}
 	return append(b, ']')
 }

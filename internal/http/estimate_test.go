@@ -57,6 +57,30 @@ func TestEstimates(t *testing.T) {
 	first.cancel()
 }
 
+// TestEstimatesOfPermits: who wants several waits for as many holders as they take.
+func TestEstimatesOfPermits(t *testing.T) {
+	g := start(t)
+	g.heldBefore("a", 3, 4*time.Second)
+	const one, two = `{"mode":"shared","limit":2}`, `{"mode":"shared","limit":2,"permits":2}`
+	for range 2 {
+		g.do("POST", "/locks/a", one).want(t, 201)
+	}
+	g.clock.advance(time.Second)
+	for body, want := range map[string]int64{one: 1500, two: 3000} {
+		if a := g.do("POST", "/locks/a", body).problem(t, 423, fencing.CodeLocked); a.number("estimated_wait_ms") != want {
+			t.Errorf("%s: %s", body, a.body)
+		}
+	}
+	s := g.stream("POST", "/locks/a", `{"mode":"shared","limit":2,"permits":2,"wait_ms":60000}`, attach)
+	if e := s.next("queued"); e.number("estimated_wait_ms") != 3000 {
+		t.Errorf("%s", e.data)
+	}
+	if body := g.do("GET", "/locks/a", "").want(t, 200).body; !strings.Contains(body, `"estimated_wait_ms":3000}`) {
+		t.Errorf("%s", body)
+	}
+	s.cancel()
+}
+
 // TestNothingIsEstimated where too little is known, or the store does not tell.
 func TestNothingIsEstimated(t *testing.T) {
 	g := start(t)
