@@ -83,9 +83,11 @@ func TestQueueKeyGone(t *testing.T) {
 	}
 }
 
-// What stands beside the leases of several holders is made anew from them.
+// What stands beside the leases of several holders, of which some have several permits, is
+// made anew from them.
 func TestHoldersKeyGone(t *testing.T) {
 	server := redistest.Start(t)
+	const limit = 7
 	for _, kind := range ofHolders {
 		for what, harm := range harms {
 			t.Run(kind+" "+what, func(t *testing.T) {
@@ -93,16 +95,16 @@ func TestHoldersKeyGone(t *testing.T) {
 				var c clocks
 				s, ctx := open(t, c.options(server.URL())), t.Context()
 				var all []fencing.AcquireRequest
-				for range 3 {
+				for _, permits := range []int{2, 1, 2} {
 					r := acquireRequest("a")
-					r.Mode, r.Limit = fencing.ModeShared, 4
+					r.Mode, r.Limit, r.Permits = fencing.ModeShared, limit, permits
 					mustAcquire(t, s, r)
 					all = append(all, r)
 				}
 				key := s.keys[0].prefix + kind + ":a"
 				harm(ctx, s, key)
 				next := acquireRequest("a")
-				next.Mode, next.Limit = fencing.ModeShared, 4
+				next.Mode, next.Limit, next.Permits = fencing.ModeShared, limit, 2
 				out, err := s.Acquire(ctx, next)
 				switch {
 				case kind == "holders" && what == "gone": // leases are lost: nobody gets in before they have ended
@@ -125,9 +127,13 @@ func TestHoldersKeyGone(t *testing.T) {
 					return
 				}
 				wantCode(t, "acquire", err, fencing.CodeOK)
-				if out.Holder.Slot != 3 {
-					t.Errorf("slot %d, want 3", out.Holder.Slot)
+				if out.Holder.Slots != "5-6" {
+					t.Errorf("slots %s, want 5-6", out.Holder.Slots)
 				}
+				more := acquireRequest("a")
+				more.Mode, more.Limit = fencing.ModeShared, limit
+				_, err = s.Acquire(ctx, more)
+				wantCode(t, "one more", err, fencing.CodeLocked)
 				_, err = s.Acquire(ctx, acquireRequest("a"))
 				wantCode(t, "an exclusive one", err, fencing.CodeLocked)
 				for _, r := range append(all, next) {
@@ -140,6 +146,25 @@ func TestHoldersKeyGone(t *testing.T) {
 				mustAcquire(t, s, acquireRequest("a"))
 			})
 		}
+	}
+}
+
+// Permits that are given back are marked as free by the renewal: that nobody has to make it anew.
+func TestSlotsGivenBack(t *testing.T) {
+	s, ctx := openBackend(t, redistest.Start(t)).stores[0], t.Context()
+	var all []fencing.AcquireRequest
+	for range 2 {
+		r := acquireRequest("a")
+		r.Mode, r.Limit, r.Permits = fencing.ModeShared, 20, 8
+		mustAcquire(t, s, r)
+		all = append(all, r)
+	}
+	for i, kept := range []int{5, 7} {
+		_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: all[i].Lease, Permits: kept})
+		wantCode(t, "renewal", err, fencing.CodeOK)
+	}
+	if n := s.redis().BitCount(ctx, s.keys[0].prefix+"slots:a", nil).Val(); n != 12 {
+		t.Errorf("%d slots are marked as taken, want 12", n)
 	}
 }
 

@@ -74,7 +74,7 @@ local function slots_of(h)
   return all
 end
 
--- Notes in the bitmap that slots are taken, or are not any more.
+-- Notes in the bitmap that slots, in ascending order, are taken, or are not any more.
 local function mark_slots(numbers, taken)
   local key = prefix .. 'slots:' .. name
   if #numbers < 3 then
@@ -83,18 +83,21 @@ local function mark_slots(numbers, taken)
     end
     return
   end
-  local bits, changed = call('get', key) or '', {}
+  local first, last, bits = math.floor(numbers[1] / 8), math.floor(numbers[#numbers] / 8), {}
+  local were = call('getrange', key, first, last)
+  for at = 1, last - first + 1 do
+    bits[at] = byte(were, at) or 0
+  end
   for i = 1, #numbers do
-    local at, bit = math.floor(numbers[i] / 8), 2 ^ (7 - numbers[i] % 8)
-    local was = changed[at] or byte(bits, at + 1) or 0
-    local is = math.floor(was / bit) % 2 == 1
-    changed[at] = taken == is and was or taken and was + bit or was - bit
+    local at, bit = math.floor(numbers[i] / 8) - first + 1, 2 ^ (7 - numbers[i] % 8)
+    if taken ~= (math.floor(bits[at] / bit) % 2 == 1) then
+      bits[at] = bits[at] + (taken and bit or -bit)
+    end
   end
-  local all = {}
-  for at = 0, max(#bits - 1, math.floor(numbers[#numbers] / 8)) do
-    all[at + 1] = string.char(changed[at] or byte(bits, at + 1) or 0)
+  for at = 1, #bits do
+    bits[at] = string.char(bits[at])
   end
-  call('set', key, concat(all))
+  call('setrange', key, first, concat(bits))
 end
 
 -- Deletes the keys of several holders.
@@ -164,25 +167,35 @@ local function free_slots(mode, limit, permits)
   if mode ~= SHARED or limit == 0 then
     return NO_SLOT, ''
   end
-  local slots, taken = prefix .. 'slots:' .. name, {}
+  local slots, free, n = prefix .. 'slots:' .. name, {}, 0
   if record[HOLDERS] > 1 then
     if call('bitcount', slots) ~= call('zcount', prefix .. 'limits:' .. name, '-inf', '(' .. ANY_NUMBER) + record[EXTRA_PERMITS] then
       error({err = 'a key of the name is gone'})
     elseif permits == 1 then
       return call('bitpos', slots, 0), ''
     end
-    local bits = call('get', slots) or ''
-    for at = 0, 8 * #bits - 1 do
-      taken[at] = math.floor(byte(bits, math.floor(at / 8) + 1) / 2 ^ (7 - at % 8)) % 2 == 1
+    local bits, at = call('get', slots) or '', 0
+    while n < permits do
+      local taken = byte(bits, at + 1) or 0
+      for bit = 0, taken < 255 and 7 or -1 do
+        if n < permits and math.floor(taken / 2 ^ (7 - bit)) % 2 == 0 then
+          n = n + 1
+          free[n] = 8 * at + bit
+        end
+      end
+      at = at + 1
     end
-  elseif sole_holder then
-    for _, slot in ipairs(slots_of(sole_holder)) do
-      taken[slot] = true
-    end
+    return free[1], slots_text(free)
   end
-  local free, slot = {}, 0
-  while #free < permits do
-    free[#free + 1] = not taken[slot] and slot or nil
+  local taken, slot = {}, 0
+  for _, held in ipairs(sole_holder and slots_of(sole_holder) or {}) do
+    taken[held] = true
+  end
+  while n < permits do
+    if not taken[slot] then
+      n = n + 1
+      free[n] = slot
+    end
     slot = slot + 1
   end
   return free[1], slots_text(free)
