@@ -103,7 +103,7 @@ func openTab(t *testing.T) *tab {
 		b.t = t
 		b.faults() // of the page that was left
 	} else {
-		b = newTab(t, chromium)
+		b = newTab(t)
 	}
 	b.do(chromedp.EmulateViewport(1280, 800))
 	b.media("light", false)
@@ -121,9 +121,9 @@ func openTab(t *testing.T) *tab {
 	return b
 }
 
-func newTab(t *testing.T, browser context.Context) *tab {
+func newTab(t *testing.T) *tab {
 	t.Helper()
-	ctx, cancel := chromedp.NewContext(browser)
+	ctx, cancel := chromedp.NewContext(chromium)
 	// The first Do ties the tab to its context, which must not end with a timeout.
 	if err := chromedp.Do(ctx); err != nil {
 		cancel()

@@ -57,8 +57,31 @@ type front struct {
 	streams atomic.Int64 // open now
 	told    atomic.Int64 // events that went out on streams
 
-	mu    sync.Mutex
-	asked map[string]int // by the first segment of the path, GET only
+	mu       sync.Mutex
+	asked    map[string]int // by the first segment of the path, GET only
+	recorded *[]asked       // what is asked for, nil if nobody wants to know
+	since    time.Time      // of the record
+}
+
+// asked is a GET that came so long after a record began.
+type asked struct {
+	after  time.Duration
+	url    string // path and query
+	header http.Header
+}
+
+// record keeps what is asked for from now on, until recording is called.
+func (f *front) record() (recording func() []asked) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := []asked{}
+	f.recorded, f.since = &all, time.Now()
+	return func() []asked {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.recorded = nil
+		return all
+	}
 }
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -81,6 +104,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.asked = map[string]int{}
 	}
 	f.asked[kind]++
+	if f.recorded != nil {
+		*f.recorded = append(*f.recorded, asked{time.Since(f.since), r.URL.RequestURI(), r.Header.Clone()})
+	}
 	f.mu.Unlock()
 	if kind == "list" && f.busy.Load() {
 		w.Header().Set("Retry-After", "1")
