@@ -291,3 +291,53 @@ func TestAnAttachedLeaseWithLessThanItsTTLToLive(t *testing.T) {
 		}
 	})
 }
+
+// A lease that lingers is over when it was said, also for who waits at this gateway.
+func TestALeaseThatLingersIsOverInTime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL, r.Attach = time.Hour, true
+		if _, err := w.dogs[0].Acquire(w.t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		next := request("a")
+		next.Wait = time.Minute
+		waiter := w.ask(0, next)
+		w.waits(waiter)
+		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 300 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		advance(400 * time.Millisecond)
+		w.holds(waiter)
+		if waiter.took < 300*time.Millisecond || waiter.took > 300*time.Millisecond+reapSlack {
+			t.Errorf("it came after %s", waiter.took)
+		}
+		w.release(0, waiter)
+	})
+}
+
+// A renewal of a stream that comes behind the release, as one that was under way may, does not
+// keep the lease.
+func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL, r.Attach = 3*time.Second, true
+		out, err := w.dogs[0].Acquire(w.t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(w.t.Context())
+		defer cancel()
+		updates := w.dogs[0].Attach(ctx, AttachRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Granted: out})
+		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		if u := <-updates; u.Err == nil || codeOf(u.Err) != fencing.CodeReplaced {
+			t.Errorf("%+v, %v", u.Outcome.Holder, u.Err)
+		}
+		advance(2 * time.Second)
+		if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {
+			t.Errorf("%+v", h)
+		}
+	})
+}
