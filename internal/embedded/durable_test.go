@@ -187,6 +187,39 @@ func TestANoticeIsDurableBeforeItsAnswer(t *testing.T) {
 	}
 }
 
+// Permits that were given back are somebody else's also after a crash, and after a restart (P1).
+func TestPermitsGivenBackStaySo(t *testing.T) {
+	c := openCrashing(t)
+	several := shared("permits", 4)
+	several.Permits = 4
+	mustAcquire(t, c.Store, several)
+	for _, permits := range []int{3, 1} {
+		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Permits: permits}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	others := shared("permits", 4)
+	others.Permits = 3
+	mustAcquire(t, c.Store, others)
+	several.Permits = 0 // a retry that names what it had contradicts what is
+	dir := writeFiles(t, c.lastFiles())
+	for range 2 {
+		after := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+		if h := mustAcquire(t, after, several); h.Permits != 1 || h.Slots != "" || h.Slot != 0 {
+			t.Errorf("who gave some back has %+v", h)
+		}
+		if h := mustAcquire(t, after, others); h.Slots != "1-3" {
+			t.Errorf("who got them has %+v", h)
+		}
+		if _, err := after.Acquire(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
+			t.Errorf("one more: %v", err)
+		}
+		if err := after.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Who was evicted is refused for good, also after a crash in which all places are lost.
 func TestAnEvictionIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)
