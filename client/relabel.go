@@ -22,9 +22,5 @@ func (l *Lease) Relabel(ctx context.Context, labels Labels) error {
 // that the lease was acquired with, by Owner, is a contradiction in an acquire with its lease id
 // then (CodeConflict). A quorum can't do it: CodeUnsupportedByStore.
 func (c *Client) Relabel(ctx context.Context, leaseID string, labels Labels, names ...string) (time.Duration, error) {
-	body := renewRequest{Owner: labels.Owner, Metadata: labels.Metadata}
-	if l, ours := c.leases.Load(leaseID); ours {
-		body.TTL = upMillis(l.(*Lease).renewsWith())
-	}
-	return c.renewNames(ctx, leaseID, names, body)
+	return c.Change(ctx, leaseID, Change{Labels: labels}, names...)
 }

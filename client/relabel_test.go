@@ -3,6 +3,8 @@ package client
 import (
 	"errors"
 	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -52,6 +54,28 @@ func TestRelabelKeepsTheTTL(t *testing.T) {
 	}
 	if left, err := c.Relabel(t.Context(), l.ID(), Labels{Owner: "second"}, "a"); err != nil || left > 5*time.Second {
 		t.Errorf("%s, %v", left, err)
+	}
+}
+
+// TestChange: a renewal changes all at once, so that nothing shortens the lease meanwhile; what
+// is refused changes nothing.
+func TestChange(t *testing.T) {
+	_, c := start(t)
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Permits(3, 4), TTL(10*time.Second), NotRenewed()))
+	all := Change{TTL: time.Hour, Permits: 2, Labels: Labels{Owner: "second", Metadata: map[string]string{"step": "2"}}}
+	for range 2 {
+		if left, err := c.Change(t.Context(), l.ID(), all, "a"); err != nil || left < 50*time.Minute || !slices.Equal(l.Slots(), []int{0, 1}) {
+			t.Errorf("%s, %v, slots %v", left, err, l.Slots())
+		}
+	}
+	for field, bad := range map[string]Change{"permits": {Permits: -1}, "ttl_ms": {TTL: -time.Second}, "owner": {Labels: Labels{Owner: strings.Repeat("x", 257)}, Permits: 1}} {
+		if _, err := c.Change(t.Context(), l.ID(), bad, "a"); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	h := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0]
+	if h.Owner != "second" || h.Metadata["step"] != "2" || h.Permits != 2 || !slices.Equal(l.Slots(), []int{0, 1}) || h.TTL != time.Hour.Milliseconds() {
+		t.Errorf("%+v, slots %v", h, l.Slots())
 	}
 }
 

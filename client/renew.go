@@ -29,15 +29,42 @@ func (c *Client) Release(ctx context.Context, leaseID string, names ...string) e
 	return err
 }
 
+// Change is what a renewal changes.
+type Change struct {
+	TTL     time.Duration // from now on; 0: that of Client.Renew for a Lease of this client, else that of the grant
+	Permits int           // of each name: how many are left, those with the lowest slots; 0: all
+	Labels
+}
+
+// Change renews the names of a lease id once, whoever acquired them, and changes what is named:
+// all in one step for each name. It returns what Renew does, and may be repeated.
+func (c *Client) Change(ctx context.Context, leaseID string, change Change, names ...string) (time.Duration, error) {
+	body := renewRequest{TTL: upMillis(change.TTL), Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
+	found, ours := c.leases.Load(leaseID)
+	switch {
+	case change.Permits < 0:
+		return 0, noPermits(change.Permits)
+	case ours && change.TTL > 0:
+		found.(*Lease).shorten(change.TTL) // before it is asked: whether it was carried out may stay unknown
+	case ours && change.TTL == 0:
+		body.TTL = upMillis(found.(*Lease).renewsWith())
+	}
+	left, err := c.renewNames(ctx, leaseID, names, body)
+	if ours && err == nil && change.Permits > 0 {
+		found.(*Lease).keepSlots(change.Permits)
+	}
+	return left, err
+}
+
 // Renew renews the names of a lease id once, whoever acquired them, and returns how long
 // they can be counted on from now on. ttl 0 is the TTL that they were granted with. A Lease
 // of this client with the lease id counts on no more than ttl from then on, and is renewed
 // with it where it is renewed at all; other processes are told nothing. Errors are as those of Release.
 func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, names ...string) (time.Duration, error) {
-	if l, ok := c.leases.Load(leaseID); ok && ttl > 0 {
-		l.(*Lease).shorten(ttl) // before it is asked: whether it was carried out may stay unknown
+	if ttl == 0 {
+		return c.renewNames(ctx, leaseID, names, renewRequest{})
 	}
-	return c.renewNames(ctx, leaseID, names, renewRequest{TTL: upMillis(ttl)})
+	return c.Change(ctx, leaseID, Change{TTL: ttl}, names...)
 }
 
 // renewNames asks until a gateway has renewed the names, or refuses.
@@ -67,18 +94,13 @@ func (l *Lease) KeepPermits(ctx context.Context, n int) error {
 // with CodeInvalidRequest. After ErrUnreachable they may or may not have been given back.
 func (c *Client) KeepPermits(ctx context.Context, leaseID string, n int, names ...string) (time.Duration, error) {
 	if n < 1 {
-		return 0, &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "permits", Detail: fmt.Sprintf("permits is %d; it must be at least 1", n)}
+		return 0, noPermits(n)
 	}
-	body := renewRequest{Permits: n}
-	found, ours := c.leases.Load(leaseID)
-	if ours {
-		body.TTL = upMillis(found.(*Lease).renewsWith())
-	}
-	left, err := c.renewNames(ctx, leaseID, names, body)
-	if ours && err == nil {
-		found.(*Lease).keepSlots(n)
-	}
-	return left, err
+	return c.Change(ctx, leaseID, Change{Permits: n}, names...)
+}
+
+func noPermits(n int) error {
+	return &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "permits", Detail: fmt.Sprintf("permits is %d; it must be at least 1", n)}
 }
 
 // renewsWith returns the TTL to renew with; 0: that which it was granted with.

@@ -156,17 +156,7 @@ func renew(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	renew := func() (time.Duration, error) { return c.client.Renew(ctx, id, c.ttl, c.args...) }
-	labels := client.Labels{Owner: c.owner, Metadata: c.metadata}
-	switch relabels := labels.Owner != "" || labels.Metadata != nil; {
-	case c.permits != 0 && (c.ttl != 0 || relabels), relabels && c.ttl != 0:
-		return usage("-ttl, -permits, and -owner with -meta are renewals of their own; give one of them")
-	case c.permits != 0:
-		renew = func() (time.Duration, error) { return c.client.KeepPermits(ctx, id, c.permits, c.args...) }
-	case relabels:
-		renew = func() (time.Duration, error) { return c.client.Relabel(ctx, id, labels, c.args...) }
-	}
-	left, err := renew()
+	left, err := c.client.Change(ctx, id, client.Change{TTL: c.ttl, Permits: c.permits, Labels: client.Labels{Owner: c.owner, Metadata: c.metadata}}, c.args...)
 	if err != nil {
 		return err
 	}
