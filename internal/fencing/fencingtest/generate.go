@@ -181,7 +181,7 @@ func (g *generator) acquire(c *command) {
 		c.metadata = map[string]string{"zone": "b", "ключ": "☂ 𝄞"}
 	}
 	if c.mode = pick(g, "", "", fencing.ModeExclusive, fencing.ModeShared, fencing.ModeShared); c.mode == fencing.ModeShared {
-		c.limit = g.limit(0, 0, 1, 2, 2, 3, 7)
+		c.limit = g.limit(0, 0, 1, 2, 2, 3, 19)
 		c.permits = g.permits(c.limit)
 	}
 	g.agree(c)
