@@ -94,7 +94,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 		h.Stamp = "" // another request has taken over: nobody may take the grant back
 	}
 	t.out.Fresh = h.Stamp == op.Stamp && !h.Told
-	if !op.Again && op.Hold <= h.Hold {
+	if !op.Again && op.Hold <= h.Hold && (op.Set == "" || op.Attach) {
 		t.attach(h, op)
 	}
 	if op.Hold == h.Hold+1 {
@@ -110,7 +110,8 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 }
 
 // attach makes the newest request the one that the lease hangs on, if it is a
-// stream; an older stream is replaced.
+// stream; an older stream is replaced. A set has it do so once it is complete: until then
+// what it holds already hangs on the older stream.
 func (t *step) attach(h *Holding, op AcquireRequest) {
 	if h.Attached != "" && h.Attached != op.Stamp && t.out.Replaced == nil {
 		t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Attached}

@@ -53,7 +53,8 @@ type AcquireRequest struct {
 	Again bool
 
 	// Attach says that the request is a stream: the lease is released when it closes,
-	// unless a newer request has the lease by then. See ReleaseRequest.Stamp.
+	// unless a newer request has the lease by then. See ReleaseRequest.Stamp. Of a Set
+	// an acquire without it leaves what is held on the stream that it hangs on.
 	Attach bool
 
 	// MaxWaiters is how many places the name may have, this one and those that rest
@@ -61,7 +62,8 @@ type AcquireRequest struct {
 	MaxWaiters int
 
 	// Set names what else is taken under the same Lease; empty for one name. A
-	// lease of an incomplete set is provisional until it is confirmed.
+	// lease of an incomplete set is provisional until it is confirmed. AnyNames where the names
+	// under the Lease may change.
 	Set string
 
 	// Behind says that others wait for the name at this gateway already: the request is
@@ -78,6 +80,9 @@ type AcquireRequest struct {
 	// store issues a token of its own. 0 proposes none.
 	Propose Token
 }
+
+// AnyNames is the AcquireRequest.Set of streams for several names.
+const AnyNames = "any"
 
 // Contradicts returns CodeConflict with the Field that r names unlike what its Lease
 // holds or waits for already, nil if there is none: what is not named contradicts

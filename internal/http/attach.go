@@ -11,16 +11,19 @@ import (
 	"fencepost/internal/watchdog"
 )
 
-// attachment is the stream of an attached lease.
+// attachment is the stream of an attached lease, or of several under one lease id.
 type attachment struct {
 	*call
 	stream
 	req    *acquire
 	ctx    context.Context // ends when the client leaves
 	cancel context.CancelCauseFunc
+	held   []watchdog.Attached // as the client was told last
+
+	notices map[fencing.Name]fencing.Holder // those that the client was told of
 }
 
-// attachLock answers a POST with a stream, unless it has to be refused at once.
+// attachLock answers a POST for one name with a stream, unless it has to be refused at once.
 func attachLock(c *call, req *acquire) {
 	if err := c.enter(allowedStreams); err != nil {
 		c.writeError(c.countOutcome(outcomeOf(err), err))
@@ -31,33 +34,62 @@ func attachLock(c *call, req *acquire) {
 		c.writeError(err)
 		return
 	}
-	conn := connectionOf(c.r)
-	ctx, cancel := context.WithCancelCause(c.r.Context())
-	defer cancel(nil)
-	ctx, done := c.s.leavers.watch(ctx, conn, nil)
+	a, done := c.attach(req)
 	defer done()
-	if c.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
-		conn.limitSilence(req.TTL)
-	}
-	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
-
-	a := &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}
 	if waiter != nil {
-		if out, err = a.await(waiter, out.Lock); err != nil {
+		waits := make(chan waitsFor, 1)
+		waits <- waitsFor{req.Name, waiter.Place(), out.Lock}
+		if err = a.await(waits, func() (bool, error) {
+			got, err := a.wait(a.ctx, waiter, req)
+			out = got
+			return err == nil && got.Fresh, err
+		}); err != nil {
 			a.refuse(err)
 			return
 		}
 	}
-	a.hold(out)
+	lease, err := c.granted(req, out)
+	if err != nil {
+		a.refuse(err)
+		return
+	}
+	if a.status == 0 {
+		lease.renewed.setHeader(a.Header())
+	}
+	if a.sendGranted(lease.elapsed, lease.appendMembers) == nil {
+		a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}})
+	}
 }
 
-// await waits in the queue, and says so. lock is as it was when the request joined; nil if it
-// had been handed the lock by then.
-func (a *attachment) await(waiter *watchdog.Waiter, lock *fencing.Lock) (*fencing.Outcome, error) {
-	a.park()
-	defer a.unpark()
+// attach makes a request the stream of a lease; done ends it.
+func (c *call) attach(req *acquire) (a *attachment, done func()) {
+	conn := connectionOf(c.r)
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	ctx, forget := c.s.leavers.watch(ctx, conn, nil)
+	if c.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
+		conn.limitSilence(req.TTL)
+	}
+	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
+	return &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}, func() {
+		forget()
+		cancel(nil)
+	}
+}
+
+// waitsFor is a name that a request waits for, where it stood as it joined, and the lock as it was then;
+// nil if it had been handed the lock by then.
+type waitsFor struct {
+	name  fencing.Name
+	place fencing.Waiter
+	lock  *fencing.Lock
+}
+
+// await calls get, which waits and reports whether it was granted something afresh, and
+// meanwhile says what for: each name comes by waits.
+func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err error)) error {
+	defer a.leave(allowedWaiters)
 	type result struct {
-		out   *fencing.Outcome
+		fresh bool
 		err   error
 		panic any
 	}
@@ -70,42 +102,59 @@ func (a *attachment) await(waiter *watchdog.Waiter, lock *fencing.Lock) (*fencin
 			results <- r
 			over()
 		}()
-		r.out, r.err = a.wait(a.ctx, waiter, a.req)
+		r.fresh, r.err = get()
 	}()
 
-	place, began := waiter.Place(), a.elapsed()
-	at := standing{position: place.Position}
-	err := a.startStream("attached")
-	if err == nil {
-		if lock != nil {
-			pace := a.s.paces.of(waiting, a.req.Name) // which keeps no grant waiting
-			at.estimate = pace.Wait(lock, cmp.Or(place.Mode, fencing.ModeExclusive), place.Permits, at.position)
-		}
-		err = a.queued(at)
-	}
-	told := at.estimate
-	defer a.s.places.enter(a.req.Name)()
-	beats := a.heartbeats()
-	defer beats.Stop()
-	var refused error
+	var at standing
+	var told, began time.Duration // the estimate of the whole wait, and when it was made
+	var beats <-chan time.Time
+	leave := func() {}
+	defer func() { leave() }()
+	var name fencing.Name
+	var err, refused error
 	for {
 		if err != nil {
 			a.cancel(err)
+			err = nil
 		}
 		select {
 		case r := <-results:
+			if len(waits) > 0 { // that comes first
+				results <- r
+				continue
+			}
+			if name != "" {
+				a.unpark()
+			}
 			switch {
 			case r.panic != nil:
 				panic(r.panic)
 			case refused != nil:
-				a.gone, a.hasGrant = false, r.err == nil && r.out.Fresh
-				return nil, refused
-			}
-			if r.err == nil && told > 0 {
+				a.gone, a.hasGrant = false, r.err == nil && r.fresh
+				return refused
+			case r.err == nil && told > 0:
 				a.s.metrics.estimated(a.elapsed()-began, told)
 			}
-			return r.out, a.recheck(r.err == nil && r.out.Fresh, r.err)
-		case <-beats.C:
+			return a.recheck(r.err == nil && r.fresh, r.err)
+		case w := <-waits:
+			if name == "" {
+				a.park()
+				ticker := a.heartbeats()
+				defer ticker.Stop()
+				beats, err = ticker.C, a.startStream("attached")
+			}
+			leave()
+			name, leave = w.name, a.s.places.enter(w.name)
+			if at = (standing{position: w.place.Position}); err != nil {
+				continue
+			}
+			if began = a.elapsed(); w.lock != nil && a.req.names == nil {
+				pace := a.s.paces.of(waiting, name) // which keeps no grant waiting
+				at.estimate = pace.Wait(w.lock, cmp.Or(w.place.Mode, fencing.ModeExclusive), w.place.Permits, at.position)
+				told = at.estimate
+			}
+			err = a.queued(name, at)
+		case <-beats:
 			if refused != nil {
 				continue // its place is being given up
 			}
@@ -113,20 +162,23 @@ func (a *attachment) await(waiter *watchdog.Waiter, lock *fencing.Lock) (*fencin
 				err = refused
 				continue
 			}
-			if now := a.s.places.of(a.ctx, a.req.Name, a.req.Lease.Public()); now.position != 0 && now.position != at.position {
-				at = now
-				err = a.queued(at)
-			} else {
+			now := a.s.places.of(a.ctx, name, a.req.Lease.Public())
+			if now.position == 0 || now.position == at.position {
 				err = a.comment()
+				continue
 			}
+			if at = now; a.req.names != nil {
+				at.estimate = 0 // of one name it would be told, and the others are to come
+			}
+			err = a.queued(name, at)
 		}
 	}
 }
 
-func (a *attachment) queued(at standing) error {
+func (a *attachment) queued(name fencing.Name, at standing) error {
 	return a.event("queued", "", func(b []byte) []byte {
 		b = append(b, `{"name":`...)
-		b = appendString(b, string(a.req.Name))
+		b = appendString(b, string(name))
 		b = appendStringMember(b, "lease", string(a.req.Lease.Public()))
 		b = appendIntMember(b, "position", int64(at.position))
 		b = appendEstimate(b, at.estimate)
@@ -142,51 +194,53 @@ func (a *attachment) refuse(err error) {
 		a.writeError(err)
 		return
 	}
-	a.problem("refused", err)
+	a.problem("refused", "", err)
 }
 
-// problem sends an event that ends the stream.
-func (a *attachment) problem(event string, err error) {
+// problem sends an event that ends the stream; of several names about one of them, unless it
+// is empty.
+func (a *attachment) problem(event string, name fencing.Name, err error) {
 	e := problemOf(err)
 	if e.Code == fencing.CodeDraining {
 		event = "draining"
 	}
 	a.event(event, "", func(b []byte) []byte {
 		b = a.appendProblem(b, e)
+		if name != "" {
+			b = appendStringMember(b, "name", string(name))
+		}
 		b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
 		return append(b, '}')
 	})
 }
 
-// hold tells of the lease, and keeps it until the client leaves.
-func (a *attachment) hold(out *fencing.Outcome) {
-	lease, err := a.call.granted(a.req, out)
-	if err != nil {
-		a.refuse(err)
-		return
-	}
+// sendGranted tells of what was granted.
+func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte) []byte) error {
 	if a.status == 0 {
-		lease.renewed.setHeader(a.Header())
-		if a.startStream("attached") != nil {
-			return
+		if err := a.startStream("attached"); err != nil {
+			return err
 		}
 	}
-	if a.event("granted", "", func(b []byte) []byte {
-		b = appendIntMember(lease.appendMembers(b), "elapsed_ms", lease.elapsed.Milliseconds())
-		return append(b, '}')
-	}) != nil {
-		return
+	err := a.event("granted", "", func(b []byte) []byte {
+		return append(appendIntMember(members(b), "elapsed_ms", elapsed.Milliseconds()), '}')
+	})
+	if err == nil {
+		a.hasGrant = false // told
 	}
-	a.hasGrant = false // told
-	a.keep(out, lease.left)
+	return err
 }
 
-// keep passes on what becomes of the lease, and releases it when the client
-// leaves. left is its life from now on.
-func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
-	end, told := time.Now().Add(left), out.Holder
+// keep passes on what becomes of the leases, and releases them when the client
+// leaves.
+func (a *attachment) keep(leases []watchdog.Attached) {
+	a.held = leases
+	for i := range leases {
+		if leases[i].Outcome.Holder.BreakAt != 0 {
+			a.noteNotice(&leases[i]) // the grant has told
+		}
+	}
 	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
-		Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Granted: *out, Ready: connectionOf(a.r).heard(),
+		Lease: a.req.Lease, Stamp: a.req.Stamp, Leases: leases, Ready: connectionOf(a.r).heard(),
 	})
 	beats := a.heartbeats()
 	defer beats.Stop()
@@ -196,29 +250,18 @@ func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 		case update, open := <-updates:
 			switch {
 			case !open:
-				a.release(end)
+				a.release()
 				return
 			case update.Err != nil:
-				a.problem("lost", update.Err)
-				switch a.code {
-				case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
-				default: // nobody counts on it any more; one that would linger ends by its TTL
-					if a.req.linger == 0 {
-						a.release(end)
-					}
-				}
+				a.lost(&update)
 				return
 			}
-			left, err = a.renewed(&update.Outcome)
-			end = time.Now().Add(left)
-			if h := &update.Outcome.Holder; err == nil && givesNotice(h, &told) {
-				told, err = *h, a.noticed(&update.Outcome)
-			}
+			err = a.tell(update.Leases)
 		case <-beats.C:
 			err = a.comment()
 		}
 		if refused := a.stillPermitted(); refused != nil {
-			a.problem("lost", refused) // nothing renews the lease any more; its holder may believe in it until its end
+			a.problem("lost", "", refused) // nothing renews the lease any more; its holder may believe in it until its end
 			return
 		}
 		if err != nil {
@@ -227,50 +270,67 @@ func (a *attachment) keep(out *fencing.Outcome, left time.Duration) {
 	}
 }
 
-// renewed tells of a renewal, and returns how long the lease has to live.
-func (a *attachment) renewed(out *fencing.Outcome) (time.Duration, error) {
-	now := a.s.now()
-	left, elapsed := leftOf(out, now), now.Sub(a.start)
-	if left < time.Millisecond {
-		return left, nil // the next one, or the loss, says more
+// tell tells of a renewal: of what was released meanwhile, and of notices.
+func (a *attachment) tell(leases []watchdog.Attached) error {
+	err := a.released(leases)
+	if err == nil {
+		err = a.renewed(leases)
 	}
-	return left, a.event("renewed", "", func(b []byte) []byte {
-		b = append(b, `{"name":`...)
-		b = appendString(b, string(a.req.Name))
-		b = appendStringMember(b, "lease", string(out.Holder.Lease))
-		b = appendIntMember(b, "fencing_token", int64(out.Holder.Token))
+	for i := range leases {
+		if err == nil {
+			err = a.noticed(&leases[i])
+		}
+	}
+	return err
+}
+
+// lost ends a stream that has lost its lease.
+func (a *attachment) lost(update *watchdog.Update) {
+	if a.req.names != nil {
+		a.lostOne(update)
+		return
+	}
+	a.problem("lost", "", update.Err)
+	switch a.code {
+	case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
+		return
+	}
+	if a.req.linger == 0 { // nobody counts on it any more; one that would linger ends by its TTL
+		a.release()
+	}
+}
+
+// renewed tells of a renewal.
+func (a *attachment) renewed(leases []watchdog.Attached) error {
+	now := a.s.now()
+	left, elapsed := leftOfAll(leases, now), now.Sub(a.start)
+	if left < time.Millisecond {
+		return nil // the next one, or the loss, says more
+	}
+	return a.event("renewed", "", func(b []byte) []byte {
+		h := &leases[0].Outcome.Holder
+		if a.req.names == nil {
+			b = append(b, `{"name":`...)
+			b = appendString(b, string(a.req.Name))
+			b = appendStringMember(b, "lease", string(h.Lease))
+			b = appendIntMember(b, "fencing_token", int64(h.Token))
+		} else {
+			b = append(b, `{"lease":`...)
+			b = appendString(b, string(h.Lease))
+		}
 		b = appendIntMember(b, "expires_in_ms", left.Milliseconds())
 		b = appendIntMember(b, "elapsed_ms", elapsed.Milliseconds())
 		return append(b, '}')
 	})
 }
 
-// noticeSlack is how much sooner a lease has to be broken than was told for that to be another
-// notice: a store of several clocks tells the end of one a little differently each time, and of
-// none while those are silent that know of it.
-const noticeSlack = time.Second
-
-// givesNotice reports whether a lease has a notice that differs from what was told.
-func givesNotice(is, told *fencing.Holder) bool {
-	if is.BreakAt == 0 {
-		return false
+// leftOfAll returns how long leases live together.
+func leftOfAll(leases []watchdog.Attached, now time.Time) time.Duration {
+	left := leftOf(&leases[0].Outcome, now)
+	for i := range leases[1:] {
+		left = min(left, leftOf(&leases[i+1].Outcome, now))
 	}
-	return told.BreakAt == 0 || is.BreakAt < told.BreakAt.Add(-noticeSlack) || is.BreakReason != told.BreakReason
-}
-
-// noticed tells that the lease is to be broken.
-func (a *attachment) noticed(out *fencing.Outcome) error {
-	now := a.s.now()
-	left, elapsed := leftOf(out, now), now.Sub(a.start)
-	return a.event("notice", "", func(b []byte) []byte {
-		b = append(b, `{"name":`...)
-		b = appendString(b, string(a.req.Name))
-		b = appendStringMember(b, "lease", string(out.Holder.Lease))
-		b = appendIntMember(b, "fencing_token", int64(out.Holder.Token))
-		b = appendBreak(b, &out.Holder, left)
-		b = appendIntMember(b, "elapsed_ms", elapsed.Milliseconds())
-		return append(b, '}')
-	})
+	return left
 }
 
 const (
@@ -279,24 +339,46 @@ const (
 	maxReleaseBackoff = time.Second
 )
 
-// release lets go of a lease whose client has left, or has it linger, trying again until its
-// end. It does nothing where a newer request has the lease.
-func (a *attachment) release(end time.Time) {
+// release lets go of leases whose client has left, or has them linger, trying again until their
+// end. It does nothing where a newer request has them.
+func (a *attachment) release() {
+	names := make([]fencing.Name, len(a.held))
+	for i := range a.held {
+		names[i] = a.held[i].Name
+	}
+	end := endOfAll(a.held)
 	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
-		_, err := a.s.dog.Release(ctx, fencing.ReleaseRequest{
-			Name: a.req.Name, Lease: a.req.Lease, Stamp: a.req.Stamp, Linger: a.req.linger,
-		})
+		errs := a.s.dog.ReleaseAll(ctx, names, fencing.ReleaseRequest{Lease: a.req.Lease, Stamp: a.req.Stamp, Linger: a.req.linger})
 		cancel()
-		var e *fencing.Error
-		if err == nil || errors.As(err, &e) && e.Code == fencing.CodeLeaseLost {
+		var rest []fencing.Name
+		var last error
+		for i, err := range errs {
+			var e *fencing.Error
+			if err != nil && !(errors.As(err, &e) && e.Code == fencing.CodeLeaseLost) {
+				rest, last = append(rest, names[i]), err
+			}
+		}
+		if len(rest) == 0 {
 			return
 		}
-		if time.Now().Add(backoff).After(end) {
+		if names = rest; time.Now().Add(backoff).After(end) {
 			a.s.log.Warn("an attached lease whose client has left could not be released; it ends with its TTL",
-				slog.String("request_id", string(a.requestID())), slog.String("lease", string(a.lease)), slog.String("error", err.Error()))
+				slog.String("request_id", string(a.requestID())), slog.String("lease", string(a.lease)), slog.String("error", last.Error()))
 			return
 		}
 		time.Sleep(backoff)
 	}
+}
+
+// endOfAll returns when the last of leases ends.
+func endOfAll(leases []watchdog.Attached) time.Time {
+	var end time.Time
+	for i := range leases {
+		out := &leases[i].Outcome
+		if ends := out.Asked.Add(out.Holder.ExpiresAt.Sub(out.Now)); ends.After(end) {
+			end = ends
+		}
+	}
+	return end
 }

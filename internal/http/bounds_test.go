@@ -49,7 +49,7 @@ func TestContractHasTheBounds(t *testing.T) {
 		}
 	}
 	span("AcquireRequest", "wait_ms", 0, ms(fencing.LongestAttachedWait))
-	span("AcquireSetRequest", "wait_ms", 0, ms(defaults.MaxWait))
+	span("AcquireSetRequest", "wait_ms", 0, ms(fencing.LongestAttachedWait))
 	span("Token", "", 1, float64(fencing.MaxToken))
 	span("Limit", "", 1, fencing.MaxLimit)
 	span("Slot", "", 0, fencing.MaxLimit-1)

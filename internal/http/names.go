@@ -20,10 +20,7 @@ func decodeAcquireSet(c *call) (*acquire, error) {
 	if err := c.refuseQuery(); err != nil {
 		return nil, err
 	}
-	if c.wantsStream() {
-		return nil, invalid("Accept", "asks for text/event-stream; an attached lease is for one name")
-	}
-	req := &acquire{}
+	req := &acquire{attached: c.wantsStream()}
 	err := c.readAcquire(req, "names, "+acquireFields, func(field string, d *jsontext.Decoder, bounds *fencing.Bounds) (err error) {
 		if field == "names" {
 			req.names, err = readNames(d)
@@ -52,7 +49,7 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 		c.park()
 	}
 	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
-	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest)
+	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest, nil)
 	if err != nil {
 		err = c.ended(ctx, req, err)
 	}
@@ -64,15 +61,19 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.grantedSet(req, outs)
+}
+
+// grantedSet is granted for a set.
+func (c *call) grantedSet(req *acquire, outs []fencing.Outcome) (*grantedSet, error) {
 	now := c.s.now()
-	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: anyFresh(outs)}
+	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: anyFresh(outs), elapsed: now.Sub(c.start)}
 	c.hasGrant = a.fresh
 	if err := c.deliverable(a.fresh, a.left); err != nil {
 		return nil, err
 	}
 	if c.parked {
-		c.waited = now.Sub(c.start)
-		a.waited = c.waited
+		c.waited, a.waited = a.elapsed, a.elapsed
 	}
 	return a, nil
 }
@@ -136,8 +137,9 @@ func (s *set) appendLocks(b []byte) []byte {
 // grantedSet answers a POST for several names.
 type grantedSet struct {
 	set
-	lease fencing.LeaseID
-	fresh bool
+	lease   fencing.LeaseID
+	fresh   bool
+	elapsed time.Duration // since the request arrived
 }
 
 func (a *grantedSet) status() int {
@@ -147,10 +149,13 @@ func (a *grantedSet) status() int {
 	return http.StatusOK
 }
 
-func (a *grantedSet) appendJSON(b []byte) []byte {
+func (a *grantedSet) appendJSON(b []byte) []byte { return append(a.appendGrant(b), '}') }
+
+// appendGrant appends the answer without its last brace.
+func (a *grantedSet) appendGrant(b []byte) []byte {
 	b = append(b, `{"lease_id":`...)
 	b = appendString(b, a.lease.Reveal())
-	return append(a.appendMembers(b), '}')
+	return a.appendMembers(b)
 }
 
 // renewSet is a PUT for several names.

@@ -35,7 +35,7 @@ func (s *Server) routeTable() []route {
 			"DELETE": {toEnd, handle(decodeEnd, releaseLock)}, "GET": {nameRead, handle(decodeInspect, inspectLock)},
 		}},
 		{pattern: "/locks", path: "/locks", methods: map[string]method{
-			"POST": {lock, handle(decodeAcquireSet, acquireLocks)}, "PUT": {ofHolder(lock), handle(decodeRenewSet, renewLocks)},
+			"POST": {lock, serveAcquireSet}, "PUT": {ofHolder(lock), handle(decodeRenewSet, renewLocks)},
 			"DELETE": {ofHolder(lock), handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
 		}},
 		{pattern: "/queues/*", path: "/queues/{name}", methods: map[string]method{"DELETE": {onName(auth.Admin), handle(decodeEvict, evictWaiter)}}},

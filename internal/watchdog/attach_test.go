@@ -18,7 +18,7 @@ func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func
 		w.t.Fatal(err)
 	}
 	a := &attached{granted: time.Now(), done: make(chan struct{})}
-	updates := w.dogs[0].Attach(ctx, AttachRequest{Name: r.Name, Lease: r.Lease, Granted: out, Ready: ready})
+	updates := w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Leases: []Attached{{r.Name, out}}, Ready: ready})
 	go func() {
 		defer close(a.done)
 		for u := range updates {
@@ -110,11 +110,11 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 			}
 			first := -1
 			for i, u := range a.updates {
-				if first < 0 && u.Outcome.Holder.BreakAt != 0 {
+				if first < 0 && u.Leases[0].Outcome.Holder.BreakAt != 0 {
 					first = i
 				}
 			}
-			if first < 0 || a.at[first] != told || a.updates[first].Outcome.Holder.BreakReason != "deploy" {
+			if first < 0 || a.at[first] != told || a.updates[first].Leases[0].Outcome.Holder.BreakReason != "deploy" {
 				t.Errorf("deaf %t: it was told by update %d of %v", deaf, first, a.at)
 			}
 			if n := w.wires[0].count("renew"); n > 6 {
@@ -234,7 +234,7 @@ func TestDrainEndsAttachments(t *testing.T) {
 		if w.holder("a") == nil {
 			t.Error("it was released")
 		}
-		u, ok := <-w.dogs[0].Attach(w.t.Context(), AttachRequest{Name: "a"})
+		u, ok := <-w.dogs[0].Attach(w.t.Context(), AttachRequest{Leases: []Attached{{Name: "a"}}})
 		if !ok || codeOf(u.Err) != fencing.CodeDraining {
 			t.Errorf("a new one ended with %v", u.Err)
 		}
@@ -250,10 +250,10 @@ func TestASlowReaderOfUpdates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		updates := w.dogs[0].Attach(w.t.Context(), AttachRequest{Name: "a", Lease: r.Lease, Granted: out})
+		updates := w.dogs[0].Attach(w.t.Context(), AttachRequest{Lease: r.Lease, Leases: []Attached{{"a", out}}})
 		advance(2500 * time.Millisecond)
 		u := <-updates
-		if age := time.Since(u.Outcome.Asked); u.Err != nil || age != 500*time.Millisecond {
+		if age := time.Since(u.Leases[0].Outcome.Asked); u.Err != nil || age != 500*time.Millisecond {
 			t.Errorf("the newest update is %s old: %v", age, u.Err)
 		}
 		advance(10 * time.Second)
@@ -328,12 +328,12 @@ func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(w.t.Context())
 		defer cancel()
-		updates := w.dogs[0].Attach(ctx, AttachRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Granted: out})
+		updates := w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Stamp: r.Stamp, Leases: []Attached{{"a", out}}})
 		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		if u := <-updates; u.Err == nil || codeOf(u.Err) != fencing.CodeReplaced {
-			t.Errorf("%+v, %v", u.Outcome.Holder, u.Err)
+			t.Errorf("%+v, %v", u.Leases, u.Err)
 		}
 		advance(2 * time.Second)
 		if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {

@@ -35,3 +35,6 @@ func (w *Watchdog) Drain() {
 	}
 	w.hub.drain()
 }
+
+// Drained is closed by Drain.
+func (w *Watchdog) Drained() <-chan struct{} { return w.drained }

@@ -252,7 +252,7 @@ func (c *chaos) lives(r fencing.AcquireRequest, names []fencing.Name) {
 
 func (c *chaos) acquire(ctx context.Context, gateway int, r fencing.AcquireRequest, names []fencing.Name) ([]fencing.Outcome, error) {
 	if len(names) > 1 {
-		return c.dogs[gateway].AcquireAll(ctx, names, r)
+		return c.dogs[gateway].AcquireAll(ctx, names, r, nil)
 	}
 	out, err := c.dogs[gateway].Acquire(ctx, r)
 	if err != nil {

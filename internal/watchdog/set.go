@@ -20,16 +20,25 @@ import (
 // taken back, as it is when ctx ends. A name lost before all were there is
 // CodeUnavailable. CodeInvalidRequest: a name is given twice.
 //
+// With r.Attach the request is a stream, and a lease id may have other names already. Of those
+// it asks for that are held the older stream goes on to have the leases until all are there;
+// then they hang on this one. What was held before is never taken back.
+//
+// waits, unless nil, is called when the request begins to wait for a name, with lock as it
+// was then; nil if it had been handed the lock by then.
+//
 // What it returned is the caller's to deliver, or to give to TakeBackAll.
-func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fencing.AcquireRequest) ([]fencing.Outcome, error) {
+func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fencing.AcquireRequest, waits func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock)) ([]fencing.Outcome, error) {
 	names = slices.Sorted(slices.Values(names))
 	for i := 1; i < len(names); i++ {
 		if names[i] == names[i-1] {
 			return nil, &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "names", Detail: fmt.Sprintf("names has %q twice", names[i])}
 		}
 	}
-	s := &set{dog: w, names: names, ask: r, deadline: time.Now().Add(r.Wait)}
-	s.ask.Set = digest(names)
+	s := &set{dog: w, names: names, ask: r, deadline: time.Now().Add(r.Wait), waits: waits}
+	if s.ask.Set = digest(names); r.Attach {
+		s.ask.Set, s.ask.Attach = fencing.AnyNames, false
+	}
 	complete, err := false, error(nil)
 	defer func() {
 		if !complete { // also after a panic
@@ -43,6 +52,11 @@ func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fenci
 	}
 	if err = s.confirm(ctx); err != nil {
 		return nil, err
+	}
+	if r.Attach {
+		if err = s.attach(ctx); err != nil {
+			return nil, err
+		}
 	}
 	complete = true
 	return s.outs, nil
@@ -65,6 +79,7 @@ type set struct {
 	ask      fencing.AcquireRequest
 	deadline time.Time
 	outs     []fencing.Outcome // of the names that are there
+	waits    func(fencing.Name, fencing.Waiter, *fencing.Lock)
 }
 
 func (s *set) request(i int) fencing.AcquireRequest {
@@ -86,6 +101,9 @@ func (s *set) acquireNext(ctx context.Context) error {
 	}
 	granted := &out
 	if t != nil {
+		if s.waits != nil {
+			s.waits(r.Name, t.Place(), out.Lock)
+		}
 		granted, err = t.Wait(ctx)
 	}
 	if err != nil {
@@ -156,6 +174,29 @@ func (s *set) confirm(ctx context.Context) error {
 	for i := range s.names {
 		w.release(key{s.names[i], s.ask.Stamp})
 		w.dueIn(s.outs[i].Holder.ExpiresAt.Sub(s.outs[i].Now))
+	}
+	return nil
+}
+
+// attach has the whole set hang on this request, all names at once.
+func (s *set) attach(ctx context.Context) error {
+	s.ask.Attach = true
+	errs := make([]error, len(s.names))
+	eachOf(len(s.names), func(i int) {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		var out fencing.Outcome
+		if out, errs[i] = s.stillHeld(call, i); errs[i] == nil {
+			s.outs[i] = out
+		}
+	})
+	for i, err := range errs {
+		if err != nil {
+			return named(err, s.names[i])
+		}
+	}
+	if ctx.Err() != nil {
+		return fencing.Unavailable(ctx.Err())
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (w *world) startAll(gateway int, r fencing.AcquireRequest, names ...fencing
 	a := &whole{AcquireRequest: r, names: names, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
-		a.outs, a.err = w.dogs[gateway].AcquireAll(ctx, names, r)
+		a.outs, a.err = w.dogs[gateway].AcquireAll(ctx, names, r, nil)
 	}()
 	return a
 }

@@ -213,7 +213,7 @@ func (g *generator) acquire(c *command) {
 			c.stamp = cmp.Or(stamp, c.stamp)
 		}
 	}
-	c.attach = c.setName == "" && g.oneIn(4)
+	c.attach = g.oneIn(4)
 }
 
 // agree has an acquire name nothing, most often, that contradicts what its lease id has.

@@ -98,7 +98,7 @@ local function again(h)
     h[STAMP] = '' -- another request has taken over: nobody may take the grant back
   end
   local fresh = h[STAMP] == stamp and h[TOLD] == 0
-  if op[OP_AGAIN] == 0 and op[OP_HOLD] <= h[HOLD] then -- the twin of step.attach
+  if op[OP_AGAIN] == 0 and op[OP_HOLD] <= h[HOLD] and (asked[SET] == '' or asked[ATTACHED] ~= '') then -- the twin of step.attach
     if h[ATTACHED] ~= '' and h[ATTACHED] ~= stamp and not was_replaced then
       replaces(h[GATEWAY], h[ATTACHED])
     end
