@@ -23,7 +23,7 @@ var limits = map[string]any{
 	"MaxFloorLead": fencing.MaxFloorLead, "StepLimit": fencing.StepLimit, "MaxBroken": fencing.MaxBroken, "MaxHistory": fencing.MaxHistory,
 	"MaxNameBytes": fencing.MaxNameBytes, "MaxOwnerBytes": fencing.MaxOwnerBytes, "MaxBreakReasonBytes": fencing.MaxBreakReasonBytes, "MaxMetadataEntries": fencing.MaxMetadataEntries,
 	"MaxMetadataKeyBytes": fencing.MaxMetadataKeyBytes, "MaxMetadataValueBytes": fencing.MaxMetadataValueBytes,
-	"MaxLimit": fencing.MaxLimit, "MaxSlotsShown": fencing.MaxSlotsShown, "MaxHoldDepth": fencing.MaxHoldDepth, "MaxMaxHold": fencing.MaxMaxHold,
+	"MaxLimit": fencing.MaxLimit, "MaxSlotsShown": fencing.MaxSlotsShown, "MaxHoldDepth": fencing.MaxHoldDepth, "MaxMaxHold": fencing.MaxMaxHold, "MaxLockDelay": fencing.MaxLockDelay,
 	"MaxListLimit": fencing.MaxListLimit, "DefaultListLimit": fencing.DefaultListLimit, "MaxHoldersShown": fencing.MaxHoldersShown,
 	"MaxHoldersListed": fencing.MaxHoldersListed, "MaxWaitersShown": fencing.MaxWaitersShown, "MaxNames": fencing.MaxNames, "MinNodes": fencing.MinNodes, "MaxNodes": fencing.MaxNodes,
 	"ShortestNotice": fencing.ShortestNotice, "LongestNotice": fencing.LongestNotice,

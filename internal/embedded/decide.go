@@ -188,10 +188,11 @@ type keptRecord struct {
 	broken          int
 	lastBroken      fencing.Token
 	forgetAt        fencing.Instant
+	delayedUntil    fencing.Instant
 }
 
 func keptOf(r *fencing.Record) keptRecord {
-	k := keptRecord{lastToken: r.LastToken, highestAdmitted: r.HighestAdmitted, mark: r.Mark, broken: len(r.Broken), forgetAt: r.ForgetAt}
+	k := keptRecord{lastToken: r.LastToken, highestAdmitted: r.HighestAdmitted, mark: r.Mark, broken: len(r.Broken), forgetAt: r.ForgetAt, delayedUntil: r.DelayedUntil}
 	if k.broken > 0 {
 		k.lastBroken = r.Broken[k.broken-1]
 	}

@@ -220,6 +220,44 @@ func TestPermitsGivenBackStaySo(t *testing.T) {
 	}
 }
 
+// What a break keeps out, a crash does not let in, nor does a wall clock that is set back
+// meanwhile; and the time of the outage counts.
+func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {
+	for _, set := range []time.Duration{0, -time.Hour} {
+		c := openCrashing(t)
+		r := acquire("a", time.Minute)
+		r.LockDelay = 10 * time.Second
+		out, err := c.Acquire(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := c.afterCrash(t)
+		if again, err := held.Acquire(t.Context(), r); err != nil || again.Holder.LockDelay != r.LockDelay {
+			t.Fatalf("held, after a crash: %+v, %v", again.Holder, err)
+		}
+		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+			t.Fatal(err)
+		}
+		c.clock.advance(set)
+		dir := writeFiles(t, c.lastFiles())
+		after := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+		other := acquire("a", time.Minute)
+		if _, err = after.Acquire(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != 10*time.Second {
+			t.Fatalf("after a crash: %v, want it delayed by 10 s", err)
+		}
+		if err := after.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.clock.advance(9 * time.Second)
+		again := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+		if _, err = again.Acquire(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != time.Second {
+			t.Fatalf("after a restart: %v, want it delayed by 1 s", err)
+		}
+		c.clock.advance(time.Second)
+		mustAcquire(t, again, other)
+	}
+}
+
 // Who was evicted is refused for good, also after a crash in which all places are lost.
 func TestAnEvictionIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)

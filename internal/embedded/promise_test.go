@@ -11,7 +11,7 @@ import (
 // granted are the fields of a lease in the file that its grant settles: no step changes
 // them while the lease has its token, but a renewal that sets labels, which is always written.
 var granted = map[string]bool{
-	"Owner": true, "Metadata": true, "Secret": true, "GrantTTL": true, "MaxHold": true, "AcquiredAt": true, "Waited": true, "Set": true,
+	"Owner": true, "Metadata": true, "Secret": true, "GrantTTL": true, "MaxHold": true, "LockDelay": true, "AcquiredAt": true, "Waited": true, "Set": true,
 }
 
 // TestEveryFieldIsPromised: a field of a lease in the file that a step may change is in

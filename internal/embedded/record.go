@@ -16,6 +16,7 @@ type diskRecord struct {
 	Broken          []int64 `cbor:"3,keyasint,omitempty"`
 	ForgetAt        int64   `cbor:"4,keyasint,omitempty"`
 	Mark            int64   `cbor:"5,keyasint,omitempty"`
+	DelayedUntil    int64   `cbor:"6,keyasint,omitempty"` // microseconds
 }
 
 // diskHolding is a fencing.Holding in the file. Its stamp, gateway and place are
@@ -40,6 +41,7 @@ type diskHolding struct {
 	BreakReason string `cbor:"16,keyasint,omitempty"`
 	MorePermits int    `cbor:"17,keyasint,omitempty"` // than one
 	Slots       string `cbor:"18,keyasint,omitempty"`
+	LockDelay   int64  `cbor:"19,keyasint,omitempty"` // nanoseconds
 }
 
 // diskEnded is a fencing.Ended in the file. Secret and metadata are left out:
@@ -66,7 +68,7 @@ type diskTombstone struct {
 func recordOnDisk(r *fencing.Record) diskRecord {
 	d := diskRecord{
 		LastToken: int64(r.LastToken), HighestAdmitted: int64(r.HighestAdmitted), ForgetAt: int64(r.ForgetAt),
-		Mark: int64(r.Mark),
+		Mark: int64(r.Mark), DelayedUntil: int64(r.DelayedUntil),
 	}
 	for _, token := range r.Broken {
 		d.Broken = append(d.Broken, int64(token))
@@ -84,6 +86,9 @@ func (d *diskRecord) restore(shift fencing.Instant) *fencing.Record {
 	if d.ForgetAt != 0 {
 		r.ForgetAt = fencing.Instant(d.ForgetAt) + shift
 	}
+	if d.DelayedUntil != 0 {
+		r.DelayedUntil = fencing.Instant(d.DelayedUntil) + shift
+	}
 	for _, token := range d.Broken {
 		r.Broken = append(r.Broken, fencing.Token(token))
 	}
@@ -95,7 +100,7 @@ func holderOnDisk(h *fencing.Holder) diskHolding {
 		Owner: h.Owner, Mode: string(h.Mode), Limit: h.Limit, Slot: h.Slot, Hold: h.Hold, Token: int64(h.Token),
 		TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
 		AcquiredAt: int64(h.AcquiredAt), Waited: int64(h.Waited), BreakAt: int64(h.BreakAt), BreakReason: h.BreakReason,
-		MorePermits: h.Permits - 1, Slots: string(h.Slots),
+		MorePermits: h.Permits - 1, Slots: string(h.Slots), LockDelay: int64(h.LockDelay),
 	}
 }
 
@@ -111,7 +116,7 @@ func (d *diskHolding) holder(lease fencing.LeasePublic, shift fencing.Instant) f
 		Mode: fencing.Mode(d.Mode), Limit: d.Limit, Slot: d.Slot, Hold: d.Hold, Token: fencing.Token(d.Token),
 		TTL: time.Duration(d.TTL), GrantTTL: time.Duration(d.GrantTTL), MaxHold: time.Duration(d.MaxHold),
 		AcquiredAt: fencing.Instant(d.AcquiredAt) + shift, Waited: time.Duration(d.Waited), BreakReason: d.BreakReason,
-		Permits: 1 + d.MorePermits, Slots: fencing.Slots(d.Slots),
+		Permits: 1 + d.MorePermits, Slots: fencing.Slots(d.Slots), LockDelay: time.Duration(d.LockDelay),
 	}
 	if d.BreakAt != 0 {
 		h.BreakAt = fencing.Instant(d.BreakAt) + shift

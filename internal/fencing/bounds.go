@@ -17,6 +17,7 @@ const (
 	MaxLimit              = 10_000
 	MaxHoldDepth          = 1_000
 	MaxMaxHold            = 30 * 24 * time.Hour
+	MaxLockDelay          = time.Minute
 	MaxListLimit          = 1_000
 	DefaultListLimit      = 100
 	MaxHoldersShown       = 100 // of one name, but in a list
@@ -78,6 +79,9 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 	if r.MaxHold != 0 && (r.MaxHold < r.TTL || r.MaxHold > MaxMaxHold) {
 		return invalid("max_hold_ms", "is %d; it must be 0 (none) or from ttl_ms (%d) to %d",
 			r.MaxHold.Milliseconds(), r.TTL.Milliseconds(), MaxMaxHold.Milliseconds())
+	}
+	if r.LockDelay < 0 || r.LockDelay > MaxLockDelay {
+		return outOfRange("lock_delay_ms", r.LockDelay, 0, MaxLockDelay)
 	}
 	if r.Mode != "" && r.Mode != ModeExclusive && r.Mode != ModeShared {
 		return invalid("mode", `must be "exclusive" or "shared"`)

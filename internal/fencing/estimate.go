@@ -50,14 +50,14 @@ func PaceOf(lock *Lock, past []Ended) Pace {
 
 // Wait estimates how long a request for so many permits (0 as 1) takes from now on to be granted
 // that stands at position, from 1, in the queue of a lock, or would. It is at least a millisecond; 0 where too little is
-// known: of fewer than three ended leases, or of a lock that nobody holds. Nothing follows
-// from it.
+// known: of fewer than three ended leases, or of a lock that nobody holds and that anybody may have.
+// Nothing follows from it.
 //
-// It is what the holders take yet and a turn for each who stands before it. Leases of the past
+// It is what the holders take yet, or the delay that keeps everybody out, and a turn for each who stands before it. Leases of the past
 // that were held for longer than a holder has its own say how much longer it will take, on
 // average; where there is none, it is as long again as it is longer than all of them.
 func (p *Pace) Wait(lock *Lock, mode Mode, permits, position int) time.Duration {
-	if len(p.held) < estimateLeast || lock.HolderCount == 0 || len(lock.Holders) == 0 || position < 1 {
+	if len(p.held) < estimateLeast || len(lock.Holders) == 0 && lock.DelayedUntil == 0 || position < 1 {
 		return 0
 	}
 	rests := make([]remaining, len(lock.Holders))
@@ -68,14 +68,17 @@ func (p *Pace) Wait(lock *Lock, mode Mode, permits, position int) time.Duration 
 		sum += rests[i].time
 	}
 	slices.SortFunc(rests, func(a, b remaining) int { return cmp.Compare(a.time, b.time) })
-	first, turn := rests[len(rests)-1].time, p.turn // an exclusive lease comes when all have gone
-	if shared := lock.Holders[0].Mode == ModeShared; shared && mode == ModeShared {
+	first, turn := lock.Delayed(), p.turn
+	if len(rests) > 0 {
+		first = max(first, rests[len(rests)-1].time) // an exclusive lease comes when all have gone
+	}
+	if len(rests) > 0 && lock.Holders[0].Mode == ModeShared && mode == ModeShared {
 		if gone := leavers(lock, rests, permits); gone < lock.HolderCount { // and permits when some have
-			first = sum / time.Duration(len(rests)) * time.Duration(gone) / time.Duration(lock.HolderCount)
+			first = max(lock.Delayed(), sum/time.Duration(len(rests))*time.Duration(gone)/time.Duration(lock.HolderCount))
 		}
 	}
 	if turn == 0 {
-		turn = mean(p.held) / time.Duration(lock.HolderCount)
+		turn = mean(p.held) / time.Duration(max(1, lock.HolderCount))
 	}
 	return max(first+time.Duration(position-1)*turn, time.Millisecond)
 }

@@ -182,6 +182,8 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 		{"nothing is known", lock, fencing.ModeExclusive, 0, nil, 1, 0},
 		{"two are chance", lock, fencing.ModeExclusive, 0, past(9*s, 9*s), 1, 0},
 		{"nobody holds it", fencing.Lock{Now: lock.Now}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 0},
+		{"a delay keeps everybody out", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 2 * s},
+		{"and those before take their time", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 3, 2*s + 2*9*s},
 		{"what the holder takes yet", lock, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
 		{"who is over already says nothing of it", lock, fencing.ModeExclusive, 0, past(s, 2*s, 9*s, 11*s), 1, 6 * s},
 		{"it takes longer than any before", lock, fencing.ModeExclusive, 0, past(s, s, s), 1, 3 * s},

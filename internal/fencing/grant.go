@@ -16,10 +16,20 @@ func tolerates(mode Mode, limit int) int {
 	return limit
 }
 
-// fits is the one rule of all modes: the permits of all, the newcomer's included, are no
+// fits reports whether a newcomer may be granted the name.
+func (t *step) fits(p *Place) bool { return !t.delayed() && t.hasRoom(p) }
+
+// delayed reports whether nobody may be granted the name, for the delay of a lease that has
+// ended, or may have: the step has not come to all of them.
+func (t *step) delayed() bool {
+	r := t.record
+	return r != nil && (t.now < r.DelayedUntil || t.more && r.Holders.delays > 0)
+}
+
+// hasRoom is the one rule of all modes: the permits of all, the newcomer's included, are no
 // more than it bears itself, nor than any of the others bears; and there are no more
 // holders than a name may have. Who asks for no permits counts as one.
-func (t *step) fits(p *Place) bool {
+func (t *step) hasRoom(p *Place) bool {
 	if t.record == nil || t.record.Holders.Len() == 0 {
 		return true
 	}
@@ -60,7 +70,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 		Holder: Holder{
 			Lease: p.lease(), Owner: ask.Owner, Metadata: ask.Metadata,
 			Mode: ask.Mode, Limit: ask.Limit, Permits: p.permits(), Slot: slot, Slots: slots, Hold: 1, Token: token,
-			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, Provisional: true, Claimed: claimed,
+			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, LockDelay: ask.LockDelay, Provisional: true, Claimed: claimed,
 		},
 		Secret: p.Secret, Stamp: p.Stamp, Gateway: p.Gateway,
 		Set: ask.Set, Keep: ask.Keep && ask.Wait > 0, Seq: p.Seq, JoinedAt: p.JoinedAt,
@@ -77,6 +87,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	} else if p.Gateway == t.guard.Gateway { // the gateway of a waiter was registered when that joined
 		t.Gateways.join(p.Gateway, t.now)
 	}
+	t.record.DelayedUntil = 0 // it is over, and stays so if the clock is set back
 	t.record.issued(&holding)
 	t.record.Holders.Put(holding)
 	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))
@@ -126,12 +137,16 @@ func (t *step) handOff() {
 		return
 	}
 	if t.skewed {
-		if t.fits(queue.order[0]) {
+		if t.hasRoom(queue.order[0]) {
 			t.record.RetryAt = cmp.Or(retryAt, t.now)
 		}
 		return
 	}
-	for len(queue.order) > 0 && t.fits(queue.order[0]) {
+	if t.delayed() {
+		t.record.RetryAt = cmp.Or(t.record.RetryAt, t.record.DelayedUntil)
+		return
+	}
+	for len(queue.order) > 0 && t.hasRoom(queue.order[0]) {
 		if t.left == 0 {
 			t.record.RetryAt = AtOnce
 			return

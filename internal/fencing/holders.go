@@ -14,6 +14,7 @@ import (
 type Holders struct {
 	roots   [orders]*node
 	permits int     // that they have together
+	delays  int     // how many have a LockDelay
 	slots   slotSet // that they have
 }
 
@@ -109,6 +110,9 @@ func (hs *Holders) Remove(lease LeasePublic) {
 // count takes the permits of a holder.
 func (hs *Holders) count(h *Holding) {
 	hs.permits += h.Permits
+	if h.LockDelay > 0 {
+		hs.delays++
+	}
 	for n := range h.AllSlots() {
 		hs.slots.add(n)
 	}
@@ -117,6 +121,9 @@ func (hs *Holders) count(h *Holding) {
 // discount frees the permits of a holder.
 func (hs *Holders) discount(h *Holding) {
 	hs.permits -= h.Permits
+	if h.LockDelay > 0 {
+		hs.delays--
+	}
 	for n := range h.AllSlots() {
 		hs.slots.remove(n)
 	}
@@ -286,7 +293,7 @@ func (hs *Holders) clone() Holders {
 			l.left, l.right = copies[l.left], copies[l.right]
 		}
 	}
-	c := Holders{permits: hs.permits, slots: slices.Clone(hs.slots)}
+	c := Holders{permits: hs.permits, delays: hs.delays, slots: slices.Clone(hs.slots)}
 	for order, root := range hs.roots {
 		c.roots[order] = copies[root]
 	}

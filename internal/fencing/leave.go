@@ -88,7 +88,7 @@ func (t *step) undo(h *Holding) {
 	if h.Keep {
 		t.record.Queue.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
 			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
-			Mode: h.Mode, Limit: h.Limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
+			Mode: h.Mode, Limit: h.Limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, LockDelay: h.LockDelay, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
 		}}, t.now)
 	}
 }

@@ -36,6 +36,8 @@ type Holder struct {
 	GrantTTL time.Duration // what the lease was granted with
 	MaxHold  time.Duration // bound on the whole time held; 0 is none
 
+	LockDelay time.Duration // see AcquireRequest; 0 is none
+
 	AcquiredAt Instant
 	ExpiresAt  Instant       // the lease is live before this instant, and not at it
 	Waited     time.Duration // time in the queue before the grant
@@ -128,6 +130,7 @@ type Lock struct {
 	Waiting         int      // how many live waiters there are
 	LastToken       Token    // the last token issued, 0 if none is known
 	HighestAdmitted Token    // the highest token that has moved a mark of its fence, 0 if none has
+	DelayedUntil    Instant  // nobody is granted the name before, for the LockDelay of a lease that has ended; 0 if somebody may be
 }
 
 // Held reports whether anybody holds the lock.
@@ -155,6 +158,19 @@ func (l *Lock) NextExpiry() time.Duration {
 	}
 	return next
 }
+
+// Delayed returns how long it takes until anybody is granted the lock, for the LockDelay of a
+// lease that has ended; 0 if that is not so.
+func (l *Lock) Delayed() time.Duration {
+	if l.DelayedUntil == 0 {
+		return 0
+	}
+	return l.DelayedUntil.Sub(l.Now)
+}
+
+// RetryAfter returns when the lock may next be granted as far as is known, 0 if nothing is: when
+// the first of the holders expires, and not before the delay is over.
+func (l *Lock) RetryAfter() time.Duration { return max(l.NextExpiry(), l.Delayed()) }
 
 // Ended is a lease that has come to its end.
 type Ended struct {

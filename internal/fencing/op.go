@@ -42,7 +42,14 @@ type AcquireRequest struct {
 	Hold     int  // depth of re-entry asked for, from 1
 	TTL      time.Duration
 	MaxHold  time.Duration // 0 is unbounded
-	Wait     time.Duration // 0: it does not wait. The gateway measures the time, a store only whether there is any
+
+	// LockDelay is for how long after the end of the lease nobody is granted the name, if it
+	// expires or is broken: 0 to MaxLockDelay. It counts from the expiry, however late that is
+	// noticed. A release delays nothing, nor does a grant that is taken back.
+	// CodeUnsupportedByStore at a quorum.
+	LockDelay time.Duration
+
+	Wait time.Duration // 0: it does not wait. The gateway measures the time, a store only whether there is any
 
 	// Keep lets the place rest for RestTTL when its request leaves, so that the
 	// client can come back to it with the same Lease.

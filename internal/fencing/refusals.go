@@ -8,9 +8,12 @@ import "fmt"
 // LockedError is CodeLocked, or CodeTooManyRequests where as many wait as may. It shows
 // who holds the lock, and when that may be over.
 func LockedError(code Code, lock *Lock) *Error {
-	err := &Error{Code: code, Detail: "somebody else holds the lock", Lock: lock, RetryAfter: lock.NextExpiry()}
-	if code == CodeTooManyRequests {
+	err := &Error{Code: code, Detail: "somebody else holds the lock", Lock: lock, RetryAfter: lock.RetryAfter()}
+	switch {
+	case code == CodeTooManyRequests:
 		err.Detail = "as many wait for the lock as may"
+	case lock.DelayedUntil != 0:
+		err.Detail = "a lease ended without a release, and nobody is granted the lock before the lock delay of that is over"
 	}
 	return err
 }

@@ -103,6 +103,9 @@ func (t *step) end(h *Holding, reason Reason, at Instant, breakReason string) {
 	if excess := len(t.record.History) - MaxHistory; excess > 0 {
 		t.record.History = slices.Delete(t.record.History, 0, excess)
 	}
+	if reason != ReasonReleased && !h.Provisional && h.LockDelay > 0 {
+		t.record.DelayedUntil = max(t.record.DelayedUntil, at.Add(h.LockDelay))
+	}
 	t.freed(h, at)
 }
 

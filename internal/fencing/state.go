@@ -62,6 +62,7 @@ type Record struct {
 	Broken          []Token // the last few tokens that were broken, oldest first
 	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go
+	DelayedUntil    Instant // nobody is granted the name before: see AcquireRequest.LockDelay; 0 once somebody was
 }
 
 // Holding is a holder with what proves it.
@@ -171,7 +172,7 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 	if r == nil || r.forgotten(now) {
 		return lock
 	}
-	lock.LastToken, lock.HighestAdmitted = r.LastToken, r.HighestAdmitted
+	lock.LastToken, lock.HighestAdmitted, lock.DelayedUntil = r.LastToken, r.HighestAdmitted, r.delayedUntil(now)
 	lock.HolderCount, lock.Holders = r.Holders.live(now, alive, holders)
 	for gateway, n := range r.Queue.gateways {
 		if alive(gateway) {
@@ -190,6 +191,23 @@ func (r *Record) view(name Name, now Instant, alive func(Gateway) bool, waiters 
 		}
 	}
 	return lock
+}
+
+// delayedUntil returns until when nobody is granted the name, 0 if somebody may be at now.
+// Leases count whose end nobody has noticed: of many those that ended last.
+func (r *Record) delayedUntil(now Instant) Instant {
+	until := r.DelayedUntil
+	if r.Holders.delays > 0 {
+		for _, h := range r.Holders.expired(now, MaxHoldersShown) {
+			if h.LockDelay > 0 {
+				until = max(until, h.ExpiresAt.Add(h.LockDelay))
+			}
+		}
+	}
+	if until <= now {
+		return 0
+	}
+	return until
 }
 
 // PruneTombstones drops the tombstones that are due at now.

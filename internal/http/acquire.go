@@ -22,7 +22,7 @@ type acquire struct {
 }
 
 // acquireFields are those of a POST, for the errors.
-const acquireFields = "ttl_ms, wait_ms, linger_ms, owner, mode, limit, permits, hold, max_hold_ms and metadata"
+const acquireFields = "ttl_ms, wait_ms, linger_ms, lock_delay_ms, owner, mode, limit, permits, hold, max_hold_ms and metadata"
 
 // decodeAcquire reads a POST for one name. All fields are optional.
 func decodeAcquire(c *call) (*acquire, error) {
@@ -90,6 +90,8 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 		r.Wait, err = readMillis(d, name, 0, bounds.MaxWait)
 	case "linger_ms":
 		r.linger, err = readMillis(d, name, 0, bounds.MaxTTL)
+	case "lock_delay_ms":
+		r.LockDelay, err = readMillis(d, name, 0, fencing.MaxLockDelay)
 	case "max_hold_ms":
 		r.MaxHold, err = readMillis(d, name, 0, fencing.MaxMaxHold)
 	case "limit":
@@ -320,7 +322,7 @@ func (r *acquire) explain(err error) error {
 	}
 	told := *e
 	if told.RetryAfter == 0 && told.Lock != nil {
-		told.RetryAfter = told.Lock.NextExpiry()
+		told.RetryAfter = told.Lock.RetryAfter()
 	}
 	if rests { // the place does so for RestTTL: come back before
 		told.RetryAfter = min(told.RetryAfter, fencing.RestTTL/2)

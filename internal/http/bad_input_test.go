@@ -47,6 +47,9 @@ func TestBadInput(t *testing.T) {
 		{what: "max_hold below ttl", body: `{"max_hold_ms":29999}`, field: "max_hold_ms", says: "from ttl_ms (30000) to 2592000000"},
 		{what: "max_hold too long", body: `{"max_hold_ms":2592000001}`, field: "max_hold_ms", says: "from 0 to 2592000000"},
 		{what: "max_hold that overflows", body: `{"max_hold_ms":9223372036854775807}`, field: "max_hold_ms", says: "from 0 to 2592000000"},
+		{what: "lock_delay too long", body: `{"lock_delay_ms":60001}`, field: "lock_delay_ms", says: "is 60001; it must be from 0 to 60000, in milliseconds"},
+		{what: "lock_delay negative", body: `{"lock_delay_ms":-1}`, field: "lock_delay_ms", says: "from 0 to 60000"},
+		{what: "lock_delay a duration", body: `{"lock_delay_ms":"5s"}`, field: "lock_delay_ms", says: "must be an integer from 0 to 60000"},
 		{what: "mode unknown", body: `{"mode":"Exclusive"}`, field: "mode", says: `must be "exclusive" or "shared"`},
 		{what: "mode empty", body: `{"mode":""}`, field: "mode", says: "must be"},
 		{what: "mode null", body: `{"mode":null}`, field: "mode", says: "is null"},
@@ -359,7 +362,7 @@ func TestLimitsThemselves(t *testing.T) {
 	g := start(t)
 	for i, body := range []string{
 		"", "{}", ` { } `, `{"ttl_ms":100}`, `{"ttl_ms":86400000}`, `{"wait_ms":0,"hold":1,"mode":"exclusive","max_hold_ms":0}`,
-		`{"max_hold_ms":30000}`, `{"max_hold_ms":2592000000}`, `{"owner":"` + strings.Repeat("x", 256) + `"}`, `{"metadata":{}}`,
+		`{"lock_delay_ms":0}`, `{"lock_delay_ms":60000}`, `{"max_hold_ms":30000}`, `{"max_hold_ms":2592000000}`, `{"owner":"` + strings.Repeat("x", 256) + `"}`, `{"metadata":{}}`,
 		`{"metadata":{"` + strings.Repeat("k", 64) + `":"` + strings.Repeat("v", 256) + `"}}`, `{"owner":"\u00e9\ud83d\udd12"}`,
 	} {
 		g.do("POST", "/locks/n"+strconv.Itoa(i), body).want(t, 201)

@@ -44,6 +44,7 @@ func TestContractHasTheBounds(t *testing.T) {
 	for _, schema := range []string{"AcquireRequest", "AcquireSetRequest"} {
 		span(schema, "hold", 1, fencing.MaxHoldDepth)
 		span(schema, "max_hold_ms", 0, ms(fencing.MaxMaxHold))
+		span(schema, "lock_delay_ms", 0, ms(fencing.MaxLockDelay))
 		if got := schemas[schema].Value.Properties["ttl_ms"].Value.Default; got != ms(defaults.DefaultTTL) {
 			t.Errorf("%s ttl_ms has the default %v", schema, got)
 		}
@@ -52,6 +53,7 @@ func TestContractHasTheBounds(t *testing.T) {
 	span("AcquireSetRequest", "wait_ms", 0, ms(fencing.LongestAttachedWait))
 	span("Token", "", 1, float64(fencing.MaxToken))
 	span("Limit", "", 1, fencing.MaxLimit)
+	span("LockDelay", "", 1, ms(fencing.MaxLockDelay))
 	span("Slot", "", 0, fencing.MaxLimit-1)
 	span("Permits", "", 2, fencing.MaxLimit)
 	items(schemas["Slots"].Value, "Slots", fencing.MaxLimit)

@@ -69,6 +69,9 @@ func appendHolding(b []byte, h *fencing.Holder, slots int) []byte {
 	}
 	b = appendIntMember(b, "hold", int64(h.Hold))
 	b = appendIntMember(b, "ttl_ms", h.TTL.Milliseconds())
+	if h.LockDelay > 0 {
+		b = appendIntMember(b, "lock_delay_ms", h.LockDelay.Milliseconds())
+	}
 	b = appendTimeMember(b, "acquired_at", h.AcquiredAt)
 	return appendTimeMember(b, "expires_at", h.ExpiresAt)
 }
@@ -163,6 +166,7 @@ func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte 
 	b = appendIntMember(b, "fencing_token", int64(lock.LastToken))
 	b = appendHolders(b, lock)
 	b = appendIntMember(b, "waiting", int64(lock.Waiting))
+	b = appendDelay(b, lock)
 	if pace != nil {
 		b = appendWaiters(b, lock, pace)
 	}
@@ -170,6 +174,15 @@ func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte 
 	b = strconv.AppendInt(b, int64(lock.LastToken), 10)
 	b = appendIntMember(b, "highest_admitted", int64(lock.HighestAdmitted))
 	return append(b, '}')
+}
+
+// appendDelay appends how long it takes until anybody is granted a lock, if a lease that has
+// ended keeps everybody out.
+func appendDelay(b []byte, lock *fencing.Lock) []byte {
+	if lock.DelayedUntil == 0 {
+		return b
+	}
+	return appendIntMember(b, "delayed_ms", ceilTo(lock.Delayed(), time.Millisecond))
 }
 
 // appendAdvice appends what there is to remark on a lock.

@@ -13,7 +13,7 @@ import (
 var interesting = []string{
 	"", "\x00", "\n", "\r\n", " ", "\"", "\\", "/", "//", "..", "%2F", "%00", "?", "#", "&", "=", ",", ";", ":", "{", "}", "[", "]", "\xff", "\xc0\x80", "\u00e9", "\u202e", "\ufeff",
 	"0", "-1", "1", "60000", "2147483648", "9223372036854775807", "9223372036854775808", "1e400", "0.5", "null", "true", "false", "NaN",
-	`"name":"a"`, `"names":["a"]`, `"ttl_ms":`, `"wait_ms":0`, `"mode":"shared"`, `"mode":"exclusive"`, `"limit":`, `"hold":`, `"owner":"o"`, `"metadata":{}`, `"max_hold_ms":`,
+	`"name":"a"`, `"names":["a"]`, `"ttl_ms":`, `"wait_ms":0`, `"mode":"shared"`, `"mode":"exclusive"`, `"limit":`, `"hold":`, `"owner":"o"`, `"metadata":{}`, `"max_hold_ms":`, `"lock_delay_ms":`,
 	`"\u0000"`, `"\udfff"`, "a", "b", "locks", "01JZ0000000000000000000000", ".", "*",
 }
 

@@ -155,6 +155,7 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 			break
 		}
 		b = appendIntMember(b, "waiting", int64(e.Lock.Waiting))
+		b = appendDelay(b, e.Lock)
 		if e.Position > 0 {
 			b = appendIntMember(b, "position", int64(e.Position))
 		}

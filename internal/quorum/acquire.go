@@ -10,7 +10,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// Acquire implements fencing.Store. CodeUnsupportedByStore: limit or a set.
+// Acquire implements fencing.Store. CodeUnsupportedByStore: limit, a lock delay or a set.
 // CodeInvalidRequest: also a TTL of which nothing would be left after the margin. Whoever
 // was told of a grant does not ask again under the same stamp: if that is refused, the
 // grant is undone.
@@ -77,6 +77,12 @@ func (s *Store) check(ctx context.Context, r *fencing.AcquireRequest) *fencing.E
 	}
 	if r.Limit > 0 {
 		return unsupportedLimit()
+	}
+	if r.LockDelay > 0 {
+		return &fencing.Error{
+			Code: fencing.CodeUnsupportedByStore, Field: "lock_delay_ms",
+			Detail: "lock_delay_ms: a quorum has none, for a lease ends at each node by itself, and none of them sees when it is over at a majority",
+		}
 	}
 	if r.Set != "" {
 		return &fencing.Error{

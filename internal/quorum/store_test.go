@@ -286,6 +286,12 @@ func TestUnsupported(t *testing.T) {
 		_, err = s.Acquire(bg, r)
 		s.refused(err, fencing.CodeUnsupportedByStore)
 		r = request("a")
+		r.LockDelay = time.Second
+		_, err = s.Acquire(bg, r)
+		if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != "lock_delay_ms" {
+			t.Errorf("the field is %q", e.Field)
+		}
+		r = request("a")
 		r.TTL = testSkew
 		_, err = s.Acquire(bg, r)
 		if e := s.refused(err, fencing.CodeInvalidRequest); e.Field != "ttl_ms" {

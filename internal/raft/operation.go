@@ -66,6 +66,7 @@ type operation struct {
 	Notice      int64             `cbor:"28,keyasint,omitempty"`
 	Permits     int               `cbor:"29,keyasint,omitempty"`
 	NoMetadata  bool              `cbor:"30,keyasint,omitempty"` // of a renewal: Metadata is there, and has no entries
+	LockDelay   int64             `cbor:"31,keyasint,omitempty"`
 }
 
 // encoding sorts the keys of maps, so that equal values are equal bytes. strict refuses
@@ -117,7 +118,7 @@ func operationOf(op fencing.Op) operation {
 		o.Kind, o.Stamp, o.Owner, o.Metadata, o.Mode, o.Limit, o.Hold = kindAcquire, string(r.Stamp), r.Owner, r.Metadata, string(r.Mode), r.Limit, r.Hold
 		o.TTL, o.MaxHold, o.Wait, o.Intent = int64(r.TTL), int64(r.MaxHold), int64(r.Wait), int64(r.Intent)
 		o.Keep, o.Again, o.Attach, o.Behind = r.Keep, r.Again, r.Attach, r.Behind
-		o.MaxWaiters, o.Set, o.Token, o.Permits = r.MaxWaiters, r.Set, int64(r.Propose), r.Permits
+		o.MaxWaiters, o.Set, o.Token, o.Permits, o.LockDelay = r.MaxWaiters, r.Set, int64(r.Propose), r.Permits, int64(r.LockDelay)
 	case fencing.RenewRequest:
 		o.Kind, o.TTL, o.Mode, o.Limit, o.Permits, o.Stamp = kindRenew, int64(r.TTL), string(r.Mode), r.Limit, r.Permits, string(r.Stamp)
 		o.Owner, o.Metadata, o.NoMetadata = r.Owner, r.Metadata, r.Metadata != nil && len(r.Metadata) == 0
@@ -164,6 +165,7 @@ func (o *operation) op() (fencing.Op, error) {
 			Name: name, Lease: lease, Stamp: stamp, Owner: o.Owner, Metadata: o.Metadata, Mode: fencing.Mode(o.Mode), Limit: o.Limit, Hold: o.Hold,
 			TTL: time.Duration(o.TTL), MaxHold: time.Duration(o.MaxHold), Wait: time.Duration(o.Wait), Intent: time.Duration(o.Intent),
 			Keep: o.Keep, Again: o.Again, Attach: o.Attach, Behind: o.Behind, MaxWaiters: o.MaxWaiters, Set: o.Set, Propose: token, Permits: o.Permits,
+			LockDelay: time.Duration(o.LockDelay),
 		}, nil
 	case kindRenew:
 		if o.NoMetadata {

@@ -51,6 +51,7 @@ type stateRecord struct {
 	Waiting         []statePlace   `cbor:"15,keyasint,omitempty"`
 	Resting         []statePlace   `cbor:"16,keyasint,omitempty"`
 	LastSeq         int64          `cbor:"17,keyasint,omitempty"`
+	DelayedUntil    int64          `cbor:"18,keyasint,omitempty"`
 }
 
 type stateHolder struct {
@@ -75,6 +76,7 @@ type stateHolder struct {
 	BreakReason string            `cbor:"19,keyasint,omitempty"`
 	MorePermits int               `cbor:"20,keyasint,omitempty"` // than one
 	Slots       string            `cbor:"21,keyasint,omitempty"`
+	LockDelay   int64             `cbor:"22,keyasint,omitempty"`
 }
 
 type stateHolding struct {
@@ -154,7 +156,7 @@ func recordOf(name fencing.Name, r *fencing.Record) stateRecord {
 		Name: string(name), LastToken: int64(r.LastToken), EndedToken: int64(r.EndedToken),
 		IntentLease: string(r.Intent.Lease), IntentUntil: int64(r.Intent.Until), LastClaimed: int64(r.LastClaimed),
 		Mark: int64(r.Mark), HighestAdmitted: int64(r.HighestAdmitted), RetryAt: int64(r.RetryAt), ForgetAt: int64(r.ForgetAt),
-		LastSeq: int64(r.Queue.LastSeq()),
+		LastSeq: int64(r.Queue.LastSeq()), DelayedUntil: int64(r.DelayedUntil),
 	}
 	if len(r.SlotMarks) > 0 {
 		s.SlotMarks = make(map[int]int64, len(r.SlotMarks))
@@ -185,7 +187,7 @@ func (s *stateRecord) record() (*fencing.Record, error) {
 		LastToken: fencing.Token(s.LastToken), EndedToken: fencing.Token(s.EndedToken),
 		Intent:      fencing.Intent{Lease: fencing.LeasePublic(s.IntentLease), Until: fencing.Instant(s.IntentUntil)},
 		LastClaimed: fencing.Token(s.LastClaimed), Mark: fencing.Token(s.Mark), HighestAdmitted: fencing.Token(s.HighestAdmitted),
-		RetryAt: fencing.Instant(s.RetryAt), ForgetAt: fencing.Instant(s.ForgetAt),
+		RetryAt: fencing.Instant(s.RetryAt), ForgetAt: fencing.Instant(s.ForgetAt), DelayedUntil: fencing.Instant(s.DelayedUntil),
 	}
 	if len(s.SlotMarks) > 0 {
 		r.SlotMarks = make(map[int]fencing.Token, len(s.SlotMarks))
@@ -230,7 +232,7 @@ func holderOf(h *fencing.Holder) stateHolder {
 		TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
 		AcquiredAt: int64(h.AcquiredAt), ExpiresAt: int64(h.ExpiresAt), Waited: int64(h.Waited), Provisional: h.Provisional, Claimed: h.Claimed,
 		Attached: string(h.Attached), BreakAt: int64(h.BreakAt), BreakReason: h.BreakReason,
-		MorePermits: h.Permits - 1, Slots: string(h.Slots),
+		MorePermits: h.Permits - 1, Slots: string(h.Slots), LockDelay: int64(h.LockDelay),
 	}
 }
 
@@ -242,6 +244,7 @@ func (s *stateHolder) holder() fencing.Holder {
 		AcquiredAt: fencing.Instant(s.AcquiredAt), ExpiresAt: fencing.Instant(s.ExpiresAt), Waited: time.Duration(s.Waited),
 		Provisional: s.Provisional, Claimed: s.Claimed, Attached: fencing.Stamp(s.Attached),
 		BreakAt: fencing.Instant(s.BreakAt), BreakReason: s.BreakReason, Permits: 1 + s.MorePermits, Slots: fencing.Slots(s.Slots),
+		LockDelay: time.Duration(s.LockDelay),
 	}
 }
 

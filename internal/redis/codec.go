@@ -118,6 +118,11 @@ func micros(c *codec, name string, d *time.Duration) {
 	*d = time.Duration(c.field(name, "I6", 6, uint64(d.Microseconds()))) * time.Microsecond
 }
 
+// millis is a duration below 2^16 ms.
+func millis(c *codec, name string, d *time.Duration) {
+	*d = time.Duration(c.field(name, "I2", 2, uint64(d.Milliseconds()))) * time.Millisecond
+}
+
 func small(c *codec, name string, v *int) {
 	*v = int(int32(c.field(name, "i4", 4, uint64(uint32(*v)))))
 }
@@ -240,6 +245,7 @@ func (c *codec) rareOfLease(h *fencing.Holding) {
 	word(c, "ATTACHED", &h.Attached)  // the stream that it hangs on; empty: none
 	number(c, "BREAK_AT", &h.BreakAt) // fencing.Holder, and the next; 0: it was given no notice
 	word(c, "BREAK_REASON", &h.BreakReason)
+	millis(c, "LOCK_DELAY", &h.LockDelay)
 }
 
 // labels is what a renewal changes of what people are told of a lease; nothing stands there
@@ -291,6 +297,7 @@ func (c *codec) rareOfRecord() {
 	few(c, "EXTRA_PERMITS", &some) // how many permits more than holders: one that has no permits counts as one
 	flag(c, "SLOT_MARKS", &yes)    // some slot has a mark of its own
 	word(c, "BROKEN", &s)          // the last tokens that were broken, oldest first, 16 digits each
+	word(c, "DELAY", &s)           // how many holders have a LOCK_DELAY, a colon, and fencing.Record.DelayedUntil; empty: 0 and 0
 	word(c, "GATEWAYS", &s)        // those with connected places or provisional leases: name:places:leases; each
 }
 

@@ -5,6 +5,7 @@ package redis
 const (
 	itemName     = 'N' // in a message: the name that the next items are about
 	itemView     = 'V' // the public view of the name; its holders and waiters come next, in order
+	itemDelay    = 'D' // until when nobody is granted the name
 	itemHolder   = 'H'
 	itemWaiter   = 'W'
 	itemOwnLease = 'O' // the caller's lease
@@ -42,7 +43,7 @@ const (
 
 // letters are the constants above by their names in the library.
 var letters = map[string]string{
-	"ITEM_NAME": string(itemName), "ITEM_VIEW": string(itemView), "ITEM_HOLDER": string(itemHolder), "ITEM_WAITER": string(itemWaiter),
+	"ITEM_NAME": string(itemName), "ITEM_VIEW": string(itemView), "ITEM_DELAY": string(itemDelay), "ITEM_HOLDER": string(itemHolder), "ITEM_WAITER": string(itemWaiter),
 	"ITEM_OWN_LEASE": string(itemOwnLease), "ITEM_OWN_PLACE": string(itemOwnPlace), "ITEM_GRANT": string(itemGrant),
 	"ITEM_END": string(itemEnd), "ITEM_LEFT": string(itemLeft), "ITEM_NOTICE": string(itemNotice), "ITEM_EVICTED": string(itemEvicted), "ITEM_ASK": string(itemAsk), "ITEM_JOINED": string(itemJoined), "ITEM_REPLACED": string(itemReplaced),
 	"ITEM_ENTRY": string(itemEntry), "ITEM_DUE": string(itemDue), "ITEM_GUARD": string(itemGuard),

@@ -106,6 +106,8 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 	switch tag {
 	case itemView:
 		in.view(&r.lock)
+	case itemDelay:
+		number(in, "", &r.lock.DelayedUntil)
 	case itemHolder:
 		if in.lease(&h); h.Provisional {
 			h.ExpiresAt = r.now.Add(h.TTL)

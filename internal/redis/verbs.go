@@ -60,7 +60,7 @@ func placeOf(r *fencing.AcquireRequest) fencing.Holding {
 	h := fencing.Holding{
 		Holder: fencing.Holder{
 			Lease: r.Lease.Public(), Owner: r.Owner, Metadata: r.Metadata, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Limit: r.Limit,
-			Permits: max(1, r.Permits), Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, MaxHold: r.MaxHold,
+			Permits: max(1, r.Permits), Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, MaxHold: r.MaxHold, LockDelay: r.LockDelay,
 		},
 		Secret: r.Lease.Hash(), Stamp: r.Stamp, Set: r.Set, Keep: r.Keep && r.Wait > 0,
 	}

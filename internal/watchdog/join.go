@@ -122,8 +122,10 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 	l.mu.Unlock()
 	w.observer.Waiting(1)
 	if out.Lock != nil {
-		if next := out.Lock.NextExpiry(); next > 0 {
-			w.dueIn(next)
+		for _, next := range []time.Duration{out.Lock.NextExpiry(), out.Lock.Delayed()} {
+			if next > 0 {
+				w.dueIn(next)
+			}
 		}
 	}
 	return out, t, nil

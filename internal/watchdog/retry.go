@@ -245,7 +245,7 @@ func (t *Waiter) timeout() error {
 		Code: fencing.CodeWaitTimeout, Detail: "the lock could not be had within the time to wait",
 		Position: t.place(now).Position, Lock: l.view(t.ask.Name, now),
 	}
-	refusal.RetryAfter = refusal.Lock.NextExpiry()
+	refusal.RetryAfter = refusal.Lock.RetryAfter()
 	unsure := t.unsure
 	l.mu.Unlock()
 	if unsure {

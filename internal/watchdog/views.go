@@ -43,7 +43,8 @@ func (w *Watchdog) Release(ctx context.Context, r fencing.ReleaseRequest) (fenci
 	return out, err
 }
 
-// Break passes on to the store. A lease that was given notice is not over.
+// Break passes on to the store, and notes when a lock delay is over that it has begun. A lease
+// that was given notice is not over.
 func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Break(ctx, r)
 	if err != nil {
@@ -52,6 +53,11 @@ func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.O
 	}
 	if out.Holder.Token == 0 {
 		w.freed(r.Name)
+	}
+	for i := range out.Ended {
+		if delay := out.Ended[i].Holder.LockDelay; delay > 0 {
+			w.dueIn(delay)
+		}
 	}
 	return out, nil
 }

@@ -245,7 +245,7 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 		refusal.Position = out.Place.Position
 	}
 	if out.Lock != nil {
-		refusal.RetryAfter = out.Lock.NextExpiry()
+		refusal.RetryAfter = out.Lock.RetryAfter()
 	}
 	l.mu.Lock()
 	undo := t.grant != nil || t.mayStillBeGranted()

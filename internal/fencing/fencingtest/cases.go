@@ -61,13 +61,13 @@ func (caps Capabilities) samples(c *testcase, n uint64) bool {
 	return n%every == 0 || caps.special() || caps.OneState && slices.Contains(c.needs, "one_state")
 }
 
-// beyondQuorum reports whether a command is about the queue, limits, sets or labels that change.
+// beyondQuorum reports whether a command is about the queue, limits, sets, lock delays or labels that change.
 func (c *command) beyondQuorum() bool {
 	switch c.verb {
 	case "leave", "confirm", "evict", "heartbeat", "heard":
 		return true
 	case "acquire", "renew":
-		return c.wait > 0 || c.limit > 0 || c.setName != "" || c.verb == "renew" && (c.owner != "" || c.metadata != nil)
+		return c.wait > 0 || c.limit > 0 || c.lockDelay > 0 || c.setName != "" || c.verb == "renew" && (c.owner != "" || c.metadata != nil)
 	}
 	return false
 }

@@ -28,6 +28,7 @@ type command struct {
 	metadata    map[string]string
 	ttl         time.Duration // 0 is left out
 	maxHold     time.Duration
+	lockDelay   time.Duration
 	mode        fencing.Mode // empty is left out: exclusive, or as it is
 	permits     int          // 0 is left out
 	hold        int          // 0 is left out
@@ -67,7 +68,7 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit permits hold ttl max_hold owner meta wait keep again attach max_waiters set intent propose stamp via",
+	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose stamp via",
 	"renew":     "name* lease* mode limit permits ttl owner meta stamp via",
 	"release":   "name* lease* hold stamp linger via",
 	"confirm":   "name* lease* stamp* via",
@@ -214,6 +215,8 @@ func (c *command) set(it item) (err error) {
 		c.ttl, err = parseDuration(it.value)
 	case "max_hold":
 		c.maxHold, err = parseDuration(it.value)
+	case "lock_delay":
+		c.lockDelay, err = parseDuration(it.value)
 	case "mode":
 		c.mode = fencing.Mode(it.value)
 		c.list.Mode = c.mode
@@ -369,6 +372,7 @@ func (c *command) String() string {
 	}
 	span("ttl", c.ttl)
 	span("max_hold", c.maxHold)
+	span("lock_delay", c.lockDelay)
 	word("owner", c.owner)
 	if c.metadata != nil && len(c.metadata) == 0 {
 		b.WriteString(` meta=""`)

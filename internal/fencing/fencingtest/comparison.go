@@ -34,6 +34,8 @@ type comparison struct {
 	labels map[string]*grant
 	asked  [2]fencing.Token          // by the last claim
 	grants map[fencing.Name][]*grant // in order; also lists the names in use
+
+	delayed map[fencing.Name]fencing.Instant // until when nobody may be granted a name, by the leases that were told to have ended
 }
 
 // grant is one grant of a lease, with its token in the store and in the model.
@@ -54,6 +56,7 @@ func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
 	d := &comparison{
 		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
 		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
+		delayed: map[fencing.Name]fencing.Instant{},
 	}
 	d.setTime(Epoch)
 	d.listen()
@@ -223,6 +226,7 @@ func (d *comparison) askModel(c *command, r *result, token fencing.Token) (resul
 func (d *comparison) flush() {
 	d.store.(Flusher).Flush()
 	d.model.Flush()
+	clear(d.delayed)
 	for _, grants := range d.grants {
 		for _, g := range grants {
 			g.over = true

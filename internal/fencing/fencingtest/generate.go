@@ -174,6 +174,16 @@ func (g *generator) acquire(c *command) {
 		c.maxHold = pick(g, 10*time.Minute, 24*time.Hour)
 	}
 	c.owner = pick(g, "", "w1", "W 2", `"<%s>"`)
+	if !g.d.caps.Quorum && c.handle == 0 { // nothing is drawn for it, so that the histories stay as they are
+		switch c.owner {
+		case "W 2":
+			c.lockDelay = 2 * time.Second
+		case `"<%s>"`:
+			if c.maxHold == 10*time.Minute {
+				c.lockDelay = 30 * time.Second
+			}
+		}
+	}
 	if g.oneIn(3) {
 		c.metadata = map[string]string{"build": pick(g, "42", "", "4 2")}
 	}
@@ -417,7 +427,7 @@ func (g *generator) step() time.Duration {
 				if !idle(record) || g.oneIn(10) {
 					ends = append(ends, state.Due(name))
 				}
-				ends = append(ends, record.Intent.Until)
+				ends = append(ends, record.Intent.Until, record.DelayedUntil)
 			}
 			for _, lease := range g.recent {
 				if tomb, ok := state.Tombstones[fencing.EndedLease{Name: name, Lease: leaseOf(lease).Public()}]; ok && g.oneIn(3) {

@@ -13,6 +13,11 @@ import (
 
 // learn remembers grants, with their tokens on both sides.
 func (d *comparison) learn(c *command, r, want *result) error {
+	for _, e := range want.ended() {
+		if e.Reason != fencing.ReasonReleased && !e.Holder.Provisional {
+			d.delayed[e.Name] = max(d.delayed[e.Name], e.At.Add(e.Holder.LockDelay))
+		}
+	}
 	for i := range want.out.Granted {
 		w := &want.out.Granted[i]
 		for j := range r.out.Granted {
@@ -47,6 +52,8 @@ func (d *comparison) learnGrant(name fencing.Name, got, want *fencing.Holder) er
 	}
 	d.enter(name, &grant{lease: want.Lease, tokens: tokens})
 	switch token := tokens[ofStore]; {
+	case d.now < d.delayed[name]:
+		return fmt.Errorf("it is granted %s before the lock delay is over", d.delayed[name].Sub(d.now))
 	case got.Claimed && token >= fencing.Token(d.now.Add(-MaxSkew)): // proposed; Step says whether it may be below the last one
 	case token <= last.tokens[ofStore]:
 		return fmt.Errorf("P2: the token %d is not above %d, the last one of the name", token, last.tokens[ofStore])

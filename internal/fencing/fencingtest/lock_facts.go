@@ -96,6 +96,9 @@ func lockFacts(lock *fencing.Lock, known lexicon) []fact {
 	} else {
 		add(true, "free", nil)
 	}
+	if delayed := lock.Delayed(); delayed != 0 {
+		add(true, "delayed", delayed)
+	}
 	for i := range lock.Holders {
 		if i > 0 {
 			facts = append(facts, prefixed(&lock.Holders[i], lock.Now, known)...)
@@ -218,6 +221,9 @@ func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
 	facts = append(facts, fact{key: "attached", value: attached})
 	if h.BreakAt != 0 {
 		facts = append(facts, fact{key: "breaks_in", value: h.BreakAt.Sub(now)}, fact{key: "break_reason", value: h.BreakReason})
+	}
+	if h.LockDelay != 0 {
+		facts = append(facts, fact{key: "lock_delay", value: h.LockDelay})
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Metadata)) {
 		facts = append(facts, fact{key: "meta." + key, value: h.Metadata[key]})

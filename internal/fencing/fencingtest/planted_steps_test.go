@@ -45,6 +45,16 @@ var plantedInSteps = []defect{
 			r.RetryAt = 0
 		}
 	}, nil)},
+	{what: "a delay that was not come to is not heeded", casesOnly: true, step: tampered(func(m *moment) {
+		if op, ok := m.op.(acquireOp); ok && m.own() == nil && m.record() != nil {
+			for h := range m.record().Holders.All() {
+				if op.Wait == 0 && !h.Provisional && !h.Live(m.now) {
+					h.LockDelay = 0
+					m.put(&h)
+				}
+			}
+		}
+	}, nil)},
 	{what: "a lease that ran out and was not come to is renewed", casesOnly: true, step: tampered(beforeOf(func(m *moment, op *renewOp) {
 		if h := m.own(); h != nil && m.unfinished() && !m.skewed() && !h.Provisional && !h.Live(m.now) {
 			h.ExpiresAt = m.now + 1

@@ -220,7 +220,7 @@ function verbs.acquire()
   if p[KEEP] == 1 or p[ATTACHED] ~= '' or not alone then -- it may come to wait after all, or its gateway be told something
     join(p)
   end
-  if (not record or record[QUEUED] == 0) and fits(p) and not kept_out(p) then
+  if (not record or record[QUEUED] == 0) and not (record and record[DELAY] ~= '' and delay.lasts()) and has_room(p) and not kept_out(p) then
     local refused, us, why = grant(p, alone, not waits and alone and op[OP_TOKEN] or 0)
     if not refused then
       fulfil(p)

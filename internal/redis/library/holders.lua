@@ -115,11 +115,59 @@ local function holder_with(t)
   return found and find_holder(found) or nil
 end
 
+local delay = {} -- what is done where there is a lock delay
+
+-- Returns how many holders have one, and until when nobody is granted the name.
+function delay.read()
+  local holders, till = string.match(record[DELAY], '(%d+):(%d+)')
+  return tonumber(holders or 0), tonumber(till or 0)
+end
+
+function delay.write(holders, till)
+  record[DELAY] = holders + till > 0 and fmt('%d:%d', holders, till) or ''
+end
+
+-- Counts a holder that has one.
+function delay.add()
+  local holders, till = delay.read()
+  delay.write(holders + 1, till)
+end
+
+-- Counts it no more: it has ended as is said; nothing is of one that is taken back.
+function delay.remove(h, at, ended)
+  local holders, till = delay.read()
+  if ended and ended ~= 'released' and h[PROVISIONAL] == 0 then
+    till = max(till, delay.after(h, at))
+  end
+  delay.write(holders - 1, till)
+end
+
+-- Returns until when nobody is granted the name after a lease that ends at an instant.
+function delay.after(h, at)
+  return at + h[LOCK_DELAY] * 1000
+end
+
+-- Forgets one that is over: it stays so if the clock is set back.
+function delay.over()
+  local holders = delay.read()
+  delay.write(holders, 0)
+end
+
+-- Tells whether nobody may be granted the name, for the delay of a lease that has ended, or
+-- may have: the step has not come to all of them. The twin of step.delayed.
+function delay.lasts()
+  local holders, till = delay.read()
+  return now < till or more and holders > 0
+end
+
 local function add_holder(h)
   if h[PROVISIONAL] == 1 then
     add_entry(LEASE_ENTRY, h)
   end
   record[HOLDERS], record[EXTRA_PERMITS] = record[HOLDERS] + 1, record[EXTRA_PERMITS] + h[PERMITS] - 1
+  if h[LOCK_DELAY] > 0 then
+    delay.add()
+  end
   if record[HOLDERS] == 1 then
     sole_holder = h
   elseif sole_holder then
@@ -138,8 +186,9 @@ local function add_holder(h)
   end
 end
 
--- Frees what a holder holds. The twin of step.freed and remove.
-local function remove_holder(h, at)
+-- Frees what a holder holds, whose lease has ended as is said; nothing is of one that is taken
+-- back. The twin of step.freed and remove.
+local function remove_holder(h, at, ended)
   local r = record
   r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
   r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)
@@ -147,6 +196,9 @@ local function remove_holder(h, at)
     remove_entry(LEASE_ENTRY, h)
   end
   r[HOLDERS], r[EXTRA_PERMITS] = r[HOLDERS] - 1, r[EXTRA_PERMITS] - h[PERMITS] + 1
+  if h[LOCK_DELAY] > 0 then
+    delay.remove(h, at, ended)
+  end
   sole_holder = nil
   if not has_holder_keys then
     return

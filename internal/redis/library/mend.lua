@@ -69,7 +69,7 @@ local function mend_holders()
   if not all then
     unreadable(key)
   end
-  local slots, extra = 0, 0
+  local slots, extra, delays = 0, 0, 0
   local as_it_was = #all == r[HOLDERS]
   for _, kind in ipairs({'until', 'limits', 'tokens'}) do
     local n = attempt('zcard', prefix .. kind .. ':' .. name)
@@ -77,6 +77,7 @@ local function mend_holders()
   end
   for _, h in ipairs(all) do
     slots, extra = slots + (h[SLOT] ~= NO_SLOT and h[PERMITS] or 0), extra + h[PERMITS] - 1
+    delays = delays + (h[LOCK_DELAY] > 0 and 1 or 0)
   end
   if as_it_was and attempt('bitcount', prefix .. 'slots:' .. name) == slots then
     return false
@@ -90,6 +91,8 @@ local function mend_holders()
   forget_entries(LEASE_ENTRY)
   delete_holder_keys()
   r[HOLDERS], r[EXTRA_PERMITS], sole_holder, has_holder_keys = #all, extra, nil, #all > 1
+  local _, till = delay.read()
+  delay.write(delays, till)
   if #all == 0 then
     r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
   elseif #all == 1 then

@@ -3,7 +3,7 @@
 -- The one rule of all modes: the permits of all, the newcomer's included, are no more than
 -- it bears itself, nor than any of the others bears; and there are no more holders than a
 -- name may have. Who asks for no permits counts as one.
-local function fits(p)
+local function has_room(p)
   local r, most = record, header[HEADER_MAX_HOLDERS]
   if not r or r[HOLDERS] == 0 then
     return true
@@ -112,6 +112,9 @@ local function grant(p, is_firm, propose)
   counter = max(counter, next_token)
   p[TOKEN], p[PROVISIONAL] = next_token, is_firm and 0 or 1
   p[SLOT], p[SLOTS] = free_slots(p[MODE], p[LIMIT], p[PERMITS])
+  if r[DELAY] ~= '' then
+    delay.over()
+  end
   issued(p)
   start(p)
   if not is_firm and p[GATEWAY] == me then -- of another gateway, that it waited was the sign of life
@@ -137,14 +140,18 @@ local function hand_off()
     return
   end
   if skewed then
-    if fits(first_place()) then
+    if has_room(first_place()) then
       r[RETRY_AT] = retry_at > 0 and retry_at or now
     end
+    return
+  elseif r[DELAY] ~= '' and delay.lasts() then
+    local _, till = delay.read()
+    r[RETRY_AT] = more and AT_ONCE or till
     return
   end
   while r[QUEUED] > 0 and (r[HOLDERS] == 0 or r[HOLDERS] + r[EXTRA_PERMITS] < tolerated()) do
     local p = first_place()
-    if not fits(p) then
+    if not has_room(p) then
       return
     elseif left == 0 then
       r[RETRY_AT] = AT_ONCE
@@ -189,7 +196,7 @@ local function end_lease(h, reason, at, break_reason)
   entomb(h, reason, at, max(h[EXPIRES_AT], at + TOMBSTONE_TTL), break_reason)
   item(ITEM_END, pack_end(reason, at, h, break_reason))
   ends = true -- save has it remembered
-  remove_holder(h, at)
+  remove_holder(h, at, reason)
 end
 
 -- Takes a grant back that its holder was not told of. The twin of step.undo.

@@ -2,6 +2,14 @@
 
 local verbs = {} -- spelled as in fencing.Step
 
+-- Returns the holders that ran out and nobody has noticed, the most that ended last.
+local function over(most)
+  if record[HOLDERS] > 1 then
+    return holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, most))
+  end
+  return {sole_holder and sole_holder[PROVISIONAL] == 0 and not live(sole_holder) and sole_holder or nil}
+end
+
 -- Adds the live holders of several, those first that end first and after them
 -- provisional ones, at most most, and returns how many there are. The twin of
 -- Record.live.
@@ -29,6 +37,20 @@ local function view_many(most)
   return live_count
 end
 
+-- Adds until when nobody is granted the name, if that is so. Leases count whose end nobody has
+-- noticed: of many those that ended last. The twin of Record.delayedUntil.
+function delay.view()
+  local holders, till = delay.read()
+  for _, h in ipairs(holders > 0 and over(MAX_HOLDERS_SHOWN) or {}) do
+    if h[LOCK_DELAY] > 0 then
+      till = max(till, delay.after(h, h[EXPIRES_AT]))
+    end
+  end
+  if till > now then
+    item(ITEM_DELAY, pack('>I7', till))
+  end
+end
+
 -- Adds the public view of the name, with at most most of its holders. The twin of
 -- Record.view.
 local function view(most)
@@ -48,6 +70,9 @@ local function view(most)
     item(ITEM_HOLDER, sole_holder[LEASE_TEXT])
   elseif record[HOLDERS] > 1 then
     holders = view_many(most)
+  end
+  if record[DELAY] ~= '' then
+    delay.view()
   end
   out[at] = pack(VIEW_FORMAT, record[LAST_TOKEN], record[HIGHEST_ADMITTED], holders, waiting)
 end
@@ -87,11 +112,7 @@ local function view_past()
       item(ITEM_END, entry)
     end
   end
-  local over = sole_holder and sole_holder[PROVISIONAL] == 0 and not live(sole_holder) and {sole_holder} or {}
-  if record[HOLDERS] > 1 then
-    over = holders_of(call('zrevrangebyscore', prefix .. 'until:' .. name, now, 0, 'limit', 0, MAX_HISTORY))
-  end
-  for _, h in ipairs(over) do
+  for _, h in ipairs(over(MAX_HISTORY)) do
     local reason, why = out_of_time(h)
     item(ITEM_END, pack_end(reason, h[EXPIRES_AT], h, why))
   end
