@@ -139,3 +139,25 @@ func TestAttachedLingers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A lease is taken over from a stream that says nothing whatever has changed since it was
+// acquired: else the end of the stream would be its end.
+func TestATakeOverContradictsNothing(t *testing.T) {
+	_, direct := start(t)
+	c := connect(t, direct.options.Addresses[0])
+	m := muted(c)
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(4*time.Second), Linger(4*time.Second), Owner("first"), Permits(3, 4)))
+	if _, err := direct.Change(t.Context(), l.ID(), Change{Permits: 2, Labels: Labels{Owner: "second"}}, "a"); err != nil {
+		t.Fatal(err)
+	}
+	m.fallSilent()
+	until(t, "the lease hangs on no stream", func() bool {
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return !must[Lock](t)(direct.Inspect(t.Context(), "a")).Holders[0].Attached
+	})
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
