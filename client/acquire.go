@@ -84,6 +84,12 @@ func Metadata(m map[string]string) Option { return func(a *acquisition) { a.Meta
 // TTL to 30 days. Its context ends with ErrMaxHold before that.
 func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold = upMillis(d) } }
 
+// LockDelay keeps everybody from the names for so long after the lease, if it expires or is broken, at
+// most a minute: what was sent under it has time to arrive. A release delays nothing, nor does the end of an
+// Attached lease's connection without Linger. For resources that can't check tokens; a fence is better,
+// for no time is long enough for certain. CodeUnsupportedByStore at a quorum.
+func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDelay = upMillis(d) } }
+
 // Attached has the gateway renew the lease as long as a connection to it lives, and
 // release it when this process dies. Should the connection break off, this client renews
 // the lease from then on. For one name.

@@ -71,6 +71,7 @@ type Error struct {
 	HolderCount int           // how many do
 	Waiting     int           // how many wait
 	Position    int           // the caller's place in the queue, from 1; 0: none
+	Delayed     time.Duration // how long it takes until anybody is granted the lock, for the LockDelay of a lease that has ended; 0: it is not so
 	RetryAfter  time.Duration // when it is worth to ask again; 0: not said
 
 	// EstimatedWait is about how long a request that waits from now on will wait, of CodeLocked

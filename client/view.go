@@ -21,7 +21,8 @@ type Lock struct {
 	Holders     []Holder `json:"holders"`        // 100 at most, 10 in a list: those that expire first
 	HolderCount int      `json:"holder_count"`
 	Waiting     int      `json:"waiting"`
-	Waiters     []Waiter `json:"waiters,omitempty"` // the first 100; none in a list
+	Delayed     int64    `json:"delayed_ms,omitempty"` // how long it takes until anybody is granted it, for the [LockDelay] of a lease that has ended
+	Waiters     []Waiter `json:"waiters,omitempty"`    // the first 100; none in a list
 	Fence       Fence    `json:"fence"`
 	Advice      []Advice `json:"advice,omitempty"` // what there is to remark on how it is used; none in a list
 }
@@ -39,6 +40,7 @@ type Holder struct {
 	Hold       int               `json:"hold"`
 	TTL        int64             `json:"ttl_ms"`
 	ExpiresIn  int64             `json:"expires_in_ms"`
+	LockDelay  int64             `json:"lock_delay_ms,omitempty"` // see [LockDelay]
 	AcquiredAt time.Time         `json:"acquired_at"`
 	ExpiresAt  time.Time         `json:"expires_at"` // a TTL after the last renewal, unless max_hold_ms or a notice ends it sooner
 	Attached   bool              `json:"attached"`   // a stream holds it, and its gateway renews it: see [Attached]

@@ -14,6 +14,8 @@ type acquireRequest struct {
 	Permits  int               `json:"permits,omitempty"`
 	MaxHold  int64             `json:"max_hold_ms,omitempty"`
 	Metadata map[string]string `json:"metadata,omitempty"`
+
+	LockDelay int64 `json:"lock_delay_ms,omitempty"`
 }
 
 // renewRequest is the body of PUT.
@@ -116,6 +118,7 @@ type problem struct {
 	HolderCount  int      `json:"holder_count"`
 	Waiting      int      `json:"waiting"`
 	Position     int      `json:"position"`
+	Delayed      int64    `json:"delayed_ms"`
 	RetryAfter   int64    `json:"retry_after_ms"`
 	Estimate     int64    `json:"estimated_wait_ms"`
 }
@@ -125,7 +128,7 @@ func (p problem) refusal() *Error {
 		Status: p.Status, Code: p.Code, Detail: p.Detail, Field: p.Field, Instance: p.Instance,
 		Reason: p.Reason, Late: millis(p.Late), CurrentToken: p.CurrentToken, BreakReason: p.BreakReason, Lost: p.Lost,
 		Name: p.Name, Holders: p.Holders, HolderCount: p.HolderCount, Waiting: p.Waiting, Position: p.Position,
-		RetryAfter: millis(p.RetryAfter), EstimatedWait: millis(p.Estimate),
+		Delayed: millis(p.Delayed), RetryAfter: millis(p.RetryAfter), EstimatedWait: millis(p.Estimate),
 	}
 }
 

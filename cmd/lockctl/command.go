@@ -29,14 +29,14 @@ type settings struct {
 	gateways string
 	output   string
 
-	ttl, wait, grace, maxHold time.Duration
-	shared                    bool
-	permit, permits           int
-	owner                     string
-	also                      names
-	metadata                  entries
-	passLeaseID               bool
-	quiet                     bool
+	ttl, wait, grace, maxHold, lockDelay time.Duration
+	shared                               bool
+	permit, permits                      int
+	owner                                string
+	also                                 names
+	metadata                             entries
+	passLeaseID                          bool
+	quiet                                bool
 
 	write, read string
 	issued      bool

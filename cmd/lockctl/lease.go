@@ -27,6 +27,7 @@ func renewFlags(s *settings, f *flag.FlagSet) {
 func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
 	f.DurationVar(&s.wait, "wait", 0, "how long to wait for the lock; 0: not at all")
+	f.DurationVar(&s.lockDelay, "lock-delay", 0, "nobody is granted the lock for so long after the lease, if it expires or is broken; at most 1m")
 	f.DurationVar(&s.maxHold, "max-hold", 0, "the lease ends that long after its grant, however often it is renewed; 0: never")
 	f.BoolVar(&s.shared, "shared", false, "a shared lease, beside any number of others")
 	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
@@ -45,7 +46,7 @@ func runFlags(s *settings, f *flag.FlagSet) {
 
 // options are what leaseFlags have said.
 func (c *call) options() (options []client.Option) {
-	options = append(options, client.TTL(c.ttl), client.MaxHold(c.maxHold), client.Also(c.also...))
+	options = append(options, client.TTL(c.ttl), client.MaxHold(c.maxHold), client.LockDelay(c.lockDelay), client.Also(c.also...))
 	if c.shared {
 		options = append(options, client.Shared())
 	}
@@ -214,10 +215,10 @@ func evict(ctx context.Context, c *call) error {
 // refused adds who holds the lock to a refusal.
 func (c *call) refused(err error) error {
 	var e *client.Error
-	if !errors.As(err, &e) || len(e.Holders) == 0 || errors.Is(err, client.ErrUnreachable) || errors.As(err, &exit{}) {
+	if !errors.As(err, &e) || len(e.Holders) == 0 && e.Delayed == 0 || errors.Is(err, client.ErrUnreachable) || errors.As(err, &exit{}) {
 		return err
 	}
-	text := "held by " + holdersOf(e.Holders, e.HolderCount)
+	text := heldBy(e.Holders, e.HolderCount, e.Delayed)
 	if e.Position > 0 {
 		text += fmt.Sprintf("; you were number %d in the queue", e.Position)
 	} else if e.Waiting > 0 {

@@ -96,6 +96,9 @@ func get(ctx context.Context, c *call) error {
 	} else {
 		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d wait\n", l.Name, l.Mode, l.HolderCount, l.Waiting)
 	}
+	if l.Delayed > 0 {
+		fmt.Fprintf(c.out, "nobody is granted it for %s: a lease ended without a release\n", short(millis(l.Delayed)))
+	}
 	if len(l.Holders) > 0 || len(l.Waiters) > 0 {
 		if err := c.tableOf(&l); err != nil {
 			return err

@@ -74,7 +74,15 @@ func (v *queueView) line(l client.Lock, waited time.Duration) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%s: %s for %s; held by %s", l.Name, place, short(waited), holdersOf(l.Holders, l.HolderCount))
+	return fmt.Sprintf("%s: %s for %s; %s", l.Name, place, short(waited), heldBy(l.Holders, l.HolderCount, millis(l.Delayed)))
+}
+
+// heldBy says who holds a lock, or for how long nobody is granted it.
+func heldBy(holders []client.Holder, count int, delayed time.Duration) string {
+	if len(holders) == 0 && delayed > 0 {
+		return fmt.Sprintf("free, but delayed for %s", short(delayed))
+	}
+	return "held by " + holdersOf(holders, count)
 }
 
 // holdersOf says who holds a lock, for how long, and when the first lease ends.

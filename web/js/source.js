@@ -54,6 +54,7 @@ async function one(api, { q, filter }, name, signal) {
 function readLock(lock, sent) {
   return {
     ...lock,
+    delayedMark: lock.delayed_ms === undefined ? null : sent + lock.delayed_ms,
     holders: lock.holders.map((holder) => read(holder, sent)),
     waiters: (lock.waiters ?? []).map((waiter) => ({ ...waiter, since: sent - waiter.waiting_ms, turn: waiter.estimated_wait_ms === undefined ? null : sent + waiter.estimated_wait_ms })),
   };

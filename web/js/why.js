@@ -36,7 +36,11 @@ export function why(lock, till, now) {
   const who = first === undefined ? "The first" : first.owner ? isolate(first.owner) : "The first, who gave no owner,";
   const others = lock.waiting > 1 ? " The others wait their turn: nobody overtakes." : "";
   if (till !== null) return `${who} waits because the store is in quarantine: nothing new is granted. ${left(till, now)}${others}`;
-  const { holders, holder_count: count } = lock;
+  const { holders, holder_count: count, delayedMark: delayed } = lock;
+  if ((delayed ?? now) > now) {
+    const free = holders.length === 0 ? "the lock is free, but delayed" : "nobody else is let in: the lock is delayed";
+    return `${who} waits because ${free} for ${plainSpan(Math.ceil((delayed - now) / 1000) * 1000)}: a lease ended without a release.${others}`;
+  }
   if (holders.length === 0) return `${who} is about to be granted the lock.${others}`;
   return `${who} waits because ${held(lock, first)}. ${until(holders, count, now)}${others}`;
 }
