@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/hashicorp/raft"
+
 	"fencepost/internal/raft/peer"
 )
 
@@ -91,6 +93,8 @@ type response struct {
 	Error  string  `json:"error,omitempty"`
 	Leader string  `json:"leader,omitempty"` // whom to ask instead, host:port
 	Again  bool    `json:"again,omitempty"`  // ask anybody again, when there is another leader
+	Lost   bool    `json:"lost,omitempty"`   // and it may have been done
+	Done   bool    `json:"done,omitempty"`   // there is nothing to do, as when it was done before
 }
 
 // refusal is an error of the node that was asked.
@@ -98,6 +102,8 @@ type refusal struct {
 	text   string
 	leader string // host:port of who may do it
 	again  bool   // there will be another leader soon
+	lost   bool   // this one ceased to lead before it knew what became of it
+	done   bool   // it is so already
 }
 
 func (r *refusal) Error() string { return r.text }
@@ -117,7 +123,7 @@ func ask(ctx context.Context, p *peer.Peer, addr string, r request) (response, e
 		return got, err
 	}
 	if got.Error != "" {
-		return got, &refusal{text: got.Error, leader: got.Leader, again: got.Again}
+		return got, &refusal{text: got.Error, leader: got.Leader, again: got.Again, lost: got.Lost, done: got.Done}
 	}
 	return got, nil
 }
@@ -147,9 +153,14 @@ func (c *Cluster) answer(ctx context.Context, r request) (got response) {
 	}
 	if err != nil {
 		got.Error = err.Error()
-		var elsewhere *refusal
-		if errors.As(err, &elsewhere) {
-			got.Leader, got.Again = elsewhere.leader, elsewhere.again
+		var why *refusal
+		switch {
+		case errors.As(err, &why):
+			got.Leader, got.Again, got.Lost, got.Done = why.leader, why.again, why.lost, why.done
+		case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
+			got.Again, got.Lost = true, true
+		case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+			got.Again = true
 		}
 	}
 	return got

@@ -122,7 +122,7 @@ func (c *Cluster) promote(r *raft.Raft) {
 	}
 }
 
-// add takes in a node at an address that no member has.
+// add takes in a node at an address that no member has. Where it is a member it was added before.
 func (c *Cluster) add(ctx context.Context, addr string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -133,11 +133,14 @@ func (c *Cluster) add(ctx context.Context, addr string) error {
 	if err := peer.CheckAddr(addr); err != nil {
 		return err
 	}
+	if at := slices.IndexFunc(config.Servers, func(s raft.Server) bool { return addrOf(string(s.Address)) == addr }); at >= 0 {
+		if there, err := c.askOne(ctx, addr); err == nil && there.ID == string(config.Servers[at].ID) {
+			return nil // it was added before
+		}
+		return fmt.Errorf("%s is a member already; if it has lost its data it is taken in by itself", addr)
+	}
 	if len(config.Servers) >= MaxNodes {
 		return fmt.Errorf("a cluster has %d members at most", MaxNodes)
-	}
-	if slices.ContainsFunc(config.Servers, func(s raft.Server) bool { return addrOf(string(s.Address)) == addr }) {
-		return fmt.Errorf("%s is a member already; if it has lost its data it is taken in by itself", addr)
 	}
 	return c.follow(ctx, r, peer.Node{Addr: addr}, index)
 }
@@ -193,7 +196,7 @@ func find(config raft.Configuration, which string) (found raft.Server, err error
 	}
 	switch n {
 	case 0:
-		return found, fmt.Errorf("no member has the address or id %q", which)
+		return found, &refusal{text: fmt.Sprintf("no member has the address or id %q", which), done: true}
 	case 1:
 		return found, nil
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,58 +26,116 @@ func NewCommand(nodes []string, credentials *peer.Credentials) (*Command, error)
 // Close closes its connections.
 func (c *Command) Close() error { return c.peer.Close() }
 
-// Status asks how the cluster is.
+// Status asks how the cluster is: one node after the other until one answers.
 func (c *Command) Status(ctx context.Context) (Status, error) {
-	got, err := c.anybody(ctx, request{Do: doStatus})
-	if err == nil && got.Status == nil {
-		err = errors.New("the node does not say how the cluster is")
-	}
-	if err != nil {
-		return Status{}, err
-	}
-	return *got.Status, nil
-}
-
-// anybody asks one node after the other until one answers.
-func (c *Command) anybody(ctx context.Context, r request) (response, error) {
 	var all []error
 	for _, addr := range c.nodes {
 		of, cancel := context.WithTimeout(ctx, 3*askTimeout)
-		got, err := ask(of, c.peer, addr, r)
+		status, err := statusOf(ask(of, c.peer, addr, request{Do: doStatus}))
 		cancel()
-		var refused *refusal
-		if err == nil || errors.As(err, &refused) {
-			return got, err
+		if err == nil {
+			return status, nil
 		}
 		all = append(all, fmt.Errorf("%s: %w", addr, err))
 	}
-	return response{}, fmt.Errorf("no node of the cluster can be asked:\n%w", errors.Join(all...))
+	return Status{}, fmt.Errorf("no node of the cluster can be asked:\n%w", errors.Join(all...))
+}
+
+func statusOf(got response, err error) (Status, error) {
+	switch {
+	case err != nil:
+		return Status{}, err
+	case got.Status == nil:
+		return Status{}, errors.New("the node does not say how the cluster is")
+	}
+	return *got.Status, nil
 }
 
 // electTimeout bounds how long a command waits for a leader.
 const electTimeout = 15 * time.Second
 
-// leader has the leader do something: whoever is asked first names it.
-func (c *Command) leader(ctx context.Context, r request) error {
-	begun := time.Now()
-	for addr := ""; ; {
-		var err error
-		if addr == "" {
-			_, err = c.anybody(ctx, r)
-		} else {
-			_, err = ask(ctx, c.peer, addr, r)
-		}
-		var refused *refusal
-		if !errors.As(err, &refused) || refused.leader == "" && !refused.again {
-			return err
-		}
-		if refused.again || addr == refused.leader { // or it does not know yet that it leads
-			if time.Since(begun) > electTimeout || pause(ctx, tendInterval) != nil {
-				return refused
+// lead returns who leads: whom most name, else of what the nodes say that of the latest term.
+func (c *Command) lead(ctx context.Context) (leader string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*askTimeout)
+	defer cancel()
+	answers := make(chan asked, len(c.nodes))
+	for _, addr := range c.nodes {
+		go func() {
+			got, err := ask(ctx, c.peer, addr, request{Do: doInfo})
+			if err == nil && got.Info == nil {
+				err = errors.New("the node does not say how it is")
+			}
+			if err != nil {
+				answers <- asked{err: fmt.Errorf("%s: %w", addr, err)}
+			} else {
+				answers <- asked{info: *got.Info}
+			}
+		}()
+	}
+	type named struct {
+		leader string
+		term   uint64
+	}
+	var failed, idle []error
+	var latest uint64
+	count := map[named]int{}
+	for range c.nodes {
+		of := <-answers
+		switch by := (named{of.info.Leader, of.info.Term}); {
+		case of.err != nil:
+			failed = append(failed, of.err)
+		case by.leader == "":
+			idle = append(idle, fmt.Errorf("%s: %s", of.info.Addr, cmp.Or(of.info.Condition, "it knows of no leader")))
+		default:
+			if count[by]++; count[by] > len(c.nodes)/2 {
+				return by.leader, nil
+			}
+			if by.term >= latest {
+				leader, latest = by.leader, by.term
 			}
 		}
-		addr = refused.leader
 	}
+	switch {
+	case leader != "":
+		return leader, nil
+	case len(idle) == 0:
+		return "", fmt.Errorf("no node of the cluster can be asked:\n%w", errors.Join(failed...))
+	}
+	return "", &refusal{text: "there is no leader:\n" + errors.Join(append(idle, failed...)...).Error(), again: true}
+}
+
+// leader has the leader do something, and another one if that dies: nothing is done twice.
+func (c *Command) leader(ctx context.Context, r request) (got response, err error) {
+	begun := time.Now()
+	var lost error // why an answer has not come: what was asked for may have been done
+	for {
+		addr, err := c.lead(ctx)
+		sent := err == nil
+		if sent {
+			got, err = ask(ctx, c.peer, addr, r)
+		}
+		var refused *refusal
+		switch refuses := errors.As(err, &refused); {
+		case err == nil, refuses && refused.done && lost != nil: // by the one that did not answer
+			return got, nil
+		case refuses && !refused.again && refused.leader == "":
+			return got, err
+		case refuses && refused.lost, !refuses && sent && !errors.Is(err, peer.ErrNotSent):
+			lost = err
+		}
+		if time.Since(begun) > electTimeout || pause(ctx, tendInterval) != nil || refused == nil && !sent {
+			if lost != nil {
+				err = fmt.Errorf("whether it was done is not known, for the leader was lost before it answered; "+
+					"it may be asked for again, and is not done twice: %w", lost)
+			}
+			return got, err
+		}
+	}
+}
+
+// status asks the leader how the cluster is.
+func (c *Command) status(ctx context.Context) (Status, error) {
+	return statusOf(c.leader(ctx, request{Do: doStatus}))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -90,47 +149,37 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Add takes in the node at an address, and returns when it has its vote.
+// Add takes in the node at an address, and returns when it has its vote; at once if it has that already.
 func (c *Command) Add(ctx context.Context, addr string) (Status, error) {
-	if err := c.leader(ctx, request{Do: doAdd, Node: addr}); err != nil {
+	if _, err := c.leader(ctx, request{Do: doAdd, Node: addr}); err != nil {
 		return Status{}, err
 	}
 	return c.await(ctx, func(s Status) bool {
-		for _, m := range s.Members {
-			if m.Addr == addr && m.Voter {
-				return true
-			}
-		}
-		return false
-	}, addr+" was added, and has no vote yet, for it has not all entries")
+		return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == addr && m.Voter })
+	}, addr+" was added, and has no vote yet, for it has not all entries: it gets it by itself once it has them")
 }
 
 // Remove has a member, by address or id, be one no more.
 func (c *Command) Remove(ctx context.Context, which string) (Status, error) {
-	if err := c.leader(ctx, request{Do: doRemove, Node: which}); err != nil {
+	if _, err := c.leader(ctx, request{Do: doRemove, Node: which}); err != nil {
 		return Status{}, err
 	}
 	return c.await(ctx, func(s Status) bool {
-		for _, m := range s.Members {
-			if m.Addr == which || m.ID == which {
-				return false
-			}
-		}
-		return s.Leader != ""
-	}, which+" was removed, and the node that was asked does not know yet")
+		return s.Leader != "" && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == which || m.ID == which })
+	}, which+" was removed, and the leader does not know yet")
 }
 
 // Transfer hands the leadership to a member, by address or id, or to any other.
 func (c *Command) Transfer(ctx context.Context, which string) (Status, error) {
-	before, err := c.Status(ctx)
+	before, err := c.status(ctx)
 	if err != nil {
 		return before, err
 	}
-	if err := c.leader(ctx, request{Do: doTransfer, Node: which}); err != nil {
+	if _, err := c.leader(ctx, request{Do: doTransfer, Node: which}); err != nil {
 		return Status{}, err
 	}
 	return c.await(ctx, func(s Status) bool { return handedOver(before, s, which) },
-		"the leadership was handed over, and the node that was asked does not know yet")
+		"the leadership was handed over, and nobody leads yet")
 }
 
 // handedOver reports whether a status is of after a transfer to a member, or to any. To any it is by its term: the
@@ -144,10 +193,10 @@ func handedOver(before, after Status, which string) bool {
 	})
 }
 
-// await asks until the cluster is as it is to be; otherwise says how it is instead.
+// await asks the leader until the cluster is as it is to be; otherwise says how it is instead.
 func (c *Command) await(ctx context.Context, done func(Status) bool, otherwise string) (Status, error) {
 	for {
-		status, err := c.Status(ctx)
+		status, err := c.status(ctx)
 		if err == nil && done(status) {
 			return status, nil
 		}
