@@ -219,19 +219,19 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 		return nil, usageError{err}
 	}
 	c, err := cluster.Open(cluster.Options{
-		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Logger: log,
+		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log,
 	})
 	if err != nil {
 		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)
 	}
 	store, err := raft.Open(raft.Options{
 		Dir: cfg.DataDir, Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
-		Logger: log, MaxHolders: cfg.MaxHoldersPerName,
+		Alone: c.Alone, Logger: log, MaxHolders: cfg.MaxHoldersPerName,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", errors.Join(err, c.Close()))
 	}
-	c.Start(store.Raft())
+	c.Start(store.Raft(), store.Fail)
 	s := &clusterStore{store, c}
 	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, cluster: c}, nil
 }

@@ -146,7 +146,8 @@ func (d *directory) fits(dir string) error {
 
 // belongs makes sure that the data is not that of a node that the other members know at another
 // address: it may be a copy, and if the node it was copied from runs as well, the two have one vote
-// each where there is one. Who has no other members may go to another address.
+// each where there is one. Who has no other members may go to another address, if nothing there
+// speaks against it.
 func (d *directory) belongs(o *Options) error {
 	members := d.log.members
 	if len(members.Servers) == 0 {
@@ -155,6 +156,9 @@ func (d *directory) belongs(o *Options) error {
 			return err
 		}
 		members = found[0].Configuration
+	}
+	if len(members.Servers) == 1 && o.Alone != nil {
+		return o.Alone()
 	}
 	for _, m := range members.Servers {
 		if m.ID == raft.ServerID(o.Self.ID) && m.Address != raft.ServerAddress(o.Self.Address) && len(members.Servers) > 1 {

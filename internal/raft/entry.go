@@ -8,8 +8,11 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// entryVersion is the version of an entry's encoding.
-const entryVersion = 1
+// Format is the version of what all nodes of a cluster have to agree on: how an entry and a message are
+// encoded, and what carrying out an entry comes to. Whoever changes either raises it, and says so in the changelog: a node
+// that took another decision than the others would have another state from then on, and nobody would
+// notice. Nodes of two formats do not connect with each other, and none reads a log of another.
+const Format = 1
 
 const (
 	// mostOps and mostBytes bound an entry, but for a batch that alone is larger: so much
@@ -48,7 +51,7 @@ func (b *batch) size() (size int) {
 }
 
 func (e *entry) encode() ([]byte, error) {
-	e.Version = entryVersion
+	e.Version = Format
 	return encoding.Marshal(e)
 }
 
@@ -57,8 +60,8 @@ func decodeEntry(b []byte) (*entry, error) {
 	if err := strict.Unmarshal(b, &e); err != nil {
 		return nil, fmt.Errorf("it can't be read by this version: %w", err)
 	}
-	if e.Version != entryVersion {
-		return nil, fmt.Errorf("it has version %d; this version reads version %d", e.Version, entryVersion)
+	if e.Version != Format {
+		return nil, fmt.Errorf("it has version %d; this version reads version %d", e.Version, Format)
 	}
 	return &e, nil
 }

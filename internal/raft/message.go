@@ -11,9 +11,6 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// messageVersion is the version of what nodes send each other.
-const messageVersion = 1
-
 // errand says what a message asks for.
 type errand int
 
@@ -73,7 +70,7 @@ type answer struct {
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.
 func (s *Store) call(ctx context.Context, address string, m *message) (*answer, error) {
-	m.Version = messageVersion
+	m.Version = Format
 	request, err := encoding.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -86,8 +83,8 @@ func (s *Store) call(ctx context.Context, address string, m *message) (*answer, 
 	if err := lenient.Unmarshal(b, &a); err != nil {
 		return nil, fmt.Errorf("an answer can't be read: %w", err)
 	}
-	if a.Version != messageVersion {
-		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, messageVersion)
+	if a.Version != Format {
+		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, Format)
 	}
 	return &a, nil
 }
@@ -112,14 +109,14 @@ func (s *Store) handle(ctx context.Context, request []byte) ([]byte, error) {
 	if err := strict.Unmarshal(request, &m); err != nil {
 		return nil, fmt.Errorf("a request can't be read by this version: %w", err)
 	}
-	if m.Version != messageVersion {
-		return nil, fmt.Errorf("a request has version %d; this version reads version %d", m.Version, messageVersion)
+	if m.Version != Format {
+		return nil, fmt.Errorf("a request has version %d; this version reads version %d", m.Version, Format)
 	}
 	a, err := s.serve(ctx, &m)
 	if err != nil {
 		return nil, err
 	}
-	a.Version = messageVersion
+	a.Version = Format
 	return encoding.Marshal(a)
 }
 

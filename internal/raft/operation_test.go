@@ -127,9 +127,9 @@ func TestEveryFieldOfAMessageIsEncoded(t *testing.T) {
 // that do know it.
 func TestWhatIsNotKnownIsRefused(t *testing.T) {
 	for name, v := range map[string]any{
-		"an entry of another version": entry{Version: entryVersion + 1},
-		"a field":                     map[int]any{1: entryVersion, 99: true},
-		"an operation":                entry{Version: entryVersion, Batches: []batch{{Ops: []cbor.RawMessage{plain(99)}}}},
+		"an entry of another version": entry{Version: Format + 1},
+		"a field":                     map[int]any{1: Format, 99: true},
+		"an operation":                entry{Version: Format, Batches: []batch{{Ops: []cbor.RawMessage{plain(99)}}}},
 	} {
 		b, err := encoding.Marshal(v)
 		if err != nil {

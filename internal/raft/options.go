@@ -68,6 +68,10 @@ type Options struct {
 	// takes it in.
 	Members []Member
 
+	// Alone is asked before a node starts whose data has no other member: after an error it does not
+	// start. nil: it may.
+	Alone func() error
+
 	Logger     *slog.Logger  // nil discards
 	Election   time.Duration // 0 is DefaultElection; at least 10 ms
 	MaxHolders int           // of one name: see fencing.Guard; 0 is any number

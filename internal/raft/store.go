@@ -193,7 +193,9 @@ func (s *Store) takeSnapshots(wanted <-chan struct{}) {
 	}
 }
 
-// fail has the node serve nobody from now on.
+// Fail has the node serve nobody from now on: see Failed.
+func (s *Store) Fail(err error) { s.fail(err) }
+
 func (s *Store) fail(err error) {
 	s.fault.Do(func() {
 		s.cause = err

@@ -24,8 +24,8 @@ func TestCopyOfTheFirst(t *testing.T) {
 	if missing := all[0].cluster.form(all[0].raft); missing != "" {
 		t.Errorf("the one that is meant: %s", missing)
 	}
-	all[0].cluster.Start(all[0].raft)
-	double.cluster.Start(double.raft)
+	all[0].cluster.Start(all[0].raft, func(error) {})
+	double.cluster.Start(double.raft, func(error) {})
 	serves(t, all...)
 	await(t, "it says that another one is reached at its address", func() bool { return strings.Contains(double.cluster.Condition(), "another node") })
 	if blank, err := isBlank(double.raft); !blank || err != nil {

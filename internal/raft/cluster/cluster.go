@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,13 @@ const (
 	// nearlyAll is how many entries a node may be behind that is given a vote.
 	nearlyAll = 256
 
+	// aloneAfter is for how long a node whose data has no other member waits at its start for the others
+	// of its list, and how often it asks them afterwards.
+	aloneAfter = 3 * time.Second
+
+	// tellAgain is how often at most it is logged that the reason has changed why a node has no part in a cluster.
+	tellAgain = 10 * time.Second
+
 	// MaxNodes is how many nodes a cluster may have: each more makes every write slower.
 	MaxNodes = 9
 )
@@ -48,6 +56,7 @@ type Options struct {
 
 	Credentials *peer.Credentials // see peer.Options
 	Version     string            // of the program, which others show
+	Format      int               // of the log: see peer.Options
 	Logger      *slog.Logger      // default: none
 }
 
@@ -60,14 +69,17 @@ type Cluster struct {
 	self    peer.Node
 	nodes   []string // sorted
 
-	raft    *raft.Raft // set by Start
+	raft    *raft.Raft  // set by Start
+	fail    func(error) // set by Start
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
 
 	mu        sync.Mutex
 	condition string // why this node is not in a cluster; empty if it is
+	told      time.Time
 	led       time.Time
+	alone     time.Time            // when it was looked last who else is in the list
 	first     map[string]time.Time // who was found at the address that begins the cluster, by id, and when last
 	changing  sync.Mutex           // held for a change of the configuration
 }
@@ -88,7 +100,7 @@ func Open(o Options) (*Cluster, error) {
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.peer, err = peer.Open(peer.Options{
-		Self: c.self, Listen: o.Listen, Credentials: o.Credentials, Handler: c.handle, Logger: o.Logger,
+		Self: c.self, Listen: o.Listen, Format: o.Format, Credentials: o.Credentials, Handler: c.handle, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -111,11 +123,12 @@ func (c *Cluster) Network() *peer.StreamLayer { return c.peer.StreamLayer() }
 // Calls returns what carries the store's requests between nodes.
 func (c *Cluster) Calls() *Calls { return c.calls }
 
-// Start has this node's Raft take part: it forms a cluster with the others, or joins theirs.
-func (c *Cluster) Start(r *raft.Raft) {
+// Start has this node's Raft take part: it forms a cluster with the others, or joins theirs. It calls fail,
+// once or more, if the node must not go on.
+func (c *Cluster) Start(r *raft.Raft, fail func(error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.raft = r
+	c.raft, c.fail = r, fail
 	c.running.Go(c.tend)
 }
 
@@ -163,6 +176,7 @@ func (c *Cluster) look() {
 		c.note("")
 		if r.State() == raft.Leader {
 			c.promote(r)
+			c.lookAround(r)
 		}
 		return
 	}
@@ -183,20 +197,30 @@ func (c *Cluster) lost() bool {
 	return time.Since(c.led) > lostAfter
 }
 
-// note keeps, and logs once, why this node has no part in a cluster.
+// note keeps, and logs once, why this node has no part in a cluster; details that change, now and then.
 func (c *Cluster) note(condition string) {
 	c.mu.Lock()
-	before := c.condition
+	before, now := c.condition, time.Now()
 	c.condition = condition
+	news := headline(before) != headline(condition) || before != condition && now.Sub(c.told) > tellAgain
+	if news {
+		c.told = now
+	}
 	c.mu.Unlock()
 	switch {
-	case before == condition:
+	case !news:
 	case condition == "":
 		leader, _ := c.started().LeaderWithID()
 		c.log.Info("this node takes part in the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
 	default:
 		c.log.Warn("this node has no part in a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
 	}
+}
+
+// headline is a condition without its details.
+func headline(condition string) string {
+	before, _, _ := strings.Cut(condition, "; ")
+	return before
 }
 
 // Condition says why this node has no part in a cluster; empty if it has.
@@ -236,7 +260,7 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 	for _, of := range infos {
 		switch {
 		case of.err != nil:
-			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached, and %s was not: %v", of.addr, of.err)
+			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached, and %s was not: %s", of.addr, reason(of.err))
 		case !slices.Equal(of.info.Nodes, c.nodes):
 			return fmt.Sprintf("the nodes have different lists in FENCEPOST_STORE: here %v, at %s %v", c.nodes, of.addr, of.info.Nodes)
 		case of.info.Addr != of.addr:
@@ -331,24 +355,4 @@ func (c *Cluster) join(known Info) (missing string) {
 		return missing + ": " + err.Error()
 	}
 	return missing + "; it is being taken in"
-}
-
-// removed finds out whether a cluster goes on without this node.
-func (c *Cluster) removed(r *raft.Raft) (condition string) {
-	known := c.others()
-	if config := r.GetConfiguration(); config.Error() == nil {
-		for _, s := range config.Configuration().Servers {
-			if addr := addrOf(string(s.Address)); addr != c.self.Addr && !slices.Contains(known, addr) {
-				known = append(known, addr)
-			}
-		}
-	}
-	for _, of := range c.askAll(known) {
-		if of.err == nil && of.info.Leader != "" && len(of.info.Members) > 0 &&
-			!slices.ContainsFunc(of.info.Members, func(m Seat) bool { return m.ID == c.self.ID }) {
-			return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
-				"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
-		}
-	}
-	return "no leader is known: a majority of the members has to run and to reach each other"
 }

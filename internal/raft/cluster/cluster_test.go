@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,6 +47,7 @@ type node struct {
 	cluster *Cluster // nil: it does not run
 	raft    *raft.Raft
 	trans   *raft.NetworkTransport
+	failed  atomic.Value // why it must not go on
 }
 
 type transport struct{ *peer.StreamLayer }
@@ -113,7 +115,7 @@ func (n *node) open() {
 func (n *node) start() *node {
 	n.t.Helper()
 	n.open()
-	n.cluster.Start(n.raft)
+	n.cluster.Start(n.raft, func(err error) { n.failed.Store(err.Error()) })
 	return n
 }
 
@@ -364,8 +366,8 @@ func TestCommand(t *testing.T) {
 		t.Errorf("%+v, %v", status, err)
 	}
 	serves(t, append(all, more)...)
-	if _, err := command.Add(ctx, list[3]); err == nil {
-		t.Error("a member was added")
+	if status, err := command.Add(ctx, list[3]); err != nil || len(status.Members) != 4 {
+		t.Errorf("to add it again changes nothing: %+v, %v", status, err)
 	}
 	leader := slices.IndexFunc(all, func(n *node) bool { return n.raft.State() == raft.Leader })
 	if leader >= 0 {

@@ -14,6 +14,9 @@ import (
 	"fencepost/internal/raft/peer"
 )
 
+// starting is the State of a node that does not take part yet.
+const starting = "starting"
+
 // Seat is a member as a node's configuration has it.
 type Seat struct {
 	ID    string `json:"id"`
@@ -73,7 +76,7 @@ func follows(i Info, id, leader string) bool { return i.ID == id && leader != ""
 
 // info says how this node is.
 func (c *Cluster) info() Info {
-	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: "starting", LastContact: -1, Condition: c.Condition()}
+	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, Condition: c.Condition()}
 	r := c.started()
 	if r == nil {
 		return i

@@ -25,6 +25,7 @@ const (
 // hello is the first that is said on a connection, by the side that made it.
 type hello struct {
 	Version int    `json:"version"`
+	Format  int    `json:"format"` // Options.Format of who asks
 	For     string `json:"for"`
 	ID      string `json:"id"`   // of who asks; empty for a command
 	Addr    string `json:"addr"` // of who asks
@@ -78,7 +79,7 @@ func readMessage(r io.Reader, message any) error {
 // introduce has a connection that was made to a node lead to that one, and to no other.
 func (p *Peer) introduce(conn net.Conn, to Node, what string) (Node, error) {
 	own := p.options.Self
-	if err := writeMessage(conn, hello{Version: version, For: what, ID: own.ID, Addr: own.Addr, To: to.ID}); err != nil {
+	if err := writeMessage(conn, hello{Version: version, Format: p.options.Format, For: what, ID: own.ID, Addr: own.Addr, To: to.ID}); err != nil {
 		return Node{}, err
 	}
 	var answer welcome
@@ -125,6 +126,9 @@ func (p *Peer) judge(conn net.Conn, said hello) error {
 		return fmt.Errorf("a connection for %q is not known here", said.For)
 	case said.ID != "" && checkID(said.ID) != nil:
 		return checkID(said.ID)
+	case said.ID != "" && said.Format != p.options.Format:
+		return fmt.Errorf("the log of %s has format %d, and that of %s format %d: nodes of two such versions can't be in one cluster (docs/operations.md, Upgrade)",
+			said.Addr, said.Format, p.options.Self.Addr, p.options.Format)
 	case said.For == forRaft && (said.ID == "" || said.To == ""):
 		return errors.New("messages of Raft are between nodes that know each other")
 	case said.To != "" && said.To != p.options.Self.ID:

@@ -44,6 +44,10 @@ type Options struct {
 	Self   Node   // with an empty ID nothing is listened on: it is a command, which only calls
 	Listen string // host:port to listen on; empty: Self.Addr
 
+	// Format is the version of what nodes agree on. Those that have another one, and say who they
+	// are, are not let in; commands are.
+	Format int
+
 	// Credentials let nodes in; nil: only loopback is listened on, and dialled.
 	Credentials *Credentials
 

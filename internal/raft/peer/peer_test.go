@@ -360,6 +360,29 @@ func TestCommands(t *testing.T) {
 	calls.Wait()
 }
 
+// Nodes whose logs have different formats don't connect, and say so. Commands are let in by both.
+func TestAnotherFormat(t *testing.T) {
+	a, b := node(t, Options{Format: 1, Handler: echo}), node(t, Options{Format: 2, Handler: echo})
+	for _, try := range []struct{ from, to *Peer }{{a, b}, {b, a}} {
+		_, err := try.from.Call(bounded(t), Node{Addr: try.to.Self().Addr}, nil)
+		var refused *Refused
+		if !errors.As(err, &refused) || !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), "format 1") || !strings.Contains(err.Error(), "format 2") {
+			t.Errorf("a call is answered with %v", err)
+		}
+		if _, err := try.from.StreamLayer().Dial(try.to.Self().String(), patience); !errors.As(err, &refused) {
+			t.Errorf("dialled for Raft: %v", err)
+		}
+		command, err := Open(Options{Self: Node{Addr: try.to.Self().Addr}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer command.Close()
+		if _, err := command.Call(bounded(t), Node{Addr: try.to.Self().Addr}, nil); err != nil {
+			t.Errorf("a command is refused: %v", err)
+		}
+	}
+}
+
 // What is no hello costs its connection only.
 func TestGarbage(t *testing.T) {
 	a := node(t, Options{Handler: echo})

@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// removed finds out whether a cluster goes on without this node.
+func (c *Cluster) removed(r *raft.Raft) (condition string) {
+	known := c.others()
+	if config := r.GetConfiguration(); config.Error() == nil {
+		for _, s := range config.Configuration().Servers {
+			if addr := addrOf(string(s.Address)); addr != c.self.Addr && !slices.Contains(known, addr) {
+				known = append(known, addr)
+			}
+		}
+	}
+	var away []string
+	for _, of := range c.askAll(known) {
+		if of.info.Leader != "" && c.foreign(of) {
+			return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
+				"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
+		}
+		if of.err != nil {
+			away = append(away, "; "+of.addr+" is not reached: "+reason(of.err))
+		}
+	}
+	return "no leader is known: a majority of the members has to run and to reach each other" + strings.Join(away, "")
+}
+
+// foreign reports whether another node answers, and is in a cluster that this one is not in.
+func (c *Cluster) foreign(of asked) bool {
+	return of.err == nil && len(of.info.Members) > 0 &&
+		!slices.ContainsFunc(of.info.Members, func(m Seat) bool { return m.ID == c.self.ID })
+}
+
+// reason is an error as it is the next time too: without the ports of a connection.
+func reason(err error) string {
+	text := err.Error()
+	if op := (*net.OpError)(nil); errors.As(err, &op) {
+		text = strings.ReplaceAll(text, op.Error(), op.Op+": "+op.Err.Error())
+	}
+	return text
+}
+
+// Alone makes sure that a node whose data has no other member may go on alone: that its list has others may
+// be because they are to be added, or were removed. But if one of them is in a cluster that does not have this
+// node, the data is not what belongs here, and two would grant the same locks. It waits a while for those
+// that don't answer.
+func (c *Cluster) Alone() error {
+	others := c.others()
+	for begun := time.Now(); len(others) > 0; {
+		answered := true
+		for _, of := range c.askAll(others) {
+			if c.foreign(of) {
+				return c.stranger(of)
+			}
+			answered = answered && of.err == nil && of.info.State != starting
+		}
+		if answered {
+			return nil
+		}
+		if time.Since(begun) > aloneAfter {
+			c.log.Warn("the data of this node has no other member, and not all others of its list answer: it goes on alone", "node", c.self.Addr, "nodes", c.nodes)
+			return nil
+		}
+		if pause(c.ctx, tendInterval) != nil {
+			return c.ctx.Err()
+		}
+	}
+	return nil
+}
+
+// stranger says that another node of the list is in another cluster.
+func (c *Cluster) stranger(of asked) error {
+	return fmt.Errorf("the data of this node, %s, is that of a cluster of its own, which has no other member; but %s, which is in FENCEPOST_STORE too, "+
+		"is in a cluster that does not have it. If this is the wrong directory, give the node the right one, or an empty one, and the cluster takes it in. "+
+		"If two clusters are meant, take %s out of FENCEPOST_STORE here", c.self.Addr, of.addr, of.addr)
+}
+
+// lookAround has a leader without other members end, if another node of its list turns out to be in another
+// cluster: see Alone.
+func (c *Cluster) lookAround(r *raft.Raft) {
+	c.mu.Lock()
+	due := len(c.nodes) > 1 && time.Since(c.alone) > aloneAfter
+	c.mu.Unlock()
+	if config := r.GetConfiguration(); !due || config.Error() != nil || len(config.Configuration().Servers) > 1 {
+		return
+	}
+	for _, of := range c.askAll(c.others()) {
+		if c.foreign(of) {
+			c.fail(c.stranger(of))
+			return
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone = time.Now()
+}

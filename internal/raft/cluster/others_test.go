@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// The data of a cluster of its own does not serve alone at the address of another cluster's member: it does not start
+// there, and ends when it finds out later.
+func TestDataOfAnotherCluster(t *testing.T) {
+	all := nodes(t, 3)
+	start(all...)
+	serves(t, all...)
+	all[2].stop()
+	alone := newNode(t, all[2].addr, all[2].addr).start()
+	serves(t, alone)
+	alone.stop()
+
+	alone.list = all[2].list
+	alone.open()
+	if err := alone.cluster.Alone(); err == nil || !strings.Contains(err.Error(), all[0].addr) && !strings.Contains(err.Error(), all[1].addr) {
+		t.Errorf("the data of another cluster may serve: %v", err)
+	}
+	alone.cluster.Start(alone.raft, func(err error) { alone.failed.Store(err.Error()) })
+	await(t, "a node that leads alone finds the other cluster, and ends", func() bool { return alone.failed.Load() != nil })
+}
+
+// A node whose list has others goes on alone where these have no data, are gone, or were members of its own
+// cluster.
+func TestAlone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	all := nodes(t, 2)
+	start(all...)
+	leader := serves(t, all...)
+	other := all[0]
+	if other == leader {
+		other = all[1]
+	}
+	more := newNode(t, addrs(t, 1)[0], append([]string{"127.0.0.1:1"}, other.list...)...).start() // blank
+	leader.list = append(leader.list, more.addr)
+	again := func(what string) {
+		t.Helper()
+		leader.stop()
+		leader.open()
+		if err := leader.cluster.Alone(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		leader.cluster.Start(leader.raft, func(err error) { t.Errorf("%s: %v", what, err) })
+		serves(t, leader)
+		await(t, "it has looked around", func() bool {
+			leader.cluster.mu.Lock()
+			defer leader.cluster.mu.Unlock()
+			return !leader.cluster.alone.IsZero()
+		})
+	}
+	if err := leader.cluster.remove(ctx, other.addr); err != nil {
+		t.Fatal(err)
+	}
+	again("one was removed and runs, one has no data")
+	other.stop()
+	more.stop()
+	again("all others are down")
+}
