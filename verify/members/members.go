@@ -26,6 +26,8 @@ type Members struct {
 	Rolls      int           // rolling restarts
 	Disks      int           // nodes that lose theirs
 	Changes    int           // nodes that are added and removed
+	Races      int           // two such changes at once, while the leader is killed
+	Exiles     int           // nodes that are removed while they are cut off
 	Stand      time.Duration // how long a node stands still, or is cut off
 }
 
@@ -47,6 +49,8 @@ func (m Members) Run(ctx context.Context, s *system.System, r *check.Result) (er
 		{"a queue outlives its leader", m.Queues, queue},
 		{"a rolling restart", m.Rolls, roll},
 		{"a node loses its disk", m.Disks, loseDisk},
+		{"two changes of the members at once", m.Races, race},
+		{"a node is removed while it is cut off", m.Exiles, exile},
 		{"a node is added, one removed", m.Changes, change},
 	} {
 		var all []time.Duration
@@ -133,16 +137,8 @@ func (m Members) cut(l *load, round int) (time.Duration, error) {
 	if !way.leader {
 		victim = others(l.s, victim)[round%(len(l.s.Gateways)-1)]
 	}
-	is := slices.Index(l.s.Gateways, victim)
 	moment := time.Now()
-	for other := range l.s.Gateways {
-		if other != is && way.sends {
-			l.s.Links.Cut(is, other)
-		}
-		if other != is && way.gets {
-			l.s.Links.Cut(other, is)
-		}
-	}
+	l.s.CutOff(victim, way.sends, way.gets)
 	took, err := l.next(moment, fmt.Sprintf("cut: %+v", way))
 	pause(l.ctx, m.Stand)
 	again, secondErr := l.next(time.Now(), fmt.Sprintf("cut for a while: %+v", way))

@@ -49,12 +49,13 @@ func (s *System) newNode(env ...string) (*Gateway, error) {
 		return nil, err
 	}
 	real := fmt.Sprintf("127.0.0.1:%d", port)
-	front, stop, err := s.Links.front(len(s.Gateways), real)
+	at := s.Links.count()
+	front, stop, err := s.Links.front(at, real)
 	if err != nil {
 		return nil, err
 	}
 	s.stops = append(s.stops, stop)
-	g := &Gateway{build: s.options.Build, node: front, dir: filepath.Join(s.dir, fmt.Sprintf("node-%d", len(s.Gateways)))}
+	g := &Gateway{build: s.options.Build, node: front, at: at, dir: filepath.Join(s.dir, fmt.Sprintf("node-%d", at))}
 	g.env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "FENCEPOST_DATA_DIR=" + g.dir, "FENCEPOST_CLUSTER_ADDR=" + front,
 		"FENCEPOST_CLUSTER_LISTEN_ADDR=" + real, "FENCEPOST_CLUSTER_SECRET=" + clusterSecret,
@@ -83,6 +84,23 @@ func (s *System) NewNode() (*Gateway, error) {
 // Node returns the address of a gateway among the nodes of its cluster.
 func (g *Gateway) Node() string { return g.node }
 
+// CutOff has what a node sends to the others, what it is sent, or both not arrive, until Links.Mend.
+func (s *System) CutOff(g *Gateway, sends, gets bool) {
+	for _, other := range s.Gateways {
+		if other != g && sends {
+			s.Links.Cut(g.at, other.at)
+		}
+		if other != g && gets {
+			s.Links.Cut(other.at, g.at)
+		}
+	}
+}
+
+// Drop has a gateway that does not run be none of the system's any more.
+func (s *System) Drop(g *Gateway) {
+	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(of *Gateway) bool { return of == g })
+}
+
 // Wipe has a gateway that does not run lose its disk. What it had is kept for Swap.
 func (g *Gateway) Wipe() error {
 	if err := os.RemoveAll(g.dir + ".lost"); err != nil {
@@ -99,7 +117,7 @@ func (g *Gateway) Swap() error {
 // AwaitLog waits until the process that was started last has logged a text.
 func (g *Gateway) AwaitLog(text string, timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if strings.Contains(g.Log(), text) {
+		if g.said(text) {
 			return nil
 		}
 	}

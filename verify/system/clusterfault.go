@@ -31,14 +31,7 @@ func cutLeader(s *System, random *rand.Rand) (func() error, error) {
 
 func (s *System) cutOff(victim int, random *rand.Rand) (heal func() error) {
 	ways := 1 + random.IntN(3) // what it sends, what it is sent, or both is lost
-	for other := range s.Gateways {
-		if other != victim && ways&1 != 0 {
-			s.Links.Cut(victim, other)
-		}
-		if other != victim && ways&2 != 0 {
-			s.Links.Cut(other, victim)
-		}
-	}
+	s.CutOff(s.Gateways[victim], ways&1 != 0, ways&2 != 0)
 	return func() error { s.Links.Mend(); return nil }
 }
 

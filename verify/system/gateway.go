@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,7 @@ type Gateway struct {
 	addr  string
 
 	node string // its address among the nodes of a cluster
+	at   int    // its place in Links
 	dir  string // of its data, if it is such a node
 
 	// Proxies stand between this gateway alone and its store: one for Redis, one a
@@ -45,6 +47,7 @@ type Gateway struct {
 	admin   string      // where it serves metrics and profiles, of the last process
 	process *process    // nil: never started
 	log     []string    // the last lines, of all its processes
+	begun   int         // of them, before the process that was started last
 	flaws   []string    // lines that no gateway may log
 	led     []time.Time // when it said that it leads the others
 }
@@ -89,6 +92,13 @@ func (g *Gateway) Log() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return strings.Join(g.log, "")
+}
+
+// said reports whether the process that was started last has logged a text.
+func (g *Gateway) said(text string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.log[g.begun:], func(line string) bool { return strings.Contains(line, text) })
 }
 
 // Start starts the gateway that does not run, and waits until it is ready.
@@ -139,7 +149,7 @@ func (g *Gateway) launch(path string) error {
 	}
 	p := &process{cmd: cmd, serves: make(chan string, 1), exited: make(chan struct{})}
 	g.mu.Lock()
-	g.process = p
+	g.process, g.begun = p, len(g.log)
 	g.mu.Unlock()
 	go func() {
 		g.read(p, stderr)
@@ -196,7 +206,7 @@ func (g *Gateway) keep(line string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.log = append(g.log, line); len(g.log) > 2*keptLines {
-		g.log = append([]string(nil), g.log[keptLines:]...)
+		g.log, g.begun = append([]string(nil), g.log[keptLines:]...), max(g.begun-keptLines, 0)
 	}
 	if strings.Contains(line, `"msg":"this node leads the cluster"`) {
 		g.led = append(g.led, time.Now())

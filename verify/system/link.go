@@ -66,6 +66,13 @@ func (l *Links) wait(from, to int) {
 	}
 }
 
+// count returns how many nodes there are.
+func (l *Links) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.nodes)
+}
+
 // join notes the next node.
 func (l *Links) join(g *Gateway) {
 	l.mu.Lock()
