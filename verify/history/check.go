@@ -36,6 +36,7 @@ func Check(h *History, r Rules, dir string) []Violation {
 	for _, name := range h.names() {
 		found = append(found, order(h, name, &r, dir)...)
 		found = append(found, reused(h, name, &r)...)
+		found = append(found, delays(h, name, &r)...)
 	}
 	return append(found, liveness(h, &r)...)
 }

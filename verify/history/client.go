@@ -35,6 +35,9 @@ func (c *client) turn(ctx context.Context) {
 	if c.random.IntN(5) > 0 {
 		op.Lease = c.newLease()
 	}
+	if !c.run.cfg.Rules.NoQueue && (kind == 9 || c.random.IntN(8) == 0) { // a quorum has no delays
+		op.LockDelay = time.Duration(50+c.random.IntN(200)) * time.Millisecond
+	}
 	switch kind {
 	case 0:
 	case 1:
@@ -131,7 +134,7 @@ func (c *client) acquire(ctx context.Context, op *Op) bool {
 		c.pause(ctx, 50*time.Millisecond)
 		*op = Op{
 			Call: op.Call, Verb: Acquire, Names: op.Names, Lease: op.Lease, Owner: op.Owner, Mode: op.Mode, Limit: op.Limit, Permits: op.Permits, Hold: op.Hold,
-			TTL: op.TTL, Wait: op.Wait, Gateway: c.gateway(),
+			TTL: op.TTL, Wait: op.Wait, LockDelay: op.LockDelay, Gateway: c.gateway(),
 		}
 	}
 	return false

@@ -44,16 +44,18 @@ type Op struct {
 	Client  int
 	Gateway int
 
-	Verb     Verb
-	Names    []string // in byte order
-	Lease    string   // the lease id, with its secret
-	Owner    string   // of the lease: unique to a call of Acquire
-	Mode     string   // exclusive, or shared; of a Renew empty unless it is a downgrade
-	Limit    int      // with shared: 0 is none
-	Permits  int      // with a limit: 0 is one
-	Hold     int      // the depth asked for; of a Release that to unwind
-	TTL      time.Duration
-	Wait     time.Duration
+	Verb      Verb
+	Names     []string // in byte order
+	Lease     string   // the lease id, with its secret
+	Owner     string   // of the lease: unique to a call of Acquire
+	Mode      string   // exclusive, or shared; of a Renew empty unless it is a downgrade
+	Limit     int      // with shared: 0 is none
+	Permits   int      // with a limit: 0 is one
+	Hold      int      // the depth asked for; of a Release that to unwind
+	TTL       time.Duration
+	Wait      time.Duration
+	LockDelay time.Duration // of an Acquire
+
 	Attached bool  // by a stream
 	Token    int64 // of a Break
 
@@ -64,6 +66,7 @@ type Op struct {
 	Reason     string
 	Grants     []Grant
 	Missing    []string
+	Delayed    bool // the refusal says that a lock delay keeps everybody out
 }
 
 // Grant is one lease of an answer.
@@ -104,7 +107,7 @@ func (op *Op) String() string {
 		what string
 		n    int64
 	}{
-		{"limit", int64(op.Limit)}, {"permits", int64(op.Permits)}, {"hold", int64(op.Hold)}, {"ttl_ms", op.TTL.Milliseconds()}, {"wait_ms", op.Wait.Milliseconds()}, {"token", op.Token},
+		{"limit", int64(op.Limit)}, {"permits", int64(op.Permits)}, {"hold", int64(op.Hold)}, {"ttl_ms", op.TTL.Milliseconds()}, {"wait_ms", op.Wait.Milliseconds()}, {"lock_delay_ms", op.LockDelay.Milliseconds()}, {"token", op.Token},
 	} {
 		if n.n != 0 {
 			fmt.Fprintf(&b, " %s %d", n.what, n.n)
@@ -140,6 +143,7 @@ type Look struct {
 	Sent, Done Time
 	Holders    []Shown
 	Waiters    []Shown // the first of them
+	Delayed    bool    // as of an Op
 }
 
 // Shown is a holder or a waiter as a Look shows it.

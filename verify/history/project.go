@@ -189,7 +189,7 @@ func (p *projection) merged(c *call) Time {
 // strict reports whether a refusal is judged: nobody may have been in the queue, or have
 // held the lock without being told.
 func (p *projection) strict(c *call) bool {
-	if p.rules.NoQueue || c.Status != 423 || c.Wait > 0 || c.Set() || c.Attached || c.attempts > 1 || p.all.troubled(c.sent, c.Done) {
+	if p.rules.NoQueue || c.Status != 423 || c.Delayed || c.Wait > 0 || c.Set() || c.Attached || c.attempts > 1 || p.all.troubled(c.sent, c.Done) {
 		return false
 	}
 	return !slices.ContainsFunc(p.calls, func(o call) bool {

@@ -49,6 +49,9 @@ func (w *watch) blocked(l *Look, c *call) bool {
 	if l.holds(c.Owner) {
 		return c.Set() // it has a part of it
 	}
+	if l.Delayed {
+		return true
+	}
 	// Who has gone does not count, and where there is no queue nobody is before others.
 	i := slices.IndexFunc(l.Waiters, func(s Shown) bool {
 		o := w.byOwner[s.Owner]

@@ -76,6 +76,7 @@ type answer struct {
 	Reason  string   `json:"reason"`
 	Holders []shown  `json:"holders"`
 	Waiters []shown  `json:"waiters"`
+	Delayed int64    `json:"delayed_ms"`
 }
 
 type shown struct {
@@ -102,6 +103,7 @@ func (c *client) request(ctx context.Context, op *Op) (*http.Request, error) {
 	}
 	for field, value := range map[string]int64{
 		"ttl_ms": op.TTL.Milliseconds(), "wait_ms": op.Wait.Milliseconds(), "limit": int64(op.Limit), "permits": int64(op.Permits), "hold": int64(op.Hold),
+		"lock_delay_ms": op.LockDelay.Milliseconds(),
 	} {
 		if value > 0 {
 			body[field] = value
@@ -221,7 +223,7 @@ func (op *Op) judge(text []byte) {
 		op.Verdict = Unknown
 		return
 	}
-	op.Code, op.Reason = a.Code, a.Reason
+	op.Code, op.Reason, op.Delayed = a.Code, a.Reason, a.Delayed > 0
 	if a.LeaseID != "" {
 		op.Lease = a.LeaseID
 	}
@@ -289,6 +291,7 @@ func (c *client) inspect(ctx context.Context, gateway int, name string) (look Lo
 	for _, h := range a.Holders {
 		look.Holders = append(look.Holders, Shown(h))
 	}
+	look.Delayed = a.Delayed > 0
 	for _, w := range a.Waiters {
 		look.Waiters = append(look.Waiters, Shown(w))
 	}

@@ -65,6 +65,15 @@ func storeBugs() []Bug {
 			History: embedded(history.Mix{Wait: 2, Stranger: 1}), Promise: "order",
 		},
 		{
+			Name: "lock-delay-ignored", What: "a lock is granted at once after a lease with a lock delay that ran out or was broken",
+			Patches: []Patch{{
+				File: "internal/fencing/grant.go",
+				Old:  "return r != nil && (t.now < r.DelayedUntil ||",
+				New:  "return r != nil && (",
+			}},
+			History: embedded(history.Mix{Wait: 3, Break: 1, Late: 1}), Promise: "delay",
+		},
+		{
 			Name: "no-owner-check-in-lua", What: "the same, of the library in Redis",
 			Patches: []Patch{{
 				File: "internal/redis/library/rules.lua",
@@ -102,8 +111,8 @@ func storeBugs() []Bug {
 			Name: "double-grant-at-hand-off", What: "where many wait, a hand-off serves two at once",
 			Patches: []Patch{{
 				File: "internal/fencing/grant.go",
-				Old:  "func (t *step) fits(p *Place) bool {\n",
-				New: "func (t *step) fits(p *Place) bool {\n" +
+				Old:  "func (t *step) hasRoom(p *Place) bool {\n",
+				New: "func (t *step) hasRoom(p *Place) bool {\n" +
 					"\tif t.record != nil && t.record.Holders.Len() == 1 && t.record.Holders.First().AcquiredAt == t.now && t.record.Queue.Len() > 3 {\n\t\treturn true\n\t}\n",
 			}},
 			History: embedded(history.Mix{Wait: 1}), Promise: "order",
@@ -112,8 +121,8 @@ func storeBugs() []Bug {
 			Name: "lost-permit-hand-over", What: "a hand-off grants one permit though two are free",
 			Patches: []Patch{{
 				File: "internal/fencing/grant.go",
-				Old:  "for len(queue.order) > 0 && t.fits(queue.order[0]) {\n",
-				New:  "for len(queue.order) > 0 && t.fits(queue.order[0]) && (queue.order[0].Ask.Limit == 0 || t.record.Holders.Len() == 0) {\n",
+				Old:  "for len(queue.order) > 0 && t.hasRoom(queue.order[0]) {\n",
+				New:  "for len(queue.order) > 0 && t.hasRoom(queue.order[0]) && (queue.order[0].Ask.Limit == 0 || t.record.Holders.Len() == 0) {\n",
 			}},
 			History: lingering(embedded(history.Mix{Permit: 20, Wait: 20, Linger: 1})), Promise: "P5",
 		},
