@@ -147,7 +147,7 @@ func TestTryAcquire(t *testing.T) {
 	if !errors.Is(err, CodeLocked) || e.Status != http.StatusLocked || len(e.Holders) != 1 || e.Holders[0].Lease != l.Public() || e.RetryAfter <= 0 {
 		t.Fatalf("%+v", e)
 	}
-	_, err = c.Acquire(t.Context(), "a", Wait(100*time.Millisecond))
+	_, err = c.Acquire(t.Context(), "a", Wait(time.Second))
 	if !errors.Is(err, CodeWaitTimeout) || refusal(err).Position != 1 {
 		t.Fatalf("%+v", refusal(err))
 	}
