@@ -49,6 +49,8 @@ type Store struct {
 	cause  error         // set before failed is closed
 	over   chan struct{} // closed when hashicorp/raft has been shut down
 
+	election time.Duration // see Options
+
 	ctx     context.Context // of all that goes on until Close
 	cancel  context.CancelFunc
 	routing sync.WaitGroup
@@ -79,7 +81,7 @@ func Open(o Options) (*Store, error) {
 	gateway := newGateway()
 	s := &Store{
 		self: o.Self, log: o.Logger, calls: o.Calls, wall: o.wall, monotonic: o.monotonic, opened: time.Now(),
-		stepLimit: o.stepLimit, maxHolders: o.MaxHolders,
+		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, election: o.Election,
 		batch:   batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
 		machine: newMachine(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
@@ -169,6 +171,21 @@ func (s *Store) settled(future raft.Future) error {
 		return s.cause
 	case <-s.over:
 		return raft.ErrRaftShutdown
+	}
+}
+
+// handOver gives the lead to another member: if there is nobody the others elect one. hashicorp/raft
+// gives up after the time of an election, but says nothing if it has ended, or its disk hangs.
+func (s *Store) handOver() {
+	done := make(chan struct{})
+	go func() {
+		_ = s.raft.LeadershipTransfer().Error()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-s.failed:
+	case <-time.After(2 * s.election):
 	}
 }
 
@@ -364,7 +381,7 @@ func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
 		if s.Cause() == nil && s.leading.Load() != nil {
-			_ = s.settled(s.raft.LeadershipTransfer()) // there may be nobody: then the others elect one
+			s.handOver()
 		}
 		s.queue.mu.Lock()
 		s.queue.closed = true
