@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fencepost/internal/redis/redistest"
 )
@@ -62,7 +63,7 @@ func TestDoctorTellsMistakesApart(t *testing.T) {
 			return slices.ContainsFunc(mistake.says, func(want string) bool { return !strings.Contains(out, want) })
 		}
 		out, status := "", 0
-		for range 5 { // on a busy machine a handshake may take longer than a connection may
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); { // on a busy machine a handshake may take longer than a connection may
 			if out, status = examine(t, append(mistake.env, "FENCEPOST_STORE="+mistake.store)...); !misses(out) {
 				break
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 func TestReadyOnANewQuorum(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartQuorum(t, 3)
-	for range 16 {
+	stoodStill := 0 // rounds in which the machine was so busy that a node was not believed its clock
+	for round := 0; round < 16+stoodStill; round++ {
 		for _, node := range nodes {
 			client := node.Client()
 			if err := client.FlushAll(t.Context()).Err(); err != nil {
@@ -31,7 +33,11 @@ func TestReadyOnANewQuorum(t *testing.T) {
 			}
 		}
 		if status, body, err := request(http.MethodPost, url+"/locks/first", "", nil); err != nil || status != http.StatusCreated {
-			t.Errorf("the first acquire: %d %s, %v", status, body, err)
+			if strings.Contains(g.warnings(), "the clocks differ too much") && stoodStill < 16 {
+				stoodStill++
+			} else {
+				t.Errorf("the first acquire: %d %s, %v", status, body, err)
+			}
 		}
 		if err := g.end(syscall.SIGTERM); err != nil {
 			t.Fatal(err)
