@@ -148,6 +148,7 @@ func TestANameOfASessionCanNotBeRenewed(t *testing.T) {
 		})
 		advance(1500 * time.Millisecond)
 		w.want("renewals", int(calls.Load()), 4)
+		synctest.Wait()
 		w.want("updates", len(a.updates), 1)
 		w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
 		began := time.Now()
@@ -203,6 +204,7 @@ func TestASessionGrowsElsewhere(t *testing.T) {
 						t.Errorf("%s is held by %+v", name, h)
 					}
 				}
+				synctest.Wait()
 				if n := len(a.updates); n == 0 || a.updates[n-1].Err != nil {
 					t.Errorf("the older stream was told %+v", a.updates[n-1])
 				}
