@@ -92,7 +92,12 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 
 // Attached has the gateway renew the lease as long as a connection to it lives, and
 // release it when this process dies. Should the connection break off, this client renews
-// the lease from then on. For one name.
+// the lease from then on.
+//
+// Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause
+// says which, where that is known. The others are kept until Release, or their TTL's end, for the work to stop.
+// When the connection breaks off, this client attaches all of them to another one. A name that is released by
+// itself (Client.Release) is no more among Lease.Grants, and no loss while others are left. CodeUnsupportedByStore at a quorum.
 //
 // Where something between the two fails so that only the gateway sees the connection end,
 // it releases the lease while the context lives on. The client asks when it misses an
@@ -205,13 +210,8 @@ func (a *acquisition) call(names []string) (r call, err error) {
 			return r, err
 		}
 	}
-	invalid := func(field, detail string) (call, error) {
-		return r, &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: field, Detail: detail}
-	}
 	if len(names) > 1 {
-		if r.path, a.Names = "/locks", names; a.attached {
-			return invalid("names", "an attached lease has one name")
-		}
+		r.path, a.Names = "/locks", names
 	}
 	return r, a.checkMargin(millis(a.TTL))
 }

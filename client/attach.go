@@ -38,11 +38,12 @@ type stream struct {
 	close  context.CancelFunc
 }
 
-// open sends a call that is answered with a stream, which ctx bounds.
-func (c *Client) open(ctx context.Context, r call) (*stream, error) {
+// open sends a call that is answered with a stream, which ctx bounds and which begins within
+// a time.
+func (c *Client) open(ctx context.Context, r call, within time.Duration) (*stream, error) {
 	turn := c.current.Load()
 	streaming, cancel := context.WithCancel(ctx)
-	unbegun := time.AfterFunc(answerTimeout, cancel)
+	unbegun := time.AfterFunc(within, cancel)
 	response, sent, err := c.send(streaming, turn, r)
 	if err == nil && response.StatusCode >= 300 {
 		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -139,7 +140,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
-	s, err := q.c.open(streaming, q.call)
+	s, err := q.c.open(streaming, q.call, answerTimeout)
 	for err == nil {
 		var e event
 		if e, err = s.next(ctx, silence); err != nil {
@@ -151,6 +152,10 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 		case "granted":
 			var g granted
 			if err = json.Unmarshal(e.data, &g); err != nil {
+				break
+			}
+			if len(g.grants()) != len(q.names) {
+				err = errors.New("the gateway's answer is not a lease on all names")
 				break
 			}
 			if err = q.tooEarly(ctx, g); err != nil {
@@ -168,8 +173,10 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 				again := q.acquireRequest
 				again.Permits = 0 // as many as it has by then
 				again.Owner = ""  // it may be another one by then: see Labels
-				again.Linger = 0  // it is for a stream
-				l.claim.stream, l.claim.body = false, again
+				if l.claim.stream = len(q.names) > 1; !l.claim.stream {
+					again.Linger = 0 // it is for a stream
+				}
+				l.claim.body = again
 				return l, l.start(func() {
 					defer cancel()
 					l.follow(s)
@@ -184,32 +191,42 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 
 // follow takes over what a stream says of an attached lease. Where it breaks off, or is
 // silent when a renewal is due, this client takes the lease over and renews it from then
-// on. It never closes a stream before the lease is over, nor asks for another one: the end
-// of one is a release, perhaps of what is still believed in.
+// on; several names until they hang on another stream. It never closes a stream before the
+// lease is over: the end of one is a release, perhaps of what is still believed in.
 func (l *Lease) follow(s *stream) {
 	defer s.close()
-	err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) })
-	switch {
-	case errors.Is(err, CodeLeaseLost), errors.Is(err, CodeReplaced):
-		l.finish(err)
-	case l.Err() == nil:
-		l.failed(err)
-		if err == errSilent { // it may speak again, at last of having been replaced by this client
-			l.c.goes(func() {
-				if err := l.listen(s, func() time.Duration { return longestAttachedWait }); errors.Is(err, CodeLeaseLost) {
-					l.finish(err)
-				}
-			})
+	for l.next = s; l.next != nil; {
+		s := l.next
+		l.next = nil
+		err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) })
+		switch {
+		case errors.Is(err, CodeLeaseLost), errors.Is(err, CodeReplaced) && !l.ownRequest():
+			l.finish(err)
+		case l.Err() == nil:
+			l.failed(err)
+			if err == errSilent { // it may speak again, at last of having been replaced by this client
+				l.c.goes(func() { l.overhear(s) })
+			}
+			l.detached = true
+			l.renew(0)
 		}
-		l.detached = true
-		l.renew(0)
 	}
 	<-l.kept.Done() // its work may still be stopping
+}
+
+// overhear listens to a stream that is not counted on for no more than a loss.
+func (l *Lease) overhear(s *stream) {
+	if err := l.listen(s, func() time.Duration { return longestAttachedWait }); errors.Is(err, CodeLeaseLost) {
+		l.finish(err)
+	}
 }
 
 // takeOver asks for the lease once more, without a stream: a newer request has the lease,
 // so that the end of the older one's stream is not its release any more.
 func (l *Lease) takeOver(timeout time.Duration) error {
+	if l.claim.stream {
+		return l.attachAgain(timeout)
+	}
 	a, err := l.c.ask(l.kept, l.claim, timeout)
 	if err != nil {
 		return err
@@ -243,6 +260,14 @@ func (l *Lease) listen(s *stream, within func() time.Duration) error {
 				l.noticed(g, s.sent)
 			} else {
 				l.renewed(g, s.sent)
+			}
+		case "released":
+			var m member
+			if err := json.Unmarshal(e.data, &m); err != nil {
+				return err
+			}
+			if !l.drop(m.Name) {
+				return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "the last of the names was released"}
 			}
 		case "draining", "lost":
 			return e.problem()

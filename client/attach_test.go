@@ -14,8 +14,7 @@ import (
 type mute struct {
 	http.RoundTripper
 	mu     sync.Mutex
-	silent bool
-	bodies []io.Closer
+	bodies []*muteBody
 }
 
 func muted(c *Client) *mute {
@@ -29,18 +28,27 @@ func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && r.Header.Get("Accept") == "text/event-stream" {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.bodies = append(m.bodies, response.Body)
-		response.Body = &muteBody{m, response.Body, r}
+		body := &muteBody{m: m, ReadCloser: response.Body, r: r}
+		m.bodies, response.Body = append(m.bodies, body), body
 	}
 	return response, err
 }
 
 func (m *mute) CloseIdleConnections() { m.RoundTripper.(*http.Transport).CloseIdleConnections() }
 
+// fallSilent is about the streams that there are.
 func (m *mute) fallSilent() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.silent = true
+	for _, body := range m.bodies {
+		body.silent = true
+	}
+}
+
+func (m *mute) streams() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.bodies)
 }
 
 // cut closes the connections of silent streams.
@@ -48,20 +56,23 @@ func (m *mute) cut() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, body := range m.bodies {
-		body.Close()
+		if body.silent {
+			body.Close()
+		}
 	}
 }
 
 type muteBody struct {
 	m *mute
 	io.ReadCloser
-	r *http.Request
+	r      *http.Request
+	silent bool
 }
 
 func (b *muteBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.m.mu.Lock()
-	silent := b.m.silent
+	silent := b.silent
 	b.m.mu.Unlock()
 	if silent {
 		<-b.r.Context().Done()

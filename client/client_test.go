@@ -157,7 +157,7 @@ func TestTryAcquire(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil || l.Err() != ErrReleased || cause(t, l) != ErrReleased {
 		t.Errorf("%v, %v", err, l.Err())
 	}
-	for _, bad := range [][]Option{{TTL(time.Microsecond)}, {TTL(-time.Second)}, {Permit(-1)}, {Permits(3, 2)}, {Also("a")}, {Also("..")}, {TTL(time.Second), StopEarly(600 * time.Millisecond)}, {Attached(), Also("b")}, {LeaseID("nonsense")}} {
+	for _, bad := range [][]Option{{TTL(time.Microsecond)}, {TTL(-time.Second)}, {Permit(-1)}, {Permits(3, 2)}, {Also("a")}, {Also("..")}, {TTL(time.Second), StopEarly(600 * time.Millisecond)}, {LeaseID("nonsense")}} {
 		if l, err := c.TryAcquire(t.Context(), "a", bad...); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field == "" {
 			t.Errorf("%v, %+v", l, err)
 		}

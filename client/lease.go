@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,6 +55,9 @@ type Lease struct {
 	silence  time.Duration // of the stream, after which the client takes it over
 	claim    call          // takes it over from its stream
 	detached bool          // still to be taken over; the goroutine's that renews
+	next     *stream       // that which it was taken over with, of several names; the same goroutine's
+
+	unsettled atomic.Int32 // requests for another stream whose answer is outstanding
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -120,10 +124,10 @@ func (l *Lease) Err() error {
 }
 
 // Token returns the fencing token; of several names that of the first that was given.
-func (l *Lease) Token() int64 { return l.grants[0].Token }
+func (l *Lease) Token() int64 { return l.first().Token }
 
 // Slot returns the number of a permit, from 0 and below the limit, or NoSlot.
-func (l *Lease) Slot() int { return l.grants[0].Slot }
+func (l *Lease) Slot() int { return l.first().Slot }
 
 // Slots returns the numbers of the permits in ascending order, nil if there are none.
 func (l *Lease) Slots() []int {
@@ -133,7 +137,13 @@ func (l *Lease) Slots() []int {
 }
 
 // Name returns the name; of several the first that was given.
-func (l *Lease) Name() string { return l.grants[0].Name }
+func (l *Lease) Name() string { return l.first().Name }
+
+func (l *Lease) first() Grant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.grants[0]
+}
 
 // Grants returns what the lease has of each name, in the order in which they were given.
 func (l *Lease) Grants() []Grant {
@@ -177,8 +187,8 @@ func (l *Lease) early() time.Duration {
 }
 
 // finish ends the lease for its user; the first cause counts. An attached lease of which
-// nothing is known is kept until its user lets go of it: ending its connection would
-// release it while the work is stopping.
+// nothing is known is kept until its user lets go of it, and so are the other names of one
+// that has lost a name: ending its connection would release it while the work is stopping.
 func (l *Lease) finish(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +197,8 @@ func (l *Lease) finish(cause error) {
 		l.cancel(cause)
 	}
 	l.c.leases.CompareAndDelete(l.id, l)
-	if !l.attached || !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) && !errors.Is(cause, ErrNoticeOver) {
+	others := l.claim.stream && errors.Is(cause, CodeLeaseLost)
+	if !l.attached || !others && !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) && !errors.Is(cause, ErrNoticeOver) {
 		l.end()
 	}
 }
@@ -269,7 +280,7 @@ func (l *Lease) watch() {
 	}
 }
 
-// renew keeps the lease alive. first is when to begin, counted from sending.
+// renew keeps the lease alive until it is over, or hangs on another stream. first is when to begin, counted from sending.
 func (l *Lease) renew(first time.Duration) {
 	for next := first; ; {
 		next -= rand.N(next/10 + 1) // never later than it was told
@@ -277,7 +288,7 @@ func (l *Lease) renew(first time.Duration) {
 			return
 		}
 		g, err := l.renewOnce()
-		if err != nil {
+		if err != nil || l.next != nil {
 			return
 		}
 		next = g.renewAfter()
@@ -334,7 +345,7 @@ func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
 			return granted{}, instant{}, err
 		}
 	}
-	return l.c.renewal(l.kept, l.id, l.names, renewRequest{TTL: upMillis(l.renewsWith())}, timeout)
+	return l.c.renewal(l.kept, l.id, l.held(), renewRequest{TTL: upMillis(l.renewsWith())}, timeout)
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.
@@ -370,10 +381,10 @@ func (l *Lease) release(ctx context.Context) error {
 	l.mu.Lock()
 	lost := l.over
 	l.mu.Unlock()
-	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.names) == 1 {
+	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.held()) == 1 {
 		return lost
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return l.c.Release(ctx, l.id, l.names...)
+	return l.c.Release(ctx, l.id, l.held()...)
 }

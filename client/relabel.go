@@ -13,7 +13,7 @@ type Labels struct {
 
 // Relabel renews the lease and sets its labels. It is Client.Relabel.
 func (l *Lease) Relabel(ctx context.Context, labels Labels) error {
-	_, err := l.c.Relabel(ctx, l.id, labels, l.names...)
+	_, err := l.c.Relabel(ctx, l.id, labels, l.held()...)
 	return err
 }
 

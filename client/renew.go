@@ -85,7 +85,7 @@ func (c *Client) renewNames(ctx context.Context, leaseID string, names []string,
 // KeepPermits gives permits back, so that n are left of each name: those with the highest
 // slots go, and others may have them. It is Client.KeepPermits with what the lease has.
 func (l *Lease) KeepPermits(ctx context.Context, n int) error {
-	_, err := l.c.KeepPermits(ctx, l.id, n, l.names...)
+	_, err := l.c.KeepPermits(ctx, l.id, n, l.held()...)
 	return err
 }
 

@@ -270,7 +270,7 @@ func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, err
 	return func(yield func(Event, error) bool) {
 		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true}
 		for retry := c.newRetry(); ; {
-			s, err := c.open(ctx, r)
+			s, err := c.open(ctx, r, answerTimeout)
 			for err == nil {
 				retry.answered()
 				var e event
