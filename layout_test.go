@@ -44,23 +44,24 @@ var ours = map[string][]string{
 	"bench":           {"client", "internal/fencing", "internal/quorum", "internal/redis", "internal/redis/redistest", "internal/watchdog"},
 
 	// They know the gateway by its processes and its HTTP, as its users do.
-	"verify":         {"verify/attack", "verify/check", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/planted", "verify/soak", "verify/system"},
-	"verify/attack":  {"internal/redis/redistest", "verify/check", "verify/system"},
-	"verify/check":   {},
-	"verify/clients": {"client", "internal/redis/redistest", "verify/check", "verify/system"},
-	"verify/crowd":   {"verify/check", "verify/system"},
-	"verify/members": {"verify/check", "verify/system"},
-	"verify/soak":    {"verify/check", "verify/system"},
-	"verify/system":  {"internal/redis/redistest"},
-	"verify/history": {"verify/system"},
-	"verify/planted": {"verify/history", "verify/system"},
+	"verify":          {"verify/attack", "verify/check", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/planted", "verify/sessions", "verify/soak", "verify/system"},
+	"verify/attack":   {"internal/redis/redistest", "verify/check", "verify/system"},
+	"verify/check":    {},
+	"verify/clients":  {"client", "internal/redis/redistest", "verify/check", "verify/system"},
+	"verify/crowd":    {"verify/check", "verify/system"},
+	"verify/members":  {"verify/check", "verify/system"},
+	"verify/sessions": {"verify/check", "verify/system"},
+	"verify/soak":     {"verify/check", "verify/system"},
+	"verify/system":   {"internal/redis/redistest"},
+	"verify/history":  {"verify/system"},
+	"verify/planted":  {"verify/history", "verify/system"},
 }
 
 // theirs says who alone may import a package, or one below it, of others.
 var theirs = map[string][]string{
 	"github.com/go-chi/chi": {"internal/http", "bench"},
 	"net/http": {
-		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/soak", "verify/system",
+		"client", "internal/http", "cmd/gateway", "fence", "fence/fencetest", "demo", "bench", "verify/attack", "verify/clients", "verify/crowd", "verify/history", "verify/members", "verify/sessions", "verify/soak", "verify/system",
 	},
 	"github.com/redis/go-redis":            {"internal/redis", "internal/redis/redistest", "bench"},
 	"github.com/hashicorp":                 {"internal/raft", "internal/raft/cluster"},

@@ -11,6 +11,7 @@ import (
 	"fencepost/verify/clients"
 	"fencepost/verify/crowd"
 	"fencepost/verify/members"
+	"fencepost/verify/sessions"
 	"fencepost/verify/soak"
 	"fencepost/verify/system"
 )
@@ -44,6 +45,9 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "soak-quorum", Title: "the same on a quorum of three", Run: soaked(system.Quorum, soaking), Beside: "soaks"},
 		{Name: "soak-embedded", Title: "the same on the embedded store", Run: soaked(system.Embedded, soaking), Beside: "soaks"},
 		{Name: "soak-raft", Title: "the same on a cluster of three gateways", Run: soaked(system.Raft, soaking), Beside: "soaks"},
+		{Name: "sessions-embedded", Beside: "sessions", FullOnly: true, Title: sessionsTitle + ", on the embedded store", Run: sessionsOf(system.Options{Store: system.Embedded})},
+		{Name: "sessions-redis", Beside: "sessions", FullOnly: true, Title: "the same on one Redis with two gateways", Run: sessionsOf(system.Options{Gateways: 2})},
+		{Name: "sessions-raft", Beside: "sessions", FullOnly: true, Title: "the same in a cluster of three gateways", Run: sessionsOf(system.Options{Store: system.Raft, Gateways: 3})},
 		{Name: "raft-fail-overs", Beside: "raft", Title: "in a cluster of three gateways leaders are killed and stopped, also while others wait: no lease is lost, tokens grow, the queue keeps its order", Run: cluster(3, members.Members{Kills: 3, Stops: 1, Queues: 1}, members.Members{Kills: 20, Stops: 5, Queues: 5})},
 		{Name: "raft-partitions", Beside: "raft", Title: "its nodes are cut off from each other, also in one direction alone: the same", Run: cluster(3, members.Members{Partitions: 1}, members.Members{Partitions: 3})},
 		{Name: "raft-members", Beside: "raft", Title: "its nodes lose their disks, are restarted one by one, added and removed, two at once, beside a leader that dies, and while they are cut off: the same, and what was removed neither votes nor serves", Run: cluster(3, members.Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1}, members.Members{Rolls: 3, Disks: 4, Races: 5, Exiles: 6, Changes: 2})},
@@ -105,6 +109,16 @@ func readers(o system.Options) func(context.Context, check.Scale, *check.Result)
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		return on(o, r, func(s *system.System) error {
 			return crowd.Readers{Rounds: check.Pick(scale, 1, 10), Crowds: 3, Each: 250}.Run(ctx, s, r)
+		})
+	}
+}
+
+const sessionsTitle = "sessions of 64 names whose clients are killed, stopped and cut off: all are free in time, none sooner than it lingers; attached again at another gateway their tokens are the same"
+
+func sessionsOf(o system.Options) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(o, r, func(s *system.System) error {
+			return sessions.Sessions{Rounds: check.Pick(scale, 1, 20)}.Run(ctx, s, r)
 		})
 	}
 }

@@ -1,0 +1,223 @@
+package sessions
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fencepost/verify/system"
+)
+
+// client holds the stream of a session.
+type client interface {
+	told() *granted
+	kill() error // may be repeated
+	stop() error // it reads no more, and its system goes on to acknowledge
+	cut() error  // no packet arrives any more, and none leaves
+}
+
+// granted is the first event that tells of leases.
+type granted struct {
+	LeaseID string `json:"lease_id"`
+	Locks   []struct {
+		Name  string `json:"name"`
+		Token uint64 `json:"fencing_token"`
+	} `json:"locks"`
+}
+
+func (g *granted) tokens() map[string]uint64 {
+	tokens := map[string]uint64{}
+	for _, l := range g.Locks {
+		tokens[l.Name] = l.Token
+	}
+	return tokens
+}
+
+// open asks for the names, and returns when they are granted.
+func (s *session) open(ctx context.Context, g *system.Gateway, start func(ctx context.Context, url, leaseID, body string) (client, error), leaseID string, linger, maxHold time.Duration) (client, error) {
+	ask := map[string]any{"ttl_ms": ttl.Milliseconds()}
+	var list []string
+	for i := range names {
+		list = append(list, fmt.Sprintf("%s%02d", s.prefix, i))
+	}
+	ask["names"] = list
+	if linger > 0 {
+		ask["linger_ms"] = linger.Milliseconds()
+	}
+	if maxHold > 0 {
+		ask["max_hold_ms"] = maxHold.Milliseconds()
+	}
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return nil, err
+	}
+	c, err := start(ctx, g.URL(), leaseID, string(body))
+	if err != nil {
+		return nil, err
+	}
+	if got := c.told(); len(got.Locks) != names {
+		return nil, errors.Join(fmt.Errorf("%d of %d names are granted", len(got.Locks), names), c.kill())
+	}
+	return c, nil
+}
+
+// reader finds the grant in a stream, and reads on until its end.
+type reader struct {
+	mu     sync.Mutex
+	text   bytes.Buffer
+	grant  granted
+	answer chan error // of the grant
+}
+
+func read(from io.Reader) *reader {
+	r := &reader{answer: make(chan error, 1)}
+	go func() {
+		_, err := io.Copy(r, from)
+		r.settle(fmt.Errorf("the stream ended before a grant: %v: %s", err, r.text.String()))
+	}()
+	return r
+}
+
+// Write takes a part of the stream.
+func (r *reader) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.grant.LeaseID != "" {
+		return len(b), nil
+	}
+	r.text.Write(b)
+	_, after, found := strings.Cut(r.text.String(), "event: granted\ndata: ")
+	line, _, whole := strings.Cut(after, "\n")
+	if found && whole {
+		r.settle(json.Unmarshal([]byte(line), &r.grant))
+	}
+	return len(b), nil
+}
+
+func (r *reader) settle(err error) {
+	select {
+	case r.answer <- err:
+	default:
+	}
+}
+
+func (r *reader) told() *granted {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return &r.grant
+}
+
+func (r *reader) await() error {
+	select {
+	case err := <-r.answer:
+		return err
+	case <-time.After(patience):
+		return errors.New("no grant in time")
+	}
+}
+
+// curl is a process of its own.
+type curl struct {
+	*reader
+	cmd  *exec.Cmd
+	once sync.Once
+}
+
+func startCurl(ctx context.Context, url, leaseID, body string) (client, error) {
+	args := []string{"-sN", "--noproxy", "*", "-H", "Accept: text/event-stream", "-H", "Content-Type: application/json", "-d", body}
+	if leaseID != "" {
+		args = append(args, "-H", "Lease-Id: "+leaseID)
+	}
+	c := &curl{cmd: exec.CommandContext(ctx, "curl", append(args, url+"/locks")...)}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	c.reader = read(out)
+	if err := c.await(); err != nil {
+		return nil, errors.Join(err, c.kill())
+	}
+	return c, nil
+}
+
+func (c *curl) kill() error {
+	var err error
+	c.once.Do(func() {
+		err = c.cmd.Process.Kill()
+		_ = c.cmd.Wait() // says that it was killed
+	})
+	return err
+}
+
+func (c *curl) stop() error { return c.cmd.Process.Signal(syscall.SIGSTOP) }
+func (c *curl) cut() error  { return errors.New("a process of its own can't be cut off") }
+
+// conn is a connection of this process.
+type conn struct {
+	*reader
+	conn *net.TCPConn
+}
+
+func dial(_ context.Context, url, leaseID, body string) (client, error) {
+	c, err := net.DialTimeout("tcp", strings.TrimPrefix(url, "http://"), patience)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequest(http.MethodPost, url+"/locks", strings.NewReader(body))
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	request.Header.Set("Accept", "text/event-stream")
+	request.Header.Set("Content-Type", "application/json")
+	if leaseID != "" {
+		request.Header.Set("Lease-Id", leaseID)
+	}
+	if err := request.Write(c); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	d := &conn{read(c), c.(*net.TCPConn)}
+	if err := d.await(); err != nil {
+		return nil, errors.Join(err, d.kill())
+	}
+	return d, nil
+}
+
+func (c *conn) kill() error { c.conn.Close(); return nil }
+func (c *conn) stop() error { return errors.New("a connection of this process can't be stopped") }
+
+// cut has the system drop each packet that comes for the connection, so that it acknowledges none.
+func (c *conn) cut() error {
+	raw, err := c.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+	var refused error
+	err = raw.Control(func(fd uintptr) {
+		refused = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(drop)), Filter: &drop[0]})
+	})
+	return errors.Join(err, refused)
+}
+
+func countLocks(body []byte) (int, error) {
+	var page struct {
+		Locks []json.RawMessage `json:"locks"`
+	}
+	err := json.Unmarshal(body, &page)
+	return len(page.Locks), err
+}
