@@ -53,7 +53,7 @@ func endOf(calls []call, a *call, name string) (end time.Duration, shares, known
 		}
 		g, granted := c.grant(name)
 		switch {
-		case c.Attached, !c.certain(), c.Verb == Release && c.Verdict != Lost:
+		case c.Attached, !c.certain(), c.Verb == Release && !c.lost(name):
 			return 0, false, false
 		case granted && c.sent > last:
 			end, last = g.Deadline, c.sent

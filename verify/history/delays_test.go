@@ -27,6 +27,16 @@ func TestDelays(t *testing.T) {
 			s.does(10, 11, Release, "a", Ended)
 			s.grant(12, 13, "b", 11)
 		}},
+		{"a grant after a release of several names, of which others were lost", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, delayed)
+			s.does(10, 11, Release, "a", Lost, Op{Names: []string{"m", "n"}, Missing: []string{"m"}})
+			s.grant(12, 13, "b", 11)
+		}},
+		{"a grant after a release that says it was lost", "delay", nil, func(s *script) {
+			s.grant(0, 1, "a", 10, delayed)
+			s.does(210, 211, Release, "a", Lost)
+			s.grant(220, 221, "b", 11)
+		}},
 		{"a grant after a release of which nothing is known", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10, delayed)
 			s.does(10, 11, Release, "a", Unknown)

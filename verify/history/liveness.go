@@ -87,7 +87,7 @@ func (w *watch) terms() {
 			w.held[j].let = min(w.held[j].let, c.Done)
 		case !c.certain(): // a renewal, perhaps
 			w.held[j].over = max(w.held[j].over, w.h.latest(c.Done+5*time.Second, c.TTL, w.r))
-		case c.Verdict == Ended, c.Verdict == Lost && c.Verb != Acquire && (len(c.Missing) == 0 || slices.Contains(c.Missing, w.name)):
+		case c.Verdict == Ended, c.lost(w.name) && c.Verb != Acquire:
 			w.held[j].ended(c.Done, w.r)
 		}
 	}

@@ -252,5 +252,11 @@ func (h *History) calls(name string) []call {
 	return calls
 }
 
+// lost reports whether the answer was that the lease on name is gone: of a request for several
+// names others may have been let go by it.
+func (c *call) lost(name string) bool {
+	return c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, name))
+}
+
 // certain reports whether it is known what the call has come to.
 func (c *call) certain() bool { return c.Verdict != Unknown && c.Verdict != Left }

@@ -111,7 +111,7 @@ func (p *projection) call(c *call) {
 	case c.Verb == Acquire && c.Verdict == Refused && p.strict(c):
 		m.what, m.lease = moveHeld, ""
 	case !known: // of a lease that nobody was told of
-	case c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name)):
+	case c.lost(p.name):
 		if c.Verb == Release && c.Hold < 2 && p.all.forgot(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
 			may := m
 			may.what = moveMayRelease
@@ -275,7 +275,7 @@ func (p *projection) end(t term, later []*call) {
 		if c.Verb == Renew && !granted { // a first attempt of it may have shortened the lease
 			from = min(from, c.sent+c.TTL-p.rules.Margin)
 		}
-		lost := c.Verdict == Lost && (len(c.Missing) == 0 || slices.Contains(c.Missing, p.name))
+		lost := c.lost(p.name)
 		if lost && c.Done < from {
 			continue // forgotten: it may still be kept free for its holder
 		}
