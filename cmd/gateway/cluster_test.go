@@ -47,7 +47,7 @@ func (m *member) stop() {
 func (m *member) says(text string) {
 	m.t.Helper()
 	var last string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(look) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(look) {
 		_, answer, err := request("GET", "http://"+m.gateway.addr+"/readyz?verbose", "", nil)
 		if last = fmt.Sprint(string(answer), err); strings.Contains(last, text) {
 			return

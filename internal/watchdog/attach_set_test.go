@@ -24,20 +24,11 @@ func (w *world) session(ctx context.Context, gateway int, r fencing.AcquireReque
 }
 
 func (w *world) attachAll(ctx context.Context, gateway int, all *whole) *attached {
-	a := &attached{granted: time.Now(), done: make(chan struct{})}
 	request := AttachRequest{Lease: all.Lease, Stamp: all.Stamp}
 	for i, name := range slices.Sorted(slices.Values(all.names)) {
 		request.Leases = append(request.Leases, Attached{name, all.outs[i]})
 	}
-	updates := w.dogs[gateway].Attach(ctx, request)
-	go func() {
-		defer close(a.done)
-		for u := range updates {
-			a.updates = append(a.updates, u)
-			a.at = append(a.at, time.Since(a.granted))
-		}
-	}()
-	return a
+	return follow(w.dogs[gateway].Attach(ctx, request))
 }
 
 func namesOf(leases []Attached) (names []fencing.Name) {
@@ -65,7 +56,7 @@ func TestASessionIsRenewedTogether(t *testing.T) {
 					if n := now.Add(1); n > most.Load() {
 						most.Store(n)
 					}
-					time.Sleep(time.Millisecond)
+					advance(time.Millisecond) // that the call takes
 					now.Add(-1)
 				}
 				return nil

@@ -17,8 +17,19 @@ func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return follow(w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Leases: []Attached{{r.Name, out}}, Ready: ready}))
+}
+
+type attached struct {
+	granted time.Time
+	updates []Update
+	at      []time.Duration
+	done    chan struct{}
+}
+
+// follow notes what comes of leases that were just attached.
+func follow(updates <-chan Update) *attached {
 	a := &attached{granted: time.Now(), done: make(chan struct{})}
-	updates := w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Leases: []Attached{{r.Name, out}}, Ready: ready})
 	go func() {
 		defer close(a.done)
 		for u := range updates {
@@ -27,13 +38,6 @@ func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func
 		}
 	}()
 	return a
-}
-
-type attached struct {
-	granted time.Time
-	updates []Update
-	at      []time.Duration
-	done    chan struct{}
 }
 
 // ended waits for the end and returns the last update and when it came.
