@@ -176,10 +176,14 @@ func TestAttachedIsLost(t *testing.T) {
 	// A store out of reach: it can't be told, and is not said to be lost for sure.
 	s = g.stream("POST", "/locks/c", `{"ttl_ms":300}`, attach)
 	s.next("granted")
+	var releases atomic.Int32
 	g.store.set(func(s *scriptedStore) {
 		s.before = func(verb string) error {
-			if verb == "renew" {
+			switch verb {
+			case "renew":
 				return fencing.Unavailable(errors.New("down"))
+			case "release":
+				releases.Add(1)
 			}
 			return nil
 		}
@@ -189,6 +193,7 @@ func TestAttachedIsLost(t *testing.T) {
 			t.Errorf("%s %s", e.name, e.data)
 		}
 	}
+	g.eventually("it is released: nobody counts on it any more", func() bool { return releases.Load() > 0 })
 	g.eventually("the lock is free", func() bool { return !g.lock("c").Held() })
 }
 
