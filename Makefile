@@ -8,6 +8,7 @@ SCALE ?= full
 DURATION ?= 20m
 STORE ?= redis
 ROUNDS ?= 3
+FLAKES ?= 30
 
 .PHONY: help
 help: ## list the targets
@@ -25,23 +26,40 @@ demo: build ## two clients and a file: what fencing tokens are for, in less than
 build: ## build bin/gateway and bin/lockctl
 	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/gateway ./cmd/lockctl
 
+.PHONY: check
+check: lint test ## all that has to pass before a commit: lint, and the tests
+
 .PHONY: test
-test: deps lint ## all that has to pass before a commit: lint, tests with -race
-	@$(MAKE) --no-print-directory --output-sync=line -j 2 test-race test-plain
+test: deps ## the tests, with -race where goroutines of this module race; the first time it compiles for minutes
+	@scripts/goes-on "testing (what is not compiled yet is compiled first)" \
+		$(MAKE) --no-print-directory --output-sync=line -j 2 test-race test-plain
+	@scripts/goes-on "testing" $(MAKE) --no-print-directory test-alone
 
 # Tests have much garbage and little to keep: collecting it a quarter as often saves a third of the CPU of some.
-test-race test-plain: export GOGC ?= 400
+test-race test-plain test-alone: export GOGC ?= 400
+
+# PLAIN has the packages whose tests are run without -race: what they start, gateways that are built without it and a
+# browser, takes the time, or what one goroutine plays. What they drive is tested with -race in packages of its own.
+PLAIN := ./web ./internal/fencing ./verify ./verify/... . ./deploy ./demo
 
 .PHONY: test-race
-test-race: # the longest first, five packages at a time: they mostly wait; the rules have no goroutine
-	go test -race -vet=off -p 5 -parallel 4 -timeout 12m ./internal/redis ./cmd/gateway ./web ./client ./internal/http ./internal/quorum \
-		./verify/clients ./cmd/lockctl $$(go list ./... | grep -v 'internal/fencing$$')
+test-race: # the longest first; two packages at a time beside two of test-plain: with more a core is waited for longer than tests allow
+	go test -race -vet=off -p 2 -parallel 4 -timeout 30m ./internal/redis ./cmd/gateway ./internal/raft ./internal/http ./internal/quorum ./internal/watchdog \
+		./client ./cmd/lockctl $$(go list ./... | grep -vxF "$$(go list $(PLAIN))")
 
 .PHONY: test-plain
-test-plain: # what one goroutine plays, which is too slow with -race: a test of the module compares this list with the files that say so
-	go test -vet=off -timeout 5m ./internal/fencing
-	go test -vet=off -p 1 -timeout 5m -run '^Test(Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)' \
-		./internal/quorum ./internal/watchdog ./internal/fencing/fencingtest ./internal/embedded
+test-plain: # PLAIN, and tests of other packages which are too slow with -race: a test of the module compares these with the files that say so
+	go test -vet=off -p 2 -parallel 4 -timeout 30m $$(go list $(PLAIN) | grep -v '/verify/members$$')
+	go test -vet=off -p 2 -timeout 30m -run '^Test(Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)' \
+		./internal/fencing/fencingtest ./internal/watchdog ./internal/quorum ./internal/embedded
+
+.PHONY: test-alone
+test-alone: # clusters elect nobody beside so many others
+	go test -vet=off -parallel 1 -timeout 30m ./verify/members
+
+.PHONY: flakes
+flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours
+	@scripts/flakes $(FLAKES) $(shell expr \( $(FLAKES) + 2 \) / 3)
 
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, long random histories, the page with 100,000 locks
@@ -81,8 +99,8 @@ soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cl
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
-	go vet ./...
-	go tool -modfile=tools/go.mod staticcheck ./...
+	@scripts/goes-on "go vet" go vet ./...
+	@scripts/goes-on "staticcheck" go tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (default: a million executions each)

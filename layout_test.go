@@ -3,10 +3,13 @@
 package fencepost_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -19,15 +22,17 @@ var ours = map[string][]string{
 	"api":                          {},
 	"web":                          {},
 	"internal/fencing":             {},
-	"internal/fencing/fencingtest": {"internal/fencing"},
+	"internal/fencing/fencingtest": {"internal/fencing", "internal/seed"},
 	"internal/fencing/index":       {"internal/fencing"},
-	"internal/embedded":            {"internal/fencing", "internal/fencing/index"},
+	"internal/datadir":             {},
+	"internal/embedded":            {"internal/datadir", "internal/fencing", "internal/fencing/index"},
 	"internal/quorum":              {"internal/fencing"},
-	"internal/raft":                {"internal/fencing", "internal/fencing/index"},
+	"internal/raft":                {"internal/datadir", "internal/fencing", "internal/fencing/index"},
 	"internal/redis":               {"internal/fencing"},
 	"internal/raft/peer":           {},
 	"internal/raft/cluster":        {"internal/raft/peer"},
 	"internal/redis/redistest":     {},
+	"internal/seed":                {},
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/tracing":             {"internal/fencing"},
@@ -110,6 +115,39 @@ func TestImports(t *testing.T) {
 			if slices.Contains(onlyStandard, name) && strings.Contains(imported, ".") {
 				t.Errorf("%s imports %s; it keeps to the standard library", name, imported)
 			}
+		}
+	}
+}
+
+// TestImportsAreDocumented holds the table of docs/architecture.md to what packages may import.
+// "all" stands for many.
+func TestImportsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ = bytes.Cut(text, []byte("## Who may import whom"))
+	text, _, _ = bytes.Cut(text, []byte("\n## "))
+	documented := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]+) \\|").FindAllSubmatch(text, -1) {
+		name, imports := string(row[1]), string(row[2])
+		documented[name] = true
+		var want []string
+		for _, imported := range ours[name] {
+			want = append(want, strings.TrimPrefix(imported, "internal/"))
+		}
+		slices.Sort(want)
+		got := strings.Split(imports, ", ")
+		slices.Sort(got)
+		switch {
+		case imports == "all" && len(want) > 5, imports == "–" && len(want) == 0, slices.Equal(got, want):
+		default:
+			t.Errorf("the row of %s has %s; layout_test.go has %s", name, imports, strings.Join(want, ", "))
+		}
+	}
+	for name := range ours {
+		if !documented[name] && !strings.HasPrefix(name, "verify/") {
+			t.Errorf("%s is in no row", name)
 		}
 	}
 }

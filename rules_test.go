@@ -18,8 +18,8 @@ import (
 var ruleFiles = []string{
 	"internal/fencing/step.go", "internal/fencing/break.go", "internal/fencing/settle.go", "internal/fencing/acquire.go", "internal/fencing/grant.go",
 	"internal/fencing/claim.go", "internal/fencing/leave.go", "internal/fencing/own.go", "internal/fencing/quarantine.go",
-	"internal/fencing/gateway.go", "internal/fencing/fence.go",
-	"state.lua", "holders.lua", "queue.lua", "rules.lua", "view.lua", "acquire.lua", "verbs.lua", "fence.lua", "gateways.lua", "mend.lua",
+	"internal/fencing/gateway.go", "internal/fencing/fence.go", "internal/fencing/clocks.go",
+	"state.lua", "clocks.lua", "holders.lua", "queue.lua", "rules.lua", "view.lua", "acquire.lua", "verbs.lua", "fence.lua", "gateways.lua", "mend.lua",
 }
 
 var (

@@ -263,11 +263,11 @@ func inService(nodes []fencing.Node) error {
 	defer cancel()
 	for _, node := range nodes {
 		for {
-			blank, err := node.Blank(ctx)
+			memory, err := node.Memory(ctx)
 			if ctx.Err() != nil {
 				return errors.Join(errors.New("a node was not taken into service"), err)
 			}
-			if err == nil && !blank {
+			if err == nil && memory.InService {
 				break
 			}
 			time.Sleep(20 * time.Millisecond)

@@ -3,11 +3,9 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 )
@@ -15,7 +13,7 @@ import (
 const (
 	// waitPerRequest is how long one request waits in the queue. Then it is sent again and
 	// goes on at its place. A gateway that is stopped is so noticed while the place is
-	// kept, 14 s after the gateway's last sign of life.
+	// kept, 14 s after the gateway's last sign of life. See beginWait.
 	waitPerRequest = 8 * time.Second
 
 	// longestAttachedWait is the longest wait_ms of an attached lease.
@@ -32,7 +30,11 @@ type acquisition struct {
 	leaseID  string
 	named    bool // Owner is of this acquire
 	wait     time.Duration
+	bounded  bool // wait says for how long
 	waits    bool
+	permit   bool // Limit is given
+	several  bool // Permits is given
+	found    bool // leaseID is given
 	attached bool
 	unkept   bool
 	margin   time.Duration
@@ -42,7 +44,9 @@ type acquisition struct {
 }
 
 // Option changes what is acquired. Without any it is an exclusive lease with the gateway's
-// default TTL, which this client renews.
+// default TTL, which this client renews. One that is out of its range is refused with
+// CodeInvalidRequest, before anything is sent; so is what the gateway's settings don't allow,
+// by the gateway.
 type Option func(*acquisition)
 
 // TTL is how long the lease lives without a renewal: 100 ms to 24 h, as far as the
@@ -50,8 +54,9 @@ type Option func(*acquisition)
 // this process die.
 func TTL(d time.Duration) Option { return func(a *acquisition) { a.TTL = upMillis(d) } }
 
-// Wait is how long Acquire and Do wait at most; without it until their context ends.
-func Wait(d time.Duration) Option { return func(a *acquisition) { a.wait = d } }
+// Wait is how long Acquire and Do wait for others at most; without it until their context
+// ends. With 0 or less they don't wait, as TryAcquire doesn't.
+func Wait(d time.Duration) Option { return func(a *acquisition) { a.wait, a.bounded = d, true } }
 
 // Also acquires further names under the same lease, all or none; with the first 64 at most.
 func Also(names ...string) Option {
@@ -64,13 +69,16 @@ func Shared() Option { return func(a *acquisition) { a.Mode = "shared" } }
 // Permit is one of so many shared leases, 1 to 10,000: a place in a semaphore. See
 // Lease.Slot.
 func Permit(of int) Option {
-	return func(a *acquisition) { a.Mode, a.Limit = "shared", of }
+	return func(a *acquisition) { a.Mode, a.Limit, a.permit = "shared", of, true }
 }
 
 // Permits is several of so many permits, n of 1 to 10,000, all in one step: n places in a
-// semaphore. See Lease.Slots and Lease.KeepPermits.
+// semaphore, 1 at least. See Lease.Slots and Lease.KeepPermits.
 func Permits(n, of int) Option {
-	return func(a *acquisition) { a.Mode, a.Limit, a.Permits = "shared", of, n }
+	return func(a *acquisition) {
+		a.Mode, a.Limit, a.permit = "shared", of, true
+		a.Permits, a.several = n, true
+	}
 }
 
 // Owner is a label for people in place of Options.Owner.
@@ -81,7 +89,7 @@ func Owner(label string) Option { return func(a *acquisition) { a.Owner, a.named
 func Metadata(m map[string]string) Option { return func(a *acquisition) { a.Metadata = m } }
 
 // MaxHold ends the lease that long after its grant, however often it is renewed: from the
-// TTL to 30 days. Its context ends with ErrMaxHold before that.
+// TTL to 30 days; 0: never. Its context ends with ErrMaxHold before that.
 func MaxHold(d time.Duration) Option { return func(a *acquisition) { a.MaxHold = upMillis(d) } }
 
 // LockDelay keeps everybody from the names for so long after the lease, if it expires or is broken, at
@@ -92,12 +100,12 @@ func LockDelay(d time.Duration) Option { return func(a *acquisition) { a.LockDel
 
 // Attached has the gateway renew the lease as long as a connection to it lives, and
 // release it when this process dies. Should the connection break off, this client renews
-// the lease from then on.
+// the lease from then on; so it does once the lease was shortened (Client.Renew).
 //
 // Of several names (Also) all have one fate: when one is lost the context ends, and Error.Name of its cause
 // says which, where that is known. The others are kept until Release, or their TTL's end, for the work to stop.
 // When the connection breaks off, this client attaches all of them to another one. A name that is released by
-// itself (Client.Release) is no more among Lease.Grants, and no loss while others are left. CodeUnsupportedByStore at a quorum.
+// itself (Client.Release), by whomever, is no more among Lease.Grants, and no loss while others are left. CodeUnsupportedByStore at a quorum.
 //
 // Where something between the two fails so that only the gateway sees the connection end,
 // it releases the lease while the context lives on. The client asks when it misses an
@@ -125,7 +133,7 @@ func StopEarly(d time.Duration) Option { return func(a *acquisition) { a.margin 
 // to find their lease again: with one that holds the names already, that lease is
 // returned, with the same token, whatever owner it has unless Owner names another one
 // (CodeConflict). An acquire that fails then releases nothing.
-func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID = id } }
+func LeaseID(id string) Option { return func(a *acquisition) { a.leaseID, a.found = id, true } }
 
 // OnLeaseID calls f with the public part of the lease id before it is first asked with, so
 // that f's owner finds itself among Lock.Waiters. f is called again should another lease
@@ -141,7 +149,9 @@ func OnNotice(f func(Notice)) Option { return func(a *acquisition) { a.noticed =
 // Acquire waits in the queue for a lease until it is granted, the context ends, or what
 // Wait allows is over (CodeWaitTimeout). Gateways that don't answer are asked again; when
 // none has answered for as long as Options.Patience it gives up with ErrUnreachable. A
-// lease has to be released.
+// lease has to be released: the end of the context ends the wait, and not the lease (Do ends
+// with its context). What a failed acquire may have been granted is released meanwhile, and
+// before Client.Close returns.
 func (c *Client) Acquire(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.acquire(ctx, context.WithoutCancel(ctx), name, true, options)
 }
@@ -172,10 +182,13 @@ func (c *Client) Do(ctx context.Context, name string, do func(ctx context.Contex
 	if released := release(); lost == nil && errors.Is(released, CodeLeaseLost) {
 		lost = released
 	}
-	if lost == nil || errors.Is(err, lost) {
+	switch {
+	case lost == nil || errors.Is(err, lost):
 		return err
+	case err == nil:
+		return lost
 	}
-	return errors.Join(err, lost)
+	return fmt.Errorf("%w: %w", err, lost)
 }
 
 // acquire gets a lease whose context is made from parent.
@@ -185,10 +198,21 @@ func (c *Client) acquire(ctx, parent context.Context, name string, waits bool, o
 	for _, option := range options {
 		option(&o)
 	}
+	o.waits = o.waits && !(o.bounded && o.wait <= 0)
 	names := append([]string{name}, o.also...)
 	r, err := o.call(names)
 	if err != nil {
 		return nil, err
+	}
+	if err := c.made(); err != nil {
+		return nil, err
+	}
+	if !c.begin() {
+		return nil, ErrClosed
+	}
+	defer c.running.Done()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -213,16 +237,7 @@ func (a *acquisition) call(names []string) (r call, err error) {
 	if len(names) > 1 {
 		r.path, a.Names = "/locks", names
 	}
-	return r, a.checkMargin(millis(a.TTL))
-}
-
-// checkMargin holds StopEarly against a TTL; 0: the gateway's, which is not known yet.
-func (a *acquisition) checkMargin(ttl time.Duration) error {
-	if a.margin < 0 || ttl > 0 && a.margin > ttl/2 {
-		return &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "StopEarly",
-			Detail: fmt.Sprintf("the context is to end %s before the deadline; it must be from 0 to half the TTL, %s", a.margin, ttl/2)}
-	}
-	return nil
+	return r, a.check(names)
 }
 
 // acquiring is an acquire under way.
@@ -234,10 +249,12 @@ type acquiring struct {
 	begun     instant
 	retry     *retry
 	uncertain bool // a request may have been granted without our knowing
+	unsettled unsettled
 }
 
-// identify sets the lease id to ask with.
+// identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
 func (q *acquiring) identify(id string) {
+	q.unsettled = unsettled{}
 	if q.call.leaseID = id; q.announce != nil {
 		q.announce(PublicPart(id))
 	}
@@ -246,7 +263,8 @@ func (q *acquiring) identify(id string) {
 // run asks until there is a lease, or a reason to give up.
 func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 	for perRequest := waitPerRequest; ; {
-		l, err := q.once(ctx, parent, min(perRequest, q.remaining(ctx)))
+		wait, within := q.retry.beginWait(q.waits)
+		l, err := q.once(ctx, parent, min(perRequest, wait, q.remaining(ctx)), within)
 		if err == nil {
 			return l, nil
 		}
@@ -255,8 +273,8 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		e := refusal(err)
 		switch {
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case errors.Is(err, errExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
+			return nil, ended(ctx, err)
+		case errors.Is(err, ErrExpired), errors.Is(err, CodeReplaced) && q.leaseID == "":
 			// It stood still between asking and being answered, or a gateway did that had
 			// an earlier request of this acquire: only that has the same lease id.
 			if q.waits && q.remaining(ctx) <= 0 {
@@ -272,7 +290,7 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		case e != nil && e.Code == CodeInvalidRequest && e.Field == "wait_ms" && perRequest > time.Second:
 			perRequest, pause = perRequest/2, 0
 		case unanswered(err):
-			if q.retry.exhausted() || q.waits && q.remaining(ctx) <= 0 {
+			if pause = min(pause, q.retry.left()); q.waits && q.remaining(ctx) <= 0 {
 				return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 			}
 		case !q.waits || !worthWaiting(e) || q.remaining(ctx) <= 0:
@@ -285,7 +303,10 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 			pause = min(pause, q.remaining(ctx))
 		}
 		if !sleep(ctx, pause) {
-			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return nil, ended(ctx, err)
+		}
+		if err := q.retry.exhausted(err); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -314,24 +335,23 @@ func (q *acquiring) remaining(ctx context.Context) time.Duration {
 	return max(0, left)
 }
 
-// errExpired is a grant that was too old when its answer was read.
-var errExpired = errors.New("the lease had run out before the answer was read")
-
-// once asks one gateway, which may wait so long.
-func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Lease, error) {
+// once asks one gateway, which may wait so long, and has so much time for its answer beside.
+func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration) (*Lease, error) {
 	if q.attached {
-		return q.attach(ctx, parent)
+		return q.attach(ctx, parent, within)
 	}
 	body := q.acquireRequest
 	body.Wait = wait.Milliseconds()
-	q.call.body = body
-	a, err := q.c.ask(ctx, q.call, wait+answerTimeout)
+	var g granted
+	q.call.body, q.call.read = body, func(status int, body []byte) error {
+		if err := g.lease(q.names)(status, body); err != nil {
+			return err
+		}
+		return g.isOf(q.call.leaseID)
+	}
+	a, err := q.c.ask(ctx, q.call, wait+within)
 	if err != nil {
 		return nil, err
-	}
-	var g granted
-	if err := json.Unmarshal(a.body, &g); err != nil || g.LeaseID != q.call.leaseID || len(g.grants()) != len(q.names) {
-		return nil, fmt.Errorf("the gateway's answer is no lease with the lease id of the request: %w", cmp.Or(err, errors.ErrUnsupported))
 	}
 	if err := q.tooEarly(ctx, g); err != nil {
 		return nil, err
@@ -340,8 +360,8 @@ func (q *acquiring) once(ctx, parent context.Context, wait time.Duration) (*Leas
 	if l.left() <= 0 {
 		// One that was found again is near its end; another one was answered late.
 		if l.Remaining() <= 0 || q.unkept {
-			l.finish(errExpired)
-			return nil, errExpired
+			l.finish(ErrExpired)
+			return nil, ErrExpired
 		}
 		again, err := l.renewOnce()
 		if err != nil {
@@ -367,19 +387,19 @@ func (q *acquiring) tooEarly(ctx context.Context, g granted) error {
 }
 
 func (q *acquiring) lease(parent context.Context, g granted, sent instant) *Lease {
-	l := q.c.newLease(parent, q.call.leaseID, q.names, g, sent, q.acquisition)
-	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
-		return cmp.Compare(slices.Index(q.names, a.Name), slices.Index(q.names, b.Name))
-	})
-	return l
+	return q.c.newLease(parent, q.call.leaseID, q.names, g, sent, q.acquisition)
 }
 
 // undo releases what may have been granted to an acquire that was given up. It outlives the
-// caller's context and the client's own.
+// caller's context and, for closeTimeout, the client's own. Who calls it is waited for by Close.
 func (c *Client) undo(caller context.Context, leaseID string, names []string) {
-	c.goes(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), undoTimeout)
+	c.running.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), c.undoes)
 		defer cancel()
-		_ = c.Release(ctx, leaseID, names...)
+		defer context.AfterFunc(c.ctx, func() {
+			sleep(ctx, c.closes)
+			cancel()
+		})()
+		_ = c.release(ctx, 0, leaseID, names)
 	})
 }

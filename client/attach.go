@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,45 +29,66 @@ type event struct {
 // errSilent is a stream that has said nothing for a while, and is still open.
 var errSilent = errors.New("the gateway says nothing")
 
+// errShortened is a stream of a lease that lives for less by now than its gateway knows.
+var errShortened = errors.New("the lease was shortened")
+
 // stream reads server-sent events from a gateway.
 type stream struct {
 	c      *Client
 	turn   uint32 // says whose it is
 	sent   instant
+	first  *event     // to be returned before those of events
 	events chan event // closed at the stream's end
 	err    error      // why it has ended, once events is closed
 	close  context.CancelFunc
 }
 
-// open sends a call that is answered with a stream, which ctx bounds and which begins within
-// a time.
+// open sends a call that is answered with a stream, which ctx bounds. The stream has to begin
+// within a time: a gateway says something at once, be it a comment.
 func (c *Client) open(ctx context.Context, r call, within time.Duration) (*stream, error) {
 	turn := c.current.Load()
 	streaming, cancel := context.WithCancel(ctx)
 	unbegun := time.AfterFunc(within, cancel)
-	response, sent, err := c.send(streaming, turn, r)
-	if err == nil && response.StatusCode >= 300 {
-		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-		response.Body.Close()
-		err = problemOf(response, body)
-	}
+	s, err := c.begins(streaming, turn, r)
 	unbegun.Stop()
 	c.judge(ctx, turn, err)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	s := &stream{c: c, turn: turn, sent: sent, events: make(chan event), close: cancel}
+	s.close = cancel
+	return s, nil
+}
+
+// begins sends a call, and reads the beginning of the stream.
+func (c *Client) begins(ctx context.Context, turn uint32, r call) (*stream, error) {
+	response, sent, err := c.send(ctx, turn, r)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode >= 300 {
+		defer response.Body.Close()
+		body, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+		return nil, problemOf(response, body)
+	}
+	if err := r.acceptStream(response); err != nil {
+		response.Body.Close()
+		return nil, err
+	}
+	s := &stream{c: c, turn: turn, sent: sent, events: make(chan event)}
 	if !c.goes(func() {
-		defer cancel()
 		defer close(s.events)
 		defer response.Body.Close()
-		s.err = s.read(streaming, bufio.NewReader(response.Body))
+		s.err = s.read(ctx, bufio.NewReader(response.Body))
 	}) {
-		cancel()
 		response.Body.Close()
 		return nil, ErrClosed
 	}
+	first, ok := <-s.events
+	if !ok {
+		return nil, whose(response, s.err)
+	}
+	s.first = &first
 	return s, nil
 }
 
@@ -100,62 +122,72 @@ func (s *stream) read(ctx context.Context, lines *bufio.Reader) error {
 
 // next returns the next event, or errSilent if not so much as a comment comes in time.
 // After an error the next call goes to the next gateway.
-func (s *stream) next(ctx context.Context, within time.Duration) (event, error) {
+func (s *stream) next(ctx context.Context, within time.Duration) (e event, err error) {
+	for err == nil && e.name == "" {
+		e, err = s.word(ctx, within, nil)
+	}
+	return e, err
+}
+
+// word is next, which returns comments too, and errShortened once shortened has a value.
+func (s *stream) word(ctx context.Context, within time.Duration, shortened <-chan struct{}) (event, error) {
+	if first := s.first; first != nil {
+		s.first = nil
+		return *first, nil
+	}
 	timer := time.NewTimer(within)
 	defer timer.Stop()
-	for {
-		select {
-		case e, ok := <-s.events:
-			switch {
-			case !ok:
-				s.c.judge(ctx, s.turn, s.err)
-				return e, s.err
-			case e.name != "":
-				return e, nil
-			}
-			timer.Reset(within)
-		case <-timer.C:
-			s.c.judge(ctx, s.turn, errSilent)
-			return event{}, errSilent
-		case <-ctx.Done():
-			return event{}, context.Cause(ctx)
+	select {
+	case e, ok := <-s.events:
+		if !ok {
+			s.c.judge(ctx, s.turn, s.err)
+			return e, s.err
 		}
+		return e, nil
+	case <-timer.C:
+		s.c.judge(ctx, s.turn, errSilent)
+		return event{}, errSilent
+	case <-shortened:
+		return event{}, errShortened
+	case <-ctx.Done():
+		return event{}, context.Cause(ctx)
 	}
 }
 
 // problem returns the refusal that an event tells.
 func (e event) problem() error {
 	var p problem
-	if err := json.Unmarshal(e.data, &p); err != nil {
-		return err
+	if err := json.Unmarshal(e.data, &p); err != nil || p.Code == "" {
+		return errNoGateway
 	}
 	return p.refusal()
 }
 
-// attach asks one gateway for an attached lease, and waits for it.
-func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
+// attach asks one gateway for an attached lease, and waits for it; the answer has to begin
+// within a time.
+func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*Lease, error) {
 	body := q.acquireRequest
 	body.Wait = q.remaining(ctx).Milliseconds()
 	q.call.body = body
 	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
-	s, err := q.c.open(streaming, q.call, answerTimeout)
+	s, err := q.c.open(streaming, q.call, within)
+	q.unsettled.doubt(err)
 	for err == nil {
 		var e event
 		if e, err = s.next(ctx, silence); err != nil {
 			break
 		}
-		switch q.retry.answered(); e.name {
+		switch e.name {
 		case "refused", "lost", "draining":
 			err = e.problem()
 		case "granted":
 			var g granted
-			if err = json.Unmarshal(e.data, &g); err != nil {
+			if err = g.readLease(e.data, q.names); err != nil {
 				break
 			}
-			if len(g.grants()) != len(q.names) {
-				err = errors.New("the gateway's answer is not a lease on all names")
+			if err = g.isOf(q.call.leaseID); err != nil {
 				break
 			}
 			if err = q.tooEarly(ctx, g); err != nil {
@@ -164,7 +196,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 			l := q.lease(parent, g, s.sent)
 			switch {
 			case l.left() <= 0:
-				err = errExpired
+				err = ErrExpired
 			case !stop():
 				err = context.Cause(ctx)
 			default:
@@ -177,6 +209,7 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 					again.Linger = 0 // it is for a stream
 				}
 				l.claim.body = again
+				l.unsettled = q.unsettled
 				return l, l.start(func() {
 					defer cancel()
 					l.follow(s)
@@ -186,6 +219,9 @@ func (q *acquiring) attach(ctx, parent context.Context) (*Lease, error) {
 		}
 	}
 	cancel()
+	if s != nil {
+		q.retry.broken()
+	}
 	return nil, err
 }
 
@@ -198,25 +234,61 @@ func (l *Lease) follow(s *stream) {
 	for l.next = s; l.next != nil; {
 		s := l.next
 		l.next = nil
-		err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) })
-		switch {
-		case errors.Is(err, CodeLeaseLost), errors.Is(err, CodeReplaced) && !l.ownRequest():
-			l.finish(err)
-		case l.Err() == nil:
-			l.failed(err)
-			if err == errSilent { // it may speak again, at last of having been replaced by this client
-				l.c.goes(func() { l.overhear(s) })
+		if l.claim.stream && l.renewsWith() > 0 { // its gateway may know nothing of that: it keeps the names, and this client renews them
+			l.c.goes(func() {
+				l.dismiss(s, l.listen(s, func() time.Duration { return l.silence }, nil))
+				l.hurry()
+			})
+		} else {
+			err := l.listen(s, func() time.Duration { return max(min(l.silence, l.left()/2), 10*time.Millisecond) }, l.sooner)
+			if l.claim.stream && err == errShortened {
+				l.next = s
+				continue
 			}
-			l.detached = true
+			l.dismiss(s, err)
+		}
+		if l.Err() == nil {
 			l.renew(0)
 		}
 	}
 	<-l.kept.Done() // its work may still be stopping
 }
 
+// dismiss notes why a stream is of no use any more: the lease is lost, or to be taken over.
+func (l *Lease) dismiss(s *stream, why error) {
+	switch {
+	case errors.Is(why, CodeLeaseLost), errors.Is(why, CodeReplaced) && !l.ownRequest():
+		l.finish(why)
+	case l.Err() == nil:
+		if why != errShortened {
+			l.failed(why)
+		}
+		if why == errSilent || why == errShortened { // it may speak again, at last of having been replaced by this client
+			l.c.goes(func() { l.overhear(s) })
+		} else if !errors.Is(why, CodeReplaced) { // which is counted
+			l.rest(s)
+		}
+		l.detached.Store(true)
+	}
+}
+
+// rest waits after a stream that has ended soon after it was asked for, the longer the more of them
+// there were in a row, and leaves time enough to renew the lease.
+func (l *Lease) rest(s *stream) {
+	l.mu.Lock()
+	pause := l.backoff
+	if l.backoff = min(max(2*pause, minBackoff), maxBackoff); l.c.now().since(s.sent) >= maxBackoff {
+		pause, l.backoff = 0, 0
+	}
+	l.mu.Unlock()
+	if pause > 0 {
+		l.pause(min(jitter(pause), l.left()/3))
+	}
+}
+
 // overhear listens to a stream that is not counted on for no more than a loss.
 func (l *Lease) overhear(s *stream) {
-	if err := l.listen(s, func() time.Duration { return longestAttachedWait }); errors.Is(err, CodeLeaseLost) {
+	if err := l.listen(s, func() time.Duration { return longestAttachedWait }, nil); errors.Is(err, CodeLeaseLost) {
 		l.finish(err)
 	}
 }
@@ -227,46 +299,47 @@ func (l *Lease) takeOver(timeout time.Duration) error {
 	if l.claim.stream {
 		return l.attachAgain(timeout)
 	}
-	a, err := l.c.ask(l.kept, l.claim, timeout)
-	if err != nil {
-		return err
-	}
 	var g granted
-	if err := json.Unmarshal(a.body, &g); err != nil {
+	r := l.claim
+	r.read = g.lease(l.held())
+	if _, err := l.c.ask(l.kept, r, timeout); err != nil {
 		return err
 	}
 	if g.Token != l.Token() { // the store had forgotten it
-		l.c.undo(l.kept, l.id, l.names)
+		l.c.undo(l.kept, l.id, l.held())
 		return &Error{Code: CodeLeaseLost, Reason: ReasonUnknown, Detail: "another lease was granted with the same lease id"}
 	}
-	l.detached = false
+	l.detached.Store(false)
 	return nil
 }
 
 // listen returns why a stream is of no use any more.
-func (l *Lease) listen(s *stream, within func() time.Duration) error {
+func (l *Lease) listen(s *stream, within func() time.Duration, shortened <-chan struct{}) error {
 	for l.Err() == nil {
-		e, err := s.next(l.kept, within())
+		e, err := s.word(l.kept, within(), shortened)
 		if err != nil {
 			return err
 		}
 		switch e.name {
 		case "granted", "renewed", "notice":
 			var g granted
-			if err := json.Unmarshal(e.data, &g); err != nil {
+			if e.name == "notice" {
+				if err := json.Unmarshal(e.data, &g); err != nil {
+					return errNoGateway
+				}
+				l.noticed(g, s.sent)
+				continue
+			}
+			if err := g.read(e.data); err != nil {
 				return err
 			}
-			if e.name == "notice" {
-				l.noticed(g, s.sent)
-			} else {
-				l.renewed(g, s.sent)
-			}
+			l.renewed(g, s.sent)
 		case "released":
 			var m member
-			if err := json.Unmarshal(e.data, &m); err != nil {
-				return err
+			if err := json.Unmarshal(e.data, &m); err != nil || m.Name == "" {
+				return errNoGateway
 			}
-			if !l.drop(m.Name) {
+			if !l.drop(m.Name) && slices.Contains(l.held(), m.Name) {
 				return &Error{Code: CodeLeaseLost, Reason: ReasonReleased, Name: m.Name, Detail: "the last of the names was released"}
 			}
 		case "draining", "lost":

@@ -1,7 +1,8 @@
 package client
 
 import (
-	"encoding/json"
+	"errors"
+	"net"
 	"slices"
 	"time"
 )
@@ -10,11 +11,72 @@ import (
 // then on the lease is only renewed.
 const maxUnsettled = 8
 
+// unsettled are requests for a stream that were not answered in time. Their gateways may come to
+// them late: such a request then replaces the stream that was granted after it was sent.
+type unsettled struct {
+	open   int // under way, or streams themselves
+	used   int // of those, which have replaced a stream
+	closed int // given up, and not known to have replaced one
+}
+
+// doubt notes a request that has failed, if its gateway may still come to it, or the store that
+// its gateway had no answer from. What any other refusal says is done, or is not.
+func (u *unsettled) doubt(err error) {
+	if err == nil || !unanswered(err) {
+		return
+	}
+	var never *net.OpError
+	notSent := errors.As(err, &never) && never.Op == "dial"
+	e := refusal(err)
+	if refused := e != nil && e.Code != "" && e.Code != CodeUnavailable; !notSent && !refused {
+		u.closed = min(u.closed+1, maxUnsettled)
+	}
+}
+
+// ownRequest reports whether what has replaced a stream may be an earlier request of this
+// client's, which its gateway came to late. Each is so only once.
+func (l *Lease) ownRequest() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch u := &l.unsettled; {
+	case u.used < u.open:
+		u.used++
+	case u.closed > 0:
+		u.closed--
+	default:
+		return false
+	}
+	return true
+}
+
+// gaveUp notes that a request for a stream is not waited for any more.
+func (l *Lease) gaveUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsettled.open++
+}
+
+// settled notes what has become of such a request, or nil if that was a stream, which is over.
+func (l *Lease) settled(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsettled.open--
+	l.unsettled.used = max(0, l.unsettled.used-1)
+	l.unsettled.doubt(err)
+}
+
+// tooMany reports whether there are as many such requests as may be.
+func (l *Lease) tooMany() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unsettled.open >= maxUnsettled
+}
+
 // attachAgain has the names of the lease hang on another stream: only a stream can take them
 // over from an older one. A request that is not answered in time goes on until the lease is
 // over: its gateway may carry it out all the same, and would take its end for a release.
 func (l *Lease) attachAgain(timeout time.Duration) error {
-	if l.unsettled.Load() >= maxUnsettled {
+	if l.tooMany() {
 		return nil
 	}
 	turn := l.c.current.Load()
@@ -25,7 +87,7 @@ func (l *Lease) attachAgain(timeout time.Duration) error {
 			select {
 			case failed <- err:
 			case <-late:
-				l.unsettled.Add(-1)
+				l.settled(err)
 			case <-l.kept.Done():
 			}
 			return
@@ -34,6 +96,7 @@ func (l *Lease) attachAgain(timeout time.Duration) error {
 		case opened <- s:
 		case <-late:
 			l.overhear(s)
+			l.settled(nil)
 		case <-l.kept.Done():
 		}
 	}) {
@@ -43,12 +106,16 @@ func (l *Lease) attachAgain(timeout time.Duration) error {
 	defer timer.Stop()
 	select {
 	case s := <-opened:
-		l.next, l.detached = s, false
+		l.next = s
+		l.detached.Store(false)
 		return nil
 	case err := <-failed:
+		l.mu.Lock()
+		l.unsettled.doubt(err)
+		l.mu.Unlock()
 		return err
 	case <-timer.C:
-		l.unsettled.Add(1)
+		l.gaveUp()
 		close(late)
 		l.c.judge(l.kept, turn, errSilent)
 		return errSilent
@@ -74,7 +141,7 @@ func (l *Lease) openAgain() (*stream, error) {
 			err = e.problem()
 		case "granted":
 			var g granted
-			if err = json.Unmarshal(e.data, &g); err != nil {
+			if err = g.readLease(e.data, names); err != nil {
 				break
 			}
 			if !l.has(g.grants()) { // the store had forgotten it
@@ -86,16 +153,6 @@ func (l *Lease) openAgain() (*stream, error) {
 		}
 	}
 	return nil, err
-}
-
-// ownRequest reports whether what has replaced a stream may be an earlier request of this
-// client's, which its gateway came to late.
-func (l *Lease) ownRequest() bool {
-	if l.unsettled.Load() == 0 {
-		return false
-	}
-	l.unsettled.Add(-1)
-	return true
 }
 
 // held returns the names that the lease has.
@@ -112,15 +169,29 @@ func (l *Lease) has(grants []Grant) bool {
 	})
 }
 
-// drop notes that a name was released, and reports false of the last one, which stays.
+// drop notes that a name was released, and reports whether that has changed anything: not of one
+// that the lease does not have, nor of the last one, which stays.
 func (l *Lease) drop(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := slices.DeleteFunc(slices.Clone(l.names), func(n string) bool { return n == name })
-	if len(names) == 0 {
+	if len(names) == 0 || len(names) == len(l.names) {
 		return false
 	}
 	l.names = names
 	l.grants = slices.DeleteFunc(slices.Clone(l.grants), func(g Grant) bool { return g.Name == name })
 	return true
+}
+
+// fewerThan reports whether a request that began with so many names may have been refused only for
+// one that this client has released meanwhile. The next one leaves it out.
+func (l *Lease) fewerThan(names int, err error) bool {
+	return refusal(err).Reason == ReasonReleased && len(l.held()) < names
+}
+
+// dropLost drops the name that a refused renewal of several found released, and reports whether
+// others are left: of those that are lost the reason is of the first.
+func (l *Lease) dropLost(err error) bool {
+	e := refusal(err)
+	return l.claim.stream && e.Reason == ReasonReleased && len(e.Lost) > 0 && l.drop(e.Lost[0])
 }

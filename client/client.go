@@ -32,6 +32,9 @@ const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 2 * time.Second
 
+	// closeTimeout bounds how long Close waits for what undoes acquires that it has ended.
+	closeTimeout = time.Second
+
 	// maxAnswer bounds what is read of an answer: a page of 1,000 locks with 10 holders
 	// each and all the metadata they may have is below it.
 	maxAnswer = 64 << 20
@@ -47,8 +50,9 @@ type Options struct {
 	// most 256 bytes.
 	Owner string
 
-	// Patience is how long gateways may fail to answer before an acquire gives up with
-	// ErrUnreachable. Default: 15 s.
+	// Patience is how long gateways may fail to answer before a call gives up with
+	// ErrUnreachable, from when the first request was sent that failed. Each gateway has a share
+	// of it, 3 s at most, to answer in. Default: 15 s.
 	Patience time.Duration
 
 	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
@@ -57,6 +61,12 @@ type Options struct {
 
 	// TLS is for gateways at https addresses. Default: the system's certificates.
 	TLS *tls.Config
+
+	// Transport sends the requests, for those who need a unix socket, a proxy or measurements of
+	// their own. TLS has to be nil then. It has to end a request with its context, and bound how long a connection
+	// takes to be made; with HTTP/2 it has to ask connections whether they are alive. Close leaves its connections open. Default: HTTP/1.1,
+	// with the proxy of the environment.
+	Transport http.RoundTripper
 
 	// Header is added to every request.
 	Header http.Header
@@ -74,18 +84,24 @@ type Options struct {
 	Inject func(ctx context.Context, header http.Header)
 }
 
-// Client asks gateways. Many goroutines may use one.
+// Client asks gateways. It is made by New. Many goroutines may use one.
 type Client struct {
 	options Options
 	http    *http.Client
 	current atomic.Uint32 // counts the changes of address; the address is this modulo their number
 	now     func() instant
+	undoes  time.Duration // undoTimeout, but in tests
+	closes  time.Duration // closeTimeout, but in tests
 
 	ctx     context.Context // ends with Close
 	cancel  context.CancelCauseFunc
-	mu      sync.Mutex // between goes and Close
+	mu      sync.Mutex // between begin and Close
 	running sync.WaitGroup
 	leases  sync.Map // *Lease by lease id: those that may be counted on
+
+	arrived  []watched     // to be watched, and not known to watchAll yet; mu guards it
+	watching bool          // watchAll runs; mu guards it
+	arrivals chan struct{} // has a value when a lease has arrived
 }
 
 // New returns a client. It asks nothing yet.
@@ -107,15 +123,39 @@ func New(o Options) (*Client, error) {
 	if strings.ContainsFunc(o.Key, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, errors.New("client: the key has characters that no key has, perhaps a newline at its end")
 	}
+	if o.Patience < 0 {
+		return nil, fmt.Errorf("client: Options.Patience is %s; it must not be negative", o.Patience)
+	}
+	if err := checkText("Options.Owner", o.Owner, maxOwnerBytes); err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
 	o.Addresses = addresses
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
 	if o.Owner == "" {
 		host, _ := os.Hostname()
 		o.Owner = host + ":" + strconv.Itoa(os.Getpid())
 	}
+	if o.Transport != nil && o.TLS != nil {
+		return nil, errors.New("client: Options has both a Transport and TLS; the Transport has to know the certificates")
+	}
+	transport := o.Transport
+	if transport == nil {
+		transport = o.transport()
+	}
+	c := &Client{options: o, now: now, undoes: undoTimeout, closes: closeTimeout, http: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a lease id is for one gateway only
+	}}
+	c.arrivals = make(chan struct{}, 1)
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	return c, nil
+}
+
+// transport returns that of a client without one of its own.
+func (o *Options) transport() http.RoundTripper {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true) // with HTTP/2 a connection that has died silently would outlive its requests
-	transport := &http.Transport{
+	return &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: answerTimeout}).DialContext,
 		TLSClientConfig:     o.TLS,
@@ -125,35 +165,57 @@ func New(o Options) (*Client, error) {
 		IdleConnTimeout:     time.Minute,
 		DisableCompression:  true,
 	}
-	c := &Client{options: o, now: now, http: &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a lease id is for one gateway only
-	}}
-	c.ctx, c.cancel = context.WithCancelCause(context.Background())
-	return c, nil
 }
 
 // Close ends everything that the client has under way, and returns when all its
 // goroutines have ended. The contexts of its leases are cancelled. It does not release
 // leases, for their work may not have stopped yet: they end by their TTL. (Attached ones
-// are released by their gateway when the connection closes.) It may be called twice.
+// are released by their gateway when the connection closes.) What an acquire may have been
+// granted that it ends, or that its caller has ended, is released before Close returns; it
+// waits for that for a second at most. It may be called twice, and not by a function that
+// the client calls (OnLeaseID, OnNotice, Options.Inject).
 func (c *Client) Close() error {
+	if c.made() != nil {
+		return nil
+	}
 	c.mu.Lock()
 	c.cancel(ErrClosed)
 	c.mu.Unlock()
 	c.running.Wait()
-	c.http.CloseIdleConnections()
+	if c.options.Transport == nil {
+		c.http.CloseIdleConnections()
+	}
 	return nil
 }
 
-// goes runs f in a goroutine that Close waits for, and reports false once it was called.
-func (c *Client) goes(f func()) bool {
+// made refuses the zero Client.
+func (c *Client) made() error {
+	if c.ctx == nil {
+		return errNotNew
+	}
+	return nil
+}
+
+// begin has Close wait until c.running.Done is called, and reports false once it was called.
+func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
 		return false
 	}
-	c.running.Go(f)
+	c.running.Add(1)
+	return true
+}
+
+// goes runs f in a goroutine that Close waits for, and reports false once it was called.
+func (c *Client) goes(f func()) bool {
+	if !c.begin() {
+		return false
+	}
+	go func() {
+		defer c.running.Done()
+		f()
+	}()
 	return true
 }
 
@@ -161,10 +223,12 @@ func (c *Client) goes(f func()) bool {
 type call struct {
 	method, path string // the path with its query
 	leaseID      string
+	patience     time.Duration // in place of Options.Patience; 0: that
 	ifMatch      string
 	lastEvent    string
 	stream       bool // the answer is a stream of events
 	body         any  // nil: none
+	read         reader
 }
 
 // answer is what a gateway has answered.
@@ -192,8 +256,13 @@ func (c *Client) exchange(ctx context.Context, turn uint32, r call) (answer, err
 		return a, err
 	}
 	defer response.Body.Close()
-	if a.body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer)); err == nil && response.StatusCode >= 300 {
+	a.body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	switch {
+	case err != nil:
+	case response.StatusCode >= 300:
 		err = problemOf(response, a.body)
+	default:
+		err = r.accept(response, a.body)
 	}
 	return a, err
 }
@@ -208,6 +277,9 @@ func (c *Client) judge(ctx context.Context, turn uint32, err error) {
 
 // send sends a call to the gateway of a turn.
 func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response, instant, error) {
+	if ctx.Err() != nil {
+		return nil, instant{}, context.Cause(ctx)
+	}
 	var body io.Reader
 	if r.body != nil {
 		text, err := json.Marshal(r.body)
@@ -256,65 +328,10 @@ func problemOf(response *http.Response, body []byte) error {
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && p.RetryAfter == 0 {
 		p.RetryAfter = int64(seconds) * 1000
 	}
+	if p.Name == "" {
+		p.Name = nameOf(response.Request.URL.Path)
+	}
 	return p.refusal()
-}
-
-// retry says when to ask again, and whether.
-type retry struct {
-	c       *Client
-	failed  int     // attempts in a row that were not answered
-	failing instant // since when, if there are any: the end of the first
-	backoff time.Duration
-}
-
-func (c *Client) newRetry() *retry { return &retry{c: c, backoff: minBackoff} }
-
-// after returns how long to wait after an error before the next attempt. What could not
-// be answered is asked of the next gateway at once, until each has been asked in vain;
-// after that the pauses grow, and a gateway's Retry-After is obeyed.
-func (r *retry) after(err error) time.Duration {
-	if !unanswered(err) {
-		r.failed = 0
-	} else {
-		if r.failed == 0 {
-			r.failing = r.c.now()
-		}
-		if r.failed++; r.failed%len(r.c.options.Addresses) != 0 {
-			return 0
-		}
-	}
-	pause := jitter(r.backoff)
-	r.backoff = min(2*r.backoff, maxBackoff)
-	if e := refusal(err); e != nil {
-		pause = max(pause, e.RetryAfter+jitter(minBackoff))
-	}
-	return pause
-}
-
-// answered notes that a gateway has answered as it should.
-func (r *retry) answered() { r.failed, r.backoff = 0, minBackoff }
-
-// exhausted reports whether attempts have failed for as long as the patience lasts.
-func (r *retry) exhausted() bool {
-	return r.failed > 0 && r.c.now().since(r.failing) > r.c.options.Patience
-}
-
-// insist asks until a gateway answers, or the context ends, or the patience does.
-func (c *Client) insist(ctx context.Context, r call) (answer, error) {
-	for retry := c.newRetry(); ; {
-		a, err := c.ask(ctx, r, answerTimeout)
-		switch {
-		case err == nil || !unanswered(err):
-			return a, err
-		case ctx.Err() != nil:
-			return a, errors.Join(context.Cause(ctx), err)
-		case retry.exhausted():
-			return a, fmt.Errorf("%w: %w", ErrUnreachable, err)
-		}
-		if !sleep(ctx, retry.after(err)) {
-			return a, errors.Join(context.Cause(ctx), err)
-		}
-	}
 }
 
 // jitter returns a duration between half of d and d, so that those that failed together
@@ -345,6 +362,16 @@ func pathOfNames(names []string) (string, error) {
 		return pathOf("/locks/", names[0])
 	}
 	return "/locks", nil
+}
+
+// nameOf returns the name that a path is about, if it is about one.
+func nameOf(path string) string {
+	for _, of := range []string{"/locks/", "/fences/", "/queues/", "/history/"} {
+		if _, name, found := strings.Cut(path, of); found {
+			return name
+		}
+	}
+	return ""
 }
 
 // pathOf returns the path of a name. A name that a proxy could clean up is refused here;

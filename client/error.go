@@ -1,8 +1,12 @@
 package client
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 )
 
@@ -66,7 +70,7 @@ type Error struct {
 	BreakReason  string        // CodeLeaseLost, broken or evicted: why, in the words of who did it, if they said
 	Lost         []string      // CodeLeaseLost, several names: those that are lost
 
-	Name        string        // which of several names it is about
+	Name        string        // which name it is about; of several, if one is to blame
 	Holders     []Holder      // CodeLocked, CodeWaitTimeout: who holds the lock, 100 at most
 	HolderCount int           // how many do
 	Waiting     int           // how many wait
@@ -84,13 +88,32 @@ func (e *Error) Error() string {
 	if code == "" {
 		code = fmt.Sprintf("status %d", e.Status)
 	}
-	if e.Detail == "" {
-		return code
+	text := code
+	if e.namesLock() {
+		text += ": " + e.Name
+	}
+	if e.Detail != "" {
+		text += ": " + strings.Join(strings.Fields(e.Detail), " ") // one line
 	}
 	if e.BreakReason != "" {
-		return fmt.Sprintf("%s: %s: %q", code, e.Detail, e.BreakReason)
+		text += fmt.Sprintf(": %q", e.BreakReason)
 	}
-	return code + ": " + e.Detail
+	if len(e.Holders) > 0 {
+		text += fmt.Sprintf(": held by %q", cmp.Or(e.Holders[0].Owner, e.Holders[0].Lease))
+		if others := max(e.HolderCount, len(e.Holders)) - 1; others > 0 {
+			text += fmt.Sprintf(" and %d more", others)
+		}
+	}
+	return text
+}
+
+// namesLock reports whether the text of the error says which lock it is about.
+func (e *Error) namesLock() bool {
+	switch e.Code {
+	case CodeLocked, CodeWaitTimeout, CodeLeaseLost, CodeStaleToken, CodeConflict, CodeReplaced, CodeNotFound:
+		return e.Name != ""
+	}
+	return false
 }
 
 // Is makes errors.Is find the code, and ErrEvicted.
@@ -110,6 +133,10 @@ var (
 	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
 	// long as Options.Patience.
 	ErrUnreachable = errors.New("no gateway can answer")
+
+	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
+	// this process or its gateway had stood still.
+	ErrExpired = errors.New("the lease had run out before the answer was read")
 
 	// ErrMaxHold is the cause of the context of a lease that was held for as long as
 	// MaxHold allows. It is an *Error with CodeLeaseLost, for no renewal can keep the lease, which
@@ -134,6 +161,19 @@ var (
 	ErrClosed = errors.New("the client is closed")
 )
 
+// errNotNew is what the zero Client answers.
+var errNotNew error = &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "Client", Detail: "the client has no gateways: it has to be made by New, with their addresses"}
+
+// ended says that a call was given up because its context has ended, and what the last request
+// came to.
+func ended(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	if errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
+}
+
 // refusal returns the gateway's refusal in err, or nil.
 func refusal(err error) *Error {
 	var e *Error
@@ -146,7 +186,7 @@ func refusal(err error) *Error {
 // unanswered reports whether nothing is known of what a request has done, or the gateway
 // can't serve at all: another one, or the same one later, may know more.
 func unanswered(err error) bool {
-	if errors.Is(err, errExpired) {
+	if errors.Is(err, ErrExpired) {
 		return false
 	}
 	e := refusal(err)

@@ -102,9 +102,12 @@ func TestReleaseAgain(t *testing.T) {
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+	there := c.http.Transport
+	c.http.Transport = &nobody{}
 	if err := l.Release(ended); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)
 	}
+	c.http.Transport = there
 	for range 2 {
 		if err := l.Release(t.Context()); err != nil {
 			t.Error(err)

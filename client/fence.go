@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
 )
@@ -34,7 +33,7 @@ func (c *Client) Judge(ctx context.Context, name string, token int64) (j Judged,
 	if err != nil {
 		return j, err
 	}
-	return j, c.look(ctx, path+"?token="+strconv.FormatInt(token, 10), &j)
+	return look(ctx, c, path+"?token="+strconv.FormatInt(token, 10), func(j *Judged) bool { return j.Name == name && j.Verdict != "" })
 }
 
 // Admit lets a token pass at the gateway's fence, before storage is written that can't
@@ -54,13 +53,15 @@ func (c *Client) Admit(ctx context.Context, name string, token int64, slot int) 
 	if slot != NoSlot {
 		body.Slot = &slot
 	}
-	a, err := c.insist(ctx, call{method: http.MethodPost, path: path, body: body})
-	if err != nil {
+	type answer struct {
+		Name     string `json:"name"`
+		Admitted bool   `json:"admitted"`
+		Highest  *int64 `json:"highest_admitted"` // 0 as long as only readers without a limit were admitted
+	}
+	var admitted answer
+	right := func(a *answer) bool { return a.Name == name && a.Admitted && a.Highest != nil }
+	if _, err = c.insist(ctx, call{method: http.MethodPost, path: path, body: body, read: into(&admitted, right)}); err != nil {
 		return 0, err
 	}
-	var admitted struct {
-		Highest int64 `json:"highest_admitted"`
-	}
-	err = json.Unmarshal(a.body, &admitted)
-	return admitted.Highest, err
+	return *admitted.Highest, nil
 }

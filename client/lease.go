@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,15 +18,15 @@ const (
 	// StopEarly says more: a tenth of the TTL otherwise.
 	maxMargin = time.Second
 
-	// maxLook bounds how long after a suspension a lease's context lives on.
-	maxLook = 100 * time.Millisecond
-
 	// releaseTimeout bounds how long a release is tried for.
 	releaseTimeout = 5 * time.Second
 
 	// lateReleaseTimeout bounds it where the lease's own deadline has come: an answer to a
 	// renewal may have been lost, so that the store has it longer.
 	lateReleaseTimeout = time.Second
+
+	// endedReleaseTimeout bounds how long it is tried for after its caller's context has ended.
+	endedReleaseTimeout = 2 * time.Second
 )
 
 // NoSlot is the Slot of a grant that is no permit.
@@ -54,10 +55,8 @@ type Lease struct {
 	attached bool
 	silence  time.Duration // of the stream, after which the client takes it over
 	claim    call          // takes it over from its stream
-	detached bool          // still to be taken over; the goroutine's that renews
-	next     *stream       // that which it was taken over with, of several names; the same goroutine's
-
-	unsettled atomic.Int32 // requests for another stream whose answer is outstanding
+	detached atomic.Bool   // still to be taken over
+	next     *stream       // that which it was taken over with, of several names; the goroutine's that renews
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -77,11 +76,18 @@ type Lease struct {
 	over   error         // why nobody may count on it any more
 	last   error         // of the last attempt to renew it
 	freed  func() error  // releases it, once for all who wait
+
+	backoff time.Duration // after the next stream that ends soon
+
+	unsettled unsettled // its requests for a stream that were not answered in time
 }
 
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
 	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
+		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
+	})
 	l.told = o.noticed
 	l.takeNotice(g, sent)
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
@@ -93,13 +99,11 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 
 // start runs what the lease needs until it is over: the watch over its deadline, and keep.
 func (l *Lease) start(keep func()) error {
-	for _, f := range []func(){l.watch, keep} {
-		l.keeper.Add(1)
-		if !l.c.goes(func() { defer l.keeper.Done(); f() }) {
-			l.keeper.Done()
-			l.finish(ErrClosed)
-			return ErrClosed
-		}
+	l.keeper.Add(1)
+	if !l.c.watch(l) || !l.c.goes(func() { defer l.keeper.Done(); keep() }) {
+		l.keeper.Done()
+		l.finish(ErrClosed)
+		return ErrClosed
 	}
 	return nil
 }
@@ -192,11 +196,11 @@ func (l *Lease) early() time.Duration {
 func (l *Lease) finish(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.c.leases.CompareAndDelete(l.id, l)
 	if l.over == nil {
 		l.over = cause
 		l.cancel(cause)
 	}
-	l.c.leases.CompareAndDelete(l.id, l)
 	others := l.claim.stream && errors.Is(cause, CodeLeaseLost)
 	if !l.attached || !others && !errors.Is(cause, ErrUnknown) && !errors.Is(cause, ErrMaxHold) && !errors.Is(cause, ErrNoticeOver) {
 		l.end()
@@ -251,6 +255,11 @@ func (l *Lease) shorten(ttl time.Duration) {
 	}
 	l.ttl, l.margin = ttl, min(l.margin, ttl/2)
 	l.life = min(l.life, l.c.now().since(l.sent)+ttl)
+	l.hurry()
+}
+
+// hurry has the lease renewed now.
+func (l *Lease) hurry() {
 	select {
 	case l.sooner <- struct{}{}:
 	default:
@@ -263,26 +272,10 @@ func (l *Lease) failed(err error) {
 	l.last = err
 }
 
-// watch cancels the context when its time has come. Timers stand still while the machine
-// is suspended, so it looks at the clocks now and then: half a margin, or maxLook, after
-// the machine has woken up it knows.
-func (l *Lease) watch() {
-	for {
-		left := l.left()
-		if left <= 0 {
-			l.finish(l.unknown())
-			return
-		}
-		if !sleep(l.kept, min(left, max(min(l.early()/2, maxLook), 5*time.Millisecond))) {
-			l.finish(ErrClosed) // or it is over already
-			return
-		}
-	}
-}
-
 // renew keeps the lease alive until it is over, or hangs on another stream. first is when to begin, counted from sending.
 func (l *Lease) renew(first time.Duration) {
 	for next := first; ; {
+		next = max(0, next)
 		next -= rand.N(next/10 + 1) // never later than it was told
 		if !l.pause(next-l.c.now().since(l.sentAt())) || l.Err() != nil {
 			return
@@ -319,12 +312,16 @@ func (l *Lease) sentAt() instant {
 func (l *Lease) renewOnce() (granted, error) {
 	for retry := l.c.newRetry(); ; {
 		timeout := min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
+		names := len(l.held())
 		g, sent, err := l.ask(timeout)
 		if err == nil {
 			l.renewed(g, sent)
 			return g, nil
 		}
 		if errors.Is(err, CodeLeaseLost) {
+			if l.fewerThan(names, err) || l.dropLost(err) {
+				continue // at once: the others are held
+			}
 			l.finish(err)
 			return granted{}, err
 		}
@@ -338,10 +335,14 @@ func (l *Lease) renewOnce() (granted, error) {
 }
 
 // ask renews the lease once. One that hangs on a stream which is of no use any more is
-// taken over before; a refusal of that, but for a loss, keeps nobody from renewing it.
+// taken over before; a refusal of that, but for a loss, keeps nobody from renewing it. That one
+// of several names was released, and not by this client meanwhile, is no loss yet: the renewal says which.
 func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
-	if l.detached {
-		if err := l.takeOver(timeout); err != nil && (unanswered(err) || errors.Is(err, CodeLeaseLost)) {
+	if l.detached.Load() {
+		names := len(l.held())
+		err := l.takeOver(timeout)
+		lost := errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err))
+		if err != nil && (unanswered(err) || lost) {
 			return granted{}, instant{}, err
 		}
 	}
@@ -352,7 +353,8 @@ func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
 // It may be called twice. nil means that the lease was held until now. An *Error with
 // CodeLeaseLost means that it had been lost before. ErrUnreachable means that nobody could
 // be told, so that the lease ends by its TTL. After anything but nil and CodeLeaseLost
-// another call tries again. It takes 5 s at most.
+// another call tries again. It takes 5 s at most, and 2 s more if the context ends meanwhile:
+// a lease is released although the context has ended, as in a deferred call.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if l.freed == nil {
@@ -384,7 +386,9 @@ func (l *Lease) release(ctx context.Context) error {
 	if errors.Is(lost, CodeLeaseLost) && !errors.Is(lost, ErrMaxHold) && !errors.Is(lost, ErrNoticeOver) && len(l.held()) == 1 {
 		return lost
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return l.c.Release(ctx, l.id, l.held()...)
+	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return l.c.release(limited, patience, l.id, l.held())
+	})
 }

@@ -23,37 +23,41 @@ func soon[T any](t *testing.T, from <-chan T) (v T) {
 // then told to stop before the lease is over; the lock is free when it lets go.
 func TestNotice(t *testing.T) {
 	_, c := start(t)
+	const ttl, notice = 5 * time.Second, 7 * time.Second
 	admin := connect(t, c.options.Addresses...)
 	for name, options := range map[string][]Option{"plain": nil, "attached": {Attached()}} {
-		notices := make(chan Notice, 4)
-		l := must[*Lease](t)(c.Acquire(t.Context(), name, append(options, TTL(time.Second), OnNotice(func(n Notice) { notices <- n }))...))
-		if _, given := l.Notice(); given {
-			t.Errorf("%s: it was given notice before", name)
-		}
-		began := time.Now()
-		h, held, err := admin.BreakWithNotice(t.Context(), name, l.Token(), 3*time.Second, "deploy")
-		if err != nil || !held || h.Lease != l.Public() || h.BreaksIn == nil || *h.BreaksIn != 3000 || h.BreakReason != "deploy" {
-			t.Fatalf("%s: %+v, %t, %v", name, h, held, err)
-		}
-		n := soon(t, notices)
-		if n.Name != name || n.Reason != "deploy" || n.Left <= 0 || n.Left > 3*time.Second {
-			t.Errorf("%s: %+v", name, n)
-		}
-		if err := l.Err(); err != nil {
-			t.Errorf("%s: the notice ended it: %v", name, err)
-		}
-		err = cause(t, l)
-		if !errors.Is(err, ErrNoticeOver) || !errors.Is(err, CodeLeaseLost) || errors.Is(err, ErrUnknown) || refusal(err).Reason != ReasonBroken || !strings.Contains(err.Error(), "deploy") {
-			t.Errorf("%s: %v", name, err)
-		}
-		if held := time.Since(began); held < 2*time.Second || held > 3*time.Second {
-			t.Errorf("%s: the context has ended after %s", name, held)
-		}
-		if n, given := l.Notice(); !given || n.Left > time.Second || len(notices) > 0 {
-			t.Errorf("%s: %+v, %t; it was told %d times more", name, n, given, len(notices))
-		}
-		_ = l.Release(t.Context()) // on a busy machine it is over by now
-		until(t, "it is free", func() bool { return !must[Lock](t)(c.Inspect(t.Context(), name)).Held })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			notices := make(chan Notice, 4)
+			l := must[*Lease](t)(c.Acquire(t.Context(), name, append(options, TTL(ttl), OnNotice(func(n Notice) { notices <- n }))...))
+			if _, given := l.Notice(); given {
+				t.Errorf("%s: it was given notice before", name)
+			}
+			began := time.Now()
+			h, held, err := admin.BreakWithNotice(t.Context(), name, l.Token(), notice, "deploy")
+			if err != nil || !held || h.Lease != l.Public() || h.BreaksIn == nil || *h.BreaksIn != notice.Milliseconds() || h.BreakReason != "deploy" {
+				t.Fatalf("%s: %+v, %t, %v", name, h, held, err)
+			}
+			n := soon(t, notices)
+			if n.Name != name || n.Reason != "deploy" || n.Left <= 0 || n.Left > notice {
+				t.Errorf("%s: %+v", name, n)
+			}
+			if err := l.Err(); err != nil {
+				t.Errorf("%s: the notice ended it: %v", name, err)
+			}
+			err = cause(t, l)
+			if !errors.Is(err, ErrNoticeOver) || !errors.Is(err, CodeLeaseLost) || errors.Is(err, ErrUnknown) || refusal(err).Reason != ReasonBroken || !strings.Contains(err.Error(), "deploy") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if held := time.Since(began); held < ttl {
+				t.Errorf("%s: the context has ended after %s", name, held)
+			}
+			if n, given := l.Notice(); !given || n.Left > time.Second || len(notices) > 0 {
+				t.Errorf("%s: %+v, %t; it was told %d times more", name, n, given, len(notices))
+			}
+			_ = l.Release(t.Context()) // on a busy machine it is over by now
+			until(t, "it is free", func() bool { return !must[Lock](t)(c.Inspect(t.Context(), name)).Held })
+		})
 	}
 }
 

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,8 +12,31 @@ import (
 // Release lets go of the names of a lease id, whoever acquired them. nil means that the
 // lease was held until now, or was released with this lease id before; an *Error with
 // CodeLeaseLost that it was lost. It asks until a gateway answers, the context ends, or
-// Options.Patience is over (ErrUnreachable).
+// Options.Patience is over (ErrUnreachable). After the context's end it asks for another two
+// seconds at most, also where the context had ended before: so a deferred release works. Of a
+// Lease of this client the names are gone from then on, as far as others are left: those stay held.
 func (c *Client) Release(ctx context.Context, leaseID string, names ...string) error {
+	if found, ours := c.leases.Load(leaseID); ours {
+		for _, name := range names { // before it is asked: whether it was carried out may stay unknown
+			found.(*Lease).drop(name)
+		}
+	}
+	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
+		return c.release(ctx, patience, leaseID, names)
+	})
+}
+
+// outlive has a release tried again if the context's end has kept it from being heard.
+func outlive(ctx context.Context, release func(ctx context.Context, patience time.Duration) error) error {
+	err := release(ctx, 0)
+	if err == nil || !unanswered(err) || ctx.Err() == nil {
+		return err
+	}
+	return release(context.WithoutCancel(ctx), endedReleaseTimeout)
+}
+
+// release is Release until the context ends; patience 0 is that of the options.
+func (c *Client) release(ctx context.Context, patience time.Duration, leaseID string, names []string) error {
 	path, err := pathOfNames(names)
 	if err != nil {
 		return err
@@ -22,11 +44,10 @@ func (c *Client) Release(ctx context.Context, leaseID string, names ...string) e
 	if len(names) > 1 {
 		path += "?" + url.Values{"name": names}.Encode()
 	}
-	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID})
-	if err != nil && unanswered(err) && !errors.Is(err, ErrUnreachable) {
-		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	if _, err = c.insist(ctx, call{method: http.MethodDelete, path: path, leaseID: leaseID, patience: patience, read: done}); err != nil {
+		return unheard(err)
 	}
-	return err
+	return nil
 }
 
 // Change is what a renewal changes.
@@ -39,11 +60,12 @@ type Change struct {
 // Change renews the names of a lease id once, whoever acquired them, and changes what is named:
 // all in one step for each name. It returns what Renew does, and may be repeated.
 func (c *Client) Change(ctx context.Context, leaseID string, change Change, names ...string) (time.Duration, error) {
+	if err := change.check(); err != nil {
+		return 0, err
+	}
 	body := renewRequest{TTL: upMillis(change.TTL), Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
 	found, ours := c.leases.Load(leaseID)
 	switch {
-	case change.Permits < 0:
-		return 0, noPermits(change.Permits)
 	case ours && change.TTL > 0:
 		found.(*Lease).shorten(change.TTL) // before it is asked: whether it was carried out may stay unknown
 	case ours && change.TTL == 0:
@@ -69,17 +91,24 @@ func (c *Client) Renew(ctx context.Context, leaseID string, ttl time.Duration, n
 
 // renewNames asks until a gateway has renewed the names, or refuses.
 func (c *Client) renewNames(ctx context.Context, leaseID string, names []string, body renewRequest) (time.Duration, error) {
-	for retry := c.newRetry(); ; {
-		g, sent, err := c.renewal(ctx, leaseID, names, body, answerTimeout)
-		switch {
-		case err == nil:
-			return g.life() - c.now().since(sent), nil
-		case !unanswered(err):
-			return 0, err
-		case retry.exhausted() || !sleep(ctx, retry.after(err)):
-			return 0, fmt.Errorf("%w: %w", ErrUnreachable, err)
-		}
+	var g granted
+	r, err := renewalCall(&g, leaseID, names, body)
+	if err != nil {
+		return 0, err
 	}
+	a, err := c.insist(ctx, r)
+	if err != nil {
+		return 0, unheard(err)
+	}
+	return g.life() - c.now().since(a.sent), nil
+}
+
+// unheard has an error say that no gateway could be told, where none could.
+func unheard(err error) error {
+	if unanswered(err) && !errors.Is(err, ErrUnreachable) {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return err
 }
 
 // KeepPermits gives permits back, so that n are left of each name: those with the highest
@@ -100,7 +129,7 @@ func (c *Client) KeepPermits(ctx context.Context, leaseID string, n int, names .
 }
 
 func noPermits(n int) error {
-	return &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "permits", Detail: fmt.Sprintf("permits is %d; it must be at least 1", n)}
+	return invalid("permits", "is %d; it must be from 1 to %d", n, maxPermits)
 }
 
 // renewsWith returns the TTL to renew with; 0: that which it was granted with.
@@ -121,17 +150,23 @@ func (l *Lease) keepSlots(n int) {
 
 // renewal sends a renewal once.
 func (c *Client) renewal(ctx context.Context, id string, names []string, body renewRequest, timeout time.Duration) (g granted, sent instant, err error) {
-	r := call{method: http.MethodPut, leaseID: id}
-	if r.path, err = pathOfNames(names); err != nil {
+	r, err := renewalCall(&g, id, names, body)
+	if err != nil {
 		return g, sent, err
+	}
+	a, err := c.ask(ctx, r, timeout)
+	return g, a.sent, err
+}
+
+// renewalCall is the request of a renewal, whose answer g is to have.
+func renewalCall(g *granted, id string, names []string, body renewRequest) (r call, err error) {
+	r = call{method: http.MethodPut, leaseID: id, read: g.lease(names)}
+	if r.path, err = pathOfNames(names); err != nil {
+		return r, err
 	}
 	if len(names) > 1 {
 		body.Names = names
 	}
 	r.body = body
-	a, err := c.ask(ctx, r, timeout)
-	if err == nil {
-		err = json.Unmarshal(a.body, &g)
-	}
-	return g, a.sent, err
+	return r, nil
 }

@@ -88,7 +88,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (l Lock, err error) {
 	if err != nil {
 		return l, err
 	}
-	return l, c.look(ctx, path, &l)
+	return look(ctx, c, path, func(l *Lock) bool { return l.Name == name })
 }
 
 // List returns the locks that are held and whose names begin with prefix, in the order of
@@ -134,11 +134,12 @@ func (c *Client) Find(ctx context.Context, f Filter) iter.Seq2[Lock, error] {
 			if cursor != "" {
 				query.Set("cursor", cursor)
 			}
-			var page struct {
+			type locks struct {
 				Locks []Lock `json:"locks"`
 				Next  string `json:"next_cursor"`
 			}
-			if err := c.look(ctx, "/locks?"+query.Encode(), &page); err != nil {
+			page, err := look(ctx, c, "/locks?"+query.Encode(), func(p *locks) bool { return p.Locks != nil })
+			if err != nil {
 				yield(Lock{}, err)
 				return
 			}
@@ -175,10 +176,10 @@ func (c *Client) History(ctx context.Context, name string) ([]Past, error) {
 	if err != nil {
 		return nil, err
 	}
-	var h struct {
+	type history struct {
 		Grants []Past `json:"grants"`
 	}
-	err = c.look(ctx, path, &h)
+	h, err := look(ctx, c, path, func(h *history) bool { return h.Grants != nil })
 	return h.Grants, err
 }
 
@@ -196,6 +197,9 @@ func (c *Client) Break(ctx context.Context, name string, token int64, reason str
 // been broken already. Of several notices the earliest end counts, with its reason; Break
 // ends the lease at once all the same. Errors are as those of Break.
 func (c *Client) BreakWithNotice(ctx context.Context, name string, token int64, notice time.Duration, reason string) (h Holder, held bool, err error) {
+	if notice < minTTL || notice > maxTTL || notice%time.Millisecond != 0 {
+		return h, false, invalid("notice_ms", "is to be %s; it must be whole milliseconds, from %d to %d", notice, minTTL.Milliseconds(), maxTTL.Milliseconds())
+	}
 	return c.breakLease(ctx, name, token, notice, reason)
 }
 
@@ -211,12 +215,20 @@ func (c *Client) breakLease(ctx context.Context, name string, token int64, notic
 	if notice != 0 {
 		path += "?notice_ms=" + strconv.FormatInt(notice.Milliseconds(), 10)
 	}
-	a, err := c.insist(ctx, call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`, body: body})
-	if err != nil || len(a.body) == 0 {
-		return h, false, err
+	r := call{method: http.MethodDelete, path: path, ifMatch: `"` + strconv.FormatInt(token, 10) + `"`, body: body}
+	r.read = func(status int, body []byte) error {
+		if status != http.StatusAccepted {
+			return done(status, body)
+		}
+		if err := json.Unmarshal(body, &h); err != nil || h.Lease == "" {
+			return errNoGateway
+		}
+		return nil
 	}
-	err = json.Unmarshal(a.body, &h)
-	return h, err == nil, err
+	if _, err = c.insist(ctx, r); err != nil {
+		return Holder{}, false, err
+	}
+	return h, h.Lease != "", nil
 }
 
 // Evict takes a waiter out of the queue of a lock; lease is the public part of its lease id, as
@@ -232,16 +244,14 @@ func (c *Client) Evict(ctx context.Context, name, lease, reason string) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path + "?" + url.Values{"lease": {lease}}.Encode(), body: body})
+	_, err = c.insist(ctx, call{method: http.MethodDelete, path: path + "?" + url.Values{"lease": {lease}}.Encode(), body: body, read: done})
 	return err
 }
 
-func (c *Client) look(ctx context.Context, path string, into any) error {
-	a, err := c.insist(ctx, call{method: http.MethodGet, path: path})
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(a.body, into)
+// look reads what a gateway shows, which right has to find right.
+func look[T any](ctx context.Context, c *Client, path string, right func(*T) bool) (v T, err error) {
+	_, err = c.insist(ctx, call{method: http.MethodGet, path: path, read: into(&v, right)})
+	return v, err
 }
 
 // Event is something that happened to a lock. It tells what was, and guards nothing.
@@ -264,47 +274,67 @@ type Event struct {
 }
 
 // Events yields what happens to locks whose names begin with prefix, until the context
-// ends. A stream that breaks off is opened again where it was, at another gateway too; an
-// error is the last thing that is yielded.
+// ends. A stream that breaks off is opened again where it was, at another gateway too; where
+// that is not known it goes on with a resync. An error is the last thing that is yielded.
 func (c *Client) Events(ctx context.Context, prefix string) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
+		if err := c.made(); err != nil {
+			yield(Event{}, err)
+			return
+		}
 		r := call{method: http.MethodGet, path: "/events?" + url.Values{"prefix": {prefix}}.Encode(), stream: true}
+		again := false // there was a stream before
 		for retry := c.newRetry(); ; {
-			s, err := c.open(ctx, r, answerTimeout)
-			for err == nil {
-				retry.answered()
-				var e event
-				if e, err = s.next(ctx, silence); err != nil {
-					break
+			s, err := c.open(ctx, r, retry.begin())
+			goesOn := true
+			if err == nil {
+				if again && r.lastEvent == "" {
+					goesOn = yield(Event{Kind: "resync"}, nil)
 				}
-				var told Event
-				if err = json.Unmarshal(e.data, &told); err == nil {
-					told.Kind = e.name
-					if e.id != "" {
-						r.lastEvent = e.id
-					}
-					if !yield(told, nil) {
-						s.close()
-						return
-					}
+				again = true
+			}
+			for err == nil && goesOn {
+				var e event
+				if e, err = s.word(ctx, silence, nil); err == nil {
+					goesOn, err = e.tell(yield)
+				}
+				if err == nil && e.id != "" {
+					r.lastEvent = e.id
 				}
 			}
 			if s != nil {
 				s.close()
+				retry.broken()
 			}
 			switch {
+			case !goesOn:
+				return
 			case ctx.Err() != nil:
 				yield(Event{}, context.Cause(ctx))
 				return
 			case !unanswered(err):
 				yield(Event{}, err)
 				return
-			case retry.exhausted() || !sleep(ctx, retry.after(err)):
-				yield(Event{}, fmt.Errorf("%w: %w", ErrUnreachable, err))
+			}
+			if err := retry.rest(ctx, err); err != nil {
+				yield(Event{}, err)
 				return
 			}
 		}
 	}
+}
+
+// tell yields an event, unless it is a comment or says no more than where the stream stands.
+func (e event) tell(yield func(Event, error) bool) (goesOn bool, err error) {
+	if e.name == "" {
+		return true, nil
+	}
+	told := Event{}
+	if err := json.Unmarshal(e.data, &told); err != nil {
+		return true, errNoGateway
+	}
+	told.Kind = e.name
+	return yield(told, nil), nil
 }
 
 // Readiness is what one gateway says of itself and its store.

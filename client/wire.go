@@ -134,5 +134,14 @@ func (p problem) refusal() *Error {
 
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// upMillis rounds up, so that what is not 0 stays so.
-func upMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// upMillis rounds away from 0, so that what is not 0 stays so.
+func upMillis(d time.Duration) int64 {
+	n := d.Milliseconds()
+	switch rest := d - millis(n); {
+	case rest > 0:
+		return n + 1
+	case rest < 0:
+		return n - 1
+	}
+	return n
+}

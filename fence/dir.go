@@ -26,7 +26,10 @@ import (
 //
 // It is for a file system of this machine. Over a network (NFS, SMB) a file lock may be
 // lost without a word, and the guard with it.
-type Dir struct{ root *os.Root }
+type Dir struct {
+	root *os.Root
+	sync func(*os.File) error // File.Sync, but for tests
+}
 
 var _ Guard = (*Dir)(nil)
 
@@ -41,14 +44,15 @@ func OpenDir(name string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{root}, nil
+	return &Dir{root, (*os.File).Sync}, nil
 }
 
 // Close closes the directory. Nothing must be under way.
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Do is that of [Guard], for what WriteFile does not do: appending, deleting, several
-// files that belong together. The mark is on disk before write runs; what write does is
+// files that belong together. The mark is on disk before write runs, also after a call that
+// failed once the mark was there; what write does is
 // as durable as write makes it. A write must not call Do or WriteFile for the same resource.
 func (d *Dir) Do(ctx context.Context, resource string, token int64, slot int, write func() error) error {
 	if err := checkFile(resource); err != nil {
@@ -74,13 +78,16 @@ func (d *Dir) Do(ctx context.Context, resource string, token int64, slot int, wr
 		return err
 	}
 	if raised {
-		text, err := json.Marshal(mark)
-		if err != nil {
+		var text []byte
+		if text, err = json.Marshal(mark); err != nil {
 			return err
 		}
-		if err := d.replace(resource, beside(resource, ".fence"), text); err != nil {
-			return fmt.Errorf("keeping the fencing token: %w", err)
-		}
+		err = d.replace(resource, beside(resource, ".fence"), text)
+	} else {
+		err = d.syncDir(resource) // the mark was renamed before, perhaps by a call that failed right after
+	}
+	if err != nil {
+		return fmt.Errorf("keeping the fencing token: %w", err)
 	}
 	return write()
 }
@@ -151,7 +158,7 @@ func (d *Dir) replace(resource, name string, data []byte) error {
 		_, err = file.Write(data)
 	}
 	if err == nil {
-		err = file.Sync()
+		err = d.sync(file)
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
 		return errors.Join(err, d.root.Remove(aside))
@@ -159,11 +166,16 @@ func (d *Dir) replace(resource, name string, data []byte) error {
 	if err := d.root.Rename(aside, name); err != nil {
 		return err
 	}
+	return d.syncDir(name)
+}
+
+// syncDir has the names of the files beside a file on disk.
+func (d *Dir) syncDir(name string) error {
 	dir, err := d.root.Open(path.Dir(name))
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return errors.Join(d.sync(dir), dir.Close())
 }
 
 // beside returns the path of a file of the guard's own.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"fencepost/fence"
+	"fencepost/internal/seed"
 )
 
 // admission is a step of a test: what is asked, and below which token it is stale.
@@ -80,7 +81,7 @@ func TestMarkInvalid(t *testing.T) {
 // The rule, said once more without the saving of what is below: random admissions are
 // judged alike by both, with the mark written down and read again in between.
 func TestMarkRandom(t *testing.T) {
-	seed := rand.Uint64()
+	seed := seed.Of(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
 		var mark fence.Mark

@@ -22,22 +22,22 @@ func checks(soaking, limit time.Duration) []check.Check {
 	one, two := system.Options{Store: system.Redis}, system.Options{Store: system.Redis, Gateways: 2}
 	file := system.Options{Store: system.Embedded}
 	return []check.Check{
-		{Name: "turns-redis", Title: "32 threads on 5 names with waits, on one Redis: everybody gets a turn within 3 s, tokens grow, nobody shares", Run: turns(one, 2_000, 20_000, 180_000)},
-		{Name: "turns-gateways", Title: "the same with two gateways on one Redis", Run: turns(two, 2_000, 10_000, 90_000)},
-		{Name: "turns-embedded", Title: "the same on the embedded store", Run: turns(file, 2_000, 20_000, 180_000)},
-		{Name: "closers-redis", Title: "of clients that leave at a random moment before their answer, fewer than 1 in 1,000 that close and 1 in 100 that reset leave a lock behind, on one Redis", Run: closers(one)},
-		{Name: "closers-embedded", Title: "the same on the embedded store", Run: closers(file)},
-		{Name: "waiters-redis", Title: "half of a queue disconnects: the rest is served in order, nothing stays behind, on one Redis", Run: waiters(one, 1, 4)},
-		{Name: "waiters-gateways", Title: "the same with two gateways on one Redis", Run: waiters(two, 1, 3)},
-		{Name: "waiters-embedded", Title: "the same on the embedded store", Run: waiters(file, 1, 3)},
-		{Name: "readers-redis", Title: "crowds of readers are served together, more than a step of the store serves, and in order; two gateways on one Redis", Run: readers(two)},
-		{Name: "readers-embedded", Title: "the same on the embedded store", Run: readers(file)},
-		{Name: "attack-redis", Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
+		{Name: "turns-redis", FullOnly: true, Title: "32 threads on 5 names with waits, on one Redis: everybody gets a turn within 3 s, tokens grow, nobody shares", Run: turns(one, 2_000, 20_000, 180_000)},
+		{Name: "turns-gateways", FullOnly: true, Title: "the same with two gateways on one Redis", Run: turns(two, 2_000, 10_000, 90_000)},
+		{Name: "turns-embedded", FullOnly: true, Title: "the same on the embedded store", Run: turns(file, 2_000, 20_000, 180_000)},
+		{Name: "closers-redis", FullOnly: true, Title: "of clients that leave at a random moment before their answer, fewer than 1 in 1,000 that close and 1 in 100 that reset leave a lock behind, on one Redis", Run: closers(one)},
+		{Name: "closers-embedded", FullOnly: true, Title: "the same on the embedded store", Run: closers(file)},
+		{Name: "waiters-redis", FullOnly: true, Title: "half of a queue disconnects: the rest is served in order, nothing stays behind, on one Redis", Run: waiters(one, 1, 4)},
+		{Name: "waiters-gateways", FullOnly: true, Title: "the same with two gateways on one Redis", Run: waiters(two, 1, 3)},
+		{Name: "waiters-embedded", FullOnly: true, Title: "the same on the embedded store", Run: waiters(file, 1, 3)},
+		{Name: "readers-redis", FullOnly: true, Title: "crowds of readers are served together, more than a step of the store serves, and in order; two gateways on one Redis", Run: readers(two)},
+		{Name: "readers-embedded", FullOnly: true, Title: "the same on the embedded store", Run: readers(file)},
+		{Name: "attack-redis", FullOnly: true, Title: "writers stopped past their TTL in the middle of a write: the storage admits none that is stale; two gateways on one Redis", Run: attacked(two, true, 30, 250)},
 		{Name: "attack-embedded", Title: "the same on the embedded store", Run: attacked(file, true, 30, 250)},
-		{Name: "attack-unfenced", Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
+		{Name: "attack-unfenced", FullOnly: true, Title: "the same storage without its check is corrupted: the attack bites", Run: attacked(file, false, 15, 30)},
 		{Name: "storage", Title: "a holder that was stopped past its TTL writes nothing through a recipe of docs/storage, nor does the attack kit; without its guard both do", Run: storageRecipes, FullOnly: true},
-		{Name: "clients-do", Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
-		{Name: "clients-lockctl", Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
+		{Name: "clients-do", FullOnly: true, Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
+		{Name: "clients-lockctl", FullOnly: true, Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
 		{Name: "languages", Title: "the programs of docs/clients.md in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages, FullOnly: true},
 		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
 		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
@@ -48,9 +48,16 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "sessions-embedded", Beside: "sessions", FullOnly: true, Title: sessionsTitle + ", on the embedded store", Run: sessionsOf(system.Options{Store: system.Embedded})},
 		{Name: "sessions-redis", Beside: "sessions", FullOnly: true, Title: "the same on one Redis with two gateways", Run: sessionsOf(system.Options{Gateways: 2})},
 		{Name: "sessions-raft", Beside: "sessions", FullOnly: true, Title: "the same in a cluster of three gateways", Run: sessionsOf(system.Options{Store: system.Raft, Gateways: 3})},
-		{Name: "raft-fail-overs", Beside: "raft", Title: "in a cluster of three gateways leaders are killed and stopped, also while others wait: no lease is lost, tokens grow, the queue keeps its order", Run: cluster(3, members.Members{Kills: 3, Stops: 1, Queues: 1}, members.Members{Kills: 20, Stops: 5, Queues: 5})},
-		{Name: "raft-partitions", Beside: "raft", Title: "its nodes are cut off from each other, also in one direction alone: the same", Run: cluster(3, members.Members{Partitions: 1}, members.Members{Partitions: 3})},
-		{Name: "raft-members", Beside: "raft", Title: "its nodes lose their disks, are restarted one by one, added and removed, two at once, beside a leader that dies, and while they are cut off: the same, and what was removed neither votes nor serves", Run: cluster(3, members.Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1}, members.Members{Rolls: 3, Disks: 4, Races: 5, Exiles: 6, Changes: 2})},
+		{Name: "streams-embedded", Beside: "streams", FullOnly: true, Title: streamsTitle + ", on the embedded store", Run: streamsOf(system.Embedded, 1)},
+		{Name: "streams-redis", Beside: "streams", FullOnly: true, Title: "the same on one Redis with two gateways", Run: streamsOf(system.Redis, 2)},
+		{Name: "streams-raft", Beside: "streams", FullOnly: true, Title: "the same in a cluster of three gateways", Run: streamsOf(system.Raft, 3)},
+		{Name: "streams-sentinel", Beside: "streams others", FullOnly: true, Title: "the same with Sentinel, and three gateways", Run: streamsOf(system.Sentinel, 3)},
+		{Name: "streams-cluster", Beside: "streams others", FullOnly: true, Title: "the same on a Cluster", Run: streamsOf(system.Cluster, 2)},
+		{Name: "streams-quorum", Beside: "streams others", FullOnly: true, Title: "the same on a quorum of three, one name each", Run: streamsOf(system.Quorum, 2)},
+		{Name: "raft-fail-overs", Beside: "raft", FullOnly: true, Title: "in a cluster of three gateways leaders are killed and stopped, also while others wait: no lease is lost, tokens grow, the queue keeps its order", Run: cluster(3, members.Members{Kills: 3, Stops: 1, Queues: 1}, members.Members{Kills: 20, Stops: 5, Queues: 5})},
+		{Name: "raft-partitions", Beside: "raft", FullOnly: true, Title: "its nodes are cut off from each other, also in one direction alone: the same", Run: cluster(3, members.Members{Partitions: 1}, members.Members{Partitions: 3})},
+		{Name: "raft-members", Beside: "raft", FullOnly: true, Title: "its nodes lose their disks, are restarted one by one, added and removed, two at once, beside a leader that dies, and while they are cut off: the same, and what was removed neither votes nor serves", Run: cluster(3, members.Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1}, members.Members{Rolls: 3, Disks: 4, Races: 5, Exiles: 6, Changes: 2})},
+		{Name: "raft-reads", Beside: "raft", FullOnly: true, Title: "the leader is stopped, a lock is handed on, and what the old leader is asked meanwhile it answers when it goes on: no answer is stale", Run: cluster(3, members.Members{Reads: 1}, members.Members{Reads: 200})},
 		{Name: "raft-five", Beside: "raft", Title: "all that in a cluster of five", Run: cluster(5, members.Members{Kills: 2, Queues: 1}, members.Members{Kills: 10, Stops: 2, Queues: 2, Partitions: 1, Rolls: 1, Disks: 2, Changes: 1})},
 		{Name: "fail-overs", Beside: "soaks", Title: "masters die with grants that no replica has: no lock has two holders, tokens grow, who lost a lease is told", Run: failOvers},
 		{Name: "histories", Beside: "soaks", Title: "histories of real clients on all stores but clusters of gateways, with and without faults: an order that the rules allow exists, waiters are served, nothing stays held", Run: histories(false, limit)},
@@ -119,6 +126,16 @@ func sessionsOf(o system.Options) func(context.Context, check.Scale, *check.Resu
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
 		return on(o, r, func(s *system.System) error {
 			return sessions.Sessions{Rounds: check.Pick(scale, 1, 20)}.Run(ctx, s, r)
+		})
+	}
+}
+
+const streamsTitle = "pairs and triples of POSTs for a stream with one lease id, messages lost, gateways stopped and killed, clients that leave on the way, sessions that gain, lose and release names: one stream is left, and nothing is held for who has gone"
+
+func streamsOf(store system.Kind, gateways int) func(context.Context, check.Scale, *check.Result) error {
+	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
+		return on(system.Options{Store: store, Gateways: gateways}, r, func(s *system.System) error {
+			return check.Pick(scale, sessions.Streams{Groups: 100, Leavers: 200, Broken: 16, Losses: 1}, sessions.Streams{Groups: 1000, Leavers: 5000, Broken: 100, Losses: 3}).Run(ctx, s, r)
 		})
 	}
 }

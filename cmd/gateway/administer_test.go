@@ -68,14 +68,14 @@ func TestNoticeReachesAStream(t *testing.T) {
 		t.Cleanup(running.Wait)
 		defer stop()
 		s := attach(ctx, t, &running, "http://"+other.addr+"/locks/a", `{"ttl_ms":60000}`)
-		fastest := patience
-		for n, notice := range []time.Duration{90 * time.Second, 80 * time.Second, 70 * time.Second} {
+		fastest := patience // a renewal is told each 20 s, and a notice has to be shorter than what is left of the one before
+		for n, notice := range []time.Duration{20 * time.Minute, 10 * time.Minute, 5 * time.Minute} {
 			began := time.Now()
 			breakWithNotice(t, asked, "a", notice, "deploy")
 			s.await("notice", n+1)
 			fastest = min(fastest, time.Since(began))
 		}
-		if t.Logf("after %v", fastest); fastest > time.Second {
+		if t.Logf("after %v", fastest); fastest > 5*time.Second {
 			t.Errorf("the stream heard after %v", fastest)
 		}
 

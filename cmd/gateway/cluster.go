@@ -106,6 +106,9 @@ func (cfg *config) validateCluster(read func(names ...string) bool) (faults []er
 		if c.ClusterTLSCertFile == "" || c.ClusterTLSKeyFile == "" || c.ClusterTLSCaFile == "" {
 			fault("FENCEPOST_CLUSTER_TLS_CERT_FILE, FENCEPOST_CLUSTER_TLS_KEY_FILE, FENCEPOST_CLUSTER_TLS_CA_FILE: one is set and another is not; a node needs all three")
 		}
+	case !secret && cfg.KeysFile != "":
+		fault("FENCEPOST_KEYS_FILE: is set, and the nodes of FENCEPOST_STORE have nothing to know each other by: any program of this machine could take every lock without a key. " +
+			"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE")
 	case !secret:
 		for _, addr := range append(nodes, c.ClusterListenAddr) {
 			if addr != "" && !peer.IsLoopback(addr) {
@@ -209,7 +212,7 @@ type clusterStore struct {
 }
 
 // openCluster opens this node's part of the store. It does not wait for the others.
-func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials, log *slog.Logger) (*openedStore, error) {
+func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials, log, audit *slog.Logger) (*openedStore, error) {
 	nodes, err := clusterNodes(cfg.Store)
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
@@ -219,7 +222,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 		return nil, usageError{err}
 	}
 	c, err := cluster.Open(cluster.Options{
-		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log,
+		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log, Audit: audit,
 	})
 	if err != nil {
 		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)

@@ -9,10 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"fencepost/internal/raft/cluster"
+	"fencepost/internal/raft/peer"
 )
 
 // clusterTimeout bounds a change of the cluster: a node that is added has to get all entries.
@@ -23,12 +25,12 @@ const clusterHelp = `Usage: gateway cluster status|add|remove|transfer [-json] [
 Asks the cluster of FENCEPOST_STORE=raft://..., with the settings of a gateway of its own, how
 it is, or changes it. NODE is the address of a node, as in the list, or its id.
 
-  status             how the members are; exits with 1 if it does not serve, or any member
-                     is away or has not caught up
+  status             how the members are; exits with 1 unless all are there, follow and have
+                     votes, so that as many may fail as their number allows
   add NODE           take in the node at an address that no member has; it runs already, and
                      is without data. Returns when it has its vote
   remove NODE        NODE is no member any more, and its data can't take part again. Refused
-                     where those that stay are no majority that answers
+                     where those that stay are no majority that follows; done if it is none
   transfer [NODE]    NODE, or any other, leads from now on
 
   -json              print how the members are as JSON
@@ -64,6 +66,8 @@ func clusterCommand(ctx context.Context, args []string, out io.Writer) error {
 		err = errors.New("there is an argument too many")
 	case err == nil && node == "" && (verb == "add" || verb == "remove"):
 		err = errors.New("which node?")
+	case err == nil && node != "" && !isID(node):
+		err = peer.CheckAddr(withClusterPort(node))
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("cluster: %w; see gateway cluster -help", err)}
@@ -100,14 +104,17 @@ func clusterCommand(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if verb == "status" {
-		return away(status)
+		return status.Whole()
 	}
 	return nil
 }
 
+// isID reports whether a node is named by its id.
+func isID(node string) bool { return len(node) == 32 && !strings.ContainsAny(node, ".:") }
+
 // nodeOf returns a node as it was named: an id has no port.
 func nodeOf(node string) string {
-	if len(node) == 32 || node == "" {
+	if isID(node) || node == "" {
 		return node
 	}
 	return withClusterPort(node)
@@ -127,24 +134,6 @@ func openCommand(ctx context.Context, cfg config) (*cluster.Command, error) {
 		return nil, err
 	}
 	return cluster.NewCommand(nodes, credentials)
-}
-
-// away says who is, in an error.
-func away(status cluster.Status) error {
-	switch n := len(slices.DeleteFunc(slices.Clone(status.Members), func(m cluster.Member) bool { return m.Reached })); {
-	case status.Condition != "":
-		return fmt.Errorf("%s has no part in a cluster: %s", status.Node, status.Condition)
-	case status.MayFail < 0:
-		return errors.New("the cluster does not serve: no majority of its members answers")
-	case n > 0:
-		return errors.New(plural(n, "member is", "members are") + " away")
-	}
-	for _, m := range status.Members {
-		if !m.Follows {
-			return fmt.Errorf("%s does not follow the leader, or is behind", m.Addr)
-		}
-	}
-	return nil
 }
 
 func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {

@@ -3,11 +3,15 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,6 +132,54 @@ func TestCrowdOfConnections(t *testing.T) {
 				t.Error(log)
 			}
 		})
+	}
+}
+
+// TestFloodWithoutKey: of a gateway with keys all connections are opened, and used, by somebody
+// who has none. Whoever has a key gets in all the same, and a holder keeps its connection.
+func TestFloodWithoutKey(t *testing.T) {
+	const most = 40
+	keys := filepath.Join(t.TempDir(), "keys")
+	line, key := newKey(t, "-name", "ci", "-scope", "lock,read", "-prefix", "*")
+	writeFile(t, keys, line)
+	cfg := config{Storage: Storage{Store: "embedded"}}
+	g := startLimited(t, cfg.reservedFiles()+most, "FENCEPOST_KEYS_FILE="+keys)
+
+	holder := dialGateway(t, g)
+	response, body, err := holder.do("POST", "/locks/held", `{"ttl_ms":600000}`, key)
+	if err != nil || response.StatusCode != http.StatusCreated {
+		t.Fatal(response, body, err)
+	}
+	var flood []*wire
+	for i := range 3 * most { // more than there is room for, from the same address
+		w := dialGateway(t, g)
+		if response, body, err := w.do("GET", "/livez", "", nil); err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("connection %d: %v %s, %v", i, response, body, err)
+		}
+		flood = append(flood, w)
+	}
+	newcomer := dialGateway(t, g)
+	response, body, err = newcomer.do("POST", "/locks/other", "", key)
+	if err != nil || response.StatusCode != http.StatusCreated {
+		t.Fatalf("a newcomer with a key: %v %s, %v", response, body, err)
+	}
+	_, body, err = holder.do("GET", "/metrics", "", key)
+	open := regexp.MustCompile(`(?m)^fencepost_http_connections (\d+)$`).FindStringSubmatch(body)
+	if err != nil || open == nil {
+		t.Fatal(err, body)
+	}
+	if n, _ := strconv.Atoi(open[1]); n < 2 || n > 2+most/4 {
+		t.Errorf("%d connections are open, want two with a key and at most %d without", n, most/4)
+	}
+	for _, w := range flood[:2*most] { // the oldest have gone
+		if _, err := io.Copy(io.Discard, w); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("an old connection without a key is open")
+		}
+	}
+	for _, w := range []*wire{holder, newcomer} {
+		if response, body, err := w.do("GET", "/locks/held", "", key); err != nil || response.StatusCode != http.StatusOK {
+			t.Errorf("a connection with a key: %v %s, %v", response, body, err)
+		}
 	}
 }
 

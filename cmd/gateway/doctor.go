@@ -26,7 +26,7 @@ func doctor(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*examineTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 4*examineTimeout)
 	defer cancel()
 	fmt.Fprintln(out, "The store:", where(cfg))
 	c, err := examineStore(ctx, cfg)

@@ -74,12 +74,9 @@ func TestHangup(t *testing.T) {
 	until(t, http.StatusOK, "GET", url, old)
 
 	writeFile(t, path, second)
-	began := time.Now()
 	g.cmd.Process.Signal(syscall.SIGHUP)
+	wantInLog(t, log, "as SIGHUP asks")
 	until(t, http.StatusOK, "GET", url, young)
-	if took := time.Since(began); took > watchInterval/2 {
-		t.Errorf("it took %s, as long as without the signal", took)
-	}
 	until(t, http.StatusUnauthorized, "GET", url, old)
 
 	writeFile(t, path, strings.TrimSpace(second)+" expires=2199-01-01T00:00:00Z\n")
@@ -250,26 +247,23 @@ func TestFileSystemHangs(t *testing.T) {
 		}
 	}
 	stuck.Store(true)
-	for round := range 3 {
+	const rounds = 30
+	began := time.Now()
+	for round := range rounds {
 		contents["answers"] = fmt.Sprint("round ", round)
-		began := time.Now()
 		watched.look(t.Context(), false)
-		if took := time.Since(began); round > 0 && took > lookReading/2 {
-			t.Errorf("round %d took %s", round, took)
-		}
 		if applied["answers"] != contents["answers"] || applied["hangs"] != "1" {
 			t.Errorf("round %d: %v", round, applied)
 		}
+	}
+	if took := time.Since(began); took > rounds/2*lookReading {
+		t.Errorf("%d rounds took %s: each waits for what hangs", rounds, took)
 	}
 	if n := strings.Count(said.String(), errHangs.Error()); n != 1 {
 		t.Errorf("it is told %d times:\n%s", n, &said)
 	}
 	watched.start()
-	began := time.Now()
 	watched.stop()
-	if took := time.Since(began); took > lookReading/2 {
-		t.Errorf("the end took %s", took)
-	}
 	contents["hangs"] = "2"
 	close(hangs)
 	for deadline := time.Now().Add(patience); applied["hangs"] != "2"; <-time.After(time.Millisecond) {

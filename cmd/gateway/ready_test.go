@@ -15,7 +15,7 @@ func TestReadyOnANewQuorum(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.StartQuorum(t, 3)
 	stoodStill := 0 // rounds in which the machine was so busy that a node was not believed its clock
-	for round := 0; round < 16+stoodStill; round++ {
+	for round := 0; round < times(6, 16)+stoodStill; round++ {
 		for _, node := range nodes {
 			client := node.Client()
 			if err := client.FlushAll(t.Context()).Err(); err != nil {

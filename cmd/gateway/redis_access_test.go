@@ -66,7 +66,7 @@ func useStore(t *testing.T, store string, env ...string) {
 	line, key := newKey(t, "-name", "all", "-scope", "read,lock,fence,admin", "-prefix", "jobs/,a,b")
 	writeFile(t, keys, line)
 	env = append(env, "FENCEPOST_KEYS_FILE="+keys)
-	client, scheme := http.DefaultClient, "http"
+	client, scheme := bounded, "http"
 	if redis.Encrypted(store) {
 		a := newAuthority(t)
 		a.server("server")

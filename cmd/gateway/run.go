@@ -113,6 +113,9 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	dog.Start()
 	defer dog.Stop()
+	if opened.cluster != nil {
+		opened.cluster.OnChange(dog.Reexamine)
+	}
 
 	options := lockhttp.Options{
 		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: secured.keys,
@@ -133,7 +136,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	most, _ := cfg.maxConnections(openFiles()) // validated before
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
 		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, RatePerClient: cfg.MaxConnectionRatePerClient,
-		TLS: secured.server, Registerer: reg, Logger: log,
+		Keys: secured.keys != nil, TLS: secured.server, Registerer: reg, Logger: log,
 	})
 	serving := make(chan error, 2)
 	go func() { serving <- secured.serve(server, listener) }()

@@ -30,11 +30,14 @@ const (
 	patience = 60 * time.Second
 
 	// look is how often a script asks again: each time takes a process of its own.
-	look = 50 * time.Millisecond
+	look = 200 * time.Millisecond
 
 	// exitAtOnce keeps processes with the race detector from sleeping for a second at their end.
 	exitAtOnce = "GORACE=atexit_sleep_ms=0"
 )
+
+// bounded sends the requests of Go tests, of which none waits longer than a minute.
+var bounded = &http.Client{Timeout: time.Minute + patience}
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"gateway": main})
@@ -91,6 +94,7 @@ func setUp(env *testscript.Env, store string) error {
 	case "raft":
 		port, err := redistest.FreePort()
 		env.Setenv("FENCEPOST_STORE", fmt.Sprintf("raft://127.0.0.1:%d", port))
+		env.Setenv("SECRET", strings.Repeat("secret", 6)) // for FENCEPOST_CLUSTER_SECRET
 		return err
 	}
 	var err error
@@ -276,7 +280,7 @@ func startGateway(ts *testscript.TestScript) (*gatewayProcess, error) {
 			env = append(env, name+"="+value)
 		}
 	}
-	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT", "MAX_HOLDERS_PER_NAME", "STRICT", "QUARANTINE", "KEYS_FILE"} {
+	for _, name := range []string{"LISTEN_ADDR", "STORE", "DATA_DIR", "ADMIN_ADDR", "LOG_LEVEL", "MAX_CLOCK_SKEW", "DRAIN_TIMEOUT", "MAX_WAIT", "MAX_HOLDERS_PER_NAME", "STRICT", "QUARANTINE", "KEYS_FILE", "CLUSTER_SECRET"} {
 		if value := ts.Getenv("FENCEPOST_" + name); value != "" {
 			env = append(env, "FENCEPOST_"+name+"="+value)
 		}
@@ -360,7 +364,7 @@ func request(method, url, body string, header map[string]string) (status int, an
 		r.Header.Set(key, value)
 	}
 	r.Host = r.Header.Get("Host") // empty: that of the URL
-	response, err := http.DefaultClient.Do(r)
+	response, err := bounded.Do(r)
 	if err != nil {
 		return 0, nil, err
 	}

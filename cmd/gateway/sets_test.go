@@ -19,7 +19,7 @@ func TestIncompleteSetsAreGivenBack(t *testing.T) {
 	clients := times(150, 1500)
 	g := start(t, "FENCEPOST_MAX_WAIT=10m")
 	url := "http://" + g.addr
-	if _, err := acquireAt(t.Context(), g, "zz", ""); err != nil {
+	if _, err := acquireAt(t.Context(), g, "zz", `{"ttl_ms":3600000}`); err != nil {
 		t.Fatal(err)
 	}
 	conns := make([]net.Conn, clients)

@@ -62,9 +62,11 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
-		return &openedStore{Store: s, failed: s.Failed(), cause: func() error { return errEmbedded }}, nil
+		return &openedStore{Store: s, failed: s.Failed(), cause: func() error {
+			return fmt.Errorf("the embedded store has stopped; what was acknowledged is on disk: %w", s.Cause())
+		}}, nil
 	case kindRaft:
-		return openCluster(ctx, cfg, secured.nodes, log)
+		return openCluster(ctx, cfg, secured.nodes, log, secured.audit)
 	case kindQuorum:
 		return openQuorum(ctx, cfg, secured.redis, log, passive)
 	}
@@ -74,9 +76,6 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 	}
 	return &openedStore{Store: s, nodes: []*redis.Store{s}}, nil
 }
-
-// errEmbedded says what the end of the embedded store means.
-var errEmbedded = errors.New("the embedded store failed to write; what was acknowledged is on disk, restart to go on from there")
 
 // openQuorum opens every node of a quorum, all at once, and composes them.
 func openQuorum(ctx context.Context, cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) (*openedStore, error) {
@@ -101,9 +100,11 @@ func openQuorum(ctx context.Context, cfg config, secured func() *tls.Config, log
 	for i, node := range opened.nodes {
 		nodes[i] = node
 	}
-	opened.Store, err = quorum.Open(nodes, quorum.Options{
-		MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log, Passive: passive,
-	})
+	options := quorum.Options{MaxSkew: cfg.MaxClockSkew, LongestTTL: cfg.DefaultTTL, Names: names, Logger: log, Passive: passive}
+	if passive {
+		options.NodeTimeout = examineTimeout
+	}
+	opened.Store, err = quorum.Open(nodes, options)
 	if err != nil {
 		return nil, errors.Join(err, opened.closeNodes())
 	}
@@ -123,13 +124,17 @@ func (o *openedStore) closeNodes() (err error) {
 // redisOptions are those of every Redis of the settings.
 func redisOptions(cfg config, secured func() *tls.Config, log *slog.Logger, passive bool) redis.Options {
 	quarantine, _ := cfg.quarantine() // validated before
-	return redis.Options{
+	options := redis.Options{
 		URL: cfg.Store, TLS: secured, MaxSkew: cfg.MaxClockSkew, Logger: log,
 		Username: cfg.RedisUsername, Password: cfg.RedisPassword,
 		SentinelUsername: cfg.SentinelUsername, SentinelPassword: cfg.SentinelPassword,
 		ReplicaAcks: cfg.RedisReplicaAcks, Quarantine: quarantine, Passive: passive,
 		MaxHolders: cfg.MaxHoldersPerName,
 	}
+	if passive { // what answers slowly is told from what does not answer
+		options.DialTimeout, options.OperationTimeout = examineTimeout/3, examineTimeout
+	}
+	return options
 }
 
 // lateBy returns how far from the store's clock a command may be: nothing is late

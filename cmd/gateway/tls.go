@@ -25,10 +25,12 @@ type security struct {
 	server *tls.Config        // nil: no TLS
 	redis  func() *tls.Config // for a Redis with TLS; nil: what the system has
 	nodes  *peer.Credentials  // of a cluster; nil: none, or there is no cluster
+	audit  *slog.Logger
 }
 
 // watchSecurity reads the files, which are watched from then on.
 func watchSecurity(cfg config, watched *files, log *slog.Logger) (s security, err error) {
+	s.audit = watched.audit
 	var keysErr, serverErr, redisErr, nodesErr error
 	s.keys, keysErr = watchKeys(cfg, watched, log)
 	s.server, serverErr = watchTLS(cfg, watched, log)

@@ -226,9 +226,30 @@ func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer
 		if c.client, err = client.New(o); err != nil {
 			return exit{exitUsage, err}
 		}
-		defer c.client.Close()
 	}
-	return cmd.run(ctx, c)
+	err := cmd.run(ctx, c)
+	if c.client != nil {
+		c.close(err)
+	}
+	return err
+}
+
+// close closes the client, which may give up what was acquired. Where no gateway can be
+// reached that is not waited for.
+func (c *call) close(err error) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		c.client.Close()
+	}()
+	var late <-chan time.Time
+	if errors.Is(err, client.ErrUnreachable) {
+		late = time.After(lastWord)
+	}
+	select {
+	case <-closed:
+	case <-late:
+	}
 }
 
 func printHelp(out io.Writer) error {

@@ -33,6 +33,7 @@ func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
 	f.IntVar(&s.permits, "permits", 0, "take `COUNT` of the permits that -permit says there are, all at once; 0: one")
 	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
+	f.Var(&s.metadata, "meta", "metadata for people, `KEY=VALUE`; may be given several times")
 	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
 	f.BoolVar(&s.quiet, "q", false, "don't show the queue while waiting")
 }
@@ -50,8 +51,14 @@ func (c *call) options() (options []client.Option) {
 	if c.shared {
 		options = append(options, client.Shared())
 	}
-	if c.permit != 0 || c.permits != 0 {
+	if c.metadata != nil {
+		options = append(options, client.Metadata(c.metadata))
+	}
+	switch {
+	case c.permits != 0:
 		options = append(options, client.Permits(c.permits, c.permit))
+	case c.permit != 0:
+		options = append(options, client.Permit(c.permit))
 	}
 	return options
 }
@@ -62,12 +69,42 @@ func (c *call) obtain(ctx context.Context, options ...client.Option) (*client.Le
 	if c.wait < 0 {
 		return nil, usage("-wait is %s; it must not be negative", c.wait)
 	}
-	if c.wait == 0 {
-		return c.client.TryAcquire(ctx, c.args[0], options...)
+	if c.permits != 0 && c.permit == 0 {
+		return nil, usage("-permits needs -permit, which says how many there are")
 	}
-	shown := c.showQueue(ctx, c.args[0])
-	defer shown.stop()
-	return c.client.Acquire(ctx, c.args[0], append(options, client.Wait(c.wait), client.OnLeaseID(shown.as))...)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.longest(), errTimeIsUp)
+	defer cancel()
+	var l *client.Lease
+	var err error
+	if c.wait == 0 {
+		l, err = c.client.TryAcquire(ctx, c.args[0], options...)
+	} else {
+		shown := c.showQueue(ctx, c.args[0])
+		l, err = c.client.Acquire(ctx, c.args[0], append(options, client.Wait(c.wait), client.OnLeaseID(shown.as))...)
+		shown.stop()
+	}
+	if errors.Is(err, errTimeIsUp) && statusOf(err) != exitNotAcquired { // with what it had been told before
+		err = fmt.Errorf("%w: %w", client.ErrUnreachable, err)
+	}
+	return l, err
+}
+
+// errTimeIsUp ends an acquire to which no gateway has said anything in time.
+var errTimeIsUp = errors.New("no answer came in time")
+
+// lateAnswer is how long after the end of a wait the gateway's answer to it may come, and
+// lastWord how long it may take after that to give up what may have been acquired.
+const (
+	lateAnswer = 500 * time.Millisecond
+	lastWord   = 400 * time.Millisecond
+)
+
+// longest bounds an acquire, whatever gateways do, so that it ends within a second of what was said.
+func (c *call) longest() time.Duration {
+	if c.wait == 0 {
+		return patience
+	}
+	return c.wait + lateAnswer
 }
 
 func acquire(ctx context.Context, c *call) error {

@@ -19,7 +19,7 @@ import (
 const atMost = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"lockctl": main})
+	testscript.Main(m, map[string]func(){"lockctl": main, "set-uid-program": becomeRoot})
 }
 
 // TestScripts runs the real program against a real gateway.

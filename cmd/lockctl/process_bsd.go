@@ -8,3 +8,12 @@ import "syscall"
 func adoptOrphans()                      {}
 func endWithParent(*syscall.SysProcAttr) {}
 func descendants() []int                 { return nil }
+
+const adopts = false
+
+type seen struct {
+	name, uid string
+	state     byte
+}
+
+func lookAt(int) seen { return seen{} }

@@ -11,6 +11,9 @@ import (
 // prSetChildSubreaper is PR_SET_CHILD_SUBREAPER of <linux/prctl.h>.
 const prSetChildSubreaper = 36
 
+// adopts tells whether all that the command leaves behind is found, wherever it went.
+const adopts = true
+
 // adoptOrphans makes this process the parent of those among its descendants whose parents
 // have ended, in place of init: so none of them escapes by forking and detaching.
 func adoptOrphans() { _, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0) }
@@ -32,4 +35,28 @@ func descendants() (all []int) {
 		}
 	}
 	return all
+}
+
+// seen is what can be seen of a process.
+type seen struct {
+	name  string
+	state byte   // as ps shows it; 0: it is gone, or hidden
+	uid   string // whose it is
+}
+
+// lookAt looks at a process.
+func lookAt(pid int) (s seen) {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	for line := range strings.Lines(string(text)) {
+		field, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
+		switch field {
+		case "Name":
+			s.name = value
+		case "State":
+			s.state = value[0]
+		case "Uid":
+			s.uid, _, _ = strings.Cut(value, "\t")
+		}
+	}
+	return s
 }

@@ -4,9 +4,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"os/user"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -32,7 +34,7 @@ type wait = syscall.WaitStatus
 func findCommand(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	switch {
-	case errors.Is(err, os.ErrPermission):
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EISDIR):
 		return "", exit{exitNotRunnable, err}
 	case err != nil && !errors.Is(err, exec.ErrDot):
 		return "", exit{exitNotFound, err}
@@ -72,7 +74,7 @@ func (p *process) reap() {
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // ECHILD: none is left
-			for !p.reaped.Load() || syscall.Kill(-p.pid, 0) == nil { // where orphans can't be adopted
+			for !p.reaped.Load() || !adopts && syscall.Kill(-p.pid, 0) != syscall.ESRCH {
 				time.Sleep(lookAgain)
 			}
 			return
@@ -89,37 +91,112 @@ func (p *process) reap() {
 	}
 }
 
-// signal sends a signal to the group and to what has left it.
-func (p *process) signal(s syscall.Signal) {
+// signalGroup sends a signal to the command's group. Once the command was waited for, the
+// id of the group may be somebody else's; where orphans are adopted they are found without it.
+func (p *process) signalGroup(s syscall.Signal) {
+	if adopts && p.reaped.Load() {
+		return
+	}
 	_ = syscall.Kill(-p.pid, s)
+}
+
+// signal sends a signal to the group and to what has left it, and returns who may not be
+// signalled by this user.
+func (p *process) signal(s syscall.Signal) (refused []int) {
+	p.signalGroup(s)
 	for _, pid := range descendants() {
-		if group, err := syscall.Getpgid(pid); err == nil && group != p.pid {
-			_ = syscall.Kill(pid, s)
+		group, err := syscall.Getpgid(pid)
+		if err != nil {
+			continue
+		}
+		one := s
+		if group == p.pid && !p.reaped.Load() {
+			one = 0 // it has got it, if it may be sent any
+		}
+		if syscall.Kill(pid, one) == syscall.EPERM {
+			refused = append(refused, pid)
 		}
 	}
+	return refused
 }
 
 // terminate asks all to end. Who is stopped has to go on for that.
-func (p *process) terminate() {
-	p.signal(syscall.SIGTERM)
+func (p *process) terminate() (refused []int) {
+	refused = p.signal(syscall.SIGTERM)
 	p.signal(syscall.SIGCONT)
+	return refused
 }
 
-// kill ends all, and returns when nothing is left. New children of those that are being
-// ended are found in the next round.
-func (p *process) kill() {
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for {
-		select {
-		case <-p.gone:
-			return
-		default:
+const (
+	// soon is how long processes that got SIGKILL have to end: after it those that can't are
+	// named, and what is left is looked at less often.
+	soon = 500 * time.Millisecond
+
+	// lookRarely is how often then, at most.
+	lookRarely = 100 * time.Millisecond
+
+	// maxNamed bounds how many processes are named: one that can't be ended may start others
+	// without end.
+	maxNamed = 10
+)
+
+// ending is the end of a command. Processes that can't be ended are named, each once.
+type ending struct {
+	p     *process
+	say   func(text string)
+	begun time.Time // when SIGKILL was sent first
+	named map[int]bool
+}
+
+// terminate asks all to end.
+func (e *ending) terminate() { e.name(e.p.terminate(), "it belongs to another user") }
+
+// kill sends SIGKILL to all, and returns when to do so again: new children of those that are
+// being ended are found then.
+func (e *ending) kill() (again time.Duration) {
+	now := time.Now()
+	if e.begun.IsZero() {
+		e.begun = now
+	}
+	e.name(e.p.signal(syscall.SIGKILL), "it belongs to another user")
+	since := now.Sub(e.begun)
+	if since >= soon {
+		var asleep []int
+		for _, pid := range descendants() {
+			if lookAt(pid).state == 'D' {
+				asleep = append(asleep, pid)
+			}
 		}
-		p.signal(syscall.SIGKILL)
-		select {
-		case <-p.gone:
-		case <-tick.C:
+		e.name(asleep, "it is in an uninterruptible sleep, as of a disk that does not answer")
+	}
+	return lookAfter(since, time.Since(now))
+}
+
+// lookAfter returns when to look again at what is being ended for so long, after a look
+// that took a while: at first at once, then so that looking takes a twentieth of a processor
+// at most.
+func lookAfter(since, took time.Duration) time.Duration {
+	if since < soon {
+		return lookAgain
+	}
+	return max(lookRarely, 20*took)
+}
+
+// name says which processes can't be ended, and why.
+func (e *ending) name(stuck []int, why string) {
+	for _, pid := range stuck {
+		seen := lookAt(pid)
+		if e.named[pid] || len(e.named) == maxNamed || seen.state == 'Z' {
+			continue
 		}
+		if e.named == nil {
+			e.named = map[int]bool{}
+		}
+		e.named[pid] = true
+		owner := "user " + seen.uid
+		if u, err := user.LookupId(seen.uid); err == nil {
+			owner = u.Username
+		}
+		e.say(fmt.Sprintf("process %d of %s, %q, can't be ended: %s. It may run on without the lock; it is tried again", pid, owner, seen.name, why))
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"fencepost/client"
 )
@@ -106,10 +108,36 @@ func short(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// printable replaces an owner that is empty. Control characters are refused by gateways.
+// printable replaces an owner that is empty.
 func printable(owner string) string {
 	if owner == "" {
 		return "(no owner)"
 	}
-	return owner
+	return visible(owner)
+}
+
+// visible shows what of a text can't be seen, as \u202e: who may set an owner could else have
+// a terminal show another one, or two different ones look the same.
+func visible(text string) string {
+	if !strings.ContainsFunc(text, hidden) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !hidden(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// hidden reports whether a character takes no room, changes the order of others, or is a blank
+// that is no space.
+func hidden(r rune) bool {
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) || r == '\u2800'
 }

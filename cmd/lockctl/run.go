@@ -81,14 +81,14 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	status := p.supervise(l, c.grace, signals, notices, func(n client.Notice) {
-		fmt.Fprintln(c.err, "lockctl:", textOf(n))
-		if warning != 0 {
-			p.forward(warning)
-		}
-	})
+	said := c.speak(l.Name())
+	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
 	err = l.Release(context.Background())
+	if err != nil && !errors.Is(err, client.CodeLeaseLost) {
+		said.say(fmt.Sprintf("nobody could be told that the lock is free, so it is held until the lease expires: %s", err))
+	}
+	said.end()
 	if lost := l.Context(); !errors.Is(context.Cause(lost), client.ErrReleased) {
 		return exit{exitLost, fmt.Errorf("%s: the command was ended: %w", l.Name(), context.Cause(lost))}
 	}
@@ -103,7 +103,7 @@ func runUnder(ctx context.Context, c *call) error {
 
 // textOf says that a lease is to be broken.
 func textOf(n client.Notice) string {
-	text := fmt.Sprintf("%s: an administrator breaks the lease in %s", n.Name, short(n.Left))
+	text := "an administrator breaks the lease in " + short(n.Left)
 	if n.Reason != "" {
 		text += fmt.Sprintf(": %q", n.Reason)
 	}
@@ -143,9 +143,50 @@ func notify(signals chan os.Signal) {
 	}
 }
 
-// supervise returns how the command has ended, when nothing of it is left. warn is told of
-// notices.
-func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal, notices <-chan client.Notice, warn func(client.Notice)) (status wait) {
+// speech says lines on stderr without its caller waiting: who supervises a command must not
+// be held up by a pipe that nobody reads.
+type speech struct {
+	name  string
+	lines chan string
+	ended chan struct{}
+}
+
+// endOfSpeech bounds how long what was said last is waited for.
+const endOfSpeech = time.Second
+
+// speak begins to speak of a lock.
+func (c *call) speak(name string) *speech {
+	s := &speech{name: name, lines: make(chan string, 100), ended: make(chan struct{})}
+	go func() {
+		defer close(s.ended)
+		for text := range s.lines {
+			fmt.Fprintf(c.err, "lockctl: %s: %s\n", s.name, text)
+		}
+	}()
+	return s
+}
+
+// say says one line.
+func (s *speech) say(text string) {
+	select {
+	case s.lines <- strings.ReplaceAll(text, "\n", "; "):
+	default: // nobody reads
+	}
+}
+
+// end returns when all has been said, or nobody reads it.
+func (s *speech) end() {
+	close(s.lines)
+	select {
+	case <-s.ended:
+	case <-time.After(endOfSpeech):
+	}
+}
+
+// supervise returns how the command has ended, when nothing of it is left. What people have
+// to know meanwhile it says. Of notices the command is told by the signal warning; 0: by none.
+func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal, notices <-chan client.Notice, say func(string), warning syscall.Signal) (status wait) {
+	e := &ending{p: p, say: say}
 	var leaving <-chan time.Time // when what the command left behind is killed
 	var paused wait
 	var again <-chan time.Time // when a command that is stopped is looked at again
@@ -159,11 +200,10 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 			return status
 		case status = <-p.ended:
 			again = nil
-			p.terminate() // what it left behind would run on without the lock
+			e.terminate() // what it left behind would run on without the lock
 			leaving = time.After(grace)
 		case <-leaving:
-			p.kill()
-			return status
+			leaving = time.After(e.kill())
 		case paused = <-p.paused:
 			again = p.resume(paused)
 		case <-again:
@@ -171,24 +211,29 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 		case s := <-signals:
 			p.forward(s.(syscall.Signal))
 		case n := <-notices:
-			warn(n)
+			say(textOf(n))
+			if warning != 0 {
+				p.forward(warning)
+			}
 		case <-l.Context().Done():
-			return p.stop(l, grace, status)
+			return e.stop(l, grace, status)
 		}
 	}
 }
 
 // stop ends what runs without a lease. One that is lost may be somebody else's already;
 // else there is some time until the deadline.
-func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
-	if cause := context.Cause(l.Context()); !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) || errors.Is(cause, client.ErrNoticeOver) {
-		p.terminate()
+func (e *ending) stop(l *client.Lease, grace time.Duration, status wait) wait {
+	cause := context.Cause(l.Context())
+	e.say(fmt.Sprintf("ending the command: %s", cause))
+	if !errors.Is(cause, client.CodeLeaseLost) || errors.Is(cause, client.ErrMaxHold) || errors.Is(cause, client.ErrNoticeOver) {
+		e.terminate()
 		early := min(grace/2, killEarly)
 		for left := l.Remaining(); left > early; left = l.Remaining() {
 			select {
-			case <-p.gone:
+			case <-e.p.gone:
 				left = 0
-			case s := <-p.ended:
+			case s := <-e.p.ended:
 				status = s
 				continue
 			case <-time.After(min(left-early, 50*time.Millisecond)): // the machine may be suspended meanwhile
@@ -197,9 +242,15 @@ func (p *process) stop(l *client.Lease, grace time.Duration, status wait) wait {
 			break
 		}
 	}
-	p.kill()
+	for gone := false; !gone; {
+		select {
+		case <-e.p.gone:
+			gone = true
+		case <-time.After(e.kill()):
+		}
+	}
 	select {
-	case status = <-p.ended:
+	case status = <-e.p.ended:
 	default:
 	}
 	return status

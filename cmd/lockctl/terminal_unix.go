@@ -59,7 +59,7 @@ func (p *process) resume(why wait) (again <-chan time.Time) {
 			return time.After(lookForeground)
 		}
 	}
-	_ = syscall.Kill(-p.pid, syscall.SIGCONT)
+	p.signalGroup(syscall.SIGCONT)
 	return nil
 }
 
@@ -73,10 +73,10 @@ func (p *process) forward(s syscall.Signal) {
 			setForeground(p.tty, p.pid)
 		}
 	}
-	_ = syscall.Kill(-p.pid, s)
+	p.signalGroup(s)
 	switch s {
 	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
-		_ = syscall.Kill(-p.pid, syscall.SIGCONT)
+		p.signalGroup(syscall.SIGCONT)
 	}
 }
 

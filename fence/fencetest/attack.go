@@ -21,11 +21,14 @@ type Options struct {
 	Permits bool
 
 	// Issue returns n tokens, each higher than the one before, that were issued for a resource.
-	// Nil makes them up, from 1: that is for storage that does not ask who issued them.
+	// Nil makes them up, as high as a gateway's and one after the other, and once up to the
+	// highest that there may be: that is for storage that does not ask who issued them.
 	Issue func(ctx context.Context, resource string, n int) ([]int64, error)
 
 	// KnowsIssued says that the storage has to refuse tokens that Issue did not return.
 	KnowsIssued bool
+
+	madeUp bool // there was no Issue
 }
 
 // defaults of Options.
@@ -33,7 +36,7 @@ const (
 	defaultRounds  = 20
 	defaultWriters = 8
 	maxWriters     = 1000
-	repeats        = 3 // of each of the writers at once
+	repeats        = 3 // of each of the writers at once, and of a write whose answer is lost
 )
 
 func (o Options) complete() (Options, error) {
@@ -53,15 +56,29 @@ func (o Options) complete() (Options, error) {
 		if o.KnowsIssued {
 			return o, errors.New("KnowsIssued needs Issue")
 		}
-		o.Issue = func(_ context.Context, _ string, n int) ([]int64, error) {
-			tokens := make([]int64, n)
-			for i := range tokens {
-				tokens[i] = int64(i + 1)
-			}
-			return tokens, nil
-		}
+		o.madeUp = true
+		o.Issue = from(realToken)
 	}
 	return o, nil
+}
+
+const (
+	// realToken is as high as what a gateway issues, microseconds since 1970: storage that
+	// keeps 32 bits of a token, a float of them, or 14 digits takes it for its neighbours.
+	realToken = 1795184727477314
+
+	maxToken = 1<<53 - 1
+)
+
+// from makes tokens up, each the neighbour of the one before.
+func from(first int64) func(context.Context, string, int) ([]int64, error) {
+	return func(_ context.Context, _ string, n int) ([]int64, error) {
+		tokens := make([]int64, n)
+		for i := range tokens {
+			tokens[i] = first + int64(i)
+		}
+		return tokens, nil
+	}
 }
 
 // run is one attack as a whole.
@@ -109,12 +126,18 @@ func (r *run) attacks() []attack {
 	all := []attack{
 		{"newer", func() error { return r.play(issued(1, 2, 5, 9)) }},
 		{"equal", func() error { return r.play(issued(3, 3, 3, 5, 5)) }},
+		{"repeated", r.repeated},
 		{"stale", func() error { return r.play(append(issued(8), stale(7, 1, 4)...)) }},
 		{"newer after stale", func() error { return r.play(append(append(issued(4), stale(3, 3, 2)...), issued(4, 5, 9)...)) }},
 		{"reordered", r.reordered},
-		{"no tokens", r.noTokens},
+		{"no tokens", r.with(1, r.noTokens)}, // low ones, so that what is forged is above them
 		{"unissued", r.unissued},
 		{"concurrent", r.concurrent},
+	}
+	if r.madeUp {
+		all = append(all, attack{"highest", r.with(maxToken-8, func() error {
+			return r.play(append(issued(1, 8), append(stale(7, 1), issued(8, 9, 9)...)...))
+		})})
 	}
 	if r.Permits {
 		all = append(all, attack{"permits", func() error { return r.play(permits) }})
@@ -171,6 +194,33 @@ func (r *run) play(steps []step) error {
 	return nil
 }
 
+// repeated does what a holder does whose answers are lost: it sends the same write again.
+func (r *run) repeated() error {
+	resource, tokens, err := r.resource(2)
+	stored := ""
+	for _, token := range tokens {
+		w := r.plain(resource, token)
+		w.Value = r.value()
+		for range repeats {
+			if err == nil {
+				stored, err = r.write(w, stored, admitted)
+			}
+		}
+	}
+	return err
+}
+
+// with is an attack with other tokens, where they are made up.
+func (r *run) with(first int64, run func() error) func() error {
+	return func() error {
+		if before := r.Issue; r.madeUp {
+			defer func() { r.Issue = before }()
+			r.Issue = from(first)
+		}
+		return run()
+	}
+}
+
 // reordered writes tokens as messages come that overtook each other, some of them twice.
 func (r *run) reordered() error {
 	for range r.Rounds {
@@ -225,7 +275,7 @@ func (r *run) noTokens() error {
 func (r *run) unissued() error {
 	for _, forged := range []func(highest int64) int64{
 		func(highest int64) int64 { return highest + 1 },
-		func(int64) int64 { return 1<<53 - 1 },
+		func(int64) int64 { return maxToken },
 	} {
 		resource, tokens, err := r.resource(1)
 		if err != nil {

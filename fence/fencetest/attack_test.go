@@ -171,6 +171,21 @@ var defects = map[string]struct {
 		}
 		return guarded(t, w)
 	}},
+	"tokens are kept in 32 bits, and cut off there": {"stale, highest", keep(func(token int64) int64 { return min(token, 1<<31-1) })},
+	"tokens are kept as floats of 32 bits":          {"stale, highest", keep(func(token int64) int64 { return int64(float32(token)) })},
+	"tokens are kept with 14 digits": {"stale, highest", keep(func(token int64) int64 {
+		kept, _ := strconv.ParseFloat(strconv.FormatFloat(float64(token), 'g', 14, 64), 64)
+		return int64(kept)
+	})},
+	"a repeat that changes nothing is refused": {"repeated", func(t *table, w fencetest.Write) error {
+		t.mu.Lock()
+		same := w.Value == t.data[w.Resource]
+		t.mu.Unlock()
+		if same {
+			return fencetest.ErrRefused
+		}
+		return guarded(t, w)
+	}},
 	"stale writes fail, and are not told": {"stale", func(t *table, w fencetest.Write) error {
 		if err := guarded(t, w); err != nil {
 			return errors.New("internal error")
@@ -189,6 +204,21 @@ func compare(stale func(token, mark int64) bool) func(t *table, w fencetest.Writ
 			return fencetest.ErrRefused
 		}
 		t.marks[w.Resource] = token
+		t.data[w.Resource] = w.Value
+		return nil
+	}
+}
+
+// keep is a guard right but for how it keeps tokens.
+func keep(kept func(token int64) int64) func(t *table, w fencetest.Write) error {
+	return func(t *table, w fencetest.Write) error {
+		token, err := fence.ParseToken(w.Token)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if err != nil || kept(token) < t.marks[w.Resource] {
+			return fencetest.ErrRefused
+		}
+		t.marks[w.Resource] = kept(token)
 		t.data[w.Resource] = w.Value
 		return nil
 	}

@@ -19,11 +19,21 @@ const (
 	either
 )
 
-// try makes one write while nobody else writes the resource, which has stored, and
-// judges what came of it. It returns what is stored then.
-func (r *run) try(w Write, stored string, want verdict) (string, error) {
+// value returns a value that was not written before.
+func (r *run) value() string {
 	r.values++
-	w.Value = "v" + strconv.Itoa(r.values)
+	return "v" + strconv.Itoa(r.values)
+}
+
+// try makes one write of a new value: see write.
+func (r *run) try(w Write, stored string, want verdict) (string, error) {
+	w.Value = r.value()
+	return r.write(w, stored, want)
+}
+
+// write makes one write while nobody else writes the resource, which has stored, and
+// judges what came of it. It returns what is stored then.
+func (r *run) write(w Write, stored string, want verdict) (string, error) {
 	err := r.storage.Write(r.ctx, w)
 	r.now.count(err)
 	if r.ctx.Err() != nil {

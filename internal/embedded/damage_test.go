@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"fencepost/internal/seed"
 )
 
 // damage is something that becomes of a file.
@@ -61,9 +63,7 @@ var damages = []damage{
 // the right state. Of the last flush before a crash, or the last few if all of them are
 // damaged, no one can tell whether they were ever done. FENCEPOST_LONG makes it 2,000 places.
 func TestEveryDamageIsNamed(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed.Of(t), 0))
 	places, violations, refused := times(300, 2000), 0, 0
 	dir, files := t.TempDir(), newTrace(nil)
 	h, s, clock := exercised(t, dir, files, random, 600)

@@ -67,14 +67,14 @@ func (s *Store) expire(limit int) (expiry fencing.Expiry) {
 		expiry.Ended = append(expiry.Ended, s.attend(name)...)
 	}
 	for range min(limit, 1) * tombstonesPerCall {
-		key, ok := s.tombstones.pop(next.now)
+		due, ok := s.tombstones.pop(next.now)
 		if !ok {
 			break
 		}
-		if tomb, ok := s.state.Tombstones[key]; ok && tomb.Until <= next.now {
-			delete(s.state.Tombstones, key)
-			next.changed.forget(key, tomb.Until)
+		if tomb, ok := s.state.Tombstones[due.key]; ok && tomb.Until == due.until { // else a newer one took its place
+			delete(s.state.Tombstones, due.key)
 		}
+		next.changed.forget(due.key, due.until)
 	}
 	// How long a lease was held counts against its bound after a restart, even
 	// if the wall clock is set back meanwhile: so the file knows the time.

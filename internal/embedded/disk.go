@@ -6,21 +6,27 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"fencepost/internal/datadir"
 )
 
 const (
 	fileName = "fencepost.db"
-	lockName = "fencepost.lock"
 
 	// lockPatience is how long a predecessor may take that is just shutting down.
 	lockPatience = time.Second
 
 	// remedy follows what is wrong with a file.
 	remedy = "nothing in the directory was changed; put back a copy of it, or, when none of its leases can be in use any more (after the longest TTL), move it away: an empty one is made, and tokens go on growing by the clock"
+
+	// otherVersion follows that a file is of another version.
+	otherVersion = "nothing in the directory was changed; start the version that wrote it. To go over to this one without it, stop the gateway, and when none of its leases can be in use any more (after the longest TTL), move the file away: an empty one is made, and tokens go on growing by the clock"
 )
 
 // bucket is a kind of entry, in the order in which they stand in the file.
@@ -53,7 +59,8 @@ var (
 // goroutine uses it, but for what apply starts.
 type disk struct {
 	directory
-	lock     *os.File
+	lock     *datadir.Lock
+	log      *slog.Logger
 	least    int64      // of a segment of the journal, in bytes
 	size     int64      // of the table as it was last read or written in full; of whoever commits
 	journal  *journal   // nil until begin
@@ -66,18 +73,18 @@ type disk struct {
 }
 
 func openDisk(o Options) (*disk, error) {
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+	kind := cmp.Or[files](o.files, system{})
+	if err := makeDirectory(kind, o.Dir); err != nil {
 		return nil, fmt.Errorf("the data directory can't be made: %w", err)
 	}
-	d := &disk{
-		directory: directory{cmp.Or[files](o.files, system{}), o.Dir}, least: cmp.Or(o.segment, leastSegment),
-		beforeFlush: o.beforeFlush, afterFlush: o.afterFlush,
-	}
-	lock, err := lockDirectory(o.Dir, lockPatience)
+	lock, err := datadir.Take(o.Dir, lockPatience)
 	if err != nil {
 		return nil, err
 	}
-	d.lock = lock
+	d := &disk{
+		directory: directory{locked{kind, lock}, o.Dir}, lock: lock, log: o.Logger,
+		least: cmp.Or(o.segment, leastSegment), beforeFlush: o.beforeFlush, afterFlush: o.afterFlush,
+	}
 	if err = d.prepare(); err == nil {
 		err = d.recover()
 	}
@@ -87,28 +94,26 @@ func openDisk(o Options) (*disk, error) {
 	return d, nil
 }
 
-// lockDirectory keeps other processes from a directory until the file it returns is
-// closed.
-func lockDirectory(dir string, patience time.Duration) (*os.File, error) {
-	path := filepath.Join(dir, lockName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("the data directory can't be locked: %w", err)
+// makeDirectory makes a directory and those above it, as far as there are none. Their names are
+// as durable then as what is in them.
+func makeDirectory(files files, dir string) error {
+	var made []string
+	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
+		if _, err := os.Stat(at); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		made = append(made, at)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(patience / 20) {
-		locked, err := tryLock(f)
-		switch {
-		case err != nil:
-			return nil, errors.Join(fmt.Errorf("%s can't be locked: %w", path, err), f.Close())
-		case locked:
-			return f, nil
-		case time.Now().After(deadline):
-			return nil, errors.Join(fmt.Errorf("%s: %w", dir, errInUse), f.Close())
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, at := range made {
+		if err := files.syncDir(filepath.Dir(at)); err != nil {
+			return err
 		}
 	}
+	return nil
 }
-
-var errInUse = errors.New("it is in use by another process; only one gateway can use a data directory")
 
 // prepare makes an empty table where nothing is.
 func (d *disk) prepare() error {
@@ -124,8 +129,10 @@ func (d *disk) prepare() error {
 			return fmt.Errorf("%s is missing, and %s, which is of no use without it, is there; %s", d.path(fileName), name, remedy)
 		}
 	}
-	// The directory's name has to be as durable as what is in it.
-	if err := d.files.syncDir(filepath.Dir(filepath.Clean(d.dir))); err != nil {
+	// The directory's name has to be as durable as what is in it. Who may not read the directory
+	// above has not made it, unless makeDirectory has said so.
+	err = d.files.syncDir(filepath.Dir(filepath.Clean(d.dir)))
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return d.writeTable(func(*tableWriter) error { return nil })
@@ -165,6 +172,8 @@ func (d *disk) each(visit func(entry) error) error {
 	switch {
 	case err == nil:
 		d.size = size
+	case errors.Is(err, errFormat):
+		err = fmt.Errorf("%s can't be used: %w; %s", path, err, otherVersion)
 	case !errors.Is(err, errEnough):
 		err = fmt.Errorf("%s can't be used: %w; %s", path, err, remedy)
 	}
@@ -219,6 +228,9 @@ func (d *disk) flush(w *writes) error {
 		}
 	}
 	if err := d.append(w.entries); err != nil {
+		return err
+	}
+	if err := d.lock.Held(); err != nil { // who has what is there now may have granted the same
 		return err
 	}
 	if d.afterFlush != nil {
@@ -302,9 +314,13 @@ func (d *disk) close() error {
 // commit puts entries into the table. It returns when they are on disk.
 func (d *disk) commit(entries []entry) error {
 	return d.writeTable(func(w *tableWriter) error {
-		each, end := onTop(latest(entries), func(e entry) error { return w.add(&e) })
+		var failed error // of the new table: nothing is wrong with the one that is read
+		each, end := onTop(latest(entries), func(e entry) error {
+			failed = w.add(&e)
+			return failed
+		})
 		if err := d.each(each); err != nil {
-			return err
+			return cmp.Or(failed, err)
 		}
 		return end()
 	})
@@ -312,7 +328,7 @@ func (d *disk) commit(entries []entry) error {
 
 // writeTable makes what fill writes the table.
 func (d *disk) writeTable(fill func(*tableWriter) error) error {
-	return d.replace(fileName, func(f file) error {
+	return d.replace(fileName, d.size, func(f file) error {
 		w, err := newTableWriter(f)
 		if err == nil {
 			err = fill(w)

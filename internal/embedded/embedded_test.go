@@ -313,3 +313,28 @@ func reason(err error) fencing.Reason {
 	}
 	return ""
 }
+
+// A tombstone that was due, and whose lease id has ended once more before it went, goes from the
+// file when its own time comes.
+func TestATombstoneThatIsReplacedGoesToo(t *testing.T) {
+	dir, clock := t.TempDir(), newTestClock()
+	s := open(t, Options{Dir: dir, Now: clock.read})
+	r := acquire("a", time.Minute)
+	for range 2 {
+		if _, err := s.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		clock.advance(fencing.TombstoneTTL)
+	}
+	if _, err := s.Expire(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	s = open(t, Options{Dir: dir, Now: clock.read})
+	if n := len(s.state.Tombstones); n != 0 {
+		t.Errorf("%d tombstones are left", n)
+	}
+}

@@ -3,12 +3,15 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 )
 
@@ -17,9 +20,12 @@ const (
 	// gateway, which keeps it.
 	examinePatience = 100 * time.Millisecond
 
-	// leastSpace is how much room on the disk is little: the journal and the file
-	// grow in steps of less.
+	// leastSpace is how much room on the disk is little, however small the table is.
 	leastSpace = 256 << 20
+
+	// leastTables is how many times the table is little: it is written anew beside itself, and a
+	// segment of the journal that is made anew has as much at most.
+	leastTables = 2
 )
 
 // Examine says how it is with the store in dir, and changes nothing there; it may be
@@ -38,7 +44,7 @@ func Examine(dir string) ([]fencing.Finding, error) {
 	if err != nil {
 		return nil, explained(where, err)
 	}
-	return append([]fencing.Finding{directory, file}, examineFileSystem(where)...), nil
+	return slices.Concat([]fencing.Finding{directory, file}, examineFileSystem(where), examineRoom(where)), nil
 }
 
 func examineDirectory(dir string) (fencing.Finding, error) {
@@ -60,23 +66,68 @@ func examineFile(path string) (fencing.Finding, error) {
 		f.Detail = "there is none yet: nothing was ever locked here"
 		return f, nil
 	}
-	dir := filepath.Dir(path)
-	var lock *os.File
-	_, err := os.Stat(filepath.Join(dir, lockName))
-	if err == nil {
-		lock, err = lockDirectory(dir, examinePatience)
-	}
+	files, err := openAll(filepath.Dir(path))
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // as in a copy
-	case errors.Is(err, errInUse):
+	case errors.Is(err, datadir.ErrInUse):
 		f.Detail = "another process has it open, as a gateway that runs has: what is in it can't be looked at meanwhile"
 		return f, nil
 	case err != nil:
 		return f, err
 	}
-	d := &disk{directory: directory{system{}, dir}, lock: lock}
+	d := &disk{directory: directory{files, filepath.Dir(path)}}
 	f.Detail, err = d.examine()
-	return f, errors.Join(err, d.close())
+	return f, errors.Join(err, files.close())
+}
+
+// opened is files that were opened while no gateway had them. They stay what they were: a
+// start puts others in their place.
+type opened struct {
+	system
+	all map[string]*os.File
+}
+
+// openAll opens the files of the store in dir. It keeps no gateway from the directory once it has
+// returned.
+func openAll(dir string) (opened, error) {
+	lock, err := datadir.Look(dir, examinePatience)
+	if err != nil {
+		return opened{}, err
+	}
+	o := opened{all: map[string]*os.File{}}
+	for _, name := range append(segmentNames[:], fileName) {
+		path := filepath.Join(dir, name)
+		switch f, err := os.Open(path); {
+		case err == nil:
+			o.all[path] = f
+		case !errors.Is(err, fs.ErrNotExist):
+			return opened{}, errors.Join(err, o.close(), lock.Close())
+		}
+	}
+	return o, lock.Close()
+}
+
+func (o opened) open(path string) (readable, error) {
+	f := o.all[path]
+	if f == nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return openedFile{io.NewSectionReader(f, 0, info.Size())}, nil
+}
+
+// openedFile is read from its beginning, and is open until all are closed.
+type openedFile struct{ *io.SectionReader }
+
+func (openedFile) Close() error { return nil }
+
+func (o opened) close() (err error) {
+	for _, f := range o.all {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }
 
 // examine reads all that a start would.
@@ -109,11 +160,20 @@ func existing(path string) string {
 	}
 }
 
-// room says how much space there is.
-func room(free uint64) fencing.Finding {
-	f := fencing.Finding{Check: "space", OK: true, Detail: fmt.Sprintf("%d MiB are free", free>>20)}
-	if free < leastSpace {
-		f.OK, f.Remedy = false, "make room: the gateway ends at the first write that fails"
+// tableSize returns the size of the table in dir, 0 if there is none.
+func tableSize(dir string) uint64 {
+	info, err := os.Stat(filepath.Join(dir, fileName))
+	if err != nil {
+		return 0
+	}
+	return uint64(info.Size())
+}
+
+// room says how much space there is beside a table of that size.
+func room(free, table uint64) fencing.Finding {
+	f := fencing.Finding{Check: "space", OK: true, Detail: fmt.Sprintf("%d MiB are free, and %s has %d", free>>20, fileName, table>>20)}
+	if least := max(leastSpace, leastTables*table); free < least {
+		f.OK, f.Remedy = false, fmt.Sprintf("make room, %d MiB at least: the gateway ends at the first write that fails", least>>20)
 	}
 	return f
 }

@@ -29,8 +29,16 @@ func examineFileSystem(dir string) []fencing.Finding {
 	if err := syscall.Statfs(existing(dir), &at); err != nil {
 		return nil
 	}
-	// The types of these fields differ by architecture.
-	return []fencing.Finding{findingOfFileSystem(int64(at.Type)), room(at.Bavail * uint64(at.Bsize))}
+	return []fencing.Finding{findingOfFileSystem(int64(at.Type))} // whose type differs by architecture
+}
+
+// examineRoom says how much room is left there.
+func examineRoom(dir string) []fencing.Finding {
+	var at syscall.Statfs_t
+	if err := syscall.Statfs(existing(dir), &at); err != nil {
+		return nil
+	}
+	return []fencing.Finding{room(at.Bavail*uint64(at.Bsize), tableSize(dir))}
 }
 
 func findingOfFileSystem(kind int64) fencing.Finding {

@@ -4,5 +4,8 @@ package embedded
 
 import "fencepost/internal/fencing"
 
-// examineFileSystem says nothing where nobody has told it how to ask.
+// These say nothing where nobody has told them how to ask.
+
 func examineFileSystem(string) []fencing.Finding { return nil }
+
+func examineRoom(string) []fencing.Finding { return nil }

@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,6 +69,37 @@ func TestLookChangesNothing(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A gateway may start while a look goes on, which sees what was there before.
+func TestAStartDuringALook(t *testing.T) {
+	for what, prepare := range map[string]func(c *crashing) string{
+		"no gateway has it open": func(c *crashing) string {
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return c.dir
+		},
+		"has not ended cleanly": func(c *crashing) string { return writeFiles(t, c.lastFiles()) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := openCrashing(t)
+			mustAcquire(t, c.Store, acquire("a", time.Hour))
+			dir := prepare(c)
+			files, err := openAll(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
+			for i := range 40 { // the segments change
+				mustAcquire(t, s, acquire(fencing.Name(fmt.Sprint("n", i)), time.Hour))
+			}
+			detail, err := (&disk{directory: directory{files, dir}}).examine()
+			if err = errors.Join(err, files.close()); err != nil || !strings.Contains(detail, what) {
+				t.Errorf("%q, %v", detail, err)
+			}
+		})
 	}
 }
 

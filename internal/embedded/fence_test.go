@@ -33,15 +33,24 @@ func TestARestartKeepsFences(t *testing.T) {
 	}
 	mustAdmit(t, s, "a", mustAcquire(t, s, acquire("a", time.Minute)).Token, fencing.NoSlot)
 	var tokens []fencing.Token
-	for range 4 {
-		tokens = append(tokens, mustAcquire(t, s, shared("permits", 4)).Token)
+	all := shared("permits", fencing.MaxLimit) // it has all slots, whichever entries these share
+	all.Permits = fencing.MaxLimit
+	for _, r := range []fencing.AcquireRequest{shared("permits", 4), shared("permits", 4), all} {
+		tokens = append(tokens, mustAcquire(t, s, r).Token)
+		if r.Permits > 0 {
+			for _, slot := range []int{0, 63, 64, fencing.MaxLimit - 1} {
+				mustAdmit(t, s, "permits", tokens[2], slot)
+			}
+		}
+		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	mustAcquire(t, s, shared("permits", 4))
+	tokens = append(tokens, mustAcquire(t, s, shared("permits", 4)).Token)
 	first := mustAcquire(t, s, shared("readers", 0)).Token
-	for _, slot := range []int{0, 63, 64, fencing.MaxLimit - 1} {
-		mustAdmit(t, s, "permits", tokens[2], slot)
-	}
 	mustAdmit(t, s, "permits", tokens[3], 1)
-	mustAdmit(t, s, "gone", mustAcquire(t, s, shared("gone", 2)).Token, 1)
+	mustAdmit(t, s, "gone", mustAcquire(t, s, shared("gone", 2)).Token, 0)
 	mustAdmit(t, s, "gone", mustAcquire(t, s, shared("gone", 2)).Token, fencing.NoSlot)
 	before := s.state.Clone()
 	for range 2 {
@@ -77,14 +86,14 @@ func TestAdmittedAgain(t *testing.T) {
 	mustAcquire(t, s, shared("p", 2)) // its token is the mark of the name
 	permit := mustAcquire(t, s, shared("p", 2)).Token
 	mustAdmit(t, s, "a", token, fencing.NoSlot)
-	mustAdmit(t, s, "p", permit, 7)
+	mustAdmit(t, s, "p", permit, 1)
 	if err := s.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before := flushes
 	for range 10 {
 		mustAdmit(t, s, "a", token, fencing.NoSlot)
-		mustAdmit(t, s, "p", permit, 7)
+		mustAdmit(t, s, "p", permit, 1)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -18,11 +18,14 @@ var notOnDisk = map[string]string{
 	"Record.Queue":       "does not outlive the process",
 	"Record.RetryAt":     "a restart looks at all names",
 	"Record.History":     "a bucket of its own",
+	"Record.DelaySetAt":  "there is one clock",
+	"Record.DelaySentAt": "as DelaySetAt",
 
 	"Holding.Stamp":       "its request does not outlive the process",
 	"Holding.Told":        "as Stamp",
 	"Holding.Gateway":     "as Stamp",
 	"Holding.Attached":    "as Stamp",
+	"Holding.Epoch":       "as Stamp: no stream has one that outlives the process",
 	"Holding.Keep":        "as Stamp",
 	"Holding.Seq":         "as Stamp",
 	"Holding.JoinedAt":    "as Stamp",
@@ -30,6 +33,8 @@ var notOnDisk = map[string]string{
 	"Holding.Provisional": "only firm leases are written",
 	"Holding.Claimed":     "as Record.EndedToken",
 	"Holding.Lease":       "in the key",
+	"Holding.SetAt":       "as Record.DelaySetAt",
+	"Holding.SentAt":      "as Record.DelaySetAt",
 
 	"Tombstone.Until": "in the key",
 }

@@ -2,10 +2,14 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
+
+	"fencepost/internal/datadir"
 )
 
 // files is what the store does with files. Tests record it, tear it and let it fail.
@@ -56,10 +60,22 @@ func (d directory) exists(name string) (bool, error) {
 	return true, f.Close()
 }
 
-// replace makes what fill writes the file of that name, in place of what is there. It
-// returns when that is on disk; a crash before leaves the file as it was.
-func (d directory) replace(name string, fill func(file) error) error {
-	f, err := d.files.create(d.path(name + newSuffix))
+// replace makes what fill writes, about size bytes, the file of that name, in place of what is
+// there. It returns when that is on disk; a crash before leaves the file as it was, and so does
+// an error, unless it is one of syncing the directory.
+func (d directory) replace(name string, size int64, fill func(file) error) error {
+	if err := d.write(name+newSuffix, fill); err != nil {
+		return d.noRoom(err, name, size)
+	}
+	if err := d.files.rename(d.path(name+newSuffix), d.path(name)); err != nil {
+		return err
+	}
+	return d.files.syncDir(d.dir)
+}
+
+// write makes what fill writes a file that is on disk, or none.
+func (d directory) write(name string, fill func(file) error) error {
+	f, err := d.files.create(d.path(name))
 	if err != nil {
 		return err
 	}
@@ -67,13 +83,57 @@ func (d directory) replace(name string, fill func(file) error) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = d.files.remove(d.path(name)) // it only takes room; the next create is over what is left
+	}
+	return err
+}
+
+// errNoRoom is wrapped by an error of a full disk that says what has no room.
+var errNoRoom = errors.New("there is no room for it")
+
+// noRoom adds to an error of a full disk what has no room, and how much it needs.
+func (d directory) noRoom(err error, name string, size int64) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	if err := d.files.rename(d.path(name+newSuffix), d.path(name)); err != nil {
+	return fmt.Errorf("%s was to be written anew, with about %d MiB, and %w in the file system of %s: %w; make room, and start again. Nothing is wrong with the files that are there: leave them, they have all that was acknowledged",
+		name, size>>20+1, errNoRoom, d.dir, err)
+}
+
+// locked is files of a directory while it is the one that was locked. What is in the place
+// of another is left alone.
+type locked struct {
+	files
+	lock *datadir.Lock
+}
+
+func (l locked) create(path string) (file, error) {
+	if err := l.lock.Held(); err != nil {
+		return nil, err
+	}
+	return l.files.create(path)
+}
+
+func (l locked) openSynced(path string) (file, error) {
+	if err := l.lock.Held(); err != nil {
+		return nil, err
+	}
+	return l.files.openSynced(path)
+}
+
+func (l locked) rename(from, to string) error {
+	if err := l.lock.Held(); err != nil {
 		return err
 	}
-	return d.files.syncDir(d.dir)
+	return l.files.rename(from, to)
+}
+
+func (l locked) remove(path string) error {
+	if err := l.lock.Held(); err != nil {
+		return err
+	}
+	return l.files.remove(path)
 }
 
 // system is files of the operating system.

@@ -11,15 +11,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"fencepost/internal/seed"
 )
 
 // loseCounting makes power-loss images of a run and returns how many of them violate
 // it, with the first violation.
 func loseCounting(t *testing.T, images int, lies bool) (violations int, first error) {
 	t.Helper()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed.Of(t), 0))
 	const perRun = 100
 	for left := images; left > 0; left -= perRun {
 		dir, files := t.TempDir(), newTrace(nil)

@@ -73,7 +73,7 @@ func createJournal(where directory, size int64) (*journal, error) {
 // that no flush has to ask the file system for blocks.
 func (j *journal) create(i int, size int64) error {
 	size = min(max(wholeBlocks(size), 2*block), maxSegment)
-	err := j.replace(segmentNames[i], func(f file) error {
+	err := j.replace(segmentNames[i], size, func(f file) error {
 		zeros := make([]byte, min(zerosAtOnce, size))
 		for at := int64(0); at < size; at += int64(len(zeros)) {
 			if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err != nil {

@@ -3,12 +3,36 @@ package embedded
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
 	"fencepost/internal/fencing"
 )
+
+// strict refuses fields that are not known here: what they promise would be forgotten.
+var strict = func() cbor.DecMode {
+	mode, err := cbor.DecOptions{ExtraReturnErrors: cbor.ExtraDecErrorUnknownField}.DecMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return mode
+}()
+
+// decode reads the value of an entry.
+func decode(value []byte, into any) error {
+	err := strict.Unmarshal(value, into)
+	if _, ok := errors.AsType[*cbor.UnknownFieldError](err); ok {
+		return fmt.Errorf("%w: a later one, for this version does not know all of its fields", errFormat)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return nil
+}
 
 // loading is a state as it is read.
 type loading struct {
@@ -29,7 +53,7 @@ func newLoading(now fencing.Instant) *loading {
 // back so.
 func (d *disk) load(now fencing.Instant) (*loading, error) {
 	l := newLoading(now)
-	if err := d.each(l.entry); err != nil {
+	if err := d.each(telling(d.log, tellEvery, l.entry)); err != nil {
 		return nil, err
 	}
 	l.complete()
@@ -44,15 +68,32 @@ func (d *disk) load(now fencing.Instant) (*loading, error) {
 	return l, d.commit(w.entries)
 }
 
+// tellEvery is how often the log says how far a start has read.
+const tellEvery = 5 * time.Second
+
+// telling returns a visitor that tells the log how much it has visited, every so often.
+func telling(log *slog.Logger, every time.Duration, visit func(entry) error) func(entry) error {
+	const atOnce = 1 << 12 // it takes milliseconds
+	entries, names := 0, 0
+	next := time.Now().Add(every)
+	return func(e entry) error {
+		entries++
+		if e.bucket == locks {
+			names++
+		}
+		if entries%atOnce == 0 && !time.Now().Before(next) {
+			log.Info("the store is being read", "entries", entries, "names", names)
+			next = time.Now().Add(every)
+		}
+		return visit(e)
+	}
+}
+
 // entry takes in an entry; they come in the order of the table.
 func (l *loading) entry(e entry) error {
 	switch e.bucket {
 	case meta:
-		if bytes.Equal(e.key, keyClock) && len(e.value) == 16 {
-			l.state.Counter = fencing.Token(binary.BigEndian.Uint64(e.value))
-			l.shift = min(0, l.now-fencing.Instant(binary.BigEndian.Uint64(e.value[8:])))
-		}
-		return nil
+		return l.meta(e.key, e.value)
 	case locks:
 		return l.record(e.key, e.value)
 	case holders:
@@ -63,6 +104,20 @@ func (l *loading) entry(e entry) error {
 		return l.slotMarks(e.key, e.value)
 	}
 	return l.tombstone(e.key, e.value)
+}
+
+func (l *loading) meta(key, value []byte) error {
+	switch {
+	case bytes.Equal(key, keyJournal):
+		return nil // read before: disk.mark
+	case !bytes.Equal(key, keyClock):
+		return fmt.Errorf("%w: a later one, for this version does not know its entry %q", errFormat, key)
+	case len(value) != 16:
+		return fmt.Errorf("%w: its clock has %d bytes", errDamaged, len(value))
+	}
+	l.state.Counter = fencing.Token(binary.BigEndian.Uint64(value))
+	l.shift = min(0, l.now-fencing.Instant(binary.BigEndian.Uint64(value[8:])))
+	return nil
 }
 
 // complete follows the last entry.
@@ -76,8 +131,8 @@ func (l *loading) complete() {
 
 func (l *loading) record(key, value []byte) error {
 	var r diskRecord
-	if err := cbor.Unmarshal(value, &r); err != nil {
-		return fmt.Errorf("the record of %q is damaged: %w", key, err)
+	if err := decode(value, &r); err != nil {
+		return fmt.Errorf("the record of %q: %w", key, err)
 	}
 	l.state.Records[fencing.Name(key)] = r.restore(l.shift)
 	return nil
@@ -99,8 +154,8 @@ func (l *loading) holder(key, value []byte) error {
 		return err
 	}
 	var h diskHolding
-	if err := cbor.Unmarshal(value, &h); err != nil {
-		return fmt.Errorf("the lease %s on %q is damaged: %w", lease, name, err)
+	if err := decode(value, &h); err != nil {
+		return fmt.Errorf("the lease %s on %q: %w", lease, name, err)
 	}
 	r.Holders.Put(h.restore(fencing.LeasePublic(lease), l.now, l.shift))
 	return nil
@@ -112,8 +167,8 @@ func (l *loading) past(key, value []byte) error {
 		return err
 	}
 	var e diskEnded
-	if err := cbor.Unmarshal(value, &e); err != nil {
-		return fmt.Errorf("the history of %q is damaged: %w", name, err)
+	if err := decode(value, &e); err != nil {
+		return fmt.Errorf("the history of %q: %w", name, err)
 	}
 	if len(number) != 8 {
 		return fmt.Errorf("a key of the history of %q is damaged: %x", name, key)
@@ -129,8 +184,8 @@ func (l *loading) tombstone(key, value []byte) error {
 		return err
 	}
 	var t diskTombstone
-	if err := cbor.Unmarshal(value, &t); err != nil {
-		return fmt.Errorf("the tombstone of %s on %q is damaged: %w", ended.Lease, ended.Name, err)
+	if err := decode(value, &t); err != nil {
+		return fmt.Errorf("the tombstone of %s on %q: %w", ended.Lease, ended.Name, err)
 	}
 	tomb := t.restore(key)
 	if l.shift != 0 {

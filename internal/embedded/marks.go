@@ -3,8 +3,6 @@ package embedded
 import (
 	"fmt"
 
-	"github.com/fxamacker/cbor/v2"
-
 	"fencepost/internal/fencing"
 )
 
@@ -88,8 +86,11 @@ func (l *loading) slotMarks(key, value []byte) error {
 		return err
 	}
 	found := diskMarks{}
-	if err := cbor.Unmarshal(value, &found); err != nil || len(group) != 1 {
-		return fmt.Errorf("the marks of the fence of %q are damaged: %x: %w", name, key, err)
+	if err := decode(value, &found); err != nil {
+		return fmt.Errorf("the marks of the fence of %q: %w", name, err)
+	}
+	if len(group) != 1 {
+		return fmt.Errorf("a key of the marks of the fence of %q is damaged: %x", name, key)
 	}
 	if r.SlotMarks == nil {
 		r.SlotMarks = map[int]fencing.Token{}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/seed"
 )
 
 // moment is the state after an operation of a run.
@@ -78,6 +79,9 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 				name = fencing.Name(fmt.Sprint("last", i))
 			}
 			r = acquire(name, time.Minute)
+			if random.IntN(3) == 0 { // a permit, which has a slot and a mark of its own
+				r.Mode, r.Limit = fencing.ModeShared, 1
+			}
 			r.Metadata = map[string]string{"padding": strings.Repeat("x", random.IntN(12000))}
 			var out fencing.Outcome
 			if out, err = s.Acquire(ctx, r); err == nil {
@@ -98,7 +102,10 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 			_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: time.Duration(1+random.IntN(600)) * time.Second})
 			m.durable = false // unless it is longer, which the model does not follow
 		case choice < 11:
-			slot := random.IntN(200) - 1
+			slot := fencing.NoSlot
+			if r.Limit == 1 {
+				slot = random.IntN(2) - 1
+			}
 			_, err = s.Admit(ctx, fencing.AdmitRequest{Name: name, Token: tokens[name], Slot: slot})
 			if code(err) == fencing.CodeStaleToken { // its lease lives on
 				err = nil
@@ -192,7 +199,7 @@ func TestFailingDisk(t *testing.T) {
 	} {
 		rounds, violations := times(8, 50), 0
 		for round := range rounds {
-			seed := rand.Uint64()
+			seed := seed.Of(t) + uint64(round)
 			random := rand.New(rand.NewPCG(seed, 0))
 			dir, files, clock, h := t.TempDir(), newTrace(nil), newTestClock(), &chronicle{}
 			failAt, seen := 1+random.IntN(3+round*4), 0

@@ -36,8 +36,9 @@ func explained(dir string, err error) error {
 		return fmt.Errorf("%w: the file system of %s takes no new directories; %s", err, path, another)
 	case errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: the file system of %s can't be written; mount it so that it can, or %s", err, path, another)
+	case errors.Is(err, errNoRoom):
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: there is no room for %s; make some, or %s", err, dir, another)
+		return fmt.Errorf("%w: there is no room for %s (FENCEPOST_DATA_DIR); make some", err, dir)
 	}
 	return err
 }

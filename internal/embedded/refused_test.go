@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"fencepost/internal/datadir"
 )
 
 // What a file system refuses is told with the directory and what to change, and stays
@@ -20,7 +22,7 @@ func TestRefusalsOfFileSystems(t *testing.T) {
 	}{
 		{syscall.EROFS, "mount it"}, {syscall.ENOSPC, "no room"}, {syscall.EDQUOT, "no room"}, {syscall.EPERM, "SELinux"},
 	} {
-		err := explained(dir, errors.Join(&fs.PathError{Op: "open", Path: filepath.Join(dir, lockName), Err: refusal.errno}))
+		err := explained(dir, errors.Join(&fs.PathError{Op: "open", Path: filepath.Join(dir, datadir.FileName), Err: refusal.errno}))
 		for _, text := range []string{dir, refusal.says, "FENCEPOST_DATA_DIR"} {
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("%v: no %q in: %v", refusal.errno, text, err)

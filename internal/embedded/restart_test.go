@@ -374,12 +374,15 @@ func TestAnotherFormatIsRefused(t *testing.T) {
 	later := append([]byte(tableMagic+"9\n"), make([]byte, 12)...)
 	binary.BigEndian.PutUint32(later[tableHeader-4:], crc32.Checksum(later[:tableHeader-4], castagnoli))
 	for want, content := range map[string][]byte{
-		"the format of an earlier version":          old,
-		`format "9"; this version reads format "4"`: later,
+		"the format of an earlier version":               old,
+		`format "9"; this version reads formats 4 and 5`: later,
 	} {
 		dir := writeFiles(t, map[string][]byte{fileName: content})
-		if _, err := Open(Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("opening a file of another format: %v", err)
+		_, err := Open(Options{Dir: dir})
+		for _, want := range []string{want, "start the version that wrote it"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("opening a file of another format: no %q in %v", want, err)
+			}
 		}
 	}
 }

@@ -92,6 +92,7 @@ type Store struct {
 	gathering  bool                  // gathered runs
 	ending     bool                  // Close has been called: nothing is decided any more
 	cause      error                 // why the store has failed; set before failed is closed
+	unclean    error                 // why there was no clean end, though no flush had failed; set before ended is closed
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -250,12 +251,12 @@ func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	return fencing.Stats{Held: s.index.Held()}, nil
 }
 
-// Examine implements fencing.Store. A write that fails ends the gateway, so there
-// is nothing that could be at fault while it serves.
+// Examine implements fencing.Store. A write that fails ends the gateway, so all that could
+// be at fault while it serves is that there is little room for the next ones.
 func (s *Store) Examine(context.Context) ([]fencing.Finding, error) {
-	return []fencing.Finding{{
+	return append([]fencing.Finding{{
 		Check: "durability", OK: true, Detail: "grants are on disk before they are answered",
-	}}, nil
+	}}, examineRoom(s.disk.dir)...), nil
 }
 
 // Check implements fencing.Store: it waits for the flush under way, so it notices a
@@ -265,7 +266,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. What was decided before is flushed and answered.
+// Close implements fencing.Store. What was decided before is flushed and answered. An error
+// says that the next start has to read the journal.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
@@ -275,7 +277,7 @@ func (s *Store) Close() error {
 		s.scheduleFlush()
 		s.mu.Unlock()
 		<-s.ended
-		err = s.disk.close()
+		err = errors.Join(s.unclean, s.disk.close())
 	})
 	return err
 }

@@ -24,11 +24,17 @@ import (
 // table.
 const (
 	tableMagic  = "fencepost db "
-	tableFormat = "4\n"
+	tableFormat = "5\n" // goes with the fields of record.go
+	readFormat  = "4\n" // is read too: the same, by a version that passes over fields that it does not know
 	tableHeader = len(tableMagic) + len(tableFormat) + 12
 	frameSize   = 64 << 10 // of the content: a frame ends with the entry that exceeds it
 	maxFrame    = 64 << 20 // no entry is nearly as large
 )
+
+// errFormat is wrapped by what is wrong with a file that another version has written.
+var errFormat = errors.New("another version has written it")
+
+const readsFormats = "this version reads formats 4 and 5"
 
 // oldMagic is at byte 16 of a file of formats 1 and 2, which were bbolt's.
 var oldMagic = []byte{0xed, 0xda, 0x0c, 0xed}
@@ -148,13 +154,13 @@ func readTableHeader(r io.Reader) (id uint64, err error) {
 	sum := len(header) - 4
 	switch {
 	case bytes.Equal(header[16:20], oldMagic):
-		return 0, fmt.Errorf("it has the format of an earlier version; this version reads format %q", tableFormat[:1])
+		return 0, fmt.Errorf("%w: it has the format of an earlier version; %s", errFormat, readsFormats)
 	case !ok:
 		return 0, fmt.Errorf("%w: it does not begin as a file of this store does", errDamaged)
 	case crc32.Checksum(header[:sum], castagnoli) != binary.BigEndian.Uint32(header[sum:]):
 		return 0, fmt.Errorf("%w: its header is not what was written", errDamaged)
-	case !strings.HasPrefix(rest, tableFormat):
-		return 0, fmt.Errorf("it has format %q; this version reads format %q", rest[:1], tableFormat[:1])
+	case !strings.HasPrefix(rest, tableFormat) && !strings.HasPrefix(rest, readFormat):
+		return 0, fmt.Errorf("%w: it has format %q; %s", errFormat, rest[:1], readsFormats)
 	}
 	return binary.BigEndian.Uint64(header[sum-8:]), nil
 }

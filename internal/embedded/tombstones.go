@@ -39,11 +39,11 @@ func (t *dueTombstones) add(key fencing.EndedLease, until fencing.Instant) {
 }
 
 // pop returns one that may go at now.
-func (t *dueTombstones) pop(now fencing.Instant) (fencing.EndedLease, bool) {
+func (t *dueTombstones) pop(now fencing.Instant) (dueTombstone, bool) {
 	if len(*t) == 0 || (*t)[0].until > now {
-		return fencing.EndedLease{}, false
+		return dueTombstone{}, false
 	}
-	return heap.Pop(t).(dueTombstone).key, true
+	return heap.Pop(t).(dueTombstone), true
 }
 
 // next returns how long none need go. They can wait for company.

@@ -155,8 +155,8 @@ func (s *Store) finished() bool {
 	if ending && cause == nil {
 		last := changes{clock: true}
 		w := last.encode(s.state, s.now())
-		if err := s.disk.finish(&w); err != nil {
-			s.fail(err)
+		if s.unclean = s.disk.finish(&w); s.unclean != nil {
+			s.fail(s.unclean)
 		}
 	}
 	return ending

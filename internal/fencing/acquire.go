@@ -94,7 +94,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 		h.Stamp = "" // another request has taken over: nobody may take the grant back
 	}
 	t.out.Fresh = h.Stamp == op.Stamp && !h.Told
-	if !op.Again && op.Hold <= h.Hold && (op.Set == "" || op.Attach) {
+	if !op.Again && (op.Attach || op.Hold < 2 && op.Set == "") {
 		t.attach(h, op)
 	}
 	if op.Hold == h.Hold+1 {
@@ -111,14 +111,25 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 
 // attach makes the newest request the one that the lease hangs on, if it is a
 // stream; an older stream is replaced. A set has it do so once it is complete: until then
-// what it holds already hangs on the older stream.
+// what it holds already hangs on the older stream. So it does where a hold is asked for that is
+// deeper, be it for the first time or again. The request that was granted the lease takes
+// nothing over by asking again, unless it is a stream by now, of a set.
 func (t *step) attach(h *Holding, op AcquireRequest) {
-	if h.Attached != "" && h.Attached != op.Stamp && t.out.Replaced == nil {
+	if h.Attached != op.Stamp && (op.Attach || h.Attached != "" || h.Stamp != op.Stamp) {
+		h.Epoch++
+	}
+	t.hang(h, op.Stamp, op.Attach)
+}
+
+// hang has a lease hang on a request, if that is a stream, and on nothing else. Another stream
+// that it hung on is replaced.
+func (t *step) hang(h *Holding, stamp Stamp, stream bool) {
+	if h.Attached != "" && h.Attached != stamp && t.out.Replaced == nil {
 		t.out.Replaced = &Parked{Gateway: h.Gateway, Stamp: h.Attached}
 	}
 	h.Attached = ""
-	if op.Attach {
-		h.Attached, h.Gateway = op.Stamp, t.guard.Gateway
+	if stream {
+		h.Attached, h.Gateway = stamp, t.guard.Gateway
 	}
 }
 
@@ -148,6 +159,9 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	queue.remove(p)
 	p.Stamp, p.Gateway, p.Ask.Attach = op.Stamp, t.guard.Gateway, op.Attach
 	queue.enter(p)
+	if queue.order[0] == p {
+		t.left = max(t.left, 1) // a grant to who asks is none of what has come due
+	}
 	t.handOff()
 	if h := t.holding(p.lease()); h != nil {
 		t.out.Holder, t.out.Fresh = h.Holder, true

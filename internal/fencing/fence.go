@@ -24,7 +24,8 @@ func (f *Fence) VerdictOf(token Token) Verdict {
 // mark up to it. The token of a live lease that tolerates any number moves it no higher than
 // to the lowest token that is held, for such holders have no order among each other. A token
 // whose lease is over passes if its mark is there already, or nobody holds a lower one: it
-// would keep that holder out, or pass without a mark.
+// would keep that holder out, or pass without a mark. For the whole name, that it was admitted
+// for a slot is no such mark.
 func (t *step) admit(op AdmitRequest) *Error {
 	known := t.record != nil && !t.record.forgotten(t.now)
 	if t.skewed && !known { // by the right clock it might be remembered
@@ -35,11 +36,14 @@ func (t *step) admit(op AdmitRequest) *Error {
 		r = &Record{}
 	}
 	t.out.Fence = r.fence(op.Claimed)
-	mark := r.mark(op.Slot)
+	mark, raised := r.mark(op.Slot), r.raised(op.Slot)
 	if op.Token < mark {
 		return NotAdmittedError(op.Token, t.out.Fence)
 	}
 	h, live := t.bearer(r, op.Token, op.Claimed)
+	if live && op.Slot != NoSlot && !h.hasSlot(op.Slot) {
+		return SlotError(op.Slot)
+	}
 	if !live || t.skewed {
 		if err := t.quarantined(); err != nil { // a newer token may be among what was forgotten
 			if live {
@@ -52,7 +56,7 @@ func (t *step) admit(op AdmitRequest) *Error {
 	if r.Holders.Len() > 0 && (!live || tolerates(h.Mode, h.Limit) == AnyNumber) {
 		to = min(to, r.Holders.First().Token)
 	}
-	if !live && (op.Token > t.out.Fence.HighestIssued || op.Token > mark && to < op.Token) {
+	if !live && (op.Token > t.out.Fence.HighestIssued || op.Token > raised && to < op.Token) {
 		return NotAdmittedError(op.Token, t.out.Fence)
 	}
 	if to >= mark {
@@ -111,8 +115,12 @@ func (r *Record) mark(slot int) Token {
 	if slot == NoSlot {
 		return max(r.Mark, r.HighestAdmitted)
 	}
-	return max(r.Mark, r.SlotMarks[slot])
+	return r.raised(slot)
 }
+
+// raised returns up to where every token below is refused from now on, for a slot or for the
+// whole name.
+func (r *Record) raised(slot int) Token { return max(r.Mark, r.SlotMarks[slot]) }
 
 // raise moves the mark of a slot, or that of the name, up to a token that is not below
 // it. The marks of slots are of no use below that of the name.

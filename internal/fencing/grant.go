@@ -41,7 +41,8 @@ func (t *step) hasRoom(p *Place) bool {
 // grant gives the lease, with a token: all tokens are issued here. A lease that is not
 // firm is provisional, and has to be confirmed.
 func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
-	if err := t.quarantined(); err != nil {
+	proposes := p.Ask.Wait == 0 && p.Ask.Set == "" && p.Ask.Propose != 0
+	if err := t.quarantined(); err != nil && (!proposes || !p.Ask.Claimed || err.RetryAfter == 0) {
 		return nil, err
 	}
 	var last Token
@@ -59,7 +60,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	if t.record.Holders.Len() == 0 {
 		t.record.EndedToken = last
 	}
-	claimed := p.Ask.Wait == 0 && p.Ask.Set == "" && p.Ask.Propose != 0 && (p.Ask.Propose == token || t.proposable(p.Ask.Propose))
+	claimed := proposes && (p.Ask.Propose == token || t.proposable(p.Ask.Propose))
 	if claimed {
 		token = p.Ask.Propose
 	}
@@ -87,7 +88,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	} else if p.Gateway == t.guard.Gateway { // the gateway of a waiter was registered when that joined
 		t.Gateways.join(p.Gateway, t.now)
 	}
-	t.record.DelayedUntil = 0 // it is over, and stays so if the clock is set back
+	t.record.DelayedUntil, t.record.DelaySetAt, t.record.DelaySentAt = 0, 0, 0 // it is over, and stays so if the clock is set back
 	t.record.issued(&holding)
 	t.record.Holders.Put(holding)
 	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))
@@ -133,13 +134,15 @@ func (t *step) handOff() {
 	if t.more {
 		t.record.RetryAt = AtOnce
 	}
-	if queue.Len() == 0 {
+	if t.skewed {
+		if t.doubt || retryAt == AfterSkew {
+			t.record.RetryAt = AfterSkew
+		} else if queue.Len() > 0 && t.hasRoom(queue.order[0]) {
+			t.record.RetryAt = cmp.Or(retryAt, AfterSkew)
+		}
 		return
 	}
-	if t.skewed {
-		if t.hasRoom(queue.order[0]) {
-			t.record.RetryAt = cmp.Or(retryAt, t.now)
-		}
+	if queue.Len() == 0 {
 		return
 	}
 	if t.delayed() {

@@ -8,14 +8,14 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"fencepost/internal/seed"
 )
 
 // TestHoldersAreAList does the same to Holders and to a plain list, and asks both the
 // same.
 func TestHoldersAreAList(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(seed.Of(t), 0))
 	for round := range 100 {
 		var hs Holders
 		var list []Holding

@@ -36,8 +36,11 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 		return stamp == op.Stamp && (secret.Equal(op.Lease.Hash()) || op.Unknown && gateway == t.guard.Gateway)
 	}
 	if h := t.holding(op.Lease.Public()); h != nil {
-		if asked(h.Secret, h.Stamp, h.Gateway) && (h.Provisional || !op.Unknown) && (!h.Told || op.Refused) {
+		switch {
+		case asked(h.Secret, h.Stamp, h.Gateway) && (h.Provisional || !op.Unknown) && (!h.Told || op.Refused):
 			t.undo(h)
+		case h.Attached == op.Stamp && h.Secret.Equal(op.Lease.Hash()) && op.Left && !op.Unknown:
+			return t.letGo(h, ReleaseRequest{Linger: op.Linger}) // as by the end of the stream
 		}
 		return nil
 	}
@@ -86,10 +89,10 @@ func (t *step) undo(h *Holding) {
 	t.freed(h, t.now)
 	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Waiting: t.now.Sub(h.JoinedAt)})
 	if h.Keep {
-		t.record.Queue.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
+		t.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
 			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
 			Mode: h.Mode, Limit: h.Limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, LockDelay: h.LockDelay, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
-		}}, t.now)
+		}})
 	}
 }
 
@@ -102,6 +105,6 @@ func (t *step) depart(p *Place) {
 func (t *step) departed(p *Place) {
 	t.out.Left = append(t.out.Left, p.waiter(t.now, 0))
 	if p.Ask.Keep {
-		t.record.Queue.rest(p, t.now)
+		t.rest(p)
 	}
 }

@@ -47,6 +47,11 @@ type Holder struct {
 	// runs inside the gateway had before a restart.
 	Attached Stamp
 
+	// Epoch grows by one each time another request takes the lease over, be it a stream or
+	// not, and when a stream leaves it to linger. It tells a stream that was replaced from one
+	// of which the store has forgotten.
+	Epoch int64
+
 	// BreakAt is when the lease is broken at the latest, if it is not over by then, 0 if it
 	// was given no notice: see BreakRequest.Notice. It is never before ExpiresAt.
 	BreakAt     Instant
@@ -209,7 +214,7 @@ type Parked struct {
 // Outcome is what an operation came to, decided at the instant Now.
 type Outcome struct {
 	Now    Instant
-	Holder Holder        // Acquire, Renew, Confirm; Release where holds remain; Leave where the grant came first; Break with notice
+	Holder Holder        // Acquire, Renew, Confirm; Release where holds remain, TakeBack where the lease lingers; Leave where the grant came first; Break with notice
 	Fresh  bool          // Acquire, Leave: this request (its Stamp) made the grant
 	Margin time.Duration // Renew: how long the lease still had to live
 	Lock   *Lock         // Inspect, History; and with Place
@@ -225,7 +230,7 @@ type Outcome struct {
 	Joined   bool      // Acquire: the request has just joined the queue, or come back to it
 	Left     []Waiter  // waiters that this step took out of the queue, in order, and grants it took back
 	Evicted  *Eviction // Evict: whom this step took out of the queue
-	Replaced *Parked   // Acquire: the older request with this lease id that waited until now
+	Replaced *Parked   // Acquire: the older request with this lease id that waited until now; also Renew: the stream that the lease hung on
 
 	// Asked is the gateway's clock before the store decided. Stores set it, Step
 	// does not. Counted from it, what is left of a lease is never too long (P9).
@@ -241,12 +246,17 @@ func (o *Outcome) Waits() bool { return o.Err == nil && o.Place != nil && o.Hold
 // AskAgain reports whether an Acquire was refused while leases that ran out, or places
 // that nobody has any more, may still have counted: more had come due than one step
 // does. A store asks again when all of that is done, for a free lock is granted. Who was
-// refused because others wait stays refused: nobody overtakes them.
+// refused because others wait stays refused: nobody overtakes them. Who asked from its own place,
+// and has given that up, counts itself among those.
 func (o *Outcome) AskAgain() bool {
 	if !o.More || o.Err == nil || o.Err.Lock == nil {
 		return false
 	}
-	return o.Err.Code == CodeLocked && o.Err.Lock.Waiting == 0 || o.Err.Code == CodeTooManyRequests
+	others := o.Err.Lock.Waiting
+	if o.Err.Position > 0 {
+		others--
+	}
+	return o.Err.Code == CodeLocked && others == 0 || o.Err.Code == CodeTooManyRequests
 }
 
 // Code returns CodeOK or the code of the refusal.

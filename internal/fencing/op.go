@@ -86,6 +86,10 @@ type AcquireRequest struct {
 	// same step. Where a claim would be refused, or the request waits or is for a set, the
 	// store issues a token of its own. 0 proposes none.
 	Propose Token
+
+	// Claimed says that a majority of the nodes has the lease, with the token that is
+	// proposed: it is granted in quarantine too.
+	Claimed bool
 }
 
 // AnyNames is the AcquireRequest.Set of streams for several names.
@@ -139,10 +143,16 @@ type RenewRequest struct {
 	Owner    string
 	Metadata map[string]string
 
-	// Stamp is that of the stream that renews the lease which it holds: see
-	// ReleaseRequest. CodeReplaced, and nothing happens, once its end has left the lease to
-	// linger. A quorum gives the lease back to a node under it.
+	// Stamp is that of the stream that renews the lease which hangs on it: see
+	// ReleaseRequest. CodeReplaced, and nothing happens, if the lease hangs on another one, or
+	// on none: a newer request has it, or the end of the stream has left it to linger. A quorum
+	// gives the lease back to a node under it.
 	Stamp Stamp
+
+	// Epoch is Holder.Epoch as the stream of Stamp was told last. Where it is greater than the
+	// lease's, the store has forgotten that the lease hangs on that stream, as in a fail-over:
+	// it does so again.
+	Epoch int64
 }
 
 // ReleaseRequest ends a lease, or unwinds its hold. It may be repeated.
@@ -181,7 +191,7 @@ type LeaveRequest struct {
 // granted again; a place that Keep was asked for rests. It does nothing, and
 // succeeds, unless lease or place still bear the Stamp of the request: a retry by
 // another request has taken over. A lease that was renewed stays, for its holder
-// knows of it, unless the request is Refused.
+// knows of it, unless the request is Refused, or Left.
 type TakeBackRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -195,6 +205,12 @@ type TakeBackRequest struct {
 	// know: a place or a provisional lease of its own is taken back, whatever the secret.
 	// A firm lease stays, for the client may have been told of it.
 	Unknown bool
+
+	// Left is for a stream that nobody is told of any more, for its client has gone or was
+	// refused: a lease that hangs on it and can't be taken back, for an earlier request was
+	// granted it, is released, or left to linger, as by the end of the stream.
+	Left   bool
+	Linger time.Duration // with Left: ReleaseRequest.Linger
 }
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking
@@ -236,7 +252,7 @@ type ClaimRequest struct {
 type AdmitRequest struct {
 	Name  Name
 	Token Token
-	Slot  int // what is written belongs to the permit of this number, 0 to MaxLimit-1; NoSlot: to the whole name
+	Slot  int // what is written belongs to the permit of this number, 0 to MaxLimit-1, of a live lease one that it has; NoSlot: to the whole name. CodeUnsupportedByStore at a quorum
 
 	// Claimed says that only claimed tokens count as issued. For a quorum, whose nodes
 	// issue tokens that nobody is ever told of.

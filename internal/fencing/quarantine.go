@@ -42,8 +42,16 @@ func (q Quarantine) Longest(now Instant) time.Duration {
 	return max(q.TTL, q.Before)
 }
 
-// uses counts what is left of a lease as a TTL in use.
-func (t *step) uses(h *Holding) { t.Quarantine.note(t.now, h.ExpiresAt.Sub(t.now)) }
+// uses counts what is left of a lease as a TTL in use. By a clock that may be wrong no period
+// begins, for those that are known would be forgotten.
+func (t *step) uses(h *Holding) {
+	left := h.ExpiresAt.Sub(t.now)
+	if t.skewed {
+		t.Quarantine.TTL = max(t.Quarantine.TTL, left)
+		return
+	}
+	t.Quarantine.note(t.now, left)
+}
 
 // Arrival says that a gateway has found a server in charge of a partition.
 type Arrival struct {
@@ -94,7 +102,7 @@ func (t *step) quarantined() *Error {
 	if floor := t.guard.Floor; t.guard.HeedLoss && floor > t.Counter && floor <= Token(t.now.Add(MaxFloorLead)) {
 		return &Error{Code: CodeQuarantined, Detail: "the store has forgotten tokens that were issued; nothing new is granted until lost leases have run out"}
 	}
-	if left := t.Quarantine.Until.Sub(t.now); left > 0 {
+	if left := t.Quarantine.Until.Sub(t.now.Add(min(0, t.lead()))); left > 0 {
 		return QuarantineError(left)
 	}
 	return nil

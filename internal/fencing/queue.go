@@ -15,6 +15,8 @@ type Place struct {
 	Seq      Instant // the order of arrival: the instant, and later than any before
 	JoinedAt Instant
 	RestTill Instant // 0: its request is connected
+	SetAt    Instant // of a RestTill that was set while the clocks differed when that was, by the store's clock
+	SentAt   Instant // and by the gateway's; 0: they agreed
 }
 
 // lease returns the public part of the lease id.
@@ -101,7 +103,7 @@ func (q *Queue) enter(p *Place) {
 	if q.byLease == nil {
 		q.byLease, q.gateways = map[LeasePublic]*Place{}, map[Gateway]int{}
 	}
-	p.RestTill = 0
+	p.RestTill, p.SetAt, p.SentAt = 0, 0, 0
 	q.last = max(q.last, p.Seq)
 	q.byLease[p.lease()] = p
 	q.gateways[p.Gateway]++
@@ -113,9 +115,10 @@ func (q *Queue) enter(p *Place) {
 }
 
 // rest puts a place that is not in the queue to rest.
-func (q *Queue) rest(p *Place, now Instant) {
-	p.RestTill = now.Add(RestTTL)
-	q.addResting(p)
+func (t *step) rest(p *Place) {
+	p.RestTill = t.now.Add(RestTTL)
+	p.SetAt, p.SentAt = t.setNow()
+	t.record.Queue.addResting(p)
 }
 
 // addResting adds a place that rests.

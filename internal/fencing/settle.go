@@ -10,6 +10,7 @@ func (t *step) settle() {
 	if t.record == nil || t.skewed {
 		return
 	}
+	t.putRight()
 	t.hear()
 	t.endDue()
 	t.dropDead()
@@ -95,7 +96,7 @@ func (t *step) end(h *Holding, reason Reason, at Instant, breakReason string) {
 	t.record.Holders.Remove(h.Lease)
 	t.Tombstones[EndedLease{t.name, h.Lease}] = Tombstone{
 		Secret: h.Secret, Token: h.Token, Reason: reason, At: at,
-		Until: max(h.ExpiresAt, at.Add(TombstoneTTL)), BreakReason: breakReason,
+		Until: t.latest(max(h.ExpiresAt, at.Add(TombstoneTTL))), BreakReason: breakReason,
 	}
 	ended := Ended{Name: t.name, Holder: h.Holder, Reason: reason, At: at, BreakReason: breakReason}
 	t.out.Ended = append(t.out.Ended, ended)
@@ -105,6 +106,7 @@ func (t *step) end(h *Holding, reason Reason, at Instant, breakReason string) {
 	}
 	if reason != ReasonReleased && !h.Provisional && h.LockDelay > 0 {
 		t.record.DelayedUntil = max(t.record.DelayedUntil, at.Add(h.LockDelay))
+		t.record.DelaySetAt, t.record.DelaySentAt = t.setNow()
 	}
 	t.freed(h, at)
 }
@@ -116,5 +118,5 @@ func (t *step) freed(h *Holding, at Instant) {
 	if !h.Provisional {
 		forgetAt = max(forgetAt, h.ExpiresAt) // see Record.forgotten
 	}
-	t.record.ForgetAt = max(t.record.ForgetAt, forgetAt)
+	t.record.ForgetAt = max(t.record.ForgetAt, t.latest(forgetAt))
 }

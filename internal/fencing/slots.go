@@ -74,6 +74,16 @@ func (h *Holder) AllSlots() iter.Seq[int] {
 	return func(yield func(int) bool) { yield(h.Slot) }
 }
 
+// hasSlot reports whether one of the permits has a number.
+func (h *Holder) hasSlot(n int) bool {
+	for first, last := range h.Slots.ranges() {
+		if first <= n && n <= last {
+			return true
+		}
+	}
+	return h.Slots == "" && h.Slot == n
+}
+
 // keep gives permits back, those with the highest slots, so that so many are left.
 func (h *Holder) keep(permits int) {
 	left := make([]int, 0, permits)

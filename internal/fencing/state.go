@@ -58,11 +58,13 @@ type Record struct {
 	HighestAdmitted Token         // that has moved a mark
 	Holders         Holders
 	Queue           Queue
-	RetryAt         Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on
+	RetryAt         Instant // a hand-off is to be tried again then; 0 if none is; AtOnce: the next Expire goes on; AfterSkew
 	Broken          []Token // the last few tokens that were broken, oldest first
 	History         []Ended // the last leases that ended, oldest first
 	ForgetAt        Instant // with no holders: when the record may go
 	DelayedUntil    Instant // nobody is granted the name before: see AcquireRequest.LockDelay; 0 once somebody was
+	DelaySetAt      Instant // of a DelayedUntil that was set while the clocks differed when that was, by the store's clock
+	DelaySentAt     Instant // and by the gateway's; 0: they agreed
 }
 
 // Holding is a holder with what proves it.
@@ -77,6 +79,9 @@ type Holding struct {
 	Keep     bool    // taken back, it goes back to its place in the queue and rests
 	Seq      Instant // of that place
 	JoinedAt Instant
+
+	SetAt  Instant // of an ExpiresAt that was set while the clocks differed when that was, by the store's clock
+	SentAt Instant // and by the gateway's; 0: they agreed
 }
 
 // Grant returns what the gateway of a lease on name is told of it.
@@ -207,7 +212,7 @@ func (r *Record) delayedUntil(now Instant) Instant {
 	if until <= now {
 		return 0
 	}
-	return until
+	return min(until, now.Add(MaxLockDelay))
 }
 
 // PruneTombstones drops the tombstones that are due at now.

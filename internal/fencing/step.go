@@ -41,6 +41,9 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 
 // look answers an operation that OnlyLooks.
 func (t *step) look(op Op) {
+	if t.record != nil && t.record.doubtful() && !t.skewed {
+		t.putRight()
+	}
 	switch op := op.(type) {
 	case InspectRequest:
 		t.history(true, cmp.Or(op.Holders, MaxHoldersShown))
@@ -92,6 +95,7 @@ type step struct {
 	record *Record // nil if nothing is remembered of the name
 	left   int     // of the step's limit
 	more   bool    // something is due that is beyond the limit
+	doubt  bool    // the step has set a time while the clocks differ: see clocks.go
 	out    Outcome
 }
 
@@ -100,11 +104,11 @@ func (t *step) renew(op RenewRequest) *Error {
 	if err != nil {
 		return err
 	}
-	if op.Stamp != "" && op.Stamp == h.Stamp && h.Attached == "" {
-		return ReplacedError() // its stream has closed: see linger
+	if op.Stamp != "" && op.Stamp != h.Attached && op.Epoch <= h.Epoch {
+		return ReplacedError()
 	}
-	if !h.Provisional && !h.Live(t.now) { // only seen here when skewed: an expiry is not judged then
-		return t.clockSkew()
+	if err := t.unsure(h); err != nil {
+		return err
 	}
 	if err := h.checkMode(op.Mode, op.Limit); err != nil {
 		return err
@@ -119,10 +123,16 @@ func (t *step) renew(op RenewRequest) *Error {
 	if ttl == 0 {
 		ttl = h.GrantTTL
 	}
+	e := t.endAfter(h, ttl)
+	if e.sure <= 0 { // only when skewed, as in unsure
+		return t.clockSkew()
+	}
 	t.out.Margin = h.ExpiresAt.Sub(t.now)
-	h.TTL, h.ExpiresAt = ttl, h.expiresAt(t.now, ttl) // P4: by the store's clock, also while the clocks differ
-	t.uses(h)
+	t.prolong(h, ttl, e)
 	h.Told = true
+	if op.Stamp != "" {
+		t.remind(h, op)
+	}
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit = ModeShared, op.Limit
 		h.Slot, h.Slots = t.slots(ModeShared, op.Limit, 1)
@@ -132,7 +142,28 @@ func (t *step) renew(op RenewRequest) *Error {
 	}
 	h.label(op.Owner, op.Metadata)
 	t.record.Holders.Put(*h)
-	t.out.Holder = h.Holder
+	t.tell(h, e.sure)
+	return nil
+}
+
+// remind has a lease hang on the stream that renews it, also if the store has forgotten that it
+// does; then nobody may take the grant back any more, as in again.
+func (t *step) remind(h *Holding, op RenewRequest) {
+	if h.Attached != op.Stamp {
+		if h.Stamp != op.Stamp {
+			h.Stamp = ""
+		}
+		t.hang(h, op.Stamp, true)
+	}
+	h.Epoch = max(h.Epoch, op.Epoch) // also of what hangs on it, at a node of a quorum that has seen less than others
+}
+
+// unsure refuses what goes on with a lease while the clocks differ, if that has run out by the
+// store's clock, for an expiry is not judged then, or is provisional, for its time would begin.
+func (t *step) unsure(h *Holding) *Error {
+	if t.skewed && (h.Provisional || !h.Live(t.now)) {
+		return t.clockSkew()
+	}
 	return nil
 }
 
@@ -169,33 +200,45 @@ func (t *step) release(op ReleaseRequest) *Error {
 	if op.Stamp != "" && op.Stamp != h.Attached {
 		return nil // a newer request has the lease
 	}
+	return t.letGo(h, op)
+}
+
+// letGo ends a lease, unwinds its hold or leaves it to linger.
+func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 	if op.Hold < 2 && op.Linger == 0 {
 		t.end(h, ReasonReleased, t.now, "")
 		return nil
 	}
-	if !h.Provisional && !h.Live(t.now) { // as in renew
-		return t.clockSkew()
+	if err := t.unsure(h); err != nil {
+		return err
 	}
 	if h.Provisional {
 		t.firm(h)
 	}
+	e := end{sure: t.sure(h)}
 	if op.Linger > 0 {
-		t.linger(h, op.Linger)
+		e = t.endAfter(h, op.Linger)
+	}
+	if e.sure <= 0 { // as in renew
+		return t.clockSkew()
+	}
+	if op.Linger > 0 {
+		t.linger(h, op.Linger, e)
 	} else {
 		h.Hold = min(h.Hold, op.Hold-1)
 	}
 	h.Told = true
 	t.record.Holders.Put(*h)
-	t.out.Holder = h.Holder
+	t.tell(h, e.sure)
 	return nil
 }
 
-// linger has a lease live on for so long without the stream that it was attached to, whose
-// Stamp stays: a renewal that was under way when it closed is not to come behind its end.
-func (t *step) linger(h *Holding, linger time.Duration) {
-	h.Stamp, h.Attached = cmp.Or(h.Attached, h.Stamp), ""
-	h.TTL, h.ExpiresAt = linger, h.expiresAt(t.now, linger)
-	t.uses(h)
+// linger has a lease live on for so long without the stream that it was attached to. A renewal
+// that was under way when that closed is not to come behind its end.
+func (t *step) linger(h *Holding, linger time.Duration, e end) {
+	h.Attached = ""
+	h.Epoch++
+	t.prolong(h, linger, e)
 }
 
 func (t *step) confirm(op ConfirmRequest) *Error {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/seed"
 )
 
 const epoch fencing.Instant = 1_767_225_600_000_000
@@ -61,6 +62,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		op.Hold, op.MaxWaiters = 1+r.IntN(3)/2*r.IntN(3), r.IntN(2)*(1+r.IntN(2))
 		op.Set = []string{"", "", "", "s"}[r.IntN(4)]
 		op.Intent = time.Duration(r.IntN(3)) * time.Second
+		op.Attach = r.IntN(3) == 0
 		return op
 	case 4:
 		op := fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Duration(r.IntN(20)) * time.Second}
@@ -76,6 +78,9 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		case 5:
 			op.Metadata = map[string]string{}
 		}
+		if r.IntN(3) == 0 {
+			op.Stamp, op.Epoch = stamp, int64(r.IntN(3))
+		}
 		return op
 	case 5:
 		if r.IntN(4) == 0 {
@@ -83,7 +88,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		}
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: r.IntN(4)}
 	case 6:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: r.IntN(2) == 0, Linger: time.Duration(r.IntN(3)) * time.Second}
 	case 7:
 		return fencing.BreakRequest{
 			Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], BreakReason: []string{"", "stuck"}[r.IntN(2)],
@@ -175,9 +180,7 @@ const mostHolders = 2
 // and calls check with the state before each. Now and then a server that has
 // forgotten something is found in charge.
 func randomSteps(t *testing.T, steps int, check func(r *rand.Rand, s *fencing.State, now fencing.Instant, guard fencing.Guard, op fencing.Op)) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(seed.Of(t), 0))
 	s, now := fencing.NewState(), epoch
 	for range steps {
 		now = now.Add(time.Duration(r.IntN(4)) * time.Second)

@@ -185,14 +185,24 @@ type Node interface {
 	// CodeLeaseLost: see Error.Reason.
 	Claim(context.Context, ClaimRequest) (Outcome, error)
 
-	// Blank reports whether the server remembers nothing at all: it is new, or has
-	// forgotten.
-	Blank(context.Context) (bool, error)
+	// Memory says what the server remembers.
+	Memory(context.Context) (Memory, error)
 
-	// Enroll takes a blank server into service: a new one at once, any other after a
-	// quarantine that lasts at least as long as the longest TTL in use elsewhere. One
-	// that is not blank stays as it is, but that a quarantine is made as long as that.
-	Enroll(ctx context.Context, isNew bool, longest time.Duration) error
+	// Enroll takes a server into service: a new one at once, any other after a quarantine
+	// that lasts at least as long as the longest TTL in use at any node. Only the server
+	// that is named is taken, for another one may have forgotten more. One that is in
+	// service already stays as it is, but that a quarantine is made as long as that. It
+	// returns for how long nothing new is granted.
+	Enroll(ctx context.Context, server string, isNew bool, longest time.Duration) (time.Duration, error)
+}
+
+// Memory is what a node of a quorum remembers.
+type Memory struct {
+	Server     string        // which run of which server it is
+	Blank      bool          // it remembers nothing at all: it is new, or has forgotten
+	InService  bool          // this run of the server was taken into service
+	Quarantine time.Duration // for how long nothing new is granted; at least, once it is in service, if it is not
+	Longest    time.Duration // the longest TTL in use, as far as is known there
 }
 
 // Listener hears what becomes of the requests that wait at a gateway. Its

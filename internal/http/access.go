@@ -77,6 +77,7 @@ func (c *call) identify(a access) error {
 		return refusal
 	}
 	c.principal, c.scope = principal, scope
+	connectionOf(c.r).showedKey()
 	return nil
 }
 

@@ -135,6 +135,9 @@ func serveAcquire(c *call) {
 // acquireLock asks the store for a lease, and waits for it if it may. A grant that this
 // request made is the call's to deliver or to give back.
 func acquireLock(c *call, req *acquire) (*granted, error) {
+	if err := c.begin(req); err != nil {
+		return nil, err
+	}
 	out, waiter, err := c.join(req)
 	if waiter != nil {
 		out, err = c.await(waiter, req)
@@ -145,12 +148,9 @@ func acquireLock(c *call, req *acquire) (*granted, error) {
 	return c.granted(req, out)
 }
 
-// join asks the store for a lease; there is a waiter if the request has to wait
+// join asks the store for a lease, after begin; there is a waiter if the request has to wait
 // for it. What may have been granted is the call's from here on.
 func (c *call) join(req *acquire) (*fencing.Outcome, *watchdog.Waiter, error) {
-	if err := c.begin(req); err != nil {
-		return nil, nil, err
-	}
 	out, waiter, err := c.s.dog.Join(c.r.Context(), req.AcquireRequest)
 	if waiter == nil {
 		c.leave(allowedWaiters)
@@ -178,8 +178,8 @@ func (c *call) begin(req *acquire) error {
 		req.Lease = fencing.NewLeaseID(c.s.now())
 		c.lease = req.Lease.Public()
 	}
-	c.grant = fencing.TakeBackRequest{Name: req.Name, Lease: req.Lease, Stamp: req.Stamp}
-	c.names = req.names
+	c.grant = fencing.TakeBackRequest{Name: req.Name, Lease: req.Lease, Stamp: req.Stamp, Linger: req.linger}
+	c.names, c.attached = req.names, req.attached
 	c.hasGrant = true // until the store says otherwise, even if it panics
 	return nil
 }
@@ -190,6 +190,7 @@ func (c *call) refused(req *acquire, err error) error {
 	c.hasGrant = req.Wait == 0 && req.names == nil && c.mayHaveGrant(req, err)
 	if c.r.Context().Err() != nil && outcomeOf(err) == string(fencing.CodeUnavailable) { // the client left, the store need not be at fault
 		c.gone = true
+		c.owes(c.hasGrant)
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}
 	err = req.explain(err)
@@ -221,7 +222,7 @@ func (c *call) recheck(fresh bool, err error) error {
 		return err
 	}
 	if err == nil {
-		c.hasGrant = fresh
+		c.owes(fresh)
 	}
 	return c.countOutcome(outcomeOf(refused), refused)
 }
@@ -240,7 +241,9 @@ func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) 
 // ended notes why a wait has ended without a lease, and returns what to tell.
 func (c *call) ended(ctx context.Context, req *acquire, err error) error {
 	if ctx.Err() != nil {
-		c.hasGrant = false
+		if c.hasGrant = false; req.names != nil { // of a stream, what it holds may hang on it; one name is granted afresh to who waits
+			c.owes(false)
+		}
 		if context.Cause(ctx) == errWithdrawn {
 			return errWithdrawn
 		}
@@ -268,7 +271,7 @@ func (c *call) unpark() {
 // granted makes the answer of a grant, unless there is nobody to tell, or nothing
 // left of it.
 func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
-	c.hasGrant = out.Fresh
+	c.owes(out.Fresh)
 	now := c.s.now()
 	a := &granted{
 		renewed: renewed{name: req.Name, holder: &out.Holder, left: leftOf(out, now), elapsed: now.Sub(c.start)},
@@ -288,14 +291,24 @@ func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
 func (c *call) deliverable(fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
+		if c.names == nil { // it may ask again; of a set others may have more left
+			c.hasGrant, c.grant.Left = fresh, false
+		}
 		return c.countOutcome(outcomeUndelivered, errNothingLeft)
-	case !fresh:
+	case !fresh && !c.attached:
 		return c.countOutcome(outcomeRetried, nil)
-	case c.r.Context().Err() != nil, connectionOf(c.r).left():
+	case c.clientLeft():
 		c.gone = true
 		return c.countOutcome(outcomeUndelivered, errClientLeft)
+	case !fresh:
+		return c.countOutcome(outcomeRetried, nil)
 	}
 	return c.countOutcome(outcomeGranted, nil)
+}
+
+// clientLeft reports whether nobody is there to be told any more.
+func (c *call) clientLeft() bool {
+	return c.r.Context().Err() != nil || connectionOf(c.r).left()
 }
 
 // leftOf returns how long the lease of an outcome has to live at now: never more

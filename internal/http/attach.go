@@ -16,6 +16,7 @@ type attachment struct {
 	*call
 	stream
 	req    *acquire
+	leases *watchdog.Stream
 	ctx    context.Context // ends when the client leaves
 	cancel context.CancelCauseFunc
 	held   []watchdog.Attached // as the client was told last
@@ -25,16 +26,18 @@ type attachment struct {
 
 // attachLock answers a POST for one name with a stream, unless it has to be refused at once.
 func attachLock(c *call, req *acquire) {
-	if err := c.enter(allowedStreams); err != nil {
-		c.writeError(c.countOutcome(outcomeOf(err), err))
+	leases, err := c.openLeases(req, req.Name)
+	if err != nil {
+		c.writeError(err)
 		return
 	}
+	defer leases.Close()
 	out, waiter, err := c.join(req)
 	if err != nil {
 		c.writeError(err)
 		return
 	}
-	a, done := c.attach(req)
+	a, done := c.attach(req, leases)
 	defer done()
 	if waiter != nil {
 		waits := make(chan waitsFor, 1)
@@ -49,20 +52,48 @@ func attachLock(c *call, req *acquire) {
 		}
 	}
 	lease, err := c.granted(req, out)
-	if err != nil {
+	if err = a.stillNewest(err); err != nil {
 		a.refuse(err)
 		return
 	}
 	if a.status == 0 {
 		lease.renewed.setHeader(a.Header())
 	}
-	if a.sendGranted(lease.elapsed, lease.appendMembers) == nil {
-		a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}})
-	}
+	a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}}, lease.elapsed, lease.appendMembers)
 }
 
-// attach makes a request the stream of a lease; done ends it.
-func (c *call) attach(req *acquire) (a *attachment, done func()) {
+// stillNewest returns err, or why the client is not told of what was granted: a newer request has it.
+func (a *attachment) stillNewest(err error) error {
+	if err == nil && a.leases.Replaced() {
+		return fencing.ReplacedError()
+	}
+	return err
+}
+
+// openLeases begins an acquire whose leases are to hang on this request. It is known to the
+// watchdog before the store is asked, and the store is not asked for a client that has gone: that
+// would take the leases from a newer request of the same client.
+func (c *call) openLeases(req *acquire, names ...fencing.Name) (*watchdog.Stream, error) {
+	if err := c.enter(allowedStreams); err != nil {
+		return nil, c.countOutcome(outcomeOf(err), err)
+	}
+	if c.clientLeft() {
+		c.gone = true
+		return nil, c.countOutcome(string(codeLeft), errClientLeft)
+	}
+	if err := c.begin(req); err != nil {
+		return nil, err
+	}
+	leases, err := c.s.dog.OpenStream(req.Lease, req.Stamp, req.linger, names...)
+	if err != nil {
+		c.hasGrant = false
+		return nil, c.countOutcome(outcomeOf(err), err)
+	}
+	return leases, nil
+}
+
+// attach makes a request the stream of leases; done ends it.
+func (c *call) attach(req *acquire, leases *watchdog.Stream) (a *attachment, done func()) {
 	conn := connectionOf(c.r)
 	ctx, cancel := context.WithCancelCause(c.r.Context())
 	ctx, forget := c.s.leavers.watch(ctx, conn, nil)
@@ -70,7 +101,7 @@ func (c *call) attach(req *acquire) (a *attachment, done func()) {
 		conn.limitSilence(req.TTL)
 	}
 	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
-	return &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}, func() {
+	return &attachment{call: c, stream: stream{c}, req: req, leases: leases, ctx: ctx, cancel: cancel}, func() {
 		forget()
 		cancel(nil)
 	}
@@ -130,7 +161,8 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 			case r.panic != nil:
 				panic(r.panic)
 			case refused != nil:
-				a.gone, a.hasGrant = false, r.err == nil && r.fresh
+				a.gone = false
+				a.owes(r.err == nil && r.fresh)
 				return refused
 			case r.err == nil && told > 0:
 				a.s.metrics.estimated(a.elapsed()-began, told)
@@ -162,7 +194,7 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 				err = refused
 				continue
 			}
-			now := a.s.places.of(a.ctx, name, a.req.Lease.Public())
+			now := a.s.places.of(waiting, name, a.req.Lease.Public())
 			if now.position == 0 || now.position == at.position {
 				err = a.comment()
 				continue
@@ -230,18 +262,19 @@ func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte) []b
 	return err
 }
 
-// keep passes on what becomes of the leases, and releases them when the client
-// leaves.
-func (a *attachment) keep(leases []watchdog.Attached) {
+// keep tells of what was granted, passes on what becomes of the leases, and releases them when
+// the client leaves.
+func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, members func([]byte) []byte) {
+	if a.sendGranted(elapsed, members) != nil {
+		return
+	}
 	a.held = leases
 	for i := range leases {
 		if leases[i].Outcome.Holder.BreakAt != 0 {
 			a.noteNotice(&leases[i]) // the grant has told
 		}
 	}
-	updates := a.s.dog.Attach(a.ctx, watchdog.AttachRequest{
-		Lease: a.req.Lease, Stamp: a.req.Stamp, Leases: leases, Ready: connectionOf(a.r).heard(),
-	})
+	updates := a.leases.Keep(a.ctx, leases, connectionOf(a.r).heard())
 	beats := a.heartbeats()
 	defer beats.Stop()
 	for {
@@ -295,9 +328,25 @@ func (a *attachment) lost(update *watchdog.Update) {
 	case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
 		return
 	}
-	if a.req.linger == 0 { // nobody counts on it any more; one that would linger ends by its TTL
-		a.release()
+	if a.req.linger == 0 { // one that would linger ends by its TTL
+		a.releaseAfter()
 	}
+}
+
+// releaseAfter releases what is held once the client, which was told of a loss, has left: until
+// then it may believe in it.
+func (a *attachment) releaseAfter() {
+	timer := time.NewTimer(time.Until(endOfAll(a.held)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-a.s.dog.Drained():
+		if a.ctx.Err() == nil {
+			return
+		}
+	case <-a.ctx.Done():
+	}
+	a.release()
 }
 
 // renewed tells of a renewal.
@@ -349,7 +398,7 @@ func (a *attachment) release() {
 	end := endOfAll(a.held)
 	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
-		errs := a.s.dog.ReleaseAll(ctx, names, fencing.ReleaseRequest{Lease: a.req.Lease, Stamp: a.req.Stamp, Linger: a.req.linger})
+		errs := a.leases.Release(ctx, names)
 		cancel()
 		var rest []fencing.Name
 		var last error

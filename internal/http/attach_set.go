@@ -2,7 +2,6 @@ package http
 
 import (
 	"slices"
-	"time"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/watchdog"
@@ -24,22 +23,18 @@ func serveAcquireSet(c *call) {
 // attachLocks answers a POST for several names with a stream, unless it has to be refused at
 // once.
 func attachLocks(c *call, req *acquire) {
-	err := c.enter(allowedStreams)
-	if err != nil {
-		c.countOutcome(outcomeOf(err), err)
-	} else {
-		err = c.begin(req)
-	}
+	leases, err := c.openLeases(req, req.names...)
 	if err != nil {
 		c.writeError(err)
 		return
 	}
-	a, done := c.attach(req)
+	defer leases.Close()
+	a, done := c.attach(req, leases)
 	defer done()
 	waits := make(chan waitsFor, len(req.names))
 	var outs []fencing.Outcome
 	if err = a.await(waits, func() (bool, error) {
-		got, err := c.s.dog.AcquireAll(a.ctx, req.names, req.AcquireRequest, func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock) {
+		got, err := c.s.dog.AcquireAll(a.ctx, req.names, req.AcquireRequest, leases, func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock) {
 			waits <- waitsFor{name, at, lock}
 		})
 		if err != nil {
@@ -52,18 +47,15 @@ func attachLocks(c *call, req *acquire) {
 		return
 	}
 	granted, err := c.grantedSet(req, outs)
-	if err != nil {
+	if err = a.stillNewest(err); err != nil {
 		a.refuse(err)
 		return
 	}
-	if a.sendGranted(granted.elapsed, granted.appendGrant) != nil {
-		return
-	}
-	leases := make([]watchdog.Attached, len(outs))
+	held := make([]watchdog.Attached, len(outs))
 	for i := range outs {
-		leases[i] = watchdog.Attached{Name: req.names[i], Outcome: outs[i]}
+		held[i] = watchdog.Attached{Name: req.names[i], Outcome: outs[i]}
 	}
-	a.keep(leases)
+	a.keep(held, granted.elapsed, granted.appendGrant)
 }
 
 // released tells which leases of a set were released one by one: all but those that are held
@@ -110,13 +102,5 @@ func (a *attachment) lostOne(update *watchdog.Update) {
 	}
 	a.problem("lost", update.Name, update.Err)
 	a.held = slices.DeleteFunc(update.Leases, func(l watchdog.Attached) bool { return l.Name == update.Name })
-	timer := time.NewTimer(time.Until(endOfAll(a.held)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-a.s.dog.Drained():
-		return
-	case <-a.ctx.Done():
-	}
-	a.release()
+	a.releaseAfter()
 }

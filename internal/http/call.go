@@ -31,10 +31,11 @@ type call struct {
 	cause  error // of a 5xx, for the log
 
 	// grant is a grant that the client has not been told of yet. It is taken
-	// back when the call ends before it has been.
+	// back when the call ends before it has been. See owes.
 	grant    fencing.TakeBackRequest
 	names    []fencing.Name // of a set, in place of grant.Name
 	hasGrant bool
+	attached bool // the lease is to hang on this request
 
 	denied    bool            // by keys, which the audit tells of
 	limited   bool            // refused for its principal asks for too much
@@ -166,11 +167,17 @@ func kept(b []byte) []byte {
 	return b[:0]
 }
 
+// owes notes that what the request has got is to be given back unless its client is told of it:
+// a grant that it made, and whatever hangs on it.
+func (c *call) owes(fresh bool) {
+	c.hasGrant, c.grant.Left = fresh || c.attached, c.attached
+}
+
 // giveBack asks for a grant to be undone.
 func (c *call) giveBack() {
 	c.s.metrics.takenBack.Inc()
 	if c.names != nil {
-		c.s.dog.TakeBackAll(c.names, c.grant.Lease, c.grant.Stamp)
+		c.s.dog.TakeBackAll(c.names, c.grant)
 		return
 	}
 	c.s.takeBack(c.grant)
@@ -223,7 +230,7 @@ func (c *call) logLine(elapsed time.Duration) {
 func (c *call) WriteHeader(status int) {
 	if c.status == 0 && status >= 200 {
 		c.status = status
-		setSecurityHeaders(c.Header())
+		setSecurityHeaders(c.Header(), c.r)
 		c.setWriteDeadline()
 	}
 	c.ResponseWriter.WriteHeader(status)

@@ -12,16 +12,30 @@ import (
 type connection struct {
 	conn net.Conn
 	raw  syscall.RawConn // nil where there is no socket
+
+	showed func() // tells that a key was shown on it; nil where nobody asks
 }
 
 type connectionKey struct{}
 
 // withConnection is a http.Server's ConnContext.
 func withConnection(ctx context.Context, conn net.Conn) context.Context {
-	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS
-		conn = wrapped.NetConn()
+	return context.WithValue(ctx, connectionKey{}, newConnection(socketOf(conn)))
+}
+
+// socketOf returns what a connection with TLS is made on, or the connection itself.
+func socketOf(conn net.Conn) net.Conn {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		return wrapped.NetConn()
 	}
-	return context.WithValue(ctx, connectionKey{}, newConnection(conn))
+	return conn
+}
+
+// showedKey tells that a request with a key has come on the connection.
+func (c *connection) showedKey() {
+	if c != nil && c.showed != nil {
+		c.showed()
+	}
 }
 
 func newConnection(conn net.Conn) *connection {

@@ -2,6 +2,7 @@ package http
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -40,6 +41,10 @@ type ConnectionOptions struct {
 	MostPerClient int // from one address without its port; 0 is any number
 	RatePerClient int // new ones a second from one address, and as many at once; 0 is any number
 
+	// Keys says that the server has keys. Then those connections on which none was shown yet
+	// are closed to make room: of one address there is a quarter of Most of them at most.
+	Keys bool
+
 	// TLS is that of the server, for refusals; nil if it has none.
 	TLS *tls.Config
 
@@ -52,12 +57,15 @@ type ConnectionOptions struct {
 // begun to arrive; GET /livez is answered all the same, since a full gateway is alive.
 // Of a flood most are closed without an answer.
 //
-// What is open is never closed to make room: a connection on which nothing happens may
-// be that of a holder who is about to renew. It takes the server's ConnState.
+// What is open is not closed to make room: a connection on which nothing happens may be
+// that of a holder who is about to renew. But with ConnectionOptions.Keys no holder has one
+// on which no key was shown, so those are: first the oldest of a client that has as many as
+// one may, then the oldest of all, and each that has been idle for seconds. So whoever has a
+// key gets in. It takes the server's ConnState, and adds to its ConnContext.
 func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
 	l := &limitedListener{
 		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger, answers: refusalRate,
-		clients: map[string]int{}, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals), tls: withoutHTTP2(o.TLS),
+		clients: map[string]int{}, evicted: map[net.Conn]bool{}, now: time.Now, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals), tls: withoutHTTP2(o.TLS),
 		count: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_http_connections", Help: "Connections open now.",
 		}),
@@ -70,6 +78,10 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 	}
 	if o.RatePerClient > 0 {
 		l.arrivals = newArrivals(o.RatePerClient)
+	}
+	if o.Keys {
+		l.keyless = newKeyless(o.Most)
+		server.ConnContext = l.withKeys(server.ConnContext)
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fencepost_http_connections_limit", Help: "Connections that may be open: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files leaves.",
@@ -101,8 +113,9 @@ type limitedListener struct {
 	tls                 *tls.Config   // of refusals; nil without TLS
 	count               prometheus.Gauge
 	refused             prometheus.Counter
-	arrivals            *rates // nil without RatePerClient
-	answers             int    // to refused connections, a second
+	arrivals            *rates           // nil without RatePerClient
+	answers             int              // to refused connections, a second
+	now                 func() time.Time // of what is idle; for tests
 
 	work sync.WaitGroup // the refusals under way
 
@@ -110,7 +123,10 @@ type limitedListener struct {
 	closed   bool
 	refusals map[net.Conn]bool // that are under way
 	open     int
-	clients  map[string]int // empty without mostPerClient
+	clients  map[string]int    // empty without mostPerClient
+	keyless  *keyless          // nil without ConnectionOptions.Keys
+	evicted  map[net.Conn]bool // closed to make room, and not counted any more
+	sweeping bool              // a timer runs for those without a key that are idle
 	logged   time.Time
 	answered bucket
 }
@@ -155,6 +171,9 @@ func (l *limitedListener) admit(conn net.Conn) (setting, detail string) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.keyless != nil {
+		l.makeRoom(client)
+	}
 	if l.open >= l.most {
 		return tooMany("FENCEPOST_MAX_CONNECTIONS", l.most)
 	}
@@ -166,20 +185,36 @@ func (l *limitedListener) admit(conn net.Conn) (setting, detail string) {
 	}
 	l.open++
 	l.count.Set(float64(l.open))
+	if l.keyless != nil {
+		l.keyless.add(conn, networkOf(client))
+	}
 	return "", ""
 }
 
-func tooMany(setting string, most int) (string, string) {
-	return setting, strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"
+// makeRoom closes a connection without a key where there is no place for one more of a client.
+func (l *limitedListener) makeRoom(client string) {
+	network := networkOf(client)
+	oldest := l.keyless.oldestOf(network)
+	if l.keyless.full(network) || l.mostPerClient > 0 && l.clients[client] >= l.mostPerClient && oldest != nil && clientOf(oldest.RemoteAddr().String()) == client {
+		l.evict(oldest)
+	}
+	if l.open >= l.most {
+		l.evict(l.keyless.oldest())
+	}
 }
 
-// observe is the server's ConnState.
-func (l *limitedListener) observe(conn net.Conn, state http.ConnState) {
-	if state != http.StateClosed && state != http.StateHijacked {
+// evict closes a connection without a key, and counts it no more; nil does nothing.
+func (l *limitedListener) evict(conn net.Conn) {
+	if conn == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.forget(conn)
+	l.evicted[conn] = true // net/http has yet to say that it is closed
+	conn.Close()
+}
+
+// forget takes back what admit has counted.
+func (l *limitedListener) forget(conn net.Conn) {
 	l.open--
 	l.count.Set(float64(l.open))
 	if l.mostPerClient > 0 {
@@ -188,6 +223,77 @@ func (l *limitedListener) observe(conn net.Conn, state http.ConnState) {
 			delete(l.clients, client)
 		}
 	}
+	if l.keyless != nil {
+		l.keyless.remove(conn)
+	}
+}
+
+// withKeys has the connection of each request tell when a key was shown on it.
+func (l *limitedListener) withKeys(next func(context.Context, net.Conn) context.Context) func(context.Context, net.Conn) context.Context {
+	return func(ctx context.Context, conn net.Conn) context.Context {
+		ctx = next(ctx, conn)
+		if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
+			c.showed = sync.OnceFunc(func() {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.keyless.remove(c.conn)
+			})
+		}
+		return ctx
+	}
+}
+
+// sweep closes those without a key that have been idle for too long, and comes back for the others.
+func (l *limitedListener) sweep() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	over, next := l.keyless.idlers(l.now())
+	for _, conn := range over {
+		l.evict(conn)
+	}
+	if l.sweeping = next > 0 && !l.closed; l.sweeping {
+		time.AfterFunc(next, l.sweep)
+	}
+}
+
+// rests notes what net/http says of a connection without a key.
+func (l *limitedListener) rests(conn net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var since time.Time
+	if state == http.StateIdle {
+		since = l.now()
+	}
+	if l.keyless.rests(conn, since) && state == http.StateIdle && !l.sweeping {
+		l.sweeping = true
+		time.AfterFunc(idleWithoutKey, l.sweep)
+	}
+}
+
+func tooMany(setting string, most int) (string, string) {
+	return setting, strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"
+}
+
+// observe is the server's ConnState.
+func (l *limitedListener) observe(conn net.Conn, state http.ConnState) {
+	conn = socketOf(conn)
+	switch state {
+	case http.StateClosed, http.StateHijacked:
+	case http.StateIdle, http.StateActive:
+		if l.keyless != nil {
+			l.rests(conn, state)
+		}
+		return
+	default:
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.evicted[conn] {
+		delete(l.evicted, conn)
+		return
+	}
+	l.forget(conn)
 }
 
 // refuse answers and closes a connection, aside. When that is done for too many

@@ -98,7 +98,7 @@ func watchEvents(c *call) {
 	c.s.watching.Add(1)
 	defer c.s.watching.Add(-1)
 	s := stream{c}
-	for err = s.startStream("events"); err == nil; {
+	for err = s.startStreamAt("events", events.At()); err == nil; {
 		err = s.relay(events)
 	}
 }

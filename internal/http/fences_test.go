@@ -60,7 +60,9 @@ func TestAdmitSlots(t *testing.T) {
 	slot(0, tokens[0]).want(t, 200)
 	slot(1, tokens[0]).problem(t, 412, fencing.CodeStaleToken)
 	g.admit("p", tokens[0]).problem(t, 412, fencing.CodeStaleToken)
-	slot(9999, tokens[1]).want(t, 200)
+	if a := slot(9999, tokens[1]).problem(t, 400, fencing.CodeInvalidRequest); a.json["field"] != "slot" {
+		t.Errorf("%v, want the field slot", a.json)
+	}
 }
 
 func TestJudge(t *testing.T) {

@@ -3,10 +3,10 @@ package http
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"runtime"
-	"strconv"
 	"testing"
+
+	"fencepost/internal/seed"
 )
 
 // interesting is what mutations put in: what parsers tell apart.
@@ -55,19 +55,7 @@ const inputsOfAServer = 100_000
 // seeds in this process, which is faster by far than the search for inputs that reach
 // new code. FENCEPOST_INPUTS is how many, FENCEPOST_SEED the choice of them.
 func TestMutatedInputs(t *testing.T) {
-	inputs, seed := 5_000, rand.Uint64()
-	if s := os.Getenv("FENCEPOST_INPUTS"); s != "" {
-		var err error
-		if inputs, err = strconv.Atoi(s); err != nil {
-			t.Fatalf("FENCEPOST_INPUTS: %v", err)
-		}
-	}
-	if s := os.Getenv("FENCEPOST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("FENCEPOST_SEED: %v", err)
-		}
-	}
+	seed, inputs := seed.Of(t), int(seed.Number(t, "FENCEPOST_INPUTS", 5_000))
 	var pairs []string
 	for _, pair := range namesSeeds {
 		pairs = append(pairs, pair[0], pair[1])

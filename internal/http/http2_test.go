@@ -87,7 +87,7 @@ func TestHTTP2WaitersLeave(t *testing.T) {
 			leave()
 			began := time.Now()
 			g.waiting("a", 1)
-			if took := time.Since(began); took > time.Second {
+			if took := time.Since(began); took > 30*time.Second { // half of its wait
 				t.Errorf("its place went after %v", took)
 			}
 			if err := <-first; err == nil {
@@ -157,12 +157,12 @@ func TestHTTP2Attached(t *testing.T) {
 // its answer.
 func TestHTTP2WaitsLongerThanItsRequestMayTake(t *testing.T) {
 	g := newServer(t)
-	const readTimeout = 100 * time.Millisecond
+	const readTimeout = 2 * time.Second // the handshake has to fit into it
 	g.listenTLS(func(server *http.Server) { server.ReadTimeout = readTimeout })
 	id := g.acquired("a")
 	waits := g.ask(t.Context(), "POST", "/locks/a", `{"wait_ms":60000}`)
 	g.waiting("a", 1)
-	for began := time.Now(); time.Since(began) < 4*readTimeout; {
+	for began := time.Now(); time.Since(began) < 2*readTimeout; {
 		if lock := g.lock("a"); lock.Waiting != 1 {
 			t.Fatalf("%d wait after %v", lock.Waiting, time.Since(began))
 		}
@@ -197,7 +197,7 @@ func TestHTTP2LeavesBeforeTheAnswer(t *testing.T) {
 // TestHTTP2QuietStreamsStay: a stream that has nothing to say for longer than an answer may
 // take to be written goes on.
 func TestHTTP2QuietStreamsStay(t *testing.T) {
-	const timeout = 100 * time.Millisecond
+	const timeout = time.Second
 	g := newServer(t, func(o *Options) { o.writeTimeout = timeout })
 	g.clock.runs = true
 	g.listenTLS(func(*http.Server) {})
@@ -208,7 +208,7 @@ func TestHTTP2QuietStreamsStay(t *testing.T) {
 	waits := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
 	waits.next("queued")
 	watch.next("queued")
-	for began := time.Now(); time.Since(began) < 5*timeout; <-time.After(timeout / 10) {
+	for began := time.Now(); time.Since(began) < 3*timeout; <-time.After(timeout / 10) {
 		if lock := g.lock("a"); !lock.Held() || lock.Waiting != 1 {
 			t.Fatalf("after %v: %+v", time.Since(began), lock)
 		}

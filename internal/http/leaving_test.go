@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -125,5 +127,41 @@ func TestLeavesDuringTheAnswer(t *testing.T) {
 				t.Error("it was told, and does not have the lease")
 			}
 		})
+	}
+}
+
+// TestReattachWhoseClientLeaves: a lease that an older stream has goes over to a request whose
+// client leaves while the store answers. It hangs on nobody then, and is released.
+func TestReattachWhoseClientLeaves(t *testing.T) {
+	for how, leave := range waysToLeave {
+		for path, body := range map[string]string{"/locks/a": `{"ttl_ms":600000}`, "/locks": `{"names":["a","b"],"ttl_ms":600000}`} {
+			t.Run(how+" "+path, func(t *testing.T) {
+				t.Parallel()
+				g := startRunning(t)
+				id := newID()
+				older := g.stream("POST", path, body, attach, "Lease-Id: "+id)
+				older.next("granted")
+				conn := g.dial()
+				var attached atomic.Bool
+				g.store.set(func(s *scriptedStore) {
+					s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+						out, err := s.Model.Acquire(ctx, r)
+						if r.Attach && attached.CompareAndSwap(false, true) {
+							leave(conn)
+						}
+						return out, err
+					}
+				})
+				send(t, conn, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\n%s\r\nLease-Id: %s\r\nContent-Length: %d\r\n\r\n%s", path, attach, id, len(body), body))
+				for open := true; open; { // it is told that it was replaced, or released by then
+					select {
+					case _, open = <-older.events:
+					case <-time.After(patience):
+						t.Fatal("the older stream does not end")
+					}
+				}
+				g.free("a", "b")
+			})
+		}
 	}
 }

@@ -49,7 +49,7 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 		c.park()
 	}
 	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
-	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest, nil)
+	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest, nil, nil)
 	if err != nil {
 		err = c.ended(ctx, req, err)
 	}
@@ -68,7 +68,7 @@ func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
 func (c *call) grantedSet(req *acquire, outs []fencing.Outcome) (*grantedSet, error) {
 	now := c.s.now()
 	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: anyFresh(outs), elapsed: now.Sub(c.start)}
-	c.hasGrant = a.fresh
+	c.owes(a.fresh)
 	if err := c.deliverable(a.fresh, a.left); err != nil {
 		return nil, err
 	}

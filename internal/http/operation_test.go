@@ -327,3 +327,21 @@ func TestOnlyHosts(t *testing.T) {
 		}
 	}
 }
+
+// TestStrictTransportSecurity: what is answered over TLS has browsers come over TLS only;
+// without it they are told nothing, for it would not count.
+func TestStrictTransportSecurity(t *testing.T) {
+	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	for name, handler := range map[string]http.Handler{"server": newServer(t).Handler(), "admin": OnlyHosts(nil, next)} {
+		for target, want := range map[string]string{
+			"https://localhost/livez": "max-age=2592000", "https://localhost/nothing": "max-age=2592000", "https://evil.example/locks": "max-age=2592000",
+			"http://localhost/livez": "",
+		} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest("GET", target, nil))
+			if got := w.Header().Get("Strict-Transport-Security"); got != want {
+				t.Errorf("%s, %s: %q, want %q", name, target, got, want)
+			}
+		}
+	}
+}

@@ -104,9 +104,16 @@ var (
 	noStore    = []string{"no-store"}
 	noSniff    = []string{"nosniff"}
 	noReferrer = []string{"no-referrer"}
+
+	// onlyTLS has browsers come to this name over TLS only, for 30 days (RFC 6797): also to
+	// other ports of it, so that a longer time would be hard to take back.
+	onlyTLS = []string{"max-age=2592000"}
 )
 
-func setSecurityHeaders(h http.Header) {
+func setSecurityHeaders(h http.Header, r *http.Request) {
+	if r.TLS != nil {
+		h["Strict-Transport-Security"] = onlyTLS
+	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff
 	h["Referrer-Policy"] = noReferrer
@@ -137,7 +144,7 @@ func checkOrigin(r *http.Request, hosts hostList, crossOrigin *http.CrossOriginP
 func OnlyHosts(allowed []string, next http.Handler) http.Handler {
 	hosts, crossOrigin := newHostList(allowed), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		setSecurityHeaders(w.Header())
+		setSecurityHeaders(w.Header(), r)
 		var refused *fencing.Error
 		if errors.As(checkOrigin(r, hosts, crossOrigin, false), &refused) {
 			http.Error(w, refused.Detail, problems[refused.Code].status)

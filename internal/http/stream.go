@@ -13,6 +13,20 @@ type stream struct{ c *call }
 // startStream sends the header of a stream, and a comment so that something comes
 // at once.
 func (s stream) startStream(kind string) error {
+	s.writeHeader(kind)
+	return s.comment()
+}
+
+// startStreamAt is startStream with the id of where the stream stands, unless it is empty.
+func (s stream) startStreamAt(kind, id string) error {
+	if id == "" {
+		return s.startStream(kind)
+	}
+	s.writeHeader(kind)
+	return s.write([]byte("id: " + id + "\n\n"))
+}
+
+func (s stream) writeHeader(kind string) {
 	c := s.c
 	c.leaveRequest()
 	gauge := c.s.metrics.streams.WithLabelValues(kind)
@@ -20,7 +34,6 @@ func (s stream) startStream(kind string) error {
 	c.openStream = gauge
 	c.Header()["Content-Type"] = streamType
 	c.WriteHeader(http.StatusOK)
-	return s.comment()
 }
 
 // event sends an event: data is one line, and id may be empty.

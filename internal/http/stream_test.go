@@ -32,6 +32,7 @@ type openedStream struct {
 	mu       sync.Mutex
 	raw      bytes.Buffer
 	comments int
+	at       string // the id of where it stands
 }
 
 type streamEvent struct {
@@ -103,6 +104,11 @@ func (s *openedStream) read() {
 		field, value, _ := strings.Cut(line, ": ")
 		switch {
 		case line == "":
+			if e.id != "" {
+				s.mu.Lock()
+				s.at = e.id
+				s.mu.Unlock()
+			}
 			if e.name != "" {
 				s.check(&e)
 				s.events <- e
@@ -198,6 +204,9 @@ func TestContractExamplesOfStreams(t *testing.T) {
 							e.data = value
 						}
 					}
+					if e.name == "" {
+						continue // where the stream stands
+					}
 					s.check(&e)
 					checked++
 				}
@@ -274,6 +283,35 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestEventsGoOnWhereTheyStood: a stream that breaks off before it told an event is gone on with
+// all the same, and so is one whose last word was a resync.
+func TestEventsGoOnWhereTheyStood(t *testing.T) {
+	g := start(t)
+	stood := func(s *openedStream) (id string) {
+		t.Helper()
+		g.eventually("it says where it stands", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			id = s.at
+			return id != ""
+		})
+		s.cancel()
+		return id
+	}
+	quiet := stood(g.stream("GET", "/events?prefix=b", ""))
+	g.acquired("a")
+	g.acquired("b")
+	back := g.stream("GET", "/events?prefix=b", "", "Last-Event-ID: "+quiet)
+	back.next("granted")
+	lost := g.stream("GET", "/events?prefix=b", "", "Last-Event-ID: never")
+	resync := lost.next("resync")
+	if id := stood(lost); id != resync.id {
+		t.Errorf("the resync has the id %q, and it stands at %q", resync.id, id)
+	}
+	g.acquired("b/2")
+	g.stream("GET", "/events?prefix=b", "", "Last-Event-ID: "+resync.id).next("granted")
+}
+
 func TestEventsHeartbeat(t *testing.T) {
 	g := start(t, heartbeatEach(10*time.Millisecond))
 	s := g.stream("GET", "/events", "")
@@ -303,7 +341,8 @@ func TestHeartbeatsBesideOthersNames(t *testing.T) {
 		for began := time.Now(); time.Since(began) < 4*heartbeat+heartbeat/2; <-time.After(eventPace / 5) {
 			g.takeAndRelease("theirs/a")
 		}
-		if text, _ := w.seen(); text != strings.Repeat(":\n\n", 5) {
+		text, _ := w.seen()
+		if begins, beats, _ := strings.Cut(text, "\n\n"); !strings.HasPrefix(begins, "id: ") || beats != strings.Repeat(":\n\n", 4) {
 			t.Errorf("it begins and has four heartbeats with %q", text)
 		}
 	})

@@ -140,7 +140,7 @@ func TestChunkedBody(t *testing.T) {
 // was never asked.
 func TestSlowBody(t *testing.T) {
 	g := newServer(t)
-	g.listen(func(s *http.Server) { s.ReadTimeout = 50 * time.Millisecond })
+	g.listen(func(s *http.Server) { s.ReadTimeout = time.Second })
 	before := g.store.Snapshot()
 	conn := g.dial()
 	send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -169,7 +169,7 @@ func TestResetWhileSending(t *testing.T) {
 
 func (g *gateway) waitForLog(text string) {
 	g.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(g.log.String(), text); {
+	for deadline := time.Now().Add(patience); !strings.Contains(g.log.String(), text); {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("no %s in the log:\n%s", text, g.log)
 		}

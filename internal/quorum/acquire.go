@@ -39,7 +39,6 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		return fencing.Outcome{}, err
 	}
 	defer s.endTry(key.leaseKey, c)
-	s.note(r.TTL)
 	tries := immediateTries
 	if r.Wait > 0 {
 		tries = 1
@@ -50,11 +49,13 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 			return fencing.Outcome{}, err
 		}
 		t := s.newTry(key.leaseKey, r, stamp)
+		t.calls = c
 		t.run(ctx)
 		out, err := t.outcome()
 		if err == nil {
+			s.hangs(&out.Holder, key, stamp)
 			for i := range out.Granted {
-				out.Granted[i].Stamp = r.Stamp
+				out.Granted[i].Stamp, out.Granted[i].Holder.Attached = r.Stamp, out.Holder.Attached
 			}
 			return out, nil
 		}

@@ -63,7 +63,7 @@ func (w *world) write() {
 		w.fences.asked = max(w.fences.asked, token)
 	}
 	who := uint8(w.rng.IntN(len(w.clients)))
-	k := &call{client: &w.clients[who], who: who, lease: l, began: w.now, poll: newPoll(len(w.nodes)), admit: token, held: l.token == token && l.believed(w.now)}
+	k := &call{client: &w.clients[who], who: who, lease: l, began: w.now, poll: newPoll(len(w.nodes)), admit: token, held: l.token == token && l.believed(w.now), life: w.clients[who].life}
 	w.log("client %d has %d of %s admitted", who, token, l.id)
 	w.sendAll(k, vAdmit)
 }

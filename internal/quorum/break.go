@@ -40,7 +40,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	done, stale, failed := 0, 0, make([]vote, len(s.nodes))
 	key := leaseKey{r.Name, lease}
 	s.ends(key)
-	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, f) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
+	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, telling(f)) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
 		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason, Notice: r.Notice})
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out

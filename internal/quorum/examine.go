@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// admissionTime is how long an examination waits for the first check for blank
-	// nodes: before that, those of a new quorum don't vote.
+	// admissionTime is how long an examination waits for the first look at what
+	// the nodes remember: before that, those of a new quorum don't vote.
 	admissionTime = 2 * time.Second
 
 	// examineTimeout is for all that one node is asked. It is longer than what a node
@@ -29,7 +29,7 @@ type report struct {
 }
 
 // votes reports whether a node counts.
-func (r *report) votes() bool { return r.fault == nil && !r.blank && r.Quarantine <= 0 }
+func (r *report) votes() bool { return r.fault == nil && r.nodeStanding.votes() }
 
 // Examine implements fencing.Store: what each node finds, and how the quorum stands.
 func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
@@ -105,7 +105,7 @@ func because(err *fencing.Error) error {
 // grants nothing, so no promise is in danger by that, however many they are.
 func (s *Store) stands(reports []report) fencing.Finding {
 	n := len(s.nodes)
-	var silent, refusing, blank, waiting []string
+	var silent, refusing, blank, idle, waiting []string
 	voting := 0
 	for i := range reports {
 		name := s.options.Names[i]
@@ -116,8 +116,10 @@ func (s *Store) stands(reports []report) fencing.Finding {
 			refusing = append(refusing, name)
 		case r.fault != nil:
 			silent = append(silent, name)
-		case r.blank:
+		case r.Blank:
 			blank = append(blank, name)
+		case !r.InService:
+			idle = append(idle, name)
 		default:
 			waiting = append(waiting, fmt.Sprintf("%s for %s", name, ceil(r.Quarantine, time.Second)))
 		}
@@ -132,7 +134,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 	for _, of := range []struct {
 		how   string
 		nodes []string
-	}{{"out of reach", silent}, {"refusing", refusing}, {"remembering nothing", blank}, {"in quarantine", waiting}} {
+	}{{"out of reach", silent}, {"refusing", refusing}, {"remembering nothing", blank}, {"restarted, and not in service yet", idle}, {"in quarantine", waiting}} {
 		if len(of.nodes) > 0 {
 			detail.WriteString("; " + of.how + ": " + strings.Join(of.nodes, ", "))
 		}
@@ -142,7 +144,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 		fmt.Fprintf(&detail, "; %d more may fail before nothing can be granted", more)
 	case more == 0:
 		detail.WriteString("; no more may fail")
-	case voting+len(waiting) >= majorityOf(n):
+	case voting+len(idle)+len(waiting) >= majorityOf(n):
 		detail.WriteString("; nothing new is granted until a majority does")
 	default:
 		detail.WriteString("; nothing is granted until a majority does, and leases can't be renewed")

@@ -189,7 +189,7 @@ func TestExamineTellsCauses(t *testing.T) {
 	f.must(f.server[4].Resume())
 	f.must(f.server[3].Restart())
 	await(t, "the node that was killed", func(ctx context.Context) error {
-		_, err := s.nodes[3].Blank(ctx)
+		_, err := s.nodes[3].Memory(ctx)
 		return err
 	}) // or its pool goes on trying for a while after it was closed
 	f.must(s.Close())

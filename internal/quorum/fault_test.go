@@ -173,19 +173,14 @@ func (f *servers) must(err error) {
 // allVote fails while a node is out of reach, blank or in quarantine.
 func (f *servers) allVote(ctx context.Context, s *Store) error {
 	for _, node := range s.nodes {
-		blank, err := node.Blank(ctx)
-		if err != nil {
+		m, err := node.Memory(ctx)
+		switch {
+		case err != nil:
 			return err
-		}
-		if blank {
-			return errors.New("blank")
-		}
-		stats, err := node.Stats(ctx)
-		if err != nil {
-			return err
-		}
-		if stats.Quarantine > 0 {
-			return fmt.Errorf("in quarantine for %s", stats.Quarantine)
+		case !m.InService:
+			return errors.New("not in service")
+		case m.Quarantine > 0:
+			return fmt.Errorf("in quarantine for %s", m.Quarantine)
 		}
 	}
 	return nil
@@ -212,7 +207,7 @@ func TestMajorityLost(t *testing.T) {
 	if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 30*time.Second { // half of the TTL
 		t.Errorf("it took %s", took)
 	}
 	f.must(f.server[0].Resume())
@@ -230,7 +225,7 @@ func TestMajorityLost(t *testing.T) {
 // A node that hangs slows nobody down.
 func TestStoppedNodeSlowsNobody(t *testing.T) {
 	f := startServers(t, 3)
-	const nodeTimeout = 800 * time.Millisecond
+	const nodeTimeout = 4 * time.Second
 	s := f.gateway(nodeTimeout)
 	await(t, "a new quorum", acquires(s))
 	median := func() time.Duration {

@@ -52,6 +52,9 @@ func (p *poll) admitted(token fencing.Token) *fencing.Error {
 // so many nodes refuse that no majority is left, and all nodes are asked, also after that.
 // Only what was claimed counts as issued.
 func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+	if r.Slot != fencing.NoSlot {
+		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: "slot", Detail: "slot: a quorum has no permits, so no slots of these"}
+	}
 	r.Claimed = true
 	began, p, outs := s.options.Clock(), newPoll(len(s.nodes)), make([]fencing.Outcome, len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {

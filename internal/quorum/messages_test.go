@@ -87,8 +87,11 @@ func (w *world) step(node *simNode, now fencing.Instant, guard fencing.Guard, e 
 	k := e.call
 	switch e.verb {
 	case vAcquire:
+		if w.enrols && node.state.Quarantine.Server != node.server() {
+			return fencing.Outcome{Now: now, Err: &fencing.Error{Code: fencing.CodeQuarantined}}
+		}
 		return fencing.Step(node.state, now, guard, fencing.AcquireRequest{
-			Name: simName, Lease: k.lease.id, Stamp: k.stamp, Mode: k.lease.mode, Hold: 1, TTL: k.ttl, Intent: 100 * time.Millisecond, Propose: k.propose,
+			Name: simName, Lease: k.lease.id, Stamp: k.stamp, Mode: k.lease.mode, Hold: 1, TTL: k.ttl, Intent: 100 * time.Millisecond, Propose: k.propose, Claimed: k.claimed,
 		})
 	case vClaim:
 		if w.bugs.writeBack {

@@ -10,76 +10,71 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// watchNodes takes blank nodes into service and tells of nodes that stop answering,
-// until the store is closed.
+// watchNodes takes nodes into service and tells of nodes that stop answering, until the
+// store is closed.
 func (s *Store) watchNodes() {
+	r := roster{patience: fencing.LongestQuarantine}
 	away := make([]bool, len(s.nodes)) // nodes that were told to be
-	blank := s.admit(away, nil)
+	s.enroll(&r, away)
 	close(s.enrolled)
 	for s.idle(s.options.tick) {
-		blank = s.admit(away, blank)
+		s.enroll(&r, away)
 		s.events.tellPossibleGap()
 	}
 }
 
-// admit takes blank nodes into service. A quorum is new only if all nodes are blank;
-// one that is blank beside others has forgotten, or is new among them, and does not
-// vote before what it may have forgotten is over. While none that remembers can be
-// reached, a blank one has to wait: those out of reach may remember. Beside others one
-// is believed to be blank when it was so before: another gateway may be taking a new
-// quorum into service, node by node. It returns which nodes are blank.
-func (s *Store) admit(away, before []bool) (blank []bool) {
-	blank = make([]bool, len(s.nodes))
-	empty, keeping := 0, 0
-	err := ask(context.Background(), s, func(ctx context.Context, node fencing.Node) (bool, error) {
-		return node.Blank(ctx)
-	}, func(a answer[bool]) bool {
+// enroll looks at what the nodes remember, and takes into service those whose time has come.
+func (s *Store) enroll(r *roster, away []bool) {
+	found := make([]*fencing.Memory, len(s.nodes))
+	err := ask(context.Background(), s, func(ctx context.Context, node fencing.Node) (fencing.Memory, error) {
+		return node.Memory(ctx)
+	}, func(a answer[fencing.Memory]) bool {
 		s.report(away, a.node, a.err)
 		if a.err != nil {
 			s.mark(a.node, a.err)
 			return false
 		}
 		s.mark(a.node, nil)
-		if a.out {
-			blank[a.node] = true
-			empty++
-		} else {
-			keeping++
-		}
+		found[a.node] = &a.out
 		return false
 	})
-	isNew := empty == len(s.nodes)
-	if err != nil || empty == 0 || !isNew && keeping == 0 {
-		return blank
+	if err != nil {
+		return
 	}
-	var admitting sync.WaitGroup
+	e := r.look(found, s.options.Clock())
+	e.longest = max(e.longest, s.options.LongestTTL)
+	var enrolling sync.WaitGroup
 	for i := range s.nodes {
-		if blank[i] && (isNew || before != nil && before[i]) {
-			admitting.Go(func() { s.admitNode(i, isNew) })
+		if e.nodes.has(i) {
+			enrolling.Go(func() { s.enrollNode(i, found[i], &e) })
 		}
 	}
-	admitting.Wait()
-	return blank
+	enrolling.Wait()
 }
 
-// admitNode takes one blank node into service.
-func (s *Store) admitNode(i int, isNew bool) {
-	longest := time.Duration(s.longest.Load())
+// enrollNode takes one node into service.
+func (s *Store) enrollNode(i int, m *fencing.Memory, e *enrolment) {
 	ctx, cancel := s.longCall()
 	defer cancel()
-	switch err := s.nodes[i].Enroll(ctx, isNew, longest); {
+	left, err := s.nodes[i].Enroll(ctx, m.Server, e.isNew, e.longest)
+	name, length := s.options.Names[i], ceil(left, time.Second).String()
+	switch {
 	case err != nil:
-		s.log.Warn("a node that remembers nothing can't be taken into service; trying again", "node", s.options.Names[i], "error", err)
-	case isNew:
-		s.log.Info("a node of a new quorum is in service", "node", s.options.Names[i])
-	default:
+		s.log.Warn("a node that is not in service can't be taken into it; trying again", "node", name, "error", err)
+	case m.InService: // so it is told already, for less
+	case e.isNew && left == 0:
+		s.log.Info("a node of a new quorum is in service", "node", name)
+	case m.Blank:
 		s.log.Warn("a node remembers nothing: it has forgotten, or is new; it does not vote for new leases until those it may have forgotten are over",
-			"node", s.options.Names[i], "for", longest)
+			"node", name, "for", length)
+	default:
+		s.log.Warn("a node was restarted, or is another one: it does not vote for new leases until those it may have forgotten are over",
+			"node", name, "for", length)
 	}
 }
 
-// report logs that a node has stopped answering, or is back, once each. The check for
-// blank nodes decides, not any request that came late.
+// report logs that a node has stopped answering, or is back, once each. The look at
+// what they remember decides, not any request that came late.
 func (s *Store) report(away []bool, node int, err *fencing.Error) {
 	was := away[node]
 	switch away[node] = err != nil; {
@@ -127,15 +122,14 @@ func (s *Store) shortOf(serving int, votes []vote) error {
 
 // Stats implements fencing.Store. Held is what a majority has at least. Quarantine is
 // how long it takes until every node votes again, of those that answer: above 0 a
-// majority may still grant, but no other node should be taken down. What another
-// gateway began is known a second later.
+// majority may still grant, but no other node should be taken down.
 func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	var held []int
 	var quarantine time.Duration
 	blank := 0
 	err := askMajority(ctx, s, s.longCall, standingOf, func(_ int, n *nodeStanding, _ bool) bool {
 		held, quarantine = append(held, n.Held), max(quarantine, n.Quarantine)
-		if n.blank {
+		if n.Blank {
 			blank++
 		}
 		return false
@@ -143,24 +137,28 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 	if err != nil {
 		return fencing.Stats{}, err
 	}
-	if blank > 0 && blank < len(s.nodes) { // its quarantine has yet to begin
-		quarantine = max(quarantine, time.Duration(s.longest.Load()))
+	if blank == len(s.nodes) { // a new quorum
+		quarantine = 0
 	}
 	slices.Sort(held)
 	return fencing.Stats{Held: held[len(held)-majorityOf(len(s.nodes))], Quarantine: quarantine}, nil
 }
 
-// nodeStanding is what a node says of itself. It votes if it is neither blank nor in
-// quarantine.
+// nodeStanding is what a node has and remembers.
 type nodeStanding struct {
-	fencing.Stats
-	blank bool
+	fencing.Memory
+	Held int
 }
 
+// votes reports whether the node counts.
+func (n *nodeStanding) votes() bool { return n.InService && n.Quarantine <= 0 }
+
 func standingOf(ctx context.Context, node fencing.Node) (n nodeStanding, err error) {
-	if n.blank, err = node.Blank(ctx); err == nil {
-		n.Stats, err = node.Stats(ctx)
+	if n.Memory, err = node.Memory(ctx); err != nil {
+		return n, err
 	}
+	stats, err := node.Stats(ctx)
+	n.Held = stats.Held
 	return n, err
 }
 

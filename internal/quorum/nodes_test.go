@@ -1,7 +1,10 @@
 package quorum
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,7 +64,11 @@ func TestNodesOfANewQuorumAreAdmittedByAnother(t *testing.T) {
 		for _, n := range s.nodes[1:] {
 			n.forget()
 		}
-		if err := s.nodes[0].Enroll(bg, true, time.Second); err != nil {
+		m, err := s.nodes[0].Memory(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.nodes[0].Enroll(bg, m.Server, true, time.Second); err != nil {
 			t.Fatal(err)
 		}
 		s.Store = s.open()
@@ -198,6 +205,143 @@ func TestListSearchIsBounded(t *testing.T) {
 		}
 		if asked > 3*maxRoundsSearched {
 			t.Errorf("a node was asked %d times", asked)
+		}
+	})
+}
+
+// away has a node out of reach, or back.
+func (s *scene) away(i int, away bool) { s.nodes[i].set(func(n *node) { n.cut = away }) }
+
+// restart has another gateway in place of the one that there is, which knows nothing.
+func (s *scene) restart() {
+	s.t.Helper()
+	if err := s.Close(); err != nil {
+		s.t.Error(err)
+	}
+	s.Store = s.open()
+	synctest.Wait()
+}
+
+// A node that forgot does not vote for the longest TTL in use, though none of the gateways
+// that were asked for it is there any more: the other nodes know.
+func TestLongestTTLIsAskedOfTheNodes(t *testing.T) {
+	play(t, func(s *scene) {
+		s.away(0, true)
+		r := request("a")
+		r.TTL = time.Minute
+		s.acquire(r)
+		s.restart()
+		s.nodes[2].forget()
+		s.away(0, false)
+		s.pass(50 * time.Second)
+		if a := s.nodes[2].admissions(); len(a) != 2 || a[1].longest != time.Minute {
+			t.Errorf("%+v", a)
+		}
+		_, err := s.Acquire(bg, request("a"))
+		s.refused(err, fencing.CodeQuarantined)
+		s.pass(15 * time.Second)
+		s.acquire(request("a"))
+	})
+}
+
+// The log says for how long a node that forgot does not vote, as people read it.
+func TestTheLogSaysHowLong(t *testing.T) {
+	play(t, func(s *scene) {
+		var log bytes.Buffer
+		s.Store = s.openWith(func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		r := request("a")
+		r.TTL = 90 * time.Second
+		s.acquire(r)
+		s.nodes[2].forget()
+		s.pass(3 * time.Second)
+		if text := log.String(); !strings.Contains(text, "node=3 for=1m30s") {
+			t.Errorf("the log has %s", text)
+		}
+	})
+}
+
+// While too few nodes can be asked for the longest TTL in use, nobody is taken into service;
+// after the longest quarantine that there is nothing can be in use any more.
+func TestReplacedNodeBesideARestart(t *testing.T) {
+	play(t, func(s *scene) {
+		s.away(0, true)
+		r := request("a")
+		r.TTL = 2 * time.Minute
+		s.acquire(r)
+		s.restart()
+		s.nodes[2].forget()
+		s.away(0, false)
+		s.away(1, true)
+		s.pass(time.Minute)
+		if a := s.nodes[2].admissions(); len(a) != 1 {
+			t.Errorf("the node that knows is out of reach: %+v", a)
+		}
+		_, err := s.Acquire(bg, request("a"))
+		s.refused(err, fencing.CodeUnavailable)
+		s.pass(fencing.LongestQuarantine)
+		if a := s.nodes[2].admissions(); len(a) != 2 {
+			t.Errorf("after the longest quarantine: %+v", a)
+		}
+		s.pass(time.Minute)
+		s.acquire(request("a"))
+	})
+}
+
+// Who takes a node of a new quorum into service after another gateway has done so does not
+// take one for new that was restarted empty since.
+func TestNodeForgetsBeforeItIsEnrolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newNodes(t, 3)
+		late := make(chan struct{})
+		s.nodes[2].set(func(n *node) {
+			n.before = func(op string) {
+				if op == "enroll" {
+					<-late
+				}
+			}
+		})
+		s.open() // it is late
+		synctest.Wait()
+		s.nodes[2].set(func(n *node) { n.before = nil })
+		s.Store = s.open()
+		s.pass(40 * time.Second)
+		s.away(1, true)
+		s.acquire(request("a"))
+		s.nodes[2].forget()
+		close(late)
+		synctest.Wait()
+		if a := s.nodes[2].admissions(); len(a) != 1 {
+			t.Errorf("%+v", a)
+		}
+		s.away(1, false)
+		s.away(0, true)
+		if _, err := s.Acquire(bg, request("a")); err == nil {
+			t.Error("two have it")
+		}
+	})
+}
+
+// Nodes that are replaced one by one, each when the one before votes again, as documented,
+// lose no lease that is renewed.
+func TestNodesAreReplacedOneByOne(t *testing.T) {
+	play(t, func(s *scene) {
+		r := request("a")
+		first := s.acquire(r)
+		synctest.Wait()
+		for i, n := range s.nodes {
+			n.forget()
+			for second := 1; ; second++ {
+				s.pass(time.Second)
+				if f, _ := stands(t, s.Store); f.OK {
+					break
+				}
+				if second%3 != 0 {
+					continue
+				}
+				if out, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.Token != first.Holder.Token {
+					t.Fatalf("node %d: %+v, %v", i, out.Holder, err)
+				}
+			}
 		}
 	})
 }

@@ -9,23 +9,42 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// count runs a tally on all nodes, in turn, and returns once it is decided, with what
-// each node has answered by then. Once all have answered or run out of time, after has
+// count runs a tally on the nodes, in turn, and returns once it is decided, with what
+// each node has answered by then. A node that owes too many answers is left out. Once all have answered or run out of time, after has
 // the whole count; it may be nil.
 func (s *Store) count(ctx context.Context, key leaseKey, t *tally, do func(context.Context, fencing.Node) (fencing.Outcome, error), after func(*tally, []fencing.Outcome)) ([]fencing.Outcome, time.Time, *fencing.Error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, time.Time{}, err
 	}
-	began := s.options.Clock()
+	c, err := s.beginCount(ctx, key)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer s.endCount(key, c)
+	room := maxRenewals
+	if t.release {
+		room = maxCalls
+	}
+	if !s.leaves(c, maxOwed) {
+		return nil, time.Time{}, fencing.Unavailable(errOwed)
+	}
+	began, full := s.options.Clock(), s.full(c, room)
 	answers := make(chan answer[fencing.Outcome], len(s.nodes))
 	asked := 0
 	for i, node := range s.nodes {
-		if s.inTurn(key, i, func() {
+		if full.has(i) {
+			t.notDone(i, unavailable("the node owes too many answers"), false, 0)
+			continue
+		}
+		if s.inTurn(key, i, func() (tell func()) {
+			if err := s.usable(context.Background()); err != nil && !t.release { // what ends is still told
+				return func() { answers <- answer[fencing.Outcome]{i, fencing.Outcome{}, err} }
+			}
 			call, cancel := s.call()
 			defer cancel()
 			out, err := do(call, node)
 			s.mark(i, err)
-			answers <- answer[fencing.Outcome]{i, out, asError(err)}
+			return func() { answers <- answer[fencing.Outcome]{i, out, asError(err)} }
 		}) {
 			asked++
 		}
@@ -91,11 +110,8 @@ func (s *Store) forgotten(ctx context.Context, t *tally, began time.Time) *tally
 func (s *Store) forgetful(ctx context.Context, node int) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.options.NodeTimeout)
 	defer cancel()
-	if blank, err := s.nodes[node].Blank(ctx); err != nil || blank {
-		return true
-	}
-	stats, err := s.nodes[node].Stats(ctx)
-	return err != nil || stats.Quarantine > 0
+	m, err := s.nodes[node].Memory(ctx)
+	return err != nil || !m.InService || m.Quarantine > 0
 }
 
 // Renew implements fencing.Store.
@@ -116,12 +132,13 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		if err := s.checkTTL(r.TTL); err != nil {
 			return fencing.Outcome{}, err
 		}
-		s.note(r.TTL)
 	}
-	key := leaseKey{r.Name, r.Lease.Public()}
+	request := requestOf(r.Name, r.Lease, r.Stamp)
+	key := request.leaseKey
 	s.mu.Lock()
 	c := s.use(key)
 	ends := c.ends
+	r.Stamp = s.stampAt(request)
 	s.mu.Unlock()
 	t := newTally(len(s.nodes), s.margin(0), false)
 	outs, began, err := s.count(ctx, key, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
@@ -148,10 +165,11 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 			out := conservative(&outs[i], t.token, began, t.until)
 			for j := range outs[i+1:] {
 				if other := &outs[i+1+j]; other.Holder.Claimed && other.Holder.Token == t.token {
-					tellNotice(&out, other)
+					tellMore(&out, other)
 				}
 			}
 			out.Ended = s.endedOf(outs)
+			s.hangs(&out.Holder, request, r.Stamp)
 			return out, nil
 		}
 	}
@@ -181,7 +199,7 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 		return
 	}
 	back := s.newTry(key, ask, s.stampOf(r.Name, r.Lease, ask.Stamp))
-	back.ask.Propose = t.token
+	back.ask.Propose, back.ask.Claimed = t.token, true
 	back.attempt = newReturn(len(s.nodes), missing, t.token)
 	s.mu.Lock()
 	if c.ends != ends || c.trying != nil {
@@ -200,10 +218,10 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 }
 
 // returned is the request that brings back a lease that nodes have renewed, unless its
-// time is over. The earliest of the ends that its MaxHold and its notice have at any of the
+// time is over. It hangs on the stream there that it hangs on where most takeovers were seen. The earliest of the ends that its MaxHold and its notice have at any of the
 // nodes bounds it there, as a MaxHold does.
 func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, ok bool) {
-	bounded, found := false, false
+	bounded, found, epoch := false, false, int64(0)
 	bound := func(left time.Duration) {
 		if !bounded || left < ask.MaxHold {
 			ask.MaxHold, bounded = left, true
@@ -218,8 +236,10 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 			found = true
 			ask = fencing.AcquireRequest{
 				Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
-				Stamp: cmp.Or(r.Stamp, fencing.NewStamp()), Attach: r.Stamp != "",
 			}
+		}
+		if ask.Stamp == "" || h.Epoch > epoch {
+			ask.Stamp, ask.Attach, epoch = cmp.Or(h.Attached, fencing.NewStamp()), h.Attached != "", h.Epoch
 		}
 		if h.MaxHold > 0 {
 			bound(h.MaxHold - outs[i].Now.Sub(h.AcquiredAt))
@@ -250,11 +270,20 @@ func (s *Store) spread(name fencing.Name, t *tally, outs []fencing.Outcome, key 
 	if !t.ok || notice.Notice == 0 {
 		return
 	}
+	s.mu.Lock()
+	c := s.use(key)
+	s.mu.Unlock()
+	defer s.done(key, c)
+	full := s.full(c, maxRenewals)
 	for _, i := range without {
-		s.inTurn(key, i, func() {
+		if full.has(i) {
+			continue
+		}
+		s.inTurn(key, i, func() func() {
 			call, cancel := s.call()
 			defer cancel()
 			_, _ = s.nodes[i].Break(call, notice) // the next renewal finds what was not done
+			return nil
 		})
 	}
 }
@@ -287,6 +316,12 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	if !t.ok {
 		return fencing.Outcome{Now: fencing.InstantOf(began), Ended: s.endedOf(outs)}, t.refusal
 	}
+	return s.remaining(outs, began), nil
+}
+
+// remaining is what nodes that have let go of a lease still have of it, where it lingers or was
+// held deeper.
+func (s *Store) remaining(outs []fencing.Outcome, began time.Time) fencing.Outcome {
 	out := fencing.Outcome{Now: fencing.InstantOf(began), Asked: began}
 	for i := range outs {
 		if h := &outs[i].Holder; h.Claimed && (out.Holder.Token == 0 || h.Hold < out.Holder.Hold) {
@@ -294,5 +329,5 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 		}
 	}
 	out.Ended = s.endedOf(outs)
-	return out, nil
+	return out
 }

@@ -64,3 +64,18 @@ func TestRefusedAt(t *testing.T) {
 		}
 	}
 }
+
+// Neither a renewal nor a release is answered quarantined, which says that nothing was done:
+// in quarantine they go on.
+func TestOwnLeaseIsNotQuarantined(t *testing.T) {
+	unknown := fencing.LostError(fencing.ReasonUnknown)
+	for _, release := range []bool{false, true} {
+		y := newTally(3, 0, release)
+		y.notDone(0, unknown, true, 0)
+		y.notDone(1, unknown, true, 0)
+		y.notDone(2, unavailable("no answer"), false, 0)
+		if !y.decided || y.refusal == nil || y.refusal.Code != fencing.CodeUnavailable {
+			t.Errorf("release: %t: decided %t, %v", release, y.decided, y.refusal)
+		}
+	}
+}

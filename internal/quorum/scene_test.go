@@ -31,7 +31,7 @@ type node struct {
 	before func(op string)       // runs before a call reaches the model
 	lost   func(op string) bool  // the answer does not come back
 	says   func(op string) error // comes back instead of the answer, if it is not nil
-	blank  bool                  // it is, whatever the model says
+	blank  bool                  // it is, and grants nothing, whatever the model says
 	admits []admission
 }
 
@@ -50,7 +50,7 @@ func (n *node) set(change func(*node)) {
 func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest.Model, context.Context, A) (R, error), r A) (R, error) {
 	var none R
 	n.mu.Lock()
-	model, cut, silent, before, lost, says := n.Model, n.cut, n.silent, n.before, n.lost, n.says
+	cut, silent, before, lost, says := n.cut, n.silent, n.before, n.lost, n.says
 	n.mu.Unlock()
 	switch {
 	case cut:
@@ -61,6 +61,9 @@ func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest
 	case before != nil:
 		before(op)
 	}
+	n.mu.Lock()
+	model := n.Model // that is there by now
+	n.mu.Unlock()
 	out, err := do(model, ctx, r)
 	if lost != nil && lost(op) {
 		return none, fencing.Unavailable(errCut)
@@ -74,7 +77,12 @@ func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest
 }
 
 func (n *node) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "acquire", (*fencingtest.Model).Acquire, r)
+	return via(ctx, n, "acquire", func(m *fencingtest.Model, ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+		if n.isBlank() { // as a Redis that is not in service
+			return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeQuarantined}
+		}
+		return m.Acquire(ctx, r)
+	}, r)
 }
 
 func (n *node) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
@@ -124,7 +132,7 @@ func (n *node) Stats(ctx context.Context) (fencing.Stats, error) {
 }
 
 func (n *node) Check(ctx context.Context) error {
-	if blank, _ := n.Blank(ctx); blank {
+	if m, err := n.Memory(ctx); err == nil && !m.InService {
 		return &fencing.Error{Code: fencing.CodeQuarantined}
 	}
 	_, err := via(ctx, n, "check", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
@@ -137,23 +145,34 @@ func (n *node) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	return via(ctx, n, "expire", (*fencingtest.Model).Expire, limit)
 }
 
-func (n *node) Blank(ctx context.Context) (bool, error) {
-	n.mu.Lock()
-	blank := n.blank
-	n.mu.Unlock()
-	return via(ctx, n, "blank", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (bool, error) {
-		is, err := m.Blank(ctx)
-		return is || blank, err
+func (n *node) Memory(ctx context.Context) (fencing.Memory, error) {
+	return via(ctx, n, "memory", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (fencing.Memory, error) {
+		memory, err := m.Memory(ctx)
+		if n.isBlank() {
+			memory.Blank, memory.InService, memory.Quarantine = true, false, 30*time.Second
+		}
+		return memory, err
 	}, struct{}{})
 }
 
-func (n *node) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
-	_, err := via(ctx, n, "enroll", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (struct{}, error) {
-		n.set(func(n *node) { n.blank, n.admits = false, append(n.admits, admission{isNew, longest}) })
-		return struct{}{}, m.Enroll(ctx, isNew, longest)
-	}, struct{}{})
-	return err
+func (n *node) isBlank() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.blank
 }
+
+func (n *node) Enroll(ctx context.Context, server string, isNew bool, longest time.Duration) (time.Duration, error) {
+	return via(ctx, n, "enroll", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (time.Duration, error) {
+		left, err := m.Enroll(ctx, server, isNew, longest)
+		if err == nil {
+			n.set(func(n *node) { n.blank, n.admits = false, append(n.admits, admission{isNew, longest}) })
+		}
+		return left, err
+	}, struct{}{})
+}
+
+// Close leaves the model to other gateways.
+func (n *node) Close() error { return nil }
 
 // admissions returns how the node was admitted.
 func (n *node) admissions() []admission {

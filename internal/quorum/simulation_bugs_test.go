@@ -29,6 +29,10 @@ func TestSimulationFindsBugs(t *testing.T) {
 		{"an admission is not remembered", defects{admit: admitDefects{noMark: true}}, 1},
 		{"a lease that is over is admitted beside an older one", defects{admit: admitDefects{over: true}}, 14_000},
 		{"what was issued before a node forgot is admitted", defects{admit: admitDefects{forgotten: true}}, 286_000},
+		{"a node that forgot votes after what this gateway was asked for", defects{enrol: enrolDefects{own: true}}, 5_100},
+		{"a node that comes back with something votes after what this gateway was asked for", defects{enrol: enrolDefects{restarted: true}}, 4_100},
+		{"a node votes though too few can be asked", defects{enrol: enrolDefects{few: true}}, 3_600},
+		{"another server is taken into service than the one that was looked at", defects{enrol: enrolDefects{any: true}}, 6_400},
 	} {
 		t.Run(bug.name, func(t *testing.T) {
 			for seed := bug.from; seed < bug.from+most; seed++ {

@@ -21,14 +21,14 @@ type Options struct {
 	Logger      *slog.Logger     // default: slog.Default
 	Clock       func() time.Time // the gateway's clock, monotonic in differences; default time.Now
 
-	// Passive is for who only looks: blank nodes are left alone.
+	// Passive is for who only looks: no node is taken into service.
 	Passive bool
 
 	// Names that nodes are called by, in logs and findings; default 1, 2, 3.
 	Names []string
 
 	// For tests.
-	tick  time.Duration // between checks for blank nodes
+	tick  time.Duration // between looks at what the nodes remember
 	pause time.Duration // five times the first one of who tries again
 	exact bool          // a lease lasts as long as the nodes say, and may be as short as they allow
 }
@@ -55,11 +55,10 @@ type Store struct {
 	log     *slog.Logger
 	self    fencing.Gateway
 
-	longest  atomic.Int64  // the longest TTL that was asked for here, in ns
 	seen     atomic.Int64  // the highest token that was proposed here, or issued by a node
 	suspect  []atomic.Bool // nodes whose last request failed
 	events   events
-	enrolled chan struct{} // closed when blank nodes were taken into service for the first time, as far as could be
+	enrolled chan struct{} // closed when nodes were taken into service for the first time, as far as could be
 	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
 	mu       sync.Mutex // guards what follows
@@ -94,10 +93,9 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 	s := &Store{
 		options: o, nodes: nodes, log: o.Logger, self: fencing.Gateway(fencing.NewStamp()),
 		suspect: make([]atomic.Bool, len(nodes)), closing: make(chan struct{}), enrolled: make(chan struct{}),
-		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, retryStamps: map[requestKey]fencing.Stamp{}},
+		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, retryStamps: map[requestKey]retryStamp{}},
 	}
 	s.events.store = s
-	s.longest.Store(int64(o.LongestTTL))
 	if s.options.Passive {
 		close(s.enrolled)
 	} else {
@@ -214,9 +212,6 @@ func (s *Store) suspects() nodeSet {
 	}
 	return set
 }
-
-// note remembers the longest TTL.
-func (s *Store) note(ttl time.Duration) { raiseTo(&s.longest, int64(ttl)) }
 
 // raiseTo sets a number that only grows to another one, if that is higher.
 func raiseTo(number *atomic.Int64, to int64) {

@@ -291,6 +291,10 @@ func TestUnsupported(t *testing.T) {
 		if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != "lock_delay_ms" {
 			t.Errorf("the field is %q", e.Field)
 		}
+		_, err = s.Admit(bg, fencing.AdmitRequest{Name: "a", Token: 1})
+		if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != "slot" {
+			t.Errorf("the field is %q", e.Field)
+		}
 		r = request("a")
 		r.TTL = testSkew
 		_, err = s.Acquire(bg, r)
@@ -393,6 +397,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // the one that was refused may have got a node before the first did
 		}
 		s.nodes[1].set(func(n *node) { n.lost = nil })
 		s.pass(time.Minute)

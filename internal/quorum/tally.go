@@ -122,9 +122,7 @@ func (t *tally) weighRelease() {
 	case done >= t.majority || waiting == 0 && done > 0 && lost < t.majority && done+lost+forgotten >= t.majority:
 		t.decided, t.ok = true, true
 	case waiting == 0:
-		if t.close(); t.refusal.Code == fencing.CodeQuarantined { // which would say that nothing was done
-			t.refusal = unavailable("nodes may have forgotten the lease")
-		}
+		t.close()
 	}
 }
 
@@ -134,6 +132,9 @@ func (t *tally) close() {
 		t.decided, t.refusal = true, err
 	} else if t.waiting() == 0 {
 		t.decided, t.refusal = true, commonest(t.votes)
+		if t.refusal.Code == fencing.CodeQuarantined { // which would say that nothing was done
+			t.refusal = unavailable("nodes may have forgotten the lease")
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 type try struct {
 	store *Store
 	key   leaseKey
+	calls *leaseCalls
 	ask   fencing.AcquireRequest // what the nodes are asked, under the stamp that they know the request by
 	began time.Time
 
@@ -46,7 +47,7 @@ func (s *Store) newTry(key leaseKey, r fencing.AcquireRequest, stamp fencing.Sta
 // is undone.
 func (t *try) run(ctx context.Context) {
 	t.mu.Lock()
-	t.skip = t.store.suspects()
+	t.skip = t.store.suspects() | t.store.full(t.calls, maxCalls)
 	for i := range t.store.nodes {
 		if t.skip.has(i) {
 			t.attempt.passedOver(i)
@@ -76,7 +77,7 @@ func (t *try) send(to nodeSet) {
 // inTurn has f run after all that was sent to the node before, and reports whether it will
 // be: if the store is closed, the attempt ends. The caller holds mu.
 func (t *try) inTurn(node int, f func()) bool {
-	if t.store.inTurn(t.key, node, f) {
+	if t.store.inTurn(t.key, node, telling(f)) {
 		return true
 	}
 	t.attempt.abandon(fencing.Unavailable(errClosed))
@@ -267,7 +268,7 @@ func (t *try) outcome() (fencing.Outcome, *fencing.Error) {
 	out := conservative(best, a.token, t.began, a.until)
 	for i := range a.votes {
 		if a.votes[i].standing == accepted {
-			tellNotice(&out, &t.outs[i])
+			tellMore(&out, &t.outs[i])
 		}
 	}
 	out.Ended, out.Fresh = ended, fresh
@@ -288,6 +289,15 @@ func conservative(from *fencing.Outcome, token fencing.Token, began time.Time, u
 	h.BreakAt, h.BreakReason = 0, ""
 	tellNotice(&out, from)
 	return out
+}
+
+// tellMore adds to the quorum's outcome what the lease is at another node: whom it hangs on where
+// most takeovers were seen, and the notice.
+func tellMore(out, from *fencing.Outcome) {
+	if from.Holder.Epoch > out.Holder.Epoch {
+		out.Holder.Epoch, out.Holder.Attached = from.Holder.Epoch, from.Holder.Attached
+	}
+	tellNotice(out, from)
 }
 
 // tellNotice adds to the quorum's outcome the notice that a lease has at a node. The earliest

@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"fencepost/internal/fencing"
 )
@@ -13,7 +14,8 @@ const (
 	maxUndoing = 4096
 
 	// maxRenamed is how many requests are remembered by two stamps, at about 200 bytes
-	// each. What is older can't be taken back any more: it is left to its TTL.
+	// each, beside those that leases hang on. What is older can't be taken back any more: it is
+	// left to its TTL.
 	maxRenamed = 1 << 12
 )
 
@@ -30,10 +32,16 @@ func requestOf(name fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) re
 // undos is what is on its way back, the grants of tries that came to nothing and
 // those that could not be delivered.
 type undos struct {
-	underWay    map[requestKey]int           // at how many nodes
-	retryStamps map[requestKey]fencing.Stamp // the stamps of later tries
-	order       []requestKey                 // of retryStamps, oldest first
-	waiting     atomic.Int64                 // those that are repeated later
+	underWay    map[requestKey]int // at how many nodes
+	retryStamps map[requestKey]retryStamp
+	order       []requestKey // of retryStamps, those that are forgotten first come first
+	waiting     atomic.Int64 // those that are repeated later
+}
+
+// retryStamp is the stamp of the last try of a request.
+type retryStamp struct {
+	fencing.Stamp
+	until time.Time // the lease that hangs on it lives till then at most; the zero time: none does
 }
 
 // undo takes back what a request has got at a node, and tells the answer. It is repeated
@@ -44,12 +52,12 @@ type undos struct {
 func (s *Store) undo(node int, r fencing.TakeBackRequest, unsure bool, tell func(fencing.Outcome, error)) bool {
 	key := requestOf(r.Name, r.Lease, r.Stamp)
 	s.beginUndo(key)
-	sent := s.inTurn(key.leaseKey, node, func() {
+	sent := s.inTurn(key.leaseKey, node, func() func() {
 		out, err := s.takeBackAt(node, r)
 		if err == nil && !unsure || !s.undoLater(func() { s.undoAgain(node, r); s.endUndo(key) }) {
 			s.endUndo(key)
 		}
-		tell(out, err)
+		return func() { tell(out, err) }
 	})
 	if !sent {
 		s.endUndo(key)
@@ -120,14 +128,42 @@ func (s *Store) stampFor(key requestKey) (fencing.Stamp, *fencing.Error) {
 	}
 	stamp = fencing.NewStamp()
 	if _, known := s.undos.retryStamps[key]; !known {
-		if len(s.undos.order) >= maxRenamed {
-			delete(s.undos.retryStamps, s.undos.order[0])
-			s.undos.order = s.undos.order[1:]
-		}
+		s.undos.forget(s.options.Clock())
 		s.undos.order = append(s.undos.order, key)
 	}
-	s.undos.retryStamps[key] = stamp
+	s.undos.retryStamps[key] = retryStamp{Stamp: stamp}
 	return stamp, nil
+}
+
+// forget makes room for one more stamp. It looks at two, so that those that leases hang on,
+// which it keeps, are passed by.
+func (u *undos) forget(now time.Time) {
+	for range 2 {
+		if len(u.order) < maxRenamed {
+			return
+		}
+		key := u.order[0]
+		u.order = u.order[1:]
+		if now.Before(u.retryStamps[key].until) {
+			u.order = append(u.order, key)
+		} else {
+			delete(u.retryStamps, key)
+		}
+	}
+}
+
+// hangs has the outcome of a request, which nodes know by stamp, tell its own stamp where the
+// lease hangs on it, which is not forgotten while the lease lives.
+func (s *Store) hangs(h *fencing.Holder, key requestKey, stamp fencing.Stamp) {
+	if stamp == key.stamp || h.Attached != stamp {
+		return
+	}
+	h.Attached = key.stamp
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.undos.retryStamps[key].Stamp == stamp {
+		s.undos.retryStamps[key] = retryStamp{stamp, h.ExpiresAt.Time()}
+	}
 }
 
 // stampOf returns the stamp that nodes know a request by.
@@ -139,8 +175,8 @@ func (s *Store) stampOf(name fencing.Name, lease fencing.LeaseID, stamp fencing.
 
 // stampAt is stampOf for who holds mu.
 func (s *Store) stampAt(key requestKey) fencing.Stamp {
-	if stamp, retried := s.undos.retryStamps[key]; retried {
-		return stamp
+	if retry, retried := s.undos.retryStamps[key]; retried {
+		return retry.Stamp
 	}
 	return key.stamp
 }
@@ -155,7 +191,8 @@ func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 }
 
 func (s *Store) takeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, *fencing.Error) {
-	out := fencing.Outcome{Now: fencing.InstantOf(s.options.Clock())}
+	began := s.options.Clock()
+	out := fencing.Outcome{Now: fencing.InstantOf(began)}
 	if err := s.usable(ctx); err != nil || r.Unknown { // nothing is
 		return out, err
 	}
@@ -184,11 +221,11 @@ func (s *Store) takeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 	if done < majorityOf(len(s.nodes)) {
 		return out, unavailable("no majority of the nodes answers")
 	}
+	out = s.remaining(outs, began)
 	for i := range outs {
 		if len(outs[i].Left) > 0 {
 			out.Left = outs[i].Left
 		}
 	}
-	out.Ended = s.endedOf(outs)
 	return out, nil
 }

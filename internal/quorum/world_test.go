@@ -30,6 +30,7 @@ type defects struct {
 	anyVote      bool // a renewal counts nodes that never accepted the token
 	raising      bool // a node lets a claimed token be raised
 	admit        admitDefects
+	enrol        enrolDefects
 }
 
 // admitDefects are those of admissions at a fence.
@@ -71,6 +72,16 @@ const (
 	evUp
 	evClock
 	evWrite // somebody has a token admitted
+
+	// of gateways that take nodes into service
+	evLook
+	evAsked
+	evFound
+	evLooked
+	evEnrol
+	evDump
+	evReplace
+	evRestart
 )
 
 // event is something that happens at a time.
@@ -85,6 +96,10 @@ type event struct {
 	sent fencing.Instant // the client's clock
 	from time.Duration   // the same since the call began
 	out  result
+
+	look   *look
+	memory *fencing.Memory
+	order  *order
 }
 
 // result is what of an outcome a client looks at.
@@ -100,6 +115,8 @@ type world struct {
 	seed    uint64
 	rng     *rand.Rand
 	aside   *rand.Rand // of admissions, which leave the rest of a schedule as it is
+	third   *rand.Rand // of a quorum whose nodes are taken into service
+	enrols  bool       // it is played
 	bugs    defects
 	now     int64
 	seq     uint32
@@ -130,7 +147,8 @@ type simNode struct {
 	drift  int64 // ppm
 	down   bool
 	run    int
-	blind  int64 // until when it is in quarantine, in true time
+	blind  int64 // until when it may have forgotten something that matters, in true time
+	dump   *fencing.State
 }
 
 // simClient is a gateway with one client. Both stop when it is paused.
@@ -142,6 +160,10 @@ type simClient struct {
 	lease         *simLease
 	busy          int // calls under way
 	tries         int
+	life          int // how often the gateway was restarted
+	roster        roster
+	longest       time.Duration  // that it was asked for
+	kept          [maxNodes]bool // nodes that it has seen remember something
 }
 
 // simLease is a lease id and what its client was told.
@@ -179,6 +201,8 @@ type call struct {
 	await   [maxNodes]verb
 	undone  nodeSet // nodes that have had the last undo
 	over    bool
+	life    int  // of the gateway
+	claimed bool // it gives back what a majority has
 }
 
 func (w *world) log(format string, args ...any) {
@@ -318,8 +342,13 @@ func newWorld(seed uint64, bugs defects, trace bool) *world {
 			w.push(event{at: w.between(0, 3*time.Second), kind: evPause, node: uint8(i)})
 		}
 	}
-	w.aside = rand.New(rand.NewPCG(seed, 1))
-	if w.aside.IntN(2) == 0 && bugs == (defects{admit: bugs.admit}) { // what else is planted is to show elsewhere
+	w.aside, w.third = rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+	planted := bugs.enrol != enrolDefects{}
+	if w.enrols = (w.third.IntN(5) == 0 || planted) && bugs == (defects{enrol: bugs.enrol}); w.enrols {
+		w.rng, w.third = w.third, w.rng
+		w.foundQuorum()
+		w.rng, w.third = w.third, w.rng
+	} else if w.aside.IntN(2) == 0 && bugs == (defects{admit: bugs.admit}) { // what else is planted is to show elsewhere
 		w.push(event{at: 20_000, kind: evWrite})
 	}
 	return w
@@ -336,6 +365,12 @@ func (w *world) run() string {
 			w.rng, w.aside = w.aside, w.rng
 			continue
 		}
+		if e.kind >= evLook {
+			w.rng, w.third = w.third, w.rng
+			w.happen(&e)
+			w.rng, w.third = w.third, w.rng
+			continue
+		}
 		n++
 		w.happen(&e)
 	}
@@ -343,6 +378,9 @@ func (w *world) run() string {
 }
 
 func (w *world) happen(e *event) {
+	if e.call != nil && e.call.life != e.call.client.life && e.kind != evDeliver { // its gateway is not there any more
+		return
+	}
 	switch e.kind {
 	case evReply, evTimeout, evAgain:
 		if until := e.call.client.paused; until > w.now {
@@ -350,7 +388,7 @@ func (w *world) happen(e *event) {
 			w.push(*e)
 			return
 		}
-	case evAct:
+	case evAct, evLook, evLooked:
 		if until := w.clients[e.node].paused; until > w.now {
 			e.at = until
 			w.push(*e)
@@ -373,8 +411,10 @@ func (w *world) happen(e *event) {
 	case evPause:
 		w.clients[e.node].paused = w.now + w.between(20*time.Millisecond, 3*time.Second)
 		w.log("client %d pauses until %.3f ms", e.node, float64(w.clients[e.node].paused)/1000)
-	default:
+	case evDown, evUp, evClock, evForget:
 		w.disturb(e)
+	default:
+		w.enrolling(e)
 	}
 }
 
@@ -397,16 +437,22 @@ func (w *world) disturb(e *event) {
 	}
 }
 
-// forget restarts a node empty, unless too many have forgotten lately. It does not
-// vote for the longest TTL in use.
-func (w *world) forget(e *event) {
-	node, blind := &w.nodes[e.node], 1
+// mayForget reports whether one more node may forget: too many have not lately.
+func (w *world) mayForget() bool {
+	blind := 1
 	for i := range w.nodes {
 		if w.nodes[i].blind > w.now {
 			blind++
 		}
 	}
-	if blind >= majorityOf(len(w.nodes)) {
+	return blind < majorityOf(len(w.nodes))
+}
+
+// forget restarts a node empty, unless too many have forgotten lately. It does not
+// vote for the longest TTL in use.
+func (w *world) forget(e *event) {
+	node := &w.nodes[e.node]
+	if w.enrols || !w.mayForget() {
 		return
 	}
 	node.run++

@@ -22,6 +22,17 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
+// receive waits for what a goroutine has to tell.
+func receive[T any](t testing.TB, what string, from <-chan T) (told T) {
+	t.Helper()
+	select {
+	case told = <-from:
+	case <-time.After(time.Minute):
+		t.Fatalf("never: %s", what)
+	}
+	return told
+}
+
 // closes waits until a node is closed.
 func closes(t testing.TB, n *node) {
 	t.Helper()

@@ -43,15 +43,17 @@ func (c *testClock) wall() time.Time         { return fencingtest.Epoch.Time() }
 // hub connects the nodes of a test: their streams are TCP, their calls are functions. A
 // node that is cut off reaches nobody, and nobody reaches it.
 type hub struct {
-	mu    sync.Mutex
-	calls map[string]*hubCalls
-	conns map[net.Conn][2]string
-	cut   map[string]bool
-	late  func(from, to string, request []byte) // called before a request is handled; may wait
+	mu       sync.Mutex
+	calls    map[string]*hubCalls
+	conns    map[net.Conn][2]string
+	cut      map[string]bool
+	most     int                                   // bytes of an answer
+	tooLarge atomic.Int64                          // how many answers had more
+	late     func(from, to string, request []byte) // called before a request is handled; may wait
 }
 
 func newHub() *hub {
-	return &hub{calls: map[string]*hubCalls{}, conns: map[net.Conn][2]string{}, cut: map[string]bool{}}
+	return &hub{calls: map[string]*hubCalls{}, conns: map[net.Conn][2]string{}, cut: map[string]bool{}, most: MaxMessage}
 }
 
 var errCut = errors.New("the node is cut off")
@@ -135,6 +137,10 @@ func (c *hubCalls) Call(ctx context.Context, address string, request []byte) ([]
 		b, err := to.handler(context.WithoutCancel(ctx), request) // a machine does not hear that its caller has left
 		if to.handled != nil {
 			to.handled(err)
+		}
+		if len(b) > to.hub.most {
+			to.hub.tooLarge.Add(1)
+			b, err = nil, errors.New("the answer is too large")
 		}
 		answers <- answered{b, err}
 	}()

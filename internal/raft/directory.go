@@ -8,23 +8,30 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/raft"
+
+	"fencepost/internal/datadir"
 )
+
+// lockPatience is how long a predecessor may take that is just shutting down.
+const lockPatience = time.Second
 
 // snapshotsKept is how many snapshots stay.
 const snapshotsKept = 2
 
 // directory is the files of a node:
 //
-//	fencepost.lock     held while a process has them open
+//	fencepost.lock     datadir's
 //	log                the log and the vote: raft-wal's
 //	snapshots          hashicorp/raft's
 type directory struct {
-	lock      *os.File
+	lock      *datadir.Lock
 	log       *diskLog
-	snapshots *raft.FileSnapshotStore
+	snapshots raft.SnapshotStore
 	transport io.Closer
+	newest    *restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
 }
 
 // openDirectory opens or makes the files of a node, and reads them all.
@@ -33,15 +40,16 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	if err := os.MkdirAll(logs, 0o700); err != nil {
 		return nil, err
 	}
-	d := &directory{}
-	err := d.takeLock(filepath.Join(o.Dir, "fencepost.lock"))
-	if err == nil {
-		err = d.openSnapshots(o.Dir, o.Logger)
+	lock, err := datadir.Take(o.Dir, lockPatience)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
+	d := &directory{lock: lock}
+	if err = d.openSnapshots(o.Dir, o.Logger, fail); err == nil {
 		d.log, err = openLog(logs, newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
 	}
 	if err == nil {
+		d.log.held = lock.Held
 		err = d.fits(o.Dir)
 	}
 	if err == nil {
@@ -53,26 +61,23 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	return d, nil
 }
 
-// takeLock makes sure that no other process uses the directory.
-func (d *directory) takeLock(path string) (err error) {
-	if d.lock, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return err
-	}
-	switch ok, err := tryLock(d.lock); {
-	case err != nil:
-		return fmt.Errorf("%s can't be locked: %w", path, err)
-	case !ok:
-		return fmt.Errorf("%s is locked: another process has the directory open", path)
-	}
-	return nil
-}
-
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
-// one that is damaged for an older one.
-func (d *directory) openSnapshots(dir string, logger *slog.Logger) (err error) {
-	if d.snapshots, err = raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newLogger(logger, "snapshots")); err != nil {
+// one that is damaged for an older one. Those that were never finished go.
+func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(error)) error {
+	unfinished, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	if err != nil {
 		return err
 	}
+	for _, path := range unfinished {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newLogger(logger, "snapshots"))
+	if err != nil {
+		return err
+	}
+	d.snapshots = lockedSnapshots{files, d.lock, fail}
 	found, err := d.snapshots.List()
 	if err != nil {
 		return err
@@ -89,11 +94,65 @@ func (d *directory) openSnapshots(dir string, logger *slog.Logger) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s can't be read: %w", path, err)
 	}
-	_, _, err = readState(from)
+	state, head, err := readState(from)
 	if err = errors.Join(err, from.Close()); err != nil {
 		return fmt.Errorf("%s can't be read: %w", path, err)
 	}
+	d.newest = &restored{state, head}
 	return nil
+}
+
+// readBack makes sure that a snapshot that was just written can be read, and removes it if not: at the
+// next start it would be the newest.
+func (d *directory) readBack(dir, id string) error {
+	_, from, err := d.snapshots.Open(id)
+	if err == nil {
+		err = errors.Join(checkState(from), from.Close())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err),
+			os.RemoveAll(filepath.Join(dir, "snapshots", id)))
+	}
+	return nil
+}
+
+// lockedSnapshots are the snapshots of a directory while it is the one that was locked: a new
+// one takes the place of older ones. Else the node can't go on.
+type lockedSnapshots struct {
+	raft.SnapshotStore
+	lock *datadir.Lock
+	fail func(error)
+}
+
+func (s lockedSnapshots) held() error {
+	err := s.lock.Held()
+	if err != nil {
+		s.fail(err)
+	}
+	return err
+}
+
+func (s lockedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.held(); err != nil {
+		return nil, err
+	}
+	sink, err := s.SnapshotStore.Create(version, index, term, members, membersIndex, t)
+	if err != nil {
+		return nil, err
+	}
+	return lockedSink{sink, s}, nil
+}
+
+type lockedSink struct {
+	raft.SnapshotSink
+	snapshots lockedSnapshots
+}
+
+func (s lockedSink) Close() error {
+	if err := s.snapshots.held(); err != nil {
+		return err
+	}
+	return s.SnapshotSink.Close()
 }
 
 // newestSnapshot returns the name of the newest directory of a snapshot, empty if there is

@@ -9,10 +9,10 @@ import (
 )
 
 // Format is the version of what all nodes of a cluster have to agree on: how an entry and a message are
-// encoded, and what carrying out an entry comes to. Whoever changes either raises it, and says so in the changelog: a node
-// that took another decision than the others would have another state from then on, and nobody would
-// notice. Nodes of two formats do not connect with each other, and none reads a log of another.
-const Format = 1
+// encoded, and what carrying out an entry comes to, which TestFormat holds it to. Whoever changes either raises it, and
+// says so in the changelog: a node that took another decision than the others would have another state from then on.
+// Nodes of two formats do not connect with each other, and none reads a log of another.
+const Format = 2
 
 const (
 	// mostOps and mostBytes bound an entry, but for a batch that alone is larger: so much

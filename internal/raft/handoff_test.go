@@ -39,7 +39,7 @@ func handOffs(tb testing.TB, nodes [2]*node, rounds int) {
 		if _, err := from.Release(tb.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
 			tb.Fatal(err)
 		}
-		g := <-heard[(round+1)%2]
+		g := receive(tb, "the grant", heard[(round+1)%2])
 		if g.Stamp != waiter.Stamp || !g.Holder.Provisional {
 			tb.Fatalf("the grant is %+v", g)
 		}

@@ -38,17 +38,17 @@ func TestALateBatchIsNotCarriedOut(t *testing.T) {
 		_, err := follower.Acquire(ctx, r)
 		given <- err
 	}()
-	<-held
+	receive(t, "the request that is held", held)
 	cancel()
-	if err := <-given; code(err) != fencing.CodeUnavailable {
+	if err := receive(t, "the acquire that is given up", given); code(err) != fencing.CodeUnavailable {
 		t.Fatalf("an acquire that was given up: %v", err)
 	}
 	if _, err := follower.TakeBack(t.Context(), fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 		t.Fatal(err)
 	}
-	<-handled
+	receive(t, "the take-back", handled)
 	close(letGo)
-	<-handled
+	receive(t, "the request that was held", handled)
 	out, err := follower.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.LastToken != 0 {
 		t.Errorf("the name is %+v, %v; nothing was to be granted", out.Lock, err)

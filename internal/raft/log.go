@@ -51,7 +51,9 @@ type diskLog struct {
 	dir  string
 	disk walStore
 	meta io.Closer
-	fail func(error) // the node can't go on
+	fail func(error)       // the node can't go on
+	held func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
+	cut  func(from uint64) // the log ends before an entry that it had; nil: nobody asks
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -188,6 +190,9 @@ func (l *diskLog) StoreLogs(entries []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (l *diskLog) DeleteRange(least, most uint64) error {
+	if last, err := l.disk.LastIndex(); err == nil && most >= last && l.cut != nil {
+		l.cut(least)
+	}
 	return l.write(func() error { return l.disk.DeleteRange(least, most) })
 }
 
@@ -196,7 +201,12 @@ func (l *diskLog) write(do func() error) error {
 	if err != nil {
 		return err
 	}
-	err = do()
+	if l.held != nil {
+		err = l.held()
+	}
+	if err == nil {
+		err = do()
+	}
 	l.endWrite(write)
 	if err != nil {
 		return l.ended(l.explained(err))

@@ -28,12 +28,14 @@ const snapshotAfter = 64 << 20
 type machine struct {
 	self     fencing.Gateway
 	mostPast int
-	quiet    uint64                           // entries up to this one were carried out before this process began, or may have been
+	quiet    atomic.Uint64                    // entries up to this one were carried out before this process began, or may have been
 	asked    func(batch uint64) time.Time     // when this gateway asked for one of its batches; forgets it
 	leads    func(term uint64) bool           // reports whether this node leads in a term
 	push     func([]told)                     // tells other gateways; only the leader does
 	compact  func()                           // the log has grown enough for a snapshot
 	fail     func(error)                      // the node can't go on
+	readBack func(id string) error            // makes sure that a snapshot that was written can be read
+	newest   *restored                        // at the start of the node: the newest snapshot, which was read already
 	listener atomic.Pointer[fencing.Listener] // of this gateway
 	watchers fencing.Watchers
 
@@ -43,6 +45,8 @@ type machine struct {
 	past       *past
 	now        fencing.Instant // the greatest in the log
 	applied    uint64          // the index of the last entry, or of a later one that is none of ours
+	digest     digest
+	digests    []digestAt // the last ones, by index
 	unfinished map[fencing.Name]bool
 	early      map[early]bool // what the Listener has heard of entries that are not carried out here yet
 	snapshot   *snapshot      // that is being written
@@ -84,11 +88,13 @@ type told struct {
 
 // doing is what is to be told of an entry.
 type doing struct {
-	index  uint64
-	now    fencing.Instant
-	asked  time.Time // of the batch under way, if it is of this gateway
-	told   []told
-	events []fencing.Event
+	index uint64
+	now   fencing.Instant
+	asked time.Time // of the batch under way, if it is of this gateway
+	told  []told
+
+	watched bool // somebody watched when it began, so that its events are counted from the first one
+	events  []fencing.Event
 }
 
 // decoded is a batch with its operations.
@@ -120,7 +126,7 @@ func (m *machine) Apply(l *raft.Log) any {
 	}
 	wanted := err == nil && m.leads(e.Term)
 	a := &applied{stale: err != nil || e.Term != l.Term, index: l.Index}
-	d := &doing{index: l.Index}
+	d := &doing{index: l.Index, watched: m.watchers.Any()}
 	m.mu.Lock()
 	if m.stopped {
 		m.mu.Unlock()
@@ -136,6 +142,7 @@ func (m *machine) Apply(l *raft.Log) any {
 			}
 		}
 		m.forgetPast()
+		m.digested(l.Index)
 	}
 	m.reached(l.Index)
 	m.grown += len(l.Data)
@@ -262,6 +269,7 @@ func (m *machine) decide(d *doing, guard fencing.Guard, op fencing.Op) fencing.O
 		m.addTombstone(d, fencing.EndedLease{Name: name, Lease: out.Evicted.Waiter.Lease})
 	}
 	m.past.update(m.state, name)
+	m.digest.step(&out)
 	m.note(d, name, &out, op)
 	return out
 }
@@ -279,7 +287,7 @@ func (m *machine) addTombstone(d *doing, key fencing.EndedLease) {
 
 // note takes down whom to tell of a step.
 func (m *machine) note(d *doing, name fencing.Name, out *fencing.Outcome, op fencing.Op) {
-	if d.index <= m.quiet {
+	if d.index <= m.quiet.Load() {
 		return
 	}
 	if r := out.Replaced; r != nil {
@@ -294,7 +302,7 @@ func (m *machine) note(d *doing, name fencing.Name, out *fencing.Outcome, op fen
 			d.told = append(d.told, told{Index: d.index, Gateway: g.Gateway, Grant: g, Now: d.now, asked: d.asked})
 		}
 	}
-	if m.watchers.Any() {
+	if d.watched {
 		for _, e := range out.Events(name) {
 			e.ID = strconv.FormatUint(d.index, 10) + "-" + strconv.Itoa(len(d.events))
 			d.events = append(d.events, e)
@@ -343,6 +351,9 @@ func (m *machine) reached(index uint64) {
 		m.progress = nil
 	}
 }
+
+// cut notes that the end of the log is cut off from an entry on: others take its place, which nobody was told of.
+func (m *machine) cut(from uint64) { m.quiet.Store(min(m.quiet.Load(), from-1)) }
 
 // StoreConfiguration notes an entry that changes the members. It implements
 // raft.ConfigurationStore.
@@ -476,15 +487,40 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	return m.snapshot, nil
 }
 
-// Restore makes a snapshot the state. It implements raft.FSM. What was to be told of the
-// entries in between is lost, so there is a gap.
-func (m *machine) Restore(from io.ReadCloser) error {
-	state, head, err := readState(from)
+// restored is a snapshot that was read.
+type restored struct {
+	state *fencing.State
+	head  *stateHead
+}
+
+// restored reads a snapshot, unless it is the one that was read at the start.
+func (m *machine) restored(from io.Reader) (restored, error) {
+	r, head, err := readHead(from)
 	if err != nil {
+		return restored{}, err
+	}
+	known := m.newest
+	if m.newest = nil; known != nil && known.head.Applied == head.Applied && known.head.Now == head.Now {
+		return *known, nil
+	}
+	is := restored{head.state(), head}
+	return is, r.readRest(is.state, false)
+}
+
+// Restore makes a snapshot the state. It implements raft.FSM. What was to be told of the
+// entries in between is lost, so there is a gap. A snapshot that this node can't read ends it: hashicorp/raft
+// would have it sent again for ever.
+func (m *machine) Restore(from io.ReadCloser) error {
+	is, err := m.restored(from)
+	if err != nil {
+		if errors.Is(err, errDamaged) || errors.Is(err, errVersion) {
+			m.stop(fmt.Errorf("a snapshot can't be taken over: %w", err))
+		}
 		return err
 	}
 	m.mu.Lock()
-	m.adopt(state, head.now(), head.Applied)
+	m.adopt(is.state, is.head.now(), is.head.Applied)
+	m.digest, m.digests = digest(is.head.Digest), nil
 	if m.progress != nil {
 		close(m.progress)
 		m.progress = nil

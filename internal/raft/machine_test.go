@@ -14,6 +14,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/seed"
 )
 
 // testMachine returns a machine without a node, which forgets histories soon.
@@ -56,7 +57,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 	now, last := fencingtest.Epoch, fencing.Token(0)
 	var log []*raft.Log
 	for index := range entries {
-		now = now.Add([]time.Duration{0, time.Microsecond, time.Second, 6 * time.Second, 5 * time.Minute, 25 * time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
+		now = now.Add([]time.Duration{0, time.Microsecond, time.Duration(random.IntN(4000)) * time.Millisecond, 6 * time.Second, 5 * time.Minute, 25 * time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
 		e := entry{Term: 1, Now: int64(now)}
 		for range 1 + random.IntN(3) {
 			b := batch{Gateway: fmt.Sprintf("%016d", random.IntN(4))}
@@ -70,7 +71,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 				if oneOf(2) {
 					token = last
 				}
-				switch random.IntN(14) {
+				switch random.IntN(20) {
 				default:
 					a := fencing.AcquireRequest{
 						Name: name, Lease: lease, Stamp: stamp, Owner: "o", Mode: fencing.ModeExclusive, Hold: 1, TTL: 10 * time.Second,
@@ -85,9 +86,22 @@ func logOf(seed uint64, entries int) []*raft.Log {
 					if oneOf(4) {
 						a.Set = "s"
 					}
+					if oneOf(4) {
+						a.LockDelay, a.MaxHold = 20*time.Second, time.Minute
+					}
+					if oneOf(4) && a.Limit > 0 {
+						a.Permits = 1 + random.IntN(a.Limit)
+					}
+					if oneOf(8) {
+						a.Intent = time.Second
+					}
 					b.Ops, last = append(b.Ops, encodeOp(a)), fencing.Token(now)
 				case 1:
-					b.Ops = append(b.Ops, encodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute}))
+					r := fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Owner: []string{"", "p"}[random.IntN(2)]}
+					if oneOf(2) {
+						r.Stamp, r.Epoch = stamp, int64(random.IntN(3))
+					}
+					b.Ops = append(b.Ops, encodeOp(r))
 				case 2:
 					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease}))
 				case 3:
@@ -95,7 +109,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 				case 4:
 					b.Ops = append(b.Ops, encodeOp(fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}))
 				case 5:
-					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp}))
+					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: oneOf(2), Linger: time.Duration(random.IntN(2)) * time.Second}))
 				case 6:
 					b.Ops = append(b.Ops, encodeOp(fencing.BreakRequest{Name: name, Token: token, BreakReason: "r", Notice: time.Duration(random.IntN(2)) * time.Minute}))
 				case 7:
@@ -104,6 +118,12 @@ func logOf(seed uint64, entries int) []*raft.Log {
 					b.Ops = append(b.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
 				case 10:
 					b.Ops = append(b.Ops, encodeOp(fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: "r"}))
+				case 11:
+					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: 5 * time.Second}))
+				case 12:
+					b.Ops = append(b.Ops, encodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Mode: fencing.ModeShared, Limit: random.IntN(3)}))
+				case 13:
+					b.Ops = append(b.Ops, encodeOp(fencing.ClaimRequest{Name: name, Lease: lease, Token: token + 1}))
 				case 9:
 					b.Ops = append(b.Ops, plain([]kind{kindBeat, kindTick, kindPrune}[random.IntN(3)]))
 				}
@@ -125,11 +145,11 @@ func TestEveryNodeHasTheSameState(t *testing.T) {
 			t.Errorf("%d records, %d tombstones and %d ended leases were left to compare", records, tombstones, histories)
 		}
 	}()
-	for range 20 {
-		seed := rand.Uint64()
+	first := seed.Of(t)
+	for seed := first; seed < first+20; seed++ {
 		log := logOf(seed, entries)
 		first, second, third := testMachine(t), testMachine(t), testMachine(t)
-		at := rand.IntN(entries)
+		at := rand.New(rand.NewPCG(seed, 1)).IntN(entries)
 		for _, l := range log[:at] {
 			first.Apply(l)
 		}
@@ -175,8 +195,8 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // What changes while a snapshot is written is in it as it was.
 func TestASnapshotIsOfOneInstant(t *testing.T) {
-	for range 20 {
-		seed := rand.Uint64()
+	first := seed.Of(t)
+	for seed := first; seed < first+20; seed++ {
 		log := logOf(seed, 800)
 		const at = 400
 		m, before := testMachine(t), testMachine(t)
@@ -217,10 +237,13 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 	waiting.RestTill = 0
 	for _, p := range []*fencing.Place{&waiting, &resting} {
 		p.Ask.Lease = fencing.HashedLeaseID(p.Ask.Lease.Public(), fencing.SecretHash{})
+		p.Ask.Claimed = false // nobody waits at a node of a quorum
 	}
 	resting.Ask.Lease = fencing.HashedLeaseID("another", fencing.SecretHash{})
 	r := filled[fencing.Record]()
 	h := filled[fencing.Holding]()
+	h.SetAt, h.SentAt, r.DelaySetAt, r.DelaySentAt, resting.SetAt, resting.SentAt = 0, 0, 0, 0, 0, 0 // there is one clock
+	waiting.SetAt, waiting.SentAt = 0, 0
 	r.Holders.Put(h)
 	r.Queue = fencing.RestoredQueue([]fencing.Place{waiting}, []fencing.Place{resting}, 1<<40)
 	r.History[0].Name, r.History[0].Holder.Metadata = "a", nil
@@ -266,14 +289,14 @@ func TestADamagedSnapshotIsRefused(t *testing.T) {
 	for _, l := range logOf(1, 200) {
 		m.Apply(l)
 	}
-	whole := encoded(t, m)
+	whole, random := encoded(t, m), rand.New(rand.NewPCG(seed.Of(t), 0))
 	for range 300 {
 		b := bytes.Clone(whole)
-		b[rand.IntN(len(b))] ^= 1 << rand.IntN(8)
+		b[random.IntN(len(b))] ^= 1 << random.IntN(8)
 		if _, _, err := readState(bytes.NewReader(b)); err == nil {
 			t.Fatal("a snapshot with a flipped bit is read")
 		}
-		if _, _, err := readState(bytes.NewReader(whole[:rand.IntN(len(whole))])); err == nil {
+		if _, _, err := readState(bytes.NewReader(whole[:random.IntN(len(whole))])); err == nil {
 			t.Fatal("a snapshot that is cut off is read")
 		}
 	}
@@ -314,8 +337,8 @@ func TestAnEntryOfAnotherTermDoesNotCount(t *testing.T) {
 
 // A lease id may be used again once its tombstone is due, also in the step that ended it.
 func TestTheIndexHasEachTombstoneOnce(t *testing.T) {
-	for range 20 {
-		seed := rand.Uint64()
+	first := seed.Of(t)
+	for seed := first; seed < first+20; seed++ {
 		m := testMachine(t)
 		for _, l := range logOf(seed, 400) {
 			m.Apply(l)

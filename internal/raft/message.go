@@ -22,10 +22,14 @@ const (
 	errandList
 	errandStats
 	errandCheck
-	errandTold // hear of Told
+	errandTold  // hear of Told
+	errandStill // say whether Term is still the current one
+
+	errandDigest  errand = 20 // say what entry Index has come to
+	errandDiffers errand = 21 // stop: it has come to something else than at most nodes
 )
 
-// message is what a node asks another one, of its leader but for the last one.
+// message is what a node asks another one, of its leader but for errandTold and what comes behind it.
 type message struct {
 	Version int    `cbor:"1,keyasint"`
 	Errand  errand `cbor:"2,keyasint"`
@@ -44,6 +48,9 @@ type message struct {
 	Op    cbor.RawMessage      `cbor:"10,keyasint,omitempty"`
 	List  *fencing.ListRequest `cbor:"11,keyasint,omitempty"`
 	Told  []told               `cbor:"12,keyasint,omitempty"`
+	Nonce uint64               `cbor:"13,keyasint,omitempty"` // of errandStill, which the answer repeats
+	After fencing.Name         `cbor:"14,keyasint,omitempty"` // of a heartbeat: entries of names behind it are asked for
+	Index uint64               `cbor:"20,keyasint,omitempty"`
 }
 
 // verdict says what became of a message.
@@ -66,6 +73,11 @@ type answer struct {
 	Page     fencing.ListPage  `cbor:"6,keyasint,omitempty"`
 	Stats    fencing.Stats     `cbor:"7,keyasint,omitempty"`
 	Told     []told            `cbor:"9,keyasint,omitempty"` // of grants to waiters of the gateway that asks
+	Nonce    uint64            `cbor:"10,keyasint,omitempty"`
+	Holders  []fencing.Holder  `cbor:"11,keyasint,omitempty"` // whom outcomes show
+	Shown    []shown           `cbor:"12,keyasint,omitempty"` // where; not of those that have them themselves
+	More     fencing.Name      `cbor:"13,keyasint,omitempty"` // there are more entries, of names behind it
+	Digest   uint64            `cbor:"20,keyasint,omitempty"`
 }
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.
@@ -85,6 +97,9 @@ func (s *Store) call(ctx context.Context, address string, m *message) (*answer, 
 	}
 	if a.Version != Format {
 		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, Format)
+	}
+	if err := a.unpack(); err != nil {
+		return nil, err
 	}
 	return &a, nil
 }
@@ -106,7 +121,7 @@ func (s *Store) hear(a *answer, asked time.Time) {
 // handle answers another node.
 func (s *Store) handle(ctx context.Context, request []byte) ([]byte, error) {
 	var m message
-	if err := strict.Unmarshal(request, &m); err != nil {
+	if err := lenient.Unmarshal(request, &m); err != nil {
 		return nil, fmt.Errorf("a request can't be read by this version: %w", err)
 	}
 	if m.Version != Format {
@@ -117,6 +132,7 @@ func (s *Store) handle(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, err
 	}
 	a.Version = Format
+	a.pack(m.After, mostSent)
 	return encoding.Marshal(a)
 }
 
@@ -125,11 +141,21 @@ var errRefused = errors.New("the node asked does not lead in this term")
 
 // serve does what a message asks for.
 func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
-	if m.Errand == errandTold {
+	switch m.Errand {
+	case errandTold:
 		for i := range m.Told {
 			s.machine.hearEarly(&m.Told[i])
 		}
 		return &answer{Verdict: done}, nil
+	case errandStill:
+		if s.raft.CurrentTerm() != m.Term {
+			return &answer{Verdict: refused}, nil
+		}
+		return &answer{Verdict: done, Nonce: m.Nonce}, nil
+	case errandDigest:
+		return s.serveDigest(ctx, m)
+	case errandDiffers:
+		return s.serveDiffers(m)
 	}
 	l := s.leading.Load()
 	if l == nil || l.term != m.Term {
@@ -159,17 +185,42 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	return a, nil
 }
 
-// serveBatch carries out a batch of another gateway.
+// serveBatch carries out a batch of another gateway, but for operations that this version can't read: in the log they
+// would end every node.
 func (s *Store) serveBatch(ctx context.Context, m *message) (*answer, error) {
+	all := m.Batch.Ops
+	refusals := make([]*fencing.Error, len(all))
+	m.Batch.Ops = nil
+	for i, op := range all {
+		if err := readable(op); err != nil {
+			refusals[i] = &fencing.Error{Code: fencing.CodeUnavailable, Detail: err.Error()}
+		} else {
+			m.Batch.Ops = append(m.Batch.Ops, op)
+		}
+	}
 	results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.admit(m) })
 	if err != nil {
 		return nil, err
 	}
-	a := &answer{Outcomes: make([]fencing.Outcome, len(results)), Told: m.told(results)}
-	for i := range results {
-		a.Outcomes[i] = results[i].out
+	a := &answer{Outcomes: make([]fencing.Outcome, len(all)), Told: m.told(results)}
+	for i := range all {
+		if a.Outcomes[i].Err = refusals[i]; refusals[i] == nil {
+			a.Outcomes[i], results = results[0].out, results[1:]
+		}
 	}
 	return a, nil
+}
+
+// readable returns why an operation can't be read, nil if it can.
+func readable(op cbor.RawMessage) error {
+	o, err := decodeOperation(op)
+	if err == nil && o.Kind.ofStep() {
+		_, err = o.op()
+	}
+	if err != nil {
+		return fmt.Errorf("the leader has another version than this gateway, which can't read what it was asked for, and has not done it: %w", err)
+	}
+	return nil
 }
 
 // serveHeartbeat carries out a heartbeat, and what is due on the names that it is for.

@@ -67,11 +67,13 @@ type operation struct {
 	Permits     int               `cbor:"29,keyasint,omitempty"`
 	NoMetadata  bool              `cbor:"30,keyasint,omitempty"` // of a renewal: Metadata is there, and has no entries
 	LockDelay   int64             `cbor:"31,keyasint,omitempty"`
+	Epoch       int64             `cbor:"32,keyasint,omitempty"`
+	Left        bool              `cbor:"33,keyasint,omitempty"`
 }
 
 // encoding sorts the keys of maps, so that equal values are equal bytes. strict refuses
 // what it does not know: to leave out a part of an operation would set this node apart from
-// the others. lenient is for answers, which another version may say more in.
+// the others. lenient is for what nodes ask each other and answer, in which a later version may say more.
 var (
 	encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.EncMode())
 	strict   = must(cbor.DecOptions{
@@ -118,10 +120,11 @@ func operationOf(op fencing.Op) operation {
 		o.Kind, o.Stamp, o.Owner, o.Metadata, o.Mode, o.Limit, o.Hold = kindAcquire, string(r.Stamp), r.Owner, r.Metadata, string(r.Mode), r.Limit, r.Hold
 		o.TTL, o.MaxHold, o.Wait, o.Intent = int64(r.TTL), int64(r.MaxHold), int64(r.Wait), int64(r.Intent)
 		o.Keep, o.Again, o.Attach, o.Behind = r.Keep, r.Again, r.Attach, r.Behind
-		o.MaxWaiters, o.Set, o.Token, o.Permits, o.LockDelay = r.MaxWaiters, r.Set, int64(r.Propose), r.Permits, int64(r.LockDelay)
+		o.MaxWaiters, o.Set, o.Token, o.Permits, o.LockDelay, o.Claimed = r.MaxWaiters, r.Set, int64(r.Propose), r.Permits, int64(r.LockDelay), r.Claimed
 	case fencing.RenewRequest:
 		o.Kind, o.TTL, o.Mode, o.Limit, o.Permits, o.Stamp = kindRenew, int64(r.TTL), string(r.Mode), r.Limit, r.Permits, string(r.Stamp)
 		o.Owner, o.Metadata, o.NoMetadata = r.Owner, r.Metadata, r.Metadata != nil && len(r.Metadata) == 0
+		o.Epoch = r.Epoch
 	case fencing.ReleaseRequest:
 		o.Kind, o.Hold, o.Stamp, o.TTL = kindRelease, r.Hold, string(r.Stamp), int64(r.Linger)
 	case fencing.ConfirmRequest:
@@ -129,7 +132,7 @@ func operationOf(op fencing.Op) operation {
 	case fencing.LeaveRequest:
 		o.Kind, o.Stamp = kindLeave, string(r.Stamp)
 	case fencing.TakeBackRequest:
-		o.Kind, o.Stamp, o.Refused, o.Unknown = kindTakeBack, string(r.Stamp), r.Refused, r.Unknown
+		o.Kind, o.Stamp, o.Refused, o.Unknown, o.Left, o.TTL = kindTakeBack, string(r.Stamp), r.Refused, r.Unknown, r.Left, int64(r.Linger)
 	case fencing.BreakRequest:
 		o.Kind, o.Token, o.BreakReason, o.Notice = kindBreak, int64(r.Token), r.BreakReason, int64(r.Notice)
 	case fencing.EvictRequest:
@@ -165,7 +168,7 @@ func (o *operation) op() (fencing.Op, error) {
 			Name: name, Lease: lease, Stamp: stamp, Owner: o.Owner, Metadata: o.Metadata, Mode: fencing.Mode(o.Mode), Limit: o.Limit, Hold: o.Hold,
 			TTL: time.Duration(o.TTL), MaxHold: time.Duration(o.MaxHold), Wait: time.Duration(o.Wait), Intent: time.Duration(o.Intent),
 			Keep: o.Keep, Again: o.Again, Attach: o.Attach, Behind: o.Behind, MaxWaiters: o.MaxWaiters, Set: o.Set, Propose: token, Permits: o.Permits,
-			LockDelay: time.Duration(o.LockDelay),
+			LockDelay: time.Duration(o.LockDelay), Claimed: o.Claimed,
 		}, nil
 	case kindRenew:
 		if o.NoMetadata {
@@ -173,7 +176,7 @@ func (o *operation) op() (fencing.Op, error) {
 		}
 		return fencing.RenewRequest{
 			Name: name, Lease: lease, TTL: time.Duration(o.TTL), Mode: fencing.Mode(o.Mode), Limit: o.Limit, Permits: o.Permits, Stamp: stamp,
-			Owner: o.Owner, Metadata: o.Metadata,
+			Owner: o.Owner, Metadata: o.Metadata, Epoch: o.Epoch,
 		}, nil
 	case kindRelease:
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: o.Hold, Stamp: stamp, Linger: time.Duration(o.TTL)}, nil
@@ -182,7 +185,7 @@ func (o *operation) op() (fencing.Op, error) {
 	case kindLeave:
 		return fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}, nil
 	case kindTakeBack:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Refused: o.Refused, Unknown: o.Unknown}, nil
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Refused: o.Refused, Unknown: o.Unknown, Left: o.Left, Linger: time.Duration(o.TTL)}, nil
 	case kindBreak:
 		return fencing.BreakRequest{Name: name, Token: token, BreakReason: o.BreakReason, Notice: time.Duration(o.Notice)}, nil
 	case kindEvict:

@@ -61,7 +61,7 @@ func TestEntriesWaitForAMember(t *testing.T) {
 	if heartbeat(2) == nil {
 		t.Fatal("it is reached")
 	}
-	if err := <-sent; err == nil {
+	if err := receive(t, "the end of the entries that wait", sent); err == nil {
 		t.Error("entries of a term that is over were sent")
 	}
 	sent = send(2)
@@ -79,7 +79,7 @@ func TestEntriesWaitForAMember(t *testing.T) {
 	if err := heartbeat(2); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-sent; err != nil {
+	if err := receive(t, "the end of the entries that wait", sent); err != nil {
 		t.Errorf("the member is back: %v", err)
 	}
 	if err := member.Close(); err != nil {
@@ -88,7 +88,7 @@ func TestEntriesWaitForAMember(t *testing.T) {
 	leader.CloseStreams()
 	sent = send(2)
 	close(done)
-	if err := <-sent; err == nil {
+	if err := receive(t, "the end of the entries that wait", sent); err == nil {
 		t.Error("entries were sent to nobody")
 	}
 }

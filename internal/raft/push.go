@@ -38,7 +38,10 @@ func (s *Store) pushTo(address string) {
 	for {
 		p.mu.Lock()
 		messages := p.pending[address]
-		if p.pending[address] = nil; len(messages) == 0 || s.ctx.Err() != nil {
+		n, _ := fits(messages, mostSent)
+		n = max(n, min(len(messages), 1))
+		messages, p.pending[address] = messages[:n:n], messages[n:]
+		if len(messages) == 0 || s.ctx.Err() != nil {
 			delete(p.pending, address)
 			p.mu.Unlock()
 			return

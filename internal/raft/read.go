@@ -2,16 +2,19 @@ package raft
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"sync"
 
 	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/index"
 )
 
-// verifier asks the others whether this node still leads: one question answers all who
-// came before it was asked.
+// verifier makes sure that this node still leads: one round answers all who came before it
+// began.
 type verifier struct {
 	mu      sync.Mutex
 	next    *verification // nil if nobody waits
@@ -20,6 +23,7 @@ type verifier struct {
 
 type verification struct {
 	done chan struct{}
+	of   *leadership // that was confirmed, if err is nil
 	err  error
 }
 
@@ -42,13 +46,13 @@ func (s *Store) verify(ctx context.Context, l *leadership) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if mine.err == nil && s.leading.Load() != l {
+	if mine.err == nil && mine.of != l {
 		return errRefused
 	}
 	return mine.err
 }
 
-// verifyAll asks until nobody waits for an answer.
+// verifyAll makes rounds until nobody waits for one.
 func (s *Store) verifyAll() {
 	v := &s.verifier
 	for {
@@ -61,11 +65,84 @@ func (s *Store) verifyAll() {
 		}
 		v.mu.Unlock()
 		committed := s.raft.CommitIndex()
-		if this.err = s.settled(s.raft.VerifyLeader()); this.err == nil {
+		this.of = s.leading.Load()
+		if this.err = s.confirm(this.of); this.err == nil {
 			s.machine.await(committed, s.ctx.Done())
 		}
 		close(this.done)
 	}
+}
+
+// confirm asks all voters whether they are still in the term of a leadership, and returns
+// nil once a majority has said so: at the call nobody had been elected since. hashicorp/raft's
+// VerifyLeader does not promise that: it also counts answers to what it had sent before, and
+// those of nodes without a vote.
+func (s *Store) confirm(l *leadership) error {
+	if l == nil {
+		return errRefused
+	}
+	changed := s.nextChange()
+	configuration := s.raft.GetConfiguration()
+	if err := s.settled(configuration); err != nil {
+		return err
+	}
+	if s.raft.CurrentTerm() != l.term || s.leading.Load() != l {
+		return errRefused
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	nonce := rand.Uint64()
+	voters, confirmed := 0, 0
+	answers := make(chan error, len(configuration.Configuration().Servers))
+	for _, voter := range configuration.Configuration().Servers {
+		switch {
+		case voter.Suffrage != raft.Voter:
+			continue
+		case voter.ID == raft.ServerID(s.self.ID):
+			confirmed++
+		default:
+			s.work.Go(func() { answers <- s.askStill(ctx, string(voter.Address), l.term, nonce) })
+		}
+		voters++
+	}
+	failed := errRefused
+	for open := voters - confirmed; confirmed <= voters/2; open-- {
+		if confirmed+open <= voters/2 {
+			return failed
+		}
+		select {
+		case err := <-answers:
+			if err == nil {
+				confirmed++
+			} else {
+				failed = err
+			}
+		case <-changed:
+			if s.leading.Load() != l {
+				return errRefused
+			}
+			changed, open = s.nextChange(), open+1
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.failed:
+			return s.cause
+		}
+	}
+	return nil
+}
+
+// askStill returns nil if a voter is still in a term.
+func (s *Store) askStill(ctx context.Context, address string, term, nonce uint64) error {
+	a, err := s.call(ctx, address, &message{Errand: errandStill, Term: term, Nonce: nonce})
+	switch {
+	case err != nil:
+		return err
+	case a.Verdict != done:
+		return errRefused
+	case a.Nonce != nonce:
+		return errors.New("an answer is to another question than was asked")
+	}
+	return nil
 }
 
 // serveRead answers what only looks, by this node, which leads.

@@ -9,18 +9,21 @@ import (
 // sessions is what a leader knows of the gateways that pass on to it what they are asked:
 // where they are, and which of their batches must not be carried out any more.
 type sessions struct {
-	mu  sync.Mutex
-	all map[fencing.Gateway]*session
+	mu   sync.Mutex
+	all  map[fencing.Gateway]*session
+	asks uint64 // counts messages
 }
 
 type session struct {
 	address string
+	seen    uint64 // sessions.asks of the last message
 	term    uint64
 	floor   uint64          // no batch below it is carried out in term
 	gone    map[uint64]bool // nor one of these
 }
 
-// mostSessions bounds how many are known: each start of a gateway has one.
+// mostSessions bounds how many are known: each start of a gateway has one. The one that was heard of longest ago goes:
+// it is that of a gateway that ended long since, with its batches.
 const mostSessions = 1024
 
 // of returns the session of a message's gateway. The caller holds the mutex.
@@ -29,15 +32,19 @@ func (s *sessions) of(m *message) *session {
 	known := s.all[gateway]
 	if known == nil {
 		if len(s.all) >= mostSessions {
-			for old := range s.all { // any: who is asked again is known again
-				if s.all[old].term < m.Term {
-					delete(s.all, old)
+			oldest := gateway
+			for of, is := range s.all {
+				if oldest == gateway || is.seen < s.all[oldest].seen {
+					oldest = of
 				}
 			}
+			delete(s.all, oldest)
 		}
 		known = &session{}
 		s.all[gateway] = known
 	}
+	s.asks++
+	known.seen = s.asks
 	if known.term != m.Term {
 		known.term, known.floor, known.gone = m.Term, 0, map[uint64]bool{}
 	}
@@ -46,6 +53,8 @@ func (s *sessions) of(m *message) *session {
 	}
 	return known
 }
+
+func newSessions() sessions { return sessions{all: map[fencing.Gateway]*session{}} }
 
 // meet notes who sent a message, which may be carried out in any order.
 func (s *sessions) meet(m *message) bool {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/hashicorp/raft"
 	"github.com/tidwall/btree"
 
@@ -25,6 +26,7 @@ import (
 const (
 	frameHeader = 8
 	maxFrame    = 1 << 30 // a name with all the holders and waiters that it may have is smaller
+	fullFrame   = 1 << 20 // a frame has no more, but for a record that alone is larger
 
 	frameHead       = 1
 	frameRecords    = 2
@@ -41,12 +43,16 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errDamaged is wrapped by what is wrong with a snapshot that can't be used.
 var errDamaged = errors.New("the snapshot is damaged")
 
+// errVersion is wrapped by the error of a snapshot that another version has written.
+var errVersion = errors.New("the snapshot can't be read by this version")
+
 // snapshot is the state as of an entry, which is written while the machine goes on: what
 // is about to change and is not written yet is kept as it was. The machine's mutex guards
 // it; a nil snapshot is none.
 type snapshot struct {
 	machine *machine
 	head    stateHead
+	most    int          // bytes of a frame: with more nothing is written
 	written fencing.Name // records up to this name are written
 	saved   btree.Map[fencing.Name, *stateRecord]
 	all     bool // all records are written
@@ -57,7 +63,9 @@ type snapshot struct {
 
 // newSnapshot begins a snapshot. It takes as long as there are gateways.
 func newSnapshot(m *machine) *snapshot {
-	return &snapshot{machine: m, head: headOf(m.state, m.now, m.applied)}
+	s := &snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
+	s.head.Digest = uint64(m.digest)
+	return s
 }
 
 // save keeps the record of name as it is, before it changes.
@@ -151,12 +159,16 @@ func (s *snapshot) nextTombstones(atOnce int) (tombstones []stateTombstone, more
 	return tombstones, more
 }
 
-// Persist writes the snapshot. It implements raft.FSMSnapshot.
+// Persist writes the snapshot, and reads it once more. After an error hashicorp/raft keeps the log that
+// it was to take the place of. It implements raft.FSMSnapshot.
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.write(sink); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	return sink.Close()
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	return s.machine.readBack(sink.ID())
 }
 
 func (s *snapshot) write(to io.Writer) error { return s.writeChunks(to, recordsAtOnce, func() {}) }
@@ -164,7 +176,7 @@ func (s *snapshot) write(to io.Writer) error { return s.writeChunks(to, recordsA
 // writeChunks writes so many records at once, and calls between whenever entries may be
 // carried out again.
 func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
-	w := frameWriter{to: bufio.NewWriterSize(to, 1<<20)}
+	w := frameWriter{to: bufio.NewWriterSize(to, 1<<20), most: s.most}
 	if err := w.write(frameHead, s.head); err != nil {
 		return err
 	}
@@ -174,7 +186,7 @@ func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
 		records, more = s.nextRecords(atOnce)
 		between()
 		count[0] += len(records)
-		if err := w.write(frameRecords, records); err != nil {
+		if err := writeList(&w, frameRecords, records); err != nil {
 			return err
 		}
 	}
@@ -183,7 +195,7 @@ func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
 		tombstones, more = s.nextTombstones(4 * atOnce)
 		between()
 		count[1] += len(tombstones)
-		if err := w.write(frameTombstones, tombstones); err != nil {
+		if err := writeList(&w, frameTombstones, tombstones); err != nil {
 			return err
 		}
 	}
@@ -205,7 +217,28 @@ func (s *snapshot) Release() {
 
 type frameWriter struct {
 	to     *bufio.Writer
+	most   int // bytes of a frame
 	number uint64
+}
+
+// writeList writes a list in as many frames as it takes, one at least.
+func writeList[T any](w *frameWriter, kind byte, all []T) error {
+	var list []cbor.RawMessage
+	size := 0
+	for i := range all {
+		encoded, err := encoding.Marshal(&all[i])
+		if err != nil {
+			return err
+		}
+		if size > 0 && size+len(encoded) > fullFrame {
+			if err := w.write(kind, list); err != nil {
+				return err
+			}
+			list, size = nil, 0
+		}
+		list, size = append(list, encoded), size+len(encoded)
+	}
+	return w.write(kind, list)
 }
 
 func frameChecksum(number uint64, content []byte) uint32 {
@@ -218,6 +251,9 @@ func (w *frameWriter) write(kind byte, v any) error {
 		return err
 	}
 	content := append([]byte{kind}, encoded...)
+	if len(content) > w.most {
+		return fmt.Errorf("part %d of the snapshot would have %d bytes, which is more than can be read", w.number, len(content))
+	}
 	header := binary.BigEndian.AppendUint32(make([]byte, 0, frameHeader), uint32(len(content)))
 	header = binary.BigEndian.AppendUint32(header, frameChecksum(w.number, content))
 	w.number++
@@ -265,10 +301,27 @@ func (r *frameReader) read() (kind byte, encoded []byte, err error) {
 // cutOff reports whether something ends before what is read of it does.
 func cutOff(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) }
 
-// readState reads a snapshot. An error wraps errDamaged, or is of the reader, or of a
-// version that this one does not know.
+// readState reads a snapshot. An error wraps errDamaged or errVersion, or is of the reader.
 func readState(from io.Reader) (*fencing.State, *stateHead, error) {
-	r := frameReader{from: bufio.NewReaderSize(from, 1<<20)}
+	r, head, err := readHead(from)
+	if err != nil {
+		return nil, nil, err
+	}
+	state := head.state()
+	return state, head, r.readRest(state, false)
+}
+
+// checkState reads a snapshot, and keeps nothing of it: see readState.
+func checkState(from io.Reader) error {
+	r, head, err := readHead(from)
+	if err != nil {
+		return err
+	}
+	return r.readRest(head.state(), true)
+}
+
+func readHead(from io.Reader) (*frameReader, *stateHead, error) {
+	r := &frameReader{from: bufio.NewReaderSize(from, 1<<20)}
 	kind, encoded, err := r.read()
 	if err != nil {
 		return nil, nil, err
@@ -278,23 +331,34 @@ func readState(from io.Reader) (*fencing.State, *stateHead, error) {
 		return nil, nil, fmt.Errorf("%w: it does not begin with a head: %w", errDamaged, err)
 	}
 	if head.Version != stateVersion {
-		return nil, nil, fmt.Errorf("the snapshot has version %d; this version reads version %d", head.Version, stateVersion)
+		return nil, nil, fmt.Errorf("%w: it has version %d; this version reads version %d", errVersion, head.Version, stateVersion)
 	}
-	state := head.state()
+	return r, &head, nil
+}
+
+// readRest puts all that follows the head into a state, or only looks at it.
+func (r *frameReader) readRest(state *fencing.State, drop bool) error {
+	var got [2]int
 	for {
 		kind, encoded, err := r.read()
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if kind == frameEnd {
+			got[0], got[1] = got[0]+len(state.Records), got[1]+len(state.Tombstones)
 			var count [2]int
-			if err := strict.Unmarshal(encoded, &count); err != nil || count != [2]int{len(state.Records), len(state.Tombstones)} {
-				return nil, nil, fmt.Errorf("%w: it has %d records and %d tombstones instead of %v", errDamaged, len(state.Records), len(state.Tombstones), count)
+			if err := strict.Unmarshal(encoded, &count); err != nil || count != got {
+				return fmt.Errorf("%w: it has %d records and %d tombstones instead of %v", errDamaged, got[0], got[1], count)
 			}
-			return state, &head, nil
+			return nil
 		}
 		if err := readFrame(state, kind, encoded); err != nil {
-			return nil, nil, fmt.Errorf("%w: part %d: %w", errDamaged, r.number-1, err)
+			return fmt.Errorf("%w: part %d: %w", errDamaged, r.number-1, err)
+		}
+		if drop {
+			got[0], got[1] = got[0]+len(state.Records), got[1]+len(state.Tombstones)
+			clear(state.Records)
+			clear(state.Tombstones)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // from there. Durations are in nanoseconds, instants in microseconds.
 
 // stateVersion is the version of the encoding.
-const stateVersion = 1
+const stateVersion = 2
 
 // stateHead is all but records and tombstones.
 type stateHead struct {
@@ -23,6 +23,7 @@ type stateHead struct {
 	Stopped    int64            `cbor:"7,keyasint,omitempty"`
 	Serving    int64            `cbor:"8,keyasint,omitempty"`
 	Quarantine stateQuarantine  `cbor:"9,keyasint"`
+	Digest     uint64           `cbor:"10,keyasint"` // see digest
 }
 
 type stateQuarantine struct {
@@ -77,6 +78,7 @@ type stateHolder struct {
 	MorePermits int               `cbor:"20,keyasint,omitempty"` // than one
 	Slots       string            `cbor:"21,keyasint,omitempty"`
 	LockDelay   int64             `cbor:"22,keyasint,omitempty"`
+	Epoch       int64             `cbor:"23,keyasint,omitempty"`
 }
 
 type stateHolding struct {
@@ -232,7 +234,7 @@ func holderOf(h *fencing.Holder) stateHolder {
 		TTL: int64(h.TTL), GrantTTL: int64(h.GrantTTL), MaxHold: int64(h.MaxHold),
 		AcquiredAt: int64(h.AcquiredAt), ExpiresAt: int64(h.ExpiresAt), Waited: int64(h.Waited), Provisional: h.Provisional, Claimed: h.Claimed,
 		Attached: string(h.Attached), BreakAt: int64(h.BreakAt), BreakReason: h.BreakReason,
-		MorePermits: h.Permits - 1, Slots: string(h.Slots), LockDelay: int64(h.LockDelay),
+		MorePermits: h.Permits - 1, Slots: string(h.Slots), LockDelay: int64(h.LockDelay), Epoch: h.Epoch,
 	}
 }
 
@@ -244,7 +246,7 @@ func (s *stateHolder) holder() fencing.Holder {
 		AcquiredAt: fencing.Instant(s.AcquiredAt), ExpiresAt: fencing.Instant(s.ExpiresAt), Waited: time.Duration(s.Waited),
 		Provisional: s.Provisional, Claimed: s.Claimed, Attached: fencing.Stamp(s.Attached),
 		BreakAt: fencing.Instant(s.BreakAt), BreakReason: s.BreakReason, Permits: 1 + s.MorePermits, Slots: fencing.Slots(s.Slots),
-		LockDelay: time.Duration(s.LockDelay),
+		LockDelay: time.Duration(s.LockDelay), Epoch: s.Epoch,
 	}
 }
 

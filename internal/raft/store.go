@@ -87,7 +87,7 @@ func Open(o Options) (*Store, error) {
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
 		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
 		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
-		sessions: sessions{all: map[fencing.Gateway]*session{}},
+		sessions: newSessions(),
 		pushes:   pushes{pending: map[string][]told{}},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -104,7 +104,12 @@ func Open(o Options) (*Store, error) {
 	}
 	var err error
 	if s.dir, err = openDirectory(&o, s.fail); err == nil {
-		if m.quiet, err = s.dir.log.LastIndex(); err == nil {
+		m.newest, s.dir.newest = s.dir.newest, nil
+		m.readBack = func(id string) error { return s.dir.readBack(o.Dir, id) }
+		var last uint64
+		if last, err = s.dir.log.LastIndex(); err == nil {
+			m.quiet.Store(last)
+			s.dir.log.cut = m.cut
 			err = s.begin(&o)
 		}
 		if err != nil {
@@ -125,6 +130,7 @@ func Open(o Options) (*Store, error) {
 	s.work.Go(func() { s.observe(observations) })
 	s.work.Go(func() { s.takeSnapshots(snapshots) })
 	s.work.Go(s.await)
+	s.work.Go(s.compare)
 	s.routing.Go(s.route)
 	s.changed() // what was observed before
 	s.calls.Handle(s.handle)
@@ -347,12 +353,22 @@ func (s *Store) Capabilities() fencing.Capabilities {
 // Heartbeat implements fencing.Store.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	began := time.Now()
-	a, err := s.ask(ctx, message{Errand: errandHeartbeat, Names: names})
-	if err != nil {
-		return err
+	sent, _ := fits(names, mostSent) // what is due on the others Expire does
+	m := message{Errand: errandHeartbeat, Names: names[:sent]}
+	var entries []fencing.Entry
+	for {
+		a, err := s.ask(ctx, m)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, a.Entries...)
+		if a.More == "" {
+			break
+		}
+		m.Names, m.After = nil, a.More
 	}
 	if listener := s.machine.listener.Load(); listener != nil {
-		(*listener).Has(names, began, a.Entries)
+		(*listener).Has(names, began, entries)
 	}
 	return nil
 }

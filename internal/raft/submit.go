@@ -390,6 +390,10 @@ func (s *Store) forward(items []*item, address string, m *message) {
 		for i := range results {
 			results[i].out = a.Outcomes[i]
 		}
+		if n := len(results); n > 0 && n < len(items) {
+			s.answer(items[n:], nil, errNoRoom)
+			items = items[:n]
+		}
 	}
 	s.answer(items, results, err)
 }

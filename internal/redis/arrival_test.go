@@ -52,7 +52,7 @@ func TestArrivalUnanswered(t *testing.T) {
 				return v
 			}
 			until(t, func() bool { return s.arriveAt(t.Context(), n, time.Time{}, lose) != nil && proxy.Lost() > lost })
-			guardThere := func() bool { there, err := s.Blank(t.Context()); return err == nil && !there }
+			guardThere := func() bool { m, err := s.Memory(t.Context()); return err == nil && !m.Blank }
 			until(t, guardThere)
 			ends := func() fencing.Instant {
 				if err := s.arriveAt(t.Context(), n, time.Time{}, reconcile); err != nil {
@@ -93,8 +93,8 @@ func TestArrivalComesLate(t *testing.T) {
 	if !errors.Is(err, errSkewed) || n.isChecked() {
 		t.Fatalf("an arrival that came late: %v", err)
 	}
-	if blank, err := s.Blank(t.Context()); err != nil || !blank {
-		t.Errorf("it was noted: %t, %v", !blank, err)
+	if m, err := s.Memory(t.Context()); err != nil || !m.Blank {
+		t.Errorf("it was noted: %+v, %v", m, err)
 	}
 	if left := refused(t, s, "a"); left < 28*time.Second {
 		t.Errorf("quarantine of %s", left)

@@ -37,11 +37,19 @@ type backend struct {
 // Flush makes Redis forget everything; the handles keep what they remember.
 func (b *backend) Flush() { b.flush() }
 
-func (b *backend) Store(handle int) fencing.Store { return hearing{b.stores[handle]} }
+func (b *backend) Store(handle int) fencing.Store { return hearing{b.stores[handle], b.t} }
 
-// hearing is a store whose Watch returns when it hears: what was said before is
-// covered by a Gap, which no comparison of events can know of.
-type hearing struct{ *Store }
+// hearing is a store whose Watch and Listen return when it hears: what was said before is
+// covered by a Gap, which no comparison of events or messages can know of.
+type hearing struct {
+	*Store
+	t testing.TB
+}
+
+func (h hearing) Listen(listener fencing.Listener) {
+	h.Store.Listen(listener)
+	until(h.t, h.subscription.active)
+}
 
 func (h hearing) Watch(sink fencing.EventSink) (stop func()) {
 	heard := make(chan struct{})

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,8 +16,14 @@ import (
 // maxBatch bounds how many commands go out together, in one call or several.
 const maxBatch = 512
 
-// batchers is how many batches are under way at a node at once. A name always goes by the
-// same batcher, so what is asked about it is run in the order in which it was asked.
+// maxOrphans bounds how many commands of a batcher wait whose callers have left, when one has
+// been answered or has failed. What is dropped beyond that is done again: by whoever was told that
+// it is not known what came of it, by the watchdog, or by time.
+const maxOrphans = 8 * maxBatch
+
+// batchers is how many batches are under way at a node at once. What a request asks about a name
+// always goes by the same batcher, so it is run in the order in which it was asked. Heartbeats,
+// expiries and lists go beside them (doAll), in any order with these.
 // Two keep Redis busy while answers are read: on an idle machine 64 callers had 1.3 times
 // the pairs of one call a request, against 1.15 with one batcher; with 256, 1.2
 // and 1.25.
@@ -99,6 +106,7 @@ func (b *batcher) next(spare []*command) []*command {
 	left := copy(b.queue, b.queue[n:])
 	clear(b.queue[left:])
 	b.queue = b.queue[:left]
+	b.dropOrphans()
 	if len(batch) == 0 {
 		b.inFlight--
 		if b.closed != nil && b.inFlight == 0 {
@@ -106,6 +114,24 @@ func (b *batcher) next(spare []*command) []*command {
 		}
 	}
 	return batch
+}
+
+// dropOrphans drops what nobody waits for any more and need not be sent, or is too much. The
+// mutex is held.
+func (b *batcher) dropOrphans() {
+	if len(b.queue) <= maxOrphans {
+		return
+	}
+	kept := 0
+	b.queue = slices.DeleteFunc(b.queue, func(c *command) bool {
+		if c.awaited.Load() {
+			return false
+		} else if !c.outlives(b.member) || kept == maxOrphans {
+			return true
+		}
+		kept++
+		return false
+	})
 }
 
 // close refuses new commands, with errRetired in a way that has them tried

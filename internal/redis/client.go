@@ -85,7 +85,8 @@ func (t *topology) discoveryClient(addr string) *goredis.Client {
 	}
 	o := t.clientOptions(addr)
 	o.PoolSize, o.ReadBufferSize, o.WriteBufferSize = 1, 4<<10, 4<<10
-	o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = discoveryTimeout, discoveryTimeout, discoveryTimeout
+	answered := t.options.DialTimeout
+	o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = answered, answered, answered
 	if t.location.kind == kindSentinel {
 		o.DB, o.Username, o.Password = 0, t.options.SentinelUsername, t.options.SentinelPassword
 	}
@@ -96,9 +97,6 @@ func (t *topology) discoveryClient(addr string) *goredis.Client {
 	g.clients[addr] = client
 	return client
 }
-
-// discoveryTimeout is for one answer about the topology, which costs next to nothing.
-const discoveryTimeout = 500 * time.Millisecond
 
 // retain closes the clients that are not for addrs.
 func (g *discoveryClients) retain(addrs []string) {

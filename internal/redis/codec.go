@@ -243,9 +243,12 @@ func (c *codec) rareOfLease(h *fencing.Holding) {
 	flag(c, "KEEP", &h.Keep)          // its place may rest
 	word(c, "SET", &h.Set)            // fencing.AcquireRequest.Set
 	word(c, "ATTACHED", &h.Attached)  // the stream that it hangs on; empty: none
+	number(c, "EPOCH", &h.Epoch)      // fencing.Holder
 	number(c, "BREAK_AT", &h.BreakAt) // fencing.Holder, and the next; 0: it was given no notice
 	word(c, "BREAK_REASON", &h.BreakReason)
 	millis(c, "LOCK_DELAY", &h.LockDelay)
+	number(c, "SET_AT", &h.SetAt) // fencing.Holding, and the next; of a place that rests fencing.Place
+	number(c, "SENT_AT", &h.SentAt)
 }
 
 // labels is what a renewal changes of what people are told of a lease; nothing stands there
@@ -297,7 +300,7 @@ func (c *codec) rareOfRecord() {
 	few(c, "EXTRA_PERMITS", &some) // how many permits more than holders: one that has no permits counts as one
 	flag(c, "SLOT_MARKS", &yes)    // some slot has a mark of its own
 	word(c, "BROKEN", &s)          // the last tokens that were broken, oldest first, 16 digits each
-	word(c, "DELAY", &s)           // how many holders have a LOCK_DELAY, a colon, and fencing.Record.DelayedUntil; empty: 0 and 0
+	word(c, "DELAY", &s)           // how many holders have a LOCK_DELAY, a colon, and fencing.Record.DelayedUntil, DelaySetAt and DelaySentAt likewise, which are left out where they are 0; empty: all are 0
 	word(c, "GATEWAYS", &s)        // those with connected places or provisional leases: name:places:leases; each
 }
 
@@ -398,12 +401,14 @@ type operation struct {
 	limit      int // of a shared lease; of what is shown
 	permits    int // 0: none are named
 	hold       int
-	ttl        time.Duration
+	ttl        time.Duration // of a release and a take-back: Linger
+	epoch      int64         // RenewRequest.Epoch
 	token      fencing.Token // of a break or a claim, to admit or to judge; that an acquire proposes
 	slot       int           // AdmitRequest.Slot
-	claimed    bool          // AdmitRequest.Claimed, JudgeRequest.Claimed
+	claimed    bool          // AcquireRequest.Claimed, AdmitRequest.Claimed, JudgeRequest.Claimed
 	unknown    bool          // TakeBackRequest.Unknown
 	refused    bool          // TakeBackRequest.Refused
+	left       bool          // TakeBackRequest.Left
 	waits      bool          // of a list: the waiters are to be shown
 	again      bool
 	maxWaiters int
@@ -424,11 +429,13 @@ func (c *codec) operation(o *operation) {
 	few(c, "OP_PERMITS", &o.permits)
 	small(c, "OP_HOLD", &o.hold)
 	micros(c, "OP_TTL", &o.ttl)
+	number(c, "OP_EPOCH", &o.epoch)
 	number(c, "OP_TOKEN", &o.token)
 	small(c, "OP_SLOT", &o.slot)
 	flag(c, "OP_CLAIMED", &o.claimed)
 	flag(c, "OP_UNKNOWN", &o.unknown)
 	flag(c, "OP_REFUSED", &o.refused)
+	flag(c, "OP_LEFT", &o.left)
 	flag(c, "OP_WAITS", &o.waits)
 	flag(c, "OP_AGAIN", &o.again)
 	small(c, "OP_MAX_WAITERS", &o.maxWaiters)
@@ -472,7 +479,7 @@ type replyHead struct {
 	flags string // flagFresh and the others
 
 	// number: of a renewal the µs the lease still had to live; of an expire the µs until there
-	// is something to do again, 0 for never; locked: the caller's position; lease_lost:
+	// is something to do again, 0 for never; of an index how many entries were missing; locked: the caller's position; lease_lost:
 	// µs since the lease ended by time; quarantined: µs until that ends; conflict and
 	// invalid_request: what the lease or place has; of an admit that was decided and of a
 	// judge the highest token issued.

@@ -26,6 +26,7 @@ const (
 	inspectVerb   verb = "inspect"
 	historyVerb   verb = "history"
 	listVerb      verb = "list"
+	indexVerb     verb = "index"
 	heartbeatVerb verb = "heartbeat"
 	checkVerb     verb = "check"
 	arriveVerb    verb = "arrive"
@@ -34,7 +35,7 @@ const (
 // rules reports whether a verb applies the rules, and so may hand a lock on.
 func (v verb) rules() bool {
 	switch v {
-	case inspectVerb, historyVerb, judgeVerb, listVerb, heartbeatVerb, checkVerb, arriveVerb:
+	case inspectVerb, historyVerb, judgeVerb, listVerb, indexVerb, heartbeatVerb, checkVerb, arriveVerb:
 		return false
 	}
 	return true

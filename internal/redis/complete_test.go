@@ -71,6 +71,7 @@ var kinds = map[verb]struct {
 	inspectVerb:   {},
 	historyVerb:   {},
 	listVerb:      {},
+	indexVerb:     {},
 	heartbeatVerb: {},
 	checkVerb:     {needsMemory: true},
 	arriveVerb:    {},
@@ -143,6 +144,55 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+var (
+	listedKey = regexp.MustCompile(`fencepost:\{N\}:([a-z:]+)`)
+	keyInLua  = regexp.MustCompile(`prefix \.\. '([a-z:]+)'`)
+	keyInGo   = regexp.MustCompile(`prefix \+ "([a-z:]+)"`)
+)
+
+// The list of keys in layout.lua has all there are: what deletes each in turn goes by it.
+func TestKeysAreListed(t *testing.T) {
+	listed := map[string]bool{}
+	for _, match := range listedKey.FindAllStringSubmatch(readSource(t, "library/layout.lua"), -1) {
+		listed[strings.TrimSuffix(match[1], ":")] = true
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range parts {
+		files = append(files, "library/"+part+".lua")
+	}
+	used := map[string]bool{}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, expression := range []*regexp.Regexp{keyInLua, keyInGo} {
+			for _, match := range expression.FindAllStringSubmatch(readSource(t, path), -1) {
+				key := strings.TrimSuffix(match[1], ":")
+				if used[key] = true; !listed[key] {
+					t.Errorf("%s has the key %s, which layout.lua does not list", path, key)
+				}
+			}
+		}
+	}
+	for key := range listed {
+		if !used[key] {
+			t.Errorf("layout.lua lists the key %s, which nobody uses", key)
+		}
+	}
+}
+
+func readSource(t *testing.T, path string) string {
+	t.Helper()
+	source, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(source)
+}
+
 // notStored are the fields of a lease that Redis does not have as they are.
 var notStored = map[string]string{
 	"Waited": "the time between two that it has",
@@ -196,7 +246,6 @@ func TestUsualLease(t *testing.T) {
 // notSent are the fields of requests that are not sent to Redis, with the reason.
 var notSent = map[string]string{
 	"AcquireRequest.Behind": "for stores without a queue",
-	"RenewRequest.Stamp":    "for quorums",
 	"ListRequest.Mode":      "Match looks at it", "ListRequest.HeldFor": "as Mode", "ListRequest.EndsIn": "as Mode", "ListRequest.Waiting": "as Mode",
 	"ListRequest.Attached": "as Mode", "ListRequest.Unrenewed": "as Mode",
 }

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"bytes"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,10 +14,10 @@ import (
 // A record that can't be read costs its own name and no other, neither in lists
 // nor at their end, and is told once.
 func TestDamagedRecords(t *testing.T) {
-	b := openBackend(t, redistest.Start(t))
+	var log logBuffer
+	server := redistest.Start(t)
+	b := openOn(t, Options{URL: server.SocketURL(), Logger: slog.New(slog.NewTextHandler(&log, nil))}, server)
 	s, ctx := b.stores[0], t.Context()
-	var log bytes.Buffer
-	s.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 
 	names := []fencing.Name{"0", "1", "2", "3", "4", "5", "6", "7"} // they share the calls that read them
 	for _, name := range names {

@@ -134,8 +134,9 @@ func TestQueueKeysEnd(t *testing.T) {
 	b.SetTime(epoch.Add(fencing.RestTTL))
 	_, err := s.Expire(ctx, 10)
 	wantCode(t, "expire", err, fencing.CodeOK)
-	if got, want := kinds(), strings.Fields("gateways guard lock reaper token"); !slices.Equal(got, want) {
-		t.Errorf("keys %q at the end, want %q", got, want)
+	ended := slices.DeleteFunc(kinds(), func(kind string) bool { return kind == "expiry" || kind == "names" }) // once somebody has looked they have their marks
+	if want := strings.Fields("gateways guard lock reaper token"); !slices.Equal(ended, want) {
+		t.Errorf("keys %q at the end, want %q", ended, want)
 	}
 }
 
@@ -179,7 +180,7 @@ func TestLibraryWords(t *testing.T) {
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
 		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
-	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, aboutPermits, "owner")
+	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, aboutPermits, aboutSlot, "owner")
 	for _, verdict := range fencing.Verdicts() {
 		reasons = append(reasons, fencing.Reason(verdict))
 	}

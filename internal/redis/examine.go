@@ -30,6 +30,7 @@ const (
 type circumstances struct {
 	node     string // Finding.Node
 	failover bool   // Sentinel or a Cluster puts a replica in the place of a master that is lost
+	sentinel bool   // it is Sentinel; a master of a Cluster that is cut off from most others stops by itself
 	acks     int    // replicas that have to acknowledge a grant
 	maxSkew  time.Duration
 	clock    func() time.Time // the gateway's
@@ -54,7 +55,7 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.options.OperationTimeout)
 	defer cancel()
 	c := circumstances{
-		failover: failsOver(s.topology.location), maxSkew: s.options.MaxSkew, acks: s.options.ReplicaAcks, clock: s.options.Clock,
+		failover: failsOver(s.topology.location), sentinel: s.topology.location.kind == kindSentinel, maxSkew: s.options.MaxSkew, acks: s.options.ReplicaAcks, clock: s.options.Clock,
 	}
 	now := s.topology.table.Load()
 	if len(now.nodes) == 0 {

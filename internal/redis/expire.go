@@ -92,12 +92,16 @@ func (s *Store) dueAt(ctx context.Context, n *node, wanted []int, limit int) (pa
 	} else if !elected {
 		return part{next: maxReapPause, standby: true}, nil
 	}
+	indexing := s.lookAtIndexes(ctx, n, wanted)
 	now, first, left, err := s.firstDue(ctx, n, reaper, wanted)
 	if err != nil {
 		return part{next: maxReapPause}, err
 	}
 	p := part{}
 	p.names, p.next, err = s.due(ctx, n, now, first, limit)
+	if indexing {
+		p.next = min(p.next, indexingPause)
+	}
 	if err == nil && left != nil && !moving(left) { // what moves is done where it goes, the next time
 		err = s.unavailable(n.at(left))
 	}

@@ -237,5 +237,5 @@ func (tr *trouble) occupy() {
 			other.Eval(tr.t.Context(), "while true do end", nil)
 		}()
 		until(tr.t, func() bool { return tr.client.Ping(tr.t.Context()).Err() != nil })
-	}, func() { tr.do("script", "kill"); <-running })
+	}, func() { tr.do("script", "kill"); receive(tr.t, "the end of the script", running) })
 }

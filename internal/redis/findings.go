@@ -128,6 +128,7 @@ func (c *circumstances) replicas(f *facts) fencing.Finding {
 			online++
 		}
 	}
+	connected := max(online, atLeast(f.info["connected_slaves"])) // one that catches up may be promoted as well
 	least, known := f.config["min-replicas-to-write"]
 	_, reported := f.info["min_slaves_good_slaves"] // there only where there is a minimum
 	guarded := known && least != "0" && f.config["min-replicas-max-lag"] != "0" || !known && reported
@@ -146,6 +147,10 @@ func (c *circumstances) replicas(f *facts) fencing.Finding {
 		return c.finding(checkReplicas, false, "P1",
 			count(online)+"; a master that is cut off from all of them goes on granting while one is promoted: there is no min-replicas-to-write",
 			"min-replicas-to-write 1, min-replicas-max-lag 3")
+	case known && c.sentinel && atLeast(least) < (connected+1)/2:
+		return c.finding(checkReplicas, false, "P1",
+			fmt.Sprintf("%s, and min-replicas-to-write is %s: a network that is cut in two may leave a master on either side, and both grant", count(connected), least),
+			fmt.Sprintf("min-replicas-to-write %d, half of the replicas, rounded up", (connected+1)/2))
 	case online == 0 && c.failover:
 		return c.finding(checkReplicas, false, "", "no replica follows this master: none can take its place", "add a replica, or bring it back")
 	case online == 0:

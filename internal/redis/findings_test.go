@@ -1,6 +1,9 @@
 package redis
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // A master that is cut off from all its replicas is what min-replicas-to-write is
 // for: without it STRICT must refuse just then.
@@ -28,5 +31,28 @@ func TestAppendfsyncNo(t *testing.T) {
 	}
 	if got := c.persistence(f); got.OK {
 		t.Errorf("%+v", got)
+	}
+}
+
+// With fewer than half of the replicas as a minimum, a master on either side of a cut has
+// enough of them.
+func TestReplicasOnBothSidesOfACut(t *testing.T) {
+	for _, c := range []struct {
+		replicas, least string
+		danger          bool
+	}{
+		{"1", "1", false}, {"2", "1", false}, {"3", "1", true}, {"3", "2", false},
+		{"4", "1", true}, {"4", "2", false}, {"5", "2", true}, {"5", "3", false},
+	} {
+		f := &facts{
+			info:   map[string]string{"role": "master", "connected_slaves": c.replicas},
+			config: map[string]string{"min-replicas-to-write": c.least, "min-replicas-max-lag": "3"},
+		}
+		for i := range atLeast(c.replicas) {
+			f.info[fmt.Sprintf("slave%d", i)] = "ip=10.0.0.2,port=6379,state=online,offset=1,lag=1"
+		}
+		if got := (&circumstances{failover: true, sentinel: true}).replicas(f); (got.Promise == "P1") != c.danger || got.OK == c.danger {
+			t.Errorf("%s replicas, at least %s: %+v", c.replicas, c.least, got)
+		}
 	}
 }

@@ -289,3 +289,94 @@ func TestWayOutOfDamage(t *testing.T) {
 	c.gateway.Store(int64(held.TTL))
 	mustAcquire(t, s, acquireRequest("a"))
 }
+
+// Who waits behind leases that are lost is served when the last of them has ended, and not
+// before, whichever operation finds it out; behind leases of which a key was lost that can be
+// made anew, when they end.
+func TestWaitingBehindLostLeases(t *testing.T) {
+	server := redistest.Start(t)
+	for _, kind := range ofHolders {
+		for _, verb := range []string{"renew", "release", "break", "inspect", "list", "join", "leave", "confirm", "expire", "admit"} {
+			t.Run(kind+" "+verb, func(t *testing.T) {
+				flush(t, server)
+				var c clocks
+				s, ctx := open(t, c.options(server.URL())), t.Context()
+				listen(t, s)
+				var all []fencing.AcquireRequest
+				var last fencing.Holder
+				for _, ttl := range []time.Duration{10 * time.Second, 20 * time.Second} {
+					r := acquireRequest("a")
+					r.Mode, r.Limit, r.TTL = fencing.ModeShared, 2, ttl
+					last = mustAcquire(t, s, r).Holder
+					all = append(all, r)
+				}
+				waits, leaves := waitRequest("a"), waitRequest("a")
+				mustWait(t, s, waits)
+				mustWait(t, s, leaves)
+				s.redis().Del(ctx, s.keys[0].prefix+kind+":a")
+				unlessLost := func(refusal fencing.Code) fencing.Code {
+					if kind == "holders" {
+						return refusal
+					}
+					return fencing.CodeOK
+				}
+				switch verb {
+				case "renew":
+					_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: all[1].Lease, TTL: 20 * time.Second})
+					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
+				case "release":
+					_, err := s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: all[0].Lease})
+					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
+				case "break":
+					_, err := s.Break(ctx, fencing.BreakRequest{Name: "a", Token: last.Token - 1})
+					wantCode(t, verb, err, fencing.CodeStaleToken)
+				case "inspect":
+					_, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+					wantCode(t, verb, err, fencing.CodeOK)
+				case "list":
+					_, err := s.List(ctx, fencing.ListRequest{Limit: 10})
+					wantCode(t, verb, err, fencing.CodeOK)
+				case "join":
+					mustWait(t, s, waitRequest("a"))
+				case "leave":
+					_, err := s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: leaves.Lease, Stamp: leaves.Stamp})
+					wantCode(t, verb, err, fencing.CodeOK)
+				case "confirm":
+					_, err := s.Confirm(ctx, fencing.ConfirmRequest{Name: "a", Lease: all[0].Lease, Stamp: all[0].Stamp})
+					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
+				case "admit":
+					_, err := s.Admit(ctx, fencing.AdmitRequest{Name: "a", Token: last.Token, Slot: fencing.NoSlot})
+					wantCode(t, verb, err, unlessLost(fencing.CodeQuarantined))
+				}
+				holder := func() fencing.LeasePublic {
+					t.Helper()
+					out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a", Holders: 10})
+					wantCode(t, "inspect", err, fencing.CodeOK)
+					if len(out.Lock.Holders) == 1 {
+						return out.Lock.Holders[0].Lease
+					}
+					return ""
+				}
+				pass := func(till time.Duration) {
+					t.Helper()
+					for at := time.Duration(c.redis.Load()); at < till; {
+						at = min(at+time.Second, till)
+						c.redis.Store(int64(at))
+						c.gateway.Store(int64(at))
+						wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK)
+						_, err := s.Expire(ctx, 100)
+						wantCode(t, "expire", err, fencing.CodeOK)
+					}
+				}
+				pass(18 * time.Second)
+				if holder() == waits.Lease.Public() {
+					t.Error("granted while the lease before it may be believed in")
+				}
+				pass(22 * time.Second)
+				if got := holder(); got != waits.Lease.Public() {
+					t.Errorf("%s holds, want who waits", got)
+				}
+			})
+		}
+	}
+}

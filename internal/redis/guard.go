@@ -30,6 +30,12 @@ func (p *QuarantinePolicy) bounds() (least, most time.Duration) {
 	return min(p.Least, fencing.LongestQuarantine), fencing.LongestQuarantine
 }
 
+// length returns how long a quarantine takes where the longest TTL in use is that.
+func (p *QuarantinePolicy) length(longest time.Duration) time.Duration {
+	least, most := p.bounds()
+	return min(max(longest, least), most)
+}
+
 // guard is what a partition remembers in order to be careful.
 type guard struct {
 	fencing.Quarantine

@@ -72,7 +72,9 @@ func (w *guardWatch) init(options *Options, partitions int) {
 }
 
 func (w *guardWatch) close() {
+	w.mu.Lock()
 	w.cancel()
+	w.mu.Unlock()
 	w.running.Wait()
 }
 

@@ -24,13 +24,13 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	defer client.Close()
 	entering := s.topology.node(0).entering
 	entering <- struct{}{} // at a Redis that hangs
-	free := time.AfterFunc(5*time.Second, entering.unlock)
+	free := time.AfterFunc(time.Minute, entering.unlock)
 	defer free.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	began := time.Now()
 	_, err := s.Acquire(ctx, acquireRequest("a"))
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("an acquire with 300 ms took %s: %v", took, err)
 	}
 }
@@ -41,7 +41,7 @@ func TestBudgetWhileArriving(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
-	const budget = 4 * time.Second
+	const budget = 8 * time.Second
 	s := open(t, Options{URL: proxy.URL(), ReadTimeout: 2 * budget, OperationTimeout: budget})
 	s.guards.close()
 	mustAcquire(t, s, acquireRequest("a"))
@@ -50,7 +50,7 @@ func TestBudgetWhileArriving(t *testing.T) {
 	s.topology.node(0).entering <- struct{}{} // at a Redis that hangs
 	began := time.Now()
 	_, err := s.Acquire(t.Context(), acquireRequest("a"))
-	if took := time.Since(began); took > budget*5/4 {
+	if took := time.Since(began); took > budget*3/2 {
 		t.Errorf("an operation of %s took %s: %v", budget, took, err)
 	}
 	proxy.Delay(0)
@@ -126,7 +126,7 @@ func TestArrivalAtAReplica(t *testing.T) {
 // Commands that wait while a check fails are answered by it, and don't each check in vain.
 func TestArrivalFailsForAllWhoWait(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Options{URL: server.URL(), ReadTimeout: 300 * time.Millisecond, OperationTimeout: 20 * time.Second})
+	s := open(t, Options{URL: server.URL(), ReadTimeout: time.Second, OperationTimeout: time.Minute})
 	s.guards.close()
 	mustAcquire(t, s, acquireRequest("a"))
 	if err := server.Pause(); err != nil {
@@ -145,7 +145,7 @@ func TestArrivalFailsForAllWhoWait(t *testing.T) {
 		}
 		return nil
 	})
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second { // half of what they take one after the other
 		t.Errorf("20 commands took %s for a Redis that hangs for the first of them", took)
 	}
 	if err := syscall.Kill(server.Pid(), syscall.SIGCONT); err != nil {
@@ -164,7 +164,7 @@ func TestBehindDuringALook(t *testing.T) {
 	c := &command{sentAt: time.Now().Add(time.Minute)} // after the last arrival
 	began := time.Now()
 	s.guards.raiseAlarm(c, &reply{behind: true})
-	if a := <-s.guards.alarm; a.since.Equal(c.sentAt) || a.since.Before(began) {
+	if a := receive(t, "the alarm", s.guards.alarm); a.since.Equal(c.sentAt) || a.since.Before(began) {
 		t.Errorf("a check counts that began at %s, want %s or later", a.since, began)
 	}
 }
@@ -187,7 +187,7 @@ func TestLookAfterAnother(t *testing.T) {
 	client.ConfigSet(t.Context(), "maxmemory", "9mb")
 	client.ConfigSet(t.Context(), "maxmemory", "0")
 	n.arriving.unlock()
-	if err := <-checked; err != nil {
+	if err := receive(t, "the look", checked); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := s.guards.server(serverAt(t, server)).evicted, evictedBy(t, client); want == 0 || got != want {
@@ -207,11 +207,11 @@ func TestLookOfACallerWhoLeaves(t *testing.T) {
 	until(t, func() bool { return len(n.entering) == 1 })
 	go func() { second <- s.arriveAt(t.Context(), n, since, reconcile) }()
 	leave()
-	if err := <-first; err == nil {
+	if err := receive(t, "the look of who leaves", first); err == nil {
 		t.Fatal("he who left has checked")
 	}
 	n.arriving.unlock()
-	if err := <-second; err != nil {
+	if err := receive(t, "the look of who waited", second); err != nil {
 		t.Errorf("he who waited: %v", err)
 	}
 }

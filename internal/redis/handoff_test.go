@@ -51,7 +51,7 @@ func TestHandOffGoesOn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			receive(t, last)
+			receive(t, "news of a grant", last)
 			token := fencing.Token(0)
 			told := map[fencing.LeasePublic]fencing.Token{}
 			heard.mu.Lock()
@@ -106,7 +106,7 @@ func BenchmarkHandOffToMany(b *testing.B) {
 				if _, err := s.Release(b.Context(), fencing.ReleaseRequest{Name: name, Lease: first.Lease}); err != nil {
 					b.Fatal(err)
 				}
-				receive(b, last)
+				receive(b, "news of a grant", last)
 			}
 			b.ReportMetric(longestCommand(b, client).Seconds()*1000, "longest-ms")
 		})

@@ -15,7 +15,7 @@ const (
 
 // layoutVersion is that of keys and records. It is written down with the number of
 // partitions in the guard of each.
-const layoutVersion = "9"
+const layoutVersion = "10"
 
 // maxHistories is how many names have a history, in all partitions together.
 const maxHistories = 16384

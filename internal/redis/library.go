@@ -18,7 +18,7 @@ import (
 var sources embed.FS
 
 // parts are the files of the library, in the order in which they are put together.
-var parts = []string{"layout", "state", "holders", "queue", "rules", "view", "acquire", "verbs", "fence", "gateways", "save", "mend", "run"}
+var parts = []string{"layout", "state", "clocks", "holders", "queue", "rules", "view", "acquire", "verbs", "fence", "gateways", "save", "mend", "run"}
 
 // A library has two functions that do the same. Redis refuses the one that grants where
 // memory is full; the other frees memory, or only reads. It runs neither of them on
@@ -96,7 +96,7 @@ func constants() map[string]string {
 	all := map[string]string{}
 	for name, n := range map[string]int64{
 		"PROOF_SIZE": int64(len(fencing.SecretHash{})), "NO_MODE": noMode, "EXCLUSIVE": exclusive, "SHARED": shared, "NO_SLOT": fencing.NoSlot,
-		"AT_ONCE": int64(fencing.AtOnce), "ANY_NUMBER": fencing.AnyNumber, "MAX_TOKEN": int64(fencing.MaxToken),
+		"AT_ONCE": int64(fencing.AtOnce), "AFTER_SKEW": int64(fencing.AfterSkew), "ANY_NUMBER": fencing.AnyNumber, "MAX_TOKEN": int64(fencing.MaxToken),
 		"HEARTBEAT_PAGE": heartbeatPage, "MAX_BROKEN": fencing.MaxBroken, "MAX_HISTORY": fencing.MaxHistory,
 		"MAX_HOLDERS_SHOWN": fencing.MaxHoldersShown, "MAX_WAITERS_SHOWN": fencing.MaxWaitersShown,
 	} {
@@ -105,7 +105,7 @@ func constants() map[string]string {
 	for name, d := range map[string]time.Duration{
 		"TOMBSTONE_TTL": fencing.TombstoneTTL, "FORGET_AFTER": fencing.ForgetAfter, "MAX_FLOOR_LEAD": fencing.MaxFloorLead,
 		"GATEWAY_TTL": fencing.GatewayTTL, "STALL_AFTER": fencing.StallAfter, "HEAR_INTERVAL": fencing.HearInterval,
-		"REST_TTL": fencing.RestTTL, "HEARTBEAT": fencing.HeartbeatInterval, "TTL_PERIOD": fencing.TTLPeriod, "LONGEST_QUARANTINE": fencing.LongestQuarantine,
+		"REST_TTL": fencing.RestTTL, "HEARTBEAT": fencing.HeartbeatInterval, "TTL_PERIOD": fencing.TTLPeriod, "LONGEST_QUARANTINE": fencing.LongestQuarantine, "MAX_LOCK_DELAY": fencing.MaxLockDelay,
 	} {
 		all[name] = strconv.FormatInt(d.Microseconds(), 10)
 	}

@@ -96,7 +96,7 @@ func newNameMerge(partitions int, prefix string, after fencing.Name, limit int) 
 	// Twice the expected share and a few more: the first round trip is nearly
 	// always the only one.
 	m := &nameMerge{max: "+", chunk: int64(limit/partitions*2 + 4), runs: make([]nameRun, partitions)}
-	from := "-"
+	from := "(" + wholeMark
 	if prefix != "" {
 		from, m.max = "["+prefix, "("+prefix+"\xff" // names are ASCII
 	}

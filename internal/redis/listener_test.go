@@ -45,16 +45,15 @@ func (e *recorder) expect(lease fencing.LeaseID) <-chan arrival {
 	return c
 }
 
-// receive waits for news.
-func receive(t testing.TB, news <-chan arrival) arrival {
+// receive waits for what a goroutine has to tell, which does not take long.
+func receive[T any](t testing.TB, what string, from <-chan T) (told T) {
 	t.Helper()
 	select {
-	case a := <-news:
-		return a
+	case told = <-from:
 	case <-time.After(60 * time.Second):
-		t.Fatal("no news of a grant")
+		t.Fatalf("never: %s", what)
 	}
-	return arrival{}
+	return told
 }
 
 func (e *recorder) Granted(g fencing.Grant, _ fencing.Instant, asked time.Time) {

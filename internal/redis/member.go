@@ -1,43 +1,76 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"fencepost/internal/fencing"
+
+	goredis "github.com/redis/go-redis/v9"
 )
+
+// errAnotherServer says that the server is not the one that was to be taken into service.
+var errAnotherServer = errors.New("redis: another run of the server is there by now")
 
 var _ fencing.Node = (*Store)(nil)
 
-// Blank is fencing.Node.Blank.
-func (s *Store) Blank(ctx context.Context) (bool, error) {
+// Memory is fencing.Node.Memory. It asks for all on one connection, so of one run of the server.
+func (s *Store) Memory(ctx context.Context) (fencing.Memory, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.OperationTimeout, errBudget)
 	defer cancel()
 	n := s.topology.node(0) // the only one: no member is a Cluster
 	if n.client == nil {
-		return false, s.unavailable(errNoMaster)
+		return fencing.Memory{}, s.unavailable(errNoMaster)
 	}
-	there, err := n.client.Exists(ctx, s.keys[0].guard).Result()
-	if err != nil {
-		return false, s.unavailable(n.at(err))
+	pipe := n.client.Pipeline()
+	info, stored := pipe.Info(ctx, identityInfo...), pipe.Get(ctx, s.keys[0].guard)
+	_, _ = pipe.Exec(ctx) // the commands hold their errors
+	text, err := stored.Result()
+	blank := errors.Is(err, goredis.Nil)
+	var g guard
+	switch {
+	case blank:
+		err = nil
+	case err == nil:
+		g, err = decodeGuard(text, s.partitions)
 	}
-	return there == 0, nil
+	id, unknown := identify(info.Val())
+	if err = cmp.Or(err, info.Err(), unknown); err != nil {
+		return fencing.Memory{}, s.unavailable(n.at(err))
+	}
+	now := fencing.InstantOf(s.options.Clock())
+	m := fencing.Memory{
+		Server: id.server(), Blank: blank, InService: !blank && g.Server == id.server(),
+		Quarantine: max(g.Until.Sub(now), 0), Longest: max(g.Longest(now), s.guards.longest()),
+	}
+	if !m.InService {
+		m.Quarantine = s.options.Quarantine.length(m.Longest)
+	}
+	return m, nil
 }
 
 // Enroll is fencing.Node.Enroll.
-func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) error {
+func (s *Store) Enroll(ctx context.Context, server string, isNew bool, longest time.Duration) (time.Duration, error) {
 	s.guards.noteTTL(longest)
+	serves := ""
 	decide := func(was *remembered, is *reported) verdict {
-		switch v := reconcile(was, is); {
-		case v == unchanged: // another gateway was first, which may not know of a TTL as long
-			return longer
-		case v != withheld:
-			return v
-		case isNew && was.born == 0:
+		serves = is.server()
+		switch {
+		case serves != server:
+			return withheld
+		case is.guard == nil && isNew && was.born == 0:
 			return unused
+		case is.guard == nil:
+			return lost
 		}
-		return lost
+		asked := *was
+		asked.member = false
+		if v := reconcile(&asked, is); v != unchanged {
+			return v
+		}
+		return longer // another gateway was first, which may not know of a TTL as long
 	}
 	n, err := s.topology.node(0), errOvertaken
 	for range maxRecoveries {
@@ -45,8 +78,11 @@ func (s *Store) Enroll(ctx context.Context, isNew bool, longest time.Duration) e
 			err = s.arriveAt(ctx, n, time.Time{}, decide)
 		}
 	}
-	if err != nil {
-		return s.unavailable(n.at(err))
+	if err == nil && serves != server {
+		err = errAnotherServer
 	}
-	return nil
+	if err != nil {
+		return 0, s.unavailable(n.at(err))
+	}
+	return s.guards.quarantine(fencing.InstantOf(s.options.Clock())), nil
 }

@@ -75,7 +75,7 @@ func TestHandOffAcross(t *testing.T) {
 		arrived := recorders[to].expect(waiter.Lease)
 		began := time.Now()
 		mustRelease(t, stores[from], holder)
-		got := receive(t, arrived)
+		got := receive(t, "news of a grant", arrived)
 		took = append(took, got.at.Sub(began))
 		switch {
 		case !got.grant.Holder.Provisional || !got.asked.IsZero():
@@ -96,8 +96,8 @@ func TestHandOffAcross(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("arrived after %s in the median, %s at most", took[len(took)/2], took[len(took)-1])
-	if took[len(took)/2] > 20*time.Millisecond {
-		t.Errorf("arrived after %s in the median", took[len(took)/2])
+	if most := took[len(took)/4]; most > fencing.HeartbeatInterval { // then they came by the heartbeats
+		t.Errorf("only a quarter arrived within %s", most)
 	}
 
 	own := waitRequest(name)
@@ -105,7 +105,7 @@ func TestHandOffAcross(t *testing.T) {
 	arrived := recorders[0].expect(own.Lease)
 	before := time.Now()
 	mustRelease(t, stores[0], holder)
-	got := receive(t, arrived)
+	got := receive(t, "news of a grant", arrived)
 	if got.grant.Holder.Provisional || got.asked.Before(before) || got.asked.After(got.at) || got.grant.Stamp != own.Stamp {
 		t.Errorf("told of %+v, asked %s after the release began; want a firm lease", got.grant, got.asked.Sub(before))
 	}

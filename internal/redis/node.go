@@ -26,6 +26,8 @@ type node struct {
 	batchers     [2 * batchers]*batcher // the second half is for what waits for replicas
 	scriptsUntil atomic.Int64           // it has no Functions, as far as is known until then (ns of the gateway's clock)
 	tidied       time.Time              // of the one who looks after all nodes
+	indexesSeen  atomic.Int64           // when the marks of the indexes were last looked at, ns since 1970
+	indexing     atomic.Bool            // indexes are being made anew
 	gone         chan struct{}          // closed when it is not known as a master any more
 
 	changes        atomic.Int64           // what gives reason to check, besides partitions that came: another server or none that is a master, an arrival that failed

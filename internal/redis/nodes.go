@@ -168,7 +168,7 @@ func moving(err error) bool {
 func (s *Store) countHeld(ctx context.Context) (int, error) {
 	counts := make([]*goredis.IntCmd, s.partitions)
 	err := s.readPartitions(ctx, s.everyPartition(), func(ctx context.Context, pipe goredis.Pipeliner, n int) {
-		counts[n] = pipe.ZCard(ctx, s.keys[n].names)
+		counts[n] = pipe.ZLexCount(ctx, s.keys[n].names, "("+wholeMark, "+")
 	})
 	if err != nil {
 		return 0, err

@@ -157,6 +157,65 @@ func TestQuarantineAfterPromotion(t *testing.T) {
 	}
 }
 
+func memoryOf(t *testing.T, s *Store) fencing.Memory {
+	t.Helper()
+	m, err := s.Memory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// enroll takes the server that is there into service.
+func enroll(t *testing.T, s *Store, isNew bool, longest time.Duration) time.Duration {
+	t.Helper()
+	left, err := s.Enroll(t.Context(), memoryOf(t, s).Server, isNew, longest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+// A node of a quorum that was restarted with its data, all or older, is not in service before
+// the quorum takes it, which knows from the other nodes for how long a lease may live. Only
+// the run of the server is taken that was looked at.
+func TestRestartedNodeIsNotInService(t *testing.T) {
+	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--dir", t.TempDir())
+	s := open(t, Options{URL: server.URL(), Member: true})
+	enroll(t, s, true, 0)
+	held := acquireRequest("a")
+	held.TTL = 5 * time.Minute
+	mustAcquire(t, s, held)
+	before := memoryOf(t, s)
+	if err := server.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // a gateway that remembers, and one that does not
+		until(t, func() bool {
+			e, ok := errors.AsType[*fencing.Error](s.Check(t.Context()))
+			return ok && e.Code == fencing.CodeQuarantined
+		})
+		s.checkGuards(t.Context())
+		if m := memoryOf(t, s); m.Blank || m.InService || m.Server == before.Server || m.Longest != held.TTL {
+			t.Errorf("%+v", m)
+		}
+		if left := refused(t, s, "b"); left != 0 {
+			t.Errorf("in quarantine for %s; it is for the quorum to say", left)
+		}
+		if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease}); err != nil {
+			t.Errorf("what it still has can be renewed: %v", err)
+		}
+		if _, err := s.Enroll(t.Context(), before.Server, false, time.Minute); err == nil {
+			t.Error("the run before was taken into service")
+		}
+		s = open(t, Options{URL: server.URL(), Member: true})
+	}
+	enroll(t, s, false, 4*time.Minute)
+	if left := refused(t, s, "b"); left < 3*time.Minute {
+		t.Errorf("quarantine of %s, and a TTL of 4 min is in use elsewhere", left)
+	}
+}
+
 // Who takes a store for new, and who does not.
 func TestNewStores(t *testing.T) {
 	t.Run("auto", func(t *testing.T) {
@@ -169,29 +228,30 @@ func TestNewStores(t *testing.T) {
 		}
 	})
 	t.Run("a node of a quorum", func(t *testing.T) {
-		ctx := t.Context()
 		server := redistest.Start(t)
 		s := open(t, Options{URL: server.URL(), Member: true})
-		blank := func(want bool) {
-			t.Helper()
-			if got, err := s.Blank(ctx); err != nil || got != want {
-				t.Errorf("blank: %v, %v; want %v", got, err, want)
-			}
-		}
 		refused(t, s, "a")
-		blank(true)
-		if err := s.Enroll(ctx, true, 0); err != nil {
-			t.Fatal(err)
+		if m := memoryOf(t, s); !m.Blank || m.InService || m.Quarantine != 30*time.Second {
+			t.Errorf("a new one: %+v", m)
 		}
-		blank(false)
+		enroll(t, s, true, 0)
+		if m := memoryOf(t, s); m.Blank || !m.InService || m.Quarantine != 0 {
+			t.Errorf("in service: %+v", m)
+		}
 		mustAcquire(t, s, acquireRequest("a"))
 		flush(t, server)
-		until(t, func() bool { refused(t, s, "b"); blank(true); return true })
-		if err := s.Enroll(ctx, false, 3*time.Minute); err != nil {
-			t.Fatal(err)
+		until(t, func() bool { refused(t, s, "b"); return true })
+		if m := memoryOf(t, s); !m.Blank || m.InService {
+			t.Errorf("flushed: %+v", m)
 		}
-		if left := refused(t, s, "b"); left < 179*time.Second {
+		if left := enroll(t, s, false, 3*time.Minute); left < 150*time.Second || left > 3*time.Minute {
+			t.Errorf("enrolled for %s", left)
+		}
+		if left := refused(t, s, "b"); left < 150*time.Second {
 			t.Errorf("quarantine of %s", left)
+		}
+		if m := memoryOf(t, s); m.Quarantine < 150*time.Second || m.Longest != 3*time.Minute {
+			t.Errorf("in quarantine: %+v", m)
 		}
 	})
 	t.Run("a node of a quorum that several gateways enroll", func(t *testing.T) {
@@ -199,15 +259,17 @@ func TestNewStores(t *testing.T) {
 		one, two := open(t, Options{URL: server.URL(), Member: true}), open(t, Options{URL: server.URL(), Member: true})
 		for range 20 {
 			flush(t, server)
-			err := inParallel(2, func(i int) error { return []*Store{one, two}[i].Enroll(t.Context(), false, 30*time.Second) })
+			m := memoryOf(t, one)
+			err := inParallel(2, func(i int) error {
+				_, err := []*Store{one, two}[i].Enroll(t.Context(), m.Server, false, 30*time.Second)
+				return err
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := two.Enroll(t.Context(), false, 90*time.Second); err != nil {
-			t.Fatal(err)
-		}
-		if left := refused(t, one, "a"); left < 85*time.Second {
+		enroll(t, two, false, 90*time.Second)
+		if left := refused(t, one, "a"); left < 60*time.Second {
 			t.Errorf("quarantine of %s, and a TTL of 90 s is in use", left)
 		}
 	})

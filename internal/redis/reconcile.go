@@ -9,7 +9,7 @@ import (
 
 // remembered is what this gateway knows of a partition and of the server that it asks.
 type remembered struct {
-	member  bool // of a quorum: a node that remembers nothing is for Admit
+	member  bool // of a quorum: a node that remembers nothing, or is another run of its server, is for Enroll
 	passive bool // this gateway only looks
 	waits   bool // a quarantine has a length that was set: a Redis that seems new is waited for as well
 
@@ -60,7 +60,7 @@ type verdict int
 
 const (
 	unchanged verdict = iota // it is as remembered: nothing is to be done
-	withheld                 // nothing is remembered, and it is not for this gateway to say why
+	withheld                 // nothing is remembered, or by another run, and it is not for this gateway alone to say why
 	unused                   // nothing was ever kept here: nothing was lost
 	moved                    // another server has all that the one before had
 	longer                   // a quarantine is to be longer
@@ -76,6 +76,8 @@ func reconcile(was *remembered, is *reported) verdict {
 		return withheld
 	case was.passive:
 		return unchanged
+	case was.member && is.guard.Server != is.server(): // it may have forgotten, and others know what
+		return withheld
 	case is.guard == nil && was.born == 0 && !was.waits && !is.used:
 		return unused
 	case is.guard == nil:

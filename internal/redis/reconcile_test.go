@@ -49,6 +49,8 @@ func TestReconcile(t *testing.T) {
 		{"a node of a quorum that has forgotten votes only when it is admitted", remembered{member: true, born: born, evicted: -1}, reported{identity: one}, withheld},
 		{"a node of a quorum that is new as well", remembered{member: true, evicted: -1}, reported{identity: one}, withheld},
 		{"a node of a quorum that remembers is like any other", remembered{member: true, born: born, server: "one", evicted: -1}, reported{identity: one, guard: kept(born, "one")}, unchanged},
+		{"a node of a quorum that was restarted with its data votes only when it is admitted", remembered{member: true, born: born, server: "one", evicted: -1}, reported{identity: another, guard: kept(born, "one")}, withheld},
+		{"a node of a quorum that another gateway has admitted", remembered{member: true, born: born, server: "one", evicted: -1}, reported{identity: another, guard: kept(born, "one more")}, changed},
 		{"who only looks makes no guard", remembered{passive: true, evicted: -1}, reported{identity: one}, withheld},
 		{"who only looks notes no server", remembered{passive: true, evicted: -1}, reported{identity: one, guard: kept(born, "two")}, unchanged},
 

@@ -52,6 +52,7 @@ const (
 	aboutMode       = "mode"
 	aboutLimit      = "limit"
 	aboutPermits    = "permits"
+	aboutSlot       = "slot"
 )
 
 var errReply = errors.New("redis: an answer can't be read")
@@ -246,6 +247,8 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 			return fencing.LimitError(int(r.number))
 		case aboutPermits:
 			return fencing.PermitsError(c.permits, int(r.number))
+		case aboutSlot:
+			return fencing.SlotError(c.slot)
 		}
 	}
 	return fencing.Unavailable(fmt.Errorf("redis: an operation came to the code %q (%s)", r.code, r.text))

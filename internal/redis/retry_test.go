@@ -219,7 +219,7 @@ func TestRefusals(t *testing.T) {
 	ctx := t.Context()
 	proxy := redistest.StartProxy(t, server.Addr())
 	s := open(t, Options{
-		URL: proxy.URL(), OperationTimeout: 200 * time.Millisecond, ReadTimeout: 150 * time.Millisecond, Quarantine: QuarantinePolicy{Off: true},
+		URL: proxy.URL(), OperationTimeout: time.Second, ReadTimeout: 800 * time.Millisecond, Quarantine: QuarantinePolicy{Off: true},
 	})
 	client := server.Client()
 	defer client.Close()
@@ -271,7 +271,7 @@ func TestRefusals(t *testing.T) {
 	until(t, func() bool { return client.Ping(ctx).Err() != nil })
 	all("BUSY", fencing.CodeUnavailable, fencing.CodeUnavailable)
 	set("script", "kill")
-	<-running
+	receive(t, "the end of the script", running)
 	wantCode(t, "after BUSY", s.Check(ctx), fencing.CodeOK)
 
 	for _, answer := range []string{"LOADING Redis is loading", "MISCONF can't persist", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN",
@@ -367,10 +367,10 @@ func TestAbandonedCommands(t *testing.T) {
 	until(t, queued(1, 2))
 	leave()
 	for range 2 {
-		wantCode(t, "a caller that leaves", <-gone, fencing.CodeUnavailable)
+		wantCode(t, "a caller that leaves", receive(t, "a caller that leaves", gone), fencing.CodeUnavailable)
 	}
 	release()
-	wantCode(t, "acquire that was under way", <-first, fencing.CodeOK)
+	wantCode(t, "acquire that was under way", receive(t, "the acquire", first), fencing.CodeOK)
 	for name, want := range map[fencing.Name]bool{"held": false, name: false} {
 		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
 		if err != nil || out.Lock.Held() != want {

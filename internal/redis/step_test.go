@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/seed"
 )
 
 // TestStep plays random operations of three gateways on Redis and on
@@ -25,16 +25,9 @@ import (
 func TestStep(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	seed, count := rand.Uint64(), uint64(rounds(4, 16))
-	if text := os.Getenv("REDIS_STEP_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-		count = 1
-	}
-	for round := range count {
-		playStep(t, server, seed+round)
+	first := seed.Of(t)
+	for seed := first; seed < first+uint64(rounds(4, 16)); seed++ {
+		playStep(t, server, seed)
 	}
 }
 
@@ -79,6 +72,7 @@ type game struct {
 	leases []fencing.LeaseID
 	tokens []fencing.Token
 	now    fencing.Instant
+	off    time.Duration // how far the store's clock is ahead of the right time
 	skew   time.Duration
 	busy   bool // time hardly passes
 	modes  int  // 0 exclusive, 1 shared, 2 both
@@ -96,8 +90,13 @@ func (g *game) step(ctx context.Context) error {
 	if g.IntN(100) == 0 {
 		jumps = []time.Duration{23 * time.Hour, 24 * time.Hour, 25 * time.Hour}
 	}
-	g.now, g.skew = g.now.Add(jumps[g.IntN(len(jumps))]), 0
-	if g.IntN(8) == 0 {
+	g.now, g.skew = g.now.Add(jumps[g.IntN(len(jumps))]), -g.off
+	if g.IntN(16) == 0 {
+		before := g.off
+		g.off = []time.Duration{0, 0, 30 * time.Minute, -30 * time.Minute, 12 * time.Second, -12 * time.Second}[g.IntN(6)]
+		g.now, g.skew = g.now.Add(g.off-before), -g.off
+	}
+	if g.off == 0 && g.IntN(8) == 0 {
 		skews := []time.Duration{maxSkew, maxSkew + time.Microsecond, -maxSkew, -maxSkew - time.Microsecond, time.Hour}
 		g.skew = skews[g.IntN(len(skews))]
 	}
@@ -300,11 +299,14 @@ func (g *game) op(name fencing.Name) fencing.Op {
 		case 4:
 			r.Owner, r.Metadata = pick(g, "", "renamed"), pick[map[string]string](g, nil, map[string]string{}, map[string]string{"k": "w"})
 		}
+		if g.IntN(2) == 0 {
+			r.Stamp, r.Epoch = stamp, pick[int64](g, 0, 0, 1, 2)
+		}
 		return r
 	case 7, 8, 9:
-		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp)}
+		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp), Linger: pick[time.Duration](g, 0, 0, 0, time.Second)}
 	case 10:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Unknown: g.IntN(3) == 0}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Unknown: g.IntN(3) == 0, Left: g.IntN(2) == 0, Linger: pick[time.Duration](g, 0, time.Second)}
 	case 11:
 		if len(g.tokens) > 0 {
 			last := g.tokens[max(0, len(g.tokens)-12):]

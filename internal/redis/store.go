@@ -27,7 +27,7 @@ type Options struct {
 	// the authorities of the system, and no certificate.
 	TLS func() *tls.Config
 
-	DialTimeout      time.Duration // default 500 ms
+	DialTimeout      time.Duration // for one connection, and for one answer about the topology; default 500 ms
 	ReadTimeout      time.Duration // for one batch of answers; default 1 s
 	WriteTimeout     time.Duration // default 1 s
 	OperationTimeout time.Duration // for one operation with all its retries; default 2 s

@@ -205,14 +205,14 @@ func TestCancel(t *testing.T) {
 	r := acquireRequest("a")
 	release := proxy.Hold()
 	defer release()
-	left := make(chan error)
+	left := make(chan error, 1)
 	go func() {
 		_, err := s.Acquire(ctx, r)
 		left <- err
 	}()
 	until(t, busy(s, "a"))
 	cancel()
-	err := <-left // while the answer is still held back
+	err := receive(t, "the acquire that was left", left) // while the answer is still held back
 	wantCode(t, "acquire", err, fencing.CodeUnavailable)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the cause in it", err)

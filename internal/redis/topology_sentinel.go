@@ -43,7 +43,7 @@ type sentinelReply struct {
 // fail-over: one that was cut off, or has not been told yet, names a master of the
 // past.
 func (s *sentinels) discover(ctx context.Context) (masterAddrs, error) {
-	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.options.DialTimeout)
 	defer cancel()
 	addrs := s.location.addrs
 	replies := make([]sentinelReply, len(addrs))

@@ -50,7 +50,7 @@ func (s *Store) newAcquireCommand(r *fencing.AcquireRequest) *command {
 	place := placeOf(r)
 	return s.newCommand(operation{
 		verb: acquireVerb, name: r.Name, lease: place.Lease, secret: place.Secret, stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, hold: r.Hold,
-		token: r.Propose, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent,
+		token: r.Propose, claimed: r.Claimed, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent,
 	}, func(w *codec) { w.lease(&place) })
 }
 
@@ -101,7 +101,7 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		labels = func(w *codec) { w.labels(&r.Owner, &r.Metadata) }
 	}
 	return s.lease(ctx, s.newCommand(operation{
-		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL,
+		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL, epoch: r.Epoch,
 	}, labels))
 }
 
@@ -125,7 +125,7 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newCommand(operation{
-		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused,
+		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused, left: r.Left, ttl: r.Linger,
 	}, nil)).result()
 }
 
@@ -265,9 +265,9 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 // CodeClockSkew: a store whose clock differs grants nothing.
 func (s *Store) Check(ctx context.Context) error {
 	err := s.checkNodes(ctx)
-	if err == nil && s.options.Member && !s.options.Passive { // who only looks sees that it is blank
-		var blank bool
-		if blank, err = s.Blank(ctx); blank {
+	if err == nil && s.options.Member && !s.options.Passive { // who only looks sees that it is not
+		var m fencing.Memory
+		if m, err = s.Memory(ctx); err == nil && !m.InService {
 			err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
 		}
 	}

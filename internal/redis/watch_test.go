@@ -123,8 +123,8 @@ func TestEventsEverywhere(t *testing.T) {
 			run(fencing.Name(fmt.Sprintf("orders/%d", i)))
 		}()
 	}
-	<-done
-	<-done
+	receive(t, "the turns of a name", done)
+	receive(t, "the turns of the other", done)
 	const want = 2 * (1 + 20*3 + 1) // granted, then queued, released, granted each turn, released
 	until(t, func() bool {
 		a, _ := eyes[0].seen()

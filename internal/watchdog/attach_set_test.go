@@ -20,15 +20,15 @@ func (w *world) session(ctx context.Context, gateway int, r fencing.AcquireReque
 	if !all.answered() || all.err != nil {
 		w.t.Fatalf("answered %t: %v", all.answered(), all.err)
 	}
-	return all, w.attachAll(ctx, gateway, all)
+	return all, w.keepAll(ctx, all)
 }
 
-func (w *world) attachAll(ctx context.Context, gateway int, all *whole) *attached {
-	request := AttachRequest{Lease: all.Lease, Stamp: all.Stamp}
+func (w *world) keepAll(ctx context.Context, all *whole) *attached {
+	var leases []Attached
 	for i, name := range slices.Sorted(slices.Values(all.names)) {
-		request.Leases = append(request.Leases, Attached{name, all.outs[i]})
+		leases = append(leases, Attached{name, all.outs[i]})
 	}
-	return follow(w.dogs[gateway].Attach(ctx, request))
+	return follow(all.stream.Keep(ctx, leases, nil))
 }
 
 func namesOf(leases []Attached) (names []fencing.Name) {
@@ -211,7 +211,7 @@ func TestASessionGrowsElsewhere(t *testing.T) {
 				if u, _ := a.ended(); codeOf(u.Err) != fencing.CodeReplaced {
 					t.Errorf("the older stream ended with %v", u.Err)
 				}
-				for _, err := range w.dogs[0].ReleaseAll(w.t.Context(), all.names, fencing.ReleaseRequest{Lease: all.Lease, Stamp: all.Stamp}) {
+				for _, err := range all.stream.Release(w.t.Context(), all.names) {
 					if err != nil {
 						t.Error(err)
 					}

@@ -13,11 +13,24 @@ import (
 // attach takes a lease and attaches it; what comes of it is in the returned log.
 func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func() bool) *attached {
 	w.t.Helper()
+	r.Attach = true
+	s := w.open(0, r, r.Name)
 	out, err := w.dogs[0].Acquire(ctx, r)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return follow(w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Leases: []Attached{{r.Name, out}}, Ready: ready}))
+	return follow(s.Keep(ctx, []Attached{{r.Name, out}}, ready))
+}
+
+// open makes a request known as a stream at a gateway, until the end of the test.
+func (w *world) open(gateway int, r fencing.AcquireRequest, names ...fencing.Name) *Stream {
+	w.t.Helper()
+	s, err := w.dogs[gateway].OpenStream(r.Lease, r.Stamp, 0, names...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.streams = append(w.streams, s)
+	return s
 }
 
 type attached struct {
@@ -238,9 +251,8 @@ func TestDrainEndsAttachments(t *testing.T) {
 		if w.holder("a") == nil {
 			t.Error("it was released")
 		}
-		u, ok := <-w.dogs[0].Attach(w.t.Context(), AttachRequest{Leases: []Attached{{Name: "a"}}})
-		if !ok || codeOf(u.Err) != fencing.CodeDraining {
-			t.Errorf("a new one ended with %v", u.Err)
+		if _, err := w.dogs[0].OpenStream(fencing.NewLeaseID(time.Now()), fencing.NewStamp(), 0, "a"); codeOf(err) != fencing.CodeDraining {
+			t.Errorf("a new one began with %v", err)
 		}
 	})
 }
@@ -250,11 +262,13 @@ func TestASlowReaderOfUpdates(t *testing.T) {
 	inWorld(t, func(w *world) {
 		r := request("a")
 		r.TTL, r.MaxHold = 3*time.Second, 9*time.Second
+		r.Attach = true
+		s := w.open(0, r, "a")
 		out, err := w.dogs[0].Acquire(w.t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		updates := w.dogs[0].Attach(w.t.Context(), AttachRequest{Lease: r.Lease, Leases: []Attached{{"a", out}}})
+		updates := s.Keep(w.t.Context(), []Attached{{"a", out}}, nil)
 		advance(2500 * time.Millisecond)
 		u := <-updates
 		if age := time.Since(u.Leases[0].Outcome.Asked); u.Err != nil || age != 500*time.Millisecond {
@@ -326,13 +340,14 @@ func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		r := request("a")
 		r.TTL, r.Attach = 3*time.Second, true
+		s := w.open(0, r, "a")
 		out, err := w.dogs[0].Acquire(w.t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(w.t.Context())
 		defer cancel()
-		updates := w.dogs[0].Attach(ctx, AttachRequest{Lease: r.Lease, Stamp: r.Stamp, Leases: []Attached{{"a", out}}})
+		updates := s.Keep(ctx, []Attached{{"a", out}}, nil)
 		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,7 @@ package watchdog
 import "fencepost/internal/fencing"
 
 // Drain answers all requests that wait with CodeDraining and takes their places
-// back in the background, ends attachments and subscriptions with CodeDraining,
+// back in the background, ends streams and subscriptions with CodeDraining,
 // and refuses new ones. Leases stay. It may be called twice; Stop calls it too.
 func (w *Watchdog) Drain() {
 	l := &w.requests

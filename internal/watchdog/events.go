@@ -2,6 +2,7 @@ package watchdog
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,19 +20,22 @@ const (
 )
 
 // Notice is an event or, with Resync, that events may have been missed: what was
-// known has to be asked for again. After it events go on.
+// known has to be asked for again. After it events go on. Either has an Event.ID to
+// come back with; that of a Resync may be known to this gateway only.
 type Notice struct {
 	Event  fencing.Event
 	Resync bool
 }
 
-// hub passes the store's events on to subscriptions, and to who keeps attached leases.
+// hub passes the store's events on to subscriptions, and to streams that leases hang on.
 // It has no goroutine, nor has a subscription. The store is watched while there is any
 // of both.
 type hub struct {
-	watch func(fencing.EventSink) (stop func())
-	heard func(fencing.Event) // of every event, before subscriptions do
-	max   int                 // subscriptions; 0 is any number
+	watch  func(fencing.EventSink) (stop func())
+	heard  func(fencing.Event) // of every event, before subscriptions do
+	missed func()              // after events may have been missed, before subscriptions hear of it
+	max    int                 // subscriptions; 0 is any number
+	run    string              // begins the ids of Resyncs: no store has such, nor another run
 
 	// switching is held while the store's watch starts or stops, and before mu:
 	// the store calls back.
@@ -44,7 +48,7 @@ type hub struct {
 	end      uint64     // notices so far; the last one is at (end-1) % maxEvents
 	changed  chan struct{}
 	readers  int // subscriptions
-	keepers  int // attachments
+	keepers  int // streams that leases hang on
 	draining bool
 }
 
@@ -52,6 +56,7 @@ type hub struct {
 type Subscription struct {
 	hub    *hub
 	prefix string
+	at     string // the id of where it began
 	next   uint64 // the notice to read next
 	resync bool   // comes first
 	closed bool
@@ -83,12 +88,26 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &Subscription{hub: h, prefix: prefix, next: h.end}
+	s := &Subscription{hub: h, prefix: prefix, at: h.at(), next: h.end}
 	if after != "" {
+		s.at = after
 		s.next, s.resync = h.find(after)
 	}
 	return s, nil
 }
+
+// At returns the id of where the subscription began: who comes back with it misses nothing
+// of what follows. It is empty where a Resync comes first.
+func (s *Subscription) At() string {
+	if s.resync {
+		return ""
+	}
+	return s.at
+}
+
+// at returns the id of the last notice. There is one while the store is watched. The caller
+// holds mu.
+func (h *hub) at() string { return h.ring[(h.end-1)%maxEvents].Event.ID }
 
 // start has the store's events watched. The caller holds switching.
 func (h *hub) start() {
@@ -99,11 +118,11 @@ func (h *hub) start() {
 	if h.stop != nil {
 		return
 	}
-	h.Gap() // nobody has listened
+	h.add(Notice{Resync: true}) // nobody has listened
 	h.stop = h.watch(h)
 }
 
-// enter has the store's events watched until leave, for an attachment.
+// enter has the store's events watched until leave, for a stream that leases hang on.
 func (h *hub) enter() {
 	h.switching.Lock()
 	defer h.switching.Unlock()
@@ -129,11 +148,11 @@ func (h *hub) leave() {
 // unused reports whether nobody needs the store's events. The caller holds mu.
 func (h *hub) unused() bool { return h.readers+h.keepers == 0 }
 
-// find returns where the event behind the one of an id is, or the end, and true,
+// find returns where the notice behind the one of an id is, or the end, and true,
 // if it is not known. The caller holds mu.
 func (h *hub) find(id string) (next uint64, unknown bool) {
 	for at := h.end; at > h.oldest(); at-- {
-		if n := &h.ring[(at-1)%maxEvents]; !n.Resync && n.Event.ID == id {
+		if h.ring[(at-1)%maxEvents].Event.ID == id {
 			return at, false
 		}
 	}
@@ -155,13 +174,19 @@ func (h *hub) Event(e fencing.Event) {
 }
 
 // Gap implements fencing.EventSink.
-func (h *hub) Gap() { h.add(Notice{Resync: true}) }
+func (h *hub) Gap() {
+	h.missed()
+	h.add(Notice{Resync: true})
+}
 
 func (h *hub) add(n Notice) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ring == nil {
 		h.ring = make([]Notice, maxEvents)
+	}
+	if n.Resync {
+		n.Event.ID = h.run + strconv.FormatUint(h.end, 10)
 	}
 	h.ring[h.end%maxEvents] = n
 	h.end++
@@ -216,7 +241,7 @@ func (s *Subscription) look() (n Notice, ok bool, changed <-chan struct{}, err e
 	}
 	if s.resync || s.next < h.oldest() {
 		s.resync, s.next = false, h.end
-		return Notice{Resync: true}, true, nil, nil
+		return Notice{Resync: true, Event: fencing.Event{ID: h.at()}}, true, nil, nil
 	}
 	for s.next < h.end {
 		n := &h.ring[s.next%maxEvents]

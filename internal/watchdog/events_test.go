@@ -96,6 +96,47 @@ func TestEventsAreFilteredAndReplayed(t *testing.T) {
 	})
 }
 
+// TestComesBackFromWhereItStood: who has the id with which a subscription began, or that of a
+// resync, misses nothing, whether there was an event or not; at another gateway it has a resync.
+func TestComesBackFromWhereItStood(t *testing.T) {
+	withSource(t, Options{}, func(t *testing.T, s *source, w *Watchdog) {
+		comesBack := func(id string, want ...string) {
+			t.Helper()
+			if id == "" {
+				t.Fatal("there is no id to come back with")
+			}
+			back := subscribe(t, w, id, "a")
+			if at := back.At(); at != id {
+				t.Errorf("who comes back with %q stands at %q", id, at)
+			}
+			expect(t, back, want...)
+		}
+		quiet := subscribe(t, w, "", "a")
+		comesBack(quiet.At(), "none")
+		s.tell("b", "a")
+		comesBack(quiet.At(), "2", "none")
+		comesBack(subscribe(t, w, "", "a").At(), "none")
+		s.sink.Gap()
+		after := subscribe(t, w, "", "a")
+		comesBack(quiet.At(), "2", "resync", "none")
+		comesBack(after.At(), "none")
+		s.tell("a")
+		comesBack(after.At(), "3", "none")
+
+		for _, id := range []string{"never", New(s, Options{}).hub.run + "0"} {
+			unknown := subscribe(t, w, id, "a")
+			if at := unknown.At(); at != "" {
+				t.Errorf("%q: before it was told of the gap it stands at %q", id, at)
+			}
+			n, err := unknown.Next(t.Context())
+			if err != nil || !n.Resync {
+				t.Fatalf("%q: %+v, %v", id, n, err)
+			}
+			comesBack(n.Event.ID, "none")
+		}
+	})
+}
+
 // TestNextEndsBesideNotices: who reads in vain until an instant hears of that instant, and
 // what is there meanwhile comes after it.
 func TestNextEndsBesideNotices(t *testing.T) {
@@ -237,6 +278,35 @@ func TestCloseEndsNext(t *testing.T) {
 		if err := <-ended; err == nil {
 			t.Error("a closed subscription goes on")
 		}
+	})
+}
+
+// TestComesBackToAnotherGateway: between two gateways of a store nothing is missed in silence.
+func TestComesBackToAnotherGateway(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ids := map[string]bool{} // of where a reader stood, and whether something was told before
+		first := subscribe(w.t, w.dogs[0], "", "")
+		ids[first.At()] = false
+		other := subscribe(w.t, w.dogs[1], "", "")
+		w.ask(1, request("a"))
+		n, err := first.Next(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		ids[n.Event.ID] = true
+		first.Close()
+		w.ask(0, request("b"))
+		for id, told := range ids {
+			back := subscribe(w.t, w.dogs[1], id, "")
+			for n, err = back.Next(w.t.Context()); err == nil && !n.Resync && n.Event.Name != "b"; n, err = back.Next(w.t.Context()) {
+				told = told || n.Event.Name == "a"
+			}
+			if err != nil || !n.Resync && !told {
+				w.t.Errorf("after %q: %+v, %v, and of the first name: %t", id, n, err, told)
+			}
+			back.Close()
+		}
+		other.Close()
 	})
 }
 

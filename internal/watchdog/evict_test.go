@@ -109,7 +109,7 @@ func TestEvictedFromASet(t *testing.T) {
 		r := request("")
 		done := make(chan error, 1)
 		go func() {
-			_, err := w.dogs[1].AcquireAll(w.t.Context(), []fencing.Name{"a", "b"}, r, nil)
+			_, err := w.dogs[1].AcquireAll(w.t.Context(), []fencing.Name{"a", "b"}, r, nil, nil)
 			done <- err
 		}()
 		advance(10 * time.Millisecond)

@@ -78,7 +78,7 @@ func (w *Watchdog) examine() {
 	if e := w.examined.Load(); e != nil {
 		pause = w.examinePause(e)
 	}
-	for w.sleep(pause) {
+	for w.sleepUnless(w.outdated, pause) {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 		_, err := w.Examine(ctx)
 		cancel()
@@ -86,6 +86,14 @@ func (w *Watchdog) examine() {
 		if err == nil {
 			pause = w.examinePause(w.examined.Load())
 		}
+	}
+}
+
+// Reexamine has the store examined soon: what is known of it is old. It may be called before Start.
+func (w *Watchdog) Reexamine() {
+	select {
+	case w.outdated <- struct{}{}:
+	default: // it will be anyway
 	}
 }
 

@@ -97,6 +97,24 @@ func TestExamineEveryMinuteAndSoonerWhileSomethingIsAtFault(t *testing.T) {
 	})
 }
 
+// What is known to be old is looked at at once, also if that is said before the start or twice.
+func TestReexamine(t *testing.T) {
+	inLooked(t, false, func(t *testing.T, s *looked, w *Watchdog, _ func() string) {
+		s.find(nil, fine)
+		w.Start()
+		wantLooks(t, s, 0)
+		advance(10 * time.Second)
+		s.find(nil, fine, trouble)
+		w.Reexamine()
+		wantLooks(t, s, 10*time.Second)
+		if found, _ := w.Findings(); len(found) != 2 {
+			t.Errorf("%v", found)
+		}
+		advance(6 * time.Second)
+		wantLooks(t, s, 5*time.Second)
+	})
+}
+
 func wantLooks(t *testing.T, s *looked, want ...time.Duration) {
 	t.Helper()
 	synctest.Wait()

@@ -21,6 +21,14 @@ func (w *Watchdog) beat() {
 	}
 }
 
+// beatNow has a heartbeat made at once.
+func (w *Watchdog) beatNow() {
+	select {
+	case w.gap <- struct{}{}:
+	default: // it is to be made already
+	}
+}
+
 // heartbeats tells the store every HeartbeatInterval that this gateway lives, and hears
 // what there is for it: as long as requests wait or sets are incomplete, and once more for
 // what the last of a name may have left behind. A heartbeat is made at once after a Gap, and

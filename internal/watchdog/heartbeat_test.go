@@ -115,7 +115,7 @@ func TestManyAreGivenUp(t *testing.T) {
 				name := fencing.Name(fmt.Sprint(i))
 				names, s.has[name] = append(names, name), true
 			}
-			w.TakeBackAll(names, fencing.NewLeaseID(time.Now()), fencing.NewStamp())
+			w.TakeBackAll(names, fencing.TakeBackRequest{Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp()})
 			want, left := len(names), 0
 			if forgets {
 				want, left = maxTakeBacks, len(names)-maxTakeBacks

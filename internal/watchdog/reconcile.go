@@ -63,11 +63,12 @@ func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
 		t.err = fencing.ReplacedError()
 		t.signal()
 	}
-	if a := l.requests.attached[key{name, stamp}]; a != nil {
-		select {
-		case a.replaced <- struct{}{}:
-		default: // told already
+	if s := l.requests.attached[key{name, stamp}]; s != nil {
+		if s.news.replaced == nil {
+			s.news.replaced = map[fencing.Name]struct{}{}
 		}
+		s.news.replaced[name] = struct{}{}
+		s.signal()
 	}
 }
 
@@ -92,12 +93,10 @@ func (w *Watchdog) askNow(t *Waiter) {
 	w.goOnAsking()
 }
 
-// Gap has a heartbeat made at once.
+// Gap has a heartbeat made at once, and streams ask whether they were replaced.
 func (l listener) Gap() {
-	select {
-	case l.gap <- struct{}{}:
-	default: // it is to be made already
-	}
+	l.beatNow()
+	l.requests.missed()
 }
 
 // Has compares what the store has with what is known here, and acts on the difference in

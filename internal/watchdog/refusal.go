@@ -10,20 +10,29 @@ import (
 
 // confirm makes a provisional lease firm, trying until patience ends or the gateway
 // drains. A quarantine that lasts longer than the patience is not waited for.
-func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (fencing.Outcome, error) {
+func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (out fencing.Outcome, err error) {
+	err = w.insist(ctx, patience, func(ctx context.Context) (err error) {
+		out, err = w.Store.Confirm(ctx, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+		return err
+	})
+	return out, err
+}
+
+// insist asks until the store has said, or patience would end before it is asked again.
+func (w *Watchdog) insist(ctx context.Context, patience time.Time, ask func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		out, err := w.Store.Confirm(call, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+		err := ask(call)
 		cancel()
 		if err == nil || !uncertain(err) {
-			return out, err
+			return err
 		}
 		wait := backoff
 		if e := asError(err); e.Code == fencing.CodeQuarantined {
 			wait = max(wait, e.RetryAfter)
 		}
 		if time.Now().Add(wait).After(patience) {
-			return out, err
+			return err
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -34,7 +43,7 @@ func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patien
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		return out, err
+		return err
 	}
 }
 

@@ -20,24 +20,26 @@ import (
 // taken back, as it is when ctx ends. A name lost before all were there is
 // CodeUnavailable. CodeInvalidRequest: a name is given twice.
 //
-// With r.Attach the request is a stream, and a lease id may have other names already. Of those
+// With stream, unless nil, the request is that stream, and a lease id may have other names already. Of those
 // it asks for that are held the older stream goes on to have the leases until all are there;
-// then they hang on this one. What was held before is never taken back.
+// then they hang on this one. What was held before is never taken back; if it hangs already on
+// a stream that is refused, it lingers for undoneLinger at least, unless nothing is known: then it
+// is left to the client, which asks again, or to its TTL.
 //
 // waits, unless nil, is called when the request begins to wait for a name, with lock as it
 // was then; nil if it had been handed the lock by then.
 //
 // What it returned is the caller's to deliver, or to give to TakeBackAll.
-func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fencing.AcquireRequest, waits func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock)) ([]fencing.Outcome, error) {
+func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fencing.AcquireRequest, stream *Stream, waits func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock)) ([]fencing.Outcome, error) {
 	names = slices.Sorted(slices.Values(names))
 	for i := 1; i < len(names); i++ {
 		if names[i] == names[i-1] {
 			return nil, &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "names", Detail: fmt.Sprintf("names has %q twice", names[i])}
 		}
 	}
-	s := &set{dog: w, names: names, ask: r, deadline: time.Now().Add(r.Wait), waits: waits}
-	if s.ask.Set = digest(names); r.Attach {
-		s.ask.Set, s.ask.Attach = fencing.AnyNames, false
+	s := &set{dog: w, names: names, ask: r, stream: stream, deadline: time.Now().Add(r.Wait), waits: waits}
+	if s.ask.Set, s.ask.Attach = digest(names), false; stream != nil {
+		s.ask.Set = fencing.AnyNames
 	}
 	complete, err := false, error(nil)
 	defer func() {
@@ -53,7 +55,7 @@ func (w *Watchdog) AcquireAll(ctx context.Context, names []fencing.Name, r fenci
 	if err = s.confirm(ctx); err != nil {
 		return nil, err
 	}
-	if r.Attach {
+	if stream != nil {
 		if err = s.attach(ctx); err != nil {
 			return nil, err
 		}
@@ -76,7 +78,8 @@ func digest(names []fencing.Name) string {
 type set struct {
 	dog      *Watchdog
 	names    []fencing.Name
-	ask      fencing.AcquireRequest
+	ask      fencing.AcquireRequest // with Attach once the names are to hang on stream
+	stream   *Stream                // nil: the request is none
 	deadline time.Time
 	outs     []fencing.Outcome // of the names that are there
 	waits    func(fencing.Name, fencing.Waiter, *fencing.Lock)
@@ -146,10 +149,11 @@ func (s *set) confirm(ctx context.Context) error {
 	w := s.dog
 	patience := time.Now().Add(callTimeout) // no longer: the TTLs of the others run
 	errs := make([]error, len(s.names))
+	lead := slices.IndexFunc(s.outs, func(out fencing.Outcome) bool { return out.Holder.Provisional })
 	var calls sync.WaitGroup
 	for i := range s.names {
-		if !s.outs[i].Holder.Provisional { // a retry: an earlier request has confirmed it
-			if w.mayBeForgotten(s.outs[i].Asked) {
+		if out := &s.outs[i]; !out.Holder.Provisional { // an earlier request has confirmed it, and may have renewed it meanwhile
+			if s.stream != nil || w.mayBeForgotten(out.Asked) || left(out) <= 0 {
 				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i) })
 			}
 			continue
@@ -157,6 +161,7 @@ func (s *set) confirm(ctx context.Context) error {
 		calls.Go(func() { s.outs[i], errs[i] = w.confirm(ctx, s.request(i), patience) })
 	}
 	calls.Wait()
+	s.retake(ctx, patience, lead, errs)
 	for i, err := range errs {
 		switch {
 		case err == nil && left(&s.outs[i]) <= 0:
@@ -178,25 +183,77 @@ func (s *set) confirm(ctx context.Context) error {
 	return nil
 }
 
-// attach has the whole set hang on this request, all names at once.
-func (s *set) attach(ctx context.Context) error {
-	s.ask.Attach = true
-	errs := make([]error, len(s.names))
-	eachOf(len(s.names), func(i int) {
-		call, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		var out fencing.Outcome
-		if out, errs[i] = s.stillHeld(call, i); errs[i] == nil {
-			s.outs[i] = out
-		}
-	})
+// retake takes back names that another request of the lease id has taken from this set before it
+// could confirm them, and may have given back since: of requests that are sent together, each may
+// be the last for some of the names, and then none would have all. The newest is the one that has
+// the first name that was granted, lead.
+func (s *set) retake(ctx context.Context, patience time.Time, lead int, errs []error) {
 	for i, err := range errs {
-		if err != nil {
-			return named(err, s.names[i])
+		if err == nil || codeOf(err) != fencing.CodeReplaced && !takenForDead(err) || lead < 0 || errs[lead] != nil {
+			continue
+		}
+		r := s.request(lead)
+		r.Wait, r.Again = 0, true
+		if _, err := s.dog.Store.Acquire(ctx, r); err != nil {
+			return // it is not this one, or nobody can say
+		}
+		r = s.request(i)
+		r.Wait = 0
+		if s.outs[i], errs[i] = s.dog.Store.Acquire(ctx, r); errs[i] == nil && s.outs[i].Holder.Provisional {
+			s.outs[i], errs[i] = s.dog.confirm(ctx, r, patience)
 		}
 	}
-	if ctx.Err() != nil {
+}
+
+// maxRetakes is how often a set takes names back that an older stream has taken from it.
+const maxRetakes = 8
+
+// attach has the whole set hang on its stream. Of streams of one lease id that are sent together the
+// one that has the first name is the newest: it takes the others back from one that was late there.
+func (s *set) attach(ctx context.Context) error {
+	s.ask.Attach = true
+	patience := time.Now().Add(callTimeout)
+	err := s.attachNames(ctx, patience, s.names[:1])
+	rest, lost := s.names[1:], s.stream.replacedOn(s.names[0])
+	for tries := 0; err == nil && !lost && len(rest) > 0; tries++ {
+		if lost = tries > maxRetakes; !lost {
+			err = s.attachNames(ctx, patience, rest)
+			if rest, lost = s.stream.takeReplaced(s.names[0]); len(rest) > 0 && err == nil {
+				_, err = s.dog.Renew(ctx, fencing.RenewRequest{
+					Name: s.names[0], Lease: s.ask.Lease, Stamp: s.ask.Stamp, Epoch: s.outs[0].Holder.Epoch,
+				}) // the message about the first name may come later
+			}
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case lost:
+		return fencing.ReplacedError()
+	case ctx.Err() != nil:
 		return fencing.Unavailable(ctx.Err())
+	}
+	return nil
+}
+
+// attachNames has names of the set hang on its stream, all at once. Those of which the store does
+// not say it asks for again, for they have no other stream any more.
+func (s *set) attachNames(ctx context.Context, patience time.Time, names []fencing.Name) error {
+	errs := make([]error, len(names))
+	eachOf(len(names), func(n int) {
+		i := slices.Index(s.names, names[n])
+		errs[n] = s.dog.insist(ctx, patience, func(ctx context.Context) error {
+			out, err := s.stillHeld(ctx, i)
+			if err == nil {
+				s.outs[i] = out
+			}
+			return err
+		})
+	})
+	for n, err := range errs {
+		if err != nil {
+			return named(err, names[n])
+		}
 	}
 	return nil
 }
@@ -212,7 +269,9 @@ func (s *set) stillHeld(ctx context.Context, i int) (fencing.Outcome, error) {
 	return out, err
 }
 
-// undo takes back all that this request has got, which has failed with err.
+// undo takes back all that this request has got, which has failed with err. Of a refusal the
+// store has answered to that, once, when it returns, or can't be asked: who is refused finds
+// nothing held by its own set.
 func (s *set) undo(err error) {
 	if len(s.outs) == 0 {
 		return
@@ -222,16 +281,38 @@ func (s *set) undo(err error) {
 		k := key{name, s.ask.Stamp}
 		w.release(k)
 	}
-	if !unreplicated(err) {
-		w.TakeBackAll(names, s.ask.Lease, s.ask.Stamp)
-		return
-	}
+	late := unreplicated(err)
+	unknown := err == nil || unsettled(err) && !late
 	var calls sync.WaitGroup
-	for i := range names { // all at once: each waits for replicas
-		r := s.request(i)
-		calls.Go(func() { w.takeBack(takeBackOf(&r), err, true) })
+	for i := range names { // all at once: each may wait for replicas
+		r := s.takeBackOf(i, unknown)
+		if r.Refused = late; unknown { // the store may answer nothing at all
+			w.TakeBackLater(r)
+			continue
+		}
+		calls.Go(func() { w.undo(r, true, late) })
 	}
 	calls.Wait()
+}
+
+// undoneLinger is how long a lease lives on at least that an older stream had, and that hung on a
+// stream which was refused: who has the older one has to hear of it.
+const undoneLinger = 3 * time.Second
+
+// takeBackOf takes back what the request has got of a name, and lets go of it if it hangs on its
+// stream by now. What was held before is left to the client where it is told that nothing is known:
+// it asks again.
+func (s *set) takeBackOf(i int, unknown bool) fencing.TakeBackRequest {
+	request := s.request(i)
+	r := takeBackOf(&request)
+	switch {
+	case !s.ask.Attach:
+	case s.outs[i].Fresh:
+		r.Left, r.Linger = true, s.stream.linger
+	case !unknown:
+		r.Left, r.Linger = true, max(s.stream.linger, undoneLinger)
+	}
+	return r
 }
 
 // release forgets a held lease.

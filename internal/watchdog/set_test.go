@@ -15,6 +15,7 @@ import (
 type whole struct {
 	fencing.AcquireRequest
 	names  []fencing.Name
+	stream *Stream // with Attach
 	cancel context.CancelFunc
 	done   chan struct{}
 	outs   []fencing.Outcome
@@ -24,9 +25,12 @@ type whole struct {
 func (w *world) startAll(gateway int, r fencing.AcquireRequest, names ...fencing.Name) *whole {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	a := &whole{AcquireRequest: r, names: names, cancel: cancel, done: make(chan struct{})}
+	if r.Attach {
+		a.stream = w.open(gateway, r, names...)
+	}
 	go func() {
 		defer close(a.done)
-		a.outs, a.err = w.dogs[gateway].AcquireAll(ctx, names, r, nil)
+		a.outs, a.err = w.dogs[gateway].AcquireAll(ctx, names, r, a.stream, nil)
 	}()
 	return a
 }
@@ -236,7 +240,7 @@ func TestTakeBackAll(t *testing.T) {
 		r := request("")
 		a := w.askAll(0, r, "a", "b")
 		w.holdsAll(a, true)
-		w.dogs[0].TakeBackAll([]fencing.Name{"a", "b"}, r.Lease, r.Stamp)
+		w.dogs[0].TakeBackAll([]fencing.Name{"a", "b"}, takeBackOf(&r))
 		w.free("a")
 		w.free("b")
 	})

@@ -5,13 +5,13 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/seed"
 )
 
 // The simulation of the queue: gateways with the real Watchdog over one fencing.State
@@ -334,42 +334,28 @@ func (s *simulation) finish() {
 	}
 }
 
-// simNumber reads a number from the environment.
-func simNumber(t *testing.T, key string, otherwise uint64) uint64 {
-	text := os.Getenv(key)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s is not a whole number: %v", key, err)
-	}
-	return n
-}
-
 // TestSimulatedSchedules plays random schedules with fail-overs and short leases,
 // and without fail-overs and with leases that never end by themselves. P1, P2 and P4
 // to P8 hold.
 func TestSimulatedSchedules(t *testing.T) {
-	seed := simNumber(t, "FENCEPOST_SEED", rand.Uint64()>>1)
-	schedules := simNumber(t, "FENCEPOST_SCHEDULES", simSchedules)
+	first, schedules := seed.Of(t), seed.Number(t, "FENCEPOST_SCHEDULES", simSchedules)
 	for _, kind := range []struct {
 		name   string
 		strict bool
 	}{{"with fail-overs", false}, {"without fail-overs", true}} {
 		t.Run(kind.name, func(t *testing.T) {
 			total := 0
-			for i := range schedules {
-				faults, grants := simulate(t, seed+i, kind.strict, flaws{})
+			for seed := first; seed < first+schedules; seed++ {
+				faults, grants := simulate(t, seed, kind.strict, flaws{})
 				total += grants
 				for _, fault := range faults {
-					t.Errorf("FENCEPOST_SEED=%d: %s", seed+i, fault)
+					t.Errorf("FENCEPOST_SEED=%d: %s", seed, fault)
 				}
 				if t.Failed() {
 					return
 				}
 			}
-			t.Logf("%d schedules from FENCEPOST_SEED=%d on, %d leases", schedules, seed, total)
+			t.Logf("%d schedules from FENCEPOST_SEED=%d on, %d leases", schedules, first, total)
 		})
 	}
 }

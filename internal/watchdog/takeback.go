@@ -45,10 +45,10 @@ type takeBack struct {
 // as dead.
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) { w.undo(r, false, false) }
 
-// TakeBackAll is TakeBackLater for what a request has got on several names.
-func (w *Watchdog) TakeBackAll(names []fencing.Name, lease fencing.LeaseID, stamp fencing.Stamp) {
-	for _, name := range names {
-		w.TakeBackLater(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp})
+// TakeBackAll is TakeBackLater for what a request has got on several names, in place of r.Name.
+func (w *Watchdog) TakeBackAll(names []fencing.Name, r fencing.TakeBackRequest) {
+	for _, r.Name = range names {
+		w.TakeBackLater(r)
 	}
 }
 
@@ -118,6 +118,9 @@ func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {
 		}
 	case !r.Unknown:
 		r.Refused = r.Refused || t.Refused
+		if t.Left {
+			r.Left, r.Linger = true, t.Linger
+		}
 		t.TakeBackRequest = r
 	}
 	t.due, t.askedAgain, t.counted = time.Now(), t.calls > 0, t.counted || counted

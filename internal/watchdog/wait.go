@@ -214,7 +214,7 @@ func (t *Waiter) waitOn() {
 	if t.state == stateParked && t.grant == nil {
 		l.link(t, t.joinedAt)
 	}
-	listener{t.dog}.Gap()
+	t.dog.beatNow()
 }
 
 // leave gives up the place because the patience has ended, unless a grant came

@@ -10,6 +10,7 @@ package watchdog
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,7 @@ type Watchdog struct {
 	strict       bool
 	examineEvery time.Duration
 	examined     atomic.Pointer[examination] // nil until the first one
+	outdated     chan struct{}               // tells that what was examined is old
 
 	origin time.Time     // what next counts from
 	next   atomic.Int64  // when the reaper wakes, in nanoseconds since origin
@@ -104,13 +106,14 @@ func New(store fencing.Store, o Options) *Watchdog {
 	}
 	w := &Watchdog{
 		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
-		sooner: make(chan struct{}, 1), stop: make(chan struct{}),
+		outdated: make(chan struct{}, 1),
+		sooner:   make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),
 		takeBacks: map[key]*takeBack{}, maxWaiters: o.MaxWaiters, observer: o.Observer, drained: make(chan struct{}),
-		hub: hub{watch: store.Watch, max: o.MaxSubscriptions},
+		hub: hub{watch: store.Watch, max: o.MaxSubscriptions, run: "gap." + rand.Text() + "."},
 	}
 	w.requests = newRegistry(can, w.origin)
-	w.hub.heard = w.requests.changed
+	w.hub.heard, w.hub.missed = w.requests.changed, w.requests.missed
 	return w
 }
 
@@ -161,20 +164,31 @@ func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fenci
 	return *granted, nil
 }
 
-// Renew passes on to the store and notes when the lease is due.
+// Renew passes on to the store and notes when the lease is due. A stream that has it at this
+// gateway goes on from a renewal that is not its own, which may have shortened the lease.
 func (w *Watchdog) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Renew(ctx, r)
 	if err == nil {
 		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
+	if err == nil && r.Stamp == "" {
+		w.requests.mu.Lock()
+		w.requests.renewed(leaseOn{r.Name, r.Lease.Public()}, &out)
+		w.requests.mu.Unlock()
+	}
 	return out, err
 }
 
 // sleep waits for d and reports false if the watchdog was stopped meanwhile.
-func (w *Watchdog) sleep(d time.Duration) bool {
+func (w *Watchdog) sleep(d time.Duration) bool { return w.sleepUnless(nil, d) }
+
+// sleepUnless is sleep that ends sooner when it is woken.
+func (w *Watchdog) sleepUnless(woken <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
+	case <-woken:
+		return true
 	case <-timer.C:
 		return true
 	case <-w.stop:

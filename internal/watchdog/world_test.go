@@ -18,6 +18,8 @@ type world struct {
 	dogs  [2]*Watchdog
 	wires [2]*wire
 	seen  [2]*counts
+
+	streams []*Stream // to be closed at the end
 }
 
 // inWorld runs a test in a world whose watchdogs are stopped at its end, and
@@ -39,12 +41,18 @@ func inWorldWith(t *testing.T, o Options, test func(w *world)) {
 			w.dogs[i].Start()
 		}
 		test(w)
+		for _, s := range w.streams {
+			s.Close()
+		}
 		for i, dog := range w.dogs {
 			dog.Stop()
 			synctest.Wait()
 			l := &dog.requests
 			if len(l.waiters)+len(l.held)+len(l.queues) != 0 {
 				t.Errorf("gateway %d still knows of %d waiters, %d held leases and %d queues", i, len(l.waiters), len(l.held), len(l.queues))
+			}
+			if len(l.streams)+len(l.attached)+len(l.kept) != 0 {
+				t.Errorf("gateway %d still knows of %d streams, of %d and %d names", i, len(l.streams), len(l.attached), len(l.kept))
 			}
 			if w.seen[i].of("waiting") != 0 {
 				t.Errorf("gateway %d counts %d waiters at the end", i, w.seen[i].of("waiting"))
@@ -67,6 +75,7 @@ type wire struct {
 	mute    bool                          // heartbeats fail
 	deaf    bool                          // no events are heard
 	unasked bool                          // nobody is told to ask
+	unheard bool                          // nobody is told that another request has its lease
 	names   []fencing.Name                // of the last heartbeat
 }
 
@@ -210,6 +219,15 @@ func (m messages) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 		return
 	}
 	deal(g, pass)
+}
+
+func (m messages) Replaced(name fencing.Name, stamp fencing.Stamp) {
+	m.wire.mu.Lock()
+	unheard := m.wire.unheard
+	m.wire.mu.Unlock()
+	if !unheard {
+		m.Listener.Replaced(name, stamp)
+	}
 }
 
 // counts is an Observer.

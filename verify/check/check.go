@@ -37,7 +37,8 @@ type Check struct {
 	Title string // what holds if there is no violation, for people
 	Run   func(ctx context.Context, scale Scale, r *Result) error
 
-	// FullOnly leaves it out of Part: make test has a short run of the same.
+	// FullOnly leaves it out of Part: make test has a short run of the same, or it takes too long
+	// for each change.
 	FullOnly bool
 
 	// Beside names a group: checks with the same one, which stand together in the table,

@@ -18,7 +18,7 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 	if l.fence != "bash" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
 	defer cancel()
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()

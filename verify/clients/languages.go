@@ -100,6 +100,10 @@ func (l language) extract(page, dir string, ttl time.Duration) error {
 // javaOptions: Java compiles a program for longer than it runs here.
 const javaOptions = "JAVA_TOOL_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+// patienceOfPrograms bounds each trial of a program: Java takes long to start, the more so
+// beside others.
+const patienceOfPrograms = 5 * patience
+
 // Where a lease has to end, it is soon: languageTTL is in place of the documented TTL.
 const (
 	documentedTTL = 30 * time.Second
@@ -123,10 +127,13 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := l.inTurn(ctx, s, dir, r); err != nil {
 		return err
 	}
+	if err := errors.Join(l.storageFails(ctx, s, dir, r), l.signalled(ctx, s, dir, r)); err != nil {
+		return err
+	}
 	if err := l.extract(page, dir, languageTTL); err != nil {
 		return err
 	}
-	return errors.Join(l.inTime(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r))
+	return errors.Join(l.inTime(ctx, s, dir, r), l.stoppedPast(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r))
 }
 
 // start starts the program, with the gateway at a URL.
@@ -141,9 +148,14 @@ func (l language) start(ctx context.Context, gateway, dir string, st *storage, e
 	return cmd, said, cmd.Start()
 }
 
+// exitNotHad is a program's status for a lock that it has waited for in vain.
+const exitNotHad = 75
+
+var errNotHad = errors.New("the lock was not to be had")
+
 // inTurn runs two at a time: all parts come, and those of the two are not mixed.
 func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *check.Result) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
 	defer cancel()
 	st := newStorage(0)
 	defer st.server.Close()
@@ -151,12 +163,17 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 	var running sync.WaitGroup
 	for i := range errs {
 		running.Go(func() {
-			cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
-			if err == nil {
-				err = cmd.Wait()
-			}
-			if err != nil {
-				errs[i] = fmt.Errorf("%w: %s", err, said)
+			for errs[i] = errNotHad; errs[i] == errNotHad; { // the other one takes its time
+				cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st)
+				if err == nil {
+					err = cmd.Wait()
+				}
+				switch errs[i] = nil; {
+				case cmd.ProcessState.ExitCode() == exitNotHad:
+					errs[i] = errNotHad
+				case err != nil:
+					errs[i] = fmt.Errorf("%w: %s", err, said)
+				}
 			}
 		})
 	}
@@ -183,7 +200,7 @@ func (l language) isFree(ctx context.Context, s *system.System, after string, r 
 		return err
 	}
 	defer c.Close()
-	seen, err := c.Inspect(ctx, "reports/nightly")
+	seen, err := c.Inspect(ctx, lockOfPrograms)
 	if err == nil && seen.Held {
 		r.Violation("%s: the lock is held after %s", l.fence, after)
 	}
@@ -192,7 +209,7 @@ func (l language) isFree(ctx context.Context, s *system.System, after string, r 
 
 // inTime stops the gateway in the middle: no part may come when the lease may have ended.
 func (l language) inTime(ctx context.Context, s *system.System, dir string, r *check.Result) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
 	defer cancel()
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
@@ -229,6 +246,34 @@ type storage struct {
 	taken   []part
 	refused int
 	more    chan struct{} // closed with the next part that is taken
+
+	after  int // so many parts something happens to the next, or to the answer of the last
+	how    failure
+	failed int           // how many were tried after it had failed
+	held   chan struct{} // closed to have the last answered; nil: none is held
+}
+
+// failure is how storage fails.
+type failure string
+
+const (
+	answers500 failure = "500"
+	breaksOff  failure = "no answer"
+)
+
+// fail has all writes after so many parts fail.
+func (st *storage) fail(after int, how failure) { st.after, st.how = after, how }
+
+// hold has the answer to the part of that number wait until it is let go.
+func (st *storage) hold(number int) (answer func()) {
+	st.after, st.held = number, make(chan struct{})
+	return sync.OnceFunc(func() { close(st.held) })
+}
+
+func (st *storage) failures() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.failed
 }
 
 type part struct {
@@ -272,6 +317,14 @@ func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer time.Sleep(st.slow)
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	if st.how != "" && len(st.taken) == st.after {
+		st.failed++
+		if st.how == breaksOff {
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
 	switch {
 	case r.Method != http.MethodPut || err != nil || readErr != nil || !bytes.HasPrefix(body, []byte("part ")):
 		w.WriteHeader(http.StatusBadRequest)
@@ -283,5 +336,10 @@ func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		st.taken = append(st.taken, part{token, time.Now()})
 		close(st.more)
 		st.more = make(chan struct{})
+		if st.held != nil && len(st.taken) == st.after {
+			st.mu.Unlock()
+			<-st.held
+			st.mu.Lock()
+		}
 	}
 }

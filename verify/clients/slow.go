@@ -25,7 +25,7 @@ func (l language) slowly(ctx context.Context, dir string, r *check.Result) error
 	if l.fence != "bash" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
 	defer cancel()
 	curl, err := exec.LookPath("curl")
 	if err != nil {

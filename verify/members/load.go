@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	mrand "math/rand/v2"
 	"net/http"
@@ -115,6 +116,19 @@ func (l *load) ask(random *mrand.Rand, do func(ctx context.Context, g *system.Ga
 		pause(l.ctx, time.Duration(5+random.IntN(20))*time.Millisecond)
 	}
 	return a, false
+}
+
+// insist is ask at gateways that are chosen, with an error once it takes too long.
+func (l *load) insist(next func() *system.Gateway, do func(ctx context.Context, g *system.Gateway) (system.Answer, error)) (a system.Answer, err error) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && l.ctx.Err() == nil; pause(l.ctx, 10*time.Millisecond) {
+		ctx, cancel := context.WithTimeout(l.ctx, asking)
+		a, err = do(ctx, next())
+		cancel()
+		if err == nil && a.Status != http.StatusServiceUnavailable {
+			return a, nil
+		}
+	}
+	return a, fmt.Errorf("nobody answers: %s, %w", a, errors.Join(err, l.ctx.Err()))
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -28,6 +28,7 @@ type Members struct {
 	Changes    int           // nodes that are added and removed
 	Races      int           // two such changes at once, while the leader is killed
 	Exiles     int           // nodes that are removed while they are cut off
+	Reads      int           // leaders that are stopped until another one has handed a lock on, and read when they go on
 	Stand      time.Duration // how long a node stands still, or is cut off
 }
 
@@ -52,6 +53,7 @@ func (m Members) Run(ctx context.Context, s *system.System, r *check.Result) (er
 		{"two changes of the members at once", m.Races, race},
 		{"a node is removed while it is cut off", m.Exiles, exile},
 		{"a node is added, one removed", m.Changes, change},
+		{"the leader is stopped, and read when it goes on", m.Reads, read},
 	} {
 		var all []time.Duration
 		for round := range part.times {
@@ -206,7 +208,7 @@ func (l *load) wait(client *system.Client, g *system.Gateway, name, id string, s
 		ctx, cancel := context.WithTimeout(l.ctx, patience)
 		a, err := client.Acquire(ctx, l.s.Gateways[at%len(l.s.Gateways)], name, id, `{"ttl_ms":60000,"wait_ms":50000}`)
 		cancel()
-		if err != nil || a.Status == http.StatusServiceUnavailable {
+		if err != nil || a.Status == http.StatusServiceUnavailable || a.Status == http.StatusConflict { // 409: as in ask
 			pause(l.ctx, time.Millisecond)
 			continue
 		}

@@ -31,6 +31,8 @@ func TestFailOvers(t *testing.T) {
 
 func TestPartitions(t *testing.T) { run(t, 3, Members{Partitions: 1, Stand: time.Second}) }
 
+func TestReads(t *testing.T) { run(t, 3, Members{Reads: 1}) }
+
 func TestMembers(t *testing.T) {
 	run(t, 3, Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1})
 }

@@ -1,7 +1,7 @@
 package sessions
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,9 +29,11 @@ type client interface {
 	cut() error  // no packet arrives any more, and none leaves
 }
 
-// granted is the first event that tells of leases.
+// granted is what an event tells of leases: of several names, or of one.
 type granted struct {
 	LeaseID string `json:"lease_id"`
+	Name    string `json:"name"`
+	Token   uint64 `json:"fencing_token"`
 	Locks   []struct {
 		Name  string `json:"name"`
 		Token uint64 `json:"fencing_token"`
@@ -42,7 +45,18 @@ func (g *granted) tokens() map[string]uint64 {
 	for _, l := range g.Locks {
 		tokens[l.Name] = l.Token
 	}
+	if len(g.Locks) == 0 {
+		tokens[g.Name] = g.Token
+	}
 	return tokens
+}
+
+// event is one of a stream.
+type event struct {
+	kind string // its name; "refused" for a plain answer, and "closed" for an end without a word
+	at   time.Time
+	Code string `json:"code"`
+	granted
 }
 
 // open asks for the names, and returns when they are granted.
@@ -73,37 +87,57 @@ func (s *session) open(ctx context.Context, g *system.Gateway, start func(ctx co
 	return c, nil
 }
 
-// reader finds the grant in a stream, and reads on until its end.
+// reader keeps the events of a stream until its end.
 type reader struct {
 	mu     sync.Mutex
-	text   bytes.Buffer
-	grant  granted
+	events []event
 	answer chan error // of the grant
 }
 
 func read(from io.Reader) *reader {
 	r := &reader{answer: make(chan error, 1)}
-	go func() {
-		_, err := io.Copy(r, from)
-		r.settle(fmt.Errorf("the stream ended before a grant: %v: %s", err, r.text.String()))
-	}()
+	go r.follow(bufio.NewReader(from))
 	return r
 }
 
-// Write takes a part of the stream.
-func (r *reader) Write(b []byte) (int, error) {
+// follow reads the lines of events; those of HTTP itself look like none.
+func (r *reader) follow(lines *bufio.Reader) {
+	kind := ""
+	for {
+		line, err := lines.ReadString('\n')
+		if name, is := strings.CutPrefix(line, "event: "); is {
+			kind = strings.TrimSpace(name)
+		} else if data, is := strings.CutPrefix(line, "data: "); is {
+			r.take(kind, data)
+		} else if strings.HasPrefix(line, "{") {
+			r.take("refused", line)
+		}
+		if err != nil {
+			r.take("closed", "{}")
+			return
+		}
+	}
+}
+
+func (r *reader) take(kind, data string) {
+	e := event{kind: kind, at: time.Now()}
+	err := json.Unmarshal([]byte(data), &e)
+	r.mu.Lock()
+	r.events = append(r.events, e)
+	r.mu.Unlock()
+	switch kind {
+	case "granted":
+		r.settle(err)
+	case "refused", "lost", "draining", "closed":
+		r.settle(fmt.Errorf("the stream ended before a grant: %s %s", kind, data))
+	}
+}
+
+// said returns the events so far.
+func (r *reader) said() []event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.grant.LeaseID != "" {
-		return len(b), nil
-	}
-	r.text.Write(b)
-	_, after, found := strings.Cut(r.text.String(), "event: granted\ndata: ")
-	line, _, whole := strings.Cut(after, "\n")
-	if found && whole {
-		r.settle(json.Unmarshal([]byte(line), &r.grant))
-	}
-	return len(b), nil
+	return slices.Clone(r.events)
 }
 
 func (r *reader) settle(err error) {
@@ -113,10 +147,13 @@ func (r *reader) settle(err error) {
 	}
 }
 
+// told returns the grant, or an empty one.
 func (r *reader) told() *granted {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return &r.grant
+	events := r.said()
+	if i := slices.IndexFunc(events, func(e event) bool { return e.kind == "granted" }); i >= 0 {
+		return &events[i].granted
+	}
+	return &granted{}
 }
 
 func (r *reader) await() error {
@@ -174,27 +211,36 @@ type conn struct {
 }
 
 func dial(_ context.Context, url, leaseID, body string) (client, error) {
-	c, err := net.DialTimeout("tcp", strings.TrimPrefix(url, "http://"), patience)
+	c, err := post(url+"/locks", leaseID, body)
 	if err != nil {
 		return nil, err
 	}
-	request, err := http.NewRequest(http.MethodPost, url+"/locks", strings.NewReader(body))
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
+	if err := c.await(); err != nil {
+		return nil, errors.Join(err, c.kill())
 	}
+	return c, nil
+}
+
+// post sends a request for a stream, and reads what comes.
+func post(url, leaseID, body string) (*conn, error) {
+	request, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Close = true // a plain answer ends with the connection
 	request.Header.Set("Accept", "text/event-stream")
 	request.Header.Set("Content-Type", "application/json")
 	if leaseID != "" {
 		request.Header.Set("Lease-Id", leaseID)
 	}
+	c, err := net.DialTimeout("tcp", request.URL.Host, patience)
+	if err != nil {
+		return nil, err
+	}
 	if err := request.Write(c); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &conn{read(c), c.(*net.TCPConn)}
-	if err := d.await(); err != nil {
-		return nil, errors.Join(err, d.kill())
-	}
-	return d, nil
+	return &conn{read(c), c.(*net.TCPConn)}, nil
 }
 
 func (c *conn) kill() error { c.conn.Close(); return nil }

@@ -1,4 +1,5 @@
-// Package sessions has sessions over several names whose clients die, stop, and are cut off.
+// Package sessions has sessions over several names whose clients die, stop, and are cut off, and
+// streams with one lease id that are opened together, lose messages, and are left on the way.
 package sessions
 
 import (
@@ -142,17 +143,24 @@ func (s *session) attachAgain(ctx context.Context, r *check.Result, other *syste
 	if err := second.kill(); err != nil {
 		return err
 	}
-	return s.free(ctx, other)
+	return s.free(ctx, other, patience)
 }
 
-// free waits until no name is held.
-func (s *session) free(ctx context.Context, g *system.Gateway) error {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(look) {
-		if left, err := s.held(ctx, g); err != nil || left == 0 {
-			return err
+// free waits until no name is held; longer than within is an error.
+func (s *session) free(ctx context.Context, g *system.Gateway, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within+slack)
+	defer cancel()
+	begun := time.Now()
+	for {
+		left, err := s.held(ctx, g)
+		if err == nil && left == 0 {
+			return nil
 		}
+		if waited := time.Since(begun); waited > within {
+			return errors.Join(fmt.Errorf("%d names below %s are held still after %s", left, s.prefix, waited.Round(time.Millisecond)), err)
+		}
+		<-time.After(10 * look)
 	}
-	return errors.New("the names of a session that was closed are held still")
 }
 
 // held returns how many of the names are held.

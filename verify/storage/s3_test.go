@@ -44,9 +44,9 @@ func TestS3StoppedBeforePut(t *testing.T) {
 		return strings.ReplaceAll(page, old, by)
 	}
 	inMetadata := strings.NewReplacer(
-		`{ echo "$2" && cat; } >"$dir/new"`, `cat >"$dir/new"`,
+		`(echo "$token" && "$@") >"$dir/new"`, `("$@") >"$dir/new"`,
 		`"$(head -n 1 "$dir/old")"`, `"$(sed -n 's/^[Xx]-[Aa]mz-[Mm]eta-[Ff]ence: *\([0-9]*\).*/\1/p' "$dir/head")"`,
-		`-H "$condition"`, `-H "$condition" -H "x-amz-meta-fence: $2"`,
+		`-H "$condition"`, `-H "$condition" -H "x-amz-meta-fence: $token"`,
 	).Replace(page)
 	for name, of := range map[string]struct {
 		script string
@@ -60,7 +60,7 @@ func TestS3StoppedBeforePut(t *testing.T) {
 			t.Parallel()
 			b := holdPut(t)
 			put := func(ctx context.Context, agent, token, content string) error {
-				return fencetest.Command{WriteArgs: []string{"sh", "-c", of.script + `printf %s "$VALUE" | S3_OPTIONS="-A $1" put_fenced "$0/a" "$FENCING_TOKEN"`, b.url, agent}}.
+				return fencetest.Command{WriteArgs: []string{"sh", "-c", of.script + `S3_OPTIONS="-A $1" put_fenced "$0/a" "$FENCING_TOKEN" printf %s "$VALUE"`, b.url, agent}}.
 					Write(ctx, fencetest.Write{Resource: "a", Token: token, Slot: -1, Value: content})
 			}
 			if err := put(t.Context(), "next", "3", "x"); err != nil {

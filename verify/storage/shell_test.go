@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -55,7 +56,7 @@ func startS3(t testing.TB, r recipe, _ map[string]string) string {
 func openS3(r recipe, text map[string]string, address string) (fencetest.Storage, error) {
 	return shell{
 		Command: fencetest.Command{
-			WriteArgs: []string{"sh", "-c", text["write"] + `printf %s "$VALUE" | put_fenced "$0/$RESOURCE" "$FENCING_TOKEN"`, address},
+			WriteArgs: []string{"sh", "-c", text["write"] + `put_fenced "$0/$RESOURCE" "$FENCING_TOKEN" printf %s "$VALUE"`, address},
 			ReadArgs:  []string{"sh", "-c", `curl -sS "$0/$RESOURCE"`, address},
 		},
 		content: func(body string) string {
@@ -73,11 +74,45 @@ func startFiles(t testing.TB, _ recipe, _ map[string]string) string { return t.T
 func openFiles(r recipe, text map[string]string, address string) (fencetest.Storage, error) {
 	return shell{
 		Command: fencetest.Command{
-			WriteArgs: []string{"sh", "-c", text["write"] + `printf %s "$VALUE" | write_fenced "$0/$RESOURCE" "$FENCING_TOKEN"`, address},
+			WriteArgs: []string{"sh", "-c", text["write"] + `write_fenced "$0/$RESOURCE" "$FENCING_TOKEN" printf %s "$VALUE"`, address},
 			ReadArgs:  []string{"sh", "-c", `cat "$0/$RESOURCE" 2>/dev/null || true`, address},
 		},
 		content: func(body string) string { return body },
 	}, nil
+}
+
+// TestFilesFailingCommand: what a command has printed that failed is not written, and neither
+// is nothing where the command is forgotten; the next try with the same token is.
+func TestFilesFailingCommand(t *testing.T) {
+	pages := readPages(t)
+	for name, of := range map[string]struct{ script, write, read, place string }{
+		"files/write": {pages.take(t, "files/write write"), "write_fenced", "cat", t.TempDir() + "/f"},
+		"s3/put":      {pages.take(t, "s3/put write"), "put_fenced", "curl -sS", bucket(t, func(*http.Request) {}) + "/f"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(command string) (string, error) {
+				cmd := exec.CommandContext(t.Context(), "sh", "-c", of.script+"half() { echo half; exit 3; }\n"+command, of.place)
+				out, err := cmd.Output()
+				return string(out), err
+			}
+			if _, err := run(of.write + ` "$0" 5 printf whole`); err != nil {
+				t.Fatal(err)
+			}
+			for _, command := range []string{"false", "half", "no-such-command", ""} {
+				_, err := run(of.write + ` "$0" 6 ` + command)
+				stored, readErr := run(of.read + ` "$0"`)
+				if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.HasSuffix(stored, "whole") {
+					t.Errorf("%q: %v, and %q is stored, %v", command, err, stored, readErr)
+				}
+			}
+			if _, err := run(of.write + ` "$0" 6 printf more`); err != nil {
+				t.Error(err)
+			}
+			if stored, err := run(of.read + ` "$0"`); !strings.HasSuffix(stored, "more") {
+				t.Errorf("%q is stored, %v", stored, err)
+			}
+		})
+	}
 }
 
 // shell is storage that a shell writes; content finds in what it reads what was stored.

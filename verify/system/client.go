@@ -54,12 +54,20 @@ func (a Answer) String() string { return fmt.Sprintf("%d %s", a.Status, a.Body) 
 // Do sends one request, once. leaseID and body may be empty. An error means that no
 // answer was read: whether the request was carried out is unknown.
 func (c *Client) Do(ctx context.Context, method, url, leaseID, body string) (a Answer, err error) {
+	if leaseID == "" {
+		return c.do(ctx, method, url, body)
+	}
+	return c.do(ctx, method, url, body, "Lease-Id", leaseID)
+}
+
+// do sends a request with headers: names, each followed by its value.
+func (c *Client) do(ctx context.Context, method, url, body string, headers ...string) (a Answer, err error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return a, err
 	}
-	if leaseID != "" {
-		r.Header.Set("Lease-Id", leaseID)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
 	}
 	a.Sent = time.Now()
 	response, err := c.http.Do(r)
@@ -94,6 +102,11 @@ func (c *Client) Renew(ctx context.Context, g *Gateway, name, leaseID, body stri
 // Release sends DELETE.
 func (c *Client) Release(ctx context.Context, g *Gateway, name, leaseID string) (Answer, error) {
 	return c.Do(ctx, http.MethodDelete, g.URL()+"/locks/"+name, leaseID, "")
+}
+
+// Break sends DELETE with the token of the lease that is to end.
+func (c *Client) Break(ctx context.Context, g *Gateway, name string, token uint64) (Answer, error) {
+	return c.do(ctx, http.MethodDelete, g.URL()+"/locks/"+name, "", "If-Match", fmt.Sprintf(`"%d"`, token))
 }
 
 // Inspect sends GET.

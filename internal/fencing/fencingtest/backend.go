@@ -17,8 +17,8 @@ type Backend interface {
 	// once for each gateway, before anything else.
 	Store(handle int) fencing.Store
 
-	// SetTime sets the store's clock, and with it the clock of every gateway.
-	// The suite never moves it backwards.
+	// SetTime sets the store's clock, and with it the clock of every gateway. The suite
+	// moves it backwards only with Capabilities.OwnClock, and then sets the gateways' right.
 	SetTime(now fencing.Instant)
 
 	// SetSkew makes the clock of a handle's gateway differ from the store's:

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"fencepost/internal/fencing"
 )
 
 // cases are the case files: a paragraph that says what is shown, then commands
@@ -61,11 +63,17 @@ func (caps Capabilities) samples(c *testcase, n uint64) bool {
 	return n%every == 0 || caps.special() || caps.OneState && slices.Contains(c.needs, "one_state")
 }
 
-// beyondQuorum reports whether a command is about the queue, limits, sets, lock delays or labels that change.
+// beyondQuorum reports whether a command is about the queue, limits and slots, sets, lock delays or
+// labels that change, or tells who was replaced.
 func (c *command) beyondQuorum() bool {
+	if c.want != nil && slices.ContainsFunc(c.want.items, func(it item) bool { return it.key == "replaced" }) {
+		return true
+	}
 	switch c.verb {
 	case "leave", "confirm", "evict", "heartbeat", "heard":
 		return true
+	case "admit":
+		return c.slot != fencing.NoSlot
 	case "acquire", "renew":
 		return c.wait > 0 || c.limit > 0 || c.lockDelay > 0 || c.setName != "" || c.verb == "renew" && (c.owner != "" || c.metadata != nil)
 	}
@@ -137,7 +145,7 @@ func (c *testcase) last() *command {
 // needs returns the capability without which a command makes no sense, or nothing.
 func (c *command) needs() string {
 	switch c.verb {
-	case "skew":
+	case "skew", "clock":
 		return "own_clock"
 	case "flush":
 		return "flush"

@@ -44,11 +44,13 @@ type command struct {
 	back        int    // with no label: the grant on the name, 1 for the last, 2 for the one before
 	above       int    // claim, acquire, admit and judge: by how much more than that
 	slot        int    // admit
-	claimed     bool   // admit and judge: only claimed tokens count
+	claimed     bool   // admit and judge: only claimed tokens count; acquire: a majority has what is proposed
 	intent      time.Duration
 	breakReason string
 	notice      time.Duration // break
-	linger      time.Duration // release
+	linger      time.Duration // release, takeback
+	left        bool          // takeback
+	epoch       int64         // renew
 
 	list   fencing.ListRequest
 	walk   bool // list all pages
@@ -57,7 +59,7 @@ type command struct {
 
 	names []fencing.Name // of heartbeat: all that were used so far
 
-	by time.Duration // of advance and skew
+	by time.Duration // of advance, skew and clock
 
 	arrival fencing.Arrival
 	until   time.Duration // of arrive: from now
@@ -68,12 +70,12 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose stamp via",
-	"renew":     "name* lease* mode limit permits ttl owner meta stamp via",
+	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose claimed stamp via",
+	"renew":     "name* lease* mode limit permits ttl owner meta stamp epoch via",
 	"release":   "name* lease* hold stamp linger via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
-	"takeback":  "name* lease* stamp* refused unknown via",
+	"takeback":  "name* lease* stamp* refused unknown left linger via",
 	"break":     "name* token* notice break_reason via",
 	"evict":     "name* lease* break_reason via",
 	"claim":     "name* lease* token* via",
@@ -89,15 +91,16 @@ var arguments = map[string]string{
 	"stats":     "via",
 	"advance":   "by*",
 	"skew":      "handle* by*",
+	"clock":     "by*",
 	"heed":      "handle*",
 	"flush":     "",
 }
 
 // outcomeless are the verbs that move the world and have no outcome.
-var outcomeless = []string{"advance", "skew", "heed", "flush"}
+var outcomeless = []string{"advance", "skew", "clock", "heed", "flush"}
 
 // flags are the arguments without a value.
-var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "lossless", "lost", "late", "claimed", "waiting", "attached", "unrenewed", "count"}
+var flags = []string{"walk", "repeat", "keep", "again", "attach", "refused", "unknown", "left", "lossless", "lost", "late", "claimed", "waiting", "attached", "unrenewed", "count"}
 
 var (
 	labelForm = regexp.MustCompile(`^[A-Z][0-9]*'?$`)
@@ -239,6 +242,10 @@ func (c *command) set(it item) (err error) {
 		c.refused = true
 	case "unknown":
 		c.unknown = true
+	case "left":
+		c.left = true
+	case "epoch":
+		c.epoch, err = strconv.ParseInt(it.value, 10, 64)
 	case "max_waiters":
 		c.waiters, err = strconv.Atoi(it.value)
 	case "set":
@@ -337,7 +344,7 @@ func (c *command) String() string {
 		b.WriteString(" " + string(c.name))
 	}
 	switch c.verb {
-	case "advance":
+	case "advance", "clock":
 		return b.String() + " " + short(c.by)
 	case "skew":
 		return fmt.Sprintf("%s %d %s", c.verb, c.handle+1, short(c.by))
@@ -414,11 +421,15 @@ func (c *command) String() string {
 		b.WriteString(" late")
 	}
 	word("stamp", c.stamp)
+	number("epoch", int(c.epoch))
 	if c.refused {
 		b.WriteString(" refused")
 	}
 	if c.unknown {
 		b.WriteString(" unknown")
+	}
+	if c.left {
+		b.WriteString(" left")
 	}
 	word("prefix", c.list.Prefix)
 	word("query", c.list.Query)

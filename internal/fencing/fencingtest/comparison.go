@@ -2,6 +2,7 @@ package fencingtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,10 +21,12 @@ type comparison struct {
 	store Backend
 	model *modelBackend
 
-	now    fencing.Instant
-	skew   [2]time.Duration
-	swept  [2]bool // handles whose Expire did the work: the other may be on standby
-	number bool    // label every grant: #1, #2, …
+	now    fencing.Instant  // by the store's clock
+	off    time.Duration    // how far that is ahead of the right time
+	ahead  [2]time.Duration // how far the clocks of the handles' gateways are
+	skew   [2]time.Duration // how far these are ahead of the store's
+	swept  [2]bool          // handles whose Expire did the work: the other may be on standby
+	number bool             // label every grant: #1, #2, …
 	steps  int
 
 	gateways  [2]fencing.Gateway // of the handles, as the store names them; learned
@@ -35,7 +38,10 @@ type comparison struct {
 	asked  [2]fencing.Token          // by the last claim
 	grants map[fencing.Name][]*grant // in order; also lists the names in use
 
-	delayed map[fencing.Name]fencing.Instant // until when nobody may be granted a name, by the leases that were told to have ended
+	told    map[fencing.EndedLease]fencing.Instant // until when holders were told that their leases live, by the right time
+	shown   map[fencing.EndedLease]fencing.Holder  // leases as they were shown last
+	renewed map[streamEpoch]fencing.Stamp          // the streams that have renewed
+	delayed map[fencing.Name]fencing.Instant       // until when nobody may be granted a name, by the leases that were told to have ended and the right time
 }
 
 // grant is one grant of a lease, with its token in the store and in the model.
@@ -56,7 +62,8 @@ func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
 	d := &comparison{
 		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
 		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
-		delayed: map[fencing.Name]fencing.Instant{},
+		shown: map[fencing.EndedLease]fencing.Holder{}, renewed: map[streamEpoch]fencing.Stamp{},
+		told: map[fencing.EndedLease]fencing.Instant{}, delayed: map[fencing.Name]fencing.Instant{},
 	}
 	d.setTime(Epoch)
 	d.listen()
@@ -69,11 +76,26 @@ func (d *comparison) setTime(now fencing.Instant) {
 	d.model.SetTime(now)
 }
 
-func (d *comparison) setSkew(handle int, skew time.Duration) {
-	d.skew[handle] = skew
+// setSkew sets the clock of a handle's gateway, ahead of the right time by so much.
+func (d *comparison) setSkew(handle int, ahead time.Duration) {
+	skew := ahead - d.off
+	d.ahead[handle], d.skew[handle] = ahead, skew
 	d.store.SetSkew(handle, skew)
 	d.model.SetSkew(handle, skew)
 }
+
+// setClock sets the store's clock, ahead of the right time by so much, and no other.
+func (d *comparison) setClock(off time.Duration) {
+	right := d.right()
+	d.off = off
+	d.setTime(right.Add(off))
+	for handle := range d.ahead {
+		d.setSkew(handle, d.ahead[handle])
+	}
+}
+
+// right returns the right time.
+func (d *comparison) right() fencing.Instant { return d.now.Add(-d.off) }
 
 func (d *comparison) skewed(handle int) bool { return d.skew[handle].Abs() > MaxSkew }
 
@@ -88,6 +110,9 @@ func (d *comparison) run(c *command) (result, error) {
 	case "skew":
 		d.setSkew(c.handle, c.by)
 		return result{}, nil
+	case "clock":
+		d.setClock(c.by)
+		return result{}, d.checkViews()
 	case "heed":
 		d.store.(Arriver).Heed(c.handle)
 		d.model.Heed(c.handle)
@@ -99,7 +124,7 @@ func (d *comparison) run(c *command) (result, error) {
 	if c.lease != "" {
 		d.leases[leaseOf(c.lease).Public()] = strings.TrimRight(c.lease, "'")
 	}
-	if c.verb == "acquire" {
+	if c.verb == "acquire" || c.stamp != "" {
 		d.stamps[stampOf(c.stampLabel())] = c.stampLabel()
 	}
 	if c.name != "" && d.grants[c.name] == nil {
@@ -120,7 +145,7 @@ func (d *comparison) run(c *command) (result, error) {
 	if err := d.compare(c, &r, &want); err != nil {
 		return r, fmt.Errorf("unlike Step, which says %q: %w", describe(c, &want, side{d, ofModel}), err)
 	}
-	if err := d.account(&want); err != nil {
+	if err := errors.Join(d.account(c, &want), d.oneStream(c, &want)); err != nil {
 		return r, err
 	}
 	return r, d.checkViews()
@@ -226,6 +251,9 @@ func (d *comparison) askModel(c *command, r *result, token fencing.Token) (resul
 func (d *comparison) flush() {
 	d.store.(Flusher).Flush()
 	d.model.Flush()
+	clear(d.told)
+	clear(d.shown)
+	clear(d.renewed)
 	clear(d.delayed)
 	for _, grants := range d.grants {
 		for _, g := range grants {

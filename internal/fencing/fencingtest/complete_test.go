@@ -24,7 +24,7 @@ var notPlayed = map[string]string{
 	"Capabilities": "data", "Close": "the backend does",
 	"Listen": "by the suite itself", "Watch": "by the suite itself: events.go",
 	"Examine": "each store looks at something else", "Check": "as Examine",
-	"Blank": "tests of internal/redis and internal/quorum", "Enroll": "as Blank",
+	"Memory": "tests of internal/redis and internal/quorum", "Enroll": "as Memory",
 }
 
 func TestEveryMethodIsPlayed(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/seed"
 )
 
 // How many histories are watched: with FENCEPOST_LONG the second number.
@@ -20,10 +21,7 @@ const (
 // runEvents plays random histories and compares the events that each gateway is
 // told with those of Step.
 func runEvents(t *testing.T, open Open, caps Capabilities) {
-	seed, err := seedOf()
-	if err != nil {
-		t.Fatal(err)
-	}
+	seed := seed.Of(t)
 	for i := range long(eventHistories, longEventHistories) {
 		if err := watchedHistory(t, open, caps, seed+i); err != nil {
 			t.Fatalf("history with FENCEPOST_SEED=%d: %v", seed+i, err)

@@ -72,8 +72,6 @@ func (g *generator) next(step int) *command {
 		}
 		if !g.d.caps.Quorum && c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
 			switch c.ttl {
-			case 0:
-				_, c.stamp, _ = g.present(c)
 			case time.Second:
 				c.owner = "renamed"
 			case 10 * time.Second:
@@ -81,6 +79,9 @@ func (g *generator) next(step int) *command {
 			case 10 * time.Minute:
 				c.metadata = map[string]string{}
 			}
+		}
+		if !g.d.caps.Quorum && c.ttl == 0 {
+			g.stream(c)
 		}
 	case n < 51:
 		c.verb = "release"
@@ -99,6 +100,12 @@ func (g *generator) next(step int) *command {
 		g.lease(c, 45, 75)
 		g.stamp(c)
 		c.refused, c.unknown = n < 53, !g.d.caps.Quorum && g.oneIn(3) // a quorum tells nothing that could be unknown
+		if h := g.holding(c); h != nil && h.Attached != "" {          // as in stream
+			c.stamp = g.d.stamps[h.Attached]
+			if n := g.d.steps % 4; n > 0 {
+				c.left, c.linger = true, time.Duration(n-1)*5*time.Second
+			}
+		}
 	case n < 61:
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
@@ -131,8 +138,16 @@ func (g *generator) next(step int) *command {
 	case n < 87 && g.d.caps.Quarantine && g.waits() && !g.d.skewed(c.handle):
 		c.verb, c.name = "arrive", pick(g, historyNames...)
 		g.arrive(c)
+	case n < 88 && g.d.caps.OwnClock:
+		c.verb = "clock" // not while a gateway's is wrong: of two no step can tell which was
+		if g.d.off == 0 && g.d.ahead == [2]time.Duration{} {
+			c.by = pick(g, 30*time.Minute, -30*time.Minute, 12*time.Second, -12*time.Second, 3*time.Second, -3*time.Second)
+		}
 	case n < 90 && g.d.caps.OwnClock:
 		c.verb = "skew"
+		if g.d.off != 0 {
+			break
+		}
 		c.by = pick(g, 0, 0, 0, 0, MaxSkew, -MaxSkew, MaxSkew+time.Microsecond, -MaxSkew-time.Microsecond, 5*time.Second, -time.Hour, 24*time.Hour)
 	case n >= 107:
 		c.verb, c.name = "judge", pick(g, historyNames...)
@@ -140,7 +155,9 @@ func (g *generator) next(step int) *command {
 	case n >= 100:
 		c.verb, c.name = "admit", pick(g, historyNames...)
 		g.token(c)
-		c.slot = pick(g, fencing.NoSlot, fencing.NoSlot, 0, 0, 1, 63, 64)
+		if c.slot = fencing.NoSlot; !g.d.caps.Quorum {
+			c.slot = pick(g, fencing.NoSlot, fencing.NoSlot, 0, 0, 1, 63, 64)
+		}
 	default:
 		c.verb, c.by = "advance", g.step()
 	}
@@ -334,6 +351,23 @@ func (g *generator) present(c *command) (there bool, stamp, set string) {
 		}
 	}
 	return false, "", ""
+}
+
+// stream has a stream renew: most often the one that the lease hangs on, else one that was
+// replaced, or of which the store may have forgotten. Nothing is drawn for it, so that the
+// histories stay as they are.
+func (g *generator) stream(c *command) {
+	h := g.holding(c)
+	if h == nil {
+		c.stamp = "r1"
+		return
+	}
+	n := g.d.steps
+	c.stamp = cmp.Or(g.d.stamps[h.Attached], g.d.stamps[h.Stamp], "r1")
+	if n%3 == 0 {
+		c.stamp = fmt.Sprint("r", 1+n/3%3)
+	}
+	c.epoch = max(0, h.Epoch+int64(n/9%3)-1)
 }
 
 // stamp picks a stamp, most often that of the lease or place.

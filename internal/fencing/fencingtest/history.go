@@ -76,7 +76,7 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 		word string
 		is   func(*command) bool
 	}{
-		{"own_clock", func(c *command) bool { return c.verb == "skew" }},
+		{"own_clock", func(c *command) bool { return c.needs() == "own_clock" }},
 		{"flush", func(c *command) bool { return c.verb == "flush" }},
 		{"claims", func(c *command) bool { return c.needs() == "claims" }},
 		{"quarantine", func(c *command) bool { return c.needs() == "quarantine" }},

@@ -31,6 +31,8 @@ func TestFaultsOfACaseNameTheLine(t *testing.T) {
 		{"# Prose.\nlist walk=yes\n", "x.txt:2:"},
 		{"# Prose.\nadvance -1s\n", "x.txt:2:"},
 		{"# Prose.\nskew 1 5s\n", "x.txt:2:"},
+		{"# Prose.\nclock 5s\n", "x.txt:2:"},
+		{"# Prose.\nneeds own_clock\nclock\n", "x.txt:3:"},
 		{"# Prose.\nflush\n", "x.txt:2:"},
 		{"# Prose.\nneeds luck\n", "x.txt:2:"},
 		{"# Prose.\nacquire a lease=A mode=any\n", "x.txt:2:"},
@@ -212,24 +214,29 @@ func TestWrongExpectationsOfClaimsAreFound(t *testing.T) {
 	}
 }
 
-// TestModelIsANode: a model that remembers nothing is admitted once, at once if it
-// is new, and after a quarantine otherwise.
+// TestModelIsANode: a model that remembers nothing is taken into service, at once if it
+// is new, and after a quarantine otherwise, and only if it is the one that is named.
 func TestModelIsANode(t *testing.T) {
 	now := Epoch
 	for _, isNew := range []bool{true, false} {
 		m := NewModel(func() fencing.Instant { return now })
-		if blank, err := m.Blank(t.Context()); err != nil || !blank {
-			t.Fatalf("blank: %t, %v", blank, err)
+		memory, err := m.Memory(t.Context())
+		if err != nil || !memory.Blank || memory.InService {
+			t.Fatalf("%+v, %v", memory, err)
 		}
+		if _, err := m.Enroll(t.Context(), "another", isNew, time.Minute); codeOf(err) != fencing.CodeUnavailable {
+			t.Errorf("as another server: %v", err)
+		}
+		want := map[bool]time.Duration{true: 0, false: time.Minute}[isNew]
 		for range 2 {
-			if err := m.Enroll(t.Context(), isNew, time.Minute); err != nil {
-				t.Fatal(err)
+			if left, err := m.Enroll(t.Context(), memory.Server, isNew, time.Minute); err != nil || left != want {
+				t.Fatalf("new: %t: for %s, %v", isNew, left, err)
 			}
 		}
-		if blank, err := m.Blank(t.Context()); err != nil || blank {
-			t.Errorf("admitted, it is blank: %t, %v", blank, err)
+		if memory, err = m.Memory(t.Context()); err != nil || !memory.InService || memory.Quarantine != want || memory.Longest != time.Minute {
+			t.Errorf("in service: %+v, %v", memory, err)
 		}
-		_, err := m.Acquire(t.Context(), acquireOf("a", leaseOf("A")))
+		_, err = m.Acquire(t.Context(), acquireOf("a", leaseOf("A")))
 		if want := map[bool]fencing.Code{true: fencing.CodeOK, false: fencing.CodeQuarantined}[isNew]; codeOf(err) != want {
 			t.Errorf("new: %t: %v", isNew, err)
 		}
@@ -265,7 +272,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 		topic, _, _ := strings.Cut(strings.TrimPrefix(c.file, "testdata/"), "_")
 		seen[topic] = true
 	}
-	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "conflict", "expire", "inspect", "list", "token", "skew",
+	for _, topic := range []string{"acquire", "renew", "release", "break", "takeback", "conflict", "expire", "inspect", "list", "token", "skew", "clock",
 		"confirm", "leave", "evict", "history", "heartbeat", "queue", "handoff", "shared", "permits", "rest", "set", "hold", "downgrade", "gateway", "claim", "intent", "delay", "quarantine", "admit", "judge"} {
 		if !seen[topic] {
 			t.Errorf("no case is about %s", topic)

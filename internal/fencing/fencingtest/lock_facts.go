@@ -218,7 +218,7 @@ func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
 	if h.Attached != "" {
 		attached = "yes"
 	}
-	facts = append(facts, fact{key: "attached", value: attached})
+	facts = append(facts, fact{key: "attached", value: attached}, fact{key: "epoch", value: int(h.Epoch)})
 	if h.BreakAt != 0 {
 		facts = append(facts, fact{key: "breaks_in", value: h.BreakAt.Sub(now)}, fact{key: "break_reason", value: h.BreakReason})
 	}

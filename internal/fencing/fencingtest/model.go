@@ -40,6 +40,7 @@ type memory struct {
 	state   *fencing.State
 	step    stepFunc
 	arrive  arriveFunc
+	server  string // which run of which server it stands for
 	handles []*Model
 	sinks   map[*watcher]bool
 	events  int // told so far
@@ -58,7 +59,7 @@ type arriveFunc func(*fencing.State, fencing.Instant, fencing.Arrival) fencing.Q
 // guard.
 func NewModel(clock func() fencing.Instant) *Model {
 	m := &Model{
-		memory:  &memory{state: fencing.NewState(), step: fencing.Step, arrive: fencing.Arrive, sinks: map[*watcher]bool{}},
+		memory:  &memory{state: fencing.NewState(), step: fencing.Step, arrive: fencing.Arrive, server: string(fencing.NewStamp()), sinks: map[*watcher]bool{}},
 		clock:   clock,
 		gateway: "0000000000000001",
 	}

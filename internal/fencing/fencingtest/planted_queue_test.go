@@ -113,6 +113,25 @@ var plantedInQueues = []defect{
 		}
 	}, nil)},
 	{what: "an old stream releases", step: tampered(beforeOf(func(_ *moment, op *releaseOp) { op.Stamp = "" }), nil)},
+	{what: "a stream that was replaced renews", step: tampered(beforeOf(func(m *moment, op *renewOp) {
+		if h := m.own(); h != nil && op.Stamp != h.Attached {
+			op.Stamp = ""
+		}
+	}), nil)},
+	{what: "a stream of which the store has forgotten does not renew", step: tampered(beforeOf(func(_ *moment, op *renewOp) { op.Epoch = 0 }), nil)},
+	{what: "a request that is no stream takes over uncounted", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Epoch > was.Epoch && !op.Attach {
+			m.mend(func(h *fencing.Holding) { h.Epoch = was.Epoch })
+		}
+	}))},
+	{what: "a stream comes back by a renewal to what it left to linger", step: tampered(nil, afterOf(func(m *moment, _ releaseOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Epoch > was.Epoch {
+			m.mend(func(h *fencing.Holding) { h.Epoch = was.Epoch })
+		}
+	}))},
+	{what: "what hangs on a stream whose client has gone stays", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Left = false }), nil)},
+	{what: "what hangs on a stream whose client has gone does not linger", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Linger = 0 }), nil)},
+	{what: "every take-back releases what hangs on its stream", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Left = true }), nil)},
 	{what: "who asks again takes over from a newer request", step: tampered(beforeOf(func(_ *moment, op *acquireOp) { op.Again = false }), nil)},
 	{what: "a resting place keeps newcomers out", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
 		r := m.was.Records[op.Name]

@@ -52,7 +52,7 @@ func TestShrink(t *testing.T) {
 // TestPlantedDefects checks the suite itself: each defect, planted in a model, is
 // found by a case and, unless it says otherwise, by a random history as well.
 func TestPlantedDefects(t *testing.T) {
-	findPlanted(t, twoGateways, slices.Concat(planted, plantedInBreaks, plantedInEvictions, plantedInQueues, plantedInClaims, plantedInQuarantines, plantedInDelays))
+	findPlanted(t, twoGateways, slices.Concat(planted, plantedInBreaks, plantedInEvictions, plantedInQueues, plantedInClaims, plantedInQuarantines, plantedInDelays, plantedInClocks))
 }
 
 func findPlanted(t *testing.T, caps Capabilities, defects []defect) {

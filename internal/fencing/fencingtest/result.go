@@ -90,12 +90,12 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
 			Mode: c.mode, Limit: c.limit, Permits: c.permits, Hold: cmp.Or(c.hold, 1),
 			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold, LockDelay: c.lockDelay,
-			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token,
+			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token, Claimed: c.claimed,
 		})
 	case "renew":
 		r.out, err = store.Renew(ctx, fencing.RenewRequest{
 			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit, Permits: c.permits,
-			Owner: c.owner, Metadata: c.metadata, Stamp: optionalStamp(c.stamp),
+			Owner: c.owner, Metadata: c.metadata, Stamp: optionalStamp(c.stamp), Epoch: c.epoch,
 		})
 	case "release":
 		r.out, err = store.Release(ctx, fencing.ReleaseRequest{
@@ -106,7 +106,9 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "leave":
 		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
-		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown})
+		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{
+			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown, Left: c.left, Linger: c.linger,
+		})
 	case "break":
 		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason, Notice: c.notice})
 	case "evict":

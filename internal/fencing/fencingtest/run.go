@@ -2,24 +2,20 @@ package fencingtest
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"fencepost/internal/seed"
 )
 
-// How many random histories Run plays unless FENCEPOST_HISTORIES says so: at
-// least the first number, then more up to the second while the time lasts.
-// FENCEPOST_LONG has at least longHistories, and longHistoryTime.
+// How many random histories Run plays unless FENCEPOST_HISTORIES says so: with
+// FENCEPOST_LONG the second number. A store of which a sample of the cases is played has
+// as small a part of the first.
 const (
-	leastHistories  = 4
-	longHistories   = 10
-	mostHistories   = 200
-	historyTime     = 300 * time.Millisecond
-	longHistoryTime = time.Second
+	usualHistories = 4
+	longHistories  = 100
 )
 
 // long returns the second number if FENCEPOST_LONG is set.
@@ -40,12 +36,9 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed, err := seedOf()
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := seed.Of(t)
 	for i, c := range all {
-		if !caps.offers(c) || !caps.samples(c, seed+uint64(i)) {
+		if !caps.offers(c) || !caps.samples(c, first+uint64(i)) {
 			continue
 		}
 		t.Run(strings.TrimSuffix(path.Base(c.file), ".txt"), func(t *testing.T) {
@@ -65,38 +58,16 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 }
 
 func runHistories(t *testing.T, open Open, caps Capabilities) {
-	seed, err := seedOf()
-	if err != nil {
-		t.Fatal(err)
-	}
-	exactly, err := fromEnvironment("FENCEPOST_HISTORIES", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	start, played, least, enough := time.Now(), uint64(0), long(leastHistories, longHistories), time.Duration(long(uint64(historyTime), uint64(longHistoryTime)))
-	for ; exactly == 0 && (played < least || played < mostHistories && time.Since(start) < enough) || played < exactly; played++ {
-		commands, err := randomHistory(t, open, caps, seed+played)
+	usually := max(1, usualHistories/uint64(max(1, caps.Sample)))
+	first, histories := seed.Of(t), seed.Number(t, "FENCEPOST_HISTORIES", long(usually, longHistories))
+	for seed := first; seed < first+histories; seed++ {
+		commands, err := randomHistory(t, open, caps, seed)
 		if err == nil {
 			continue
 		}
 		commands = shrink(t, open, caps, commands)
-		title := fmt.Sprintf("Found by a random history, FENCEPOST_SEED=%d.", seed+played)
+		title := fmt.Sprintf("Found by a random history, FENCEPOST_SEED=%d.", seed)
 		t.Fatalf("history with FENCEPOST_SEED=%d: %v\n\nshrunk to %d commands, with the outcomes of Step, which make it a case:\n\n%s\nwhere it comes to: %v",
-			seed+played, err, len(commands), writeCase(t, caps, title, commands), replay(t, open, caps, commands))
+			seed, err, len(commands), writeCase(t, caps, title, commands), replay(t, open, caps, commands))
 	}
-	t.Logf("%d histories of %d steps from FENCEPOST_SEED=%d on", played, historySteps, seed)
-}
-
-func seedOf() (uint64, error) { return fromEnvironment("FENCEPOST_SEED", rand.Uint64()) }
-
-func fromEnvironment(key string, otherwise uint64) (uint64, error) {
-	text := os.Getenv(key)
-	if text == "" {
-		return otherwise, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s is not a whole number: %w", key, err)
-	}
-	return n, nil
 }

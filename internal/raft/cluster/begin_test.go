@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -55,4 +56,76 @@ func TestAddressOfTwo(t *testing.T) {
 	}
 	found(time.Now().Add(-patience))
 	await(t, "it is vouched for when it has been alone for a while", func() bool { return vouch(all[0]) == nil })
+}
+
+// A node that is about to stop begins no cluster, vouches for none and joins none.
+func TestWhoDrainsBeginsNoCluster(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	all := nodes(t, 2)
+	for _, n := range all {
+		n.open()
+	}
+	last := all[1]
+	last.cluster.Start(last.raft, func(error) {})
+	await(t, "it vouches for the first", func() bool { return last.cluster.vouch(ctx, all[0].cluster.Self().String()) == nil })
+	last.cluster.StepDown(ctx)
+	if missing := all[0].cluster.form(all[0].raft); !strings.Contains(missing, leaving) {
+		t.Errorf("with one that is about to stop: %q", missing)
+	}
+	if missing := last.cluster.form(last.raft); !strings.Contains(missing, leaving) {
+		t.Errorf("one that is about to stop joins: %q", missing)
+	}
+	last.stop()
+	last.start()
+	all[0].cluster.StepDown(ctx)
+	if missing := all[0].cluster.form(all[0].raft); !strings.Contains(missing, leaving) {
+		t.Errorf("one that is about to stop begins: %q", missing)
+	}
+	for _, n := range all {
+		if blank, err := isBlank(n.raft); !blank || err != nil {
+			t.Errorf("a cluster has begun: %v", err)
+		}
+	}
+}
+
+// alone returns a node whose list has no other.
+func alone(t *testing.T) *node {
+	t.Helper()
+	addr := addrs(t, 1)[0]
+	return newNode(t, addr, addr)
+}
+
+// Who is added in the first moments of its process is starting: it is not taken for one with data of its own.
+func TestAddOneThatStarts(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	first := alone(t).start()
+	leader := serves(t, first)
+	more := alone(t)
+	more.list = append(more.list, first.addr)
+	more.open()
+	if err := leader.cluster.add(ctx, more.addr); err == nil || !strings.Contains(err.Error(), "is starting") {
+		t.Errorf("it is added: %v", err)
+	}
+	added := make(chan error, 1)
+	go func() {
+		_, err := commandOf(t, first).Add(ctx, more.addr)
+		added <- err
+	}()
+	more.cluster.Start(more.raft, func(error) {})
+	if err := <-added; err != nil {
+		t.Errorf("it is not added when it has started: %v", err)
+	}
+}
+
+// A node waits for one that is starting: that is no cluster that would take it in.
+func TestBeginBesideOneThatStarts(t *testing.T) {
+	all := nodes(t, 2)
+	for _, n := range all {
+		n.open()
+	}
+	if missing := all[0].cluster.form(all[0].raft); !strings.Contains(missing, "is starting") {
+		t.Errorf("%q", missing)
+	}
 }

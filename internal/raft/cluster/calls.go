@@ -83,6 +83,7 @@ const (
 // request is what nodes and commands ask a node.
 type request struct {
 	Do   string `json:"do"`
+	By   string `json:"by,omitempty"`   // who asks, as a command says; a label, and no proof
 	Node string `json:"node,omitempty"` // which is meant: id@host:port to join or be vouched for, else host:port or an id
 }
 
@@ -151,6 +152,7 @@ func (c *Cluster) answer(ctx context.Context, r request) (got response) {
 	default:
 		err = errors.New("the node does not know how to " + r.Do)
 	}
+	c.auditRequest(ctx, r, err)
 	if err != nil {
 		got.Error = err.Error()
 		var why *refusal

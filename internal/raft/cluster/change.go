@@ -13,29 +13,33 @@ import (
 	"fencepost/internal/raft/peer"
 )
 
+// anyIndex is for changes of the configuration: hashicorp/raft does not say of which entry the one is that it
+// returns (its index is always 0). Changes come one after the other by Cluster.changing instead.
+const anyIndex = 0
+
 // leading returns Raft and its configuration at the node that leads, and an error that names
 // that one elsewhere.
-func (c *Cluster) leading() (r *raft.Raft, config raft.Configuration, index uint64, err error) {
+func (c *Cluster) leading() (r *raft.Raft, config raft.Configuration, err error) {
 	if r = c.started(); r == nil {
-		return nil, config, 0, errors.New("the node is starting")
+		return nil, config, errors.New("the node is starting")
 	}
 	if r.State() != raft.Leader {
 		address, _ := r.LeaderWithID()
 		if address == "" {
-			return nil, config, 0, &refusal{text: "there is no leader now", again: true}
+			return nil, config, &refusal{text: "there is no leader now", again: true}
 		}
 		leader := addrOf(string(address))
-		return nil, config, 0, &refusal{text: "the leader is " + leader, leader: leader}
+		return nil, config, &refusal{text: "the leader is " + leader, leader: leader}
 	}
 	future := r.GetConfiguration()
-	return r, future.Configuration(), future.Index(), future.Error()
+	return r, future.Configuration(), future.Error()
 }
 
 // takeIn has a node without data follow in place of the one that had its address.
 func (c *Cluster) takeIn(ctx context.Context, node string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	r, config, index, err := c.leading()
+	r, config, err := c.leading()
 	if err != nil {
 		return err
 	}
@@ -53,15 +57,17 @@ func (c *Cluster) takeIn(ctx context.Context, node string) error {
 	if !known {
 		return fmt.Errorf("no member has the address %s; to take it in, run gateway cluster add %s", comer.Addr, comer.Addr)
 	}
-	return c.follow(ctx, r, comer, index)
+	return c.follow(ctx, r, comer)
 }
 
 // follow adds a node without a vote, if it is there and knows nothing.
-func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node, index uint64) error {
+func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node) error {
 	there, err := c.askOne(ctx, comer.Addr)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s can't be reached: %w", comer.Addr, err)
+	case there.State == starting:
+		return &refusal{text: comer.Addr + " is starting", again: true}
 	case there.Addr != comer.Addr:
 		return fmt.Errorf("the node that is reached at %s has the address %s in its own settings (FENCEPOST_CLUSTER_ADDR)", comer.Addr, there.Addr)
 	case comer.ID != "" && there.ID != comer.ID:
@@ -69,9 +75,14 @@ func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node, ind
 	case !there.Blank:
 		return fmt.Errorf("%s has data of its own, or was removed before; stop it, empty its data directory, and start it", comer.Addr)
 	}
+	joins := comer.ID != ""
 	comer.ID = there.ID
 	c.log.Info("a node is taken in, without a vote at first", "node", comer.Addr, "id", comer.ID)
-	return r.AddNonvoter(raft.ServerID(comer.ID), raft.ServerAddress(comer.String()), index, changeTimeout).Error()
+	err = r.AddNonvoter(raft.ServerID(comer.ID), raft.ServerAddress(comer.String()), anyIndex, changeTimeout).Error()
+	if joins {
+		c.audit("cluster add", comer.Addr, err, "by", byItself)
+	}
+	return err
 }
 
 // promote gives votes to nodes that have all entries, and has those go first whose place they
@@ -90,7 +101,7 @@ func (c *Cluster) promote(r *raft.Raft) {
 	for _, s := range servers {
 		if string(s.ID) == c.self.ID && string(s.Address) != c.self.String() {
 			c.log.Info("this node has another address than before", "node", c.self.Addr, "before", addrOf(string(s.Address)))
-			if err := r.AddVoter(s.ID, raft.ServerAddress(c.self.String()), future.Index(), changeTimeout).Error(); err != nil {
+			if err := r.AddVoter(s.ID, raft.ServerAddress(c.self.String()), anyIndex, changeTimeout).Error(); err != nil {
 				c.log.Warn("the cluster was not changed; it is tried again", "node", c.self.Addr, "error", err)
 			}
 			return
@@ -110,10 +121,11 @@ func (c *Cluster) promote(r *raft.Raft) {
 		old := slices.IndexFunc(servers, func(o raft.Server) bool { return o.ID != s.ID && addrOf(string(o.Address)) == node.Addr })
 		if old >= 0 {
 			c.log.Info("a node that has lost its data is removed; another has its place", "node", node.Addr, "id", string(servers[old].ID))
-			err = r.RemoveServer(servers[old].ID, future.Index(), changeTimeout).Error()
+			err = r.RemoveServer(servers[old].ID, anyIndex, changeTimeout).Error()
+			c.audit("cluster remove", node.Addr, err, "by", byItself)
 		} else {
 			c.log.Info("a node has all entries, and gets its vote", "node", node.Addr, "id", node.ID)
-			err = r.AddVoter(s.ID, s.Address, future.Index(), changeTimeout).Error()
+			err = r.AddVoter(s.ID, s.Address, anyIndex, changeTimeout).Error()
 		}
 		if err != nil {
 			c.log.Warn("the cluster was not changed; it is tried again", "node", node.Addr, "error", err)
@@ -126,7 +138,7 @@ func (c *Cluster) promote(r *raft.Raft) {
 func (c *Cluster) add(ctx context.Context, addr string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	r, config, index, err := c.leading()
+	r, config, err := c.leading()
 	if err != nil {
 		return err
 	}
@@ -142,21 +154,21 @@ func (c *Cluster) add(ctx context.Context, addr string) error {
 	if len(config.Servers) >= MaxNodes {
 		return fmt.Errorf("a cluster has %d members at most", MaxNodes)
 	}
-	return c.follow(ctx, r, peer.Node{Addr: addr}, index)
+	return c.follow(ctx, r, peer.Node{Addr: addr})
 }
 
 // remove has a member, by address or id, be one no more. It is refused where those that stay
-// are no majority that answers.
+// are no majority that follows.
 func (c *Cluster) remove(ctx context.Context, which string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	r, config, index, err := c.leading()
+	r, config, err := c.leading()
 	if err != nil {
 		return err
 	}
 	gone, err := find(config, which)
 	if err != nil {
-		return err
+		return &refusal{text: err.Error(), done: errors.Is(err, errNoMember)}
 	}
 	if string(gone.ID) == c.self.ID {
 		if len(config.Servers) == 1 {
@@ -168,23 +180,26 @@ func (c *Cluster) remove(ctx context.Context, which string) error {
 		return &refusal{text: "it has handed over the leadership: ask again", again: true}
 	}
 	if gone.Suffrage == raft.Voter {
-		voters, answer := 0, 0
+		voters, follow := 0, 0
 		for _, s := range config.Servers {
 			if s.Suffrage != raft.Voter || s.ID == gone.ID {
 				continue
 			}
 			voters++
-			if there, err := c.askOne(ctx, addrOf(string(s.Address))); err == nil && there.ID == string(s.ID) {
-				answer++
+			if there, err := c.askOne(ctx, addrOf(string(s.Address))); err == nil && follows(there, string(s.ID), c.self.Addr) &&
+				there.Applied+nearlyAll >= r.CommitIndex() {
+				follow++
 			}
 		}
-		if answer < voters/2+1 {
-			return fmt.Errorf("of the %d members that would be left only %d answer, which is no majority: bring them back first", voters, answer)
+		if follow < voters/2+1 {
+			return fmt.Errorf("of the %d members that would be left only %d follow the leader and are not behind, which is no majority: bring them back first", voters, follow)
 		}
 	}
 	c.log.Info("a node is removed", "node", addrOf(string(gone.Address)), "id", string(gone.ID))
-	return r.RemoveServer(gone.ID, index, changeTimeout).Error()
+	return r.RemoveServer(gone.ID, anyIndex, changeTimeout).Error()
 }
+
+var errNoMember = errors.New("is no address or id of a member")
 
 // find returns a member by its address or id.
 func find(config raft.Configuration, which string) (found raft.Server, err error) {
@@ -196,7 +211,7 @@ func find(config raft.Configuration, which string) (found raft.Server, err error
 	}
 	switch n {
 	case 0:
-		return found, &refusal{text: fmt.Sprintf("no member has the address or id %q", which), done: true}
+		return found, fmt.Errorf("%q %w", which, errNoMember)
 	case 1:
 		return found, nil
 	}
@@ -205,7 +220,7 @@ func find(config raft.Configuration, which string) (found raft.Server, err error
 
 // transfer hands over the leadership, to a member or to whichever has most of the log.
 func (c *Cluster) transfer(ctx context.Context, which string) error {
-	r, config, _, err := c.leading()
+	r, config, err := c.leading()
 	if err != nil {
 		return err
 	}
@@ -280,9 +295,14 @@ func transferTo(ctx context.Context, r *raft.Raft, to raft.Server) error {
 	}
 }
 
+// leaving is why a node that is about to stop has no part in a new cluster.
+const leaving = "the node is about to stop"
+
 // StepDown hands over the leadership if this node has it and another can take it: what is to
-// stop does so first, so that nobody has to find out that it has gone.
+// stop does so first, so that nobody has to find out that it has gone. From now on it begins no cluster, and
+// joins none.
 func (c *Cluster) StepDown(ctx context.Context) {
+	c.leaves.Store(true)
 	r := c.started()
 	if r == nil || r.State() != raft.Leader {
 		return

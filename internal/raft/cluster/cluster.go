@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -58,6 +59,7 @@ type Options struct {
 	Version     string            // of the program, which others show
 	Format      int               // of the log: see peer.Options
 	Logger      *slog.Logger      // default: none
+	Audit       *slog.Logger      // is told of changes of the cluster; default: none
 }
 
 // Cluster is a node's part in it.
@@ -74,12 +76,15 @@ type Cluster struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
+	leaves  atomic.Bool // see StepDown
 
 	mu        sync.Mutex
 	condition string // why this node is not in a cluster; empty if it is
 	told      time.Time
 	led       time.Time
 	alone     time.Time            // when it was looked last who else is in the list
+	members   []raft.Server        // of the last look
+	changed   func()               // see OnChange
 	first     map[string]time.Time // who was found at the address that begins the cluster, by id, and when last
 	changing  sync.Mutex           // held for a change of the configuration
 }
@@ -166,9 +171,37 @@ func (c *Cluster) tend() {
 	}
 }
 
+// OnChange has a function called whenever the members have changed, soon after this node has heard of it; once at
+// the start too. It is to return at once.
+func (c *Cluster) OnChange(changed func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changed = changed
+	if len(c.members) > 0 {
+		changed()
+	}
+}
+
+// noteMembers tells of the members if they are others than before. hashicorp/raft tells nobody but its leader, and
+// gives its configurations no index.
+func (c *Cluster) noteMembers(members []raft.Server) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.Equal(members, c.members) {
+		return
+	}
+	c.members = slices.Clone(members)
+	if c.changed != nil {
+		c.changed()
+	}
+}
+
 // look does what is to be done now.
 func (c *Cluster) look() {
 	r := c.started()
+	if config := r.GetConfiguration(); config.Error() == nil {
+		c.noteMembers(config.Configuration().Servers)
+	}
 	if _, leader := r.LeaderWithID(); leader != "" {
 		c.mu.Lock()
 		c.led = time.Now()
@@ -251,8 +284,11 @@ func addrOf(address string) string {
 // form begins a cluster, or asks one that there is to be taken in. It returns what is missing.
 func (c *Cluster) form(r *raft.Raft) (missing string) {
 	infos := c.askAll(c.others())
+	if c.leaves.Load() {
+		return leaving
+	}
 	for _, of := range infos {
-		if of.err == nil && !of.info.Blank {
+		if of.err == nil && !of.info.Blank && of.info.State != starting {
 			return c.join(of.info)
 		}
 	}
@@ -261,6 +297,8 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 		switch {
 		case of.err != nil:
 			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached, and %s was not: %s", of.addr, reason(of.err))
+		case of.info.State == starting:
+			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached; %s is starting", of.addr)
 		case !slices.Equal(of.info.Nodes, c.nodes):
 			return fmt.Sprintf("the nodes have different lists in FENCEPOST_STORE: here %v, at %s %v", c.nodes, of.addr, of.info.Nodes)
 		case of.info.Addr != of.addr:
@@ -275,6 +313,9 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 	}
 	if missing := c.vouched(); missing != "" {
 		return missing
+	}
+	if c.leaves.Load() {
+		return leaving
 	}
 	c.log.Info("a new cluster begins", "nodes", c.nodes)
 	if err := r.BootstrapCluster(raft.Configuration{Servers: members}).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
@@ -320,6 +361,9 @@ func (c *Cluster) vouch(ctx context.Context, node string) error {
 		return errors.New("the node is starting")
 	} else if blank, err := isBlank(r); err != nil || !blank {
 		return errors.Join(err, errors.New("it has data: a cluster has begun"))
+	}
+	if c.leaves.Load() {
+		return errors.New(leaving)
 	}
 	if asks.Addr != c.nodes[0] {
 		return fmt.Errorf("in its list %s has the lowest address, and not %s", c.nodes[0], asks.Addr)

@@ -26,14 +26,23 @@ func NewCommand(nodes []string, credentials *peer.Credentials) (*Command, error)
 // Close closes its connections.
 func (c *Command) Close() error { return c.peer.Close() }
 
-// Status asks how the cluster is: one node after the other until one answers.
+// Status asks how the cluster is: one node after the other until one answers, and then the leader that it knows, for
+// it may be behind. If that does not answer it is the word of the other.
 func (c *Command) Status(ctx context.Context) (Status, error) {
+	of := func(addr string) (Status, error) {
+		ctx, cancel := context.WithTimeout(ctx, 3*askTimeout)
+		defer cancel()
+		return statusOf(ask(ctx, c.peer, addr, request{Do: doStatus}))
+	}
 	var all []error
 	for _, addr := range c.nodes {
-		of, cancel := context.WithTimeout(ctx, 3*askTimeout)
-		status, err := statusOf(ask(of, c.peer, addr, request{Do: doStatus}))
-		cancel()
+		status, err := of(addr)
 		if err == nil {
+			if status.Leader != "" && status.Leader != status.Node {
+				if leaders, err := of(status.Leader); err == nil {
+					return leaders, nil
+				}
+			}
 			return status, nil
 		}
 		all = append(all, fmt.Errorf("%s: %w", addr, err))
@@ -107,6 +116,7 @@ func (c *Command) lead(ctx context.Context) (leader string, err error) {
 // leader has the leader do something, and another one if that dies: nothing is done twice.
 func (c *Command) leader(ctx context.Context, r request) (got response, err error) {
 	begun := time.Now()
+	r.By = whoami()
 	var lost error // why an answer has not come: what was asked for may have been done
 	for {
 		addr, err := c.lead(ctx)
@@ -116,7 +126,7 @@ func (c *Command) leader(ctx context.Context, r request) (got response, err erro
 		}
 		var refused *refusal
 		switch refuses := errors.As(err, &refused); {
-		case err == nil, refuses && refused.done && lost != nil: // by the one that did not answer
+		case err == nil, refuses && refused.done: // before, or by the one that did not answer
 			return got, nil
 		case refuses && !refused.again && refused.leader == "":
 			return got, err
@@ -159,7 +169,7 @@ func (c *Command) Add(ctx context.Context, addr string) (Status, error) {
 	}, addr+" was added, and has no vote yet, for it has not all entries: it gets it by itself once it has them")
 }
 
-// Remove has a member, by address or id, be one no more.
+// Remove has a member, by address or id, be one no more. Who is none needs no removal, so it may be repeated.
 func (c *Command) Remove(ctx context.Context, which string) (Status, error) {
 	if _, err := c.leader(ctx, request{Do: doRemove, Node: which}); err != nil {
 		return Status{}, err

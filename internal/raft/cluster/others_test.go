@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"strings"
 	"testing"
 )
@@ -29,8 +28,6 @@ func TestDataOfAnotherCluster(t *testing.T) {
 // A node whose list has others goes on alone where these have no data, are gone, or were members of its own
 // cluster.
 func TestAlone(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	all := nodes(t, 2)
 	start(all...)
 	leader := serves(t, all...)
@@ -55,9 +52,7 @@ func TestAlone(t *testing.T) {
 			return !leader.cluster.alone.IsZero()
 		})
 	}
-	if err := leader.cluster.remove(ctx, other.addr); err != nil {
-		t.Fatal(err)
-	}
+	removed(t, commandOf(t, leader), other.addr)
 	again("one was removed and runs, one has no data")
 	other.stop()
 	more.stop()

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,34 @@ type Status struct {
 	Term      uint64   `json:"term"`
 	Members   []Member `json:"members"`  // by address
 	MayFail   int      `json:"may_fail"` // how many more of those that follow may fail, and it serves; -1: it does not serve
+}
+
+// Whole returns why the next member may not be stopped yet: an error unless all are there, follow the leader and
+// have votes, and as many may fail as their number allows. It goes by the word of the leader: another
+// node may not have heard yet who the members are.
+func (s Status) Whole() error {
+	switch {
+	case s.Condition != "":
+		return fmt.Errorf("%s has no part in a cluster: %s", s.Node, s.Condition)
+	case s.MayFail < 0:
+		return errors.New("the cluster does not serve: no majority of its members follows a leader")
+	case s.Leader != s.Node:
+		return fmt.Errorf("%s, which leads, was not asked: %s says how the members are, and may be behind", s.Leader, s.Node)
+	}
+	for _, m := range s.Members {
+		switch {
+		case !m.Reached:
+			return fmt.Errorf("%s can't be reached", m.Addr)
+		case !m.Follows:
+			return fmt.Errorf("%s does not follow the leader, or is behind", m.Addr)
+		case !m.Voter:
+			return fmt.Errorf("%s has no vote yet: it gets it by itself once it has all entries", m.Addr)
+		}
+	}
+	if most := (len(s.Members) - 1) / 2; s.MayFail < most {
+		return fmt.Errorf("of %d members %d may fail, in place of %d", len(s.Members), s.MayFail, most)
+	}
+	return nil
 }
 
 // follows reports whether a node is the one with an id, and has a leader.

@@ -3,6 +3,7 @@ package peer
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"time"
@@ -29,7 +30,7 @@ type server struct {
 // Nothing that came by an older one is handled any more when the first call is.
 func (p *Peer) serve(conn net.Conn, from Node, turn uint64) {
 	s := &server{peer: p, from: from, turn: turn, conn: conn, ended: make(chan struct{}), calls: map[uint64]context.CancelFunc{}}
-	s.ctx, s.end = context.WithCancel(p.ctx)
+	s.ctx, s.end = context.WithCancel(context.WithValue(p.ctx, callerKey{}, conn))
 	defer close(s.ended)
 	defer s.end()
 	if turn > 0 {
@@ -46,6 +47,23 @@ func (p *Peer) serve(conn net.Conn, from Node, turn uint64) {
 	s.out.end()
 	cut(conn)
 	running.Wait()
+}
+
+type callerKey struct{}
+
+// Caller returns from which host a call came whose context it is, and for whom its certificate is, if it has one.
+func Caller(ctx context.Context) (client, certificate string) {
+	conn, ok := ctx.Value(callerKey{}).(net.Conn)
+	if !ok {
+		return "", ""
+	}
+	client, _, _ = net.SplitHostPort(conn.RemoteAddr().String())
+	if secured, ok := conn.(*tls.Conn); ok {
+		if all := secured.ConnectionState().PeerCertificates; len(all) > 0 {
+			certificate = all[0].Subject.String()
+		}
+	}
+	return client, certificate
 }
 
 // supersede ends the connection that a node had before, and takes its place; false: there is

@@ -64,6 +64,20 @@ local function replaces(gateway, stamp)
   notify(gateway, ITEM_REPLACED, it)
 end
 
+local stream = {} -- that a lease hangs on
+
+-- Has a lease hang on a request, if that is a stream: attached is its stamp, and '' of another.
+-- Another stream that it hung on is replaced, unless that was told already. The twin of step.hang.
+function stream.hang(h, stamp, attached, was_replaced)
+  if h[ATTACHED] ~= '' and h[ATTACHED] ~= stamp and not was_replaced then
+    replaces(h[GATEWAY], h[ATTACHED])
+  end
+  h[ATTACHED] = attached
+  if attached ~= '' then
+    h[GATEWAY] = me
+  end
+end
+
 -- Answers an acquire whose lease id holds the name: a retry, or one that deepens the
 -- hold.
 local function again(h)
@@ -98,18 +112,15 @@ local function again(h)
     h[STAMP] = '' -- another request has taken over: nobody may take the grant back
   end
   local fresh = h[STAMP] == stamp and h[TOLD] == 0
-  if op[OP_AGAIN] == 0 and op[OP_HOLD] <= h[HOLD] and (asked[SET] == '' or asked[ATTACHED] ~= '') then -- the twin of step.attach
-    if h[ATTACHED] ~= '' and h[ATTACHED] ~= stamp and not was_replaced then
-      replaces(h[GATEWAY], h[ATTACHED])
+  if op[OP_AGAIN] == 0 and (asked[ATTACHED] ~= '' or op[OP_HOLD] < 2 and asked[SET] == '') then -- the twin of step.attach
+    if h[ATTACHED] ~= stamp and (asked[ATTACHED] ~= '' or h[ATTACHED] ~= '' or h[STAMP] ~= stamp) then
+      h[EPOCH] = h[EPOCH] + 1
     end
-    h[ATTACHED] = asked[ATTACHED]
-    if h[ATTACHED] ~= '' then
-      h[GATEWAY] = me
-    end
+    stream.hang(h, stamp, asked[ATTACHED], was_replaced)
   end
   if op[OP_HOLD] == h[HOLD] + 1 then
     h[HOLD], h[STAMP], fresh = op[OP_HOLD], '', false
-    local till = expires_at(h, asked[TTL])
+    local till = expires_at(h, now, asked[TTL])
     if till > h[EXPIRES_AT] then
       set_ttl(h, asked[TTL])
       h[EXPIRES_AT] = till
@@ -136,6 +147,9 @@ local function resume(p)
   remove_place(p, rested)
   p[STAMP], p[GATEWAY], p[ATTACHED] = op[OP_STAMP], me, asked[ATTACHED]
   enter(p)
+  if left == 0 and position(p) == 1 then
+    left = 1 -- a grant to who asks is none of what has come due
+  end
   hand_off()
   local h = find(op[OP_LEASE])
   if h then

@@ -68,6 +68,9 @@ function verbs.admit()
     return 'stale_token'
   end
   local h = known and bearer(t)
+  if h and slot ~= NO_SLOT and not has_slot(h, slot) then
+    return invalid('slot', 0)
+  end
   local unsafe = not h or skewed
   unsafe = unsafe and quarantined()
   if unsafe and h then
@@ -79,7 +82,8 @@ function verbs.admit()
   if known and record[HOLDERS] > 0 and (not h or tolerates(h) == ANY_NUMBER) then
     to = min(to, lowest_held())
   end
-  if not h and (t > highest_issued or t > at and to < t) then
+  local raised = known and slot == NO_SLOT and record[MARK] or at -- for a slot alone is not for the name
+  if not h and (t > highest_issued or t > raised and to < t) then
     return 'stale_token'
   elseif to >= at then
     raise(to, slot)

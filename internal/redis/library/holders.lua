@@ -74,6 +74,16 @@ local function slots_of(h)
   return all
 end
 
+-- Tells whether one of the permits of a lease has a number. The twin of Holder.hasSlot.
+local function has_slot(h, slot)
+  for first, last in string.gmatch(h[SLOTS], '(%d+)%-?(%d*)') do
+    if first + 0 <= slot and slot <= (last == '' and first or last) + 0 then
+      return true
+    end
+  end
+  return h[SLOTS] == '' and h[SLOT] == slot
+end
+
 -- Notes in the bitmap that slots, in ascending order, are taken, or are not any more.
 local function mark_slots(numbers, taken)
   local key = prefix .. 'slots:' .. name
@@ -117,29 +127,34 @@ end
 
 local delay = {} -- what is done where there is a lock delay
 
--- Returns how many holders have one, and until when nobody is granted the name.
+-- Returns how many holders have one, until when nobody is granted the name, and, if that was set
+-- while the clocks differed, when by either clock.
 function delay.read()
-  local holders, till = string.match(record[DELAY], '(%d+):(%d+)')
-  return tonumber(holders or 0), tonumber(till or 0)
+  local all = {}
+  for n in string.gmatch(record[DELAY], '%d+') do
+    all[#all + 1] = tonumber(n)
+  end
+  return all[1] or 0, all[2] or 0, all[3] or 0, all[4] or 0
 end
 
-function delay.write(holders, till)
-  record[DELAY] = holders + till > 0 and fmt('%d:%d', holders, till) or ''
+function delay.write(holders, till, set, sent)
+  record[DELAY] = sent > 0 and fmt('%d:%d:%d:%d', holders, till, set, sent) or holders + till > 0 and fmt('%d:%d', holders, till) or ''
 end
 
 -- Counts a holder that has one.
 function delay.add()
-  local holders, till = delay.read()
-  delay.write(holders + 1, till)
+  local holders, till, set, sent = delay.read()
+  delay.write(holders + 1, till, set, sent)
 end
 
 -- Counts it no more: it has ended as is said; nothing is of one that is taken back.
 function delay.remove(h, at, ended)
-  local holders, till = delay.read()
+  local holders, till, set, sent = delay.read()
   if ended and ended ~= 'released' and h[PROVISIONAL] == 0 then
     till = max(till, delay.after(h, at))
+    set, sent = clocks.set_now()
   end
-  delay.write(holders - 1, till)
+  delay.write(holders - 1, till, set, sent)
 end
 
 -- Returns until when nobody is granted the name after a lease that ends at an instant.
@@ -150,7 +165,16 @@ end
 -- Forgets one that is over: it stays so if the clock is set back.
 function delay.over()
   local holders = delay.read()
-  delay.write(holders, 0)
+  delay.write(holders, 0, 0, 0)
+end
+
+-- Puts right what was set while the clocks differed, and bounds it. See clocks.put_right.
+function delay.put_right()
+  local holders, till, set, sent = delay.read()
+  if sent > 0 and clocks.was_wrong(set, sent) then
+    till = till + sent - set
+  end
+  delay.write(holders, min(till, now + MAX_LOCK_DELAY), 0, 0)
 end
 
 -- Tells whether nobody may be granted the name, for the delay of a lease that has ended, or
@@ -191,7 +215,7 @@ end
 local function remove_holder(h, at, ended)
   local r = record
   r[ENDED_TOKEN] = max(r[ENDED_TOKEN], h[TOKEN])
-  r[FORGET_AT] = max(r[FORGET_AT], at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)
+  r[FORGET_AT] = max(r[FORGET_AT], clocks.latest(max(at + FORGET_AFTER, h[PROVISIONAL] == 0 and h[EXPIRES_AT] or 0)))
   if h[PROVISIONAL] == 1 then
     remove_entry(LEASE_ENTRY, h)
   end

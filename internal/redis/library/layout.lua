@@ -12,8 +12,9 @@
 --   fencepost:{N}:token          string, the highest token issued
 --   fencepost:{N}:guard          string, what is remembered in order to be careful
 --   fencepost:{N}:expiry         zset, name -> when expire has something to do there,
---                                or sooner; held and waited-for names
---   fencepost:{N}:names          zset, name -> 0; held names only
+--                                or sooner; held and waited-for names;
+--                                and a mark, see indexes.go
+--   fencepost:{N}:names          zset, name -> 0; held names only; and a mark
 --   fencepost:{N}:ended:<name>:<lease>  string, the tombstone of a lease
 --   fencepost:{N}:history:<name> list of the last ends, oldest first: see pack_end
 --   fencepost:{N}:histories      zset, name -> when its history was looked after
@@ -24,6 +25,11 @@
 --                                above the mark of the name
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
 --                                to get in before
+--   fencepost:{N}:token:steps    string, counts the steps of a test, whose clock stands still
+--   fencepost:{N}:acked          string, written before replicas are asked what they have
+--   of the first partition of a node
+--   fencepost:{N}:libraries      hash, library -> when somebody last said that it is used
+--   fencepost:{N}:reaper         string, the handle that looks after what is due there now
 --   of a name with several holders
 --   fencepost:{N}:holders:<name> hash, lease id -> the lease
 --   fencepost:{N}:until:<name>   zset, lease id -> expires_at; of a provisional one

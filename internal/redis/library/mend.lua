@@ -56,7 +56,7 @@ local function quarantine_lost_leases()
   note(g, 0)
   local till = now + max(g[GUARD_TTL], g[GUARD_BEFORE])
   local ends = attempt('zrange', prefix .. 'until:' .. name, 0, 0, 'withscores')
-  if #ends == 2 and tonumber(ends[2]) >= 0 then -- none is provisional, without an end
+  if #ends == 2 and tonumber(ends[2]) >= 0 and record[RETRY_AT] ~= AFTER_SKEW then -- none is provisional, without an end, or has one by a wrong clock
     till = tonumber(call('zrange', prefix .. 'until:' .. name, -1, -1, 'withscores')[2])
   end
   g[GUARD_UNTIL], guard_changed = max(g[GUARD_UNTIL], min(till, now + LONGEST_QUARANTINE)), true
@@ -91,8 +91,8 @@ local function mend_holders()
   forget_entries(LEASE_ENTRY)
   delete_holder_keys()
   r[HOLDERS], r[EXTRA_PERMITS], sole_holder, has_holder_keys = #all, extra, nil, #all > 1
-  local _, till = delay.read()
-  delay.write(delays, till)
+  local _, till, set, sent = delay.read()
+  delay.write(delays, till, set, sent)
   if #all == 0 then
     r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
   elseif #all == 1 then
@@ -180,6 +180,9 @@ local function mend()
   if changed then
     for id in pairs(gateway_counts or {}) do
       count(id, 0, 0)
+    end
+    if record[RETRY_AT] ~= AFTER_SKEW then -- which is due already, and has more to put right
+      record[RETRY_AT] = now -- who waits may be next: the operation at hand may only look
     end
     save()
   end

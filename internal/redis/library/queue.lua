@@ -9,7 +9,7 @@ end
 -- Puts a connected place where its seq belongs.
 local function enter(p)
   local r = record
-  p[EXPIRES_AT] = 0
+  p[EXPIRES_AT], p[SET_AT], p[SENT_AT] = 0, 0, 0
   call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
   call('zadd', prefix .. 'queue:' .. name, p[SEQ], p[LEASE])
   r[QUEUE_LAST] = max(r[QUEUE_LAST], p[SEQ])
@@ -21,6 +21,7 @@ end
 local function rest(p)
   local r = record
   p[EXPIRES_AT] = now + REST_TTL
+  p[SET_AT], p[SENT_AT] = clocks.set_now()
   call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
   call('zadd', prefix .. 'resting:' .. name, p[EXPIRES_AT], p[LEASE])
   r[QUEUE_LAST] = max(r[QUEUE_LAST], p[SEQ])

@@ -11,9 +11,9 @@ local function has_room(p)
   return r[HOLDERS] + r[EXTRA_PERMITS] + p[PERMITS] <= min(tolerates(p), tolerated()) and (most == 0 or r[HOLDERS] < most)
 end
 
--- Returns when a grant or renewal with ttl ends.
-local function expires_at(h, ttl)
-  local till = h[MAX_HOLD] > 0 and min(now + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or now + ttl
+-- Returns when a grant or renewal at an instant with ttl ends.
+local function expires_at(h, at, ttl)
+  local till = h[MAX_HOLD] > 0 and min(at + ttl, h[ACQUIRED_AT] + h[MAX_HOLD]) or at + ttl
   return h[BREAK_AT] > 0 and min(till, h[BREAK_AT]) or till
 end
 
@@ -39,8 +39,108 @@ end
 -- Lets the TTL run from now.
 local function start(h)
   h[ACQUIRED_AT] = now
-  h[EXPIRES_AT] = expires_at(h, h[TTL])
+  h[EXPIRES_AT] = expires_at(h, now, h[TTL])
   note_lease_ttl(h)
+end
+
+-- Returns the end of a lease that lives for ttl from now, when that was set if the clocks differ,
+-- and how much is left by either clock. The twin of step.endAfter.
+function clocks.end_after(h, ttl)
+  local at, lead = expires_at(h, now, ttl), clocks.lead()
+  if lead == 0 then
+    return at, 0, 0, at - now
+  end
+  local sent = now + lead
+  local other = expires_at(h, sent, ttl)
+  if lead > 0 and 2 * lead <= ttl then
+    if h[EXPIRES_AT] - h[TTL] > now then
+      at = max(at, min(h[EXPIRES_AT], other))
+    end
+    return at, 0, 0, at - sent
+  end
+  return at, now, sent, min(at - now, other - sent)
+end
+
+-- Sets the end of a lease. The twin of step.prolong.
+function clocks.prolong(h, ttl, at, set, sent)
+  set_ttl(h, ttl)
+  h[EXPIRES_AT], h[SET_AT], h[SENT_AT] = at, set, sent
+  doubt = doubt or sent > 0
+  note_lease_ttl(h)
+end
+
+-- Returns what is left of a lease by either clock. The twin of step.sure.
+function clocks.sure(h)
+  local left = h[EXPIRES_AT] - now
+  if not skewed then
+    return left
+  end
+  return min(left, (h[SENT_AT] > 0 and expires_at(h, h[SENT_AT], h[TTL]) or h[EXPIRES_AT]) - header[HEADER_SENT])
+end
+
+-- Answers with a lease that is kept as it is now, of which so much is left by either clock. The
+-- twin of step.tell.
+function clocks.tell(h, sure)
+  local text = h[LEASE_TEXT]
+  if skewed then
+    local at, break_at = h[EXPIRES_AT], h[BREAK_AT]
+    h[EXPIRES_AT], h[BREAK_AT] = now + sure, break_at > 0 and break_at - max(0, clocks.lead()) or 0
+    item(ITEM_OWN_LEASE, write_lease(h))
+    h[EXPIRES_AT], h[BREAK_AT], h[LEASE_TEXT] = at, break_at, text
+  else
+    item(ITEM_OWN_LEASE, text)
+  end
+  return 'ok'
+end
+
+-- Refuses what goes on with a lease while the clocks differ. The twin of step.unsure.
+function clocks.unsure(h)
+  return skewed and (h[PROVISIONAL] == 1 or not live(h)) and 'clock_skew' or nil
+end
+
+-- Tells whether anything was written on the name while the clocks differed. The twin of
+-- Record.doubtful.
+function clocks.doubtful()
+  local r = record
+  if not r or r[DELAY] == '' then
+    return r and r[RETRY_AT] == AFTER_SKEW
+  end
+  local _, _, _, sent = delay.read()
+  return sent > 0 or r[RETRY_AT] == AFTER_SKEW
+end
+
+-- Puts right what was written on the name while the clocks differed. The twin of step.putRight.
+function clocks.put_right()
+  local r = record
+  if r[DELAY] ~= '' then
+    delay.put_right()
+  end
+  if r[RETRY_AT] ~= AFTER_SKEW then
+    return
+  end
+  local places, resting = prefix .. 'places:' .. name, prefix .. 'resting:' .. name
+  local all = r[HOLDERS] > 1 and call('hvals', prefix .. 'holders:' .. name) or {}
+  for i = 1, #all do
+    all[i] = read_lease(all[i])
+  end
+  all[1] = sole_holder or all[1]
+  for _, h in ipairs(all) do
+    if h[SENT_AT] > 0 then
+      h[EXPIRES_AT] = clocks.was_wrong(h[SET_AT], h[SENT_AT]) and expires_at(h, h[SENT_AT], h[TTL]) or h[EXPIRES_AT]
+      h[SET_AT], h[SENT_AT] = 0, 0
+      put_holder(h)
+    end
+  end
+  for _, lease in ipairs(r[RESTING] > 0 and call('zrange', resting, 0, -1) or {}) do
+    local p = read_lease(call('hget', places, lease))
+    if p[SENT_AT] > 0 then
+      p[EXPIRES_AT] = clocks.was_wrong(p[SET_AT], p[SENT_AT]) and p[SENT_AT] + REST_TTL or p[EXPIRES_AT]
+      p[SET_AT], p[SENT_AT] = 0, 0
+      call('hset', places, lease, write_lease(p))
+      call('zadd', resting, p[EXPIRES_AT], lease)
+    end
+  end
+  r[REST_TILL] = r[RESTING] > 0 and tonumber(call('zrange', resting, 0, 0, 'withscores')[2]) + 0 or 0
 end
 
 -- Ends the provisional state of a lease.
@@ -88,7 +188,7 @@ end
 -- none.
 local function grant(p, is_firm, propose)
   local unsafe = quarantined()
-  if unsafe then
+  if unsafe and (unsafe == 0 or propose == 0 or op[OP_CLAIMED] == 0) then -- nor is it a lease that a majority has
     return 'quarantined', unsafe, ''
   end
   local floor = header[HEADER_FLOOR]
@@ -136,13 +236,14 @@ local function hand_off()
   end
   local retry_at = r[RETRY_AT]
   r[RETRY_AT] = more and AT_ONCE or 0
-  if r[QUEUED] == 0 then
-    return
-  end
   if skewed then
-    if has_room(first_place()) then
-      r[RETRY_AT] = retry_at > 0 and retry_at or now
+    if doubt or retry_at == AFTER_SKEW then
+      r[RETRY_AT] = AFTER_SKEW
+    elseif r[QUEUED] > 0 and has_room(first_place()) then
+      r[RETRY_AT] = retry_at > 0 and retry_at or AFTER_SKEW
     end
+    return
+  elseif r[QUEUED] == 0 then
     return
   elseif r[DELAY] ~= '' and delay.lasts() then
     local _, till = delay.read()
@@ -193,7 +294,7 @@ end
 
 -- Moves a holder to its tombstone and into the history. The twin of step.end.
 local function end_lease(h, reason, at, break_reason)
-  entomb(h, reason, at, max(h[EXPIRES_AT], at + TOMBSTONE_TTL), break_reason)
+  entomb(h, reason, at, clocks.latest(max(h[EXPIRES_AT], at + TOMBSTONE_TTL)), break_reason)
   item(ITEM_END, pack_end(reason, at, h, break_reason))
   ends = true -- save has it remembered
   remove_holder(h, at, reason)
@@ -309,6 +410,7 @@ local function settle()
   if not r or skewed then
     return
   end
+  clocks.put_right()
   if gateway_counts then
     read_signs(gateway_counts)
     hear()

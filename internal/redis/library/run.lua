@@ -1,9 +1,9 @@
 -- A call: its header, then operations.
 
--- What is about no name, and what only reads.
+-- What is about no name, and what leaves its name as it is.
 local about_no_name = {heartbeat = true, check = true, arrive = true}
 local published = {ITEM_END, ITEM_LEFT, ITEM_EVICTED, ITEM_GRANT}
-local reads_only = {inspect = true, list = true, history = true, judge = true}
+local reads_only = {inspect = true, list = true, history = true, judge = true, index = true}
 
 -- Adds what the operation has changed to what all who watch are told: what ended, who
 -- left or was evicted, what was granted, and who was given notice or has joined, in this order. A claim is
@@ -48,6 +48,10 @@ end
 local function step(verb)
   load_record()
   if reads_only[verb] then
+    if not skewed and clocks.doubtful() then
+      clocks.put_right()
+      save()
+    end
     return verbs[verb]()
   end
   left, more = budget, false
@@ -64,7 +68,7 @@ local function step(verb)
     hand_off()
   end
   save()
-  budget = budget - (room - left)
+  budget = budget - max(room - left, 0)
   if expires and record and not idle() then
     number = max(indexed - now, 0)
   end
@@ -91,7 +95,7 @@ local function operate(blob)
   op = {unpack(OP_FORMAT, blob)}
   op_text, name = blob, op[OP_NAME]
   flags, number, token, text, present = mend_flags, 0, 0, '', ''
-  out, joined, newly_claimed, noticed, notices = {''}, nil, nil, nil, nil
+  out, joined, newly_claimed, noticed, notices, doubt = {''}, nil, nil, nil, nil, false
   stored, record, sole_holder, has_holder_keys, ends, gateway_counts, was_held, indexed = false, false, nil, false, false, nil, false, 0
   local verb = op[OP_VERB]
   local code = about_no_name[verb] and verbs[verb]() or step(verb)

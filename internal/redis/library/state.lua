@@ -78,7 +78,7 @@ end
 -- Counts a TTL as in use. The twin of Quarantine.note.
 local function note(g, ttl)
   local began = now - now % TTL_PERIOD
-  if began > g[GUARD_PERIOD] then
+  if began > g[GUARD_PERIOD] and not skewed then -- by a clock that may be wrong no period begins
     g[GUARD_BEFORE] = began == g[GUARD_PERIOD] + TTL_PERIOD and g[GUARD_TTL] or 0
     g[GUARD_PERIOD], g[GUARD_TTL], guard_changed = began, 0, true
   end
@@ -102,8 +102,8 @@ local function quarantined()
       return 0
     end
   end
-  local till = g[GUARD_UNTIL]
-  return now < till and till - now or nil
+  local left = g[GUARD_UNTIL] - (skewed and min(now, header[HEADER_SENT]) or now)
+  return left > 0 and left or nil
 end
 
 -- Reads the signs of life of this gateway and of those that are keys of some.

@@ -13,13 +13,22 @@ local function label(h)
   end
 end
 
+-- Has a lease hang on the stream that renews it. The twin of step.remind.
+function stream.remind(h, stamp)
+  if h[ATTACHED] ~= stamp then
+    h[STAMP] = h[STAMP] == stamp and stamp or ''
+    stream.hang(h, stamp, stamp)
+  end
+  h[EPOCH] = max(h[EPOCH], op[OP_EPOCH])
+end
+
 function verbs.renew()
   local h, refused = own()
   if not h then
     return refused
-  elseif op[OP_STAMP] ~= '' and op[OP_STAMP] == h[STAMP] and h[ATTACHED] == '' then
-    return 'replaced' -- its stream has closed: see linger
-  elseif h[PROVISIONAL] == 0 and not live(h) then -- only seen here when skewed: an expiry is not judged then
+  elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] and op[OP_EPOCH] <= h[EPOCH] then
+    return 'replaced'
+  elseif clocks.unsure(h) then
     return 'clock_skew'
   end
   local mode, limit, ttl = op[OP_MODE], op[OP_LIMIT], op[OP_TTL]
@@ -34,10 +43,16 @@ function verbs.renew()
     firm(h)
   end
   ttl = ttl > 0 and ttl or granted_ttl(h)
+  local at, set, sent, sure = clocks.end_after(h, ttl)
+  if sure <= 0 then -- only when skewed
+    return 'clock_skew'
+  end
   number = h[EXPIRES_AT] - now
-  set_ttl(h, ttl)
-  h[EXPIRES_AT], h[TOLD] = expires_at(h, ttl), 1
-  note_lease_ttl(h)
+  clocks.prolong(h, ttl, at, set, sent)
+  h[TOLD] = 1
+  if op[OP_STAMP] ~= '' then
+    stream.remind(h, op[OP_STAMP])
+  end
   if mode == SHARED and h[MODE] == EXCLUSIVE then
     h[MODE], h[LIMIT] = SHARED, limit
     h[SLOT], h[SLOTS] = free_slots(SHARED, limit, 1)
@@ -50,16 +65,41 @@ function verbs.renew()
   end
   label(h)
   put_holder(h)
-  return holds(h)
+  return clocks.tell(h, sure)
 end
 
--- Has a lease live on for so long without the stream that it was attached to, whose stamp
--- stays. The twin of step.linger.
-local function linger(h, ttl)
-  h[STAMP], h[ATTACHED] = h[ATTACHED] ~= '' and h[ATTACHED] or h[STAMP], ''
-  set_ttl(h, ttl)
-  h[EXPIRES_AT] = expires_at(h, ttl)
-  note_lease_ttl(h)
+-- Has a lease live on for so long without the stream that it was attached to. The twin of
+-- step.linger.
+function stream.linger(h, ttl, at, set, sent)
+  h[ATTACHED], h[EPOCH] = '', h[EPOCH] + 1
+  clocks.prolong(h, ttl, at, set, sent)
+end
+
+-- Ends a lease, unwinds its hold or leaves it to linger. The twin of step.letGo.
+function stream.let_go(h, hold, ttl)
+  if hold < 2 and ttl == 0 then
+    end_lease(h, 'released', now, '')
+    return 'ok'
+  end
+  if clocks.unsure(h) then -- as in renew
+    return 'clock_skew'
+  elseif h[PROVISIONAL] == 1 then
+    firm(h)
+  end
+  local sure, at, set, sent = clocks.sure(h)
+  if ttl > 0 then
+    at, set, sent, sure = clocks.end_after(h, ttl)
+  end
+  if sure <= 0 then
+    return 'clock_skew'
+  elseif ttl > 0 then
+    stream.linger(h, ttl, at, set, sent)
+  else
+    h[HOLD] = min(h[HOLD], hold - 1)
+  end
+  h[TOLD] = 1
+  put_holder(h)
+  return clocks.tell(h, sure)
 end
 
 function verbs.release()
@@ -72,23 +112,8 @@ function verbs.release()
     return refused
   elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] then
     return 'ok' -- a newer request has the lease
-  elseif op[OP_HOLD] < 2 and op[OP_TTL] == 0 then
-    end_lease(h, 'released', now, '')
-    return 'ok'
   end
-  if h[PROVISIONAL] == 1 then -- as in renew
-    firm(h)
-  elseif not live(h) then
-    return 'clock_skew'
-  end
-  if op[OP_TTL] > 0 then
-    linger(h, op[OP_TTL])
-  else
-    h[HOLD] = min(h[HOLD], op[OP_HOLD] - 1)
-  end
-  h[TOLD] = 1
-  put_holder(h)
-  return holds(h)
+  return stream.let_go(h, op[OP_HOLD], op[OP_TTL])
 end
 
 function verbs.confirm()
@@ -152,6 +177,8 @@ function verbs.take_back()
   if h then
     if asked(h) and (h[PROVISIONAL] == 1 or not unknown) and (h[TOLD] == 0 or op[OP_REFUSED] == 1) then
       undo(h)
+    elseif h[ATTACHED] == stamp and h[SECRET] == op[OP_SECRET] and not unknown and op[OP_LEFT] == 1 then
+      return stream.let_go(h, 0, op[OP_TTL]) -- as by the end of the stream
     end
     return 'ok'
   end
@@ -270,6 +297,17 @@ local function due_at()
   end
   at = r[RESTING] > 0 and min(at, r[REST_TILL]) or at
   return r[RETRY_AT] > 0 and min(at, r[RETRY_AT]) or at
+end
+
+-- Puts into the indexes what the record says that they have, and counts what they had not.
+function verbs.index()
+  if indexed > 0 then
+    number = call('zadd', prefix .. 'expiry', fmt('%d', indexed), name)
+  end
+  if was_held then
+    number = number + call('zadd', prefix .. 'names', 0, name)
+  end
+  return 'ok'
 end
 
 -- Does what time has brought about on a name, and puts right an index entry that has

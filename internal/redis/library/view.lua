@@ -47,7 +47,7 @@ function delay.view()
     end
   end
   if till > now then
-    item(ITEM_DELAY, pack('>I7', till))
+    item(ITEM_DELAY, pack('>I7', min(till, now + MAX_LOCK_DELAY)))
   end
 end
 

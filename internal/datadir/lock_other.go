@@ -1,6 +1,6 @@
 //go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
 
-package raft
+package datadir
 
 import (
 	"errors"
@@ -9,5 +9,5 @@ import (
 
 // tryLock takes the lock on a file that is open.
 func tryLock(*os.File) (bool, error) {
-	return false, errors.New("a node can't make sure on this system that no other process uses its directory; use Redis")
+	return false, errors.New("nothing keeps other processes from a directory on this system; use Redis")
 }

@@ -1,0 +1,99 @@
+// Package datadir keeps a data directory for one process: who has its Lock is the only one
+// that does, and can tell whether the path still leads to the directory that it locked.
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// FileName is a file that is locked beside the directory itself, for it is the only lock that
+// earlier versions know. Who removes it unlocks nothing.
+const FileName = "fencepost.lock"
+
+// ErrInUse is wrapped by what Take and Look return when another process has the lock.
+var ErrInUse = errors.New("it is in use by another process; only one gateway can use a data directory")
+
+// Lock is the lock on a directory. It ends with the process.
+type Lock struct {
+	path string
+	dir  *os.File
+	file *os.File    // nil if there is none: Look makes none
+	is   os.FileInfo // of dir
+}
+
+// Take locks a directory. It waits that long for a process that has the lock: it may be a
+// predecessor that is just shutting down.
+func Take(dir string, patience time.Duration) (*Lock, error) {
+	return lock(dir, os.O_CREATE, patience)
+}
+
+// Look is Take that changes nothing in the directory.
+func Look(dir string, patience time.Duration) (*Lock, error) {
+	return lock(dir, 0, patience)
+}
+
+func lock(path string, create int, patience time.Duration) (*Lock, error) {
+	l, err := openLock(path, create)
+	if err != nil {
+		return nil, fmt.Errorf("the data directory can't be locked: %w", errors.Join(err, l.Close()))
+	}
+	deadline := time.Now().Add(patience)
+	for _, f := range []*os.File{l.dir, l.file} {
+		for locked := f == nil; !locked; {
+			if locked, err = tryLock(f); err != nil {
+				return nil, errors.Join(fmt.Errorf("%s can't be locked: %w", f.Name(), err), l.Close())
+			}
+			if !locked && time.Now().After(deadline) {
+				return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrInUse), l.Close())
+			}
+			if !locked {
+				time.Sleep(patience / 20)
+			}
+		}
+	}
+	return l, nil
+}
+
+func openLock(path string, create int) (*Lock, error) {
+	l := &Lock{path: path}
+	var err error
+	if l.dir, err = os.Open(path); err != nil {
+		return l, err
+	}
+	if l.is, err = l.dir.Stat(); err != nil {
+		return l, err
+	}
+	l.file, err = os.OpenFile(filepath.Join(path, FileName), create|os.O_RDWR, 0o600)
+	if create == 0 && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return l, err
+}
+
+// Held returns an error unless the path still leads to the directory that was locked. Where
+// it does not, what is there may be another process's.
+func (l *Lock) Held() error {
+	switch at, err := os.Stat(l.path); {
+	case err != nil:
+		return fmt.Errorf("%s was moved or taken away while this process used it: %w", l.path, err)
+	case !os.SameFile(at, l.is):
+		return fmt.Errorf("%s was replaced while this process used it: what is there now may be another's; what was acknowledged is in the directory that was there before", l.path)
+	}
+	return nil
+}
+
+// Close gives the lock back.
+func (l *Lock) Close() error {
+	var err error
+	for _, f := range []*os.File{l.file, l.dir} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}

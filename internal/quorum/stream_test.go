@@ -1,0 +1,204 @@
+package quorum
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// stream returns a request of a stream.
+func stream(name fencing.Name) fencing.AcquireRequest {
+	r := request(name)
+	r.Attach = true
+	return r
+}
+
+// newer returns another stream with the lease id of r.
+func newer(r fencing.AcquireRequest) fencing.AcquireRequest {
+	r.Stamp, r.Attach = fencing.NewStamp(), true
+	return r
+}
+
+// renewal is a renewal by the stream of r, which was told of so many takeovers.
+func renewal(r fencing.AcquireRequest, epoch int64) fencing.RenewRequest {
+	return fencing.RenewRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp, Epoch: epoch}
+}
+
+// hangsOn fails unless a lease hangs on a request at a node.
+func (s *scene) hangsOn(node int, r fencing.AcquireRequest) {
+	s.t.Helper()
+	h, ok := s.nodes[node].Model.Snapshot().Records[r.Name].Holders.Find(r.Lease.Public())
+	if !ok || h.Attached != r.Stamp {
+		s.t.Errorf("at node %d it hangs on %q, want %q", node, h.Attached, r.Stamp)
+	}
+}
+
+// reach cuts nodes off, or has them reached again.
+func (s *scene) reach(reached bool, nodes ...int) {
+	synctest.Wait()
+	for _, i := range nodes {
+		s.nodes[i].set(func(n *node) { n.cut = !reached })
+	}
+	s.pass(2 * time.Second) // in which nodes are asked whether they answer again
+}
+
+// A stream that was replaced at a majority renews no more, and the newest one has the lease at
+// every node with its next renewal, also at one that it could not reach before.
+func TestStreamReplaced(t *testing.T) {
+	for what, by := range map[string]func(r fencing.AcquireRequest) fencing.AcquireRequest{
+		"stream":    newer,
+		"no stream": func(r fencing.AcquireRequest) fencing.AcquireRequest { r = newer(r); r.Attach = false; return r },
+	} {
+		t.Run(what, func(t *testing.T) {
+			play(t, func(s *scene) {
+				first := stream("a")
+				s.acquire(first)
+				if _, err := s.Renew(bg, renewal(first, 0)); err != nil {
+					t.Fatal(err)
+				}
+				s.reach(false, 2)
+				second := by(first)
+				out := s.acquire(second)
+				if out.Holder.Epoch != 1 {
+					t.Errorf("%d takeovers are told", out.Holder.Epoch)
+				}
+				s.reach(true, 2)
+				_, err := s.Renew(bg, renewal(first, 0))
+				s.refused(err, fencing.CodeReplaced)
+				if !second.Attach {
+					return
+				}
+				s.hangsOn(2, first)
+				if out, err = s.Renew(bg, renewal(second, out.Holder.Epoch)); err != nil || out.Holder.Attached != second.Stamp || out.Holder.Epoch != 1 {
+					t.Errorf("the newest: %+v, %v", out.Holder, err)
+				}
+				synctest.Wait()
+				s.hangsOn(2, second)
+				_, err = s.Renew(bg, renewal(first, 0))
+				s.refused(err, fencing.CodeReplaced)
+			})
+		})
+	}
+}
+
+// A newer stream that reached a minority only ends no stream that a majority has.
+func TestStreamReplacedAtAMinority(t *testing.T) {
+	play(t, func(s *scene) {
+		first := stream("a")
+		s.acquire(first)
+		s.reach(false, 1, 2)
+		second := newer(first)
+		_, err := s.Acquire(bg, second)
+		s.refused(err, fencing.CodeUnavailable)
+		s.reach(true, 1, 2)
+		s.hangsOn(0, second)
+		for range 3 {
+			if _, err := s.Renew(bg, renewal(first, 0)); err != nil {
+				t.Fatal(err)
+			}
+			s.pass(time.Second)
+		}
+		if n := s.holders("a", first.Lease); n != 3 {
+			t.Errorf("%d nodes have the lease: a try that came to nothing released it", n)
+		}
+	})
+}
+
+// A stream that took the lease over, and whose client has gone before it was told, lets go of it.
+func TestStreamLeft(t *testing.T) {
+	play(t, func(s *scene) {
+		first := stream("a")
+		s.acquire(first)
+		second := newer(first)
+		s.acquire(second)
+		back := fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp}
+		if _, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
+			t.Errorf("a take-back: %v, at %d nodes", err, s.holders("a", first.Lease))
+		}
+		back.Left, back.Linger = true, 5*time.Second
+		if _, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
+			t.Errorf("left to linger: %v, at %d nodes", err, s.holders("a", first.Lease))
+		}
+		third := newer(first)
+		s.acquire(third)
+		back.Stamp, back.Linger = third.Stamp, 0
+		if out, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 0 || len(out.Ended) != 1 {
+			t.Errorf("left: %v, at %d nodes, ended %+v", err, s.holders("a", first.Lease), out.Ended)
+		}
+	})
+}
+
+// A node that has forgotten a lease has it back on the stream that it hangs on, also if the holder
+// renews it by itself.
+func TestStreamIsBroughtBack(t *testing.T) {
+	play(t, func(s *scene) {
+		r := stream("a")
+		s.acquire(r)
+		for i := range s.nodes {
+			s.nodes[i].forget()
+			s.nodes[i].set(func(n *node) { n.blank = false })
+			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+				t.Fatal(err)
+			}
+			s.pass(time.Second)
+			s.hangsOn(i, r)
+		}
+		if _, err := s.Renew(bg, renewal(r, 0)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A stream whose nodes know it by another stamp, for an earlier try of it was being undone, renews
+// and releases under its own, however many others have got other stamps since.
+func TestStreamOfASecondTry(t *testing.T) {
+	play(t, func(s *scene) {
+		r := stream("a")
+		key := requestOf(r.Name, r.Lease, r.Stamp)
+		s.beginUndo(key)
+		out := s.acquire(r)
+		s.endUndo(key)
+		if s.stampAt(key) == r.Stamp || out.Holder.Attached != r.Stamp || out.Granted[0].Holder.Attached != r.Stamp {
+			t.Fatalf("known as %s, told is %+v", s.stampAt(key), out.Holder)
+		}
+		renews := func() {
+			t.Helper()
+			if out, err := s.Renew(bg, renewal(r, 0)); err != nil || out.Holder.Attached != r.Stamp {
+				t.Errorf("%+v, %v", out.Holder, err)
+			}
+		}
+		others := 0
+		renames := func(n int) {
+			for range n {
+				others++
+				key := requestKey{leaseKey{fencing.Name(fmt.Sprint(others)), "lease"}, "stamp"}
+				s.beginUndo(key)
+				if _, err := s.stampFor(key); err != nil {
+					t.Fatal(err)
+				}
+				s.endUndo(key)
+			}
+		}
+		renews()
+		renames(maxRenamed)
+		s.pass(5 * time.Second)
+		renews()
+		renames(maxRenamed)
+		s.pass(5 * time.Second)
+		renews()
+		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			t.Error(err)
+		}
+		s.pass(10 * time.Second)
+		if past, err := s.History(bg, fencing.HistoryRequest{Name: "a"}); err != nil || len(past.Past) != 1 || past.Past[0].Reason != fencing.ReasonReleased {
+			t.Errorf("%v, %+v", err, past.Past)
+		}
+		renames(maxRenamed)
+		if s.stampOf(r.Name, r.Lease, r.Stamp) != r.Stamp || len(s.undos.retryStamps) > maxRenamed || len(s.undos.order) != len(s.undos.retryStamps) {
+			t.Errorf("%d stamps are remembered, in order %d", len(s.undos.retryStamps), len(s.undos.order))
+		}
+	})
+}

@@ -1,0 +1,296 @@
+package watchdog
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// A stream whose lease another request has taken over ends, though nobody tells it: with its next
+// renewal, which does not prolong the lease, and at once where messages may have been lost.
+func TestAReplacedStreamIsNotTold(t *testing.T) {
+	for _, gap := range []string{"", "of messages", "of events"} {
+		for _, attach := range []bool{true, false} {
+			inWorld(t, func(w *world) {
+				w.wires[0].set(func(wire *wire) { wire.unheard = true })
+				r := request("a")
+				r.TTL = 3 * time.Second
+				older := w.attach(w.t.Context(), r, nil)
+				advance(500 * time.Millisecond)
+				newer := r
+				newer.Stamp, newer.Attach = fencing.NewStamp(), attach
+				if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+					t.Fatal(err)
+				}
+				expires, told := w.holder("a").ExpiresAt, time.Second
+				switch gap {
+				case "of messages":
+					listener{w.dogs[0]}.Gap()
+					told = 500 * time.Millisecond
+				case "of events":
+					w.dogs[0].hub.Gap()
+					told = 500 * time.Millisecond
+				}
+				if u, at := older.ended(); codeOf(u.Err) != fencing.CodeReplaced || at != told {
+					t.Errorf("gap %q, attach %t: it ended after %s with %v", gap, attach, at, u.Err)
+				}
+				if h := w.holder("a"); h.ExpiresAt != expires {
+					t.Errorf("gap %q, attach %t: the lease was prolonged from %v to %v", gap, attach, expires, h.ExpiresAt)
+				}
+			})
+		}
+	}
+}
+
+// A store that has forgotten to whom a lease went has it go back to the newest stream by its
+// renewal, and the one that it remembers is told so.
+func TestAStoreForgetsTheNewestStream(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.wires[0].set(func(wire *wire) { wire.unheard = true })
+		r := request("a")
+		r.TTL = 3 * time.Second
+		older := w.attach(w.t.Context(), r, nil)
+		newer := r
+		newer.Stamp, newer.Attach = fencing.NewStamp(), true
+		s := w.open(1, newer, "a")
+		out, err := w.dogs[1].Acquire(w.t.Context(), newer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Holder.Epoch += 2 // as if the store had been told more than it remembers
+		kept := follow(s.Keep(w.t.Context(), []Attached{{"a", out}}, nil))
+		advance(4 * time.Second)
+		if u, _ := older.ended(); codeOf(u.Err) != fencing.CodeReplaced {
+			t.Errorf("the older stream ended with %v", u.Err)
+		}
+		if h := w.holder("a"); h == nil || h.Attached != newer.Stamp || h.Epoch != out.Holder.Epoch {
+			t.Errorf("%+v", h)
+		}
+		synctest.Wait()
+		for _, u := range kept.updates {
+			if u.Err != nil {
+				t.Errorf("the newest stream was told %v", u.Err)
+			}
+		}
+	})
+}
+
+// A message that comes between the confirmation of a grant and its delivery is not lost.
+func TestReplacedWhileItsGrantIsConfirmed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		holder := w.ask(1, request("a"))
+		r := request("a")
+		r.Attach = true
+		s := w.open(0, r, "a")
+		waiter := w.ask(0, r)
+		w.waits(waiter)
+		w.wires[0].set(func(wire *wire) {
+			wire.after = func(op string) error {
+				if op == "confirm" {
+					newer := r
+					newer.Stamp = fencing.NewStamp()
+					if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil
+			}
+		})
+		w.release(1, holder)
+		synctest.Wait()
+		if !s.Replaced() {
+			t.Error("the stream does not know that it was replaced")
+		}
+		u := <-s.Keep(w.t.Context(), []Attached{{"a", fencing.Outcome{Holder: w.holder("a").Holder, Now: fencing.InstantOf(time.Now()), Asked: time.Now()}}}, nil)
+		if codeOf(u.Err) != fencing.CodeReplaced {
+			t.Errorf("it was told %v", u.Err)
+		}
+	})
+}
+
+// What is heard of one name while the store does not answer about another one is acted on at once.
+func TestNewsWhileARenewalFails(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("")
+		r.TTL = time.Hour
+		_, a := w.session(w.t.Context(), 0, r, "a", "b")
+		w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
+		if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		advance(50 * time.Millisecond)
+		if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "b", Token: w.holder("b").Token}); err != nil {
+			t.Fatal(err)
+		}
+		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		if u, at := a.ended(); u.Name != "b" || at > time.Second {
+			t.Errorf("it ended after %s with %s: %v", at, u.Name, u.Err)
+		}
+	})
+}
+
+// A lease that another request shortens is renewed in time from then on, and its holder is told.
+func TestAnAttachedLeaseIsShortened(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = 9 * time.Second
+		ctx, cancel := context.WithCancel(w.t.Context())
+		a := w.attach(ctx, r, nil)
+		advance(time.Second)
+		if _, err := w.dogs[0].Renew(w.t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		advance(10 * time.Second)
+		if h := w.holder("a"); h == nil || h.TTL != time.Second || !h.Live(fencing.InstantOf(time.Now())) {
+			t.Errorf("%+v", h)
+		}
+		cancel()
+		if u, _ := a.ended(); u.Err != nil || len(a.updates) < 30 || a.at[0] != time.Second {
+			t.Errorf("%d updates, the first after %s: %v", len(a.updates), a.at[0], u.Err)
+		}
+	})
+}
+
+// Where a store loses one answer after the other, streams ask it again no more often for that, and a
+// stream that it does not answer asks in its own time.
+func TestGapsWithoutEnd(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = 5 * time.Minute
+		ctx, cancel := context.WithCancel(w.t.Context())
+		a := w.attach(ctx, r, nil)
+		gap := func(op string) error {
+			if op == "renew" {
+				listener{w.dogs[0]}.Gap()
+				return fencing.Unavailable(errCut)
+			}
+			return nil
+		}
+		w.wires[0].set(func(wire *wire) { wire.after = gap })
+		listener{w.dogs[0]}.Gap()
+		advance(time.Minute)
+		w.wires[0].set(func(wire *wire) { wire.after = nil })
+		if n := w.wires[0].count("renew"); n < 3 || n > 100 {
+			t.Errorf("%d renewals within a minute", n)
+		}
+		for range 600 {
+			listener{w.dogs[0]}.Gap()
+			advance(100 * time.Millisecond)
+		}
+		cancel()
+		if u, _ := a.ended(); u.Err != nil {
+			t.Error(u.Err)
+		}
+		if n := w.wires[0].count("renew"); n < 3 || n > 150 {
+			t.Errorf("%d renewals within two minutes", n)
+		}
+	})
+}
+
+// A name that has to be waited for longer than the others' TTL is added: the older stream renews
+// them meanwhile.
+func TestASessionWaitsForLongerThanItsTTL(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("")
+		r.TTL = 600 * time.Millisecond
+		all, _ := w.session(w.t.Context(), 0, r, "a")
+		other := request("b")
+		other.TTL = time.Minute
+		held := w.ask(0, other)
+		more := all.AcquireRequest
+		more.Attach, more.Stamp = true, fencing.NewStamp()
+		token := w.holder("a").Token
+		grows := w.startAll(1, more, "a", "b")
+		advance(time.Second)
+		w.release(0, held)
+		w.holdsSession(grows, map[fencing.Name]fencing.Token{"a": token})
+	})
+}
+
+// Of two requests for the same names under one lease id, one is granted them, though each was the
+// last to ask for one.
+func TestSetsAreSentTogether(t *testing.T) {
+	for _, attach := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			older := request("")
+			older.Attach = attach
+			newer := older
+			newer.Stamp = fencing.NewStamp()
+			var ofOlder, ofNewer atomic.Int32
+			passed := make(chan struct{})
+			w.wires[0].set(func(wire *wire) {
+				wire.before = func(op string) error {
+					if op == "acquire" && ofOlder.Add(1) == 2 {
+						<-passed
+					}
+					return nil
+				}
+			})
+			w.wires[1].set(func(wire *wire) {
+				wire.after = func(op string) error {
+					if op == "acquire" && ofNewer.Add(1) == 2 {
+						close(passed)
+						advance(time.Millisecond) // the older one has the second name then
+					}
+					return nil
+				}
+			})
+			first := w.startAll(0, older, "a", "b")
+			synctest.Wait()
+			second := w.startAll(1, newer, "a", "b")
+			advance(time.Second)
+			synctest.Wait()
+			if !first.answered() || !second.answered() || second.err != nil || codeOf(first.err) != fencing.CodeReplaced {
+				t.Fatalf("attach %t: the older one came to %v, the newer one to %v", attach, first.err, second.err)
+			}
+			for i, name := range second.names {
+				if h := w.holder(name); h == nil || h.Token != second.outs[i].Holder.Token || h.Provisional || attach != (h.Attached == newer.Stamp) {
+					t.Errorf("attach %t: %s: told %+v, held by %+v", attach, name, second.outs[i].Holder, h)
+				}
+			}
+		})
+	}
+}
+
+// A session that is refused though one of its names hangs on it by now leaves none attached to
+// nobody.
+func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
+	inWorld(t, func(w *world) {
+		all, a := w.session(w.t.Context(), 0, request(""), "a", "b")
+		more := all.AcquireRequest
+		more.Attach, more.Stamp = true, fencing.NewStamp()
+		var asked atomic.Int32
+		w.wires[1].set(func(wire *wire) {
+			wire.before = func(op string) error {
+				if op != "acquire" {
+					return nil
+				}
+				if asked.Add(1) == 6 { // of three names each is asked for, two are looked at, and then all attached
+					if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "b", Token: w.holder("b").Token}); err != nil {
+						t.Error(err)
+					}
+				}
+				return nil
+			}
+		})
+		grows := w.askAll(1, more, "a", "b", "c")
+		if grows.err == nil {
+			t.Fatal("it was granted")
+		}
+		if u, _ := a.ended(); u.Err == nil {
+			t.Error("the older stream goes on")
+		}
+		w.free("c")
+		if w.holder("a") == nil {
+			t.Error("a was released before the older stream's client can have heard")
+		}
+		advance(undoneLinger)
+		if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {
+			t.Errorf("a is held by %+v", h)
+		}
+	})
+}
