@@ -30,32 +30,37 @@ build: ## build bin/gateway and bin/lockctl
 check: lint test ## all that has to pass before a commit: lint, and the tests
 
 .PHONY: test
-test: deps ## the tests, with -race where goroutines of this module race; the first time it compiles for minutes
+test: deps ## the tests; the first time it compiles for minutes
+	@rm -rf bin/tests
 	@scripts/goes-on "testing (what is not compiled yet is compiled first)" \
-		$(MAKE) --no-print-directory --output-sync=line -j 2 test-race test-plain
-	@scripts/goes-on "testing" $(MAKE) --no-print-directory test-alone
+		$(MAKE) --no-print-directory --keep-going --output-sync=line -j 2 test-race test-plain test-simulated && \
+		scripts/goes-on "testing" $(MAKE) --no-print-directory test-alone; \
+	status=$$?; scripts/test-summary; exit $$status
 
 # Tests have much garbage and little to keep: collecting it a quarter as often saves a third of the CPU of some.
-test-race test-plain test-alone: export GOGC ?= 400
+test-race test-plain test-simulated test-alone: export GOGC ?= 400
 
-# PLAIN has the packages whose tests are run without -race: what they start, gateways that are built without it and a
-# browser, takes the time, or what one goroutine plays. What they drive is tested with -race in packages of its own.
-PLAIN := ./web ./internal/fencing ./verify ./verify/... . ./deploy ./demo
+# RACE has the packages in which goroutines of this module race. The tests of all others drive a browser, a database, a
+# script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
+RACE := ./client ./fence ./internal/auth ./internal/datadir ./internal/embedded ./internal/http ./internal/metrics ./internal/quorum \
+	./internal/raft ./internal/raft/cluster ./internal/raft/peer ./internal/redis ./internal/tracing ./internal/watchdog
 
 .PHONY: test-race
-test-race: # the longest first; two packages at a time beside two of test-plain: with more a core is waited for longer than tests allow
-	go test -race -vet=off -p 2 -parallel 4 -timeout 30m ./internal/redis ./cmd/gateway ./internal/raft ./internal/http ./internal/quorum ./internal/watchdog \
-		./client ./cmd/lockctl $$(go list ./... | grep -vxF "$$(go list $(PLAIN))")
+test-race: # two packages at a time beside two of test-plain: with more a core is waited for longer than tests allow
+	@scripts/test race "$(RACE)" -race -p 2 -parallel 4 -timeout 20m
 
 .PHONY: test-plain
-test-plain: # PLAIN, and tests of other packages which are too slow with -race: a test of the module compares these with the files that say so
-	go test -vet=off -p 2 -parallel 4 -timeout 30m $$(go list $(PLAIN) | grep -v '/verify/members$$')
-	go test -vet=off -p 2 -timeout 30m -run '^Test(Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)' \
-		./internal/fencing/fencingtest ./internal/watchdog ./internal/quorum ./internal/embedded
+test-plain:
+	@scripts/test plain "$$(echo $$(go list ./... | grep -vxF -e "$$(go list $(RACE))" -e fencepost/verify/members))" -p 2 -parallel 4 -timeout 20m
+
+.PHONY: test-simulated
+test-simulated: # tests of RACE that one goroutine plays, which are too slow with -race: a test of the module compares these with the files that say so
+	@scripts/test simulated "./internal/watchdog ./internal/quorum ./internal/embedded" -p 2 -timeout 20m \
+		-run '^Test(Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)'
 
 .PHONY: test-alone
 test-alone: # clusters elect nobody beside so many others
-	go test -vet=off -parallel 1 -timeout 30m ./verify/members
+	@scripts/test alone ./verify/members -parallel 1 -timeout 20m
 
 .PHONY: flakes
 flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours

@@ -13,27 +13,24 @@ import (
 	"testing"
 )
 
-// plainAll, plainPattern and plainPackages are what make test runs without the race detector: whole
-// packages, and tests of others.
+// raced are the packages that make test runs with the race detector, simulated the tests of some of them, by pattern, that it
+// runs without.
 var (
-	plainAll      = regexp.MustCompile(`\nPLAIN := ([^\n]+)\n`)
-	plainPattern  = regexp.MustCompile(`(?s)\ntest-plain:.*?-run '([^']+)' \\\n([^\n]+)\n`)
-	plainPackages = regexp.MustCompile(`\./([a-z/]+)`)
+	raced             = regexp.MustCompile(`\nRACE := ((?:[^\n]+\\\n)*[^\n]+)\n`)
+	simulated         = regexp.MustCompile(`(?s)\ntest-simulated:.*?scripts/test simulated "([^"]+)".*?-run '([^']+)'`)
+	packageOfMakefile = regexp.MustCompile(`\./([a-z/]+)`)
 )
 
 // TestNothingIsLeftOutOfBoth: a test that is not built with the race detector is one that
 // make test runs without.
 func TestNothingIsLeftOutOfBoth(t *testing.T) {
-	found, all := plainPattern.FindStringSubmatch(read(t, "Makefile")), plainAll.FindStringSubmatch(read(t, "Makefile"))
-	if found == nil || all == nil {
-		t.Fatal("the Makefile has no PLAIN, or no test-plain with -run")
+	makefile := read(t, "Makefile")
+	with, without := raced.FindStringSubmatch(makefile), simulated.FindStringSubmatch(makefile)
+	if with == nil || without == nil {
+		t.Fatal("the Makefile has no RACE, or no test-simulated with packages and -run")
 	}
-	whole := strings.Fields(all[1])
-	runs := regexp.MustCompile(found[1])
-	var packages []string
-	for _, p := range plainPackages.FindAllStringSubmatch(found[2], -1) {
-		packages = append(packages, p[1])
-	}
+	withRace, again := packagesIn(with[1]), packagesIn(without[1])
+	runs := regexp.MustCompile(without[2])
 	count := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") || !strings.Contains(read(t, path), "\n//go:build") && !strings.HasPrefix(read(t, path), "//go:build") {
@@ -50,8 +47,8 @@ func TestNothingIsLeftOutOfBoth(t *testing.T) {
 				continue
 			}
 			count++
-			if !slices.Contains(whole, "./"+dir) && !(slices.Contains(packages, dir) && runs.MatchString(f.Name.Name)) {
-				t.Errorf("%s of %s is run neither with the race detector nor by test-plain of the Makefile", f.Name.Name, path)
+			if slices.Contains(withRace, dir) && !(slices.Contains(again, dir) && runs.MatchString(f.Name.Name)) {
+				t.Errorf("%s of %s is run neither with the race detector nor by test-simulated of the Makefile", f.Name.Name, path)
 			}
 		}
 		return nil
@@ -59,6 +56,15 @@ func TestNothingIsLeftOutOfBoth(t *testing.T) {
 	if err != nil || count == 0 {
 		t.Errorf("%d tests, %v", count, err)
 	}
+}
+
+// packagesIn returns the folders of the packages that a line of the Makefile names.
+func packagesIn(line string) []string {
+	var found []string
+	for _, match := range packageOfMakefile.FindAllStringSubmatch(line, -1) {
+		found = append(found, match[1])
+	}
+	return found
 }
 
 // withoutRace reports whether a file is not built with the race detector, and is without.
