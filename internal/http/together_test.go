@@ -20,24 +20,29 @@ func TestStreamsOfOneLeaseSentTogether(t *testing.T) {
 			for range 20 {
 				id := newID()
 				ctx, cancel := context.WithCancel(t.Context())
-				replaced, over := make(chan struct{}, 3), sync.WaitGroup{}
-				for range cap(replaced) {
+				ends, over := make(chan string, 3), sync.WaitGroup{}
+				for range cap(ends) {
 					over.Go(func() {
-						if g.isReplaced(ctx, path, body, id) {
-							replaced <- struct{}{}
+						if end := g.endOfStream(ctx, path, body, id); end != "" {
+							ends <- end
 						}
 					})
 				}
-				for range cap(replaced) - 1 {
+				for range cap(ends) - 1 {
 					select {
-					case <-replaced:
+					case end := <-ends:
+						if !strings.Contains(end, `"code":"replaced"`) {
+							t.Fatalf("a stream ended with %s", end)
+						}
 					case <-time.After(patience):
 						t.Fatal("more than one stream has the lease")
 					}
 				}
 				g.eventually("one has the lease", func() bool { l := g.lock("a"); return l.Held() && l.Holders[0].Attached != "" })
-				if len(replaced) > 0 {
-					t.Fatal("all were replaced")
+				select {
+				case end := <-ends:
+					t.Fatalf("the last one ended with %s", end)
+				default:
 				}
 				cancel()
 				over.Wait()
@@ -47,26 +52,32 @@ func TestStreamsOfOneLeaseSentTogether(t *testing.T) {
 	}
 }
 
-// isReplaced reports whether a stream, until ctx ends, is told that a newer request has its lease.
-func (g *gateway) isReplaced(ctx context.Context, path, body, id string) bool {
+// endOfStream returns the last thing that a stream says, empty if that is because ctx has ended.
+func (g *gateway) endOfStream(ctx context.Context, path, body, id string) string {
 	r, err := http.NewRequestWithContext(ctx, "POST", g.url+path, strings.NewReader(body))
 	if err != nil {
-		g.t.Error(err)
-		return false
+		return err.Error()
 	}
 	r.Header = http.Header{"Accept": {"text/event-stream"}, "Lease-Id": {id}}
 	resp, err := g.client.Do(r)
+	if ctx.Err() != nil {
+		return ""
+	}
 	if err != nil {
-		return false
+		return err.Error()
 	}
 	defer resp.Body.Close()
 	if token := resp.Header.Get("Fencing-Token"); resp.StatusCode != http.StatusOK && token != "" {
 		g.t.Errorf("%s, and the token %s", resp.Status, token)
 	}
+	last := resp.Status
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if strings.Contains(lines.Text(), `"code":"replaced"`) {
-			return true
+		if lines.Text() != "" {
+			last = lines.Text()
 		}
 	}
-	return false
+	if ctx.Err() != nil {
+		return ""
+	}
+	return last
 }

@@ -208,18 +208,27 @@ func (s *set) retake(ctx context.Context, patience time.Time, lead int, errs []e
 // maxRetakes is how often a set takes names back that an older stream has taken from it.
 const maxRetakes = 8
 
-// attach has the whole set hang on its stream. Of streams of one lease id that are sent together the
-// one that has the first name is the newest: it takes the others back from one that was late there.
+// attach has the whole set hang on its stream. At one gateway the streams of a lease id attach their names one stream after
+// the other, so the last one has all of them. Of streams at several gateways that are sent together the one that has the
+// first name is the newest: it takes the others back from one that was late there.
 func (s *set) attach(ctx context.Context) error {
+	done, err := s.dog.turns.take(ctx, s.ask.Lease.Public())
+	if err != nil {
+		return err
+	}
+	defer done()
 	s.ask.Attach = true
 	patience := time.Now().Add(callTimeout)
-	err := s.attachNames(ctx, patience, s.names[:1])
+	// Who has some of the names takes all, also for a client that leaves meanwhile: the stream that has lost these lets go of none.
+	asking, cancel := context.WithDeadline(context.WithoutCancel(ctx), patience.Add(callTimeout))
+	defer cancel()
+	err = s.attachNames(asking, patience, s.names[:1])
 	rest, lost := s.names[1:], s.stream.replacedOn(s.names[0])
 	for tries := 0; err == nil && !lost && len(rest) > 0; tries++ {
 		if lost = tries > maxRetakes; !lost {
-			err = s.attachNames(ctx, patience, rest)
+			err = s.attachNames(asking, patience, rest)
 			if rest, lost = s.stream.takeReplaced(s.names[0]); len(rest) > 0 && err == nil {
-				_, err = s.dog.Renew(ctx, fencing.RenewRequest{
+				_, err = s.dog.Renew(asking, fencing.RenewRequest{
 					Name: s.names[0], Lease: s.ask.Lease, Stamp: s.ask.Stamp, Epoch: s.outs[0].Holder.Epoch,
 				}) // the message about the first name may come later
 			}
@@ -234,6 +243,43 @@ func (s *set) attach(ctx context.Context) error {
 		return fencing.Unavailable(ctx.Err())
 	}
 	return nil
+}
+
+// turns has what is done for one lease id done one after the other.
+type turns struct {
+	mu sync.Mutex
+	of map[fencing.LeasePublic]*turn // while anybody has it or waits for it
+}
+
+type turn struct {
+	taken chan struct{} // holds one while somebody has it
+	users int
+}
+
+// take waits for the turn; done ends it. The error is that ctx has ended.
+func (t *turns) take(ctx context.Context, lease fencing.LeasePublic) (done func(), err error) {
+	t.mu.Lock()
+	its := t.of[lease]
+	if its == nil {
+		its = &turn{taken: make(chan struct{}, 1)}
+		t.of[lease] = its
+	}
+	its.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if its.users--; its.users == 0 {
+			delete(t.of, lease)
+		}
+	}
+	select {
+	case its.taken <- struct{}{}:
+		return func() { <-its.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, fencing.Unavailable(ctx.Err())
+	}
 }
 
 // attachNames has names of the set hang on its stream, all at once. Those of which the store does
@@ -281,11 +327,10 @@ func (s *set) undo(err error) {
 		k := key{name, s.ask.Stamp}
 		w.release(k)
 	}
-	late := unreplicated(err)
-	unknown := err == nil || unsettled(err) && !late
+	late, unknown := unreplicated(err), isUnknown(err)
 	var calls sync.WaitGroup
 	for i := range names { // all at once: each may wait for replicas
-		r := s.takeBackOf(i, unknown)
+		r := s.takeBackOf(i, err)
 		if r.Refused = late; unknown { // the store may answer nothing at all
 			w.TakeBackLater(r)
 			continue
@@ -295,21 +340,24 @@ func (s *set) undo(err error) {
 	calls.Wait()
 }
 
-// undoneLinger is how long a lease lives on at least that an older stream had, and that hung on a
-// stream which was refused: who has the older one has to hear of it.
+// isUnknown reports whether a client that is told err is told that nothing is known.
+func isUnknown(err error) bool { return err == nil || unsettled(err) && !unreplicated(err) }
+
+// undoneLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
+// who has that has to hear of it; or where a newer one has another name of the set, for it is about to take this one too.
 const undoneLinger = 3 * time.Second
 
-// takeBackOf takes back what the request has got of a name, and lets go of it if it hangs on its
-// stream by now. What was held before is left to the client where it is told that nothing is known:
+// takeBackOf takes back what the request, which has failed with err, has got of a name, and lets go of it if it hangs on
+// its stream by now. What was held before is left to the client where it is told that nothing is known:
 // it asks again.
-func (s *set) takeBackOf(i int, unknown bool) fencing.TakeBackRequest {
+func (s *set) takeBackOf(i int, err error) fencing.TakeBackRequest {
 	request := s.request(i)
 	r := takeBackOf(&request)
 	switch {
 	case !s.ask.Attach:
-	case s.outs[i].Fresh:
+	case s.outs[i].Fresh && codeOf(err) != fencing.CodeReplaced:
 		r.Left, r.Linger = true, s.stream.linger
-	case !unknown:
+	case !isUnknown(err):
 		r.Left, r.Linger = true, max(s.stream.linger, undoneLinger)
 	}
 	return r

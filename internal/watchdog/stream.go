@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// minReadyPoll is how often a connection that is not ready is looked at, at most.
-	minReadyPoll = 50 * time.Millisecond
-
 	// longestReserve bounds by how much the end of a lease that could not be renewed
 	// is told before it comes: its holder has to hear of it.
 	longestReserve = 500 * time.Millisecond
@@ -415,18 +412,17 @@ func (s *Stream) next(ctx context.Context) (fencing.Name, error) {
 			}
 			return pending[0].Name, last
 		}
-		wait := backoff
 		if s.ready != nil && !s.ready() {
-			wait = max(pending[0].life/20, minReadyPoll)
 			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the connection has not acknowledged what was sent before, so the lease was not renewed"}
 		} else {
 			name, err := s.renewOnce(ctx, &pending)
 			if err != nil && !uncertain(err) || len(pending) == 0 {
 				return name, err
 			}
-			last, backoff = err, min(2*backoff, maxBackoff, max(pending[0].life/10, minBackoff/5))
+			last = err
 		}
-		at = earlier(time.Now().Add(wait), giveUp)
+		at = earlier(time.Now().Add(backoff), giveUp)
+		backoff = min(2*backoff, maxBackoff, max(pending[0].life/10, minBackoff/5))
 	}
 }
 

@@ -46,6 +46,25 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 	}
 }
 
+// A stream that can't ask whose the lease is, for its client has not acknowledged yet what it was told, asks as
+// soon as it has, however long the lease lives.
+func TestReplacedBeforeTheGrantIsAcknowledged(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := request("a")
+		r.TTL = fencing.LongestTTL
+		granted := time.Now()
+		older := w.attach(w.t.Context(), r, func() bool { return time.Since(granted) > 40*time.Millisecond })
+		newer := r
+		newer.Stamp, newer.Attach = fencing.NewStamp(), true
+		if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+			t.Fatal(err)
+		}
+		if u, at := older.ended(); codeOf(u.Err) != fencing.CodeReplaced || at > time.Second {
+			t.Errorf("it ended after %s with %v", at, u.Err)
+		}
+	})
+}
+
 // A store that has forgotten to whom a lease went has it go back to the newest stream by its
 // renewal, and the one that it remembers is told so.
 func TestAStoreForgetsTheNewestStream(t *testing.T) {

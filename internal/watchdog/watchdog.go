@@ -85,6 +85,7 @@ type Watchdog struct {
 	takingBack bool // retryTakeBacks runs
 
 	requests   registry
+	turns      turns // of streams that attach several names
 	maxWaiters int
 	observer   Observer
 	listening  sync.Once
@@ -113,6 +114,7 @@ func New(store fencing.Store, o Options) *Watchdog {
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions, run: "gap." + rand.Text() + "."},
 	}
 	w.requests = newRegistry(can, w.origin)
+	w.turns.of = map[fencing.LeasePublic]*turn{}
 	w.hub.heard, w.hub.missed = w.requests.changed, w.requests.missed
 	return w
 }
