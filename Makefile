@@ -33,7 +33,7 @@ check: lint test ## all that has to pass before a commit: lint, and the tests
 test: deps ## the tests; the first time it compiles for minutes
 	@rm -rf bin/tests
 	@scripts/goes-on "testing (what is not compiled yet is compiled first)" \
-		$(MAKE) --no-print-directory --keep-going --output-sync=line -j 2 test-race test-plain test-simulated && \
+		$(MAKE) --no-print-directory --keep-going -j 2 test-race test-plain test-simulated && \
 		scripts/goes-on "testing" $(MAKE) --no-print-directory test-alone; \
 	status=$$?; scripts/test-summary; exit $$status
 
