@@ -13,7 +13,16 @@ import (
 var (
 	errClosed   = errors.New("the store is closed")
 	errNoLeader = errors.New("no member leads: fewer than a majority can reach each other, or they are about to elect one")
+	errRemoved  = errors.New("the leader does not have this node among the members: it was removed")
 )
+
+// removed is what clients of a node are told that is no member any more. An earlier try may have been carried out before
+// it was removed.
+func removed() *fencing.Error {
+	return &fencing.Error{
+		Code: fencing.CodeUnavailable, Detail: "this gateway was removed from its cluster, and serves nobody any more: ask another one", Err: errRemoved,
+	}
+}
 
 // leader returns where the leader is, as far as this node knows, and in which term.
 func (s *Store) leader() (address string, term uint64, ok bool) {
@@ -90,11 +99,13 @@ func (s *Store) ask(ctx context.Context, m message) (*answer, error) {
 		}
 		changed := s.nextChange()
 		a, err := s.askLeader(ctx, m)
-		if err == nil && a.Verdict == done {
-			return a, nil
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			cause = err
+		case a.Verdict == done:
+			return a, nil
+		case a.Removed:
+			return nil, removed()
 		}
 		timer := time.NewTimer(pause)
 		select {

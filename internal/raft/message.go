@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
 )
@@ -34,7 +36,7 @@ type message struct {
 	Version int    `cbor:"1,keyasint"`
 	Errand  errand `cbor:"2,keyasint"`
 	Term    uint64 `cbor:"3,keyasint,omitempty"` // in which whoever is asked leads: in no other one it answers
-	Address string `cbor:"4,keyasint,omitempty"` // of the gateway of Batch
+	Address string `cbor:"4,keyasint,omitempty"` // of the gateway of Batch; empty: that of whoever is asked
 
 	// Batch is what is asked for. Of its gateway's batches none below Floor, and none of
 	// Gone, is to be carried out any more: they may be on their way still, and what undoes
@@ -77,6 +79,7 @@ type answer struct {
 	Holders  []fencing.Holder  `cbor:"11,keyasint,omitempty"` // whom outcomes show
 	Shown    []shown           `cbor:"12,keyasint,omitempty"` // where; not of those that have them themselves
 	More     fencing.Name      `cbor:"13,keyasint,omitempty"` // there are more entries, of names behind it
+	Removed  bool              `cbor:"14,keyasint,omitempty"` // it is refused, for who asks is no member
 	Digest   uint64            `cbor:"20,keyasint,omitempty"`
 }
 
@@ -161,6 +164,9 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	if l == nil || l.term != m.Term {
 		return &answer{Verdict: refused}, nil
 	}
+	if m.Address != "" && !s.hasMember(m.Address) {
+		return &answer{Verdict: refused, Removed: true}, nil
+	}
 	var a *answer
 	var err error
 	switch m.Errand {
@@ -183,6 +189,15 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	}
 	a.Verdict = done
 	return a, nil
+}
+
+// hasMember reports whether the node at an address is a member, with a vote or without. Once its removal is committed no
+// leader has it that can answer anything: who is elected has that entry, and who led before can commit nothing.
+func (s *Store) hasMember(address string) bool {
+	config := s.raft.GetConfiguration()
+	return config.Error() == nil && slices.ContainsFunc(config.Configuration().Servers, func(m raft.Server) bool {
+		return m.Address == raft.ServerAddress(address)
+	})
 }
 
 // serveBatch carries out a batch of another gateway, but for operations that this version can't read: in the log they

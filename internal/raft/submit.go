@@ -373,6 +373,11 @@ func (s *Store) forward(items []*item, address string, m *message) {
 		if err == nil {
 			err = errors.New("the leader does not know what came of it")
 		}
+	case a.Removed: // to ask again is of no use
+		delete(q.gone, m.Batch.Number)
+		for range items {
+			a.Outcomes = append(a.Outcomes, fencing.Outcome{Err: removed()})
+		}
 	case a.Verdict == refused:
 		delete(q.gone, m.Batch.Number)
 		err = errRefused

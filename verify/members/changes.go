@@ -102,12 +102,16 @@ func exile(l *load, round int) (time.Duration, error) {
 		return 0, err
 	}
 	l.s.Links.Mend()
+	ask := func(when string) {
+		if a, err := l.client.Acquire(l.ctx, victim, "of/nobody", "", `{"ttl_ms":1000}`); err != nil || a.Status != http.StatusServiceUnavailable {
+			l.r.Violation("a node that was removed while it was cut off has answered %s, %v, %s", a, err, when)
+		}
+	}
+	ask("as soon as it was back")
 	if err := victim.AwaitLog("was removed from the cluster", patience); err != nil {
 		return 0, err
 	}
-	if a, err := l.client.Acquire(l.ctx, victim, "of/nobody", "", `{"ttl_ms":1000}`); err != nil || a.Status != http.StatusServiceUnavailable {
-		l.r.Violation("a node that was removed while it was cut off has answered %s, %v", a, err)
-	}
+	ask("when it knew that it was removed")
 	after, err := witness.ClusterStatus()
 	if err != nil {
 		return 0, err

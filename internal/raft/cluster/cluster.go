@@ -202,10 +202,14 @@ func (c *Cluster) look() {
 	if config := r.GetConfiguration(); config.Error() == nil {
 		c.noteMembers(config.Configuration().Servers)
 	}
-	if _, leader := r.LeaderWithID(); leader != "" {
+	if address, leader := r.LeaderWithID(); leader != "" {
 		c.mu.Lock()
 		c.led = time.Now()
 		c.mu.Unlock()
+		if c.removedBy(r, addrOf(string(address))) {
+			c.note(c.noMember())
+			return
+		}
 		c.note("")
 		if r.State() == raft.Leader {
 			c.promote(r)

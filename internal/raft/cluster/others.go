@@ -24,14 +24,32 @@ func (c *Cluster) removed(r *raft.Raft) (condition string) {
 	var away []string
 	for _, of := range c.askAll(known) {
 		if of.info.Leader != "" && c.foreign(of) {
-			return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
-				"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
+			return c.noMember()
 		}
 		if of.err != nil {
 			away = append(away, "; "+of.addr+" is not reached: "+reason(of.err))
 		}
 	}
 	return "no leader is known: a majority of the members has to run and to reach each other" + strings.Join(away, "")
+}
+
+// removedBy reports whether the leader that this node hears of does not have it among the members. hashicorp/raft goes on to
+// send to a node that was removed until what it had sent before has arrived, or is given up. A node that is taken in does
+// not find itself among the members either, until it has all entries; so the leader is asked.
+func (c *Cluster) removedBy(r *raft.Raft, leader string) bool {
+	config := r.GetConfiguration()
+	known := config.Error() == nil && slices.ContainsFunc(config.Configuration().Servers, func(s raft.Server) bool { return string(s.ID) == c.self.ID })
+	if known && c.Condition() == "" {
+		return false
+	}
+	info, err := c.askOne(c.ctx, leader)
+	return c.foreign(asked{addr: leader, info: info, err: err})
+}
+
+// noMember is the condition of a node that was removed.
+func (c *Cluster) noMember() string {
+	return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
+		"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
 }
 
 // foreign reports whether another node answers, and is in a cluster that this one is not in.

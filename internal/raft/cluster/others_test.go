@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/raft"
 )
 
 // The data of a cluster of its own does not serve alone at the address of another cluster's member: it does not start
@@ -57,4 +60,31 @@ func TestAlone(t *testing.T) {
 	other.stop()
 	more.stop()
 	again("all others are down")
+}
+
+// A node that was removed, and is sent something by the leader all the same, does not take itself for a member again.
+func TestWhatIsHeardAfterARemoval(t *testing.T) {
+	all := nodes(t, 3)
+	start(all...)
+	leader := serves(t, all...)
+	at := (slices.Index(all, leader) + 1) % 3
+	gone := all[at]
+	removed(t, commandOf(t, all...), gone.addr)
+	saysSo := func() bool { return strings.Contains(gone.cluster.Condition(), "was removed") }
+	await(t, "it says that it was removed", saysSo)
+
+	leader = serves(t, slices.Delete(slices.Clone(all), at, at+1)...)
+	from, to := leader.cluster.Self(), gone.cluster.Self()
+	heartbeat := raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(from.ID), Addr: []byte(from.String())},
+		Term:      leader.raft.CurrentTerm(),
+	}
+	var answer raft.AppendEntriesResponse
+	if err := leader.trans.AppendEntries(raft.ServerID(to.ID), raft.ServerAddress(to.String()), &heartbeat, &answer); err != nil || !answer.Success {
+		t.Fatalf("a heartbeat is answered %+v, %v", answer, err)
+	}
+	gone.cluster.look()
+	if !saysSo() {
+		t.Errorf("it says %q", gone.cluster.Condition())
+	}
 }
