@@ -187,3 +187,34 @@ func TestRenewIn(t *testing.T) {
 		}
 	}
 }
+
+// TestTheLastPlaceIsForgottenWithTheName: a name whose time is over, but for a place of somebody who waited out a
+// quarantine, is forgotten in the step that takes the place out.
+func TestTheLastPlaceIsForgottenWithTheName(t *testing.T) {
+	for what, out := range map[string]func(waiter fencing.AcquireRequest) fencing.Op{
+		"evicted": func(w fencing.AcquireRequest) fencing.Op {
+			return fencing.EvictRequest{Name: w.Name, Waiter: w.Lease.Public()}
+		},
+		"left": func(w fencing.AcquireRequest) fencing.Op {
+			return fencing.LeaveRequest{Name: w.Name, Lease: w.Lease, Stamp: w.Stamp}
+		},
+	} {
+		s := fencing.NewState()
+		do := func(now fencing.Instant, op fencing.Op) fencing.Outcome {
+			return fencing.Step(s, now, fencing.Guard{Sent: now, MaxSkew: time.Second, Gateway: "1", MaxHolders: mostHolders}, op)
+		}
+		held := acquire(t, "a", 1)
+		do(epoch, held)
+		do(epoch, fencing.ReleaseRequest{Name: "a", Lease: held.Lease})
+		over := s.Due("a")
+		fencing.Arrive(s, over-1, fencing.Arrival{Server: "S", Lost: true, Least: time.Minute, Most: time.Minute})
+		waiter := acquire(t, "a", 2)
+		waiter.Wait = time.Minute
+		if joined := do(over-1, waiter); joined.Place == nil {
+			t.Fatalf("%+v", joined)
+		}
+		if do(over+1, out(waiter)); s.Records["a"] != nil {
+			t.Errorf("%s: there is still %+v", what, s.Records["a"])
+		}
+	}
+}

@@ -29,7 +29,7 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 	t.settle()
 	t.out.Err = t.decide(op)
 	t.handOff()
-	if t.record != nil && t.record.LastToken == 0 && t.record.idle() { // somebody waited in quarantine, and left
+	if t.record != nil && t.record.idle() && (t.record.LastToken == 0 || !t.skewed && t.record.forgotten(t.now)) { // somebody waited in quarantine, and left
 		delete(t.Records, t.name)
 	}
 	if t.record != nil && t.record.idle() {
