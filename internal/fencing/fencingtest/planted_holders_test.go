@@ -3,8 +3,6 @@
 package fencingtest
 
 import (
-	"testing"
-
 	"fencepost/internal/fencing"
 )
 
@@ -24,9 +22,4 @@ var plantedInHolders = []defect{
 			m.guard.MaxHolders = 0
 		}
 	}, nil)},
-}
-
-// TestPlantedDefectsInHolders is TestPlantedDefects where names may have few holders.
-func TestPlantedDefectsInHolders(t *testing.T) {
-	findPlanted(t, fewHoldersOf(twoGateways), plantedInHolders)
 }

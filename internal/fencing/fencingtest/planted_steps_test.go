@@ -4,7 +4,6 @@ package fencingtest
 
 import (
 	"slices"
-	"testing"
 
 	"fencepost/internal/fencing"
 )
@@ -61,9 +60,4 @@ var plantedInSteps = []defect{
 			m.put(h)
 		}
 	}), nil)},
-}
-
-// TestPlantedDefectsInSteps is TestPlantedDefects where steps do little.
-func TestPlantedDefectsInSteps(t *testing.T) {
-	findPlanted(t, smallStepped(twoGateways), plantedInSteps)
 }

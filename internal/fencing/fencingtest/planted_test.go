@@ -49,56 +49,70 @@ func TestShrink(t *testing.T) {
 	t.Fatal("no history finds the defect")
 }
 
-// TestPlantedDefects checks the suite itself: each defect, planted in a model, is
-// found by a case and, unless it says otherwise, by a random history as well.
-func TestPlantedDefects(t *testing.T) {
-	findPlanted(t, twoGateways, slices.Concat(planted, plantedInBreaks, plantedInEvictions, plantedInQueues, plantedInClaims, plantedInQuarantines, plantedInDelays, plantedInClocks))
+// plantedSets are the defects, by what the store can do in which they are planted.
+var plantedSets = []struct {
+	caps    Capabilities
+	defects []defect
+}{
+	{twoGateways, slices.Concat(planted, plantedInBreaks, plantedInEvictions, plantedInQueues, plantedInClaims, plantedInQuarantines, plantedInDelays, plantedInClocks)},
+	{smallStepped(twoGateways), plantedInSteps},
+	{fewHoldersOf(twoGateways), plantedInHolders},
 }
 
-func findPlanted(t *testing.T, caps Capabilities, defects []defect) {
+// TestSystemCasesFindDefects checks the suite itself: each defect, planted in a model, is found by a case.
+func TestSystemCasesFindDefects(t *testing.T) {
 	all, err := loadCases()
 	if err != nil {
 		t.Fatal(err)
 	}
-	patience = 50 * time.Millisecond // a model tells at once
-	t.Cleanup(func() { patience = 5 * time.Second })
-	for _, defect := range defects {
-		t.Run(defect.what, func(t *testing.T) {
-			open := func(testing.TB) Backend {
-				b := newModelBackend(caps)
-				if defect.step != nil {
-					b.memory().step = defect.step
-				}
-				if defect.arrive != nil {
-					b.memory().arrive = defect.arrive
-				}
-				b.wrap = defect.wrap
-				return b
-			}
-			byCase := ""
-			for _, c := range all {
-				if !caps.offers(c) {
-					continue
-				}
-				if err := c.run(t, open, caps); err != nil {
-					byCase = c.file
-					break
-				}
-			}
-			if byCase == "" {
-				t.Error("no case finds it")
-			}
-			if defect.casesOnly {
+	eachPlanted(t, func(t *testing.T, d *defect, caps Capabilities, open func(testing.TB) Backend) {
+		for _, c := range all {
+			if caps.offers(c) && c.run(t, open, caps) != nil {
 				return
 			}
-			for seed := range uint64(plantedSeeds) {
-				if _, err := randomHistory(t, open, caps, seed); err != nil {
-					t.Logf("found by %s, and by history %d: %v", byCase, seed, err)
-					return
-				}
+		}
+		t.Error("no case finds it")
+	})
+}
+
+// TestSystemHistoriesFindDefects: random histories find each defect, unless it says otherwise.
+func TestSystemHistoriesFindDefects(t *testing.T) {
+	eachPlanted(t, func(t *testing.T, d *defect, caps Capabilities, open func(testing.TB) Backend) {
+		if d.casesOnly {
+			return
+		}
+		for seed := range uint64(plantedSeeds) {
+			if _, err := randomHistory(t, open, caps, seed); err != nil {
+				t.Logf("found by history %d: %v", seed, err)
+				return
 			}
-			t.Error("no random history finds it")
-		})
+		}
+		t.Error("no random history finds it")
+	})
+}
+
+// eachPlanted calls find for each defect, with how to open a model that has it.
+func eachPlanted(t *testing.T, find func(t *testing.T, d *defect, caps Capabilities, open func(testing.TB) Backend)) {
+	patience = 50 * time.Millisecond // a model tells at once
+	t.Cleanup(func() { patience = 5 * time.Second })
+	for _, set := range plantedSets {
+		for i := range set.defects {
+			d := &set.defects[i]
+			t.Run(d.what, func(t *testing.T) {
+				t.Parallel()
+				find(t, d, set.caps, func(testing.TB) Backend {
+					b := newModelBackend(set.caps)
+					if d.step != nil {
+						b.memory().step = d.step
+					}
+					if d.arrive != nil {
+						b.memory().arrive = d.arrive
+					}
+					b.wrap = d.wrap
+					return b
+				})
+			})
+		}
 	}
 }
 
