@@ -29,38 +29,59 @@ build: ## build bin/gateway and bin/lockctl
 .PHONY: check
 check: lint test ## all that has to pass before a commit: lint, and the tests
 
+# Three tiers: test is what every change has to pass, in minutes; test-system has the tests whose names begin with TestSystem
+# (whole processes, fail-overs, large numbers), and those of verify; verify has what throws dice or is judged by the clock.
 .PHONY: test
-test: deps ## the tests; the first time it compiles for minutes
-	@rm -rf bin/tests
-	@scripts/goes-on "testing (what is not compiled yet is compiled first)" \
-		$(MAKE) --no-print-directory --keep-going -j 2 test-race test-plain test-simulated && \
-		scripts/goes-on "testing" $(MAKE) --no-print-directory test-alone; \
-	status=$$?; scripts/test-summary; exit $$status
+test: deps ## the tests that every change has to pass; the first time it compiles for minutes
+	$(call run-parts,testing (what is not compiled yet is compiled first),test-race test-plain test-simulated)
+
+.PHONY: test-system
+test-system: deps ## the tests that take longer: whole processes, fail-overs, the page with 100,000 locks
+	$(call run-parts,testing the system,system-race system-plain system-simulated system-verify system-members)
+
+define run-parts
+@rm -rf bin/tests
+@scripts/goes-on "$(1)" $(MAKE) --no-print-directory --keep-going -j 2 $(2); status=$$?; scripts/test-summary; exit $$status
+endef
 
 # Tests have much garbage and little to keep: collecting it a quarter as often saves a third of the CPU of some.
-test-race test-plain test-simulated test-alone: export GOGC ?= 400
+test-% system-%: export GOGC ?= 400
 
 # RACE has the packages in which goroutines of this module race. The tests of all others drive a browser, a database, a
 # script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
 RACE := ./client ./fence ./internal/auth ./internal/datadir ./internal/embedded ./internal/http ./internal/metrics ./internal/quorum \
 	./internal/raft ./internal/raft/cluster ./internal/raft/peer ./internal/redis ./internal/tracing ./internal/watchdog
 
-.PHONY: test-race
-test-race: # two packages at a time beside two of test-plain: with more a core is waited for longer than tests allow
-	@scripts/test race "$(RACE)" -race -p 2 -parallel 4 -timeout 20m
+# SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
+# are: they run without it. A test of the module compares them with the files that say so.
+SIMULATED := ./internal/watchdog ./internal/quorum ./internal/embedded
+PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 
-.PHONY: test-plain
+# Two packages at a time beside two of another part: with more a core is waited for longer than tests allow.
+LIMITS := -p 2 -parallel 4 -timeout 20m
+
+# The packages that are neither in RACE nor below verify.
+plain = $$(echo $$(go list ./... | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE))"))
+
+.PHONY: test-race test-plain test-simulated
+test-race:
+	@scripts/test race "$(RACE)" -race $(LIMITS) -skip '^TestSystem'
 test-plain:
-	@scripts/test plain "$$(echo $$(go list ./... | grep -vxF -e "$$(go list $(RACE))" -e fencepost/verify/members))" -p 2 -parallel 4 -timeout 20m
+	@scripts/test plain "$(plain)" $(LIMITS) -skip '^TestSystem'
+test-simulated:
+	@scripts/test simulated "$(SIMULATED)" $(LIMITS) -run '^Test$(PLAYED)'
 
-.PHONY: test-simulated
-test-simulated: # tests of RACE that one goroutine plays, which are too slow with -race: a test of the module compares these with the files that say so
-	@scripts/test simulated "./internal/watchdog ./internal/quorum ./internal/embedded" -p 2 -timeout 20m \
-		-run '^Test(Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)'
-
-.PHONY: test-alone
-test-alone: # clusters elect nobody beside so many others
-	@scripts/test alone ./verify/members -parallel 1 -timeout 20m
+.PHONY: system-race system-plain system-simulated system-verify system-members
+system-race:
+	@scripts/test system-race "$(RACE)" -race $(LIMITS) -run '^TestSystem'
+system-plain:
+	@scripts/test system-plain "$(plain)" $(LIMITS) -run '^TestSystem'
+system-simulated:
+	@scripts/test system-simulated "$(SIMULATED)" $(LIMITS) -run '^TestSystem$(PLAYED)'
+system-verify:
+	@scripts/test system-verify "$$(echo $$(go list ./verify/... | grep -v '/verify/members$$'))" $(LIMITS)
+system-members: system-race system-plain system-simulated system-verify # alone: clusters elect nobody beside so many others
+	@scripts/test system-members ./verify/members -parallel 1 -timeout 20m
 
 .PHONY: flakes
 flakes: deps ## each package's tests FLAKES times (30), the slowest a third as often, some of it beside a load: how many runs were red; hours

@@ -13,24 +13,24 @@ import (
 	"testing"
 )
 
-// raced are the packages that make test runs with the race detector, simulated the tests of some of them, by pattern, that it
-// runs without.
+// raced are the packages that are tested with the race detector, simulated those of them of which some tests, played, run without.
 var (
 	raced             = regexp.MustCompile(`\nRACE := ((?:[^\n]+\\\n)*[^\n]+)\n`)
-	simulated         = regexp.MustCompile(`(?s)\ntest-simulated:.*?scripts/test simulated "([^"]+)".*?-run '([^']+)'`)
+	simulated         = regexp.MustCompile(`\nSIMULATED := ([^\n]+)\n`)
+	played            = regexp.MustCompile(`\nPLAYED := ([^\n]+)\n`)
 	packageOfMakefile = regexp.MustCompile(`\./([a-z/]+)`)
 )
 
 // TestNothingIsLeftOutOfBoth: a test that is not built with the race detector is one that
-// make test runs without.
+// make test, or make test-system, runs without.
 func TestNothingIsLeftOutOfBoth(t *testing.T) {
 	makefile := read(t, "Makefile")
-	with, without := raced.FindStringSubmatch(makefile), simulated.FindStringSubmatch(makefile)
-	if with == nil || without == nil {
-		t.Fatal("the Makefile has no RACE, or no test-simulated with packages and -run")
+	with, without, pattern := raced.FindStringSubmatch(makefile), simulated.FindStringSubmatch(makefile), played.FindStringSubmatch(makefile)
+	if with == nil || without == nil || pattern == nil {
+		t.Fatal("the Makefile has no RACE, SIMULATED or PLAYED")
 	}
 	withRace, again := packagesIn(with[1]), packagesIn(without[1])
-	runs := regexp.MustCompile(without[2])
+	runs := regexp.MustCompile("^Test(System)?" + pattern[1])
 	count := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") || !strings.Contains(read(t, path), "\n//go:build") && !strings.HasPrefix(read(t, path), "//go:build") {
@@ -48,7 +48,7 @@ func TestNothingIsLeftOutOfBoth(t *testing.T) {
 			}
 			count++
 			if slices.Contains(withRace, dir) && !(slices.Contains(again, dir) && runs.MatchString(f.Name.Name)) {
-				t.Errorf("%s of %s is run neither with the race detector nor by test-simulated of the Makefile", f.Name.Name, path)
+				t.Errorf("%s of %s is run neither with the race detector nor, by PLAYED of the Makefile, without", f.Name.Name, path)
 			}
 		}
 		return nil

@@ -37,7 +37,7 @@ type Check struct {
 	Title string // what holds if there is no violation, for people
 	Run   func(ctx context.Context, scale Scale, r *Result) error
 
-	// FullOnly leaves it out of Part: make test has a short run of the same, or it takes too long
+	// FullOnly leaves it out of Part: make test-system has a short run of the same, or it takes too long
 	// for each change.
 	FullOnly bool
 
