@@ -3,8 +3,8 @@ package attack
 import (
 	"os"
 	"testing"
-	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -19,7 +19,7 @@ func TestAttack(t *testing.T) {
 	s := system.StartTest(t, system.Options{Store: system.Redis, Gateways: 2})
 	for title, o := range map[string]Attack{"fenced": {Pauses: 12}, "unfenced": {Pauses: 12, Unfenced: true}} {
 		t.Run(title, func(t *testing.T) {
-			r := check.NewResult(uint64(time.Now().UnixNano()))
+			r := check.NewResult(seed.Of(t))
 			if err := o.Run(t.Context(), s, r); err != nil {
 				t.Fatal(err)
 			}

@@ -62,6 +62,7 @@ type tally struct {
 	lost     int // rounds in which the lease was not kept
 	kept     int
 	stopped  int // rounds in which the work outlived its lease, for the holder itself was stopped
+	starved  int // rounds in which it did by less than the machine has kept this process waiting
 	margins  map[string]time.Duration
 	stalls   *stalls
 }
@@ -110,6 +111,7 @@ func (o Rounds) Run(ctx context.Context, r *check.Result) error {
 	if o.Holder == Lockctl {
 		r.Count("overlaps while lockctl was stopped", t.stopped)
 	}
+	r.Count("overlaps shorter than the machine has kept this process waiting", t.starved)
 	r.Count("smallest margin", t.smallest)
 	r.Count("longest wait for a processor", t.stalls.longest())
 	for _, f := range all {
@@ -248,8 +250,10 @@ func (l *lane) judge(f fault, h holder, g grant, survived bool, healed time.Time
 	default:
 		l.tally.lost++
 	}
-	if margin <= 0 {
-		l.r.Violation("%s: the work ended %s after the next was granted the lock; the machine has kept this process waiting for up to %s", f.name, -margin, l.tally.stalls.longest())
+	if stall := l.tally.stalls.longest(); margin <= -stall {
+		l.r.Violation("%s: the work ended %s after the next was granted the lock; the machine has kept this process waiting for up to %s", f.name, -margin, stall)
+	} else if margin <= 0 {
+		l.tally.starved++
 	}
 	if survived || !h.keeps() && (!f.healLate || f.reaches) { // released, perhaps: the margin says nothing
 		return

@@ -2,8 +2,8 @@ package clients
 
 import (
 	"testing"
-	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 )
 
@@ -12,7 +12,7 @@ func TestRounds(t *testing.T) {
 	for _, kind := range []Holder{Do, Lockctl} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			r := check.NewResult(uint64(time.Now().UnixNano()))
+			r := check.NewResult(seed.Of(t))
 			if err := (Rounds{Holder: kind, Rounds: 4}).Run(t.Context(), r); err != nil {
 				t.Fatal(err)
 			}

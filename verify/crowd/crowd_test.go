@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -11,7 +12,7 @@ import (
 // passes runs a check that must find nothing.
 func passes(t *testing.T, run func(r *check.Result) error) {
 	t.Helper()
-	r := check.NewResult(uint64(time.Now().UnixNano()))
+	r := check.NewResult(seed.Of(t))
 	if err := run(r); err != nil {
 		t.Fatal(err)
 	}

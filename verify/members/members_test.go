@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -11,7 +12,7 @@ import (
 func run(t *testing.T, gateways int, m Members) {
 	t.Helper()
 	s := system.StartTest(t, system.Options{Store: system.Raft, Gateways: gateways})
-	r := check.NewResult(uint64(time.Now().UnixNano()))
+	r := check.NewResult(seed.Of(t))
 	if err := m.Run(t.Context(), s, r); err != nil {
 		for _, g := range s.Gateways {
 			t.Logf("%s: %s", g.Node(), g.Log())

@@ -2,8 +2,8 @@ package sessions
 
 import (
 	"testing"
-	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
@@ -18,7 +18,7 @@ func TestSessions(t *testing.T) {
 		t.Run(string(o.Store), func(t *testing.T) {
 			t.Parallel()
 			s := system.StartTest(t, o)
-			r := check.NewResult(uint64(time.Now().UnixNano()))
+			r := check.NewResult(seed.Of(t))
 			if err := (Sessions{Rounds: 1}).Run(t.Context(), s, r); err != nil {
 				t.Fatal(err)
 			}

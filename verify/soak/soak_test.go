@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/seed"
 	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
 
 // The short version; make soak has the long one.
 func TestSoak(t *testing.T) {
-	r := check.NewResult(uint64(time.Now().UnixNano()))
+	r := check.NewResult(seed.Of(t))
 	if err := (Soak{Kind: system.Redis, Duration: 15 * time.Second}).Run(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
