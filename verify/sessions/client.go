@@ -59,7 +59,7 @@ type event struct {
 	granted
 }
 
-// open asks for the names, and returns when they are granted.
+// open asks for the names, again where nothing is known of them yet, and returns when they are granted.
 func (s *session) open(ctx context.Context, g *system.Gateway, start func(ctx context.Context, url, leaseID, body string) (client, error), leaseID string, linger, maxHold time.Duration) (client, error) {
 	ask := map[string]any{"ttl_ms": ttl.Milliseconds()}
 	var list []string
@@ -78,6 +78,9 @@ func (s *session) open(ctx context.Context, g *system.Gateway, start func(ctx co
 		return nil, err
 	}
 	c, err := start(ctx, g.URL(), leaseID, string(body))
+	for giveUp := time.Now().Add(patience); err != nil && time.Now().Before(giveUp); <-time.After(look) {
+		c, err = start(ctx, g.URL(), leaseID, string(body))
+	}
 	if err != nil {
 		return nil, err
 	}
