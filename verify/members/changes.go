@@ -94,7 +94,7 @@ func exile(l *load, round int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := witness.Command("remove", victim.Node()); err != nil {
+	if err := changed(witness, "remove", victim.Node()); err != nil {
 		return 0, err
 	}
 	before, err := witness.ClusterStatus()
@@ -122,7 +122,7 @@ func exile(l *load, round int) (time.Duration, error) {
 	if err := errors.Join(victim.Kill(), victim.Wipe(), victim.Launch()); err != nil {
 		return 0, err
 	}
-	if _, err := witness.Command("add", victim.Node()); err != nil {
+	if err := changed(witness, "add", victim.Node()); err != nil {
 		return 0, err
 	}
 	return took, voters(witness, n, func(system.ClusterStatus) bool { return true })

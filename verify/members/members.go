@@ -334,6 +334,16 @@ func idOf(witness, of *system.Gateway) (string, error) {
 	return "", fmt.Errorf("%s is no member: %+v, %w", of.Node(), status, err)
 }
 
+// changed has a gateway's command change the members. What fails is said again, as an operator does: a node may be too busy to
+// answer in time.
+func changed(g *system.Gateway, args ...string) error {
+	_, err := g.Command(args...)
+	for giveUp := time.Now().Add(patience); err != nil && time.Now().Before(giveUp); {
+		_, err = g.Command(args...)
+	}
+	return err
+}
+
 // change adds a node, removes the leader, and adds it again without its data.
 func change(l *load, _ int) (time.Duration, error) {
 	n := len(l.s.Gateways)
@@ -341,7 +351,7 @@ func change(l *load, _ int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := l.s.Gateways[0].Command("add", more.Node()); err != nil {
+	if err := changed(l.s.Gateways[0], "add", more.Node()); err != nil {
 		return 0, err
 	}
 	all := func(system.ClusterStatus) bool { return true }
@@ -360,7 +370,7 @@ func change(l *load, _ int) (time.Duration, error) {
 	}
 	witness := others(l.s, leader)[0]
 	moment := time.Now()
-	if _, err := witness.Command("remove", leader.Node()); err != nil {
+	if err := changed(witness, "remove", leader.Node()); err != nil {
 		return 0, err
 	}
 	took, err := l.next(moment, "the leader was removed")
@@ -373,7 +383,7 @@ func change(l *load, _ int) (time.Duration, error) {
 	if err := errors.Join(leader.Kill(), leader.Wipe(), leader.Launch()); err != nil {
 		return 0, err
 	}
-	if _, err := witness.Command("add", leader.Node()); err != nil {
+	if err := changed(witness, "add", leader.Node()); err != nil {
 		return 0, err
 	}
 	return took, voters(witness, n+1, all)
