@@ -41,7 +41,8 @@ test-system: deps ## the tests that take longer: whole processes, fail-overs, th
 
 define run-parts
 @rm -rf bin/tests
-@scripts/goes-on "$(1)" $(MAKE) --no-print-directory --keep-going -j 2 $(2); status=$$?; scripts/test-summary; exit $$status
+@began=$$(date +%s); scripts/goes-on "$(1)" $(MAKE) --no-print-directory --keep-going -j 2 $(2); status=$$?; \
+	scripts/test-summary $$began; exit $$status
 endef
 
 # Tests have much garbage and little to keep: collecting it a quarter as often saves a third of the CPU of some.
