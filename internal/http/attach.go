@@ -62,9 +62,11 @@ func attachLock(c *call, req *acquire) {
 	a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}}, lease.elapsed, lease.appendMembers)
 }
 
-// stillNewest returns err, or why the client is not told of what was granted: a newer request has it.
+// stillNewest returns err, or why the client is not told of what was granted: a newer request has it, or has one of several
+// names and is about to take the others.
 func (a *attachment) stillNewest(err error) error {
 	if err == nil && a.leases.Replaced() {
+		a.grant.Linger = max(a.grant.Linger, watchdog.TakeOverLinger)
 		return fencing.ReplacedError()
 	}
 	return err

@@ -23,7 +23,7 @@ import (
 // With stream, unless nil, the request is that stream, and a lease id may have other names already. Of those
 // it asks for that are held the older stream goes on to have the leases until all are there;
 // then they hang on this one. What was held before is never taken back; if it hangs already on
-// a stream that is refused, it lingers for undoneLinger at least, unless nothing is known: then it
+// a stream that is refused, it lingers for TakeOverLinger at least, unless nothing is known: then it
 // is left to the client, which asks again, or to its TTL.
 //
 // waits, unless nil, is called when the request begins to wait for a name, with lock as it
@@ -343,9 +343,9 @@ func (s *set) undo(err error) {
 // isUnknown reports whether a client that is told err is told that nothing is known.
 func isUnknown(err error) bool { return err == nil || unsettled(err) && !unreplicated(err) }
 
-// undoneLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
+// TakeOverLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
 // who has that has to hear of it; or where a newer one has another name of the set, for it is about to take this one too.
-const undoneLinger = 3 * time.Second
+const TakeOverLinger = 3 * time.Second
 
 // takeBackOf takes back what the request, which has failed with err, has got of a name, and lets go of it if it hangs on
 // its stream by now. What was held before is left to the client where it is told that nothing is known:
@@ -358,7 +358,7 @@ func (s *set) takeBackOf(i int, err error) fencing.TakeBackRequest {
 	case s.outs[i].Fresh && codeOf(err) != fencing.CodeReplaced:
 		r.Left, r.Linger = true, s.stream.linger
 	case !isUnknown(err):
-		r.Left, r.Linger = true, max(s.stream.linger, undoneLinger)
+		r.Left, r.Linger = true, max(s.stream.linger, TakeOverLinger)
 	}
 	return r
 }

@@ -79,7 +79,7 @@ func randomStreams(t *testing.T, seed uint64) {
 		synctest.Wait()
 		c.judge()
 		c.leave(1)
-		advance(undoneLinger + 3*time.Second)
+		advance(TakeOverLinger + 3*time.Second)
 		synctest.Wait()
 		for _, h := range c.held(names) {
 			if s := c.byStamp[h.Attached]; s != nil && !s.unknown {

@@ -307,7 +307,7 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 		if w.holder("a") == nil {
 			t.Error("a was released before the older stream's client can have heard")
 		}
-		advance(undoneLinger)
+		advance(TakeOverLinger)
 		if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {
 			t.Errorf("a is held by %+v", h)
 		}
