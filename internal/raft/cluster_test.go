@@ -358,9 +358,7 @@ func opener(size int, followers bool, edit func(*Options)) fencingtest.Open {
 		clock := newTestClock()
 		c := newCluster(t, size, func(_ int, o *Options) {
 			o.wall, o.monotonic = clock.wall, clock.since
-			if edit != nil {
-				edit(o)
-			}
+			edit(o)
 		})
 		if followers {
 			c.nodes = append(c.nodes[1:], c.nodes[0])
@@ -369,31 +367,53 @@ func opener(size int, followers bool, edit func(*Options)) fencingtest.Open {
 	}
 }
 
+// The suite on one node, and on the leader and a follower, plays some of the cases.
 func TestConformance(t *testing.T) {
-	t.Run("one node", func(t *testing.T) {
-		fencingtest.Run(t, opener(1, false, nil), fencingtest.Capabilities{Sample: 2})
-	})
-	gateways := fencingtest.Capabilities{Gateways: true, OneState: true}
-	t.Run("leader and follower", func(t *testing.T) {
-		fencingtest.Run(t, opener(3, false, nil), gateways)
-	})
-	gateways.Sample = 4
-	t.Run("two followers", func(t *testing.T) {
-		fencingtest.Run(t, opener(3, true, nil), gateways)
-	})
-	t.Run("two followers of five nodes", func(t *testing.T) {
-		five := gateways
-		five.Sample = 10
-		fencingtest.Run(t, opener(5, true, nil), five)
-	})
-	t.Run("small steps", func(t *testing.T) {
-		small := gateways
-		small.StepLimit = 2
-		fencingtest.Run(t, opener(3, false, func(o *Options) { o.stepLimit = 2 }), small)
-	})
-	t.Run("few holders", func(t *testing.T) {
-		few := gateways
-		few.MaxHolders = 2
-		fencingtest.Run(t, opener(3, true, func(o *Options) { o.MaxHolders = 2 }), few)
+	t.Parallel()
+	conforms(t, suite{"one node", 1, false, fencingtest.Capabilities{Sample: 5}})
+	conforms(t, suite{"leader and follower", 3, false, gateways(4)})
+	small := gateways(4)
+	small.StepLimit = 2
+	conforms(t, suite{"small steps", 3, false, small})
+	few := gateways(4)
+	few.MaxHolders = 2
+	conforms(t, suite{"few holders", 3, true, few})
+}
+
+// TestSystemConformance plays all of the cases on the leader and a follower, and some on two
+// followers, of three nodes and of five.
+func TestSystemConformance(t *testing.T) {
+	t.Parallel()
+	conforms(t, suite{"one node", 1, false, fencingtest.Capabilities{Sample: 2}})
+	conforms(t, suite{"leader and follower", 3, false, gateways(0)})
+	conforms(t, suite{"two followers", 3, true, gateways(4)})
+	conforms(t, suite{"two followers of five nodes", 5, true, gateways(10)})
+	small := gateways(0)
+	small.StepLimit = 2
+	conforms(t, suite{"small steps", 3, false, small})
+	few := gateways(0)
+	few.MaxHolders = 2
+	conforms(t, suite{"few holders", 3, true, few})
+}
+
+// suite is the conformance suite on so many nodes.
+type suite struct {
+	title     string
+	size      int
+	followers bool // the suite has two of them
+	fencingtest.Capabilities
+}
+
+// gateways is what a cluster can do whose nodes are gateways, with one case in so many played.
+func gateways(sample int) fencingtest.Capabilities {
+	return fencingtest.Capabilities{Gateways: true, OneState: true, Sample: sample}
+}
+
+func conforms(t *testing.T, s suite) {
+	t.Run(s.title, func(t *testing.T) {
+		t.Parallel()
+		fencingtest.Run(t, opener(s.size, s.followers, func(o *Options) {
+			o.stepLimit, o.MaxHolders = s.StepLimit, s.MaxHolders
+		}), s.Capabilities)
 	})
 }

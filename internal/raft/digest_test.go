@@ -17,6 +17,7 @@ func TestANodeThatDiffersStops(t *testing.T) {
 		odd  int
 	}{{"the leader", 0}, {"a follower", 2}} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			all := newCluster(t, 3, nil)
 			if _, err := all.nodes[0].Acquire(t.Context(), acquire("a", fencing.LongestTTL)); err != nil {
 				t.Fatal(err)

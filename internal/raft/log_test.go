@@ -116,6 +116,7 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 // A follower whose disk fails does not count: the other two go on, and with a second one
 // nothing is granted any more.
 func TestAFollowerWhoseDiskFailsDoesNotCount(t *testing.T) {
+	t.Parallel()
 	var second, third atomic.Bool
 	c := newCluster(t, 3, func(i int, o *Options) {
 		diskOf(1, &second)(i, o)

@@ -137,7 +137,11 @@ func logOf(seed uint64, entries int) []*raft.Log {
 
 // Every node comes to the same state, to the byte: also one that began with a snapshot
 // which was written while another went on.
-func TestEveryNodeHasTheSameState(t *testing.T) {
+func TestEveryNodeHasTheSameState(t *testing.T) { testSameState(t, 4) }
+
+func TestSystemEveryNodeHasTheSameState(t *testing.T) { testSameState(t, 20) }
+
+func testSameState(t *testing.T, seeds uint64) {
 	const entries = 600
 	records, tombstones, histories := 0, 0, 0
 	defer func() {
@@ -146,7 +150,7 @@ func TestEveryNodeHasTheSameState(t *testing.T) {
 		}
 	}()
 	first := seed.Of(t)
-	for seed := first; seed < first+20; seed++ {
+	for seed := first; seed < first+seeds; seed++ {
 		log := logOf(seed, entries)
 		first, second, third := testMachine(t), testMachine(t), testMachine(t)
 		at := rand.New(rand.NewPCG(seed, 1)).IntN(entries)
@@ -194,9 +198,13 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // What changes while a snapshot is written is in it as it was.
-func TestASnapshotIsOfOneInstant(t *testing.T) {
+func TestASnapshotIsOfOneInstant(t *testing.T) { testOneInstant(t, 4) }
+
+func TestSystemASnapshotIsOfOneInstant(t *testing.T) { testOneInstant(t, 20) }
+
+func testOneInstant(t *testing.T, seeds uint64) {
 	first := seed.Of(t)
-	for seed := first; seed < first+20; seed++ {
+	for seed := first; seed < first+seeds; seed++ {
 		log := logOf(seed, 800)
 		const at = 400
 		m, before := testMachine(t), testMachine(t)
@@ -336,9 +344,13 @@ func TestAnEntryOfAnotherTermDoesNotCount(t *testing.T) {
 }
 
 // A lease id may be used again once its tombstone is due, also in the step that ended it.
-func TestTheIndexHasEachTombstoneOnce(t *testing.T) {
+func TestTheIndexHasEachTombstoneOnce(t *testing.T) { testTombstoneOnce(t, 4) }
+
+func TestSystemTheIndexHasEachTombstoneOnce(t *testing.T) { testTombstoneOnce(t, 20) }
+
+func testTombstoneOnce(t *testing.T, seeds uint64) {
 	first := seed.Of(t)
-	for seed := first; seed < first+20; seed++ {
+	for seed := first; seed < first+seeds; seed++ {
 		m := testMachine(t)
 		for _, l := range logOf(seed, 400) {
 			m.Apply(l)

@@ -75,6 +75,7 @@ func TestTheLeaderServesNoNodeThatWasRemoved(t *testing.T) {
 // A leader that was removed while it was cut off still takes itself for the leader of the members before. Alone it grants
 // nothing, cut off or back.
 func TestALeaderThatWasRemovedGrantsNothing(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 3, patiently)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
