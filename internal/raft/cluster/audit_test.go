@@ -38,6 +38,7 @@ func (w *text) has(line ...string) bool {
 
 // A change of the cluster is in the audit, with who asked for it, from where, and what came of it.
 func TestChangesAreAudited(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	said := &text{}

@@ -10,6 +10,7 @@ import (
 // A copy of the node that begins the cluster, with the same settings on another machine, does not
 // begin a second one, whether it comes first or not; the right one does.
 func TestCopyOfTheFirst(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	double := newNode(t, all[0].addr, all[0].list...)
 	double.listen = addrs(t, 1)[0]
@@ -36,6 +37,7 @@ func TestCopyOfTheFirst(t *testing.T) {
 
 // An address that leads to one node now and to another one then is no node's: neither begins a cluster.
 func TestAddressOfTwo(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	start(all[1:]...)
 	all[0].open()
@@ -60,6 +62,7 @@ func TestAddressOfTwo(t *testing.T) {
 
 // A node that is about to stop begins no cluster, vouches for none and joins none.
 func TestWhoDrainsBeginsNoCluster(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := nodes(t, 2)
@@ -98,6 +101,7 @@ func alone(t *testing.T) *node {
 
 // Who is added in the first moments of its process is starting: it is not taken for one with data of its own.
 func TestAddOneThatStarts(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	first := alone(t).start()
@@ -121,6 +125,7 @@ func TestAddOneThatStarts(t *testing.T) {
 
 // A node waits for one that is starting: that is no cluster that would take it in.
 func TestBeginBesideOneThatStarts(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 2)
 	for _, n := range all {
 		n.open()

@@ -190,8 +190,10 @@ func start(all ...*node) {
 
 // A cluster begins once all are there, and goes on when they are started again.
 func TestBegin(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
 			all := nodes(t, n)
 			start(all[1:]...)
 			if n > 1 {
@@ -214,6 +216,7 @@ func TestBegin(t *testing.T) {
 
 // Nobody begins a cluster whose nodes don't have the same list.
 func TestDifferentLists(t *testing.T) {
+	t.Parallel()
 	list := addrs(t, 3)
 	a, b := newNode(t, list[0], list[0], list[1]), newNode(t, list[1], list...)
 	start(a, b)
@@ -226,6 +229,7 @@ func TestDifferentLists(t *testing.T) {
 // The node that writes the first entry stops before anybody has heard of it: it goes on when it is
 // back, and if it has lost that entry another one begins, or takes its place.
 func TestStoppedWhileBeginning(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		do   func(a, b, c *node)
@@ -236,6 +240,7 @@ func TestStoppedWhileBeginning(t *testing.T) {
 		{"all that have not heard of it have", func(a, b, c *node) { b.wipe(); c.wipe(); start(b, c) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			all := nodes(t, 3)
 			start(all[1:]...)
 			all[0].open()
@@ -257,6 +262,7 @@ func TestStoppedWhileBeginning(t *testing.T) {
 // A node that has lost its disk is another one: it is taken in, in place of the old one, whose data
 // can't take part any more when it is back.
 func TestLostDisk(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	start(all...)
 	leader := serves(t, all...)
@@ -332,6 +338,7 @@ func TestID(t *testing.T) {
 
 // Nodes are added, removed and made leader by a command, which any node passes on.
 func TestCommand(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	list := addrs(t, 4)
@@ -397,6 +404,7 @@ func TestCommand(t *testing.T) {
 
 // The only node of a cluster goes to another address, and others that are added know it there.
 func TestAnotherAddressAlone(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	list := addrs(t, 3)
@@ -424,6 +432,7 @@ func TestAnotherAddressAlone(t *testing.T) {
 // The leadership goes to a member that is there. One that is not is not waited for, and whoever leads
 // goes on.
 func TestHandOver(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := nodes(t, 3)
@@ -464,6 +473,7 @@ func TestHandOver(t *testing.T) {
 // A member that answers, and does not follow the leader, is not counted as one that others may fail
 // beside.
 func TestWhoFollows(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	start(all...)
 	leader := serves(t, all...)
@@ -509,6 +519,7 @@ func removed(t *testing.T, command *Command, addr string) {
 
 // A removal that would leave no majority that follows is refused.
 func TestRemoveTooMany(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := nodes(t, 4)

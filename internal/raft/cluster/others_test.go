@@ -11,6 +11,7 @@ import (
 // The data of a cluster of its own does not serve alone at the address of another cluster's member: it does not start
 // there, and ends when it finds out later.
 func TestDataOfAnotherCluster(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	start(all...)
 	serves(t, all...)
@@ -31,6 +32,7 @@ func TestDataOfAnotherCluster(t *testing.T) {
 // A node whose list has others goes on alone where these have no data, are gone, or were members of its own
 // cluster.
 func TestAlone(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 2)
 	start(all...)
 	leader := serves(t, all...)
@@ -64,6 +66,7 @@ func TestAlone(t *testing.T) {
 
 // A node that was removed, and is sent something by the leader all the same, does not take itself for a member again.
 func TestWhatIsHeardAfterARemoval(t *testing.T) {
+	t.Parallel()
 	all := nodes(t, 3)
 	start(all...)
 	leader := serves(t, all...)

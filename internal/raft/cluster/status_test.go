@@ -87,6 +87,7 @@ func TestTheLeaderSaysHowTheClusterIs(t *testing.T) {
 
 // A removal counts who follows the leader, not who answers.
 func TestRemoveBesideOneThatDoesNotFollow(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := nodes(t, 3)
@@ -106,6 +107,7 @@ func TestRemoveBesideOneThatDoesNotFollow(t *testing.T) {
 
 // A removal may be repeated; who hands the leadership to no member is told so.
 func TestRemoveAgain(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := nodes(t, 3)
