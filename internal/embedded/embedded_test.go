@@ -66,19 +66,25 @@ func openBackend(t testing.TB) fencingtest.Backend {
 	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment}), clock}
 }
 
-func TestConformance(t *testing.T) {
-	fencingtest.Run(t, openBackend, fencingtest.Capabilities{})
+func TestConformance(t *testing.T) { conforms(t, 3) }
+
+// TestSystemConformance plays all of the cases.
+func TestSystemConformance(t *testing.T) { conforms(t, 0) }
+
+// conforms plays one case in so many, and all those that are about bounds.
+func conforms(t *testing.T, sample int) {
+	fencingtest.Run(t, openBackend, fencingtest.Capabilities{Sample: sample})
 	t.Run("small steps", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
 			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, stepLimit: 2}), clock}
-		}, fencingtest.Capabilities{StepLimit: 2})
+		}, fencingtest.Capabilities{StepLimit: 2, Sample: sample})
 	})
 	t.Run("few holders", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
 			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, MaxHolders: 2}), clock}
-		}, fencingtest.Capabilities{MaxHolders: 2})
+		}, fencingtest.Capabilities{MaxHolders: 2, Sample: sample})
 	})
 }
 
@@ -234,6 +240,7 @@ func TestTombstonesGoFromFileAndMemory(t *testing.T) {
 }
 
 func TestASecondProcessIsRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	open(t, Options{Dir: dir})
 	_, err := Open(Options{Dir: dir})

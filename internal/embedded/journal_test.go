@@ -171,7 +171,12 @@ func TestADamagedMiddleIsRefused(t *testing.T) {
 
 // A store whose journal is cut anywhere comes back with what had happened up to
 // some flush, and with all of it.
-func TestACutJournalLeavesAPrefix(t *testing.T) {
+func TestACutJournalLeavesAPrefix(t *testing.T) { testACutJournal(t, 307) }
+
+func TestSystemACutJournalLeavesAPrefix(t *testing.T) { testACutJournal(t, 61) }
+
+// testACutJournal cuts it at every so many bytes.
+func testACutJournal(t *testing.T, step int64) {
 	dir, clock := t.TempDir(), newTestClock()
 	s := open(t, Options{Dir: dir, Now: clock.read, segment: smallSegment})
 	const names = 6
@@ -186,7 +191,7 @@ func TestACutJournalLeavesAPrefix(t *testing.T) {
 	files, end, name := readFiles(t, dir), s.disk.journal.at, segmentNames[s.disk.journal.current]
 	whole := files[name]
 	seen := map[string]bool{}
-	for cut := int64(block); cut <= end; cut += 61 {
+	for cut := int64(block); cut <= end; cut += step {
 		if cut%block > 2048 { // no flush is as long
 			cut = wholeBlocks(cut)
 		}
