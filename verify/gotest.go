@@ -125,7 +125,7 @@ func durability(ctx context.Context, scale check.Scale, r *check.Result) error {
 func conformance(ctx context.Context, scale check.Scale, r *check.Result) error {
 	histories := check.Pick(scale, 5, 50)
 	for _, of := range []struct{ pkg, tests string }{
-		{"./internal/embedded", "Conformance"}, {"./internal/redis", "Conformance|^TestStep$"}, {"./internal/quorum", "Conformance"},
+		{"./internal/embedded", "^TestConformance"}, {"./internal/redis", "^TestConformance|^TestStep$"}, {"./internal/quorum", "^TestConformance"},
 	} {
 		out, err := goTest{
 			pkg: of.pkg, args: []string{"-run", of.tests, "-timeout", "40m"}, env: []string{"FENCEPOST_LONG=1", fmt.Sprintf("FENCEPOST_HISTORIES=%d", histories)},

@@ -129,7 +129,13 @@ func (n unproposed) Acquire(ctx context.Context, r fencing.AcquireRequest) (fenc
 	return n.Node.Acquire(ctx, r)
 }
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { conforms(t, 3) }
+
+// TestSystemConformance plays all of the cases.
+func TestSystemConformance(t *testing.T) { conforms(t, 0) }
+
+// conforms plays one case in so many.
+func conforms(t *testing.T, sample int) {
 	for name, wrap := range map[string]func(fencing.Node) fencing.Node{
 		"proposed": func(n fencing.Node) fencing.Node { return n },
 		"claimed":  func(n fencing.Node) fencing.Node { return unproposed{n} },
@@ -143,13 +149,17 @@ func TestConformance(t *testing.T) {
 					nodes = append(nodes, wrap(fencingtest.NewModel(c.instant)))
 				}
 				return openBackend(t, c, nodes)
-			}, fencingtest.Capabilities{Quorum: true})
+			}, fencingtest.Capabilities{Quorum: true, Sample: sample})
 		})
 	}
 }
 
 // FENCEPOST_LONG has a quorum of five beside those of three.
-func TestConformanceOnRedis(t *testing.T) {
+func TestConformanceOnRedis(t *testing.T) { conformsOnRedis(t, 24) }
+
+func TestSystemConformanceOnRedis(t *testing.T) { conformsOnRedis(t, 8) }
+
+func conformsOnRedis(t *testing.T, sample int) {
 	quorums := map[string]struct{ of, maxHolders int }{"of 3": {3, 0}, "few holders": {3, 2}}
 	if os.Getenv("FENCEPOST_LONG") != "" {
 		quorums["of 5"] = struct{ of, maxHolders int }{5, 0}
@@ -169,7 +179,7 @@ func TestConformanceOnRedis(t *testing.T) {
 					nodes = append(nodes, openNode(t, c, server, quorum.maxHolders))
 				}
 				return openBackend(t, c, nodes)
-			}, fencingtest.Capabilities{Quorum: true, MaxHolders: quorum.maxHolders, Sample: 8})
+			}, fencingtest.Capabilities{Quorum: true, MaxHolders: quorum.maxHolders, Sample: sample})
 		})
 	}
 }

@@ -46,7 +46,11 @@ func (a *account) missing(happened map[string]time.Time) (n int) {
 }
 
 // Under load every event is told soon, or a gap is, whatever a minority does.
-func TestEventsUnderLoad(t *testing.T) {
+func TestEventsUnderLoad(t *testing.T) { testEventsUnderLoad(t, time.Second) }
+
+func TestSystemEventsUnderLoad(t *testing.T) { testEventsUnderLoad(t, 4*time.Second) }
+
+func testEventsUnderLoad(t *testing.T, long time.Duration) {
 	for _, load := range []struct {
 		what  string
 		names int // 0: each turn has its own
@@ -86,7 +90,7 @@ func TestEventsUnderLoad(t *testing.T) {
 			}
 			var turns atomic.Int64
 			var running sync.WaitGroup
-			end := time.Now().Add(4 * time.Second)
+			end := time.Now().Add(long)
 			for range 24 {
 				running.Go(func() {
 					tick := time.NewTicker(40 * time.Millisecond)

@@ -37,8 +37,13 @@ func (l *ledger) granted(name fencing.Name, out *fencing.Outcome) {
 		l.t.Errorf("%s: granted while another holder may believe in its lease for %s", name, until.Sub(now))
 	}
 	l.highest[name] = out.Holder.Token
-	l.until[name] = out.Asked.Add(out.Holder.ExpiresAt.Sub(out.Now))
+	l.until[name] = believedUntil(out)
 	l.grants.Add(1)
+}
+
+// believedUntil returns when a holder stops believing in its lease.
+func believedUntil(out *fencing.Outcome) time.Time {
+	return out.Asked.Add(out.Holder.ExpiresAt.Sub(out.Now))
 }
 
 // over notes that the holder does not believe in its lease any more.
@@ -91,7 +96,8 @@ func (l *ledger) turn(s *Store, name fencing.Name) {
 		if err == nil && again.Holder.Token != out.Holder.Token {
 			l.t.Errorf("%s: renewed with token %d, granted with %d", name, again.Holder.Token, out.Holder.Token)
 		}
-		if e := asError(err); e != nil && !uncertain(e.Code) {
+		within := time.Now().Before(believedUntil(&out)) // on a busy machine the answer may come later
+		if e := asError(err); e != nil && !uncertain(e.Code) && within {
 			l.t.Errorf("%s: a lease within its time: %v", name, err)
 		}
 	}
@@ -115,52 +121,61 @@ func (l *ledger) goesOn(t *testing.T, what string, more int64) {
 	})
 }
 
+// harm is what a node may come to.
+type harm struct {
+	name     string
+	do, heal func(f *servers, i int)
+}
+
+// harms begin with those that TestMinorityFailsUnderLoad does.
+var harms = []harm{
+	{"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) }},
+	{"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) }},
+	{"stopped", func(f *servers, i int) { f.must(f.server[i].Pause()) }, func(f *servers, i int) { f.must(f.server[i].Resume()) }},
+	{"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {}},
+	{"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) }},
+	{"late", func(f *servers, i int) { f.proxies[i].Lag(80*time.Millisecond, false) }, func(f *servers, i int) { f.proxies[i].Lag(0, false) }},
+}
+
 // Any minority may fail, in any way, under load: nothing wrong is told, acquisition
-// goes on, and what comes back is taken in without help. FENCEPOST_LONG has five nodes
-// beside three.
+// goes on, and what comes back is taken in without help. FENCEPOST_LONG has all harms, and
+// five nodes beside three.
 func TestMinorityFailsUnderLoad(t *testing.T) {
-	harms := []struct {
-		name       string
-		harm, heal func(f *servers, i int)
-	}{
-		{"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) }},
-		{"stopped", func(f *servers, i int) { f.must(f.server[i].Pause()) }, func(f *servers, i int) { f.must(f.server[i].Resume()) }},
-		{"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {}},
-		{"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) }},
-		{"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) }},
-		{"late", func(f *servers, i int) { f.proxies[i].Lag(80*time.Millisecond, false) }, func(f *servers, i int) { f.proxies[i].Lag(0, false) }},
+	if os.Getenv("FENCEPOST_LONG") == "" {
+		testMinorityFails(t, 3, harms[:2])
+		return
 	}
-	sizes := []int{3}
-	if os.Getenv("FENCEPOST_LONG") != "" {
-		sizes = append(sizes, 5)
+	for _, n := range []int{3, 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) { testMinorityFails(t, n, harms) })
 	}
-	for _, n := range sizes {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			f := startServers(t, n)
-			gateways := []*Store{f.gateway(250 * time.Millisecond), f.gateway(250 * time.Millisecond)}
-			await(t, "a new quorum", acquires(gateways[0]))
-			l, stop := load(t, gateways)
-			defer stop()
-			for round, h := range harms {
-				l.goesOn(t, "before: "+h.name, 20)
-				var hit []int
-				for i := range (n - 1) / 2 {
-					hit = append(hit, (round+i)%n)
-				}
-				for _, i := range hit {
-					h.harm(f, i)
-				}
-				l.goesOn(t, "with a minority "+h.name, 30)
-				for _, i := range hit {
-					h.heal(f, i)
-				}
-				await(t, "all votes after: "+h.name, func(ctx context.Context) error { return f.allVote(ctx, gateways[0]) })
-			}
-			l.goesOn(t, "in the end", 50)
-			stop()
-			t.Logf("%d grants", l.grants.Load())
-		})
+}
+
+func TestSystemMinorityFailsUnderLoad(t *testing.T) { testMinorityFails(t, 3, harms) }
+
+func testMinorityFails(t *testing.T, n int, harms []harm) {
+	f := startServers(t, n)
+	gateways := []*Store{f.gateway(250 * time.Millisecond), f.gateway(250 * time.Millisecond)}
+	await(t, "a new quorum", acquires(gateways[0]))
+	l, stop := load(t, gateways)
+	defer stop()
+	for round, h := range harms {
+		l.goesOn(t, "before: "+h.name, 20)
+		var hit []int
+		for i := range (n - 1) / 2 {
+			hit = append(hit, (round+i)%n)
+		}
+		for _, i := range hit {
+			h.do(f, i)
+		}
+		l.goesOn(t, "with a minority "+h.name, 30)
+		for _, i := range hit {
+			h.heal(f, i)
+		}
+		await(t, "all votes after: "+h.name, func(ctx context.Context) error { return f.allVote(ctx, gateways[0]) })
 	}
+	l.goesOn(t, "in the end", 50)
+	stop()
+	t.Logf("%d grants", l.grants.Load())
 }
 
 func (f *servers) must(err error) {

@@ -2,4 +2,4 @@
 
 package quorum
 
-const defaultSchedules = 20_000 // make verify plays 1,000,000
+const defaultSchedules = 8_000 // make verify plays 1,000,000

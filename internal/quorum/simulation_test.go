@@ -170,8 +170,12 @@ func (w *world) bringBack(renewal *call, missing nodeSet) {
 
 // TestSimulation plays random schedules of the protocol on nodes that are
 // fencing.Step, as many as FENCEPOST_SCHEDULES says from the seed FENCEPOST_SEED on.
-func TestSimulation(t *testing.T) {
-	first, schedules := seed.Of(t), seed.Number(t, "FENCEPOST_SCHEDULES", defaultSchedules)
+func TestSimulation(t *testing.T) { simulate(t, defaultSchedules) }
+
+func TestSystemSimulation(t *testing.T) { simulate(t, 20_000) }
+
+func simulate(t *testing.T, usually uint64) {
+	first, schedules := seed.Of(t), seed.Number(t, "FENCEPOST_SCHEDULES", usually)
 	start, grants := time.Now(), 0
 	for seed := first; seed < first+schedules; seed++ {
 		w := newWorld(seed, defects{}, false)
