@@ -10,7 +10,8 @@ import (
 
 // The write that only the master had is gone after a fail-over, and one that the
 // replicas had is not.
-func TestSentinelFailover(t *testing.T) {
+func TestSystemSentinelFailover(t *testing.T) {
+	t.Parallel()
 	s := StartSentinel(t, 2, 3)
 	first := s.Master()
 	first.do(t, "set", "kept", "x")
@@ -33,6 +34,7 @@ func TestSentinelFailover(t *testing.T) {
 }
 
 func TestClusterFailover(t *testing.T) {
+	t.Parallel()
 	const slot = 12182 // of "foo"
 	c := StartCluster(t, 3, 3)
 	if len(c.Masters()) != 3 || len(c.Replicas()) != 3 {
@@ -74,7 +76,8 @@ func TestClusterFailover(t *testing.T) {
 
 // A server that is busy stands still, all of it, when Pause returns, and goes on after Resume.
 func TestPause(t *testing.T) {
-	s := Start(t)
+	t.Parallel()
+	s := Start(t, "--busy-reply-threshold", "20")
 	client := s.Client()
 	defer client.Close()
 	endless := make(chan error, 1)
