@@ -29,11 +29,17 @@ func (h intact) WithGroup(string) slog.Handler      { return h }
 
 // The suite runs on a Redis with Functions, on one without, and with bounds that are low; but for
 // the second as the user with the fewest rights.
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { testConformance(t, 4) }
+
+// TestSystemConformance plays all of the cases on functions.
+func TestSystemConformance(t *testing.T) { testConformance(t, 0) }
+
+// testConformance plays one case in so many on functions, and less without them.
+func testConformance(t *testing.T, sample int) {
 	if epoch != fencingtest.Epoch || maxSkew != fencingtest.MaxSkew {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
-	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true}
+	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, Sample: sample}
 	gateway := Options{Username: redistest.GatewayUser, Password: redistest.Password}
 	rights := redistest.GatewayArgs()
 	run := func(name string, o Options, c fencingtest.Capabilities, args ...string) {
@@ -50,7 +56,7 @@ func TestConformance(t *testing.T) {
 	}
 	run("functions", gateway, all, rights...)
 	some := all
-	some.Sample = 4 // what does not need it is played on functions
+	some.Sample = 4 * max(1, sample) // what does not need it is played on functions
 	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
 	few := all
 	few.StepLimit = 2

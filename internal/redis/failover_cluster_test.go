@@ -23,7 +23,7 @@ func namesOf(s *Store, addr, prefix string, count int) []fencing.Name {
 
 // As TestFailovers, for one master of a Cluster. What the others keep goes on being
 // granted meanwhile.
-func TestClusterFailovers(t *testing.T) {
+func TestSystemClusterFailovers(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 3, "--cluster-require-full-coverage", "no")
 	o := hurried(cluster.URL())

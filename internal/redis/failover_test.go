@@ -142,9 +142,10 @@ func heal(t *testing.T, cluster *redistest.Sentinel) {
 	t.Fatal("the replicas do not follow the master")
 }
 
-// P1 and P2 when a master dies that has granted what no replica has heard of, and
-// when a replica takes over from a master that is well. FENCEPOST_LONG makes it 100
-// fail-overs; FENCEPOST_FAILOVERS is how many masters die, on four sets of servers.
+// P1 and P2 when a master dies that has granted what no replica has heard of.
+// FENCEPOST_LONG makes it 100 fail-overs, with and without a quarantine, of which half are
+// of a master that is well; FENCEPOST_FAILOVERS is how many masters die, on four sets of
+// servers.
 func TestFailovers(t *testing.T) {
 	t.Parallel()
 	if wanted := os.Getenv("FENCEPOST_FAILOVERS"); wanted != "" {
@@ -161,17 +162,32 @@ func TestFailovers(t *testing.T) {
 		}
 		return
 	}
+	bothFailovers(t, rounds(1, 100), rounds(0, 100))
+}
+
+// TestSystemFailovers is TestFailovers also without a quarantine, and when a replica takes
+// over from a master that is well.
+func TestSystemFailovers(t *testing.T) {
+	t.Parallel()
+	bothFailovers(t, 3, 2)
+}
+
+// bothFailovers has so many fail-overs with a quarantine, and so many without, if any.
+func bothFailovers(t *testing.T, with, without int) {
 	for _, tt := range []struct {
-		title string
-		off   bool
-		least int
+		title  string
+		off    bool
+		rounds int
 	}{
-		{"quarantine", false, 3},
-		{"no quarantine", true, 2},
+		{"quarantine", false, with},
+		{"no quarantine", true, without},
 	} {
+		if tt.rounds == 0 {
+			continue
+		}
 		t.Run(tt.title, func(t *testing.T) {
 			t.Parallel()
-			testFailovers(t, tt.off, 2, rounds(tt.least, 100))
+			testFailovers(t, tt.off, 2, tt.rounds)
 		})
 	}
 }

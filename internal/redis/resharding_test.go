@@ -18,9 +18,11 @@ import (
 
 // Slots with names in use move from node to node while two gateways go on: tokens
 // grow, nobody loses a lease, and nothing but unavailable comes between.
-func TestResharding(t *testing.T) {
+func TestResharding(t *testing.T)       { testResharding(t, 2, 2) }
+func TestSystemResharding(t *testing.T) { testResharding(t, 6, 8) }
+
+func testResharding(t *testing.T, names, moves int) {
 	t.Parallel()
-	const names, moves = 6, 8
 	cluster := redistest.StartCluster(t, 3, 0)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

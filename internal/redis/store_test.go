@@ -312,10 +312,13 @@ func TestListManyPages(t *testing.T) {
 // A held lock costs at most 500 bytes of Redis's memory, all indexes included: what is usual
 // is left out of its record, which so is in the size class of 160 bytes. FENCEPOST_LONG makes
 // it 100,000 locks; as many as these fill Redis's tables to the same part.
-func TestMemory(t *testing.T) {
+func TestMemory(t *testing.T) { testMemory(t, rounds(6_250, 100_000)) }
+
+func TestSystemMemory(t *testing.T) { testMemory(t, 25_000) }
+
+func testMemory(t *testing.T, locks int) {
 	t.Parallel()
 	const most = 500
-	locks := rounds(25_000, 100_000)
 	server := redistest.Start(t, "--slowlog-log-slower-than", "-1") // which on a busy machine has many calls, and keeps them
 	s, ctx := open(t, Options{URL: server.SocketURL(), OperationTimeout: 20 * time.Second}), t.Context()
 	client := server.Client()

@@ -7,17 +7,23 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-func TestConformanceOnSentinel(t *testing.T) {
+func TestConformanceOnSentinel(t *testing.T)       { testConformanceOnSentinel(t, 64) }
+func TestSystemConformanceOnSentinel(t *testing.T) { testConformanceOnSentinel(t, 8) }
+
+func testConformanceOnSentinel(t *testing.T, sample int) {
 	t.Parallel()
 	s := redistest.StartSentinel(t, 2, 3, redistest.GatewayArgs()...)
-	conforms(t, 8, s.URL(), s.Master())
+	conforms(t, sample, s.URL(), s.Master())
 }
 
-func TestConformanceOnCluster(t *testing.T) {
+func TestConformanceOnCluster(t *testing.T)       { testConformanceOnCluster(t, 64) }
+func TestSystemConformanceOnCluster(t *testing.T) { testConformanceOnCluster(t, 8) }
+
+func testConformanceOnCluster(t *testing.T, sample int) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3, 3, redistest.GatewayArgs(redistest.ClusterRights...)...)
 	c.Calm()
-	conforms(t, 8, c.URL(), c.Masters()...)
+	conforms(t, sample, c.URL(), c.Masters()...)
 }
 
 // conforms, as the user with the fewest rights, plays one case in so many, and with FENCEPOST_LONG all.

@@ -41,7 +41,13 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
-func TestClusterFailover(t *testing.T) {
+func TestClusterFailover(t *testing.T) { testClusterFailover(t, 1) }
+
+// TestSystemClusterFailover has every master die once, and with it those that messages are
+// heard at.
+func TestSystemClusterFailover(t *testing.T) { testClusterFailover(t, 3) }
+
+func testClusterFailover(t *testing.T, deaths int) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 3)
 	near, far := open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))
@@ -53,8 +59,7 @@ func TestClusterFailover(t *testing.T) {
 		cluster.Failover(cluster.ReplicasOf(master)[0])
 		return cluster.NextOwner(slot, master).Addr()
 	})
-	// Every master dies once, and with it those that messages are heard at.
-	for range 3 {
+	for range deaths {
 		served(1, func() string {
 			master := cluster.Owner(slot)
 			if err := master.Kill(); err != nil {
