@@ -12,6 +12,7 @@ import (
 const (
 	slotCount   = 16384
 	nodeTimeout = 1000 // ms, after which a node that does not answer counts as down
+	meetTimeout = 4000 // ms, the same while the nodes get to know each other: then a meeting is given up as well
 	keysAtOnce  = 20   // that are moved from one node to another
 
 	// failoverTimeout is when a node gives up a fail-over that it was asked for, and
@@ -40,7 +41,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 			t.Fatal(err)
 		}
 		one := Start(t, append([]string{
-			"--cluster-enabled", "yes", "--cluster-node-timeout", strconv.Itoa(nodeTimeout), "--cluster-port", strconv.Itoa(bus),
+			"--cluster-enabled", "yes", "--cluster-node-timeout", strconv.Itoa(meetTimeout), "--cluster-port", strconv.Itoa(bus),
 			"--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no",
 			"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 		}, args...)...)
@@ -51,9 +52,26 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	for i, one := range c.members[:masters] {
 		one.do(t, "cluster", "addslotsrange", i*slotCount/masters, (i+1)*slotCount/masters-1)
 	}
-	for _, one := range c.members[1:] {
-		one.do(t, "cluster", "meet", "127.0.0.1", strconv.Itoa(c.members[0].port), buses[c.members[0]])
-	}
+	var met time.Time
+	wait(t, "the nodes know each other", func() bool {
+		again := time.Since(met) > meetTimeout*time.Millisecond // a busy machine gives up a meeting, and no node tries it again
+		if again {
+			met = time.Now()
+		}
+		known := true
+		for _, one := range c.members {
+			table := c.table(one)
+			for _, other := range c.members {
+				if _, knows := table[c.ids[other]]; knows {
+					continue
+				}
+				if known = false; again {
+					one.do(t, "cluster", "meet", "127.0.0.1", strconv.Itoa(other.port), buses[other])
+				}
+			}
+		}
+		return known
+	})
 	for i, one := range c.members[masters:] {
 		master := c.ids[c.members[i%masters]]
 		wait(t, "the nodes know each other", func() bool { return one.try("cluster", "replicate", master).Err() == nil })
@@ -69,6 +87,9 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 		}
 		return true
 	})
+	for _, one := range c.members {
+		one.do(t, "config", "set", "cluster-node-timeout", nodeTimeout)
+	}
 	return c
 }
 
