@@ -12,6 +12,15 @@ import (
 // renewed before that is over.
 func TestAttachedToAQuorumWithAShortTTL(t *testing.T) {
 	t.Parallel()
+	attachedToAQuorum(t, 6)
+}
+
+func TestSystemAttachedToAQuorumWithAShortTTL(t *testing.T) {
+	t.Parallel()
+	attachedToAQuorum(t, 20)
+}
+
+func attachedToAQuorum(t *testing.T, renewals int) {
 	url := "http://" + startOn(t, redistest.QuorumURL(redistest.StartQuorum(t, 3)), "FENCEPOST_MAX_CLOCK_SKEW=1300ms").addr
 	eventually(t, "POST", url+"/locks/first", 201)
 	ctx, stop := context.WithCancel(t.Context())
@@ -19,7 +28,7 @@ func TestAttachedToAQuorumWithAShortTTL(t *testing.T) {
 	t.Cleanup(running.Wait)
 	defer stop()
 	s := attach(ctx, t, &running, url+"/locks/short", `{"ttl_ms":2000}`)
-	s.await("renewed", 20)
+	s.await("renewed", renewals)
 	if n := s.count("lost"); n > 0 {
 		t.Errorf("it was lost: %v", s.events)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"fencepost/internal/embedded"
@@ -96,11 +97,16 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted))
 	}
 	c := condition{findings: findings}
-	if err := store.Check(ctx); err != nil {
-		c.unable = explain(err, noted)
-	}
-	if stats, err := store.Stats(ctx); err == nil {
-		c.stats = &stats
+	var asking sync.WaitGroup // both at once: each takes examineTimeout where nothing answers
+	asking.Go(func() {
+		if stats, err := store.Stats(ctx); err == nil {
+			c.stats = &stats
+		}
+	})
+	unable := store.Check(ctx)
+	asking.Wait()
+	if unable != nil {
+		c.unable = explain(unable, noted)
 	}
 	return c, nil
 }

@@ -201,7 +201,7 @@ func replicated(t *testing.T, master *redistest.Server, replicas int) {
 // What clients of a gateway see when the master dies that has granted what no
 // replica has heard of: nothing but what a client can deal with. Who waits is served
 // when the quarantine is over, and a lease that was not lost goes on.
-func TestFailoverUnderGateway(t *testing.T) {
+func TestSystemFailoverUnderGateway(t *testing.T) {
 	t.Parallel()
 	const quarantine = 2 * time.Second
 	cluster := redistest.StartSentinel(t, 2, 3)
@@ -327,6 +327,15 @@ func awaitQuarantine(t *testing.T, url string) time.Duration {
 // nothing is left behind.
 func TestNoReplicaAcknowledges(t *testing.T) {
 	t.Parallel()
+	noReplicaAcknowledges(t, false)
+}
+
+func TestSystemNoReplicaAcknowledges(t *testing.T) {
+	t.Parallel()
+	noReplicaAcknowledges(t, true)
+}
+
+func noReplicaAcknowledges(t *testing.T, system bool) {
 	cluster := redistest.StartSentinel(t, 1, 1)
 	url := "http://" + start(t, "FENCEPOST_STORE="+cluster.URL(), "FENCEPOST_REDIS_REPLICA_ACKS=1").addr + "/locks"
 	eventually(t, http.MethodPost, url+"/first", http.StatusCreated)
@@ -338,14 +347,18 @@ func TestNoReplicaAcknowledges(t *testing.T) {
 	for _, c := range []struct {
 		path, body string
 		header     map[string]string
+		system     bool
 	}{
-		{"/a", `{"ttl_ms":20000}`, nil},
-		{"/a", `{"ttl_ms":20000,"wait_ms":2000}`, nil},
-		{"/a", `{"ttl_ms":20000}`, own},
-		{"/a", `{"ttl_ms":20000}`, own}, // its retry
-		{"/a", `{"ttl_ms":20000,"wait_ms":5000}`, map[string]string{"Accept": "text/event-stream"}},
-		{"", `{"names":["a","b"],"ttl_ms":20000}`, nil},
+		{"/a", `{"ttl_ms":20000}`, nil, true},
+		{"/a", `{"ttl_ms":20000,"wait_ms":2000}`, nil, true},
+		{"/a", `{"ttl_ms":20000}`, own, false},
+		{"/a", `{"ttl_ms":20000}`, own, false}, // its retry
+		{"/a", `{"ttl_ms":20000,"wait_ms":5000}`, map[string]string{"Accept": "text/event-stream"}, true},
+		{"", `{"names":["a","b"],"ttl_ms":20000}`, nil, true},
 	} {
+		if c.system != system {
+			continue
+		}
 		status, answer, err := request(http.MethodPost, url+c.path, c.body, c.header)
 		var problem struct{ Code string }
 		if err == nil {

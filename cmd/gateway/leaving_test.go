@@ -46,7 +46,6 @@ var leavings = []leaving{
 // FENCEPOST_LONG makes it 2,000.
 func TestWaitersLeave(t *testing.T) {
 	clients := times(400, 2000)
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = clients
 	for _, store := range []string{"embedded", redistest.Start(t).URL()} {
 		t.Run(store[:5], func(t *testing.T) {
 			g := start(t, "FENCEPOST_STORE="+store)

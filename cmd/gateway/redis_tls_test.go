@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,15 @@ func named(url string) string { return strings.ReplaceAll(url, byAddress, byName
 // the gateway reaches a server, in the URL or as announced.
 func TestRedisTLS(t *testing.T) {
 	t.Parallel()
+	onRedisWithTLS(t, "redis", "quorum")
+}
+
+func TestSystemRedisTLS(t *testing.T) {
+	t.Parallel()
+	onRedisWithTLS(t, "cluster")
+}
+
+func onRedisWithTLS(t *testing.T, kinds ...string) {
 	for _, topology := range []struct {
 		kind, host string
 		start      func(t *testing.T, args []string) string // returns the URL
@@ -62,6 +72,9 @@ func TestRedisTLS(t *testing.T) {
 			return redistest.QuorumURL(redistest.StartQuorum(t, 3, args...))
 		}},
 	} {
+		if !slices.Contains(kinds, topology.kind) {
+			continue
+		}
 		t.Run(topology.kind, func(t *testing.T) {
 			t.Parallel()
 			authority := redistest.NewAuthority(t, topology.host)
@@ -85,7 +98,7 @@ func TestRedisTLS(t *testing.T) {
 
 // With Sentinels, which have TLS and a password of their own, the next master is
 // found and trusted as the first one was.
-func TestSentinelTLS(t *testing.T) {
+func TestSystemSentinelTLS(t *testing.T) {
 	t.Parallel()
 	authority := redistest.NewAuthority(t, byAddress)
 	sentinel := redistest.StartSentinel(t, 1, 3, append(authority.Args(), redistest.GatewayArgs()...)...)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
 )
 
@@ -40,26 +42,83 @@ const (
 var bounded = &http.Client{Timeout: time.Minute + patience}
 
 func TestMain(m *testing.M) {
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 2000 // crowds of clients come from here
+	http.DefaultTransport.(*http.Transport).MaxIdleConns = 0           // any number
 	testscript.Main(m, map[string]func(){"gateway": main})
 }
 
 // TestScripts drives the real binary with curl, on three stores. A script starts
-// and kills gateways and Redis by the commands of scriptCommands.
+// and kills gateways and Redis by the commands of scriptCommands. What no store has
+// a part in, those of testdata/settings, runs on one of them.
 func TestScripts(t *testing.T) {
-	for _, store := range []string{"embedded", "redis", "raft"} {
+	t.Parallel()
+	for _, store := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			for _, dir := range []string{"all", store} {
-				testscript.Run(t, testscript.Params{
-					Dir:                 "testdata/" + dir,
-					RequireExplicitExec: true,
-					UpdateScripts:       os.Getenv("FENCEPOST_UPDATE") != "",
-					Setup:               func(env *testscript.Env) error { return setUp(env, store) },
-					Cmds:                scriptCommands,
-				})
+			dirs := []string{"all", store}
+			if store == stores[0] {
+				dirs = append(dirs, "settings")
+			}
+			for _, dir := range dirs {
+				runScripts(t, store, false, testscript.Params{Dir: "testdata/" + dir})
 			}
 		})
 	}
+}
+
+// TestSystemScripts runs the scripts that TestScripts leaves something out of, which they mark
+// with [system], and those of testdata/settings on the other stores.
+func TestSystemScripts(t *testing.T) {
+	t.Parallel()
+	for _, store := range stores {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			if store != stores[0] {
+				runScripts(t, store, true, testscript.Params{Dir: "testdata/settings"})
+			}
+			for _, dir := range []string{"all", store} {
+				if marked := markedScripts(t, "testdata/"+dir); len(marked) > 0 {
+					runScripts(t, store, true, testscript.Params{Files: marked})
+				}
+			}
+		})
+	}
+}
+
+var stores = []string{"embedded", "redis", "raft"}
+
+// runScripts runs scripts on a store. The condition system holds in the second tier.
+func runScripts(t *testing.T, store string, system bool, scripts testscript.Params) {
+	scripts.RequireExplicitExec = true
+	scripts.UpdateScripts = os.Getenv("FENCEPOST_UPDATE") != ""
+	scripts.Setup = func(env *testscript.Env) error { return setUp(env, store) }
+	scripts.Cmds = scriptCommands
+	scripts.Condition = func(condition string) (bool, error) {
+		if condition != "system" {
+			return false, fmt.Errorf("the condition %q is unknown", condition)
+		}
+		return system, nil
+	}
+	testscript.Run(t, scripts)
+}
+
+// markedScripts returns the scripts of a folder that do more in the second tier.
+func markedScripts(t *testing.T, dir string) (marked []string) {
+	t.Helper()
+	all, err := filepath.Glob(dir + "/*.txtar")
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	for _, path := range all {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(content), "system] ") {
+			marked = append(marked, path)
+		}
+	}
+	return marked
 }
 
 // world is what a script has started.
@@ -171,16 +230,27 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 			ts.Fatalf("%d > %d is %v", a, b, a > b)
 		}
 	},
-	// curl STATUS ARGS...: curl must be answered with the status.
+	// curl STATUS ARGS...: curl must be answered with the status. Where a busy store left nothing
+	// known it asks again, as clients do.
 	"curl": func(ts *testscript.TestScript, neg bool, args []string) {
-		got, answer := curl(ts, args[1:])
+		want, args := args[0], args[1:]
+		if want == "201" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "Lease-Id:") }) {
+			args = append(args, "-H", "Lease-Id: "+fencing.NewLeaseID(time.Now()).Reveal())
+		}
+		got, answer := curl(ts, args)
+		for deadline := time.Now().Add(patience); got != want && saysUnavailable(got, answer) && time.Now().Before(deadline); <-time.After(look) {
+			ts.Logf("%q is asked again, for it was answered\n%s", args, answer)
+			if got, answer = curl(ts, args); want == "201" && got == "200" {
+				got = want // it was granted before, and the answer was lost
+			}
+		}
 		fmt.Fprintln(ts.Stdout(), answer)
-		if got != args[0] {
-			ts.Fatalf("answered %q, want %s", got, args[0])
+		if got != want {
+			ts.Fatalf("answered %q, want %s", got, want)
 		}
 	},
 	// until STATUS[|STATUS...] ARGS...: repeats curl until the last status is the
-	// answer; meanwhile only the others may be.
+	// answer; meanwhile only the others may be, and what a busy store says.
 	"until": func(ts *testscript.TestScript, neg bool, args []string) {
 		allowed := strings.Split(args[0], "|")
 		want := allowed[len(allowed)-1]
@@ -190,7 +260,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 				fmt.Fprintln(ts.Stdout(), answer)
 				return
 			}
-			if !slices.Contains(allowed, got) || time.Now().After(deadline) {
+			if !slices.Contains(allowed, got) && !saysUnavailable(got, answer) || time.Now().After(deadline) {
 				fmt.Fprintln(ts.Stdout(), answer)
 				ts.Fatalf("answered %q while waiting for %s", got, args[0])
 			}
@@ -252,6 +322,11 @@ func curl(ts *testscript.TestScript, args []string) (status, answer string) {
 		ts.Fatalf("no answer from %q", args)
 	}
 	return fields[1], string(out)
+}
+
+// saysUnavailable reports an answer that says that nothing is known of what was asked for.
+func saysUnavailable(status, answer string) bool {
+	return status == strconv.Itoa(http.StatusServiceUnavailable) && strings.Contains(answer, codeUnavailable)
 }
 
 // gatewayProcess is the real program.

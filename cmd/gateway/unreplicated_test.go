@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,15 @@ import (
 // renewed the lease before: whoever renews afterwards finds none, and nothing is left.
 func TestUnreplicatedIsNotRenewed(t *testing.T) {
 	t.Parallel()
+	unreplicatedIsNotRenewed(t, "plain", "handed")
+}
+
+func TestSystemUnreplicatedIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	unreplicatedIsNotRenewed(t, "waits", "shared", "stream", "set")
+}
+
+func unreplicatedIsNotRenewed(t *testing.T, kinds ...string) {
 	const clients = 6 // of each kind
 	cluster := redistest.StartSentinel(t, 1, 1)
 	url := "http://" + start(t, "FENCEPOST_STORE="+cluster.URL(), "FENCEPOST_REDIS_REPLICA_ACKS=1").addr + "/locks"
@@ -40,6 +50,9 @@ func TestUnreplicatedIsNotRenewed(t *testing.T) {
 		{"handed", `{"ttl_ms":20000,"wait_ms":2000}`, ""},
 		{"set", "", ""},
 	} {
+		if !slices.Contains(kinds, c.name) {
+			continue
+		}
 		u.told.Store(0)
 		u.renewed.Store(0)
 		var group sync.WaitGroup

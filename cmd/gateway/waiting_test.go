@@ -91,9 +91,12 @@ func releaseAt(g *gatewayProcess, name string, h holding) error {
 	}
 }
 
+// codeUnavailable is in an answer that says so.
+const codeUnavailable = `"code":"unavailable"`
+
 // unavailable reports an answer that says that nothing is known of what was asked for.
 func unavailable(status int, answer []byte) bool {
-	return status == http.StatusServiceUnavailable && bytes.Contains(answer, []byte(`"code":"unavailable"`))
+	return status == http.StatusServiceUnavailable && bytes.Contains(answer, []byte(codeUnavailable))
 }
 
 // awaitWaiting waits until so many wait for name.
@@ -123,7 +126,6 @@ func awaitWaiting(g *gatewayProcess, name string, count int) error {
 // FENCEPOST_LONG makes it 50 rounds of 200.
 func TestOrderOfArrival(t *testing.T) {
 	waiters, rounds := times(50, 200), times(2, 50)
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 2 * waiters
 	server := redistest.Start(t)
 	for _, c := range []struct {
 		title  string
@@ -183,7 +185,6 @@ func serveInOrder(ctx context.Context, gateways []*gatewayProcess, waiters int) 
 // them is served long before their waits are over, however many they are.
 func TestGatewayKilledWithWaiters(t *testing.T) {
 	const name, dead = "left/behind", 500
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = dead
 	server := redistest.Start(t)
 	gateways := startAll(t, server.URL(), server.URL())
 	doomed, other := gateways[0], gateways[1]
@@ -235,7 +236,6 @@ func TestGatewayKilledWithWaiters(t *testing.T) {
 // lost. FENCEPOST_LONG makes it more.
 func TestMessagesBlocked(t *testing.T) {
 	names, turns := times(40, 200), 4
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = names * turns
 	server := redistest.Start(t)
 	var stores []string
 	for range 2 {
@@ -307,7 +307,6 @@ func handOverAround(ctx context.Context, gateways []*gatewayProcess, name string
 // Readers stream in without a gap, and a writer gets in all the same, in its turn
 // (P5). A semaphore of 5 never has 6, and no slot twice (P1).
 func TestReadersWriterSemaphore(t *testing.T) {
-	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 64
 	server := redistest.Start(t)
 	for title, stores := range map[string][]string{"embedded": {"embedded"}, "two gateways": {server.URL(), server.URL()}} {
 		t.Run(title, func(t *testing.T) {
