@@ -92,8 +92,10 @@ func crowd(g *gateway) {
 }
 
 func TestAppearance(t *testing.T) {
+	t.Parallel()
 	for _, scheme := range []string{"light", "dark"} {
 		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
 			g, b := startGateway(t), openTab(t)
 			look := func(name string) {
 				t.Helper()
@@ -159,6 +161,7 @@ func TestAppearance(t *testing.T) {
 // TestTableKeepsItsMeaning asks the browser's accessibility tree, in the layout
 // that turns rows into cards.
 func TestTableKeepsItsMeaning(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"owner":"worker-7","ttl_ms":600000}`)
 	b.do(chromedp.EmulateViewport(390, 844), chromedp.Navigate(g.origin))
@@ -172,6 +175,7 @@ func TestTableKeepsItsMeaning(t *testing.T) {
 }
 
 func TestLessMotion(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":20000}`)
 	b.media("light", true)

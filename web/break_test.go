@@ -36,6 +36,7 @@ func stuck(g *gateway, name string) (held lease, next *waiter) {
 // A person finds a stuck lock, sees why it is waited for, breaks it, and sees the next one
 // get it.
 func TestAStuckLockIsBroken(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held, next := stuck(g, "jobs/stuck")
 	for i := range 40 {
@@ -96,6 +97,7 @@ func TestAStuckLockIsBroken(t *testing.T) {
 
 // The same by the keyboard alone.
 func TestAStuckLockIsBrokenByKeyboard(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	_, next := stuck(g, "jobs/stuck")
 	g.acquireBehind("jobs/1", "busy")
@@ -126,6 +128,7 @@ func TestAStuckLockIsBrokenByKeyboard(t *testing.T) {
 
 // Who may not break is told so, and nothing has happened.
 func TestBreakingWantsItsScope(t *testing.T) {
+	t.Parallel()
 	g, key := startKeys(t)
 	b := openTab(t)
 	g.acquireBehind("ours/1", "me")
@@ -149,6 +152,7 @@ func TestBreakingWantsItsScope(t *testing.T) {
 
 // The answer about one lock is no answer to what the dialog asks about another since.
 func TestABreakThatWasCancelledSaysNothingOfTheNext(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/")
 	got := eval[[]string](b, `import("/assets/js/break.js").then(async ({Break}) => {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,36 +23,20 @@ import (
 // tests are slow at times; nothing waits longer than it must.
 const patience = 60 * time.Second
 
-// chromium is the one browser of all tests.
-var chromium context.Context
-
 func TestMain(m *testing.M) {
-	os.Exit(withChromium(m.Run))
+	status := m.Run()
+	for _, b := range idle {
+		b.close()
+	}
+	os.Exit(status)
 }
 
-func withChromium(run func() int) int {
+// launch starts a browser with one tab; stop ends it, and returns when its process is gone.
+func launch() (browser context.Context, stop func(), err error) {
 	path, err := exec.LookPath("chromium")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "the page is tested in a real Chromium, which is missing: apt-get install chromium")
-		return 1
+		return nil, nil, fmt.Errorf("the page is tested in a real Chromium, which is missing: apt-get install chromium: %w", err)
 	}
-	browser, stop, err := launch(path)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chromium does not start:", err)
-		return 1
-	}
-	defer stop()
-	chromium = browser
-	defer func() {
-		for _, b := range idle {
-			b.close()
-		}
-	}()
-	return run()
-}
-
-// launch starts a browser; stop ends it, and returns when its process is gone.
-func launch(path string) (browser context.Context, stop func(), err error) {
 	profile, err := os.MkdirTemp("", "fencepost-chromium-")
 	if err != nil {
 		return nil, nil, err
@@ -89,17 +74,25 @@ type tab struct {
 const watchPolicy = `window.violations = [];
 addEventListener("securitypolicyviolation", (e) => violations.push(e.effectiveDirective + " " + e.blockedURI));`
 
-// idle are tabs that a test has left, for the next one: tests run one after another, each with
-// an origin of its own. A new tab takes as much of the processor as loading the page.
-var idle []*tab
+// idle are tabs that tests have left, for the next ones; each has an origin of its own. Every tab has a
+// browser of its own, for tests run beside each other and only one tab of a browser has the focus: there
+// are as many browsers as tests run at once.
+var (
+	idle   []*tab
+	idleMu sync.Mutex
+)
 
 // openTab opens a tab of 1280 by 800. When the test ends it fails for anything
 // the page has complained about.
 func openTab(t *testing.T) *tab {
 	t.Helper()
 	var b *tab
+	idleMu.Lock()
 	if n := len(idle); n > 0 {
 		b, idle = idle[n-1], idle[:n-1]
+	}
+	idleMu.Unlock()
+	if b != nil {
 		b.t = t
 		b.faults() // of the page that was left
 	} else {
@@ -112,7 +105,9 @@ func openTab(t *testing.T) *tab {
 			if t.Failed() {
 				b.close()
 			} else {
+				idleMu.Lock()
 				idle = append(idle, b)
+				idleMu.Unlock()
 			}
 		}()
 		b.check()
@@ -123,18 +118,16 @@ func openTab(t *testing.T) *tab {
 
 func newTab(t *testing.T) *tab {
 	t.Helper()
-	ctx, cancel := chromedp.NewContext(chromium)
-	// The first Do ties the tab to its context, which must not end with a timeout.
-	if err := chromedp.Do(ctx); err != nil {
-		cancel()
-		t.Fatalf("chromium: %v", err)
+	ctx, end, err := launch()
+	if err != nil {
+		t.Fatalf("chromium does not start: %v", err)
 	}
 	b := &tab{t: t, ctx: ctx}
 	var stop func()
 	b.console, stop = iter.Pull2(chromedp.Console(ctx))
 	b.close = func() {
 		stop()
-		cancel()
+		end()
 	}
 	b.first(watchPolicy)
 	b.scripts = nil // this one stays

@@ -24,6 +24,7 @@ func setUp(findings []fencing.Finding) func(*fallibleStore) {
 }
 
 func TestDangersAreShown(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t, setUp(badly)), openTab(t)
 	populate(g)
 	b.live(g, "/")
@@ -82,6 +83,7 @@ func (g *gateway) examined(text string, holds bool) {
 }
 
 func TestStrictGatewaySaysThatItGrantsNothing(t *testing.T) {
+	t.Parallel()
 	g := startGateway(t, setUp(badly), func(s *fallibleStore) { s.strict = true })
 	b := openTab(t)
 	b.live(g, "/")
@@ -89,6 +91,7 @@ func TestStrictGatewaySaysThatItGrantsNothing(t *testing.T) {
 }
 
 func TestEmptyPageInQuarantine(t *testing.T) {
+	t.Parallel()
 	until := time.Now().Add(time.Hour)
 	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
 	b.clock()
@@ -100,6 +103,7 @@ func TestEmptyPageInQuarantine(t *testing.T) {
 }
 
 func TestQuarantineIsShownUntilItEnds(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.clock()
 	g.acquire("orders/42", `{"ttl_ms":86400000}`)

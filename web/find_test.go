@@ -28,6 +28,7 @@ func choose(name, value string) string {
 
 // A list is read on as somebody comes to its end.
 func TestMoreThanAPage(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	for i := range 130 {
 		g.acquire(fmt.Sprintf("shard/%03d", i), `{"ttl_ms":600000}`)
@@ -49,6 +50,7 @@ func TestMoreThanAPage(t *testing.T) {
 // Order and filters ask about all locks, are kept in the address, and only what is in view
 // is drawn.
 func TestFindAStuckLockAmongMany(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	stuck := g.acquireBehind("shard/7/job/0815", "worker-stuck")
 	g.advance(2 * time.Hour)
@@ -100,6 +102,7 @@ func TestFindAStuckLockAmongMany(t *testing.T) {
 
 // The keyboard goes everywhere.
 func TestKeys(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	for i := range 260 {
 		g.acquireBehind(fmt.Sprintf("k/%03d", i), "me")
@@ -129,6 +132,7 @@ func TestKeys(t *testing.T) {
 // Of very many locks, a filtered view reads those that meet the filter, which is the
 // gateway's own, and hears of others that come to meet it.
 func TestAFilterReadsOnlyWhatMeetsIt(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	old := g.acquireBehind("old", "worker")
 	g.advance(2 * time.Hour)

@@ -17,6 +17,7 @@ import (
 // than text elsewhere, of which some no gateway would take. None runs, opens a dialog or
 // asks another site for something (a tab fails its test for that).
 func TestInjections(t *testing.T) {
+	t.Parallel()
 	content, err := os.ReadFile("../internal/http/testdata/injections.txt")
 	if err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ func (b *tab) pass(ms int) {
 }
 
 func TestConnectionState(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":600000,"owner":"worker-7"}`)
 	const stale = `document.documentElement.hasAttribute("data-stale") && !document.getElementById("banner").hidden && document.getElementById("banner-times").innerText.includes("Shown is what was true")`
@@ -63,6 +64,7 @@ func TestConnectionState(t *testing.T) {
 
 // A page that is opened while the store can't be reached says what it waits for.
 func TestOpenedWithoutAStore(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":600000}`)
 	g.store.down.Store(true)
@@ -77,6 +79,7 @@ func TestOpenedWithoutAStore(t *testing.T) {
 // While nothing happens nothing is asked; what happens is seen at once, for the
 // price of its own row.
 func TestEventsTakeThePlaceOfAsking(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("quiet", `{"ttl_ms":3600000}`)
 	b.live(g, "/")
@@ -106,6 +109,7 @@ func TestEventsTakeThePlaceOfAsking(t *testing.T) {
 // Thousands of events a second on one name cost four requests a second, and on
 // many names one list a second.
 func TestABurstOfEventsIsCoalesced(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("always", `{"ttl_ms":3600000}`)
 	b.live(g, "/")
@@ -158,6 +162,7 @@ func TestABurstOfEventsIsCoalesced(t *testing.T) {
 }
 
 func TestAStreamThatIsRefusedIsMadeUpForByAsking(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.front.refuse.Store(true)
 	held := g.acquire("orders/42", `{"ttl_ms":600000}`)
@@ -175,6 +180,7 @@ func TestAStreamThatIsRefusedIsMadeUpForByAsking(t *testing.T) {
 }
 
 func TestAHiddenPageListensToNothing(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":600000}`)
 	b.live(g, "/")
@@ -197,6 +203,7 @@ func TestAHiddenPageListensToNothing(t *testing.T) {
 
 // A search shows what begins to match, and asks about nothing that can't.
 func TestEventsUnderASearch(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/1", `{"owner":"ann","ttl_ms":600000}`)
 	const names = `[...document.querySelectorAll("tbody tr:not(.leaving)")].map((r) => r.dataset.name).join()`
@@ -220,6 +227,7 @@ func TestEventsUnderASearch(t *testing.T) {
 }
 
 func TestEventsOnAPageThatIsFull(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	var first lease
 	for i := range 110 {

@@ -34,6 +34,7 @@ func crowded(t *testing.T) (g *gateway, b *tab, held lease, next *waiter, locks 
 // A person finds a stuck lock among very many, sees why it is waited for, breaks it with
 // notice, sees the notice run out, and the next one get the lock.
 func TestAStuckLockIsBrokenWithNotice(t *testing.T) {
+	t.Parallel()
 	g, b, held, next, locks := crowded(t)
 	eval[bool](b, choose("held", "10m"))
 	b.until(rowNames + ` === "shard/17/stuck" && ` + count + ` === "1 of ` + locks + ` live"`)
@@ -89,6 +90,7 @@ func TestAStuckLockIsBrokenWithNotice(t *testing.T) {
 
 // The same by the keyboard alone.
 func TestAStuckLockIsBrokenWithNoticeByKeyboard(t *testing.T) {
+	t.Parallel()
 	g, b, _, next, _ := crowded(t)
 	// The protocol sends a character although the page has taken its key.
 	write := func(id, text string) {
@@ -130,6 +132,7 @@ func TestAStuckLockIsBrokenWithNoticeByKeyboard(t *testing.T) {
 
 // Somebody is taken out of the queue, and nobody else loses a place.
 func TestAWaiterIsEvicted(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("orders/42", `{"owner":"ann","ttl_ms":600000}`)
 	first := g.queue("orders/42", `{"owner":"first","ttl_ms":600000}`)

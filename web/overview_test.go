@@ -20,6 +20,7 @@ func heights(key string) string {
 
 // How much happens is counted as it happens, and how much there is with each list.
 func TestFigures(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("orders/2", `{"owner":"ann","ttl_ms":600000}`)
 	next := g.queue("orders/2", `{"owner":"bob","ttl_ms":600000}`)
@@ -45,6 +46,7 @@ func TestFigures(t *testing.T) {
 // What most wait for, and what has been held longest, is found among all locks once somebody
 // asks for it, and leads to the locks.
 func TestLeaders(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquireBehind("z/old", "worker")
 	g.advance(time.Hour)
@@ -78,6 +80,7 @@ const shifts = `new Promise((resolve) => {
 
 // Nothing that is shown moves by itself while the page finds what there is.
 func TestNothingShifts(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	for i := range 130 {
 		g.acquireBehind(fmt.Sprintf("job/%03d", i), "worker")
@@ -108,6 +111,7 @@ func TestNothingShifts(t *testing.T) {
 const mostBytes = 100_000
 
 func TestThePageIsLight(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.do(chromedp.Navigate(g.origin))
 	b.until(is("Live"))

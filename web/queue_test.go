@@ -19,6 +19,7 @@ const queueShown = `[...document.querySelectorAll("#detail .queue tbody tr")].ma
 const historyShown = `[...document.querySelectorAll("#detail .history tbody tr")].map((r) => r.querySelector(".outcome span:last-child").innerText + " " + r.querySelector(".owner").innerText).join()`
 
 func TestAQueueAppearsAndMoves(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	first := g.acquire("orders/42", `{"owner":"first","ttl_ms":600000}`)
 	b.live(g, "/#/locks/orders/42")
@@ -72,6 +73,7 @@ func TestAQueueAppearsAndMoves(t *testing.T) {
 
 // A waiter is shown about how long it will wait yet, once three leases have ended.
 func TestAWaiterSeesWhenItsTurnWillBe(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	for range 3 {
 		id := g.acquire("orders/42", `{"ttl_ms":3600000}`)
@@ -89,6 +91,7 @@ func TestAWaiterSeesWhenItsTurnWillBe(t *testing.T) {
 // A lease that its gateway renews, because it is attached to a stream, is told from one that
 // its client renews: the first says nothing of whether the client gets on.
 func TestAnAttachedLeaseIsTold(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.attach("jobs/a", `{"owner":"streams","ttl_ms":600000}`)
 	own := g.acquire("jobs/b", `{"owner":"renews","ttl_ms":600000}`)
@@ -106,6 +109,7 @@ func TestAnAttachedLeaseIsTold(t *testing.T) {
 }
 
 func TestAQueueLongerThanThePage(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("busy", `{"ttl_ms":600000}`)
 	for i := range 60 {
@@ -116,6 +120,7 @@ func TestAQueueLongerThanThePage(t *testing.T) {
 }
 
 func TestSeveralHolders(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	var held []lease
 	for i, owner := range []string{"ann", "bob", "cy"} {
@@ -149,6 +154,7 @@ func TestSeveralHolders(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/#/locks/jobs/7")
 	b.until(`document.querySelector("#detail .past").innerText.includes("Nobody is remembered")`)
@@ -187,6 +193,7 @@ func TestHistory(t *testing.T) {
 // TestAdvice: what there is to remark stands in the detail while it is so, under a heading
 // of its own, and moves nothing above it.
 func TestAdvice(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/#/locks/jobs/7")
 	for range 4 {
@@ -213,6 +220,7 @@ func TestAdvice(t *testing.T) {
 // TestQueueAndHistoryKeepTheirMeaning asks the browser's accessibility tree on
 // a phone, and what is read aloud while a lock changes hands all the time.
 func TestQueueAndHistoryKeepTheirMeaning(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.release(g.acquire("orders/42", `{"owner":"ann"}`))
 	held := g.acquire("orders/42", `{"owner":"bob","ttl_ms":600000}`)

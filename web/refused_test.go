@@ -17,6 +17,7 @@ import (
 
 // A wrong password is told on the page, with what to set, and is gone when it is right.
 func TestRefusalOfRedisIsShown(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	defer client.Close()
@@ -54,6 +55,7 @@ func (s refusing) List(context.Context, fencing.ListRequest) (fencing.ListPage, 
 
 // What a server says is text, however long.
 func TestRefusalIsText(t *testing.T) {
+	t.Parallel()
 	const attack = `<img src=x onerror="window.attacked=1">`
 	g := startGateway(t, func(s *fallibleStore) {
 		s.Store = refusing{s.Store, &fencing.Fault{

@@ -51,6 +51,7 @@ func (b *tab) signIn(key string) {
 // The page asks for a key where the gateway wants one, shows what the key may see, as it
 // happens, and keeps the key nowhere but in its tab.
 func TestSignIn(t *testing.T) {
+	t.Parallel()
 	g, key := startKeys(t)
 	b := openTab(t)
 	g.acquireBehind("ours/1", "me")
@@ -96,6 +97,7 @@ func TestSignIn(t *testing.T) {
 
 // A key that is withdrawn takes what it has shown with it.
 func TestSignedOutByTheGateway(t *testing.T) {
+	t.Parallel()
 	g, key := startKeys(t)
 	b := openTab(t)
 	g.acquireBehind("ours/1", "me")
@@ -119,6 +121,7 @@ func TestSignedOutByTheGateway(t *testing.T) {
 
 // No script of the page can turn text into markup: the browser refuses it.
 func TestTrustedTypes(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/")
 	for _, sink := range []string{

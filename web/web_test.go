@@ -32,6 +32,7 @@ func edge(name string) string {
 const turns = `performance.getEntriesByType("resource").length`
 
 func TestALockAppearsCountsDownAndLeaves(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("orders/42", `{"owner":"worker-7","ttl_ms":60000}`)
 	g.advance(34 * time.Second)
@@ -96,6 +97,7 @@ func TestALockAppearsCountsDownAndLeaves(t *testing.T) {
 }
 
 func TestANewGrantTakesOverTheRow(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	first := g.acquire("cron/report", `{"owner":"first"}`)
 	b.do(chromedp.Navigate(g.origin))
@@ -110,6 +112,7 @@ func TestANewGrantTakesOverTheRow(t *testing.T) {
 // The store's clock is hours ahead of the browser's. What counts is the time a
 // lease has left, and since when it is held by the store's clock.
 func TestTheBrowsersClockDoesNotMatter(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.advance(5 * time.Hour)
 	g.acquire("orders/42", `{"ttl_ms":50000}`)
@@ -125,6 +128,7 @@ func TestTheBrowsersClockDoesNotMatter(t *testing.T) {
 }
 
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	for _, name := range []string{"orders/1", "orders/2", "users/1"} {
 		g.acquire(name, `{"owner":"owner-of-`+strings.ReplaceAll(name, "/", "-")+`"}`)
@@ -154,6 +158,7 @@ func TestSearch(t *testing.T) {
 }
 
 func TestDetail(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("orders/a:b@c", `{"owner":"worker-7","ttl_ms":60000,"metadata":{"build":"42","<i>":"<b>bold</b>"}}`)
 	g.acquire("other", ``)
@@ -205,6 +210,7 @@ func TestDetail(t *testing.T) {
 // Who renews and does not come to an end does not look as one that has just begun: in the
 // list it has an age, at every width, and in the detail its last renewal.
 func TestRenewingButStuck(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	held := g.acquire("jobs/stuck", `{"owner":"worker-7","ttl_ms":3600000}`)
 	g.acquire("pool", `{"mode":"shared","limit":3,"ttl_ms":86400000}`)
@@ -235,6 +241,7 @@ const outline = `[...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter
 	.filter(([level], i, all) => level > (i === 0 ? 1 : all[i - 1][0] + 1)).map(([level, text]) => level + " " + text)`
 
 func TestHostileTextIsText(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	const attack = `<img src=x onerror=\"window.attacked=1\"><script>window.attacked=2</script>`
 	g.release(g.acquire("hostile", `{"owner":"past `+attack+`"}`))
@@ -254,6 +261,7 @@ func TestHostileTextIsText(t *testing.T) {
 
 // TestTheWatchersWatch makes sure that a violation and an error would be seen.
 func TestTheWatchersWatch(t *testing.T) {
+	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.do(chromedp.Navigate(g.origin), chromedp.WaitVisible(chromedp.CSS("#empty")))
 	eval[bool](b, `document.body.setAttribute("style", "color: red"), console.error("on purpose"), true`)
@@ -266,6 +274,7 @@ func TestTheWatchersWatch(t *testing.T) {
 
 // TestModules runs the unit tests of the modules that need no browser, all in one process.
 func TestModules(t *testing.T) {
+	t.Parallel()
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Fatal("the modules of the page are tested with node, which is missing: apt-get install nodejs")
