@@ -13,6 +13,9 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
+// attempts bounds how often it is tried whether a message comes at once.
+const attempts = 15
+
 // breakWithNotice gives notice to the only holder of a name, and returns when it is broken.
 func breakWithNotice(t *testing.T, g *gatewayProcess, name string, notice time.Duration, reason string) time.Duration {
 	t.Helper()
@@ -59,7 +62,7 @@ func onOneAndTwoGateways(t *testing.T, test func(t *testing.T, asked, other *gat
 
 // A stream hears of a notice that was given at another gateway long before its lease would
 // be renewed, and the lock passes to the next waiter when the notice is over. A machine that is
-// busy may delay one message, and not all of three.
+// busy may delay some messages, and not all.
 func TestNoticeReachesAStream(t *testing.T) {
 	t.Parallel()
 	onOneAndTwoGateways(t, func(t *testing.T, asked, other *gatewayProcess) {
@@ -69,9 +72,9 @@ func TestNoticeReachesAStream(t *testing.T) {
 		defer stop()
 		s := attach(ctx, t, &running, "http://"+other.addr+"/locks/a", `{"ttl_ms":60000}`)
 		fastest := patience // a renewal is told each 20 s, and a notice has to be shorter than what is left of the one before
-		for n, notice := range []time.Duration{20 * time.Minute, 10 * time.Minute, 5 * time.Minute} {
+		for n := 0; n < 3 || fastest > 5*time.Second && n < attempts; n++ {
 			began := time.Now()
-			breakWithNotice(t, asked, "a", notice, "deploy")
+			breakWithNotice(t, asked, "a", 20*time.Minute-time.Duration(n)*time.Minute, "deploy")
 			s.await("notice", n+1)
 			fastest = min(fastest, time.Since(began))
 		}
@@ -122,7 +125,7 @@ func TestEvictedWhereItWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		fastest := patience
-		for range 3 {
+		for n := 0; n < 3 || fastest > time.Second && n < attempts; n++ {
 			fastest = min(fastest, evictOne(t, asked, other))
 		}
 		if t.Logf("after %v", fastest); fastest > time.Second {

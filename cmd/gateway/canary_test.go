@@ -47,6 +47,7 @@ func (c *collected) String() string {
 // of certificates are nowhere but where they belong: no log, answer, metric, event, trace
 // or profile has them, and nothing that Redis is sent or keeps.
 func TestCanaries(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.server("server")
 	a.sign("gateway", &x509.Certificate{Subject: pkix.Name{CommonName: "gateway"}})

@@ -189,6 +189,7 @@ func checkGrants(all []grant) error {
 
 // The check itself finds what it is there to find.
 func TestCheckGrantsFindsPlantedBugs(t *testing.T) {
+	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	after := func(ms int) time.Time { return at.Add(time.Duration(ms) * time.Millisecond) }
 	good := []grant{
@@ -217,6 +218,7 @@ func TestCheckGrantsFindsPlantedBugs(t *testing.T) {
 // The README's way in: make run needs nothing but Go, and serves the embedded
 // store in the directory it is started from.
 func TestDefaultSettings(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	g, err := launch(dir, []string{"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0"})
 	if err != nil {

@@ -141,6 +141,7 @@ func wantInLog(t *testing.T, log, text string) {
 
 // TestAdminKeys: the address of metrics and profiles has the same keys.
 func TestAdminKeys(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
 	readLine, read := newKey(t, "-name", "prometheus", "-scope", "read", "-prefix", "none/")
 	adminLine, admin := newKey(t, "-name", "ops", "-scope", "admin", "-prefix", "*")
@@ -173,6 +174,7 @@ func TestAdminKeys(t *testing.T) {
 
 // TestAuditAtAnyLevel: who turns the log down has the audit still.
 func TestAuditAtAnyLevel(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"json", "text"} {
 		t.Run(format, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "keys")
@@ -225,6 +227,7 @@ func TestAuditAtAnyLevel(t *testing.T) {
 // TestFileSystemHangs: what can't be read holds up neither the other files nor the end, and
 // counts when it can be.
 func TestFileSystemHangs(t *testing.T) {
+	t.Parallel()
 	hangs := make(chan struct{})
 	state := metrics.NewFiles(prometheus.NewRegistry())
 	contents := map[string]string{"hangs": "1", "answers": "1"}
@@ -276,6 +279,7 @@ func TestFileSystemHangs(t *testing.T) {
 
 // TestHungReadEnds: what has been read when a look comes counts at that look.
 func TestHungReadEnds(t *testing.T) {
+	t.Parallel()
 	for range 20 {
 		applied, content := "", "old"
 		hangs := make(chan struct{})
@@ -305,6 +309,7 @@ func TestHungReadEnds(t *testing.T) {
 
 // A gateway that reads no files goes on, too: what manages services sends SIGHUP to reload.
 func TestHangupWithoutFiles(t *testing.T) {
+	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
 	g := startLogged(t, log)
 	g.cmd.Process.Signal(syscall.SIGHUP)

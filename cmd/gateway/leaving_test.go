@@ -109,6 +109,7 @@ func TestWaitersLeave(t *testing.T) {
 					}
 				})
 			}
+			slowest := slowestAnswer(t, g)
 			<-time.After(300 * time.Millisecond) // some go while they wait, some while they are served
 			if err := releaseAt(g, name, first); err != nil {
 				t.Fatal(err)
@@ -122,13 +123,14 @@ func TestWaitersLeave(t *testing.T) {
 			for i := 1; i < len(granted); i++ {
 				longest = max(longest, granted[i].Sub(granted[i-1]))
 			}
-			t.Logf("%d of %d were served, the longest gap is %s", len(granted), clients, longest.Round(time.Millisecond))
-			if longest > time.Second {
+			machine := slowest()
+			t.Logf("%d of %d were served, the longest gap is %s, and the slowest answer to others took %s", len(granted), clients, longest.Round(time.Millisecond), machine)
+			if longest > time.Second+10*machine { // a hand-over is several messages
 				t.Errorf("P6: for %s the lock belonged to nobody who was there", longest)
 			}
 
 			var after usage
-			for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+			for deadline := time.Now().Add(5*time.Second + 20*machine); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 				http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 				if after = measure(t, g); after.atMost(before) {
 					break
@@ -136,13 +138,40 @@ func TestWaitersLeave(t *testing.T) {
 			}
 			t.Logf("before: %+v, after: %+v", before, after)
 			if !after.atMost(before) {
-				t.Errorf("5 s later something is left: %+v, before %+v", after, before)
+				t.Errorf("seconds later something is left: %+v, before %+v", after, before)
 			}
 			status, body, err := request(http.MethodGet, url+"/locks/"+name, "", nil)
 			if err != nil || status != http.StatusOK || !regexp.MustCompile(`"held":false.*"waiting":0`).Match(body) {
 				t.Errorf("%d %s, %v", status, body, err)
 			}
 		})
+	}
+}
+
+// slowestAnswer asks a gateway for what needs no store, again and again until its result is asked for: how
+// long the slowest answer took, which tells how busy the machine is.
+func slowestAnswer(t *testing.T, g *gatewayProcess) (stop func() time.Duration) {
+	t.Helper()
+	over, slowest := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var took time.Duration
+		for {
+			began := time.Now()
+			if status, body, err := request(http.MethodGet, "http://"+g.addr+"/livez", "", nil); err != nil || status != http.StatusOK {
+				t.Errorf("%d %s, %v", status, body, err)
+			}
+			took = max(took, time.Since(began))
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-over:
+				slowest <- took
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(over)
+		return <-slowest
 	}
 }
 

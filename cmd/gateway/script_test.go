@@ -281,24 +281,18 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 		}
 	},
 	// until-file REGEXP FILE: waits until the file matches.
-	"until-file": func(ts *testscript.TestScript, neg bool, args []string) { untilFile(ts, patience, args) },
-	// until-file-within TIME REGEXP FILE
-	"until-file-within": func(ts *testscript.TestScript, neg bool, args []string) {
-		within, err := time.ParseDuration(args[0])
-		ts.Check(err)
-		untilFile(ts, within, args[1:])
-	},
+	"until-file": func(ts *testscript.TestScript, neg bool, args []string) { untilFile(ts, args) },
 }
 
-func untilFile(ts *testscript.TestScript, within time.Duration, args []string) {
+func untilFile(ts *testscript.TestScript, args []string) {
 	wanted := regexp.MustCompile(args[0])
-	for deadline := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
 		content, err := os.ReadFile(ts.MkAbs(args[1]))
 		if err == nil && wanted.Match(content) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("after %s %s does not match %s; it is\n%s", within, args[1], args[0], content)
+			ts.Fatalf("after %s %s does not match %s; it is\n%s", patience, args[1], args[0], content)
 		}
 	}
 }
@@ -312,7 +306,7 @@ func first(args []string) string {
 
 // curl runs curl -i and returns the status and all of the answer.
 func curl(ts *testscript.TestScript, args []string) (status, answer string) {
-	cmd := exec.Command("curl", append([]string{"-sS", "-i", "--max-time", "15"}, args...)...)
+	cmd := exec.Command("curl", append([]string{"-sS", "-i", "--max-time", strconv.Itoa(int((patience + time.Minute).Seconds()))}, args...)...)
 	out, err := cmd.Output()
 	if len(out) == 0 {
 		ts.Check(err)

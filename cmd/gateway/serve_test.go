@@ -104,6 +104,7 @@ func TestAdminHosts(t *testing.T) {
 
 // The embedded store has no late commands, so take-backs need no second attempt.
 func TestLateBy(t *testing.T) {
+	t.Parallel()
 	for store, want := range map[string]time.Duration{"embedded": 0, "redis://localhost": time.Second, "unix:///run/redis.sock": time.Second} {
 		cfg := config{Storage: Storage{Store: store, MaxClockSkew: time.Second}}
 		if got := lateBy(cfg); got != want {

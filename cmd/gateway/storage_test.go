@@ -10,6 +10,7 @@ import (
 
 // What is shown of a store has no user and no password.
 func TestLocation(t *testing.T) {
+	t.Parallel()
 	for store, want := range map[string]string{
 		"redis://user:hunter2@redis.internal:6379/3":     "redis://redis.internal:6379/3",
 		"rediss://:a@b@redis.internal":                   "rediss://redis.internal",
@@ -32,6 +33,7 @@ func TestLocation(t *testing.T) {
 
 // A default TTL that a quorum can't grant would have everybody refused who names none.
 func TestQuorumDefaultTTL(t *testing.T) {
+	t.Parallel()
 	all := func(...string) bool { return true }
 	least := quorum.ShortestTTL(time.Second)
 	for store, want := range map[string]map[time.Duration]int{
@@ -53,6 +55,7 @@ func TestQuorumDefaultTTL(t *testing.T) {
 }
 
 func TestQuarantineSetting(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]struct {
 		off   bool
 		lasts time.Duration

@@ -305,6 +305,7 @@ func TestRedisClientCertificate(t *testing.T) {
 // TestHalfWrittenFiles: a certificate that has more behind it which is none, one that has
 // expired in place of one that has not, and a pipe in place of a file change nothing.
 func TestHalfWrittenFiles(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.server("server")
 	a.sign("late", &x509.Certificate{Subject: pkix.Name{CommonName: "late"}, NotAfter: time.Now().Add(-time.Minute)})
@@ -365,6 +366,7 @@ func pemBlock(kind, content string) string {
 // TestAuthorities: a file of authorities is taken whole or not at all, and who comes and goes
 // is in the audit.
 func TestAuthorities(t *testing.T) {
+	t.Parallel()
 	a, b := newAuthority(t), newAuthority(t)
 	text := func(a *authority) string { return pemBlock("CERTIFICATE", string(a.cert.Raw)) }
 	fingerprint := func(a *authority) string { return fmt.Sprintf("%x", sha256.Sum256(a.cert.Raw)) }
@@ -403,6 +405,7 @@ func TestAuthorities(t *testing.T) {
 
 // TestSettingsOfTLS: files that are of no use alone are a fault.
 func TestSettingsOfTLS(t *testing.T) {
+	t.Parallel()
 	for want, cfg := range map[string]config{
 		"FENCEPOST_TLS_CERT_FILE, FENCEPOST_TLS_KEY_FILE: one":                  {Serving: Serving{TLSCertFile: "a"}},
 		"FENCEPOST_REDIS_TLS_CERT_FILE, FENCEPOST_REDIS_TLS_KEY_FILE: one":      {Storage: Storage{Store: "rediss://a", Redis: Redis{RedisTLSKeyFile: "a"}}},

@@ -94,6 +94,7 @@ func attributes(span *trace.Span) map[string]string {
 // A request is a span in its client's trace, with what it asked of the store and its time
 // in the queue below it; probes and requests without a trace's parent are apart.
 func TestTraces(t *testing.T) {
+	t.Parallel()
 	const (
 		holds, waits   = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 		parent, secret = "cccccccccccccccc", "abcdefghijklmnopqrstuv"
@@ -188,6 +189,7 @@ func TestTraces(t *testing.T) {
 
 // A collector that is away costs spans, and nothing else.
 func TestTracesWithoutCollector(t *testing.T) {
+	t.Parallel()
 	g := start(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_EXPORTER_OTLP_TIMEOUT=100")
 	status, body, err := request(http.MethodPost, "http://"+g.addr+"/locks/a", "", nil)
 	if err != nil || status != http.StatusCreated {

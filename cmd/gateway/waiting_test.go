@@ -125,6 +125,7 @@ func awaitWaiting(g *gatewayProcess, name string, count int) error {
 // P5: waiters are served in order of arrival, on one gateway and across two.
 // FENCEPOST_LONG makes it 50 rounds of 200.
 func TestOrderOfArrival(t *testing.T) {
+	t.Parallel()
 	waiters, rounds := times(50, 200), times(2, 50)
 	server := redistest.Start(t)
 	for _, c := range []struct {
@@ -184,6 +185,7 @@ func serveInOrder(ctx context.Context, gateways []*gatewayProcess, waiters int) 
 // P5: a gateway that dies takes its waiters with it, and whoever stands behind
 // them is served long before their waits are over, however many they are.
 func TestGatewayKilledWithWaiters(t *testing.T) {
+	t.Parallel()
 	const name, dead = "left/behind", 500
 	server := redistest.Start(t)
 	gateways := startAll(t, server.URL(), server.URL())
@@ -235,6 +237,7 @@ func TestGatewayKilledWithWaiters(t *testing.T) {
 // P5: with every message between gateways lost, hand-overs are late but none is
 // lost. FENCEPOST_LONG makes it more.
 func TestMessagesBlocked(t *testing.T) {
+	t.Parallel()
 	names, turns := times(40, 200), 4
 	server := redistest.Start(t)
 	var stores []string
@@ -307,6 +310,7 @@ func handOverAround(ctx context.Context, gateways []*gatewayProcess, name string
 // Readers stream in without a gap, and a writer gets in all the same, in its turn
 // (P5). A semaphore of 5 never has 6, and no slot twice (P1).
 func TestReadersWriterSemaphore(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for title, stores := range map[string][]string{"embedded": {"embedded"}, "two gateways": {server.URL(), server.URL()}} {
 		t.Run(title, func(t *testing.T) {
