@@ -257,9 +257,18 @@ const movableClock = `{
 	const now = performance.now.bind(performance), sleep = setTimeout.bind(window), wake = clearTimeout.bind(window), timers = new Map();
 	const ask = fetch.bind(window);
 	let last = 0, ahead = 0, asked = 0;
-	window.fetch = (...what) => {
+	window.fetch = async (...what) => {
 		asked++;
-		return ask(...what).finally(() => sleep(() => asked--, 30)); // the answer is yet to be read
+		const over = () => sleep(() => asked--, 30); // the page is yet to look at the clock
+		try {
+			const response = await ask(...what);
+			const streams = response.headers.get("Content-Type")?.startsWith("text/event-stream");
+			(streams ? Promise.resolve() : response.clone().arrayBuffer()).then(over, over); // its body is read
+			return response;
+		} catch (error) {
+			over();
+			throw error;
+		}
 	};
 	window.moveOn = (ms) => new Promise((resolve) => {
 		const look = () => {

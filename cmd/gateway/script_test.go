@@ -234,14 +234,19 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	// known it asks again, as clients do.
 	"curl": func(ts *testscript.TestScript, neg bool, args []string) {
 		want, args := args[0], args[1:]
-		if want == "201" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "Lease-Id:") }) {
-			args = append(args, "-H", "Lease-Id: "+fencing.NewLeaseID(time.Now()).Reveal())
+		own := want == "201" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "Lease-Id:") })
+		if own {
+			args = append(args, "-H", newLeaseHeader())
 		}
 		got, answer := curl(ts, args)
 		for deadline := time.Now().Add(patience); got != want && saysUnavailable(got, answer) && time.Now().Before(deadline); <-time.After(look) {
 			ts.Logf("%q is asked again, for it was answered\n%s", args, answer)
-			if got, answer = curl(ts, args); want == "201" && got == "200" {
-				got = want // it was granted before, and the answer was lost
+			switch got, answer = curl(ts, args); {
+			case want == "201" && got == "200": // it was granted before, and the answer was lost
+				got = want
+			case own && got == "412": // it was, and has run out
+				args[len(args)-1] = newLeaseHeader()
+				got, answer = curl(ts, args)
 			}
 		}
 		fmt.Fprintln(ts.Stdout(), answer)
@@ -317,6 +322,9 @@ func curl(ts *testscript.TestScript, args []string) (status, answer string) {
 	}
 	return fields[1], string(out)
 }
+
+// newLeaseHeader is a lease id of a client's own.
+func newLeaseHeader() string { return "Lease-Id: " + fencing.NewLeaseID(time.Now()).Reveal() }
 
 // saysUnavailable reports an answer that says that nothing is known of what was asked for.
 func saysUnavailable(status, answer string) bool {
