@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"fencepost/verify/system"
 )
 
 // lostName waits for the end of a lease's context, and looks at why.
@@ -47,8 +49,22 @@ func renewed(t *testing.T, l *Lease) {
 
 // Several names hang on one stream, which goes on at the other gateway when its own drains,
 // is killed or stands still, and may have requests of this client's to come to late.
-func TestAttachedSet(t *testing.T) {
+func TestSystemAttachedSet(t *testing.T) {
+	t.Parallel()
 	s := two(t)
+	a, b := s.Gateways[0], s.Gateways[1]
+	attachedSetThrough(t, s, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start, a.Pause}, {a.Resume}, {a.Pause, b.Kill, b.Start}, {a.Resume}})
+}
+
+// So it does when one drains, or is killed.
+func TestAttachedSet(t *testing.T) {
+	t.Parallel()
+	s := two(t)
+	a, b := s.Gateways[0], s.Gateways[1]
+	attachedSetThrough(t, s, [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start}})
+}
+
+func attachedSetThrough(t *testing.T, s *system.System, all [][]func() error) {
 	a, b := s.Gateways[0], s.Gateways[1]
 	c, other := connect(t, a.URL(), b.URL()), connect(t, b.URL())
 	var puts atomic.Int64
@@ -57,7 +73,7 @@ func TestAttachedSet(t *testing.T) {
 			puts.Add(1)
 		}
 	}}
-	l := must[*Lease](t)(c.Acquire(t.Context(), "b", Also("a", "c"), Attached(), TTL(3*time.Second)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "b", Also("a", "c"), Attached(), TTL(6*time.Second)))
 	before := l.Grants()
 	if len(before) != 3 || before[0].Name != "b" || before[1].Name != "a" || before[2].Name != "c" {
 		t.Fatalf("%+v", before)
@@ -66,7 +82,7 @@ func TestAttachedSet(t *testing.T) {
 	if n := puts.Load(); n != 0 {
 		t.Errorf("the client has renewed by itself %d times", n)
 	}
-	for _, harms := range [][]func() error{{a.Stop}, {a.Start, b.Kill}, {b.Start, a.Pause}, {a.Resume}, {a.Pause, b.Kill, b.Start}, {a.Resume}} {
+	for _, harms := range all {
 		for _, harm := range harms {
 			if err := harm(); err != nil {
 				t.Fatal(err)
@@ -86,6 +102,7 @@ func TestAttachedSet(t *testing.T) {
 
 // One that is lost ends all, and the others are kept while the work stops.
 func TestAttachedSetHasOneFate(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached()))
 	if err := c.Break(t.Context(), "b", l.Grants()[1].Token, "why"); err != nil {
@@ -103,6 +120,7 @@ func TestAttachedSetHasOneFate(t *testing.T) {
 
 // A name that is released by itself is no loss; the last one is.
 func TestAttachedSetReleasedByName(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached()))
 	if err := c.Release(t.Context(), l.ID(), "a"); err != nil {
@@ -120,6 +138,7 @@ func TestAttachedSetReleasedByName(t *testing.T) {
 
 // With Linger the names outlive a stream whose end only the gateway has seen; without, they are lost.
 func TestAttachedSetLingers(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	for name, linger := range map[string]time.Duration{"lingers": 6 * time.Second, "released": 0} {
 		c := connect(t, direct.options.Addresses[0])
@@ -142,10 +161,11 @@ func TestAttachedSetLingers(t *testing.T) {
 
 // A stream that is silent, and ends after this client has another one, releases nothing.
 func TestAttachedSetTakenOver(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), TTL(3*time.Second), Owner("first"), Permits(3, 4)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), TTL(4*time.Second), Owner("first"), Permits(3, 4)))
 	if _, err := direct.Change(t.Context(), l.ID(), Change{Permits: 2, Labels: Labels{Owner: "second"}}, "a", "b"); err != nil {
 		t.Fatal(err)
 	}

@@ -84,10 +84,11 @@ func (b *muteBody) Read(p []byte) (int, error) {
 // After this client has begun to renew an attached lease, the end of its stream is not
 // the lease's release.
 func TestAttachedTakenOver(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(3*time.Second)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(4*time.Second)))
 	renewed := func() {
 		t.Helper()
 		last := l.sentAt()
@@ -112,24 +113,23 @@ func TestAttachedTakenOver(t *testing.T) {
 }
 
 // An attached lease whose connection only the gateway has seen end is gone; this client
-// asks as soon as an event is overdue.
+// asks, long before the deadline: see TestAsksWhenAnEventIsOverdue.
 func TestAttachedReleasedUnseen(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(20*time.Second)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(9*time.Second)))
 	m.fallSilent()
 	m.cut()
 	if err := cause(t, l); !errors.Is(err, CodeLeaseLost) || refusal(err).Reason != ReasonReleased {
 		t.Error(err)
 	}
-	if left := l.Remaining(); left < 11500*time.Millisecond { // 20 s less three eighths, and 1 s for a slow machine
-		t.Errorf("it is known %s before the deadline", left)
-	}
 }
 
 // With Linger this client goes on with such a lease.
 func TestAttachedLingers(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
@@ -154,6 +154,7 @@ func TestAttachedLingers(t *testing.T) {
 // A lease is taken over from a stream that says nothing whatever has changed since it was
 // acquired: else the end of the stream would be its end.
 func TestATakeOverContradictsNothing(t *testing.T) {
+	t.Parallel()
 	_, direct := start(t)
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)

@@ -9,6 +9,7 @@ import (
 // A lease that was held for as long as MaxHold allows is lost, not unknown: its context
 // ends before it does, and the lock is free at once when its user lets go.
 func TestMaxHold(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	const ttl = 5 * time.Second
 	for name, options := range map[string][]Option{"plain": nil, "attached": {Attached()}} {
@@ -31,8 +32,9 @@ func TestMaxHold(t *testing.T) {
 
 // What ends for want of answers is unknown, whatever MaxHold says.
 func TestUnknownBeforeMaxHold(t *testing.T) {
+	t.Parallel()
 	s, c := start(t)
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(2*time.Second), MaxHold(time.Minute)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(3*time.Second), MaxHold(time.Minute)))
 	first := l.sentAt()
 	until(t, "it is renewed", func() bool { return l.sentAt() != first })
 	if err := s.Gateways[0].Kill(); err != nil {
@@ -46,9 +48,10 @@ func TestUnknownBeforeMaxHold(t *testing.T) {
 // A lease that its own client renews with less than its TTL counts on no more than that, and
 // is kept alive with it.
 func TestRenewedForLess(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(time.Hour)))
-	for _, ttl := range []time.Duration{3 * time.Second, 2 * time.Second} {
+	for _, ttl := range []time.Duration{6 * time.Second, 4 * time.Second} {
 		must[time.Duration](t)(c.Renew(t.Context(), l.ID(), ttl, "a"))
 		if left := l.Remaining(); left > ttl {
 			t.Errorf("renewed for %s it counts on %s", ttl, left)
@@ -58,14 +61,14 @@ func TestRenewedForLess(t *testing.T) {
 	for range 3 {
 		sent := l.sentAt()
 		until(t, "it is renewed", func() bool { return l.sentAt() != sent })
-		if left := l.Remaining(); left > 2*time.Second {
+		if left := l.Remaining(); left > 4*time.Second {
 			t.Errorf("it counts on %s", left)
 		}
 	}
 	if err := l.Err(); err != nil {
 		t.Error(err)
 	}
-	if n := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL; n != 2000 {
+	if n := must[Lock](t)(c.Inspect(t.Context(), "a")).Holders[0].TTL; n != 4000 {
 		t.Errorf("the gateway has it with a TTL of %d ms", n)
 	}
 

@@ -151,6 +151,7 @@ func newFails(o Options) error {
 
 // What is at the edge of its range is asked for.
 func TestOptionsInRange(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	for name, options := range map[string][]Option{
 		"none":   {TTL(0), MaxHold(0), LockDelay(0), Linger(0), StopEarly(0), Also(), Metadata(nil), Owner("")},
@@ -175,6 +176,7 @@ func TestOptionsInRange(t *testing.T) {
 
 // Who has no time to wait does not wait.
 func TestNoTimeToWait(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	must[*Lease](t)(c.Acquire(t.Context(), "a"))
 	for _, wait := range []time.Duration{0, -1, -time.Hour, math.MinInt64} {

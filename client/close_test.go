@@ -45,6 +45,7 @@ func (b momentsBody) Read(p []byte) (int, error) {
 // Whenever a client is closed, or its caller's context ends before, nothing is left of an
 // acquire that has failed: neither a lease that nobody has nor a place in the queue.
 func TestNothingIsLeftOfAnAcquire(t *testing.T) {
+	t.Parallel()
 	s, direct := start(t)
 	modes := map[string][]Option{"plain": nil, "several": {Also("b")}, "attached": {Attached()}, "lingers": {Attached(), Linger(10 * time.Minute)}}
 	for _, way := range []string{"close", "end", "end and close"} {

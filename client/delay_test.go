@@ -9,6 +9,7 @@ import (
 // After a lease with a lock delay was broken nobody is granted the lock, and everybody is told
 // for how long.
 func TestLockDelay(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(time.Minute), LockDelay(time.Minute)))
 	held := must[Lock](t)(c.Inspect(t.Context(), "a"))

@@ -33,6 +33,7 @@ func oneLine(t *testing.T, what string, err error, texts ...string) {
 // An error is a line that says which lock it is about, and who holds it: often it is all that
 // stands in a log.
 func TestErrorsAreOneLine(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "orders/42", Owner("worker\u202e-7")))
 	_, err := c.TryAcquire(t.Context(), "orders/42")

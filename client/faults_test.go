@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fencepost/verify/system"
@@ -18,10 +19,11 @@ import (
 // A gateway that was stopped with an acquire on its way goes on when another one has the
 // acquire: the older request replaces the newer one of the same client.
 func TestReplacedByOwnRequest(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Gateways: 2})
 	other := connect(t, s.Gateways[1].URL())
 	holder := must[*Lease](t)(other.Acquire(t.Context(), "a"))
-	c := connect(t, s.Gateways[0].URL(), s.Gateways[1].URL())
+	c := nimble(connect(t, s.Gateways[0].URL(), s.Gateways[1].URL()))
 	var posts atomic.Int64
 	c.http.Transport = counted{c.http.Transport, func(r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -55,6 +57,7 @@ func TestReplacedByOwnRequest(t *testing.T) {
 }
 
 func TestReplaced(t *testing.T) {
+	t.Parallel()
 	var posts atomic.Int64
 	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && posts.Add(1) == 1 {
@@ -73,6 +76,7 @@ func TestReplaced(t *testing.T) {
 
 // A lease that is found again near its end is not asked for without pause.
 func TestNearItsEnd(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string][]Option{"end": nil, "wait": {Wait(300 * time.Millisecond)}} {
 		begun := time.Now()
 		var posts atomic.Int64
@@ -98,6 +102,7 @@ func TestNearItsEnd(t *testing.T) {
 
 // A release that could not be sent can be repeated.
 func TestReleaseAgain(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
 	ended, cancel := context.WithCancel(t.Context())
@@ -119,6 +124,7 @@ func TestReleaseAgain(t *testing.T) {
 }
 
 func TestNoNames(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	if err := c.Release(t.Context(), NewLeaseID()); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field != "name" {
 		t.Errorf("release: %v", err)
@@ -130,6 +136,7 @@ func TestNoNames(t *testing.T) {
 
 // A password in an address is not told.
 func TestPasswordInAddress(t *testing.T) {
+	t.Parallel()
 	for _, bad := range []string{"http://me:hunter2@127.0.0.1:8080", "http://me:hunter2@127.0.0.1:80 80", "me:hunter2@127.0.0.1"} {
 		if _, err := New(Options{Addresses: []string{bad}}); err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "127.0.0.1") {
 			t.Errorf("%v", err)
@@ -139,26 +146,33 @@ func TestPasswordInAddress(t *testing.T) {
 
 // The clocks are looked at ten times a second, however early the work is to stop.
 func TestLooksAtTheClocks(t *testing.T) {
-	_, c := start(t)
-	var looks, ahead atomic.Int64
-	c.now = func() instant {
-		looks.Add(1)
-		i := now()
-		i.boot += time.Duration(ahead.Load())
-		return i
-	}
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(40*time.Second), StopEarly(15*time.Second), NotRenewed()))
-	first := looks.Load()
-	until(t, "it looks five times", func() bool { return looks.Load() > first+5 })
-	woken := time.Now()
-	ahead.Store(int64(time.Hour))
-	if err := cause(t, l); !errors.Is(err, ErrUnknown) || time.Since(woken) > 2*time.Second {
-		t.Errorf("the context lived for another %s: %v", time.Since(woken), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		var looks, ahead atomic.Int64
+		c := scripted(t, 1, grants)
+		defer c.Close()
+		c.now = func() instant {
+			looks.Add(1)
+			return instant{time.Now(), time.Since(begun) + time.Duration(ahead.Load())}
+		}
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", StopEarly(15*time.Second), NotRenewed()))
+		first := looks.Load()
+		lives(t, l, time.Second)
+		if n := looks.Load() - first; n < 10 {
+			t.Errorf("it has looked %d times in a second", n)
+		}
+		woken := time.Now()
+		ahead.Store(int64(time.Hour))
+		<-l.Context().Done()
+		if err := context.Cause(l.Context()); !errors.Is(err, ErrUnknown) || time.Since(woken) > 100*time.Millisecond {
+			t.Errorf("the context lived for another %s: %v", time.Since(woken), err)
+		}
+	})
 }
 
 // StopEarly is held against the TTL that the gateway has chosen, too.
 func TestStopEarlyOfTheDefaultTTL(t *testing.T) {
+	t.Parallel()
 	_, c := start(t, "FENCEPOST_DEFAULT_TTL=2s")
 	for name, options := range map[string][]Option{"plain": nil, "attached": {Attached()}} {
 		if _, err := c.Acquire(t.Context(), name, append(options, StopEarly(1100*time.Millisecond))...); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field != "StopEarly" {

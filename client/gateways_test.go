@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fencepost/internal/redis/redistest"
@@ -17,6 +18,7 @@ import (
 // A wait goes on at its place when its gateway dies, and a lease is renewed through the
 // other one.
 func TestOtherGateway(t *testing.T) {
+	t.Parallel()
 	s := two(t)
 	a, b := s.Gateways[0], s.Gateways[1]
 	holder, later := connect(t, b.URL()), connect(t, b.URL())
@@ -25,17 +27,17 @@ func TestOtherGateway(t *testing.T) {
 		do   func() error
 	}{{"stopped", a.Pause}, {"killed", a.Kill}} {
 		held := must[*Lease](t)(holder.Acquire(t.Context(), harm.name, TTL(10*time.Second)))
-		first := connect(t, a.URL(), b.URL())
+		first := nimble(connect(t, a.URL(), b.URL()))
 		var arrived atomic.Int64
 		first.http.Transport = counted{first.http.Transport, func(r *http.Request) {
 			if r.Method == http.MethodPost && r.URL.Host == b.Addr() {
 				arrived.Add(1)
 			}
 		}}
-		kept := must[*Lease](t)(first.Acquire(t.Context(), harm.name+"/kept", TTL(5*time.Second)))
+		kept := must[*Lease](t)(first.Acquire(t.Context(), harm.name+"/kept", TTL(10*time.Second)))
 		got := make(chan *Lease, 2)
 		wait := func(c *Client) {
-			l, err := c.Acquire(t.Context(), harm.name, TTL(time.Second))
+			l, err := c.Acquire(t.Context(), harm.name, TTL(5*time.Second))
 			if err != nil {
 				t.Error(err)
 			}
@@ -89,37 +91,36 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c counted) CloseIdleConnections() { c.RoundTripper.(*http.Transport).CloseIdleConnections() }
 
+// An attached lease goes on through the other gateway when its own drains, or is killed.
 func TestAttached(t *testing.T) {
+	t.Parallel()
 	s := two(t)
+	a, b := s.Gateways[0], s.Gateways[1]
+	attachedThrough(t, s, a.Stop, a.Start, b.Kill, b.Start)
+}
+
+// So it does when its own stands still, after all that.
+func TestSystemAttached(t *testing.T) {
+	t.Parallel()
+	s := two(t)
+	a, b := s.Gateways[0], s.Gateways[1]
+	attachedThrough(t, s, a.Stop, a.Start, b.Kill, b.Start, a.Pause, a.Resume)
+}
+
+// attachedThrough is what an attached lease goes through: it is renewed after each harm, which
+// its remedy follows.
+func attachedThrough(t *testing.T, s *system.System, harmsAndRemedies ...func() error) {
 	a, b := s.Gateways[0], s.Gateways[1]
 	c, other := connect(t, a.URL(), b.URL()), connect(t, b.URL())
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(9*time.Second)))
-	renewed := func() {
-		t.Helper()
-		life := l.Remaining()
-		until(t, "it is renewed", func() bool { now := l.Remaining(); was := life; life = now; return now > was })
-	}
-	renewed()
-	if err := a.Stop(); err != nil { // it drains
-		t.Fatal(err)
-	}
-	renewed()
-	if err := a.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	renewed()
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Pause(); err != nil {
-		t.Fatal(err)
-	}
-	renewed()
-	if err := a.Resume(); err != nil {
-		t.Fatal(err)
+	renewed(t, l)
+	for i, do := range harmsAndRemedies {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			renewed(t, l)
+		}
 	}
 	if err := l.Err(); err != nil {
 		t.Fatal(err)
@@ -157,10 +158,11 @@ func TestAttached(t *testing.T) {
 // A link in silence: the attached lease's context ends in time, and the lease is kept while
 // its work stops.
 func TestAttachedInSilence(t *testing.T) {
+	t.Parallel()
 	s, direct := start(t)
 	proxy := redistest.StartProxy(t, s.Gateways[0].Addr())
 	c := connect(t, "http://"+proxy.Addr())
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(3*time.Second)))
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(6*time.Second), StopEarly(3*time.Second))) // a busy machine has this much time to see the end
 	defer proxy.Hold()()
 	err := cause(t, l)
 	if left := l.Remaining(); !errors.Is(err, ErrUnknown) || left <= 0 {
@@ -172,6 +174,7 @@ func TestAttachedInSilence(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
+	t.Parallel()
 	s := two(t)
 	c, other := connect(t, s.Gateways[0].URL(), s.Gateways[1].URL()), connect(t, s.Gateways[1].URL())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -209,6 +212,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestLooks(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	for i := range 3 {
 		must[*Lease](t)(c.Acquire(t.Context(), fmt.Sprintf("list/%d", i), Permit(2), Metadata(map[string]string{"build": "42"})))
@@ -246,35 +250,36 @@ func fake(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) *Cl
 
 // renew_in_ms is obeyed, and never exceeded.
 func TestRenewsWhenTold(t *testing.T) {
-	var asked atomic.Int64
-	times := make(chan time.Time, 100)
-	c := fake(t, func(w http.ResponseWriter, r *http.Request) {
-		switch r.Method {
-		case http.MethodPut:
-			asked.Add(1)
-			times <- time.Now()
-		case http.MethodDelete:
-			w.WriteHeader(http.StatusNoContent)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		sent := make(chan time.Time, 100)
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			switch r.Method {
+			case http.MethodPut:
+				sent <- time.Now()
+			case http.MethodDelete:
+				return says(204, "")
+			}
+			return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":60000,"expires_in_ms":60000,"renew_in_ms":100,"waited_ms":0}`, r.Header.Get("Lease-Id")))
+		})
+		defer c.Close()
+		last := time.Now()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		for range 20 {
+			at := <-sent
+			if gap := at.Sub(last); gap < 85*time.Millisecond || gap > 100*time.Millisecond {
+				t.Errorf("it is renewed after %s", gap)
+			}
+			last = at
 		}
-		fmt.Fprintf(w, `{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":60000,"expires_in_ms":60000,"renew_in_ms":100,"waited_ms":0}`, r.Header.Get("Lease-Id"))
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
-	last := time.Now()
-	l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
-	for range 5 {
-		at := <-times
-		if gap := at.Sub(last); gap < 85*time.Millisecond {
-			t.Errorf("it is renewed after %s", gap)
-		}
-		last = at
-	}
-	if err := l.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
 }
 
 // When to come back is obeyed.
 func TestComesBackWhenTold(t *testing.T) {
+	t.Parallel()
 	for name, refused := range map[string]struct {
 		status int
 		header string
@@ -314,6 +319,7 @@ func TestComesBackWhenTold(t *testing.T) {
 
 // An operator may allow shorter waits only.
 func TestShorterWaits(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Store: system.Embedded, Env: []string{"FENCEPOST_MAX_WAIT=1s"}})
 	c := connect(t, s.Gateways[0].URL())
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a"))

@@ -12,6 +12,7 @@ import (
 // TestInject: every request says what the context of its caller says, also those that are
 // made when the caller has left; and nothing of it takes the place of what the client says.
 func TestInject(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	s, _ := start(t)
 	var mu sync.Mutex
@@ -48,7 +49,7 @@ func TestInject(t *testing.T) {
 	as := func(trace string) context.Context { return context.WithValue(t.Context(), key{}, trace) }
 
 	ctx, leave := context.WithCancel(as("plain"))
-	l := must[*Lease](t)(c.Acquire(ctx, "a", TTL(300*time.Millisecond)))
+	l := must[*Lease](t)(c.Acquire(ctx, "a", TTL(3*time.Second)))
 	leave()
 	has("plain", http.MethodPost, http.MethodPut)
 	if err := l.Release(as("released")); err != nil {

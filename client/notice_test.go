@@ -22,6 +22,7 @@ func soon[T any](t *testing.T, from <-chan T) (v T) {
 // The user of a lease that is given notice is told, keeps it until the end of the notice, and is
 // then told to stop before the lease is over; the lock is free when it lets go.
 func TestNotice(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	const ttl, notice = 5 * time.Second, 7 * time.Second
 	admin := connect(t, c.options.Addresses...)
@@ -63,17 +64,18 @@ func TestNotice(t *testing.T) {
 
 // A notice that ends sooner is told again; a lease that is released in time is released.
 func TestNoticeIsBroughtForward(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	told := make(chan Notice, 4)
 	if err := c.Do(t.Context(), "a", func(_ context.Context, l *Lease) error {
-		for _, notice := range []time.Duration{time.Hour, time.Minute} {
+		for _, notice := range []time.Duration{time.Hour, 10 * time.Minute} {
 			must[Holder](t)(noticed(c.BreakWithNotice(t.Context(), "a", l.Token(), notice, "")))
 			if n := soon(t, told); n.Left > notice || n.Left < notice-patience {
 				t.Errorf("%+v after a notice of %s", n, notice)
 			}
 		}
 		return nil
-	}, TTL(time.Second), OnNotice(func(n Notice) { told <- n })); err != nil {
+	}, TTL(3*time.Second), OnNotice(func(n Notice) { told <- n })); err != nil {
 		t.Fatal(err)
 	}
 	past := must[[]Past](t)(c.History(t.Context(), "a"))
@@ -93,6 +95,7 @@ func noticed(h Holder, _ bool, err error) (Holder, error) { return h, err }
 
 // An acquire whose place is taken away ends, and does not join the queue anew.
 func TestEvict(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	holder := must[*Lease](t)(c.Acquire(t.Context(), "a"))
 	for what, options := range map[string][]Option{"plain": nil, "attached": {Attached()}, "several names": {Also("b")}} {

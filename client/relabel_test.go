@@ -11,6 +11,7 @@ import (
 
 // TestRelabel: what people are told of a lease changes, each by itself, and in the history too.
 func TestRelabel(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Owner("first"), Metadata(map[string]string{"step": "1"})))
 	want := func(owner string, metadata map[string]string) {
@@ -47,6 +48,7 @@ func TestRelabel(t *testing.T) {
 
 // TestRelabelKeepsTheTTL that Client.Renew has shortened the lease to.
 func TestRelabelKeepsTheTTL(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", TTL(time.Minute), NotRenewed()))
 	if _, err := c.Renew(t.Context(), l.ID(), 5*time.Second, "a"); err != nil {
@@ -60,6 +62,7 @@ func TestRelabelKeepsTheTTL(t *testing.T) {
 // TestChange: a renewal changes all at once, so that nothing shortens the lease meanwhile; what
 // is refused changes nothing.
 func TestChange(t *testing.T) {
+	t.Parallel()
 	_, c := start(t)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Permits(3, 4), TTL(10*time.Second), NotRenewed()))
 	all := Change{TTL: time.Hour, Permits: 2, Labels: Labels{Owner: "second", Metadata: map[string]string{"step": "2"}}}
@@ -82,6 +85,7 @@ func TestChange(t *testing.T) {
 // TestAnOwnerByDefaultContradictsNothing: who finds its lease again may be another process by
 // now, or have changed the label. An owner that was named for this acquire does contradict.
 func TestAnOwnerByDefaultContradictsNothing(t *testing.T) {
+	t.Parallel()
 	s, c := start(t)
 	restarted, err := New(Options{Addresses: []string{s.Gateways[0].URL()}, Patience: 5 * time.Second})
 	if err != nil {

@@ -313,6 +313,27 @@ func TestReleasedByNameWithoutAStream(t *testing.T) {
 	}
 }
 
+// The end of a stream that only the gateway has seen is known as soon as an event is overdue.
+func TestAsksWhenAnEventIsOverdue(t *testing.T) {
+	for _, names := range [][]string{{"a"}, {"a", "b"}} {
+		synctest.Test(t, func(t *testing.T) {
+			c, k := keep(t, 20*time.Second)
+			defer c.Close()
+			begun := time.Now()
+			l := must[*Lease](t)(c.Acquire(t.Context(), names[0], Also(names[1:]...), Attached()))
+			k.harm(fallSilent)
+			k.mu.Lock()
+			k.release(names)
+			k.mu.Unlock()
+			<-l.Context().Done()
+			took, err := time.Since(begun), context.Cause(l.Context())
+			if !errors.Is(err, CodeLeaseLost) || refusal(err).Reason != ReasonReleased || took > 7500*time.Millisecond { // three eighths of the TTL
+				t.Errorf("%v: %v after %s", names, err, took)
+			}
+		})
+	}
+}
+
 // So it is without a stream, if it is this client that releases it: who renews the lease knows.
 func TestReleasedByNameOfAPlainLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -97,6 +97,7 @@ func (o *owned) CloseIdleConnections() { o.closed.Add(1) }
 
 // A client may be given a way to its gateways: here a unix socket.
 func TestTransport(t *testing.T) {
+	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
