@@ -159,6 +159,7 @@ var matrix = []row{
 // TestMatrix asks for everything that the route table has with every kind of key. What is
 // refused must not have reached the store.
 func TestMatrix(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	g.note()
 	rows := map[string][]row{}
@@ -242,6 +243,7 @@ func (g *guarded) tryCell(t *testing.T, n int, method string, r row, who, want s
 
 // TestSecurityIsDocumented: the contract says of each operation which scope it needs.
 func TestSecurityIsDocumented(t *testing.T) {
+	t.Parallel()
 	for _, rt := range newServer(t).routeTable() {
 		for name, method := range rt.methods {
 			want := map[string]bool{}
@@ -281,6 +283,7 @@ func TestSecurityIsDocumented(t *testing.T) {
 // TestNamesAtBorders: however a name is written, the key of ours/ gets what is below
 // ours, and nothing else.
 func TestNamesAtBorders(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for path, status := range map[string]int{
 		"ours/b": 201, "ours%2Fc": 201, "ours%2fd": 201, "ours/b/c": 201, "%6Furs/e": 201,
@@ -296,6 +299,7 @@ func TestNamesAtBorders(t *testing.T) {
 
 // TestSetsAreRefusedWhole: one name that may not be used, and nothing is done.
 func TestSetsAreRefusedWhole(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	held := g.do("POST", "/locks", `{"names":["ours/a","theirs/a"]}`, g.as["all"]).want(t, 201)
 	own := "Lease-Id: " + held.text("lease_id")
@@ -323,6 +327,7 @@ func TestSetsAreRefusedWhole(t *testing.T) {
 
 // TestListsTellOfOwnNames pages through what a key may see, in steps of any size.
 func TestListsTellOfOwnNames(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	g.lines["mixed"] = strings.Replace(g.lines["read"], "prefix=ours/", "prefix=ours/,solo,m/n/,zz/", 1)
 	delete(g.lines, "read")
@@ -386,6 +391,7 @@ func TestListsTellOfOwnNames(t *testing.T) {
 
 // TestEventsTellOfOwnNames: a stream leaves out others' names, whatever prefix was asked.
 func TestEventsTellOfOwnNames(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	own, all := g.stream("GET", "/events", "", g.as["ours"]), g.stream("GET", "/events", "", g.as["all"])
 	begun := g.stream("GET", "/events?prefix=our", "", g.as["ours"])

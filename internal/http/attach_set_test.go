@@ -48,6 +48,7 @@ func (g *gateway) breakLock(name string) {
 // TestSession: several names live as long as their stream, with one heartbeat, and are all
 // released when the client closes.
 func TestSession(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	s := g.stream("POST", "/locks", `{"names":["c","a","b"],"ttl_ms":3000,"owner":"me"}`, attach)
 	e := s.next("granted")
@@ -90,6 +91,7 @@ func (g *gateway) free(names ...fencing.Name) {
 // TestSessionWaits: the stream says which name it waits for; a session that does not get all
 // has none.
 func TestSessionWaits(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	held := g.acquired("b")
 	g.do("POST", "/locks", `{"names":["a","b"]}`, attach).problem(t, 423, fencing.CodeLocked)
@@ -121,6 +123,7 @@ func TestSessionWaits(t *testing.T) {
 // TestSessionHasOneFate: one name that is lost ends all; the others are not taken from a client
 // that has not left, but not renewed either.
 func TestSessionHasOneFate(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	s := g.stream("POST", "/locks", `{"names":["a","b","c"],"ttl_ms":60000}`, attach)
 	s.next("granted")
@@ -135,7 +138,7 @@ func TestSessionHasOneFate(t *testing.T) {
 	g.free("a", "c")
 
 	// A client that does not go has them for a TTL.
-	s = g.stream("POST", "/locks", `{"names":["d","e"],"ttl_ms":1200}`, attach)
+	s = g.stream("POST", "/locks", `{"names":["d","e"],"ttl_ms":3000}`, attach)
 	s.next("granted")
 	g.breakLock("e")
 	s.skip("lost")
@@ -163,6 +166,7 @@ func TestSessionHasOneFate(t *testing.T) {
 
 // TestSessionReleasesOneByOne: what the client releases by name leaves the rest.
 func TestSessionReleasesOneByOne(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	id := newID()
 	s := g.stream("POST", "/locks", `{"names":["a","b","c"],"ttl_ms":60000}`, attach, "Lease-Id: "+id)
@@ -188,10 +192,11 @@ func TestSessionReleasesOneByOne(t *testing.T) {
 // TestSessionGrows: names are added by a newer stream. Until that has all, the older one has
 // what it had; what fails leaves all as it was.
 func TestSessionGrows(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	id := newID()
 	own := "Lease-Id: " + id
-	older := g.stream("POST", "/locks", `{"names":["b","d"],"ttl_ms":2000}`, attach, own)
+	older := g.stream("POST", "/locks", `{"names":["b","d"],"ttl_ms":3000}`, attach, own)
 	tokens := older.next("granted").tokens()
 	held := g.acquired("c")
 
@@ -213,7 +218,7 @@ func TestSessionGrows(t *testing.T) {
 		}
 	}
 
-	newer := g.stream("POST", "/locks", `{"names":["a","b","c","d"],"ttl_ms":2000,"wait_ms":60000}`, attach, own)
+	newer := g.stream("POST", "/locks", `{"names":["a","b","c","d"],"ttl_ms":3000,"wait_ms":60000}`, attach, own)
 	newer.next("queued")
 	older.next("renewed")
 	g.release("c", held)
@@ -240,6 +245,7 @@ func TestSessionGrows(t *testing.T) {
 
 // TestSessionLingers: all names outlive the stream, and may be attached again meanwhile.
 func TestSessionLingers(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	const body = `{"names":["a","b"],"ttl_ms":60000,"linger_ms":60000}`
 	own := "Lease-Id: " + newID()
@@ -265,10 +271,11 @@ func TestSessionLingers(t *testing.T) {
 
 // TestSessionIsGivenNotice: the stream says which name is to be broken, once.
 func TestSessionIsGivenNotice(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
-	s := g.stream("POST", "/locks", `{"names":["a","b"],"ttl_ms":1200}`, attach)
+	s := g.stream("POST", "/locks", `{"names":["a","b"],"ttl_ms":3000}`, attach)
 	tag := fmt.Sprintf(`If-Match: "%d"`, s.next("granted").tokens()["b"])
-	g.do("DELETE", "/locks/b?notice_ms=2500", `{"reason":"deploy"}`, tag).want(t, 202)
+	g.do("DELETE", "/locks/b?notice_ms=3500", `{"reason":"deploy"}`, tag).want(t, 202)
 	if e := s.skip("notice"); e.text("name") != "b" || e.text("break_reason") != "deploy" {
 		t.Errorf("%s", e.data)
 	}
@@ -280,6 +287,7 @@ func TestSessionIsGivenNotice(t *testing.T) {
 // TestSessionDrains: the leases are kept when the gateway shuts down; what was lost before
 // keeps it from nothing.
 func TestSessionDrains(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	id := newID()
 	s := g.stream("POST", "/locks", `{"names":["a","b"],"ttl_ms":60000}`, attach, "Lease-Id: "+id)

@@ -13,6 +13,7 @@ import (
 // TestBadInput: every refusal is a problem that names the field and its bound,
 // and changes nothing in the store.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	held := newID()
 	g.do("POST", "/locks/held", "", "Lease-Id: "+held).want(t, 201)
@@ -320,6 +321,7 @@ func unbeaten(g *gateway) *fencing.State {
 }
 
 func TestHeadersRequired(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.acquired("a")
 	before := g.store.Snapshot()
@@ -333,6 +335,7 @@ func TestHeadersRequired(t *testing.T) {
 }
 
 func TestBodySize(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	padded := func(size int) string { return `{"owner":"x"` + strings.Repeat(" ", size-13) + "}" }
 	id := newID()
@@ -359,6 +362,7 @@ func TestBodySize(t *testing.T) {
 
 // TestLimitsThemselves: the bounds are allowed.
 func TestLimitsThemselves(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for i, body := range []string{
 		"", "{}", ` { } `, `{"ttl_ms":100}`, `{"ttl_ms":86400000}`, `{"wait_ms":0,"hold":1,"mode":"exclusive","max_hold_ms":0}`,

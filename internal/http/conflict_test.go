@@ -20,6 +20,7 @@ func (g *gateway) conflicts(path string, bodies map[string]string, headers ...st
 // TestConflict: a POST that names something unlike what its lease id holds is refused,
 // and changes nothing; what it does not name contradicts nothing.
 func TestConflict(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	own := "Lease-Id: " + newID()
 	token := g.do("POST", "/locks/a", `{"owner":"w1","metadata":{"n":"1"}}`, own).want(t, 201).number("fencing_token")
@@ -57,6 +58,7 @@ func TestConflict(t *testing.T) {
 // TestConflictWhileWaiting: the same for what a lease id waits for; the request that
 // waits goes on waiting. A stream is refused before it is one.
 func TestConflictWhileWaiting(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	held := g.acquired("a")
 	own := "Lease-Id: " + newID()
@@ -73,6 +75,7 @@ func TestConflictWhileWaiting(t *testing.T) {
 
 // TestConflictOfASet: the same for several names, complete or not.
 func TestConflictOfASet(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	held := g.acquired("b")
 	own := "Lease-Id: " + newID()

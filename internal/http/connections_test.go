@@ -40,7 +40,7 @@ func dialTo(t *testing.T, addr string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -69,7 +69,7 @@ func ask(t *testing.T, conn net.Conn, method, path, body string) (status int, he
 
 func (l *limitedListener) awaitOpen(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; <-time.After(time.Millisecond) {
 		l.mu.Lock()
 		open := l.open
 		l.mu.Unlock()
@@ -85,6 +85,7 @@ func (l *limitedListener) awaitOpen(t *testing.T, n int) {
 // One connection too many is told so, those that are open go on, and a place that
 // becomes free is given to the next.
 func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
 	addr, l := limited(t, ConnectionOptions{Most: 2})
 	first, second := dialTo(t, addr), dialTo(t, addr)
 	for _, conn := range []net.Conn{first, second} {
@@ -117,10 +118,11 @@ func TestConnectionLimit(t *testing.T) {
 // TestCloseDuringRefusals: who closes the listener waits for nobody who says nothing, and
 // nothing runs on.
 func TestCloseDuringRefusals(t *testing.T) {
+	t.Parallel()
 	addr, l := limited(t, ConnectionOptions{Most: 1})
 	ask(t, dialTo(t, addr), "POST", "/a", "x")
 	silent := dialTo(t, addr)
-	for deadline := time.Now().Add(20 * time.Second); len(l.refusing) == 0; {
+	for deadline := time.Now().Add(patience); len(l.refusing) == 0; <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody is refused")
 		}
@@ -136,6 +138,7 @@ func TestCloseDuringRefusals(t *testing.T) {
 
 // A client at its own limit is refused; what it has is given back.
 func TestConnectionLimitOfClient(t *testing.T) {
+	t.Parallel()
 	addr, l := limited(t, ConnectionOptions{Most: 10, MostPerClient: 1})
 	first := dialTo(t, addr)
 	ask(t, first, "GET", "/", "")
@@ -157,6 +160,7 @@ func TestConnectionLimitOfClient(t *testing.T) {
 
 // Clients that connect and say nothing hold no more than MaxRefusals descriptors.
 func TestSilentConnections(t *testing.T) {
+	t.Parallel()
 	addr, l := limited(t, ConnectionOptions{Most: 1})
 	ask(t, dialTo(t, addr), "GET", "/", "")
 	silent := make([]net.Conn, 3*MaxRefusals)
@@ -176,6 +180,7 @@ func TestSilentConnections(t *testing.T) {
 // TestConnectionRate: an address that opens connections too fast is told so, and what is
 // open goes on.
 func TestConnectionRate(t *testing.T) {
+	t.Parallel()
 	addr, l := limited(t, ConnectionOptions{Most: 1000, RatePerClient: 1})
 	first := dialTo(t, addr)
 	ask(t, first, "GET", "/", "")

@@ -45,6 +45,7 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 // A client that does not read must not keep an answer, and what holds it, for
 // ever: also not the second one on a connection.
 func TestEveryAnswerHasADeadline(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

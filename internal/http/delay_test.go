@@ -10,6 +10,7 @@ import (
 // TestLockDelay: after a break nobody is granted the name before the delay is over, which is
 // told wherever the lock is shown; the queue goes on in its order.
 func TestLockDelay(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.heldBefore("a", 3, 4*time.Second)
 	broken := func(body string) {
@@ -58,6 +59,7 @@ func TestLockDelay(t *testing.T) {
 
 // TestLockDelayOfSharedHolders is shown in lists, where some hold the lock still.
 func TestLockDelayOfSharedHolders(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.do("POST", "/locks/a", `{"mode":"shared","ttl_ms":1000,"lock_delay_ms":60000}`).want(t, 201)
 	g.do("POST", "/locks/a", `{"mode":"shared"}`).want(t, 201)

@@ -43,6 +43,7 @@ func (g *gateway) wantNotTakenBack() {
 // TestExpiresInIsConservative: the time the store took to answer is not counted
 // twice (P9).
 func TestExpiresInIsConservative(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
@@ -59,6 +60,7 @@ func TestExpiresInIsConservative(t *testing.T) {
 }
 
 func TestNothingLeftIsNotDelivered(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	slow := func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 		out, err := g.store.Model.Acquire(ctx, r)
@@ -105,6 +107,7 @@ func TestNothingLeftIsNotDelivered(t *testing.T) {
 
 // TestPanicAfterTheGrant: a defect leaves no phantom holder either.
 func TestPanicAfterTheGrant(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
@@ -119,6 +122,7 @@ func TestPanicAfterTheGrant(t *testing.T) {
 // TestUnknownOutcome: the gateway undoes what only it could ask for again, and
 // leaves a client's own lease id to the client's retry (P7, P8).
 func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name      string
 		err       error
@@ -161,6 +165,7 @@ func TestUnknownOutcome(t *testing.T) {
 
 // TestFlushFails: an answer that the network refused was not delivered.
 func TestFlushFails(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		writer func() *brokenWriter
@@ -217,6 +222,7 @@ func (w *brokenWriter) SetWriteDeadline(t time.Time) error {
 // TestExpiredBeforeTheReply: a client that brought no lease id can't have lost a
 // lease, whatever the store found when it asked again after a lost reply.
 func TestExpiredBeforeTheReply(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
@@ -241,6 +247,7 @@ func TestExpiredBeforeTheReply(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := g.acquired("a")
 	g.Drain()
@@ -269,6 +276,7 @@ var withoutStore = []string{"/livez", "/metrics", "/events", "/openapi.yaml", "/
 // TestStoreFailures: what can't be asked is 503 and never a "no" (P8); a defect
 // is 500 without a code.
 func TestStoreFailures(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := g.acquired("a")
 	requests := []struct{ method, path, header, body string }{
@@ -330,6 +338,7 @@ func TestStoreFailures(t *testing.T) {
 
 // TestPanicAfterTheHeader: half an answer must not look like a whole one.
 func TestPanicAfterTheHeader(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler {
@@ -347,6 +356,7 @@ func TestPanicAfterTheHeader(t *testing.T) {
 // TestRefusedWithAnAttemptUnanswered: what an attempt may yet get that was on its way
 // when another was refused is nobody's, with the client's own lease id too (P6).
 func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
+	t.Parallel()
 	for _, header := range []string{"", "Lease-Id: " + newID()} {
 		for _, body := range []string{"", `{"wait_ms":1000}`} {
 			g := start(t)

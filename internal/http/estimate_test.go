@@ -21,6 +21,7 @@ func (g *gateway) heldBefore(name string, times int, held time.Duration) {
 
 // TestEstimates: who has to wait is told for how long, wherever it is told where it stands.
 func TestEstimates(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.heldBefore("a", 3, 4*time.Second)
 	id := g.acquired("a")
@@ -59,6 +60,7 @@ func TestEstimates(t *testing.T) {
 
 // TestEstimatesOfPermits: who wants several waits for as many holders as they take.
 func TestEstimatesOfPermits(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.heldBefore("a", 3, 4*time.Second)
 	const one, two = `{"mode":"shared","limit":2}`, `{"mode":"shared","limit":2,"permits":2}`
@@ -83,6 +85,7 @@ func TestEstimatesOfPermits(t *testing.T) {
 
 // TestNothingIsEstimated where too little is known, or the store does not tell.
 func TestNothingIsEstimated(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	wantNone := func(why, name string) {
 		t.Helper()
@@ -116,6 +119,7 @@ func TestNothingIsEstimated(t *testing.T) {
 // TestEstimatesCostAReadingASecond: what refusals cost the store does not grow with them, nor
 // what is kept with the names; and who is granted costs nothing.
 func TestEstimatesCostAReadingASecond(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	var looks atomic.Int64
 	g.store.set(func(s *scriptedStore) {

@@ -47,17 +47,12 @@ func startExamined(t *testing.T, strict bool, findings []fencing.Finding) (*gate
 	s.scriptedStore = g.store
 	dog.Start()
 	t.Cleanup(dog.Stop)
-	for _, at := dog.Findings(); at.IsZero(); _, at = dog.Findings() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("the store was not examined")
-		}
-	}
+	g.eventually("the store is examined", func() bool { _, at := dog.Findings(); return !at.IsZero() })
 	return g, s
 }
 
 func TestReadinessTellsWhatWasFound(t *testing.T) {
+	t.Parallel()
 	g, s := startExamined(t, false, endangering)
 	s.quarantine.Store(int64(1500*time.Millisecond + 1))
 	if a := g.do("GET", "/readyz", "").want(t, 200); a.body != `{"status":"ready"}` {
@@ -75,19 +70,14 @@ func TestReadinessTellsWhatWasFound(t *testing.T) {
 }
 
 func TestStrictRefusesNewLeasesOnly(t *testing.T) {
+	t.Parallel()
 	g, s := startExamined(t, true, endangering[:2]) // which endangers no promise
 	id := g.acquired("a")
 	broken := g.acquired("b")
 	g.do("GET", "/readyz", "").want(t, 200)
 
 	s.findings.Store(&endangering)
-	for g.do("GET", "/readyz", "").status != 503 {
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("ready for ever")
-		}
-	}
+	g.eventually("it is not ready any more", func() bool { return g.do("GET", "/readyz", "").status == 503 })
 	for _, path := range []string{"/readyz", "/readyz?verbose"} {
 		if a := g.do("GET", path, "").problem(t, 503, fencing.CodeUnavailable); !strings.Contains(a.text("detail"), `b:6379: it "drops" leases`) {
 			t.Errorf("%s", a.body)

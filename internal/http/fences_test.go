@@ -24,6 +24,7 @@ func (g *gateway) twoGrants(name string) (first, second int64) {
 }
 
 func TestAdmit(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first, second := g.twoGrants("a/b")
 	if a := g.admit("a/b", first).want(t, 200); a.body != fmt.Sprintf(`{"name":"a/b","admitted":true,"highest_admitted":%d}`, first) {
@@ -48,6 +49,7 @@ func TestAdmit(t *testing.T) {
 }
 
 func TestAdmitSlots(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	var tokens []int64
 	for range 2 {
@@ -66,6 +68,7 @@ func TestAdmitSlots(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first, second := g.twoGrants("a")
 	judge := func(token int64) *answered {
@@ -87,6 +90,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestBadFences(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for _, c := range []struct{ method, path, body, field, says string }{
 		{"POST", "/fences/a", "", "fencing_token", "is missing; it must be an integer from 1 to 9007199254740991"},
@@ -117,6 +121,7 @@ func TestBadFences(t *testing.T) {
 // What a proxy asks: whatever is wrong with the writer is 403, whatever its method, its
 // query and its body.
 func TestAuthorize(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for i, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		name := fmt.Sprint("files/", i)

@@ -55,6 +55,7 @@ const inputsOfAServer = 100_000
 // seeds in this process, which is faster by far than the search for inputs that reach
 // new code. FENCEPOST_INPUTS is how many, FENCEPOST_SEED the choice of them.
 func TestMutatedInputs(t *testing.T) {
+	t.Parallel()
 	seed, inputs := seed.Of(t), int(seed.Number(t, "FENCEPOST_INPUTS", 5_000))
 	var pairs []string
 	for _, pair := range namesSeeds {

@@ -74,22 +74,20 @@ func (g *gateway) ask(ctx context.Context, method, path, body string) <-chan err
 // TestHTTP2WaitersLeave: over one connection one of two waiters gives up. Its place goes
 // at once, and the other one's stays.
 func TestHTTP2WaitersLeave(t *testing.T) {
-	for path, body := range map[string]string{"/locks/a": `{"wait_ms":60000}`, "/locks": `{"names":["a","b"],"wait_ms":60000}`} {
+	t.Parallel()
+	for path, body := range map[string]string{"/locks/a": `{"wait_ms":3600000}`, "/locks": `{"names":["a","b"],"wait_ms":3600000}`} {
 		t.Run(path, func(t *testing.T) {
-			g := newServer(t)
+			t.Parallel()
+			g := newServer(t, func(o *Options) { o.Bounds.MaxWait = time.Hour })
 			g.listenTLS(func(*http.Server) {})
 			id := g.acquired("a")
 			ctx, leave := context.WithCancel(t.Context())
 			first := g.ask(ctx, "POST", path, body)
 			g.waiting("a", 1)
-			second := g.ask(t.Context(), "POST", "/locks/a", `{"wait_ms":60000,"owner":"second"}`)
+			second := g.ask(t.Context(), "POST", "/locks/a", `{"wait_ms":3600000,"owner":"second"}`)
 			g.waiting("a", 2)
 			leave()
-			began := time.Now()
-			g.waiting("a", 1)
-			if took := time.Since(began); took > 30*time.Second { // half of its wait
-				t.Errorf("its place went after %v", took)
-			}
+			g.waiting("a", 1) // long before its wait is over
 			if err := <-first; err == nil {
 				t.Error("who left was answered")
 			}
@@ -107,6 +105,7 @@ func TestHTTP2WaitersLeave(t *testing.T) {
 // TestHTTP2ConnectionBreaks: with the connection all go that wait on it, and what is
 // attached to it.
 func TestHTTP2ConnectionBreaks(t *testing.T) {
+	t.Parallel()
 	g := startHTTP2Running(t)
 	breaks := g.listenTLS(func(*http.Server) {})
 	s := g.stream("POST", "/locks/b", `{"ttl_ms":60000}`, attach)
@@ -131,9 +130,10 @@ func startHTTP2Running(t *testing.T) *gateway {
 // TestHTTP2Attached: a lease lives as long as its stream of HTTP/2, and ends with it, not
 // with the connection.
 func TestHTTP2Attached(t *testing.T) {
+	t.Parallel()
 	g := startHTTP2Running(t)
 	g.listenTLS(func(*http.Server) {})
-	first := g.stream("POST", "/locks/a", `{"ttl_ms":1000}`, attach)
+	first := g.stream("POST", "/locks/a", `{"ttl_ms":2000}`, attach)
 	second := g.stream("POST", "/locks/b", `{"ttl_ms":60000}`, attach)
 	for _, s := range []*openedStream{first, second} {
 		if s.resp.ProtoMajor != 2 {
@@ -141,7 +141,7 @@ func TestHTTP2Attached(t *testing.T) {
 		}
 		s.next("granted")
 	}
-	for time.Since(first.sent) < 2*time.Second {
+	for time.Since(first.sent) < 3*time.Second {
 		first.next("renewed")
 	}
 	first.cancel()
@@ -156,13 +156,14 @@ func TestHTTP2Attached(t *testing.T) {
 // TestHTTP2WaitsLongerThanItsRequestMayTake: the time for a request's body is not one for
 // its answer.
 func TestHTTP2WaitsLongerThanItsRequestMayTake(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	const readTimeout = 2 * time.Second // the handshake has to fit into it
 	g.listenTLS(func(server *http.Server) { server.ReadTimeout = readTimeout })
 	id := g.acquired("a")
 	waits := g.ask(t.Context(), "POST", "/locks/a", `{"wait_ms":60000}`)
 	g.waiting("a", 1)
-	for began := time.Now(); time.Since(began) < 2*readTimeout; {
+	for began := time.Now(); time.Since(began) < 3*readTimeout/2; {
 		if lock := g.lock("a"); lock.Waiting != 1 {
 			t.Fatalf("%d wait after %v", lock.Waiting, time.Since(began))
 		}
@@ -176,6 +177,7 @@ func TestHTTP2WaitsLongerThanItsRequestMayTake(t *testing.T) {
 
 // TestHTTP2LeavesBeforeTheAnswer: a grant whose client has reset the stream is taken back.
 func TestHTTP2LeavesBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	g.listenTLS(func(*http.Server) {})
 	ctx, leave := context.WithCancel(t.Context())
@@ -197,7 +199,8 @@ func TestHTTP2LeavesBeforeTheAnswer(t *testing.T) {
 // TestHTTP2QuietStreamsStay: a stream that has nothing to say for longer than an answer may
 // take to be written goes on.
 func TestHTTP2QuietStreamsStay(t *testing.T) {
-	const timeout = time.Second
+	t.Parallel()
+	const timeout = 2 * time.Second // what is said at the beginning has to be written in it
 	g := newServer(t, func(o *Options) { o.writeTimeout = timeout })
 	g.clock.runs = true
 	g.listenTLS(func(*http.Server) {})
@@ -208,7 +211,7 @@ func TestHTTP2QuietStreamsStay(t *testing.T) {
 	waits := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)
 	waits.next("queued")
 	watch.next("queued")
-	for began := time.Now(); time.Since(began) < 3*timeout; <-time.After(timeout / 10) {
+	for began := time.Now(); time.Since(began) < 3*timeout/2; <-time.After(timeout / 10) {
 		if lock := g.lock("a"); !lock.Held() || lock.Waiting != 1 {
 			t.Fatalf("after %v: %+v", time.Since(began), lock)
 		}
@@ -221,6 +224,7 @@ func TestHTTP2QuietStreamsStay(t *testing.T) {
 // TestRefusedConnectionsOverTLS: one connection too many is told so, in HTTP/1.1 whatever
 // it would rather speak.
 func TestRefusedConnectionsOverTLS(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	certificates := httptest.NewUnstartedServer(nil)
 	certificates.StartTLS()
@@ -267,7 +271,8 @@ func TestRefusedConnectionsOverTLS(t *testing.T) {
 
 // TestHTTP2PeersThatDoNotRead are let go, whether something is to be written to them or not.
 func TestHTTP2PeersThatDoNotRead(t *testing.T) {
-	const timeout = 200 * time.Millisecond
+	t.Parallel()
+	const timeout = time.Second // the handshake has to fit into it
 	for what, c := range map[string]struct {
 		path    string
 		streams int
@@ -277,6 +282,7 @@ func TestHTTP2PeersThatDoNotRead(t *testing.T) {
 		"nothing to write": {"/events", 1, func(o *http.HTTP2Config) { o.SendPingTimeout, o.PingTimeout = min(o.SendPingTimeout, timeout), timeout }},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			g := newServer(t)
 			closed := make(chan struct{})
 			g.listenTLS(func(server *http.Server) {

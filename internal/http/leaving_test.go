@@ -25,6 +25,7 @@ var waysToLeave = map[string]func(*net.TCPConn){
 // TestLeavesBeforeTheAnswer: net/http may not know yet that the client has left, and
 // never learns it behind the first byte of a next request. The socket tells (P6).
 func TestLeavesBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
 	for how, leave := range waysToLeave {
 		for path, body := range map[string]string{"/locks/a": `{}`, "/locks": `{"names":["a"]}`} {
 			t.Run(how+" "+path, func(t *testing.T) {
@@ -77,6 +78,7 @@ func (l interruptedListener) Accept() (net.Conn, error) {
 // TestLeavesDuringTheAnswer: what the client did between the last look at its socket
 // and the arrival of the answer decides. Who may have read it keeps the lease.
 func TestLeavesDuringTheAnswer(t *testing.T) {
+	t.Parallel()
 	type doing = func(t *testing.T, conn *net.TCPConn)
 	read := func(t *testing.T, conn *net.TCPConn) {
 		if resp, body := receive(t, conn, "POST"); resp.StatusCode != http.StatusCreated {
@@ -133,6 +135,7 @@ func TestLeavesDuringTheAnswer(t *testing.T) {
 // TestReattachWhoseClientLeaves: a lease that an older stream has goes over to a request whose
 // client leaves while the store answers. It hangs on nobody then, and is released.
 func TestReattachWhoseClientLeaves(t *testing.T) {
+	t.Parallel()
 	for how, leave := range waysToLeave {
 		for path, body := range map[string]string{"/locks/a": `{"ttl_ms":600000}`, "/locks": `{"names":["a","b"],"ttl_ms":600000}`} {
 			t.Run(how+" "+path, func(t *testing.T) {

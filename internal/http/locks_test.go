@@ -11,6 +11,7 @@ import (
 )
 
 func TestAcquireAnswer(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.clock.advance(123456 * time.Microsecond)
 	a := g.do("POST", "/locks/orders/42", `{"owner":"worker \"7\"","ttl_ms":20000,"max_hold_ms":25000,"metadata":{"b":"2","a":"1"}}`).want(t, 201)
@@ -54,6 +55,7 @@ func TestAcquireAnswer(t *testing.T) {
 
 // TestBodyIsJSONWhateverItsType: curl -d sends a form type.
 func TestBodyIsJSONWhateverItsType(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for i, mime := range []string{"application/x-www-form-urlencoded", "text/plain", "nonsense"} {
 		a := g.do("POST", fmt.Sprintf("/locks/n%d", i), `{"ttl_ms":1000}`, "Content-Type: "+mime).want(t, 201)
@@ -64,6 +66,7 @@ func TestBodyIsJSONWhateverItsType(t *testing.T) {
 }
 
 func TestRetryWithTheSameLeaseID(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	first := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201)
@@ -87,6 +90,7 @@ func TestRetryWithTheSameLeaseID(t *testing.T) {
 }
 
 func TestLocked(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	token := g.do("POST", "/locks/a", `{"owner":"first","ttl_ms":21500}`, "Lease-Id: "+id).want(t, 201).number("fencing_token")
@@ -108,6 +112,7 @@ func TestLocked(t *testing.T) {
 }
 
 func TestLostReasons(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id).want(t, 201)
@@ -128,6 +133,7 @@ func TestLostReasons(t *testing.T) {
 }
 
 func TestBreak(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	token := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201).number("fencing_token")
@@ -145,6 +151,7 @@ func TestBreak(t *testing.T) {
 
 // TestOneNameHasManySpellings: what URIs call equal is one lock.
 func TestOneNameHasManySpellings(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for _, spellings := range [][]string{
 		{"/locks/a:b", "/locks/a%3Ab", "/locks/a%3ab", "/locks/%61:b"},
@@ -167,6 +174,7 @@ func TestOneNameHasManySpellings(t *testing.T) {
 }
 
 func TestInspect(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	a := g.do("GET", "/locks/a/b", "").want(t, 200)
 	want := `{"name":"a/b","held":false,"fencing_token":0,"holders":[],"holder_count":0,"waiting":0,"waiters":[],"fence":{"highest_issued":0,"highest_admitted":0},"advice":[]}`
@@ -195,6 +203,7 @@ func TestInspect(t *testing.T) {
 
 // TestAdvice: what can be told of the last leases is told with the lock, held or free.
 func TestAdvice(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for range 4 {
 		id := g.acquired("a/b")
@@ -228,6 +237,7 @@ func TestAdvice(t *testing.T) {
 
 // TestBreakReason: who breaks a lease says why, and its holder, the history and the audit have it.
 func TestBreakReason(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := g.acquired("a/b")
 	tag := g.do("GET", "/locks/a/b", "").header.Get("ETag")
@@ -255,6 +265,7 @@ func TestBreakReason(t *testing.T) {
 // TestBreakWithNotice: the answer says what will happen, everybody sees it, the holder is told
 // by the next answer that it gets, and at the end it is broken.
 func TestBreakWithNotice(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	a := g.do("POST", "/locks/a", `{"ttl_ms":10000}`, "Lease-Id: "+id).want(t, 201)
@@ -305,6 +316,7 @@ func TestBreakWithNotice(t *testing.T) {
 // TestListSelects: what is asked for is asked for on the next page too, and the total is that
 // of the prefix.
 func TestListSelects(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	names := func(a *answered) (names string) {
 		for _, lock := range a.json["locks"].([]any) {
@@ -347,6 +359,7 @@ func TestListSelects(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	if a := g.do("GET", "/locks", "").want(t, 200); a.body != `{"locks":[]}` || a.header.Get("Link") != "" {
 		t.Errorf("empty: %s %v", a.body, a.header)

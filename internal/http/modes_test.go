@@ -10,6 +10,7 @@ import (
 )
 
 func TestShared(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for slot := range 2 {
 		a := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).want(t, 201)
@@ -42,6 +43,7 @@ func TestShared(t *testing.T) {
 
 // TestPermits: a lease takes several permits at once, shows their slots, and gives some back.
 func TestPermits(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	slots := func(of any) string { return fmt.Sprint(of.(map[string]any)["permits"], of.(map[string]any)["slots"]) }
 	one := g.do("POST", "/locks/a", `{"mode":"shared","limit":200}`).want(t, 201)
@@ -95,6 +97,7 @@ func TestPermits(t *testing.T) {
 
 // An answer shows a bounded number of holders, and how many there are.
 func TestManyHolders(t *testing.T) {
+	t.Parallel()
 	const count = fencing.MaxHoldersShown + 20
 	g := start(t)
 	g.do("POST", "/locks/a", `{"mode":"shared","ttl_ms":20000}`).want(t, 201)
@@ -122,6 +125,7 @@ func TestManyHolders(t *testing.T) {
 }
 
 func TestReentry(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	own := "Lease-Id: " + id
@@ -148,6 +152,7 @@ func TestReentry(t *testing.T) {
 // TestDowngrade: a holder that turns its lease into a shared one keeps its token,
 // and lets others in.
 func TestDowngrade(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	token := g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201).number("fencing_token")
@@ -165,6 +170,7 @@ func TestDowngrade(t *testing.T) {
 
 // TestLabelsChange: a renewal may set owner and metadata, which everybody sees from then on.
 func TestLabelsChange(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	g.do("POST", "/locks/a", `{"owner":"first","metadata":{"step":"1","of":"9"}}`, "Lease-Id: "+id).want(t, 201)
@@ -204,6 +210,7 @@ func TestLabelsChange(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	if a := g.do("GET", "/history/a/b", "").want(t, 200); a.body != `{"name":"a/b","grants":[]}` {
 		t.Errorf("%s", a.body)

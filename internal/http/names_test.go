@@ -20,6 +20,7 @@ func (a *answered) members() string {
 }
 
 func TestSet(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	own := "Lease-Id: " + id
@@ -62,6 +63,7 @@ func TestSet(t *testing.T) {
 
 // TestSetIsAllOrNothing: what one name refuses leaves nothing on the others, when it is answered.
 func TestSetIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	free := func() {
 		t.Helper()
@@ -95,6 +97,7 @@ func TestSetIsAllOrNothing(t *testing.T) {
 }
 
 func TestSetIsReplaced(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.acquired("a")
 	own := "Lease-Id: " + newID()
@@ -107,6 +110,7 @@ func TestSetIsReplaced(t *testing.T) {
 
 // TestSetLosesOne: the lost name is named, and the others are seen to.
 func TestSetLosesOne(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	own := "Lease-Id: " + id
@@ -133,6 +137,7 @@ func TestSetLosesOne(t *testing.T) {
 // TestSetPartlyUnknown: that a name could not be asked is never hidden behind
 // one that is lost (P8).
 func TestSetPartlyUnknown(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	own := "Lease-Id: " + id
@@ -161,6 +166,7 @@ func TestSetPartlyUnknown(t *testing.T) {
 
 // TestSetOfNobody: a set whose client has left is taken back.
 func TestSetOfNobody(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	held := g.acquired("b")
 	body := `{"wait_ms":60000,"names":["a","b"]}`

@@ -18,6 +18,7 @@ import (
 )
 
 func TestHealth(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	if a := g.do("GET", "/livez", "").want(t, 200); a.body != `{"status":"alive"}` {
 		t.Errorf("%s", a.body)
@@ -46,6 +47,7 @@ func TestHealth(t *testing.T) {
 
 // Where others have their health checks, the answer names ours.
 func TestOtherHealthPaths(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for _, path := range []string{"/healthz", "/health", "/ready", "/live", "/ready/"} {
 		if a := g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound); !strings.Contains(a.body, "/livez") || !strings.Contains(a.body, "/readyz") {
@@ -56,6 +58,7 @@ func TestOtherHealthPaths(t *testing.T) {
 
 // The cause of an outage is told to who asks for details, and to nobody else.
 func TestReadyzTellsTheOutage(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.before = func(verb string) error {
@@ -73,6 +76,7 @@ func TestReadyzTellsTheOutage(t *testing.T) {
 // TestProbesShareARoundTrip: anybody may probe, so it costs the store no more than a few
 // round trips a second. Who asks for details has one of its own.
 func TestProbesShareARoundTrip(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	var asked atomic.Int32
 	g.store.set(func(s *scriptedStore) {
@@ -100,6 +104,7 @@ func TestProbesShareARoundTrip(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	g.do("POST", "/locks/a", "", "Lease-Id: "+id).want(t, 201)
@@ -142,6 +147,7 @@ func TestMetrics(t *testing.T) {
 }
 
 func TestContractIsServed(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	if a := g.do("GET", "/openapi.yaml", "").want(t, 200); a.body != string(api.OpenAPI) || a.header.Get("Content-Type") != "application/yaml" {
 		t.Error("another document is served")
@@ -153,6 +159,7 @@ func TestContractIsServed(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for path, mime := range map[string]string{
 		"/": "text/html; charset=utf-8", "/assets/style.css": "text/css; charset=utf-8",
@@ -191,6 +198,7 @@ func TestPage(t *testing.T) {
 }
 
 func TestNoRoute(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for _, path := range []string{"/lock", "/locksmith", "/livez/", "/metrics/x", "/%00", "/openapi.yml", "//"} {
 		g.do("GET", path, "").problem(t, 404, fencing.CodeNotFound)
@@ -214,6 +222,7 @@ func TestNoRoute(t *testing.T) {
 // TestGuards: a Host that is not served gets nothing, and a page of another
 // origin changes nothing.
 func TestGuards(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	for path, item := range contract().Paths.Map() {
 		path = strings.NewReplacer("{name}", "a", "{file}", "style.css").Replace(path)
@@ -260,6 +269,7 @@ func TestGuards(t *testing.T) {
 }
 
 func TestAnyHost(t *testing.T) {
+	t.Parallel()
 	g := start(t, func(o *Options) { o.AllowedHosts = []string{"*"} })
 	for _, host := range []string{"localhost", "evil.example", "10.1.2.3:8080", "[fd00::1]", "*"} {
 		g.do("GET", "/locks", "", "Host: "+host).want(t, 200)
@@ -331,6 +341,7 @@ func TestOnlyHosts(t *testing.T) {
 // TestStrictTransportSecurity: what is answered over TLS has browsers come over TLS only;
 // without it they are told nothing, for it would not count.
 func TestStrictTransportSecurity(t *testing.T) {
+	t.Parallel()
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	for name, handler := range map[string]http.Handler{"server": newServer(t).Handler(), "admin": OnlyHosts(nil, next)} {
 		for target, want := range map[string]string{

@@ -11,6 +11,7 @@ import (
 // TestEvict: whose place is taken away is answered at once and finds it so ever after; others
 // keep their places.
 func TestEvict(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	events := g.stream("GET", "/events", "")
 	holder := g.do("POST", "/locks/a", "").want(t, 201)
@@ -52,6 +53,7 @@ func TestEvict(t *testing.T) {
 
 // TestEvictASet: a request for several names ends as a whole, and gives back what it had.
 func TestEvictASet(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	g.acquired("b")
 	id := newID()
@@ -67,6 +69,7 @@ func TestEvictASet(t *testing.T) {
 
 // TestEvictAttached: the stream of a lease that is waited for ends.
 func TestEvictAttached(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	g.acquired("a")
 	s := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach)

@@ -23,6 +23,7 @@ func requestsBound(rate, most int) func(*Options) {
 // TestRequestRate: a principal that asks for more than its rate is refused, in one line of
 // the log, and others are served.
 func TestRequestRate(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, requestsBound(5, 0))
 	for range 5 {
 		g.do("GET", "/locks", "", g.as["ours"]).want(t, 200)
@@ -59,6 +60,7 @@ func TestRequestRate(t *testing.T) {
 // TestRequestRateOfAddresses: without keys the address counts, whatever it asks for, but for
 // probes.
 func TestRequestRateOfAddresses(t *testing.T) {
+	t.Parallel()
 	g := start(t, requestsBound(4, 0))
 	g.do("GET", "/locks", "").want(t, 200)
 	g.do("GET", "/nothing", "").want(t, 404)
@@ -73,6 +75,7 @@ func TestRequestRateOfAddresses(t *testing.T) {
 // TestForbiddenRequestsAreCounted: what a key may not do uses up its rate, and beyond that
 // it is refused for that, in no line of the audit.
 func TestForbiddenRequestsAreCounted(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, requestsBound(3, 0))
 	g.do("POST", "/locks/theirs/a", "", g.as["ours"]).problem(t, 403, fencing.CodeForbidden)
 	g.do("POST", "/locks", `{"names":["ours/a","theirs/a"]}`, g.as["ours"]).problem(t, 403, fencing.CodeForbidden)
@@ -95,6 +98,7 @@ func TestForbiddenRequestsAreCounted(t *testing.T) {
 // TestHoldersGoFirst: what is held can be renewed and released when a principal may ask for
 // nothing more, and the time for that is taken from what else it asks for.
 func TestHoldersGoFirst(t *testing.T) {
+	t.Parallel()
 	const rate = 5
 	g := startGuarded(t, requestsBound(rate, 0))
 	lease := "Lease-Id: " + g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201).text("lease_id")
@@ -123,6 +127,7 @@ func TestHoldersGoFirst(t *testing.T) {
 // TestOnlyLeaseIDsGoFirst: without the id of a lease there is nothing to renew or release, so
 // that it counts as anything else does.
 func TestOnlyLeaseIDsGoFirst(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, requestsBound(2, 0))
 	held := g.do("POST", "/locks/ours/a", "", g.as["ours"]).want(t, 201)
 	g.do("PUT", "/locks/ours/a", "", g.as["ours"]).want(t, 428)
@@ -136,6 +141,7 @@ func TestOnlyLeaseIDsGoFirst(t *testing.T) {
 // TestRequestsUnderWay: a principal has so many requests under way, and those that wait and
 // streams are not among them.
 func TestRequestsUnderWay(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, requestsBound(0, 1))
 	held := g.do("POST", "/locks/ours/a", "", g.as["all"]).want(t, 201)
 	waits := g.later("POST", "/locks/ours/a", `{"wait_ms":60000}`, g.as["ours"])
@@ -213,6 +219,7 @@ func TestRequestersAreBounded(t *testing.T) {
 // TestLimitedRequestsTakeTheirTime: who asks again at once is not refused thousands of times a
 // second, and what it waits for that is no time of the gateway's.
 func TestLimitedRequestsTakeTheirTime(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t, requestsBound(1, 0))
 	g.eventually("one is refused", func() bool { return g.do("GET", "/locks", "").status == 429 })
 	before := time.Now()
@@ -260,6 +267,7 @@ func (g *gateway) refusedInTime(atOnce int, during time.Duration) (refused, clos
 // TestRefusalsAreBounded: a principal gets so many refusals a second, however many it asks
 // for at once, and so many of them wait.
 func TestRefusalsAreBounded(t *testing.T) {
+	t.Parallel()
 	const perSecond = int64(refusedAtOnce * time.Second / limitedPause)
 	for _, atOnce := range []int{10, 250, maxHeldBack} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 // TestSecretsStaySecret: a lease id is in the answer to the POST that asked for
 // it and nowhere else: no log, metric, list, view or problem.
 func TestSecretsStaySecret(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	const secret = "CANARY-CANARY-CANARY-CANARY"
 	id := public(newID()) + "." + secret
@@ -100,6 +101,7 @@ func TestSecretsStaySecret(t *testing.T) {
 
 // TestLogLines: what happens all day is debug, what wants a look is not.
 func TestLogLines(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.acquired("a")
 	g.do("POST", "/locks/a", "").want(t, 423)

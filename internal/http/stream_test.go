@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -56,9 +57,11 @@ func (g *gateway) stream(method, path, body string, headers ...string) *openedSt
 		r.Header.Add(name, value)
 	}
 	s := &openedStream{t: g.t, cancel: cancel, sent: time.Now(), events: make(chan streamEvent, 1000)}
+	unbegun := time.AfterFunc(patience, cancel)
 	if s.resp, err = g.client.Do(r); err != nil {
-		g.t.Fatal(err)
+		g.t.Fatalf("%s %s is not answered with a stream: %v", method, path, err)
 	}
+	unbegun.Stop()
 	if s.resp.StatusCode != 200 || s.resp.Header.Get("Content-Type") != "text/event-stream" {
 		g.t.Fatalf("%d %v", s.resp.StatusCode, s.resp.Header)
 	}
@@ -169,6 +172,23 @@ func (s *openedStream) next(name string) *streamEvent {
 	}
 }
 
+// rest returns what the stream says until its end, for which it waits.
+func (s *openedStream) rest() iter.Seq[streamEvent] {
+	return func(yield func(streamEvent) bool) {
+		s.t.Helper()
+		for limit := time.After(patience); ; {
+			select {
+			case e, open := <-s.events:
+				if !open || !yield(e) {
+					return
+				}
+			case <-limit:
+				s.t.Fatal("the stream does not end")
+			}
+		}
+	}
+}
+
 // ended waits for the end of the stream.
 func (s *openedStream) ended() {
 	s.t.Helper()
@@ -228,6 +248,7 @@ func (g *gateway) metric(line string) func() bool {
 }
 
 func TestEvents(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	all := g.stream("GET", "/events", "")
 	some := g.stream("GET", "/events?prefix=b/", "")
@@ -286,6 +307,7 @@ func TestEvents(t *testing.T) {
 // TestEventsGoOnWhereTheyStood: a stream that breaks off before it told an event is gone on with
 // all the same, and so is one whose last word was a resync.
 func TestEventsGoOnWhereTheyStood(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	stood := func(s *openedStream) (id string) {
 		t.Helper()
@@ -313,6 +335,7 @@ func TestEventsGoOnWhereTheyStood(t *testing.T) {
 }
 
 func TestEventsHeartbeat(t *testing.T) {
+	t.Parallel()
 	g := start(t, heartbeatEach(10*time.Millisecond))
 	s := g.stream("GET", "/events", "")
 	g.eventually("heartbeats", func() bool { return s.heartbeats() > 3 })
@@ -326,6 +349,7 @@ func TestEventsHeartbeat(t *testing.T) {
 // TestHeartbeatsBesideOthersNames: a stream that tells of nothing has its heartbeats, also
 // where there is always something that it may not tell of.
 func TestHeartbeatsBesideOthersNames(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t)
 		ctx, leave := context.WithCancel(t.Context())
@@ -349,6 +373,7 @@ func TestHeartbeatsBesideOthersNames(t *testing.T) {
 }
 
 func TestCapOnStreams(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t, func(o *Options) { o.MaxStreamsPerClient = 2 })
 	one := g.stream("GET", "/events", "")
 	two := g.stream("POST", "/locks/a", "", "Accept: text/event-stream")
@@ -369,6 +394,7 @@ func TestCapOnStreams(t *testing.T) {
 
 // TestEventsFail: a defect is 500, as long as nothing was sent.
 func TestEventsFail(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.Server.dog = nil
 	g.do("GET", "/events", "").want(t, 500)
@@ -414,6 +440,7 @@ func (g *gateway) takeAndRelease(name fencing.Name) {
 
 // TestEventsAreToldTogether: many events are few writes, and none is left out.
 func TestEventsAreToldTogether(t *testing.T) {
+	t.Parallel()
 	const pairs = 500
 	g := newServer(t)
 	ctx, leave := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ func (g *gateway) dial() *net.TCPConn {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(patience))
 	g.t.Cleanup(func() { conn.Close() })
 	return conn.(*net.TCPConn)
 }
@@ -60,6 +60,7 @@ func readAll(t testing.TB, conn net.Conn) string {
 }
 
 func TestRawRequests(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	before := g.store.Snapshot()
 	const id = "01JZ0000000000000000000000.EXAMPLE-EXAMPLE-EXAMPLE"
@@ -110,6 +111,7 @@ func TestRawRequests(t *testing.T) {
 }
 
 func TestHTTP10(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	conn := g.dial()
 	send(t, conn, "POST /locks/a HTTP/1.0\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
@@ -122,6 +124,7 @@ func TestHTTP10(t *testing.T) {
 // TestChunkedBody: a body without a length is read to its end like any other,
 // and the connection goes on.
 func TestChunkedBody(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	conn := g.dial()
 	for i := range 2 {
@@ -139,6 +142,7 @@ func TestChunkedBody(t *testing.T) {
 // TestSlowBody: a body that does not arrive in time is refused, and the store
 // was never asked.
 func TestSlowBody(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	g.listen(func(s *http.Server) { s.ReadTimeout = time.Second })
 	before := g.store.Snapshot()
@@ -155,6 +159,7 @@ func TestSlowBody(t *testing.T) {
 
 // TestResetWhileSending: nothing is asked for a client that never said it all.
 func TestResetWhileSending(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	before := g.store.Snapshot()
 	conn := g.dial()
@@ -173,13 +178,14 @@ func (g *gateway) waitForLog(text string) {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("no %s in the log:\n%s", text, g.log)
 		}
-		<-time.After(time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 }
 
 // TestClientLeaves: a client that closes, resets or half-closes its connection
 // while the store is asked has left. What it was granted is taken back (P6).
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	for _, own := range []bool{false, true} {
 		for _, knows := range []bool{false, true} {
 			for how, leave := range map[string]func(*net.TCPConn){
@@ -224,6 +230,7 @@ func TestClientLeaves(t *testing.T) {
 
 // TestReleaseOutlivesItsClient: who asked for a release and left still wants it.
 func TestReleaseOutlivesItsClient(t *testing.T) {
+	t.Parallel()
 	g := newServer(t)
 	requests := make(chan context.Context, 2)
 	g.listen(func(s *http.Server) {

@@ -13,6 +13,7 @@ import (
 // TestStreamsOfOneLeaseSentTogether: of streams with one lease id, one goes on, whatever the order
 // in which the store, its messages and the answers come; the others are told so.
 func TestStreamsOfOneLeaseSentTogether(t *testing.T) {
+	t.Parallel()
 	for path, body := range map[string]string{"/locks/a": `{"ttl_ms":600000}`, "/locks": `{"names":["a","b"],"ttl_ms":600000}`} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()

@@ -19,11 +19,12 @@ const patience = 60 * time.Second
 // eventually waits until a condition holds.
 func (g *gateway) eventually(what string, holds func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(patience); !holds(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("%s: not within %v", what, patience)
 		}
-		<-time.After(time.Millisecond)
+		<-time.After(pause)
 	}
 }
 
@@ -67,6 +68,7 @@ func (g *gateway) release(name, id string) {
 // TestWaitsItsTurn: a request that waits is granted when its turn comes, and is
 // told what its lease has left from then on (P9).
 func TestWaitsItsTurn(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first := g.acquired("a")
 	second := g.later("POST", "/locks/a", `{"wait_ms":60000,"ttl_ms":20000}`)
@@ -98,6 +100,7 @@ func TestWaitsItsTurn(t *testing.T) {
 // TestGrantCrossesTheJoining: the message of the grant may be there before the store's
 // answer that there is a wait (P5).
 func TestGrantCrossesTheJoining(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first := g.acquired("a")
 	g.store.set(func(s *scriptedStore) {
@@ -116,6 +119,7 @@ func TestGrantCrossesTheJoining(t *testing.T) {
 
 // TestExpiresInCountsFromTheGrant: a grant that took long to arrive has less left.
 func TestExpiresInCountsFromTheGrant(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first := g.acquired("a")
 	second := g.later("POST", "/locks/a", `{"wait_ms":60000,"ttl_ms":1000}`)
@@ -132,6 +136,7 @@ func TestExpiresInCountsFromTheGrant(t *testing.T) {
 }
 
 func TestWaitRunsOut(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	id := newID()
 	g.do("POST", "/locks/a", `{"ttl_ms":21500}`, "Lease-Id: "+id).want(t, 201)
@@ -171,6 +176,7 @@ func TestWaitRunsOut(t *testing.T) {
 }
 
 func TestReplaced(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	first := g.acquired("a")
 	id := "Lease-Id: " + newID()
@@ -185,6 +191,7 @@ func TestReplaced(t *testing.T) {
 }
 
 func TestCapsOnWaiters(t *testing.T) {
+	t.Parallel()
 	t.Run("name", func(t *testing.T) {
 		g := start(t, func(o *Options) { o.Bounds.MaxWaiters = 1 })
 		id := g.acquired("a")
@@ -233,6 +240,7 @@ func TestCapsOnWaiters(t *testing.T) {
 }
 
 func TestDrainAnswersWhoWaits(t *testing.T) {
+	t.Parallel()
 	g := start(t)
 	g.acquired("a")
 	one := g.later("POST", "/locks/a", `{"wait_ms":60000}`)
@@ -254,24 +262,28 @@ func TestDrainAnswersWhoWaits(t *testing.T) {
 // TestWaitOutlivesTheReadTimeout: the time to read a request does not bound how
 // long it waits.
 func TestWaitOutlivesTheReadTimeout(t *testing.T) {
+	t.Parallel()
+	const readTimeout = 2 * time.Second // what is sent has to be read in it
 	g := newServer(t)
-	g.listen(func(s *http.Server) { s.ReadTimeout = time.Second })
-	id := g.acquired("a")
-	for _, encoding := range []string{"Content-Length: 17\r\n\r\n{\"wait_ms\":60000}", "Transfer-Encoding: chunked\r\n\r\n11\r\n{\"wait_ms\":60000}\r\n0\r\n\r\n"} {
-		conn := g.dial()
-		began := time.Now()
-		send(t, conn, "POST /locks/a HTTP/1.1\r\nHost: localhost\r\n"+encoding)
-		g.waiting("a", 1)
-		g.eventually("the time to read is over", func() bool { return time.Since(began) > 2*time.Second })
-		if n := g.lock("a").Waiting; n != 1 {
-			t.Fatalf("%d wait", n)
-		}
-		g.release("a", id)
-		resp, body := receive(t, conn, "POST")
-		if resp.StatusCode != 201 {
-			t.Fatalf("%d %s", resp.StatusCode, body)
-		}
-		id = field(body, "lease_id")
+	g.clock.runs = true
+	g.listen(func(s *http.Server) { s.ReadTimeout = readTimeout })
+	for name, encoding := range map[string]string{"length": "Content-Length: 17\r\n\r\n{\"wait_ms\":60000}", "chunked": "Transfer-Encoding: chunked\r\n\r\n11\r\n{\"wait_ms\":60000}\r\n0\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			id := g.acquired(name)
+			conn := g.dial()
+			began := time.Now()
+			send(t, conn, "POST /locks/"+name+" HTTP/1.1\r\nHost: localhost\r\n"+encoding)
+			g.waiting(fencing.Name(name), 1)
+			g.eventually("the time to read is over", func() bool { return time.Since(began) > 3*readTimeout/2 })
+			if n := g.lock(fencing.Name(name)).Waiting; n != 1 {
+				t.Fatalf("%d wait", n)
+			}
+			g.release(name, id)
+			if resp, body := receive(t, conn, "POST"); resp.StatusCode != 201 {
+				t.Fatalf("%d %s", resp.StatusCode, body)
+			}
+		})
 	}
 }
 
@@ -285,6 +297,7 @@ func field(body, name string) string {
 // TestLeavesWhileItWaits: in whatever way a client leaves, it waits no longer.
 // Only a lease id of its own keeps its place, and that is not live.
 func TestLeavesWhileItWaits(t *testing.T) {
+	t.Parallel()
 	const next = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for how, leave := range map[string]func(*net.TCPConn){
 		"closes":      func(c *net.TCPConn) { c.Close() },
@@ -343,6 +356,7 @@ func TestLeavesWhileItWaits(t *testing.T) {
 // TestGrantCrossesTheLeaving: a grant that comes when the client has just left is
 // taken back, also if net/http does not know of the leaving yet.
 func TestGrantCrossesTheLeaving(t *testing.T) {
+	t.Parallel()
 	for how, leave := range map[string]func(*net.TCPConn){
 		"closes":      func(c *net.TCPConn) { c.Close() },
 		"resets":      func(c *net.TCPConn) { c.SetLinger(0); c.Close() },
@@ -374,6 +388,7 @@ func TestGrantCrossesTheLeaving(t *testing.T) {
 
 // TestNextRequestWhileItWaits: a request sent ahead is served in its turn.
 func TestNextRequestWhileItWaits(t *testing.T) {
+	t.Parallel()
 	g := startRunning(t)
 	held := g.acquired("a")
 	for _, together := range []bool{true, false} {

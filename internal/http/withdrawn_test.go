@@ -21,6 +21,7 @@ func (g *guarded) withdraw(name string) {
 // TestWithdrawnWhileWaiting: a request that waits does not get the lock when its key has
 // been withdrawn meanwhile, and the next one does.
 func TestWithdrawnWhileWaiting(t *testing.T) {
+	t.Parallel()
 	for path, body := range map[string]string{"/locks/ours/a": `{"wait_ms":60000}`, "/locks": `{"names":["ours/a","ours/b"],"wait_ms":60000}`} {
 		t.Run(path, func(t *testing.T) {
 			g := startGuarded(t)
@@ -41,6 +42,7 @@ func TestWithdrawnWhileWaiting(t *testing.T) {
 // TestWithdrawnLeavesTheQueue: its place goes within seconds, not when its turn comes: it
 // keeps others waiting, readers among them.
 func TestWithdrawnLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	for path, body := range map[string]string{"/locks/ours/a": `{"wait_ms":60000}`, "/locks": `{"names":["ours/a","ours/b"],"wait_ms":60000}`} {
 		g := startGuarded(t)
 		g.do("POST", "/locks/ours/a", `{"mode":"shared"}`, g.as["all"]).want(t, 201)
@@ -55,6 +57,7 @@ func TestWithdrawnLeavesTheQueue(t *testing.T) {
 
 // TestRefusalsAreLoggedOnce: a refusal by keys is one line, and many are not many lines.
 func TestRefusalsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for _, who := range []string{"wrong", "lock"} {
 		before := len(g.linesAbove("DEBUG"))
@@ -79,6 +82,7 @@ func (g *gateway) linesAbove(level string) (lines []string) {
 
 // TestWithdrawnWhileItsTurnDoesNotCome: nor is it told who holds the lock.
 func TestWithdrawnWhileItsTurnDoesNotCome(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	g.do("POST", "/locks/ours/a", `{"owner":"somebody"}`, g.as["all"]).want(t, 201)
 	waits := g.later("POST", "/locks/ours/a", `{"wait_ms":200}`, g.as["lock"])
@@ -93,6 +97,7 @@ func TestWithdrawnWhileItsTurnDoesNotCome(t *testing.T) {
 // TestWithdrawnStreams: a stream of events ends, and one of a lease says that nothing
 // renews it any more. The lease itself stays: its holder may believe in it.
 func TestWithdrawnStreams(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, heartbeatEach(10*time.Millisecond))
 	watch := g.stream("GET", "/events", "", g.as["ours"])
 	stays := g.stream("GET", "/events", "", g.as["all"])
@@ -120,6 +125,7 @@ func TestWithdrawnStreams(t *testing.T) {
 
 // TestExpiresWhileOpen: a key that expires ends its streams as well.
 func TestExpiresWhileOpen(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t, heartbeatEach(10*time.Millisecond))
 	g.lines["ours"] += " expires=" + g.clock.time().Add(time.Minute).Format(time.RFC3339)
 	g.keys.Replace(g.parse(t))
@@ -136,6 +142,7 @@ func TestExpiresWhileOpen(t *testing.T) {
 
 // TestNarrowedWhileOpen: a stream goes by what the line says now.
 func TestNarrowedWhileOpen(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	watch := g.stream("GET", "/events", "", g.as["ours"])
 	g.lines["ours"] = strings.Replace(g.lines["ours"], "prefix=ours/", "prefix=theirs/", 1)
@@ -151,6 +158,7 @@ func TestNarrowedWhileOpen(t *testing.T) {
 // TestFailuresAreLimited: who has no key is told to slow down, by every operation; who has
 // one is served all the same, from the same address.
 func TestFailuresAreLimited(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	for range failureBurst {
 		g.do("GET", "/locks", "", g.as["wrong"]).problem(t, 401, fencing.CodeUnauthenticated)
@@ -215,6 +223,7 @@ func TestFailuresAreBounded(t *testing.T) {
 
 // TestAudit: each refusal and each break has a line that says who, and no line has a key.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	g := startGuarded(t)
 	held := g.do("POST", "/locks/ours/a", "", g.as["all"]).want(t, 201)
 	token := fmt.Sprint(held.number("fencing_token"))
