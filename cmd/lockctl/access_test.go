@@ -105,6 +105,7 @@ func startGateway(t *testing.T, path string, env ...string) string {
 
 // TestCertificates: an authority of one's own is trusted, and a certificate shown.
 func TestCertificates(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.TLS.PeerCertificates) == 0 {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -117,7 +118,6 @@ func TestCertificates(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
-	t.Setenv("FENCEPOST", server.URL)
 	dir := t.TempDir()
 	ca, cert, key := filepath.Join(dir, "ca"), filepath.Join(dir, "cert"), filepath.Join(dir, "key")
 	private, err := x509.MarshalPKCS8PrivateKey(server.TLS.Certificates[0].PrivateKey)
@@ -137,12 +137,9 @@ func TestCertificates(t *testing.T) {
 		{ca, cert, key, 0}, {ca, "", "", exitNotAllowed}, {"", "", "", exitUnreachable}, {key, "", "", exitUsage},
 		{"none", "", "", exitUsage}, {ca, cert, "", exitUsage}, {ca, "", key, exitUsage}, {ca, cert, cert, exitUsage},
 	} {
-		t.Setenv(caFileVariable, c.ca)
-		t.Setenv(certFileVariable, c.cert)
-		t.Setenv(certKeyVariable, c.key)
-		var out bytes.Buffer
-		if got := run(t.Context(), []string{"ls"}, &out, &out); got != c.want {
-			t.Errorf("%+v: %d, want %d: %s", c, got, c.want, &out)
+		got, out := lockctl(t, []string{"FENCEPOST=" + server.URL, caFileVariable + "=" + c.ca, certFileVariable + "=" + c.cert, certKeyVariable + "=" + c.key}, "ls")
+		if got != c.want {
+			t.Errorf("%+v: %d, want %d: %s", c, got, c.want, out)
 		}
 	}
 }

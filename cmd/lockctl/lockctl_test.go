@@ -22,8 +22,21 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"lockctl": main, "set-uid-program": becomeRoot})
 }
 
+// lockctl runs the program with some variables in its environment, until it ends.
+func lockctl(t *testing.T, env []string, args ...string) (status int, out string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "lockctl", args...)
+	cmd.Env = append(os.Environ(), env...)
+	said, err := cmd.CombinedOutput()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Error(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(said)
+}
+
 // TestScripts runs the real program against a real gateway.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",

@@ -158,7 +158,7 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	t.Setenv("PATH", dir)
 	var said transcript
 	const nobody = 65534
-	_, status := startLockctl(t, &syscall.Credential{Uid: nobody, Gid: nobody}, s.Gateways[0].URL(), nil, &said, "run", "-ttl", "6s", "other/user", "--", program)
+	_, status := startLockctl(t, &syscall.Credential{Uid: nobody, Gid: nobody}, s.Gateways[0].URL(), nil, &said, "run", "-ttl", "9s", "other/user", "--", program)
 	up := said.waitFor(t, `up (\d+) (\d+)`)
 	pid, _ := strconv.Atoi(up[1])
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
@@ -282,6 +282,7 @@ func deafTo(t *testing.T, method, gateway string) string {
 // TestReleaseUnheard: a release of which no gateway has heard leaves the lock held. People are
 // told so; the status is that of the command, which had the lock to its end.
 func TestReleaseUnheard(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	var said transcript
 	_, status := startLockctl(t, nil, deafTo(t, http.MethodDelete, s.Gateways[0].URL()), nil, &said, "run", "-ttl", "10m", "release/unheard", "--", "sh", "-c", "exit 7")
@@ -295,6 +296,7 @@ func TestReleaseUnheard(t *testing.T) {
 
 // TestNobodyReads: a stderr that takes no more does not keep the command from being ended.
 func TestNobodyReads(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	unread, full, err := os.Pipe()
 	if err != nil {
@@ -318,7 +320,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 	out := &transcript{}
 	var command string // holds the other side of its stdin: its end is seen there
-	_, _ = startLockctl(t, nil, s.Gateways[0].URL(), out, full, "run", "-ttl", "6s", "nobody/reads", "--", "sh", "-c", `echo up $$ $FENCING_TOKEN; exec sleep 300`)
+	_, _ = startLockctl(t, nil, s.Gateways[0].URL(), out, full, "run", "-ttl", "9s", "nobody/reads", "--", "sh", "-c", `echo up $$ $FENCING_TOKEN; exec sleep 300`)
 	up := out.waitFor(t, `up (\d+) (\d+)`)
 	command = up[1]
 	breakLock(t, s.Gateways[0].URL(), "nobody/reads", up[2])

@@ -48,6 +48,7 @@ func openTerminal(t *testing.T) (master, terminal *os.File) {
 
 // TestTerminal runs scripts on a terminal, on which one line is typed ahead.
 func TestTerminal(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	// The shell waits until the command that lockctl has started in the background is stopped.
 	const stopped = `child=; until grep -qs "^State:.T" /proc/$child/status; do sleep 0.01; child=$(cat /proc/$!/task/*/children | tr -d " "); done; `

@@ -16,6 +16,7 @@ const hiddenText = "a\u202eb\u200bc\ufeffd\u2028e\u00adf\u3164g\ufe0fh\u2800i\U0
 // TestNothingIsHidden: whoever sets an owner or a reason that turns text around, or has
 // nothing to see, does not deceive those who look.
 func TestNothingIsHidden(t *testing.T) {
+	t.Parallel()
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	gateway := s.Gateways[0].URL()
 	c, err := client.New(client.Options{Addresses: []string{gateway}, Owner: hiddenText})
