@@ -335,13 +335,22 @@ func (q *acquiring) remaining(ctx context.Context) time.Duration {
 	return max(0, left)
 }
 
+// waitMillis is a wait as it is asked for. Of who waits it is never 0, however little is left: the refusal
+// would be that of somebody who does not wait.
+func (q *acquiring) waitMillis(wait time.Duration) int64 {
+	if !q.waits {
+		return 0
+	}
+	return max(1, wait.Milliseconds())
+}
+
 // once asks one gateway, which may wait so long, and has so much time for its answer beside.
 func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration) (*Lease, error) {
 	if q.attached {
 		return q.attach(ctx, parent, within)
 	}
 	body := q.acquireRequest
-	body.Wait = wait.Milliseconds()
+	body.Wait = q.waitMillis(wait)
 	var g granted
 	q.call.body, q.call.read = body, func(status int, body []byte) error {
 		if err := g.lease(q.names)(status, body); err != nil {

@@ -167,7 +167,7 @@ func (e event) problem() error {
 // within a time.
 func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*Lease, error) {
 	body := q.acquireRequest
-	body.Wait = q.remaining(ctx).Milliseconds()
+	body.Wait = q.waitMillis(q.remaining(ctx))
 	q.call.body = body
 	streaming, cancel := context.WithCancel(q.c.lastingFor(parent)) // the stream outlives this call
 	stop := context.AfterFunc(ctx, cancel)

@@ -166,6 +166,37 @@ func TestPatienceWithAGatewayThatAnswers(t *testing.T) {
 	}
 }
 
+// Who waits, be it for less than a millisecond more, is told that its wait is over, and not what
+// somebody is told who does not wait.
+func TestTheEndOfAWait(t *testing.T) {
+	for _, wait := range []time.Duration{time.Microsecond, 1500 * time.Microsecond, time.Second, time.Second + time.Microsecond} {
+		for mode, options := range map[string][]Option{"plain": nil, "several": {Also("b")}, "attached": {Attached()}} {
+			synctest.Test(t, func(t *testing.T) {
+				c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+					if r.Method == http.MethodDelete {
+						return says(204, "")
+					}
+					var asks acquireRequest
+					if err := json.NewDecoder(r.Body).Decode(&asks); err != nil {
+						t.Error(err)
+					}
+					if asks.Wait == 0 {
+						return says(423, `{"code":"locked","name":"a"}`)
+					}
+					sleep(r.Context(), millis(asks.Wait))
+					return says(423, `{"code":"wait_timeout","name":"a"}`)
+				})
+				defer c.Close()
+				begun := time.Now()
+				_, err := c.Acquire(t.Context(), "a", append(options, Wait(wait))...)
+				if took := time.Since(begun); !errors.Is(err, CodeWaitTimeout) || took < wait || took > wait+time.Millisecond {
+					t.Errorf("%s, for %s: %v after %s", mode, wait, err, took)
+				}
+			})
+		}
+	}
+}
+
 // streamsLater is a stream that grants a lease after a while; until then it has comments.
 func streamsLater(r *http.Request, free time.Duration) (*http.Response, error) {
 	response, err := streams(r, "text/event-stream", "")
