@@ -183,30 +183,37 @@ func (s *set) confirm(ctx context.Context) error {
 	return nil
 }
 
+// maxRetakes is how often a set takes names back that another request of its lease id has taken from it.
+const maxRetakes = 8
+
 // retake takes back names that another request of the lease id has taken from this set before it
 // could confirm them, and may have given back since: of requests that are sent together, each may
 // be the last for some of the names, and then none would have all. The newest is the one that has
-// the first name that was granted, lead.
+// the first name that was granted, lead. Each of the others may take a name from it once more.
 func (s *set) retake(ctx context.Context, patience time.Time, lead int, errs []error) {
-	for i, err := range errs {
-		if err == nil || codeOf(err) != fencing.CodeReplaced && !takenForDead(err) || lead < 0 || errs[lead] != nil {
-			continue
-		}
-		r := s.request(lead)
-		r.Wait, r.Again = 0, true
-		if _, err := s.dog.Store.Acquire(ctx, r); err != nil {
-			return // it is not this one, or nobody can say
-		}
-		r = s.request(i)
-		r.Wait = 0
-		if s.outs[i], errs[i] = s.dog.Store.Acquire(ctx, r); errs[i] == nil && s.outs[i].Holder.Provisional {
-			s.outs[i], errs[i] = s.dog.confirm(ctx, r, patience)
+	for i := range errs {
+		for tries := 0; tries < maxRetakes && takenFrom(errs[i]); tries++ {
+			if lead < 0 || errs[lead] != nil {
+				break
+			}
+			r := s.request(lead)
+			r.Wait, r.Again = 0, true
+			if _, err := s.dog.Store.Acquire(ctx, r); err != nil {
+				return // it is not this one, or nobody can say
+			}
+			r = s.request(i)
+			r.Wait = 0
+			if s.outs[i], errs[i] = s.dog.Store.Acquire(ctx, r); errs[i] == nil && s.outs[i].Holder.Provisional {
+				s.outs[i], errs[i] = s.dog.confirm(ctx, r, patience)
+			}
 		}
 	}
 }
 
-// maxRetakes is how often a set takes names back that an older stream has taken from it.
-const maxRetakes = 8
+// takenFrom reports whether an error says that another request has, or had, what was asked about.
+func takenFrom(err error) bool {
+	return err != nil && (codeOf(err) == fencing.CodeReplaced || takenForDead(err))
+}
 
 // attach has the whole set hang on its stream. At one gateway the streams of a lease id attach their names one stream after
 // the other, so the last one has all of them. Of streams at several gateways that are sent together the one that has the

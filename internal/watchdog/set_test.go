@@ -245,3 +245,49 @@ func TestTakeBackAll(t *testing.T) {
 		w.free("b")
 	})
 }
+
+// Of streams of one lease id that are sent together one goes on, also where each of the others comes late
+// to the second name, and takes it away from the one that has the first.
+func TestASetTakesBackEachTime(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const ms = time.Millisecond
+		r := request("")
+		r.Attach, r.Wait = true, 0
+		acquires, confirms := 0, 0
+		w.wires[1].set(func(wire *wire) {
+			wire.before = func(op string) error {
+				if op != "acquire" {
+					return nil
+				}
+				switch acquires++; acquires {
+				case 2: // the first stream's second name
+					advance(30 * ms)
+				case 4: // the second one's
+					advance(10 * ms)
+				}
+				return nil
+			}
+		})
+		w.wires[0].set(func(wire *wire) {
+			wire.before = func(op string) error {
+				if op != "confirm" {
+					return nil
+				}
+				switch confirms++; confirms {
+				case 1, 2, 3: // both names, and the second one when it has been taken back
+					advance(20 * ms)
+				}
+				return nil
+			}
+		})
+		var sent []*whole
+		for _, gateway := range []int{1, 1, 0} {
+			r.Stamp = fencing.NewStamp()
+			sent = append(sent, w.askAll(gateway, r, "a", "b"))
+		}
+		advance(time.Second)
+		w.refusedAll(sent[0], fencing.CodeReplaced, "")
+		w.refusedAll(sent[1], fencing.CodeReplaced, "")
+		w.holdsSession(sent[2], nil)
+	})
+}
