@@ -2,6 +2,7 @@ package http
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"io"
@@ -50,6 +51,8 @@ type ConnectionOptions struct {
 
 	Registerer prometheus.Registerer // takes the metrics; nil keeps them to itself
 	Logger     *slog.Logger          // required
+
+	refusalTime time.Duration // in place of the usual one; for tests
 }
 
 // LimitConnections returns a listener for server that admits so many connections.
@@ -64,7 +67,7 @@ type ConnectionOptions struct {
 // key gets in. It takes the server's ConnState, and adds to its ConnContext.
 func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOptions) net.Listener {
 	l := &limitedListener{
-		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger, answers: refusalRate,
+		Listener: listener, most: o.Most, mostPerClient: o.MostPerClient, log: o.Logger, answers: refusalRate, refusalTime: cmp.Or(o.refusalTime, refusalTime),
 		clients: map[string]int{}, evicted: map[net.Conn]bool{}, now: time.Now, refusals: map[net.Conn]bool{}, refusing: make(chan struct{}, MaxRefusals), tls: withoutHTTP2(o.TLS),
 		count: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_http_connections", Help: "Connections open now.",
@@ -110,7 +113,8 @@ type limitedListener struct {
 	most, mostPerClient int
 	log                 *slog.Logger
 	refusing            chan struct{} // holds one for each refusal under way
-	tls                 *tls.Config   // of refusals; nil without TLS
+	refusalTime         time.Duration
+	tls                 *tls.Config // of refusals; nil without TLS
 	count               prometheus.Gauge
 	refused             prometheus.Counter
 	arrivals            *rates           // nil without RatePerClient
@@ -326,7 +330,7 @@ func (l *limitedListener) refuse(conn net.Conn, setting, detail string) {
 		if l.tls != nil {
 			answered = tls.Server(conn, l.tls) // its handshake is part of the first read
 		}
-		answerRefused(answered, detail)
+		answerRefused(answered, l.refusalTime, detail)
 		l.mu.Lock()
 		delete(l.refusals, conn)
 		l.mu.Unlock()
@@ -364,8 +368,8 @@ func (l *limitedListener) attention(now time.Time) (log, answer bool) {
 // answerRefused waits for the begin of a request: a client that is answered before it
 // has asked takes the answer for nonsense. Closing with bytes unread would reset the
 // connection, and destroy the answer on its way, so the rest is read as well.
-func answerRefused(conn net.Conn, detail string) {
-	conn.SetDeadline(time.Now().Add(refusalTime))
+func answerRefused(conn net.Conn, within time.Duration, detail string) {
+	conn.SetDeadline(time.Now().Add(within))
 	request := make([]byte, 1<<10)
 	n, err := conn.Read(request)
 	if err != nil {

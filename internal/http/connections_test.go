@@ -2,6 +2,7 @@ package http
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ func limited(t *testing.T, o ConnectionOptions) (addr string, l *limitedListener
 		t.Fatal(err)
 	}
 	o.Logger = slog.New(slog.DiscardHandler)
+	o.refusalTime = cmp.Or(o.refusalTime, patience) // a busy machine may need more than a second for a request
 	l = LimitConnections(server, inner, o).(*limitedListener)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -161,7 +163,7 @@ func TestConnectionLimitOfClient(t *testing.T) {
 // Clients that connect and say nothing hold no more than MaxRefusals descriptors.
 func TestSilentConnections(t *testing.T) {
 	t.Parallel()
-	addr, l := limited(t, ConnectionOptions{Most: 1})
+	addr, l := limited(t, ConnectionOptions{Most: 1, refusalTime: refusalTime})
 	ask(t, dialTo(t, addr), "GET", "/", "")
 	silent := make([]net.Conn, 3*MaxRefusals)
 	for i := range silent {

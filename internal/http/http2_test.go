@@ -240,7 +240,7 @@ func TestRefusedConnectionsOverTLS(t *testing.T) {
 	server := NewHTTPServer(g.Handler(), log)
 	server.TLSConfig = config
 	var serving sync.WaitGroup
-	limited := LimitConnections(server, listener, ConnectionOptions{Most: 1, TLS: config, Logger: log})
+	limited := LimitConnections(server, listener, ConnectionOptions{Most: 1, TLS: config, Logger: log, refusalTime: patience})
 	serving.Go(func() { server.ServeTLS(limited, "", "") })
 	defer serving.Wait()
 	defer server.Close()
