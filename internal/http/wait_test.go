@@ -122,14 +122,14 @@ func TestExpiresInCountsFromTheGrant(t *testing.T) {
 	t.Parallel()
 	g := start(t)
 	first := g.acquired("a")
-	second := g.later("POST", "/locks/a", `{"wait_ms":60000,"ttl_ms":1000}`)
+	second := g.later("POST", "/locks/a", `{"wait_ms":60000,"ttl_ms":600000}`)
 	g.waiting("a", 1)
 	g.store.set(func(s *scriptedStore) {
 		s.onGrant = func() { g.clock.advance(250*time.Millisecond + time.Microsecond) }
 	})
 	g.clock.advance(100 * time.Millisecond)
 	g.release("a", first)
-	if a := second().want(t, 201); a.number("expires_in_ms") != 749 || a.number("waited_ms") != 350 {
+	if a := second().want(t, 201); a.number("expires_in_ms") != 599749 || a.number("waited_ms") != 350 {
 		t.Errorf("%s", a.body)
 	}
 	g.wantNotTakenBack()
