@@ -260,6 +260,7 @@ func (c *cluster) elect(i int) {
 			if err := n.raft.LeadershipTransferToServer(raft.ServerID(to.ID), raft.ServerAddress(to.Address)).Error(); err != nil {
 				c.t.Fatal(err)
 			}
+			c.resigned(n)
 			return
 		}
 	}
@@ -268,6 +269,22 @@ func (c *cluster) elect(i int) {
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
 	}, &raft.TimeoutNowResponse{}); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// resigned waits until a node knows that it does not lead any more: others may know sooner.
+func (c *cluster) resigned(n *node) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	for {
+		changed := n.nextChange()
+		if n.leading.Load() == nil {
+			return
+		}
+		if !awaitAny(ctx, []<-chan struct{}{changed}) {
+			c.t.Fatal("a node that has handed over the lead keeps it")
+		}
 	}
 }
 
