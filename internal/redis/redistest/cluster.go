@@ -89,6 +89,7 @@ func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster 
 	})
 	for _, one := range c.members {
 		one.do(t, "config", "set", "cluster-node-timeout", nodeTimeout)
+		one.args[slices.Index(one.args, "--cluster-node-timeout")+1] = strconv.Itoa(nodeTimeout) // for when it is restarted
 	}
 	return c
 }
