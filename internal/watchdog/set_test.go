@@ -253,13 +253,13 @@ func TestASetTakesBackEachTime(t *testing.T) {
 		const ms = time.Millisecond
 		r := request("")
 		r.Attach, r.Wait = true, 0
-		acquires, confirms := 0, 0
+		var acquires, confirms atomic.Int32
 		w.wires[1].set(func(wire *wire) {
 			wire.before = func(op string) error {
 				if op != "acquire" {
 					return nil
 				}
-				switch acquires++; acquires {
+				switch acquires.Add(1) {
 				case 2: // the first stream's second name
 					advance(30 * ms)
 				case 4: // the second one's
@@ -273,7 +273,7 @@ func TestASetTakesBackEachTime(t *testing.T) {
 				if op != "confirm" {
 					return nil
 				}
-				switch confirms++; confirms {
+				switch confirms.Add(1) {
 				case 1, 2, 3: // both names, and the second one when it has been taken back
 					advance(20 * ms)
 				}
