@@ -50,8 +50,9 @@ test-% system-%: export GOGC ?= 400
 
 # RACE has the packages in which goroutines of this module race. The tests of all others drive a browser, a database, a
 # script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
-RACE := ./client ./fence ./internal/auth ./internal/datadir ./internal/embedded ./internal/http ./internal/metrics ./internal/quorum \
-	./internal/raft ./internal/raft/cluster ./internal/raft/peer ./internal/redis ./internal/tracing ./internal/watchdog
+# Those that take longest come first.
+RACE := ./internal/redis ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/watchdog \
+	./internal/raft/peer ./internal/auth ./internal/datadir ./internal/metrics ./internal/tracing ./fence
 
 # SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
 # are: they run without it. A test of the module compares them with the files that say so.
@@ -61,8 +62,8 @@ PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 # Two packages at a time beside two of another part: with more a core is waited for longer than tests allow.
 LIMITS := -p 2 -parallel 4 -timeout 20m
 
-# The packages that are neither in RACE nor below verify.
-plain = $$(echo $$(go list ./... | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE))"))
+# The packages that are neither in RACE nor below verify; those that take longest come first, here too.
+plain = $$(echo ./web ./cmd/gateway $$(go list ./... | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE) ./web ./cmd/gateway)"))
 
 .PHONY: test-race test-plain test-simulated
 test-race:

@@ -29,17 +29,16 @@ func (h intact) WithGroup(string) slog.Handler      { return h }
 
 // The suite runs on a Redis with Functions, on one without, and with bounds that are low; but for
 // the second as the user with the fewest rights.
-func TestConformance(t *testing.T) { testConformance(t, 4) }
+func TestConformance(t *testing.T) { testConformance(t, 8) }
 
-// TestSystemConformance plays all of the cases on functions.
 func TestSystemConformance(t *testing.T) { testConformance(t, 0) }
 
-// testConformance plays one case in so many on functions, and less without them.
+// testConformance plays all of the cases on functions, one in so many where bounds are low, and less on scripts.
 func testConformance(t *testing.T, sample int) {
 	if epoch != fencingtest.Epoch || maxSkew != fencingtest.MaxSkew {
 		t.Fatal("the suite starts at another time, or with another guard")
 	}
-	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true, Sample: sample}
+	all := fencingtest.Capabilities{OwnClock: true, Flush: true, Gateways: true, OneState: true, Claims: true, Quarantine: true}
 	gateway := Options{Username: redistest.GatewayUser, Password: redistest.Password}
 	rights := redistest.GatewayArgs()
 	run := func(name string, o Options, c fencingtest.Capabilities, args ...string) {
@@ -59,12 +58,12 @@ func testConformance(t *testing.T, sample int) {
 	some.Sample = 4 * max(1, sample) // what does not need it is played on functions
 	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
 	few := all
-	few.StepLimit = 2
+	few.Sample, few.StepLimit = sample, 2
 	small := gateway
 	small.stepLimit = 2
 	run("small steps", small, few, rights...)
 	few = all
-	few.MaxHolders = 2
+	few.Sample, few.MaxHolders = sample, 2
 	holders := gateway
 	holders.MaxHolders = 2
 	run("few holders", holders, few, rights...)
