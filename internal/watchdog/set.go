@@ -226,7 +226,8 @@ func (s *set) attach(ctx context.Context) error {
 	defer done()
 	s.ask.Attach = true
 	patience := time.Now().Add(callTimeout)
-	// Who has some of the names takes all, also for a client that leaves meanwhile: the stream that has lost these lets go of none.
+	// A stream that has taken some of the names takes all, also when its client leaves meanwhile: the one that they were taken
+	// from releases none, and the rest would hang on nobody until their TTL.
 	asking, cancel := context.WithDeadline(context.WithoutCancel(ctx), patience.Add(callTimeout))
 	defer cancel()
 	err = s.attachNames(asking, patience, s.names[:1])
@@ -282,11 +283,15 @@ func (t *turns) take(ctx context.Context, lease fencing.LeasePublic) (done func(
 	}
 	select {
 	case its.taken <- struct{}{}:
-		return func() { <-its.taken; leave() }, nil
+		done = func() { <-its.taken; leave() }
 	case <-ctx.Done():
-		leave()
+		done = leave
+	}
+	if ctx.Err() != nil { // also where both were there
+		done()
 		return nil, fencing.Unavailable(ctx.Err())
 	}
+	return done, nil
 }
 
 // attachNames has names of the set hang on its stream, all at once. Those of which the store does
