@@ -3,7 +3,7 @@
 -- Writes the record, and the indexes of names.
 local function save()
   local key, r = prefix .. 'lock:' .. name, record
-  if r and r[LAST_TOKEN] == 0 and idle() then -- somebody waited in quarantine, and left
+  if r and idle() and (r[LAST_TOKEN] == 0 or not skewed and forgotten()) then -- somebody waited in quarantine, and left
     record, r = false, false
   end
   local busy = r and not idle()
