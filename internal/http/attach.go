@@ -62,11 +62,9 @@ func attachLock(c *call, req *acquire) {
 	a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}}, lease.elapsed, lease.appendMembers)
 }
 
-// stillNewest returns err, or why the client is not told of what was granted: a newer request has it, or has one of several
-// names and is about to take the others.
+// stillNewest returns err, or why the client is not told of what was granted: a newer request has it.
 func (a *attachment) stillNewest(err error) error {
 	if err == nil && a.leases.Replaced() {
-		a.grant.Linger = max(a.grant.Linger, watchdog.TakeOverLinger)
 		return fencing.ReplacedError()
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 
 	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
 )
 
 // call is one request under way, and the http.ResponseWriter of its answer.
@@ -171,6 +172,9 @@ func kept(b []byte) []byte {
 // a grant that it made, and whatever hangs on it.
 func (c *call) owes(fresh bool) {
 	c.hasGrant, c.grant.Left = fresh || c.attached, c.attached
+	if c.attached && c.names != nil { // a newer request of the client may be about to take what hangs on this one
+		c.grant.Linger = max(c.grant.Linger, watchdog.TakeOverLinger)
+	}
 }
 
 // giveBack asks for a grant to be undone.

@@ -219,7 +219,7 @@ func takenFrom(err error) bool {
 // the other, so the last one has all of them. Of streams at several gateways that are sent together the one that has the
 // first name is the newest: it takes the others back from one that was late there.
 func (s *set) attach(ctx context.Context) error {
-	done, err := s.dog.turns.take(ctx, s.ask.Lease.Public())
+	done, err := s.dog.turns.take(ctx, s.dog.drained, s.ask.Lease.Public())
 	if err != nil {
 		return err
 	}
@@ -264,8 +264,8 @@ type turn struct {
 	users int
 }
 
-// take waits for the turn; done ends it. The error is that ctx has ended.
-func (t *turns) take(ctx context.Context, lease fencing.LeasePublic) (done func(), err error) {
+// take waits for the turn; done ends it. The error is that ctx has ended, or CodeDraining.
+func (t *turns) take(ctx context.Context, drained <-chan struct{}, lease fencing.LeasePublic) (done func(), err error) {
 	t.mu.Lock()
 	its := t.of[lease]
 	if its == nil {
@@ -286,6 +286,9 @@ func (t *turns) take(ctx context.Context, lease fencing.LeasePublic) (done func(
 		done = func() { <-its.taken; leave() }
 	case <-ctx.Done():
 		done = leave
+	case <-drained:
+		leave()
+		return nil, errDraining()
 	}
 	if ctx.Err() != nil { // also where both were there
 		done()
@@ -367,7 +370,7 @@ func (s *set) takeBackOf(i int, err error) fencing.TakeBackRequest {
 	r := takeBackOf(&request)
 	switch {
 	case !s.ask.Attach:
-	case s.outs[i].Fresh && codeOf(err) != fencing.CodeReplaced:
+	case s.outs[i].Fresh && (err == nil || codeOf(err) != fencing.CodeReplaced):
 		r.Left, r.Linger = true, s.stream.linger
 	case !isUnknown(err):
 		r.Left, r.Linger = true, max(s.stream.linger, TakeOverLinger)
