@@ -63,13 +63,14 @@ PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 LIMITS := -p 2 -parallel 4 -timeout 20m
 
 # The packages that are neither in RACE nor below verify; those that take longest come first, here too.
-plain = $$(echo ./web ./cmd/gateway $$(go list ./... | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE) ./web ./cmd/gateway)"))
+plain = $$(echo ./web ./cmd/gateway $$(echo "$$all" | grep -v '^fencepost/verify' | grep -vxF "$$(go list $(RACE) ./web ./cmd/gateway)"))
+list  = all=$$(go list ./...) || exit
 
 .PHONY: test-race test-plain test-simulated
 test-race:
 	@scripts/test race "$(RACE)" -race $(LIMITS) -skip '^TestSystem'
 test-plain:
-	@scripts/test plain "$(plain)" $(LIMITS) -skip '^TestSystem'
+	@$(list); scripts/test plain "$(plain)" $(LIMITS) -skip '^TestSystem'
 test-simulated:
 	@scripts/test simulated "$(SIMULATED)" $(LIMITS) -run '^Test$(PLAYED)'
 
@@ -77,11 +78,11 @@ test-simulated:
 system-race:
 	@scripts/test system-race "$(RACE)" -race $(LIMITS) -run '^TestSystem'
 system-plain:
-	@scripts/test system-plain "$(plain)" $(LIMITS) -run '^TestSystem'
+	@$(list); scripts/test system-plain "$(plain)" $(LIMITS) -run '^TestSystem'
 system-simulated:
 	@scripts/test system-simulated "$(SIMULATED)" $(LIMITS) -run '^TestSystem$(PLAYED)'
 system-verify:
-	@scripts/test system-verify "$$(echo $$(go list ./verify/... | grep -v '/verify/members$$'))" $(LIMITS)
+	@$(list); scripts/test system-verify "$$(echo $$(echo "$$all" | grep '^fencepost/verify' | grep -v '/verify/members$$'))" $(LIMITS)
 system-members: system-race system-plain system-simulated system-verify # alone: clusters elect nobody beside so many others
 	@scripts/test system-members ./verify/members -parallel 1 -timeout 20m
 
