@@ -169,10 +169,12 @@ func slowestAnswer(t *testing.T, g *gatewayProcess) (stop func() time.Duration) 
 			}
 		}
 	}()
-	return func() time.Duration {
+	stop = sync.OnceValue(func() time.Duration {
 		close(over)
 		return <-slowest
-	}
+	})
+	t.Cleanup(func() { stop() })
+	return stop
 }
 
 // askAt sends a request and returns the lease that its client is told of before it leaves,

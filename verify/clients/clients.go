@@ -113,7 +113,7 @@ func (o Rounds) Run(ctx context.Context, r *check.Result) error {
 	}
 	r.Count("overlaps shorter than the machine has kept this process waiting", t.starved)
 	r.Count("smallest margin", t.smallest)
-	r.Count("longest wait for a processor", t.stalls.longest())
+	r.Count("longest wait for a processor", t.stalls.longestSince(time.Time{}))
 	for _, f := range all {
 		if m, ok := t.margins[f.name]; ok {
 			r.Note("%s: smallest margin %s", f.name, m.Round(time.Millisecond))
@@ -181,6 +181,7 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 		return err
 	}
 	pause(random, ttl)
+	faulted := time.Now()
 	heal, err := f.inject(l, h)
 	if err != nil {
 		return err
@@ -212,7 +213,7 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 	case <-time.After(patience):
 		return errors.New("the work does not end")
 	}
-	l.judge(f, h, g, survived, healed)
+	l.judge(f, h, g, survived, faulted, healed)
 	if err := h.verdict(survived); err != nil {
 		l.r.Violation("round %d, %s: %v", i, f.name, err)
 	}
@@ -230,7 +231,7 @@ func await(granted <-chan grant) grant {
 }
 
 // judge compares the end of the work with the grant of the next.
-func (l *lane) judge(f fault, h holder, g grant, survived bool, healed time.Time) {
+func (l *lane) judge(f fault, h holder, g grant, survived bool, faulted, healed time.Time) {
 	margin := g.at.Sub(h.at())
 	l.tally.mu.Lock()
 	defer l.tally.mu.Unlock()
@@ -250,8 +251,8 @@ func (l *lane) judge(f fault, h holder, g grant, survived bool, healed time.Time
 	default:
 		l.tally.lost++
 	}
-	if stall := l.tally.stalls.longest(); margin <= -stall {
-		l.r.Violation("%s: the work ended %s after the next was granted the lock; the machine has kept this process waiting for up to %s", f.name, -margin, stall)
+	if stall := l.tally.stalls.longestSince(faulted); margin <= -stall {
+		l.r.Violation("%s: the work ended %s after the next was granted the lock; the machine has kept this process waiting for up to %s meanwhile", f.name, -margin, stall)
 	} else if margin <= 0 {
 		l.tally.starved++
 	}

@@ -2,16 +2,21 @@ package clients
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // stalls notes how long the machine keeps this process from running: a holder that is kept
 // waiting for longer than its margin is as good as stopped.
 type stalls struct {
-	most    atomic.Int64
+	mu      sync.Mutex
+	all     []stall // longer than an interval
 	end     chan struct{}
 	running sync.WaitGroup
+}
+
+type stall struct {
+	until time.Time
+	took  time.Duration
 }
 
 func watchStalls() *stalls {
@@ -23,8 +28,13 @@ func watchStalls() *stalls {
 		for last := time.Now(); ; {
 			select {
 			case <-tick.C:
-				s.most.Store(max(s.most.Load(), int64(time.Since(last)-interval)))
-				last = time.Now()
+				now := time.Now()
+				if took := now.Sub(last) - interval; took > interval {
+					s.mu.Lock()
+					s.all = append(s.all, stall{now, took})
+					s.mu.Unlock()
+				}
+				last = now
 			case <-s.end:
 				return
 			}
@@ -33,7 +43,15 @@ func watchStalls() *stalls {
 	return s
 }
 
-func (s *stalls) longest() time.Duration { return time.Duration(s.most.Load()) }
+// longestSince returns the longest one that has ended since a moment; of all if that is zero.
+func (s *stalls) longestSince(moment time.Time) (longest time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := len(s.all) - 1; i >= 0 && s.all[i].until.After(moment); i-- {
+		longest = max(longest, s.all[i].took)
+	}
+	return longest
+}
 
 func (s *stalls) stop() {
 	close(s.end)

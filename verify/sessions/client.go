@@ -78,7 +78,7 @@ func (s *session) open(ctx context.Context, g *system.Gateway, start func(ctx co
 		return nil, err
 	}
 	c, err := start(ctx, g.URL(), leaseID, string(body))
-	for giveUp := time.Now().Add(patience); err != nil && time.Now().Before(giveUp); <-time.After(look) {
+	for giveUp := time.Now().Add(patience); isUnknown(err) && time.Now().Before(giveUp); <-time.After(look) {
 		c, err = start(ctx, g.URL(), leaseID, string(body))
 	}
 	if err != nil {
@@ -132,8 +132,21 @@ func (r *reader) take(kind, data string) {
 	case "granted":
 		r.settle(err)
 	case "refused", "lost", "draining", "closed":
-		r.settle(fmt.Errorf("the stream ended before a grant: %s %s", kind, data))
+		r.settle(&notGranted{kind, e.Code, data})
 	}
+}
+
+// notGranted is a stream that ended before a grant.
+type notGranted struct{ kind, code, data string }
+
+func (n *notGranted) Error() string {
+	return fmt.Sprintf("the stream ended before a grant: %s %s", n.kind, n.data)
+}
+
+// isUnknown reports whether nothing is known of what was asked for.
+func isUnknown(err error) bool {
+	n, is := errors.AsType[*notGranted](err)
+	return is && n.code == "unavailable"
 }
 
 // said returns the events so far.
