@@ -306,7 +306,7 @@ local function undo(h)
   remove_holder(h, now)
   if h[KEEP] == 1 then
     h[TOKEN], h[SLOT], h[SLOTS], h[HOLD], h[PROVISIONAL], h[CLAIMED], h[TOLD] = 0, NO_SLOT, '', 1, 0, 0, 0
-    h[BREAK_AT], h[BREAK_REASON] = 0, ''
+    h[EPOCH], h[BREAK_AT], h[BREAK_REASON] = 0, 0, ''
     h[TTL], h[GRANT_TTL], h[ACQUIRED_AT] = granted_ttl(h), 0, 0
     rest(h)
   end
