@@ -23,9 +23,11 @@ const (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// backend is an empty Redis with two handles and a clock that the test moves.
+// backend is an empty Redis with two handles and a clock that the test moves: its own, where it was
+// started with one, otherwise what it is told of in place of it.
 type backend struct {
 	now    atomic.Int64
+	clock  *redistest.Clock // nil: it is told
 	skew   [2]atomic.Int64
 	stores [2]*Store
 	flush  func()
@@ -77,7 +79,15 @@ func (s *starting) Gap() {
 	s.EventSink.Gap()
 }
 
-func (b *backend) SetTime(now fencing.Instant) { b.now.Store(int64(now)) }
+func (b *backend) SetTime(now fencing.Instant) {
+	b.now.Store(int64(now))
+	if b.clock == nil {
+		return
+	}
+	if err := b.clock.Stop(now.Time()); err != nil {
+		b.t.Fatal(err)
+	}
+}
 
 func (b *backend) SetSkew(handle int, skew time.Duration) { b.skew[handle].Store(int64(skew)) }
 
@@ -89,7 +99,7 @@ func openBackend(t testing.TB, server *redistest.Server) *backend {
 // openOn opens a backend on several masters.
 func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backend {
 	t.Helper()
-	b := &backend{t: t}
+	b := &backend{t: t, clock: masters[0].Clock()}
 	var clients []*goredis.Client
 	for _, master := range masters {
 		client := master.Client()
@@ -112,7 +122,9 @@ func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backen
 		o := options
 		o.MaxSkew, o.Quarantine = maxSkew, QuarantinePolicy{Off: true}
 		o.OperationTimeout, o.ReadTimeout, o.WriteTimeout = 20*time.Second, 5*time.Second, 5*time.Second // no case is about them
-		o.Now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
+		if b.clock == nil {
+			o.Now = func() fencing.Instant { return fencing.Instant(b.now.Load()) }
+		}
 		o.Clock = func() time.Time {
 			return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load()))
 		}

@@ -27,8 +27,9 @@ func (h intact) Handle(_ context.Context, r slog.Record) error {
 func (h intact) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h intact) WithGroup(string) slog.Handler      { return h }
 
-// The suite runs on a Redis with Functions, on one without, and with bounds that are low; but for
-// the second as the user with the fewest rights.
+// The suite runs on a Redis with Functions, on one without, on one whose own clock is set, by which
+// its keys expire too, and with bounds that are low; but for the second as the user with the fewest
+// rights.
 func TestConformance(t *testing.T) { testConformance(t, 8) }
 
 func TestSystemConformance(t *testing.T) { testConformance(t, 0) }
@@ -44,7 +45,11 @@ func testConformance(t *testing.T, sample int) {
 	run := func(name string, o Options, c fencingtest.Capabilities, args ...string) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t, args...)
+			start := redistest.Start
+			if c.Stands {
+				start = redistest.StartWithClock
+			}
+			server := start(t, args...)
 			o.URL = server.SocketURL()
 			fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 				o := o
@@ -57,6 +62,9 @@ func testConformance(t *testing.T, sample int) {
 	some := all
 	some.Sample = 4 * max(1, sample) // what does not need it is played on functions
 	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
+	own := all
+	own.Sample, own.Stands = sample/4, true
+	run("its own clock", gateway, own, rights...)
 	few := all
 	few.Sample, few.StepLimit = sample, 2
 	small := gateway

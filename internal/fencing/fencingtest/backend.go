@@ -29,6 +29,7 @@ type Backend interface {
 // Capabilities says as data what a store can do.
 type Capabilities struct {
 	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
+	Stands   bool // what gives events their ids stands still between commands, so none are asked for
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
 	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
 	Claims   bool // the store can be a node of a quorum: it has Claim, as fencing.Node does, and heeds AcquireRequest.Intent

@@ -120,6 +120,9 @@ func (d *comparison) account(c *command, want *result) error {
 			g.over = true
 		}
 	}
+	for _, u := range want.undone { // by who was told
+		delete(d.told, fencing.EndedLease{Name: u.name, Lease: u.lease})
+	}
 	if h := &want.out.Holder; want.err == nil && h.Token != 0 && !h.Provisional {
 		d.told[fencing.EndedLease{Name: c.name, Lease: h.Lease}] = d.right().Add(h.ExpiresAt.Sub(want.out.Now))
 	}

@@ -51,7 +51,9 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 	if caps.special() {
 		return
 	}
-	t.Run("events", func(t *testing.T) { runEvents(t, open, caps) })
+	if !caps.Stands {
+		t.Run("events", func(t *testing.T) { runEvents(t, open, caps) })
+	}
 	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open, caps) })
 	t.Run("expired crowd", func(t *testing.T) { runExpiredCrowd(t, open, caps) })
 	t.Run("context", func(t *testing.T) { runContext(t, open) })

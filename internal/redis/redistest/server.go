@@ -28,6 +28,7 @@ type Server struct {
 	port    int
 	config  string // path of a configuration file, or ""
 	args    []string
+	clock   *Clock // nil: that of the machine
 	process *exec.Cmd
 	exited  chan struct{} // closed when process has ended
 }
@@ -37,20 +38,29 @@ type Server struct {
 // those of an Authority it listens with TLS only.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s, err := Run(args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
+	return endWithTest(t)(Run(args...))
+}
+
+// endWithTest ends a server with the test, if it was started.
+func endWithTest(t testing.TB) func(*Server, error) *Server {
+	return func(s *Server, err error) *Server {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return s
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
 }
 
 // Run starts a server and waits until it answers. Close ends it.
-func Run(args ...string) (*Server, error) {
+func Run(args ...string) (*Server, error) { return run(&Server{args: args}) }
+
+func run(s *Server) (*Server, error) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return nil, errors.New("redis-server is not installed; on Debian: apt-get install redis-server")
 	}
@@ -58,7 +68,12 @@ func Run(args ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{dir: dir, args: args}
+	s.dir = dir
+	if s.clock != nil {
+		if err := s.clock.make(dir); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
 	for range 5 { // another process may take the free port first
 		if s.port, err = FreePort(); err != nil {
 			break
@@ -80,6 +95,9 @@ func (s *Server) start() error {
 	}
 	s.process = exec.Command("redis-server", args...)
 	s.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with its children, which write files
+	if s.clock != nil {
+		s.process.Env = append(os.Environ(), s.clock.env(s.dir)...)
+	}
 	if err := s.process.Start(); err != nil {
 		return err
 	}
@@ -181,6 +199,9 @@ func (s *Server) Close() error {
 	err := s.Kill()
 	if killErr := syscall.Kill(-s.Pid(), syscall.SIGKILL); killErr != nil && !errors.Is(killErr, syscall.ESRCH) {
 		err = errors.Join(err, killErr)
+	}
+	if s.clock != nil {
+		err = errors.Join(err, s.clock.file.Close())
 	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
