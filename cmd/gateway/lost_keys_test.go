@@ -23,7 +23,7 @@ import (
 var kindsOfKeys = regexp.MustCompile(`fencepost:\{N\}:(\w+)(:<name>)?`)
 
 // notThere are the kinds of keys that two gateways on one Redis don't have.
-var notThere = map[string]string{"never": "there is no such key", "intent": "of a quorum", "acked": "where replicas confirm"}
+var notThere = map[string]string{"never": "there is no such key", "intent": "of a quorum", "doubt": "where the clocks differ", "acked": "where replicas confirm"}
 
 const (
 	lostTTL = 3 * time.Second  // of the leases that waiters are behind

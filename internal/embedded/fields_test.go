@@ -20,6 +20,7 @@ var notOnDisk = map[string]string{
 	"Record.History":     "a bucket of its own",
 	"Record.DelaySetAt":  "there is one clock",
 	"Record.DelaySentAt": "as DelaySetAt",
+	"Record.DelayedElse": "as DelaySetAt",
 
 	"Holding.Stamp":       "its request does not outlive the process",
 	"Holding.Told":        "as Stamp",

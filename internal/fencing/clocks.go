@@ -97,6 +97,23 @@ func (t *step) tell(h *Holding, sure time.Duration) {
 	}
 }
 
+// delay has nobody granted the name before an instant, nor before one that was set earlier.
+func (t *step) delay(until Instant) {
+	r := t.record
+	if t.skewed {
+		before := r.DelayedUntil
+		if r.DelaySentAt != 0 {
+			before = r.DelayedElse
+		}
+		r.DelayedElse = max(before, until.Add(t.lead()))
+	}
+	r.DelayedUntil = max(r.DelayedUntil, until)
+	r.DelaySetAt, r.DelaySentAt = t.setNow()
+}
+
+// delayOver forgets a lock delay, which so stays over if the clock is set back.
+func (r *Record) delayOver() { r.DelayedUntil, r.DelaySetAt, r.DelaySentAt, r.DelayedElse = 0, 0, 0, 0 }
+
 // doubtful reports whether anything was written on the name while the clocks differed.
 func (r *Record) doubtful() bool { return r.RetryAt == AfterSkew || r.DelaySentAt != 0 }
 
@@ -108,13 +125,16 @@ func (t *step) putRight() {
 		t.putHoldersRight()
 		r.Queue.putRight(t.wasWrong)
 	}
+	until := r.DelayedUntil
 	if r.DelaySentAt != 0 && t.wasWrong(r.DelaySetAt, r.DelaySentAt) {
-		r.DelayedUntil += r.DelaySentAt - r.DelaySetAt
+		until = r.DelayedElse
 	}
-	r.DelaySetAt, r.DelaySentAt = 0, 0
-	r.DelayedUntil = min(r.DelayedUntil, t.now.Add(MaxLockDelay))
+	r.delayOver()
+	r.DelayedUntil = min(until, t.now.Add(MaxLockDelay))
 }
 
+// putHoldersRight puts the ends of leases right. None is later than a TTL from now: it was set
+// before, by whatever clock.
 func (t *step) putHoldersRight() {
 	var doubtful []Holding
 	for h := range t.record.Holders.All() {
@@ -125,7 +145,7 @@ func (t *step) putHoldersRight() {
 	for i := range doubtful {
 		h := &doubtful[i]
 		if t.wasWrong(h.SetAt, h.SentAt) {
-			h.ExpiresAt = h.expiresAt(h.SentAt, h.TTL)
+			h.ExpiresAt = h.expiresAt(min(h.SentAt, t.now), h.TTL)
 		}
 		h.SetAt, h.SentAt = 0, 0
 		t.record.Holders.Put(*h)

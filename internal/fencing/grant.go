@@ -88,7 +88,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	} else if p.Gateway == t.guard.Gateway { // the gateway of a waiter was registered when that joined
 		t.Gateways.join(p.Gateway, t.now)
 	}
-	t.record.DelayedUntil, t.record.DelaySetAt, t.record.DelaySentAt = 0, 0, 0 // it is over, and stays so if the clock is set back
+	t.record.delayOver()
 	t.record.issued(&holding)
 	t.record.Holders.Put(holding)
 	t.out.Granted = append(t.out.Granted, holding.Grant(t.name))

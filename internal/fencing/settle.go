@@ -105,8 +105,7 @@ func (t *step) end(h *Holding, reason Reason, at Instant, breakReason string) {
 		t.record.History = slices.Delete(t.record.History, 0, excess)
 	}
 	if reason != ReasonReleased && !h.Provisional && h.LockDelay > 0 {
-		t.record.DelayedUntil = max(t.record.DelayedUntil, at.Add(h.LockDelay))
-		t.record.DelaySetAt, t.record.DelaySentAt = t.setNow()
+		t.delay(at.Add(h.LockDelay))
 	}
 	t.freed(h, at)
 }

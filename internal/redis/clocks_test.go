@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,6 +151,38 @@ func TestRenewalThroughAWrongClock(t *testing.T) {
 				mustAcquire(t, s, next)
 			})
 		}
+	}
+}
+
+// Of many holders only those are read whose leases were renewed while the clocks differed: one gateway
+// with a wrong clock does not make every operation of the others as long as a name has holders.
+func TestOneOfManyRenewedThroughAWrongClock(t *testing.T) {
+	server := redistest.Start(t)
+	var right, wrong clocks
+	s, mad := open(t, right.options(server.URL())), open(t, wrong.options(server.URL()))
+	var last fencing.LeaseID
+	for range 100 {
+		r := acquireRequest("a")
+		r.Mode, last = fencing.ModeShared, r.Lease
+		mustAcquire(t, s, r)
+	}
+	wrong.gateway.Store(int64(time.Hour))
+	renewal := fencing.RenewRequest{Name: "a", Lease: last}
+	_, err := mad.Renew(t.Context(), renewal)
+	wantCode(t, "renewal through a wrong clock", err, fencing.CodeOK)
+	client := server.Client()
+	defer client.Close()
+	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Renew(t.Context(), renewal)
+	wantCode(t, "renewal", err, fencing.CodeOK)
+	stats, err := client.Info(t.Context(), "commandstats").Result()
+	if err != nil || !strings.Contains(stats, "cmdstat_fcall") || strings.Contains(stats, "cmdstat_hvals") || strings.Contains(stats, "cmdstat_hgetall") {
+		t.Errorf("a renewal reads all holders: %s, %v", stats, err)
+	}
+	if left := client.Exists(t.Context(), "fencepost:{0}:doubt:a").Val(); left != 0 {
+		t.Error("what was put right is still noted")
 	}
 }
 

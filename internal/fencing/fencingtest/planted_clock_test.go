@@ -36,6 +36,11 @@ var plantedInClocks = []defect{
 	{what: "a lock delay while the clocks differ counts by the store's clock alone", casesOnly: true, step: tampered(nil, written(func(_ *moment, r *fencing.Record) {
 		r.DelaySetAt, r.DelaySentAt = 0, 0
 	}))},
+	{what: "a lock delay while the clocks differ takes the place of a longer one", casesOnly: true, step: tampered(nil, written(func(_ *moment, r *fencing.Record) {
+		if r.DelaySentAt != 0 {
+			r.DelayedElse = r.DelayedUntil + r.DelaySentAt - r.DelaySetAt
+		}
+	}))},
 	{what: "while the clocks differ a holder is told what is left by the store's", step: tampered(nil, written(func(m *moment, _ *fencing.Record) {
 		if h := m.own(); h != nil && m.out.Holder.Token != 0 {
 			m.out.Holder.ExpiresAt = h.ExpiresAt

@@ -23,6 +23,13 @@ function clocks.set_now()
   return now, header[HEADER_SENT]
 end
 
+-- Notes that a time of a lease or of a resting place was set while the clocks differed.
+function clocks.note(h)
+  if h[SENT_AT] > 0 then
+    call('hset', prefix .. 'doubt:' .. name, h[LEASE], '')
+  end
+end
+
 -- Tells whether the store's clock was wrong when a time was set.
 function clocks.was_wrong(set, sent)
   if sent > set then

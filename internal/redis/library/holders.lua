@@ -44,6 +44,7 @@ local function put_holder(h)
   call('hset', prefix .. 'holders:' .. name, h[LEASE], written)
   call('zadd', prefix .. 'until:' .. name, h[PROVISIONAL] == 1 and unconfirmed_score(h[GATEWAY]) or h[EXPIRES_AT], h[LEASE])
   call('zadd', prefix .. 'limits:' .. name, tolerates(h), h[LEASE])
+  clocks.note(h)
 end
 
 -- Returns slots in ascending order as a lease has them: see fencing.Slots.
@@ -128,33 +129,36 @@ end
 local delay = {} -- what is done where there is a lock delay
 
 -- Returns how many holders have one, until when nobody is granted the name, and, if that was set
--- while the clocks differed, when by either clock.
+-- while the clocks differed, when by either clock, and until when if the store's was wrong.
 function delay.read()
   local all = {}
   for n in string.gmatch(record[DELAY], '%d+') do
     all[#all + 1] = tonumber(n)
   end
-  return all[1] or 0, all[2] or 0, all[3] or 0, all[4] or 0
+  return all[1] or 0, all[2] or 0, all[3] or 0, all[4] or 0, all[5] or 0
 end
 
-function delay.write(holders, till, set, sent)
-  record[DELAY] = sent > 0 and fmt('%d:%d:%d:%d', holders, till, set, sent) or holders + till > 0 and fmt('%d:%d', holders, till) or ''
+function delay.write(holders, till, set, sent, other)
+  record[DELAY] = sent > 0 and fmt('%d:%d:%d:%d:%d', holders, till, set, sent, other) or holders + till > 0 and fmt('%d:%d', holders, till) or ''
 end
 
 -- Counts a holder that has one.
 function delay.add()
-  local holders, till, set, sent = delay.read()
-  delay.write(holders + 1, till, set, sent)
+  local holders, till, set, sent, other = delay.read()
+  delay.write(holders + 1, till, set, sent, other)
 end
 
--- Counts it no more: it has ended as is said; nothing is of one that is taken back.
+-- Counts it no more: it has ended as is said; nothing is of one that is taken back. The twin of
+-- step.delay.
 function delay.remove(h, at, ended)
-  local holders, till, set, sent = delay.read()
+  local holders, till, set, sent, other = delay.read()
   if ended and ended ~= 'released' and h[PROVISIONAL] == 0 then
-    till = max(till, delay.after(h, at))
+    local own = delay.after(h, at)
+    other = max(sent > 0 and other or till, own + clocks.lead())
+    till = max(till, own)
     set, sent = clocks.set_now()
   end
-  delay.write(holders - 1, till, set, sent)
+  delay.write(holders - 1, till, set, sent, other)
 end
 
 -- Returns until when nobody is granted the name after a lease that ends at an instant.
@@ -162,19 +166,19 @@ function delay.after(h, at)
   return at + h[LOCK_DELAY] * 1000
 end
 
--- Forgets one that is over: it stays so if the clock is set back.
+-- Forgets one that is over: it stays so if the clock is set back. The twin of Record.delayOver.
 function delay.over()
   local holders = delay.read()
-  delay.write(holders, 0, 0, 0)
+  delay.write(holders, 0, 0, 0, 0)
 end
 
 -- Puts right what was set while the clocks differed, and bounds it. See clocks.put_right.
 function delay.put_right()
-  local holders, till, set, sent = delay.read()
+  local holders, till, set, sent, other = delay.read()
   if sent > 0 and clocks.was_wrong(set, sent) then
-    till = till + sent - set
+    till = other
   end
-  delay.write(holders, min(till, now + MAX_LOCK_DELAY), 0, 0)
+  delay.write(holders, min(till, now + MAX_LOCK_DELAY), 0, 0, 0)
 end
 
 -- Tells whether nobody may be granted the name, for the delay of a lease that has ended, or

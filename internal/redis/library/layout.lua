@@ -23,6 +23,8 @@
 --   fencepost:{N}:gateway:<gateway>  zset, what there is for it: see entry_of
 --   fencepost:{N}:marks:<name>   hash, slot -> the highest token admitted there, of those
 --                                above the mark of the name
+--   fencepost:{N}:doubt:<name>   hash, lease id -> '', of leases and resting places of which
+--                                a time was set while the clocks differed
 --   fencepost:{N}:intent:<name>  string, until when, us, and the lease that nobody is
 --                                to get in before
 --   fencepost:{N}:token:steps    string, counts the steps of a test, whose clock stands still

@@ -91,8 +91,8 @@ local function mend_holders()
   forget_entries(LEASE_ENTRY)
   delete_holder_keys()
   r[HOLDERS], r[EXTRA_PERMITS], sole_holder, has_holder_keys = #all, extra, nil, #all > 1
-  local _, till, set, sent = delay.read()
-  delay.write(delays, till, set, sent)
+  local _, till, set, sent, other = delay.read()
+  delay.write(delays, till, set, sent, other)
   if #all == 0 then
     r[ENDED_TOKEN], r[FORGET_AT] = r[LAST_TOKEN], max(r[FORGET_AT], now + FORGET_AFTER)
   elseif #all == 1 then

@@ -24,6 +24,7 @@ local function rest(p)
   p[SET_AT], p[SENT_AT] = clocks.set_now()
   call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
   call('zadd', prefix .. 'resting:' .. name, p[EXPIRES_AT], p[LEASE])
+  clocks.note(p)
   r[QUEUE_LAST] = max(r[QUEUE_LAST], p[SEQ])
   r[REST_TILL] = r[RESTING] == 0 and p[EXPIRES_AT] or min(r[REST_TILL], p[EXPIRES_AT])
   r[RESTING] = r[RESTING] + 1

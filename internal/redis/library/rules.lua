@@ -109,6 +109,33 @@ function clocks.doubtful()
   return sent > 0 or r[RETRY_AT] == AFTER_SKEW
 end
 
+-- Puts the end of a lease right. It is no later than a TTL from now: it was set before, by whatever
+-- clock. The twin of step.putHoldersRight.
+function clocks.put_lease_right(h)
+  if not h or h[SENT_AT] == 0 then
+    return
+  end
+  if clocks.was_wrong(h[SET_AT], h[SENT_AT]) then
+    h[EXPIRES_AT] = expires_at(h, min(h[SENT_AT], now), h[TTL])
+  end
+  h[SET_AT], h[SENT_AT] = 0, 0
+  put_holder(h)
+end
+
+-- Puts the end of a rest right, as the place is stored. The twin of Queue.putRight.
+function clocks.put_place_right(stored)
+  local p = stored and read_lease(stored)
+  if not p or p[SENT_AT] == 0 then
+    return
+  end
+  if clocks.was_wrong(p[SET_AT], p[SENT_AT]) then
+    p[EXPIRES_AT] = p[SENT_AT] + REST_TTL
+  end
+  p[SET_AT], p[SENT_AT] = 0, 0
+  call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
+  call('zadd', prefix .. 'resting:' .. name, p[EXPIRES_AT], p[LEASE])
+end
+
 -- Puts right what was written on the name while the clocks differed. The twin of step.putRight.
 function clocks.put_right()
   local r = record
@@ -118,28 +145,13 @@ function clocks.put_right()
   if r[RETRY_AT] ~= AFTER_SKEW then
     return
   end
-  local places, resting = prefix .. 'places:' .. name, prefix .. 'resting:' .. name
-  local all = r[HOLDERS] > 1 and call('hvals', prefix .. 'holders:' .. name) or {}
-  for i = 1, #all do
-    all[i] = read_lease(all[i])
+  local doubt, resting = prefix .. 'doubt:' .. name, prefix .. 'resting:' .. name
+  for _, lease in ipairs(call('hkeys', doubt)) do
+    clocks.put_lease_right(find_holder(lease))
+    clocks.put_place_right(r[RESTING] > 0 and call('hget', prefix .. 'places:' .. name, lease))
   end
-  all[1] = sole_holder or all[1]
-  for _, h in ipairs(all) do
-    if h[SENT_AT] > 0 then
-      h[EXPIRES_AT] = clocks.was_wrong(h[SET_AT], h[SENT_AT]) and expires_at(h, h[SENT_AT], h[TTL]) or h[EXPIRES_AT]
-      h[SET_AT], h[SENT_AT] = 0, 0
-      put_holder(h)
-    end
-  end
-  for _, lease in ipairs(r[RESTING] > 0 and call('zrange', resting, 0, -1) or {}) do
-    local p = read_lease(call('hget', places, lease))
-    if p[SENT_AT] > 0 then
-      p[EXPIRES_AT] = clocks.was_wrong(p[SET_AT], p[SENT_AT]) and p[SENT_AT] + REST_TTL or p[EXPIRES_AT]
-      p[SET_AT], p[SENT_AT] = 0, 0
-      call('hset', places, lease, write_lease(p))
-      call('zadd', resting, p[EXPIRES_AT], lease)
-    end
-  end
+  call('del', doubt)
+  clocks.put_lease_right(sole_holder)
   r[REST_TILL] = r[RESTING] > 0 and tonumber(call('zrange', resting, 0, 0, 'withscores')[2]) + 0 or 0
 end
 

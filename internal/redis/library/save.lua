@@ -55,6 +55,6 @@ local function save()
       call('pexpire', prefix .. 'marks:' .. name, kept)
     end
   else
-    call('unlink', key, prefix .. 'marks:' .. name)
+    call('unlink', key, prefix .. 'marks:' .. name, prefix .. 'doubt:' .. name)
   end
 end
