@@ -32,6 +32,8 @@ type backend struct {
 	stores [2]*Store
 	flush  func()
 
+	clients []*goredis.Client // of the masters
+
 	t       testing.TB
 	options [2]Options // of the stores
 }
@@ -87,6 +89,9 @@ func (b *backend) SetTime(now fencing.Instant) {
 	if err := b.clock.Stop(now.Time()); err != nil {
 		b.t.Fatal(err)
 	}
+	if err := b.clients[0].Keys(context.Background(), "*").Err(); err != nil { // what has expired is gone at once
+		b.t.Fatal(err)
+	}
 }
 
 func (b *backend) SetSkew(handle int, skew time.Duration) { b.skew[handle].Store(int64(skew)) }
@@ -100,22 +105,21 @@ func openBackend(t testing.TB, server *redistest.Server) *backend {
 func openOn(t testing.TB, options Options, masters ...*redistest.Server) *backend {
 	t.Helper()
 	b := &backend{t: t, clock: masters[0].Clock()}
-	var clients []*goredis.Client
 	for _, master := range masters {
 		client := master.Client()
 		t.Cleanup(func() { client.Close() })
-		clients = append(clients, client)
+		b.clients = append(b.clients, client)
 	}
 	b.flush = func() {
-		for _, client := range clients {
+		for _, client := range b.clients {
 			if err := client.FlushAll(context.Background()).Err(); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 	b.Flush()
-	if len(clients) > 1 {
-		drainBus(t, clients)
+	if len(b.clients) > 1 {
+		drainBus(t, b.clients)
 	}
 	b.SetTime(epoch)
 	for i := range b.stores {

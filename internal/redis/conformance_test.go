@@ -46,7 +46,7 @@ func testConformance(t *testing.T, sample int) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := redistest.Start
-			if c.Stands {
+			if c.OwnExpiry {
 				start = redistest.StartWithClock
 			}
 			server := start(t, args...)
@@ -63,7 +63,7 @@ func testConformance(t *testing.T, sample int) {
 	some.Sample = 4 * max(1, sample) // what does not need it is played on functions
 	run("scripts", Options{}, some, "--rename-command", "fcall", "", "--rename-command", "function", "")
 	own := all
-	own.Sample, own.Stands = sample/4, true
+	own.Sample, own.OwnExpiry = sample/4, true
 	run("its own clock", gateway, own, rights...)
 	few := all
 	few.Sample, few.StepLimit = sample, 2

@@ -29,7 +29,11 @@ type Backend interface {
 // Capabilities says as data what a store can do.
 type Capabilities struct {
 	OwnClock bool // the store's clock is not the gateway's, so it guards against skew
-	Stands   bool // what gives events their ids stands still between commands, so none are asked for
+
+	// OwnExpiry: what the store only keeps for a time goes by a clock that SetTime sets, right or
+	// wrong. That stands still between commands, so events, whose ids are of it, are not asked for.
+	OwnExpiry bool
+
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
 	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
 	Claims   bool // the store can be a node of a quorum: it has Claim, as fencing.Node does, and heeds AcquireRequest.Intent

@@ -74,6 +74,9 @@ func (d *comparison) setTime(now fencing.Instant) {
 	d.now = now
 	d.store.SetTime(now)
 	d.model.SetTime(now)
+	if d.caps.OwnExpiry {
+		d.model.memory().state.PruneTombstones(now)
+	}
 }
 
 // setSkew sets the clock of a handle's gateway, ahead of the right time by so much.

@@ -51,7 +51,7 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 	if caps.special() {
 		return
 	}
-	if !caps.Stands {
+	if !caps.OwnExpiry {
 		t.Run("events", func(t *testing.T) { runEvents(t, open, caps) })
 	}
 	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open, caps) })
