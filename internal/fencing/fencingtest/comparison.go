@@ -22,6 +22,7 @@ type comparison struct {
 	model *modelBackend
 
 	now    fencing.Instant  // by the store's clock
+	latest fencing.Instant  // that it has shown
 	off    time.Duration    // how far that is ahead of the right time
 	ahead  [2]time.Duration // how far the clocks of the handles' gateways are
 	skew   [2]time.Duration // how far these are ahead of the store's
@@ -71,7 +72,7 @@ func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
 }
 
 func (d *comparison) setTime(now fencing.Instant) {
-	d.now = now
+	d.now, d.latest = now, max(d.latest, now)
 	d.store.SetTime(now)
 	d.model.SetTime(now)
 	if d.caps.OwnExpiry {

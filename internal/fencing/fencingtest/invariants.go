@@ -185,8 +185,10 @@ func (d *comparison) checkViews() error {
 		if err != nil {
 			return fmt.Errorf("then inspect %s: %w", name, err)
 		}
-		d.collect(name, &r)
 		want, err := ask(d.ctx, d.model.handles[c.handle], c, 0, d.now)
+		if err == nil && d.collected(name, &r, &want) {
+			want, err = ask(d.ctx, d.model.handles[c.handle], c, 0, d.now)
+		}
 		if err != nil {
 			return err
 		}
@@ -207,14 +209,18 @@ func (d *comparison) checkViews() error {
 	return nil
 }
 
-// collect forgets an idle record that the store has collected by its own clock: when it does, only
-// the store knows.
-func (d *comparison) collect(name fencing.Name, r *result) {
-	records := d.model.memory().state.Records
-	record := records[name]
-	if d.caps.OwnExpiry && r.err == nil && r.out.Lock.LastToken == 0 && record != nil && idle(record) && record.ForgetAt <= d.now {
-		delete(records, name)
+// collected has the model forget an idle record that the store has collected by its own clock, right
+// or wrong, and reports whether it did: when the store does, only it knows.
+func (d *comparison) collected(name fencing.Name, r, want *result) bool {
+	if !d.caps.OwnExpiry || r.err != nil || want.err != nil || r.out.Lock.LastToken != 0 || want.out.Lock.LastToken == 0 {
+		return false
 	}
+	records := d.model.memory().state.Records
+	if record := records[name]; !idle(record) || record.ForgetAt > d.latest {
+		return false
+	}
+	delete(records, name)
+	return true
 }
 
 // learnFromView learns of grants that no answer told of: those of an expire and
