@@ -77,6 +77,7 @@ func (cfg *Config) fill() error {
 			*d.n = d.otherwise
 		}
 	}
+	cfg.Options.Clocks = slices.Contains(cfg.Faults, "clock")
 	if cfg.Every == 0 {
 		cfg.Every = 6 * time.Second
 	}

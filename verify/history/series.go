@@ -37,6 +37,7 @@ var (
 	gateways = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
 	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
 	nodes    = []string{"node-kill", "node-stop", "flush"}
+	clocks   = []string{"clock"}
 	leaders  = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
 	ways     = []string{"way-cut", "leader-cut"}
 	disks    = []string{"disk-slow", "disk-full"}
@@ -88,6 +89,8 @@ func situations() []situation {
 		{"cluster", system.Options{Store: system.Cluster, Gateways: 3}, 32, 8, nil, Mix{}},
 		{"quorum, faults", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, all(gateways, links, nodes), Mix{}},
 		{"redis, permits", system.Options{Store: system.Redis, Gateways: 2}, 24, 8, nil, permits},
+		{"redis, clock", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, clocks, Mix{}},
+		{"quorum, clocks", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, clocks, Mix{}},
 		{"redis, few", system.Options{Store: system.Redis, Gateways: 2}, 4, 2, links, Mix{}},
 	}
 }

@@ -47,7 +47,7 @@ type run struct {
 
 // Run starts everything, does a fault every 5 s until the time is over, and judges.
 func (o Soak) Run(ctx context.Context, r *check.Result) error {
-	options := system.Options{Store: o.Kind, Gateways: 2, Env: []string{
+	options := system.Options{Store: o.Kind, Gateways: 2, Clocks: true, Env: []string{
 		"FENCEPOST_DEFAULT_TTL=" + ttl.String(), "FENCEPOST_MAX_TTL=" + ttl.String(), "FENCEPOST_ADMIN_ADDR=127.0.0.1:0",
 	}}
 	switch o.Kind {

@@ -37,6 +37,7 @@ var faults = []struct {
 	{Fault{"gateway-stop", stopGateway}, nil},
 	{Fault{"node-kill", killNode}, []Kind{Redis, Quorum}},
 	{Fault{"node-stop", stopNode}, []Kind{Redis, Quorum}},
+	{Fault{"clock", moveClock}, []Kind{Redis, Quorum}},
 	{Fault{"flush", flush}, []Kind{Redis, Sentinel, Cluster, Quorum}},
 	{Fault{"drop-clients", dropClients}, []Kind{Redis, Sentinel, Cluster, Quorum}},
 	{Fault{"link-cut", onLink(func(p *redistest.Proxy) { p.Cut(true) }, func(p *redistest.Proxy) { p.Cut(false) })}, []Kind{Redis, Quorum}},
@@ -107,6 +108,15 @@ func killNode(s *System, random *rand.Rand) (func() error, error) {
 func stopNode(s *System, random *rand.Rand) (func() error, error) {
 	server := pick(random, s.Servers)
 	return server.Resume, server.Pause()
+}
+
+// moveClock sets the clock of a server far ahead or far behind.
+func moveClock(s *System, random *rand.Rand) (func() error, error) {
+	clock := pick(random, s.Servers).Clock()
+	if clock == nil {
+		return nil, errors.New("the servers were started without Options.Clocks")
+	}
+	return func() error { return clock.Set(0) }, clock.Set(pick(random, []time.Duration{30 * time.Minute, -30 * time.Minute, 12 * time.Second, -12 * time.Second}))
 }
 
 func flush(s *System, random *rand.Rand) (func() error, error) {

@@ -40,6 +40,7 @@ type Options struct {
 	Build    Build    // of the gateways
 	Env      []string // settings of the gateways, like "FENCEPOST_DEFAULT_TTL=1s"
 	Redis    []string // arguments of every redis-server; nothing is persisted by default
+	Clocks   bool     // the servers of Redis and Quorum have wall clocks of their own, which the fault clock needs
 }
 
 // System is what was started.
@@ -115,7 +116,10 @@ func (s *System) launch(start func(t testing.TB)) error {
 }
 
 func (s *System) startStore() error {
-	args := s.options.Redis
+	args, start := s.options.Redis, redistest.Start
+	if s.options.Clocks {
+		start = redistest.StartWithClock
+	}
 	switch s.Kind {
 	case Embedded:
 		s.url = "embedded"
@@ -123,9 +127,13 @@ func (s *System) startStore() error {
 	case Raft:
 		return s.startCluster()
 	case Redis:
-		return s.launch(func(t testing.TB) { s.Servers = []*redistest.Server{redistest.Start(t, args...)} })
+		return s.launch(func(t testing.TB) { s.Servers = []*redistest.Server{start(t, args...)} })
 	case Quorum:
-		return s.launch(func(t testing.TB) { s.Servers = redistest.StartQuorum(t, 3, args...) })
+		return s.launch(func(t testing.TB) {
+			for range 3 {
+				s.Servers = append(s.Servers, start(t, args...))
+			}
+		})
 	case Sentinel:
 		return s.launch(func(t testing.TB) {
 			s.Sentinel = redistest.StartSentinel(t, 2, 3, args...)

@@ -47,7 +47,7 @@ func TestFaults(t *testing.T) {
 	for _, kind := range []Kind{Embedded, Redis, Raft} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := StartTest(t, Options{Store: kind, Env: quick})
+			s := StartTest(t, Options{Store: kind, Env: quick, Clocks: true})
 			random := rand.New(rand.NewPCG(1, 1))
 			for _, fault := range Faults(kind) {
 				heal, err := fault.Inject(s, random)
