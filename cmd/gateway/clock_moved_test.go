@@ -20,20 +20,21 @@ import (
 // lives on.
 func TestTheClockOfRedisIsMoved(t *testing.T) {
 	t.Parallel()
-	clockIsMoved(t, 30*time.Minute, -30*time.Minute)
+	clockIsMoved(t, 3*time.Second, 30*time.Minute, -30*time.Minute)
 }
 
 func TestSystemTheClockOfRedisIsMoved(t *testing.T) {
 	t.Parallel()
-	clockIsMoved(t, time.Hour, -time.Hour, 12*time.Second, -12*time.Second, 3*time.Second, -3*time.Second, 25*time.Hour)
+	clockIsMoved(t, 12*time.Second, time.Hour, -time.Hour, 12*time.Second, -12*time.Second, 3*time.Second, -3*time.Second, 25*time.Hour)
 }
 
-func clockIsMoved(t *testing.T, moves ...time.Duration) {
+// clockIsMoved has the clock ahead by so much for a time, one Redis for each.
+func clockIsMoved(t *testing.T, lasts time.Duration, moves ...time.Duration) {
 	for _, ahead := range moves {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			server, patient := redistest.StartWithClock(t), "FENCEPOST_MAX_WAIT=5m"
-			m := &movedClock{near: startOn(t, server.URL(), patient), far: startOn(t, server.URL(), patient)}
+			m := &movedClock{near: startOn(t, server.URL(), patient), far: startOn(t, server.URL(), patient), lasts: lasts}
 			if err := m.play(server.Clock(), ahead); err != nil {
 				t.Error(err)
 			}
@@ -42,7 +43,10 @@ func clockIsMoved(t *testing.T, moves ...time.Duration) {
 }
 
 // movedClock are two gateways on a Redis whose clock is moved.
-type movedClock struct{ near, far *gatewayProcess }
+type movedClock struct {
+	near, far *gatewayProcess
+	lasts     time.Duration
+}
 
 // contended is a name that is held at one gateway and waited for at the other.
 type contended struct {
@@ -67,10 +71,8 @@ func (c *contended) until() time.Time {
 	return c.believed
 }
 
-const (
-	movedTTL   = 3 * time.Second // of what is not renewed
-	movedDelay = 2 * time.Second // after what is broken
-)
+// movedDelay is the lock delay of what is broken.
+const movedDelay = 2 * time.Second
 
 func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	// Each waits for longer than the test does.
@@ -87,25 +89,29 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 		return err
 	}
 	stop := m.renew(renewed)
-	expired, err := m.contend("expired", fmt.Sprintf(`"ttl_ms":%d`, movedTTL.Milliseconds()))
+	expired, err := m.contend("expired", fmt.Sprintf(`"ttl_ms":%d`, m.lasts.Milliseconds()))
 	if err != nil {
-		return errors.Join(err, stop())
+		stop()
+		return err
 	}
 
 	if err := clock.Set(ahead); err != nil {
-		return errors.Join(err, stop())
+		stop()
+		return err
 	}
 	err = m.meanwhile(released, broken)
 	<-time.After(time.Until(expired.until()))
 	if err := errors.Join(err, clock.Set(0)); err != nil {
-		return errors.Join(err, stop())
+		stop()
+		return err
 	}
 	err = errors.Join(m.serve(released), m.serve(broken), m.serve(expired))
-	if lost := stop(); lost != nil {
+	if over, lost := stop(); lost != nil {
 		return errors.Join(err, lost)
+	} else if !over {
+		err = errors.Join(err, releaseAt(m.near, renewed.name, renewed.held))
+		renewed.rely(time.Now(), 0)
 	}
-	err = errors.Join(err, releaseAt(m.near, renewed.name, renewed.held))
-	renewed.rely(time.Now(), 0)
 	return errors.Join(err, m.serve(renewed))
 }
 
@@ -163,16 +169,19 @@ func (m *movedClock) serve(c *contended) error {
 	return releaseAt(m.far, c.name, c.granted)
 }
 
-// renew renews a lease until it is stopped, which tells whether it was lost.
-func (m *movedClock) renew(c *contended) (stop func() error) {
-	done, lost := make(chan struct{}), make(chan error, 1)
+// renew renews a lease until it is stopped, which tells whether its time was over before, and
+// otherwise whether it was lost: while Redis's clock is ahead it can't be renewed.
+func (m *movedClock) renew(c *contended) (stop func() (over bool, lost error)) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	var over bool
+	var lost error
 	go func() {
+		defer close(ended)
 		tick := time.NewTicker(300 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case <-done:
-				lost <- nil
 				return
 			case <-tick.C:
 			}
@@ -182,15 +191,19 @@ func (m *movedClock) renew(c *contended) (stop func() error) {
 			switch {
 			case err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil:
 				c.rely(sent, answer.ExpiresIn)
-			case err == nil && status == http.StatusServiceUnavailable: // by the store's clock it may be over
-			case time.Now().Before(c.until()):
-				lost <- fmt.Errorf("a renewal of %s was answered %d: %s, %w", c.name, status, body, err)
+			case err == nil && status == http.StatusServiceUnavailable:
+			case !time.Now().Before(c.until()):
+				over = true
+				return
+			default:
+				lost = fmt.Errorf("a renewal of %s was answered %d: %s, %w", c.name, status, body, err)
 				return
 			}
 		}
 	}()
-	return func() error {
+	return func() (bool, error) {
 		close(done)
-		return <-lost
+		<-ended
+		return over, lost
 	}
 }

@@ -76,7 +76,7 @@ func reused(h *History, name string, r *Rules) (found []Violation) {
 		case op.Verb != Release || !op.on(name):
 		case op.Verdict == Ended && was == nil:
 			first[op.Call] = op
-		case op.Verdict == Lost && was != nil && !r.EndsCross && !h.forgot(was.Sent, op.Done):
+		case op.Verdict == Lost && was != nil && !r.EndsCross && !h.forgotEnds(was.Sent, op.Done):
 			found = append(found, Violation{Promise: "P7", Name: name, What: fmt.Sprintf("a release is not what it was when it is repeated:\n%s\n%s", was, op)})
 		}
 	}
@@ -86,7 +86,7 @@ func reused(h *History, name string, r *Rules) (found []Violation) {
 		switch {
 		case c.Verb == Release && c.Verdict == Ended && !c.mayBeUndone(frail):
 			ended[c.Lease] = c.Done
-		case granted && c.Verb == Acquire && over && c.sent > at && !h.forgot(at, c.Done):
+		case granted && c.Verb == Acquire && over && c.sent > at && !h.forgotEnds(at, c.Done):
 			found = append(found, Violation{Promise: "P7", Name: name, What: "a lease id that was released was granted again:\n" + h.tell(name, at-2*time.Second, c.Done)})
 		}
 		if granted && g.Left <= 0 {

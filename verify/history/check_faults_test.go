@@ -23,6 +23,18 @@ func TestCheckFaults(t *testing.T) {
 			s.does(14, 15, Release, "a", Lost).Call = first
 			s.grant(16, 17, "b", 11)
 		}},
+		{"a release that is repeated after a clock was ahead", "", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			first := s.does(2, 3, Release, "a", Ended).ID
+			s.h.Troubles = []Trouble{{What: "clock", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Ends: true}}
+			s.does(14, 15, Release, "a", Lost).Call = first
+			s.grant(16, 17, "b", 11)
+		}},
+		{"what lived while a clock was ahead is granted to another", "order", nil, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.h.Troubles = []Trouble{{What: "clock", From: 10 * ms, Until: 12 * ms, Calm: 20 * ms, Ends: true}}
+			s.grant(14, 15, "b", 11)
+		}},
 		{"a release that a master carried out, and the next one knows nothing of", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.grant(2, 9, "b", 11)

@@ -169,6 +169,7 @@ type Trouble struct {
 	From, Until, Calm Time
 
 	Forgets bool // the store may have forgotten what it knew
+	Ends    bool // or only leases that had ended
 	Split   bool // gateways may have asked two masters meanwhile, of which one forgets all that it did
 	Restart bool // of a gateway
 	Killed  bool // a gateway was: it had no time to flush
@@ -198,6 +199,11 @@ func (h *History) calm() (total time.Duration) {
 		}
 	}
 	return total + max(0, h.End-end)
+}
+
+// forgotEnds reports whether the store may have forgotten between from and until that a lease ended.
+func (h *History) forgotEnds(from, until Time) bool {
+	return slices.ContainsFunc(h.Troubles, func(t Trouble) bool { return (t.Forgets || t.Ends) && t.From <= until && t.Until >= from })
 }
 
 // forgot reports whether the store may have forgotten something between from and until.

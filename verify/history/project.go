@@ -42,7 +42,7 @@ func project(h *History, name string, r *Rules) []porcupine.Operation {
 		case c.Verb == Break:
 			p.breaks[c.Token]++
 		}
-		unknown := !c.certain() || c.Verdict == Lost && h.forgot(c.sent, c.Done) // of it an attempt before may have been carried out, and forgotten
+		unknown := !c.certain() || c.Verdict == Lost && h.forgotEnds(c.sent, c.Done) // of it an attempt before may have been carried out, and forgotten
 		if unknown && (c.Verb == Acquire || c.Verb == Release && c.Hold > 1) {
 			p.depths[c.Lease] = true
 		}
@@ -112,7 +112,7 @@ func (p *projection) call(c *call) {
 		m.what, m.lease = moveHeld, ""
 	case !known: // of a lease that nobody was told of
 	case c.lost(p.name):
-		if c.Verb == Release && c.Hold < 2 && p.all.forgot(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
+		if c.Verb == Release && c.Hold < 2 && p.all.forgotEnds(c.sent, c.Done) { // its first attempt may have been carried out, and forgotten
 			may := m
 			may.what = moveMayRelease
 			p.add(c.Client, c.sent, p.merged(c), may)

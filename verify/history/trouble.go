@@ -42,6 +42,7 @@ type aftermath struct {
 	calm     time.Duration // after it is healed
 	since    time.Duration // after it began
 	forgets  bool
+	ends     bool // it may have forgotten leases that had ended
 	split    bool
 	restarts bool
 	killed   bool
@@ -66,6 +67,8 @@ func aftermathOf(fault string, kind system.Kind) aftermath {
 			return aftermath{calm: longestTTL, restarts: true, killed: fault == "gateway-kill"}
 		}
 		return aftermath{since: dead, restarts: true}
+	case "clock":
+		return aftermath{calm: heard, ends: kind == system.Redis} // of a quorum a minority forgets
 	case "node-kill", "flush":
 		if kind == system.Quorum { // a minority of nodes forgets nothing
 			return aftermath{calm: heard}
@@ -105,7 +108,7 @@ func (r *run) oneFault(name string) error {
 	after := aftermathOf(name, r.cfg.System.Kind)
 	t := Trouble{
 		What: name, From: r.now(), Until: forever, Calm: forever,
-		Restart: after.restarts, Killed: after.killed, Split: after.split, Forgets: after.forgets,
+		Restart: after.restarts, Killed: after.killed, Split: after.split, Forgets: after.forgets, Ends: after.ends,
 	}
 	heal, err := fault.Inject(r.cfg.System, r.random)
 	if err != nil {
