@@ -17,7 +17,7 @@ import (
 // with a picture each, which stays where it is.
 func histories(clusters bool, limit time.Duration) func(context.Context, check.Scale, *check.Result) error {
 	return func(ctx context.Context, scale check.Scale, r *check.Result) error {
-		s := history.Series{Clusters: clusters, Histories: check.Pick(scale, 19, 200), Parallel: 7, Limit: limit}
+		s := history.Series{Clusters: clusters, Histories: check.Pick(scale, 20, 200), Parallel: 7, Limit: limit}
 		if clusters {
 			s.Histories, s.Parallel = check.Pick(scale, 10, 100), 3
 		}

@@ -38,6 +38,7 @@ var (
 	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
 	nodes    = []string{"node-kill", "node-stop", "flush"}
 	clocks   = []string{"clock"}
+	keys     = []string{"index-lost", "key-lost"}
 	leaders  = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
 	ways     = []string{"way-cut", "leader-cut"}
 	disks    = []string{"disk-slow", "disk-full"}
@@ -91,6 +92,7 @@ func situations() []situation {
 		{"redis, permits", system.Options{Store: system.Redis, Gateways: 2}, 24, 8, nil, permits},
 		{"redis, clock", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, clocks, Mix{}},
 		{"quorum, clocks", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, clocks, Mix{}},
+		{"redis, keys lost", system.Options{Store: system.Redis, Gateways: 2}, 24, 4, keys, Mix{}},
 		{"redis, few", system.Options{Store: system.Redis, Gateways: 2}, 4, 2, links, Mix{}},
 	}
 }

@@ -69,7 +69,9 @@ func aftermathOf(fault string, kind system.Kind) aftermath {
 		return aftermath{since: dead, restarts: true}
 	case "clock":
 		return aftermath{calm: heard, ends: kind == system.Redis} // of a quorum a minority forgets
-	case "node-kill", "flush":
+	case "index-lost":
+		return aftermath{calm: heard}
+	case "node-kill", "flush", "key-lost":
 		if kind == system.Quorum { // a minority of nodes forgets nothing
 			return aftermath{calm: heard}
 		}

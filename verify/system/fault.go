@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"fencepost/internal/redis/redistest"
@@ -38,6 +39,8 @@ var faults = []struct {
 	{Fault{"node-kill", killNode}, []Kind{Redis, Quorum}},
 	{Fault{"node-stop", stopNode}, []Kind{Redis, Quorum}},
 	{Fault{"clock", moveClock}, []Kind{Redis, Quorum}},
+	{Fault{"index-lost", loseKey(isIndex)}, []Kind{Redis}},
+	{Fault{"key-lost", loseKey(isNoRecord)}, []Kind{Redis}},
 	{Fault{"flush", flush}, []Kind{Redis, Sentinel, Cluster, Quorum}},
 	{Fault{"drop-clients", dropClients}, []Kind{Redis, Sentinel, Cluster, Quorum}},
 	{Fault{"link-cut", onLink(func(p *redistest.Proxy) { p.Cut(true) }, func(p *redistest.Proxy) { p.Cut(false) })}, []Kind{Redis, Quorum}},
@@ -125,6 +128,26 @@ func flush(s *System, random *rand.Rand) (func() error, error) {
 		return nil, err
 	}
 	return healed, server.Flush()
+}
+
+// isIndex reports whether a key is made anew from the others, and isNoRecord whether it is any but the
+// record of a name: docs/stores.md says what the loss of one of those costs.
+func isIndex(key string) bool {
+	return strings.HasSuffix(key, ":expiry") || strings.HasSuffix(key, ":names")
+}
+
+func isNoRecord(key string) bool { return !strings.Contains(key, ":lock:") }
+
+// loseKey deletes one of some keys by hand.
+func loseKey(some func(key string) bool) func(*System, *rand.Rand) (func() error, error) {
+	return func(s *System, random *rand.Rand) (func() error, error) {
+		server := pick(random, s.Servers)
+		keys, err := server.Keys("fencepost:*")
+		if keys = slices.DeleteFunc(keys, func(key string) bool { return !some(key) }); err != nil || len(keys) == 0 {
+			return healed, err
+		}
+		return healed, server.Delete(pick(random, keys))
+	}
 }
 
 func dropClients(s *System, random *rand.Rand) (func() error, error) {

@@ -52,6 +52,26 @@ func PauseProcess(p *os.Process) error {
 // Flush forgets all data (FLUSHALL).
 func (s *Server) Flush() error { return s.try("flushall", "sync").Err() }
 
+// Keys returns all keys of a pattern, in order.
+func (s *Server) Keys(pattern string) ([]string, error) {
+	keys, err := s.try("keys", pattern).Slice()
+	all := make([]string, len(keys))
+	for i, key := range keys {
+		all[i], _ = key.(string)
+	}
+	slices.Sort(all)
+	return all, err
+}
+
+// Delete deletes keys, as DEL by hand does.
+func (s *Server) Delete(keys ...string) error {
+	args := []any{"del"}
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	return s.try(args...).Err()
+}
+
 // DropClients closes the connections of all clients and subscribers.
 func (s *Server) DropClients() error {
 	for _, kind := range []string{"normal", "pubsub"} {
