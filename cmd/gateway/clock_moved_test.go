@@ -56,6 +56,7 @@ type contended struct {
 	believed time.Time // nobody else may be granted the name before
 	served   chan error
 	granted  holding
+	at       time.Time // of that
 }
 
 // rely notes an answer to the holder, to a request that was sent at a moment.
@@ -71,8 +72,10 @@ func (c *contended) until() time.Time {
 	return c.believed
 }
 
-// movedDelay is the lock delay of what is broken.
-const movedDelay = 2 * time.Second
+const (
+	movedDelay = 2 * time.Second // the lock delay of what is broken
+	movedTTL   = 5 * time.Second // of what is renewed
+)
 
 func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	// Each waits for longer than the test does.
@@ -84,11 +87,11 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	if err != nil {
 		return err
 	}
-	renewed, err := m.contend("renewed", `"ttl_ms":5000`)
+	renewed, err := m.contend("renewed", fmt.Sprintf(`"ttl_ms":%d`, movedTTL.Milliseconds()))
 	if err != nil {
 		return err
 	}
-	stop := m.renew(renewed)
+	stop := m.renew(renewed, ahead > 0 && m.lasts > movedTTL)
 	expired, err := m.contend("expired", fmt.Sprintf(`"ttl_ms":%d`, m.lasts.Milliseconds()))
 	if err != nil {
 		stop()
@@ -101,6 +104,11 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	}
 	err = m.meanwhile(released, broken)
 	<-time.After(time.Until(expired.until()))
+	for _, c := range []*contended{released, broken, renewed, expired} {
+		if len(c.served) > 0 {
+			err = errors.Join(err, fmt.Errorf("%s: who waits is answered while the clock is wrong", c.name))
+		}
+	}
 	if err := errors.Join(err, clock.Set(0)); err != nil {
 		stop()
 		return err
@@ -109,28 +117,38 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	if over, lost := stop(); lost != nil {
 		return errors.Join(err, lost)
 	} else if !over {
-		err = errors.Join(err, releaseAt(m.near, renewed.name, renewed.held))
 		renewed.rely(time.Now(), 0)
+		err = errors.Join(err, releaseAt(m.near, renewed.name, renewed.held))
 	}
 	return errors.Join(err, m.serve(renewed))
 }
 
 // meanwhile does what is done while the clock is wrong.
 func (m *movedClock) meanwhile(released, broken *contended) error {
-	status, body, err := request(http.MethodPost, "http://"+m.far.addr+"/locks/new", "", nil)
+	status, body, err := m.ask(http.MethodPost, m.far, "new", nil)
 	if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(body), `"clock_skew"`) {
 		return fmt.Errorf("acquire while the clock is wrong was answered %d: %s, %w", status, body, err)
 	}
+	released.rely(time.Now(), 0)
 	if err := releaseAt(m.near, released.name, released.held); err != nil {
 		return err
 	}
-	released.rely(time.Now(), 0)
 	broken.rely(time.Now(), movedDelay.Milliseconds())
-	status, body, err = request(http.MethodDelete, "http://"+m.near.addr+"/locks/"+broken.name, "", map[string]string{"If-Match": fmt.Sprintf(`"%d"`, broken.held.Token)})
+	status, body, err = m.ask(http.MethodDelete, m.near, broken.name, map[string]string{"If-Match": fmt.Sprintf(`"%d"`, broken.held.Token)})
 	if err != nil || status != http.StatusNoContent {
 		return fmt.Errorf("break was answered %d: %s, %w", status, body, err)
 	}
 	return nil
+}
+
+// ask sends a request, again while nothing is known of it.
+func (m *movedClock) ask(method string, g *gatewayProcess, name string, header map[string]string) (status int, body []byte, err error) {
+	for deadline := time.Now().Add(patience); ; {
+		status, body, err = request(method, "http://"+g.addr+"/locks/"+name, "", header)
+		if err != nil || !unavailable(status, body) || time.Now().After(deadline) {
+			return status, body, err
+		}
+	}
 }
 
 // contend has a name held at one gateway, and waited for at the other.
@@ -145,6 +163,7 @@ func (m *movedClock) contend(name, asked string) (*contended, error) {
 	go func() {
 		var err error
 		c.granted, err = acquireAt(context.Background(), m.far, name, fmt.Sprintf(`{"wait_ms":%d}`, (5*patience).Milliseconds()))
+		c.at = time.Now()
 		c.served <- err
 	}()
 	return c, awaitWaiting(m.near, name, 1)
@@ -160,7 +179,7 @@ func (m *movedClock) serve(c *contended) error {
 	case <-time.After(patience):
 		return fmt.Errorf("%s: who waits is not served", c.name)
 	}
-	if early := time.Until(c.until()); early > 0 {
+	if early := c.until().Sub(c.at); early > 0 {
 		return fmt.Errorf("%s: granted %s too soon", c.name, early)
 	}
 	if c.granted.Token <= c.held.Token {
@@ -170,8 +189,9 @@ func (m *movedClock) serve(c *contended) error {
 }
 
 // renew renews a lease until it is stopped, which tells whether its time was over before, and
-// otherwise whether it was lost: while Redis's clock is ahead it can't be renewed.
-func (m *movedClock) renew(c *contended) (stop func() (over bool, lost error)) {
+// otherwise whether it was lost. It may be over if it can't be renewed for as long, or this machine
+// did not come to it.
+func (m *movedClock) renew(c *contended, mayBeOver bool) (stop func() (over bool, lost error)) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	var over bool
 	var lost error
@@ -179,20 +199,21 @@ func (m *movedClock) renew(c *contended) (stop func() (over bool, lost error)) {
 		defer close(ended)
 		tick := time.NewTicker(300 * time.Millisecond)
 		defer tick.Stop()
-		for {
+		for before := time.Now(); ; {
 			select {
 			case <-done:
 				return
 			case <-tick.C:
 			}
 			sent := time.Now()
+			mayBeOver, before = mayBeOver || sent.Sub(before) >= movedTTL, sent
 			status, body, err := request(http.MethodPut, "http://"+m.near.addr+"/locks/"+c.name, "", map[string]string{"Lease-Id": c.held.LeaseID})
 			var answer holding
 			switch {
 			case err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil:
 				c.rely(sent, answer.ExpiresIn)
 			case err == nil && status == http.StatusServiceUnavailable:
-			case !time.Now().Before(c.until()):
+			case mayBeOver && !time.Now().Before(c.until()):
 				over = true
 				return
 			default:

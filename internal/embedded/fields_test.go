@@ -10,17 +10,17 @@ import (
 
 // notOnDisk are the fields that a file does not have, with the reason.
 var notOnDisk = map[string]string{
-	"Record.EndedToken":  "for claims, and the embedded store is no node of a quorum",
-	"Record.Intent":      "as EndedToken",
-	"Record.LastClaimed": "as EndedToken",
-	"Record.SlotMarks":   "a bucket of its own",
-	"Record.Holders":     "a bucket of its own",
-	"Record.Queue":       "does not outlive the process",
-	"Record.RetryAt":     "a restart looks at all names",
-	"Record.History":     "a bucket of its own",
-	"Record.DelaySetAt":  "there is one clock",
-	"Record.DelaySentAt": "as DelaySetAt",
-	"Record.DelayedElse": "as DelaySetAt",
+	"Record.EndedToken":   "for claims, and the embedded store is no node of a quorum",
+	"Record.Intent":       "as EndedToken",
+	"Record.LastClaimed":  "as EndedToken",
+	"Record.SlotMarks":    "a bucket of its own",
+	"Record.Holders":      "a bucket of its own",
+	"Record.Queue":        "does not outlive the process",
+	"Record.RetryAt":      "a restart looks at all names",
+	"Record.History":      "a bucket of its own",
+	"Record.DelaySetAt":   "there is one clock",
+	"Record.DelaySentAt":  "as DelaySetAt",
+	"Record.DelayedOther": "as DelaySetAt",
 
 	"Holding.Stamp":       "its request does not outlive the process",
 	"Holding.Told":        "as Stamp",

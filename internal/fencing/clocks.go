@@ -103,16 +103,18 @@ func (t *step) delay(until Instant) {
 	if t.skewed {
 		before := r.DelayedUntil
 		if r.DelaySentAt != 0 {
-			before = r.DelayedElse
+			before = r.DelayedOther
 		}
-		r.DelayedElse = max(before, until.Add(t.lead()))
+		r.DelayedOther = max(before, until.Add(t.lead()))
 	}
 	r.DelayedUntil = max(r.DelayedUntil, until)
 	r.DelaySetAt, r.DelaySentAt = t.setNow()
 }
 
 // delayOver forgets a lock delay, which so stays over if the clock is set back.
-func (r *Record) delayOver() { r.DelayedUntil, r.DelaySetAt, r.DelaySentAt, r.DelayedElse = 0, 0, 0, 0 }
+func (r *Record) delayOver() {
+	r.DelayedUntil, r.DelaySetAt, r.DelaySentAt, r.DelayedOther = 0, 0, 0, 0
+}
 
 // doubtful reports whether anything was written on the name while the clocks differed.
 func (r *Record) doubtful() bool { return r.RetryAt == AfterSkew || r.DelaySentAt != 0 }
@@ -123,14 +125,13 @@ func (t *step) putRight() {
 	r := t.record
 	if r.RetryAt == AfterSkew {
 		t.putHoldersRight()
-		r.Queue.putRight(t.wasWrong)
+		r.Queue.putRight(t.now, t.wasWrong)
 	}
-	until := r.DelayedUntil
 	if r.DelaySentAt != 0 && t.wasWrong(r.DelaySetAt, r.DelaySentAt) {
-		until = r.DelayedElse
+		r.DelayedUntil = r.DelayedOther
 	}
-	r.delayOver()
-	r.DelayedUntil = min(until, t.now.Add(MaxLockDelay))
+	r.DelayedUntil = min(r.DelayedUntil, t.now.Add(MaxLockDelay))
+	r.DelaySetAt, r.DelaySentAt, r.DelayedOther = 0, 0, 0
 }
 
 // putHoldersRight puts the ends of leases right. None is later than a TTL from now: it was set
@@ -145,19 +146,23 @@ func (t *step) putHoldersRight() {
 	for i := range doubtful {
 		h := &doubtful[i]
 		if t.wasWrong(h.SetAt, h.SentAt) {
-			h.ExpiresAt = h.expiresAt(min(h.SentAt, t.now), h.TTL)
+			h.ExpiresAt = h.expiresAt(h.SentAt, h.TTL)
 		}
+		h.ExpiresAt = min(h.ExpiresAt, h.expiresAt(t.now, h.TTL))
 		h.SetAt, h.SentAt = 0, 0
 		t.record.Holders.Put(*h)
 	}
 }
 
-// putRight puts the ends of rests right.
-func (q *Queue) putRight(wasWrong func(set, sent Instant) bool) {
+// putRight puts the ends of rests right, of which none is later than a RestTTL from now either.
+func (q *Queue) putRight(now Instant, wasWrong func(set, sent Instant) bool) {
 	var till Instant
 	for _, p := range q.resting {
-		if p.SentAt != 0 && wasWrong(p.SetAt, p.SentAt) {
-			p.RestTill = p.SentAt.Add(RestTTL)
+		if p.SentAt != 0 {
+			if wasWrong(p.SetAt, p.SentAt) {
+				p.RestTill = p.SentAt.Add(RestTTL)
+			}
+			p.RestTill = min(p.RestTill, now.Add(RestTTL))
 		}
 		p.SetAt, p.SentAt = 0, 0
 		if till == 0 || p.RestTill < till {

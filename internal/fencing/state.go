@@ -65,7 +65,7 @@ type Record struct {
 	DelayedUntil    Instant // nobody is granted the name before: see AcquireRequest.LockDelay; 0 once somebody was
 	DelaySetAt      Instant // of a DelayedUntil that was set while the clocks differed when that was, by the store's clock
 	DelaySentAt     Instant // and by the gateway's; 0: they agreed
-	DelayedElse     Instant // DelayedUntil, if the store's clock was wrong then
+	DelayedOther    Instant // DelayedUntil, if the store's clock was wrong then
 }
 
 // Holding is a holder with what proves it.

@@ -251,7 +251,7 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 	r := filled[fencing.Record]()
 	h := filled[fencing.Holding]()
 	h.SetAt, h.SentAt, r.DelaySetAt, r.DelaySentAt, resting.SetAt, resting.SentAt = 0, 0, 0, 0, 0, 0 // there is one clock
-	waiting.SetAt, waiting.SentAt, r.DelayedElse = 0, 0, 0
+	waiting.SetAt, waiting.SentAt, r.DelayedOther = 0, 0, 0
 	r.Holders.Put(h)
 	r.Queue = fencing.RestoredQueue([]fencing.Place{waiting}, []fencing.Place{resting}, 1<<40)
 	r.History[0].Name, r.History[0].Holder.Metadata = "a", nil

@@ -77,7 +77,7 @@ func (cfg *Config) fill() error {
 			*d.n = d.otherwise
 		}
 	}
-	cfg.Options.Clocks = slices.Contains(cfg.Faults, "clock")
+	cfg.Options.Clocks = cfg.Options.Clocks || slices.Contains(cfg.Faults, "clock") || slices.Contains(cfg.Faults, "clock-far-ahead")
 	if cfg.Every == 0 {
 		cfg.Every = 6 * time.Second
 	}

@@ -37,7 +37,7 @@ var (
 	gateways = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
 	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
 	nodes    = []string{"node-kill", "node-stop", "flush"}
-	clocks   = []string{"clock"}
+	clocks   = []string{"clock", "clock-far-ahead"}
 	keys     = []string{"index-lost", "key-lost"}
 	leaders  = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
 	ways     = []string{"way-cut", "leader-cut"}

@@ -67,7 +67,7 @@ func aftermathOf(fault string, kind system.Kind) aftermath {
 			return aftermath{calm: longestTTL, restarts: true, killed: fault == "gateway-kill"}
 		}
 		return aftermath{since: dead, restarts: true}
-	case "clock":
+	case "clock-far-ahead":
 		return aftermath{calm: heard, ends: kind == system.Redis} // of a quorum a minority forgets
 	case "index-lost":
 		return aftermath{calm: heard}

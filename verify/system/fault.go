@@ -38,7 +38,8 @@ var faults = []struct {
 	{Fault{"gateway-stop", stopGateway}, nil},
 	{Fault{"node-kill", killNode}, []Kind{Redis, Quorum}},
 	{Fault{"node-stop", stopNode}, []Kind{Redis, Quorum}},
-	{Fault{"clock", moveClock}, []Kind{Redis, Quorum}},
+	{Fault{"clock", moveClock(12*time.Second, -12*time.Second, -30*time.Minute)}, []Kind{Redis, Quorum}},
+	{Fault{"clock-far-ahead", moveClock(30 * time.Minute)}, []Kind{Redis, Quorum}},
 	{Fault{"index-lost", loseKey(isIndex)}, []Kind{Redis}},
 	{Fault{"key-lost", loseKey(isNoRecord)}, []Kind{Redis}},
 	{Fault{"flush", flush}, []Kind{Redis, Sentinel, Cluster, Quorum}},
@@ -113,13 +114,15 @@ func stopNode(s *System, random *rand.Rand) (func() error, error) {
 	return server.Resume, server.Pause()
 }
 
-// moveClock sets the clock of a server far ahead or far behind.
-func moveClock(s *System, random *rand.Rand) (func() error, error) {
-	clock := pick(random, s.Servers).Clock()
-	if clock == nil {
-		return nil, errors.New("the servers were started without Options.Clocks")
+// moveClock sets the clock of a server ahead by one of these.
+func moveClock(ahead ...time.Duration) func(*System, *rand.Rand) (func() error, error) {
+	return func(s *System, random *rand.Rand) (func() error, error) {
+		clock := pick(random, s.Servers).Clock()
+		if clock == nil {
+			return nil, errors.New("the servers were started without Options.Clocks")
+		}
+		return func() error { return clock.Set(0) }, clock.Set(pick(random, ahead))
 	}
-	return func() error { return clock.Set(0) }, clock.Set(pick(random, []time.Duration{30 * time.Minute, -30 * time.Minute, 12 * time.Second, -12 * time.Second}))
 }
 
 func flush(s *System, random *rand.Rand) (func() error, error) {

@@ -40,7 +40,7 @@ type Options struct {
 	Build    Build    // of the gateways
 	Env      []string // settings of the gateways, like "FENCEPOST_DEFAULT_TTL=1s"
 	Redis    []string // arguments of every redis-server; nothing is persisted by default
-	Clocks   bool     // the servers of Redis and Quorum have wall clocks of their own, which the fault clock needs
+	Clocks   bool     // the servers of Redis and Quorum have wall clocks of their own, which the faults of clocks need
 }
 
 // System is what was started.

@@ -42,6 +42,7 @@ type comparison struct {
 	told    map[fencing.EndedLease]fencing.Instant // until when holders were told that their leases live, by the right time
 	shown   map[fencing.EndedLease]fencing.Holder  // leases as they were shown last
 	renewed map[streamEpoch]fencing.Stamp          // the streams that have renewed
+	kept    map[fencing.EndedLease]keptUntil       // tombstones, with OwnExpiry
 	delayed map[fencing.Name]fencing.Instant       // until when nobody may be granted a name, by the leases that were told to have ended and the right time
 }
 
@@ -64,7 +65,7 @@ func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
 		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
 		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
 		shown: map[fencing.EndedLease]fencing.Holder{}, renewed: map[streamEpoch]fencing.Stamp{},
-		told: map[fencing.EndedLease]fencing.Instant{}, delayed: map[fencing.Name]fencing.Instant{},
+		kept: map[fencing.EndedLease]keptUntil{}, told: map[fencing.EndedLease]fencing.Instant{}, delayed: map[fencing.Name]fencing.Instant{},
 	}
 	d.setTime(Epoch)
 	d.listen()
@@ -75,9 +76,7 @@ func (d *comparison) setTime(now fencing.Instant) {
 	d.now, d.latest = now, max(d.latest, now)
 	d.store.SetTime(now)
 	d.model.SetTime(now)
-	if d.caps.OwnExpiry {
-		d.model.memory().state.PruneTombstones(now)
-	}
+	d.expireTombstones()
 }
 
 // setSkew sets the clock of a handle's gateway, ahead of the right time by so much.
@@ -135,6 +134,7 @@ func (d *comparison) run(c *command) (result, error) {
 		d.grants[c.name] = []*grant{}
 	}
 	r, want, err := d.ask(d.thorough(c))
+	d.keepTombstones()
 	if err != nil {
 		return r, err
 	}
@@ -255,6 +255,7 @@ func (d *comparison) askModel(c *command, r *result, token fencing.Token) (resul
 func (d *comparison) flush() {
 	d.store.(Flusher).Flush()
 	d.model.Flush()
+	clear(d.kept)
 	clear(d.told)
 	clear(d.shown)
 	clear(d.renewed)

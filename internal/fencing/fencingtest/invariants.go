@@ -209,20 +209,6 @@ func (d *comparison) checkViews() error {
 	return nil
 }
 
-// collected has the model forget an idle record that the store has collected by its own clock, right
-// or wrong, and reports whether it did: when the store does, only it knows.
-func (d *comparison) collected(name fencing.Name, r, want *result) bool {
-	if !d.caps.OwnExpiry || r.err != nil || want.err != nil || r.out.Lock.LastToken != 0 || want.out.Lock.LastToken == 0 {
-		return false
-	}
-	records := d.model.memory().state.Records
-	if record := records[name]; !idle(record) || record.ForgetAt > d.latest {
-		return false
-	}
-	delete(records, name)
-	return true
-}
-
 // learnFromView learns of grants that no answer told of: those of an expire and
 // of a heartbeat.
 func (d *comparison) learnFromView(name fencing.Name, r, want *result) error {

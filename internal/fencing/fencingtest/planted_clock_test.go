@@ -38,7 +38,7 @@ var plantedInClocks = []defect{
 	}))},
 	{what: "a lock delay while the clocks differ takes the place of a longer one", casesOnly: true, step: tampered(nil, written(func(_ *moment, r *fencing.Record) {
 		if r.DelaySentAt != 0 {
-			r.DelayedElse = r.DelayedUntil + r.DelaySentAt - r.DelaySetAt
+			r.DelayedOther = r.DelayedUntil + r.DelaySentAt - r.DelaySetAt
 		}
 	}))},
 	{what: "while the clocks differ a holder is told what is left by the store's", step: tampered(nil, written(func(m *moment, _ *fencing.Record) {

@@ -115,9 +115,8 @@ function clocks.put_lease_right(h)
   if not h or h[SENT_AT] == 0 then
     return
   end
-  if clocks.was_wrong(h[SET_AT], h[SENT_AT]) then
-    h[EXPIRES_AT] = expires_at(h, min(h[SENT_AT], now), h[TTL])
-  end
+  local at = clocks.was_wrong(h[SET_AT], h[SENT_AT]) and expires_at(h, h[SENT_AT], h[TTL]) or h[EXPIRES_AT]
+  h[EXPIRES_AT] = min(at, expires_at(h, now, h[TTL]))
   h[SET_AT], h[SENT_AT] = 0, 0
   put_holder(h)
 end
@@ -128,9 +127,8 @@ function clocks.put_place_right(stored)
   if not p or p[SENT_AT] == 0 then
     return
   end
-  if clocks.was_wrong(p[SET_AT], p[SENT_AT]) then
-    p[EXPIRES_AT] = p[SENT_AT] + REST_TTL
-  end
+  local at = clocks.was_wrong(p[SET_AT], p[SENT_AT]) and p[SENT_AT] + REST_TTL or p[EXPIRES_AT]
+  p[EXPIRES_AT] = min(at, now + REST_TTL)
   p[SET_AT], p[SENT_AT] = 0, 0
   call('hset', prefix .. 'places:' .. name, p[LEASE], write_lease(p))
   call('zadd', prefix .. 'resting:' .. name, p[EXPIRES_AT], p[LEASE])
@@ -145,12 +143,12 @@ function clocks.put_right()
   if r[RETRY_AT] ~= AFTER_SKEW then
     return
   end
-  local doubt, resting = prefix .. 'doubt:' .. name, prefix .. 'resting:' .. name
-  for _, lease in ipairs(call('hkeys', doubt)) do
+  local noted, resting = prefix .. 'doubt:' .. name, prefix .. 'resting:' .. name
+  for _, lease in ipairs(call('hkeys', noted)) do
     clocks.put_lease_right(find_holder(lease))
     clocks.put_place_right(r[RESTING] > 0 and call('hget', prefix .. 'places:' .. name, lease))
   end
-  call('del', doubt)
+  call('del', noted)
   clocks.put_lease_right(sole_holder)
   r[REST_TILL] = r[RESTING] > 0 and tonumber(call('zrange', resting, 0, 0, 'withscores')[2]) + 0 or 0
 end

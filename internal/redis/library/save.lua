@@ -8,6 +8,9 @@ local function save()
   end
   local busy = r and not idle()
   local due = busy and due_at() or 0
+  if r and not busy and r[RETRY_AT] == AFTER_SKEW then -- nothing is left that can be in doubt
+    call('del', prefix .. 'doubt:' .. name)
+  end
   if r then
     r[INDEXED], r[RETRY_AT] = sole_holder and due == sole_holder[EXPIRES_AT] and 0 or due, busy and r[RETRY_AT] or 0
     if gateway_counts or r[GATEWAYS] ~= '' then

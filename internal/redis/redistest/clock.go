@@ -22,6 +22,7 @@ type Clock struct{ file *os.File }
 // go by it. It is a library that is preloaded, so gcc is needed.
 func StartWithClock(t testing.TB, args ...string) *Server {
 	t.Helper()
+	args = append([]string{"--jemalloc-bg-thread", "no"}, args...) // it would wait by this clock for a moment of the kernel's
 	return endWithTest(t)(run(&Server{args: args, clock: &Clock{}}))
 }
 
@@ -37,6 +38,14 @@ func (c *Clock) Stop(at time.Time) error {
 		return c.write(1, 0)
 	}
 	return c.write(1, at.UnixMicro())
+}
+
+// close forgets the file, which goes with its directory.
+func (c *Clock) close() error {
+	if c == nil || c.file == nil {
+		return nil
+	}
+	return c.file.Close()
 }
 
 // write writes one of the two numbers that the library reads.

@@ -71,7 +71,7 @@ func run(s *Server) (*Server, error) {
 	s.dir = dir
 	if s.clock != nil {
 		if err := s.clock.make(dir); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(dir))
+			return nil, errors.Join(err, s.clock.close(), os.RemoveAll(dir))
 		}
 	}
 	for range 5 { // another process may take the free port first
@@ -82,7 +82,7 @@ func run(s *Server) (*Server, error) {
 			return s, nil
 		}
 	}
-	return nil, errors.Join(err, os.RemoveAll(dir))
+	return nil, errors.Join(err, s.clock.close(), os.RemoveAll(dir))
 }
 
 func (s *Server) start() error {
@@ -200,8 +200,5 @@ func (s *Server) Close() error {
 	if killErr := syscall.Kill(-s.Pid(), syscall.SIGKILL); killErr != nil && !errors.Is(killErr, syscall.ESRCH) {
 		err = errors.Join(err, killErr)
 	}
-	if s.clock != nil {
-		err = errors.Join(err, s.clock.file.Close())
-	}
-	return errors.Join(err, os.RemoveAll(s.dir))
+	return errors.Join(err, s.clock.close(), os.RemoveAll(s.dir))
 }

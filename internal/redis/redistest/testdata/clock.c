@@ -26,7 +26,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 	int failed = syscall(SYS_clock_gettime, clock, time);
 	if (failed || !clock_file || (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE))
 		return failed;
-	int64_t now = clock_file[1] ? clock_file[1] : time->tv_sec * 1000000LL + time->tv_nsec / 1000;
+	int64_t stands = clock_file[1];
+	int64_t now = stands ? stands : time->tv_sec * 1000000LL + time->tv_nsec / 1000;
 	now += clock_file[0];
 	time->tv_sec = now / 1000000;
 	time->tv_nsec = now % 1000000 * 1000;
