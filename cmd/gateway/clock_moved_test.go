@@ -91,7 +91,7 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 	if err != nil {
 		return err
 	}
-	stop := m.renew(renewed, ahead > 0 && m.lasts > movedTTL)
+	stop := renewed.renewAt(m.near, ahead > 0 && m.lasts > movedTTL)
 	expired, err := m.contend("expired", fmt.Sprintf(`"ttl_ms":%d`, m.lasts.Milliseconds()))
 	if err != nil {
 		stop()
@@ -127,7 +127,7 @@ func (m *movedClock) play(clock *redistest.Clock, ahead time.Duration) error {
 func (m *movedClock) meanwhile(released, broken *contended) error {
 	status, body, err := m.ask(http.MethodPost, m.far, "new", nil)
 	if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(body), `"clock_skew"`) {
-		return fmt.Errorf("acquire while the clock is wrong was answered %d: %s, %w", status, body, err)
+		return fmt.Errorf("acquire while the clock is wrong was answered %d: %s, %v", status, body, err)
 	}
 	released.rely(time.Now(), 0)
 	if err := releaseAt(m.near, released.name, released.held); err != nil {
@@ -136,7 +136,7 @@ func (m *movedClock) meanwhile(released, broken *contended) error {
 	broken.rely(time.Now(), movedDelay.Milliseconds())
 	status, body, err = m.ask(http.MethodDelete, m.near, broken.name, map[string]string{"If-Match": fmt.Sprintf(`"%d"`, broken.held.Token)})
 	if err != nil || status != http.StatusNoContent {
-		return fmt.Errorf("break was answered %d: %s, %w", status, body, err)
+		return fmt.Errorf("break was answered %d: %s, %v", status, body, err)
 	}
 	return nil
 }
@@ -188,10 +188,10 @@ func (m *movedClock) serve(c *contended) error {
 	return releaseAt(m.far, c.name, c.granted)
 }
 
-// renew renews a lease until it is stopped, which tells whether its time was over before, and
+// renewAt renews the lease until it is stopped, which tells whether its time was over before, and
 // otherwise whether it was lost. It may be over if it can't be renewed for as long, or this machine
 // did not come to it.
-func (m *movedClock) renew(c *contended, mayBeOver bool) (stop func() (over bool, lost error)) {
+func (c *contended) renewAt(g *gatewayProcess, mayBeOver bool) (stop func() (over bool, lost error)) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	var over bool
 	var lost error
@@ -207,7 +207,7 @@ func (m *movedClock) renew(c *contended, mayBeOver bool) (stop func() (over bool
 			}
 			sent := time.Now()
 			mayBeOver, before = mayBeOver || sent.Sub(before) >= movedTTL, sent
-			status, body, err := request(http.MethodPut, "http://"+m.near.addr+"/locks/"+c.name, "", map[string]string{"Lease-Id": c.held.LeaseID})
+			status, body, err := request(http.MethodPut, "http://"+g.addr+"/locks/"+c.name, "", map[string]string{"Lease-Id": c.held.LeaseID})
 			var answer holding
 			switch {
 			case err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil:
@@ -217,7 +217,7 @@ func (m *movedClock) renew(c *contended, mayBeOver bool) (stop func() (over bool
 				over = true
 				return
 			default:
-				lost = fmt.Errorf("a renewal of %s was answered %d: %s, %w", c.name, status, body, err)
+				lost = fmt.Errorf("a renewal of %s was answered %d: %s, %v", c.name, status, body, err)
 				return
 			}
 		}
