@@ -98,7 +98,23 @@ func parseCase(file, text string) (*testcase, error) {
 	} else if last.wanting() {
 		return nil, fmt.Errorf("%s: %s lacks an outcome, a line that starts with =>", last.where, last.verb)
 	}
-	return c, nil
+	return c, c.arrives()
+}
+
+// arrives checks that a case in which gateways arrive has them arrive in the partitions of all names.
+func (c *testcase) arrives() error {
+	arrived := map[fencing.Name]bool{}
+	for _, command := range c.commands {
+		if command.verb == "arrive" {
+			arrived[command.name] = true
+		}
+	}
+	for _, command := range c.commands {
+		if len(arrived) > 0 && command.name != "" && !arrived[command.name] && !slices.Contains(c.needs, "one_state") {
+			return fmt.Errorf("%s: %s may be in a partition in which nobody arrives: that wants a line above: needs one_state", command.where, command.name)
+		}
+	}
+	return nil
 }
 
 func (c *testcase) parseLine(where, line string) error {

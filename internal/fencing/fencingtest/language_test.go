@@ -56,6 +56,7 @@ func TestFaultsOfACaseNameTheLine(t *testing.T) {
 		{"# Prose.\nneeds quarantine\narrive server=S\n", "x.txt:3:"},
 		{"# Prose.\nneeds quarantine\narrive a server=S lost=yes\n", "x.txt:3:"},
 		{"# Prose.\nneeds quarantine\narrive a server=S most=5\n", "x.txt:3:"},
+		{"# Prose.\nneeds quarantine\nadvance 1s\narrive a server=S\n=> ok\ninspect b\n=> ok\n", "x.txt:6:"},
 		{"# Prose.\nheed 1\n", "x.txt:2:"},
 		{"# Prose.\nneeds quarantine\nheed 3\n", "x.txt:3:"},
 		{held + "needs flush\n", "x.txt:4:"},
@@ -184,7 +185,7 @@ func TestWrongExpectationsOfQueuesAreFound(t *testing.T) {
 }
 
 func TestWrongExpectationsOfClaimsAreFound(t *testing.T) {
-	const start = "# Prose.\nneeds claims\nneeds quarantine\nacquire a lease=A ttl=10s\n=> ok fresh token=#1\n"
+	const start = "# Prose.\nneeds claims\nneeds quarantine\nneeds one_state\nacquire a lease=A ttl=10s\n=> ok fresh token=#1\n"
 	const mine = "claim a lease=A token=#1\n=> ok claimed\n"
 	const away = "arrive a server=S least=5s most=1m\n=> ok quarantine=10s\n"
 	for _, test := range []struct{ command, right, wrong string }{
