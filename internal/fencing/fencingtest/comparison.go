@@ -208,10 +208,20 @@ func (d *comparison) tokensOf(c *command) [2]fencing.Token {
 		}
 	}
 	if c.token == nowToken {
-		g = &grant{tokens: [2]fencing.Token{fencing.Token(d.now), fencing.Token(d.now)}}
+		now := fencing.Token(d.now)
+		for d.onlyOneSideHas(c.name, now) {
+			now++
+		}
+		g = &grant{tokens: [2]fencing.Token{now, now}}
 	}
 	above := fencing.Token(c.above)
 	return [2]fencing.Token{g.tokens[ofStore] + above, g.tokens[ofModel] + above}
+}
+
+// onlyOneSideHas reports whether a token of a name was issued by the store or by the model, and not by
+// the other: an Expire of several names issues tokens of the clock in an order that is the store's.
+func (d *comparison) onlyOneSideHas(name fencing.Name, token fencing.Token) bool {
+	return (d.grantOf(name, ofStore, token) == nil) != (d.grantOf(name, ofModel, token) == nil)
 }
 
 // toBreak returns the grant whose token a break names. One that was never issued
