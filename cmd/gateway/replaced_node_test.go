@@ -95,6 +95,12 @@ func TestSystemNodesAreReplacedOneByOne(t *testing.T) {
 	c := &contended{name: "a", held: holding{LeaseID: own, Token: held.Token}}
 	c.rely(time.Now(), held.ExpiresIn)
 	stop := c.renewAt(g, false)
+	for _, node := range nodes { // one that was slow has it with a renewal
+		if err := awaitKey(node, "fencepost:*:lock:a"); err != nil {
+			stop()
+			t.Fatal(err)
+		}
+	}
 	for _, node := range nodes {
 		if err := node.Restart(); err != nil {
 			t.Error(err)
@@ -107,5 +113,18 @@ func TestSystemNodesAreReplacedOneByOne(t *testing.T) {
 	}
 	if err := releaseAt(g, "a", c.held); err != nil {
 		t.Error(err)
+	}
+}
+
+// awaitKey waits until a Redis has a key of a pattern.
+func awaitKey(node *redistest.Server, pattern string) error {
+	for deadline := time.Now().Add(patience); ; <-time.After(20 * time.Millisecond) {
+		keys, err := node.Keys(pattern)
+		if len(keys) > 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has no key %s: %v", node.Addr(), pattern, err)
+		}
 	}
 }
