@@ -225,6 +225,6 @@ func (c *contended) renewAt(g *gatewayProcess, mayBeOver bool) (stop func() (ove
 	return func() (bool, error) {
 		close(done)
 		<-ended
-		return over, lost
+		return over || mayBeOver && !time.Now().Before(c.until()), lost
 	}
 }
