@@ -372,14 +372,15 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 			l.finish(ErrExpired)
 			return nil, ErrExpired
 		}
-		again, err := l.renewOnce()
+		t := l.attempts()
+		err := l.renewOnce(t)
+		t.close()
 		if err != nil {
 			l.finish(err)
 			return nil, err
 		}
-		g = again
 	}
-	keep := func() { l.renew(g.renewAfter()) }
+	keep := func() { l.renew(l.dueAfter()) }
 	if q.unkept {
 		keep = func() {}
 	}

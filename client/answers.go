@@ -91,11 +91,11 @@ func (g *granted) lease(names []string) reader {
 }
 
 // accept reads a success with what its request expects.
-func (r call) accept(response *http.Response, body []byte) error {
+func (r call) accept(a answer) error {
 	if r.read == nil {
 		return nil
 	}
-	return whose(response, r.read(response.StatusCode, body))
+	return whose(a.response, r.read(a.response.StatusCode, a.body))
 }
 
 // acceptStream refuses what is no stream of events.

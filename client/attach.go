@@ -282,7 +282,9 @@ func (l *Lease) rest(s *stream) {
 	}
 	l.mu.Unlock()
 	if pause > 0 {
-		l.pause(min(jitter(pause), l.left()/3))
+		none := l.attempts()
+		l.pause(none, min(jitter(pause), l.left()/3))
+		none.close()
 	}
 }
 
@@ -295,14 +297,14 @@ func (l *Lease) overhear(s *stream) {
 
 // takeOver asks for the lease once more, without a stream: a newer request has the lease,
 // so that the end of the older one's stream is not its release any more.
-func (l *Lease) takeOver(timeout time.Duration) error {
+func (l *Lease) takeOver(ctx context.Context) error {
 	if l.claim.stream {
-		return l.attachAgain(timeout)
+		return l.attachAgain(ctx)
 	}
 	var g granted
 	r := l.claim
 	r.read = g.lease(l.held())
-	if _, err := l.c.ask(l.kept, r, timeout); err != nil {
+	if _, err := l.c.ask(ctx, r, longestAttachedWait); err != nil {
 		return err
 	}
 	if g.Token != l.Token() { // the store had forgotten it

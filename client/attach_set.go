@@ -1,10 +1,10 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"net"
 	"slices"
-	"time"
 )
 
 // maxUnsettled is how many requests for another stream may be unanswered at a time. From
@@ -73,9 +73,9 @@ func (l *Lease) tooMany() bool {
 }
 
 // attachAgain has the names of the lease hang on another stream: only a stream can take them
-// over from an older one. A request that is not answered in time goes on until the lease is
+// over from an older one. A request that is not answered within a time goes on until the lease is
 // over: its gateway may carry it out all the same, and would take its end for a release.
-func (l *Lease) attachAgain(timeout time.Duration) error {
+func (l *Lease) attachAgain(within context.Context) error {
 	if l.tooMany() {
 		return nil
 	}
@@ -102,8 +102,6 @@ func (l *Lease) attachAgain(timeout time.Duration) error {
 	}) {
 		return ErrClosed
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
 	select {
 	case s := <-opened:
 		l.next = s
@@ -114,14 +112,15 @@ func (l *Lease) attachAgain(timeout time.Duration) error {
 		l.unsettled.doubt(err)
 		l.mu.Unlock()
 		return err
-	case <-timer.C:
-		l.gaveUp()
-		close(late)
-		l.c.judge(l.kept, turn, errSilent)
-		return errSilent
-	case <-l.kept.Done():
+	case <-within.Done():
+	}
+	if l.kept.Err() != nil {
 		return ErrClosed
 	}
+	l.gaveUp()
+	close(late)
+	l.c.judge(l.kept, turn, errSilent)
+	return errSilent
 }
 
 // openAgain asks for another stream with what the lease has, which ends with the lease.

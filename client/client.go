@@ -90,6 +90,7 @@ type Client struct {
 	http    *http.Client
 	current atomic.Uint32 // counts the changes of address; the address is this modulo their number
 	now     func() instant
+	late    atomic.Int32  // attempts that are left running
 	undoes  time.Duration // undoTimeout, but in tests
 	closes  time.Duration // closeTimeout, but in tests
 
@@ -233,8 +234,9 @@ type call struct {
 
 // answer is what a gateway has answered.
 type answer struct {
-	body []byte
-	sent instant // before the request was sent
+	response *http.Response // its body is read
+	body     []byte
+	sent     instant // before the request was sent
 }
 
 // ask sends a call once, to the gateway that answered last. After an error of which
@@ -244,25 +246,23 @@ func (c *Client) ask(ctx context.Context, r call, timeout time.Duration) (answer
 	defer cancel()
 	turn := c.current.Load()
 	a, err := c.exchange(limited, turn, r)
+	if err == nil {
+		err = r.accept(a)
+	}
 	c.judge(ctx, turn, err)
 	return a, err
 }
 
-// exchange sends a call to the gateway of a turn, and reads the answer.
+// exchange sends a call to the gateway of a turn, and reads the answer, which is a success or an error.
 func (c *Client) exchange(ctx context.Context, turn uint32, r call) (answer, error) {
 	response, sent, err := c.send(ctx, turn, r)
-	a := answer{sent: sent}
+	a := answer{response: response, sent: sent}
 	if err != nil {
 		return a, err
 	}
 	defer response.Body.Close()
-	a.body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	switch {
-	case err != nil:
-	case response.StatusCode >= 300:
+	if a.body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer)); err == nil && response.StatusCode >= 300 {
 		err = problemOf(response, a.body)
-	default:
-		err = r.accept(response, a.body)
 	}
 	return a, err
 }

@@ -26,6 +26,11 @@
 // Every request may be sent again, at another gateway too: the lease id is made here,
 // before the first one. A wait that breaks off goes on at its place in the queue.
 //
+// A renewal whose answer takes long is left running, and the next one is sent beside it, at the
+// next gateway if there is one: after a third of the time that is left, 3 s at most. Whichever is
+// answered counts from when it was sent. So answers that are late end no lease that was renewed,
+// as long as they come before the deadline. Eight renewals of a lease are under way at most.
+//
 // # What it doesn't promise
 //
 // That nobody else holds the lock while your code runs. A process that is stopped (by the

@@ -70,6 +70,7 @@ type Lease struct {
 	ttl    time.Duration // to renew with, after Client.Renew asked for less than it was granted with; else 0
 	sent   instant       // when the request was sent that was answered last
 	life   time.Duration // how long after that the lease lives
+	due    time.Duration // how long after that it is to be renewed
 	ends   bool          // MaxHold does not let it live longer
 	notice *given        // nil: it was given none
 	told   func(Notice)  // is told of it
@@ -84,7 +85,7 @@ type Lease struct {
 
 // newLease starts to watch over a lease. parent is what its context is made from.
 func (c *Client) newLease(parent context.Context, id string, names []string, g granted, sent instant, o acquisition) *Lease {
-	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
+	l := &Lease{c: c, id: id, names: names, grants: g.grants(), sent: sent, life: g.life(), due: g.renewAfter(), attached: o.attached, bounded: o.MaxHold > 0, granted: g.ttl(), sooner: make(chan struct{}, 1)}
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
 	})
@@ -236,13 +237,13 @@ func (l *Lease) renewed(g granted, sent instant) {
 	l.takeNotice(g, sent)
 	ahead := sent.since(l.sent)
 	moved := ahead + g.life() - l.life
-	if l.attached && moved < 0 {
+	if l.attached && moved < 0 || !l.attached && sent.t.Before(l.sent.t) { // a stream's are all counted from its beginning
 		return
 	}
 	if passed := ahead + millis(g.Elapsed); l.bounded && passed > minSlack/10 {
 		l.ends = moved < passed/2
 	}
-	l.sent, l.life, l.last = sent, g.life(), nil
+	l.sent, l.life, l.due, l.last = sent, g.life(), g.renewAfter(), nil
 }
 
 // shorten notes that the lease may live for no longer than ttl from now on, unless it is
@@ -272,33 +273,47 @@ func (l *Lease) failed(err error) {
 	l.last = err
 }
 
-// renew keeps the lease alive until it is over, or hangs on another stream. first is when to begin, counted from sending.
+// renew keeps the lease alive until it is over, or hangs on another stream. first is when to begin,
+// counted from sending.
 func (l *Lease) renew(first time.Duration) {
-	for next := first; ; {
-		next = max(0, next)
-		next -= rand.N(next/10 + 1) // never later than it was told
-		if !l.pause(next-l.c.now().since(l.sentAt())) || l.Err() != nil {
+	t := l.attempts()
+	defer t.close()
+	for next := first; ; next = l.dueAfter() {
+		next -= rand.N(max(0, next)/10 + 1) // never later than it was told
+		in := next - l.c.now().since(l.sentAt())
+		if newest := t.newest(); newest != nil { // an older one was answered
+			in = max(in, l.share()-l.c.now().since(newest.sent))
+		}
+		one := l.pause(t, in)
+		if l.Err() != nil {
 			return
 		}
-		g, err := l.renewOnce()
-		if err != nil || l.next != nil {
+		if one != nil && l.hears(one) {
+			continue
+		} else if l.Err() != nil {
 			return
 		}
-		next = g.renewAfter()
+		if err := l.renewOnce(t); err != nil || l.next != nil {
+			return
+		}
 	}
 }
 
-// pause waits before a renewal, less if the lease was shortened meanwhile, and reports
-// false once it is over.
-func (l *Lease) pause(d time.Duration) bool {
-	timer := time.NewTimer(max(0, d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-l.sooner:
-	case <-l.kept.Done():
+// attempts returns those of its renewals. None follows after an answer that renews it, or says
+// that it is lost.
+func (l *Lease) attempts() *attempts {
+	return l.c.attempts(l.kept, func(err error) bool { return err == nil || errors.Is(err, CodeLeaseLost) })
+}
+
+// pause waits before a renewal, less if the lease was shortened meanwhile or is over. It returns the
+// answer to an earlier one, if one comes meanwhile: that others fail is no news.
+func (l *Lease) pause(t *attempts, d time.Duration) *attempt {
+	for begun := l.c.now(); ; {
+		one, err := t.next(max(0, d-l.c.now().since(begun)), l.sooner)
+		if err == nil || l.kept.Err() != nil {
+			return one
+		}
 	}
-	return l.kept.Err() == nil
 }
 
 func (l *Lease) sentAt() instant {
@@ -307,46 +322,90 @@ func (l *Lease) sentAt() instant {
 	return l.sent
 }
 
-// renewOnce asks until a gateway has renewed the lease or it is over. An attempt has a
+// dueAfter returns when the lease is to be renewed, counted from sentAt.
+func (l *Lease) dueAfter() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.due
+}
+
+// share returns how long the answer to a renewal is waited for until another one is sent beside it: a
 // third of what is left, so that others have a chance.
-func (l *Lease) renewOnce() (granted, error) {
+func (l *Lease) share() time.Duration {
+	return min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
+}
+
+// renewOnce asks until a gateway has renewed the lease or it is over.
+func (l *Lease) renewOnce(t *attempts) error {
 	for retry := l.c.newRetry(); ; {
-		timeout := min(max(l.left()/3, 20*time.Millisecond), answerTimeout)
-		names := len(l.held())
-		g, sent, err := l.ask(timeout)
-		if err == nil {
-			l.renewed(g, sent)
-			return g, nil
-		}
-		if errors.Is(err, CodeLeaseLost) {
-			if l.fewerThan(names, err) || l.dropLost(err) {
-				continue // at once: the others are held
+		one, err := l.ask(t, l.share())
+		if one == nil {
+			if l.kept.Err() == nil {
+				l.failed(err)
 			}
-			l.finish(err)
-			return granted{}, err
+			if one, _ = t.next(min(retry.after(err), max(l.left()/3, minBackoff/5)), nil); l.Err() != nil {
+				return err
+			}
 		}
-		if l.kept.Err() == nil {
-			l.failed(err)
-		}
-		if !sleep(l.kept, min(retry.after(err), max(l.left()/3, minBackoff/5))) || l.Err() != nil {
-			return granted{}, err
+		if one != nil && (l.hears(one) || l.Err() != nil) {
+			return one.err
 		}
 	}
 }
 
-// ask renews the lease once. One that hangs on a stream which is of no use any more is
-// taken over before; a refusal of that, but for a loss, keeps nobody from renewing it. That one
-// of several names was released, and not by this client meanwhile, is no loss yet: the renewal says which.
-func (l *Lease) ask(timeout time.Duration) (granted, instant, error) {
-	if l.detached.Load() {
-		names := len(l.held())
-		err := l.takeOver(timeout)
-		lost := errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err))
-		if err != nil && (unanswered(err) || lost) {
-			return granted{}, instant{}, err
-		}
+// hears takes over what the answer to a renewal says, and reports whether it has renewed the lease.
+// Where that has lost no more than some of its names, the others are to be asked for.
+func (l *Lease) hears(one *attempt) bool {
+	switch {
+	case one.err == nil:
+		l.renewed(one.lease, one.answer.sent)
+		return true
+	case l.fewerThan(one.names, one.err) || l.dropLost(one.err):
+	default:
+		l.finish(one.err)
 	}
-	return l.c.renewal(l.kept, l.id, l.held(), renewRequest{TTL: upMillis(l.renewsWith())}, timeout)
+	return false
+}
+
+// ask begins to renew the lease once more, and waits for an answer.
+func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
+	one := &attempt{names: len(l.held())}
+	before := l.reclaim
+	if l.claim.stream { // a request for a stream is left running by itself
+		ctx, cancel := context.WithTimeout(l.kept, within)
+		defer cancel()
+		if one.err = l.reclaim(ctx); t.final(one.err) && one.err != nil {
+			return one, nil
+		} else if one.err != nil {
+			return nil, one.err
+		}
+		before = nil
+	}
+	r, err := renewalCall(&one.lease, l.id, l.held(), renewRequest{TTL: upMillis(l.renewsWith())})
+	if err != nil {
+		return nil, err
+	}
+	one.call = r
+	t.start(one, before)
+	return t.next(within, nil)
+}
+
+// reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but
+// for a loss, keeps nobody from renewing it. That one of several names was released, and not by this
+// client meanwhile, is no loss yet: the renewal says which.
+func (l *Lease) reclaim(ctx context.Context) error {
+	if !l.detached.Load() {
+		return nil
+	}
+	names := len(l.held())
+	err := l.takeOver(ctx)
+	if err == nil || unanswered(err) {
+		return err
+	}
+	if errors.Is(err, CodeLeaseLost) && (refusal(err).Reason != ReasonReleased || names == 1 || l.fewerThan(names, err)) {
+		return err
+	}
+	return nil
 }
 
 // Release lets go of the lease: its context is cancelled, and others may have the lock.

@@ -32,7 +32,10 @@ func outlive(ctx context.Context, release func(ctx context.Context, patience tim
 	if err == nil || !unanswered(err) || ctx.Err() == nil {
 		return err
 	}
-	return release(context.WithoutCancel(ctx), endedReleaseTimeout)
+	if err = release(context.WithoutCancel(ctx), endedReleaseTimeout); err != nil && unanswered(err) {
+		return ended(ctx, err)
+	}
+	return err
 }
 
 // release is Release until the context ends; patience 0 is that of the options.
@@ -146,16 +149,6 @@ func (l *Lease) keepSlots(n int) {
 		g := &l.grants[i]
 		g.Slots = g.Slots[:min(n, len(g.Slots))]
 	}
-}
-
-// renewal sends a renewal once.
-func (c *Client) renewal(ctx context.Context, id string, names []string, body renewRequest, timeout time.Duration) (g granted, sent instant, err error) {
-	r, err := renewalCall(&g, id, names, body)
-	if err != nil {
-		return g, sent, err
-	}
-	a, err := c.ask(ctx, r, timeout)
-	return g, a.sent, err
 }
 
 // renewalCall is the request of a renewal, whose answer g is to have.

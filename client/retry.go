@@ -73,7 +73,13 @@ func (r *retry) after(err error) time.Duration {
 // rest waits after a request that was not answered, until the next one. It returns an error if
 // there is to be none.
 func (r *retry) rest(ctx context.Context, err error) error {
-	if !sleep(ctx, min(r.after(err), r.left())) {
+	sleep(ctx, min(r.after(err), r.left()))
+	return r.over(ctx, err)
+}
+
+// over returns an error if there is to be no request after one that was not answered.
+func (r *retry) over(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
 		return ended(ctx, err)
 	}
 	return r.exhausted(err)
@@ -118,13 +124,20 @@ func (c *Client) insist(ctx context.Context, r call) (answer, error) {
 	if r.patience > 0 {
 		retry.patience = r.patience
 	}
+	t := c.attempts(ctx, func(err error) bool { return err == nil || !unanswered(err) })
+	defer t.close()
 	for {
-		a, err := c.ask(ctx, r, retry.begin())
-		if err == nil || !unanswered(err) {
-			return a, err
+		within := retry.begin()
+		t.start(&attempt{call: r}, nil)
+		one, err := t.next(within, nil)
+		if one == nil {
+			if one, _ = t.next(min(retry.after(err), retry.left()), nil); one == nil {
+				if err := retry.over(ctx, err); err != nil {
+					return answer{}, err
+				}
+				continue
+			}
 		}
-		if err := retry.rest(ctx, err); err != nil {
-			return a, err
-		}
+		return one.answer, one.err
 	}
 }

@@ -133,7 +133,7 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := l.extract(page, dir, languageTTL); err != nil {
 		return err
 	}
-	return errors.Join(l.inTime(ctx, s, dir, r), l.stoppedPast(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r))
+	return errors.Join(l.inTime(ctx, s, dir, r), l.stoppedPast(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r), l.lateAnswers(ctx, s, dir, r))
 }
 
 // start starts the program, with the gateway at a URL.

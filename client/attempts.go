@@ -1,0 +1,151 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A request that may be repeated is not given up because its answer takes long: through a slow
+// proxy, or from a gateway that is busy, no answer would ever be heard of what was carried out
+// each time. It is left running, and asked again beside it, of the next gateway if there is one.
+
+const (
+	// maxAttempts is how many attempts of one request may be under way. One more ends the oldest.
+	maxAttempts = 8
+
+	// maxLate is how many attempts of a client may be left running that were not answered in time:
+	// each is a connection. One more is given up.
+	maxLate = 1024
+)
+
+// attempt is one sending of a request.
+type attempt struct {
+	call   call
+	turn   uint32 // says to which gateway
+	sent   instant
+	cancel context.CancelFunc
+	late   bool // it was not answered in time
+
+	answer answer
+	err    error
+
+	lease granted // what the answer to a renewal says
+	names int     // how many it renews
+}
+
+// attempts are those of one request, or of the renewals of one lease. One goroutine uses them.
+type attempts struct {
+	c     *Client
+	ctx   context.Context
+	end   context.CancelFunc
+	final func(error) bool // whether nobody has to be asked after such an answer
+	open  []*attempt       // oldest first
+	ended chan *attempt
+}
+
+// attempts returns those of a request, which end with ctx. final says after which answer none follows.
+func (c *Client) attempts(ctx context.Context, final func(error) bool) *attempts {
+	t := &attempts{c: c, final: final, ended: make(chan *attempt)}
+	t.ctx, t.end = context.WithCancel(ctx)
+	return t
+}
+
+// close ends what is under way, and returns when it has ended.
+func (t *attempts) close() {
+	t.end()
+	for len(t.open) > 0 {
+		t.forget(<-t.ended)
+	}
+}
+
+// start sends a request once more, after what has to succeed before, if there is anything.
+func (t *attempts) start(one *attempt, before func(context.Context) error) {
+	for _, old := range t.open[:max(0, len(t.open)+1-maxAttempts)] {
+		old.cancel()
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	one.cancel, one.turn, one.sent = cancel, t.c.current.Load(), t.c.now()
+	t.open = append(t.open, one)
+	go func() {
+		defer cancel()
+		if before != nil {
+			one.err = before(ctx)
+		}
+		if one.err == nil {
+			one.answer, one.err = t.c.exchange(ctx, one.turn, one.call)
+		}
+		t.ended <- one
+	}()
+}
+
+// forget takes an attempt that has ended out of those under way.
+func (t *attempts) forget(one *attempt) {
+	if one.late {
+		t.c.late.Add(-1)
+	}
+	t.open = slices.DeleteFunc(t.open, func(o *attempt) bool { return o == one })
+}
+
+// next waits for an answer to any attempt, for so long at most. It returns an error if the newest
+// fails before, has no answer by then, or the context ends; that an older one fails is no news. It
+// returns neither if there is nothing new, at once when sooner has a value.
+func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt, error) {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	for {
+		select {
+		case one := <-t.ended:
+			t.forget(one)
+			if one.err == nil {
+				one.err = one.call.accept(one.answer)
+			}
+			if t.final(one.err) {
+				return one, nil
+			}
+			t.c.judge(t.ctx, one.turn, one.err)
+			if !one.late {
+				return nil, one.err
+			}
+		case <-timer.C:
+			return nil, t.overdue()
+		case <-sooner:
+			return nil, nil
+		case <-t.ctx.Done():
+			return nil, t.given(context.Cause(t.ctx))
+		}
+	}
+}
+
+// overdue has the next attempt be made beside the newest, if that is not answered yet.
+func (t *attempts) overdue() error {
+	newest := t.newest()
+	if newest == nil {
+		return nil
+	}
+	newest.late = true
+	if t.c.late.Add(1) > maxLate {
+		newest.cancel()
+	}
+	err := t.given(fmt.Errorf("no answer after %s", t.c.now().since(t.open[0].sent).Round(time.Millisecond)))
+	t.c.judge(t.ctx, newest.turn, err)
+	return err
+}
+
+// newest returns the newest that is under way, unless it is late.
+func (t *attempts) newest() *attempt {
+	if len(t.open) == 0 || t.open[len(t.open)-1].late {
+		return nil
+	}
+	return t.open[len(t.open)-1]
+}
+
+// given says of what request an error is, if one is under way.
+func (t *attempts) given(err error) error {
+	if len(t.open) == 0 {
+		return err
+	}
+	newest := t.open[len(t.open)-1]
+	return fmt.Errorf("%s %s%s: %w", newest.call.method, t.c.address(newest.turn), newest.call.path, err)
+}
