@@ -129,6 +129,9 @@ func (d *disk) prepare() error {
 			return fmt.Errorf("%s is missing, and %s, which is of no use without it, is there; %s", d.path(fileName), name, remedy)
 		}
 	}
+	if err := d.roomForNew(d.least); err != nil {
+		return err
+	}
 	// The directory's name has to be as durable as what is in it. Who may not read the directory
 	// above has not made it, unless makeDirectory has said so.
 	err = d.files.syncDir(filepath.Dir(filepath.Clean(d.dir)))
@@ -196,16 +199,38 @@ func (d *disk) flushed() ([]entry, error) {
 // recover puts what the journal of an unclean end has beyond the table into it.
 func (d *disk) recover() error {
 	entries, err := d.flushed()
-	if err != nil || entries == nil {
+	if err != nil {
 		return err
+	}
+	for _, name := range append(segmentNames[:], fileName) { // what a crash left half-written may have the room that is needed
+		if err := d.removeLeft(name + newSuffix); err != nil {
+			return err
+		}
+	}
+	if entries == nil {
+		return nil
 	}
 	return d.commit(entries)
 }
 
+// removeLeft removes a file that is of no use, if it is there.
+func (d *disk) removeLeft(name string) error {
+	if err := d.files.remove(d.path(name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // begin starts a journal that goes with the size of the table, which has been read or
-// written. From here on flush is to be used instead of commit.
+// written. From here on flush is to be used instead of commit. The journal before, which the table does
+// not need any more, gives its room to this one.
 func (d *disk) begin() error {
-	j, err := createJournal(d.directory, max(d.least, d.size))
+	for _, name := range segmentNames {
+		if err := d.removeLeft(name); err != nil {
+			return err
+		}
+	}
+	j, err := createJournal(d.directory, d.segmentSize(0))
 	if err != nil {
 		return fmt.Errorf("the journal can't be made: %w", err)
 	}
@@ -214,6 +239,16 @@ func (d *disk) begin() error {
 	}
 	d.journal = j
 	return nil
+}
+
+// segmentSize returns how large a segment is to be: as the table, where there is room for wholeStore
+// tables, in which the segments that are there have so many bytes. Else it is as small as one may be:
+// where the store has run it is to start again, with no more room than it had.
+func (d *disk) segmentSize(there int64) int64 {
+	if free, known := d.files.free(d.dir); known && free+there < (wholeStore-1)*d.size {
+		return d.least
+	}
+	return max(d.least, d.size)
 }
 
 // flush makes writes durable. It returns when they are on disk. After an error
@@ -267,7 +302,7 @@ func (d *disk) apply() {
 	go func() {
 		err := d.commit(entries)
 		if err == nil {
-			err = d.journal.grow(full, d.size)
+			err = d.journal.grow(full, d.segmentSize(d.journal.bytes()))
 		}
 		done <- err
 	}()

@@ -64,7 +64,7 @@ func examineFile(path string) (fencing.Finding, error) {
 	f := fencing.Finding{Check: "file", OK: true}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		f.Detail = "there is none yet: nothing was ever locked here"
-		return f, nil
+		return f, directory{system{}, filepath.Dir(path)}.roomForNew(leastSegment)
 	}
 	files, err := openAll(filepath.Dir(path))
 	switch {
@@ -158,6 +158,15 @@ func existing(path string) string {
 		}
 		path = filepath.Dir(path)
 	}
+}
+
+// examineRoom says how much room is left there.
+func examineRoom(dir string) []fencing.Finding {
+	free, known := freeSpace(existing(dir))
+	if !known {
+		return nil
+	}
+	return []fencing.Finding{room(uint64(free), tableSize(dir))}
 }
 
 // tableSize returns the size of the table in dir, 0 if there is none.

@@ -32,13 +32,14 @@ func examineFileSystem(dir string) []fencing.Finding {
 	return []fencing.Finding{findingOfFileSystem(int64(at.Type))} // whose type differs by architecture
 }
 
-// examineRoom says how much room is left there.
-func examineRoom(dir string) []fencing.Finding {
+// freeSpace returns how many bytes are free there. Some file systems don't tell, and have none in all
+// then, as a tmpfs without a bound.
+func freeSpace(path string) (bytes int64, known bool) {
 	var at syscall.Statfs_t
-	if err := syscall.Statfs(existing(dir), &at); err != nil {
-		return nil
+	if err := syscall.Statfs(path, &at); err != nil || at.Blocks == 0 {
+		return 0, false
 	}
-	return []fencing.Finding{room(at.Bavail*uint64(at.Bsize), tableSize(dir))}
+	return int64(at.Bavail) * int64(at.Bsize), true
 }
 
 func findingOfFileSystem(kind int64) fencing.Finding {

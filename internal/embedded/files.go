@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -24,6 +25,8 @@ type files interface {
 	remove(path string) error
 	// syncDir returns when the names in a directory are on disk.
 	syncDir(path string) error
+	// free returns how many bytes are free for files below path, if that is known.
+	free(path string) (bytes int64, known bool)
 }
 
 type file interface {
@@ -101,6 +104,30 @@ func (d directory) noRoom(err error, name string, size int64) error {
 		name, size>>20+1, errNoRoom, d.dir, err)
 }
 
+const (
+	// newStore is for how many segments of the journal there has to be room at a first start: two, a table
+	// as large as one, and a new table beside it.
+	newStore = 4
+
+	// wholeStore is for how many tables there has to be room where segments are to be as large as the
+	// table: the table, a new one beside it, two segments, and what the table grows by until they are made anew.
+	wholeStore = 5
+)
+
+// roomForNew refuses a directory that has no room for a new store, whose segments of the journal have
+// that many bytes. A store that is there already is never refused: it may have run with less.
+func (d directory) roomForNew(segment int64) error {
+	free, known := d.files.free(d.dir)
+	if need := newStore * segment; known && free < need {
+		return fmt.Errorf("%s: a new store needs %s, and its file system has %s free; make room, or name another directory in FENCEPOST_DATA_DIR",
+			d.dir, mebibytes(need), mebibytes(free))
+	}
+	return nil
+}
+
+// mebibytes rounds down: what is free is less than what is needed in the message too.
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", math.Floor(10*float64(n)/(1<<20))/10) }
+
 // locked is files of a directory while it is the one that was locked. What is in the place
 // of another is left alone.
 type locked struct {
@@ -146,6 +173,8 @@ func (system) openSynced(path string) (file, error) { return openSynced(path) }
 func (system) open(path string) (readable, error)   { return os.Open(path) }
 func (system) rename(from, to string) error         { return os.Rename(from, to) }
 func (system) remove(path string) error             { return os.Remove(path) }
+
+func (system) free(path string) (int64, bool) { return freeSpace(existing(path)) }
 
 func (system) syncDir(path string) error {
 	dir, err := os.Open(path)

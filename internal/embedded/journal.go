@@ -54,26 +54,35 @@ type segment struct {
 	size int64
 }
 
-// createJournal makes an empty journal, whose segments have size bytes each, over
-// whatever is there.
+// createJournal makes an empty journal, whose segments have size bytes each, where there is none, or
+// none that the table needs.
 func createJournal(where directory, size int64) (*journal, error) {
 	j := &journal{directory: where, at: block}
 	var id [8]byte
 	rand.Read(id[:]) // never fails
 	j.id = binary.BigEndian.Uint64(id[:])
-	for i := range j.segments {
-		if err := j.create(i, size); err != nil {
+	size = segmentBytes(size)
+	for i, name := range segmentNames {
+		if err := j.directory.write(name, j.empty(i, size)); err != nil {
+			return nil, errors.Join(j.noRoom(err, name, size), j.close())
+		}
+		if err := j.use(i, size); err != nil {
 			return nil, errors.Join(err, j.close())
 		}
+	}
+	if err := j.files.syncDir(j.dir); err != nil {
+		return nil, errors.Join(err, j.close())
 	}
 	return j, nil
 }
 
-// create makes an empty segment, in place of what is there. It is written in full, so
-// that no flush has to ask the file system for blocks.
-func (j *journal) create(i int, size int64) error {
-	size = min(max(wholeBlocks(size), 2*block), maxSegment)
-	err := j.replace(segmentNames[i], size, func(f file) error {
+// segmentBytes returns how large a segment is that goes with a table of that size.
+func segmentBytes(table int64) int64 { return min(max(wholeBlocks(table), 2*block), maxSegment) }
+
+// empty returns what fills an empty segment. It is written in full, so that no flush has to
+// ask the file system for blocks.
+func (j *journal) empty(i int, size int64) func(file) error {
+	return func(f file) error {
 		zeros := make([]byte, min(zerosAtOnce, size))
 		for at := int64(0); at < size; at += int64(len(zeros)) {
 			if _, err := f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err != nil {
@@ -82,10 +91,11 @@ func (j *journal) create(i int, size int64) error {
 		}
 		_, err := f.WriteAt(segmentHeader(j.id, i, size), 0)
 		return err
-	})
-	if err != nil {
-		return err
 	}
+}
+
+// use opens the file of segment i for flushes.
+func (j *journal) use(i int, size int64) error {
 	file, err := j.files.openSynced(j.path(segmentNames[i]))
 	if err != nil {
 		return err
@@ -136,10 +146,22 @@ func (j *journal) switchSegment() {
 // grow makes segment i, all of which is in the table, go with the size of that. It may run
 // while the other one is filled.
 func (j *journal) grow(i int, table int64) error {
-	if size := j.segments[i].size; table <= growAt*size || size == maxSegment {
+	if old := j.segments[i].size; table <= growAt*old || old == maxSegment {
 		return nil
 	}
-	return j.create(i, table)
+	size := segmentBytes(table)
+	if err := j.replace(segmentNames[i], size, j.empty(i, size)); err != nil {
+		return err
+	}
+	return j.use(i, size)
+}
+
+// bytes returns how many bytes the segments have.
+func (j *journal) bytes() (n int64) {
+	for i := range j.segments {
+		n += j.segments[i].size
+	}
+	return n
 }
 
 // mark is the entry of a table that has all of the journal so far.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // sector is what a disk writes in one piece.
@@ -29,6 +30,7 @@ type trace struct {
 	fault func(op *fileOp) error // may be nil; what it refuses is not done
 	lies  bool                   // a sync does nothing
 	slow  func(path string)      // may be nil; a create waits for it
+	room  int64                  // how many bytes all files may have together, in whole blocks; 0 is any number
 }
 
 // inode is a file, whatever its name is.
@@ -75,6 +77,12 @@ func (t *trace) do(op fileOp) error {
 			return err
 		}
 	}
+	if op.kind == opWrite && t.room > 0 {
+		grown := wholeBlocks(max(op.at+int64(len(op.data)), int64(len(op.node.content)))) - wholeBlocks(int64(len(op.node.content)))
+		if grown > t.room-t.used() {
+			return syscall.ENOSPC
+		}
+	}
 	if t.lies && (op.kind == opSync || op.kind == opDir) {
 		return nil
 	}
@@ -82,6 +90,20 @@ func (t *trace) do(op fileOp) error {
 	t.ops = append(t.ops, op)
 	apply(&op, t.names, op.node)
 	return nil
+}
+
+// used returns how many bytes all files have. The caller holds mu.
+func (t *trace) used() (bytes int64) {
+	for _, node := range t.names {
+		bytes += wholeBlocks(int64(len(node.content)))
+	}
+	return bytes
+}
+
+func (t *trace) free(string) (int64, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.room - t.used(), t.room > 0
 }
 
 // apply does an operation to names and node.
@@ -129,6 +151,23 @@ func contentOf(names map[string]*inode) map[string][]byte {
 		files[path] = bytes.Clone(node.content)
 	}
 	return files
+}
+
+// asOf returns the files as the process sees them before operation cut.
+func (t *trace) asOf(cut int) map[string][]byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names, nodes := map[string]*inode{}, map[*inode]*inode{}
+	for i := range t.ops[:cut] {
+		op := &t.ops[i]
+		node := nodes[op.node]
+		if node == nil && op.node != nil {
+			node = &inode{}
+			nodes[op.node] = node
+		}
+		apply(op, names, node)
+	}
+	return contentOf(names)
 }
 
 // image returns what may be on the disk when the power is lost during operation cut:
