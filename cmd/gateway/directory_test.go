@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // nobody is a user without privileges, if the tests run as root.
@@ -73,6 +78,51 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A flush that fails when the gateway is on its way out is a failure too: here of a renewal that was
+// under way when the gateway was asked to end.
+func TestAFlushFailsWhileTheGatewayEnds(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	g := start(t, "FENCEPOST_DATA_DIR="+dir)
+	held, err := acquireAt(t.Context(), g, "a", `{"ttl_ms":30000}`)
+	must(t, err)
+	conn, err := net.Dial("tcp", g.addr)
+	must(t, err)
+	defer conn.Close()
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	const body = `{"ttl_ms":60000}` // longer: it is flushed before it is answered
+	_, err = fmt.Fprintf(conn, "PUT /locks/a HTTP/1.1\r\nHost: localhost\r\nLease-Id: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", held.LeaseID, len(body))
+	must(t, err)
+	answers := bufio.NewReader(conn)
+	going, err := http.ReadResponse(answers, nil)
+	must(t, err)
+	if going.StatusCode != http.StatusContinue {
+		t.Fatalf("the gateway does not ask for the body: %s", going.Status)
+	}
+	must(t, os.Rename(dir, dir+".away"), g.cmd.Process.Signal(syscall.SIGTERM))
+	for refused := false; !refused; { // until it only waits for what is under way
+		other, err := net.Dial("tcp", g.addr)
+		if refused = err != nil; !refused {
+			other.Close()
+		}
+	}
+	_, err = io.WriteString(conn, body)
+	must(t, err)
+	answer, err := http.ReadResponse(answers, nil)
+	must(t, err)
+	if answer.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("the renewal is answered %s", answer.Status)
+	}
+	select {
+	case <-g.exited:
+	case <-time.After(patience):
+		t.Fatal("the gateway does not end")
+	}
+	if status := g.cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(g.warnings(), "a flush failed") {
+		t.Errorf("exit status %d, and it logged\n%s", status, g.warnings())
 	}
 }
 

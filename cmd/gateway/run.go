@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, opened.Close()) }()
+	defer func() { err = opened.end(err) }()
 	if len(opened.nodes) > 0 {
 		metrics.RegisterPool(reg, opened.pool)
 		metrics.RegisterLosses(reg, opened.losses)

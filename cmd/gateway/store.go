@@ -32,6 +32,20 @@ type openedStore struct {
 	cluster *cluster.Cluster // nil if this gateway is no node of one
 }
 
+// end closes the store, and returns what is wrong with the end: err, which it came to, and what the store
+// has to say. A store may have failed when nobody looked any more, for the last requests or in Close.
+func (s *openedStore) end(err error) error {
+	err = errors.Join(err, s.Close())
+	select {
+	case <-s.failed:
+		if err == nil {
+			return s.cause()
+		}
+	default:
+	}
+	return err
+}
+
 // pool sums up the pools of connections to all nodes.
 func (s *openedStore) pool() (sum metrics.Pool) {
 	for _, node := range s.nodes {

@@ -267,7 +267,7 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // Close implements fencing.Store. What was decided before is flushed and answered. An error
-// says that the next start has to read the journal.
+// says that the next start has to read the journal; so does Failed, where it was a flush that failed.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
