@@ -32,6 +32,7 @@ var ours = map[string][]string{
 	"internal/raft/peer":           {},
 	"internal/raft/cluster":        {"internal/raft/peer"},
 	"internal/redis/redistest":     {},
+	"internal/proxytest":           {},
 	"internal/seed":                {},
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/metrics":             {"internal/fencing"},

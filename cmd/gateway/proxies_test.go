@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/proxytest"
 	"fencepost/internal/redis/redistest"
 )
 
@@ -32,9 +32,6 @@ type fencedFiles struct {
 // addresses and paths.
 func startFencedFiles(t *testing.T) *fencedFiles {
 	t.Helper()
-	if _, err := exec.LookPath("nginx"); err != nil {
-		t.Fatal("nginx is not installed: apt-get install nginx-light")
-	}
 	dir := t.TempDir()
 	f := &fencedFiles{t: t, gateway: startOn(t, "embedded"), front: redistest.FreeAddr(t), inner: redistest.FreeAddr(t), dir: filepath.Join(dir, "files")}
 	conf, err := os.ReadFile("../../docs/storage/nginx.conf")
@@ -43,41 +40,14 @@ func startFencedFiles(t *testing.T) *fencedFiles {
 	}
 	text := strings.NewReplacer(
 		"127.0.0.1:8080", f.gateway.addr, "127.0.0.1:8081", f.front, "127.0.0.1:8082", f.inner, "root /srv;", "root "+dir+";",
-		"http {", "http {\n"+temporary(dir),
+		"http {", "http {\n"+proxytest.Within(dir),
 	).Replace(string(conf))
-	text = "daemon off; worker_processes 1; pid " + dir + "/pid; error_log " + dir + "/errors;\n" + text
-	if os.Getuid() == 0 {
-		text = "user root;\n" + text
-	}
-	path := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.Mkdir(f.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	nginx := exec.Command("nginx", "-p", dir, "-e", dir+"/errors", "-c", path)
-	nginx.Stderr = os.Stderr
-	if err := nginx.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		nginx.Process.Signal(syscall.SIGTERM)
-		nginx.Wait()
-		if errors, err := os.ReadFile(dir + "/errors"); t.Failed() && err == nil {
-			t.Logf("nginx: %s", errors)
-		}
-	})
+	proxytest.NginxWith(t, f.front, dir, text)
 	eventually(t, "GET", "http://"+f.front+"/files/none", 404)
 	return f
-}
-
-// temporary are settings that keep nginx within a directory.
-func temporary(dir string) (settings string) {
-	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-		settings += fmt.Sprintf("%s_temp_path %s/%s;\n", kind, dir, kind)
-	}
-	return settings + "access_log off;\n"
 }
 
 // next takes the lock of a file from whoever has it.

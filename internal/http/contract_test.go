@@ -215,6 +215,9 @@ func (d *document) check(s *Server, r *http.Request, body string, status int, he
 			return fmt.Errorf("header %s is %q, want %q", name, got, want)
 		}
 	}
+	if streams := header.Get("Content-Type") == "text/event-stream"; streams != (header.Get("X-Accel-Buffering") == "no") {
+		return fmt.Errorf("header X-Accel-Buffering is %q in an answer of %s", header.Values("X-Accel-Buffering"), header.Get("Content-Type"))
+	}
 	route, params := d.route(s, r.Method, r.URL.Path)
 	if route == nil {
 		if status != 404 && status != 405 && status != 421 && status != 403 && status != 429 {

@@ -74,7 +74,7 @@ func watchEvents(c *call) {
 		return
 	}
 	if c.r.Method == http.MethodHead {
-		c.Header()["Content-Type"] = streamType
+		c.setStreamHeader()
 		c.WriteHeader(http.StatusOK)
 		return
 	}

@@ -5,7 +5,10 @@ import (
 	"time"
 )
 
-var streamType = []string{"text/event-stream"}
+var (
+	streamType = []string{"text/event-stream"}
+	unbuffered = []string{"no"}
+)
 
 // stream is an answer of server-sent events. Each write has its own deadline.
 type stream struct{ c *call }
@@ -32,8 +35,15 @@ func (s stream) writeHeader(kind string) {
 	gauge := c.s.metrics.streams.WithLabelValues(kind)
 	gauge.Inc()
 	c.openStream = gauge
-	c.Header()["Content-Type"] = streamType
+	c.setStreamHeader()
 	c.WriteHeader(http.StatusOK)
+}
+
+// setStreamHeader says what the answer is, and has nginx, and what understands its header, pass
+// on each event as it comes: it would gather 4 KiB of them, while a lock is held.
+func (c *call) setStreamHeader() {
+	c.Header()["Content-Type"] = streamType
+	c.Header()["X-Accel-Buffering"] = unbuffered
 }
 
 // event sends an event: data is one line, and id may be empty.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/proxytest"
 	"fencepost/internal/redis/redistest"
 	"fencepost/verify/system"
 )
@@ -77,19 +78,12 @@ func launch(t *testing.T, address, dir, program string, args ...string) {
 func webDAV(t *testing.T) (address, files string) {
 	dir := t.TempDir()
 	address, files = redistest.FreeAddr(t), filepath.Join(dir, "files")
-	conf := "daemon off; worker_processes 1; pid pid; error_log stderr;\nevents {}\nhttp {\naccess_log off;\n"
-	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
-		conf += fmt.Sprintf("%s_temp_path %s;\n", kind, kind)
-	}
+	conf := "events {}\nhttp {\n" + proxytest.Within(dir)
 	conf += "server { listen " + address + "; location /files/ { root " + dir + "; dav_methods PUT DELETE; create_full_put_path on; } }\n}\n"
-	if os.Getuid() == 0 {
-		conf = "user root;\n" + conf
-	}
-	path := filepath.Join(dir, "nginx.conf")
-	if err := errors.Join(os.WriteFile(path, []byte(conf), 0o600), os.Mkdir(files, 0o700)); err != nil {
+	if err := os.Mkdir(files, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	launch(t, address, dir, "nginx", "-p", dir, "-e", "stderr", "-c", path)
+	proxytest.NginxWith(t, address, dir, conf)
 	return address, files
 }
 
