@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fencepost/client"
+	"fencepost/internal/proxytest"
+	"fencepost/internal/redis/redistest"
+)
+
+// proxies are what docs/proxies.md shows before a gateway. silence is for how long it lets
+// nothing come from either side, 0 for what the file says.
+var proxies = map[string]func(t *testing.T, gateway string, silence time.Duration) (front string){
+	"nginx": func(t *testing.T, gateway string, silence time.Duration) (front string) {
+		front = redistest.FreeAddr(t)
+		timeouts := ""
+		if silence > 0 {
+			timeouts = fmt.Sprintf("proxy_read_timeout %[1]dms; proxy_send_timeout %[1]dms; send_timeout %[1]dms;", silence.Milliseconds())
+		}
+		proxytest.Nginx(t, front, gateway, timeouts)
+		return front
+	},
+	"haproxy": func(t *testing.T, gateway string, silence time.Duration) (front string) {
+		front = redistest.FreeAddr(t)
+		config, err := os.ReadFile("../../deploy/compose/haproxy.cfg")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer("bind :8080", "bind "+front, "gateway-1:8080", gateway, " resolvers docker init-addr last,libc,none", "").Replace(string(config))
+		text = regexp.MustCompile(`(?m)^ *server gateway-[23].*\n`).ReplaceAllString(text, "")
+		if silence > 0 {
+			text = regexp.MustCompile(`timeout (client|server) .*`).ReplaceAllString(text, fmt.Sprintf("timeout $1 %dms", silence.Milliseconds()))
+		}
+		proxytest.HAProxy(t, front, text)
+		return front
+	},
+}
+
+// behindProxies runs a test with a gateway behind each proxy.
+func behindProxies(t *testing.T, silence time.Duration, test func(t *testing.T, g *gatewayProcess, front string)) {
+	for name, start := range proxies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := startOn(t, "embedded")
+			front := start(t, g.addr, silence)
+			eventually(t, http.MethodGet, "http://"+front+"/readyz", http.StatusOK)
+			test(t, g, front)
+		})
+	}
+}
+
+// A proxy passes on each event as it comes. Beside those that are waited for a stream here says
+// nothing but a comment each 15 s, of which a proxy that gathers 4 KiB would be full after hours.
+func TestStreamsThroughAProxy(t *testing.T) {
+	t.Parallel()
+	behindProxies(t, 0, func(t *testing.T, g *gatewayProcess, front string) {
+		const ttl = `{"ttl_ms":86400000}`
+		ctx, leave := context.WithCancel(t.Context())
+		var reading sync.WaitGroup
+		t.Cleanup(reading.Wait)
+		defer leave()
+		attach(ctx, t, &reading, "http://"+front+"/locks/one", ttl)
+		attach(ctx, t, &reading, "http://"+front+"/locks", `{"names":["several/1","several/2"],"ttl_ms":86400000}`)
+
+		c, err := client.New(client.Options{Addresses: []string{"http://" + front}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		lease, err := c.Acquire(t.Context(), "through/client", client.TTL(24*time.Hour), client.Attached(), client.Wait(patience))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := grantsOf(t, g, "through/client"); n != 1 {
+			t.Errorf("the client was granted it %d times", n)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		watching, err := net.Dial("tcp", front)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watching.Close()
+		watching.SetDeadline(time.Now().Add(patience))
+		fmt.Fprint(watching, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		lines := bufio.NewScanner(watching)
+		for _, wanted := range []string{"id: ", "event: granted"} {
+			for !strings.HasPrefix(lines.Text(), wanted) {
+				if !lines.Scan() {
+					t.Fatalf("the stream of events has no %q: %v", wanted, lines.Err())
+				}
+			}
+			if wanted == "id: " {
+				eventually(t, http.MethodPost, "http://"+front+"/locks/another", http.StatusCreated)
+			}
+		}
+	})
+}
+
+func grantsOf(t *testing.T, g *gatewayProcess, name string) int {
+	t.Helper()
+	status, body, err := request(http.MethodGet, "http://"+g.addr+"/history/"+name, "", nil)
+	if err != nil || status != http.StatusOK {
+		t.Fatal(status, string(body), err)
+	}
+	return strings.Count(string(body), `"outcome":`)
+}
+
+// atOnce is before a proxy's timeouts, the end of a wait, or the next sign of life of a stream
+// could have told the gateway that a client has gone.
+const atOnce = 12 * time.Second
+
+// becomes waits until the gateway's view of a lock matches.
+func becomes(t *testing.T, g *gatewayProcess, name, pattern string, within time.Duration) {
+	t.Helper()
+	wanted := regexp.MustCompile(pattern)
+	for deadline := time.Now().Add(within); ; <-time.After(5 * time.Millisecond) {
+		status, body, err := request(http.MethodGet, "http://"+g.addr+"/locks/"+name, "", nil)
+		if err == nil && status == http.StatusOK && wanted.Match(body) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not become %s within %s: %d %s %v", name, pattern, within, status, body, err)
+		}
+	}
+}
+
+// P6: who leaves a proxy while it waits is not granted the lock, and who leaves a stream lets go.
+func TestLeavingAProxy(t *testing.T) {
+	t.Parallel()
+	behindProxies(t, 0, func(t *testing.T, g *gatewayProcess, front string) {
+		for i, way := range leavings[:3] { // the others differ in the request
+			for _, attached := range []string{"", "Accept: text/event-stream\r\n"} {
+				name := fmt.Sprintf("left/%d/%t", i, attached != "")
+				ask := func(addr string) net.Conn {
+					conn, err := net.Dial("tcp", addr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { conn.Close() })
+					const body = `{"ttl_ms":3600000,"wait_ms":60000}`
+					fmt.Fprintf(conn, "POST /locks/%s HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %d\r\n\r\n%s", name, attached, len(body), body)
+					return conn
+				}
+				held, err := acquireAt(t.Context(), g, name, `{"ttl_ms":3600000}`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				waiter := ask(front)
+				becomes(t, g, name, `"waiting":1`, patience)
+				if err := way.leave(waiter.(*net.TCPConn)); err != nil {
+					t.Fatal(err)
+				}
+				becomes(t, g, name, `"waiting":0`, atOnce)
+				if err := releaseAt(g, name, held); err != nil {
+					t.Fatal(err)
+				}
+				becomes(t, g, name, `"held":false`, patience)
+				if attached == "" {
+					continue
+				}
+				holder := ask(front)
+				becomes(t, g, name, `"held":true`, patience)
+				if err := way.leave(holder.(*net.TCPConn)); err != nil {
+					t.Fatal(err)
+				}
+				becomes(t, g, name, `"held":false`, atOnce)
+			}
+		}
+	})
+}
+
+// A client that is stopped while it waits costs the others its TTL, and its max_hold_ms where a
+// stream renews the lease: the machine, and a proxy, take what it does not read.
+func TestStoppedBehindAProxy(t *testing.T) {
+	t.Parallel()
+	behindProxies(t, 0, func(t *testing.T, g *gatewayProcess, front string) {
+		for name, args := range map[string][]string{
+			"stopped/waiting": {"-d", `{"ttl_ms":1000,"wait_ms":60000}`},
+			"stopped/stream":  {"-N", "-H", "Accept: text/event-stream", "-d", `{"ttl_ms":500,"max_hold_ms":1000,"wait_ms":60000}`},
+		} {
+			held, err := acquireAt(t.Context(), g, name, `{"ttl_ms":3600000}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiter := exec.Command("curl", append(args, "-s", "http://"+front+"/locks/"+name)...)
+			if err := waiter.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer waiter.Wait()
+			defer waiter.Process.Kill()
+			becomes(t, g, name, `"waiting":1`, patience)
+			if err := redistest.PauseProcess(waiter.Process); err != nil {
+				t.Fatal(err)
+			}
+			if err := releaseAt(g, name, held); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := acquireAt(t.Context(), g, name, `{"wait_ms":60000}`); err != nil {
+				t.Error(err)
+			}
+			if n := grantsOf(t, g, name); n != 3 {
+				t.Errorf("%s: %d grants, want one of the client that was stopped between two others", name, n)
+			}
+			waiter.Process.Signal(syscall.SIGCONT)
+		}
+	})
+}
+
+// A stream lives on however long it is: its renewals are signs of life.
+func TestStreamOutlivesTheTimeoutsOfAProxy(t *testing.T) {
+	t.Parallel()
+	streamOutlives(t, 1500*time.Millisecond, `{"ttl_ms":1000}`)
+}
+
+// One that has nothing to say has its comments each 15 s.
+func TestSystemStreamOutlivesTheTimeoutsOfAProxy(t *testing.T) {
+	t.Parallel()
+	streamOutlives(t, 17*time.Second, `{"ttl_ms":86400000}`)
+}
+
+func streamOutlives(t *testing.T, silence time.Duration, body string) {
+	behindProxies(t, silence, func(t *testing.T, g *gatewayProcess, front string) {
+		ctx, leave := context.WithCancel(t.Context())
+		var reading sync.WaitGroup
+		t.Cleanup(reading.Wait)
+		defer leave()
+		s := attach(ctx, t, &reading, "http://"+front+"/locks/long", body)
+		ended := make(chan struct{})
+		go func() { reading.Wait(); close(ended) }()
+		select {
+		case <-ended:
+			t.Errorf("the stream has ended: %v", s.events)
+		case <-time.After(3 * silence):
+		}
+		becomes(t, g, "long", `"held":true.*"attached":true`, patience)
+		if n := s.count("lost"); n > 0 {
+			t.Errorf("it was lost: %v", s.events)
+		}
+	})
+}
