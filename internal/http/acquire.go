@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -197,7 +198,7 @@ func (c *call) refused(req *acquire, err error) error {
 	if req.noRoom != nil && outcomeOf(err) == string(fencing.CodeLocked) {
 		err = req.noRoom
 	}
-	return c.countOutcome(outcomeOf(err), c.estimate(req, err))
+	return c.countOutcome(outcomeOf(err), req.comeBack(c.estimate(req, err)))
 }
 
 // await waits in the queue until the request has its lease or has lost its place.
@@ -322,25 +323,52 @@ func leftOf(out *fencing.Outcome, now time.Time) time.Duration {
 // found it expired on asking again. The client has lost nothing. Who was evicted is told so.
 func (r *acquire) explain(err error) error {
 	var e *fencing.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	if !r.ownID && e.Code == fencing.CodeLeaseLost && e.Reason != fencing.ReasonEvicted {
+	if errors.As(err, &e) && !r.ownID && e.Code == fencing.CodeLeaseLost && e.Reason != fencing.ReasonEvicted {
 		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
 			Detail: "the lease had expired before the store's answer came; ask again"}
 	}
-	rests := r.ownID && (e.Position > 0 || e.Code == fencing.CodeQuarantined && r.Wait > 0)
-	if e.Lock == nil && !rests || e.Code == fencing.CodeStaleToken {
+	return err
+}
+
+// maxRetryAfter is after how long who was refused a lock is told to ask again at the latest: what
+// is held may be released at any time before its lease ends.
+const maxRetryAfter = 10 * time.Second
+
+// comeBack has a refusal say when to ask again.
+func (r *acquire) comeBack(err error) error {
+	var e *fencing.Error
+	if !errors.As(err, &e) {
 		return err
 	}
 	told := *e
-	if told.RetryAfter == 0 && told.Lock != nil {
-		told.RetryAfter = told.Lock.RetryAfter()
+	switch e.Code {
+	case fencing.CodeLocked, fencing.CodeWaitTimeout, fencing.CodeTooManyRequests:
+		if e.Lock == nil { // it says itself
+			return err
+		}
+		told.RetryAfter = worthAsking(e)
+	case fencing.CodeQuarantined:
+		if r.Wait == 0 {
+			return err
+		}
+	default:
+		return err
 	}
-	if rests { // the place does so for RestTTL: come back before
+	if r.ownID && (e.Position > 0 || e.Code == fencing.CodeQuarantined) { // the place rests for RestTTL: come back before
 		told.RetryAfter = min(told.RetryAfter, fencing.RestTTL/2)
 	}
 	return &told
+}
+
+// worthAsking returns after how long who was refused a lock may be granted it: when its first lease
+// ends or, of a queue, when it would be its turn, whichever comes first; and after maxRetryAfter, but not before
+// anybody is granted it. 0: nothing is known.
+func worthAsking(e *fencing.Error) time.Duration {
+	after := min(cmp.Or(e.RetryAfter, e.Lock.RetryAfter()), maxRetryAfter)
+	if e.EstimatedWait > 0 {
+		after = min(after, e.EstimatedWait)
+	}
+	return max(after, e.Lock.Delayed())
 }
 
 // mayHaveGrant reports whether a failed acquire has to be taken back, for the store may

@@ -431,7 +431,7 @@ func TestAttachedLingers(t *testing.T) {
 	token := s.next("granted").number("fencing_token")
 	s.cancel()
 	g.eventually("the stream is gone", func() bool { l := g.lock("a"); return l.Held() && l.Holders[0].Attached == "" })
-	if a := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked); a.number("retry_after_ms") > 60000 {
+	if a := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked); a.number("retry_after_ms") > 10000 {
 		t.Errorf("%s", a.body)
 	}
 	s = g.stream("POST", "/locks/a", body, attach, "Lease-Id: "+id)

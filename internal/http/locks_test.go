@@ -93,17 +93,17 @@ func TestLocked(t *testing.T) {
 	t.Parallel()
 	g := start(t)
 	id := newID()
-	token := g.do("POST", "/locks/a", `{"owner":"first","ttl_ms":21500}`, "Lease-Id: "+id).want(t, 201).number("fencing_token")
+	token := g.do("POST", "/locks/a", `{"owner":"first","ttl_ms":9500}`, "Lease-Id: "+id).want(t, 201).number("fencing_token")
 	g.clock.advance(100*time.Millisecond + time.Microsecond)
 	a := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked)
-	if a.text("name") != "a" || a.number("waiting") != 0 || a.json["waiting"] == nil || a.number("retry_after_ms") != 21400 {
+	if a.text("name") != "a" || a.number("waiting") != 0 || a.json["waiting"] == nil || a.number("retry_after_ms") != 9400 {
 		t.Errorf("%s", a.body)
 	}
-	if a.header.Get("Retry-After") != "22" { // 21.4 s rounded up
+	if a.header.Get("Retry-After") != "10" { // 9.4 s rounded up
 		t.Errorf("Retry-After %q", a.header.Get("Retry-After"))
 	}
 	holder := a.json["holders"].([]any)[0].(map[string]any)
-	if holder["lease"] != public(id) || holder["owner"] != "first" || int64(holder["fencing_token"].(float64)) != token || holder["expires_in_ms"] != 21399.0 {
+	if holder["lease"] != public(id) || holder["owner"] != "first" || int64(holder["fencing_token"].(float64)) != token || holder["expires_in_ms"] != 9399.0 {
 		t.Errorf("holder %v", holder)
 	}
 	if a.text("type") != "urn:fencepost:problem:locked" || a.number("status") != 423 {

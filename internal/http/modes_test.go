@@ -100,12 +100,12 @@ func TestManyHolders(t *testing.T) {
 	t.Parallel()
 	const count = fencing.MaxHoldersShown + 20
 	g := start(t)
-	g.do("POST", "/locks/a", `{"mode":"shared","ttl_ms":20000}`).want(t, 201)
+	g.do("POST", "/locks/a", `{"mode":"shared","ttl_ms":8000}`).want(t, 201)
 	for range count - 1 {
 		g.do("POST", "/locks/a", `{"mode":"shared"}`).want(t, 201)
 	}
 	refused := g.do("POST", "/locks/a", "").problem(t, 423, fencing.CodeLocked)
-	if refused.number("retry_after_ms") != 20000 {
+	if refused.number("retry_after_ms") != 8000 {
 		t.Errorf("come back in %d ms", refused.number("retry_after_ms"))
 	}
 	for shown, answers := range map[int][]map[string]any{
@@ -114,7 +114,7 @@ func TestManyHolders(t *testing.T) {
 	} {
 		for _, a := range answers {
 			holders := a["holders"].([]any)
-			if len(holders) != shown || a["holder_count"] != float64(count) || holders[0].(map[string]any)["ttl_ms"] != 20000.0 {
+			if len(holders) != shown || a["holder_count"] != float64(count) || holders[0].(map[string]any)["ttl_ms"] != 8000.0 {
 				t.Errorf("%d holders, first %v; there are %v", len(holders), holders[0], a["holder_count"])
 			}
 		}

@@ -76,7 +76,7 @@ func TestSetIsAllOrNothing(t *testing.T) {
 	held := g.acquired("b")
 	a := g.do("POST", "/locks", `{"names":["a","b","c"]}`).problem(t, 423, fencing.CodeLocked)
 	free()
-	if a.text("name") != "b" || a.number("retry_after_ms") != 30000 {
+	if a.text("name") != "b" || a.number("retry_after_ms") != 10000 {
 		t.Errorf("%s", a.body)
 	}
 	a = g.do("POST", "/locks", `{"names":["c","b","a"],"wait_ms":20}`).problem(t, 423, fencing.CodeWaitTimeout)
