@@ -104,6 +104,7 @@ var (
 	noStore    = []string{"no-store"}
 	noSniff    = []string{"nosniff"}
 	noReferrer = []string{"no-referrer"}
+	closes     = []string{"close"}
 
 	// onlyTLS has browsers come to this name over TLS only, for 30 days (RFC 6797): also to
 	// other ports of it, so that a longer time would be hard to take back.
@@ -113,6 +114,11 @@ var (
 func setSecurityHeaders(h http.Header, r *http.Request) {
 	if r.TLS != nil {
 		h["Strict-Transport-Security"] = onlyTLS
+	}
+	// A request with Content-Length as well has to end its connection (RFC 9112, 6.1), for somebody between may
+	// have gone by that. net/http does not tell which one has it, so all that are chunked do; few are.
+	if len(r.TransferEncoding) > 0 {
+		h["Connection"] = closes
 	}
 	h["Cache-Control"] = noStore
 	h["X-Content-Type-Options"] = noSniff

@@ -121,20 +121,48 @@ func TestHTTP10(t *testing.T) {
 	}
 }
 
-// TestChunkedBody: a body without a length is read to its end like any other,
-// and the connection goes on.
+// TestChunkedBody: a body without a length is read to its end like any other, and is the last
+// one of its connection.
 func TestChunkedBody(t *testing.T) {
 	t.Parallel()
 	g := start(t)
-	conn := g.dial()
 	for i := range 2 {
+		conn := g.dial()
 		send(t, conn, fmt.Sprintf("POST /locks/n%d HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", i))
 		for _, part := range []string{`{"ttl`, `_ms":1`, `000}`} {
 			send(t, conn, fmt.Sprintf("%x\r\n%s\r\n", len(part), part))
 		}
 		send(t, conn, "0\r\n\r\n")
-		if resp, body := receive(t, conn, "POST"); resp.StatusCode != 201 || !strings.Contains(body, `"ttl_ms":1000`) {
-			t.Errorf("%d %s", resp.StatusCode, body)
+		if text := readAll(t, conn); !strings.HasPrefix(text, "HTTP/1.1 201 ") || !strings.Contains(text, `"ttl_ms":1000`) || !strings.Contains(text, "Connection: close\r\n") {
+			t.Errorf("%s", text)
+		}
+	}
+}
+
+// TestTwoLengths: a request that has a length in two ways is the last one of its connection,
+// whatever comes of it. What somebody may have taken for its body, or for the next request, is neither.
+func TestTwoLengths(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	const hidden = "POST /locks/hidden HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+	body := "2\r\n{}\r\n0\r\n\r\n" + hidden
+	length := fmt.Sprintf("Content-Length: %d\r\n", len(body))
+	g.acquired("c")
+	for i, c := range []struct{ path, host, headers string }{
+		{"/locks/a", "localhost", length + "Transfer-Encoding: chunked\r\n"},
+		{"/locks/b", "localhost", "Transfer-Encoding: chunked\r\n" + length},
+		{"/locks/c", "localhost", length + "Transfer-Encoding: chunked\r\nAccept: text/event-stream\r\n"}, // attached, and refused
+		{"/nothing", "localhost", length + "Transfer-Encoding: chunked\r\n"},
+		{"/locks/d", "evil.example", length + "Transfer-Encoding: chunked\r\n"},
+	} {
+		conn := g.dial()
+		send(t, conn, "POST "+c.path+" HTTP/1.1\r\nHost: "+c.host+"\r\n"+c.headers+"\r\n"+body)
+		text := readAll(t, conn)
+		if strings.Count(text, "HTTP/1.1 ") != 1 || !strings.Contains(text, "Connection: close\r\n") {
+			t.Errorf("%d: %s", i, text)
+		}
+		if g.lock("hidden").Held() {
+			t.Fatalf("%d: what was hidden in it was carried out", i)
 		}
 	}
 }
