@@ -22,25 +22,12 @@ import (
 
 // TestKeys: the key of the environment lets in, and its scopes and names are obeyed.
 func TestKeys(t *testing.T) {
-	dir := t.TempDir()
-	keys, key := filepath.Join(dir, "keys"), filepath.Join(dir, "ci.key")
-	gateway, err := system.Binary(system.Build{})
+	url, key := gatewayWithKey(t, "lock,read", "jobs/")
+	t.Setenv("FENCEPOST", url)
+	secret, err := os.ReadFile(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	keygen := exec.Command(gateway, "keygen", "-name", "ci", "-scope", "lock,read", "-prefix", "jobs/")
-	var secret bytes.Buffer
-	keygen.Stderr = &secret
-	line, err := keygen.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, content := range map[string][]byte{keys: line, key: secret.Bytes()} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("FENCEPOST", startGateway(t, gateway, "FENCEPOST_KEYS_FILE="+keys))
 	for _, c := range []struct {
 		env  map[string]string
 		args string
@@ -49,12 +36,12 @@ func TestKeys(t *testing.T) {
 		{nil, "acquire jobs/a", exitNotAllowed},
 		{map[string]string{keyVariable: "fp_wrong"}, "acquire jobs/a", exitNotAllowed},
 		{map[string]string{keyFileVariable: key}, "acquire jobs/a", 0},
-		{map[string]string{keyVariable: strings.TrimSpace(secret.String())}, "get jobs/a", 0},
+		{map[string]string{keyVariable: strings.TrimSpace(string(secret))}, "get jobs/a", 0},
 		{map[string]string{keyFileVariable: key}, "acquire other/a", exitNotAllowed},
 		{map[string]string{keyFileVariable: key}, "break jobs/a 1", exitNotAllowed},
 		{map[string]string{keyFileVariable: key}, "ls", 0},
 		{map[string]string{keyFileVariable: key, keyVariable: "x"}, "ls", exitUsage},
-		{map[string]string{keyFileVariable: filepath.Join(dir, "none")}, "ls", exitUsage},
+		{map[string]string{keyFileVariable: key + ".none"}, "ls", exitUsage},
 		{map[string]string{keyFileVariable: os.DevNull}, "ls", exitUsage},
 		{map[string]string{keyVariable: "two\nlines"}, "ls", exitUsage},
 	} {
@@ -69,11 +56,35 @@ func TestKeys(t *testing.T) {
 			if hint := strings.Contains(out.String(), keyFileVariable+" says"); hint != (c.env == nil) {
 				t.Errorf("%v: it says %s", c.env, &out)
 			}
-			if len(secret.String()) > 10 && strings.Contains(out.String(), strings.TrimSpace(secret.String())) {
+			if len(string(secret)) > 10 && strings.Contains(out.String(), strings.TrimSpace(string(secret))) {
 				t.Errorf("the key is shown: %s", &out)
 			}
 		})
 	}
+}
+
+// gatewayWithKey starts a gateway that has one key, and returns its URL and the key's file.
+func gatewayWithKey(t *testing.T, scope, prefix string) (url, key string) {
+	t.Helper()
+	dir := t.TempDir()
+	keys, key := filepath.Join(dir, "keys"), filepath.Join(dir, "ci.key")
+	gateway, err := system.Binary(system.Build{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keygen := exec.Command(gateway, "keygen", "-name", "ci", "-scope", scope, "-prefix", prefix)
+	var secret bytes.Buffer
+	keygen.Stderr = &secret
+	line, err := keygen.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, content := range map[string][]byte{keys: line, key: secret.Bytes()} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return startGateway(t, gateway, "FENCEPOST_KEYS_FILE="+keys), key
 }
 
 // startGateway starts a gateway, and returns its URL.

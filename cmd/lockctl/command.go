@@ -58,6 +58,7 @@ type call struct {
 	args   []string
 	out    io.Writer
 	err    io.Writer
+	shell  forShell // of acquire
 	client *client.Client
 }
 
@@ -175,6 +176,10 @@ func dispatch(ctx context.Context, args []string, out, errOut io.Writer) error {
 			return cmd.use(ctx, args[1:], out, errOut)
 		}
 	}
+	if slices.Contains(args, "acquire") { // behind its flags
+		shell := forShell{out: out, done: asksJSON(args)}
+		shell.fail(exitUsage)
+	}
 	return usage("there is no command %q; see lockctl -help", args[0])
 }
 
@@ -197,11 +202,19 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 
 // use parses the arguments and runs the command.
 func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer) error {
-	c := &call{out: out, err: errOut}
+	c := &call{out: out, err: errOut, shell: forShell{out: out, done: asksJSON(args)}}
+	err := cmd.do(ctx, c, args)
+	if err != nil && cmd.name == "acquire" {
+		c.shell.fail(statusOf(err))
+	}
+	return err
+}
+
+func (cmd command) do(ctx context.Context, c *call, args []string) error {
 	f := cmd.flagSet(&c.settings)
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		cmd.printHelp(out)
+		cmd.printHelp(c.out)
 		return nil
 	case err != nil:
 		return usage("%w; see lockctl %s -help", err, cmd.name)

@@ -7,10 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"fencepost/client"
@@ -107,11 +109,29 @@ func (c *call) longest() time.Duration {
 	return c.wait + lateAnswer
 }
 
+// acquire prints a lease. One that can't be told to anybody is released.
 func acquire(ctx context.Context, c *call) error {
+	if err := c.shell.begin(); err != nil {
+		return err
+	}
 	l, err := c.obtain(ctx, client.NotRenewed())
 	if err != nil {
 		return c.refused(err)
 	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	} else {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else it would end this process
+		err = c.printLease(l)
+	}
+	if err != nil {
+		err = errors.Join(err, l.Release(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// printLease prints what was acquired, for a shell or as JSON.
+func (c *call) printLease(l *client.Lease) error {
 	left := l.Remaining()
 	if c.output == "json" {
 		type grant struct {
@@ -137,13 +157,12 @@ func acquire(ctx context.Context, c *call) error {
 		}
 		return c.json(answer)
 	}
-	fmt.Fprintf(c.out, "export LEASE_ID=%s\n", shellQuoted(l.ID()))
+	text := "export LEASE_ID=" + shellQuoted(l.ID()) + "\n"
 	for _, v := range c.variables(l) {
 		name, value, _ := strings.Cut(v, "=")
-		fmt.Fprintf(c.out, "export %s=%s\n", name, shellQuoted(value))
+		text += "export " + name + "=" + shellQuoted(value) + "\n"
 	}
-	_, err = fmt.Fprintf(c.out, "# expires in %s unless it is renewed\n", left.Round(time.Millisecond))
-	return err
+	return c.shell.succeed(text + fmt.Sprintf("# expires in %s unless it is renewed\n", left.Round(time.Millisecond)))
 }
 
 // variables are what a lease's user needs to know, for the environment. All of it may be

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// What acquire prints is for a shell: eval "$(lockctl acquire NAME)". It reads
+//
+//	unset -v LEASE_ID …; false || :;
+//	export LEASE_ID=…
+//
+// of a lease, and
+//
+//	unset -v LEASE_ID …; false || (exit 75)
+//
+// of a failure: eval then has that status, and nothing of an earlier lease is left. What comes
+// before the || is printed before anything is asked, so that an end by SIGKILL is a failure too:
+// eval "" has status 0.
+
+// maxNames is how many names a lease has at most.
+const maxNames = 64
+
+// leaseVariables are all that an acquire may set.
+func leaseVariables() []string {
+	all := []string{"LEASE_ID", "LEASE", "LOCK_NAME", "FENCING_TOKEN", "LOCK_SLOT", "LOCK_SLOTS"}
+	for i := 2; i <= maxNames; i++ {
+		all = append(all, fmt.Sprintf("LOCK_NAME_%d", i), fmt.Sprintf("FENCING_TOKEN_%d", i))
+	}
+	return all
+}
+
+// forShell prints what a shell reads.
+type forShell struct {
+	out  io.Writer
+	open bool // the first part is printed, and not what follows it
+	done bool // nothing more is to be printed
+}
+
+// begin prints what makes eval fail unless something follows. Nobody evaluates what is shown
+// on a terminal.
+func (s *forShell) begin() error {
+	if f, ok := s.out.(*os.File); s.done || ok && isTerminal(f) {
+		s.done = true
+		return nil
+	}
+	s.open = true
+	_, err := fmt.Fprintf(s.out, "unset -v %s; false", strings.Join(leaseVariables(), " "))
+	return err
+}
+
+// succeed prints the variables of a lease.
+func (s *forShell) succeed(text string) error {
+	if s.open {
+		text = " || :;\n" + text
+	}
+	s.open, s.done = false, true
+	_, err := io.WriteString(s.out, text)
+	return err
+}
+
+// fail has eval end with a status.
+func (s *forShell) fail(status int) {
+	if !s.open && s.begin() != nil || s.done {
+		return
+	}
+	s.open, s.done = false, true
+	fmt.Fprintf(s.out, " || (exit %d)\n", status)
+}
+
+// asksJSON tells whether arguments ask for JSON, for those that can't be parsed.
+func asksJSON(args []string) bool {
+	i := slices.Index(args, "json")
+	return i > 0 && strings.TrimLeft(args[i-1], "-") == "o" || slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "o=json" })
+}
