@@ -38,6 +38,7 @@ type acquisition struct {
 	attached bool
 	unkept   bool
 	margin   time.Duration
+	least    time.Duration // of AtLeast
 	also     []string
 	announce func(public string)
 	noticed  func(Notice)
@@ -163,7 +164,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, options ...Option)
 	return c.acquire(ctx, context.WithoutCancel(ctx), name, false, options)
 }
 
-// Do acquires a lease, as Acquire does, calls do with it, and releases it. The context of
+// Do acquires a lease, as Acquire does, calls do with it, and releases it (but see AtLeast). The context of
 // do ends with ctx, and before the lease can be gone. While do runs the lease is renewed,
 // whatever becomes of ctx: Do can't end do, only ask it to end.
 //
@@ -175,11 +176,15 @@ func (c *Client) Do(ctx context.Context, name string, do func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	release := sync.OnceValue(func() error { return l.Release(context.WithoutCancel(ctx)) })
+	end := l.ReleaseNow
+	release := sync.OnceValue(func() error { return end(context.WithoutCancel(ctx)) })
 	defer release() // if do panics
 	err = do(l.Context(), l)
 	lost := l.Err()
-	if released := release(); lost == nil && errors.Is(released, CodeLeaseLost) {
+	if err == nil && lost == nil {
+		end = l.Release
+	}
+	if released := release(); lost == nil && (errors.Is(released, CodeLeaseLost) || errors.Is(released, CodeInvalidRequest)) {
 		lost = released
 	}
 	switch {

@@ -49,6 +49,12 @@ func (a *acquisition) check(names []string) error {
 		return invalid("linger_ms", "is %d; it must be from 0 to ttl_ms", a.Linger)
 	case linger > 0 && !a.attached:
 		return invalid("linger_ms", "belongs to a lease with Attached")
+	case a.least < 0 || a.least > maxTTL:
+		return invalid("AtLeast", "is %s; it must be from 0 to %s", a.least, maxTTL)
+	case maxHold > 0 && a.least > maxHold:
+		return invalid("AtLeast", "is %s; it must not be above MaxHold, %s", a.least, maxHold)
+	case a.least > 0 && a.attached:
+		return invalid("AtLeast", "is not for a lease with Attached")
 	case a.permit && (a.Limit < 1 || a.Limit > maxPermits):
 		return invalid("limit", "is %d; it must be from 1 to %d", a.Limit, maxPermits)
 	case a.several && (a.Permits < 1 || a.Permits > a.Limit):

@@ -51,6 +51,8 @@ type Lease struct {
 	bounded bool          // by MaxHold
 	granted time.Duration // the TTL
 
+	grantedAt instant // or somewhat later
+
 	// attached: the end of its connection is its release.
 	attached bool
 	silence  time.Duration // of the stream, after which the client takes it over
@@ -77,6 +79,7 @@ type Lease struct {
 	over   error         // why nobody may count on it any more
 	last   error         // of the last attempt to renew it
 	freed  func() error  // releases it, once for all who wait
+	least  time.Duration // of AtLeast, until ReleaseNow
 
 	backoff time.Duration // after the next stream that ends soon
 
@@ -89,7 +92,7 @@ func (c *Client) newLease(parent context.Context, id string, names []string, g g
 	slices.SortFunc(l.grants, func(a, b Grant) int { // as the caller has named them
 		return cmp.Compare(slices.Index(names, a.Name), slices.Index(names, b.Name))
 	})
-	l.told = o.noticed
+	l.told, l.least, l.grantedAt = o.noticed, o.least, c.now()
 	l.takeNotice(g, sent)
 	l.margin = cmp.Or(o.margin, min(g.ttl()/10, maxMargin))
 	l.ctx, l.cancel = context.WithCancelCause(parent)
@@ -413,7 +416,8 @@ func (l *Lease) reclaim(ctx context.Context) error {
 // CodeLeaseLost means that it had been lost before. ErrUnreachable means that nobody could
 // be told, so that the lease ends by its TTL. After anything but nil and CodeLeaseLost
 // another call tries again. It takes 5 s at most, and 2 s more if the context ends meanwhile:
-// a lease is released although the context has ended, as in a deferred call.
+// a lease is released although the context has ended, as in a deferred call. With AtLeast
+// others may have the lock only when that time is over.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	if l.freed == nil {
@@ -448,6 +452,9 @@ func (l *Lease) release(ctx context.Context) error {
 	return outlive(ctx, func(ctx context.Context, patience time.Duration) error {
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
+		if left := l.leftOfLeast(); left > 0 {
+			return l.leave(limited, patience, left)
+		}
 		return l.c.release(limited, patience, l.id, l.held())
 	})
 }

@@ -49,7 +49,9 @@ type settings struct {
 	reason string        // of a break or an eviction
 	notice time.Duration // of a break; 0: none is given
 
-	noticeSignal string // of run
+	noticeSignal     string // of run
+	atLeast          time.Duration
+	atLeastOnFailure bool
 }
 
 // call is one use of a command.

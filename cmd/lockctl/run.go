@@ -49,12 +49,15 @@ func runUnder(ctx context.Context, c *call) error {
 	if c.grace < 0 || c.grace > c.ttl/2 {
 		return usage("-grace is %s; it must be from 0 to half of -ttl, %s", c.grace, c.ttl/2)
 	}
+	if c.atLeastOnFailure && c.atLeast == 0 {
+		return usage("-at-least-on-failure needs -at-least, which says how long")
+	}
 	warning, err := signalNamed(c.noticeSignal)
 	if err != nil {
 		return err
 	}
 	notices := make(chan client.Notice, 1) // the latest
-	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.OnNotice(func(n client.Notice) {
+	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.AtLeast(c.atLeast), client.OnNotice(func(n client.Notice) {
 		select {
 		case <-notices:
 		default:
@@ -67,7 +70,8 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return c.refused(err)
 	}
-	defer l.Release(context.Background())
+	release := l.ReleaseNow // unless the command does its work
+	defer func() { _ = release(context.Background()) }()
 	env := append(withoutVariables(os.Environ()), c.variables(l)...)
 	if c.passLeaseID {
 		env = append(env, "LEASE_ID="+l.ID())
@@ -84,8 +88,17 @@ func runUnder(ctx context.Context, c *call) error {
 	said := c.speak(l.Name())
 	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
-	err = l.Release(context.Background())
-	if err != nil && !errors.Is(err, client.CodeLeaseLost) {
+	if l.Err() == nil && (status == 0 || c.atLeastOnFailure) {
+		release = l.Release
+	}
+	err = release(context.Background())
+	switch {
+	case err == nil, errors.Is(err, client.CodeLeaseLost):
+	case errors.Is(err, client.CodeInvalidRequest):
+		said.say(fmt.Sprintf("the lock is held until the lease expires, and not for %s: %s", c.atLeast, err))
+	case c.atLeast > 0:
+		said.say(fmt.Sprintf("nobody could be told for how long to hold the lock, so it is held until the lease expires: %s", err))
+	default:
 		said.say(fmt.Sprintf("nobody could be told that the lock is free, so it is held until the lease expires: %s", err))
 	}
 	said.end()

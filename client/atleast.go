@@ -1,0 +1,63 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// AtLeast keeps the names for so long after the grant, from 0 to 24 h, although the work is
+// done sooner, so that nobody else does it again: for a job that several machines start at the
+// same time by clocks that differ. Release then has the lease live for what is left of that time,
+// 100 ms at least, and renews it no more; its end is an expiry. Release does so whatever became of the work;
+// ReleaseNow releases at once, and so does Do if its function has returned an error or
+// panicked, or the lease was lost.
+//
+// It must not be above MaxHold, and is not for leases with Attached. What is left may be above
+// the gateway's longest TTL: Release, and Do, then return an *Error with CodeInvalidRequest, and
+// the lease ends by its TTL.
+func AtLeast(d time.Duration) Option { return func(a *acquisition) { a.least = d } }
+
+// ReleaseNow is Release, at once whatever AtLeast says, also after Release.
+func (l *Lease) ReleaseNow(ctx context.Context) error {
+	l.mu.Lock()
+	if l.least > 0 {
+		l.least, l.freed = 0, nil
+	}
+	l.mu.Unlock()
+	return l.Release(ctx)
+}
+
+// leftOfLeast is what is left of AtLeast; 0 or less: nothing.
+func (l *Lease) leftOfLeast() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.least <= 0 {
+		return 0
+	}
+	return l.least - l.c.now().since(l.grantedAt)
+}
+
+// leave has the lease live for so long from now on. Where the gateway does not allow such a
+// TTL it is that of the grant, which is no fault if it is longer.
+func (l *Lease) leave(ctx context.Context, patience, left time.Duration) error {
+	ask := func(ttl time.Duration) error {
+		var g granted
+		r, err := renewalCall(&g, l.id, l.held(), renewRequest{TTL: upMillis(ttl)})
+		if err != nil {
+			return err
+		}
+		r.patience = patience
+		_, err = l.c.insist(ctx, r)
+		return err
+	}
+	err := ask(max(left, minTTL))
+	if e := refusal(err); e != nil && e.Code == CodeInvalidRequest && e.Field == "ttl_ms" {
+		if again := ask(l.granted); again != nil || l.granted >= left {
+			err = again
+		}
+	}
+	if err != nil {
+		return unheard(err)
+	}
+	return nil
+}
