@@ -37,6 +37,7 @@ type settings struct {
 	metadata                             entries
 	passLeaseID                          bool
 	quiet                                bool
+	conflictExit                         int
 
 	write, read string
 	issued      bool
@@ -279,12 +280,14 @@ Exit status: 0, or that of the command that run has run (128 and the signal's nu
 signal ended it), or
    64  the command line is at fault
    69  no gateway can be reached
-   75  the lock was not acquired: somebody else has it, or nothing is granted now
+   75  the lock was not acquired: somebody else has it, or nothing is granted now; -conflict-exit
+       has another status instead
    77  this is not allowed
   124  the lease was lost, or could not be renewed in time: the command has been ended
   126  the command can't be run
   127  the command was not found
     1  anything else
+With each of them lockctl says why on stderr, but for 75 with -q.
 `)
 	return err
 }

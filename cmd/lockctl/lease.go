@@ -37,7 +37,8 @@ func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
 	f.Var(&s.metadata, "meta", "metadata for people, `KEY=VALUE`; may be given several times")
 	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
-	f.BoolVar(&s.quiet, "q", false, "don't show the queue while waiting")
+	f.BoolVar(&s.quiet, "q", false, "say nothing of a lock that somebody else has: neither the queue while waiting, nor who has it")
+	f.IntVar(&s.conflictExit, "conflict-exit", exitNotAcquired, "the exit status `N`, 0 to 255, when the lock was not acquired: somebody else has it, or nothing is granted now")
 }
 
 func runFlags(s *settings, f *flag.FlagSet) {
@@ -72,6 +73,9 @@ func (c *call) obtain(ctx context.Context, options ...client.Option) (*client.Le
 	options = append(c.options(), options...)
 	if c.wait < 0 {
 		return nil, usage("-wait is %s; it must not be negative", c.wait)
+	}
+	if c.conflictExit < 0 || c.conflictExit > 255 {
+		return nil, usage("-conflict-exit is %d; it must be from 0 to 255", c.conflictExit)
 	}
 	if c.permits != 0 && c.permit == 0 {
 		return nil, usage("-permits needs -permit, which says how many there are")
@@ -270,12 +274,24 @@ func evict(ctx context.Context, c *call) error {
 	return c.client.Evict(ctx, c.args[0], c.args[1], c.reason)
 }
 
-// refused adds who holds the lock to a refusal.
+// refused adds who holds the lock to a refusal, and gives it its exit status.
 func (c *call) refused(err error) error {
-	var e *client.Error
-	if !errors.As(err, &e) || len(e.Holders) == 0 && e.Delayed == 0 || errors.Is(err, client.ErrUnreachable) || errors.As(err, &exit{}) {
+	if statusOf(err) != exitNotAcquired {
 		return err
 	}
+	refusal := exit{c.conflictExit, err}
+	switch e := new(client.Error); {
+	case !errors.As(err, &e):
+	case c.quiet && (e.Code == client.CodeLocked || e.Code == client.CodeWaitTimeout):
+		refusal.err = nil
+	case len(e.Holders) > 0 || e.Delayed > 0:
+		refusal.err = fmt.Errorf("%s is not acquired: %s", c.args[0], textOfRefusal(e))
+	}
+	return refusal
+}
+
+// textOfRefusal says who holds a lock, and who waits for it.
+func textOfRefusal(e *client.Error) string {
 	text := heldBy(e.Holders, e.HolderCount, e.Delayed)
 	if e.Position > 0 {
 		text += fmt.Sprintf("; you were number %d in the queue", e.Position)
@@ -285,7 +301,7 @@ func (c *call) refused(err error) error {
 	if e.EstimatedWait > 0 {
 		text += "; to wait for it would take " + estimate(e.EstimatedWait.Milliseconds())
 	}
-	return exit{statusOf(err), fmt.Errorf("%s is not acquired: %s", c.args[0], text)}
+	return text
 }
 
 func (c *call) json(v any) error { return json.NewEncoder(c.out).Encode(v) }
