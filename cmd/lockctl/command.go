@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -215,6 +216,13 @@ func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer
 
 func (cmd command) do(ctx context.Context, c *call, args []string) error {
 	f := cmd.flagSet(&c.settings)
+	f.VisitAll(func(one *flag.Flag) {
+		if v, ok := one.Value.(flag.Getter); ok {
+			if _, ok := v.Get().(time.Duration); ok {
+				one.Value = timeValue{v}
+			}
+		}
+	})
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		cmd.printHelp(c.out)
@@ -223,6 +231,9 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 		return usage("%w; see lockctl %s -help", err, cmd.name)
 	}
 	c.args = f.Args()
+	if late := cmd.lateFlag(f, args); late != "" {
+		return usage("the flag %s comes before the name: lockctl %s [flags] %s", late, cmd.name, cmd.args)
+	}
 	if cmd.name == "run" && len(c.args) > 1 && c.args[1] == "--" {
 		c.args = slices.Delete(c.args, 1, 2)
 	}
@@ -248,6 +259,39 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 		c.close(err)
 	}
 	return err
+}
+
+// timeValue is a flag that takes a time.
+type timeValue struct{ flag.Value }
+
+func (v timeValue) Set(s string) error {
+	err := v.Value.Set(s)
+	if err == nil {
+		return nil
+	}
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		return fmt.Errorf("it has no unit; is %ss meant?", s)
+	}
+	return errors.New("it is a time with its unit, such as 5s or 1h30m")
+}
+
+// lateFlag returns what stands among the arguments and looks like a flag; "" if nothing does.
+// After -- nothing is one; nor is anything after the command that run runs.
+func (cmd command) lateFlag(f *flag.FlagSet, args []string) string {
+	rest := f.Args()
+	if cmd.name == "run" {
+		if len(rest) > 1 && strings.HasPrefix(rest[1], "-") && rest[1] != "--" {
+			return rest[1]
+		}
+		return ""
+	}
+	for _, arg := range rest {
+		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if strings.HasPrefix(arg, "-") && f.Lookup(name) != nil && !slices.Contains(args, "--") {
+			return arg
+		}
+	}
+	return ""
 }
 
 // close closes the client, which may give up what was acquired. Where no gateway can be
