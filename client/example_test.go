@@ -33,3 +33,8 @@ func Example() {
 		log.Print(err)
 	}
 }
+
+func ExampleEncodeName() {
+	fmt.Println(client.EncodeName("https://example.org/Zürich #1"))
+	// Output: https:/~2Fexample.org/Z~C3~BCrich~20~231
+}

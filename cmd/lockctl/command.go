@@ -48,6 +48,7 @@ type settings struct {
 	slot  int
 
 	filter client.Filter
+	encode bool          // the names
 	reason string        // of a break or an eviction
 	notice time.Duration // of a break; 0: none is given
 
@@ -70,6 +71,7 @@ type call struct {
 type command struct {
 	name, args, summary string
 	least, most         int // arguments; most below 0: any number
+	named               int // how many of them, the first, are names; below 0: all
 	offline             bool
 	flags               func(s *settings, f *flag.FlagSet)
 	run                 func(ctx context.Context, c *call) error
@@ -79,17 +81,17 @@ type command struct {
 // commands lists all, in the order of the help.
 func commands() []command {
 	return []command{
-		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, flags: runFlags, run: runUnder, notes: runHelp},
-		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, flags: leaseFlags, run: acquire},
-		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, flags: renewFlags, run: renew},
-		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, run: release},
+		{name: "run", args: "NAME -- COMMAND [ARGUMENT...]", summary: "run a command under a lock", least: 2, most: -1, named: 1, flags: runFlags, run: runUnder, notes: runHelp},
+		{name: "acquire", args: "NAME", summary: "acquire a lease, and print it for eval", least: 1, most: 1, named: 1, flags: leaseFlags, run: acquire},
+		{name: "renew", args: "NAME...", summary: "renew the lease of $LEASE_ID", least: 1, most: -1, named: -1, flags: renewFlags, run: renew},
+		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, named: -1, run: release},
 		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, flags: listFlags, run: list},
-		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, run: get},
+		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, named: 1, run: get},
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
-		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, run: history},
-		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, flags: breakFlags, run: breakLease},
-		{name: "evict", args: "NAME LEASE", summary: "take a waiter out of the queue, by the public part of its lease id", least: 2, most: 2, flags: evictFlags, run: evict},
-		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, flags: fenceFlags, run: fence, notes: fenceHelp},
+		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, named: 1, run: history},
+		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, named: 1, flags: breakFlags, run: breakLease},
+		{name: "evict", args: "NAME LEASE", summary: "take a waiter out of the queue, by the public part of its lease id", least: 2, most: 2, named: 1, flags: evictFlags, run: evict},
+		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, named: 1, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
 		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
 		{name: "completion", args: "bash|zsh|fish", summary: "print a script that completes commands and names", least: 1, most: 1, offline: true, run: completion},
@@ -198,6 +200,9 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 	if cmd.name != "run" {
 		f.StringVar(&s.output, "o", "text", "output `format`: text, or json with an object a line")
 	}
+	if cmd.named != 0 {
+		f.BoolVar(&s.encode, "encode", false, "NAME is any text: write as ~ and two hexadecimal digits what a name can't have, and ~")
+	}
 	if cmd.flags != nil {
 		cmd.flags(s, f)
 	}
@@ -208,6 +213,7 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 func (cmd command) use(ctx context.Context, args []string, out, errOut io.Writer) error {
 	c := &call{out: out, err: errOut, shell: forShell{out: out, done: asksJSON(args)}}
 	err := cmd.do(ctx, c, args)
+	err = cmd.hint(c, err)
 	if err != nil && cmd.name == "acquire" {
 		c.shell.fail(statusOf(err))
 	}
@@ -240,6 +246,9 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 	if n := len(c.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
 		return usage("it is: lockctl %s", strings.TrimSpace(cmd.name+" [flags] "+cmd.args))
 	}
+	if c.encode {
+		cmd.encodeNames(c)
+	}
 	if !cmd.offline && c.output != "" && c.output != "text" && c.output != "json" && !(cmd.name == "ls" && c.output == "name") {
 		return usage("-o is %q; it must be text or json", c.output)
 	}
@@ -257,6 +266,37 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 	err := cmd.run(ctx, c)
 	if c.client != nil {
 		c.close(err)
+	}
+	return err
+}
+
+// namesOf returns those of the arguments that are names.
+func (cmd command) namesOf(c *call) []string {
+	if cmd.named < 0 {
+		return c.args
+	}
+	return c.args[:min(cmd.named, len(c.args))]
+}
+
+// encodeNames has the names, and those of -also, say any text.
+func (cmd command) encodeNames(c *call) {
+	for _, all := range [][]string{cmd.namesOf(c), c.also} {
+		for i, name := range all {
+			all[i] = client.EncodeName(name)
+		}
+	}
+}
+
+// hint adds what to do about a name that was refused for what it consists of.
+func (cmd command) hint(c *call, err error) error {
+	refused := new(client.Error)
+	if !errors.As(err, &refused) || refused.Code != client.CodeInvalidRequest || refused.Field != "name" && refused.Field != "names" {
+		return err
+	}
+	for _, name := range slices.Concat(cmd.namesOf(c), c.also) {
+		if !c.encode && client.EncodeName(name) != name {
+			return fmt.Errorf(`%w; with -encode any text is a name: see "Names" in docs/locks.md`, err)
+		}
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("FENCEPOST", s.Gateways[0].URL())
 			env.Setenv("no_proxy", "*")
+			env.Setenv("TOOLONG", strings.Repeat("a ", 100))
 			env.Setenv("LONG", strconv.Itoa(1_000_000+os.Getpid())) // seconds, by which a process is found
 			return nil
 		},
