@@ -51,6 +51,7 @@ type settings struct {
 	encode bool          // the names
 	reason string        // of a break or an eviction
 	notice time.Duration // of a break; 0: none is given
+	yes    bool          // to a break of all leases of an owner
 
 	noticeSignal     string // of run
 	atLeast          time.Duration
@@ -89,7 +90,7 @@ func commands() []command {
 		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, named: 1, run: get},
 		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
 		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, named: 1, run: history},
-		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", least: 2, most: 2, named: 1, flags: breakFlags, run: breakLease},
+		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", most: 2, named: 1, flags: breakFlags, run: breakLease, notes: breakHelp},
 		{name: "evict", args: "NAME LEASE", summary: "take a waiter out of the queue, by the public part of its lease id", least: 2, most: 2, named: 1, flags: evictFlags, run: evict},
 		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, named: 1, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},

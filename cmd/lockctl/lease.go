@@ -241,18 +241,27 @@ func release(ctx context.Context, c *call) error {
 func breakFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.notice, "notice", 0, "leave the holder this long to finish, 100ms to 24h, and never less than it was told; 0: break at once")
 	f.StringVar(&s.reason, "reason", "", "`text` that its holder, the history and the audit are told; 256 bytes at most")
+	f.StringVar(&s.owner, "owner", "", "in place of NAME and TOKEN: break all leases of this `OWNER`, such as a host that is dead")
+	f.StringVar(&s.filter.Prefix, "prefix", "", "with -owner: only those on names with this `PREFIX`")
+	f.BoolVar(&s.yes, "yes", false, "with -owner: break them without asking")
 }
 
 func breakLease(ctx context.Context, c *call) error {
+	if c.notice < 0 || c.notice%time.Millisecond != 0 {
+		return usage("-notice is %s; it must be whole milliseconds, from 100ms to 24h", c.notice)
+	}
+	if c.owner != "" && len(c.args) == 0 {
+		return breakOwned(ctx, c)
+	}
+	if len(c.args) != 2 || c.owner != "" || c.filter.Prefix != "" || c.yes {
+		return usage("it is: lockctl break [flags] NAME TOKEN, or lockctl break -owner OWNER [-prefix PREFIX] [-yes] [flags]")
+	}
 	token, err := strconv.ParseInt(c.args[1], 10, 64)
 	if err != nil || token < 1 {
 		return usage("%q is no fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
 	}
 	if c.notice == 0 {
 		return c.client.Break(ctx, c.args[0], token, c.reason)
-	}
-	if c.notice < 0 || c.notice%time.Millisecond != 0 {
-		return usage("-notice is %s; it must be whole milliseconds, from 100ms to 24h", c.notice)
 	}
 	h, held, err := c.client.BreakWithNotice(ctx, c.args[0], token, c.notice, c.reason)
 	switch {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -61,39 +62,58 @@ func TestTerminal(t *testing.T) {
 		{"suspended", "-c", `lockctl run tty/tstp -- sh -c 'kill -TSTP 0; echo "went on"'`, "went on"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.WriteFile(dir+"/noshebang", []byte("echo x\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			master, terminal := openTerminal(t)
-			if _, err := master.WriteString("typed\n"); err != nil {
-				t.Fatal(err)
-			}
-			out, err := os.Create(dir + "/out")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer out.Close()
-			shell := exec.Command("bash", "--norc", c.options, c.script)
-			shell.Dir, shell.Stdin, shell.Stdout, shell.Stderr = dir, terminal, out, out
-			shell.Env = append(os.Environ(), "FENCEPOST="+s.Gateways[0].URL(), "no_proxy=*")
-			shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			if err := shell.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- shell.Wait() }()
-			select {
-			case err = <-ended:
-			case <-time.After(atMost):
-				endSession(shell.Process.Pid)
-				err = errors.New("it did not end: " + (<-ended).Error())
-			}
-			text, _ := os.ReadFile(dir + "/out")
+			text, err := onTerminal(t, "typed\n", c.options, c.script, s.Gateways[0].URL())
 			if !bytes.Contains(text, []byte(c.want)) || err != nil && strings.HasPrefix(err.Error(), "it did not") {
 				t.Errorf("the output is %q, want %q; %v", text, c.want, err)
 			}
 		})
+	}
+}
+
+// onTerminal runs a script on a terminal on which something is typed ahead, and returns what it has written.
+func onTerminal(t *testing.T, typed, options, script, gateway string) ([]byte, error) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/noshebang", []byte("echo x\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	master, terminal := openTerminal(t)
+	if _, err := master.WriteString(typed); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(dir + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	shell := exec.Command("bash", "--norc", options, script)
+	shell.Dir, shell.Stdin, shell.Stdout, shell.Stderr = dir, terminal, out, out
+	shell.Env = append(os.Environ(), "FENCEPOST="+gateway, "no_proxy=*")
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- shell.Wait() }()
+	select {
+	case err = <-ended:
+	case <-time.After(atMost):
+		endSession(shell.Process.Pid)
+		err = errors.New("it did not end: " + (<-ended).Error())
+	}
+	text, _ := os.ReadFile(dir + "/out")
+	return text, err
+}
+
+// TestBreakOwnerAsks: on a terminal nothing is broken unless the answer is yes.
+func TestBreakOwnerAsks(t *testing.T) {
+	t.Parallel()
+	s := system.StartTest(t, system.Options{Store: system.Embedded})
+	text, err := onTerminal(t, "n\n\ny\n", "-c", `lockctl acquire -owner asked:1 asked/1 >/dev/null
+		for answer in no none yes; do lockctl break -owner asked; echo "$answer: $?"; lockctl get asked/1; done`, s.Gateways[0].URL())
+	want := regexp.MustCompile(`(?s)^NAME .*asked/1 .*Break these leases, 1 in all\? \[y/N\] lockctl: nothing is broken\nno: 1\nasked/1 is held.*none: 1\nasked/1 is held.*yes: 0\nasked/1 is free`)
+	if err != nil || !want.Match(text) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 

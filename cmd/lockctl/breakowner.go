@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"fencepost/client"
+)
+
+const breakHelp = `
+With -owner it breaks all leases of an owner, which is one that is called so, or so and a colon
+and more: -owner host1 is host1:4711 and every other process of that host, as owners are
+called by default. It lists them first, and asks; a lease that is granted later is not broken.
+`
+
+// ownedLease is one of the leases to break.
+type ownedLease struct {
+	name string
+	client.Holder
+}
+
+// isOf reports whether an owner is the one that is meant, or a process of it.
+func isOf(owner, meant string) bool {
+	return owner == meant || strings.HasPrefix(owner, meant+":")
+}
+
+// breakOwned breaks the leases of an owner.
+func breakOwned(ctx context.Context, c *call) error {
+	owned, unseen, err := c.leasesOf(ctx, c.owner)
+	if err != nil {
+		return err
+	}
+	if len(owned) == 0 && len(unseen) == 0 {
+		fmt.Fprintf(c.err, "lockctl: no lease is of %s\n", visible(c.owner))
+		return nil
+	}
+	if len(owned) > 0 {
+		if err := c.confirm(ctx, owned); err != nil {
+			return err
+		}
+	}
+	failed := 0
+	for i, l := range owned {
+		switch err := c.breakOne(ctx, l); {
+		case err == nil:
+		case errors.Is(err, client.ErrUnreachable), ctx.Err() != nil:
+			return fmt.Errorf("%s, and what follows it, %d of %d leases, may not be broken: %w", l.name, len(owned)-i, len(owned), err)
+		case errors.Is(err, client.CodeStaleToken):
+			fmt.Fprintf(c.err, "lockctl: %s: the lease %d has ended by itself\n", l.name, l.Token)
+		default:
+			failed++
+			fmt.Fprintf(c.err, "lockctl: %s: the lease %d is not broken: %s\n", l.name, l.Token, err)
+		}
+	}
+	for _, name := range unseen {
+		fmt.Fprintf(c.err, "lockctl: %s has more holders than can be seen at once, perhaps more of %s: break them once more\n", name, visible(c.owner))
+	}
+	if failed > 0 {
+		return exit{exitFailed, fmt.Errorf("%d of %d leases are not broken", failed, len(owned))}
+	}
+	if len(unseen) > 0 {
+		return exit{status: exitFailed}
+	}
+	return nil
+}
+
+// leasesOf returns the leases of an owner, and the names of which not all holders can be seen. No
+// search of the gateway's finds them: that looks at 100 holders of a name.
+func (c *call) leasesOf(ctx context.Context, owner string) (owned []ownedLease, unseen []string, err error) {
+	for l, err := range c.client.List(ctx, c.filter.Prefix) {
+		if err == nil && l.HolderCount > len(l.Holders) {
+			l, err = c.client.Inspect(ctx, l.Name)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, h := range l.Holders {
+			if isOf(h.Owner, owner) {
+				owned = append(owned, ownedLease{l.Name, h})
+			}
+		}
+		if l.HolderCount > len(l.Holders) {
+			unseen = append(unseen, l.Name)
+		}
+	}
+	return owned, unseen, nil
+}
+
+// confirm shows the leases, and returns an error unless they are to be broken.
+func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
+	if c.output != "json" {
+		err := c.table(func(row func(...any)) {
+			row("NAME", "MODE", "OWNER", "TOKEN", "HELD", "LEFT")
+			for _, l := range owned {
+				row(l.name, l.Mode, printable(l.Owner), l.Token, short(time.Since(l.AcquiredAt)), short(millis(l.ExpiresIn)))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if c.yes {
+		return nil
+	}
+	if !isTerminal(os.Stdin) {
+		return usage("nothing is broken: there is no terminal to ask on; -yes breaks them unasked")
+	}
+	fmt.Fprintf(c.err, "Break these leases, %d in all? [y/N] ", len(owned))
+	answers := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+		answers <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case answer := <-answers:
+		if answer == "y" || answer == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return exit{exitFailed, errors.New("nothing is broken")}
+}
+
+// breakOne breaks one of the leases, and says so.
+func (c *call) breakOne(ctx context.Context, l ownedLease) error {
+	var told client.Holder
+	held := false
+	var err error
+	if c.notice == 0 {
+		err = c.client.Break(ctx, l.name, l.Token, c.reason)
+	} else {
+		told, held, err = c.client.BreakWithNotice(ctx, l.name, l.Token, c.notice, c.reason)
+	}
+	switch {
+	case err != nil:
+		return err
+	case c.output == "json":
+		return c.json(map[string]any{"name": l.name, "fencing_token": l.Token, "owner": l.Owner, "broken": !held})
+	case held && told.BreaksIn != nil:
+		_, err = fmt.Fprintf(c.out, "%s: %s is told, and has the lock for %s at most\n", l.name, printable(told.Owner), short(millis(*told.BreaksIn)))
+	default:
+		_, err = fmt.Fprintf(c.out, "%s: the lease %d is broken\n", l.name, l.Token)
+	}
+	return err
+}
