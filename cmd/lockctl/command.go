@@ -56,6 +56,7 @@ type settings struct {
 	noticeSignal     string // of run
 	atLeast          time.Duration
 	atLeastOnFailure bool
+	withParent       bool
 }
 
 // call is one use of a command.

@@ -47,6 +47,7 @@ func runFlags(s *settings, f *flag.FlagSet) {
 	f.StringVar(&s.noticeSignal, "notice-signal", "", "send the command this `SIGNAL`, such as TERM or USR1, when it is told that the lease will be broken; default: none")
 	f.DurationVar(&s.atLeast, "at-least", 0, "keep the lock for so long after its grant, although the command has ended with status 0 before; at most 24h")
 	f.BoolVar(&s.atLeastOnFailure, "at-least-on-failure", false, "-at-least counts after another status, too: else the lock is released at once")
+	f.BoolVar(&s.withParent, "with-parent", false, "end the command, or the wait, when the process that started lockctl has ended, even by SIGKILL")
 	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID: with it the command can release the lock")
 }
 

@@ -339,3 +339,70 @@ func TestNobodyReads(t *testing.T) {
 		}
 	}
 }
+
+// TestWithParent: with -with-parent the command ends, and the lock is free, when what started lockctl
+// is killed; so does a wait.
+func TestWithParent(t *testing.T) {
+	t.Parallel()
+	s := system.StartTest(t, system.Options{Store: system.Embedded})
+	gateway := s.Gateways[0].URL()
+	for name, command := range map[string]string{
+		"heeds":   `echo up $$; while :; do sleep 0.05; done`,
+		"ignores": `trap "" TERM; echo up $$; while :; do sleep 0.05; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := "parent/" + name
+			var said transcript
+			parent := exec.Command("sh", "-c", `lockctl run -ttl 10m -grace 300ms -with-parent `+lock+` -- sh -c "$1"; echo not reached`, "sh", command)
+			parent.Env = append(os.Environ(), "FENCEPOST="+gateway, "no_proxy=*")
+			parent.Stdout, parent.Stderr = &said, &said
+			if err := parent.Start(); err != nil {
+				t.Fatal(err)
+			}
+			up := said.waitFor(t, `up (\d+)`)
+			if err := parent.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			said.waitFor(t, "the process that started lockctl has ended")
+			_ = parent.Wait() // until what it has started, which has its stderr, has ended
+			if pid, _ := strconv.Atoi(up[1]); lookAt(pid).state != 0 {
+				t.Errorf("the command is %c", lookAt(pid).state)
+			}
+			if status, out := lockctl(t, []string{"FENCEPOST=" + gateway, "no_proxy=*"}, "run", lock, "--", "true"); status != 0 {
+				t.Errorf("it is not free: %s", out)
+			}
+		})
+	}
+	t.Run("waits", func(t *testing.T) {
+		t.Parallel()
+		env := []string{"FENCEPOST=" + gateway, "no_proxy=*"}
+		if status, out := lockctl(t, env, "acquire", "-ttl", "10m", "parent/taken"); status != 0 {
+			t.Fatal(out)
+		}
+		var said transcript
+		parent := exec.Command("sh", "-c", `lockctl run -with-parent -wait 10m parent/taken -- true; echo not reached`)
+		parent.Env, parent.Stdout, parent.Stderr = append(os.Environ(), env...), &said, &said
+		if err := parent.Start(); err != nil {
+			t.Fatal(err)
+		}
+		wait := func(want string) {
+			t.Helper()
+			for deadline := time.Now().Add(atMost); ; <-time.After(10 * time.Millisecond) {
+				if _, out := lockctl(t, env, "get", "parent/taken"); strings.Contains(out, want) {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("never %s", want)
+				}
+			}
+		}
+		wait("1 wait")
+		if err := parent.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		said.waitFor(t, "lockctl: .*the process that started lockctl has ended")
+		_ = parent.Wait()
+		wait("0 wait")
+	})
+}

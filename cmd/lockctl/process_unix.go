@@ -26,6 +26,8 @@ type process struct {
 	reaped atomic.Bool   // the command itself has been waited for: its id may be another's
 	paused chan wait     // gets how the command was stopped, the latest
 	tty    *os.File      // the controlling terminal; nil: none
+
+	orphaned <-chan struct{} // closed when it is to end with lockctl's parent; nil: it is not
 }
 
 type wait = syscall.WaitStatus

@@ -56,6 +56,14 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	var orphaned <-chan struct{}
+	if c.withParent {
+		var end func()
+		if ctx, orphaned, end, err = followParent(ctx); err != nil {
+			return err
+		}
+		defer end()
+	}
 	notices := make(chan client.Notice, 1) // the latest
 	l, err := c.obtain(ctx, client.StopEarly(c.grace), client.AtLeast(c.atLeast), client.OnNotice(func(n client.Notice) {
 		select {
@@ -85,6 +93,7 @@ func runUnder(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	p.orphaned = orphaned
 	said := c.speak(l.Name())
 	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
@@ -112,6 +121,39 @@ func runUnder(ctx context.Context, c *call) error {
 		return exit{status: 128 + int(status.Signal())}
 	}
 	return exit{status: status.ExitStatus()}
+}
+
+// errOrphaned is why a command is ended with -with-parent.
+var errOrphaned = errors.New("the process that started lockctl has ended")
+
+// lookForParent is how often it is looked whether that has ended.
+const lookForParent = 100 * time.Millisecond
+
+// followParent returns a context that ends when the process that started this one has ended, and
+// a channel that is closed then. That process's id may be another's later, but never our parent's:
+// who has lost its parent has another one at once. So nothing but our parent's id is looked at.
+func followParent(ctx context.Context) (context.Context, <-chan struct{}, func(), error) {
+	parent := os.Getppid()
+	if parent <= 1 { // that of all orphans
+		return nil, nil, nil, usage("-with-parent: the process that started lockctl has ended, or is process 1, which nothing outlives")
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	orphaned := make(chan struct{})
+	watched, end := context.WithCancel(context.Background())
+	go func() {
+		tick := time.NewTicker(lookForParent)
+		defer tick.Stop()
+		for os.Getppid() == parent {
+			select {
+			case <-tick.C:
+			case <-watched.Done():
+				return
+			}
+		}
+		close(orphaned)
+		cancel(exit{128 + int(syscall.SIGTERM), errOrphaned})
+	}()
+	return ctx, orphaned, func() { end(); cancel(nil) }, nil
 }
 
 // textOf says that a lease is to be broken.
@@ -201,6 +243,7 @@ func (s *speech) end() {
 func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan os.Signal, notices <-chan client.Notice, say func(string), warning syscall.Signal) (status wait) {
 	e := &ending{p: p, say: say}
 	var leaving <-chan time.Time // when what the command left behind is killed
+	orphaned := p.orphaned
 	var paused wait
 	var again <-chan time.Time // when a command that is stopped is looked at again
 	for {
@@ -214,6 +257,11 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 		case status = <-p.ended:
 			again = nil
 			e.terminate() // what it left behind would run on without the lock
+			leaving = time.After(grace)
+		case <-orphaned:
+			orphaned = nil
+			e.say("ending the command: " + errOrphaned.Error())
+			e.terminate()
 			leaving = time.After(grace)
 		case <-leaving:
 			leaving = time.After(e.kill())
