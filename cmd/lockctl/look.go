@@ -5,7 +5,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -105,6 +108,9 @@ func get(ctx context.Context, c *call) error {
 		}
 	}
 	for _, h := range l.Holders {
+		if len(h.Metadata) > 0 {
+			fmt.Fprintf(c.out, "metadata of %s: %s\n", printable(h.Owner), textOfMetadata(h.Metadata))
+		}
 		if h.BreaksIn != nil {
 			fmt.Fprintf(c.out, "notice: the lease of %s is broken in %s at most%s\n", printable(h.Owner), short(millis(*h.BreaksIn)), because(h.BreakReason))
 		}
@@ -113,6 +119,15 @@ func get(ctx context.Context, c *call) error {
 		fmt.Fprintf(c.out, "advice: %s\n", printable(a.Text))
 	}
 	return nil
+}
+
+// textOfMetadata shows metadata in the order of its keys.
+func textOfMetadata(metadata map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		all = append(all, visible(key+"="+metadata[key]))
+	}
+	return strings.Join(all, ", ")
 }
 
 // because gives the reason of a break, if there is one.

@@ -24,7 +24,7 @@ func TestNothingIsHidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	l, err := c.Acquire(t.Context(), "hidden")
+	l, err := c.Acquire(t.Context(), "hidden", client.Metadata(map[string]string{hiddenText: hiddenText}))
 	if err != nil {
 		t.Fatal(err)
 	}
