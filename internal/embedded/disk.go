@@ -241,14 +241,15 @@ func (d *disk) begin() error {
 	return nil
 }
 
-// segmentSize returns how large a segment is to be: as the table, where there is room for wholeStore
-// tables, in which the segments that are there have so many bytes. Else it is as small as one may be:
-// where the store has run it is to start again, with no more room than it had.
+// segmentSize returns how large a segment is to be: as the table, where there is room for both segments,
+// a new table, and what a segment adds to that. Else what fits, and as small as one may be at least. What is
+// free is asked for; the segments that are there have so many bytes.
 func (d *disk) segmentSize(there int64) int64 {
-	if free, known := d.files.free(d.dir); known && free+there < (wholeStore-1)*d.size {
-		return d.least
+	size := d.size
+	if free, known := d.files.free(d.dir); known {
+		size = min(size, (free+there-d.size)/3)
 	}
-	return max(d.least, d.size)
+	return max(d.least, size)
 }
 
 // flush makes writes durable. It returns when they are on disk. After an error

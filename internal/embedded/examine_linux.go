@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"fmt"
+	"math"
 	"syscall"
 
 	"fencepost/internal/fencing"
@@ -38,6 +39,9 @@ func freeSpace(path string) (bytes int64, known bool) {
 	var at syscall.Statfs_t
 	if err := syscall.Statfs(path, &at); err != nil || at.Blocks == 0 {
 		return 0, false
+	}
+	if at.Bavail > math.MaxInt64/uint64(at.Bsize) { // as those that have no bound may say
+		return math.MaxInt64, true
 	}
 	return int64(at.Bavail) * int64(at.Bsize), true
 }

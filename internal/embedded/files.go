@@ -104,15 +104,9 @@ func (d directory) noRoom(err error, name string, size int64) error {
 		name, size>>20+1, errNoRoom, d.dir, err)
 }
 
-const (
-	// newStore is for how many segments of the journal there has to be room at a first start: two, a table
-	// as large as one, and a new table beside it.
-	newStore = 4
-
-	// wholeStore is for how many tables there has to be room where segments are to be as large as the
-	// table: the table, a new one beside it, two segments, and what the table grows by until they are made anew.
-	wholeStore = 5
-)
+// newStore is for how many segments of the journal there has to be room at a first start: two, a table as
+// large as one, and a new table beside it.
+const newStore = 4
 
 // roomForNew refuses a directory that has no room for a new store, whose segments of the journal have
 // that many bytes. A store that is there already is never refused: it may have run with less.

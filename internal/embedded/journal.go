@@ -26,7 +26,7 @@ const (
 	maxSegment    = 1 << 30
 	zerosAtOnce   = 1 << 20 // a segment may be larger than the memory that is free
 
-	// growAt is how many times a segment the table may be before the segment grows:
+	// growAt is how many times a segment the table may be before the segment grows, if there is room:
 	// with each that is full, all of the table is written anew.
 	growAt = 2
 
@@ -76,8 +76,8 @@ func createJournal(where directory, size int64) (*journal, error) {
 	return j, nil
 }
 
-// segmentBytes returns how large a segment is that goes with a table of that size.
-func segmentBytes(table int64) int64 { return min(max(wholeBlocks(table), 2*block), maxSegment) }
+// segmentBytes returns how many bytes a segment has that is to have that size.
+func segmentBytes(size int64) int64 { return min(max(wholeBlocks(size), 2*block), maxSegment) }
 
 // empty returns what fills an empty segment. It is written in full, so that no flush has to
 // ask the file system for blocks.
@@ -143,13 +143,13 @@ func (j *journal) switchSegment() {
 	j.at = block
 }
 
-// grow makes segment i, all of which is in the table, go with the size of that. It may run
+// grow makes segment i, all of which is in the table, as large as size, if that is much larger. It may run
 // while the other one is filled.
-func (j *journal) grow(i int, table int64) error {
-	if old := j.segments[i].size; table <= growAt*old || old == maxSegment {
+func (j *journal) grow(i int, size int64) error {
+	if old := j.segments[i].size; size <= growAt*old || old == maxSegment {
 		return nil
 	}
-	size := segmentBytes(table)
+	size = segmentBytes(size)
 	if err := j.replace(segmentNames[i], size, j.empty(i, size)); err != nil {
 		return err
 	}

@@ -173,7 +173,7 @@ func TestAStartThatWasKilledTakesNoRoom(t *testing.T) {
 }
 
 // A table that has outgrown the segments of its journal needs room for itself and a new one. Where
-// there is none for larger segments the store goes on with those that it has, and starts again.
+// there is none for segments as large, the store goes on with smaller ones, and starts again.
 func TestATableOutgrowsTheRoomForItsJournal(t *testing.T) {
 	v := newVolume(t, 16*smallSegment)
 	s, err := v.open()
@@ -200,8 +200,8 @@ func TestATableOutgrowsTheRoomForItsJournal(t *testing.T) {
 		if err := v.use(t, s, 40); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		if size := s.disk.journal.segments[0].size; size != smallSegment {
-			t.Errorf("round %d: a segment has %d bytes: the test misses its aim", round, size)
+		if size := s.disk.journal.segments[0].size; size < smallSegment || size > table/2 {
+			t.Errorf("round %d: a segment has %d bytes beside a table of %d", round, size, table)
 		}
 		cut := v.files.count()
 		if err := s.Close(); err != nil {
