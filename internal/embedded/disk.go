@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -62,7 +63,7 @@ type disk struct {
 	lock     *datadir.Lock
 	log      *slog.Logger
 	least    int64      // of a segment of the journal, in bytes
-	size     int64      // of the table as it was last read or written in full; of whoever commits
+	size     int64      // of the table as it was last opened or written; of whoever commits
 	journal  *journal   // nil until begin
 	pending  []entry    // in the segment of the journal that is being filled
 	spare    []entry    // room for the next pending
@@ -164,17 +165,22 @@ func (d *disk) mark() (mark []byte, err error) {
 	return nil, err
 }
 
-// each visits the entries of the table in order, and notes its size.
+// each visits the entries of the table in order. It notes its size first.
 func (d *disk) each(visit func(entry) error) error {
 	path := d.path(fileName)
 	f, err := d.files.open(path)
 	if err != nil {
 		return err
 	}
-	size, err := readTable(f, visit)
+	d.size, err = f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		err = readTable(f, visit)
+	}
 	switch {
 	case err == nil:
-		d.size = size
 	case errors.Is(err, errFormat):
 		err = fmt.Errorf("%s can't be used: %w; %s", path, err, otherVersion)
 	case !errors.Is(err, errEnough):

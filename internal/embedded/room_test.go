@@ -235,3 +235,24 @@ func TestTheRoomForAFirstStart(t *testing.T) {
 		t.Errorf("a file system that does not tell: %v", err)
 	}
 }
+
+// A start after a crash says how much the table needs.
+func TestAFullDiskAfterACrashSaysHowMuchItNeeds(t *testing.T) {
+	v := newVolume(t, 64<<20)
+	s, err := v.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := acquire("large", time.Minute)
+	r.Metadata = map[string]string{"padding": strings.Repeat("x", 5<<20/2)}
+	mustAcquire(t, s, r)
+	cut := v.files.count()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v.crash(cut)
+	v.files.room = v.files.used() + 4*block
+	if _, err := v.open(); err == nil || !strings.Contains(err.Error(), "about 3 MiB") {
+		t.Errorf("a table of 2.5 MiB finds no room: %v", err)
+	}
+}

@@ -93,19 +93,18 @@ func (w *tableWriter) end() error {
 
 // readTable visits the entries of a table in order, those of a frame when all of the
 // frame has been found right; that nothing is missing at the end is known when it
-// returns. Key and value are the visitor's. It returns the size of the table in bytes. An
-// error wraps errDamaged, or is of the file system or the visitor.
-func readTable(from io.Reader, visit func(entry) error) (size int64, err error) {
+// returns. Key and value are the visitor's. An error wraps errDamaged, or is of the file system or the visitor.
+func readTable(from io.Reader, visit func(entry) error) error {
 	r := bufio.NewReaderSize(from, frameSize)
 	id, err := readTableHeader(r)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	at := int64(tableHeader)
 	var last *entry
 	for number := uint64(0); ; number++ {
-		damaged := func(what string) (int64, error) {
-			return 0, fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
+		damaged := func(what string) error {
+			return fmt.Errorf("%w: part %d, at byte %d, %s", errDamaged, number, at, what)
 		}
 		frame, err := readFrame(r, id, maxFrame)
 		switch {
@@ -114,15 +113,15 @@ func readTable(from io.Reader, visit func(entry) error) (size int64, err error) 
 		case cutOff(err):
 			return damaged("is cut off: the file is too short")
 		case err != nil:
-			return 0, err
+			return err
 		case len(frame) == frameHeader:
 			switch _, err := r.ReadByte(); err {
 			case io.EOF:
-				return at + frameHeader, nil
+				return nil
 			case nil:
 				return damaged("is the end, and something follows it")
 			default:
-				return 0, err
+				return err
 			}
 		}
 		entries, err := decodeEntries(nil, frame[frameHeader:])
@@ -135,7 +134,7 @@ func readTable(from io.Reader, visit func(entry) error) (size int64, err error) 
 			}
 			last = &entries[i]
 			if err := visit(entries[i]); err != nil {
-				return 0, err
+				return err
 			}
 		}
 		at += int64(len(frame))
