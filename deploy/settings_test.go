@@ -132,7 +132,7 @@ func seconds(t *testing.T, path, text, pattern, absent string) time.Duration {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	document := readFile(t, "../api/openapi.yaml")
-	paths := regexp.MustCompile(`httpGet: \{path: (\S+),|httpchk GET (\S+)|\{ path (\S+) \}`)
+	paths := regexp.MustCompile(`httpGet: \{path: (\S+),|httpchk GET (\S+)|\{ path,url_dec (\S+) \}`)
 	var probed []string
 	for file, text := range shipped(t) {
 		for _, match := range paths.FindAllStringSubmatch(text, -1) {

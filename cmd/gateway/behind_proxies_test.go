@@ -32,6 +32,7 @@ var proxies = map[string]func(t *testing.T, gateway string, silence time.Duratio
 		proxytest.Nginx(t, front, gateway, timeouts)
 		return front
 	},
+	"nginx of the page": nginxOfTheDocuments,
 	"haproxy": func(t *testing.T, gateway string, silence time.Duration) (front string) {
 		front = redistest.FreeAddr(t)
 		config, err := os.ReadFile("../../deploy/compose/haproxy.cfg")
@@ -46,6 +47,27 @@ var proxies = map[string]func(t *testing.T, gateway string, silence time.Duratio
 		proxytest.HAProxy(t, front, text)
 		return front
 	},
+}
+
+// nginxOfTheDocuments is the file that docs/proxies.md shows.
+func nginxOfTheDocuments(t *testing.T, gateway string, silence time.Duration) (front string) {
+	front = redistest.FreeAddr(t)
+	page, err := os.ReadFile("../../docs/proxies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, begins := strings.Cut(string(page), "```nginx\n")
+	text, _, ends := strings.Cut(text, "```")
+	if !begins || !ends {
+		t.Fatal("docs/proxies.md shows no file of nginx")
+	}
+	text = strings.NewReplacer("127.0.0.1:8080", gateway, "listen 80;", "listen "+front+";").Replace(text)
+	if silence > 0 {
+		text = strings.Replace(text, "proxy_read_timeout 90s", fmt.Sprintf("proxy_read_timeout %dms", silence.Milliseconds()), 1)
+	}
+	dir := t.TempDir()
+	proxytest.NginxWith(t, front, dir, "events {}\nhttp {\n"+proxytest.Within(dir)+text+"}\n")
+	return front
 }
 
 // behindProxies runs a test with a gateway behind each proxy.
@@ -254,5 +276,37 @@ func streamOutlives(t *testing.T, silence time.Duration, body string) {
 			}
 		}
 		t.Errorf("the streams have ended: %q", ended)
+	})
+}
+
+// What clients are not to see of a gateway they don't see by another spelling either, while every
+// spelling of a name comes through.
+func TestPathsThroughAProxy(t *testing.T) {
+	t.Parallel()
+	behindProxies(t, 0, func(t *testing.T, g *gatewayProcess, front string) {
+		for path, want := range map[string]int{
+			"/locks/a/b": 200, "/locks/a%2Fb": 200, "/locks%2Fa%2fb": 200, "/locks/a%3Ab": 200, "/locks/a@b~c": 200,
+			"/locks/a//b": 400, "/locks/a%2F%2Fb": 400, "/locks/a/../b": 400, "/locks/a/./b": 400, "/locks/a%2F..%2Fb": 400, "/locks/a%2520": 400,
+			"/metrics": 404, "/%6Detrics": 404, "/metric%73": 404,
+		} {
+			conn, err := net.Dial("tcp", front) // net/http would clean the path up
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(patience))
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(path, err)
+			}
+			answer.Body.Close()
+			if want == http.StatusNotFound && strings.HasSuffix(t.Name(), "/nginx") {
+				want = http.StatusOK // of it nothing is asked but to pass requests on
+			}
+			if answer.StatusCode != want {
+				t.Errorf("%s: %d, want %d", path, answer.StatusCode, want)
+			}
+		}
 	})
 }
