@@ -39,6 +39,7 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "clients-do", FullOnly: true, Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
 		{Name: "clients-lockctl", FullOnly: true, Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
 		{Name: "languages", Title: "the programs of docs/clients.md in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages, FullOnly: true},
+		{Name: "trials", FullOnly: true, Title: "SIGTERM, SIGSTOP and a frozen gateway at random moments of every client, at a gateway that is alone and beside a second one: nothing is held for more than a second past its bound, no work comes past its deadline, the exit status says what was, no process is left", Run: clientTrials},
 		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
 		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
 		{Name: "soak-cluster", Title: "the same on a Cluster", Run: soaked(system.Cluster, soaking), Beside: "soaks"},
@@ -168,9 +169,20 @@ func clientRounds(holder clients.Holder) func(context.Context, check.Scale, *che
 func allLanguages(ctx context.Context, _ check.Scale, r *check.Result) error {
 	programs := clients.Languages{Page: "docs/clients.md"}
 	if missing := programs.Missing(); len(missing) > 0 {
-		return fmt.Errorf("%v are not there; Debian has them in bash, python3, nodejs and default-jdk-headless", missing)
+		return missingPrograms(missing)
 	}
 	return programs.Run(ctx, r)
+}
+
+func clientTrials(ctx context.Context, scale check.Scale, r *check.Result) error {
+	if missing := (clients.Languages{}).Missing(); len(missing) > 0 {
+		return missingPrograms(missing)
+	}
+	return clients.Trials{Page: "docs/clients.md", Each: check.Pick(scale, 6, 300), Lanes: 20}.Run(ctx, r)
+}
+
+func missingPrograms(missing []string) error {
+	return fmt.Errorf("%v are not there; Debian has them in bash, python3, nodejs and default-jdk-headless", missing)
 }
 
 func soaked(kind system.Kind, soaking time.Duration) func(context.Context, check.Scale, *check.Result) error {

@@ -19,10 +19,12 @@ import (
 
 	"fencepost/verify/attack"
 	"fencepost/verify/check"
+	"fencepost/verify/clients"
 )
 
 func main() {
-	attack.Main() // does not return in a process that is part of an attack
+	attack.Main()  // does not return in a process that is part of an attack
+	clients.Main() // nor this in one that is a client of a trial
 	list := flag.Bool("list", false, "list the checks")
 	only := flag.String("only", "", "names of checks to run, separated by commas; no report is written then")
 	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")

@@ -1,11 +1,18 @@
 package clients
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"fencepost/internal/seed"
 	"fencepost/verify/check"
 )
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
 
 // The short version; go run ./verify -only clients-do,clients-lockctl has the long one.
 func TestRounds(t *testing.T) {
@@ -41,4 +48,48 @@ func TestLanguages(t *testing.T) {
 		t.Errorf("%d violations: %q", n, violations)
 	}
 	t.Log(r, r.Notes())
+}
+
+// The short version; go run ./verify -only trials has the long one.
+func TestSystemTrials(t *testing.T) {
+	t.Parallel()
+	r := check.NewResult(seed.Of(t))
+	if err := (Trials{Page: "../../docs/clients.md", Each: 3, Lanes: 6}).Run(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if n, violations := r.Violations(); n > 0 {
+		t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
+	}
+	t.Log(r, r.Notes())
+}
+
+// A client with a defect is found.
+func TestSystemTrialsFindDefects(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, defect := range map[string]struct{ old, new, found string }{
+		"does not release":             {`"DELETE"`, `"GET"`, "longer than it may be"},
+		"does not look at the clock":   {"def left(self):", "def left(self):\n        return 1e9", "past the deadline"},
+		"ends as if all had been well": {"128 + number", "0 * number", "the exit status is 0"},
+		"leaves something behind":      {"```python\n", "```python\nimport subprocess\nsubprocess.Popen([\"sleep\", \"60\"])\n", "of its processes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			altered := strings.ReplaceAll(string(page), defect.old, defect.new)
+			if altered == string(page) {
+				t.Fatalf("%q is not in the page", defect.old)
+			}
+			r := check.NewResult(seed.Of(t))
+			if err := (Trials{Each: 8, Lanes: 4, only: "python"}).run(t.Context(), altered, r); err != nil {
+				t.Fatal(err)
+			}
+			if n, violations := r.Violations(); n == 0 || !strings.Contains(strings.Join(violations, "\n"), defect.found) {
+				t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
+			}
+			t.Log(r)
+		})
+	}
 }

@@ -246,6 +246,8 @@ type storage struct {
 	taken   []part
 	refused int
 	more    chan struct{} // closed with the next part that is taken
+	tried   []part        // all writes, in the order in which they came
+	reach   func(moment)  // told that a write has come, and before it is answered; nil: nobody is told
 
 	after  int // so many parts something happens to the next, or to the answer of the last
 	how    failure
@@ -279,6 +281,23 @@ func (st *storage) failures() int {
 type part struct {
 	token int64
 	at    time.Time
+	taken bool // false: refused
+	next  bool // of the next holder
+}
+
+// take is a write of the next holder, under its token.
+func (st *storage) take(token int64) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	taken := token >= st.highest
+	st.highest = max(st.highest, token)
+	st.tried = append(st.tried, part{token, time.Now(), taken, true})
+}
+
+func (st *storage) tries() []part {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return slices.Clone(st.tried)
 }
 
 func newStorage(slow time.Duration) *storage {
@@ -314,6 +333,11 @@ func (st *storage) await(n int) bool {
 func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	token, err := strconv.ParseInt(r.Header.Get("Fencing-Token"), 10, 64)
 	body, readErr := io.ReadAll(r.Body)
+	if st.reach != nil {
+		st.reach(sent("write")) // which may keep it
+		defer st.reach(answered("write"))
+	}
+	came := time.Now()
 	defer time.Sleep(st.slow)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -330,10 +354,12 @@ func (st *storage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 	case token < st.highest:
 		st.refused++
+		st.tried = append(st.tried, part{token: token, at: came})
 		w.WriteHeader(http.StatusPreconditionFailed)
 	default:
 		st.highest = token
-		st.taken = append(st.taken, part{token, time.Now()})
+		st.taken = append(st.taken, part{token: token, at: time.Now(), taken: true})
+		st.tried = append(st.tried, part{token: token, at: came, taken: true})
 		close(st.more)
 		st.more = make(chan struct{})
 		if st.held != nil && len(st.taken) == st.after {

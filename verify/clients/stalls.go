@@ -1,6 +1,7 @@
 package clients
 
 import (
+	"os/exec"
 	"sync"
 	"time"
 )
@@ -41,6 +42,32 @@ func watchStalls() *stalls {
 		}
 	})
 	return s
+}
+
+// watchStarts notes as well how long the machine takes to start a program and see it end: what a shell does
+// before each write.
+func (s *stalls) watchStarts() {
+	const interval, usual = 100 * time.Millisecond, 10 * time.Millisecond
+	s.running.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				began := time.Now()
+				if err := exec.Command("true").Run(); err != nil {
+					continue // there is none
+				}
+				if took := time.Since(began) - usual; took > 0 {
+					s.mu.Lock()
+					s.all = append(s.all, stall{time.Now(), took})
+					s.mu.Unlock()
+				}
+			case <-s.end:
+				return
+			}
+		}
+	})
 }
 
 // longestSince returns the longest one that has ended since a moment; of all if that is zero.
