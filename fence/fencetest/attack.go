@@ -64,8 +64,12 @@ func (o Options) complete() (Options, error) {
 
 const (
 	// realToken is as high as what a gateway issues, microseconds since 1970: storage that
-	// keeps 32 bits of a token, a float of them, or 14 digits takes it for its neighbours.
+	// cuts tokens off at 32 bits, or keeps a float of 32 bits or 14 digits, takes it for its neighbours.
 	realToken = 1795184727477314
+
+	// half is where the lower 32 bits begin again, and half of it where they change their sign: every
+	// 36 minutes storage that keeps these alone takes what is newer for stale.
+	half = 1 << 32
 
 	maxToken = 1<<53 - 1
 )
@@ -135,6 +139,7 @@ func (r *run) attacks() []attack {
 		{"concurrent", r.concurrent},
 	}
 	if r.madeUp {
+		all = append(all, attack{"32 bits", r.halves})
 		all = append(all, attack{"highest", r.with(maxToken-8, func() error {
 			return r.play(append(issued(1, 8), append(stale(7, 1), issued(8, 9, 9)...)...))
 		})})
@@ -205,6 +210,18 @@ func (r *run) repeated() error {
 			if err == nil {
 				stored, err = r.write(w, stored, admitted)
 			}
+		}
+	}
+	return err
+}
+
+// halves writes tokens beside those where the lower 32 bits begin again, and where their sign changes.
+func (r *run) halves() (err error) {
+	for _, last := range []int64{realToken/half*half + half, realToken/half*half + half/2} {
+		if err == nil {
+			err = r.with(last-4, func() error {
+				return r.play(append(issued(3, 4, 5), append(stale(4), issued(5, 9)...)...))
+			})()
 		}
 	}
 	return err
