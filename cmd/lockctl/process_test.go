@@ -158,7 +158,7 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	t.Setenv("PATH", dir)
 	var said transcript
 	const nobody = 65534
-	_, status := startLockctl(t, &syscall.Credential{Uid: nobody, Gid: nobody}, s.Gateways[0].URL(), nil, &said, "run", "-ttl", "9s", "other/user", "--", program)
+	lockctl, status := startLockctl(t, &syscall.Credential{Uid: nobody, Gid: nobody}, s.Gateways[0].URL(), nil, &said, "run", "-ttl", "9s", "other/user", "--", program)
 	up := said.waitFor(t, `up (\d+) (\d+)`)
 	pid, _ := strconv.Atoi(up[1])
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
@@ -168,10 +168,21 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err != nil {
 		t.Errorf("the process had ended when it was named: %v", err)
 	}
-	select {
-	case got := <-status:
-		t.Errorf("lockctl has ended with %d beside a command that runs on", got)
-	default:
+	stays := func(d time.Duration) {
+		select {
+		case got := <-status:
+			t.Fatalf("lockctl has ended with %d beside a command that runs on", got)
+		case <-time.After(d):
+		}
+	}
+	stays(soon) // until then it looks often
+	began, spent := time.Now(), processorTime(t, lockctl.Process.Pid)
+	stays(2 * time.Second)
+	if spent, took := processorTime(t, lockctl.Process.Pid)-spent, time.Since(began); spent > took/20 {
+		t.Errorf("waiting for it takes %s of a processor in %s", spent, took)
+	}
+	if strings.Contains(said.String(), "was ended") {
+		t.Errorf("it says of a command that runs that it was ended: %q", &said)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -182,6 +193,22 @@ func TestCommandOfAnotherUser(t *testing.T) {
 	if n := strings.Count(said.String(), "can't be ended"); n != 1 {
 		t.Errorf("it was named %d times: %q", n, &said)
 	}
+}
+
+// processorTime returns how long the threads of a process have run.
+func processorTime(t *testing.T, pid int) (sum time.Duration) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")
+	if err != nil || len(all) == 0 {
+		t.Fatalf("nothing is known of process %d: %v", pid, err)
+	}
+	for _, path := range all {
+		text, _ := os.ReadFile(path) // a thread may have ended
+		ran, _, _ := strings.Cut(string(text), " ")
+		ns, _ := strconv.ParseInt(ran, 10, 64)
+		sum += time.Duration(ns)
+	}
+	return sum
 }
 
 // Looking for what can't be ended takes little of a processor, however long a look takes.
