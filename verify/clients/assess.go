@@ -83,7 +83,7 @@ func (t *trial) status() int {
 	return t.cmd.ProcessState.ExitCode()
 }
 
-// untilFree returns until when the lock may be held: the release was answered, or it ends by its TTL.
+// untilFree returns until when the lock may be held, and whether a release was answered: else it ends by its TTL.
 func (t *trial) untilFree() (until time.Time, released bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *trial) untilFree() (until time.Time, released bool) {
 		asked = true
 	}
 	if !asked || released || t.harm == terminated { // a gateway is there, and the client has to tell it
-		return until, true
+		return until, released
 	}
 	return last.Add(ttlOfTrials), false
 }
@@ -214,6 +214,7 @@ func (t *trial) judgeStatus(stall time.Duration) {
 			taken++
 		}
 	}
+	_, released := t.untilFree()
 	t.mu.Lock()
 	asked, took, happened := len(t.asked) > 0, t.exitedAt.Sub(t.struck), !t.struck.IsZero()
 	t.mu.Unlock()
@@ -223,7 +224,7 @@ func (t *trial) judgeStatus(stall time.Duration) {
 		ok = taken == parts
 	case exitTerminated:
 		byDefault := t.cmd.ProcessState.ExitCode() < 0
-		ok = t.harm == terminated && happened && !(byDefault && asked) // before it could catch it there was nothing to release
+		ok = t.harm == terminated && happened && (!byDefault || !asked || released) // caught, as long as there is something to release
 	case exitNotHad, exitNoGateway:
 		ok = taken == 0 && (status == exitNotHad || strings.HasPrefix(t.name, "lockctl")) && t.mayGiveUp(happened, stall)
 	case exitLost:

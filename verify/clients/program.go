@@ -26,7 +26,7 @@ func Main() {
 	if kind == "" {
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	c, err := client.New(client.Options{Addresses: strings.Split(os.Getenv("FENCEPOST"), ","), Owner: "go"})
 	if err == nil {
 		err = map[string]func(context.Context, *client.Client) error{"do": byDo, "acquire": byAcquire}[kind](ctx, c)
@@ -36,7 +36,6 @@ func Main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
 	}
-	stop()
 	os.Exit(status)
 }
 

@@ -236,6 +236,7 @@ type trial struct {
 	cmd    *exec.Cmd
 	said   *os.File
 	began  time.Time
+	up     chan struct{} // closed when it is known which process the client is: it may have asked before
 	exited chan struct{}
 	healed chan struct{} // closed when what was stopped or frozen goes on
 	succ   sync.WaitGroup
@@ -252,7 +253,7 @@ type trial struct {
 }
 
 func (b *bench) newTrial(j job, random *rand.Rand) (*trial, error) {
-	t := &trial{bench: b, job: j, exited: make(chan struct{}), healed: make(chan struct{}), reached: map[moment]int{}}
+	t := &trial{bench: b, job: j, up: make(chan struct{}), exited: make(chan struct{}), healed: make(chan struct{}), reached: map[moment]int{}}
 	m := moments[random.IntN(len(moments))]
 	t.when, t.nth = m.moment, 1+random.IntN(m.most)
 	later := m.later
@@ -339,6 +340,7 @@ func (t *trial) start(addresses []string) error {
 	if err := t.cmd.Start(); err != nil {
 		return err
 	}
+	close(t.up)
 	go func() {
 		_ = t.cmd.Wait() // its status is judged later
 		t.mu.Lock()
@@ -369,6 +371,7 @@ func (t *trial) reach(m moment) {
 
 // strike has it happen, and be over when it has lasted.
 func (t *trial) strike() {
+	<-t.up
 	t.mu.Lock()
 	if t.over {
 		t.mu.Unlock()
