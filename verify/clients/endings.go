@@ -79,6 +79,22 @@ func (l language) storageFails(ctx context.Context, s *system.System, dir string
 	return nil
 }
 
+// raises has the work fail by itself, in the middle of nothing that is asked of anybody: an URL of the storage
+// that is none. The lock is free then, too.
+func (l language) raises(ctx context.Context, s *system.System, dir string, r *check.Result) error {
+	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
+	defer cancel()
+	st := newStorage(0)
+	defer st.server.Close()
+	const after = "its work failed"
+	cmd, said, err := l.start(ctx, s.Gateways[0].URL(), dir, st, "STORAGE=http://[")
+	if err != nil {
+		return err
+	}
+	(&ending{l, cmd, said, st, 0}).wait(after, 1, r)
+	return l.isFree(ctx, s, after, r)
+}
+
 // signalled sends the program SIGTERM, twice, while it writes and while it waits for the lock: it
 // leaves neither the lock nor a place in the queue behind.
 func (l language) signalled(ctx context.Context, s *system.System, dir string, r *check.Result) error {

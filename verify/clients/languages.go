@@ -127,7 +127,7 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := l.inTurn(ctx, s, dir, r); err != nil {
 		return err
 	}
-	if err := errors.Join(l.storageFails(ctx, s, dir, r), l.signalled(ctx, s, dir, r)); err != nil {
+	if err := errors.Join(l.storageFails(ctx, s, dir, r), l.raises(ctx, s, dir, r), l.signalled(ctx, s, dir, r)); err != nil {
 		return err
 	}
 	if err := l.extract(page, dir, languageTTL); err != nil {
