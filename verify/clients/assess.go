@@ -92,10 +92,13 @@ func (t *trial) untilFree() (until time.Time, released bool) {
 		until = t.healedAt
 	}
 	asked, last := false, time.Time{}
+	var told time.Time // when a release was asked for that was answered
 	for _, x := range t.asked {
 		switch {
 		case x.method == "DELETE":
-			released = released || x.status/100 == 2 || x.status == 412
+			if x.status/100 == 2 || x.status == 412 {
+				released, told = true, x.sent
+			}
 			continue
 		case x.answered.IsZero():
 			last = until // the gateway may come to it as late as that
@@ -104,7 +107,15 @@ func (t *trial) untilFree() (until time.Time, released bool) {
 		}
 		asked = true
 	}
-	if !asked || released || t.harm == terminated { // a gateway is there, and the client has to tell it
+	for _, x := range t.asked {
+		// The client has left while it was acquiring, and a gateway has granted the lease and answered before it
+		// could see that: the release was sooner. Had it seen it the answer would not be there.
+		if released && x.method == "POST" && x.sent.Before(told) && x.answered.After(told) && x.lives > 0 {
+			t.crossed = true
+			return x.answered.Add(ttlOfTrials), false
+		}
+	}
+	if !asked || released || t.harm == terminated && !t.struck.IsZero() { // a gateway is there, and the client has to tell it
 		return until, released
 	}
 	return last.Add(ttlOfTrials), false
@@ -197,12 +208,10 @@ func (t *trial) judgeWrites(stall time.Duration) {
 			t.violation("a write comes %s past the deadline; the machine has kept processes waiting for up to %s", past, stall)
 			continue
 		}
-		t.sums.mu.Lock()
-		*kind++
+		t.sums.add(kind)
 		if !p.taken {
-			t.sums.stale++
+			t.sums.add(&t.sums.stale)
 		}
-		t.sums.mu.Unlock()
 	}
 }
 
@@ -215,6 +224,9 @@ func (t *trial) judgeStatus(stall time.Duration) {
 		}
 	}
 	_, released := t.untilFree()
+	if t.crossed {
+		t.sums.add(&t.sums.crossed)
+	}
 	t.mu.Lock()
 	asked, took, happened := len(t.asked) > 0, t.exitedAt.Sub(t.struck), !t.struck.IsZero()
 	t.mu.Unlock()
@@ -250,10 +262,15 @@ func (t *trial) mayGiveUp(happened bool, stall time.Duration) bool {
 	if stall < busy {
 		return false
 	}
-	t.sums.mu.Lock()
-	defer t.sums.mu.Unlock()
-	t.sums.gaveUp++
+	t.sums.add(&t.sums.gaveUp)
 	return true
+}
+
+// add counts one more.
+func (s *sums) add(to *int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*to++
 }
 
 // most notes the largest value.
@@ -273,6 +290,7 @@ func (s *sums) report(r *check.Result, watched *stalls) {
 	r.Count("writes of commands past the deadline while lockctl was stopped", s.overlaps)
 	r.Count("refused of these", s.stale)
 	r.Count("writes late by less than the machine has kept processes waiting", s.starved)
+	r.Count("grants answered when their client had left, which the release was sooner than", s.crossed)
 	r.Count("leases given up on a machine that has kept processes waiting", s.gaveUp)
 	r.Count("longest wait for a processor", watched.longestSince(time.Time{}))
 	for _, key := range slices.Sorted(maps.Keys(s.slowest)) {

@@ -84,6 +84,7 @@ type sums struct {
 	stale    int                      // those of them that the storage has refused
 	overlaps int                      // writes of commands while lockctl was stopped
 	starved  int                      // writes late by less than the machine has kept processes waiting
+	crossed  int                      // grants that were answered when their client had left, and had been released before
 	gaveUp   int                      // clients that gave up a lease that could be kept, on a machine that kept processes waiting
 	slowest  map[string]time.Duration // from SIGTERM to the end of a client
 	longest  map[string]time.Duration // that a lock was held when its client had ended and was not to be held any more
@@ -135,7 +136,7 @@ func (o Trials) run(ctx context.Context, page string, r *check.Result) error {
 				if ctx.Err() != nil {
 					break
 				}
-				if err := b.play(ctx, j); err != nil {
+				if err := b.play(ctx, j); err != nil && ctx.Err() == nil {
 					errs[n] = fmt.Errorf("trial %d of %s, %s: %w", j.number, j.name, j.harm, err)
 					break
 				}
@@ -213,9 +214,7 @@ func (b *bench) play(ctx context.Context, j job) error {
 			b.r.Reach("trials of "+j.name, 1, 0)
 			return nil
 		}
-		b.sums.mu.Lock()
-		b.sums.early++
-		b.sums.mu.Unlock()
+		b.sums.add(&b.sums.early)
 	}
 	return nil // the report says that there is one less
 }
@@ -245,6 +244,7 @@ type trial struct {
 	reached  map[moment]int
 	due      bool
 	over     bool // the client has ended
+	crossed  bool // a grant and a release of it have crossed
 	asked    []*exchange
 	struck   time.Time // when it happened
 	healedAt time.Time
