@@ -118,7 +118,7 @@ package: build ## bin/*.deb and bin/*.rpm of this machine's architecture, with a
 		go tool -modfile=tools/go.mod nfpm package -f deploy/package/nfpm.yaml -p $$format -t bin/ || exit; done
 
 .PHONY: verify
-verify: deps ## crowds, faults, attacks, histories: within an hour on two cores; writes VERIFICATION.md (SCALE=part: minutes)
+verify: deps ## crowds, faults, attacks, histories, trials: an hour and a half on two cores; writes VERIFICATION.md (SCALE=part: minutes)
 	@if [ "$(SCALE)" = full ]; then ./scripts/deps verify; fi
 	go run ./verify -scale $(SCALE)
 

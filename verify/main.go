@@ -27,7 +27,7 @@ func main() {
 	clients.Main() // nor this in one that is a client of a trial
 	list := flag.Bool("list", false, "list the checks")
 	only := flag.String("only", "", "names of checks to run, separated by commas; no report is written then")
-	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (at most an hour on two cores)")
+	scale := flag.String("scale", string(check.Full), "part (some minutes) or full (an hour and a half on two cores)")
 	seed := flag.Uint64("seed", uint64(time.Now().UnixNano()), "of all that is random")
 	soak := flag.Duration("soak", 0, "how long each soak takes; 0: as the scale has it")
 	limit := flag.Duration("limit", 30*time.Minute, "no history is begun after it; how many did not fit is reported")
