@@ -198,10 +198,11 @@ func (t *trial) judgeWrites(stall time.Duration) {
 			continue
 		}
 		kind := &t.sums.starved
+		soon := t.harm == stopped && p.at.Before(resumed.Add(pastBound+stall))
 		switch {
-		case t.harm == stopped && t.ends && p.at.Before(resumed.Add(pastBound+stall)):
+		case soon && t.ends:
 			kind = &t.sums.overlaps
-		case t.harm == stopped && !t.ends && begun == 0:
+		case soon && begun == 0:
 			begun++
 			kind = &t.sums.inFlight
 		case past > stall+t.keeps:
