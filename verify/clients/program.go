@@ -78,7 +78,12 @@ func byAcquire(ctx context.Context, c *client.Client) (err error) {
 	if err != nil {
 		return errors.Join(errNotAcquired, err)
 	}
-	defer func() { err = errors.Join(err, lease.Release(ctx)) }()
+	defer func() {
+		// That the end could not be told is no error, as it is none of client.Do: the lease ends by its TTL.
+		if lost := lease.Release(ctx); errors.Is(lost, client.CodeLeaseLost) {
+			err = errors.Join(err, lost)
+		}
+	}()
 	work, cancel := context.WithCancel(lease.Context())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
