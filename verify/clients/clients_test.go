@@ -2,6 +2,7 @@ package clients
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -91,5 +92,32 @@ func TestSystemTrialsFindDefects(t *testing.T) {
 			}
 			t.Log(r)
 		})
+	}
+}
+
+// A request of the Python program that was given up while its connection was being made is not sent
+// once that is there: a POST would come after the DELETE that releases the lock.
+func TestPythonSendsNothingLate(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, program, _ := strings.Cut(string(page), "```python\n")
+	program, _, found := strings.Cut(program, "\nclass Lease:")
+	if !found {
+		t.Fatal("the program is not there")
+	}
+	python := exec.CommandContext(t.Context(), "python3", "-c", program+`
+listener = socket.create_server(("127.0.0.1", 0))
+connect, may = http.client.HTTPConnection.connect, threading.Event()
+http.client.HTTPConnection.connect = lambda conn: may.wait() and connect(conn)
+answer = request("POST", "http://127.0.0.1:%d/locks/a" % listener.getsockname()[1], "{}", {}, 0.1)
+may.set()
+print(answer, listener.accept()[0].recv(4))
+`)
+	python.Env = append(os.Environ(), "STORAGE=")
+	if said, err := python.CombinedOutput(); err != nil || string(said) != "(0, b'') b''\n" {
+		t.Errorf("%s%v", said, err)
 	}
 }
