@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,6 +64,7 @@ type disk struct {
 	lock     *datadir.Lock
 	log      *slog.Logger
 	least    int64      // of a segment of the journal, in bytes
+	most     int64      // of a segment: the least once there was less room than the file system had said
 	size     int64      // of the table as it was last opened or written; of whoever commits
 	journal  *journal   // nil until begin
 	pending  []entry    // in the segment of the journal that is being filled
@@ -84,7 +86,7 @@ func openDisk(o Options) (*disk, error) {
 	}
 	d := &disk{
 		directory: directory{locked{kind, lock}, o.Dir}, lock: lock, log: o.Logger,
-		least: cmp.Or(o.segment, leastSegment), beforeFlush: o.beforeFlush, afterFlush: o.afterFlush,
+		least: cmp.Or(o.segment, leastSegment), most: math.MaxInt64, beforeFlush: o.beforeFlush, afterFlush: o.afterFlush,
 	}
 	if err = d.prepare(); err == nil {
 		err = d.recover()
@@ -231,6 +233,20 @@ func (d *disk) removeLeft(name string) error {
 // written. From here on flush is to be used instead of commit. The journal before, which the table does
 // not need any more, gives its room to this one.
 func (d *disk) begin() error {
+	// Who put the journal into the table may have been killed before the table's name was on disk.
+	if err := d.files.syncDir(d.dir); err != nil {
+		return err
+	}
+	err := d.makeJournal()
+	if errors.Is(err, errNoRoom) { // a quota, or another process, leaves less than the file system has said
+		d.most = d.least
+		err = d.makeJournal()
+	}
+	return err
+}
+
+// makeJournal makes a journal in place of what is there.
+func (d *disk) makeJournal() error {
 	for _, name := range segmentNames {
 		if err := d.removeLeft(name); err != nil {
 			return err
@@ -248,10 +264,10 @@ func (d *disk) begin() error {
 }
 
 // segmentSize returns how large a segment is to be: as the table, where there is room for both segments,
-// a new table, and what a segment adds to that. Else what fits, and as small as one may be at least. What is
-// free is asked for; the segments that are there have so many bytes.
+// a new table, and what a segment adds to that. Else what fits, and as small as one may be at least. there is
+// how many bytes those have that are to be replaced.
 func (d *disk) segmentSize(there int64) int64 {
-	size := d.size
+	size := min(d.size, d.most)
 	if free, known := d.files.free(d.dir); known {
 		size = min(size, (free+there-d.size)/3)
 	}

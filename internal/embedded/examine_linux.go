@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"syscall"
@@ -37,13 +38,17 @@ func examineFileSystem(dir string) []fencing.Finding {
 // then, as a tmpfs without a bound.
 func freeSpace(path string) (bytes int64, known bool) {
 	var at syscall.Statfs_t
-	if err := syscall.Statfs(path, &at); err != nil || at.Blocks == 0 {
+	if err := syscall.Statfs(path, &at); err != nil {
 		return 0, false
 	}
-	if at.Bavail > math.MaxInt64/uint64(at.Bsize) { // as those that have no bound may say
+	block := uint64(cmp.Or(at.Frsize, at.Bsize)) // the other one is how much is best written at once
+	if at.Blocks == 0 || block == 0 {
+		return 0, false
+	}
+	if at.Bavail > math.MaxInt64/block { // as those that have no bound may say
 		return math.MaxInt64, true
 	}
-	return int64(at.Bavail) * int64(at.Bsize), true
+	return int64(at.Bavail * block), true
 }
 
 func findingOfFileSystem(kind int64) fencing.Finding {

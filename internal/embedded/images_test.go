@@ -69,6 +69,34 @@ func TestPowerLoss(t *testing.T) {
 	fmt.Printf("verified: power-loss images %d, violations %d\n", images, violations)
 }
 
+// A process is killed while it ends, another one is started, and the power is lost while that starts or
+// serves: what the first had not on disk yet the second must not count on.
+func TestPowerLossAfterAKill(t *testing.T) {
+	random := rand.New(rand.NewPCG(seed.Of(t), 0))
+	dir, files := t.TempDir(), newTrace(nil)
+	h, s, clock := exercised(t, dir, files, random, 60)
+	ends := files.count()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for cut := ends; cut <= files.count(); cut++ {
+		second := files.killed(cut)
+		if _, err := stateOn(dir, second, clock.read); err != nil {
+			t.Fatalf("a start after a kill before operation %d of %d: %v", cut-ends, files.count()-ends, err)
+		}
+		for lost := cut; lost <= second.count(); lost++ {
+			state, err := stateOn(dir, newTrace(second.image(lost, random)), clock.read)
+			if err == nil {
+				err = h.check(state, cut)
+			}
+			if err != nil {
+				t.Errorf("killed before operation %d of %d, and the power lost during %d of %d, seed %d: %v", cut-ends, files.count()-ends, lost-cut, second.count()-cut, seed.Of(t), err)
+				break
+			}
+		}
+	}
+}
+
 // The images would tell of a disk, or a store, that does not sync.
 func TestPowerLossIsToldFromNoSync(t *testing.T) {
 	if violations, _ := loseCounting(t, 100, true); violations < 10 {

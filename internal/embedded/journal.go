@@ -143,14 +143,17 @@ func (j *journal) switchSegment() {
 	j.at = block
 }
 
-// grow makes segment i, all of which is in the table, as large as size, if that is much larger. It may run
-// while the other one is filled.
+// grow makes segment i, all of which is in the table, as large as size, if that is much larger and there is
+// room for it. It may run while the other one is filled.
 func (j *journal) grow(i int, size int64) error {
 	if old := j.segments[i].size; size <= growAt*old || old == maxSegment {
 		return nil
 	}
 	size = segmentBytes(size)
-	if err := j.replace(segmentNames[i], size, j.empty(i, size)); err != nil {
+	switch err := j.replace(segmentNames[i], size, j.empty(i, size)); {
+	case errors.Is(err, errNoRoom): // it does as it is
+		return nil
+	case err != nil:
 		return err
 	}
 	return j.use(i, size)

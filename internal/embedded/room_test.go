@@ -63,9 +63,9 @@ func (v *onVolume) use(t *testing.T, s *Store, flushes int) error {
 
 // crash has the files be as they were before operation cut, as a killed process leaves them.
 func (v *onVolume) crash(cut int) {
-	room := v.files.room
+	room, quota := v.files.room, v.files.quota
 	v.files = newTrace(v.files.asOf(cut))
-	v.files.room = room
+	v.files.room, v.files.quota = room, quota
 }
 
 // rounds is a first start, and then crashes, clean ends and starts.
@@ -175,6 +175,15 @@ func TestAStartThatWasKilledTakesNoRoom(t *testing.T) {
 // A table that has outgrown the segments of its journal needs room for itself and a new one. Where
 // there is none for segments as large, the store goes on with smaller ones, and starts again.
 func TestATableOutgrowsTheRoomForItsJournal(t *testing.T) {
+	outgrows(t, false)
+}
+
+// So it is where the file system does not tell how little room there is, as of a quota.
+func TestATableOutgrowsAQuota(t *testing.T) {
+	outgrows(t, true)
+}
+
+func outgrows(t *testing.T, quota bool) {
 	v := newVolume(t, 16*smallSegment)
 	s, err := v.open()
 	if err != nil {
@@ -192,7 +201,7 @@ func TestATableOutgrowsTheRoomForItsJournal(t *testing.T) {
 	if table <= growAt*smallSegment {
 		t.Fatalf("the table has %d bytes: the test misses its aim", table)
 	}
-	v.files.room = 2*smallSegment + 2*wholeBlocks(table) + 32*block
+	v.files.room, v.files.quota = 2*smallSegment+2*wholeBlocks(table)+32*block, quota
 	for round := range 3 {
 		if s, err = v.open(); err != nil {
 			t.Fatalf("round %d: %v", round, err)

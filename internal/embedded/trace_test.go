@@ -31,6 +31,7 @@ type trace struct {
 	lies  bool                   // a sync does nothing
 	slow  func(path string)      // may be nil; a create waits for it
 	room  int64                  // how many bytes all files may have together, in whole blocks; 0 is any number
+	quota bool                   // nobody is told of room: the file system says that there is plenty
 }
 
 // inode is a file, whatever its name is.
@@ -103,6 +104,9 @@ func (t *trace) used() (bytes int64) {
 func (t *trace) free(string) (int64, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.quota {
+		return 1 << 40, true
+	}
 	return t.room - t.used(), t.room > 0
 }
 
@@ -168,6 +172,25 @@ func (t *trace) asOf(cut int) map[string][]byte {
 		apply(op, names, node)
 	}
 	return contentOf(names)
+}
+
+// killed returns what a process finds that is started after another was killed before operation cut: all
+// that had been done, and no more of it on disk than was.
+func (t *trace) killed(cut int) *trace {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next, nodes := &trace{names: map[string]*inode{}, begun: t.begun, room: t.room, quota: t.quota}, map[*inode]*inode{}
+	for _, op := range t.ops[:cut] {
+		if op.node != nil {
+			if nodes[op.node] == nil {
+				nodes[op.node] = &inode{}
+			}
+			op.node = nodes[op.node]
+		}
+		next.ops = append(next.ops, op)
+		apply(&op, next.names, op.node)
+	}
+	return next
 }
 
 // image returns what may be on the disk when the power is lost during operation cut:
