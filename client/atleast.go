@@ -12,7 +12,8 @@ import (
 // ReleaseNow releases at once, and so does Do if its function has returned an error or
 // panicked, or the lease was lost.
 //
-// It must not be above MaxHold, and is not for leases with Attached. What is left may be above
+// A renewal that a gateway carries out late, after Release, has the lease live for its TTL from then on: so choose a TTL
+// that is no shorter than AtLeast where that matters. It must not be above MaxHold, and is not for leases with Attached. What is left may be above
 // the gateway's longest TTL: Release, and Do, then return an *Error with CodeInvalidRequest, and
 // the lease ends by its TTL.
 func AtLeast(d time.Duration) Option { return func(a *acquisition) { a.least = d } }

@@ -62,8 +62,10 @@ func (t *attempts) close() {
 
 // start sends a request once more, after what has to succeed before, if there is anything.
 func (t *attempts) start(one *attempt, before func(context.Context) error) {
-	for _, old := range t.open[:max(0, len(t.open)+1-maxAttempts)] {
-		old.cancel()
+	for i, old := range t.open {
+		if t.leave(old); i <= len(t.open)-maxAttempts {
+			old.cancel()
+		}
 	}
 	ctx, cancel := context.WithCancel(t.ctx)
 	one.cancel, one.turn, one.sent = cancel, t.c.current.Load(), t.c.now()
@@ -113,7 +115,7 @@ func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt,
 		case <-sooner:
 			return nil, nil
 		case <-t.ctx.Done():
-			return nil, t.given(context.Cause(t.ctx))
+			return nil, t.about(context.Cause(t.ctx))
 		}
 	}
 }
@@ -124,13 +126,31 @@ func (t *attempts) overdue() error {
 	if newest == nil {
 		return nil
 	}
-	newest.late = true
-	if t.c.late.Add(1) > maxLate {
-		newest.cancel()
-	}
-	err := t.given(fmt.Errorf("no answer after %s", t.c.now().since(t.open[0].sent).Round(time.Millisecond)))
+	t.leave(newest)
+	err := t.about(fmt.Errorf("no answer after %s", t.c.now().since(t.open[0].sent).Round(time.Millisecond)))
 	t.c.judge(t.ctx, newest.turn, err)
 	return err
+}
+
+// leave leaves an attempt running that is not waited for any more.
+func (t *attempts) leave(one *attempt) {
+	if one.late {
+		return
+	}
+	one.late = true
+	if t.c.late.Add(1) > maxLate {
+		one.cancel()
+	}
+}
+
+// supersede ends the attempts that were sent before one which has renewed the lease: they can tell
+// nothing more.
+func (t *attempts) supersede(by *attempt) {
+	for _, old := range t.open {
+		if old.sent.t.Before(by.sent.t) {
+			old.cancel()
+		}
+	}
 }
 
 // newest returns the newest that is under way, unless it is late.
@@ -141,8 +161,8 @@ func (t *attempts) newest() *attempt {
 	return t.open[len(t.open)-1]
 }
 
-// given says of what request an error is, if one is under way.
-func (t *attempts) given(err error) error {
+// about says of what request an error is, if one is under way.
+func (t *attempts) about(err error) error {
 	if len(t.open) == 0 {
 		return err
 	}

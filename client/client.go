@@ -51,8 +51,8 @@ type Options struct {
 	Owner string
 
 	// Patience is how long gateways may fail to answer before a call gives up with
-	// ErrUnreachable, from when the first request was sent that failed. Each gateway has a share
-	// of it, 3 s at most, to answer in. Default: 15 s.
+	// ErrUnreachable, from when the first request was sent that failed. After a share
+	// of it, 3 s at most, without an answer the next gateway is asked. Default: 15 s.
 	Patience time.Duration
 
 	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
@@ -64,7 +64,8 @@ type Options struct {
 
 	// Transport sends the requests, for those who need a unix socket, a proxy or measurements of
 	// their own. TLS has to be nil then. It has to end a request with its context, and bound how long a connection
-	// takes to be made; with HTTP/2 it has to ask connections whether they are alive. Close leaves its connections open. Default: HTTP/1.1,
+	// takes to be made; with HTTP/2 it has to ask connections whether they are alive. A bound on the connections to a gateway
+	// (http.Transport.MaxConnsPerHost) must leave room for requests beside those that are late, of which a lease has up to seven. Close leaves its connections open. Default: HTTP/1.1,
 	// with the proxy of the environment.
 	Transport http.RoundTripper
 
@@ -168,8 +169,8 @@ func (o *Options) transport() http.RoundTripper {
 	}
 }
 
-// Close ends everything that the client has under way, and returns when all its
-// goroutines have ended. The contexts of its leases are cancelled. It does not release
+// Close ends the leases, acquires and streams that the client has under way, and returns when their
+// goroutines have ended. Other calls go on until they are answered, or their context ends. The contexts of its leases are cancelled. It does not release
 // leases, for their work may not have stopped yet: they end by their TTL. (Attached ones
 // are released by their gateway when the connection closes.) What an acquire may have been
 // granted that it ends, or that its caller has ended, is released before Close returns; it

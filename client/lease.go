@@ -237,10 +237,14 @@ func (l *Lease) renewed(g granted, sent instant) {
 	if l.ttl > 0 {
 		g.ExpiresIn = min(g.ExpiresIn, l.ttl.Milliseconds())
 	}
+	if !l.attached && sent.t.Before(l.sent.t) { // of a stream all are counted from its beginning
+		return
+	}
 	l.takeNotice(g, sent)
 	ahead := sent.since(l.sent)
 	moved := ahead + g.life() - l.life
-	if l.attached && moved < 0 || !l.attached && sent.t.Before(l.sent.t) { // a stream's are all counted from its beginning
+	if l.attached && moved < 0 {
+		l.due = max(l.due, ahead+g.renewAfter())
 		return
 	}
 	if passed := ahead + millis(g.Elapsed); l.bounded && passed > minSlack/10 {
@@ -258,7 +262,9 @@ func (l *Lease) shorten(ttl time.Duration) {
 		return
 	}
 	l.ttl, l.margin = ttl, min(l.margin, ttl/2)
-	l.life = min(l.life, l.c.now().since(l.sent)+ttl)
+	now := l.c.now() // what was asked before says nothing any more
+	passed := now.since(l.sent)
+	l.sent, l.life, l.due = now, min(l.life-passed, ttl), min(l.due-passed, ttl/3)
 	l.hurry()
 }
 
@@ -288,12 +294,12 @@ func (l *Lease) renew(first time.Duration) {
 			in = max(in, l.share()-l.c.now().since(newest.sent))
 		}
 		one := l.pause(t, in)
-		if l.Err() != nil {
+		if l.ended() {
 			return
 		}
-		if one != nil && l.hears(one) {
+		if one != nil && l.hears(t, one) {
 			continue
-		} else if l.Err() != nil {
+		} else if l.ended() {
 			return
 		}
 		if err := l.renewOnce(t); err != nil || l.next != nil {
@@ -318,6 +324,9 @@ func (l *Lease) pause(t *attempts, d time.Duration) *attempt {
 		}
 	}
 }
+
+// ended reports whether the lease is over, or the client was closed, which says so in a moment.
+func (l *Lease) ended() bool { return l.Err() != nil || l.kept.Err() != nil }
 
 func (l *Lease) sentAt() instant {
 	l.mu.Lock()
@@ -346,11 +355,11 @@ func (l *Lease) renewOnce(t *attempts) error {
 			if l.kept.Err() == nil {
 				l.failed(err)
 			}
-			if one, _ = t.next(min(retry.after(err), max(l.left()/3, minBackoff/5)), nil); l.Err() != nil {
+			if one, _ = t.next(min(retry.after(err), max(l.left()/3, minBackoff/5)), nil); l.ended() {
 				return err
 			}
 		}
-		if one != nil && (l.hears(one) || l.Err() != nil) {
+		if one != nil && (l.hears(t, one) || l.ended()) {
 			return one.err
 		}
 	}
@@ -358,10 +367,11 @@ func (l *Lease) renewOnce(t *attempts) error {
 
 // hears takes over what the answer to a renewal says, and reports whether it has renewed the lease.
 // Where that has lost no more than some of its names, the others are to be asked for.
-func (l *Lease) hears(one *attempt) bool {
+func (l *Lease) hears(t *attempts, one *attempt) bool {
 	switch {
 	case one.err == nil:
 		l.renewed(one.lease, one.answer.sent)
+		t.supersede(one)
 		return true
 	case l.fewerThan(one.names, one.err) || l.dropLost(one.err):
 	default:

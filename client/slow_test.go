@@ -2,11 +2,13 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,4 +158,89 @@ func streamsThenBreaks(r *http.Request, ttl time.Duration) (*http.Response, erro
 		r.Header.Get("Lease-Id"), ttl.Milliseconds(), ttl.Milliseconds(), ttl.Milliseconds()/3))
 	response.Header.Set("Content-Type", "text/event-stream")
 	return response, err
+}
+
+// What was answered to a request from before the lease was shortened does not end it.
+func TestLateAnswerAfterTheLeaseWasShortened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		c := scripted(t, 1, func(r *http.Request) (*http.Response, error) {
+			at, ttl, late := time.Since(begun), 30*time.Second, time.Duration(0)
+			var asks renewRequest
+			switch {
+			case r.Method == http.MethodDelete:
+				return says(204, "")
+			case r.Method == http.MethodPut && at < 12*time.Second:
+				late = 14*time.Second - at // before the one below
+			case r.Method == http.MethodPut && at < 13500*time.Millisecond:
+				late = 14500*time.Millisecond - at
+			}
+			if err := json.NewDecoder(r.Body).Decode(&asks); err == nil && asks.TTL > 0 {
+				ttl = millis(asks.TTL)
+			}
+			if !sleep(r.Context(), late) {
+				return nil, context.Cause(r.Context())
+			}
+			return says(200, fmt.Sprintf(`{"name":"a","lease_id":%q,"fencing_token":7,"ttl_ms":%d,"expires_in_ms":%[2]d,"renew_in_ms":%d,"waited_ms":0}`, r.Header.Get("Lease-Id"), ttl.Milliseconds(), ttl.Milliseconds()/3))
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", StopEarly(100*time.Millisecond)))
+		time.Sleep(13*time.Second - time.Since(begun))
+		if _, err := c.Renew(t.Context(), l.ID(), 2*time.Second, "a"); err != nil {
+			t.Error(err)
+		}
+		lives(t, l, 10*time.Second)
+	})
+}
+
+// A renewal at a gateway that stands still is given up once a later one was answered.
+func TestSupersededAttemptsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var stuck atomic.Int64
+		c := scripted(t, 2, func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPut && r.URL.Host == "a" {
+				stuck.Add(1)
+				defer stuck.Add(-1)
+				return frozen(r)
+			}
+			return grants(r)
+		})
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+		lives(t, l, 12*time.Second)
+		if n := stuck.Load(); n != 1 {
+			t.Errorf("%d renewals are at the gateway that stands still", n)
+		}
+		lives(t, l, 5*time.Minute)
+		if n, late := stuck.Load(), c.late.Load(); n != 0 || late != 0 {
+			t.Errorf("%d renewals are left there, %d are counted", n, late)
+		}
+	})
+}
+
+// A client that is being closed keeps no processor busy with leases that don't know of it yet.
+func TestCloseKeepsNobodyBusy(t *testing.T) {
+	c := scripted(t, 1, grants)
+	const few = 1000
+	var closing atomic.Bool
+	var looks atomic.Int64
+	unlock := sync.OnceFunc(c.mu.Unlock)
+	c.now = func() instant {
+		if closing.Load() && looks.Add(1) == few {
+			unlock()
+		}
+		return instant{t: time.Now()}
+	}
+	l := must[*Lease](t)(c.Acquire(t.Context(), "a"))
+	c.mu.Lock() // as Close has it, so that the watch can't tell the lease
+	closing.Store(true)
+	c.cancel(ErrClosed)
+	l.keeper.Wait()
+	if n := looks.Load(); n >= few {
+		t.Errorf("it has looked at the clocks %d times", n)
+	}
+	unlock()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
 }
