@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,14 +58,16 @@ func breakOwned(ctx context.Context, c *call) error {
 			fmt.Fprintf(c.err, "lockctl: %s: the lease %d is not broken: %s\n", l.name, l.Token, err)
 		}
 	}
+	more := false // there may be, and can be seen once those here are broken
 	for _, name := range unseen {
-		fmt.Fprintf(c.err, "lockctl: %s has more holders than can be seen at once, perhaps more of %s: break them once more\n", name, visible(c.owner))
+		fmt.Fprintf(c.err, "lockctl: %s has more holders than can be seen at once, perhaps more of %s\n", name, visible(c.owner))
+		more = more || slices.ContainsFunc(owned, func(l ownedLease) bool { return l.name == name })
 	}
 	if failed > 0 {
 		return exit{exitFailed, fmt.Errorf("%d of %d leases are not broken", failed, len(owned))}
 	}
-	if len(unseen) > 0 {
-		return exit{status: exitFailed}
+	if more {
+		return exit{exitFailed, errors.New("there may be more leases: break them once more")}
 	}
 	return nil
 }
@@ -106,6 +109,9 @@ func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
 	}
 	if c.yes {
 		return nil
+	}
+	if c.output == "json" {
+		return usage("nothing is broken: with -o json nothing is asked; -yes breaks them unasked")
 	}
 	if !isTerminal(os.Stdin) {
 		return usage("nothing is broken: there is no terminal to ask on; -yes breaks them unasked")

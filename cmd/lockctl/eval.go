@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 )
 
@@ -73,6 +72,14 @@ func (s *forShell) fail(status int) {
 
 // asksJSON tells whether arguments ask for JSON, for those that can't be parsed.
 func asksJSON(args []string) bool {
-	i := slices.Index(args, "json")
-	return i > 0 && strings.TrimLeft(args[i-1], "-") == "o" || slices.ContainsFunc(args, func(a string) bool { return strings.TrimLeft(a, "-") == "o=json" })
+	for i, a := range args {
+		name, value, follows := strings.Cut(strings.TrimLeft(a, "-"), "=")
+		if !follows && i+1 < len(args) {
+			value = args[i+1]
+		}
+		if strings.HasPrefix(a, "-") && name == "o" && value == "json" {
+			return true
+		}
+	}
+	return false
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,8 @@ func runUnder(ctx context.Context, c *call) error {
 	said := c.speak(l.Name())
 	status := p.supervise(l, c.grace, signals, notices, said.say, warning)
 	p.restore()
-	if l.Err() == nil && (status == 0 || c.atLeastOnFailure) {
+	kept := c.atLeast > 0 && l.Err() == nil && (status == 0 || c.atLeastOnFailure)
+	if kept {
 		release = l.Release
 	}
 	err = release(context.Background())
@@ -105,7 +107,7 @@ func runUnder(ctx context.Context, c *call) error {
 	case err == nil, errors.Is(err, client.CodeLeaseLost):
 	case errors.Is(err, client.CodeInvalidRequest):
 		said.say(fmt.Sprintf("the lock is held until the lease expires, and not for %s: %s", c.atLeast, err))
-	case c.atLeast > 0:
+	case kept:
 		said.say(fmt.Sprintf("nobody could be told for how long to hold the lock, so it is held until the lease expires: %s", err))
 	default:
 		said.say(fmt.Sprintf("nobody could be told that the lock is free, so it is held until the lease expires: %s", err))
@@ -134,7 +136,7 @@ const lookForParent = 100 * time.Millisecond
 // who has lost its parent has another one at once. So nothing but our parent's id is looked at.
 func followParent(ctx context.Context) (context.Context, <-chan struct{}, func(), error) {
 	parent := os.Getppid()
-	if parent <= 1 { // that of all orphans
+	if parent <= 1 { // that of orphans, where no other process takes them
 		return nil, nil, nil, usage("-with-parent: the process that started lockctl has ended, or is process 1, which nothing outlives")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -257,12 +259,12 @@ func (p *process) supervise(l *client.Lease, grace time.Duration, signals <-chan
 		case status = <-p.ended:
 			again = nil
 			e.terminate() // what it left behind would run on without the lock
-			leaving = time.After(grace)
+			leaving = cmp.Or(leaving, time.After(grace))
 		case <-orphaned:
 			orphaned = nil
 			e.say("ending the command: " + errOrphaned.Error())
 			e.terminate()
-			leaving = time.After(grace)
+			leaving = cmp.Or(leaving, time.After(grace))
 		case <-leaving:
 			leaving = time.After(e.kill())
 		case paused = <-p.paused:
