@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"regexp"
@@ -220,6 +221,7 @@ func TestStoppedBehindAProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			waiter := exec.Command("curl", append(args, "-s", "http://"+front+"/locks/"+name)...)
+			waiter.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // it would stay stopped for good
 			if err := waiter.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -309,4 +311,26 @@ func TestPathsThroughAProxy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Two gateways that refuse one request with 503, as in a quarantine, are asked for others all the same.
+func TestARefusalPutsNoGatewayOut(t *testing.T) {
+	t.Parallel()
+	refuses := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	one, two := httptest.NewServer(refuses), httptest.NewServer(refuses)
+	defer one.Close()
+	defer two.Close()
+	front := nginxOfTheDocuments(t, one.Listener.Addr().String()+" max_fails=0; server "+two.Listener.Addr().String(), 0)
+	for i := range 10 {
+		for method, want := range map[string]int{http.MethodPost: http.StatusServiceUnavailable, http.MethodPut: http.StatusOK} {
+			status, _, err := request(method, "http://"+front+"/locks/a", "", nil)
+			if err != nil || status != want {
+				t.Fatalf("%s number %d: %d %v, want %d", method, i, status, err, want)
+			}
+		}
+	}
 }

@@ -86,14 +86,14 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 func TestAFlushFailsWhileTheGatewayEnds(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	g := start(t, "FENCEPOST_DATA_DIR="+dir)
-	held, err := acquireAt(t.Context(), g, "a", `{"ttl_ms":30000}`)
+	g := start(t, "FENCEPOST_DATA_DIR="+dir, "FENCEPOST_DRAIN_TIMEOUT=60s")
+	held, err := acquireAt(t.Context(), g, "a", `{"ttl_ms":3600000}`)
 	must(t, err)
 	conn, err := net.Dial("tcp", g.addr)
 	must(t, err)
 	defer conn.Close()
 	must(t, conn.SetDeadline(time.Now().Add(patience)))
-	const body = `{"ttl_ms":60000}` // longer: it is flushed before it is answered
+	const body = `{"ttl_ms":7200000}` // longer: it is flushed before it is answered
 	_, err = fmt.Fprintf(conn, "PUT /locks/a HTTP/1.1\r\nHost: localhost\r\nLease-Id: %s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", held.LeaseID, len(body))
 	must(t, err)
 	answers := bufio.NewReader(conn)
@@ -107,6 +107,7 @@ func TestAFlushFailsWhileTheGatewayEnds(t *testing.T) {
 		other, err := net.Dial("tcp", g.addr)
 		if refused = err != nil; !refused {
 			other.Close()
+			<-time.After(5 * time.Millisecond)
 		}
 	}
 	_, err = io.WriteString(conn, body)

@@ -330,9 +330,12 @@ func (r *acquire) explain(err error) error {
 	return err
 }
 
-// maxRetryAfter is after how long who was refused a lock is told to ask again at the latest: what
-// is held may be released at any time before its lease ends.
-const maxRetryAfter = 10 * time.Second
+// Who was refused a lock is told to ask again after maxRetryAfter at the latest, for what is held may be
+// released at any time before its lease ends, and no sooner than minRetryAfter for an estimate's sake.
+const (
+	minRetryAfter = time.Second
+	maxRetryAfter = 10 * time.Second
+)
 
 // comeBack has a refusal say when to ask again.
 func (r *acquire) comeBack(err error) error {
@@ -366,7 +369,7 @@ func (r *acquire) comeBack(err error) error {
 func worthAsking(e *fencing.Error) time.Duration {
 	after := min(cmp.Or(e.RetryAfter, e.Lock.RetryAfter()), maxRetryAfter)
 	if e.EstimatedWait > 0 {
-		after = min(after, e.EstimatedWait)
+		after = min(after, max(e.EstimatedWait, minRetryAfter))
 	}
 	return max(after, e.Lock.Delayed())
 }

@@ -116,8 +116,9 @@ func setSecurityHeaders(h http.Header, r *http.Request) {
 		h["Strict-Transport-Security"] = onlyTLS
 	}
 	// A request with Content-Length as well has to end its connection (RFC 9112, 6.1), for somebody between may
-	// have gone by that. net/http does not tell which one has it, so all that are chunked do; few are.
-	if len(r.TransferEncoding) > 0 {
+	// have gone by that. net/http does not tell which one has it, and of HTTP/1.0 not that it was chunked, so all
+	// that may be do; few are.
+	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		h["Connection"] = closes
 	}
 	h["Cache-Control"] = noStore

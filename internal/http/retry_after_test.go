@@ -32,6 +32,7 @@ func TestComeBack(t *testing.T) {
 		{what: "as many wait as may, and it ends soon", code: fencing.CodeTooManyRequests, expires: time.Millisecond, says: time.Second, want: time.Second},
 		{what: "a turn that comes before", expires: day, estimated: 4 * time.Second, want: 4 * time.Second},
 		{what: "a turn that comes long after", expires: day, estimated: time.Hour, want: 10 * time.Second},
+		{what: "a turn that comes at once, as it seems", expires: day, estimated: time.Millisecond, want: time.Second},
 		{what: "a lease that ends before the turn", expires: 2 * time.Second, estimated: 4 * time.Second, want: 2 * time.Second},
 		{what: "a delay", delayed: 5 * time.Second, want: 5 * time.Second},
 		{what: "a long delay", delayed: time.Minute, want: time.Minute},

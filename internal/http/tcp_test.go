@@ -148,17 +148,18 @@ func TestTwoLengths(t *testing.T) {
 	body := "2\r\n{}\r\n0\r\n\r\n" + hidden
 	length := fmt.Sprintf("Content-Length: %d\r\n", len(body))
 	g.acquired("c")
-	for i, c := range []struct{ path, host, headers string }{
-		{"/locks/a", "localhost", length + "Transfer-Encoding: chunked\r\n"},
-		{"/locks/b", "localhost", "Transfer-Encoding: chunked\r\n" + length},
-		{"/locks/c", "localhost", length + "Transfer-Encoding: chunked\r\nAccept: text/event-stream\r\n"}, // attached, and refused
-		{"/nothing", "localhost", length + "Transfer-Encoding: chunked\r\n"},
-		{"/locks/d", "evil.example", length + "Transfer-Encoding: chunked\r\n"},
+	for i, c := range []struct{ path, host, headers, version string }{
+		{"/locks/a", "localhost", length + "Transfer-Encoding: chunked\r\n", "1.1"},
+		{"/locks/b", "localhost", "Transfer-Encoding: chunked\r\n" + length, "1.1"},
+		{"/locks/c", "localhost", length + "Transfer-Encoding: chunked\r\nAccept: text/event-stream\r\n", "1.1"}, // attached, and refused
+		{"/nothing", "localhost", length + "Transfer-Encoding: chunked\r\n", "1.1"},
+		{"/locks/d", "evil.example", length + "Transfer-Encoding: chunked\r\n", "1.1"},
+		{"/locks/e", "localhost", length + "Connection: keep-alive\r\nTransfer-Encoding: chunked\r\n", "1.0"},
 	} {
 		conn := g.dial()
-		send(t, conn, "POST "+c.path+" HTTP/1.1\r\nHost: "+c.host+"\r\n"+c.headers+"\r\n"+body)
+		send(t, conn, "POST "+c.path+" HTTP/"+c.version+"\r\nHost: "+c.host+"\r\n"+c.headers+"\r\n"+body)
 		text := readAll(t, conn)
-		if strings.Count(text, "HTTP/1.1 ") != 1 || !strings.Contains(text, "Connection: close\r\n") {
+		if strings.Count(text, "HTTP/1.") != 1 || !strings.Contains(text, "Connection: close\r\n") {
 			t.Errorf("%d: %s", i, text)
 		}
 		if g.lock("hidden").Held() {

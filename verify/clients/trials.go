@@ -335,7 +335,7 @@ func (t *trial) start(addresses []string) error {
 	t.cmd.Env = append(os.Environ(), "FENCEPOST="+list, "STORAGE="+t.st.server.URL, "no_proxy=*", t.mark)
 	t.cmd.Env = append(t.cmd.Env, t.env...)
 	t.cmd.Stdout, t.cmd.Stderr = t.said, t.said
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no Pdeathsig: it ends with the thread that has started it
+	t.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // a client that is stopped would stay for good
 	t.began = time.Now()
 	if err := t.cmd.Start(); err != nil {
 		return err
