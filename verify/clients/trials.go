@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -65,6 +66,9 @@ var moments = []struct {
 
 // little is how much later at most what happens at about a moment does.
 const little = 50 * time.Millisecond
+
+// marks counts trials, also of runs beside each other that draw the same numbers.
+var marks atomic.Int64
 
 // bench is a system that has one trial at a time.
 type bench struct {
@@ -271,7 +275,7 @@ func (b *bench) newTrial(j job, random *rand.Rand) (*trial, error) {
 		t.delay, t.keeps = 0, t.lasts // the write is on its way meanwhile
 	}
 	t.whole, t.rival = random.IntN(2) == 0, random.IntN(2) == 0
-	t.mark = fmt.Sprintf("FENCEPOST_TRIAL=%d.%d.%d", os.Getpid(), j.number, random.Int64())
+	t.mark = fmt.Sprintf("FENCEPOST_TRIAL=%d.%d", os.Getpid(), marks.Add(1))
 	t.st = newStorage(0)
 	t.st.reach = t.reach
 	var err error
