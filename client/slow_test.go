@@ -92,6 +92,12 @@ func TestSlowAnswers(t *testing.T) {
 						case <-l.Context().Done():
 						case <-time.After(min(5*ttl, 2*ttl+2*time.Minute)):
 						}
+						s.mu.Lock()
+						held := time.Until(s.ends)
+						s.mu.Unlock()
+						if counted := l.Remaining(); counted > held { // P9: an answer counts from when its request was sent
+							t.Errorf("it counts on %s, and the lease lives for %s", counted, held)
+						}
 						switch lived, err := time.Since(begun), context.Cause(l.Context()); {
 						case bearable && err != nil:
 							t.Errorf("it ended after %s: %v", lived, err)
