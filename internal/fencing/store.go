@@ -139,6 +139,10 @@ type Capabilities struct {
 	// it tells of it if the answer is old, and its heartbeats tell what there is: see
 	// Listener.Has.
 	Forgets bool
+
+	// WallTime returns what the wall clock was at an instant of the store, or will be, for people to be shown. nil: the
+	// store's clock is a wall clock, and Instant.Time says it.
+	WallTime func(Instant) time.Time
 }
 
 // NoQueue is embedded by stores that have no queue: what only a queue takes. Nothing

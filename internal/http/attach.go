@@ -247,14 +247,14 @@ func (a *attachment) problem(event string, name fencing.Name, err error) {
 }
 
 // sendGranted tells of what was granted.
-func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte) []byte) error {
+func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte, wallClock) []byte) error {
 	if a.status == 0 {
 		if err := a.startStream("attached"); err != nil {
 			return err
 		}
 	}
 	err := a.event("granted", "", func(b []byte) []byte {
-		return append(appendIntMember(members(b), "elapsed_ms", elapsed.Milliseconds()), '}')
+		return append(appendIntMember(members(b, a.s.wall), "elapsed_ms", elapsed.Milliseconds()), '}')
 	})
 	if err == nil {
 		a.hasGrant = false // told
@@ -264,7 +264,7 @@ func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte) []b
 
 // keep tells of what was granted, passes on what becomes of the leases, and releases them when
 // the client leaves.
-func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, members func([]byte) []byte) {
+func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, members func([]byte, wallClock) []byte) {
 	if a.sendGranted(elapsed, members) != nil {
 		return
 	}

@@ -34,7 +34,7 @@ func (a *attachment) noticed(l *watchdog.Attached) error {
 		b = appendString(b, string(l.Name))
 		b = appendStringMember(b, "lease", string(h.Lease))
 		b = appendIntMember(b, "fencing_token", int64(h.Token))
-		b = appendBreak(b, h, left)
+		b = appendBreak(b, h, left, a.s.wall)
 		b = appendIntMember(b, "elapsed_ms", elapsed.Milliseconds())
 		return append(b, '}')
 	})

@@ -41,12 +41,18 @@ func appendMemberName(b []byte, name string) []byte {
 	return append(b, '"', ':')
 }
 
-// appendTimeMember appends an instant in RFC 3339 with milliseconds, in UTC,
+// wallClock returns the time at which people are shown that something was: see fencing.Capabilities.
+type wallClock func(fencing.Instant) time.Time
+
+// between returns how long it was from one instant to another by the wall clock, as it is between the two times that are
+// shown; at least 0.
+func (w wallClock) between(from, to fencing.Instant) time.Duration { return max(0, w(to).Sub(w(from))) }
+
+// appendTimeMember appends a time in UTC in RFC 3339 with milliseconds,
 // rounded down. RFC3339 is the layout that time formats without parsing it.
-func appendTimeMember(b []byte, name string, at fencing.Instant) []byte {
+func appendTimeMember(b []byte, name string, t time.Time) []byte {
 	b = appendMemberName(b, name)
 	b = append(b, '"')
-	t := at.Time()
 	b = t.AppendFormat(b, time.RFC3339)
 	ms := t.Nanosecond() / 1e6
 	b[len(b)-1] = '.' // in place of the Z
@@ -54,7 +60,7 @@ func appendTimeMember(b []byte, name string, at fencing.Instant) []byte {
 }
 
 // appendHolding appends what a lease and a holder have in common, with so many slots at most.
-func appendHolding(b []byte, h *fencing.Holder, slots int) []byte {
+func appendHolding(b []byte, h *fencing.Holder, slots int, wall wallClock) []byte {
 	b = appendStringMember(b, "owner", h.Owner)
 	b = appendStringMember(b, "mode", string(h.Mode))
 	b = appendIntMember(b, "fencing_token", int64(h.Token))
@@ -72,8 +78,8 @@ func appendHolding(b []byte, h *fencing.Holder, slots int) []byte {
 	if h.LockDelay > 0 {
 		b = appendIntMember(b, "lock_delay_ms", h.LockDelay.Milliseconds())
 	}
-	b = appendTimeMember(b, "acquired_at", h.AcquiredAt)
-	return appendTimeMember(b, "expires_at", h.ExpiresAt)
+	b = appendTimeMember(b, "acquired_at", wall(h.AcquiredAt))
+	return appendTimeMember(b, "expires_at", wall(h.ExpiresAt))
 }
 
 // appendPermits appends the several permits of a lease, with so many slots at most.
@@ -114,7 +120,7 @@ func appendMetadata(b []byte, metadata map[string]string) []byte {
 }
 
 // appendHolders appends the public view of the holders of a lock.
-func appendHolders(b []byte, lock *fencing.Lock) []byte {
+func appendHolders(b []byte, lock *fencing.Lock, wall wallClock) []byte {
 	b = append(b, `,"holders":[`...)
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
@@ -124,30 +130,30 @@ func appendHolders(b []byte, lock *fencing.Lock) []byte {
 		b = append(b, `{"lease":"`...)
 		b = append(b, h.Lease...)
 		b = append(b, '"')
-		b = append(appendHolderMembers(b, h, lock.Now), '}')
+		b = append(appendHolderMembers(b, h, lock.Now, wall), '}')
 	}
 	b = append(b, ']')
 	return appendIntMember(b, "holder_count", int64(lock.HolderCount))
 }
 
 // appendHolderMembers appends the public view of a lease at now, but for its id.
-func appendHolderMembers(b []byte, h *fencing.Holder, now fencing.Instant) []byte {
+func appendHolderMembers(b []byte, h *fencing.Holder, now fencing.Instant, wall wallClock) []byte {
 	left := h.ExpiresAt.Sub(now)
-	b = appendHolding(b, h, fencing.MaxSlotsShown)
+	b = appendHolding(b, h, fencing.MaxSlotsShown, wall)
 	b = appendBoolMember(b, "attached", h.Attached != "")
 	b = appendIntMember(b, "expires_in_ms", max(0, left.Milliseconds()))
-	b = appendBreak(b, h, left)
+	b = appendBreak(b, h, left, wall)
 	return appendMetadata(b, h.Metadata)
 }
 
 // appendBreak appends what a lease that has so much left was told of its break: nothing
 // unless it was given notice.
-func appendBreak(b []byte, h *fencing.Holder, left time.Duration) []byte {
+func appendBreak(b []byte, h *fencing.Holder, left time.Duration, wall wallClock) []byte {
 	if h.BreakAt == 0 {
 		return b
 	}
 	b = appendIntMember(b, "breaks_in_ms", max(0, (left+h.BreakAt.Sub(h.ExpiresAt)).Milliseconds()))
-	b = appendTimeMember(b, "breaks_at", h.BreakAt)
+	b = appendTimeMember(b, "breaks_at", wall(h.BreakAt))
 	if h.BreakReason == "" {
 		return b
 	}
@@ -156,7 +162,7 @@ func appendBreak(b []byte, h *fencing.Holder, left time.Duration) []byte {
 
 // appendLockMembers appends the public view of a lock, with its queue if there is a pace: the
 // object without its last brace.
-func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte {
+func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(lock.Name))
 	b = appendBoolMember(b, "held", lock.Held())
@@ -164,7 +170,7 @@ func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte 
 		b = appendStringMember(b, "mode", string(lock.Holders[0].Mode))
 	}
 	b = appendIntMember(b, "fencing_token", int64(lock.LastToken))
-	b = appendHolders(b, lock)
+	b = appendHolders(b, lock, wall)
 	b = appendIntMember(b, "waiting", int64(lock.Waiting))
 	b = appendDelay(b, lock)
 	if pace != nil {
@@ -261,24 +267,26 @@ func (a *granted) setHeader(h http.Header) {
 	}
 }
 
-func (a *granted) appendJSON(b []byte) []byte { return append(a.appendMembers(b), '}') }
+func (a *granted) appendJSON(b []byte, wall wallClock) []byte {
+	return append(a.appendMembers(b, wall), '}')
+}
 
 // appendMembers appends the object without its last brace.
-func (a *granted) appendMembers(b []byte) []byte {
+func (a *granted) appendMembers(b []byte, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease_id", a.lease.Reveal())
-	return appendLease(b, &a.renewed)
+	return appendLease(b, &a.renewed, wall)
 }
 
 // appendLease appends what the answers to POST and PUT have in common.
-func appendLease(b []byte, a *renewed) []byte {
+func appendLease(b []byte, a *renewed, wall wallClock) []byte {
 	h := a.holder
-	b = appendHolding(b, h, h.Permits)
+	b = appendHolding(b, h, h.Permits, wall)
 	b = appendIntMember(b, "expires_in_ms", a.left.Milliseconds())
 	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
 	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
-	b = appendBreak(b, h, a.left)
+	b = appendBreak(b, h, a.left, wall)
 	if len(h.Metadata) == 0 { // the holder knows what it has sent
 		return b
 	}

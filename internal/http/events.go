@@ -169,15 +169,15 @@ func (c *call) appendNotice(b []byte, n *watchdog.Notice) []byte {
 		if e.Token != 0 {
 			b = appendIntMember(b, "fencing_token", int64(e.Token))
 		}
-		b = appendTimeMember(b, "at", e.At)
+		b = appendTimeMember(b, "at", c.s.wall(e.At))
 		switch e.Kind {
 		case fencing.EventGranted:
 			b = appendIntMember(b, "waited_ms", e.Took.Milliseconds())
 		case fencing.EventReleased, fencing.EventExpired, fencing.EventBroken:
-			b = appendIntMember(b, "held_ms", e.Took.Milliseconds())
+			b = appendIntMember(b, "held_ms", c.s.wall.between(e.At.Add(-e.Took), e.At).Milliseconds())
 		}
 		if e.BreakAt != 0 {
-			b = appendTimeMember(b, "breaks_at", e.BreakAt)
+			b = appendTimeMember(b, "breaks_at", c.s.wall(e.BreakAt))
 		}
 		if e.Evicted {
 			b = appendBoolMember(b, "evicted", true)

@@ -62,7 +62,7 @@ type admitted struct {
 func (a *admitted) status() int           { return http.StatusOK }
 func (a *admitted) setHeader(http.Header) {}
 
-func (a *admitted) appendJSON(b []byte) []byte {
+func (a *admitted) appendJSON(b []byte, _ wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendBoolMember(b, "admitted", true)
@@ -114,7 +114,7 @@ type judged struct {
 func (a *judged) status() int           { return http.StatusOK }
 func (a *judged) setHeader(http.Header) {}
 
-func (a *judged) appendJSON(b []byte) []byte {
+func (a *judged) appendJSON(b []byte, _ wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendIntMember(b, "fencing_token", int64(a.token))

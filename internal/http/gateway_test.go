@@ -56,6 +56,7 @@ type scriptedStore struct {
 	*fencingtest.Model
 	clock     *clock
 	takenBack chan fencing.TakeBackRequest // tells of each, as long as there is room
+	wallTime  func(fencing.Instant) time.Time
 
 	mu      sync.Mutex
 	acquire func(context.Context, fencing.AcquireRequest) (fencing.Outcome, error)
@@ -92,7 +93,7 @@ func (s *scriptedStore) hook(verb string, names ...fencing.Name) error {
 // would be an old one after a while.
 func (s *scriptedStore) Capabilities() fencing.Capabilities {
 	can := s.Model.Capabilities()
-	can.Forgets = false
+	can.Forgets, can.WallTime = false, s.wallTime
 	return can
 }
 

@@ -15,7 +15,7 @@ type answer interface {
 	// setHeader adds the headers of the answer.
 	setHeader(http.Header)
 	// appendJSON appends the body; a 204 has none.
-	appendJSON([]byte) []byte
+	appendJSON([]byte, wallClock) []byte
 }
 
 // handle is the way of every operation on locks: decode and validate, run,
@@ -47,7 +47,7 @@ func (c *call) deliver(resp answer) {
 	status := resp.status()
 	resp.setHeader(c.Header())
 	if status != http.StatusNoContent {
-		c.out = append(resp.appendJSON(c.out), '\n')
+		c.out = append(resp.appendJSON(c.out, c.s.wall), '\n')
 	}
 	err := c.send(status, jsonType, c.out)
 	if c.hasGrant && err == nil && c.flush() == nil && !connectionOf(c.r).leftUntold() {

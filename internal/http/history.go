@@ -51,7 +51,7 @@ type pastGrant struct {
 func (a *history) status() int           { return http.StatusOK }
 func (a *history) setHeader(http.Header) {}
 
-func (a *history) appendJSON(b []byte) []byte {
+func (a *history) appendJSON(b []byte, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = append(b, `,"grants":[`...)
@@ -66,11 +66,11 @@ func (a *history) appendJSON(b []byte) []byte {
 		b = appendStringMember(b, "owner", g.Owner)
 		b = appendStringMember(b, "mode", string(g.Mode))
 		b = appendIntMember(b, "fencing_token", int64(g.Token))
-		b = appendTimeMember(b, "acquired_at", g.AcquiredAt)
+		b = appendTimeMember(b, "acquired_at", wall(g.AcquiredAt))
 		if g.outcome != "held" {
-			b = appendTimeMember(b, "ended_at", g.until)
+			b = appendTimeMember(b, "ended_at", wall(g.until))
 		}
-		b = appendIntMember(b, "held_ms", max(0, g.until.Sub(g.AcquiredAt).Milliseconds()))
+		b = appendIntMember(b, "held_ms", wall.between(g.AcquiredAt, g.until).Milliseconds())
 		b = appendIntMember(b, "waited_ms", max(0, g.Waited.Milliseconds()))
 		b = appendStringMember(b, "outcome", g.outcome)
 		if g.breakReason != "" {

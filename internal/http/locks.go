@@ -113,11 +113,11 @@ func (a *renewed) setHeader(h http.Header) {
 	h["Fencing-Token"] = []string{a.holder.Token.String()}
 }
 
-func (a *renewed) appendJSON(b []byte) []byte {
+func (a *renewed) appendJSON(b []byte, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease", string(a.holder.Lease))
-	return append(appendLease(b, a), '}')
+	return append(appendLease(b, a, wall), '}')
 }
 
 // endRequest is a DELETE: a release or, with a token, a break, at once or with notice.
@@ -227,19 +227,19 @@ type noticed struct {
 func (*noticed) status() int           { return http.StatusAccepted }
 func (*noticed) setHeader(http.Header) {}
 
-func (a *noticed) appendJSON(b []byte) []byte {
+func (a *noticed) appendJSON(b []byte, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease", string(a.out.Holder.Lease))
-	return append(appendHolderMembers(b, &a.out.Holder, a.out.Now), '}')
+	return append(appendHolderMembers(b, &a.out.Holder, a.out.Now, wall), '}')
 }
 
 // ended answers a DELETE: there is nothing to say.
 type ended struct{}
 
-func (ended) status() int                { return http.StatusNoContent }
-func (ended) setHeader(http.Header)      {}
-func (ended) appendJSON(b []byte) []byte { return b }
+func (ended) status() int                             { return http.StatusNoContent }
+func (ended) setHeader(http.Header)                   {}
+func (ended) appendJSON(b []byte, _ wallClock) []byte { return b }
 
 // decodeInspect reads GET /locks/{name}. A malformed Lease-Id is refused
 // everywhere: it is a sign that a client mixes something up.
@@ -272,8 +272,8 @@ func (a *inspected) setHeader(h http.Header) {
 	h["Etag"] = []string{`"` + a.lock.LastToken.String() + `"`}
 }
 
-func (a *inspected) appendJSON(b []byte) []byte {
-	return append(appendAdvice(appendLockMembers(b, a.lock, &a.pace), a.advice), '}')
+func (a *inspected) appendJSON(b []byte, wall wallClock) []byte {
+	return append(appendAdvice(appendLockMembers(b, a.lock, &a.pace, wall), a.advice), '}')
 }
 
 // decodeList reads GET /locks.
@@ -396,13 +396,13 @@ func (a *listed) cursor() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(a.page.Next))
 }
 
-func (a *listed) appendJSON(b []byte) []byte {
+func (a *listed) appendJSON(b []byte, wall wallClock) []byte {
 	b = append(b, `{"locks":[`...)
 	for i := range a.page.Locks {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendLockMembers(b, &a.page.Locks[i], nil), '}')
+		b = append(appendLockMembers(b, &a.page.Locks[i], nil, wall), '}')
 	}
 	b = append(b, ']')
 	if a.req.Count {

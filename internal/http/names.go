@@ -111,14 +111,14 @@ func (s *set) add(name fencing.Name, out *fencing.Outcome, now time.Time) {
 func (s *set) setHeader(http.Header) {}
 
 // appendMembers appends what follows the lease id.
-func (s *set) appendMembers(b []byte) []byte {
+func (s *set) appendMembers(b []byte, wall wallClock) []byte {
 	b = appendIntMember(b, "expires_in_ms", s.left.Milliseconds())
 	b = appendIntMember(b, "renew_in_ms", s.renewIn.Milliseconds())
 	b = appendIntMember(b, "waited_ms", s.waited.Milliseconds())
-	return s.appendLocks(b)
+	return s.appendLocks(b, wall)
 }
 
-func (s *set) appendLocks(b []byte) []byte {
+func (s *set) appendLocks(b []byte, wall wallClock) []byte {
 	b = append(b, `,"locks":[`...)
 	for i := range s.members {
 		m := &s.members[i]
@@ -127,9 +127,9 @@ func (s *set) appendLocks(b []byte) []byte {
 		}
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(m.name))
-		b = appendHolding(b, m.holder, m.holder.Permits)
+		b = appendHolding(b, m.holder, m.holder.Permits, wall)
 		b = appendIntMember(b, "expires_in_ms", max(0, m.left.Milliseconds()))
-		b = append(appendBreak(b, m.holder, m.left), '}')
+		b = append(appendBreak(b, m.holder, m.left, wall), '}')
 	}
 	return append(b, ']')
 }
@@ -149,13 +149,15 @@ func (a *grantedSet) status() int {
 	return http.StatusOK
 }
 
-func (a *grantedSet) appendJSON(b []byte) []byte { return append(a.appendGrant(b), '}') }
+func (a *grantedSet) appendJSON(b []byte, wall wallClock) []byte {
+	return append(a.appendGrant(b, wall), '}')
+}
 
 // appendGrant appends the answer without its last brace.
-func (a *grantedSet) appendGrant(b []byte) []byte {
+func (a *grantedSet) appendGrant(b []byte, wall wallClock) []byte {
 	b = append(b, `{"lease_id":`...)
 	b = appendString(b, a.lease.Reveal())
-	return a.appendMembers(b)
+	return a.appendMembers(b, wall)
 }
 
 // renewSet is a PUT for several names.
@@ -282,10 +284,10 @@ func (a *renewedSet) status() int {
 	return http.StatusOK
 }
 
-func (a *renewedSet) appendJSON(b []byte) []byte {
+func (a *renewedSet) appendJSON(b []byte, wall wallClock) []byte {
 	b = append(b, `{"lease":`...)
 	b = appendString(b, string(a.lease))
-	return append(a.appendMembers(b), '}')
+	return append(a.appendMembers(b, wall), '}')
 }
 
 // setLost says which names of a set are lost.
@@ -298,7 +300,7 @@ type setLost struct {
 func (e *setLost) Error() string { return e.first.Error() }
 func (e *setLost) Unwrap() error { return e.first }
 
-func (e *setLost) appendMembers(b []byte) []byte {
+func (e *setLost) appendMembers(b []byte, wall wallClock) []byte {
 	b = append(b, `,"lost":[`...)
 	for i, name := range e.names {
 		if i > 0 {
@@ -307,7 +309,7 @@ func (e *setLost) appendMembers(b []byte) []byte {
 		b = appendString(b, string(name))
 	}
 	b = append(b, ']')
-	return e.rest.appendLocks(b)
+	return e.rest.appendLocks(b, wall)
 }
 
 // releaseSet is a DELETE for several names.

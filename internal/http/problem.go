@@ -56,7 +56,7 @@ var problems = map[fencing.Code]struct {
 func (c *call) writeError(err error) {
 	var lost *setLost
 	if errors.As(err, &lost) {
-		c.writeProblem(err, lost.appendMembers)
+		c.writeProblem(err, func(b []byte) []byte { return lost.appendMembers(b, c.s.wall) })
 		return
 	}
 	c.writeProblem(err, nil)
@@ -114,11 +114,11 @@ func (c *call) appendProblem(b []byte, e *fencing.Error) []byte {
 	b = append(b, `","code":"`...)
 	b = append(b, e.Code...)
 	b = append(b, '"')
-	return appendProblemMembers(b, e)
+	return c.appendProblemMembers(b, e)
 }
 
 // appendProblemMembers appends what helps the reader of one particular code.
-func appendProblemMembers(b []byte, e *fencing.Error) []byte {
+func (c *call) appendProblemMembers(b []byte, e *fencing.Error) []byte {
 	switch e.Code {
 	case fencing.CodeInvalidRequest, fencing.CodeUnsupportedByStore, fencing.CodeConflict:
 		if e.Field != "" {
@@ -150,7 +150,7 @@ func appendProblemMembers(b []byte, e *fencing.Error) []byte {
 			break
 		}
 		b = appendStringMember(b, "name", string(e.Lock.Name))
-		b = appendHolders(b, e.Lock)
+		b = appendHolders(b, e.Lock, c.s.wall)
 		if e.Code == fencing.CodeStaleToken {
 			break
 		}

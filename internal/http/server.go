@@ -100,6 +100,7 @@ type Server struct {
 	log       *slog.Logger
 	audit     *slog.Logger
 	now       func() time.Time
+	wall      wallClock
 	heartbeat time.Duration
 
 	writeTimeout time.Duration
@@ -150,6 +151,9 @@ func New(o Options) *Server {
 		s.now = time.Now
 	}
 	s.gate.now = s.now
+	if s.wall = s.dog.Capabilities().WallTime; s.wall == nil {
+		s.wall = fencing.Instant.Time
+	}
 	if s.takeBack == nil {
 		s.takeBack = s.dog.TakeBackLater
 	}

@@ -28,6 +28,7 @@ type entry struct {
 	Term    uint64  `cbor:"2,keyasint"` // in which it was made; in another one nothing of it counts
 	Now     int64   `cbor:"3,keyasint"`
 	Batches []batch `cbor:"4,keyasint,omitempty"`
+	Wall    int64   `cbor:"5,keyasint,omitempty"` // the leader's wall clock: see wallStep
 }
 
 // batch is what a gateway asks for, in order.

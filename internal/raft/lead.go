@@ -93,7 +93,7 @@ type proposal struct {
 // propose appends an entry with what was asked for.
 func (s *Store) propose(l *leadership, requests []*request) {
 	p := &proposal{requests: requests}
-	e := entry{Term: l.term, Now: int64(l.clock()), Batches: make([]batch, len(requests))}
+	e := entry{Term: l.term, Now: int64(l.clock()), Wall: int64(fencing.InstantOf(s.wall())), Batches: make([]batch, len(requests))}
 	for i, r := range requests {
 		e.Batches[i] = r.batch
 	}

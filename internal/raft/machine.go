@@ -44,7 +44,8 @@ type machine struct {
 	index      *stateIndex
 	past       *past
 	now        fencing.Instant // the greatest in the log
-	applied    uint64          // the index of the last entry, or of a later one that is none of ours
+	wall       wallSteps
+	applied    uint64 // the index of the last entry, or of a later one that is none of ours
 	digest     digest
 	digests    []digestAt // the last ones, by index
 	unfinished map[fencing.Name]bool
@@ -135,6 +136,7 @@ func (m *machine) Apply(l *raft.Log) any {
 	if !a.stale {
 		m.now = max(m.now, fencing.Instant(e.Now))
 		d.now = m.now
+		m.wall.note(m.now, fencing.Instant(e.Wall))
 		for i := range batches {
 			results := m.batch(d, &batches[i], wanted)
 			if wanted {
@@ -521,6 +523,7 @@ func (m *machine) Restore(from io.ReadCloser) error {
 	m.mu.Lock()
 	m.adopt(is.state, is.head.now(), is.head.Applied)
 	m.digest, m.digests = digest(is.head.Digest), nil
+	m.wall.set(is.head.Wall)
 	if m.progress != nil {
 		close(m.progress)
 		m.progress = nil

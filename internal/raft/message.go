@@ -53,6 +53,8 @@ type message struct {
 	Nonce uint64               `cbor:"13,keyasint,omitempty"` // of errandStill, which the answer repeats
 	After fencing.Name         `cbor:"14,keyasint,omitempty"` // of a heartbeat: entries of names behind it are asked for
 	Index uint64               `cbor:"20,keyasint,omitempty"`
+	Wall  int64                `cbor:"21,keyasint,omitempty"` // the instant of the newest wallStep of who asks
+	Walls []wallStep           `cbor:"22,keyasint,omitempty"` // the newest one, of Told
 }
 
 // verdict says what became of a message.
@@ -81,11 +83,12 @@ type answer struct {
 	More     fencing.Name      `cbor:"13,keyasint,omitempty"` // there are more entries, of names behind it
 	Removed  bool              `cbor:"14,keyasint,omitempty"` // it is refused, for who asks is no member
 	Digest   uint64            `cbor:"20,keyasint,omitempty"`
+	Walls    []wallStep        `cbor:"21,keyasint,omitempty"` // which who asks does not have
 }
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.
 func (s *Store) call(ctx context.Context, address string, m *message) (*answer, error) {
-	m.Version = Format
+	m.Version, m.Wall = Format, s.machine.wall.newest()
 	request, err := encoding.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -104,6 +107,7 @@ func (s *Store) call(ctx context.Context, address string, m *message) (*answer, 
 	if err := a.unpack(); err != nil {
 		return nil, err
 	}
+	s.machine.wall.hear(a.Walls)
 	return &a, nil
 }
 
@@ -146,6 +150,7 @@ var errRefused = errors.New("the node asked does not lead in this term")
 func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	switch m.Errand {
 	case errandTold:
+		s.machine.wall.hear(m.Walls)
 		for i := range m.Told {
 			s.machine.hearEarly(&m.Told[i])
 		}
@@ -187,7 +192,7 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	case err != nil:
 		return &answer{Verdict: unknown}, nil
 	}
-	a.Verdict = done
+	a.Verdict, a.Walls = done, s.machine.wall.since(m.Wall)
 	return a, nil
 }
 

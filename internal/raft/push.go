@@ -48,7 +48,9 @@ func (s *Store) pushTo(address string) {
 		}
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(s.ctx, patience)
-		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages}) // see pushes
+		newest := s.machine.wall.load()
+		newest = newest[max(0, len(newest)-1):]
+		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages, Walls: newest}) // see pushes
 		cancel()
 	}
 }

@@ -176,11 +176,11 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 
 // readingTime returns the instant by which a read is answered. What has come due by it has
 // so for every later leader: else a lease could be shown as over that the next leader, whose
-// clock is behind, still has.
+// clock is behind, still has. So has the wall clock, by which times are shown.
 func (s *Store) readingTime(ctx context.Context, l *leadership) (fencing.Instant, error) {
 	now := l.clock()
 	written, due := s.machine.times()
-	if due > now || written >= now {
+	if (due > now || written >= now) && !s.machine.wall.differs(now, fencing.InstantOf(s.wall())) {
 		return max(now, written), nil
 	}
 	tick := s.batch

@@ -64,7 +64,7 @@ type snapshot struct {
 // newSnapshot begins a snapshot. It takes as long as there are gateways.
 func newSnapshot(m *machine) *snapshot {
 	s := &snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
-	s.head.Digest = uint64(m.digest)
+	s.head.Digest, s.head.Wall = uint64(m.digest), m.wall.load()
 	return s
 }
 

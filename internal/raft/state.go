@@ -24,6 +24,7 @@ type stateHead struct {
 	Serving    int64            `cbor:"8,keyasint,omitempty"`
 	Quarantine stateQuarantine  `cbor:"9,keyasint"`
 	Digest     uint64           `cbor:"10,keyasint"` // see digest
+	Wall       []wallStep       `cbor:"11,keyasint,omitempty"`
 }
 
 type stateQuarantine struct {
