@@ -32,7 +32,11 @@ func TestFailOvers(t *testing.T) {
 
 func TestPartitions(t *testing.T) { run(t, 3, Members{Partitions: 1, Stand: time.Second}) }
 
-func TestReads(t *testing.T) { run(t, 3, Members{Reads: 1}) }
+// What a leader that was stopped is asked it answers as it is, when it goes on.
+func TestSystemReadsOfAStoppedLeader(t *testing.T) { run(t, 3, Members{Reads: 12}) }
+
+// Many that are refused at a follower are told who holds the lock, and nobody else is kept waiting there.
+func TestSystemManyRefusalsAtAFollower(t *testing.T) { run(t, 3, Members{Refusals: 1}) }
 
 func TestMembers(t *testing.T) {
 	run(t, 3, Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1})
