@@ -29,6 +29,7 @@ type Members struct {
 	Races      int           // two such changes at once, while the leader is killed
 	Exiles     int           // nodes that are removed while they are cut off
 	Reads      int           // leaders that are stopped until another one has handed a lock on, and read when they go on
+	AllDisks   int           // rounds in which all nodes lose theirs, one after the other, as a script replaces them
 	Refusals   int           // crowds that are refused at a follower
 	Stand      time.Duration // how long a node stands still, or is cut off
 }
@@ -55,6 +56,7 @@ func (m Members) Run(ctx context.Context, s *system.System, r *check.Result) (er
 		{"a node is removed while it is cut off", m.Exiles, exile},
 		{"a node is added, one removed", m.Changes, change},
 		{"the leader is stopped, and read when it goes on", m.Reads, read},
+		{"all disks are replaced one by one", m.AllDisks, replaceAll},
 		{"many are refused at a follower", m.Refusals, refuse},
 	} {
 		var all []time.Duration

@@ -38,6 +38,9 @@ func TestSystemReadsOfAStoppedLeader(t *testing.T) { run(t, 3, Members{Reads: 12
 // Many that are refused at a follower are told who holds the lock, and nobody else is kept waiting there.
 func TestSystemManyRefusalsAtAFollower(t *testing.T) { run(t, 3, Members{Refusals: 1}) }
 
+// Who replaces the disks one by one, and goes by gateway cluster status alone, loses nothing.
+func TestSystemDisksAreReplacedOneByOne(t *testing.T) { run(t, 3, Members{AllDisks: 2}) }
+
 func TestMembers(t *testing.T) {
 	run(t, 3, Members{Rolls: 1, Disks: 1, Races: 1, Exiles: 1, Changes: 1})
 }
