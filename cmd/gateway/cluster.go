@@ -234,6 +234,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 	if err != nil {
 		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", errors.Join(err, c.Close()))
 	}
+	c.TellDiskTime(store.DiskTime)
 	c.Start(store.Raft(), store.Fail)
 	s := &clusterStore{store, c}
 	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, cluster: c}, nil
@@ -297,8 +298,21 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 			f.Remedy = "start it, or see what is between it and " + status.Node
 		}
 		findings = append(findings, f)
+		if m.Reached && m.DiskTime >= 0 {
+			findings = append(findings, diskFinding(m))
+		}
 	}
 	return findings
+}
+
+// diskFinding says how long the disk of a member takes for a write.
+func diskFinding(m cluster.Member) fencing.Finding {
+	f := fencing.Finding{Node: m.Addr, Check: "disk", OK: !m.Slow(), Detail: fmt.Sprintf("a write to its log takes %d ms", m.DiskTime)}
+	if m.Slow() {
+		f.Detail += ": so long all changes wait while it leads, or is needed for a majority"
+		f.Remedy = "see what else uses its disk, or replace that; until then gateway cluster transfer has another member lead"
+	}
+	return f
 }
 
 // memberState says how a member is.

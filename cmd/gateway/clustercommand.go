@@ -26,7 +26,7 @@ Asks the cluster of FENCEPOST_STORE=raft://..., with the settings of a gateway o
 it is, or changes it. NODE is the address of a node, as in the list, or its id.
 
   status             how the members are; exits with 1 unless all are there, follow and have
-                     votes, so that as many may fail as their number allows
+                     votes, so that as many may fail as their number allows, and no disk is slow
   add NODE           take in the node at an address that no member has; it runs already, and
                      is without data. Returns when it has its vote
   remove NODE        NODE is no member any more, and its data can't take part again. Refused
@@ -143,9 +143,9 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		return encoder.Encode(status)
 	}
 	tabs := tabwriter.NewWriter(out, 1, 0, 2, ' ', 0)
-	fmt.Fprintln(tabs, "NODE\tSTATE\tVOTE\tBEHIND\tLAST CONTACT\tVERSION\tID")
+	fmt.Fprintln(tabs, "NODE\tSTATE\tVOTE\tBEHIND\tLAST CONTACT\tDISK\tVERSION\tID")
 	for _, m := range status.Members {
-		vote, behind, contact := "yes", "-", "-"
+		vote, behind, contact, disk := "yes", "-", "-", "-"
 		if !m.Voter {
 			vote = "not yet"
 		}
@@ -155,7 +155,10 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		if m.LastContact >= 0 && m.State != "leader" {
 			contact = fmt.Sprintf("%d ms", m.LastContact)
 		}
-		fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Addr, m.State, vote, behind, contact, m.Version, m.ID)
+		if m.DiskTime >= 0 {
+			disk = fmt.Sprintf("%d ms", m.DiskTime)
+		}
+		fmt.Fprintf(tabs, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Addr, m.State, vote, behind, contact, disk, m.Version, m.ID)
 	}
 	if err := tabs.Flush(); err != nil {
 		return err

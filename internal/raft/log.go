@@ -62,6 +62,7 @@ type diskLog struct {
 	cause  error
 	writes map[int]time.Time // those under way, and when they began
 	begun  int
+	pace   pace
 	closed chan struct{}
 	close  sync.Once
 }
@@ -228,6 +229,8 @@ func (l *diskLog) beginWrite() (write int, err error) {
 func (l *diskLog) endWrite(write int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	l.pace.note(now.Sub(l.writes[write]), now)
 	delete(l.writes, write)
 }
 

@@ -2,9 +2,11 @@ package system
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -106,6 +108,66 @@ func TestRestart(t *testing.T) {
 	if _, err := os.Stat(s.DataDir()); !os.IsNotExist(err) {
 		t.Errorf("the data is there after Close: %v", err)
 	}
+}
+
+// await asks for locks until something is so: a disk that nobody writes to is neither slow nor quick.
+func await(t *testing.T, g *Gateway, what string, is func() (so bool, saw string)) {
+	t.Helper()
+	c := NewClient(1)
+	defer c.Close()
+	for deadline := time.Now().Add(startTimeout); ; {
+		so, saw := is()
+		if so {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never comes; at last:\n%s", what, saw)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if a, err := c.Acquire(ctx, g, "a/name", "", `{"ttl_ms":60000}`); err == nil && a.Status == http.StatusCreated {
+			_, _ = c.Release(ctx, g, "a/name", a.Lease.ID)
+		}
+		cancel()
+	}
+}
+
+// A leader each of whose writes takes 1.5 s is a finding at every gateway, and gateway cluster status does not exit with 0, as long
+// as that lasts.
+func TestSystemASlowDiskIsAFinding(t *testing.T) {
+	s := StartTest(t, Options{Store: Raft})
+	whole := func() (bool, string) {
+		out, err := s.Gateways[0].Command("status")
+		return err == nil, out
+	}
+	await(t, s.Gateways[0], "a whole cluster", whole)
+	leader, err := s.Leader(startTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := leader.tamper("fsync,fdatasync:delay_enter=1500000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = release() }()
+	await(t, leader, "a slow disk in cluster status", func() (bool, string) {
+		out, err := s.Gateways[0].Command("status")
+		return err != nil && strings.Contains(out, "the disk of "+leader.Node()+" is slow"), out
+	})
+	for _, g := range s.Gateways {
+		await(t, leader, "a finding of "+g.Node(), func() (bool, string) {
+			response, err := http.Get(g.URL() + "/readyz?verbose")
+			if err != nil {
+				return false, err.Error()
+			}
+			defer response.Body.Close()
+			body, _ := io.ReadAll(response.Body)
+			return strings.Contains(string(body), `{"name":"disk","ok":false,"node":"`+leader.Node()+`"`), string(body)
+		})
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, leader, "a whole cluster again", whole)
 }
 
 // A program that can't serve is an error that says why, not a wait.

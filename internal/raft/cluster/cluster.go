@@ -82,9 +82,10 @@ type Cluster struct {
 	condition string // why this node is not in a cluster; empty if it is
 	told      time.Time
 	led       time.Time
-	alone     time.Time            // when it was looked last who else is in the list
-	members   []raft.Server        // of the last look
-	changed   func()               // see OnChange
+	alone     time.Time     // when it was looked last who else is in the list
+	members   []raft.Server // of the last look
+	changed   func()        // see OnChange
+	disk      func() (time.Duration, bool)
 	first     map[string]time.Time // who was found at the address that begins the cluster, by id, and when last
 	changing  sync.Mutex           // held for a change of the configuration
 }
@@ -180,6 +181,27 @@ func (c *Cluster) OnChange(changed func()) {
 	if len(c.members) > 0 {
 		changed()
 	}
+}
+
+// TellDiskTime has all who ask this node told how long its disk takes for a write, as took says; it returns false where that is
+// not known.
+func (c *Cluster) TellDiskTime(took func() (time.Duration, bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disk = took
+}
+
+// diskTime returns it in ms, -1 if it is not known.
+func (c *Cluster) diskTime() int64 {
+	c.mu.Lock()
+	disk := c.disk
+	c.mu.Unlock()
+	if disk != nil {
+		if took, known := disk(); known {
+			return took.Milliseconds()
+		}
+	}
+	return -1
 }
 
 // noteMembers tells of the members if they are others than before. hashicorp/raft tells nobody but its leader, and

@@ -45,6 +45,9 @@ type Info struct {
 	// it never has.
 	LastContact int64 `json:"last_contact_ms"`
 
+	// DiskTime is how long a write to its log takes lately, in ms; -1 where it has written little.
+	DiskTime int64 `json:"disk_ms"`
+
 	Members []Seat `json:"members"`
 }
 
@@ -58,9 +61,18 @@ type Member struct {
 	Version string `json:"version,omitempty"`
 
 	LastContact int64  `json:"last_contact_ms"` // see Info
+	DiskTime    int64  `json:"disk_ms"`         // see Info
 	Applied     uint64 `json:"applied"`         // see Info
 	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
 }
+
+// SlowDisk is how long a write to a member's log takes, where nothing else is to be done to the cluster before that is
+// better: as long as a leader may be silent. A disk that is well takes some ms.
+const SlowDisk = 500 * time.Millisecond
+
+// Slow reports whether the disk of a member is: every write waits for it while the member leads, or is needed for a
+// majority.
+func (m Member) Slow() bool { return m.DiskTime >= SlowDisk.Milliseconds() }
 
 // Status is how a cluster is, as one node sees it.
 type Status struct {
@@ -73,8 +85,8 @@ type Status struct {
 }
 
 // Whole returns why the next member may not be stopped yet: an error unless all are there, follow the leader and
-// have votes, and as many may fail as their number allows. It goes by the word of the leader: another
-// node may not have heard yet who the members are.
+// have votes, no disk of theirs is slow, and as many may fail as their number allows. It goes by the word of the leader:
+// another node may not have heard yet who the members are.
 func (s Status) Whole() error {
 	switch {
 	case s.Condition != "":
@@ -92,6 +104,8 @@ func (s Status) Whole() error {
 			return fmt.Errorf("%s does not follow the leader, or is behind", m.Addr)
 		case !m.Voter:
 			return fmt.Errorf("%s has no vote yet: it gets it by itself once it has all entries", m.Addr)
+		case m.Slow():
+			return fmt.Errorf("the disk of %s is slow, a write takes %d ms: once one more is down, all may wait for it", m.Addr, m.DiskTime)
 		}
 	}
 	if most := (len(s.Members) - 1) / 2; s.MayFail < most {
@@ -105,7 +119,7 @@ func follows(i Info, id, leader string) bool { return i.ID == id && leader != ""
 
 // info says how this node is.
 func (c *Cluster) info() Info {
-	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, Condition: c.Condition()}
+	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, DiskTime: c.diskTime(), Condition: c.Condition()}
 	r := c.started()
 	if r == nil {
 		return i
@@ -180,7 +194,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 	var asking sync.WaitGroup
 	for i, seat := range own.Members {
 		asking.Go(func() {
-			member := Member{Seat: seat, State: "unreachable", LastContact: -1}
+			member := Member{Seat: seat, State: "unreachable", LastContact: -1, DiskTime: -1}
 			there, err := c.askOne(ctx, seat.Addr)
 			if err == nil && there.ID != seat.ID {
 				err = &peer.Refused{Node: peer.Node{ID: there.ID, Addr: seat.Addr}, Reason: "its data was lost, and another node has its address"}
@@ -189,7 +203,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 				member.Error = err.Error()
 			} else {
 				member.Reached, member.State, member.Version = true, there.State, there.Version
-				member.LastContact, member.Applied = there.LastContact, there.Applied
+				member.LastContact, member.Applied, member.DiskTime = there.LastContact, there.Applied, there.DiskTime
 				member.Follows = follows(there, seat.ID, own.Leader)
 				mu.Lock()
 				committed = max(committed, there.Committed)

@@ -26,6 +26,8 @@ func member(addr string, edit ...func(*Member)) Member {
 func TestWhole(t *testing.T) {
 	noVote := func(m *Member) { m.Voter = false }
 	lags := func(m *Member) { m.Follows = false }
+	slow := func(m *Member) { m.DiskTime = 1500 }
+	quick := func(m *Member) { m.DiskTime = 20 }
 	away := func(m *Member) { m.Reached, m.Follows = false, false }
 	for _, c := range []struct {
 		what   string
@@ -38,6 +40,8 @@ func TestWhole(t *testing.T) {
 		{"the third has no vote yet", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", noVote)}}, "c has no vote"},
 		{"the third is away", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", away)}}, "c can't be reached"},
 		{"the third is behind", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", lags)}}, "c does not follow"},
+		{"the disk of the third is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b", quick), member("c", slow)}}, "the disk of c is slow, a write takes 1500 ms"},
+		{"no disk is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a", quick), member("b", quick), member("c", quick)}}, ""},
 		{"fewer may fail than there are", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c")}}, "0 may fail"},
 		{"nobody leads", Status{Node: "a", MayFail: -1, Members: []Member{member("a", lags), member("b", lags), member("c", lags)}}, "does not serve"},
 		{"it has no part", Status{Node: "a", Condition: "it is taken in", MayFail: -1}, "it is taken in"},

@@ -1,0 +1,99 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+)
+
+// What a disk takes is told by most of its last writes, and not by one, nor by old ones.
+func TestPace(t *testing.T) {
+	const slow, quick = 1500 * time.Millisecond, time.Millisecond
+	of := func(each ...time.Duration) []time.Duration { return each }
+	var many []time.Duration
+	for range paced {
+		many = append(many, slow)
+	}
+	for _, c := range []struct {
+		what  string
+		took  []time.Duration // one a second
+		later time.Duration
+		want  time.Duration
+		known bool
+	}{
+		{"nothing", nil, 0, 0, false},
+		{"two", of(slow, slow), 0, 0, false},
+		{"three", of(slow, quick, slow), 0, slow, true},
+		{"one that is slow", of(quick, quick, slow, quick, quick), 0, quick, true},
+		{"many, and then quick ones", append(many, many[0], quick, quick, quick, quick, quick, quick, quick, quick, quick), 0, quick, true},
+		{"old ones", many, pacedFor, 0, false},
+		{"some that are old", many, pacedFor - 5*time.Second, slow, true},
+	} {
+		var p pace
+		now := time.Unix(1, 0)
+		for _, took := range c.took {
+			now = now.Add(time.Second)
+			p.note(took, now)
+		}
+		if took, known := p.median(now.Add(c.later)); took != c.want || known != c.known {
+			t.Errorf("%s: %s, %t; want %s, %t", c.what, took, known, c.want, c.known)
+		}
+	}
+}
+
+// slowDisk is a disk on which each write of entries takes longer.
+type slowDisk struct {
+	walStore
+	by *atomic.Int64 // nanoseconds
+}
+
+func (d slowDisk) StoreLogs(entries []*raft.Log) error {
+	time.Sleep(time.Duration(d.by.Load()))
+	return d.walStore.StoreLogs(entries)
+}
+
+// A node knows how long its disk takes: while that is slow, after it was, and while a write does not end.
+func TestDiskTime(t *testing.T) {
+	var by atomic.Int64
+	var hangs atomic.Pointer[chan error]
+	c := newCluster(t, 1, func(_ int, o *Options) {
+		o.Election = 200 * time.Millisecond
+		o.wrapLog = func(w walStore) walStore { return hangingDisk{slowDisk{w, &by}, &hangs} }
+	})
+	n := c.nodes[0]
+	serves(t, n, "before")
+	const slow = 400 * time.Millisecond
+	by.Store(int64(slow))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	write := func(until string, is func(took time.Duration, known bool) bool) {
+		t.Helper()
+		for i := 0; ; i++ {
+			took, known := n.DiskTime()
+			if is(took, known) {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("a write takes %s, %t, and not %s", took, known, until)
+			}
+			short, stop := context.WithTimeout(ctx, time.Second)
+			_, _ = n.Acquire(short, acquire(fencing.Name(fmt.Sprint(until, ".", i)), time.Hour))
+			stop()
+		}
+	}
+	write("slow", func(took time.Duration, known bool) bool { return known && took >= slow })
+	by.Store(0)
+	write("quick", func(took time.Duration, known bool) bool { return known && took < slow })
+	letGo := make(chan error)
+	hangs.Store(&letGo)
+	write("hung", func(took time.Duration, known bool) bool { return known && took >= stallsFor*n.election })
+	hangs.Store(nil)
+	close(letGo)
+	write("quick.again", func(took time.Duration, known bool) bool { return known && took < slow })
+}
