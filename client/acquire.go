@@ -74,7 +74,7 @@ func Permit(of int) Option {
 }
 
 // Permits is several of so many permits, n of 1 to 10,000, all in one step: n places in a
-// semaphore, 1 at least. See Lease.Slots and Lease.KeepPermits.
+// semaphore, 1 at least. See Lease.Slots, Lease.KeepPermits and Lease.SetLimit.
 func Permits(n, of int) Option {
 	return func(a *acquisition) {
 		a.Mode, a.Limit, a.permit = "shared", of, true

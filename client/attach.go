@@ -203,8 +203,8 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
 				l.claim = q.call
 				again := q.acquireRequest
-				again.Permits = 0 // as many as it has by then
-				again.Owner = ""  // it may be another one by then: see Labels
+				again.Limit, again.Permits = 0, 0 // as it has by then: see SetLimit and KeepPermits
+				again.Owner = ""                  // it may be another one by then: see Labels
 				if l.claim.stream = len(q.names) > 1; !l.claim.stream {
 					again.Linger = 0 // it is for a stream
 				}

@@ -166,7 +166,7 @@ func TestAttachedSetTakenOver(t *testing.T) {
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached(), TTL(4*time.Second), Owner("first"), Permits(3, 4)))
-	if _, err := direct.Change(t.Context(), l.ID(), Change{Permits: 2, Labels: Labels{Owner: "second"}}, "a", "b"); err != nil {
+	if _, err := direct.Change(t.Context(), l.ID(), Change{Limit: 6, Permits: 2, Labels: Labels{Owner: "second"}}, "a", "b"); err != nil {
 		t.Fatal(err)
 	}
 	m.fallSilent()

@@ -159,7 +159,7 @@ func TestATakeOverContradictsNothing(t *testing.T) {
 	c := connect(t, direct.options.Addresses[0])
 	m := muted(c)
 	l := must[*Lease](t)(c.Acquire(t.Context(), "a", Attached(), TTL(4*time.Second), Linger(4*time.Second), Owner("first"), Permits(3, 4)))
-	if _, err := direct.Change(t.Context(), l.ID(), Change{Permits: 2, Labels: Labels{Owner: "second"}}, "a"); err != nil {
+	if _, err := direct.Change(t.Context(), l.ID(), Change{Limit: 6, Permits: 2, Labels: Labels{Owner: "second"}}, "a"); err != nil {
 		t.Fatal(err)
 	}
 	m.fallSilent()

@@ -56,7 +56,7 @@ func (a *acquisition) check(names []string) error {
 	case a.least > 0 && a.attached:
 		return invalid("AtLeast", "is not for a lease with Attached")
 	case a.permit && (a.Limit < 1 || a.Limit > maxPermits):
-		return invalid("limit", "is %d; it must be from 1 to %d", a.Limit, maxPermits)
+		return noLimit(a.Limit)
 	case a.several && (a.Permits < 1 || a.Permits > a.Limit):
 		return invalid("permits", "is %d; it must be from 1 to limit, %d", a.Permits, a.Limit)
 	case a.found && !leaseIDForm.MatchString(a.leaseID):
@@ -80,6 +80,9 @@ func (a *acquisition) checkMargin(ttl time.Duration) error {
 func (c Change) check() error {
 	if err := checkTTL(c.TTL); err != nil {
 		return err
+	}
+	if c.Limit < 0 || c.Limit > maxPermits {
+		return noLimit(c.Limit)
 	}
 	if c.Permits < 0 || c.Permits > maxPermits {
 		return noPermits(c.Permits)

@@ -106,7 +106,9 @@ func TestOptionsOutOfRange(t *testing.T) {
 	}
 	id := NewLeaseID()
 	for name, f := range map[string]func() error{
-		"permits": func() error { _, err := c.KeepPermits(t.Context(), id, 0, "a"); return err },
+		"limit":           func() error { _, err := c.SetLimit(t.Context(), id, 0, "a"); return err },
+		"limit, too high": func() error { _, err := c.Change(t.Context(), id, Change{Limit: 10_001}, "a"); return err },
+		"permits":         func() error { _, err := c.KeepPermits(t.Context(), id, 0, "a"); return err },
 		"permits of a change": func() error {
 			_, err := c.Change(t.Context(), id, Change{Permits: -1}, "a")
 			return err
@@ -211,6 +213,7 @@ func TestEndedContextAsksNobody(t *testing.T) {
 		"Do":          func() error { return c.Do(ctx, "a", func(context.Context, *Lease) error { return nil }) },
 		"Renew":       func() error { _, err := c.Renew(ctx, id, 0, "a"); return err },
 		"Relabel":     func() error { _, err := c.Relabel(ctx, id, Labels{}, "a"); return err },
+		"SetLimit":    func() error { _, err := c.SetLimit(ctx, id, 1, "a"); return err },
 		"KeepPermits": func() error { _, err := c.KeepPermits(ctx, id, 1, "a"); return err },
 		"Inspect":     func() error { _, err := c.Inspect(ctx, "a"); return err },
 		"History":     func() error { _, err := c.History(ctx, "a"); return err },

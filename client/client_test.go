@@ -216,6 +216,17 @@ func TestModes(t *testing.T) {
 	if others := must[*Lease](t)(c.TryAcquire(t.Context(), "several", Permits(2, 4))).Slots(); !slices.Equal(others, []int{2, 3}) {
 		t.Errorf("slots %v", others)
 	}
+	for _, none := range []int{0, -1, 1, 10_001} {
+		if err := several.SetLimit(t.Context(), none); !errors.Is(err, CodeInvalidRequest) || refusal(err).Field != "limit" {
+			t.Errorf("the limit %d of a lease with two permits: %v", none, err)
+		}
+	}
+	if err := several.SetLimit(t.Context(), 2); err != nil {
+		t.Errorf("the limit is lowered: %v", err)
+	}
+	if seen := must[Lock](t)(c.Inspect(t.Context(), "several")).Holders; len(seen) != 2 || seen[0].Limit != 2 || seen[1].Limit != 4 {
+		t.Errorf("%+v", seen)
+	}
 	if seen := must[Lock](t)(c.Inspect(t.Context(), "several")).Holders[0]; seen.Permits != 2 || !slices.Equal(seen.Slots, []int{0, 1}) {
 		t.Errorf("%+v", seen)
 	}

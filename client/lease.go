@@ -134,7 +134,7 @@ func (l *Lease) Err() error {
 // Token returns the fencing token; of several names that of the first that was given.
 func (l *Lease) Token() int64 { return l.first().Token }
 
-// Slot returns the number of a permit, from 0 and below the limit, or NoSlot.
+// Slot returns the number of a permit, from 0 and below the limit with which it was acquired, or NoSlot.
 func (l *Lease) Slot() int { return l.first().Slot }
 
 // Slots returns the numbers of the permits in ascending order, nil if there are none.

@@ -56,6 +56,7 @@ func (c *Client) release(ctx context.Context, patience time.Duration, leaseID st
 // Change is what a renewal changes.
 type Change struct {
 	TTL     time.Duration // from now on; 0: that of Client.Renew for a Lease of this client, else that of the grant
+	Limit   int           // of each name: how many permits there are from now on; 0: as it is. See SetLimit
 	Permits int           // of each name: how many are left, those with the lowest slots; 0: all
 	Labels
 }
@@ -66,7 +67,7 @@ func (c *Client) Change(ctx context.Context, leaseID string, change Change, name
 	if err := change.check(); err != nil {
 		return 0, err
 	}
-	body := renewRequest{TTL: upMillis(change.TTL), Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
+	body := renewRequest{TTL: upMillis(change.TTL), Limit: change.Limit, Permits: change.Permits, Owner: change.Owner, Metadata: change.Metadata}
 	found, ours := c.leases.Load(leaseID)
 	switch {
 	case ours && change.TTL > 0:
@@ -133,6 +134,31 @@ func (c *Client) KeepPermits(ctx context.Context, leaseID string, n int, names .
 
 func noPermits(n int) error {
 	return invalid("permits", "is %d; it must be from 1 to %d", n, maxPermits)
+}
+
+// SetLimit says anew how many permits there are in all, for each name. It is Client.SetLimit with
+// what the lease has.
+func (l *Lease) SetLimit(ctx context.Context, of int) error {
+	_, err := l.c.SetLimit(ctx, l.id, of, l.held()...)
+	return err
+}
+
+// SetLimit renews the names of a lease id, whoever acquired them, and has each of them tolerate so
+// many permits in all from now on, 1 to 10,000: what Permit or Permits said before. The least that
+// any holder has said counts, so a pool has grown once all have said so; those who fit
+// are let in by the same step. A lower limit ends nobody, and nobody is let in until there is room
+// below it. It returns what Renew does, and may be repeated. Fewer than the permits that the lease
+// has, and a lease that is no permit, are an *Error with CodeInvalidRequest.
+// After ErrUnreachable it may or may not have been changed.
+func (c *Client) SetLimit(ctx context.Context, leaseID string, of int, names ...string) (time.Duration, error) {
+	if of < 1 {
+		return 0, noLimit(of)
+	}
+	return c.Change(ctx, leaseID, Change{Limit: of}, names...)
+}
+
+func noLimit(of int) error {
+	return invalid("limit", "is %d; it must be from 1 to %d", of, maxPermits)
 }
 
 // renewsWith returns the TTL to renew with; 0: that which it was granted with.

@@ -57,6 +57,7 @@ type Waiter struct {
 	Lease    string `json:"lease"`
 	Owner    string `json:"owner"`
 	Mode     string `json:"mode"`
+	Limit    int    `json:"limit,omitempty"`   // of who waits for a permit
 	Permits  int    `json:"permits,omitempty"` // it asks for, if several
 	Position int    `json:"position"`          // from 1
 	Waited   int64  `json:"waiting_ms"`

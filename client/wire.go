@@ -22,6 +22,7 @@ type acquireRequest struct {
 type renewRequest struct {
 	Names    []string          `json:"names,omitempty"`
 	TTL      int64             `json:"ttl_ms,omitempty"`
+	Limit    int               `json:"limit,omitempty"`
 	Permits  int               `json:"permits,omitempty"`
 	Owner    string            `json:"owner,omitempty"`
 	Metadata map[string]string `json:"metadata,omitzero"`

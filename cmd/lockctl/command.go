@@ -31,7 +31,7 @@ type settings struct {
 
 	ttl, wait, grace, maxHold, lockDelay time.Duration
 	shared                               bool
-	permit, permits                      int
+	permit, permits, limit               int
 	owner                                string
 	also                                 names
 	metadata                             entries

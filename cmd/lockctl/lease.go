@@ -20,6 +20,7 @@ import (
 
 func renewFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.ttl, "ttl", 0, "how long the lease lives from now on; 0: as it was granted")
+	f.IntVar(&s.limit, "limit", 0, "of a permit: say anew that there are `N` of them, for every holder to say; ends nobody; 0: as it was said")
 	f.IntVar(&s.permits, "permits", 0, "keep `COUNT` of its permits, and give the others back; 0: keep all")
 	f.StringVar(&s.owner, "owner", "", "a label for people from now on; default: it stays")
 	f.Var(&s.metadata, "meta", "metadata from now on, `KEY=VALUE`, in place of what there was; may be given several times")
@@ -220,7 +221,7 @@ func renew(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	left, err := c.client.Change(ctx, id, client.Change{TTL: c.ttl, Permits: c.permits, Labels: client.Labels{Owner: c.owner, Metadata: c.metadata}}, c.args...)
+	left, err := c.client.Change(ctx, id, client.Change{TTL: c.ttl, Limit: c.limit, Permits: c.permits, Labels: client.Labels{Owner: c.owner, Metadata: c.metadata}}, c.args...)
 	if err != nil {
 		return err
 	}

@@ -220,6 +220,30 @@ func TestPermitsGivenBackStaySo(t *testing.T) {
 	}
 }
 
+// A limit that was changed is the same after a crash: what was lowered keeps out who would be let in
+// otherwise, and what was raised does not.
+func TestALimitIsDurableBeforeItsAnswer(t *testing.T) {
+	for _, limit := range []int{1, 3} {
+		c := openCrashing(t)
+		one := shared("permits", 2)
+		mustAcquire(t, c.Store, one)
+		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: one.Lease, Limit: limit}); err != nil {
+			t.Fatal(err)
+		}
+		after := c.afterCrash(t)
+		one.Limit = 0
+		if h := mustAcquire(t, after, one); h.Limit != limit || h.Slot != 0 {
+			t.Errorf("its holder has %+v, and was told of the limit %d", h, limit)
+		}
+		for beside := 1; beside <= limit; beside++ {
+			_, err := after.Acquire(t.Context(), shared("permits", 3))
+			if full := code(err) == fencing.CodeLocked; full != (beside == limit) {
+				t.Errorf("limit %d, one more beside %d: %v", limit, beside, err)
+			}
+		}
+	}
+}
+
 // What a break keeps out, a crash does not let in, nor does a wall clock that is set back
 // meanwhile; and the time of the outage counts.
 func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {

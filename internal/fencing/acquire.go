@@ -134,7 +134,7 @@ func (t *step) hang(h *Holding, stamp Stamp, stream bool) {
 }
 
 // resume answers an acquire whose lease id has a place: the request takes it
-// over, and is granted at once if it can be.
+// over, with the limit that it names, if it has one, and is granted at once if it can be.
 func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	queue := &t.record.Queue
 	switch {
@@ -145,7 +145,11 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	case op.Hold > 1:
 		return HoldError(op.Hold, 0)
 	}
-	if err := op.Contradicts(p.Ask.Mode, p.Ask.Limit, p.permits(), p.Ask.Owner); err != nil {
+	limit := p.Ask.Limit
+	if limit > 0 && op.Limit >= p.permits() && !op.Again {
+		limit = op.Limit // it says anew what it tolerates
+	}
+	if err := op.Contradicts(p.Ask.Mode, limit, p.permits(), p.Ask.Owner); err != nil {
 		return err
 	}
 	if op.Again && p.Stamp != op.Stamp {
@@ -157,7 +161,7 @@ func (t *step) resume(p *Place, op AcquireRequest) *Error {
 	rested := p.RestTill != 0
 	t.Gateways.join(t.guard.Gateway, t.now)
 	queue.remove(p)
-	p.Stamp, p.Gateway, p.Ask.Attach = op.Stamp, t.guard.Gateway, op.Attach
+	p.Stamp, p.Gateway, p.Ask.Attach, p.Ask.Limit = op.Stamp, t.guard.Gateway, op.Attach, limit
 	queue.enter(p)
 	if queue.order[0] == p {
 		t.left = max(t.left, 1) // a grant to who asks is none of what has come due

@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 	"unicode"
@@ -122,7 +123,8 @@ func (b Bounds) CheckRenew(r *RenewRequest) error {
 	if r.Permits < 0 || r.Permits > MaxLimit {
 		return invalid("permits", "is %d; it must be from 1 to %d", r.Permits, MaxLimit)
 	}
-	if err := checkLimit(r.Mode, r.Limit); err != nil {
+	mode := cmp.Or(r.Mode, ModeShared) // without a mode a limit is that of a shared lease
+	if err := checkLimit(mode, r.Limit); err != nil {
 		return err
 	}
 	return checkLabels(r.Owner, r.Metadata)

@@ -113,7 +113,8 @@ func TestCheckRenew(t *testing.T) {
 		{"shared with a limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_000 }, ""},
 		{"limit too large", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, 10_001 }, "limit"},
 		{"negative limit", func(r *request) { r.Mode, r.Limit = fencing.ModeShared, -1 }, "limit"},
-		{"limit without mode", func(r *request) { r.Limit = 2 }, "limit"},
+		{"limit without mode", func(r *request) { r.Limit = 10_000 }, ""},
+		{"limit without mode too large", func(r *request) { r.Limit = 10_001 }, "limit"},
 		{"limit of an exclusive lease", func(r *request) { r.Mode, r.Limit = fencing.ModeExclusive, 2 }, "limit"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -48,15 +48,16 @@ func PaceOf(lock *Lock, past []Ended) Pace {
 	return p
 }
 
-// Wait estimates how long a request for so many permits (0 as 1) takes from now on to be granted
-// that stands at position, from 1, in the queue of a lock, or would. It is at least a millisecond; 0 where too little is
+// Wait estimates how long a request for so many permits (0 as 1), which tolerates limit of them (0
+// is any number; ModeShared only), takes from now on to be granted that stands at position, from 1,
+// in the queue of a lock, or would. It is at least a millisecond; 0 where too little is
 // known: of fewer than three ended leases, or of a lock that nobody holds and that anybody may have.
 // Nothing follows from it.
 //
 // It is what the holders take yet, or the delay that keeps everybody out, and a turn for each who stands before it. Leases of the past
 // that were held for longer than a holder has its own say how much longer it will take, on
 // average; where there is none, it is as long again as it is longer than all of them.
-func (p *Pace) Wait(lock *Lock, mode Mode, permits, position int) time.Duration {
+func (p *Pace) Wait(lock *Lock, mode Mode, limit, permits, position int) time.Duration {
 	if len(p.held) < estimateLeast || len(lock.Holders) == 0 && lock.DelayedUntil == 0 || position < 1 {
 		return 0
 	}
@@ -73,7 +74,7 @@ func (p *Pace) Wait(lock *Lock, mode Mode, permits, position int) time.Duration 
 		first = max(first, rests[len(rests)-1].time) // an exclusive lease comes when all have gone
 	}
 	if len(rests) > 0 && lock.Holders[0].Mode == ModeShared && mode == ModeShared {
-		if gone := leavers(lock, rests, permits); gone < lock.HolderCount { // and permits when some have
+		if gone := leavers(lock, rests, tolerates(mode, limit), permits); gone < lock.HolderCount { // and permits when some have
 			first = max(lock.Delayed(), sum/time.Duration(len(rests))*time.Duration(gone)/time.Duration(lock.HolderCount))
 		}
 	}
@@ -90,9 +91,9 @@ type remaining struct {
 }
 
 // leavers returns how many of the holders have to go, the first ones first, before so many
-// permits are free.
-func leavers(lock *Lock, rests []remaining, permits int) (gone int) {
-	free := AnyNumber
+// permits are free for who bears so many.
+func leavers(lock *Lock, rests []remaining, bears, permits int) (gone int) {
+	free := bears
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
 		free = min(free, tolerates(h.Mode, h.Limit))

@@ -2,6 +2,7 @@ package fencing_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func (b *busy) join(client int) {
 	b.granted(out)
 	if out.Waits() {
 		pace := fencing.PaceOf(history.Lock, history.Past)
-		b.told[client], b.began[client] = pace.Wait(out.Lock, r.Mode, r.Permits, out.Place.Position), b.now
+		b.told[client], b.began[client] = pace.Wait(out.Lock, r.Mode, r.Limit, r.Permits, out.Place.Position), b.now
 	}
 }
 
@@ -164,6 +165,9 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 	other := weighted.Holders[0]
 	other.AcquiredAt, other.Permits = other.AcquiredAt.Add(2*s), 3
 	weighted.Holders, weighted.HolderCount = append(weighted.Holders, other), 2
+	lowered := permits
+	lowered.Holders = slices.Clone(permits.Holders)
+	lowered.Holders[1].Limit = 1
 	waited := past(9*s, 9*s, 9*s, 9*s)
 	for i := range waited { // they stood in the queue when those before them were granted, who handed on after a second
 		waited[i].Holder.AcquiredAt = waited[i].Holder.AcquiredAt.Add(time.Duration(i) * (m - s))
@@ -174,32 +178,36 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 		name     string
 		lock     fencing.Lock
 		mode     fencing.Mode
+		limit    int
 		permits  int
 		past     []fencing.Ended
 		position int
 		want     time.Duration
 	}{
-		{"nothing is known", lock, fencing.ModeExclusive, 0, nil, 1, 0},
-		{"two are chance", lock, fencing.ModeExclusive, 0, past(9*s, 9*s), 1, 0},
-		{"nobody holds it", fencing.Lock{Now: lock.Now}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 0},
-		{"a delay keeps everybody out", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 2 * s},
-		{"and those before take their time", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 3, 2*s + 2*9*s},
-		{"what the holder takes yet", lock, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
-		{"who is over already says nothing of it", lock, fencing.ModeExclusive, 0, past(s, 2*s, 9*s, 11*s), 1, 6 * s},
-		{"it takes longer than any before", lock, fencing.ModeExclusive, 0, past(s, s, s), 1, 3 * s},
-		{"it is about to go", lock, fencing.ModeExclusive, 0, past(4*s, 4*s, 4*s), 1, time.Millisecond},
-		{"those before take their time", lock, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 4, 5*s + 3*9*s},
-		{"and so does each hand-off", lock, fencing.ModeExclusive, 0, waited, 4, 5*s + 3*10*s},
-		{"one of two permits", permits, fencing.ModeShared, 1, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
-		{"two permits, of which one is free", permits, fencing.ModeShared, 2, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
-		{"all permits", permits, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 1, 5 * s},
-		{"as many as the first who goes gives back", weighted, fencing.ModeShared, 2, past(9*s, 9*s, 9*s), 1, 6 * s / 2},
-		{"and more", weighted, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 1, 7 * s},
-		{"behind two", permits, fencing.ModeShared, 3, past(9*s, 9*s, 9*s), 3, 5*s + 9*s},
-		{"both, alone", permits, fencing.ModeExclusive, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"nothing is known", lock, fencing.ModeExclusive, 0, 0, nil, 1, 0},
+		{"two are chance", lock, fencing.ModeExclusive, 0, 0, past(9*s, 9*s), 1, 0},
+		{"nobody holds it", fencing.Lock{Now: lock.Now}, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 1, 0},
+		{"a delay keeps everybody out", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 1, 2 * s},
+		{"and those before take their time", fencing.Lock{Now: lock.Now, DelayedUntil: lock.Now.Add(2 * s)}, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 3, 2*s + 2*9*s},
+		{"what the holder takes yet", lock, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"who is over already says nothing of it", lock, fencing.ModeExclusive, 0, 0, past(s, 2*s, 9*s, 11*s), 1, 6 * s},
+		{"it takes longer than any before", lock, fencing.ModeExclusive, 0, 0, past(s, s, s), 1, 3 * s},
+		{"it is about to go", lock, fencing.ModeExclusive, 0, 0, past(4*s, 4*s, 4*s), 1, time.Millisecond},
+		{"those before take their time", lock, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 4, 5*s + 3*9*s},
+		{"and so does each hand-off", lock, fencing.ModeExclusive, 0, 0, waited, 4, 5*s + 3*10*s},
+		{"one of two permits", permits, fencing.ModeShared, 0, 1, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
+		{"two permits, of which one is free", permits, fencing.ModeShared, 0, 2, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
+		{"all permits", permits, fencing.ModeShared, 0, 3, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"as many as the first who goes gives back", weighted, fencing.ModeShared, 0, 2, past(9*s, 9*s, 9*s), 1, 6 * s / 2},
+		{"and more", weighted, fencing.ModeShared, 0, 3, past(9*s, 9*s, 9*s), 1, 7 * s},
+		{"behind two", permits, fencing.ModeShared, 0, 3, past(9*s, 9*s, 9*s), 3, 5*s + 9*s},
+		{"both, alone", permits, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"who bears two beside two", permits, fencing.ModeShared, 2, 1, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
+		{"who bears one", permits, fencing.ModeShared, 1, 1, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"a limit was lowered below what is held", lowered, fencing.ModeShared, 3, 1, past(9*s, 9*s, 9*s), 1, 5 * s},
 	} {
 		pace := fencing.PaceOf(&test.lock, test.past)
-		if got := pace.Wait(&test.lock, test.mode, test.permits, test.position); got != test.want {
+		if got := pace.Wait(&test.lock, test.mode, test.limit, test.permits, test.position); got != test.want {
 			t.Errorf("%s: %v instead of %v", test.name, got, test.want)
 		}
 	}

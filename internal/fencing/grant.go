@@ -109,7 +109,8 @@ func (t *step) firm(h *Holding) {
 }
 
 // slots returns the lowest numbers that no holder has, or NoSlot. They are below the
-// limit: with the newcomer there are no more permits than that.
+// limit: with the newcomer there are no more permits than that, and so no more slots, however
+// high the numbers are that others have from before they lowered their limits.
 func (t *step) slots(mode Mode, limit, permits int) (int, Slots) {
 	if mode != ModeShared || limit == 0 {
 		return NoSlot, ""

@@ -119,6 +119,7 @@ type Waiter struct {
 	Lease    LeasePublic
 	Owner    string
 	Mode     Mode
+	Limit    int           // ModeShared only: permits it tolerates; 0 is any number
 	Permits  int           // it asks for, from 1
 	Position int           // among the live waiters, from 1; 0 once it has left
 	Waiting  time.Duration // since it joined

@@ -125,13 +125,18 @@ func ConflictError(field, present string) *Error {
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold
-// bounds the result. It may turn an exclusive lease into a shared one.
+// bounds the result. It may turn an exclusive lease into a shared one, and change the limit of one that has one.
 type RenewRequest struct {
 	Name  Name
 	Lease LeaseID
 	TTL   time.Duration // 0 is the TTL the lease was granted with
 	Mode  Mode          // empty keeps the mode
-	Limit int           // with ModeShared
+
+	// Limit is what the lease tolerates from now on: with ModeShared that of a lease which becomes
+	// shared, 0 for any number; else that of a shared lease which has one, in place of it, and 0
+	// keeps it. It is never below the permits that the lease keeps. A lower one than others have
+	// permits ends nobody: nobody is granted the name until there is room below it.
+	Limit int
 
 	// Permits is how many permits the lease is to have from now on: those with the highest
 	// slots go. Never more than it has; 0 keeps them.

@@ -35,7 +35,7 @@ func (p *Place) compare(q *Place) int {
 
 // waiter returns the public view.
 func (p *Place) waiter(now Instant, position int) Waiter {
-	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Permits: p.permits(), Position: position, Waiting: now.Sub(p.JoinedAt)}
+	return Waiter{Lease: p.lease(), Owner: p.Ask.Owner, Mode: p.Ask.Mode, Limit: p.Ask.Limit, Permits: p.permits(), Position: position, Waiting: now.Sub(p.JoinedAt)}
 }
 
 // Queue is the places of a name. The zero Queue is empty.

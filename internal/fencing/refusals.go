@@ -56,9 +56,22 @@ func UpgradeError() *Error {
 	return invalid("mode", `is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`)
 }
 
-// LimitError refuses to change the limit of a shared lease, which is present.
-func LimitError(present int) *Error {
-	return invalid("limit", "is not that of the lease, %d (0 is none); a shared lease keeps its limit", present)
+// LimitError refuses the limit of a renewal, where present is that of the lease, or 0: a shared
+// lease without one gets none, one that has one keeps one (asked is 0), and an exclusive lease
+// (present is 1) has one only if it becomes shared.
+func LimitError(asked, present int) *Error {
+	switch {
+	case asked == 0:
+		return invalid("limit", `is left out beside mode "shared"; the lease has %d, which can be changed and not taken away`, present)
+	case present == 0:
+		return invalid("limit", "is given, and the lease is shared with any number; release it and acquire one with a limit")
+	}
+	return invalid("limit", `is given without mode "shared", to which it belongs, and the lease is exclusive`)
+}
+
+// LowLimitError refuses a limit below the permits that the lease keeps.
+func LowLimitError(asked, kept int) *Error {
+	return invalid("limit", "is %d; it must be from the permits that the lease keeps, %d, to %d", asked, kept, MaxLimit)
 }
 
 // PermitsError refuses a renewal that would take permits: the lease has as many as present.

@@ -110,11 +110,8 @@ func (t *step) renew(op RenewRequest) *Error {
 	if err := t.unsure(h); err != nil {
 		return err
 	}
-	if err := h.checkMode(op.Mode, op.Limit); err != nil {
+	if err := h.checkChange(op.Mode, op.Limit, op.Permits); err != nil {
 		return err
-	}
-	if op.Permits > h.Permits {
-		return PermitsError(op.Permits, h.Permits)
 	}
 	if h.Provisional { // its holder knows: a retry was answered
 		t.firm(h)
@@ -136,6 +133,8 @@ func (t *step) renew(op RenewRequest) *Error {
 	if op.Mode == ModeShared && h.Mode == ModeExclusive {
 		h.Mode, h.Limit = ModeShared, op.Limit
 		h.Slot, h.Slots = t.slots(ModeShared, op.Limit, 1)
+	} else if op.Limit > 0 {
+		h.Limit = op.Limit
 	}
 	if op.Permits > 0 && op.Permits < h.Permits {
 		h.keep(op.Permits)
@@ -178,13 +177,20 @@ func (h *Holding) label(owner string, metadata map[string]string) {
 	}
 }
 
-// checkMode refuses a change of mode other than a downgrade.
-func (h *Holding) checkMode(mode Mode, limit int) *Error {
+// checkChange refuses a change of mode other than a downgrade, a limit for what has none or none
+// for what has one, and permits that the lease would have to take, or a limit below those it keeps.
+func (h *Holding) checkChange(mode Mode, limit, permits int) *Error {
+	kept := cmp.Or(permits, h.Permits)
 	switch {
 	case mode == ModeExclusive && h.Mode == ModeShared:
 		return UpgradeError()
-	case mode == ModeShared && h.Mode == ModeShared && limit != h.Limit:
-		return LimitError(h.Limit)
+	case h.Mode == ModeShared && (limit > 0 && h.Limit == 0 || limit == 0 && h.Limit > 0 && mode == ModeShared),
+		h.Mode == ModeExclusive && limit > 0 && mode != ModeShared:
+		return LimitError(limit, h.Limit)
+	case permits > h.Permits:
+		return PermitsError(permits, h.Permits)
+	case limit > 0 && limit < kept:
+		return LowLimitError(limit, kept)
 	}
 	return nil
 }

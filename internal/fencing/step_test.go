@@ -71,7 +71,9 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 			op.Mode = fencing.ModeExclusive
 		case 1:
 			op.Mode, op.Limit = fencing.ModeShared, r.IntN(6)
-		case 2, 3:
+		case 2:
+			op.Permits, op.Limit = 1+r.IntN(3), r.IntN(6)
+		case 3:
 			op.Permits = 1 + r.IntN(3)
 		case 4:
 			op.Owner, op.Metadata = "renamed", map[string]string{"k": "w"}

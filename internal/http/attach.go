@@ -182,7 +182,7 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 			}
 			if began = a.elapsed(); w.lock != nil && a.req.names == nil {
 				pace := a.s.paces.of(waiting, name) // which keeps no grant waiting
-				at.estimate = pace.Wait(w.lock, cmp.Or(w.place.Mode, fencing.ModeExclusive), w.place.Permits, at.position)
+				at.estimate = pace.Wait(w.lock, cmp.Or(w.place.Mode, fencing.ModeExclusive), w.place.Limit, w.place.Permits, at.position)
 				told = at.estimate
 			}
 			err = a.queued(name, at)

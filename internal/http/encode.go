@@ -228,12 +228,15 @@ func appendWaiters(b []byte, lock *fencing.Lock, pace *fencing.Pace) []byte {
 		b = append(b, '"')
 		b = appendStringMember(b, "owner", w.Owner)
 		b = appendStringMember(b, "mode", string(w.Mode))
+		if w.Limit > 0 {
+			b = appendIntMember(b, "limit", int64(w.Limit))
+		}
 		if w.Permits > 1 {
 			b = appendIntMember(b, "permits", int64(w.Permits))
 		}
 		b = appendIntMember(b, "position", int64(w.Position))
 		b = appendIntMember(b, "waiting_ms", w.Waiting.Milliseconds())
-		b = append(appendEstimate(b, pace.Wait(lock, w.Mode, w.Permits, w.Position)), '}')
+		b = append(appendEstimate(b, pace.Wait(lock, w.Mode, w.Limit, w.Permits, w.Position)), '}')
 	}
 	return append(b, ']')
 }

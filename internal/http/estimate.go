@@ -108,6 +108,6 @@ func (c *call) estimate(req *acquire, err error) error {
 	}
 	pace := c.s.paces.of(c.r.Context(), req.Name)
 	told := *e
-	told.EstimatedWait = pace.Wait(e.Lock, cmp.Or(req.Mode, fencing.ModeExclusive), req.Permits, position)
+	told.EstimatedWait = pace.Wait(e.Lock, cmp.Or(req.Mode, fencing.ModeExclusive), req.Limit, req.Permits, position)
 	return &told
 }

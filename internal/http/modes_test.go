@@ -95,6 +95,61 @@ func TestPermits(t *testing.T) {
 	}
 }
 
+// TestLimitChanges: the holders of a pool raise and lower its limit, which lets in who waits or ends
+// nobody, and who waits states it anew.
+func TestLimitChanges(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	var holders []string
+	for range 2 {
+		holders = append(holders, "Lease-Id: "+g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`).want(t, 201).text("lease_id"))
+	}
+	first, second := g.later("POST", "/locks/a", `{"mode":"shared","limit":4,"wait_ms":60000}`), "Lease-Id: "+newID()
+	g.waiting("a", 1)
+	old := g.later("POST", "/locks/a", `{"mode":"shared","limit":2,"wait_ms":60000}`, second)
+	g.waiting("a", 2)
+	if w := g.do("GET", "/locks/a", "").want(t, 200).json["waiters"].([]any); w[0].(map[string]any)["limit"] != 4.0 || w[1].(map[string]any)["limit"] != 2.0 {
+		t.Errorf("%v", w)
+	}
+	if a := g.do("PUT", "/locks/a", `{"limit":4}`, holders[0]).want(t, 200); a.number("limit") != 4 || a.number("slot") != 0 {
+		t.Errorf("%s", a.body)
+	}
+	g.waiting("a", 2)
+	if a := g.do("PUT", "/locks/a", `{"mode":"shared","limit":4,"ttl_ms":600000,"owner":"me"}`, holders[1]).want(t, 200); a.number("ttl_ms") != 600000 || a.text("owner") != "me" {
+		t.Errorf("%s", a.body)
+	}
+	if a := first().want(t, 201); a.number("slot") != 2 {
+		t.Errorf("%s", a.body)
+	}
+	g.waiting("a", 1) // who bears no more than two
+	if a := g.do("POST", "/locks/a", `{"mode":"shared","limit":4,"wait_ms":60000}`, second).want(t, 201); a.number("slot") != 3 || a.number("limit") != 4 {
+		t.Errorf("%s", a.body)
+	}
+	old().problem(t, 409, fencing.CodeReplaced)
+
+	if a := g.do("PUT", "/locks/a", `{"limit":1}`, holders[1]).want(t, 200); a.number("limit") != 1 || a.number("slot") != 1 {
+		t.Errorf("%s", a.body)
+	}
+	if a := g.do("GET", "/locks/a", "").want(t, 200); a.number("holder_count") != 4 {
+		t.Errorf("%s", a.body)
+	}
+	g.do("DELETE", "/locks/a", "", holders[0]).want(t, 204)
+	g.do("POST", "/locks/a", `{"mode":"shared","limit":4}`).problem(t, 423, fencing.CodeLocked)
+	if refused := g.do("POST", "/locks/a", `{"mode":"shared","limit":2}`, holders[1]).problem(t, 409, fencing.CodeConflict); refused.text("field") != "limit" {
+		t.Errorf("%s", refused.body)
+	}
+	g.do("POST", "/locks/a", `{"mode":"shared"}`, holders[1]).want(t, 200)
+
+	several := g.do("POST", "/locks", `{"names":["x","y"],"mode":"shared","limit":4,"permits":2}`).want(t, 201)
+	own := "Lease-Id: " + several.text("lease_id")
+	if refused := g.do("PUT", "/locks/x", `{"limit":1}`, own).problem(t, 400, fencing.CodeInvalidRequest); refused.text("field") != "limit" || !strings.Contains(refused.text("detail"), "from the permits that the lease keeps, 2, to 10000") {
+		t.Errorf("%s", refused.body)
+	}
+	if a := g.do("PUT", "/locks", `{"names":["x","y"],"limit":1,"permits":1}`, own).want(t, 200); strings.Count(a.body, `"limit":1,"slot":0`) != 2 {
+		t.Errorf("%s", a.body)
+	}
+}
+
 // An answer shows a bounded number of holders, and how many there are.
 func TestManyHolders(t *testing.T) {
 	t.Parallel()

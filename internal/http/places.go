@@ -80,7 +80,7 @@ func (p *places) readQueue(ctx context.Context, name fencing.Name) map[fencing.L
 	seen := make(map[fencing.LeasePublic]standing, len(out.Lock.Waiters))
 	for i := range out.Lock.Waiters {
 		w := &out.Lock.Waiters[i]
-		seen[w.Lease] = standing{w.Position, pace.Wait(out.Lock, w.Mode, w.Permits, w.Position)}
+		seen[w.Lease] = standing{w.Position, pace.Wait(out.Lock, w.Mode, w.Limit, w.Permits, w.Position)}
 	}
 	return seen
 }

@@ -51,6 +51,7 @@ const (
 	aboutNames      = "names"
 	aboutMode       = "mode"
 	aboutLimit      = "limit"
+	aboutLowLimit   = "low_limit"
 	aboutPermits    = "permits"
 	aboutSlot       = "slot"
 )
@@ -152,7 +153,11 @@ func (r *reply) item(in *codec, name fencing.Name, tag byte) {
 
 // waiter returns the public view of a place.
 func waiter(h *fencing.Holding, now fencing.Instant, position int) fencing.Waiter {
-	return fencing.Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Position: position, Waiting: now.Sub(h.JoinedAt)}
+	w := fencing.Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Position: position, Waiting: now.Sub(h.JoinedAt)}
+	if h.Mode == fencing.ModeShared {
+		w.Limit = h.Limit
+	}
+	return w
 }
 
 // eviction reads a place that was taken away, behind the reason.
@@ -244,7 +249,9 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 		case aboutMode:
 			return fencing.UpgradeError()
 		case aboutLimit:
-			return fencing.LimitError(int(r.number))
+			return fencing.LimitError(c.limit, int(r.number))
+		case aboutLowLimit:
+			return fencing.LowLimitError(c.limit, int(r.number))
 		case aboutPermits:
 			return fencing.PermitsError(c.permits, int(r.number))
 		case aboutSlot:

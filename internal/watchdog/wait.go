@@ -78,7 +78,7 @@ func (t *Waiter) park(out *fencing.Outcome) {
 // Place returns where the request stood when it joined.
 func (t *Waiter) Place() fencing.Waiter {
 	return fencing.Waiter{
-		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Permits: max(1, t.ask.Permits), Position: t.position, Waiting: t.waited,
+		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Limit: t.ask.Limit, Permits: max(1, t.ask.Permits), Position: t.position, Waiting: t.waited,
 	}
 }
 

@@ -41,6 +41,7 @@ type comparison struct {
 
 	told    map[fencing.EndedLease]fencing.Instant // until when holders were told that their leases live, by the right time
 	shown   map[fencing.EndedLease]fencing.Holder  // leases as they were shown last
+	holders map[fencing.EndedLease]fencing.Holder  // those that the store has shown and that have not ended
 	renewed map[streamEpoch]fencing.Stamp          // the streams that have renewed
 	kept    map[fencing.EndedLease]keptUntil       // tombstones, with OwnExpiry
 	delayed map[fencing.Name]fencing.Instant       // until when nobody may be granted a name, by the leases that were told to have ended and the right time
@@ -64,7 +65,7 @@ func newComparison(t testing.TB, open Open, caps Capabilities) *comparison {
 	d := &comparison{
 		ctx: t.Context(), caps: caps, store: open(t), model: newModelBackend(caps), now: Epoch,
 		leases: map[fencing.LeasePublic]string{}, stamps: map[fencing.Stamp]string{}, labels: map[string]*grant{}, grants: map[fencing.Name][]*grant{},
-		shown: map[fencing.EndedLease]fencing.Holder{}, renewed: map[streamEpoch]fencing.Stamp{},
+		shown: map[fencing.EndedLease]fencing.Holder{}, holders: map[fencing.EndedLease]fencing.Holder{}, renewed: map[streamEpoch]fencing.Stamp{},
 		kept: map[fencing.EndedLease]keptUntil{}, told: map[fencing.EndedLease]fencing.Instant{}, delayed: map[fencing.Name]fencing.Instant{},
 	}
 	d.setTime(Epoch)
@@ -268,6 +269,7 @@ func (d *comparison) flush() {
 	clear(d.kept)
 	clear(d.told)
 	clear(d.shown)
+	clear(d.holders)
 	clear(d.renewed)
 	clear(d.delayed)
 	for _, grants := range d.grants {

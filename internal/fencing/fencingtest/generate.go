@@ -70,6 +70,11 @@ func (g *generator) next(step int) *command {
 		} else if h := g.holding(c); h != nil && h.Permits > 1 && !g.oneIn(3) {
 			c.permits = pick(g, 1, h.Permits-1, h.Permits, h.Permits+1)
 		}
+		if h := g.holding(c); h != nil && c.mode == "" && h.Mode == fencing.ModeShared && g.oneIn(2) {
+			c.mode = pick(g, "", fencing.ModeShared)
+			c.limit = g.limit(1, h.Permits, h.Limit-1, h.Limit, h.Limit+1, h.Limit+3)
+			c.limit = max(0, c.limit)
+		}
 		if !g.d.caps.Quorum && c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
 			switch c.ttl {
 			case time.Second:

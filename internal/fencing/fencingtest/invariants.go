@@ -110,6 +110,7 @@ func (d *comparison) account(c *command, want *result) error {
 			return fmt.Errorf("P9: the lease %s on %s has expired %s before its holder was told", side{d, ofStore}.leaseLabel(e.Holder.Lease), e.Name, early)
 		}
 		delete(d.told, lease)
+		delete(d.holders, lease)
 		g := d.grantOf(e.Name, ofModel, e.Holder.Token)
 		switch label := (side{d, ofModel}).leaseLabel(e.Holder.Lease); {
 		case g == nil:
@@ -122,6 +123,7 @@ func (d *comparison) account(c *command, want *result) error {
 	}
 	for _, u := range want.undone { // by who was told
 		delete(d.told, fencing.EndedLease{Name: u.name, Lease: u.lease})
+		delete(d.holders, fencing.EndedLease{Name: u.name, Lease: u.lease})
 	}
 	if h := &want.out.Holder; want.err == nil && h.Token != 0 && !h.Provisional {
 		d.told[fencing.EndedLease{Name: c.name, Lease: h.Lease}] = d.right().Add(h.ExpiresAt.Sub(want.out.Now))
@@ -202,7 +204,7 @@ func (d *comparison) checkViews() error {
 			h := &want.out.Lock.Holders[i]
 			d.shown[fencing.EndedLease{Name: name, Lease: h.Lease}] = *h
 		}
-		if err := errors.Join(crowded(r.out.Lock, d.caps.MaxHolders), d.endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
+		if err := errors.Join(d.crowded(r.out.Lock), d.endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
 			return fmt.Errorf("then inspect %s: %w", name, err)
 		}
 	}
@@ -228,28 +230,43 @@ func (d *comparison) learnFromView(name fencing.Name, r, want *result) error {
 	return nil
 }
 
-// crowded checks P1: with no holder there are more permits than it tolerates, and no two
-// have the same slot; nor are there more than most, 0 for any number.
-func crowded(lock *fencing.Lock, most int) error {
+// crowded checks P1: nobody is granted a name with whom there are more permits than a holder
+// tolerates then, though a holder may lower that beside those there are; no holder has more itself;
+// no two have the same slot, and each got its slots below its limit. Nor are there more holders than
+// a name may have.
+func (d *comparison) crowded(lock *fencing.Lock) error {
 	slots := map[int]bool{}
-	if most > 0 && len(lock.Holders) > most {
+	if most := d.caps.MaxHolders; most > 0 && len(lock.Holders) > most {
 		return fmt.Errorf("there are %d live holders, and a name may have %d", len(lock.Holders), most)
 	}
+	newcomers := slices.ContainsFunc(lock.Holders, func(h fencing.Holder) bool {
+		_, known := d.holders[fencing.EndedLease{Name: lock.Name, Lease: h.Lease}]
+		return !known
+	})
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
-		if bears := tolerates(h.Mode, h.Limit); permitsOf(lock) > bears {
+		lease := fencing.EndedLease{Name: lock.Name, Lease: h.Lease}
+		was, known := d.holders[lease]
+		switch bears := tolerates(h.Mode, h.Limit); {
+		case newcomers && permitsOf(lock) > bears:
 			return fmt.Errorf("P1: the live holders have %d permits, and %s tolerates %d", permitsOf(lock), h.Lease, bears)
+		case h.Permits > bears:
+			return fmt.Errorf("P1: %s has %d permits itself, and tolerates %d", h.Lease, h.Permits, bears)
 		}
 		own := slices.Collect(h.AllSlots())
 		if limited := h.Slot != fencing.NoSlot; limited && (len(own) != h.Permits || own[0] != h.Slot) || !limited && len(own)+h.Permits != 1 {
 			return fmt.Errorf("%s has %d permits, and the slots %v from %d", h.Lease, h.Permits, own, h.Slot)
 		}
+		had := slices.Collect(was.AllSlots())
 		for _, slot := range own {
-			if slots[slot] || slot < 0 || slot >= h.Limit {
+			if slots[slot] || slot < 0 || slot >= h.Limit && !(known && slices.Contains(had, slot)) {
 				return fmt.Errorf("P1: the slot %d is another's as well, or not below the limit", slot)
 			}
 			slots[slot] = true
 		}
+	}
+	for i := range lock.Holders {
+		d.holders[fencing.EndedLease{Name: lock.Name, Lease: lock.Holders[i].Lease}] = lock.Holders[i]
 	}
 	return nil
 }

@@ -68,6 +68,27 @@ type (
 
 // plantedInQueues are defects in what several holders and waiters are.
 var plantedInQueues = []defect{
+	// Limits that change.
+	{what: "a limit that was raised hands nothing on", step: withoutQueue(func(m *moment) bool {
+		op, ok := m.op.(renewOp)
+		return ok && op.Limit > 0
+	})},
+	{what: "a limit is not lowered below what is held", step: tampered(beforeOf(func(m *moment, op *renewOp) {
+		if own := m.own(); own != nil && op.Limit > 0 && own.Limit > op.Limit {
+			op.Limit = min(own.Limit, max(op.Limit, m.record().Holders.Permits()))
+		}
+	}), nil)},
+	{what: "who waits keeps its limit", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok && p.Ask.Limit > 0 && op.Limit >= max(1, p.Ask.Permits) {
+			op.Limit = p.Ask.Limit
+		}
+	}), nil)},
+	{what: "a gateway that asks again states a limit anew", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if p, ok := m.place(); ok && op.Again && op.Stamp == p.Stamp && p.Ask.Limit > 0 && op.Limit >= max(1, p.Ask.Permits) {
+			op.Again = false
+		}
+	}), nil)},
+
 	// P5: fair.
 	{what: "a newcomer that fits overtakes the queue", step: withoutQueue(func(m *moment) bool {
 		op, ok := m.op.(acquireOp)

@@ -30,8 +30,8 @@ local function invalid(what, is)
 end
 
 -- Returns why a request may not have what its lease id has: the code, nil if it may.
--- depth is the hold it has now.
-local function unfit(h, depth)
+-- depth is the hold it has now, and limit the limit.
+local function unfit(h, depth, limit)
   if h[SECRET] ~= op[OP_SECRET] then
     return lost('unknown')
   elseif h[SET] ~= asked[SET] then
@@ -44,8 +44,8 @@ local function unfit(h, depth)
   elseif op[OP_MODE] ~= NO_MODE and op[OP_MODE] ~= h[MODE] then -- from here on the twin of AcquireRequest.Contradicts
     text, number = 'mode', h[MODE]
     return 'conflict'
-  elseif op[OP_LIMIT] ~= 0 and op[OP_LIMIT] ~= h[LIMIT] then
-    text, number = 'limit', h[LIMIT]
+  elseif op[OP_LIMIT] ~= 0 and op[OP_LIMIT] ~= limit then
+    text, number = 'limit', limit
     return 'conflict'
   elseif op[OP_PERMITS] ~= 0 and op[OP_PERMITS] ~= h[PERMITS] then
     text, number = 'permits', h[PERMITS]
@@ -81,7 +81,7 @@ end
 -- Answers an acquire whose lease id holds the name: a retry, or one that deepens the
 -- hold.
 local function again(h)
-  local refused = unfit(h, h[PROVISIONAL] == 1 and 0 or h[HOLD]) -- of a provisional one nobody was told
+  local refused = unfit(h, h[PROVISIONAL] == 1 and 0 or h[HOLD], h[LIMIT]) -- of a provisional one nobody was told
   if refused then
     return refused
   end
@@ -132,10 +132,14 @@ local function again(h)
   return holds(h)
 end
 
--- Answers an acquire whose lease id has a place: the request takes it over, and is
--- granted at once if it can be.
+-- Answers an acquire whose lease id has a place: the request takes it over, with the limit that it
+-- names, if it has one, and is granted at once if it can be.
 local function resume(p)
-  local refused = unfit(p, 0)
+  local limit = p[LIMIT]
+  if limit > 0 and op[OP_LIMIT] >= p[PERMITS] and op[OP_AGAIN] == 0 then
+    limit = op[OP_LIMIT] -- it says anew what it tolerates
+  end
+  local refused = unfit(p, 0, limit)
   if refused then
     return refused
   end
@@ -145,7 +149,7 @@ local function resume(p)
   end
   hear(true)
   remove_place(p, rested)
-  p[STAMP], p[GATEWAY], p[ATTACHED] = op[OP_STAMP], me, asked[ATTACHED]
+  p[STAMP], p[GATEWAY], p[ATTACHED], p[LIMIT] = op[OP_STAMP], me, asked[ATTACHED], limit
   enter(p)
   if left == 0 and position(p) == 1 then
     left = 1 -- a grant to who asks is none of what has come due

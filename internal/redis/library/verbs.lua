@@ -32,12 +32,16 @@ function verbs.renew()
     return 'clock_skew'
   end
   local mode, limit, ttl = op[OP_MODE], op[OP_LIMIT], op[OP_TTL]
-  if mode == EXCLUSIVE and h[MODE] == SHARED then
+  local shared, permits = h[MODE] == SHARED, op[OP_PERMITS] > 0 and op[OP_PERMITS] or h[PERMITS]
+  if mode == EXCLUSIVE and shared then -- from here on the twin of Holding.checkChange
     return invalid('mode', 0)
-  elseif mode == SHARED and h[MODE] == SHARED and limit ~= h[LIMIT] then
+  elseif shared and (limit > 0 and h[LIMIT] == 0 or limit == 0 and h[LIMIT] > 0 and mode == SHARED) or
+    not shared and limit > 0 and mode ~= SHARED then
     return invalid('limit', h[LIMIT])
-  elseif op[OP_PERMITS] > h[PERMITS] then
+  elseif permits > h[PERMITS] then
     return invalid('permits', h[PERMITS])
+  elseif limit > 0 and limit < permits then
+    return invalid('low_limit', permits)
   end
   if h[PROVISIONAL] == 1 then -- its holder knows: a retry was answered
     firm(h)
@@ -59,9 +63,11 @@ function verbs.renew()
     if has_holder_keys then
       mark_slots(slots_of(h), true)
     end
+  elseif limit > 0 then
+    h[LIMIT] = limit
   end
-  if op[OP_PERMITS] > 0 and op[OP_PERMITS] < h[PERMITS] then
-    keep_permits(h, op[OP_PERMITS])
+  if permits < h[PERMITS] then
+    keep_permits(h, permits)
   end
   label(h)
   put_holder(h)
