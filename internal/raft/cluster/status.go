@@ -66,13 +66,13 @@ type Member struct {
 	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
 }
 
-// SlowDisk is how long a write to a member's log takes, where nothing else is to be done to the cluster before that is
+// slowDisk is how long a write to a member's log takes, where nothing else is to be done to the cluster before that is
 // better: as long as a leader may be silent. A disk that is well takes some ms.
-const SlowDisk = 500 * time.Millisecond
+const slowDisk = 500 * time.Millisecond
 
 // Slow reports whether the disk of a member is: every write waits for it while the member leads, or is needed for a
 // majority.
-func (m Member) Slow() bool { return m.DiskTime >= SlowDisk.Milliseconds() }
+func (m Member) Slow() bool { return m.DiskTime >= slowDisk.Milliseconds() }
 
 // Status is how a cluster is, as one node sees it.
 type Status struct {
