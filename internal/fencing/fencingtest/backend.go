@@ -50,6 +50,9 @@ type Capabilities struct {
 	// another way. 0 plays all, and so does FENCEPOST_LONG.
 	Sample int
 
+	// Histories is how many random histories are played at least, 0 for the usual number.
+	Histories uint64
+
 	// StepLimit is that of the store's fencing.Guard, 0 for none of its own. With one, a
 	// step leaves the rest to Expire and Heartbeat, which the suite calls.
 	StepLimit int

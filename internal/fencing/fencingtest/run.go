@@ -60,7 +60,7 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 }
 
 func runHistories(t *testing.T, open Open, caps Capabilities) {
-	usually := max(1, usualHistories/uint64(max(1, caps.Sample)))
+	usually := max(1, usualHistories/uint64(max(1, caps.Sample)), caps.Histories)
 	first, histories := seed.Of(t), seed.Number(t, "FENCEPOST_HISTORIES", long(usually, longHistories))
 	for seed := first; seed < first+histories; seed++ {
 		commands, err := randomHistory(t, open, caps, seed)
