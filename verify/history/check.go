@@ -51,9 +51,13 @@ func order(h *History, name string, r *Rules, dir string) []Violation {
 		return []Violation{{Promise: "order", Name: name, What: fmt.Sprintf("no order of %d moves was found in %s, and none was ruled out", len(moves), patience)}}
 	}
 	_, info := porcupine.CheckOperationsVerbose(m, moves, patience)
-	last := culprit(moves, info)
+	first := culprit(moves, info)
+	last := Time(first.Return)
 	v := Violation{Promise: "order", Name: name, What: fmt.Sprintf(
 		"no order is legal that has what returned at %s:\n%s", at(last), h.tell(name, max(0, last-2*time.Second), last))}
+	if read := first.Input.(*move).read; read != nil {
+		v.What += fmt.Sprintf("\nbut %s", read)
+	}
 	if dir != "" {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_")+".html")
 		if err := porcupine.VisualizePath(m, info, path); err == nil {
@@ -96,9 +100,9 @@ func reused(h *History, name string, r *Rules) (found []Violation) {
 	return found
 }
 
-// culprit returns when the first of the moves returned that the longest legal order has
+// culprit returns the move that returned first of those that the longest legal order has
 // no place for.
-func culprit(moves []porcupine.Operation, info porcupine.LinearizationInfo) Time {
+func culprit(moves []porcupine.Operation, info porcupine.LinearizationInfo) porcupine.Operation {
 	var longest []porcupine.Operation
 	for _, orders := range info.PartialLinearizationsOperations() {
 		for _, order := range orders {
@@ -111,13 +115,13 @@ func culprit(moves []porcupine.Operation, info porcupine.LinearizationInfo) Time
 	for _, o := range longest {
 		has[o.Input] = true
 	}
-	first := int64(forever)
+	first := porcupine.Operation{Input: &move{}, Return: int64(forever)}
 	for _, o := range moves {
-		if !has[o.Input] {
-			first = min(first, o.Return)
+		if !has[o.Input] && o.Return < first.Return {
+			first = o
 		}
 	}
-	return Time(first)
+	return first
 }
 
 // tell tells the last operations on a name that touch a time, and what was done to the

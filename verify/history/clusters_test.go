@@ -25,62 +25,22 @@ func TestCheckOfClusters(t *testing.T) {
 		of      system.Kind
 		make    func(*script)
 	}{
-		{"a look that shows what has ended", "order", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			s.does(5, 6, Release, "a", Ended)
-			show(s, 8, 10)
-		}},
-		{"a look that shows what was broken", "order", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			s.does(5, 6, Break, "", Ended, Op{Token: 10})
-			show(s, 8, 10)
-		}},
-		{"a look that shows what has ended, of another store", "", system.Redis, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			s.does(5, 6, Release, "a", Ended)
-			show(s, 8, 10)
-		}},
-		{"a look beside a release", "", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			s.does(5, 9, Release, "a", Ended)
-			show(s, 8, 10)
-			show(s, 7, 0)
-		}},
-		{"a look that does not show what lives", "order", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			show(s, 8, 0)
-		}},
-		{"a look that does not show what was renewed", "order", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			s.renew(90, 95, "a", 10, "")
-			show(s, 150, 0)
-		}},
-		{"a look after a renewal that shortens", "", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10, Op{TTL: 1000 * ms})
-			s.renew(90, 95, "a", 10, "")
-			show(s, 250, 0)
-		}},
-		{"a look after the deadline", "", system.Raft, func(s *script) {
-			s.grant(0, 1, "a", 10)
-			show(s, 100, 0)
-			show(s, 200, 10)
-		}},
 		{"a lease that is shown after its TTL and what an election took", "", system.Raft, func(s *script) {
 			s.h.Troubles = []Trouble{election}
 			s.grant(0, 1, "a", 10)
 			show(s, 3000, 10)
 		}},
-		{"a lease that is shown after its TTL and what two elections took at once", "P4", system.Raft, func(s *script) {
+		{"a lease that is shown after its TTL and what two elections took at once", "order P4", system.Raft, func(s *script) {
 			s.h.Troubles = []Trouble{election, election}
 			s.grant(0, 1, "a", 10)
 			show(s, 3200, 10)
 		}},
-		{"a lease that is shown for longer", "P4", system.Raft, func(s *script) {
+		{"a lease that is shown for longer", "order P4", system.Raft, func(s *script) {
 			s.h.Troubles = []Trouble{election}
 			s.grant(0, 1, "a", 10)
 			show(s, 3200, 10)
 		}},
-		{"a lease that is shown after its TTL, and no other node has led", "P4", system.Raft, func(s *script) {
+		{"a lease that is shown after its TTL, and no other node has led", "order P4", system.Raft, func(s *script) {
 			s.h.Troubles = []Trouble{cut}
 			s.grant(0, 1, "a", 10)
 			show(s, 3000, 10)

@@ -117,6 +117,7 @@ type Report struct {
 	Unknown    int // whose answer was lost, or said that nothing is known
 	Left       int // that the client did not wait for
 	Looks      int
+	Verdicts   int           // of fences; none is asked where reads may be old
 	Leavers    int           // clients that were gone before they were told, or closed their stream
 	Kept       int           // of them, whose lease lived on
 	Judged     time.Duration // of Took, in which the times of P4, P5 and P6 were asked for: outside of Troubles

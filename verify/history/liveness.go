@@ -29,7 +29,6 @@ func liveness(h *History, r *Rules) []Violation {
 		found = append(found, w.overtaken()...)
 		found = append(found, w.outlived()...)
 		found = append(found, w.leaked()...)
-		found = append(found, w.stale()...)
 	}
 	return append(found, phantoms(h, r)...)
 }

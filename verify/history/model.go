@@ -25,6 +25,13 @@ type move struct {
 	gone    bool
 	frail   bool // of an end: it may be lost, and the lease be there again
 	ended   bool // of a 412: it says that somebody has let go, or broken the lease
+
+	shown   []Shown      // of a look: the holders of whose grant somebody was told, at any time
+	whole   bool         // it shows all holders
+	verdict string       // on token; empty if it is not judged
+	issued  int64        // with the verdict: the highest token
+	told    bool         // of issued: somebody was told of its grant, at any time
+	read    fmt.Stringer // the Look or the Judged
 }
 
 type moveKind string
@@ -38,6 +45,8 @@ const (
 	moveHeld      moveKind = "refused"  // somebody was in the way
 	moveBreak     moveKind = "break"
 	moveNoToken   moveKind = "no such token"
+	moveLook      moveKind = "look"    // GET of a lock
+	moveVerdict   moveKind = "verdict" // GET of a fence
 
 	// These may happen or not: done to a lease that is not there, they are nothing.
 	moveExpire         moveKind = "expires"
@@ -175,6 +184,11 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 			return l
 		}
 		return l.ended(j, m)
+	case moveLook, moveVerdict:
+		if m.what == moveLook && l.looksLike(m) || m.what == moveVerdict && l.judges(m) {
+			return l
+		}
+		return nil
 	case moveExpire:
 		if i < 0 || l.holders[i].term != m.term {
 			return l
@@ -201,6 +215,34 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 		return n
 	}
 	panic("history: no rule for " + string(m.what))
+}
+
+// looksLike reports whether a look may show this state. What a client knows of a holder is its
+// token and its owner; of the leases that nobody was told of the model knows nothing.
+func (l *lock) looksLike(m *move) bool {
+	for _, s := range m.shown {
+		if !slices.ContainsFunc(l.holders, func(h holding) bool { return h.token == s.Token && h.owner == s.Owner }) {
+			return false
+		}
+	}
+	return !m.whole || !slices.ContainsFunc(l.holders, func(h holding) bool {
+		return h.doubt == sure && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token })
+	})
+}
+
+// judges reports whether a fence may say this of a token.
+func (l *lock) judges(m *move) bool {
+	if l.last > m.issued || m.told && l.last < m.issued {
+		return false
+	}
+	i := slices.IndexFunc(l.holders, func(h holding) bool { return h.token == m.token })
+	switch m.verdict {
+	case "":
+		return true
+	case "live":
+		return i >= 0
+	}
+	return i < 0 || l.holders[i].doubt != sure
 }
 
 // grant is an acquire that was answered with a lease: a new one, or the one that the
@@ -292,6 +334,12 @@ func (m *move) String() string {
 	}
 	if m.token != 0 {
 		text += fmt.Sprintf(" token %d", m.token)
+	}
+	switch m.what {
+	case moveLook:
+		text += fmt.Sprintf(" %v", m.shown)
+	case moveVerdict:
+		text += fmt.Sprintf(" %s, of %d", m.verdict, m.issued)
 	}
 	if m.hold > 1 {
 		text += fmt.Sprintf(" hold %d", m.hold)

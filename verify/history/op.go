@@ -156,6 +156,25 @@ type Shown struct {
 	Permits int // 0 is one
 }
 
+// String tells the look in a line.
+func (l *Look) String() string {
+	return fmt.Sprintf("%s-%s GET %s shows the holders %v", at(l.Sent), at(l.Done), l.Name, l.Holders)
+}
+
+// Judged is what GET said of a token at a fence.
+type Judged struct {
+	Name       string
+	Sent, Done Time
+	Token      int64
+	Verdict    string // live, ended, superseded or unissued
+	Issued     int64  // the highest token, 0 if none is known
+}
+
+// String tells the verdict in a line.
+func (j *Judged) String() string {
+	return fmt.Sprintf("%s-%s GET the fence of %s says of token %d that it is %s, and of %d that it is the highest", at(j.Sent), at(j.Done), j.Name, j.Token, j.Verdict, j.Issued)
+}
+
 func (l *Look) holds(owner string) bool {
 	return slices.ContainsFunc(l.Holders, func(s Shown) bool { return s.Owner == owner })
 }
@@ -180,6 +199,7 @@ type Trouble struct {
 type History struct {
 	Ops      []Op
 	Looks    []Look
+	Verdicts []Judged
 	Troubles []Trouble
 	End      Time
 }

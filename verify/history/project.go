@@ -18,7 +18,7 @@ type projection struct {
 	calls []call
 
 	granted map[string]bool  // public parts of leases whose grant somebody was told of
-	tokens  map[int64]bool   // of those
+	tokens  map[int64]Time   // of those: when somebody was told of the grant for the first time
 	issued  map[string]int64 // by lease id
 	seen    map[int64]Time   // by token: when somebody was told for the last time that the lease was there
 	breaks  map[int64]int    // how many calls break a token
@@ -31,14 +31,17 @@ type projection struct {
 func project(h *History, name string, r *Rules) []porcupine.Operation {
 	p := &projection{
 		name: name, rules: r, all: h, calls: h.calls(name),
-		granted: map[string]bool{}, tokens: map[int64]bool{}, issued: map[string]int64{}, seen: map[int64]Time{}, breaks: map[int64]int{}, depths: map[string]bool{}, frail: h.fragile(r),
+		granted: map[string]bool{}, tokens: map[int64]Time{}, issued: map[string]int64{}, seen: map[int64]Time{}, breaks: map[int64]int{}, depths: map[string]bool{}, frail: h.fragile(r),
 	}
 	for i := range p.calls {
 		c := &p.calls[i]
 		g, ok := c.grant(name)
 		switch {
 		case c.Verb == Acquire && ok:
-			p.granted[public(c.Lease)], p.tokens[g.Token], p.issued[c.Lease] = true, true, g.Token
+			p.granted[public(c.Lease)], p.issued[c.Lease] = true, g.Token
+			if told, ok := p.tokens[g.Token]; !ok || c.Done < told {
+				p.tokens[g.Token] = c.Done
+			}
 		case c.Verb == Break:
 			p.breaks[c.Token]++
 		}
@@ -53,10 +56,20 @@ func project(h *History, name string, r *Rules) []porcupine.Operation {
 			p.seen[token] = max(p.seen[token], c.Done)
 		}
 	}
+	for i := range h.Looks {
+		if l := &h.Looks[i]; l.Name == name && r.CurrentReads {
+			for _, s := range l.Holders {
+				p.seen[s.Token] = max(p.seen[s.Token], l.Done)
+			}
+		}
+	}
 	for i := range p.calls {
 		p.call(&p.calls[i])
 	}
 	p.ends()
+	if r.CurrentReads {
+		p.reads()
+	}
 	for _, t := range h.Troubles {
 		if t.Forgets {
 			p.add(0, t.From, t.Until, move{what: moveMayBeForgotten, gone: r.NoQuarantine})
@@ -87,7 +100,7 @@ func (p *projection) call(c *call) {
 	m.frail = p.undone(c)
 	switch {
 	case c.Verb == Break:
-		if !p.tokens[c.Token] {
+		if _, told := p.tokens[c.Token]; !told {
 			return // of a lease that nobody was told of
 		}
 		m.lease, m.owner = "", ""

@@ -33,7 +33,8 @@ type Rules struct {
 	// TimeStops: a lease lasts longer by the time in which no node leads (a cluster of gateways).
 	TimeStops bool
 
-	// CurrentReads: what a look shows is not older than what was answered before it (the same).
+	// CurrentReads: what is looked at is as it was at one moment between the request and its answer
+	// (the same, and embedded).
 	CurrentReads bool
 
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
@@ -80,7 +81,7 @@ func RulesOf(kind system.Kind) Rules {
 	}
 	switch kind {
 	case system.Embedded:
-		r.RestartRenews, r.AnswersUnflushed = true, true
+		r.RestartRenews, r.AnswersUnflushed, r.CurrentReads = true, true, true
 	case system.Quorum:
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond

@@ -116,7 +116,7 @@ func (r *run) record(op Op) {
 func (r *run) report() Report {
 	report := Report{
 		Store: r.cfg.System.Kind, Seed: r.cfg.Seed, Clients: r.cfg.Clients, Names: len(r.names),
-		Operations: len(r.history.Ops), Looks: len(r.history.Looks), Faults: r.faults, Took: r.history.End,
+		Operations: len(r.history.Ops), Looks: len(r.history.Looks), Verdicts: len(r.history.Verdicts), Faults: r.faults, Took: r.history.End,
 	}
 	for i := range r.history.Ops {
 		op := &r.history.Ops[i]
@@ -135,7 +135,7 @@ func (r *run) report() Report {
 	return report
 }
 
-// looker looks at a name all the time.
+// looker looks at a name all the time, and asks its fence about the tokens that it has seen.
 type looker struct {
 	run    *run
 	client *client
@@ -146,15 +146,31 @@ func (l looker) look(ctx context.Context) {
 	ticks := time.NewTicker(lookEvery)
 	defer ticks.Stop()
 	defer l.client.close()
+	var tokens [2]int64 // the newest that was shown, and the one before
 	for n := 0; ; n++ {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
 			return
 		}
-		if look, ok := l.client.inspect(ctx, n, l.name); ok {
+		look, ok := l.client.inspect(ctx, n, l.name)
+		if ok {
 			l.run.mu.Lock()
 			l.run.history.Looks = append(l.run.history.Looks, look)
+			l.run.mu.Unlock()
+		}
+		for _, h := range look.Holders {
+			if h.Token > tokens[0] {
+				tokens[1], tokens[0] = tokens[0], h.Token
+			}
+		}
+		token := tokens[n%4/3] // the older one each fourth time
+		if token == 0 || !l.run.cfg.Rules.CurrentReads {
+			continue
+		}
+		if judged, ok := l.client.judge(ctx, n+1, l.name, token); ok {
+			l.run.mu.Lock()
+			l.run.history.Verdicts = append(l.run.history.Verdicts, judged)
 			l.run.mu.Unlock()
 		}
 	}

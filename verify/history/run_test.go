@@ -57,6 +57,9 @@ func TestStores(t *testing.T) {
 			if report.Granted < report.Operations/5 || report.Looks == 0 {
 				t.Errorf("%d of %d operations had a lease, %d looks: this shows little", report.Granted, report.Operations, report.Looks)
 			}
+			if asks := RulesOf(kind).CurrentReads; asks != (report.Verdicts > 0) {
+				t.Errorf("%d verdicts of fences; asked: %t", report.Verdicts, asks)
+			}
 		})
 	}
 }

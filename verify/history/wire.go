@@ -77,6 +77,8 @@ type answer struct {
 	Holders []shown  `json:"holders"`
 	Waiters []shown  `json:"waiters"`
 	Delayed int64    `json:"delayed_ms"`
+	Verdict string   `json:"verdict"`
+	Issued  int64    `json:"highest_issued"`
 }
 
 type shown struct {
@@ -267,27 +269,42 @@ func (op *Op) grants(a *answer) {
 	}
 }
 
-// inspect looks at a name.
-func (c *client) inspect(ctx context.Context, gateway int, name string) (look Look, ok bool) {
+// get asks for what only looks, and reports whether it was answered with 200.
+func (c *client) get(ctx context.Context, gateway int, path string) (a answer, ok bool) {
 	gateways := c.run.cfg.System.Gateways
 	bounded, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(bounded, http.MethodGet, gateways[gateway%len(gateways)].URL()+"/locks/"+name, nil)
+	r, err := http.NewRequestWithContext(bounded, http.MethodGet, gateways[gateway%len(gateways)].URL()+path, nil)
 	if err != nil {
-		return look, false
+		return a, false
 	}
-	look = Look{Name: name, Sent: c.run.now()}
 	response, err := c.http.RoundTrip(r)
 	if err != nil {
-		return look, false
+		return a, false
 	}
 	defer response.Body.Close()
-	var a answer
 	if response.StatusCode != http.StatusOK || json.NewDecoder(response.Body).Decode(&a) != nil {
-		return look, false
+		return a, false
 	}
 	_, _ = io.Copy(io.Discard, response.Body)
-	look.Done = c.run.now()
+	return a, true
+}
+
+// judge asks a fence about a token.
+func (c *client) judge(ctx context.Context, gateway int, name string, token int64) (j Judged, ok bool) {
+	j = Judged{Name: name, Token: token, Sent: c.run.now()}
+	a, ok := c.get(ctx, gateway, fmt.Sprintf("/fences/%s?token=%d", name, token))
+	j.Done, j.Verdict, j.Issued = c.run.now(), a.Verdict, a.Issued
+	return j, ok
+}
+
+// inspect looks at a name.
+func (c *client) inspect(ctx context.Context, gateway int, name string) (look Look, ok bool) {
+	look = Look{Name: name, Sent: c.run.now()}
+	a, ok := c.get(ctx, gateway, "/locks/"+name)
+	if look.Done = c.run.now(); !ok {
+		return look, false
+	}
 	for _, h := range a.Holders {
 		look.Holders = append(look.Holders, Shown(h))
 	}

@@ -89,6 +89,14 @@ func raftBugs() []Bug {
 			History: failing(cluster(history.Mix{Plain: 2, Wait: 3}), 6000, time.Second, "way-cut"), Promise: "order",
 		},
 		{
+			Name: "old-leader-answers-reads", What: "who believes to lead answers who looks from its own state, and asks nobody",
+			Patches: []Patch{
+				{File: "internal/raft/read.go", Old: "	if err := s.verify(ctx, l); err != nil {\n		return nil, err\n	}\n", New: ""},
+				{File: "internal/raft/read.go", Old: "	now, err := s.readingTime(ctx, l)\n", New: "	now, err := l.clock(), error(nil)\n"},
+			},
+			History: failing(cluster(history.Mix{Plain: 2, Wait: 3}), 8000, time.Second, "leader-stop"), Promise: "order",
+		},
+		{
 			Name: "cut-off-leader-answers-reads", What: "a leader that was cut off answers who looks from its own state",
 			Patches: reads,
 			Package: "internal/raft", Test: "^TestALeaderThatIsCutOff$",
