@@ -52,6 +52,8 @@ type command struct {
 	left        bool          // takeback
 	epoch       int64         // renew
 
+	holders int // inspect and history: how many to show; 0 is left out
+
 	list   fencing.ListRequest
 	walk   bool // list all pages
 	limit  int  // of expire, acquire and renew
@@ -82,8 +84,8 @@ var arguments = map[string]string{
 	"admit":     "name* token* slot claimed via",
 	"judge":     "name* token* claimed via",
 	"arrive":    "name* server* longest least most until lossless lost late via",
-	"inspect":   "name* via",
-	"history":   "name* via",
+	"inspect":   "name* holders via",
+	"history":   "name* holders via",
 	"list":      "prefix query mode held_for ends_in waiting attached unrenewed count after limit walk via",
 	"expire":    "limit repeat via",
 	"heartbeat": "via",
@@ -284,6 +286,8 @@ func (c *command) set(it item) (err error) {
 	case "limit":
 		c.limit, err = strconv.Atoi(it.value)
 		c.list.Limit = c.limit
+	case "holders":
+		c.holders, err = strconv.Atoi(it.value)
 	case "walk":
 		c.walk = true
 	case "repeat":
@@ -371,6 +375,7 @@ func (c *command) String() string {
 		number("limit", c.limit)
 	}
 	number("permits", c.permits)
+	number("holders", c.holders)
 	number("hold", c.hold)
 	span := func(key string, d time.Duration) {
 		if d != 0 {

@@ -10,6 +10,10 @@ import (
 	"fencepost/internal/fencing"
 )
 
+// longTTL is a TTL that outlives its tombstone: a lease that had it is remembered until its former
+// end, not for fencing.TombstoneTTL.
+const longTTL = 2 * fencing.TombstoneTTL
+
 // generator makes up the next command of a history. It looks at the model to
 // aim at what is interesting: the present holders and waiters, the instant of an
 // expiry, a gateway that falls silent.
@@ -61,7 +65,7 @@ func (g *generator) next(step int) *command {
 	case n < 41:
 		c.verb = "renew"
 		g.lease(c, 70, 80)
-		c.ttl = pick(g, 0, 0, time.Second, 10*time.Second, 10*time.Minute)
+		c.ttl = pick(g, 0, 0, time.Second, 10*time.Second, longTTL)
 		if g.oneIn(3) {
 			c.mode = pick(g, fencing.ModeShared, fencing.ModeShared, fencing.ModeExclusive)
 			if c.mode == fencing.ModeShared {
@@ -81,7 +85,7 @@ func (g *generator) next(step int) *command {
 				c.owner = "renamed"
 			case 10 * time.Second:
 				c.owner, c.metadata = "w1", map[string]string{"build": "43"}
-			case 10 * time.Minute:
+			case longTTL:
 				c.metadata = map[string]string{}
 			}
 		}
@@ -115,7 +119,7 @@ func (g *generator) next(step int) *command {
 		c.verb, c.name = "break", pick(g, historyNames...)
 		c.back = pick(g, 0, 1, 1, 1, 1, 2, 3, 8, 9)
 		c.breakReason = pick(g, "", "stuck", "100% \"stuck\"")
-		c.notice = pick(g, 0, 0, time.Second, 20*time.Second, 11*time.Minute)
+		c.notice = pick(g, 0, 0, time.Second, 20*time.Second, longTTL+time.Minute)
 	case n < 63 && g.waits():
 		c.verb, c.breakReason = "evict", pick(g, "", "stuck")
 		g.lease(c, 15, 75)
@@ -133,6 +137,9 @@ func (g *generator) next(step int) *command {
 		g.list(c)
 	case n < 77:
 		c.verb, c.name = "history", pick(g, historyNames...)
+		if c.holders = g.d.steps % 3; g.d.steps%2 == 0 {
+			c.verb = "inspect"
+		}
 	case n < 81:
 		c.verb, c.limit, c.repeat = "expire", pick(g, 0, 0, 1, 2), !g.oneIn(3)
 	case n < 82:
@@ -188,12 +195,12 @@ func (g *generator) handle() int {
 
 func (g *generator) acquire(c *command) {
 	g.lease(c, 25, 45)
-	c.ttl = pick(g, 0, time.Second, 10*time.Second, 10*time.Second, 10*time.Minute)
+	c.ttl = pick(g, 0, time.Second, 10*time.Second, 10*time.Second, longTTL)
 	if g.oneIn(40) {
 		c.ttl = 24 * time.Hour
 	}
 	if g.oneIn(4) {
-		c.maxHold = pick(g, 10*time.Minute, 24*time.Hour)
+		c.maxHold = pick(g, longTTL, 24*time.Hour)
 	}
 	c.owner = pick(g, "", "w1", "W 2", `"<%s>"`)
 	if !g.d.caps.Quorum && c.handle == 0 { // nothing is drawn for it, so that the histories stay as they are
@@ -201,7 +208,7 @@ func (g *generator) acquire(c *command) {
 		case "W 2":
 			c.lockDelay = 2 * time.Second
 		case `"<%s>"`:
-			if c.maxHold == 10*time.Minute {
+			if c.maxHold == longTTL {
 				c.lockDelay = 30 * time.Second
 			}
 		}
@@ -277,6 +284,7 @@ func (g *generator) propose(c *command) {
 	if !g.d.caps.OneState && (c.above > 3 || tokens[ofStore] != tokens[ofModel] || g.rank(c.name, ofStore, tokens[ofStore]) != g.rank(c.name, ofModel, tokens[ofModel])) {
 		c.token, c.above = "", 0 // with several partitions, what lies between two tokens differs
 	}
+	c.claimed = c.token != "" && g.d.steps%2 == 0 // nothing is drawn for it, so that the histories stay as they are
 }
 
 // claim picks a lease and a token for it: a new one as often as not, else one near

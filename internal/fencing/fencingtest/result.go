@@ -124,12 +124,12 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 	case "judge":
 		r.out, err = store.Judge(ctx, fencing.JudgeRequest{Name: c.name, Token: token, Claimed: c.claimed})
 	case "inspect":
-		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name})
+		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name, Holders: c.holders})
 		if err == nil && r.out.Lock == nil {
 			return r, errors.New("no Lock without an error")
 		}
 	case "history":
-		r.out, err = store.History(ctx, fencing.HistoryRequest{Name: c.name})
+		r.out, err = store.History(ctx, fencing.HistoryRequest{Name: c.name, Holders: c.holders})
 		if err == nil && r.out.Lock == nil {
 			return r, errors.New("no Lock without an error")
 		}
