@@ -102,7 +102,11 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
 		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
 		{"docs/scaling.md", "250 × r × %s s + 195 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
-		{"docs/scaling.md", "250 B × 500,000 × %s s", []any{int(fencing.TombstoneTTL.Seconds())}},
+		{"docs/scaling.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
+		{"docs/scaling.md", "5,000 held | 2 MB | %s MB | 2 MB | 0.1 GB |", []any{int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6)}},
+		{"docs/scaling.md", "10,000 pairs/s, the same | 2 MB | %s GB | 2 MB | 0.8 GB |", []any{gigabytes(250 * 10_000 * fencing.TombstoneTTL.Seconds())}},
+		{"docs/scaling.md", "(an order number) | 2 MB | %s MB | %s GB |", []any{
+			int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6), gigabytes(195 * 1000 * fencing.ForgetAfter.Seconds())}},
 		{"docs/scaling.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/scaling.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
 		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
@@ -128,6 +132,30 @@ func TestNumbersInDocuments(t *testing.T) {
 	}
 }
 
+// gigabytes are bytes that a page tells as so many GB.
+type gigabytes float64
+
+// The part of a soak's samples that does not count is as long as tombstones are kept: verify may
+// not import the constant.
+func TestWarmUpOfASoak(t *testing.T) {
+	found := func(path, form string) float64 {
+		match := regexp.MustCompile(form).FindStringSubmatch(read(t, path))
+		if match == nil {
+			t.Fatalf("%s has no %s", path, form)
+		}
+		n, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	part := found("verify/soak/series.go", `warmUp = ([0-9.]+)`)
+	minutes := found("verify/checks.go", `soaking = check\.Pick\(scale, [^,]+, ([0-9]+)\*time\.Minute\)`)
+	if warm := time.Duration(part * minutes * float64(time.Minute)); warm < fencing.TombstoneTTL {
+		t.Errorf("the first %s of a soak don't count, and tombstones are kept for %s", warm, fencing.TombstoneTTL)
+	}
+}
+
 // written returns a value as documents have it.
 func written(value any) string {
 	switch v := value.(type) {
@@ -144,6 +172,11 @@ func written(value any) string {
 			return fmt.Sprintf("%d ms", v.Milliseconds())
 		}
 		return strconv.FormatFloat(v.Seconds(), 'f', -1, 64) + " s"
+	case gigabytes:
+		if v < 1e10 {
+			return strconv.FormatFloat(float64(v)/1e9, 'f', 1, 64)
+		}
+		return strconv.FormatFloat(float64(v)/1e9, 'f', 0, 64)
 	case int:
 		if v >= 1000 {
 			return fmt.Sprintf("%d,%03d", v/1000, v%1000)

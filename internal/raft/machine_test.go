@@ -57,7 +57,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 	now, last := fencingtest.Epoch, fencing.Token(0)
 	var log []*raft.Log
 	for index := range entries {
-		now = now.Add([]time.Duration{0, time.Microsecond, time.Duration(random.IntN(4000)) * time.Millisecond, 6 * time.Second, 5 * time.Minute, 25 * time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
+		now = now.Add([]time.Duration{0, time.Microsecond, time.Duration(random.IntN(4000)) * time.Millisecond, 6 * time.Second, fencing.TombstoneTTL, fencing.ForgetAfter + time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
 		e := entry{Term: 1, Now: int64(now), Wall: int64(now.Add(time.Duration(index/20) * time.Hour))}
 		for range 1 + random.IntN(3) {
 			b := batch{Gateway: fmt.Sprintf("%016d", random.IntN(4))}

@@ -87,12 +87,12 @@ type game struct {
 
 func (g *game) step(ctx context.Context) error {
 	jumps := []time.Duration{0, 0, 0, 1, time.Microsecond, time.Millisecond, 400 * time.Millisecond, 700 * time.Millisecond, time.Second,
-		3 * time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, 5 * time.Minute}
+		3 * time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, fencing.TombstoneTTL}
 	if g.busy {
 		jumps = []time.Duration{0, 0, 0, time.Microsecond, 100 * time.Millisecond, time.Second}
 	}
 	if g.IntN(100) == 0 {
-		jumps = []time.Duration{23 * time.Hour, 24 * time.Hour, 25 * time.Hour}
+		jumps = []time.Duration{fencing.ForgetAfter - time.Hour, fencing.ForgetAfter, fencing.ForgetAfter + time.Hour}
 	}
 	g.now, g.skew = g.now.Add(jumps[g.IntN(len(jumps))]), -g.off
 	if g.IntN(16) == 0 {
