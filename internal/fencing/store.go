@@ -134,10 +134,10 @@ type Capabilities struct {
 	// AcquireRequest.Behind and Intent.
 	Queue bool
 
-	// Forgets: the store may forget what it has granted and serve on, as a Redis does that
-	// fails over, and lose messages and answers. Its gateway asks again for a lease before
-	// it tells of it if the answer is old, and its heartbeats tell what there is: see
-	// Listener.Has.
+	// Forgets: what the store has said may be lost: messages and answers, as with the leader of a
+	// cluster that dies, or the grants themselves, as with a Redis that fails over and serves on. Its gateway
+	// asks again for a lease before it tells of it if the answer is old, and its heartbeats tell
+	// what there is: see Listener.Has.
 	Forgets bool
 
 	// WallTime returns what the wall clock was at an instant of the store, or will be, for people to be shown. nil: the
