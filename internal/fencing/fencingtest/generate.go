@@ -79,6 +79,9 @@ func (g *generator) next(step int) *command {
 			c.limit = g.limit(1, h.Permits, h.Limit-1, h.Limit, h.Limit+1, h.Limit+3)
 			c.limit = max(0, c.limit)
 		}
+		if h := g.holding(c); h != nil && h.BreakAt != 0 { // which bounds what is asked for
+			c.ttl, c.mode, c.limit, c.permits = longTTL, "", 0, 0
+		}
 		if !g.d.caps.Quorum && c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
 			switch c.ttl {
 			case time.Second:
