@@ -87,11 +87,15 @@ func (t *step) expel(p *Place, reason string) {
 func (t *step) undo(h *Holding) {
 	t.record.Holders.Remove(h.Lease)
 	t.freed(h, t.now)
-	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Permits: h.Permits, Waiting: t.now.Sub(h.JoinedAt)})
+	limit := h.Limit
+	if h.Mode == ModeExclusive {
+		limit = 0 // as a request has it
+	}
+	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Limit: limit, Permits: h.Permits, Waiting: t.now.Sub(h.JoinedAt)})
 	if h.Keep {
 		t.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
 			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
-			Mode: h.Mode, Limit: h.Limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, LockDelay: h.LockDelay, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
+			Mode: h.Mode, Limit: limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, LockDelay: h.LockDelay, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
 		}})
 	}
 }

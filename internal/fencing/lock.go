@@ -27,7 +27,7 @@ type Holder struct {
 	Mode     Mode
 	Limit    int   // permits tolerated, its own included; 0 is any number; 1 when exclusive
 	Permits  int   // how many of them it has, from 1; 1 also where there is no limit
-	Slot     int   // the permit's number, 0 to Limit-1, the lowest if it has several, or NoSlot
+	Slot     int   // the permit's number, below the Limit of its grant, the lowest if it has several, or NoSlot
 	Slots    Slots // the numbers of several permits
 	Hold     int   // depth of re-entry, from 1
 	Token    Token

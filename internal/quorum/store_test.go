@@ -303,8 +303,10 @@ func TestUnsupported(t *testing.T) {
 		}
 		r.TTL = shortestTTL(testSkew, 100*time.Millisecond)
 		s.acquire(r)
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared, Limit: 2})
-		s.refused(err, fencing.CodeUnsupportedByStore)
+		for _, mode := range []fencing.Mode{fencing.ModeShared, ""} {
+			_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: mode, Limit: 2})
+			s.refused(err, fencing.CodeUnsupportedByStore)
+		}
 		for field, labels := range map[string]fencing.RenewRequest{"owner": {Owner: "other"}, "metadata": {Metadata: map[string]string{}}} {
 			labels.Name, labels.Lease = "a", r.Lease
 			_, err = s.Renew(bg, labels)

@@ -180,7 +180,7 @@ func TestLibraryWords(t *testing.T) {
 		fencing.CodeOK, fencing.CodeLeaseLost, fencing.CodeLocked, fencing.CodeTooManyRequests, fencing.CodeConflict, fencing.CodeReplaced,
 		fencing.CodeStaleToken, fencing.CodeInvalidRequest, fencing.CodeClockSkew, fencing.CodeQuarantined, fencing.CodeNotFound,
 	}
-	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, aboutPermits, aboutSlot, "owner")
+	reasons := append(fencing.Reasons(), reasonFloor, reasonExhausted, aboutHold, aboutNames, aboutMode, aboutLimit, aboutLowLimit, aboutPermits, aboutSlot, "owner")
 	for _, verdict := range fencing.Verdicts() {
 		reasons = append(reasons, fencing.Reason(verdict))
 	}
