@@ -30,7 +30,7 @@ var ours = map[string][]string{
 	"internal/raft":                {"internal/datadir", "internal/fencing", "internal/fencing/index"},
 	"internal/redis":               {"internal/fencing"},
 	"internal/raft/peer":           {},
-	"internal/raft/cluster":        {"internal/raft/peer"},
+	"internal/raft/cluster":        {"internal/datadir", "internal/raft/peer"},
 	"internal/redis/redistest":     {},
 	"internal/proxytest":           {},
 	"internal/seed":                {},

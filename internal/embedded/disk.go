@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -77,7 +76,7 @@ type disk struct {
 
 func openDisk(o Options) (*disk, error) {
 	kind := cmp.Or[files](o.files, system{})
-	if err := makeDirectory(kind, o.Dir); err != nil {
+	if err := datadir.Make(o.Dir, kind.syncDir); err != nil {
 		return nil, fmt.Errorf("the data directory can't be made: %w", err)
 	}
 	lock, err := datadir.Take(o.Dir, lockPatience)
@@ -95,27 +94,6 @@ func openDisk(o Options) (*disk, error) {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
-}
-
-// makeDirectory makes a directory and those above it, as far as there are none. Their names are
-// as durable then as what is in them.
-func makeDirectory(files files, dir string) error {
-	var made []string
-	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
-		if _, err := os.Stat(at); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		made = append(made, at)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for _, at := range made {
-		if err := files.syncDir(filepath.Dir(at)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // prepare makes an empty table where nothing is.
@@ -136,7 +114,7 @@ func (d *disk) prepare() error {
 		return err
 	}
 	// The directory's name has to be as durable as what is in it. Who may not read the directory
-	// above has not made it, unless makeDirectory has said so.
+	// above has not made it, unless datadir.Make has said so.
 	err = d.files.syncDir(filepath.Dir(filepath.Clean(d.dir)))
 	if err != nil && !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -313,6 +291,9 @@ func (d *disk) append(entries []entry) error {
 		d.journal.number++
 		return d.commit(append(slices.Clip(entries), d.journal.mark()))
 	}
+	if err := d.appliedYet(); err != nil {
+		return err
+	}
 	d.pending = append(d.pending, entries...)
 	return d.journal.write()
 }
@@ -336,7 +317,20 @@ func (d *disk) applied() error {
 	if d.applying == nil {
 		return nil
 	}
-	err := <-d.applying
+	return d.endApply(<-d.applying)
+}
+
+// appliedYet is applied for who does not wait: it returns nil where apply has not ended.
+func (d *disk) appliedYet() error {
+	select {
+	case err := <-d.applying:
+		return d.endApply(err)
+	default:
+		return nil
+	}
+}
+
+func (d *disk) endApply(err error) error {
 	d.applying = nil
 	clear(d.spare)
 	d.spare = d.spare[:0]

@@ -162,7 +162,7 @@ func existing(path string) string {
 
 // examineRoom says how much room is left there.
 func examineRoom(dir string) []fencing.Finding {
-	free, known := freeSpace(existing(dir))
+	free, known := datadir.Free(existing(dir))
 	if !known {
 		return nil
 	}

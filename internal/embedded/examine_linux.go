@@ -1,9 +1,7 @@
 package embedded
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"syscall"
 
 	"fencepost/internal/fencing"
@@ -32,23 +30,6 @@ func examineFileSystem(dir string) []fencing.Finding {
 		return nil
 	}
 	return []fencing.Finding{findingOfFileSystem(int64(at.Type))} // whose type differs by architecture
-}
-
-// freeSpace returns how many bytes are free there. Some file systems don't tell, and have none in all
-// then, as a tmpfs without a bound.
-func freeSpace(path string) (bytes int64, known bool) {
-	var at syscall.Statfs_t
-	if err := syscall.Statfs(path, &at); err != nil {
-		return 0, false
-	}
-	block := uint64(cmp.Or(at.Frsize, at.Bsize)) // the other one is how much is best written at once
-	if at.Blocks == 0 || block == 0 {
-		return 0, false
-	}
-	if at.Bavail > math.MaxInt64/block { // as those that have no bound may say
-		return math.MaxInt64, true
-	}
-	return int64(at.Bavail * block), true
 }
 
 func findingOfFileSystem(kind int64) fencing.Finding {

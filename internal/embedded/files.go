@@ -168,7 +168,7 @@ func (system) open(path string) (readable, error)   { return os.Open(path) }
 func (system) rename(from, to string) error         { return os.Rename(from, to) }
 func (system) remove(path string) error             { return os.Remove(path) }
 
-func (system) free(path string) (int64, bool) { return freeSpace(existing(path)) }
+func (system) free(path string) (int64, bool) { return datadir.Free(existing(path)) }
 
 func (system) syncDir(path string) error {
 	dir, err := os.Open(path)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -62,5 +63,40 @@ func TestTheDiskIsFullAtTheEnd(t *testing.T) {
 		if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name}); err != nil || !out.Lock.Held() {
 			t.Errorf("%s was granted, and is %+v, %v", name, out.Lock, err)
 		}
+	}
+}
+
+// What has no room while it is put into the table beside the flushes ends the store with the next flush, not
+// when the other segment is full.
+func TestATableThatHasNoRoomIsNoticedAtOnce(t *testing.T) {
+	files := newTrace(nil)
+	d, err := openDisk(Options{Dir: t.TempDir(), segment: smallSegment, files: files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	if err := d.begin(); err != nil {
+		t.Fatal(err)
+	}
+	files.fault = func(op *fileOp) error {
+		if op.kind == opWrite && !op.synced { // of a table; the journal's are synced
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	w := writes{}
+	w.put(locks, []byte("a"), diskRecord{LastToken: 1})
+	for d.applying == nil { // until a segment is full
+		if err := d.flush(&w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = <-d.applying
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the table was written: %v", err)
+	}
+	d.applying <- err // it is over, and nobody has looked
+	if err := d.flush(&w); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("the next flush: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ type directory struct {
 // openDirectory opens or makes the files of a node, and reads them all.
 func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	logs := filepath.Join(o.Dir, "log")
-	if err := os.MkdirAll(logs, 0o700); err != nil {
+	if err := datadir.Make(logs, datadir.Sync); err != nil {
 		return nil, err
 	}
 	lock, err := datadir.Take(o.Dir, lockPatience)
@@ -45,6 +46,9 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 		return nil, err
 	}
 	d := &directory{lock: lock}
+	if err = roomForNew(logs, o); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
 	if err = d.openSnapshots(o.Dir, o.Logger, fail); err == nil {
 		d.log, err = openLog(logs, newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
 	}
@@ -60,6 +64,26 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	}
 	return d, nil
 }
+
+// newNode is how many files of the log a new node needs: three, as there may be of one that has little to do, and
+// as much for snapshots.
+const newNode = 4
+
+// roomForNew refuses a directory that has no log yet, and too little room for one: the node would begin, and
+// end soon.
+func roomForNew(logs string, o *Options) error {
+	if _, err := os.Stat(filepath.Join(logs, voteFile)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if free, known := o.free(logs); known && free < newNode*int64(o.segment) {
+		return fmt.Errorf("%s: a new node needs %d MiB, and its file system has %d MiB free; make room, or name another directory in FENCEPOST_DATA_DIR",
+			o.Dir, newNode*o.segment>>20, free>>20)
+	}
+	return nil
+}
+
+// voteFile is where raft-wal keeps the vote, and which files the log has.
+const voteFile = "wal-meta.db"
 
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
 // one that is damaged for an older one. Those that were never finished go.

@@ -48,12 +48,13 @@ var errChanged = errors.New("it is not what was written")
 // written any more, for what is on disk is not known, and a write that is repeated may be
 // taken for durable though the one before it is lost.
 type diskLog struct {
-	dir  string
-	disk walStore
-	meta io.Closer
-	fail func(error)       // the node can't go on
-	held func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
-	cut  func(from uint64) // the log ends before an entry that it had; nil: nobody asks
+	dir   string
+	disk  walStore
+	meta  io.Closer
+	files *segments
+	fail  func(error)       // the node can't go on
+	held  func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
+	cut   func(from uint64) // the log ends before an entry that it had; nil: nobody asks
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -81,12 +82,14 @@ const segmentSize = 16 << 20
 
 // openLog opens or makes the log in a directory. It fails if any entry is damaged.
 func openLog(dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
-	meta := &metadb.BoltMetaDB{}
-	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(newSegments(dir)))
+	meta, files := &metadb.BoltMetaDB{}, newSegments(dir, segment)
+	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(files))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the log in %s can't be read: %w", dir, err), meta.Close())
+		return nil, errors.Join(fmt.Errorf("the log in %s can't be opened: %w", dir, err), meta.Close())
 	}
-	l := &diskLog{dir: dir, disk: w, meta: meta, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
+	l := &diskLog{dir: dir, disk: w, meta: meta, files: files, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
+	failed := func(err error) { l.ended(l.explained(err)) }
+	files.failed.Store(&failed)
 	if wrap != nil {
 		l.disk = wrap(w)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"fencepost/internal/datadir"
 )
 
 // Network carries the connections of hashicorp/raft between nodes. Whoever gets through
@@ -81,6 +83,9 @@ type Options struct {
 	stepLimit int                     // for tests: see fencing.Guard; only Expire and Heartbeat go on then
 	segment   int                     // for tests: the size of a file of the log; 0 is segmentSize
 	wrapLog   func(walStore) walStore // for tests: a disk that fails
+
+	// free is for tests: how many bytes are free in a directory, if that is known. Nil is datadir.Free.
+	free func(dir string) (bytes int64, known bool)
 }
 
 // commitTimeout is how long after an entry a follower hears that it is committed, twice as
@@ -113,6 +118,9 @@ func (o *Options) complete() error {
 		return fmt.Errorf("the members of the new cluster do not have %s at %s, which is this node", o.Self.ID, o.Self.Address)
 	}
 	o.segment = cmp.Or(o.segment, segmentSize)
+	if o.free == nil {
+		o.free = datadir.Free
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

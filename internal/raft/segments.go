@@ -1,6 +1,11 @@
 package raft
 
 import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+
 	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
@@ -11,12 +16,36 @@ import (
 // does not write the index that complete ones have; it could not be read after a restart. So such a
 // file is read as the last one is, whose index is made from what it has. What was cut off is
 // in it still: raft-wal knows up to where it counts.
-type segments struct{ types.SegmentFiler }
+//
+// A file is made as large as it will be when the one before it is full, and not while anybody waits for it.
+// Where that fails raft-wal refuses the next entry and does not say why: so it is told here.
+type segments struct {
+	types.SegmentFiler
+	size   int
+	failed atomic.Pointer[func(error)] // is told why a file can't be made; nil while the log is opened, which returns it
+}
 
-func newSegments(dir string) segments { return segments{segment.NewFiler(dir, fs.New())} }
+func newSegments(dir string, size int) *segments {
+	return &segments{SegmentFiler: segment.NewFiler(dir, fs.New()), size: size}
+}
+
+// Create implements types.SegmentFiler.
+func (s *segments) Create(info types.SegmentInfo) (types.SegmentWriter, error) {
+	w, err := s.SegmentFiler.Create(info)
+	if err == nil {
+		return w, nil
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fmt.Errorf("there is no room for its next file, of %d MiB: make some and start again, nothing is lost (%w)", s.size>>20, err)
+	}
+	if failed := s.failed.Load(); failed != nil {
+		(*failed)(err)
+	}
+	return nil, err
+}
 
 // Open implements types.SegmentFiler.
-func (s segments) Open(info types.SegmentInfo) (types.SegmentReader, error) {
+func (s *segments) Open(info types.SegmentInfo) (types.SegmentReader, error) {
 	if info.IndexStart != 0 {
 		return s.SegmentFiler.Open(info)
 	}

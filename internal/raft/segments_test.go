@@ -3,10 +3,14 @@ package raft
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/types"
 )
 
 // The log is read again after its end was cut off, once or twice, and after it went on.
@@ -60,5 +64,39 @@ func TestEndOfLogCutOff(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// full makes no files any more.
+type full struct{ types.SegmentFiler }
+
+func (full) Create(types.SegmentInfo) (types.SegmentWriter, error) {
+	return nil, &os.PathError{Op: "fallocate", Path: "x.wal", Err: syscall.ENOSPC}
+}
+
+// A log whose next file has no room ends with that, not with what raft-wal says of the file before it.
+func TestAFullDiskIsTold(t *testing.T) {
+	failed := make(chan error, 1)
+	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), 1<<20, nil, func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	l.files.SegmentFiler = full{l.files.SegmentFiler}
+	for index := uint64(1); err == nil; index++ {
+		if index > 1000 {
+			t.Fatal("a file of 1 MiB has 1,000 entries of 10 KiB")
+		}
+		err = l.StoreLog(&raft.Log{Index: index, Term: 1, Data: make([]byte, 10<<10)})
+	}
+	for what, err := range map[string]error{"the write": err, "the end": <-failed} {
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "of 1 MiB: make some") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/raft/peer"
 )
 
@@ -22,7 +23,7 @@ const (
 // loadID returns the id of the node whose data a directory has. Where there is none, or the
 // data that it stood for is gone, it is a new one, which is to be written.
 func loadID(dir string) (id string, fresh bool, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := datadir.Make(dir, datadir.Sync); err != nil {
 		return "", false, err
 	}
 	path := filepath.Join(dir, idFile)
@@ -73,13 +74,5 @@ func writeID(dir, id string) error {
 	if err := os.Rename(file.Name(), filepath.Join(dir, idFile)); err != nil {
 		return err
 	}
-	return syncDir(dir)
-}
-
-func syncDir(dir string) error {
-	opened, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(opened.Sync(), opened.Close())
+	return datadir.Sync(dir)
 }
