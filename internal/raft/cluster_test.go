@@ -47,13 +47,14 @@ type hub struct {
 	calls    map[string]*hubCalls
 	conns    map[net.Conn][2]string
 	cut      map[string]bool
+	apart    map[[2]string]bool                    // pairs that don't reach each other
 	most     int                                   // bytes of an answer
 	tooLarge atomic.Int64                          // how many answers had more
 	late     func(from, to string, request []byte) // called before a request is handled; may wait
 }
 
 func newHub() *hub {
-	return &hub{calls: map[string]*hubCalls{}, conns: map[net.Conn][2]string{}, cut: map[string]bool{}, most: MaxMessage}
+	return &hub{calls: map[string]*hubCalls{}, conns: map[net.Conn][2]string{}, cut: map[string]bool{}, apart: map[[2]string]bool{}, most: MaxMessage}
 }
 
 var errCut = errors.New("the node is cut off")
@@ -61,7 +62,7 @@ var errCut = errors.New("the node is cut off")
 func (h *hub) reaches(from, to string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return !h.cut[from] && !h.cut[to]
+	return !h.cut[from] && !h.cut[to] && !h.apart[[2]string{from, to}] && !h.apart[[2]string{to, from}]
 }
 
 // setCut cuts a node off, or lets it in again.
@@ -71,6 +72,19 @@ func (h *hub) setCut(address string, is bool) {
 	h.cut[address] = is
 	for conn, ends := range h.conns {
 		if is && (ends[0] == address || ends[1] == address) {
+			conn.Close()
+			delete(h.conns, conn)
+		}
+	}
+}
+
+// setApart cuts two nodes off from each other, or lets them meet again.
+func (h *hub) setApart(a, b string, is bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.apart[[2]string{a, b}] = is
+	for conn, ends := range h.conns {
+		if is && (ends == [2]string{a, b} || ends == [2]string{b, a}) {
 			conn.Close()
 			delete(h.conns, conn)
 		}
