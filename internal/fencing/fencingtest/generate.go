@@ -74,10 +74,14 @@ func (g *generator) next(step int) *command {
 		} else if h := g.holding(c); h != nil && h.Permits > 1 && !g.oneIn(3) {
 			c.permits = pick(g, 1, h.Permits-1, h.Permits, h.Permits+1)
 		}
-		if h := g.holding(c); h != nil && c.mode == "" && h.Mode == fencing.ModeShared && g.oneIn(2) {
-			c.mode = pick(g, "", fencing.ModeShared)
-			c.limit = g.limit(1, h.Permits, h.Limit-1, h.Limit, h.Limit+1, h.Limit+3)
-			c.limit = max(0, c.limit)
+		if h := g.holding(c); h != nil && !g.d.caps.Quorum && c.mode == "" && h.Mode == fencing.ModeShared { // nothing is drawn for it, as below
+			switch n := g.d.steps; n % 3 {
+			case 0:
+				c.mode = fencing.ModeShared
+				fallthrough
+			case 1:
+				c.limit = max(0, []int{1, h.Permits, h.Limit - 1, h.Limit, h.Limit + 1, h.Limit + 3}[n/3%6])
+			}
 		}
 		if h := g.holding(c); h != nil && h.BreakAt != 0 { // which bounds what is asked for
 			c.ttl, c.mode, c.limit, c.permits = longTTL, "", 0, 0
