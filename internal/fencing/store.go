@@ -140,7 +140,7 @@ type Capabilities struct {
 	// what there is: see Listener.Has.
 	Forgets bool
 
-	// WallTime returns what the wall clock was at an instant of the store, or will be, for people to be shown. nil: the
+	// WallTime returns what the wall clock was at an instant of the store, or will be, in UTC, for people to be shown. nil: the
 	// store's clock is a wall clock, and Instant.Time says it.
 	WallTime func(Instant) time.Time
 }

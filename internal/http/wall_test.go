@@ -89,7 +89,16 @@ func TestTimesAreTheWallClocks(t *testing.T) {
 		t.Errorf("a lease has %v ms left", lock["expires_in_ms"])
 	}
 
-	if len(seen) != 16 {
+	sets := g.stream("POST", "/locks", `{"names":["e","f"],"ttl_ms":60000}`, attach)
+	check("a stream of a set", sets.next("granted").data, map[string]time.Duration{"acquired_at": ended, "expires_at": ended + time.Minute})
+	check("its event", events.next("granted").data, map[string]time.Duration{"at": ended})
+	check("its event", events.next("granted").data, map[string]time.Duration{"at": ended})
+	b := g.do("GET", "/locks/b", "").header.Get("ETag")
+	g.do("DELETE", "/locks/b", "", "If-Match: "+b).want(t, 204)
+	check("an event of a break", events.next("broken").data, map[string]time.Duration{"at": ended})
+	lost := g.do("PUT", "/locks", `{"names":["b","c"],"ttl_ms":60000}`, "Lease-Id: "+set.text("lease_id")).problem(t, 412, fencing.CodeLeaseLost)
+	check("a set of which a name is lost", lost.body, map[string]time.Duration{"acquired_at": before, "expires_at": ended + time.Minute})
+	if len(seen) != 20 {
 		t.Errorf("%d kinds of answers were looked at", len(seen))
 	}
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*deferError).Error"))
 }
 
-// testClock is a monotonic clock that a test moves, and the wall clock of a new cluster.
+// testClock is a monotonic clock that a test moves, and the wall clock as well.
 type testClock struct{ now atomic.Int64 }
 
 func newTestClock() *testClock {
@@ -38,7 +38,7 @@ func (c *testClock) read() fencing.Instant   { return fencing.Instant(c.now.Load
 func (c *testClock) set(to fencing.Instant)  { c.now.Store(int64(to)) }
 func (c *testClock) advance(d time.Duration) { c.now.Add(int64(d / time.Microsecond)) }
 func (c *testClock) since() time.Duration    { return c.read().Sub(fencingtest.Epoch) }
-func (c *testClock) wall() time.Time         { return fencingtest.Epoch.Time() }
+func (c *testClock) wall() time.Time         { return c.read().Time() }
 
 // hub connects the nodes of a test: their streams are TCP, their calls are functions. A
 // node that is cut off reaches nobody, and nobody reaches it.

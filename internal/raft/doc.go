@@ -10,5 +10,5 @@
 // The instant is the leader's: the greatest one in the log when it began to lead, continued
 // by its monotonic clock. So no wall clock ends a lease early, and a change of leaders
 // delays expiries by the time without one and never advances them. Only the first instant
-// of a new cluster is the wall clock's.
+// of a new cluster is the wall clock's. What people are shown is the wall clock's too: see wallStep.
 package raft

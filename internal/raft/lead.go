@@ -20,13 +20,23 @@ const reapEvery = time.Second
 // leadership is this node's, in one term, from when it has carried out all of the log
 // before. Its clock goes on from the greatest instant in that.
 type leadership struct {
-	term  uint64
-	base  fencing.Instant
-	since func() time.Duration // since base
+	term   uint64
+	base   fencing.Instant
+	from   time.Duration // what the monotonic clock was at base
+	clocks func() (wall time.Time, monotonic time.Duration)
 }
 
 // clock returns the instant that it is now.
-func (l *leadership) clock() fencing.Instant { return l.base.Add(l.since()) }
+func (l *leadership) clock() fencing.Instant {
+	now, _ := l.time()
+	return now
+}
+
+// time returns the instant that it is now, and what the wall clock is then.
+func (l *leadership) time() (now, wall fencing.Instant) {
+	at, monotonic := l.clocks()
+	return l.base.Add(monotonic - l.from), fencing.InstantOf(at)
+}
 
 // lead begins to lead when hashicorp/raft says so, and ceases to.
 func (s *Store) lead() {
@@ -69,11 +79,11 @@ func (s *Store) startClock(term, index uint64) {
 	m.reached(index)
 	base := m.now
 	m.mu.Unlock()
+	wall, from := s.clocks()
 	if base == 0 { // a new cluster: tokens follow those of another store
-		base = fencing.InstantOf(s.wall())
+		base = fencing.InstantOf(wall)
 	}
-	from := s.monotonic()
-	s.leading.Store(&leadership{term: term, base: base, since: func() time.Duration { return s.monotonic() - from }})
+	s.leading.Store(&leadership{term: term, base: base, from: from, clocks: s.clocks})
 	s.log.Info("this node leads the cluster", "term", term)
 }
 
@@ -93,7 +103,8 @@ type proposal struct {
 // propose appends an entry with what was asked for.
 func (s *Store) propose(l *leadership, requests []*request) {
 	p := &proposal{requests: requests}
-	e := entry{Term: l.term, Now: int64(l.clock()), Wall: int64(fencing.InstantOf(s.wall())), Batches: make([]batch, len(requests))}
+	now, wall := l.time()
+	e := entry{Term: l.term, Now: int64(now), Wall: int64(wall), Batches: make([]batch, len(requests))}
 	for i, r := range requests {
 		e.Batches[i] = r.batch
 	}

@@ -44,8 +44,8 @@ type machine struct {
 	index      *stateIndex
 	past       *past
 	now        fencing.Instant // the greatest in the log
-	wall       wallSteps
-	applied    uint64 // the index of the last entry, or of a later one that is none of ours
+	wall       wallSteps       // has a mutex of its own, for what the leader tells of
+	applied    uint64          // the index of the last entry, or of a later one that is none of ours
 	digest     digest
 	digests    []digestAt // the last ones, by index
 	unfinished map[fencing.Name]bool

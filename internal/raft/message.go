@@ -54,7 +54,7 @@ type message struct {
 	After fencing.Name         `cbor:"14,keyasint,omitempty"` // of a heartbeat: entries of names behind it are asked for
 	Index uint64               `cbor:"20,keyasint,omitempty"`
 	Wall  int64                `cbor:"21,keyasint,omitempty"` // the instant of the newest wallStep of who asks
-	Walls []wallStep           `cbor:"22,keyasint,omitempty"` // the newest one, of Told
+	Walls []wallStep           `cbor:"22,keyasint,omitempty"` // the last ones, of Told
 }
 
 // verdict says what became of a message.

@@ -78,7 +78,7 @@ type Options struct {
 	Election   time.Duration // 0 is DefaultElection; at least 10 ms
 	MaxHolders int           // of one name: see fencing.Guard; 0 is any number
 
-	wall      func() time.Time        // for tests: the first instant of a cluster
+	wall      func() time.Time        // for tests: the wall clock
 	monotonic func() time.Duration    // for tests: the clock that goes on; since whenever
 	stepLimit int                     // for tests: see fencing.Guard; only Expire and Heartbeat go on then
 	segment   int                     // for tests: the size of a file of the log; 0 is segmentSize
@@ -124,14 +124,23 @@ func (o *Options) complete() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.wall == nil {
-		o.wall = time.Now
-	}
-	if o.monotonic == nil {
-		start := time.Now()
-		o.monotonic = func() time.Duration { return time.Since(start) }
-	}
 	return nil
+}
+
+// clocks returns how the wall clock and the one that goes on are read at one moment.
+func (o *Options) clocks() func() (wall time.Time, monotonic time.Duration) {
+	start := time.Now()
+	return func() (time.Time, time.Duration) {
+		now := time.Now()
+		wall, monotonic := now, now.Sub(start)
+		if o.wall != nil {
+			wall = o.wall()
+		}
+		if o.monotonic != nil {
+			monotonic = o.monotonic()
+		}
+		return wall, monotonic
+	}
 }
 
 // leastElection is the least Options.Election: hashicorp/raft beats ten times as often.

@@ -15,6 +15,10 @@ type pushes struct {
 // mostPushes bounds how many wait for one node.
 const mostPushes = 4096
 
+// mostPushedSteps is how many of the last changes of the wall clock a push tells of: who is pushed to has few entries
+// still to carry out, or will hear of them with the answer to what it asks.
+const mostPushedSteps = 4
+
 // push sends messages to other gateways.
 func (s *Store) push(all []told) {
 	for address, messages := range s.sessions.addresses(all) {
@@ -48,9 +52,7 @@ func (s *Store) pushTo(address string) {
 		}
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(s.ctx, patience)
-		newest := s.machine.wall.load()
-		newest = newest[max(0, len(newest)-1):]
-		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages, Walls: newest}) // see pushes
+		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages, Walls: s.machine.wall.last(mostPushedSteps)}) // see pushes
 		cancel()
 	}
 }

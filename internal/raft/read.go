@@ -178,9 +178,9 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 // so for every later leader: else a lease could be shown as over that the next leader, whose
 // clock is behind, still has. So has the wall clock, by which times are shown.
 func (s *Store) readingTime(ctx context.Context, l *leadership) (fencing.Instant, error) {
-	now := l.clock()
+	now, wall := l.time()
 	written, due := s.machine.times()
-	if (due > now || written >= now) && !s.machine.wall.differs(now, fencing.InstantOf(s.wall())) {
+	if (due > now || written >= now) && !s.machine.wall.differs(now, wall) {
 		return max(now, written), nil
 	}
 	tick := s.batch

@@ -20,8 +20,7 @@ type Store struct {
 	self       Member
 	log        *slog.Logger
 	calls      Calls
-	wall       func() time.Time
-	monotonic  func() time.Duration
+	clocks     func() (wall time.Time, monotonic time.Duration) // read together
 	opened     time.Time
 	stepLimit  int
 	maxHolders int
@@ -80,7 +79,7 @@ func Open(o Options) (*Store, error) {
 	}
 	gateway := newGateway()
 	s := &Store{
-		self: o.Self, log: o.Logger, calls: o.Calls, wall: o.wall, monotonic: o.monotonic, opened: time.Now(),
+		self: o.Self, log: o.Logger, calls: o.Calls, clocks: o.clocks(), opened: time.Now(),
 		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, election: o.Election,
 		batch:   batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
 		machine: newMachine(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),

@@ -17,7 +17,7 @@ const (
 	// leastWallStep is the change that is noted: times are shown with less of an error than that.
 	leastWallStep = 250 * time.Millisecond
 
-	// mostWallSteps bounds how many changes are known. Of more the smallest one is forgotten.
+	// mostWallSteps bounds how many changes are known. Of more the smallest one but the newest is forgotten.
 	mostWallSteps = 256
 )
 
@@ -51,6 +51,12 @@ func (w *wallSteps) newest() int64 {
 		return known[len(known)-1].From
 	}
 	return 0
+}
+
+// last returns so many of the last steps.
+func (w *wallSteps) last(n int) []wallStep {
+	known := w.load()
+	return known[max(0, len(known)-n):]
 }
 
 // since returns the steps behind an instant, nil if there are none.
@@ -111,7 +117,7 @@ func (w *wallSteps) note(now, wall fencing.Instant) {
 	known = append(known, wallStep{From: int64(now), Ahead: int64(wall - now)})
 	if len(known) > mostWallSteps {
 		least := 1
-		for i := 2; i < len(known); i++ {
+		for i := 2; i < len(known)-1; i++ { // the newest is what it is now
 			if stepOf(known, i) < stepOf(known, least) {
 				least = i
 			}

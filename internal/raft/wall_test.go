@@ -154,7 +154,13 @@ func TestWallStepsAreBounded(t *testing.T) {
 			ahead += time.Hour
 			at[now] = now.Add(ahead).Time()
 		}
+		if i%16 == 15 { // smaller than all that are kept
+			ahead += leastWallStep - 2*time.Second
+		}
 		w.note(now, now.Add(ahead))
+		if w.differs(now, now.Add(ahead)) || w.time(now) != now.Add(ahead).Time() {
+			t.Fatalf("change %d: the time of now is shown as %s, want %s", i, w.time(now), now.Add(ahead).Time())
+		}
 		if n := len(w.load()); n > mostWallSteps {
 			t.Fatalf("%d are kept", n)
 		}
