@@ -170,10 +170,4 @@ func (system) remove(path string) error             { return os.Remove(path) }
 
 func (system) free(path string) (int64, bool) { return datadir.Free(existing(path)) }
 
-func (system) syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
+func (system) syncDir(path string) error { return datadir.Sync(path) }

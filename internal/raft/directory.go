@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/metadb"
 
 	"fencepost/internal/datadir"
 )
@@ -72,7 +73,7 @@ const newNode = 4
 // roomForNew refuses a directory that has no log yet, and too little room for one: the node would begin, and
 // end soon.
 func roomForNew(logs string, o *Options) error {
-	if _, err := os.Stat(filepath.Join(logs, voteFile)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(logs, metadb.FileName)); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if free, known := o.free(logs); known && free < newNode*int64(o.segment) {
@@ -81,9 +82,6 @@ func roomForNew(logs string, o *Options) error {
 	}
 	return nil
 }
-
-// voteFile is where raft-wal keeps the vote, and which files the log has.
-const voteFile = "wal-meta.db"
 
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
 // one that is damaged for an older one. Those that were never finished go.

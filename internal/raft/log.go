@@ -14,7 +14,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/types"
 )
 
 // An entry has a checksum in what hashicorp/raft leaves to middleware: raft-wal itself does
@@ -48,13 +50,12 @@ var errChanged = errors.New("it is not what was written")
 // written any more, for what is on disk is not known, and a write that is repeated may be
 // taken for durable though the one before it is lost.
 type diskLog struct {
-	dir   string
-	disk  walStore
-	meta  io.Closer
-	files *segments
-	fail  func(error)       // the node can't go on
-	held  func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
-	cut   func(from uint64) // the log ends before an entry that it had; nil: nobody asks
+	dir  string
+	disk walStore
+	meta io.Closer
+	fail func(error)       // the node can't go on
+	held func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
+	cut  func(from uint64) // the log ends before an entry that it had; nil: nobody asks
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -82,12 +83,17 @@ const segmentSize = 16 << 20
 
 // openLog opens or makes the log in a directory. It fails if any entry is damaged.
 func openLog(dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
-	meta, files := &metadb.BoltMetaDB{}, newSegments(dir, segment)
+	return openLogIn(fs.New(), dir, logger, segment, wrap, fail)
+}
+
+// openLogIn is openLog with the files of its own choice.
+func openLogIn(vfs types.VFS, dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
+	meta, files := &metadb.BoltMetaDB{}, newSegments(dir, vfs)
 	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(files))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the log in %s can't be opened: %w", dir, err), meta.Close())
 	}
-	l := &diskLog{dir: dir, disk: w, meta: meta, files: files, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
+	l := &diskLog{dir: dir, disk: w, meta: meta, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
 	failed := func(err error) { l.ended(l.explained(err)) }
 	files.failed.Store(&failed)
 	if wrap != nil {
@@ -139,6 +145,9 @@ func (l *diskLog) read(index uint64, entry *raft.Log) error {
 }
 
 func (l *diskLog) explained(err error) error {
+	if errors.Is(err, types.ErrSealed) { // raft-wal has logged why, and says here only that the file is full
+		err = fmt.Errorf("its next file could not be made; the disk may be full (%w)", err)
+	}
 	return fmt.Errorf("the log in %s can't be written or read: %w", filepath.Clean(l.dir), err)
 }
 
@@ -189,7 +198,7 @@ func (l *diskLog) StoreLogs(entries []*raft.Log) error {
 	for i, entry := range entries {
 		all[i] = sealed(entry)
 	}
-	return l.write(func() error { return l.disk.StoreLogs(all) })
+	return l.write(true, func() error { return l.disk.StoreLogs(all) })
 }
 
 // DeleteRange implements raft.LogStore.
@@ -197,10 +206,11 @@ func (l *diskLog) DeleteRange(least, most uint64) error {
 	if last, err := l.disk.LastIndex(); err == nil && most >= last && l.cut != nil {
 		l.cut(least)
 	}
-	return l.write(func() error { return l.disk.DeleteRange(least, most) })
+	return l.write(false, func() error { return l.disk.DeleteRange(least, most) })
 }
 
-func (l *diskLog) write(do func() error) error {
+// write has do write. How long it takes is noted for entries alone: a vote and a cut are other work.
+func (l *diskLog) write(entries bool, do func() error) error {
 	write, err := l.beginWrite()
 	if err != nil {
 		return err
@@ -211,7 +221,7 @@ func (l *diskLog) write(do func() error) error {
 	if err == nil {
 		err = do()
 	}
-	l.endWrite(write)
+	l.endWrite(write, entries && err == nil)
 	if err != nil {
 		return l.ended(l.explained(err))
 	}
@@ -229,11 +239,13 @@ func (l *diskLog) beginWrite() (write int, err error) {
 	return l.begun, nil
 }
 
-func (l *diskLog) endWrite(write int) {
+func (l *diskLog) endWrite(write int, note bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	l.pace.note(now.Sub(l.writes[write]), now)
+	if note {
+		now := time.Now()
+		l.pace.note(now.Sub(l.writes[write]), now)
+	}
 	delete(l.writes, write)
 }
 
@@ -249,7 +261,7 @@ func (l *diskLog) busyFor() (longest time.Duration) {
 
 // Set implements raft.StableStore.
 func (l *diskLog) Set(key, value []byte) error {
-	err := l.write(func() error { return l.disk.Set(key, value) })
+	err := l.write(false, func() error { return l.disk.Set(key, value) })
 	if err != nil {
 		l.halt()
 	}
@@ -258,7 +270,7 @@ func (l *diskLog) Set(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore.
 func (l *diskLog) SetUint64(key []byte, value uint64) error {
-	err := l.write(func() error { return l.disk.SetUint64(key, value) })
+	err := l.write(false, func() error { return l.disk.SetUint64(key, value) })
 	if err != nil {
 		l.halt()
 	}

@@ -9,8 +9,9 @@ const (
 	// paced is of how many writes it is known how long they took.
 	paced = 16
 
-	// leastPaced is how many there are at least where something is said of them: one that takes long is no slow disk.
-	leastPaced = 3
+	// leastPaced is how many there are at least where something is said of them: a few that take long, as while
+	// snapshots are written, are no slow disk.
+	leastPaced = 8
 
 	// pacedFor is how long they count.
 	pacedFor = time.Minute
@@ -28,7 +29,8 @@ func (p *pace) note(took time.Duration, ended time.Time) {
 	p.next = (p.next + 1) % paced
 }
 
-// median returns what half of the writes of the last minute took at least; known is false where they are few.
+// median returns what half of those of the last 16 writes took at least that are of the last minute; known is false
+// where they are fewer than leastPaced.
 func (p *pace) median(now time.Time) (took time.Duration, known bool) {
 	var all []time.Duration
 	for i, ended := range p.ended {
@@ -56,9 +58,10 @@ func (l *diskLog) writeTime(alone time.Duration) (took time.Duration, known bool
 	return took, known
 }
 
-// DiskTime returns how long a write to the log of this node takes lately, until it is on disk: the median of up to 16 of
-// the last minute, or how long one has taken that has not ended for as long as a leader may take for it. known is
-// false where there were fewer than three.
+// DiskTime returns how long a write of entries to the log of this node takes lately, until it is on disk: the median of
+// the last 16, as far as they are of the last minute. Where one of any kind has not ended for as long as a leader may take
+// for it, and longer than that median, it returns how long that one has taken. known is false where neither is so:
+// there is no such write, and fewer than eight have ended in that minute.
 func (s *Store) DiskTime() (took time.Duration, known bool) {
 	return s.dir.log.writeTime(stallsFor * s.election)
 }

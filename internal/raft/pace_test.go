@@ -2,11 +2,14 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
@@ -28,12 +31,12 @@ func TestPace(t *testing.T) {
 		known bool
 	}{
 		{"nothing", nil, 0, 0, false},
-		{"two", of(slow, slow), 0, 0, false},
-		{"three", of(slow, quick, slow), 0, slow, true},
-		{"one that is slow", of(quick, quick, slow, quick, quick), 0, quick, true},
+		{"seven", many[:7], 0, 0, false},
+		{"eight", append(of(slow, quick, quick), many[:5]...), 0, slow, true},
+		{"two that are slow", of(quick, quick, slow, quick, quick, slow, quick, quick), 0, quick, true},
 		{"many, and then quick ones", append(many, many[0], quick, quick, quick, quick, quick, quick, quick, quick, quick), 0, quick, true},
 		{"old ones", many, pacedFor, 0, false},
-		{"some that are old", many, pacedFor - 5*time.Second, slow, true},
+		{"some that are old", many, pacedFor - 8*time.Second, slow, true},
 	} {
 		var p pace
 		now := time.Unix(1, 0)
@@ -45,6 +48,43 @@ func TestPace(t *testing.T) {
 			t.Errorf("%s: %s, %t; want %s, %t", c.what, took, known, c.want, c.known)
 		}
 	}
+}
+
+// Votes, cuts and writes that fail say nothing of how long a write takes.
+func TestOnlyEntriesThatAreWrittenArePaced(t *testing.T) {
+	var fails atomic.Bool
+	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, func(w walStore) walStore { return failingDisk{w, &fails} }, func(error) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	noted := func(want int) {
+		t.Helper()
+		n := 0
+		for _, ended := range l.pace.ended {
+			if !ended.IsZero() {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%d writes are noted, want %d", n, want)
+		}
+	}
+	for i := uint64(1); i <= 3; i++ {
+		if err := l.StoreLog(&raft.Log{Index: i, Term: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noted(3)
+	if err := errors.Join(l.Set([]byte("vote"), []byte("a")), l.SetUint64([]byte("term"), 1), l.DeleteRange(3, 3)); err != nil {
+		t.Fatal(err)
+	}
+	noted(3)
+	fails.Store(true)
+	if l.StoreLog(&raft.Log{Index: 3, Term: 1}) == nil {
+		t.Fatal("the disk does not fail")
+	}
+	noted(3)
 }
 
 // slowDisk is a disk on which each write of entries takes longer.
@@ -67,13 +107,16 @@ func TestDiskTime(t *testing.T) {
 		o.wrapLog = func(w walStore) walStore { return hangingDisk{slowDisk{w, &by}, &hangs} }
 	})
 	n := c.nodes[0]
+	letGo := make(chan error)
+	goOn := sync.OnceFunc(func() { hangs.Store(nil); close(letGo) })
+	t.Cleanup(goOn) // before the node is closed, which waits for its writes
 	serves(t, n, "before")
 	const slow = 400 * time.Millisecond
 	by.Store(int64(slow))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	write := func(until string, is func(took time.Duration, known bool) bool) {
 		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		for i := 0; ; i++ {
 			took, known := n.DiskTime()
 			if is(took, known) {
@@ -90,10 +133,8 @@ func TestDiskTime(t *testing.T) {
 	write("slow", func(took time.Duration, known bool) bool { return known && took >= slow })
 	by.Store(0)
 	write("quick", func(took time.Duration, known bool) bool { return known && took < slow })
-	letGo := make(chan error)
 	hangs.Store(&letGo)
 	write("hung", func(took time.Duration, known bool) bool { return known && took >= stallsFor*n.election })
-	hangs.Store(nil)
-	close(letGo)
+	goOn()
 	write("quick.again", func(took time.Duration, known bool) bool { return known && took < slow })
 }

@@ -3,10 +3,10 @@ package raft
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync/atomic"
 	"syscall"
 
-	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 )
@@ -21,22 +21,27 @@ import (
 // Where that fails raft-wal refuses the next entry and does not say why: so it is told here.
 type segments struct {
 	types.SegmentFiler
-	size   int
+	dir    string
+	vfs    types.VFS
 	failed atomic.Pointer[func(error)] // is told why a file can't be made; nil while the log is opened, which returns it
 }
 
-func newSegments(dir string, size int) *segments {
-	return &segments{SegmentFiler: segment.NewFiler(dir, fs.New()), size: size}
+func newSegments(dir string, vfs types.VFS) *segments {
+	return &segments{SegmentFiler: segment.NewFiler(dir, vfs), dir: dir, vfs: vfs}
 }
 
-// Create implements types.SegmentFiler.
+// Create implements types.SegmentFiler. Of a file for which there is no room nothing stays: a start would take it
+// for the last one, and not give it its room.
 func (s *segments) Create(info types.SegmentInfo) (types.SegmentWriter, error) {
 	w, err := s.SegmentFiler.Create(info)
 	if err == nil {
 		return w, nil
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("there is no room for its next file, of %d MiB: make some and start again, nothing is lost (%w)", s.size>>20, err)
+		if left := s.vfs.Delete(s.dir, segment.FileName(info)); left != nil && !errors.Is(left, fs.ErrNotExist) {
+			err = errors.Join(err, left)
+		}
+		err = fmt.Errorf("there is no room for its next file, of %d MiB: make some and start again, nothing is lost (%w)", info.SizeLimit>>20, err)
 	}
 	if failed := s.failed.Load(); failed != nil {
 		(*failed)(err)

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/types"
 )
 
@@ -67,36 +69,96 @@ func TestEndOfLogCutOff(t *testing.T) {
 	}
 }
 
-// full makes no files any more.
-type full struct{ types.SegmentFiler }
-
-func (full) Create(types.SegmentInfo) (types.SegmentWriter, error) {
-	return nil, &os.PathError{Op: "fallocate", Path: "x.wal", Err: syscall.ENOSPC}
+// fullDisk has no room for files any more, once it is full: they are made, and are empty.
+type fullDisk struct {
+	types.VFS
+	full bool
 }
 
-// A log whose next file has no room ends with that, not with what raft-wal says of the file before it.
+func (d *fullDisk) Create(dir, name string, size uint64) (types.WritableFile, error) {
+	if !d.full {
+		return d.VFS.Create(dir, name, size)
+	}
+	f, err := d.VFS.Create(dir, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	return nil, errors.Join(&os.PathError{Op: "fallocate", Path: name, Err: syscall.ENOSPC}, f.Close())
+}
+
+// A log whose next file has no room ends with that, not with what raft-wal says of the file before it. So does the next
+// start while there is none, and after that the file is made as large as any.
 func TestAFullDiskIsTold(t *testing.T) {
+	const size = 1 << 20
+	dir, disk := t.TempDir(), &fullDisk{VFS: fs.New()}
 	failed := make(chan error, 1)
-	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), 1<<20, nil, func(err error) {
-		select {
-		case failed <- err:
-		default:
+	open := func() (*diskLog, error) {
+		return openLogIn(disk, dir, hclog.NewNullLogger(), size, nil, func(err error) {
+			select {
+			case failed <- err:
+			default:
+			}
+		})
+	}
+	l, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.full = true
+	last := uint64(0)
+	for ; err == nil; last++ {
+		if last > 1000 {
+			t.Fatal("a file of 1 MiB has 1,000 entries of 10 KiB")
 		}
-	})
+		err = l.StoreLog(&raft.Log{Index: last + 1, Term: 1, Data: make([]byte, 10<<10)})
+	}
+	last-- // the one that failed
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, again := open()
+	if again == nil {
+		defer l.Close()
+		t.Fatal("a log begins whose last file has no room")
+	}
+	for what, err := range map[string]error{"the write": err, "the end": <-failed, "the next start": again} {
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(fmt.Sprint(err), "of 1 MiB: make some") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	disk.full = false
+	if l, err = open(); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.StoreLog(&raft.Log{Index: last + 1, Term: 1}); err != nil {
+		t.Error(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil || len(files) != 2 {
+		t.Fatalf("the log has the files %q, %v", files, err)
+	}
+	for _, path := range files {
+		if info, err := os.Stat(path); err != nil || info.Size() < size {
+			t.Errorf("%s has not all its room: %v, %v", path, info, err)
+		}
+	}
+}
+
+// sealedDisk is one on which the last file could not be followed by another, for another reason.
+type sealedDisk struct{ walStore }
+
+func (sealedDisk) StoreLogs([]*raft.Log) error { return types.ErrSealed }
+
+// Of a log that can't have its next file nothing is said that only who knows raft-wal understands.
+func TestASealedFileIsExplained(t *testing.T) {
+	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, func(w walStore) walStore { return sealedDisk{w} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	l.files.SegmentFiler = full{l.files.SegmentFiler}
-	for index := uint64(1); err == nil; index++ {
-		if index > 1000 {
-			t.Fatal("a file of 1 MiB has 1,000 entries of 10 KiB")
-		}
-		err = l.StoreLog(&raft.Log{Index: index, Term: 1, Data: make([]byte, 10<<10)})
-	}
-	for what, err := range map[string]error{"the write": err, "the end": <-failed} {
-		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "of 1 MiB: make some") {
-			t.Errorf("%s: %v", what, err)
-		}
+	err = l.StoreLog(&raft.Log{Index: 1, Term: 1})
+	if !errors.Is(err, types.ErrSealed) || !strings.Contains(err.Error(), "its next file could not be made; the disk may be full") {
+		t.Error(err)
 	}
 }

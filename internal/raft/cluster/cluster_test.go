@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/metadb"
 	"go.uber.org/goleak"
 
 	"fencepost/internal/raft/peer"
@@ -99,7 +100,7 @@ func (n *node) open() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, voteFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.dir, metadb.FileName), nil, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
 	log := hclog.NewNullLogger()
@@ -312,7 +313,7 @@ func TestID(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "log"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "log", voteFile), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "log", metadb.FileName), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	with, err := load()

@@ -8,17 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hashicorp/raft-wal/metadb"
+
 	"fencepost/internal/datadir"
 	"fencepost/internal/raft/peer"
 )
 
-const (
-	idFile = "id"
-
-	// voteFile is where raft-wal keeps whom the node has voted for, and what segments its log
-	// has. A node that has lost it is another node.
-	voteFile = "wal-meta.db"
-)
+const idFile = "id"
 
 // loadID returns the id of the node whose data a directory has. Where there is none, or the
 // data that it stood for is gone, it is a new one, which is to be written.
@@ -48,10 +44,11 @@ func loadID(dir string) (id string, fresh bool, err error) {
 	return peer.NewID(), true, nil
 }
 
-// hasVotes reports whether a directory has a node's votes, below it or in it.
+// hasVotes reports whether a directory has a node's votes, below it or in it: the file in which raft-wal keeps whom the
+// node has voted for, and which files its log has. A node that has lost it is another node.
 func hasVotes(dir string) (found bool, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() && entry.Name() == voteFile {
+		if err == nil && !entry.IsDir() && entry.Name() == metadb.FileName {
 			found = true
 			return fs.SkipAll
 		}
