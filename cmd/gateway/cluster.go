@@ -299,18 +299,21 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 		}
 		findings = append(findings, f)
 		if m.Reached && m.DiskTime >= 0 {
-			findings = append(findings, diskFinding(m))
+			findings = append(findings, diskFinding(m, status))
 		}
 	}
 	return findings
 }
 
 // diskFinding says how long the disk of a member takes for a write.
-func diskFinding(m cluster.Member) fencing.Finding {
+func diskFinding(m cluster.Member, status cluster.Status) fencing.Finding {
 	f := fencing.Finding{Node: m.Addr, Check: "disk", OK: !m.Slow(), Detail: fmt.Sprintf("a write to its log takes %d ms", m.DiskTime)}
 	if m.Slow() {
 		f.Detail += ": so long all changes wait while it leads, or is needed for a majority"
-		f.Remedy = "see what else uses its disk, or replace that; until then gateway cluster transfer has another member lead"
+		f.Remedy = "see what else uses its disk, or replace that"
+		if m.Addr == status.Leader && len(status.Members) > 1 {
+			f.Remedy += "; until then gateway cluster transfer has another member lead"
+		}
 	}
 	return f
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/raft/cluster"
 	"fencepost/internal/redis/redistest"
 )
 
@@ -162,5 +163,32 @@ func TestDataOfAnotherNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.says(ready)
+	}
+}
+
+// A slow disk is a finding, and another member is to lead only where there is one and this one leads.
+func TestDiskFinding(t *testing.T) {
+	t.Parallel()
+	const transfer = "gateway cluster transfer"
+	leads := cluster.Member{Seat: cluster.Seat{Addr: "a", Voter: true}, Reached: true, Follows: true, State: "leader", DiskTime: 700}
+	follows := leads
+	follows.Addr, follows.State = "b", "follower"
+	for _, members := range [][]cluster.Member{{leads}, {leads, follows}} {
+		of := 0
+		for _, f := range clusterFindings(cluster.Status{Node: "a", Leader: "a", Members: members, MayFail: 0}) {
+			if f.Check != "disk" {
+				continue
+			}
+			of++
+			if f.OK || !strings.Contains(f.Detail, "takes 700 ms") || !strings.Contains(f.Remedy, "replace") {
+				t.Errorf("of %d: %+v", len(members), f)
+			}
+			if want := f.Node == "a" && len(members) > 1; strings.Contains(f.Remedy, transfer) != want {
+				t.Errorf("of %d: of %s %s is advised, want %t: %s", len(members), f.Node, transfer, want, f.Remedy)
+			}
+		}
+		if of != len(members) {
+			t.Errorf("of %d members %d disks are told of", len(members), of)
+		}
 	}
 }

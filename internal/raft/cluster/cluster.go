@@ -82,12 +82,12 @@ type Cluster struct {
 	condition string // why this node is not in a cluster; empty if it is
 	told      time.Time
 	led       time.Time
-	alone     time.Time     // when it was looked last who else is in the list
-	members   []raft.Server // of the last look
-	changed   func()        // see OnChange
-	disk      func() (time.Duration, bool)
-	first     map[string]time.Time // who was found at the address that begins the cluster, by id, and when last
-	changing  sync.Mutex           // held for a change of the configuration
+	alone     time.Time                    // when it was looked last who else is in the list
+	members   []raft.Server                // of the last look
+	changed   func()                       // see OnChange
+	disk      func() (time.Duration, bool) // how long a write to this node's log takes; nil: see TellDiskTime
+	first     map[string]time.Time         // who was found at the address that begins the cluster, by id, and when last
+	changing  sync.Mutex                   // held for a change of the configuration
 }
 
 // Open finds out who this node is, and listens. The Raft that uses Network and Calls

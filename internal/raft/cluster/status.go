@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,10 +46,18 @@ type Info struct {
 	// it never has.
 	LastContact int64 `json:"last_contact_ms"`
 
-	// DiskTime is how long a write to its log takes lately, in ms; -1 where it has written little.
+	// DiskTime is how long a write to its log takes lately, in ms; -1 where it has written little, or does not
+	// say, as earlier versions.
 	DiskTime int64 `json:"disk_ms"`
 
 	Members []Seat `json:"members"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (i *Info) UnmarshalJSON(b []byte) error {
+	type plain Info
+	i.DiskTime = -1
+	return json.Unmarshal(b, (*plain)(i))
 }
 
 // Member is a member of the cluster as another node sees it.
@@ -66,8 +75,15 @@ type Member struct {
 	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
 }
 
-// slowDisk is how long a write to a member's log takes, where nothing else is to be done to the cluster before that is
-// better: as long as a leader may be silent. A disk that is well takes some ms.
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *Member) UnmarshalJSON(b []byte) error {
+	type plain Member
+	m.DiskTime = -1
+	return json.Unmarshal(b, (*plain)(m))
+}
+
+// slowDisk is how long a write to a member's log takes at least where its disk is slow: from so long on no other change
+// of the cluster should be begun. It is as long as a leader may be silent. A disk that is well takes some ms.
 const slowDisk = 500 * time.Millisecond
 
 // Slow reports whether the disk of a member is: every write waits for it while the member leads, or is needed for a
@@ -105,7 +121,11 @@ func (s Status) Whole() error {
 		case !m.Voter:
 			return fmt.Errorf("%s has no vote yet: it gets it by itself once it has all entries", m.Addr)
 		case m.Slow():
-			return fmt.Errorf("the disk of %s is slow, a write takes %d ms: once one more is down, all may wait for it", m.Addr, m.DiskTime)
+			waits := "once one more is down, all may wait for it"
+			if m.Addr == s.Leader {
+				waits = "all changes wait for it"
+			}
+			return fmt.Errorf("the disk of %s is slow, a write takes %d ms: %s", m.Addr, m.DiskTime, waits)
 		}
 	}
 	if most := (len(s.Members) - 1) / 2; s.MayFail < most {

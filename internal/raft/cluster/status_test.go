@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,7 +41,9 @@ func TestWhole(t *testing.T) {
 		{"the third has no vote yet", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", noVote)}}, "c has no vote"},
 		{"the third is away", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", away)}}, "c can't be reached"},
 		{"the third is behind", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", lags)}}, "c does not follow"},
-		{"the disk of the third is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b", quick), member("c", slow)}}, "the disk of c is slow, a write takes 1500 ms"},
+		{"the disk of the third is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b", quick), member("c", slow)}}, "the disk of c is slow, a write takes 1500 ms: once one more is down"},
+		{"its own disk is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a", slow), member("b"), member("c")}}, "all changes wait for it"},
+		{"the only disk is slow", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a", slow)}}, "all changes wait for it"},
 		{"no disk is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a", quick), member("b", quick), member("c", quick)}}, ""},
 		{"fewer may fail than there are", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c")}}, "0 may fail"},
 		{"nobody leads", Status{Node: "a", MayFail: -1, Members: []Member{member("a", lags), member("b", lags), member("c", lags)}}, "does not serve"},
@@ -53,6 +56,19 @@ func TestWhole(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		case c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)):
 			t.Errorf("%s: %v, want %q", c.what, err, c.says)
+		}
+	}
+}
+
+// What a node of an earlier version does not say is not known.
+func TestADiskTimeThatIsNotTold(t *testing.T) {
+	for told, want := range map[string]int64{`{}`: -1, `{"disk_ms":0}`: 0, `{"disk_ms":7}`: 7} {
+		var answer response
+		if err := json.Unmarshal([]byte(`{"info":`+told+`,"status":{"members":[`+told+`]}}`), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if info, member := answer.Info.DiskTime, answer.Status.Members[0].DiskTime; info != want || member != want {
+			t.Errorf("%s: of a node %d, of a member %d, want %d", told, info, member, want)
 		}
 	}
 }
