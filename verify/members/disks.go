@@ -18,11 +18,13 @@ const counted = 16
 // belongings is what a cluster must not lose with its disks: a lease that nobody renews, what was admitted at its fence,
 // and the counters of names.
 type belongings struct {
-	name, lease   string
-	older, token  int64 // of the lease before, and of this one
-	counters      [counted]int64
-	countersNamed func(i int) string
+	name, lease  string
+	older, token int64 // of the lease before, and of this one
+	counters     [counted]int64
 }
+
+// counterName returns the name of a counter.
+func (b belongings) counterName(i int) string { return fmt.Sprintf("%s/counted/%d", b.name, i) }
 
 // replaceAll replaces the disks of all nodes, one by one, as a script does that knows nothing but whether gateway cluster
 // status exits with 0. Nothing is lost, and somebody is granted a lock all the time. It returns the longest time
@@ -77,9 +79,8 @@ func replaceAll(l *load, round int) (longest time.Duration, err error) {
 // own makes what is not to be lost.
 func (l *load) own(round int) (b belongings, err error) {
 	b.name, b.lease = fmt.Sprintf("disks/%d-%d", round, time.Now().UnixNano()), newLeaseID()
-	b.countersNamed = func(i int) string { return fmt.Sprintf("%s/counted/%d", b.name, i) }
 	for i := range b.counters {
-		if b.counters[i], err = l.turn(b.countersNamed(i), newLeaseID()); err != nil {
+		if b.counters[i], err = l.turn(b.counterName(i), newLeaseID()); err != nil {
 			return b, err
 		}
 	}
@@ -132,12 +133,12 @@ func (l *load) kept(b belongings) error {
 		l.r.Violation("token %d of %s is held and was admitted, and is judged %s, %v", b.token, b.name, a, err)
 	}
 	for i, before := range b.counters {
-		after, err := l.turn(b.countersNamed(i), newLeaseID())
+		after, err := l.turn(b.counterName(i), newLeaseID())
 		if err != nil {
 			return err
 		}
 		if after <= before {
-			l.r.Violation("P2: token %d of %s came after %d", after, b.countersNamed(i), before)
+			l.r.Violation("P2: token %d of %s came after %d", after, b.counterName(i), before)
 		}
 	}
 	a, err = l.insist(l.others(), func(ctx context.Context, g *system.Gateway) (system.Answer, error) {

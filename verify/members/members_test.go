@@ -22,6 +22,11 @@ func run(t *testing.T, gateways int, m Members) {
 	if n, violations := r.Violations(); n > 0 {
 		t.Errorf("%d violations, seed %d: %q", n, r.Seed, violations)
 	}
+	for _, part := range r.Reached() {
+		if part.Done == 0 && part.Asked > 0 {
+			t.Errorf("nothing was done of what was asked for: %s", part)
+		}
+	}
 	t.Log(r, r.Notes())
 }
 
