@@ -89,7 +89,11 @@ func openLog(dir string, logger hclog.Logger, segment int, wrap func(walStore) w
 // openLogIn is openLog with the files of its own choice.
 func openLogIn(vfs types.VFS, dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
 	meta, files := &metadb.BoltMetaDB{}, newSegments(dir, vfs)
-	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(files))
+	err := files.completeLast(meta)
+	var w *wal.WAL
+	if err == nil {
+		w, err = wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(files))
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the log in %s can't be opened: %w", dir, err), meta.Close())
 	}

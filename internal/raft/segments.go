@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
@@ -55,4 +56,38 @@ func (s *segments) Open(info types.SegmentInfo) (types.SegmentReader, error) {
 		return s.SegmentFiler.Open(info)
 	}
 	return s.RecoverTail(info)
+}
+
+// completeLast notes that the last file is full and which one follows, where the node died, or had no room, after the one
+// and before the other: raft-wal takes the file for the last one, and refuses every entry from then on. Of what was
+// written last a part may be missing, so the index in the file is not trusted: see Open.
+func (s *segments) completeLast(meta types.MetaStore) error {
+	state, err := meta.Load(s.dir)
+	if err != nil || len(state.Segments) == 0 {
+		return err
+	}
+	last := &state.Segments[len(state.Segments)-1]
+	if !last.SealTime.IsZero() {
+		return nil
+	}
+	w, err := s.RecoverTail(*last)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it is made
+	} else if err != nil {
+		return err
+	}
+	full, _, err := w.Sealed()
+	end := w.LastIndex()
+	if err = errors.Join(err, w.Close()); err != nil || !full {
+		return err
+	}
+	if end < last.BaseIndex { // it has nothing that was written whole
+		return s.vfs.Delete(s.dir, segment.FileName(*last))
+	}
+	last.SealTime, last.MaxIndex = time.Now(), end
+	state.Segments = append(state.Segments, types.SegmentInfo{
+		ID: state.NextSegmentID, BaseIndex: end + 1, MinIndex: end + 1, SizeLimit: last.SizeLimit, Codec: last.Codec, CreateTime: last.SealTime,
+	})
+	state.NextSegmentID++
+	return meta.CommitState(state)
 }

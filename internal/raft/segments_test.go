@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
 )
 
@@ -160,5 +163,76 @@ func TestASealedFileIsExplained(t *testing.T) {
 	err = l.StoreLog(&raft.Log{Index: 1, Term: 1})
 	if !errors.Is(err, types.ErrSealed) || !strings.Contains(err.Error(), "its next file could not be made; the disk may be full") {
 		t.Error(err)
+	}
+}
+
+// deadMeta is what a process that dies has written of the next file of the log: nothing.
+type deadMeta struct {
+	types.MetaStore
+	dead bool
+}
+
+func (m *deadMeta) CommitState(s types.PersistentState) error {
+	if m.dead {
+		return syscall.ENOSPC
+	}
+	return m.MetaStore.CommitState(s)
+}
+
+// A log goes on whose node died after its last file was full, and before raft-wal had noted that, also where a part of
+// what was written last, and so the index of the file with it, is not there.
+func TestALastFileThatIsFull(t *testing.T) {
+	for _, torn := range []bool{false, true} {
+		t.Run(fmt.Sprint("torn: ", torn), func(t *testing.T) { lastFileThatIsFull(t, torn) })
+	}
+}
+
+func lastFileThatIsFull(t *testing.T, torn bool) {
+	t.Helper()
+	dir, store := t.TempDir(), &metadb.BoltMetaDB{}
+	meta := &deadMeta{MetaStore: store}
+	w, err := wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(hclog.NewNullLogger()), wal.WithSegmentSize(1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta.dead = true
+	last := uint64(0)
+	for ; err == nil; last++ {
+		err = w.StoreLog(sealed(&raft.Log{Index: last + 1, Term: 1, Data: bytes.Repeat([]byte{byte(last + 1)}, 10<<10)}))
+	}
+	last--
+	if err := errors.Join(w.Close(), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if torn {
+		files, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		content, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		content[bytes.Index(content, bytes.Repeat([]byte{byte(last)}, 100))]++
+		if err := os.WriteFile(files[0], content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		last--
+	}
+	for range 2 {
+		l, err := openLog(dir, hclog.NewNullLogger(), 1<<20, nil, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has, err := l.LastIndex(); has != last || err != nil {
+			t.Fatalf("the last entry is %d, want %d, %v", has, last, err)
+		}
+		last++
+		if err := l.StoreLog(&raft.Log{Index: last, Term: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
