@@ -28,7 +28,8 @@ type move struct {
 
 	shown   []Shown      // of a look: the holders of whose grant somebody was told, at any time
 	whole   bool         // it shows all holders
-	verdict string       // on token; empty if it is not judged
+	verdict string       // on token
+	guess   bool         // whether the lease of token lives is not judged
 	issued  int64        // with the verdict: the highest token
 	told    bool         // of issued: somebody was told of its grant, at any time
 	read    fmt.Stringer // the Look or the Judged
@@ -236,13 +237,21 @@ func (l *lock) judges(m *move) bool {
 		return false
 	}
 	i := slices.IndexFunc(l.holders, func(h holding) bool { return h.token == m.token })
-	switch m.verdict {
-	case "":
-		return true
-	case "live":
-		return i >= 0
+	if m.verdict == "live" {
+		return m.token <= m.issued && (m.guess || i >= 0)
 	}
-	return i < 0 || l.holders[i].doubt != sure
+	return m.verdict == verdictOver(m.token, m.issued) && (m.guess || i < 0 || l.holders[i].doubt != sure)
+}
+
+// verdictOver returns the verdict on a token that no live lease has.
+func verdictOver(token, issued int64) string {
+	switch {
+	case token > issued:
+		return "unissued"
+	case token == issued:
+		return "ended"
+	}
+	return "superseded"
 }
 
 // grant is an acquire that was answered with a lease: a new one, or the one that the

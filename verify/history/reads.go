@@ -28,14 +28,13 @@ func (p *projection) reads() {
 	for i := range p.all.Verdicts {
 		j := &p.all.Verdicts[i]
 		told, known := p.tokens[j.Token]
-		if j.Name != p.name || j.Issued == 0 { // or the name has been forgotten, as idle ones are
+		if j.Name != p.name {
 			continue
 		}
 		m := move{what: moveVerdict, token: j.Token, verdict: j.Verdict, issued: j.Issued, read: j}
 		_, m.told = p.tokens[j.Issued]
-		if !known || j.Verdict != "live" && (j.Sent < told || p.resurrects(j.Sent, j.Done)) {
-			m.verdict = "" // a provisional lease counts as over while its gateway seems dead, and may yet be told
-		}
+		// A provisional lease counts as over while its gateway seems dead, and may yet be told.
+		m.guess = !known || j.Verdict != "live" && (j.Sent < told || p.resurrects(j.Sent, j.Done))
 		p.add(client, j.Sent, j.Done, m)
 	}
 }

@@ -167,6 +167,38 @@ func TestCheckReads(t *testing.T) {
 			s.grant(0, 1, "a", 10)
 			says(s, 7, 8, 10, "ended", 10)
 		}},
+		{"a verdict that does not know what was released", "0.0070s-0.0080s GET the fence of n says of token 10 that it is unissued", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			says(s, 7, 8, 10, "unissued", 10)
+		}},
+		{"a verdict that is ended, of what is superseded", "0.0070s-0.0080s GET the fence of n says of token 10 that it is ended, and of 11", system.Embedded, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			says(s, 7, 8, 10, "ended", 11)
+		}},
+		{"a verdict that is superseded, of what has ended", "0.0070s-0.0080s GET the fence of n says of token 10 that it is superseded, and of 10", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.does(5, 6, Release, "a", Ended)
+			says(s, 7, 8, 10, "superseded", 10)
+		}},
+		{"a verdict that knows of no token", "0.0030s-0.0040s GET the fence of n says of token 10 that it is unissued, and of 0", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			says(s, 3, 4, 10, "unissued", 0)
+		}},
+		{"verdicts on a lease of which nobody was told", "", system.Raft, func(s *script) {
+			s.does(0, 100, Acquire, "a", Unknown)
+			says(s, 3, 4, 10, "live", 10)
+			says(s, 5, 6, 10, "ended", 10)
+		}},
+		{"a verdict on such a lease that is not that of its tokens", "0.0030s-0.0040s GET the fence of n says of token 10 that it is ended, and of 12", system.Raft, func(s *script) {
+			s.does(0, 100, Acquire, "a", Unknown)
+			says(s, 3, 4, 10, "ended", 12)
+		}},
+		{"a verdict before its lease was told that is not that of its tokens", "0.0070s-0.0080s GET the fence of n says of token 10 that it is unissued", system.Raft, func(s *script) {
+			s.grant(0, 50, "a", 10)
+			says(s, 7, 8, 10, "unissued", 10)
+		}},
 		{"a verdict on a lease that its gateway was not heard of yet", "", system.Raft, func(s *script) {
 			s.grant(0, 50, "a", 10)
 			show(s, 5, 10)
