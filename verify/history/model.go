@@ -23,6 +23,7 @@ type move struct {
 	hold    int    // the depth after the move; of a release that to unwind
 	term    int    // the answer that set the deadline: an expire is only for its own
 	gone    bool
+	known   Time // of a grant: when somebody was told of it first; of a look: it shows all that were known then
 	frail   bool // of an end: it may be lost, and the lease be there again
 	ended   bool // of a 412: it says that somebody has let go, or broken the lease
 
@@ -84,6 +85,7 @@ type holding struct {
 	permits      int
 	slots        uint64 // a bit each
 	hold, term   int
+	known        Time // when somebody was told of it first
 	doubt        doubt
 }
 
@@ -227,7 +229,7 @@ func (l *lock) looksLike(m *move) bool {
 		}
 	}
 	return !m.whole || !slices.ContainsFunc(l.holders, func(h holding) bool {
-		return h.doubt == sure && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token })
+		return h.doubt == sure && h.known <= m.known && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token })
 	})
 }
 
@@ -289,7 +291,7 @@ func (l *lock) grant(i int, m *move, r *Rules) *lock {
 		n.holders = append(n.holders, h)
 	}
 	n.holders = append(n.holders, holding{
-		lease: m.lease, owner: m.owner, token: m.token, bears: m.bears, permits: m.permits, slots: m.slots, hold: m.hold, term: m.term,
+		lease: m.lease, owner: m.owner, token: m.token, bears: m.bears, permits: m.permits, slots: m.slots, hold: m.hold, term: m.term, known: m.known,
 	})
 	slices.SortFunc(n.holders, func(a, b holding) int { return strings.Compare(a.lease, b.lease) })
 	return n

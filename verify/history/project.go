@@ -117,7 +117,7 @@ func (p *projection) call(c *call) {
 			m.what, until = moveMayBreak, forever
 		}
 	case c.Verb == Acquire && granted:
-		m.what, m.hold = moveGrant, g.Hold
+		m.what, m.hold, m.known = moveGrant, g.Hold, p.tokens[g.Token]
 		if p.depths[c.Lease] && g.Hold > 1 {
 			m.what = moveRenew // how deep it is held can't be judged
 		}

@@ -17,7 +17,10 @@ func (p *projection) reads() {
 		if l.Name != p.name {
 			continue
 		}
-		m := move{what: moveLook, whole: len(l.Holders) < holdersShown && !p.resurrects(l.Sent, l.Done), read: l}
+		m := move{what: moveLook, whole: len(l.Holders) < holdersShown && !p.resurrects(l.Sent, l.Done), known: forever, read: l}
+		if p.rules.Unheard {
+			m.known = l.Sent
+		}
 		for _, s := range l.Holders {
 			if _, told := p.tokens[s.Token]; told {
 				m.shown = append(m.shown, s)

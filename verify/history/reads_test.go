@@ -81,6 +81,17 @@ func TestCheckReads(t *testing.T) {
 			show(s, 10, 0)
 			show(s, 12, 10)
 		}},
+		{"a look after which the gateway of a lease was not heard of, which tells of it later", "", system.Raft, func(s *script) {
+			s.grant(0, 50, "a", 10)
+			show(s, 5, 10)
+			show(s, 8, 0)
+			show(s, 60, 10)
+		}},
+		{"a look that does not show what was told", "0.0600s-0.0610s GET n shows the holders []", system.Raft, func(s *script) {
+			s.grant(0, 50, "a", 10)
+			show(s, 8, 0)
+			show(s, 60, 0)
+		}},
 		{"a look that goes back behind the end of a lease that ran out", "0.1200s-0.1210s GET n shows the holders [{a 10", system.Raft, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			show(s, 105, 0)

@@ -37,6 +37,10 @@ type Rules struct {
 	// (the same, and embedded).
 	CurrentReads bool
 
+	// Unheard: a lease that nobody was told of yet is not shown while nothing is heard of its gateway, and
+	// may be told afterwards (a cluster of gateways).
+	Unheard bool
+
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
 	// (embedded).
 	RestartRenews bool
@@ -86,7 +90,7 @@ func RulesOf(kind system.Kind) Rules {
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond
 	case system.Raft:
-		r.TimeStops, r.CurrentReads = true, true
+		r.TimeStops, r.CurrentReads, r.Unheard = true, true, true
 	}
 	return r
 }
