@@ -221,16 +221,24 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 }
 
 // looksLike reports whether a look may show this state. What a client knows of a holder is its
-// token and its owner; of the leases that nobody was told of the model knows nothing.
+// token, its owner, how many permits it has, and tolerates; of the leases that nobody was told of the
+// model knows nothing.
 func (l *lock) looksLike(m *move) bool {
-	for _, s := range m.shown {
-		if !slices.ContainsFunc(l.holders, func(h holding) bool { return h.token == s.Token && h.owner == s.Owner }) {
+	for i, s := range m.shown {
+		twice := slices.ContainsFunc(m.shown[:i], func(o Shown) bool { return o.Token == s.Token })
+		if twice || !slices.ContainsFunc(l.holders, func(h holding) bool { return h.looksLike(s) }) {
 			return false
 		}
 	}
 	return !m.whole || !slices.ContainsFunc(l.holders, func(h holding) bool {
 		return h.doubt == sure && h.known <= m.known && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token })
 	})
+}
+
+// looksLike reports whether a look may show a holder so.
+func (h *holding) looksLike(s Shown) bool {
+	return h.token == s.Token && h.owner == s.Owner &&
+		(h.doubt != sure || h.bears == tolerance(s.Mode, s.Limit) && h.permits == max(1, s.Permits))
 }
 
 // judges reports whether a fence may say this of a token.

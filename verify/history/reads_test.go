@@ -130,7 +130,45 @@ func TestCheckReads(t *testing.T) {
 			for i, owner := range []string{"a", "b", "c"} {
 				s.grant(2*i, 2*i+1, owner, int64(10+i), shared)
 			}
-			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10}, {Owner: "c", Token: 12}}})
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared"}, {Owner: "c", Token: 12, Mode: "shared"}}})
+		}},
+		{"a look that shows what holders were granted", "", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10, shared)
+			s.grant(2, 3, "b", 11, Op{Mode: "shared", Limit: 3, Permits: 2})
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared"}, {Owner: "b", Token: 11, Mode: "shared", Limit: 3, Permits: 2}}})
+		}},
+		{"a look that shows an exclusive lease as a shared one", "0.0080s-0.0090s GET n shows the holders [{a 10", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared", Limit: 7}}})
+		}},
+		{"a look that shows another limit", "0.0080s-0.0090s GET n shows the holders [{a 10", system.Embedded, func(s *script) {
+			s.grant(0, 1, "a", 10, two)
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared", Limit: 3}}})
+		}},
+		{"a look that shows other permits", "0.0080s-0.0090s GET n shows the holders [{a 10", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{Mode: "shared", Limit: 3, Permits: 2})
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared", Limit: 3, Permits: 3}}})
+		}},
+		{"a look that shows a holder twice", "0.0080s-0.0090s GET n shows the holders [{a 10", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10, shared)
+			s.shows(8, 8, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared"}, {Owner: "a", Token: 10, Mode: "shared"}}})
+		}},
+		{"looks beside a downgrade, and after one whose answer was lost", "", system.Embedded, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(10, 20, "a", 10, "shared")
+			show(s, 12, 10)
+			s.shows(14, 14, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared"}}})
+			s.does(22, 23, Release, "a", Ended)
+			s.grant(30, 31, "b", 11)
+			s.does(40, 41, Renew, "b", Unknown, Op{Mode: "shared"})
+			s.shows(45, 45, Look{Holders: []Shown{{Owner: "b", Token: 11}}})
+			s.shows(50, 50, Look{Holders: []Shown{{Owner: "b", Token: 11, Mode: "shared"}}})
+		}},
+		{"a look that goes back behind a downgrade", "0.0160s-0.0170s GET n shows the holders [{a 10 exclusive", system.Raft, func(s *script) {
+			s.grant(0, 1, "a", 10)
+			s.renew(10, 20, "a", 10, "shared")
+			s.shows(14, 14, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "shared"}}})
+			s.shows(16, 16, Look{Holders: []Shown{{Owner: "a", Token: 10, Mode: "exclusive"}}})
 		}},
 		{"a look that shows as many as it may", "", system.Raft, func(s *script) {
 			look := Look{}
