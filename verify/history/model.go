@@ -188,8 +188,11 @@ func (l *lock) apply(m *move, r *Rules) *lock {
 		}
 		return l.ended(j, m)
 	case moveLook, moveVerdict:
-		if m.what == moveLook && l.looksLike(m) || m.what == moveVerdict && l.judges(m) {
+		switch {
+		case m.what == moveVerdict && l.judges(m):
 			return l
+		case m.what == moveLook && l.looksLike(m):
+			return l.after(m)
 		}
 		return nil
 	case moveExpire:
@@ -233,6 +236,18 @@ func (l *lock) looksLike(m *move) bool {
 	return !m.whole || !slices.ContainsFunc(l.holders, func(h holding) bool {
 		return h.doubt == sure && h.known <= m.known && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token })
 	})
+}
+
+// after returns the state after a look. It is answered when what it shows is on disk: a lease that it
+// does not show and that has ended can't be there again.
+func (l *lock) after(m *move) *lock {
+	for i := len(l.holders) - 1; i >= 0 && m.whole; i-- {
+		h := &l.holders[i]
+		if h.doubt == mayBeGone && !slices.ContainsFunc(m.shown, func(s Shown) bool { return s.Token == h.token }) {
+			l = l.without(i)
+		}
+	}
+	return l
 }
 
 // looksLike reports whether a look may show a holder so.

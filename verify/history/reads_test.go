@@ -109,6 +109,20 @@ func TestCheckReads(t *testing.T) {
 			s.h.Troubles = []Trouble{killed}
 			show(s, 1010, 10)
 		}},
+		{"a look at a release before the kill, which it has on disk", "1.3000s-1.3010s GET n shows the holders [{a 10", system.Embedded, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.does(5, 6, Release, "a", Ended)
+			show(s, 8, 0)
+			s.h.Troubles = []Trouble{{What: "gateway-kill", From: 1100 * ms, Until: 1200 * ms, Calm: 5000 * ms, Restart: true, Killed: true}}
+			show(s, 1300, 10)
+		}},
+		{"a look at the time of the kill, which that may undo", "", system.Embedded, func(s *script) {
+			s.grant(0, 1, "a", 10, Op{TTL: 4000 * ms})
+			s.does(5, 6, Release, "a", Ended)
+			show(s, 8, 0)
+			s.h.Troubles = []Trouble{killed}
+			show(s, 1010, 10)
+		}},
 		{"a look at a release that was on disk before the kill", "1.0100s-1.0110s GET n shows the holders [{a 10", system.Embedded, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.does(2, 3, Release, "a", Ended)
