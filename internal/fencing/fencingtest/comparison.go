@@ -110,20 +110,20 @@ func (d *comparison) run(c *command) (result, error) {
 	switch c.verb {
 	case "advance":
 		d.setTime(d.now.Add(c.by))
-		return result{}, d.checkViews()
+		return result{}, d.checkViews(c)
 	case "skew":
 		d.setSkew(c.handle, c.by)
 		return result{}, nil
 	case "clock":
 		d.setClock(c.by)
-		return result{}, d.checkViews()
+		return result{}, d.checkViews(c)
 	case "heed":
 		d.store.(Arriver).Heed(c.handle)
 		d.model.Heed(c.handle)
 		return result{}, nil
 	case "flush":
 		d.flush()
-		return result{}, d.checkViews()
+		return result{}, d.checkViews(c)
 	}
 	if c.lease != "" {
 		d.leases[leaseOf(c.lease).Public()] = strings.TrimRight(c.lease, "'")
@@ -153,7 +153,7 @@ func (d *comparison) run(c *command) (result, error) {
 	if err := errors.Join(d.account(c, &want), d.oneStream(c, &want)); err != nil {
 		return r, err
 	}
-	return r, d.checkViews()
+	return r, d.checkViews(c)
 }
 
 // ask gives the command to both sides.

@@ -178,9 +178,9 @@ func (d *comparison) held(name fencing.Name, g *grant) bool {
 	return held
 }
 
-// checkViews compares what both sides show of every name, through either handle
+// checkViews compares what both sides show of every name after a command, through either handle
 // in turn, and checks what holds of every view.
-func (d *comparison) checkViews() error {
+func (d *comparison) checkViews(after *command) error {
 	for _, name := range slices.Sorted(maps.Keys(d.grants)) {
 		c := &command{verb: "inspect", name: name, handle: d.steps % 2}
 		r, err := ask(d.ctx, d.store.Store(c.handle), c, 0, d.now)
@@ -204,7 +204,7 @@ func (d *comparison) checkViews() error {
 			h := &want.out.Lock.Holders[i]
 			d.shown[fencing.EndedLease{Name: name, Lease: h.Lease}] = *h
 		}
-		if err := errors.Join(d.crowded(r.out.Lock), d.endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
+		if err := errors.Join(d.crowded(r.out.Lock, after), d.endless(r.out.Lock), d.idles(r.out.Lock)); err != nil {
 			return fmt.Errorf("then inspect %s: %w", name, err)
 		}
 	}
@@ -232,16 +232,16 @@ func (d *comparison) learnFromView(name fencing.Name, r, want *result) error {
 
 // crowded checks P1: nobody is granted a name with whom there are more permits than a holder
 // tolerates then, though a holder may lower that beside those there are; no holder has more itself;
-// no two have the same slot, and each got its slots below its limit. Nor are there more holders than
-// a name may have.
-func (d *comparison) crowded(lock *fencing.Lock) error {
+// no two have the same slot, and each got its slots below its limit. The limit of a holder changes by a
+// renewal of its lease alone. Nor are there more holders than a name may have.
+func (d *comparison) crowded(lock *fencing.Lock, after *command) error {
 	slots := map[int]bool{}
 	if most := d.caps.MaxHolders; most > 0 && len(lock.Holders) > most {
 		return fmt.Errorf("there are %d live holders, and a name may have %d", len(lock.Holders), most)
 	}
 	newcomers := slices.ContainsFunc(lock.Holders, func(h fencing.Holder) bool {
-		_, known := d.holders[fencing.EndedLease{Name: lock.Name, Lease: h.Lease}]
-		return !known
+		was, known := d.holders[fencing.EndedLease{Name: lock.Name, Lease: h.Lease}]
+		return !known || was.Permits < h.Permits
 	})
 	for i := range lock.Holders {
 		h := &lock.Holders[i]
@@ -252,6 +252,8 @@ func (d *comparison) crowded(lock *fencing.Lock) error {
 			return fmt.Errorf("P1: the live holders have %d permits, and %s tolerates %d", permitsOf(lock), h.Lease, bears)
 		case h.Permits > bears:
 			return fmt.Errorf("P1: %s has %d permits itself, and tolerates %d", h.Lease, h.Permits, bears)
+		case known && was.Limit != h.Limit && !(after.verb == "renew" && after.name == lock.Name && leaseOf(after.lease).Public() == h.Lease):
+			return fmt.Errorf("the limit of %s has become %d, and was %d, and nobody has renewed it", h.Lease, h.Limit, was.Limit)
 		}
 		own := slices.Collect(h.AllSlots())
 		if limited := h.Slot != fencing.NoSlot; limited && (len(own) != h.Permits || own[0] != h.Slot) || !limited && len(own)+h.Permits != 1 {
