@@ -244,6 +244,28 @@ func TestALimitIsDurableBeforeItsAnswer(t *testing.T) {
 	}
 }
 
+// One request that gives permits back and lowers the limit is durable as a whole.
+func TestALimitAndPermitsAreDurableTogether(t *testing.T) {
+	c := openCrashing(t)
+	several := shared("permits", 4)
+	several.Permits = 4
+	mustAcquire(t, c.Store, several)
+	if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Limit: 2, Permits: 1}); err != nil {
+		t.Fatal(err)
+	}
+	after := c.afterCrash(t)
+	several.Limit, several.Permits = 0, 0
+	if h := mustAcquire(t, after, several); h.Limit != 2 || h.Permits != 1 || h.Slot != 0 || h.Slots != "" {
+		t.Errorf("its holder has %+v", h)
+	}
+	if h := mustAcquire(t, after, shared("permits", 4)); h.Slot != 1 {
+		t.Errorf("who got what was given back has %+v", h)
+	}
+	if _, err := after.Acquire(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
+		t.Errorf("one more than the lowered limit: %v", err)
+	}
+}
+
 // What a break keeps out, a crash does not let in, nor does a wall clock that is set back
 // meanwhile; and the time of the outage counts.
 func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {

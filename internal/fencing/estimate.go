@@ -61,6 +61,7 @@ func (p *Pace) Wait(lock *Lock, mode Mode, limit, permits, position int) time.Du
 	if len(p.held) < estimateLeast || len(lock.Holders) == 0 && lock.DelayedUntil == 0 || position < 1 {
 		return 0
 	}
+	permits = max(1, permits)
 	rests := make([]remaining, len(lock.Holders))
 	var sum time.Duration
 	for i := range lock.Holders {

@@ -204,6 +204,7 @@ func TestPaceTellsWhatIsKnown(t *testing.T) {
 		{"both, alone", permits, fencing.ModeExclusive, 0, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
 		{"who bears two beside two", permits, fencing.ModeShared, 2, 1, past(9*s, 9*s, 9*s), 1, 5 * s / 2},
 		{"who bears one", permits, fencing.ModeShared, 1, 1, past(9*s, 9*s, 9*s), 1, 5 * s},
+		{"who bears one, and names no permits", permits, fencing.ModeShared, 1, 0, past(9*s, 9*s, 9*s), 1, 5 * s},
 		{"a limit was lowered below what is held", lowered, fencing.ModeShared, 3, 1, past(9*s, 9*s, 9*s), 1, 5 * s},
 	} {
 		pace := fencing.PaceOf(&test.lock, test.past)

@@ -15,11 +15,12 @@ import (
 // acquire is a POST with what the answer depends on.
 type acquire struct {
 	fencing.AcquireRequest
-	names    []fencing.Name // of a set, in their order; nil for one name
-	ownID    bool           // the client made the lease id
-	attached bool           // the answer is to be a stream
-	linger   time.Duration  // with attached: how long the lease is kept when the stream closes
-	noRoom   error          // why the request may not wait, though it would
+	names    []fencing.Name  // of a set, in their order; nil for one name
+	ownID    bool            // the client made the lease id
+	attached bool            // the answer is to be a stream
+	linger   time.Duration   // with attached: how long the lease is kept when the stream closes
+	noRoom   error           // why the request may not wait, though it would
+	place    *fencing.Waiter // in the queue of one name, once it has waited
 }
 
 // acquireFields are those of a POST, for the errors.
@@ -141,6 +142,8 @@ func acquireLock(c *call, req *acquire) (*granted, error) {
 	}
 	out, waiter, err := c.join(req)
 	if waiter != nil {
+		place := waiter.Place()
+		req.place = &place
 		out, err = c.await(waiter, req)
 	}
 	if err != nil {

@@ -106,8 +106,12 @@ func (c *call) estimate(req *acquire, err error) error {
 	if req.ownID && e.Position > 0 { // the place is kept
 		position = e.Position
 	}
+	place := fencing.Waiter{Mode: req.Mode, Limit: req.Limit, Permits: req.Permits}
+	if req.place != nil { // it may have more than the request names
+		place = *req.place
+	}
 	pace := c.s.paces.of(c.r.Context(), req.Name)
 	told := *e
-	told.EstimatedWait = pace.Wait(e.Lock, cmp.Or(req.Mode, fencing.ModeExclusive), req.Limit, req.Permits, position)
+	told.EstimatedWait = pace.Wait(e.Lock, cmp.Or(place.Mode, fencing.ModeExclusive), place.Limit, place.Permits, position)
 	return &told
 }

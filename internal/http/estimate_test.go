@@ -81,6 +81,21 @@ func TestEstimatesOfPermits(t *testing.T) {
 		t.Errorf("%s", body)
 	}
 	s.cancel()
+	g.waiting("a", 0)
+
+	// Who takes its place over, and names nothing, is told of what the place has.
+	own := "Lease-Id: " + newID()
+	first := g.later("POST", "/locks/a", `{"mode":"shared","limit":2,"wait_ms":60000}`, own)
+	g.waiting("a", 1)
+	if a := g.do("POST", "/locks/a", `{"wait_ms":1}`, own).problem(t, 423, fencing.CodeWaitTimeout); a.number("estimated_wait_ms") != 1500 {
+		t.Errorf("%s", a.body)
+	}
+	first().problem(t, 409, fencing.CodeReplaced)
+	again := g.stream("POST", "/locks/a", `{"wait_ms":60000}`, attach, own)
+	if e := again.next("queued"); e.number("estimated_wait_ms") != 1500 {
+		t.Errorf("%s", e.data)
+	}
+	again.cancel()
 }
 
 // TestNothingIsEstimated where too little is known, or the store does not tell.

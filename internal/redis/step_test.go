@@ -299,7 +299,7 @@ func (g *game) op(name fencing.Name) fencing.Op {
 		case 1:
 			r.Mode, r.Limit = fencing.ModeShared, g.IntN(4)
 		case 2, 3:
-			r.Permits = 1 + g.IntN(4)
+			r.Permits, r.Limit = 1+g.IntN(4), pick(g, 0, g.IntN(6))
 		case 4:
 			r.Owner, r.Metadata = pick(g, "", "renamed"), pick[map[string]string](g, nil, map[string]string{}, map[string]string{"k": "w"})
 		}

@@ -12,11 +12,11 @@ import (
 type Waiter struct {
 	dog      *Watchdog
 	ask      fencing.AcquireRequest
-	deadline time.Time     // when its patience ends
-	began    time.Duration // when it was parked, since dog.origin
-	position int           // when it joined
-	waited   time.Duration // when it joined: by earlier requests for the place
-	wake     chan struct{} // holds one when Wait is to look at what follows
+	deadline time.Time      // when its patience ends
+	began    time.Duration  // when it was parked, since dog.origin
+	stood    fencing.Waiter // as it joined, or took over
+	waited   time.Duration  // when it joined: by earlier requests for the place
+	wake     chan struct{}  // holds one when Wait is to look at what follows
 	timer    *time.Timer
 
 	// The registry's mutex guards what follows.
@@ -66,21 +66,20 @@ func (t *Waiter) park(out *fencing.Outcome) {
 	t.state, t.began = stateParked, time.Since(t.dog.origin)
 	t.timer = time.AfterFunc(time.Until(t.deadline), t.onTimeout)
 	if out.Place != nil {
-		t.position, t.waited = out.Place.Position, out.Place.Waiting
+		t.stood, t.waited = *out.Place, out.Place.Waiting
 	} else { // it was handed the lock, and has to confirm that
-		t.position = 1
+		t.stood = fencing.Waiter{
+			Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Limit: t.ask.Limit, Permits: max(1, t.ask.Permits), Position: 1,
+		}
 	}
 	if t.grant == nil {
 		t.dog.requests.link(t, out.Now.Add(-t.waited))
 	}
 }
 
-// Place returns where the request stood when it joined.
-func (t *Waiter) Place() fencing.Waiter {
-	return fencing.Waiter{
-		Lease: t.ask.Lease.Public(), Owner: t.ask.Owner, Mode: t.ask.Mode, Limit: t.ask.Limit, Permits: max(1, t.ask.Permits), Position: t.position, Waiting: t.waited,
-	}
-}
+// Place returns where the request stood when it joined, with what its place has: of one that the
+// request has taken over that may be more than it names.
+func (t *Waiter) Place() fencing.Waiter { return t.stood }
 
 // Wait returns the grant, which is firm and has time left; what is left counts
 // from Outcome.Asked. CodeWaitTimeout: the wait ran out; Error.Lock and Position

@@ -135,7 +135,8 @@ end
 -- Answers an acquire whose lease id has a place: the request takes it over, with the limit that it
 -- names, if it has one, and is granted at once if it can be.
 local function resume(p)
-  local limit = p[LIMIT]
+  local shared = p[MODE] == SHARED
+  local limit = shared and p[LIMIT] or 0 -- an exclusive place has 1, and asks for none
   if limit > 0 and op[OP_LIMIT] >= p[PERMITS] and op[OP_AGAIN] == 0 then
     limit = op[OP_LIMIT] -- it says anew what it tolerates
   end
@@ -149,7 +150,7 @@ local function resume(p)
   end
   hear(true)
   remove_place(p, rested)
-  p[STAMP], p[GATEWAY], p[ATTACHED], p[LIMIT] = op[OP_STAMP], me, asked[ATTACHED], limit
+  p[STAMP], p[GATEWAY], p[ATTACHED], p[LIMIT] = op[OP_STAMP], me, asked[ATTACHED], shared and limit or p[LIMIT]
   enter(p)
   if left == 0 and position(p) == 1 then
     left = 1 -- a grant to who asks is none of what has come due
