@@ -5,7 +5,7 @@ import { command, commandsFor } from "./commands.js";
 import { el, setText } from "./dom.js";
 import { History } from "./history.js";
 import { digits, fact, Holders } from "./holders.js";
-import { permits, taken, weighted } from "./holding.js";
+import { over, permits, taken, weighted } from "./holding.js";
 import { current as currentKey } from "./key.js";
 import { Waiters } from "./waiters.js";
 import { fenceSays, overlong, why } from "./why.js";
@@ -208,8 +208,8 @@ function words(lock) {
   const limit = permits(lock.holders);
   if (limit !== null && weighted(lock.holders)) {
     const more = lock.holder_count > lock.holders.length ? " or more" : "";
-    return `Held, shared by ${lock.holder_count}, ${taken(lock.holders)}${more} of ${limit} permits taken`;
+    return `Held, shared by ${lock.holder_count}, ${taken(lock.holders)}${more} of ${limit} permits taken${over(lock.holders, lock.holder_count)}`;
   }
-  if (limit !== null) return `Held, shared by ${lock.holder_count} of ${limit}`;
+  if (limit !== null) return `Held, shared by ${lock.holder_count} of ${limit}${over(lock.holders, lock.holder_count)}`;
   return lock.holder_count > 1 ? `Held, shared by ${lock.holder_count}` : `Held, ${lock.mode}`;
 }

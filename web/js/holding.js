@@ -8,7 +8,7 @@ export function holding({ holders, holder_count: count }) {
   const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
   const token = Math.max(...holders.map((holder) => holder.fencing_token));
   const limit = permits(holders);
-  const of = limit === null ? "" : ` of ${limit}`;
+  const of = limit === null ? "" : ` of ${limit}${over(holders, count)}`;
   if (count === 1) return { longest, first, token, who: longest.owner, others: "", shared: of === "" ? "shared" : `shared, ${taken(holders)}${of}` };
   const owners = holders.map((holder) => holder.owner || "\u2014");
   return { longest, first, token, who: weighted(holders) ? `${count} holders` : `${count}${of} holders`, others: owners.slice(0, 20).join(", "), shared: "shared" };
@@ -19,6 +19,11 @@ export function holding({ holders, holder_count: count }) {
 export function permits(holders) {
   const limits = holders.map(({ limit }) => limit).filter((limit) => limit > 0);
   return limits.length === 0 ? null : Math.min(...limits);
+}
+
+// over says in words that more permits are taken than are tolerated by now: a limit was lowered.
+export function over(holders, count) {
+  return Math.max(count, taken(holders)) > (permits(holders) ?? Infinity) ? " (its limit was lowered)" : "";
 }
 
 // taken is how many permits the holders have that are shown: one that says nothing has one.

@@ -1,7 +1,7 @@
 // why.js: what the figures of a lock say in a sentence. Pure functions.
 
 import { duration, plainSpan, span } from "./clock.js";
-import { permits, taken, weighted } from "./holding.js";
+import { over, permits, taken, weighted } from "./holding.js";
 import { left } from "./health.js";
 
 // isolate keeps the direction of an owner's text from that of the sentence around it.
@@ -51,7 +51,8 @@ function held({ holders, holder_count: count, mode }, first) {
   if (first?.mode === "exclusive") return count === 1 ? `${isolate(holders[0].owner)} shares it, and it wants it alone` : `${count} share it, and it wants it alone`;
   if (limit === null) return "its turn has just come";
   const permitsTaken = weighted(holders) ? taken(holders) : count;
-  return `${permitsTaken} of ${limit} permits are taken${first?.permits > 1 ? `, and it wants ${first.permits} at once` : ""}`;
+  const own = first?.limit > 0 && first.limit < limit ? `, and it tolerates ${first.limit} in all` : "";
+  return `${permitsTaken} of ${limit} permits are taken${over(holders, count)}${own}${first?.permits > 1 ? `, and it wants ${first.permits} at once` : ""}`;
 }
 
 function until(holders, count, now) {
