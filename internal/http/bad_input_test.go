@@ -18,6 +18,7 @@ func TestBadInput(t *testing.T) {
 	held := newID()
 	g.do("POST", "/locks/held", "", "Lease-Id: "+held).want(t, 201)
 	g.do("POST", "/locks/read", `{"mode":"shared","limit":2}`, "Lease-Id: "+held).want(t, 201)
+	g.do("POST", "/locks/reader", `{"mode":"shared"}`, "Lease-Id: "+held).want(t, 201)
 	before := unbeaten(g)
 
 	const tooMany = `{"metadata":{"0":"","1":"","2":"","3":"","4":"","5":"","6":"","7":"","8":"","9":"","a":"","b":"","c":"","d":"","e":"","f":"","g":""}}`
@@ -168,6 +169,7 @@ func TestBadInput(t *testing.T) {
 		{what: "renew without the limit", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"mode":"shared"}`, field: "limit", says: "the lease has 2"},
 		{what: "renew limit too high", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"limit":10001}`, field: "limit", says: "from 1 to 10000"},
 		{what: "renew limit of an exclusive one", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"mode":"exclusive","limit":3}`, field: "limit", says: `without mode "shared"`},
+		{what: "renew limit of a reader", method: "PUT", path: "/locks/reader", headers: []string{own}, body: `{"limit":3}`, field: "limit", says: "is given, and the lease is shared with any number; release it and acquire one with a limit"},
 		{what: "renew permits 0", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"permits":0}`, field: "permits", says: "from 1 to 10000"},
 		{what: "renew more permits", method: "PUT", path: "/locks/read", headers: []string{own}, body: `{"permits":2}`, field: "permits", says: "the lease has 1"},
 		{what: "renew wait", method: "PUT", path: "/locks/held", headers: []string{own}, body: `{"wait_ms":0}`, field: "wait_ms", says: "known are ttl_ms, mode, limit, permits, owner and metadata"},

@@ -234,6 +234,8 @@ func (c *call) forEach(names []fencing.Name, lease fencing.LeaseID, do func(fenc
 				lost.first = e
 			}
 			lost.names = append(lost.names, name)
+		case errors.As(errs[i], &e) && e.Code == fencing.CodeInvalidRequest:
+			return nil, &setRefused{e, name}
 		default:
 			return nil, errs[i]
 		}
@@ -311,6 +313,15 @@ func (e *setLost) appendMembers(b []byte, wall wallClock) []byte {
 	b = append(b, ']')
 	return e.rest.appendLocks(b, wall)
 }
+
+// setRefused says which name of a set refuses what the others may have done.
+type setRefused struct {
+	why  *fencing.Error
+	name fencing.Name
+}
+
+func (e *setRefused) Error() string { return string(e.name) + ": " + e.why.Error() }
+func (e *setRefused) Unwrap() error { return e.why }
 
 // releaseSet is a DELETE for several names.
 type releaseSet struct {

@@ -134,6 +134,25 @@ func TestSetLosesOne(t *testing.T) {
 	}
 }
 
+// TestSetRefusesOne: the refusal of one name says which, and the others are changed.
+func TestSetRefusesOne(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	own := "Lease-Id: " + newID()
+	for name, body := range map[string]string{"a": `{"mode":"shared","limit":4}`, "b": `{"mode":"shared","limit":4,"permits":3}`, "c": `{"mode":"shared","limit":4}`} {
+		g.do("POST", "/locks/"+name, body, own).want(t, 201)
+	}
+	a := g.do("PUT", "/locks", `{"names":["a","b","c"],"limit":2}`, own).problem(t, 400, fencing.CodeInvalidRequest)
+	if a.text("name") != "b" || a.text("field") != "limit" || !strings.Contains(a.text("detail"), "the permits that the lease keeps, 3,") {
+		t.Errorf("%s", a.body)
+	}
+	for name, limit := range map[fencing.Name]int{"a": 2, "b": 4, "c": 2} {
+		if is := g.lock(name).Holders[0].Limit; is != limit {
+			t.Errorf("%s has the limit %d", name, is)
+		}
+	}
+}
+
 // TestSetPartlyUnknown: that a name could not be asked is never hidden behind
 // one that is lost (P8).
 func TestSetPartlyUnknown(t *testing.T) {

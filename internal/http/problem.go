@@ -59,6 +59,11 @@ func (c *call) writeError(err error) {
 		c.writeProblem(err, func(b []byte) []byte { return lost.appendMembers(b, c.s.wall) })
 		return
 	}
+	var refused *setRefused
+	if errors.As(err, &refused) {
+		c.writeProblem(err, func(b []byte) []byte { return appendStringMember(b, "name", string(refused.name)) })
+		return
+	}
 	c.writeProblem(err, nil)
 }
 
