@@ -203,7 +203,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 				l.silence = millis(g.RenewIn) + max(millis(g.RenewIn)/8, minSlack)
 				l.claim = q.call
 				again := q.acquireRequest
-				again.Limit, again.Permits = 0, 0 // as it has by then: see SetLimit and KeepPermits
+				again.Limit, again.Permits = 0, 0 // as it has by then: see SetLimit and KeepPermits. It adds no name: that would be a reader
 				again.Owner = ""                  // it may be another one by then: see Labels
 				if l.claim.stream = len(q.names) > 1; !l.claim.stream {
 					again.Linger = 0 // it is for a stream

@@ -148,8 +148,11 @@ func (l *Lease) SetLimit(ctx context.Context, of int) error {
 // any holder has said counts, so a pool has grown once all have said so; those who fit
 // are let in by the same step. A lower limit ends nobody, and nobody is let in until there is room
 // below it. It returns what Renew does, and may be repeated. Fewer than the permits that the lease
-// has, and a lease that is no permit, are an *Error with CodeInvalidRequest.
-// After ErrUnreachable it may or may not have been changed.
+// has, and a lease that is no permit, are an *Error with CodeInvalidRequest; of several names Error.Name
+// refuses, and others may have been changed. Like any renewal it sets the time that is left: see Change.TTL.
+//
+// After ErrUnreachable it may or may not have been changed. An older call that was given up, or an attempt
+// of it, may still come: Client.Inspect tells the limit that counts. Who waits can't change its limit with this client.
 func (c *Client) SetLimit(ctx context.Context, leaseID string, of int, names ...string) (time.Duration, error) {
 	if of < 1 {
 		return 0, noLimit(of)
