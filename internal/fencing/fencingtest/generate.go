@@ -81,6 +81,10 @@ func (g *generator) next(step int) *command {
 				fallthrough
 			case 1:
 				c.limit = max(0, []int{1, h.Permits, h.Limit - 1, h.Limit, h.Limit + 1, h.Limit + 3}[n/3%6])
+			case 2:
+				if h.Limit > 0 && len(g.places(c.name)) > 0 { // a raise may serve who waits
+					c.limit = h.Limit + 1 + n/3%3
+				}
 			}
 		}
 		if h := g.holding(c); h != nil && h.BreakAt != 0 { // which bounds what is asked for
@@ -264,22 +268,29 @@ func (g *generator) acquire(c *command) {
 
 // agree has an acquire name nothing, most often, that contradicts what its lease id has.
 func (g *generator) agree(c *command) {
-	mode, limit, permits, owner := fencing.Mode(""), 0, 0, ""
+	mode, limit, permits, owner, waits := fencing.Mode(""), 0, 0, "", false
 	if h := g.holding(c); h != nil {
 		mode, limit, permits, owner = h.Mode, h.Limit, h.Permits, h.Owner
 	} else if i := slices.IndexFunc(g.places(c.name), func(p fencing.Place) bool { return p.Ask.Lease.Public() == leaseOf(c.lease).Public() }); i >= 0 {
 		ask := g.places(c.name)[i].Ask
-		mode, limit, permits, owner = ask.Mode, ask.Limit, ask.Permits, ask.Owner
+		mode, limit, permits, owner, waits = ask.Mode, ask.Limit, ask.Permits, ask.Owner, true
 	}
 	if mode == "" || g.oneIn(4) {
 		return
 	}
+	has := limit
 	if c.mode = pick(g, "", mode); c.mode != fencing.ModeShared {
 		limit = 0
 	}
 	c.limit, c.owner = pick(g, 0, limit), pick(g, "", owner)
 	if c.permits = 0; c.limit > 0 {
 		c.permits = pick(g, 0, permits)
+	}
+	if waits && has > 0 && g.d.steps%4 > 0 { // it may say anew what it tolerates; nothing is drawn for it, as above
+		c.mode, c.limit = fencing.ModeShared, []int{0, has + 1, has, has + 3, max(1, permits)}[g.d.steps%5]
+		if c.limit == 0 {
+			c.permits = 0
+		}
 	}
 }
 
