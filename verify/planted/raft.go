@@ -22,11 +22,11 @@ func raftBugs() []Bug {
 		},
 		{File: "internal/raft/machine.go", Old: "m.now = max(m.now, fencing.Instant(e.Now))", New: "m.now = fencing.Instant(e.Now)"},
 	}
-	wall := []Patch{{File: "internal/raft/lead.go", Old: "	base := m.now\n", New: "	base := max(m.now, fencing.InstantOf(s.wall()))\n"}}
+	wall := []Patch{{File: "internal/raft/lead.go", Old: "	if base == 0 { // a new cluster", New: "	if base = max(base, fencing.InstantOf(wall)); base == 0 { // a new cluster"}}
 	// As long as all clocks are right, to follow them harms nobody.
 	apart := Patch{
-		File: "internal/raft/options.go", Old: "		o.wall = time.Now\n",
-		New: "		apart := time.Duration(time.Now().UnixNano() % int64(time.Hour))\n		o.wall = func() time.Time { return time.Now().Add(apart) }\n",
+		File: "internal/raft/options.go", Old: "		wall, monotonic := now, now.Sub(start)\n",
+		New: "		wall, monotonic := now.Add(time.Duration(start.UnixNano()%int64(time.Hour))), now.Sub(start)\n",
 	}
 	reads := []Patch{{
 		File: "internal/raft/ask.go",
