@@ -8,7 +8,7 @@ export function holding({ holders, holder_count: count }) {
   const first = holders.reduce((a, b) => (b.acquired_at < a.acquired_at ? b : a));
   const token = Math.max(...holders.map((holder) => holder.fencing_token));
   const limit = permits(holders);
-  const of = limit === null ? "" : ` of ${limit}${over(holders, count)}`;
+  const of = limit === null ? "" : ` of ${limit}`;
   if (count === 1) return { longest, first, token, who: longest.owner, others: "", shared: of === "" ? "shared" : `shared, ${taken(holders)}${of}` };
   const owners = holders.map((holder) => holder.owner || "\u2014");
   return { longest, first, token, who: weighted(holders) ? `${count} holders` : `${count}${of} holders`, others: owners.slice(0, 20).join(", "), shared: "shared" };
