@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +18,9 @@ type turning struct {
 	*cluster
 	clocks []*testClock // of the nodes: what one says has nothing to do with the others
 
+	now atomic.Int64 // the suite's instant, and the wall clock of all
+
 	mu     sync.Mutex
-	now    fencing.Instant
 	looked bool // since the last command
 }
 
@@ -38,11 +40,12 @@ func (s turningStore) Inspect(ctx context.Context, r fencing.InspectRequest) (fe
 // openTurning opens such a cluster.
 func openTurning(o func(*Options)) fencingtest.Open {
 	return func(t testing.TB) fencingtest.Backend {
-		b := &turning{clocks: make([]*testClock, 3), now: fencingtest.Epoch}
+		b := &turning{clocks: make([]*testClock, 3)}
+		b.now.Store(int64(fencingtest.Epoch))
 		own := ownClocks(b.clocks)
 		b.cluster = newCluster(t, 3, func(i int, options *Options) {
 			own(i, options)
-			options.wall = fencingtest.Epoch.Time // until something is in the log
+			options.wall = func() time.Time { return b.instant().Time() } // else each look would write down how far it is off
 			o(options)
 		})
 		return b
@@ -70,9 +73,11 @@ func (b *turning) Store(handle int) fencing.Store {
 func (b *turning) SetTime(now fencing.Instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.now = now
+	b.now.Store(int64(now))
 	b.set()
 }
+
+func (b *turning) instant() fencing.Instant { return fencing.Instant(b.now.Load()) }
 
 func (b *turning) SetSkew(int, time.Duration) { panic("raft: one clock") }
 
@@ -80,7 +85,7 @@ func (b *turning) SetSkew(int, time.Duration) { panic("raft: one clock") }
 // suite's.
 func (b *turning) set() {
 	i := b.leads()
-	behind := b.now.Sub(b.nodes[i].leading.Load().clock())
+	behind := b.instant().Sub(b.nodes[i].leading.Load().clock())
 	if behind < 0 {
 		b.t.Errorf("node %d begins to lead %s after the last command", i+1, -behind)
 	}
