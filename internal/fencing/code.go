@@ -180,3 +180,48 @@ func Unavailable(cause error) *Error {
 	}
 	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; nothing is known about the outcome", Err: cause}
 }
+
+// AsError returns what the error of a Store says: nil for none, CodeUnavailable for one that says nothing of itself.
+func AsError(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return Unavailable(err)
+}
+
+// CodeOf returns the code of AsError, CodeOK for no error.
+func CodeOf(err error) Code {
+	if err == nil {
+		return CodeOK
+	}
+	return AsError(err).Code
+}
+
+// Uncertain reports whether an error leaves open what was done.
+func Uncertain(err error) bool {
+	switch CodeOf(err) {
+	case CodeUnavailable, CodeClockSkew, CodeNotReplicated, CodeQuarantined:
+		return true
+	}
+	return false
+}
+
+// Unsettled reports whether an acquire that failed so may still get something, or has.
+func Unsettled(err error) bool { return err != nil && (Uncertain(err) || AsError(err).Unanswered) }
+
+// NotReplicated reports whether too few replicas have what was granted.
+func NotReplicated(err error) bool { return CodeOf(err) == CodeNotReplicated }
+
+// TakenForDead reports whether a provisional lease is gone because its gateway counted as dead.
+func TakenForDead(err error) bool {
+	e := AsError(err)
+	return e != nil && e.Code == CodeLeaseLost && e.Reason == ReasonUnknown
+}
+
+// DrainingError is CodeDraining: the gateway is shutting down.
+func DrainingError() *Error {
+	return &Error{Code: CodeDraining, Detail: "this gateway is shutting down; ask another one"}
+}

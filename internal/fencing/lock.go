@@ -244,6 +244,12 @@ type Outcome struct {
 // lease yet.
 func (o *Outcome) Waits() bool { return o.Err == nil && o.Place != nil && o.Holder.Token == 0 }
 
+// Remaining returns how long the lease of Holder has to live at now, on the gateway's clock: never more than the
+// store gives it, for it is counted from before the store was asked (P9).
+func (o *Outcome) Remaining(now time.Time) time.Duration {
+	return o.Holder.ExpiresAt.Sub(o.Now) - now.Sub(o.Asked)
+}
+
 // AskAgain reports whether an Acquire was refused while leases that ran out, or places
 // that nobody has any more, may still have counted: more had come due than one step
 // does. A store asks again when all of that is done, for a free lock is granted. Who was

@@ -278,7 +278,7 @@ func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
 	c.owes(out.Fresh)
 	now := c.s.now()
 	a := &granted{
-		renewed: renewed{name: req.Name, holder: &out.Holder, left: leftOf(out, now), elapsed: now.Sub(c.start)},
+		renewed: renewed{name: req.Name, holder: &out.Holder, left: out.Remaining(now), elapsed: now.Sub(c.start)},
 		lease:   req.Lease, fresh: out.Fresh,
 	}
 	if err := c.deliverable(out.Fresh, a.left); err != nil {
@@ -313,12 +313,6 @@ func (c *call) deliverable(fresh bool, left time.Duration) error {
 // clientLeft reports whether nobody is there to be told any more.
 func (c *call) clientLeft() bool {
 	return c.r.Context().Err() != nil || connectionOf(c.r).left()
-}
-
-// leftOf returns how long the lease of an outcome has to live at now: never more
-// than the store gives it, for it is counted from before the store was asked (P9).
-func leftOf(out *fencing.Outcome, now time.Time) time.Duration {
-	return out.Holder.ExpiresAt.Sub(out.Now) - now.Sub(out.Asked)
 }
 
 // explain returns what to tell the client of a refusal. A lease id that the gateway

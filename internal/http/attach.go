@@ -375,9 +375,9 @@ func (a *attachment) renewed(leases []watchdog.Attached) error {
 
 // leftOfAll returns how long leases live together.
 func leftOfAll(leases []watchdog.Attached, now time.Time) time.Duration {
-	left := leftOf(&leases[0].Outcome, now)
+	left := leases[0].Outcome.Remaining(now)
 	for i := range leases[1:] {
-		left = min(left, leftOf(&leases[i+1].Outcome, now))
+		left = min(left, leases[i+1].Outcome.Remaining(now))
 	}
 	return left
 }

@@ -28,7 +28,7 @@ func (a *attachment) noticed(l *watchdog.Attached) error {
 	}
 	a.noteNotice(l)
 	now := a.s.now()
-	left, elapsed := leftOf(&l.Outcome, now), now.Sub(a.start)
+	left, elapsed := l.Outcome.Remaining(now), now.Sub(a.start)
 	return a.event("notice", "", func(b []byte) []byte {
 		b = append(b, `{"name":`...)
 		b = appendString(b, string(l.Name))

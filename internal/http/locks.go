@@ -85,7 +85,7 @@ func renewLock(c *call, req fencing.RenewRequest) (*renewed, error) {
 
 // renewed makes the answer of a renewal, or of a release that leaves holds.
 func (c *call) renewed(name fencing.Name, out *fencing.Outcome) (*renewed, error) {
-	left := leftOf(out, c.s.now())
+	left := out.Remaining(c.s.now())
 	if left < time.Millisecond {
 		return nil, errNothingLeft
 	}
@@ -101,7 +101,7 @@ var errNothingLeft = &fencing.Error{Code: fencing.CodeUnavailable,
 type renewed struct {
 	name   fencing.Name
 	holder *fencing.Holder
-	left   time.Duration // of its life; see leftOf
+	left   time.Duration // of its life; see fencing.Outcome.Remaining
 
 	waited  time.Duration // in the queue, by this request
 	elapsed time.Duration // since the request arrived, at the instant of left; of a POST

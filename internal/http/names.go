@@ -99,7 +99,7 @@ func makeSet(names []fencing.Name, outs []fencing.Outcome, now time.Time) set {
 }
 
 func (s *set) add(name fencing.Name, out *fencing.Outcome, now time.Time) {
-	m := renewed{name: name, holder: &out.Holder, left: leftOf(out, now)}
+	m := renewed{name: name, holder: &out.Holder, left: out.Remaining(now)}
 	renew := m.holder.RenewIn(m.left)
 	if len(s.members) == 0 {
 		s.left, s.renewIn = m.left, renew

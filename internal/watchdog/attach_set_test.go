@@ -96,7 +96,7 @@ func TestASessionLosesNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			u, _ := a.ended()
-			if e := asError(u.Err); e == nil || e.Reason != fencing.ReasonBroken || u.Name != "c" {
+			if e := fencing.AsError(u.Err); e == nil || e.Reason != fencing.ReasonBroken || u.Name != "c" {
 				t.Errorf("deaf %t: it ended with %s: %v", deaf, u.Name, u.Err)
 			}
 			first := slices.IndexFunc(a.updates, func(u Update) bool { return !slices.Contains(namesOf(u.Leases), "b") })
@@ -114,7 +114,7 @@ func TestASessionLosesNames(t *testing.T) {
 				}
 			}
 			u, _ = a.ended()
-			if e := asError(u.Err); e == nil || e.Reason != fencing.ReasonReleased || len(u.Leases) != 0 {
+			if e := fencing.AsError(u.Err); e == nil || e.Reason != fencing.ReasonReleased || len(u.Leases) != 0 {
 				t.Errorf("deaf %t: it ended with %v: %v", deaf, u.Leases, u.Err)
 			}
 		})
@@ -144,7 +144,7 @@ func TestANameOfASessionCanNotBeRenewed(t *testing.T) {
 		w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
 		began := time.Now()
 		u, _ := a.ended()
-		if took := time.Since(began); codeOf(u.Err) != fencing.CodeUnavailable || u.Name == "" || took > r.TTL {
+		if took := time.Since(began); fencing.CodeOf(u.Err) != fencing.CodeUnavailable || u.Name == "" || took > r.TTL {
 			t.Errorf("it ended after %s with %s: %v", took, u.Name, u.Err)
 		}
 	})
@@ -208,7 +208,7 @@ func TestASessionGrowsElsewhere(t *testing.T) {
 				advance(time.Second)
 				w.release(0, held)
 				w.holdsSession(grows, map[fencing.Name]fencing.Token{"b": before[0], "d": before[1]})
-				if u, _ := a.ended(); codeOf(u.Err) != fencing.CodeReplaced {
+				if u, _ := a.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced {
 					t.Errorf("the older stream ended with %v", u.Err)
 				}
 				for _, err := range all.stream.Release(w.t.Context(), all.names) {

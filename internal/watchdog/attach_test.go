@@ -101,7 +101,7 @@ func TestAnAttachedLeaseIsBroken(t *testing.T) {
 				t.Fatal(err)
 			}
 			u, at := a.ended()
-			if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != told {
+			if e := fencing.AsError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != told {
 				t.Errorf("deaf %t: it ended after %s with %v", deaf, at, u.Err)
 			}
 		})
@@ -122,7 +122,7 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 				t.Fatal(err)
 			}
 			u, at := a.ended()
-			if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || e.BreakReason != "deploy" || at != 5500*time.Millisecond {
+			if e := fencing.AsError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || e.BreakReason != "deploy" || at != 5500*time.Millisecond {
 				t.Errorf("deaf %t: it ended after %s with %v", deaf, at, u.Err)
 			}
 			first := -1
@@ -168,7 +168,7 @@ func TestAnAttachedLeaseCanNotBeRenewed(t *testing.T) {
 			a := w.attach(w.t.Context(), r, nil)
 			w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
 			u, at := a.ended()
-			if codeOf(u.Err) != fencing.CodeUnavailable || at >= ttl || at < ttl*9/10 {
+			if fencing.CodeOf(u.Err) != fencing.CodeUnavailable || at >= ttl || at < ttl*9/10 {
 				t.Errorf("TTL %s: it ended after %s with %v", ttl, at, u.Err)
 			}
 			if n := w.wires[0].count("renew"); n < 2 {
@@ -220,7 +220,7 @@ func TestAHolderThatIsNotReady(t *testing.T) {
 		w.want("renewals", w.wires[0].count("renew"), 1)
 		ready.Store(false)
 		u, at := a.ended()
-		if codeOf(u.Err) != fencing.CodeUnavailable {
+		if fencing.CodeOf(u.Err) != fencing.CodeUnavailable {
 			t.Errorf("it ended with %v", u.Err)
 		}
 		if at >= 2700*time.Millisecond+r.TTL || at < 5*time.Second {
@@ -235,7 +235,7 @@ func TestMaxHoldEndsAnAttachedLease(t *testing.T) {
 		r := request("a")
 		r.TTL, r.MaxHold = 3*time.Second, 8*time.Second
 		u, at := w.attach(w.t.Context(), r, nil).ended()
-		if e := asError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonExpired || at != r.MaxHold {
+		if e := fencing.AsError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonExpired || at != r.MaxHold {
 			t.Errorf("it ended after %s with %v", at, u.Err)
 		}
 	})
@@ -245,13 +245,13 @@ func TestDrainEndsAttachments(t *testing.T) {
 	inWorld(t, func(w *world) {
 		a := w.attach(w.t.Context(), request("a"), nil)
 		w.dogs[0].Drain()
-		if u, _ := a.ended(); codeOf(u.Err) != fencing.CodeDraining {
+		if u, _ := a.ended(); fencing.CodeOf(u.Err) != fencing.CodeDraining {
 			t.Errorf("it ended with %v", u.Err)
 		}
 		if w.holder("a") == nil {
 			t.Error("it was released")
 		}
-		if _, err := w.dogs[0].OpenStream(fencing.NewLeaseID(time.Now()), fencing.NewStamp(), 0, "a"); codeOf(err) != fencing.CodeDraining {
+		if _, err := w.dogs[0].OpenStream(fencing.NewLeaseID(time.Now()), fencing.NewStamp(), 0, "a"); fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("a new one began with %v", err)
 		}
 	})
@@ -276,7 +276,7 @@ func TestASlowReaderOfUpdates(t *testing.T) {
 		}
 		advance(10 * time.Second)
 		synctest.Wait()
-		if u := <-updates; codeOf(u.Err) != fencing.CodeLeaseLost {
+		if u := <-updates; fencing.CodeOf(u.Err) != fencing.CodeLeaseLost {
 			t.Errorf("it ended with %v", u.Err)
 		}
 		if _, open := <-updates; open {
@@ -351,7 +351,7 @@ func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
 		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
-		if u := <-updates; u.Err == nil || codeOf(u.Err) != fencing.CodeReplaced {
+		if u := <-updates; u.Err == nil || fencing.CodeOf(u.Err) != fencing.CodeReplaced {
 			t.Errorf("%+v, %v", u.Leases, u.Err)
 		}
 		advance(2 * time.Second)

@@ -19,7 +19,7 @@ func (w *Watchdog) Drain() {
 		if t.state != stateParked || t.grant != nil {
 			continue // the answer of the store, or the grant, comes first
 		}
-		t.err = errDraining()
+		t.err = fencing.DrainingError()
 		t.signal()
 		if !t.busy {
 			l.exit(t, stateGone)

@@ -75,7 +75,7 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 	switch {
 	case h.draining:
 		h.mu.Unlock()
-		return nil, errDraining()
+		return nil, fencing.DrainingError()
 	case h.max > 0 && h.readers >= h.max:
 		h.mu.Unlock()
 		return nil, &fencing.Error{
@@ -235,7 +235,7 @@ func (s *Subscription) look() (n Notice, ok bool, changed <-chan struct{}, err e
 	defer h.mu.Unlock()
 	switch {
 	case h.draining:
-		return n, false, nil, errDraining()
+		return n, false, nil, fencing.DrainingError()
 	case s.closed:
 		return n, false, nil, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the subscription is closed"}
 	}

@@ -233,7 +233,7 @@ func TestSubscriptionsAreCapped(t *testing.T) {
 	withSource(t, Options{MaxSubscriptions: 2}, func(t *testing.T, s *source, w *Watchdog) {
 		first := subscribe(t, w, "", "")
 		subscribe(t, w, "", "")
-		if _, err := w.Subscribe("", ""); codeOf(err) != fencing.CodeTooManyRequests {
+		if _, err := w.Subscribe("", ""); fencing.CodeOf(err) != fencing.CodeTooManyRequests {
 			t.Errorf("a third was answered %v", err)
 		}
 		first.Close()
@@ -251,10 +251,10 @@ func TestDrainEndsSubscriptions(t *testing.T) {
 		}()
 		synctest.Wait()
 		w.Drain()
-		if err := <-ended; codeOf(err) != fencing.CodeDraining {
+		if err := <-ended; fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := w.Subscribe("", ""); codeOf(err) != fencing.CodeDraining {
+		if _, err := w.Subscribe("", ""); fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("a new one was answered %v", err)
 		}
 		sub.Close()

@@ -92,7 +92,7 @@ func TestEvictedTooLate(t *testing.T) {
 		w.release(0, holder)
 		w.holds(c)
 		_, err := w.dogs[0].Evict(w.t.Context(), fencing.EvictRequest{Name: "a", Waiter: c.Lease.Public()})
-		if e := asError(err); e == nil || e.Code != fencing.CodeConflict || e.CurrentToken != c.out.Holder.Token {
+		if e := fencing.AsError(err); e == nil || e.Code != fencing.CodeConflict || e.CurrentToken != c.out.Holder.Token {
 			t.Errorf("%+v", e)
 		}
 		listener{w.dogs[1]}.Ask("a", c.Stamp) // late, or nobody's
@@ -114,7 +114,7 @@ func TestEvictedFromASet(t *testing.T) {
 		}()
 		advance(10 * time.Millisecond)
 		w.evict(0, &client{AcquireRequest: fencing.AcquireRequest{Name: "b", Lease: r.Lease}})
-		if e := asError(<-done); e == nil || e.Reason != fencing.ReasonEvicted || e.Lock == nil || e.Lock.Name != "b" {
+		if e := fencing.AsError(<-done); e == nil || e.Reason != fencing.ReasonEvicted || e.Lock == nil || e.Lock.Name != "b" {
 			t.Errorf("%+v", e)
 		}
 		w.free("a")

@@ -170,7 +170,7 @@ func TestStrictRefuses(t *testing.T) {
 					}
 					return
 				}
-				e := asError(err)
+				e := fencing.AsError(err)
 				if e == nil || e.Code != fencing.CodeUnavailable || !strings.Contains(e.Detail, words) {
 					t.Errorf("%s: %v", when, err)
 				}

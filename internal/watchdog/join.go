@@ -21,7 +21,7 @@ func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		switch {
 		case err == nil:
 			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
-		case unreplicated(err):
+		case fencing.NotReplicated(err):
 			w.takeBack(takeBackOf(&r), err, true)
 		}
 		return out, nil, err
@@ -38,7 +38,7 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 	case l.draining:
 		l.mu.Unlock()
 		w.observer.Dropped(DroppedDraining)
-		return fencing.Outcome{}, nil, errDraining()
+		return fencing.Outcome{}, nil, fencing.DrainingError()
 	case w.maxWaiters > 0 && len(l.waiters) >= w.maxWaiters:
 		l.mu.Unlock()
 		return w.joinNot(ctx, r)
@@ -71,10 +71,10 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	var err error
 	if r.Set != "" {
 		out, err = w.acquireHeld(ctx, r)
-	} else if out, _, err = w.Join(ctx, r); err != nil && unsettled(err) && !unreplicated(err) {
+	} else if out, _, err = w.Join(ctx, r); err != nil && fencing.Unsettled(err) && !fencing.NotReplicated(err) {
 		w.TakeBackLater(takeBackOf(&r))
 	}
-	if e := asError(err); e != nil && e.Code == fencing.CodeLocked {
+	if e := fencing.AsError(err); e != nil && e.Code == fencing.CodeLocked {
 		w.observer.Dropped(DroppedProcessFull)
 		err = &fencing.Error{
 			Code: fencing.CodeTooManyRequests, Detail: "as many requests wait at this gateway as may",
@@ -87,7 +87,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 // joined deals with the store's answer to the first Acquire.
 func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waiter, error) {
 	w, l := t.dog, &t.dog.requests
-	if t.unsure = err != nil && unsettled(err); err != nil {
+	if t.unsure = err != nil && fencing.Unsettled(err); err != nil {
 		if t.unsure {
 			w.withdraw(t, err)
 		} else {
@@ -95,7 +95,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 			l.exit(t, stateGone)
 			l.mu.Unlock()
 		}
-		if codeOf(err) == fencing.CodeTooManyRequests {
+		if fencing.CodeOf(err) == fencing.CodeTooManyRequests {
 			w.observer.Dropped(DroppedNameFull)
 		}
 		return out, nil, err
@@ -113,7 +113,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 		l.mu.Unlock()
 		w.withdraw(t, nil)
 		w.observer.Dropped(DroppedDraining)
-		return out, nil, errDraining()
+		return out, nil, fencing.DrainingError()
 	}
 	t.park(&out)
 	if t.asks && t.linked {

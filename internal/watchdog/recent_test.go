@@ -129,7 +129,7 @@ func TestOldGrantThatIsStillHeld(t *testing.T) {
 		c := w.ask(0, hour(0))
 		advance(31 * time.Second)
 		w.holds(c)
-		if left := left(&c.out); left > time.Hour-30*time.Second {
+		if left := c.out.Remaining(time.Now()); left > time.Hour-30*time.Second {
 			t.Errorf("%s is left", left)
 		}
 		w.want("acquires", w.wires[0].count("acquire"), 2)
@@ -164,7 +164,7 @@ func TestOldRenewalIsNotTold(t *testing.T) {
 		other := standStill(w, "renew", r)
 		_, err := w.dogs[0].Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		w.holds(<-other)
-		if err == nil || codeOf(err) != fencing.CodeLeaseLost {
+		if err == nil || fencing.CodeOf(err) != fencing.CodeLeaseLost {
 			t.Errorf("the renewal came to %v", err)
 		}
 	})

@@ -266,7 +266,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 	defer l.mu.Unlock()
 	t.asked = time.Since(w.origin)
 	switch {
-	case err != nil && uncertain(err):
+	case err != nil && fencing.Uncertain(err):
 		if t.linked {
 			l.link(t, t.joinedAt) // perhaps
 		}
@@ -276,7 +276,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 			t.err = err
 			t.signal()
 		}
-		if codeOf(err) == fencing.CodeTooManyRequests {
+		if fencing.CodeOf(err) == fencing.CodeTooManyRequests {
 			w.observer.Dropped(DroppedNameFull)
 		}
 		return true
@@ -308,7 +308,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 // one, whatever it says.
 func (t *Waiter) toUndo(out *fencing.Outcome, err error) bool {
 	if t.state != stateDelivered {
-		return err == nil || unsettled(err)
+		return err == nil || fencing.Unsettled(err)
 	}
 	return err == nil && out.Now > t.end.now && (out.Waits() || out.Holder.Token != t.end.token)
 }

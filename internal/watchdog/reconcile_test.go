@@ -312,7 +312,7 @@ func TestTheReplacedDoNotAskAgain(t *testing.T) {
 		newer := w.ask(1, r)
 		w.gap(0)
 		synctest.Wait()
-		if _, err := older.Wait(w.t.Context()); codeOf(err) != fencing.CodeReplaced {
+		if _, err := older.Wait(w.t.Context()); fencing.CodeOf(err) != fencing.CodeReplaced {
 			t.Errorf("the older one was answered %v", err)
 		}
 		w.release(0, first)

@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -24,11 +23,11 @@ func (w *Watchdog) insist(ctx context.Context, patience time.Time, ask func(cont
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		err := ask(call)
 		cancel()
-		if err == nil || !uncertain(err) {
+		if err == nil || !fencing.Uncertain(err) {
 			return err
 		}
 		wait := backoff
-		if e := asError(err); e.Code == fencing.CodeQuarantined {
+		if e := fencing.AsError(err); e.Code == fencing.CodeQuarantined {
 			wait = max(wait, e.RetryAfter)
 		}
 		if time.Now().Add(wait).After(patience) {
@@ -39,49 +38,10 @@ func (w *Watchdog) insist(ctx context.Context, patience time.Time, ask func(cont
 		case <-timer.C:
 			continue
 		case <-w.drained:
-			err = errDraining()
+			err = fencing.DrainingError()
 		case <-ctx.Done():
 		}
 		timer.Stop()
 		return err
 	}
-}
-
-// asError returns what a store's error says, nil for none.
-func asError(err error) *fencing.Error {
-	if err == nil {
-		return nil
-	}
-	if e, ok := errors.AsType[*fencing.Error](err); ok {
-		return e
-	}
-	return fencing.Unavailable(err)
-}
-
-func codeOf(err error) fencing.Code { return asError(err).Code }
-
-// uncertain reports whether an error leaves open what was done.
-func uncertain(err error) bool {
-	switch codeOf(err) {
-	case fencing.CodeUnavailable, fencing.CodeClockSkew, fencing.CodeNotReplicated, fencing.CodeQuarantined:
-		return true
-	}
-	return false
-}
-
-// unsettled reports whether an acquire that failed so may still get something, or has.
-func unsettled(err error) bool { return uncertain(err) || asError(err).Unanswered }
-
-// unreplicated reports whether too few replicas have what was granted.
-func unreplicated(err error) bool { return err != nil && codeOf(err) == fencing.CodeNotReplicated }
-
-// takenForDead reports whether a provisional lease is gone because its gateway
-// counted as dead.
-func takenForDead(err error) bool {
-	e := asError(err)
-	return e.Code == fencing.CodeLeaseLost && e.Reason == fencing.ReasonUnknown
-}
-
-func errDraining() error {
-	return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway is shutting down; ask another one"}
 }

@@ -51,7 +51,7 @@ func (r *retries) refused(err *fencing.Error) {
 
 // retried reports whether waiting may help against a refusal.
 func retried(err error) bool {
-	code := codeOf(err)
+	code := fencing.CodeOf(err)
 	return code == fencing.CodeLocked || code == fencing.CodeQuarantined
 }
 
@@ -59,7 +59,7 @@ func retried(err error) bool {
 func (w *Watchdog) ask(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Acquire(ctx, r)
 	if err != nil {
-		w.requests.show(asError(err).Lock, false)
+		w.requests.show(fencing.AsError(err).Lock, false)
 	}
 	return out, err
 }
@@ -97,7 +97,7 @@ func (w *Watchdog) askFirst(ctx context.Context, r *fencing.AcquireRequest) (fen
 		if err == nil || !retried(err) {
 			return out, err
 		}
-		place, refusal = l.arrive(n, r, asError(err), now)
+		place, refusal = l.arrive(n, r, fencing.AsError(err), now)
 	}
 	if refusal != nil {
 		return fencing.Outcome{Err: refusal}.Result()
@@ -218,7 +218,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.busy = false
-	t.unsure = t.unsure || err != nil && unsettled(err)
+	t.unsure = t.unsure || err != nil && fencing.Unsettled(err)
 	switch {
 	case err == nil:
 		n.lock = &fencing.Lock{Name: ask.Name, Holders: []fencing.Holder{out.Holder}, HolderCount: 1, LastToken: out.Holder.Token}
@@ -228,8 +228,8 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 		}
 		out.Holder.Waited = fencing.InstantOf(time.Now()).Sub(t.joinedAt)
 		t.offer(&granted{holder: out.Holder, now: out.Now, asked: out.Asked})
-	case retried(err), uncertain(err):
-		n.refused(asError(err))
+	case retried(err), fencing.Uncertain(err):
+		n.refused(fencing.AsError(err))
 	case t.err == nil: // it can't be had by waiting
 		t.err = err
 	}

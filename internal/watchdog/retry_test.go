@@ -32,7 +32,7 @@ func (q queueless) Acquire(ctx context.Context, r fencing.AcquireRequest) (fenci
 	}
 	r.Wait, r.Keep, r.MaxWaiters = 0, false, 0
 	out, err := q.wire.Acquire(ctx, r)
-	if e := asError(err); e != nil && e.Lock != nil {
+	if e := fencing.AsError(err); e != nil && e.Lock != nil {
 		e.RetryAfter = e.Lock.NextExpiry()
 	}
 	return out, err

@@ -124,7 +124,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	l.mu.Lock()
 	if l.draining {
 		l.mu.Unlock()
-		return fencing.Outcome{}, errDraining()
+		return fencing.Outcome{}, fencing.DrainingError()
 	}
 	l.held[k] = struct{}{}
 	l.addMember(r.Name)
@@ -138,7 +138,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	switch {
 	case err == nil:
 		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
-	case unsettled(err):
+	case fencing.Unsettled(err):
 		w.takeBack(takeBackOf(&r), err, true)
 	}
 	return out, err
@@ -153,7 +153,7 @@ func (s *set) confirm(ctx context.Context) error {
 	var calls sync.WaitGroup
 	for i := range s.names {
 		if out := &s.outs[i]; !out.Holder.Provisional { // an earlier request has confirmed it, and may have renewed it meanwhile
-			if s.stream != nil || w.mayBeForgotten(out.Asked) || left(out) <= 0 {
+			if s.stream != nil || w.mayBeForgotten(out.Asked) || out.Remaining(time.Now()) <= 0 {
 				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i) })
 			}
 			continue
@@ -164,10 +164,10 @@ func (s *set) confirm(ctx context.Context) error {
 	s.retake(ctx, patience, lead, errs)
 	for i, err := range errs {
 		switch {
-		case err == nil && left(&s.outs[i]) <= 0:
+		case err == nil && s.outs[i].Remaining(time.Now()) <= 0:
 			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("the lease of %s had expired before the set was complete; ask again", s.names[i])}
 		case err == nil:
-		case takenForDead(err):
+		case fencing.TakenForDead(err):
 			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", s.names[i]), Err: err}
 		default:
 			return named(err, s.names[i])
@@ -212,7 +212,7 @@ func (s *set) retake(ctx context.Context, patience time.Time, lead int, errs []e
 
 // takenFrom reports whether an error says that another request has, or had, what was asked about.
 func takenFrom(err error) bool {
-	return err != nil && (codeOf(err) == fencing.CodeReplaced || takenForDead(err))
+	return err != nil && (fencing.CodeOf(err) == fencing.CodeReplaced || fencing.TakenForDead(err))
 }
 
 // attach has the whole set hang on its stream. At one gateway the streams of a lease id attach their names one stream after
@@ -288,7 +288,7 @@ func (t *turns) take(ctx context.Context, drained <-chan struct{}, lease fencing
 		done = leave
 	case <-drained:
 		leave()
-		return nil, errDraining()
+		return nil, fencing.DrainingError()
 	}
 	if ctx.Err() != nil { // also where both were there
 		done()
@@ -342,7 +342,7 @@ func (s *set) undo(err error) {
 		k := key{name, s.ask.Stamp}
 		w.release(k)
 	}
-	late, unknown := unreplicated(err), isUnknown(err)
+	late, unknown := fencing.NotReplicated(err), isUnknown(err)
 	var calls sync.WaitGroup
 	for i := range names { // all at once: each may wait for replicas
 		r := s.takeBackOf(i, err)
@@ -356,7 +356,9 @@ func (s *set) undo(err error) {
 }
 
 // isUnknown reports whether a client that is told err is told that nothing is known.
-func isUnknown(err error) bool { return err == nil || unsettled(err) && !unreplicated(err) }
+func isUnknown(err error) bool {
+	return err == nil || fencing.Unsettled(err) && !fencing.NotReplicated(err)
+}
 
 // TakeOverLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
 // who has that has to hear of it; or where a newer one has another name of the set, for it is about to take this one too.
@@ -370,7 +372,7 @@ func (s *set) takeBackOf(i int, err error) fencing.TakeBackRequest {
 	r := takeBackOf(&request)
 	switch {
 	case !s.ask.Attach:
-	case s.outs[i].Fresh && (err == nil || codeOf(err) != fencing.CodeReplaced):
+	case s.outs[i].Fresh && (err == nil || fencing.CodeOf(err) != fencing.CodeReplaced):
 		r.Left, r.Linger = true, s.stream.linger
 	case !isUnknown(err):
 		r.Left, r.Linger = true, max(s.stream.linger, TakeOverLinger)
@@ -391,8 +393,8 @@ func (w *Watchdog) release(k key) {
 
 // named has a refusal say which of the names refused.
 func named(err error, name fencing.Name) error {
-	e := asError(err)
-	if uncertain(err) || e.Lock != nil {
+	e := fencing.AsError(err)
+	if fencing.Uncertain(err) || e.Lock != nil {
 		return err
 	}
 	c := *e

@@ -74,10 +74,10 @@ func (w *world) refusedAll(a *whole, code fencing.Code, name fencing.Name) {
 	if !a.answered() {
 		w.t.Fatal("it still waits")
 	}
-	if a.err == nil || codeOf(a.err) != code {
+	if a.err == nil || fencing.CodeOf(a.err) != code {
 		w.t.Fatalf("answered %v; want %s", a.err, code)
 	}
-	if e := asError(a.err); name != "" && (e.Lock == nil || e.Lock.Name != name) {
+	if e := fencing.AsError(a.err); name != "" && (e.Lock == nil || e.Lock.Name != name) {
 		w.t.Fatalf("%+v does not name %s", e, name)
 	}
 }
@@ -107,7 +107,7 @@ func TestSeveralNames(t *testing.T) {
 		w.release(1, d)
 		w.holdsAll(a, true)
 		for i := range a.outs {
-			if got := left(&a.outs[i]); got != r.TTL {
+			if got := a.outs[i].Remaining(time.Now()); got != r.TTL {
 				t.Errorf("%s is left of %s", got, r.TTL)
 			}
 		}

@@ -121,10 +121,10 @@ func (c *simClient) ask(r fencing.AcquireRequest, truth *simLease) bool {
 		defer cancel()
 		out, err = g.dog.Acquire(ctx, r)
 		until := time.Now().Add(leftOf(&out, err) - arrived.Sub(sent))
-		if err != nil && unsettled(err) && r.Wait == 0 { // as whoever answers requests does
+		if err != nil && fencing.Unsettled(err) && r.Wait == 0 { // as whoever answers requests does
 			g.dog.TakeBackLater(takeBackOf(&r))
 		}
-		if err != nil && codeOf(err) == fencing.CodeReplaced {
+		if err != nil && fencing.CodeOf(err) == fencing.CodeReplaced {
 			s.crossed(truth)
 		}
 		g.stand()
@@ -166,7 +166,7 @@ func leftOf(out *fencing.Outcome, err error) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return left(out)
+	return out.Remaining(time.Now())
 }
 
 // hold is what a client does that has the lock.
@@ -203,7 +203,7 @@ func (c *simClient) again(r fencing.AcquireRequest, truth *simLease) {
 		} else if out.Holder.Token != truth.token { // another grant: the first was lost
 			s.gives(truth)
 		}
-	case err != nil && !uncertain(err):
+	case err != nil && !fencing.Uncertain(err):
 		s.lost(truth, err)
 	}
 }
@@ -218,7 +218,7 @@ func (c *simClient) renew(r fencing.AcquireRequest, truth *simLease) bool {
 	case err == nil:
 		s.renewed(truth, &out, sent)
 		return true
-	case uncertain(err):
+	case fencing.Uncertain(err):
 		return true
 	}
 	s.lost(truth, err)
@@ -229,7 +229,7 @@ func (c *simClient) renew(r fencing.AcquireRequest, truth *simLease) bool {
 func (c *simClient) release(r fencing.AcquireRequest, truth *simLease) {
 	for {
 		_, err := c.sim.anyGateway(c.rand).dog.Release(c.sim.t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
-		if err == nil || !uncertain(err) {
+		if err == nil || !fencing.Uncertain(err) {
 			return
 		}
 		advance(50*time.Millisecond + c.upTo(300*time.Millisecond))

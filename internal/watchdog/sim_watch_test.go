@@ -147,7 +147,7 @@ func (s *simulation) told(l *simLease, out *fencing.Outcome, until time.Time) {
 func (s *simulation) renewed(l *simLease, out *fencing.Outcome, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if until := sent.Add(left(out) + time.Since(out.Asked) - out.Asked.Sub(sent)); until.After(l.until) {
+	if until := sent.Add(out.Remaining(time.Now()) + time.Since(out.Asked) - out.Asked.Sub(sent)); until.After(l.until) {
 		l.until = until
 	}
 }

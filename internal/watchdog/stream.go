@@ -89,7 +89,7 @@ func (w *Watchdog) OpenStream(lease fencing.LeaseID, stamp fencing.Stamp, linger
 	w.hub.enter()
 	if !w.requests.open(s) {
 		w.hub.leave()
-		return nil, errDraining()
+		return nil, fencing.DrainingError()
 	}
 	return s, nil
 }
@@ -159,7 +159,7 @@ func (s *Stream) Keep(ctx context.Context, leases []Attached, ready func() bool)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.draining { // Stop may be waiting for what runs
-		s.updates <- Update{Err: errDraining()}
+		s.updates <- Update{Err: fencing.DrainingError()}
 		close(s.updates)
 		return s.updates
 	}
@@ -416,7 +416,7 @@ func (s *Stream) next(ctx context.Context) (fencing.Name, error) {
 			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the connection has not acknowledged what was sent before, so the lease was not renewed"}
 		} else {
 			name, err := s.renewOnce(ctx, &pending)
-			if err != nil && !uncertain(err) || len(pending) == 0 {
+			if err != nil && !fencing.Uncertain(err) || len(pending) == 0 {
 				return name, err
 			}
 			last = err
@@ -462,10 +462,10 @@ func (s *Stream) renewOnce(ctx context.Context, pending *[]*keptLease) (name fen
 	eachOf(len(asked), func(i int) { outs[i], errs[i] = s.renew(ctx, asked[i]) })
 	rest := asked[:0]
 	for i, k := range asked {
-		switch e := asError(errs[i]); {
+		switch e := fencing.AsError(errs[i]); {
 		case e == nil:
 			k.take(outs[i])
-		case uncertain(e):
+		case fencing.Uncertain(e):
 			if rest = append(rest, k); err == nil {
 				name, err = k.Name, e
 			}
@@ -474,7 +474,7 @@ func (s *Stream) renewOnce(ctx context.Context, pending *[]*keptLease) (name fen
 			if len(s.leases) == 0 {
 				name, err = k.Name, e
 			}
-		case err == nil || uncertain(err):
+		case err == nil || fencing.Uncertain(err):
 			name, err = k.Name, e
 		}
 	}
@@ -496,7 +496,7 @@ func (s *Stream) renew(ctx context.Context, k *keptLease) (fencing.Outcome, erro
 	ctx, cancel := context.WithDeadline(ctx, earlier(time.Now().Add(callTimeout), k.giveUpAt()))
 	defer cancel()
 	out, err := s.dog.Renew(ctx, fencing.RenewRequest{Name: k.Name, Lease: s.lease, TTL: k.ttl, Stamp: s.stamp, Epoch: k.Outcome.Holder.Epoch})
-	if err == nil && left(&out) <= 0 {
+	if err == nil && out.Remaining(time.Now()) <= 0 {
 		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the renewal had run out before it was answered"}
 	}
 	return out, err
@@ -519,7 +519,7 @@ func (s *Stream) until(ctx context.Context, at time.Time, unanswered bool) error
 		case <-ctx.Done():
 			return fencing.Unavailable(ctx.Err())
 		case <-s.dog.drained:
-			return errDraining()
+			return fencing.DrainingError()
 		}
 	}
 }

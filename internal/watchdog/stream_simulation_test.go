@@ -121,7 +121,7 @@ func (c *streams) open(r fencing.AcquireRequest, names []fencing.Name) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		s.kept, s.lost = false, false
-		s.unknown = err != nil && ctx.Err() == nil && uncertain(err) || len(s.names) > 1 && err != nil && codeOf(err) == fencing.CodeReplaced
+		s.unknown = err != nil && ctx.Err() == nil && fencing.Uncertain(err) || len(s.names) > 1 && err != nil && fencing.CodeOf(err) == fencing.CodeReplaced
 	})
 }
 
@@ -168,7 +168,7 @@ func (c *streams) run(ctx context.Context, dog *Watchdog, s *oneStream) error {
 			c.mu.Lock()
 			s.kept, s.lost = false, true
 			c.mu.Unlock()
-			if codeOf(u.Err) == fencing.CodeReplaced { // what the newer one does not name ends with its TTL
+			if fencing.CodeOf(u.Err) == fencing.CodeReplaced { // what the newer one does not name ends with its TTL
 				return u.Err
 			}
 			<-ctx.Done() // it leaves in its time
@@ -177,7 +177,7 @@ func (c *streams) run(ctx context.Context, dog *Watchdog, s *oneStream) error {
 	for rest := namesOf(leases); len(rest) > 0; advance(minBackoff) {
 		var left []fencing.Name
 		for i, err := range stream.Release(context.WithoutCancel(ctx), rest) {
-			if err != nil && uncertain(err) {
+			if err != nil && fencing.Uncertain(err) {
 				left = append(left, rest[i])
 			}
 		}

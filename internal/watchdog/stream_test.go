@@ -35,7 +35,7 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 					w.dogs[0].hub.Gap()
 					told = 500 * time.Millisecond
 				}
-				if u, at := older.ended(); codeOf(u.Err) != fencing.CodeReplaced || at != told {
+				if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at != told {
 					t.Errorf("gap %q, attach %t: it ended after %s with %v", gap, attach, at, u.Err)
 				}
 				if h := w.holder("a"); h.ExpiresAt != expires {
@@ -59,7 +59,7 @@ func TestReplacedBeforeTheGrantIsAcknowledged(t *testing.T) {
 		if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
 			t.Fatal(err)
 		}
-		if u, at := older.ended(); codeOf(u.Err) != fencing.CodeReplaced || at > time.Second {
+		if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at > time.Second {
 			t.Errorf("it ended after %s with %v", at, u.Err)
 		}
 	})
@@ -83,7 +83,7 @@ func TestAStoreForgetsTheNewestStream(t *testing.T) {
 		out.Holder.Epoch += 2 // as if the store had been told more than it remembers
 		kept := follow(s.Keep(w.t.Context(), []Attached{{"a", out}}, nil))
 		advance(4 * time.Second)
-		if u, _ := older.ended(); codeOf(u.Err) != fencing.CodeReplaced {
+		if u, _ := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced {
 			t.Errorf("the older stream ended with %v", u.Err)
 		}
 		if h := w.holder("a"); h == nil || h.Attached != newer.Stamp || h.Epoch != out.Holder.Epoch {
@@ -125,7 +125,7 @@ func TestReplacedWhileItsGrantIsConfirmed(t *testing.T) {
 			t.Error("the stream does not know that it was replaced")
 		}
 		u := <-s.Keep(w.t.Context(), []Attached{{"a", fencing.Outcome{Holder: w.holder("a").Holder, Now: fencing.InstantOf(time.Now()), Asked: time.Now()}}}, nil)
-		if codeOf(u.Err) != fencing.CodeReplaced {
+		if fencing.CodeOf(u.Err) != fencing.CodeReplaced {
 			t.Errorf("it was told %v", u.Err)
 		}
 	})
@@ -263,7 +263,7 @@ func TestSetsAreSentTogether(t *testing.T) {
 			second := w.startAll(1, newer, "a", "b")
 			advance(time.Second)
 			synctest.Wait()
-			if !first.answered() || !second.answered() || second.err != nil || codeOf(first.err) != fencing.CodeReplaced {
+			if !first.answered() || !second.answered() || second.err != nil || fencing.CodeOf(first.err) != fencing.CodeReplaced {
 				t.Fatalf("attach %t: the older one came to %v, the newer one to %v", attach, first.err, second.err)
 			}
 			for i, name := range second.names {

@@ -57,7 +57,7 @@ func (w *Watchdog) TakeBackAll(names []fencing.Name, r fencing.TakeBackRequest) 
 // returns, or can't be asked: a client that is told so finds nothing left that it could
 // renew, nor has a renewal that crossed its acquire kept it.
 func (w *Watchdog) takeBack(r fencing.TakeBackRequest, err error, counted bool) {
-	r.Refused = unreplicated(err)
+	r.Refused = fencing.NotReplicated(err)
 	w.undo(r, r.Refused, counted)
 }
 

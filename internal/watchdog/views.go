@@ -48,7 +48,7 @@ func (w *Watchdog) Release(ctx context.Context, r fencing.ReleaseRequest) (fenci
 func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Break(ctx, r)
 	if err != nil {
-		w.requests.show(asError(err).Lock, false)
+		w.requests.show(fencing.AsError(err).Lock, false)
 		return out, err
 	}
 	if out.Holder.Token == 0 {

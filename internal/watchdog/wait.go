@@ -92,7 +92,7 @@ func (t *Waiter) Wait(ctx context.Context) (*fencing.Outcome, error) {
 	out, err := t.wait(ctx)
 	outcome := WaitedGranted
 	if err != nil {
-		outcome = string(codeOf(err))
+		outcome = string(fencing.CodeOf(err))
 		if ctx.Err() != nil {
 			outcome = WaitedLeft
 		}
@@ -147,24 +147,24 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		*out, err = t.dog.confirm(ctx, t.ask, patience)
 		switch {
 		case err == nil:
-		case codeOf(err) == fencing.CodeReplaced:
+		case fencing.CodeOf(err) == fencing.CodeReplaced:
 			return nil, true, t.refused(err)
-		case takenForDead(err):
+		case fencing.TakenForDead(err):
 			t.waitOn()
 			return nil, false, nil
-		case uncertain(err), codeOf(err) == fencing.CodeDraining:
+		case fencing.Uncertain(err), fencing.CodeOf(err) == fencing.CodeDraining:
 			return nil, true, t.abandonGrant(err)
 		default:
 			return nil, true, t.refused(err)
 		}
-	} else if !n.holder.Provisional && t.dog.mayBeForgotten(n.asked) && left(out) > 0 {
+	} else if !n.holder.Provisional && t.dog.mayBeForgotten(n.asked) && out.Remaining(time.Now()) > 0 {
 		t.waitOn()
 		return nil, false, nil
 	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, true, t.abandonGrant(fencing.Unavailable(ctx.Err()))
-	case !out.Holder.Provisional && left(out) <= 0:
+	case !out.Holder.Provisional && out.Remaining(time.Now()) <= 0:
 		return nil, true, t.abandonGrant(&fencing.Error{
 			Code: fencing.CodeUnavailable, Detail: "the lease had expired before it could be delivered; ask again",
 		})
@@ -197,11 +197,6 @@ func (t *Waiter) deliver(out *fencing.Outcome) {
 	l.exit(t, stateDelivered)
 }
 
-// left returns what a client may count on of a lease (P9).
-func left(out *fencing.Outcome) time.Duration {
-	return out.Holder.ExpiresAt.Sub(out.Now) - time.Since(out.Asked)
-}
-
 // waitOn has the request wait again whose lease was taken back, for the gateway had counted
 // as dead, or may have been forgotten. The next heartbeat finds that the store does not have
 // its place.
@@ -226,7 +221,7 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 	switch {
 	case err == nil && out.Holder.Token != 0:
 		return t.accept(ctx, &granted{holder: out.Holder, now: out.Now, asked: out.Asked})
-	case err != nil && !uncertain(err):
+	case err != nil && !fencing.Uncertain(err):
 		return nil, true, t.refused(err)
 	case err != nil:
 		l.mu.Lock()
@@ -264,7 +259,7 @@ func (t *Waiter) mayStillBeGranted() bool {
 
 // ended ends the request for a reason that came from elsewhere.
 func (t *Waiter) ended(err error) error {
-	if e := asError(err); e.Code == fencing.CodeDraining || e.Unanswered {
+	if e := fencing.AsError(err); e.Code == fencing.CodeDraining || e.Unanswered {
 		return t.abandon(err)
 	}
 	return t.refused(err)

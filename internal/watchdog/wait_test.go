@@ -72,7 +72,7 @@ func TestHandedToAnotherGateway(t *testing.T) {
 		w.waits(second)
 		advance(2 * time.Second)
 		w.holds(second)
-		if got := left(&second.out); got != second.TTL {
+		if got := second.out.Remaining(time.Now()); got != second.TTL {
 			t.Errorf("%s is left of %s", got, second.TTL)
 		}
 		if second.out.Holder.Waited != 5*time.Second {
@@ -470,7 +470,7 @@ func TestPlace(t *testing.T) {
 			t.Errorf("the place is %+v", p)
 		}
 		w.dogs[0].Drain()
-		if _, err := waiter.Wait(w.t.Context()); codeOf(err) != fencing.CodeDraining {
+		if _, err := waiter.Wait(w.t.Context()); fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("waiting ended with %v", err)
 		}
 	})

@@ -330,8 +330,8 @@ func (w *world) holds(c *client) {
 	if h := w.holder(c.Name); h == nil || h.Token != c.out.Holder.Token || h.Provisional || c.out.Holder.Provisional {
 		w.t.Fatalf("the client was told of %+v, the store has %+v", c.out.Holder, h)
 	}
-	if left(&c.out) <= 0 || !c.out.Fresh {
-		w.t.Fatalf("%s is left, fresh %t", left(&c.out), c.out.Fresh)
+	if c.out.Remaining(time.Now()) <= 0 || !c.out.Fresh {
+		w.t.Fatalf("%s is left, fresh %t", c.out.Remaining(time.Now()), c.out.Fresh)
 	}
 }
 
@@ -350,10 +350,10 @@ func (w *world) refused(c *client, code fencing.Code) *fencing.Error {
 	if !c.answered() {
 		w.t.Fatalf("%s still waits", c.Lease.Public())
 	}
-	if c.err == nil || codeOf(c.err) != code {
+	if c.err == nil || fencing.CodeOf(c.err) != code {
 		w.t.Fatalf("%s was answered %+v, %v; want %s", c.Lease.Public(), c.out.Holder, c.err, code)
 	}
-	return asError(c.err)
+	return fencing.AsError(c.err)
 }
 
 func (w *world) state(name fencing.Name) *fencing.Record {
