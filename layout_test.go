@@ -35,10 +35,11 @@ var ours = map[string][]string{
 	"internal/proxytest":           {},
 	"internal/seed":                {},
 	"internal/watchdog":            {"internal/fencing"},
+	"internal/session":             {"internal/fencing", "internal/watchdog"},
 	"internal/metrics":             {"internal/fencing"},
 	"internal/tracing":             {"internal/fencing"},
 	"internal/auth":                {"internal/fencing"},
-	"internal/http":                {"internal/auth", "internal/fencing", "internal/watchdog", "api"},
+	"internal/http":                {"internal/auth", "internal/fencing", "internal/session", "internal/watchdog", "api"},
 	"client":                       {},
 	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/watchdog"
+	"fencepost/internal/session"
 )
 
 // acquire is a POST with what the answer depends on.
@@ -121,54 +121,60 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 	return err
 }
 
-// serveAcquire answers a POST for one name, with a stream if so asked.
-func serveAcquire(c *call) {
-	req, err := decodeAcquire(c)
+// serveAcquire answers a POST for one name.
+func serveAcquire(c *call) { c.serveLeases(decodeAcquire(c)) }
+
+// serveAcquireSet answers a POST for several names.
+func serveAcquireSet(c *call) { c.serveLeases(decodeAcquireSet(c)) }
+
+// serveLeases answers a POST for leases, with a stream if so asked.
+func (c *call) serveLeases(req *acquire, err error) {
 	switch {
 	case err != nil:
 		c.writeError(err)
 	case req.attached:
-		attachLock(c, req)
+		serveAttached(c, req)
 	default:
-		respond(c, req, acquireLock)
+		respond(c, req, acquireLeases)
 	}
 }
 
-// acquireLock asks the store for a lease, and waits for it if it may. A grant that this
-// request made is the call's to deliver or to give back.
-func acquireLock(c *call, req *acquire) (*granted, error) {
+// acquireLeases takes leases, or none, and waits for them if it may.
+func acquireLeases(c *call, req *acquire) (grant, error) {
 	if err := c.begin(req); err != nil {
 		return nil, err
 	}
-	out, waiter, err := c.join(req)
-	if waiter != nil {
-		place := waiter.Place()
+	ctx, done := c.r.Context(), func() {}
+	outs, err := c.session.Acquire(ctx, func(_ fencing.Name, place fencing.Waiter, _ *fencing.Lock) context.Context {
+		if !c.parked {
+			ctx, done = c.s.leavers.watch(ctx, connectionOf(c.r), c.mayWait())
+			c.park()
+		}
 		req.place = &place
-		out, err = c.await(waiter, req)
-	}
+		return ctx
+	})
+	err = c.acquired(ctx, req, err)
+	done()
 	if err != nil {
 		return nil, err
 	}
-	return c.granted(req, out)
+	return c.granted(req, outs)
 }
 
-// join asks the store for a lease, after begin; there is a waiter if the request has to wait
-// for it. What may have been granted is the call's from here on.
-func (c *call) join(req *acquire) (*fencing.Outcome, *watchdog.Waiter, error) {
-	out, waiter, err := c.s.dog.Join(c.r.Context(), req.AcquireRequest)
-	if waiter == nil {
-		c.leave(allowedWaiters)
-	}
-	if err != nil {
-		return nil, nil, c.refused(req, err)
-	}
-	return &out, waiter, nil
-}
-
-// begin is what stands before every acquire.
+// begin is what stands before every acquire: it makes the request known. The store is not asked for a
+// stream whose client has gone: that would take the leases from a newer request of the same client.
 func (c *call) begin(req *acquire) error {
 	if c.s.draining.Load() {
 		return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway grants no new leases: it is shutting down"}
+	}
+	if req.attached {
+		if err := c.enter(allowedStreams); err != nil {
+			return c.countOutcome(outcomeOf(err), err)
+		}
+		if c.clientLeft() {
+			c.gone = true
+			return c.countOutcome(string(codeLeft), errClientLeft)
+		}
 	}
 	if err := c.s.dog.Refusal(); err != nil {
 		return c.countOutcome(string(fencing.CodeUnavailable), err)
@@ -182,19 +188,39 @@ func (c *call) begin(req *acquire) error {
 		req.Lease = fencing.NewLeaseID(c.s.now())
 		c.lease = req.Lease.Public()
 	}
-	c.grant = fencing.TakeBackRequest{Name: req.Name, Lease: req.Lease, Stamp: req.Stamp, Linger: req.linger}
-	c.names, c.attached = req.names, req.attached
-	c.hasGrant = true // until the store says otherwise, even if it panics
+	var err error
+	c.session, err = c.s.sessions.Begin(session.Request{AcquireRequest: req.AcquireRequest, Names: req.names, Linger: req.linger})
+	if err != nil {
+		return c.countOutcome(outcomeOf(err), err)
+	}
 	return nil
 }
 
+// acquired notes how an acquire has ended, and returns what to tell, nil if it has its leases.
+func (c *call) acquired(ctx context.Context, req *acquire, err error) error {
+	if c.parked {
+		c.unpark()
+	}
+	c.leave(allowedWaiters)
+	if err != nil {
+		err = c.refused(ctx, req, err)
+	}
+	if !c.parked || c.gone {
+		return err
+	}
+	if withdrawn := c.stillPermitted(); withdrawn != nil { // it may not have the leases any more
+		return c.countOutcome(outcomeOf(withdrawn), withdrawn)
+	}
+	return err
+}
+
 // refused notes what a failed acquire came to, and returns what to tell of it.
-// The watchdog undoes by itself what would have waited, and sets.
-func (c *call) refused(req *acquire, err error) error {
-	c.hasGrant = req.Wait == 0 && req.names == nil && c.mayHaveGrant(req, err)
-	if c.r.Context().Err() != nil && outcomeOf(err) == string(fencing.CodeUnavailable) { // the client left, the store need not be at fault
+func (c *call) refused(ctx context.Context, req *acquire, err error) error {
+	if ctx.Err() != nil && (c.parked || outcomeOf(err) == string(fencing.CodeUnavailable)) { // the client left, the store need not be at fault
+		if context.Cause(ctx) == errWithdrawn {
+			return errWithdrawn
+		}
 		c.gone = true
-		c.owes(c.hasGrant)
 		return c.countOutcome(string(codeLeft), errClientLeft)
 	}
 	err = req.explain(err)
@@ -202,59 +228,6 @@ func (c *call) refused(req *acquire, err error) error {
 		err = req.noRoom
 	}
 	return c.countOutcome(outcomeOf(err), req.comeBack(c.estimate(req, err)))
-}
-
-// await waits in the queue until the request has its lease or has lost its place.
-// It is not to be called for a stream, which has something to say meanwhile.
-func (c *call) await(waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
-	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
-	defer done()
-	c.park()
-	defer c.unpark()
-	out, err := c.wait(ctx, waiter, req)
-	return out, c.recheck(err == nil && out.Fresh, err)
-}
-
-// recheck returns what to tell of a wait: err, unless the principal may not have the lease
-// any more. What was granted afresh is given back then.
-func (c *call) recheck(fresh bool, err error) error {
-	if c.gone {
-		return err
-	}
-	refused := c.stillPermitted()
-	if refused == nil {
-		return err
-	}
-	if err == nil {
-		c.owes(fresh)
-	}
-	return c.countOutcome(outcomeOf(refused), refused)
-}
-
-// wait returns when a request that had to wait has its lease or has lost its
-// place. When ctx ends the client has left; the watchdog sees to what is still to
-// be undone.
-func (c *call) wait(ctx context.Context, waiter *watchdog.Waiter, req *acquire) (*fencing.Outcome, error) {
-	out, err := waiter.Wait(ctx)
-	if err != nil {
-		err = c.ended(ctx, req, err)
-	}
-	return out, err
-}
-
-// ended notes why a wait has ended without a lease, and returns what to tell.
-func (c *call) ended(ctx context.Context, req *acquire, err error) error {
-	if ctx.Err() != nil {
-		if c.hasGrant = false; req.names != nil { // of a stream, what it holds may hang on it; one name is granted afresh to who waits
-			c.owes(false)
-		}
-		if context.Cause(ctx) == errWithdrawn {
-			return errWithdrawn
-		}
-		c.gone = true
-		return c.countOutcome(string(codeLeft), errClientLeft)
-	}
-	return c.refused(req, err)
 }
 
 // park gives back what a request that waits has no use for.
@@ -269,37 +242,48 @@ func (c *call) park() {
 func (c *call) unpark() {
 	c.endWaitSpan()
 	c.waited = c.elapsed()
-	c.leave(allowedWaiters)
 }
 
-// granted makes the answer of a grant, unless there is nobody to tell, or nothing
-// left of it.
-func (c *call) granted(req *acquire, out *fencing.Outcome) (*granted, error) {
-	c.owes(out.Fresh)
+// grant is what a POST that has its leases is told.
+type grant interface {
+	answer
+
+	// appendGrant appends the answer without its last brace.
+	appendGrant([]byte, wallClock) []byte
+
+	// since returns the time from the request's arrival to the instant that what is left counts from.
+	since() time.Duration
+}
+
+func (a *granted) since() time.Duration    { return a.elapsed }
+func (a *grantedSet) since() time.Duration { return a.elapsed }
+
+// granted makes the answer of a grant, unless there is nobody to tell, or nothing left of it.
+func (c *call) granted(req *acquire, outs []fencing.Outcome) (grant, error) {
 	now := c.s.now()
-	a := &granted{
-		renewed: renewed{name: req.Name, holder: &out.Holder, left: out.Remaining(now), elapsed: now.Sub(c.start)},
-		lease:   req.Lease, fresh: out.Fresh,
-	}
-	if err := c.deliverable(out.Fresh, a.left); err != nil {
-		return nil, err
-	}
+	fresh, elapsed, waited := anyFresh(outs), now.Sub(c.start), time.Duration(0)
 	if c.parked {
-		c.waited, a.waited = a.elapsed, a.elapsed
+		waited = elapsed
 	}
-	return a, nil
+	if req.names != nil {
+		a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: fresh, elapsed: elapsed}
+		a.waited = waited
+		return a, c.deliverable(req, fresh, a.left)
+	}
+	a := &granted{
+		renewed: renewed{name: req.Name, holder: &outs[0].Holder, left: outs[0].Remaining(now), waited: waited, elapsed: elapsed},
+		lease:   req.Lease, fresh: fresh,
+	}
+	return a, c.deliverable(req, fresh, a.left)
 }
 
-// deliverable counts the outcome of an acquire that got a lease with so much left to
-// live. It returns why the client can't be given it: nothing is left, or it has gone.
-func (c *call) deliverable(fresh bool, left time.Duration) error {
+// deliverable counts the outcome of an acquire that got leases with so much left to
+// live. It returns why the client can't be given them: nothing is left, or it has gone.
+func (c *call) deliverable(req *acquire, fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
-		if c.names == nil { // it may ask again; of a set others may have more left
-			c.hasGrant, c.grant.Left = fresh, false
-		}
 		return c.countOutcome(outcomeUndelivered, errNothingLeft)
-	case !fresh && !c.attached:
+	case !fresh && !req.attached:
 		return c.countOutcome(outcomeRetried, nil)
 	case c.clientLeft():
 		c.gone = true
@@ -369,25 +353,6 @@ func worthAsking(e *fencing.Error) time.Duration {
 		after = min(after, max(e.EstimatedWait, minRetryAfter))
 	}
 	return max(after, e.Lock.Delayed())
-}
-
-// mayHaveGrant reports whether a failed acquire has to be taken back, for the store may
-// have granted it all the same. It is not if its client has a lease id of its own and is
-// still there: it asks again, and gets the same lease (P7). It always is if an earlier
-// attempt has had no answer and may yet be carried out. What was refused because too few
-// replicas had it, the watchdog has taken back.
-func (c *call) mayHaveGrant(req *acquire, err error) bool {
-	var e *fencing.Error
-	if errors.As(err, &e) {
-		switch {
-		case e.Unanswered:
-			return true
-		case e.Code == fencing.CodeUnavailable, e.Code == fencing.CodeClockSkew:
-		default:
-			return false
-		}
-	}
-	return !req.ownID || c.r.Context().Err() != nil
 }
 
 // The outcomes of an acquire beside the codes.

@@ -3,97 +3,53 @@ package http
 import (
 	"cmp"
 	"context"
-	"errors"
-	"log/slog"
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/watchdog"
+	"fencepost/internal/session"
 )
 
-// attachment is the stream of an attached lease, or of several under one lease id.
+// attachment is a stream that leases hang on: one, or several under one lease id.
 type attachment struct {
 	*call
 	stream
 	req    *acquire
-	leases *watchdog.Stream
 	ctx    context.Context // ends when the client leaves
 	cancel context.CancelCauseFunc
-	held   []watchdog.Attached // as the client was told last
+	held   []session.Lease // as the client was told last
 
 	notices map[fencing.Name]fencing.Holder // those that the client was told of
 }
 
-// attachLock answers a POST for one name with a stream, unless it has to be refused at once.
-func attachLock(c *call, req *acquire) {
-	leases, err := c.openLeases(req, req.Name)
-	if err != nil {
+// serveAttached answers a POST for leases with a stream, unless it has to be refused at once.
+func serveAttached(c *call, req *acquire) {
+	if err := c.begin(req); err != nil {
 		c.writeError(err)
 		return
 	}
-	defer leases.Close()
-	out, waiter, err := c.join(req)
-	if err != nil {
-		c.writeError(err)
-		return
-	}
-	a, done := c.attach(req, leases)
+	a, done := c.attach(req)
 	defer done()
-	if waiter != nil {
-		waits := make(chan waitsFor, 1)
-		waits <- waitsFor{req.Name, waiter.Place(), out.Lock}
-		if err = a.await(waits, func() (bool, error) {
-			got, err := a.wait(a.ctx, waiter, req)
-			out = got
-			return err == nil && got.Fresh, err
-		}); err != nil {
-			a.refuse(err)
-			return
-		}
-	}
-	lease, err := c.granted(req, out)
-	if err = a.stillNewest(err); err != nil {
+	defer c.endSession() // before done: it may wait for the client to leave
+	outs, err := a.await()
+	if err != nil {
 		a.refuse(err)
 		return
 	}
-	if a.status == 0 {
-		lease.renewed.setHeader(a.Header())
-	}
-	a.keep([]watchdog.Attached{{Name: req.Name, Outcome: *out}}, lease.elapsed, lease.appendMembers)
-}
-
-// stillNewest returns err, or why the client is not told of what was granted: a newer request has it.
-func (a *attachment) stillNewest(err error) error {
-	if err == nil && a.leases.Replaced() {
-		return fencing.ReplacedError()
-	}
-	return err
-}
-
-// openLeases begins an acquire whose leases are to hang on this request. It is known to the
-// watchdog before the store is asked, and the store is not asked for a client that has gone: that
-// would take the leases from a newer request of the same client.
-func (c *call) openLeases(req *acquire, names ...fencing.Name) (*watchdog.Stream, error) {
-	if err := c.enter(allowedStreams); err != nil {
-		return nil, c.countOutcome(outcomeOf(err), err)
-	}
-	if c.clientLeft() {
-		c.gone = true
-		return nil, c.countOutcome(string(codeLeft), errClientLeft)
-	}
-	if err := c.begin(req); err != nil {
-		return nil, err
-	}
-	leases, err := c.s.dog.OpenStream(req.Lease, req.Stamp, req.linger, names...)
+	told, err := c.granted(req, outs)
 	if err != nil {
-		c.hasGrant = false
-		return nil, c.countOutcome(outcomeOf(err), err)
+		a.refuse(err)
+		return
 	}
-	return leases, nil
+	if one, is := told.(*granted); is && a.status == 0 {
+		one.renewed.setHeader(a.Header())
+	}
+	a.held = c.session.Leases()
+	a.keep(told)
 }
 
-// attach makes a request the stream of leases; done ends it.
-func (c *call) attach(req *acquire, leases *watchdog.Stream) (a *attachment, done func()) {
+// attach makes a request a stream; done ends it.
+func (c *call) attach(req *acquire) (a *attachment, done func()) {
 	conn := connectionOf(c.r)
 	ctx, cancel := context.WithCancelCause(c.r.Context())
 	ctx, forget := c.s.leavers.watch(ctx, conn, nil)
@@ -101,7 +57,7 @@ func (c *call) attach(req *acquire, leases *watchdog.Stream) (a *attachment, don
 		conn.limitSilence(req.TTL)
 	}
 	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
-	return &attachment{call: c, stream: stream{c}, req: req, leases: leases, ctx: ctx, cancel: cancel}, func() {
+	return &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}, func() {
 		forget()
 		cancel(nil)
 	}
@@ -115,16 +71,14 @@ type waitsFor struct {
 	lock  *fencing.Lock
 }
 
-// await calls get, which waits and reports whether it was granted something afresh, and
-// meanwhile says what for: each name comes by waits.
-func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err error)) error {
-	defer a.leave(allowedWaiters)
+// await takes the leases, and meanwhile says what the request waits for.
+func (a *attachment) await() ([]fencing.Outcome, error) {
 	type result struct {
-		fresh bool
+		outs  []fencing.Outcome
 		err   error
 		panic any
 	}
-	results := make(chan result, 1)
+	results, waits := make(chan result, 1), make(chan waitsFor, max(1, len(a.req.names)))
 	waiting, over := context.WithCancel(a.ctx)
 	go func() {
 		var r result
@@ -133,7 +87,10 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 			results <- r
 			over()
 		}()
-		r.fresh, r.err = get()
+		r.outs, r.err = a.session.Acquire(a.ctx, func(name fencing.Name, place fencing.Waiter, lock *fencing.Lock) context.Context {
+			waits <- waitsFor{name, place, lock}
+			return a.ctx
+		})
 	}()
 
 	var at standing
@@ -154,20 +111,17 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 				results <- r
 				continue
 			}
-			if name != "" {
-				a.unpark()
-			}
 			switch {
 			case r.panic != nil:
 				panic(r.panic)
-			case refused != nil:
-				a.gone = false
-				a.owes(r.err == nil && r.fresh)
-				return refused
-			case r.err == nil && told > 0:
+			case r.err == nil && told > 0 && refused == nil:
 				a.s.metrics.estimated(a.elapsed()-began, told)
 			}
-			return a.recheck(r.err == nil && r.fresh, r.err)
+			err := a.acquired(a.ctx, a.req, r.err)
+			if refused != nil {
+				a.gone, err = false, refused
+			}
+			return r.outs, err
 		case w := <-waits:
 			if name == "" {
 				a.park()
@@ -180,6 +134,7 @@ func (a *attachment) await(waits <-chan waitsFor, get func() (fresh bool, err er
 			if at = (standing{position: w.place.Position}); err != nil {
 				continue
 			}
+			a.req.place = &w.place
 			if began = a.elapsed(); w.lock != nil && a.req.names == nil {
 				pace := a.s.paces.of(waiting, name) // which keeps no grant waiting
 				at.estimate = pace.Wait(w.lock, cmp.Or(w.place.Mode, fencing.ModeExclusive), w.place.Limit, w.place.Permits, at.position)
@@ -247,34 +202,28 @@ func (a *attachment) problem(event string, name fencing.Name, err error) {
 }
 
 // sendGranted tells of what was granted.
-func (a *attachment) sendGranted(elapsed time.Duration, members func([]byte, wallClock) []byte) error {
+func (a *attachment) sendGranted(told grant) error {
 	if a.status == 0 {
 		if err := a.startStream("attached"); err != nil {
 			return err
 		}
 	}
-	err := a.event("granted", "", func(b []byte) []byte {
-		return append(appendIntMember(members(b, a.s.wall), "elapsed_ms", elapsed.Milliseconds()), '}')
+	return a.event("granted", "", func(b []byte) []byte {
+		return append(appendIntMember(told.appendGrant(b, a.s.wall), "elapsed_ms", told.since().Milliseconds()), '}')
 	})
-	if err == nil {
-		a.hasGrant = false // told
-	}
-	return err
 }
 
-// keep tells of what was granted, passes on what becomes of the leases, and releases them when
-// the client leaves.
-func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, members func([]byte, wallClock) []byte) {
-	if a.sendGranted(elapsed, members) != nil {
+// keep tells of what was granted, and passes on what becomes of the leases until the client leaves.
+func (a *attachment) keep(told grant) {
+	if a.sendGranted(told) != nil {
 		return
 	}
-	a.held = leases
-	for i := range leases {
-		if leases[i].Outcome.Holder.BreakAt != 0 {
-			a.noteNotice(&leases[i]) // the grant has told
+	for i := range a.held {
+		if a.held[i].Outcome.Holder.BreakAt != 0 {
+			a.noteNotice(&a.held[i]) // the grant has told
 		}
 	}
-	updates := a.leases.Keep(a.ctx, leases, connectionOf(a.r).heard())
+	updates := a.session.Keep(a.ctx, connectionOf(a.r).heard())
 	beats := a.heartbeats()
 	defer beats.Stop()
 	for {
@@ -283,7 +232,6 @@ func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, mem
 		case update, open := <-updates:
 			switch {
 			case !open:
-				a.release()
 				return
 			case update.Err != nil:
 				a.lost(&update)
@@ -295,6 +243,7 @@ func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, mem
 		}
 		if refused := a.stillPermitted(); refused != nil {
 			a.problem("lost", "", refused) // nothing renews the lease any more; its holder may believe in it until its end
+			a.session.Forsake()
 			return
 		}
 		if err != nil {
@@ -304,7 +253,7 @@ func (a *attachment) keep(leases []watchdog.Attached, elapsed time.Duration, mem
 }
 
 // tell tells of a renewal: of what was released meanwhile, and of notices.
-func (a *attachment) tell(leases []watchdog.Attached) error {
+func (a *attachment) tell(leases []session.Lease) error {
 	err := a.released(leases)
 	if err == nil {
 		err = a.renewed(leases)
@@ -317,40 +266,24 @@ func (a *attachment) tell(leases []watchdog.Attached) error {
 	return err
 }
 
-// lost ends a stream that has lost its lease.
-func (a *attachment) lost(update *watchdog.Update) {
-	if a.req.names != nil {
-		a.lostOne(update)
+// lost ends a stream whose leases are not kept any more; of several it says which is lost, unless that is all. The others
+// the client has until it leaves, or their end.
+func (a *attachment) lost(update *session.Update) {
+	code := problemOf(update.Err).Code
+	if a.req.names == nil || code == fencing.CodeDraining || code == fencing.CodeReplaced {
+		a.problem("lost", "", update.Err)
 		return
 	}
-	a.problem("lost", "", update.Err)
-	switch a.code {
-	case fencing.CodeDraining, fencing.CodeLeaseLost, fencing.CodeReplaced:
-		return
+	if err := a.released(update.Leases); err != nil {
+		a.cancel(err)
 	}
-	if a.req.linger == 0 { // one that would linger ends by its TTL
-		a.releaseAfter()
+	if len(update.Leases) > 0 { // else the last one was released
+		a.problem("lost", update.Name, update.Err)
 	}
-}
-
-// releaseAfter releases what is held once the client, which was told of a loss, has left: until
-// then it may believe in it.
-func (a *attachment) releaseAfter() {
-	timer := time.NewTimer(time.Until(endOfAll(a.held)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-a.s.dog.Drained():
-		if a.ctx.Err() == nil {
-			return
-		}
-	case <-a.ctx.Done():
-	}
-	a.release()
 }
 
 // renewed tells of a renewal.
-func (a *attachment) renewed(leases []watchdog.Attached) error {
+func (a *attachment) renewed(leases []session.Lease) error {
 	now := a.s.now()
 	left, elapsed := leftOfAll(leases, now), now.Sub(a.start)
 	if left < time.Millisecond {
@@ -374,7 +307,7 @@ func (a *attachment) renewed(leases []watchdog.Attached) error {
 }
 
 // leftOfAll returns how long leases live together.
-func leftOfAll(leases []watchdog.Attached, now time.Time) time.Duration {
+func leftOfAll(leases []session.Lease, now time.Time) time.Duration {
 	left := leases[0].Outcome.Remaining(now)
 	for i := range leases[1:] {
 		left = min(left, leases[i+1].Outcome.Remaining(now))
@@ -382,52 +315,29 @@ func leftOfAll(leases []watchdog.Attached, now time.Time) time.Duration {
 	return left
 }
 
-const (
-	releaseTimeout    = 3 * time.Second // of one attempt
-	minReleaseBackoff = 50 * time.Millisecond
-	maxReleaseBackoff = time.Second
-)
-
-// release lets go of leases whose client has left, or has them linger, trying again until their
-// end. It does nothing where a newer request has them.
-func (a *attachment) release() {
-	names := make([]fencing.Name, len(a.held))
-	for i := range a.held {
-		names[i] = a.held[i].Name
+// released tells which leases of a set were released one by one: all but those that are held
+// now.
+func (a *attachment) released(held []session.Lease) error {
+	before := a.held
+	a.held = held
+	if len(held) == len(before) {
+		return nil
 	}
-	end := endOfAll(a.held)
-	for backoff := minReleaseBackoff; ; backoff = min(2*backoff, maxReleaseBackoff) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), releaseTimeout)
-		errs := a.leases.Release(ctx, names)
-		cancel()
-		var rest []fencing.Name
-		var last error
-		for i, err := range errs {
-			var e *fencing.Error
-			if err != nil && !(errors.As(err, &e) && e.Code == fencing.CodeLeaseLost) {
-				rest, last = append(rest, names[i]), err
-			}
+	for i := range before {
+		l := &before[i]
+		if slices.ContainsFunc(held, func(other session.Lease) bool { return other.Name == l.Name }) {
+			continue
 		}
-		if len(rest) == 0 {
-			return
-		}
-		if names = rest; time.Now().Add(backoff).After(end) {
-			a.s.log.Warn("an attached lease whose client has left could not be released; it ends with its TTL",
-				slog.String("request_id", string(a.requestID())), slog.String("lease", string(a.lease)), slog.String("error", last.Error()))
-			return
-		}
-		time.Sleep(backoff)
-	}
-}
-
-// endOfAll returns when the last of leases ends.
-func endOfAll(leases []watchdog.Attached) time.Time {
-	var end time.Time
-	for i := range leases {
-		out := &leases[i].Outcome
-		if ends := out.Asked.Add(out.Holder.ExpiresAt.Sub(out.Now)); ends.After(end) {
-			end = ends
+		if err := a.event("released", "", func(b []byte) []byte {
+			b = append(b, `{"name":`...)
+			b = appendString(b, string(l.Name))
+			b = appendStringMember(b, "lease", string(l.Outcome.Holder.Lease))
+			b = appendIntMember(b, "fencing_token", int64(l.Outcome.Holder.Token))
+			b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
+			return append(b, '}')
+		}); err != nil {
+			return err
 		}
 	}
-	return end
+	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/watchdog"
+	"fencepost/internal/session"
 )
 
 // noticeSlack is how much sooner a lease has to be broken than was told for that to be another
@@ -21,7 +21,7 @@ func givesNotice(is, told *fencing.Holder) bool {
 }
 
 // noticed tells that a lease is to be broken, unless that was told.
-func (a *attachment) noticed(l *watchdog.Attached) error {
+func (a *attachment) noticed(l *session.Lease) error {
 	h := &l.Outcome.Holder
 	if told := a.notices[l.Name]; !givesNotice(h, &told) {
 		return nil
@@ -41,7 +41,7 @@ func (a *attachment) noticed(l *watchdog.Attached) error {
 }
 
 // noteNotice notes that the client is told of the notice of a lease.
-func (a *attachment) noteNotice(l *watchdog.Attached) {
+func (a *attachment) noteNotice(l *session.Lease) {
 	if a.notices == nil {
 		a.notices = map[fencing.Name]fencing.Holder{}
 	}

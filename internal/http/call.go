@@ -12,7 +12,7 @@ import (
 
 	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
-	"fencepost/internal/watchdog"
+	"fencepost/internal/session"
 )
 
 // call is one request under way, and the http.ResponseWriter of its answer.
@@ -31,12 +31,7 @@ type call struct {
 	lease  fencing.LeasePublic
 	cause  error // of a 5xx, for the log
 
-	// grant is a grant that the client has not been told of yet. It is taken
-	// back when the call ends before it has been. See owes.
-	grant    fencing.TakeBackRequest
-	names    []fencing.Name // of a set, in place of grant.Name
-	hasGrant bool
-	attached bool // the lease is to hang on this request
+	session *session.Session // of a POST for leases, from before the store is asked; else nil
 
 	denied    bool            // by keys, which the audit tells of
 	limited   bool            // refused for its principal asks for too much
@@ -127,9 +122,7 @@ func (c *call) requestID() fencing.Stamp {
 func (c *call) end() {
 	s := c.s
 	panicked := recover()
-	if c.hasGrant {
-		c.giveBack()
-	}
+	c.endSession()
 	c.leave(allowedWaiters)
 	c.leave(allowedStreams)
 	c.leaveRequest()
@@ -168,23 +161,14 @@ func kept(b []byte) []byte {
 	return b[:0]
 }
 
-// owes notes that what the request has got is to be given back unless its client is told of it:
-// a grant that it made, and whatever hangs on it.
-func (c *call) owes(fresh bool) {
-	c.hasGrant, c.grant.Left = fresh || c.attached, c.attached
-	if c.attached && c.names != nil { // a newer request of the client may be about to take what hangs on this one
-		c.grant.Linger = max(c.grant.Linger, watchdog.TakeOverLinger)
+// endSession has what was not told be taken back, and what hangs on the request be released.
+func (c *call) endSession() {
+	if of := c.session; of != nil {
+		c.session = nil
+		if of.Close() {
+			c.s.metrics.takenBack.Inc()
+		}
 	}
-}
-
-// giveBack asks for a grant to be undone.
-func (c *call) giveBack() {
-	c.s.metrics.takenBack.Inc()
-	if c.names != nil {
-		c.s.dog.TakeBackAll(c.names, c.grant)
-		return
-	}
-	c.s.takeBack(c.grant)
 }
 
 // elapsed returns the time since the request arrived.

@@ -271,11 +271,10 @@ func (a *granted) setHeader(h http.Header) {
 }
 
 func (a *granted) appendJSON(b []byte, wall wallClock) []byte {
-	return append(a.appendMembers(b, wall), '}')
+	return append(a.appendGrant(b, wall), '}')
 }
 
-// appendMembers appends the object without its last brace.
-func (a *granted) appendMembers(b []byte, wall wallClock) []byte {
+func (a *granted) appendGrant(b []byte, wall wallClock) []byte {
 	b = append(b, `{"name":`...)
 	b = appendString(b, string(a.name))
 	b = appendStringMember(b, "lease_id", a.lease.Reveal())

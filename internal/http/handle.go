@@ -50,8 +50,8 @@ func (c *call) deliver(resp answer) {
 		c.out = append(resp.appendJSON(c.out, c.s.wall), '\n')
 	}
 	err := c.send(status, jsonType, c.out)
-	if c.hasGrant && err == nil && c.flush() == nil && !connectionOf(c.r).leftUntold() {
-		c.hasGrant = false // told
+	if c.session != nil && c.session.Owes() && err == nil && c.flush() == nil && !connectionOf(c.r).leftUntold() {
+		c.session.Told()
 	}
 }
 

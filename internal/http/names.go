@@ -40,44 +40,6 @@ func decodeAcquireSet(c *call) (*acquire, error) {
 
 var errNoNames = invalid("names", "is missing; it is a list of 1 to %d names", fencing.MaxNames)
 
-// acquireLocks takes all names, or none, and waits for them if it may.
-func acquireLocks(c *call, req *acquire) (*grantedSet, error) {
-	if err := c.begin(req); err != nil {
-		return nil, err
-	}
-	if req.Wait > 0 {
-		c.park()
-	}
-	ctx, done := c.s.leavers.watch(c.r.Context(), connectionOf(c.r), c.mayWait())
-	outs, err := c.s.dog.AcquireAll(ctx, req.names, req.AcquireRequest, nil, nil)
-	if err != nil {
-		err = c.ended(ctx, req, err)
-	}
-	done()
-	if req.Wait > 0 {
-		c.unpark()
-		err = c.recheck(anyFresh(outs), err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return c.grantedSet(req, outs)
-}
-
-// grantedSet is granted for a set.
-func (c *call) grantedSet(req *acquire, outs []fencing.Outcome) (*grantedSet, error) {
-	now := c.s.now()
-	a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: anyFresh(outs), elapsed: now.Sub(c.start)}
-	c.owes(a.fresh)
-	if err := c.deliverable(a.fresh, a.left); err != nil {
-		return nil, err
-	}
-	if c.parked {
-		c.waited, a.waited = a.elapsed, a.elapsed
-	}
-	return a, nil
-}
-
 func anyFresh(outs []fencing.Outcome) bool {
 	return slices.ContainsFunc(outs, func(out fencing.Outcome) bool { return out.Fresh })
 }
@@ -153,7 +115,6 @@ func (a *grantedSet) appendJSON(b []byte, wall wallClock) []byte {
 	return append(a.appendGrant(b, wall), '}')
 }
 
-// appendGrant appends the answer without its last brace.
 func (a *grantedSet) appendGrant(b []byte, wall wallClock) []byte {
 	b = append(b, `{"lease_id":`...)
 	b = appendString(b, a.lease.Reveal())

@@ -18,6 +18,7 @@ import (
 
 	"fencepost/internal/auth"
 	"fencepost/internal/fencing"
+	"fencepost/internal/session"
 	"fencepost/internal/watchdog"
 )
 
@@ -89,7 +90,7 @@ type Options struct {
 // Server answers HTTP requests. Make one with New.
 type Server struct {
 	dog       *watchdog.Watchdog
-	takeBack  func(fencing.TakeBackRequest)
+	sessions  *session.Sessions
 	bounds    fencing.Bounds
 	hosts     hostList
 	page      fs.FS
@@ -128,7 +129,7 @@ type Server struct {
 // before with the same registerer.
 func New(o Options) *Server {
 	s := &Server{
-		dog: o.Watchdog, takeBack: o.takeBack, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
+		dog: o.Watchdog, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
 		page: o.Page, small: compress(o.Page), storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
 		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
@@ -154,9 +155,7 @@ func New(o Options) *Server {
 	if s.wall = s.dog.Capabilities().WallTime; s.wall == nil {
 		s.wall = fencing.Instant.Time
 	}
-	if s.takeBack == nil {
-		s.takeBack = s.dog.TakeBackLater
-	}
+	s.sessions = session.New(s.dog, session.Options{Logger: s.log, TakeBack: o.takeBack})
 	s.places = places{dog: s.dog, now: s.now, fresh: s.heartbeat, names: map[fencing.Name]*queue{}}
 	s.paces = paces{dog: s.dog, now: s.now, names: map[fencing.Name]*reading{}}
 	s.calls.New = func() any { return new(call) }

@@ -2,20 +2,10 @@ package watchdog
 
 import (
 	"testing"
-	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
-
-// Ask passes the message on, unless the wire is without messages.
-func (m messages) Ask(name fencing.Name, stamp fencing.Stamp) {
-	m.wire.mu.Lock()
-	lost := m.wire.unasked
-	m.wire.mu.Unlock()
-	if !lost {
-		m.Listener.Ask(name, stamp)
-	}
-}
 
 func (w *world) evict(gateway int, c *client) {
 	w.t.Helper()
@@ -39,7 +29,7 @@ func TestEvicted(t *testing.T) {
 			inWorld(t, func(w *world) {
 				holder := w.ask(0, request("a"))
 				first, second, third := w.ask(gateway, request("a")), w.ask(gateway, request("a")), w.ask(1-gateway, request("a"))
-				w.wires[gateway].set(func(wire *wire) { wire.unasked = lost })
+				w.wires[gateway].Set(func(wire *fencingtest.Wire) { wire.Unasked = lost })
 				w.evict(0, second)
 				if lost {
 					w.waits(second)
@@ -66,8 +56,8 @@ func TestEvictedBeforeItKnowsThatItWaits(t *testing.T) {
 		holder := w.ask(0, request("a"))
 		r := request("a")
 		asked := 0
-		w.wires[0].set(func(wire *wire) {
-			wire.after = func(op string) error {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = func(op string) error {
 				if op == "acquire" {
 					if asked++; asked == 1 {
 						w.evict(0, &client{AcquireRequest: r})
@@ -99,26 +89,5 @@ func TestEvictedTooLate(t *testing.T) {
 		listener{w.dogs[1]}.Ask("a", "other")
 		w.holds(c)
 		w.release(1, c)
-	})
-}
-
-// Of a set that waits for one of its names nothing is left.
-func TestEvictedFromASet(t *testing.T) {
-	inWorld(t, func(w *world) {
-		holder := w.ask(0, request("b"))
-		r := request("")
-		done := make(chan error, 1)
-		go func() {
-			_, err := w.dogs[1].AcquireAll(w.t.Context(), []fencing.Name{"a", "b"}, r, nil, nil)
-			done <- err
-		}()
-		advance(10 * time.Millisecond)
-		w.evict(0, &client{AcquireRequest: fencing.AcquireRequest{Name: "b", Lease: r.Lease}})
-		if e := fencing.AsError(<-done); e == nil || e.Reason != fencing.ReasonEvicted || e.Lock == nil || e.Lock.Name != "b" {
-			t.Errorf("%+v", e)
-		}
-		w.free("a")
-		w.release(0, holder)
-		w.free("b")
 	})
 }

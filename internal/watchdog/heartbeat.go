@@ -91,3 +91,10 @@ func (l *registry) beginBeat() ([]fencing.Name, bool) {
 	l.beating = len(names) > 0
 	return names, l.beating
 }
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

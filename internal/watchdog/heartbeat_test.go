@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // beatStore answers heartbeats as it is told, and tells of what straysStore has where
@@ -61,7 +62,7 @@ func TestAFailedHeartbeatLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &beatStore{straysStore: straysStore{left: map[fencing.Name]fencing.Stamp{"a": "s"}}, answer: func(_ context.Context, n int) error {
 			if n == 1 {
-				return fencing.Unavailable(errCut)
+				return fencing.Unavailable(fencingtest.ErrCut)
 			}
 			return nil
 		}}
@@ -115,7 +116,10 @@ func TestManyAreGivenUp(t *testing.T) {
 				name := fencing.Name(fmt.Sprint(i))
 				names, s.has[name] = append(names, name), true
 			}
-			w.TakeBackAll(names, fencing.TakeBackRequest{Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp()})
+			r := fencing.TakeBackRequest{Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp()}
+			for _, r.Name = range names {
+				w.TakeBackLater(r)
+			}
 			want, left := len(names), 0
 			if forgets {
 				want, left = maxTakeBacks, len(names)-maxTakeBacks

@@ -15,12 +15,19 @@ import (
 // A request with a Wait whose outcome is not known (CodeUnavailable and the like)
 // is taken back in the background, place or grant; one without is left to the
 // caller. CodeNotReplicated: it has been taken back, unless the store can't be asked.
+//
+// With Set the name is one of several, and its grant is provisional: it stays known here, and
+// hangs on the heartbeat, until Settle.
 func (w *Watchdog) Join(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *Waiter, error) {
-	if r.Wait <= 0 {
+	switch {
+	case r.Wait <= 0 && r.Set != "":
+		out, err := w.acquireHeld(ctx, r)
+		return out, nil, err
+	case r.Wait <= 0:
 		out, err := w.askOnce(ctx, r)
 		switch {
 		case err == nil:
-			w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+			w.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
 		case fencing.NotReplicated(err):
 			w.takeBack(takeBackOf(&r), err, true)
 		}
@@ -124,7 +131,7 @@ func (t *Waiter) joined(out fencing.Outcome, err error) (fencing.Outcome, *Waite
 	if out.Lock != nil {
 		for _, next := range []time.Duration{out.Lock.NextExpiry(), out.Lock.Delayed()} {
 			if next > 0 {
-				w.dueIn(next)
+				w.DueIn(next)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // An attempt to join that arrives when its request has given up already leaves no
@@ -42,14 +43,16 @@ func TestAnOutageLeavesNoPlacesBehind(t *testing.T) {
 			gone = append(gone, w.ask(0, request("a")))
 		}
 		for _, each := range w.wires {
-			each.set(func(wire *wire) { wire.before = func(string) error { return fencing.Unavailable(errCut) } })
+			each.Set(func(wire *fencingtest.Wire) {
+				wire.Before = func(string) error { return fencing.Unavailable(fencingtest.ErrCut) }
+			})
 		}
 		advance(140 * time.Second) // their minute runs out, and another one
 		for _, c := range gone {
 			w.refused(c, fencing.CodeUnavailable)
 		}
 		for _, each := range w.wires {
-			each.set(func(wire *wire) { wire.before = nil })
+			each.Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		}
 		advance(3 * time.Second)
 		behind := w.ask(0, request("a"))
@@ -68,9 +71,11 @@ func TestAFullGatewayLeaksNoGrant(t *testing.T) {
 		w.ask(0, request("a"))
 		waits := w.ask(0, request("a"))
 		w.waits(waits)
-		w.wires[0].set(func(wire *wire) { wire.after = on("acquire", func() error { return fencing.Unavailable(errCut) }) })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { return fencing.Unavailable(fencingtest.ErrCut) })
+		})
 		w.refused(w.ask(0, request("b")), fencing.CodeUnavailable)
-		w.wires[0].set(func(wire *wire) { wire.after = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = nil })
 		advance(time.Second)
 		w.free("b")
 	})
@@ -85,8 +90,8 @@ func TestARefusalWithAnAttemptUnanswered(t *testing.T) {
 				w.ask(0, request("b"))
 				w.waits(w.ask(0, request("b")))
 			}
-			w.wires[0].set(func(wire *wire) {
-				wire.after = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.After = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
 			})
 			w.refused(w.ask(0, request("a")), fencing.CodeTooManyRequests)
 			advance(time.Second)
@@ -101,8 +106,8 @@ func TestAskingAgainRefusedWithAnAttemptUnanswered(t *testing.T) {
 		holder := w.ask(0, request("a"))
 		waiter := w.ask(0, request("a"))
 		w.waits(waiter)
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeTooManyRequests, Unanswered: true} })
 		})
 		w.asksAgain(0, waiter)
 		w.refused(waiter, fencing.CodeTooManyRequests)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // handedOver returns a waiter at gateway 1 that was handed the lock, and was not told
@@ -14,10 +15,10 @@ func handedOver(w *world, quarantine time.Duration, r fencing.AcquireRequest) *c
 	holder := w.ask(0, request("a"))
 	c := w.ask(1, r)
 	w.waits(c)
-	w.wires[1].set(func(wire *wire) { wire.message = lose })
+	w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Message = lose })
 	w.release(0, holder)
 	synctest.Wait()
-	w.wires[1].set(func(wire *wire) { wire.message = nil })
+	w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Message = nil })
 	w.wires[0].Arrive(fencing.Arrival{Server: "S", Least: quarantine, Most: quarantine, Lost: true})
 	return c
 }
@@ -79,7 +80,9 @@ func TestComesBackInQuarantine(t *testing.T) {
 func TestComesBackFromADeadGatewayInQuarantine(t *testing.T) {
 	inWorld(t, func(w *world) {
 		c := handedOver(w, 30*time.Second, waiting(2*time.Minute))
-		w.wires[1].set(func(wire *wire) { wire.before = func(string) error { return fencing.Unavailable(errCut) } })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Before = func(string) error { return fencing.Unavailable(fencingtest.ErrCut) }
+		})
 		later := request("a")
 		later.Wait = 10 * time.Minute
 		behind := w.ask(0, later)
@@ -90,7 +93,7 @@ func TestComesBackFromADeadGatewayInQuarantine(t *testing.T) {
 		advance(31 * time.Second)
 		w.holds(back)
 		w.waits(behind)
-		w.wires[1].set(func(wire *wire) { wire.before = nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		behind.cancel()
 		c.cancel()
 		synctest.Wait()
@@ -103,9 +106,9 @@ func TestOwnAttemptWasHandedTheLockBeforeAQuarantine(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, request("a"))
 		r := waiting(time.Minute)
-		w.wires[1].set(func(wire *wire) {
-			wire.message = lose
-			wire.before = on("acquire", func() error {
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Message = lose
+			wire.Before = on("acquire", func() error {
 				if _, err := wire.Model.Acquire(t.Context(), r); err != nil {
 					t.Error(err)
 				}

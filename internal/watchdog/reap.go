@@ -66,9 +66,9 @@ func (w *Watchdog) rest(pause time.Duration, fixed bool) bool {
 	}
 }
 
-// dueIn notes that a lease is due after d. It is on the path of every grant: a
+// DueIn notes that a lease is due after d. It is on the path of every grant: a
 // load and a compare, as long as something is due sooner.
-func (w *Watchdog) dueIn(d time.Duration) {
+func (w *Watchdog) DueIn(d time.Duration) {
 	if w.wakeBy(int64(time.Since(w.origin) + d + reapSlack)) {
 		select {
 		case w.sooner <- struct{}{}:

@@ -15,9 +15,9 @@ import (
 // known to the next server before that is over.
 const oldAnswer = 2 * fencing.HeartbeatInterval
 
-// mayBeForgotten reports whether a lease that was asked for at that instant is to be asked
+// MayBeForgotten reports whether a lease that was asked for at that instant is to be asked
 // for again.
-func (w *Watchdog) mayBeForgotten(asked time.Time) bool { return w.forgets && old(asked) }
+func (w *Watchdog) MayBeForgotten(asked time.Time) bool { return w.forgets && old(asked) }
 
 // old reports whether what was asked for at that instant is an old answer. The monotonic
 // clock does not see that the machine was suspended; the wall clock does, once

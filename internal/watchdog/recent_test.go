@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // standStill has gateway 0 read its next answer to op half a minute late. Meanwhile a
@@ -13,8 +14,8 @@ import (
 // gateway 1 has got the lock, for an hour, which is returned.
 func standStill(w *world, op string, r fencing.AcquireRequest) <-chan *client {
 	other := make(chan *client, 1)
-	w.wires[0].set(func(wire *wire) {
-		wire.after = on(op, func() error {
+	w.wires[0].Set(func(wire *fencingtest.Wire) {
+		wire.After = on(op, func() error {
 			other <- w.forgets(r)
 			return nil
 		})
@@ -72,8 +73,8 @@ func TestOldHandOffIsNotTold(t *testing.T) {
 		c := w.ask(0, r)
 		w.waits(c)
 		other := make(chan *client, 1)
-		w.wires[0].set(func(wire *wire) {
-			wire.message = func(_ fencing.Grant, pass func()) {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.Message = func(_ fencing.Grant, pass func()) {
 				go func() { other <- w.forgets(r); pass() }()
 			}
 		})
@@ -82,7 +83,7 @@ func TestOldHandOffIsNotTold(t *testing.T) {
 		o := <-other
 		w.holds(o)
 		w.waits(c)
-		w.wires[0].set(func(wire *wire) { wire.message = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Message = nil })
 		w.release(1, o)
 		w.holds(c)
 	})
@@ -110,7 +111,7 @@ func TestOldGrantFoundLeavingIsNotTold(t *testing.T) {
 		holder, r := w.ask(0, hour(0)), hour(time.Minute)
 		c := w.ask(0, r)
 		w.waits(c)
-		w.wires[0].set(func(wire *wire) { wire.message, wire.mute = lose, true }) // nor does a heartbeat find it
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Message, wire.Mute = lose, true }) // nor does a heartbeat find it
 		advance(time.Minute - time.Millisecond)
 		w.release(0, holder)
 		other := standStill(w, "leave", r)
@@ -123,8 +124,8 @@ func TestOldGrantFoundLeavingIsNotTold(t *testing.T) {
 // A lease that the store still has is told, and what is left of it by then.
 func TestOldGrantThatIsStillHeld(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { advance(30 * time.Second); return nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { advance(30 * time.Second); return nil })
 		})
 		c := w.ask(0, hour(0))
 		advance(31 * time.Second)
@@ -132,15 +133,15 @@ func TestOldGrantThatIsStillHeld(t *testing.T) {
 		if left := c.out.Remaining(time.Now()); left > time.Hour-30*time.Second {
 			t.Errorf("%s is left", left)
 		}
-		w.want("acquires", w.wires[0].count("acquire"), 2)
+		w.want("acquires", w.wires[0].Count("acquire"), 2)
 	})
 }
 
 // A store whose every answer is old is told apart from one that refuses, and asked twice.
 func TestAnswersThatAreAllOld(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.wires[0].set(func(wire *wire) {
-			wire.after = func(op string) error {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = func(op string) error {
 				if op == "acquire" {
 					advance(oldAnswer + time.Second)
 				}
@@ -150,7 +151,7 @@ func TestAnswersThatAreAllOld(t *testing.T) {
 		c := w.ask(0, hour(time.Minute))
 		advance(3*oldAnswer + 3*time.Second)
 		w.refused(c, fencing.CodeUnavailable)
-		w.want("acquires", w.wires[0].count("acquire"), 2)
+		w.want("acquires", w.wires[0].Count("acquire"), 2)
 		advance(5 * time.Second)
 		w.free("a")
 	})
@@ -173,12 +174,12 @@ func TestOldRenewalIsNotTold(t *testing.T) {
 // An answer in time is not asked for again.
 func TestRecentGrantsAreAskedForOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { advance(oldAnswer - time.Millisecond); return nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { advance(oldAnswer - time.Millisecond); return nil })
 		})
 		c := w.ask(0, hour(0))
 		advance(oldAnswer)
 		w.holds(c)
-		w.want("acquires", w.wires[0].count("acquire"), 1)
+		w.want("acquires", w.wires[0].Count("acquire"), 1)
 	})
 }

@@ -55,20 +55,19 @@ func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 	r.linger(g.Name)
 }
 
-// Replaced ends a request whose lease id another one has taken over.
+// Replaced ends a request that waits and whose lease id another one has taken over, and tells
+// who keeps leases alive.
 func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
-	l.requests.mu.Lock()
-	defer l.requests.mu.Unlock()
-	if t := l.requests.waiters[key{name, stamp}]; t != nil {
+	l.replaceWaiter(key{name, stamp})
+	l.keeper().Replaced(name, stamp)
+}
+
+func (w *Watchdog) replaceWaiter(k key) {
+	w.requests.mu.Lock()
+	defer w.requests.mu.Unlock()
+	if t := w.requests.waiters[k]; t != nil {
 		t.err = fencing.ReplacedError()
 		t.signal()
-	}
-	if s := l.requests.attached[key{name, stamp}]; s != nil {
-		if s.news.replaced == nil {
-			s.news.replaced = map[fencing.Name]struct{}{}
-		}
-		s.news.replaced[name] = struct{}{}
-		s.signal()
 	}
 }
 
@@ -93,10 +92,10 @@ func (w *Watchdog) askNow(t *Waiter) {
 	w.goOnAsking()
 }
 
-// Gap has a heartbeat made at once, and streams ask whether they were replaced.
+// Gap has a heartbeat made at once, and tells who keeps leases alive.
 func (l listener) Gap() {
 	l.beatNow()
-	l.requests.missed()
+	l.keeper().Gap()
 }
 
 // Has compares what the store has with what is known here, and acts on the difference in

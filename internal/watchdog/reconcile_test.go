@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // lose is a message hook that loses all grants.
@@ -19,7 +20,7 @@ func TestTheHeartbeatFindsALostGrant(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
 		advance(300 * time.Millisecond)
-		w.wires[1].set(func(wire *wire) { wire.message = lose })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Message = lose })
 		w.release(0, first)
 		w.waits(second)
 		advance(fencing.HeartbeatInterval)
@@ -48,10 +49,10 @@ func TestGap(t *testing.T) {
 		}
 		other := w.ask(0, request("b"))
 		behind := w.ask(0, request("b"))
-		w.wires[0].set(func(wire *wire) { wire.message = lose })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Message = lose })
 		w.release(0, first)
 		advance(time.Millisecond)
-		before := w.wires[0].count("acquire")
+		before := w.wires[0].Count("acquire")
 		w.gap(0)
 		for i, c := range clients {
 			if i >= 3 {
@@ -62,12 +63,12 @@ func TestGap(t *testing.T) {
 				t.Errorf("client %d was not found", i)
 			}
 		}
-		w.want("acquires", w.wires[0].count("acquire")-before, 3)
+		w.want("acquires", w.wires[0].Count("acquire")-before, 3)
 		w.want("lost messages", w.seen[0].of("lost"), 3)
 
-		before = w.wires[0].count("acquire")
+		before = w.wires[0].Count("acquire")
 		w.gap(0)
-		w.want("acquires", w.wires[0].count("acquire")-before, 0)
+		w.want("acquires", w.wires[0].Count("acquire")-before, 0)
 		w.holds(other)
 		w.waits(behind)
 	})
@@ -79,13 +80,13 @@ func TestGapAfterOneInstant(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, request("a"))
 		var second *client
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error {
 				second = w.start(0, request("a"))
 				advance(time.Millisecond)
 				return nil
 			})
-			wire.message = lose
+			wire.Message = lose
 		})
 		first := w.start(0, request("a"))
 		advance(2 * time.Millisecond)
@@ -109,11 +110,11 @@ func TestTakenForDead(t *testing.T) {
 			advance(time.Millisecond)
 		}
 		here := w.ask(0, request("a"))
-		w.wires[1].set(func(wire *wire) { wire.before = failing("heartbeat", "acquire") })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("heartbeat", "acquire") })
 		advance(fencing.GatewayTTL + 2*time.Second)
 		queue := w.state("a").Queue
 		w.want("places", queue.Len(), 1)
-		w.wires[1].set(func(wire *wire) { wire.before = nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		advance(2 * time.Second)
 		w.want("lapsed", w.seen[1].of("dropped "+DroppedLapsed), len(clients))
 		w.release(0, first)
@@ -132,12 +133,12 @@ func TestTakenForDeadBeforeTheConfirmation(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
 		third := w.ask(0, request("a"))
-		w.wires[1].set(func(wire *wire) { wire.before = failing("confirm", "heartbeat") })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("confirm", "heartbeat") })
 		w.release(0, first)
 		advance(fencing.GatewayTTL + time.Second)
 		w.holds(third)
 		w.waits(second)
-		w.wires[1].set(func(wire *wire) { wire.before = nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		advance(2 * time.Second)
 		w.waits(second)
 		w.release(0, third)
@@ -150,18 +151,18 @@ func TestHeartbeatsBackOff(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first := w.ask(0, request("a"))
 		second := w.ask(0, request("a"))
-		w.wires[0].set(func(wire *wire) { wire.message, wire.before = lose, failing("heartbeat") })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Message, wire.Before = lose, fencingtest.Failing("heartbeat") })
 		w.release(0, first)
-		before := w.wires[0].count("heartbeat")
+		before := w.wires[0].Count("heartbeat")
 		for range 10 {
 			w.gap(0)
 			advance(time.Second - gapPause)
 		}
-		tried := w.wires[0].count("heartbeat") - before
+		tried := w.wires[0].Count("heartbeat") - before
 		if tried < 10 || tried > 20 {
 			t.Errorf("%d attempts in 10 s", tried)
 		}
-		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		advance(maxBackoff)
 		if !second.answered() {
 			t.Error("the grant was not found")
@@ -178,12 +179,12 @@ func TestOneAsksAtATime(t *testing.T) {
 			r.Mode = fencing.ModeShared
 			w.ask(0, r)
 		}
-		w.wires[0].set(func(wire *wire) { wire.message = lose })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Message = lose })
 		w.release(0, first)
-		before := w.wires[0].count("acquire")
+		before := w.wires[0].Count("acquire")
 		var inside, most atomic.Int32
-		w.wires[0].set(func(wire *wire) {
-			wire.before = func(op string) error {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.Before = func(op string) error {
 				if op == "acquire" {
 					most.Store(max(most.Load(), inside.Add(1)))
 					advance(time.Second)
@@ -196,9 +197,9 @@ func TestOneAsksAtATime(t *testing.T) {
 			w.gap(0)
 		}
 		advance(5 * time.Second)
-		w.want("acquires", w.wires[0].count("acquire")-before, 3)
+		w.want("acquires", w.wires[0].Count("acquire")-before, 3)
 		w.want("at once", int(most.Load()), 1)
-		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 	})
 }
 
@@ -236,11 +237,11 @@ func TestTheRequestGoesWhileItAsksAgain(t *testing.T) {
 					advance(time.Millisecond)
 					next := w.ask(0, request("a"))
 					hook := on("acquire", func() error { c.do(w, first, waiting); return nil })
-					w.wires[0].set(func(wire *wire) {
+					w.wires[0].Set(func(wire *fencingtest.Wire) {
 						if late {
-							wire.before = hook
+							wire.Before = hook
 						} else {
-							wire.after = hook
+							wire.After = hook
 						}
 					})
 					w.asksAgain(0, waiting)
@@ -271,8 +272,8 @@ func TestAskingAgainBehindTheEnd(t *testing.T) {
 				first := w.ask(0, request("a"))
 				advance(time.Millisecond)
 				waiting := w.ask(0, request("a"))
-				w.wires[0].set(func(wire *wire) {
-					wire.before = on("acquire", func() error {
+				w.wires[0].Set(func(wire *fencingtest.Wire) {
+					wire.Before = on("acquire", func() error {
 						end(w, first, waiting)
 						advance(time.Millisecond) // it is taken back
 						first = w.start(1, request("a"))
@@ -327,9 +328,9 @@ func TestAskingAgainCrossesLeaving(t *testing.T) {
 		r.TTL = 2 * time.Minute
 		first, late := w.ask(0, r), w.ask(0, request("a"))
 		left := make(chan struct{})
-		w.wires[0].set(func(wire *wire) {
-			wire.before = on("acquire", func() error { <-left; return nil })
-			wire.after = on("leave", func() error { close(left); advance(time.Millisecond); return nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.Before = on("acquire", func() error { <-left; return nil })
+			wire.After = on("leave", func() error { close(left); advance(time.Millisecond); return nil })
 		})
 		advance(time.Minute - time.Millisecond)
 		w.asksAgain(0, late)
@@ -368,24 +369,24 @@ func TestOffers(t *testing.T) {
 func TestHeartbeats(t *testing.T) {
 	inWorld(t, func(w *world) {
 		advance(5 * time.Second)
-		w.want("heartbeats of nobody", w.wires[0].count("heartbeat"), 0)
+		w.want("heartbeats of nobody", w.wires[0].Count("heartbeat"), 0)
 		r := request("a")
 		r.TTL = time.Minute
 		first := w.ask(0, r)
 		second := w.ask(0, request("a"))
 		advance(5500 * time.Millisecond)
-		w.want("heartbeats", w.wires[0].count("heartbeat"), 5)
+		w.want("heartbeats", w.wires[0].Count("heartbeat"), 5)
 		w.release(0, first)
 		w.holds(second)
 		advance(10 * time.Second)
-		if n := w.wires[0].count("heartbeat"); n > 6 {
+		if n := w.wires[0].Count("heartbeat"); n > 6 {
 			t.Errorf("%d heartbeats, though nobody waits", n)
 		}
 		w.ask(0, request("b"))
 		third := w.ask(0, request("b"))
 		advance(1500 * time.Millisecond)
 		w.waits(third)
-		if n := w.wires[0].count("heartbeat"); n < 6 {
+		if n := w.wires[0].Count("heartbeat"); n < 6 {
 			t.Errorf("%d heartbeats, though somebody waits again", n)
 		}
 	})
@@ -399,9 +400,9 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 		w.ask(0, r)
 		w.ask(0, request("a"))
 		for range 2 {
-			w.wires[0].set(func(wire *wire) { wire.before = failing("heartbeat") })
+			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("heartbeat") })
 			advance(5 * time.Second)
-			w.wires[0].set(func(wire *wire) { wire.before = nil })
+			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 			advance(5 * time.Second)
 		}
 	})
@@ -421,13 +422,13 @@ func TestTheGoneAreForgotten(t *testing.T) {
 		r := request("a")
 		r.TTL = time.Hour
 		w.ask(0, r)
-		w.wires[0].set(func(wire *wire) { wire.before = failing("leave", "take_back") })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("leave", "take_back") })
 		for range 10 {
 			w.ask(0, request("a")).cancel()
 		}
 		advance(time.Minute)
 		w.want("remembered while the store does not answer", remembered(), 10)
-		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		advance(5 * time.Second)
 		w.want("remembered after it has", remembered(), 0)
 		w.want("names of heartbeats", len(w.dogs[0].requests.lingering), 0)

@@ -7,18 +7,20 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// confirm makes a provisional lease firm, trying until patience ends or the gateway
-// drains. A quarantine that lasts longer than the patience is not waited for.
-func (w *Watchdog) confirm(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (out fencing.Outcome, err error) {
-	err = w.insist(ctx, patience, func(ctx context.Context) (err error) {
+// ConfirmGrant makes the provisional lease of an acquire firm, trying until patience ends or the gateway
+// drains. A quarantine that lasts longer than the patience is not waited for. Codes are those of
+// Store.Confirm, and CodeDraining.
+func (w *Watchdog) ConfirmGrant(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (out fencing.Outcome, err error) {
+	err = w.Insist(ctx, patience, func(ctx context.Context) (err error) {
 		out, err = w.Store.Confirm(ctx, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 		return err
 	})
 	return out, err
 }
 
-// insist asks until the store has said, or patience would end before it is asked again.
-func (w *Watchdog) insist(ctx context.Context, patience time.Time, ask func(context.Context) error) error {
+// Insist asks until the store has said, or patience would end before it is asked again. Each question is given
+// 3 s. CodeDraining: the gateway is shutting down.
+func (w *Watchdog) Insist(ctx context.Context, patience time.Time, ask func(context.Context) error) error {
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		err := ask(call)

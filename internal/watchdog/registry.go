@@ -15,14 +15,10 @@ const maxLingering = 4096
 type registry struct {
 	mu         sync.Mutex // held for moments only, and never across a call to the store
 	waiters    map[key]*Waiter
-	held       map[key]struct{} // provisional leases of incomplete sets
-	streams    map[*Stream]struct{}
-	attached   map[key]*Stream       // the same, by the names that they are to have
-	kept       map[leaseOn][]*Stream // and by their leases: an older one may not have ended yet
-	gaps       gaps                  // of messages, for streams
-	atStore    bool                  // the store has a queue: else see retry.go
-	reconciles bool                  // the store's heartbeats tell what it has: fencing.Listener.Has
-	places     map[leaseOn]*Waiter   // parked requests, by their leases, at a store without a queue
+	held       map[key]struct{}    // provisional leases of incomplete sets
+	atStore    bool                // the store has a queue: else see retry.go
+	reconciles bool                // the store's heartbeats tell what it has: fencing.Listener.Has
+	places     map[leaseOn]*Waiter // parked requests, by their leases, at a store without a queue
 	queues     map[fencing.Name]*queue
 	draining   bool
 
@@ -57,7 +53,6 @@ type queue struct {
 func newRegistry(can fencing.Capabilities, origin time.Time) registry {
 	return registry{
 		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, queues: map[fencing.Name]*queue{},
-		streams: map[*Stream]struct{}{}, attached: map[key]*Stream{}, kept: map[leaseOn][]*Stream{},
 		atStore: can.Queue, reconciles: can.Queue && can.Forgets, places: map[leaseOn]*Waiter{}, origin: origin, lingering: map[fencing.Name]time.Time{},
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 // queueless is a store without a queue: a model whose requests never wait.
 type queueless struct {
-	*wire
+	*fencingtest.Wire
 	times *sync.Map // how often was asked for a lease
 }
 
@@ -24,14 +24,14 @@ func (q queueless) Capabilities() fencing.Capabilities { return fencing.Capabili
 func (q queueless) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	q.asked(r.Lease.Public())
 	if r.Behind {
-		out, err := q.wire.Inspect(ctx, fencing.InspectRequest{Name: r.Name})
+		out, err := q.Wire.Inspect(ctx, fencing.InspectRequest{Name: r.Name})
 		if err != nil || !slices.ContainsFunc(out.Lock.Holders, func(h fencing.Holder) bool { return h.Lease == r.Lease.Public() }) {
 			refusal := &fencing.Error{Code: fencing.CodeLocked, Lock: out.Lock, RetryAfter: out.Lock.NextExpiry()}
 			return fencing.Outcome{Err: refusal}, refusal
 		}
 	}
 	r.Wait, r.Keep, r.MaxWaiters = 0, false, 0
-	out, err := q.wire.Acquire(ctx, r)
+	out, err := q.Wire.Acquire(ctx, r)
 	if e := fencing.AsError(err); e != nil && e.Lock != nil {
 		e.RetryAfter = e.Lock.NextExpiry()
 	}
@@ -54,7 +54,7 @@ func withoutQueue(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		model := fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now()) })
-		w := &world{t: t, wires: [2]*wire{{Model: model}, {Model: model.Second()}}}
+		w := &world{t: t, wires: [2]*fencingtest.Wire{{Model: model}, {Model: model.Second()}}}
 		for i, wire := range w.wires {
 			w.seen[i] = &counts{}
 			w.dogs[i] = New(queueless{wire, &sync.Map{}}, Options{MaxSkew: time.Second, Observer: w.seen[i]})
@@ -70,9 +70,9 @@ func withoutQueue(t *testing.T, test func(w *world)) {
 					i, len(l.waiters), len(l.held), len(l.queues), len(l.places))
 			}
 			w.want("waiters", w.seen[i].of("waiting"), 0)
-			w.want("heartbeats", w.wires[i].count("heartbeat"), 0)
-			w.want("leaves", w.wires[i].count("leave"), 0)
-			w.want("confirmations", w.wires[i].count("confirm"), 0)
+			w.want("heartbeats", w.wires[i].Count("heartbeat"), 0)
+			w.want("leaves", w.wires[i].Count("leave"), 0)
+			w.want("confirmations", w.wires[i].Count("confirm"), 0)
 		}
 		model.Close()
 	})
@@ -128,7 +128,7 @@ func TestRetriesAreBounded(t *testing.T) {
 		if e.Position != 1 || !e.Lock.Held() || e.Lock.Waiting != 1 || e.RetryAfter <= 0 {
 			t.Errorf("it is told %+v", e)
 		}
-		w.want("taken back", w.wires[0].count("take_back"), 0)
+		w.want("taken back", w.wires[0].Count("take_back"), 0)
 	})
 }
 
@@ -145,7 +145,7 @@ func TestNobodyOvertakesRetries(t *testing.T) {
 		r.TTL = 30 * time.Second
 		holder := w.ask(0, r)
 		first := w.ask(0, request("a"))
-		w.wires[0].set(func(wire *wire) { wire.before = failing("acquire") }) // it can't find out
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("acquire") }) // it can't find out
 		w.wires[1].Model.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease})
 		now := request("a")
 		now.Wait = 0
@@ -155,7 +155,7 @@ func TestNobodyOvertakesRetries(t *testing.T) {
 		}
 		last := w.ask(0, request("a"))
 		w.waits(last)
-		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		advance(2 * time.Second)
 		w.holds(first)
 		for _, wait := range []time.Duration{0, time.Minute} {
@@ -209,9 +209,9 @@ func TestRetriedClientLeaves(t *testing.T) {
 		first, second := w.ask(0, request("a")), w.ask(0, request("a"))
 		second.cancel()
 		<-second.done
-		w.want("taken back", w.wires[0].count("take_back"), 0)
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { first.cancel(); return nil })
+		w.want("taken back", w.wires[0].Count("take_back"), 0)
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { first.cancel(); return nil })
 		})
 		w.release(0, holder)
 		<-first.done
@@ -227,10 +227,10 @@ func TestRetryOfUnknownOutcome(t *testing.T) {
 	withoutQueue(t, func(w *world) {
 		holder := w.ask(0, request("a"))
 		first := w.ask(0, request("a"))
-		lose := func(wire *wire) {
-			wire.after = on("acquire", func() error { return fencing.Unavailable(errCut) })
+		lose := func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { return fencing.Unavailable(fencingtest.ErrCut) })
 		}
-		w.wires[0].set(lose)
+		w.wires[0].Set(lose)
 		w.release(0, holder)
 		w.waits(first)
 		advance(time.Second)
@@ -238,12 +238,12 @@ func TestRetryOfUnknownOutcome(t *testing.T) {
 		r := request("a")
 		r.Wait = 3 * time.Second
 		second := w.ask(0, r)
-		w.wires[0].set(func(wire *wire) {
-			wire.after = func(op string) error {
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = func(op string) error {
 				if op != "acquire" {
 					return nil
 				}
-				return fencing.Unavailable(errCut)
+				return fencing.Unavailable(fencingtest.ErrCut)
 			}
 		})
 		w.release(0, first)
@@ -260,8 +260,8 @@ func TestRetryIsRefused(t *testing.T) {
 		holder.TTL = time.Hour
 		w.ask(0, holder)
 		first := w.ask(0, request("a"))
-		w.wires[0].set(func(wire *wire) {
-			wire.before = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonReleased} })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.Before = on("acquire", func() error { return &fencing.Error{Code: fencing.CodeLeaseLost, Reason: fencing.ReasonReleased} })
 		})
 		advance(2 * time.Second)
 		w.refused(first, fencing.CodeLeaseLost)

@@ -68,7 +68,7 @@ func (c *simClient) live() {
 			r.TTL = 15 * time.Second
 		}
 		if c.sim.strict {
-			r.TTL = randomTTL
+			r.TTL = time.Hour
 		}
 		if c.oneIn(4) {
 			r.Mode = fencing.ModeShared

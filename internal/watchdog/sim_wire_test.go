@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 const (
@@ -162,7 +163,7 @@ func simDo[R any](ctx context.Context, g *simGateway, what string,
 		}
 	}
 	g.sim.background(g.gap)
-	return none, time.Time{}, false, fencing.Unavailable(errCut)
+	return none, time.Time{}, false, fencing.Unavailable(fencingtest.ErrCut)
 }
 
 // simAnswer is what comes back from a step.

@@ -45,12 +45,8 @@ type takeBack struct {
 // as dead.
 func (w *Watchdog) TakeBackLater(r fencing.TakeBackRequest) { w.undo(r, false, false) }
 
-// TakeBackAll is TakeBackLater for what a request has got on several names, in place of r.Name.
-func (w *Watchdog) TakeBackAll(names []fencing.Name, r fencing.TakeBackRequest) {
-	for _, r.Name = range names {
-		w.TakeBackLater(r)
-	}
-}
+// TakeBackNow is TakeBackLater that returns once the store has answered, or can't be asked.
+func (w *Watchdog) TakeBackNow(r fencing.TakeBackRequest) { w.undo(r, true, r.Refused) }
 
 // takeBack undoes what a request may have got that was refused with err, if any. If
 // that is because too few replicas have it, the store has answered, once, when it

@@ -38,7 +38,7 @@ func (w *Watchdog) Release(ctx context.Context, r fencing.ReleaseRequest) (fenci
 	case out.Holder.Token == 0:
 		w.freed(r.Name)
 	case r.Linger > 0:
-		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+		w.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
 	return out, err
 }
@@ -56,7 +56,7 @@ func (w *Watchdog) Break(ctx context.Context, r fencing.BreakRequest) (fencing.O
 	}
 	for i := range out.Ended {
 		if delay := out.Ended[i].Holder.LockDelay; delay > 0 {
-			w.dueIn(delay)
+			w.DueIn(delay)
 		}
 	}
 	return out, nil

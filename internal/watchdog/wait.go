@@ -144,7 +144,7 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		if patience.Before(t.deadline) {
 			patience = t.deadline
 		}
-		*out, err = t.dog.confirm(ctx, t.ask, patience)
+		*out, err = t.dog.ConfirmGrant(ctx, t.ask, patience)
 		switch {
 		case err == nil:
 		case fencing.CodeOf(err) == fencing.CodeReplaced:
@@ -157,7 +157,7 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		default:
 			return nil, true, t.refused(err)
 		}
-	} else if !n.holder.Provisional && t.dog.mayBeForgotten(n.asked) && out.Remaining(time.Now()) > 0 {
+	} else if !n.holder.Provisional && t.dog.MayBeForgotten(n.asked) && out.Remaining(time.Now()) > 0 {
 		t.waitOn()
 		return nil, false, nil
 	}
@@ -191,7 +191,7 @@ func (t *Waiter) deliver(out *fencing.Outcome) {
 		l.held[t.key()] = struct{}{}
 		l.addMember(t.ask.Name)
 	} else {
-		t.dog.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+		t.dog.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
 	t.end = ending{token: out.Holder.Token, now: out.Now}
 	l.exit(t, stateDelivered)
@@ -344,6 +344,7 @@ func (w *Watchdog) withdraw(t *Waiter, err error) {
 	w.takeBack(takeBackOf(&t.ask), err, hadGrant)
 }
 
+// takeBackOf takes back what a request has got.
 func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
 	return fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}
 }

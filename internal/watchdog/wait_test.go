@@ -1,16 +1,14 @@
 package watchdog
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
-
-var errCut = errors.New("the connection was cut")
 
 // on returns a hook that does something at the first call of an operation.
 func on(op string, do func() error) func(string) error {
@@ -20,18 +18,6 @@ func on(op string, do func() error) func(string) error {
 			return nil
 		}
 		return do()
-	}
-}
-
-// failing returns a hook that fails all calls of some operations.
-func failing(ops ...string) func(string) error {
-	return func(called string) error {
-		for _, op := range ops {
-			if op == called {
-				return fencing.Unavailable(errCut)
-			}
-		}
-		return nil
 	}
 }
 
@@ -50,8 +36,8 @@ func TestServedInOrderOfArrival(t *testing.T) {
 			}
 			w.release(0, c)
 		}
-		w.want("confirmations", w.wires[0].count("confirm"), 0)
-		w.want("acquires", w.wires[0].count("acquire"), 6)
+		w.want("confirmations", w.wires[0].Count("confirm"), 0)
+		w.want("acquires", w.wires[0].Count("acquire"), 6)
 		w.want("hand-offs", w.seen[0].of("handed"), 5)
 		w.want("waits", w.seen[0].of("waited "+WaitedGranted), 5)
 		w.want("lost messages", w.seen[0].of("lost"), 0)
@@ -65,8 +51,8 @@ func TestHandedToAnotherGateway(t *testing.T) {
 		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
 		advance(3 * time.Second)
 		w.waits(second)
-		w.wires[1].set(func(wire *wire) {
-			wire.before = on("confirm", func() error { advance(2 * time.Second); return nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Before = on("confirm", func() error { advance(2 * time.Second); return nil })
 		})
 		w.release(0, first)
 		w.waits(second)
@@ -78,7 +64,7 @@ func TestHandedToAnotherGateway(t *testing.T) {
 		if second.out.Holder.Waited != 5*time.Second {
 			t.Errorf("it waited %s", second.out.Holder.Waited)
 		}
-		w.want("confirmations", w.wires[1].count("confirm"), 1)
+		w.want("confirmations", w.wires[1].Count("confirm"), 1)
 		w.want("lost messages", w.seen[1].of("lost"), 0)
 		if w.seen[1].longestHandOver() != 2*time.Second {
 			t.Errorf("the hand-off took %s", w.seen[1].longestHandOver())
@@ -91,11 +77,11 @@ func TestTheMessageOvertakesTheAnswer(t *testing.T) {
 	for gateway := range 2 {
 		inWorld(t, func(w *world) {
 			first := w.ask(0, request("a"))
-			w.wires[gateway].set(func(wire *wire) {
-				wire.after = on("acquire", func() error { w.release(0, first); return nil })
+			w.wires[gateway].Set(func(wire *fencingtest.Wire) {
+				wire.After = on("acquire", func() error { w.release(0, first); return nil })
 			})
 			w.holds(w.ask(gateway, request("a")))
-			w.want("taken back", w.wires[gateway].count("take_back"), 0)
+			w.want("taken back", w.wires[gateway].Count("take_back"), 0)
 		})
 	}
 }
@@ -105,12 +91,12 @@ func TestAnAcquireOfUnknownOutcome(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		inWorld(t, func(w *world) {
 			first := w.ask(0, request("a"))
-			w.wires[0].set(func(wire *wire) {
-				wire.after = on("acquire", func() error {
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.After = on("acquire", func() error {
 					if granted {
 						w.release(0, first)
 					}
-					return fencing.Unavailable(errCut)
+					return fencing.Unavailable(fencingtest.ErrCut)
 				})
 			})
 			w.refused(w.ask(0, request("a")), fencing.CodeUnavailable)
@@ -139,8 +125,8 @@ func TestTheWaitRunsOut(t *testing.T) {
 			t.Errorf("it took %s", late.took)
 		}
 		w.refused(ahead, fencing.CodeWaitTimeout)
-		w.want("left", w.wires[0].count("leave"), 1)
-		w.want("taken back", w.wires[0].count("take_back"), 0)
+		w.want("left", w.wires[0].Count("leave"), 1)
+		w.want("taken back", w.wires[0].Count("take_back"), 0)
 		w.release(0, first)
 		w.free("a")
 	})
@@ -153,14 +139,14 @@ func TestAGrantCrossesLeaving(t *testing.T) {
 			r := request("a")
 			r.TTL = 2 * time.Minute
 			first, late := w.ask(0, r), w.ask(gateway, request("a"))
-			w.wires[gateway].set(func(wire *wire) {
-				wire.message = func(fencing.Grant, func()) {} // lost
-				wire.before = on("leave", func() error { w.release(0, first); return nil })
+			w.wires[gateway].Set(func(wire *fencingtest.Wire) {
+				wire.Message = func(fencing.Grant, func()) {} // lost
+				wire.Before = on("leave", func() error { w.release(0, first); return nil })
 			})
 			advance(time.Minute)
 			w.holds(late)
-			w.want("left", w.wires[gateway].count("leave"), 1)
-			w.want("taken back", w.wires[gateway].count("take_back"), 0)
+			w.want("left", w.wires[gateway].Count("leave"), 1)
+			w.want("taken back", w.wires[gateway].Count("take_back"), 0)
 		})
 	}
 }
@@ -173,9 +159,9 @@ func TestLeavingUnheard(t *testing.T) {
 			r := request("a")
 			r.TTL = 2 * time.Minute
 			first, late := w.ask(0, r), w.ask(0, request("a"))
-			w.wires[0].set(func(wire *wire) {
-				wire.after = on("leave", func() error { return fencing.Unavailable(errCut) })
-				wire.before = on("leave", func() error {
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.After = on("leave", func() error { return fencing.Unavailable(fencingtest.ErrCut) })
+				wire.Before = on("leave", func() error {
 					if granted {
 						w.release(0, first)
 					}
@@ -190,7 +176,7 @@ func TestLeavingUnheard(t *testing.T) {
 			w.refused(late, fencing.CodeUnavailable)
 			w.release(0, first)
 			w.free("a")
-			if w.wires[0].count("take_back") == 0 {
+			if w.wires[0].Count("take_back") == 0 {
 				t.Error("nothing was taken back")
 			}
 		})
@@ -218,11 +204,11 @@ func TestAGrantCrossesTheClientsLeaving(t *testing.T) {
 			inWorld(t, func(w *world) {
 				first, leaving, next := w.ask(0, request("a")), w.ask(gateway, request("a")), w.ask(0, request("a"))
 				var late func()
-				w.wires[gateway].set(func(wire *wire) {
-					wire.message = func(_ fencing.Grant, pass func()) { late = pass }
+				w.wires[gateway].Set(func(wire *fencingtest.Wire) {
+					wire.Message = func(_ fencing.Grant, pass func()) { late = pass }
 				})
 				w.release(0, first)
-				w.wires[gateway].set(func(wire *wire) { wire.message = nil })
+				w.wires[gateway].Set(func(wire *fencingtest.Wire) { wire.Message = nil })
 				leaving.cancel()
 				w.refused(leaving, fencing.CodeUnavailable)
 				late()
@@ -233,11 +219,11 @@ func TestAGrantCrossesTheClientsLeaving(t *testing.T) {
 		t.Run("both at once", func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				first, leaving, next := w.ask(0, request("a")), w.ask(gateway, request("a")), w.ask(0, request("a"))
-				w.wires[gateway].set(func(wire *wire) {
-					wire.message = func(_ fencing.Grant, pass func()) { leaving.cancel(); pass() }
+				w.wires[gateway].Set(func(wire *fencingtest.Wire) {
+					wire.Message = func(_ fencing.Grant, pass func()) { leaving.cancel(); pass() }
 				})
 				w.release(0, first)
-				w.wires[gateway].set(func(wire *wire) { wire.message = nil })
+				w.wires[gateway].Set(func(wire *fencingtest.Wire) { wire.Message = nil })
 				w.refused(leaving, fencing.CodeUnavailable)
 				w.holds(next)
 				w.want("phantoms", w.seen[gateway].of("takenBack"), 1)
@@ -249,8 +235,8 @@ func TestAGrantCrossesTheClientsLeaving(t *testing.T) {
 func TestTheClientLeavesDuringTheConfirmation(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, leaving, next := w.ask(0, request("a")), w.ask(1, request("a")), w.ask(0, request("a"))
-		w.wires[1].set(func(wire *wire) {
-			wire.after = on("confirm", func() error { leaving.cancel(); return nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("confirm", func() error { leaving.cancel(); return nil })
 		})
 		w.release(0, first)
 		w.refused(leaving, fencing.CodeUnavailable)
@@ -265,15 +251,15 @@ func TestAMessageToldTwice(t *testing.T) {
 		inWorld(t, func(w *world) {
 			first, second := w.ask(0, request("a")), w.ask(gateway, request("a"))
 			var again func()
-			w.wires[gateway].set(func(wire *wire) {
-				wire.message = func(_ fencing.Grant, pass func()) { again = pass; pass() }
+			w.wires[gateway].Set(func(wire *fencingtest.Wire) {
+				wire.Message = func(_ fencing.Grant, pass func()) { again = pass; pass() }
 			})
 			w.release(0, first)
 			w.holds(second)
 			again()
 			advance(5 * time.Second)
 			w.holds(second)
-			w.want("taken back", w.wires[gateway].count("take_back"), 0)
+			w.want("taken back", w.wires[gateway].Count("take_back"), 0)
 		})
 	}
 }
@@ -283,11 +269,11 @@ func TestAGrantThatCameTooLate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, late := w.ask(0, request("a")), w.ask(0, request("a"))
 		var pass func()
-		w.wires[0].set(func(wire *wire) {
-			wire.message = func(_ fencing.Grant, p func()) { pass = p }
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.Message = func(_ fencing.Grant, p func()) { pass = p }
 		})
 		w.release(0, first)
-		w.wires[0].set(func(wire *wire) { wire.before = failing("acquire", "heartbeat") })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("acquire", "heartbeat") })
 		advance(late.TTL)
 		pass()
 		w.refused(late, fencing.CodeUnavailable)
@@ -299,19 +285,19 @@ func TestAGrantThatCameTooLate(t *testing.T) {
 func TestConfirmationsAreRetried(t *testing.T) {
 	for _, lost := range []struct {
 		name string
-		set  func(*wire, func(string) error)
+		set  func(*fencingtest.Wire, func(string) error)
 	}{
-		{"request", func(w *wire, hook func(string) error) { w.before = hook }},
-		{"answer", func(w *wire, hook func(string) error) { w.after = hook }},
+		{"request", func(w *fencingtest.Wire, hook func(string) error) { w.Before = hook }},
+		{"answer", func(w *fencingtest.Wire, hook func(string) error) { w.After = hook }},
 	} {
 		t.Run(lost.name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				first, second := w.ask(0, request("a")), w.ask(1, request("a"))
-				w.wires[1].set(func(wire *wire) { lost.set(wire, failing("confirm")) })
+				w.wires[1].Set(func(wire *fencingtest.Wire) { lost.set(wire, fencingtest.Failing("confirm")) })
 				w.release(0, first)
 				advance(2 * time.Second)
 				w.waits(second)
-				w.wires[1].set(func(wire *wire) { lost.set(wire, nil) })
+				w.wires[1].Set(func(wire *fencingtest.Wire) { lost.set(wire, nil) })
 				advance(time.Second)
 				w.holds(second)
 			})
@@ -324,7 +310,7 @@ func TestAConfirmationNeverHeard(t *testing.T) {
 		r := request("a")
 		r.Wait = 5 * time.Second
 		first, second, next := w.ask(0, request("a")), w.ask(1, r), w.ask(0, request("a"))
-		w.wires[1].set(func(wire *wire) { wire.before = failing("confirm") })
+		w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("confirm") })
 		w.release(0, first)
 		advance(5 * time.Second)
 		w.refused(second, fencing.CodeUnavailable)
@@ -346,7 +332,7 @@ func TestANewerRequestTakesOver(t *testing.T) {
 			w.waits(newer)
 			w.release(0, first)
 			w.holds(newer)
-			w.want("taken back", w.wires[0].count("take_back"), 0)
+			w.want("taken back", w.wires[0].Count("take_back"), 0)
 		})
 	}
 }
@@ -360,8 +346,8 @@ func TestANewerRequestTakesAGrantOver(t *testing.T) {
 		older := w.ask(1, r)
 		r.Stamp = fencing.NewStamp()
 		var newer *client
-		w.wires[1].set(func(wire *wire) {
-			wire.before = on("confirm", func() error { newer = w.start(0, r); <-newer.done; return nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Before = on("confirm", func() error { newer = w.start(0, r); <-newer.done; return nil })
 		})
 		w.release(0, first)
 		w.refused(older, fencing.CodeReplaced)
@@ -400,8 +386,8 @@ func TestDrain(t *testing.T) {
 func TestDrainDuringTheConfirmation(t *testing.T) {
 	inWorld(t, func(w *world) {
 		first, second := w.ask(0, request("a")), w.ask(1, request("a"))
-		w.wires[1].set(func(wire *wire) {
-			wire.before = on("confirm", func() error { w.dogs[1].Drain(); return nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Before = on("confirm", func() error { w.dogs[1].Drain(); return nil })
 		})
 		w.release(0, first)
 		w.holds(second)
@@ -412,8 +398,8 @@ func TestDrainDuringTheConfirmation(t *testing.T) {
 func TestDrainDuringJoin(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.ask(0, request("a"))
-		w.wires[1].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { w.dogs[1].Drain(); return nil })
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { w.dogs[1].Drain(); return nil })
 		})
 		w.refused(w.ask(1, request("a")), fencing.CodeDraining)
 		queue := w.state("a").Queue
@@ -479,8 +465,8 @@ func TestPlace(t *testing.T) {
 // A panic of the store leaves nobody parked.
 func TestAPanicInTheStore(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.wires[0].set(func(wire *wire) {
-			wire.after = on("acquire", func() error { panic("a defect") })
+		w.wires[0].Set(func(wire *fencingtest.Wire) {
+			wire.After = on("acquire", func() error { panic("a defect") })
 		})
 		func() {
 			defer func() { recover() }()

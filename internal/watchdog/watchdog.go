@@ -85,7 +85,7 @@ type Watchdog struct {
 	takingBack bool // retryTakeBacks runs
 
 	requests   registry
-	turns      turns // of streams that attach several names
+	keeping    atomic.Pointer[Keeper]
 	maxWaiters int
 	observer   Observer
 	listening  sync.Once
@@ -114,8 +114,8 @@ func New(store fencing.Store, o Options) *Watchdog {
 		hub: hub{watch: store.Watch, max: o.MaxSubscriptions, run: "gap." + rand.Text() + "."},
 	}
 	w.requests = newRegistry(can, w.origin)
-	w.turns.of = map[fencing.LeasePublic]*turn{}
-	w.hub.heard, w.hub.missed = w.requests.changed, w.requests.missed
+	w.KeepWith(nobody{})
+	w.hub.heard, w.hub.missed = w.heard, func() { w.keeper().Gap() }
 	return w
 }
 
@@ -166,17 +166,15 @@ func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fenci
 	return *granted, nil
 }
 
-// Renew passes on to the store and notes when the lease is due. A stream that has it at this
+// Renew passes on to the store and notes when the lease is due. Who keeps the lease alive at this
 // gateway goes on from a renewal that is not its own, which may have shortened the lease.
 func (w *Watchdog) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
 	out, err := w.Store.Renew(ctx, r)
 	if err == nil {
-		w.dueIn(out.Holder.ExpiresAt.Sub(out.Now))
+		w.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	}
 	if err == nil && r.Stamp == "" {
-		w.requests.mu.Lock()
-		w.requests.renewed(leaseOn{r.Name, r.Lease.Public()}, &out)
-		w.requests.mu.Unlock()
+		w.keeper().Renewed(r.Name, r.Lease.Public(), &out)
 	}
 	return out, err
 }

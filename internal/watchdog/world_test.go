@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,10 +15,8 @@ import (
 type world struct {
 	t     *testing.T
 	dogs  [2]*Watchdog
-	wires [2]*wire
+	wires [2]*fencingtest.Wire
 	seen  [2]*counts
-
-	streams []*Stream // to be closed at the end
 }
 
 // inWorld runs a test in a world whose watchdogs are stopped at its end, and
@@ -33,7 +30,7 @@ func inWorldWith(t *testing.T, o Options, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		model := fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now()) })
-		w := &world{t: t, wires: [2]*wire{{Model: model}, {Model: model.Second()}}}
+		w := &world{t: t, wires: [2]*fencingtest.Wire{{Model: model}, {Model: model.Second()}}}
 		for i, wire := range w.wires {
 			w.seen[i] = &counts{}
 			o.Observer = w.seen[i]
@@ -41,9 +38,6 @@ func inWorldWith(t *testing.T, o Options, test func(w *world)) {
 			w.dogs[i].Start()
 		}
 		test(w)
-		for _, s := range w.streams {
-			s.Close()
-		}
 		for i, dog := range w.dogs {
 			dog.Stop()
 			synctest.Wait()
@@ -51,183 +45,12 @@ func inWorldWith(t *testing.T, o Options, test func(w *world)) {
 			if len(l.waiters)+len(l.held)+len(l.queues) != 0 {
 				t.Errorf("gateway %d still knows of %d waiters, %d held leases and %d queues", i, len(l.waiters), len(l.held), len(l.queues))
 			}
-			if len(l.streams)+len(l.attached)+len(l.kept) != 0 {
-				t.Errorf("gateway %d still knows of %d streams, of %d and %d names", i, len(l.streams), len(l.attached), len(l.kept))
-			}
 			if w.seen[i].of("waiting") != 0 {
 				t.Errorf("gateway %d counts %d waiters at the end", i, w.seen[i].of("waiting"))
 			}
 		}
 		model.Close()
 	})
-}
-
-// wire is a store on which calls and messages can be held up, lost and counted.
-type wire struct {
-	*fencingtest.Model
-
-	mu      sync.Mutex
-	calls   map[string]int
-	before  func(op string) error // nil lets the call through
-	after   func(op string) error // an error takes the place of the answer
-	message func(g fencing.Grant, pass func())
-	late    func(op string) time.Duration // a call whose caller may have gone when it is made
-	mute    bool                          // heartbeats fail
-	deaf    bool                          // no events are heard
-	unasked bool                          // nobody is told to ask
-	unheard bool                          // nobody is told that another request has its lease
-	names   []fencing.Name                // of the last heartbeat
-}
-
-// Watch implements fencing.Store.
-func (w *wire) Watch(sink fencing.EventSink) (stop func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.deaf {
-		return func() {}
-	}
-	return w.Model.Watch(sink)
-}
-
-func (w *wire) set(change func(*wire)) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	change(w)
-}
-
-func (w *wire) count(op string) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.calls[op]
-}
-
-func (w *wire) hook(op string, of func(*wire) func(string) error) error {
-	w.mu.Lock()
-	hook := of(w)
-	w.mu.Unlock()
-	if hook == nil {
-		return nil
-	}
-	return hook(op)
-}
-
-// call makes a call of the model as the hooks say.
-func call[A, R any](ctx context.Context, w *wire, op string, do func(context.Context, A) (R, error), r A) (R, error) {
-	var none R
-	w.mu.Lock()
-	if w.calls == nil {
-		w.calls = map[string]int{}
-	}
-	w.calls[op]++
-	late, mute := w.late, w.mute && op == "heartbeat"
-	w.mu.Unlock()
-	if mute {
-		return none, fencing.Unavailable(errCut)
-	}
-	if err := w.hook(op, func(w *wire) func(string) error { return w.before }); err != nil {
-		return none, err
-	}
-	var out R
-	var err error
-	if d := delay(late, op); d > 0 {
-		type answer struct {
-			out R
-			err error
-		}
-		answers := make(chan answer, 1)
-		go func() {
-			advance(d)
-			out, err := do(context.WithoutCancel(ctx), r)
-			answers <- answer{out, err}
-		}()
-		select {
-		case a := <-answers:
-			out, err = a.out, a.err
-		case <-ctx.Done():
-			return none, fencing.Unavailable(ctx.Err())
-		}
-	} else {
-		out, err = do(ctx, r)
-	}
-	if lost := w.hook(op, func(w *wire) func(string) error { return w.after }); lost != nil {
-		return none, lost
-	}
-	return out, err
-}
-
-func delay(late func(string) time.Duration, op string) time.Duration {
-	if late == nil {
-		return 0
-	}
-	return late(op)
-}
-
-func (w *wire) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "acquire", w.Model.Acquire, r)
-}
-
-func (w *wire) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "renew", w.Model.Renew, r)
-}
-
-func (w *wire) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "confirm", w.Model.Confirm, r)
-}
-
-func (w *wire) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "leave", w.Model.Leave, r)
-}
-
-func (w *wire) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "take_back", w.Model.TakeBack, r)
-}
-
-func (w *wire) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	return call(ctx, w, "expire", w.Model.Expire, limit)
-}
-
-func (w *wire) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	_, err := call(ctx, w, "heartbeat", func(ctx context.Context, names []fencing.Name) (struct{}, error) {
-		w.set(func(w *wire) { w.names = slices.Clone(names) })
-		return struct{}{}, w.Model.Heartbeat(ctx, names)
-	}, names)
-	return err
-}
-
-// beaten returns the names of the last heartbeat.
-func (w *wire) beaten() []fencing.Name {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.names
-}
-
-func (w *wire) Listen(l fencing.Listener) { w.Model.Listen(messages{l, w}) }
-
-// messages passes on what the model says, as the wire lets it.
-type messages struct {
-	fencing.Listener
-	wire *wire
-}
-
-func (m messages) Granted(g fencing.Grant, now fencing.Instant, asked time.Time) {
-	pass := func() { m.Listener.Granted(g, now, asked) }
-	m.wire.mu.Lock()
-	deal := m.wire.message
-	m.wire.mu.Unlock()
-	if deal == nil {
-		pass()
-		return
-	}
-	deal(g, pass)
-}
-
-func (m messages) Replaced(name fencing.Name, stamp fencing.Stamp) {
-	m.wire.mu.Lock()
-	unheard := m.wire.unheard
-	m.wire.mu.Unlock()
-	if !unheard {
-		m.Listener.Replaced(name, stamp)
-	}
 }
 
 // counts is an Observer.

@@ -1,13 +1,13 @@
-package watchdog
+package session
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
 
 // A stream whose lease another request has taken over ends, though nobody tells it: with its next
@@ -16,10 +16,10 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 	for _, gap := range []string{"", "of messages", "of events"} {
 		for _, attach := range []bool{true, false} {
 			inWorld(t, func(w *world) {
-				w.wires[0].set(func(wire *wire) { wire.unheard = true })
-				r := request("a")
+				w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Unheard = true })
+				r := asks("a")
 				r.TTL = 3 * time.Second
-				older := w.attach(w.t.Context(), r, nil)
+				older := w.attach(r, nil)
 				advance(500 * time.Millisecond)
 				newer := r
 				newer.Stamp, newer.Attach = fencing.NewStamp(), attach
@@ -29,10 +29,10 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 				expires, told := w.holder("a").ExpiresAt, time.Second
 				switch gap {
 				case "of messages":
-					listener{w.dogs[0]}.Gap()
+					w.wires[0].Gap()
 					told = 500 * time.Millisecond
 				case "of events":
-					w.dogs[0].hub.Gap()
+					w.wires[0].EventGap()
 					told = 500 * time.Millisecond
 				}
 				if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at != told {
@@ -50,10 +50,10 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 // soon as it has, however long the lease lives.
 func TestReplacedBeforeTheGrantIsAcknowledged(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL = fencing.LongestTTL
 		granted := time.Now()
-		older := w.attach(w.t.Context(), r, func() bool { return time.Since(granted) > 40*time.Millisecond })
+		older := w.attach(r, func() bool { return time.Since(granted) > 40*time.Millisecond })
 		newer := r
 		newer.Stamp, newer.Attach = fencing.NewStamp(), true
 		if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
@@ -69,24 +69,20 @@ func TestReplacedBeforeTheGrantIsAcknowledged(t *testing.T) {
 // renewal, and the one that it remembers is told so.
 func TestAStoreForgetsTheNewestStream(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.wires[0].set(func(wire *wire) { wire.unheard = true })
-		r := request("a")
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Unheard = true })
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		older := w.attach(w.t.Context(), r, nil)
+		older := w.attach(r, nil)
 		newer := r
 		newer.Stamp, newer.Attach = fencing.NewStamp(), true
-		s := w.open(1, newer, "a")
-		out, err := w.dogs[1].Acquire(w.t.Context(), newer)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.Holder.Epoch += 2 // as if the store had been told more than it remembers
-		kept := follow(s.Keep(w.t.Context(), []Attached{{"a", out}}, nil))
+		s := w.ask(1, newer)
+		s.outs[0].Holder.Epoch += 2 // as if the store had been told more than it remembers
+		kept := w.follow(s, nil)
 		advance(4 * time.Second)
 		if u, _ := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced {
 			t.Errorf("the older stream ended with %v", u.Err)
 		}
-		if h := w.holder("a"); h == nil || h.Attached != newer.Stamp || h.Epoch != out.Holder.Epoch {
+		if h := w.holder("a"); h == nil || h.Attached != newer.Stamp || h.Epoch != s.outs[0].Holder.Epoch {
 			t.Errorf("%+v", h)
 		}
 		synctest.Wait()
@@ -98,54 +94,54 @@ func TestAStoreForgetsTheNewestStream(t *testing.T) {
 	})
 }
 
-// A message that comes between the confirmation of a grant and its delivery is not lost.
+// A message that comes between the confirmation of a grant and its delivery is not lost; one that is late, for the
+// lease has come back since, refuses nobody.
 func TestReplacedWhileItsGrantIsConfirmed(t *testing.T) {
-	inWorld(t, func(w *world) {
-		holder := w.ask(1, request("a"))
-		r := request("a")
-		r.Attach = true
-		s := w.open(0, r, "a")
-		waiter := w.ask(0, r)
-		w.waits(waiter)
-		w.wires[0].set(func(wire *wire) {
-			wire.after = func(op string) error {
-				if op == "confirm" {
-					newer := r
-					newer.Stamp = fencing.NewStamp()
-					if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
-						t.Error(err)
+	for _, late := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			holder := w.ask(1, asks("a"))
+			r := asks("a")
+			r.Attach = true
+			waiter := w.ask(0, r)
+			w.waits(waiter)
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.After = func(op string) error {
+					switch {
+					case op == "confirm" && late:
+						hearer{w.all[0]}.Replaced("a", r.Stamp)
+					case op == "confirm":
+						newer := r
+						newer.Stamp = fencing.NewStamp()
+						if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+							t.Error(err)
+						}
 					}
+					return nil
 				}
-				return nil
+			})
+			w.release(1, "a", holder.Lease)
+			if synctest.Wait(); !late {
+				w.refused(waiter, fencing.CodeReplaced, "")
+				return
 			}
+			w.holds(waiter, true)
 		})
-		w.release(1, holder)
-		synctest.Wait()
-		if !s.Replaced() {
-			t.Error("the stream does not know that it was replaced")
-		}
-		u := <-s.Keep(w.t.Context(), []Attached{{"a", fencing.Outcome{Holder: w.holder("a").Holder, Now: fencing.InstantOf(time.Now()), Asked: time.Now()}}}, nil)
-		if fencing.CodeOf(u.Err) != fencing.CodeReplaced {
-			t.Errorf("it was told %v", u.Err)
-		}
-	})
+	}
 }
 
 // What is heard of one name while the store does not answer about another one is acted on at once.
 func TestNewsWhileARenewalFails(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("")
+		r := asks("")
 		r.TTL = time.Hour
-		_, a := w.session(w.t.Context(), 0, r, "a", "b")
-		w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
+		a := w.attach(r, nil, "a", "b")
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("renew") })
 		if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		advance(50 * time.Millisecond)
-		if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "b", Token: w.holder("b").Token}); err != nil {
-			t.Fatal(err)
-		}
-		w.wires[0].set(func(wire *wire) { wire.before = nil })
+		w.breaks("b", 0)
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = nil })
 		if u, at := a.ended(); u.Name != "b" || at > time.Second {
 			t.Errorf("it ended after %s with %s: %v", at, u.Name, u.Err)
 		}
@@ -155,10 +151,9 @@ func TestNewsWhileARenewalFails(t *testing.T) {
 // A lease that another request shortens is renewed in time from then on, and its holder is told.
 func TestAnAttachedLeaseIsShortened(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL = 9 * time.Second
-		ctx, cancel := context.WithCancel(w.t.Context())
-		a := w.attach(ctx, r, nil)
+		a := w.attach(r, nil)
 		advance(time.Second)
 		if _, err := w.dogs[0].Renew(w.t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Second}); err != nil {
 			t.Fatal(err)
@@ -167,7 +162,7 @@ func TestAnAttachedLeaseIsShortened(t *testing.T) {
 		if h := w.holder("a"); h == nil || h.TTL != time.Second || !h.Live(fencing.InstantOf(time.Now())) {
 			t.Errorf("%+v", h)
 		}
-		cancel()
+		a.leaves()
 		if u, _ := a.ended(); u.Err != nil || len(a.updates) < 30 || a.at[0] != time.Second {
 			t.Errorf("%d updates, the first after %s: %v", len(a.updates), a.at[0], u.Err)
 		}
@@ -178,33 +173,32 @@ func TestAnAttachedLeaseIsShortened(t *testing.T) {
 // stream that it does not answer asks in its own time.
 func TestGapsWithoutEnd(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL = 5 * time.Minute
-		ctx, cancel := context.WithCancel(w.t.Context())
-		a := w.attach(ctx, r, nil)
+		a := w.attach(r, nil)
 		gap := func(op string) error {
 			if op == "renew" {
-				listener{w.dogs[0]}.Gap()
-				return fencing.Unavailable(errCut)
+				w.wires[0].Gap()
+				return fencing.Unavailable(fencingtest.ErrCut)
 			}
 			return nil
 		}
-		w.wires[0].set(func(wire *wire) { wire.after = gap })
-		listener{w.dogs[0]}.Gap()
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = gap })
+		w.wires[0].Gap()
 		advance(time.Minute)
-		w.wires[0].set(func(wire *wire) { wire.after = nil })
-		if n := w.wires[0].count("renew"); n < 3 || n > 100 {
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = nil })
+		if n := w.wires[0].Count("renew"); n < 3 || n > 100 {
 			t.Errorf("%d renewals within a minute", n)
 		}
 		for range 600 {
-			listener{w.dogs[0]}.Gap()
+			w.wires[0].Gap()
 			advance(100 * time.Millisecond)
 		}
-		cancel()
+		a.leaves()
 		if u, _ := a.ended(); u.Err != nil {
 			t.Error(u.Err)
 		}
-		if n := w.wires[0].count("renew"); n < 3 || n > 150 {
+		if n := w.wires[0].Count("renew"); n < 3 || n > 150 {
 			t.Errorf("%d renewals within two minutes", n)
 		}
 	})
@@ -214,18 +208,18 @@ func TestGapsWithoutEnd(t *testing.T) {
 // them meanwhile.
 func TestASessionWaitsForLongerThanItsTTL(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("")
+		r := asks("")
 		r.TTL = 600 * time.Millisecond
-		all, _ := w.session(w.t.Context(), 0, r, "a")
-		other := request("b")
+		a := w.attach(r, nil, "a")
+		other := asks("b")
 		other.TTL = time.Minute
 		held := w.ask(0, other)
-		more := all.AcquireRequest
+		more := a.AcquireRequest
 		more.Attach, more.Stamp = true, fencing.NewStamp()
 		token := w.holder("a").Token
-		grows := w.startAll(1, more, "a", "b")
+		grows := w.start(1, more, "a", "b")
 		advance(time.Second)
-		w.release(0, held)
+		w.release(0, held.Name, held.Lease)
 		w.holdsSession(grows, map[fencing.Name]fencing.Token{"a": token})
 	})
 }
@@ -235,22 +229,22 @@ func TestASessionWaitsForLongerThanItsTTL(t *testing.T) {
 func TestSetsAreSentTogether(t *testing.T) {
 	for _, attach := range []bool{false, true} {
 		inWorld(t, func(w *world) {
-			older := request("")
+			older := asks("")
 			older.Attach = attach
 			newer := older
 			newer.Stamp = fencing.NewStamp()
 			var ofOlder, ofNewer atomic.Int32
 			passed := make(chan struct{})
-			w.wires[0].set(func(wire *wire) {
-				wire.before = func(op string) error {
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.Before = func(op string) error {
 					if op == "acquire" && ofOlder.Add(1) == 2 {
 						<-passed
 					}
 					return nil
 				}
 			})
-			w.wires[1].set(func(wire *wire) {
-				wire.after = func(op string) error {
+			w.wires[1].Set(func(wire *fencingtest.Wire) {
+				wire.After = func(op string) error {
 					if op == "acquire" && ofNewer.Add(1) == 2 {
 						close(passed)
 						advance(time.Millisecond) // the older one has the second name then
@@ -258,9 +252,9 @@ func TestSetsAreSentTogether(t *testing.T) {
 					return nil
 				}
 			})
-			first := w.startAll(0, older, "a", "b")
+			first := w.start(0, older, "a", "b")
 			synctest.Wait()
-			second := w.startAll(1, newer, "a", "b")
+			second := w.start(1, newer, "a", "b")
 			advance(time.Second)
 			synctest.Wait()
 			if !first.answered() || !second.answered() || second.err != nil || fencing.CodeOf(first.err) != fencing.CodeReplaced {
@@ -279,12 +273,12 @@ func TestSetsAreSentTogether(t *testing.T) {
 // nobody.
 func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 	inWorld(t, func(w *world) {
-		all, a := w.session(w.t.Context(), 0, request(""), "a", "b")
-		more := all.AcquireRequest
+		a := w.attach(asks(""), nil, "a", "b")
+		more := a.AcquireRequest
 		more.Attach, more.Stamp = true, fencing.NewStamp()
 		var asked atomic.Int32
-		w.wires[1].set(func(wire *wire) {
-			wire.before = func(op string) error {
+		w.wires[1].Set(func(wire *fencingtest.Wire) {
+			wire.Before = func(op string) error {
 				if op != "acquire" {
 					return nil
 				}
@@ -296,7 +290,7 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 				return nil
 			}
 		})
-		grows := w.askAll(1, more, "a", "b", "c")
+		grows := w.ask(1, more, "a", "b", "c")
 		if grows.err == nil {
 			t.Fatal("it was granted")
 		}

@@ -1,6 +1,6 @@
 //go:build !race
 
-package watchdog
+package session
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 	"fencepost/internal/seed"
 )
 
@@ -48,7 +49,7 @@ func randomStreams(t *testing.T, seed uint64) {
 		for gateway := range c.wires {
 			c.faults.Go(func() { c.deafen(gateway) })
 		}
-		leases := []fencing.AcquireRequest{request("a"), request("b"), request("c")}
+		leases := []fencing.AcquireRequest{asks("a"), asks("b"), asks("c")}
 		names := [][]fencing.Name{{"a"}, {"b"}, {"c", "d", "e"}}
 		for range streamsOfWorld {
 			advance(c.upTo(1500 * time.Millisecond))
@@ -72,8 +73,8 @@ func randomStreams(t *testing.T, seed uint64) {
 		}
 		c.stop()
 		c.plain.Wait()
-		for _, dog := range c.dogs {
-			listener{dog}.Gap()
+		for _, wire := range c.wires {
+			wire.Gap()
 		}
 		advance(8 * time.Second) // take-backs are repeated after the skew guard's span
 		synctest.Wait()
@@ -115,9 +116,9 @@ func (c *streams) open(r fencing.AcquireRequest, names []fencing.Name) {
 	c.mu.Lock()
 	c.byStamp[r.Stamp] = s
 	c.mu.Unlock()
-	dog := c.dogs[c.n(2)]
+	all := c.all[c.n(2)]
 	c.running.Go(func() {
-		err := c.run(ctx, dog, s)
+		err := c.run(ctx, all, s)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		s.kept, s.lost = false, false
@@ -137,34 +138,28 @@ func (c *streams) leave(n int) {
 }
 
 // run does for a stream what internal/http does, and returns what its client is told at the end.
-func (c *streams) run(ctx context.Context, dog *Watchdog, s *oneStream) error {
-	stream, err := dog.OpenStream(s.Lease, s.Stamp, 0, s.names...)
+func (c *streams) run(ctx context.Context, all *Sessions, s *oneStream) error {
+	ask := Request{AcquireRequest: s.AcquireRequest}
+	if len(s.names) > 1 {
+		ask.Names = s.names
+	}
+	stream, err := all.Begin(ask)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	giveBack := func() {
-		r := takeBackOf(&s.AcquireRequest)
-		r.Left = true
-		dog.TakeBackAll(s.names, r)
-	}
-	outs, err := c.ask(ctx, dog, stream, s)
+	_, err = stream.Acquire(ctx, func(fencing.Name, fencing.Waiter, *fencing.Lock) context.Context { return ctx })
 	switch {
-	case ctx.Err() != nil, err == nil && (stream.Replaced() || c.chance(10)): // also a write that fails
-		giveBack()
+	case ctx.Err() != nil, err == nil && c.chance(10): // a write that fails
 		return nil
 	case err != nil:
 		return err
 	}
-	leases := make([]Attached, len(outs))
-	for i := range outs {
-		leases[i] = Attached{s.names[i], outs[i]}
-	}
 	c.mu.Lock()
 	s.kept = true
 	c.mu.Unlock()
-	for u := range stream.Keep(ctx, leases, nil) {
-		if leases = u.Leases; u.Err != nil {
+	for u := range stream.Keep(ctx, nil) {
+		if u.Err != nil {
 			c.mu.Lock()
 			s.kept, s.lost = false, true
 			c.mu.Unlock()
@@ -174,24 +169,7 @@ func (c *streams) run(ctx context.Context, dog *Watchdog, s *oneStream) error {
 			<-ctx.Done() // it leaves in its time
 		}
 	}
-	for rest := namesOf(leases); len(rest) > 0; advance(minBackoff) {
-		var left []fencing.Name
-		for i, err := range stream.Release(context.WithoutCancel(ctx), rest) {
-			if err != nil && fencing.Uncertain(err) {
-				left = append(left, rest[i])
-			}
-		}
-		rest = left
-	}
 	return nil
-}
-
-func (c *streams) ask(ctx context.Context, dog *Watchdog, stream *Stream, s *oneStream) ([]fencing.Outcome, error) {
-	if len(s.names) > 1 {
-		return dog.AcquireAll(ctx, s.names, s.AcquireRequest, stream, nil)
-	}
-	out, err := dog.Acquire(ctx, s.AcquireRequest)
-	return []fencing.Outcome{out}, err
 }
 
 // deafen has a gateway miss that its streams are replaced, now and then, and know that it has
@@ -202,10 +180,10 @@ func (c *streams) deafen(gateway int) {
 		if c.ended() {
 			return
 		}
-		c.wires[gateway].set(func(w *wire) { w.unheard = true })
+		c.wires[gateway].Set(func(w *fencingtest.Wire) { w.Unheard = true })
 		advance(c.upTo(3 * time.Second))
-		c.wires[gateway].set(func(w *wire) { w.unheard = false })
-		listener{c.dogs[gateway]}.Gap()
+		c.wires[gateway].Set(func(w *fencingtest.Wire) { w.Unheard = false })
+		c.wires[gateway].Gap()
 	}
 }
 

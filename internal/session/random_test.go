@@ -1,4 +1,4 @@
-package watchdog
+package session
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 	"fencepost/internal/seed"
 )
 
@@ -105,19 +106,19 @@ func (c *chaos) start() {
 				advance(c.upTo(50 * time.Millisecond))
 			}
 			if c.chance(30) {
-				return fencing.Unavailable(errCut)
+				return fencing.Unavailable(fencingtest.ErrCut)
 			}
 			return nil
 		}
-		at.set(func(wire *wire) {
-			wire.before, wire.after = trouble, trouble
-			wire.late = func(op string) time.Duration {
+		at.Set(func(wire *fencingtest.Wire) {
+			wire.Before, wire.After = trouble, trouble
+			wire.Late = func(op string) time.Duration {
 				if c.chance(20) {
 					return c.upTo(900 * time.Millisecond)
 				}
 				return 0
 			}
-			wire.message = func(g fencing.Grant, pass func()) { c.message(gateway, g, pass) }
+			wire.Message = func(g fencing.Grant, pass func()) { c.message(gateway, g, pass) }
 		})
 		c.faults.Go(func() { c.silence(at) })
 	}
@@ -132,7 +133,7 @@ func (c *chaos) message(gateway int, g fencing.Grant, pass func()) {
 	switch {
 	case c.chance(6):
 		if !g.Holder.Provisional { // the store knows that it lost this one
-			late(time.Second, func() { listener{c.dogs[gateway]}.Gap() })
+			late(time.Second, func() { c.wires[gateway].Gap() })
 		}
 	case c.chance(6):
 		late(300*time.Millisecond, pass)
@@ -143,20 +144,20 @@ func (c *chaos) message(gateway int, g fencing.Grant, pass func()) {
 		pass()
 	}
 	if c.chance(10) {
-		late(time.Second, func() { listener{c.dogs[gateway]}.Gap() })
+		late(time.Second, func() { c.wires[gateway].Gap() })
 	}
 }
 
 // silence has a gateway taken for dead now and then.
-func (c *chaos) silence(of *wire) {
+func (c *chaos) silence(of *fencingtest.Wire) {
 	for {
 		advance(c.upTo(20 * time.Second))
 		if c.ended() {
 			return
 		}
-		of.set(func(w *wire) { w.mute = true })
+		of.Set(func(w *fencingtest.Wire) { w.Mute = true })
 		advance(c.upTo(6 * time.Second))
-		of.set(func(w *wire) { w.mute = false })
+		of.Set(func(w *fencingtest.Wire) { w.Mute = false })
 	}
 }
 
@@ -172,7 +173,7 @@ func (c *chaos) stop() {
 	c.mu.Unlock()
 	c.faults.Wait()
 	for _, at := range c.wires {
-		at.set(func(w *wire) { w.before, w.after, w.message, w.late = nil, nil, nil, nil })
+		at.Set(func(w *fencingtest.Wire) { w.Before, w.After, w.Message, w.Late = nil, nil, nil, nil })
 	}
 }
 
@@ -183,7 +184,7 @@ func (c *chaos) client() {
 		if c.chance(4) {
 			names = slices.Clone(randomNames[c.n(2):])
 		}
-		r := request(names[0])
+		r := asks(names[0])
 		r.TTL, r.Wait, r.Keep = randomTTL, time.Second+c.upTo(20*time.Second), c.chance(2)
 		if c.chance(3) {
 			r.Mode, r.Limit = fencing.ModeShared, c.n(3)
@@ -221,14 +222,14 @@ func (c *chaos) lives(r fencing.AcquireRequest, names []fencing.Name) {
 		gateway := c.n(2)
 		hanging.Go(func() {
 			defer cancel()
-			outs, err := c.acquire(ctx, gateway, request, names)
-			select {
-			case answer <- outs:
-			case <-left: // nobody reads the answer
-				if err == nil {
-					c.dogs[gateway].TakeBackAll(names, takeBackOf(&request))
+			c.acquire(ctx, gateway, request, names, func(outs []fencing.Outcome) bool {
+				select {
+				case answer <- outs:
+					return true
+				case <-left: // nobody reads the answer
+					return false
 				}
-			}
+			})
 		})
 		select {
 		case outs := <-answer:
@@ -251,15 +252,22 @@ func (c *chaos) lives(r fencing.AcquireRequest, names []fencing.Name) {
 	}
 }
 
-func (c *chaos) acquire(ctx context.Context, gateway int, r fencing.AcquireRequest, names []fencing.Name) ([]fencing.Outcome, error) {
+// acquire is a request at a gateway, which is closed: told says whether its client was told of what it got.
+func (c *chaos) acquire(ctx context.Context, gateway int, r fencing.AcquireRequest, names []fencing.Name, told func([]fencing.Outcome) bool) {
+	ask := Request{AcquireRequest: r}
 	if len(names) > 1 {
-		return c.dogs[gateway].AcquireAll(ctx, names, r, nil, nil)
+		ask.Names = names
 	}
-	out, err := c.dogs[gateway].Acquire(ctx, r)
+	s, err := c.all[gateway].Begin(ask)
 	if err != nil {
-		return nil, err
+		c.t.Error(err)
+		return
 	}
-	return []fencing.Outcome{out}, nil
+	defer s.Close()
+	outs, _ := s.Acquire(ctx, func(fencing.Name, fencing.Waiter, *fencing.Lock) context.Context { return ctx })
+	if told(outs) {
+		s.Told()
+	}
 }
 
 // holds is what a client does that was told it has the lock.

@@ -1,80 +1,25 @@
-package watchdog
+package session
 
 import (
-	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/fencingtest"
 )
-
-// attach takes a lease and attaches it; what comes of it is in the returned log.
-func (w *world) attach(ctx context.Context, r fencing.AcquireRequest, ready func() bool) *attached {
-	w.t.Helper()
-	r.Attach = true
-	s := w.open(0, r, r.Name)
-	out, err := w.dogs[0].Acquire(ctx, r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return follow(s.Keep(ctx, []Attached{{r.Name, out}}, ready))
-}
-
-// open makes a request known as a stream at a gateway, until the end of the test.
-func (w *world) open(gateway int, r fencing.AcquireRequest, names ...fencing.Name) *Stream {
-	w.t.Helper()
-	s, err := w.dogs[gateway].OpenStream(r.Lease, r.Stamp, 0, names...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.streams = append(w.streams, s)
-	return s
-}
-
-type attached struct {
-	granted time.Time
-	updates []Update
-	at      []time.Duration
-	done    chan struct{}
-}
-
-// follow notes what comes of leases that were just attached.
-func follow(updates <-chan Update) *attached {
-	a := &attached{granted: time.Now(), done: make(chan struct{})}
-	go func() {
-		defer close(a.done)
-		for u := range updates {
-			a.updates = append(a.updates, u)
-			a.at = append(a.at, time.Since(a.granted))
-		}
-	}()
-	return a
-}
-
-// ended waits for the end and returns the last update and when it came.
-func (a *attached) ended() (Update, time.Duration) {
-	<-a.done
-	n := len(a.updates)
-	if n == 0 {
-		return Update{}, 0
-	}
-	return a.updates[n-1], a.at[n-1]
-}
 
 func TestAttachedLeasesAreRenewedAtAThird(t *testing.T) {
 	inWorld(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.t.Context())
-		r := request("a")
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		a := w.attach(ctx, r, nil)
+		a := w.attach(r, nil)
 		advance(10*time.Second + 500*time.Millisecond)
 		if h := w.holder("a"); h == nil || !h.Live(fencing.InstantOf(time.Now())) {
 			t.Error("the lease is not held")
 		}
-		cancel()
-		<-a.done
+		a.leaves()
 		w.want("updates", len(a.updates), 10)
 		for i, u := range a.updates {
 			if u.Err != nil || a.at[i] != time.Duration(i+1)*time.Second {
@@ -92,14 +37,12 @@ func TestAttachedLeasesAreRenewedAtAThird(t *testing.T) {
 func TestAnAttachedLeaseIsBroken(t *testing.T) {
 	for deaf, told := range map[bool]time.Duration{false: 500 * time.Millisecond, true: time.Second} {
 		inWorld(t, func(w *world) {
-			w.wires[0].set(func(wire *wire) { wire.deaf = deaf })
-			r := request("a")
+			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Deaf = deaf })
+			r := asks("a")
 			r.TTL = 3 * time.Second
-			a := w.attach(w.t.Context(), r, nil)
+			a := w.attach(r, nil)
 			advance(500 * time.Millisecond)
-			if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
-				t.Fatal(err)
-			}
+			w.breaks("a", 0)
 			u, at := a.ended()
 			if e := fencing.AsError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonBroken || at != told {
 				t.Errorf("deaf %t: it ended after %s with %v", deaf, at, u.Err)
@@ -113,10 +56,10 @@ func TestAnAttachedLeaseIsBroken(t *testing.T) {
 func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 	for deaf, told := range map[bool]time.Duration{false: 500 * time.Millisecond, true: time.Second} {
 		inWorld(t, func(w *world) {
-			w.wires[0].set(func(wire *wire) { wire.deaf = deaf })
-			r := request("a")
+			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Deaf = deaf })
+			r := asks("a")
 			r.TTL = 3 * time.Second
-			a := w.attach(w.t.Context(), r, nil)
+			a := w.attach(r, nil)
 			advance(500 * time.Millisecond)
 			if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: 5 * time.Second, BreakReason: "deploy"}); err != nil {
 				t.Fatal(err)
@@ -134,7 +77,7 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 			if first < 0 || a.at[first] != told || a.updates[first].Leases[0].Outcome.Holder.BreakReason != "deploy" {
 				t.Errorf("deaf %t: it was told by update %d of %v", deaf, first, a.at)
 			}
-			if n := w.wires[0].count("renew"); n > 6 {
+			if n := w.wires[0].Count("renew"); n > 6 {
 				t.Errorf("deaf %t: %d renewals", deaf, n)
 			}
 		})
@@ -144,15 +87,13 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 // An event that came late, about a lease that lives on, costs a renewal.
 func TestAnEventAboutALiveLease(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		ctx, cancel := context.WithCancel(w.t.Context())
-		a := w.attach(ctx, r, nil)
+		a := w.attach(r, nil)
 		advance(500 * time.Millisecond)
-		w.dogs[0].hub.Event(fencing.Event{Kind: fencing.EventExpired, Name: "a", Lease: r.Lease.Public()})
+		hearer{w.all[0]}.Changed("a", r.Lease.Public())
 		advance(700 * time.Millisecond)
-		cancel()
-		<-a.done
+		a.leaves()
 		if len(a.updates) != 1 || a.updates[0].Err != nil || a.at[0] != 500*time.Millisecond {
 			t.Errorf("%v at %v", a.updates, a.at)
 		}
@@ -163,15 +104,15 @@ func TestAnEventAboutALiveLease(t *testing.T) {
 func TestAnAttachedLeaseCanNotBeRenewed(t *testing.T) {
 	for _, ttl := range []time.Duration{100 * time.Millisecond, 3 * time.Second, time.Minute, time.Hour} {
 		inWorld(t, func(w *world) {
-			r := request("a")
+			r := asks("a")
 			r.TTL = ttl
-			a := w.attach(w.t.Context(), r, nil)
-			w.wires[0].set(func(wire *wire) { wire.before = failing("renew") })
+			a := w.attach(r, nil)
+			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("renew") })
 			u, at := a.ended()
 			if fencing.CodeOf(u.Err) != fencing.CodeUnavailable || at >= ttl || at < ttl*9/10 {
 				t.Errorf("TTL %s: it ended after %s with %v", ttl, at, u.Err)
 			}
-			if n := w.wires[0].count("renew"); n < 2 {
+			if n := w.wires[0].Count("renew"); n < 2 {
 				t.Errorf("TTL %s: %d attempts", ttl, n)
 			}
 		})
@@ -181,16 +122,14 @@ func TestAnAttachedLeaseCanNotBeRenewed(t *testing.T) {
 // An outage that ends in time does no harm.
 func TestARenewalIsRetried(t *testing.T) {
 	inWorld(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.t.Context())
-		r := request("a")
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		a := w.attach(ctx, r, nil)
-		w.wires[0].set(func(wire *wire) { wire.after = failing("renew") })
+		a := w.attach(r, nil)
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = fencingtest.Failing("renew") })
 		advance(2 * time.Second)
-		w.wires[0].set(func(wire *wire) { wire.after = nil })
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = nil })
 		advance(10 * time.Second)
-		cancel()
-		<-a.done
+		a.leaves()
 		for _, u := range a.updates {
 			if u.Err != nil {
 				t.Errorf("it ended with %v", u.Err)
@@ -207,17 +146,17 @@ func TestAHolderThatIsNotReady(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var ready atomic.Bool
 		var looks atomic.Int32
-		r := request("a")
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		a := w.attach(w.t.Context(), r, func() bool { looks.Add(1); return ready.Load() })
+		a := w.attach(r, func() bool { looks.Add(1); return ready.Load() })
 		advance(2500 * time.Millisecond)
-		w.want("renewals", w.wires[0].count("renew"), 0)
+		w.want("renewals", w.wires[0].Count("renew"), 0)
 		if n := looks.Load(); n < 5 || n > 20 {
 			t.Errorf("it was looked at %d times", n)
 		}
 		ready.Store(true)
 		advance(200 * time.Millisecond)
-		w.want("renewals", w.wires[0].count("renew"), 1)
+		w.want("renewals", w.wires[0].Count("renew"), 1)
 		ready.Store(false)
 		u, at := a.ended()
 		if fencing.CodeOf(u.Err) != fencing.CodeUnavailable {
@@ -226,15 +165,15 @@ func TestAHolderThatIsNotReady(t *testing.T) {
 		if at >= 2700*time.Millisecond+r.TTL || at < 5*time.Second {
 			t.Errorf("it ended after %s", at)
 		}
-		w.want("renewals", w.wires[0].count("renew"), 1)
+		w.want("renewals", w.wires[0].Count("renew"), 1)
 	})
 }
 
 func TestMaxHoldEndsAnAttachedLease(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL, r.MaxHold = 3*time.Second, 8*time.Second
-		u, at := w.attach(w.t.Context(), r, nil).ended()
+		u, at := w.attach(r, nil).ended()
 		if e := fencing.AsError(u.Err); e == nil || e.Code != fencing.CodeLeaseLost || e.Reason != fencing.ReasonExpired || at != r.MaxHold {
 			t.Errorf("it ended after %s with %v", at, u.Err)
 		}
@@ -243,7 +182,7 @@ func TestMaxHoldEndsAnAttachedLease(t *testing.T) {
 
 func TestDrainEndsAttachments(t *testing.T) {
 	inWorld(t, func(w *world) {
-		a := w.attach(w.t.Context(), request("a"), nil)
+		a := w.attach(asks("a"), nil)
 		w.dogs[0].Drain()
 		if u, _ := a.ended(); fencing.CodeOf(u.Err) != fencing.CodeDraining {
 			t.Errorf("it ended with %v", u.Err)
@@ -251,7 +190,9 @@ func TestDrainEndsAttachments(t *testing.T) {
 		if w.holder("a") == nil {
 			t.Error("it was released")
 		}
-		if _, err := w.dogs[0].OpenStream(fencing.NewLeaseID(time.Now()), fencing.NewStamp(), 0, "a"); fencing.CodeOf(err) != fencing.CodeDraining {
+		late := asks("b")
+		late.Attach = true
+		if _, err := w.all[0].Begin(Request{AcquireRequest: late}); fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("a new one began with %v", err)
 		}
 	})
@@ -260,15 +201,10 @@ func TestDrainEndsAttachments(t *testing.T) {
 // A reader that is slow sees the newest update, and the end.
 func TestASlowReaderOfUpdates(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL, r.MaxHold = 3*time.Second, 9*time.Second
 		r.Attach = true
-		s := w.open(0, r, "a")
-		out, err := w.dogs[0].Acquire(w.t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		updates := s.Keep(w.t.Context(), []Attached{{"a", out}}, nil)
+		updates := w.ask(0, r).Session.Keep(w.t.Context(), nil)
 		advance(2500 * time.Millisecond)
 		u := <-updates
 		if age := time.Since(u.Leases[0].Outcome.Asked); u.Err != nil || age != 500*time.Millisecond {
@@ -289,17 +225,14 @@ func TestASlowReaderOfUpdates(t *testing.T) {
 // retry finds a lease that was granted a while ago: the lease is renewed before that.
 func TestAnAttachedLeaseWithLessThanItsTTLToLive(t *testing.T) {
 	inWorld(t, func(w *world) {
-		ctx, cancel := context.WithCancel(w.t.Context())
-		r := request("a")
+		r := asks("a")
 		r.TTL = 3 * time.Second
-		if _, err := w.dogs[0].Acquire(ctx, r); err != nil {
-			t.Fatal(err)
-		}
+		w.holds(w.ask(0, r), true)
 		advance(2200 * time.Millisecond)
 		r.Stamp = fencing.NewStamp()
-		a := w.attach(ctx, r, nil)
+		a := w.attach(r, nil)
 		advance(2 * time.Second)
-		cancel()
+		a.leaves()
 		if u, _ := a.ended(); u.Err != nil {
 			t.Errorf("it ended with %v", u.Err)
 		}
@@ -313,24 +246,21 @@ func TestAnAttachedLeaseWithLessThanItsTTLToLive(t *testing.T) {
 // A lease that lingers is over when it was said, also for who waits at this gateway.
 func TestALeaseThatLingersIsOverInTime(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
-		r.TTL, r.Attach = time.Hour, true
-		if _, err := w.dogs[0].Acquire(w.t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		next := request("a")
-		next.Wait = time.Minute
-		waiter := w.ask(0, next)
+		r := asks("a")
+		r.TTL = time.Hour
+		a := w.attach(r, nil)
+		waiter := w.ask(0, asks("a"))
 		w.waits(waiter)
 		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 300 * time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
-		advance(400 * time.Millisecond)
-		w.holds(waiter)
-		if waiter.took < 300*time.Millisecond || waiter.took > 300*time.Millisecond+reapSlack {
-			t.Errorf("it came after %s", waiter.took)
+		began := time.Now()
+		<-waiter.done
+		if took := time.Since(began); took < 300*time.Millisecond || took > 310*time.Millisecond {
+			t.Errorf("it came after %s", took)
 		}
-		w.release(0, waiter)
+		w.holds(waiter, true)
+		a.leaves()
 	})
 }
 
@@ -338,16 +268,9 @@ func TestALeaseThatLingersIsOverInTime(t *testing.T) {
 // keep the lease.
 func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
 	inWorld(t, func(w *world) {
-		r := request("a")
+		r := asks("a")
 		r.TTL, r.Attach = 3*time.Second, true
-		s := w.open(0, r, "a")
-		out, err := w.dogs[0].Acquire(w.t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(w.t.Context())
-		defer cancel()
-		updates := s.Keep(ctx, []Attached{{"a", out}}, nil)
+		updates := w.ask(0, r).Session.Keep(w.t.Context(), nil)
 		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,317 @@
+// Package session is what a request for leases is, from before the store is asked to the last byte of
+// the answer: for one name, or for several under one lease id; told at once, or hanging on a stream that
+// keeps the leases alive. Whatever a request has got and its client was not told of is undone when it
+// closes, and what hangs on its stream is released then: see docs/architecture.md.
+package session
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/watchdog"
+)
+
+// callTimeout bounds one call to the store.
+const callTimeout = 3 * time.Second
+
+// Options says how to run Sessions.
+type Options struct {
+	Logger *slog.Logger // nil discards
+
+	TakeBack func(fencing.TakeBackRequest) // for tests; nil is the watchdog's TakeBackLater
+}
+
+// Sessions are the requests for leases of a gateway. Those that leases are to hang on are known by their
+// names: a message that overtakes the store's answer finds them.
+type Sessions struct {
+	dog      *watchdog.Watchdog
+	log      *slog.Logger
+	takeBack func(fencing.TakeBackRequest)
+	turns    turns // of streams that attach several names
+
+	mu        sync.Mutex           // guards what follows, and Session.news; held for moments only, and never across a call to the store
+	byRequest map[request]*Session // streams
+	byLease   map[leaseOn][]*Session
+	gaps      gaps
+}
+
+// New returns the Sessions of a gateway, which are its watchdog's Keeper.
+func New(dog *watchdog.Watchdog, o Options) *Sessions {
+	all := &Sessions{dog: dog, log: o.Logger, takeBack: o.TakeBack, byRequest: map[request]*Session{}, byLease: map[leaseOn][]*Session{}}
+	all.turns.of = map[fencing.LeasePublic]*turn{}
+	if all.log == nil {
+		all.log = slog.New(slog.DiscardHandler)
+	}
+	if all.takeBack == nil {
+		all.takeBack = dog.TakeBackLater
+	}
+	dog.KeepWith(hearer{all})
+	return all
+}
+
+// Request asks for leases.
+type Request struct {
+	fencing.AcquireRequest // with Attach they are to hang on the request; Set is of no meaning, and with Names Name
+
+	// Names are several under the lease id, all or nothing; nil: Name alone. They are taken in the order
+	// of names, so that two requests can't block each other. Wait bounds the whole.
+	Names []fencing.Name
+
+	Linger time.Duration // with Attach: for how long the leases live on when the stream closes
+}
+
+// Lease is a lease of a request: what it was granted with, or its last renewal came to, with
+// Outcome.Asked.
+type Lease struct {
+	Name    fencing.Name
+	Outcome fencing.Outcome
+}
+
+// Session is one request. Its methods are called by one goroutine; Close is to be the last.
+type Session struct {
+	of       *Sessions
+	ask      Request
+	names    []fencing.Name // in order; one for a request without Request.Names
+	deadline time.Time      // when its patience ends
+	outs     []fencing.Outcome
+
+	// owed is what is taken back of each name when the request closes before its client was
+	// told that it has the leases; nil: nothing.
+	owed *fencing.TakeBackRequest
+
+	deaf func()        // ends that messages and events are heard; nil of one that no leases are to hang on
+	wake chan struct{} // holds one when news has become more
+	news news          // Sessions.mu guards it
+
+	attaching bool // several names, which are firm and held, hang on the request one after the other
+
+	keeping // from Keep on
+}
+
+// Begin makes a request known, before the store is asked for it. The Session is to be closed.
+//
+// CodeInvalidRequest: a name is given twice. CodeDraining: the gateway is shutting down.
+func (o *Sessions) Begin(r Request) (*Session, error) {
+	s := &Session{of: o, ask: r, names: []fencing.Name{r.Name}}
+	s.ask.Set = ""
+	if s.several() {
+		s.names = slices.Sorted(slices.Values(r.Names))
+		for i := 1; i < len(s.names); i++ {
+			if s.names[i] == s.names[i-1] {
+				return nil, &fencing.Error{Code: fencing.CodeInvalidRequest, Field: "names", Detail: fmt.Sprintf("names has %q twice", s.names[i])}
+			}
+		}
+	}
+	if !r.Attach {
+		return s, nil
+	}
+	select {
+	case <-o.dog.Drained():
+		return nil, fencing.DrainingError()
+	default:
+	}
+	s.wake = make(chan struct{}, 1)
+	s.deaf = o.dog.Hear()
+	o.register(s)
+	return s, nil
+}
+
+// several reports whether the request is for several names, be it for one of them.
+func (s *Session) several() bool { return s.ask.Names != nil }
+
+// Parks is called when a request begins to wait for a name, with where it stands and with the lock as it
+// was then; nil if it had been handed the lock by then. It returns the context of what follows.
+type Parks func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock) context.Context
+
+// Acquire takes the leases, in the order of names, and waits for them as Request.Wait says. Codes are
+// those of Watchdog.Join and Waiter.Wait; of several names one that refused is Error.Lock.Name, and one
+// that was lost before all were there is CodeUnavailable. CodeReplaced: another request of the lease id
+// has them.
+//
+// While several names are incomplete no TTL runs; at the end all begin together. A lease id may have
+// other names already, of a stream, which goes on to have those that are asked for until all are there;
+// then they hang on this one.
+//
+// What was granted to a request that fails is taken back, as it is when ctx ends. What its lease id held
+// before stays; if it hangs on this request by then, it lingers for TakeOverLinger at least, unless the
+// client is told that nothing is known: then it is left to the client, which asks again, or to its TTL.
+// What was granted is the caller's to tell (Told, Keep).
+func (s *Session) Acquire(ctx context.Context, parks Parks) ([]fencing.Outcome, error) {
+	if s.deadline = time.Now().Add(s.ask.Wait); !s.several() {
+		s.owe(false) // also after a panic
+	}
+	complete, err := false, error(nil)
+	defer func() {
+		if !complete && s.several() { // also after a panic
+			s.undo(ctx, err)
+		}
+	}()
+	for len(s.outs) < len(s.names) && err == nil {
+		ctx, err = s.next(ctx, parks)
+	}
+	if err == nil && s.several() {
+		err = s.complete(ctx)
+	}
+	if err == nil {
+		err = s.newest(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	complete = true
+	if s.owed = nil; s.ask.Attach || slices.ContainsFunc(s.outs, func(out fencing.Outcome) bool { return out.Fresh }) {
+		s.owe(s.ask.Attach)
+	}
+	return s.outs, nil
+}
+
+// Leases returns the leases that the request was granted, with their names.
+func (s *Session) Leases() []Lease {
+	leases := make([]Lease, len(s.outs))
+	for i := range s.outs {
+		leases[i] = Lease{s.names[i], s.outs[i]}
+	}
+	return leases
+}
+
+// owe notes what is taken back unless the client is told: what was granted to this request and, with
+// left, whatever hangs on it. A newer request may be about to take that, of several names.
+func (s *Session) owe(left bool) {
+	r := takeBackOf(&s.ask.AcquireRequest)
+	if r.Left = left; left {
+		if r.Linger = s.ask.Linger; s.several() {
+			r.Linger = max(r.Linger, TakeOverLinger)
+		}
+	}
+	s.owed = &r
+}
+
+func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
+	return fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}
+}
+
+// request is the acquire of the name at i.
+func (s *Session) request(i int) fencing.AcquireRequest {
+	r := s.ask.AcquireRequest
+	r.Name = s.names[i]
+	if s.several() {
+		if r.Set, r.Attach = fencing.AnyNames, s.attaching; !s.ask.Attach {
+			r.Set = digest(s.names)
+		}
+	}
+	return r
+}
+
+// next takes the next name, and waits for it.
+func (s *Session) next(ctx context.Context, parks Parks) (context.Context, error) {
+	r := s.request(len(s.outs))
+	if r.Wait > 0 && len(s.outs) > 0 {
+		r.Wait = max(time.Until(s.deadline), 1)
+	}
+	out, waiter, err := s.of.dog.Join(ctx, r)
+	if waiter != nil {
+		ctx = parks(r.Name, waiter.Place(), out.Lock)
+		var granted *fencing.Outcome
+		if granted, err = waiter.Wait(ctx); err == nil {
+			out = *granted
+		}
+	}
+	switch {
+	case err == nil:
+		s.outs = append(s.outs, out)
+	case s.several():
+		err = named(err, r.Name)
+	case ctx.Err() != nil && waiter == nil && s.ask.Attach && fencing.CodeOf(err) == fencing.CodeUnavailable, // nobody will ask again
+		fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
+		s.owe(true)
+	case r.Wait > 0 || !s.mayHaveGrant(ctx, err): // the watchdog undoes by itself what would have waited
+		s.owed = nil
+	}
+	return ctx, err
+}
+
+// mayHaveGrant reports whether an acquire that failed without a wait has to be taken back, for the store
+// may have granted it all the same. It is not if its client has a lease id of its own and is
+// still there: it asks again, and gets the same lease (P7). It always is if an earlier
+// attempt has had no answer and may yet be carried out. What was refused because too few
+// replicas had it, the watchdog has taken back.
+func (s *Session) mayHaveGrant(ctx context.Context, err error) bool {
+	switch e := fencing.AsError(err); {
+	case e.Unanswered:
+		return true
+	case e.Code == fencing.CodeUnavailable, e.Code == fencing.CodeClockSkew:
+		return !s.ask.Keep || ctx.Err() != nil
+	}
+	return false
+}
+
+// newest has the store say whose the leases are of which a message says that another request has
+// them: it may be late, and this request may have taken them back since. Where the store does not
+// answer, that is asked again by who keeps them.
+func (s *Session) newest(ctx context.Context) error {
+	if !s.ask.Attach {
+		return nil
+	}
+	for tries := 0; ; tries++ {
+		replaced := s.takeReplaced()
+		for i, name := range replaced {
+			at := slices.Index(s.names, name)
+			out, err := s.renew(ctx, name, 0, s.outs[at].Holder.Epoch)
+			switch {
+			case err == nil:
+				fresh := s.outs[at].Fresh
+				s.outs[at], s.outs[at].Fresh = out, fresh
+			case fencing.Uncertain(err) || tries > maxRetakes:
+				s.keepReplaced(replaced[i:])
+				return nil
+			default:
+				return named(err, name)
+			}
+		}
+		if len(replaced) == 0 {
+			return nil
+		}
+	}
+}
+
+// Owes reports whether anything is taken back unless the client is told that it has the leases.
+func (s *Session) Owes() bool { return s.owed != nil }
+
+// Told notes that the client was told that it has the leases: they are not taken back any more.
+func (s *Session) Told() { s.owed = nil }
+
+// Close ends the request, once. It takes back what its client was not told of, and reports whether there
+// was anything. What hangs on the request it releases, or has linger, when the client has left; that
+// may take until the end of the leases. What a newer request has is not touched.
+func (s *Session) Close() (takenBack bool) {
+	s.release()
+	if s.deaf != nil {
+		s.of.forget(s, s.names...)
+		s.deaf()
+	}
+	if s.owed == nil {
+		return false
+	}
+	for _, name := range s.names {
+		r := *s.owed
+		r.Name = name
+		s.of.takeBack(r)
+	}
+	return true
+}
+
+// named has a refusal say which of the names refused.
+func named(err error, name fencing.Name) error {
+	e := fencing.AsError(err)
+	if fencing.Uncertain(err) || e.Lock != nil {
+		return err
+	}
+	c := *e
+	c.Lock = &fencing.Lock{Name: name}
+	return &c
+}
