@@ -14,13 +14,10 @@ import (
 
 // acquire is a POST with what the answer depends on.
 type acquire struct {
-	fencing.AcquireRequest
-	names    []fencing.Name  // of a set, in their order; nil for one name
-	ownID    bool            // the client made the lease id
-	attached bool            // the answer is to be a stream
-	linger   time.Duration   // with attached: how long the lease is kept when the stream closes
-	noRoom   error           // why the request may not wait, though it would
-	place    *fencing.Waiter // in the queue of one name, once it has waited
+	session.Request                 // with Attach the answer is to be a stream
+	ownID           bool            // the client made the lease id
+	noRoom          error           // why the request may not wait, though it would
+	place           *fencing.Waiter // in the queue of one name, once it has waited
 }
 
 // acquireFields are those of a POST, for the errors.
@@ -32,7 +29,7 @@ func decodeAcquire(c *call) (*acquire, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := &acquire{attached: c.wantsStream()}
+	req := &acquire{}
 	req.Name = name
 	return req, c.readAcquire(req, acquireFields, func(field string, d *jsontext.Decoder, bounds *fencing.Bounds) error {
 		return req.setField(field, d, bounds)
@@ -42,9 +39,8 @@ func decodeAcquire(c *call) (*acquire, error) {
 // readAcquire reads what POSTs have in common.
 func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontext.Decoder, *fencing.Bounds) error) error {
 	bounds := c.s.bounds
-	if req.attached {
+	if req.Attach = c.wantsStream(); req.Attach {
 		bounds.MaxWait = fencing.LongestAttachedWait
-		req.Attach = true
 	}
 	req.Stamp, req.Hold, req.TTL = c.requestID(), 1, bounds.DefaultTTL
 	req.MaxWaiters = bounds.MaxWaiters
@@ -73,10 +69,10 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 // checkLinger refuses a linger that is out of range, or of a lease without a stream.
 func (r *acquire) checkLinger() error {
 	switch {
-	case r.linger > 0 && !r.attached:
+	case r.Linger > 0 && !r.Attach:
 		return invalid("linger_ms", "belongs to a lease that is attached to a stream: it can't stand without Accept: text/event-stream")
-	case r.linger > r.TTL:
-		return invalid("linger_ms", "is %d; it must be from 0 to ttl_ms, %d", r.linger.Milliseconds(), r.TTL.Milliseconds())
+	case r.Linger > r.TTL:
+		return invalid("linger_ms", "is %d; it must be from 0 to ttl_ms, %d", r.Linger.Milliseconds(), r.TTL.Milliseconds())
 	}
 	return nil
 }
@@ -91,7 +87,7 @@ func (r *acquire) setField(name string, d *jsontext.Decoder, bounds *fencing.Bou
 	case "wait_ms":
 		r.Wait, err = readMillis(d, name, 0, bounds.MaxWait)
 	case "linger_ms":
-		r.linger, err = readMillis(d, name, 0, bounds.MaxTTL)
+		r.Linger, err = readMillis(d, name, 0, bounds.MaxTTL)
 	case "lock_delay_ms":
 		r.LockDelay, err = readMillis(d, name, 0, fencing.MaxLockDelay)
 	case "max_hold_ms":
@@ -132,7 +128,7 @@ func (c *call) serveLeases(req *acquire, err error) {
 	switch {
 	case err != nil:
 		c.writeError(err)
-	case req.attached:
+	case req.Attach:
 		serveAttached(c, req)
 	default:
 		respond(c, req, acquireLeases)
@@ -167,7 +163,7 @@ func (c *call) begin(req *acquire) error {
 	if c.s.draining.Load() {
 		return &fencing.Error{Code: fencing.CodeDraining, Detail: "this gateway grants no new leases: it is shutting down"}
 	}
-	if req.attached {
+	if req.Attach {
 		if err := c.enter(allowedStreams); err != nil {
 			return c.countOutcome(outcomeOf(err), err)
 		}
@@ -189,7 +185,7 @@ func (c *call) begin(req *acquire) error {
 		c.lease = req.Lease.Public()
 	}
 	var err error
-	c.session, err = c.s.sessions.Begin(session.Request{AcquireRequest: req.AcquireRequest, Names: req.names, Linger: req.linger})
+	c.session, err = c.s.sessions.Begin(&req.Request)
 	if err != nil {
 		return c.countOutcome(outcomeOf(err), err)
 	}
@@ -265,8 +261,8 @@ func (c *call) granted(req *acquire, outs []fencing.Outcome) (grant, error) {
 	if c.parked {
 		waited = elapsed
 	}
-	if req.names != nil {
-		a := &grantedSet{lease: req.Lease, set: makeSet(req.names, outs, now), fresh: fresh, elapsed: elapsed}
+	if req.Names != nil {
+		a := &grantedSet{lease: req.Lease, set: makeSet(req.Names, outs, now), fresh: fresh, elapsed: elapsed}
 		a.waited = waited
 		return a, c.deliverable(req, fresh, a.left)
 	}
@@ -283,7 +279,7 @@ func (c *call) deliverable(req *acquire, fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
 		return c.countOutcome(outcomeUndelivered, errNothingLeft)
-	case !fresh && !req.attached:
+	case !fresh && !req.Attach:
 		return c.countOutcome(outcomeRetried, nil)
 	case c.clientLeft():
 		c.gone = true

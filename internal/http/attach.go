@@ -78,7 +78,7 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 		err   error
 		panic any
 	}
-	results, waits := make(chan result, 1), make(chan waitsFor, max(1, len(a.req.names)))
+	results, waits := make(chan result, 1), make(chan waitsFor, max(1, len(a.req.Names)))
 	waiting, over := context.WithCancel(a.ctx)
 	go func() {
 		var r result
@@ -135,7 +135,7 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 				continue
 			}
 			a.req.place = &w.place
-			if began = a.elapsed(); w.lock != nil && a.req.names == nil {
+			if began = a.elapsed(); w.lock != nil && a.req.Names == nil {
 				pace := a.s.paces.of(waiting, name) // which keeps no grant waiting
 				at.estimate = pace.Wait(w.lock, cmp.Or(w.place.Mode, fencing.ModeExclusive), w.place.Limit, w.place.Permits, at.position)
 				told = at.estimate
@@ -154,7 +154,7 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 				err = a.comment()
 				continue
 			}
-			if at = now; a.req.names != nil {
+			if at = now; a.req.Names != nil {
 				at.estimate = 0 // of one name it would be told, and the others are to come
 			}
 			err = a.queued(name, at)
@@ -270,7 +270,7 @@ func (a *attachment) tell(leases []session.Lease) error {
 // the client has until it leaves, or their end.
 func (a *attachment) lost(update *session.Update) {
 	code := problemOf(update.Err).Code
-	if a.req.names == nil || code == fencing.CodeDraining || code == fencing.CodeReplaced {
+	if a.req.Names == nil || code == fencing.CodeDraining || code == fencing.CodeReplaced {
 		a.problem("lost", "", update.Err)
 		return
 	}
@@ -291,7 +291,7 @@ func (a *attachment) renewed(leases []session.Lease) error {
 	}
 	return a.event("renewed", "", func(b []byte) []byte {
 		h := &leases[0].Outcome.Holder
-		if a.req.names == nil {
+		if a.req.Names == nil {
 			b = append(b, `{"name":`...)
 			b = appendString(b, string(a.req.Name))
 			b = appendStringMember(b, "lease", string(h.Lease))

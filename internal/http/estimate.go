@@ -99,7 +99,7 @@ func (p *paces) room(now time.Time) {
 // estimate adds to a refusal when it would be the request's turn, if that can be told.
 func (c *call) estimate(req *acquire, err error) error {
 	var e *fencing.Error
-	if req.names != nil || !errors.As(err, &e) || e.Lock == nil || e.Code != fencing.CodeLocked && e.Code != fencing.CodeWaitTimeout {
+	if req.Names != nil || !errors.As(err, &e) || e.Lock == nil || e.Code != fencing.CodeLocked && e.Code != fencing.CodeWaitTimeout {
 		return err
 	}
 	position := e.Lock.Waiting + 1

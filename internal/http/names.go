@@ -20,22 +20,22 @@ func decodeAcquireSet(c *call) (*acquire, error) {
 	if err := c.refuseQuery(); err != nil {
 		return nil, err
 	}
-	req := &acquire{attached: c.wantsStream()}
+	req := &acquire{}
 	err := c.readAcquire(req, "names, "+acquireFields, func(field string, d *jsontext.Decoder, bounds *fencing.Bounds) (err error) {
 		if field == "names" {
-			req.names, err = readNames(d)
-			c.traceNames(req.names...)
+			req.Names, err = readNames(d)
+			c.traceNames(req.Names...)
 			return err
 		}
 		return req.setField(field, d, bounds)
 	})
-	if err == nil && req.names == nil {
+	if err == nil && req.Names == nil {
 		err = errNoNames
 	}
 	if err != nil {
 		return nil, err
 	}
-	return req, c.permit(req.names...)
+	return req, c.permit(req.Names...)
 }
 
 var errNoNames = invalid("names", "is missing; it is a list of 1 to %d names", fencing.MaxNames)

@@ -22,12 +22,32 @@ func digest(names []fencing.Name) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// complete makes several names firm once all are there, and has them hang on the request if it is a stream.
-func (s *Session) complete(ctx context.Context) error {
-	if err := s.confirm(ctx); err != nil || !s.ask.Attach {
-		return err
+// acquireAll is Acquire for several names.
+func (s *Session) acquireAll(ctx context.Context, parks Parks) ([]fencing.Outcome, error) {
+	complete, err := false, error(nil)
+	defer func() {
+		if !complete { // also after a panic
+			s.undo(ctx, err)
+		}
+	}()
+	for len(s.outs) < len(s.names) && err == nil {
+		ctx, err = s.next(ctx, parks)
 	}
-	return s.attach(ctx)
+	if err == nil {
+		err = s.confirm(ctx)
+	}
+	if err == nil && s.ask.Attach {
+		err = s.attach(ctx)
+	}
+	if err == nil {
+		err = s.newest(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	complete = true
+	s.granted()
+	return s.outs, nil
 }
 
 // confirm makes all names firm, at once, and checks what came of it.

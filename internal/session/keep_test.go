@@ -192,7 +192,7 @@ func TestDrainEndsAttachments(t *testing.T) {
 		}
 		late := asks("b")
 		late.Attach = true
-		if _, err := w.all[0].Begin(Request{AcquireRequest: late}); fencing.CodeOf(err) != fencing.CodeDraining {
+		if _, err := w.all[0].Begin(&Request{AcquireRequest: late}); fencing.CodeOf(err) != fencing.CodeDraining {
 			t.Errorf("a new one began with %v", err)
 		}
 	})

@@ -258,7 +258,7 @@ func (c *chaos) acquire(ctx context.Context, gateway int, r fencing.AcquireReque
 	if len(names) > 1 {
 		ask.Names = names
 	}
-	s, err := c.all[gateway].Begin(ask)
+	s, err := c.all[gateway].Begin(&ask)
 	if err != nil {
 		c.t.Error(err)
 		return

@@ -75,14 +75,17 @@ type Lease struct {
 // Session is one request. Its methods are called by one goroutine; Close is to be the last.
 type Session struct {
 	of       *Sessions
-	ask      Request
-	names    []fencing.Name // in order; one for a request without Request.Names
-	deadline time.Time      // when its patience ends
-	outs     []fencing.Outcome
+	ask      *Request
+	names    []fencing.Name    // in order; one for a request without Request.Names
+	outs     []fencing.Outcome // of those that it has
+	deadline time.Time         // when its patience ends
 
-	// owed is what is taken back of each name when the request closes before its client was
-	// told that it has the leases; nil: nothing.
-	owed *fencing.TakeBackRequest
+	name [1]fencing.Name // room for one: most requests are for one
+
+	// owed is what is taken back of each name, with owes, when the request closes before its client was
+	// told that it has the leases.
+	owed fencing.TakeBackRequest
+	owes bool
 
 	deaf func()        // ends that messages and events are heard; nil of one that no leases are to hang on
 	wake chan struct{} // holds one when news has become more
@@ -93,12 +96,14 @@ type Session struct {
 	keeping // from Keep on
 }
 
-// Begin makes a request known, before the store is asked for it. The Session is to be closed.
+// Begin makes a request known, before the store is asked for it. The Session, whose the request is from then on,
+// is to be closed.
 //
 // CodeInvalidRequest: a name is given twice. CodeDraining: the gateway is shutting down.
-func (o *Sessions) Begin(r Request) (*Session, error) {
-	s := &Session{of: o, ask: r, names: []fencing.Name{r.Name}}
-	s.ask.Set = ""
+func (o *Sessions) Begin(r *Request) (*Session, error) {
+	s := &Session{of: o, ask: r}
+	r.Set, s.name[0] = "", r.Name
+	s.names = s.name[:]
 	if s.several() {
 		s.names = slices.Sorted(slices.Values(r.Names))
 		for i := 1; i < len(s.names); i++ {
@@ -142,32 +147,27 @@ type Parks func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock) contex
 // client is told that nothing is known: then it is left to the client, which asks again, or to its TTL.
 // What was granted is the caller's to tell (Told, Keep).
 func (s *Session) Acquire(ctx context.Context, parks Parks) ([]fencing.Outcome, error) {
-	if s.deadline = time.Now().Add(s.ask.Wait); !s.several() {
-		s.owe(false) // also after a panic
+	s.deadline = time.Now().Add(s.ask.Wait)
+	if s.several() {
+		return s.acquireAll(ctx, parks)
 	}
-	complete, err := false, error(nil)
-	defer func() {
-		if !complete && s.several() { // also after a panic
-			s.undo(ctx, err)
-		}
-	}()
-	for len(s.outs) < len(s.names) && err == nil {
-		ctx, err = s.next(ctx, parks)
-	}
-	if err == nil && s.several() {
-		err = s.complete(ctx)
-	}
+	s.owe(false) // also after a panic
+	ctx, err := s.next(ctx, parks)
 	if err == nil {
 		err = s.newest(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	complete = true
-	if s.owed = nil; s.ask.Attach || slices.ContainsFunc(s.outs, func(out fencing.Outcome) bool { return out.Fresh }) {
+	s.granted()
+	return s.outs, nil
+}
+
+// granted notes that the request has its leases, of which its client was not told yet.
+func (s *Session) granted() {
+	if s.owes = false; s.ask.Attach || slices.ContainsFunc(s.outs, func(out fencing.Outcome) bool { return out.Fresh }) {
 		s.owe(s.ask.Attach)
 	}
-	return s.outs, nil
 }
 
 // Leases returns the leases that the request was granted, with their names.
@@ -188,7 +188,7 @@ func (s *Session) owe(left bool) {
 			r.Linger = max(r.Linger, TakeOverLinger)
 		}
 	}
-	s.owed = &r
+	s.owed, s.owes = r, true
 }
 
 func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
@@ -207,32 +207,53 @@ func (s *Session) request(i int) fencing.AcquireRequest {
 	return r
 }
 
-// next takes the next name, and waits for it.
+// next takes the next name, and waits for it. A request that waits does so in small frames: there are many.
 func (s *Session) next(ctx context.Context, parks Parks) (context.Context, error) {
+	waiter, lock, err := s.join(ctx)
+	if waiter != nil {
+		ctx = parks(s.names[len(s.outs)], waiter.Place(), lock)
+		var out *fencing.Outcome
+		if out, err = waiter.Wait(ctx); err == nil {
+			s.got(out)
+		}
+	}
+	if err != nil {
+		err = s.refused(ctx, err, waiter != nil)
+	}
+	return ctx, err
+}
+
+// got notes that the request has the next name.
+//
+//go:noinline
+func (s *Session) got(out *fencing.Outcome) { s.outs = append(s.outs, *out) }
+
+// refused notes what is owed of a name that was not granted, and returns what to tell: the watchdog undoes
+// by itself what waited, or would have.
+func (s *Session) refused(ctx context.Context, err error, waited bool) error {
+	switch {
+	case s.several():
+		return named(err, s.names[len(s.outs)])
+	case ctx.Err() != nil && !waited && s.ask.Attach && fencing.CodeOf(err) == fencing.CodeUnavailable, // nobody will ask again
+		fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
+		s.owe(true)
+	case s.ask.Wait > 0 || !s.mayHaveGrant(ctx, err):
+		s.owes = false
+	}
+	return err
+}
+
+// join asks for the next name; there is a waiter if it has to be waited for, with the lock as it was then.
+func (s *Session) join(ctx context.Context) (*watchdog.Waiter, *fencing.Lock, error) {
 	r := s.request(len(s.outs))
 	if r.Wait > 0 && len(s.outs) > 0 {
 		r.Wait = max(time.Until(s.deadline), 1)
 	}
 	out, waiter, err := s.of.dog.Join(ctx, r)
-	if waiter != nil {
-		ctx = parks(r.Name, waiter.Place(), out.Lock)
-		var granted *fencing.Outcome
-		if granted, err = waiter.Wait(ctx); err == nil {
-			out = *granted
-		}
+	if waiter == nil && err == nil {
+		s.got(&out)
 	}
-	switch {
-	case err == nil:
-		s.outs = append(s.outs, out)
-	case s.several():
-		err = named(err, r.Name)
-	case ctx.Err() != nil && waiter == nil && s.ask.Attach && fencing.CodeOf(err) == fencing.CodeUnavailable, // nobody will ask again
-		fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
-		s.owe(true)
-	case r.Wait > 0 || !s.mayHaveGrant(ctx, err): // the watchdog undoes by itself what would have waited
-		s.owed = nil
-	}
-	return ctx, err
+	return waiter, out.Lock, err
 }
 
 // mayHaveGrant reports whether an acquire that failed without a wait has to be taken back, for the store
@@ -280,10 +301,10 @@ func (s *Session) newest(ctx context.Context) error {
 }
 
 // Owes reports whether anything is taken back unless the client is told that it has the leases.
-func (s *Session) Owes() bool { return s.owed != nil }
+func (s *Session) Owes() bool { return s.owes }
 
 // Told notes that the client was told that it has the leases: they are not taken back any more.
-func (s *Session) Told() { s.owed = nil }
+func (s *Session) Told() { s.owes = false }
 
 // Close ends the request, once. It takes back what its client was not told of, and reports whether there
 // was anything. What hangs on the request it releases, or has linger, when the client has left; that
@@ -294,15 +315,12 @@ func (s *Session) Close() (takenBack bool) {
 		s.of.forget(s, s.names...)
 		s.deaf()
 	}
-	if s.owed == nil {
-		return false
+	if s.owes {
+		for _, s.owed.Name = range s.names {
+			s.of.takeBack(s.owed)
+		}
 	}
-	for _, name := range s.names {
-		r := *s.owed
-		r.Name = name
-		s.of.takeBack(r)
-	}
-	return true
+	return s.owes
 }
 
 // named has a refusal say which of the names refused.

@@ -143,7 +143,7 @@ func (c *streams) run(ctx context.Context, all *Sessions, s *oneStream) error {
 	if len(s.names) > 1 {
 		ask.Names = s.names
 	}
-	stream, err := all.Begin(ask)
+	stream, err := all.Begin(&ask)
 	if err != nil {
 		return err
 	}

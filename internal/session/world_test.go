@@ -80,7 +80,7 @@ type whole struct {
 func (w *world) start(gateway int, r fencing.AcquireRequest, names ...fencing.Name) *whole {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	a := &whole{AcquireRequest: r, names: names, cancel: cancel, ctx: ctx, done: make(chan struct{})}
-	if a.Session, a.err = w.all[gateway].Begin(Request{AcquireRequest: r, Names: names}); a.err != nil {
+	if a.Session, a.err = w.all[gateway].Begin(&Request{AcquireRequest: r, Names: names}); a.err != nil {
 		close(a.done)
 		return a
 	}
