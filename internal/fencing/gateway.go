@@ -84,12 +84,18 @@ func (g *Gateways) deadAt(gateway Gateway) Instant {
 }
 
 // Entry is what a store has for a gateway: the place of a request in the queue of a
-// name, or a lease that the request has not confirmed.
+// name, a lease that the request has not confirmed, or one that hangs on a stream.
+//
+// Of streams exactly those leases are told of that are firm, whether or not anybody has
+// noticed that their time ran out, and have no notice: see Holding.hangs. So a stream without an
+// entry asks the store, by a renewal, what has become of its lease: it has ended, another request
+// has it, it lingers, it is to be broken, or the store has forgotten.
 type Entry struct {
 	Name        Name
 	Lease       LeasePublic
-	Stamp       Stamp
-	Provisional bool // it is a lease
+	Stamp       Stamp // of the request
+	Provisional bool  // it is a lease that is not confirmed
+	Attached    bool  // it is a lease that hangs on the stream of that stamp
 }
 
 // Beat is the heartbeat of guard.Gateway. It returns all that there is for it, in any
@@ -99,7 +105,8 @@ func Beat(s *State, now Instant, guard Guard) ([]Entry, *Error) {
 }
 
 // BeatAmong is Beat for a store that knows on which names anybody waits, or has a lease
-// that is not confirmed: only those are looked at.
+// that is not confirmed, and on which one hangs on a stream of the gateway: only those are looked
+// at, each once.
 func BeatAmong(s *State, now Instant, guard Guard, names iter.Seq[Name]) ([]Entry, *Error) {
 	if guard.skewed(now) {
 		return nil, SkewError(guard, now)
@@ -115,6 +122,9 @@ func BeatAmong(s *State, now Instant, guard Guard, names iter.Seq[Name]) ([]Entr
 			if p.Gateway == guard.Gateway {
 				all = append(all, Entry{Name: name, Lease: p.lease(), Stamp: p.Stamp})
 			}
+		}
+		for _, h := range r.Holders.Hanging(guard.Gateway) {
+			all = append(all, Entry{Name: name, Lease: h.Lease, Stamp: h.Attached, Attached: true})
 		}
 	}
 	return all, nil

@@ -75,21 +75,25 @@ func (hs *Holders) Put(h Holding) {
 		n = &node{Holding: h}
 		hs.count(&h)
 		for order := range hs.roots {
-			hs.roots[order] = hs.roots[order].add(order, n)
+			if h.in(order) {
+				hs.roots[order] = hs.roots[order].add(order, n)
+			}
 		}
 		return
 	}
 	var moves [orders]bool
 	for order := range hs.roots {
-		if moves[order] = compare[order](&n.Holding, &h) != 0; moves[order] {
+		was, is := n.in(order), h.in(order)
+		if moves[order] = was != is || is && compare[order](&n.Holding, &h) != 0; moves[order] && was {
 			hs.roots[order] = hs.roots[order].without(order, n)
+			n.links[order] = links{}
 		}
 	}
 	hs.discount(&n.Holding)
 	hs.count(&h)
 	n.Holding = h
 	for order := range hs.roots {
-		if moves[order] {
+		if moves[order] && n.in(order) {
 			hs.roots[order] = hs.roots[order].add(order, n)
 		}
 	}
@@ -103,7 +107,9 @@ func (hs *Holders) Remove(lease LeasePublic) {
 	}
 	hs.discount(&n.Holding)
 	for order := range hs.roots {
-		hs.roots[order] = hs.roots[order].without(order, n)
+		if n.in(order) {
+			hs.roots[order] = hs.roots[order].without(order, n)
+		}
 	}
 }
 
@@ -193,6 +199,36 @@ func (hs *Holders) Provisional(of Gateway) []Holding {
 		}
 	})
 	return byTokens(found)
+}
+
+// Hanging returns those that hang on a stream of a gateway, as heartbeats tell: see Entry.
+func (hs *Holders) Hanging(of Gateway) (all []Holding) {
+	root := hs.roots[byStream]
+	if root == nil {
+		return nil
+	}
+	before := root.rank(byStream, func(n *node, _ int) bool { return n.Gateway < of })
+	root.each(byStream, before, func(n *node) bool {
+		if n.Gateway == of {
+			all = append(all, n.Holding)
+		}
+		return n.Gateway == of
+	})
+	return all
+}
+
+// Streams visits the gateways whose streams any of them hangs on, each once, in order.
+func (hs *Holders) Streams() iter.Seq[Gateway] {
+	return func(yield func(Gateway) bool) {
+		root := hs.roots[byStream]
+		for at := 0; at < root.size(byStream); {
+			gateway := root.at(byStream, at).Gateway
+			if !yield(gateway) {
+				return
+			}
+			at = root.rank(byStream, func(n *node, _ int) bool { return n.Gateway <= gateway })
+		}
+	}
 }
 
 // due returns those whose time is over at now, or that are provisional and of a gateway
@@ -308,6 +344,10 @@ func (h *Holding) compareToken(other *Holding) int {
 
 func (h *Holding) compareTolerance(other *Holding) int {
 	return cmp.Or(cmp.Compare(tolerates(h.Mode, h.Limit), tolerates(other.Mode, other.Limit)), h.compareLease(other))
+}
+
+func (h *Holding) compareStream(other *Holding) int {
+	return cmp.Or(cmp.Compare(h.Gateway, other.Gateway), h.compareLease(other))
 }
 
 // compareDue orders leases by when they are due: first those whose time runs out, by

@@ -2,6 +2,7 @@ package fencing
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"math/rand/v2"
 	"reflect"
@@ -68,6 +69,9 @@ func randomHolding(r *rand.Rand, leases int) Holding {
 		h.Mode = ModeExclusive
 	}
 	h.Limit, h.TTL = r.IntN(3)*r.IntN(100), time.Duration(r.IntN(9))*time.Microsecond
+	if r.IntN(2) == 0 {
+		h.Attached, h.BreakAt = "s", Instant(r.IntN(4)/3)
+	}
 	return h
 }
 
@@ -147,7 +151,7 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	equal("expired", append([]Holding{}, hs.expired(now, most)...), append([]Holding{}, over...))
 
 	bears, permits := AnyNumber, 0
-	provisional := map[Gateway][]Holding{}
+	provisional, hanging := map[Gateway][]Holding{}, map[Gateway][]Holding{}
 	for i := range list {
 		h := &list[i]
 		found, ok := hs.Find(h.Lease)
@@ -158,6 +162,9 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 		bears, permits = min(bears, tolerates(h.Mode, h.Limit)), permits+h.Permits
 		if h.Provisional {
 			provisional[h.Gateway] = append(provisional[h.Gateway], *h)
+		}
+		if h.hangs() {
+			hanging[h.Gateway] = append(hanging[h.Gateway], *h)
 		}
 	}
 	equal("tolerance", hs.tolerate(), bears)
@@ -173,7 +180,10 @@ func compareWithList(t *testing.T, r *rand.Rand, hs *Holders, list []Holding) {
 	equal("gateways", gateways, len(provisional))
 	for _, gateway := range []Gateway{"0", "1", "2", "3"} {
 		equal("provisional", hs.Provisional(gateway), provisional[gateway])
+		slices.SortFunc(hanging[gateway], func(a, b Holding) int { return a.compareLease(&b) })
+		equal("on streams", hs.Hanging(gateway), hanging[gateway])
 	}
+	equal("gateways of streams", slices.Collect(hs.Streams()), slices.Sorted(maps.Keys(hanging)))
 	ends := filter(func(h *Holding) bool { return !h.Provisional })
 	if byDue(ends); len(ends) > 0 {
 		equal("first end", hs.nextEnd(), ends[0].ExpiresAt)
@@ -206,8 +216,14 @@ func checkTrees(t *testing.T, hs *Holders) {
 			}
 			return true
 		})
-		if root.size(order) != hs.roots[byLease].size(byLease) {
-			t.Fatalf("order %d has %d", order, root.size(order))
+		want := 0
+		for h := range hs.All() {
+			if h.in(order) {
+				want++
+			}
+		}
+		if root.size(order) != want {
+			t.Fatalf("order %d has %d, not %d", order, root.size(order), want)
 		}
 	}
 }

@@ -85,6 +85,9 @@ type Holding struct {
 	SentAt Instant // and by the gateway's; 0: they agreed
 }
 
+// hangs reports whether heartbeats tell the gateway that the lease hangs on a stream there.
+func (h *Holding) hangs() bool { return h.Attached != "" && !h.Provisional && h.BreakAt == 0 }
+
 // Grant returns what the gateway of a lease on name is told of it.
 func (h *Holding) Grant(name Name) Grant {
 	return Grant{Name: name, Holder: h.Holder, Gateway: h.Gateway, Stamp: h.Stamp}

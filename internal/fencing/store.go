@@ -100,8 +100,8 @@ type Store interface {
 	// before the first Acquire that waits.
 	Listen(Listener)
 
-	// Heartbeat says that this gateway lives and has waiters or provisional
-	// leases on names, tells the Listener what the store has for it, and then does for
+	// Heartbeat says that this gateway lives and has waiters, provisional
+	// leases or streams on names, tells the Listener what the store has for it, and then does for
 	// those names what Expire does. It is to be called every HeartbeatInterval while
 	// there are any, and at once after Listener.Gap. A part of the store that fails keeps
 	// no other from being told of.
@@ -229,8 +229,8 @@ type Listener interface {
 
 	// Has tells, in a Heartbeat, what the store has for this gateway, in as many calls and
 	// heartbeats as it likes. It has told all that there was on names ever since an
-	// instant: what had no entry is not there, for it was granted firmly, or forgotten. A
-	// store without Capabilities.Forgets need not tell.
+	// instant: what had no entry is not there, for it was granted firmly, or forgotten; of a
+	// stream see Entry. A store without Capabilities.Forgets need not tell.
 	Has(names []Name, since time.Time, entries []Entry)
 
 	// Gap says that messages may have been lost: a Heartbeat is to be made at once.

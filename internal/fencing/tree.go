@@ -6,6 +6,7 @@ const (
 	byToken
 	byEnd       // see compareDue
 	byTolerance // how many holders it tolerates, the fewest first
+	byStream    // the gateway; only those that hang on a stream there: see Holding.hangs
 	orders
 )
 
@@ -15,9 +16,13 @@ var compare = [orders]func(a, b *Holding) int{
 	byToken:     (*Holding).compareToken,
 	byEnd:       (*Holding).compareDue,
 	byTolerance: (*Holding).compareTolerance,
+	byStream:    (*Holding).compareStream,
 }
 
-// node is a holder in the trees of all orders. They are weight-balanced: of the two
+// in reports whether a holder is in the tree of an order.
+func (h *Holding) in(order int) bool { return order != byStream || h.hangs() }
+
+// node is a holder in the trees of the orders that it is in. They are weight-balanced: of the two
 // sides of a node none has more than balanceFactor times the weight of the other, which
 // is its size and one.
 type node struct {

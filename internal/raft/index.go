@@ -2,6 +2,8 @@ package raft
 
 import (
 	"cmp"
+	"iter"
+	"slices"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -25,14 +27,18 @@ const (
 // stateIndex finds beside what an index does what only a node of a cluster looks for.
 type stateIndex struct {
 	*index.Index
-	names      btree.Set[fencing.Name] // all that have a record
-	waiting    btree.Set[fencing.Name] // those with a place or a lease that is not confirmed
+	names      btree.Set[fencing.Name]                      // all that have a record
+	waiting    btree.Set[fencing.Name]                      // those with a place or a lease that is not confirmed
+	streams    map[fencing.Gateway]*btree.Set[fencing.Name] // those on which a lease hangs on a stream of the gateway; none is empty
+	streamsOf  map[fencing.Name][]fencing.Gateway           // the gateways under which a name is there, in order
 	tombstones *btree.BTreeG[dueTombstone]
 }
 
 func newIndex(state *fencing.State) *stateIndex {
 	x := &stateIndex{
 		Index:      index.New(state),
+		streams:    map[fencing.Gateway]*btree.Set[fencing.Name]{},
+		streamsOf:  map[fencing.Name][]fencing.Gateway{},
 		tombstones: btree.NewBTreeGOptions(dueTombstone.before, btree.Options{NoLocks: true}),
 	}
 	for name, r := range state.Records {
@@ -60,6 +66,50 @@ func (x *stateIndex) note(name fencing.Name, r *fencing.Record) {
 	}
 	belongs(&x.names, r != nil)
 	belongs(&x.waiting, r != nil && (!r.Queue.Empty() || r.Holders.Unconfirmed()))
+	x.noteStreams(name, r)
+}
+
+func (x *stateIndex) noteStreams(name fencing.Name, r *fencing.Record) {
+	var is []fencing.Gateway
+	if r != nil {
+		is = slices.Collect(r.Holders.Streams())
+	}
+	was := x.streamsOf[name]
+	if slices.Equal(was, is) {
+		return
+	}
+	for _, gateway := range was {
+		x.streams[gateway].Delete(name)
+		if x.streams[gateway].Len() == 0 {
+			delete(x.streams, gateway)
+		}
+	}
+	for _, gateway := range is {
+		if x.streams[gateway] == nil {
+			x.streams[gateway] = &btree.Set[fencing.Name]{}
+		}
+		x.streams[gateway].Insert(name)
+	}
+	if x.streamsOf[name] = is; len(is) == 0 {
+		delete(x.streamsOf, name)
+	}
+}
+
+// among visits the names on which there may be something to tell a gateway in a heartbeat, each
+// once.
+func (x *stateIndex) among(gateway fencing.Gateway) iter.Seq[fencing.Name] {
+	return func(yield func(fencing.Name) bool) {
+		goOn := true
+		x.waiting.Scan(func(name fencing.Name) bool {
+			goOn = yield(name)
+			return goOn
+		})
+		names := x.streams[gateway]
+		if names == nil || !goOn {
+			return
+		}
+		names.Scan(func(name fencing.Name) bool { return x.waiting.Contains(name) || yield(name) })
+	}
 }
 
 // tombstonesDue reports whether tombstones are to go at now.

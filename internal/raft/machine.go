@@ -206,9 +206,9 @@ func (m *machine) batch(d *doing, b *decoded, wanted bool) []result {
 		case op != nil:
 			results[i].out = m.step(d, guard, op)
 		case b.kinds[i] == kindBeat:
-			among := m.index.waiting.Scan
-			if !wanted {
-				among = func(func(fencing.Name) bool) {}
+			among := func(func(fencing.Name) bool) {}
+			if wanted {
+				among = m.index.among(guard.Gateway)
 			}
 			entries, refusal := fencing.BeatAmong(m.state, d.now, guard, among)
 			results[i] = result{out: fencing.Outcome{Now: d.now, Err: refusal}, entries: entries}

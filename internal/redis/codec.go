@@ -335,8 +335,8 @@ func (c *codec) entry(e *fencing.Entry) {
 	number(c, "", &seq)
 	word(c, "", &e.Lease)
 	word(c, "", &e.Stamp)
-	e.Provisional = kind == leaseEntry
-	c.bad = c.bad || kind != leaseEntry && kind != placeEntry
+	e.Provisional, e.Attached = kind == leaseEntry, kind == streamEntry
+	c.bad = c.bad || kind != leaseEntry && kind != placeEntry && kind != streamEntry
 }
 
 // view is the public view of a name without its holders and waiters.

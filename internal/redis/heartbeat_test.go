@@ -69,10 +69,12 @@ type pages struct {
 	sizes  []int
 	names  [][]fencing.Name
 	sinces []time.Time
+	all    []fencing.Entry
 }
 
 func (p *pages) Has(names []fencing.Name, since time.Time, entries []fencing.Entry) {
 	p.sizes, p.names, p.sinces = append(p.sizes, len(entries)), append(p.names, names), append(p.sinces, since)
+	p.all = append(p.all, entries...)
 }
 
 // A heartbeat that has no time for all of it leaves the rest to the next ones, which say
@@ -246,4 +248,129 @@ func TestAnOldCursorBeginsAnew(t *testing.T) {
 	if told := s.takeCursor(0); told.after != "P~" {
 		t.Errorf("it begins at %q", told.after)
 	}
+}
+
+// attachRequest asks for a lease for a stream.
+func attachRequest(name fencing.Name) fencing.AcquireRequest {
+	r := acquireRequest(name)
+	r.Stamp, r.Attach = fencing.NewStamp(), true
+	return r
+}
+
+// wantEntries has a heartbeat about names tell of so much, in whatever order.
+func wantEntries(t *testing.T, s *Store, heard *recorder, names []fencing.Name, want ...fencing.Entry) {
+	t.Helper()
+	wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
+	got := slices.Clone(heard.entries())
+	for _, all := range [][]fencing.Entry{got, want} {
+		slices.SortFunc(all, func(a, b fencing.Entry) int {
+			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
+		})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("told of %+v, want %+v", got, want)
+	}
+}
+
+func streamEntryOf(r fencing.AcquireRequest) fencing.Entry {
+	return fencing.Entry{Name: r.Name, Lease: r.Lease.Public(), Stamp: r.Stamp, Attached: true}
+}
+
+// Streams are told of last: however many there are, no place and no lease that is not confirmed
+// waits for them, and all of them are told of in the end.
+func TestStreamsAreToldLast(t *testing.T) {
+	server := redistest.Start(t)
+	s, other := open(t, Options{URL: server.SocketURL()}), open(t, Options{URL: server.SocketURL()})
+	s.heartbeatBudget = 0
+	heard := &pages{}
+	s.Listen(heard)
+	var names []fencing.Name
+	var streams []fencing.Entry
+	var attaching sync.WaitGroup
+	for i := range 2*heartbeatPage + 10 {
+		r := attachRequest(fencing.Name(fmt.Sprintf("s/%d", i)))
+		names, streams = append(names, r.Name), append(streams, streamEntryOf(r))
+		attaching.Go(func() {
+			if _, err := s.Acquire(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	attaching.Wait()
+	holder, granted, waits := acquireRequest("z"), waitRequest("z"), waitRequest("z")
+	mustAcquire(t, other, holder)
+	mustWait(t, s, granted)
+	mustWait(t, s, waits)
+	mustRelease(t, other, holder)
+	names = append(names, "z")
+	first := []fencing.Entry{
+		{Name: "z", Lease: granted.Lease.Public(), Stamp: granted.Stamp, Provisional: true},
+		{Name: "z", Lease: waits.Lease.Public(), Stamp: waits.Stamp},
+	}
+	for range 3 {
+		wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
+	}
+	if len(heard.all) < 2 || !slices.Equal(heard.all[:2], first) {
+		t.Fatalf("told of %d, not first of %+v", len(heard.all), first)
+	}
+	told := slices.DeleteFunc(heard.all, func(e fencing.Entry) bool { return !e.Attached })
+	for _, all := range [][]fencing.Entry{told, streams} {
+		slices.SortFunc(all, func(a, b fencing.Entry) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	if !slices.Equal(told, streams) {
+		t.Errorf("three heartbeats told of %d streams, want %d", len(told), len(streams))
+	}
+}
+
+// What is told of streams may be lost with its key. A stream that has no entry asks by a renewal,
+// and is told of from then on.
+func TestAStreamIsToldOfAgain(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
+	heard := listen(t, s)
+	r, names := attachRequest("a"), []fencing.Name{"a"}
+	mustAcquire(t, s, r)
+	wantEntries(t, s, heard, names, streamEntryOf(r))
+	s.redis().Del(t.Context(), s.keys[0].prefix+"gateway:"+s.handle)
+	wantEntries(t, s, heard, names)
+	for _, stamp := range []fencing.Stamp{"", r.Stamp} {
+		if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, Stamp: stamp}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantEntries(t, s, heard, names, streamEntryOf(r))
+}
+
+// A lease whose record was evicted or deleted is told of no more, and what is granted since is. So
+// it is where a key of several holders is gone, which are put in order.
+func TestStreamsOfLostKeys(t *testing.T) {
+	s := open(t, Options{URL: redistest.Start(t).SocketURL()})
+	heard := listen(t, s)
+	names := []fencing.Name{"a", "b"}
+	lost, since := attachRequest("a"), attachRequest("a")
+	mustAcquire(t, s, lost)
+	s.redis().Del(t.Context(), s.keys[0].lock("a"))
+	wantEntries(t, s, heard, names)
+	mustAcquire(t, s, since)
+	wantEntries(t, s, heard, names, streamEntryOf(since))
+	mustRelease(t, s, since)
+
+	var readers []fencing.AcquireRequest
+	var want []fencing.Entry
+	for range 3 {
+		r := attachRequest("b")
+		r.Mode = fencing.ModeShared
+		mustAcquire(t, s, r)
+		readers, want = append(readers, r), append(want, streamEntryOf(r))
+	}
+	s.redis().HDel(t.Context(), s.keys[0].prefix+"holders:b", string(readers[0].Lease.Public()))
+	_, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
+	wantCode(t, "renew", err, fencing.CodeOK)
+	s.redis().Del(t.Context(), s.keys[0].prefix+"until:b")
+	_, err = s.Renew(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
+	wantCode(t, "renew", err, fencing.CodeOK)
+	wantEntries(t, s, heard, names, want[1:]...)
+	mustRelease(t, s, readers[2])
+	wantEntries(t, s, heard, names, want[1])
+	mustRelease(t, s, readers[1])
+	wantEntries(t, s, heard, names)
 }

@@ -35,10 +35,12 @@ const (
 	flagLeasesLost = "x" // leases of it were
 )
 
-// Entries of a gateway: what the library says for each kind. Leases come first.
+// Entries of a gateway: what the library says for each kind. Leases that are not confirmed come
+// first, and streams last: however many there are, no grant waits for them.
 const (
-	leaseEntry = "L" // a lease that is not confirmed
-	placeEntry = "P" // a connected place
+	leaseEntry  = "L" // a lease that is not confirmed
+	placeEntry  = "P" // a connected place
+	streamEntry = "S" // a lease that hangs on a stream
 )
 
 // letters are the constants above by their names in the library.
@@ -49,6 +51,6 @@ var letters = map[string]string{
 	"ITEM_ENTRY": string(itemEntry), "ITEM_DUE": string(itemDue), "ITEM_GUARD": string(itemGuard),
 	"FLAG_FRESH": flagFresh, "FLAG_JOINED": flagJoined, "FLAG_VIEW": flagView, "FLAG_MORE": flagMore, "FLAG_UNGUARDED": flagUnguarded,
 	"FLAG_BEHIND": flagBehind, "FLAG_PLACES_LOST": flagPlacesLost, "FLAG_LEASES_LOST": flagLeasesLost,
-	"LEASE_ENTRY": leaseEntry, "PLACE_ENTRY": placeEntry,
+	"LEASE_ENTRY": leaseEntry, "PLACE_ENTRY": placeEntry, "STREAM_ENTRY": streamEntry,
 	"EVENTS_CHANNEL": eventsChannel, "GATEWAY_CHANNEL": gatewayChannel(""),
 }

@@ -122,6 +122,11 @@ func (g *game) step(ctx context.Context) error {
 	if err := g.compare(ctx, store, guard, first); err != nil {
 		return err
 	}
+	if r, renews := first.(fencing.RenewRequest); renews && r.Stamp != "" { // what it brought goes with the next one
+		if err := g.beat(ctx, store, guard); err != nil {
+			return fmt.Errorf("%+v: %w", r, err)
+		}
+	}
 	reader := g.stores[g.IntN(len(g.stores))]
 	guard.Gateway, guard.Floor = fencing.Gateway(reader.handle), 0
 	var op fencing.Op = fencing.InspectRequest{Name: name}
@@ -288,7 +293,7 @@ func (g *game) op(name fencing.Name) fencing.Op {
 	if h := g.parked(name); h != "" && g.IntN(2) == 0 {
 		stamp = h
 	}
-	switch g.IntN(16) {
+	switch g.IntN(18) {
 	case 0, 1, 2, 3, 4, 5:
 		return g.acquire(name, lease, stamp)
 	case 6:
@@ -321,6 +326,8 @@ func (g *game) op(name fencing.Name) fencing.Op {
 		return fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}
 	case 14:
 		return fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}
+	case 15, 16: // of a stream
+		return fencing.RenewRequest{Name: name, Lease: g.held(name, lease), Stamp: stamp, Epoch: g.Int64N(6)}
 	}
 	return fencing.ExpireRequest{Name: name}
 }
@@ -331,6 +338,18 @@ func (g *game) parked(name fencing.Name) fencing.Stamp {
 		return pick(g, slices.Collect(r.Holders.All())...).Stamp
 	}
 	return ""
+}
+
+// held returns a lease that holds the name, if one does, or else the given one.
+func (g *game) held(name fencing.Name, lease fencing.LeaseID) fencing.LeaseID {
+	if r := g.state.Records[name]; r != nil {
+		for _, other := range g.leases {
+			if _, holds := r.Holders.Find(other.Public()); holds {
+				return other
+			}
+		}
+	}
+	return lease
 }
 
 func (g *game) ttl() time.Duration {

@@ -115,7 +115,7 @@ func (w *Watchdog) compare(names []fencing.Name, since time.Time, entries []fenc
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range entries {
-		if e := &entries[i]; !r.knows(e) {
+		if e := &entries[i]; !e.Attached && !r.knows(e) {
 			unknown = append(unknown, *e)
 			r.linger(e.Name) // in case it can't be taken back
 		}

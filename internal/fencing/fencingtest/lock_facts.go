@@ -123,6 +123,9 @@ func entryWords(entries []fencing.Entry, known lexicon) []string {
 		if e.Provisional {
 			words[i] += "~"
 		}
+		if e.Attached {
+			words[i] += ":" + known.stampLabel(e.Stamp)
+		}
 	}
 	return words
 }

@@ -308,6 +308,20 @@ var plantedInQueues = []defect{
 			return slices.DeleteFunc(all, func(e fencing.Entry) bool { return e.Provisional })
 		}}
 	}})},
+	{what: "a heartbeat tells of no streams", wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
+		return deaf{Listener: l, entries: func(all []fencing.Entry) []fencing.Entry {
+			return slices.DeleteFunc(all, func(e fencing.Entry) bool { return e.Attached })
+		}}
+	}})},
+	{what: "a renewal by a stream does not bring its entry", step: tampered(nil, afterOf(func(m *moment, _ renewOp) {
+		if was := m.ownBefore(); was != nil {
+			m.mend(func(h *fencing.Holding) {
+				if h.Attached != was.Attached {
+					h.Gateway = was.Gateway
+				}
+			})
+		}
+	}))},
 	{what: "grants are not told", casesOnly: true, wrap: above(defective{deaf: func(l fencing.Listener) fencing.Listener {
 		return deaf{Listener: l, granted: func(fencing.Grant) bool { return false }}
 	}})},

@@ -64,8 +64,6 @@ local function replaces(gateway, stamp)
   notify(gateway, ITEM_REPLACED, it)
 end
 
-local stream = {} -- that a lease hangs on
-
 -- Has a lease hang on a request, if that is a stream: attached is its stamp, and '' of another.
 -- Another stream that it hung on is replaced, unless that was told already. The twin of step.hang.
 function stream.hang(h, stamp, attached, was_replaced)

@@ -31,11 +31,12 @@ local function find_holder(lease)
     return sole_holder[LEASE] == lease and sole_holder or nil
   end
   local found = call('hget', prefix .. 'holders:' .. name, lease)
-  return found and read_lease(found) or nil
+  return found and stream.read_holder(found) or nil
 end
 
 -- Keeps a holder as it is now.
 local function put_holder(h)
+  stream.tell(h)
   local written = write_lease(h)
   if sole_holder then
     return
@@ -223,6 +224,7 @@ local function remove_holder(h, at, ended)
   if h[PROVISIONAL] == 1 then
     remove_entry(LEASE_ENTRY, h)
   end
+  stream.untell(h)
   r[HOLDERS], r[EXTRA_PERMITS] = r[HOLDERS] - 1, r[EXTRA_PERMITS] - h[PERMITS] + 1
   if h[LOCK_DELAY] > 0 then
     delay.remove(h, at, ended)
@@ -237,7 +239,7 @@ local function remove_holder(h, at, ended)
   call('zrem', prefix .. 'limits:' .. name, h[LEASE])
   mark_slots(slots_of(h), false)
   if r[HOLDERS] == 1 then -- its keys go when the record is written
-    sole_holder = read_lease(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
+    sole_holder = stream.read_holder(call('hget', prefix .. 'holders:' .. name, call('zrange', prefix .. 'tokens:' .. name, 0, 0)[1]))
   end
 end
 
@@ -315,7 +317,7 @@ end
 local function holders_of(leases)
   local all = holders_stored(leases)
   for i = 1, #all do
-    all[i] = read_lease(all[i])
+    all[i] = stream.read_holder(all[i])
   end
   sort(all, by_token)
   return all

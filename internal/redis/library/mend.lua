@@ -3,7 +3,7 @@
 -- the operation can be carried out after all.
 --
 -- The leases of several holders are in one key, and the places in one key: what stands
--- beside them is made anew from the leases; the places are forgotten, and those who wait
+-- beside them, and what heartbeats tell of them, is made anew from the leases; the places are forgotten, and those who wait
 -- ask again, for heartbeats do not tell of them any more. Leases that can't be read are never taken for ended: that is told, and an
 -- operator decides (docs/operations.md). It is the one thing here that takes time in
 -- proportion to how many hold the name or wait for it.
@@ -89,6 +89,7 @@ local function mend_holders()
     g.leases = 0
   end
   forget_entries(LEASE_ENTRY)
+  forget_entries(STREAM_ENTRY)
   delete_holder_keys()
   r[HOLDERS], r[EXTRA_PERMITS], sole_holder, has_holder_keys = #all, extra, nil, #all > 1
   local _, till, set, sent, other = delay.read()
@@ -162,7 +163,7 @@ local function mend()
     if not ok or record[HOLDERS] == 1 and not pcall(read_lease, stored, record[RECORD_SIZE + 1]) then
       unreadable(key)
     elseif record[HOLDERS] == 1 then
-      sole_holder = read_lease(stored, record[RECORD_SIZE + 1])
+      sole_holder = stream.read_holder(stored, record[RECORD_SIZE + 1])
     end
     if record[GATEWAYS] ~= '' then
       read_gateways()

@@ -181,10 +181,11 @@ local function hear(joins)
   end
 end
 
--- Returns what there is for a gateway on the name: a connected place, or a lease that
--- is not confirmed. Leases come first, and places of a name are in the order of the queue.
-local function entry_of(kind, h)
-  return pack('>c1sI7ss', kind, name, h[SEQ], h[LEASE], h[STAMP])
+-- Returns what there is for a gateway on the name: a connected place, a lease that is not
+-- confirmed, or one that hangs on a stream. Leases come first, streams last, and places of a
+-- name are in the order of the queue.
+local function entry_of(kind, h, stamp)
+  return pack('>c1sI7ss', kind, name, h[SEQ], h[LEASE], stamp or h[STAMP])
 end
 
 -- Returns from where to where, in what there is for a gateway, all of a kind on the name is.
@@ -213,6 +214,48 @@ end
 local function remove_entry(kind, h)
   call('zrem', prefix .. 'gateway:' .. h[GATEWAY], entry_of(kind, h))
   count(h[GATEWAY], kind == PLACE_ENTRY and -1 or 0, kind == LEASE_ENTRY and -1 or 0)
+end
+
+local stream = {} -- that a lease hangs on
+
+-- Returns the stamp of the stream that the gateway of a lease is told of, '' if of none. The
+-- twin of Holding.hangs.
+function stream.of(h)
+  return h[PROVISIONAL] == 0 and h[BREAK_AT] == 0 and h[ATTACHED] or ''
+end
+
+-- Reads a lease that is held, as read_lease does, and notes of which stream which gateway is
+-- told.
+function stream.read_holder(text, at)
+  local h = read_lease(text, at)
+  if h[ATTACHED] ~= '' then
+    h.told, h.told_at = stream.of(h), h[GATEWAY]
+  end
+  return h
+end
+
+-- Has its gateway not be told any more that a lease hangs on a stream.
+function stream.untell(h)
+  if h.told and h.told ~= '' then
+    call('zrem', prefix .. 'gateway:' .. h.told_at, entry_of(STREAM_ENTRY, h, h.told))
+  end
+  h.told = nil
+end
+
+-- Has gateways be told of the stream that a lease hangs on now, and of none that it hung on.
+function stream.tell(h)
+  local is = stream.of(h)
+  if is == (h.told or '') and (is == '' or h.told_at == h[GATEWAY]) then
+    return
+  end
+  stream.untell(h)
+  if is ~= '' then
+    if h[SEQ] == 0 then -- it never waited; see remembered_since
+      h[SEQ] = max(record[BORN], now) + 1
+    end
+    h.told, h.told_at = is, h[GATEWAY]
+    call('zadd', prefix .. 'gateway:' .. h.told_at, 0, entry_of(STREAM_ENTRY, h, is))
+  end
 end
 
 -- Begins to remember a name.
@@ -256,7 +299,7 @@ local function load_record()
   end
   record = read_record(stored)
   if record[HOLDERS] == 1 then
-    sole_holder = read_lease(stored, record[RECORD_SIZE + 1])
+    sole_holder = stream.read_holder(stored, record[RECORD_SIZE + 1])
   elseif record[HOLDERS] > 1 then
     has_holder_keys = true
     check_keys()

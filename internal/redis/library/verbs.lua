@@ -18,6 +18,8 @@ function stream.remind(h, stamp)
   if h[ATTACHED] ~= stamp then
     h[STAMP] = h[STAMP] == stamp and stamp or ''
     stream.hang(h, stamp, stamp)
+  else
+    h.told = nil -- it is told anew, should what is told have been lost
   end
   h[EPOCH] = max(h[EPOCH], op[OP_EPOCH])
 end
