@@ -1,6 +1,7 @@
 package session
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -8,40 +9,19 @@ import (
 	"fencepost/internal/fencing"
 )
 
-const (
-	// gapRest is the least from one time to the next that all streams ask the store because
-	// messages may have been lost. It doubles up to longestGapRest as long as that goes on: a
-	// store that is slow loses answers, and is not to be asked the more for it.
-	gapRest        = time.Second
-	longestGapRest = 16 * time.Second
-)
-
 // news is what a stream has heard of and not acted on. Nothing in it decides anything: the stream
 // asks the store.
 type news struct {
 	replaced map[fencing.Name]struct{} // of which a message said that another request has it
-	missed   bool                      // messages may have been lost
-	told     map[fencing.Name]struct{} // of which an event said that the lease has ended, or was given notice
+	told     map[fencing.Name]struct{} // of which the store is to be asked: the lease may have ended, or been given notice
 
 	renewed map[fencing.Name]fencing.Outcome // by another request, at this gateway
-}
-
-// any reports whether there is anything to do before the store is asked again that has not
-// answered.
-func (n *news) any(unanswered bool) bool {
-	return n.missed && !unanswered || len(n.told)+len(n.renewed) > 0
 }
 
 // request is what a message calls a request by, of one of its names.
 type request struct {
 	name  fencing.Name
 	stamp fencing.Stamp
-}
-
-// leaseOn is a lease on a name.
-type leaseOn struct {
-	name  fencing.Name
-	lease fencing.LeasePublic
 }
 
 // hearer is the Sessions as the watchdog sees them: it notes what it is told in the streams that it
@@ -58,11 +38,22 @@ func (h hearer) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	}
 }
 
+// of returns the streams that have a lease, or are to have it. The caller holds the mutex.
+func (o *Sessions) of(name fencing.Name, lease fencing.LeasePublic) iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		for _, s := range o.byName[name] {
+			if s.ask.Lease.Public() == lease && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
 // Changed implements watchdog.Keeper.
 func (h hearer) Changed(name fencing.Name, lease fencing.LeasePublic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range h.byLease[leaseOn{name, lease}] {
+	for s := range h.of(name, lease) {
 		s.tell(name)
 		s.signal()
 	}
@@ -72,7 +63,7 @@ func (h hearer) Changed(name fencing.Name, lease fencing.LeasePublic) {
 func (h hearer) Renewed(name fencing.Name, lease fencing.LeasePublic, out *fencing.Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range h.byLease[leaseOn{name, lease}] {
+	for s := range h.of(name, lease) {
 		if s.news.renewed == nil {
 			s.news.renewed = map[fencing.Name]fencing.Outcome{}
 		}
@@ -83,42 +74,46 @@ func (h hearer) Renewed(name fencing.Name, lease fencing.LeasePublic, out *fenci
 	}
 }
 
-// Gap implements watchdog.Keeper. It does so at once, or after the rest since the last time.
-func (h hearer) Gap() {
+// Kept implements watchdog.Keeper.
+func (h hearer) Kept() []fencing.Name {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	g, now := &h.gaps, time.Now()
-	switch {
-	case g.due:
-		return
-	case now.Before(g.last.Add(g.rest)):
-		g.due = true
-		time.AfterFunc(g.rest-now.Sub(g.last), func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.askAll()
-		})
-		g.rest = min(2*g.rest, longestGapRest)
-	default:
-		g.rest = gapRest
-		h.askAll()
+	return slices.Collect(maps.Keys(h.byName))
+}
+
+// Has implements watchdog.Keeper. A stream asks about a lease that it has and of which the store does not tell: it was
+// taken over, has ended or was given notice, and no message has said so.
+func (h hearer) Has(names []fencing.Name, since time.Time, entries []fencing.Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range entries {
+		e := &entries[i]
+		if s := h.byRequest[request{e.Name, e.Stamp}]; s != nil {
+			s.confirmed(e.Name)
+		}
+	}
+	for _, name := range names {
+		for _, s := range h.byName[name] {
+			if known, has := s.known[name]; has && known.Before(since) {
+				s.tell(name)
+				s.signal()
+			}
+		}
 	}
 }
 
-// gaps is when streams ask because messages may have been lost.
-type gaps struct {
-	last time.Time
-	rest time.Duration // after last
-	due  bool          // they will
+// confirmed notes that the store has just said that a lease which the stream has hangs on it. The caller holds the mutex.
+func (s *Session) confirmed(name fencing.Name) {
+	if _, has := s.known[name]; has {
+		s.known[name] = time.Now()
+	}
 }
 
-// askAll has all streams ask the store. The caller holds mu.
-func (h hearer) askAll() {
-	h.gaps.last, h.gaps.due = time.Now(), false
-	for _, s := range h.byRequest {
-		s.news.missed = true
-		s.signal()
-	}
+// has notes that the stream has a lease, as the store has just said.
+func (s *Session) has(name fencing.Name) {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.known[name] = time.Now()
 }
 
 // register makes a stream known, before the store is asked for it.
@@ -127,8 +122,7 @@ func (o *Sessions) register(s *Session) {
 	defer o.mu.Unlock()
 	for _, name := range s.names {
 		o.byRequest[request{name, s.ask.Stamp}] = s
-		on := leaseOn{name, s.ask.Lease.Public()}
-		o.byLease[on] = append(o.byLease[on], s)
+		o.byName[name] = append(o.byName[name], s)
 	}
 }
 
@@ -140,10 +134,10 @@ func (o *Sessions) forget(s *Session, names ...fencing.Name) {
 		if k := (request{name, s.ask.Stamp}); o.byRequest[k] == s {
 			delete(o.byRequest, k)
 		}
-		on := leaseOn{name, s.ask.Lease.Public()}
-		rest := slices.DeleteFunc(o.byLease[on], func(other *Session) bool { return other == s })
-		if o.byLease[on] = rest; len(rest) == 0 {
-			delete(o.byLease, on)
+		delete(s.known, name)
+		rest := slices.DeleteFunc(o.byName[name], func(other *Session) bool { return other == s })
+		if o.byName[name] = rest; len(rest) == 0 {
+			delete(o.byName, name)
 		}
 	}
 }
@@ -201,12 +195,12 @@ func (s *Session) takeNews() news {
 
 // hasNews reports whether there is anything to ask the store about. A message that another request
 // has a lease may be late: this one may have taken it back since.
-func (s *Session) hasNews(unanswered bool) bool {
+func (s *Session) hasNews() bool {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	for name := range s.news.replaced {
 		s.tell(name)
 	}
 	clear(s.news.replaced)
-	return s.news.any(unanswered)
+	return len(s.news.told)+len(s.news.renewed) > 0
 }

@@ -61,6 +61,7 @@ func (s *Session) Keep(ctx context.Context, ready func() bool) <-chan Update {
 	for _, l := range s.Leases() {
 		k := &keptLease{Lease: l}
 		k.take(l.Outcome)
+		s.has(l.Name)
 		s.leases = append(s.leases, k)
 	}
 	ctx, s.stop = context.WithCancel(ctx)
@@ -162,7 +163,7 @@ func (s *Session) renewal(ctx context.Context) (fencing.Name, error) {
 	var last error           // why it has not said
 	backoff, at := minBackoff, earliest(s.leases, (*keptLease).due)
 	for {
-		if err := s.until(ctx, at, len(pending) > 0); err != nil {
+		if err := s.until(ctx, at); err != nil {
 			return "", err
 		}
 		now := time.Now()
@@ -216,7 +217,7 @@ func (s *Session) toRenew(pending []*keptLease, now time.Time) (asks []*keptLeas
 	})
 	for _, k := range s.leases {
 		_, is := n.told[k.Name]
-		is = is || n.missed || slices.Contains(pending, k)
+		is = is || slices.Contains(pending, k)
 		if k.capped == nil && all || is && (k.capped == nil || now.Before(k.giveUpAt())) {
 			asks = append(asks, k)
 		}
@@ -235,6 +236,7 @@ func (s *Session) renewOnce(ctx context.Context, pending *[]*keptLease) (name fe
 		switch e := fencing.AsError(errs[i]); {
 		case e == nil:
 			k.take(outs[i])
+			s.has(k.Name)
 		case fencing.Uncertain(e):
 			if rest = append(rest, k); err == nil {
 				name, err = k.Name, e
@@ -277,14 +279,12 @@ func (s *Session) renew(ctx context.Context, name fencing.Name, ttl time.Duratio
 	return s.of.dog.Renew(ctx, fencing.RenewRequest{Name: name, Lease: s.ask.Lease, TTL: ttl, Stamp: s.ask.Stamp, Epoch: epoch})
 }
 
-// until sleeps, less long if there is news, and returns why there is nothing to do any more. That
-// messages may have been lost is no news where the store has just not answered: it is asked again
-// at that time.
-func (s *Session) until(ctx context.Context, at time.Time, unanswered bool) error {
+// until sleeps, less long if there is news, and returns why there is nothing to do any more.
+func (s *Session) until(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
 	for {
-		if s.hasNews(unanswered) {
+		if s.hasNews() {
 			return nil
 		}
 		select {

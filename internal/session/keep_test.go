@@ -77,7 +77,7 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 			if first < 0 || a.at[first] != told || a.updates[first].Leases[0].Outcome.Holder.BreakReason != "deploy" {
 				t.Errorf("deaf %t: it was told by update %d of %v", deaf, first, a.at)
 			}
-			if n := w.wires[0].Count("renew"); n > 6 {
+			if n := w.wires[0].Count("renew"); n > 8 { // no more than one a heartbeat
 				t.Errorf("deaf %t: %d renewals", deaf, n)
 			}
 		})

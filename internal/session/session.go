@@ -34,15 +34,14 @@ type Sessions struct {
 	takeBack func(fencing.TakeBackRequest)
 	turns    turns // of streams that attach several names
 
-	mu        sync.Mutex           // guards what follows, and Session.news; held for moments only, and never across a call to the store
+	mu        sync.Mutex           // guards what follows, and what a Session says it does; held for moments only, and never across a call to the store
 	byRequest map[request]*Session // streams
-	byLease   map[leaseOn][]*Session
-	gaps      gaps
+	byName    map[fencing.Name][]*Session
 }
 
 // New returns the Sessions of a gateway, which are its watchdog's Keeper.
 func New(dog *watchdog.Watchdog, o Options) *Sessions {
-	all := &Sessions{dog: dog, log: o.Logger, takeBack: o.TakeBack, byRequest: map[request]*Session{}, byLease: map[leaseOn][]*Session{}}
+	all := &Sessions{dog: dog, log: o.Logger, takeBack: o.TakeBack, byRequest: map[request]*Session{}, byName: map[fencing.Name][]*Session{}}
 	all.turns.of = map[fencing.LeasePublic]*turn{}
 	if all.log == nil {
 		all.log = slog.New(slog.DiscardHandler)
@@ -89,7 +88,10 @@ type Session struct {
 
 	deaf func()        // ends that messages and events are heard; nil of one that no leases are to hang on
 	wake chan struct{} // holds one when news has become more
-	news news          // Sessions.mu guards it
+
+	// Sessions.mu guards these.
+	news  news
+	known map[fencing.Name]time.Time // the leases that it has: when the store was last known to have them hang on it
 
 	attaching bool // several names, which are firm and held, hang on the request one after the other
 
@@ -120,9 +122,9 @@ func (o *Sessions) Begin(r *Request) (*Session, error) {
 		return nil, fencing.DrainingError()
 	default:
 	}
-	s.wake = make(chan struct{}, 1)
-	s.deaf = o.dog.Hear()
+	s.wake, s.known = make(chan struct{}, 1), map[fencing.Name]time.Time{}
 	o.register(s)
+	s.deaf = o.dog.Hear()
 	return s, nil
 }
 

@@ -45,8 +45,8 @@ func inWorld(t *testing.T, test func(w *world)) {
 		for i, dog := range w.dogs {
 			dog.Stop()
 			synctest.Wait()
-			if o := w.all[i]; len(o.byRequest)+len(o.byLease)+len(o.turns.of) != 0 {
-				t.Errorf("gateway %d still knows of %d and %d names, and of %d turns", i, len(o.byRequest), len(o.byLease), len(o.turns.of))
+			if o := w.all[i]; len(o.byRequest)+len(o.byName)+len(o.turns.of) != 0 {
+				t.Errorf("gateway %d still knows of %d and %d names, and of %d turns", i, len(o.byRequest), len(o.byName), len(o.turns.of))
 			}
 		}
 		model.Close()

@@ -30,14 +30,14 @@ func (w *Watchdog) beatNow() {
 }
 
 // heartbeats tells the store every HeartbeatInterval that this gateway lives, and hears
-// what there is for it: as long as requests wait or sets are incomplete, and once more for
+// what there is for it: as long as requests wait, sets are incomplete or leases are kept, and once more for
 // what the last of a name may have left behind. A heartbeat is made at once after a Gap, and
 // soon where the one before it failed.
 func (w *Watchdog) heartbeats() {
 	var soonest time.Time
 	due, failed, backoff := time.Now().Add(fencing.HeartbeatInterval), false, minBackoff
 	for w.awaitBeat(soonest, due) {
-		names, on := w.requests.beginBeat() // of its own: a call that has timed out may still read it
+		names, on := w.beginBeat() // of its own: a call that has timed out may still read it
 		if !on {
 			return
 		}
@@ -79,13 +79,21 @@ func (w *Watchdog) awaitBeat(soonest, due time.Time) bool {
 }
 
 // beginBeat returns the names that a heartbeat is for, and reports whether it is to be made.
-func (l *registry) beginBeat() ([]fencing.Name, bool) {
+func (w *Watchdog) beginBeat() ([]fencing.Name, bool) {
+	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	names := slices.Collect(maps.Keys(l.queues))
 	for name := range l.lingering {
 		if l.queues[name] == nil {
 			names = append(names, name)
+		}
+	}
+	if w.forgets { // else it tells nothing of what is kept
+		for _, name := range w.keeper().Kept() {
+			if _, lingers := l.lingering[name]; !lingers && l.queues[name] == nil {
+				names = append(names, name)
+			}
 		}
 	}
 	l.beating = len(names) > 0

@@ -1,6 +1,10 @@
 package watchdog
 
-import "fencepost/internal/fencing"
+import (
+	"time"
+
+	"fencepost/internal/fencing"
+)
 
 // Keeper keeps leases alive for their clients, and hears what may have become of them. Its methods
 // must return at once. What it hears is a hint: what counts is what the store answers.
@@ -14,8 +18,12 @@ type Keeper interface {
 	// Renewed tells what a renewal by another request has come to, at this gateway.
 	Renewed(name fencing.Name, lease fencing.LeasePublic, out *fencing.Outcome)
 
-	// Gap says that any of that may have been lost.
-	Gap()
+	// Kept returns the names of the leases that it keeps: heartbeats are made for them.
+	Kept() []fencing.Name
+
+	// Has tells, in a heartbeat, what the store has hang on requests of this gateway, with Entry.Attached,
+	// as fencing.Listener.Has does: any of what is said above may have been lost.
+	Has(names []fencing.Name, since time.Time, entries []fencing.Entry)
 }
 
 // KeepWith has a Keeper hear from now on, and no other.
@@ -29,12 +37,20 @@ type nobody struct{}
 func (nobody) Replaced(fencing.Name, fencing.Stamp)                        {}
 func (nobody) Changed(fencing.Name, fencing.LeasePublic)                   {}
 func (nobody) Renewed(fencing.Name, fencing.LeasePublic, *fencing.Outcome) {}
-func (nobody) Gap()                                                        {}
+func (nobody) Kept() []fencing.Name                                        { return nil }
+func (nobody) Has([]fencing.Name, time.Time, []fencing.Entry)              {}
 
-// Hear has the messages and events of the store come to the Keeper until stop is called.
+// Hear has the messages and events of the store come to the Keeper until stop is called, and heartbeats be made
+// while it keeps anything.
 func (w *Watchdog) Hear() (stop func()) {
 	w.listen()
 	w.hub.enter()
+	l := &w.requests
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.forgets && !l.draining {
+		w.beat()
+	}
 	return w.hub.leave
 }
 

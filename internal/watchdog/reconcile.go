@@ -92,11 +92,8 @@ func (w *Watchdog) askNow(t *Waiter) {
 	w.goOnAsking()
 }
 
-// Gap has a heartbeat made at once, and tells who keeps leases alive.
-func (l listener) Gap() {
-	l.beatNow()
-	l.keeper().Gap()
-}
+// Gap has a heartbeat made at once.
+func (l listener) Gap() { l.beatNow() }
 
 // Has compares what the store has with what is known here, and acts on the difference in
 // goroutines of its own.
@@ -106,6 +103,7 @@ func (l listener) Has(names []fencing.Name, since time.Time, entries []fencing.E
 	for i := range unknown {
 		w.takeBackUnknown(&unknown[i])
 	}
+	w.keeper().Has(names, since, slices.DeleteFunc(entries, func(e fencing.Entry) bool { return !e.Attached }))
 }
 
 // compare notes what the store has, has those who are missing asked for, and returns what

@@ -115,7 +115,7 @@ func New(store fencing.Store, o Options) *Watchdog {
 	}
 	w.requests = newRegistry(can, w.origin)
 	w.KeepWith(nobody{})
-	w.hub.heard, w.hub.missed = w.heard, func() { w.keeper().Gap() }
+	w.hub.heard, w.hub.missed = w.heard, w.beatNow
 	return w
 }
 
