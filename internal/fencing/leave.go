@@ -39,8 +39,8 @@ func (t *step) takeBack(op TakeBackRequest) *Error {
 		switch {
 		case asked(h.Secret, h.Stamp, h.Gateway) && (h.Provisional || !op.Unknown) && (!h.Told || op.Refused):
 			t.undo(h)
-		case h.Attached == op.Stamp && h.Secret.Equal(op.Lease.Hash()) && op.Left && !op.Unknown:
-			return t.letGo(h, ReleaseRequest{Linger: op.Linger}) // as by the end of the stream
+		case op.Left && !op.Unknown && h.Secret.Equal(op.Lease.Hash()) && h.hangsOn(op.Stamp, op.Epoch):
+			return t.letGo(h, ReleaseRequest{Linger: op.Linger, Epoch: op.Epoch}) // as by the end of the stream
 		}
 		return nil
 	}

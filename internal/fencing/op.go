@@ -170,6 +170,10 @@ type ReleaseRequest struct {
 	// still attached to it. Empty: the holder wants it so.
 	Stamp Stamp
 
+	// Epoch is Holder.Epoch as the stream of Stamp was told last, as of a RenewRequest: where it is
+	// greater than the lease's, the store has forgotten that the lease hangs on that stream.
+	Epoch int64
+
 	// Linger keeps the lease for so long, to its TTL, without a stream: as if it had been
 	// renewed with that TTL, Outcome.Holder is it. So an acquire with its lease id finds it, and
 	// may attach it again. 0 ends it. With a Stamp, and in place of a Hold.
@@ -216,6 +220,7 @@ type TakeBackRequest struct {
 	// granted it, is released, or left to linger, as by the end of the stream.
 	Left   bool
 	Linger time.Duration // with Left: ReleaseRequest.Linger
+	Epoch  int64         // with Left: ReleaseRequest.Epoch, of what the stream was told hangs on it; 0: it was told of nothing
 }
 
 // BreakRequest ends the live lease that has Token, whoever holds it. Breaking

@@ -104,7 +104,7 @@ func (t *step) renew(op RenewRequest) *Error {
 	if err != nil {
 		return err
 	}
-	if op.Stamp != "" && op.Stamp != h.Attached && op.Epoch <= h.Epoch {
+	if op.Stamp != "" && !h.hangsOn(op.Stamp, op.Epoch) {
 		return ReplacedError()
 	}
 	if err := t.unsure(h); err != nil {
@@ -143,6 +143,12 @@ func (t *step) renew(op RenewRequest) *Error {
 	t.record.Holders.Put(*h)
 	t.tell(h, e.sure)
 	return nil
+}
+
+// hangsOn reports whether a lease hangs on a stream that was told of so many takeovers: also where it
+// was told of more than the store knows of, which has forgotten then that it does.
+func (h *Holding) hangsOn(stamp Stamp, epoch int64) bool {
+	return stamp == h.Attached || epoch > h.Epoch
 }
 
 // remind has a lease hang on the stream that renews it, also if the store has forgotten that it
@@ -203,7 +209,7 @@ func (t *step) release(op ReleaseRequest) *Error {
 		}
 		return err
 	}
-	if op.Stamp != "" && op.Stamp != h.Attached {
+	if op.Stamp != "" && !h.hangsOn(op.Stamp, op.Epoch) {
 		return nil // a newer request has the lease
 	}
 	return t.letGo(h, op)
@@ -229,7 +235,7 @@ func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 		return t.clockSkew()
 	}
 	if op.Linger > 0 {
-		t.linger(h, op.Linger, e)
+		t.linger(h, op, e)
 	} else {
 		h.Hold = min(h.Hold, op.Hold-1)
 	}
@@ -240,11 +246,11 @@ func (t *step) letGo(h *Holding, op ReleaseRequest) *Error {
 }
 
 // linger has a lease live on for so long without the stream that it was attached to. A renewal
-// that was under way when that closed is not to come behind its end.
-func (t *step) linger(h *Holding, linger time.Duration, e end) {
+// that was under way when that closed is not to come behind its end, whatever the stream was told of.
+func (t *step) linger(h *Holding, op ReleaseRequest, e end) {
 	h.Attached = ""
-	h.Epoch++
-	t.prolong(h, linger, e)
+	h.Epoch = max(h.Epoch, op.Epoch) + 1
+	t.prolong(h, op.Linger, e)
 }
 
 func (t *step) confirm(op ConfirmRequest) *Error {

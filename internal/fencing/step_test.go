@@ -86,11 +86,11 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		return op
 	case 5:
 		if r.IntN(4) == 0 {
-			return fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: time.Duration(r.IntN(5)) * time.Second}
+			return fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: time.Duration(r.IntN(5)) * time.Second, Epoch: int64(r.IntN(3))}
 		}
 		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: r.IntN(4)}
 	case 6:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: r.IntN(2) == 0, Linger: time.Duration(r.IntN(3)) * time.Second}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: r.IntN(2) == 0, Linger: time.Duration(r.IntN(3)) * time.Second, Epoch: int64(r.IntN(3))}
 	case 7:
 		return fencing.BreakRequest{
 			Name: name, Token: append(tokens, 7)[r.IntN(len(tokens)+1)], BreakReason: []string{"", "stuck"}[r.IntN(2)],

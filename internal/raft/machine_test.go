@@ -109,7 +109,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 				case 4:
 					b.Ops = append(b.Ops, encodeOp(fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}))
 				case 5:
-					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: oneOf(2), Linger: time.Duration(random.IntN(2)) * time.Second}))
+					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: oneOf(2), Linger: time.Duration(random.IntN(2)) * time.Second, Epoch: int64(random.IntN(3))}))
 				case 6:
 					b.Ops = append(b.Ops, encodeOp(fencing.BreakRequest{Name: name, Token: token, BreakReason: "r", Notice: time.Duration(random.IntN(2)) * time.Minute}))
 				case 7:
@@ -119,7 +119,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 				case 10:
 					b.Ops = append(b.Ops, encodeOp(fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: "r"}))
 				case 11:
-					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: 5 * time.Second}))
+					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: 5 * time.Second, Epoch: int64(random.IntN(3))}))
 				case 12:
 					b.Ops = append(b.Ops, encodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Mode: fencing.ModeShared, Limit: random.IntN(3)}))
 				case 13:

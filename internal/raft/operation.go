@@ -127,12 +127,14 @@ func operationOf(op fencing.Op) operation {
 		o.Epoch = r.Epoch
 	case fencing.ReleaseRequest:
 		o.Kind, o.Hold, o.Stamp, o.TTL = kindRelease, r.Hold, string(r.Stamp), int64(r.Linger)
+		o.Epoch = r.Epoch
 	case fencing.ConfirmRequest:
 		o.Kind, o.Stamp = kindConfirm, string(r.Stamp)
 	case fencing.LeaveRequest:
 		o.Kind, o.Stamp = kindLeave, string(r.Stamp)
 	case fencing.TakeBackRequest:
 		o.Kind, o.Stamp, o.Refused, o.Unknown, o.Left, o.TTL = kindTakeBack, string(r.Stamp), r.Refused, r.Unknown, r.Left, int64(r.Linger)
+		o.Epoch = r.Epoch
 	case fencing.BreakRequest:
 		o.Kind, o.Token, o.BreakReason, o.Notice = kindBreak, int64(r.Token), r.BreakReason, int64(r.Notice)
 	case fencing.EvictRequest:
@@ -179,13 +181,13 @@ func (o *operation) op() (fencing.Op, error) {
 			Owner: o.Owner, Metadata: o.Metadata, Epoch: o.Epoch,
 		}, nil
 	case kindRelease:
-		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: o.Hold, Stamp: stamp, Linger: time.Duration(o.TTL)}, nil
+		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: o.Hold, Stamp: stamp, Linger: time.Duration(o.TTL), Epoch: o.Epoch}, nil
 	case kindConfirm:
 		return fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}, nil
 	case kindLeave:
 		return fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}, nil
 	case kindTakeBack:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Refused: o.Refused, Unknown: o.Unknown, Left: o.Left, Linger: time.Duration(o.TTL)}, nil
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Refused: o.Refused, Unknown: o.Unknown, Left: o.Left, Linger: time.Duration(o.TTL), Epoch: o.Epoch}, nil
 	case kindBreak:
 		return fencing.BreakRequest{Name: name, Token: token, BreakReason: o.BreakReason, Notice: time.Duration(o.Notice)}, nil
 	case kindEvict:

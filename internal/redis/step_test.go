@@ -313,9 +313,9 @@ func (g *game) op(name fencing.Name) fencing.Op {
 		}
 		return r
 	case 7, 8, 9:
-		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp), Linger: pick[time.Duration](g, 0, 0, 0, time.Second)}
+		return fencing.ReleaseRequest{Name: name, Lease: lease, Hold: pick(g, 0, 0, 1, 2, 3), Stamp: pick(g, "", "", stamp), Linger: pick[time.Duration](g, 0, 0, 0, time.Second), Epoch: pick[int64](g, 0, 0, 1, 2)}
 	case 10:
-		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Unknown: g.IntN(3) == 0, Left: g.IntN(2) == 0, Linger: pick[time.Duration](g, 0, time.Second)}
+		return fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Unknown: g.IntN(3) == 0, Left: g.IntN(2) == 0, Linger: pick[time.Duration](g, 0, time.Second), Epoch: pick[int64](g, 0, 0, 1, 2)}
 	case 11:
 		if len(g.tokens) > 0 {
 			last := g.tokens[max(0, len(g.tokens)-12):]

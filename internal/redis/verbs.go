@@ -108,7 +108,7 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 // Release is fencing.Store.Release.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newCommand(operation{
-		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold, ttl: r.Linger,
+		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold, ttl: r.Linger, epoch: r.Epoch,
 	}, nil)).result()
 }
 
@@ -125,7 +125,7 @@ func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outc
 // TakeBack is fencing.Store.TakeBack.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	return s.run(ctx, s.newCommand(operation{
-		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused, left: r.Left, ttl: r.Linger,
+		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused, left: r.Left, ttl: r.Linger, epoch: r.Epoch,
 	}, nil)).result()
 }
 

@@ -249,8 +249,7 @@ func (s *Session) undo(ctx context.Context, err error) {
 	var calls sync.WaitGroup
 	for i, name := range s.names[:len(s.outs)] { // all at once: each may wait for replicas
 		dog.Settle(name, s.ask.Stamp)
-		r := takeBackOf(&s.ask.AcquireRequest)
-		r.Name, r.Refused = name, fencing.NotReplicated(err)
+		r := fencing.TakeBackRequest{Refused: fencing.NotReplicated(err)}
 		switch {
 		case !s.attaching:
 		case s.outs[i].Fresh && fencing.CodeOf(err) != fencing.CodeReplaced:
@@ -258,6 +257,7 @@ func (s *Session) undo(ctx context.Context, err error) {
 		case gone || !unknown:
 			r.Left, r.Linger = true, max(s.ask.Linger, TakeOverLinger)
 		}
+		r = s.takeBackOf(i, r)
 		if unknown { // the store may answer nothing at all
 			dog.TakeBackLater(r)
 			continue

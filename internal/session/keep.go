@@ -367,7 +367,7 @@ func (s *Session) releaseOnce(leases []*keptLease) (rest []*keptLease, last erro
 	defer cancel()
 	errs := make([]error, len(leases))
 	eachOf(len(leases), func(i int) {
-		_, errs[i] = s.of.dog.Release(ctx, fencing.ReleaseRequest{Name: leases[i].Name, Lease: s.ask.Lease, Stamp: s.ask.Stamp, Linger: s.ask.Linger})
+		_, errs[i] = s.of.dog.Release(ctx, fencing.ReleaseRequest{Name: leases[i].Name, Lease: s.ask.Lease, Stamp: s.ask.Stamp, Linger: s.ask.Linger, Epoch: leases[i].Outcome.Holder.Epoch})
 	})
 	for i, err := range errs {
 		if err != nil && fencing.CodeOf(err) != fencing.CodeLeaseLost {

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -114,6 +115,34 @@ func TestAStoreForgetsTheNewestStream(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A store that has forgotten to whom a lease went has it released by the end of the newest stream, or
+// left to linger, though that hangs on the older one there.
+func TestAForgottenStreamCloses(t *testing.T) {
+	for _, linger := range []time.Duration{0, 5 * time.Second} {
+		inWorld(t, func(w *world) {
+			r := asks("a")
+			older := w.attach(r, nil)
+			newer := r
+			newer.Stamp, newer.Attach = fencing.NewStamp(), true
+			s, err := w.all[1].Begin(&Request{AcquireRequest: newer, Linger: linger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := older.outs[0]
+			out.Holder.Attached, out.Holder.Epoch = newer.Stamp, out.Holder.Epoch+1 // which the store has not kept
+			s.got(&out)
+			ctx, cancel := context.WithCancel(w.t.Context())
+			s.Keep(ctx, nil)
+			cancel()
+			s.Close()
+			h := w.holder("a")
+			if linger == 0 && h != nil || linger > 0 && (h == nil || h.Attached != "" || time.Until(h.ExpiresAt.Time()) > linger) {
+				t.Errorf("what is left: %+v", h)
+			}
+		})
+	}
 }
 
 // A message that comes between the confirmation of a grant and its delivery is not lost; one that is late, for the
@@ -322,4 +351,18 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 			t.Errorf("a is held by %+v", h)
 		}
 	})
+}
+
+// What is taken back says how many takeovers its stream was told of where a lease hangs on that, and
+// nothing of one that hangs on an older stream.
+func TestATakeBackSaysOfHowManyTakeoversItWasTold(t *testing.T) {
+	s := &Session{
+		ask: &Request{AcquireRequest: fencing.AcquireRequest{Stamp: "newer"}}, names: []fencing.Name{"a", "b", "c"},
+		outs: []fencing.Outcome{{Holder: fencing.Holder{Attached: "newer", Epoch: 3}}, {Holder: fencing.Holder{Attached: "older", Epoch: 2}}},
+	}
+	for i, want := range []int64{3, 0, 0} {
+		if r := s.takeBackOf(i, fencing.TakeBackRequest{Left: true}); r.Name != s.names[i] || r.Epoch != want {
+			t.Errorf("%s: %+v", s.names[i], r)
+		}
+	}
 }

@@ -184,8 +184,8 @@ func (s *Session) Leases() []Lease {
 // owe notes what is taken back unless the client is told: what was granted to this request and, with
 // left, whatever hangs on it. A newer request may be about to take that, of several names.
 func (s *Session) owe(left bool) {
-	r := takeBackOf(&s.ask.AcquireRequest)
-	if r.Left = left; left {
+	r := fencing.TakeBackRequest{Left: left}
+	if left {
 		if r.Linger = s.ask.Linger; s.several() {
 			r.Linger = max(r.Linger, TakeOverLinger)
 		}
@@ -193,8 +193,13 @@ func (s *Session) owe(left bool) {
 	s.owed, s.owes = r, true
 }
 
-func takeBackOf(r *fencing.AcquireRequest) fencing.TakeBackRequest {
-	return fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}
+// takeBackOf is what a take-back says of the name at i: with Left by the epoch that the request was told of it, if it was.
+func (s *Session) takeBackOf(i int, r fencing.TakeBackRequest) fencing.TakeBackRequest {
+	r.Name, r.Lease, r.Stamp = s.names[i], s.ask.Lease, s.ask.Stamp
+	if r.Left && i < len(s.outs) && s.outs[i].Holder.Attached == r.Stamp {
+		r.Epoch = s.outs[i].Holder.Epoch
+	}
+	return r
 }
 
 // request is the acquire of the name at i.
@@ -236,9 +241,11 @@ func (s *Session) refused(ctx context.Context, err error, waited bool) error {
 	switch {
 	case s.several():
 		return named(err, s.names[len(s.outs)])
-	case ctx.Err() != nil && !waited && s.ask.Attach && fencing.CodeOf(err) == fencing.CodeUnavailable, // nobody will ask again
-		fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
+	case ctx.Err() != nil && !waited && s.ask.Attach && fencing.CodeOf(err) == fencing.CodeUnavailable: // nobody will ask again
 		s.owe(true)
+	case fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
+		s.owe(true)
+		s.owed.Linger = max(s.owed.Linger, TakeOverLinger)
 	case s.ask.Wait > 0 || !s.mayHaveGrant(ctx, err):
 		s.owes = false
 	}
@@ -318,8 +325,8 @@ func (s *Session) Close() (takenBack bool) {
 		s.deaf()
 	}
 	if s.owes {
-		for _, s.owed.Name = range s.names {
-			s.of.takeBack(s.owed)
+		for i := range s.names {
+			s.of.takeBack(s.takeBackOf(i, s.owed))
 		}
 	}
 	return s.owes

@@ -115,7 +115,7 @@ func (w *Watchdog) undo(r fencing.TakeBackRequest, wait, counted bool) {
 	case !r.Unknown:
 		r.Refused = r.Refused || t.Refused
 		if t.Left {
-			r.Left, r.Linger = true, t.Linger
+			r.Left, r.Linger, r.Epoch = true, t.Linger, max(r.Epoch, t.Epoch)
 		}
 		t.TakeBackRequest = r
 	}

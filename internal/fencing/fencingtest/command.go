@@ -50,7 +50,7 @@ type command struct {
 	notice      time.Duration // break
 	linger      time.Duration // release, takeback
 	left        bool          // takeback
-	epoch       int64         // renew
+	epoch       int64         // renew, release, takeback
 
 	holders int // inspect and history: how many to show; 0 is left out
 
@@ -74,10 +74,10 @@ type command struct {
 var arguments = map[string]string{
 	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose claimed stamp via",
 	"renew":     "name* lease* mode limit permits ttl owner meta stamp epoch via",
-	"release":   "name* lease* hold stamp linger via",
+	"release":   "name* lease* hold stamp linger epoch via",
 	"confirm":   "name* lease* stamp* via",
 	"leave":     "name* lease* stamp* via",
-	"takeback":  "name* lease* stamp* refused unknown left linger via",
+	"takeback":  "name* lease* stamp* refused unknown left linger epoch via",
 	"break":     "name* token* notice break_reason via",
 	"evict":     "name* lease* break_reason via",
 	"claim":     "name* lease* token* via",

@@ -114,6 +114,7 @@ func (g *generator) next(step int) *command {
 			if c.handle == 1 { // nothing is drawn for it, so that the histories stay as they are
 				c.hold, c.linger = 0, 10*time.Second
 			}
+			g.toldOf(c)
 		}
 	case n < 56:
 		c.verb = "takeback"
@@ -125,6 +126,10 @@ func (g *generator) next(step int) *command {
 			if n := g.d.steps % 4; n > 0 {
 				c.left, c.linger = true, time.Duration(n-1)*5*time.Second
 			}
+			if g.d.steps%5 == 0 {
+				c.stamp = fmt.Sprint("r", 1+g.d.steps/5%3)
+			}
+			g.toldOf(c)
 		}
 	case n < 61:
 		c.verb, c.name = "break", pick(g, historyNames...)
@@ -398,7 +403,15 @@ func (g *generator) stream(c *command) {
 	if n%3 == 0 {
 		c.stamp = fmt.Sprint("r", 1+n/3%3)
 	}
-	c.epoch = max(0, h.Epoch+int64(n/9%3)-1)
+	g.toldOf(c)
+}
+
+// toldOf has a stream say how many takeovers it was told of, of which the store may have forgotten.
+// Nothing is drawn for it either.
+func (g *generator) toldOf(c *command) {
+	if h := g.holding(c); h != nil && !g.d.caps.Quorum {
+		c.epoch = max(0, h.Epoch+int64(g.d.steps/9%3)-1)
+	}
 }
 
 // stamp picks a stamp, most often that of the lease or place.

@@ -140,6 +140,22 @@ var plantedInQueues = []defect{
 		}
 	}), nil)},
 	{what: "a stream of which the store has forgotten does not renew", step: tampered(beforeOf(func(_ *moment, op *renewOp) { op.Epoch = 0 }), nil)},
+	{what: "a stream of which the store has forgotten does not release", step: tampered(beforeOf(func(_ *moment, op *releaseOp) {
+		if op.Linger == 0 {
+			op.Epoch = 0
+		}
+	}), nil)},
+	{what: "a stream of which the store has forgotten leaves nothing to linger", step: tampered(beforeOf(func(_ *moment, op *releaseOp) {
+		if op.Linger > 0 {
+			op.Epoch = 0
+		}
+	}), nil)},
+	{what: "what hangs on a stream whose client has gone stays if the store has forgotten of it", step: tampered(beforeOf(func(_ *moment, op *fencing.TakeBackRequest) { op.Epoch = 0 }), nil)},
+	{what: "a stream that was told of more comes back to what it left to linger", step: tampered(nil, afterOf(func(m *moment, op releaseOp) {
+		if was := m.ownBefore(); was != nil && m.out.Holder.Epoch > was.Epoch+1 {
+			m.mend(func(h *fencing.Holding) { h.Epoch = was.Epoch + 1 })
+		}
+	}))},
 	{what: "a request that is no stream takes over uncounted", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
 		if was := m.ownBefore(); was != nil && m.out.Holder.Epoch > was.Epoch && !op.Attach {
 			m.mend(func(h *fencing.Holding) { h.Epoch = was.Epoch })

@@ -99,7 +99,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		})
 	case "release":
 		r.out, err = store.Release(ctx, fencing.ReleaseRequest{
-			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp), Linger: c.linger,
+			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp), Linger: c.linger, Epoch: c.epoch,
 		})
 	case "confirm":
 		r.out, err = store.Confirm(ctx, fencing.ConfirmRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
@@ -107,7 +107,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
 		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{
-			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown, Left: c.left, Linger: c.linger,
+			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown, Left: c.left, Linger: c.linger, Epoch: c.epoch,
 		})
 	case "break":
 		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason, Notice: c.notice})

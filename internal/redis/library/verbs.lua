@@ -13,6 +13,12 @@ local function label(h)
   end
 end
 
+-- Tells whether a lease hangs on the stream that asks: also where that was told of more takeovers
+-- than are known of here. The twin of Holding.hangsOn.
+function stream.has(h)
+  return op[OP_STAMP] == h[ATTACHED] or op[OP_EPOCH] > h[EPOCH]
+end
+
 -- Has a lease hang on the stream that renews it. The twin of step.remind.
 function stream.remind(h, stamp)
   if h[ATTACHED] ~= stamp then
@@ -28,7 +34,7 @@ function verbs.renew()
   local h, refused = own()
   if not h then
     return refused
-  elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] and op[OP_EPOCH] <= h[EPOCH] then
+  elseif op[OP_STAMP] ~= '' and not stream.has(h) then
     return 'replaced'
   elseif clocks.unsure(h) then
     return 'clock_skew'
@@ -79,7 +85,7 @@ end
 -- Has a lease live on for so long without the stream that it was attached to. The twin of
 -- step.linger.
 function stream.linger(h, ttl, at, set, sent)
-  h[ATTACHED], h[EPOCH] = '', h[EPOCH] + 1
+  h[ATTACHED], h[EPOCH] = '', max(h[EPOCH], op[OP_EPOCH]) + 1
   clocks.prolong(h, ttl, at, set, sent)
 end
 
@@ -118,7 +124,7 @@ function verbs.release()
       return 'ok'
     end
     return refused
-  elseif op[OP_STAMP] ~= '' and op[OP_STAMP] ~= h[ATTACHED] then
+  elseif op[OP_STAMP] ~= '' and not stream.has(h) then
     return 'ok' -- a newer request has the lease
   end
   return stream.let_go(h, op[OP_HOLD], op[OP_TTL])
@@ -185,7 +191,7 @@ function verbs.take_back()
   if h then
     if asked(h) and (h[PROVISIONAL] == 1 or not unknown) and (h[TOLD] == 0 or op[OP_REFUSED] == 1) then
       undo(h)
-    elseif h[ATTACHED] == stamp and h[SECRET] == op[OP_SECRET] and not unknown and op[OP_LEFT] == 1 then
+    elseif op[OP_LEFT] == 1 and not unknown and h[SECRET] == op[OP_SECRET] and stream.has(h) then
       return stream.let_go(h, 0, op[OP_TTL]) -- as by the end of the stream
     end
     return 'ok'
