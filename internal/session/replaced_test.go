@@ -353,6 +353,41 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 	})
 }
 
+// A request that takes a lease over, and is refused for too few replicas have heard of it, lets go of it: the
+// older stream has it no more. It lingers for as long as the clients need to hear of that, and ask again.
+func TestATakeoverThatTooFewReplicasHave(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Minute} {
+		inWorld(t, func(w *world) {
+			r := asks("a")
+			older := w.attach(r, nil)
+			newer := r
+			newer.Stamp, newer.Attach, newer.Wait = fencing.NewStamp(), true, wait
+			w.wires[1].Set(func(wire *fencingtest.Wire) {
+				wire.After = func(op string) error {
+					if op == "acquire" {
+						return &fencing.Error{Code: fencing.CodeNotReplicated}
+					}
+					return nil
+				}
+			})
+			refused := w.ask(1, newer)
+			w.refused(refused, fencing.CodeNotReplicated, "")
+			if u, _ := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced {
+				t.Errorf("the older stream ended with %v", u.Err)
+			}
+			w.closes(refused)
+			advance(TakeOverLinger - 100*time.Millisecond)
+			if h := w.holder("a"); h == nil || h.Attached != "" || !h.Live(fencing.InstantOf(time.Now())) {
+				t.Fatalf("what lingers: %+v", h)
+			}
+			advance(200 * time.Millisecond)
+			if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {
+				t.Errorf("it is held by %+v", h)
+			}
+		})
+	}
+}
+
 // What is taken back says how many takeovers its stream was told of where a lease hangs on that, and
 // nothing of one that hangs on an older stream.
 func TestATakeBackSaysOfHowManyTakeoversItWasTold(t *testing.T) {
