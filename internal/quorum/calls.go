@@ -38,6 +38,8 @@ type leaseCalls struct {
 	last   [maxNodes]chan struct{} // closed when the last call of a node is over; nil if there was none
 	trying chan struct{}           // closed when the try under way is over; nil if there is none
 	ends   uint                    // how often the lease was to end
+
+	reclaiming bool // see reclaim
 }
 
 // use returns what is under way for a lease, until done. The caller holds mu.

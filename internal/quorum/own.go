@@ -147,6 +147,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 		defer s.done(key, c)
 		s.spread(r.Name, t, outs, key)
 		s.bringBack(r, t, outs, key, c, ends)
+		s.reclaim(r, t, key, c, ends)
 	})
 	if err != nil {
 		s.done(key, c)
@@ -163,11 +164,14 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	for i := range outs {
 		if outs[i].Holder.Claimed && outs[i].Holder.Token == t.token {
 			out := conservative(&outs[i], t.token, began, t.until)
-			for j := range outs[i+1:] {
-				if other := &outs[i+1+j]; other.Holder.Claimed && other.Holder.Token == t.token {
-					tellMore(&out, other)
+			var hang hangings
+			for j := range outs {
+				if other := &outs[j]; other.Holder.Claimed && other.Holder.Token == t.token {
+					tellNotice(&out, other)
+					hang = append(hang, &other.Holder)
 				}
 			}
+			hang.tell(&out.Holder, len(s.nodes))
 			out.Ended = s.endedOf(outs)
 			s.hangs(&out.Holder, request, r.Stamp)
 			return out, nil
@@ -218,10 +222,11 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 }
 
 // returned is the request that brings back a lease that nodes have renewed, unless its
-// time is over. It hangs on the stream there that it hangs on where most takeovers were seen. The earliest of the ends that its MaxHold and its notice have at any of the
+// time is over. It hangs on the stream there that it hangs on by hangings. The earliest of the ends that its MaxHold and its notice have at any of the
 // nodes bounds it there, as a MaxHold does.
 func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, ok bool) {
-	bounded, found, epoch := false, false, int64(0)
+	bounded, found := false, false
+	var hang hangings
 	bound := func(left time.Duration) {
 		if !bounded || left < ask.MaxHold {
 			ask.MaxHold, bounded = left, true
@@ -238,9 +243,7 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 				Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
 			}
 		}
-		if ask.Stamp == "" || h.Epoch > epoch {
-			ask.Stamp, ask.Attach, epoch = cmp.Or(h.Attached, fencing.NewStamp()), h.Attached != "", h.Epoch
-		}
+		hang = append(hang, h)
 		if h.MaxHold > 0 {
 			bound(h.MaxHold - outs[i].Now.Sub(h.AcquiredAt))
 		}
@@ -248,6 +251,9 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 			bound(h.BreakAt.Sub(outs[i].Now))
 		}
 	}
+	var on fencing.Holder
+	hang.tell(&on, len(outs))
+	ask.Stamp, ask.Attach = cmp.Or(on.Attached, fencing.NewStamp()), on.Attached != ""
 	return ask, found && (!bounded || ask.MaxHold > 0)
 }
 

@@ -195,6 +195,7 @@ type scene struct {
 	*Store
 	t     *testing.T
 	nodes []*node
+	told  int64 // of so many takeovers a stream was told: see renews
 }
 
 const testSkew = 100 * time.Millisecond

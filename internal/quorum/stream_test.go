@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -25,6 +26,16 @@ func newer(r fencing.AcquireRequest) fencing.AcquireRequest {
 // renewal is a renewal by the stream of r, which was told of so many takeovers.
 func renewal(r fencing.AcquireRequest, epoch int64) fencing.RenewRequest {
 	return fencing.RenewRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp, Epoch: epoch}
+}
+
+// renews has the stream of r renew, and remembers how many takeovers it was told of.
+func (s *scene) renews(r fencing.AcquireRequest) {
+	s.t.Helper()
+	out, err := s.Renew(bg, renewal(r, s.told))
+	if err != nil || out.Holder.Attached != r.Stamp {
+		s.t.Fatalf("%+v, %v", out.Holder, err)
+	}
+	s.told = out.Holder.Epoch
 }
 
 // hangsOn fails unless a lease hangs on a request at a node.
@@ -84,25 +95,88 @@ func TestStreamReplaced(t *testing.T) {
 	}
 }
 
-// A newer stream that reached a minority only ends no stream that a majority has.
+// A newer request that reached a minority only ends no stream that a majority has, nor does that lean on
+// fewer nodes from then on: what hangs on a try that came to nothing, or on no stream, goes back to it.
 func TestStreamReplacedAtAMinority(t *testing.T) {
+	for what, by := range map[string]func(*fencing.AcquireRequest){
+		"stream": func(*fencing.AcquireRequest) {}, "no stream": func(r *fencing.AcquireRequest) { r.Attach = false },
+	} {
+		t.Run(what, func(t *testing.T) {
+			play(t, func(s *scene) {
+				first := stream("a")
+				first.TTL = time.Minute
+				s.acquire(first)
+				s.reach(false, 1, 2)
+				second := newer(first)
+				by(&second)
+				_, err := s.Acquire(bg, second)
+				s.refused(err, fencing.CodeUnavailable)
+				s.reach(true, 1, 2)
+				if second.Attach {
+					s.hangsOn(0, second)
+				}
+				for range 3 {
+					s.renews(first)
+					s.pass(3 * time.Second)
+				}
+				if n := s.holders("a", first.Lease); n != 3 {
+					t.Errorf("%d nodes have the lease: a try that came to nothing released it", n)
+				}
+				s.hangsOn(0, first)
+				s.reach(false, 1)
+				s.renews(first)
+
+				// The next one that has a majority replaces it, also if it does not reach the node that has seen more.
+				s.reach(true, 1)
+				s.reach(false, 0)
+				third := newer(first)
+				out := s.acquire(third)
+				s.reach(true, 0)
+				_, err = s.Renew(bg, renewal(first, s.told))
+				s.refused(err, fencing.CodeReplaced)
+				s.told = out.Holder.Epoch
+				for range 3 {
+					s.renews(third)
+					s.pass(3 * time.Second)
+				}
+				for i := range s.nodes {
+					s.hangsOn(i, third)
+				}
+			})
+		})
+	}
+}
+
+// A newer stream that has a majority by the time that the older one looks at what hangs on it keeps it.
+func TestStreamThatIsAboutToHaveAMajority(t *testing.T) {
 	play(t, func(s *scene) {
 		first := stream("a")
+		first.TTL = time.Minute
 		s.acquire(first)
-		s.reach(false, 1, 2)
+		synctest.Wait()
 		second := newer(first)
-		_, err := s.Acquire(bg, second)
-		s.refused(err, fencing.CodeUnavailable)
-		s.reach(true, 1, 2)
-		s.hangsOn(0, second)
-		for range 3 {
-			if _, err := s.Renew(bg, renewal(first, 0)); err != nil {
+		attach := func(node int) {
+			if _, err := s.nodes[node].Acquire(bg, s.newTry(leaseKey{}, second, second.Stamp).ask); err != nil {
 				t.Fatal(err)
 			}
-			s.pass(time.Second)
 		}
-		if n := s.holders("a", first.Lease); n != 3 {
-			t.Errorf("%d nodes have the lease: a try that came to nothing released it", n)
+		attach(0)
+		s.renews(first)
+		synctest.Wait()
+		attach(1)
+		s.pass(3 * time.Second)
+		s.reach(false, 0)
+		_, err := s.Renew(bg, renewal(first, s.told))
+		s.refused(err, fencing.CodeUnavailable)
+		s.reach(true, 0)
+		s.reach(false, 2)
+		s.told = 1
+		s.renews(second)
+		s.reach(true, 2)
+		s.renews(second)
+		synctest.Wait()
+		for i := range s.nodes {
+			s.hangsOn(i, second)
 		}
 	})
 }
@@ -129,6 +203,36 @@ func TestStreamLeft(t *testing.T) {
 			t.Errorf("left: %v, at %d nodes, ended %+v", err, s.holders("a", first.Lease), out.Ended)
 		}
 	})
+}
+
+// A stream that reached a minority only, and was refused, lets go of nothing: a majority has the lease hang on
+// another one, which has it back at every node.
+func TestStreamLeftAtAMinority(t *testing.T) {
+	for _, linger := range []time.Duration{0, 3 * time.Second} {
+		t.Run(linger.String(), func(t *testing.T) {
+			play(t, func(s *scene) {
+				first := stream("a")
+				first.TTL = time.Minute
+				s.acquire(first)
+				s.reach(false, 1, 2)
+				second := newer(first)
+				_, err := s.Acquire(bg, second)
+				s.refused(err, fencing.CodeUnavailable)
+				s.reach(true, 1, 2)
+				if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true, Linger: linger}); err != nil {
+					t.Error(err)
+				}
+				for range 3 {
+					s.pass(5 * time.Second)
+					s.renews(first)
+				}
+				if n := s.holders("a", first.Lease); n != 3 {
+					t.Fatalf("%d nodes have the lease", n)
+				}
+				s.hangsOn(0, first)
+			})
+		})
+	}
 }
 
 // A node that has forgotten a lease has it back on the stream that it hangs on, also if the holder
@@ -199,6 +303,51 @@ func TestStreamOfASecondTry(t *testing.T) {
 		renames(maxRenamed)
 		if s.stampOf(r.Name, r.Lease, r.Stamp) != r.Stamp || len(s.undos.retryStamps) > maxRenamed || len(s.undos.order) != len(s.undos.retryStamps) {
 			t.Errorf("%d stamps are remembered, in order %d", len(s.undos.retryStamps), len(s.undos.order))
+		}
+	})
+}
+
+// What a stream lets go of is looked at behind its acquire, which may be on its way when its client has
+// gone.
+func TestStreamLeftBeforeItHasTheLease(t *testing.T) {
+	play(t, func(s *scene) {
+		first := stream("a")
+		first.TTL = time.Minute
+		s.acquire(first)
+		synctest.Wait()
+		held := make(chan struct{})
+		for _, n := range s.nodes {
+			n.set(func(n *node) {
+				n.before = func(op string) {
+					if op == "acquire" {
+						<-held
+					}
+				}
+			})
+		}
+		second := newer(first)
+		ctx, cancel := context.WithCancel(bg)
+		acquired := make(chan error)
+		go func() {
+			_, err := s.Acquire(ctx, second)
+			acquired <- err
+		}()
+		synctest.Wait()
+		cancel()
+		s.refused(<-acquired, fencing.CodeUnavailable)
+		done := make(chan error)
+		go func() {
+			_, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true})
+			done <- err
+		}()
+		synctest.Wait()
+		close(held)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := s.holders("a", first.Lease); n != 0 {
+			t.Errorf("%d nodes have the lease", n)
 		}
 	})
 }

@@ -148,6 +148,17 @@ func (t *tally) waiting() int {
 	return n
 }
 
+// replaced returns the nodes that refused a stream for a newer request.
+func (t *tally) replaced() nodeSet {
+	var set nodeSet
+	for i := range t.votes {
+		if v := &t.votes[i]; v.standing == against && v.err.Code == fencing.CodeReplaced {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
 // missing returns the nodes that said they don't have the lease, or not with its
 // token: it may be brought back there.
 func (t *tally) missing() nodeSet {

@@ -1,7 +1,9 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -266,11 +268,14 @@ func (t *try) outcome() (fencing.Outcome, *fencing.Error) {
 		}
 	}
 	out := conservative(best, a.token, t.began, a.until)
+	var hang hangings
 	for i := range a.votes {
 		if a.votes[i].standing == accepted {
-			tellMore(&out, &t.outs[i])
+			tellNotice(&out, &t.outs[i])
+			hang = append(hang, &t.outs[i].Holder)
 		}
 	}
+	hang.tell(&out.Holder, len(a.votes))
 	out.Ended, out.Fresh = ended, fresh
 	if !had {
 		out.Granted = []fencing.Grant{{Name: t.ask.Name, Holder: out.Holder, Gateway: t.store.self}}
@@ -291,13 +296,17 @@ func conservative(from *fencing.Outcome, token fencing.Token, began time.Time, u
 	return out
 }
 
-// tellMore adds to the quorum's outcome what the lease is at another node: whom it hangs on where
-// most takeovers were seen, and the notice.
-func tellMore(out, from *fencing.Outcome) {
-	if from.Holder.Epoch > out.Holder.Epoch {
-		out.Holder.Epoch, out.Holder.Attached = from.Holder.Epoch, from.Holder.Attached
+// hangings is a lease at the nodes that have it.
+type hangings []*fencing.Holder
+
+// tell adds to the quorum's holder whom a lease hangs on, and how many takeovers a majority of so many
+// nodes has seen. A minority may have seen more, by requests that came to nothing: a stream that was told of
+// those would take the lease back from a newer one, as if that majority had forgotten of it.
+func (hs hangings) tell(h *fencing.Holder, nodes int) {
+	slices.SortStableFunc(hs, func(a, b *fencing.Holder) int { return cmp.Compare(b.Epoch, a.Epoch) })
+	if n := min(majorityOf(nodes), len(hs)); n > 0 {
+		h.Epoch, h.Attached = hs[n-1].Epoch, hs[n-1].Attached
 	}
-	tellNotice(out, from)
 }
 
 // tellNotice adds to the quorum's outcome the notice that a lease has at a node. The earliest

@@ -198,6 +198,9 @@ func (s *Store) takeBack(ctx context.Context, r fencing.TakeBackRequest) (fencin
 	}
 	s.ends(leaseKey{r.Name, r.Lease.Public()})
 	r.Stamp = s.stampOf(r.Name, r.Lease, r.Stamp)
+	if r.Left && !s.mayHangOn(ctx, leaseKey{r.Name, r.Lease.Public()}, r.Stamp, r.Epoch) {
+		r.Left = false // it came to nothing; what it has reached goes back to the stream that a majority has: reclaim
+	}
 	answers := make(chan answer[fencing.Outcome], len(s.nodes))
 	for i := range s.nodes {
 		if !s.undo(i, r, false, func(out fencing.Outcome, err error) {
