@@ -270,6 +270,7 @@ func TestEventsResync(t *testing.T) {
 		"nothing":                {":\n\n", "", "resync granted "},
 		"an event without id":    {":\n\n" + granted, "", "granted resync granted "},
 		"where it stands":        {"id: 7\n\n", "7", "granted "},
+		"a sign of life":         {"id: 7\n\n:\nid: 9\n\n", "9", "granted "},
 		"an event":               {"id: 7\n\nid: 8\n" + granted, "8", "granted granted "},
 		"a gap":                  {":\n\nid: 9\nevent: resync\ndata: {}\n\n", "9", "resync granted "},
 		"an event cut short":     {"id: 7\n\nid: 8\nevent: granted\n", "7", "granted "},

@@ -23,7 +23,7 @@ func EventKinds() []EventKind {
 
 // Event is one change of a lock.
 type Event struct {
-	ID    string // the same on every gateway; stores set it
+	ID    string // stores set it: the same on gateways that tell all events in the same order, another one on any other
 	Kind  EventKind
 	Name  Name
 	Lease LeasePublic

@@ -103,7 +103,8 @@ func watchEvents(c *call) {
 	}
 }
 
-// relay passes events on until the next heartbeat is due, and sends that.
+// relay passes events on until the next heartbeat is due, and sends that: it says where the stream
+// stands, which may be far behind the last event that was for it.
 func (s stream) relay(events *watchdog.Subscription) error {
 	ctx, cancel := context.WithTimeout(s.c.r.Context(), s.c.s.heartbeat)
 	defer cancel()
@@ -116,7 +117,7 @@ func (s stream) relay(events *watchdog.Subscription) error {
 		if err == nil {
 			behind, err = s.tell(notice, events)
 		} else if errors.Is(ctx.Err(), context.DeadlineExceeded) && s.c.r.Context().Err() == nil {
-			return s.comment()
+			return s.standsAt(events.At())
 		}
 		if err != nil {
 			return err
@@ -129,6 +130,14 @@ func (s stream) relay(events *watchdog.Subscription) error {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// standsAt sends a comment with the id of where the stream stands, unless that is empty.
+func (s stream) standsAt(id string) error {
+	if id == "" {
+		return s.comment()
+	}
+	return s.write([]byte(":\nid: " + id + "\n\n"))
 }
 
 // rest returns how long a stream rests. At random, so that not all tell at once.

@@ -366,7 +366,16 @@ func TestHeartbeatsBesideOthersNames(t *testing.T) {
 			g.takeAndRelease("theirs/a")
 		}
 		text, _ := w.seen()
-		if begins, beats, _ := strings.Cut(text, "\n\n"); !strings.HasPrefix(begins, "id: ") || beats != strings.Repeat(":\n\n", 4) {
+		beats := strings.Split(strings.TrimSuffix(text, "\n\n"), "\n\n")
+		stood := ""
+		for i, beat := range beats {
+			id, is := strings.CutPrefix(strings.TrimPrefix(beat, ":\n"), "id: ")
+			if !is || id == stood || strings.HasPrefix(beat, ":") != (i > 0) {
+				t.Errorf("it says %q after it stood at %q", beat, stood)
+			}
+			stood = id
+		}
+		if len(beats) != 5 {
 			t.Errorf("it begins and has four heartbeats with %q", text)
 		}
 	})

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"cmp"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -46,6 +45,7 @@ type events struct {
 	count     int                                 // of lifetimes
 	live      map[fencing.Name]map[*lifetime]bool // the grants that were told, and not how they ended
 	heard     [maxNodes]time.Time                 // when a node has told anything last
+	sent      uint64                              // events so far
 	gapAt     time.Time                           // when the last gap was told
 	gapDue    bool                                // another one will be
 }
@@ -165,7 +165,7 @@ func (w *events) granted(r *lifetime, at nodeSet, e fencing.Event) {
 		w.live[r.name] = map[*lifetime]bool{}
 	}
 	w.live[r.name][r] = true
-	w.tell(r, e)
+	w.tell(e)
 }
 
 // noticed notes that a node has given notice to a lease, once more if it has done so before. It
@@ -177,7 +177,7 @@ func (w *events) noticed(r *lifetime, node int, e fencing.Event) {
 	slices.Sort(counts[:])
 	if often := counts[len(counts)-majorityOf(len(w.store.nodes))]; !r.over && often > r.noticed {
 		r.noticed = often
-		w.tell(r, e)
+		w.tell(e)
 	}
 }
 
@@ -200,7 +200,7 @@ func (w *events) ended(r *lifetime, at nodeSet, e fencing.Event) {
 func (w *events) tellEnd(r *lifetime) {
 	r.over = true
 	w.unlive(r)
-	w.tell(r, r.end)
+	w.tell(r.end)
 }
 
 // undone notes that nodes have taken a grant back, if they had granted it.
@@ -215,23 +215,17 @@ func (w *events) undone(r *lifetime, at nodeSet, e fencing.Event) {
 	if r.told && !r.over && w.majority(r.undone) {
 		r.over = true
 		w.unlive(r)
-		w.tell(r, e)
+		w.tell(e)
 	}
 	if r.granted == r.undone && (!r.told || r.over) {
 		w.forget(r)
 	}
 }
 
-// tell passes an event on, under an id that is the same at all gateways.
-func (w *events) tell(r *lifetime, e fencing.Event) {
-	id, which := fnv.New64a(), strconv.FormatBool(r.over)
-	if e.Kind == fencing.EventNotice {
-		which = strconv.Itoa(r.noticed)
-	}
-	for _, part := range []string{string(r.name), string(r.lease), strconv.FormatUint(uint64(r.token), 10), which} {
-		_, _ = id.Write([]byte(part + "\n")) // it never fails
-	}
-	e.ID, e.Claimed = strconv.FormatUint(id.Sum64(), 16), false
+// tell passes an event on, under an id of this gateway's own: others may tell it in another order.
+func (w *events) tell(e fencing.Event) {
+	w.sent++
+	e.ID, e.Claimed = string(w.store.self)+"-"+strconv.FormatUint(w.sent, 10), false
 	for _, sink := range w.sinks {
 		sink.Event(e)
 	}

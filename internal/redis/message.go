@@ -73,7 +73,7 @@ func (c *codec) items(read func(name fencing.Name, tag byte)) {
 	}
 }
 
-// decodeEventsMessage reads a message of eventsChannel. What all gateways call an event
+// decodeEventsMessage reads a message of eventsChannel. What all gateways of one master call an event
 // is made of the partition, the time and, where a test's clock stands still, which of
 // the calls it was.
 func decodeEventsMessage(payload string) ([]fencing.Event, error) {

@@ -56,7 +56,12 @@ func (l *subscription) onEvents(payload string) {
 		l.gap()
 		return
 	}
+	own := ""
+	if l.topology.location.kind == kindCluster { // what two masters publish comes elsewhere in another order
+		own = "-" + l.topology.store.handle
+	}
 	for _, event := range events {
+		event.ID += own
 		for _, w := range sinks {
 			w.sink.Event(event)
 		}

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -161,4 +162,32 @@ func TestEventsEverywhere(t *testing.T) {
 		b, _ := eyes[1].seen()
 		return len(a) == want+1 && len(b) == want+1 && a[want] == b[want]
 	})
+}
+
+// What two masters of a Cluster publish comes to each gateway in an order of its own, so that an id
+// of one says nothing at another: who changes the gateway is told of a gap there.
+func TestEventsOfAClusterHaveIDsOfTheirGateway(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	stores := [2]*Store{open(t, unguarded(cluster.URL())), open(t, unguarded(cluster.URL()))}
+	var eyes [2]eye
+	for i, s := range stores {
+		s.Watch(&eyes[i])
+		until(t, func() bool { _, gaps := eyes[i].seen(); return gaps > 0 })
+	}
+	const names = 20
+	for i := range names {
+		mustAcquire(t, stores[0], acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", i))))
+	}
+	ids := map[string]bool{}
+	for i := range eyes {
+		until(t, func() bool { seen, _ := eyes[i].seen(); return len(seen) == names })
+		seen, _ := eyes[i].seen()
+		for _, e := range seen {
+			ids[e.ID] = true
+		}
+	}
+	if len(ids) != 2*names {
+		t.Errorf("%d ids of %d events at two gateways: %v", len(ids), names, slices.Sorted(maps.Keys(ids)))
+	}
 }

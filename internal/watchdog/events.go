@@ -56,7 +56,6 @@ type hub struct {
 type Subscription struct {
 	hub    *hub
 	prefix string
-	at     string // the id of where it began
 	next   uint64 // the notice to read next
 	resync bool   // comes first
 	closed bool
@@ -88,26 +87,28 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &Subscription{hub: h, prefix: prefix, at: h.at(), next: h.end}
+	s := &Subscription{hub: h, prefix: prefix, next: h.end}
 	if after != "" {
-		s.at = after
 		s.next, s.resync = h.find(after)
 	}
 	return s, nil
 }
 
-// At returns the id of where the subscription began: who comes back with it misses nothing
-// of what follows. It is empty where a Resync comes first.
+// At returns the id of where the subscription stands, behind what Next and Poll have returned: who
+// comes back with it misses nothing of what follows. It is empty where a Resync comes first.
 func (s *Subscription) At() string {
-	if s.resync {
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s.resync || s.next <= h.oldest() {
 		return ""
 	}
-	return s.at
+	return h.before(s.next)
 }
 
-// at returns the id of the last notice. There is one while the store is watched. The caller
-// holds mu.
-func (h *hub) at() string { return h.ring[(h.end-1)%maxEvents].Event.ID }
+// before returns the id of the notice before another one. There is one while the store is watched. The
+// caller holds mu.
+func (h *hub) before(next uint64) string { return h.ring[(next-1)%maxEvents].Event.ID }
 
 // start has the store's events watched. The caller holds switching.
 func (h *hub) start() {
@@ -241,7 +242,7 @@ func (s *Subscription) look() (n Notice, ok bool, changed <-chan struct{}, err e
 	}
 	if s.resync || s.next < h.oldest() {
 		s.resync, s.next = false, h.end
-		return Notice{Resync: true, Event: fencing.Event{ID: h.at()}}, true, nil, nil
+		return Notice{Resync: true, Event: fencing.Event{ID: h.before(h.end)}}, true, nil, nil
 	}
 	for s.next < h.end {
 		n := &h.ring[s.next%maxEvents]

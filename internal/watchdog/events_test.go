@@ -114,14 +114,22 @@ func TestComesBackFromWhereItStood(t *testing.T) {
 		quiet := subscribe(t, w, "", "a")
 		comesBack(quiet.At(), "none")
 		s.tell("b", "a")
-		comesBack(quiet.At(), "2", "none")
+		from := quiet.At()
+		comesBack(from, "2", "none")
+		expect(t, quiet, "2", "none")
+		s.tell("b", "b")
+		expect(t, quiet, "none")
+		if at := quiet.At(); at != "4" { // what is not for it is behind it all the same
+			t.Errorf("it stands at %q", at)
+		}
+		comesBack(quiet.At(), "none")
 		comesBack(subscribe(t, w, "", "a").At(), "none")
 		s.sink.Gap()
 		after := subscribe(t, w, "", "a")
-		comesBack(quiet.At(), "2", "resync", "none")
+		comesBack(from, "2", "resync", "none")
 		comesBack(after.At(), "none")
 		s.tell("a")
-		comesBack(after.At(), "3", "none")
+		comesBack(after.At(), "5", "none")
 
 		for _, id := range []string{"never", New(s, Options{}).hub.run + "0"} {
 			unknown := subscribe(t, w, id, "a")
@@ -193,6 +201,9 @@ func TestASlowSubscriptionResyncs(t *testing.T) {
 		s.tell("a")
 		expect(t, slow, "2")
 		s.tell("a", "a")
+		if at := slow.At(); at != "" {
+			t.Errorf("before it was told of the gap it stands at %q", at)
+		}
 		expect(t, slow, "resync", "none")
 		s.tell("a")
 		expect(t, slow, strconv.Itoa(s.told), "none")
