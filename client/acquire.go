@@ -254,12 +254,12 @@ type acquiring struct {
 	begun     instant
 	retry     *retry
 	uncertain bool // a request may have been granted without our knowing
-	unsettled unsettled
+	doubted   int  // requests with the lease id that came to nothing that is known
 }
 
 // identify sets the lease id to ask with. A late request with an older one replaces nothing of it.
 func (q *acquiring) identify(id string) {
-	q.unsettled = unsettled{}
+	q.doubted = 0
 	if q.call.leaseID = id; q.announce != nil {
 		q.announce(PublicPart(id))
 	}
@@ -385,7 +385,11 @@ func (q *acquiring) once(ctx, parent context.Context, wait, within time.Duration
 			return nil, err
 		}
 	}
-	keep := func() { l.renew(l.dueAfter()) }
+	keep := func() {
+		t := l.attempts()
+		defer t.close()
+		l.renew(t, l.dueAfter())
+	}
 	if q.unkept {
 		keep = func() {}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,9 @@ const silence = 20 * time.Second
 // minSlack is how much later than it is due the event of a renewal may come at least; an
 // eighth of the time between two otherwise.
 const minSlack = 100 * time.Millisecond
+
+// fewEvents are read of a stream that nobody listens to yet, to see whether it ends.
+const fewEvents = 16
 
 // event is one of server-sent events.
 type event struct {
@@ -37,9 +41,10 @@ type stream struct {
 	c      *Client
 	turn   uint32 // says whose it is
 	sent   instant
-	first  *event     // to be returned before those of events
-	events chan event // closed at the stream's end
-	err    error      // why it has ended, once events is closed
+	first  *event      // to be returned before those of events
+	events chan event  // closed at the stream's end
+	err    error       // why it has ended, once events is closed
+	ended  atomic.Bool // it has, and events may be unread
 	close  context.CancelFunc
 }
 
@@ -75,11 +80,12 @@ func (c *Client) begins(ctx context.Context, turn uint32, r call) (*stream, erro
 		response.Body.Close()
 		return nil, err
 	}
-	s := &stream{c: c, turn: turn, sent: sent, events: make(chan event)}
+	s := &stream{c: c, turn: turn, sent: sent, events: make(chan event, fewEvents)}
 	if !c.goes(func() {
 		defer close(s.events)
 		defer response.Body.Close()
 		s.err = s.read(ctx, bufio.NewReader(response.Body))
+		s.ended.Store(true)
 	}) {
 		response.Body.Close()
 		return nil, ErrClosed
@@ -173,7 +179,9 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	stop := context.AfterFunc(ctx, cancel)
 	defer stop()
 	s, err := q.c.open(streaming, q.call, within)
-	q.unsettled.doubt(err)
+	if doubtful(err) {
+		q.doubted++
+	}
 	for err == nil {
 		var e event
 		if e, err = s.next(ctx, silence); err != nil {
@@ -209,7 +217,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 					again.Linger = 0 // it is for a stream
 				}
 				l.claim.body = again
-				l.unsettled = q.unsettled
+				l.doubted = q.doubted
 				return l, l.start(func() {
 					defer cancel()
 					l.follow(s)
@@ -231,6 +239,8 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 // lease is over: the end of one is a release, perhaps of what is still believed in.
 func (l *Lease) follow(s *stream) {
 	defer s.close()
+	t := l.attempts()
+	defer t.close()
 	for l.next = s; l.next != nil; {
 		s := l.next
 		l.next = nil
@@ -248,7 +258,7 @@ func (l *Lease) follow(s *stream) {
 			l.dismiss(s, err)
 		}
 		if l.Err() == nil {
-			l.renew(0)
+			l.renew(t, 0)
 		}
 	}
 	<-l.kept.Done() // its work may still be stopping
@@ -297,9 +307,9 @@ func (l *Lease) overhear(s *stream) {
 
 // takeOver asks for the lease once more, without a stream: a newer request has the lease,
 // so that the end of the older one's stream is not its release any more.
-func (l *Lease) takeOver(ctx context.Context) error {
+func (l *Lease) takeOver(ctx context.Context, one *attempt) error {
 	if l.claim.stream {
-		return l.attachAgain(ctx)
+		return l.attachAgain(one)
 	}
 	var g granted
 	r := l.claim

@@ -1,126 +1,90 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"net"
 	"slices"
 )
 
-// maxUnsettled is how many requests for another stream may be unanswered at a time. From
-// then on the lease is only renewed.
-const maxUnsettled = 8
-
-// unsettled are requests for a stream that were not answered in time. Their gateways may come to
-// them late: such a request then replaces the stream that was granted after it was sent.
-type unsettled struct {
-	open   int // under way, or streams themselves
-	used   int // of those, which have replaced a stream
-	closed int // given up, and not known to have replaced one
-}
-
-// doubt notes a request that has failed, if its gateway may still come to it, or the store that
-// its gateway had no answer from. What any other refusal says is done, or is not.
-func (u *unsettled) doubt(err error) {
+// doubtful reports whether a gateway may still come to a request for a stream that has failed, or the store
+// that its gateway had no answer from. It then replaces the stream that was granted after it was sent.
+// What any other refusal says is done, or is not.
+func doubtful(err error) bool {
 	if err == nil || !unanswered(err) {
-		return
+		return false
 	}
 	var never *net.OpError
 	notSent := errors.As(err, &never) && never.Op == "dial"
 	e := refusal(err)
-	if refused := e != nil && e.Code != "" && e.Code != CodeUnavailable; !notSent && !refused {
-		u.closed = min(u.closed+1, maxUnsettled)
-	}
+	return !notSent && (e == nil || e.Code == "" || e.Code == CodeUnavailable)
 }
 
-// ownRequest reports whether what has replaced a stream may be an earlier request of this
-// client's, which its gateway came to late. Each is so only once.
+// ownRequest reports whether what has replaced a stream may be another request of this client's, which
+// its gateway came to late. Each is so only once.
 func (l *Lease) ownRequest() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch u := &l.unsettled; {
-	case u.used < u.open:
-		u.used++
-	case u.closed > 0:
-		u.closed--
+	l.settle(func(one *attempt) bool { return one.stream != nil && one.stream.ended.Load() })
+	switch {
+	case l.used < len(l.asked):
+		l.used++
+	case l.doubted > 0:
+		l.doubted--
 	default:
 		return false
 	}
 	return true
 }
 
-// gaveUp notes that a request for a stream is not waited for any more.
-func (l *Lease) gaveUp() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unsettled.open++
+// settle takes attempts out of those that may replace a stream, and may have replaced one. The caller
+// holds mu.
+func (l *Lease) settle(which func(*attempt) bool) {
+	before := len(l.asked)
+	l.asked = slices.DeleteFunc(l.asked, which)
+	l.used = max(0, l.used-(before-len(l.asked)))
 }
 
-// settled notes what has become of such a request, or nil if that was a stream, which is over.
-func (l *Lease) settled(err error) {
+// asks notes that an attempt asks for a stream, unless there are as many as may be. Those that were
+// granted one before can't replace it.
+func (l *Lease) asks(one *attempt) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unsettled.open--
-	l.unsettled.used = max(0, l.unsettled.used-1)
-	l.unsettled.doubt(err)
+	l.settle(func(o *attempt) bool { return o.stream != nil })
+	if len(l.asked) >= maxAttempts {
+		return false
+	}
+	l.asked = append(l.asked, one)
+	return true
 }
 
-// tooMany reports whether there are as many such requests as may be.
-func (l *Lease) tooMany() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.unsettled.open >= maxUnsettled
-}
-
-// attachAgain has the names of the lease hang on another stream: only a stream can take them
-// over from an older one. A request that is not answered within a time goes on until the lease is
-// over: its gateway may carry it out all the same, and would take its end for a release.
-func (l *Lease) attachAgain(within context.Context) error {
-	if l.tooMany() {
+// attachAgain has the names of the lease hang on another stream: only a stream can take them over from
+// an older one. The request goes on until the lease is over, answered in time or not: its gateway may carry
+// it out all the same, and would take its end for a release. As long as there are many of them the
+// lease is only renewed.
+func (l *Lease) attachAgain(one *attempt) error {
+	if !l.asks(one) {
 		return nil
 	}
-	turn := l.c.current.Load()
-	opened, failed, late := make(chan *stream), make(chan error), make(chan struct{})
-	if !l.c.goes(func() {
-		s, err := l.openAgain()
-		if err != nil {
-			select {
-			case failed <- err:
-			case <-late:
-				l.settled(err)
-			case <-l.kept.Done():
-			}
-			return
+	s, err := l.openAgain()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if one.stream = s; err != nil {
+		l.settle(func(o *attempt) bool { return o == one })
+		if doubtful(err) {
+			l.doubted = min(l.doubted+1, maxAttempts)
 		}
-		select {
-		case opened <- s:
-		case <-late:
-			l.overhear(s)
-			l.settled(nil)
-		case <-l.kept.Done():
-		}
-	}) {
-		return ErrClosed
 	}
-	select {
-	case s := <-opened:
-		l.next = s
-		l.detached.Store(false)
-		return nil
-	case err := <-failed:
-		l.mu.Lock()
-		l.unsettled.doubt(err)
-		l.mu.Unlock()
-		return err
-	case <-within.Done():
-	}
-	if l.kept.Err() != nil {
-		return ErrClosed
-	}
-	l.gaveUp()
-	close(late)
-	l.c.judge(l.kept, turn, errSilent)
-	return errSilent
+	return err
+}
+
+// adopt has the lease hang on the stream that an attempt was granted.
+func (l *Lease) adopt(one *attempt) {
+	l.mu.Lock()
+	l.asked = slices.DeleteFunc(l.asked, func(o *attempt) bool { return o == one })
+	l.used = min(l.used, len(l.asked))
+	l.mu.Unlock()
+	l.next = one.stream
+	l.detached.Store(false)
 }
 
 // openAgain asks for another stream with what the lease has, which ends with the lease.

@@ -31,8 +31,9 @@ type attempt struct {
 	answer answer
 	err    error
 
-	lease granted // what the answer to a renewal says
-	names int     // how many it renews
+	lease  granted // what the answer to a renewal says
+	names  int     // how many it renews
+	stream *stream // that was granted in place of an answer
 }
 
 // attempts are those of one request, or of the renewals of one lease. One goroutine uses them.
@@ -40,13 +41,13 @@ type attempts struct {
 	c     *Client
 	ctx   context.Context
 	end   context.CancelFunc
-	final func(error) bool // whether nobody has to be asked after such an answer
-	open  []*attempt       // oldest first
+	final func(*attempt) bool // whether nobody has to be asked after one that has ended
+	open  []*attempt          // oldest first
 	ended chan *attempt
 }
 
-// attempts returns those of a request, which end with ctx. final says after which answer none follows.
-func (c *Client) attempts(ctx context.Context, final func(error) bool) *attempts {
+// attempts returns those of a request, which end with ctx. final says after which none follows.
+func (c *Client) attempts(ctx context.Context, final func(*attempt) bool) *attempts {
 	t := &attempts{c: c, final: final, ended: make(chan *attempt)}
 	t.ctx, t.end = context.WithCancel(ctx)
 	return t
@@ -60,8 +61,9 @@ func (t *attempts) close() {
 	}
 }
 
-// start sends a request once more, after what has to succeed before, if there is anything.
-func (t *attempts) start(one *attempt, before func(context.Context) error) {
+// start sends a request once more, after what has to succeed before, if there is anything, and unless
+// that was granted a stream.
+func (t *attempts) start(one *attempt, before func(context.Context, *attempt) error) {
 	for i, old := range t.open {
 		if t.leave(old); i <= len(t.open)-maxAttempts {
 			old.cancel()
@@ -73,9 +75,9 @@ func (t *attempts) start(one *attempt, before func(context.Context) error) {
 	go func() {
 		defer cancel()
 		if before != nil {
-			one.err = before(ctx)
+			one.err = before(ctx, one)
 		}
-		if one.err == nil {
+		if one.err == nil && one.stream == nil {
 			one.answer, one.err = t.c.exchange(ctx, one.turn, one.call)
 		}
 		t.ended <- one
@@ -100,10 +102,10 @@ func (t *attempts) next(within time.Duration, sooner <-chan struct{}) (*attempt,
 		select {
 		case one := <-t.ended:
 			t.forget(one)
-			if one.err == nil {
+			if one.err == nil && one.stream == nil {
 				one.err = one.call.accept(one.answer)
 			}
-			if t.final(one.err) {
+			if t.final(one) {
 				return one, nil
 			}
 			t.c.judge(t.ctx, one.turn, one.err)

@@ -59,6 +59,9 @@ type Lease struct {
 	claim    call          // takes it over from its stream
 	detached atomic.Bool   // still to be taken over
 	next     *stream       // that which it was taken over with, of several names; the goroutine's that renews
+	doubted  int           // requests for a stream that came to nothing that is known; mu guards it
+	asked    []*attempt    // those that ask for a stream, or were granted one late; mu guards it
+	used     int           // of those, which have replaced a stream; mu guards it
 
 	ctx    context.Context // the user's
 	cancel context.CancelCauseFunc
@@ -82,8 +85,6 @@ type Lease struct {
 	least  time.Duration // of AtLeast, until ReleaseNow
 
 	backoff time.Duration // after the next stream that ends soon
-
-	unsettled unsettled // its requests for a stream that were not answered in time
 }
 
 // newLease starts to watch over a lease. parent is what its context is made from.
@@ -284,9 +285,7 @@ func (l *Lease) failed(err error) {
 
 // renew keeps the lease alive until it is over, or hangs on another stream. first is when to begin,
 // counted from sending.
-func (l *Lease) renew(first time.Duration) {
-	t := l.attempts()
-	defer t.close()
+func (l *Lease) renew(t *attempts, first time.Duration) {
 	for next := first; ; next = l.dueAfter() {
 		next -= rand.N(max(0, next)/10 + 1) // never later than it was told
 		in := next - l.c.now().since(l.sentAt())
@@ -309,9 +308,16 @@ func (l *Lease) renew(first time.Duration) {
 }
 
 // attempts returns those of its renewals. None follows after an answer that renews it, or says
-// that it is lost.
+// that it is lost. A stream that was granted late is no such answer: all that it says counts from when
+// it was asked for, which may be longer ago than the lease lives.
 func (l *Lease) attempts() *attempts {
-	return l.c.attempts(l.kept, func(err error) bool { return err == nil || errors.Is(err, CodeLeaseLost) })
+	return l.c.attempts(l.kept, func(one *attempt) bool {
+		if one.stream != nil && one.late {
+			l.c.goes(func() { l.overhear(one.stream) })
+			return false
+		}
+		return one.err == nil || errors.Is(one.err, CodeLeaseLost)
+	})
 }
 
 // pause waits before a renewal, less if the lease was shortened meanwhile or is over. It returns the
@@ -355,6 +361,9 @@ func (l *Lease) renewOnce(t *attempts) error {
 			if l.kept.Err() == nil {
 				l.failed(err)
 			}
+			if l.next != nil { // its gateway renews the lease
+				return nil
+			}
 			if one, _ = t.next(min(retry.after(err), max(l.left()/3, minBackoff/5)), nil); l.ended() {
 				return err
 			}
@@ -366,9 +375,12 @@ func (l *Lease) renewOnce(t *attempts) error {
 }
 
 // hears takes over what the answer to a renewal says, and reports whether it has renewed the lease.
-// Where that has lost no more than some of its names, the others are to be asked for.
+// Where that has lost no more than some of its names, the others are to be asked for; so are those that
+// hang on another stream: it may end at once.
 func (l *Lease) hears(t *attempts, one *attempt) bool {
 	switch {
+	case one.stream != nil:
+		l.adopt(one)
 	case one.err == nil:
 		l.renewed(one.lease, one.answer.sent)
 		t.supersede(one)
@@ -382,36 +394,26 @@ func (l *Lease) hears(t *attempts, one *attempt) bool {
 
 // ask begins to renew the lease once more, and waits for an answer.
 func (l *Lease) ask(t *attempts, within time.Duration) (*attempt, error) {
-	one := &attempt{names: len(l.held())}
-	before := l.reclaim
-	if l.claim.stream { // a request for a stream is left running by itself
-		ctx, cancel := context.WithTimeout(l.kept, within)
-		defer cancel()
-		if one.err = l.reclaim(ctx); t.final(one.err) && one.err != nil {
-			return one, nil
-		} else if one.err != nil {
-			return nil, one.err
-		}
-		before = nil
-	}
-	r, err := renewalCall(&one.lease, l.id, l.held(), renewRequest{TTL: upMillis(l.renewsWith())})
+	names := l.held()
+	one := &attempt{names: len(names)}
+	r, err := renewalCall(&one.lease, l.id, names, renewRequest{TTL: upMillis(l.renewsWith())})
 	if err != nil {
 		return nil, err
 	}
 	one.call = r
-	t.start(one, before)
+	t.start(one, l.reclaim)
 	return t.next(within, nil)
 }
 
 // reclaim takes a lease over that hangs on a stream which is of no use any more. A refusal of that, but
 // for a loss, keeps nobody from renewing it. That one of several names was released, and not by this
 // client meanwhile, is no loss yet: the renewal says which.
-func (l *Lease) reclaim(ctx context.Context) error {
+func (l *Lease) reclaim(ctx context.Context, one *attempt) error {
 	if !l.detached.Load() {
 		return nil
 	}
 	names := len(l.held())
-	err := l.takeOver(ctx)
+	err := l.takeOver(ctx, one)
 	if err == nil || unanswered(err) {
 		return err
 	}

@@ -124,7 +124,7 @@ func (c *Client) insist(ctx context.Context, r call) (answer, error) {
 	if r.patience > 0 {
 		retry.patience = r.patience
 	}
-	t := c.attempts(ctx, func(err error) bool { return err == nil || !unanswered(err) })
+	t := c.attempts(ctx, func(one *attempt) bool { return one.err == nil || !unanswered(one.err) })
 	defer t.close()
 	for {
 		within := retry.begin()

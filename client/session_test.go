@@ -30,6 +30,7 @@ type keeper struct {
 	taken    bool                     // by a request that is no stream
 	asked    []string                 // methods
 	refuses  []Code                   // the next requests for the lease, one each
+	untold   bool                     // streams that are replaced are not told
 	brief    int                      // so many streams end as soon as they were granted
 	frozen   map[string]chan struct{} // gateways by their host, or requests by their method, until it is closed
 }
@@ -123,7 +124,7 @@ func (k *keeper) carryOut(r *http.Request, asks renewRequest) (*http.Response, e
 		k.renew(0)
 	}
 	for _, s := range k.streams {
-		if !k.taken && s == k.streams[len(k.streams)-1] {
+		if !k.taken && !k.untold && s == k.streams[len(k.streams)-1] {
 			s.say("lost", `{"code":"replaced"}`)
 		}
 	}
@@ -426,7 +427,7 @@ func TestReplacedByALateRequest(t *testing.T) {
 				if len(names) == 1 {
 					return // this client renews it by itself from now on
 				}
-				for round := range 4 * maxUnsettled {
+				for round := range 4 * maxAttempts {
 					thaw, thawOther := k.freeze(hostOf(c, 0)), func() {}
 					if round%2 > 0 { // it is carried out late, but before the one that is asked next
 						thawOther = k.freeze(hostOf(c, 1))
@@ -454,6 +455,48 @@ func TestReplacedByALateRequest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Streams that were granted late and never say that they were replaced keep nobody from asking for another.
+func TestLateStreamsThatStayOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := keep(t, 9*time.Second)
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached()))
+		k.mu.Lock()
+		k.untold = true
+		k.mu.Unlock()
+		for range 2 * maxAttempts {
+			thaw := k.freeze(hostOf(c, 1)) // the next one: a stream that says nothing has its gateway passed over
+			k.harm(fallSilent)
+			lives(t, l, 6*time.Second+500*time.Millisecond)
+			thaw()
+			lives(t, l, time.Minute)
+		}
+		puts := k.count(http.MethodPut)
+		lives(t, l, time.Minute)
+		if n := k.count(http.MethodPut) - puts; n > 0 {
+			t.Errorf("it hangs on no stream: the client renews it %d times", n)
+		}
+	})
+}
+
+// A lease that hangs on another stream is renewed by its gateway: it does not matter whether the client's
+// own renewal beside it is answered.
+func TestAttachedAgainWithoutAnAnswerToARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, k := keep(t, 9*time.Second)
+		defer c.Close()
+		l := must[*Lease](t)(c.Acquire(t.Context(), "a", Also("b"), Attached()))
+		defer k.freeze(http.MethodPut)()
+		for range 2 * maxAttempts {
+			k.harm(breakOff)
+			lives(t, l, time.Minute)
+		}
+		if n := k.count(http.MethodPost); n != 1+2*maxAttempts {
+			t.Errorf("it was asked for %d times", n)
+		}
+	})
 }
 
 // A request that was refused is not carried out late, nor does one with another lease id take
