@@ -120,6 +120,7 @@ func (s *Session) has(name fencing.Name) {
 func (o *Sessions) register(s *Session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	s.known = map[fencing.Name]time.Time{}
 	for _, name := range s.names {
 		o.byRequest[request{name, s.ask.Stamp}] = s
 		o.byName[name] = append(o.byName[name], s)

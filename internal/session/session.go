@@ -122,7 +122,7 @@ func (o *Sessions) Begin(r *Request) (*Session, error) {
 		return nil, fencing.DrainingError()
 	default:
 	}
-	s.wake, s.known = make(chan struct{}, 1), map[fencing.Name]time.Time{}
+	s.wake = make(chan struct{}, 1)
 	o.register(s)
 	s.deaf = o.dog.Hear()
 	return s, nil

@@ -123,8 +123,8 @@ func (h *hub) start() {
 	h.stop = h.watch(h)
 }
 
-// enter has the store's events watched until leave, for a stream that leases hang on.
-func (h *hub) enter() {
+// retain has the store's events watched until leave, for a stream that leases hang on.
+func (h *hub) retain() {
 	h.switching.Lock()
 	defer h.switching.Unlock()
 	h.mu.Lock()

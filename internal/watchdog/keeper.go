@@ -44,7 +44,7 @@ func (nobody) Has([]fencing.Name, time.Time, []fencing.Entry)              {}
 // while it keeps anything.
 func (w *Watchdog) Hear() (stop func()) {
 	w.listen()
-	w.hub.enter()
+	w.hub.retain()
 	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
