@@ -136,9 +136,12 @@ type Capabilities struct {
 
 	// Forgets: what the store has said may be lost: messages and answers, as with the leader of a
 	// cluster that dies, or the grants themselves, as with a Redis that fails over and serves on. Its gateway
-	// asks again for a lease before it tells of it if the answer is old, and its heartbeats tell
-	// what there is: see Listener.Has.
+	// asks again for a lease before it tells of it if the answer is old.
 	Forgets bool
+
+	// Tells: heartbeats tell what there is for a gateway, the streams that leases hang on
+	// included: see Listener.Has. Without Queue there are only those.
+	Tells bool
 
 	// WallTime returns what the wall clock was at an instant of the store, or will be, in UTC, for people to be shown. nil: the
 	// store's clock is a wall clock, and Instant.Time says it.
@@ -146,7 +149,7 @@ type Capabilities struct {
 }
 
 // NoQueue is embedded by stores that have no queue: what only a queue takes. Nothing
-// waits there, and nothing is provisional.
+// waits there, and nothing is provisional. What they tell of streams they tell by methods of their own.
 type NoQueue struct{}
 
 // Capabilities implements Store.
@@ -230,7 +233,7 @@ type Listener interface {
 	// Has tells, in a Heartbeat, what the store has for this gateway, in as many calls and
 	// heartbeats as it likes. It has told all that there was on names ever since an
 	// instant: what had no entry is not there, for it was granted firmly, or forgotten; of a
-	// stream see Entry. A store without Capabilities.Forgets need not tell.
+	// stream see Entry. A store without Capabilities.Tells need not tell.
 	Has(names []Name, since time.Time, entries []Entry)
 
 	// Gap says that messages may have been lost: a Heartbeat is to be made at once.

@@ -192,6 +192,12 @@ func openNode(t testing.TB, c *clock, server *redistest.Server, maxHolders int) 
 	if err := client.FlushAll(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
+	return nodeAt(t, c, server, maxHolders)
+}
+
+// nodeAt opens a node as it is.
+func nodeAt(t testing.TB, c *clock, server *redistest.Server, maxHolders int) fencing.Node {
+	t.Helper()
 	node, err := redis.Open(t.Context(), redis.Options{
 		URL: server.SocketURL(), Member: true, Logger: quiet, MaxSkew: fencingtest.MaxSkew, MaxHolders: maxHolders,
 		Now: c.instant, Clock: func() time.Time { return c.instant().Time() },

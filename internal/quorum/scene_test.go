@@ -145,6 +145,13 @@ func (n *node) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 	return via(ctx, n, "expire", (*fencingtest.Model).Expire, limit)
 }
 
+func (n *node) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	_, err := via(ctx, n, "heartbeat", func(m *fencingtest.Model, ctx context.Context, names []fencing.Name) (struct{}, error) {
+		return struct{}{}, m.Heartbeat(ctx, names)
+	}, names)
+	return err
+}
+
 func (n *node) Memory(ctx context.Context) (fencing.Memory, error) {
 	return via(ctx, n, "memory", func(m *fencingtest.Model, ctx context.Context, _ struct{}) (fencing.Memory, error) {
 		memory, err := m.Memory(ctx)

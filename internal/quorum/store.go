@@ -58,6 +58,7 @@ type Store struct {
 	seen     atomic.Int64  // the highest token that was proposed here, or issued by a node
 	suspect  []atomic.Bool // nodes whose last request failed
 	events   events
+	streams  streams
 	enrolled chan struct{} // closed when nodes were taken into service for the first time, as far as could be
 	busy     atomic.Int64  // goroutines at work, but for those that wait for a time to come; for tests
 
@@ -96,6 +97,7 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 		calls: map[leaseKey]*leaseCalls{}, undos: undos{underWay: map[requestKey]int{}, retryStamps: map[requestKey]retryStamp{}},
 	}
 	s.events.store = s
+	s.streams.store, s.streams.replaced = s, map[nameStamp]*counted{}
 	if s.options.Passive {
 		close(s.enrolled)
 	} else {
@@ -103,6 +105,9 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 	}
 	return s, nil
 }
+
+// Capabilities implements fencing.Store. Nothing waits at the nodes, but heartbeats tell of streams.
+func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Tells: true} }
 
 // spawn runs f in a goroutine that Close waits for, unless the store is closed.
 func (s *Store) spawn(f func()) bool {

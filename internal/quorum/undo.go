@@ -181,6 +181,34 @@ func (s *Store) stampAt(key requestKey) fencing.Stamp {
 	return key.stamp
 }
 
+// ownStamps returns the stamps of requests by those of their last tries, where these differ.
+func (s *Store) ownStamps() map[requestKey]fencing.Stamp {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := make(map[requestKey]fencing.Stamp, len(s.undos.retryStamps))
+	for key, retry := range s.undos.retryStamps {
+		own[requestKey{key.leaseKey, retry.Stamp}] = key.stamp
+	}
+	return own
+}
+
+// requestBy returns the stamp of the request that nodes know by a stamp on a name. It reports false
+// of a try that a later one of the same request has replaced.
+func (s *Store) requestBy(name fencing.Name, stamp fencing.Stamp) (fencing.Stamp, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, retry := range s.undos.retryStamps {
+		switch {
+		case key.name != name:
+		case retry.Stamp == stamp:
+			return key.stamp, true
+		case key.stamp == stamp:
+			return stamp, false
+		}
+	}
+	return stamp, true
+}
+
 // TakeBack implements fencing.Store.
 func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	out, err := s.takeBack(ctx, r)

@@ -15,7 +15,7 @@ var errTooLate = errors.New("redis: the answer took so long that nothing was lef
 
 // Capabilities is fencing.Store.Capabilities.
 func (s *Store) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true}
+	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
 // Acquire is fencing.Store.Acquire.

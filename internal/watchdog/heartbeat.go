@@ -89,7 +89,7 @@ func (w *Watchdog) beginBeat() ([]fencing.Name, bool) {
 			names = append(names, name)
 		}
 	}
-	if w.forgets { // else it tells nothing of what is kept
+	if w.tells { // what is kept
 		for _, name := range w.keeper().Kept() {
 			if _, lingers := l.lingering[name]; !lingers && l.queues[name] == nil {
 				names = append(names, name)

@@ -48,7 +48,7 @@ func (w *Watchdog) Hear() (stop func()) {
 	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w.forgets && !l.draining {
+	if w.tells && !l.draining {
 		w.beat()
 	}
 	return w.hub.leave

@@ -53,7 +53,7 @@ type queue struct {
 func newRegistry(can fencing.Capabilities, origin time.Time) registry {
 	return registry{
 		waiters: map[key]*Waiter{}, held: map[key]struct{}{}, queues: map[fencing.Name]*queue{},
-		atStore: can.Queue, reconciles: can.Queue && can.Forgets, places: map[leaseOn]*Waiter{}, origin: origin, lingering: map[fencing.Name]time.Time{},
+		atStore: can.Queue, reconciles: can.Queue && can.Tells, places: map[leaseOn]*Waiter{}, origin: origin, lingering: map[fencing.Name]time.Time{},
 	}
 }
 

@@ -61,6 +61,7 @@ type Watchdog struct {
 	log     *slog.Logger
 	maxSkew time.Duration
 	forgets bool // the store may: see recent.go
+	tells   bool // its heartbeats do: see keeper.go
 
 	strict       bool
 	examineEvery time.Duration
@@ -106,7 +107,7 @@ func New(store fencing.Store, o Options) *Watchdog {
 		store = recent{store}
 	}
 	w := &Watchdog{
-		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, tells: can.Tells, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
 		outdated: make(chan struct{}, 1),
 		sooner:   make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),

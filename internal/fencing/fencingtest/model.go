@@ -91,7 +91,7 @@ func (m *Model) Snapshot() *fencing.State {
 
 // Capabilities says that the model has a queue, and may forget: see Arrive.
 func (m *Model) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true}
+	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
 // Acquire asks for a lease.
