@@ -168,3 +168,24 @@ func TestReattachWhoseClientLeaves(t *testing.T) {
 		}
 	}
 }
+
+// TestReattachThatTheStoreForgets: it is released all the same, though the store has it hang on the older
+// stream, for a fail-over has come between its answer and the take-back.
+func TestReattachThatTheStoreForgets(t *testing.T) {
+	t.Parallel()
+	g := startRunning(t)
+	id, body := newID(), `{"ttl_ms":600000}`
+	older := g.stream("POST", "/locks/a", body, attach, "Lease-Id: "+id)
+	older.next("granted")
+	conn := g.dial()
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			out, err := s.Model.Renew(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+			out.Holder.Attached, out.Holder.Epoch = r.Stamp, out.Holder.Epoch+1
+			waysToLeave["closes"](conn)
+			return out, err
+		}
+	})
+	send(t, conn, fmt.Sprintf("POST /locks/a HTTP/1.1\r\nHost: localhost\r\n%s\r\nLease-Id: %s\r\nContent-Length: %d\r\n\r\n%s", attach, id, len(body), body))
+	g.free("a")
+}
