@@ -211,7 +211,7 @@ func (g *simGateway) learn(out *fencing.Outcome, own []fencing.Grant) {
 }
 
 func (g *simGateway) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true}
+	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
 func (g *simGateway) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {

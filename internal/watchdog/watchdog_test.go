@@ -296,7 +296,7 @@ func TestTheListIsBounded(t *testing.T) {
 type forgetting struct{ *store }
 
 func (forgetting) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true}
+	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
 // A store that answers nothing does not keep Stop for minutes.
