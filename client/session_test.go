@@ -26,6 +26,7 @@ type keeper struct {
 	expires  time.Time     // of all of them
 	renews   time.Duration // what the last renewal asked for
 	released []string
+	broken   []string
 	streams  []*keptStream            // in the order of their requests; the last one has the lease, unless taken
 	taken    bool                     // by a request that is no stream
 	asked    []string                 // methods
@@ -94,9 +95,13 @@ func (k *keeper) carryOut(r *http.Request, asks renewRequest) (*http.Response, e
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var lost []string
+	reason := ReasonReleased
 	for _, name := range names {
 		if slices.Contains(k.released, name) {
 			lost = append(lost, name)
+		}
+		if slices.Contains(k.broken, name) {
+			lost, reason = append(lost, name), ReasonBroken
 		}
 	}
 	id := r.Header.Get("Lease-Id")
@@ -112,9 +117,9 @@ func (k *keeper) carryOut(r *http.Request, asks renewRequest) (*http.Response, e
 	case over:
 		return says(412, `{"code":"lease_lost","reason":"expired"}`)
 	case len(lost) > 0 && r.Method == http.MethodPut && len(names) > 1:
-		return says(412, `{"code":"lease_lost","reason":"released","lost":["`+strings.Join(lost, `","`)+`"],"locks":[]}`)
+		return says(412, fmt.Sprintf(`{"code":"lease_lost","reason":%q,"lost":["%s"],"locks":[]}`, reason, strings.Join(lost, `","`)))
 	case len(lost) > 0:
-		return says(412, `{"code":"lease_lost","reason":"released"}`) // which one a POST does not say
+		return says(412, fmt.Sprintf(`{"code":"lease_lost","reason":%q}`, reason)) // which one a POST does not say
 	case r.Method == http.MethodPut:
 		k.renew(millis(asks.TTL))
 		return says(200, k.lease(id, names, "waited_ms"))
@@ -149,6 +154,13 @@ func (k *keeper) release(names []string) {
 	}
 	for _, name := range names {
 		k.streams[len(k.streams)-1].say("released", fmt.Sprintf(`{"name":%q}`, name))
+	}
+}
+
+func (k *keeper) breaks(names []string) {
+	k.broken = append(k.broken, names...)
+	if len(k.streams) > 0 && !k.taken {
+		k.streams[len(k.streams)-1].say("lost", fmt.Sprintf(`{"code":"lease_lost","reason":"broken","name":%q}`, names[0]))
 	}
 }
 
@@ -273,43 +285,97 @@ func lives(t *testing.T, l *Lease, d time.Duration) {
 }
 
 // A name that is released by itself is no loss of the others, whoever released it and whatever the
-// stream says meanwhile; that the last one is, is.
-func TestReleasedByNameWithoutAStream(t *testing.T) {
-	for harmed, harm := range map[string]func(*keptStream){"silent": fallSilent, "broken off": breakOff} {
-		for who, releases := range map[string]func(c *Client, l *Lease, names ...string) error{
-			"the same client": func(c *Client, l *Lease, names ...string) error {
-				return c.Release(context.Background(), l.ID(), names...)
-			},
-			"another client": func(c *Client, l *Lease, names ...string) error {
-				return c.release(context.Background(), 0, l.ID(), names)
-			},
-		} {
-			t.Run(harmed+"/"+who, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					c, k := keep(t, 9*time.Second)
-					defer c.Close()
-					l := must[*Lease](t)(c.Acquire(t.Context(), "c", Also("a", "d", "b"), Attached()))
-					k.harm(harm)
-					if err := releases(c, l, "a", "d"); err != nil {
-						t.Fatal(err)
-					}
-					lives(t, l, time.Minute)
-					if left := l.Grants(); len(left) != 2 || left[0].Name != "c" || left[1].Name != "b" {
-						t.Errorf("it has %+v", left)
-					}
-					if k.count("POST") != 2 && who == "the same client" {
-						t.Errorf("it is asked for %d times", k.count("POST"))
-					}
-					k.harm(harm)
-					if err := releases(c, l, "c", "b"); err != nil {
-						t.Fatal(err)
-					}
-					<-l.Context().Done()
-					if e := refusal(context.Cause(l.Context())); e == nil || e.Code != CodeLeaseLost || e.Reason != ReasonReleased {
-						t.Errorf("the last one is released: %+v", e)
-					}
+// stream says meanwhile; that the last one is, is. A name that is broken ends them all.
+func TestReleasedByName(t *testing.T) {
+	states := map[string]func(t *testing.T, c *Client, k *keeper, l *Lease) (after func()){
+		"on a stream": func(*testing.T, *Client, *keeper, *Lease) func() { return func() {} },
+		"silent":      func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() { k.harm(fallSilent); return func() {} },
+		"broken off":  func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() { k.harm(breakOff); return func() {} },
+		"being taken over": func(_ *testing.T, _ *Client, k *keeper, _ *Lease) func() {
+			thaw := k.freeze(http.MethodPost)
+			k.harm(breakOff)
+			synctest.Wait()
+			return thaw
+		},
+		"being taken over from silence": func(t *testing.T, _ *Client, k *keeper, l *Lease) func() {
+			thaw := k.freeze(http.MethodPost)
+			k.harm(fallSilent)
+			lives(t, l, 4*time.Second) // an event is overdue
+			return thaw
+		},
+		"renewed by the client": func(t *testing.T, c *Client, _ *keeper, l *Lease) func() {
+			must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 3*time.Second, l.held()...))
+			lives(t, l, 10*time.Second)
+			return func() {}
+		},
+		"being renewed by the client": func(t *testing.T, c *Client, k *keeper, l *Lease) func() {
+			must[time.Duration](t)(c.Renew(t.Context(), l.ID(), 3*time.Second, l.held()...))
+			thaw := k.freeze(http.MethodPut)
+			lives(t, l, 1100*time.Millisecond)
+			return thaw
+		},
+	}
+	type ends func(c *Client, k *keeper, l *Lease, names ...string) error
+	releases := map[string]ends{
+		"the same client": func(c *Client, _ *keeper, l *Lease, names ...string) error {
+			return c.Release(context.Background(), l.ID(), names...)
+		},
+		"another client": func(c *Client, _ *keeper, l *Lease, names ...string) error {
+			return c.release(context.Background(), 0, l.ID(), names)
+		},
+		"who breaks it": func(_ *Client, k *keeper, _ *Lease, names ...string) error {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.breaks(names)
+			return nil
+		},
+	}
+	for state, reach := range states {
+		for who, end := range releases {
+			for _, last := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/%t", state, who, last), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						c, k := keep(t, 9*time.Second)
+						defer c.Close()
+						names, reason := []string{"a", "d"}, ReasonReleased
+						if last {
+							names = []string{"c", "a", "d", "b"}
+						}
+						if who == "who breaks it" {
+							names, reason = names[:1], ReasonBroken
+						}
+						l := must[*Lease](t)(c.Acquire(t.Context(), "c", Also("a", "d", "b"), Attached()))
+						after := reach(t, c, k, l)
+						if err := end(c, k, l, names...); err != nil {
+							t.Fatal(err)
+						}
+						after()
+						if !last && reason == ReasonReleased {
+							lives(t, l, time.Minute)
+							if left := l.Grants(); len(left) != 2 || left[0].Name != "c" || left[1].Name != "b" {
+								t.Errorf("it has %+v", left)
+							}
+							if n := k.count(http.MethodPost); n > 4 { // a POST does not say which of two was released
+								t.Errorf("it is asked for %d times", n)
+							}
+							return
+						}
+						begun := time.Now()
+						<-l.Context().Done()
+						if e := refusal(context.Cause(l.Context())); e == nil || e.Code != CodeLeaseLost || e.Reason != reason {
+							t.Errorf("it has ended: %+v", e)
+						}
+						if took := time.Since(begun); took > 7*time.Second/2 { // it is asked for by then
+							t.Errorf("that is known after %s", took)
+						}
+						deletes := k.count(http.MethodDelete)
+						sleep(t.Context(), time.Minute) // the work stops
+						if n := k.count(http.MethodDelete) - deletes; n > 0 {
+							t.Errorf("the other names are released by %d requests while the work stops", n)
+						}
+					})
 				})
-			})
+			}
 		}
 	}
 }
