@@ -86,14 +86,14 @@ type Session struct {
 	owed fencing.TakeBackRequest
 	owes bool
 
+	attaching bool // several names: all are there, and are being attached to the request
+
 	deaf func()        // ends that messages and events are heard; nil of one that no leases are to hang on
 	wake chan struct{} // holds one when news has become more
 
 	// Sessions.mu guards these.
 	news  news
 	known map[fencing.Name]time.Time // the leases that it has: when the store was last known to have them hang on it
-
-	attaching bool // several names, which are firm and held, hang on the request one after the other
 
 	keeping // from Keep on
 }
@@ -300,7 +300,7 @@ func (s *Session) newest(ctx context.Context) error {
 				s.keepReplaced(replaced[i:])
 				return nil
 			default:
-				return named(err, name)
+				return err
 			}
 		}
 		if len(replaced) == 0 {
