@@ -120,6 +120,11 @@ func (p patient) Expire(ctx context.Context, limit int) (fencing.Expiry, error) 
 	return p.Store.Expire(ctx, limit)
 }
 
+func (p patient) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	defer p.begin()()
+	return p.Store.Heartbeat(ctx, names)
+}
+
 // unproposed is a node that makes nothing of a proposal, so that every token takes a
 // claim.
 type unproposed struct{ fencing.Node }

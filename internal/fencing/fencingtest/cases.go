@@ -38,12 +38,16 @@ const fewHolders = 2
 // for histories.
 func (caps Capabilities) special() bool { return caps.StepLimit != 0 || caps.MaxHolders != 0 }
 
+// tells reports whether the store has to tell a gateway anything in heartbeats. With one gateway there
+// is nothing, but where the gateway asks several nodes.
+func (caps Capabilities) tells() bool { return caps.Gateways || caps.Quorum }
+
 // needed are the words with which a case asks for a capability.
 func (caps Capabilities) needed() map[string]bool {
 	return map[string]bool{
 		"own_clock": caps.OwnClock, "flush": caps.Flush, "gateways": caps.Gateways, "one_state": caps.OneState,
 		"claims": caps.Claims, "quarantine": caps.Quarantine, "small_steps": caps.StepLimit == smallSteps,
-		"few_holders": caps.MaxHolders == fewHolders,
+		"few_holders": caps.MaxHolders == fewHolders, "tells": caps.tells(),
 	}
 }
 
@@ -70,7 +74,7 @@ func (c *command) beyondQuorum() bool {
 		return true
 	}
 	switch c.verb {
-	case "leave", "confirm", "evict", "heartbeat", "heard":
+	case "leave", "confirm", "evict", "heard":
 		return true
 	case "admit":
 		return c.slot != fencing.NoSlot

@@ -177,7 +177,7 @@ func (d *comparison) ask(c *command) (r, want result, err error) {
 	if want, err = d.askModel(c, &r, tokens[ofModel]); err != nil {
 		return r, want, err
 	}
-	if c.verb == "heartbeat" && d.caps.Gateways { // with one gateway there is nothing that a store has to tell
+	if c.verb == "heartbeat" && d.caps.tells() {
 		r.entries, want.entries = d.recorders[ofStore][c.handle].had(), d.recorders[ofModel][c.handle].had()
 	}
 	return r, want, nil

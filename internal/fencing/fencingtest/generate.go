@@ -100,7 +100,7 @@ func (g *generator) next(step int) *command {
 				c.metadata = map[string]string{}
 			}
 		}
-		if !g.d.caps.Quorum && c.ttl == 0 {
+		if c.ttl == 0 {
 			g.stream(c)
 		}
 	case n < 51:
@@ -147,7 +147,7 @@ func (g *generator) next(step int) *command {
 		c.verb = "confirm"
 		g.lease(c, 80, 85)
 		g.stamp(c)
-	case n < 74 && g.waits():
+	case n < 74 && (g.waits() || g.d.caps.Quorum):
 		c.verb = "heartbeat"
 	case n < 76:
 		g.list(c)
@@ -253,6 +253,7 @@ func (g *generator) acquire(c *command) {
 		c.hold = 2
 	}
 	if !g.waits() {
+		c.attach = g.d.caps.Quorum && g.d.steps%3 > 0
 		return
 	}
 	if !g.oneIn(3) && (c.intent == 0 || g.oneIn(2)) {

@@ -82,6 +82,7 @@ func writeCase(t testing.TB, caps Capabilities, title string, commands []*comman
 		{"quarantine", func(c *command) bool { return c.needs() == "quarantine" }},
 		{"gateways", func(c *command) bool { return caps.Gateways && (c.wait > 0 || c.setName != "") }},
 		{"one_state", func(c *command) bool { return caps.OneState && (c.wait > 0 || c.setName != "") }},
+		{"tells", func(c *command) bool { return caps.Quorum && c.verb == "heartbeat" }},
 	} {
 		if slices.ContainsFunc(commands, need.is) {
 			fmt.Fprintf(b, "needs %s\n", need.word)
