@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -79,5 +80,42 @@ func TestRenewedForLess(t *testing.T) {
 	}
 	if _, found := c.leases.Load(unkept.ID()); found {
 		t.Error("a lease that is over is still remembered")
+	}
+}
+
+// So is an attached one, by whichever gateway it was shortened; by another process at the gateway of its stream.
+func TestAttachedForLess(t *testing.T) {
+	t.Parallel()
+	s := two(t)
+	a, b := s.Gateways[0].URL(), s.Gateways[1].URL()
+	for who, asks := range map[string]func(c *Client) *Client{
+		"this-client":       func(c *Client) *Client { return c },
+		"the-other-gateway": func(c *Client) *Client { c.current.Add(1); return c },
+		"another-client":    func(*Client) *Client { return connect(t, a) },
+	} {
+		for _, names := range [][]string{{who + "/a"}, {who + "/b", who + "/c"}} {
+			t.Run(fmt.Sprint(who, len(names)), func(t *testing.T) {
+				t.Parallel()
+				c := connect(t, a, b)
+				l := must[*Lease](t)(c.Acquire(t.Context(), names[0], Also(names[1:]...), Attached(), TTL(9*time.Second)))
+				renewed(t, l) // by its stream, to which the client listens
+				must[time.Duration](t)(asks(c).Renew(t.Context(), l.ID(), 2*time.Second, names...))
+				direct, expires := connect(t, b), time.Time{}
+				for range 4 { // renewals, each of which moves the end by a third of that
+					until(t, "it is renewed for so long", func() bool {
+						if err := l.Err(); err != nil {
+							t.Fatal(err)
+						}
+						h := must[Lock](t)(direct.Inspect(t.Context(), names[0])).Holders[0]
+						was := expires
+						expires = h.ExpiresAt
+						return expires.After(was) && h.ExpiresIn <= 2000
+					})
+				}
+				if err := l.Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
 	}
 }
