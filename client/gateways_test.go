@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -335,5 +338,115 @@ func TestShorterWaits(t *testing.T) {
 	l.Release(t.Context())
 	if err := <-got; err != nil {
 		t.Error(err)
+	}
+}
+
+// noted notes that something of an answer was read.
+type noted struct {
+	counted
+	read func()
+}
+
+func (n noted) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := n.counted.RoundTrip(r)
+	if err == nil {
+		response.Body = &notedBody{response.Body, n.read}
+	}
+	return response, err
+}
+
+type notedBody struct {
+	io.ReadCloser
+	read func()
+}
+
+func (b *notedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.read()
+	}
+	return n, err
+}
+
+// What happens while a stream of events is broken off is told, or a resync is: at the same gateway when it is
+// there again, and at another one, where others read already.
+func TestEventsMissNothing(t *testing.T) {
+	t.Parallel()
+	eventsMissNothing(t, map[system.Kind]int{system.Embedded: 1, system.Redis: 2})
+}
+
+// So it is with the stores of which each gateway hears in its own way.
+func TestSystemEventsMissNothing(t *testing.T) {
+	t.Parallel()
+	eventsMissNothing(t, map[system.Kind]int{system.Raft: 3, system.Quorum: 2, system.Cluster: 2})
+}
+
+func eventsMissNothing(t *testing.T, gateways map[system.Kind]int) {
+	for store, n := range gateways {
+		t.Run(string(store), func(t *testing.T) {
+			s := system.StartTest(t, system.Options{Store: store, Gateways: n})
+			var addresses []string
+			for _, g := range s.Gateways {
+				addresses = append(addresses, g.URL())
+			}
+			c, direct := connect(t, addresses...), connect(t, addresses[n-1])
+			happens := func(name string) {
+				l, err := direct.Acquire(t.Context(), name)
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			var streams atomic.Int64
+			begun, broken, acted := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			c.http.Transport = noted{counted{c.http.Transport, func(r *http.Request) {
+				if streams.Add(1) == 2 { // it is opened again
+					<-broken
+					happens("seen/gap")
+					close(acted)
+				}
+			}}, sync.OnceFunc(func() { close(begun) })}
+			reads := func(c *Client, prefix string) (told func(kinds ...string) bool) {
+				var mu sync.Mutex
+				seen := map[string]bool{}
+				c.goes(func() {
+					for e, err := range c.Events(c.ctx, prefix) {
+						if err != nil && c.ctx.Err() == nil {
+							t.Error(err)
+						}
+						mu.Lock()
+						seen[e.Kind+" "+e.Name] = true
+						mu.Unlock()
+					}
+				})
+				return func(kinds ...string) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return !slices.ContainsFunc(kinds, func(kind string) bool { return !seen[kind] })
+				}
+			}
+			for _, address := range addresses {
+				told := reads(connect(t, address), "")
+				until(t, "somebody reads there", func() bool { happens("other"); return told("released other") })
+			}
+			told := reads(c, "seen/")
+			<-begun
+			if err := s.Gateways[0].Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if n == 1 {
+				if err := s.Gateways[0].Start(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			close(broken)
+			<-acted
+			until(t, "it goes on", func() bool { happens("seen/after"); return told("released seen/after") })
+			if !told("resync ") && !told("granted seen/gap", "released seen/gap") {
+				t.Error("what happened meanwhile is not told, and no resync is")
+			}
+		})
 	}
 }
