@@ -123,8 +123,8 @@ func BeatAmong(s *State, now Instant, guard Guard, names iter.Seq[Name]) ([]Entr
 				all = append(all, Entry{Name: name, Lease: p.lease(), Stamp: p.Stamp})
 			}
 		}
-		for _, h := range r.Holders.Hanging(guard.Gateway) {
-			all = append(all, Entry{Name: name, Lease: h.Lease, Stamp: h.Attached, Attached: true})
+		for lease, stamp := range r.Holders.Hanging(guard.Gateway) {
+			all = append(all, Entry{Name: name, Lease: lease, Stamp: stamp, Attached: true})
 		}
 	}
 	return all, nil

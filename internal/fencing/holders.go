@@ -201,20 +201,14 @@ func (hs *Holders) Provisional(of Gateway) []Holding {
 	return byTokens(found)
 }
 
-// Hanging returns those that hang on a stream of a gateway, as heartbeats tell: see Entry.
-func (hs *Holders) Hanging(of Gateway) (all []Holding) {
-	root := hs.roots[byStream]
-	if root == nil {
-		return nil
+// Hanging visits those that hang on a stream of a gateway, as heartbeats tell, with its stamp:
+// see Entry.
+func (hs *Holders) Hanging(of Gateway) iter.Seq2[LeasePublic, Stamp] {
+	return func(yield func(LeasePublic, Stamp) bool) {
+		root := hs.roots[byStream]
+		before := root.rank(byStream, func(n *node, _ int) bool { return n.Gateway < of })
+		root.each(byStream, before, func(n *node) bool { return n.Gateway == of && yield(n.Lease, n.Attached) })
 	}
-	before := root.rank(byStream, func(n *node, _ int) bool { return n.Gateway < of })
-	root.each(byStream, before, func(n *node) bool {
-		if n.Gateway == of {
-			all = append(all, n.Holding)
-		}
-		return n.Gateway == of
-	})
-	return all
 }
 
 // Streams visits the gateways whose streams any of them hangs on, each once, in order.
