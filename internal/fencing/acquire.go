@@ -67,7 +67,7 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	if err := op.Contradicts(h.Mode, h.Limit, h.Permits, h.Owner); err != nil {
 		return err
 	}
-	if op.Again && h.Stamp != op.Stamp {
+	if op.Again && h.Stamp != op.Stamp || h.takenSince(&op) {
 		return ReplacedError()
 	}
 	switch {
@@ -107,6 +107,13 @@ func (t *step) again(h *Holding, op AcquireRequest) *Error {
 	t.record.Holders.Put(*h)
 	t.out.Holder = h.Holder
 	return nil
+}
+
+// takenSince reports whether a lease that a stream is to have as one of a set has been taken over
+// since the stream saw it last. It has its names one after the other, and the newest stream is the
+// one that began so last: an older one, which comes late to a name, does not take it from that.
+func (h *Holding) takenSince(op *AcquireRequest) bool {
+	return op.Attach && !op.Again && op.Set != "" && h.Attached != op.Stamp && h.Epoch > op.Epoch
 }
 
 // attach makes the newest request the one that the lease hangs on, if it is a

@@ -64,6 +64,12 @@ type AcquireRequest struct {
 	// an acquire without it leaves what is held on the stream that it hangs on.
 	Attach bool
 
+	// Epoch is, with Attach and of a Set, Holder.Epoch as this request saw it last. Where the lease
+	// hangs on something else than this request and its own is greater, another request has taken it
+	// over since, or it was left to linger: CodeReplaced, and nothing happens. Without a Set it is of
+	// no meaning: the newest request has the lease.
+	Epoch int64
+
 	// MaxWaiters is how many places the name may have, this one and those that rest
 	// included; 0 is any number. It refuses newcomers only: whoever has a place keeps it.
 	MaxWaiters int

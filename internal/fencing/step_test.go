@@ -62,7 +62,7 @@ func randomOp(t testing.TB, r *rand.Rand, s *fencing.State) fencing.Op {
 		op.Hold, op.MaxWaiters = 1+r.IntN(3)/2*r.IntN(3), r.IntN(2)*(1+r.IntN(2))
 		op.Set = []string{"", "", "", "s"}[r.IntN(4)]
 		op.Intent = time.Duration(r.IntN(3)) * time.Second
-		op.Attach = r.IntN(3) == 0
+		op.Attach, op.Epoch = r.IntN(3) == 0, int64(r.IntN(4))
 		return op
 	case 4:
 		op := fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Duration(r.IntN(20)) * time.Second}

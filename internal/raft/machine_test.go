@@ -84,7 +84,7 @@ func logOf(seed uint64, entries int) []*raft.Log {
 						a.Wait = time.Minute
 					}
 					if oneOf(4) {
-						a.Set = "s"
+						a.Set, a.Epoch = "s", int64(random.IntN(3))
 					}
 					if oneOf(4) {
 						a.LockDelay, a.MaxHold = 20*time.Second, time.Minute

@@ -121,6 +121,7 @@ func operationOf(op fencing.Op) operation {
 		o.TTL, o.MaxHold, o.Wait, o.Intent = int64(r.TTL), int64(r.MaxHold), int64(r.Wait), int64(r.Intent)
 		o.Keep, o.Again, o.Attach, o.Behind = r.Keep, r.Again, r.Attach, r.Behind
 		o.MaxWaiters, o.Set, o.Token, o.Permits, o.LockDelay, o.Claimed = r.MaxWaiters, r.Set, int64(r.Propose), r.Permits, int64(r.LockDelay), r.Claimed
+		o.Epoch = r.Epoch
 	case fencing.RenewRequest:
 		o.Kind, o.TTL, o.Mode, o.Limit, o.Permits, o.Stamp = kindRenew, int64(r.TTL), string(r.Mode), r.Limit, r.Permits, string(r.Stamp)
 		o.Owner, o.Metadata, o.NoMetadata = r.Owner, r.Metadata, r.Metadata != nil && len(r.Metadata) == 0
@@ -170,7 +171,7 @@ func (o *operation) op() (fencing.Op, error) {
 			Name: name, Lease: lease, Stamp: stamp, Owner: o.Owner, Metadata: o.Metadata, Mode: fencing.Mode(o.Mode), Limit: o.Limit, Hold: o.Hold,
 			TTL: time.Duration(o.TTL), MaxHold: time.Duration(o.MaxHold), Wait: time.Duration(o.Wait), Intent: time.Duration(o.Intent),
 			Keep: o.Keep, Again: o.Again, Attach: o.Attach, Behind: o.Behind, MaxWaiters: o.MaxWaiters, Set: o.Set, Propose: token, Permits: o.Permits,
-			LockDelay: time.Duration(o.LockDelay), Claimed: o.Claimed,
+			LockDelay: time.Duration(o.LockDelay), Claimed: o.Claimed, Epoch: o.Epoch,
 		}, nil
 	case kindRenew:
 		if o.NoMetadata {

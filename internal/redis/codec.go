@@ -402,7 +402,7 @@ type operation struct {
 	permits    int // 0: none are named
 	hold       int
 	ttl        time.Duration // of a release and a take-back: Linger
-	epoch      int64         // RenewRequest.Epoch, ReleaseRequest.Epoch, TakeBackRequest.Epoch
+	epoch      int64         // AcquireRequest.Epoch, RenewRequest.Epoch, ReleaseRequest.Epoch, TakeBackRequest.Epoch
 	token      fencing.Token // of a break or a claim, to admit or to judge; that an acquire proposes
 	slot       int           // AdmitRequest.Slot
 	claimed    bool          // AcquireRequest.Claimed, AdmitRequest.Claimed, JudgeRequest.Claimed

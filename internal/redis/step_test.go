@@ -383,7 +383,7 @@ func (g *game) acquire(name fencing.Name, lease fencing.LeaseID, stamp fencing.S
 	if g.IntN(6) == 0 {
 		r.Set = pick(g, "a b", "a c")
 	}
-	r.Attach = r.Set == "" && stamp != "" && g.IntN(4) == 0
+	r.Attach, r.Epoch = stamp != "" && g.IntN(4) == 0, pick[int64](g, 0, 1, 2, 5)
 	return r
 }
 

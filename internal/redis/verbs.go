@@ -50,7 +50,7 @@ func (s *Store) newAcquireCommand(r *fencing.AcquireRequest) *command {
 	place := placeOf(r)
 	return s.newCommand(operation{
 		verb: acquireVerb, name: r.Name, lease: place.Lease, secret: place.Secret, stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, hold: r.Hold,
-		token: r.Propose, claimed: r.Claimed, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent,
+		token: r.Propose, claimed: r.Claimed, waits: r.Wait > 0, again: r.Again, maxWaiters: r.MaxWaiters, intent: r.Intent, epoch: r.Epoch,
 	}, func(w *codec) { w.lease(&place) })
 }
 

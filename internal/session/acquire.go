@@ -227,7 +227,7 @@ func (s *Session) attachNames(ctx context.Context, patience time.Time, names []f
 // stillHeld asks again for a name that was held before, while others were waited for.
 func (s *Session) stillHeld(ctx context.Context, i int) (fencing.Outcome, error) {
 	r := s.request(i)
-	r.Wait = 0
+	r.Wait, r.Epoch = 0, s.outs[i].Holder.Epoch
 	out, err := s.of.dog.Store.Acquire(ctx, r)
 	if err == nil && out.Holder.Token != s.outs[i].Holder.Token {
 		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", r.Name)}

@@ -50,7 +50,7 @@ type command struct {
 	notice      time.Duration // break
 	linger      time.Duration // release, takeback
 	left        bool          // takeback
-	epoch       int64         // renew, release, takeback
+	epoch       int64         // acquire, renew, release, takeback
 
 	holders int // inspect and history: how many to show; 0 is left out
 
@@ -72,7 +72,7 @@ type command struct {
 // arguments are the keys that each verb takes; "name" stands for the word after
 // the verb, "*" marks those that must be given.
 var arguments = map[string]string{
-	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose claimed stamp via",
+	"acquire":   "name* lease* mode limit permits hold ttl max_hold lock_delay owner meta wait keep again attach max_waiters set intent propose claimed stamp epoch via",
 	"renew":     "name* lease* mode limit permits ttl owner meta stamp epoch via",
 	"release":   "name* lease* hold stamp linger epoch via",
 	"confirm":   "name* lease* stamp* via",

@@ -133,6 +133,26 @@ var plantedInQueues = []defect{
 			}
 		}
 	}, nil)},
+	{what: "a stream of a set that comes late takes over", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if h := m.own(); h != nil {
+			op.Epoch = max(op.Epoch, h.Epoch)
+		}
+	}), nil)},
+	{what: "a stream of a set takes back what has lingered since", step: tampered(beforeOf(func(m *moment, op *acquireOp) {
+		if h := m.own(); h != nil && h.Attached == "" {
+			op.Epoch = max(op.Epoch, h.Epoch)
+		}
+	}), nil)},
+	{what: "a stream of a set is replaced by its own takeover", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		if was := m.ownBefore(); was != nil && op.Set != "" && op.Attach && !op.Again && was.Attached == op.Stamp && was.Epoch > op.Epoch && m.out.Err == nil {
+			m.out = fencing.Outcome{Now: m.out.Now, Err: fencing.ReplacedError()}
+		}
+	}))},
+	{what: "a stream for one name comes late", step: tampered(nil, afterOf(func(m *moment, op acquireOp) {
+		if was := m.ownBefore(); was != nil && op.Set == "" && op.Attach && !op.Again && was.Attached != op.Stamp && was.Epoch > op.Epoch && m.out.Err == nil {
+			m.out = fencing.Outcome{Now: m.out.Now, Err: fencing.ReplacedError()}
+		}
+	}))},
 	{what: "an old stream releases", step: tampered(beforeOf(func(_ *moment, op *releaseOp) { op.Stamp = "" }), nil)},
 	{what: "a stream that was replaced renews", step: tampered(beforeOf(func(m *moment, op *renewOp) {
 		if h := m.own(); h != nil && op.Stamp != h.Attached {

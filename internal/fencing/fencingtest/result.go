@@ -90,7 +90,7 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
 			Mode: c.mode, Limit: c.limit, Permits: c.permits, Hold: cmp.Or(c.hold, 1),
 			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold, LockDelay: c.lockDelay,
-			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token, Claimed: c.claimed,
+			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token, Claimed: c.claimed, Epoch: c.epoch,
 		})
 	case "renew":
 		r.out, err = store.Renew(ctx, fencing.RenewRequest{

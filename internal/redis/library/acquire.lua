@@ -76,12 +76,21 @@ function stream.hang(h, stamp, attached, was_replaced)
   end
 end
 
+-- Tells whether a lease that a stream is to have as one of a set has been taken over since the
+-- stream saw it last. The twin of Holding.takenSince.
+function stream.taken(h)
+  return asked[ATTACHED] ~= '' and op[OP_AGAIN] == 0 and asked[SET] ~= '' and h[ATTACHED] ~= op[OP_STAMP] and h[EPOCH] > op[OP_EPOCH]
+end
+
 -- Answers an acquire whose lease id holds the name: a retry, or one that deepens the
 -- hold.
 local function again(h)
   local refused = unfit(h, h[PROVISIONAL] == 1 and 0 or h[HOLD], h[LIMIT]) -- of a provisional one nobody was told
   if refused then
     return refused
+  end
+  if stream.taken(h) then
+    return 'replaced'
   end
   local stamp, was_replaced = op[OP_STAMP], false
   if h[PROVISIONAL] == 1 then -- not told yet, so the lease is this request's from here on
