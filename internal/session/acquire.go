@@ -60,7 +60,7 @@ func (s *Session) confirm(ctx context.Context) error {
 	for i := range s.names {
 		if out := &s.outs[i]; !out.Holder.Provisional { // an earlier request has confirmed it, and may have renewed it meanwhile
 			if s.ask.Attach || dog.MayBeForgotten(out.Asked) || out.Remaining(time.Now()) <= 0 {
-				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i) })
+				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i, true) })
 			}
 			continue
 		}
@@ -121,9 +121,10 @@ func takenFrom(err error) bool {
 	return err != nil && (fencing.CodeOf(err) == fencing.CodeReplaced || fencing.TakenForDead(err))
 }
 
-// attach has all names hang on the request. At one gateway the streams of a lease id attach their names one stream after
-// the other, so the last one has all of them. Of streams at several gateways that are sent together the one that has the
-// first name is the newest: it takes the others back from one that was late there.
+// attach has all names hang on the request, the first one before the others. At one gateway the streams of a lease id attach
+// their names one stream after the other, so the last one has all of them. Of streams at several gateways that are sent
+// together the one that has the first name is the newest: it takes the others from one that was there before, and one that
+// comes late to them gives up.
 func (s *Session) attach(ctx context.Context) error {
 	done, err := s.of.turns.take(ctx, s.of.dog.Drained(), s.ask.Lease.Public())
 	if err != nil {
@@ -136,26 +137,19 @@ func (s *Session) attach(ctx context.Context) error {
 	// from releases none, and the rest would hang on nobody until their TTL.
 	asking, cancel := context.WithDeadline(context.WithoutCancel(ctx), patience.Add(callTimeout))
 	defer cancel()
-	first := s.names[0]
-	names := s.names[:1]
-	for tries := 0; err == nil && len(names) > 0; tries++ {
-		if err = s.attachNames(asking, patience, names); err != nil {
-			break
-		}
-		if names = s.takeReplaced(); len(names) > 0 {
-			if _, err = s.renew(asking, first, 0, s.outs[0].Holder.Epoch); err == nil && tries > maxRetakes {
-				err = fencing.ReplacedError()
-			}
-			names = slices.DeleteFunc(names, func(name fencing.Name) bool { return name == first })
-		}
-		if tries == 0 {
-			names = s.names[1:]
+	errs := make([]error, len(s.names))
+	if errs[0] = s.attachName(asking, patience, 0); errs[0] == nil {
+		eachOf(len(s.names)-1, func(n int) { errs[n+1] = s.attachName(asking, patience, n+1) })
+	}
+	for i, err := range errs {
+		if err != nil {
+			return named(err, s.names[i])
 		}
 	}
-	if err == nil && ctx.Err() != nil {
-		err = fencing.Unavailable(ctx.Err())
+	if ctx.Err() != nil {
+		return fencing.Unavailable(ctx.Err())
 	}
-	return err
+	return nil
 }
 
 // turns has what is done for one lease id done one after the other.
@@ -202,32 +196,48 @@ func (t *turns) take(ctx context.Context, drained <-chan struct{}, lease fencing
 	return done, nil
 }
 
-// attachNames has names of the set hang on its stream, all at once. Those of which the store does
-// not say it asks for again, for they have no other stream any more.
-func (s *Session) attachNames(ctx context.Context, patience time.Time, names []fencing.Name) error {
-	errs := make([]error, len(names))
-	eachOf(len(names), func(n int) {
-		i := slices.Index(s.names, names[n])
-		errs[n] = s.of.dog.Insist(ctx, patience, func(ctx context.Context) error {
-			out, err := s.stillHeld(ctx, i)
+// attachName has the name at i hang on the request. The store refuses that where the name was taken over since this one saw
+// it last, or was left to linger; then it looks again. For the first name that is all, for the newest request is to have it.
+// Another name it may only have as the newest. So it has the store say that the first name still hangs on it, after it has
+// looked and before it tries again: who takes the first name after that takes this one later still, and who took it before is
+// found to have it.
+func (s *Session) attachName(ctx context.Context, patience time.Time, i int) error {
+	dog := s.of.dog
+	ask := func(looks bool) error {
+		return dog.Insist(ctx, patience, func(ctx context.Context) error {
+			out, err := s.stillHeld(ctx, i, looks)
 			if err == nil {
 				s.outs[i] = out
 			}
 			return err
 		})
-	})
-	for n, err := range errs {
+	}
+	for tries := 0; ; tries++ {
+		err := ask(false)
+		if fencing.CodeOf(err) != fencing.CodeReplaced || tries == maxRetakes {
+			return err
+		}
+		if err = ask(true); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		err = dog.Insist(ctx, patience, func(ctx context.Context) error {
+			_, err := s.renew(ctx, s.names[0], 0, s.outs[0].Holder.Epoch)
+			return err
+		})
 		if err != nil {
-			return named(err, names[n])
+			return named(err, s.names[0])
 		}
 	}
-	return nil
 }
 
-// stillHeld asks again for a name that was held before, while others were waited for.
-func (s *Session) stillHeld(ctx context.Context, i int) (fencing.Outcome, error) {
+// stillHeld asks again for a name that was held before, while others were waited for, and tells what this request has seen of
+// it. Where it only looks, nothing is taken over.
+func (s *Session) stillHeld(ctx context.Context, i int, looks bool) (fencing.Outcome, error) {
 	r := s.request(i)
-	r.Wait, r.Epoch = 0, s.outs[i].Holder.Epoch
+	r.Wait, r.Attach, r.Epoch = 0, r.Attach && !looks, s.outs[i].Holder.Epoch
 	out, err := s.of.dog.Store.Acquire(ctx, r)
 	if err == nil && out.Holder.Token != s.outs[i].Holder.Token {
 		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", r.Name)}
