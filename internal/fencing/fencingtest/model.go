@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -70,7 +71,7 @@ func NewModel(clock func() fencing.Instant) *Model {
 // second returns another handle on the same memory.
 func (m *Model) second() *Model {
 	c := *m
-	c.gateway = "0000000000000002"
+	c.gateway = fencing.Gateway(fmt.Sprintf("%016x", len(m.memory.handles)+1))
 	m.memory.handles = append(m.memory.handles, &c)
 	return &c
 }
@@ -78,7 +79,7 @@ func (m *Model) second() *Model {
 // Examine finds nothing.
 func (m *Model) Examine(context.Context) ([]fencing.Finding, error) { return nil, nil }
 
-// Second returns another handle on the same memory, as a second gateway has it.
+// Second returns another handle on the same memory, as a second gateway has it; called again, a third.
 // It is called before the model is used.
 func (m *Model) Second() *Model { return m.second() }
 
