@@ -104,8 +104,11 @@ func (s *Session) retake(ctx context.Context, patience time.Time, lead int, errs
 			}
 			r := s.request(lead)
 			r.Wait, r.Again = 0, true
-			if _, err := s.of.dog.Store.Acquire(ctx, r); err != nil {
-				return // it is not this one, or nobody can say
+			if _, err := s.of.dog.Store.Acquire(ctx, r); fencing.Uncertain(err) {
+				errs[i] = err
+				return // nobody can say which one is the newest
+			} else if err != nil {
+				return // it is not this one
 			}
 			r = s.request(i)
 			r.Wait = 0
