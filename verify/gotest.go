@@ -138,8 +138,8 @@ func conformance(ctx context.Context, scale check.Scale, r *check.Result) error 
 	return nil
 }
 
-// simulations play schedules of the quorum's protocol, and of the queue under the real
-// watchdog.
+// simulations play schedules of the quorum's protocol, of the queue under the real
+// watchdog, and of streams at real gateways.
 func simulations(ctx context.Context, scale check.Scale, r *check.Result) error {
 	for _, s := range []struct {
 		pkg, test  string
@@ -147,6 +147,7 @@ func simulations(ctx context.Context, scale check.Scale, r *check.Result) error 
 	}{
 		{"./internal/quorum", "^TestSimulation$", 20_000, 1_000_000},
 		{"./internal/watchdog", "^TestSimulatedSchedules$", 20, 1_000},
+		{"./internal/session", "^TestSimulatedStreams$", 1_000, 100_000},
 	} {
 		out, err := goTest{
 			pkg: s.pkg, args: []string{"-run", s.test, "-timeout", "40m"},

@@ -1,12 +1,10 @@
-//go:build !race
-
 package session
 
 import (
-	"context"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
-	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,214 +13,334 @@ import (
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 	"fencepost/internal/seed"
+	"fencepost/internal/watchdog"
 )
 
-const (
-	streamWorlds     = 300
-	streamWorldsLong = 100000
-	streamsOfWorld   = 14
-	streamTTL        = 20 * time.Second
-)
+// The simulation of streams: two or three gateways with the real Sessions and Watchdog over one model, in a
+// synctest bubble, where time is virtual. Clients send requests for leases, streams and others, several at once with
+// one lease id, add names and drop them, renew for less, release, leave at any moment and are left by their
+// connections. Commands, answers, messages and events are late, lost, repeated and out of order; gateways, clients and
+// the store stand still. What is judged is in sim_judge_test.go.
+//
+// A seed settles all that befalls gateways, store and clients, by what it befalls and how often that came before, not by the
+// order in which goroutines run. Goroutines that are woken at the same virtual instant are left to the scheduler, so that a
+// seed repeats a schedule nearly always, not always. A gateway that stands still is one whose commands, messages and
+// writes do; its timers run on. The store forgets nothing, and its clock is that of the gateways.
+//
+// FENCEPOST_SEED is the first seed, FENCEPOST_SCHEDULES how many schedules are played; a single one is told in full (-v).
+const simLength = 18 * time.Second
 
-// TestSimulatedStreams has streams of a few lease ids come, take leases over from each other, leave at
-// any moment and be left by their clients, at two gateways in trouble as in TestRandomSchedules. When
-// the trouble is over, a lease that hangs on a stream hangs on one that lives, unless its client was
-// told that nothing is known; no stream lives that has no lease; and when all have left nothing is
-// held.
-func TestSimulatedStreams(t *testing.T) {
-	worlds := uint64(streamWorlds)
-	if os.Getenv("FENCEPOST_LONG") != "" {
-		worlds = streamWorldsLong
+var simNames = []fencing.Name{"a", "b", "c", "d", "e", "f"}
+
+// simKind is what a schedule is about. Each seed has one.
+type simKind struct {
+	name   string
+	leaves bool // clients leave, release and renew, connections break, and leases are broken; else streams only come
+	silent bool // messages are lost, and nobody says so
+	stalls bool // a request that attaches several names stands still between two of them
+}
+
+var simKinds = []simKind{
+	{name: "everything", leaves: true},
+	{name: "together"},
+	{name: "between names", stalls: true},
+	{name: "silent losses", leaves: true, silent: true},
+}
+
+// simulation is one schedule.
+type simulation struct {
+	t        *testing.T
+	seed     uint64
+	kind     simKind
+	began    time.Time
+	trace    bool // of a single schedule
+	model    *fencingtest.Model
+	gateways []*simGateway
+	serving  sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows; not held across a call of the model, which calls the judge
+	counts  map[string]uint64
+	leases  map[fencing.LeasePublic]*simLease
+	byStamp map[fencing.Stamp]*simRequest
+	last    map[simLeaseOn]simTaken
+	stall   time.Time // the store stands still until then
+	storm   bool
+	over    bool
+	faults  []string
+	told    simCounts
+}
+
+// simCounts is how often something came about that the simulation is about.
+type simCounts struct{ granted, replaced, unknown, bursts, crossed int }
+
+func (c *simCounts) add(o simCounts) {
+	c.granted, c.replaced, c.unknown = c.granted+o.granted, c.replaced+o.replaced, c.unknown+o.unknown
+	c.crossed += o.crossed
+	c.bursts += o.bursts
+}
+
+// note logs what happens, if one schedule alone is played.
+func (s *simulation) note(format string, args ...any) {
+	if s.trace {
+		s.t.Logf("%12s "+format, append([]any{time.Since(s.began)}, args...)...)
 	}
-	first := seed.Of(t)
-	for i := range worlds {
-		if !t.Run(fmt.Sprintf("seed %d", first+i), func(t *testing.T) { randomStreams(t, first+i) }) {
+}
+
+// simulate plays a schedule and returns what went wrong.
+func simulate(t *testing.T, seed uint64, trace bool) (faults []string, told simCounts) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &simulation{
+			t: t, seed: seed, kind: simKinds[seed%uint64(len(simKinds))], began: time.Now(), trace: trace,
+			counts: map[string]uint64{}, leases: map[fencing.LeasePublic]*simLease{}, byStamp: map[fencing.Stamp]*simRequest{}, last: map[simLeaseOn]simTaken{},
+		}
+		s.model = fencingtest.NewModel(func() fencing.Instant { return fencing.InstantOf(time.Now()) })
+		for n := range 2 + s.dice("gateways").IntN(2) {
+			g := &simGateway{Model: s.model, sim: s, n: n}
+			if n > 0 {
+				g.Model = s.model.Second()
+			}
+			s.gateways = append(s.gateways, g)
+		}
+		s.model.Watch(simJudge{s})
+		for _, g := range s.gateways {
+			g.dog = watchdog.New(g, watchdog.Options{MaxSkew: simSkew})
+			g.all = New(g.dog, Options{})
+			g.dog.Start()
+		}
+		var clients sync.WaitGroup
+		for n := range 3 {
+			if n < 2 || s.kind.leaves {
+				clients.Go(func() { s.client(n) })
+			}
+		}
+		if s.kind.leaves {
+			clients.Go(s.administrate)
+		}
+		s.weather()
+		s.settle()
+		clients.Wait()
+		s.close()
+		faults, told = s.faults, s.told
+	})
+	return faults, told
+}
+
+// dice returns random numbers for the next one of what is named.
+func (s *simulation) dice(what ...any) *rand.Rand {
+	key := fmt.Sprint(what...)
+	s.mu.Lock()
+	s.counts[key]++
+	n := s.counts[key]
+	s.mu.Unlock()
+	h := fnv.New64a()
+	h.Write([]byte(key))
+	return rand.New(rand.NewPCG(s.seed, h.Sum64()+n*0x9e3779b97f4a7c15))
+}
+
+func (s *simulation) upTo(what string, d time.Duration) time.Duration {
+	return time.Duration(s.dice(what).Int64N(int64(d)))
+}
+
+func (s *simulation) oneIn(what string, n int) bool { return s.dice(what).IntN(n) == 0 }
+
+func (s *simulation) ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
+}
+
+func (s *simulation) storms() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.storm
+}
+
+func (s *simulation) setStorm(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.storm = on
+}
+
+// standsStill waits while the store stands still.
+func (s *simulation) standsStill() {
+	s.mu.Lock()
+	wait := time.Until(s.stall)
+	s.mu.Unlock()
+	if wait > 0 {
+		advance(wait + s.upTo("after a stall", 20*time.Millisecond))
+	}
+}
+
+// betweenNames has a request stand still that attaches several names, before any but the first.
+func (s *simulation) betweenNames(r *fencing.AcquireRequest) {
+	if !s.kind.stalls || !r.Attach || r.Set == "" {
+		return
+	}
+	s.mu.Lock()
+	q := s.byStamp[r.Stamp]
+	s.mu.Unlock()
+	if dice := s.dice("between names", r.Name, r.Stamp); q != nil && r.Name != q.names[0] && dice.IntN(4) == 0 && !s.ended() {
+		d := time.Duration(dice.Int64N(int64(2 * time.Second)))
+		s.note("%v stands still for %s before %s", q, d, r.Name)
+		advance(d)
+	}
+}
+
+// together returns how many requests are sent with one lease id at a time.
+func (s *simulation) together(r *rand.Rand) int {
+	n := 1
+	if !s.kind.leaves || r.IntN(3) == 0 {
+		n = 2 + r.IntN(2)
+		s.mu.Lock()
+		s.told.bursts++
+		s.mu.Unlock()
+	}
+	return n
+}
+
+// client has leases, one after the other.
+func (s *simulation) client(n int) {
+	r := s.dice("client", n)
+	for i := 0; !s.ended(); i++ {
+		advance(time.Duration(r.Int64N(int64(2 * time.Second))))
+		if s.lease(r, 100*i+n).live(); !s.kind.leaves {
 			return
 		}
 	}
 }
 
-func randomStreams(t *testing.T, seed uint64) {
-	inWorld(t, func(w *world) {
-		c := &streams{chaos: &chaos{world: w, rand: rand.New(rand.NewPCG(seed, 1))}, byStamp: map[fencing.Stamp]*oneStream{}}
-		c.start()
-		for gateway := range c.wires {
-			c.faults.Go(func() { c.deafen(gateway) })
-		}
-		leases := []fencing.AcquireRequest{asks("a"), asks("b"), asks("c")}
-		names := [][]fencing.Name{{"a"}, {"b"}, {"c", "d", "e"}}
-		for range streamsOfWorld {
-			advance(c.upTo(1500 * time.Millisecond))
-			i := c.n(len(leases))
-			r := leases[i]
-			r.TTL, r.Stamp, r.Wait = streamTTL, fencing.NewStamp(), time.Duration(c.n(2))*time.Minute
-			switch {
-			case c.chance(6) && len(names[i]) == 1:
-				c.plain.Go(func() { c.dogs[c.n(2)].Acquire(w.t.Context(), r) })
-			case c.chance(8):
-				c.plain.Go(func() {
-					c.dogs[c.n(2)].Release(w.t.Context(), fencing.ReleaseRequest{Name: names[i][0], Lease: r.Lease})
-				})
-				leases[i].Lease = fencing.NewLeaseID(time.Now()) // what was released can't be had again
-			default:
-				c.open(r, names[i])
+// weather brings trouble until the time is over. At the end gateways miss what they are told.
+func (s *simulation) weather() {
+	r := s.dice("weather")
+	span := func(least, most time.Duration) time.Duration {
+		return least + time.Duration(r.Int64N(int64(most-least)))
+	}
+	var under sync.WaitGroup
+	for time.Since(s.began) < simLength {
+		advance(span(200*time.Millisecond, 3*time.Second))
+		g := s.gateways[r.IntN(len(s.gateways))]
+		switch n := r.IntN(10); {
+		case n < 4:
+			s.note("a storm begins")
+			s.setStorm(true)
+			advance(span(time.Second, 4*time.Second))
+			s.setStorm(false)
+			s.note("the storm is over")
+		case n < 6:
+			d := span(500*time.Millisecond, 5*time.Second)
+			s.note("gateway %d stands still for %s", g.n, d)
+			g.mu.Lock()
+			g.paused = time.Now().Add(d)
+			g.mu.Unlock()
+			if d > 1500*time.Millisecond { // it drops the connection that it is told by
+				under.Go(func() { g.misses(d) })
 			}
-			if c.chance(3) {
-				c.leave(8)
-			}
+		case n < 7:
+			d := span(300*time.Millisecond, 5*time.Second)
+			s.note("the store stands still for %s", d)
+			s.mu.Lock()
+			s.stall = time.Now().Add(d)
+			s.mu.Unlock()
+		default:
+			d := span(300*time.Millisecond, 3*time.Second)
+			s.note("gateway %d is told of nothing for %s", g.n, d)
+			under.Go(func() { g.misses(d) })
 		}
-		c.stop()
-		c.plain.Wait()
-		for _, wire := range c.wires {
-			wire.Gap()
+	}
+	under.Wait()
+	for _, g := range s.gateways {
+		if d := span(200*time.Millisecond, 2*time.Second); r.IntN(2) == 0 {
+			s.note("gateway %d is told of nothing for %s", g.n, d)
+			under.Go(func() { g.misses(d) })
 		}
-		advance(8 * time.Second) // take-backs are repeated after the skew guard's span
-		synctest.Wait()
-		c.judge()
-		c.leave(1)
-		advance(TakeOverLinger + 3*time.Second)
-		synctest.Wait()
-		for _, h := range c.held(names) {
-			if s := c.byStamp[h.Attached]; s != nil && !s.unknown {
-				w.t.Errorf("all have left, and %s is held by %+v", h.Lease, h)
-			}
+	}
+	under.Wait()
+	s.mu.Lock()
+	stall := s.stall
+	s.over = true
+	s.mu.Unlock()
+	advance(time.Until(stall))
+	for _, g := range s.gateways {
+		g.stand()
+	}
+	s.note("the trouble is over")
+}
+
+// administrate breaks leases, with notice and without.
+func (s *simulation) administrate() {
+	r := s.dice("administrator")
+	for {
+		advance(time.Second + time.Duration(r.Int64N(int64(8*time.Second))))
+		if s.ended() {
+			return
 		}
-		c.running.Wait()
-	})
-}
-
-// streams is a world of streams in which things go wrong.
-type streams struct {
-	*chaos
-	running, plain sync.WaitGroup
-	byStamp        map[fencing.Stamp]*oneStream // those that have begun; the chaos' mutex guards it, and what they have come to
-}
-
-// oneStream is a request for leases that are to hang on it, and its client.
-type oneStream struct {
-	fencing.AcquireRequest
-	names   []fencing.Name
-	leave   context.CancelFunc
-	kept    bool // it was told that it has the leases, and nothing else yet
-	lost    bool // it was told of a loss, and has not left
-	unknown bool // it was told that it is not known whether it has them, or that a newer one has: they may last for their TTL
-}
-
-// open begins a stream at a gateway.
-func (c *streams) open(r fencing.AcquireRequest, names []fencing.Name) {
-	ctx, cancel := context.WithCancel(c.t.Context())
-	r.Attach = true
-	s := &oneStream{AcquireRequest: r, names: names, leave: cancel}
-	c.mu.Lock()
-	c.byStamp[r.Stamp] = s
-	c.mu.Unlock()
-	all := c.all[c.n(2)]
-	c.running.Go(func() {
-		err := c.run(ctx, all, s)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		s.kept, s.lost = false, false
-		s.unknown = err != nil && ctx.Err() == nil && fencing.Uncertain(err) || len(s.names) > 1 && err != nil && fencing.CodeOf(err) == fencing.CodeReplaced
-	})
-}
-
-// leave has the client of each stream leave, once in n times.
-func (c *streams) leave(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.byStamp {
-		if c.rand.IntN(n) == 0 {
-			s.leave()
+		name, notice := simNames[r.IntN(len(simNames))], time.Duration(r.IntN(2))*fencing.ShortestNotice
+		if h := s.holder(name); h != nil {
+			s.breaks(name, h, notice)
 		}
 	}
 }
 
-// run does for a stream what internal/http does, and returns what its client is told at the end.
-func (c *streams) run(ctx context.Context, all *Sessions, s *oneStream) error {
-	ask := Request{AcquireRequest: s.AcquireRequest}
-	if len(s.names) > 1 {
-		ask.Names = s.names
+// breaks has the lease on a name broken.
+func (s *simulation) breaks(name fencing.Name, h *fencing.Holding, notice time.Duration) {
+	s.mu.Lock()
+	if l := s.leases[h.Lease]; notice == 0 || h.Provisional {
+		l.broken[name] = true
 	}
-	stream, err := all.Begin(&ask)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	_, err = stream.Acquire(ctx, func(fencing.Name, fencing.Waiter, *fencing.Lock) context.Context { return ctx })
-	switch {
-	case ctx.Err() != nil, err == nil && c.chance(10): // a write that fails
+	s.mu.Unlock()
+	s.note("the lease %s on %s is broken, with a notice of %s", h.Lease, name, notice)
+	s.model.Break(s.t.Context(), fencing.BreakRequest{Name: name, Token: h.Token, Notice: notice, BreakReason: "deploy"})
+}
+
+// holder returns who holds a name.
+func (s *simulation) holder(name fencing.Name) *fencing.Holding {
+	r := s.model.Snapshot().Records[name]
+	if r == nil || r.Holders.Len() == 0 {
 		return nil
-	case err != nil:
-		return err
 	}
-	c.mu.Lock()
-	s.kept = true
-	c.mu.Unlock()
-	for u := range stream.Keep(ctx, nil) {
-		if u.Err != nil {
-			c.mu.Lock()
-			s.kept, s.lost = false, true
-			c.mu.Unlock()
-			if fencing.CodeOf(u.Err) == fencing.CodeReplaced { // what the newer one does not name ends with its TTL
-				return u.Err
-			}
-			<-ctx.Done() // it leaves in its time
-		}
+	if h := r.Holders.First(); h.Live(fencing.InstantOf(time.Now())) {
+		return &h
 	}
 	return nil
 }
 
-// deafen has a gateway miss that its streams are replaced, now and then, and know that it has
-// missed something.
-func (c *streams) deafen(gateway int) {
-	for {
-		advance(c.upTo(4 * time.Second))
-		if c.ended() {
-			return
-		}
-		c.wires[gateway].Set(func(w *fencingtest.Wire) { w.Unheard = true })
-		advance(c.upTo(3 * time.Second))
-		c.wires[gateway].Set(func(w *fencingtest.Wire) { w.Unheard = false })
-		c.wires[gateway].Gap()
+// close stops the gateways, which have forgotten everybody by then.
+func (s *simulation) close() {
+	s.serving.Wait()
+	for _, g := range s.gateways {
+		g.dog.Stop()
 	}
+	synctest.Wait()
+	for _, g := range s.gateways {
+		if o := g.all; len(o.byRequest)+len(o.byName)+len(o.turns.of) != 0 {
+			s.fault("gateway %d still knows of %d and %d names, and of %d turns", g.n, len(o.byRequest), len(o.byName), len(o.turns.of))
+		}
+	}
+	s.model.Close()
 }
 
-// held returns what is held of names.
-func (c *streams) held(names [][]fencing.Name) (all []fencing.Holding) {
-	for _, of := range names {
-		for _, name := range of {
-			if h := c.holder(name); h != nil && h.Live(fencing.InstantOf(time.Now())) {
-				all = append(all, *h)
-			}
+// TestSimulatedStreams plays random schedules, as many at a time as there are processors.
+func TestSimulatedStreams(t *testing.T) {
+	first, schedules := seed.Of(t), seed.Number(t, "FENCEPOST_SCHEDULES", simSchedules)
+	players := min(uint64(runtime.GOMAXPROCS(0)), schedules)
+	told := make([]simCounts, players)
+	t.Run("players", func(t *testing.T) {
+		for n := range players {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				t.Parallel()
+				for seed := first + n; seed < first+schedules && !t.Failed(); seed += players {
+					faults, of := simulate(t, seed, schedules == 1 && testing.Verbose())
+					told[n].add(of)
+					for _, fault := range faults {
+						t.Errorf("FENCEPOST_SEED=%d (%s): %s", seed, simKinds[seed%uint64(len(simKinds))].name, fault)
+					}
+				}
+			})
 		}
+	})
+	var all simCounts
+	for _, of := range told {
+		all.add(of)
 	}
-	return all
-}
-
-// judge holds the streams that live against what the store has.
-func (c *streams) judge() {
-	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for stamp, s := range c.byStamp {
-		if !s.kept {
-			continue
-		}
-		for _, name := range s.names {
-			switch h := c.holder(name); {
-			case len(s.names) > 1 && (h == nil || h.Lease != s.Lease.Public()): // it may have been released alone
-			case h == nil || h.Attached != stamp:
-				c.t.Errorf("a stream of %s lives, and %s is held by %+v", s.Lease.Public(), name, h)
-			}
-		}
-	}
-	for _, name := range []fencing.Name{"a", "b", "c", "d", "e"} {
-		h := c.holder(name)
-		if h == nil || h.Attached == "" {
-			continue
-		}
-		if s := c.byStamp[h.Attached]; s == nil || !s.kept && !s.lost && !s.unknown {
-			c.t.Errorf("%s hangs on a stream that has ended: %+v", name, h.Holder)
-		}
-	}
+	t.Logf("%d schedules from FENCEPOST_SEED=%d on: %+v", schedules, first, all)
 }

@@ -1,0 +1,5 @@
+//go:build !race
+
+package session
+
+const simSchedules = 1000
