@@ -1,6 +1,7 @@
 package planted
 
 import (
+	"slices"
 	"time"
 
 	"fencepost/verify/history"
@@ -50,7 +51,7 @@ func lingering(cfg history.Config) history.Config {
 }
 
 // Bugs returns all that are planted.
-func Bugs() []Bug { return append(storeBugs(), raftBugs()...) }
+func Bugs() []Bug { return slices.Concat(storeBugs(), sessionBugs(), raftBugs()) }
 
 // storeBugs are those of all other stores.
 func storeBugs() []Bug {
