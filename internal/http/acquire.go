@@ -141,6 +141,7 @@ func acquireLeases(c *call, req *acquire) (grant, error) {
 		return nil, err
 	}
 	ctx, done := c.r.Context(), func() {}
+	defer func() { done() }()
 	outs, err := c.session.Acquire(ctx, func(_ fencing.Name, place fencing.Waiter, _ *fencing.Lock) context.Context {
 		if !c.parked {
 			ctx, done = c.s.leavers.watch(ctx, connectionOf(c.r), c.mayWait())
@@ -149,9 +150,7 @@ func acquireLeases(c *call, req *acquire) (grant, error) {
 		req.place = &place
 		return ctx
 	})
-	err = c.acquired(ctx, req, err)
-	done()
-	if err != nil {
+	if err = c.acquired(ctx, req, err); err != nil {
 		return nil, err
 	}
 	return c.granted(req, outs)
@@ -278,6 +277,7 @@ func (c *call) granted(req *acquire, outs []fencing.Outcome) (grant, error) {
 func (c *call) deliverable(req *acquire, fresh bool, left time.Duration) error {
 	switch {
 	case left < time.Millisecond:
+		c.session.LeaveOlder()
 		return c.countOutcome(outcomeUndelivered, errNothingLeft)
 	case !fresh && !req.Attach:
 		return c.countOutcome(outcomeRetried, nil)

@@ -50,17 +50,21 @@ func serveAttached(c *call, req *acquire) {
 
 // attach makes a request a stream; done ends it.
 func (c *call) attach(req *acquire) (a *attachment, done func()) {
-	conn := connectionOf(c.r)
 	ctx, cancel := context.WithCancelCause(c.r.Context())
-	ctx, forget := c.s.leavers.watch(ctx, conn, nil)
-	if c.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
-		conn.limitSilence(req.TTL)
-	}
-	c.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
+	ctx, forget := c.s.leavers.watch(ctx, connectionOf(c.r), nil)
 	return &attachment{call: c, stream: stream{c}, req: req, ctx: ctx, cancel: cancel}, func() {
 		forget()
 		cancel(nil)
 	}
+}
+
+// open sends the header of the stream.
+func (a *attachment) open() error {
+	if a.r.ProtoMajor < 2 { // there the connection is for others, too; what is not acknowledged is not renewed either way
+		connectionOf(a.r).limitSilence(a.req.TTL)
+	}
+	a.Header()["Connection"] = []string{"close"} // its timeouts are those of this lease: it serves nothing else
+	return a.startStream("attached")
 }
 
 // waitsFor is a name that a request waits for, where it stood as it joined, and the lock as it was then;
@@ -93,6 +97,14 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 		})
 	}()
 
+	ended := false
+	defer func() {
+		if !ended { // a panic: the session is closed by one goroutine
+			a.cancel(errClientLeft)
+			<-results
+		}
+	}()
+
 	var at standing
 	var told, began time.Duration // the estimate of the whole wait, and when it was made
 	var beats <-chan time.Time
@@ -111,6 +123,7 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 				results <- r
 				continue
 			}
+			ended = true
 			switch {
 			case r.panic != nil:
 				panic(r.panic)
@@ -127,7 +140,7 @@ func (a *attachment) await() ([]fencing.Outcome, error) {
 				a.park()
 				ticker := a.heartbeats()
 				defer ticker.Stop()
-				beats, err = ticker.C, a.startStream("attached")
+				beats, err = ticker.C, a.open()
 			}
 			leave()
 			name, leave = w.name, a.s.places.enter(w.name)
@@ -177,7 +190,6 @@ func (a *attachment) queued(name fencing.Name, at standing) error {
 // refuse ends a request that did not get its lease.
 func (a *attachment) refuse(err error) {
 	if a.status == 0 {
-		a.Header().Del("Connection")
 		a.writeError(err)
 		return
 	}
@@ -204,7 +216,7 @@ func (a *attachment) problem(event string, name fencing.Name, err error) {
 // sendGranted tells of what was granted.
 func (a *attachment) sendGranted(told grant) error {
 	if a.status == 0 {
-		if err := a.startStream("attached"); err != nil {
+		if err := a.open(); err != nil {
 			return err
 		}
 	}

@@ -371,3 +371,24 @@ func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
 		}
 	}
 }
+
+// Of a lease that is attached again, and of which nothing is left when the store answers, nothing is known: it stays for the
+// client, which asks again.
+func TestNothingLeftOfAReattach(t *testing.T) {
+	t.Parallel()
+	g := start(t)
+	id := newID()
+	granted := g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id).want(t, 201)
+	g.store.set(func(s *scriptedStore) {
+		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+			g.clock.advance(500 * time.Millisecond)
+			return g.store.Model.Acquire(ctx, r)
+		}
+	})
+	g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id, "Accept: text/event-stream").problem(t, 503, fencing.CodeUnavailable)
+	g.store.set(func(s *scriptedStore) { s.acquire = nil })
+	again := g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id).want(t, 200)
+	if again.number("fencing_token") != granted.number("fencing_token") {
+		t.Errorf("%s, then %s", granted.body, again.body)
+	}
+}

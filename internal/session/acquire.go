@@ -22,32 +22,12 @@ func digest(names []fencing.Name) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// acquireAll is Acquire for several names.
-func (s *Session) acquireAll(ctx context.Context, parks Parks) ([]fencing.Outcome, error) {
-	complete, err := false, error(nil)
-	defer func() {
-		if !complete { // also after a panic
-			s.undo(ctx, err)
-		}
-	}()
-	for len(s.outs) < len(s.names) && err == nil {
-		ctx, err = s.next(ctx, parks)
+// complete makes several names firm once all are there, and has them hang on the request if it is a stream.
+func (s *Session) complete(ctx context.Context) error {
+	if err := s.confirm(ctx); err != nil || !s.ask.Attach {
+		return err
 	}
-	if err == nil {
-		err = s.confirm(ctx)
-	}
-	if err == nil && s.ask.Attach {
-		err = s.attach(ctx)
-	}
-	if err == nil {
-		err = s.newest(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	complete = true
-	s.granted()
-	return s.outs, nil
+	return s.attach(ctx)
 }
 
 // confirm makes all names firm, at once, and checks what came of it.
@@ -248,9 +228,9 @@ func (s *Session) stillHeld(ctx context.Context, i int, looks bool) (fencing.Out
 	return out, err
 }
 
-// TakeOverLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
+// takeOverLinger is how long a lease lives on at least that hung on a stream which was refused, where an older stream had it, for
 // who has that has to hear of it; or where a newer one has another name of the request, for it is about to take this one too.
-const TakeOverLinger = 3 * time.Second
+const takeOverLinger = 3 * time.Second
 
 // undo takes back all that a request for several names has got which has failed with err, nil after a panic, and lets go of
 // what hangs on it by now. Of a refusal the store has answered to that, once, when it returns, or can't be asked: who is refused
@@ -259,16 +239,20 @@ const TakeOverLinger = 3 * time.Second
 func (s *Session) undo(ctx context.Context, err error) {
 	dog, gone := s.of.dog, ctx.Err() != nil
 	unknown := err == nil || fencing.Unsettled(err) && !fencing.NotReplicated(err)
+	names := s.names[:len(s.outs)]
+	if err == nil { // nobody has undone what was under way
+		names = s.names
+	}
 	var calls sync.WaitGroup
-	for i, name := range s.names[:len(s.outs)] { // all at once: each may wait for replicas
+	for i, name := range names { // all at once: each may wait for replicas
 		dog.Settle(name, s.ask.Stamp)
 		r := fencing.TakeBackRequest{Refused: fencing.NotReplicated(err)}
 		switch {
 		case !s.attaching:
-		case s.outs[i].Fresh && fencing.CodeOf(err) != fencing.CodeReplaced:
+		case i < len(s.outs) && s.outs[i].Fresh && fencing.CodeOf(err) != fencing.CodeReplaced:
 			r.Left, r.Linger = true, s.ask.Linger
 		case gone || !unknown:
-			r.Left, r.Linger = true, max(s.ask.Linger, TakeOverLinger)
+			r.Left, r.Linger = true, max(s.ask.Linger, takeOverLinger)
 		}
 		r = s.takeBackOf(i, r)
 		if unknown { // the store may answer nothing at all

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -38,22 +37,11 @@ func (h hearer) Replaced(name fencing.Name, stamp fencing.Stamp) {
 	}
 }
 
-// of returns the streams that have a lease, or are to have it. The caller holds the mutex.
-func (o *Sessions) of(name fencing.Name, lease fencing.LeasePublic) iter.Seq[*Session] {
-	return func(yield func(*Session) bool) {
-		for _, s := range o.byName[name] {
-			if s.ask.Lease.Public() == lease && !yield(s) {
-				return
-			}
-		}
-	}
-}
-
 // Changed implements watchdog.Keeper.
 func (h hearer) Changed(name fencing.Name, lease fencing.LeasePublic) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.of(name, lease) {
+	for _, s := range h.byName[name][lease] {
 		s.tell(name)
 		s.signal()
 	}
@@ -63,11 +51,13 @@ func (h hearer) Changed(name fencing.Name, lease fencing.LeasePublic) {
 func (h hearer) Renewed(name fencing.Name, lease fencing.LeasePublic, out *fencing.Outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.of(name, lease) {
-		if s.news.renewed == nil {
-			s.news.renewed = map[fencing.Name]fencing.Outcome{}
-		}
-		if other, is := s.news.renewed[name]; !is || out.Now > other.Now {
+	for _, s := range h.byName[name][lease] {
+		switch other, is := s.news.renewed[name]; {
+		case out.Holder.Attached != s.ask.Stamp: // it is another's, or nobody's
+			s.tell(name)
+		case !is && s.news.renewed == nil:
+			s.news.renewed = map[fencing.Name]fencing.Outcome{name: *out}
+		case !is || out.Now > other.Now:
 			s.news.renewed[name] = *out
 		}
 		s.signal()
@@ -93,10 +83,12 @@ func (h hearer) Has(names []fencing.Name, since time.Time, entries []fencing.Ent
 		}
 	}
 	for _, name := range names {
-		for _, s := range h.byName[name] {
-			if known, has := s.known[name]; has && known.Before(since) {
-				s.tell(name)
-				s.signal()
+		for _, streams := range h.byName[name] {
+			for _, s := range streams {
+				if known, has := s.known[name]; has && known.Before(since) {
+					s.tell(name)
+					s.signal()
+				}
 			}
 		}
 	}
@@ -109,11 +101,17 @@ func (s *Session) confirmed(name fencing.Name) {
 	}
 }
 
-// has notes that the stream has a lease, as the store has just said.
-func (s *Session) has(name fencing.Name) {
+// noticeRest is the least from one renewal to the next of a lease that was given notice: heartbeats do not tell of it, so each
+// has its stream ask, and after gaps there are many.
+const noticeRest = fencing.HeartbeatInterval / 2
+
+// noteHas notes that the stream has a lease, as the store has just said.
+func (s *Session) noteHas(name fencing.Name, out *fencing.Outcome) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
-	s.known[name] = time.Now()
+	if s.known[name] = time.Now(); out.Holder.BreakAt != 0 {
+		s.known[name] = s.known[name].Add(noticeRest)
+	}
 }
 
 // register makes a stream known, before the store is asked for it.
@@ -121,9 +119,13 @@ func (o *Sessions) register(s *Session) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.known = map[fencing.Name]time.Time{}
+	lease := s.ask.Lease.Public()
 	for _, name := range s.names {
 		o.byRequest[request{name, s.ask.Stamp}] = s
-		o.byName[name] = append(o.byName[name], s)
+		if o.byName[name] == nil {
+			o.byName[name] = map[fencing.LeasePublic][]*Session{}
+		}
+		o.byName[name][lease] = append(o.byName[name][lease], s)
 	}
 }
 
@@ -131,13 +133,19 @@ func (o *Sessions) register(s *Session) {
 func (o *Sessions) forget(s *Session, names ...fencing.Name) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	lease := s.ask.Lease.Public()
 	for _, name := range names {
 		if k := (request{name, s.ask.Stamp}); o.byRequest[k] == s {
 			delete(o.byRequest, k)
 		}
 		delete(s.known, name)
-		rest := slices.DeleteFunc(o.byName[name], func(other *Session) bool { return other == s })
-		if o.byName[name] = rest; len(rest) == 0 {
+		leases := o.byName[name]
+		rest := slices.DeleteFunc(leases[lease], func(other *Session) bool { return other == s })
+		if len(rest) > 0 {
+			leases[lease] = rest
+			continue
+		}
+		if delete(leases, lease); len(leases) == 0 {
 			delete(o.byName, name)
 		}
 	}

@@ -61,7 +61,7 @@ func (s *Session) Keep(ctx context.Context, ready func() bool) <-chan Update {
 	for _, l := range s.Leases() {
 		k := &keptLease{Lease: l}
 		k.take(l.Outcome)
-		s.has(l.Name)
+		s.noteHas(l.Name, &l.Outcome)
 		s.leases = append(s.leases, k)
 	}
 	ctx, s.stop = context.WithCancel(ctx)
@@ -180,6 +180,11 @@ func (s *Session) renewal(ctx context.Context) (fencing.Name, error) {
 			at = earliest(s.leases, (*keptLease).due)
 			continue
 		}
+		pending = slices.DeleteFunc(pending, func(k *keptLease) bool { return k.capped != nil && !now.Before(k.giveUpAt()) }) // it ends as was told
+		if len(pending) == 0 {
+			at = earliest(s.leases, (*keptLease).due)
+			continue
+		}
 		giveUp := earliest(pending, (*keptLease).giveUpAt)
 		if !now.Before(giveUp) {
 			if last == nil {
@@ -236,7 +241,7 @@ func (s *Session) renewOnce(ctx context.Context, pending *[]*keptLease) (name fe
 		switch e := fencing.AsError(errs[i]); {
 		case e == nil:
 			k.take(outs[i])
-			s.has(k.Name)
+			s.noteHas(k.Name, &outs[i])
 		case fencing.Uncertain(e):
 			if rest = append(rest, k); err == nil {
 				name, err = k.Name, e
@@ -304,8 +309,8 @@ const (
 	minReleaseBackoff = 50 * time.Millisecond
 )
 
-// release lets go of the leases that are kept, or has them linger, trying again until their end: at once when the
-// client has left, or when it does after it was told of a loss. It does nothing where a newer request has them.
+// release lets go of the leases that are kept, or has them linger, trying again until their end, once the client has left: it
+// may believe in them until then, also after it was told of a loss. It does nothing where a newer request has them.
 func (s *Session) release() {
 	if s.client == nil {
 		return
@@ -314,7 +319,7 @@ func (s *Session) release() {
 	for range s.updates { // until nobody keeps them any more
 	}
 	rest := s.rest()
-	if len(rest) == 0 || s.last.Err != nil && !s.clientLeaves(rest) {
+	if len(rest) == 0 || s.client.Err() == nil && !s.clientLeaves(rest) {
 		return
 	}
 	end := latestEnd(rest)
@@ -343,7 +348,7 @@ func (s *Session) rest() []*keptLease {
 		return s.leases
 	}
 	return slices.DeleteFunc(s.leases, func(k *keptLease) bool {
-		return k.Name == lost.Name && (!fencing.Uncertain(lost.Err) || s.ask.Linger > 0)
+		return k.Name == lost.Name && (fencing.CodeOf(lost.Err) == fencing.CodeLeaseLost || s.ask.Linger > 0)
 	})
 }
 

@@ -84,6 +84,43 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 	}
 }
 
+// A lease that was given notice is asked about with each heartbeat, which does not tell of it, and no more often where gaps go on.
+func TestALongNotice(t *testing.T) {
+	inWorld(t, func(w *world) {
+		r := asks("a")
+		r.TTL = time.Hour
+		a := w.attach(r, nil)
+		w.breaks("a", 10*time.Minute)
+		for range 600 {
+			w.wires[0].Gap()
+			advance(100 * time.Millisecond)
+		}
+		a.leaves()
+		if n := w.wires[0].Count("renew"); n < 2 || n > 5+int(time.Minute/noticeRest) {
+			t.Errorf("%d renewals within a minute", n)
+		}
+	})
+}
+
+// A renewal by another request that took the lease over meanwhile is not taken for one of this stream's.
+func TestARenewalOfWhatIsReplaced(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Unheard = true })
+		r := asks("a")
+		r.TTL = time.Hour
+		older := w.attach(r, nil)
+		newer := r
+		newer.Stamp, newer.Attach = fencing.NewStamp(), true
+		w.holds(w.ask(1, newer), false)
+		if _, err := w.dogs[0].Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			t.Fatal(err)
+		}
+		if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at > 0 || len(older.updates) != 1 {
+			t.Errorf("%d updates, the last after %s: %v", len(older.updates), at, u.Err)
+		}
+	})
+}
+
 // An event that came late, about a lease that lives on, costs a renewal.
 func TestAnEventAboutALiveLease(t *testing.T) {
 	inWorld(t, func(w *world) {

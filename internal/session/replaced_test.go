@@ -389,7 +389,7 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 		if w.holder("a") == nil {
 			t.Error("a was released before the older stream's client can have heard")
 		}
-		advance(TakeOverLinger)
+		advance(takeOverLinger)
 		if h := w.holder("a"); h != nil && h.Live(fencing.InstantOf(time.Now())) {
 			t.Errorf("a is held by %+v", h)
 		}
@@ -419,7 +419,7 @@ func TestATakeoverThatTooFewReplicasHave(t *testing.T) {
 				t.Errorf("the older stream ended with %v", u.Err)
 			}
 			w.closes(refused)
-			advance(TakeOverLinger - 100*time.Millisecond)
+			advance(takeOverLinger - 100*time.Millisecond)
 			if h := w.holder("a"); h == nil || h.Attached != "" || !h.Live(fencing.InstantOf(time.Now())) {
 				t.Fatalf("what lingers: %+v", h)
 			}

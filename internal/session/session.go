@@ -34,14 +34,14 @@ type Sessions struct {
 	takeBack func(fencing.TakeBackRequest)
 	turns    turns // of streams that attach several names
 
-	mu        sync.Mutex           // guards what follows, and what a Session says it does; held for moments only, and never across a call to the store
-	byRequest map[request]*Session // streams
-	byName    map[fencing.Name][]*Session
+	mu        sync.Mutex                                          // guards what follows, and what a Session says it does; held for moments only, and never across a call to the store
+	byRequest map[request]*Session                                // streams
+	byName    map[fencing.Name]map[fencing.LeasePublic][]*Session // the same
 }
 
 // New returns the Sessions of a gateway, which are its watchdog's Keeper.
 func New(dog *watchdog.Watchdog, o Options) *Sessions {
-	all := &Sessions{dog: dog, log: o.Logger, takeBack: o.TakeBack, byRequest: map[request]*Session{}, byName: map[fencing.Name][]*Session{}}
+	all := &Sessions{dog: dog, log: o.Logger, takeBack: o.TakeBack, byRequest: map[request]*Session{}, byName: map[fencing.Name]map[fencing.LeasePublic][]*Session{}}
 	all.turns.of = map[fencing.LeasePublic]*turn{}
 	if all.log == nil {
 		all.log = slog.New(slog.DiscardHandler)
@@ -55,7 +55,7 @@ func New(dog *watchdog.Watchdog, o Options) *Sessions {
 
 // Request asks for leases.
 type Request struct {
-	fencing.AcquireRequest // with Attach they are to hang on the request; Set is of no meaning, and with Names Name
+	fencing.AcquireRequest // with Attach they are to hang on the request. Set is not looked at, and Name only without Names
 
 	// Names are several under the lease id, all or nothing; nil: Name alone. They are taken in the order
 	// of names, so that two requests can't block each other. Wait bounds the whole.
@@ -145,18 +145,28 @@ type Parks func(name fencing.Name, at fencing.Waiter, lock *fencing.Lock) contex
 // then they hang on this one.
 //
 // What was granted to a request that fails is taken back, as it is when ctx ends. What its lease id held
-// before stays; if it hangs on this request by then, it lingers for TakeOverLinger at least, unless the
+// before stays; if it hangs on this request by then, it lingers for takeOverLinger at least, unless the
 // client is told that nothing is known: then it is left to the client, which asks again, or to its TTL.
 // What was granted is the caller's to tell (Told, Keep).
-func (s *Session) Acquire(ctx context.Context, parks Parks) ([]fencing.Outcome, error) {
+func (s *Session) Acquire(ctx context.Context, parks Parks) (outs []fencing.Outcome, err error) {
 	s.deadline = time.Now().Add(s.ask.Wait)
 	if s.several() {
-		return s.acquireAll(ctx, parks)
+		defer func() {
+			if outs == nil { // also after a panic
+				s.undo(ctx, err)
+			}
+		}()
+	} else {
+		s.owe(false) // also after a panic
 	}
-	s.owe(false) // also after a panic
-	ctx, err := s.next(ctx, parks)
+	for len(s.outs) < len(s.names) && err == nil {
+		ctx, err = s.next(ctx, parks)
+	}
+	if err == nil && s.several() {
+		err = s.complete(ctx)
+	}
 	if err == nil {
-		err = s.newest(ctx)
+		err = s.checkNewest(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -187,7 +197,7 @@ func (s *Session) owe(left bool) {
 	r := fencing.TakeBackRequest{Left: left}
 	if left {
 		if r.Linger = s.ask.Linger; s.several() {
-			r.Linger = max(r.Linger, TakeOverLinger)
+			r.Linger = max(r.Linger, takeOverLinger)
 		}
 	}
 	s.owed, s.owes = r, true
@@ -245,7 +255,7 @@ func (s *Session) refused(ctx context.Context, err error, waited bool) error {
 		s.owe(true)
 	case fencing.NotReplicated(err) && s.ask.Attach: // an older stream of the lease is told that this one has it
 		s.owe(true)
-		s.owed.Linger = max(s.owed.Linger, TakeOverLinger)
+		s.owed.Linger = max(s.owed.Linger, takeOverLinger)
 	case s.ask.Wait > 0 || !s.mayHaveGrant(ctx, err):
 		s.owes = false
 	}
@@ -280,14 +290,14 @@ func (s *Session) mayHaveGrant(ctx context.Context, err error) bool {
 	return false
 }
 
-// newest has the store say whose the leases are of which a message says that another request has
+// checkNewest has the store say whose the leases are of which a message says that another request has
 // them: it may be late, and this request may have taken them back since. Where the store does not
 // answer, that is asked again by who keeps them.
-func (s *Session) newest(ctx context.Context) error {
+func (s *Session) checkNewest(ctx context.Context) error {
 	if !s.ask.Attach {
 		return nil
 	}
-	for tries := 0; ; tries++ {
+	for {
 		replaced := s.takeReplaced()
 		for i, name := range replaced {
 			at := slices.Index(s.names, name)
@@ -296,7 +306,7 @@ func (s *Session) newest(ctx context.Context) error {
 			case err == nil:
 				fresh := s.outs[at].Fresh
 				s.outs[at], s.outs[at].Fresh = out, fresh
-			case fencing.Uncertain(err) || tries > maxRetakes:
+			case fencing.Uncertain(err):
 				s.keepReplaced(replaced[i:])
 				return nil
 			default:
@@ -306,6 +316,15 @@ func (s *Session) newest(ctx context.Context) error {
 		if len(replaced) == 0 {
 			return nil
 		}
+	}
+}
+
+// LeaveOlder has what the lease id held before not be let go of: the client is told that nothing is known, and asks
+// again. Several names are: of others of them more may be left.
+func (s *Session) LeaveOlder() {
+	if !s.several() {
+		s.owes = s.outs[0].Fresh
+		s.owed.Left = false
 	}
 }
 

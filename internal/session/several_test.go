@@ -236,3 +236,38 @@ func TestEvictedFromASet(t *testing.T) {
 		w.free("b")
 	})
 }
+
+// The store panics while several names are taken: nothing of them is left.
+func TestAPanicWhileSeveralAreTaken(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Minute} {
+		inWorld(t, func(w *world) {
+			var acquires atomic.Int32
+			w.wires[0].Set(func(wire *fencingtest.Wire) {
+				wire.After = func(op string) error {
+					if op == "acquire" && acquires.Add(1) == 2 {
+						panic("as planned")
+					}
+					return nil
+				}
+			})
+			r := asks("")
+			r.Wait = wait
+			s, err := w.all[0].Begin(&Request{AcquireRequest: r, Names: []fencing.Name{"a", "b", "c"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("it did not panic")
+					}
+				}()
+				s.Acquire(t.Context(), nil)
+			}()
+			s.Close()
+			advance(10 * time.Second) // what is taken back is repeated after the skew guard's span
+			w.free("a")
+			w.free("b")
+		})
+	}
+}

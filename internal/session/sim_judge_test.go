@@ -202,7 +202,7 @@ func (s *simulation) settle() {
 	left := time.Now()
 	advance(freeWithin + simSlack)
 	s.judgeFree(left, func(l *simLease) bool { return l.dropped || l.linger > 0 || l.several })
-	advance(max(TakeOverLinger, time.Second))
+	advance(max(takeOverLinger, time.Second))
 	s.judgeFree(left, func(l *simLease) bool { return l.dropped })
 }
 

@@ -47,7 +47,7 @@ func (w *Watchdog) heartbeats() {
 		cancel()
 		switch {
 		case err != nil && !failed:
-			w.log.Warn("the store does not hear the heartbeat; requests that wait may lose their places", "waiting_for", len(names), "error", err)
+			w.log.Warn("the store does not hear the heartbeat; requests that wait may lose their places, and streams hear late that they were replaced", "names", len(names), "error", err)
 		case err == nil && failed:
 			w.log.Info("the store hears the heartbeat again")
 		}
@@ -83,21 +83,22 @@ func (w *Watchdog) beginBeat() ([]fencing.Name, bool) {
 	l := &w.requests
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	names := slices.Collect(maps.Keys(l.queues))
-	for name := range l.lingering {
-		if l.queues[name] == nil {
-			names = append(names, name)
+	about := map[fencing.Name]struct{}{}
+	if l.atStore { // else the store knows nothing of those who wait
+		for name := range l.queues {
+			about[name] = struct{}{}
 		}
+	}
+	for name := range l.lingering {
+		about[name] = struct{}{}
 	}
 	if w.tells { // what is kept
 		for _, name := range w.keeper().Kept() {
-			if _, lingers := l.lingering[name]; !lingers && l.queues[name] == nil {
-				names = append(names, name)
-			}
+			about[name] = struct{}{}
 		}
 	}
-	l.beating = len(names) > 0
-	return names, l.beating
+	l.beating = len(about) > 0
+	return slices.Collect(maps.Keys(about)), l.beating
 }
 
 func earlier(a, b time.Time) time.Time {

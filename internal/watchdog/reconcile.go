@@ -122,7 +122,7 @@ func (w *Watchdog) compare(names []fencing.Name, since time.Time, entries []fenc
 		if left, ok := r.lingering[name]; ok && left.Before(since) {
 			delete(r.lingering, name)
 		}
-		if n := r.queues[name]; n != nil {
+		if n := r.queues[name]; n != nil && r.reconciles { // else nobody but this process knows of them
 			r.addMissing(n, n.missingSince(since.Sub(w.origin))...)
 		}
 	}

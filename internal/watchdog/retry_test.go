@@ -19,7 +19,7 @@ type queueless struct {
 	times *sync.Map // how often was asked for a lease
 }
 
-func (q queueless) Capabilities() fencing.Capabilities { return fencing.Capabilities{} }
+func (q queueless) Capabilities() fencing.Capabilities { return fencing.Capabilities{Tells: true} }
 
 func (q queueless) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	q.asked(r.Lease.Public())
@@ -70,7 +70,9 @@ func withoutQueue(t *testing.T, test func(w *world)) {
 					i, len(l.waiters), len(l.held), len(l.queues), len(l.places))
 			}
 			w.want("waiters", w.seen[i].of("waiting"), 0)
-			w.want("heartbeats", w.wires[i].Count("heartbeat"), 0)
+			if w.dogs[i].keeper() == Keeper(nobody{}) {
+				w.want("heartbeats", w.wires[i].Count("heartbeat"), 0)
+			}
 			w.want("leaves", w.wires[i].Count("leave"), 0)
 			w.want("confirmations", w.wires[i].Count("confirm"), 0)
 		}
@@ -303,5 +305,35 @@ func TestRetriesDrain(t *testing.T) {
 		w.dogs[0].Drain()
 		w.refused(first, fencing.CodeDraining)
 		w.refused(second, fencing.CodeDraining)
+	})
+}
+
+// keepsOther keeps a lease on another name.
+type keepsOther struct{ nobody }
+
+func (keepsOther) Kept() []fencing.Name { return []fencing.Name{"other"} }
+
+// Heartbeats at a store without a queue are made for leases that are kept alone: who waits is known to nobody else, and
+// waits on.
+func TestWaitingWithoutAQueueBesideHeartbeats(t *testing.T) {
+	withoutQueue(t, func(w *world) {
+		w.dogs[0].KeepWith(keepsOther{})
+		defer w.dogs[0].Hear()()
+		holder := request("a")
+		holder.TTL = time.Hour
+		held := w.ask(0, holder)
+		w.holds(held)
+		waiter := w.ask(0, request("a"))
+		advance(10 * time.Second)
+		w.waits(waiter)
+		if n := w.wires[0].Count("heartbeat"); n < 8 {
+			t.Errorf("%d heartbeats", n)
+		}
+		if names := w.wires[0].Beaten(); len(names) != 1 || names[0] != "other" {
+			t.Errorf("a heartbeat for %v", names)
+		}
+		w.release(0, held)
+		w.holds(waiter)
+		w.release(0, waiter)
 	})
 }

@@ -1,7 +1,7 @@
 // Package watchdog does what happens over time: it ends leases whose time has
 // run out, driven by the next expiry, parks the requests that wait, takes back
-// places and grants that could not be delivered, renews attached leases and
-// passes events on. It decides nothing itself: the store does.
+// places and grants that could not be delivered, and passes events on, also to
+// who keeps leases alive (Keeper). It decides nothing itself: the store does.
 //
 // Of each grant to a request that waits exactly one thing becomes: it is
 // delivered, or taken back.
