@@ -217,6 +217,28 @@ func (n nodeListener) Has(names []fencing.Name, since time.Time, entries []fenci
 	t.pending, t.heard = nil, nil
 }
 
+// dropLate forgets what nodes have told on names of which a majority has told later, by half a heartbeat or more: it would make
+// all of it old. The caller holds mu.
+func (t *streams) dropLate(majority int) {
+	told := map[fencing.Name][]time.Time{}
+	for i := range t.nodes {
+		for name, c := range t.nodes[i].complete {
+			told[name] = append(told[name], c.since)
+		}
+	}
+	for name, times := range told {
+		if len(times) <= majority {
+			continue
+		}
+		slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
+		for i := range t.nodes {
+			if c, is := t.nodes[i].complete[name]; is && times[majority-1].Sub(c.since) >= fencing.HeartbeatInterval/2 {
+				delete(t.nodes[i].complete, name)
+			}
+		}
+	}
+}
+
 // tell passes on what a majority has told.
 func (t *streams) tell(names []fencing.Name) {
 	own := t.store.ownStamps()
@@ -226,6 +248,7 @@ func (t *streams) tell(names []fencing.Name) {
 	for _, name := range names {
 		asked[name] = true
 	}
+	t.dropLate(majority)
 	told, times, since := map[fencing.Name]int{}, map[fencing.Entry]int{}, now
 	for i := range t.nodes {
 		for name, c := range t.nodes[i].complete {

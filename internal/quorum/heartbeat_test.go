@@ -314,6 +314,13 @@ func TestHeartbeatsInParts(t *testing.T) {
 		advance(staleTelling + time.Second)
 		of(1).Has(names, time.Now(), entry("u"))
 		told(nil, nil, time.Time{})
+
+		of(2).Has(names, time.Now(), entry("late")) // what a slow node tells makes nothing old of what a majority tells later
+		advance(time.Second)
+		begun = time.Now()
+		of(0).Has(names, begun, entry("v"))
+		of(1).Has(names, begun, entry("v"))
+		told(entry("v"), names, begun)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
