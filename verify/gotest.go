@@ -150,7 +150,7 @@ func simulations(ctx context.Context, scale check.Scale, r *check.Result) error 
 		{"./internal/session", "^TestSimulatedStreams$", 1_000, 100_000},
 	} {
 		out, err := goTest{
-			pkg: s.pkg, args: []string{"-run", s.test, "-timeout", "40m"},
+			pkg: s.pkg, args: []string{"-run", s.test, "-timeout", "90m"},
 			env: []string{fmt.Sprintf("FENCEPOST_SCHEDULES=%d", check.Pick(scale, s.part, s.full))},
 		}.run(ctx, r)
 		if err != nil {

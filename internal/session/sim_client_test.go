@@ -243,6 +243,9 @@ func (l *simLease) changeNames() {
 	more := slices.DeleteFunc(slices.Clone(simNames), func(name fencing.Name) bool { return slices.Contains(l.names, name) })
 	switch {
 	case len(more) > 0 && l.oneIn(2):
+		s.mu.Lock()
+		l.dropped = true // an older request may come late
+		s.mu.Unlock()
 		l.names = slices.Sorted(slices.Values(append(slices.Clone(l.names), more[l.rand.IntN(len(more))])))
 	case len(names) > 1:
 		s.mu.Lock()

@@ -26,6 +26,15 @@ const (
 	// that one has made firm, and another has found so, neither may take back: it hangs on nobody until its TTL.
 	crossedSetsAreSettled = false
 
+	// olderDeadlinesAreKept says that a request which is refused, or told of a loss, ends nothing sooner than an older stream of
+	// the lease was told. Else what it has taken over lingers for TakeOverLinger, or is released when nothing is left by its own
+	// account, and the older stream may not have been reached by then.
+	olderDeadlinesAreKept = false
+
+	// unreadRefusalsAreUndone says that a stream whose refusal its client does not read, for the connection breaks, leaves nothing. Else
+	// what it may have been granted, as nobody knows, stays as for a client that asks again.
+	unreadRefusalsAreUndone = false
+
 	// freeWithin is after how long a name is free when all its clients have gone.
 	freeWithin = time.Second
 
@@ -108,7 +117,7 @@ func (j simJudge) Event(e fencing.Event) {
 		}
 		l.over[e.Name] = e.Kind
 		switch {
-		case by == nil, l.released[e.Name], l.broken[e.Name] && e.Kind == fencing.EventBroken, l.closed:
+		case by == nil, !olderDeadlinesAreKept && e.Kind != fencing.EventBroken && (l.isUnknown() || l.several && l.gaveUp()), l.released[e.Name], l.broken[e.Name] && e.Kind == fencing.EventBroken, l.closed:
 		default:
 			s.faultLocked("P8, P9: the lease on %s is %s, and %v counts on it until %s", e.Name, e.Kind, by, by.until.Sub(s.began))
 		}
@@ -121,6 +130,11 @@ func (j simJudge) Event(e fencing.Event) {
 // endsSoon reports whether the lease may have less time left than its requests take. The caller holds the mutex.
 func (l *simLease) endsSoon() bool {
 	return !l.short.IsZero() || len(l.noticed) > 0 || l.plain || l.linger > 0 && l.closed
+}
+
+// gaveUp reports whether a request of the lease was refused, or left before it was told. The caller holds the mutex.
+func (l *simLease) gaveUp() bool {
+	return slices.ContainsFunc(l.requests, func(r *simRequest) bool { return r.over && r.fresh.IsZero() })
 }
 
 // isUnknown reports whether a request that has a name of the lease was told that nothing is known, and the client has not asked
@@ -246,6 +260,7 @@ func (s *simulation) judgeDead() {
 		switch {
 		case r == nil || !r.over:
 		case r.of.isUnknown():
+		case !unreadRefusalsAreUndone && r.unread:
 		case r.of.dropped:
 		default:
 			s.faultLocked("%s hangs on %v, which is over (%v): %+v", name, r, r.told, h.Holder)
@@ -334,7 +349,9 @@ func (s *simulation) judgeFree(left time.Time, excused func(*simLease) bool) {
 		if crossed {
 			s.told.crossed++
 		}
-		if l := s.leases[h.Lease]; !crossed && !l.isUnknown() && !excused(l) {
+		by := s.byStamp[h.Attached]
+		unread := !unreadRefusalsAreUndone && by != nil && by.unread
+		if l := s.leases[h.Lease]; !crossed && !unread && !l.isUnknown() && !excused(l) {
 			s.faultLocked("all have left %s ago, and %s is held by %+v", time.Since(left), name, h)
 		}
 	}

@@ -35,6 +35,7 @@ type simRequest struct {
 	asked   bool           // the store has carried out a question of it
 	again   bool           // and one more, another request having come between
 	told    error          // what it was told at the end by the gateway
+	unread  bool           // its refusal could not be written
 	over    bool           // the gateway is through with it
 
 	word  time.Time      // when the client read something last, or sent the request
@@ -117,8 +118,10 @@ func (r *simRequest) keep(open *Session) {
 }
 
 func (r *simRequest) refuse(err error) {
-	if r.ctx.Err() == nil {
-		r.write(simWord{simRefused, nil, err})
+	if r.ctx.Err() == nil && !r.write(simWord{simRefused, nil, err}) {
+		r.of.sim.mu.Lock()
+		r.unread = true
+		r.of.sim.mu.Unlock()
 	}
 }
 
