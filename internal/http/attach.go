@@ -203,7 +203,7 @@ func (a *attachment) problem(event string, name fencing.Name, err error) {
 	if e.Code == fencing.CodeDraining {
 		event = "draining"
 	}
-	a.event(event, "", func(b []byte) []byte {
+	err = a.event(event, "", func(b []byte) []byte {
 		b = a.appendProblem(b, e)
 		if name != "" {
 			b = appendStringMember(b, "name", string(name))
@@ -211,6 +211,9 @@ func (a *attachment) problem(event string, name fencing.Name, err error) {
 		b = appendIntMember(b, "elapsed_ms", a.elapsed().Milliseconds())
 		return append(b, '}')
 	})
+	if err != nil {
+		a.session.Unheard()
+	}
 }
 
 // sendGranted tells of what was granted.

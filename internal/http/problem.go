@@ -82,7 +82,10 @@ func (c *call) writeProblem(err error, more func([]byte) []byte) {
 		b = more(b)
 	}
 	c.out = append(b, '}', '\n')
-	c.send(status, problemType, c.out)
+	sent := c.send(status, problemType, c.out)
+	if c.session != nil && c.session.Unknown() && (sent != nil || c.flush() != nil || connectionOf(c.r).leftUntold()) {
+		c.session.Unheard()
+	}
 }
 
 // problemOf returns err as an error with a code that has a status.

@@ -238,7 +238,7 @@ const takeOverLinger = 3 * time.Second
 // known: it asks again.
 func (s *Session) undo(ctx context.Context, err error) {
 	dog, gone := s.of.dog, ctx.Err() != nil
-	unknown := err == nil || fencing.Unsettled(err) && !fencing.NotReplicated(err)
+	s.unknown = err == nil || fencing.Uncertain(err) && !fencing.NotReplicated(err)
 	names := s.names[:len(s.outs)]
 	if err == nil { // nobody has undone what was under way
 		names = s.names
@@ -251,11 +251,11 @@ func (s *Session) undo(ctx context.Context, err error) {
 		case !s.attaching:
 		case i < len(s.outs) && s.outs[i].Fresh && fencing.CodeOf(err) != fencing.CodeReplaced:
 			r.Left, r.Linger = true, s.ask.Linger
-		case gone || !unknown:
+		case gone || !s.unknown:
 			r.Left, r.Linger = true, max(s.ask.Linger, takeOverLinger)
 		}
 		r = s.takeBackOf(i, r)
-		if unknown { // the store may answer nothing at all
+		if s.unknown || fencing.Unsettled(err) && !fencing.NotReplicated(err) { // the store may answer nothing at all
 			dog.TakeBackLater(r)
 			continue
 		}

@@ -444,3 +444,29 @@ func TestATakeBackSaysOfHowManyTakeoversItWasTold(t *testing.T) {
 		}
 	}
 }
+
+// What an acquire without an answer may have got is left to a client that asks again, and taken back where it did not hear that
+// it is to.
+func TestARefusalThatIsNotHeard(t *testing.T) {
+	for _, attach := range []bool{false, true} {
+		for _, heard := range []bool{false, true} {
+			inWorld(t, func(w *world) {
+				w.wires[0].Set(func(wire *fencingtest.Wire) { wire.After = fencingtest.Failing("acquire") })
+				r := asks("a")
+				r.TTL, r.Wait, r.Keep, r.Attach = time.Minute, 0, true, attach
+				a := w.ask(0, r)
+				w.refused(a, fencing.CodeUnavailable, "")
+				if !heard {
+					a.Unheard()
+				}
+				if taken := w.closes(a); taken == heard {
+					t.Errorf("attach %t, heard %t: taken back %t", attach, heard, taken)
+				}
+				advance(10 * time.Second) // what is taken back is repeated after the skew guard's span
+				if h := w.holder("a"); heard != (h != nil) {
+					t.Errorf("attach %t, heard %t: held by %+v", attach, heard, h)
+				}
+			})
+		}
+	}
+}

@@ -83,8 +83,9 @@ type Session struct {
 
 	// owed is what is taken back of each name, with owes, when the request closes before its client was
 	// told that it has the leases.
-	owed fencing.TakeBackRequest
-	owes bool
+	owed    fencing.TakeBackRequest
+	owes    bool
+	unknown bool // the client is told that nothing is known, and what there may be is left to it
 
 	attaching bool // several names: all are there, and are being attached to the request
 
@@ -257,9 +258,20 @@ func (s *Session) refused(ctx context.Context, err error, waited bool) error {
 		s.owe(true)
 		s.owed.Linger = max(s.owed.Linger, takeOverLinger)
 	case s.ask.Wait > 0 || !s.mayHaveGrant(ctx, err):
-		s.owes = false
+		s.owes, s.unknown = false, fencing.Uncertain(err)
 	}
 	return err
+}
+
+// Unknown reports whether the client is to be told that nothing is known, and asks again: see Unheard.
+func (s *Session) Unknown() bool { return s.unknown }
+
+// Unheard notes that the client did not hear why it was refused. One that was to be told that nothing is known will not ask
+// again, so what there may be is taken back.
+func (s *Session) Unheard() {
+	if s.unknown {
+		s.owe(s.ask.Attach)
+	}
 }
 
 // join asks for the next name; there is a waiter if it has to be waited for, with the lock as it was then.

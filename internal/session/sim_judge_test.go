@@ -17,10 +17,6 @@ const (
 	// as well: by a heartbeat that tells what hangs on streams. Else it is with the next renewal.
 	silentLossesAreFound = true
 
-	// replacedWaitersAsk says that a request which waits, and which a message says another request has the place of, asks whether
-	// that is so. Else it believes the message, also where its store has sent its own question again since, so that it has the place.
-	replacedWaitersAsk = false
-
 	// crossedSetsAreSettled says that of requests for several names with one lease id, which take names from each other before
 	// any of them has all, one gets them, or nothing is left of them. Else all may be told that they were replaced, and a name
 	// that one has made firm, and another has found so, neither may take back: it hangs on nobody until its TTL.
@@ -30,10 +26,6 @@ const (
 	// the lease was told. Else what it has taken over lingers for TakeOverLinger, or is released when nothing is left by its own
 	// account, and the older stream may not have been reached by then.
 	olderDeadlinesAreKept = false
-
-	// unreadRefusalsAreUndone says that a stream whose refusal its client does not read, for the connection breaks, leaves nothing. Else
-	// what it may have been granted, as nobody knows, stays as for a client that asks again.
-	unreadRefusalsAreUndone = false
 
 	// freeWithin is after how long a name is free when all its clients have gone.
 	freeWithin = time.Second
@@ -79,9 +71,7 @@ func (s *simulation) taken(r *fencing.AcquireRequest, out *fencing.Outcome, err 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	on := simLeaseOn{r.Name, r.Lease.Public()}
-	q := s.byStamp[r.Stamp]
 	if s.last[on].by != r.Stamp {
-		q.again, q.asked = q.asked, true
 		s.last[on] = simTaken{r.Stamp, time.Now()}
 	}
 }
@@ -162,7 +152,7 @@ func (s *simulation) checkTold(r *simRequest) {
 	switch code := fencing.CodeOf(r.told); {
 	case code == fencing.CodeReplaced:
 		s.told.replaced++
-		if r.n < len(l.requests) || r.again && r.fresh.IsZero() && !replacedWaitersAsk {
+		if r.n < len(l.requests) {
 			return
 		}
 		for _, name := range r.names {
@@ -260,7 +250,6 @@ func (s *simulation) judgeDead() {
 		switch {
 		case r == nil || !r.over:
 		case r.of.isUnknown():
-		case !unreadRefusalsAreUndone && r.unread:
 		case r.of.dropped:
 		default:
 			s.faultLocked("%s hangs on %v, which is over (%v): %+v", name, r, r.told, h.Holder)
@@ -349,9 +338,7 @@ func (s *simulation) judgeFree(left time.Time, excused func(*simLease) bool) {
 		if crossed {
 			s.told.crossed++
 		}
-		by := s.byStamp[h.Attached]
-		unread := !unreadRefusalsAreUndone && by != nil && by.unread
-		if l := s.leases[h.Lease]; !crossed && !unread && !l.isUnknown() && !excused(l) {
+		if l := s.leases[h.Lease]; !crossed && !l.isUnknown() && !excused(l) {
 			s.faultLocked("all have left %s ago, and %s is held by %+v", time.Since(left), name, h)
 		}
 	}

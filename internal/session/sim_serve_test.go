@@ -32,10 +32,7 @@ type simRequest struct {
 	reached time.Time      // when the gateway had it
 	keeps   []fencing.Name // what the gateway keeps for it, or, without a stream, has told it of; nil: it has told of nothing, or of the end
 	fresh   time.Time      // when the gateway heard of its leases last
-	asked   bool           // the store has carried out a question of it
-	again   bool           // and one more, another request having come between
 	told    error          // what it was told at the end by the gateway
-	unread  bool           // its refusal could not be written
 	over    bool           // the gateway is through with it
 
 	word  time.Time      // when the client read something last, or sent the request
@@ -92,8 +89,11 @@ func (r *simRequest) serve() {
 	leases := open.Leases()
 	switch {
 	case err != nil:
-		r.refuse(err)
+		if !r.refuse(err) {
+			open.Unheard()
+		}
 	case leftOfLeases(leases) < time.Millisecond:
+		open.LeaveOlder()
 		r.refuse(&fencing.Error{Code: fencing.CodeUnavailable, Detail: "nothing is left of it"})
 		r.spends()
 	case r.ctx.Err() != nil || !r.write(simWord{simGranted, leases, nil}):
@@ -117,12 +117,9 @@ func (r *simRequest) keep(open *Session) {
 	}
 }
 
-func (r *simRequest) refuse(err error) {
-	if r.ctx.Err() == nil && !r.write(simWord{simRefused, nil, err}) {
-		r.of.sim.mu.Lock()
-		r.unread = true
-		r.of.sim.mu.Unlock()
-	}
+// refuse tells a client why it is refused, and reports whether it could be told.
+func (r *simRequest) refuse(err error) bool {
+	return r.ctx.Err() == nil && r.write(simWord{simRefused, nil, err})
 }
 
 func leftOfLeases(leases []Lease) time.Duration {

@@ -55,20 +55,11 @@ func (l listener) Granted(g fencing.Grant, now fencing.Instant, asked time.Time)
 	r.linger(g.Name)
 }
 
-// Replaced ends a request that waits and whose lease id another one has taken over, and tells
-// who keeps leases alive.
+// Replaced has a request that waits ask whether another one has its lease id, for the message may be late: the store may
+// have carried out its question again since. It tells who keeps leases alive.
 func (l listener) Replaced(name fencing.Name, stamp fencing.Stamp) {
-	l.replaceWaiter(key{name, stamp})
+	l.Ask(name, stamp)
 	l.keeper().Replaced(name, stamp)
-}
-
-func (w *Watchdog) replaceWaiter(k key) {
-	w.requests.mu.Lock()
-	defer w.requests.mu.Unlock()
-	if t := w.requests.waiters[k]; t != nil {
-		t.err = fencing.ReplacedError()
-		t.signal()
-	}
 }
 
 // Ask has a request that waits ask again. One that has not heard yet that it waits does so
@@ -78,7 +69,7 @@ func (l listener) Ask(name fencing.Name, stamp fencing.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch t := r.waiters[key{name, stamp}]; {
-	case t == nil:
+	case t == nil, !r.atStore: // there those who wait are known here alone
 	case t.state == stateJoining:
 		t.asks = true
 	case t.linked && !t.missing:
