@@ -34,6 +34,9 @@ type Capabilities struct {
 	// wrong. That stands still between commands, so events, whose ids are of it, are not asked for.
 	OwnExpiry bool
 
+	// OwnEventIDs: each handle hears events in an order of its own, and the ids that it gives them are known to no other.
+	OwnEventIDs bool
+
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
 	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
 	Claims   bool // the store can be a node of a quorum: it has Claim, as fencing.Node does, and heeds AcquireRequest.Intent
