@@ -180,7 +180,7 @@ func (q *acquiring) attach(ctx, parent context.Context, within time.Duration) (*
 	defer stop()
 	s, err := q.c.open(streaming, q.call, within)
 	if doubtful(err) {
-		q.doubted++
+		q.doubted = min(q.doubted+1, maxAttempts) // as many as may be under way
 	}
 	for err == nil {
 		var e event

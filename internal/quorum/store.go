@@ -132,8 +132,8 @@ func (s *Store) spawnLocked(f func()) {
 
 var errClosed = errors.New("the store is closed")
 
-// Close ends what goes on in the background, which takes a few NodeTimeouts, and
-// closes the nodes.
+// Close ends what goes on in the background, which takes a few NodeTimeouts, or the 2 s of a heartbeat to a node
+// that does not answer, and closes the nodes.
 func (s *Store) Close() error {
 	s.close.Do(func() {
 		s.mu.Lock()

@@ -79,7 +79,7 @@ func (h hearer) Has(names []fencing.Name, since time.Time, entries []fencing.Ent
 	for i := range entries {
 		e := &entries[i]
 		if s := h.byRequest[request{e.Name, e.Stamp}]; s != nil {
-			s.confirmed(e.Name)
+			s.confirmed(e.Name, since)
 		}
 	}
 	for _, name := range names {
@@ -94,10 +94,10 @@ func (h hearer) Has(names []fencing.Name, since time.Time, entries []fencing.Ent
 	}
 }
 
-// confirmed notes that the store has just said that a lease which the stream has hangs on it. The caller holds the mutex.
-func (s *Session) confirmed(name fencing.Name) {
-	if _, has := s.known[name]; has {
-		s.known[name] = time.Now()
+// confirmed notes that the store has had a lease which the stream has hang on it, since an instant. The caller holds the mutex.
+func (s *Session) confirmed(name fencing.Name, since time.Time) {
+	if known, has := s.known[name]; has && known.Before(since) {
+		s.known[name] = since
 	}
 }
 
