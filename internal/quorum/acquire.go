@@ -51,6 +51,7 @@ func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		t := s.newTry(key.leaseKey, r, stamp)
 		t.calls = c
 		t.run(ctx)
+		t.level(ctx)
 		out, err := t.outcome()
 		if err == nil {
 			s.hangs(&out.Holder, key, stamp)

@@ -36,7 +36,7 @@ func TestANoticeBoundsWhatIsBroughtBack(t *testing.T) {
 		if out.Holder.MaxHold = tt.maxHold; tt.notice != 0 {
 			out.Holder.BreakAt = noticedAt.Add(tt.notice)
 		}
-		ask, ok := returned(fencing.RenewRequest{Name: "a"}, 7, []fencing.Outcome{{}, out})
+		ask, _, ok := returned(fencing.RenewRequest{Name: "a"}, 7, []fencing.Outcome{{}, out})
 		if ok != tt.ok || ask.MaxHold != tt.want {
 			t.Errorf("a notice of %s and a max_hold of %s come to %s, %t; want %s, %t", tt.notice, tt.maxHold, ask.MaxHold, ok, tt.want, tt.ok)
 		}

@@ -192,13 +192,14 @@ func unsupportedLabels(field string) *fencing.Error {
 // accepts the token only if no lease with a higher one has ended there: where
 // somebody else had the name meanwhile, the lease stays lost. One that ended there is
 // not brought back, nor one that was to end since the renewal was asked for, nor while
-// another try is under way: then the next renewal does it.
+// another try is under way: then the next renewal does it. Of a stream they hear how many takeovers the others have
+// seen, for a grant begins at none.
 func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outcome, key leaseKey, c *leaseCalls, ends uint) {
 	missing := t.missing()
 	if !t.ok || missing == 0 {
 		return
 	}
-	ask, ok := returned(r, t.token, outs)
+	ask, epoch, ok := returned(r, t.token, outs)
 	if !ok {
 		return
 	}
@@ -219,12 +220,20 @@ func (s *Store) bringBack(r fencing.RenewRequest, t *tally, outs []fencing.Outco
 	back.perform(moves{})
 	back.mu.Unlock()
 	<-back.answered
+	for i := range s.nodes {
+		back.mu.Lock()
+		got := missing.has(i) && back.outs[i].Holder.Attached == ask.Stamp && back.outs[i].Holder.Epoch < epoch
+		back.mu.Unlock()
+		if got {
+			s.inTurn(key, i, telling(func() { _, _ = back.raise(i, epoch) })) // the next renewal does what was not done
+		}
+	}
 }
 
 // returned is the request that brings back a lease that nodes have renewed, unless its
-// time is over. It hangs on the stream there that it hangs on by hangings. The earliest of the ends that its MaxHold and its notice have at any of the
+// time is over, and how many takeovers they have seen. It hangs on the stream there that it hangs on by hangings. The earliest of the ends that its MaxHold and its notice have at any of the
 // nodes bounds it there, as a MaxHold does.
-func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, ok bool) {
+func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcome) (ask fencing.AcquireRequest, epoch int64, ok bool) {
 	bounded, found := false, false
 	var hang hangings
 	bound := func(left time.Duration) {
@@ -254,7 +263,7 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 	var on fencing.Holder
 	hang.tell(&on, len(outs))
 	ask.Stamp, ask.Attach = cmp.Or(on.Attached, fencing.NewStamp()), on.Attached != ""
-	return ask, found && (!bounded || ask.MaxHold > 0)
+	return ask, on.Epoch, found && (!bounded || ask.MaxHold > 0)
 }
 
 // spread gives the notice that a lease has at some nodes to those that have the lease without:

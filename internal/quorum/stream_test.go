@@ -47,6 +47,12 @@ func (s *scene) hangsOn(node int, r fencing.AcquireRequest) {
 	}
 }
 
+// takeovers returns how many takeovers of a lease a node has seen.
+func (s *scene) takeovers(node int, r fencing.AcquireRequest) int64 {
+	h, _ := s.nodes[node].Model.Snapshot().Records[r.Name].Holders.Find(r.Lease.Public())
+	return h.Epoch
+}
+
 // reach cuts nodes off, or has them reached again.
 func (s *scene) reach(reached bool, nodes ...int) {
 	synctest.Wait()
@@ -348,6 +354,81 @@ func TestStreamLeftBeforeItHasTheLease(t *testing.T) {
 		synctest.Wait()
 		if n := s.holders("a", first.Lease); n != 0 {
 			t.Errorf("%d nodes have the lease", n)
+		}
+	})
+}
+
+// A node that has missed takeovers is no way back for the stream before the newest, be it that it renews or that
+// it closes: the newest one, which leans on such a node, has the lease at a majority from then on.
+func TestStreamReplacedWhereANodeHasMissedTakeovers(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		for _, ends := range []bool{false, true} {
+			t.Run(fmt.Sprintf("brought back %t, released %t", back, ends), func(t *testing.T) {
+				play(t, func(s *scene) {
+					older := stream("a")
+					older.TTL = time.Hour
+					if !back {
+						s.acquire(older)
+					}
+					s.reach(false, 2)
+					for range 4 {
+						older = newer(older)
+						s.told = s.acquire(older).Holder.Epoch
+					}
+					s.reach(true, 2)
+					if back {
+						s.renews(older)
+						synctest.Wait()
+						s.hangsOn(2, older)
+						if seen := s.takeovers(2, older); seen != s.told {
+							t.Errorf("the node to which it was brought back has seen %d takeovers, the stream was told %d", seen, s.told)
+						}
+					}
+					s.reach(false, 1)
+					newest := newer(older)
+					out := s.acquire(newest)
+					if out.Holder.Epoch != s.told+1 {
+						t.Errorf("the newest was told %d takeovers, the older one %d", out.Holder.Epoch, s.told)
+					}
+					s.reach(true, 1)
+					if ends {
+						if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: older.Lease, Stamp: older.Stamp, Epoch: s.told}); err != nil {
+							t.Error(err)
+						}
+					} else {
+						_, err := s.Renew(bg, renewal(older, s.told))
+						s.refused(err, fencing.CodeReplaced)
+					}
+					s.told = out.Holder.Epoch
+					for range 3 {
+						s.renews(newest)
+						s.pass(3 * time.Second)
+					}
+					s.hangsOn(0, newest)
+					s.hangsOn(2, newest)
+				})
+			})
+		}
+	}
+}
+
+// The grant of a stream that a node leaves without an answer, once it is to see as many takeovers as another, is told.
+func TestStreamWhereANodeThatMissedTakeoversIsSilent(t *testing.T) {
+	play(t, func(s *scene) {
+		r := stream("a")
+		r.TTL = time.Hour
+		s.acquire(r)
+		s.reach(false, 2)
+		for range 3 {
+			r = newer(r)
+			s.acquire(r)
+		}
+		s.reach(true, 2)
+		s.reach(false, 1)
+		s.nodes[2].set(func(n *node) { n.lost = func(op string) bool { return op == "renew" } })
+		r = newer(r)
+		if out := s.acquire(r); out.Holder.Attached != r.Stamp || out.Holder.Epoch != 1 {
+			t.Errorf("told is %+v", out.Holder)
 		}
 	})
 }
