@@ -304,7 +304,7 @@ func (s *Store) spread(name fencing.Name, t *tally, outs []fencing.Outcome, key 
 }
 
 // Release implements fencing.Store. It succeeds once a majority has let go of the
-// lease or does not have it, and is CodeUnavailable, never CodeQuarantined, where too many
+// lease, does not have it, or has it hang on a newer request, and is CodeUnavailable, never CodeQuarantined, where too many
 // may have forgotten the lease to say that it was lost.
 func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
 	return resultOf(s.release(ctx, r))
@@ -320,8 +320,10 @@ func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.
 	}
 	t := newTally(len(s.nodes), 0, true)
 	outs, began, err := s.count(ctx, key, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Release(ctx, r)
-	}, nil)
+		return releaseAt(ctx, node, r)
+	}, func(t *tally, _ []fencing.Outcome) {
+		s.sweep(r, t, key)
+	})
 	if err != nil {
 		return fencing.Outcome{}, err
 	}

@@ -432,3 +432,102 @@ func TestStreamWhereANodeThatMissedTakeoversIsSilent(t *testing.T) {
 		}
 	})
 }
+
+// What a newer request that came to nothing has reached does not keep the lease when the stream that had a majority
+// lets go of it, nor does such a node count as one that has let go.
+func TestStreamReleasedWhereANewerRequestCameToNothing(t *testing.T) {
+	for _, linger := range []time.Duration{0, 5 * time.Second} {
+		for _, away := range []bool{false, true} {
+			t.Run(fmt.Sprintf("linger %s, a node away %t", linger, away), func(t *testing.T) {
+				play(t, func(s *scene) {
+					first, last := s.cameToNothing()
+					if away {
+						s.reach(false, 1)
+					}
+					release := fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp, Linger: linger}
+					_, err := s.Release(bg, release)
+					if away {
+						s.refused(err, fencing.CodeUnavailable)
+						_, err = s.Release(bg, release) // where it lingers by now, or is over
+						s.refused(err, fencing.CodeUnavailable)
+						s.pass(10 * time.Second)
+						_, err = s.Release(bg, release)
+						s.refused(err, fencing.CodeUnavailable)
+						s.reach(true, 1)
+						_, err = s.Release(bg, release)
+					}
+					if err == nil && !away {
+						_, err = s.Release(bg, release)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.pass(2*linger + time.Second)
+					if n := s.holders("a", first.Lease); n != 0 {
+						t.Errorf("%d nodes have it", n)
+					}
+					_, err = s.Renew(bg, renewal(last, 1))
+					s.refused(err, fencing.CodeLeaseLost)
+					s.reach(false, 1)
+					s.acquire(request("a"))
+				})
+			})
+		}
+	}
+}
+
+// cameToNothing returns a stream that has a lease, of which it was told no takeovers, and a newer one that has
+// reached a node of three, and was refused.
+func (s *scene) cameToNothing() (first, last fencing.AcquireRequest) {
+	s.t.Helper()
+	first = stream("a")
+	first.TTL = time.Hour
+	s.acquire(first)
+	s.reach(false, 1, 2)
+	last = newer(first)
+	_, err := s.Acquire(bg, last)
+	s.refused(err, fencing.CodeUnavailable)
+	s.reach(true, 1, 2)
+	return first, last
+}
+
+// A stream that lets go, and does not know that a newer one has the lease, takes it from that at no majority, also
+// if that had been refused before, or has the lease while it lingers.
+func TestStreamReleasedBehindANewerOne(t *testing.T) {
+	for _, linger := range []time.Duration{0, 5 * time.Second} {
+		for _, before := range []bool{false, true} {
+			t.Run(fmt.Sprintf("linger %s, taken over before %t", linger, before), func(t *testing.T) {
+				play(t, func(s *scene) {
+					first, _ := s.cameToNothing()
+					newest := newer(first)
+					takes := func() {
+						s.reach(false, 2)
+						s.told = s.acquire(newest).Holder.Epoch
+						s.renews(newest) // or it has what is left of what lingers
+						s.reach(true, 2)
+					}
+					if before {
+						takes()
+					}
+					if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp, Linger: linger}); err != nil {
+						t.Fatal(err)
+					}
+					switch {
+					case !before && linger == 0:
+						_, err := s.Acquire(bg, newest)
+						s.refused(err, fencing.CodeLeaseLost)
+						return
+					case !before:
+						takes()
+					}
+					for range 10 {
+						s.pass(3 * time.Second)
+						s.renews(newest)
+					}
+					s.hangsOn(0, newest)
+					s.hangsOn(1, newest)
+				})
+			})
+		}
+	}
+}

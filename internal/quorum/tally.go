@@ -102,8 +102,8 @@ func (t *tally) finishRenewal(token fencing.Token, elapsed time.Duration) {
 	t.ok, t.token = true, token
 }
 
-// weighRelease ends a release once a majority has let go of the lease, or when all have
-// answered: a node that has let go of it must be heard. If the others don't have the lease,
+// weighRelease ends a release once a majority has let go of the lease, or has it hang on a newer request, or
+// when all have answered: a node that has let go of it must be heard. If the others don't have the lease,
 // also because they have forgotten it, it is over then.
 func (t *tally) weighRelease() {
 	done, lost, forgotten := 0, 0, 0
@@ -119,7 +119,7 @@ func (t *tally) weighRelease() {
 	}
 	waiting := t.waiting()
 	switch {
-	case done >= t.majority || waiting == 0 && done > 0 && lost < t.majority && done+lost+forgotten >= t.majority:
+	case done >= t.majority || t.replaced().count() >= t.majority || waiting == 0 && done > 0 && lost < t.majority && done+lost+forgotten >= t.majority:
 		t.decided, t.ok = true, true
 	case waiting == 0:
 		t.close()
