@@ -531,3 +531,27 @@ func TestStreamReleasedBehindANewerOne(t *testing.T) {
 		}
 	}
 }
+
+// A lease hangs on the stream that most nodes name, whatever takeovers they have seen.
+func TestStreamThatMostNodesName(t *testing.T) {
+	on := func(stamp fencing.Stamp, epoch int64) *fencing.Holder { return &fencing.Holder{Attached: stamp, Epoch: epoch} }
+	for _, tt := range []struct {
+		at    hangings
+		nodes int
+		stamp fencing.Stamp
+		epoch int64
+	}{
+		{hangings{on("s", 5), on("x", 3), on("s", 2)}, 3, "s", 3},
+		{hangings{on("s", 2), on("x", 3), on("s", 5)}, 3, "s", 3},
+		{hangings{on("", 2), on("x", 3), on("", 2)}, 3, "", 2},
+		{hangings{on("s", 2), on("x", 3)}, 3, "x", 2},
+		{hangings{on("x", 3), on("s", 1), on("s", 1)}, 5, "s", 1},
+		{hangings{on("s", 1)}, 3, "s", 1},
+	} {
+		var h fencing.Holder
+		tt.at.tell(&h, tt.nodes)
+		if h.Attached != tt.stamp || h.Epoch != tt.epoch {
+			t.Errorf("told is %q, %d; want %q, %d", h.Attached, h.Epoch, tt.stamp, tt.epoch)
+		}
+	}
+}

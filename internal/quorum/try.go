@@ -299,13 +299,25 @@ func conservative(from *fencing.Outcome, token fencing.Token, began time.Time, u
 // hangings is a lease at the nodes that have it.
 type hangings []*fencing.Holder
 
-// tell adds to the quorum's holder whom a lease hangs on, and how many takeovers a majority of so many
+// tell adds to the quorum's holder whom a lease hangs on, as most of them have it, and how many takeovers a majority of so many
 // nodes has seen. A minority may have seen more, by requests that came to nothing: a stream that was told of
 // those would take the lease back from a newer one, as if that majority had forgotten of it.
 func (hs hangings) tell(h *fencing.Holder, nodes int) {
 	slices.SortStableFunc(hs, func(a, b *fencing.Holder) int { return cmp.Compare(b.Epoch, a.Epoch) })
 	if n := min(majorityOf(nodes), len(hs)); n > 0 {
-		h.Epoch, h.Attached = hs[n-1].Epoch, hs[n-1].Attached
+		h.Epoch = hs[n-1].Epoch
+	}
+	most := 0
+	for _, on := range hs {
+		n := 0
+		for _, other := range hs {
+			if other.Attached == on.Attached {
+				n++
+			}
+		}
+		if n > most { // if as many name another, the one that has seen more takeovers
+			h.Attached, most = on.Attached, n
+		}
 	}
 }
 
