@@ -41,25 +41,28 @@ func (s *scene) renews(r fencing.AcquireRequest) {
 // hangsOn fails unless a lease hangs on a request at a node.
 func (s *scene) hangsOn(node int, r fencing.AcquireRequest) {
 	s.t.Helper()
-	h, ok := s.nodes[node].Model.Snapshot().Records[r.Name].Holders.Find(r.Lease.Public())
-	if !ok || h.Attached != r.Stamp {
+	if h := s.holding(node, r); h.Attached != r.Stamp {
 		s.t.Errorf("at node %d it hangs on %q, want %q", node, h.Attached, r.Stamp)
 	}
 }
 
-// takeovers returns how many takeovers of a lease a node has seen.
-func (s *scene) takeovers(node int, r fencing.AcquireRequest) int64 {
+// holding returns what a lease is at a node.
+func (s *scene) holding(node int, r fencing.AcquireRequest) fencing.Holder {
 	h, _ := s.nodes[node].Model.Snapshot().Records[r.Name].Holders.Find(r.Lease.Public())
-	return h.Epoch
+	return h.Holder
 }
 
 // reach cuts nodes off, or has them reached again.
 func (s *scene) reach(reached bool, nodes ...int) {
 	synctest.Wait()
-	for _, i := range nodes {
-		s.nodes[i].set(func(n *node) { n.cut = !reached })
-	}
+	s.setCut(!reached, nodes...)
 	s.pass(2 * time.Second) // in which nodes are asked whether they answer again
+}
+
+func (s *scene) setCut(cut bool, nodes ...int) {
+	for _, i := range nodes {
+		s.nodes[i].set(func(n *node) { n.cut = cut })
+	}
 }
 
 // A stream that was replaced at a majority renews no more, and the newest one has the lease at
@@ -380,7 +383,7 @@ func TestStreamReplacedWhereANodeHasMissedTakeovers(t *testing.T) {
 						s.renews(older)
 						synctest.Wait()
 						s.hangsOn(2, older)
-						if seen := s.takeovers(2, older); seen != s.told {
+						if seen := s.holding(2, older).Epoch; seen != s.told {
 							t.Errorf("the node to which it was brought back has seen %d takeovers, the stream was told %d", seen, s.told)
 						}
 					}
@@ -534,7 +537,9 @@ func TestStreamReleasedBehindANewerOne(t *testing.T) {
 
 // A lease hangs on the stream that most nodes name, whatever takeovers they have seen.
 func TestStreamThatMostNodesName(t *testing.T) {
-	on := func(stamp fencing.Stamp, epoch int64) *fencing.Holder { return &fencing.Holder{Attached: stamp, Epoch: epoch} }
+	on := func(stamp fencing.Stamp, epoch int64) *fencing.Holder {
+		return &fencing.Holder{Attached: stamp, Epoch: epoch}
+	}
 	for _, tt := range []struct {
 		at    hangings
 		nodes int
@@ -553,5 +558,43 @@ func TestStreamThatMostNodesName(t *testing.T) {
 		if h.Attached != tt.stamp || h.Epoch != tt.epoch {
 			t.Errorf("told is %q, %d; want %q, %d", h.Attached, h.Epoch, tt.stamp, tt.epoch)
 		}
+	}
+}
+
+// What a newer request that came to nothing has reached is given back to the stream, for no longer than that
+// has the lease elsewhere. It is left where it is if yet another request has reached that node meanwhile, or the lease
+// was to end.
+func TestStreamReclaims(t *testing.T) {
+	for what, meanwhile := range map[string]func(s *scene, first, last fencing.AcquireRequest) (at fencing.AcquireRequest){
+		"nothing": func(_ *scene, first, _ fencing.AcquireRequest) fencing.AcquireRequest { return first },
+		"another": func(s *scene, first, _ fencing.AcquireRequest) fencing.AcquireRequest {
+			another := newer(first)
+			if _, err := s.nodes[0].Acquire(bg, s.newTry(leaseKey{}, another, another.Stamp).ask); err != nil {
+				s.t.Error(err)
+			}
+			return another
+		},
+		"release": func(s *scene, first, last fencing.AcquireRequest) fencing.AcquireRequest {
+			s.setCut(true, 1, 2)
+			_, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp})
+			s.refused(err, fencing.CodeUnavailable)
+			s.setCut(false, 1, 2)
+			return last
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			play(t, func(s *scene) {
+				first, last := s.cameToNothing()
+				s.renews(first)
+				synctest.Wait() // it has seen what the nodes have
+				at := meanwhile(s, first, last)
+				s.pass(3 * time.Second)
+				s.hangsOn(0, at)
+				s.hangsOn(1, first)
+				if here, there := s.holding(0, first).ExpiresAt, s.holding(1, first).ExpiresAt; what == "nothing" && here > there {
+					t.Errorf("it is there %s longer than elsewhere", here.Sub(there))
+				}
+			})
+		})
 	}
 }
