@@ -18,8 +18,8 @@ func sessionBugs() []Bug {
 			Name: "attached-is-not-compared", What: "a lost message that a stream was replaced is found by nothing but its next renewal",
 			Patches: []Patch{{
 				File: "internal/session/hear.go",
-				Old:  "has && known.Before(since) {",
-				New:  "has && known.IsZero() && known.Before(since) {",
+				Old:  "has && known.Before(since) {\n\t\t\t\t\ts.tell(name)",
+				New:  "has && known.IsZero() && known.Before(since) {\n\t\t\t\t\ts.tell(name)",
 			}},
 			Package: "internal/session", Test: simulated,
 		},
@@ -44,7 +44,7 @@ func sessionBugs() []Bug {
 			Name: "refused-session-keeps-names", What: "a session that is refused while it attaches leaves the names that it has taken over hanging on nobody",
 			Patches: []Patch{{
 				File: "internal/session/acquire.go",
-				Old:  "case gone || !unknown:\n",
+				Old:  "case gone || !s.unknown:\n",
 				New:  "case gone && !gone:\n",
 			}},
 			Package: "internal/session", Test: simulated,
@@ -71,8 +71,8 @@ func sessionBugs() []Bug {
 			Name: "shortened-lease-runs-out", What: "a stream does not hear that its lease was shortened at its gateway",
 			Patches: []Patch{{
 				File: "internal/session/hear.go",
-				Old:  "\t\tif s.news.renewed == nil {\n",
-				New:  "\t\tif out != nil {\n\t\t\tcontinue\n\t\t}\n\t\tif s.news.renewed == nil {\n",
+				Old:  "\t\tcase out.Holder.Attached != s.ask.Stamp: // it is another's, or nobody's\n",
+				New:  "\t\tcase out != nil:\n\t\t\tcontinue\n\t\tcase out.Holder.Attached != s.ask.Stamp:\n",
 			}},
 			Package: "internal/session", Test: simulated,
 		},
