@@ -227,7 +227,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 	if err != nil {
 		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)
 	}
-	store, err := raft.Open(raft.Options{
+	store, err := raft.Open(raft.Options{Version: version,
 		Dir: cfg.DataDir, Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
 		Alone: c.Alone, Logger: log, MaxHolders: cfg.MaxHoldersPerName,
 	})

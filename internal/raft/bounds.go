@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 const (
@@ -39,7 +40,7 @@ type leaseKey struct {
 // fits returns how many of a list have so many bytes together at most, when they are encoded, and how many they have.
 func fits[T any](all []T, most int) (n, size int) {
 	for n < len(all) {
-		more := len(must(encoding.Marshal(&all[n])))
+		more := len(must(machine.Encoding.Marshal(&all[n])))
 		if size+more > most {
 			break
 		}
@@ -90,12 +91,12 @@ func (a *answer) packOutcomes(most int) (size int) {
 			refusal.Lock = a.show(known, refusal.Lock, shown{Outcome: i, Refused: true})
 			out.Err = &refusal
 		}
-		more := len(must(encoding.Marshal(&out)))
+		more := len(must(machine.Encoding.Marshal(&out)))
 		for _, added := range a.Holders[before:] {
-			more += len(must(encoding.Marshal(&added)))
+			more += len(must(machine.Encoding.Marshal(&added)))
 		}
 		for _, added := range a.Shown[of:] {
-			more += len(must(encoding.Marshal(&added)))
+			more += len(must(machine.Encoding.Marshal(&added)))
 		}
 		if i > 0 && size+more > most {
 			a.Outcomes, a.Holders, a.Shown = a.Outcomes[:i], a.Holders[:before], a.Shown[:of]
@@ -195,4 +196,11 @@ func (a *answer) unpack() error {
 	}
 	a.Holders, a.Shown = nil, nil
 	return nil
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // talkative is metadata of 4 kB.
@@ -35,8 +36,8 @@ func lockOf(name fencing.Name, holders int) *fencing.Lock {
 func sent(t *testing.T, a answer, after fencing.Name, most int) (got answer, size int) {
 	t.Helper()
 	a.pack(after, most)
-	b := must(encoding.Marshal(&a))
-	if err := lenient.Unmarshal(b, &got); err != nil {
+	b := must(machine.Encoding.Marshal(&a))
+	if err := machine.Lenient.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	if err := got.unpack(); err != nil {
@@ -61,7 +62,7 @@ func TestRefusalsOfOneNameAreSmall(t *testing.T) {
 	if !reflect.DeepEqual(got.Outcomes, want) {
 		t.Error("the outcomes are not what they were")
 	}
-	if one := len(must(encoding.Marshal(lockOf("a", 20)))); size > 4*one {
+	if one := len(must(machine.Encoding.Marshal(lockOf("a", 20)))); size > 4*one {
 		t.Errorf("the answer has %d bytes, a lock has %d", size, one)
 	}
 	if len(want[0].Err.Lock.Holders) != 20 {
@@ -75,8 +76,8 @@ func TestOutcomesWithoutRoomAreLeftOut(t *testing.T) {
 	for i := range 11 {
 		a.Outcomes = append(a.Outcomes, fencing.Outcome{Now: 1, Lock: lockOf(fencing.Name(fmt.Sprint(i)), 50)})
 	}
-	a.Told = []told{{Index: 1, Grant: fencing.Grant{Holder: lockOf("a", 1).Holders[0]}}}
-	one := len(must(encoding.Marshal(a.Outcomes[0])))
+	a.Told = []machine.Told{{Index: 1, Grant: fencing.Grant{Holder: lockOf("a", 1).Holders[0]}}}
+	one := len(must(machine.Encoding.Marshal(a.Outcomes[0])))
 	for most, want := range map[int]int{1: 1, 3 * one: 2, 6 * one: 5} {
 		packed := answer{Outcomes: slices.Clone(a.Outcomes), Told: a.Told}
 		got, size := sent(t, packed, "", most)
@@ -98,7 +99,7 @@ func TestAPageHasRoom(t *testing.T) {
 	for i := range 20 {
 		a.Page.Locks = append(a.Page.Locks, *lockOf(fencing.Name(fmt.Sprintf("n%02d", i)), 10))
 	}
-	one := len(must(encoding.Marshal(&a.Page.Locks[0])))
+	one := len(must(machine.Encoding.Marshal(&a.Page.Locks[0])))
 	a.Page.Next, a.Page.Total = "n19", 30
 	got, _ := sent(t, a, "", 5*one)
 	if len(got.Page.Locks) != 5 || got.Page.Next != "n04" || got.Page.Total != 30 {

@@ -59,13 +59,13 @@ func TestCloseBesideEntriesOnTheirWay(t *testing.T) {
 	for range closeRounds {
 		n := newCluster(t, 1, nil).nodes[0]
 		s, committed := n.Store, n.raft.CommitIndex()
-		s.machine.mu.Lock() // entries are not carried out
+		s.fsm.mu.Lock() // entries are not carried out
 		for i := range uint64(entriesInFlight) {
 			s.work.Go(func() { _, _ = s.Acquire(t.Context(), acquire("a", time.Minute)) })
 			eventually(t, "the entry is committed", func() bool { return s.raft.CommitIndex() > committed+i })
 		}
 		s.work.Go(func() {
-			defer s.machine.mu.Unlock()
+			defer s.fsm.mu.Unlock()
 			eventually(t, "the node is shut down", func() bool { return s.raft.State() == raft.Shutdown })
 		})
 		closes(t, n)

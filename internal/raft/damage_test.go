@@ -1,80 +1,19 @@
 package raft
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
-	"github.com/hashicorp/raft"
-
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/machine"
 )
-
-// heavy returns a machine on which neighbouring names have many leases with much to say.
-func heavy(t *testing.T, names, leases int) *machine {
-	m := testMachine(t)
-	metadata := map[string]string{}
-	for i := range 16 {
-		metadata[fmt.Sprint(i)] = strings.Repeat("x", 250)
-	}
-	e := entry{Term: 1, Now: int64(fencingtest.Epoch)}
-	for name := range names {
-		b := batch{Gateway: "g"}
-		for range leases {
-			r := acquire(fencing.Name(fmt.Sprintf("n%03d", name)), time.Hour)
-			r.Mode, r.Metadata = fencing.ModeShared, metadata
-			b.Ops = append(b.Ops, encodeOp(r))
-		}
-		e.Batches = append(e.Batches, b)
-	}
-	m.Apply(&raft.Log{Index: 1, Term: 1, Data: must(e.encode())})
-	return m
-}
-
-// Neighbours with many leases each do not make a part of a snapshot that is too large to be read.
-func TestTheFramesOfASnapshotAreBounded(t *testing.T) {
-	m := heavy(t, 30, 10) // of 40 kB each
-	written := encoded(t, m)
-	r := frameReader{from: bytes.NewReader(written)}
-	for frames := 0; ; frames++ {
-		kind, content, err := r.read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(content) > fullFrame+1000 {
-			t.Errorf("part %d has %d bytes", frames, len(content))
-		}
-		if kind == frameEnd {
-			break
-		}
-	}
-	again := testMachine(t)
-	if err := again.Restore(io.NopCloser(bytes.NewReader(written))); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(encoded(t, again), written) {
-		t.Error("it is another state")
-	}
-	s, err := m.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Release()
-	s.(*snapshot).most = 30 << 10 // less than a name has
-	if err := s.(*snapshot).write(io.Discard); err == nil {
-		t.Error("a part was written that is too large to be read")
-	}
-}
 
 // snapshotsOf returns the names of the snapshots of a node.
 func snapshotsOf(t *testing.T, n *node) (names []string) {
@@ -106,8 +45,8 @@ func TestASnapshotThatCantBeReadIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readBack := n.machine.readBack
-	n.machine.readBack = func(id string) error {
+	readBack := n.fsm.readBack
+	n.fsm.readBack = func(id string) error {
 		path := filepath.Join(n.options.Dir, "snapshots", id, "state.bin")
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -159,62 +98,35 @@ func TestAnUnfinishedSnapshotGoes(t *testing.T) {
 func TestASnapshotThatIsNotTakenOver(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
-	whole := encoded(t, n.machine)
-	if err := n.machine.Restore(io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader(whole))))); err == nil {
+	whole := encoded(t, n.fsm)
+	if err := n.fsm.Restore(io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(bytes.NewReader(whole))))); err == nil {
 		t.Fatal("what can't be read was taken over")
 	}
 	if err := n.Cause(); err != nil {
 		t.Fatalf("the node has failed: %v", err)
 	}
-	if err := n.machine.Restore(io.NopCloser(bytes.NewReader(whole[:len(whole)-1]))); !errors.Is(err, errDamaged) {
+	if err := n.fsm.Restore(io.NopCloser(bytes.NewReader(whole[:len(whole)-1]))); !errors.Is(err, machine.ErrDamaged) {
 		t.Fatalf("a state that is cut off: %v", err)
 	}
 	awaitFailure(t, n)
-	if err := n.Check(t.Context()); code(err) != fencing.CodeUnavailable || !errors.Is(err, errDamaged) {
+	if err := n.Check(t.Context()); code(err) != fencing.CodeUnavailable || !errors.Is(err, machine.ErrDamaged) {
 		t.Errorf("the node is checked: %v", err)
 	}
 }
 
-// A state of another version ends the node as well.
-func TestAStateOfAnotherVersionIsNotTakenOver(t *testing.T) {
-	m := testMachine(t)
-	var failed error
-	m.fail = func(err error) { failed = err }
-	var b bytes.Buffer
-	w := frameWriter{to: bufio.NewWriter(&b), most: maxFrame}
-	head := headOf(m.state, 0, 0)
-	head.Version++
-	if err := errors.Join(w.write(frameHead, head), w.to.Flush()); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Restore(io.NopCloser(&b)); !errors.Is(err, errVersion) || !errors.Is(failed, errVersion) {
-		t.Errorf("it fails with %v, the node with %v", err, failed)
-	}
-}
-
-// What was read at the start is not read once more, and counts for that snapshot alone.
+// What was read at the start is taken over as it is.
 func TestTheNewestSnapshotIsReadOnce(t *testing.T) {
-	of := heavy(t, 1, 1)
-	written := encoded(t, of)
-	state, head, err := readState(bytes.NewReader(written))
-	if err != nil {
+	m := testFSM(t)
+	m.Apply(entryOf(1, "a"))
+	written := encoded(t, m)
+	var err error
+	if m.newest, err = machine.Read(bytes.NewReader(written)); err != nil {
 		t.Fatal(err)
 	}
-	m := testMachine(t)
-	m.newest = &restored{state, head}
-	if err := m.Restore(io.NopCloser(io.MultiReader(bytes.NewReader(written[:frameHeader+len(must(encoding.Marshal(head)))+1]), iotest.ErrReader(errors.New("read on"))))); err != nil {
-		t.Fatal(err)
+	if err := m.Restore(io.NopCloser(io.MultiReader(bytes.NewReader(written[:len(written)-1])))); err != nil {
+		t.Errorf("the state was read once more: %v", err)
 	}
-	if !bytes.Equal(encoded(t, m), written) {
+	if m.newest != nil || !bytes.Equal(encoded(t, m), written) {
 		t.Error("it is another state")
-	}
-	e := entry{Term: 1, Now: int64(fencingtest.Epoch), Batches: []batch{{Gateway: "g", Ops: []cbor.RawMessage{encodeOp(acquire("more", time.Hour))}}}}
-	of.Apply(&raft.Log{Index: 2, Term: 1, Data: must(e.encode())})
-	m.newest = &restored{state, head}
-	if err := m.Restore(io.NopCloser(bytes.NewReader(encoded(t, of)))); err != nil {
-		t.Fatal(err)
-	}
-	if len(m.state.Records) != 2 || m.newest != nil {
-		t.Errorf("%d names are there, want 2", len(m.state.Records))
 	}
 }

@@ -1,9 +1,7 @@
 package raft
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"testing"
 	"time"
 
@@ -25,13 +23,13 @@ func TestANodeThatDiffersStops(t *testing.T) {
 			odd := all.nodes[c.odd]
 			late, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			odd.machine.await(all.nodes[0].raft.CommitIndex(), late.Done())
-			odd.machine.mu.Lock()
-			record := odd.machine.state.Records["a"]
+			odd.fsm.await(all.nodes[0].raft.CommitIndex(), late.Done())
+			odd.fsm.mu.Lock()
+			record := odd.fsm.machine.State().Records["a"]
 			if record != nil {
 				record.Holders = fencing.Holders{}
 			}
-			odd.machine.mu.Unlock()
+			odd.fsm.mu.Unlock()
 			if record == nil {
 				t.Fatal("it has not heard of the lease")
 			}
@@ -54,40 +52,5 @@ func TestANodeThatDiffersStops(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A node that began with a snapshot has come to the same as those that carried out all entries, and one with another
-// state has not.
-func TestANodeFromASnapshotIsCompared(t *testing.T) {
-	log := logOf(3, 400)
-	whole, from, odd := testMachine(t), testMachine(t), testMachine(t)
-	for _, l := range log[:200] {
-		whole.Apply(l)
-	}
-	snapshot := encoded(t, whole)
-	for _, m := range []*machine{from, odd} {
-		if err := m.Restore(io.NopCloser(bytes.NewReader(snapshot))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	odd.state.Counter += 1 << 40
-	for _, l := range log[200:] {
-		for _, m := range []*machine{whole, from, odd} {
-			m.Apply(l)
-		}
-		want, ok := whole.digestOf(l.Index)
-		if got, known := from.digestOf(l.Index); !ok || !known || got != want {
-			t.Fatalf("entry %d comes to something else behind a snapshot", l.Index)
-		}
-		if got, known := odd.digestOf(l.Index); !known || got == want {
-			t.Fatalf("entry %d comes to the same for another state", l.Index)
-		}
-	}
-	if _, known := from.digestOf(200); known {
-		t.Error("what an entry before the snapshot came to is known")
-	}
-	if last, ok := whole.lastDigest(); !ok || last.index != 400 {
-		t.Errorf("the last is of entry %d", last.index)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/machine"
 )
 
 // lockPatience is how long a predecessor may take that is just shutting down.
@@ -33,7 +34,7 @@ type directory struct {
 	log       *diskLog
 	snapshots raft.SnapshotStore
 	transport io.Closer
-	newest    *restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
+	newest    *machine.Restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
 }
 
 // openDirectory opens or makes the files of a node, and reads them all.
@@ -116,11 +117,11 @@ func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(err
 	if err != nil {
 		return fmt.Errorf("%s can't be read: %w", path, err)
 	}
-	state, head, err := readState(from)
+	is, err := machine.Read(from)
 	if err = errors.Join(err, from.Close()); err != nil {
 		return fmt.Errorf("%s can't be read: %w", path, err)
 	}
-	d.newest = &restored{state, head}
+	d.newest = is
 	return nil
 }
 
@@ -129,7 +130,7 @@ func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(err
 func (d *directory) readBack(dir, id string) error {
 	_, from, err := d.snapshots.Open(id)
 	if err == nil {
-		err = errors.Join(checkState(from), from.Close())
+		err = errors.Join(machine.Check(from), from.Close())
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err),

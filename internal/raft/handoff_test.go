@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // grants passes on what a gateway is granted.
@@ -54,13 +55,10 @@ func handOffs(tb testing.TB, nodes [2]*node, rounds int) {
 func TestAHandOffBetweenNodesIsToldOnce(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	handOffs(t, [2]*node{c.nodes[1], c.nodes[2]}, 50)
-	last := c.nodes[0].machine
-	last.mu.RLock()
-	applied := last.applied
-	last.mu.RUnlock()
+	applied := look(c.nodes[0].fsm, (*machine.Machine).Applied)
 	for _, n := range c.nodes[1:] {
-		n.machine.await(applied, t.Context().Done())
-		if left := len((*n.machine.listener.Load()).(grants)); left != 0 {
+		n.fsm.await(applied, t.Context().Done())
+		if left := len((*n.fsm.listener.Load()).(grants)); left != 0 {
 			t.Errorf("%d more grants were told", left)
 		}
 	}

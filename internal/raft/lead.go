@@ -2,20 +2,18 @@ package raft
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // entriesInFlight is how many entries may be on their way into the log at once: while one
 // is written the next gathers.
 const entriesInFlight = 2
-
-// reapEvery is how often the leader writes down the time at least while anybody holds or
-// waits, by the calls of Expire, so that a new leader is behind by no more.
-const reapEvery = time.Second
 
 // leadership is this node's, in one term, from when it has carried out all of the log
 // before. Its clock goes on from the greatest instant in that.
@@ -24,6 +22,7 @@ type leadership struct {
 	base   fencing.Instant
 	from   time.Duration // what the monotonic clock was at base
 	clocks func() (wall time.Time, monotonic time.Duration)
+	told   atomic.Bool // the log says which version writes
 }
 
 // clock returns the instant that it is now.
@@ -62,10 +61,14 @@ func (s *Store) beginToLead() {
 		barrier := s.raft.Barrier(0)
 		err := s.settled(barrier)
 		if err == nil && s.raft.CurrentTerm() == term { // so it was committed in it, by this node
-			s.startClock(term, barrier.(raft.IndexFuture).Index())
-			return
-		}
-		if err != nil && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
+			s.fsm.reached(barrier.(raft.IndexFuture).Index())
+			if doubt := s.settleDoubt(term); doubt == nil {
+				s.startClock(term)
+				return
+			} else if pause == minPause {
+				s.log.Warn("this node was elected, and does not serve yet", "error", doubt)
+			}
+		} else if err != nil && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return // it has lost the lead, and is told so
 		}
 		s.pause(pause)
@@ -73,12 +76,8 @@ func (s *Store) beginToLead() {
 }
 
 // startClock begins to serve.
-func (s *Store) startClock(term, index uint64) {
-	m := s.machine
-	m.mu.Lock()
-	m.reached(index)
-	base := m.now
-	m.mu.Unlock()
+func (s *Store) startClock(term uint64) {
+	base := look(s.fsm, (*machine.Machine).Now)
 	wall, from := s.clocks()
 	if base == 0 { // a new cluster: tokens follow those of another store
 		base = fencing.InstantOf(wall)
@@ -104,11 +103,15 @@ type proposal struct {
 func (s *Store) propose(l *leadership, requests []*request) {
 	p := &proposal{requests: requests}
 	now, wall := l.time()
-	e := entry{Term: l.term, Now: int64(now), Wall: int64(wall), Batches: make([]batch, len(requests))}
+	e := machine.Entry{Term: l.term, Now: int64(now), Wall: int64(wall), Batches: make([]machine.Batch, len(requests))}
+	e.Behind, e.Digest = s.fsm.lastDigest()
+	if l.told.CompareAndSwap(false, true) {
+		e.Writer = s.version
+	}
 	for i, r := range requests {
 		e.Batches[i] = r.batch
 	}
-	data, err := e.encode()
+	data, err := e.Encode()
 	if err != nil {
 		p.err = err
 	} else {
@@ -160,11 +163,14 @@ func (s *Store) outcome(p *proposal) (*applied, error) {
 
 // finish has what steps left to do done by another entry.
 func (s *Store) finish() {
-	b := batch{Gateway: string(s.machine.self), MaxHolders: s.maxHolders}
-	for _, name := range s.machine.left(goOn) {
-		b.Ops = append(b.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+	b := machine.Batch{Gateway: string(s.fsm.self), MaxHolders: s.maxHolders}
+	s.fsm.mu.RLock()
+	left := s.fsm.machine.Left(machine.GoOn)
+	s.fsm.mu.RUnlock()
+	for _, name := range left {
+		b.Ops = append(b.Ops, machine.EncodeOp(fencing.ExpireRequest{Name: name}))
 	}
 	if len(b.Ops) > 0 {
-		s.enqueue(&request{batch: b, done: func([]result, error) {}}, nil)
+		s.enqueue(&request{batch: b, done: func([]machine.Result, error) {}}, nil)
 	}
 }

@@ -44,6 +44,8 @@ func checksumOf(entry *raft.Log) uint32 {
 	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, entry.Data)
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 var errChanged = errors.New("it is not what was written")
 
 // diskLog is the log and the vote of a node, in files. What fails is final: nothing is

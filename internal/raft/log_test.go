@@ -220,7 +220,7 @@ func TestDataOfAnotherAddress(t *testing.T) {
 		if _, err := n.Acquire(t.Context(), acquire("b", time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		n.machine.await(n.raft.LastIndex(), t.Context().Done())
+		n.fsm.await(n.raft.LastIndex(), t.Context().Done())
 		if err := n.raft.Snapshot().Error(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // errand says what a message asks for.
@@ -41,20 +42,20 @@ type message struct {
 	// Batch is what is asked for. Of its gateway's batches none below Floor, and none of
 	// Gone, is to be carried out any more: they may be on their way still, and what undoes
 	// them may be in this one.
-	Batch batch    `cbor:"5,keyasint,omitempty"`
-	Floor uint64   `cbor:"6,keyasint,omitempty"`
-	Gone  []uint64 `cbor:"7,keyasint,omitempty"`
+	Batch machine.Batch `cbor:"5,keyasint,omitempty"`
+	Floor uint64        `cbor:"6,keyasint,omitempty"`
+	Gone  []uint64      `cbor:"7,keyasint,omitempty"`
 
 	Names []fencing.Name       `cbor:"8,keyasint,omitempty"`
 	Limit int                  `cbor:"9,keyasint,omitempty"`
 	Op    cbor.RawMessage      `cbor:"10,keyasint,omitempty"`
 	List  *fencing.ListRequest `cbor:"11,keyasint,omitempty"`
-	Told  []told               `cbor:"12,keyasint,omitempty"`
+	Told  []machine.Told       `cbor:"12,keyasint,omitempty"`
 	Nonce uint64               `cbor:"13,keyasint,omitempty"` // of errandStill, which the answer repeats
 	After fencing.Name         `cbor:"14,keyasint,omitempty"` // of a heartbeat: entries of names behind it are asked for
 	Index uint64               `cbor:"20,keyasint,omitempty"`
 	Wall  int64                `cbor:"21,keyasint,omitempty"` // the instant of the newest wallStep of who asks
-	Walls []wallStep           `cbor:"22,keyasint,omitempty"` // the last ones, of Told
+	Walls machine.WallSteps    `cbor:"22,keyasint,omitempty"` // the last ones, of Told
 }
 
 // verdict says what became of a message.
@@ -76,20 +77,20 @@ type answer struct {
 	Expiry   fencing.Expiry    `cbor:"5,keyasint,omitempty"`
 	Page     fencing.ListPage  `cbor:"6,keyasint,omitempty"`
 	Stats    fencing.Stats     `cbor:"7,keyasint,omitempty"`
-	Told     []told            `cbor:"9,keyasint,omitempty"` // of grants to waiters of the gateway that asks
+	Told     []machine.Told    `cbor:"9,keyasint,omitempty"` // of grants to waiters of the gateway that asks
 	Nonce    uint64            `cbor:"10,keyasint,omitempty"`
 	Holders  []fencing.Holder  `cbor:"11,keyasint,omitempty"` // whom outcomes show
 	Shown    []shown           `cbor:"12,keyasint,omitempty"` // where; not of those that have them themselves
 	More     fencing.Name      `cbor:"13,keyasint,omitempty"` // there are more entries, of names behind it
 	Removed  bool              `cbor:"14,keyasint,omitempty"` // it is refused, for who asks is no member
 	Digest   uint64            `cbor:"20,keyasint,omitempty"`
-	Walls    []wallStep        `cbor:"21,keyasint,omitempty"` // which who asks does not have
+	Walls    machine.WallSteps `cbor:"21,keyasint,omitempty"` // which who asks does not have
 }
 
 // call sends a message to a node, and returns its answer: after an error nothing is known.
 func (s *Store) call(ctx context.Context, address string, m *message) (*answer, error) {
-	m.Version, m.Wall = Format, s.machine.wall.newest()
-	request, err := encoding.Marshal(m)
+	m.Version, m.Wall = machine.Format, s.fsm.wall.steps().Newest()
+	request, err := machine.Encoding.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
@@ -98,49 +99,49 @@ func (s *Store) call(ctx context.Context, address string, m *message) (*answer, 
 		return nil, err
 	}
 	var a answer
-	if err := lenient.Unmarshal(b, &a); err != nil {
+	if err := machine.Lenient.Unmarshal(b, &a); err != nil {
 		return nil, fmt.Errorf("an answer can't be read: %w", err)
 	}
-	if a.Version != Format {
-		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, Format)
+	if a.Version != machine.Format {
+		return nil, fmt.Errorf("an answer has version %d; this version reads version %d", a.Version, machine.Format)
 	}
 	if err := a.unpack(); err != nil {
 		return nil, err
 	}
-	s.machine.wall.hear(a.Walls)
+	s.fsm.wall.hear(a.Walls)
 	return &a, nil
 }
 
 // told returns what the gateway of a message is to hear with its answer, before it carries
 // out the entry itself.
-func (m *message) told(results []result) []told {
-	return toldOf(fencing.Gateway(m.Batch.Gateway), results)
+func (m *message) told(results []machine.Result) []machine.Told {
+	return machine.ToldOf(fencing.Gateway(m.Batch.Gateway), results)
 }
 
 // hear tells the Listener what came with an answer.
 func (s *Store) hear(a *answer, asked time.Time) {
 	for i := range a.Told {
-		a.Told[i].asked = asked
-		s.machine.hearEarly(&a.Told[i])
+		a.Told[i].Asked = asked
+		s.fsm.hearEarly(&a.Told[i])
 	}
 }
 
 // handle answers another node.
 func (s *Store) handle(ctx context.Context, request []byte) ([]byte, error) {
 	var m message
-	if err := lenient.Unmarshal(request, &m); err != nil {
+	if err := machine.Lenient.Unmarshal(request, &m); err != nil {
 		return nil, fmt.Errorf("a request can't be read by this version: %w", err)
 	}
-	if m.Version != Format {
-		return nil, fmt.Errorf("a request has version %d; this version reads version %d", m.Version, Format)
+	if m.Version != machine.Format {
+		return nil, fmt.Errorf("a request has version %d; this version reads version %d", m.Version, machine.Format)
 	}
 	a, err := s.serve(ctx, &m)
 	if err != nil {
 		return nil, err
 	}
-	a.Version = Format
+	a.Version = machine.Format
 	a.pack(m.After, mostSent)
-	return encoding.Marshal(a)
+	return machine.Encoding.Marshal(a)
 }
 
 // errRefused says that nothing was done.
@@ -150,9 +151,9 @@ var errRefused = errors.New("the node asked does not lead in this term")
 func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	switch m.Errand {
 	case errandTold:
-		s.machine.wall.hear(m.Walls)
+		s.fsm.wall.hear(m.Walls)
 		for i := range m.Told {
-			s.machine.hearEarly(&m.Told[i])
+			s.fsm.hearEarly(&m.Told[i])
 		}
 		return &answer{Verdict: done}, nil
 	case errandStill:
@@ -192,7 +193,7 @@ func (s *Store) serve(ctx context.Context, m *message) (*answer, error) {
 	case err != nil:
 		return &answer{Verdict: unknown}, nil
 	}
-	a.Verdict, a.Walls = done, s.machine.wall.since(m.Wall)
+	a.Verdict, a.Walls = done, s.fsm.wall.steps().Since(m.Wall)
 	return a, nil
 }
 
@@ -225,7 +226,7 @@ func (s *Store) serveBatch(ctx context.Context, m *message) (*answer, error) {
 	a := &answer{Outcomes: make([]fencing.Outcome, len(all)), Told: m.told(results)}
 	for i := range all {
 		if a.Outcomes[i].Err = refusals[i]; refusals[i] == nil {
-			a.Outcomes[i], results = results[0].out, results[1:]
+			a.Outcomes[i], results = results[0].Out, results[1:]
 		}
 	}
 	return a, nil
@@ -233,11 +234,7 @@ func (s *Store) serveBatch(ctx context.Context, m *message) (*answer, error) {
 
 // readable returns why an operation can't be read, nil if it can.
 func readable(op cbor.RawMessage) error {
-	o, err := decodeOperation(op)
-	if err == nil && o.Kind.ofStep() {
-		_, err = o.op()
-	}
-	if err != nil {
+	if err := machine.Readable(op); err != nil {
 		return fmt.Errorf("the leader has another version than this gateway, which can't read what it was asked for, and has not done it: %w", err)
 	}
 	return nil
@@ -245,26 +242,30 @@ func readable(op cbor.RawMessage) error {
 
 // serveHeartbeat carries out a heartbeat, and what is due on the names that it is for.
 func (s *Store) serveHeartbeat(ctx context.Context, l *leadership, m *message) (*answer, error) {
-	m.Batch.Ops = append(m.Batch.Ops, plain(kindBeat))
-	for _, name := range s.machine.dueAmong(m.Names, l.clock()) {
-		m.Batch.Ops = append(m.Batch.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+	m.Batch.Ops = append(m.Batch.Ops, machine.Beat())
+	now := l.clock()
+	for _, name := range look(s.fsm, func(of *machine.Machine) []fencing.Name { return of.DueAmong(m.Names, now) }) {
+		m.Batch.Ops = append(m.Batch.Ops, machine.EncodeOp(fencing.ExpireRequest{Name: name}))
 	}
 	results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })
 	if err != nil {
 		return nil, err
 	}
-	return &answer{Entries: results[0].entries, Told: m.told(results)}, nil
+	return &answer{Entries: results[0].Entries, Told: m.told(results)}, nil
 }
 
 // serveExpire does what is due. While the leader's own gateway does that, another one need
 // not.
 func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*answer, error) {
-	if own := fencing.Gateway(m.Batch.Gateway) == s.machine.self; own {
+	if own := fencing.Gateway(m.Batch.Gateway) == s.fsm.self; own {
 		s.reaped.Store(s.sinceOpen())
-	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*reapEvery) {
-		return &answer{Expiry: fencing.Expiry{Next: reapEvery, Standby: true}}, nil
+	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*machine.TickEvery) {
+		return &answer{Expiry: fencing.Expiry{Next: machine.TickEvery, Standby: true}}, nil
 	}
-	m.Batch.Ops = append(m.Batch.Ops, s.machine.due(l.clock(), m.Limit)...)
+	now := l.clock()
+	s.fsm.mu.Lock()
+	m.Batch.Ops = append(m.Batch.Ops, s.fsm.machine.Due(now, m.Limit)...)
+	s.fsm.mu.Unlock()
 	a := &answer{}
 	if len(m.Batch.Ops) > 0 {
 		results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })
@@ -273,9 +274,12 @@ func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*an
 		}
 		a.Told = m.told(results)
 		for i := range results {
-			a.Expiry.Ended = append(a.Expiry.Ended, results[i].out.Ended...)
+			a.Expiry.Ended = append(a.Expiry.Ended, results[i].Out.Ended...)
 		}
 	}
-	a.Expiry.Next = s.machine.nextDue(l.clock())
+	now = l.clock()
+	s.fsm.mu.Lock()
+	a.Expiry.Next = s.fsm.machine.NextDue(now)
+	s.fsm.mu.Unlock()
 	return a, nil
 }

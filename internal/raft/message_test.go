@@ -7,13 +7,14 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // withMore returns an encoded struct or map, and all those in it, with a field that this version does not know.
 func withMore(t *testing.T, encoded []byte) []byte {
 	t.Helper()
 	var v any
-	if err := lenient.Unmarshal(encoded, &v); err != nil {
+	if err := machine.Lenient.Unmarshal(encoded, &v); err != nil {
 		t.Fatal(err)
 	}
 	fields := 0
@@ -47,7 +48,7 @@ func withMore(t *testing.T, encoded []byte) []byte {
 		}
 		return v
 	}
-	b, err := encoding.Marshal(more(v))
+	b, err := machine.Encoding.Marshal(more(v))
 	if err != nil || fields == 0 {
 		t.Fatalf("%d fields, %v", fields, err)
 	}
@@ -62,7 +63,7 @@ func handled(t *testing.T, n *node, request []byte) *answer {
 		t.Fatal(err)
 	}
 	var a answer
-	if err := lenient.Unmarshal(withMore(t, b), &a); err != nil {
+	if err := machine.Lenient.Unmarshal(withMore(t, b), &a); err != nil {
 		t.Fatalf("an answer in which a later version says more can't be read: %v", err)
 	}
 	if a.Verdict != done {
@@ -80,13 +81,13 @@ func TestWhatALaterVersionSaysMore(t *testing.T) {
 	}
 	holder := filled[fencing.Holder]()
 	for _, m := range []message{
-		{Errand: errandBatch, Batch: batch{Gateway: "0000000000000002", Number: 1}},
-		{Errand: errandHeartbeat, Batch: batch{Gateway: "0000000000000002", Number: 2}, Names: []fencing.Name{"a"}},
+		{Errand: errandBatch, Batch: machine.Batch{Gateway: "0000000000000002", Number: 1}},
+		{Errand: errandHeartbeat, Batch: machine.Batch{Gateway: "0000000000000002", Number: 2}, Names: []fencing.Name{"a"}},
 		{Errand: errandList, List: &fencing.ListRequest{Limit: 1}},
-		{Errand: errandTold, Told: []told{{Index: 1, Gateway: "0000000000000002", Grant: fencing.Grant{Name: "b", Holder: holder}}}},
+		{Errand: errandTold, Told: []machine.Told{{Index: 1, Gateway: "0000000000000002", Grant: fencing.Grant{Name: "b", Holder: holder}}}},
 	} {
-		m.Version, m.Term = Format, term
-		a := handled(t, leader, withMore(t, must(encoding.Marshal(m))))
+		m.Version, m.Term = machine.Format, term
+		a := handled(t, leader, withMore(t, must(machine.Encoding.Marshal(m))))
 		if m.Errand == errandList && len(a.Page.Locks) != 1 {
 			t.Errorf("a list is answered %+v", a.Page)
 		}
@@ -96,12 +97,12 @@ func TestWhatALaterVersionSaysMore(t *testing.T) {
 // An operation that this node can't read, of a later version, is refused by itself: in the log it would end every node.
 func TestAnUnknownOperationDoesNotComeIntoTheLog(t *testing.T) {
 	leader := newCluster(t, 1, nil).nodes[0]
-	known := func(name fencing.Name) cbor.RawMessage { return encodeOp(acquire(name, fencing.LongestTTL)) }
+	known := func(name fencing.Name) cbor.RawMessage { return machine.EncodeOp(acquire(name, fencing.LongestTTL)) }
 	m := message{
-		Version: Format, Errand: errandBatch, Term: leader.leading.Load().term,
-		Batch: batch{Gateway: "0000000000000002", Number: 1, Ops: []cbor.RawMessage{known("a"), plain(99), known("b"), withMore(t, known("c"))}},
+		Version: machine.Format, Errand: errandBatch, Term: leader.leading.Load().term,
+		Batch: machine.Batch{Gateway: "0000000000000002", Number: 1, Ops: []cbor.RawMessage{known("a"), unknownOp(), known("b"), withMore(t, known("c"))}},
 	}
-	a := handled(t, leader, must(encoding.Marshal(m)))
+	a := handled(t, leader, must(machine.Encoding.Marshal(m)))
 	for i, want := range []fencing.Code{fencing.CodeOK, fencing.CodeUnavailable, fencing.CodeOK, fencing.CodeUnavailable} {
 		var err error
 		if a.Outcomes[i].Err != nil {
@@ -111,12 +112,12 @@ func TestAnUnknownOperationDoesNotComeIntoTheLog(t *testing.T) {
 			t.Errorf("operation %d: %s, want %s", i, got, want)
 		}
 	}
-	m.Batch.Number, m.Batch.Ops = 2, []cbor.RawMessage{plain(99)}
-	if a := handled(t, leader, must(encoding.Marshal(m))); len(a.Outcomes) != 1 || a.Outcomes[0].Err == nil {
+	m.Batch.Number, m.Batch.Ops = 2, []cbor.RawMessage{unknownOp()}
+	if a := handled(t, leader, must(machine.Encoding.Marshal(m))); len(a.Outcomes) != 1 || a.Outcomes[0].Err == nil {
 		t.Errorf("alone it is answered %+v", a)
 	}
-	look := message{Version: Format, Errand: errandLook, Term: m.Term, Op: plain(99)}
-	if b, err := leader.handle(t.Context(), must(encoding.Marshal(look))); err != nil {
+	look := message{Version: machine.Format, Errand: errandLook, Term: m.Term, Op: unknownOp()}
+	if b, err := leader.handle(t.Context(), must(machine.Encoding.Marshal(look))); err != nil {
 		t.Errorf("a look that is not known: %x, %v", b, err)
 	}
 	if _, err := leader.Acquire(t.Context(), acquire("d", fencing.LongestTTL)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/machine"
 )
 
 // Network carries the connections of hashicorp/raft between nodes. Whoever gets through
@@ -57,6 +58,9 @@ type Member struct {
 // to the next grant it is about a second. A pause of the leader that is shorter changes nothing.
 const DefaultElection = 500 * time.Millisecond
 
+// Format is that of the log and of messages between nodes: see machine.Format.
+const Format = machine.Format
+
 // Options says what a node of a cluster is. Network and Calls belong to the store from
 // Open on, which closes Network.
 type Options struct {
@@ -77,6 +81,7 @@ type Options struct {
 	Logger     *slog.Logger  // nil discards
 	Election   time.Duration // 0 is DefaultElection; at least 10 ms
 	MaxHolders int           // of one name: see fencing.Guard; 0 is any number
+	Version    string        // of the gateway: the log says which one wrote it
 
 	wall      func() time.Time        // for tests: the wall clock
 	monotonic func() time.Duration    // for tests: the clock that goes on; since whenever

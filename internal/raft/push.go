@@ -3,13 +3,15 @@ package raft
 import (
 	"context"
 	"sync"
+
+	"fencepost/internal/machine"
 )
 
 // pushes are messages of the leader for waiters of other gateways. Those hear of the same
 // when they carry out the entry, later; so one that is lost costs that time.
 type pushes struct {
 	mu      sync.Mutex
-	pending map[string][]told // by the address of a node; an entry while somebody sends to it
+	pending map[string][]machine.Told // by the address of a node; an entry while somebody sends to it
 }
 
 // mostPushes bounds how many wait for one node.
@@ -20,7 +22,7 @@ const mostPushes = 4096
 const mostPushedSteps = 4
 
 // push sends messages to other gateways.
-func (s *Store) push(all []told) {
+func (s *Store) push(all []machine.Told) {
 	for address, messages := range s.sessions.addresses(all) {
 		p := &s.pushes
 		p.mu.Lock()
@@ -52,7 +54,7 @@ func (s *Store) pushTo(address string) {
 		}
 		p.mu.Unlock()
 		ctx, cancel := context.WithTimeout(s.ctx, patience)
-		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages, Walls: s.machine.wall.last(mostPushedSteps)}) // see pushes
+		_, _ = s.call(ctx, address, &message{Errand: errandTold, Told: messages, Walls: s.fsm.wall.last(mostPushedSteps)}) // see pushes
 		cancel()
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
+	"fencepost/internal/machine"
 )
 
 // verifier makes sure that this node still leads: one round answers all who came before it
@@ -67,7 +67,7 @@ func (s *Store) verifyAll() {
 		committed := s.raft.CommitIndex()
 		this.of = s.leading.Load()
 		if this.err = s.confirm(this.of); this.err == nil {
-			s.machine.await(committed, s.ctx.Done())
+			s.fsm.await(committed, s.ctx.Done())
 		}
 		close(this.done)
 	}
@@ -159,19 +159,16 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 	}
 	switch m.Errand {
 	case errandStats:
-		return &answer{Stats: fencing.Stats{Held: s.machine.held()}}, nil
+		return &answer{Stats: fencing.Stats{Held: look(s.fsm, (*machine.Machine).Held)}}, nil
 	case errandList:
-		return &answer{Page: s.machine.list(*m.List, now, m.Batch.guard())}, nil
+		return &answer{Page: s.fsm.list(*m.List, now, m.Batch.Guard())}, nil
 	}
-	o, err := decodeOperation(m.Op)
+	op, err := machine.DecodeOp(m.Op)
 	if err != nil {
 		return nil, err
 	}
-	op, err := o.op()
-	if err != nil {
-		return nil, err
-	}
-	return &answer{Outcomes: []fencing.Outcome{s.machine.look(op, now, m.Batch.guard())}}, nil
+	out := look(s.fsm, func(of *machine.Machine) fencing.Outcome { return of.Look(op, now, m.Batch.Guard()) })
+	return &answer{Outcomes: []fencing.Outcome{out}}, nil
 }
 
 // readingTime returns the instant by which a read is answered. What has come due by it has
@@ -179,61 +176,22 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 // clock is behind, still has. So has the wall clock, by which times are shown.
 func (s *Store) readingTime(ctx context.Context, l *leadership) (fencing.Instant, error) {
 	now, wall := l.time()
-	written, due := s.machine.times()
-	if (due > now || written >= now) && !s.machine.wall.differs(now, wall) {
+	written, due := s.fsm.times()
+	if (due > now || written >= now) && !s.fsm.wall.steps().Differs(now, wall) {
 		return max(now, written), nil
 	}
 	tick := s.batch
-	tick.Ops = []cbor.RawMessage{plain(kindTick)}
+	tick.Ops = []cbor.RawMessage{machine.Tick()}
 	if _, err := s.request(ctx, tick, nil); err != nil {
 		return 0, err
 	}
-	written, _ = s.machine.times()
+	written, _ = s.fsm.times()
 	return written, nil
 }
 
 // times returns the greatest instant in the log, and when the first name has something due.
-func (m *machine) times() (written, due fencing.Instant) {
+func (m *fsm) times() (written, due fencing.Instant) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	due, ok := m.index.Next()
-	if !ok {
-		due = fencing.Instant(fencing.MaxToken)
-	}
-	return m.now, due
-}
-
-// look answers an operation that only looks.
-func (m *machine) look(op fencing.Op, now fencing.Instant, guard fencing.Guard) fencing.Outcome {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return fencing.Step(m.state, max(now, m.now), guard, op)
-}
-
-func (m *machine) held() int {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.index.Held()
-}
-
-// list returns a page: see index.Page.
-func (m *machine) list(r fencing.ListRequest, now fencing.Instant, guard fencing.Guard) fencing.ListPage {
-	total := 0
-	if r.Count {
-		total = m.heldBelow(r.Prefix)
-	}
-	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
-		m.mu.RLock()
-		defer m.mu.RUnlock()
-		v.Now, v.Guard = max(now, m.now), guard
-		return m.index.Views(v, after)
-	})
-	page.Total = total
-	return page
-}
-
-func (m *machine) heldBelow(prefix string) int {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.index.HeldBelow(prefix)
+	return m.machine.Now(), m.machine.NextAt()
 }

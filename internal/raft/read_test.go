@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // slowStreams are the streams of a node, which may stand still for it as they do for a process that is stopped: it
@@ -151,7 +152,7 @@ func lookAt(ctx context.Context, n *node, name fencing.Name) (*answer, error) {
 	if l == nil {
 		return &answer{Verdict: refused}, nil
 	}
-	return n.serve(ctx, &message{Errand: errandLook, Term: l.term, Batch: n.batch, Op: encodeOp(fencing.InspectRequest{Name: name})})
+	return n.serve(ctx, &message{Errand: errandLook, Term: l.term, Batch: n.batch, Op: machine.EncodeOp(fencing.InspectRequest{Name: name})})
 }
 
 // A leader that stood still while another one was elected answers nothing by what the others had answered

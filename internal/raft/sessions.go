@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // sessions is what a leader knows of the gateways that pass on to it what they are asked:
@@ -86,10 +87,10 @@ func (s *sessions) admit(m *message) bool {
 }
 
 // addresses returns where gateways are, of those that are known.
-func (s *sessions) addresses(all []told) map[string][]told {
+func (s *sessions) addresses(all []machine.Told) map[string][]machine.Told {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := map[string][]told{}
+	found := map[string][]machine.Told{}
 	for _, t := range all {
 		if known := s.all[t.Gateway]; known != nil && known.address != "" {
 			found[known.address] = append(found[known.address], t)

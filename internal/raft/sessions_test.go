@@ -3,6 +3,8 @@ package raft
 import (
 	"fmt"
 	"testing"
+
+	"fencepost/internal/machine"
 )
 
 // A leader of a long term remembers so many gateways, and not those that it has heard of longest ago: what a gateway
@@ -10,7 +12,7 @@ import (
 func TestSessionsAreBounded(t *testing.T) {
 	s := newSessions()
 	message := func(gateway string, number uint64) *message {
-		return &message{Term: 1, Batch: batch{Gateway: gateway, Number: number}, Floor: 7}
+		return &message{Term: 1, Batch: machine.Batch{Gateway: gateway, Number: number}, Floor: 7}
 	}
 	if s.admit(message("stays", 6)) {
 		t.Error("a batch that was given up is carried out")

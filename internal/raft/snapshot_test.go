@@ -13,6 +13,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
+	"fencepost/internal/machine"
 )
 
 // gapListener hears of gaps.
@@ -59,10 +60,10 @@ func TestAFollowerThatIsFarBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.hub.setCut(behind.self.Address, false)
-	leader.machine.mu.RLock()
-	applied := leader.machine.applied
-	leader.machine.mu.RUnlock()
-	behind.machine.await(applied, t.Context().Done())
+	leader.fsm.mu.RLock()
+	applied := leader.fsm.machine.Applied()
+	leader.fsm.mu.RUnlock()
+	behind.fsm.await(applied, t.Context().Done())
 	for range 2 { // the listener and the sink hear of one each
 		select {
 		case <-missed.gaps:
@@ -70,7 +71,7 @@ func TestAFollowerThatIsFarBehind(t *testing.T) {
 			t.Fatal("no gap was told")
 		}
 	}
-	if !bytes.Equal(encoded(t, leader.machine), encoded(t, behind.machine)) {
+	if !bytes.Equal(encoded(t, leader.fsm), encoded(t, behind.fsm)) {
 		t.Error("it has another state")
 	}
 }
@@ -100,15 +101,13 @@ func TestARestartFromASnapshot(t *testing.T) {
 // is written, and when none is.
 func BenchmarkSnapshot(b *testing.B) {
 	const names = 100_000
-	m := newMachine("0000000000000001")
-	m.asked, m.leads = func(uint64) time.Time { return time.Time{} }, func(uint64) bool { return false }
-	m.push, m.compact, m.fail = func([]told) {}, func() {}, func(err error) { b.Error(err) }
+	m := testFSM(b)
 	index := uint64(0)
 	apply := func(name int) {
 		index++
 		r := acquire(fencing.Name(fmt.Sprintf("orders/%d", name)), time.Hour)
-		e := entry{Term: 1, Now: int64(fencingtest.Epoch) + int64(index), Batches: []batch{{Gateway: "g", Ops: []cbor.RawMessage{encodeOp(r)}}}}
-		m.Apply(&raft.Log{Index: index, Term: 1, Data: must(e.encode())})
+		e := machine.Entry{Term: 1, Now: int64(fencingtest.Epoch) + int64(index), Batches: []machine.Batch{{Gateway: "g", Ops: []cbor.RawMessage{machine.EncodeOp(r)}}}}
+		m.Apply(&raft.Log{Index: index, Term: 1, Data: must(e.Encode())})
 	}
 	for i := range names {
 		apply(i)
@@ -129,7 +128,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			b.Fatal(err)
 		}
 		written := make(chan error, 1)
-		go func() { written <- s.(*snapshot).write(io.Discard) }()
+		go func() { written <- s.(snapshot).Write(io.Discard, &m.mu) }()
 		for busy := true; busy; {
 			select {
 			case err := <-written:

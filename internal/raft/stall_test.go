@@ -119,12 +119,12 @@ func TestAFollowerCatchesUpAfterItsDiskHasFailed(t *testing.T) {
 	if leader.leading.Load() == nil {
 		t.Fatal("another node leads: that proves nothing")
 	}
-	leader.machine.mu.RLock()
-	applied := leader.machine.applied
-	leader.machine.mu.RUnlock()
+	leader.fsm.mu.RLock()
+	applied := leader.fsm.machine.Applied()
+	leader.fsm.mu.RUnlock()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	follower.machine.await(applied, ctx.Done())
+	follower.fsm.await(applied, ctx.Done())
 	if ctx.Err() != nil {
 		t.Error("the follower has not heard of what came meanwhile")
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // Store is a fencing.Store that is a node of a cluster.
@@ -24,9 +25,10 @@ type Store struct {
 	opened     time.Time
 	stepLimit  int
 	maxHolders int
-	batch      batch // an empty one of this gateway
+	version    string
+	batch      machine.Batch // an empty one of this gateway
 
-	machine *machine
+	fsm     *fsm
 	raft    *raft.Raft
 	dir     *directory
 	notify  chan bool                  // hashicorp/raft tells whether this node leads
@@ -80,19 +82,19 @@ func Open(o Options) (*Store, error) {
 	gateway := newGateway()
 	s := &Store{
 		self: o.Self, log: o.Logger, calls: o.Calls, clocks: o.clocks(), opened: time.Now(),
-		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, election: o.Election,
-		batch:   batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
-		machine: newMachine(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
+		stepLimit: o.stepLimit, maxHolders: o.MaxHolders, version: o.Version, election: o.Election,
+		batch: machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit},
+		fsm:   newFSM(gateway), notify: make(chan bool, 16), wake: make(chan struct{}, 1),
 		slots: make(chan struct{}, entriesInFlight), proposals: make(chan *proposal, entriesInFlight),
 		calling: make(chan struct{}, callsInFlight), failed: make(chan struct{}), over: make(chan struct{}),
 		queue:    queue{asked: map[uint64]time.Time{}, open: map[uint64]bool{}, gone: map[uint64]uint64{}},
 		sessions: newSessions(),
-		pushes:   pushes{pending: map[string][]told{}},
+		pushes:   pushes{pending: map[string][]machine.Told{}},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.change.ch = make(chan struct{})
 	s.change.era, s.change.end = context.WithCancel(s.ctx)
-	m := s.machine
+	m := s.fsm
 	snapshots := make(chan struct{}, 1)
 	m.asked, m.leads, m.push, m.fail = s.askedAt, s.leads, s.push, s.fail
 	m.compact = func() {
@@ -156,7 +158,7 @@ func (s *Store) begin(o *Options) (err error) {
 			return err
 		}
 	}
-	if s.raft, err = raft.NewRaft(conf, s.machine, d.log, d.log, d.snapshots, transport); err != nil {
+	if s.raft, err = raft.NewRaft(conf, s.fsm, d.log, d.log, d.snapshots, transport); err != nil {
 		return err
 	}
 	started, d.transport = true, transport.NetworkTransport
@@ -309,7 +311,7 @@ func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.
 // look has the leader answer what only looks.
 func (s *Store) look(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	asked := time.Now()
-	a, err := s.ask(ctx, message{Errand: errandLook, Op: encodeOp(op)})
+	a, err := s.ask(ctx, message{Errand: errandLook, Op: machine.EncodeOp(op)})
 	if err != nil {
 		return fencing.Outcome{}, err
 	}
@@ -341,12 +343,12 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 
 // Listen implements fencing.Store. There is a Gap where this node was behind, and took over
 // the state without the entries that led to it.
-func (s *Store) Listen(l fencing.Listener) { s.machine.listener.Store(&l) }
+func (s *Store) Listen(l fencing.Listener) { s.fsm.listener.Store(&l) }
 
 // Capabilities implements fencing.Store. No grant is ever forgotten; but messages may be
 // lost, see Listen, and answers with a leader that dies.
 func (s *Store) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true, WallTime: s.machine.wall.time}
+	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true, WallTime: s.fsm.wall.time}
 }
 
 // Heartbeat implements fencing.Store.
@@ -366,7 +368,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 		}
 		m.Names, m.After = nil, a.More
 	}
-	if listener := s.machine.listener.Load(); listener != nil {
+	if listener := s.fsm.listener.Load(); listener != nil {
 		(*listener).Has(names, began, entries)
 	}
 	return nil
@@ -374,7 +376,7 @@ func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 
 // Watch implements fencing.Store. Events are in one order at all nodes, and have the same
 // ids. There is a Gap as there is one of Listen.
-func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.machine.watchers.Add(sink) }
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.fsm.watchers.Add(sink) }
 
 // Stats implements fencing.Store. The leader answers.
 func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {

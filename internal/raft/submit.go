@@ -10,6 +10,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 const (
@@ -32,7 +33,7 @@ type item struct {
 	op    cbor.RawMessage
 	asked time.Time
 	done  chan struct{} // closed when there is a result
-	is    result
+	is    machine.Result
 
 	gone   bool   // its caller has given up
 	number uint64 // of the batch that it was sent in last; 0 if it was not
@@ -40,8 +41,8 @@ type item struct {
 
 // request is a batch on its way into the log of this node, which leads.
 type request struct {
-	batch batch
-	done  func([]result, error) // errRefused: it is not in the log, and will not be
+	batch machine.Batch
+	done  func([]machine.Result, error) // errRefused: it is not in the log, and will not be
 }
 
 // queue has what is to go into the log.
@@ -64,11 +65,11 @@ const mostAsked = 1 << 14
 // do carries out an operation, and returns when it may be answered.
 func (s *Store) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	for {
-		it := &item{op: encodeOp(op), asked: time.Now(), done: make(chan struct{})}
+		it := &item{op: machine.EncodeOp(op), asked: time.Now(), done: make(chan struct{})}
 		if err := s.carryOut(ctx, it); err != nil {
 			return fencing.Outcome{}, err
 		}
-		out := it.is.out
+		out := it.is.Out
 		out.Asked = it.asked
 		if !out.AskAgain() || s.stepLimit != 0 {
 			return out.Result()
@@ -124,12 +125,12 @@ func (q *queue) giveUp(it *item, term uint64) {
 }
 
 // take returns the next items, as a batch. The caller holds the mutex.
-func (q *queue) take(self *batch) ([]*item, batch) {
+func (q *queue) take(self *machine.Batch) ([]*item, machine.Batch) {
 	var items []*item
 	b := *self
 	size, taken := 0, 0
 	for _, it := range q.items {
-		if len(items) == mostOps || size > 0 && size+len(it.op) > mostBytes {
+		if len(items) == machine.MostOps || size > 0 && size+len(it.op) > machine.MostBytes {
 			break
 		}
 		if taken++; it.gone {
@@ -195,13 +196,13 @@ func (s *Store) enqueue(r *request, admit func() bool) bool {
 }
 
 // request carries out a batch by this node, which leads.
-func (s *Store) request(ctx context.Context, b batch, admit func() bool) ([]result, error) {
+func (s *Store) request(ctx context.Context, b machine.Batch, admit func() bool) ([]machine.Result, error) {
 	type outcome struct {
-		results []result
+		results []machine.Result
 		err     error
 	}
 	answered := make(chan outcome, 1)
-	r := &request{batch: b, done: func(results []result, err error) { answered <- outcome{results, err} }}
+	r := &request{batch: b, done: func(results []machine.Result, err error) { answered <- outcome{results, err} }}
 	if !s.enqueue(r, admit) {
 		return nil, errRefused
 	}
@@ -303,13 +304,13 @@ func (s *Store) routeHere(l *leadership) bool {
 	q.mu.Lock()
 	var requests []*request
 	ops, size := 0, 0
-	for len(q.requests) > 0 && ops < mostOps && size < mostBytes {
+	for len(q.requests) > 0 && ops < machine.MostOps && size < machine.MostBytes {
 		r := q.requests[0]
 		q.requests = q.requests[1:]
-		requests, ops, size = append(requests, r), ops+len(r.batch.Ops), size+r.batch.size()
+		requests, ops, size = append(requests, r), ops+len(r.batch.Ops), size+r.batch.Size()
 	}
 	if items, b := q.take(&s.batch); len(items) > 0 {
-		requests = append(requests, &request{batch: b, done: func(results []result, err error) { s.answer(items, results, err) }})
+		requests = append(requests, &request{batch: b, done: func(results []machine.Result, err error) { s.answer(items, results, err) }})
 	}
 	q.mu.Unlock()
 	if len(requests) == 0 {
@@ -321,7 +322,7 @@ func (s *Store) routeHere(l *leadership) bool {
 }
 
 // answer gives items their results, or has them asked for again.
-func (s *Store) answer(items []*item, results []result, err error) {
+func (s *Store) answer(items []*item, results []machine.Result, err error) {
 	if err == nil && len(results) != len(items) {
 		err = errors.New("an answer has other results than were asked for")
 	}
@@ -340,7 +341,7 @@ func (s *Store) answer(items []*item, results []result, err error) {
 }
 
 // message returns a batch as it is sent to the leader of a term. The caller holds the mutex.
-func (q *queue) message(items []*item, b batch, term uint64) *message {
+func (q *queue) message(items []*item, b machine.Batch, term uint64) *message {
 	for _, it := range items {
 		it.number = b.Number
 	}
@@ -388,12 +389,12 @@ func (s *Store) forward(items []*item, address string, m *message) {
 		}
 	}
 	q.mu.Unlock()
-	var results []result
+	var results []machine.Result
 	if err == nil {
 		s.hear(a, items[0].asked)
-		results = make([]result, len(a.Outcomes))
+		results = make([]machine.Result, len(a.Outcomes))
 		for i := range results {
-			results[i].out = a.Outcomes[i]
+			results[i].Out = a.Outcomes[i]
 		}
 		if n := len(results); n > 0 && n < len(items) {
 			s.answer(items[n:], nil, errNoRoom)

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // watcher is told of events.
@@ -21,18 +22,18 @@ func (w *watcher) Gap()                  {}
 
 // entryOf returns an entry in which gateways acquire names, one each.
 func entryOf(index uint64, names ...fencing.Name) *raft.Log {
-	e := entry{Term: 1, Now: int64(1000 + index)}
+	e := machine.Entry{Term: 1, Now: int64(1000 + index)}
 	for i, name := range names {
-		e.Batches = append(e.Batches, batch{
-			Gateway: fmt.Sprintf("%016d", i), Number: 1, Ops: []cbor.RawMessage{encodeOp(acquire(name, time.Minute))},
+		e.Batches = append(e.Batches, machine.Batch{
+			Gateway: fmt.Sprintf("%016d", i), Number: 1, Ops: []cbor.RawMessage{machine.EncodeOp(acquire(name, time.Minute))},
 		})
 	}
-	return &raft.Log{Index: index, Term: 1, Data: must(e.encode())}
+	return &raft.Log{Index: index, Term: 1, Data: must(e.Encode())}
 }
 
 // Where another leader has other entries at the end of a log that a node began with, these are told like any.
 func TestEntriesAfterACutAreTold(t *testing.T) {
-	m := testMachine(t)
+	m := testFSM(t)
 	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, nil, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func TestEntriesAfterACutAreTold(t *testing.T) {
 
 // An event has the same id at each node, also where the first watcher comes while its entry is carried out.
 func TestEventsHaveTheSameIDs(t *testing.T) {
-	early, late := testMachine(t), testMachine(t)
+	early, late := testFSM(t), testFSM(t)
 	early.self, late.self = "elsewhere", "0000000000000001"
 	before, during := &watcher{}, &watcher{}
 	defer early.watchers.Add(before)()

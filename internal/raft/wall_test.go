@@ -2,18 +2,18 @@ package raft
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // shows fails the test unless people are shown a time, by a node, with less of an error than is promised.
 func shows(t *testing.T, n *node, what string, at fencing.Instant, want time.Time) {
 	t.Helper()
-	if got := n.Capabilities().WallTime(at); got.Sub(want).Abs() > leastWallStep {
+	if got := n.Capabilities().WallTime(at); got.Sub(want).Abs() > machine.LeastWallStep {
 		t.Errorf("node %s shows %s as %s, by the wall clock it is %s", n.self.ID, what, got.Format(time.DateTime), want.UTC().Format(time.DateTime))
 	}
 }
@@ -114,14 +114,14 @@ func (s sink) Gap()                  {}
 // A follower that has not carried out yet what its leader answers from shows the right time.
 func TestTimesOfALeaderThatIsAhead(t *testing.T) {
 	now := fencing.InstantOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	var leader, follower wallSteps
-	leader.note(now, now)
-	follower.note(now, now)
-	leader.note(now.Add(time.Minute), now.Add(time.Hour))
-	leader.note(now.Add(2*time.Minute), now.Add(9*time.Hour))
-	follower.hear(leader.since(follower.newest())[1:]) // with a message
-	follower.hear(leader.since(follower.newest()))     // with an answer
-	follower.hear([]wallStep{{From: int64(now), Ahead: 1}})
+	var leader, follower wallClock
+	steps := machine.WallSteps{{From: int64(now)}, {From: int64(now.Add(time.Minute)), Ahead: (59 * time.Minute).Microseconds()}}
+	steps = append(steps, machine.WallStep{From: int64(now.Add(2 * time.Minute)), Ahead: (9*time.Hour - 2*time.Minute).Microseconds()})
+	follower.follow(steps[:1])
+	leader.follow(steps)
+	follower.hear(leader.steps().Since(follower.steps().Newest())[1:]) // with a message
+	follower.hear(leader.steps().Since(follower.steps().Newest()))     // with an answer
+	follower.hear(machine.WallSteps{{From: int64(now), Ahead: 1}})
 	if n := len(loaded(&follower.shown)); n != 3 {
 		t.Errorf("%d steps are shown by", n)
 	}
@@ -135,43 +135,10 @@ func TestTimesOfALeaderThatIsAhead(t *testing.T) {
 			t.Errorf("%s is shown as %s, want %s", at, got, want)
 		}
 	}
-	follower.note(now.Add(time.Minute), now.Add(time.Hour)) // it carries out the entries
-	follower.note(now.Add(2*time.Minute), now.Add(9*time.Hour))
+	follower.follow(steps[:2]) // it carries out the entries
+	follower.follow(steps)
 	if n := len(loaded(&follower.shown)); n != 3 {
 		t.Errorf("%d steps are shown by in the end", n)
-	}
-}
-
-// Of more changes of the wall clock than are kept the smallest are forgotten.
-func TestWallStepsAreBounded(t *testing.T) {
-	var w wallSteps
-	now := fencing.InstantOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	at := map[fencing.Instant]time.Time{}
-	ahead := time.Duration(0)
-	for i := range 4 * mostWallSteps {
-		now = now.Add(time.Minute)
-		if ahead += time.Second; i%8 == 0 {
-			ahead += time.Hour
-			at[now] = now.Add(ahead).Time()
-		}
-		if i%16 == 15 { // smaller than all that are kept
-			ahead += leastWallStep - 2*time.Second
-		}
-		w.note(now, now.Add(ahead))
-		if w.differs(now, now.Add(ahead)) || w.time(now) != now.Add(ahead).Time() {
-			t.Fatalf("change %d: the time of now is shown as %s, want %s", i, w.time(now), now.Add(ahead).Time())
-		}
-		if n := len(w.load()); n > mostWallSteps {
-			t.Fatalf("%d are kept", n)
-		}
-	}
-	if !slices.IsSortedFunc(w.load(), func(a, b wallStep) int { return int(a.From - b.From) }) {
-		t.Error("they are in no order")
-	}
-	for at, want := range at {
-		if got := w.time(at); got.Sub(want).Abs() > time.Minute {
-			t.Errorf("a time is shown %s late", want.Sub(got))
-		}
 	}
 }
 
@@ -192,10 +159,10 @@ func TestReadsWriteTheWallClockOnce(t *testing.T) {
 		return n.raft.LastIndex()
 	}
 	before := entries()
-	for i, more := range []time.Duration{0, time.Hour, leastWallStep / 2, leastWallStep} {
+	for i, more := range []time.Duration{0, time.Hour, machine.LeastWallStep / 2, machine.LeastWallStep} {
 		ahead.Add(int64(more))
 		want := before
-		if more == time.Hour || more == leastWallStep {
+		if more == time.Hour || more == machine.LeastWallStep {
 			want++
 		}
 		if before = entries(); before != want {

@@ -17,10 +17,10 @@ func raftBugs() []Bug {
 	back := []Patch{
 		{
 			File: "internal/raft/lead.go",
-			Old:  "	base := m.now\n",
-			New:  "	base := m.now\n	if base > 0 {\n		base = base.Add(-time.Minute)\n	}\n",
+			Old:  "	base := look(s.fsm, (*machine.Machine).Now)\n",
+			New:  "	base := look(s.fsm, (*machine.Machine).Now)\n	if base > 0 {\n		base = base.Add(-time.Minute)\n	}\n",
 		},
-		{File: "internal/raft/machine.go", Old: "m.now = max(m.now, fencing.Instant(e.Now))", New: "m.now = fencing.Instant(e.Now)"},
+		{File: "internal/machine/machine.go", Old: "{ m.now = max(m.now, now) }", New: "{ m.now = now }"},
 	}
 	wall := []Patch{{File: "internal/raft/lead.go", Old: "	if base == 0 { // a new cluster", New: "	if base = max(base, fencing.InstantOf(wall)); base == 0 { // a new cluster"}}
 	// As long as all clocks are right, to follow them harms nobody.
@@ -32,8 +32,9 @@ func raftBugs() []Bug {
 		File: "internal/raft/ask.go",
 		Old:  "	address, term, ok := s.leader()\n	if !ok || address == s.self.Address {\n		return nil, errNoLeader\n",
 		New: "	if m.Errand == errandLook {\n" +
-			"		o, _ := decodeOperation(m.Op)\n		op, _ := o.op()\n" +
-			"		return &answer{Verdict: done, Outcomes: []fencing.Outcome{s.machine.look(op, 0, m.Batch.guard())}}, nil\n	}\n" +
+			"		op, _ := machine.DecodeOp(m.Op)\n" +
+			"		out := look(s.fsm, func(of *machine.Machine) fencing.Outcome { return of.Look(op, 0, m.Batch.Guard()) })\n" +
+			"		return &answer{Verdict: done, Outcomes: []fencing.Outcome{out}}, nil\n	}\n" +
 			"	address, term, ok := s.leader()\n	if !ok || address == s.self.Address {\n		return nil, errNoLeader\n",
 	}}
 	return []Bug{
@@ -55,8 +56,8 @@ func raftBugs() []Bug {
 		{
 			Name: "signs-of-life-of-the-leader-alone", What: "that a gateway has said that it lives is known to the node that led then, and to no other",
 			Patches: []Patch{{
-				File: "internal/raft/machine.go", Old: "		case b.kinds[i] == kindBeat:\n",
-				New: "		case b.kinds[i] == kindBeat && !wanted:\n		case b.kinds[i] == kindBeat:\n",
+				File: "internal/machine/machine.go", Old: "		case kind == kindBeat:\n",
+				New: "		case kind == kindBeat && !beats:\n		case kind == kindBeat:\n",
 			}},
 			Package: "internal/raft", Test: "^TestSystemConformanceWithAnotherLeaderEachTime$/^three_nodes$/^gateway_",
 		},
@@ -66,19 +67,19 @@ func raftBugs() []Bug {
 				{File: "internal/raft/lead.go", Old: "	err      error // it was not made\n", New: "	err      error\n	early    *applied\n"},
 				{
 					File: "internal/raft/lead.go", Old: "		p.future = s.raft.Apply(data, 0)\n",
-					New: "		p.early = s.machine.Apply(&raft.Log{Index: s.raft.LastIndex() + 1, Term: l.term, Data: data}).(*applied)\n" +
+					New: "		p.early = s.fsm.Apply(&raft.Log{Index: s.raft.LastIndex() + 1, Term: l.term, Data: data}).(*applied)\n" +
 						"		didMu.Lock()\n		did[string(data)] = true\n		didMu.Unlock()\n		p.future = s.raft.Apply(data, 0)\n",
 				},
 				{
 					File: "internal/raft/lead.go", Old: "	switch err := s.settled(p.future); {\n",
 					New: "	if a := p.early; !a.stale && len(a.results) == len(p.requests) {\n		return a, nil\n	}\n	switch err := s.settled(p.future); {\n",
 				},
-				{File: "internal/raft/machine.go", Old: "// applied is what an entry came to", New: "var (\n	didMu sync.Mutex\n	did   = map[string]bool{}\n)\n\n// applied is what an entry came to"},
+				{File: "internal/raft/fsm.go", Old: "// applied is what an entry came to", New: "var (\n	didMu sync.Mutex\n	did   = map[string]bool{}\n)\n\n// applied is what an entry came to"},
 				{
-					File: "internal/raft/machine.go", Old: "	e, batches, err := decodeAll(l.Data)\n",
+					File: "internal/raft/fsm.go", Old: "	e, err := machine.Decode(l.Data)\n",
 					New: "	didMu.Lock()\n	again := did[string(l.Data)]\n	delete(did, string(l.Data))\n	didMu.Unlock()\n" +
-						"	if again {\n		m.mu.Lock()\n		m.reached(l.Index)\n		m.mu.Unlock()\n		return &applied{stale: true}\n	}\n" +
-						"	e, batches, err := decodeAll(l.Data)\n",
+						"	if again {\n		m.reached(l.Index)\n		return &applied{stale: true}\n	}\n" +
+						"	e, err := machine.Decode(l.Data)\n",
 				},
 			},
 			History: failing(cluster(history.Mix{Plain: 2, Wait: 3}), 8000, time.Second, "leader-cut", "leader-kill"), Promise: "order",

@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"crypto/sha256"
@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"fencepost/internal/fencing"
 )
 
@@ -21,7 +19,7 @@ var update = flag.Bool("update", false, "write down anew what entries of this Fo
 // format was made, and what the rules reckon with is as it was. Where this test is red, nodes of this version
 // and of the one before would have different states from then on. So Format is raised, and
 //
-//	go test ./internal/raft -run TestFormat -update
+//	go test ./internal/machine -run TestFormat -update
 //
 // writes down what the new one comes to. While no release has the format, that alone will do.
 func TestFormat(t *testing.T) {
@@ -57,7 +55,7 @@ func TestFormat(t *testing.T) {
 	for seed := range uint64(6) {
 		m := testMachine(t)
 		for i, l := range logOf(seed, 200) {
-			m.Apply(l)
+			l.apply(t, m)
 			if (i+1)%100 == 0 {
 				fmt.Fprintf(&b, "log %d, entry %d: %x\n", seed, i+1, sha256.Sum256(encoded(t, m)))
 			}
@@ -65,7 +63,7 @@ func TestFormat(t *testing.T) {
 	}
 	m := testMachine(t)
 	for i, l := range crowdLog() {
-		m.Apply(l)
+		l.apply(t, m)
 		fmt.Fprintf(&b, "a crowd, entry %d: %x\n", i+1, sha256.Sum256(encoded(t, m)))
 	}
 	got := b.String()
@@ -84,26 +82,26 @@ func TestFormat(t *testing.T) {
 		}
 	}
 	if t.Failed() || got != string(want) {
-		t.Errorf("what entries of format %d come to is not what %s says: raise Format, or if no release has it, run go test ./internal/raft -run TestFormat -update", Format, path)
+		t.Errorf("what entries of format %d come to is not what %s says: raise Format, or if no release has it, run go test ./internal/machine -run TestFormat -update", Format, path)
 	}
 }
 
 // crowdLog returns a log in which more comes due at once than a step does, than an entry goes on with, and than an entry
 // forgets.
-func crowdLog() (log []*raft.Log) {
+func crowdLog() (log []logged) {
 	now := fencing.Instant(1_000_000_000)
 	add := func(after time.Duration, ops ...fencing.Op) {
 		now = now.Add(after)
-		b := batch{Gateway: "0000000000000001"}
+		b := Batch{Gateway: "0000000000000001"}
 		for _, op := range ops {
 			if op == nil {
-				b.Ops = append(b.Ops, plain(kindPrune))
+				b.Ops = append(b.Ops, Prune())
 			} else {
-				b.Ops = append(b.Ops, encodeOp(op))
+				b.Ops = append(b.Ops, EncodeOp(op))
 			}
 		}
-		e := entry{Term: 1, Now: int64(now), Batches: []batch{b}}
-		log = append(log, &raft.Log{Index: uint64(len(log) + 1), Term: 1, Data: must(e.encode())})
+		e := Entry{Term: 1, Now: int64(now), Batches: []Batch{b}}
+		log = append(log, logged{uint64(len(log) + 1), must(e.Encode())})
 	}
 	const many = goOn*fencing.StepLimit + fencing.StepLimit + 1
 	var all []fencing.Op

@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"fmt"
@@ -31,6 +31,7 @@ const (
 	kindTick  // nothing but that the time is written down
 	kindPrune // tombstones that are due go
 	kindEvict
+	kindRestart // of a gateway that is the only one: see Machine.Restart
 )
 
 // operation is an operation as it is in the log, and sent between nodes: a request with
@@ -71,16 +72,16 @@ type operation struct {
 	Left        bool              `cbor:"33,keyasint,omitempty"`
 }
 
-// encoding sorts the keys of maps, so that equal values are equal bytes. strict refuses
-// what it does not know: to leave out a part of an operation would set this node apart from
-// the others. lenient is for what nodes ask each other and answer, in which a later version may say more.
+// Encoding sorts the keys of maps, so that equal values are equal bytes. Strict refuses
+// what it does not know: to leave out a part of an operation would set who reads it apart from
+// the others. Lenient is for what nodes ask each other and answer, in which a later version may say more.
 var (
-	encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.EncMode())
-	strict   = must(cbor.DecOptions{
+	Encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.EncMode())
+	Strict   = must(cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
 		MaxArrayElements: mostElements, MaxMapPairs: mostElements,
 	}.DecMode())
-	lenient = must(cbor.DecOptions{MaxArrayElements: mostElements, MaxMapPairs: mostElements}.DecMode())
+	Lenient = must(cbor.DecOptions{MaxArrayElements: mostElements, MaxMapPairs: mostElements}.DecMode())
 )
 
 // mostElements is more than a list or map of anything encoded has.
@@ -159,7 +160,7 @@ func operationOf(op fencing.Op) operation {
 }
 
 // ofStep reports whether an operation is one of fencing's.
-func (k kind) ofStep() bool { return k < kindBeat || k > kindPrune }
+func (k kind) ofStep() bool { return k < kindBeat || k > kindPrune && k != kindRestart }
 
 // op returns what operationOf was given, but for the secret; an error is of a kind that
 // this version does not know, or that is none of fencing's.
@@ -209,16 +210,42 @@ func (o *operation) op() (fencing.Op, error) {
 	return nil, fmt.Errorf("an operation is of kind %d, which this version does not know", o.Kind)
 }
 
-// encodeOp returns an operation as bytes.
-func encodeOp(op fencing.Op) cbor.RawMessage {
-	return must(encoding.Marshal(operationOf(op)))
+// EncodeOp returns an operation as bytes.
+func EncodeOp(op fencing.Op) cbor.RawMessage {
+	return must(Encoding.Marshal(operationOf(op)))
 }
 
+// DecodeOp returns what EncodeOp was given, but for the secret. It fails where this version does not know all of it, or it
+// is none of fencing's.
+func DecodeOp(b cbor.RawMessage) (fencing.Op, error) {
+	o, err := decodeOperation(b)
+	if err != nil {
+		return nil, err
+	}
+	return o.op()
+}
+
+// Readable returns why an operation of a log can't be read, nil if it can.
+func Readable(b cbor.RawMessage) error {
+	o, err := decodeOperation(b)
+	if err == nil && o.Kind.ofStep() {
+		_, err = o.op()
+	}
+	return err
+}
+
+// Beat, Tick, Prune and Restart return an operation that is none of fencing's: a sign of life of the batch's gateway, nothing
+// but that the time is written down, that tombstones which are due go, and a restart of a gateway that is the only one.
+func Beat() cbor.RawMessage    { return plain(kindBeat) }
+func Tick() cbor.RawMessage    { return plain(kindTick) }
+func Prune() cbor.RawMessage   { return plain(kindPrune) }
+func Restart() cbor.RawMessage { return plain(kindRestart) }
+
 // plain returns an operation of a kind that is none of fencing's.
-func plain(k kind) cbor.RawMessage { return must(encoding.Marshal(operation{Kind: k})) }
+func plain(k kind) cbor.RawMessage { return must(Encoding.Marshal(operation{Kind: k})) }
 
 func decodeOperation(b []byte) (operation, error) {
 	var o operation
-	err := strict.Unmarshal(b, &o)
+	err := Strict.Unmarshal(b, &o)
 	return o, err
 }

@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"bufio"
@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 
 	"github.com/fxamacker/cbor/v2"
-	"github.com/hashicorp/raft"
 	"github.com/tidwall/btree"
 
 	"fencepost/internal/fencing"
@@ -40,17 +40,17 @@ const recordsAtOnce = 64
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errDamaged is wrapped by what is wrong with a snapshot that can't be used.
-var errDamaged = errors.New("the snapshot is damaged")
+// ErrDamaged is wrapped by what is wrong with a snapshot that can't be used.
+var ErrDamaged = errors.New("the snapshot is damaged")
 
-// errVersion is wrapped by the error of a snapshot that another version has written.
-var errVersion = errors.New("the snapshot can't be read by this version")
+// ErrVersion is wrapped by the error of a snapshot that another version has written.
+var ErrVersion = errors.New("the snapshot can't be read by this version")
 
-// snapshot is the state as of an entry, which is written while the machine goes on: what
-// is about to change and is not written yet is kept as it was. The machine's mutex guards
-// it; a nil snapshot is none.
-type snapshot struct {
-	machine *machine
+// Snapshot is the state as of an entry, which is written while the machine goes on: what
+// is about to change and is not written yet is kept as it was. What guards the machine guards
+// it too; a nil snapshot is none.
+type Snapshot struct {
+	machine *Machine
 	head    stateHead
 	most    int          // bytes of a frame: with more nothing is written
 	written fencing.Name // records up to this name are written
@@ -61,15 +61,23 @@ type snapshot struct {
 	tombstones []stateTombstone
 }
 
-// newSnapshot begins a snapshot. It takes as long as there are gateways.
-func newSnapshot(m *machine) *snapshot {
-	s := &snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
-	s.head.Digest, s.head.Wall = uint64(m.digest), m.wall.load()
-	return s
+// Snapshot begins a snapshot, of which there is one at a time, between two entries. It takes as long as there are gateways.
+func (m *Machine) Snapshot() (*Snapshot, error) {
+	if m.snapshot != nil {
+		return nil, errors.New("another snapshot is being written")
+	}
+	m.Ready()
+	s := &Snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
+	s.head.Digest, s.head.Wall, s.head.Writer = uint64(m.digest), m.walls, m.writer
+	m.snapshot = s
+	return s, nil
 }
 
+// Applied returns up to which index of the log the snapshot is.
+func (s *Snapshot) Applied() uint64 { return s.head.Applied }
+
 // save keeps the record of name as it is, before it changes.
-func (s *snapshot) save(m *machine, name fencing.Name) {
+func (s *Snapshot) save(m *Machine, name fencing.Name) {
 	if s == nil || s.all || name <= s.written {
 		return
 	}
@@ -85,7 +93,7 @@ func (s *snapshot) save(m *machine, name fencing.Name) {
 }
 
 // saveTombstone keeps a tombstone that is about to go.
-func (s *snapshot) saveTombstone(m *machine, d dueTombstone) {
+func (s *Snapshot) saveTombstone(m *Machine, d dueTombstone) {
 	if s == nil || d.born > s.head.Applied || !s.forgotten.before(d) {
 		return
 	}
@@ -95,10 +103,8 @@ func (s *snapshot) saveTombstone(m *machine, d dueTombstone) {
 }
 
 // nextRecords returns the next records as they were; none are left if it returns false.
-func (s *snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
+func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 	m := s.machine
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	last, looked := s.written, 0
 	m.index.names.Ascend(s.written, func(name fencing.Name) bool {
 		switch {
@@ -133,10 +139,8 @@ func (s *snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 }
 
 // nextTombstones returns the next tombstones; none are left if it returns false.
-func (s *snapshot) nextTombstones(atOnce int) (tombstones []stateTombstone, more bool) {
+func (s *Snapshot) nextTombstones(atOnce int) (tombstones []stateTombstone, more bool) {
 	m := s.machine
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	tombstones, s.tombstones = s.tombstones, nil
 	looked := 0
 	last := s.forgotten
@@ -159,23 +163,14 @@ func (s *snapshot) nextTombstones(atOnce int) (tombstones []stateTombstone, more
 	return tombstones, more
 }
 
-// Persist writes the snapshot, and reads it once more. After an error hashicorp/raft keeps the log that
-// it was to take the place of. It implements raft.FSMSnapshot.
-func (s *snapshot) Persist(sink raft.SnapshotSink) error {
-	if err := s.write(sink); err != nil {
-		return errors.Join(err, sink.Cancel())
-	}
-	if err := sink.Close(); err != nil {
-		return err
-	}
-	return s.machine.readBack(sink.ID())
+// Write writes the snapshot. It takes the lock that guards the machine for a fraction of a millisecond again and again.
+func (s *Snapshot) Write(to io.Writer, lock sync.Locker) error {
+	return s.writeChunks(to, lock, recordsAtOnce, func() {})
 }
-
-func (s *snapshot) write(to io.Writer) error { return s.writeChunks(to, recordsAtOnce, func() {}) }
 
 // writeChunks writes so many records at once, and calls between whenever entries may be
 // carried out again.
-func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
+func (s *Snapshot) writeChunks(to io.Writer, lock sync.Locker, atOnce int, between func()) error {
 	w := frameWriter{to: bufio.NewWriterSize(to, 1<<20), most: s.most}
 	if err := w.write(frameHead, s.head); err != nil {
 		return err
@@ -183,7 +178,9 @@ func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
 	var count [2]int
 	for more := true; more; {
 		var records []stateRecord
+		lock.Lock()
 		records, more = s.nextRecords(atOnce)
+		lock.Unlock()
 		between()
 		count[0] += len(records)
 		if err := writeList(&w, frameRecords, records); err != nil {
@@ -192,7 +189,9 @@ func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
 	}
 	for more := true; more; {
 		var tombstones []stateTombstone
+		lock.Lock()
 		tombstones, more = s.nextTombstones(4 * atOnce)
+		lock.Unlock()
 		between()
 		count[1] += len(tombstones)
 		if err := writeList(&w, frameTombstones, tombstones); err != nil {
@@ -205,13 +204,10 @@ func (s *snapshot) writeChunks(to io.Writer, atOnce int, between func()) error {
 	return w.to.Flush()
 }
 
-// Release ends the snapshot. It implements raft.FSMSnapshot.
-func (s *snapshot) Release() {
-	m := s.machine
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.snapshot == s {
-		m.snapshot = nil
+// Release ends the snapshot, written or not.
+func (s *Snapshot) Release() {
+	if s.machine.snapshot == s {
+		s.machine.snapshot = nil
 	}
 }
 
@@ -226,7 +222,7 @@ func writeList[T any](w *frameWriter, kind byte, all []T) error {
 	var list []cbor.RawMessage
 	size := 0
 	for i := range all {
-		encoded, err := encoding.Marshal(&all[i])
+		encoded, err := Encoding.Marshal(&all[i])
 		if err != nil {
 			return err
 		}
@@ -246,7 +242,7 @@ func frameChecksum(number uint64, content []byte) uint32 {
 }
 
 func (w *frameWriter) write(kind byte, v any) error {
-	encoded, err := encoding.Marshal(v)
+	encoded, err := Encoding.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -271,7 +267,7 @@ type frameReader struct {
 
 func (r *frameReader) read() (kind byte, encoded []byte, err error) {
 	damaged := func(what string) (byte, []byte, error) {
-		return 0, nil, fmt.Errorf("%w: part %d %s", errDamaged, r.number, what)
+		return 0, nil, fmt.Errorf("%w: part %d %s", ErrDamaged, r.number, what)
 	}
 	var header [frameHeader]byte
 	if _, err := io.ReadFull(r.from, header[:]); err != nil {
@@ -301,18 +297,30 @@ func (r *frameReader) read() (kind byte, encoded []byte, err error) {
 // cutOff reports whether something ends before what is read of it does.
 func cutOff(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) }
 
-// readState reads a snapshot. An error wraps errDamaged or errVersion, or is of the reader.
-func readState(from io.Reader) (*fencing.State, *stateHead, error) {
-	r, head, err := readHead(from)
-	if err != nil {
-		return nil, nil, err
-	}
-	state := head.state()
-	return state, head, r.readRest(state, false)
+// Restored is a snapshot that was read.
+type Restored struct {
+	state *fencing.State
+	head  *stateHead
 }
 
-// checkState reads a snapshot, and keeps nothing of it: see readState.
-func checkState(from io.Reader) error {
+// Read reads a snapshot. An error wraps ErrDamaged or ErrVersion, or is of the reader.
+func Read(from io.Reader) (*Restored, error) { return ReadUnless(nil, from) }
+
+// ReadUnless is Read, but for a snapshot that was read already: it returns known then. nil is none.
+func ReadUnless(known *Restored, from io.Reader) (*Restored, error) {
+	r, head, err := readHead(from)
+	if err != nil {
+		return nil, err
+	}
+	if known != nil && known.head.Applied == head.Applied && known.head.Now == head.Now {
+		return known, nil
+	}
+	is := &Restored{head.state(), head}
+	return is, r.readRest(is.state, false)
+}
+
+// Check reads a snapshot, and keeps nothing of it: see Read.
+func Check(from io.Reader) error {
 	r, head, err := readHead(from)
 	if err != nil {
 		return err
@@ -327,11 +335,11 @@ func readHead(from io.Reader) (*frameReader, *stateHead, error) {
 		return nil, nil, err
 	}
 	var head stateHead
-	if err := lenient.Unmarshal(encoded, &head); err != nil || kind != frameHead {
-		return nil, nil, fmt.Errorf("%w: it does not begin with a head: %w", errDamaged, err)
+	if err := Lenient.Unmarshal(encoded, &head); err != nil || kind != frameHead {
+		return nil, nil, fmt.Errorf("%w: it does not begin with a head: %w", ErrDamaged, err)
 	}
-	if head.Version != stateVersion {
-		return nil, nil, fmt.Errorf("%w: it has version %d; this version reads version %d", errVersion, head.Version, stateVersion)
+	if head.Version != Format {
+		return nil, nil, fmt.Errorf("%w: it has version %d; this version reads version %d", ErrVersion, head.Version, Format)
 	}
 	return r, &head, nil
 }
@@ -347,13 +355,13 @@ func (r *frameReader) readRest(state *fencing.State, drop bool) error {
 		if kind == frameEnd {
 			got[0], got[1] = got[0]+len(state.Records), got[1]+len(state.Tombstones)
 			var count [2]int
-			if err := strict.Unmarshal(encoded, &count); err != nil || count != got {
-				return fmt.Errorf("%w: it has %d records and %d tombstones instead of %v", errDamaged, got[0], got[1], count)
+			if err := Strict.Unmarshal(encoded, &count); err != nil || count != got {
+				return fmt.Errorf("%w: it has %d records and %d tombstones instead of %v", ErrDamaged, got[0], got[1], count)
 			}
 			return nil
 		}
 		if err := readFrame(state, kind, encoded); err != nil {
-			return fmt.Errorf("%w: part %d: %w", errDamaged, r.number-1, err)
+			return fmt.Errorf("%w: part %d: %w", ErrDamaged, r.number-1, err)
 		}
 		if drop {
 			got[0], got[1] = got[0]+len(state.Records), got[1]+len(state.Tombstones)
@@ -367,7 +375,7 @@ func readFrame(state *fencing.State, kind byte, encoded []byte) error {
 	switch kind {
 	case frameRecords:
 		var records []stateRecord
-		if err := strict.Unmarshal(encoded, &records); err != nil {
+		if err := Strict.Unmarshal(encoded, &records); err != nil {
 			return err
 		}
 		for i := range records {
@@ -380,7 +388,7 @@ func readFrame(state *fencing.State, kind byte, encoded []byte) error {
 		return nil
 	case frameTombstones:
 		var tombstones []stateTombstone
-		if err := strict.Unmarshal(encoded, &tombstones); err != nil {
+		if err := Strict.Unmarshal(encoded, &tombstones); err != nil {
 			return err
 		}
 		for i := range tombstones {

@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"time"
@@ -6,11 +6,8 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// What follows is a fencing.State as it stands in a snapshot: all of it, for a node goes on
+// What follows is a fencing.State as it stands in a snapshot: all of it, for who reads it goes on
 // from there. Durations are in nanoseconds, instants in microseconds.
-
-// stateVersion is the version of the encoding.
-const stateVersion = 2
 
 // stateHead is all but records and tombstones.
 type stateHead struct {
@@ -24,7 +21,8 @@ type stateHead struct {
 	Serving    int64            `cbor:"8,keyasint,omitempty"`
 	Quarantine stateQuarantine  `cbor:"9,keyasint"`
 	Digest     uint64           `cbor:"10,keyasint"` // see digest
-	Wall       []wallStep       `cbor:"11,keyasint,omitempty"`
+	Wall       WallSteps        `cbor:"11,keyasint,omitempty"`
+	Writer     string           `cbor:"12,keyasint,omitempty"` // see Entry.Writer
 }
 
 type stateQuarantine struct {
@@ -126,7 +124,7 @@ type stateTombstone struct {
 func headOf(s *fencing.State, now fencing.Instant, applied uint64) stateHead {
 	g, q := &s.Gateways, &s.Quarantine
 	h := stateHead{
-		Version: stateVersion, Now: int64(now), Applied: applied, Counter: int64(s.Counter),
+		Version: Format, Now: int64(now), Applied: applied, Counter: int64(s.Counter),
 		Seen: make(map[string]int64, len(g.Seen)), Heard: int64(g.Heard), Stopped: int64(g.Stopped), Serving: int64(g.Serving),
 		Quarantine: stateQuarantine{Until: int64(q.Until), Period: int64(q.Period), TTL: int64(q.TTL), Before: int64(q.Before), Server: q.Server},
 	}

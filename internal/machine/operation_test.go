@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"fmt"
@@ -75,7 +75,7 @@ func TestEveryFieldOfARequestIsEncoded(t *testing.T) {
 		filled[fencing.AdmitRequest](), filled[fencing.JudgeRequest](), filled[fencing.InspectRequest](), filled[fencing.HistoryRequest](),
 		filled[fencing.ExpireRequest](), filled[fencing.EvictRequest](),
 	} {
-		o, err := decodeOperation(encodeOp(op))
+		o, err := decodeOperation(EncodeOp(op))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,8 +88,8 @@ func TestEveryFieldOfARequestIsEncoded(t *testing.T) {
 
 // The secret is in no log and no message.
 func TestASecretIsNotEncoded(t *testing.T) {
-	r := acquire("a", time.Minute)
-	o, err := decodeOperation(encodeOp(r))
+	r := fencing.AcquireRequest{Name: "a", Lease: fencing.NewLeaseID(time.Now()), TTL: time.Minute}
+	o, err := decodeOperation(EncodeOp(r))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,44 +98,19 @@ func TestASecretIsNotEncoded(t *testing.T) {
 	}
 }
 
-func TestEveryFieldOfAnAnswerIsEncoded(t *testing.T) {
-	want := filled[answer]()
-	b, err := encoding.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got answer
-	if err := lenient.Unmarshal(b, &got); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("an answer comes back as %+v, %v; it was %+v", got, err, want)
-	}
-}
-
-func TestEveryFieldOfAMessageIsEncoded(t *testing.T) {
-	want := filled[message]()
-	want.Op, want.Batch.Ops[0] = plain(kindTick), plain(kindBeat) // CBOR
-	b, err := encoding.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got message
-	if err := strict.Unmarshal(b, &got); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("a message comes back as %+v, %v; it was %+v", got, err, want)
-	}
-}
-
 // What this version does not know it refuses: to leave it out would set it apart from nodes
 // that do know it.
 func TestWhatIsNotKnownIsRefused(t *testing.T) {
 	for name, v := range map[string]any{
-		"an entry of another version": entry{Version: Format + 1},
+		"an entry of another version": Entry{Version: Format + 1},
 		"a field":                     map[int]any{1: Format, 99: true},
-		"an operation":                entry{Version: Format, Batches: []batch{{Ops: []cbor.RawMessage{plain(99)}}}},
+		"an operation":                Entry{Version: Format, Batches: []Batch{{Ops: []cbor.RawMessage{plain(99)}}}},
 	} {
-		b, err := encoding.Marshal(v)
+		b, err := Encoding.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := decodeAll(b); err == nil {
+		if _, err := Decode(b); err == nil {
 			t.Errorf("%s is taken", name)
 		}
 	}

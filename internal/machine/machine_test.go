@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"bytes"
@@ -6,31 +6,57 @@ import (
 	"io"
 	"math/rand/v2"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
-
-	"github.com/fxamacker/cbor/v2"
-	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 	"fencepost/internal/seed"
 )
 
-// testMachine returns a machine without a node, which forgets histories soon.
-func testMachine(t testing.TB) *machine {
-	m := newMachine("0000000000000001")
+// testMachine returns a machine that forgets histories soon.
+func testMachine(t testing.TB) *Machine {
+	m := New()
 	m.mostPast = 8
-	m.adopt(fencing.NewState(), 0, 0)
-	m.asked = func(uint64) time.Time { return time.Time{} }
-	m.leads = func(uint64) bool { return false }
-	m.push, m.compact = func([]told) {}, func() {}
-	m.fail = func(err error) { t.Error(err) }
+	m.Ready()
+	return m
+}
+
+// logged is an entry of a log.
+type logged struct {
+	index uint64
+	data  []byte
+}
+
+// apply has a machine carry out an entry.
+func (l logged) apply(t testing.TB, m *Machine) {
+	t.Helper()
+	e, err := Decode(l.data)
+	if err == nil {
+		_, err = m.Apply(l.index, e, &Telling{}, false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Ready()
+}
+
+// anew returns the machine that goes on from a snapshot.
+func anew(t testing.TB, snapshot io.Reader) *Machine {
+	t.Helper()
+	m := testMachine(t)
+	r, err := Read(snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Restore(r)
+	m.Ready()
 	return m
 }
 
 // encoded returns all that a machine remembers.
-func encoded(t testing.TB, m *machine) []byte {
+func encoded(t testing.TB, m *Machine) []byte {
 	t.Helper()
 	s, err := m.Snapshot()
 	if err != nil {
@@ -38,14 +64,14 @@ func encoded(t testing.TB, m *machine) []byte {
 	}
 	defer s.Release()
 	var b bytes.Buffer
-	if err := s.(*snapshot).write(&b); err != nil {
+	if err := s.Write(&b, &sync.Mutex{}); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
 }
 
 // logOf returns a random log.
-func logOf(seed uint64, entries int) []*raft.Log {
+func logOf(seed uint64, entries int) []logged {
 	random := rand.New(rand.NewPCG(seed, 0))
 	oneOf := func(n int) bool { return random.IntN(n) == 0 }
 	var leases []fencing.LeaseID
@@ -55,12 +81,12 @@ func logOf(seed uint64, entries int) []*raft.Log {
 		leases = append(leases, fencing.HashedLeaseID(fencing.LeasePublic(fmt.Sprintf("%026d", i)), hash))
 	}
 	now, last := fencingtest.Epoch, fencing.Token(0)
-	var log []*raft.Log
+	var log []logged
 	for index := range entries {
 		now = now.Add([]time.Duration{0, time.Microsecond, time.Duration(random.IntN(4000)) * time.Millisecond, 6 * time.Second, fencing.TombstoneTTL, fencing.ForgetAfter + time.Hour}[min(random.IntN(12), random.IntN(7), 5)])
-		e := entry{Term: 1, Now: int64(now), Wall: int64(now.Add(time.Duration(index/20) * time.Hour))}
+		e := Entry{Term: 1, Now: int64(now), Wall: int64(now.Add(time.Duration(index/20) * time.Hour))}
 		for range 1 + random.IntN(3) {
-			b := batch{Gateway: fmt.Sprintf("%016d", random.IntN(4))}
+			b := Batch{Gateway: fmt.Sprintf("%016d", random.IntN(4))}
 			for range 1 + random.IntN(4) {
 				name, lease := fencing.Name(fmt.Sprintf("n%d", random.IntN(10))), leases[random.IntN(len(leases))]
 				if oneOf(8) { // a lease id that is new
@@ -95,42 +121,42 @@ func logOf(seed uint64, entries int) []*raft.Log {
 					if oneOf(8) {
 						a.Intent = time.Second
 					}
-					b.Ops, last = append(b.Ops, encodeOp(a)), fencing.Token(now)
+					b.Ops, last = append(b.Ops, EncodeOp(a)), fencing.Token(now)
 				case 1:
 					r := fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Owner: []string{"", "p"}[random.IntN(2)]}
 					if oneOf(2) {
 						r.Stamp, r.Epoch = stamp, int64(random.IntN(3))
 					}
-					b.Ops = append(b.Ops, encodeOp(r))
+					b.Ops = append(b.Ops, EncodeOp(r))
 				case 2:
-					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.ReleaseRequest{Name: name, Lease: lease}))
 				case 3:
-					b.Ops = append(b.Ops, encodeOp(fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.ConfirmRequest{Name: name, Lease: lease, Stamp: stamp}))
 				case 4:
-					b.Ops = append(b.Ops, encodeOp(fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.LeaveRequest{Name: name, Lease: lease, Stamp: stamp}))
 				case 5:
-					b.Ops = append(b.Ops, encodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: oneOf(2), Linger: time.Duration(random.IntN(2)) * time.Second, Epoch: int64(random.IntN(3))}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.TakeBackRequest{Name: name, Lease: lease, Stamp: stamp, Left: oneOf(2), Linger: time.Duration(random.IntN(2)) * time.Second, Epoch: int64(random.IntN(3))}))
 				case 6:
-					b.Ops = append(b.Ops, encodeOp(fencing.BreakRequest{Name: name, Token: token, BreakReason: "r", Notice: time.Duration(random.IntN(2)) * time.Minute}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.BreakRequest{Name: name, Token: token, BreakReason: "r", Notice: time.Duration(random.IntN(2)) * time.Minute}))
 				case 7:
-					b.Ops = append(b.Ops, encodeOp(fencing.AdmitRequest{Name: name, Token: token, Slot: random.IntN(6) - 1}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.AdmitRequest{Name: name, Token: token, Slot: random.IntN(6) - 1}))
 				case 8:
-					b.Ops = append(b.Ops, encodeOp(fencing.ExpireRequest{Name: name}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.ExpireRequest{Name: name}))
 				case 10:
-					b.Ops = append(b.Ops, encodeOp(fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: "r"}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.EvictRequest{Name: name, Waiter: lease.Public(), BreakReason: "r"}))
 				case 11:
-					b.Ops = append(b.Ops, encodeOp(fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: 5 * time.Second, Epoch: int64(random.IntN(3))}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.ReleaseRequest{Name: name, Lease: lease, Stamp: stamp, Linger: 5 * time.Second, Epoch: int64(random.IntN(3))}))
 				case 12:
-					b.Ops = append(b.Ops, encodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Mode: fencing.ModeShared, Limit: random.IntN(3)}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.RenewRequest{Name: name, Lease: lease, TTL: time.Minute, Mode: fencing.ModeShared, Limit: random.IntN(3)}))
 				case 13:
-					b.Ops = append(b.Ops, encodeOp(fencing.ClaimRequest{Name: name, Lease: lease, Token: token + 1}))
+					b.Ops = append(b.Ops, EncodeOp(fencing.ClaimRequest{Name: name, Lease: lease, Token: token + 1}))
 				case 9:
 					b.Ops = append(b.Ops, plain([]kind{kindBeat, kindTick, kindPrune}[random.IntN(3)]))
 				}
 			}
 			e.Batches = append(e.Batches, b)
 		}
-		log = append(log, &raft.Log{Index: uint64(index + 1), Term: 1, Type: raft.LogCommand, Data: must(e.encode())})
+		log = append(log, logged{uint64(index + 1), must(e.Encode())})
 	}
 	return log
 }
@@ -152,10 +178,10 @@ func testSameState(t *testing.T, seeds uint64) {
 	first := seed.Of(t)
 	for seed := first; seed < first+seeds; seed++ {
 		log := logOf(seed, entries)
-		first, second, third := testMachine(t), testMachine(t), testMachine(t)
+		first, second := testMachine(t), testMachine(t)
 		at := rand.New(rand.NewPCG(seed, 1)).IntN(entries)
 		for _, l := range log[:at] {
-			first.Apply(l)
+			l.apply(t, first)
 		}
 		s, err := first.Snapshot()
 		if err != nil {
@@ -163,28 +189,26 @@ func testSameState(t *testing.T, seeds uint64) {
 		}
 		before, then := testMachine(t), at
 		for _, l := range log[:at] {
-			before.Apply(l)
+			l.apply(t, before)
 		}
 		var written bytes.Buffer
-		if err := s.(*snapshot).write(writerFunc(func(b []byte) (int, error) { return written.Write(b) })); err != nil {
+		if err := s.Write(&written, &sync.Mutex{}); err != nil {
 			t.Fatal(err)
 		}
 		s.Release()
 		if !bytes.Equal(written.Bytes(), encoded(t, before)) {
 			t.Fatalf("seed %d: a snapshot of entry %d is not its state", seed, at)
 		}
-		if err := third.Restore(io.NopCloser(&written)); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		third := anew(t, &written)
 		for _, l := range log[then:] {
-			first.Apply(l)
-			third.Apply(l)
+			l.apply(t, first)
+			l.apply(t, third)
 		}
 		for _, l := range log {
-			second.Apply(l)
+			l.apply(t, second)
 		}
 		want := encoded(t, first)
-		for i, m := range []*machine{second, third} {
+		for i, m := range []*Machine{second, third} {
 			if got := encoded(t, m); !bytes.Equal(got, want) {
 				t.Fatalf("seed %d, a snapshot after %d entries: node %d has another state", seed, at, i+2)
 			}
@@ -192,10 +216,6 @@ func testSameState(t *testing.T, seeds uint64) {
 		records, tombstones, histories = records+len(first.state.Records), tombstones+len(first.state.Tombstones), histories+first.past.total
 	}
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // What changes while a snapshot is written is in it as it was.
 func TestASnapshotIsOfOneInstant(t *testing.T) { testOneInstant(t, 4) }
@@ -209,8 +229,8 @@ func testOneInstant(t *testing.T, seeds uint64) {
 		const at = 400
 		m, before := testMachine(t), testMachine(t)
 		for _, l := range log[:at] {
-			m.Apply(l)
-			before.Apply(l)
+			l.apply(t, m)
+			l.apply(t, before)
 		}
 		s, err := m.Snapshot()
 		if err != nil {
@@ -219,20 +239,17 @@ func testOneInstant(t *testing.T, seeds uint64) {
 		rest := log[at:]
 		goOn := func() {
 			for range min(len(rest), 30) {
-				m.Apply(rest[0])
+				rest[0].apply(t, m)
 				rest = rest[1:]
 			}
 		}
 		goOn()
 		var b bytes.Buffer
-		if err := s.(*snapshot).writeChunks(&b, 2, goOn); err != nil {
+		if err := s.writeChunks(&b, &sync.Mutex{}, 2, goOn); err != nil {
 			t.Fatal(err)
 		}
 		s.Release()
-		got, want := testMachine(t), encoded(t, before)
-		if err := got.Restore(io.NopCloser(&b)); err != nil {
-			t.Fatal(err)
-		}
+		got, want := anew(t, &b), encoded(t, before)
 		if !bytes.Equal(encoded(t, got), want) {
 			t.Fatalf("seed %d: a snapshot that was written while entries followed is another state", seed)
 		}
@@ -257,7 +274,7 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 	r.History[0].Name, r.History[0].Holder.Metadata = "a", nil
 	encoded := recordOf("a", &r)
 	var read stateRecord
-	if err := strict.Unmarshal(must(encoding.Marshal(encoded)), &read); err != nil {
+	if err := Strict.Unmarshal(must(Encoding.Marshal(encoded)), &read); err != nil {
 		t.Fatal(err)
 	}
 	got, err := read.record()
@@ -295,51 +312,18 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 func TestADamagedSnapshotIsRefused(t *testing.T) {
 	m := testMachine(t)
 	for _, l := range logOf(1, 200) {
-		m.Apply(l)
+		l.apply(t, m)
 	}
 	whole, random := encoded(t, m), rand.New(rand.NewPCG(seed.Of(t), 0))
 	for range 300 {
 		b := bytes.Clone(whole)
 		b[random.IntN(len(b))] ^= 1 << random.IntN(8)
-		if _, _, err := readState(bytes.NewReader(b)); err == nil {
+		if _, err := Read(bytes.NewReader(b)); err == nil {
 			t.Fatal("a snapshot with a flipped bit is read")
 		}
-		if _, _, err := readState(bytes.NewReader(whole[:random.IntN(len(whole))])); err == nil {
+		if _, err := Read(bytes.NewReader(whole[:random.IntN(len(whole))])); err == nil {
 			t.Fatal("a snapshot that is cut off is read")
 		}
-	}
-}
-
-// An entry that can't be read ends the node: it must not go on without it.
-func TestAnUnknownEntryEndsTheNode(t *testing.T) {
-	m := testMachine(t)
-	var failed error
-	m.fail = func(err error) { failed = err }
-	e := entry{Term: 1, Now: 1, Batches: []batch{{Ops: []cbor.RawMessage{plain(99)}}}}
-	m.Apply(&raft.Log{Index: 1, Term: 1, Data: must(e.encode())})
-	if failed == nil {
-		t.Fatal("an operation that is not known is passed over")
-	}
-	log := logOf(1, 1)
-	log[0].Index = 2
-	m.Apply(log[0])
-	if m.applied != 0 || len(m.state.Records) != 0 {
-		t.Error("the node goes on")
-	}
-	if _, err := m.Snapshot(); err == nil {
-		t.Error("the node takes a snapshot")
-	}
-}
-
-// What a leader of an earlier term proposed late is not carried out in another one.
-func TestAnEntryOfAnotherTermDoesNotCount(t *testing.T) {
-	m := testMachine(t)
-	for _, l := range logOf(1, 20) {
-		l.Term = 2
-		m.Apply(l)
-	}
-	if len(m.state.Records) != 0 || m.now != 0 || m.applied != 20 {
-		t.Errorf("%d records at %d, after entry %d", len(m.state.Records), m.now, m.applied)
 	}
 }
 
@@ -353,9 +337,9 @@ func testTombstoneOnce(t *testing.T, seeds uint64) {
 	for seed := first; seed < first+seeds; seed++ {
 		m := testMachine(t)
 		for _, l := range logOf(seed, 400) {
-			m.Apply(l)
+			l.apply(t, m)
 			if m.index.tombstones.Len() != len(m.state.Tombstones) {
-				t.Fatalf("seed %d, entry %d: %d tombstones are to go, and there are %d", seed, l.Index, m.index.tombstones.Len(), len(m.state.Tombstones))
+				t.Fatalf("seed %d, entry %d: %d tombstones are to go, and there are %d", seed, l.index, m.index.tombstones.Len(), len(m.state.Tombstones))
 			}
 		}
 	}

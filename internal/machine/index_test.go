@@ -1,4 +1,4 @@
-package raft
+package machine
 
 import (
 	"cmp"
@@ -9,14 +9,13 @@ import (
 	"testing"
 
 	"github.com/fxamacker/cbor/v2"
-	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 )
 
 // beatOf returns what there is to tell a gateway, of all names or of those in names.
-func beatOf(t *testing.T, m *machine, gateway fencing.Gateway, all bool) []fencing.Entry {
+func beatOf(t *testing.T, m *Machine, gateway fencing.Gateway, all bool) []fencing.Entry {
 	t.Helper()
 	among := m.index.among(gateway)
 	if all {
@@ -39,7 +38,7 @@ func TestIndexOfWhatIsTold(t *testing.T) {
 	for seed := range uint64(4) {
 		m := testMachine(t)
 		for i, l := range logOf(seed, 200) {
-			m.Apply(l)
+			l.apply(t, m)
 			for gateway := range 4 {
 				gateway := fencing.Gateway(fmt.Sprintf("%016d", gateway))
 				got, want := beatOf(t, m, gateway, false), beatOf(t, m, gateway, true)
@@ -73,8 +72,8 @@ func TestHeartbeatLooksAtItsOwnStreams(t *testing.T) {
 		if i%100 == 0 {
 			gateway = "0000000000000003"
 		}
-		e := entry{Term: 1, Now: int64(fencingtest.Epoch), Batches: []batch{{Gateway: gateway, Ops: []cbor.RawMessage{encodeOp(r)}}}}
-		m.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Data: must(e.encode())})
+		e := Entry{Term: 1, Now: int64(fencingtest.Epoch), Batches: []Batch{{Gateway: gateway, Ops: []cbor.RawMessage{EncodeOp(r)}}}}
+		logged{uint64(i + 1), must(e.Encode())}.apply(t, m)
 	}
 	for gateway, want := range map[fencing.Gateway]int{"0000000000000002": names/2 - names/100, "0000000000000003": names / 100, "0000000000000004": 0} {
 		looked := 0

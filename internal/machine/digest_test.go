@@ -1,0 +1,71 @@
+package machine
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+)
+
+// Who began with a snapshot has come to the same as who carried out all entries, and who has another state has not.
+func TestDigestBehindASnapshot(t *testing.T) {
+	log := logOf(3, 400)
+	whole := testMachine(t)
+	for _, l := range log[:200] {
+		l.apply(t, whole)
+	}
+	snapshot := encoded(t, whole)
+	from, odd := anew(t, bytes.NewReader(snapshot)), anew(t, bytes.NewReader(snapshot))
+	odd.state.Counter += 1 << 40
+	for _, l := range log[200:] {
+		for _, m := range []*Machine{whole, from, odd} {
+			l.apply(t, m)
+		}
+		want, ok := whole.DigestAt(l.index)
+		if got, known := from.DigestAt(l.index); !ok || !known || got != want {
+			t.Fatalf("entry %d comes to something else behind a snapshot", l.index)
+		}
+		if got, known := odd.DigestAt(l.index); !known || got == want {
+			t.Fatalf("entry %d comes to the same for another state", l.index)
+		}
+	}
+	if _, known := from.DigestAt(199); known {
+		t.Error("what an entry before the snapshot came to is known")
+	}
+	if _, known := from.DigestAt(401); known {
+		t.Error("what an entry comes to that is not carried out is known")
+	}
+	if last, _ := whole.LastDigest(); last != 400 {
+		t.Errorf("the last is of entry %d", last)
+	}
+}
+
+// An entry that says that something else has come of those before it than has here is known as that, and only such a one.
+func TestAnEntryThatDiffers(t *testing.T) {
+	log := logOf(4, 300)
+	writer, reader := testMachine(t), testMachine(t)
+	for i, l := range log {
+		e, err := Decode(l.data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Behind, e.Digest = writer.LastDigest()
+		if i == 0 {
+			e.Writer = "v9"
+		}
+		l.data = must(e.Encode())
+		l.apply(t, writer)
+		if e, err = Decode(l.data); err != nil {
+			t.Fatal(err)
+		}
+		if i == 200 {
+			reader.state.Counter++
+		}
+		_, err = reader.Apply(l.index, e, &Telling{}, false)
+		if differs := errors.Is(err, ErrDiffers); differs != (i > 200) || differs != (err != nil) {
+			t.Fatalf("entry %d: %v", l.index, err)
+		}
+	}
+	if w := reader.Writer(); w != "v9" {
+		t.Errorf("it was written by %q", w)
+	}
+}

@@ -1,0 +1,343 @@
+package machine
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// goOn is how many steps an entry goes on with on a name where more has come due than one
+// step does: some thousand leases, in a few milliseconds. Another entry does the rest: see Left.
+const goOn = 16
+
+// Machine is the state that a log leads to.
+type Machine struct {
+	mostPast   int
+	state      *fencing.State
+	index      *stateIndex // nil until it is needed: see Ready
+	past       *past       // the same
+	now        fencing.Instant
+	walls      WallSteps
+	applied    uint64 // the index of the last entry, or of a later one that is none of ours
+	digest     digest
+	digests    []digestAt // the last ones, by index
+	writer     string     // see Entry.Writer
+	unfinished map[fencing.Name]bool
+	snapshot   *Snapshot // that is being written
+}
+
+// New returns a machine that has carried out nothing.
+func New() *Machine {
+	m := &Machine{mostPast: maxPast, unfinished: map[fencing.Name]bool{}}
+	m.Restore(&Restored{state: fencing.NewState(), head: &stateHead{}})
+	return m
+}
+
+// Result is what an operation came to.
+type Result struct {
+	Index   uint64 // of its entry; 0 if that is not known
+	Out     fencing.Outcome
+	Entries []fencing.Entry // of a heartbeat
+}
+
+// Told is a message to the Listener of a gateway.
+type Told struct {
+	Index    uint64 // of the entry
+	Gateway  fencing.Gateway
+	Grant    fencing.Grant
+	Replaced *fencing.Parked // or this, on the name of Grant
+	Asks     *fencing.Parked // or this
+	Now      fencing.Instant
+
+	Asked time.Time `cbor:"-"` // Telling.Asked of the batch that brought it about
+}
+
+// Telling is what is to be told of an entry, or of a part of one.
+type Telling struct {
+	Quiet   bool      // nobody is told
+	Watched bool      // events are wanted; they have no IDs where it becomes so behind the beginning of an entry
+	Asked   time.Time // goes with what is told from now on
+	Told    []Told
+	Events  []fencing.Event
+
+	// AskedOf, if it is there, says what Asked is of a batch that begins.
+	AskedOf func(*Batch) time.Time
+}
+
+// Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it is something else than
+// at whoever wrote it; the entry is carried out then as well. beats says whether somebody wants Result.Entries: to find
+// them costs time, and changes nothing.
+func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (results [][]Result, err error) {
+	err = m.check(index, e.Entry)
+	if e.Writer != "" {
+		m.writer = e.Writer
+	}
+	m.BeginEntry(fencing.Instant(e.Now), fencing.Instant(e.Wall))
+	for i := range e.batches {
+		b := &e.batches[i]
+		m.Advance(fencing.Instant(e.Now + b.After))
+		if t.Asked = (time.Time{}); t.AskedOf != nil {
+			t.Asked = t.AskedOf(b.Batch)
+		}
+		results = append(results, m.batch(index, t, b, beats))
+	}
+	m.EndEntry(index)
+	return results, err
+}
+
+// BeginEntry comes before all that an entry asks for: it is an instant then, and that time by the wall clock; 0 says nothing
+// of that.
+func (m *Machine) BeginEntry(now, wall fencing.Instant) {
+	m.Advance(now)
+	m.walls = m.walls.noted(m.now, wall)
+}
+
+// Advance has it be an instant, unless it is later already.
+func (m *Machine) Advance(now fencing.Instant) { m.now = max(m.now, now) }
+
+// EndEntry follows all that an entry asks for.
+func (m *Machine) EndEntry(index uint64) {
+	if m.past != nil {
+		m.forgetPast()
+	}
+	m.digested(index)
+	m.Reached(index)
+}
+
+// Reached notes that all of the log up to index is carried out: entries that are none of ours change nothing.
+func (m *Machine) Reached(index uint64) { m.applied = max(m.applied, index) }
+
+// batch carries out a batch.
+func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) []Result {
+	guard := b.Guard()
+	results := make([]Result, len(b.ops))
+	for i, op := range b.ops {
+		results[i].Index = index
+		switch kind := b.kinds[i]; {
+		case op != nil:
+			results[i].Out = m.Step(index, t, guard, op)
+			continue
+		case kind == kindBeat:
+			m.Ready()
+			among := func(func(fencing.Name) bool) {}
+			if beats {
+				among = m.index.among(guard.Gateway)
+			}
+			results[i].Entries, results[i].Out.Err = fencing.BeatAmong(m.state, m.now, guard, among)
+		case kind == kindPrune:
+			m.prune()
+		case kind == kindRestart:
+			m.Restart(guard.Gateway)
+		} // of kindTick the time is all
+		results[i].Out.Now = m.now
+	}
+	return results
+}
+
+// Step decides an operation of the entry at index, and goes on with what it leaves to do. An acquire that stood
+// behind what had come due is decided again when all of that is done.
+func (m *Machine) Step(index uint64, t *Telling, guard fencing.Guard, op fencing.Op) fencing.Outcome {
+	m.Ready()
+	out := m.decide(index, t, guard, op)
+	if guard.StepLimit != 0 || fencing.OnlyLooks(op) {
+		return out
+	}
+	more := out.More
+	for left := goOn; more && left > 0; left-- {
+		next := m.decide(index, t, guard, fencing.ExpireRequest{Name: op.LockName()})
+		if _, attends := op.(fencing.ExpireRequest); attends {
+			out.Ended = append(out.Ended, next.Ended...)
+		}
+		more = next.More
+	}
+	if more {
+		m.unfinished[op.LockName()] = true
+		return out
+	}
+	delete(m.unfinished, op.LockName())
+	if _, acquires := op.(fencing.AcquireRequest); acquires && out.AskAgain() {
+		out = m.decide(index, t, guard, op)
+	}
+	return out
+}
+
+// decide makes one step.
+func (m *Machine) decide(index uint64, t *Telling, guard fencing.Guard, op fencing.Op) fencing.Outcome {
+	name := op.LockName()
+	if fencing.OnlyLooks(op) {
+		return fencing.Step(m.state, m.now, guard, op)
+	}
+	if r, acquires := op.(fencing.AcquireRequest); acquires { // a lease id whose tombstone is due may be used again, and get another
+		key := fencing.EndedLease{Name: name, Lease: r.Lease.Public()}
+		if tomb, ok := m.state.Tombstones[key]; ok && tomb.Until <= m.now {
+			m.dropTombstone(key)
+		}
+	}
+	m.snapshot.save(m, name)
+	out := fencing.Step(m.state, m.now, guard, op)
+	m.index.update(m.state, name)
+	for i := range out.Ended {
+		m.addTombstone(index, fencing.EndedLease{Name: name, Lease: out.Ended[i].Holder.Lease})
+	}
+	if out.Evicted != nil {
+		m.addTombstone(index, fencing.EndedLease{Name: name, Lease: out.Evicted.Waiter.Lease})
+	}
+	m.past.update(m.state, name)
+	m.digest.step(&out)
+	m.note(index, t, name, &out, op)
+	return out
+}
+
+// addTombstone notes that a step has made the tombstone of a lease, unless that is due: then
+// nobody is to hear of it, and the lease id may have been used again in the same step.
+func (m *Machine) addTombstone(index uint64, key fencing.EndedLease) {
+	switch tomb, ok := m.state.Tombstones[key]; {
+	case ok && tomb.Until <= m.now:
+		delete(m.state.Tombstones, key)
+	case ok:
+		m.index.tombstones.Set(dueTombstone{until: tomb.Until, key: key, born: index})
+	}
+}
+
+// note takes down whom to tell of a step.
+func (m *Machine) note(index uint64, t *Telling, name fencing.Name, out *fencing.Outcome, op fencing.Op) {
+	if t.Quiet {
+		return
+	}
+	if r := out.Replaced; r != nil {
+		t.Told = append(t.Told, Told{Index: index, Gateway: r.Gateway, Grant: fencing.Grant{Name: name}, Replaced: r, Now: m.now})
+	}
+	if e := out.Evicted; e != nil && e.Request != nil {
+		t.Told = append(t.Told, Told{Index: index, Gateway: e.Request.Gateway, Grant: fencing.Grant{Name: name}, Asks: e.Request, Now: m.now})
+	}
+	_, acquires := op.(fencing.AcquireRequest)
+	for _, g := range out.Granted {
+		if !acquires || g.Holder.Token != out.Holder.Token { // the caller hears of its own from its answer
+			t.Told = append(t.Told, Told{Index: index, Gateway: g.Gateway, Grant: g, Now: m.now, Asked: t.Asked})
+		}
+	}
+	if t.Watched {
+		for _, e := range out.Events(name) {
+			e.ID = strconv.FormatUint(index, 10) + "-" + strconv.Itoa(len(t.Events))
+			t.Events = append(t.Events, e)
+		}
+	}
+}
+
+// ToldOf returns the grants to waiters of a gateway that operations of its own brought about.
+func ToldOf(gateway fencing.Gateway, results []Result) (all []Told) {
+	for i := range results {
+		out := &results[i].Out
+		for _, g := range out.Granted {
+			if g.Gateway == gateway && g.Holder.Token != out.Holder.Token {
+				all = append(all, Told{Index: results[i].Index, Gateway: gateway, Grant: g, Now: out.Now})
+			}
+		}
+	}
+	return all
+}
+
+// prune drops tombstones that are due, those first that were due first.
+func (m *Machine) prune() {
+	m.Ready()
+	for range tombstonesPerEntry {
+		first, ok := m.index.tombstones.Min()
+		if !ok || first.until > m.now {
+			return
+		}
+		m.dropTombstone(first.key)
+	}
+}
+
+// dropTombstone drops the tombstone of a lease, if there is one.
+func (m *Machine) dropTombstone(key fencing.EndedLease) {
+	tomb, ok := m.state.Tombstones[key]
+	if !ok {
+		return
+	}
+	if d, ok := m.index.tombstones.Get(dueTombstone{until: tomb.Until, key: key}); ok {
+		m.snapshot.saveTombstone(m, d)
+		m.index.tombstones.Delete(d)
+	}
+	delete(m.state.Tombstones, key)
+}
+
+// forgetPast drops histories while there are too many.
+func (m *Machine) forgetPast() {
+	for name, over := m.past.oldest(); over; name, over = m.past.oldest() {
+		m.snapshot.save(m, name)
+		m.state.Records[name].History = nil
+		m.past.update(m.state, name)
+	}
+}
+
+// Restart has the state be as after a restart of a gateway that is the only one: see fencing.State.Restart.
+func (m *Machine) Restart(gateway fencing.Gateway) {
+	for name := range m.state.Records {
+		m.snapshot.save(m, name)
+	}
+	m.state.Restart(m.now, gateway)
+	m.index, m.past = nil, nil
+	clear(m.unfinished)
+	m.digest.number(uint64(m.now))
+}
+
+// Ready makes what finds names and leases in the state, if it is not there: Apply and Step do so where they need it, and
+// who only looks has it done before.
+func (m *Machine) Ready() {
+	if m.index == nil {
+		m.index, m.past = newIndex(m.state), newPast(m.state, m.mostPast)
+	}
+}
+
+// Restore makes a snapshot that was read the state.
+func (m *Machine) Restore(r *Restored) {
+	m.state, m.index, m.past = r.state, nil, nil
+	m.now, m.applied, m.walls, m.writer = r.head.now(), r.head.Applied, r.head.Wall, r.head.Writer
+	m.digest, m.digests = digest(r.head.Digest), []digestAt{{r.head.Applied, digest(r.head.Digest)}}
+	clear(m.unfinished)
+}
+
+// State returns the state: it is only to be looked at.
+func (m *Machine) State() *fencing.State { return m.state }
+
+// Now returns the greatest instant in the log.
+func (m *Machine) Now() fencing.Instant { return m.now }
+
+// Applied returns up to which index the log is carried out.
+func (m *Machine) Applied() uint64 { return m.applied }
+
+// Walls returns what the log says of the wall clock.
+func (m *Machine) Walls() WallSteps { return m.walls }
+
+// Writer returns which version of the gateway has written what was carried out last, as far as the log says so.
+func (m *Machine) Writer() string { return m.writer }
+
+// ErrDiffers is wrapped by the error of an entry before which something else has come of the log here than at whoever
+// wrote it.
+var ErrDiffers = fmt.Errorf("what came of the log before is something else here than where it was written")
+
+// check compares what has come of the log before an entry with what the entry says of it, as far as that is known.
+func (m *Machine) check(index uint64, e *Entry) error {
+	if e.Behind == 0 {
+		return nil
+	}
+	if is, known := m.DigestAt(e.Behind); known && is != e.Digest {
+		return fmt.Errorf("entry %d: %w, after entry %d; it was written by version %q", index, ErrDiffers, e.Behind, m.writer)
+	}
+	return nil
+}
+
+// Tell tells the Listener of the gateway.
+func (t *Told) Tell(l fencing.Listener) {
+	switch {
+	case t.Replaced != nil:
+		l.Replaced(t.Grant.Name, t.Replaced.Stamp)
+	case t.Asks != nil:
+		l.Ask(t.Grant.Name, t.Asks.Stamp)
+	default:
+		l.Granted(t.Grant, t.Now, t.Asked)
+	}
+}

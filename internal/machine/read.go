@@ -1,0 +1,31 @@
+package machine
+
+import (
+	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/index"
+)
+
+// NextAt returns when the first name has something due, perhaps too early; never, if none has.
+func (m *Machine) NextAt() fencing.Instant {
+	if due, ok := m.index.Next(); ok {
+		return due
+	}
+	return fencing.Instant(fencing.MaxToken)
+}
+
+// Look answers an operation that only looks, at now or later.
+func (m *Machine) Look(op fencing.Op, now fencing.Instant, guard fencing.Guard) fencing.Outcome {
+	return fencing.Step(m.state, max(now, m.now), guard, op)
+}
+
+// Held returns how many names have a holder.
+func (m *Machine) Held() int { return m.index.Held() }
+
+// HeldBelow returns how many names with a prefix have a holder.
+func (m *Machine) HeldBelow(prefix string) int { return m.index.HeldBelow(prefix) }
+
+// Views returns what is shown of the next names behind one: see index.Index.
+func (m *Machine) Views(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+	v.Now = max(v.Now, m.now)
+	return m.index.Views(v, after)
+}

@@ -1,0 +1,321 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/fencing/index"
+	"fencepost/internal/machine"
+)
+
+// snapshotAfter is how much of the log is carried out before a snapshot takes its place: a
+// node reads as much at its start, in a second or two.
+const snapshotAfter = 64 << 20
+
+// fsm carries out the log on this node, and tells whom it concerns. It is the FSM of hashicorp/raft.
+type fsm struct {
+	self     fencing.Gateway
+	quiet    atomic.Uint64                    // entries up to this one were carried out before this process began, or may have been
+	asked    func(batch uint64) time.Time     // when this gateway asked for one of its batches; forgets it
+	leads    func(term uint64) bool           // reports whether this node leads in a term
+	push     func([]machine.Told)             // tells other gateways; only the leader does
+	compact  func()                           // the log has grown enough for a snapshot
+	fail     func(error)                      // the node can't go on
+	readBack func(id string) error            // makes sure that a snapshot that was written can be read
+	newest   *machine.Restored                // at the start of the node: the newest snapshot, which was read already
+	listener atomic.Pointer[fencing.Listener] // of this gateway
+	watchers fencing.Watchers
+	wall     wallClock
+	last     atomic.Pointer[cameTo] // see lastDigest
+
+	mu       sync.RWMutex // held to change what follows
+	machine  *machine.Machine
+	early    map[early]bool // what the Listener has heard of entries that are not carried out here yet
+	stopped  bool           // an entry could not be carried out
+	doubt    uint64         // since this entry it has come to something else than a leader; 0: it has not
+	progress chan struct{}  // closed when more of the log is carried out; nil while nobody waits for it
+	grown    int            // bytes of entries since the last snapshot
+}
+
+var (
+	_ raft.FSM                = (*fsm)(nil)
+	_ raft.ConfigurationStore = (*fsm)(nil)
+)
+
+// applied is what an entry came to, for the node that appended it.
+type applied struct {
+	stale   bool // it was made in another term: nothing of it counts
+	results [][]machine.Result
+}
+
+func newFSM(self fencing.Gateway) *fsm {
+	m := &fsm{self: self, machine: machine.New(), early: map[early]bool{}}
+	m.machine.Ready()
+	m.noteDigest()
+	return m
+}
+
+// Apply carries out an entry. It implements raft.FSM, and returns an *applied.
+func (m *fsm) Apply(l *raft.Log) any {
+	e, err := machine.Decode(l.Data)
+	if err != nil {
+		m.stop(fmt.Errorf("entry %d of the log can't be carried out: %w", l.Index, err))
+		return &applied{stale: true}
+	}
+	leads := m.leads(e.Term)
+	t := &machine.Telling{Quiet: l.Index <= m.quiet.Load(), Watched: m.watchers.Any(), AskedOf: m.askedOf}
+	a := &applied{stale: e.Term != l.Term}
+	m.mu.Lock()
+	if m.stopped {
+		m.mu.Unlock()
+		return &applied{stale: true}
+	}
+	if a.stale {
+		m.machine.Reached(l.Index)
+	} else if a.results, err = m.machine.Apply(l.Index, e, t, leads); err != nil && m.doubt == 0 {
+		m.doubt = l.Index // who is right the nodes find out: see compare
+	}
+	m.machine.Ready()
+	m.wall.follow(m.machine.Walls())
+	m.noteDigest()
+	m.wake()
+	m.grown += len(l.Data)
+	large := m.grown > snapshotAfter
+	m.mu.Unlock()
+	if large {
+		m.compact()
+	}
+	m.tell(t, leads)
+	return a
+}
+
+// askedOf returns when this gateway asked for a batch, if it is one of its own.
+func (m *fsm) askedOf(b *machine.Batch) time.Time {
+	if fencing.Gateway(b.Gateway) != m.self || b.Number == 0 {
+		return time.Time{}
+	}
+	return m.asked(b.Number)
+}
+
+// stop ends the part of this node: it must not go on without an entry that others have
+// carried out.
+func (m *fsm) stop(err error) {
+	m.mu.Lock()
+	m.stopped = true
+	m.mu.Unlock()
+	m.fail(err)
+}
+
+// wake has those look that wait for the log to be carried out. The caller holds the mutex.
+func (m *fsm) wake() {
+	if m.progress != nil {
+		close(m.progress)
+		m.progress = nil
+	}
+}
+
+// reached notes that all of the log up to index is carried out.
+func (m *fsm) reached(index uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.machine.Reached(index)
+	m.wake()
+}
+
+// cut notes that the end of the log is cut off from an entry on: others take its place, which nobody was told of.
+func (m *fsm) cut(from uint64) { m.quiet.Store(min(m.quiet.Load(), from-1)) }
+
+// StoreConfiguration notes an entry that changes the members. It implements
+// raft.ConfigurationStore.
+func (m *fsm) StoreConfiguration(index uint64, _ raft.Configuration) { m.reached(index) }
+
+// await returns when all of the log up to index is carried out, or done is closed.
+func (m *fsm) await(index uint64, done <-chan struct{}) {
+	for {
+		m.mu.Lock()
+		if m.machine.Applied() >= index {
+			m.mu.Unlock()
+			return
+		}
+		if m.progress == nil {
+			m.progress = make(chan struct{})
+		}
+		progress := m.progress
+		m.mu.Unlock()
+		select {
+		case <-progress:
+		case <-done:
+			return
+		}
+	}
+}
+
+// tell tells of an entry. Only Apply calls it, so all is told in the order of the log.
+func (m *fsm) tell(of *machine.Telling, leads bool) {
+	var others []machine.Told
+	for i := range of.Told {
+		switch t := &of.Told[i]; {
+		case t.Gateway == m.self:
+			if !m.wasEarly(t) {
+				m.hear(t)
+			}
+		case t.Replaced != nil || t.Asks != nil || t.Grant.Holder.Provisional: // of others their gateway hears from its answer
+			others = append(others, *t)
+		}
+	}
+	if leads && len(others) > 0 {
+		m.push(others)
+	}
+	m.watchers.Tell(of.Events)
+}
+
+// early names a message that came before its entry was carried out here.
+type early struct {
+	index uint64
+	name  fencing.Name
+	token fencing.Token
+	stamp fencing.Stamp
+}
+
+func earlyOf(t *machine.Told) early {
+	e := early{index: t.Index, name: t.Grant.Name, token: t.Grant.Holder.Token}
+	if t.Replaced != nil {
+		e.stamp = t.Replaced.Stamp
+	}
+	if t.Asks != nil {
+		e.stamp = t.Asks.Stamp
+	}
+	return e
+}
+
+// hearEarly tells the Listener what the leader says of an entry that is not carried out
+// here yet.
+func (m *fsm) hearEarly(t *machine.Told) {
+	of := earlyOf(t)
+	m.mu.Lock()
+	fresh := t.Index > m.machine.Applied() && !m.early[of]
+	if fresh {
+		m.early[of] = true
+	}
+	m.mu.Unlock()
+	if fresh {
+		m.hear(t)
+	}
+}
+
+// wasEarly reports whether hearEarly has told the Listener already, and forgets it.
+func (m *fsm) wasEarly(t *machine.Told) bool {
+	of := earlyOf(t)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := m.early[of]
+	delete(m.early, of)
+	return was
+}
+
+// hear tells the Listener of this gateway.
+func (m *fsm) hear(t *machine.Told) {
+	if listener := m.listener.Load(); listener != nil {
+		t.Tell(*listener)
+	}
+}
+
+// snapshot is one that is being written. It implements raft.FSMSnapshot.
+type snapshot struct {
+	of *fsm
+	*machine.Snapshot
+}
+
+// Snapshot begins a snapshot. It implements raft.FSM: what it returns is written while
+// entries are carried out.
+func (m *fsm) Snapshot() (raft.FSMSnapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stopped {
+		return nil, errors.New("this node has stopped")
+	}
+	s, err := m.machine.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	m.grown = 0
+	return snapshot{m, s}, nil
+}
+
+// Persist writes the snapshot, and reads it once more. After an error hashicorp/raft keeps the log that
+// it was to take the place of.
+func (s snapshot) Persist(sink raft.SnapshotSink) error {
+	if err := s.Write(sink, &s.of.mu); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	if err := sink.Close(); err != nil {
+		return err
+	}
+	return s.of.readBack(sink.ID())
+}
+
+// Release ends the snapshot.
+func (s snapshot) Release() {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.Snapshot.Release()
+}
+
+// Restore makes a snapshot the state. It implements raft.FSM. What was to be told of the
+// entries in between is lost, so there is a gap. A snapshot that this node can't read ends it: hashicorp/raft
+// would have it sent again for ever.
+func (m *fsm) Restore(from io.ReadCloser) error {
+	known := m.newest
+	m.newest = nil
+	is, err := machine.ReadUnless(known, from)
+	if err != nil {
+		if errors.Is(err, machine.ErrDamaged) || errors.Is(err, machine.ErrVersion) {
+			m.stop(fmt.Errorf("a snapshot can't be taken over: %w", err))
+		}
+		return err
+	}
+	m.mu.Lock()
+	m.machine.Restore(is)
+	m.machine.Ready()
+	clear(m.early)
+	m.doubt = 0
+	m.wall.follow(m.machine.Walls())
+	m.noteDigest()
+	m.wake()
+	m.mu.Unlock()
+	m.watchers.Gap()
+	if listener := m.listener.Load(); listener != nil {
+		(*listener).Gap()
+	}
+	return nil
+}
+
+// look has see look at what the log has led to.
+func look[T any](m *fsm, see func(*machine.Machine) T) T {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return see(m.machine)
+}
+
+// list returns a page: see index.Page.
+func (m *fsm) list(r fencing.ListRequest, now fencing.Instant, guard fencing.Guard) fencing.ListPage {
+	total := 0
+	if r.Count {
+		total = look(m, func(of *machine.Machine) int { return of.HeldBelow(r.Prefix) })
+	}
+	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+		m.mu.RLock()
+		defer m.mu.RUnlock()
+		v.Now, v.Guard = now, guard
+		return m.machine.Views(v, after)
+	})
+	page.Total = total
+	return page
+}
