@@ -2,6 +2,7 @@ package wal
 
 import (
 	"io"
+	"io/fs"
 	"os"
 
 	"fencepost/internal/datadir"
@@ -9,8 +10,8 @@ import (
 
 // Files is what a log does with files. Tests record it, tear it and let it fail.
 type Files interface {
-	// List returns the names in a directory, in order.
-	List(dir string) ([]string, error)
+	// List returns what is in a directory, in order of the names.
+	List(dir string) ([]fs.DirEntry, error)
 	// Create makes an empty file that its owner alone may read, over what is there.
 	Create(path string) (File, error)
 	// OpenSynced opens an existing file for writes of whole blocks that return when they are on disk.
@@ -47,13 +48,7 @@ func (system) Rename(from, to string) error         { return os.Rename(from, to)
 func (system) Remove(path string) error             { return os.Remove(path) }
 func (system) SyncDir(path string) error            { return datadir.Sync(path) }
 
-func (system) List(dir string) (names []string, err error) {
-	entries, err := os.ReadDir(dir)
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names, err
-}
+func (system) List(dir string) ([]fs.DirEntry, error) { return os.ReadDir(dir) }
 
 // inOrder does one thing after the other until one fails.
 func inOrder(steps ...func() error) error {

@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,53 +23,43 @@ const (
 	block = 4096
 )
 
-// The content of a frame are records: kind (1 byte), size of what follows (4), and that. All numbers are big endian.
+// The content of a frame are records, which have the fields of an entry: kind (1 byte), index (8), term (8), type (1),
+// size of the extensions (4), size of the data (4), extensions, data. All numbers are big endian.
 const (
-	recordEntry  = iota + 1 // index (8), term (8), type (1), size of the extensions (4), extensions, data
-	recordBounds            // first and last index from here on (8 each); 0 and 0: there are no entries
-	recordValue             // a value beside the log: size of its key (4), key, value
+	recordEntry  = iota + 1
+	recordBounds // index and term are the first and the last entry from here on; 0 and 0: there are none
+	recordValue  // extensions and data are the key of a value beside the log, and the value
 
-	recordHeader = 5
-	entryHeader  = recordHeader + 21
+	recordHeader = 26
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendRecord appends a record of what appends its content.
-func appendRecord(b []byte, kind byte, content func([]byte) []byte) []byte {
-	at := len(b)
-	b = content(append(b, kind, 0, 0, 0, 0))
-	binary.BigEndian.PutUint32(b[at+1:], uint32(len(b)-at-recordHeader))
-	return b
-}
-
-func appendEntry(b []byte, e *raft.Log) []byte {
-	return appendRecord(b, recordEntry, func(b []byte) []byte {
-		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, e.Index), e.Term)
-		b = binary.BigEndian.AppendUint32(append(b, byte(e.Type)), uint32(len(e.Extensions)))
-		return append(append(b, e.Extensions...), e.Data...)
-	})
-}
-
-// entryIn returns the entry in a record. Its data are a part of it.
-func entryIn(record []byte) raft.Log {
-	data := entryHeader + int(binary.BigEndian.Uint32(record[entryHeader-4:]))
-	return raft.Log{
-		Index: binary.BigEndian.Uint64(record[5:]), Term: binary.BigEndian.Uint64(record[13:]), Type: raft.LogType(record[21]),
-		Extensions: record[entryHeader:data:data], Data: record[data:],
-	}
+func appendRecord(b []byte, kind byte, e *raft.Log) []byte {
+	b = binary.BigEndian.AppendUint64(append(b, kind), e.Index)
+	b = append(binary.BigEndian.AppendUint64(b, e.Term), byte(e.Type))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Extensions)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Data)))
+	return append(append(b, e.Extensions...), e.Data...)
 }
 
 func appendBounds(b []byte, first, last uint64) []byte {
-	return appendRecord(b, recordBounds, func(b []byte) []byte {
-		return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, first), last)
-	})
+	return appendRecord(b, recordBounds, &raft.Log{Index: first, Term: last})
 }
 
-func appendValue(b []byte, key string, value []byte) []byte {
-	return appendRecord(b, recordValue, func(b []byte) []byte {
-		return append(append(binary.BigEndian.AppendUint32(b, uint32(len(key))), key...), value...)
-	})
+// firstRecord returns the first record of b, and its size; 0 if there is none. Its data are a part of b.
+func firstRecord(b []byte) (kind byte, e raft.Log, size int) {
+	if len(b) < recordHeader {
+		return 0, e, 0
+	}
+	data := recordHeader + int(binary.BigEndian.Uint32(b[18:]))
+	size = data + int(binary.BigEndian.Uint32(b[22:]))
+	if size > len(b) {
+		return 0, e, 0
+	}
+	e = raft.Log{Index: binary.BigEndian.Uint64(b[1:]), Term: binary.BigEndian.Uint64(b[9:]), Type: raft.LogType(b[17])}
+	e.Extensions, e.Data = b[recordHeader:data:data], b[data:size:size]
+	return b[0], e, size
 }
 
 // state is what the frames so far come to.
@@ -81,70 +72,48 @@ type state struct {
 
 // location is where the record of an entry is, and its checksum: a disk may change what was read before.
 type location struct {
-	in       *segment
-	at, size uint32
-	sum      uint32
+	in            *segment
+	at, size, sum uint32
 }
 
 var errRecord = errors.New("it has a record that this version does not know")
 
 // take carries out the records of a frame that begins at a byte of a file.
-func (s *state) take(frame []byte, in *segment, at int64) error {
-	for b := frame[frameHeader:]; len(b) > 0; {
-		size := 0
-		if len(b) >= recordHeader {
-			size = recordHeader + int(binary.BigEndian.Uint32(b[1:]))
-		}
-		if size == 0 || size > len(b) {
-			return errRecord
-		}
-		record, here, err := b[:size], len(frame)-len(b), error(nil)
-		b = b[size:]
-		part := func(at int) int { return at + int(binary.BigEndian.Uint32(record[at-4:])) }
-		switch kind := record[0]; {
-		case kind == recordEntry && size >= entryHeader && part(entryHeader) <= size:
-			err = s.add(binary.BigEndian.Uint64(record[5:]), location{in, uint32(at) + uint32(here), uint32(size), crc32.Checksum(record, castagnoli)})
-		case kind == recordBounds && size == recordHeader+16:
-			err = s.cut(binary.BigEndian.Uint64(record[5:]), binary.BigEndian.Uint64(record[13:]))
-		case kind == recordValue && size >= recordHeader+4 && part(recordHeader+4) <= size:
-			key := part(recordHeader + 4)
-			s.values[string(record[recordHeader+4:key])] = append([]byte{}, record[key:]...)
+func (s *state) take(frame []byte, in *segment, at int64) (err error) {
+	for left := frame[frameHeader:]; len(left) > 0 && err == nil; {
+		kind, e, size := firstRecord(left)
+		switch {
+		case kind == recordEntry && s.last != 0 && e.Index != s.last+1:
+			err = fmt.Errorf("entry %d follows entry %d", e.Index, s.last)
+		case kind == recordEntry:
+			if s.last == 0 {
+				s.first, s.base = e.Index, e.Index
+			}
+			s.last = e.Index
+			s.known = append(s.known, location{in, uint32(at) + uint32(len(frame)-len(left)), uint32(size), crc32.Checksum(left[:size], castagnoli)})
+		case kind == recordBounds:
+			err = s.cut(e.Index, e.Term)
+		case kind == recordValue:
+			s.values[string(e.Extensions)] = bytes.Clone(e.Data)
 		default:
 			err = errRecord
 		}
-		if err != nil {
-			return err
-		}
+		left = left[size:]
 	}
-	return nil
-}
-
-// add adds an entry at the end.
-func (s *state) add(index uint64, at location) error {
-	if s.last == 0 {
-		s.first, s.base = index, index
-	} else if index != s.last+1 {
-		return fmt.Errorf("entry %d follows entry %d", index, s.last)
-	}
-	s.last, s.known = index, append(s.known, at)
-	return nil
+	return err
 }
 
 // cut has the log begin and end with those entries. Where it has none they stood in files that are not there any more:
 // unless the log is cut behind them too, they are missed.
 func (s *state) cut(first, last uint64) error {
 	switch {
-	case s.last == 0 && last != 0:
+	case last == 0 || s.last == 0 || last < s.base:
 		s.base, s.known = last+1, nil
-	case first > last || last > s.last || first < s.first && last != 0:
+	case first < s.first || first > last || last > s.last:
 		return fmt.Errorf("entries %d to %d are left of %d to %d", first, last, s.first, s.last)
-	case last < s.base || last == 0:
-		s.base, s.known = last+1, nil
 	default:
-		s.known = s.known[:last+1-s.base]
-		if first > s.base {
-			s.base, s.known = first, s.known[first-s.base:]
-		}
+		from := max(first, s.base)
+		s.base, s.known = from, s.known[from-s.base:last+1-s.base]
 	}
 	s.first, s.last = first, last
 	return nil
@@ -157,18 +126,13 @@ func wholeBlocks(size int64) int64 { return (size + block - 1) / block * block }
 // the system's cache, and has room for its last block, which is filled with zeros.
 func aligned(b []byte) []byte {
 	whole := wholeBlocks(int64(len(b)))
-	if int64(cap(b)) < whole || offsetInBlock(b) != 0 {
-		b = append(alignedBuffer(2*whole), b...)
+	if int64(cap(b)) < whole || inBlock(b) != 0 {
+		room := make([]byte, 2*whole+block)
+		b = append(room[(block-inBlock(room))%block:][:0], b...)
 	}
 	clear(b[len(b):whole])
 	return b
 }
 
-// alignedBuffer returns an empty buffer that begins where a block of memory does.
-func alignedBuffer(capacity int64) []byte {
-	b := make([]byte, capacity+block)
-	skip := (block - offsetInBlock(b)) % block
-	return b[skip:skip]
-}
-
-func offsetInBlock(b []byte) int { return int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % block) }
+// inBlock returns where in a block of memory b begins.
+func inBlock(b []byte) int { return int(uintptr(unsafe.Pointer(unsafe.SliceData(b))) % block) }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -25,50 +24,42 @@ const leastFile = 3 * block
 
 // Options say how a log is kept. The zero value will do.
 type Options struct {
-	Files    Files        // what the log does with files; nil: the operating system's
-	FileSize int64        // of a file, in bytes; 0: DefaultFileSize. One with a larger frame is as large as that takes
-	Held     func() error // asked before a file is made, renamed or removed, and after each write, whether the directory is still the one that was opened; nil: nobody else could have it
-	Logger   *slog.Logger // nil discards
+	// Files is what the log does with files; nil is the operating system's.
+	Files Files
+	// FileSize is how many bytes a file has; 0 is DefaultFileSize. One with a larger frame is as large as that takes.
+	FileSize int64
+	// Held is asked before a file is made, renamed or removed, and after each write, whether the directory is still the
+	// one that was opened; nil: nobody else could have it.
+	Held func() error
+	// Logger is told where the next file can't be made; nil discards.
+	Logger *slog.Logger
 }
 
 // Log is a log in the files of a directory. All writes are on disk when they return. What fails is final: nothing is
 // written any more, for what is on disk is not known then. Its methods may be called from many goroutines.
 type Log struct {
-	dir   string
-	files Files
-	size  int64
-	held  func() error
-	log   *slog.Logger
-	id    uint64
-	bytes atomic.Int64
+	dir    string
+	files  Files
+	size   int64
+	held   func() error
+	log    *slog.Logger
+	id     uint64
+	making sync.WaitGroup
 
 	deleting sync.Mutex // one DeleteRange at a time
 
-	writing sync.Mutex // of whoever writes:
-	current *segment
-	at      int64  // where in it the next frame goes
-	number  uint64 // of the last frame
-	room    []byte // for a frame, reused; aligned
-	ahead   *making
+	writing sync.Mutex   // of whoever writes:
+	at      int64        // where in it the next frame goes
+	number  uint64       // of the last frame
+	room    []byte       // for a frame, reused; aligned
+	next    func() error // waits for the file after current, which is made while that is filled
 	failed  error
 
 	mu sync.RWMutex // of whoever reads; who writes has writing as well
 	state
-	segments []*segment // up to the current one
+	current  *segment   // the last file that has a frame
+	segments []*segment // all files, in order; the last one is current or has no frame
 }
-
-// making is a file that is made while the one before it is filled.
-type making struct {
-	done    chan struct{} // closed when it is made
-	segment *segment
-	err     error
-}
-
-var (
-	_ raft.LogStore          = (*Log)(nil)
-	_ raft.MonotonicLogStore = (*Log)(nil)
-	_ raft.StableStore       = (*Log)(nil)
-)
 
 // errNotFound is what hashicorp/raft knows by its text.
 var errNotFound = errors.New("not found")
@@ -77,15 +68,11 @@ var errNotFound = errors.New("not found")
 // something is missing that a later frame follows: see ErrDamaged. Of the end a crash may leave a frame that is not
 // whole: it was never acknowledged, and is dropped.
 func Open(dir string, o Options) (*Log, error) {
-	l := &Log{
-		dir: dir, files: cmp.Or[Files](o.Files, system{}), size: max(wholeBlocks(cmp.Or(o.FileSize, DefaultFileSize)), leastFile), held: o.Held,
-		log: o.Logger, state: state{values: map[string][]byte{}},
-	}
+	l := &Log{dir: dir, files: cmp.Or[Files](o.Files, system{}), held: o.Held, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	l.size = max(wholeBlocks(cmp.Or(o.FileSize, DefaultFileSize)), leastFile)
+	l.values = map[string][]byte{}
 	if l.held == nil {
 		l.held = func() error { return nil }
-	}
-	if l.log == nil {
-		l.log = slog.New(slog.DiscardHandler)
 	}
 	if err := datadir.Make(dir, l.files.SyncDir); err != nil {
 		return nil, err
@@ -93,14 +80,11 @@ func Open(dir string, o Options) (*Log, error) {
 	if err := l.recover(); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	if l.ahead == nil {
-		l.makeAhead()
-	}
 	return l, nil
 }
 
-// append writes a frame of what records appends, and carries it out. An error of records is no failure: nothing was
-// written. No frame has no records.
+// append writes a frame of the records that are appended by whom it is given, and carries it out. An error of that is
+// no failure: nothing was written. Without a record there is no frame.
 func (l *Log) append(records func([]byte) ([]byte, error)) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -108,84 +92,84 @@ func (l *Log) append(records func([]byte) ([]byte, error)) error {
 		return l.failed
 	}
 	frame, err := records(append(l.room[:0], make([]byte, frameHeader)...))
+	if err == nil && len(frame) > mostFrame {
+		err = fmt.Errorf("%d bytes are more than the log takes at once, which is %d", len(frame), mostFrame)
+	}
 	if err != nil || len(frame) == frameHeader {
 		return err
 	}
-	if len(frame) > mostFrame {
-		return fmt.Errorf("%d bytes are more than the log takes at once, which is %d", len(frame), mostFrame)
-	}
 	frame = aligned(frame)
 	l.room = frame[:0]
-	l.failed = l.makeRoom(wholeBlocks(int64(len(frame))))
-	if l.failed == nil {
+	if l.failed = l.makeRoom(wholeBlocks(int64(len(frame)))); l.failed == nil {
 		l.failed = l.write(frame)
 	}
 	return l.failed
 }
 
-// makeRoom goes on with the next file if a frame does not fit into the current one. Where it is larger than a file, that
-// is made as large.
+// makeRoom goes on with the next file if a frame does not fit into the current one. Where it is larger than a file,
+// that is made as large.
 func (l *Log) makeRoom(frame int64) error {
-	full := l.at+frame > l.current.size
-	select {
-	case <-l.ahead.done: // if it can't be made, that is told while there is still room
-	default:
-		if !full {
-			return nil
-		}
-		<-l.ahead.done
+	if l.at+frame <= l.current.size {
+		return nil
 	}
-	next, err := l.ahead.segment, l.ahead.err
-	if err != nil || !full {
+	if err := l.next(); err != nil {
 		return err
 	}
-	l.ahead = nil
-	if need := block + wholeBlocks(int64(len(l.head()))) + frame; next.size < need {
-		l.bytes.Add(-next.size)
-		if err := next.close(); err != nil {
-			return err
-		}
-		if next, err = l.create(next.number, need); err != nil {
+	next, need := l.newest(), block+wholeBlocks(int64(len(l.head())))+frame
+	if next.size < need {
+		l.mu.Lock()
+		l.segments = l.segments[:len(l.segments)-1]
+		l.mu.Unlock()
+		if err := inOrder(next.close, func() error { return l.create(next.number, need) }); err != nil {
 			return err
 		}
 	}
-	err = l.current.write.Close()
+	full := l.current.write
 	l.current.write = nil
-	return errors.Join(err, l.enter(next))
+	return inOrder(full.Close, l.enter)
 }
 
-// enter goes on with a file that has no frame.
-func (l *Log) enter(s *segment) error {
+// enter goes on with the last file, which has no frame.
+func (l *Log) enter() error {
+	next := l.newest()
 	l.mu.Lock()
-	l.segments = append(l.segments, s)
+	l.current, l.at = next, block
 	l.mu.Unlock()
-	l.current, l.at = s, block
-	if err := l.write(aligned(l.head())); err != nil {
-		return err
+	err := l.write(aligned(l.head()))
+	if err == nil {
+		l.makeNext()
 	}
-	l.makeAhead()
-	return nil
+	return err
 }
 
 // head returns the first frame of a file, which lacks its header: what the frames before it come to.
 func (l *Log) head() []byte {
 	b := appendBounds(make([]byte, frameHeader), l.first, l.last)
 	for key, value := range l.values {
-		b = appendValue(b, key, value)
+		b = appendRecord(b, recordValue, &raft.Log{Extensions: []byte(key), Data: value})
 	}
 	return b
 }
 
-// makeAhead makes the file after the current one.
-func (l *Log) makeAhead() {
-	m, number := &making{done: make(chan struct{})}, l.current.number+1
-	l.ahead = m
-	go func() {
-		defer close(m.done)
-		if m.segment, m.err = l.create(number, l.size); m.err != nil {
-			l.log.Error("the next file of the log can't be made; nothing more is written", "error", m.err)
+// makeNext makes the file after the current one. If it can't be made, nothing more is written, though there is room
+// in this one.
+func (l *Log) makeNext() {
+	number := l.current.number + 1
+	next := sync.OnceValue(func() error { return l.create(number, l.size) })
+	l.next = next
+	l.making.Go(func() {
+		if err := next(); err != nil {
+			l.log.Error("the next file of the log can't be made", "error", l.fail(err))
 		}
-	}()
+	})
+}
+
+// fail has nothing be written any more, and returns why.
+func (l *Log) fail(err error) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.failed = cmp.Or(l.failed, err)
+	return l.failed
 }
 
 // write makes a frame durable, and carries it out.
@@ -212,16 +196,13 @@ func (l *Log) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{e
 // StoreLogs implements raft.LogStore: entries that follow one another and the last one, in one frame. They are all
 // there after a crash, or none is. When they were appended is not kept.
 func (l *Log) StoreLogs(entries []*raft.Log) error {
-	if len(entries) == 0 {
-		return nil
-	}
 	return l.append(func(b []byte) ([]byte, error) {
-		last := cmp.Or(l.last, entries[0].Index-1)
-		for _, e := range entries {
-			if last++; e.Index != last || last == 0 {
-				return nil, fmt.Errorf("entry %d can't be stored as entry %d", e.Index, last)
+		last := l.last
+		for i, e := range entries {
+			if e.Index == 0 || e.Index != last+1 && (last != 0 || i > 0) {
+				return nil, fmt.Errorf("entry %d can't follow entry %d", e.Index, last)
 			}
-			b = appendEntry(b, e)
+			b, last = appendRecord(b, recordEntry, e), e.Index
 		}
 		return b, nil
 	})
@@ -251,23 +232,21 @@ func (l *Log) DeleteRange(least, most uint64) error {
 	return err
 }
 
-// drop removes the files before the one with the first entry.
+// drop removes the files before the one with the first entry. Each is off the disk before the next one goes.
 func (l *Log) drop() error {
 	l.mu.Lock()
-	needed := l.segments[len(l.segments)-1]
+	needed := l.current
 	if len(l.known) > 0 {
 		needed = l.known[0].in
 	}
-	at := slices.Index(l.segments, needed)
-	gone := l.segments[:at]
-	l.segments = slices.Clone(l.segments[at:])
+	n := slices.Index(l.segments, needed)
+	gone := l.segments[:n]
+	l.segments = slices.Clone(l.segments[n:])
 	l.mu.Unlock()
 	for _, s := range gone {
-		if err := l.remove(s); err != nil {
-			l.writing.Lock()
-			defer l.writing.Unlock()
-			l.failed = cmp.Or(l.failed, err)
-			return err
+		err := inOrder(s.close, l.held, func() error { return l.files.Remove(l.path(s.name)) }, func() error { return l.files.SyncDir(l.dir) })
+		if err != nil {
+			return l.fail(err)
 		}
 	}
 	return nil
@@ -282,13 +261,13 @@ func (l *Log) GetLog(index uint64, entry *raft.Log) error {
 	}
 	is := l.known[index-l.base]
 	record := make([]byte, is.size)
-	if _, err := is.in.read.ReadAt(record, int64(is.at)); err != nil {
-		return fmt.Errorf("%s, byte %d, entry %d: %w", l.path(is.in.name), is.at, index, err)
+	if err := is.in.readAt(record, int64(is.at)); err != nil {
+		return err
 	}
 	if crc32.Checksum(record, castagnoli) != is.sum {
-		return fmt.Errorf("%s: %w: entry %d at byte %d is not what was written", l.path(is.in.name), ErrDamaged, index, is.at)
+		return fmt.Errorf("%s: %w: entry %d, at byte %d, is not what was written", l.path(is.in.name), ErrDamaged, index, is.at)
 	}
-	*entry = entryIn(record)
+	_, *entry, _ = firstRecord(record)
 	return nil
 }
 
@@ -311,7 +290,9 @@ func (l *Log) IsMonotonic() bool { return true }
 
 // Set implements raft.StableStore. Each value is written again with each file: they are to be few and short.
 func (l *Log) Set(key, value []byte) error {
-	return l.append(func(b []byte) ([]byte, error) { return appendValue(b, string(key), value), nil })
+	return l.append(func(b []byte) ([]byte, error) {
+		return appendRecord(b, recordValue, &raft.Log{Extensions: key, Data: value}), nil
+	})
 }
 
 // Get implements raft.StableStore.
@@ -336,34 +317,34 @@ func (l *Log) GetUint64(key []byte) (uint64, error) {
 	if err == nil && len(value) != 8 {
 		err = fmt.Errorf("the value of %q has %d bytes, and is no number", key, len(value))
 	}
-	if err != nil {
-		return 0, err
-	}
-	return binary.BigEndian.Uint64(value), nil
+	return binary.BigEndian.Uint64(append(value, make([]byte, 8)...)), err
 }
 
 // Bytes returns how many bytes the files have.
-func (l *Log) Bytes() int64 { return l.bytes.Load() }
+func (l *Log) Bytes() (n int64) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, s := range l.segments {
+		n += s.size
+	}
+	return n
+}
 
-// Close closes the files. It waits for a write that is under way.
+// Close closes the files. It waits for a write that is under way, and for a file that is made.
 func (l *Log) Close() error {
+	_ = l.fail(os.ErrClosed)
+	l.making.Wait()
 	l.deleting.Lock()
 	defer l.deleting.Unlock()
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	l.failed = cmp.Or(l.failed, error(os.ErrClosed))
-	all := l.segments
-	if l.ahead != nil {
-		if <-l.ahead.done; l.ahead.segment != nil {
-			all = append(all, l.ahead.segment)
-		}
-	}
+	return l.closeFiles()
+}
+
+func (l *Log) closeFiles() (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state, l.segments, l.ahead = state{}, nil, nil
-	var err error
-	for _, s := range all {
+	for _, s := range l.segments {
 		err = errors.Join(err, s.close())
 	}
+	l.state, l.segments = state{values: map[string][]byte{}}, nil
 	return err
 }

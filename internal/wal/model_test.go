@@ -173,15 +173,18 @@ func TestModel(t *testing.T) {
 			}
 			then()
 			if i%30 == 29 || random.IntN(20) == 0 {
-				if err := l.Close(); err != nil {
+				if err := l.next(); err != nil {
 					t.Fatal(err)
 				}
 				bytes := l.Bytes()
+				if err := l.Close(); err != nil {
+					t.Fatal(err)
+				}
 				if l, err = Open(dir, Options{FileSize: testFile}); err != nil {
 					t.Fatal(i, err)
 				}
-				if l.ahead != nil {
-					<-l.ahead.done
+				if err := l.next(); err != nil {
+					t.Fatal(err)
 				}
 				if l.Bytes() != bytes {
 					t.Errorf("the files have %d bytes; they had %d", l.Bytes(), bytes)

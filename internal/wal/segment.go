@@ -2,6 +2,7 @@ package wal
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -64,29 +65,21 @@ func nameOf(number uint64) string { return fmt.Sprintf("%010d%s", number, suffix
 
 func (l *Log) path(name string) string { return filepath.Join(l.dir, name) }
 
-// create makes a file of the log, in place of one that has no frame if it is there, and opens it. It returns when the
-// file is on disk, with its name. Of one for which there is no room nothing stays.
-func (l *Log) create(number uint64, size int64) (*segment, error) {
+// create makes the last file of the log, in place of one that has no frame if it is there, and opens it. It returns when
+// the file is on disk, with its name. Of one for which there is no room nothing stays.
+func (l *Log) create(number uint64, size int64) error {
 	path := l.path(nameOf(number))
 	err := inOrder(l.held,
 		func() error { return l.fill(path+newSuffix, headerOf(l.id, number, size), size) }, l.held,
 		func() error { return l.files.Rename(path+newSuffix, path) },
-		func() error { return l.files.SyncDir(l.dir) })
+		func() error { return l.files.SyncDir(l.dir) },
+		func() error { return l.open(number) },
+		func() error { return l.openWrite(l.newest()) })
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		err = fmt.Errorf("there is no room in the file system of %s for the next file of the log, of %.1f MiB: %w; make room, and start again. "+
 			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", l.dir, float64(size)/(1<<20), err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	s, err := l.open(number)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.openWrite(s); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+	return err
 }
 
 // fill makes a file that has a header, and zeros behind it, or none.
@@ -95,12 +88,11 @@ func (l *Log) fill(path string, header []byte, size int64) error {
 	if err != nil {
 		return err
 	}
-	zeros := make([]byte, min(zerosAtOnce, size))
-	for at := int64(0); at < size && err == nil; at += int64(len(zeros)) {
-		_, err = f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at)
-	}
-	if err == nil {
-		_, err = f.WriteAt(header, 0)
+	part := make([]byte, min(zerosAtOnce, size))
+	copy(part, header)
+	for at := int64(0); at < size && err == nil; at += int64(len(part)) {
+		_, err = f.WriteAt(part[:min(int64(len(part)), size-at)], at)
+		clear(part[:headerSize])
 	}
 	if err == nil {
 		err = f.Sync()
@@ -111,40 +103,40 @@ func (l *Log) fill(path string, header []byte, size int64) error {
 	return err
 }
 
-// open opens a file of the log, if its header is what was written under that name.
-func (l *Log) open(number uint64) (*segment, error) {
-	s := &segment{name: nameOf(number), number: number}
-	header := make([]byte, headerSize)
-	var err error
+// open adds a file to those of the log, if its header is what was written under that name.
+func (l *Log) open(number uint64) (err error) {
+	s, header := &segment{name: nameOf(number), number: number}, make([]byte, headerSize)
 	if s.read, err = l.files.Open(l.path(s.name)); err != nil {
-		return nil, err
+		return err
 	}
-	if s.size, err = s.read.Seek(0, io.SeekEnd); err == nil {
-		_, err = s.read.ReadAt(header, 0)
+	l.mu.Lock()
+	l.segments = append(l.segments, s)
+	l.mu.Unlock()
+	if s.size, err = s.read.Seek(0, io.SeekEnd); err == nil && s.size > block {
+		err = s.readAt(header, 0)
 	}
-	if l.id == 0 {
-		l.id = binary.BigEndian.Uint64(header[len(magic):])
+	l.id, s.sum = cmp.Or(l.id, binary.BigEndian.Uint64(header[len(magic):])), binary.BigEndian.Uint32(header[headerSize-4:])
+	if err == nil && !bytes.Equal(header, headerOf(l.id, number, s.size)) {
+		err = fmt.Errorf("%s: %w: it has %d bytes, and its header is not that of file %d of this log with that size: it was changed or cut off, or is a copy of another", l.path(s.name), ErrDamaged, s.size, number)
 	}
-	if is := headerOf(l.id, number, s.size); err == nil && !bytes.Equal(header, is) || errors.Is(err, io.EOF) {
-		err = fmt.Errorf("%w: it has %d bytes, and its header is not that of file %d of this log with that size: it was changed or cut off, or is a copy of another", ErrDamaged, s.size, number)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", l.path(s.name), err), s.close())
-	}
-	s.sum = binary.BigEndian.Uint32(header[headerSize-4:])
-	l.bytes.Add(s.size)
-	return s, nil
+	return err
 }
 
 func (l *Log) openWrite(s *segment) error {
-	err := l.held()
-	if err == nil {
-		s.write, err = l.files.OpenSynced(l.path(s.name))
-	}
-	if err != nil {
-		s.write = nil
-	}
-	return err
+	return inOrder(l.held, func() error {
+		f, err := l.files.OpenSynced(l.path(s.name))
+		if err == nil {
+			s.write = f
+		}
+		return err
+	})
+}
+
+// newest returns the last file.
+func (l *Log) newest() *segment {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.segments[len(l.segments)-1]
 }
 
 // seal fills in the header of a frame.
@@ -160,40 +152,29 @@ func (s *segment) checksum(frame []byte) uint32 {
 
 // frameAt returns the frame that begins at a byte, and its number, if that is in a range; nil if there is none.
 func (s *segment) frameAt(at int64, least, most uint64) (frame []byte, number uint64, err error) {
-	var header [frameHeader]byte
-	if at+frameHeader > s.size {
-		return nil, 0, nil
+	frame = make([]byte, frameHeader)
+	err = s.readAt(frame, at)
+	size := frameHeader + int64(binary.BigEndian.Uint32(frame))
+	if number = binary.BigEndian.Uint64(frame[8:]); err != nil || number < least || number > most || at+size > s.size {
+		return nil, 0, err
 	}
-	_, err = s.read.ReadAt(header[:], at)
-	number = binary.BigEndian.Uint64(header[8:])
-	size := frameHeader + int64(binary.BigEndian.Uint32(header[:]))
-	if err == nil && (number < least || number > most || at+size > s.size) {
-		return nil, 0, nil
-	}
-	if err == nil {
-		frame = make([]byte, size)
-		_, err = s.read.ReadAt(frame, at)
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("%s, byte %d: %w", s.name, at, err)
-	}
-	if binary.BigEndian.Uint32(frame[4:]) != s.checksum(frame) {
-		return nil, 0, nil
+	frame = make([]byte, size)
+	if err = s.readAt(frame, at); err != nil || binary.BigEndian.Uint32(frame[4:]) != s.checksum(frame) {
+		return nil, 0, err
 	}
 	return frame, number, nil
 }
 
-// remove removes a file that is not needed any more. Its name is off the disk when it returns: no later one goes
-// before it.
-func (l *Log) remove(s *segment) error {
-	l.bytes.Add(-s.size)
-	return inOrder(s.close, l.held, func() error { return l.files.Remove(l.path(s.name)) }, func() error { return l.files.SyncDir(l.dir) })
+func (s *segment) readAt(b []byte, at int64) error {
+	if _, err := s.read.ReadAt(b, at); err != nil {
+		return fmt.Errorf("%s, byte %d: %w", s.name, at, err)
+	}
+	return nil
 }
 
 func (s *segment) close() error {
-	err := s.read.Close()
-	if s.write != nil {
-		err = errors.Join(err, s.write.Close())
+	if s.write == nil {
+		return s.read.Close()
 	}
-	return err
+	return errors.Join(s.read.Close(), s.write.Close())
 }

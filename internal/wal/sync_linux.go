@@ -11,7 +11,7 @@ import (
 func openSynced(path string) (*os.File, error) {
 	direct, err := os.OpenFile(path, os.O_RDWR|syscall.O_DSYNC|syscall.O_DIRECT, 0)
 	if err == nil {
-		first := alignedBuffer(block)[:block] // opening alone does not tell
+		first := aligned(make([]byte, block)) // opening alone does not tell
 		if _, err = direct.ReadAt(first, 0); err == nil {
 			_, err = direct.WriteAt(first, 0)
 		}
