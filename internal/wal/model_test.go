@@ -3,6 +3,7 @@ package wal
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -93,7 +94,7 @@ func (m *model) String() string {
 	}
 	fmt.Fprintln(&b, first, m.last())
 	for _, e := range m.entries {
-		fmt.Fprintf(&b, "%d %d %d %x %x\n", e.Index, e.Term, e.Type, e.Data, e.Extensions)
+		fmt.Fprintf(&b, "%d %d %d %d %x %x\n", e.Index, e.Term, e.Type, len(e.Data), crc32.ChecksumIEEE(e.Data), e.Extensions)
 	}
 	for i := range 3 {
 		key := fmt.Sprint("key ", i)
@@ -129,7 +130,7 @@ func described(l *Log) (string, error) {
 		if err := l.GetLog(at, &e); err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&b, "%d %d %d %x %x\n", e.Index, e.Term, e.Type, e.Data, e.Extensions)
+		fmt.Fprintf(&b, "%d %d %d %d %x %x\n", e.Index, e.Term, e.Type, len(e.Data), crc32.ChecksumIEEE(e.Data), e.Extensions)
 	}
 	for _, at := range []uint64{0, max(first, 1) - 1, last + 1, last + 1000} {
 		if err := l.GetLog(at, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
