@@ -3,35 +3,20 @@ package machine
 import (
 	"time"
 
-	"github.com/fxamacker/cbor/v2"
-
 	"fencepost/internal/fencing"
 )
 
 // What follows is for who writes the log: it says which names an entry attends to, so that all who carry
 // it out attend to the same ones.
 
-// TickEvery is how often the time is written down at least while anybody holds or waits, by the calls of Due, so that
-// whoever goes on with the log is behind by no more.
-const TickEvery = time.Second
+// Due returns up to limit names that have something due at now, those first that were due first. It corrects the index.
+func (m *Machine) Due(now fencing.Instant, limit int) []fencing.Name { return m.index.Due(now, limit) }
 
-// Due returns the operations that do what is due at now on up to limit names, forget old
-// tombstones, or write down the time if that was long ago.
-func (m *Machine) Due(now fencing.Instant, limit int) (ops []cbor.RawMessage) {
-	for _, name := range m.index.Due(now, limit) {
-		ops = append(ops, EncodeOp(fencing.ExpireRequest{Name: name}))
-	}
-	switch {
-	case limit > 0 && m.index.tombstonesDue(now):
-		ops = append(ops, Prune())
-	case len(ops) == 0 && m.busy() && now.Sub(m.now) >= TickEvery:
-		ops = append(ops, Tick())
-	}
-	return ops
-}
+// PruneDue reports whether tombstones are to go at now.
+func (m *Machine) PruneDue(now fencing.Instant) bool { return m.index.tombstonesDue(now) }
 
-// busy reports whether anybody holds or waits.
-func (m *Machine) busy() bool { return m.index.Held() > 0 || m.index.waiting.Len() > 0 }
+// Busy reports whether anybody holds or waits.
+func (m *Machine) Busy() bool { return m.index.Held() > 0 || m.index.waiting.Len() > 0 }
 
 // DueAmong returns those of names that have something due at now.
 func (m *Machine) DueAmong(names []fencing.Name, now fencing.Instant) (due []fencing.Name) {
@@ -43,14 +28,10 @@ func (m *Machine) DueAmong(names []fencing.Name, now fencing.Instant) (due []fen
 	return due
 }
 
-// NextDue returns how long nothing need be asked of Due. It corrects the index.
+// NextDue returns how long nothing will be due. It corrects the index.
 func (m *Machine) NextDue(now fencing.Instant) time.Duration {
-	m.index.Due(now, 1) // corrects what is early
-	next := m.index.nextDue(now)
-	if m.busy() {
-		next = min(next, TickEvery)
-	}
-	return next
+	m.index.Due(now, 1)
+	return m.index.nextDue(now)
 }
 
 // Left returns up to limit names on which a step has left something to do.

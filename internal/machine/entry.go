@@ -43,6 +43,9 @@ type Batch struct {
 	After      int64             `cbor:"6,keyasint,omitempty"` // microseconds after Entry.Now
 }
 
+// Op is an operation as it is encoded: see EncodeOp, Tick, Prune, Beat and Restart.
+type Op = cbor.RawMessage
+
 // Guard returns what goes with the operations of a batch.
 func (b *Batch) Guard() fencing.Guard {
 	return fencing.Guard{Gateway: fencing.Gateway(b.Gateway), MaxHolders: b.MaxHolders, StepLimit: b.StepLimit}

@@ -127,7 +127,7 @@ func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) [
 			}
 			results[i].Entries, results[i].Out.Err = fencing.BeatAmong(m.state, m.now, guard, among)
 		case kind == kindPrune:
-			m.prune()
+			m.PruneTombstones()
 		case kind == kindRestart:
 			m.Restart(guard.Gateway)
 		} // of kindTick the time is all
@@ -239,8 +239,8 @@ func ToldOf(gateway fencing.Gateway, results []Result) (all []Told) {
 	return all
 }
 
-// prune drops tombstones that are due, those first that were due first.
-func (m *Machine) prune() {
+// PruneTombstones drops some thousand tombstones that are due, those first that were due first.
+func (m *Machine) PruneTombstones() {
 	m.Ready()
 	for range tombstonesPerEntry {
 		first, ok := m.index.tombstones.Min()

@@ -259,13 +259,10 @@ func (s *Store) serveHeartbeat(ctx context.Context, l *leadership, m *message) (
 func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*answer, error) {
 	if own := fencing.Gateway(m.Batch.Gateway) == s.fsm.self; own {
 		s.reaped.Store(s.sinceOpen())
-	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*machine.TickEvery) {
-		return &answer{Expiry: fencing.Expiry{Next: machine.TickEvery, Standby: true}}, nil
+	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*tickEvery) {
+		return &answer{Expiry: fencing.Expiry{Next: tickEvery, Standby: true}}, nil
 	}
-	now := l.clock()
-	s.fsm.mu.Lock()
-	m.Batch.Ops = append(m.Batch.Ops, s.fsm.machine.Due(now, m.Limit)...)
-	s.fsm.mu.Unlock()
+	m.Batch.Ops = append(m.Batch.Ops, s.fsm.due(l.clock(), m.Limit)...)
 	a := &answer{}
 	if len(m.Batch.Ops) > 0 {
 		results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })
@@ -277,9 +274,6 @@ func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*an
 			a.Expiry.Ended = append(a.Expiry.Ended, results[i].Out.Ended...)
 		}
 	}
-	now = l.clock()
-	s.fsm.mu.Lock()
-	a.Expiry.Next = s.fsm.machine.NextDue(now)
-	s.fsm.mu.Unlock()
+	a.Expiry.Next = s.fsm.nextDue(l.clock())
 	return a, nil
 }

@@ -50,6 +50,14 @@ func (system) SyncDir(path string) error            { return datadir.Sync(path) 
 
 func (system) List(dir string) ([]fs.DirEntry, error) { return os.ReadDir(dir) }
 
+// FilesOr returns files, or those of the operating system where they are nil.
+func FilesOr(files Files) Files {
+	if files == nil {
+		return system{}
+	}
+	return files
+}
+
 // inOrder does one thing after the other until one fails.
 func inOrder(steps ...func() error) error {
 	for _, step := range steps {

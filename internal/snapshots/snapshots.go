@@ -1,0 +1,263 @@
+// Package snapshots keeps snapshots of a store in a directory, for hashicorp/raft and for a store that has no peers: a
+// file each, which is there whole or not at all.
+//
+//	size of the head (4 bytes), checksum (4), head: CBOR, what the store says
+//
+// Numbers are big endian. What the store says has checksums of its own.
+package snapshots
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/raft"
+
+	"fencepost/internal/datadir"
+	"fencepost/internal/wal"
+)
+
+const (
+	// suffix ends the name of a snapshot, newSuffix that of one that is being written.
+	suffix    = ".snapshot"
+	newSuffix = ".new"
+
+	// kept is how many stay, the newest ones.
+	kept = 2
+
+	// mostHead bounds the head in bytes: the members of a cluster, and some numbers.
+	mostHead = 1 << 20
+)
+
+// ErrDamaged is wrapped by what is wrong with a snapshot whose head can't be read.
+var ErrDamaged = errors.New("the snapshot is damaged")
+
+// Store is the snapshots in a directory. It implements raft.SnapshotStore.
+type Store struct {
+	dir   string
+	files wal.Files
+	held  func() error
+}
+
+var _ raft.SnapshotStore = (*Store)(nil)
+
+// Open opens the snapshots in a directory, which is made if it is not there. files are nil for the operating system's. held
+// is asked before a file is made, renamed or removed whether the directory is still the one that was opened; nil: nobody else
+// could have it. What a process that died had begun to write is removed.
+func Open(dir string, files wal.Files, held func() error) (*Store, error) {
+	if held == nil {
+		held = func() error { return nil }
+	}
+	s := &Store{dir: dir, files: wal.FilesOr(files), held: held}
+	if err := datadir.Make(dir, s.files.SyncDir); err != nil {
+		return nil, err
+	}
+	all, err := s.files.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range all {
+		if strings.HasSuffix(entry.Name(), newSuffix) {
+			if err := errors.Join(s.held(), s.files.Remove(s.path(entry.Name()))); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s, nil
+}
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
+
+// nameOf returns the name of a snapshot: names sort by term and index.
+func nameOf(term, index uint64) string { return fmt.Sprintf("%020d-%020d%s", term, index, suffix) }
+
+// Newest returns the name of the newest snapshot, whether it can be read or not; empty: there is none.
+func (s *Store) Newest() (id string, err error) {
+	names, err := s.names()
+	if err != nil || len(names) == 0 {
+		return "", err
+	}
+	return names[0], nil
+}
+
+// names returns those of all snapshots, the newest first.
+func (s *Store) names() (names []string, err error) {
+	all, err := s.files.List(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range all {
+		if strings.HasSuffix(entry.Name(), suffix) {
+			names = append(names, entry.Name())
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) })
+	return names, nil
+}
+
+// List implements raft.SnapshotStore. One whose head is damaged is not passed over for an older one.
+func (s *Store) List() ([]*raft.SnapshotMeta, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var list []*raft.SnapshotMeta
+	for _, name := range names {
+		meta, from, err := s.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, meta)
+		if err := from.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// Open implements raft.SnapshotStore.
+func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	f, err := s.files.Open(s.path(id))
+	if err != nil {
+		return nil, nil, err
+	}
+	meta, err := readHead(f)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.path(id), err), f.Close())
+	}
+	meta.ID = id
+	return meta, f, nil
+}
+
+func readHead(f wal.Reader) (*raft.SnapshotMeta, error) {
+	var header [8]byte
+	damaged := func(err error) (*raft.SnapshotMeta, error) {
+		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, fmt.Errorf("%w: its head is not what was written", ErrDamaged)
+		}
+		return nil, err
+	}
+	if _, err := io.ReadFull(f, header[:]); err != nil {
+		return damaged(err)
+	}
+	size := binary.BigEndian.Uint32(header[:])
+	if size > mostHead {
+		return damaged(nil)
+	}
+	head := make([]byte, size)
+	if _, err := io.ReadFull(f, head); err != nil {
+		return damaged(err)
+	}
+	if crc32.Checksum(head, castagnoli) != binary.BigEndian.Uint32(header[4:]) {
+		return damaged(nil)
+	}
+	var meta raft.SnapshotMeta
+	if err := cbor.Unmarshal(head, &meta); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	begins := int64(len(header) + len(head))
+	end, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = f.Seek(begins, io.SeekStart)
+	}
+	meta.Size = end - begins
+	return &meta, err
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Remove removes a snapshot.
+func (s *Store) Remove(id string) error {
+	if err := s.held(); err != nil {
+		return err
+	}
+	return errors.Join(s.files.Remove(s.path(id)), s.files.SyncDir(s.dir))
+}
+
+// Create implements raft.SnapshotStore.
+func (s *Store) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.held(); err != nil {
+		return nil, err
+	}
+	head, err := cbor.Marshal(&raft.SnapshotMeta{Version: version, Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex})
+	if err != nil {
+		return nil, err
+	}
+	name := nameOf(term, index)
+	f, err := s.files.Create(s.path(name + newSuffix))
+	if err != nil {
+		return nil, err
+	}
+	k := &sink{of: s, name: name, file: f}
+	begins := binary.BigEndian.AppendUint32(nil, uint32(len(head)))
+	begins = binary.BigEndian.AppendUint32(begins, crc32.Checksum(head, castagnoli))
+	if _, err := k.Write(append(begins, head...)); err != nil {
+		return nil, errors.Join(err, k.Cancel())
+	}
+	return k, nil
+}
+
+// sink is a snapshot that is being written.
+type sink struct {
+	of     *Store
+	name   string
+	file   wal.File
+	at     int64
+	closed bool
+}
+
+// ID implements raft.SnapshotSink.
+func (k *sink) ID() string { return k.name }
+
+// Write implements raft.SnapshotSink.
+func (k *sink) Write(b []byte) (int, error) {
+	n, err := k.file.WriteAt(b, k.at)
+	k.at += int64(n)
+	return n, err
+}
+
+// Close implements raft.SnapshotSink: it returns when the snapshot is on disk. Older ones go.
+func (k *sink) Close() error {
+	if k.closed {
+		return nil
+	}
+	if err := k.file.Sync(); err != nil {
+		return errors.Join(err, k.Cancel())
+	}
+	k.closed = true
+	s := k.of
+	if err := errors.Join(k.file.Close(), s.held()); err != nil {
+		return errors.Join(err, s.files.Remove(s.path(k.name+newSuffix)))
+	}
+	if err := s.files.Rename(s.path(k.name+newSuffix), s.path(k.name)); err != nil {
+		return err
+	}
+	if err := s.files.SyncDir(s.dir); err != nil {
+		return err
+	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
+	for _, name := range names[min(kept, len(names)):] {
+		if err := s.Remove(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cancel implements raft.SnapshotSink: nothing is left of the snapshot.
+func (k *sink) Cancel() error {
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	return errors.Join(k.file.Close(), k.of.files.Remove(k.of.path(k.name+newSuffix)))
+}
