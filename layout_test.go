@@ -24,7 +24,7 @@ var ours = map[string][]string{
 	"internal/fencing":             {},
 	"internal/fencing/fencingtest": {"internal/fencing", "internal/seed"},
 	"internal/fencing/index":       {"internal/fencing"},
-	"internal/datadir":             {},
+	"internal/datadir":             {"internal/fencing"},
 	"internal/embedded":            {"internal/datadir", "internal/fencing", "internal/fencing/index"},
 	"internal/quorum":              {"internal/fencing"},
 	"internal/machine":             {"internal/fencing", "internal/fencing/index"},

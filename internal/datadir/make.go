@@ -29,6 +29,15 @@ func Make(dir string, sync func(dir string) error) error {
 	return nil
 }
 
+// SyncName has the name of a directory be as durable as what is to be in it, where nothing is yet: whoever made it may have
+// been killed before Make gave it to sync. Who may not read the directory above has not made it, unless Make has said so.
+func SyncName(dir string, sync func(dir string) error) error {
+	if err := sync(filepath.Dir(filepath.Clean(dir))); !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
 // Sync returns when the names in a directory are on disk.
 func Sync(dir string) error {
 	opened, err := os.Open(dir)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -113,10 +112,7 @@ func (d *disk) prepare() error {
 	if err := d.roomForNew(d.least); err != nil {
 		return err
 	}
-	// The directory's name has to be as durable as what is in it. Who may not read the directory
-	// above has not made it, unless datadir.Make has said so.
-	err = d.files.syncDir(filepath.Dir(filepath.Clean(d.dir)))
-	if err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := datadir.SyncName(d.dir, d.files.syncDir); err != nil {
 		return err
 	}
 	return d.writeTable(func(*tableWriter) error { return nil })
@@ -216,7 +212,7 @@ func (d *disk) begin() error {
 		return err
 	}
 	err := d.makeJournal()
-	if errors.Is(err, errNoRoom) { // a quota, or another process, leaves less than the file system has said
+	if errors.Is(err, datadir.ErrNoRoom) { // a quota, or another process, leaves less than the file system has said
 		d.most = d.least
 		err = d.makeJournal()
 	}

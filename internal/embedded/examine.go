@@ -2,31 +2,20 @@ package embedded
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 )
 
-const (
-	// examinePatience is how long Examine waits for the file's lock: whoever has it is a
-	// gateway, which keeps it.
-	examinePatience = 100 * time.Millisecond
-
-	// leastSpace is how much room on the disk is little, however small the table is.
-	leastSpace = 256 << 20
-
-	// leastTables is how many times the table is little: it is written anew beside itself, and a
-	// segment of the journal that is made anew has as much at most.
-	leastTables = 2
-)
+// examinePatience is how long Examine waits for the file's lock: whoever has it is a
+// gateway, which keeps it.
+const examinePatience = 100 * time.Millisecond
 
 // Examine says how it is with the store in dir, and changes nothing there; it may be
 // called while another process has the store open. An error says why no gateway
@@ -36,28 +25,15 @@ func Examine(dir string) ([]fencing.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory, err := examineDirectory(where)
+	directory, err := datadir.Directory(where)
 	if err != nil {
-		return nil, explained(where, err)
+		return nil, datadir.Explained(where, err)
 	}
 	file, err := examineFile(filepath.Join(where, fileName))
 	if err != nil {
-		return nil, explained(where, err)
+		return nil, datadir.Explained(where, err)
 	}
-	return slices.Concat([]fencing.Finding{directory, file}, examineFileSystem(where), examineRoom(where)), nil
-}
-
-func examineDirectory(dir string) (fencing.Finding, error) {
-	f := fencing.Finding{Check: "directory", OK: true, Detail: dir}
-	switch info, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
-		f.Detail += " is not there yet: the gateway makes it"
-	case err != nil:
-		return f, err
-	case !info.IsDir():
-		return f, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
-	}
-	return f, mayWrite(existing(dir))
+	return slices.Concat([]fencing.Finding{directory, file}, datadir.FileSystem(where), examineRoom(where)), nil
 }
 
 func examineFile(path string) (fencing.Finding, error) {
@@ -150,55 +126,11 @@ func (d *disk) examine() (detail string, err error) {
 	return "it can be read, and no gateway has it open", nil
 }
 
-// existing returns the nearest directory above path that is there.
-func existing(path string) string {
-	for {
-		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
-			return path
-		}
-		path = filepath.Dir(path)
-	}
-}
-
-// examineRoom says how much room is left there.
+// examineRoom says how much room is left there, beside the table.
 func examineRoom(dir string) []fencing.Finding {
-	free, known := datadir.Free(existing(dir))
-	if !known {
-		return nil
+	table := int64(0) // if there is none
+	if info, err := os.Stat(filepath.Join(dir, fileName)); err == nil {
+		table = info.Size()
 	}
-	return []fencing.Finding{room(uint64(free), tableSize(dir))}
-}
-
-// tableSize returns the size of the table in dir, 0 if there is none.
-func tableSize(dir string) uint64 {
-	info, err := os.Stat(filepath.Join(dir, fileName))
-	if err != nil {
-		return 0
-	}
-	return uint64(info.Size())
-}
-
-// room says how much space there is beside a table of that size.
-func room(free, table uint64) fencing.Finding {
-	f := fencing.Finding{Check: "space", OK: true, Detail: fmt.Sprintf("%d MiB are free, and %s has %d", free>>20, fileName, table>>20)}
-	if least := max(leastSpace, leastTables*table); free < least {
-		f.OK, f.Remedy = false, fmt.Sprintf("make room, %d MiB at least: the gateway ends at the first write that fails", least>>20)
-	}
-	return f
-}
-
-// volatile and remote are what is said of file systems that don't keep what they
-// are told, or may not.
-func volatile(name string) fencing.Finding {
-	return fencing.Finding{
-		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a disk",
-		Detail: "it is in memory (" + name + "): a restart of the machine or container forgets all leases",
-	}
-}
-
-func remote(name string) fencing.Finding {
-	return fencing.Finding{
-		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a local disk, or use Redis",
-		Detail: "it is on another machine (" + name + "): whether what is flushed is on disk, and only one gateway has the file, is up to that",
-	}
+	return datadir.Room(dir, datadir.Free, fileName, table)
 }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 )
 
@@ -114,5 +116,13 @@ func TestLookAtWhatNoGatewayCouldOpen(t *testing.T) {
 	}
 	if found, err := Examine(file); err == nil {
 		t.Errorf("a file in the place of the directory: %+v", found)
+	}
+}
+
+func TestTheRoomIsExamined(t *testing.T) {
+	s := open(t, Options{Dir: t.TempDir()})
+	found, err := s.Examine(t.Context())
+	if _, known := datadir.Free(s.disk.dir); err != nil || slices.ContainsFunc(found, func(f fencing.Finding) bool { return f.Check == "space" }) != known {
+		t.Errorf("of room is said, in %+v, %v; and it is known: %v", found, err, known)
 	}
 }

@@ -2,13 +2,10 @@ package embedded
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"fencepost/internal/datadir"
 )
@@ -68,7 +65,7 @@ func (d directory) exists(name string) (bool, error) {
 // an error, unless it is one of syncing the directory.
 func (d directory) replace(name string, size int64, fill func(file) error) error {
 	if err := d.write(name+newSuffix, fill); err != nil {
-		return d.noRoom(err, name, size)
+		return datadir.NoRoom(err, d.dir, name, size)
 	}
 	if err := d.files.rename(d.path(name+newSuffix), d.path(name)); err != nil {
 		return err
@@ -92,18 +89,6 @@ func (d directory) write(name string, fill func(file) error) error {
 	return err
 }
 
-// errNoRoom is wrapped by an error of a full disk that says what has no room.
-var errNoRoom = errors.New("there is no room for it")
-
-// noRoom adds to an error of a full disk what has no room, and how much it needs.
-func (d directory) noRoom(err error, name string, size int64) error {
-	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
-		return err
-	}
-	return fmt.Errorf("%s was to be written anew, with about %d MiB, and %w in the file system of %s: %w; make room, and start again. Nothing is wrong with the files that are there: leave them, they have all that was acknowledged",
-		name, size>>20+1, errNoRoom, d.dir, err)
-}
-
 // newStore is for how many segments of the journal there has to be room at a first start: two, a table as
 // large as one, and a new table beside it.
 const newStore = 4
@@ -111,16 +96,8 @@ const newStore = 4
 // roomForNew refuses a directory that has no room for a new store, whose segments of the journal have
 // that many bytes. A store that is there already is never refused: it may have run with less.
 func (d directory) roomForNew(segment int64) error {
-	free, known := d.files.free(d.dir)
-	if need := newStore * segment; known && free < need {
-		return fmt.Errorf("%s: a new store needs %s, and its file system has %s free; make room, or name another directory in FENCEPOST_DATA_DIR",
-			d.dir, mebibytes(need), mebibytes(free))
-	}
-	return nil
+	return datadir.RoomForNew(d.dir, d.files.free, "a new store", newStore*segment)
 }
-
-// mebibytes rounds down: what is free is less than what is needed in the message too.
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", math.Floor(10*float64(n)/(1<<20))/10) }
 
 // locked is files of a directory while it is the one that was locked. What is in the place
 // of another is left alone.
@@ -168,6 +145,6 @@ func (system) open(path string) (readable, error)   { return os.Open(path) }
 func (system) rename(from, to string) error         { return os.Rename(from, to) }
 func (system) remove(path string) error             { return os.Remove(path) }
 
-func (system) free(path string) (int64, bool) { return datadir.Free(existing(path)) }
+func (system) free(path string) (int64, bool) { return datadir.Free(path) }
 
 func (system) syncDir(path string) error { return datadir.Sync(path) }

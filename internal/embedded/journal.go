@@ -6,6 +6,8 @@ import (
 	"errors"
 	"hash/crc32"
 	"unsafe"
+
+	"fencepost/internal/datadir"
 )
 
 // The journal takes each flush before the table does: one short write over blocks
@@ -64,7 +66,7 @@ func createJournal(where directory, size int64) (*journal, error) {
 	size = segmentBytes(size)
 	for i, name := range segmentNames {
 		if err := j.directory.write(name, j.empty(i, size)); err != nil {
-			return nil, errors.Join(j.noRoom(err, name, size), j.close())
+			return nil, errors.Join(datadir.NoRoom(err, j.dir, name, size), j.close())
 		}
 		if err := j.use(i, size); err != nil {
 			return nil, errors.Join(err, j.close())
@@ -151,7 +153,7 @@ func (j *journal) grow(i int, size int64) error {
 	}
 	size = segmentBytes(size)
 	switch err := j.replace(segmentNames[i], size, j.empty(i, size)); {
-	case errors.Is(err, errNoRoom): // it does as it is
+	case errors.Is(err, datadir.ErrNoRoom): // it does as it is
 		return nil
 	case err != nil:
 		return err

@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/index"
 )
@@ -109,14 +110,14 @@ func Open(o Options) (*Store, error) {
 	}
 	d, err := openDisk(o)
 	if err != nil {
-		return nil, explained(o.Dir, err)
+		return nil, datadir.Explained(o.Dir, err)
 	}
 	l, err := d.load(o.Now())
 	if err == nil {
 		err = d.begin()
 	}
 	if err != nil {
-		return nil, explained(o.Dir, errors.Join(err, d.close()))
+		return nil, datadir.Explained(o.Dir, errors.Join(err, d.close()))
 	}
 	l.state.Gateways.Seen[self] = never
 	s := &Store{

@@ -1,4 +1,4 @@
-package embedded
+package datadir
 
 import (
 	"errors"
@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// explained adds to an error of the file system about the data directory what it is
+// Explained adds to an error of the file system about a data directory what it is
 // about and what to change. Other errors it returns as they are.
-func explained(dir string, err error) error {
+func Explained(dir string, err error) error {
 	path, making := dir, false
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		path, making = at.Path, at.Op == "mkdir"
@@ -36,9 +36,9 @@ func explained(dir string, err error) error {
 		return fmt.Errorf("%w: the file system of %s takes no new directories; %s", err, path, another)
 	case errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: the file system of %s can't be written; mount it so that it can, or %s", err, path, another)
-	case errors.Is(err, errNoRoom):
+	case errors.Is(err, ErrNoRoom):
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: there is no room for %s (FENCEPOST_DATA_DIR); make some", err, dir)
+		return fmt.Errorf("%w: there is no room for %s (FENCEPOST_DATA_DIR)%s; make some, %d MiB at least", err, dir, leftFor(dir), leastSpace>>20)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package embedded
+package datadir
 
 import (
 	"errors"
@@ -8,8 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"fencepost/internal/datadir"
 )
 
 // What a file system refuses is told with the directory and what to change, and stays
@@ -22,7 +20,7 @@ func TestRefusalsOfFileSystems(t *testing.T) {
 	}{
 		{syscall.EROFS, "mount it"}, {syscall.ENOSPC, "no room"}, {syscall.EDQUOT, "no room"}, {syscall.EPERM, "SELinux"},
 	} {
-		err := explained(dir, errors.Join(&fs.PathError{Op: "open", Path: filepath.Join(dir, datadir.FileName), Err: refusal.errno}))
+		err := Explained(dir, errors.Join(&fs.PathError{Op: "open", Path: filepath.Join(dir, FileName), Err: refusal.errno}))
 		for _, text := range []string{dir, refusal.says, "FENCEPOST_DATA_DIR"} {
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("%v: no %q in: %v", refusal.errno, text, err)
@@ -32,15 +30,15 @@ func TestRefusalsOfFileSystems(t *testing.T) {
 			t.Errorf("%v is not in: %v", refusal.errno, err)
 		}
 	}
-	if err := explained(dir, io.ErrUnexpectedEOF); err != io.ErrUnexpectedEOF {
+	if err := Explained(dir, io.ErrUnexpectedEOF); err != io.ErrUnexpectedEOF {
 		t.Errorf("%v", err)
 	}
 }
 
 // A directory that can't be made where the file system takes none is told with a way out.
 func TestNoDirectories(t *testing.T) {
-	_, err := openDisk(Options{Dir: "/proc/fencepost-data"})
-	if err = explained("/proc/fencepost-data", err); !strings.Contains(err.Error(), "FENCEPOST_DATA_DIR") {
+	err := Make("/proc/fencepost-data", Sync)
+	if err = Explained("/proc/fencepost-data", err); !strings.Contains(err.Error(), "FENCEPOST_DATA_DIR") {
 		t.Error(err)
 	}
 }

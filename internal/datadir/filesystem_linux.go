@@ -1,4 +1,4 @@
-package embedded
+package datadir
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ const (
 	fuse    = 0x65735546
 )
 
-// examineFileSystem says what the file would be on.
-func examineFileSystem(dir string) []fencing.Finding {
+// FileSystem says what kind of file system a directory is on, or would be: whether that keeps what it is told.
+func FileSystem(dir string) []fencing.Finding {
 	var at syscall.Statfs_t
 	if err := syscall.Statfs(existing(dir), &at); err != nil {
 		return nil
@@ -45,7 +45,7 @@ func findingOfFileSystem(kind int64) fencing.Finding {
 	case kind == overlay:
 		return fencing.Finding{
 			Check: "filesystem", Promise: "P1", Remedy: "mount a volume at FENCEPOST_DATA_DIR",
-			Detail: "it is in the container's own layer: all leases are forgotten with the container",
+			Detail: "it is in the container's own layer: what is kept there, as all leases, is forgotten with the container",
 		}
 	case kind == fuse:
 		f.Detail = "it is in user space (FUSE): whether what is flushed is on disk is up to that"

@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-package embedded
+package datadir
 
 import (
 	"os"
@@ -15,8 +15,8 @@ func ownerOf(info os.FileInfo) (uid int, known bool) {
 	return 0, false
 }
 
-// mayWrite returns an error if this process may not make files in a directory.
-func mayWrite(dir string) error {
+// MayWrite returns an error if this process may not make files in a directory.
+func MayWrite(dir string) error {
 	const write, search = 2, 1 // access(2)
 	if err := syscall.Access(dir, write|search); err != nil {
 		return &os.PathError{Op: "access", Path: dir, Err: err}

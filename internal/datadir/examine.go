@@ -1,0 +1,52 @@
+package datadir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"fencepost/internal/fencing"
+)
+
+// Directory says where a data directory is, and whether it is there. An error says why no gateway could use
+// it.
+func Directory(dir string) (fencing.Finding, error) {
+	f := fencing.Finding{Check: "directory", OK: true, Detail: dir}
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		f.Detail += " is not there yet: the gateway makes it"
+	case err != nil:
+		return f, err
+	case !info.IsDir():
+		return f, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	return f, MayWrite(existing(dir))
+}
+
+// existing returns the nearest directory above path that is there.
+func existing(path string) string {
+	for {
+		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
+			return path
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+// volatile and remote are what is said of file systems that don't keep what they
+// are told, or may not.
+func volatile(name string) fencing.Finding {
+	return fencing.Finding{
+		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a disk",
+		Detail: "it is in memory (" + name + "): a restart of the machine or container forgets what is kept there, as all leases",
+	}
+}
+
+func remote(name string) fencing.Finding {
+	return fencing.Finding{
+		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a local disk, or use Redis",
+		Detail: "it is on another machine (" + name + "): whether what is flushed is on disk, and only one gateway has the directory, is up to that",
+	}
+}
