@@ -224,11 +224,13 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 	c, err := cluster.Open(cluster.Options{
 		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log, Audit: audit,
 	})
-	if err != nil {
+	if errors.Is(err, cluster.ErrDirectory) {
+		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
+	} else if err != nil {
 		return nil, cantListen("FENCEPOST_CLUSTER_ADDR", addr, err)
 	}
 	store, err := raft.Open(raft.Options{Version: version,
-		Dir: cfg.DataDir, Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
+		Dir: cfg.DataDir, Lock: c.Lock(), Self: raft.Member{ID: c.Self().ID, Address: c.Self().String()}, Network: c.Network(), Calls: clusterCalls{c.Calls()},
 		Alone: c.Alone, Logger: log, MaxHolders: cfg.MaxHoldersPerName,
 	})
 	if err != nil {
@@ -261,7 +263,21 @@ func (s *clusterStore) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(found, clusterFindings(s.cluster.Status(ctx))...), nil
+	return atNode(clusterFindings(s.cluster.Status(ctx)), s.cluster.Self().Addr, found), nil
+}
+
+// atNode puts what one node has found about itself where the rest of it is told.
+func atNode(findings []fencing.Finding, node string, own []fencing.Finding) []fencing.Finding {
+	at := len(findings)
+	for i, f := range findings {
+		if f.Node == node {
+			at = i + 1
+		}
+	}
+	for i := range own {
+		own[i].Node = node
+	}
+	return slices.Insert(findings, at, own...)
 }
 
 // clusterFindings says of each member how it is, and of all together how many more may fail.
@@ -356,6 +372,25 @@ func clusterMetrics(c *cluster.Cluster) func() metrics.Cluster {
 	}
 }
 
+// examineNode looks at the data directory of this node, if this machine has one. What refuses it is a finding: the cluster may
+// go on, and the gateway may be another user's.
+func examineNode(ctx context.Context, cfg config) (node string, findings []fencing.Finding) {
+	findings, refused := raft.Examine(cfg.DataDir)
+	if findings == nil && refused == nil {
+		return "", nil
+	}
+	node, err := cfg.clusterAddr(ctx)
+	if err != nil { // it is no node
+		return "", nil
+	}
+	if refused != nil {
+		findings = []fencing.Finding{{
+			Check: "directory", Detail: "no gateway of this user can open it: " + refused.Error(), Remedy: "see there; the gateway of another user may have it: ask as that user",
+		}}
+	}
+	return node, findings
+}
+
 // examineCluster asks the nodes: to open the data would keep the gateway from it.
 func examineCluster(ctx context.Context, cfg config) (condition, error) {
 	command, err := openCommand(ctx, cfg)
@@ -363,11 +398,14 @@ func examineCluster(ctx context.Context, cfg config) (condition, error) {
 		return condition{}, err
 	}
 	defer command.Close()
+	node, own := examineNode(ctx, cfg)
 	status, err := command.Status(ctx)
-	if err != nil {
+	if err != nil && own != nil {
+		return condition{findings: atNode(nil, node, own), unable: err}, nil
+	} else if err != nil {
 		return condition{}, err
 	}
-	c := condition{findings: clusterFindings(status)}
+	c := condition{findings: atNode(clusterFindings(status), node, own)}
 	if status.Condition != "" {
 		c.unable = errors.New(status.Condition)
 	} else if status.Leader == "" {

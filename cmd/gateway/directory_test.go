@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"fencepost/internal/redis/redistest"
 )
 
 // nobody is a user without privileges, if the tests run as root.
@@ -25,6 +28,16 @@ const nobody = 65534
 // the gateway and by doctor.
 func TestDirectoryThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
+	directoryThatCannotBeUsed(t, "embedded", "fencepost.db")
+}
+
+// So is that of a node of a cluster. Where it is not there yet, doctor says nothing of it: it may be that of another machine.
+func TestDirectoryOfANodeThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	directoryThatCannotBeUsed(t, "raft://"+redistest.FreeAddr(t), "id")
+}
+
+func directoryThatCannotBeUsed(t *testing.T, store, file string) {
 	self := os.Geteuid()
 	if self == 0 {
 		self = nobody
@@ -56,17 +69,21 @@ func TestDirectoryThatCannotBeUsed(t *testing.T) {
 			return filepath.Join(path, "data")
 		}, []string{"file is not a directory; move it away"}},
 		"a file that is not readable": {func(t *testing.T, dir string) string {
-			path := filepath.Join(dir, "fencepost.db")
+			path := filepath.Join(dir, file)
 			must(t, os.WriteFile(path, nil, 0o000), os.Chown(dir, self, -1), os.Chown(path, self, -1))
 			return dir
-		}, []string{"fencepost.db belongs to ", "chmod -R u+rwX {}"}},
+		}, []string{file + " belongs to ", "chmod -R u+rwX {}"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := openDirectory(t)
 			set := c.prepare(t, dir)
 			t.Cleanup(func() { os.Chmod(dir, 0o700) })
+			_, away := os.Stat(set)
 			for _, args := range [][]string{nil, {"doctor"}} {
-				out, status := unprivileged(t, args, "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_DATA_DIR="+set)
+				if store != "embedded" && args != nil && errors.Is(away, fs.ErrNotExist) {
+					continue
+				}
+				out, status := unprivileged(t, args, "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE="+store, "FENCEPOST_DATA_DIR="+set)
 				if status != 1 {
 					t.Errorf("gateway %v: exit status %d: %s", args, status, out)
 				}

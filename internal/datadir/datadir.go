@@ -15,6 +15,9 @@ import (
 // earlier versions know. Who removes it unlocks nothing.
 const FileName = "fencepost.lock"
 
+// lookPatience is how long InUse waits for the lock: whoever has it is a gateway, which keeps it.
+const lookPatience = 100 * time.Millisecond
+
 // ErrInUse is wrapped by what Take and Look return when another process has the lock.
 var ErrInUse = errors.New("it is in use by another process; only one gateway can use a data directory")
 
@@ -73,6 +76,18 @@ func openLock(path string, create int) (*Lock, error) {
 		err = nil
 	}
 	return l, err
+}
+
+// InUse reports whether another process has the lock on a directory, and changes nothing there. It lets go at once: who
+// takes it meanwhile only waits.
+func InUse(dir string) (bool, error) {
+	l, err := Look(dir, lookPatience)
+	if errors.Is(err, ErrInUse) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	return false, l.Close()
 }
 
 // Held returns an error unless the path still leads to the directory that was locked. Where

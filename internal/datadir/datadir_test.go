@@ -29,6 +29,9 @@ func refused(t *testing.T, dir string) {
 			l.Close()
 		}
 	}
+	if used, err := InUse(dir); !used || err != nil {
+		t.Errorf("InUse: %v, %v", used, err)
+	}
 }
 
 func TestOneAtATime(t *testing.T) {
@@ -41,6 +44,11 @@ func TestOneAtATime(t *testing.T) {
 	refused(t, dir)
 	if err := errors.Join(first.Held(), first.Close()); err != nil {
 		t.Fatal(err)
+	}
+	for range 2 { // and it lets go
+		if used, err := InUse(dir); used || err != nil {
+			t.Errorf("InUse: %v, %v", used, err)
+		}
 	}
 	take(t, dir)
 	refused(t, dir)

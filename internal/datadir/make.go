@@ -22,7 +22,11 @@ func Make(dir string, sync func(dir string) error) error {
 		return err
 	}
 	for _, at := range made {
-		if err := sync(filepath.Dir(at)); err != nil {
+		err := sync(filepath.Dir(at))
+		if errors.Is(err, fs.ErrPermission) { // it may be written and not read
+			err = syncAll(err)
+		}
+		if err != nil {
 			return err
 		}
 	}

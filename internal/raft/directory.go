@@ -30,7 +30,10 @@ const snapshotsKept = 2
 //	log                the log and the vote: raft-wal's
 //	snapshots          hashicorp/raft's
 type directory struct {
+	path      string
+	free      func(dir string) (bytes int64, known bool) // Options.free
 	lock      *datadir.Lock
+	locked    bool // here: it is to be closed as well
 	log       *diskLog
 	snapshots raft.SnapshotStore
 	transport io.Closer
@@ -39,23 +42,26 @@ type directory struct {
 
 // openDirectory opens or makes the files of a node, and reads them all.
 func openDirectory(o *Options, fail func(error)) (*directory, error) {
-	logs := filepath.Join(o.Dir, "log")
-	if err := datadir.Make(logs, datadir.Sync); err != nil {
-		return nil, err
+	d := &directory{path: o.Dir, free: o.free, lock: o.Lock}
+	if d.lock == nil {
+		if err := datadir.Make(o.Dir, o.sync); err != nil {
+			return nil, err
+		}
+		lock, err := datadir.Take(o.Dir, lockPatience)
+		if err != nil {
+			return nil, err
+		}
+		d.lock, d.locked = lock, true
 	}
-	lock, err := datadir.Take(o.Dir, lockPatience)
-	if err != nil {
-		return nil, err
-	}
-	d := &directory{lock: lock}
-	if err = roomForNew(logs, o); err != nil {
-		return nil, errors.Join(err, d.close())
-	}
-	if err = d.openSnapshots(o.Dir, o.Logger, fail); err == nil {
-		d.log, err = openLog(logs, newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
+	err := d.prepare(o)
+	if err == nil {
+		err = d.openSnapshots(o.Dir, o.Logger, fail)
 	}
 	if err == nil {
-		d.log.held = lock.Held
+		d.log, err = openLog(logsIn(o.Dir), newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
+	}
+	if err == nil {
+		d.log.held = d.lock.Held
 		err = d.fits(o.Dir)
 	}
 	if err == nil {
@@ -67,32 +73,59 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	return d, nil
 }
 
+func logsIn(dir string) string      { return filepath.Join(dir, "log") }
+func snapshotsIn(dir string) string { return filepath.Join(dir, "snapshots") }
+
+// prepare makes the directories of a node that has none, if there is room for a new one. hashicorp/raft would
+// make one as well, and neither sync its name nor say what refuses it.
+func (d *directory) prepare(o *Options) error {
+	found, err := hasLog(o.Dir)
+	if err != nil {
+		return err
+	}
+	if !found {
+		if err := roomForNew(o.Dir, o.free, o.segment); err != nil {
+			return err
+		}
+		if err := datadir.SyncName(o.Dir, o.sync); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{logsIn(o.Dir), snapshotsIn(o.Dir)} {
+		if err := datadir.Make(dir, o.sync); err != nil {
+			return err
+		}
+	}
+	return datadir.MayWrite(snapshotsIn(o.Dir))
+}
+
+// hasLog reports whether a directory is that of a node which has begun.
+func hasLog(dir string) (bool, error) {
+	_, err := os.Stat(filepath.Join(logsIn(dir), metadb.FileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // newNode is how many files of the log a new node needs: three, as there may be of one that has little to do, and
 // as much for snapshots.
 const newNode = 4
 
-// roomForNew refuses a directory that has no log yet, and too little room for one: the node would begin, and
-// end soon.
-func roomForNew(logs string, o *Options) error {
-	if _, err := os.Stat(filepath.Join(logs, metadb.FileName)); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if free, known := o.free(logs); known && free < newNode*int64(o.segment) {
-		return fmt.Errorf("%s: a new node needs %d MiB, and its file system has %d MiB free; make room, or name another directory in FENCEPOST_DATA_DIR",
-			o.Dir, newNode*o.segment>>20, free>>20)
-	}
-	return nil
+// roomForNew refuses a directory that has too little room for a new node: it would begin, and end soon.
+func roomForNew(dir string, free func(dir string) (bytes int64, known bool), segment int) error {
+	return datadir.RoomForNew(dir, free, "a new node", newNode*int64(segment))
 }
 
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
 // one that is damaged for an older one. Those that were never finished go.
 func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(error)) error {
-	unfinished, err := filepath.Glob(filepath.Join(dir, "snapshots", "*.tmp"))
+	unfinished, err := filepath.Glob(filepath.Join(snapshotsIn(dir), "*.tmp"))
 	if err != nil {
 		return err
 	}
 	for _, path := range unfinished {
-		if err := os.RemoveAll(path); err != nil {
+		if err := d.remove(path); err != nil {
 			return err
 		}
 	}
@@ -105,11 +138,11 @@ func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(err
 	if err != nil {
 		return err
 	}
-	newest, err := newestSnapshot(filepath.Join(dir, "snapshots"))
+	newest, err := newestSnapshot(snapshotsIn(dir))
 	if err != nil || newest == "" {
 		return err
 	}
-	path := filepath.Join(dir, "snapshots", newest)
+	path := filepath.Join(snapshotsIn(dir), newest)
 	if len(found) == 0 || found[0].ID != newest {
 		return fmt.Errorf("%s is damaged: what it says of itself can't be read", path)
 	}
@@ -134,9 +167,17 @@ func (d *directory) readBack(dir, id string) error {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err),
-			os.RemoveAll(filepath.Join(dir, "snapshots", id)))
+			d.remove(filepath.Join(snapshotsIn(dir), id)))
 	}
 	return nil
+}
+
+// remove removes a snapshot, or what was to be one, of the directory that was locked.
+func (d *directory) remove(path string) error {
+	if err := d.lock.Held(); err != nil {
+		return err
+	}
+	return os.RemoveAll(path)
 }
 
 // lockedSnapshots are the snapshots of a directory while it is the one that was locked: a new
@@ -260,7 +301,7 @@ func (d *directory) close() error {
 	if d.log != nil {
 		err = errors.Join(err, d.log.Close())
 	}
-	if d.lock != nil {
+	if d.locked {
 		err = errors.Join(err, d.lock.Close())
 	}
 	return err

@@ -2,15 +2,110 @@ package raft
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 )
 
-// Examine implements fencing.Store: it fails where this node has failed, and else finds nothing. How
-// the members are is told by internal/raft/cluster.
+// Examine implements fencing.Store: it fails where this node has failed, and else finds how much room it has
+// left. How the members are is told by internal/raft/cluster.
 func (s *Store) Examine(context.Context) ([]fencing.Finding, error) {
 	if err := s.Cause(); err != nil {
 		return nil, fencing.Unavailable(err)
 	}
-	return nil, nil
+	return examineRoom(s.dir.path, s.dir.free)
+}
+
+// Examine says how it is with the data directory of a node, and changes nothing there; it may be called while the
+// node runs. Of a directory that is not there nothing is said. An error says why no gateway could use it.
+func Examine(dir string) ([]fencing.Finding, error) {
+	where, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(where); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	directory, err := examineDirectory(where)
+	if err != nil {
+		return nil, datadir.Explained(where, err)
+	}
+	room, err := examineRoom(where, datadir.Free)
+	if err != nil {
+		return nil, datadir.Explained(where, err)
+	}
+	return slices.Concat([]fencing.Finding{directory}, datadir.FileSystem(where), room), nil
+}
+
+func examineDirectory(dir string) (fencing.Finding, error) {
+	f, err := datadir.Directory(dir)
+	if err != nil {
+		return f, err
+	}
+	used, err := datadir.InUse(dir)
+	switch {
+	case err != nil:
+		return f, err
+	case used:
+		f.Detail += " is in use by a gateway"
+		return f, nil
+	}
+	if err := mayUse(dir); err != nil {
+		return f, err
+	}
+	found, err := hasLog(dir)
+	switch {
+	case err != nil:
+		return f, err
+	case found:
+		f.Detail += " has the data of a node, and no gateway has it open"
+		return f, nil
+	}
+	f.Detail += " has no data yet: a gateway begins as a new node"
+	return f, roomForNew(dir, datadir.Free, segmentSize)
+}
+
+// mayUse returns an error if this process may not use all that is in a directory. A gateway that is started meanwhile removes
+// some.
+func mayUse(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+		case entry.IsDir():
+			err = datadir.MayWrite(path)
+		case entry.Type().IsRegular():
+			var f *os.File
+			if f, err = os.OpenFile(path, os.O_RDWR, 0); err == nil {
+				err = f.Close()
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+// examineRoom says how much room is left beside the newest snapshot: the next one is about as large, and the log grows
+// meanwhile by less than what datadir.Room has as the least.
+func examineRoom(dir string, free func(dir string) (bytes int64, known bool)) ([]fencing.Finding, error) {
+	size := int64(0)
+	switch newest, err := newestSnapshot(snapshotsIn(dir)); {
+	case errors.Is(err, fs.ErrNotExist): // there is none yet
+	case err != nil:
+		return nil, err
+	case newest != "":
+		info, err := os.Stat(filepath.Join(snapshotsIn(dir), newest, "state.bin"))
+		if err == nil {
+			size = info.Size()
+		} else if !errors.Is(err, fs.ErrNotExist) { // a newer one has taken its place
+			return nil, err
+		}
+	}
+	return datadir.Room(dir, free, "the newest snapshot", size), nil
 }

@@ -64,7 +64,8 @@ const Format = machine.Format
 // Options says what a node of a cluster is. Network and Calls belong to the store from
 // Open on, which closes Network.
 type Options struct {
-	Dir     string // of this node alone: made with mode 0700 if missing
+	Dir     string        // of this node alone: made with mode 0700 if missing
+	Lock    *datadir.Lock // on Dir, if whoever opens the store has it already and keeps it until the store is closed; else nil
 	Self    Member
 	Network Network
 	Calls   Calls
@@ -91,6 +92,8 @@ type Options struct {
 
 	// free is for tests: how many bytes are free in a directory, if that is known. Nil is datadir.Free.
 	free func(dir string) (bytes int64, known bool)
+
+	sync func(dir string) error // for tests; nil is datadir.Sync
 }
 
 // commitTimeout is how long after an entry a follower hears that it is committed, twice as
@@ -125,6 +128,9 @@ func (o *Options) complete() error {
 	o.segment = cmp.Or(o.segment, segmentSize)
 	if o.free == nil {
 		o.free = datadir.Free
+	}
+	if o.sync == nil {
+		o.sync = datadir.Sync
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
@@ -120,7 +121,7 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		s.change.end()
 		s.cancel()
-		return nil, err
+		return nil, datadir.Explained(o.Dir, err)
 	}
 	observations := make(chan raft.Observation, 64)
 	s.raft.RegisterObserver(raft.NewObserver(observations, false, func(o *raft.Observation) bool {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/raft/peer"
 )
 
@@ -68,6 +69,7 @@ type Cluster struct {
 	log     *slog.Logger
 	peer    *peer.Peer
 	calls   *Calls
+	lock    *datadir.Lock
 	self    peer.Node
 	nodes   []string // sorted
 
@@ -90,18 +92,24 @@ type Cluster struct {
 	changing  sync.Mutex                   // held for a change of the configuration
 }
 
-// Open finds out who this node is, and listens. The Raft that uses Network and Calls
-// belongs to Start.
+// ErrDirectory is wrapped by an error of Open about Options.Dir.
+var ErrDirectory = errors.New("the data directory of this node can't be used")
+
+// lockPatience is how long a predecessor may take that is just shutting down.
+const lockPatience = time.Second
+
+// Open has the directory for this process alone, finds out who this node is, and listens. The Raft that uses Network and
+// Calls belongs to Start.
 func Open(o Options) (*Cluster, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	id, fresh, err := loadID(o.Dir)
+	lock, id, fresh, err := openID(o.Dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrDirectory, datadir.Explained(o.Dir, err))
 	}
 	c := &Cluster{
-		options: o, log: o.Logger, calls: &Calls{}, self: peer.Node{ID: id, Addr: o.Addr},
+		options: o, log: o.Logger, lock: lock, calls: &Calls{}, self: peer.Node{ID: id, Addr: o.Addr},
 		nodes: slices.Sorted(slices.Values(o.Nodes)), condition: "the node is starting", led: time.Now(), first: map[string]time.Time{},
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -109,16 +117,33 @@ func Open(o Options) (*Cluster, error) {
 		Self: c.self, Listen: o.Listen, Format: o.Format, Credentials: o.Credentials, Handler: c.handle, Logger: o.Logger,
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, lock.Close())
 	}
 	c.calls.peer = c.peer
-	if fresh { // once it listens: who has the address already is another process with this directory, most likely
-		if err := writeID(o.Dir, id); err != nil {
-			return nil, errors.Join(err, c.Close())
+	if fresh { // once it listens: who has the address already may be this node, at another directory
+		if err := writeID(o.Dir, id, lock.Held); err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: %w", ErrDirectory, datadir.Explained(o.Dir, err)), c.Close())
 		}
 	}
 	return c, nil
 }
+
+// openID locks a directory, makes it where there is none, and returns what loadID does.
+func openID(dir string) (lock *datadir.Lock, id string, fresh bool, err error) {
+	if err := datadir.Make(dir, datadir.Sync); err != nil {
+		return nil, "", false, err
+	}
+	if lock, err = datadir.Take(dir, lockPatience); err != nil {
+		return nil, "", false, err
+	}
+	if id, fresh, err = loadID(dir); err != nil {
+		return nil, "", false, errors.Join(err, lock.Close())
+	}
+	return lock, id, fresh, nil
+}
+
+// Lock returns the lock on the directory, which the cluster has until Close.
+func (c *Cluster) Lock() *datadir.Lock { return c.lock }
 
 // Self returns who this node is: its address in Raft's configuration is what String returns.
 func (c *Cluster) Self() peer.Node { return c.self }
@@ -145,10 +170,10 @@ func (c *Cluster) Stop() {
 	c.running.Wait()
 }
 
-// Close ends all connections with other nodes.
+// Close ends all connections with other nodes, and lets go of the directory.
 func (c *Cluster) Close() error {
 	c.Stop()
-	return c.peer.Close()
+	return errors.Join(c.peer.Close(), c.lock.Close())
 }
 
 // started returns Raft, nil before Start.

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"go.uber.org/goleak"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/raft/peer"
 	"fencepost/internal/redis/redistest"
 )
@@ -293,13 +294,56 @@ func TestLostDisk(t *testing.T) {
 	}
 }
 
+// A directory is one process's from before its id is read: another one, at another address, neither starts nor gives it
+// another id. What is in the place of the directory gets none.
+func TestOneProcessADirectory(t *testing.T) {
+	t.Parallel()
+	list := addrs(t, 2)
+	open := func(dir, addr string) (*Cluster, error) { return Open(Options{Dir: dir, Nodes: list, Addr: addr}) }
+	dir := filepath.Join(t.TempDir(), "data")
+	c, err := open(dir, list[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := open(dir, list[1]); !errors.Is(err, ErrDirectory) || !errors.Is(err, datadir.ErrInUse) {
+		t.Errorf("another process: %v", err)
+		if err == nil {
+			other.Close()
+		}
+	}
+	if id, err := os.ReadFile(filepath.Join(dir, idFile)); err != nil || strings.TrimSpace(string(id)) != c.Self().ID {
+		t.Errorf("the directory of %s has the id %s, %v", c.Self().ID, id, err)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeID(dir, "x", c.Lock().Held); err == nil {
+		t.Error("another directory gets the id")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("there is %v, %v", left, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if c, err = open(dir, list[1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A log without the votes that were cast with it, and the other way round, is no node's data.
 func TestID(t *testing.T) {
 	dir := t.TempDir()
 	load := func() (string, error) {
 		id, fresh, err := loadID(dir)
 		if fresh {
-			err = writeID(dir, id)
+			err = writeID(dir, id, func() error { return nil })
 		}
 		return id, err
 	}

@@ -19,9 +19,6 @@ const idFile = "id"
 // loadID returns the id of the node whose data a directory has. Where there is none, or the
 // data that it stood for is gone, it is a new one, which is to be written.
 func loadID(dir string) (id string, fresh bool, err error) {
-	if err := datadir.Make(dir, datadir.Sync); err != nil {
-		return "", false, err
-	}
 	path := filepath.Join(dir, idFile)
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -57,8 +54,9 @@ func hasVotes(dir string) (found bool, err error) {
 	return found, err
 }
 
-// writeID has the id on disk, whole, before anybody is told of it.
-func writeID(dir, id string) error {
+// writeID has the id on disk, whole, before anybody is told of it. What is in the place of the directory that was locked is
+// left alone.
+func writeID(dir, id string, held func() error) error {
 	file, err := os.CreateTemp(dir, idFile+".")
 	if err != nil {
 		return err
@@ -66,6 +64,9 @@ func writeID(dir, id string) error {
 	defer os.Remove(file.Name()) // it has another name if all went well
 	_, err = file.WriteString(id + "\n")
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := held(); err != nil {
 		return err
 	}
 	if err := os.Rename(file.Name(), filepath.Join(dir, idFile)); err != nil {
