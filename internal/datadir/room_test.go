@@ -2,7 +2,10 @@ package datadir
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,5 +54,17 @@ func TestNoRoom(t *testing.T) {
 	}
 	if err := NoRoom(io.EOF, "/a", "table", 0); err != io.EOF {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestLittleRoomIsDocumented(t *testing.T) {
+	limits, err := os.ReadFile(filepath.Join("..", "..", "docs", "limits.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"tables", "of its newest snapshots"} {
+		if said := fmt.Sprintf("With less than two %s free, or %d MiB if that is more", what, leastSpace>>20); leastTimes != 2 || !strings.Contains(string(limits), said) {
+			t.Errorf("docs/limits.md does not say %q", said)
+		}
 	}
 }
