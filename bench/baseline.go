@@ -128,7 +128,7 @@ func naive(router chi.Router, store fencing.Store) {
 		}
 		request := newRequest(fencing.Name(chi.URLParam(r, "*")))
 		request.Owner, request.TTL = in.Owner, time.Duration(in.TTL)*time.Millisecond
-		out, err := store.Acquire(r.Context(), request)
+		out, err := store.Do(r.Context(), request)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusLocked)
 			return
@@ -143,7 +143,7 @@ func naive(router chi.Router, store fencing.Store) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		_, err = store.Release(r.Context(), fencing.ReleaseRequest{Name: fencing.Name(chi.URLParam(r, "*")), Lease: lease})
+		_, err = store.Do(r.Context(), fencing.ReleaseRequest{Name: fencing.Name(chi.URLParam(r, "*")), Lease: lease})
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusPreconditionFailed)
 			return

@@ -143,9 +143,9 @@ func inProcess(dog *watchdog.Watchdog, name fencing.Name) turn {
 	return func(int) (int64, func() error, error) {
 		request := newRequest(name)
 		request.Wait = time.Minute
-		out, err := dog.Acquire(ctx, request)
+		out, err := dog.Do(ctx, request)
 		return int64(out.Holder.Token), func() error {
-			_, err := dog.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: request.Lease})
+			_, err := dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: request.Lease})
 			return err
 		}, err
 	}

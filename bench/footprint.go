@@ -140,7 +140,7 @@ func (f *footprint) measureKept() error {
 }
 
 func hold(ctx context.Context, store *redis.Store, r fencing.AcquireRequest) error {
-	_, err := store.Acquire(ctx, r)
+	_, err := store.Do(ctx, r)
 	return err
 }
 
@@ -148,7 +148,7 @@ func holdAndRelease(ctx context.Context, store *redis.Store, r fencing.AcquireRe
 	if err := hold(ctx, store, r); err != nil {
 		return err
 	}
-	_, err := store.Release(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+	_, err := store.Do(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 	return err
 }
 
@@ -234,7 +234,7 @@ func (f *footprint) measureIdle(rounds int) error {
 		all = append(all, fencing.Name(fmt.Sprintf("idle/%d", i)))
 		r := newRequest(all[i])
 		r.TTL = time.Hour
-		if _, err := store.Acquire(ctx, r); err != nil {
+		if _, err := store.Do(ctx, r); err != nil {
 			return err
 		}
 	}

@@ -97,7 +97,7 @@ func (w *row) take(kind string) func(int) error {
 	return func(i int) error {
 		w.holder[i] = newRequest(fencing.Name(fmt.Sprintf("%s/%d", kind, i)))
 		w.holder[i].TTL = time.Hour
-		out, err := w.stores[0].Acquire(w.ctx, w.holder[i])
+		out, err := w.stores[0].Do(w.ctx, w.holder[i])
 		w.token[i] = out.Holder.Token
 		return err
 	}
@@ -105,18 +105,18 @@ func (w *row) take(kind string) func(int) error {
 
 func (w *row) renew(i int) error {
 	h := &w.holder[i%names]
-	_, err := w.stores[0].Renew(w.ctx, fencing.RenewRequest{Name: h.Name, Lease: h.Lease})
+	_, err := w.stores[0].Do(w.ctx, fencing.RenewRequest{Name: h.Name, Lease: h.Lease})
 	return err
 }
 
 func (w *row) admit(i int) error {
 	i %= names
-	_, err := w.stores[0].Admit(w.ctx, fencing.AdmitRequest{Name: w.holder[i].Name, Token: w.token[i], Slot: fencing.NoSlot})
+	_, err := w.stores[0].Do(w.ctx, fencing.AdmitRequest{Name: w.holder[i].Name, Token: w.token[i], Slot: fencing.NoSlot})
 	return err
 }
 
 func (w *row) refused(i int) error {
-	_, err := w.stores[0].Acquire(w.ctx, newRequest(w.holder[i%names].Name))
+	_, err := w.stores[0].Do(w.ctx, newRequest(w.holder[i%names].Name))
 	var refusal *fencing.Error
 	if !errors.As(err, &refusal) || refusal.Code != fencing.CodeLocked {
 		return fmt.Errorf("not refused: %w", err)
@@ -125,7 +125,7 @@ func (w *row) refused(i int) error {
 }
 
 func (w *row) inspect(i int) error {
-	_, err := w.stores[0].Inspect(w.ctx, fencing.InspectRequest{Name: w.holder[i%names].Name})
+	_, err := w.stores[0].Do(w.ctx, fencing.InspectRequest{Name: w.holder[i%names].Name})
 	return err
 }
 
@@ -138,7 +138,7 @@ func (w *row) queue(kind string) func(int) error {
 func (w *row) join(i, store int) error {
 	w.waiter[i], w.waiting[i] = newRequest(w.holder[i].Name), store
 	w.waiter[i].TTL, w.waiter[i].Wait = time.Hour, time.Hour
-	_, err := w.stores[store].Acquire(w.ctx, w.waiter[i])
+	_, err := w.stores[store].Do(w.ctx, w.waiter[i])
 	return err
 }
 
@@ -147,13 +147,13 @@ func (w *row) join(i, store int) error {
 func (w *row) turn(i int) error {
 	i %= names
 	from, to := len(w.stores)-1-w.waiting[i], w.waiting[i]
-	if _, err := w.stores[from].Release(w.ctx, fencing.ReleaseRequest{Name: w.holder[i].Name, Lease: w.holder[i].Lease}); err != nil {
+	if _, err := w.stores[from].Do(w.ctx, fencing.ReleaseRequest{Name: w.holder[i].Name, Lease: w.holder[i].Lease}); err != nil {
 		return err
 	}
 	w.holder[i] = w.waiter[i]
 	if from != to {
 		h := &w.holder[i]
-		if _, err := w.stores[to].Confirm(w.ctx, fencing.ConfirmRequest{Name: h.Name, Lease: h.Lease, Stamp: h.Stamp}); err != nil {
+		if _, err := w.stores[to].Do(w.ctx, fencing.ConfirmRequest{Name: h.Name, Lease: h.Lease, Stamp: h.Stamp}); err != nil {
 			return err
 		}
 	}

@@ -167,7 +167,7 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 	const name = "bench/crowd"
 	ctx := context.Background()
 	first := newRequest(name)
-	if _, err := dog.Acquire(ctx, first); err != nil {
+	if _, err := dog.Do(ctx, first); err != nil {
 		return err
 	}
 	before, err := callsRun(v.server)
@@ -187,7 +187,7 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 		})
 	}
 	for {
-		out, err := dog.Inspect(ctx, fencing.InspectRequest{Name: name})
+		out, err := dog.Do(ctx, fencing.InspectRequest{Name: name})
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 		before++ // the question was a script
 	}
 	before++
-	if _, err := dog.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: first.Lease}); err != nil {
+	if _, err := dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: first.Lease}); err != nil {
 		return err
 	}
 	group.Wait()

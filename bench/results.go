@@ -181,7 +181,7 @@ func (r *results) measureMemory() error {
 			for i := w; i < locks && faults[w] == nil; i += workers {
 				request := newRequest(fencing.Name(fmt.Sprintf("orders/%d", i)))
 				request.TTL = time.Hour
-				_, faults[w] = store.Acquire(ctx, request)
+				_, faults[w] = store.Do(ctx, request)
 			}
 		})
 	}

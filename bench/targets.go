@@ -106,10 +106,10 @@ func startTargets(binary, dir string) (targets []target, stop func(), err error)
 func storePair(store fencing.Store, client int) error {
 	ctx := context.Background()
 	request := newRequest(fencing.Name(fmt.Sprintf("bench/%d", client)))
-	if _, err := store.Acquire(ctx, request); err != nil {
+	if _, err := store.Do(ctx, request); err != nil {
 		return err
 	}
-	_, err := store.Release(ctx, fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
+	_, err := store.Do(ctx, fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
 	return err
 }
 

@@ -154,10 +154,10 @@ func cpuTimes(pids []int) (all []time.Duration, err error) {
 func timedPair(store fencing.Store, request fencing.AcquireRequest) (time.Duration, error) {
 	ctx := context.Background()
 	asked := time.Now()
-	_, err := store.Acquire(ctx, request)
+	_, err := store.Do(ctx, request)
 	elapsed := time.Since(asked)
 	if err == nil {
-		_, err = store.Release(ctx, fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
+		_, err = store.Do(ctx, fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
 	}
 	return elapsed, err
 }

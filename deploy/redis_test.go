@@ -312,18 +312,18 @@ func use(t *testing.T, server *redistest.Server, further ...string) {
 
 	name := fencing.Name("orders/42")
 	acquire := fencing.AcquireRequest{Name: name, Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, TTL: time.Minute, Hold: 1}
-	await(t, "a grant", func() bool { _, err = store.Acquire(ctx, acquire); return err == nil })
+	await(t, "a grant", func() bool { _, err = store.Do(ctx, acquire); return err == nil })
 	wait := acquire
 	wait.Lease, wait.Stamp, wait.Wait = fencing.NewLeaseID(time.Now()), fencing.NewStamp(), time.Minute
-	out, err := store.Acquire(ctx, wait)
+	out, err := store.Do(ctx, wait)
 	must(t, err)
 	if !out.Waits() {
 		t.Errorf("a second lease on one name: %+v", out)
 	}
 	must(t, store.Heartbeat(ctx, []fencing.Name{name}))
-	_, err = store.Renew(ctx, fencing.RenewRequest{Name: name, Lease: acquire.Lease})
+	_, err = store.Do(ctx, fencing.RenewRequest{Name: name, Lease: acquire.Lease})
 	must(t, err)
-	_, err = store.Inspect(ctx, fencing.InspectRequest{Name: name})
+	_, err = store.Do(ctx, fencing.InspectRequest{Name: name})
 	must(t, err)
 	_, err = store.List(ctx, fencing.ListRequest{Limit: 10})
 	must(t, err)
@@ -335,7 +335,7 @@ func use(t *testing.T, server *redistest.Server, further ...string) {
 	must(t, err)
 	must(t, store.Check(ctx))
 	for _, lease := range []fencing.LeaseID{acquire.Lease, wait.Lease} { // the first hands on to the second
-		_, err = store.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease})
+		_, err = store.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: lease})
 		must(t, err)
 	}
 

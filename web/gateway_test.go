@@ -125,7 +125,7 @@ func (g *gateway) attach(name, fields string) {
 func (g *gateway) acquireBehind(name, owner string) lease {
 	g.t.Helper()
 	id := fencing.NewLeaseID(time.Now())
-	out, err := g.store.Acquire(g.t.Context(), fencing.AcquireRequest{
+	out, err := g.store.Do(g.t.Context(), fencing.AcquireRequest{
 		Name: fencing.Name(name), Lease: id, Stamp: fencing.NewStamp(), Owner: owner, Mode: fencing.ModeExclusive, Hold: 1, TTL: 3 * time.Hour,
 	})
 	if err != nil {
@@ -141,7 +141,7 @@ func (g *gateway) renewBehind(l lease, ttl time.Duration) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if _, err := g.store.Renew(g.t.Context(), fencing.RenewRequest{Name: fencing.Name(l.Name), Lease: id, TTL: ttl}); err != nil {
+	if _, err := g.store.Do(g.t.Context(), fencing.RenewRequest{Name: fencing.Name(l.Name), Lease: id, TTL: ttl}); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -153,7 +153,7 @@ func (g *gateway) releaseBehind(l lease) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if _, err := g.store.Release(g.t.Context(), fencing.ReleaseRequest{Name: fencing.Name(l.Name), Lease: id}); err != nil {
+	if _, err := g.store.Do(g.t.Context(), fencing.ReleaseRequest{Name: fencing.Name(l.Name), Lease: id}); err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -241,7 +241,7 @@ func eventually(t *testing.T, what string, met func() bool) {
 
 func (g *gateway) waiting(name string) int {
 	g.t.Helper()
-	out, err := g.store.Store.Inspect(g.t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
+	out, err := g.store.Store.Do(g.t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func (g *gateway) release(l lease) { g.must("DELETE", l, http.StatusNoContent, "
 // break_ ends a lease as an operator would.
 func (g *gateway) break_(l lease) {
 	g.t.Helper()
-	if _, err := g.store.Break(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(l.Name), Token: fencing.Token(l.Token), BreakReason: "stuck, <b>ann</b> asked"}); err != nil {
+	if _, err := g.store.Do(g.t.Context(), fencing.BreakRequest{Name: fencing.Name(l.Name), Token: fencing.Token(l.Token), BreakReason: "stuck, <b>ann</b> asked"}); err != nil {
 		g.t.Fatal(err)
 	}
 }

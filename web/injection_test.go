@@ -29,7 +29,7 @@ func TestInjections(t *testing.T) {
 		for _, text := range metadata {
 			entries[text] = "value of " + text
 		}
-		if _, err := g.store.Acquire(t.Context(), fencing.AcquireRequest{
+		if _, err := g.store.Do(t.Context(), fencing.AcquireRequest{
 			Name: fencing.Name(name), Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Hour,
 			Owner: text, Metadata: entries,
 		}); err != nil {

@@ -67,7 +67,7 @@ func benchmarkHandOff(b *testing.B, hold time.Duration) {
 				r := acquire("contended", time.Minute)
 				r.Wait = time.Minute
 				granted := listener.await(r.Stamp)
-				out, err := s.Acquire(ctx, r)
+				out, err := s.Do(ctx, r)
 				if err != nil {
 					b.Error(err)
 					return
@@ -93,7 +93,7 @@ func benchmarkHandOff(b *testing.B, hold time.Duration) {
 					<-time.After(hold) // the work under the lock
 				}
 				left = time.Now()
-				if _, err := s.Release(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+				if _, err := s.Do(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 					b.Error(err)
 				}
 			}

@@ -89,12 +89,12 @@ func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {
 	var highest fencing.Token
 	for i := range 20 {
 		request := acquire("orders/42", time.Minute)
-		out, err := c.Acquire(t.Context(), request)
+		out, err := c.Do(t.Context(), request)
 		if err != nil {
 			t.Fatal(err)
 		}
 		after := c.afterCrash(t)
-		again, err := after.Acquire(t.Context(), request)
+		again, err := after.Do(t.Context(), request)
 		if err != nil || again.Holder.Token != out.Holder.Token {
 			t.Fatalf("round %d: after a crash the lease is %+v, %v; want token %d", i, again.Holder, err, out.Holder.Token)
 		}
@@ -102,7 +102,7 @@ func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {
 			t.Fatalf("round %d: token %d after %d", i, out.Holder.Token, highest)
 		}
 		highest = out.Holder.Token
-		if _, err := c.Release(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -112,15 +112,15 @@ func TestAGrantIsDurableBeforeItsAnswer(t *testing.T) {
 func TestALostLeaseStaysLost(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("a", time.Second)
-	if _, err := c.Acquire(t.Context(), r); err != nil {
+	if _, err := c.Do(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	c.clock.advance(2 * time.Second)
-	_, err := c.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+	_, err := c.Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	if reason(err) != fencing.ReasonExpired {
 		t.Fatalf("renewing an expired lease: %v", err)
 	}
-	_, err = c.afterCrash(t).Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+	_, err = c.afterCrash(t).Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	if reason(err) != fencing.ReasonExpired {
 		t.Errorf("after a crash: %v, want it expired as answered before", err)
 	}
@@ -129,18 +129,18 @@ func TestALostLeaseStaysLost(t *testing.T) {
 func TestABreakIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("a", time.Minute)
-	out, err := c.Acquire(t.Context(), r)
+	out, err := c.Do(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+	if _, err := c.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 		t.Fatal(err)
 	}
 	after := c.afterCrash(t)
-	if _, err = after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
+	if _, err = after.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
 		t.Errorf("after a crash: %v, want it broken", err)
 	}
-	if _, err := after.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+	if _, err := after.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 		t.Errorf("retried break after a crash: %v", err)
 	}
 }
@@ -151,25 +151,25 @@ func TestANoticeIsDurableBeforeItsAnswer(t *testing.T) {
 	for _, set := range []time.Duration{0, -time.Hour} {
 		c := openCrashing(t)
 		r := acquire("a", 10*time.Second)
-		out, err := c.Acquire(t.Context(), r)
+		out, err := c.Do(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: time.Minute, BreakReason: "first"}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: time.Minute, BreakReason: "first"}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: 15 * time.Second, BreakReason: "deploy"}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token, Notice: 15 * time.Second, BreakReason: "deploy"}); err != nil {
 			t.Fatal(err)
 		}
 		c.clock.advance(set)
 		dir := writeFiles(t, c.lastFiles())
 		after := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
-		out, err = after.Acquire(t.Context(), r)
+		out, err = after.Do(t.Context(), r)
 		if h := out.Holder; err != nil || h.BreakAt.Sub(out.Now) != 15*time.Second || h.BreakReason != "deploy" || h.ExpiresAt.Sub(out.Now) != 10*time.Second {
 			t.Fatalf("after a crash: %+v at %d, %v", h, out.Now, err)
 		}
 		c.clock.advance(9 * time.Second)
-		if out, err = after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != 6*time.Second {
+		if out, err = after.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != 6*time.Second {
 			t.Fatalf("renewed after a crash: %+v at %d, %v", out.Holder, out.Now, err)
 		}
 		if err := after.Close(); err != nil {
@@ -177,11 +177,11 @@ func TestANoticeIsDurableBeforeItsAnswer(t *testing.T) {
 		}
 		c.clock.advance(5 * time.Second)
 		again := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
-		if out, err = again.Acquire(t.Context(), r); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != time.Second {
+		if out, err = again.Do(t.Context(), r); err != nil || out.Holder.ExpiresAt.Sub(out.Now) != time.Second {
 			t.Fatalf("near the end of the notice, after a restart: %+v at %d, %v", out.Holder, out.Now, err)
 		}
 		c.clock.advance(time.Second)
-		if _, err = again.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
+		if _, err = again.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); reason(err) != fencing.ReasonBroken {
 			t.Errorf("at the end of the notice: %v, want it broken", err)
 		}
 	}
@@ -194,7 +194,7 @@ func TestPermitsGivenBackStaySo(t *testing.T) {
 	several.Permits = 4
 	mustAcquire(t, c.Store, several)
 	for _, permits := range []int{3, 1} {
-		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Permits: permits}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Permits: permits}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +211,7 @@ func TestPermitsGivenBackStaySo(t *testing.T) {
 		if h := mustAcquire(t, after, others); h.Slots != "1-3" {
 			t.Errorf("who got them has %+v", h)
 		}
-		if _, err := after.Acquire(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
+		if _, err := after.Do(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
 			t.Errorf("one more: %v", err)
 		}
 		if err := after.Close(); err != nil {
@@ -227,7 +227,7 @@ func TestALimitIsDurableBeforeItsAnswer(t *testing.T) {
 		c := openCrashing(t)
 		one := shared("permits", 2)
 		mustAcquire(t, c.Store, one)
-		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: one.Lease, Limit: limit}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: "permits", Lease: one.Lease, Limit: limit}); err != nil {
 			t.Fatal(err)
 		}
 		after := c.afterCrash(t)
@@ -236,7 +236,7 @@ func TestALimitIsDurableBeforeItsAnswer(t *testing.T) {
 			t.Errorf("its holder has %+v, and was told of the limit %d", h, limit)
 		}
 		for beside := 1; beside <= limit; beside++ {
-			_, err := after.Acquire(t.Context(), shared("permits", 3))
+			_, err := after.Do(t.Context(), shared("permits", 3))
 			if full := code(err) == fencing.CodeLocked; full != (beside == limit) {
 				t.Errorf("limit %d, one more beside %d: %v", limit, beside, err)
 			}
@@ -250,7 +250,7 @@ func TestALimitAndPermitsAreDurableTogether(t *testing.T) {
 	several := shared("permits", 4)
 	several.Permits = 4
 	mustAcquire(t, c.Store, several)
-	if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Limit: 2, Permits: 1}); err != nil {
+	if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: "permits", Lease: several.Lease, Limit: 2, Permits: 1}); err != nil {
 		t.Fatal(err)
 	}
 	after := c.afterCrash(t)
@@ -261,7 +261,7 @@ func TestALimitAndPermitsAreDurableTogether(t *testing.T) {
 	if h := mustAcquire(t, after, shared("permits", 4)); h.Slot != 1 {
 		t.Errorf("who got what was given back has %+v", h)
 	}
-	if _, err := after.Acquire(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
+	if _, err := after.Do(t.Context(), shared("permits", 4)); code(err) != fencing.CodeLocked {
 		t.Errorf("one more than the lowered limit: %v", err)
 	}
 }
@@ -273,22 +273,22 @@ func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {
 		c := openCrashing(t)
 		r := acquire("a", time.Minute)
 		r.LockDelay = 10 * time.Second
-		out, err := c.Acquire(t.Context(), r)
+		out, err := c.Do(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		held := c.afterCrash(t)
-		if again, err := held.Acquire(t.Context(), r); err != nil || again.Holder.LockDelay != r.LockDelay {
+		if again, err := held.Do(t.Context(), r); err != nil || again.Holder.LockDelay != r.LockDelay {
 			t.Fatalf("held, after a crash: %+v, %v", again.Holder, err)
 		}
-		if _, err := c.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 			t.Fatal(err)
 		}
 		c.clock.advance(set)
 		dir := writeFiles(t, c.lastFiles())
 		after := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
 		other := acquire("a", time.Minute)
-		if _, err = after.Acquire(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != 10*time.Second {
+		if _, err = after.Do(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != 10*time.Second {
 			t.Fatalf("after a crash: %v, want it delayed by 10 s", err)
 		}
 		if err := after.Close(); err != nil {
@@ -296,7 +296,7 @@ func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {
 		}
 		c.clock.advance(9 * time.Second)
 		again := open(t, Options{Dir: dir, Now: c.clock.read, segment: smallSegment})
-		if _, err = again.Acquire(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != time.Second {
+		if _, err = again.Do(t.Context(), other); code(err) != fencing.CodeLocked || err.(*fencing.Error).RetryAfter != time.Second {
 			t.Fatalf("after a restart: %v, want it delayed by 1 s", err)
 		}
 		c.clock.advance(time.Second)
@@ -307,24 +307,24 @@ func TestALockDelayIsDurableBeforeItsAnswer(t *testing.T) {
 // Who was evicted is refused for good, also after a crash in which all places are lost.
 func TestAnEvictionIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)
-	if _, err := c.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := c.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	r := acquire("a", time.Minute)
 	r.Wait = time.Minute
-	if out, err := c.Acquire(t.Context(), r); err != nil || !out.Waits() {
+	if out, err := c.Do(t.Context(), r); err != nil || !out.Waits() {
 		t.Fatal(out, err)
 	}
 	evict := fencing.EvictRequest{Name: "a", Waiter: r.Lease.Public(), BreakReason: "deploy"}
-	if _, err := c.Evict(t.Context(), evict); err != nil {
+	if _, err := c.Do(t.Context(), evict); err != nil {
 		t.Fatal(err)
 	}
 	after := c.afterCrash(t)
 	var lost *fencing.Error
-	if _, err := after.Acquire(t.Context(), r); !errors.As(err, &lost) || lost.Reason != fencing.ReasonEvicted || lost.BreakReason != "deploy" {
+	if _, err := after.Do(t.Context(), r); !errors.As(err, &lost) || lost.Reason != fencing.ReasonEvicted || lost.BreakReason != "deploy" {
 		t.Errorf("after a crash: %v, want it evicted", err)
 	}
-	if _, err := after.Evict(t.Context(), evict); err != nil {
+	if _, err := after.Do(t.Context(), evict); err != nil {
 		t.Errorf("retried eviction after a crash: %v", err)
 	}
 }
@@ -332,15 +332,15 @@ func TestAnEvictionIsDurableBeforeItsAnswer(t *testing.T) {
 func TestALengthenedTTLIsDurableBeforeItsAnswer(t *testing.T) {
 	c := openCrashing(t)
 	r := acquire("a", time.Second)
-	if _, err := c.Acquire(t.Context(), r); err != nil {
+	if _, err := c.Do(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Hour}); err != nil {
+	if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	after := c.afterCrash(t)
 	c.clock.advance(59 * time.Minute)
-	if _, err := after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+	if _, err := after.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 		t.Errorf("after a crash, within the TTL that was answered: %v", err)
 	}
 }
@@ -348,11 +348,11 @@ func TestALengthenedTTLIsDurableBeforeItsAnswer(t *testing.T) {
 func TestAFailedFlushIsFinal(t *testing.T) {
 	c := openCrashing(t)
 	held := acquire("held", time.Minute)
-	if _, err := c.Acquire(t.Context(), held); err != nil {
+	if _, err := c.Do(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
 	c.failWith(errors.New("no space left"))
-	if _, err := c.Acquire(t.Context(), acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := c.Do(t.Context(), acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("acquire with a failing flush: %v", err)
 	}
 	select {
@@ -362,9 +362,9 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 	}
 	c.failWith(nil) // it does not recover by itself
 	for what, err := range map[string]error{
-		"acquire": second(c.Acquire(t.Context(), acquire("b", time.Minute))),
-		"renew":   second(c.Renew(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease})),
-		"inspect": second(c.Inspect(t.Context(), fencing.InspectRequest{Name: "held"})),
+		"acquire": second(c.Do(t.Context(), acquire("b", time.Minute))),
+		"renew":   second(c.Do(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease})),
+		"inspect": second(c.Do(t.Context(), fencing.InspectRequest{Name: "held"})),
 		"list":    second(c.List(t.Context(), fencing.ListRequest{Limit: 1})),
 		"check":   c.Check(t.Context()),
 	} {
@@ -372,7 +372,7 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 			t.Errorf("%s after a failed flush: %v, want unavailable", what, err)
 		}
 	}
-	if _, err := c.afterCrash(t).Renew(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease}); err != nil {
+	if _, err := c.afterCrash(t).Do(t.Context(), fencing.RenewRequest{Name: "held", Lease: held.Lease}); err != nil {
 		t.Errorf("after a restart the lease that was answered is gone: %v", err)
 	}
 }
@@ -391,7 +391,7 @@ func TestManyGrantsShareAFlush(t *testing.T) {
 	var group sync.WaitGroup
 	start := func(i int) {
 		group.Go(func() {
-			if _, err := c.Acquire(context.Background(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)); err != nil {
+			if _, err := c.Do(context.Background(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -420,7 +420,7 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 		flushing, proceed := make(chan struct{}, 10), make(chan struct{})
 		hold := func() error { flushing <- struct{}{}; <-proceed; return nil }
 		free := acquire("free", time.Minute)
-		if _, err := c.Acquire(t.Context(), free); err != nil {
+		if _, err := c.Do(t.Context(), free); err != nil {
 			t.Fatal(err)
 		}
 		c.disk.beforeFlush = hold
@@ -431,11 +431,11 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 			return answer
 		}
 		if gathering { // behind another flush
-			background(func() error { return second(c.Acquire(context.Background(), acquire("other", time.Minute))) })
+			background(func() error { return second(c.Do(context.Background(), acquire("other", time.Minute))) })
 			<-flushing
 		}
 		r := acquire("a", time.Minute)
-		granted := background(func() error { return second(c.Acquire(context.Background(), r)) })
+		granted := background(func() error { return second(c.Do(context.Background(), r)) })
 		waitFor(t, "the grant to be decided", func() bool {
 			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
 			return len(page.Locks) == 1
@@ -445,14 +445,14 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 		}
 		c.clock.advance(time.Second)
 		renewed := background(func() error {
-			return second(c.Renew(context.Background(), fencing.RenewRequest{Name: "a", Lease: r.Lease}))
+			return second(c.Do(context.Background(), fencing.RenewRequest{Name: "a", Lease: r.Lease}))
 		})
 		waitFor(t, "the renewal to be decided", func() bool {
 			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
 			return page.Locks[0].Holders[0].ExpiresAt == c.clock.read().Add(r.TTL)
 		})
 		// A renewal that comes later and builds on nothing pending is not held up.
-		if _, err := c.Renew(t.Context(), fencing.RenewRequest{Name: free.Name, Lease: free.Lease}); err != nil {
+		if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: free.Name, Lease: free.Lease}); err != nil {
 			t.Error(err)
 		}
 		select {

@@ -98,14 +98,14 @@ func acquire(name fencing.Name, ttl time.Duration) fencing.AcquireRequest {
 func TestTokensGrowAcrossRestartWithTheClockSetBack(t *testing.T) {
 	dir, clock := t.TempDir(), newTestClock()
 	s := open(t, Options{Dir: dir, Now: clock.read})
-	first, err := s.Acquire(t.Context(), acquire("a", time.Minute))
+	first, err := s.Do(t.Context(), acquire("a", time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Close()
 	clock.advance(-48 * time.Hour)
 	s = open(t, Options{Dir: dir, Now: clock.read})
-	second, err := s.Acquire(t.Context(), acquire("b", time.Minute))
+	second, err := s.Do(t.Context(), acquire("b", time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,12 +121,12 @@ func TestRestartBeginsTheTTLAnew(t *testing.T) {
 	bounded.MaxHold = time.Minute
 	bounded.Metadata = map[string]string{"build": "42"}
 	for _, r := range []fencing.AcquireRequest{plain, bounded} {
-		if _, err := s.Acquire(t.Context(), r); err != nil {
+		if _, err := s.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	clock.advance(20 * time.Second)
-	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: plain.Name, Lease: plain.Lease, TTL: time.Hour}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: plain.Name, Lease: plain.Lease, TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	clock.advance(20 * time.Second)
@@ -136,7 +136,7 @@ func TestRestartBeginsTheTTLAnew(t *testing.T) {
 		clock.advance(set)
 		s = open(t, Options{Dir: dir, Now: clock.read})
 		for name, want := range map[fencing.Name]time.Duration{"plain": time.Hour, "bounded": 20 * time.Second} {
-			out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name})
+			out, err := s.Do(t.Context(), fencing.InspectRequest{Name: name})
 			if err != nil || len(out.Lock.Holders) != 1 {
 				t.Fatalf("%s after a restart: %+v, %v", name, out.Lock, err)
 			}
@@ -159,10 +159,10 @@ func TestNothingPilesUp(t *testing.T) {
 	reap := time.Duration(0) // until the reaper looks again
 	for range 3000 {
 		r := acquire("busy", 30*time.Second)
-		if _, err := s.Acquire(t.Context(), r); err != nil {
+		if _, err := s.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		clock.advance(time.Second)
@@ -190,10 +190,10 @@ func TestACallerThatHasGoneIsGrantedNothing(t *testing.T) {
 	s := open(t, Options{Dir: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Acquire(ctx, acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := s.Do(ctx, acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("acquire with a cancelled context: %v", err)
 	}
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Held() {
 		t.Errorf("the name is %+v, %v; want it free", out.Lock, err)
 	}
@@ -204,10 +204,10 @@ func TestTombstonesGoFromFileAndMemory(t *testing.T) {
 	s := open(t, Options{Dir: dir, Now: clock.read})
 	for i := range 10 {
 		r := acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)
-		if _, err := s.Acquire(t.Context(), r); err != nil {
+		if _, err := s.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 200 {
 		group.Go(func() {
-			_, err := s.Acquire(context.Background(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute))
+			_, err := s.Do(context.Background(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute))
 			if err != nil && code(err) != fencing.CodeUnavailable {
 				t.Error(err)
 			}
@@ -287,7 +287,7 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 		t.Error(err)
 	}
 	group.Wait()
-	if _, err := s.Acquire(t.Context(), acquire("late", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := s.Do(t.Context(), acquire("late", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("acquire after Close: %v", err)
 	}
 }
@@ -327,10 +327,10 @@ func TestATombstoneThatIsReplacedGoesToo(t *testing.T) {
 	s := open(t, Options{Dir: dir, Now: clock.read})
 	r := acquire("a", time.Minute)
 	for range 2 {
-		if _, err := s.Acquire(t.Context(), r); err != nil {
+		if _, err := s.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		clock.advance(fencing.TombstoneTTL)

@@ -39,7 +39,7 @@ func TestEventsAreOfWhatIsDurable(t *testing.T) {
 	stop := b.Watch(&late)
 	first, next := acquire("a", time.Minute), waiting("a")
 	granted := make(chan error)
-	go func() { granted <- second(b.Acquire(context.Background(), first)) }()
+	go func() { granted <- second(b.Do(context.Background(), first)) }()
 	<-b.begun
 	if heard := early.heard(); len(heard) > 0 {
 		t.Errorf("told before the flush: %+v", heard)
@@ -88,7 +88,7 @@ func TestEventsOfANameAreInOrder(t *testing.T) {
 			for round := range rounds {
 				r := waiting(fencing.Name(fmt.Sprint("n", (caller+round)%names)))
 				granted := listener.await(r.Stamp)
-				out, err := s.Acquire(context.Background(), r)
+				out, err := s.Do(context.Background(), r)
 				if err != nil {
 					t.Error(err)
 					return

@@ -47,7 +47,7 @@ func TestLookChangesNothing(t *testing.T) {
 			t.Errorf("while it is open: %q", got)
 		}
 	}
-	_, err = s.Acquire(t.Context(), fencing.AcquireRequest{
+	_, err = s.Do(t.Context(), fencing.AcquireRequest{
 		Name: "a", Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Minute,
 	})
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 
 func mustAdmit(t *testing.T, s *Store, name fencing.Name, token fencing.Token, slot int) {
 	t.Helper()
-	if _, err := s.Admit(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func wantStale(t *testing.T, s *Store, name fencing.Name, token fencing.Token, slot int) {
 	t.Helper()
-	if _, err := s.Admit(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot}); code(err) != fencing.CodeStaleToken {
+	if _, err := s.Do(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot}); code(err) != fencing.CodeStaleToken {
 		t.Errorf("the token %d is admitted in slot %d of %s: %v", token, slot, name, err)
 	}
 }
@@ -28,7 +28,7 @@ func TestARestartKeepsFences(t *testing.T) {
 	dir, clock := t.TempDir(), newTestClock()
 	s := open(t, Options{Dir: dir, Now: clock.read})
 	old := mustAcquire(t, s, acquire("a", time.Minute)).Token
-	if _, err := s.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: old}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: old}); err != nil {
 		t.Fatal(err)
 	}
 	mustAdmit(t, s, "a", mustAcquire(t, s, acquire("a", time.Minute)).Token, fencing.NoSlot)
@@ -42,7 +42,7 @@ func TestARestartKeepsFences(t *testing.T) {
 				mustAdmit(t, s, "permits", tokens[2], slot)
 			}
 		}
-		if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 	}

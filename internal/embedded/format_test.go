@@ -149,7 +149,7 @@ func TestTheFormatBefore(t *testing.T) {
 			files[fileName] = asFormat(files[fileName], readFormat)
 			dir := writeFiles(t, files)
 			s := open(t, Options{Dir: dir, Now: c.clock.read})
-			if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || !out.Lock.Held() {
+			if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || !out.Lock.Held() {
 				t.Errorf("%+v, %v", out.Lock, err)
 			}
 			content, err := os.ReadFile(filepath.Join(dir, fileName))

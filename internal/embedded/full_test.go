@@ -60,7 +60,7 @@ func TestTheDiskIsFullAtTheEnd(t *testing.T) {
 	}
 	s = open(t, Options{Dir: dir, Now: clock.read, files: files, segment: smallSegment})
 	for _, name := range []fencing.Name{"a", "b"} {
-		if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name}); err != nil || !out.Lock.Held() {
+		if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: name}); err != nil || !out.Lock.Held() {
 			t.Errorf("%s was granted, and is %+v, %v", name, out.Lock, err)
 		}
 	}

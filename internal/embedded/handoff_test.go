@@ -51,7 +51,7 @@ func waiting(name fencing.Name) fencing.AcquireRequest {
 // join has a request wait.
 func join(t testing.TB, s *Store, r fencing.AcquireRequest) {
 	t.Helper()
-	out, err := s.Acquire(context.Background(), r)
+	out, err := s.Do(context.Background(), r)
 	if err != nil || !out.Waits() {
 		t.Fatalf("a request that is to wait: %+v, %v", out, err)
 	}
@@ -59,7 +59,7 @@ func join(t testing.TB, s *Store, r fencing.AcquireRequest) {
 
 func mustAcquire(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Holder {
 	t.Helper()
-	out, err := s.Acquire(context.Background(), r)
+	out, err := s.Do(context.Background(), r)
 	if err != nil || out.Holder.Token == 0 {
 		t.Fatalf("acquire of %s: %+v, %v", r.Name, out, err)
 	}
@@ -68,7 +68,7 @@ func mustAcquire(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Holde
 
 func mustRelease(t testing.TB, s *Store, r fencing.AcquireRequest) {
 	t.Helper()
-	if _, err := s.Release(context.Background(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+	if _, err := s.Do(context.Background(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 		t.Error(err)
 	}
 }
@@ -80,7 +80,7 @@ func TestAHandOffIsDurableBeforeItIsTold(t *testing.T) {
 	c.Listen(&listener{granted: func(g fencing.Grant) {
 		r := requests[g.Holder.Lease]
 		after := c.afterCrash(t)
-		out, err := after.Renew(context.Background(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		out, err := after.Do(context.Background(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if err != nil || out.Holder.Token != g.Holder.Token {
 			t.Errorf("after a crash the lease that was handed on is %+v, %v; want token %d", out.Holder, err, g.Holder.Token)
 		}
@@ -156,7 +156,7 @@ func TestAReleaseDoesNotWaitAndItsWaiterDoes(t *testing.T) {
 			continue
 		}
 		<-b.Failed()
-		if _, err := b.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp}); code(err) != fencing.CodeUnavailable {
+		if _, err := b.Do(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp}); code(err) != fencing.CodeUnavailable {
 			t.Errorf("confirm after a failed flush: %v", err)
 		}
 		if heard := hears.heard(); len(heard) > 0 {
@@ -179,7 +179,7 @@ func TestALoneReleaseIsFlushed(t *testing.T) {
 	waitFor(t, "the release to be durable", func() bool {
 		after := c.afterCrash(t)
 		defer after.Close()
-		_, err := after.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease})
+		_, err := after.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease})
 		return reason(err) == fencing.ReasonReleased
 	})
 }
@@ -192,7 +192,7 @@ func TestPlacesAreNotFlushed(t *testing.T) {
 	go b.flush(nil)
 	mustAcquire(t, b.Store, first)
 	other := make(chan error, 1)
-	go func() { other <- second(b.Acquire(context.Background(), acquire("other", time.Minute))) }()
+	go func() { other <- second(b.Do(context.Background(), acquire("other", time.Minute))) }()
 	<-b.begun // and while a flush hangs
 	r, kept := waiting("a"), waiting("a")
 	kept.Keep = true
@@ -200,14 +200,14 @@ func TestPlacesAreNotFlushed(t *testing.T) {
 		join(t, b.Store, r)
 		join(t, b.Store, r) // again
 	}
-	out, err := b.Leave(t.Context(), fencing.LeaveRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+	out, err := b.Do(t.Context(), fencing.LeaveRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 	if err != nil || out.Place == nil {
 		t.Errorf("leave: %+v, %v", out, err)
 	}
-	if _, err := b.TakeBack(t.Context(), fencing.TakeBackRequest{Name: "a", Lease: kept.Lease, Stamp: kept.Stamp}); err != nil {
+	if _, err := b.Do(t.Context(), fencing.TakeBackRequest{Name: "a", Lease: kept.Lease, Stamp: kept.Stamp}); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.Acquire(t.Context(), acquire("a", time.Minute)); code(err) != fencing.CodeLocked {
+	if _, err := b.Do(t.Context(), acquire("a", time.Minute)); code(err) != fencing.CodeLocked {
 		t.Errorf("acquire of a held lock: %v", err)
 	}
 	if err := b.Heartbeat(t.Context(), []fencing.Name{"a", "b"}); err != nil {
@@ -236,7 +236,7 @@ func TestPlacesAreNotFlushed(t *testing.T) {
 		t.Errorf("of an incomplete set: %+v", h)
 	}
 	b.pass()
-	out, err = b.Confirm(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp})
+	out, err = b.Do(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp})
 	if err != nil || out.Holder.Provisional {
 		t.Errorf("confirm: %+v, %v", out, err)
 	}
@@ -249,7 +249,7 @@ func TestWhatIsPromisedIsDurableBeforeItsAnswer(t *testing.T) {
 	mustAcquire(t, c.Store, r)
 	held := func(what string, want func(fencing.Holder) bool) {
 		t.Helper()
-		out, err := c.afterCrash(t).Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+		out, err := c.afterCrash(t).Do(t.Context(), fencing.InspectRequest{Name: "a"})
 		if err != nil || len(out.Lock.Holders) != 1 || !want(out.Lock.Holders[0]) {
 			t.Errorf("after a crash behind a %s: %+v, %v", what, out.Lock, err)
 		}
@@ -258,7 +258,7 @@ func TestWhatIsPromisedIsDurableBeforeItsAnswer(t *testing.T) {
 	deeper.Hold, deeper.TTL = 2, time.Hour
 	mustAcquire(t, c.Store, deeper)
 	held("deepened hold", func(h fencing.Holder) bool { return h.Hold == 2 && h.TTL == time.Hour })
-	_, err := c.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared, Limit: 5, TTL: time.Second})
+	_, err := c.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared, Limit: 5, TTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,11 +267,11 @@ func TestWhatIsPromisedIsDurableBeforeItsAnswer(t *testing.T) {
 	set := waiting("b")
 	set.Set = "b c"
 	mustAcquire(t, c.Store, set)
-	out, err := c.Confirm(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp})
+	out, err := c.Do(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := c.afterCrash(t).Acquire(t.Context(), set)
+	again, err := c.afterCrash(t).Do(t.Context(), set)
 	if err != nil || again.Holder.Token != out.Holder.Token || again.Holder.Provisional {
 		t.Errorf("after a crash behind a confirmation: %+v, %v; want token %d", again.Holder, err, out.Holder.Token)
 	}
@@ -291,7 +291,7 @@ func TestAnUnwoundHoldMayBeLost(t *testing.T) {
 		defer b.mu.Unlock()
 		return b.flushing == nil
 	})
-	out, err := b.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Hold: 2})
+	out, err := b.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Hold: 2})
 	if err != nil || out.Holder.Hold != 1 {
 		t.Errorf("unwinding: %+v, %v", out.Holder, err)
 	}
@@ -313,7 +313,7 @@ func TestTenThousandWaiters(t *testing.T) {
 		if i%10 == 0 || i%2 == 0 && i > 500 {
 			continue
 		}
-		if _, err := s.Leave(t.Context(), fencing.LeaveRequest{Name: "a", Lease: all[i].Lease, Stamp: all[i].Stamp}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.LeaveRequest{Name: "a", Lease: all[i].Lease, Stamp: all[i].Stamp}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -332,7 +332,7 @@ func TestTenThousandWaiters(t *testing.T) {
 			break
 		}
 	}
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Waiting < waiters/3 || len(out.Lock.Waiters) != fencing.MaxWaitersShown {
 		t.Errorf("waiting: %d, shown: %d, %v", out.Lock.Waiting, len(out.Lock.Waiters), err)
 	}
@@ -372,11 +372,11 @@ func TestCloseWithWaiters(t *testing.T) {
 	if heard := listener.heard(); len(heard) != 1 {
 		t.Errorf("heard of %d grants", len(heard))
 	}
-	if _, err := s.Acquire(t.Context(), waiting("a")); code(err) != fencing.CodeUnavailable {
+	if _, err := s.Do(t.Context(), waiting("a")); code(err) != fencing.CodeUnavailable {
 		t.Errorf("joining after Close: %v", err)
 	}
 	s = open(t, Options{Dir: dir})
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Waiting != 0 || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Lease != listener.heard()[0].Holder.Lease {
 		t.Errorf("after a restart: %+v, %v", out.Lock, err)
 	}
@@ -412,12 +412,12 @@ func TestHandOffGoesOn(t *testing.T) {
 	for range 4 {
 		looking.Go(func() {
 			for looks.Err() == nil {
-				s.Inspect(looks, fencing.InspectRequest{Name: "a"})
-				s.History(looks, fencing.HistoryRequest{Name: "a"})
+				s.Do(looks, fencing.InspectRequest{Name: "a"})
+				s.Do(looks, fencing.HistoryRequest{Name: "a"})
 			}
 		})
 	}
-	out, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
+	out, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
 	if err != nil || len(out.Granted) != fencing.StepLimit || !out.More {
 		t.Fatalf("the first step grants to %d, more: %v, %v", len(out.Granted), out.More, err)
 	}

@@ -42,7 +42,7 @@ func benchmarkManyHolders(b *testing.B, what string, permits int) {
 		group.Go(func() {
 			for i := first; i < permits; i += 100 {
 				r := permit("crowded", 1<<20)
-				must(s.Acquire(b.Context(), r))
+				must(s.Do(b.Context(), r))
 				held[i] = fencing.RenewRequest{Name: r.Name, Lease: r.Lease, TTL: r.TTL}
 			}
 		})
@@ -59,17 +59,17 @@ func benchmarkManyHolders(b *testing.B, what string, permits int) {
 				case <-over:
 					return
 				default:
-					must(s.Renew(b.Context(), held[i%permits]))
-					s.Acquire(b.Context(), refused)
+					must(s.Do(b.Context(), held[i%permits]))
+					s.Do(b.Context(), refused)
 				}
 			}
 		})
 		b.SetParallelism(4) // on two processors
 		b.RunParallel(func(each *testing.PB) {
 			r := acquire(fencing.Name(fmt.Sprint("other", clients.Add(1))), time.Hour)
-			must(s.Acquire(b.Context(), r))
+			must(s.Do(b.Context(), r))
 			for each.Next() {
-				must(s.Renew(b.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease, TTL: r.TTL}))
+				must(s.Do(b.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease, TTL: r.TTL}))
 			}
 		})
 		return
@@ -78,15 +78,15 @@ func benchmarkManyHolders(b *testing.B, what string, permits int) {
 	for i := range b.N {
 		switch what {
 		case "refused":
-			if _, err := s.Acquire(b.Context(), refused); err == nil {
+			if _, err := s.Do(b.Context(), refused); err == nil {
 				b.Fatal("one more than may holds the name")
 			}
 		case "renewed":
-			must(s.Renew(b.Context(), held[i%permits]))
+			must(s.Do(b.Context(), held[i%permits]))
 		case "pair":
 			r := permit("crowded", 1<<20)
-			must(s.Acquire(b.Context(), r))
-			must(s.Release(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}))
+			must(s.Do(b.Context(), r))
+			must(s.Do(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}))
 		}
 	}
 	b.StopTimer()

@@ -185,7 +185,7 @@ func testACutJournal(t *testing.T, step int64) {
 		mustAcquire(t, s, r)
 		mustRelease(t, s, r)
 	}
-	if _, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "n0"}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.InspectRequest{Name: "n0"}); err != nil {
 		t.Fatal(err)
 	}
 	files, end, name := readFiles(t, dir), s.disk.journal.at, segmentNames[s.disk.journal.current]
@@ -204,7 +204,7 @@ func testACutJournal(t *testing.T, step int64) {
 			defer after.Close()
 			granted, released := 0, 0
 			for i := range names {
-				out, err := after.Inspect(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
+				out, err := after.Do(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -259,7 +259,7 @@ func TestACleanEndNeedsNoJournal(t *testing.T) {
 		}
 	}
 	s = open(t, Options{Dir: dir})
-	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 		t.Error(err)
 	}
 }
@@ -280,7 +280,7 @@ func TestAFlushLargerThanTheJournal(t *testing.T) {
 		requests = append(requests, r)
 		after := c.afterCrash(t)
 		for _, r := range requests {
-			if _, err := after.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			if _, err := after.Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 				t.Errorf("after a crash behind grant %d, %s: %v", i, r.Name, err)
 			}
 		}
@@ -298,7 +298,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	}
 	granted := 0
 	for i := range 200 {
-		_, err := c.Acquire(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute))
+		_, err := c.Do(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute))
 		if err != nil {
 			break
 		}
@@ -310,7 +310,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	}
 	after := c.afterCrash(t)
 	for i := range granted {
-		out, err := after.Inspect(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
+		out, err := after.Do(t.Context(), fencing.InspectRequest{Name: fencing.Name(fmt.Sprint("n", i))})
 		if err != nil || !out.Lock.Held() {
 			t.Errorf("n%d was granted, and is %+v, %v", i, out.Lock, err)
 		}

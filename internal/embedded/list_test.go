@@ -26,7 +26,7 @@ func TestSearchLetsWritersIn(t *testing.T) {
 		return clock.read()
 	}})
 	take := func(name string) {
-		if _, err := s.Acquire(context.Background(), fencing.AcquireRequest{
+		if _, err := s.Do(context.Background(), fencing.AcquireRequest{
 			Name: fencing.Name(name), Lease: fencing.NewLeaseID(clock.read().Time()), Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Minute,
 		}); err != nil {
 			t.Error(err)

@@ -84,29 +84,29 @@ func (h *chronicle) exercise(s *Store, clock *testClock, files *trace, random *r
 			}
 			r.Metadata = map[string]string{"padding": strings.Repeat("x", random.IntN(12000))}
 			var out fencing.Outcome
-			if out, err = s.Acquire(ctx, r); err == nil {
+			if out, err = s.Do(ctx, r); err == nil {
 				held[name], tokens[name] = r, out.Holder.Token
 			}
 		case choice < 5:
 			m.durable = false
-			_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+			_, err = s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
 			delete(held, name)
 		case choice < 6:
-			_, err = s.Break(ctx, fencing.BreakRequest{Name: name, Token: tokens[name]})
+			_, err = s.Do(ctx, fencing.BreakRequest{Name: name, Token: tokens[name]})
 			delete(held, name)
 		case choice < 7:
 			r.Hold++
-			_, err = s.Acquire(ctx, r)
+			_, err = s.Do(ctx, r)
 			held[name] = r
 		case choice < 9:
-			_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: time.Duration(1+random.IntN(600)) * time.Second})
+			_, err = s.Do(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease, TTL: time.Duration(1+random.IntN(600)) * time.Second})
 			m.durable = false // unless it is longer, which the model does not follow
 		case choice < 11:
 			slot := fencing.NoSlot
 			if r.Limit == 1 {
 				slot = random.IntN(2) - 1
 			}
-			_, err = s.Admit(ctx, fencing.AdmitRequest{Name: name, Token: tokens[name], Slot: slot})
+			_, err = s.Do(ctx, fencing.AdmitRequest{Name: name, Token: tokens[name], Slot: slot})
 			if code(err) == fencing.CodeStaleToken { // its lease lives on
 				err = nil
 			}
@@ -251,7 +251,7 @@ func failing(h *chronicle, dir string, files *trace, clock *testClock, random *r
 	case <-time.After(60 * time.Second):
 		return errors.New("Failed is not closed")
 	}
-	if _, err := s.Acquire(context.Background(), acquire("after", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := s.Do(context.Background(), acquire("after", time.Minute)); code(err) != fencing.CodeUnavailable {
 		return fmt.Errorf("a grant after the fault: %v", err)
 	}
 	return nil

@@ -35,7 +35,7 @@ func keepsAfterCrash(t *testing.T, dir string, names ...fencing.Name) {
 	t.Helper()
 	after := open(t, Options{Dir: writeFiles(t, readFiles(t, dir))})
 	for _, name := range names {
-		out, err := after.Inspect(t.Context(), fencing.InspectRequest{Name: name})
+		out, err := after.Do(t.Context(), fencing.InspectRequest{Name: name})
 		if err != nil || !out.Lock.Held() {
 			t.Errorf("%s was granted, and is %+v, %v", name, out.Lock, err)
 		}
@@ -55,7 +55,7 @@ func TestTheDirectoryIsReplaced(t *testing.T) {
 	}
 	t.Run("it is asked", func(t *testing.T) {
 		first, second, dir := replaced(t)
-		_, err := first.Acquire(t.Context(), acquire("b", time.Hour))
+		_, err := first.Do(t.Context(), acquire("b", time.Hour))
 		if code(err) != fencing.CodeUnavailable {
 			t.Errorf("a lock that the other store has granted: %v", err)
 		}

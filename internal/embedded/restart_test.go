@@ -37,7 +37,7 @@ func TestARestartKeepsEveryHolder(t *testing.T) {
 	mustRelease(t, s, requests[1])
 	for i, labels := range []fencing.RenewRequest{{Owner: "renamed"}, {Metadata: map[string]string{"n": "two"}}} {
 		labels.Name, labels.Lease = "permits", requests[i*2].Lease
-		if _, err := s.Renew(t.Context(), labels); err != nil {
+		if _, err := s.Do(t.Context(), labels); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestARestartKeepsEveryHolder(t *testing.T) {
 	mustAcquire(t, s, deeper)
 	deeper.Hold = 3
 	mustAcquire(t, s, deeper)
-	if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: "permits", Lease: deeper.Lease, Hold: 3}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: "permits", Lease: deeper.Lease, Hold: 3}); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -55,7 +55,7 @@ func TestARestartKeepsEveryHolder(t *testing.T) {
 	mustAcquire(t, s, shared("readers", 0)) // a name that begins another
 	view := func() (all []fencing.Holder) {
 		for _, name := range []fencing.Name{"permits", "readers", "readers/of:all"} {
-			out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name})
+			out, err := s.Do(t.Context(), fencing.InspectRequest{Name: name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +75,7 @@ func TestARestartKeepsEveryHolder(t *testing.T) {
 	if newcomer := mustAcquire(t, s, shared("permits", 5)); newcomer.Slot != 1 {
 		t.Errorf("the free slot is 1: %+v", newcomer)
 	}
-	if _, err := s.Acquire(t.Context(), shared("permits", 5)); code(err) != fencing.CodeLocked {
+	if _, err := s.Do(t.Context(), shared("permits", 5)); code(err) != fencing.CodeLocked {
 		t.Errorf("a sixth of five: %v", err)
 	}
 }
@@ -94,12 +94,12 @@ func TestARestartDropsPlacesAndProvisionalLeases(t *testing.T) {
 
 	clock.advance(-time.Hour)
 	s = open(t, Options{Dir: dir, Now: clock.read})
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Waiting != 0 || len(out.Lock.Holders) != 1 {
 		t.Errorf("%+v, %v; want the holder alone", out.Lock, err)
 	}
 	join(t, s, waiter) // its client may come back
-	if _, err := s.Confirm(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp}); reason(err) != fencing.ReasonUnknown {
+	if _, err := s.Do(t.Context(), fencing.ConfirmRequest{Name: "b", Lease: set.Lease, Stamp: set.Stamp}); reason(err) != fencing.ReasonUnknown {
 		t.Errorf("confirming what was not firm: %v", err)
 	}
 	if again := mustAcquire(t, s, set); again.Token <= provisional.Token {
@@ -116,7 +116,7 @@ func TestARecordWithoutLeasesIsForgottenAfterARestart(t *testing.T) {
 	provisional := mustAcquire(t, s, set)
 	s.Close()
 	s = open(t, Options{Dir: dir, Now: clock.read})
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "b"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "b"})
 	if err != nil || out.Lock.LastToken != provisional.Token {
 		t.Errorf("the last token is %d, %v; want %d", out.Lock.LastToken, err, provisional.Token)
 	}
@@ -131,7 +131,7 @@ func TestARecordWithoutLeasesIsForgottenAfterARestart(t *testing.T) {
 
 func past(t *testing.T, s *Store, name fencing.Name) []fencing.Ended {
 	t.Helper()
-	out, err := s.History(t.Context(), fencing.HistoryRequest{Name: name})
+	out, err := s.Do(t.Context(), fencing.HistoryRequest{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,11 +153,11 @@ func TestHistorySurvivesARestart(t *testing.T) {
 	for range fencing.MaxHistory + 5 {
 		turn("b")
 	}
-	out, err := s.Acquire(t.Context(), acquire("a", time.Minute))
+	out, err := s.Do(t.Context(), acquire("a", time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Break(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 		t.Fatal(err)
 	}
 	mustAcquire(t, s, acquire("a", time.Second))
@@ -224,7 +224,7 @@ func TestHistoryIsBoundedInAll(t *testing.T) {
 			mustRelease(t, s, r)
 		}
 	}
-	if _, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "n1"}); err != nil { // all is flushed
+	if _, err := s.Do(t.Context(), fencing.InspectRequest{Name: "n1"}); err != nil { // all is flushed
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -319,7 +319,7 @@ func killed(t *testing.T, dir string, last map[string]grantTold) (violations int
 func afterKill(t *testing.T, s *Store, last map[string]grantTold) (violations int) {
 	t.Helper()
 	for name, g := range last {
-		out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
+		out, err := s.Do(t.Context(), fencing.InspectRequest{Name: fencing.Name(name)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +351,7 @@ func beKilled(t *testing.T, dir string) {
 			for range 10_000 {
 				r := waiting(name)
 				granted := listener.await(r.Stamp)
-				out, err := s.Acquire(context.Background(), r)
+				out, err := s.Do(context.Background(), r)
 				if err != nil {
 					t.Error(err)
 					return

@@ -36,7 +36,7 @@ func (v *onVolume) open() (*Store, error) {
 // use has a store flush, and what ended long ago forgotten, and checks that it has what it granted.
 func (v *onVolume) use(t *testing.T, s *Store, flushes int) error {
 	for name := range v.held {
-		if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name}); err != nil || !out.Lock.Held() {
+		if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: name}); err != nil || !out.Lock.Held() {
 			return fmt.Errorf("%s was granted, and is %+v, %w", name, out.Lock, err)
 		}
 	}
@@ -44,15 +44,15 @@ func (v *onVolume) use(t *testing.T, s *Store, flushes int) error {
 		v.count++
 		r := acquire(fencing.Name(fmt.Sprint("n", v.count%8)), 100*time.Hour)
 		if v.held[r.Name] {
-			out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: r.Name})
+			out, err := s.Do(t.Context(), fencing.InspectRequest{Name: r.Name})
 			if err == nil {
-				_, err = s.Break(t.Context(), fencing.BreakRequest{Name: r.Name, Token: out.Lock.Holders[0].Token})
+				_, err = s.Do(t.Context(), fencing.BreakRequest{Name: r.Name, Token: out.Lock.Holders[0].Token})
 			}
 			if err != nil {
 				return err
 			}
 		}
-		if _, err := s.Acquire(t.Context(), r); err != nil {
+		if _, err := s.Do(t.Context(), r); err != nil {
 			return err
 		}
 		v.held[r.Name] = true

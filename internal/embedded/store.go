@@ -153,64 +153,12 @@ func (s *Store) Cause() error {
 	}
 }
 
-// Acquire implements fencing.Store.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Renew implements fencing.Store.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Release implements fencing.Store.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Confirm implements fencing.Store.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Leave implements fencing.Store.
-func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// TakeBack implements fencing.Store.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Break implements fencing.Store.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Evict implements fencing.Store.
-func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Admit implements fencing.Store.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Judge implements fencing.Store. It tells only what is durable.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Inspect implements fencing.Store. It shows only what is durable.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// History implements fencing.Store. It shows only what is durable.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
+// Do implements fencing.Store. It shows and judges only what is durable.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if !fencing.Served(op) {
+		return fencing.Outcome{}, fencing.UnservedError(op)
+	}
+	return s.do(ctx, op)
 }
 
 // Expire implements fencing.Store.

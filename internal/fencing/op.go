@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Op is an operation on one name: one of the request types of this file.
+// Op is an operation on one name: one of the request types of this file, as a value.
 type Op interface {
 	// LockName returns the name the operation is about.
 	LockName() Name
@@ -26,10 +26,69 @@ func OnlyLooks(op Op) bool {
 	return false
 }
 
+// Verb returns the word for what an operation does, as metrics, spans and logs have it;
+// empty for what is no request type of this file.
+func Verb(op Op) string {
+	switch op.(type) {
+	case AcquireRequest:
+		return "acquire"
+	case RenewRequest:
+		return "renew"
+	case ReleaseRequest:
+		return "release"
+	case ConfirmRequest:
+		return "confirm"
+	case LeaveRequest:
+		return "leave"
+	case TakeBackRequest:
+		return "take_back"
+	case BreakRequest:
+		return "break"
+	case EvictRequest:
+		return "evict"
+	case ClaimRequest:
+		return "claim"
+	case AdmitRequest:
+		return "admit"
+	case JudgeRequest:
+		return "judge"
+	case InspectRequest:
+		return "inspect"
+	case HistoryRequest:
+		return "history"
+	case ExpireRequest:
+		return "expire"
+	}
+	return ""
+}
+
+// Served reports whether every Store with a queue serves an operation: all do but a ClaimRequest,
+// which is for nodes of a quorum, an ExpireRequest, which Store.Expire makes, and what is no
+// request type of this file.
+func Served(op Op) bool {
+	switch Verb(op) {
+	case "", "claim", "expire":
+		return false
+	}
+	return true
+}
+
+// UnservedError is CodeUnsupportedByStore: the store does not serve the operation.
+func UnservedError(op Op) *Error {
+	return &Error{Code: CodeUnsupportedByStore, Detail: fmt.Sprintf("the store does not serve a %T", op)}
+}
+
 // AcquireRequest asks for a lease. With a Lease that already holds the name, or
 // waits for it, it changes nothing but whose request it is (see Stamp), and
 // answers with what is; see Contradicts. A Hold one above the present depth deepens it, unless the
 // lease is provisional: nobody was told of it.
+//
+// A request with a Wait that can't be granted now joins the queue: Outcome.Waits reports it, and
+// the Listener hears what becomes of it. Without Capabilities.Queue it is refused. CodeLocked:
+// somebody else holds the name, or others wait for it; Error.Lock shows who.
+// CodeTooManyRequests: MaxWaiters. CodeLeaseLost: the lease id has ended on this name, or its
+// public part is known with another secret. CodeInvalidRequest: a hold too deep, or a lease id
+// of another set. CodeUnsupportedByStore: the store can't do this.
 type AcquireRequest struct {
 	Name     Name
 	Lease    LeaseID
@@ -132,6 +191,8 @@ func ConflictError(field, present string) *Error {
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold
 // bounds the result. It may turn an exclusive lease into a shared one, and change the limit of one that has one.
+//
+// CodeLeaseLost: see Error.Reason. CodeInvalidRequest: a change of mode other than a downgrade.
 type RenewRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -166,7 +227,9 @@ type RenewRequest struct {
 	Epoch int64
 }
 
-// ReleaseRequest ends a lease, or unwinds its hold. It may be repeated.
+// ReleaseRequest ends a lease, unwinds its hold, or lets it linger: what remains is in
+// Outcome.Holder. It may be repeated: one that was released before is released again.
+// CodeLeaseLost: it ended otherwise.
 type ReleaseRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -186,15 +249,21 @@ type ReleaseRequest struct {
 	Linger time.Duration
 }
 
-// ConfirmRequest makes a provisional lease firm: its TTL starts now. It may be
-// repeated.
+// ConfirmRequest makes a provisional lease firm: its TTL starts now, and Outcome.Holder is it.
+// It may be repeated.
+//
+// CodeLeaseLost: it was taken back, or has ended. CodeReplaced: another request has it now.
+// CodeQuarantined: the lost writes may include a take-back, after which another was granted;
+// it can be confirmed later, while its gateway lives.
 type ConfirmRequest struct {
 	Name  Name
 	Lease LeaseID
 	Stamp Stamp
 }
 
-// LeaveRequest gives up waiting. If the lease came first, that is the answer.
+// LeaveRequest gives up waiting: Outcome.Place and Lock show the place as it was. If the lease
+// came first, it is in Outcome.Holder and may be Provisional; if there is neither, nothing is.
+// CodeReplaced: another request has the place now.
 type LeaveRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -237,6 +306,10 @@ type TakeBackRequest struct {
 // expiry, unless it is over before. Of several notices the earliest end counts, with its
 // reason. A provisional lease, of which nobody was told, is broken at once, as any is by
 // a break without notice, also after one with it.
+//
+// With a Notice that is yet to run, Outcome.Holder is the lease as it is, with BreakAt.
+// CodeStaleToken: no live lease has the token; Error.Lock shows those that are live.
+// CodeClockSkew also of a notice.
 type BreakRequest struct {
 	Name        Name
 	Token       Token
@@ -247,7 +320,10 @@ type BreakRequest struct {
 
 // EvictRequest takes the place of a waiter from it, connected or resting, for good: its lease
 // id has ended, which a tombstone with ReasonEvicted tells. Of a set the whole request ends,
-// for it has lost one of its names. It may be repeated.
+// for it has lost one of its names. Its request is told: Outcome.Evicted. It may be repeated.
+//
+// CodeNotFound: no such lease waits. CodeConflict: it holds the lock by now, with
+// Error.CurrentToken; see BreakRequest. CodeUnsupportedByStore: there is no queue.
 type EvictRequest struct {
 	Name        Name
 	Waiter      LeasePublic // the public part of its lease id
@@ -255,7 +331,10 @@ type EvictRequest struct {
 }
 
 // ClaimRequest makes Token that of a live lease: the second phase of a quorum's
-// acquire. It may be repeated.
+// acquire. Outcome.Holder is it. It may be repeated. Only a Node serves it.
+//
+// CodeStaleToken: the token is not above all that count here; Error.CurrentToken is the last
+// one. CodeLeaseLost: see Error.Reason.
 type ClaimRequest struct {
 	Name  Name
 	Lease LeaseID
@@ -264,7 +343,15 @@ type ClaimRequest struct {
 
 // AdmitRequest asks the fence of a name to let a token pass, before something is written
 // that the lock protects. One that is not below any that was admitted before passes; it
-// may do so again and again.
+// may do so again and again. It moves the fence's mark up to the token, so that no lower one
+// passes from then on: Outcome.Fence says what the marks are. The mark is durable before the
+// answer, and where grants need the word of replicas, so does it: CodeNotReplicated, and the
+// mark may have moved.
+//
+// CodeStaleToken: the token is below a mark, or above the highest one issued; Error.Fence.
+// CodeQuarantined: no live lease has it, and what was forgotten may be that a newer one was
+// admitted. CodeClockSkew: the clocks differ, and by the right one the name might still be
+// remembered, or, in quarantine, the lease be live.
 type AdmitRequest struct {
 	Name  Name
 	Token Token
@@ -275,21 +362,24 @@ type AdmitRequest struct {
 	Claimed bool
 }
 
-// JudgeRequest asks what has become of a token. It is advice, and guards nothing: by the
-// time of the answer it may be otherwise.
+// JudgeRequest asks what has become of a token: Outcome.Fence.Verdict. It is advice, and
+// guards nothing: by the time of the answer it may be otherwise. So it is never refused with
+// CodeClockSkew.
 type JudgeRequest struct {
 	Name    Name
 	Token   Token
 	Claimed bool // as in AdmitRequest
 }
 
-// InspectRequest asks for the public view of a name, and who held it lately.
+// InspectRequest asks for the public view of a name, whether it is held or free, in
+// Outcome.Lock, and who held it lately in Outcome.Past. It is for people and guards nothing, so
+// it is never refused with CodeClockSkew: while the clocks differ, what it leaves out may be live.
 type InspectRequest struct {
 	Name    Name
 	Holders int // how many to show at most; 0 is MaxHoldersShown
 }
 
-// HistoryRequest asks who held a name lately.
+// HistoryRequest is as InspectRequest, but that Outcome.Lock is without Waiters.
 type HistoryRequest struct {
 	Name    Name
 	Holders int // how many to show at most; 0 is MaxHoldersShown
@@ -297,7 +387,7 @@ type HistoryRequest struct {
 
 // ExpireRequest ends the leases on a name whose time has run out and forgets
 // the name when it has been idle long enough. It changes nothing that a caller
-// could tell: absent and expired are the same.
+// could tell: absent and expired are the same. It is for Step: see Store.Expire.
 type ExpireRequest struct {
 	Name Name
 }

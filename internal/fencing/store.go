@@ -13,7 +13,7 @@ import (
 //
 // A method returns nil or an *Error. Whatever a store can't decide, for lack of
 // contact, of time or of disk, is CodeUnavailable and never one of the codes
-// that mean "no" (P8). Beside the codes named at each method, all but Close may
+// that mean "no" (P8). Beside the codes named at each method and request, all but Close may
 // return CodeUnavailable, and those that judge an expiry or issue a token
 // CodeClockSkew. When a method that changes something fails with one of these
 // two, the change may or may not have been made, or be made a little later.
@@ -21,71 +21,10 @@ type Store interface {
 	// Capabilities says what the store leaves to its gateway. It is always the same.
 	Capabilities() Capabilities
 
-	// Acquire asks for a lease. A request with a Wait that can't be granted now
-	// joins the queue: Outcome.Waits reports it, and the Listener hears what
-	// becomes of it. Without Capabilities.Queue it is refused. CodeLocked: somebody else holds the name, or others wait for
-	// it; Error.Lock shows who. CodeTooManyRequests: MaxWaiters. CodeLeaseLost: the
-	// lease id has ended on this name, or its public part is known with another
-	// secret. CodeInvalidRequest: a hold too deep, or a lease id of another set.
-	// CodeUnsupportedByStore: the store can't do this.
-	Acquire(context.Context, AcquireRequest) (Outcome, error)
-
-	// Renew sets the remaining time of a lease. CodeLeaseLost: see Error.Reason.
-	// CodeInvalidRequest: a change of mode other than a downgrade.
-	Renew(context.Context, RenewRequest) (Outcome, error)
-
-	// Release ends a lease, unwinds its hold, or lets it linger: what remains is in
-	// Outcome.Holder. One that was released before is released again.
-	// CodeLeaseLost: it ended otherwise.
-	Release(context.Context, ReleaseRequest) (Outcome, error)
-
-	// Confirm makes a provisional lease firm; Outcome.Holder is it. CodeLeaseLost:
-	// it was taken back, or has ended. CodeReplaced: another request has it now.
-	// CodeQuarantined: the lost writes may include a take-back, after which another was
-	// granted; it can be confirmed later, while its gateway lives.
-	Confirm(context.Context, ConfirmRequest) (Outcome, error)
-
-	// Leave gives up a place: Outcome.Place and Lock show it as it was. If the
-	// lease came first, it is in Outcome.Holder and may be Provisional; if there is
-	// neither, nothing is. CodeReplaced: another request has the place now.
-	Leave(context.Context, LeaveRequest) (Outcome, error)
-
-	// TakeBack undoes a grant that could not be delivered, if it still can be, or
-	// gives up a place. An Outcome without Now did not reach the store's rules.
-	TakeBack(context.Context, TakeBackRequest) (Outcome, error)
-
-	// Break ends the live lease with a token; with a Notice that is yet to run, Outcome.Holder
-	// is the lease as it is, with BreakAt. CodeStaleToken: no live lease has
-	// it; Error.Lock shows those that are live. CodeClockSkew also of a notice.
-	Break(context.Context, BreakRequest) (Outcome, error)
-
-	// Evict takes the place of a waiter from it, and has its request told: Outcome.Evicted.
-	// CodeNotFound: no such lease waits. CodeConflict: it holds the lock by now, with
-	// Error.CurrentToken; see Break. CodeUnsupportedByStore: there is no queue.
-	Evict(context.Context, EvictRequest) (Outcome, error)
-
-	// Admit lets a token pass the fence of a name before storage is written, and moves the
-	// fence's mark up to it, so that no lower one passes from then on. Outcome.Fence
-	// says what the marks are. The mark is durable before the answer, and where grants
-	// need the word of replicas, so does it: CodeNotReplicated, and the mark may have moved.
-	// CodeStaleToken: the token is below a mark, or above the highest one issued;
-	// Error.Fence. CodeQuarantined: no live lease has it, and what was forgotten may be that a
-	// newer one was admitted. CodeClockSkew: the clocks differ, and by the right one the name
-	// might still be remembered, or, in quarantine, the lease be live.
-	Admit(context.Context, AdmitRequest) (Outcome, error)
-
-	// Judge says what has become of a token: Outcome.Fence.Verdict. As Inspect, it guards
-	// nothing and never returns CodeClockSkew.
-	Judge(context.Context, JudgeRequest) (Outcome, error)
-
-	// Inspect returns the public view of a name in Outcome.Lock, whether it is
-	// held or free, and who held it lately in Outcome.Past. It is for people and guards
-	// nothing, so it never returns CodeClockSkew: while the clocks differ, what it leaves
-	// out may be live.
-	Inspect(context.Context, InspectRequest) (Outcome, error)
-
-	// History is as Inspect, but that Outcome.Lock is without Waiters.
-	History(context.Context, HistoryRequest) (Outcome, error)
+	// Do carries out an operation. What each asks for, what its Outcome has and the codes
+	// it is refused with stand at its request type. CodeUnsupportedByStore: the store
+	// serves no such operation, see Served; or what only a queue takes, without Capabilities.Queue.
+	Do(context.Context, Op) (Outcome, error)
 
 	// List returns live locks in the byte order of their names. CodeUnsupportedByStore: see
 	// ListRequest.Waiting.
@@ -97,7 +36,7 @@ type Store interface {
 	Expire(ctx context.Context, limit int) (Expiry, error)
 
 	// Listen says who is to hear of this gateway's waiters. It is called once,
-	// before the first Acquire that waits.
+	// before the first AcquireRequest that waits.
 	Listen(Listener)
 
 	// Heartbeat says that this gateway lives and has waiters, provisional
@@ -129,7 +68,7 @@ type Store interface {
 // Capabilities says as data what a store does by itself.
 type Capabilities struct {
 	// Queue: the store keeps a queue of those who wait, in order of arrival and across
-	// gateways, and hands on. Without one, an Acquire with a Wait is refused like any other:
+	// gateways, and hands on. Without one, an AcquireRequest with a Wait is refused like any other:
 	// CodeLocked, with Error.RetryAfter, or CodeQuarantined. Its gateway asks again; see
 	// AcquireRequest.Behind and Intent.
 	Queue bool
@@ -148,49 +87,16 @@ type Capabilities struct {
 	WallTime func(Instant) time.Time
 }
 
-// NoQueue is embedded by stores that have no queue: what only a queue takes. Nothing
-// waits there, and nothing is provisional. What they tell of streams they tell by methods of their own.
-type NoQueue struct{}
-
-// Capabilities implements Store.
-func (NoQueue) Capabilities() Capabilities { return Capabilities{} }
-
-// Confirm implements Store: CodeUnsupportedByStore.
-func (NoQueue) Confirm(context.Context, ConfirmRequest) (Outcome, error) {
-	return Outcome{Err: noQueue}.Result()
-}
-
-// Leave implements Store: CodeUnsupportedByStore.
-func (NoQueue) Leave(context.Context, LeaveRequest) (Outcome, error) {
-	return Outcome{Err: noQueue}.Result()
-}
-
-// Evict implements Store: CodeUnsupportedByStore.
-func (NoQueue) Evict(context.Context, EvictRequest) (Outcome, error) {
-	return Outcome{Err: noQueue}.Result()
-}
-
-// Listen implements Store: there is nothing to hear.
-func (NoQueue) Listen(Listener) {}
-
-// Heartbeat implements Store: nothing has to be kept alive.
-func (NoQueue) Heartbeat(context.Context, []Name) error { return nil }
-
 // NoQueueError is CodeUnsupportedByStore: what was asked for takes a queue.
 func NoQueueError() *Error { return noQueue }
 
 var noQueue = &Error{Code: CodeUnsupportedByStore, Detail: "the store has no queue"}
 
-// Node is a Store that can be one of a quorum's. It is opened so that it leaves a
+// Node is a Store that can be one of a quorum's: it serves ClaimRequest too. It is opened so that it leaves a
 // server which remembers nothing to the quorum: it grants nothing there before
 // Enroll, and Check returns CodeQuarantined until then.
 type Node interface {
 	Store
-
-	// Claim sets the token of a live lease: Outcome.Holder is it. CodeStaleToken:
-	// the token is not above all that count here; Error.CurrentToken is the last one.
-	// CodeLeaseLost: see Error.Reason.
-	Claim(context.Context, ClaimRequest) (Outcome, error)
 
 	// Memory says what the server remembers.
 	Memory(context.Context) (Memory, error)

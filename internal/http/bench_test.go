@@ -96,9 +96,9 @@ func storeAlone(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		id := fencing.NewLeaseID(time.Now())
-		store.Acquire(b.Context(), fencing.AcquireRequest{Name: "orders/42", Lease: id, Stamp: fencing.NewStamp(),
+		store.Do(b.Context(), fencing.AcquireRequest{Name: "orders/42", Lease: id, Stamp: fencing.NewStamp(),
 			Mode: fencing.ModeExclusive, Hold: 1, TTL: 30 * time.Second, Owner: "worker-7"})
-		store.Release(b.Context(), fencing.ReleaseRequest{Name: "orders/42", Lease: id})
+		store.Do(b.Context(), fencing.ReleaseRequest{Name: "orders/42", Lease: id})
 	}
 }
 

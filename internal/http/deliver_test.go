@@ -27,7 +27,7 @@ func (g *gateway) wantTakenBack(name fencing.Name) {
 	case <-time.After(60 * time.Second):
 		g.t.Fatal("the grant was not taken back")
 	}
-	out, _ := g.store.Inspect(context.Background(), fencing.InspectRequest{Name: name})
+	out, _ := g.store.Do(context.Background(), fencing.InspectRequest{Name: name})
 	if out.Lock.Held() {
 		g.t.Errorf("%s is still held", name)
 	}
@@ -47,7 +47,7 @@ func TestExpiresInIsConservative(t *testing.T) {
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			out, err := s.Model.Acquire(ctx, r)
+			out, err := s.Model.Do(ctx, r)
 			g.clock.advance(40*time.Millisecond + time.Microsecond)
 			return out, err
 		}
@@ -63,7 +63,7 @@ func TestNothingLeftIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	g := start(t)
 	slow := func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-		out, err := g.store.Model.Acquire(ctx, r)
+		out, err := g.store.Model.Do(ctx, r)
 		g.clock.advance(100 * time.Millisecond)
 		return out, err
 	}
@@ -111,7 +111,7 @@ func TestPanicAfterTheGrant(t *testing.T) {
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			s.Model.Acquire(ctx, r)
+			s.Model.Do(ctx, r)
 			panic("a defect")
 		}
 	})
@@ -139,7 +139,7 @@ func TestUnknownOutcome(t *testing.T) {
 			g := start(t)
 			g.store.set(func(s *scriptedStore) {
 				s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-					s.Model.Acquire(ctx, r) // granted, and the answer lost
+					s.Model.Do(ctx, r) // granted, and the answer lost
 					return fencing.Outcome{}, c.err
 				}
 			})
@@ -226,11 +226,11 @@ func TestExpiredBeforeTheReply(t *testing.T) {
 	g := start(t)
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			if out, err := s.Model.Acquire(ctx, r); err != nil {
+			if out, err := s.Model.Do(ctx, r); err != nil {
 				return out, err
 			}
 			g.clock.advance(r.TTL)
-			return s.Model.Acquire(ctx, r)
+			return s.Model.Do(ctx, r)
 		}
 	})
 	a := g.do("POST", "/locks/a", `{"ttl_ms":100}`).problem(t, 503, fencing.CodeUnavailable)
@@ -362,7 +362,7 @@ func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
 			g := start(t)
 			g.store.set(func(s *scriptedStore) {
 				s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-					s.Model.Acquire(ctx, r) // when the other had been refused
+					s.Model.Do(ctx, r) // when the other had been refused
 					return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeLocked, Lock: &fencing.Lock{Name: r.Name}, Unanswered: true}
 				}
 			})
@@ -382,7 +382,7 @@ func TestNothingLeftOfAReattach(t *testing.T) {
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 			g.clock.advance(500 * time.Millisecond)
-			return g.store.Model.Acquire(ctx, r)
+			return g.store.Model.Do(ctx, r)
 		}
 	})
 	g.do("POST", "/locks/a", `{"ttl_ms":1000}`, "Lease-Id: "+id, "Accept: text/event-stream").problem(t, 503, fencing.CodeUnavailable)

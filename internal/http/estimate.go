@@ -60,7 +60,7 @@ func (p *paces) of(ctx context.Context, name fencing.Name) fencing.Pace {
 	p.mu.Unlock()
 	if !known {
 		defer close(r.done)
-		out, err := p.dog.History(ctx, fencing.HistoryRequest{Name: name})
+		out, err := p.dog.Do(ctx, fencing.HistoryRequest{Name: name})
 		if err == nil {
 			r.pace = fencing.PaceOf(out.Lock, out.Past)
 			return r.pace

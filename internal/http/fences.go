@@ -46,7 +46,7 @@ func decodeAdmit(c *call) (fencing.AdmitRequest, error) {
 }
 
 func admitToken(c *call, req fencing.AdmitRequest) (*admitted, error) {
-	out, err := c.s.dog.Admit(c.r.Context(), req)
+	out, err := c.s.dog.Do(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func decodeJudge(c *call) (fencing.JudgeRequest, error) {
 }
 
 func judgeToken(c *call, req fencing.JudgeRequest) (*judged, error) {
-	out, err := c.s.dog.Judge(c.r.Context(), req)
+	out, err := c.s.dog.Do(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}

@@ -97,44 +97,36 @@ func (s *scriptedStore) Capabilities() fencing.Capabilities {
 	return can
 }
 
-func (s *scriptedStore) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (s *scriptedStore) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	s.mu.Lock()
-	acquire := s.acquire
+	acquire, after := s.acquire, s.afterRenew
 	s.mu.Unlock()
-	if err := s.hook("acquire", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	if acquire == nil {
-		acquire = s.Model.Acquire
-	}
-	asked := s.clock.time()
-	out, err := acquire(ctx, r)
-	out.Asked = asked
-	return out, err
-}
-
-func (s *scriptedStore) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	asked := s.clock.time()
-	out, err := s.Model.Confirm(ctx, r)
-	out.Asked = asked
-	return out, err
-}
-
-func (s *scriptedStore) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	if err := s.hook("leave", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	asked := s.clock.time()
-	out, err := s.Model.Leave(ctx, r)
-	out.Asked = asked
-	return out, err
-}
-
-func (s *scriptedStore) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	out, err := s.Model.TakeBack(ctx, r)
-	select {
-	case s.takenBack <- r:
+	switch op.(type) {
+	case fencing.ConfirmRequest, fencing.TakeBackRequest:
 	default:
+		if err := s.hook(fencing.Verb(op), op.LockName()); err != nil {
+			return fencing.Outcome{}, err
+		}
+	}
+	asked := s.clock.time()
+	var out fencing.Outcome
+	var err error
+	if r, acquires := op.(fencing.AcquireRequest); acquires && acquire != nil {
+		out, err = acquire(ctx, r)
+	} else {
+		out, err = s.Model.Do(ctx, op)
+	}
+	out.Asked = asked
+	switch r := op.(type) {
+	case fencing.RenewRequest:
+		if after != nil {
+			after(&out)
+		}
+	case fencing.TakeBackRequest:
+		select {
+		case s.takenBack <- r:
+		default:
+		}
 	}
 	return out, err
 }
@@ -156,74 +148,6 @@ func (l *scriptedListener) Granted(g fencing.Grant, now fencing.Instant, _ time.
 		onGrant()
 	}
 	l.Listener.Granted(g, now, asked)
-}
-
-func (s *scriptedStore) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	if err := s.hook("renew", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	asked := s.clock.time()
-	out, err := s.Model.Renew(ctx, r)
-	out.Asked = asked
-	s.mu.Lock()
-	after := s.afterRenew
-	s.mu.Unlock()
-	if after != nil {
-		after(&out)
-	}
-	return out, err
-}
-
-func (s *scriptedStore) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	if err := s.hook("release", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	asked := s.clock.time()
-	out, err := s.Model.Release(ctx, r)
-	out.Asked = asked
-	return out, err
-}
-
-func (s *scriptedStore) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	if err := s.hook("history", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.History(ctx, r)
-}
-
-func (s *scriptedStore) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	if err := s.hook("break", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.Break(ctx, r)
-}
-
-func (s *scriptedStore) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	if err := s.hook("evict", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.Evict(ctx, r)
-}
-
-func (s *scriptedStore) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	if err := s.hook("admit", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.Admit(ctx, r)
-}
-
-func (s *scriptedStore) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	if err := s.hook("judge", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.Judge(ctx, r)
-}
-
-func (s *scriptedStore) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	if err := s.hook("inspect", r.Name); err != nil {
-		return fencing.Outcome{}, err
-	}
-	return s.Model.Inspect(ctx, r)
 }
 
 func (s *scriptedStore) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
@@ -290,7 +214,7 @@ func newServer(t testing.TB, options ...func(*Options)) *gateway {
 		Gatherer: registry, Registerer: registry, now: g.clock.time,
 		Logger: slog.New(slog.NewJSONHandler(g.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		takeBack: func(r fencing.TakeBackRequest) { // at once, so that tests can see that there was none
-			if _, err := g.store.TakeBack(context.Background(), r); err != nil {
+			if _, err := g.store.Do(context.Background(), r); err != nil {
 				t.Errorf("take back: %v", err)
 			}
 		},

@@ -18,7 +18,7 @@ func decodeHistory(c *call) (fencing.HistoryRequest, error) {
 }
 
 func getHistory(c *call, req fencing.HistoryRequest) (*history, error) {
-	out, err := c.s.dog.History(c.r.Context(), req)
+	out, err := c.s.dog.Do(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}

@@ -184,7 +184,7 @@ func TestHTTP2LeavesBeforeTheAnswer(t *testing.T) {
 	var once sync.Once
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			out, err := s.Model.Acquire(context.WithoutCancel(ctx), r)
+			out, err := s.Model.Do(context.WithoutCancel(ctx), r)
 			once.Do(leave)
 			<-ctx.Done() // the gateway has heard of it
 			return out, err

@@ -34,7 +34,7 @@ func TestLeavesBeforeTheAnswer(t *testing.T) {
 				g.store.set(func(s *scriptedStore) {
 					s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 						defer leave(conn)
-						return s.Model.Acquire(ctx, r)
+						return s.Model.Do(ctx, r)
 					}
 				})
 				send(t, conn, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%sG", path, len(body), body))
@@ -148,7 +148,7 @@ func TestReattachWhoseClientLeaves(t *testing.T) {
 				var attached atomic.Bool
 				g.store.set(func(s *scriptedStore) {
 					s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-						out, err := s.Model.Acquire(ctx, r)
+						out, err := s.Model.Do(ctx, r)
 						if r.Attach && attached.CompareAndSwap(false, true) {
 							leave(conn)
 						}
@@ -180,7 +180,7 @@ func TestReattachThatTheStoreForgets(t *testing.T) {
 	conn := g.dial()
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			out, err := s.Model.Renew(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+			out, err := s.Model.Do(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 			out.Holder.Attached, out.Holder.Epoch = r.Stamp, out.Holder.Epoch+1
 			waysToLeave["closes"](conn)
 			return out, err

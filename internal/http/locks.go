@@ -76,7 +76,7 @@ func setRenewField(req *fencing.RenewRequest, name string, d *jsontext.Decoder, 
 }
 
 func renewLock(c *call, req fencing.RenewRequest) (*renewed, error) {
-	out, err := c.s.dog.Renew(c.r.Context(), req)
+	out, err := c.s.dog.Do(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}
@@ -204,14 +204,14 @@ func (c *call) refuseFields() error {
 func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if req.token != 0 {
-		out, err := c.s.dog.Break(ctx, req.breaks())
+		out, err := c.s.dog.Do(ctx, req.breaks())
 		c.auditBreak(req, err)
 		if err != nil || out.Holder.Token == 0 {
 			return ended{}, err
 		}
 		return &noticed{name: req.name, out: &out}, nil
 	}
-	out, err := c.s.dog.Release(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
+	out, err := c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: req.name, Lease: req.lease, Hold: req.hold})
 	if err != nil || out.Holder.Token == 0 {
 		return ended{}, err
 	}
@@ -252,7 +252,7 @@ func decodeInspect(c *call) (fencing.InspectRequest, error) {
 }
 
 func inspectLock(c *call, req fencing.InspectRequest) (*inspected, error) {
-	out, err := c.s.dog.Inspect(c.r.Context(), req)
+	out, err := c.s.dog.Do(c.r.Context(), req)
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func renewLocks(c *call, req *renewSet) (*renewedSet, error) {
 	return c.forEach(req.names, req.Lease, func(name fencing.Name) (fencing.Outcome, error) {
 		r := req.RenewRequest
 		r.Name = name
-		return c.s.dog.Renew(c.r.Context(), r)
+		return c.s.dog.Do(c.r.Context(), r)
 	})
 }
 
@@ -329,6 +329,6 @@ func decodeReleaseSet(c *call) (*releaseSet, error) {
 func releaseLocks(c *call, req *releaseSet) (*renewedSet, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	return c.forEach(req.names, req.lease, func(name fencing.Name) (fencing.Outcome, error) {
-		return c.s.dog.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: req.lease, Hold: req.hold})
+		return c.s.dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: req.lease, Hold: req.hold})
 	})
 }

@@ -45,12 +45,12 @@ func BenchmarkParked(b *testing.B) {
 		dog := watchdog.New(store, watchdog.Options{})
 		defer dog.Stop()
 		server := New(Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Logger: quiet})
-		if _, err := store.Acquire(b.Context(), fencing.AcquireRequest{Name: "orders/42", Lease: fencing.NewLeaseID(time.Now()),
+		if _, err := store.Do(b.Context(), fencing.AcquireRequest{Name: "orders/42", Lease: fencing.NewLeaseID(time.Now()),
 			Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Hour}); err != nil {
 			b.Fatal(err)
 		}
 		measureParked(b, NewHTTPServer(server.Handler(), quiet), requests, func() int {
-			out, err := store.Inspect(b.Context(), fencing.InspectRequest{Name: "orders/42"})
+			out, err := store.Do(b.Context(), fencing.InspectRequest{Name: "orders/42"})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -72,7 +72,7 @@ func (p *places) of(ctx context.Context, name fencing.Name, lease fencing.LeaseP
 func (p *places) readQueue(ctx context.Context, name fencing.Name) map[fencing.LeasePublic]standing {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	out, err := p.dog.Inspect(ctx, fencing.InspectRequest{Name: name})
+	out, err := p.dog.Do(ctx, fencing.InspectRequest{Name: name})
 	if err != nil {
 		return nil
 	}

@@ -64,7 +64,7 @@ func (c *call) reason() (reason string, err error) {
 
 // evictWaiter takes a place away. That goes on when the client leaves: it wanted it.
 func evictWaiter(c *call, req fencing.EvictRequest) (ended, error) {
-	_, err := c.s.dog.Evict(context.WithoutCancel(c.r.Context()), req)
+	_, err := c.s.dog.Do(context.WithoutCancel(c.r.Context()), req)
 	c.auditEvict(req, err)
 	return ended{}, err
 }

@@ -167,7 +167,7 @@ func TestRequestsUnderWay(t *testing.T) {
 				close(entered)
 				<-proceed
 			}
-			return s.Model.Acquire(ctx, r)
+			return s.Model.Do(ctx, r)
 		}
 	})
 	slow := g.later("POST", "/locks/ours/slow", "", g.as["ours"])

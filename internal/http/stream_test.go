@@ -439,10 +439,10 @@ func (w *countedWriter) seen() (text string, flushes int) {
 func (g *gateway) takeAndRelease(name fencing.Name) {
 	g.t.Helper()
 	ctx, lease := context.Background(), fencing.NewLeaseID(g.clock.time())
-	if _, err := g.store.Model.Acquire(ctx, fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), TTL: time.Minute, Hold: 1}); err != nil {
+	if _, err := g.store.Model.Do(ctx, fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), TTL: time.Minute, Hold: 1}); err != nil {
 		g.t.Fatal(err)
 	}
-	if _, err := g.store.Model.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
+	if _, err := g.store.Model.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
 		g.t.Fatal(err)
 	}
 }

@@ -229,7 +229,7 @@ func TestClientLeaves(t *testing.T) {
 						s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 							close(asked)
 							<-ctx.Done()
-							out, err := s.Model.Acquire(context.Background(), r)
+							out, err := s.Model.Do(context.Background(), r)
 							if !knows {
 								return fencing.Outcome{}, fencing.Unavailable(ctx.Err())
 							}

@@ -29,7 +29,7 @@ func (g *gateway) eventually(what string, holds func() bool) {
 }
 
 func (g *gateway) lock(name fencing.Name) *fencing.Lock {
-	out, err := g.store.Model.Inspect(context.Background(), fencing.InspectRequest{Name: name})
+	out, err := g.store.Model.Do(context.Background(), fencing.InspectRequest{Name: name})
 	if err != nil {
 		g.t.Error(err)
 		return &fencing.Lock{}
@@ -105,9 +105,9 @@ func TestGrantCrossesTheJoining(t *testing.T) {
 	first := g.acquired("a")
 	g.store.set(func(s *scriptedStore) {
 		s.acquire = func(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-			out, err := s.Model.Acquire(ctx, r)
+			out, err := s.Model.Do(ctx, r)
 			lease, _ := fencing.ParseLeaseID(first)
-			if _, err := s.Model.Release(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: lease}); err != nil {
+			if _, err := s.Model.Do(ctx, fencing.ReleaseRequest{Name: r.Name, Lease: lease}); err != nil {
 				t.Error(err)
 			}
 			return out, err

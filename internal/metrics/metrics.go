@@ -104,12 +104,21 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 	return s
 }
 
-// Acquire implements fencing.Store.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+// Do implements fencing.Store.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	start := time.Now()
-	out, err := s.Store.Acquire(ctx, r)
-	s.observe("acquire", start, out.Ended, err)
-	s.grant(&out, err)
+	out, err := s.Store.Do(ctx, op)
+	s.observe(fencing.Verb(op), start, out.Ended, err)
+	switch op.(type) {
+	case fencing.AcquireRequest, fencing.ConfirmRequest:
+		s.grant(&out, err)
+	case fencing.RenewRequest:
+		if err == nil && out.Holder.GrantTTL > 0 {
+			s.margin.Observe(out.Margin.Seconds() / out.Holder.GrantTTL.Seconds())
+		}
+	case fencing.AdmitRequest:
+		s.admissions.WithLabelValues(string(codeOf(err))).Inc()
+	}
 	return out, err
 }
 
@@ -119,99 +128,6 @@ func (s *Store) grant(out *fencing.Outcome, err error) {
 	if err == nil && out.Fresh && !out.Holder.Provisional {
 		s.granted.Inc()
 	}
-}
-
-// Renew implements fencing.Store.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Renew(ctx, r)
-	s.observe("renew", start, out.Ended, err)
-	if err == nil && out.Holder.GrantTTL > 0 {
-		s.margin.Observe(out.Margin.Seconds() / out.Holder.GrantTTL.Seconds())
-	}
-	return out, err
-}
-
-// Release implements fencing.Store.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Release(ctx, r)
-	s.observe("release", start, out.Ended, err)
-	return out, err
-}
-
-// Confirm implements fencing.Store.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Confirm(ctx, r)
-	s.observe("confirm", start, out.Ended, err)
-	s.grant(&out, err)
-	return out, err
-}
-
-// Leave implements fencing.Store.
-func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Leave(ctx, r)
-	s.observe("leave", start, out.Ended, err)
-	return out, err
-}
-
-// TakeBack implements fencing.Store.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.TakeBack(ctx, r)
-	s.observe("take_back", start, out.Ended, err)
-	return out, err
-}
-
-// Break implements fencing.Store.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Break(ctx, r)
-	s.observe("break", start, out.Ended, err)
-	return out, err
-}
-
-// Evict implements fencing.Store.
-func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Evict(ctx, r)
-	s.observe("evict", start, out.Ended, err)
-	return out, err
-}
-
-// Admit implements fencing.Store.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Admit(ctx, r)
-	s.observe("admit", start, out.Ended, err)
-	s.admissions.WithLabelValues(string(codeOf(err))).Inc()
-	return out, err
-}
-
-// Judge implements fencing.Store.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Judge(ctx, r)
-	s.observe("judge", start, nil, err)
-	return out, err
-}
-
-// Inspect implements fencing.Store.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.Inspect(ctx, r)
-	s.observe("inspect", start, nil, err)
-	return out, err
-}
-
-// History implements fencing.Store.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	start := time.Now()
-	out, err := s.Store.History(ctx, r)
-	s.observe("history", start, nil, err)
-	return out, err
 }
 
 // List implements fencing.Store.
@@ -262,7 +178,9 @@ func (s *Store) Check(ctx context.Context) error {
 
 // observe counts what an operation came to.
 func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended, err error) {
-	s.observers[operation].Observe(time.Since(start).Seconds())
+	if o := s.observers[operation]; o != nil {
+		o.Observe(time.Since(start).Seconds())
+	}
 	for i := range ended {
 		reason := string(ended[i].Reason)
 		s.ended.WithLabelValues(reason).Inc()

@@ -28,7 +28,7 @@ func acquire(t *testing.T, s *Store, name fencing.Name) fencing.AcquireRequest {
 		Name: name, Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(),
 		Mode: fencing.ModeExclusive, Hold: 1, TTL: 10 * time.Second,
 	}
-	if _, err := s.Acquire(t.Context(), r); err != nil {
+	if _, err := s.Do(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -46,11 +46,11 @@ func TestLivesAreCounted(t *testing.T) {
 	released, broken, expired := acquire(t, s, "released"), acquire(t, s, "broken"), acquire(t, s, "expired")
 	retry := released
 	retry.Stamp = fencing.NewStamp()
-	if _, err := s.Acquire(t.Context(), retry); err != nil { // grants nothing new
+	if _, err := s.Do(t.Context(), retry); err != nil { // grants nothing new
 		t.Fatal(err)
 	}
 	*clock = clock.Add(4 * time.Second)
-	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: released.Name, Lease: released.Lease}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: released.Name, Lease: released.Lease}); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, reg, `
@@ -65,21 +65,21 @@ fencepost_leases_granted_total 3
 		t.Errorf("renew margin: %d observations with the sum %v, want one of 0.6", n, sum)
 	}
 
-	if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: released.Name, Lease: released.Lease}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: released.Name, Lease: released.Lease}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: broken.Name})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: broken.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Break(t.Context(), fencing.BreakRequest{Name: broken.Name, Token: out.Lock.LastToken}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.BreakRequest{Name: broken.Name, Token: out.Lock.LastToken}); err != nil {
 		t.Fatal(err)
 	}
 	*clock = clock.Add(8 * time.Second)
 	if _, err := s.Expire(t.Context(), 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: expired.Name, Lease: expired.Lease}); err == nil {
+	if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: expired.Name, Lease: expired.Lease}); err == nil {
 		t.Fatal("an expired lease was released")
 	}
 	expect(t, reg, `
@@ -113,7 +113,7 @@ func TestAStoreOutOfReach(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+	_, err := s.Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	if refusal := new(fencing.Error); !errors.As(err, &refusal) || refusal.Code != fencing.CodeUnavailable {
 		t.Fatalf("a closed store answered %v", err)
 	}

@@ -77,13 +77,13 @@ func TestHandedOverLeasesAreCounted(t *testing.T) {
 			Name: "a", Lease: fencing.NewLeaseID(time.Now()), Stamp: fencing.NewStamp(),
 			Mode: fencing.ModeExclusive, Hold: 1, TTL: 10 * time.Second, Wait: time.Second,
 		}
-		if _, err := store.Acquire(t.Context(), r); err != nil {
+		if _, err := store.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
 	release := func(store fencing.Store, r fencing.AcquireRequest) {
-		if _, err := store.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := store.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,12 +99,12 @@ func TestHandedOverLeasesAreCounted(t *testing.T) {
 	granted(2)
 	release(s, second)
 	granted(2) // the other gateway's
-	if _, err := elsewhere.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: far.Lease, Stamp: far.Stamp}); err != nil {
+	if _, err := elsewhere.Do(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: far.Lease, Stamp: far.Stamp}); err != nil {
 		t.Fatal(err)
 	}
 	release(elsewhere, far)
 	granted(2) // not confirmed yet
-	if _, err := s.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: last.Lease, Stamp: last.Stamp}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: last.Lease, Stamp: last.Stamp}); err != nil {
 		t.Fatal(err)
 	}
 	granted(3)
@@ -118,18 +118,18 @@ func TestAllOperationsAreTimed(t *testing.T) {
 	s, _, reg := measured(t)
 	ctx := context.Background()
 	r := fencing.NewLeaseID(time.Now())
-	s.Acquire(ctx, fencing.AcquireRequest{Name: "a", Lease: r, Stamp: "1", Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Second})
-	s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r})
-	s.Confirm(ctx, fencing.ConfirmRequest{Name: "a", Lease: r, Stamp: "1"})
-	s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: r, Stamp: "1"})
-	s.TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r, Stamp: "1"})
-	s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: r})
-	s.Break(ctx, fencing.BreakRequest{Name: "a", Token: 1})
-	s.Evict(ctx, fencing.EvictRequest{Name: "a"})
-	s.Admit(ctx, fencing.AdmitRequest{Name: "a", Token: 1, Slot: fencing.NoSlot})
-	s.Judge(ctx, fencing.JudgeRequest{Name: "a", Token: 1})
-	s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
-	s.History(ctx, fencing.HistoryRequest{Name: "a"})
+	s.Do(ctx, fencing.AcquireRequest{Name: "a", Lease: r, Stamp: "1", Mode: fencing.ModeExclusive, Hold: 1, TTL: time.Second})
+	s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: r})
+	s.Do(ctx, fencing.ConfirmRequest{Name: "a", Lease: r, Stamp: "1"})
+	s.Do(ctx, fencing.LeaveRequest{Name: "a", Lease: r, Stamp: "1"})
+	s.Do(ctx, fencing.TakeBackRequest{Name: "a", Lease: r, Stamp: "1"})
+	s.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: r})
+	s.Do(ctx, fencing.BreakRequest{Name: "a", Token: 1})
+	s.Do(ctx, fencing.EvictRequest{Name: "a"})
+	s.Do(ctx, fencing.AdmitRequest{Name: "a", Token: 1, Slot: fencing.NoSlot})
+	s.Do(ctx, fencing.JudgeRequest{Name: "a", Token: 1})
+	s.Do(ctx, fencing.InspectRequest{Name: "a"})
+	s.Do(ctx, fencing.HistoryRequest{Name: "a"})
 	s.List(ctx, fencing.ListRequest{Limit: 1})
 	s.Expire(ctx, 1)
 	s.Heartbeat(ctx, []fencing.Name{"a"})

@@ -10,20 +10,12 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// Acquire implements fencing.Store. CodeUnsupportedByStore: limit, a lock delay or a set.
+// acquire tries to get the lease, again after a short pause while the nodes are
+// divided among several who try. Whoever would wait comes again by itself.
+// CodeUnsupportedByStore: limit, a lock delay or a set.
 // CodeInvalidRequest: also a TTL of which nothing would be left after the margin. Whoever
 // was told of a grant does not ask again under the same stamp: if that is refused, the
 // grant is undone.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	out, err := s.acquire(ctx, r)
-	if err != nil {
-		out.Err = err
-	}
-	return out.Result()
-}
-
-// acquire tries to get the lease, again after a short pause while the nodes are
-// divided among several who try. Whoever would wait comes again by itself.
 func (s *Store) acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, *fencing.Error) {
 	if err := s.check(ctx, &r); err != nil {
 		return fencing.Outcome{}, err

@@ -6,17 +6,13 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// Break implements fencing.Store. The lease is the one that a majority has with the
-// token; it is broken at every node by the token that it has there, or is given notice there.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return resultOf(s.breakLease(ctx, r))
-}
-
+// breakLease breaks the lease that a majority has with the token; it is broken at every node
+// by the token that it has there, or is given notice there.
 func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, *fencing.Error) {
 	views := make([]*fencing.Lock, len(s.nodes))
 	began := s.options.Clock()
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Inspect(ctx, fencing.InspectRequest{Name: r.Name, Holders: allHolders})
+		return node.Do(ctx, fencing.InspectRequest{Name: r.Name, Holders: allHolders})
 	}, func(a answer[fencing.Outcome]) bool {
 		if a.err == nil {
 			views[a.node] = a.out.Lock
@@ -41,7 +37,7 @@ func (s *Store) breakLease(ctx context.Context, r fencing.BreakRequest) (fencing
 	key := leaseKey{r.Name, lease}
 	s.ends(key)
 	err = askBy(ctx, s, func(i int, f func()) bool { return s.inTurn(key, i, telling(f)) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Break(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason, Notice: r.Notice})
+		return node.Do(ctx, fencing.BreakRequest{Name: r.Name, Token: s.tokenAt(node, views, lease, r.Token), BreakReason: r.BreakReason, Notice: r.Notice})
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out
 		switch {

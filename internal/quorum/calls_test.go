@@ -36,7 +36,7 @@ func (s *scene) renewAtOnce(lease fencing.LeaseID, times int) {
 	var renewals sync.WaitGroup
 	for range times {
 		renewals.Go(func() {
-			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: lease}); err != nil {
+			if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: lease}); err != nil {
 				s.t.Error(err)
 			}
 		})
@@ -89,7 +89,7 @@ func TestManyRenewBehindAMajorityThatHangs(t *testing.T) {
 		resume := []func(){hang(s.nodes[1]), hang(s.nodes[2])}
 		for range 200 {
 			ctx, cancel := context.WithTimeout(bg, 50*time.Millisecond)
-			if _, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err == nil {
+			if _, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err == nil {
 				t.Error("it was renewed by one node of three")
 			}
 			cancel()
@@ -128,7 +128,7 @@ func TestReleaseBehindRenewals(t *testing.T) {
 		synctest.Wait()
 		resume := hang(s.nodes[2])
 		s.renewAtOnce(r.Lease, 100)
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		resume()
@@ -148,7 +148,7 @@ func TestManyReleaseBehindANodeThatHangs(t *testing.T) {
 		resume := hang(s.nodes[2])
 		s.renewAtOnce(r.Lease, 20)
 		for range 100 {
-			_, _ = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
+			_, _ = s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
 		}
 		synctest.Wait()
 		if n := s.owes(2, r.Lease); n > fewCalls {

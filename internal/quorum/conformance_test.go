@@ -70,49 +70,9 @@ func (p patient) begin() (end func()) {
 	}
 }
 
-func (p patient) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (p patient) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	defer p.begin()()
-	return p.Store.Acquire(ctx, r)
-}
-
-func (p patient) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Renew(ctx, r)
-}
-
-func (p patient) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Release(ctx, r)
-}
-
-func (p patient) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.TakeBack(ctx, r)
-}
-
-func (p patient) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Break(ctx, r)
-}
-
-func (p patient) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Admit(ctx, r)
-}
-
-func (p patient) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Judge(ctx, r)
-}
-
-func (p patient) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.Inspect(ctx, r)
-}
-
-func (p patient) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	defer p.begin()()
-	return p.Store.History(ctx, r)
+	return p.Store.Do(ctx, op)
 }
 
 func (p patient) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
@@ -129,9 +89,12 @@ func (p patient) Heartbeat(ctx context.Context, names []fencing.Name) error {
 // claim.
 type unproposed struct{ fencing.Node }
 
-func (n unproposed) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	r.Propose = 0
-	return n.Node.Acquire(ctx, r)
+func (n unproposed) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if r, acquires := op.(fencing.AcquireRequest); acquires {
+		r.Propose = 0
+		op = r
+	}
+	return n.Node.Do(ctx, op)
 }
 
 func TestConformance(t *testing.T) { conforms(t, 3) }

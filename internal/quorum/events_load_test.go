@@ -102,12 +102,12 @@ func testEventsUnderLoad(t *testing.T, long time.Duration) {
 							n %= load.names
 						}
 						r := request(fencing.Name(fmt.Sprint("load/", n)))
-						out, err := s.Acquire(bg, r)
+						out, err := s.Do(bg, r)
 						if err != nil {
 							continue
 						}
 						note(fencing.EventGranted, out.Holder.Token)
-						if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err == nil {
+						if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err == nil {
 							note(fencing.EventReleased, out.Holder.Token)
 						}
 					}

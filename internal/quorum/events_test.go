@@ -45,7 +45,7 @@ func told(kind fencing.EventKind, out fencing.Outcome) string {
 
 func (s *scene) release(r fencing.AcquireRequest) {
 	s.t.Helper()
-	if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+	if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -82,7 +82,7 @@ func TestWatch(t *testing.T) {
 				r := request("a")
 				first := s.acquire(r)
 				advance(time.Second)
-				if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+				if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
 				s.release(r)
@@ -95,7 +95,7 @@ func TestWatch(t *testing.T) {
 				}
 				last := request("a")
 				third := s.acquire(last)
-				if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: last.Lease, Stamp: last.Stamp}); err != nil {
+				if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: last.Lease, Stamp: last.Stamp}); err != nil {
 					t.Fatal(err)
 				}
 				want := []string{
@@ -125,7 +125,7 @@ func TestMinorityIsNotHeard(t *testing.T) {
 		defer s.Watch(heard)()
 		stray := request("a")
 		stray.Propose = fencing.Token(fencing.InstantOf(time.Now()))
-		if _, err := s.nodes[0].Model.Acquire(bg, stray); err != nil {
+		if _, err := s.nodes[0].Model.Do(bg, stray); err != nil {
 			t.Fatal(err)
 		}
 		s.hears(heard)
@@ -133,11 +133,11 @@ func TestMinorityIsNotHeard(t *testing.T) {
 		r := request("a")
 		out := s.acquire(r)
 		s.hears(heard, told("granted", out))
-		if _, err := s.nodes[1].Model.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+		if _, err := s.nodes[1].Model.Do(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 			t.Fatal(err)
 		}
 		s.hears(heard)
-		if _, err := s.nodes[2].Model.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.nodes[2].Model.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		s.hears(heard, told("broken", out)) // it tells most

@@ -78,7 +78,7 @@ func (l *ledger) turn(s *Store, name fencing.Name) {
 	r.TTL = time.Second
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	out, err := s.Acquire(ctx, r)
+	out, err := s.Do(ctx, r)
 	if err != nil {
 		if e := asError(err); e.Code != fencing.CodeLocked && !uncertain(e.Code) {
 			l.t.Errorf("%s: %v", name, err)
@@ -92,7 +92,7 @@ func (l *ledger) turn(s *Store, name fencing.Name) {
 		return
 	}
 	if rand.IntN(4) == 0 {
-		again, err := s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+		again, err := s.Do(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
 		if err == nil && again.Holder.Token != out.Holder.Token {
 			l.t.Errorf("%s: renewed with token %d, granted with %d", name, again.Holder.Token, out.Holder.Token)
 		}
@@ -102,7 +102,7 @@ func (l *ledger) turn(s *Store, name fencing.Name) {
 		}
 	}
 	l.over(name)
-	if _, err := s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+	if _, err := s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
 		if e := asError(err); e.Code != fencing.CodeLeaseLost && !uncertain(e.Code) {
 			l.t.Errorf("%s: %v", name, err)
 		}
@@ -209,17 +209,17 @@ func TestMajorityLost(t *testing.T) {
 	await(t, "a new quorum", acquires(s))
 	r := request("a")
 	r.TTL = time.Minute
-	first, err := s.Acquire(bg, r)
+	first, err := s.Do(bg, r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.must(f.server[0].Pause())
 	f.proxies[1].Cut(true)
 	start := time.Now()
-	if _, err := s.Acquire(bg, request("b")); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
+	if _, err := s.Do(bg, request("b")); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
+	if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); asError(err) == nil || asError(err).Code != fencing.CodeUnavailable {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(start); took > 30*time.Second { // half of the TTL
@@ -228,7 +228,7 @@ func TestMajorityLost(t *testing.T) {
 	f.must(f.server[0].Resume())
 	f.proxies[1].Cut(false)
 	await(t, "a renewal", func(ctx context.Context) error {
-		out, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+		out, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 		if err == nil && out.Holder.Token != first.Holder.Token {
 			t.Errorf("token %d, was %d", out.Holder.Token, first.Holder.Token)
 		}
@@ -248,11 +248,11 @@ func TestStoppedNodeSlowsNobody(t *testing.T) {
 		for i := range 41 {
 			r := request(fencing.Name(fmt.Sprintf("m/%d", i)))
 			start := time.Now()
-			if _, err := s.Acquire(bg, r); err != nil {
+			if _, err := s.Do(bg, r); err != nil {
 				t.Fatal(err)
 			}
 			took = append(took, time.Since(start))
-			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -47,18 +47,18 @@ func (p *poll) admitted(token fencing.Token) *fencing.Error {
 	return nil
 }
 
-// Admit implements fencing.Store. A token passes once a majority of the nodes have let it
+// admit lets a token pass the fence of a name. It passes once a majority of the nodes have let it
 // pass: any other majority has one of them, which refuses what is lower. It is refused when
 // so many nodes refuse that no majority is left, and all nodes are asked, also after that.
 // Only what was claimed counts as issued.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
+func (s *Store) admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	if r.Slot != fencing.NoSlot {
 		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: "slot", Detail: "slot: a quorum has no permits, so no slots of these"}
 	}
 	r.Claimed = true
 	began, p, outs := s.options.Clock(), newPoll(len(s.nodes)), make([]fencing.Outcome, len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Admit(ctx, r)
+		return node.Do(ctx, r)
 	}, func(a answer[fencing.Outcome]) bool {
 		outs[a.node] = a.out
 		f := a.out.Fence
@@ -75,13 +75,13 @@ func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outc
 	return out.Result()
 }
 
-// Judge implements fencing.Store: a token is live if a majority has it, as far as can be
+// judge says what has become of a token: it is live if a majority has it, as far as can be
 // known.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
+func (s *Store) judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
 	r.Claimed = true
 	began, p := s.options.Clock(), newPoll(len(s.nodes))
 	err := ask(ctx, s, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Judge(ctx, r)
+		return node.Do(ctx, r)
 	}, func(a answer[fencing.Outcome]) bool {
 		p.hear(a.node, a.err == nil && a.out.Fence.Verdict == fencing.VerdictLive, a.out.Fence, a.err)
 		return p.decided()

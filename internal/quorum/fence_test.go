@@ -9,7 +9,7 @@ import (
 )
 
 func (s *scene) admit(name fencing.Name, token fencing.Token) error {
-	_, err := s.Admit(bg, fencing.AdmitRequest{Name: name, Token: token, Slot: fencing.NoSlot})
+	_, err := s.Do(bg, fencing.AdmitRequest{Name: name, Token: token, Slot: fencing.NoSlot})
 	synctest.Wait()
 	return err
 }
@@ -79,7 +79,7 @@ func TestAdmissionsAtNodesThatLackSomething(t *testing.T) {
 			s.cut(2, true)
 			token := s.acquire(writer).Holder.Token
 			synctest.Wait()
-			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: writer.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: writer.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			s.cut(2, false)

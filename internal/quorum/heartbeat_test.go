@@ -102,16 +102,16 @@ func TestHeartbeatTellsOfStreams(t *testing.T) {
 		s.reach(true, 0)
 
 		s.reach(false, 1, 2)
-		_, err := s.Acquire(bg, newer(second))
+		_, err := s.Do(bg, newer(second))
 		s.refused(err, fencing.CodeUnavailable)
 		s.reach(true, 1, 2)
-		if _, err := s.Renew(bg, renewal(second, 1)); err != nil {
+		if _, err := s.Do(bg, renewal(second, 1)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		h.tells(t, s.Store, names, second, other)
 
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "c", Lease: other.Lease, Stamp: other.Stamp, Linger: 5 * time.Second}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "c", Lease: other.Lease, Stamp: other.Stamp, Linger: 5 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		s.acquire(func() fencing.AcquireRequest { r := newer(second); r.Attach = false; return r }())
@@ -217,7 +217,7 @@ func TestReplacedIsCounted(t *testing.T) {
 			t.Errorf("replaced: %v, want %s", got, first.Stamp)
 		}
 		s.reach(false, 1, 2)
-		_, err := s.Acquire(bg, newer(first))
+		_, err := s.Do(bg, newer(first))
 		s.refused(err, fencing.CodeUnavailable)
 		s.reach(true, 1, 2)
 		if got := h.takeReplaced(); got != nil {
@@ -351,13 +351,13 @@ func TestStreamsAtTwoGateways(t *testing.T) {
 	}
 	near, far, names := gateways[0].store, gateways[1].store, []fencing.Name{"a"}
 	first := stream("a")
-	if _, err := near.Acquire(bg, first); err != nil {
+	if _, err := near.Do(bg, first); err != nil {
 		t.Fatal(err)
 	}
 	heard[0].tells(t, near.Store, names, first)
 	heard[1].tells(t, far.Store, names)
 	second := newer(first)
-	if _, err := far.Acquire(bg, second); err != nil {
+	if _, err := far.Do(bg, second); err != nil {
 		t.Fatal(err)
 	}
 	until(t, func() bool { return slices.Equal(heard[0].takeReplaced(), []fencing.Stamp{first.Stamp}) })

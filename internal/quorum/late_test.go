@@ -17,7 +17,7 @@ import (
 // stays there.
 func TestEndOvertakesBeginning(t *testing.T) {
 	renew := func(s *scene, r fencing.AcquireRequest) {
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			s.t.Error(err)
 		}
 	}
@@ -42,7 +42,7 @@ func TestEndOvertakesBeginning(t *testing.T) {
 				s.nodes[2].set(func(n *node) { n.before = slow })
 				r := request("a")
 				before(s, r)
-				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+				if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
 				advance(200 * time.Millisecond)
@@ -78,7 +78,7 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 					r := request("a")
 					r.TTL, r.Wait = time.Hour, time.Hour
 					for {
-						_, err := s.Acquire(bg, r)
+						_, err := s.Do(bg, r)
 						if err == nil {
 							break
 						}
@@ -88,7 +88,7 @@ func TestCrowdAtSlowNodes(t *testing.T) {
 						}
 						advance(50*time.Millisecond + rand.N(100*time.Millisecond))
 					}
-					if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+					if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 						t.Error(err)
 						return
 					}
@@ -118,7 +118,7 @@ type outcome struct {
 
 func (s *scene) background(ctx context.Context, r fencing.AcquireRequest) chan outcome {
 	c := make(chan outcome, 1)
-	go func() { out, err := s.Acquire(ctx, r); c <- outcome{out, err} }()
+	go func() { out, err := s.Do(ctx, r); c <- outcome{out, err} }()
 	return c
 }
 
@@ -144,9 +144,9 @@ func TestEndMeetsAcquire(t *testing.T) {
 					}
 					var err error
 					if strings.HasPrefix(verb, "renew") {
-						_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: lease})
+						_, err = s.Do(bg, fencing.RenewRequest{Name: "a", Lease: lease})
 					} else {
-						_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: lease})
+						_, err = s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: lease})
 					}
 					g := <-got
 					took := time.Since(began)
@@ -159,7 +159,7 @@ func TestEndMeetsAcquire(t *testing.T) {
 					if g.err == nil && n < 2 && (verb != "release" || err != nil) {
 						t.Errorf("granted for %s, but only %d nodes have it", g.out.Holder.ExpiresAt.Sub(g.out.Now), n)
 						advance(80 * time.Millisecond)
-						if out, err := s.Acquire(bg, request("a")); err == nil {
+						if out, err := s.Do(bg, request("a")); err == nil {
 							t.Errorf("P1: %d was granted while %d lives", out.Holder.Token, g.out.Holder.Token)
 						}
 					}
@@ -177,7 +177,7 @@ func TestTakeBackAfterRepeat(t *testing.T) {
 		s.acquire(r)
 		advance(10 * time.Millisecond)
 		s.acquire(r)
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		s.pass(5 * time.Second)
@@ -195,7 +195,7 @@ func TestRepeatAfterExpiry(t *testing.T) {
 		s.acquire(r)
 		s.nodes[2].set(func(n *node) { n.cut = false })
 		s.pass(r.TTL + time.Second)
-		_, err := s.Acquire(bg, r)
+		_, err := s.Do(bg, r)
 		s.refused(err, fencing.CodeLeaseLost)
 		s.pass(time.Second)
 		if n := s.holders("a", r.Lease); n != 0 {
@@ -209,8 +209,8 @@ func TestRepeatAfterExpiry(t *testing.T) {
 func TestTakeBackTwice(t *testing.T) {
 	playLenient(t, asIs, func(s *scene) {
 		calls := map[string][]time.Duration{ // at node 2
-			"acquire":  {80 * time.Millisecond, 65 * time.Millisecond},
-			"takeback": {10 * time.Millisecond, 30 * time.Millisecond},
+			"acquire":   {80 * time.Millisecond, 65 * time.Millisecond},
+			"take_back": {10 * time.Millisecond, 30 * time.Millisecond},
 		}
 		s.nodes[2].set(func(n *node) {
 			n.before = func(op string) {
@@ -225,7 +225,7 @@ func TestTakeBackTwice(t *testing.T) {
 		})
 		r := request("a")
 		s.acquire(r) // 80 at node 2
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		advance(10 * time.Millisecond)  // 20
@@ -235,7 +235,7 @@ func TestTakeBackTwice(t *testing.T) {
 		second := r
 		second.Stamp = fencing.NewStamp()
 		s.acquire(second)
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: second.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: second.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		s.pass(2 * time.Second)
@@ -265,7 +265,7 @@ func TestNodeRepeats(t *testing.T) {
 		if !out.Fresh {
 			t.Error("it counts as that of an older request")
 		}
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		s.pass(2 * time.Second)
@@ -277,11 +277,13 @@ func TestNodeRepeats(t *testing.T) {
 
 type twice struct{ fencing.Node }
 
-func (n twice) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	if out, err := n.Node.Acquire(ctx, r); err != nil {
-		return out, err
+func (n twice) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if _, acquires := op.(fencing.AcquireRequest); acquires {
+		if out, err := n.Node.Do(ctx, op); err != nil {
+			return out, err
+		}
 	}
-	return n.Node.Acquire(ctx, r)
+	return n.Node.Do(ctx, op)
 }
 
 // A node is slow, and the lease has been released when it refuses, with an attempt that
@@ -301,7 +303,7 @@ func TestNodeRefusesWithAnAttemptUnanswered(t *testing.T) {
 		r := request("a")
 		r.TTL = time.Minute
 		s.acquire(r)
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		s.pass(10 * time.Second)

@@ -67,5 +67,5 @@ func (t *try) raise(node int, epoch int64) (fencing.Outcome, error) {
 	t.mu.Unlock()
 	ctx, cancel := t.store.call()
 	defer cancel()
-	return t.store.nodes[node].Renew(ctx, fencing.RenewRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp, Epoch: epoch, TTL: ttl})
+	return t.store.nodes[node].Do(ctx, fencing.RenewRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp, Epoch: epoch, TTL: ttl})
 }

@@ -119,7 +119,7 @@ func TestList(t *testing.T) {
 			s.acquire(request(name))
 		}
 		synctest.Wait()
-		if _, err := s.nodes[0].Model.Acquire(bg, request("b/0")); err != nil { // left behind
+		if _, err := s.nodes[0].Model.Do(bg, request("b/0")); err != nil { // left behind
 			t.Fatal(err)
 		}
 		s.nodes[2].set(func(n *node) { n.cut = true })
@@ -160,7 +160,7 @@ func TestListSelectsWhatIsShown(t *testing.T) {
 		s.acquire(r)
 		advance(time.Second)
 		for i, ttl := range []time.Duration{8 * time.Second, 12 * time.Second, 20 * time.Second} {
-			if _, err := s.nodes[i].Model.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: ttl}); err != nil {
+			if _, err := s.nodes[i].Model.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: ttl}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -237,7 +237,7 @@ func TestLongestTTLIsAskedOfTheNodes(t *testing.T) {
 		if a := s.nodes[2].admissions(); len(a) != 2 || a[1].longest != time.Minute {
 			t.Errorf("%+v", a)
 		}
-		_, err := s.Acquire(bg, request("a"))
+		_, err := s.Do(bg, request("a"))
 		s.refused(err, fencing.CodeQuarantined)
 		s.pass(15 * time.Second)
 		s.acquire(request("a"))
@@ -276,7 +276,7 @@ func TestReplacedNodeBesideARestart(t *testing.T) {
 		if a := s.nodes[2].admissions(); len(a) != 1 {
 			t.Errorf("the node that knows is out of reach: %+v", a)
 		}
-		_, err := s.Acquire(bg, request("a"))
+		_, err := s.Do(bg, request("a"))
 		s.refused(err, fencing.CodeUnavailable)
 		s.pass(fencing.LongestQuarantine)
 		if a := s.nodes[2].admissions(); len(a) != 2 {
@@ -315,7 +315,7 @@ func TestNodeForgetsBeforeItIsEnrolled(t *testing.T) {
 		}
 		s.away(1, false)
 		s.away(0, true)
-		if _, err := s.Acquire(bg, request("a")); err == nil {
+		if _, err := s.Do(bg, request("a")); err == nil {
 			t.Error("two have it")
 		}
 	})
@@ -338,7 +338,7 @@ func TestNodesAreReplacedOneByOne(t *testing.T) {
 				if second%3 != 0 {
 					continue
 				}
-				if out, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.Token != first.Holder.Token {
+				if out, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil || out.Holder.Token != first.Holder.Token {
 					t.Fatalf("node %d: %+v, %v", i, out.Holder, err)
 				}
 			}

@@ -95,13 +95,13 @@ func (s *scene) endsWithItsNotice(r fencing.AcquireRequest, notice time.Duration
 	const pause = 2 * time.Second
 	for n := range int(notice / pause) {
 		each(n)
-		if out, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil || out.Holder.BreakAt == 0 {
+		if out, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil || out.Holder.BreakAt == 0 {
 			s.t.Errorf("renewal %d: %+v, %v", n, out.Holder, err)
 		}
 		synctest.Wait() // for what is brought back
 		s.pass(pause)
 	}
-	_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+	_, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonBroken {
 		s.t.Errorf("after its notice: %v", err)
 	}
@@ -115,7 +115,7 @@ func TestNobodyIsBroughtBackBeyondItsNotice(t *testing.T) {
 		token := s.acquire(r).Holder.Token
 		synctest.Wait()
 		s.nodes[0].set(func(n *node) { n.cut = true })
-		if _, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: token, Notice: time.Minute}); err != nil {
+		if _, err := s.Do(bg, fencing.BreakRequest{Name: "a", Token: token, Notice: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		s.nodes[0].set(func(n *node) { n.cut = false })
@@ -138,10 +138,10 @@ func TestANoticeIsAMajoritys(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = false })
 		s.nodes[0].set(func(n *node) { n.cut = true })
 		notice := fencing.BreakRequest{Name: "a", Token: token, Notice: time.Minute}
-		_, err := s.Break(bg, notice)
+		_, err := s.Do(bg, notice)
 		s.refused(err, fencing.CodeUnavailable)
 		s.nodes[0].set(func(n *node) { n.cut = false })
-		if out, err := s.Break(bg, notice); err != nil || out.Holder.Token != token || out.Holder.BreakAt == 0 {
+		if out, err := s.Do(bg, notice); err != nil || out.Holder.Token != token || out.Holder.BreakAt == 0 {
 			t.Errorf("at a majority: %+v, %v", out.Holder, err)
 		}
 		s.endsWithItsNotice(r, time.Minute, func(int) {})

@@ -114,11 +114,6 @@ func (s *Store) forgetful(ctx context.Context, node int) bool {
 	return err != nil || !m.InService || m.Quarantine > 0
 }
 
-// Renew implements fencing.Store.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return resultOf(s.renew(ctx, r))
-}
-
 func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, *fencing.Error) {
 	switch {
 	case r.Limit > 0:
@@ -142,7 +137,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	s.mu.Unlock()
 	t := newTally(len(s.nodes), s.margin(0), false)
 	outs, began, err := s.count(ctx, key, t, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Renew(ctx, r)
+		return node.Do(ctx, r)
 	}, func(t *tally, outs []fencing.Outcome) {
 		defer s.done(key, c)
 		s.spread(r.Name, t, outs, key)
@@ -297,19 +292,15 @@ func (s *Store) spread(name fencing.Name, t *tally, outs []fencing.Outcome, key 
 		s.inTurn(key, i, func() func() {
 			call, cancel := s.call()
 			defer cancel()
-			_, _ = s.nodes[i].Break(call, notice) // the next renewal finds what was not done
+			_, _ = s.nodes[i].Do(call, notice) // the next renewal finds what was not done
 			return nil
 		})
 	}
 }
 
-// Release implements fencing.Store. It succeeds once a majority has let go of the
+// release succeeds once a majority has let go of the
 // lease, does not have it, or has it hang on a newer request, and is CodeUnavailable, never CodeQuarantined, where too many
 // may have forgotten the lease to say that it was lost.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return resultOf(s.release(ctx, r))
-}
-
 func (s *Store) release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, *fencing.Error) {
 	key := leaseKey{r.Name, r.Lease.Public()}
 	if r.Hold < 2 {

@@ -84,7 +84,7 @@ func await(t *testing.T, what string, do func(context.Context) error) {
 func acquires(s *Store) func(context.Context) error {
 	return func(ctx context.Context) error {
 		r := request("await/" + fencing.Name(fencing.NewStamp()))
-		_, err := s.Acquire(ctx, r)
+		_, err := s.Do(ctx, r)
 		return err
 	}
 }
@@ -95,25 +95,25 @@ func TestRealQuorum(t *testing.T) {
 		s := f.gateway(250 * time.Millisecond)
 		await(t, "a new quorum", acquires(s))
 		r := request("a")
-		first, err := s.Acquire(bg, r)
+		first, err := s.Do(bg, r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Stamp = fencing.NewStamp()
-		again, err := s.Acquire(bg, r)
+		again, err := s.Do(bg, r)
 		if err != nil || again.Holder.Token != first.Holder.Token {
 			t.Fatalf("%+v, %v; want token %d", again, err, first.Holder.Token)
 		}
-		if _, err := s.Acquire(bg, request("a")); asError(err) == nil || asError(err).Code != fencing.CodeLocked {
+		if _, err := s.Do(bg, request("a")); asError(err) == nil || asError(err).Code != fencing.CodeLocked {
 			t.Fatalf("got %v", err)
 		}
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+		out, err := s.Do(bg, fencing.HistoryRequest{Name: "a"})
 		if err != nil || len(out.Past) != 1 || out.Past[0].Holder.Token != first.Holder.Token || out.Past[0].Reason != fencing.ReasonReleased {
 			t.Fatalf("%+v, %v", out.Past, err)
 		}

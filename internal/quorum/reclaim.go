@@ -48,7 +48,7 @@ func (s *Store) reclaim(r fencing.RenewRequest, t *tally, key leaseKey, c *lease
 		s.inTurn(key, i, func() func() {
 			call, cancel := s.call()
 			defer cancel()
-			_, _ = s.nodes[i].Renew(call, ask) // the next renewal finds what was not done
+			_, _ = s.nodes[i].Do(call, ask) // the next renewal finds what was not done
 			return nil
 		})
 	}
@@ -84,7 +84,7 @@ func (s *Store) mayReclaim(c *leaseCalls, ends uint) bool {
 // one that has not said, or shows none.
 func (s *Store) holdings(ctx context.Context, key leaseKey) (held [maxNodes]fencing.Holder) {
 	_ = askBy(ctx, s, func(node int, f func()) bool { return s.inTurn(key, node, telling(f)) }, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.Inspect(ctx, fencing.InspectRequest{Name: key.name})
+		return node.Do(ctx, fencing.InspectRequest{Name: key.name})
 	}, func(a answer[fencing.Outcome]) bool {
 		if a.err != nil {
 			return false

@@ -24,9 +24,9 @@ func TestRefusingNodes(t *testing.T) {
 	}
 	s, err := Open(nodes, Options{MaxSkew: realSkew, Logger: quiet})
 	f.must(err)
-	_, acquired := s.Acquire(bg, request("a"))
-	_, renewed := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: request("a").Lease, TTL: time.Minute})
-	_, inspected := s.Inspect(bg, fencing.InspectRequest{Name: "a"})
+	_, acquired := s.Do(bg, request("a"))
+	_, renewed := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: request("a").Lease, TTL: time.Minute})
+	_, inspected := s.Do(bg, fencing.InspectRequest{Name: "a"})
 	checked := s.Check(bg)
 	f.must(s.Close())
 	for what, err := range map[string]error{"acquire": acquired, "renew": renewed, "inspect": inspected, "check": checked} {

@@ -22,13 +22,13 @@ func TestBehindOthers(t *testing.T) {
 				t.Errorf("hold %d: %+v", hold, out.Holder)
 			}
 		}
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		for _, wait := range []time.Duration{0, time.Minute} {
 			other := request("a")
 			other.Wait, other.Behind = wait, true
-			_, err := s.Acquire(bg, other)
+			_, err := s.Do(bg, other)
 			if e := s.refused(err, fencing.CodeLocked); e.Lock == nil {
 				t.Error("the refusal does not show the lock")
 			}
@@ -49,12 +49,12 @@ func TestNoQueue(t *testing.T) {
 		holder := s.acquire(request("a"))
 		r := request("a")
 		r.Wait = time.Minute
-		_, err := s.Acquire(bg, r)
+		_, err := s.Do(bg, r)
 		if e := s.refused(err, fencing.CodeLocked); e.RetryAfter <= 0 || len(e.Lock.Holders) != 1 || e.Lock.Holders[0].Token != holder.Holder.Token {
 			t.Errorf("%+v", e)
 		}
 		r.Behind, r.Mode, r.Limit = true, fencing.ModeShared, 2
-		_, err = s.Acquire(bg, r)
+		_, err = s.Do(bg, r)
 		s.refused(err, fencing.CodeUnsupportedByStore)
 	})
 }
@@ -94,7 +94,7 @@ func (s *scene) noOtherTokenAtNode2(r fencing.AcquireRequest, first fencing.Outc
 func (s *scene) isToldAgain(r fencing.AcquireRequest, first fencing.Outcome) {
 	s.t.Helper()
 	r.Stamp = fencing.NewStamp()
-	if out, err := s.Acquire(bg, r); err != nil || out.Holder.Token != first.Holder.Token {
+	if out, err := s.Do(bg, r); err != nil || out.Holder.Token != first.Holder.Token {
 		s.t.Errorf("retry: %d %v", out.Holder.Token, err)
 	}
 }
@@ -110,14 +110,14 @@ func TestTwoGatewaysRetry(t *testing.T) {
 		one.Stamp, two.Stamp = fencing.NewStamp(), fencing.NewStamp()
 		got := s.background(bg, one)
 		advance(time.Millisecond)
-		out, err := other.Acquire(bg, two)
+		out, err := other.Do(bg, two)
 		g := <-got
 		t.Logf("one: %d %v; two: %d %v", g.out.Holder.Token, g.err, out.Holder.Token, err)
 		s.pass(3 * time.Second)
 		token, stamp := tokenAt(s, 2, r)
 		t.Logf("first %d; node 2 has %d under %q", first.Holder.Token, token, stamp)
 		for range 5 {
-			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Error(err)
 			}
 			s.pass(5 * time.Second)
@@ -145,7 +145,7 @@ func TestBringBackCrossesRetry(t *testing.T) {
 		slowly("renew", 0, s.nodes[2])
 		renewed := make(chan error, 1)
 		go func() {
-			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+			_, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 			renewed <- err
 		}()
 		// node 2 answers the renewal before it gets the retry
@@ -155,7 +155,7 @@ func TestBringBackCrossesRetry(t *testing.T) {
 		advance(time.Millisecond)
 		one := r
 		one.Stamp = fencing.NewStamp()
-		out, err := s.Acquire(bg, one)
+		out, err := s.Do(bg, one)
 		t.Logf("retry: %d %v; renewal: %v", out.Holder.Token, err, <-renewed)
 		s.pass(3 * time.Second)
 		s.noOtherTokenAtNode2(r, first)
@@ -166,7 +166,7 @@ func TestBringBackCrossesRetry(t *testing.T) {
 
 // The end overtakes the beginning, and the answer of the beginning is lost.
 func TestEndOvertakesLostAnswer(t *testing.T) {
-	for _, verb := range []string{"release", "takeback"} {
+	for _, verb := range []string{"release", "take_back"} {
 		t.Run(verb, func(t *testing.T) {
 			playLenient(t, asIs, func(s *scene) {
 				slowly("acquire", 50*time.Millisecond, s.nodes[2])
@@ -175,9 +175,9 @@ func TestEndOvertakesLostAnswer(t *testing.T) {
 				s.acquire(r)
 				var err error
 				if verb == "release" {
-					_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
+					_, err = s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
 				} else {
-					_, err = s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+					_, err = s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -220,7 +220,7 @@ func TestClosedDuringBringBack(t *testing.T) {
 		// not the lease that is known at node 2 by now, so that there is something to bring back
 		s.nodes[2].forget()
 		s.nodes[2].set(func(n *node) { n.blank = false })
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		advance(10 * time.Millisecond)

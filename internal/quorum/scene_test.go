@@ -76,49 +76,13 @@ func via[A, R any](ctx context.Context, n *node, op string, do func(*fencingtest
 	return out, err
 }
 
-func (n *node) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "acquire", func(m *fencingtest.Model, ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-		if n.isBlank() { // as a Redis that is not in service
+func (n *node) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	return via(ctx, n, fencing.Verb(op), func(m *fencingtest.Model, ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+		if _, acquires := op.(fencing.AcquireRequest); acquires && n.isBlank() { // as a Redis that is not in service
 			return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeQuarantined}
 		}
-		return m.Acquire(ctx, r)
-	}, r)
-}
-
-func (n *node) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "claim", (*fencingtest.Model).Claim, r)
-}
-
-func (n *node) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "renew", (*fencingtest.Model).Renew, r)
-}
-
-func (n *node) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "release", (*fencingtest.Model).Release, r)
-}
-
-func (n *node) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "takeback", (*fencingtest.Model).TakeBack, r)
-}
-
-func (n *node) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "break", (*fencingtest.Model).Break, r)
-}
-
-func (n *node) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "admit", (*fencingtest.Model).Admit, r)
-}
-
-func (n *node) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "judge", (*fencingtest.Model).Judge, r)
-}
-
-func (n *node) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "inspect", (*fencingtest.Model).Inspect, r)
-}
-
-func (n *node) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return via(ctx, n, "history", (*fencingtest.Model).History, r)
+		return m.Do(ctx, op)
+	}, op)
 }
 
 func (n *node) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
@@ -260,7 +224,7 @@ func request(name fencing.Name) fencing.AcquireRequest {
 
 func (s *scene) acquire(r fencing.AcquireRequest) fencing.Outcome {
 	s.t.Helper()
-	out, err := s.Acquire(context.Background(), r)
+	out, err := s.Do(context.Background(), r)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -48,8 +48,6 @@ const (
 
 // Store is a fencing.Store on a majority of nodes.
 type Store struct {
-	fencing.NoQueue
-
 	options Options
 	nodes   []fencing.Node
 	log     *slog.Logger
@@ -108,6 +106,33 @@ func Open(nodes []fencing.Node, o Options) (*Store, error) {
 
 // Capabilities implements fencing.Store. Nothing waits at the nodes, but heartbeats tell of streams.
 func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Tells: true} }
+
+// Do implements fencing.Store. It serves nothing that only a queue takes.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		return resultOf(s.acquire(ctx, r))
+	case fencing.RenewRequest:
+		return resultOf(s.renew(ctx, r))
+	case fencing.ReleaseRequest:
+		return resultOf(s.release(ctx, r))
+	case fencing.TakeBackRequest:
+		return resultOf(s.takeBack(ctx, r))
+	case fencing.BreakRequest:
+		return resultOf(s.breakLease(ctx, r))
+	case fencing.AdmitRequest:
+		return s.admit(ctx, r)
+	case fencing.JudgeRequest:
+		return s.judge(ctx, r)
+	case fencing.InspectRequest:
+		return s.inspect(ctx, r)
+	case fencing.HistoryRequest:
+		return s.history(ctx, r)
+	case fencing.ConfirmRequest, fencing.LeaveRequest, fencing.EvictRequest:
+		return resultOf(fencing.Outcome{}, fencing.NoQueueError())
+	}
+	return fencing.Outcome{}, fencing.UnservedError(op)
+}
 
 // spawn runs f in a goroutine that Close waits for, unless the store is closed.
 func (s *Store) spawn(f func()) bool {
@@ -224,7 +249,7 @@ func raiseTo(number *atomic.Int64, to int64) {
 	}
 }
 
-// resultOf is what a method of the Store returns.
+// resultOf is what Do returns.
 func resultOf(out fencing.Outcome, err *fencing.Error) (fencing.Outcome, error) {
 	if err != nil {
 		out.Err = err

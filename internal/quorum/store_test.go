@@ -35,18 +35,18 @@ func TestAcquireAndRelease(t *testing.T) {
 		if left := first.Holder.ExpiresAt.Sub(first.Now); left > r.TTL-marginOf(r.TTL, testSkew) {
 			t.Errorf("%s are promised of %s", left, r.TTL)
 		}
-		_, err := s.Acquire(bg, request(r.Name))
+		_, err := s.Do(bg, request(r.Name))
 		refusal := s.refused(err, fencing.CodeLocked)
 		if l := refusal.Lock; !l.Held() || l.Holders[0].Lease != r.Lease.Public() || refusal.RetryAfter <= 0 {
 			t.Errorf("the refusal does not show the holder: %+v", refusal)
 		}
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Errorf("a retried release: %v", err)
 		}
-		_, err = s.Acquire(bg, r)
+		_, err = s.Do(bg, r)
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonReleased {
 			t.Errorf("the lease id has ended, and the reason is %s", e.Reason)
 		}
@@ -68,7 +68,7 @@ func TestRetryIsTheSameGrant(t *testing.T) {
 			t.Errorf("got %d, fresh %t; want %d", again.Holder.Token, again.Fresh, first.Holder.Token)
 		}
 		// The grant is not the first request's any more.
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		if n := s.holders(r.Name, r.Lease); n != 3 {
@@ -89,17 +89,17 @@ func TestMinorityOutOfReach(t *testing.T) {
 				start := time.Now()
 				r := request("a")
 				out := s.acquire(r)
-				if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+				if _, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
-				seen, err := s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
+				seen, err := s.Do(bg, fencing.InspectRequest{Name: r.Name})
 				if err != nil || len(seen.Lock.Holders) != 1 || seen.Lock.Holders[0].Token != out.Holder.Token {
 					t.Fatalf("%+v, %v", seen.Lock, err)
 				}
 				if took := time.Since(start); took > 0 {
 					t.Errorf("it took %s: somebody waited for the slow one", took)
 				}
-				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+				if _, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
 				next := s.acquire(request("a"))
@@ -120,14 +120,14 @@ func TestMajorityOutOfReach(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.silent = true })
 		start := time.Now()
 		other := request("b")
-		_, err := s.Acquire(bg, other)
+		_, err := s.Do(bg, other)
 		s.refused(err, fencing.CodeUnavailable)
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("it took %s", took)
 		}
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err = s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		s.refused(err, fencing.CodeUnavailable)
-		_, err = s.Inspect(bg, fencing.InspectRequest{Name: r.Name})
+		_, err = s.Do(bg, fencing.InspectRequest{Name: r.Name})
 		s.refused(err, fencing.CodeUnavailable)
 		s.refused(s.Check(bg), fencing.CodeUnavailable)
 		if n := s.holders(other.Name, other.Lease); n != 0 {
@@ -150,12 +150,12 @@ func TestLostIsNotUnknown(t *testing.T) {
 		s.nodes[2].set(func(n *node) { n.cut = false })
 		s.nodes[0].forget()
 		// One never knew it, one has forgotten it, one has it.
-		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := asError(err); e == nil || !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
 		}
 		s.pass(2 * time.Second) // the node is back, but in quarantine
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err = s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := asError(err); e != nil && !uncertain(e.Code) {
 			t.Errorf("got %v: nobody can know that", err)
 		}
@@ -185,7 +185,7 @@ func TestReleaseWhereOthersHaveForgotten(t *testing.T) {
 					}
 					n.lost = func(op string) bool { return lost && op == "release" }
 				})
-				_, err := s.Release(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+				_, err := s.Do(bg, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 				if lost {
 					s.refused(err, fencing.CodeUnavailable)
 				} else if err != nil {
@@ -204,16 +204,16 @@ func TestExpiredIsLost(t *testing.T) {
 		r := request("a")
 		first := s.acquire(r)
 		s.pass(r.TTL + time.Second)
-		_, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonExpired {
 			t.Errorf("the reason is %s", e.Reason)
 		}
 		second := s.acquire(request("a"))
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err = s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonSuperseded || e.CurrentToken != second.Holder.Token {
 			t.Errorf("the reason is %s by %d, after %d and %d", e.Reason, e.CurrentToken, first.Holder.Token, second.Holder.Token)
 		}
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: fencing.NewLeaseID(time.Now())})
+		_, err = s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: fencing.NewLeaseID(time.Now())})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonUnknown {
 			t.Errorf("the reason is %s", e.Reason)
 		}
@@ -235,11 +235,11 @@ func TestLateAcquireIsUndone(t *testing.T) {
 			}
 		})
 		// The node that is late has lost the other lease meanwhile.
-		if _, err := s.nodes[0].Model.Break(bg, fencing.BreakRequest{Name: "a", Token: s.nodes[0].Snapshot().Records["a"].LastToken}); err != nil {
+		if _, err := s.nodes[0].Model.Do(bg, fencing.BreakRequest{Name: "a", Token: s.nodes[0].Snapshot().Records["a"].LastToken}); err != nil {
 			t.Fatal(err)
 		}
 		late := s.nodes[0]
-		_, err := s.Acquire(bg, r)
+		_, err := s.Do(bg, r)
 		s.refused(err, fencing.CodeLocked)
 		s.pass(5 * time.Second)
 		if held := slices.Collect(late.Snapshot().Records["a"].Holders.All()); len(held) != 0 {
@@ -254,7 +254,7 @@ func TestTakeBack(t *testing.T) {
 		s.acquire(r)
 		synctest.Wait()
 		for range 2 {
-			if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			if _, err := s.Do(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -262,10 +262,10 @@ func TestTakeBack(t *testing.T) {
 			t.Errorf("%d nodes still have it", n)
 		}
 		s.acquire(r) // the lease id has not ended
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: r.Name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -279,42 +279,42 @@ func TestUnsupported(t *testing.T) {
 	play(t, func(s *scene) {
 		r := request("a")
 		r.Mode, r.Limit = fencing.ModeShared, 3
-		_, err := s.Acquire(bg, r)
+		_, err := s.Do(bg, r)
 		s.refused(err, fencing.CodeUnsupportedByStore)
 		r = request("a")
 		r.Set = "a b"
-		_, err = s.Acquire(bg, r)
+		_, err = s.Do(bg, r)
 		s.refused(err, fencing.CodeUnsupportedByStore)
 		r = request("a")
 		r.LockDelay = time.Second
-		_, err = s.Acquire(bg, r)
+		_, err = s.Do(bg, r)
 		if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != "lock_delay_ms" {
 			t.Errorf("the field is %q", e.Field)
 		}
-		_, err = s.Admit(bg, fencing.AdmitRequest{Name: "a", Token: 1})
+		_, err = s.Do(bg, fencing.AdmitRequest{Name: "a", Token: 1})
 		if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != "slot" {
 			t.Errorf("the field is %q", e.Field)
 		}
 		r = request("a")
 		r.TTL = testSkew
-		_, err = s.Acquire(bg, r)
+		_, err = s.Do(bg, r)
 		if e := s.refused(err, fencing.CodeInvalidRequest); e.Field != "ttl_ms" {
 			t.Errorf("the field is %q", e.Field)
 		}
 		r.TTL = shortestTTL(testSkew, 100*time.Millisecond)
 		s.acquire(r)
 		for _, mode := range []fencing.Mode{fencing.ModeShared, ""} {
-			_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: mode, Limit: 2})
+			_, err = s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: mode, Limit: 2})
 			s.refused(err, fencing.CodeUnsupportedByStore)
 		}
 		for field, labels := range map[string]fencing.RenewRequest{"owner": {Owner: "other"}, "metadata": {Metadata: map[string]string{}}} {
 			labels.Name, labels.Lease = "a", r.Lease
-			_, err = s.Renew(bg, labels)
+			_, err = s.Do(bg, labels)
 			if e := s.refused(err, fencing.CodeUnsupportedByStore); e.Field != field {
 				t.Errorf("the field is %q", e.Field)
 			}
 		}
-		if out, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared}); err != nil || out.Holder.Mode != fencing.ModeShared {
+		if out, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease, Mode: fencing.ModeShared}); err != nil || out.Holder.Mode != fencing.ModeShared {
 			t.Errorf("a downgrade: %+v, %v", out.Holder, err)
 		}
 	})
@@ -327,17 +327,17 @@ func TestBreak(t *testing.T) {
 		out := s.acquire(r)
 		synctest.Wait()
 		s.nodes[0].set(func(n *node) { n.cut = false })
-		_, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token + 1})
+		_, err := s.Do(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token + 1})
 		if e := s.refused(err, fencing.CodeStaleToken); !e.Lock.Held() {
 			t.Error("the refusal does not show the holder")
 		}
-		if _, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+		if _, err := s.Do(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Break(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
+		if _, err := s.Do(bg, fencing.BreakRequest{Name: "a", Token: out.Holder.Token}); err != nil {
 			t.Errorf("a retried break: %v", err)
 		}
-		_, err = s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+		_, err = s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 		if e := s.refused(err, fencing.CodeLeaseLost); e.Reason != fencing.ReasonBroken {
 			t.Errorf("the reason is %s", e.Reason)
 		}
@@ -353,7 +353,7 @@ func TestBringBack(t *testing.T) {
 		out := s.acquire(r)
 		synctest.Wait()
 		s.nodes[0].set(func(n *node) { n.cut = false })
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -364,7 +364,7 @@ func TestBringBack(t *testing.T) {
 			t.Errorf("the node has token %d, claimed %t; want %d", h.Token, h.Claimed, out.Holder.Token)
 		}
 		s.nodes[1].set(func(n *node) { n.cut = true })
-		if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Errorf("the lease has worn away: %v", err)
 		}
 	})
@@ -380,7 +380,7 @@ func TestRetryWithMissingNode(t *testing.T) {
 		s.pass(2 * time.Second)
 		slowly("acquire", 20*time.Millisecond, s.nodes[0])
 		r.Stamp = fencing.NewStamp()
-		out, err := s.Acquire(bg, r)
+		out, err := s.Do(bg, r)
 		if err != nil || out.Holder.Token != first.Holder.Token {
 			t.Errorf("%v, token %d, want %d", err, out.Holder.Token, first.Holder.Token)
 		}
@@ -390,13 +390,13 @@ func TestRetryWithMissingNode(t *testing.T) {
 // Nothing is remembered of what is over.
 func TestNothingIsLeftBehind(t *testing.T) {
 	play(t, func(s *scene) {
-		s.nodes[1].set(func(n *node) { n.lost = func(op string) bool { return op == "takeback" } })
+		s.nodes[1].set(func(n *node) { n.lost = func(op string) bool { return op == "take_back" } })
 		for range 100 {
 			r := request("a")
 			s.acquire(r)
-			_, err := s.Acquire(bg, request("a"))
+			_, err := s.Do(bg, request("a"))
 			s.refused(err, fencing.CodeLocked)
-			if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+			if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait() // the one that was refused may have got a node before the first did
@@ -414,15 +414,15 @@ func TestNothingIsLeftBehind(t *testing.T) {
 // A request that comes again while what it has left is still being taken back is not
 // undone by that, and can be taken back itself; so can the lease of its stream.
 func TestComesAgainWhileUndone(t *testing.T) {
-	for _, verb := range []string{"kept", "takeback", "release"} {
+	for _, verb := range []string{"kept", "take_back", "release"} {
 		t.Run(verb, func(t *testing.T) {
 			playLenient(t, asIs, func(s *scene) {
 				for _, n := range s.nodes[:2] { // what is granted there is not told, nor that it was taken back
-					n.set(func(n *node) { n.lost = func(op string) bool { return op == "acquire" || op == "takeback" } })
+					n.set(func(n *node) { n.lost = func(op string) bool { return op == "acquire" || op == "take_back" } })
 				}
 				r := request("a")
 				r.Wait, r.Attach = time.Minute, true
-				_, err := s.Acquire(bg, r)
+				_, err := s.Do(bg, r)
 				s.refused(err, fencing.CodeUnavailable)
 				for _, n := range s.nodes[:2] {
 					n.set(func(n *node) { n.lost = nil })
@@ -433,11 +433,11 @@ func TestComesAgainWhileUndone(t *testing.T) {
 				out := s.acquire(r)
 				want := 3
 				switch verb {
-				case "takeback":
-					_, err = s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+				case "take_back":
+					_, err = s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 					want = 0
 				case "release":
-					_, err = s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+					_, err = s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 					want = 0
 				}
 				if err != nil && verb != "kept" {
@@ -459,13 +459,13 @@ func TestComesAgainWhileANodeIsSlow(t *testing.T) {
 		other := request("a")
 		s.acquire(other)
 		synctest.Wait()
-		if _, err := s.nodes[2].Model.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: other.Lease}); err != nil {
+		if _, err := s.nodes[2].Model.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: other.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		slowly("acquire", 50*time.Millisecond, s.nodes[2])
 		r := request("a")
 		r.Wait = time.Minute
-		_, err := s.Acquire(bg, r)
+		_, err := s.Do(bg, r)
 		s.refused(err, fencing.CodeLocked)
 		s.release(other)
 		s.acquire(r)
@@ -480,7 +480,7 @@ func TestComesAgainWhileANodeIsSlow(t *testing.T) {
 func TestTooMuchIsUndone(t *testing.T) {
 	play(t, func(s *scene) {
 		s.undos.waiting.Store(maxUndoing)
-		_, err := s.Acquire(bg, request("a"))
+		_, err := s.Do(bg, request("a"))
 		s.refused(err, fencing.CodeUnavailable)
 		s.undos.waiting.Store(0)
 		s.acquire(request("a"))

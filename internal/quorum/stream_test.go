@@ -31,7 +31,7 @@ func renewal(r fencing.AcquireRequest, epoch int64) fencing.RenewRequest {
 // renews has the stream of r renew, and remembers how many takeovers it was told of.
 func (s *scene) renews(r fencing.AcquireRequest) {
 	s.t.Helper()
-	out, err := s.Renew(bg, renewal(r, s.told))
+	out, err := s.Do(bg, renewal(r, s.told))
 	if err != nil || out.Holder.Attached != r.Stamp {
 		s.t.Fatalf("%+v, %v", out.Holder, err)
 	}
@@ -76,7 +76,7 @@ func TestStreamReplaced(t *testing.T) {
 			play(t, func(s *scene) {
 				first := stream("a")
 				s.acquire(first)
-				if _, err := s.Renew(bg, renewal(first, 0)); err != nil {
+				if _, err := s.Do(bg, renewal(first, 0)); err != nil {
 					t.Fatal(err)
 				}
 				s.reach(false, 2)
@@ -86,18 +86,18 @@ func TestStreamReplaced(t *testing.T) {
 					t.Errorf("%d takeovers are told", out.Holder.Epoch)
 				}
 				s.reach(true, 2)
-				_, err := s.Renew(bg, renewal(first, 0))
+				_, err := s.Do(bg, renewal(first, 0))
 				s.refused(err, fencing.CodeReplaced)
 				if !second.Attach {
 					return
 				}
 				s.hangsOn(2, first)
-				if out, err = s.Renew(bg, renewal(second, out.Holder.Epoch)); err != nil || out.Holder.Attached != second.Stamp || out.Holder.Epoch != 1 {
+				if out, err = s.Do(bg, renewal(second, out.Holder.Epoch)); err != nil || out.Holder.Attached != second.Stamp || out.Holder.Epoch != 1 {
 					t.Errorf("the newest: %+v, %v", out.Holder, err)
 				}
 				synctest.Wait()
 				s.hangsOn(2, second)
-				_, err = s.Renew(bg, renewal(first, 0))
+				_, err = s.Do(bg, renewal(first, 0))
 				s.refused(err, fencing.CodeReplaced)
 			})
 		})
@@ -118,7 +118,7 @@ func TestStreamReplacedAtAMinority(t *testing.T) {
 				s.reach(false, 1, 2)
 				second := newer(first)
 				by(&second)
-				_, err := s.Acquire(bg, second)
+				_, err := s.Do(bg, second)
 				s.refused(err, fencing.CodeUnavailable)
 				s.reach(true, 1, 2)
 				if second.Attach {
@@ -141,7 +141,7 @@ func TestStreamReplacedAtAMinority(t *testing.T) {
 				third := newer(first)
 				out := s.acquire(third)
 				s.reach(true, 0)
-				_, err = s.Renew(bg, renewal(first, s.told))
+				_, err = s.Do(bg, renewal(first, s.told))
 				s.refused(err, fencing.CodeReplaced)
 				s.told = out.Holder.Epoch
 				for range 3 {
@@ -165,7 +165,7 @@ func TestStreamThatIsAboutToHaveAMajority(t *testing.T) {
 		synctest.Wait()
 		second := newer(first)
 		attach := func(node int) {
-			if _, err := s.nodes[node].Acquire(bg, s.newTry(leaseKey{}, second, second.Stamp).ask); err != nil {
+			if _, err := s.nodes[node].Do(bg, s.newTry(leaseKey{}, second, second.Stamp).ask); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -175,7 +175,7 @@ func TestStreamThatIsAboutToHaveAMajority(t *testing.T) {
 		attach(1)
 		s.pass(3 * time.Second)
 		s.reach(false, 0)
-		_, err := s.Renew(bg, renewal(first, s.told))
+		_, err := s.Do(bg, renewal(first, s.told))
 		s.refused(err, fencing.CodeUnavailable)
 		s.reach(true, 0)
 		s.reach(false, 2)
@@ -198,17 +198,17 @@ func TestStreamLeft(t *testing.T) {
 		second := newer(first)
 		s.acquire(second)
 		back := fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp}
-		if _, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
+		if _, err := s.Do(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
 			t.Errorf("a take-back: %v, at %d nodes", err, s.holders("a", first.Lease))
 		}
 		back.Left, back.Linger = true, 5*time.Second
-		if _, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
+		if _, err := s.Do(bg, back); err != nil || s.holders("a", first.Lease) != 3 {
 			t.Errorf("left to linger: %v, at %d nodes", err, s.holders("a", first.Lease))
 		}
 		third := newer(first)
 		s.acquire(third)
 		back.Stamp, back.Linger = third.Stamp, 0
-		if out, err := s.TakeBack(bg, back); err != nil || s.holders("a", first.Lease) != 0 || len(out.Ended) != 1 {
+		if out, err := s.Do(bg, back); err != nil || s.holders("a", first.Lease) != 0 || len(out.Ended) != 1 {
 			t.Errorf("left: %v, at %d nodes, ended %+v", err, s.holders("a", first.Lease), out.Ended)
 		}
 	})
@@ -225,10 +225,10 @@ func TestStreamLeftAtAMinority(t *testing.T) {
 				s.acquire(first)
 				s.reach(false, 1, 2)
 				second := newer(first)
-				_, err := s.Acquire(bg, second)
+				_, err := s.Do(bg, second)
 				s.refused(err, fencing.CodeUnavailable)
 				s.reach(true, 1, 2)
-				if _, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true, Linger: linger}); err != nil {
+				if _, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true, Linger: linger}); err != nil {
 					t.Error(err)
 				}
 				for range 3 {
@@ -253,13 +253,13 @@ func TestStreamIsBroughtBack(t *testing.T) {
 		for i := range s.nodes {
 			s.nodes[i].forget()
 			s.nodes[i].set(func(n *node) { n.blank = false })
-			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			s.pass(time.Second)
 			s.hangsOn(i, r)
 		}
-		if _, err := s.Renew(bg, renewal(r, 0)); err != nil {
+		if _, err := s.Do(bg, renewal(r, 0)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -279,7 +279,7 @@ func TestStreamOfASecondTry(t *testing.T) {
 		}
 		renews := func() {
 			t.Helper()
-			if out, err := s.Renew(bg, renewal(r, 0)); err != nil || out.Holder.Attached != r.Stamp {
+			if out, err := s.Do(bg, renewal(r, 0)); err != nil || out.Holder.Attached != r.Stamp {
 				t.Errorf("%+v, %v", out.Holder, err)
 			}
 		}
@@ -302,11 +302,11 @@ func TestStreamOfASecondTry(t *testing.T) {
 		renames(maxRenamed)
 		s.pass(5 * time.Second)
 		renews()
-		if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+		if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 			t.Error(err)
 		}
 		s.pass(10 * time.Second)
-		if past, err := s.History(bg, fencing.HistoryRequest{Name: "a"}); err != nil || len(past.Past) != 1 || past.Past[0].Reason != fencing.ReasonReleased {
+		if past, err := s.Do(bg, fencing.HistoryRequest{Name: "a"}); err != nil || len(past.Past) != 1 || past.Past[0].Reason != fencing.ReasonReleased {
 			t.Errorf("%v, %+v", err, past.Past)
 		}
 		renames(maxRenamed)
@@ -338,7 +338,7 @@ func TestStreamLeftBeforeItHasTheLease(t *testing.T) {
 		ctx, cancel := context.WithCancel(bg)
 		acquired := make(chan error)
 		go func() {
-			_, err := s.Acquire(ctx, second)
+			_, err := s.Do(ctx, second)
 			acquired <- err
 		}()
 		synctest.Wait()
@@ -346,7 +346,7 @@ func TestStreamLeftBeforeItHasTheLease(t *testing.T) {
 		s.refused(<-acquired, fencing.CodeUnavailable)
 		done := make(chan error)
 		go func() {
-			_, err := s.TakeBack(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true})
+			_, err := s.Do(bg, fencing.TakeBackRequest{Name: "a", Lease: first.Lease, Stamp: second.Stamp, Left: true})
 			done <- err
 		}()
 		synctest.Wait()
@@ -395,11 +395,11 @@ func TestStreamReplacedWhereANodeHasMissedTakeovers(t *testing.T) {
 					}
 					s.reach(true, 1)
 					if ends {
-						if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: older.Lease, Stamp: older.Stamp, Epoch: s.told}); err != nil {
+						if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: older.Lease, Stamp: older.Stamp, Epoch: s.told}); err != nil {
 							t.Error(err)
 						}
 					} else {
-						_, err := s.Renew(bg, renewal(older, s.told))
+						_, err := s.Do(bg, renewal(older, s.told))
 						s.refused(err, fencing.CodeReplaced)
 					}
 					s.told = out.Holder.Epoch
@@ -448,19 +448,19 @@ func TestStreamReleasedWhereANewerRequestCameToNothing(t *testing.T) {
 						s.reach(false, 1)
 					}
 					release := fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp, Linger: linger}
-					_, err := s.Release(bg, release)
+					_, err := s.Do(bg, release)
 					if away {
 						s.refused(err, fencing.CodeUnavailable)
-						_, err = s.Release(bg, release) // where it lingers by now, or is over
+						_, err = s.Do(bg, release) // where it lingers by now, or is over
 						s.refused(err, fencing.CodeUnavailable)
 						s.pass(10 * time.Second)
-						_, err = s.Release(bg, release)
+						_, err = s.Do(bg, release)
 						s.refused(err, fencing.CodeUnavailable)
 						s.reach(true, 1)
-						_, err = s.Release(bg, release)
+						_, err = s.Do(bg, release)
 					}
 					if err == nil && !away {
-						_, err = s.Release(bg, release)
+						_, err = s.Do(bg, release)
 					}
 					if err != nil {
 						t.Fatal(err)
@@ -469,7 +469,7 @@ func TestStreamReleasedWhereANewerRequestCameToNothing(t *testing.T) {
 					if n := s.holders("a", first.Lease); n != 0 {
 						t.Errorf("%d nodes have it", n)
 					}
-					_, err = s.Renew(bg, renewal(last, 1))
+					_, err = s.Do(bg, renewal(last, 1))
 					s.refused(err, fencing.CodeLeaseLost)
 					s.reach(false, 1)
 					s.acquire(request("a"))
@@ -488,7 +488,7 @@ func (s *scene) cameToNothing() (first, last fencing.AcquireRequest) {
 	s.acquire(first)
 	s.reach(false, 1, 2)
 	last = newer(first)
-	_, err := s.Acquire(bg, last)
+	_, err := s.Do(bg, last)
 	s.refused(err, fencing.CodeUnavailable)
 	s.reach(true, 1, 2)
 	return first, last
@@ -512,12 +512,12 @@ func TestStreamReleasedBehindANewerOne(t *testing.T) {
 					if before {
 						takes()
 					}
-					if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp, Linger: linger}); err != nil {
+					if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp, Linger: linger}); err != nil {
 						t.Fatal(err)
 					}
 					switch {
 					case !before && linger == 0:
-						_, err := s.Acquire(bg, newest)
+						_, err := s.Do(bg, newest)
 						s.refused(err, fencing.CodeLeaseLost)
 						return
 					case !before:
@@ -569,14 +569,14 @@ func TestStreamReclaims(t *testing.T) {
 		"nothing": func(_ *scene, first, _ fencing.AcquireRequest) fencing.AcquireRequest { return first },
 		"another": func(s *scene, first, _ fencing.AcquireRequest) fencing.AcquireRequest {
 			another := newer(first)
-			if _, err := s.nodes[0].Acquire(bg, s.newTry(leaseKey{}, another, another.Stamp).ask); err != nil {
+			if _, err := s.nodes[0].Do(bg, s.newTry(leaseKey{}, another, another.Stamp).ask); err != nil {
 				s.t.Error(err)
 			}
 			return another
 		},
 		"release": func(s *scene, first, last fencing.AcquireRequest) fencing.AcquireRequest {
 			s.setCut(true, 1, 2)
-			_, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp})
+			_, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: first.Lease, Stamp: first.Stamp})
 			s.refused(err, fencing.CodeUnavailable)
 			s.setCut(false, 1, 2)
 			return last

@@ -10,7 +10,7 @@ import (
 // releaseAt has a node let go of a lease. It is CodeReplaced if a newer request has the lease there: a node passes
 // over the end of a stream that it has replaced, and says nothing, but it says so of a renewal, which it refuses too.
 func releaseAt(ctx context.Context, node fencing.Node, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	out, err := node.Release(ctx, r)
+	out, err := node.Do(ctx, r)
 	key := leaseKey{r.Name, r.Lease.Public()}
 	if err != nil || r.Stamp == "" || out.Holder.Token != 0 ||
 		slices.ContainsFunc(out.Ended, func(e fencing.Ended) bool { return e.Holder.Lease == key.lease }) {
@@ -28,7 +28,7 @@ func releaseAt(ctx context.Context, node fencing.Node, r fencing.ReleaseRequest)
 // renewReleased returns how a node refuses to renew a lease for a stream that has let go of it: as lost, or as
 // replaced where the lease lingers or hangs on another request.
 func renewReleased(ctx context.Context, node fencing.Node, r fencing.ReleaseRequest) *fencing.Error {
-	if _, err := node.Renew(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp, Epoch: r.Epoch}); err != nil {
+	if _, err := node.Do(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp, Epoch: r.Epoch}); err != nil {
 		return asError(err)
 	}
 	return unavailable("the node has the lease hang on the stream again")
@@ -36,7 +36,7 @@ func renewReleased(ctx context.Context, node fencing.Node, r fencing.ReleaseRequ
 
 // lingersAt reports whether a lease hangs on no stream at a node.
 func lingersAt(ctx context.Context, node fencing.Node, key leaseKey) bool {
-	out, err := node.Inspect(ctx, fencing.InspectRequest{Name: key.name})
+	out, err := node.Do(ctx, fencing.InspectRequest{Name: key.name})
 	return err == nil && slices.ContainsFunc(out.Lock.Holders, func(h fencing.Holder) bool {
 		return h.Lease == key.lease && h.Attached == ""
 	})
@@ -66,7 +66,7 @@ func (s *Store) sweep(r fencing.ReleaseRequest, t *tally, key leaseKey) {
 			s.inTurn(key, i, telling(func() {
 				call, cancel := s.call()
 				defer cancel()
-				_, _ = s.nodes[i].Release(call, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}) // or it ends with its TTL
+				_, _ = s.nodes[i].Do(call, fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease}) // or it ends with its TTL
 			}))
 		}
 	}

@@ -125,7 +125,7 @@ func (s *Store) margin(ttl time.Duration) time.Duration {
 func (t *try) acquire(node int) {
 	asked := t.store.options.Clock()
 	ctx, cancel := t.store.call()
-	out, err := t.store.nodes[node].Acquire(ctx, t.ask)
+	out, err := t.store.nodes[node].Do(ctx, t.ask)
 	cancel()
 	t.store.mark(node, err)
 	t.store.raiseSeen(out.Holder.Token)
@@ -160,7 +160,7 @@ func (t *try) request() requestKey { return requestKey{t.key, t.ask.Stamp} }
 func (t *try) claim(node int, token fencing.Token) {
 	asked := t.store.options.Clock()
 	ctx, cancel := t.store.call()
-	out, err := t.store.nodes[node].Claim(ctx, fencing.ClaimRequest{Name: t.ask.Name, Lease: t.ask.Lease, Token: token})
+	out, err := t.store.nodes[node].Do(ctx, fencing.ClaimRequest{Name: t.ask.Name, Lease: t.ask.Lease, Token: token})
 	cancel()
 	t.store.mark(node, err)
 	t.mu.Lock()

@@ -97,7 +97,7 @@ func (s *Store) undoLater(f func()) bool {
 func (s *Store) takeBackAt(node int, r fencing.TakeBackRequest) (fencing.Outcome, error) {
 	ctx, cancel := s.call()
 	defer cancel()
-	return s.nodes[node].TakeBack(ctx, r)
+	return s.nodes[node].Do(ctx, r)
 }
 
 // undoAgain asks a node until it has answered, after no command that was sent before
@@ -207,15 +207,6 @@ func (s *Store) requestBy(name fencing.Name, stamp fencing.Stamp) (fencing.Stamp
 		}
 	}
 	return stamp, true
-}
-
-// TakeBack implements fencing.Store.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	out, err := s.takeBack(ctx, r)
-	if err != nil {
-		out.Err = err
-	}
-	return out.Result()
 }
 
 func (s *Store) takeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, *fencing.Error) {

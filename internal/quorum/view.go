@@ -148,7 +148,7 @@ func (s *Store) views(ctx context.Context, name fencing.Name, agree func([]fenci
 	began := s.options.Clock()
 	outs, views := make([]fencing.Outcome, len(s.nodes)), make([]*fencing.Lock, len(s.nodes))
 	err := askMajority(ctx, s, s.call, func(ctx context.Context, node fencing.Node) (fencing.Outcome, error) {
-		return node.History(ctx, fencing.HistoryRequest{Name: name, Holders: allHolders})
+		return node.Do(ctx, fencing.HistoryRequest{Name: name, Holders: allHolders})
 	}, func(node int, out *fencing.Outcome, majority bool) bool {
 		outs[node], views[node] = *out, out.Lock
 		return majority && alike(views) && agree(outs)
@@ -203,16 +203,15 @@ func (s *Store) majorityView(ctx context.Context, name fencing.Name) (*fencing.L
 	return s.merge(name, views, began), nil
 }
 
-// Inspect implements fencing.Store. Leases that only a minority has are not shown:
-// they were left behind. What is past is not waited for as in History: of a lease that the
+// inspect shows a name. Leases that only a minority has are not shown:
+// they were left behind. What is past is not waited for as in history: of a lease that the
 // nodes remember differently, those count that have answered.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
+func (s *Store) inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
 	return s.lookAt(ctx, r.Name, r.Holders, func([]fencing.Outcome) bool { return true })
 }
 
-// History implements fencing.Store: what a majority remembers, as far as it can be
-// asked.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
+// history shows who held a name: what a majority remembers, as far as it can be asked.
+func (s *Store) history(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
 	return s.lookAt(ctx, r.Name, r.Holders, s.compatible)
 }
 

@@ -19,7 +19,7 @@ func otherTokenAt2(t *testing.T) (*scene, fencing.AcquireRequest, fencing.Token)
 	advance(time.Millisecond)
 	left := r
 	left.Propose = fencing.Token(fencing.InstantOf(time.Now()))
-	if got, err := s.nodes[2].Model.Acquire(bg, left); err != nil || !got.Holder.Claimed || got.Holder.Token != left.Propose {
+	if got, err := s.nodes[2].Model.Do(bg, left); err != nil || !got.Holder.Claimed || got.Holder.Token != left.Propose {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	s.nodes[2].set(func(n *node) { n.cut = false })
@@ -39,17 +39,17 @@ func TestLeaseIsShownWithOneToken(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, r, token := otherTokenAt2(t)
 				s.nodes[0].set(c.spoil)
-				out, err := s.Inspect(bg, fencing.InspectRequest{Name: "a"})
+				out, err := s.Do(bg, fencing.InspectRequest{Name: "a"})
 				if err != nil || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Token != token {
 					t.Errorf("held: %+v, %v; want one with %d", out.Lock, err, token)
 				}
 				s.nodes[0].set(func(n *node) { n.cut, n.before = false, nil })
-				if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+				if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 					t.Fatal(err)
 				}
 				s.pass(time.Second)
 				s.nodes[0].set(c.spoil)
-				out, err = s.History(bg, fencing.HistoryRequest{Name: "a"})
+				out, err = s.Do(bg, fencing.HistoryRequest{Name: "a"})
 				if err != nil || len(out.Past) != 1 || out.Past[0].Holder.Token != token {
 					t.Errorf("past: %+v, %v; want one with %d", out.Past, err, token)
 				}
@@ -65,13 +65,13 @@ func TestLeaseIDUsedTwice(t *testing.T) {
 		r := request("a")
 		for range 2 {
 			s.acquire(r)
-			if _, err := s.Release(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			s.pass(time.Hour)
 			r.Stamp = fencing.NewStamp()
 		}
-		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+		out, err := s.Do(bg, fencing.HistoryRequest{Name: "a"})
 		if err != nil || len(out.Past) != 2 {
 			t.Errorf("%+v, %v", out.Past, err)
 		}
@@ -87,7 +87,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			s.acquire(r)
 			s.pass(5 * time.Second)
 			s.nodes[late].set(func(n *node) { n.cut = true })
-			_, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+			_, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestPastLeaseEndsWithTheMajority(t *testing.T) {
 			if _, err := s.Expire(bg, 100); err != nil {
 				t.Fatal(err)
 			}
-			out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+			out, err := s.Do(bg, fencing.HistoryRequest{Name: "a"})
 			if err != nil || len(out.Past) != 1 || out.Past[0].Reason != fencing.ReasonExpired || out.Past[0].At.Sub(end).Abs() > time.Millisecond {
 				t.Errorf("node %d was late: %+v, %v; want the end %d", late, out.Past, err, end)
 			}
@@ -113,7 +113,7 @@ func TestLiveLeaseIsNotPast(t *testing.T) {
 		for range 3 {
 			s.nodes[2].set(func(n *node) { n.cut = true })
 			s.pass(5 * time.Second)
-			if _, err := s.Renew(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+			if _, err := s.Do(bg, fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			s.nodes[2].set(func(n *node) { n.cut = false })
@@ -122,7 +122,7 @@ func TestLiveLeaseIsNotPast(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.nodes[0].set(func(n *node) { n.cut = true })
-		out, err := s.History(bg, fencing.HistoryRequest{Name: "a"})
+		out, err := s.Do(bg, fencing.HistoryRequest{Name: "a"})
 		if err != nil || len(out.Past) != 0 || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Token != token {
 			t.Errorf("%+v, past %+v, %v; want it live with %d", out.Lock, out.Past, err, token)
 		}

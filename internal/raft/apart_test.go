@@ -16,7 +16,7 @@ func TestApartFromTheLeader(t *testing.T) {
 	serves := func(n *node, name fencing.Name) fencing.Code {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_, err := n.Acquire(ctx, acquire(name, time.Minute))
+		_, err := n.Do(ctx, acquire(name, time.Minute))
 		return code(err)
 	}
 	for range 5 { // a machine that stands still for long has another leader elected, too

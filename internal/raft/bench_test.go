@@ -19,10 +19,10 @@ func BenchmarkPair(b *testing.B) {
 			var caller atomic.Int64
 			pair := func() error {
 				r := acquire(fencing.Name(fmt.Sprintf("orders/%d", caller.Add(1)%int64(4*test.callers))), time.Minute)
-				if _, err := s.Acquire(b.Context(), r); err != nil {
+				if _, err := s.Do(b.Context(), r); err != nil {
 					return nil // another one has it: the name is not its own
 				}
-				_, err := s.Release(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+				_, err := s.Do(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 				return err
 			}
 			b.ReportAllocs()

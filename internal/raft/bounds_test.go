@@ -158,7 +158,7 @@ func TestAnAnswerThatShowsNothing(t *testing.T) {
 // insist asks again while nothing is known, as clients do.
 func insist(ctx context.Context, s fencing.Store, r fencing.AcquireRequest) error {
 	for {
-		_, err := s.Acquire(ctx, r)
+		_, err := s.Do(ctx, r)
 		if code(err) != fencing.CodeUnavailable || ctx.Err() != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func TestCloseBesideEntriesOnTheirWay(t *testing.T) {
 		s, committed := n.Store, n.raft.CommitIndex()
 		s.fsm.mu.Lock() // entries are not carried out
 		for i := range uint64(entriesInFlight) {
-			s.work.Go(func() { _, _ = s.Acquire(t.Context(), acquire("a", time.Minute)) })
+			s.work.Go(func() { _, _ = s.Do(t.Context(), acquire("a", time.Minute)) })
 			eventually(t, "the entry is committed", func() bool { return s.raft.CommitIndex() > committed+i })
 		}
 		s.work.Go(func() {

@@ -33,7 +33,7 @@ func TestASnapshotThatCantBeReadIsNotKept(t *testing.T) {
 	c := newCluster(t, 1, func(_ int, o *Options) { o.segment = 4 << 10 })
 	n := c.nodes[0]
 	for i := range 20 {
-		if _, err := n.Acquire(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Hour)); err != nil {
+		if _, err := n.Do(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if i == 10 {

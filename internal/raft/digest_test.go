@@ -17,7 +17,7 @@ func TestANodeThatDiffersStops(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			all := newCluster(t, 3, nil)
-			if _, err := all.nodes[0].Acquire(t.Context(), acquire("a", fencing.LongestTTL)); err != nil {
+			if _, err := all.nodes[0].Do(t.Context(), acquire("a", fencing.LongestTTL)); err != nil {
 				t.Fatal(err)
 			}
 			odd := all.nodes[c.odd]
@@ -33,7 +33,7 @@ func TestANodeThatDiffersStops(t *testing.T) {
 			if record == nil {
 				t.Fatal("it has not heard of the lease")
 			}
-			if out, err := all.nodes[1].Acquire(t.Context(), acquire("a", fencing.LongestTTL)); c.odd != 0 && err == nil {
+			if out, err := all.nodes[1].Do(t.Context(), acquire("a", fencing.LongestTTL)); c.odd != 0 && err == nil {
 				t.Errorf("granted twice: %+v", out)
 			}
 			select {
@@ -47,7 +47,7 @@ func TestANodeThatDiffersStops(t *testing.T) {
 				}
 			}
 			if c.odd != 0 {
-				if _, err := all.nodes[0].Acquire(t.Context(), acquire("b", fencing.LongestTTL)); err != nil {
+				if _, err := all.nodes[0].Do(t.Context(), acquire("b", fencing.LongestTTL)); err != nil {
 					t.Errorf("the others do not go on: %v", err)
 				}
 			}

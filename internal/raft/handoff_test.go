@@ -27,24 +27,24 @@ func handOffs(tb testing.TB, nodes [2]*node, rounds int) {
 		nodes[i].Listen(heard[i])
 	}
 	holder := acquire("a", time.Minute)
-	if _, err := nodes[0].Acquire(tb.Context(), holder); err != nil {
+	if _, err := nodes[0].Do(tb.Context(), holder); err != nil {
 		tb.Fatal(err)
 	}
 	for round := range rounds {
 		from, to := nodes[round%2], nodes[(round+1)%2]
 		waiter := acquire("a", time.Minute)
 		waiter.Wait = time.Minute
-		if out, err := to.Acquire(tb.Context(), waiter); err != nil || !out.Waits() {
+		if out, err := to.Do(tb.Context(), waiter); err != nil || !out.Waits() {
 			tb.Fatal(out, err)
 		}
-		if _, err := from.Release(tb.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
+		if _, err := from.Do(tb.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
 			tb.Fatal(err)
 		}
 		g := receive(tb, "the grant", heard[(round+1)%2])
 		if g.Stamp != waiter.Stamp || !g.Holder.Provisional {
 			tb.Fatalf("the grant is %+v", g)
 		}
-		if _, err := to.Confirm(tb.Context(), fencing.ConfirmRequest{Name: "a", Lease: waiter.Lease, Stamp: waiter.Stamp}); err != nil {
+		if _, err := to.Do(tb.Context(), fencing.ConfirmRequest{Name: "a", Lease: waiter.Lease, Stamp: waiter.Stamp}); err != nil {
 			tb.Fatal(err)
 		}
 		holder = waiter

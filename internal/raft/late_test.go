@@ -35,7 +35,7 @@ func TestALateBatchIsNotCarriedOut(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	given := make(chan error, 1)
 	go func() {
-		_, err := follower.Acquire(ctx, r)
+		_, err := follower.Do(ctx, r)
 		given <- err
 	}()
 	receive(t, "the request that is held", held)
@@ -43,13 +43,13 @@ func TestALateBatchIsNotCarriedOut(t *testing.T) {
 	if err := receive(t, "the acquire that is given up", given); code(err) != fencing.CodeUnavailable {
 		t.Fatalf("an acquire that was given up: %v", err)
 	}
-	if _, err := follower.TakeBack(t.Context(), fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
+	if _, err := follower.Do(t.Context(), fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp}); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, "the take-back", handled)
 	close(letGo)
 	receive(t, "the request that was held", handled)
-	out, err := follower.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := follower.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.LastToken != 0 {
 		t.Errorf("the name is %+v, %v; nothing was to be granted", out.Lock, err)
 	}
@@ -69,7 +69,7 @@ func TestWhatWasNotSentIsForgotten(t *testing.T) {
 	calls.silent.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := follower.Acquire(ctx, acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := follower.Do(ctx, acquire("a", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("it can't ask the leader: %v", err)
 	}
 	kept := func() int {
@@ -87,7 +87,7 @@ func TestWhatWasNotSentIsForgotten(t *testing.T) {
 		}
 	}
 	calls.silent.Store(false)
-	if _, err := follower.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := follower.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Error(err)
 	}
 }

@@ -24,7 +24,7 @@ func ownClocks(clocks []*testClock) func(int, *Options) {
 // left returns what a lease has left by the leader's clock, and the instant.
 func left(t testing.TB, s fencing.Store, name fencing.Name) (time.Duration, fencing.Instant) {
 	t.Helper()
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: name})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestTimeGoesOnWithANewLeader(t *testing.T) {
 	clocks := make([]*testClock, 3)
 	c := newCluster(t, 3, ownClocks(clocks))
 	r := acquire("a", 30*time.Second)
-	first, err := c.nodes[0].Acquire(t.Context(), r)
+	first, err := c.nodes[0].Do(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestTimeGoesOnWithANewLeader(t *testing.T) {
 		}
 		check("five seconds later", c.nodes[(i+1)%3])
 	}
-	out, err := c.nodes[0].Acquire(t.Context(), acquire("a2", time.Minute))
+	out, err := c.nodes[0].Do(t.Context(), acquire("a2", time.Minute))
 	if err != nil || out.Holder.Token <= first.Holder.Token {
 		t.Errorf("the token %d, %v came after %d", out.Holder.Token, err, first.Holder.Token)
 	}
@@ -80,12 +80,12 @@ func TestTimeGoesOnWithANewLeader(t *testing.T) {
 func TestWhatWasSeenAsOverStaysSo(t *testing.T) {
 	clocks := make([]*testClock, 3)
 	c := newCluster(t, 3, ownClocks(clocks))
-	if _, err := c.nodes[0].Acquire(t.Context(), acquire("a", 30*time.Second)); err != nil {
+	if _, err := c.nodes[0].Do(t.Context(), acquire("a", 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	clocks[0].advance(30 * time.Second)
 	for i := range 2 {
-		out, err := c.nodes[2].Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+		out, err := c.nodes[2].Do(t.Context(), fencing.InspectRequest{Name: "a"})
 		if err != nil || out.Lock.Held() {
 			t.Fatalf("leader %d shows %+v, %v; the lease is over", i, out.Lock, err)
 		}
@@ -100,7 +100,7 @@ func TestARestartOfAllNodes(t *testing.T) {
 		clocks := make([]*testClock, size)
 		c := newCluster(t, size, ownClocks(clocks))
 		r := acquire("a", 30*time.Second)
-		first, err := c.nodes[0].Acquire(t.Context(), r)
+		first, err := c.nodes[0].Do(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestARestartOfAllNodes(t *testing.T) {
 		if got, now := left(t, c.nodes[size-1], "a"); got != 30*time.Second || now != first.Now {
 			t.Errorf("after a restart the lease has %s left at %d, want all of it at %d", got, now, first.Now)
 		}
-		again, err := c.nodes[0].Acquire(t.Context(), r)
+		again, err := c.nodes[0].Do(t.Context(), r)
 		if err != nil || again.Holder.Token != first.Holder.Token {
 			t.Errorf("a retry after a restart is answered %d, %v instead of %d", again.Holder.Token, err, first.Holder.Token)
 		}
@@ -130,7 +130,7 @@ func TestALeaderThatIsCutOff(t *testing.T) {
 	c := newCluster(t, 3, func(_ int, o *Options) { o.Election = 200 * time.Millisecond })
 	old := c.awaitLeader()
 	r := acquire("a", time.Minute)
-	if _, err := old.Acquire(t.Context(), r); err != nil {
+	if _, err := old.Do(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	c.hub.setCut(old.self.Address, true)
@@ -138,10 +138,10 @@ func TestALeaderThatIsCutOff(t *testing.T) {
 	defer cancel()
 	var asking sync.WaitGroup
 	for what, ask := range map[string]func() error{
-		"Acquire": func() error { _, err := old.Acquire(ctx, acquire("b", time.Minute)); return err },
-		"Renew":   func() error { _, err := old.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease}); return err },
-		"Inspect": func() error { _, err := old.Inspect(ctx, fencing.InspectRequest{Name: "a"}); return err },
-		"Judge":   func() error { _, err := old.Judge(ctx, fencing.JudgeRequest{Name: "a", Token: 1}); return err },
+		"Acquire": func() error { _, err := old.Do(ctx, acquire("b", time.Minute)); return err },
+		"Renew":   func() error { _, err := old.Do(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease}); return err },
+		"Inspect": func() error { _, err := old.Do(ctx, fencing.InspectRequest{Name: "a"}); return err },
+		"Judge":   func() error { _, err := old.Do(ctx, fencing.JudgeRequest{Name: "a", Token: 1}); return err },
 		"List":    func() error { _, err := old.List(ctx, fencing.ListRequest{Limit: 1}); return err },
 		"Stats":   func() error { _, err := old.Stats(ctx); return err },
 		"Check":   func() error { return old.Check(ctx) },
@@ -156,13 +156,13 @@ func TestALeaderThatIsCutOff(t *testing.T) {
 	if led == old {
 		t.Fatal("the one that is cut off leads")
 	}
-	if _, err := led.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
+	if _, err := led.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease}); err != nil {
 		t.Errorf("a release at the others: %v", err)
 	}
 	asking.Wait()
 	c.hub.setCut(old.self.Address, false)
 	c.awaitLeader()
-	out, err := old.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := old.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Held() {
 		t.Errorf("the one that was cut off shows %+v, %v; the lease was released", out.Lock, err)
 	}

@@ -91,11 +91,11 @@ func TestAFailedFlushIsFinal(t *testing.T) {
 	var fails atomic.Bool
 	c := newCluster(t, 1, diskOf(0, &fails))
 	n := c.nodes[0]
-	if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := n.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	fails.Store(true)
-	if _, err := n.Acquire(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable || !errors.Is(err, errDisk) {
+	if _, err := n.Do(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable || !errors.Is(err, errDisk) {
 		t.Errorf("an acquire that could not be written: %v", err)
 	}
 	awaitFailure(t, n)
@@ -123,7 +123,7 @@ func TestAFollowerWhoseDiskFailsDoesNotCount(t *testing.T) {
 		diskOf(2, &third)(i, o)
 	})
 	second.Store(true)
-	if _, err := c.nodes[0].Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := c.nodes[0].Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	awaitFailure(t, c.nodes[1])
@@ -131,7 +131,7 @@ func TestAFollowerWhoseDiskFailsDoesNotCount(t *testing.T) {
 		t.Errorf("a node that has failed is ready, by what the leader says: %v", err)
 	}
 	third.Store(true)
-	if _, err := c.nodes[0].Acquire(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable {
+	if _, err := c.nodes[0].Do(t.Context(), acquire("b", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("an acquire that only the leader has on disk: %v", err)
 	}
 }
@@ -161,10 +161,10 @@ func TestADamagedLogIsRefused(t *testing.T) {
 	name := fencing.Name("marked.in.the.log")
 	for range 3 { // what is damaged is not the end, which raft-wal takes for a torn write
 		r := acquire(name, time.Minute)
-		if _, err := n.Acquire(t.Context(), r); err != nil {
+		if _, err := n.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Release(t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+		if _, err := n.Do(t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestDataOfAnotherAddress(t *testing.T) {
 	for size, moves := range map[int]bool{1: true, 3: false} {
 		c := newCluster(t, size, nil)
 		n := c.nodes[size-1]
-		if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+		if _, err := n.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		open := func() error {
@@ -217,7 +217,7 @@ func TestDataOfAnotherAddress(t *testing.T) {
 		}
 		c.reopen(size - 1)
 		c.awaitLeader()
-		if _, err := n.Acquire(t.Context(), acquire("b", time.Minute)); err != nil {
+		if _, err := n.Do(t.Context(), acquire("b", time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		n.fsm.await(n.raft.LastIndex(), t.Context().Done())

@@ -76,7 +76,7 @@ func handled(t *testing.T, n *node, request []byte) *answer {
 func TestWhatALaterVersionSaysMore(t *testing.T) {
 	leader := newCluster(t, 1, nil).nodes[0]
 	term := leader.leading.Load().term
-	if _, err := leader.Acquire(t.Context(), acquire("a", fencing.LongestTTL)); err != nil {
+	if _, err := leader.Do(t.Context(), acquire("a", fencing.LongestTTL)); err != nil {
 		t.Fatal(err)
 	}
 	holder := filled[fencing.Holder]()
@@ -120,7 +120,7 @@ func TestAnUnknownOperationDoesNotComeIntoTheLog(t *testing.T) {
 	if b, err := leader.handle(t.Context(), must(machine.Encoding.Marshal(look))); err != nil {
 		t.Errorf("a look that is not known: %x, %v", b, err)
 	}
-	if _, err := leader.Acquire(t.Context(), acquire("d", fencing.LongestTTL)); err != nil {
+	if _, err := leader.Do(t.Context(), acquire("d", fencing.LongestTTL)); err != nil {
 		t.Errorf("the node does not go on: %v", err)
 	}
 	if cause := leader.Cause(); cause != nil {

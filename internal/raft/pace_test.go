@@ -126,7 +126,7 @@ func TestDiskTime(t *testing.T) {
 				t.Fatalf("a write takes %s, %t, and not %s", took, known, until)
 			}
 			short, stop := context.WithTimeout(ctx, time.Second)
-			_, _ = n.Acquire(short, acquire(fencing.Name(fmt.Sprint(until, ".", i)), time.Hour))
+			_, _ = n.Do(short, acquire(fencing.Name(fmt.Sprint(until, ".", i)), time.Hour))
 			stop()
 		}
 	}

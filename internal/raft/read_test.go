@@ -169,7 +169,7 @@ func TestOldAnswersConfirmNoRead(t *testing.T) {
 	defer cancel()
 	old, next := c.nodes[0], c.nodes[1]
 	first := acquire("a", time.Hour)
-	if _, err := old.Acquire(ctx, first); err != nil {
+	if _, err := old.Do(ctx, first); err != nil {
 		t.Fatal(err)
 	}
 	c.hub.mu.Lock()
@@ -211,10 +211,10 @@ func TestOldAnswersConfirmNoRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("no other node leads", func() bool { return next.leading.Load() != nil })
-	if _, err := next.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
+	if _, err := next.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := next.Acquire(ctx, acquire("a", time.Hour)); err != nil {
+	if _, err := next.Do(ctx, acquire("a", time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -242,7 +242,7 @@ func TestOldAnswersConfirmNoRead(t *testing.T) {
 	receive(t, "the old leader's answer", looked)
 	slow.readAll()
 	c.awaitLeader()
-	out, err := old.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+	out, err := old.Do(ctx, fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Holders[0].Lease == first.Lease.Public() {
 		t.Errorf("the leader that was replaced shows %+v, %v", out.Lock, err)
 	}
@@ -265,7 +265,7 @@ func TestOnlyVotersConfirmARead(t *testing.T) {
 		t.Error("a read is answered, and one of two voters does not answer")
 	}
 	c.hub.setCut(c.nodes[1].self.Address, false)
-	if _, err := leader.Inspect(ctx, fencing.InspectRequest{Name: "a"}); err != nil {
+	if _, err := leader.Do(ctx, fencing.InspectRequest{Name: "a"}); err != nil {
 		t.Error(err)
 	}
 }

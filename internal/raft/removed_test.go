@@ -31,7 +31,7 @@ func TestTheLeaderServesNoNodeThatWasRemoved(t *testing.T) {
 	defer cancel()
 	leader, gone := c.nodes[0], c.nodes[2]
 	held := acquire("held", time.Hour)
-	if _, err := gone.Acquire(ctx, held); err != nil {
+	if _, err := gone.Do(ctx, held); err != nil {
 		t.Fatal(err)
 	}
 	c.hub.setCut(gone.self.Address, true)
@@ -41,16 +41,16 @@ func TestTheLeaderServesNoNodeThatWasRemoved(t *testing.T) {
 		t.Fatal("it does not know the leader: that proves nothing")
 	}
 	for what, ask := range map[string]func() error{
-		"Acquire": func() error { _, err := gone.Acquire(ctx, acquire("a", time.Hour)); return err },
+		"Acquire": func() error { _, err := gone.Do(ctx, acquire("a", time.Hour)); return err },
 		"Renew": func() error {
-			_, err := gone.Renew(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
+			_, err := gone.Do(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
 			return err
 		},
 		"Release": func() error {
-			_, err := gone.Release(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+			_, err := gone.Do(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
 			return err
 		},
-		"Inspect":   func() error { _, err := gone.Inspect(ctx, fencing.InspectRequest{Name: "held"}); return err },
+		"Inspect":   func() error { _, err := gone.Do(ctx, fencing.InspectRequest{Name: "held"}); return err },
 		"List":      func() error { _, err := gone.List(ctx, fencing.ListRequest{Limit: 1}); return err },
 		"Expire":    func() error { _, err := gone.Expire(ctx, 1); return err },
 		"Heartbeat": func() error { return gone.Heartbeat(ctx, nil) },
@@ -62,7 +62,7 @@ func TestTheLeaderServesNoNodeThatWasRemoved(t *testing.T) {
 		}
 	}
 	for name, want := range map[fencing.Name]bool{"a": false, "held": true} {
-		if out, err := leader.Inspect(ctx, fencing.InspectRequest{Name: name}); err != nil || out.Lock.Held() != want {
+		if out, err := leader.Do(ctx, fencing.InspectRequest{Name: name}); err != nil || out.Lock.Held() != want {
 			t.Errorf("%s is %+v, %v", name, out.Lock, err)
 		}
 	}
@@ -101,12 +101,12 @@ func TestALeaderThatWasRemovedGrantsNothing(t *testing.T) {
 		brief, stop := context.WithTimeout(ctx, time.Second)
 		var asking sync.WaitGroup
 		asking.Go(func() {
-			if _, err := old.Acquire(brief, acquire("a", time.Hour)); code(err) != fencing.CodeUnavailable {
+			if _, err := old.Do(brief, acquire("a", time.Hour)); code(err) != fencing.CodeUnavailable {
 				t.Errorf("cut off: %t; an acquire is answered %v", cut, err)
 			}
 		})
 		asking.Go(func() {
-			if _, err := old.Inspect(brief, fencing.InspectRequest{Name: "a"}); code(err) != fencing.CodeUnavailable {
+			if _, err := old.Do(brief, fencing.InspectRequest{Name: "a"}); code(err) != fencing.CodeUnavailable {
 				t.Errorf("cut off: %t; a look is answered %v", cut, err)
 			}
 		})
@@ -123,10 +123,10 @@ func TestALeaderThatWasRemovedGrantsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it has heard of the other leader", func() bool { return old.leading.Load() == nil })
-	if _, err := old.Acquire(ctx, acquire("a", time.Hour)); !errors.Is(err, errRemoved) {
+	if _, err := old.Do(ctx, acquire("a", time.Hour)); !errors.Is(err, errRemoved) {
 		t.Errorf("an acquire by the other leader is answered %v", err)
 	}
-	if out, err := next.Inspect(ctx, fencing.InspectRequest{Name: "a"}); err != nil || out.Lock.Held() {
+	if out, err := next.Do(ctx, fencing.InspectRequest{Name: "a"}); err != nil || out.Lock.Held() {
 		t.Errorf("the name is %+v, %v", out.Lock, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestTheDirectoryIsReplaced(t *testing.T) {
 	for what, do := range map[string]func(n *node) error{
 		"an entry": func(n *node) error {
-			_, err := n.Acquire(t.Context(), acquire("b", time.Minute))
+			_, err := n.Do(t.Context(), acquire("b", time.Minute))
 			if code(err) != fencing.CodeUnavailable {
 				t.Errorf("an acquire: %v", err)
 			}
@@ -25,7 +25,7 @@ func TestTheDirectoryIsReplaced(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			n := newCluster(t, 1, nil).nodes[0]
-			if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+			if _, err := n.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 			dir := n.options.Dir
@@ -64,7 +64,7 @@ func TestASecondProcessIsRefused(t *testing.T) {
 		t.Errorf("opening a directory twice: %v", err)
 		s.Close()
 	}
-	if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := n.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Error(err)
 	}
 }

@@ -49,14 +49,14 @@ func TestAFollowerThatIsFarBehind(t *testing.T) {
 	defer behind.Watch(missed)()
 	c.hub.setCut(behind.self.Address, true)
 	for i := range 20 {
-		if _, err := leader.Acquire(t.Context(), acquire(fencing.Name(fmt.Sprintf("n%d", i)), time.Minute)); err != nil {
+		if _, err := leader.Do(t.Context(), acquire(fencing.Name(fmt.Sprintf("n%d", i)), time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	compacted(t, leader)
 	waits := acquire("n1", time.Minute)
 	waits.Wait = time.Minute
-	if _, err := leader.Acquire(t.Context(), waits); err != nil {
+	if _, err := leader.Do(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}
 	c.hub.setCut(behind.self.Address, false)
@@ -84,7 +84,7 @@ func TestARestartFromASnapshot(t *testing.T) {
 		if i == 10 {
 			compacted(t, n)
 		}
-		if _, err := n.Acquire(t.Context(), acquire(fencing.Name(fmt.Sprintf("n%d", i)), time.Minute)); err != nil {
+		if _, err := n.Do(t.Context(), acquire(fencing.Name(fmt.Sprintf("n%d", i)), time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,7 +42,7 @@ func serves(t *testing.T, n *node, name fencing.Name) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for r := acquire(name, time.Hour); ; { // asked again, it is the same lease
-		_, err := n.Acquire(ctx, r)
+		_, err := n.Do(ctx, r)
 		if err == nil {
 			return
 		}
@@ -72,7 +72,7 @@ func TestALeaderWhoseDiskHangsIsReplaced(t *testing.T) {
 	hangs.Store(nil)
 	letGo <- nil
 	serves(t, c.nodes[0], "after")
-	out, err := c.nodes[0].Inspect(t.Context(), fencing.InspectRequest{Name: "before"})
+	out, err := c.nodes[0].Do(t.Context(), fencing.InspectRequest{Name: "before"})
 	if err != nil || !out.Lock.Held() {
 		t.Errorf("the lease is %+v, %v; nothing was lost", out.Lock, err)
 	}

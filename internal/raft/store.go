@@ -249,64 +249,15 @@ func (s *Store) Cause() error {
 
 func (s *Store) sinceOpen() int64 { return int64(time.Since(s.opened)) }
 
-// Acquire implements fencing.Store.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Renew implements fencing.Store.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Release implements fencing.Store.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Confirm implements fencing.Store.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Leave implements fencing.Store.
-func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// TakeBack implements fencing.Store.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Break implements fencing.Store.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Evict implements fencing.Store.
-func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Admit implements fencing.Store.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return s.do(ctx, r)
-}
-
-// Judge implements fencing.Store. The leader answers.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return s.look(ctx, r)
-}
-
-// Inspect implements fencing.Store. The leader answers.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return s.look(ctx, r)
-}
-
-// History implements fencing.Store. The leader answers.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return s.look(ctx, r)
+// Do implements fencing.Store. The leader answers what only looks.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if !fencing.Served(op) {
+		return fencing.Outcome{}, fencing.UnservedError(op)
+	}
+	if fencing.OnlyLooks(op) {
+		return s.look(ctx, op)
+	}
+	return s.do(ctx, op)
 }
 
 // look has the leader answer what only looks.

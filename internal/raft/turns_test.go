@@ -30,11 +30,13 @@ type turningStore struct {
 	of *turning
 }
 
-func (s turningStore) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	s.of.mu.Lock()
-	s.of.looked = true
-	s.of.mu.Unlock()
-	return s.Store.Inspect(ctx, r)
+func (s turningStore) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if _, inspects := op.(fencing.InspectRequest); inspects {
+		s.of.mu.Lock()
+		s.of.looked = true
+		s.of.mu.Unlock()
+	}
+	return s.Store.Do(ctx, op)
 }
 
 // openTurning opens such a cluster.

@@ -55,7 +55,7 @@ func TestTimesShownAreTheWallClocks(t *testing.T) {
 		}
 		for i, n := range c.nodes {
 			for _, g := range granted { // a read alone, by a leader that has written nothing yet
-				out, err := n.Inspect(t.Context(), fencing.InspectRequest{Name: g.Name})
+				out, err := n.Do(t.Context(), fencing.InspectRequest{Name: g.Name})
 				if err != nil || !out.Lock.Held() {
 					t.Fatal(out.Lock, err)
 				}
@@ -65,7 +65,7 @@ func TestTimesShownAreTheWallClocks(t *testing.T) {
 				shows(t, n, "the end of a lease", h.ExpiresAt, wall.read().Time().Add(h.ExpiresAt.Sub(out.Now)))
 			}
 			g := grant{acquire(fencing.Name(fmt.Sprintf("n%d-%d", round, i)), 1000*time.Hour), wall.read().Time()}
-			out, err := n.Acquire(t.Context(), g.AcquireRequest)
+			out, err := n.Do(t.Context(), g.AcquireRequest)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func TestTimesShownAreTheWallClocks(t *testing.T) {
 		}
 	}
 	ended := wall.read().Time()
-	if _, err := c.nodes[0].Release(t.Context(), fencing.ReleaseRequest{Name: "n0-0", Lease: granted[0].Lease}); err != nil {
+	if _, err := c.nodes[0].Do(t.Context(), fencing.ReleaseRequest{Name: "n0-0", Lease: granted[0].Lease}); err != nil {
 		t.Fatal(err)
 	}
 	pass(time.Hour)
@@ -95,7 +95,7 @@ func TestTimesShownAreTheWallClocks(t *testing.T) {
 	c.awaitLeader()
 	pass(time.Millisecond)
 	for _, n := range c.nodes {
-		out, err := n.History(t.Context(), fencing.HistoryRequest{Name: "n0-0"})
+		out, err := n.Do(t.Context(), fencing.HistoryRequest{Name: "n0-0"})
 		if err != nil || len(out.Past) != 1 {
 			t.Fatal(out.Past, err)
 		}
@@ -152,7 +152,7 @@ func TestReadsWriteTheWallClockOnce(t *testing.T) {
 	n := c.nodes[0]
 	entries := func() uint64 {
 		for range 3 {
-			if _, err := n.Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil {
+			if _, err := n.Do(t.Context(), fencing.InspectRequest{Name: "a"}); err != nil {
 				t.Fatal(err)
 			}
 		}

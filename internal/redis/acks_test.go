@@ -54,19 +54,19 @@ func TestReplicaAcks(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := acquireRequest("a")
-	_, err := s.Acquire(ctx, r)
+	_, err := s.Do(ctx, r)
 	wantCode(t, "acquire without replicas", err, fencing.CodeNotReplicated)
-	_, err = s.Acquire(ctx, r)
+	_, err = s.Do(ctx, r)
 	wantCode(t, "the same again", err, fencing.CodeNotReplicated)
-	_, err = s.TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+	_, err = s.Do(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 	wantCode(t, "take back", err, fencing.CodeOK)
-	out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(ctx, fencing.InspectRequest{Name: "a"})
 	if err != nil || out.Lock.Held() {
 		t.Errorf("left behind: %+v, %v", out.Lock, err)
 	}
-	_, err = s.Renew(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
+	_, err = s.Do(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
 	wantCode(t, "renewal without replicas", err, fencing.CodeOK)
-	_, err = s.Acquire(ctx, acquireRequest("held"))
+	_, err = s.Do(ctx, acquireRequest("held"))
 	wantCode(t, "acquire of a held name", err, fencing.CodeLocked)
 	mustRelease(t, s, held)
 
@@ -97,9 +97,9 @@ func TestReplicaAcksOfHandOffs(t *testing.T) {
 	if got := e.granted(waiter.Lease); len(got) != 0 {
 		t.Errorf("told although no replica has it: %+v", got)
 	}
-	_, err := s.Acquire(ctx, waiter) // as asking again does
+	_, err := s.Do(ctx, waiter) // as asking again does
 	wantCode(t, "asked again", err, fencing.CodeNotReplicated)
-	_, err = s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: waiter.Lease, Stamp: waiter.Stamp})
+	_, err = s.Do(ctx, fencing.LeaveRequest{Name: "a", Lease: waiter.Lease, Stamp: waiter.Stamp})
 	wantCode(t, "leaving with a lease no replica has", err, fencing.CodeNotReplicated)
 	if err := replica.Restart(); err != nil {
 		t.Fatal(err)

@@ -142,7 +142,7 @@ func TestAnOldGuardElsewhere(t *testing.T) {
 			must(t, s.Close())
 			next := open(t, Options{URL: cluster.URL()})
 			until(t, func() bool {
-				out, err := next.Acquire(t.Context(), acquireRequest("home"))
+				out, err := next.Do(t.Context(), acquireRequest("home"))
 				if err == nil {
 					t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
 				}
@@ -170,7 +170,7 @@ func TestAnotherListensElsewhere(t *testing.T) {
 	flush(t, cluster.Owner(slots[clusterPartition(name)]))
 	next := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool {
-		out, err := next.Acquire(t.Context(), acquireRequest(name))
+		out, err := next.Do(t.Context(), acquireRequest(name))
 		if err == nil {
 			t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
 		}

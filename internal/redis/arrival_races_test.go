@@ -58,7 +58,7 @@ func TestOvertakenOnANewConnection(t *testing.T) {
 		mustAcquire(t, rival, acquireRequest("b"))
 	}
 	h.at.Store(5) // 1, 2: the batch; 3, 4: askIdentity; 5: the arrival, after GET of the guard
-	out, err := s.Acquire(t.Context(), acquireRequest("a"))
+	out, err := s.Do(t.Context(), acquireRequest("a"))
 	t.Logf("hook ran: %t, checked %t", h.at.Load() <= 0, n.isChecked())
 	if err == nil {
 		t.Errorf("P1: %q was granted, token %d, while the lease that was lost is believed in", "a", out.Holder.Token)
@@ -89,7 +89,7 @@ func TestSkewedOnANewConnection(t *testing.T) {
 	h.offset.Store(int64(999 * time.Millisecond))
 	h.do = func() { h.offset.Add(int64(20 * time.Millisecond)) } // stands for the time that the dial took
 	h.at.Store(3)
-	out, err := s.Acquire(t.Context(), acquireRequest("a"))
+	out, err := s.Do(t.Context(), acquireRequest("a"))
 	t.Logf("hook ran: %t", h.at.Load() <= 0)
 	if err == nil {
 		t.Errorf("P1: %q was granted, token %d, while the lease that was lost is believed in", "a", out.Holder.Token)
@@ -109,17 +109,17 @@ func TestServersTakeTurns(t *testing.T) {
 	proxy.Redirect(two.Addr())
 	proxy.Cut(false)
 	until(t, func() bool {
-		_, err := s.Acquire(t.Context(), acquireRequest("probe"))
+		_, err := s.Do(t.Context(), acquireRequest("probe"))
 		return code(err) == fencing.CodeQuarantined
 	})
-	until(t, func() bool { _, err := s.Acquire(t.Context(), acquireRequest("probe2")); return err == nil })
+	until(t, func() bool { _, err := s.Do(t.Context(), acquireRequest("probe2")); return err == nil })
 	other := open(t, Options{URL: two.URL()})
 	token := mustAcquire(t, other, acquireRequest("a")).Holder.Token
 	proxy.Redirect(one.Addr())
 	proxy.Cut(false)
 	s.sender.floors[0].Store(0) // a gateway that was given no token there
 	until(t, func() bool {
-		out, err := s.Acquire(t.Context(), acquireRequest("a"))
+		out, err := s.Do(t.Context(), acquireRequest("a"))
 		if err == nil {
 			t.Errorf("P1: a (token %d) is granted to another: %d", token, out.Holder.Token)
 		}
@@ -165,7 +165,7 @@ func TestOlderConnections(t *testing.T) {
 	for _, conn := range older { // the next command takes one of them
 		must(t, conn.Close())
 	}
-	out, err := s.Acquire(t.Context(), acquireRequest("a"))
+	out, err := s.Do(t.Context(), acquireRequest("a"))
 	if code(err) != fencing.CodeQuarantined {
 		t.Errorf("P1: token %d is granted by the server that was left, and the other one does not know of it: %v", out.Holder.Token, err)
 	}
@@ -212,7 +212,7 @@ func TestUnreadableGuardIsDeleted(t *testing.T) {
 	client.Set(t.Context(), s.keys[0].guard, "4\x00?", 0)
 	_ = s.Close()
 	next := open(t, Options{URL: server.URL()})
-	_, err := next.Acquire(t.Context(), acquireRequest("b"))
+	_, err := next.Do(t.Context(), acquireRequest("b"))
 	wantCode(t, "acquire beside a guard that can't be read", err, fencing.CodeUnavailable)
 	client.Del(t.Context(), s.keys[0].guard)
 	if left := refused(t, next, "a"); left < 20*time.Second {

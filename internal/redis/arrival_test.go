@@ -38,7 +38,7 @@ func TestArrivalUnanswered(t *testing.T) {
 			s.guards.close()
 			n := s.topology.node(0)
 			until(t, func() bool { // it has the library
-				_, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+				_, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 				return err == nil && n.isChecked()
 			})
 			c.harm(t, server)

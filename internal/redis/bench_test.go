@@ -63,11 +63,11 @@ func pairs(b *testing.B, s *Store, callers int) int {
 			name := fencing.Name(fmt.Sprintf("orders/%d", i))
 			for range share {
 				r := acquireRequest(name)
-				if _, err := s.Acquire(context.Background(), r); err != nil {
+				if _, err := s.Do(context.Background(), r); err != nil {
 					b.Error(err)
 					return
 				}
-				if _, err := s.Release(context.Background(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+				if _, err := s.Do(context.Background(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -117,14 +117,14 @@ func takeTurns(b *testing.B, stores []*Store, recorders []*recorder, callers int
 			for range share {
 				r := waitRequest("orders/42")
 				arrives := e.expect(r.Lease)
-				out, err := s.Acquire(b.Context(), r)
+				out, err := s.Do(b.Context(), r)
 				if err == nil && out.Waits() {
 					if got := <-arrives; got.grant.Holder.Provisional {
-						_, err = s.Confirm(b.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+						_, err = s.Do(b.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 					}
 				}
 				if err == nil {
-					_, err = s.Release(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+					_, err = s.Do(b.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 				}
 				if err != nil {
 					b.Error(err)

@@ -57,7 +57,7 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 	for range 3 {
 		for _, gateway := range []*Store{s, other} {
 			r := acquireRequest("a")
-			out, err := gateway.Acquire(ctx, r)
+			out, err := gateway.Do(ctx, r)
 			if !within {
 				wantCode(t, "acquire while the clock is off", err, fencing.CodeClockSkew)
 				continue
@@ -70,7 +70,7 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 			mustRelease(t, gateway, r)
 		}
 	}
-	_, err := other.Acquire(ctx, acquireRequest("held"))
+	_, err := other.Do(ctx, acquireRequest("held"))
 	if within {
 		wantCode(t, "acquire of a held name", err, fencing.CodeLocked)
 	} else {
@@ -81,7 +81,7 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 	}
 	renewal := fencing.RenewRequest{Name: "held", Lease: held.Lease}
 	sent := time.Now()
-	out, err := s.Renew(ctx, renewal)
+	out, err := s.Do(ctx, renewal)
 	if within || code(err) != fencing.CodeClockSkew {
 		wantCode(t, "renew", err, fencing.CodeOK)
 	}
@@ -105,16 +105,16 @@ func testClocks(t *testing.T, server *redistest.Server, whose string, off time.D
 	if left := got.ExpiresAt.Sub(fencing.InstantOf(time.Now())); left < again.TTL-time.Second || left > again.TTL+time.Second {
 		t.Errorf("a lease of %s ends in %s", again.TTL, left)
 	}
-	_, err = other.Acquire(ctx, acquireRequest("held"))
+	_, err = other.Do(ctx, acquireRequest("held"))
 	wantCode(t, "acquire of a held name by a clock that is right again", err, fencing.CodeLocked)
-	view, err := other.Inspect(ctx, fencing.InspectRequest{Name: "held"})
+	view, err := other.Do(ctx, fencing.InspectRequest{Name: "held"})
 	if err != nil || len(view.Lock.Holders) != 1 {
 		t.Fatalf("the lease is gone: %+v, %v", view.Lock, err)
 	}
 	if ends := view.Lock.Holders[0].ExpiresAt.Time(); believed.Sub(ends) > time.Second {
 		t.Errorf("the holder may rely on its lease for %s more than it lasts", believed.Sub(ends))
 	}
-	wantCode(t, "renewal when the clock is right again", func() error { _, err := s.Renew(ctx, renewal); return err }(), fencing.CodeOK)
+	wantCode(t, "renewal when the clock is right again", func() error { _, err := s.Do(ctx, renewal); return err }(), fencing.CodeOK)
 }
 
 // A renewal through a gateway whose clock is a day ahead, or behind, makes no lease
@@ -132,19 +132,19 @@ func TestRenewalThroughAWrongClock(t *testing.T) {
 				mustAcquire(t, s, r)
 				wrong.gateway.Store(int64(off))
 
-				out, err := mad.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: 2 * time.Minute})
+				out, err := mad.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: 2 * time.Minute})
 				wantCode(t, "renewal", err, fencing.CodeOK)
 				if told := out.Holder.ExpiresAt.Sub(out.Now); told != 2*time.Minute {
 					t.Errorf("the holder is told %s", told)
 				}
-				view, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+				view, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 				if err != nil || len(view.Lock.Holders) != 1 || view.Lock.Holders[0].ExpiresAt != out.Holder.ExpiresAt {
 					t.Errorf("the holder is told %v, and by the record it is %+v, %v", out.Holder.ExpiresAt, view.Lock, err)
 				}
 				right.redis.Store(int64(2*time.Minute - 5*time.Second))
 				right.gateway.Store(right.redis.Load())
 				next := acquireRequest("a")
-				_, err = s.Acquire(t.Context(), next)
+				_, err = s.Do(t.Context(), next)
 				wantCode(t, "acquire before the TTL is over", err, fencing.CodeLocked)
 				right.redis.Store(int64(2*time.Minute + time.Second))
 				right.gateway.Store(right.redis.Load())
@@ -169,7 +169,7 @@ func TestOneOfManyRenewedWhileClocksDiffer(t *testing.T) {
 		mustAcquire(t, s, r)
 	}
 	c.redis.Store(-int64(time.Hour))
-	_, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: last, TTL: time.Minute})
+	_, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: last, TTL: time.Minute})
 	wantCode(t, "renewal while Redis's clock is behind", err, fencing.CodeOK)
 	c.redis.Store(0)
 	client := server.Client()
@@ -177,7 +177,7 @@ func TestOneOfManyRenewedWhileClocksDiffer(t *testing.T) {
 	if err := client.ConfigResetStat(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	view, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a", Holders: 100})
+	view, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a", Holders: 100})
 	wantCode(t, "inspect", err, fencing.CodeOK)
 	if len(view.Lock.Holders) != 100 {
 		t.Fatalf("%d holders are left", len(view.Lock.Holders))
@@ -211,11 +211,11 @@ func TestReleasedWhileClocksDiffer(t *testing.T) {
 	}
 	c.redis.Store(-int64(time.Hour))
 	for _, lease := range leases {
-		_, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: lease})
+		_, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: lease})
 		wantCode(t, "renewal", err, fencing.CodeOK)
 	}
 	for _, lease := range leases {
-		_, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: lease})
+		_, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: lease})
 		wantCode(t, "release", err, fencing.CodeOK)
 	}
 	nothingInDoubt(t, server)
@@ -247,7 +247,7 @@ func TestLossWhileClockIsOff(t *testing.T) {
 				want = fencing.CodeClockSkew
 			}
 			for _, gateway := range []*Store{s, other, open(t, c.options(server.URL()))} {
-				_, err := gateway.Acquire(ctx, acquireRequest("a"))
+				_, err := gateway.Do(ctx, acquireRequest("a"))
 				wantCode(t, "acquire after a loss", err, want)
 			}
 			c.redis.Store(0)
@@ -284,7 +284,7 @@ func TestFloorsAhead(t *testing.T) {
 	mustRelease(t, sane, first)
 	mad.sender.raiseFloor(partition, last+fencing.Token(2*time.Hour.Microseconds()))
 	for range 3 {
-		_, err := mad.Acquire(ctx, acquireRequest("a"))
+		_, err := mad.Do(ctx, acquireRequest("a"))
 		wantCode(t, "acquire with a floor 2 h ahead", err, fencing.CodeClockSkew)
 	}
 	mad.checkGuards(ctx)

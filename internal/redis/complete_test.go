@@ -294,24 +294,48 @@ func TestEveryFieldOfARequestIsSent(t *testing.T) {
 	}
 }
 
-// readFields notes the fields of requests that a function reads.
+// readFields notes the fields of requests that a function reads: of its parameters, and of what
+// it switches on the type of.
 func readFields(f *ast.FuncDecl, read map[string]bool) {
+	if f.Body == nil {
+		return
+	}
 	for _, field := range f.Type.Params.List {
-		kind := field.Type
-		if pointer, ok := kind.(*ast.StarExpr); ok {
-			kind = pointer.X
+		if len(field.Names) > 0 {
+			readFieldsOf(field.Names[0].Name, field.Type, f.Body, read)
 		}
-		of, ok := kind.(*ast.SelectorExpr)
-		if !ok || !strings.HasSuffix(of.Sel.Name, "Request") || len(field.Names) == 0 || f.Body == nil {
-			continue
+	}
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		types, ok := n.(*ast.TypeSwitchStmt)
+		if !ok {
+			return true
 		}
-		ast.Inspect(f.Body, func(n ast.Node) bool {
-			if selected, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := selected.X.(*ast.Ident); ok && x.Name == field.Names[0].Name {
-					read[of.Sel.Name+"."+selected.Sel.Name] = true
+		if bound, ok := types.Assign.(*ast.AssignStmt); ok {
+			for _, clause := range types.Body.List {
+				if clause := clause.(*ast.CaseClause); len(clause.List) == 1 {
+					readFieldsOf(bound.Lhs[0].(*ast.Ident).Name, clause.List[0], clause, read)
 				}
 			}
-			return true
-		})
+		}
+		return true
+	})
+}
+
+// readFieldsOf notes what is read of a variable, if it is a request.
+func readFieldsOf(variable string, kind ast.Expr, in ast.Node, read map[string]bool) {
+	if pointer, ok := kind.(*ast.StarExpr); ok {
+		kind = pointer.X
 	}
+	of, ok := kind.(*ast.SelectorExpr)
+	if !ok || !strings.HasSuffix(of.Sel.Name, "Request") {
+		return
+	}
+	ast.Inspect(in, func(n ast.Node) bool {
+		if selected, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := selected.X.(*ast.Ident); ok && x.Name == variable {
+				read[of.Sel.Name+"."+selected.Sel.Name] = true
+			}
+		}
+		return true
+	})
 }

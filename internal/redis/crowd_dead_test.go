@@ -50,7 +50,7 @@ func commandsBehind(t *testing.T, live int) (first, later int) {
 	b.SetTime(now)
 	renew := func(left int) int {
 		before := reads(t, client)
-		out, err := near.Renew(t.Context(), fencing.RenewRequest{Name: name, Lease: holder.Lease})
+		out, err := near.Do(t.Context(), fencing.RenewRequest{Name: name, Lease: holder.Lease})
 		if err != nil || len(out.Left) != left || !out.More {
 			t.Fatalf("%d left the queue, more: %v, %v; want %d", len(out.Left), out.More, err, left)
 		}

@@ -21,7 +21,7 @@ func TestManyHoldersAreShown(t *testing.T) {
 			for i := 0; i < holders/clients && err == nil; i++ {
 				r := acquireRequest("a")
 				r.Mode, r.TTL = fencing.ModeShared, time.Hour
-				_, err = s.Acquire(t.Context(), r)
+				_, err = s.Do(t.Context(), r)
 			}
 			faults <- err
 		}()
@@ -31,18 +31,18 @@ func TestManyHoldersAreShown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || len(out.Lock.Holders) != fencing.MaxHoldersShown || out.Lock.HolderCount != holders {
 		t.Errorf("inspect: %v", err)
 	}
-	out, err = s.History(t.Context(), fencing.HistoryRequest{Name: "a", Holders: holders})
+	out, err = s.Do(t.Context(), fencing.HistoryRequest{Name: "a", Holders: holders})
 	if err != nil || len(out.Lock.Holders) != holders || out.Lock.HolderCount != holders {
 		t.Errorf("history: %v", err)
 	}
 	first := acquireRequest("a") // it ends before all the others, and is shown for that
 	first.Mode, first.TTL = fencing.ModeShared, time.Minute
 	mustAcquire(t, s, first)
-	_, err = s.Acquire(t.Context(), acquireRequest("a"))
+	_, err = s.Do(t.Context(), acquireRequest("a"))
 	refused, is := errors.AsType[*fencing.Error](err)
 	if !is || refused.Code != fencing.CodeLocked || len(refused.Lock.Holders) != fencing.MaxHoldersShown || refused.Lock.HolderCount != holders+1 || refused.RetryAfter > time.Minute {
 		t.Errorf("a refusal: %v", err)
@@ -62,13 +62,13 @@ func TestConfirmRaisesTheFloor(t *testing.T) {
 	defer b.Close()
 	first, next := acquireRequest("a"), waitRequest("a")
 	mustAcquire(t, a, first)
-	if out, err := b.Acquire(t.Context(), next); err != nil || !out.Waits() {
+	if out, err := b.Do(t.Context(), next); err != nil || !out.Waits() {
 		t.Fatalf("%+v, %v", out, err)
 	}
-	if _, err := a.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
+	if _, err := a.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := b.Confirm(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp})
+	out, err := b.Do(t.Context(), fencing.ConfirmRequest{Name: "a", Lease: next.Lease, Stamp: next.Stamp})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func TestDamagedRecords(t *testing.T) {
 
 	names := []fencing.Name{"0", "1", "2", "3", "4", "5", "6", "7"} // they share the calls that read them
 	for _, name := range names {
-		_, err := s.Acquire(ctx, acquireRequest(name))
+		_, err := s.Do(ctx, acquireRequest(name))
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
 	key := func(i int) string { return s.keys[0].lock(names[i]) }
@@ -45,10 +45,10 @@ func TestDamagedRecords(t *testing.T) {
 		}
 	}
 	for _, name := range []fencing.Name{names[1], names[4], names[5]} {
-		_, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		_, err := s.Do(ctx, fencing.InspectRequest{Name: name})
 		wantCode(t, "inspect of a damaged record", err, fencing.CodeUnavailable)
 	}
-	_, err := s.Acquire(ctx, acquireRequest(names[1]))
+	_, err := s.Do(ctx, acquireRequest(names[1]))
 	wantCode(t, "acquire of a damaged record", err, fencing.CodeUnavailable)
 
 	b.SetTime(epoch.Add(30 * time.Second))
@@ -81,7 +81,7 @@ func TestDamagedRecordsAreNotInTheWay(t *testing.T) {
 	b := openBackend(t, redistest.Start(t))
 	s, ctx := b.stores[0], t.Context()
 	for _, name := range []fencing.Name{"0", "1", "2", "3"} {
-		_, err := s.Acquire(ctx, acquireRequest(name))
+		_, err := s.Do(ctx, acquireRequest(name))
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
 	s.redis().Set(ctx, s.keys[0].lock("0"), "?", 0)

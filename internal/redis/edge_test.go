@@ -35,16 +35,16 @@ func wantCode(t *testing.T, what string, err error, want fencing.Code) {
 func TestForgetting(t *testing.T) {
 	b := openBackend(t, redistest.Start(t))
 	s := b.stores[0]
-	got, err := s.Acquire(t.Context(), acquireRequest("a"))
+	got, err := s.Do(t.Context(), acquireRequest("a"))
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	breaking := fencing.BreakRequest{Name: "a", Token: got.Holder.Token}
-	_, err = s.Break(t.Context(), breaking)
+	_, err = s.Do(t.Context(), breaking)
 	wantCode(t, "break", err, fencing.CodeOK)
 	b.SetTime(epoch.Add(fencing.ForgetAfter) - 1)
-	_, err = s.Break(t.Context(), breaking)
+	_, err = s.Do(t.Context(), breaking)
 	wantCode(t, "break again in time", err, fencing.CodeOK)
 	b.SetTime(epoch.Add(fencing.ForgetAfter))
-	_, err = s.Break(t.Context(), breaking)
+	_, err = s.Do(t.Context(), breaking)
 	wantCode(t, "break again too late", err, fencing.CodeStaleToken)
 	if n := s.redis().Exists(t.Context(), s.keys[0].lock("a")).Val(); n != 0 {
 		t.Error("the forgotten record is still there")
@@ -56,13 +56,13 @@ func TestKeysEnd(t *testing.T) {
 	b := openBackend(t, redistest.Start(t))
 	s, ctx := b.stores[0], t.Context()
 	r := acquireRequest("a")
-	_, err := s.Acquire(ctx, r)
+	_, err := s.Do(ctx, r)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	k := &s.keys[0]
 	if ttl := s.redis().TTL(ctx, k.lock("a")).Val(); ttl != -1 {
 		t.Errorf("a held record has the TTL %s: it would vanish with the lease", ttl)
 	}
-	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
+	_, err = s.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: r.Lease})
 	wantCode(t, "release", err, fencing.CodeOK)
 	if ttl := s.redis().PTTL(ctx, k.lock("a")).Val(); ttl < fencing.ForgetAfter-time.Minute || ttl > fencing.ForgetAfter {
 		t.Errorf("a free record has the TTL %s, want about %s", ttl, fencing.ForgetAfter)
@@ -83,11 +83,11 @@ func TestIntentOutlastsItsKeysTime(t *testing.T) {
 	s := b.stores[0]
 	reader := acquireRequest("a")
 	reader.Mode = fencing.ModeShared
-	_, err := s.Acquire(t.Context(), reader)
+	_, err := s.Do(t.Context(), reader)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	writer := acquireRequest("a")
 	writer.Intent = time.Millisecond
-	_, err = s.Acquire(t.Context(), writer)
+	_, err = s.Do(t.Context(), writer)
 	wantCode(t, "acquire with an intent", err, fencing.CodeLocked)
 	if ttl := s.redis().PTTL(t.Context(), s.keys[0].prefix+"intent:a").Val(); ttl < fencing.TombstoneTTL-time.Minute || ttl > fencing.TombstoneTTL+writer.Intent {
 		t.Errorf("an intent has the TTL %s, want about %s", ttl, fencing.TombstoneTTL)
@@ -106,7 +106,7 @@ func TestQueueKeysEnd(t *testing.T) {
 			r.Mode, r.Limit = fencing.ModeShared, 3
 		}
 		requests = append(requests, r)
-		_, err := b.stores[i%2].Acquire(ctx, r)
+		_, err := b.stores[i%2].Do(ctx, r)
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
 	s, k := b.stores[0], &newKeyspaces(alonePartitions)[0]
@@ -125,7 +125,7 @@ func TestQueueKeysEnd(t *testing.T) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 	for i, r := range requests {
-		_, err := b.stores[i%2].TakeBack(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
+		_, err := b.stores[i%2].Do(ctx, fencing.TakeBackRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp})
 		wantCode(t, "take back", err, fencing.CodeOK)
 	}
 	if got, want := kinds(), strings.Fields("expiry gateways guard lock places resting token"); !slices.Equal(got, want) {
@@ -168,7 +168,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	if n := s.redis().LLen(ctx, "fencepost:{0}:history:busy").Val(); n > 4*fencing.MaxHistory {
 		t.Errorf("%d elements of history", n)
 	}
-	out, err := s.History(ctx, fencing.HistoryRequest{Name: "busy"})
+	out, err := s.Do(ctx, fencing.HistoryRequest{Name: "busy"})
 	if err != nil || len(out.Past) != fencing.MaxHistory {
 		t.Errorf("got %d ends and %v, want %d", len(out.Past), err, fencing.MaxHistory)
 	}
@@ -234,13 +234,13 @@ func TestPartitionOf(t *testing.T) {
 func TestLateIsNotNegative(t *testing.T) {
 	b := openBackend(t, redistest.Start(t))
 	s, ctx, held := b.stores[0], t.Context(), acquireRequest("a")
-	_, err := s.Acquire(ctx, held)
+	_, err := s.Do(ctx, held)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	b.SetTime(epoch.Add(held.TTL))
 	_, err = s.Expire(ctx, 1)
 	wantCode(t, "expire", err, fencing.CodeOK)
 	b.SetTime(epoch.Add(held.TTL - time.Second/2))
-	_, err = s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	_, err = s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
 	var lost *fencing.Error
 	if !errors.As(err, &lost) || lost.Reason != fencing.ReasonExpired || lost.Late != 0 {
 		t.Errorf("%+v, want a lease that ended 0 s ago", err)

@@ -12,7 +12,7 @@ import (
 // holdMany acquires so many names, whose leases all run out together.
 func holdMany(t *testing.T, s *Store, many int) {
 	for i := range many {
-		_, err := s.Acquire(t.Context(), acquireRequest(fencing.Name(fmt.Sprintf("%03d", i))))
+		_, err := s.Do(t.Context(), acquireRequest(fencing.Name(fmt.Sprintf("%03d", i))))
 		wantCode(t, "acquire", err, fencing.CodeOK)
 	}
 }
@@ -40,16 +40,16 @@ func TestHeartbeatBesideManyThatAreDue(t *testing.T) {
 	s, ctx := b.stores[0], t.Context()
 	holdMany(t, s, 500)
 	b.SetTime(epoch.Add(time.Second))
-	_, err := s.Acquire(ctx, acquireRequest("mine"))
+	_, err := s.Do(ctx, acquireRequest("mine"))
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	waiter := waitRequest("mine")
-	_, err = s.Acquire(ctx, waiter)
+	_, err = s.Do(ctx, waiter)
 	wantCode(t, "wait", err, fencing.CodeOK)
 	for at := 3 * time.Second; at <= 31*time.Second; at += 2 * time.Second { // the others are due at 30 s, this one at 31
 		b.SetTime(epoch.Add(at))
 		wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"mine"}), fencing.CodeOK)
 	}
-	out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "mine", Holders: 1})
+	out, err := s.Do(ctx, fencing.InspectRequest{Name: "mine", Holders: 1})
 	wantCode(t, "inspect", err, fencing.CodeOK)
 	if len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Lease != waiter.Lease.Public() {
 		t.Errorf("%+v holds, want the waiter", out.Lock.Holders)

@@ -46,7 +46,7 @@ func TestLongestTTLComesLater(t *testing.T) {
 		t.Errorf("the other gateway waits %s", left)
 	}
 	until(t, func() bool { return refused(t, b, "another") > 115*time.Second })
-	_, err := a.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: long.Lease})
+	_, err := a.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: long.Lease})
 	wantLost(t, "renewal of what was lost", err, fencing.ReasonUnknown)
 }
 
@@ -96,13 +96,13 @@ func TestRenewedAtOldMaster(t *testing.T) {
 	until(t, func() bool { return a.Check(t.Context()) == nil })
 	refused(t, a, "c")
 	pass(sentinelEvery - 100*time.Millisecond)
-	out, err := b.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	out, err := b.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
 	wantCode(t, "renewal at the old master", err, fencing.CodeOK)
 	left := out.Holder.ExpiresAt.Sub(out.Now)
 	far.Redirect(replica.Addr())
 	until(t, func() bool { return b.Check(t.Context()) == nil })
 	pass(left - 400*time.Millisecond)
-	if _, err := a.Acquire(t.Context(), acquireRequest("a")); code(err) != fencing.CodeLocked && code(err) != fencing.CodeQuarantined {
+	if _, err := a.Do(t.Context(), acquireRequest("a")); code(err) != fencing.CodeLocked && code(err) != fencing.CodeQuarantined {
 		t.Errorf("a lease that its holder believes in for another 400 ms was granted to somebody else: %v", err)
 	}
 }

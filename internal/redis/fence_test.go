@@ -9,7 +9,7 @@ import (
 
 func admitted(t *testing.T, s *Store, name fencing.Name, token fencing.Token, slot int) fencing.Code {
 	t.Helper()
-	_, err := s.Admit(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot})
+	_, err := s.Do(t.Context(), fencing.AdmitRequest{Name: name, Token: token, Slot: slot})
 	if err == nil {
 		return fencing.CodeOK
 	}

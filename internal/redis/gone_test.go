@@ -40,7 +40,7 @@ func TestQueueKeyGone(t *testing.T) {
 					rests.Keep = true
 					mustAcquire(t, s, held)
 					mustWait(t, s, rests)
-					_, err := s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: rests.Lease, Stamp: rests.Stamp})
+					_, err := s.Do(ctx, fencing.LeaveRequest{Name: "a", Lease: rests.Lease, Stamp: rests.Stamp})
 					wantCode(t, "leave", err, fencing.CodeOK)
 					mustWait(t, s, waits)
 					wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK)
@@ -52,12 +52,12 @@ func TestQueueKeyGone(t *testing.T) {
 					switch verb {
 					case "release":
 						mustRelease(t, s, held)
-						_, err := s.Acquire(ctx, waits)
+						_, err := s.Do(ctx, waits)
 						wantCode(t, "the waiter asks again", err, fencing.CodeOK)
 					case "join":
 						mustWait(t, other, waitRequest("a"))
 					case "inspect":
-						_, err := other.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+						_, err := other.Do(ctx, fencing.InspectRequest{Name: "a"})
 						wantCode(t, "inspect", err, fencing.CodeOK)
 					case "heartbeat":
 						wantCode(t, "heartbeat", s.Heartbeat(ctx, []fencing.Name{"a"}), fencing.CodeOK)
@@ -67,7 +67,7 @@ func TestQueueKeyGone(t *testing.T) {
 						wantCode(t, "expire", err, fencing.CodeOK)
 					}
 					if verb != "release" && verb != "expire" {
-						_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
+						_, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: held.Lease})
 						wantCode(t, "renewal by the holder", err, fencing.CodeOK)
 						mustRelease(t, s, held)
 					}
@@ -105,7 +105,7 @@ func TestHoldersKeyGone(t *testing.T) {
 				harm(ctx, s, key)
 				next := acquireRequest("a")
 				next.Mode, next.Limit, next.Permits = fencing.ModeShared, limit, 2
-				out, err := s.Acquire(ctx, next)
+				out, err := s.Do(ctx, next)
 				switch {
 				case kind == "holders" && what == "gone": // leases are lost: nobody gets in before they have ended
 					wantCode(t, "acquire", err, fencing.CodeQuarantined)
@@ -122,7 +122,7 @@ func TestHoldersKeyGone(t *testing.T) {
 				case kind == "holders":
 					wantCode(t, "acquire", err, fencing.CodeUnavailable)
 					s.redis().Del(ctx, key) // the operator's way out
-					_, err = s.Acquire(ctx, next)
+					_, err = s.Do(ctx, next)
 					wantCode(t, "acquire", err, fencing.CodeQuarantined)
 					return
 				}
@@ -132,12 +132,12 @@ func TestHoldersKeyGone(t *testing.T) {
 				}
 				more := acquireRequest("a")
 				more.Mode, more.Limit = fencing.ModeShared, limit
-				_, err = s.Acquire(ctx, more)
+				_, err = s.Do(ctx, more)
 				wantCode(t, "one more", err, fencing.CodeLocked)
-				_, err = s.Acquire(ctx, acquireRequest("a"))
+				_, err = s.Do(ctx, acquireRequest("a"))
 				wantCode(t, "an exclusive one", err, fencing.CodeLocked)
 				for _, r := range append(all, next) {
-					_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
+					_, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: r.Lease})
 					wantCode(t, "renewal", err, fencing.CodeOK)
 				}
 				for _, r := range append(all, next) {
@@ -160,7 +160,7 @@ func TestSlotsGivenBack(t *testing.T) {
 		all = append(all, r)
 	}
 	for i, kept := range []int{5, 7} {
-		_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: all[i].Lease, Permits: kept})
+		_, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: all[i].Lease, Permits: kept})
 		wantCode(t, "renewal", err, fencing.CodeOK)
 	}
 	if n := s.redis().BitCount(ctx, s.keys[0].prefix+"slots:a", nil).Val(); n != 12 {
@@ -187,12 +187,12 @@ func TestRecordGone(t *testing.T) {
 	first, second, waiter := shared(), shared(), waitRequest("a")
 	mustAcquire(t, s, first)
 	mustAcquire(t, s, second)
-	if out, err := s.Acquire(ctx, waiter); err != nil || out.Place == nil || out.Place.Position != 1 {
+	if out, err := s.Do(ctx, waiter); err != nil || out.Place == nil || out.Place.Position != 1 {
 		t.Errorf("joined: %+v, %v; want the first place", out.Place, err)
 	}
 	mustRelease(t, s, first)
 	mustRelease(t, s, second)
-	out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(ctx, fencing.InspectRequest{Name: "a"})
 	if err != nil || len(out.Lock.Holders) != 1 || out.Lock.Holders[0].Lease != waiter.Lease.Public() {
 		t.Errorf("%+v, %v; want the waiter", out.Lock.Holders, err)
 	}
@@ -216,7 +216,7 @@ func TestBrokenOffTellsNothing(t *testing.T) {
 	index := near.keys[0].expiry
 	near.redis().Rename(ctx, index, "elsewhere")
 	near.redis().Set(ctx, index, "?", 0)
-	_, err := near.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: held.Lease})
+	_, err := near.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: held.Lease})
 	wantCode(t, "release", err, fencing.CodeUnavailable)
 	near.redis().Rename(ctx, "elsewhere", index)
 	near.redis().Publish(ctx, gatewayChannel(fencing.Gateway(far.handle)), "end")
@@ -237,7 +237,7 @@ func BenchmarkManyHolders(b *testing.B) {
 	for range many {
 		r := acquireRequest("a")
 		r.Mode, r.Limit = fencing.ModeShared, many
-		out, err := s.Acquire(b.Context(), r)
+		out, err := s.Do(b.Context(), r)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -257,15 +257,15 @@ func BenchmarkManyHolders(b *testing.B) {
 			b.ReportMetric(float64(us)/float64(calls), "us/call")
 		})
 	}
-	took("break of none", func() { _, _ = s.Break(b.Context(), fencing.BreakRequest{Name: "a", Token: 1}) })
+	took("break of none", func() { _, _ = s.Do(b.Context(), fencing.BreakRequest{Name: "a", Token: 1}) })
 	took("break", func() {
-		if _, err := s.Break(b.Context(), fencing.BreakRequest{Name: "a", Token: tokens[0]}); err != nil {
+		if _, err := s.Do(b.Context(), fencing.BreakRequest{Name: "a", Token: tokens[0]}); err != nil {
 			b.Fatal(err)
 		}
 		tokens = tokens[1:]
 	})
 	took("renew", func() {
-		if _, err := s.Renew(b.Context(), fencing.RenewRequest{Name: "a", Lease: last.Lease}); err != nil {
+		if _, err := s.Do(b.Context(), fencing.RenewRequest{Name: "a", Lease: last.Lease}); err != nil {
 			b.Fatal(err)
 		}
 	})
@@ -279,7 +279,7 @@ func TestWayOutOfDamage(t *testing.T) {
 	held := acquireRequest("a")
 	mustAcquire(t, s, held)
 	s.redis().Set(ctx, s.keys[0].lock("a"), "?", 0)
-	_, err := s.Acquire(ctx, acquireRequest("a"))
+	_, err := s.Do(ctx, acquireRequest("a"))
 	wantCode(t, "acquire", err, fencing.CodeUnavailable)
 	s.redis().Del(ctx, s.keys[0].lock("a"), s.keys[0].guard)
 	if left := refused(t, s, "a"); left < held.TTL-time.Second || left > held.TTL {
@@ -322,16 +322,16 @@ func TestWaitingBehindLostLeases(t *testing.T) {
 				}
 				switch verb {
 				case "renew":
-					_, err := s.Renew(ctx, fencing.RenewRequest{Name: "a", Lease: all[1].Lease, TTL: 20 * time.Second})
+					_, err := s.Do(ctx, fencing.RenewRequest{Name: "a", Lease: all[1].Lease, TTL: 20 * time.Second})
 					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
 				case "release":
-					_, err := s.Release(ctx, fencing.ReleaseRequest{Name: "a", Lease: all[0].Lease})
+					_, err := s.Do(ctx, fencing.ReleaseRequest{Name: "a", Lease: all[0].Lease})
 					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
 				case "break":
-					_, err := s.Break(ctx, fencing.BreakRequest{Name: "a", Token: last.Token - 1})
+					_, err := s.Do(ctx, fencing.BreakRequest{Name: "a", Token: last.Token - 1})
 					wantCode(t, verb, err, fencing.CodeStaleToken)
 				case "inspect":
-					_, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a"})
+					_, err := s.Do(ctx, fencing.InspectRequest{Name: "a"})
 					wantCode(t, verb, err, fencing.CodeOK)
 				case "list":
 					_, err := s.List(ctx, fencing.ListRequest{Limit: 10})
@@ -339,18 +339,18 @@ func TestWaitingBehindLostLeases(t *testing.T) {
 				case "join":
 					mustWait(t, s, waitRequest("a"))
 				case "leave":
-					_, err := s.Leave(ctx, fencing.LeaveRequest{Name: "a", Lease: leaves.Lease, Stamp: leaves.Stamp})
+					_, err := s.Do(ctx, fencing.LeaveRequest{Name: "a", Lease: leaves.Lease, Stamp: leaves.Stamp})
 					wantCode(t, verb, err, fencing.CodeOK)
 				case "confirm":
-					_, err := s.Confirm(ctx, fencing.ConfirmRequest{Name: "a", Lease: all[0].Lease, Stamp: all[0].Stamp})
+					_, err := s.Do(ctx, fencing.ConfirmRequest{Name: "a", Lease: all[0].Lease, Stamp: all[0].Stamp})
 					wantCode(t, verb, err, unlessLost(fencing.CodeLeaseLost))
 				case "admit":
-					_, err := s.Admit(ctx, fencing.AdmitRequest{Name: "a", Token: last.Token, Slot: fencing.NoSlot})
+					_, err := s.Do(ctx, fencing.AdmitRequest{Name: "a", Token: last.Token, Slot: fencing.NoSlot})
 					wantCode(t, verb, err, unlessLost(fencing.CodeQuarantined))
 				}
 				holder := func() fencing.LeasePublic {
 					t.Helper()
-					out, err := s.Inspect(ctx, fencing.InspectRequest{Name: "a", Holders: 10})
+					out, err := s.Do(ctx, fencing.InspectRequest{Name: "a", Holders: 10})
 					wantCode(t, "inspect", err, fencing.CodeOK)
 					if len(out.Lock.Holders) == 1 {
 						return out.Lock.Holders[0].Lease

@@ -47,7 +47,7 @@ func TestClusterRestart(t *testing.T) {
 	}
 	began := time.Now()
 	until(t, func() bool {
-		out, err := s.Acquire(t.Context(), acquireRequest(name))
+		out, err := s.Do(t.Context(), acquireRequest(name))
 		switch code(err) {
 		case fencing.CodeQuarantined:
 			return true
@@ -160,7 +160,7 @@ func TestRestartAfterMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, func() bool {
-		out, err := s.Acquire(t.Context(), acquireRequest(name))
+		out, err := s.Do(t.Context(), acquireRequest(name))
 		if err == nil {
 			t.Errorf("P1: the lost lease (token %d) is granted to another: %d", token, out.Holder.Token)
 		}
@@ -191,7 +191,7 @@ func TestUnassignedSlotOfNoPartition(t *testing.T) {
 	}
 	s := open(t, Options{URL: cluster.URL()})
 	until(t, func() bool {
-		_, err := s.Acquire(t.Context(), acquireRequest("home"))
+		_, err := s.Do(t.Context(), acquireRequest("home"))
 		return err == nil
 	})
 }
@@ -301,7 +301,7 @@ func TestUnreadablePartition(t *testing.T) {
 		if err := n.ready(); err != nil || !n.isChecked() {
 			t.Errorf("%s: the node is not in service: %v", c.why, err)
 		}
-		_, err := s.Acquire(t.Context(), acquireRequest(name))
+		_, err := s.Do(t.Context(), acquireRequest(name))
 		wantCode(t, "acquire beside "+c.why, err, fencing.CodeUnavailable)
 		if got := strings.Count(log.String(), "key="+key+" "); got != 1 {
 			t.Errorf("%s: the key was told %d times, want once", c.why, got)
@@ -347,7 +347,7 @@ func TestEvictedBeforeAMove(t *testing.T) {
 	evict(t, client, partition)
 	cluster.MoveSlot(slots[partition], to, nil)
 	until(t, func() bool {
-		_, err := s.Acquire(t.Context(), acquireRequest(name))
+		_, err := s.Do(t.Context(), acquireRequest(name))
 		if err == nil {
 			t.Error("granted, though it may have been held by a lease that was evicted")
 		}

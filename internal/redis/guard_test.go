@@ -29,13 +29,13 @@ func TestNewcomerFirstAfterLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	newcomer := open(t, Options{URL: server.URL()})
-	_, err := newcomer.Acquire(t.Context(), acquireRequest("b"))
+	_, err := newcomer.Do(t.Context(), acquireRequest("b"))
 	t.Logf("the newcomer's first acquire: %v", err)
 	proxy.Cut(false)
 	until(t, func() bool { return old.Check(t.Context()) == nil })
 	old.checkGuards(t.Context()) // what is done each second
 	old.checkGuards(t.Context())
-	out, err := old.Acquire(t.Context(), acquireRequest("a"))
+	out, err := old.Do(t.Context(), acquireRequest("a"))
 	var e *fencing.Error
 	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
 		t.Errorf("P1: the lost lease is granted to another by the gateway that ran all the time: %+v, %v", out.Holder.Token, err)
@@ -51,7 +51,7 @@ func TestNewcomerGrantsAfterFlush(t *testing.T) {
 	mustAcquire(t, old, acquireRequest("a"))
 	flush(t, server)
 	newcomer := open(t, Options{URL: server.URL()})
-	_, err := newcomer.Acquire(t.Context(), acquireRequest("a"))
+	_, err := newcomer.Do(t.Context(), acquireRequest("a"))
 	var e *fencing.Error
 	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
 		t.Errorf("P1: granted to another by a newcomer while a gateway runs that remembers: %v", err)
@@ -76,9 +76,9 @@ func TestClockRightAfterConnecting(t *testing.T) {
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { _, err := s2.Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); return err == nil })
+	until(t, func() bool { _, err := s2.Do(t.Context(), fencing.InspectRequest{Name: "a"}); return err == nil })
 	c.redis.Store(0)
-	out, err := s2.Acquire(t.Context(), acquireRequest("a"))
+	out, err := s2.Do(t.Context(), acquireRequest("a"))
 	var e *fencing.Error
 	if !errors.As(err, &e) || e.Code != fencing.CodeQuarantined {
 		t.Errorf("P1: granted at a server that was not arrived at: %d %v", out.Holder.Token, err)
@@ -97,7 +97,7 @@ func TestDurationAfterDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{For: time.Minute}})
-	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	_, err := s.Do(t.Context(), acquireRequest("a"))
 	if code(err) != fencing.CodeQuarantined {
 		t.Errorf("a duration that waits for a Redis that seems new did not wait after doctor had looked: %v", err)
 	}
@@ -136,7 +136,7 @@ func TestAcksOfDowngrade(t *testing.T) {
 	mustAcquire(t, plain, held)
 	waiter.Mode = fencing.ModeShared
 	mustWait(t, s, waiter)
-	if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease, Mode: fencing.ModeShared}); err != nil {
+	if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease, Mode: fencing.ModeShared}); err != nil {
 		t.Fatal(err)
 	}
 	if got := e.granted(waiter.Lease); len(got) != 0 {

@@ -29,7 +29,7 @@ func TestDeadlineWhileArriving(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	_, err := s.Acquire(ctx, acquireRequest("a"))
+	_, err := s.Do(ctx, acquireRequest("a"))
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("an acquire with 300 ms took %s: %v", took, err)
 	}
@@ -49,7 +49,7 @@ func TestBudgetWhileArriving(t *testing.T) {
 	proxy.Delay(budget * 3 / 4)
 	s.topology.node(0).entering <- struct{}{} // at a Redis that hangs
 	began := time.Now()
-	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	_, err := s.Do(t.Context(), acquireRequest("a"))
 	if took := time.Since(began); took > budget*3/2 {
 		t.Errorf("an operation of %s took %s: %v", budget, took, err)
 	}

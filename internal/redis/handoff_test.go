@@ -20,7 +20,7 @@ func readers(t testing.TB, s *Store, name fencing.Name, n int) []fencing.Acquire
 	for i := range all {
 		all[i] = waitRequest(name)
 		all[i].Mode = fencing.ModeShared
-		if out, err := s.Acquire(t.Context(), all[i]); err != nil || !out.Waits() {
+		if out, err := s.Do(t.Context(), all[i]); err != nil || !out.Waits() {
 			t.Fatalf("waiter %d: %+v, %v", i, out, err)
 		}
 	}
@@ -42,7 +42,7 @@ func TestHandOffGoesOn(t *testing.T) {
 			mustAcquire(t, begins, first)
 			all := readers(t, waits, "a", 5*fencing.StepLimit+7)
 			last := heard.expect(all[len(all)-1].Lease)
-			out, err := begins.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
+			out, err := begins.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: first.Lease})
 			if err != nil || len(out.Granted) != fencing.StepLimit || !out.More {
 				t.Fatalf("the first step grants to %d, more: %v, %v", len(out.Granted), out.More, err)
 			}
@@ -95,7 +95,7 @@ func BenchmarkHandOffToMany(b *testing.B) {
 				joining.Wait()
 				end := waitRequest(name)
 				end.Mode = fencing.ModeShared
-				if out, err := s.Acquire(b.Context(), end); err != nil || !out.Waits() {
+				if out, err := s.Do(b.Context(), end); err != nil || !out.Waits() {
 					b.Fatal(err)
 				}
 				last := heard.expect(end.Lease)
@@ -103,7 +103,7 @@ func BenchmarkHandOffToMany(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StartTimer()
-				if _, err := s.Release(b.Context(), fencing.ReleaseRequest{Name: name, Lease: first.Lease}); err != nil {
+				if _, err := s.Do(b.Context(), fencing.ReleaseRequest{Name: name, Lease: first.Lease}); err != nil {
 					b.Fatal(err)
 				}
 				receive(b, "news of a grant", last)

@@ -53,7 +53,7 @@ func joinMany(t testing.TB, s *Store, name fencing.Name, many int) {
 	for range 16 {
 		joining.Go(func() {
 			for range many / 16 {
-				if out, err := s.Acquire(t.Context(), waitRequest(name)); err != nil || !out.Waits() {
+				if out, err := s.Do(t.Context(), waitRequest(name)); err != nil || !out.Waits() {
 					t.Errorf("%+v, %v", out, err)
 					return
 				}
@@ -224,7 +224,7 @@ func TestALeaseIsToldByTheNextHeartbeat(t *testing.T) {
 	joinMany(t, s, "a", 8*heartbeatPage) // 4,096 of the 20,000 that may wait for a name
 	names := []fencing.Name{"a", "b"}
 	wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
-	if _, err := other.Release(t.Context(), fencing.ReleaseRequest{Name: "b", Lease: holder.Lease}); err != nil {
+	if _, err := other.Do(t.Context(), fencing.ReleaseRequest{Name: "b", Lease: holder.Lease}); err != nil {
 		t.Fatal(err)
 	}
 	for heard.told == 0 && heard.beat < 50 {
@@ -291,7 +291,7 @@ func TestStreamsAreToldLast(t *testing.T) {
 		r := attachRequest(fencing.Name(fmt.Sprintf("s/%d", i)))
 		names, streams = append(names, r.Name), append(streams, streamEntryOf(r))
 		attaching.Go(func() {
-			if _, err := s.Acquire(t.Context(), r); err != nil {
+			if _, err := s.Do(t.Context(), r); err != nil {
 				t.Error(err)
 			}
 		})
@@ -333,7 +333,7 @@ func TestAStreamIsToldOfAgain(t *testing.T) {
 	s.redis().Del(t.Context(), s.keys[0].prefix+"gateway:"+s.handle)
 	wantEntries(t, s, heard, names)
 	for _, stamp := range []fencing.Stamp{"", r.Stamp} {
-		if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, Stamp: stamp}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, Stamp: stamp}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -363,10 +363,10 @@ func TestStreamsOfLostKeys(t *testing.T) {
 		readers, want = append(readers, r), append(want, streamEntryOf(r))
 	}
 	s.redis().HDel(t.Context(), s.keys[0].prefix+"holders:b", string(readers[0].Lease.Public()))
-	_, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
+	_, err := s.Do(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
 	wantCode(t, "renew", err, fencing.CodeOK)
 	s.redis().Del(t.Context(), s.keys[0].prefix+"until:b")
-	_, err = s.Renew(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
+	_, err = s.Do(t.Context(), fencing.RenewRequest{Name: "b", Lease: readers[1].Lease})
 	wantCode(t, "renew", err, fencing.CodeOK)
 	wantEntries(t, s, heard, names, want[1:]...)
 	mustRelease(t, s, readers[2])

@@ -56,7 +56,7 @@ func wantIndexed(t *testing.T, b *backend, held, waits fencing.AcquireRequest) {
 	}
 	b.SetTime(epoch.Add(2 * time.Second))
 	reaped(t, b, func() bool {
-		out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: waits.Name, Holders: 1})
+		out, err := s.Do(t.Context(), fencing.InspectRequest{Name: waits.Name, Holders: 1})
 		return err == nil && len(out.Lock.Holders) == 1 && out.Lock.Holders[0].Lease == waits.Lease.Public()
 	})
 }

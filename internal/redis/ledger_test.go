@@ -164,7 +164,7 @@ func (l *ledger) acquire(s *Store, name fencing.Name, ttl time.Duration, again b
 	r.TTL = ttl
 	for first, attempt := time.Now(), 0; ; attempt++ {
 		asked := time.Now()
-		out, err := s.Acquire(l.t.Context(), r)
+		out, err := s.Do(l.t.Context(), r)
 		answered := time.Now()
 		switch c := l.note("acquire", err); {
 		case c == fencing.CodeOK:
@@ -179,7 +179,7 @@ func (l *ledger) acquire(s *Store, name fencing.Name, ttl time.Duration, again b
 		case c == fencing.CodeLeaseLost && attempt == 0:
 			l.t.Errorf("a new lease was answered %v", err)
 		case c == fencing.CodeNotReplicated:
-			_, err := s.TakeBack(l.t.Context(), fencing.TakeBackRequest{Name: name, Lease: r.Lease, Stamp: r.Stamp})
+			_, err := s.Do(l.t.Context(), fencing.TakeBackRequest{Name: name, Lease: r.Lease, Stamp: r.Stamp})
 			l.note("take back", err)
 		}
 		return nil, r
@@ -191,7 +191,7 @@ func (l *ledger) acquire(s *Store, name fencing.Name, ttl time.Duration, again b
 func (l *ledger) renew(s *Store, g *told, r fencing.AcquireRequest) bool {
 	for first := time.Now(); ; {
 		sent := time.Now()
-		out, err := s.Renew(l.t.Context(), fencing.RenewRequest{Name: g.name, Lease: r.Lease})
+		out, err := s.Do(l.t.Context(), fencing.RenewRequest{Name: g.name, Lease: r.Lease})
 		answered := time.Now()
 		switch c := l.note("renew", err); {
 		case c == fencing.CodeOK && out.Holder.Token != g.token:
@@ -219,7 +219,7 @@ func (l *ledger) release(s *Store, g *told, r fencing.AcquireRequest) {
 	g.ends(first)
 	l.mu.Unlock()
 	for {
-		_, err := s.Release(l.t.Context(), fencing.ReleaseRequest{Name: g.name, Lease: r.Lease})
+		_, err := s.Do(l.t.Context(), fencing.ReleaseRequest{Name: g.name, Lease: r.Lease})
 		answered := time.Now()
 		switch c := l.note("release", err); {
 		case c == fencing.CodeLeaseLost && answered.Before(deadline):

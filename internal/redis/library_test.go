@@ -58,7 +58,7 @@ func TestLibraries(t *testing.T) {
 	if err := client.FunctionFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || !slices.Equal(libraries(), []string{rules().name}) {
 		t.Errorf("%+v, %v: %q", out, err, libraries())
 	}
@@ -111,7 +111,7 @@ func TestFunctionsAllowedLater(t *testing.T) {
 	s := open(t, Options{URL: server.URL(), MaxSkew: 24 * time.Hour, Clock: clock.time})
 	runs := func(command string) bool {
 		client.ConfigResetStat(t.Context())
-		_, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+		_, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a"})
 		wantCode(t, "inspect", err, fencing.CodeOK)
 		return strings.Contains(client.Info(t.Context(), "commandstats").Val(), "cmdstat_"+command+":")
 	}
@@ -135,7 +135,7 @@ func TestFunctionsAllowedLater(t *testing.T) {
 func TestTextWithZeroByte(t *testing.T) {
 	s := open(t, Options{URL: redistest.Start(t).URL()})
 	mustAcquire(t, s, acquireRequest("a"))
-	if out, err := s.Inspect(t.Context(), fencing.InspectRequest{Name: "a\x00b"}); err == nil {
+	if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "a\x00b"}); err == nil {
 		t.Errorf("another name was looked at: %+v", out.Lock)
 	}
 }

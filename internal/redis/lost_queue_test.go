@@ -28,7 +28,7 @@ var queueCases = []struct {
 	{
 		name:  "acquire joins",
 		setup: func(sc *scene) { mustAcquire(sc.t, sc.far, sc.holder) },
-		run:   func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.waiter) },
+		run:   func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.waiter) },
 	},
 	{
 		name: "acquire joins behind another",
@@ -36,7 +36,7 @@ var queueCases = []struct {
 			mustAcquire(sc.t, sc.far, sc.holder)
 			mustWait(sc.t, sc.far, sc.other)
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.waiter) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.waiter) },
 	},
 	{
 		name: "acquire resumes and waits",
@@ -44,7 +44,7 @@ var queueCases = []struct {
 			mustAcquire(sc.t, sc.far, sc.holder)
 			sc.rest(sc.far)
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.again()) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.again()) },
 	},
 	{
 		name: "acquire resumes and is granted",
@@ -53,7 +53,7 @@ var queueCases = []struct {
 			sc.rest(sc.near)
 			mustRelease(sc.t, sc.far, sc.holder)
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.again()) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.again()) },
 	},
 	{
 		name: "acquire takes a place over from another gateway",
@@ -61,7 +61,7 @@ var queueCases = []struct {
 			mustAcquire(sc.t, sc.far, sc.holder)
 			mustWait(sc.t, sc.far, sc.waiter)
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.again()) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.again()) },
 	},
 	{
 		name: "acquire of a provisional lease",
@@ -70,12 +70,12 @@ var queueCases = []struct {
 			mustWait(sc.t, sc.near, sc.waiter)
 			mustRelease(sc.t, sc.far, sc.holder)
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.waiter) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.waiter) },
 	},
 	{
 		name:  "acquire in a set",
 		setup: func(sc *scene) { sc.waiter.Set = "a\tb" },
-		run:   func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.waiter) },
+		run:   func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.waiter) },
 	},
 	{
 		name: "acquire of a permit",
@@ -84,7 +84,7 @@ var queueCases = []struct {
 			mustAcquire(sc.t, sc.far, sc.other)
 			sc.waiter.Mode, sc.waiter.Limit = fencing.ModeShared, 3
 		},
-		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Acquire(ctx, sc.waiter) },
+		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) { return sc.near.Do(ctx, sc.waiter) },
 	},
 	{
 		name:  "re-entry",
@@ -92,7 +92,7 @@ var queueCases = []struct {
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
 			deeper := sc.holder
 			deeper.Hold, deeper.TTL, deeper.Stamp = 2, time.Minute, sc.other.Stamp
-			return sc.near.Acquire(ctx, deeper)
+			return sc.near.Do(ctx, deeper)
 		},
 	},
 	{
@@ -103,7 +103,7 @@ var queueCases = []struct {
 			mustWait(sc.t, sc.near, sc.waiter)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Renew(ctx, fencing.RenewRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Mode: fencing.ModeShared, Limit: 2})
+			return sc.near.Do(ctx, fencing.RenewRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Mode: fencing.ModeShared, Limit: 2})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -117,14 +117,14 @@ var queueCases = []struct {
 			mustWait(sc.t, sc.near, sc.waiter)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Release(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Hold: 2})
+			return sc.near.Do(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Hold: 2})
 		},
 	},
 	{
 		name:  "release to a waiter of the same gateway",
 		setup: func(sc *scene) { sc.held(sc.near) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Release(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease})
+			return sc.near.Do(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -132,7 +132,7 @@ var queueCases = []struct {
 		name:  "release to a waiter of another gateway",
 		setup: func(sc *scene) { sc.held(sc.far) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Release(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease})
+			return sc.near.Do(ctx, fencing.ReleaseRequest{Name: sc.holder.Name, Lease: sc.holder.Lease})
 		},
 	},
 	{
@@ -143,7 +143,7 @@ var queueCases = []struct {
 			mustRelease(sc.t, sc.far, sc.holder)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Confirm(ctx, fencing.ConfirmRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.ConfirmRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 	},
 	{
@@ -151,7 +151,7 @@ var queueCases = []struct {
 		gone:  true,
 		setup: func(sc *scene) { sc.held(sc.near) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Leave(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 	},
 	{
@@ -162,7 +162,7 @@ var queueCases = []struct {
 			sc.held(sc.near)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Leave(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 	},
 	{
@@ -174,7 +174,7 @@ var queueCases = []struct {
 			mustWait(sc.t, sc.near, sc.other)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Leave(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.other },
 	},
@@ -185,14 +185,14 @@ var queueCases = []struct {
 			mustRelease(sc.t, sc.near, sc.holder)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.Leave(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 	},
 	{
 		name:  "take back of a grant",
 		setup: func(sc *scene) { sc.held(sc.near) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.TakeBack(ctx, fencing.TakeBackRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Stamp: sc.holder.Stamp})
+			return sc.near.Do(ctx, fencing.TakeBackRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Stamp: sc.holder.Stamp})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -203,7 +203,7 @@ var queueCases = []struct {
 			sc.held(sc.near)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.TakeBack(ctx, fencing.TakeBackRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Stamp: sc.holder.Stamp})
+			return sc.near.Do(ctx, fencing.TakeBackRequest{Name: sc.holder.Name, Lease: sc.holder.Lease, Stamp: sc.holder.Stamp})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -211,18 +211,18 @@ var queueCases = []struct {
 		name:  "take back of a place",
 		setup: func(sc *scene) { sc.held(sc.near) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			return sc.near.TakeBack(ctx, fencing.TakeBackRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+			return sc.near.Do(ctx, fencing.TakeBackRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 		},
 	},
 	{
 		name:  "break",
 		setup: func(sc *scene) { sc.held(sc.near) },
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			view, err := sc.far.Inspect(ctx, fencing.InspectRequest{Name: sc.holder.Name})
+			view, err := sc.far.Do(ctx, fencing.InspectRequest{Name: sc.holder.Name})
 			if err != nil {
 				return view, err
 			}
-			return sc.near.Break(ctx, fencing.BreakRequest{Name: sc.holder.Name, Token: view.Lock.LastToken})
+			return sc.near.Do(ctx, fencing.BreakRequest{Name: sc.holder.Name, Token: view.Lock.LastToken})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.waiter },
 	},
@@ -236,11 +236,11 @@ var queueCases = []struct {
 			sc.pass(fencing.GatewayTTL / 2)
 		},
 		run: func(ctx context.Context, sc *scene) (fencing.Outcome, error) {
-			view, err := sc.far.Inspect(ctx, fencing.InspectRequest{Name: sc.holder.Name})
+			view, err := sc.far.Do(ctx, fencing.InspectRequest{Name: sc.holder.Name})
 			if err != nil {
 				return view, err
 			}
-			return sc.near.Break(ctx, fencing.BreakRequest{Name: sc.holder.Name, Token: view.Lock.LastToken})
+			return sc.near.Do(ctx, fencing.BreakRequest{Name: sc.holder.Name, Token: view.Lock.LastToken})
 		},
 		grants: func(sc *scene) fencing.AcquireRequest { return sc.other },
 	},

@@ -22,7 +22,7 @@ func waitRequest(name fencing.Name) fencing.AcquireRequest {
 // mustAcquire has a request granted at once.
 func mustAcquire(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outcome {
 	t.Helper()
-	out, err := s.Acquire(t.Context(), r)
+	out, err := s.Do(t.Context(), r)
 	if err != nil || out.Waits() || out.Holder.Lease != r.Lease.Public() {
 		t.Fatalf("acquire of %s: got %+v, %v, want the lease", r.Name, out, err)
 	}
@@ -32,7 +32,7 @@ func mustAcquire(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outco
 // mustWait has a request join the queue.
 func mustWait(t testing.TB, s *Store, r fencing.AcquireRequest) {
 	t.Helper()
-	out, err := s.Acquire(t.Context(), r)
+	out, err := s.Do(t.Context(), r)
 	if err != nil || !out.Waits() {
 		t.Fatalf("acquire of %s: got %+v, %v, want a place", r.Name, out, err)
 	}
@@ -40,7 +40,7 @@ func mustWait(t testing.TB, s *Store, r fencing.AcquireRequest) {
 
 func mustRelease(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outcome {
 	t.Helper()
-	out, err := s.Release(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+	out, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 	if err != nil {
 		t.Fatalf("release of %s: %v", r.Name, err)
 	}
@@ -49,7 +49,7 @@ func mustRelease(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outco
 
 func confirm(t testing.TB, s *Store, r fencing.AcquireRequest) fencing.Outcome {
 	t.Helper()
-	out, err := s.Confirm(t.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+	out, err := s.Do(t.Context(), fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 	if err != nil || out.Holder.Provisional || out.Holder.Lease != r.Lease.Public() {
 		t.Fatalf("confirm: got %+v, %v, want a firm lease", out.Holder, err)
 	}
@@ -243,7 +243,7 @@ func TestDeadGateway(t *testing.T) {
 		t.Errorf("%d calls, want %d", n, dead/fencing.StepLimit+1)
 	}
 	confirm(t, far, waiter)
-	view, err := near.Inspect(ctx, fencing.InspectRequest{Name: name})
+	view, err := near.Do(ctx, fencing.InspectRequest{Name: name})
 	if err != nil || view.Lock.Waiting != 0 || len(view.Lock.Holders) != 1 {
 		t.Errorf("%+v (%v), want one holder and nobody waiting", view.Lock, err)
 	}
@@ -270,7 +270,7 @@ func TestDeadGatewayUnconfirmed(t *testing.T) {
 		wantCode(t, "heartbeat", near.Heartbeat(t.Context(), []fencing.Name{name}), fencing.CodeOK)
 	}
 	until(t, func() bool { return len(e.granted(second.Lease)) == 1 })
-	_, err := far.Confirm(t.Context(), fencing.ConfirmRequest{Name: name, Lease: first.Lease, Stamp: first.Stamp})
+	_, err := far.Do(t.Context(), fencing.ConfirmRequest{Name: name, Lease: first.Lease, Stamp: first.Stamp})
 	wantCode(t, "confirm of what was taken back", err, fencing.CodeLeaseLost)
 }
 
@@ -300,7 +300,7 @@ func TestLapsedGateway(t *testing.T) {
 	if got := e.entries(); len(got) != 0 {
 		t.Errorf("told of %+v, whose gateway counts as dead", got)
 	}
-	out, err := far.Acquire(t.Context(), early)
+	out, err := far.Do(t.Context(), early)
 	if err != nil || !out.Waits() || !out.Joined || out.Place.Position != 2 {
 		t.Errorf("%+v, %v; want the second place", out.Place, err)
 	}

@@ -19,7 +19,7 @@ import (
 // test if it is.
 func refused(t *testing.T, s *Store, name fencing.Name) time.Duration {
 	t.Helper()
-	_, err := s.Acquire(t.Context(), acquireRequest(name))
+	_, err := s.Do(t.Context(), acquireRequest(name))
 	wantCode(t, "acquire", err, fencing.CodeQuarantined)
 	var e *fencing.Error
 	errors.As(err, &e)
@@ -56,7 +56,7 @@ func TestQuarantineAfterFlush(t *testing.T) {
 	// has seen.
 	until(t, func() bool { return refused(t, a, "a") > 115*time.Second })
 	until(t, func() bool { return refused(t, a, "another") > 115*time.Second })
-	_, err := a.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	_, err := a.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
 	wantLost(t, "renewal of what was forgotten", err, fencing.ReasonUnknown)
 	until(t, func() bool {
 		stats, err := a.Stats(t.Context())
@@ -71,7 +71,7 @@ func TestQuarantineAfterRestart(t *testing.T) {
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := open(t, Options{URL: server.URL(), Quarantine: QuarantinePolicy{For: 2 * time.Second}}) // a test can wait for it, and be slow
 	until(t, func() bool {                                                                       // the first one, for nobody knows what was there before
-		_, err := s.Acquire(t.Context(), acquireRequest("first"))
+		_, err := s.Do(t.Context(), acquireRequest("first"))
 		return err == nil
 	})
 	held, waiter := acquireRequest("a"), waitRequest("a")
@@ -83,11 +83,11 @@ func TestQuarantineAfterRestart(t *testing.T) {
 	}
 	until(t, func() bool { return s.Check(t.Context()) == nil })
 	refused(t, s, "b")
-	out, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
+	out, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease})
 	if err != nil || out.Holder.Token != token {
 		t.Errorf("renewal in quarantine: %+v, %v", out.Holder, err)
 	}
-	again, err := s.Acquire(t.Context(), held)
+	again, err := s.Do(t.Context(), held)
 	if err != nil || again.Holder.Token != token {
 		t.Errorf("retry in quarantine: %+v, %v", again.Holder, err)
 	}
@@ -100,7 +100,7 @@ func TestQuarantineAfterRestart(t *testing.T) {
 		return err == nil && len(e.granted(waiter.Lease)) == 1
 	})
 	until(t, func() bool {
-		_, err := s.Acquire(t.Context(), acquireRequest("b"))
+		_, err := s.Do(t.Context(), acquireRequest("b"))
 		return err == nil
 	})
 }
@@ -143,7 +143,7 @@ func TestQuarantineAfterPromotion(t *testing.T) {
 	if err := client.ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Acquire(t.Context(), acquireRequest("b"))
+	_, err := s.Do(t.Context(), acquireRequest("b"))
 	wantCode(t, "acquire at a replica", err, fencing.CodeUnavailable)
 	until(t, func() bool { // it has taken over what the other has: nothing
 		return client.DBSize(t.Context()).Val() == 0
@@ -203,7 +203,7 @@ func TestRestartedNodeIsNotInService(t *testing.T) {
 		if left := refused(t, s, "b"); left != 0 {
 			t.Errorf("in quarantine for %s; it is for the quorum to say", left)
 		}
-		if _, err := s.Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease}); err != nil {
+		if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: held.Lease}); err != nil {
 			t.Errorf("what it still has can be renewed: %v", err)
 		}
 		if _, err := s.Enroll(t.Context(), before.Server, false, time.Minute); err == nil {
@@ -299,7 +299,7 @@ func TestQuarantineAfterEviction(t *testing.T) {
 	evict(t, client, 0)
 	until(t, func() bool {
 		r := acquireRequest("b")
-		_, err := s.Acquire(t.Context(), r)
+		_, err := s.Do(t.Context(), r)
 		if err == nil {
 			mustRelease(t, s, r)
 		}

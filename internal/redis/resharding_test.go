@@ -92,7 +92,7 @@ func (r *race) run(ctx context.Context, s *Store, name fencing.Name) {
 	defer tick.Stop()
 	for ; ctx.Err() == nil; <-tick.C {
 		request := acquireRequest(name)
-		got, err := r.insist("acquire", func(ctx context.Context) (fencing.Outcome, error) { return s.Acquire(ctx, request) })
+		got, err := r.insist("acquire", func(ctx context.Context) (fencing.Outcome, error) { return s.Do(ctx, request) })
 		if code(err) == fencing.CodeLocked {
 			continue
 		}
@@ -107,10 +107,10 @@ func (r *race) run(ctx context.Context, s *Store, name fencing.Name) {
 		r.mu.Unlock()
 		for what, call := range map[string]func(context.Context) (fencing.Outcome, error){
 			"renew": func(ctx context.Context) (fencing.Outcome, error) {
-				return s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: request.Lease})
+				return s.Do(ctx, fencing.RenewRequest{Name: name, Lease: request.Lease})
 			},
 			"inspect": func(ctx context.Context) (fencing.Outcome, error) {
-				return s.Inspect(ctx, fencing.InspectRequest{Name: name})
+				return s.Do(ctx, fencing.InspectRequest{Name: name})
 			},
 		} {
 			if _, err := r.insist(what, call); err != nil {
@@ -118,7 +118,7 @@ func (r *race) run(ctx context.Context, s *Store, name fencing.Name) {
 			}
 		}
 		_, err = r.insist("release", func(ctx context.Context) (fencing.Outcome, error) {
-			return s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: request.Lease})
+			return s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: request.Lease})
 		})
 		if err != nil {
 			return

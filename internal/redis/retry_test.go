@@ -52,28 +52,28 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	}
 
 	r := acquireRequest(name)
-	_, err := s.Acquire(ctx, acquireRequest(name+"/other"))
+	_, err := s.Do(ctx, acquireRequest(name+"/other"))
 	wantCode(t, "acquire of another name", err, fencing.CodeOK)
 	var got fencing.Outcome
-	lose("acquire", func() (err error) { got, err = s.Acquire(ctx, r); return err })
+	lose("acquire", func() (err error) { got, err = s.Do(ctx, r); return err })
 	if !got.Fresh || got.Holder.Token != counter() {
 		t.Errorf("acquire: fresh %t, token %d, want true and the counter, %d", got.Fresh, got.Holder.Token, counter())
 	}
 	var again fencing.Outcome
 	lose("renew", func() (err error) {
-		again, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+		again, err = s.Do(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
 		return err
 	})
 	if again.Holder.Token != got.Holder.Token || again.Holder.Lease != r.Lease.Public() {
 		t.Errorf("renew: got %v, want the lease with token %d", again.Holder, got.Holder.Token)
 	}
-	lose("inspect", func() (err error) { again, err = s.Inspect(ctx, fencing.InspectRequest{Name: name}); return err })
+	lose("inspect", func() (err error) { again, err = s.Do(ctx, fencing.InspectRequest{Name: name}); return err })
 	if !again.Lock.Held() {
 		t.Error("inspect: not held")
 	}
 	lose("check", func() error { return s.Check(ctx) })
 	lose("release", func() (err error) {
-		_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+		_, err = s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
 		return err
 	})
 	if counter() != got.Holder.Token {
@@ -81,30 +81,30 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 	}
 
 	r = acquireRequest(name)
-	got, err = s.Acquire(ctx, r)
+	got, err = s.Do(ctx, r)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	lose("take back", func() (err error) {
-		_, err = s.TakeBack(ctx, fencing.TakeBackRequest{Name: name, Lease: r.Lease, Stamp: r.Stamp})
+		_, err = s.Do(ctx, fencing.TakeBackRequest{Name: name, Lease: r.Lease, Stamp: r.Stamp})
 		return err
 	})
-	again, err = s.Acquire(ctx, r)
+	again, err = s.Do(ctx, r)
 	wantCode(t, "acquire of the same lease id after it was taken back", err, fencing.CodeOK)
 	if again.Holder.Token <= got.Holder.Token {
 		t.Errorf("token %d after %d", again.Holder.Token, got.Holder.Token)
 	}
 	lose("break", func() (err error) {
-		_, err = s.Break(ctx, fencing.BreakRequest{Name: name, Token: again.Holder.Token})
+		_, err = s.Do(ctx, fencing.BreakRequest{Name: name, Token: again.Holder.Token})
 		return err
 	})
-	_, err = s.Renew(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
+	_, err = s.Do(ctx, fencing.RenewRequest{Name: name, Lease: r.Lease})
 	wantLost(t, "renew of a broken lease", err, fencing.ReasonBroken)
 
 	short := acquireRequest(name)
 	short.TTL = 100 * time.Millisecond
-	_, err = s.Acquire(ctx, short)
+	_, err = s.Do(ctx, short)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 	until(t, func() bool {
-		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		out, err := s.Do(ctx, fencing.InspectRequest{Name: name})
 		return err == nil && !out.Lock.Held()
 	})
 	lose("expire", func() error {
@@ -117,7 +117,7 @@ func testLostReplies(t *testing.T, server *redistest.Server, hold bool) {
 			t.Error("the list shows an expired lock")
 		}
 	}
-	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: short.Lease})
+	_, err = s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: short.Lease})
 	wantLost(t, "release of an expired lease", err, fencing.ReasonExpired)
 }
 
@@ -135,7 +135,7 @@ func TestRefusedWithAnAttemptUnanswered(t *testing.T) {
 			}
 			proxy.SwallowReply(true)
 		}
-		_, err := s.Acquire(t.Context(), acquireRequest("a"))
+		_, err := s.Do(t.Context(), acquireRequest("a"))
 		wantCode(t, "acquire", err, fencing.CodeLocked)
 		if e := err.(*fencing.Error); e.Unanswered != unanswered {
 			t.Errorf("unanswered is %t", e.Unanswered)
@@ -178,13 +178,13 @@ func TestForgetfulRedis(t *testing.T) {
 	grant := func(what string) {
 		t.Helper()
 		r := acquireRequest("orders/42")
-		got, err := s.Acquire(ctx, r)
+		got, err := s.Do(ctx, r)
 		wantCode(t, "acquire after "+what, err, fencing.CodeOK)
 		if got.Holder.Token <= last {
 			t.Errorf("after %s: token %d, want more than %d", what, got.Holder.Token, last)
 		}
 		last = got.Holder.Token
-		_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "orders/42", Lease: r.Lease})
+		_, err = s.Do(ctx, fencing.ReleaseRequest{Name: "orders/42", Lease: r.Lease})
 		wantCode(t, "release after "+what, err, fencing.CodeOK)
 	}
 	grant("the start")
@@ -204,7 +204,7 @@ func TestForgetfulRedis(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Acquire(ctx, acquireRequest("orders/42"))
+	_, err := s.Do(ctx, acquireRequest("orders/42"))
 	wantCode(t, "acquire without Redis", err, fencing.CodeUnavailable)
 	if err := server.Restart(); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestRefusals(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	held := acquireRequest("held")
-	_, err := s.Acquire(ctx, held)
+	_, err := s.Do(ctx, held)
 	wantCode(t, "acquire", err, fencing.CodeOK)
 
 	storeFor := func(want fencing.Code) *Store {
@@ -239,14 +239,14 @@ func TestRefusals(t *testing.T) {
 		t.Helper()
 		var asking sync.WaitGroup
 		for how, ask := range map[string]func() error{
-			"acquire of a held name": func() error { _, err := storeFor(want).Acquire(ctx, acquireRequest("held")); return err },
-			"acquire of a free name": func() error { _, err := storeFor(want).Acquire(ctx, acquireRequest("free")); return err },
+			"acquire of a held name": func() error { _, err := storeFor(want).Do(ctx, acquireRequest("held")); return err },
+			"acquire of a free name": func() error { _, err := storeFor(want).Do(ctx, acquireRequest("free")); return err },
 			"check":                  func() error { return storeFor(want).Check(ctx) },
 		} {
 			asking.Go(func() { wantCode(t, what+": "+how, ask(), want) })
 		}
 		asking.Go(func() {
-			_, err := storeFor(renewal).Renew(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
+			_, err := storeFor(renewal).Do(ctx, fencing.RenewRequest{Name: "held", Lease: held.Lease})
 			wantCode(t, what+": renew", err, renewal)
 		})
 		asking.Wait()
@@ -261,17 +261,17 @@ func TestRefusals(t *testing.T) {
 	// A dead master: nothing is read from this server's old data.
 	set("replicaof", "127.0.0.1", "1")
 	all("READONLY", fencing.CodeUnavailable, fencing.CodeUnavailable)
-	_, err = hasty.Inspect(ctx, fencing.InspectRequest{Name: "held"})
+	_, err = hasty.Do(ctx, fencing.InspectRequest{Name: "held"})
 	wantCode(t, "READONLY: inspect", err, fencing.CodeUnavailable)
 	set("replicaof", "no", "one")
 	wantCode(t, "after READONLY", s.Check(ctx), fencing.CodeOK)
 
 	set("config", "set", "maxmemory", "1")
 	all("OOM", fencing.CodeUnavailable, fencing.CodeOK) // nobody loses a lease for want of memory
-	_, err = s.Release(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+	_, err = s.Do(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
 	wantCode(t, "OOM: release, which frees memory", err, fencing.CodeOK)
 	set("config", "set", "maxmemory", "0")
-	_, err = s.Acquire(ctx, acquireRequest("held"))
+	_, err = s.Do(ctx, acquireRequest("held"))
 	wantCode(t, "after OOM", err, fencing.CodeOK)
 
 	running := make(chan struct{})
@@ -292,7 +292,7 @@ func TestRefusals(t *testing.T) {
 		"NOAUTH Authentication required.", "NOPERM no permission", "ERR something else"} {
 		wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
 		proxy.Answer("-" + answer)
-		_, err := hasty.Release(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+		_, err := hasty.Do(ctx, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
 		wantCode(t, answer, err, fencing.CodeUnavailable)
 		proxy.Answer("")
 	}
@@ -311,17 +311,17 @@ func TestSlowRedis(t *testing.T) {
 	proxy.Delay(120 * time.Millisecond)
 	r := acquireRequest("a")
 	r.TTL = 100 * time.Millisecond
-	_, err := s.Acquire(ctx, r)
+	_, err := s.Do(ctx, r)
 	wantCode(t, "an acquire of which nothing is left", err, fencing.CodeUnavailable)
 	proxy.Delay(0)
 
 	// What arrives late by the store's clock was stamped too long ago, though
 	// both clocks agree.
 	proxy.Lag(stall, true)
-	_, err = s.Acquire(ctx, acquireRequest("b"))
+	_, err = s.Do(ctx, acquireRequest("b"))
 	wantCode(t, "acquire with one stall", err, fencing.CodeOK)
 	proxy.Lag(stall, false)
-	_, err = s.Acquire(ctx, acquireRequest("c"))
+	_, err = s.Do(ctx, acquireRequest("c"))
 	wantCode(t, "acquire while all stall", err, fencing.CodeUnavailable)
 	if !errors.Is(err, errStalled) {
 		t.Errorf("got %v, want errStalled", err)
@@ -331,7 +331,7 @@ func TestSlowRedis(t *testing.T) {
 		URL: proxy.URL(), MaxSkew: maxSkew,
 		Clock: func() time.Time { return time.Now().Add(time.Second) },
 	})
-	_, err = ahead.Acquire(ctx, acquireRequest("d"))
+	_, err = ahead.Do(ctx, acquireRequest("d"))
 	wantCode(t, "acquire with a clock ahead", err, fencing.CodeClockSkew)
 	wantCode(t, "check with a clock ahead", ahead.Check(ctx), fencing.CodeClockSkew)
 }
@@ -360,7 +360,7 @@ func TestAbandonedCommands(t *testing.T) {
 	defer release()
 	first := make(chan error, 1)
 	go func() {
-		_, err := s.Acquire(ctx, acquireRequest(sibling("held")))
+		_, err := s.Do(ctx, acquireRequest(sibling("held")))
 		first <- err
 	}()
 	until(t, queued(1, 0))
@@ -371,11 +371,11 @@ func TestAbandonedCommands(t *testing.T) {
 	left, leave := context.WithCancel(ctx)
 	gone := make(chan error, 2)
 	go func() {
-		_, err := s.Release(left, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
+		_, err := s.Do(left, fencing.ReleaseRequest{Name: "held", Lease: held.Lease})
 		gone <- err
 	}()
 	go func() {
-		_, err := s.Acquire(left, acquireRequest(name))
+		_, err := s.Do(left, acquireRequest(name))
 		gone <- err
 	}()
 	until(t, queued(1, 2))
@@ -386,7 +386,7 @@ func TestAbandonedCommands(t *testing.T) {
 	release()
 	wantCode(t, "acquire that was under way", receive(t, "the acquire", first), fencing.CodeOK)
 	for name, want := range map[fencing.Name]bool{"held": false, name: false} {
-		out, err := s.Inspect(ctx, fencing.InspectRequest{Name: name})
+		out, err := s.Do(ctx, fencing.InspectRequest{Name: name})
 		if err != nil || out.Lock.Held() != want {
 			t.Errorf("%s: held %v, %v", name, out.Lock.Held(), err)
 		}

@@ -39,7 +39,7 @@ func (sc *scene) held(s *Store) {
 func (sc *scene) rest(s *Store) {
 	sc.waiter.Keep = true
 	mustWait(sc.t, s, sc.waiter)
-	_, err := s.Leave(sc.t.Context(), fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
+	_, err := s.Do(sc.t.Context(), fencing.LeaveRequest{Name: sc.waiter.Name, Lease: sc.waiter.Lease, Stamp: sc.waiter.Stamp})
 	wantCode(sc.t, "leave", err, fencing.CodeOK)
 }
 

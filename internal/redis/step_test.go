@@ -390,23 +390,23 @@ func (g *game) acquire(name fencing.Name, lease fencing.LeaseID, stamp fencing.S
 func (g *game) run(ctx context.Context, s *Store, op fencing.Op) (fencing.Outcome, error) {
 	switch op := op.(type) {
 	case fencing.AcquireRequest:
-		return s.Acquire(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.RenewRequest:
-		return s.Renew(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.ReleaseRequest:
-		return s.Release(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.TakeBackRequest:
-		return s.TakeBack(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.ConfirmRequest:
-		return s.Confirm(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.LeaveRequest:
-		return s.Leave(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.BreakRequest:
-		return s.Break(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.InspectRequest:
-		return s.Inspect(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.HistoryRequest:
-		return s.History(ctx, op)
+		return s.Do(ctx, op)
 	case fencing.ExpireRequest:
 		return s.run(ctx, s.newCommand(operation{verb: expireVerb, name: op.Name}, nil)).result()
 	}

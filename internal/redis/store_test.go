@@ -69,7 +69,7 @@ func TestOpen(t *testing.T) {
 	client := server.Client()
 	defer client.Close()
 	s = open(t, Options{URL: server.SocketURL() + "?db=3"})
-	_, err := s.Acquire(ctx, acquireRequest("a"))
+	_, err := s.Do(ctx, acquireRequest("a"))
 	wantCode(t, "acquire in database 3", err, fencing.CodeOK)
 	if n := client.DBSize(ctx).Val(); n != 0 {
 		t.Errorf("database 0 has %d keys", n)
@@ -114,7 +114,7 @@ func TestClose(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	_, err := s.Acquire(t.Context(), acquireRequest("a"))
+	_, err := s.Do(t.Context(), acquireRequest("a"))
 	wantCode(t, "acquire", err, fencing.CodeUnavailable)
 	_, err = s.Stats(t.Context())
 	wantCode(t, "stats", err, fencing.CodeUnavailable)
@@ -126,7 +126,7 @@ func TestBatches(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := redistest.StartProxy(t, server.Addr())
 	s, ctx := open(t, Options{URL: proxy.URL(), DialTimeout: time.Minute, ReadTimeout: time.Minute, OperationTimeout: time.Minute}), t.Context()
-	_, err := s.Acquire(ctx, acquireRequest("another")) // Redis knows the library now: nothing is sent twice
+	_, err := s.Do(ctx, acquireRequest("another")) // Redis knows the library now: nothing is sent twice
 	wantCode(t, "acquire", err, fencing.CodeOK)
 
 	// While one answer is held back, all others queue: their order is known.
@@ -134,7 +134,7 @@ func TestBatches(t *testing.T) {
 	defer release()
 	var running sync.WaitGroup
 	running.Go(func() {
-		_, err := s.Inspect(ctx, fencing.InspectRequest{Name: "one"})
+		_, err := s.Do(ctx, fencing.InspectRequest{Name: "one"})
 		wantCode(t, "inspect", err, fencing.CodeOK)
 	})
 	queued := func() int {
@@ -150,7 +150,7 @@ func TestBatches(t *testing.T) {
 		requests[i] = acquireRequest("one")
 		requests[i].Owner = fmt.Sprint(i)
 		running.Go(func() {
-			_, err := s.Acquire(ctx, requests[i])
+			_, err := s.Do(ctx, requests[i])
 			if i == 0 {
 				wantCode(t, "the first", err, fencing.CodeOK)
 				return
@@ -169,13 +169,13 @@ func TestBatches(t *testing.T) {
 			for round := range 30 {
 				r := acquireRequest(name)
 				r.Owner = fmt.Sprintf("%d-%d", i, round)
-				got, err := s.Acquire(ctx, r)
+				got, err := s.Do(ctx, r)
 				if err != nil || got.Holder.Owner != r.Owner || got.Holder.Lease != r.Lease.Public() || got.Holder.Token <= last {
 					t.Errorf("caller %d: got %v and %v", i, got.Holder, err)
 					return
 				}
 				last = got.Holder.Token
-				out, err := s.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+				out, err := s.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: r.Lease})
 				if err != nil || len(out.Ended) != 1 || out.Ended[0].Name != name || out.Ended[0].Holder.Token != last {
 					t.Errorf("caller %d: released %v and %v", i, out.Ended, err)
 				}
@@ -207,7 +207,7 @@ func TestCancel(t *testing.T) {
 	defer release()
 	left := make(chan error, 1)
 	go func() {
-		_, err := s.Acquire(ctx, r)
+		_, err := s.Do(ctx, r)
 		left <- err
 	}()
 	until(t, busy(s, "a"))
@@ -218,12 +218,12 @@ func TestCancel(t *testing.T) {
 		t.Errorf("got %v, want the cause in it", err)
 	}
 	release()
-	got, err := s.Acquire(t.Context(), r)
+	got, err := s.Do(t.Context(), r)
 	wantCode(t, "acquire again", err, fencing.CodeOK)
 	if !got.Fresh {
 		t.Error("the grant of the first attempt is not its own")
 	}
-	_, err = s.Acquire(ctx, acquireRequest("b"))
+	_, err = s.Do(ctx, acquireRequest("b"))
 	wantCode(t, "acquire with a dead context", err, fencing.CodeUnavailable)
 }
 
@@ -243,7 +243,7 @@ func TestListManyPages(t *testing.T) {
 	for part := range slices.Chunk(want, 100) {
 		running.Go(func() {
 			for _, name := range part {
-				if _, err := s.Acquire(ctx, acquireRequest(name)); err != nil {
+				if _, err := s.Do(ctx, acquireRequest(name)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -341,7 +341,7 @@ func testMemory(t *testing.T, locks int) {
 			for i := range locks / 100 {
 				r := acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", 100_000+part*locks/100+i)))
 				r.TTL = time.Hour
-				if _, err := s.Acquire(ctx, r); err != nil {
+				if _, err := s.Do(ctx, r); err != nil {
 					t.Error(err)
 					return
 				}

@@ -98,7 +98,7 @@ func servedAfter(t *testing.T, near, far *Store, recorder *recorder) func(replic
 		arrives := recorder.expect(waiter.Lease)
 		var err error
 		until(t, func() bool {
-			_, err = far.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: holder.Lease})
+			_, err = far.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: holder.Lease})
 			return code(err) != fencing.CodeUnavailable
 		})
 		wantCode(t, "release", err, fencing.CodeOK)
@@ -182,7 +182,7 @@ func TestClusterNodes(t *testing.T) {
 	var hanging sync.WaitGroup
 	for _, r := range byNode[stopped.Addr()] {
 		hanging.Go(func() {
-			_, err := s.Renew(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+			_, err := s.Do(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 			wantCode(t, "renewal at a node that hangs", err, fencing.CodeUnavailable)
 		})
 	}
@@ -190,7 +190,7 @@ func TestClusterNodes(t *testing.T) {
 	for addr, requests := range byNode {
 		for _, r := range requests {
 			if addr != stopped.Addr() {
-				_, err := s.Renew(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+				_, err := s.Do(ctx, fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 				wantCode(t, "renewal", err, fencing.CodeOK)
 				done++
 			}
@@ -233,7 +233,7 @@ func TestMovingAnswers(t *testing.T) {
 		proxy.Answer("-" + answer)
 		outcome := make(chan error, 1)
 		go func() {
-			_, err := s.Acquire(ctx, acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", i))))
+			_, err := s.Do(ctx, acquireRequest(fencing.Name(fmt.Sprintf("orders/%d", i))))
 			outcome <- err
 		}()
 		until(t, func() bool { return proxy.Answered() >= 3*(i+1) })

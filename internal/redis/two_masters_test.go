@@ -20,7 +20,7 @@ func TestTwoMasters(t *testing.T) {
 	pass := func(d time.Duration) { c.redis.Add(int64(d)); c.gateway.Add(int64(d)) }
 	a, b := open(t, c.options(near.URL())), open(t, c.options(far.URL()))
 	renew := func(s *Store, r fencing.AcquireRequest) (fencing.Outcome, error) {
-		return s.Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		return s.Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	}
 	both := acquireRequest("both")
 	both.TTL = 10 * time.Second
@@ -33,7 +33,7 @@ func TestTwoMasters(t *testing.T) {
 	near.Redirect(replica.Addr())
 	until(t, func() bool { return a.Check(t.Context()) == nil })
 
-	_, err := a.Release(t.Context(), fencing.ReleaseRequest{Name: "old", Lease: old.Lease})
+	_, err := a.Do(t.Context(), fencing.ReleaseRequest{Name: "old", Lease: old.Lease})
 	wantLost(t, "release at the new master", err, fencing.ReasonUnknown)
 	_, err = renew(a, both)
 	wantCode(t, "renewal at the new master", err, fencing.CodeOK)

@@ -18,15 +18,64 @@ func (s *Store) Capabilities() fencing.Capabilities {
 	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
-// Acquire is fencing.Store.Acquire.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	if err := checkTexts(&r); err != nil {
+// Do is fencing.Store.Do. Where more names than maxHistories have a history, that of others is
+// lost.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		return s.acquire(ctx, &r)
+	case fencing.RenewRequest:
+		return s.renew(ctx, &r)
+	case fencing.ConfirmRequest:
+		return s.lease(ctx, s.newLeaseCommand(confirmVerb, r.Name, r.Lease, r.Stamp))
+	case fencing.ClaimRequest:
+		return s.lease(ctx, s.newCommand(operation{verb: claimVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), token: r.Token}, nil))
+	case fencing.InspectRequest:
+		return s.lookAt(ctx, inspectVerb, r.Name, r.Holders)
+	case fencing.HistoryRequest:
+		return s.lookAt(ctx, historyVerb, r.Name, r.Holders)
+	}
+	c := s.newPlainCommand(op)
+	if c == nil {
+		return fencing.Outcome{}, fencing.UnservedError(op)
+	}
+	return s.run(ctx, c).result()
+}
+
+// newPlainCommand prepares an operation whose success needs no lease in the answer; nil if
+// it is none of these.
+func (s *Store) newPlainCommand(op fencing.Op) *command {
+	switch r := op.(type) {
+	case fencing.ReleaseRequest:
+		return s.newCommand(operation{
+			verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold, ttl: r.Linger, epoch: r.Epoch,
+		}, nil)
+	case fencing.LeaveRequest:
+		return s.newLeaseCommand(leaveVerb, r.Name, r.Lease, r.Stamp)
+	case fencing.TakeBackRequest:
+		return s.newCommand(operation{
+			verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused, left: r.Left, ttl: r.Linger, epoch: r.Epoch,
+		}, nil)
+	case fencing.BreakRequest:
+		return s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token, breakReason: r.BreakReason, notice: r.Notice}, nil)
+	case fencing.EvictRequest:
+		return s.newCommand(operation{verb: evictVerb, name: r.Name, lease: r.Waiter, breakReason: r.BreakReason}, nil)
+	case fencing.AdmitRequest:
+		return s.newCommand(operation{verb: admitVerb, name: r.Name, token: r.Token, slot: r.Slot, claimed: r.Claimed}, nil)
+	case fencing.JudgeRequest:
+		return s.newCommand(operation{verb: judgeVerb, name: r.Name, token: r.Token, claimed: r.Claimed}, nil)
+	}
+	return nil
+}
+
+func (s *Store) acquire(ctx context.Context, r *fencing.AcquireRequest) (fencing.Outcome, error) {
+	if err := checkTexts(r); err != nil {
 		return fencing.Outcome{}, err
 	}
 	if r.Wait > 0 {
 		_ = s.awaitSubscription(ctx) // without it, heartbeats find what was not heard
 	}
-	out, err := s.ask(ctx, &r)
+	out, err := s.ask(ctx, r)
 	if !out.AskAgain() || s.options.stepLimit != 0 {
 		return out, err
 	}
@@ -36,7 +85,7 @@ func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.
 		if err := s.handOffs.wait(ctx, r.Name); err != nil {
 			return fencing.Outcome{}, s.unavailable(err)
 		}
-		out, err = s.ask(ctx, &r)
+		out, err = s.ask(ctx, r)
 	}
 	return out, err
 }
@@ -91,8 +140,7 @@ func zeroByte(field string) error {
 	return &fencing.Error{Code: fencing.CodeInvalidRequest, Field: field, Detail: field + " has a zero byte"}
 }
 
-// Renew is fencing.Store.Renew.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
+func (s *Store) renew(ctx context.Context, r *fencing.RenewRequest) (fencing.Outcome, error) {
 	var labels func(*codec)
 	if r.Owner != "" || r.Metadata != nil {
 		if strings.IndexByte(r.Owner, 0) >= 0 {
@@ -105,71 +153,9 @@ func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 	}, labels))
 }
 
-// Release is fencing.Store.Release.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{
-		verb: releaseVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, hold: r.Hold, ttl: r.Linger, epoch: r.Epoch,
-	}, nil)).result()
-}
-
-// Confirm is fencing.Store.Confirm.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return s.lease(ctx, s.newLeaseCommand(confirmVerb, r.Name, r.Lease, r.Stamp))
-}
-
-// Leave is fencing.Store.Leave.
-func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newLeaseCommand(leaveVerb, r.Name, r.Lease, r.Stamp)).result()
-}
-
-// TakeBack is fencing.Store.TakeBack.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{
-		verb: takeBackVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, unknown: r.Unknown, refused: r.Refused, left: r.Left, ttl: r.Linger, epoch: r.Epoch,
-	}, nil)).result()
-}
-
-// Break is fencing.Store.Break.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: breakVerb, name: r.Name, token: r.Token, breakReason: r.BreakReason, notice: r.Notice}, nil)).result()
-}
-
-// Evict is fencing.Store.Evict.
-func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: evictVerb, name: r.Name, lease: r.Waiter, breakReason: r.BreakReason}, nil)).result()
-}
-
-// Claim is fencing.Node.Claim.
-func (s *Store) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	return s.lease(ctx, s.newCommand(operation{
-		verb: claimVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), token: r.Token,
-	}, nil))
-}
-
-// Admit is fencing.Store.Admit.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: admitVerb, name: r.Name, token: r.Token, slot: r.Slot, claimed: r.Claimed}, nil)).result()
-}
-
-// Judge is fencing.Store.Judge.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return s.run(ctx, s.newCommand(operation{verb: judgeVerb, name: r.Name, token: r.Token, claimed: r.Claimed}, nil)).result()
-}
-
-// Inspect is fencing.Store.Inspect.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return s.lookAt(ctx, inspectVerb, r.Name, r.Holders)
-}
-
 // newViewCommand prepares what shows a name, with at most so many holders.
 func (s *Store) newViewCommand(v verb, name fencing.Name, holders int) *command {
 	return s.newCommand(operation{verb: v, name: name, limit: cmp.Or(holders, fencing.MaxHoldersShown)}, nil)
-}
-
-// History is fencing.Store.History. Where more names than maxHistories have a history,
-// that of others is lost.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return s.lookAt(ctx, historyVerb, r.Name, r.Holders)
 }
 
 // lookAt runs what shows a name and who held it.

@@ -84,7 +84,7 @@ func (s *Session) retake(ctx context.Context, patience time.Time, lead int, errs
 			}
 			r := s.request(lead)
 			r.Wait, r.Again = 0, true
-			if _, err := s.of.dog.Store.Acquire(ctx, r); fencing.Uncertain(err) {
+			if _, err := s.of.dog.Store.Do(ctx, r); fencing.Uncertain(err) {
 				errs[i] = err
 				return // nobody can say which one is the newest
 			} else if err != nil {
@@ -92,7 +92,7 @@ func (s *Session) retake(ctx context.Context, patience time.Time, lead int, errs
 			}
 			r = s.request(i)
 			r.Wait = 0
-			if s.outs[i], errs[i] = s.of.dog.Store.Acquire(ctx, r); errs[i] == nil && s.outs[i].Holder.Provisional {
+			if s.outs[i], errs[i] = s.of.dog.Store.Do(ctx, r); errs[i] == nil && s.outs[i].Holder.Provisional {
 				s.outs[i], errs[i] = s.of.dog.ConfirmGrant(ctx, r, patience)
 			}
 		}
@@ -221,7 +221,7 @@ func (s *Session) attachName(ctx context.Context, patience time.Time, i int) err
 func (s *Session) stillHeld(ctx context.Context, i int, looks bool) (fencing.Outcome, error) {
 	r := s.request(i)
 	r.Wait, r.Attach, r.Epoch = 0, r.Attach && !looks, s.outs[i].Holder.Epoch
-	out, err := s.of.dog.Store.Acquire(ctx, r)
+	out, err := s.of.dog.Store.Do(ctx, r)
 	if err == nil && out.Holder.Token != s.outs[i].Holder.Token {
 		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", r.Name)}
 	}

@@ -136,11 +136,11 @@ func TestAStreamLooksAgainAtItsFirstName(t *testing.T) {
 			for _, name := range older.names {
 				var err error
 				if lingers {
-					_, err = w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease, Stamp: before.Stamp, Linger: 5 * time.Second})
+					_, err = w.dogs[0].Do(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease, Stamp: before.Stamp, Linger: 5 * time.Second})
 				} else {
 					other := before
 					other.Name, other.Set, other.Stamp, other.Epoch = name, fencing.AnyNames, fencing.NewStamp(), w.holder(name).Epoch
-					_, err = w.dogs[0].Acquire(w.t.Context(), other)
+					_, err = w.dogs[0].Do(w.t.Context(), other)
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -281,7 +281,7 @@ func (s *Session) renewKept(ctx context.Context, k *keptLease) (fencing.Outcome,
 func (s *Session) renew(ctx context.Context, name fencing.Name, ttl time.Duration, epoch int64) (fencing.Outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return s.of.dog.Renew(ctx, fencing.RenewRequest{Name: name, Lease: s.ask.Lease, TTL: ttl, Stamp: s.ask.Stamp, Epoch: epoch})
+	return s.of.dog.Do(ctx, fencing.RenewRequest{Name: name, Lease: s.ask.Lease, TTL: ttl, Stamp: s.ask.Stamp, Epoch: epoch})
 }
 
 // until sleeps, less long if there is news, and returns why there is nothing to do any more.
@@ -372,7 +372,7 @@ func (s *Session) releaseOnce(leases []*keptLease) (rest []*keptLease, last erro
 	defer cancel()
 	errs := make([]error, len(leases))
 	eachOf(len(leases), func(i int) {
-		_, errs[i] = s.of.dog.Release(ctx, fencing.ReleaseRequest{Name: leases[i].Name, Lease: s.ask.Lease, Stamp: s.ask.Stamp, Linger: s.ask.Linger, Epoch: leases[i].Outcome.Holder.Epoch})
+		_, errs[i] = s.of.dog.Do(ctx, fencing.ReleaseRequest{Name: leases[i].Name, Lease: s.ask.Lease, Stamp: s.ask.Stamp, Linger: s.ask.Linger, Epoch: leases[i].Outcome.Holder.Epoch})
 	})
 	for i, err := range errs {
 		if err != nil && fencing.CodeOf(err) != fencing.CodeLeaseLost {

@@ -59,7 +59,7 @@ func TestASessionLosesNames(t *testing.T) {
 			r.TTL = 3 * time.Second
 			a := w.attach(r, nil, "a", "b", "c")
 			advance(500 * time.Millisecond)
-			if _, err := w.dogs[1].Release(w.t.Context(), fencing.ReleaseRequest{Name: "b", Lease: a.Lease}); err != nil {
+			if _, err := w.dogs[1].Do(w.t.Context(), fencing.ReleaseRequest{Name: "b", Lease: a.Lease}); err != nil {
 				t.Fatal(err)
 			}
 			advance(1400 * time.Millisecond)
@@ -78,7 +78,7 @@ func TestASessionLosesNames(t *testing.T) {
 
 			a = w.attach(asks(""), nil, "d", "e")
 			for _, name := range a.names {
-				if _, err := w.dogs[1].Release(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: a.Lease}); err != nil {
+				if _, err := w.dogs[1].Do(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: a.Lease}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -134,7 +134,7 @@ func TestASessionGrowsElsewhere(t *testing.T) {
 		},
 		"not confirmed": func(w *world, a *whole) {
 			w.wires[1].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("confirm") })
-			if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "c", Token: w.holder("c").Token}); err != nil {
+			if _, err := w.dogs[0].Do(w.t.Context(), fencing.BreakRequest{Name: "c", Token: w.holder("c").Token}); err != nil {
 				w.t.Fatal(err)
 			}
 			advance(2 * callTimeout)
@@ -158,7 +158,7 @@ func TestASessionGrowsElsewhere(t *testing.T) {
 				}
 				fail(w, grows)
 				advance(4 * time.Second)
-				if out, err := w.wires[0].Inspect(w.t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || out.Lock.Held() {
+				if out, err := w.wires[0].Do(w.t.Context(), fencing.InspectRequest{Name: "a"}); err != nil || out.Lock.Held() {
 					t.Errorf("a is held: %+v, %v", out.Lock, err)
 				}
 				for i, name := range []fencing.Name{"b", "d"} {

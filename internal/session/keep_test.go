@@ -61,7 +61,7 @@ func TestAnAttachedLeaseIsGivenNotice(t *testing.T) {
 			r.TTL = 3 * time.Second
 			a := w.attach(r, nil)
 			advance(500 * time.Millisecond)
-			if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: 5 * time.Second, BreakReason: "deploy"}); err != nil {
+			if _, err := w.dogs[1].Do(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: 5 * time.Second, BreakReason: "deploy"}); err != nil {
 				t.Fatal(err)
 			}
 			u, at := a.ended()
@@ -112,7 +112,7 @@ func TestARenewalOfWhatIsReplaced(t *testing.T) {
 		newer := r
 		newer.Stamp, newer.Attach = fencing.NewStamp(), true
 		w.holds(w.ask(1, newer), false)
-		if _, err := w.dogs[0].Renew(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
+		if _, err := w.dogs[0].Do(t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease}); err != nil {
 			t.Fatal(err)
 		}
 		if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at > 0 || len(older.updates) != 1 {
@@ -288,7 +288,7 @@ func TestALeaseThatLingersIsOverInTime(t *testing.T) {
 		a := w.attach(r, nil)
 		waiter := w.ask(0, asks("a"))
 		w.waits(waiter)
-		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 300 * time.Millisecond}); err != nil {
+		if _, err := w.dogs[0].Do(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 300 * time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -308,7 +308,7 @@ func TestALateRenewalOfALeaseThatLingers(t *testing.T) {
 		r := asks("a")
 		r.TTL, r.Attach = 3*time.Second, true
 		updates := w.ask(0, r).Session.Keep(w.t.Context(), nil)
-		if _, err := w.dogs[0].Release(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
+		if _, err := w.dogs[0].Do(w.t.Context(), fencing.ReleaseRequest{Name: "a", Lease: r.Lease, Stamp: r.Stamp, Linger: 2 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		if u := <-updates; u.Err == nil || fencing.CodeOf(u.Err) != fencing.CodeReplaced {

@@ -204,7 +204,7 @@ func (c *chaos) lives(r fencing.AcquireRequest, names []fencing.Name) {
 		hanging.Wait()
 		if asked > 1 {
 			for _, name := range names {
-				c.wires[0].Model.Release(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease})
+				c.wires[0].Model.Do(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease})
 			}
 		}
 	}()
@@ -298,10 +298,10 @@ func (c *chaos) holds(r fencing.AcquireRequest, names []fencing.Name, outs []fen
 	}
 	c.mu.Unlock()
 	for i, name := range names {
-		if _, err := c.wires[0].Model.Renew(c.t.Context(), fencing.RenewRequest{Name: name, Lease: r.Lease}); err != nil {
+		if _, err := c.wires[0].Model.Do(c.t.Context(), fencing.RenewRequest{Name: name, Lease: r.Lease}); err != nil {
 			c.t.Errorf("%s with the token %d was taken from its holder: %v", name, outs[i].Holder.Token, err)
 		}
-		if _, err := c.wires[0].Model.Release(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
+		if _, err := c.wires[0].Model.Do(c.t.Context(), fencing.ReleaseRequest{Name: name, Lease: r.Lease}); err != nil {
 			c.t.Errorf("%s could not be released: %v", name, err)
 		}
 	}

@@ -21,7 +21,7 @@ func TestAReplacedStreamIsNotTold(t *testing.T) {
 				"replaced": func(w *world, r fencing.AcquireRequest, attach bool) fencing.Code {
 					newer := r
 					newer.Stamp, newer.Attach = fencing.NewStamp(), attach
-					if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+					if _, err := w.dogs[1].Do(w.t.Context(), newer); err != nil {
 						w.t.Fatal(err)
 					}
 					return fencing.CodeReplaced
@@ -79,7 +79,7 @@ func TestReplacedBeforeTheGrantIsAcknowledged(t *testing.T) {
 		older := w.attach(r, func() bool { return time.Since(granted) > 40*time.Millisecond })
 		newer := r
 		newer.Stamp, newer.Attach = fencing.NewStamp(), true
-		if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+		if _, err := w.dogs[1].Do(w.t.Context(), newer); err != nil {
 			t.Fatal(err)
 		}
 		if u, at := older.ended(); fencing.CodeOf(u.Err) != fencing.CodeReplaced || at > time.Second {
@@ -163,7 +163,7 @@ func TestReplacedWhileItsGrantIsConfirmed(t *testing.T) {
 					case op == "confirm":
 						newer := r
 						newer.Stamp = fencing.NewStamp()
-						if _, err := w.dogs[1].Acquire(w.t.Context(), newer); err != nil {
+						if _, err := w.dogs[1].Do(w.t.Context(), newer); err != nil {
 							t.Error(err)
 						}
 					}
@@ -187,7 +187,7 @@ func TestNewsWhileARenewalFails(t *testing.T) {
 		r.TTL = time.Hour
 		a := w.attach(r, nil, "a", "b")
 		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("renew") })
-		if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: time.Minute}); err != nil {
+		if _, err := w.dogs[1].Do(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token, Notice: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
 		advance(50 * time.Millisecond)
@@ -206,7 +206,7 @@ func TestAnAttachedLeaseIsShortened(t *testing.T) {
 		r.TTL = 9 * time.Second
 		a := w.attach(r, nil)
 		advance(time.Second)
-		if _, err := w.dogs[0].Renew(w.t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Second}); err != nil {
+		if _, err := w.dogs[0].Do(w.t.Context(), fencing.RenewRequest{Name: "a", Lease: r.Lease, TTL: time.Second}); err != nil {
 			t.Fatal(err)
 		}
 		advance(10 * time.Second)
@@ -371,7 +371,7 @@ func TestASessionIsRefusedWhileItAttaches(t *testing.T) {
 					return nil
 				}
 				if asked.Add(1) == 6 { // of three names each is asked for, two are looked at, and then all attached
-					if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "b", Token: w.holder("b").Token}); err != nil {
+					if _, err := w.dogs[0].Do(w.t.Context(), fencing.BreakRequest{Name: "b", Token: w.holder("b").Token}); err != nil {
 						t.Error(err)
 					}
 				}

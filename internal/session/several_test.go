@@ -77,7 +77,7 @@ func TestAnIncompleteSetEnds(t *testing.T) {
 		"gateway silent": func(w *world, a *whole) {
 			w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("heartbeat", "acquire") })
 			advance(fencing.GatewayTTL + 2*time.Second)
-			if out, _ := w.wires[1].Inspect(w.t.Context(), fencing.InspectRequest{Name: "a"}); out.Lock.Held() {
+			if out, _ := w.wires[1].Do(w.t.Context(), fencing.InspectRequest{Name: "a"}); out.Lock.Held() {
 				w.t.Errorf("a is held by %+v", out.Lock.Holders)
 			}
 			advance(a.Wait)
@@ -225,7 +225,7 @@ func TestEvictedFromASet(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(0, asks("b"))
 		a := w.ask(1, asks(""), "a", "b")
-		if _, err := w.dogs[0].Evict(w.t.Context(), fencing.EvictRequest{Name: "b", Waiter: a.Lease.Public()}); err != nil {
+		if _, err := w.dogs[0].Do(w.t.Context(), fencing.EvictRequest{Name: "b", Waiter: a.Lease.Public()}); err != nil {
 			t.Error(err)
 		}
 		if e := w.refused(a, fencing.CodeLeaseLost, "b"); e.Reason != fencing.ReasonEvicted {

@@ -281,7 +281,7 @@ func (l *simLease) put() {
 	all := true
 	for _, name := range names {
 		ctx, cancel := context.WithTimeout(s.t.Context(), simCallTimeout)
-		_, err := r[0].g.dog.Renew(ctx, fencing.RenewRequest{Name: name, Lease: l.id, TTL: ttl})
+		_, err := r[0].g.dog.Do(ctx, fencing.RenewRequest{Name: name, Lease: l.id, TTL: ttl})
 		cancel()
 		all = all && err == nil
 	}
@@ -318,7 +318,7 @@ func (l *simLease) delete(name fencing.Name) {
 	s.note("%s is released by %s", name, l.id.Public())
 	for {
 		ctx, cancel := context.WithTimeout(s.t.Context(), simCallTimeout)
-		_, err := s.gateways[l.rand.IntN(len(s.gateways))].dog.Release(ctx, fencing.ReleaseRequest{Name: name, Lease: l.id})
+		_, err := s.gateways[l.rand.IntN(len(s.gateways))].dog.Do(ctx, fencing.ReleaseRequest{Name: name, Lease: l.id})
 		if cancel(); err == nil || !fencing.Uncertain(err) {
 			return
 		}

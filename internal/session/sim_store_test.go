@@ -162,35 +162,25 @@ func (g *simGateway) outcome(ctx context.Context, what string, judged bool, op a
 	return out, err
 }
 
-// Acquire implements fencing.Store.
-func (g *simGateway) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	g.sim.betweenNames(&r)
-	return g.outcome(ctx, "acquire "+string(r.Name)+string(r.Stamp), true, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Acquire(ctx, r) })
-}
-
-// Renew implements fencing.Store.
-func (g *simGateway) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return g.outcome(ctx, "renew "+string(r.Name)+string(r.Stamp), true, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Renew(ctx, r) })
-}
-
-// Release implements fencing.Store.
-func (g *simGateway) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return g.outcome(ctx, "release "+string(r.Name)+string(r.Stamp), r.Linger > 0, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Release(ctx, r) })
-}
-
-// Confirm implements fencing.Store.
-func (g *simGateway) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return g.outcome(ctx, "confirm "+string(r.Name)+string(r.Stamp), true, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Confirm(ctx, r) })
-}
-
-// Leave implements fencing.Store.
-func (g *simGateway) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return g.outcome(ctx, "leave "+string(r.Name)+string(r.Stamp), true, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Leave(ctx, r) })
-}
-
-// TakeBack implements fencing.Store.
-func (g *simGateway) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return g.outcome(ctx, "take back "+string(r.Name)+string(r.Stamp), false, r, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.TakeBack(ctx, r) })
+// Do implements fencing.Store.
+func (g *simGateway) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		g.sim.betweenNames(&r)
+		op = r
+		return g.outcome(ctx, "acquire "+string(r.Name)+string(r.Stamp), true, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	case fencing.RenewRequest:
+		return g.outcome(ctx, "renew "+string(r.Name)+string(r.Stamp), true, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	case fencing.ReleaseRequest:
+		return g.outcome(ctx, "release "+string(r.Name)+string(r.Stamp), r.Linger > 0, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	case fencing.ConfirmRequest:
+		return g.outcome(ctx, "confirm "+string(r.Name)+string(r.Stamp), true, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	case fencing.LeaveRequest:
+		return g.outcome(ctx, "leave "+string(r.Name)+string(r.Stamp), true, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	case fencing.TakeBackRequest:
+		return g.outcome(ctx, "take back "+string(r.Name)+string(r.Stamp), false, op, func(ctx context.Context) (fencing.Outcome, error) { return g.Model.Do(ctx, op) })
+	}
+	return g.Model.Do(ctx, op)
 }
 
 // Expire implements fencing.Store.

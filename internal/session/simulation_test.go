@@ -289,7 +289,7 @@ func (s *simulation) breaks(name fencing.Name, h *fencing.Holding, notice time.D
 	}
 	s.mu.Unlock()
 	s.note("the lease %s on %s is broken, with a notice of %s", h.Lease, name, notice)
-	s.model.Break(s.t.Context(), fencing.BreakRequest{Name: name, Token: h.Token, Notice: notice, BreakReason: "deploy"})
+	s.model.Do(s.t.Context(), fencing.BreakRequest{Name: name, Token: h.Token, Notice: notice, BreakReason: "deploy"})
 }
 
 // holder returns who holds a name.

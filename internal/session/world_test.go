@@ -182,7 +182,7 @@ func (w *world) free(name fencing.Name) {
 // release ends a lease through a gateway's store.
 func (w *world) release(gateway int, name fencing.Name, lease fencing.LeaseID) {
 	w.t.Helper()
-	if _, err := w.dogs[gateway].Release(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
+	if _, err := w.dogs[gateway].Do(w.t.Context(), fencing.ReleaseRequest{Name: name, Lease: lease}); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -190,7 +190,7 @@ func (w *world) release(gateway int, name fencing.Name, lease fencing.LeaseID) {
 // breaks breaks a lease through the second gateway.
 func (w *world) breaks(name fencing.Name, notice time.Duration) {
 	w.t.Helper()
-	if _, err := w.dogs[1].Break(w.t.Context(), fencing.BreakRequest{Name: name, Token: w.holder(name).Token, Notice: notice, BreakReason: "deploy"}); err != nil {
+	if _, err := w.dogs[1].Do(w.t.Context(), fencing.BreakRequest{Name: name, Token: w.holder(name).Token, Notice: notice, BreakReason: "deploy"}); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -68,64 +68,9 @@ func decided(code fencing.Code) bool {
 	return true
 }
 
-// Acquire implements fencing.Store.
-func (s *Store) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "acquire", r, s.Store.Acquire)
-}
-
-// Renew implements fencing.Store.
-func (s *Store) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "renew", r, s.Store.Renew)
-}
-
-// Release implements fencing.Store.
-func (s *Store) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "release", r, s.Store.Release)
-}
-
-// Confirm implements fencing.Store.
-func (s *Store) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "confirm", r, s.Store.Confirm)
-}
-
-// Leave implements fencing.Store.
-func (s *Store) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "leave", r, s.Store.Leave)
-}
-
-// TakeBack implements fencing.Store.
-func (s *Store) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "take_back", r, s.Store.TakeBack)
-}
-
-// Break implements fencing.Store.
-func (s *Store) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "break", r, s.Store.Break)
-}
-
-// Evict implements fencing.Store.
-func (s *Store) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "evict", r, s.Store.Evict)
-}
-
-// Admit implements fencing.Store.
-func (s *Store) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "admit", r, s.Store.Admit)
-}
-
-// Judge implements fencing.Store.
-func (s *Store) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "judge", r, s.Store.Judge)
-}
-
-// Inspect implements fencing.Store.
-func (s *Store) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "inspect", r, s.Store.Inspect)
-}
-
-// History implements fencing.Store.
-func (s *Store) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return traced(s, ctx, "history", r, s.Store.History)
+// Do implements fencing.Store.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	return traced(s, ctx, fencing.Verb(op), op, s.Store.Do)
 }
 
 // List implements fencing.Store.

@@ -16,15 +16,14 @@ type crowded struct{ fencing.Store }
 
 func (crowded) Listen(fencing.Listener) {}
 
-func (crowded) Acquire(context.Context, fencing.AcquireRequest) (fencing.Outcome, error) {
+func (crowded) Do(_ context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if _, acquires := op.(fencing.AcquireRequest); !acquires {
+		return fencing.Outcome{}, nil
+	}
 	return fencing.Outcome{Now: fencing.InstantOf(time.Now()), Joined: true, Place: &fencing.Waiter{Position: 1}, Asked: time.Now()}, nil
 }
 
 func (crowded) Heartbeat(context.Context, []fencing.Name) error { return nil }
-
-func (crowded) TakeBack(context.Context, fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return fencing.Outcome{}, nil
-}
 
 // What a parked request costs beside its caller's goroutine and request, on one
 // name and on a name each.
@@ -88,14 +87,14 @@ func BenchmarkHandOff(b *testing.B) {
 			}
 			holder := request("a")
 			holder.TTL = time.Hour
-			if _, err := w.Acquire(b.Context(), holder); err != nil {
+			if _, err := w.Do(b.Context(), holder); err != nil {
 				b.Fatal(err)
 			}
 			for range waiting {
 				join()
 			}
 			for b.Loop() {
-				if _, err := w.Release(b.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
+				if _, err := w.Do(b.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease}); err != nil {
 					b.Fatal(err)
 				}
 				if _, err := line[0].Wait(b.Context()); err != nil {

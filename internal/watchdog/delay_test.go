@@ -20,7 +20,7 @@ func TestGrantedAtTheEndOfALockDelay(t *testing.T) {
 				waiter := w.ask(gateway, request("a"))
 				advance(time.Second)
 				if breaks {
-					if _, err := w.dogs[0].Break(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
+					if _, err := w.dogs[0].Do(w.t.Context(), fencing.BreakRequest{Name: "a", Token: w.holder("a").Token}); err != nil {
 						w.t.Fatal(err)
 					}
 					began = time.Second

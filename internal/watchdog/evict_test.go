@@ -9,7 +9,7 @@ import (
 
 func (w *world) evict(gateway int, c *client) {
 	w.t.Helper()
-	if _, err := w.dogs[gateway].Evict(w.t.Context(), fencing.EvictRequest{Name: c.Name, Waiter: c.Lease.Public(), BreakReason: "deploy"}); err != nil {
+	if _, err := w.dogs[gateway].Do(w.t.Context(), fencing.EvictRequest{Name: c.Name, Waiter: c.Lease.Public(), BreakReason: "deploy"}); err != nil {
 		w.t.Error(err)
 	}
 }
@@ -81,7 +81,7 @@ func TestEvictedTooLate(t *testing.T) {
 		c := w.ask(1, request("a"))
 		w.release(0, holder)
 		w.holds(c)
-		_, err := w.dogs[0].Evict(w.t.Context(), fencing.EvictRequest{Name: "a", Waiter: c.Lease.Public()})
+		_, err := w.dogs[0].Do(w.t.Context(), fencing.EvictRequest{Name: "a", Waiter: c.Lease.Public()})
 		if e := fencing.AsError(err); e == nil || e.Code != fencing.CodeConflict || e.CurrentToken != c.out.Holder.Token {
 			t.Errorf("%+v", e)
 		}

@@ -96,11 +96,11 @@ func (s *slowStore) Capabilities() fencing.Capabilities {
 
 func (s *slowStore) Listen(fencing.Listener) {}
 
-func (s *slowStore) TakeBack(_ context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+func (s *slowStore) Do(_ context.Context, op fencing.Op) (fencing.Outcome, error) {
 	<-s.answers
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.has, r.Name)
+	delete(s.has, op.LockName()) // it is taken back
 	return fencing.Outcome{}, nil
 }
 

@@ -20,7 +20,7 @@ func (w *Watchdog) acquireHeld(ctx context.Context, r fencing.AcquireRequest) (f
 	l.addMember(r.Name)
 	w.beat()
 	l.mu.Unlock()
-	out, err := w.Store.Acquire(ctx, r)
+	out, err := w.Store.Do(ctx, r)
 	if err == nil && out.Holder.Provisional {
 		return out, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// Join asks for a lease, as Store.Acquire does, and comes back with a Waiter if
+// Join asks for a lease, as the store's Do does, and comes back with a Waiter if
 // the request has to wait. CodeDraining: the gateway is shutting down, so nobody
 // joins a queue. CodeTooManyRequests: as many wait as may, on the name or in this
 // process.
@@ -63,7 +63,7 @@ func (w *Watchdog) join(ctx context.Context, r fencing.AcquireRequest, deadline 
 		}
 	}()
 	if l.atStore {
-		out, err = w.Store.Acquire(ctx, r)
+		out, err = w.Store.Do(ctx, r)
 	} else {
 		out, err = w.askFirst(ctx, &t.ask)
 	}

@@ -19,7 +19,7 @@ func TestALateJoinAfterAShortWait(t *testing.T) {
 		short := w.ask(0, r)
 		advance(250 * time.Millisecond)
 		w.refused(short, fencing.CodeWaitTimeout)
-		if out, err := w.wires[0].Acquire(t.Context(), r); err != nil || !out.Waits() { // the same, sent before
+		if out, err := w.wires[0].Do(t.Context(), r); err != nil || !out.Waits() { // the same, sent before
 			t.Fatalf("%+v, %v", out, err)
 		}
 		advance(3 * time.Second) // twice the skew guard, and more

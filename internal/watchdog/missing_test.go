@@ -19,7 +19,11 @@ type askedStore struct {
 	asked  []fencing.Stamp
 }
 
-func (s *askedStore) Acquire(_ context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (s *askedStore) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	r, acquires := op.(fencing.AcquireRequest)
+	if !acquires {
+		return s.straysStore.Do(ctx, op)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Again {

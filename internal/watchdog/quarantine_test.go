@@ -109,7 +109,7 @@ func TestOwnAttemptWasHandedTheLockBeforeAQuarantine(t *testing.T) {
 		w.wires[1].Set(func(wire *fencingtest.Wire) {
 			wire.Message = lose
 			wire.Before = on("acquire", func() error {
-				if _, err := wire.Model.Acquire(t.Context(), r); err != nil {
+				if _, err := wire.Model.Do(t.Context(), r); err != nil {
 					t.Error(err)
 				}
 				w.release(0, holder)

@@ -28,15 +28,21 @@ func old(asked time.Time) bool {
 }
 
 // recent is a store that may forget (fencing.Capabilities), of which old answers that
-// bring a lease are asked for again. What the Listener is told of, or Leave finds,
+// bring a lease are asked for again. What the Listener is told of, or a LeaveRequest finds,
 // Waiter.accept asks for.
 type recent struct{ fencing.Store }
 
-// recently asks until there is an answer that counts: a refusal or place is told
-// whatever its age, an old lease twice in a row is CodeUnavailable.
-func recently[R any](ctx context.Context, r R, ask func(context.Context, R) (fencing.Outcome, error)) (fencing.Outcome, error) {
+// Do implements fencing.Store. What may bring a lease is asked until there is an answer that
+// counts: a refusal or place is told whatever its age, an old lease twice in a row is
+// CodeUnavailable.
+func (s recent) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch op.(type) {
+	default:
+		return s.Store.Do(ctx, op)
+	case fencing.AcquireRequest, fencing.ConfirmRequest, fencing.RenewRequest:
+	}
 	for range 2 {
-		out, err := ask(ctx, r)
+		out, err := s.Store.Do(ctx, op)
 		if err != nil || out.Holder.Token == 0 || !old(out.Asked) {
 			return out, err
 		}
@@ -44,19 +50,4 @@ func recently[R any](ctx context.Context, r R, ask func(context.Context, R) (fen
 	return fencing.Outcome{}, &fencing.Error{
 		Code: fencing.CodeUnavailable, Detail: "the store's answer came so late that it may not hold any more; ask again",
 	}
-}
-
-// Acquire implements fencing.Store.
-func (s recent) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return recently(ctx, r, s.Store.Acquire)
-}
-
-// Confirm implements fencing.Store.
-func (s recent) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return recently(ctx, r, s.Store.Confirm)
-}
-
-// Renew implements fencing.Store.
-func (s recent) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return recently(ctx, r, s.Store.Renew)
 }

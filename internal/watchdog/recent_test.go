@@ -26,7 +26,7 @@ func standStill(w *world, op string, r fencing.AcquireRequest) <-chan *client {
 // forgets is what happens while a gateway stands still.
 func (w *world) forgets(r fencing.AcquireRequest) *client {
 	taken := fencing.TakeBackRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp, Refused: true}
-	if _, err := w.wires[1].Model.TakeBack(w.t.Context(), taken); err != nil {
+	if _, err := w.wires[1].Model.Do(w.t.Context(), taken); err != nil {
 		w.t.Error(err)
 	}
 	next := request(r.Name)
@@ -163,7 +163,7 @@ func TestOldRenewalIsNotTold(t *testing.T) {
 		r := hour(0)
 		w.holds(w.ask(0, r))
 		other := standStill(w, "renew", r)
-		_, err := w.dogs[0].Renew(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+		_, err := w.dogs[0].Do(t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 		w.holds(<-other)
 		if err == nil || fencing.CodeOf(err) != fencing.CodeLeaseLost {
 			t.Errorf("the renewal came to %v", err)

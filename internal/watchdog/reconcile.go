@@ -239,7 +239,7 @@ func (w *Watchdog) again(t *Waiter) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	ask := t.ask
 	ask.Again = true
-	out, err := w.Store.Acquire(ctx, ask)
+	out, err := w.Store.Do(ctx, ask)
 	cancel()
 	l := &w.requests
 	l.mu.Lock()

@@ -9,10 +9,10 @@ import (
 
 // ConfirmGrant makes the provisional lease of an acquire firm, trying until patience ends or the gateway
 // drains. A quarantine that lasts longer than the patience is not waited for. Codes are those of
-// Store.Confirm, and CodeDraining.
+// fencing.ConfirmRequest, and CodeDraining.
 func (w *Watchdog) ConfirmGrant(ctx context.Context, r fencing.AcquireRequest, patience time.Time) (out fencing.Outcome, err error) {
 	err = w.Insist(ctx, patience, func(ctx context.Context) (err error) {
-		out, err = w.Store.Confirm(ctx, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
+		out, err = w.Store.Do(ctx, fencing.ConfirmRequest{Name: r.Name, Lease: r.Lease, Stamp: r.Stamp})
 		return err
 	})
 	return out, err

@@ -57,7 +57,7 @@ func retried(err error) bool {
 
 // ask asks a store without a queue.
 func (w *Watchdog) ask(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	out, err := w.Store.Acquire(ctx, r)
+	out, err := w.Store.Do(ctx, r)
 	if err != nil {
 		w.requests.show(fencing.AsError(err).Lock, false)
 	}
@@ -69,7 +69,7 @@ func (w *Watchdog) ask(ctx context.Context, r fencing.AcquireRequest) (fencing.O
 func (w *Watchdog) askOnce(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
 	l := &w.requests
 	if l.atStore {
-		return w.Store.Acquire(ctx, r)
+		return w.Store.Do(ctx, r)
 	}
 	l.mu.Lock()
 	_, refusal := l.replace(&r)
@@ -212,7 +212,7 @@ func (t *Waiter) askAgain(ctx context.Context) error {
 	l.mu.Unlock()
 
 	call, cancel := context.WithTimeout(ctx, callTimeout)
-	out, err := w.Store.Acquire(call, ask)
+	out, err := w.Store.Do(call, ask)
 	cancel()
 
 	l.mu.Lock()

@@ -21,17 +21,21 @@ type queueless struct {
 
 func (q queueless) Capabilities() fencing.Capabilities { return fencing.Capabilities{Tells: true} }
 
-func (q queueless) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (q queueless) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	r, acquires := op.(fencing.AcquireRequest)
+	if !acquires {
+		return q.Wire.Do(ctx, op)
+	}
 	q.asked(r.Lease.Public())
 	if r.Behind {
-		out, err := q.Wire.Inspect(ctx, fencing.InspectRequest{Name: r.Name})
+		out, err := q.Wire.Do(ctx, fencing.InspectRequest{Name: r.Name})
 		if err != nil || !slices.ContainsFunc(out.Lock.Holders, func(h fencing.Holder) bool { return h.Lease == r.Lease.Public() }) {
 			refusal := &fencing.Error{Code: fencing.CodeLocked, Lock: out.Lock, RetryAfter: out.Lock.NextExpiry()}
 			return fencing.Outcome{Err: refusal}, refusal
 		}
 	}
 	r.Wait, r.Keep, r.MaxWaiters = 0, false, 0
-	out, err := q.Wire.Acquire(ctx, r)
+	out, err := q.Wire.Do(ctx, r)
 	if e := fencing.AsError(err); e != nil && e.Lock != nil {
 		e.RetryAfter = e.Lock.NextExpiry()
 	}
@@ -148,7 +152,7 @@ func TestNobodyOvertakesRetries(t *testing.T) {
 		holder := w.ask(0, r)
 		first := w.ask(0, request("a"))
 		w.wires[0].Set(func(wire *fencingtest.Wire) { wire.Before = fencingtest.Failing("acquire") }) // it can't find out
-		w.wires[1].Model.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease})
+		w.wires[1].Model.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: holder.Lease})
 		now := request("a")
 		now.Wait = 0
 		e := w.refused(w.ask(0, now), fencing.CodeLocked)
@@ -190,7 +194,7 @@ func TestRetriedPlaceIsTakenOver(t *testing.T) {
 		again.Stamp, again.Mode = fencing.NewStamp(), fencing.ModeExclusive
 		newer := w.ask(0, again)
 		w.refused(first, fencing.CodeReplaced)
-		out, err := w.dogs[0].Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+		out, err := w.dogs[0].Do(t.Context(), fencing.InspectRequest{Name: "a"})
 		if err != nil || out.Lock.Waiting != 2 || len(out.Lock.Waiters) != 2 ||
 			out.Lock.Waiters[0].Lease != again.Lease.Public() || out.Lock.Waiters[0].Waiting != time.Second || out.Lock.Waiters[0].Mode != fencing.ModeExclusive {
 			t.Errorf("%+v, %v", out.Lock, err)

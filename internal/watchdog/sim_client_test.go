@@ -119,7 +119,7 @@ func (c *simClient) ask(r fencing.AcquireRequest, truth *simLease) bool {
 	var err error
 	s.background(func() {
 		defer cancel()
-		out, err = g.dog.Acquire(ctx, r)
+		out, err = g.dog.Do(ctx, r)
 		until := time.Now().Add(leftOf(&out, err) - arrived.Sub(sent))
 		if err != nil && fencing.Unsettled(err) && r.Wait == 0 { // as whoever answers requests does
 			g.dog.TakeBackLater(takeBackOf(&r))
@@ -195,7 +195,7 @@ func (c *simClient) hold(r fencing.AcquireRequest, truth *simLease) {
 func (c *simClient) again(r fencing.AcquireRequest, truth *simLease) {
 	s := c.sim
 	r.Wait, r.Stamp = 0, r.Stamp+"r"
-	out, err := s.anyGateway(c.rand).dog.Acquire(s.t.Context(), r)
+	out, err := s.anyGateway(c.rand).dog.Do(s.t.Context(), r)
 	switch {
 	case err == nil && (out.Holder.Token != truth.token || out.Fresh):
 		if s.sameServer(truth) {
@@ -213,7 +213,7 @@ func (c *simClient) renew(r fencing.AcquireRequest, truth *simLease) bool {
 	s := c.sim
 	sent := time.Now()
 	g := s.anyGateway(c.rand)
-	out, err := g.dog.Renew(s.t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
+	out, err := g.dog.Do(s.t.Context(), fencing.RenewRequest{Name: r.Name, Lease: r.Lease})
 	switch {
 	case err == nil:
 		s.renewed(truth, &out, sent)
@@ -228,7 +228,7 @@ func (c *simClient) renew(r fencing.AcquireRequest, truth *simLease) bool {
 // release tries until the store has answered.
 func (c *simClient) release(r fencing.AcquireRequest, truth *simLease) {
 	for {
-		_, err := c.sim.anyGateway(c.rand).dog.Release(c.sim.t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
+		_, err := c.sim.anyGateway(c.rand).dog.Do(c.sim.t.Context(), fencing.ReleaseRequest{Name: r.Name, Lease: r.Lease})
 		if err == nil || !fencing.Uncertain(err) {
 			return
 		}

@@ -214,34 +214,28 @@ func (g *simGateway) Capabilities() fencing.Capabilities {
 	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
-func (g *simGateway) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return g.op(ctx, "acquire "+string(r.Stamp), r)
-}
-
-func (g *simGateway) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return g.op(ctx, "renew "+string(r.Lease.Public()), r)
-}
-
-func (g *simGateway) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return g.op(ctx, "release "+string(r.Lease.Public()), r)
-}
-
-func (g *simGateway) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	if g.sim.flaw.noConfirm {
-		return g.sim.unconfirmed(r)
+func (g *simGateway) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		return g.op(ctx, "acquire "+string(r.Stamp), r)
+	case fencing.RenewRequest:
+		return g.op(ctx, "renew "+string(r.Lease.Public()), r)
+	case fencing.ReleaseRequest:
+		return g.op(ctx, "release "+string(r.Lease.Public()), r)
+	case fencing.ConfirmRequest:
+		if g.sim.flaw.noConfirm {
+			return g.sim.unconfirmed(r)
+		}
+		return g.op(ctx, "confirm "+string(r.Stamp), r)
+	case fencing.LeaveRequest:
+		return g.op(ctx, "leave "+string(r.Stamp), r)
+	case fencing.TakeBackRequest:
+		if g.sim.flaw.noTakeBack {
+			return fencing.Outcome{Now: 1}, nil
+		}
+		return g.op(ctx, "takeback "+string(r.Stamp), r)
 	}
-	return g.op(ctx, "confirm "+string(r.Stamp), r)
-}
-
-func (g *simGateway) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return g.op(ctx, "leave "+string(r.Stamp), r)
-}
-
-func (g *simGateway) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	if g.sim.flaw.noTakeBack {
-		return fencing.Outcome{Now: 1}, nil
-	}
-	return g.op(ctx, "takeback "+string(r.Stamp), r)
+	return g.Store.Do(ctx, op)
 }
 
 func (g *simGateway) Listen(l fencing.Listener) {

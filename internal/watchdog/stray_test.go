@@ -24,7 +24,7 @@ func TestAskingAgainLateLeavesNothing(t *testing.T) {
 		advance(time.Second)
 		w.refused(waiter, fencing.CodeWaitTimeout)
 		r.Again = true
-		if out, err := w.wires[0].Model.Acquire(t.Context(), r); err != nil || !out.Waits() {
+		if out, err := w.wires[0].Model.Do(t.Context(), r); err != nil || !out.Waits() {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		w.release(0, holder)

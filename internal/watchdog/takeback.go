@@ -154,7 +154,7 @@ func (w *Watchdog) attempt(k key, t *takeBack) {
 	var err error
 	if !late {
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
-		_, err = w.Store.TakeBack(ctx, r)
+		_, err = w.Store.Do(ctx, r)
 		cancel()
 		if err == nil {
 			w.freed(r.Name)

@@ -21,7 +21,11 @@ type farStore struct {
 	asked map[fencing.Stamp]time.Time // first
 }
 
-func (s *farStore) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (s *farStore) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	r, acquires := op.(fencing.AcquireRequest)
+	if !acquires {
+		return s.straysStore.Do(ctx, op)
+	}
 	if r.Again {
 		if s.hangs != nil && s.hangs(r.Name) {
 			<-ctx.Done()

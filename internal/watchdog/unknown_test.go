@@ -18,7 +18,7 @@ func TestAGrantToNobodyIsTakenBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		holder := w.ask(1, request("a"))
 		w.holds(holder)
-		if out, err := w.wires[0].Acquire(t.Context(), request("a")); err != nil || !out.Waits() {
+		if out, err := w.wires[0].Do(t.Context(), request("a")); err != nil || !out.Waits() {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		behind := w.ask(0, request("a"))
@@ -39,7 +39,7 @@ func TestWhatTheLastRequestLeftBehindIsTakenBack(t *testing.T) {
 	inWorld(t, func(w *world) {
 		r := request("b")
 		r.Wait, r.Set = time.Minute, "a set"
-		if out, err := w.wires[0].Acquire(t.Context(), r); err != nil || !out.Holder.Provisional {
+		if out, err := w.wires[0].Do(t.Context(), r); err != nil || !out.Holder.Provisional {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		holder := w.ask(0, request("a"))
@@ -104,7 +104,11 @@ func (s *straysStore) Heartbeat(_ context.Context, names []fencing.Name) error {
 	return nil
 }
 
-func (s *straysStore) TakeBack(_ context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
+func (s *straysStore) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	r, takesBack := op.(fencing.TakeBackRequest)
+	if !takesBack {
+		return s.Store.Do(ctx, op)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Unknown && s.left[r.Name] == r.Stamp {

@@ -216,7 +216,7 @@ func (t *Waiter) waitOn() {
 func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err error) {
 	w, l := t.dog, &t.dog.requests
 	call, cancel := context.WithTimeout(ctx, callTimeout)
-	out, err := w.Store.Leave(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
+	out, err := w.Store.Do(call, fencing.LeaveRequest{Name: t.ask.Name, Lease: t.ask.Lease, Stamp: t.ask.Stamp})
 	cancel()
 	switch {
 	case err == nil && out.Holder.Token != 0:

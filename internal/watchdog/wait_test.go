@@ -470,7 +470,7 @@ func TestAPanicInTheStore(t *testing.T) {
 		})
 		func() {
 			defer func() { recover() }()
-			w.dogs[0].Acquire(w.t.Context(), request("a"))
+			w.dogs[0].Do(w.t.Context(), request("a"))
 		}()
 		w.free("a")
 		synctest.Wait()

@@ -9,7 +9,6 @@ package watchdog
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"log/slog"
 	"sync"
@@ -152,32 +151,6 @@ func (w *Watchdog) Stop() {
 func (w *Watchdog) Close() error {
 	w.Stop()
 	return w.Store.Close()
-}
-
-// Acquire asks for a lease and waits for it as r.Wait says: Join, then Wait.
-func (w *Watchdog) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	out, waiter, err := w.Join(ctx, r)
-	if waiter == nil {
-		return out, err
-	}
-	granted, err := waiter.Wait(ctx)
-	if err != nil {
-		return fencing.Outcome{}, err
-	}
-	return *granted, nil
-}
-
-// Renew passes on to the store and notes when the lease is due. Who keeps the lease alive at this
-// gateway goes on from a renewal that is not its own, which may have shortened the lease.
-func (w *Watchdog) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	out, err := w.Store.Renew(ctx, r)
-	if err == nil {
-		w.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
-	}
-	if err == nil && r.Stamp == "" {
-		w.keeper().Renewed(r.Name, r.Lease.Public(), &out)
-	}
-	return out, err
 }
 
 // sleep waits for d and reports false if the watchdog was stopped meanwhile.

@@ -32,14 +32,20 @@ type store struct {
 
 func (s *store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
-func (s *store) Acquire(_ context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
+func (s *store) Do(_ context.Context, op fencing.Op) (fencing.Outcome, error) {
 	now := fencing.InstantOf(time.Now())
-	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
-}
-
-func (s *store) Renew(_ context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	now := fencing.InstantOf(time.Now())
-	return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
+	case fencing.RenewRequest:
+		return fencing.Outcome{Now: now, Holder: fencing.Holder{ExpiresAt: now.Add(r.TTL)}}, nil
+	case fencing.TakeBackRequest:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.takenAt = append(s.takenAt, time.Since(s.start))
+		return fencing.Outcome{}, s.takeBack(len(s.takenAt))
+	}
+	return s.Store.Do(context.Background(), op)
 }
 
 func (*store) Listen(fencing.Listener) {}
@@ -51,13 +57,6 @@ func (s *store) Expire(context.Context, int) (fencing.Expiry, error) {
 	defer s.mu.Unlock()
 	s.expiresAt = append(s.expiresAt, time.Since(s.start))
 	return s.expire(len(s.expiresAt))
-}
-
-func (s *store) TakeBack(context.Context, fencing.TakeBackRequest) (fencing.Outcome, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.takenAt = append(s.takenAt, time.Since(s.start))
-	return fencing.Outcome{}, s.takeBack(len(s.takenAt))
 }
 
 func (s *store) calls(of *[]time.Duration) []time.Duration {
@@ -90,10 +89,10 @@ func TestWakesForANearerExpiry(t *testing.T) {
 		w := New(s, Options{})
 		w.Start()
 		synctest.Wait()
-		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 30 * time.Second})
-		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 5 * time.Second})
-		w.Renew(t.Context(), fencing.RenewRequest{TTL: 3 * time.Second})
-		w.Renew(t.Context(), fencing.RenewRequest{TTL: 20 * time.Second})
+		w.Do(t.Context(), fencing.AcquireRequest{TTL: 30 * time.Second})
+		w.Do(t.Context(), fencing.AcquireRequest{TTL: 5 * time.Second})
+		w.Do(t.Context(), fencing.RenewRequest{TTL: 3 * time.Second})
+		w.Do(t.Context(), fencing.RenewRequest{TTL: 20 * time.Second})
 		advance(4 * time.Second)
 		w.Stop()
 		want := []time.Duration{0, 3*time.Second + reapSlack}
@@ -110,7 +109,7 @@ func TestAGrantDuringExpireIsNotMissed(t *testing.T) {
 		w := New(s, Options{})
 		s.expire = func(call int) (fencing.Expiry, error) {
 			if call == 1 {
-				w.Acquire(t.Context(), fencing.AcquireRequest{TTL: time.Second})
+				w.Do(t.Context(), fencing.AcquireRequest{TTL: time.Second})
 			}
 			return fencing.Expiry{Next: time.Minute}, nil
 		}
@@ -132,7 +131,7 @@ func TestStandbyDoesNotListen(t *testing.T) {
 		w := New(s, Options{})
 		w.Start()
 		synctest.Wait()
-		w.Acquire(t.Context(), fencing.AcquireRequest{TTL: 100 * time.Millisecond})
+		w.Do(t.Context(), fencing.AcquireRequest{TTL: 100 * time.Millisecond})
 		advance(1500 * time.Millisecond)
 		w.Stop()
 		want := []time.Duration{0, time.Second + reapSlack}
@@ -320,7 +319,7 @@ type hangingStore struct{ fencing.Store }
 
 func (*hangingStore) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
 
-func (*hangingStore) TakeBack(ctx context.Context, _ fencing.TakeBackRequest) (fencing.Outcome, error) {
+func (*hangingStore) Do(ctx context.Context, _ fencing.Op) (fencing.Outcome, error) {
 	<-ctx.Done()
 	return fencing.Outcome{}, ctx.Err()
 }

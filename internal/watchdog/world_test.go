@@ -125,7 +125,7 @@ func (w *world) start(gateway int, r fencing.AcquireRequest) *client {
 	began := time.Now()
 	go func() {
 		defer close(c.done)
-		c.out, c.err = w.dogs[gateway].Acquire(ctx, r)
+		c.out, c.err = w.dogs[gateway].Do(ctx, r)
 		c.took = time.Since(began)
 	}()
 	return c
@@ -203,7 +203,7 @@ func (w *world) free(name fencing.Name) {
 // release ends a lease through a gateway's store.
 func (w *world) release(gateway int, c *client) {
 	w.t.Helper()
-	if _, err := w.dogs[gateway].Release(w.t.Context(), fencing.ReleaseRequest{Name: c.Name, Lease: c.Lease}); err != nil {
+	if _, err := w.dogs[gateway].Do(w.t.Context(), fencing.ReleaseRequest{Name: c.Name, Lease: c.Lease}); err != nil {
 		w.t.Error(err)
 	}
 }

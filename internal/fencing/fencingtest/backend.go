@@ -39,7 +39,7 @@ type Capabilities struct {
 
 	Flush    bool // the store can lose what it remembers, and its handles keep a floor: see Flusher
 	Gateways bool // each handle is a gateway of its own, so that grants may be provisional
-	Claims   bool // the store can be a node of a quorum: it has Claim, as fencing.Node does, and heeds AcquireRequest.Intent
+	Claims   bool // the store can be a node of a quorum: it serves a ClaimRequest, as a fencing.Node does, and heeds AcquireRequest.Intent
 
 	// Quarantine: the store may refuse new grants for a while; see Arriver. It is
 	// opened so that it does not do so unless the suite says so.

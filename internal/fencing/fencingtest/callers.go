@@ -56,7 +56,7 @@ func contend(t *testing.T, b Backend) {
 		store := b.Store(caller % 2)
 		for round := range roundsPerCaller {
 			lease := leaseOf(fmt.Sprintf("%c%d", 'A'+caller, round))
-			out, err := store.Acquire(t.Context(), acquireOf("contended", lease))
+			out, err := store.Do(t.Context(), acquireOf("contended", lease))
 			if codeOf(err) == fencing.CodeLocked {
 				continue
 			}
@@ -73,12 +73,12 @@ func contend(t *testing.T, b Backend) {
 			}
 			tokens = append(tokens, out.Holder.Token)
 			mu.Unlock()
-			_, err = store.Renew(t.Context(), fencing.RenewRequest{Name: "contended", Lease: lease})
+			_, err = store.Do(t.Context(), fencing.RenewRequest{Name: "contended", Lease: lease})
 			fault(err)
 			mu.Lock()
 			inside--
 			mu.Unlock()
-			_, err = store.Release(t.Context(), fencing.ReleaseRequest{Name: "contended", Lease: lease})
+			_, err = store.Do(t.Context(), fencing.ReleaseRequest{Name: "contended", Lease: lease})
 			fault(err)
 		}
 	})
@@ -96,7 +96,7 @@ func retryTogether(t *testing.T, b Backend) {
 	var tokens [callers]fencing.Token
 	var faults [callers]error
 	together(func(caller int) {
-		out, err := b.Store(caller%2).Acquire(t.Context(), acquireOf("retried", leaseOf("A")))
+		out, err := b.Store(caller%2).Do(t.Context(), acquireOf("retried", leaseOf("A")))
 		tokens[caller], faults[caller] = out.Holder.Token, err
 		if err == nil && !out.Fresh {
 			faults[caller] = errors.New("P7: the request that made the grant is told that another one did")
@@ -131,14 +131,14 @@ func runContext(t *testing.T, open Open) {
 			t.Errorf("%s with a context that is over: %v", what, err)
 		}
 	}
-	_, err := store.Acquire(over, request)
+	_, err := store.Do(over, request)
 	unknown("Acquire", err)
-	if _, err := store.Acquire(t.Context(), request); err != nil {
+	if _, err := store.Do(t.Context(), request); err != nil {
 		t.Errorf("Acquire again: %v", err)
 	}
-	_, err = store.Renew(over, fencing.RenewRequest{Name: "a", Lease: request.Lease})
+	_, err = store.Do(over, fencing.RenewRequest{Name: "a", Lease: request.Lease})
 	unknown("Renew", err)
-	_, err = store.Inspect(over, fencing.InspectRequest{Name: "a"})
+	_, err = store.Do(over, fencing.InspectRequest{Name: "a"})
 	unknown("Inspect", err)
 	_, err = store.List(over, fencing.ListRequest{Limit: 1})
 	unknown("List", err)
@@ -147,9 +147,9 @@ func runContext(t *testing.T, open Open) {
 	_, err = store.Stats(over)
 	unknown("Stats", err)
 	unknown("Check", store.Check(over))
-	_, err = store.Release(over, fencing.ReleaseRequest{Name: "a", Lease: request.Lease})
+	_, err = store.Do(over, fencing.ReleaseRequest{Name: "a", Lease: request.Lease})
 	unknown("Release", err)
-	if _, err := store.Release(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: request.Lease}); err != nil {
+	if _, err := store.Do(t.Context(), fencing.ReleaseRequest{Name: "a", Lease: request.Lease}); err != nil {
 		t.Errorf("Release again: %v", err)
 	}
 	if err := store.Check(t.Context()); err != nil {

@@ -26,13 +26,13 @@ func runExpiredCrowd(t *testing.T, open Open, caps Capabilities) {
 		for i := range crowd {
 			r := acquireOf(name, leaseOf(fmt.Sprintf("A%d", i)))
 			r.Mode, r.Limit, r.TTL = fencing.ModeShared, limit, time.Second
-			if _, err := b.Store(0).Acquire(t.Context(), r); err != nil {
+			if _, err := b.Store(0).Do(t.Context(), r); err != nil {
 				t.Fatalf("holder %d: %v", i, err)
 			}
 		}
 	}
 	ask := func(r fencing.AcquireRequest) (fencing.Outcome, fencing.Code) {
-		out, err := b.Store(1).Acquire(t.Context(), r)
+		out, err := b.Store(1).Do(t.Context(), r)
 		return out, codeOf(err)
 	}
 	fill("readers", 0)

@@ -64,16 +64,12 @@ func (d *defective) Stats(ctx context.Context) (fencing.Stats, error) {
 	return stats, err
 }
 
-func (d *defective) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	out, err := d.Store.Renew(ctx, r)
-	if d.err != nil && err != nil {
+func (d *defective) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	out, err := d.Store.Do(ctx, op)
+	if _, renews := op.(fencing.RenewRequest); renews && d.err != nil && err != nil {
 		err = d.err(err)
 	}
 	return out, err
-}
-
-func (d *defective) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	return d.Store.(claimer).Claim(ctx, r)
 }
 
 func (d *defective) Heartbeat(ctx context.Context, names []fencing.Name) error {

@@ -237,7 +237,7 @@ func TestModelIsANode(t *testing.T) {
 		if memory, err = m.Memory(t.Context()); err != nil || !memory.InService || memory.Quarantine != want || memory.Longest != time.Minute {
 			t.Errorf("in service: %+v, %v", memory, err)
 		}
-		_, err = m.Acquire(t.Context(), acquireOf("a", leaseOf("A")))
+		_, err = m.Do(t.Context(), acquireOf("a", leaseOf("A")))
 		if want := map[bool]fencing.Code{true: fencing.CodeOK, false: fencing.CodeQuarantined}[isNew]; codeOf(err) != want {
 			t.Errorf("new: %t: %v", isNew, err)
 		}
@@ -287,7 +287,7 @@ func TestCasesAreNamedAfterVerbs(t *testing.T) {
 
 func TestClosedModelIsUnavailable(t *testing.T) {
 	b := newModelBackend(twoGateways)
-	if _, err := b.Store(0).Acquire(t.Context(), acquireOf("a", leaseOf("A"))); err != nil {
+	if _, err := b.Store(0).Do(t.Context(), acquireOf("a", leaseOf("A"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Store(0).Close(); err != nil {
@@ -296,10 +296,10 @@ func TestClosedModelIsUnavailable(t *testing.T) {
 	if err := b.Store(0).Check(t.Context()); codeOf(err) != fencing.CodeUnavailable {
 		t.Errorf("Check after Close: %v", err)
 	}
-	if _, err := b.Store(0).Inspect(t.Context(), fencing.InspectRequest{Name: "a"}); codeOf(err) != fencing.CodeUnavailable {
+	if _, err := b.Store(0).Do(t.Context(), fencing.InspectRequest{Name: "a"}); codeOf(err) != fencing.CodeUnavailable {
 		t.Errorf("Inspect after Close: %v", err)
 	}
-	out, err := b.Store(1).Inspect(t.Context(), fencing.InspectRequest{Name: "a"})
+	out, err := b.Store(1).Do(t.Context(), fencing.InspectRequest{Name: "a"})
 	if err != nil || !out.Lock.Held() {
 		t.Errorf("the other handle: %+v, %v", out.Lock, err)
 	}

@@ -95,67 +95,6 @@ func (m *Model) Capabilities() fencing.Capabilities {
 	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
 }
 
-// Acquire asks for a lease.
-func (m *Model) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	r.Metadata = maps.Clone(r.Metadata)
-	return m.do(ctx, r)
-}
-
-// Renew sets the remaining time of a lease.
-func (m *Model) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Release ends a lease.
-func (m *Model) Release(ctx context.Context, r fencing.ReleaseRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// TakeBack undoes a grant that could not be delivered.
-func (m *Model) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Break ends the live lease with a token.
-func (m *Model) Break(ctx context.Context, r fencing.BreakRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Evict takes the place of a waiter from it.
-func (m *Model) Evict(ctx context.Context, r fencing.EvictRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Admit lets a token pass the fence of a name.
-func (m *Model) Admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Judge says what has become of a token.
-func (m *Model) Judge(ctx context.Context, r fencing.JudgeRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Inspect returns the public view of a name.
-func (m *Model) Inspect(ctx context.Context, r fencing.InspectRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Confirm makes a provisional lease firm.
-func (m *Model) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// Leave gives up a place.
-func (m *Model) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
-// History returns who held a name lately.
-func (m *Model) History(ctx context.Context, r fencing.HistoryRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
 // Listen says who hears of this handle's waiters.
 func (m *Model) Listen(listener fencing.Listener) {
 	m.memory.mu.Lock()
@@ -199,7 +138,18 @@ func (m *Model) Watch(sink fencing.EventSink) (stop func()) {
 	}
 }
 
-func (m *Model) do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+// Do carries out an operation, also a claim.
+func (m *Model) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	switch r := op.(type) {
+	case fencing.AcquireRequest:
+		r.Metadata = maps.Clone(r.Metadata)
+		op = r
+	case fencing.ClaimRequest:
+	default:
+		if !fencing.Served(op) {
+			return fencing.Outcome{}, fencing.UnservedError(op)
+		}
+	}
 	m.memory.mu.Lock()
 	defer m.memory.mu.Unlock()
 	if err := m.usable(ctx); err != nil {

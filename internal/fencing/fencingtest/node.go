@@ -10,11 +10,6 @@ import (
 
 var _ fencing.Node = (*Model)(nil)
 
-// Claim sets the token of a live lease.
-func (m *Model) Claim(ctx context.Context, r fencing.ClaimRequest) (fencing.Outcome, error) {
-	return m.do(ctx, r)
-}
-
 // Arrive notes who serves: see fencing.Arrive. The floor is at least that of this
 // handle.
 func (m *Model) Arrive(a fencing.Arrival) fencing.Quarantine {

@@ -84,12 +84,12 @@ func queueTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
 			}
 			last = holder.Token
 			mu.Unlock()
-			_, err = store.Renew(t.Context(), fencing.RenewRequest{Name: "queued", Lease: lease})
+			_, err = store.Do(t.Context(), fencing.RenewRequest{Name: "queued", Lease: lease})
 			fault(err)
 			mu.Lock()
 			inside--
 			mu.Unlock()
-			if _, err := store.Release(t.Context(), fencing.ReleaseRequest{Name: "queued", Lease: lease}); err != nil {
+			if _, err := store.Do(t.Context(), fencing.ReleaseRequest{Name: "queued", Lease: lease}); err != nil {
 				fault(err)
 			}
 		}
@@ -103,7 +103,7 @@ func queueTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
 // not tell, a heartbeat finds. joined is called when it has the lease, or waits.
 func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, request fencing.AcquireRequest, joined func()) (fencing.Holder, error) {
 	request.Wait = time.Minute
-	out, err := store.Acquire(t.Context(), request)
+	out, err := store.Do(t.Context(), request)
 	if err != nil {
 		return out.Holder, err
 	}
@@ -121,7 +121,7 @@ func waitFor(t *testing.T, store fencing.Store, inbox <-chan fencing.Grant, requ
 			if !g.Holder.Provisional {
 				return g.Holder, nil
 			}
-			out, err := store.Confirm(t.Context(), fencing.ConfirmRequest{Name: g.Name, Lease: request.Lease, Stamp: g.Stamp})
+			out, err := store.Do(t.Context(), fencing.ConfirmRequest{Name: g.Name, Lease: request.Lease, Stamp: g.Stamp})
 			return out.Holder, err
 		case <-beat.C:
 			if err := store.Heartbeat(t.Context(), []fencing.Name{request.Name}); err != nil {
@@ -174,11 +174,11 @@ func permitsTogether(t *testing.T, b Backend, boxes [2]*mailbox) {
 			others = append(others, late{after, holder.Token})
 		}
 		mu.Unlock()
-		_, err = store.Renew(t.Context(), fencing.RenewRequest{Name: request.Name, Lease: request.Lease})
+		_, err = store.Do(t.Context(), fencing.RenewRequest{Name: request.Name, Lease: request.Lease})
 		mu.Lock()
 		taken -= permits
 		mu.Unlock()
-		_, released := store.Release(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
+		_, released := store.Do(t.Context(), fencing.ReleaseRequest{Name: request.Name, Lease: request.Lease})
 		return errors.Join(err, released)
 	}
 	together(func(caller int) {

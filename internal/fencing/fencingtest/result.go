@@ -68,11 +68,6 @@ func (r *result) ended() []fencing.Ended {
 	return slices.Concat(r.out.Ended, r.expiry.Ended)
 }
 
-// claimer is what the suite asks of a fencing.Node.
-type claimer interface {
-	Claim(context.Context, fencing.ClaimRequest) (fencing.Outcome, error)
-}
-
 // maxPages bounds a walk through a list and a repeated expire: more would mean
 // that the store goes round in circles.
 const maxPages = 1000
@@ -86,50 +81,46 @@ func ask(ctx context.Context, store fencing.Store, c *command, token fencing.Tok
 		if c.token == "" {
 			token = 0
 		}
-		r.out, err = store.Acquire(ctx, fencing.AcquireRequest{
+		r.out, err = store.Do(ctx, fencing.AcquireRequest{
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stampLabel()), Owner: c.owner, Metadata: c.metadata,
 			Mode: c.mode, Limit: c.limit, Permits: c.permits, Hold: cmp.Or(c.hold, 1),
 			TTL: cmp.Or(c.ttl, defaultTTL), MaxHold: c.maxHold, LockDelay: c.lockDelay,
 			Wait: c.wait, Keep: c.keep, Again: c.again, Attach: c.attach, MaxWaiters: c.waiters, Set: c.setName, Intent: c.intent, Propose: token, Claimed: c.claimed, Epoch: c.epoch,
 		})
 	case "renew":
-		r.out, err = store.Renew(ctx, fencing.RenewRequest{
+		r.out, err = store.Do(ctx, fencing.RenewRequest{
 			Name: c.name, Lease: leaseOf(c.lease), TTL: c.ttl, Mode: c.mode, Limit: c.limit, Permits: c.permits,
 			Owner: c.owner, Metadata: c.metadata, Stamp: optionalStamp(c.stamp), Epoch: c.epoch,
 		})
 	case "release":
-		r.out, err = store.Release(ctx, fencing.ReleaseRequest{
+		r.out, err = store.Do(ctx, fencing.ReleaseRequest{
 			Name: c.name, Lease: leaseOf(c.lease), Hold: c.hold, Stamp: optionalStamp(c.stamp), Linger: c.linger, Epoch: c.epoch,
 		})
 	case "confirm":
-		r.out, err = store.Confirm(ctx, fencing.ConfirmRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
+		r.out, err = store.Do(ctx, fencing.ConfirmRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "leave":
-		r.out, err = store.Leave(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
+		r.out, err = store.Do(ctx, fencing.LeaveRequest{Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp)})
 	case "takeback":
-		r.out, err = store.TakeBack(ctx, fencing.TakeBackRequest{
+		r.out, err = store.Do(ctx, fencing.TakeBackRequest{
 			Name: c.name, Lease: leaseOf(c.lease), Stamp: stampOf(c.stamp), Refused: c.refused, Unknown: c.unknown, Left: c.left, Linger: c.linger, Epoch: c.epoch,
 		})
 	case "break":
-		r.out, err = store.Break(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason, Notice: c.notice})
+		r.out, err = store.Do(ctx, fencing.BreakRequest{Name: c.name, Token: token, BreakReason: c.breakReason, Notice: c.notice})
 	case "evict":
-		r.out, err = store.Evict(ctx, fencing.EvictRequest{Name: c.name, Waiter: leaseOf(c.lease).Public(), BreakReason: c.breakReason})
+		r.out, err = store.Do(ctx, fencing.EvictRequest{Name: c.name, Waiter: leaseOf(c.lease).Public(), BreakReason: c.breakReason})
 	case "claim":
-		node, ok := store.(claimer)
-		if !ok {
-			return r, fmt.Errorf("a %T has no Claim", store)
-		}
-		r.out, err = node.Claim(ctx, fencing.ClaimRequest{Name: c.name, Lease: leaseOf(c.lease), Token: token})
+		r.out, err = store.Do(ctx, fencing.ClaimRequest{Name: c.name, Lease: leaseOf(c.lease), Token: token})
 	case "admit":
-		r.out, err = store.Admit(ctx, fencing.AdmitRequest{Name: c.name, Token: token, Slot: c.slot, Claimed: c.claimed})
+		r.out, err = store.Do(ctx, fencing.AdmitRequest{Name: c.name, Token: token, Slot: c.slot, Claimed: c.claimed})
 	case "judge":
-		r.out, err = store.Judge(ctx, fencing.JudgeRequest{Name: c.name, Token: token, Claimed: c.claimed})
+		r.out, err = store.Do(ctx, fencing.JudgeRequest{Name: c.name, Token: token, Claimed: c.claimed})
 	case "inspect":
-		r.out, err = store.Inspect(ctx, fencing.InspectRequest{Name: c.name, Holders: c.holders})
+		r.out, err = store.Do(ctx, fencing.InspectRequest{Name: c.name, Holders: c.holders})
 		if err == nil && r.out.Lock == nil {
 			return r, errors.New("no Lock without an error")
 		}
 	case "history":
-		r.out, err = store.History(ctx, fencing.HistoryRequest{Name: c.name, Holders: c.holders})
+		r.out, err = store.Do(ctx, fencing.HistoryRequest{Name: c.name, Holders: c.holders})
 		if err == nil && r.out.Lock == nil {
 			return r, errors.New("no Lock without an error")
 		}

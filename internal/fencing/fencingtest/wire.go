@@ -129,29 +129,9 @@ func delay(late func(string) time.Duration, op string) time.Duration {
 	return late(op)
 }
 
-// Acquire implements fencing.Store.
-func (w *Wire) Acquire(ctx context.Context, r fencing.AcquireRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "acquire", w.Model.Acquire, r)
-}
-
-// Renew implements fencing.Store.
-func (w *Wire) Renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "renew", w.Model.Renew, r)
-}
-
-// Confirm implements fencing.Store.
-func (w *Wire) Confirm(ctx context.Context, r fencing.ConfirmRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "confirm", w.Model.Confirm, r)
-}
-
-// Leave implements fencing.Store.
-func (w *Wire) Leave(ctx context.Context, r fencing.LeaveRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "leave", w.Model.Leave, r)
-}
-
-// TakeBack implements fencing.Store.
-func (w *Wire) TakeBack(ctx context.Context, r fencing.TakeBackRequest) (fencing.Outcome, error) {
-	return call(ctx, w, "take_back", w.Model.TakeBack, r)
+// Do implements fencing.Store.
+func (w *Wire) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	return call(ctx, w, fencing.Verb(op), w.Model.Do, op)
 }
 
 // Expire implements fencing.Store.
