@@ -1,6 +1,7 @@
 package fencing_test
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -358,15 +359,22 @@ func TestLateIsNotNegative(t *testing.T) {
 }
 
 // TestRandomOpsAreAll: the random operations of this package have every request type that
-// is an Op.
+// is an Op, and each has a verb of its own.
 func TestRandomOpsAreAll(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "op.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, s, made := rand.New(rand.NewPCG(1, 1)), fencing.NewState(), map[string]bool{}
+	verbs := map[string]string{} // and which request has them
 	for range 1000 {
-		made[reflect.TypeOf(randomOp(t, r, s)).Name()] = true
+		op := randomOp(t, r, s)
+		of := reflect.TypeOf(op).Name()
+		made[of] = true
+		if verb := fencing.Verb(op); verb == "" || cmp.Or(verbs[verb], of) != of {
+			t.Fatalf("the verb of %s is %q, which is that of %s", of, verb, verbs[verb])
+		}
+		verbs[fencing.Verb(op)] = of
 	}
 	for _, d := range file.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "LockName" {

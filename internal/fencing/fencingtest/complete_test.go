@@ -64,6 +64,51 @@ func TestEveryMethodIsPlayed(t *testing.T) {
 	}
 }
 
+// TestEveryOpIsPlayed: a command of a case makes each operation that a store serves.
+func TestEveryOpIsPlayed(t *testing.T) {
+	made := map[string]bool{"ExpireRequest": true} // which Expire makes
+	ast.Inspect(parseFile(t, "result.go"), func(n ast.Node) bool {
+		if literal, ok := n.(*ast.CompositeLit); ok {
+			if of, ok := literal.Type.(*ast.SelectorExpr); ok {
+				made[of.Sel.Name] = true
+			}
+		}
+		return true
+	})
+	for _, op := range opTypes(t) {
+		if !made[op] {
+			t.Errorf("no command of a case makes a %s: see ask in result.go", op)
+		}
+	}
+}
+
+// TestEveryOpIsAskedFor: runServed asks for an operation of each kind.
+func TestEveryOpIsAskedFor(t *testing.T) {
+	asked := map[string]bool{}
+	for _, s := range everyOp(acquireOf("a", leaseOf("A")), acquireOf("b", leaseOf("B")), 1, true, true) {
+		asked[reflect.TypeOf(s.op).Name()] = true
+	}
+	for _, op := range opTypes(t) {
+		if !asked[op] {
+			t.Errorf("no store is asked for a %s: see everyOp in served.go", op)
+		}
+	}
+}
+
+// opTypes returns the types of fencing that are an Op, as its source has them.
+func opTypes(t *testing.T) (types []string) {
+	t.Helper()
+	for _, d := range parseFile(t, "../op.go").Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "LockName" {
+			types = append(types, f.Recv.List[0].Type.(*ast.Ident).Name)
+		}
+	}
+	if len(types) < 14 {
+		t.Fatalf("only %v are operations", types)
+	}
+	return types
+}
+
 // notGenerated are the commands that random histories do not have, with the reason.
 var notGenerated = map[string]string{
 	"heard": "after every command, where there is one state",

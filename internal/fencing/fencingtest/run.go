@@ -56,6 +56,7 @@ func Run(t *testing.T, open Open, caps Capabilities) {
 	}
 	t.Run("many callers", func(t *testing.T) { runManyCallers(t, open, caps) })
 	t.Run("expired crowd", func(t *testing.T) { runExpiredCrowd(t, open, caps) })
+	t.Run("served", func(t *testing.T) { runServed(t, open, caps) })
 	t.Run("context", func(t *testing.T) { runContext(t, open) })
 }
 
