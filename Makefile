@@ -52,7 +52,7 @@ test-% system-%: export GOGC ?= 400
 # script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
 # Those that take longest come first.
 RACE := ./internal/redis ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/watchdog ./internal/session \
-	./internal/raft/peer ./internal/auth ./internal/datadir ./internal/metrics ./internal/tracing ./fence
+	./internal/raft/peer ./internal/auth ./internal/datadir ./internal/observe ./fence
 
 # SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
 # are: they run without it. A test of the module compares them with the files that say so.

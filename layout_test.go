@@ -37,14 +37,13 @@ var ours = map[string][]string{
 	"internal/seed":                {},
 	"internal/watchdog":            {"internal/fencing"},
 	"internal/session":             {"internal/fencing", "internal/watchdog"},
-	"internal/metrics":             {"internal/fencing"},
-	"internal/tracing":             {"internal/fencing"},
+	"internal/observe":             {"internal/fencing"},
 	"internal/auth":                {"internal/fencing"},
 	"internal/http":                {"internal/auth", "internal/fencing", "internal/session", "internal/watchdog", "api"},
 	"client":                       {},
 	"cmd/lockctl":                  {"client", "fence/fencetest"},
 	"cmd/gateway": {
-		"internal/auth", "internal/fencing", "internal/embedded", "internal/quorum", "internal/raft", "internal/raft/cluster", "internal/raft/peer", "internal/redis", "internal/watchdog", "internal/metrics", "internal/tracing", "internal/http", "web",
+		"internal/auth", "internal/fencing", "internal/embedded", "internal/quorum", "internal/raft", "internal/raft/cluster", "internal/raft/peer", "internal/redis", "internal/watchdog", "internal/observe", "internal/http", "web",
 	},
 	"fence":           {},
 	"fence/fencetest": {},
@@ -75,8 +74,8 @@ var theirs = map[string][]string{
 	"github.com/hashicorp":                 {"internal/raft", "internal/raft/cluster"},
 	"github.com/anishathalye/porcupine":    {"verify/history"},
 	"github.com/kelseyhightower/envconfig": {"cmd/gateway"},
-	"github.com/prometheus":                {"internal/metrics", "internal/http", "cmd/gateway"},
-	"go.opentelemetry.io":                  {"internal/tracing", "internal/http", "cmd/gateway"},
+	"github.com/prometheus":                {"internal/observe", "internal/http", "cmd/gateway"},
+	"go.opentelemetry.io":                  {"internal/observe", "internal/http", "cmd/gateway"},
 }
 
 // onlyULID are the packages that keep to the standard library and ulid, beside ours.

@@ -15,8 +15,7 @@ import (
 // it would go by unmeasured and unwatched, or an old answer to it would count
 // (internal/watchdog/recent.go).
 var passedOn = map[string][]string{
-	"internal/metrics.Store":     {"Capabilities", "Watch", "Stats", "Close"},
-	"internal/tracing.Store":     {"Capabilities", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Examine", "Check", "Close"}, // of no request
+	"internal/observe.Store":     {"Capabilities", "Watch", "Stats", "Close"},
 	"internal/watchdog.Watchdog": {"Capabilities", "Listen", "Expire", "Heartbeat", "Watch", "Stats", "Check"},
 	"internal/watchdog.recent": {
 		"List",   // brings no lease

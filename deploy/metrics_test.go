@@ -21,7 +21,7 @@ import (
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 	lockhttp "fencepost/internal/http"
-	"fencepost/internal/metrics"
+	"fencepost/internal/observe"
 	"fencepost/internal/redis/redistest"
 	"fencepost/internal/watchdog"
 )
@@ -62,14 +62,14 @@ func (d *described) MustRegister(all ...prometheus.Collector) {
 func exist(t *testing.T) map[string][]string {
 	t.Helper()
 	all := &described{prometheus.NewRegistry(), map[string][]string{}}
-	metrics.RegisterBuild(all, "", "", "")
-	metrics.NewFiles(all)
-	metrics.RegisterPool(all, func() metrics.Pool { return metrics.Pool{} })
-	metrics.RegisterLosses(all, func() int64 { return 0 })
-	metrics.RegisterCluster(all, func() metrics.Cluster { return metrics.Cluster{} })
+	observe.RegisterBuild(all, "", "", "")
+	observe.NewFiles(all)
+	observe.RegisterPool(all, func() observe.Pool { return observe.Pool{} })
+	observe.RegisterLosses(all, func() int64 { return 0 })
+	observe.RegisterCluster(all, func() observe.Cluster { return observe.Cluster{} })
 	model := fencingtest.NewModel(func() fencing.Instant { return fencingtest.Epoch })
 	t.Cleanup(func() { model.Close() })
-	dog := watchdog.New(metrics.Wrap(model, all), watchdog.Options{Observer: metrics.NewObserver(all)})
+	dog := watchdog.New(observe.Wrap(model, all), watchdog.Options{Observer: observe.NewObserver(all)})
 	lockhttp.New(lockhttp.Options{Watchdog: dog, Bounds: fencing.DefaultBounds(), Registerer: all})
 	log := slog.New(slog.DiscardHandler)
 	lockhttp.LimitConnections(lockhttp.NewHTTPServer(nil, log), nil, lockhttp.ConnectionOptions{Most: 1, Registerer: all, Logger: log})

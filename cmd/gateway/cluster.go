@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/metrics"
+	"fencepost/internal/observe"
 	"fencepost/internal/raft"
 	"fencepost/internal/raft/cluster"
 	"fencepost/internal/raft/peer"
@@ -353,10 +353,10 @@ func memberState(m cluster.Member, status cluster.Status) string {
 }
 
 // clusterMetrics returns what metrics tell of this node.
-func clusterMetrics(c *cluster.Cluster) func() metrics.Cluster {
-	return func() metrics.Cluster {
+func clusterMetrics(c *cluster.Cluster) func() observe.Cluster {
+	return func() observe.Cluster {
 		info := c.Info()
-		m := metrics.Cluster{
+		m := observe.Cluster{
 			Leads: info.State == "leader", HasLeader: info.Leader != "", Term: info.Term, LastContact: -1,
 			Committed: info.Committed, Applied: info.Applied, Snapshot: info.Snapshot, Members: len(info.Members),
 		}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"fencepost/internal/metrics"
+	"fencepost/internal/observe"
 	"fencepost/internal/redis/redistest"
 )
 
@@ -229,7 +229,7 @@ func TestAuditAtAnyLevel(t *testing.T) {
 func TestFileSystemHangs(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
-	state := metrics.NewFiles(prometheus.NewRegistry())
+	state := observe.NewFiles(prometheus.NewRegistry())
 	contents := map[string]string{"hangs": "1", "answers": "1"}
 	applied := map[string]string{}
 	var said bytes.Buffer
@@ -283,7 +283,7 @@ func TestHungReadEnds(t *testing.T) {
 	for range 20 {
 		applied, content := "", "old"
 		hangs := make(chan struct{})
-		watched := &files{log: slog.New(slog.DiscardHandler), state: metrics.NewFiles(prometheus.NewRegistry())}
+		watched := &files{log: slog.New(slog.DiscardHandler), state: observe.NewFiles(prometheus.NewRegistry())}
 		watched.read = func(string, bool) ([]byte, error) {
 			<-hangs
 			return []byte(content), nil

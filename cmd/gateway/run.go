@@ -18,10 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"fencepost/internal/auth"
-	"fencepost/internal/fencing"
 	lockhttp "fencepost/internal/http"
-	"fencepost/internal/metrics"
-	"fencepost/internal/tracing"
+	"fencepost/internal/observe"
 	"fencepost/internal/watchdog"
 	"fencepost/web"
 )
@@ -71,9 +69,9 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	tuneCollector()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
+	observe.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
 
-	watched := &files{log: log, audit: audit, state: metrics.NewFiles(reg)}
+	watched := &files{log: log, audit: audit, state: observe.NewFiles(reg)}
 	defer watched.stop()
 	secured, err := watchSecurity(cfg, watched, log)
 	if err != nil {
@@ -87,24 +85,24 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	defer func() { err = opened.end(err) }()
 	if len(opened.nodes) > 0 {
-		metrics.RegisterPool(reg, opened.pool)
-		metrics.RegisterLosses(reg, opened.losses)
+		observe.RegisterPool(reg, opened.pool)
+		observe.RegisterLosses(reg, opened.losses)
 	}
 	if opened.cluster != nil {
-		metrics.RegisterCluster(reg, clusterMetrics(opened.cluster))
+		observe.RegisterCluster(reg, clusterMetrics(opened.cluster))
 	}
-	store := fencing.Store(metrics.Wrap(opened, reg))
+	store := observe.Wrap(opened, reg)
 	traces, err := newTracerProvider(ctx, log)
 	if err != nil {
 		return err
 	}
 	if traces != nil {
 		defer traces.end(log)
-		store = tracing.Wrap(store, cfg.storeKind(), traces)
+		store.Trace(cfg.storeKind(), traces)
 	}
 	dog := watchdog.New(store, watchdog.Options{
 		Logger: log, MaxSkew: lateBy(cfg), MaxWaiters: cfg.MaxWaiters, MaxSubscriptions: cfg.MaxStreams,
-		Strict: cfg.Strict, Examine: examineEvery(cfg), Observer: metrics.NewObserver(reg),
+		Strict: cfg.Strict, Examine: examineEvery(cfg), Observer: observe.NewObserver(reg),
 	})
 	if cfg.Strict {
 		if err := demand(ctx, dog); err != nil {

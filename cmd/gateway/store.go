@@ -12,7 +12,7 @@ import (
 
 	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
-	"fencepost/internal/metrics"
+	"fencepost/internal/observe"
 	"fencepost/internal/quorum"
 	"fencepost/internal/raft/cluster"
 	"fencepost/internal/redis"
@@ -47,7 +47,7 @@ func (s *openedStore) end(err error) error {
 }
 
 // pool sums up the pools of connections to all nodes.
-func (s *openedStore) pool() (sum metrics.Pool) {
+func (s *openedStore) pool() (sum observe.Pool) {
 	for _, node := range s.nodes {
 		p := node.PoolStats()
 		sum.Hits += p.Hits

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"fencepost/internal/metrics"
+	"fencepost/internal/observe"
 )
 
 // watchInterval is how often files are looked at. They are few and small, so they are
@@ -55,7 +55,7 @@ type contents struct {
 type files struct {
 	log   *slog.Logger
 	audit *slog.Logger // hears of who may come in from now on
-	state *metrics.Files
+	state *observe.Files
 	all   []*file
 	read  func(path string, warn bool) ([]byte, error) // for tests; nil is readFile
 

@@ -1,7 +1,10 @@
-package metrics
+package observe
 
 import (
 	"context"
+	"os"
+	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,5 +156,18 @@ func TestAllOperationsAreTimed(t *testing.T) {
 	}
 	if timed != len(operations) {
 		t.Errorf("%d operations are timed, want %d", timed, len(operations))
+	}
+	source, err := os.ReadFile("../fencing/op.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := regexp.MustCompile(`return "([a-z_]+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(verbs) < 14 {
+		t.Fatalf("fencing.Verb returns only %v", verbs)
+	}
+	for _, verb := range verbs {
+		if verb[1] != "claim" && !slices.Contains(operations, verb[1]) { // a gateway claims nothing
+			t.Errorf("%s is not among the operations", verb[1])
+		}
 	}
 }

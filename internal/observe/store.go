@@ -1,20 +1,18 @@
-// Package metrics counts and times what a store does, as a fencing.Store around
-// a fencing.Store. No metric carries a lock's name, an owner or a lease: their
-// number is not bounded.
-package metrics
+// Package observe counts, times and traces what a store does, as a fencing.Store around a
+// fencing.Store. No metric carries a lock's name, an owner or a lease: their number is not
+// bounded.
+package observe
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"fencepost/internal/fencing"
 )
-
-// statsTimeout bounds how long a scrape waits for the store.
-const statsTimeout = time.Second
 
 // Store is a fencing.Store that measures another one.
 type Store struct {
@@ -30,6 +28,9 @@ type Store struct {
 	lateSeconds *prometheus.HistogramVec
 	admissions  *prometheus.CounterVec
 	findings    *findings
+
+	tracer trace.Tracer // nil: no spans are made
+	kind   attribute.KeyValue
 }
 
 var operations = []string{
@@ -106,51 +107,45 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 
 // Do implements fencing.Store.
 func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
-	start := time.Now()
+	ctx, c := s.beginTraced(ctx, fencing.Verb(op))
 	out, err := s.Store.Do(ctx, op)
-	s.observe(fencing.Verb(op), start, out.Ended, err)
+	code := s.end(c, out.Ended, err)
 	switch op.(type) {
 	case fencing.AcquireRequest, fencing.ConfirmRequest:
-		s.grant(&out, err)
+		if err == nil && out.Fresh && !out.Holder.Provisional { // a provisional one is counted when it is confirmed
+			s.granted.Inc()
+		}
 	case fencing.RenewRequest:
 		if err == nil && out.Holder.GrantTTL > 0 {
 			s.margin.Observe(out.Margin.Seconds() / out.Holder.GrantTTL.Seconds())
 		}
 	case fencing.AdmitRequest:
-		s.admissions.WithLabelValues(string(codeOf(err))).Inc()
+		s.admissions.WithLabelValues(string(code)).Inc()
 	}
 	return out, err
 }
 
-// grant counts a lease that its request has now. A provisional one is counted when
-// it is confirmed.
-func (s *Store) grant(out *fencing.Outcome, err error) {
-	if err == nil && out.Fresh && !out.Holder.Provisional {
-		s.granted.Inc()
-	}
-}
-
 // List implements fencing.Store.
 func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
-	start := time.Now()
+	ctx, c := s.beginTraced(ctx, "list")
 	page, err := s.Store.List(ctx, r)
-	s.observe("list", start, nil, err)
+	s.end(c, nil, err)
 	return page, err
 }
 
 // Expire implements fencing.Store.
 func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
-	start := time.Now()
+	c := begin("expire")
 	expiry, err := s.Store.Expire(ctx, limit)
-	s.observe("expire", start, expiry.Ended, err)
+	s.end(c, expiry.Ended, err)
 	return expiry, err
 }
 
 // Heartbeat implements fencing.Store.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
-	start := time.Now()
+	c := begin("heartbeat")
 	err := s.Store.Heartbeat(ctx, names)
-	s.observe("heartbeat", start, nil, err)
+	s.end(c, nil, err)
 	return err
 }
 
@@ -159,9 +154,9 @@ func (s *Store) Listen(l fencing.Listener) { s.Store.Listen(handedOn{l, s.grante
 
 // Examine implements fencing.Store. A store that can't be examined counts as it did.
 func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
-	start := time.Now()
+	c := begin("examine")
 	found, err := s.Store.Examine(ctx)
-	s.observe("examine", start, nil, err)
+	s.end(c, nil, err)
 	if err == nil {
 		s.findings.note(found)
 	}
@@ -170,124 +165,43 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 
 // Check implements fencing.Store.
 func (s *Store) Check(ctx context.Context) error {
-	start := time.Now()
+	c := begin("check")
 	err := s.Store.Check(ctx)
-	s.observe("check", start, nil, err)
+	s.end(c, nil, err)
 	return err
 }
 
-// observe counts what an operation came to.
-func (s *Store) observe(operation string, start time.Time, ended []fencing.Ended, err error) {
-	if o := s.observers[operation]; o != nil {
-		o.Observe(time.Since(start).Seconds())
+// call is a call of the store that is under way.
+type call struct {
+	operation string
+	start     time.Time
+	span      trace.Span // nil for none
+}
+
+func begin(operation string) call { return call{operation: operation, start: time.Now()} }
+
+// end measures a call, counts what it came to, and returns its code.
+func (s *Store) end(c call, ended []fencing.Ended, err error) fencing.Code {
+	took := time.Since(c.start)
+	code := fencing.CodeOf(err)
+	c.endSpan(took, code)
+	if o := s.observers[c.operation]; o != nil { // there is none of what a gateway does not ask for
+		o.Observe(took.Seconds())
 	}
 	for i := range ended {
 		reason := string(ended[i].Reason)
 		s.ended.WithLabelValues(reason).Inc()
 		s.hold.WithLabelValues(reason).Observe(ended[i].Held().Seconds())
 	}
-	if err == nil {
-		return
-	}
-	switch refusal := refusalOf(err); refusal.Code {
+	switch code {
 	case fencing.CodeLeaseLost:
-		s.tooLate.WithLabelValues(operation, string(refusal.Reason)).Inc()
+		refusal := fencing.AsError(err)
+		s.tooLate.WithLabelValues(c.operation, string(refusal.Reason)).Inc()
 		if refusal.Late > 0 {
-			s.lateSeconds.WithLabelValues(operation).Observe(refusal.Late.Seconds())
+			s.lateSeconds.WithLabelValues(c.operation).Observe(refusal.Late.Seconds())
 		}
 	case fencing.CodeUnavailable, fencing.CodeClockSkew, fencing.CodeNotReplicated, fencing.CodeQuarantined:
-		s.errors.WithLabelValues(operation, string(refusal.Code)).Inc()
+		s.errors.WithLabelValues(c.operation, string(code)).Inc()
 	}
-}
-
-// refusalOf returns an error as a refusal with a code.
-func refusalOf(err error) *fencing.Error {
-	if refusal, ok := errors.AsType[*fencing.Error](err); ok {
-		return refusal
-	}
-	return fencing.Unavailable(err)
-}
-
-func codeOf(err error) fencing.Code {
-	if err == nil {
-		return fencing.CodeOK
-	}
-	return refusalOf(err).Code
-}
-
-var (
-	heldDesc = prometheus.NewDesc("fencepost_locks_held",
-		"Names with a live lease, in the whole store; expired ones count until they are reaped.", nil, nil)
-	quarantineDesc = prometheus.NewDesc("fencepost_store_quarantine_seconds",
-		"Time until everything may be granted again after something may have been forgotten; 0 without a quarantine.", nil, nil)
-)
-
-// statsCollector asks the store at every scrape. A store that does not answer
-// leaves the samples out rather than failing the scrape: that is when an
-// operator needs the other metrics.
-type statsCollector struct{ store fencing.Store }
-
-// Describe implements prometheus.Collector.
-func (c statsCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- heldDesc
-	ch <- quarantineDesc
-}
-
-// Collect implements prometheus.Collector.
-func (c statsCollector) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
-	defer cancel()
-	if stats, err := c.store.Stats(ctx); err == nil {
-		ch <- prometheus.MustNewConstMetric(heldDesc, prometheus.GaugeValue, float64(stats.Held))
-		ch <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, stats.Quarantine.Seconds())
-	}
-}
-
-// Pool is what is known of a pool of connections.
-type Pool struct {
-	Hits, Misses, Timeouts uint32 // since the start: taken from the pool, newly dialled, waited for in vain
-	Stale                  uint32 // since the start: closed for age or error
-	Total, Idle            uint32 // now
-}
-
-// RegisterPool registers the metrics of a store's connection pool.
-func RegisterPool(reg prometheus.Registerer, stats func() Pool) {
-	for _, m := range []struct {
-		name, help string
-		counter    bool
-		of         func(Pool) uint32
-	}{
-		{"hits_total", "Times a free connection was found in the pool.", true, func(p Pool) uint32 { return p.Hits }},
-		{"misses_total", "Times no free connection was found in the pool.", true, func(p Pool) uint32 { return p.Misses }},
-		{"timeouts_total", "Times waiting for a connection took too long.", true, func(p Pool) uint32 { return p.Timeouts }},
-		{"stale_total", "Connections dropped because they were stale.", true, func(p Pool) uint32 { return p.Stale }},
-		{"connections", "Connections in the pool.", false, func(p Pool) uint32 { return p.Total }},
-		{"idle_connections", "Idle connections in the pool.", false, func(p Pool) uint32 { return p.Idle }},
-	} {
-		value := func() float64 { return float64(m.of(stats())) }
-		name := "fencepost_store_pool_" + m.name
-		if m.counter {
-			reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: m.help}, value))
-		} else {
-			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: m.help}, value))
-		}
-	}
-}
-
-// RegisterLosses registers how often a store was found to have forgotten something.
-func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
-	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "fencepost_store_losses_total",
-		Help: "Parts of the store that may have forgotten leases, each time this gateway found one: a restart or fail-over counts, whatever was lost.",
-	}, func() float64 { return float64(losses()) }))
-}
-
-// RegisterBuild registers fencepost_build_info, always 1.
-func RegisterBuild(reg prometheus.Registerer, version, goVersion, store string) {
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fencepost_build_info", Help: "What is running; always 1.",
-		ConstLabels: prometheus.Labels{"version": version, "go_version": goVersion, "store": store},
-	})
-	info.Set(1)
-	reg.MustRegister(info)
+	return code
 }
