@@ -73,10 +73,13 @@ type Capabilities struct {
 	// AcquireRequest.Behind and Intent.
 	Queue bool
 
-	// Forgets: what the store has said may be lost: messages and answers, as with the leader of a
-	// cluster that dies, or the grants themselves, as with a Redis that fails over and serves on. Its gateway
-	// asks again for a lease before it tells of it if the answer is old.
-	Forgets bool
+	// LosesMessages: messages and answers to a gateway may be lost, or come when the store has
+	// long gone on, as with the leader of a cluster that dies.
+	LosesMessages bool
+
+	// LosesGrants: grants that were answered may be lost, as with a Redis that fails over and
+	// serves on.
+	LosesGrants bool
 
 	// Tells: heartbeats tell what there is for a gateway, the streams that leases hang on
 	// included: see Listener.Has. Without Queue there are only those.

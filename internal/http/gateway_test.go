@@ -89,11 +89,11 @@ func (s *scriptedStore) hook(verb string, names ...fencing.Name) error {
 	return before(verb)
 }
 
-// Capabilities says that the store forgets nothing: by the clock that stands, every answer
+// Capabilities says that the store loses nothing: by the clock that stands, every answer
 // would be an old one after a while.
 func (s *scriptedStore) Capabilities() fencing.Capabilities {
 	can := s.Model.Capabilities()
-	can.Forgets, can.WallTime = false, s.wallTime
+	can.LosesMessages, can.LosesGrants, can.WallTime = false, false, s.wallTime
 	return can
 }
 

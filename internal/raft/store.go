@@ -300,7 +300,7 @@ func (s *Store) Listen(l fencing.Listener) { s.fsm.listener.Store(&l) }
 // Capabilities implements fencing.Store. No grant is ever forgotten; but messages may be
 // lost, see Listen, and answers with a leader that dies.
 func (s *Store) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true, WallTime: s.fsm.wall.time}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, Tells: true, WallTime: s.fsm.wall.time}
 }
 
 // Heartbeat implements fencing.Store.

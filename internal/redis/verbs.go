@@ -15,7 +15,7 @@ var errTooLate = errors.New("redis: the answer took so long that nothing was lef
 
 // Capabilities is fencing.Store.Capabilities.
 func (s *Store) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
 }
 
 // Do is fencing.Store.Do. Where more names than maxHistories have a history, that of others is
@@ -146,7 +146,8 @@ func (s *Store) renew(ctx context.Context, r *fencing.RenewRequest) (fencing.Out
 		if strings.IndexByte(r.Owner, 0) >= 0 {
 			return fencing.Outcome{}, zeroByte("owner")
 		}
-		labels = func(w *codec) { w.labels(&r.Owner, &r.Metadata) }
+		owner, metadata := r.Owner, r.Metadata
+		labels = func(w *codec) { w.labels(&owner, &metadata) }
 	}
 	return s.lease(ctx, s.newCommand(operation{
 		verb: renewVerb, name: r.Name, lease: r.Lease.Public(), secret: r.Lease.Hash(), stamp: r.Stamp, mode: r.Mode, limit: r.Limit, permits: r.Permits, ttl: r.TTL, epoch: r.Epoch,

@@ -39,7 +39,7 @@ func (s *Session) confirm(ctx context.Context) error {
 	var calls sync.WaitGroup
 	for i := range s.names {
 		if out := &s.outs[i]; !out.Holder.Provisional { // an earlier request has confirmed it, and may have renewed it meanwhile
-			if s.ask.Attach || dog.MayBeForgotten(out.Asked) || out.Remaining(time.Now()) <= 0 {
+			if s.ask.Attach || dog.Doubts(out.Asked) || out.Remaining(time.Now()) <= 0 {
 				calls.Go(func() { s.outs[i], errs[i] = s.stillHeld(ctx, i, true) })
 			}
 			continue

@@ -50,7 +50,8 @@ func (w *Watchdog) renewed(r *fencing.RenewRequest, out *fencing.Outcome, err er
 	}
 	w.DueIn(out.Holder.ExpiresAt.Sub(out.Now))
 	if r.Stamp == "" {
-		w.keeper().Renewed(r.Name, r.Lease.Public(), out)
+		kept := *out // out itself stays on the stack
+		w.keeper().Renewed(r.Name, r.Lease.Public(), &kept)
 	}
 }
 

@@ -91,7 +91,7 @@ type slowStore struct {
 }
 
 func (s *slowStore) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: s.forgets, Tells: s.forgets}
+	return fencing.Capabilities{Queue: true, LosesGrants: s.forgets, Tells: s.forgets}
 }
 
 func (s *slowStore) Listen(fencing.Listener) {}

@@ -9,15 +9,15 @@ import (
 
 // oldAnswer is the age from which on an answer that brings a lease is asked for again:
 // a process that stood still (a signal, a machine that was suspended) may read it when
-// the store has failed over, has forgotten the lease, and has granted the lock to
-// somebody else. It is longer than an operation of Redis takes, so that a store that is
+// the lock is somebody else's: the store has failed over and forgotten the lease, or the answer
+// comes so late that the lease has ended, which the clock of a machine that was suspended does
+// not show. It is longer than an operation of Redis takes, so that a store that is
 // slow is not asked twice, and shorter than a quarantine: a lease that is told has its TTL
 // known to the next server before that is over.
 const oldAnswer = 2 * fencing.HeartbeatInterval
 
-// MayBeForgotten reports whether a lease that was asked for at that instant is to be asked
-// for again.
-func (w *Watchdog) MayBeForgotten(asked time.Time) bool { return w.forgets && old(asked) }
+// Doubts reports whether a lease that was asked for at that instant is to be asked for again.
+func (w *Watchdog) Doubts(asked time.Time) bool { return w.doubts && old(asked) }
 
 // old reports whether what was asked for at that instant is an old answer. The monotonic
 // clock does not see that the machine was suspended; the wall clock does, once
@@ -27,7 +27,7 @@ func old(asked time.Time) bool {
 	return max(now.Sub(asked), now.Round(0).Sub(asked.Round(0))) > oldAnswer
 }
 
-// recent is a store that may forget (fencing.Capabilities), of which old answers that
+// recent is a store that may lose grants, or answers (fencing.Capabilities), of which old answers that
 // bring a lease are asked for again. What the Listener is told of, or a LeaveRequest finds,
 // Waiter.accept asks for.
 type recent struct{ fencing.Store }

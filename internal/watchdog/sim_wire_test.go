@@ -211,7 +211,7 @@ func (g *simGateway) learn(out *fencing.Outcome, own []fencing.Grant) {
 }
 
 func (g *simGateway) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
 }
 
 func (g *simGateway) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {

@@ -88,7 +88,7 @@ type straysStore struct {
 }
 
 func (s *straysStore) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
 }
 
 func (s *straysStore) Listen(l fencing.Listener) { s.listener = l }

@@ -157,7 +157,7 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		default:
 			return nil, true, t.refused(err)
 		}
-	} else if !n.holder.Provisional && t.dog.MayBeForgotten(n.asked) && out.Remaining(time.Now()) > 0 {
+	} else if !n.holder.Provisional && t.dog.Doubts(n.asked) && out.Remaining(time.Now()) > 0 {
 		t.waitOn()
 		return nil, false, nil
 	}

@@ -59,7 +59,7 @@ type Watchdog struct {
 	fencing.Store
 	log     *slog.Logger
 	maxSkew time.Duration
-	forgets bool // the store may: see recent.go
+	doubts  bool // it asks again for what an old answer says: see recent.go
 	tells   bool // its heartbeats do: see keeper.go
 
 	strict       bool
@@ -102,11 +102,12 @@ func New(store fencing.Store, o Options) *Watchdog {
 		o.Observer = silent{}
 	}
 	can := store.Capabilities()
-	if can.Forgets {
+	doubts := can.LosesGrants || can.LosesMessages
+	if doubts {
 		store = recent{store}
 	}
 	w := &Watchdog{
-		Store: store, log: o.Logger, maxSkew: o.MaxSkew, forgets: can.Forgets, tells: can.Tells, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
+		Store: store, log: o.Logger, maxSkew: o.MaxSkew, doubts: doubts, tells: can.Tells, strict: o.Strict, examineEvery: cmp.Or(o.Examine, examinePause), origin: time.Now(),
 		outdated: make(chan struct{}, 1),
 		sooner:   make(chan struct{}, 1), stop: make(chan struct{}),
 		calls: make(chan struct{}, maxTakeBackCalls), gap: make(chan struct{}, 1), asking: make(chan struct{}, maxAsking),

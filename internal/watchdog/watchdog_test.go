@@ -295,7 +295,7 @@ func TestTheListIsBounded(t *testing.T) {
 type forgetting struct{ *store }
 
 func (forgetting) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
 }
 
 // A store that answers nothing does not keep Stop for minutes.

@@ -53,8 +53,8 @@ func sessionBugs() []Bug {
 			Name: "session-that-judges-what-it-was-told-first", What: "names that a session has already count as expired when the last one comes after their TTL",
 			Patches: []Patch{{
 				File: "internal/session/acquire.go",
-				Old:  "if s.ask.Attach || dog.MayBeForgotten(out.Asked) || out.Remaining(time.Now()) <= 0 {",
-				New:  "if dog.MayBeForgotten(out.Asked) && s == nil {",
+				Old:  "if s.ask.Attach || dog.Doubts(out.Asked) || out.Remaining(time.Now()) <= 0 {",
+				New:  "if dog.Doubts(out.Asked) && s == nil {",
 			}},
 			Package: "internal/session", Test: "^TestASessionWaitsForLongerThanItsTTL$",
 		},

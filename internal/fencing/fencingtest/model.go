@@ -92,7 +92,7 @@ func (m *Model) Snapshot() *fencing.State {
 
 // Capabilities says that the model has a queue, and may forget: see Arrive.
 func (m *Model) Capabilities() fencing.Capabilities {
-	return fencing.Capabilities{Queue: true, Forgets: true, Tells: true}
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
 }
 
 // Listen says who hears of this handle's waiters.
@@ -142,8 +142,10 @@ func (m *Model) Watch(sink fencing.EventSink) (stop func()) {
 func (m *Model) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
 	switch r := op.(type) {
 	case fencing.AcquireRequest:
-		r.Metadata = maps.Clone(r.Metadata)
-		op = r
+		if r.Metadata != nil {
+			r.Metadata = maps.Clone(r.Metadata)
+			op = r
+		}
 	case fencing.ClaimRequest:
 	default:
 		if !fencing.Served(op) {
