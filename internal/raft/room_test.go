@@ -58,7 +58,7 @@ func TestTheRoomIsExamined(t *testing.T) {
 	if f := space(); !f.OK {
 		t.Errorf("there is much room: %+v", f)
 	}
-	if _, err := n.Acquire(t.Context(), acquire("a", time.Minute)); err != nil {
+	if _, err := n.Do(t.Context(), acquire("a", time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.raft.Snapshot().Error(); err != nil {

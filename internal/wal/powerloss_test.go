@@ -18,7 +18,9 @@ type moment struct {
 	is       string
 }
 
-func momentOf(begun, answered int, m *model) moment { return moment{begun, answered, m.clone(), m.String()} }
+func momentOf(begun, answered int, m *model) moment {
+	return moment{begun, answered, m.clone(), m.String()}
+}
 
 // opened opens the log in files, and returns what it has. What panics is an error.
 func opened(dir string, files *trace) (l *Log, is string, err error) {
