@@ -155,6 +155,20 @@ func described(l *Log) (string, error) {
 	return b.String(), nil
 }
 
+// opened opens the log in files, and returns what it has. What panics is an error.
+func opened(dir string, files *trace) (l *Log, is string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	if l, err = Open(dir, Options{Files: files, FileSize: testFile}); err != nil {
+		return nil, "", err
+	}
+	is, err = described(l)
+	return l, is, err
+}
+
 const testFile = 6 * block
 
 // A log is what the same calls make of a map in memory, also after it is opened again.

@@ -1,3 +1,7 @@
+//go:build !race
+
+// One goroutine reads thousands of images of files, which the race detector makes slow: make test runs it without.
+
 package wal
 
 import (
@@ -20,20 +24,6 @@ type moment struct {
 
 func momentOf(begun, answered int, m *model) moment {
 	return moment{begun, answered, m.clone(), m.String()}
-}
-
-// opened opens the log in files, and returns what it has. What panics is an error.
-func opened(dir string, files *trace) (l *Log, is string, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v", p)
-		}
-	}()
-	if l, err = Open(dir, Options{Files: files, FileSize: testFile}); err != nil {
-		return nil, "", err
-	}
-	is, err = described(l)
-	return l, is, err
 }
 
 // outlive does steps on a log until it is ended in the middle of something, by a power loss or by a kill, and goes on
