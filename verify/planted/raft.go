@@ -29,6 +29,8 @@ func raftBugs() []Bug {
 		New: "		wall, monotonic := now.Add(time.Duration(start.UnixNano()%int64(time.Hour))), now.Sub(start)\n",
 	}
 	reads := []Patch{{
+		File: "internal/raft/ask.go", Old: "	\"fencepost/internal/fencing\"\n", New: "	\"fencepost/internal/fencing\"\n	\"fencepost/internal/machine\"\n",
+	}, {
 		File: "internal/raft/ask.go",
 		Old:  "	address, term, ok := s.leader()\n	if !ok || address == s.self.Address {\n		return nil, errNoLeader\n",
 		New: "	if m.Errand == errandLook {\n" +
