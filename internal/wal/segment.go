@@ -109,9 +109,6 @@ func (l *Log) open(number uint64) (err error) {
 	if s.read, err = l.files.Open(l.path(s.name)); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	l.segments = append(l.segments, s)
-	l.mu.Unlock()
 	if s.size, err = s.read.Seek(0, io.SeekEnd); err == nil && s.size > block {
 		err = s.readAt(header, 0)
 	}
@@ -119,7 +116,13 @@ func (l *Log) open(number uint64) (err error) {
 	if err == nil && !bytes.Equal(header, headerOf(l.id, number, s.size)) {
 		err = fmt.Errorf("%s: %w: it has %d bytes, and its header is not that of file %d of this log with that size: it was changed or cut off, or is a copy of another", l.path(s.name), ErrDamaged, s.size, number)
 	}
-	return err
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segments = append(l.segments, s)
+	return nil
 }
 
 func (l *Log) openWrite(s *segment) error {
