@@ -51,12 +51,12 @@ test-% system-%: export GOGC ?= 400
 # RACE has the packages in which goroutines of this module race. The tests of all others drive a browser, a database, a
 # script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
 # Those that take longest come first.
-RACE := ./internal/redis ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/watchdog ./internal/session \
+RACE := ./internal/redis ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/wal ./internal/watchdog ./internal/session \
 	./internal/raft/peer ./internal/auth ./internal/datadir ./internal/observe ./fence
 
 # SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
 # are: they run without it. A test of the module compares them with the files that say so.
-SIMULATED := ./internal/watchdog ./internal/session ./internal/quorum ./internal/embedded
+SIMULATED := ./internal/watchdog ./internal/session ./internal/quorum ./internal/embedded ./internal/wal
 PLAYED := (Simulat|Planted|Shrink|Defective|PowerLoss|EveryDamage|ATornTail)
 
 # Two packages at a time beside two of another part: with more a core is waited for longer than tests allow. No result of an

@@ -181,6 +181,9 @@ type node struct {
 	*Store
 }
 
+// testSegment is the size of a file of the log of most nodes of tests: each node fills two with zeros.
+const testSegment = 64 << 10
+
 // newCluster starts a cluster. Its first node leads, and keeps the lead unless something
 // fails; edit may change the options of each.
 func newCluster(t testing.TB, size int, edit func(i int, o *Options)) *cluster {
@@ -198,6 +201,7 @@ func newCluster(t testing.TB, size int, edit func(i int, o *Options)) *cluster {
 		c.hub.calls[member.Address] = calls
 		o := Options{
 			Dir: t.TempDir(), Self: member, Network: &hubNetwork{l, c.hub, member.Address}, Calls: calls, Election: 10 * time.Second,
+			segment: testSegment,
 		}
 		if size == 1 {
 			o.Election = leastElection

@@ -8,14 +8,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
-	"github.com/hashicorp/raft-wal/metadb"
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/machine"
+	"fencepost/internal/wal"
 )
 
 // lockPatience is how long a predecessor may take that is just shutting down.
@@ -27,7 +28,7 @@ const snapshotsKept = 2
 // directory is the files of a node:
 //
 //	fencepost.lock     datadir's
-//	log                the log and the vote: raft-wal's
+//	log                the log and the vote: internal/wal's
 //	snapshots          hashicorp/raft's
 type directory struct {
 	path      string
@@ -58,10 +59,9 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 		err = d.openSnapshots(o.Dir, o.Logger, fail)
 	}
 	if err == nil {
-		d.log, err = openLog(logsIn(o.Dir), newLogger(o.Logger, "log"), o.segment, o.wrapLog, fail)
+		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.lock.Held, Logger: o.Logger}, o.wrapLog, fail)
 	}
 	if err == nil {
-		d.log.held = d.lock.Held
 		err = d.fits(o.Dir)
 	}
 	if err == nil {
@@ -101,15 +101,15 @@ func (d *directory) prepare(o *Options) error {
 
 // hasLog reports whether a directory is that of a node which has begun.
 func hasLog(dir string) (bool, error) {
-	_, err := os.Stat(filepath.Join(logsIn(dir), metadb.FileName))
+	files, err := os.ReadDir(logsIn(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil, err
+	return slices.ContainsFunc(files, func(f fs.DirEntry) bool { return wal.Named(f.Name()) }), err
 }
 
-// newNode is how many files of the log a new node needs: three, as there may be of one that has little to do, and
-// as much for snapshots.
+// newNode is how many files of the log a new node needs: three, as there may be of one that has little to do (what the
+// last snapshot does not have, what is being written, and the next one), and as much for snapshots.
 const newNode = 4
 
 // roomForNew refuses a directory that has too little room for a new node: it would begin, and end soon.

@@ -1,6 +1,6 @@
 // Package raft is the store that a cluster of gateways keeps among themselves:
 // fencing.Step behind a log that a majority of them has on disk. hashicorp/raft agrees on
-// the log, raft-wal keeps it.
+// the log, internal/wal keeps it.
 //
 // An entry of the log is a batch of operations with one instant. Every node carries out
 // every entry, in order, so all have the same state. One node leads: it appends the

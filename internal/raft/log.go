@@ -1,63 +1,28 @@
 package raft
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	wal "github.com/hashicorp/raft-wal"
-	"github.com/hashicorp/raft-wal/fs"
-	"github.com/hashicorp/raft-wal/metadb"
-	"github.com/hashicorp/raft-wal/types"
+
+	"fencepost/internal/wal"
 )
-
-// An entry has a checksum in what hashicorp/raft leaves to middleware: raft-wal itself does
-// not notice when what it has written changes.
-
-// sealed returns an entry with its checksum.
-func sealed(entry *raft.Log) *raft.Log {
-	with := *entry
-	with.Extensions = binary.BigEndian.AppendUint32(make([]byte, 0, crc32.Size), checksumOf(entry))
-	return &with
-}
-
-// unseal takes the checksum off again.
-func unseal(entry *raft.Log) error {
-	if len(entry.Extensions) != crc32.Size || checksumOf(entry) != binary.BigEndian.Uint32(entry.Extensions) {
-		return errChanged
-	}
-	entry.Extensions = nil
-	return nil
-}
-
-func checksumOf(entry *raft.Log) uint32 {
-	head := binary.BigEndian.AppendUint64(make([]byte, 0, 17), entry.Index)
-	head = append(binary.BigEndian.AppendUint64(head, entry.Term), byte(entry.Type))
-	return crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, entry.Data)
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-var errChanged = errors.New("it is not what was written")
 
 // diskLog is the log and the vote of a node, in files. What fails is final: nothing is
 // written any more, for what is on disk is not known, and a write that is repeated may be
 // taken for durable though the one before it is lost.
 type diskLog struct {
-	dir  string
-	disk walStore
-	meta io.Closer
-	fail func(error)       // the node can't go on
-	held func() error      // looks whether dir is still the one that was opened; nil if nobody else could have it
-	cut  func(from uint64) // the log ends before an entry that it had; nil: nobody asks
+	dir   string
+	disk  walStore
+	fail  func(error)       // the node can't go on
+	cut   func(from uint64) // the log ends before an entry that it had; nil: nobody asks
+	grown func()            // its files are large; nil: nobody asks
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -67,93 +32,65 @@ type diskLog struct {
 	writes map[int]time.Time // those under way, and when they began
 	begun  int
 	pace   pace
+	bytes  int64 // see large
 	closed chan struct{}
 	close  sync.Once
 }
 
-// walStore is what a diskLog needs of raft-wal.
+// walStore is what a diskLog needs of a wal.Log.
 type walStore interface {
 	raft.LogStore
 	raft.StableStore
 	io.Closer
+	Bytes() int64
 }
 
 var _ raft.MonotonicLogStore = (*diskLog)(nil)
 
 // segmentSize is how much of the log a file has.
-const segmentSize = 16 << 20
+const segmentSize = wal.DefaultFileSize
 
-// openLog opens or makes the log in a directory. It fails if any entry is damaged.
-func openLog(dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
-	return openLogIn(fs.New(), dir, logger, segment, wrap, fail)
-}
+// grownBytes is by how much the files of the log grow before a snapshot takes its place, however little its entries
+// say: each write takes 4 KiB at least.
+const grownBytes = 128 << 20
 
-// openLogIn is openLog with the files of its own choice.
-func openLogIn(vfs types.VFS, dir string, logger hclog.Logger, segment int, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
-	meta, files := &metadb.BoltMetaDB{}, newSegments(dir, vfs)
-	err := files.completeLast(meta)
-	var w *wal.WAL
-	if err == nil {
-		w, err = wal.Open(dir, wal.WithMetaStore(meta), wal.WithLogger(logger), wal.WithSegmentSize(segment), wal.WithSegmentFiler(files))
-	}
+// openLog opens or makes the log in a directory. It fails if any of it is damaged.
+func openLog(dir string, o wal.Options, wrap func(walStore) walStore, fail func(error)) (*diskLog, error) {
+	w, err := wal.Open(dir, o)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the log in %s can't be opened: %w", dir, err), meta.Close())
+		return nil, fmt.Errorf("the log in %s can't be opened: %w", dir, err)
 	}
-	l := &diskLog{dir: dir, disk: w, meta: meta, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
-	failed := func(err error) { l.ended(l.explained(err)) }
-	files.failed.Store(&failed)
+	l := &diskLog{dir: dir, disk: w, fail: fail, writes: map[int]time.Time{}, closed: make(chan struct{})}
 	if wrap != nil {
 		l.disk = wrap(w)
 	}
-	if err := l.check(); err != nil {
-		return nil, errors.Join(err, l.Close())
+	if err := l.findMembers(); err != nil {
+		return nil, errors.Join(l.explained(err), l.Close())
 	}
 	return l, nil
 }
 
-// check reads all of the log.
-func (l *diskLog) check() error {
+// findMembers looks for the last configuration in the log.
+func (l *diskLog) findMembers() error {
 	first, err := l.disk.FirstIndex()
-	if err != nil {
-		return l.explained(err)
+	last, errLast := l.disk.LastIndex()
+	if err = errors.Join(err, errLast); err != nil {
+		return err
 	}
-	last, err := l.disk.LastIndex()
-	if err != nil {
-		return l.explained(err)
-	}
-	for at := max(first, 1); at <= last; at++ {
+	for at := last; at >= max(first, 1); at-- {
 		var entry raft.Log
-		if err := l.read(at, &entry); err != nil {
+		if err := l.disk.GetLog(at, &entry); err != nil {
 			return err
 		}
 		if entry.Type == raft.LogConfiguration {
 			l.members = raft.DecodeConfiguration(entry.Data)
+			return nil
 		}
-	}
-	return nil
-}
-
-func (l *diskLog) read(index uint64, entry *raft.Log) error {
-	err := l.disk.GetLog(index, entry)
-	switch {
-	case errors.Is(err, raft.ErrLogNotFound):
-		return err
-	case err != nil:
-	case entry.Index == index:
-		err = unseal(entry)
-	default:
-		err = fmt.Errorf("it is entry %d", entry.Index)
-	}
-	if err != nil {
-		return fmt.Errorf("entry %d of the log in %s is damaged: %w", index, l.dir, err)
 	}
 	return nil
 }
 
 func (l *diskLog) explained(err error) error {
-	if errors.Is(err, types.ErrSealed) { // raft-wal has logged why, and says here only that the file is full
-		err = fmt.Errorf("its next file could not be made; the disk may be full (%w)", err)
-	}
 	return fmt.Errorf("the log in %s can't be written or read: %w", filepath.Clean(l.dir), err)
 }
 
@@ -187,9 +124,9 @@ func (l *diskLog) IsMonotonic() bool { return true }
 
 // GetLog implements raft.LogStore.
 func (l *diskLog) GetLog(index uint64, entry *raft.Log) error {
-	err := l.read(index, entry)
+	err := l.disk.GetLog(index, entry)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
-		l.ended(err)
+		err = l.ended(l.explained(err))
 		l.halt()
 	}
 	return err
@@ -200,11 +137,11 @@ func (l *diskLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.L
 
 // StoreLogs implements raft.LogStore.
 func (l *diskLog) StoreLogs(entries []*raft.Log) error {
-	all := make([]*raft.Log, len(entries))
-	for i, entry := range entries {
-		all[i] = sealed(entry)
+	err := l.write(true, func() error { return l.disk.StoreLogs(entries) })
+	if err == nil && l.large() && l.grown != nil {
+		l.grown()
 	}
-	return l.write(true, func() error { return l.disk.StoreLogs(all) })
+	return err
 }
 
 // DeleteRange implements raft.LogStore.
@@ -215,18 +152,25 @@ func (l *diskLog) DeleteRange(least, most uint64) error {
 	return l.write(false, func() error { return l.disk.DeleteRange(least, most) })
 }
 
+// large reports whether the files have grown by grownBytes since they were the smallest, or since it was so last.
+func (l *diskLog) large() bool {
+	bytes := l.disk.Bytes()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	large := bytes >= l.bytes+grownBytes
+	if large || bytes < l.bytes {
+		l.bytes = bytes
+	}
+	return large
+}
+
 // write has do write. How long it takes is noted for entries alone: a vote and a cut are other work.
 func (l *diskLog) write(entries bool, do func() error) error {
 	write, err := l.beginWrite()
 	if err != nil {
 		return err
 	}
-	if l.held != nil {
-		err = l.held()
-	}
-	if err == nil {
-		err = do()
-	}
+	err = do()
 	l.endWrite(write, entries && err == nil)
 	if err != nil {
 		return l.ended(l.explained(err))
@@ -295,5 +239,5 @@ func (l *diskLog) release() { l.close.Do(func() { close(l.closed) }) }
 // Close closes the files, once nothing uses them.
 func (l *diskLog) Close() error {
 	l.release()
-	return errors.Join(l.disk.Close(), l.meta.Close())
+	return l.disk.Close()
 }

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/wal"
 )
 
 // failingDisk is a disk that fails from when fails is set.
@@ -67,7 +68,7 @@ func awaitFailure(t *testing.T, n *node) {
 func TestNothingIsWrittenAfterAFailure(t *testing.T) {
 	var fails atomic.Bool
 	var failed error
-	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, func(w walStore) walStore { return failingDisk{w, &fails} }, func(err error) { failed = err })
+	l, err := openLog(t.TempDir(), wal.Options{}, func(w walStore) walStore { return failingDisk{w, &fails} }, func(err error) { failed = err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestADamagedLogIsRefused(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
 	name := fencing.Name("marked.in.the.log")
-	for range 3 { // what is damaged is not the end, which raft-wal takes for a torn write
+	for range 3 { // what is damaged is not the end, of which nobody knows whether it was whole
 		r := acquire(name, time.Minute)
 		if _, err := n.Do(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -169,16 +170,13 @@ func TestADamagedLogIsRefused(t *testing.T) {
 		}
 	}
 	n.Close()
-	segments, err := filepath.Glob(filepath.Join(n.options.Dir, "log", "*.wal"))
-	if err != nil || len(segments) != 1 {
-		t.Fatalf("the segments are %v, %v", segments, err)
-	}
-	b, err := os.ReadFile(segments[0])
+	file := filepath.Join(n.options.Dir, "log", "0000000001.log")
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := strings.Index(string(b), string(name))
-	flip(t, segments[0], int64(at))
+	flip(t, file, int64(at))
 	n.options.Network = &hubNetwork{listen(t, n.options.Self.Address), c.hub, n.options.Self.Address}
 	s, err := Open(n.options)
 	if err == nil {
@@ -186,8 +184,83 @@ func TestADamagedLogIsRefused(t *testing.T) {
 		t.Fatal("a node with a damaged log starts")
 	}
 	n.options.Network.Close()
-	if !errors.Is(err, errChanged) || !strings.Contains(err.Error(), n.options.Dir) {
-		t.Errorf("the error is %v; it is to name the directory", err)
+	if !errors.Is(err, wal.ErrDamaged) || !strings.Contains(err.Error(), file) {
+		t.Errorf("the error is %v; it is to name the file", err)
+	}
+}
+
+// A node whose log raft-wal kept, in an earlier version, does not start, and changes nothing.
+func TestALogOfAnEarlierVersionIsRefused(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	n := c.nodes[0]
+	n.Close()
+	o := n.options
+	o.Dir, o.Network = t.TempDir(), &hubNetwork{listen(t, o.Self.Address), c.hub, o.Self.Address}
+	defer o.Network.Close()
+	path := filepath.Join(o.Dir, "log", "wal-meta.db")
+	if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("a"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Open(o); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("it says %v", err)
+		s.Close()
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("there is %v, %v", left, err)
+	}
+}
+
+// The log is read again after its end was cut off, once or twice, and after it went on.
+func TestEndOfLogCutOff(t *testing.T) {
+	dir := t.TempDir()
+	open := func() *diskLog {
+		t.Helper()
+		l, err := openLog(dir, wal.Options{}, nil, func(err error) { t.Error(err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	written := map[uint64]string{}
+	write := func(l *diskLog, from, to uint64, by string) {
+		t.Helper()
+		for at := from; at <= to; at++ {
+			written[at] = fmt.Sprint(by, at)
+			if err := l.StoreLog(&raft.Log{Index: at, Term: 1, Data: []byte(written[at])}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	l := open()
+	write(l, 1, 10, "a")
+	for _, step := range []struct{ cut, last uint64 }{{8, 12}, {3, 5}, {5, 4}, {1, 2}} {
+		last, err := l.LastIndex()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.DeleteRange(step.cut, last); err != nil {
+			t.Fatal(err)
+		}
+		write(l, step.cut, step.last, fmt.Sprint("after ", step.cut, ": "))
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l = open()
+		if last, err := l.LastIndex(); err != nil || last != step.last {
+			t.Fatalf("cut at %d: the last entry is %d, want %d, %v", step.cut, last, step.last, err)
+		}
+		for at := uint64(1); at <= step.last; at++ {
+			var entry raft.Log
+			if err := l.GetLog(at, &entry); err != nil || string(entry.Data) != written[at] {
+				t.Errorf("cut at %d: entry %d is %q, want %q, %v", step.cut, at, entry.Data, written[at], err)
+			}
+		}
+		if err := l.GetLog(step.last+1, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+			t.Errorf("cut at %d: what was cut off is there: %v", step.cut, err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -230,6 +303,64 @@ func TestDataOfAnotherAddress(t *testing.T) {
 		}
 		if err := open(); (err == nil) != moves {
 			t.Errorf("one of %d at another address, by its snapshot: %v", size, err)
+		}
+	}
+}
+
+// largeDisk is a disk on which the log has so many bytes.
+type largeDisk struct {
+	walStore
+	bytes *int64
+}
+
+func (d largeDisk) Bytes() int64 { return *d.bytes }
+
+// A log whose files have grown is told of once, and again when they have grown as much again, or since some went.
+func TestALargeLogIsTold(t *testing.T) {
+	var bytes int64
+	l, err := openLog(t.TempDir(), wal.Options{}, func(w walStore) walStore { return largeDisk{w, &bytes} }, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	told, index := 0, uint64(0)
+	l.grown = func() { told++ }
+	for i, step := range []struct {
+		bytes int64
+		told  int
+	}{{32 << 20, 0}, {grownBytes - 1, 0}, {grownBytes, 1}, {grownBytes + 1, 1}, {2 * grownBytes, 2}, {48 << 20, 2}, {grownBytes + 47<<20, 2}, {grownBytes + 48<<20, 3}} {
+		bytes = step.bytes
+		index++
+		if err := l.StoreLog(&raft.Log{Index: index, Term: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if told != step.told {
+			t.Errorf("step %d: it was told %d times, want %d", i, told, step.told)
+		}
+	}
+}
+
+// The members that a log ends with are known when it is opened.
+func TestTheMembersInALog(t *testing.T) {
+	dir := t.TempDir()
+	members := configurationOf([]Member{{"a", "a:1"}, {"b", "b:1"}})
+	for _, want := range []int{0, 2} {
+		l, err := openLog(dir, wal.Options{}, nil, func(err error) { t.Error(err) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(l.members.Servers) != want {
+			t.Errorf("the members are %v, want %d", l.members, want)
+		}
+		last, err := l.LastIndex()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = l.StoreLogs([]*raft.Log{
+			{Index: last + 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(members)}, {Index: last + 2, Term: 1},
+		})
+		if err := errors.Join(err, l.Close()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

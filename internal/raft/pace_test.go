@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/wal"
 )
 
 // What a disk takes is told by most of its last writes, and not by one, nor by old ones.
@@ -53,7 +53,7 @@ func TestPace(t *testing.T) {
 // Votes, cuts and writes that fail say nothing of how long a write takes.
 func TestOnlyEntriesThatAreWrittenArePaced(t *testing.T) {
 	var fails atomic.Bool
-	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, func(w walStore) walStore { return failingDisk{w, &fails} }, func(error) {})
+	l, err := openLog(t.TempDir(), wal.Options{}, func(w walStore) walStore { return failingDisk{w, &fails} }, func(error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,9 @@ import (
 func TestTheRoomForANewNode(t *testing.T) {
 	const need = newNode * segmentSize
 	free := int64(need)
-	c := newCluster(t, 1, func(_ int, o *Options) { o.free = func(string) (int64, bool) { return free, true } })
+	c := newCluster(t, 1, func(_ int, o *Options) {
+		o.free, o.segment = func(string) (int64, bool) { return free, true }, 0
+	})
 	n := c.nodes[0]
 	n.Close()
 	free = 0
@@ -46,7 +48,9 @@ func TestTheRoomForANewNodeIsDocumented(t *testing.T) {
 // While a node runs it tells how much room is left beside its newest snapshot.
 func TestTheRoomIsExamined(t *testing.T) {
 	free := int64(1 << 40)
-	n := newCluster(t, 1, func(_ int, o *Options) { o.free = func(string) (int64, bool) { return free, true } }).nodes[0]
+	n := newCluster(t, 1, func(_ int, o *Options) {
+		o.free, o.segment = func(string) (int64, bool) { return free, true }, 0
+	}).nodes[0]
 	space := func() fencing.Finding {
 		t.Helper()
 		found, err := n.Examine(t.Context())

@@ -111,7 +111,7 @@ func Open(o Options) (*Store, error) {
 		var last uint64
 		if last, err = s.dir.log.LastIndex(); err == nil {
 			m.quiet.Store(last)
-			s.dir.log.cut = m.cut
+			s.dir.log.cut, s.dir.log.grown = m.cut, m.compact
 			err = s.begin(&o)
 		}
 		if err != nil {

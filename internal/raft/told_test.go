@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
+	"fencepost/internal/wal"
 )
 
 // watcher is told of events.
@@ -34,7 +34,7 @@ func entryOf(index uint64, names ...fencing.Name) *raft.Log {
 // Where another leader has other entries at the end of a log that a node began with, these are told like any.
 func TestEntriesAfterACutAreTold(t *testing.T) {
 	m := testFSM(t)
-	l, err := openLog(t.TempDir(), hclog.NewNullLogger(), segmentSize, nil, func(err error) { t.Error(err) })
+	l, err := openLog(t.TempDir(), wal.Options{}, nil, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}

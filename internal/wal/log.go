@@ -68,7 +68,7 @@ var errNotFound = errors.New("not found")
 // something is missing that a later frame follows: see ErrDamaged. Of the end a crash may leave a frame that is not
 // whole: it was never acknowledged, and is dropped.
 func Open(dir string, o Options) (*Log, error) {
-	l := &Log{dir: dir, files: cmp.Or[Files](o.Files, system{}), held: o.Held, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	l := &Log{dir: dir, files: FilesOr(o.Files), held: o.Held, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	l.size = max(wholeBlocks(cmp.Or(o.FileSize, DefaultFileSize)), leastFile)
 	l.values = map[string][]byte{}
 	if l.held == nil {

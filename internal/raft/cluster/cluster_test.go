@@ -17,7 +17,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	"github.com/hashicorp/raft-wal/metadb"
 	"go.uber.org/goleak"
 
 	"fencepost/internal/datadir"
@@ -101,7 +100,7 @@ func (n *node) open() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, metadb.FileName), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.dir, "0000000001.log"), nil, 0o600); err != nil {
 		n.t.Fatal(err)
 	}
 	log := hclog.NewNullLogger()
@@ -357,7 +356,7 @@ func TestID(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "log"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "log", metadb.FileName), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "log", "0000000001.log"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	with, err := load()

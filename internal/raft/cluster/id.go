@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hashicorp/raft-wal/metadb"
-
 	"fencepost/internal/datadir"
 	"fencepost/internal/raft/peer"
+	"fencepost/internal/wal"
 )
 
 const idFile = "id"
@@ -41,11 +40,11 @@ func loadID(dir string) (id string, fresh bool, err error) {
 	return peer.NewID(), true, nil
 }
 
-// hasVotes reports whether a directory has a node's votes, below it or in it: the file in which raft-wal keeps whom the
-// node has voted for, and which files its log has. A node that has lost it is another node.
+// hasVotes reports whether a directory has a node's votes, below it or in it: a file of its log, each of which has whom
+// the node has voted for. A node that has lost them is another node.
 func hasVotes(dir string) (found bool, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() && entry.Name() == metadb.FileName {
+		if err == nil && !entry.IsDir() && wal.Named(entry.Name()) {
 			found = true
 			return fs.SkipAll
 		}
