@@ -4,16 +4,20 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+	"fencepost/internal/wal"
 )
 
-// examinePatience is how long Examine waits for the file's lock: whoever has it is a
+// examinePatience is how long Examine waits for the directory's lock: whoever has it is a
 // gateway, which keeps it.
 const examinePatience = 100 * time.Millisecond
 
@@ -29,37 +33,49 @@ func Examine(dir string) ([]fencing.Finding, error) {
 	if err != nil {
 		return nil, datadir.Explained(where, err)
 	}
-	file, err := examineFile(filepath.Join(where, fileName))
+	files, room, err := examineFiles(where)
 	if err != nil {
 		return nil, datadir.Explained(where, err)
 	}
-	return slices.Concat([]fencing.Finding{directory, file}, datadir.FileSystem(where), examineRoom(where)), nil
+	return slices.Concat([]fencing.Finding{directory, files}, datadir.FileSystem(where), room), nil
 }
 
-func examineFile(path string) (fencing.Finding, error) {
-	f := fencing.Finding{Check: "file", OK: true}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+// examineFiles reads all that a start would, and says how much room there is beside that.
+func examineFiles(dir string) (f fencing.Finding, room []fencing.Finding, err error) {
+	f = fencing.Finding{Check: "file", OK: true}
+	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
+	if there, err := d.there(wal.FilesOr(nil)); err != nil || !there {
 		f.Detail = "there is none yet: nothing was ever locked here"
-		return f, directory{system{}, filepath.Dir(path)}.roomForNew(leastSegment)
+		return f, datadir.Room(dir, d.free, theStore, 0), errors.Join(err, d.roomForNew(wal.DefaultFileSize))
 	}
-	files, err := openAll(filepath.Dir(path))
+	files, err := openAll(dir)
 	switch {
 	case errors.Is(err, datadir.ErrInUse):
 		f.Detail = "another process has it open, as a gateway that runs has: what is in it can't be looked at meanwhile"
-		return f, nil
+		return f, datadir.Room(dir, d.free, theStore, 0), nil
 	case err != nil:
-		return f, err
+		return f, nil, err
 	}
-	d := &disk{directory: directory{files, filepath.Dir(path)}}
-	f.Detail, err = d.examine()
-	return f, errors.Join(err, files.close())
+	err = d.openFiles(wal.Options{Files: files, Look: true})
+	if err == nil {
+		err = d.recover(machine.New())
+		room = d.room()
+		err = errors.Join(err, d.log.Close())
+	}
+	f.Detail = "it can be read, and no gateway has it open"
+	if d.behind > 0 {
+		f.Detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
+	}
+	return f, room, errors.Join(err, files.close())
 }
 
 // opened is files that were opened while no gateway had them. They stay what they were: a
-// start puts others in their place.
-type opened struct {
-	system
-	all map[string]*os.File
+// start puts others in their place, or appends. It is wal.Files to be looked at.
+type opened map[string]*openedFile
+
+type openedFile struct {
+	*os.File
+	size int64
 }
 
 // openAll opens the files of the store in dir. It keeps no gateway from the directory once it has
@@ -67,70 +83,90 @@ type opened struct {
 func openAll(dir string) (opened, error) {
 	lock, err := datadir.Look(dir, examinePatience)
 	if err != nil {
-		return opened{}, err
+		return nil, err
 	}
-	o := opened{all: map[string]*os.File{}}
-	for _, name := range append(segmentNames[:], fileName) {
-		path := filepath.Join(dir, name)
-		switch f, err := os.Open(path); {
-		case err == nil:
-			o.all[path] = f
-		case !errors.Is(err, fs.ErrNotExist):
-			return opened{}, errors.Join(err, o.close(), lock.Close())
+	all := opened{}
+	for _, below := range []string{logName, snapshotsName} {
+		entries, err := os.ReadDir(filepath.Join(dir, below))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, all.close(), lock.Close())
+		}
+		for _, entry := range entries {
+			path := filepath.Join(dir, below, entry.Name())
+			if strings.HasSuffix(path, ".new") { // a start removes it
+				continue
+			}
+			if err := all.add(path); err != nil {
+				return nil, errors.Join(err, all.close(), lock.Close())
+			}
 		}
 	}
-	return o, lock.Close()
+	return all, lock.Close()
 }
 
-func (o opened) open(path string) (readable, error) {
-	f := o.all[path]
-	if f == nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+func (o opened) add(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return errors.Join(err, f.Close())
 	}
-	return openedFile{io.NewSectionReader(f, 0, info.Size())}, nil
+	o[path] = &openedFile{f, info.Size()}
+	return nil
 }
 
-// openedFile is read from its beginning, and is open until all are closed.
-type openedFile struct{ *io.SectionReader }
-
-func (openedFile) Close() error { return nil }
-
 func (o opened) close() (err error) {
-	for _, f := range o.all {
+	for _, f := range o {
 		err = errors.Join(err, f.Close())
 	}
 	return err
 }
 
-// examine reads all that a start would.
-func (d *disk) examine() (detail string, err error) {
-	flushed, err := d.flushed()
-	if err != nil {
-		return "", err
+// List implements wal.Files.
+func (o opened) List(dir string) (entries []fs.DirEntry, err error) {
+	for path, f := range o {
+		if filepath.Dir(path) == dir {
+			info, err := f.Stat()
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, fs.FileInfoToDirEntry(info))
+		}
 	}
-	l := newLoading(0)
-	each, end := onTop(latest(flushed), l.entry)
-	if err := d.each(each); err != nil {
-		return "", err
-	}
-	if err := end(); err != nil {
-		return "", err
-	}
-	if flushed != nil {
-		return "the gateway that had it has not ended cleanly: the next start reads its journal", nil
-	}
-	return "it can be read, and no gateway has it open", nil
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
 }
 
-// examineRoom says how much room is left there, beside the table.
-func examineRoom(dir string) []fencing.Finding {
-	table := int64(0) // if there is none
-	if info, err := os.Stat(filepath.Join(dir, fileName)); err == nil {
-		table = info.Size()
+// Open implements wal.Files.
+func (o opened) Open(path string) (wal.Reader, error) {
+	f := o[path]
+	if f == nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	}
-	return datadir.Room(dir, datadir.Free, fileName, table)
+	return section{io.NewSectionReader(f, 0, f.size)}, nil
 }
+
+// section is read from its beginning, and is open until all are closed.
+type section struct{ *io.SectionReader }
+
+func (section) Close() error { return nil }
+
+// errLooks is of what would change something.
+var errLooks = errors.New("it is only looked at")
+
+// Create implements wal.Files: it fails, as all that changes something.
+func (opened) Create(string) (wal.File, error) { return nil, errLooks }
+
+// OpenSynced implements wal.Files.
+func (opened) OpenSynced(string) (wal.File, error) { return nil, errLooks }
+
+// Rename implements wal.Files.
+func (opened) Rename(string, string) error { return errLooks }
+
+// Remove implements wal.Files.
+func (opened) Remove(string) error { return errLooks }
+
+// SyncDir implements wal.Files: nothing was changed.
+func (opened) SyncDir(string) error { return nil }

@@ -1,9 +1,8 @@
-// Package embedded is the store that needs nothing else: fencing.Step in memory
-// behind files: a table of the whole state, and a journal of what was flushed since. They
-// belong together.
+// Package embedded is the store that needs nothing else: machine.Machine in memory, whose log is a file. It is a cluster
+// without peers, and its directory may become that of the first node of one.
 //
-// Operations are decided in their callers' goroutines, one at a time; another goroutine
-// flushes what they changed. What is decided during a flush shares the next. An answer
+// Operations are decided in their callers' goroutines, one at a time; another goroutine writes down what was asked, as
+// entries of the log. What is decided during a flush shares the next. An answer
 // that a lease, a token or a lost lease depends on is given, and a waiter told of its
 // grant, when all that was decided before is on disk; so what is durable is always a
 // prefix of what happened. Events leave in the same order.
@@ -15,7 +14,7 @@
 // and all that is about places in the queue and provisional leases: neither
 // outlives the process, for the connections of their clients don't.
 //
-// A flush that fails is final: the file may hold less than memory does, so all
+// A flush that fails is final: the log may hold less than memory does, so all
 // that is pending fails, nothing is granted any more, and Failed tells the
 // owner to end the process.
 package embedded
@@ -31,10 +30,13 @@ import (
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/index"
+	"fencepost/internal/machine"
+	"fencepost/internal/wal"
 )
 
 const (
-	// idlePause is how long Expire tells its caller to rest when nothing is due.
+	// idlePause is how long Expire tells its caller to rest when nothing is due. While anybody holds, the log has the time
+	// as often: how long a lease was held counts against its bound after a restart, even if the wall clock is set back.
 	idlePause = time.Minute
 
 	// gatherPause is how long what nobody waits for, such as a release, gathers
@@ -44,99 +46,146 @@ const (
 	// self is the one gateway of this store. Places and provisional leases don't
 	// outlive the process, so it needs no other name at the next start.
 	self fencing.Gateway = "embedded"
-
-	// never is when self counts as dead.
-	never = fencing.Instant(fencing.MaxToken)
 )
-
-// guard goes with what only looks: clock and memory are the gateway's own.
-var guard = fencing.Guard{Gateway: self}
 
 // Options says where and how to open a store.
 type Options struct {
-	Dir    string                 // made with mode 0700 if missing
-	Logger *slog.Logger           // nil discards
-	Now    func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
+	Dir     string                 // made with mode 0700 if missing
+	Logger  *slog.Logger           // nil discards
+	Now     func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
+	Version string                 // of the gateway: the log says which one wrote it
 
 	MaxHolders int // of one name: see fencing.Guard; 0 is any number
 
-	files       files        // for tests; nil is the system's
+	files       wal.Files    // for tests; nil is the system's
+	free        freeSpace    // for tests; nil is datadir.Free
 	beforeFlush func() error // for tests: a flush that fails
 	afterFlush  func()       // for tests: what is durable by now
 	stepLimit   int          // for tests: see fencing.Guard; only Expire and Heartbeat go on then
-	segment     int64        // for tests: the least size of a segment of the journal; 0 is leastSegment
+	segment     int64        // for tests: bytes of a file of the log; 0 is wal.DefaultFileSize
+	snapshotAt  int          // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
 }
+
+// freeSpace is how many bytes are free in a directory, if that is known.
+type freeSpace = func(dir string) (bytes int64, known bool)
 
 // Store is a fencing.Store in one directory.
 type Store struct {
-	log      *slog.Logger
-	now      func() fencing.Instant
-	disk     *disk         // flushAll's
-	wake     chan struct{} // holds one when flushAll is to look for something to do
-	ended    chan struct{} // closed when flushAll has ended
-	failed   chan struct{} // closed when a flush has failed
-	close    sync.Once
-	listener atomic.Pointer[fencing.Listener]
-	watchers *watchers
-	guard    fencing.Guard // goes with every operation
+	log       *slog.Logger
+	clock     clock
+	disk      *disk         // flushAll's, and takeSnapshot's
+	wake      chan struct{} // holds one when flushAll is to look for something to do
+	ended     chan struct{} // closed when flushAll has ended
+	failed    chan struct{} // closed when a flush has failed
+	close     sync.Once
+	listener  atomic.Pointer[fencing.Listener]
+	watchers  fencing.Watchers
+	walls     atomic.Pointer[machine.WallSteps]
+	guard     fencing.Guard // goes with every operation
+	hooks     Options
+	snapshots sync.WaitGroup
 
-	mu         sync.RWMutex // held to decide; by readers to look at state and index
-	state      *fencing.State
-	index      *index.Index
-	tombstones dueTombstones
-	histories  *histories
-	unfinished map[fencing.Name]bool // a step has left something to do: fencing.StepLimit
-	next       *batch                // gathers
-	flushing   *batch                // is under way; nil if none is
-	flushed    fencing.Instant       // when the last flush began
-	gathered   *time.Timer           // until next has gathered for long enough
-	gathering  bool                  // gathered runs
-	ending     bool                  // Close has been called: nothing is decided any more
-	cause      error                 // why the store has failed; set before failed is closed
-	unclean    error                 // why there was no clean end, though no flush had failed; set before ended is closed
+	mu        sync.RWMutex // held to decide; by readers to look at machine
+	machine   *machine.Machine
+	next      *batch          // gathers
+	flushing  *batch          // is under way; nil if none is
+	logged    fencing.Instant // when the last entry began
+	gathered  *time.Timer     // until next has gathered for long enough
+	gathering bool            // gathered runs
+	grown     int             // bytes of entries since the last snapshot
+	compacts  bool            // a snapshot is being written
+	ending    bool            // Close has been called: nothing is decided any more
+	cause     error           // why the store has failed; set before failed is closed
+	unclean   error           // why there was no clean end, though no flush had failed; set before ended is closed
 }
 
 var _ fencing.Store = (*Store)(nil)
 
 // Open opens or makes the store in o.Dir. It fails if another process has it
-// open, if the file is damaged or of another format, or on any error of the
+// open, if a file is damaged or of another format, if this version comes to something else than the one that wrote the log, or on any error of the
 // file system.
 func Open(o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	if o.Now == nil {
-		o.Now = steadyClock()
-	}
-	d, err := openDisk(o)
+	s, err := openStore(o)
 	if err != nil {
 		return nil, datadir.Explained(o.Dir, err)
 	}
-	l, err := d.load(o.Now())
-	if err == nil {
-		err = d.begin()
-	}
-	if err != nil {
-		return nil, datadir.Explained(o.Dir, errors.Join(err, d.close()))
-	}
-	l.state.Gateways.Seen[self] = never
-	s := &Store{
-		log: o.Logger, now: o.Now, disk: d, state: l.state, index: index.New(l.state), tombstones: newTombstones(l.state),
-		watchers: newWatchers(), histories: newHistories(),
-		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders}, unfinished: map[fencing.Name]bool{},
-		wake: make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
-	}
-	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
-	s.histories.restore(l.state, l.last)
 	go s.flushAll()
 	return s, nil
 }
 
-// steadyClock returns a clock that starts at the wall clock and from then on
-// follows the monotonic one: no step of the wall clock ends a lease early.
-func steadyClock() func() fencing.Instant {
-	start := time.Now()
-	return func() fencing.Instant { return fencing.InstantOf(start.Add(time.Since(start))) }
+func openStore(o Options) (*Store, error) {
+	d, err := openDisk(&o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		log: o.Logger, disk: d, machine: machine.New(), hooks: o,
+		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders},
+		wake:  make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
+	}
+	err = d.recover(s.machine)
+	if err == nil {
+		s.clock = newClock(o.Now, s.machine.Now())
+		err = s.restart(o.Version)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
+	return s, nil
+}
+
+// restart begins to write: all that remembers this entry gives every lease its TTL anew.
+func (s *Store) restart(version string) error {
+	now, wall := s.clock.read()
+	e := machine.Entry{Term: s.disk.term, Now: int64(now), Wall: int64(wall), Writer: version}
+	e.Behind, e.Digest = s.machine.LastDigest()
+	e.Batches = []machine.Batch{{Gateway: string(self), Ops: []machine.Op{machine.Restart()}}}
+	index, data, err := s.disk.append(s.machine.Applied()+1, &e)
+	if err != nil {
+		return err
+	}
+	decoded, err := machine.Decode(data)
+	if err != nil {
+		return err
+	}
+	if _, err := s.machine.Apply(index, decoded, &machine.Telling{Quiet: true}, false); err != nil {
+		return err
+	}
+	s.machine.Ready()
+	s.noteWalls()
+	s.grown, s.logged = s.disk.behind+len(data), now
+	return nil
+}
+
+// clock is the time of the log: it goes on from the greatest instant in that, and from the wall clock if that is later.
+// From then on it follows the monotonic clock: no step of the wall clock ends a lease early.
+type clock struct {
+	now   func() fencing.Instant
+	wall  func() fencing.Instant
+	ahead time.Duration // of now
+}
+
+func newClock(now func() fencing.Instant, last fencing.Instant) clock {
+	c := clock{now: now, wall: now}
+	if now == nil {
+		start := time.Now()
+		c.now = func() fencing.Instant { return fencing.InstantOf(start.Add(time.Since(start))) }
+		c.wall = func() fencing.Instant { return fencing.InstantOf(time.Now()) }
+	}
+	c.ahead = max(0, last.Sub(c.now()))
+	return c
+}
+
+// read returns the instant that it is now, and that by the wall clock.
+func (c *clock) read() (now, wall fencing.Instant) { return c.now().Add(c.ahead), c.wall() }
+
+func (s *Store) now() fencing.Instant {
+	now, _ := s.clock.read()
+	return now
 }
 
 // Failed is closed when a flush has failed; Cause then says why. The process is
@@ -153,12 +202,26 @@ func (s *Store) Cause() error {
 	}
 }
 
-// Do implements fencing.Store. It shows and judges only what is durable.
-func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
-	if !fencing.Served(op) {
-		return fencing.Outcome{}, fencing.UnservedError(op)
+// List implements fencing.Store. It may show a grant that is not durable yet, and locks at
+// more than one instant: see index.Page.
+func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	if err := s.Cause(); err != nil {
+		return fencing.ListPage{}, fencing.Unavailable(err)
 	}
-	return s.do(ctx, op)
+	total := 0
+	if r.Count {
+		s.mu.RLock()
+		total = s.machine.HeldBelow(r.Prefix)
+		s.mu.RUnlock()
+	}
+	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		v.Now, v.Guard = s.now(), fencing.Guard{Gateway: self}
+		return s.machine.Views(v, after)
+	})
+	page.Total = total
+	return page, nil
 }
 
 // Expire implements fencing.Store.
@@ -179,25 +242,40 @@ func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
 func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
 
 // Capabilities implements fencing.Store.
-func (s *Store) Capabilities() fencing.Capabilities { return fencing.Capabilities{Queue: true} }
+func (s *Store) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, WallTime: func(at fencing.Instant) time.Time { return s.walls.Load().Time(at) }}
+}
+
+// noteWalls has times shown by what the log says of the wall clock. The caller holds the mutex, or is alone.
+func (s *Store) noteWalls() {
+	walls := s.machine.Walls()
+	s.walls.Store(&walls)
+}
 
 // Heartbeat implements fencing.Store. The gateway lives as long as the store does.
 func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
 	return s.decide(ctx, func() (wait bool) {
-		s.beat(names)
+		for _, name := range s.machine.DueAmong(names, s.next.now) {
+			s.attend(name)
+		}
 		return false
 	})
 }
 
 // Watch implements fencing.Store. Events are of what is durable, and none is lost
 // but with the process: there is never a Gap.
-func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.Add(sink) }
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next.telling.Watched = true // also if operations of the entry were decided before
+	return s.watchers.Add(sink)
+}
 
 // Stats implements fencing.Store.
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return fencing.Stats{Held: s.index.Held()}, nil
+	return fencing.Stats{Held: s.machine.Held()}, nil
 }
 
 // Examine implements fencing.Store. A write that fails ends the gateway, so all that could
@@ -205,7 +283,7 @@ func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 func (s *Store) Examine(context.Context) ([]fencing.Finding, error) {
 	return append([]fencing.Finding{{
 		Check: "durability", OK: true, Detail: "grants are on disk before they are answered",
-	}}, examineRoom(s.disk.dir)...), nil
+	}}, s.disk.room()...), nil
 }
 
 // Check implements fencing.Store: it waits for the flush under way, so it notices a
@@ -215,8 +293,8 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. What was decided before is flushed and answered. An error
-// says that the next start has to read the journal; so does Failed, where it was a flush that failed.
+// Close implements fencing.Store. What was decided before is flushed and answered, and a snapshot takes the place of the log. An error
+// says that the next start has to carry out the log; so does Failed, where it was a flush that failed.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {

@@ -31,6 +31,8 @@ type Options struct {
 	// Held is asked before a file is made, renamed or removed, and after each write, whether the directory is still the
 	// one that was opened; nil: nobody else could have it.
 	Held func() error
+	// Look says that nothing is to be written: neither by Open nor later.
+	Look bool
 	// Logger is told where the next file can't be made; nil discards.
 	Logger *slog.Logger
 }
@@ -77,7 +79,7 @@ func Open(dir string, o Options) (*Log, error) {
 	if err := datadir.Make(dir, l.files.SyncDir); err != nil {
 		return nil, err
 	}
-	if err := l.recover(); err != nil {
+	if err := l.recover(o.Look); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

@@ -3,6 +3,7 @@ package wal
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,7 +12,7 @@ import (
 
 // recover reads what is there, all frames once, and opens what comes next for writes. A directory without a log gets
 // one.
-func (l *Log) recover() error {
+func (l *Log) recover(look bool) error {
 	entries, err := l.files.List(l.dir)
 	for _, entry := range entries {
 		name := entry.Name()
@@ -21,6 +22,7 @@ func (l *Log) recover() error {
 			return err
 		case name == olderFile:
 			err = fmt.Errorf("%s is of a log that an earlier version kept, which this one can't read: start that version, or begin anew with an empty directory", l.path(name))
+		case number > 0 && strings.HasSuffix(name, newSuffix) && look:
 		case number > 0 && strings.HasSuffix(name, newSuffix): // a crash came before it was whole
 			err = inOrder(l.held, func() error { return l.files.Remove(l.path(name)) })
 		case number > 0 && len(l.segments) > 0 && number != l.segments[len(l.segments)-1].number+1:
@@ -32,9 +34,16 @@ func (l *Log) recover() error {
 	if err != nil {
 		return err
 	}
+	if look {
+		l.failed = errLooks
+		return l.replay()
+	}
 	// Who made or removed files may have been killed before their names were on disk, and who wrote, before that was.
 	return inOrder(func() error { return l.files.SyncDir(l.dir) }, l.replay, l.goOn, func() error { return l.current.write.Sync() })
 }
+
+// errLooks is what a log that is only looked at refuses to write with.
+var errLooks = errors.New("the log was opened to be looked at")
 
 // replay carries out all frames. A number that is left out is one that is missing.
 func (l *Log) replay() error {

@@ -4,49 +4,49 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
-// batch is what one flush makes durable, and what is told when it has. While it gathers,
+// batch is an entry of the log, and what is told when it is durable. While it gathers,
 // the mutex guards it; from take on it is flushAll's.
 type batch struct {
-	changed changes
-	writes  writes          // as changed is encoded when the flush begins
-	now     fencing.Instant // of the last decision
-	asked   time.Time       // the gateway's clock then
-	due     bool            // has gathered for long enough
-	late    bool            // an answer waits for it
-	told    []told
-	events  []fencing.Event
+	index    uint64
+	entry    machine.Entry
+	telling  machine.Telling
+	promised map[fencing.EndedLease]struct{} // leases of which it promises more than what is durable
+	now      fencing.Instant                 // of the last decision
+	asked    time.Time                       // the gateway's clock then
+	due      bool                            // has gathered for long enough
+	late     bool                            // an answer waits for it
+	grown    int                             // the bytes of the log with it, since the last snapshot
 
 	done chan struct{} // closed when it is durable, or err says why it is not
 	err  error
 }
 
-// told is a message to the Listener.
-type told struct {
-	grant    fencing.Grant
-	replaced *fencing.Parked // or this, on the name of grant
-	asks     *fencing.Parked // or this
-	now      fencing.Instant
-	asked    time.Time
-}
-
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-func (b *batch) empty() bool { return b.changed.empty() && len(b.told) == 0 && len(b.events) == 0 }
+func (b *batch) empty() bool { return len(b.entry.Batches) == 0 }
 
-// urgent reports whether somebody waits for the batch. What changes nothing is told at
-// once.
+// urgent reports whether somebody waits for the batch.
 func (b *batch) urgent() bool {
-	return !b.empty() && (b.due || b.late || len(b.told) > 0 || b.changed.empty())
+	return !b.empty() && (b.due || b.late || len(b.telling.Told) > 0)
 }
 
-// has reports whether a batch, nil for none, has to make a lease durable.
-func (b *batch) has(key fencing.EndedLease) bool {
+// promises notes that a batch promises more of a lease.
+func (b *batch) promises(lease fencing.EndedLease) {
+	if b.promised == nil {
+		b.promised = map[fencing.EndedLease]struct{}{}
+	}
+	b.promised[lease] = struct{}{}
+}
+
+// has reports whether a batch, nil for none, promises more of a lease than what is durable.
+func (b *batch) has(lease fencing.EndedLease) bool {
 	if b == nil {
 		return false
 	}
-	_, has := b.changed.holders[key]
+	_, has := b.promised[lease]
 	return has
 }
 
@@ -55,7 +55,7 @@ func (b *batch) has(key fencing.EndedLease) bool {
 func (s *Store) scheduleFlush() {
 	switch {
 	case s.flushing != nil: // flushAll looks when it has done that
-	case s.next.urgent() || len(s.unfinished) > 0 || s.ending:
+	case s.next.urgent() || s.ending || s.left():
 		select {
 		case s.wake <- struct{}{}:
 		default:
@@ -65,6 +65,9 @@ func (s *Store) scheduleFlush() {
 		s.gathered.Reset(gatherPause)
 	}
 }
+
+// left reports whether a step has left something to do.
+func (s *Store) left() bool { return s.guard.StepLimit == 0 && len(s.machine.Left(1)) > 0 }
 
 // gatheredEnough is what follows gatherPause.
 func (s *Store) gatheredEnough() {
@@ -82,10 +85,7 @@ func (s *Store) flushAll() {
 	for range s.wake {
 		b := s.take()
 		for ; b != nil; b = s.take() {
-			var err error
-			if !b.changed.empty() {
-				err = s.disk.flush(&b.writes)
-			}
+			err := s.flush(b)
 			if err != nil {
 				s.fail(err)
 			}
@@ -106,58 +106,71 @@ func (s *Store) take() *batch {
 	if s.cause != nil {
 		return nil
 	}
-	if len(s.unfinished) > 0 {
+	if s.left() {
 		s.next.asked, s.next.now = time.Now(), s.now()
-	}
-	for name := range s.unfinished {
-		s.attend(name)
+		for _, name := range s.machine.Left(machine.GoOn) {
+			s.attend(name)
+		}
 	}
 	if !s.next.urgent() && !(s.ending && !s.next.empty()) {
 		s.scheduleFlush()
 		return nil
 	}
 	b := s.next
-	if !b.changed.empty() {
-		b.writes = b.changed.encode(s.state, b.now)
-		s.flushed = b.now
-	}
+	s.machine.EndEntry(b.index)
+	s.noteWalls()
 	s.flushing, s.next, s.gathering = b, newBatch(), false
+	s.compact(b)
 	return b
+}
+
+// flush makes a batch durable.
+func (s *Store) flush(b *batch) error {
+	if s.hooks.beforeFlush != nil {
+		if err := s.hooks.beforeFlush(); err != nil {
+			return err
+		}
+	}
+	_, data, err := s.disk.append(b.index, &b.entry)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.grown += len(data)
+	s.mu.Unlock()
+	if s.hooks.afterFlush != nil {
+		s.hooks.afterFlush()
+	}
+	return nil
 }
 
 // deliver tells what came of a batch.
 func (s *Store) deliver(b *batch, err error) {
 	if listener := s.listener.Load(); listener != nil && err == nil {
-		for i := range b.told {
-			switch t := &b.told[i]; {
-			case t.replaced != nil:
-				(*listener).Replaced(t.grant.Name, t.replaced.Stamp)
-			case t.asks != nil:
-				(*listener).Ask(t.grant.Name, t.asks.Stamp)
-			default:
-				(*listener).Granted(t.grant, t.now, t.asked)
-			}
+		for i := range b.telling.Told {
+			b.telling.Told[i].Tell(*listener)
 		}
 	}
 	b.err = err
 	close(b.done)
 	if err == nil {
-		s.watchers.tell(b.events)
+		s.watchers.Tell(b.telling.Events)
 	}
 }
 
 // finished reports whether the store is closed and all is flushed. It makes a clean end
-// then: the file has everything, and its time.
+// then: a snapshot has everything.
 func (s *Store) finished() bool {
 	s.mu.Lock()
 	ending, cause := s.ending, s.cause
 	s.mu.Unlock()
 	if ending && cause == nil {
-		last := changes{clock: true}
-		w := last.encode(s.state, s.now())
-		if s.unclean = s.disk.finish(&w); s.unclean != nil {
+		s.snapshots.Wait()
+		if s.unclean = s.lastSnapshot(); s.unclean != nil {
 			s.fail(s.unclean)
 		}
+	} else if ending {
+		s.snapshots.Wait()
 	}
 	return ending
 }

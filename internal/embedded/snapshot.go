@@ -1,0 +1,66 @@
+package embedded
+
+import (
+	"errors"
+	"time"
+)
+
+const (
+	// snapshotAfter is how much of the log is written before a snapshot takes its place, in bytes of entries: so much is
+	// carried out at a start after a crash in about two seconds.
+	snapshotAfter = 16 << 20
+
+	// snapshotAfterFiles is the same in bytes of files, each entry of which takes whole blocks. Where the snapshot is
+	// larger, the files may be as large.
+	snapshotAfterFiles = 64 << 20
+)
+
+// compact begins a snapshot as of a batch that was taken, if the log has grown enough. The caller holds the mutex.
+func (s *Store) compact(b *batch) {
+	if s.compacts || !s.disk.large(s.grown) {
+		return
+	}
+	snapshot, err := s.machine.Snapshot()
+	if err != nil {
+		s.log.Error("a snapshot can't begin", "error", err)
+		return
+	}
+	s.compacts, s.grown = true, 0
+	s.snapshots.Go(func() {
+		<-b.done // until then it has more than was acknowledged
+		err := b.err
+		if err == nil {
+			err = s.disk.save(snapshot, &s.mu)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		snapshot.Release()
+		s.compacts = false
+		if err != nil && s.cause == nil {
+			s.log.Warn("a snapshot could not be taken; the log grows until the next one", "error", err)
+		}
+	})
+}
+
+// lastSnapshot has a snapshot take the place of all of the log.
+func (s *Store) lastSnapshot() error {
+	began := time.Now()
+	s.mu.Lock()
+	snapshot, err := s.machine.Snapshot()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	telling := time.AfterFunc(tellAfter, func() { s.log.Info("the store is being written before the end") })
+	defer telling.Stop()
+	if err := s.disk.save(snapshot, &s.mu); err != nil {
+		return errors.Join(errors.New("the last snapshot was not written: nothing is lost, and the next start takes longer"), err)
+	}
+	if took := time.Since(began); took > tellAfter {
+		s.log.Info("the store was written", "took", took.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// tellAfter is how long something takes at a start or an end before the log says so.
+const tellAfter = 5 * time.Second
