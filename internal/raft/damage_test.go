@@ -47,7 +47,7 @@ func TestASnapshotThatCantBeReadIsNotKept(t *testing.T) {
 	}
 	readBack := n.fsm.readBack
 	n.fsm.readBack = func(id string) error {
-		path := filepath.Join(n.options.Dir, "snapshots", id, "state.bin")
+		path := filepath.Join(n.options.Dir, "snapshots", id)
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -80,11 +80,7 @@ func TestAnUnfinishedSnapshotGoes(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	n := c.nodes[0]
 	n.Close()
-	path := filepath.Join(n.options.Dir, "snapshots", "2-10-1.tmp")
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(path, "state.bin"), []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.options.Dir, "snapshots", "2-10.snapshot.new"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.reopen(0)

@@ -5,40 +5,38 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/machine"
+	"fencepost/internal/snapshots"
 	"fencepost/internal/wal"
 )
 
 // lockPatience is how long a predecessor may take that is just shutting down.
 const lockPatience = time.Second
 
-// snapshotsKept is how many snapshots stay.
-const snapshotsKept = 2
-
 // directory is the files of a node:
 //
 //	fencepost.lock     datadir's
 //	log                the log and the vote: internal/wal's
-//	snapshots          hashicorp/raft's
+//	snapshots          internal/snapshots'
 type directory struct {
 	path      string
 	free      func(dir string) (bytes int64, known bool) // Options.free
 	lock      *datadir.Lock
 	locked    bool // here: it is to be closed as well
 	log       *diskLog
-	snapshots raft.SnapshotStore
+	snapshots *snapshots.Store
 	transport io.Closer
-	newest    *machine.Restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
+	newest    *machine.Restored  // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
+	covered   uint64             // what that has of the log
+	members   raft.Configuration // of that
 }
 
 // openDirectory opens or makes the files of a node, and reads them all.
@@ -56,7 +54,7 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	}
 	err := d.prepare(o)
 	if err == nil {
-		err = d.openSnapshots(o.Dir, o.Logger, fail)
+		err = d.openSnapshots(fail)
 	}
 	if err == nil {
 		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.lock.Held, Logger: o.Logger}, o.wrapLog, fail)
@@ -76,8 +74,7 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 func logsIn(dir string) string      { return filepath.Join(dir, "log") }
 func snapshotsIn(dir string) string { return filepath.Join(dir, "snapshots") }
 
-// prepare makes the directories of a node that has none, if there is room for a new one. hashicorp/raft would
-// make one as well, and neither sync its name nor say what refuses it.
+// prepare makes the directories of a node that has none, if there is room for a new one.
 func (d *directory) prepare(o *Options) error {
 	found, err := hasLog(o.Dir)
 	if err != nil {
@@ -118,133 +115,46 @@ func roomForNew(dir string, free func(dir string) (bytes int64, known bool), seg
 }
 
 // openSnapshots opens the snapshots and reads the newest one: hashicorp/raft would pass over
-// one that is damaged for an older one. Those that were never finished go.
-func (d *directory) openSnapshots(dir string, logger *slog.Logger, fail func(error)) error {
-	unfinished, err := filepath.Glob(filepath.Join(snapshotsIn(dir), "*.tmp"))
-	if err != nil {
-		return err
-	}
-	for _, path := range unfinished {
-		if err := d.remove(path); err != nil {
-			return err
+// one that is damaged for an older one. A node whose directory is another one by then can't go on.
+func (d *directory) openSnapshots(fail func(error)) (err error) {
+	d.snapshots, err = snapshots.Open(snapshotsIn(d.path), nil, func() error {
+		err := d.lock.Held()
+		if err != nil {
+			fail(err)
 		}
-	}
-	files, err := raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, newLogger(logger, "snapshots"))
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	d.snapshots = lockedSnapshots{files, d.lock, fail}
-	found, err := d.snapshots.List()
-	if err != nil {
-		return err
-	}
-	newest, err := newestSnapshot(snapshotsIn(dir))
+	newest, err := d.snapshots.Newest()
 	if err != nil || newest == "" {
 		return err
 	}
-	path := filepath.Join(snapshotsIn(dir), newest)
-	if len(found) == 0 || found[0].ID != newest {
-		return fmt.Errorf("%s is damaged: what it says of itself can't be read", path)
-	}
-	_, from, err := d.snapshots.Open(newest)
+	meta, from, err := d.snapshots.Open(newest)
 	if err != nil {
-		return fmt.Errorf("%s can't be read: %w", path, err)
+		return err
 	}
-	is, err := machine.Read(from)
+	d.newest, err = machine.Read(from)
 	if err = errors.Join(err, from.Close()); err != nil {
-		return fmt.Errorf("%s can't be read: %w", path, err)
+		return fmt.Errorf("%s can't be read: %w", filepath.Join(snapshotsIn(d.path), newest), err)
 	}
-	d.newest = is
+	d.covered, d.members = meta.Index, meta.Configuration
 	return nil
 }
 
 // readBack makes sure that a snapshot that was just written can be read, and removes it if not: at the
 // next start it would be the newest.
-func (d *directory) readBack(dir, id string) error {
+func (d *directory) readBack(id string) error {
 	_, from, err := d.snapshots.Open(id)
 	if err == nil {
 		err = errors.Join(machine.Check(from), from.Close())
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err),
-			d.remove(filepath.Join(snapshotsIn(dir), id)))
+			d.snapshots.Remove(id))
 	}
 	return nil
-}
-
-// remove removes a snapshot, or what was to be one, of the directory that was locked.
-func (d *directory) remove(path string) error {
-	if err := d.lock.Held(); err != nil {
-		return err
-	}
-	return os.RemoveAll(path)
-}
-
-// lockedSnapshots are the snapshots of a directory while it is the one that was locked: a new
-// one takes the place of older ones. Else the node can't go on.
-type lockedSnapshots struct {
-	raft.SnapshotStore
-	lock *datadir.Lock
-	fail func(error)
-}
-
-func (s lockedSnapshots) held() error {
-	err := s.lock.Held()
-	if err != nil {
-		s.fail(err)
-	}
-	return err
-}
-
-func (s lockedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, members raft.Configuration, membersIndex uint64, t raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.held(); err != nil {
-		return nil, err
-	}
-	sink, err := s.SnapshotStore.Create(version, index, term, members, membersIndex, t)
-	if err != nil {
-		return nil, err
-	}
-	return lockedSink{sink, s}, nil
-}
-
-type lockedSink struct {
-	raft.SnapshotSink
-	snapshots lockedSnapshots
-}
-
-func (s lockedSink) Close() error {
-	if err := s.snapshots.held(); err != nil {
-		return err
-	}
-	return s.SnapshotSink.Close()
-}
-
-// newestSnapshot returns the name of the newest directory of a snapshot, empty if there is
-// none. They are named by term, index and time.
-func newestSnapshot(dir string) (newest string, err error) {
-	all, err := os.ReadDir(dir)
-	if err != nil {
-		return "", err
-	}
-	at := func(name string) (term, index, millisecond uint64) {
-		_, err := fmt.Sscanf(name, "%d-%d-%d", &term, &index, &millisecond)
-		if err != nil {
-			return 0, 0, 0
-		}
-		return term, index, millisecond
-	}
-	var most [3]uint64
-	for _, entry := range all {
-		if !entry.IsDir() || strings.HasSuffix(entry.Name(), ".tmp") {
-			continue
-		}
-		var is [3]uint64
-		is[0], is[1], is[2] = at(entry.Name())
-		if newest == "" || is[0] > most[0] || is[0] == most[0] && (is[1] > most[1] || is[1] == most[1] && is[2] > most[2]) {
-			newest, most = entry.Name(), is
-		}
-	}
-	return newest, nil
 }
 
 // fits makes sure that the log goes on where the newest snapshot ends.
@@ -253,16 +163,8 @@ func (d *directory) fits(dir string) error {
 	if err != nil {
 		return err
 	}
-	found, err := d.snapshots.List()
-	if err != nil {
-		return err
-	}
-	covered := uint64(0)
-	if len(found) > 0 {
-		covered = found[0].Index
-	}
-	if first > covered+1 {
-		return fmt.Errorf("entries %d to %d are missing in %s: the log begins behind them, and no snapshot has them", covered+1, first-1, dir)
+	if first > d.covered+1 {
+		return fmt.Errorf("entries %d to %d are missing in %s: the log begins behind them, and no snapshot has them", d.covered+1, first-1, dir)
 	}
 	return nil
 }
@@ -274,11 +176,7 @@ func (d *directory) fits(dir string) error {
 func (d *directory) belongs(o *Options) error {
 	members := d.log.members
 	if len(members.Servers) == 0 {
-		found, err := d.snapshots.List()
-		if err != nil || len(found) == 0 {
-			return err
-		}
-		members = found[0].Configuration
+		members = d.members
 	}
 	if len(members.Servers) == 1 && o.Alone != nil {
 		return o.Alone()

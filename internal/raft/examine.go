@@ -10,6 +10,7 @@ import (
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
+	"fencepost/internal/snapshots"
 )
 
 // Examine implements fencing.Store: it fails where this node has failed, and else finds how much room it has
@@ -94,18 +95,9 @@ func mayUse(dir string) error {
 // examineRoom says how much room is left beside the newest snapshot: the next one is about as large, and the log grows
 // meanwhile by less than what datadir.Room has as the least.
 func examineRoom(dir string, free func(dir string) (bytes int64, known bool)) ([]fencing.Finding, error) {
-	size := int64(0)
-	switch newest, err := newestSnapshot(snapshotsIn(dir)); {
-	case errors.Is(err, fs.ErrNotExist): // there is none yet
-	case err != nil:
+	size, err := snapshots.NewestSize(snapshotsIn(dir))
+	if err != nil {
 		return nil, err
-	case newest != "":
-		info, err := os.Stat(filepath.Join(snapshotsIn(dir), newest, "state.bin"))
-		if err == nil {
-			size = info.Size()
-		} else if !errors.Is(err, fs.ErrNotExist) { // a newer one has taken its place
-			return nil, err
-		}
 	}
 	return datadir.Room(dir, free, "the newest snapshot", size), nil
 }

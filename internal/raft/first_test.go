@@ -119,26 +119,3 @@ func TestRefusalsOfTheFileSystem(t *testing.T) {
 		}
 	}
 }
-
-// A snapshot that was never finished is left alone in the place of the directory that was locked.
-func TestRemovesNothingOfAnother(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	d, err := first(t, dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.close()
-	if err := os.Rename(dir, dir+".away"); err != nil {
-		t.Fatal(err)
-	}
-	left := filepath.Join(snapshotsIn(dir), "2-10-1.tmp")
-	if err := os.MkdirAll(left, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.remove(left); err == nil || !strings.Contains(err.Error(), "was replaced") {
-		t.Errorf("%v", err)
-	}
-	if _, err := os.Stat(left); err != nil {
-		t.Errorf("it is gone: %v", err)
-	}
-}

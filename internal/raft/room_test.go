@@ -68,7 +68,7 @@ func TestTheRoomIsExamined(t *testing.T) {
 	if err := n.raft.Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
-	at := filepath.Join(snapshotsIn(n.options.Dir), snapshotsOf(t, n)[0], "state.bin")
+	at := filepath.Join(snapshotsIn(n.options.Dir), snapshotsOf(t, n)[0])
 	if err := os.Truncate(at, 300<<20); err != nil { // as large as of many names
 		t.Fatal(err)
 	}

@@ -107,7 +107,7 @@ func Open(o Options) (*Store, error) {
 	var err error
 	if s.dir, err = openDirectory(&o, s.fail); err == nil {
 		m.newest, s.dir.newest = s.dir.newest, nil
-		m.readBack = func(id string) error { return s.dir.readBack(o.Dir, id) }
+		m.readBack = func(id string) error { return s.dir.readBack(id) }
 		var last uint64
 		if last, err = s.dir.log.LastIndex(); err == nil {
 			m.quiet.Store(last)

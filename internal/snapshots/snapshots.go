@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,6 +101,28 @@ func (s *Store) names() (names []string, err error) {
 	}
 	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) })
 	return names, nil
+}
+
+// NewestSize returns how many bytes the newest snapshot in a directory has, 0 if there is none. It may be asked while another
+// process has the snapshots open.
+func NewestSize(dir string) (int64, error) {
+	for {
+		names, err := (&Store{dir: dir, files: wal.FilesOr(nil)}).names()
+		if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		info, err := os.Stat(filepath.Join(dir, names[0]))
+		if errors.Is(err, fs.ErrNotExist) { // newer ones have taken its place
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		return info.Size(), nil
+	}
 }
 
 // List implements raft.SnapshotStore. One whose head is damaged is not passed over for an older one.
