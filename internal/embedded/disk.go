@@ -48,6 +48,9 @@ type disk struct {
 	behind  int          // bytes of entries that the newest snapshot does not have, when it was opened
 	newest  atomic.Int64 // bytes of the newest snapshot
 	covered uint64       // what it has; of whoever saves
+
+	members   raft.Configuration // of a cluster of one that this was, and may be again
+	membersAt uint64
 }
 
 func openDisk(o *Options) (*disk, error) {
@@ -154,7 +157,6 @@ func (d *disk) recover(m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	var members raft.Configuration
 	for at := max(first, 1); at <= end; at++ {
 		var entry raft.Log
 		if err := d.log.GetLog(at, &entry); err != nil {
@@ -162,7 +164,7 @@ func (d *disk) recover(m *machine.Machine) error {
 		}
 		d.term = max(d.term, entry.Term)
 		if entry.Type == raft.LogConfiguration {
-			members = raft.DecodeConfiguration(entry.Data)
+			d.members, d.membersAt = raft.DecodeConfiguration(entry.Data), at
 		}
 		if at > last {
 			d.behind += len(entry.Data)
@@ -172,12 +174,12 @@ func (d *disk) recover(m *machine.Machine) error {
 		}
 		p.tell(at, end)
 	}
-	return alone(members)
+	return d.alone()
 }
 
 // alone returns why the data is not that of a store without peers.
-func alone(members raft.Configuration) error {
-	if n := len(members.Servers); n > 1 {
+func (d *disk) alone() error {
+	if n := len(d.members.Servers); n > 1 {
 		return fmt.Errorf("the data is that of a node of a cluster of %d: start it as that, or remove the other nodes from the cluster first", n)
 	}
 	return nil
@@ -200,8 +202,8 @@ func (d *disk) readSnapshot(m *machine.Machine) (last uint64, err error) {
 	m.Restore(is)
 	m.Reached(meta.Index)
 	d.newest.Store(meta.Size)
-	d.term = max(d.term, meta.Term)
-	return meta.Index, alone(meta.Configuration)
+	d.term, d.members, d.membersAt = max(d.term, meta.Term), meta.Configuration, meta.ConfigurationIndex
+	return meta.Index, nil
 }
 
 // carryOut has a machine carry out an entry of the log.
@@ -219,10 +221,6 @@ func carryOut(m *machine.Machine, entry *raft.Log) error {
 		return nil
 	}
 	_, err = m.Apply(entry.Index, e, &machine.Telling{Quiet: true}, false)
-	if errors.Is(err, machine.ErrDiffers) {
-		return fmt.Errorf("this version of the gateway comes to something else than the one that wrote the log, which was not stopped cleanly: start version %s once "+
-			"and stop it with SIGTERM, then start this one (%w)", cmp.Or(m.Writer(), "that was there before"), err)
-	}
 	return err
 }
 
@@ -247,7 +245,7 @@ func (d *disk) save(snapshot *machine.Snapshot, lock sync.Locker) error {
 	if index == d.covered { // there is one of the same state
 		return nil
 	}
-	to, err := d.snapshots.Create(raft.SnapshotVersionMax, index, d.term, raft.Configuration{}, 0, nil)
+	to, err := d.snapshots.Create(raft.SnapshotVersionMax, index, d.term, d.members, d.membersAt, nil)
 	if err != nil {
 		return datadir.NoRoom(err, d.dir, "a snapshot", d.newest.Load())
 	}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -284,6 +285,16 @@ func (m *Machine) Restart(gateway fencing.Gateway) {
 	m.digest.number(uint64(m.now))
 }
 
+// Lone reports whether the state is that of a gateway that is the only one, and counts as alive for ever.
+func (m *Machine) Lone() bool {
+	for _, seen := range m.state.Gateways.Seen {
+		if seen == fencing.Instant(fencing.MaxToken) {
+			return true
+		}
+	}
+	return false
+}
+
 // Ready makes what finds names and leases in the state, if it is not there: Apply and Step do so where they need it, and
 // who only looks has it done before.
 func (m *Machine) Ready() {
@@ -325,7 +336,8 @@ func (m *Machine) check(index uint64, e *Entry) error {
 		return nil
 	}
 	if is, known := m.DigestAt(e.Behind); known && is != e.Digest {
-		return fmt.Errorf("entry %d: %w, after entry %d; it was written by version %q", index, ErrDiffers, e.Behind, m.writer)
+		return fmt.Errorf("entry %d: %w, after entry %d: start the version that wrote it (%s) once, stop it with SIGTERM, and start this one then",
+			index, ErrDiffers, e.Behind, cmp.Or(m.writer, "which one it does not say"))
 	}
 	return nil
 }

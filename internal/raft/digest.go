@@ -60,7 +60,7 @@ const (
 // settleDoubt returns nil once a majority has come to the same as this node, if an earlier leader had come to something
 // else: until then it must not lead.
 func (s *Store) settleDoubt(term uint64) error {
-	if look(s.fsm, func(*machine.Machine) uint64 { return s.fsm.doubt }) == 0 {
+	if look(s.fsm, func(*machine.Machine) error { return s.fsm.differs }) == nil {
 		return nil
 	}
 	index, digest := s.fsm.lastDigest()
@@ -68,7 +68,7 @@ func (s *Store) settleDoubt(term uint64) error {
 		return errors.New("it is not known whether this node or the leader before has come to what the log says")
 	}
 	s.fsm.mu.Lock()
-	s.fsm.doubt = 0
+	s.fsm.differs = nil
 	s.fsm.mu.Unlock()
 	return nil
 }

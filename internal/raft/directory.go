@@ -157,6 +157,11 @@ func (d *directory) readBack(id string) error {
 	return nil
 }
 
+// ofOne reports whether the files are those of a store without peers: nothing says who the members are.
+func (d *directory) ofOne() bool {
+	return len(d.log.members.Servers)+len(d.members.Servers) == 0 && (d.log.any || d.covered > 0)
+}
+
 // fits makes sure that the log goes on where the newest snapshot ends.
 func (d *directory) fits(dir string) error {
 	first, err := d.log.FirstIndex()

@@ -39,7 +39,7 @@ type fsm struct {
 	machine  *machine.Machine
 	early    map[early]bool // what the Listener has heard of entries that are not carried out here yet
 	stopped  bool           // an entry could not be carried out
-	doubt    uint64         // since this entry it has come to something else than a leader; 0: it has not
+	differs  error          // it has come to something else than a leader; nil: it has not
 	progress chan struct{}  // closed when more of the log is carried out; nil while nobody waits for it
 	grown    int            // bytes of entries since the last snapshot
 }
@@ -79,8 +79,8 @@ func (m *fsm) Apply(l *raft.Log) any {
 	}
 	if a.stale {
 		m.machine.Reached(l.Index)
-	} else if a.results, err = m.machine.Apply(l.Index, e, t, leads); err != nil && m.doubt == 0 {
-		m.doubt = l.Index // who is right the nodes find out: see compare
+	} else if a.results, err = m.machine.Apply(l.Index, e, t, leads); err != nil && m.differs == nil {
+		m.differs = err // who is right the nodes find out: see compare
 	}
 	m.machine.Ready()
 	m.wall.follow(m.machine.Walls())
@@ -285,7 +285,7 @@ func (m *fsm) Restore(from io.ReadCloser) error {
 	m.machine.Restore(is)
 	m.machine.Ready()
 	clear(m.early)
-	m.doubt = 0
+	m.differs = nil
 	m.wall.follow(m.machine.Walls())
 	m.noteDigest()
 	m.wake()

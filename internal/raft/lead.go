@@ -62,10 +62,15 @@ func (s *Store) beginToLead() {
 		err := s.settled(barrier)
 		if err == nil && s.raft.CurrentTerm() == term { // so it was committed in it, by this node
 			s.fsm.reached(barrier.(raft.IndexFuture).Index())
-			if doubt := s.settleDoubt(term); doubt == nil {
+			doubt := s.settleDoubt(term)
+			if doubt == nil {
+				doubt = s.goOnAlone(term)
+			}
+			if doubt == nil {
 				s.startClock(term)
 				return
-			} else if pause == minPause {
+			}
+			if pause == minPause {
 				s.log.Warn("this node was elected, and does not serve yet", "error", doubt)
 			}
 		} else if err != nil && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
@@ -73,6 +78,25 @@ func (s *Store) beginToLead() {
 		}
 		s.pause(pause)
 	}
+}
+
+// goOnAlone has the log say that the gateway of a store without peers, from which this cluster goes on, is there no more:
+// what waited at it goes, and all leases get their TTL anew.
+func (s *Store) goOnAlone(term uint64) error {
+	if !look(s.fsm, (*machine.Machine).Lone) {
+		return nil
+	}
+	wall, _ := s.clocks()
+	e := machine.Entry{
+		Term: term, Now: int64(look(s.fsm, (*machine.Machine).Now)), Wall: int64(fencing.InstantOf(wall)), Writer: s.version,
+		Batches: []machine.Batch{{Ops: []machine.Op{machine.Restart()}}},
+	}
+	e.Behind, e.Digest = s.fsm.lastDigest()
+	data, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	return s.settled(s.raft.Apply(data, 0))
 }
 
 // startClock begins to serve.

@@ -26,6 +26,7 @@ type diskLog struct {
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
+	any     bool // it has entries
 
 	mu     sync.Mutex
 	cause  error
@@ -77,6 +78,7 @@ func (l *diskLog) findMembers() error {
 	if err = errors.Join(err, errLast); err != nil {
 		return err
 	}
+	l.any = last > 0
 	for at := last; at >= max(first, 1); at-- {
 		var entry raft.Log
 		if err := l.disk.GetLog(at, &entry); err != nil {

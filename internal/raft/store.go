@@ -154,15 +154,53 @@ func (s *Store) begin(o *Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if !there && len(o.Members) > 0 {
-		if err := raft.BootstrapCluster(conf, d.log, d.log, d.snapshots, transport, configurationOf(o.Members)); err != nil {
-			return err
-		}
+	switch {
+	case !there && len(o.Members) > 0:
+		err = raft.BootstrapCluster(conf, d.log, d.log, d.snapshots, transport, configurationOf(o.Members))
+	case there && d.ofOne():
+		err = s.found(o, conf, transport)
+	}
+	if err != nil {
+		return err
 	}
 	if s.raft, err = raft.NewRaft(conf, s.fsm, d.log, d.log, d.snapshots, transport); err != nil {
 		return err
 	}
 	started, d.transport = true, transport.NetworkTransport
+	return nil
+}
+
+// founding carries out the log of a store without peers. There is nobody else who would know what it comes to.
+type founding struct{ *fsm }
+
+// Apply implements raft.FSM.
+func (f founding) Apply(l *raft.Log) any {
+	a := f.fsm.Apply(l)
+	if f.differs != nil {
+		f.stop(f.differs)
+	}
+	return a
+}
+
+// found makes what a store without peers has kept that of the first node of a cluster: a snapshot with all of it, and with this
+// node as the only member. What a crash left is carried out before. The leader gives all leases their TTL anew: see
+// goOnAlone.
+func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) error {
+	s.log.Info("the data is that of a store without peers: a cluster begins with it, of which this node is the only member", "node", o.Self.Address)
+	last, err := s.dir.log.LastIndex()
+	if err != nil {
+		return err
+	}
+	var stopped error
+	of := founding{newFSM(s.fsm.self)}
+	of.newest, of.readBack = s.fsm.newest, s.fsm.readBack
+	of.asked, of.leads, of.push, of.compact = s.askedAt, s.leads, func([]machine.Told) {}, func() {}
+	of.fail = func(err error) { stopped = err }
+	of.quiet.Store(last)
+	if err := raft.RecoverCluster(conf, of, s.dir.log, s.dir.log, s.dir.snapshots, transport, configurationOf([]Member{o.Self})); err != nil {
+		return errors.Join(stopped, err)
+	}
+	s.fsm.newest = nil // there is another one
 	return nil
 }
 

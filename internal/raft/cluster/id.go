@@ -35,6 +35,9 @@ func loadID(dir string) (id string, fresh bool, err error) {
 		}
 		return node.ID, false, nil
 	case has:
+		if voted, err := hasVoted(dir); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
+			return peer.NewID(), true, err
+		}
 		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
 	}
 	return peer.NewID(), true, nil
@@ -51,6 +54,16 @@ func hasVotes(dir string) (found bool, err error) {
 		return err
 	})
 	return found, err
+}
+
+// hasVoted reports whether a log is that of a node, which knows in which term it is.
+func hasVoted(dir string) (bool, error) {
+	log, err := wal.Open(filepath.Join(dir, "log"), wal.Options{Look: true})
+	if err != nil {
+		return false, err
+	}
+	_, err = log.Get([]byte("CurrentTerm")) // hashicorp/raft's
+	return err == nil, log.Close()
 }
 
 // writeID has the id on disk, whole, before anybody is told of it. What is in the place of the directory that was locked is

@@ -1,0 +1,147 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/embedded"
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+// withoutPeers opens the store without peers in a directory.
+func withoutPeers(t *testing.T, dir string) *embedded.Store {
+	t.Helper()
+	s, err := embedded.Open(embedded.Options{Dir: dir, Version: "v1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// had is what a client had of a store.
+type had struct {
+	r     fencing.AcquireRequest
+	token fencing.Token
+}
+
+// hold has a store grant some leases, and others wait for the first of them.
+func hold(t *testing.T, s fencing.Store, names ...fencing.Name) (all []had) {
+	t.Helper()
+	for _, name := range names {
+		r := acquire(name, fencing.LongestTTL)
+		out, err := s.Do(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, had{r, out.Holder.Token})
+	}
+	waits := acquire(names[0], time.Minute)
+	waits.Wait = time.Minute
+	if out, err := s.Do(t.Context(), waits); err != nil || !out.Waits() {
+		t.Fatal(out, err)
+	}
+	return all
+}
+
+// keeps fails the test unless a store has all those leases, whole, and nobody who waits.
+func keeps(t *testing.T, s fencing.Store, what string, all []had) (highest fencing.Token) {
+	t.Helper()
+	for _, h := range all {
+		out, err := s.Do(t.Context(), fencing.RenewRequest{Name: h.r.Name, Lease: h.r.Lease})
+		if err != nil || out.Holder.Token != h.token {
+			t.Errorf("%s: the lease on %s is %+v, %v; want token %d", what, h.r.Name, out.Holder, err, h.token)
+		}
+		if out, err = s.Do(t.Context(), fencing.InspectRequest{Name: h.r.Name}); err != nil || out.Lock.Waiting != 0 {
+			t.Errorf("%s: %+v, %v; nobody can wait", what, out.Lock, err)
+		}
+		highest = max(highest, h.token)
+	}
+	return highest
+}
+
+// copied returns a copy of a directory, as a kill leaves it.
+func copied(t *testing.T, dir string) string {
+	t.Helper()
+	for {
+		to := t.TempDir()
+		err := os.CopyFS(to, os.DirFS(dir))
+		if errors.Is(err, fs.ErrNotExist) { // the next file of the log has got its name meanwhile
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return to
+	}
+}
+
+// A cluster begins with what a store without peers has kept, whether that was stopped or killed; others join it; and one of it
+// alone may be a store without peers again, and go on as a cluster of one.
+func TestAClusterBeginsWithAStoreWithoutPeers(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed %t", killed), func(t *testing.T) {
+			dir := t.TempDir()
+			s := withoutPeers(t, dir)
+			all := hold(t, s, "a", "b", "c")
+			if killed {
+				dir = copied(t, dir)
+			} else if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c := newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir })
+			n := c.nodes[0]
+			highest := keeps(t, n, "the cluster", all)
+			if look(n.fsm, (*machine.Machine).Lone) {
+				t.Error("the gateway that is there no more lives for ever")
+			}
+			more := hold(t, n, "d")
+			if more[0].token <= highest {
+				t.Errorf("token %d after %d", more[0].token, highest)
+			}
+			all = append(all, more...)
+			n.Close()
+			c.reopen(0)
+			c.awaitLeader()
+			keeps(t, n, "the cluster, started again", all[:3]) // who waits at a gateway that has gone stays for some seconds
+			n.Close()
+
+			back := withoutPeers(t, dir)
+			keeps(t, back, "the store without peers, again", all)
+			all = append(all, hold(t, back, "e")...)
+			if killed {
+				n.options.Dir = copied(t, dir)
+			} else if err := back.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c.reopen(0)
+			c.awaitLeader()
+			keeps(t, n, "the cluster of one, again", all)
+		})
+	}
+}
+
+// The directory of a node that has others is not that of a store without peers, and a node's files are not one's either.
+func TestADirectoryOfOthersIsNotThatOfAStoreWithoutPeers(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	hold(t, c.nodes[0], "a")
+	late, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, n := range c.nodes {
+		n.fsm.await(c.nodes[0].raft.LastIndex(), late.Done())
+		n.Close()
+		if _, err := embedded.Open(embedded.Options{Dir: n.options.Dir}); err == nil || !strings.Contains(err.Error(), "a node of a cluster of 3") {
+			t.Errorf("it is opened: %v", err)
+		}
+		if _, err := embedded.Examine(n.options.Dir); err == nil || !strings.Contains(err.Error(), "a node of a cluster of 3") {
+			t.Errorf("doctor: %v", err)
+		}
+	}
+}
