@@ -224,7 +224,7 @@ func TestDefaultSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "fencepost-data", "fencepost.db")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "fencepost-data", "log", "0000000001.log")); err != nil {
 		t.Error(err)
 	}
 	if err := g.end(syscall.SIGTERM); err != nil {

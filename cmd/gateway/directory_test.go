@@ -28,7 +28,7 @@ const nobody = 65534
 // the gateway and by doctor.
 func TestDirectoryThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
-	directoryThatCannotBeUsed(t, "embedded", "fencepost.db")
+	directoryThatCannotBeUsed(t, "embedded", "log/0000000001.log")
 }
 
 // So is that of a node of a cluster. Where it is not there yet, doctor says nothing of it: it may be that of another machine.
@@ -70,7 +70,7 @@ func directoryThatCannotBeUsed(t *testing.T, store, file string) {
 		}, []string{"file is not a directory; move it away"}},
 		"a file that is not readable": {func(t *testing.T, dir string) string {
 			path := filepath.Join(dir, file)
-			must(t, os.WriteFile(path, nil, 0o000), os.Chown(dir, self, -1), os.Chown(path, self, -1))
+			must(t, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o000), os.Chown(dir, self, -1), os.Chown(filepath.Dir(path), self, -1), os.Chown(path, self, -1))
 			return dir
 		}, []string{file + " belongs to ", "chmod -R u+rwX {}"}},
 	} {

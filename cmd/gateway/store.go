@@ -72,7 +72,7 @@ func (s *openedStore) losses() (n int64) {
 func openStore(ctx context.Context, cfg config, secured security, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
-		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, MaxHolders: cfg.MaxHoldersPerName})
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, Version: version, MaxHolders: cfg.MaxHoldersPerName})
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}

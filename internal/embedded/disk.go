@@ -42,7 +42,7 @@ type disk struct {
 	log       *wal.Log
 	snapshots *snapshots.Store
 	free      freeSpace
-	after     int // bytes of entries after which a snapshot takes their place
+	after     int64 // bytes of entries after which a snapshot takes their place
 
 	term    uint64       // of what is appended: a cluster goes on from it
 	behind  int          // bytes of entries that the newest snapshot does not have, when it was opened
@@ -54,7 +54,7 @@ type disk struct {
 }
 
 func openDisk(o *Options) (*disk, error) {
-	d := &disk{dir: o.Dir, logger: o.Logger, free: o.free, after: cmp.Or(o.snapshotAt, snapshotAfter), term: 1}
+	d := &disk{dir: o.Dir, logger: o.Logger, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
 	if d.free == nil {
 		d.free = datadir.Free
 	}
@@ -75,7 +75,7 @@ func openDisk(o *Options) (*disk, error) {
 // open opens or makes the files. A directory that has a store is never refused for lack of room: it may have run with
 // less. The directory's name has to be as durable as what is in it.
 func (d *disk) open(o *Options, files wal.Files) error {
-	size := cmp.Or(o.segment, wal.DefaultFileSize)
+	size := cmp.Or(o.segment, fileSize)
 	there, err := d.there(files)
 	if err == nil && !there {
 		if err = d.roomForNew(size); err == nil {
@@ -130,8 +130,14 @@ const (
 	theStore      = "the store"    // what takes room
 )
 
-// newStore is for how many files of the log there has to be room at a first start: two, a snapshot, and a new one beside it.
-const newStore = 4
+const (
+	// fileSize is how many bytes a file of the log has: 2,047 small flushes.
+	fileSize = 8 << 20
+
+	// newStore is for how many files of the log there has to be room at a first start: those of snapshotAfterFiles, two that are
+	// filled while a snapshot is written, the next one, and a small snapshot beside the one before.
+	newStore = 8
+)
 
 // roomForNew refuses a directory that has no room for a new store.
 func (d *disk) roomForNew(fileSize int64) error {
@@ -235,8 +241,11 @@ func (d *disk) append(index uint64, e *machine.Entry) (uint64, []byte, error) {
 
 // large reports whether a snapshot is to take the place of so many bytes of entries.
 func (d *disk) large(grown int) bool {
-	return grown > d.after || d.log.Bytes() > max(snapshotAfterFiles, d.newest.Load()) && grown > 0
+	return int64(grown) > max(d.after, d.newest.Load()/4) || d.log.Bytes() > d.mostFiles() && grown > 0
 }
+
+// mostFiles is how many bytes the files of the log may have before a snapshot takes the place of what is in them.
+func (d *disk) mostFiles() int64 { return max(snapshotAfterFiles, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
 // one. lock is what guards the machine.

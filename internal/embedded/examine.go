@@ -46,7 +46,7 @@ func examineFiles(dir string) (f fencing.Finding, room []fencing.Finding, err er
 	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
 	if there, err := d.there(wal.FilesOr(nil)); err != nil || !there {
 		f.Detail = "there is none yet: nothing was ever locked here"
-		return f, datadir.Room(dir, d.free, theStore, 0), errors.Join(err, d.roomForNew(wal.DefaultFileSize))
+		return f, datadir.Room(dir, d.free, theStore, 0), errors.Join(err, d.roomForNew(fileSize))
 	}
 	files, err := openAll(dir)
 	switch {

@@ -18,7 +18,6 @@ type batch struct {
 	asked    time.Time                       // the gateway's clock then
 	due      bool                            // has gathered for long enough
 	late     bool                            // an answer waits for it
-	grown    int                             // the bytes of the log with it, since the last snapshot
 
 	done chan struct{} // closed when it is durable, or err says why it is not
 	err  error
@@ -131,6 +130,7 @@ func (s *Store) flush(b *batch) error {
 			return err
 		}
 	}
+	s.awaitSnapshot(b.index)
 	_, data, err := s.disk.append(b.index, &b.entry)
 	if err != nil {
 		return err

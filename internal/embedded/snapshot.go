@@ -7,17 +7,24 @@ import (
 
 const (
 	// snapshotAfter is how much of the log is written before a snapshot takes its place, in bytes of entries: so much is
-	// carried out at a start after a crash in about two seconds.
+	// carried out at a start after a crash in about two seconds. Where the snapshot is so large that it takes longer to read, it is a
+	// quarter of that.
 	snapshotAfter = 16 << 20
 
 	// snapshotAfterFiles is the same in bytes of files, each entry of which takes whole blocks. Where the snapshot is
 	// larger, the files may be as large.
-	snapshotAfterFiles = 64 << 20
+	snapshotAfterFiles = 32 << 20
+
+	// mostBehind is how many times that the log may be while a snapshot is written: then what is written waits for it.
+	mostBehind = 4
+
+	// snapshotPause is how long after a snapshot that could not be taken the next one is tried.
+	snapshotPause = time.Minute
 )
 
 // compact begins a snapshot as of a batch that was taken, if the log has grown enough. The caller holds the mutex.
 func (s *Store) compact(b *batch) {
-	if s.compacts || !s.disk.large(s.grown) {
+	if s.saving != nil || !s.disk.large(s.grown) || time.Now().Before(s.notBefore) {
 		return
 	}
 	snapshot, err := s.machine.Snapshot()
@@ -25,7 +32,8 @@ func (s *Store) compact(b *batch) {
 		s.log.Error("a snapshot can't begin", "error", err)
 		return
 	}
-	s.compacts, s.grown = true, 0
+	s.saving = &saving{b.index, make(chan struct{})}
+	s.grown = 0
 	s.snapshots.Go(func() {
 		<-b.done // until then it has more than was acknowledged
 		err := b.err
@@ -35,11 +43,29 @@ func (s *Store) compact(b *batch) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		snapshot.Release()
-		s.compacts = false
+		close(s.saving.done)
+		s.saving = nil
 		if err != nil && s.cause == nil {
+			s.notBefore = time.Now().Add(snapshotPause)
 			s.log.Warn("a snapshot could not be taken; the log grows until the next one", "error", err)
 		}
 	})
+}
+
+// saving is a snapshot that is being written.
+type saving struct {
+	index uint64 // of the log
+	done  chan struct{}
+}
+
+// awaitSnapshot waits, before an entry is written, for a snapshot beside which the log has become too large.
+func (s *Store) awaitSnapshot(index uint64) {
+	s.mu.Lock()
+	under := s.saving
+	s.mu.Unlock()
+	if under != nil && under.index < index && s.disk.log.Bytes() > mostBehind*s.disk.mostFiles() {
+		<-under.done
+	}
 }
 
 // lastSnapshot has a snapshot take the place of all of the log.

@@ -17,23 +17,33 @@ func (s *State) Restart(now Instant, gateway Gateway) {
 }
 
 func (r *Record) restart(now Instant) {
-	var holders Holders
-	for h := range r.Holders.All() {
-		if h.Provisional {
-			continue
+	hs := &r.Holders
+	if only := hs.roots[byLease]; hs.Len() == 1 && !only.Provisional { // as most are: it is in no order before or behind another
+		only.restart(now)
+		hs.roots[byStream], only.links[byStream] = nil, links{}
+	} else {
+		var left Holders
+		for h := range hs.All() {
+			if !h.Provisional {
+				h.restart(now)
+				left.Put(h)
+			}
 		}
-		h.ExpiresAt = now.Add(h.TTL)
-		if h.MaxHold > 0 {
-			h.ExpiresAt = min(h.ExpiresAt, h.AcquiredAt.Add(h.MaxHold))
-		}
-		if h.BreakAt != 0 {
-			h.ExpiresAt = min(h.ExpiresAt, h.BreakAt)
-		}
-		h.Attached, h.Gateway, h.Stamp, h.Keep, h.Seq, h.JoinedAt, h.Told = "", "", "", false, 0, 0, false
-		holders.Put(h)
+		*hs = left
 	}
-	r.Holders, r.Queue, r.RetryAt, r.Intent = holders, Queue{}, 0, Intent{}
-	if holders.Len() == 0 && r.ForgetAt == 0 { // all it had were places and a lease that nobody has confirmed
+	r.Queue, r.RetryAt, r.Intent = Queue{}, 0, Intent{}
+	if hs.Len() == 0 && r.ForgetAt == 0 { // all it had were places and a lease that nobody has confirmed
 		r.ForgetAt = now.Add(ForgetAfter)
 	}
+}
+
+func (h *Holding) restart(now Instant) {
+	h.ExpiresAt = now.Add(h.TTL)
+	if h.MaxHold > 0 {
+		h.ExpiresAt = min(h.ExpiresAt, h.AcquiredAt.Add(h.MaxHold))
+	}
+	if h.BreakAt != 0 {
+		h.ExpiresAt = min(h.ExpiresAt, h.BreakAt)
+	}
+	h.Attached, h.Gateway, h.Stamp, h.Keep, h.Seq, h.JoinedAt, h.Told = "", "", "", false, 0, 0, false
 }

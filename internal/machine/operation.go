@@ -76,7 +76,7 @@ type operation struct {
 // what it does not know: to leave out a part of an operation would set who reads it apart from
 // the others. Lenient is for what nodes ask each other and answer, in which a later version may say more.
 var (
-	Encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.EncMode())
+	Encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.UserBufferEncMode())
 	Strict   = must(cbor.DecOptions{
 		DupMapKey: cbor.DupMapKeyEnforcedAPF, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
 		MaxArrayElements: mostElements, MaxMapPairs: mostElements,

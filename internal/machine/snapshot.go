@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/fxamacker/cbor/v2"
 	"github.com/tidwall/btree"
 
 	"fencepost/internal/fencing"
@@ -215,26 +215,36 @@ type frameWriter struct {
 	to     *bufio.Writer
 	most   int // bytes of a frame
 	number uint64
+	list   bytes.Buffer // reused
 }
 
 // writeList writes a list in as many frames as it takes, one at least.
 func writeList[T any](w *frameWriter, kind byte, all []T) error {
-	var list []cbor.RawMessage
-	size := 0
+	w.list.Reset()
+	n := 0
 	for i := range all {
-		encoded, err := Encoding.Marshal(&all[i])
-		if err != nil {
+		before := w.list.Len()
+		if err := Encoding.MarshalToBuffer(&all[i], &w.list); err != nil {
 			return err
 		}
-		if size > 0 && size+len(encoded) > fullFrame {
-			if err := w.write(kind, list); err != nil {
+		if n > 0 && w.list.Len() > fullFrame {
+			last := bytes.Clone(w.list.Bytes()[before:])
+			w.list.Truncate(before)
+			if err := w.writeContent(append(arrayOf(kind, n), w.list.Bytes()...)); err != nil {
 				return err
 			}
-			list, size = nil, 0
+			w.list.Reset()
+			w.list.Write(last)
+			n = 0
 		}
-		list, size = append(list, encoded), size+len(encoded)
+		n++
 	}
-	return w.write(kind, list)
+	return w.writeContent(append(arrayOf(kind, n), w.list.Bytes()...))
+}
+
+// arrayOf returns the beginning of a frame with an array of n elements: its kind and CBOR's head of an array.
+func arrayOf(kind byte, n int) []byte {
+	return binary.BigEndian.AppendUint32([]byte{kind, 0x9a}, uint32(n))
 }
 
 func frameChecksum(number uint64, content []byte) uint32 {
@@ -246,7 +256,10 @@ func (w *frameWriter) write(kind byte, v any) error {
 	if err != nil {
 		return err
 	}
-	content := append([]byte{kind}, encoded...)
+	return w.writeContent(append([]byte{kind}, encoded...))
+}
+
+func (w *frameWriter) writeContent(content []byte) error {
 	if len(content) > w.most {
 		return fmt.Errorf("part %d of the snapshot would have %d bytes, which is more than can be read", w.number, len(content))
 	}
@@ -256,7 +269,7 @@ func (w *frameWriter) write(kind byte, v any) error {
 	if _, err := w.to.Write(header); err != nil {
 		return err
 	}
-	_, err = w.to.Write(content)
+	_, err := w.to.Write(content)
 	return err
 }
 
