@@ -29,7 +29,6 @@ import (
 
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
 	"fencepost/internal/machine"
 	"fencepost/internal/wal"
 )
@@ -204,7 +203,7 @@ func (s *Store) Cause() error {
 }
 
 // List implements fencing.Store. It may show a grant that is not durable yet, and locks at
-// more than one instant: see index.Page.
+// more than one instant: see machine.Page.
 func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	if err := s.Cause(); err != nil {
 		return fencing.ListPage{}, fencing.Unavailable(err)
@@ -215,7 +214,7 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 		total = s.machine.HeldBelow(r.Prefix)
 		s.mu.RUnlock()
 	}
-	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+	page := machine.Page(r, func(v machine.View, after fencing.Name) ([]*fencing.Lock, bool) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
 		v.Now, v.Guard = s.now(), fencing.Guard{Gateway: self}

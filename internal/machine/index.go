@@ -9,7 +9,6 @@ import (
 	"github.com/tidwall/btree"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
 )
 
 const (
@@ -26,8 +25,8 @@ const (
 
 // stateIndex finds beside what an index does what only a node of a cluster looks for.
 type stateIndex struct {
-	*index.Index
-	names      btree.Set[fencing.Name]                      // all that have a record
+	*nameIndex
+	idle       btree.Set[fencing.Name]                      // those with a record and without a holder
 	waiting    btree.Set[fencing.Name]                      // those with a place or a lease that is not confirmed
 	streams    map[fencing.Gateway]*btree.Set[fencing.Name] // those on which a lease hangs on a stream of the gateway; none is empty
 	streamsOf  map[fencing.Name][]fencing.Gateway           // the gateways under which a name is there, in order
@@ -36,7 +35,7 @@ type stateIndex struct {
 
 func newIndex(state *fencing.State) *stateIndex {
 	x := &stateIndex{
-		Index:      index.New(state),
+		nameIndex:  newNameIndex(state),
 		streams:    map[fencing.Gateway]*btree.Set[fencing.Name]{},
 		streamsOf:  map[fencing.Name][]fencing.Gateway{},
 		tombstones: btree.NewBTreeGOptions(dueTombstone.before, btree.Options{NoLocks: true}),
@@ -64,9 +63,23 @@ func (x *stateIndex) note(name fencing.Name, r *fencing.Record) {
 			set.Delete(name)
 		}
 	}
-	belongs(&x.names, r != nil)
+	belongs(&x.idle, r != nil && r.Holders.Len() == 0)
 	belongs(&x.waiting, r != nil && (!r.Queue.Empty() || r.Holders.Unconfirmed()))
 	x.noteStreams(name, r)
+}
+
+// namesBehind returns the next names that have a record behind one, in order, n at most.
+func (x *stateIndex) namesBehind(name fencing.Name, n int) []fencing.Name {
+	names := make([]fencing.Name, 0, 2*n)
+	add := func(found fencing.Name) bool {
+		names = append(names, found)
+		return len(names) < cap(names)
+	}
+	x.heldBehind(name, func(found fencing.Name) bool { return add(found) && len(names) < n })
+	held := len(names)
+	x.idle.Ascend(name, func(found fencing.Name) bool { return found == name || add(found) && len(names) < held+n })
+	slices.Sort(names)
+	return names[:min(n, len(names))]
 }
 
 func (x *stateIndex) noteStreams(name fencing.Name, r *fencing.Record) {

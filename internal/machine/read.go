@@ -1,9 +1,6 @@
 package machine
 
-import (
-	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
-)
+import "fencepost/internal/fencing"
 
 // NextAt returns when the first name has something due, perhaps too early; never, if none has.
 func (m *Machine) NextAt() fencing.Instant {
@@ -24,8 +21,8 @@ func (m *Machine) Held() int { return m.index.Held() }
 // HeldBelow returns how many names with a prefix have a holder.
 func (m *Machine) HeldBelow(prefix string) int { return m.index.HeldBelow(prefix) }
 
-// Views returns what is shown of the next names behind one: see index.Index.
-func (m *Machine) Views(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+// Views returns what is shown of the next names behind one: in order.
+func (m *Machine) Views(v View, after fencing.Name) ([]*fencing.Lock, bool) {
 	v.Now = max(v.Now, m.now)
-	return m.index.Views(v, after)
+	return m.Views(v, after)
 }

@@ -105,22 +105,17 @@ func (s *Snapshot) saveTombstone(m *Machine, d dueTombstone) {
 // nextRecords returns the next records as they were; none are left if it returns false.
 func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 	m := s.machine
-	last, looked := s.written, 0
-	m.index.names.Ascend(s.written, func(name fencing.Name) bool {
-		switch {
-		case name == s.written:
-			return true
-		case looked == atOnce:
-			more = true
-			return false
-		}
-		looked++
+	names := m.index.namesBehind(s.written, atOnce+1)
+	if more = len(names) > atOnce; more {
+		names = names[:atOnce]
+	}
+	last := s.written
+	for _, name := range names {
 		last = name
 		if _, ok := s.saved.Get(name); !ok {
 			records = append(records, recordOf(name, m.state.Records[name]))
 		}
-		return true
-	})
+	}
 	var done []fencing.Name
 	s.saved.Scan(func(name fencing.Name, kept *stateRecord) bool {
 		if more && name > last {

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
 	"fencepost/internal/machine"
 )
 
@@ -304,13 +303,13 @@ func look[T any](m *fsm, see func(*machine.Machine) T) T {
 	return see(m.machine)
 }
 
-// list returns a page: see index.Page.
+// list returns a page: see machine.Page.
 func (m *fsm) list(r fencing.ListRequest, now fencing.Instant, guard fencing.Guard) fencing.ListPage {
 	total := 0
 	if r.Count {
 		total = look(m, func(of *machine.Machine) int { return of.HeldBelow(r.Prefix) })
 	}
-	page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+	page := machine.Page(r, func(v machine.View, after fencing.Name) ([]*fencing.Lock, bool) {
 		m.mu.RLock()
 		defer m.mu.RUnlock()
 		v.Now, v.Guard = now, guard

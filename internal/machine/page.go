@@ -1,4 +1,4 @@
-package index
+package machine
 
 import "fencepost/internal/fencing"
 
@@ -13,7 +13,7 @@ const (
 )
 
 // Page returns the page that is asked for. It may show locks at more than one instant: what
-// is looked for is looked for while others write. views is Index.Views now, for a request: it
+// is looked for is looked for while others write. views is Machine.Views now, for a request: it
 // has the state to itself, or shares it with others that look, only until it returns.
 func Page(r fencing.ListRequest, views func(v View, after fencing.Name) ([]*fencing.Lock, bool)) (page fencing.ListPage) {
 	after := r.After

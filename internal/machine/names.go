@@ -1,6 +1,4 @@
-// Package index finds the records of a fencing.State that a store keeps in memory: those that
-// are held by the order of their names, and all by what is due next.
-package index
+package machine
 
 import (
 	"cmp"
@@ -12,18 +10,19 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// Index follows from a state, but for what is due, which may be early. Who uses it keeps
+// nameIndex finds the names of a state: those that are held by their order, and all by what is due next. It
+// follows from the state, but for what is due, which may be early. Who uses it keeps
 // others from the state and from it meanwhile; those who only look may be several.
-type Index struct {
+type nameIndex struct {
 	state  *fencing.State
 	held   btree.Set[fencing.Name]          // names with a holder, live or not yet ended
 	due    *btree.BTreeG[dueName]           // one entry a name, not later than it is due
 	queued map[fencing.Name]fencing.Instant // the names in due
 }
 
-// New returns the index of a state.
-func New(state *fencing.State) *Index {
-	x := &Index{
+// newNameIndex returns the index of the names of a state.
+func newNameIndex(state *fencing.State) *nameIndex {
+	x := &nameIndex{
 		state:  state,
 		due:    btree.NewBTreeGOptions(dueName.before, btree.Options{NoLocks: true}),
 		queued: make(map[fencing.Name]fencing.Instant, len(state.Records)),
@@ -36,7 +35,7 @@ func New(state *fencing.State) *Index {
 
 // Update follows a change of the record of name. A due time that moved later is found when
 // the old one comes up.
-func (x *Index) Update(name fencing.Name) {
+func (x *nameIndex) Update(name fencing.Name) {
 	r := x.state.Records[name]
 	if r == nil || r.Holders.Len() == 0 {
 		x.held.Delete(name)
@@ -58,7 +57,7 @@ func (x *Index) Update(name fencing.Name) {
 
 // Due returns up to limit names that have something due at now, those first that were due
 // first. It corrects what it finds early.
-func (x *Index) Due(now fencing.Instant, limit int) (names []fencing.Name) {
+func (x *nameIndex) Due(now fencing.Instant, limit int) (names []fencing.Name) {
 	var early []fencing.Name
 	x.due.Scan(func(d dueName) bool {
 		switch {
@@ -81,19 +80,19 @@ func (x *Index) Due(now fencing.Instant, limit int) (names []fencing.Name) {
 
 // Next returns when the first name has something due at the earliest, perhaps too early,
 // but for what Due has corrected; false: there is nothing.
-func (x *Index) Next() (fencing.Instant, bool) {
+func (x *nameIndex) Next() (fencing.Instant, bool) {
 	first, ok := x.due.Min()
 	return first.at, ok
 }
 
 // Queued returns how many names have something due at some time.
-func (x *Index) Queued() int { return x.due.Len() }
+func (x *nameIndex) Queued() int { return x.due.Len() }
 
 // Held returns how many names have a holder.
-func (x *Index) Held() int { return x.held.Len() }
+func (x *nameIndex) Held() int { return x.held.Len() }
 
 // HeldBelow returns how many names with a prefix have a holder.
-func (x *Index) HeldBelow(prefix string) int {
+func (x *nameIndex) HeldBelow(prefix string) int {
 	before := func(bound string) int {
 		return sort.Search(x.held.Len(), func(at int) bool {
 			name, _ := x.held.GetAt(at)
@@ -104,6 +103,11 @@ func (x *Index) HeldBelow(prefix string) int {
 		return x.held.Len()
 	}
 	return before(prefix+"\xff") - before(prefix) // names are ASCII
+}
+
+// heldBehind visits the names with a holder behind one, in order.
+func (x *nameIndex) heldBehind(name fencing.Name, visit func(fencing.Name) bool) {
+	x.held.Ascend(name, func(held fencing.Name) bool { return held == name || visit(held) })
 }
 
 // View is what is shown of locks.
@@ -118,7 +122,7 @@ type View struct {
 }
 
 // Views returns what is shown of the next names behind one. more says that names follow.
-func (x *Index) Views(v View, after fencing.Name) (locks []*fencing.Lock, more bool) {
+func (x *nameIndex) Views(v View, after fencing.Name) (locks []*fencing.Lock, more bool) {
 	x.held.Ascend(max(after, fencing.Name(v.Prefix)), func(name fencing.Name) bool {
 		switch {
 		case after != "" && name <= after:

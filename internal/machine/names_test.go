@@ -1,4 +1,4 @@
-package index_test
+package machine
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
 )
 
 var guard = fencing.Guard{Gateway: "g"}
@@ -19,7 +18,7 @@ func TestIndex(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		state := fencing.NewState()
-		x := index.New(state)
+		x := newNameIndex(state)
 		now := fencing.InstantOf(time.UnixMilli(1_700_000_000_000))
 		leases := map[fencing.Name]fencing.LeaseID{}
 		for range 400 {
@@ -46,15 +45,15 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-func sometimesNew(random *rand.Rand, state *fencing.State, x *index.Index) *index.Index {
+func sometimesNew(random *rand.Rand, state *fencing.State, x *nameIndex) *nameIndex {
 	if random.IntN(50) == 0 {
-		return index.New(state)
+		return newNameIndex(state)
 	}
 	return x
 }
 
 // attend does what is due on as many names as Due is asked for.
-func attend(t *testing.T, state *fencing.State, x *index.Index, now fencing.Instant, limit int) {
+func attend(t *testing.T, state *fencing.State, x *nameIndex, now fencing.Instant, limit int) {
 	t.Helper()
 	due := x.Due(now, limit)
 	if all := len(dueNames(state, now)); len(due) != min(all, limit) {
@@ -76,7 +75,7 @@ func dueNames(state *fencing.State, now fencing.Instant) (names []fencing.Name) 
 	return names
 }
 
-func compare(t *testing.T, state *fencing.State, x *index.Index, now fencing.Instant) {
+func compare(t *testing.T, state *fencing.State, x *nameIndex, now fencing.Instant) {
 	t.Helper()
 	due := x.Due(now, len(state.Records))
 	slices.Sort(due)
@@ -112,11 +111,11 @@ func compare(t *testing.T, state *fencing.State, x *index.Index, now fencing.Ins
 }
 
 // paged reads all pages of live locks.
-func paged(t *testing.T, state *fencing.State, x *index.Index, now fencing.Instant, prefix string) (names []fencing.Name) {
+func paged(t *testing.T, state *fencing.State, x *nameIndex, now fencing.Instant, prefix string) (names []fencing.Name) {
 	t.Helper()
 	r := fencing.ListRequest{Prefix: prefix, Limit: 7}
 	for {
-		page := index.Page(r, func(v index.View, after fencing.Name) ([]*fencing.Lock, bool) {
+		page := Page(r, func(v View, after fencing.Name) ([]*fencing.Lock, bool) {
 			v.Now, v.Guard = now, guard
 			return x.Views(v, after)
 		})
