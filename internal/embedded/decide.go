@@ -17,9 +17,13 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (out fencing.Outcome, err
 	if !fencing.Served(op) {
 		return out, fencing.UnservedError(op)
 	}
+	var encoded machine.Op // before others have to wait
+	if !fencing.OnlyLooks(op) {
+		encoded = machine.EncodeOp(op)
+	}
 	for again := true; again && err == nil; {
 		err = s.decide(ctx, func() (wait bool) {
-			out, wait = s.step(op)
+			out, wait = s.step(op, encoded)
 			if again = out.AskAgain() && s.machine.LeftOn(op.LockName()) && s.guard.StepLimit == 0; again {
 				s.attend(op.LockName())
 			}
@@ -81,7 +85,7 @@ func (s *Store) refusal(ctx context.Context) error {
 
 // step decides one operation, writes it down, and reports whether the answer has
 // to wait until that is durable.
-func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
+func (s *Store) step(op fencing.Op, encoded machine.Op) (out fencing.Outcome, wait bool) {
 	if fencing.OnlyLooks(op) {
 		out = s.machine.Look(op, s.next.now, s.guard)
 		out.Asked = s.next.asked
@@ -90,7 +94,7 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 	subject := fencing.EndedLease{Name: op.LockName(), Lease: op.LockLease().Public()}
 	pending := s.next.has(subject) || s.flushing.has(subject)
 	before := s.promiseTo(subject)
-	out = s.carryOut(op)
+	out = s.carryOut(op, encoded)
 	after := s.promiseTo(subject)
 	more := after.exceeds(&before)
 	if more {
@@ -113,9 +117,9 @@ func (s *Store) step(op fencing.Op) (out fencing.Outcome, wait bool) {
 }
 
 // carryOut has the machine carry out an operation, which goes into the log.
-func (s *Store) carryOut(op fencing.Op) fencing.Outcome {
+func (s *Store) carryOut(op fencing.Op, encoded machine.Op) fencing.Outcome {
 	b := s.next
-	s.write(machine.EncodeOp(op))
+	s.write(encoded)
 	b.telling.Asked = b.asked
 	out := s.machine.Step(b.index, &b.telling, s.guard, op)
 	out.Asked = b.asked
@@ -152,7 +156,8 @@ func (s *Store) write(op machine.Op) {
 // attend does what time has brought about on name, and returns the leases that
 // this ended.
 func (s *Store) attend(name fencing.Name) []fencing.Ended {
-	return s.carryOut(fencing.ExpireRequest{Name: name}).Ended
+	op := fencing.ExpireRequest{Name: name}
+	return s.carryOut(op, machine.EncodeOp(op)).Ended
 }
 
 // expire attends to up to limit names that are due, and forgets old tombstones.

@@ -264,8 +264,8 @@ func storeBugs() []Bug {
 			Name: "release-never-flushed", What: "after a restart leases are there again that were let go long before",
 			Patches: []Patch{{
 				File: "internal/embedded/decide.go",
-				Old:  "	s.write(machine.EncodeOp(op))\n",
-				New:  "	if _, releases := op.(fencing.ReleaseRequest); !releases {\n		s.write(machine.EncodeOp(op))\n	} else if b.empty() {\n		s.write(machine.Tick())\n	}\n",
+				Old:  "	s.write(encoded)\n",
+				New:  "	if _, releases := op.(fencing.ReleaseRequest); !releases {\n		s.write(encoded)\n	} else if b.empty() {\n		s.write(machine.Tick())\n	}\n",
 			}},
 			History: failing(embedded(history.Mix{Plain: 3, Wait: 3, Break: 1}), 6000, time.Second, "gateway-kill"), Promise: "order",
 		},
