@@ -62,7 +62,7 @@ func TestLittleRoomIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, what := range []string{"tables", "of its newest snapshots"} {
+	for _, what := range []string{"times its files", "of its newest snapshots"} {
 		if said := fmt.Sprintf("With less than two %s free, or %d MiB if that is more", what, leastSpace>>20); leastTimes != 2 || !strings.Contains(string(limits), said) {
 			t.Errorf("docs/limits.md does not say %q", said)
 		}
