@@ -22,7 +22,7 @@ const (
 var ErrNoRoom = errors.New("there is no room for it")
 
 // Room says how much is free for the files in dir, by free, which is Free but for tests. What is the largest of them that
-// is written anew beside itself, as "the table", and has so many bytes. Nothing is said where that is not known.
+// is written anew beside itself, as "the store", and has so many bytes. Nothing is said where that is not known.
 func Room(dir string, free func(dir string) (bytes int64, known bool), what string, size int64) []fencing.Finding {
 	there, known := free(dir)
 	if !known {
