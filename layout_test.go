@@ -24,7 +24,7 @@ var ours = map[string][]string{
 	"internal/fencing":             {},
 	"internal/fencing/fencingtest": {"internal/fencing", "internal/seed"},
 	"internal/datadir":             {"internal/fencing"},
-	"internal/embedded":            {"internal/datadir", "internal/fencing", "internal/fencing/index", "internal/machine", "internal/snapshots", "internal/wal"},
+	"internal/embedded":            {"internal/datadir", "internal/fencing", "internal/machine", "internal/snapshots", "internal/wal"},
 	"internal/quorum":              {"internal/fencing"},
 	"internal/wal":                 {"internal/datadir"},
 	"internal/snapshots":           {"internal/datadir", "internal/wal"},
