@@ -27,6 +27,7 @@ var ours = map[string][]string{
 	"internal/embedded":            {"internal/datadir", "internal/fencing", "internal/machine", "internal/snapshots", "internal/wal"},
 	"internal/quorum":              {"internal/fencing"},
 	"internal/wal":                 {"internal/datadir"},
+	"internal/wal/waltest":         {},
 	"internal/snapshots":           {"internal/datadir", "internal/wal"},
 	"internal/machine":             {"internal/fencing"},
 	"internal/raft":                {"internal/datadir", "internal/fencing", "internal/machine", "internal/snapshots", "internal/wal"},

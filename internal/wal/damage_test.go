@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/seed"
+	"fencepost/internal/wal/waltest"
 )
 
 // written is a log of several files, as a crash leaves it, and what it comes to.
@@ -37,7 +38,7 @@ func (w *written) at(dir string) map[string][]byte {
 // write makes a log with entries that count in so many files.
 func write(t *testing.T, files int) *written {
 	t.Helper()
-	trace := newTrace(nil)
+	trace := waltest.New(nil)
 	l := openTrace(t, trace)
 	w := &written{content: map[string][]byte{}}
 	describe := func() string {
@@ -68,7 +69,7 @@ func write(t *testing.T, files int) *written {
 			frame(func() error { return l.StoreLog(&raft.Log{Index: i, Term: 2}) })
 		}
 	}
-	for path, content := range trace.content() {
+	for path, content := range trace.Content() {
 		w.content[filepath.Base(path)] = content
 	}
 	w.is = describe()
@@ -78,7 +79,7 @@ func write(t *testing.T, files int) *written {
 // check opens files that were damaged in one of them, and reports what is wrong with what comes of it: it is refused
 // with the name of the file, or right. Of the last frame nobody can tell whether it was ever written.
 func (w *written) check(dir string, content map[string][]byte, name string) (refused bool, err error) {
-	l, is, err := opened(dir, newTrace(content))
+	l, is, err := opened(dir, waltest.New(content))
 	if l != nil {
 		defer l.Close()
 	}
@@ -128,7 +129,7 @@ var damages = map[string]func(content []byte, at int, random *rand.Rand) []byte{
 		return b
 	},
 	"a sector zeroed": func(b []byte, at int, _ *rand.Rand) []byte {
-		clear(b[at/sector*sector : at/sector*sector+sector])
+		clear(b[at/waltest.Sector*waltest.Sector : at/waltest.Sector*waltest.Sector+waltest.Sector])
 		return b
 	},
 	"a block of noise": func(b []byte, at int, random *rand.Rand) []byte {
@@ -178,7 +179,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 
 // A damage in the middle is refused with the file, the byte and the entry.
 func TestADamageSaysWhere(t *testing.T) {
-	files := newTrace(nil)
+	files := waltest.New(nil)
 	l := openTrace(t, files)
 	for i := uint64(1); i <= 3; i++ {
 		if err := l.StoreLog(&raft.Log{Index: i, Term: 1}); err != nil {
@@ -188,10 +189,10 @@ func TestADamageSaysWhere(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	content := files.content()
+	content := files.Content()
 	path := filepath.Join(l.dir, nameOf(1))
 	content[path][3*block+20] ^= 1 // the frames are the head, and the entries
-	_, err := Open(l.dir, Options{Files: newTrace(content)})
+	_, err := Open(l.dir, Options{Files: waltest.New(content)})
 	for _, text := range []string{path, "frame 3", "entry 2", "byte 12288", "frame 4 is in 0000000001.log at byte 16384"} {
 		if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), text) {
 			t.Errorf("no %q in: %v", text, err)
@@ -215,7 +216,7 @@ func TestAFileThatIsMissing(t *testing.T) {
 			if content == nil {
 				delete(files, path)
 			}
-			_, err := Open(dir, Options{Files: newTrace(files)})
+			_, err := Open(dir, Options{Files: waltest.New(files)})
 			if content == nil && i == 4 {
 				if err != nil {
 					t.Errorf("without the file that was made ahead: %v", err)
@@ -230,7 +231,7 @@ func TestAFileThatIsMissing(t *testing.T) {
 	for n := 1; n < 5; n++ { // more than one
 		files := w.at(dir)
 		maps.DeleteFunc(files, func(path string, _ []byte) bool { return filepath.Base(path) <= names[n-1] })
-		if _, err := Open(dir, Options{Files: newTrace(files)}); !errors.Is(err, ErrDamaged) {
+		if _, err := Open(dir, Options{Files: waltest.New(files)}); !errors.Is(err, ErrDamaged) {
 			t.Errorf("without the first %d files: %v", n, err)
 		}
 	}
@@ -238,7 +239,7 @@ func TestAFileThatIsMissing(t *testing.T) {
 
 // The first frame of a file that has another one after it was written, though nothing but that file says so.
 func TestTheFirstFrameOfTheLastFile(t *testing.T) {
-	files := newTrace(nil)
+	files := waltest.New(nil)
 	l := openTrace(t, files)
 	for i := uint64(1); l.current.number < 2; i++ {
 		l.making.Wait()
@@ -247,31 +248,28 @@ func TestTheFirstFrameOfTheLastFile(t *testing.T) {
 		}
 	}
 	l.making.Wait()
-	content := files.content()
+	content := files.Content()
 	path := filepath.Join(l.dir, nameOf(2))
 	clear(content[path][block:])
-	_, err := Open(l.dir, Options{Files: newTrace(content), FileSize: testFile})
+	_, err := Open(l.dir, Options{Files: waltest.New(content), FileSize: testFile})
 	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "0000000003.log was made after it") {
 		t.Error(err)
 	}
 	delete(content, filepath.Join(l.dir, nameOf(3))) // a crash may have come before it was written
-	if _, err := Open(l.dir, Options{Files: newTrace(content), FileSize: testFile}); err != nil {
+	if _, err := Open(l.dir, Options{Files: waltest.New(content), FileSize: testFile}); err != nil {
 		t.Error(err)
 	}
 }
 
 // What a disk changes while the log is open is noticed when it is read.
 func TestAnEntryThatHasChanged(t *testing.T) {
-	files := newTrace(nil)
+	files := waltest.New(nil)
 	l := openTrace(t, files)
 	if err := l.StoreLogs([]*raft.Log{{Index: 5, Term: 1, Data: []byte("mark")}, {Index: 6, Term: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(l.dir, nameOf(1))
-	files.mu.Lock()
-	content := files.names[path].content
-	content[bytes.Index(content, []byte("mark"))]++
-	files.mu.Unlock()
+	files.Change(path, func(content []byte) { content[bytes.Index(content, []byte("mark"))]++ })
 	err := l.GetLog(5, &raft.Log{})
 	if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "entry 5") {
 		t.Error(err)
@@ -285,12 +283,12 @@ func TestAnEntryThatHasChanged(t *testing.T) {
 func TestALogOfAnEarlierVersion(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "wal-meta.db")
-	files := newTrace(map[string][]byte{path: {1}})
+	files := waltest.New(map[string][]byte{path: {1}})
 	_, err := Open(dir, Options{Files: files})
 	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "start that version") {
 		t.Error(err)
 	}
-	if left := files.content(); len(left) != 1 {
+	if left := files.Content(); len(left) != 1 {
 		t.Errorf("there is %v", namesOf(left))
 	}
 	for name, is := range map[string]bool{"wal-meta.db": true, "0000000001.log": true, "0000000001.log.new": false, "1.log": false, "0000000000.log": false, "0000000001": false, "+000000001.log": false} {
@@ -317,7 +315,7 @@ func FuzzReplay(f *testing.F) {
 		content = append(append(content, make([]byte, block-len(header))...), frame...)
 		content = append(content, make([]byte, size-len(content))...)
 		dir := t.TempDir()
-		l, err := Open(dir, Options{Files: newTrace(map[string][]byte{filepath.Join(dir, nameOf(1)): content}), FileSize: testFile})
+		l, err := Open(dir, Options{Files: waltest.New(map[string][]byte{filepath.Join(dir, nameOf(1)): content}), FileSize: testFile})
 		if err == nil {
 			_, err = described(l)
 			l.Close()

@@ -23,15 +23,16 @@ type Files interface {
 	SyncDir(path string) error
 }
 
-// File is a file that is written.
-type File interface {
+// File is a file that is written. It has no type of its own, so that files of tests, which this package's import, can be
+// Files too.
+type File = interface {
 	io.WriterAt
 	Sync() error
 	Close() error
 }
 
-// Reader is a file that is read. It has what is written to the file later as well.
-type Reader interface {
+// Reader is a file that is read. It has what is written to the file later as well. It has no type of its own, as File.
+type Reader = interface {
 	io.ReadSeekCloser
 	io.ReaderAt
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"fencepost/internal/wal/waltest"
 )
 
 // fillUp stores entries until one fails, and returns the last that was stored, and why the next one was not.
@@ -30,8 +32,8 @@ func fillUp(t *testing.T, l *Log, size int) (last uint64, err error) {
 func TestTheDiskIsFull(t *testing.T) {
 	for what, size := range map[string]int{"small entries": 100, "entries larger than a file": 3 * testFile} {
 		t.Run(what, func(t *testing.T) {
-			files := newTrace(nil)
-			files.room = 13 * testFile
+			files := waltest.New(nil)
+			files.SetRoom(13 * testFile)
 			l := openTrace(t, files)
 			last, err := fillUp(t, l, size)
 			for _, text := range []string{"no room in the file system of " + l.dir, "MiB", "make room", "leave them"} {
@@ -42,16 +44,14 @@ func TestTheDiskIsFull(t *testing.T) {
 			if errors.Is(err, ErrDamaged) {
 				t.Errorf("it is damaged: %v", err)
 			}
-			files.mu.Lock()
-			files.room = 0
-			files.mu.Unlock()
+			files.SetRoom(0)
 			if again := l.StoreLog(&raft.Log{Index: last + 1, Term: 1}); !errors.Is(again, syscall.ENOSPC) {
 				t.Errorf("a write after one that failed: %v", again)
 			}
 			if err := l.Close(); err != nil {
 				t.Error(err)
 			}
-			for _, name := range namesOf(files.content()) {
+			for _, name := range namesOf(files.Content()) {
 				if strings.HasSuffix(name, newSuffix) {
 					t.Errorf("%s is left", name)
 				}
@@ -72,20 +72,20 @@ func TestTheDiskIsFull(t *testing.T) {
 
 // A log of which nothing can be made says so at once.
 func TestNoRoomForALog(t *testing.T) {
-	files := newTrace(nil)
-	files.room = testFile - block
+	files := waltest.New(nil)
+	files.SetRoom(testFile - block)
 	_, err := Open(t.TempDir(), Options{Files: files, FileSize: testFile})
-	if !errors.Is(err, syscall.ENOSPC) || len(files.content()) != 0 {
-		t.Errorf("%v, and there is %v", err, namesOf(files.content()))
+	if !errors.Is(err, syscall.ENOSPC) || len(files.Content()) != 0 {
+		t.Errorf("%v, and there is %v", err, namesOf(files.Content()))
 	}
 }
 
 // Whatever fails, the write that needed it fails, and nothing is written after that.
 func TestNothingIsWrittenAfterAFailure(t *testing.T) {
 	for number := 0; ; number++ {
-		files, seen, failed := newTrace(nil), 0, false
-		files.fault = func(op *fileOp) error {
-			if failed && op.synced {
+		files, seen, failed := waltest.New(nil), 0, false
+		files.Fault = func(op *waltest.Op) error {
+			if failed && op.Synced {
 				t.Errorf("fault %d: a frame was written after it", number)
 			}
 			if seen++; seen == number+1 {
@@ -142,7 +142,7 @@ func TestTheDirectoryIsAnothers(t *testing.T) {
 		"all entries gone": func(l *Log) error { return l.DeleteRange(1, 3) },
 	} {
 		taken.Store(false)
-		files, dir := newTrace(nil), t.TempDir()
+		files, dir := waltest.New(nil), t.TempDir()
 		l, err := Open(dir, Options{Files: files, FileSize: testFile, Held: held})
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +153,7 @@ func TestTheDirectoryIsAnothers(t *testing.T) {
 			}
 		}
 		taken.Store(true)
-		names := fmt.Sprint(namesOf(files.content()))
+		names := fmt.Sprint(namesOf(files.Content()))
 		if err := do(l); !errors.Is(err, errTaken) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -163,7 +163,7 @@ func TestTheDirectoryIsAnothers(t *testing.T) {
 		if _, err := Open(dir, Options{Files: files, FileSize: testFile, Held: held}); !errors.Is(err, errTaken) {
 			t.Errorf("%s: opened: %v", what, err)
 		}
-		if now := fmt.Sprint(namesOf(files.content())); now != names {
+		if now := fmt.Sprint(namesOf(files.Content())); now != names {
 			t.Errorf("%s: there is %s, and was %s", what, now, names)
 		}
 	}
@@ -173,7 +173,7 @@ var errTaken = errors.New("the directory was replaced")
 
 // Files go as soon as they have no entry that counts, the oldest first, and values stay.
 func TestFilesGo(t *testing.T) {
-	files := newTrace(nil)
+	files := waltest.New(nil)
 	l := openTrace(t, files)
 	if err := l.Set([]byte("vote"), []byte("a")); err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestFilesGo(t *testing.T) {
 	if err := l.DeleteRange(1, at-1); err != nil {
 		t.Fatal(err)
 	}
-	if is := namesOf(files.content()); fmt.Sprint(is) != fmt.Sprint([]string{nameOf(4), nameOf(5), nameOf(6), nameOf(7)}) {
+	if is := namesOf(files.Content()); fmt.Sprint(is) != fmt.Sprint([]string{nameOf(4), nameOf(5), nameOf(6), nameOf(7)}) {
 		t.Errorf("there is %v", is)
 	}
 	if l.Bytes() != 4*testFile {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
+
+	"fencepost/internal/wal/waltest"
 )
 
 var (
@@ -24,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // What can't be done is refused, changes nothing, and ends nothing.
 func TestWhatIsRefused(t *testing.T) {
-	l := openTrace(t, newTrace(nil))
+	l := openTrace(t, waltest.New(nil))
 	store := func(indexes ...uint64) error {
 		var entries []*raft.Log
 		for _, index := range indexes {

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/seed"
+	"fencepost/internal/wal/waltest"
 )
 
 // model is what a log is to come to, in memory.
@@ -156,7 +157,7 @@ func described(l *Log) (string, error) {
 }
 
 // opened opens the log in files, and returns what it has. What panics is an error.
-func opened(dir string, files *trace) (l *Log, is string, err error) {
+func opened(dir string, files *waltest.Trace) (l *Log, is string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"fencepost/internal/seed"
+	"fencepost/internal/wal/waltest"
 )
 
 // moment is what a log comes to after a step.
@@ -29,8 +30,8 @@ func momentOf(begun, answered int, m *model) moment {
 // outlive does steps on a log until it is ended in the middle of something, by a power loss or by a kill, and goes on
 // with what is left, so many times. It returns what is wrong with that.
 func outlive(dir string, lives int, lies bool, random *rand.Rand) error {
-	files := newTrace(nil)
-	files.lies = lies
+	files := waltest.New(nil)
+	files.Lies = lies
 	may := []moment{momentOf(0, 0, &model{values: map[string]string{}})} // what the log may have at the start of a life
 	for life := 0; ; life++ {
 		l, is, err := opened(dir, files)
@@ -44,16 +45,16 @@ func outlive(dir string, lives int, lies bool, random *rand.Rand) error {
 		if life == lives {
 			return l.Close()
 		}
-		begun, m := files.count(), may[at].model.clone()
+		begun, m := files.Count(), may[at].model.clone()
 		moments := []moment{momentOf(begun, begun, m)}
 		for range random.IntN(30) {
 			do, then := m.step(l, random)
-			began := files.count()
+			began := files.Count()
 			if err := do(); err != nil {
 				return fmt.Errorf("life %d: %w", life, err)
 			}
 			then()
-			moments = append(moments, momentOf(began, files.count(), m))
+			moments = append(moments, momentOf(began, files.Count(), m))
 			if random.IntN(2) == 0 {
 				if err := l.next(); err != nil {
 					return err
@@ -63,16 +64,16 @@ func outlive(dir string, lives int, lies bool, random *rand.Rand) error {
 		if err := l.Close(); err != nil {
 			return err
 		}
-		end := files.begun + random.IntN(files.count()-files.begun+1)
+		end := files.Begun + random.IntN(files.Count()-files.Begun+1)
 		if random.IntN(3) > 0 && end < begun { // rather behind the start
-			end = begun + random.IntN(files.count()-begun+1)
+			end = begun + random.IntN(files.Count()-begun+1)
 		}
 		if random.IntN(3) == 0 {
-			files = files.killed(end)
+			files = files.Killed(end)
 		} else {
-			files = newTrace(files.image(end, random))
+			files = waltest.New(files.Image(end, random))
 		}
-		files.lies = lies
+		files.Lies = lies
 		if end < begun { // in the start: what it has read may not be on disk
 			continue
 		}
