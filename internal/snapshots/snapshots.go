@@ -256,8 +256,11 @@ func (k *sink) Close() error {
 	}
 	k.closed = true
 	s := k.of
-	if err := errors.Join(k.file.Close(), s.held()); err != nil {
-		return errors.Join(err, s.files.Remove(s.path(k.name+newSuffix)))
+	if err := k.file.Close(); err != nil {
+		return errors.Join(err, k.drop())
+	}
+	if err := s.held(); err != nil {
+		return err
 	}
 	if err := s.files.Rename(s.path(k.name+newSuffix), s.path(k.name)); err != nil {
 		return err
@@ -283,5 +286,13 @@ func (k *sink) Cancel() error {
 		return nil
 	}
 	k.closed = true
-	return errors.Join(k.file.Close(), k.of.files.Remove(k.of.path(k.name+newSuffix)))
+	return errors.Join(k.file.Close(), k.drop())
+}
+
+// drop removes what was written, unless the directory is another's now: what has the name there is not of this snapshot.
+func (k *sink) drop() error {
+	if err := k.of.held(); err != nil {
+		return err
+	}
+	return k.of.files.Remove(k.of.path(k.name + newSuffix))
 }

@@ -97,7 +97,7 @@ func (l *Log) fill(path string, header []byte, size int64) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil && l.held() == nil {
 		_ = l.files.Remove(path) // it only takes room; the next start removes it
 	}
 	return err
