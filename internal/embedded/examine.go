@@ -33,15 +33,24 @@ func Examine(dir string) ([]fencing.Finding, error) {
 	if err != nil {
 		return nil, datadir.Explained(where, err)
 	}
-	files, room, err := examineFiles(where)
+	files, room, err := examineFiles(where, func() {})
 	if err != nil {
 		return nil, datadir.Explained(where, err)
 	}
 	return slices.Concat([]fencing.Finding{directory, files}, datadir.FileSystem(where), room), nil
 }
 
-// examineFiles reads all that a start would, and says how much room there is beside that.
-func examineFiles(dir string) (f fencing.Finding, room []fencing.Finding, err error) {
+// examineFiles reads all that a start would, and says how much room there is beside that. reads is called when the files
+// are open, which keep no gateway from the directory: what one writes meanwhile may stand where nothing was, so
+// that an error counts if it comes twice while no gateway has the directory.
+func examineFiles(dir string, reads func()) (f fencing.Finding, room []fencing.Finding, err error) {
+	if f, room, err = examineOnce(dir, reads); err != nil {
+		f, room, err = examineOnce(dir, reads)
+	}
+	return f, room, err
+}
+
+func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Finding, err error) {
 	f = fencing.Finding{Check: "file", OK: true}
 	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
 	if there, err := d.there(wal.FilesOr(nil)); err != nil || !there {
@@ -56,17 +65,23 @@ func examineFiles(dir string) (f fencing.Finding, room []fencing.Finding, err er
 	case err != nil:
 		return f, nil, err
 	}
-	err = d.openFiles(wal.Options{Files: files, Look: true})
-	if err == nil {
-		err = d.recover(machine.New())
-		room = d.room()
-		err = errors.Join(err, d.log.Close())
-	}
-	f.Detail = "it can be read, and no gateway has it open"
-	if d.behind > 0 {
-		f.Detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
-	}
+	reads()
+	f.Detail, room, err = d.look(files)
 	return f, room, errors.Join(err, files.close())
+}
+
+// look reads files, and says how it is with them, and how much room there is beside them.
+func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err error) {
+	if err := d.openFiles(wal.Options{Files: files, Look: true}); err != nil {
+		return "", nil, err
+	}
+	err = d.recover(machine.New())
+	room = d.room()
+	detail = "it can be read, and no gateway has it open"
+	if d.behind > 0 {
+		detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
+	}
+	return detail, room, errors.Join(err, d.log.Close())
 }
 
 // opened is files that were opened while no gateway had them. They stay what they were: a
