@@ -91,6 +91,12 @@ func (s *Store) step(op fencing.Op, encoded machine.Op) (out fencing.Outcome, wa
 		out.Asked = s.next.asked
 		return out, true
 	}
+	if admit, admits := op.(fencing.AdmitRequest); admits {
+		if out, unmoved := s.machine.Unmoved(admit, s.next.now, s.guard); unmoved {
+			out.Asked = s.next.asked
+			return out, true
+		}
+	}
 	subject := fencing.EndedLease{Name: op.LockName(), Lease: op.LockLease().Public()}
 	pending := s.next.has(subject) || s.flushing.has(subject)
 	before := s.promiseTo(subject)

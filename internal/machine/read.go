@@ -15,6 +15,11 @@ func (m *Machine) Look(op fencing.Op, now fencing.Instant, guard fencing.Guard) 
 	return fencing.Step(m.state, max(now, m.now), guard, op)
 }
 
+// Unmoved answers an admission that changes nothing, at now or later: see fencing.Unmoved.
+func (m *Machine) Unmoved(op fencing.AdmitRequest, now fencing.Instant, guard fencing.Guard) (out fencing.Outcome, known bool) {
+	return fencing.Unmoved(m.state, max(now, m.now), guard, op)
+}
+
 // Held returns how many names have a holder.
 func (m *Machine) Held() int { return m.index.Held() }
 
