@@ -20,8 +20,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// smallSegment makes the segments of a journal change after some ten flushes.
-const smallSegment = 16 << 12
+const (
+	// smallSegment makes the files of a log change after some ten flushes.
+	smallSegment = 16 << 12
+
+	// smallSnapshot has a snapshot be taken after some ten flushes.
+	smallSnapshot = 2 << 10
+)
 
 // testClock is a clock that a test moves.
 type testClock struct{ now atomic.Int64 }
@@ -63,7 +68,7 @@ func (b backend) SetSkew(int, time.Duration)  { panic("embedded: one clock") }
 func (b backend) String() string              { return "embedded" }
 func openBackend(t testing.TB) fencingtest.Backend {
 	clock := newTestClock()
-	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment}), clock}
+	return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, snapshotAt: smallSnapshot}), clock}
 }
 
 func TestConformance(t *testing.T) { conforms(t, 3) }
@@ -76,13 +81,13 @@ func conforms(t *testing.T, sample int) {
 	t.Run("small steps", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
-			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, stepLimit: 2}), clock}
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, snapshotAt: smallSnapshot, stepLimit: 2}), clock}
 		}, fencingtest.Capabilities{StepLimit: 2, Sample: sample})
 	})
 	t.Run("few holders", func(t *testing.T) {
 		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend {
 			clock := newTestClock()
-			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, MaxHolders: 2}), clock}
+			return backend{open(t, Options{Dir: t.TempDir(), Now: clock.read, segment: smallSegment, snapshotAt: smallSnapshot, MaxHolders: 2}), clock}
 		}, fencingtest.Capabilities{MaxHolders: 2, Sample: sample})
 	})
 }
@@ -290,6 +295,14 @@ func TestCloseAnswersWhatIsUnderWay(t *testing.T) {
 	if _, err := s.Do(t.Context(), acquire("late", time.Minute)); code(err) != fencing.CodeUnavailable {
 		t.Errorf("acquire after Close: %v", err)
 	}
+}
+
+// times returns how often something is done: often with FENCEPOST_LONG.
+func times(usually, long int) int {
+	if os.Getenv("FENCEPOST_LONG") != "" {
+		return long
+	}
+	return usually
 }
 
 // waitFor polls a condition.
