@@ -55,7 +55,7 @@ const (
 // Op is an operation on files.
 type Op struct {
 	Kind       string
-	Path, From string // of what goes by names
+	Path, From string // of a write or a sync the name that the file was opened by
 	Data       []byte // that is written
 	Synced     bool   // a write that is on disk when it returns
 
@@ -69,8 +69,8 @@ func New(content map[string][]byte) *Trace {
 	for path, content := range content {
 		node := &inode{}
 		t.do(Op{Kind: Link, node: node, Path: path})
-		t.do(Op{Kind: Write, node: node, Data: content})
-		t.do(Op{Kind: Sync, node: node})
+		t.do(Op{Kind: Write, node: node, Path: path, Data: content})
+		t.do(Op{Kind: Sync, node: node, Path: path})
 	}
 	t.do(Op{Kind: SyncDir})
 	t.Begun = len(t.ops)
@@ -306,12 +306,12 @@ func (t *Trace) Create(path string) (handle, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := t.names[path]
-	op := Op{Kind: Empty, node: node}
+	op := Op{Kind: Empty, node: node, Path: path}
 	if node == nil {
 		node = &inode{}
 		op = Op{Kind: Link, node: node, Path: path}
 	}
-	return &file{trace: t, node: node}, t.do(op)
+	return &file{trace: t, node: node, path: path}, t.do(op)
 }
 
 // OpenSynced implements wal.Files.
@@ -322,7 +322,7 @@ func (t *Trace) OpenSynced(path string) (handle, error) {
 	if node == nil {
 		return nil, fs.ErrNotExist
 	}
-	return &file{trace: t, node: node, synced: true}, nil
+	return &file{trace: t, node: node, path: path, synced: true}, nil
 }
 
 // Open implements wal.Files.
@@ -333,7 +333,7 @@ func (t *Trace) Open(path string) (reader, error) {
 	if node == nil {
 		return nil, fs.ErrNotExist
 	}
-	return &file{trace: t, node: node}, nil
+	return &file{trace: t, node: node, path: path}, nil
 }
 
 // Rename implements wal.Files.
@@ -367,6 +367,7 @@ func (t *Trace) SyncDir(path string) error {
 type file struct {
 	trace  *Trace
 	node   *inode
+	path   string
 	synced bool
 	at     int64 // of whoever reads
 }
@@ -377,7 +378,7 @@ func (f *file) WriteAt(b []byte, at int64) (int, error) {
 	if f.synced && (len(b)%block != 0 || at%block != 0 || uintptr(unsafe.Pointer(unsafe.SliceData(b)))%block != 0) {
 		return 0, syscall.EINVAL
 	}
-	if err := f.trace.do(Op{Kind: Write, node: f.node, at: at, Data: bytes.Clone(b), Synced: f.synced}); err != nil {
+	if err := f.trace.do(Op{Kind: Write, node: f.node, Path: f.path, at: at, Data: bytes.Clone(b), Synced: f.synced}); err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -412,7 +413,7 @@ func (f *file) Seek(at int64, whence int) (is int64, err error) {
 func (f *file) Sync() error {
 	f.trace.mu.Lock()
 	defer f.trace.mu.Unlock()
-	return f.trace.do(Op{Kind: Sync, node: f.node})
+	return f.trace.do(Op{Kind: Sync, node: f.node, Path: f.path})
 }
 
 func (f *file) Close() error { return nil }
