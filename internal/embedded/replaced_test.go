@@ -140,7 +140,10 @@ func TestNothingIsChangedInAnotherDirectory(t *testing.T) {
 	for moment, armed := range map[string]func(o *Options, once func()){
 		"a snapshot begins": func(o *Options, once func()) { o.afterFlush = once },
 		"a snapshot ends":   func(o *Options, once func()) { o.files = syncing{wal.FilesOr(nil), ".snapshot.new", once} },
-		"a file of the log": func(o *Options, once func()) { o.files = syncing{wal.FilesOr(nil), ".log.new", once} },
+		"a file of the log": func(o *Options, once func()) {
+			o.snapshotAt = 0 // nothing else is under way
+			o.files = syncing{wal.FilesOr(nil), ".log.new", once}
+		},
 	} {
 		t.Run(moment, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
@@ -160,6 +163,10 @@ func TestNothingIsChangedInAnotherDirectory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			waitFor(t, "the second file of the log", func() bool {
+				_, err := os.Stat(filepath.Join(dir, logName, "0000000002.log"))
+				return err == nil
+			})
 			mu.Lock()
 			opened = true
 			mu.Unlock()
@@ -183,11 +190,10 @@ func TestNothingIsChangedInAnotherDirectory(t *testing.T) {
 func another(t *testing.T, dir string) (there map[string][]byte) {
 	t.Helper()
 	there = map[string][]byte{}
-	names := slices.Collect(maps.Keys(contentOf(t, dir)))
 	if err := os.Rename(dir, dir+".old"); err != nil {
 		t.Error(err)
 	}
-	for _, name := range names {
+	for name := range contentOf(t, dir+".old") {
 		for _, name := range []string{name, name + ".new"} {
 			there[strings.Replace(name, ".new.new", "", 1)] = []byte("another's")
 		}
