@@ -92,10 +92,30 @@ func (d *disk) openFiles(o wal.Options) (err error) {
 	if d.snapshots, err = snapshots.Open(filepath.Join(d.dir, snapshotsName), o.Files, o.Held); err != nil {
 		return err
 	}
+	if err = d.logMissing(wal.FilesOr(o.Files)); err != nil {
+		return err
+	}
 	if d.log, err = wal.Open(filepath.Join(d.dir, logName), o); err != nil {
 		return fmt.Errorf("the log, which has what was written last, can't be used: %w; %s", err, remedy)
 	}
 	return nil
+}
+
+// logMissing returns an error if there is a snapshot, and no file of the log, which has the last entry of any snapshot at least.
+func (d *disk) logMissing(files wal.Files) error {
+	id, err := d.snapshots.Newest()
+	if err != nil || id == "" {
+		return err
+	}
+	entries, err := files.List(filepath.Join(d.dir, logName))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && !slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return wal.Named(entry.Name()) }) {
+		err = fmt.Errorf("there is no log in %s, and there is %s, which it goes on from: what was acknowledged later is missing; %s",
+			filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName, id), remedy)
+	}
+	return err
 }
 
 // there reports whether there is a store in the directory. One of an earlier version is refused.
@@ -162,6 +182,10 @@ func (d *disk) recover(m *machine.Machine) error {
 	end, err := d.log.LastIndex()
 	if err != nil {
 		return err
+	}
+	if end < last {
+		return fmt.Errorf("%s ends with entry %d, and a snapshot in %s has all up to entry %d: files of it are missing, or it is another store's; %s",
+			filepath.Join(d.dir, logName), end, filepath.Join(d.dir, snapshotsName), last, remedy)
 	}
 	for at := max(first, 1); at <= end; at++ {
 		var entry raft.Log
