@@ -21,7 +21,7 @@ func twice(t *testing.T, dir string, clean bool) map[string][]byte {
 	for life := range 2 {
 		s := open(t, Options{Dir: dir, Now: newTestClock().read, files: files, segment: smallSegment})
 		for i := range 5 {
-			mustAcquire(t, s, acquire(fencing.Name(fmt.Sprint("n", life, i)), time.Hour))
+			mustAcquire(t, s, acquire(fencing.Name(fmt.Sprintf("n%d%d", life, i)), time.Hour))
 		}
 		if killed := files.Content(); life == 1 && !clean {
 			return killed
@@ -40,7 +40,7 @@ func isRefused(t *testing.T, o Options, left map[string][]byte, texts ...string)
 	dir := t.TempDir()
 	writeFiles(t, dir, waltest.Moved(left, o.Dir+"/", ""))
 	at := o
-	at.Dir = dir
+	at.Dir, at.files = dir, nil
 	_, examined := Examine(dir)
 	s, opened := Open(at)
 	if opened == nil {
