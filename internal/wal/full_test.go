@@ -36,7 +36,7 @@ func TestTheDiskIsFull(t *testing.T) {
 			files.SetRoom(13 * testFile)
 			l := openTrace(t, files)
 			last, err := fillUp(t, l, size)
-			for _, text := range []string{"no room in the file system of " + l.dir, "MiB", "make room", "leave them"} {
+			for _, text := range []string{"no room for it in the file system of " + l.dir, "MiB", "make room", "leave them"} {
 				if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), text) {
 					t.Errorf("no %q in: %v", text, err)
 				}

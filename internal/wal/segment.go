@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"fencepost/internal/datadir"
 )
 
 // ErrDamaged is wrapped by what is wrong with files that can't be used.
@@ -76,8 +78,8 @@ func (l *Log) create(number uint64, size int64) error {
 		func() error { return l.open(number) },
 		func() error { return l.openWrite(l.newest()) })
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("there is no room in the file system of %s for the next file of the log, of %.1f MiB: %w; make room, and start again. "+
-			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", l.dir, float64(size)/(1<<20), err)
+		err = fmt.Errorf("the next file of the log, of %.1f MiB, was to be made, and %w in the file system of %s: %w; make room, and start again. "+
+			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", float64(size)/(1<<20), datadir.ErrNoRoom, l.dir, err)
 	}
 	return err
 }
