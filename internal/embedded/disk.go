@@ -43,6 +43,8 @@ type disk struct {
 	snapshots *snapshots.Store
 	free      freeSpace
 	after     int64 // bytes of entries after which a snapshot takes their place
+	files     int64 // bytes of files after which it does
+	tried     int64 // bytes of files when a snapshot failed last, 0 if it did not; the store's mutex guards it
 
 	term    uint64       // of what is appended: a cluster goes on from it
 	behind  int          // bytes of entries that the newest snapshot does not have, when it was opened
@@ -76,6 +78,7 @@ func openDisk(o *Options) (*disk, error) {
 // less. The directory's name has to be as durable as what is in it.
 func (d *disk) open(o *Options, files wal.Files) error {
 	size := cmp.Or(o.segment, fileSize)
+	d.files = snapshotAfterFiles * size
 	there, err := d.there(files)
 	if err == nil && !there {
 		if err = d.roomForNew(size); err == nil {
@@ -154,9 +157,9 @@ const (
 	// fileSize is how many bytes a file of the log has: 2,047 small flushes.
 	fileSize = 8 << 20
 
-	// newStore is for how many files of the log there has to be room at a first start: those of snapshotAfterFiles, two that are
-	// filled while a snapshot is written, the next one, and a small snapshot beside the one before.
-	newStore = 8
+	// newStore is for how many files of the log there has to be room at a first start: those after which a snapshot is taken, one
+	// more by then and one that a start may begin, and the snapshots while they are small.
+	newStore = snapshotAfterFiles + 3
 )
 
 // roomForNew refuses a directory that has no room for a new store.
@@ -265,11 +268,11 @@ func (d *disk) append(index uint64, e *machine.Entry) (uint64, []byte, error) {
 
 // large reports whether a snapshot is to take the place of so many bytes of entries.
 func (d *disk) large(grown int) bool {
-	return int64(grown) > max(d.after, d.newest.Load()/4) || d.log.Bytes() > d.mostFiles() && grown > 0
+	return int64(grown) > max(d.after, d.newest.Load()/4) || d.log.Bytes() > max(d.mostFiles(), d.tried) && grown > 0
 }
 
 // mostFiles is how many bytes the files of the log may have before a snapshot takes the place of what is in them.
-func (d *disk) mostFiles() int64 { return max(snapshotAfterFiles, d.newest.Load()) }
+func (d *disk) mostFiles() int64 { return max(d.files, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
 // one. lock is what guards the machine.

@@ -11,20 +11,17 @@ const (
 	// quarter of that.
 	snapshotAfter = 16 << 20
 
-	// snapshotAfterFiles is the same in bytes of files, each entry of which takes whole blocks. Where the snapshot is
-	// larger, the files may be as large.
-	snapshotAfterFiles = 32 << 20
+	// snapshotAfterFiles is the same in files, in which each entry takes whole blocks: with more of them a snapshot is taken. Where
+	// the newest one is larger, they may be as large.
+	snapshotAfterFiles = 4
 
 	// mostBehind is how many times that the log may be while a snapshot is written: then what is written waits for it.
 	mostBehind = 4
-
-	// snapshotPause is how long after a snapshot that could not be taken the next one is tried.
-	snapshotPause = time.Minute
 )
 
 // compact begins a snapshot as of a batch that was taken, if the log has grown enough. The caller holds the mutex.
 func (s *Store) compact(b *batch) {
-	if s.saving != nil || !s.disk.large(s.grown) || time.Now().Before(s.notBefore) {
+	if s.saving != nil || !s.disk.large(s.grown) {
 		return
 	}
 	snapshot, err := s.machine.Snapshot()
@@ -45,8 +42,10 @@ func (s *Store) compact(b *batch) {
 		snapshot.Release()
 		close(s.saving.done)
 		s.saving = nil
+		if s.disk.tried = 0; err != nil { // until there is another file
+			s.disk.tried = s.disk.log.Bytes()
+		}
 		if err != nil && s.cause == nil {
-			s.notBefore = time.Now().Add(snapshotPause)
 			s.log.Warn("a snapshot could not be taken; the log grows until the next one", "error", err)
 		}
 	})

@@ -93,7 +93,6 @@ type Store struct {
 	gathering bool            // gathered runs
 	grown     int             // bytes of entries since the last snapshot
 	saving    *saving         // nil if no snapshot is being written
-	notBefore time.Time       // when the next one may begin
 	ending    bool            // Close has been called: nothing is decided any more
 	cause     error           // why the store has failed; set before failed is closed
 	unclean   error           // why there was no clean end, though no flush had failed; set before ended is closed
