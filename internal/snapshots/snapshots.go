@@ -66,7 +66,10 @@ func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 	}
 	for _, entry := range all {
 		if strings.HasSuffix(entry.Name(), newSuffix) {
-			if err := errors.Join(s.held(), s.files.Remove(s.path(entry.Name()))); err != nil {
+			if err := s.held(); err != nil {
+				return nil, err
+			}
+			if err := s.files.Remove(s.path(entry.Name())); err != nil {
 				return nil, err
 			}
 		}
@@ -263,7 +266,7 @@ func (k *sink) Close() error {
 		return err
 	}
 	if err := s.files.Rename(s.path(k.name+newSuffix), s.path(k.name)); err != nil {
-		return err
+		return errors.Join(err, k.drop())
 	}
 	if err := s.files.SyncDir(s.dir); err != nil {
 		return err
