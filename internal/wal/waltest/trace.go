@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -178,6 +179,13 @@ func (t *Trace) Count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.ops)
+}
+
+// Since returns the operations from number cut on.
+func (t *Trace) Since(cut int) []Op {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.ops[cut:])
 }
 
 // Content returns the files as the process sees them.
