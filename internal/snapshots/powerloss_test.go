@@ -66,12 +66,6 @@ func outlive(dir string, lives int, lies bool, random *rand.Rand) error {
 			files = files.Killed(end)
 			if random.IntN(2) == 0 { // and the power is lost before anything else is done
 				files = waltest.New(files.Image(files.Count(), random))
-				least = min(least, is) // unless it was on disk already
-				for index, at := range answered {
-					if at <= end {
-						least = max(least, index)
-					}
-				}
 			}
 		} else {
 			files = waltest.New(files.Image(end, random))

@@ -74,7 +74,7 @@ func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 			}
 		}
 	}
-	return s, nil
+	return s, s.files.SyncDir(dir) // who took one may have been killed before its name was on disk
 }
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
