@@ -88,7 +88,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 	waitFor(t, "the snapshot", func() bool {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
-		return !s.compacts
+		return s.saving == nil
 	})
 	crashed := files.Content()
 	if s.Close() != nil {

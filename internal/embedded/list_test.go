@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
-	"fencepost/internal/fencing/index"
+	"fencepost/internal/machine"
 )
 
 // TestSearchLetsWritersIn: who writes while a search is under way does not wait for its end.
@@ -33,7 +33,7 @@ func TestSearchLetsWritersIn(t *testing.T) {
 		}
 	}
 	var taking sync.WaitGroup
-	for i := range 2 * index.ExaminedAtOnce {
+	for i := range 2 * machine.ExaminedAtOnce {
 		taking.Go(func() { take(fmt.Sprintf("a/%03d", i)) })
 	}
 	taking.Wait()

@@ -144,7 +144,7 @@ func rest(t *testing.T, s *Store) {
 		}
 		s.mu.RLock()
 		defer s.mu.RUnlock()
-		return !s.compacts && s.flushing == nil && s.next.empty() && !s.left()
+		return !(s.saving != nil) && s.flushing == nil && s.next.empty() && !s.left()
 	})
 }
 

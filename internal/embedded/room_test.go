@@ -77,7 +77,7 @@ func (v *onVolume) use(t *testing.T, s *Store, flushes int) error {
 		waitFor(t, "the snapshot", func() bool {
 			s.mu.RLock()
 			defer s.mu.RUnlock()
-			return !s.compacts
+			return !(s.saving != nil)
 		})
 	}
 	return nil
