@@ -2,6 +2,7 @@ package machine
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -328,7 +329,7 @@ func (m *Machine) Writer() string { return m.writer }
 
 // ErrDiffers is wrapped by the error of an entry before which something else has come of the log here than at whoever
 // wrote it.
-var ErrDiffers = fmt.Errorf("what came of the log before is something else here than where it was written")
+var ErrDiffers = errors.New("this version of the gateway comes to something else than the one that wrote the log, which was not stopped cleanly")
 
 // check compares what has come of the log before an entry with what the entry says of it, as far as that is known.
 func (m *Machine) check(index uint64, e *Entry) error {
@@ -336,8 +337,8 @@ func (m *Machine) check(index uint64, e *Entry) error {
 		return nil
 	}
 	if is, known := m.DigestAt(e.Behind); known && is != e.Digest {
-		return fmt.Errorf("entry %d: %w, after entry %d: start the version that wrote it (%s) once, stop it with SIGTERM, and start this one then",
-			index, ErrDiffers, e.Behind, cmp.Or(m.writer, "which one it does not say"))
+		return fmt.Errorf("%w: start version %s once and stop it with SIGTERM, then start this one (entry %d says what had come of all up to entry %d)",
+			ErrDiffers, cmp.Or(m.writer, "that was there before"), index, e.Behind)
 	}
 	return nil
 }

@@ -29,5 +29,5 @@ func (m *Machine) HeldBelow(prefix string) int { return m.index.HeldBelow(prefix
 // Views returns what is shown of the next names behind one: in order.
 func (m *Machine) Views(v View, after fencing.Name) ([]*fencing.Lock, bool) {
 	v.Now = max(v.Now, m.now)
-	return m.Views(v, after)
+	return m.index.Views(v, after)
 }
