@@ -74,9 +74,6 @@ func lastFrame(content []byte) (begins, ends int) {
 	return begins, ends
 }
 
-// block is what frames of the log are multiples of.
-const block = 4096
-
 // Whatever is damaged in a file, the store is refused with the name of the file and nothing is changed, or it has
 // the right state. Of the last flush before a crash, or the last two if both of them are
 // damaged, no one can tell whether they were ever done. FENCEPOST_LONG makes it 2,000 places.

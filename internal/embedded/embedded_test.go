@@ -21,8 +21,11 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
+	// block is what frames of the log are multiples of.
+	block = 4096
+
 	// smallSegment makes the files of a log change after some ten flushes.
-	smallSegment = 16 << 12
+	smallSegment = 16 * block
 
 	// smallSnapshot has a snapshot be taken after some ten flushes.
 	smallSnapshot = 2 << 10

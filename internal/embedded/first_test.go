@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,14 +17,18 @@ import (
 type above struct {
 	wal.Files
 	closed []string
-	synced *[]string
+
+	mu     sync.Mutex
+	synced []string
 }
 
-func (f above) SyncDir(path string) error {
+func (f *above) SyncDir(path string) error {
 	if slices.Contains(f.closed, path) {
 		return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
 	}
-	*f.synced = append(*f.synced, path)
+	f.mu.Lock()
+	f.synced = append(f.synced, path)
+	f.mu.Unlock()
 	return f.Files.SyncDir(path)
 }
 
@@ -33,19 +38,21 @@ func TestDirectoryBelowOneThatMayNotBeRead(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, Options{Dir: dir, files: above{Files: wal.FilesOr(nil), closed: []string{filepath.Dir(dir)}, synced: new([]string)}})
+	s := open(t, Options{Dir: dir, files: &above{Files: wal.FilesOr(nil), closed: []string{filepath.Dir(dir)}}})
 	mustAcquire(t, s, acquire("a", time.Minute))
 }
 
 // Each name of a directory that a first start makes is on disk before anything in it.
 func TestFirstStartSyncsTheNamesItMakes(t *testing.T) {
-	var synced []string
 	there := t.TempDir()
 	a := filepath.Join(there, "a")
 	b := filepath.Join(a, "b")
-	open(t, Options{Dir: filepath.Join(b, "data"), files: above{Files: wal.FilesOr(nil), synced: &synced}})
+	files := &above{Files: wal.FilesOr(nil)}
+	open(t, Options{Dir: filepath.Join(b, "data"), files: files})
+	files.mu.Lock()
+	defer files.mu.Unlock()
 	for _, dir := range []string{there, a, b, filepath.Join(b, "data"), filepath.Join(b, "data", logName)} {
-		if !slices.Contains(synced, dir) {
+		if !slices.Contains(files.synced, dir) {
 			t.Errorf("%s was not synced", dir)
 		}
 	}
