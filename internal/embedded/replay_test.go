@@ -103,9 +103,9 @@ func (a *asked) next(name fencing.Name) fencing.Op {
 	return a.acquire(name)
 }
 
-// ask has a store carry out so many random operations, while time goes on and the reaper comes. Some wait for each other's flush.
-func (a *asked) ask(t *testing.T, s *Store, clock *testClock, operations int) {
-	t.Helper()
+// ask has a store carry out so many random operations, while time goes on and the reaper comes.
+func (a *asked) ask(s *Store, clock *testClock, operations int) error {
+	ctx := context.Background()
 	names := []fencing.Name{"a", "b", "c", "d/e", "d"}
 	for range operations {
 		var err error
@@ -113,9 +113,9 @@ func (a *asked) ask(t *testing.T, s *Store, clock *testClock, operations int) {
 		case 0:
 			clock.advance(time.Duration(a.random.IntN(40_000)) * time.Millisecond)
 		case 1:
-			_, err = s.Expire(t.Context(), a.random.IntN(10))
+			_, err = s.Expire(ctx, a.random.IntN(10))
 		case 2:
-			err = s.Heartbeat(t.Context(), names)
+			err = s.Heartbeat(ctx, names)
 		case 3:
 			if a.random.IntN(8) == 0 { // all may be forgotten
 				clock.advance(pick(a.random, []time.Duration{fencing.TombstoneTTL, fencing.ForgetAfter, 3 * time.Hour}))
@@ -124,15 +124,16 @@ func (a *asked) ask(t *testing.T, s *Store, clock *testClock, operations int) {
 			name := pick(a.random, names)
 			op := a.next(name)
 			var out fencing.Outcome
-			out, err = s.Do(context.Background(), op)
+			out, err = s.Do(ctx, op)
 			if out.Holder.Token != 0 {
 				a.tokens[name] = append(a.tokens[name], out.Holder.Token)
 			}
 		}
 		if c := code(err); c == fencing.CodeUnavailable || err != nil && c == "" {
-			t.Fatalf("an operation: %v", err)
+			return fmt.Errorf("an operation: %w", err)
 		}
 	}
+	return nil
 }
 
 // rest waits until nothing goes on in a store of which nobody asks anything.
@@ -190,11 +191,22 @@ func TestReplay(t *testing.T) {
 		o.stepLimit, o.MaxHolders = random.IntN(2)*2, random.IntN(2)*2
 		clock := newTestClock()
 		o.Now = clock.read
-		a := &asked{random, map[fencing.Name][]fencing.AcquireRequest{}, map[fencing.Name][]fencing.Token{}}
+		all := make([]*asked, 1+random.IntN(2)*3) // several ask at once, and share flushes
+		for i := range all {
+			all[i] = &asked{rand.New(rand.NewPCG(number, uint64(i+1))), map[fencing.Name][]fencing.AcquireRequest{}, map[fencing.Name][]fencing.Token{}}
+		}
 		for life := range 3 {
 			s := open(t, o)
 			s.Listen(&listener{})
-			a.ask(t, s, clock, 120)
+			var asking sync.WaitGroup
+			for _, a := range all {
+				asking.Go(func() {
+					if err := a.ask(s, clock, 120); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			asking.Wait()
 			rest(t, s)
 			s.mu.Lock()
 			has := bytesOf(t, s.machine)
