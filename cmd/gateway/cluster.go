@@ -283,7 +283,7 @@ func atNode(findings []fencing.Finding, node string, own []fencing.Finding) []fe
 // clusterFindings says of each member how it is, and of all together how many more may fail.
 func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 	if status.Condition != "" {
-		findings = append(findings, fencing.Finding{Check: "membership", Detail: status.Condition, Remedy: "see to it that the nodes run and reach each other"})
+		findings = append(findings, fencing.Finding{Check: "membership", Detail: status.Condition, Remedy: "do what it asks for, or see to it that the nodes run and reach each other"})
 	}
 	if len(status.Members) == 0 {
 		return findings

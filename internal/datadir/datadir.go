@@ -15,6 +15,9 @@ import (
 // earlier versions know. Who removes it unlocks nothing.
 const FileName = "fencepost.lock"
 
+// IDFile has the id of the node of a cluster whose data a directory has.
+const IDFile = "id"
+
 // lookPatience is how long InUse waits for the lock: whoever has it is a gateway, which keeps it.
 const lookPatience = 100 * time.Millisecond
 

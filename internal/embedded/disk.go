@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,13 +39,14 @@ const (
 //	snapshots          what it came to
 type disk struct {
 	dir       string
+	files     wal.Files
 	logger    *slog.Logger
 	lock      *datadir.Lock
 	log       *wal.Log
 	snapshots *snapshots.Store
 	free      freeSpace
 	after     int64 // bytes of entries after which a snapshot takes their place
-	files     int64 // bytes of files after which it does
+	logFiles  int64 // bytes of files after which it does
 	tried     int64 // bytes of files when a snapshot failed last, 0 if it did not; the store's mutex guards it
 
 	term    uint64       // of what is appended: a cluster goes on from it
@@ -78,7 +81,7 @@ func openDisk(o *Options) (*disk, error) {
 // less. The directory's name has to be as durable as what is in it.
 func (d *disk) open(o *Options, files wal.Files) error {
 	size := cmp.Or(o.segment, fileSize)
-	d.files = snapshotAfterFiles * size
+	d.logFiles = snapshotAfterFiles * size
 	there, err := d.there(files)
 	if err == nil && !there {
 		if err = d.roomForNew(size); err == nil {
@@ -92,6 +95,7 @@ func (d *disk) open(o *Options, files wal.Files) error {
 }
 
 func (d *disk) openFiles(o wal.Options) (err error) {
+	d.files = wal.FilesOr(o.Files)
 	if d.snapshots, err = snapshots.Open(filepath.Join(d.dir, snapshotsName), o.Files, o.Held); err != nil {
 		return err
 	}
@@ -210,12 +214,34 @@ func (d *disk) recover(m *machine.Machine) error {
 	return d.alone()
 }
 
-// alone returns why the data is not that of a store without peers.
+// alone returns why the data is not that of a store without peers: it is that of a node which has others, or was removed by
+// them.
 func (d *disk) alone() error {
-	if n := len(d.members.Servers); n > 1 {
+	switch n := len(d.members.Servers); {
+	case n > 1:
 		return fmt.Errorf("the data is that of a node of a cluster of %d: start it as that, or remove the other nodes from the cluster first", n)
+	case n == 0:
+		return nil
 	}
-	return nil
+	id, err := readID(filepath.Join(d.dir, datadir.IDFile), d.files)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && id == string(d.members.Servers[0].ID) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("the data is that of a node of a cluster, and which one can't be read: %w", err)
+	}
+	_, left, _ := strings.Cut(string(d.members.Servers[0].Address), "@")
+	return fmt.Errorf("the data is that of a node that was removed from its cluster, which went on without it: the leases are in the directory of the member that was left, %s", left)
+}
+
+// readID returns which node the data is that of, as internal/raft/cluster has written it.
+func readID(path string, files wal.Files) (string, error) {
+	from, err := files.Open(path)
+	if err != nil {
+		return "", err
+	}
+	id, err := io.ReadAll(io.LimitReader(from, 256))
+	return strings.TrimSpace(string(id)), errors.Join(err, from.Close())
 }
 
 // readSnapshot has a machine come to what the newest snapshot says, and returns up to which index of the log that is.
@@ -272,7 +298,7 @@ func (d *disk) large(grown int) bool {
 }
 
 // mostFiles is how many bytes the files of the log may have before a snapshot takes the place of what is in them.
-func (d *disk) mostFiles() int64 { return max(d.files, d.newest.Load()) }
+func (d *disk) mostFiles() int64 { return max(d.logFiles, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
 // one. lock is what guards the machine.

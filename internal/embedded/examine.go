@@ -78,7 +78,10 @@ func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err
 	err = d.recover(machine.New())
 	room = d.room()
 	detail = "it can be read, and no gateway has it open"
-	if d.behind > 0 {
+	switch {
+	case d.behind > 0 && len(d.members.Servers) > 0:
+		detail = "the gateway that had it was a cluster of one, or has not ended cleanly: the next start carries out its log"
+	case d.behind > 0:
 		detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
 	}
 	return detail, room, errors.Join(err, d.log.Close())
@@ -115,6 +118,9 @@ func openAll(dir string) (opened, error) {
 				return nil, errors.Join(err, all.close(), lock.Close())
 			}
 		}
+	}
+	if err := all.add(filepath.Join(dir, datadir.IDFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(err, all.close(), lock.Close())
 	}
 	return all, lock.Close()
 }

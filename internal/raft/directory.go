@@ -177,14 +177,14 @@ func (d *directory) fits(dir string) error {
 // belongs makes sure that the data is not that of a node that the other members know at another
 // address: it may be a copy, and if the node it was copied from runs as well, the two have one vote
 // each where there is one. Who has no other members may go to another address, if nothing there
-// speaks against it.
+// speaks against it; so may who founds a cluster.
 func (d *directory) belongs(o *Options) error {
 	members := d.log.members
 	if len(members.Servers) == 0 {
 		members = d.members
 	}
-	if len(members.Servers) == 1 && o.Alone != nil {
-		return o.Alone()
+	if founds := d.ofOne(); (founds || len(members.Servers) == 1) && o.Alone != nil {
+		return o.Alone(founds)
 	}
 	for _, m := range members.Servers {
 		if m.ID == raft.ServerID(o.Self.ID) && m.Address != raft.ServerAddress(o.Self.Address) && len(members.Servers) > 1 {

@@ -11,6 +11,7 @@ import (
 	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 	"fencepost/internal/snapshots"
+	"fencepost/internal/wal"
 )
 
 // Examine implements fencing.Store: it fails where this node has failed, and else finds how much room it has
@@ -64,8 +65,11 @@ func examineDirectory(dir string) (fencing.Finding, error) {
 	case err != nil:
 		return f, err
 	case found:
-		f.Detail += " has the data of a node, and no gateway has it open"
-		return f, nil
+		voted, err := wal.Voted(logsIn(dir))
+		if f.Detail += " has the data of a node, and no gateway has it open"; err == nil && !voted {
+			f.Detail = dir + " has the data of a store without peers: a cluster begins with it, of which this node is the only member"
+		}
+		return f, err
 	}
 	f.Detail += " has no data yet: a gateway begins as a new node"
 	return f, roomForNew(dir, datadir.Free, segmentSize)

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
@@ -125,6 +127,49 @@ func TestAClusterBeginsWithAStoreWithoutPeers(t *testing.T) {
 			c.awaitLeader()
 			keeps(t, n, "the cluster of one, again", all)
 		})
+	}
+}
+
+// The directory of a node that was removed, and has heard so, is not that of a store without peers.
+func TestADirectoryOfARemovedNodeIsNotThatOfAStoreWithoutPeers(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	hold(t, c.nodes[0], "a")
+	n := c.nodes[0]
+	n.Close()
+	for id, says := range map[string]string{n.options.Self.ID: "", "another": "a node that was removed from its cluster"} {
+		if err := os.WriteFile(filepath.Join(n.options.Dir, datadir.IDFile), []byte(id+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := embedded.Examine(n.options.Dir)
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("doctor of %s: %v", id, err)
+		}
+		s, err := embedded.Open(embedded.Options{Dir: n.options.Dir})
+		if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%s: %v", id, err)
+		}
+		if err == nil {
+			s.Close()
+		}
+	}
+}
+
+// Doctor says what a cluster begins with.
+func TestExamineAStoreWithoutPeers(t *testing.T) {
+	dir := t.TempDir()
+	s := withoutPeers(t, dir)
+	hold(t, s, "a")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, err := Examine(dir)
+	if err != nil || !strings.Contains(found[0].Detail, "a cluster begins with it") {
+		t.Errorf("%+v, %v", found, err)
+	}
+	c := newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir })
+	c.nodes[0].Close()
+	if found, err = Examine(dir); err != nil || !strings.Contains(found[0].Detail, "has the data of a node") {
+		t.Errorf("%+v, %v", found, err)
 	}
 }
 

@@ -75,9 +75,9 @@ type Options struct {
 	// takes it in.
 	Members []Member
 
-	// Alone is asked before a node starts whose data has no other member: after an error it does not
-	// start. nil: it may.
-	Alone func() error
+	// Alone is asked before a node starts whose data has no other member, or is that of a store without peers, with which
+	// it is to found a cluster: after an error it does not start. nil: it may.
+	Alone func(founds bool) error
 
 	Logger     *slog.Logger  // nil discards
 	Election   time.Duration // 0 is DefaultElection; at least 10 ms

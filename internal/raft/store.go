@@ -186,7 +186,7 @@ func (f founding) Apply(l *raft.Log) any {
 // node as the only member. What a crash left is carried out before. The leader gives all leases their TTL anew: see
 // goOnAlone.
 func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) error {
-	s.log.Info("the data is that of a store without peers: a cluster begins with it, of which this node is the only member", "node", o.Self.Address)
+	s.log.Info("the data is that of a store without peers: a cluster begins with it, of which this node is the only member", "id", o.Self.ID)
 	last, err := s.dir.log.LastIndex()
 	if err != nil {
 		return err

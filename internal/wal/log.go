@@ -76,13 +76,26 @@ func Open(dir string, o Options) (*Log, error) {
 	if l.held == nil {
 		l.held = func() error { return nil }
 	}
-	if err := datadir.Make(dir, l.files.SyncDir); err != nil {
-		return nil, err
+	if !o.Look {
+		if err := datadir.Make(dir, l.files.SyncDir); err != nil {
+			return nil, err
+		}
 	}
 	if err := l.recover(o.Look); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// Voted reports whether the log in a directory is that of a node of a cluster, which knows in which term it is: that of a
+// store without peers does not. It reads all of it, and changes nothing.
+func Voted(dir string) (bool, error) {
+	l, err := Open(dir, Options{Look: true})
+	if err != nil {
+		return false, err
+	}
+	_, err = l.Get([]byte("CurrentTerm")) // hashicorp/raft's
+	return err == nil, l.Close()
 }
 
 // append writes a frame of the records that are appended by whom it is given, and carries it out. An error of that is

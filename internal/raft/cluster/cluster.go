@@ -79,6 +79,7 @@ type Cluster struct {
 	end     context.CancelFunc
 	running sync.WaitGroup
 	leaves  atomic.Bool // see StepDown
+	founds  atomic.Bool // see Alone
 
 	mu        sync.Mutex
 	condition string // why this node is not in a cluster; empty if it is

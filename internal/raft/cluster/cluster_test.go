@@ -310,7 +310,7 @@ func TestOneProcessADirectory(t *testing.T) {
 			other.Close()
 		}
 	}
-	if id, err := os.ReadFile(filepath.Join(dir, idFile)); err != nil || strings.TrimSpace(string(id)) != c.Self().ID {
+	if id, err := os.ReadFile(filepath.Join(dir, datadir.IDFile)); err != nil || strings.TrimSpace(string(id)) != c.Self().ID {
 		t.Errorf("the directory of %s has the id %s, %v", c.Self().ID, id, err)
 	}
 	if err := os.Rename(dir, dir+".away"); err != nil {
@@ -366,13 +366,13 @@ func TestID(t *testing.T) {
 	if again, err := load(); err != nil || again != with {
 		t.Errorf("with votes it is another node: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, idFile), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, datadir.IDFile), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if id, err := load(); err == nil {
 		t.Errorf("a damaged id is %q", id)
 	}
-	if err := os.Remove(filepath.Join(dir, idFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, datadir.IDFile)); err != nil {
 		t.Fatal(err)
 	}
 	if id, err := load(); err == nil {

@@ -13,12 +13,10 @@ import (
 	"fencepost/internal/wal"
 )
 
-const idFile = "id"
-
 // loadID returns the id of the node whose data a directory has. Where there is none, or the
 // data that it stood for is gone, it is a new one, which is to be written.
 func loadID(dir string) (id string, fresh bool, err error) {
-	path := filepath.Join(dir, idFile)
+	path := filepath.Join(dir, datadir.IDFile)
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", false, err
@@ -35,8 +33,8 @@ func loadID(dir string) (id string, fresh bool, err error) {
 		}
 		return node.ID, false, nil
 	case has:
-		if voted, err := hasVoted(dir); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
-			return peer.NewID(), true, err
+		if voted, err := wal.Voted(filepath.Join(dir, "log")); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
+			return peer.NewID(), err == nil, err
 		}
 		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
 	}
@@ -56,20 +54,10 @@ func hasVotes(dir string) (found bool, err error) {
 	return found, err
 }
 
-// hasVoted reports whether a log is that of a node, which knows in which term it is.
-func hasVoted(dir string) (bool, error) {
-	log, err := wal.Open(filepath.Join(dir, "log"), wal.Options{Look: true})
-	if err != nil {
-		return false, err
-	}
-	_, err = log.Get([]byte("CurrentTerm")) // hashicorp/raft's
-	return err == nil, log.Close()
-}
-
 // writeID has the id on disk, whole, before anybody is told of it. What is in the place of the directory that was locked is
 // left alone.
 func writeID(dir, id string, held func() error) error {
-	file, err := os.CreateTemp(dir, idFile+".")
+	file, err := os.CreateTemp(dir, datadir.IDFile+".")
 	if err != nil {
 		return err
 	}
@@ -81,7 +69,7 @@ func writeID(dir, id string, held func() error) error {
 	if err := held(); err != nil {
 		return err
 	}
-	if err := os.Rename(file.Name(), filepath.Join(dir, idFile)); err != nil {
+	if err := os.Rename(file.Name(), filepath.Join(dir, datadir.IDFile)); err != nil {
 		return err
 	}
 	return datadir.Sync(dir)

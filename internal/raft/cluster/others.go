@@ -69,14 +69,16 @@ func reason(err error) string {
 
 // Alone makes sure that a node whose data has no other member may go on alone: that its list has others may
 // be because they are to be added, or were removed. But if one of them is in a cluster that does not have this
-// node, the data is not what belongs here, and two would grant the same locks. It waits a while for those
-// that don't answer.
-func (c *Cluster) Alone() error {
+// node, the data is not what belongs here, and two would grant the same locks. So it is if one of them founds a
+// cluster with the data of a store without peers, as this node is about to. It waits a while for those that don't
+// answer.
+func (c *Cluster) Alone(founds bool) error {
+	c.founds.Store(founds)
 	others := c.others()
 	for begun := time.Now(); len(others) > 0; {
 		answered := true
 		for _, of := range c.askAll(others) {
-			if c.foreign(of) {
+			if c.foreign(of) || founds && of.err == nil && of.info.Founds {
 				return c.stranger(of)
 			}
 			answered = answered && of.err == nil && of.info.State != starting
@@ -95,11 +97,18 @@ func (c *Cluster) Alone() error {
 	return nil
 }
 
-// stranger says that another node of the list is in another cluster.
+// stranger says that another node of the list is in another cluster, or is about to found one as this node is.
 func (c *Cluster) stranger(of asked) error {
-	return fmt.Errorf("the data of this node, %s, is that of a cluster of its own, which has no other member; but %s, which is in FENCEPOST_STORE too, "+
-		"is in a cluster that does not have it. If this is the wrong directory, give the node the right one, or an empty one, and the cluster takes it in. "+
-		"If two clusters are meant, take %s out of FENCEPOST_STORE here", c.self.Addr, of.addr, of.addr)
+	own, there := "that of a cluster of its own, which has no other member", "is in a cluster that does not have it"
+	if c.founds.Load() {
+		own = "that of a store without peers, with which a cluster begins"
+	}
+	if of.info.Founds && len(of.info.Members) == 0 {
+		there = "begins one with that of another such store"
+	}
+	return fmt.Errorf("the data of this node, %s, is %s; but %s, which is in FENCEPOST_STORE too, %s, and two don't become one. "+
+		"If this is the wrong directory, give the node the right one, or an empty one: then the cluster takes it in, at an address that it does not have by gateway cluster add. "+
+		"If two clusters are meant, or this is the one that is to go on, take %s out of FENCEPOST_STORE here", c.self.Addr, own, of.addr, there, of.addr)
 }
 
 // lookAround has a leader without other members end, if another node of its list turns out to be in another

@@ -3,6 +3,7 @@ package cluster
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -22,7 +23,7 @@ func TestDataOfAnotherCluster(t *testing.T) {
 
 	alone.list = all[2].list
 	alone.open()
-	if err := alone.cluster.Alone(); err == nil || !strings.Contains(err.Error(), all[0].addr) && !strings.Contains(err.Error(), all[1].addr) {
+	if err := alone.cluster.Alone(false); err == nil || !strings.Contains(err.Error(), all[0].addr) && !strings.Contains(err.Error(), all[1].addr) {
 		t.Errorf("the data of another cluster may serve: %v", err)
 	}
 	alone.cluster.Start(alone.raft, func(err error) { alone.failed.Store(err.Error()) })
@@ -46,7 +47,7 @@ func TestAlone(t *testing.T) {
 		t.Helper()
 		leader.stop()
 		leader.open()
-		if err := leader.cluster.Alone(); err != nil {
+		if err := leader.cluster.Alone(false); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		leader.cluster.Start(leader.raft, func(err error) { t.Errorf("%s: %v", what, err) })
@@ -62,6 +63,38 @@ func TestAlone(t *testing.T) {
 	other.stop()
 	more.stop()
 	again("all others are down")
+}
+
+// Of two nodes that are both about to found a cluster neither does, nor does one whose list has a node of a running cluster.
+func TestTwoFound(t *testing.T) {
+	t.Parallel()
+	list := addrs(t, 3)
+	begun := newNode(t, list[2], list[2]).start()
+	serves(t, begun)
+	for what, c := range map[string]struct {
+		others []string
+		says   string
+	}{
+		"both at once":       {nil, "begins one with that of another such store"},
+		"a cluster is there": {[]string{begun.addr}, "is in a cluster that does not have it"},
+	} {
+		var both [2]*node
+		var refused [2]error
+		var asking sync.WaitGroup
+		for i := range both {
+			both[i] = newNode(t, list[i], append(c.others, list[:2]...)...)
+			both[i].open()
+			asking.Go(func() { refused[i] = both[i].cluster.Alone(true) })
+		}
+		asking.Wait()
+		for i, err := range refused {
+			if err == nil || !strings.Contains(err.Error(), "is that of a store without peers") || !strings.Contains(err.Error(), c.says) && c.others == nil {
+				t.Errorf("%s: %s: %v", what, list[i], err)
+			}
+			both[i].cluster.Start(both[i].raft, func(error) {})
+			both[i].stop()
+		}
+	}
 }
 
 // A node that was removed, and is sent something by the leader all the same, does not take itself for a member again.

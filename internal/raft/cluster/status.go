@@ -31,8 +31,9 @@ type Info struct {
 	ID      string   `json:"id"`
 	Addr    string   `json:"address"`
 	Version string   `json:"version"`
-	Nodes   []string `json:"nodes"` // of its settings
-	Blank   bool     `json:"blank"` // it has no data
+	Nodes   []string `json:"nodes"`  // of its settings
+	Blank   bool     `json:"blank"`  // it has no data
+	Founds  bool     `json:"founds"` // its data was that of a store without peers, with which it founds a cluster
 
 	State     string `json:"state"`     // leader, follower, candidate, or starting
 	Condition string `json:"condition"` // why it has no part in a cluster; empty if it has
@@ -139,7 +140,7 @@ func follows(i Info, id, leader string) bool { return i.ID == id && leader != ""
 
 // info says how this node is.
 func (c *Cluster) info() Info {
-	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, DiskTime: c.diskTime(), Condition: c.Condition()}
+	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, DiskTime: c.diskTime(), Condition: c.Condition(), Founds: c.founds.Load()}
 	r := c.started()
 	if r == nil {
 		return i
