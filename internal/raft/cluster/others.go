@@ -78,7 +78,11 @@ func (c *Cluster) Alone(founds bool) error {
 	for begun := time.Now(); len(others) > 0; {
 		answered := true
 		for _, of := range c.askAll(others) {
-			if c.foreign(of) || founds && of.err == nil && of.info.Founds {
+			if c.foreign(of) {
+				return c.stranger(of)
+			}
+			if founds && of.err == nil && of.info.Founds {
+				_ = pause(c.ctx, 2*tendInterval) // so that the other one finds out too, while this one is there
 				return c.stranger(of)
 			}
 			answered = answered && of.err == nil && of.info.State != starting
