@@ -128,7 +128,7 @@ func (l *diskLog) IsMonotonic() bool { return true }
 func (l *diskLog) GetLog(index uint64, entry *raft.Log) error {
 	err := l.disk.GetLog(index, entry)
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
-		err = l.ended(l.explained(err))
+		_ = l.ended(l.explained(err))
 		l.halt()
 	}
 	return err

@@ -115,9 +115,6 @@ func (l *Log) open(number uint64) (err error) {
 		err = s.readAt(header, 0)
 	}
 	l.id, s.sum = cmp.Or(l.id, binary.BigEndian.Uint64(header[len(magic):])), binary.BigEndian.Uint32(header[headerSize-4:])
-	l.mu.Lock()
-	l.segments = append(l.segments, s)
-	l.mu.Unlock()
 	if err == nil && !bytes.Equal(header, headerOf(l.id, number, s.size)) {
 		err = fmt.Errorf("%s: %w: it has %d bytes, and its header is not that of file %d of this log with that size: it was changed or cut off, or is a copy of another", l.path(s.name), ErrDamaged, s.size, number)
 	}
