@@ -50,7 +50,7 @@ func (l *Log) replay() error {
 	most, blocks := uint64(math.MaxUint64), uint64(l.Bytes()/block) // of the first frame that is there nothing is known
 	for _, s := range l.segments {
 		for at := int64(block); at < s.size; {
-			frame, number, err := s.frameAt(at, l.number+1, most)
+			frame, number, err := s.frameAt(at, 1, most) // none is behind one of a greater number
 			switch {
 			case err != nil:
 				return err
