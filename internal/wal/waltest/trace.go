@@ -27,11 +27,10 @@ const (
 // Trace is files in memory that remember all that was done to them. It is a wal.Files. What is not a method is to be set
 // while nobody uses the files.
 type Trace struct {
-	Begun int                     // how many operations made what was there at first
-	Fault func(op *Op) error      // may be nil; what it refuses is not done
-	Lies  bool                    // a sync does nothing
-	Quota bool                    // nobody is told of SetRoom: the file system says that there is plenty
-	Slow  func(kind, path string) // may be nil; a create, rename or remove waits for it
+	Begun int                // how many operations made what was there at first
+	Fault func(op *Op) error // may be nil; what it refuses is not done
+	Lies  bool               // a sync does nothing
+	Quota bool               // nobody is told of SetRoom: the file system says that there is plenty
 
 	mu    sync.Mutex
 	names map[string]*inode
@@ -308,9 +307,6 @@ type reader = interface {
 
 // Create implements wal.Files.
 func (t *Trace) Create(path string) (handle, error) {
-	if t.Slow != nil {
-		t.Slow(Link, path)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node := t.names[path]
@@ -346,9 +342,6 @@ func (t *Trace) Open(path string) (reader, error) {
 
 // Rename implements wal.Files.
 func (t *Trace) Rename(from, to string) error {
-	if t.Slow != nil {
-		t.Slow(Rename, to)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.do(Op{Kind: Rename, node: t.names[from], From: from, Path: to})
@@ -356,9 +349,6 @@ func (t *Trace) Rename(from, to string) error {
 
 // Remove implements wal.Files.
 func (t *Trace) Remove(path string) error {
-	if t.Slow != nil {
-		t.Slow(Remove, path)
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.do(Op{Kind: Remove, Path: path})
