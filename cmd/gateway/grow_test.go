@@ -21,18 +21,23 @@ import (
 // docs/operations.md says. No lease is lost, nor anything else that a client was told.
 func TestOneBecomesThree(t *testing.T) {
 	t.Parallel()
-	oneBecomesThree(t, syscall.SIGTERM)
+	oneBecomesThree(t, syscall.SIGTERM, true)
 }
 
-// It may be killed before.
+// It may be killed before, and be a cluster of one for a while that knows of no others.
 func TestSystemOneThatWasKilledBecomesThree(t *testing.T) {
 	t.Parallel()
-	oneBecomesThree(t, syscall.SIGKILL)
+	oneBecomesThree(t, syscall.SIGKILL, false)
 }
 
-func oneBecomesThree(t *testing.T, end os.Signal) {
+func oneBecomesThree(t *testing.T, end os.Signal, othersWait bool) {
 	a, b, c := loner(t), loner(t), loner(t)
 	list := "FENCEPOST_STORE=raft://" + strings.Join([]string{a.addr, b.addr, c.addr}, ",")
+	startOthers := func() {
+		for _, m := range []*member{b, c} {
+			must(t, m.start(list, "FENCEPOST_CLUSTER_ADDR="+m.addr))
+		}
+	}
 	must(t, a.start())
 	told := tellClients(t, a.gateway)
 	r := renewing(t, a.gateway, 30*time.Second)
@@ -41,16 +46,23 @@ func oneBecomesThree(t *testing.T, end os.Signal) {
 	if err := a.gateway.end(end); err != nil && end == syscall.SIGTERM {
 		t.Error(err)
 	}
-	first := "FENCEPOST_STORE=raft://" + a.addr
-	a.doctor("the data of a store without peers: a cluster begins with it", first)
-	must(t, a.start(first))
+	first := list
+	if othersWait {
+		startOthers()
+	} else {
+		first = "FENCEPOST_STORE=raft://" + a.addr
+	}
+	a.doctor("the data of a store without peers: a cluster begins with it", first, "FENCEPOST_CLUSTER_ADDR="+a.addr)
+	must(t, a.start(first, "FENCEPOST_CLUSTER_ADDR="+a.addr))
 	a.says(ready)
 	r.goesOnAt(a)
 	told.keptAt(a.gateway, "a cluster of one")
 	a.members(0, list, a)
 
+	if !othersWait {
+		startOthers()
+	}
 	for _, m := range []*member{b, c} {
-		must(t, m.start(list, "FENCEPOST_CLUSTER_ADDR="+m.addr))
 		m.says("gateway cluster add " + m.addr)
 		a.cluster(list, "add", m.addr)
 	}

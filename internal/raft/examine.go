@@ -65,8 +65,8 @@ func examineDirectory(dir string) (fencing.Finding, error) {
 	case err != nil:
 		return f, err
 	case found:
-		voted, err := wal.Voted(logsIn(dir))
-		if f.Detail += " has the data of a node, and no gateway has it open"; err == nil && !voted {
+		voted, last, err := wal.Voted(logsIn(dir))
+		if f.Detail += " has the data of a node, and no gateway has it open"; err == nil && !voted && last > 0 {
 			f.Detail = dir + " has the data of a store without peers: a cluster begins with it, of which this node is the only member"
 		}
 		return f, err

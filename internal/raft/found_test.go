@@ -15,6 +15,7 @@ import (
 	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
+	"fencepost/internal/wal"
 )
 
 // withoutPeers opens the store without peers in a directory.
@@ -166,10 +167,19 @@ func TestExamineAStoreWithoutPeers(t *testing.T) {
 	if err != nil || !strings.Contains(found[0].Detail, "a cluster begins with it") {
 		t.Errorf("%+v, %v", found, err)
 	}
-	c := newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir })
-	c.nodes[0].Close()
-	if found, err = Examine(dir); err != nil || !strings.Contains(found[0].Detail, "has the data of a node") {
-		t.Errorf("%+v, %v", found, err)
+	newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir }).nodes[0].Close()
+	blank := t.TempDir()
+	log, err := wal.Open(logsIn(blank), wal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []string{dir, blank} {
+		if found, err = Examine(of); err != nil || !strings.Contains(found[0].Detail, "has the data of a node") {
+			t.Errorf("%+v, %v", found, err)
+		}
 	}
 }
 

@@ -87,15 +87,16 @@ func Open(dir string, o Options) (*Log, error) {
 	return l, nil
 }
 
-// Voted reports whether the log in a directory is that of a node of a cluster, which knows in which term it is: that of a
-// store without peers does not. It reads all of it, and changes nothing.
-func Voted(dir string) (bool, error) {
+// Voted reports whether the log in a directory is that of a node of a cluster, which knows in which term it is, and last is
+// its last index. That of a store without peers has entries, and no term. It reads all of it, and changes nothing.
+func Voted(dir string) (voted bool, last uint64, err error) {
 	l, err := Open(dir, Options{Look: true})
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
-	_, err = l.Get([]byte("CurrentTerm")) // hashicorp/raft's
-	return err == nil, l.Close()
+	_, unknown := l.Get([]byte("CurrentTerm")) // hashicorp/raft's
+	last, err = l.LastIndex()
+	return unknown == nil, last, errors.Join(err, l.Close())
 }
 
 // append writes a frame of the records that are appended by whom it is given, and carries it out. An error of that is

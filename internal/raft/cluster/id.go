@@ -33,7 +33,7 @@ func loadID(dir string) (id string, fresh bool, err error) {
 		}
 		return node.ID, false, nil
 	case has:
-		if voted, err := wal.Voted(filepath.Join(dir, "log")); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
+		if voted, _, err := wal.Voted(filepath.Join(dir, "log")); err != nil || !voted { // it is that of a store without peers, which a cluster begins with
 			return peer.NewID(), err == nil, err
 		}
 		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
