@@ -189,8 +189,11 @@ func TestADirectoryOfOthersIsNotThatOfAStoreWithoutPeers(t *testing.T) {
 	hold(t, c.nodes[0], "a")
 	late, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	last := c.nodes[0].raft.LastIndex()
 	for _, n := range c.nodes {
-		n.fsm.await(c.nodes[0].raft.LastIndex(), late.Done())
+		n.fsm.await(last, late.Done())
+	}
+	for _, n := range c.nodes {
 		n.Close()
 		if _, err := embedded.Open(embedded.Options{Dir: n.options.Dir}); err == nil || !strings.Contains(err.Error(), "a node of a cluster of 3") {
 			t.Errorf("it is opened: %v", err)
