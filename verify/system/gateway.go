@@ -101,6 +101,9 @@ func (g *Gateway) said(text string) bool {
 	return slices.ContainsFunc(g.log[g.begun:], func(line string) bool { return strings.Contains(line, text) })
 }
 
+// Use has the gateway be of another build from its next start on.
+func (g *Gateway) Use(b Build) { g.build = b }
+
 // Start starts the gateway that does not run, and waits until it is ready.
 func (g *Gateway) Start() error {
 	if err := g.Launch(); err != nil {
