@@ -297,6 +297,7 @@ Usage:
                        endangers a promise, else 1
   gateway cluster      ask how the cluster of these settings is, or change it: status, add,
                        remove, transfer; -help says how
+  gateway restored     say that the data directory is a copy of an earlier time; -help says how
   gateway keygen       make a key for FENCEPOST_KEYS_FILE; -help says how
   gateway -help        this text
   gateway -version     print the version

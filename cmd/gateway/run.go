@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return doctor(ctx, stdout)
 	case "cluster":
 		return clusterCommand(ctx, flags.Args()[1:], stdout)
+	case "restored":
+		return restored(flags.Args()[1:], stdout)
 	case "keygen":
 		return keygen(flags.Args()[1:], stdout, stderr)
 	default:

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -75,7 +76,8 @@ type Decoded struct {
 type decodedBatch struct {
 	*Batch
 	kinds []kind
-	ops   []fencing.Op // nil of those that are none of fencing's
+	ttls  []time.Duration // of a loss
+	ops   []fencing.Op    // nil of those that are none of fencing's
 }
 
 // Decode returns what Encode was called for, or an error: then nothing of it counts.
@@ -90,13 +92,14 @@ func Decode(data []byte) (*Decoded, error) {
 	d := &Decoded{&e, make([]decodedBatch, len(e.Batches))}
 	for i := range e.Batches {
 		b := decodedBatch{Batch: &e.Batches[i]}
-		b.kinds, b.ops = make([]kind, len(b.Ops)), make([]fencing.Op, len(b.Ops))
+		b.kinds, b.ops, b.ttls = make([]kind, len(b.Ops)), make([]fencing.Op, len(b.Ops)), make([]time.Duration, len(b.Ops))
 		for j, encoded := range b.Ops {
 			o, err := decodeOperation(encoded)
 			if err != nil {
 				return nil, fmt.Errorf("an operation can't be read by this version: %w", err)
 			}
 			if b.kinds[j] = o.Kind; !o.Kind.ofStep() {
+				b.ttls[j] = time.Duration(o.TTL)
 				continue
 			}
 			if b.ops[j], err = o.op(); err != nil {

@@ -132,6 +132,8 @@ func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) [
 			m.PruneTombstones()
 		case kind == kindRestart:
 			m.Restart(guard.Gateway)
+		case kind == kindLoss:
+			m.Lose(b.ttls[i])
 		} // of kindTick the time is all
 		results[i].Out.Now = m.now
 	}
@@ -284,6 +286,15 @@ func (m *Machine) Restart(gateway fencing.Gateway) {
 	m.index, m.past = nil, nil
 	clear(m.unfinished)
 	m.digest.number(uint64(m.now))
+}
+
+// Lose has nothing new be granted for so long: leases that lived at most as long may have been granted, and forgotten. What is
+// remembered can be renewed, and tokens go on from the time of the log at least.
+func (m *Machine) Lose(longest time.Duration) {
+	fencing.Arrive(m.state, m.now, fencing.Arrival{
+		Lost: true, Longest: longest, Least: longest, Most: longest, Server: m.state.Quarantine.Server, Floor: fencing.Token(m.now),
+	})
+	m.digest.number(uint64(m.state.Quarantine.Until))
 }
 
 // Lone reports whether the state is that of a gateway that is the only one, and counts as alive for ever.

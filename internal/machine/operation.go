@@ -32,6 +32,7 @@ const (
 	kindPrune // tombstones that are due go
 	kindEvict
 	kindRestart // of a gateway that is the only one: see Machine.Restart
+	kindLoss    // see Machine.Lose
 )
 
 // operation is an operation as it is in the log, and sent between nodes: a request with
@@ -160,7 +161,9 @@ func operationOf(op fencing.Op) operation {
 }
 
 // ofStep reports whether an operation is one of fencing's.
-func (k kind) ofStep() bool { return k < kindBeat || k > kindPrune && k != kindRestart }
+func (k kind) ofStep() bool {
+	return k < kindBeat || k > kindPrune && k != kindRestart && k != kindLoss
+}
 
 // op returns what operationOf was given, but for the secret; an error is of a kind that
 // this version does not know, or that is none of fencing's.
@@ -240,6 +243,11 @@ func Beat() cbor.RawMessage    { return plain(kindBeat) }
 func Tick() cbor.RawMessage    { return plain(kindTick) }
 func Prune() cbor.RawMessage   { return plain(kindPrune) }
 func Restart() cbor.RawMessage { return plain(kindRestart) }
+
+// Loss returns the operation that Machine.Lose carries out.
+func Loss(longest time.Duration) cbor.RawMessage {
+	return must(Encoding.Marshal(operation{Kind: kindLoss, TTL: int64(longest)}))
+}
 
 // plain returns an operation of a kind that is none of fencing's.
 func plain(k kind) cbor.RawMessage { return must(Encoding.Marshal(operation{Kind: k})) }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"fencepost/internal/embedded"
+)
+
+const restoredHelp = `Usage: gateway restored -longest-ttl DURATION
+
+Says that FENCEPOST_DATA_DIR is a copy of an earlier time. No gateway may have it
+open. What was granted since the copy is not in it: so from now on nothing new is granted
+for DURATION, which is to be at least as long as the longest TTL that was in use.
+Leases that the copy has can be renewed meanwhile. It is for the embedded store, and
+for a cluster of one.
+
+  gateway restored -longest-ttl 5m
+`
+
+// restored has the store in the data directory be careful, as a copy of an earlier time has to be.
+func restored(args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("restored", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	longest := flags.Duration("longest-ttl", 0, "")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		_, err := fmt.Fprint(out, restoredHelp)
+		return err
+	} else if err != nil {
+		return usageError{fmt.Errorf("restored: %w; see gateway restored -help", err)}
+	}
+	cfg, err := loadConfig()
+	if err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return usageError{fmt.Errorf("restored: %q is one argument too many; see gateway restored -help", flags.Arg(0))}
+	case *longest <= 0 || *longest > cfg.MaxTTL:
+		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it is to be the longest TTL that was in use, up to FENCEPOST_MAX_TTL (%s)", *longest, cfg.MaxTTL)}
+	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
+		return usageError{errors.New("restored: FENCEPOST_STORE is Redis, which finds out by itself that it has lost something")}
+	}
+	until, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
+	if err != nil {
+		return fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "Nothing new is granted until %s. Start the gateway now: what the copy has can be renewed.\n", until.UTC().Format(time.RFC3339))
+	return err
+}

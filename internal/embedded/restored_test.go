@@ -1,0 +1,47 @@
+package embedded
+
+import (
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// P1: a copy of an earlier time grants nothing new while leases that it knows nothing of may be in use. What it has can be
+// renewed. P2: its tokens go on above all that were granted since.
+func TestARestoredCopyIsCareful(t *testing.T) {
+	c := openCrashing(t)
+	kept := acquire("kept", time.Minute)
+	mustAcquire(t, c.Store, kept)
+	o := c.onLast(t)
+	c.clock.advance(time.Second)
+	since := mustAcquire(t, c.Store, acquire("since", time.Minute))
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.clock.advance(time.Second)
+	until, err := Restored(o, time.Minute)
+	if err != nil || until != c.clock.read().Add(time.Minute).Time() {
+		t.Fatal(until, err)
+	}
+	for range 2 { // and a restart changes nothing of it
+		s := open(t, o)
+		if _, err := s.Do(t.Context(), acquire("since", time.Minute)); code(err) != fencing.CodeQuarantined {
+			t.Errorf("what may be held by somebody else is granted: %v", err)
+		}
+		if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "kept", Lease: kept.Lease}); err != nil {
+			t.Errorf("what the copy has is not renewed: %v", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.clock.advance(29 * time.Second)
+	}
+	c.clock.advance(2 * time.Second)
+	if h := mustAcquire(t, open(t, o), acquire("since", time.Minute)); h.Token <= since.Token {
+		t.Errorf("token %d after %d", h.Token, since.Token)
+	}
+	if _, err := Restored(Options{Dir: t.TempDir()}, time.Minute); err == nil {
+		t.Error("an empty directory was restored")
+	}
+}
