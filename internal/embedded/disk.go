@@ -190,7 +190,7 @@ func (d *disk) recover(m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	if end < last {
+	if end < last && (end > 0 || len(d.members.Servers) == 0) { // a cluster that began with it has emptied the log
 		return fmt.Errorf("%s ends with entry %d, and a snapshot in %s has all up to entry %d: files of it are missing, or it is another store's; %s",
 			filepath.Join(d.dir, logName), end, filepath.Join(d.dir, snapshotsName), last, remedy)
 	}
@@ -301,8 +301,8 @@ func (d *disk) large(grown int) bool {
 func (d *disk) mostFiles() int64 { return max(d.logFiles, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
-// one. lock is what guards the machine.
-func (d *disk) save(snapshot *machine.Snapshot, lock sync.Locker) error {
+// one. lock is what guards the machine. check reads it before it counts.
+func (d *disk) save(snapshot *machine.Snapshot, lock sync.Locker, check func(io.Reader) error) error {
 	index := snapshot.Applied()
 	if index == d.covered { // there is one of the same state
 		return nil
@@ -319,6 +319,7 @@ func (d *disk) save(snapshot *machine.Snapshot, lock sync.Locker) error {
 	if err != nil {
 		return errors.Join(datadir.NoRoom(err, d.dir, "a snapshot", size.n), to.Cancel())
 	}
+	snapshots.Checked(to, check)
 	if err := to.Close(); err != nil {
 		return err
 	}

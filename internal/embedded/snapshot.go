@@ -3,6 +3,8 @@ package embedded
 import (
 	"errors"
 	"time"
+
+	"fencepost/internal/machine"
 )
 
 const (
@@ -35,7 +37,7 @@ func (s *Store) compact(b *batch) {
 		<-b.done // until then it has more than was acknowledged
 		err := b.err
 		if err == nil {
-			err = s.disk.save(snapshot, &s.mu)
+			err = s.disk.save(snapshot, &s.mu, machine.Check)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -78,7 +80,7 @@ func (s *Store) lastSnapshot() error {
 	}
 	telling := time.AfterFunc(tellAfter, func() { s.log.Info("the store is being written before the end") })
 	defer telling.Stop()
-	if err := s.disk.save(snapshot, &s.mu); err != nil {
+	if err := s.disk.save(snapshot, &s.mu, machine.Skim); err != nil { // who ends it waits
 		return errors.Join(errors.New("the last snapshot was not written: nothing is lost, and the next start takes longer"), err)
 	}
 	if took := time.Since(began); took > tellAfter {

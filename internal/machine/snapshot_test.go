@@ -105,3 +105,19 @@ func TestASnapshotThatIsKnown(t *testing.T) {
 		t.Error(other, err)
 	}
 }
+
+// Names that many hold are encoded one by one, so that nobody waits long.
+func TestASnapshotTakesLittleAtOnce(t *testing.T) {
+	m := heavy(t, 5, weightAtOnce/2+1)
+	s, err := m.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	for i := range 5 {
+		records, more := s.nextRecords(recordsAtOnce)
+		if len(records) != 1 || more != (i < 4) {
+			t.Fatalf("part %d has %d records, more follow: %t", i, len(records), more)
+		}
+	}
+}

@@ -63,6 +63,11 @@ func (s *Store) settleDoubt(term uint64) error {
 	if look(s.fsm, func(*machine.Machine) error { return s.fsm.differs }) == nil {
 		return nil
 	}
+	if config := s.raft.GetConfiguration(); config.Error() == nil && voters(config.Configuration()) == 1 {
+		err := look(s.fsm, func(*machine.Machine) error { return s.fsm.differs }) // there is nobody else who would know
+		s.fsm.stop(err)
+		return err
+	}
 	index, digest := s.fsm.lastDigest()
 	if s.compareAt(term, index, digest) == unsettled {
 		return errors.New("it is not known whether this node or the leader before has come to what the log says")
@@ -71,6 +76,15 @@ func (s *Store) settleDoubt(term uint64) error {
 	s.fsm.differs = nil
 	s.fsm.mu.Unlock()
 	return nil
+}
+
+func voters(c raft.Configuration) (n int) {
+	for _, server := range c.Servers {
+		if server.Suffrage == raft.Voter {
+			n++
+		}
+	}
+	return n
 }
 
 // compareAt compares what the nodes have come to after an entry, for this node, which was elected in a term. Who differs from a majority stops. The leader does if a majority differs from it, or if all voters have answered and no majority

@@ -143,20 +143,6 @@ func (d *directory) openSnapshots(fail func(error)) (err error) {
 	return nil
 }
 
-// readBack makes sure that a snapshot that was just written can be read, and removes it if not: at the
-// next start it would be the newest.
-func (d *directory) readBack(id string) error {
-	_, from, err := d.snapshots.Open(id)
-	if err == nil {
-		err = errors.Join(machine.Check(from), from.Close())
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err),
-			d.snapshots.Remove(id))
-	}
-	return nil
-}
-
 // ofOne reports whether the files are those of a store without peers: nothing says who the members are.
 func (d *directory) ofOne() bool {
 	return len(d.log.members.Servers)+len(d.members.Servers) == 0 && (d.log.any || d.covered > 0)

@@ -203,3 +203,57 @@ func TestADirectoryOfOthersIsNotThatOfAStoreWithoutPeers(t *testing.T) {
 		}
 	}
 }
+
+// P1: a directory whose log is missing begins no cluster, for what was acknowledged since the snapshot would be granted again.
+func TestAClusterDoesNotBeginWithoutTheLog(t *testing.T) {
+	dir := t.TempDir()
+	s := withoutPeers(t, dir)
+	hold(t, s, "a")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := withoutPeers(t, dir)
+	hold(t, again, "b")
+	killed := copied(t, dir)
+	if err := os.RemoveAll(filepath.Join(killed, "log")); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, 1, nil)
+	c.nodes[0].Close()
+	o := c.nodes[0].options
+	o.Dir, o.Network = killed, &hubNetwork{listen(t, o.Self.Address), c.hub, o.Self.Address}
+	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "files of it are missing") {
+		t.Errorf("a cluster begins with it: %v", err)
+	}
+	_ = o.Network.Close()
+	c.nodes[0].Store = nil
+}
+
+// P2: where the directory is a copy of an earlier time, tokens go on above those that were granted since.
+func TestTokensOfAClusterGoOnByTheClock(t *testing.T) {
+	dir := t.TempDir()
+	s := withoutPeers(t, dir)
+	hold(t, s, "a")
+	early := copied(t, dir)
+	late := hold(t, s, "x")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, 1, func(_ int, o *Options) { o.Dir = early })
+	out, err := c.nodes[0].Do(t.Context(), acquire("x", time.Minute))
+	if err != nil || out.Holder.Token <= late[0].token {
+		t.Errorf("token %d, %v, after %d", out.Holder.Token, err, late[0].token)
+	}
+}
+
+// Where there is nobody else who would know, a node that comes to something else than its log says stops.
+func TestANodeAloneThatDiffersStops(t *testing.T) {
+	n := newCluster(t, 1, nil).nodes[0]
+	differs := errors.New("it comes to something else")
+	n.fsm.mu.Lock()
+	n.fsm.differs = differs
+	n.fsm.mu.Unlock()
+	if err := n.settleDoubt(n.raft.CurrentTerm()); !errors.Is(err, differs) || !errors.Is(n.Cause(), differs) {
+		t.Errorf("it goes on: %v, %v", err, n.Cause())
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
+	"fencepost/internal/snapshots"
 )
 
 // snapshotAfter is how much of the log is carried out before a snapshot takes its place: a
@@ -27,7 +28,7 @@ type fsm struct {
 	push     func([]machine.Told)             // tells other gateways; only the leader does
 	compact  func()                           // the log has grown enough for a snapshot
 	fail     func(error)                      // the node can't go on
-	readBack func(id string) error            // makes sure that a snapshot that was written can be read
+	check    func(io.Reader) error            // makes sure that a snapshot that was written can be read
 	newest   *machine.Restored                // at the start of the node: the newest snapshot, which was read already
 	listener atomic.Pointer[fencing.Listener] // of this gateway
 	watchers fencing.Watchers
@@ -55,7 +56,7 @@ type applied struct {
 }
 
 func newFSM(self fencing.Gateway) *fsm {
-	m := &fsm{self: self, machine: machine.New(), early: map[early]bool{}}
+	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}}
 	m.machine.Ready()
 	m.noteDigest()
 	return m
@@ -254,10 +255,8 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	if err := s.Write(sink, &s.of.mu); err != nil {
 		return errors.Join(err, sink.Cancel())
 	}
-	if err := sink.Close(); err != nil {
-		return err
-	}
-	return s.of.readBack(sink.ID())
+	snapshots.Checked(sink, s.of.check)
+	return sink.Close()
 }
 
 // Release ends the snapshot.

@@ -88,7 +88,7 @@ func (s *Store) goOnAlone(term uint64) error {
 	}
 	wall, _ := s.clocks()
 	e := machine.Entry{
-		Term: term, Now: int64(look(s.fsm, (*machine.Machine).Now)), Wall: int64(fencing.InstantOf(wall)), Writer: s.version,
+		Term: term, Now: int64(max(look(s.fsm, (*machine.Machine).Now), fencing.InstantOf(wall))), Wall: int64(fencing.InstantOf(wall)), Writer: s.version,
 		Batches: []machine.Batch{{Ops: []machine.Op{machine.Restart()}}},
 	}
 	e.Behind, e.Digest = s.fsm.lastDigest()

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -107,7 +108,6 @@ func Open(o Options) (*Store, error) {
 	var err error
 	if s.dir, err = openDirectory(&o, s.fail); err == nil {
 		m.newest, s.dir.newest = s.dir.newest, nil
-		m.readBack = func(id string) error { return s.dir.readBack(id) }
 		var last uint64
 		if last, err = s.dir.log.LastIndex(); err == nil {
 			m.quiet.Store(last)
@@ -191,9 +191,13 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 	if err != nil {
 		return err
 	}
+	if last < s.dir.covered { // a store without peers keeps the last entry that a snapshot has
+		return fmt.Errorf("the log in %s ends with entry %d, and a snapshot has all up to entry %d: files of it are missing, or it is another store's: put back a copy of the whole directory",
+			s.dir.path, last, s.dir.covered)
+	}
 	var stopped error
 	of := founding{newFSM(s.fsm.self)}
-	of.newest, of.readBack = s.fsm.newest, s.fsm.readBack
+	of.newest = s.fsm.newest
 	of.asked, of.leads, of.push, of.compact = s.askedAt, s.leads, func([]machine.Told) {}, func() {}
 	of.fail = func(err error) { stopped = err }
 	of.quiet.Store(last)

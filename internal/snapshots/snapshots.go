@@ -237,6 +237,7 @@ type sink struct {
 	file   wal.File
 	at     int64
 	closed bool
+	check  func(io.Reader) error // nil: nobody reads it
 }
 
 // ID implements raft.SnapshotSink.
@@ -259,7 +260,11 @@ func (k *sink) Close() error {
 	}
 	k.closed = true
 	s := k.of
-	if err := k.file.Close(); err != nil {
+	err := k.file.Close()
+	if err == nil {
+		err = k.verify()
+	}
+	if err != nil {
 		return errors.Join(err, k.drop())
 	}
 	if err := s.held(); err != nil {
@@ -279,6 +284,29 @@ func (k *sink) Close() error {
 		if err := s.Remove(name); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Checked has a snapshot that Create returned read by check before it takes the place of others: one that check returns an
+// error for is not kept, and those before it stay.
+func Checked(to raft.SnapshotSink, check func(io.Reader) error) {
+	if k, is := to.(*sink); is {
+		k.check = check
+	}
+}
+
+// verify reads what was written.
+func (k *sink) verify() error {
+	if k.check == nil {
+		return nil
+	}
+	_, from, err := k.of.Open(k.name + newSuffix)
+	if err == nil {
+		err = errors.Join(k.check(from), from.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("the snapshot that was written can't be read again, so it is not kept: %w", err)
 	}
 	return nil
 }

@@ -288,3 +288,38 @@ func TestADirectoryThatIsAnothers(t *testing.T) {
 		}
 	}
 }
+
+// What can't be read again takes the place of nothing, also under the same name.
+func TestASnapshotThatIsChecked(t *testing.T) {
+	files := waltest.New(nil)
+	s := open(t, "dir", files)
+	mustTake(t, s, 1, 5, "whole")
+	wrong := errors.New("it is wrong")
+	for _, index := range []uint64{5, 6} {
+		to, err := s.Create(raft.SnapshotVersionMax, index, 1, members, 7, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := ""
+		Checked(to, func(from io.Reader) error {
+			all, err := io.ReadAll(from)
+			read = string(all)
+			return errors.Join(wrong, err)
+		})
+		if _, err := to.Write([]byte("new")); err != nil {
+			t.Fatal(err)
+		}
+		if err := to.Close(); !errors.Is(err, wrong) || read != "new" {
+			t.Errorf("it is kept: %v, of %q", err, read)
+		}
+	}
+	if list, err := s.List(); err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if _, content, err := contentOf(s, nameOf(1, 5)); err != nil || content != "whole" {
+		t.Errorf("the one before has %q, %v", content, err)
+	}
+	if left := named(files.Content()); len(left) != 1 {
+		t.Errorf("there is %v", left)
+	}
+}
