@@ -41,7 +41,7 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (out fencing.Outcome, err
 // then is durable.
 func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 	s.mu.Lock()
-	if err := s.refusal(ctx); err != nil {
+	if err := s.awaitRoom(ctx); err != nil {
 		s.mu.Unlock()
 		return fencing.Unavailable(err)
 	}
@@ -68,6 +68,23 @@ func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 		return fencing.Unavailable(awaited.err)
 	}
 	return nil
+}
+
+// awaitRoom returns when the batch that gathers has room for a decision, or why nothing is decided. The caller holds the
+// mutex, which others may have meanwhile.
+func (s *Store) awaitRoom(ctx context.Context) error {
+	for s.next.size > mostGathered && s.refusal(ctx) == nil {
+		s.next.due = true
+		s.scheduleFlush()
+		taken := s.next.taken
+		s.mu.Unlock()
+		select {
+		case <-taken:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+	}
+	return s.refusal(ctx)
 }
 
 // refusal returns why nothing is decided. The caller holds the mutex.
@@ -148,6 +165,7 @@ func (s *Store) write(op machine.Op) {
 		s.machine.BeginEntry(now, wall)
 		s.logged = now
 	}
+	b.size += len(op) + batchOverhead
 	s.machine.Advance(b.now)
 	after := max(0, int64(b.now)-b.entry.Now)
 	if last := len(b.entry.Batches) - 1; last >= 0 && b.entry.Batches[last].After == after {

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -75,7 +76,8 @@ func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err
 	if err := d.openFiles(wal.Options{Files: files, Look: true}); err != nil {
 		return "", nil, err
 	}
-	err = d.recover(machine.New())
+	m := machine.New()
+	err = d.recover(m)
 	room = d.room()
 	detail = "it can be read, and no gateway has it open"
 	switch {
@@ -83,6 +85,9 @@ func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err
 		detail = "the gateway that had it was a cluster of one, or has not ended cleanly: the next start carries out its log"
 	case d.behind > 0:
 		detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
+	}
+	if ahead := m.Now().Sub(fencing.InstantOf(time.Now())); ahead > time.Second {
+		detail += fmt.Sprintf("; its time is %s ahead of the clock of this machine, and so are its tokens: those of an empty directory would be lower", ahead.Round(time.Second))
 	}
 	return detail, room, errors.Join(err, d.log.Close())
 }

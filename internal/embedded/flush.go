@@ -18,12 +18,22 @@ type batch struct {
 	asked    time.Time                       // the gateway's clock then
 	due      bool                            // has gathered for long enough
 	late     bool                            // an answer waits for it
+	size     int                             // bytes of what it asks for
+	taken    chan struct{}                   // closed when it gathers no more
 
 	done chan struct{} // closed when it is durable, or err says why it is not
 	err  error
 }
 
-func newBatch() *batch { return &batch{done: make(chan struct{})} }
+const (
+	// mostGathered bounds the operations that gather for a flush, in bytes: of more each waits for that.
+	mostGathered = 4 << 20
+
+	// batchOverhead is about how much is needed for an operation beside its bytes.
+	batchOverhead = 64
+)
+
+func newBatch() *batch { return &batch{taken: make(chan struct{}), done: make(chan struct{})} }
 
 func (b *batch) empty() bool { return len(b.entry.Batches) == 0 }
 
@@ -118,6 +128,7 @@ func (s *Store) take() *batch {
 	b := s.next
 	s.machine.EndEntry(b.index)
 	s.noteWalls()
+	close(b.taken)
 	s.flushing, s.next, s.gathering = b, newBatch(), false
 	s.compact(b)
 	return b
@@ -182,6 +193,7 @@ func (s *Store) fail(err error) {
 	s.mu.Lock()
 	s.cause = err
 	gathered := s.next
+	close(gathered.taken)
 	s.next = newBatch()
 	s.mu.Unlock()
 	close(s.failed)

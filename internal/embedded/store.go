@@ -22,6 +22,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -128,6 +129,9 @@ func openStore(o Options) (*Store, error) {
 	err = d.recover(s.machine)
 	if err == nil {
 		s.clock = newClock(o.Now, s.machine.Now())
+		err = s.clock.believable(s.machine.Now())
+	}
+	if err == nil {
 		err = s.restart(o.Version)
 	}
 	if err != nil {
@@ -177,6 +181,18 @@ func newClock(now func() fencing.Instant, last fencing.Instant) clock {
 	}
 	c.ahead = max(0, last.Sub(c.now()))
 	return c
+}
+
+// mostAway is how much later than the log a wall clock is believed: what is written with a wrong one stays.
+const mostAway = 10 * 365 * 24 * time.Hour
+
+// believable returns an error where a wall clock would have all that is remembered be long over, or tokens end.
+func (c *clock) believable(last fencing.Instant) error {
+	now, wall := c.read()
+	if now >= fencing.Instant(fencing.MaxToken)/2 || last > 0 && now.Sub(last) > mostAway {
+		return fmt.Errorf("the clock of this machine says that it is %s, and the store was last used at %s: set the clock right", wall.Time().Format(time.RFC3339), last.Time().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // read returns the instant that it is now, and that by the wall clock.
