@@ -156,6 +156,6 @@ func lookOn(dir string, files wal.Files) (detail string, err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	detail, _, err = (&disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}).look(files)
+	detail, err = (&disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}).look(files)
 	return detail, err
 }

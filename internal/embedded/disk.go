@@ -29,7 +29,7 @@ const (
 	lockPatience = time.Second
 
 	// remedy follows what is wrong with a file.
-	remedy = "nothing in the directory was changed; put back a copy of it, or, when none of its leases can be in use any more (after the longest TTL), move it away: an empty one is made, and tokens go on growing by the clock"
+	remedy = "what it has is as it was. Wait for the longest TTL that was in use, so that none of its leases can be any more, and move the directory away: an empty one is made, and tokens go on growing by the clock. Or put back a copy of it, and say so with gateway restored"
 )
 
 // disk is the files of the store:
@@ -41,6 +41,7 @@ type disk struct {
 	dir       string
 	files     wal.Files
 	logger    *slog.Logger
+	version   string // of the gateway
 	lock      *datadir.Lock
 	log       *wal.Log
 	snapshots *snapshots.Store
@@ -59,7 +60,7 @@ type disk struct {
 }
 
 func openDisk(o *Options) (*disk, error) {
-	d := &disk{dir: o.Dir, logger: o.Logger, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
+	d := &disk{dir: o.Dir, logger: o.Logger, version: o.Version, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
 	if d.free == nil {
 		d.free = datadir.Free
 	}
@@ -91,7 +92,10 @@ func (d *disk) open(o *Options, files wal.Files) error {
 	if err != nil {
 		return err
 	}
-	return d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.lock.Held, Logger: o.Logger})
+	if err := d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.lock.Held, Logger: o.Logger}); err != nil || o.files != nil {
+		return err
+	}
+	return d.mayWrite()
 }
 
 func (d *disk) openFiles(o wal.Options) (err error) {
@@ -103,7 +107,10 @@ func (d *disk) openFiles(o wal.Options) (err error) {
 		return err
 	}
 	if d.log, err = wal.Open(filepath.Join(d.dir, logName), o); err != nil {
-		return fmt.Errorf("the log, which has what was written last, can't be used: %w; %s", err, remedy)
+		if errors.Is(err, wal.ErrDamaged) {
+			err = fmt.Errorf("%w; %s", err, remedy)
+		}
+		return fmt.Errorf("the log, which has what was written last, can't be used: %w", err)
 	}
 	return nil
 }
@@ -119,7 +126,7 @@ func (d *disk) logMissing(files wal.Files) error {
 		err = nil
 	}
 	if err == nil && !slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return wal.Named(entry.Name()) }) {
-		err = fmt.Errorf("there is no log in %s, and there is %s, which it goes on from: what was acknowledged later is missing; %s",
+		err = fmt.Errorf("there is no log in %s, and there is %s, which it goes on from: what was acknowledged later may be missing; %s",
 			filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName, id), remedy)
 	}
 	return err
@@ -166,6 +173,11 @@ const (
 	newStore = snapshotAfterFiles + 3
 )
 
+// mayWrite returns an error if this process may not make files.
+func (d *disk) mayWrite() error {
+	return errors.Join(datadir.MayWrite(filepath.Join(d.dir, logName)), datadir.MayWrite(filepath.Join(d.dir, snapshotsName)))
+}
+
 // roomForNew refuses a directory that has no room for a new store.
 func (d *disk) roomForNew(fileSize int64) error {
 	return datadir.RoomForNew(d.dir, d.free, "a new store", newStore*fileSize)
@@ -203,9 +215,12 @@ func (d *disk) recover(m *machine.Machine) error {
 		if entry.Type == raft.LogConfiguration {
 			d.members, d.membersAt = raft.DecodeConfiguration(entry.Data), at
 		}
+		if at == last && !belongs(m, &entry) {
+			return fmt.Errorf("%s and what is in %s do not belong together: entry %d is of another store; %s", filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName), at, remedy)
+		}
 		if at > last {
 			d.behind += len(entry.Data)
-			if err := carryOut(m, &entry); err != nil {
+			if err := carryOut(m, &entry, d.version); err != nil {
 				return fmt.Errorf("%s: %w", d.dir, err)
 			}
 		}
@@ -265,8 +280,17 @@ func (d *disk) readSnapshot(m *machine.Machine) (last uint64, err error) {
 	return meta.Index, nil
 }
 
+// belongs reports whether the last entry that a snapshot has is the one in the log.
+func belongs(m *machine.Machine, entry *raft.Log) bool {
+	if entry.Type != raft.LogCommand {
+		return true
+	}
+	e, err := machine.Decode(entry.Data)
+	return err != nil || m.Belongs(entry.Index, e) // what can't be read is not needed
+}
+
 // carryOut has a machine carry out an entry of the log.
-func carryOut(m *machine.Machine, entry *raft.Log) error {
+func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 	if entry.Type != raft.LogCommand { // of a cluster of one
 		m.Reached(entry.Index)
 		return nil
@@ -279,7 +303,11 @@ func carryOut(m *machine.Machine, entry *raft.Log) error {
 		m.Reached(entry.Index)
 		return nil
 	}
+	writer := m.Writer()
 	_, err = m.Apply(entry.Index, e, &machine.Telling{Quiet: true}, false)
+	if errors.Is(err, machine.ErrDiffers) && writer == version && version != "" {
+		return fmt.Errorf("%w. That is the version of this gateway: so the machine was at fault, or files of two stores are here; %s", err, remedy)
+	}
 	return err
 }
 

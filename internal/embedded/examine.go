@@ -53,32 +53,32 @@ func examineFiles(dir string, reads func()) (f fencing.Finding, room []fencing.F
 
 func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Finding, err error) {
 	f = fencing.Finding{Check: "file", OK: true}
+	room = datadir.Room(dir, datadir.Free, theStore, filesIn(dir))
 	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
 	if there, err := d.there(wal.FilesOr(nil)); err != nil || !there {
-		f.Detail = "there is none yet: nothing was ever locked here"
-		return f, datadir.Room(dir, d.free, theStore, 0), errors.Join(err, d.roomForNew(fileSize))
+		f.Detail = "there is none: a gateway begins with an empty store"
+		return f, room, errors.Join(err, d.roomForNew(fileSize))
 	}
 	files, err := openAll(dir)
 	switch {
 	case errors.Is(err, datadir.ErrInUse):
 		f.Detail = "another process has it open, as a gateway that runs has: what is in it can't be looked at meanwhile"
-		return f, datadir.Room(dir, d.free, theStore, 0), nil
+		return f, room, nil
 	case err != nil:
 		return f, nil, err
 	}
 	reads()
-	f.Detail, room, err = d.look(files)
-	return f, room, errors.Join(err, files.close())
+	f.Detail, err = d.look(files)
+	return f, room, errors.Join(err, d.mayWrite(), files.close())
 }
 
-// look reads files, and says how it is with them, and how much room there is beside them.
-func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err error) {
+// look reads files, and says how it is with them.
+func (d *disk) look(files wal.Files) (detail string, err error) {
 	if err := d.openFiles(wal.Options{Files: files, Look: true}); err != nil {
-		return "", nil, err
+		return "", err
 	}
 	m := machine.New()
 	err = d.recover(m)
-	room = d.room()
 	detail = "it can be read, and no gateway has it open"
 	switch {
 	case d.behind > 0 && len(d.members.Servers) > 0:
@@ -89,7 +89,23 @@ func (d *disk) look(files wal.Files) (detail string, room []fencing.Finding, err
 	if ahead := m.Now().Sub(fencing.InstantOf(time.Now())); ahead > time.Second {
 		detail += fmt.Sprintf("; its time is %s ahead of the clock of this machine, and so are its tokens: those of an empty directory would be lower", ahead.Round(time.Second))
 	}
-	return detail, room, errors.Join(err, d.log.Close())
+	return detail, errors.Join(err, d.log.Close())
+}
+
+// filesIn returns how many bytes the files of the store in dir have, as far as that can be seen.
+func filesIn(dir string) (size int64) {
+	for _, below := range []string{logName, snapshotsName} {
+		entries, err := os.ReadDir(filepath.Join(dir, below))
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			if info, err := entry.Info(); err == nil { // else it has gone
+				size += info.Size()
+			}
+		}
+	}
+	return size
 }
 
 // opened is files that were opened while no gateway had them. They stay what they were: a

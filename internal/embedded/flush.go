@@ -3,6 +3,7 @@ package embedded
 import (
 	"time"
 
+	"fencepost/internal/datadir"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
@@ -96,7 +97,7 @@ func (s *Store) flushAll() {
 		for ; b != nil; b = s.take() {
 			err := s.flush(b)
 			if err != nil {
-				s.fail(err)
+				s.fail("a flush failed", err)
 			}
 			s.deliver(b, err)
 		}
@@ -178,7 +179,7 @@ func (s *Store) finished() bool {
 	if ending && cause == nil {
 		s.snapshots.Wait()
 		if s.unclean = s.lastSnapshot(); s.unclean != nil {
-			s.fail(s.unclean)
+			s.fail("the end is not clean", s.unclean)
 		}
 	} else if ending {
 		s.snapshots.Wait()
@@ -188,8 +189,9 @@ func (s *Store) finished() bool {
 
 // fail makes the store refuse everything from now on, and what has been decided since
 // the flush began.
-func (s *Store) fail(err error) {
-	s.log.Error("a flush failed; the store stops", "error", err)
+func (s *Store) fail(what string, err error) {
+	err = datadir.Explained(s.disk.dir, err)
+	s.log.Error(what+"; the store stops", "error", err)
 	s.mu.Lock()
 	s.cause = err
 	gathered := s.next

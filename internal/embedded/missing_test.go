@@ -105,3 +105,21 @@ func TestTheLogOfAnotherStoreIsRefused(t *testing.T) {
 	}
 	isRefused(t, o, left, logName, "ends with entry 2", remedy)
 }
+
+// Nor is a snapshot of another store taken, though the log has as many entries as it says: that would have the leases of the other one.
+func TestTheSnapshotOfAnotherStoreIsRefused(t *testing.T) {
+	o := Options{Dir: t.TempDir()}
+	for _, clean := range []bool{true, false} {
+		left := twice(t, o.Dir, clean)
+		dir := t.TempDir()
+		other := waltest.Moved(twice(t, dir, true), dir, o.Dir)
+		isSnapshot := func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == snapshotsName }
+		maps.DeleteFunc(left, isSnapshot)
+		for path, content := range other {
+			if isSnapshot(path, nil) {
+				left[path] = content
+			}
+		}
+		isRefused(t, o, left, "do not belong together", "of another store", remedy)
+	}
+}

@@ -1,7 +1,7 @@
 package embedded
 
 import (
-	"errors"
+	"fmt"
 	"time"
 
 	"fencepost/internal/machine"
@@ -81,7 +81,7 @@ func (s *Store) lastSnapshot() error {
 	telling := time.AfterFunc(tellAfter, func() { s.log.Info("the store is being written before the end") })
 	defer telling.Stop()
 	if err := s.disk.save(snapshot, &s.mu, machine.Skim); err != nil { // who ends it waits
-		return errors.Join(errors.New("the last snapshot was not written: nothing is lost, and the next start takes longer"), err)
+		return fmt.Errorf("the last snapshot was not written: nothing is lost, and the next start takes longer: %w", err)
 	}
 	if took := time.Since(began); took > tellAfter {
 		s.log.Info("the store was written", "took", took.Round(time.Millisecond))

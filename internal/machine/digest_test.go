@@ -28,7 +28,7 @@ func TestDigestBehindASnapshot(t *testing.T) {
 			t.Fatalf("entry %d comes to the same for another state", l.index)
 		}
 	}
-	if _, known := from.DigestAt(199); known {
+	if _, known := from.DigestAt(198); known {
 		t.Error("what an entry before the snapshot came to is known")
 	}
 	if _, known := from.DigestAt(401); known {

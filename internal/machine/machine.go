@@ -320,6 +320,9 @@ func (m *Machine) Restore(r *Restored) {
 	m.state, m.index, m.past = r.state, nil, nil
 	m.now, m.applied, m.walls, m.writer = r.head.now(), r.head.Applied, r.head.Wall, r.head.Writer
 	m.digest, m.digests = digest(r.head.Digest), []digestAt{{r.head.Applied, digest(r.head.Digest)}}
+	if r.head.Behind > 0 {
+		m.digests = append([]digestAt{{r.head.Behind, digest(r.head.Before)}}, m.digests...)
+	}
 	clear(m.unfinished)
 }
 
@@ -341,6 +344,10 @@ func (m *Machine) Writer() string { return m.writer }
 // ErrDiffers is wrapped by the error of an entry before which something else has come of the log here than at whoever
 // wrote it.
 var ErrDiffers = errors.New("this version of the gateway comes to something else than the one that wrote the log, which was not stopped cleanly")
+
+// Belongs reports whether an entry may be one of the log that led to the state, whose last entries it is among: false, if it says
+// something else of those before it than is known.
+func (m *Machine) Belongs(index uint64, e *Decoded) bool { return m.check(index, e.Entry) == nil }
 
 // check compares what has come of the log before an entry with what the entry says of it, as far as that is known.
 func (m *Machine) check(index uint64, e *Entry) error {

@@ -23,6 +23,8 @@ type stateHead struct {
 	Digest     uint64           `cbor:"10,keyasint"` // see digest
 	Wall       WallSteps        `cbor:"11,keyasint,omitempty"`
 	Writer     string           `cbor:"12,keyasint,omitempty"` // see Entry.Writer
+	Behind     uint64           `cbor:"13,keyasint,omitempty"` // the entry before the last one,
+	Before     uint64           `cbor:"14,keyasint,omitempty"` // and the digest after it: by it a log is known that the snapshot goes with
 }
 
 type stateQuarantine struct {

@@ -36,10 +36,10 @@ func (l *Log) recover(look bool) error {
 	}
 	if look {
 		l.failed = errLooks
-		return l.replay()
+		return inOrder(l.replay, l.whole)
 	}
 	// Who made or removed files may have been killed before their names were on disk, and who wrote, before that was.
-	return inOrder(func() error { return l.files.SyncDir(l.dir) }, l.replay, l.goOn, func() error { return l.current.write.Sync() })
+	return inOrder(func() error { return l.files.SyncDir(l.dir) }, l.replay, l.whole, l.goOn, func() error { return l.current.write.Sync() })
 }
 
 // errLooks is what a log that is only looked at refuses to write with.
@@ -84,13 +84,26 @@ func (l *Log) missing(shown string) error {
 		l.path(l.current.name), ErrDamaged, l.number+1, l.last+1, l.at, shown)
 }
 
+// behind returns the files behind the last one that has a frame.
+func (l *Log) behind() []*segment { return l.segments[slices.Index(l.segments, l.current)+1:] }
+
+// whole returns an error if files show that there were frames behind the last one.
+func (l *Log) whole() error {
+	behind := l.behind()
+	switch n := len(behind); {
+	case n > 0 && l.current == nil && behind[0].number > 1:
+		return fmt.Errorf("%w: %s is missing, and %s, which has no frame yet, was made after it", ErrDamaged, l.path(nameOf(behind[0].number-1)), behind[0].name)
+	case n > 1:
+		return l.missing(behind[n-1].name + " was made after it")
+	}
+	return nil
+}
+
 // goOn opens the last file that has a frame for writes, and the one behind it. There is none more: a file is made when
 // the one before it has a frame.
 func (l *Log) goOn() error {
-	behind := l.segments[slices.Index(l.segments, l.current)+1:]
+	behind := l.behind()
 	switch {
-	case len(behind) > 1, l.current == nil && len(behind) == 1 && behind[0].number > 1:
-		return l.missing(behind[len(behind)-1].name + " was made after it")
 	case l.current == nil: // there is nothing, or a crash came before the first frame
 		var id [8]byte
 		rand.Read(id[:]) // never fails
