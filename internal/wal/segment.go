@@ -77,6 +77,9 @@ func (l *Log) create(number uint64, size int64) error {
 		func() error { return l.files.SyncDir(l.dir) },
 		func() error { return l.open(number) },
 		func() error { return l.openWrite(l.newest()) })
+	if taken := l.held(); err != nil && taken != nil { // that is why
+		return taken
+	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		err = fmt.Errorf("the next file of the log, of %.1f MiB, was to be made, and %w in the file system of %s: %w; make room, and start again. "+
 			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", float64(size)/(1<<20), datadir.ErrNoRoom, l.dir, err)
