@@ -127,3 +127,22 @@ func TestEventsOfANameAreInOrder(t *testing.T) {
 		}
 	}
 }
+
+// A reader that has an event of a run that is over, or of a directory that was put back, does not take another one for it.
+func TestEventsOfAnotherRun(t *testing.T) {
+	c := openCrashing(t)
+	ids := map[string]bool{}
+	for range 2 {
+		s := open(t, c.onLast(t))
+		var events sink
+		stop := s.Watch(&events)
+		mustAcquire(t, s, acquire("a", time.Minute))
+		waitFor(t, "the event", func() bool { return len(events.heard()) > 0 })
+		id := events.heard()[0].ID
+		stop()
+		if ids[id] {
+			t.Errorf("%s is an event of both runs", id)
+		}
+		ids[id] = true
+	}
+}

@@ -166,6 +166,9 @@ func (s *Store) deliver(b *batch, err error) {
 	b.err = err
 	close(b.done)
 	if err == nil {
+		for i := range b.telling.Events {
+			b.telling.Events[i].ID = s.run + b.telling.Events[i].ID
+		}
 		s.watchers.Tell(b.telling.Events)
 	}
 }

@@ -21,6 +21,8 @@ package embedded
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -83,6 +85,7 @@ type Store struct {
 	walls     atomic.Pointer[machine.WallSteps]
 	guard     fencing.Guard // goes with every operation
 	hooks     Options
+	run       string // sets the events of this run apart: a copy of the directory, or an empty one, has the same numbers again
 	snapshots sync.WaitGroup
 
 	mu        sync.RWMutex // held to decide; by readers to look at machine
@@ -122,7 +125,7 @@ func openStore(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		log: o.Logger, disk: d, machine: machine.New(), hooks: o,
+		log: o.Logger, disk: d, machine: machine.New(), hooks: o, run: newRun(),
 		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders},
 		wake:  make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
 	}
@@ -139,6 +142,13 @@ func openStore(o Options) (*Store, error) {
 	}
 	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
 	return s, nil
+}
+
+// newRun names a run of the store.
+func newRun() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:]) + "-"
 }
 
 // restart begins to write: all that remembers this entry gives every lease its TTL anew.
