@@ -119,13 +119,18 @@ func (s *State) Clone() *State {
 	}
 	c.Gateways.Seen = maps.Clone(s.Gateways.Seen)
 	for name, r := range s.Records {
-		copied := *r
-		copied.Holders, copied.Broken, copied.History = r.Holders.clone(), slices.Clone(r.Broken), slices.Clone(r.History)
-		copied.SlotMarks = maps.Clone(r.SlotMarks)
-		copied.Queue = r.Queue.clone()
-		c.Records[name] = &copied
+		c.Records[name] = r.Clone()
 	}
 	return c
+}
+
+// Clone returns a copy that shares nothing that Step changes.
+func (r *Record) Clone() *Record {
+	c := *r
+	c.Holders, c.Broken, c.History = r.Holders.clone(), slices.Clone(r.Broken), slices.Clone(r.History)
+	c.SlotMarks = maps.Clone(r.SlotMarks)
+	c.Queue = r.Queue.clone()
+	return &c
 }
 
 // Due returns the instant at which ExpireRequest has something to do for a name

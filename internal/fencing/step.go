@@ -41,7 +41,10 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 
 // look answers an operation that OnlyLooks.
 func (t *step) look(op Op) {
-	if t.record != nil && t.record.doubtful() && !t.skewed {
+	if is := t.record; is != nil && is.doubtful() && !t.skewed { // nothing is changed but in a copy
+		t.record = is.Clone()
+		t.Records[t.name] = t.record
+		defer func() { t.Records[t.name] = is }()
 		t.putRight()
 	}
 	switch op := op.(type) {

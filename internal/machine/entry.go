@@ -42,6 +42,11 @@ type Batch struct {
 	StepLimit  int               `cbor:"4,keyasint,omitempty"`
 	Ops        []cbor.RawMessage `cbor:"5,keyasint,omitempty"`
 	After      int64             `cbor:"6,keyasint,omitempty"` // microseconds after Entry.Now
+
+	// Of a store with a clock of its own: see fencing.Guard.
+	Sent    int64 `cbor:"7,keyasint,omitempty"` // microseconds; 0: within MaxSkew of the clock
+	MaxSkew int64 `cbor:"8,keyasint,omitempty"` // nanoseconds
+	Floor   int64 `cbor:"9,keyasint,omitempty"`
 }
 
 // Op is an operation as it is encoded: see EncodeOp, Tick, Prune, Beat and Restart.
@@ -49,7 +54,10 @@ type Op = cbor.RawMessage
 
 // Guard returns what goes with the operations of a batch.
 func (b *Batch) Guard() fencing.Guard {
-	return fencing.Guard{Gateway: fencing.Gateway(b.Gateway), MaxHolders: b.MaxHolders, StepLimit: b.StepLimit}
+	return fencing.Guard{
+		Gateway: fencing.Gateway(b.Gateway), MaxHolders: b.MaxHolders, StepLimit: b.StepLimit,
+		Sent: fencing.Instant(b.Sent), MaxSkew: time.Duration(b.MaxSkew), Floor: fencing.Token(b.Floor),
+	}
 }
 
 // Size returns how many bytes the operations of a batch have.
@@ -76,8 +84,8 @@ type Decoded struct {
 type decodedBatch struct {
 	*Batch
 	kinds []kind
-	ttls  []time.Duration // of a loss
-	ops   []fencing.Op    // nil of those that are none of fencing's
+	ops   []fencing.Op // nil of those that are none of fencing's,
+	plain []operation  // which are here; nil if there are none
 }
 
 // Decode returns what Encode was called for, or an error: then nothing of it counts.
@@ -92,14 +100,17 @@ func Decode(data []byte) (*Decoded, error) {
 	d := &Decoded{&e, make([]decodedBatch, len(e.Batches))}
 	for i := range e.Batches {
 		b := decodedBatch{Batch: &e.Batches[i]}
-		b.kinds, b.ops, b.ttls = make([]kind, len(b.Ops)), make([]fencing.Op, len(b.Ops)), make([]time.Duration, len(b.Ops))
+		b.kinds, b.ops = make([]kind, len(b.Ops)), make([]fencing.Op, len(b.Ops))
 		for j, encoded := range b.Ops {
 			o, err := decodeOperation(encoded)
 			if err != nil {
 				return nil, fmt.Errorf("an operation can't be read by this version: %w", err)
 			}
 			if b.kinds[j] = o.Kind; !o.Kind.ofStep() {
-				b.ttls[j] = time.Duration(o.TTL)
+				if b.plain == nil {
+					b.plain = make([]operation, len(b.Ops))
+				}
+				b.plain[j] = o
 				continue
 			}
 			if b.ops[j], err = o.op(); err != nil {

@@ -21,6 +21,7 @@ type Machine struct {
 	index      *stateIndex // nil until it is needed: see Ready
 	past       *past       // the same
 	now        fencing.Instant
+	follows    bool // now is what entries say, also if that is earlier than before
 	walls      WallSteps
 	applied    uint64 // the index of the last entry, or of a later one that is none of ours
 	digest     digest
@@ -34,6 +35,14 @@ type Machine struct {
 func New() *Machine {
 	m := &Machine{mostPast: maxPast, unfinished: map[fencing.Name]bool{}}
 	m.Restore(&Restored{state: fencing.NewState(), head: &stateHead{}})
+	return m
+}
+
+// NewFollowing is New for a log whose time is a clock that may be set back, as that of a database server: it is what entries
+// say. Skewed gateways are known by their guards then, and what is written meanwhile is put right: see fencing.Guard.
+func NewFollowing() *Machine {
+	m := New()
+	m.follows = true
 	return m
 }
 
@@ -63,6 +72,10 @@ type Telling struct {
 	Asked   time.Time // goes with what is told from now on
 	Told    []Told
 	Events  []fencing.Event
+
+	// Leases, if it is there, gets those of which something may have changed, but for their metadata, and the token that each had
+	// before: 0 if there was none.
+	Leases map[fencing.EndedLease]fencing.Token
 
 	// AskedOf, if it is there, says what Asked is of a batch that begins.
 	AskedOf func(*Batch) time.Time
@@ -97,7 +110,15 @@ func (m *Machine) BeginEntry(now, wall fencing.Instant) {
 }
 
 // Advance has it be an instant, unless it is later already.
-func (m *Machine) Advance(now fencing.Instant) { m.now = max(m.now, now) }
+func (m *Machine) Advance(now fencing.Instant) { m.now = m.at(now) }
+
+// at returns what the time is where a clock says that it is now.
+func (m *Machine) at(now fencing.Instant) fencing.Instant {
+	if m.follows {
+		return now
+	}
+	return max(m.now, now)
+}
 
 // EndEntry follows all that an entry asks for.
 func (m *Machine) EndEntry(index uint64) {
@@ -133,7 +154,9 @@ func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) [
 		case kind == kindRestart:
 			m.Restart(guard.Gateway)
 		case kind == kindLoss:
-			m.Lose(b.ttls[i])
+			m.Lose(time.Duration(b.plain[i].TTL))
+		case kind == kindArrive:
+			m.arrive(b.plain[i].arrival())
 		} // of kindTick the time is all
 		results[i].Out.Now = m.now
 	}
@@ -180,7 +203,9 @@ func (m *Machine) decide(index uint64, t *Telling, guard fencing.Guard, op fenci
 		}
 	}
 	m.snapshot.save(m, name)
+	m.touch(t, name, op)
 	out := fencing.Step(m.state, m.now, guard, op)
+	t.changed(name, &out)
 	m.index.update(m.state, name)
 	for i := range out.Ended {
 		m.addTombstone(index, fencing.EndedLease{Name: name, Lease: out.Ended[i].Holder.Lease})
@@ -295,6 +320,13 @@ func (m *Machine) Lose(longest time.Duration) {
 		Lost: true, Longest: longest, Least: longest, Most: longest, Server: m.state.Quarantine.Server, Floor: fencing.Token(m.now),
 	})
 	m.digest.number(uint64(m.state.Quarantine.Until))
+}
+
+// arrive notes who serves.
+func (m *Machine) arrive(a fencing.Arrival) {
+	q := fencing.Arrive(m.state, m.now, a)
+	m.digest.text(q.Server)
+	m.digest.number(uint64(q.Until))
 }
 
 // Lone reports whether the state is that of a gateway that is the only one, and counts as alive for ever.

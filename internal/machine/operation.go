@@ -33,6 +33,7 @@ const (
 	kindEvict
 	kindRestart // of a gateway that is the only one: see Machine.Restart
 	kindLoss    // see Machine.Lose
+	kindArrive  // see fencing.Arrive
 )
 
 // operation is an operation as it is in the log, and sent between nodes: a request with
@@ -162,7 +163,7 @@ func operationOf(op fencing.Op) operation {
 
 // ofStep reports whether an operation is one of fencing's.
 func (k kind) ofStep() bool {
-	return k < kindBeat || k > kindPrune && k != kindRestart && k != kindLoss
+	return k < kindBeat || k > kindPrune && k != kindRestart && k != kindLoss && k != kindArrive
 }
 
 // op returns what operationOf was given, but for the secret; an error is of a kind that
@@ -247,6 +248,22 @@ func Restart() cbor.RawMessage { return plain(kindRestart) }
 // Loss returns the operation that Machine.Lose carries out.
 func Loss(longest time.Duration) cbor.RawMessage {
 	return must(Encoding.Marshal(operation{Kind: kindLoss, TTL: int64(longest)}))
+}
+
+// Arrive returns the operation that fencing.Arrive carries out: a gateway has found who serves.
+func Arrive(a fencing.Arrival) cbor.RawMessage {
+	return must(Encoding.Marshal(operation{
+		Kind: kindArrive, Owner: a.Server, TTL: int64(a.Longest), Intent: int64(a.Until), Wait: int64(a.Least), MaxHold: int64(a.Most),
+		Token: int64(a.Floor), Keep: a.Lossless, Again: a.Lost, Behind: a.Late,
+	}))
+}
+
+// arrival returns what Arrive was given.
+func (o *operation) arrival() fencing.Arrival {
+	return fencing.Arrival{
+		Server: o.Owner, Longest: time.Duration(o.TTL), Until: fencing.Instant(o.Intent), Least: time.Duration(o.Wait), Most: time.Duration(o.MaxHold),
+		Floor: fencing.Token(o.Token), Lossless: o.Keep, Lost: o.Again, Late: o.Behind,
+	}
 }
 
 // plain returns an operation of a kind that is none of fencing's.

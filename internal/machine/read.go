@@ -12,12 +12,12 @@ func (m *Machine) NextAt() fencing.Instant {
 
 // Look answers an operation that only looks, at now or later.
 func (m *Machine) Look(op fencing.Op, now fencing.Instant, guard fencing.Guard) fencing.Outcome {
-	return fencing.Step(m.state, max(now, m.now), guard, op)
+	return fencing.Step(m.state, m.at(now), guard, op)
 }
 
 // Unmoved answers an admission that changes nothing, at now or later: see fencing.Unmoved.
 func (m *Machine) Unmoved(op fencing.AdmitRequest, now fencing.Instant, guard fencing.Guard) (out fencing.Outcome, known bool) {
-	return fencing.Unmoved(m.state, max(now, m.now), guard, op)
+	return fencing.Unmoved(m.state, m.at(now), guard, op)
 }
 
 // Held returns how many names have a holder.
@@ -28,6 +28,6 @@ func (m *Machine) HeldBelow(prefix string) int { return m.index.HeldBelow(prefix
 
 // Views returns what is shown of the next names behind one: in order.
 func (m *Machine) Views(v View, after fencing.Name) ([]*fencing.Lock, bool) {
-	v.Now = max(v.Now, m.now)
+	v.Now = m.at(v.Now)
 	return m.index.Views(v, after)
 }

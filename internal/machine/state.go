@@ -54,6 +54,9 @@ type stateRecord struct {
 	Resting         []statePlace   `cbor:"16,keyasint,omitempty"`
 	LastSeq         int64          `cbor:"17,keyasint,omitempty"`
 	DelayedUntil    int64          `cbor:"18,keyasint,omitempty"`
+	DelaySetAt      int64          `cbor:"19,keyasint,omitempty"`
+	DelaySentAt     int64          `cbor:"20,keyasint,omitempty"`
+	DelayedOther    int64          `cbor:"21,keyasint,omitempty"`
 }
 
 type stateHolder struct {
@@ -92,6 +95,8 @@ type stateHolding struct {
 	Keep     bool        `cbor:"7,keyasint,omitempty"`
 	Seq      int64       `cbor:"8,keyasint,omitempty"`
 	JoinedAt int64       `cbor:"9,keyasint,omitempty"`
+	SetAt    int64       `cbor:"10,keyasint,omitempty"`
+	SentAt   int64       `cbor:"11,keyasint,omitempty"`
 }
 
 // stateEnded is an entry of a history. Its metadata is left out: nobody is shown that.
@@ -110,6 +115,8 @@ type statePlace struct {
 	Seq      int64     `cbor:"5,keyasint,omitempty"`
 	JoinedAt int64     `cbor:"6,keyasint,omitempty"`
 	RestTill int64     `cbor:"7,keyasint,omitempty"`
+	SetAt    int64     `cbor:"8,keyasint,omitempty"`
+	SentAt   int64     `cbor:"9,keyasint,omitempty"`
 }
 
 type stateTombstone struct {
@@ -160,6 +167,7 @@ func recordOf(name fencing.Name, r *fencing.Record) stateRecord {
 		IntentLease: string(r.Intent.Lease), IntentUntil: int64(r.Intent.Until), LastClaimed: int64(r.LastClaimed),
 		Mark: int64(r.Mark), HighestAdmitted: int64(r.HighestAdmitted), RetryAt: int64(r.RetryAt), ForgetAt: int64(r.ForgetAt),
 		LastSeq: int64(r.Queue.LastSeq()), DelayedUntil: int64(r.DelayedUntil),
+		DelaySetAt: int64(r.DelaySetAt), DelaySentAt: int64(r.DelaySentAt), DelayedOther: int64(r.DelayedOther),
 	}
 	if len(r.SlotMarks) > 0 {
 		s.SlotMarks = make(map[int]int64, len(r.SlotMarks))
@@ -191,6 +199,7 @@ func (s *stateRecord) record() (*fencing.Record, error) {
 		Intent:      fencing.Intent{Lease: fencing.LeasePublic(s.IntentLease), Until: fencing.Instant(s.IntentUntil)},
 		LastClaimed: fencing.Token(s.LastClaimed), Mark: fencing.Token(s.Mark), HighestAdmitted: fencing.Token(s.HighestAdmitted),
 		RetryAt: fencing.Instant(s.RetryAt), ForgetAt: fencing.Instant(s.ForgetAt), DelayedUntil: fencing.Instant(s.DelayedUntil),
+		DelaySetAt: fencing.Instant(s.DelaySetAt), DelaySentAt: fencing.Instant(s.DelaySentAt), DelayedOther: fencing.Instant(s.DelayedOther),
 	}
 	if len(s.SlotMarks) > 0 {
 		r.SlotMarks = make(map[int]fencing.Token, len(s.SlotMarks))
@@ -254,7 +263,7 @@ func (s *stateHolder) holder() fencing.Holder {
 func holdingOf(h *fencing.Holding) stateHolding {
 	return stateHolding{
 		Holder: holderOf(&h.Holder), Secret: h.Secret[:], Stamp: string(h.Stamp), Told: h.Told, Gateway: string(h.Gateway), Set: h.Set,
-		Keep: h.Keep, Seq: int64(h.Seq), JoinedAt: int64(h.JoinedAt),
+		Keep: h.Keep, Seq: int64(h.Seq), JoinedAt: int64(h.JoinedAt), SetAt: int64(h.SetAt), SentAt: int64(h.SentAt),
 	}
 }
 
@@ -262,6 +271,7 @@ func (s *stateHolding) holding() fencing.Holding {
 	h := fencing.Holding{
 		Holder: s.Holder.holder(), Stamp: fencing.Stamp(s.Stamp), Told: s.Told, Gateway: fencing.Gateway(s.Gateway), Set: s.Set,
 		Keep: s.Keep, Seq: fencing.Instant(s.Seq), JoinedAt: fencing.Instant(s.JoinedAt),
+		SetAt: fencing.Instant(s.SetAt), SentAt: fencing.Instant(s.SentAt),
 	}
 	copy(h.Secret[:], s.Secret)
 	return h
@@ -282,7 +292,7 @@ func (s *stateEnded) ended(name fencing.Name) fencing.Ended {
 func placeOf(p *fencing.Place) statePlace {
 	s := statePlace{
 		Ask: operationOf(p.Ask), Secret: p.Secret[:], Stamp: string(p.Stamp), Gateway: string(p.Gateway),
-		Seq: int64(p.Seq), JoinedAt: int64(p.JoinedAt), RestTill: int64(p.RestTill),
+		Seq: int64(p.Seq), JoinedAt: int64(p.JoinedAt), RestTill: int64(p.RestTill), SetAt: int64(p.SetAt), SentAt: int64(p.SentAt),
 	}
 	s.Ask.Secret = nil // Ask has the public part only
 	return s
@@ -294,6 +304,7 @@ func (s *statePlace) place() (fencing.Place, error) {
 	p := fencing.Place{
 		Ask: ask, Stamp: fencing.Stamp(s.Stamp), Gateway: fencing.Gateway(s.Gateway),
 		Seq: fencing.Instant(s.Seq), JoinedAt: fencing.Instant(s.JoinedAt), RestTill: fencing.Instant(s.RestTill),
+		SetAt: fencing.Instant(s.SetAt), SentAt: fencing.Instant(s.SentAt),
 	}
 	copy(p.Secret[:], s.Secret)
 	return p, err

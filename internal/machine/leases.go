@@ -1,0 +1,89 @@
+package machine
+
+import "fencepost/internal/fencing"
+
+// What follows is for a store that keeps the leases in a place of its own beside the log.
+
+// touch notes what an operation may change, before it is decided: the lease that it comes with or breaks, and those whose
+// ends a step puts right, where clocks differed.
+func (m *Machine) touch(t *Telling, name fencing.Name, op fencing.Op) {
+	r := m.state.Records[name]
+	if t.Leases == nil {
+		return
+	}
+	if lease := op.LockLease().Public(); lease != "" {
+		t.changes(name, lease, tokenOf(r, lease))
+	}
+	if r == nil {
+		return
+	}
+	if b, breaks := op.(fencing.BreakRequest); breaks {
+		if h, ok := r.Holders.WithToken(b.Token); ok {
+			t.changes(name, h.Lease, h.Token)
+		}
+	}
+	if r.RetryAt == fencing.AfterSkew {
+		for h := range r.Holders.All() {
+			if h.SentAt != 0 {
+				t.changes(name, h.Lease, h.Token)
+			}
+		}
+	}
+}
+
+// changed notes what a step has ended and granted.
+func (t *Telling) changed(name fencing.Name, out *fencing.Outcome) {
+	if t.Leases == nil {
+		return
+	}
+	for i := range out.Ended {
+		t.changes(name, out.Ended[i].Holder.Lease, out.Ended[i].Holder.Token)
+	}
+	for i := range out.Granted {
+		t.changes(name, out.Granted[i].Holder.Lease, 0)
+	}
+}
+
+// changes notes a lease. What it was before counts from the first time.
+func (t *Telling) changes(name fencing.Name, lease fencing.LeasePublic, token fencing.Token) {
+	key := fencing.EndedLease{Name: name, Lease: lease}
+	if _, noted := t.Leases[key]; !noted {
+		t.Leases[key] = token
+	}
+}
+
+func tokenOf(r *fencing.Record, lease fencing.LeasePublic) fencing.Token {
+	if r == nil {
+		return 0
+	}
+	h, _ := r.Holders.Find(lease)
+	return h.Token
+}
+
+// MayEnd returns the tokens of firm leases that an operation may end at now: those on its name whose time is over, and the one that it
+// comes with or means, if it is one that lets go.
+func (m *Machine) MayEnd(op fencing.Op, now fencing.Instant) (tokens []fencing.Token) {
+	r := m.state.Records[op.LockName()]
+	if r == nil || r.Holders.Len() == 0 || fencing.OnlyLooks(op) {
+		return nil
+	}
+	for _, h := range r.Holders.Over(now, fencing.StepLimit*(goOn+1)) {
+		tokens = append(tokens, h.Token)
+	}
+	add := func(h fencing.Holding, found bool) {
+		if found && !h.Provisional && h.ExpiresAt > now {
+			tokens = append(tokens, h.Token)
+		}
+	}
+	switch op := op.(type) {
+	case fencing.ReleaseRequest:
+		if op.Hold < 2 && op.Linger == 0 {
+			add(r.Holders.Find(op.Lease.Public()))
+		}
+	case fencing.TakeBackRequest:
+		add(r.Holders.Find(op.Lease.Public()))
+	case fencing.BreakRequest:
+		add(r.Holders.WithToken(op.Token))
+	}
+	return tokens
+}
