@@ -1,12 +1,12 @@
 package storage_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"testing"
 
 	"fencepost/fence/fencetest"
+	"fencepost/internal/sql/sqltest"
 )
 
 func TestMain(m *testing.M) {
@@ -19,12 +19,7 @@ func TestMain(m *testing.M) {
 			return
 		}
 	}
-	code := m.Run()
-	if err := errors.Join(postgres.stop(), mariadb.stop()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	sqltest.Main(m)
 }
 
 // eachRecipe runs a test with every recipe, as the page has it or without its guard.

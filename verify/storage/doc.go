@@ -2,6 +2,6 @@
 // from the pages, attacked by fence/fencetest, and written to by holders that are stopped past the TTL
 // of a lease of a real gateway. The guards of the package fence are treated alike.
 //
-// It is a module of its own, since what it needs of database drivers is nothing that
-// who imports Fencepost should get along with it.
+// It is a module of its own, since SQLite and an S3-compatible server, which it needs, are nothing
+// that who imports Fencepost should get along with it.
 package storage

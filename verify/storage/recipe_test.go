@@ -134,7 +134,7 @@ const seedRow = "INSERT INTO orders (id, status) VALUES (:resource, '') ON CONFL
 // startSQL returns a start that makes a database and runs the setup in it.
 func startSQL(s *server) func(testing.TB, recipe, map[string]string) string {
 	return func(t testing.TB, r recipe, text map[string]string) string {
-		dsn := s.database(t, databaseName(t.Name()))
+		dsn := s.database(t)
 		execAll(t, s.driver, dsn, text["setup"])
 		return dsn
 	}
@@ -268,7 +268,7 @@ func startGuard(s *server, dialect fence.Dialect) func(testing.TB, recipe, map[s
 		if s == nil {
 			dsn = sqliteDSN(t)
 		} else {
-			driver, dsn = s.driver, s.database(t, databaseName(t.Name()))
+			driver, dsn = s.driver, s.database(t)
 		}
 		execAll(t, driver, dsn, "CREATE TABLE orders (id VARCHAR(255) PRIMARY KEY, status VARCHAR(255) NOT NULL)")
 		db, err := sql.Open(driver, dsn)

@@ -265,7 +265,7 @@ func stopHolders(t *testing.T, gateway string, r recipe, guarded bool, n int) {
 		h := startHolder(t, assignment{r.name, address, gateway, text})
 		all.Go(func() {
 			for i, ok := next(); ok; i, ok = next() {
-				o, err := h.schedule(t.Context(), gateway, fmt.Sprintf("%s-%d", strings.Trim(databaseName(t.Name()), "_"), i), storage)
+				o, err := h.schedule(t.Context(), gateway, fmt.Sprintf("%s-%d", strings.Trim(plainName(t.Name()), "_"), i), storage)
 				if err != nil {
 					t.Errorf("schedule %d: %v", i, err)
 					return
