@@ -19,6 +19,8 @@
 //   - [Dir]: a directory of files, for all processes of a machine
 //   - [Memory]: data in the memory of one process
 //   - [Handler]: HTTP requests that carry a Fencing-Token, before [Dir] or [Memory]
+//   - [Transaction]: in the caller's transaction, where the database is the lock store too. It compares
+//     no tokens but looks at the lease, and keeps the lock from being handed on until the transaction ends
 //
 // # A check before a write does not do
 //
@@ -44,7 +46,7 @@
 // a payment. It does not keep a stale holder from reading. It compares tokens of one
 // lock: tokens of two locks say nothing of each other, so a resource belongs to one lock.
 //
-// It cannot tell a forged token. One above all that were issued is admitted, and then
+// It cannot tell a forged token (but for [Transaction]). One above all that were issued is admitted, and then
 // shuts out everybody until the tokens of the lock service have passed it; with
 // [MaxToken] that is for ever. Only who issues tokens knows which he has issued.
 // Clients that may write must be authenticated apart from this.
