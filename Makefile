@@ -51,7 +51,7 @@ test-% system-%: export GOGC ?= 400
 # RACE has the packages in which goroutines of this module race. The tests of all others drive a browser, a database, a
 # script or whole processes, or have one goroutine: they are built without the race detector, as what they start is.
 # Those that take longest come first.
-RACE := ./internal/redis ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/wal ./internal/watchdog ./internal/session \
+RACE := ./internal/redis ./internal/sql ./internal/http ./internal/raft ./internal/quorum ./client ./internal/raft/cluster ./internal/embedded ./internal/wal ./internal/watchdog ./internal/session \
 	./internal/raft/peer ./internal/auth ./internal/datadir ./internal/observe ./fence
 
 # SIMULATED has those of them with tests that one goroutine plays, or that are too slow with the race detector, and which these
@@ -123,7 +123,7 @@ verify: deps ## crowds, faults, attacks, histories, trials: an hour and a half o
 	go run ./verify -scale $(SCALE)
 
 .PHONY: soak
-soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cluster, quorum, embedded, raft)
+soak: deps ## a fault every 5 s for DURATION (20m) on STORE (redis; sentinel, cluster, quorum, embedded, raft, postgres, mariadb)
 	go run ./verify -only soak-$(STORE) -soak $(DURATION)
 
 .PHONY: lint

@@ -1,0 +1,104 @@
+package sql
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+const (
+	// aloneAfter is how long no other gateway must have been seen to do anything before a turn is tried without asking.
+	aloneAfter = 100 * time.Millisecond
+
+	// mostAlone is how many items such a turn has at most: with more it costs more to carry them out twice than to ask.
+	mostAlone = 8
+
+	// mostLate is how much earlier than the database's clock the instant of such a turn may be.
+	mostLate = 50 * time.Millisecond
+)
+
+// lone is a connection that can make a turn of one message.
+type lone interface {
+	// alone commits an entry behind another one, unless that is not the last one, or the server is another than was asked last, its clock is not between now and late after it, or a transaction guards one of the leases tried: then it returns
+	// false. It returns the database's clock.
+	alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error)
+}
+
+// alone carries out the items without having asked, if no other gateway does anything: what they come to is found out on a copy of
+// the names that they are about, and counts when the database has said that nobody else has written. It reports whether that
+// is done; if not, nothing has happened.
+func (t *turn) alone(ctx context.Context) (done bool, err error) {
+	conn, able := t.conn.(lone)
+	skew, now := t.options.MaxSkew, t.clock()
+	switch {
+	case !able, !t.writes, len(t.items) > mostAlone, t.arrives, t.lastSkewed, t.memory.last == 0, len(t.memory.Left(1)) > 0, t.options.aloneAfter < 0, time.Since(t.lastOther) < t.options.aloneAfter,
+		skew > 0 && now.Sub(fencing.InstantOf(t.options.clock())).Abs() > skew:
+		return false, nil
+	}
+	t.now, t.batch, t.asked = now, t.Store.batch, time.Now()
+	carried, ops, tried := t.plan()
+	e, d, err := t.entry()
+	if err != nil {
+		return false, err
+	}
+	part, ok := t.memory.Part(ops)
+	if !ok || len(t.ops) == 0 {
+		t.ops = nil
+		return false, nil
+	}
+	leases := map[fencing.EndedLease]fencing.Token{}
+	if _, err := part.Apply(e.seq, d, &machine.Telling{Quiet: true, Leases: leases}, false); err != nil {
+		return false, err
+	}
+	e.noteLeases(part.State(), leases)
+	t.noteRelabelled(e)
+	late := mostLate
+	if t.options.now != nil {
+		late = -time.Second
+	}
+	at, done, err := conn.alone(ctx, e, t.memory.sure, now, late, tried)
+	switch {
+	case errors.Is(err, errUndecided):
+	case err != nil:
+		return false, err
+	case !done:
+		t.ops, t.lastOther = nil, time.Now()
+		return false, nil
+	default:
+		t.lastNow, t.lastSeen = at, time.Now()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer t.tell()
+	results, failure := t.apply(e, d, &machine.Telling{})
+	if failure != nil {
+		return false, t.restored(failure)
+	}
+	if err := t.decided(err); err != nil {
+		return false, t.restored(err)
+	}
+	t.answer(carried, results)
+	t.look()
+	return true, nil
+}
+
+// plan puts together what the items have done, and returns which leases that may end.
+func (t *turn) plan() (all []carried, ops []fencing.Op, tried []fencing.Token) {
+	t.mu.Lock() // what is found due too early is corrected
+	defer t.mu.Unlock()
+	for _, it := range t.items {
+		from := len(t.ops)
+		for _, op := range it.operations(t.memory.Machine, t.now, nil) {
+			t.ops = append(t.ops, op.encoded)
+			if op.op != nil {
+				ops = append(ops, op.op)
+			}
+			tried = append(tried, op.mayEnd(t.memory.Machine, t.now)...)
+		}
+		all = append(all, carried{it, from, len(t.ops)})
+	}
+	return all, ops, tried
+}

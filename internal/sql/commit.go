@@ -1,0 +1,154 @@
+package sql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+// errNotThere says that a commit has not happened, and will not.
+var errNotThere = errors.New("the connection to the database was lost, and a commit with it")
+
+// decided returns what became of the commit of the entry that was carried out last, which came to err. After an error the entry is not
+// in the log, and will not be. Until the database has said which of the two, it is asked. The caller holds the mutex.
+//
+// A commit that waits for a standby, and is cut off meanwhile, is there, but perhaps not at the standby. So an entry that is found
+// after a lost answer counts only when another one behind it is committed, which has waited for the standby as well.
+func (t *turn) decided(err error) error {
+	found := false
+	for pause := minPause; errors.Is(err, errUndecided); pause = min(2*pause, maxPause) {
+		t.outage(err)
+		switch there, cause := t.find(); {
+		case cause != nil:
+			err = fmt.Errorf("%w: %w", errUndecided, cause)
+			select {
+			case <-t.closing:
+				return fmt.Errorf("the store is closed, and the database did not say what became of a commit: %w", cause)
+			default:
+				t.pause(pause)
+			}
+		case !there && found:
+			return errOther
+		case !there:
+			return errNotThere
+		default:
+			found = true
+			err = t.confirm()
+		}
+	}
+	return err
+}
+
+func (t *turn) tryCommit(e *entry) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), messageTimeout)
+	defer cancel()
+	return t.conn.commit(ctx, e)
+}
+
+// find begins another turn, and reports whether what was carried out is in the log. If so, what others have done since is carried out
+// as well.
+func (t *turn) find() (there bool, err error) {
+	if t.conn != nil {
+		t.conn.close()
+	}
+	if t.conn, err = t.connect(t.ctx); err != nil {
+		t.conn = nil
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, messageTimeout)
+	defer cancel()
+	b, err := t.conn.begin(ctx, t.memory.Applied(), nil)
+	if err == nil {
+		t.lastFound = b.now
+		err = t.follow(ctx, b)
+	}
+	if errors.Is(err, errOther) || errors.Is(err, errGap) {
+		return false, nil
+	}
+	return true, err
+}
+
+// confirm commits an entry that says nothing.
+func (t *turn) confirm() error {
+	m := t.memory.Machine
+	tick := machine.Entry{Now: int64(t.lastFound), Batches: []machine.Batch{{Gateway: string(t.gateway), Ops: []machine.Op{machine.Tick()}}}}
+	tick.Behind, tick.Digest = m.LastDigest()
+	e, d, err := encoded(&tick, m.Applied()+1)
+	if err != nil {
+		return err
+	}
+	if err := t.tryCommit(e); err != nil {
+		return fmt.Errorf("%w: %w", errUndecided, err) // and what was found is perhaps not at a standby
+	}
+	if err := t.applied(e.seq, d); err != nil {
+		return err
+	}
+	t.memory.grew(&e.logged)
+	return nil
+}
+
+// newArrival returns what the log is to say of who serves, nil if it says that already. While the clocks differ it waits: nothing is
+// granted then.
+func (t *turn) newArrival(server string) *fencing.Arrival {
+	q := &t.memory.State().Quarantine
+	if server == "" {
+		server = q.Server
+	}
+	if t.batch.Sent != 0 || !t.arrives && q.Server == server {
+		return nil
+	}
+	a := fencing.Arrival{
+		Server: server, Longest: t.longest, Floor: t.floor, Lost: t.forgot,
+		Lossless: q.Server == "" || q.Server == server, Late: q.Server != "" && q.Server != server && t.served == q.Server,
+	}
+	a.Least, a.Most = t.options.Quarantine.bounds()
+	return &a
+}
+
+// noteServer has the log say who serves, if it does not.
+func (t *turn) noteServer(server string) {
+	if server != "" && t.memory.State().Quarantine.Server != server && t.batch.Sent == 0 && !t.arrives {
+		t.arrives = true
+		if !t.writes {
+			t.queue.stir()
+		}
+	}
+}
+
+// lost notes that the database has forgotten something that it had confirmed.
+func (s *Store) lost() {
+	s.losses.Add(1)
+	s.forgot = true
+	if s.options.Quarantine.Off {
+		s.log.Error("the database has forgotten what it had confirmed; FENCEPOST_QUARANTINE is off, so everything is granted as before")
+		return
+	}
+	s.log.Error("the database has forgotten what it had confirmed; nothing new is granted until lost leases have run out")
+}
+
+// outage notes why the database can't be asked; nil: it can.
+func (s *Store) outage(err error) {
+	was := s.out.Load()
+	switch {
+	case err == nil && was != nil:
+		s.out.Store(nil)
+		s.log.Info("the database answers again")
+	case err != nil:
+		s.out.Store(&err)
+		if was == nil {
+			s.log.Warn("the database does not serve", "error", err)
+		}
+	}
+}
+
+// arriveBy has the log say that somebody serves, for tests.
+func (s *Store) arriveBy(a fencing.Arrival) (fencing.Quarantine, error) {
+	it := &item{ops: []operation{{encoded: machine.Arrive(a)}}}
+	var q fencing.Quarantine
+	it.look = func(l *looked) { q = l.machine.State().Quarantine }
+	err := s.await(context.Background(), it)
+	return q, err
+}

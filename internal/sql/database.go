@@ -1,0 +1,106 @@
+package sql
+
+import (
+	"context"
+	"errors"
+
+	"fencepost/internal/fencing"
+)
+
+// database is a server of one kind, as what is said there.
+type database interface {
+	// connect opens a connection. It fails unless the tables are there, and of this version.
+	connect(context.Context) (connection, error)
+
+	// script returns what Init carries out, in statements.
+	script(Rights) []string
+
+	// init carries the statements of script out, in one transaction where the database can do that. It reports what
+	// tables there were before, nil if none, and fails if those are of a newer version.
+	init(ctx context.Context, statements []string) (before *schemaIs, err error)
+}
+
+// connection is a connection to a database. After an error it is to be closed. One that wraps errUndecided says that a commit may
+// have happened, or may yet; after any other nothing has happened.
+type connection interface {
+	// begin begins a turn. It waits until no other gateway has one. Those of the tokens tried that a transaction guards
+	// are held.
+	begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error)
+
+	// try is begin for more tokens, in a turn.
+	try(ctx context.Context, tried []fencing.Token) (held []fencing.Token, err error)
+
+	// commit ends a turn with an entry.
+	commit(context.Context, *entry) error
+
+	// abandon ends a turn without one.
+	abandon(context.Context) error
+
+	// read is begin without a turn: the clock is read after the log.
+	read(ctx context.Context, after uint64) (*begun, error)
+
+	// newest returns the number of the entry of the newest whole snapshot, and how many chunks it has. 0: there is none.
+	newest(context.Context) (seq uint64, chunks int, err error)
+
+	// chunk returns a part of a snapshot, nil if it is gone.
+	chunk(ctx context.Context, seq uint64, no int) ([]byte, error)
+
+	// claim reports whether this gateway may write a snapshot, which nobody else does for a while.
+	claim(ctx context.Context, gateway fencing.Gateway) (bool, error)
+
+	// put writes a part of a snapshot.
+	put(ctx context.Context, seq uint64, no int, chunk []byte) error
+
+	// finish says that a snapshot has so many chunks, and is whole. Others may write one then.
+	finish(ctx context.Context, seq uint64, chunks int) error
+
+	// cut removes at most limit of the oldest entries up to a number or, if there are none, snapshots before another one. It reports whether
+	// there may be more.
+	cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error)
+
+	// examine looks at how the server is set up. Skew and quarantine are judged by others.
+	examine(context.Context) ([]fencing.Finding, error)
+
+	close()
+}
+
+// begun is what a server says at the beginning of a turn, or of a look.
+type begun struct {
+	now     fencing.Instant
+	server  string   // which server it is: see fencing.Arrival; empty: it does not say
+	entries []logged // from number after on, that one without its data
+	more    bool     // there may be more of them
+	held    []fencing.Token
+}
+
+// logged is an entry of the log.
+type logged struct {
+	seq  uint64
+	id   int64
+	data []byte
+}
+
+// entry is what a turn comes to.
+type entry struct {
+	logged
+	ended   []fencing.Token // leases that have no row any more
+	changed []row
+}
+
+// row is a row of the table of leases.
+type row struct {
+	name fencing.Name
+	fencing.Holder
+	relabelled bool // a request may have changed more of it than its end
+}
+
+// errUndecided is wrapped by the error of a commit of which it is not known whether it has happened.
+var errUndecided = errors.New("the database did not say what became of a commit")
+
+// refused is why the server does not do something.
+type refused struct{ error }
+
+func (r refused) Unwrap() error { return r.error }
+
+// mostRead bounds how many entries one message reads: each has at most some hundred KB.
+const mostRead = 64

@@ -1,0 +1,144 @@
+package sql
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// guarding begins a transaction of a user that guards a lease.
+func guarding(t *testing.T, db *sql.DB, name fencing.Name, token fencing.Token) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	if _, err := tx.ExecContext(t.Context(), "select fencepost.guard($1, $2)", string(name), int64(token)); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// answered returns a channel that has the outcome of an operation when there is one.
+func answered(t *testing.T, s *Store, op fencing.Op) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		for {
+			_, err := s.Do(ctx, op)
+			if code(err) == fencing.CodeUnavailable && ctx.Err() == nil {
+				continue // as clients do
+			}
+			done <- err
+			return
+		}
+	}()
+	return done
+}
+
+// While a transaction guards a lease, that does not end and the name is not handed on, by any gateway, though its time runs out, it is
+// released, or broken. Renewals go on, and so do all other names.
+func TestGuardedLease(t *testing.T) {
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	db := server.DB(t, url)
+	o := Options{URL: url, Logger: testLog(t), aloneAfter: time.Millisecond}
+	a, b := openGateway(t, o), openGateway(t, o)
+	end := func(what string, ends func(g grant) <-chan error) {
+		t.Run(what, func(t *testing.T) {
+			name := fencing.Name("guarded/" + what)
+			g := acquire(t, a, name, 2*time.Second)
+			if _, err := b.Do(t.Context(), fencing.RenewRequest{Name: name, Lease: g.lease, TTL: 2 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+			tx := guarding(t, db, name, g.token)
+			if _, err := b.Do(t.Context(), fencing.RenewRequest{Name: name, Lease: g.lease, TTL: time.Second}); err != nil {
+				t.Errorf("a guarded lease can't be renewed: %v", err)
+			}
+			ended := ends(g)
+			r := request(name, time.Minute)
+			r.Wait = time.Minute
+			h := &hearer{heard: make(chan fencing.Grant, 1)}
+			b.Listen(h)
+			waiting := make(chan fencing.Outcome, 1)
+			go func() {
+				for {
+					out, err := b.Do(context.WithoutCancel(t.Context()), r)
+					if err == nil {
+						waiting <- out
+						return
+					}
+				}
+			}()
+			for began := time.Now(); time.Since(began) < 1500*time.Millisecond; { // the lease is over then
+				acquireAndRelease(t, a, "other/1")
+				acquireAndRelease(t, b, "other/2")
+				if _, err := a.Expire(t.Context(), 100); err != nil {
+					t.Error(err)
+				}
+				select {
+				case err := <-ended:
+					if err == nil {
+						t.Error("it has ended")
+					}
+				case g := <-h.heard:
+					t.Errorf("it is handed on: %+v", g)
+				default:
+				}
+			}
+			began := time.Now()
+			if _, err := a.Do(t.Context(), request(name, time.Minute)); code(err) != fencing.CodeLocked {
+				t.Errorf("who does not wait is told %v", err)
+			} else if took := time.Since(began); took > patience/2 {
+				t.Errorf("who does not wait is told so after %s", took)
+			}
+			if _, err := tx.ExecContext(t.Context(), "select fencepost.guard($1, $2)", string(name), int64(g.token)); err == nil && what == "expiry" {
+				t.Error("a lease that is over passes")
+			}
+			if err := tx.Rollback(); err != nil {
+				t.Error(err)
+			}
+			if ended != nil {
+				<-ended
+			}
+			var granted fencing.Token
+			await(t, "the waiter has the name", func() bool {
+				if _, err := a.Expire(t.Context(), 100); err != nil { // as the watchdog does
+					t.Error(err)
+				}
+				select {
+				case out := <-waiting:
+					granted = out.Holder.Token // 0: it has joined the queue
+				case g := <-h.heard:
+					granted = g.Holder.Token
+				default:
+				}
+				return granted != 0
+			})
+			if granted <= g.token {
+				t.Errorf("granted with token %d after %d", granted, g.token)
+			}
+		})
+	}
+	end("release", func(g grant) <-chan error {
+		return answered(t, a, fencing.ReleaseRequest{Name: "guarded/release", Lease: g.lease})
+	})
+	end("break", func(g grant) <-chan error {
+		return answered(t, b, fencing.BreakRequest{Name: "guarded/break", Token: g.token})
+	})
+	end("expiry", func(grant) <-chan error { return nil })
+}
+
+func acquireAndRelease(t *testing.T, s *Store, name fencing.Name) {
+	t.Helper()
+	g := acquire(t, s, name, time.Minute)
+	if _, err := s.Do(t.Context(), fencing.ReleaseRequest{Name: name, Lease: g.lease}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,9 @@
+package sql
+
+import (
+	"testing"
+
+	"fencepost/internal/sql/sqltest"
+)
+
+func TestMain(m *testing.M) { sqltest.Main(m) }

@@ -1,0 +1,257 @@
+package sql
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+// memory is what the log has led to.
+type memory struct {
+	*machine.Machine
+	last  int64  // the id of the last entry; 0 if it is not known, for a snapshot has it
+	from  uint64 // the last entry that the snapshot has; 0: there was none
+	grown int    // bytes of entries behind it
+	sure  mark   // the last entry that is known to be in the log
+}
+
+// mark is an entry by its number and its id.
+type mark struct {
+	seq uint64
+	id  int64
+}
+
+var (
+	// errOther says that the log has another entry in the place of the last one that was carried out.
+	errOther = errors.New("the database has another log than before")
+
+	// errGap says that an entry that is the next one to carry out, or the last one that was, is not there.
+	errGap = errors.New("the log lacks an entry")
+)
+
+// newID names an entry.
+func newID() int64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
+}
+
+// follow carries out entries. The first one may be the last that was carried out already, which it is compared with.
+func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Decoded) error) error {
+	applied := m.Applied()
+	if len(entries) > 0 && entries[0].seq == applied && applied > 0 {
+		if m.last != 0 && m.last != entries[0].id {
+			return errOther
+		}
+		m.last = entries[0].id
+		entries = entries[1:]
+	} else if m.last != 0 {
+		return errGap
+	}
+	for i := range entries {
+		e := &entries[i]
+		if e.seq != m.Applied()+1 {
+			return errGap
+		}
+		d, err := machine.Decode(e.data)
+		if err != nil {
+			return unreadable{fmt.Errorf("entry %d of the log can't be carried out: %w", e.seq, err)}
+		}
+		if err := apply(e.seq, d); err != nil {
+			return unreadable{err}
+		}
+		m.grew(e)
+	}
+	return nil
+}
+
+// grew notes an entry that was carried out.
+func (m *memory) grew(e *logged) { m.last, m.grown = e.id, m.grown+len(e.data) }
+
+// settled notes that all that was carried out is in the log.
+func (m *memory) settled() { m.sure = mark{m.Applied(), m.last} }
+
+// unreadable is why this gateway can't go on: what is in the log another one has to carry out.
+type unreadable struct{ error }
+
+func (u unreadable) Unwrap() error { return u.error }
+
+func isUnreadable(err error) bool {
+	var u unreadable
+	return errors.As(err, &u)
+}
+
+// load reads the newest snapshot and carries out the log behind it. An entry that was known to be there is looked for: sure of what is
+// returned is that one where it was found, or a snapshot may have it.
+func (s *Store) load(ctx context.Context, conn connection, known mark) (memory, error) {
+	for tries := 1; ; tries++ {
+		m, err := loadOnce(ctx, conn, known)
+		if !errors.Is(err, errGap) || tries == 5 { // else a newer snapshot has taken the place of what was to be read
+			return m, err
+		}
+	}
+}
+
+func loadOnce(ctx context.Context, conn connection, known mark) (memory, error) {
+	m := memory{Machine: machine.NewFollowing()}
+	seq, chunks, err := conn.newest(ctx)
+	if err != nil {
+		return m, err
+	}
+	if seq > 0 {
+		restored, err := machine.Read(&chunkReader{ctx: ctx, conn: conn, seq: seq, chunks: chunks})
+		if err != nil {
+			return m, fmt.Errorf("the snapshot as of entry %d can't be read: %w", seq, err)
+		}
+		m.Restore(restored)
+		if m.from = seq; m.Applied() != seq {
+			return m, fmt.Errorf("the snapshot as of entry %d is as of entry %d: %w", seq, m.Applied(), machine.ErrDamaged)
+		}
+	}
+	m.Ready()
+	if known.seq < m.from || known.id == 0 {
+		m.sure = known
+	}
+	apply := func(seq uint64, e *machine.Decoded) error {
+		_, err := m.Apply(seq, e, &machine.Telling{Quiet: true}, false)
+		return err
+	}
+	for {
+		b, err := conn.read(ctx, m.Applied())
+		if err != nil {
+			return m, err
+		}
+		if err := m.follow(b.entries, apply); err != nil {
+			return m, err
+		}
+		for i := range b.entries {
+			if e := &b.entries[i]; (mark{e.seq, e.id}) == known {
+				m.sure = known
+			}
+		}
+		if !b.more {
+			return m, nil
+		}
+	}
+}
+
+// reload has memory be what the log leads to, after a turn that came to something else or where the log is another one: then this
+// gateway says so in its next turn. The caller holds the mutex.
+func (s *Store) reload(cause error) error {
+	var stop unreadable
+	if errors.As(cause, &stop) {
+		s.fail(stop.error)
+		return nil
+	}
+	known := s.memory.sure
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
+		select {
+		case <-s.closing:
+			return errClosed
+		default:
+		}
+		err := s.loadAnew(known)
+		if err == nil {
+			break
+		}
+		if isUnreadable(err) {
+			s.fail(err)
+			return err
+		}
+		s.outage(err)
+		s.pause(pause)
+	}
+	if s.memory.sure != known {
+		s.lost()
+	}
+	if s.forgot || errors.Is(cause, errGap) || errors.Is(cause, errOther) {
+		s.arrives = true
+	}
+	s.memory.settled()
+	s.watchers.Gap()
+	if listener := s.listener.Load(); listener != nil {
+		(*listener).Gap()
+	}
+	return nil
+}
+
+func (s *Store) loadAnew(known mark) error {
+	ctx, cancel := context.WithTimeout(s.ctx, openTimeout)
+	defer cancel()
+	if s.conn != nil {
+		s.conn.close()
+	}
+	var err error
+	if s.conn, err = s.connect(ctx); err != nil {
+		s.conn = nil
+		return err
+	}
+	m, err := s.load(ctx, s.conn, known)
+	if err == nil {
+		s.memory = m
+	}
+	return err
+}
+
+// chunkReader reads a snapshot.
+type chunkReader struct {
+	ctx    context.Context
+	conn   connection
+	seq    uint64
+	chunks int
+	no     int // of the chunk that was read last
+	rest   bytes.Reader
+}
+
+// Read implements io.Reader.
+func (r *chunkReader) Read(p []byte) (int, error) {
+	for r.rest.Len() == 0 {
+		if r.no == r.chunks {
+			return 0, io.EOF
+		}
+		r.no++
+		chunk, err := r.conn.chunk(r.ctx, r.seq, r.no)
+		if err != nil {
+			return 0, err
+		}
+		if chunk == nil {
+			return 0, errGap
+		}
+		r.rest.Reset(chunk)
+	}
+	return r.rest.Read(p)
+}
+
+// noteLeases notes what the rows of leases have to follow. What is provisional has none: nobody was told of it.
+func (e *entry) noteLeases(state *fencing.State, changed map[fencing.EndedLease]fencing.Token) {
+	for key, was := range changed {
+		var h fencing.Holding
+		found := false
+		if r := state.Records[key.Name]; r != nil {
+			h, found = r.Holders.Find(key.Lease)
+		}
+		firm := found && !h.Provisional
+		if was != 0 && !(firm && h.Token == was) {
+			e.ended = append(e.ended, was)
+		}
+		if firm {
+			e.changed = append(e.changed, row{name: key.Name, Holder: h.Holder, relabelled: h.Token == was})
+		}
+	}
+}
+
+// slot returns the number of the permit of a lease that has one.
+func (r *row) slot() *int32 {
+	if r.Mode != fencing.ModeShared || r.Limit == 0 {
+		return nil
+	}
+	slot := int32(r.Slot)
+	return &slot
+}

@@ -1,0 +1,330 @@
+package sql
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+
+	gomysql "github.com/go-sql-driver/mysql"
+)
+
+// mysqlServer is a MariaDB or a MySQL.
+type mysqlServer struct {
+	config *gomysql.Config
+	waits  bool // for tests: a turn is bounded as it is on MySQL
+}
+
+// leastPacket is what a message may have at least: a chunk of a snapshot, or an entry, each byte of which may need two.
+const leastPacket = 4 << 20
+
+// newMySQL reads a URL, mysql://USER:PASSWORD@HOST:PORT/DATABASE. Options are tls=true, false, skip-verify or preferred (default
+// false), tls-ca=FILE with the authorities that may sign the server's certificate, and socket=PATH, in place of the host. No error
+// repeats what may be a password.
+func newMySQL(address string) (*mysqlServer, error) {
+	at := func(format string, args ...any) (*mysqlServer, error) {
+		return nil, fmt.Errorf("the URL of the database is at fault: "+format, args...)
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Fragment != "" || u.Opaque != "" {
+		return at("it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE; in a password characters such as / ? # @ %% are to be written as %%2F %%3F %%23 %%40 %%25")
+	}
+	options, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return at("its options can't be read")
+	}
+	c := gomysql.NewConfig()
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.DBName = strings.TrimPrefix(u.Path, "/")
+	c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), "3306")
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return at("a port is between 1 and 65535")
+		}
+		c.Addr = net.JoinHostPort(u.Hostname(), port)
+	}
+	authorities := ""
+	for name, values := range options {
+		if len(values) != 1 || values[0] == "" {
+			return at("an option has one value: %s", optionName(name))
+		}
+		switch value := values[0]; name {
+		case "tls":
+			if value != "true" && value != "false" && value != "skip-verify" && value != "preferred" {
+				return at("tls is true, false, skip-verify or preferred")
+			}
+			c.TLSConfig = value
+		case "tls-ca":
+			authorities = value
+		case "socket":
+			c.Net, c.Addr = "unix", value
+		default:
+			return at("there is no option %s; there are tls, tls-ca and socket", optionName(name))
+		}
+	}
+	switch {
+	case c.User == "":
+		return at("it names no user")
+	case c.DBName == "" || strings.Contains(c.DBName, "/"):
+		return at("it names no database, as mysql://USER:PASSWORD@HOST:PORT/DATABASE does")
+	case c.Net == "tcp" && u.Hostname() == "":
+		return at("it names no host")
+	case c.Net == "unix" && u.Host != "":
+		return at("it names a host and a socket")
+	case authorities != "" && c.TLSConfig != "true":
+		return at("tls-ca goes with tls=true")
+	}
+	if authorities != "" {
+		if c.TLS, err = trusting(authorities); err != nil {
+			return at("tls-ca: %w", err)
+		}
+		c.TLS.ServerName = u.Hostname()
+	}
+	c.MultiStatements, c.InterpolateParams, c.ClientFoundRows = true, true, true
+	c.MaxAllowedPacket, c.Timeout, c.Logger = 0, connectTimeout, &gomysql.NopLogger{}
+	return &mysqlServer{config: c}, nil
+}
+
+var plainOption = regexp.MustCompile(`^[A-Za-z][A-Za-z_-]{0,40}$`)
+
+// optionName returns an option's name for people, unless it may be the end of a password with a question mark in it.
+func optionName(name string) string {
+	if plainOption.MatchString(name) {
+		return strconv.Quote(name)
+	}
+	return "of a name that has other characters than letters"
+}
+
+func trusting(file string) (*tls.Config, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate", file)
+	}
+	return &tls.Config{RootCAs: pool}, nil
+}
+
+func (m *mysqlServer) connect(ctx context.Context) (connection, error) {
+	c, err := m.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkSchema(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// mysqlConn is a connection, and no pool of them: what is asked after it was lost fails.
+type mysqlConn struct {
+	conn driver.Conn
+	kind mysqlKind
+
+	// What bounds a turn in which the gateway stands still, where a transaction has no timeout: one of the connection, and back.
+	bound, unbound string
+}
+
+// open connects and has the session be as it is needed, whatever the server's defaults are.
+func (m *mysqlServer) open(ctx context.Context) (*mysqlConn, error) {
+	connector, err := gomysql.NewConnector(m.config)
+	if err != nil {
+		return nil, fmt.Errorf("the URL of the database is at fault: %w", err)
+	}
+	conn, err := connector.Connect(ctx)
+	if err != nil {
+		return nil, mysqlError(err)
+	}
+	c := &mysqlConn{conn: conn}
+	var version string
+	var packet int64
+	several := ""
+	err = c.ask(ctx, `set names utf8mb4;
+set session autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 5, lock_wait_timeout = 5;
+select version(), @@max_allowed_packet;
+show global variables where variable_name in ('wsrep_on', 'group_replication_single_primary_mode')`, nil,
+		func(row []driver.Value) error {
+			version, packet = text(row[0]), number(row[1])
+			return nil
+		},
+		func(row []driver.Value) error {
+			if name, value := text(row[0]), text(row[1]); name == "wsrep_on" && isOn(value) || name != "wsrep_on" && !isOn(value) {
+				several = name
+			}
+			return nil
+		})
+	if err == nil {
+		c.kind = kindOf(version)
+		err = c.kind.refusal()
+	}
+	switch {
+	case err != nil:
+	case several != "":
+		err = fmt.Errorf("several servers of this database may be written to at once (%s), and a lock in one of them does not hold in the others: the store needs a server that alone is written to", several)
+	case packet < leastPacket:
+		err = fmt.Errorf("the database takes messages of at most %d bytes (max_allowed_packet); at least %d are needed", packet, leastPacket)
+	case c.kind.maria && !m.waits:
+		err = c.ask(ctx, fmt.Sprintf("set session idle_transaction_timeout = %d", int(stall.Seconds())), nil)
+	default:
+		c.bound, c.unbound = fmt.Sprintf("set session wait_timeout = %d;", int(stall.Seconds())), "set session wait_timeout = default;"
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// mysqlKind is what a server says of its version.
+type mysqlKind struct {
+	version      string
+	maria        bool
+	major, minor int
+}
+
+func kindOf(version string) mysqlKind {
+	k := mysqlKind{version: version, maria: strings.Contains(version, "MariaDB")}
+	_, _ = fmt.Sscanf(version, "%d.%d", &k.major, &k.minor)
+	return k
+}
+
+// old reports whether a server lacks what a turn needs, such as SKIP LOCKED.
+func (k *mysqlKind) old() bool {
+	if k.maria {
+		return k.major < 10 || k.major == 10 && k.minor < 6
+	}
+	return k.major < 8
+}
+
+func (k *mysqlKind) refusal() error {
+	if k.old() {
+		return fmt.Errorf("the database is %s; MariaDB 10.6 or later is needed, or MySQL 8.0 or later", k)
+	}
+	return nil
+}
+
+func (k *mysqlKind) String() string {
+	number, _, _ := strings.Cut(k.version, "-")
+	if k.maria {
+		return "MariaDB " + number
+	}
+	return "MySQL " + number
+}
+
+// ask sends a message with statements, and has a function read the rows of each that has some. The row is the function's until it
+// returns. After an error the connection is closed: of the statements some may have been carried out, and a transaction with half of
+// them must not go on.
+func (c *mysqlConn) ask(ctx context.Context, statements string, args []any, read ...func(row []driver.Value) error) error {
+	err := c.tryAsk(ctx, statements, args, read)
+	if err == nil {
+		return nil
+	}
+	c.close()
+	var answer unfit
+	switch cause := ctx.Err(); {
+	case cause != nil:
+		return fmt.Errorf("the database has not answered: %w", cause)
+	case errors.As(err, &answer):
+		return answer.error
+	}
+	return mysqlError(err)
+}
+
+func (c *mysqlConn) tryAsk(ctx context.Context, statements string, args []any, read []func(row []driver.Value) error) error {
+	values := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+	}
+	all, err := c.conn.(driver.QueryerContext).QueryContext(ctx, statements, values)
+	if err != nil {
+		return err
+	}
+	rows := all.(driver.RowsNextResultSet)
+	for i := 0; err == nil && i < len(read); i++ {
+		if i > 0 {
+			if err = rows.NextResultSet(); errors.Is(err, io.EOF) {
+				err = errors.New("the database has answered less than it was asked")
+			}
+		}
+		if err == nil {
+			err = readRows(rows, read[i])
+		}
+	}
+	if err == nil {
+		if err = rows.NextResultSet(); errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			err = errors.New("the database has answered more than it was asked")
+		}
+	}
+	if closing := rows.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+func readRows(rows driver.Rows, read func(row []driver.Value) error) error {
+	row := make([]driver.Value, len(rows.Columns()))
+	for {
+		switch err := rows.Next(row); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := read(row); err != nil {
+			return unfit{err}
+		}
+	}
+}
+
+// unfit is what is wrong with an answer.
+type unfit struct{ error }
+
+// text and number read a value, which the driver hands over as one or the other. What is not a number is 0.
+func text(v driver.Value) string {
+	if b, is := v.([]byte); is {
+		return string(b)
+	}
+	return fmt.Sprint(v)
+}
+
+func number(v driver.Value) int64 {
+	if n, is := v.(int64); is {
+		return n
+	}
+	n, _ := strconv.ParseInt(text(v), 10, 64)
+	return n
+}
+
+// isOn reads a setting.
+func isOn(value string) bool {
+	return value != "" && value != "0" && !strings.EqualFold(value, "OFF") && !strings.EqualFold(value, "NO")
+}
+
+func (c *mysqlConn) close() { _ = c.conn.Close() }
+
+func (c *mysqlConn) checkSchema(ctx context.Context) error {
+	is := errNoSchema
+	err := c.ask(ctx, "select version, format from store where id = 1", nil, func(row []driver.Value) error {
+		is = schemaIs{int(number(row[0])), int(number(row[1]))}.check()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return is
+}

@@ -1,0 +1,72 @@
+package sql
+
+import (
+	"context"
+	"database/sql/driver"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"fencepost/internal/machine"
+)
+
+//go:embed schema/mysql_rights.sql
+var mysqlRights string
+
+// script implements database.
+func (m *mysqlServer) script(rights Rights) []string {
+	all := append(statements(mysqlTables), statements(mysqlLeases)...)
+	all = append(all, fmt.Sprintf("insert into store values (1, %d, %d) on duplicate key update version = greatest(version, %[1]d), format = greatest(format, %[2]d)",
+		schemaVersion, machine.Format))
+	return append(all, grants(mysqlRights, rights, mysqlUser)...)
+}
+
+// mysqlUser returns a user, NAME or NAME@HOST, as statements have it.
+func mysqlUser(name string) string {
+	quote := func(text string) string { return "'" + strings.NewReplacer(`\`, `\\`, "'", "''").Replace(text) + "'" }
+	if at := strings.LastIndex(name, "@"); at >= 0 {
+		return quote(name[:at]) + "@" + quote(name[at+1:])
+	}
+	return quote(name) + "@'%'"
+}
+
+// init implements database. What was made before an error stays, and is made no second time.
+func (m *mysqlServer) init(ctx context.Context, statements []string) (before *schemaIs, err error) {
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if before, err = m.schema(connecting); err != nil {
+		return nil, err
+	}
+	c, err := m.open(connecting)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	for _, statement := range append([]string{"do get_lock('fencepost store init', 30)"}, statements...) {
+		if err := c.ask(ctx, statement, nil); err != nil {
+			return nil, err
+		}
+	}
+	return before, nil
+}
+
+// schema returns what tables there are, nil if there are none. It fails if they are of a newer version.
+func (m *mysqlServer) schema(ctx context.Context) (is *schemaIs, err error) {
+	c, err := m.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	err = c.ask(ctx, "select version, format from store where id = 1", nil, func(row []driver.Value) error {
+		is = &schemaIs{int(number(row[0])), int(number(row[1]))}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errNoSchema):
+		return nil, nil
+	case err == nil && is != nil && is.isNewer():
+		err = is.check()
+	}
+	return is, err
+}

@@ -1,0 +1,263 @@
+package sql
+
+import (
+	"bytes"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// serverNow is what is asked of the server in each message of a turn or a look: its clock, in microseconds since 1970, which server
+// it is, and whether it can be written to. It is a statement of its own behind the one that waits for the lock, for a statement's
+// time is when it began.
+//
+// MySQL has server_uuid, which is another one on each server, also after a promotion. MariaDB has nothing like it: server_id differs
+// only between servers that replicate from each other, so a gateway that has just started does not see that a backup
+// was restored on another server, unless its server_id is set to another number. Those that run see it by the log.
+const serverNow = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)),
+/*M! concat('mariadb/', @@global.server_id) */ /*!80000 @@global.server_uuid */, @@global.read_only;`
+
+var errReadOnly = errors.New("the database server can be read only (read_only), as a replica is: it can't be written to")
+
+func (b *begun) readServer(row []driver.Value) error {
+	b.now, b.server = fencing.Instant(number(row[0])), text(row[1])
+	if isOn(text(row[2])) {
+		return errReadOnly
+	}
+	return nil
+}
+
+// logFrom asks for the entries from one on, and leaves out what is in the first one.
+func logFrom(after uint64) string {
+	return fmt.Sprintf("select seq, id, if(seq > %d, entry, null) from log where seq >= %d order by seq limit %d", after, after, mostRead)
+}
+
+func (b *begun) readEntry(row []driver.Value) error {
+	e := logged{seq: uint64(number(row[0])), id: number(row[1])}
+	if data, is := row[2].([]byte); is {
+		e.data = bytes.Clone(data)
+	}
+	b.entries = append(b.entries, e)
+	b.more = len(b.entries) == mostRead
+	return nil
+}
+
+func (c *mysqlConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
+	b := &begun{}
+	found := errNoSchema
+	var tries tries
+	statements := "set transaction isolation level read committed; start transaction read write;" + c.bound + "select id from store where id = 1 for update;"
+	readers := []func([]driver.Value) error{func([]driver.Value) error {
+		found = nil
+		return nil
+	}}
+	if len(tried) > 0 {
+		statements += tries.statements(tried)
+		readers = append(readers, tries.readFree, tries.readThere)
+	}
+	err := c.ask(ctx, statements+serverNow+logFrom(after), nil, append(readers, b.readServer, b.readEntry)...)
+	if err == nil {
+		err = found
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.held = tries.held()
+	return b, nil
+}
+
+// tries are rows of leases that a turn locks, unless a transaction guards them.
+type tries struct {
+	free  map[fencing.Token]bool
+	there []fencing.Token
+}
+
+// statements lock what is free. Which rows are there at all a read without locks tells.
+func (t *tries) statements(tried []fencing.Token) string {
+	these := with("lease", tried)
+	return "select l.token " + these + " for update skip locked; select l.token " + these + ";"
+}
+
+func (t *tries) readFree(row []driver.Value) error {
+	if t.free == nil {
+		t.free = map[fencing.Token]bool{}
+	}
+	t.free[fencing.Token(number(row[0]))] = true
+	return nil
+}
+
+func (t *tries) readThere(row []driver.Value) error {
+	t.there = append(t.there, fencing.Token(number(row[0])))
+	return nil
+}
+
+func (t *tries) held() []fencing.Token {
+	return slices.DeleteFunc(t.there, func(token fencing.Token) bool { return t.free[token] })
+}
+
+func (c *mysqlConn) try(ctx context.Context, tried []fencing.Token) ([]fencing.Token, error) {
+	var tries tries
+	err := c.ask(ctx, strings.TrimSuffix(tries.statements(tried), ";"), nil, tries.readFree, tries.readThere)
+	return tries.held(), err
+}
+
+// commit writes all and commits by one message. Behind an error the server carries out nothing more of that, so what comes before the
+// last statement has no commit.
+func (c *mysqlConn) commit(ctx context.Context, e *entry) error {
+	committing := false
+	s := changes(e)
+	err := c.ask(ctx, c.unbound+s.String()+"select 1; commit and no chain no release", s.args, func([]driver.Value) error {
+		committing = true
+		return nil
+	})
+	if err == nil || certain(err, committing) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errUndecided, err)
+}
+
+// script is statements with a semicolon after each, and what is to be put into them.
+type script struct {
+	strings.Builder
+	args []any
+}
+
+func (s *script) add(format string, args ...any) { fmt.Fprintf(s, format, args...) }
+
+// changes are the statements that write an entry and the rows that it has changed.
+//
+// A row of lease is not updated, as a transaction that guards the lease would hold that up: a row that is there already is left as it
+// is (what else ignore ignores are lengths, which suffice), and when a lease ends is in renewal. What people see of the lease otherwise
+// is changed if nobody guards it, or else remains what it was.
+func changes(e *entry) *script {
+	s := &script{}
+	s.add("insert into log values (%d, %d, ?);", e.seq, e.id)
+	s.args = append(s.args, e.data)
+	if len(e.ended) > 0 {
+		s.add("delete l %s; delete l %s;", with("lease", e.ended), with("renewal", e.ended))
+	}
+	if len(e.changed) == 0 {
+		return s
+	}
+	s.add("insert ignore into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
+	for i := range e.changed {
+		r := &e.changed[i]
+		s.add("%s(%d, ?, ?, %s, ?, ?, %s)", comma(i), r.Token, slotText(r), instant(r.AcquiredAt))
+		s.args = append(s.args, string(r.name), string(r.Lease), string(r.Mode), r.Owner)
+	}
+	s.add("; insert into renewal values ")
+	for i := range e.changed {
+		s.add("%s(%d, %s)", comma(i), e.changed[i].Token, instant(e.changed[i].ExpiresAt))
+	}
+	s.add(" on duplicate key update expires_at = values(expires_at);")
+	for i := range e.changed {
+		if r := &e.changed[i]; r.relabelled {
+			s.add("set @free = null; select token into @free from lease force index (primary) where token = %d for update skip locked;", r.Token)
+			s.add("update lease force index (primary) set slot = %s, mode = ?, owner = ? where token = @free;", slotText(r))
+			s.args = append(s.args, string(r.Mode), r.Owner)
+		}
+	}
+	return s
+}
+
+func comma(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return ", "
+}
+
+func slotText(r *row) string {
+	if slot := r.slot(); slot != nil {
+		return strconv.Itoa(int(*slot))
+	}
+	return "null"
+}
+
+func instant(i fencing.Instant) string {
+	return i.Time().UTC().Format("'2006-01-02 15:04:05.000000'")
+}
+
+// with returns the part of a statement that finds the rows of tokens in a table, as l. It does so by the key, one by one, whatever the
+// server thinks of the table: if that is small, or was, it would read all of it for a list, also where it is told not to, and
+// lock what it reads, or wait for who has.
+func with(table string, tokens []fencing.Token) string {
+	if len(tokens) == 1 {
+		return fmt.Sprintf("from %s as l where l.token = %d", table, tokens[0])
+	}
+	list := make([]string, len(tokens))
+	for i, t := range tokens {
+		list[i] = strconv.FormatInt(int64(t), 10)
+	}
+	return fmt.Sprintf("from json_table('[%s]', '$[*]' columns (token bigint path '$')) as these straight_join %s as l force index (primary) on l.token = these.token", strings.Join(list, ","), table)
+}
+
+func (c *mysqlConn) abandon(ctx context.Context) error { return c.ask(ctx, c.unbound+"rollback", nil) }
+
+func (c *mysqlConn) read(ctx context.Context, after uint64) (*begun, error) {
+	b := &begun{}
+	if err := c.ask(ctx, logFrom(after)+"; "+serverNow, nil, b.readEntry, b.readServer); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func (c *mysqlConn) newest(ctx context.Context) (seq uint64, chunks int, err error) {
+	err = c.ask(ctx, "select seq, chunk from snapshot where no = 0 order by seq desc limit 1", nil, func(row []driver.Value) (err error) {
+		head, _ := row[1].([]byte)
+		seq = uint64(number(row[0]))
+		chunks, err = readHead(head)
+		return err
+	})
+	return seq, chunks, err
+}
+
+func (c *mysqlConn) chunk(ctx context.Context, seq uint64, no int) (chunk []byte, err error) {
+	err = c.ask(ctx, fmt.Sprintf("select chunk from snapshot where seq = %d and no = %d", seq, no), nil, func(row []driver.Value) error {
+		data, _ := row[0].([]byte)
+		chunk = append([]byte{}, data...)
+		return nil
+	})
+	return chunk, err
+}
+
+func (c *mysqlConn) claim(ctx context.Context, gateway fencing.Gateway) (claimed bool, err error) {
+	now := "utc_timestamp(6)"
+	s := &script{}
+	s.add("update snapshotter set gateway = ?, until = %s + interval %d second where id = 1 and (until < %[1]s or gateway = ?); select row_count(), gateway = ? from snapshotter", now, int(claimFor/time.Second))
+	s.args = []any{string(gateway), string(gateway), string(gateway)}
+	err = c.ask(ctx, s.String(), s.args, func(row []driver.Value) error {
+		claimed = number(row[1]) == 1
+		return nil
+	})
+	return claimed, err
+}
+
+func (c *mysqlConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
+	return c.ask(ctx, fmt.Sprintf("replace into snapshot values (%d, %d, ?)", seq, no), []any{chunk})
+}
+
+func (c *mysqlConn) finish(ctx context.Context, seq uint64, chunks int) error {
+	if err := c.put(ctx, seq, 0, head(chunks)); err != nil {
+		return err
+	}
+	return c.ask(ctx, "update snapshotter set until = '1970-01-01' where id = 1", nil)
+}
+
+func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {
+	err = c.ask(ctx, fmt.Sprintf("delete from log where seq <= %d order by seq limit %d; select row_count()", upTo, limit), nil, func(row []driver.Value) error {
+		more = number(row[0]) > 0
+		return nil
+	})
+	if err != nil || more {
+		return true, err
+	}
+	return false, c.ask(ctx, fmt.Sprintf("delete from snapshot where seq < %d", snapshot), nil)
+}

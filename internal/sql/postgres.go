@@ -1,0 +1,404 @@
+package sql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"fencepost/internal/fencing"
+)
+
+// postgres is a PostgreSQL, or what speaks as one.
+type postgres struct {
+	config *pgx.ConnConfig
+
+	mu      sync.Mutex
+	servers map[string]string // which server a run is of
+}
+
+// stall is for how long a gateway may stand still in its turn, while all others wait. The database throws it out then.
+const stall = 2 * time.Second
+
+// newPostgres reads a URL. Statements are not prepared unless it says so: behind a pooler in transaction mode the next one may come
+// to another connection.
+func newPostgres(url string) (*postgres, error) {
+	p, err := dissect(url)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, plainURLError(err)
+	}
+	if strings.Contains(p.hosts, ",") && !p.options.Has("target_session_attrs") { // else a standby might be taken
+		config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec
+	if config.RuntimeParams["prepared"] == "true" {
+		config.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
+	}
+	delete(config.RuntimeParams, "prepared")
+	if !p.options.Has("connect_timeout") { // each host, with and without TLS, is to have its turn
+		config.ConnectTimeout = connectTimeout / time.Duration(1+len(config.Fallbacks))
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "fencepost"
+	}
+	return &postgres{config: config, servers: map[string]string{}}, nil
+}
+
+func (p *postgres) connect(ctx context.Context) (connection, error) {
+	conn, err := pgx.ConnectConfig(ctx, p.config.Copy())
+	if err != nil {
+		return nil, postgresError(err)
+	}
+	c := &postgresConn{Conn: conn, of: p}
+	if err := c.checkSchema(ctx); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+type postgresConn struct {
+	*pgx.Conn
+	of  *postgres
+	run string // which run of which server it was that was asked last
+}
+
+// whichRun is what tells the runs of a server apart, and a server from the one that it was promoted from: cheap enough for each turn.
+const whichRun = "pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+
+// server returns which server a run is of: the same after a restart, another one after a promotion. pg_control_checkpoint has another
+// timeline only some seconds after that.
+func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
+	c.run = run
+	p := c.of
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if server, known := p.servers[run]; known {
+		return server, nil
+	}
+	var system string
+	if err := c.QueryRow(ctx, "select system_identifier::text from pg_control_system()").Scan(&system); err != nil {
+		return "", postgresError(err)
+	}
+	p.servers[run] = system + "/" + run[strings.LastIndexByte(run, ' ')+1:]
+	return p.servers[run], nil
+}
+
+func (c *postgresConn) checkSchema(ctx context.Context) error {
+	var is schemaIs
+	err := c.QueryRow(ctx, "select version, format from fencepost.store where id = 1").Scan(&is.version, &is.format)
+	var refusal *pgconn.PgError
+	switch {
+	case errors.As(err, &refusal) && (refusal.Code == "42P01" || refusal.Code == "3F000"), errors.Is(err, pgx.ErrNoRows):
+		return errNoSchema
+	case err != nil:
+		return postgresError(err)
+	}
+	return is.check()
+}
+
+func (c *postgresConn) begin(ctx context.Context, after uint64, tried []fencing.Token) (*begun, error) {
+	b := &begun{}
+	batch := &pgx.Batch{}
+	batch.Queue("begin isolation level read committed")
+	batch.Queue("select at, run, held from fencepost.turn($1, $2)", numbers(tried), int32(stall/time.Millisecond))
+	queueLog(batch, after)
+	r := c.SendBatch(ctx, batch)
+	_, err := r.Exec()
+	run := ""
+	if err == nil {
+		var held []int64
+		err = r.QueryRow().Scan(&b.now, &run, &held)
+		b.held = tokens(held)
+	}
+	if err == nil {
+		err = b.readLog(r)
+	}
+	if err := errors.Join(err, r.Close()); err != nil {
+		return nil, postgresError(err)
+	}
+	b.server, err = c.server(ctx, run)
+	return b, err
+}
+
+// queueLog asks for the entries from one on, and leaves out what is in the first one.
+func queueLog(batch *pgx.Batch, after uint64) {
+	batch.Queue("select seq, id, case when seq > $1 then entry end from fencepost.log where seq >= $1 order by seq limit $2", int64(after), int32(mostRead))
+}
+
+func (b *begun) readLog(r pgx.BatchResults) error {
+	rows, err := r.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var e logged
+		if err := rows.Scan(&e.seq, &e.id, &e.data); err != nil {
+			return err
+		}
+		b.entries = append(b.entries, e)
+	}
+	b.more = len(b.entries) == mostRead
+	return rows.Err()
+}
+
+func (c *postgresConn) try(ctx context.Context, tried []fencing.Token) ([]fencing.Token, error) {
+	var held []int64
+	err := c.QueryRow(ctx, "select held from fencepost.turn($1, $2)", numbers(tried), int32(stall/time.Millisecond)).Scan(&held)
+	return tokens(held), postgresError(err)
+}
+
+func (c *postgresConn) commit(ctx context.Context, e *entry) error {
+	batch := &pgx.Batch{}
+	batch.Queue("select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", append([]any{int64(e.seq)}, e.arguments()...)...)
+	batch.Queue("commit")
+	r := c.SendBatch(ctx, batch)
+	_, err := r.Exec()
+	if err != nil {
+		r.Close()
+		return undecidedUnlessRefused(err)
+	}
+	tag, err := r.Exec()
+	if err := errors.Join(err, r.Close()); err != nil {
+		return undecidedUnlessRefused(err)
+	}
+	if tag.String() != "COMMIT" {
+		return fmt.Errorf("a commit was answered with %s", tag)
+	}
+	return nil
+}
+
+// arguments returns what the functions get that write an entry.
+func (e *entry) arguments() []any {
+	rows := len(e.changed)
+	of, names, leases, slots := make([]int64, rows), make([]string, rows), make([]string, rows), make([]*int32, rows)
+	modes, owners, acquired, expires := make([]string, rows), make([]string, rows), make([]int64, rows), make([]int64, rows)
+	for i := range e.changed {
+		r := &e.changed[i]
+		of[i], names[i], leases[i], slots[i] = int64(r.Token), string(r.name), string(r.Lease), r.slot()
+		modes[i], owners[i], acquired[i], expires[i] = string(r.Mode), r.Owner, int64(r.AcquiredAt), int64(r.ExpiresAt)
+	}
+	return []any{e.id, e.data, numbers(e.ended), of, names, leases, slots, modes, owners, acquired, expires}
+}
+
+// alone implements lone.
+func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue("begin isolation level read committed")
+	batch.Queue("select now, done from fencepost.turn_alone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+		append([]any{int64(behind.seq), behind.id, c.run, int64(now), late.Microseconds(), numbers(tried), int32(stall / time.Millisecond)}, e.arguments()...)...)
+	batch.Queue("commit")
+	r := c.SendBatch(ctx, batch)
+	_, err = r.Exec()
+	if err == nil {
+		err = r.QueryRow().Scan(&at, &done)
+	}
+	var tag pgconn.CommandTag
+	if err == nil {
+		tag, err = r.Exec()
+	}
+	if err := errors.Join(err, r.Close()); err != nil {
+		return 0, false, undecidedUnlessRefused(err)
+	}
+	if tag.String() != "COMMIT" {
+		return 0, false, fmt.Errorf("a commit was answered with %s", tag)
+	}
+	return at, done, nil
+}
+
+// undecidedUnlessRefused returns an error that wraps errUndecided, unless the server says that it has rolled the transaction back.
+func undecidedUnlessRefused(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && refusal.Severity == "ERROR" && refusal.Code != "57014" {
+		return postgresError(err)
+	}
+	return fmt.Errorf("%w: %w", errUndecided, postgresError(err))
+}
+
+func (c *postgresConn) abandon(ctx context.Context) error {
+	_, err := c.Exec(ctx, "rollback")
+	return postgresError(err)
+}
+
+func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
+	b := &begun{}
+	batch := &pgx.Batch{}
+	queueLog(batch, after)
+	batch.Queue("select (extract(epoch from clock_timestamp()) * 1000000)::bigint, " + whichRun)
+	r := c.SendBatch(ctx, batch)
+	run := ""
+	err := b.readLog(r)
+	if err == nil {
+		err = r.QueryRow().Scan(&b.now, &run)
+	}
+	if err := errors.Join(err, r.Close()); err != nil {
+		return nil, postgresError(err)
+	}
+	b.server, err = c.server(ctx, run)
+	return b, err
+}
+
+func (c *postgresConn) newest(ctx context.Context) (seq uint64, chunks int, err error) {
+	var head []byte
+	var number int64
+	err = c.QueryRow(ctx, "select seq, chunk from fencepost.snapshot where no = 0 order by seq desc limit 1").Scan(&number, &head)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, postgresError(err)
+	}
+	chunks, err = readHead(head)
+	return uint64(number), chunks, err
+}
+
+func (c *postgresConn) chunk(ctx context.Context, seq uint64, no int) (chunk []byte, err error) {
+	err = c.QueryRow(ctx, "select chunk from fencepost.snapshot where seq = $1 and no = $2", int64(seq), int32(no)).Scan(&chunk)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return chunk, postgresError(err)
+}
+
+func (c *postgresConn) claim(ctx context.Context, gateway fencing.Gateway) (bool, error) {
+	tag, err := c.Exec(ctx, "update fencepost.snapshotter set gateway = $1, until = now() + $2 * interval '1 second' where id = 1 and (until < now() or gateway = $1)",
+		string(gateway), int32(claimFor/time.Second))
+	return tag.RowsAffected() > 0, postgresError(err)
+}
+
+func (c *postgresConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
+	_, err := c.Exec(ctx, "insert into fencepost.snapshot values ($1, $2, $3) on conflict (seq, no) do update set chunk = excluded.chunk", int64(seq), int32(no), chunk)
+	return postgresError(err)
+}
+
+func (c *postgresConn) finish(ctx context.Context, seq uint64, chunks int) error {
+	if err := c.put(ctx, seq, 0, head(chunks)); err != nil {
+		return err
+	}
+	_, err := c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where id = 1")
+	return postgresError(err)
+}
+
+func (c *postgresConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (bool, error) {
+	tag, err := c.Exec(ctx, `delete from fencepost.log where seq <= $1 and seq < (select min(seq) from fencepost.log) + $2`, int64(upTo), int64(limit))
+	if err != nil || tag.RowsAffected() > 0 {
+		return true, postgresError(err)
+	}
+	_, err = c.Exec(ctx, "delete from fencepost.snapshot where seq < $1", int64(snapshot))
+	return false, postgresError(err)
+}
+
+func (c *postgresConn) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.Conn.Close(ctx)
+}
+
+// postgresError returns an error in words for whoever runs the gateway; nil for nil.
+func postgresError(err error) error {
+	var refusal *pgconn.PgError
+	var connecting *pgconn.ConnectError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refusal):
+		switch refusal.Code {
+		case "25006", "55000":
+			return fmt.Errorf("the database server is a standby, which can't be written to: %s", refusal.Message)
+		case "42P05", "26000":
+			return fmt.Errorf("prepared statements do not work here: a pooler in transaction mode gives each transaction another connection: leave prepared=true out of the URL: %s", refusal.Message)
+		case "42501":
+			return fmt.Errorf("the database refuses: %s (gateway store init -role gives a user the rights of a gateway)", refusal.Message)
+		}
+		err = fmt.Errorf("the database refuses: %s (SQLSTATE %s)", refusal.Message, refusal.Code)
+		if refusal.Severity == "ERROR" && refusal.Code != "40001" && refusal.Code != "40P01" {
+			err = refused{err}
+		}
+		return err
+	case errors.As(err, &connecting):
+		return fmt.Errorf("the database can't be reached: %w", attempts{errors.Unwrap(connecting)})
+	}
+	return fmt.Errorf("the connection to the database was lost: %w", err)
+}
+
+// attempts is why no connection could be opened: one error for each address, with TLS and without.
+type attempts struct{ error }
+
+func (a attempts) Unwrap() error { return a.error }
+
+// Error is one line.
+func (a attempts) Error() string {
+	lines := strings.Split(a.error.Error(), "\n")
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "; ")
+}
+
+func numbers(tokens []fencing.Token) []int64 {
+	all := make([]int64, len(tokens))
+	for i, t := range tokens {
+		all[i] = int64(t)
+	}
+	return all
+}
+
+func tokens(numbers []int64) []fencing.Token {
+	all := make([]fencing.Token, len(numbers))
+	for i, n := range numbers {
+		all[i] = fencing.Token(n)
+	}
+	return all
+}
+
+// channel is the one on which a gateway hears hints.
+func channel(of fencing.Gateway) string { return "fencepost_" + string(of) }
+
+// listen implements hinter. Behind a pooler in transaction mode nothing is ever heard.
+func (p *postgres) listen(ctx context.Context, gateway fencing.Gateway, heard func()) error {
+	conn, err := pgx.ConnectConfig(ctx, p.config.Copy())
+	if err != nil {
+		return postgresError(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{channel(gateway)}.Sanitize()); err != nil {
+		return postgresError(err)
+	}
+	for {
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return postgresError(err)
+		}
+		heard()
+	}
+}
+
+// speak implements hinter. It connects when there is something to say.
+func (p *postgres) speak(ctx context.Context, to <-chan fencing.Gateway) error {
+	var conn *pgx.Conn
+	for {
+		select {
+		case gateway := <-to:
+			var err error
+			if conn == nil {
+				if conn, err = pgx.ConnectConfig(ctx, p.config.Copy()); err != nil {
+					return postgresError(err)
+				}
+				defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+			}
+			if _, err := conn.Exec(ctx, "select pg_notify($1, '')", channel(gateway)); err != nil {
+				return postgresError(err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

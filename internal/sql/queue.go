@@ -1,0 +1,193 @@
+package sql
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+// operation is one of fencing's with its bytes, or one of the machine's own: then op is nil.
+type operation struct {
+	op      fencing.Op
+	encoded machine.Op
+}
+
+func newOperation(op fencing.Op) operation { return operation{op, machine.EncodeOp(op)} }
+
+// item is what a caller asks for: operations, or a look, or both. The look comes last.
+type item struct {
+	ops  []operation
+	due  func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation // or these, which depend on what there is
+	look func(*looked)
+
+	beats bool // due begins with a sign of life
+
+	asked    time.Time        // the gateway's clock before the database was asked
+	refusals int              // how often the database has refused a turn that had it
+	results  []machine.Result // of ops
+	err      error
+	done     chan struct{} // closed when there is a result, or err says why there is none
+	ctx      context.Context
+}
+
+// looked is memory at one instant, for who has it until the function returns.
+type looked struct {
+	machine *machine.Machine
+	now     fencing.Instant
+	guard   fencing.Guard
+	guarded bool      // something has not ended for a transaction guards it
+	asked   time.Time // the gateway's clock before
+}
+
+// gone reports whether the caller has given up.
+func (it *item) gone() bool { return it.ctx.Err() != nil }
+
+// size returns how many bytes the operations have.
+func (it *item) size() (size int) {
+	for i := range it.ops {
+		size += len(it.ops[i].encoded)
+	}
+	return size
+}
+
+// queue has what was asked for and no turn has taken yet.
+type queue struct {
+	mu     sync.Mutex
+	items  []*item
+	wake   chan struct{} // holds one when run is to look
+	closed bool
+}
+
+func newQueue() queue { return queue{wake: make(chan struct{}, 1)} }
+
+// put adds an item, and reports whether that is still possible.
+func (q *queue) put(it *item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.items = append(q.items, it)
+	q.stir()
+	return true
+}
+
+// putBack adds items in front of all others.
+func (q *queue) putBack(items []*item) {
+	if len(items) == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = append(items, q.items...)
+	q.stir()
+}
+
+func (q *queue) stir() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end has nothing be added any more.
+func (q *queue) end() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	q.stir()
+}
+
+// take returns the next items, as many as an entry may have, and whether no more will come.
+func (q *queue) take() (items []*item, over bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ops, size, taken := 0, 0, 0
+	for _, it := range q.items {
+		if ops += len(it.ops); ops > machine.MostOps {
+			break
+		}
+		if size += it.size(); taken > 0 && size > machine.MostBytes {
+			break
+		}
+		if taken++; it.gone() {
+			it.finish(fencing.Unavailable(it.ctx.Err()))
+			continue
+		}
+		items = append(items, it)
+	}
+	clear(q.items[:taken])
+	if q.items = q.items[taken:]; len(q.items) > 0 {
+		q.stir()
+	} else {
+		q.items = nil
+	}
+	return items, q.closed && len(q.items) == 0
+}
+
+// finish gives an item its end.
+func (it *item) finish(err error) {
+	it.err = err
+	close(it.done)
+}
+
+// await has an item carried out, and returns when it has a result.
+func (s *Store) await(ctx context.Context, it *item) error {
+	if err := ctx.Err(); err != nil {
+		return fencing.Unavailable(err) // the caller has gone: grant nothing to nobody
+	}
+	caller := ctx
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	it.ctx, it.done = ctx, make(chan struct{})
+	if !s.queue.put(it) {
+		return fencing.Unavailable(errClosed)
+	}
+	select {
+	case <-it.done:
+		return it.err
+	case <-ctx.Done():
+		if caller.Err() == nil {
+			return fencing.Unavailable(s.slow())
+		}
+		return fencing.Unavailable(caller.Err())
+	case <-s.failed:
+		return fencing.Unavailable(s.errFailed())
+	}
+}
+
+// view returns what see finds in memory when that has all that was committed before the call.
+func view[T any](ctx context.Context, s *Store, see func(*looked) T) (T, error) {
+	var saw T
+	if err := s.await(ctx, &item{look: func(l *looked) { saw = see(l) }}); err != nil {
+		var nothing T // saw may be written yet
+		return nothing, err
+	}
+	return saw, nil
+}
+
+// peek has memory looked at between two turns. While it is not known whether a commit has happened there may be none for long.
+func (s *Store) peek(ctx context.Context, see func()) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	locked := make(chan struct{})
+	go func() {
+		s.mu.RLock()
+		close(locked)
+	}()
+	select {
+	case <-locked:
+		defer s.mu.RUnlock()
+		see()
+		return nil
+	case <-ctx.Done():
+		go func() {
+			<-locked
+			s.mu.RUnlock()
+		}()
+		return fencing.Unavailable(s.slow())
+	}
+}

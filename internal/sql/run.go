@@ -1,0 +1,182 @@
+package sql
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+const (
+	// askEvery is how often the end of the log is asked for while somebody waits here or hears events, and idleEvery while nobody
+	// does: a gateway that lags much has a snapshot to read.
+	askEvery  = 25 * time.Millisecond
+	idleEvery = time.Second
+
+	// guardedEvery is how often it is looked whether a transaction that guards a lease which is to end is over.
+	guardedEvery = 20 * time.Millisecond
+
+	// mostRefusals is how often the database may refuse a turn before its operations are given up. Where a connection is lost, they are
+	// tried again while their callers wait.
+	mostRefusals = 3
+
+	minPause = 20 * time.Millisecond
+	maxPause = time.Second
+)
+
+// run makes one turn after the other, until the store is closed. It alone speaks with the database in turns, and changes memory.
+func (s *Store) run() {
+	defer close(s.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for pause := minPause; ; {
+		select {
+		case <-s.queue.wake:
+		case <-timer.C:
+		}
+		items, over := s.queue.take()
+		var err error
+		if s.Cause() == nil {
+			err = s.turns(append(s.takeGuarded(), items...))
+		} else {
+			refuse(items, s.errFailed())
+		}
+		if over {
+			refuse(s.takeGuarded(), errClosed)
+			s.end()
+			return
+		}
+		if err == nil {
+			pause = minPause
+		} else {
+			s.pause(pause)
+			pause = min(2*pause, maxPause)
+		}
+		timer.Reset(s.nextLook())
+	}
+}
+
+// pause waits, unless the store is closed meanwhile.
+func (s *Store) pause(pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.closing:
+	}
+}
+
+// nextLook returns how long run may wait for something to do.
+func (s *Store) nextLook() time.Duration {
+	switch {
+	case len(s.guarded) > 0:
+		return guardedEvery
+	case s.watchers.Any() || time.Now().UnixNano() < s.waitsUntil.Load():
+		return askEvery
+	}
+	return idleEvery
+}
+
+// takeGuarded returns what waits for transactions that guard leases.
+func (s *Store) takeGuarded() (items []*item) {
+	for _, it := range s.guarded {
+		if it.gone() {
+			it.finish(fencing.Unavailable(it.ctx.Err()))
+			continue
+		}
+		items = append(items, it)
+	}
+	s.guarded = nil
+	return items
+}
+
+// refuse ends items.
+func refuse(items []*item, err error) {
+	for _, it := range items {
+		it.finish(fencing.Unavailable(err))
+	}
+}
+
+// turns carries items out: in one turn, unless the one before has failed, for what can't be written can still be looked at.
+func (s *Store) turns(items []*item) error {
+	if !s.failing {
+		return s.turn(items)
+	}
+	var looks, writes []*item
+	for _, it := range items {
+		if it.ops == nil && it.due == nil {
+			looks = append(looks, it)
+		} else {
+			writes = append(writes, it)
+		}
+	}
+	if len(looks) > 0 {
+		if err := s.turn(looks); err != nil {
+			refuse(writes, err)
+			return err
+		}
+	}
+	return s.turn(writes)
+}
+
+// turn carries items out. After an error it is to be waited before the next one.
+func (s *Store) turn(items []*item) error {
+	if s.conn == nil {
+		conn, err := s.connect(s.ctx)
+		if err != nil {
+			s.outage(err)
+			refuse(items, err)
+			return err
+		}
+		s.conn = conn
+	}
+	t := &turn{Store: s, items: items}
+	t.estimate()
+	err := t.carryOut()
+	if s.failing = err != nil; !s.failing {
+		s.outage(nil)
+		return nil
+	}
+	s.conn.close()
+	s.conn = nil
+	var refusal refused
+	isRefused := errors.As(err, &refusal)
+	var again []*item
+	for _, it := range t.items {
+		if isRefused {
+			it.refusals++
+		}
+		if it.gone() || it.refusals == mostRefusals || s.Cause() != nil {
+			it.finish(fencing.Unavailable(err))
+			continue
+		}
+		again = append(again, it)
+	}
+	s.queue.putBack(again)
+	s.outage(err)
+	return err
+}
+
+// noteWaits notes that somebody waits here, or has a stream.
+func (s *Store) noteWaits(it *item) {
+	for i := range it.results {
+		if out := &it.results[i].Out; out.Err == nil && (out.Waits() || out.Holder.Attached != "" || out.Holder.Provisional) {
+			s.wait()
+			return
+		}
+	}
+}
+
+// wait has the end of the log be asked for often until the heartbeat after next.
+func (s *Store) wait() {
+	s.waitsUntil.Store(time.Now().Add(3 * fencing.HeartbeatInterval).UnixNano())
+}
+
+// slow says why a caller had no answer in time.
+func (s *Store) slow() error {
+	if err := s.out.Load(); err != nil {
+		return *err
+	}
+	return fmt.Errorf("the database has not answered within %s", patience)
+}

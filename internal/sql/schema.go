@@ -1,0 +1,122 @@
+package sql
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+
+	"fencepost/internal/machine"
+)
+
+// schemaVersion is the version of the tables and functions that this version of the gateway needs.
+const schemaVersion = 1
+
+var (
+	//go:embed schema/postgres.sql
+	postgresTables string
+	//go:embed schema/postgres_rights.sql
+	postgresRights string
+	//go:embed schema/mysql.sql
+	mysqlTables string
+)
+
+// errNoSchema says that the tables are not there.
+var errNoSchema = errors.New("the database has no tables of fencepost: gateway store init makes them")
+
+// schemaIs is what the store's one row says.
+type schemaIs struct{ version, format int }
+
+// isNewer reports whether another version of the gateway has made or raised them.
+func (s schemaIs) isNewer() bool { return s.version > schemaVersion || s.format > machine.Format }
+
+func (s schemaIs) check() error {
+	switch {
+	case s.isNewer():
+		return fmt.Errorf("the tables in the database are of a newer version of the gateway (tables %d, log %d; this version has %d and %d): start that one", s.version, s.format, schemaVersion, machine.Format)
+	case s.version < schemaVersion || s.format < machine.Format:
+		return fmt.Errorf("the tables in the database are of an older version of the gateway (tables %d, log %d; this version has %d and %d): gateway store init of this version brings them up to date when all others are stopped",
+			s.version, s.format, schemaVersion, machine.Format)
+	}
+	return nil
+}
+
+// statements returns the statements of a text.
+func statements(text string) []string { return strings.Split(text, "\n-- ;;\n") }
+
+// newDatabase returns the database of a URL.
+func newDatabase(address string) (database, error) {
+	switch scheme, _, _ := strings.Cut(address, "://"); scheme {
+	case "postgres", "postgresql":
+		return newPostgres(address)
+	case "mysql", "mariadb":
+		return newMySQL(address)
+	}
+	return nil, errors.New("the URL of a database begins with postgres:// or mysql://")
+}
+
+// plainURLError returns an error of a URL without what it repeats of that: there may be a password in it.
+func plainURLError(err error) error {
+	if of := errors.Unwrap(err); of != nil {
+		return fmt.Errorf("the URL of the database has an option that can't be used: %w", of)
+	}
+	return errors.New("the URL of the database has an option that can't be used")
+}
+
+// Rights are those that Init gives to users who are there already.
+type Rights struct {
+	Gateway     string // may be a gateway's; empty: nobody
+	Application string // may look at leases and guard one; empty: nobody
+}
+
+// grants returns the statements of a text that give rights. " to USER" in it stands for a name, which quote makes one of a statement.
+func grants(text string, rights Rights, quote func(name string) string) (all []string) {
+	gateway, application, _ := strings.Cut(text, "\n-- ;; application\n")
+	for _, given := range []struct{ text, user string }{{gateway, rights.Gateway}, {application, rights.Application}} {
+		if given.user != "" {
+			all = append(all, statements(strings.ReplaceAll(given.text, " to USER", " to "+quote(given.user)))...)
+		}
+	}
+	return all
+}
+
+// Outcome is what came of Init.
+type Outcome struct {
+	Made    bool // there were no tables before
+	Raised  bool // they were of an older version
+	Version int  // of the tables
+}
+
+// Script returns what Init carries out, in the language of the database of a URL.
+func Script(address string, rights Rights) (string, error) {
+	db, err := newDatabase(address)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	ends := ";"
+	if Kind(address) == kindMySQL { // its client takes what a function has for ends of statements
+		ends = "\n;;"
+		text.WriteString("delimiter ;;\n\n")
+	}
+	for _, statement := range db.script(rights) {
+		fmt.Fprintf(&text, "%s%s\n\n", strings.TrimSpace(statement), ends)
+	}
+	return strings.TrimSuffix(text.String(), "\n"), nil
+}
+
+// Init makes the tables of a store in the database of a URL, as far as they are not there, and gives rights to users. What is there is
+// kept. Tables of an older version are brought up to date: no gateway may use them meanwhile.
+func Init(ctx context.Context, address string, rights Rights) (Outcome, error) {
+	db, err := newDatabase(address)
+	if err != nil {
+		return Outcome{}, err
+	}
+	before, err := db.init(ctx, db.script(rights))
+	if err != nil {
+		return Outcome{}, err
+	}
+	is := schemaIs{schemaVersion, machine.Format}
+	return Outcome{Made: before == nil, Raised: before != nil && *before != is, Version: schemaVersion}, nil
+}

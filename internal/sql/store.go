@@ -1,0 +1,405 @@
+package sql
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+const (
+	// connectTimeout bounds how long it takes to open a connection, and openTimeout to open a store that has much to read.
+	connectTimeout = 4 * time.Second
+	openTimeout    = 2 * time.Minute
+
+	// patience bounds how long a caller waits for the database.
+	patience = 5 * time.Second
+
+	// messageTimeout bounds how long the database may take to answer a message: it waits for other gateways there, of which one
+	// may stand still in its turn.
+	messageTimeout = 15 * time.Second
+)
+
+var errClosed = errors.New("the store is closed")
+
+// Quarantine says for how long nothing new is granted where the database may have forgotten leases.
+type Quarantine struct {
+	Off bool          // never: loss is only logged and counted
+	For time.Duration // 0: as long as the longest TTL in use, at most fencing.LongestQuarantine
+
+	// Least is the shortest quarantine if For is 0: the TTL of leases that name none. Default 30 s.
+	Least time.Duration
+}
+
+// bounds returns how long a quarantine takes at least and at most; 0 and 0 is none.
+func (q *Quarantine) bounds() (least, most time.Duration) {
+	switch {
+	case q.Off:
+		return 0, 0
+	case q.For > 0:
+		return q.For, q.For
+	}
+	return min(q.Least, fencing.LongestQuarantine), fencing.LongestQuarantine
+}
+
+// Options says where and how to open a store.
+type Options struct {
+	URL        string        // see CheckURL
+	Version    string        // of the gateway: the log says which one wrote it
+	MaxSkew    time.Duration // the largest difference allowed between the clocks of gateway and database; 0 is any
+	MaxHolders int           // of one name: see fencing.Guard; 0 is any number
+	Quarantine Quarantine
+	Logger     *slog.Logger // nil discards
+
+	clock      func() time.Time       // for tests: the gateway's; nil is the machine's
+	now        func() fencing.Instant // for tests: in place of the database's clock
+	server     func(string) string    // for tests: what the database says of which it is
+	stepLimit  int                    // for tests: see fencing.Guard
+	aloneAfter time.Duration          // for tests: see aloneAfter; less than 0 is never
+	snapshotAt int                    // for tests: bytes of the log after which a snapshot takes its place; 0 is snapshotAfter
+	wrap       func(database) database
+}
+
+// Store is a fencing.Store in a database.
+type Store struct {
+	options  Options
+	log      *slog.Logger
+	db       database
+	gateway  fencing.Gateway
+	batch    machine.Batch // an empty one of this gateway
+	listener atomic.Pointer[fencing.Listener]
+	watchers fencing.Watchers
+	losses   atomic.Int64
+	inUse    atomic.Int64 // the longest TTL in use that this gateway knows of, nanoseconds
+
+	waitsUntil atomic.Int64          // somebody waits here, or has a stream, until then, as far as is known: nanoseconds since 1970
+	out        atomic.Pointer[error] // why the database can't be asked; nil while it can
+
+	queue queue
+
+	mu     sync.RWMutex // held by who changes memory: in a turn until its commit is decided
+	memory memory
+
+	// What follows is run's.
+	conn       connection // nil while there is none
+	guarded    []*item    // those that a transaction keeps waiting
+	introduced bool       // the log says which version writes
+	failing    bool       // the last turn has failed
+	arrives    bool       // the log is to say who serves
+	forgot     bool       // the log is to say that something was lost
+	lastFound  fencing.Instant
+	served     string          // who served the last turn
+	floor      fencing.Token   // the highest that this gateway knows of
+	longest    time.Duration   // the longest TTL in use that it knows of
+	lastNow    fencing.Instant // the database's clock
+	lastSeen   time.Time       // when it was read, or later
+	lastOther  time.Time       // when another gateway was last seen to have done anything
+	lastSkewed bool            // the clocks differed in the last turn
+
+	hints  chan fencing.Gateway // those that are to look at the log; nil if the database passes no hints on
+	saving atomic.Bool          // a snapshot is being written
+	work   sync.WaitGroup       // for it, and for who passes hints on
+	failed chan struct{}        // closed when the store can't go on
+	fault  sync.Once
+	cause  error // set before failed is closed
+
+	ctx     context.Context // of all that goes on until Close
+	cancel  context.CancelFunc
+	closing chan struct{} // closed by Close
+	ended   chan struct{} // closed when run has ended
+	close   sync.Once
+}
+
+var _ fencing.Store = (*Store)(nil)
+
+// Open opens the store in a database. It reads all that the store has, and fails unless it can: the URL is at fault, the database
+// can't be reached, refuses the user or has no tables of this version, or the log can't be carried out by this version.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	db, err := newDatabase(o.URL)
+	if err != nil {
+		return nil, err
+	}
+	if o.wrap != nil {
+		db = o.wrap(db)
+	}
+	o.complete()
+	gateway := newGateway()
+	s := &Store{
+		options: o, log: o.Logger, db: db, gateway: gateway, queue: newQueue(),
+		batch:  machine.Batch{Gateway: string(gateway), MaxHolders: o.MaxHolders, StepLimit: o.stepLimit, MaxSkew: int64(o.MaxSkew)},
+		failed: make(chan struct{}), closing: make(chan struct{}), ended: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if s.conn, err = s.connect(ctx); err == nil {
+		s.memory, err = s.load(ctx, s.conn, mark{})
+		if err != nil {
+			s.conn.close()
+		}
+	}
+	if err != nil {
+		s.cancel()
+		return nil, err
+	}
+	s.passHints()
+	go s.run()
+	return s, nil
+}
+
+// complete sets what is not set.
+func (o *Options) complete() {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.aloneAfter == 0 {
+		o.aloneAfter = aloneAfter
+	}
+	if o.clock == nil {
+		o.clock = time.Now
+	}
+	if o.Quarantine.Least == 0 {
+		o.Quarantine.Least = 30 * time.Second
+	}
+}
+
+func newGateway() fencing.Gateway {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return fencing.Gateway(hex.EncodeToString(b[:]))
+}
+
+func (s *Store) connect(ctx context.Context) (connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return s.db.connect(ctx)
+}
+
+// Do implements fencing.Store.
+func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) {
+	if !fencing.Served(op) {
+		return fencing.Outcome{}, fencing.UnservedError(op)
+	}
+	if admit, admits := op.(fencing.AdmitRequest); admits {
+		out, err := view(ctx, s, func(l *looked) (out fencing.Outcome) {
+			if unmoved, known := l.machine.Unmoved(admit, l.now, l.guard); known {
+				out, out.Asked = unmoved, l.asked
+			}
+			return out
+		})
+		if err != nil || !out.Asked.IsZero() {
+			return result(out, err)
+		}
+	}
+	if fencing.OnlyLooks(op) {
+		return result(view(ctx, s, func(l *looked) fencing.Outcome {
+			out := l.machine.Look(op, l.now, l.guard)
+			out.Asked = l.asked
+			return out
+		}))
+	}
+	encoded := machine.EncodeOp(op)
+	for {
+		it := &item{ops: []operation{{op, encoded}}}
+		if err := s.await(ctx, it); err != nil {
+			return fencing.Outcome{}, err
+		}
+		out := it.results[0].Out
+		out.Asked = it.asked
+		if !out.AskAgain() || s.options.stepLimit != 0 {
+			return out.Result()
+		}
+	}
+}
+
+func result(out fencing.Outcome, err error) (fencing.Outcome, error) {
+	if err != nil {
+		return fencing.Outcome{}, err
+	}
+	return out.Result()
+}
+
+// List implements fencing.Store. It shows locks at more than one instant: see machine.Page.
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+	type beginning struct {
+		now   fencing.Instant
+		guard fencing.Guard
+		total int
+	}
+	at, err := view(ctx, s, func(l *looked) beginning {
+		at := beginning{now: l.now, guard: l.guard}
+		if r.Count {
+			at.total = l.machine.HeldBelow(r.Prefix)
+		}
+		return at
+	})
+	if err != nil {
+		return fencing.ListPage{}, err
+	}
+	page := machine.Page(r, func(v machine.View, after fencing.Name) ([]*fencing.Lock, bool) {
+		if err != nil {
+			return nil, false
+		}
+		v.Now, v.Guard = at.now, at.guard
+		locks, more := []*fencing.Lock(nil), false
+		err = s.peek(ctx, func() { locks, more = s.memory.Views(v, after) })
+		return locks, more
+	})
+	if err != nil {
+		return fencing.ListPage{}, err
+	}
+	page.Total = at.total
+	return page, nil
+}
+
+// Expire implements fencing.Store.
+func (s *Store) Expire(ctx context.Context, limit int) (fencing.Expiry, error) {
+	it := &item{due: func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) (ops []operation) {
+		for _, name := range m.Due(now, limit+len(guarded)) {
+			if !guarded[name] && len(ops) < min(limit, machine.MostOps) {
+				ops = append(ops, newOperation(fencing.ExpireRequest{Name: name}))
+			}
+		}
+		if limit > 0 && m.PruneDue(now) {
+			ops = append(ops, operation{encoded: machine.Prune()})
+		}
+		return ops
+	}}
+	var next time.Duration
+	var skewed *fencing.Error
+	it.look = func(l *looked) {
+		if next = l.machine.NextDue(l.now); next == 0 && l.guard.Sent != 0 {
+			skewed = fencing.SkewError(l.guard, l.now)
+		}
+		if l.guarded {
+			next = max(next, guardedEvery)
+		}
+	}
+	if err := s.await(ctx, it); err != nil {
+		return fencing.Expiry{}, err
+	}
+	if skewed != nil {
+		return fencing.Expiry{}, skewed
+	}
+	expiry := fencing.Expiry{Next: next}
+	for i := range it.results {
+		expiry.Ended = append(expiry.Ended, it.results[i].Out.Ended...)
+	}
+	return expiry, nil
+}
+
+// Listen implements fencing.Store. There is a Gap where memory was read anew.
+func (s *Store) Listen(l fencing.Listener) { s.listener.Store(&l) }
+
+// Capabilities implements fencing.Store. What an asynchronous fail-over or a restored backup has forgotten may be grants.
+func (s *Store) Capabilities() fencing.Capabilities {
+	return fencing.Capabilities{Queue: true, LosesMessages: true, LosesGrants: true, Tells: true}
+}
+
+// Heartbeat implements fencing.Store.
+func (s *Store) Heartbeat(ctx context.Context, names []fencing.Name) error {
+	began := time.Now()
+	if len(names) > 0 {
+		s.wait()
+	}
+	it := &item{beats: true, due: func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation {
+		ops := []operation{{encoded: machine.Beat()}}
+		for _, name := range m.DueAmong(names, now) {
+			if !guarded[name] && len(ops) < machine.MostOps/2 {
+				ops = append(ops, newOperation(fencing.ExpireRequest{Name: name}))
+			}
+		}
+		return ops
+	}}
+	if err := s.await(ctx, it); err != nil {
+		return err
+	}
+	if err := it.results[0].Out.Err; err != nil {
+		return err
+	}
+	if listener := s.listener.Load(); listener != nil {
+		(*listener).Has(names, began, it.results[0].Entries)
+	}
+	return nil
+}
+
+// Watch implements fencing.Store. Events are in one order at all gateways, and have the same ids. There is a Gap as there is
+// one of Listen.
+func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.Add(sink) }
+
+// Stats implements fencing.Store.
+func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
+	return view(ctx, s, func(l *looked) fencing.Stats {
+		return fencing.Stats{Held: l.machine.Held(), Quarantine: max(0, l.machine.State().Quarantine.Until.Sub(l.now))}
+	})
+}
+
+// Check implements fencing.Store: the database can begin a turn.
+func (s *Store) Check(ctx context.Context) error {
+	_, err := s.Expire(ctx, 0)
+	return err
+}
+
+// Examine implements fencing.Store.
+func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, fencing.Unavailable(err)
+	}
+	defer conn.close()
+	findings, err := examine(ctx, conn, &s.options, time.Duration(s.inUse.Load()))
+	if err != nil {
+		return nil, fencing.Unavailable(err)
+	}
+	return findings, nil
+}
+
+// Losses counts how often the database was found to have forgotten something.
+func (s *Store) Losses() int64 { return s.losses.Load() }
+
+// Failed is closed when the store can't go on: what came of the log here is something else than at another gateway, or an entry
+// can't be read by this version. Cause then says why. The process is to end with an error.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Cause returns why the store has failed, nil if it has not.
+func (s *Store) Cause() error {
+	select {
+	case <-s.failed:
+		return s.cause
+	default:
+		return nil
+	}
+}
+
+func (s *Store) fail(err error) {
+	s.fault.Do(func() {
+		s.cause = err
+		s.log.Error("the store can't go on; it stops", "error", err)
+		close(s.failed)
+	})
+}
+
+// Close implements fencing.Store. What was taken up is answered, and a snapshot spares the next start the log.
+func (s *Store) Close() error {
+	s.close.Do(func() {
+		close(s.closing)
+		s.queue.end()
+		hangs := time.AfterFunc(patience, s.cancel)
+		<-s.ended
+		hangs.Stop()
+		s.cancel()
+		s.work.Wait()
+	})
+	return nil
+}
+
+// errFailed says why nothing is decided any more.
+func (s *Store) errFailed() error { return fmt.Errorf("the store has stopped: %w", s.cause) }

@@ -1,0 +1,371 @@
+package sql
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+)
+
+// turn is one that is under way.
+type turn struct {
+	*Store
+	items  []*item
+	writes bool // there is something to do, as far as is known before
+	asked  time.Time
+	now    fencing.Instant
+	batch  machine.Batch // with the guard of this turn
+	tried  map[fencing.Token]bool
+	held   map[fencing.Token]bool // leases that transactions guard
+
+	ops      []machine.Op
+	mine     *machine.Telling   // of the entry of this turn, until it is known to be in the log
+	tellings []*machine.Telling // of entries in the log that nobody was told of yet
+}
+
+// estimate finds out whether there is something to do, and which leases may end.
+func (t *turn) estimate() {
+	t.mu.Lock() // what is found due too early is corrected
+	defer t.mu.Unlock()
+	now := t.clock()
+	t.tried = map[fencing.Token]bool{}
+	m := t.memory.Machine
+	t.writes = t.arrives && !(t.failing && len(t.items) > 0) || t.options.stepLimit == 0 && len(m.Left(1)) > 0
+	for _, it := range t.items {
+		for _, op := range it.operations(m, now, nil) {
+			t.writes = true
+			for _, token := range op.mayEnd(m, now) {
+				t.tried[token] = true
+			}
+		}
+	}
+}
+
+// clock returns what the database's clock is at least, as far as is known.
+func (s *Store) clock() fencing.Instant {
+	if s.options.now != nil {
+		return s.options.now()
+	}
+	return s.lastNow.Add(time.Since(s.lastSeen))
+}
+
+// operations returns what an item has done at now. What is guarded is left out of what is due.
+func (it *item) operations(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation {
+	if it.due != nil {
+		return it.due(m, now, guarded)
+	}
+	return it.ops
+}
+
+func (o *operation) mayEnd(m *machine.Machine, now fencing.Instant) []fencing.Token {
+	if o.op == nil {
+		return nil
+	}
+	return m.MayEnd(o.op, now)
+}
+
+// carryOut asks the database, carries out what others have done and then the items, and tells what came of them. After an error
+// nothing has happened to the items that are left in t.
+func (t *turn) carryOut() error {
+	ctx, cancel := context.WithTimeout(t.ctx, messageTimeout)
+	defer cancel()
+	if done, err := t.alone(ctx); done || err != nil {
+		return err
+	}
+	before := t.options.clock()
+	t.asked = time.Now()
+	var b *begun
+	var err error
+	if t.writes {
+		tried := make([]fencing.Token, 0, len(t.tried))
+		for token := range t.tried {
+			tried = append(tried, token)
+		}
+		b, err = t.conn.begin(ctx, t.memory.Applied(), tried)
+	} else {
+		b, err = t.conn.read(ctx, t.memory.Applied())
+	}
+	if err != nil {
+		return err
+	}
+	t.begin(b, before, t.options.clock())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer t.tell()
+	if err := t.follow(ctx, b); err != nil {
+		if errors.Is(err, errOther) || errors.Is(err, errGap) || isUnreadable(err) {
+			return t.restored(err)
+		}
+		return err
+	}
+	t.memory.settled()
+	t.noteServer(b.server)
+	if t.writes {
+		if err := t.write(ctx, b); err != nil {
+			return err
+		}
+	}
+	t.served = b.server
+	t.look()
+	return nil
+}
+
+// begin notes what the database says of itself, and by how much the clocks differ: what the gateway's was when the database's was
+// read is between when it asked and when it got the answer.
+func (t *turn) begin(b *begun, before, after time.Time) {
+	if t.options.now != nil {
+		b.now = t.options.now()
+	}
+	if t.options.server != nil {
+		b.server = t.options.server(b.server)
+	}
+	t.now = b.now
+	t.lastNow, t.lastSeen = b.now, time.Now()
+	t.batch = t.Store.batch
+	sent := min(max(b.now, fencing.InstantOf(before)), fencing.InstantOf(after))
+	if skew := t.options.MaxSkew; skew > 0 && b.now.Sub(sent).Abs() > skew {
+		t.batch.Sent = int64(sent)
+	}
+	t.lastSkewed = t.batch.Sent != 0
+	t.held = map[fencing.Token]bool{}
+	for _, token := range b.held {
+		t.held[token] = true
+	}
+}
+
+// follow carries out what others have done. The caller holds the mutex.
+func (t *turn) follow(ctx context.Context, b *begun) error {
+	for {
+		if err := t.memory.follow(b.entries, t.applied); err != nil {
+			return err
+		}
+		if !b.more {
+			return nil
+		}
+		var err error
+		if b, err = t.conn.read(ctx, t.memory.Applied()); err != nil {
+			return err
+		}
+	}
+}
+
+// applied carries out an entry of another gateway.
+func (t *turn) applied(seq uint64, e *machine.Decoded) error {
+	t.isInLog()
+	telling := &machine.Telling{Watched: t.watchers.Any()}
+	t.tellings = append(t.tellings, telling)
+	_, err := t.memory.Apply(seq, e, telling, false)
+	t.lastOther = time.Now()
+	return err
+}
+
+// write carries out the items, and commits what they ask for. The caller holds the mutex.
+func (t *turn) write(ctx context.Context, b *begun) error {
+	m := t.memory.Machine
+	arrives := false
+	if a := t.newArrival(b.server); a != nil {
+		t.ops = append(t.ops, machine.Arrive(*a))
+		arrives = true
+	}
+	carried, err := t.choose(ctx)
+	if err != nil {
+		return err
+	}
+	if len(t.ops) == 0 {
+		return t.conn.abandon(ctx)
+	}
+	e, d, err := t.entry()
+	if err != nil {
+		return err
+	}
+	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
+	results, err := t.apply(e, d, telling)
+	if err != nil {
+		return t.restored(err)
+	}
+	e.noteLeases(m.State(), telling.Leases)
+	t.noteRelabelled(e)
+	if err := t.decided(t.tryCommit(e)); err != nil {
+		return t.restored(err)
+	}
+	if arrives {
+		t.arrives, t.forgot = false, false
+	}
+	t.answer(carried, results)
+	return nil
+}
+
+// answer gives items their results, when all that was carried out is in the log.
+func (t *turn) answer(carried []carried, results []machine.Result) {
+	t.isInLog()
+	t.memory.settled()
+	t.introduced = true
+	for _, c := range carried {
+		c.it.results, c.it.asked = results[c.from:c.to], t.asked
+	}
+}
+
+// isInLog has be told of the entry of this turn.
+func (t *turn) isInLog() {
+	if t.mine != nil {
+		for i := range t.mine.Told {
+			t.hint(t.mine.Told[i].Gateway)
+		}
+		t.tellings = append(t.tellings, t.mine)
+		t.mine = nil
+	}
+}
+
+// carried is an item, and where its operations are among those of the turn.
+type carried struct {
+	it       *item
+	from, to int
+}
+
+// choose puts together what the turn does: first what the store itself has to do. Of the items those wait that would end a lease
+// which a transaction guards.
+func (t *turn) choose(ctx context.Context) ([]carried, error) {
+	m := t.memory.Machine
+	own := &item{}
+	if t.options.stepLimit == 0 {
+		for _, name := range m.Left(machine.GoOn) {
+			own.ops = append(own.ops, newOperation(fencing.ExpireRequest{Name: name}))
+		}
+	}
+	if err := t.tryMore(ctx, own); err != nil {
+		return nil, err
+	}
+	guarded := t.guardedNames()
+	for _, op := range own.ops {
+		if !guarded[op.op.LockName()] {
+			t.ops = append(t.ops, op.encoded)
+		}
+	}
+	var all []carried
+	var left []*item
+	for _, it := range t.items {
+		ops := it.operations(m, t.now, guarded)
+		if it.due != nil && t.batch.Sent != 0 && !it.beats { // nothing is judged by the time while the clocks differ
+			ops = nil
+		}
+		if it.due == nil && t.ends(ops) {
+			if !t.refuseGuarded(it) {
+				t.guarded = append(t.guarded, it)
+			}
+			continue
+		}
+		from := len(t.ops)
+		for i := range ops {
+			t.ops = append(t.ops, ops[i].encoded)
+		}
+		all, left = append(all, carried{it, from, len(t.ops)}), append(left, it)
+	}
+	t.items = left
+	return all, nil
+}
+
+// guard returns what goes with what is looked at.
+func (t *turn) guard() fencing.Guard { return t.batch.Guard() }
+
+// entry returns what the operations of the turn are in the log.
+func (t *turn) entry() (*entry, *machine.Decoded, error) {
+	m := t.memory.Machine
+	if t.floor > m.State().Counter {
+		t.batch.Floor = int64(t.floor)
+	}
+	t.batch.Ops = t.ops
+	e := machine.Entry{Now: int64(t.now), Batches: []machine.Batch{t.batch}}
+	e.Behind, e.Digest = m.LastDigest()
+	if !t.introduced {
+		e.Writer = t.options.Version
+	}
+	return encoded(&e, m.Applied()+1)
+}
+
+// encoded returns an entry of the log at a number.
+func encoded(e *machine.Entry, seq uint64) (*entry, *machine.Decoded, error) {
+	data, err := e.Encode()
+	if err != nil {
+		return nil, nil, err
+	}
+	d, err := machine.Decode(data)
+	return &entry{logged: logged{seq: seq, id: newID(), data: data}}, d, err
+}
+
+// apply carries out an entry of this gateway in memory, which is ahead of the log then.
+func (t *turn) apply(e *entry, d *machine.Decoded, telling *machine.Telling) ([]machine.Result, error) {
+	telling.Watched = t.watchers.Any()
+	telling.AskedOf = func(*machine.Batch) time.Time { return t.asked }
+	t.mine = telling
+	results, err := t.memory.Apply(e.seq, d, telling, true)
+	if err != nil {
+		return nil, err
+	}
+	t.memory.grew(&e.logged)
+	return results[0], nil
+}
+
+// noteRelabelled notes which rows that are there may show something else now but when they end: those whose lease a request comes with
+// that does more than renew.
+func (t *turn) noteRelabelled(e *entry) {
+	relabelled := map[fencing.EndedLease]bool{}
+	for _, it := range t.items {
+		for i := range it.ops {
+			op := it.ops[i].op
+			if op == nil || op.LockLease().Public() == "" {
+				continue
+			}
+			if renew, renews := op.(fencing.RenewRequest); renews && renew.Owner == "" && renew.Mode == "" && renew.Limit == 0 {
+				continue
+			}
+			relabelled[fencing.EndedLease{Name: op.LockName(), Lease: op.LockLease().Public()}] = true
+		}
+	}
+	for i := range e.changed {
+		r := &e.changed[i]
+		r.relabelled = r.relabelled && relabelled[fencing.EndedLease{Name: r.name, Lease: r.Lease}]
+	}
+}
+
+// restored has memory be what is committed after a turn that is not, and returns why.
+func (t *turn) restored(cause error) error {
+	return errors.Join(cause, t.reload(cause))
+}
+
+// look has items look at memory as it is after the turn, and tells what there is to tell. The caller holds the mutex.
+func (t *turn) look() {
+	looked := &looked{machine: t.memory.Machine, now: t.now, guard: t.guard(), guarded: len(t.held) > 0, asked: t.asked}
+	for _, it := range t.items {
+		if it.look != nil {
+			it.look(looked)
+		}
+	}
+	t.floor = max(t.floor, t.memory.State().Counter)
+	t.longest = t.memory.State().Quarantine.Longest(t.now)
+	t.inUse.Store(int64(t.longest))
+	t.tell()
+	for _, it := range t.items {
+		t.noteWaits(it)
+		it.finish(nil)
+	}
+	t.considerSnapshot()
+	if t.options.stepLimit == 0 && len(t.memory.Left(1)) > 0 {
+		t.queue.stir()
+	}
+}
+
+// tell tells of what was carried out, in the order of the log.
+func (t *turn) tell() {
+	listener := t.listener.Load()
+	for _, telling := range t.tellings {
+		for i := range telling.Told {
+			if told := &telling.Told[i]; told.Gateway == t.gateway && listener != nil {
+				told.Tell(*listener)
+			}
+		}
+		t.watchers.Tell(telling.Events)
+	}
+	t.tellings = nil
+}
