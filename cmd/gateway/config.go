@@ -57,7 +57,7 @@ type Serving struct {
 
 // Storage says what remembers locks.
 type Storage struct {
-	Store        string        `split_words:"true" default:"embedded" desc:"embedded, the nodes of a cluster of gateways: raft://host:port,host:port,host:port (port 7000 where none is named), or the URL of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded, the nodes of a cluster of gateways: raft://host:port,host:port,host:port (port 7000 where none is named), or the URL of a database: postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (MariaDB too), or of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
 	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
 	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store, or of this node of a cluster"`
 	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of gateway and store; 10ms to 1m"`
@@ -80,7 +80,7 @@ type Redis struct {
 	RedisTLSCaFile   string `split_words:"true" desc:"file of the authorities of their certificates; without it those of the system"`
 
 	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before it is answered; 0 to 100"`
-	Quarantine       string `split_words:"true" default:"auto" desc:"how long nothing new is granted where Redis may have forgotten leases: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
+	Quarantine       string `split_words:"true" default:"auto" desc:"how long nothing new is granted where Redis, or a database, may have forgotten leases: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
 }
 
 // Leases bounds what clients may ask for.
@@ -297,6 +297,8 @@ Usage:
                        endangers a promise, else 1
   gateway cluster      ask how the cluster of these settings is, or change it: status, add,
                        remove, transfer; -help says how
+  gateway store        make the tables in the database of these settings, and give rights to
+                       users; -help says how
   gateway restored     say that the data directory is a copy of an earlier time; -help says how
   gateway keygen       make a key for FENCEPOST_KEYS_FILE; -help says how
   gateway -help        this text

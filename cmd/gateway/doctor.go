@@ -15,6 +15,7 @@ import (
 
 	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
+	"fencepost/internal/sql"
 	"fencepost/internal/watchdog"
 )
 
@@ -83,6 +84,16 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 		return examineCluster(ctx, cfg)
 	}
 	noted := newRemarks()
+	if cfg.onDatabase() {
+		c, err := sql.Examine(ctx, sqlOptions(cfg, slog.New(noted)))
+		if err != nil {
+			return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted, cfg))
+		}
+		if c.Unable != nil {
+			return condition{findings: c.Findings, unable: explain(c.Unable, noted, cfg)}, nil
+		}
+		return condition{findings: c.Findings, stats: &c.Stats}, nil
+	}
 	secured, err := watchRedisTLS(cfg, &files{log: slog.New(noted)}, slog.New(noted))
 	if err != nil {
 		return condition{}, err
@@ -94,7 +105,7 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 	defer store.Close()
 	findings, err := store.Examine(ctx)
 	if err != nil {
-		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted))
+		return condition{}, fmt.Errorf("the store can't be examined: %w", explain(err, noted, cfg))
 	}
 	c := condition{findings: findings}
 	var asking sync.WaitGroup // both at once: each takes examineTimeout where nothing answers
@@ -106,7 +117,7 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 	unable := store.Check(ctx)
 	asking.Wait()
 	if unable != nil {
-		c.unable = explain(unable, noted)
+		c.unable = explain(unable, noted, cfg)
 	}
 	return c, nil
 }
@@ -121,20 +132,27 @@ func cause(err error) error {
 
 // explain returns what is behind a failure, with what the store had to say
 // meanwhile, and what to change if that can be told.
-func explain(err error, noted *remarks) error {
+func explain(err error, noted *remarks, cfg config) error {
 	err = cause(err)
 	if f := fencing.FaultOf(err); f != nil {
 		return fmt.Errorf("%s\n  %w\n  change: %s", f.Detail, f.Err, f.Remedy)
 	}
 	text := noted.beside(err)
+	kind, ping := "Redis", "redis-cli ping"
+	switch cfg.storeKind() {
+	case kindPostgres:
+		kind, ping = "PostgreSQL", "pg_isready"
+	case kindMySQL:
+		kind, ping = "the database", "mysqladmin ping"
+	}
 	var unknown *net.DNSError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		text += "\n  change: start Redis there, or name in FENCEPOST_STORE where it listens"
+		text += "\n  change: start " + kind + " there, or name in FENCEPOST_STORE where it listens"
 	case errors.As(err, &unknown):
 		text += "\n  change: correct the host in FENCEPOST_STORE, or the name service of this machine"
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
-		text += "\n  change: see whether Redis answers there (redis-cli ping), and whether a firewall is between"
+		text += "\n  change: see whether " + kind + " answers there (" + ping + "), and whether a firewall is between"
 	}
 	return fmt.Errorf("%w%s", err, text)
 }
@@ -142,6 +160,7 @@ func explain(err error, noted *remarks) error {
 // where says what the store is and where, without a password.
 func where(cfg config) string {
 	kind := map[string]string{
+		kindPostgres: "a PostgreSQL", kindMySQL: "a MariaDB or MySQL",
 		kindRedis: "one Redis", kindSentinel: "a Redis that Sentinels watch", kindCluster: "a Redis Cluster", kindQuorum: "a quorum of independent Redis masters",
 	}[cfg.storeKind()]
 	switch cfg.storeKind() {
@@ -224,6 +243,12 @@ func promises(cfg config) []string {
 		return []string{
 			"P1 (one live lease): while clocks differ by less than " + cfg.MaxClockSkew.String() + ", and fewer than a majority of the nodes forget at a time.",
 			"P2 (tokens only grow): every token is claimed on a majority of the nodes.",
+			quarantineLine(cfg),
+		}
+	case kindPostgres, kindMySQL:
+		return []string{
+			"P1 (one live lease): through crashes of the database; a fail-over to a standby that lacks commits, or a backup that is put back, forgets grants.",
+			"P2 (tokens only grow): likewise, and beyond that while a gateway is left that knows better, or the database's clock is not set back.",
 			quarantineLine(cfg),
 		}
 	}

@@ -6,6 +6,7 @@
 //	gateway healthcheck  ask the gateway of the same settings whether it is ready
 //	gateway doctor       examine the store of the settings
 //	gateway cluster      ask how the cluster of the settings is, or change it
+//	gateway store        make the tables in the database of the settings
 //	gateway restored     say that the data directory is a copy of an earlier time
 //	gateway keygen       make a key for the keys file
 //	gateway -help        list the settings

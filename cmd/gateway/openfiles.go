@@ -35,7 +35,7 @@ const (
 func (cfg *config) reservedFiles() int {
 	servers := 0
 	switch cfg.storeKind() {
-	case kindRedis:
+	case kindRedis, kindPostgres, kindMySQL:
 		servers = 1
 	case kindSentinel, kindQuorum, kindRaft: // each Sentinel, or node
 		servers = 1 + strings.Count(cfg.Store, ",") + 1

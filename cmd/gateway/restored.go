@@ -43,7 +43,7 @@ func restored(args []string, out io.Writer) error {
 	case *longest <= 0 || *longest > cfg.MaxTTL:
 		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it is to be the longest TTL that was in use, up to FENCEPOST_MAX_TTL (%s)", *longest, cfg.MaxTTL)}
 	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
-		return usageError{errors.New("restored: FENCEPOST_STORE is Redis, which finds out by itself that it has lost something")}
+		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database, of which gateways find out by themselves that it has lost something")}
 	}
 	until, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
 	if err != nil {

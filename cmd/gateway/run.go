@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return doctor(ctx, stdout)
 	case "cluster":
 		return clusterCommand(ctx, flags.Args()[1:], stdout)
+	case "store":
+		return storeCommand(ctx, flags.Args()[1:], stdout)
 	case "restored":
 		return restored(flags.Args()[1:], stdout)
 	case "keygen":
@@ -88,6 +90,8 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	defer func() { err = opened.end(err) }()
 	if len(opened.nodes) > 0 {
 		observe.RegisterPool(reg, opened.pool)
+	}
+	if len(opened.nodes) > 0 || opened.database != nil {
 		observe.RegisterLosses(reg, opened.losses)
 	}
 	if opened.cluster != nil {

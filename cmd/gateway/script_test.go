@@ -25,6 +25,8 @@ import (
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/sql"
+	"fencepost/internal/sql/sqltest"
 )
 
 const (
@@ -44,10 +46,22 @@ var bounded = &http.Client{Timeout: time.Minute + patience}
 func TestMain(m *testing.M) {
 	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 2000 // crowds of clients come from here
 	http.DefaultTransport.(*http.Transport).MaxIdleConns = 0           // any number
-	testscript.Main(m, map[string]func(){"gateway": main})
+	testscript.Main(withDatabases{m}, map[string]func(){"gateway": main})
 }
 
-// TestScripts drives the real binary with curl, on three stores. A script starts
+// withDatabases ends the servers that all tests share.
+type withDatabases struct{ m *testing.M }
+
+func (w withDatabases) Run() int {
+	code := w.m.Run()
+	if err := sqltest.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// TestScripts drives the real binary with curl, on four stores. A script starts
 // and kills gateways and Redis by the commands of scriptCommands. What no store has
 // a part in, those of testdata/settings, runs on one of them.
 func TestScripts(t *testing.T) {
@@ -85,7 +99,7 @@ func TestSystemScripts(t *testing.T) {
 	}
 }
 
-var stores = []string{"embedded", "redis", "raft"}
+var stores = []string{"embedded", "redis", "raft", "postgres"}
 
 // runScripts runs scripts on a store. The condition system holds in the second tier.
 func runScripts(t *testing.T, store string, system bool, scripts testscript.Params) {
@@ -125,7 +139,26 @@ func markedScripts(t *testing.T, dir string) (marked []string) {
 type world struct {
 	gateways map[string]*gatewayProcess
 	redis    *redistest.Server
+	postgres *sqltest.Server // that all scripts share
 }
+
+// usePostgres sets FENCEPOST_STORE to a database with the tables, and EMPTY to one without.
+func (w *world) usePostgres(env *testscript.Env) error {
+	var store, empty string
+	_, err := redistest.Launch(func(t testing.TB) {
+		w.postgres = sqltest.Postgres(t)
+		store, empty = w.postgres.Database(t), w.postgres.Database(t)
+	})
+	if err == nil {
+		_, err = sql.Init(context.Background(), store, sql.Rights{})
+	}
+	env.Setenv("FENCEPOST_STORE", store)
+	env.Setenv("EMPTY", empty)
+	return err
+}
+
+// busy reports whether a store that answers late may leave nothing known.
+func (w *world) busy() bool { return w.redis != nil || w.postgres != nil }
 
 type worldKey struct{}
 
@@ -150,6 +183,8 @@ func setUp(env *testscript.Env, store string) error {
 	switch store {
 	case "embedded":
 		return nil
+	case "postgres":
+		return w.usePostgres(env)
 	case "raft":
 		port, err := redistest.FreePort()
 		env.Setenv("FENCEPOST_STORE", fmt.Sprintf("raft://127.0.0.1:%d", port))
@@ -213,6 +248,20 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 			ts.Fatalf("redis %s?", args[0])
 		}
 	},
+	// sql STATEMENT: has the PostgreSQL of FENCEPOST_STORE carry it out.
+	"sql": func(ts *testscript.TestScript, neg bool, args []string) {
+		stop, err := redistest.Launch(func(t testing.TB) {
+			if _, err := worldOf(ts).postgres.DB(t, ts.Getenv("FENCEPOST_STORE")).Exec(args[0]); err != nil {
+				t.Fatal(err)
+			}
+		})
+		ts.Check(errors.Join(err, stop()))
+	},
+	// user NAME PASSWORD: makes a user of PostgreSQL, and sets a variable to its name.
+	"user": func(ts *testscript.TestScript, neg bool, args []string) {
+		_, err := redistest.Launch(func(t testing.TB) { ts.Setenv(args[0], worldOf(ts).postgres.User(t, args[1])) })
+		ts.Check(err)
+	},
 	// save VAR REGEXP: sets a variable to the first group found in the last output.
 	"save": func(ts *testscript.TestScript, neg bool, args []string) {
 		found := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
@@ -234,7 +283,7 @@ var scriptCommands = map[string]func(ts *testscript.TestScript, neg bool, args [
 	// known it asks again, as clients do.
 	"curl": func(ts *testscript.TestScript, neg bool, args []string) {
 		want, args := args[0], args[1:]
-		busy := worldOf(ts).redis != nil
+		busy := worldOf(ts).busy()
 		own := busy && want == "201" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "Lease-Id:") })
 		if own {
 			args = append(args, "-H", newLeaseHeader())

@@ -9,6 +9,7 @@ import (
 
 	"fencepost/internal/quorum"
 	"fencepost/internal/redis"
+	"fencepost/internal/sql"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 	leastQuarantine, mostQuarantine = time.Second, 24 * time.Hour
 )
 
-// The kinds of stores, as storeKind returns them: embedded, raft, and those of redis.Kind.
+// The kinds of stores, as storeKind returns them: embedded, raft, and those of redis.Kind and sql.Kind.
 const (
 	kindEmbedded = "embedded"
 	kindRedis    = "redis"
@@ -25,6 +26,8 @@ const (
 	kindCluster  = "cluster"
 	kindQuorum   = "quorum"
 	kindRaft     = "raft"
+	kindPostgres = "postgres"
+	kindMySQL    = "mysql"
 )
 
 // storeKind returns which kind of store is set, or nothing if that is unknown.
@@ -35,7 +38,19 @@ func (cfg *config) storeKind() string {
 	if strings.HasPrefix(cfg.Store, clusterScheme) {
 		return kindRaft
 	}
+	if kind := sql.Kind(cfg.Store); kind != "" {
+		return kind
+	}
 	return redis.Kind(cfg.Store)
+}
+
+// onDatabase reports whether the store is in PostgreSQL, MariaDB or MySQL.
+func (cfg *config) onDatabase() bool { return sql.Kind(cfg.Store) != "" }
+
+// onRedis reports whether the store is in one Redis, or several.
+func (cfg *config) onRedis() bool {
+	kind := cfg.storeKind()
+	return kind != "" && kind != kindEmbedded && kind != kindRaft && !cfg.onDatabase()
 }
 
 // readFiles reads the settings that are kept in files. unread are the variables
@@ -76,12 +91,16 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 	switch {
 	case !read("STORE"):
 	case kind == "":
-		fault("FENCEPOST_STORE: must be embedded, or begin with raft://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or redis+quorum://")
+		fault("FENCEPOST_STORE: must be embedded, or begin with raft://, postgres://, mysql://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or redis+quorum://")
 	case kind == kindEmbedded:
 		if cfg.DataDir == "" {
 			fault("FENCEPOST_DATA_DIR: is empty; the embedded store needs a directory")
 		}
 	case kind == kindRaft: // see validateCluster
+	case cfg.onDatabase():
+		if err := sql.CheckURL(cfg.Store); err != nil {
+			fault("FENCEPOST_STORE: %w", err)
+		}
 	default:
 		if err := redis.CheckURL(cfg.Store); err != nil {
 			fault("FENCEPOST_STORE: %w", err)
@@ -97,6 +116,8 @@ func (cfg *config) validateStore(read func(names ...string) bool) (faults []erro
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: the embedded store has no replicas; its grants are on disk before they are answered")
 	case acks > 0 && kind == kindRaft:
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: a cluster has no replicas; a majority of its nodes has a grant on disk before it is answered")
+	case acks > 0 && cfg.onDatabase():
+		fault("FENCEPOST_REDIS_REPLICA_ACKS: is for Redis; whether a commit waits for a standby is a setting of the database")
 	case acks > 0 && kind == kindQuorum:
 		fault("FENCEPOST_REDIS_REPLICA_ACKS: the nodes of a quorum have no replicas; a majority of them has a grant before it is answered")
 	}
@@ -117,7 +138,7 @@ func (cfg *config) validateLogins(kind string, read func(names ...string) bool) 
 		of                   string
 		wanted               bool
 	}{
-		{"REDIS", cfg.RedisUsername, cfg.RedisPassword, "Redis", kind != kindEmbedded && kind != kindRaft},
+		{"REDIS", cfg.RedisUsername, cfg.RedisPassword, "Redis", cfg.onRedis()},
 		{"SENTINEL", cfg.SentinelUsername, cfg.SentinelPassword, "redis+sentinel://", kind == kindSentinel},
 	} {
 		set := login.user != "" || login.password != ""
@@ -146,6 +167,9 @@ func hasLogin(store string) bool {
 
 // location returns where a store is, without user and password.
 func location(store string) string {
+	if sql.Kind(store) != "" {
+		return sql.Location(store)
+	}
 	scheme, rest, ok := strings.Cut(store, "://")
 	if !ok {
 		return store

@@ -16,6 +16,7 @@ import (
 	"fencepost/internal/quorum"
 	"fencepost/internal/raft/cluster"
 	"fencepost/internal/redis"
+	"fencepost/internal/sql"
 	"fencepost/internal/watchdog"
 )
 
@@ -29,7 +30,8 @@ type openedStore struct {
 	cause  func() error    // why it can't
 	nodes  []*redis.Store  // none if it is not on Redis
 
-	cluster *cluster.Cluster // nil if this gateway is no node of one
+	cluster  *cluster.Cluster // nil if this gateway is no node of one
+	database *sql.Store       // nil if it is in none
 }
 
 // end closes the store, and returns what is wrong with the end: err, which it came to, and what the store
@@ -60,8 +62,11 @@ func (s *openedStore) pool() (sum observe.Pool) {
 	return sum
 }
 
-// losses counts how often any of the nodes was found to have forgotten something.
+// losses counts how often the database, or any of the nodes, was found to have forgotten something.
 func (s *openedStore) losses() (n int64) {
+	if s.database != nil {
+		return s.database.Losses()
+	}
 	for _, node := range s.nodes {
 		n += node.Losses()
 	}
@@ -83,6 +88,12 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 		return openCluster(ctx, cfg, secured.nodes, log, secured.audit)
 	case kindQuorum:
 		return openQuorum(ctx, cfg, secured.redis, log, passive)
+	case kindPostgres, kindMySQL:
+		s, err := sql.Open(ctx, sqlOptions(cfg, log))
+		if err != nil {
+			return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
+		}
+		return &openedStore{Store: s, database: s, failed: s.Failed(), cause: s.Cause}, nil
 	}
 	s, err := redis.Open(ctx, redisOptions(cfg, secured.redis, log, passive))
 	if err != nil {
@@ -149,6 +160,15 @@ func redisOptions(cfg config, secured func() *tls.Config, log *slog.Logger, pass
 		options.DialTimeout, options.OperationTimeout = examineTimeout/3, examineTimeout
 	}
 	return options
+}
+
+// sqlOptions are those of the database of the settings.
+func sqlOptions(cfg config, log *slog.Logger) sql.Options {
+	quarantine, _ := cfg.quarantine() // validated before
+	return sql.Options{
+		URL: cfg.Store, Version: version, MaxSkew: cfg.MaxClockSkew, MaxHolders: cfg.MaxHoldersPerName, Logger: log,
+		Quarantine: sql.Quarantine{Off: quarantine.Off, For: quarantine.For, Least: quarantine.Least},
+	}
 }
 
 // lateBy returns how far from the store's clock a command may be: nothing is late
