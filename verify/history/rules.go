@@ -38,7 +38,7 @@ type Rules struct {
 	CurrentReads bool
 
 	// Unheard: a lease that nobody was told of yet is not shown while nothing is heard of its gateway, and
-	// may be told afterwards (a cluster of gateways).
+	// may be told afterwards (a cluster of gateways, a database).
 	Unheard bool
 
 	// RestartRenews: after a restart of the gateway every lease has its whole TTL again
@@ -89,6 +89,8 @@ func RulesOf(kind system.Kind) Rules {
 	case system.Quorum:
 		r.NoQueue, r.SharedTokensUnordered, r.EndsCross, r.NoPermits, r.NoSets = true, true, true, true, true
 		r.LeftBehind, r.MinTTL = true, 500*time.Millisecond
+	case system.Postgres, system.MariaDB:
+		r.CurrentReads, r.Unheard = true, true
 	case system.Raft:
 		r.TimeStops, r.CurrentReads, r.Unheard = true, true, true
 	}

@@ -34,15 +34,16 @@ type situation struct {
 
 // gateways are faults of gateways, links of what is between them and one Redis.
 var (
-	gateways = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
-	links    = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
-	nodes    = []string{"node-kill", "node-stop", "flush"}
-	clocks   = []string{"clock", "clock-far-ahead"}
-	keys     = []string{"index-lost", "key-lost"}
-	leaders  = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
-	ways     = []string{"way-cut", "leader-cut"}
-	disks    = []string{"disk-slow", "disk-full"}
-	masters  = []string{"fail-over", "master-kill", "master-kill-lossy", "master-stop", "flush", "drop-clients"}
+	gateways  = []string{"gateway-kill", "gateway-restart", "gateway-stop"}
+	links     = []string{"link-cut", "link-reset", "link-delay", "swallow-reply", "swallow-reply-hang", "swallow-messages", "drop-clients"}
+	nodes     = []string{"node-kill", "node-stop", "flush"}
+	clocks    = []string{"clock", "clock-far-ahead"}
+	keys      = []string{"index-lost", "key-lost"}
+	leaders   = []string{"leader-kill", "leader-stop", "leader-cut", "transfer"}
+	ways      = []string{"way-cut", "leader-cut"}
+	databases = []string{"database-kill", "database-restart", "database-stop"}
+	disks     = []string{"disk-slow", "disk-full"}
+	masters   = []string{"fail-over", "master-kill", "master-kill-lossy", "master-stop", "flush", "drop-clients"}
 )
 
 func all(lists ...[]string) (all []string) {
@@ -81,6 +82,10 @@ func situations() []situation {
 		{"sentinel, faults", system.Options{Store: system.Sentinel, Gateways: 2}, 24, 4, all(gateways, masters), Mix{}},
 		{"cluster, faults", system.Options{Store: system.Cluster, Gateways: 2}, 24, 6, all(gateways, masters, []string{"reshard"}), Mix{}},
 		{"quorum", system.Options{Store: system.Quorum, Gateways: 2}, 8, 4, nil, Mix{}},
+		{"postgres, 2 gateways", system.Options{Store: system.Postgres, Gateways: 2}, 32, 5, nil, Mix{}},
+		{"postgres, faults", system.Options{Store: system.Postgres, Gateways: 2}, 24, 4, all(gateways, databases, []string{"drop-backends"}), Mix{}},
+		{"mariadb, 2 gateways", system.Options{Store: system.MariaDB, Gateways: 2}, 32, 5, nil, Mix{}},
+		{"mariadb, faults", system.Options{Store: system.MariaDB, Gateways: 2}, 24, 4, all(gateways, databases), Mix{}},
 		{"embedded, crowd", system.Options{Store: system.Embedded}, 64, 4, nil, Mix{}},
 		{"embedded, permits", system.Options{Store: system.Embedded}, 24, 8, nil, permits},
 		{"embedded, faults", system.Options{Store: system.Embedded}, 24, 4, gateways, Mix{}},

@@ -23,6 +23,9 @@ const (
 	// has done is taken back then.
 	answered = 2 * time.Second
 
+	// patient: the same of a database. A gateway that stands still in its turn is thrown out sooner.
+	patient = 5 * time.Second
+
 	// dead: the waiters of a gateway that died are skipped, and what it was handed is
 	// taken back. What it had confirmed costs its TTL, which is less.
 	dead = 8 * time.Second
@@ -58,6 +61,13 @@ func aftermathOf(fault string, kind system.Kind) aftermath {
 			return aftermath{calm: heard}
 		}
 		return aftermath{calm: answered + heard}
+	}
+	if kind == system.Postgres || kind == system.MariaDB { // it forgets nothing
+		switch fault {
+		case "gateway-kill", "gateway-restart":
+			return aftermath{since: dead, calm: heard}
+		}
+		return aftermath{calm: patient + heard}
 	}
 	switch fault {
 	case "swallow-messages":

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/sql/sqltest"
 )
 
 // delay is what a slow link adds to an answer.
@@ -55,6 +56,10 @@ var faults = []struct {
 	{Fault{"master-kill-lossy", killMaster(true)}, []Kind{Sentinel, Cluster}},
 	{Fault{"master-stop", stopMaster}, []Kind{Sentinel, Cluster}},
 	{Fault{"reshard", reshard}, []Kind{Cluster}},
+	{Fault{"database-kill", onDatabase((*sqltest.Server).Kill, (*sqltest.Server).Restart)}, []Kind{Postgres, MariaDB}},
+	{Fault{"database-restart", onDatabase((*sqltest.Server).Stop, (*sqltest.Server).Restart)}, []Kind{Postgres, MariaDB}},
+	{Fault{"database-stop", onDatabase((*sqltest.Server).Pause, (*sqltest.Server).Continue)}, []Kind{Postgres, MariaDB}},
+	{Fault{"drop-backends", dropBackends}, []Kind{Postgres}},
 	{Fault{"way-cut", cutWay}, []Kind{Raft}},
 	{Fault{"leader-cut", cutLeader}, []Kind{Raft}},
 	{Fault{"leader-kill", onLeader(func(g *Gateway) (func() error, error) { return g.Start, g.Kill() })}, []Kind{Raft}},

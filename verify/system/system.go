@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fencepost/internal/redis/redistest"
+	"fencepost/internal/sql/sqltest"
 )
 
 // Kind is a kind of store.
@@ -20,7 +21,7 @@ type Kind string
 
 // The kinds of stores: a file; one Redis; a master with two replicas and three
 // Sentinels; a Cluster of three masters with a replica each; a quorum of three; gateways that
-// are a cluster of their own.
+// are a cluster of their own; one PostgreSQL; one MariaDB.
 const (
 	Embedded Kind = "embedded"
 	Redis    Kind = "redis"
@@ -28,10 +29,14 @@ const (
 	Cluster  Kind = "cluster"
 	Quorum   Kind = "quorum"
 	Raft     Kind = "raft"
+	Postgres Kind = "postgres"
+	MariaDB  Kind = "mariadb"
 )
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{Embedded, Redis, Sentinel, Cluster, Quorum, Raft} }
+func Kinds() []Kind {
+	return []Kind{Embedded, Redis, Sentinel, Cluster, Quorum, Raft, Postgres, MariaDB}
+}
 
 // Options say what is started. The zero value is one gateway on one Redis.
 type Options struct {
@@ -54,6 +59,10 @@ type System struct {
 	// Sentinel and Cluster are set if the store is one.
 	Sentinel *redistest.Sentinel
 	Cluster  *redistest.Cluster
+
+	// Database is set if the store is in one, at DatabaseURL.
+	Database    *sqltest.Server
+	DatabaseURL string
 
 	// Links are the ways between the gateways of Raft.
 	Links *Links
@@ -126,6 +135,8 @@ func (s *System) startStore() error {
 		return nil
 	case Raft:
 		return s.startCluster()
+	case Postgres, MariaDB:
+		return s.startDatabase()
 	case Redis:
 		return s.launch(func(t testing.TB) { s.Servers = []*redistest.Server{start(t, args...)} })
 	case Quorum:

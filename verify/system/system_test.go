@@ -43,10 +43,10 @@ func served(t *testing.T, s *System, g *Gateway) {
 // quick keeps the quarantine after a loss short.
 var quick = []string{"FENCEPOST_DEFAULT_TTL=500ms", "FENCEPOST_MAX_TTL=1s", "FENCEPOST_QUARANTINE=1s"}
 
-// Every fault of one Redis and of the embedded store does its harm, and what it did is
+// Every fault of one Redis, of databases and of the embedded store does its harm, and what it did is
 // undone: those of the others take longer, and are done in soaks: go run ./verify -only soak-cluster.
 func TestFaults(t *testing.T) {
-	for _, kind := range []Kind{Embedded, Redis, Raft} {
+	for _, kind := range []Kind{Embedded, Redis, Raft, Postgres, MariaDB} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			s := StartTest(t, Options{Store: kind, Env: quick, Clocks: true})
