@@ -14,7 +14,7 @@ import (
 )
 
 func TestCompose(t *testing.T) {
-	for files, services := range map[string]int{"embedded.yaml": 1, "redis.yaml": 4, "sentinel.yaml": 9, "raft.yaml": 4, "embedded.yaml tls.yaml": 1} {
+	for files, services := range map[string]int{"embedded.yaml": 1, "redis.yaml": 4, "sentinel.yaml": 9, "raft.yaml": 4, "postgres.yaml": 5, "embedded.yaml tls.yaml": 1} {
 		file := files
 		project, err := load(t, strings.Fields(files)...)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestComposeSecrets(t *testing.T) {
 			t.Errorf("%s is no key", file)
 		}
 	}
-	for _, file := range []string{"redis.yaml", "sentinel.yaml", "raft.yaml"} {
+	for _, file := range []string{"redis.yaml", "sentinel.yaml", "raft.yaml", "postgres.yaml"} {
 		project, err := load(t, file)
 		must(t, err)
 		var wanted []string
