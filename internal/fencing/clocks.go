@@ -116,8 +116,8 @@ func (r *Record) delayOver() {
 	r.DelayedUntil, r.DelaySetAt, r.DelaySentAt, r.DelayedOther = 0, 0, 0, 0
 }
 
-// doubtful reports whether anything was written on the name while the clocks differed.
-func (r *Record) doubtful() bool { return r.RetryAt == AfterSkew || r.DelaySentAt != 0 }
+// Doubtful reports whether anything was written on the name while the clocks differed.
+func (r *Record) Doubtful() bool { return r.RetryAt == AfterSkew || r.DelaySentAt != 0 }
 
 // putRight puts right what was written on the name while the clocks differed. A lock delay is
 // bounded whoever has set it.

@@ -41,10 +41,7 @@ func Step(s *State, now Instant, guard Guard, op Op) Outcome {
 
 // look answers an operation that OnlyLooks.
 func (t *step) look(op Op) {
-	if is := t.record; is != nil && is.doubtful() && !t.skewed { // nothing is changed but in a copy
-		t.record = is.Clone()
-		t.Records[t.name] = t.record
-		defer func() { t.Records[t.name] = is }()
+	if t.record != nil && t.record.Doubtful() && !t.skewed {
 		t.putRight()
 	}
 	switch op := op.(type) {

@@ -6,7 +6,7 @@ import "maps"
 // it may change something: then Step is to answer. No sign of life of the gateway is noted.
 func Unmoved(s *State, now Instant, guard Guard, op AdmitRequest) (out Outcome, known bool) {
 	r := s.Records[op.Name]
-	if r == nil || guard.skewed(now) || r.doubtful() || s.Due(op.Name) <= now {
+	if r == nil || guard.skewed(now) || r.Doubtful() || s.Due(op.Name) <= now {
 		return out, false
 	}
 	is := *r

@@ -4,6 +4,13 @@ import "fencepost/internal/fencing"
 
 // What follows is for a store that keeps the leases in a place of its own beside the log.
 
+// Doubtful reports whether something was written on a name while clocks differed. A look puts it right once they agree, so it is to be
+// an operation of the log then.
+func (m *Machine) Doubtful(name fencing.Name) bool {
+	r := m.state.Records[name]
+	return r != nil && r.Doubtful()
+}
+
 // touch notes what an operation may change, before it is decided: the lease that it comes with or breaks, and those whose
 // ends a step puts right, where clocks differed.
 func (m *Machine) touch(t *Telling, name fencing.Name, op fencing.Op) {
@@ -56,8 +63,10 @@ func tokenOf(r *fencing.Record, lease fencing.LeasePublic) fencing.Token {
 	if r == nil {
 		return 0
 	}
-	h, _ := r.Holders.Find(lease)
-	return h.Token
+	if h, _ := r.Holders.Find(lease); !h.Provisional {
+		return h.Token
+	}
+	return 0
 }
 
 // MayEnd returns the tokens of firm leases that an operation may end at now: those on its name whose time is over, and the one that it

@@ -74,7 +74,7 @@ type Telling struct {
 	Events  []fencing.Event
 
 	// Leases, if it is there, gets those of which something may have changed, but for their metadata, and the token that each had
-	// before: 0 if there was none.
+	// before: 0 if there was none, or a provisional one.
 	Leases map[fencing.EndedLease]fencing.Token
 
 	// AskedOf, if it is there, says what Asked is of a batch that begins.
@@ -193,7 +193,7 @@ func (m *Machine) Step(index uint64, t *Telling, guard fencing.Guard, op fencing
 // decide makes one step.
 func (m *Machine) decide(index uint64, t *Telling, guard fencing.Guard, op fencing.Op) fencing.Outcome {
 	name := op.LockName()
-	if fencing.OnlyLooks(op) {
+	if fencing.OnlyLooks(op) && !m.Doubtful(name) {
 		return fencing.Step(m.state, m.now, guard, op)
 	}
 	if r, acquires := op.(fencing.AcquireRequest); acquires { // a lease id whose tombstone is due may be used again, and get another
