@@ -71,14 +71,14 @@ func (b *backend) Heed(int) {}
 
 // place is an empty database for one test after the other.
 type place struct {
-	url string
-	db  *sql.DB
+	url      string
+	db       *sql.DB
+	gateways int // how many there are; 0 is two. What more there are carry out what the others do, and come to the same
 }
 
-// newPlace makes tables in a new database of a server that all tests share, and has that wait for no disk.
+// newPlace makes tables in a new database of a server that all tests share.
 func newPlace(t testing.TB, server *sqltest.Server) *place {
 	t.Helper()
-	server.NoSync(t)
 	p := &place{url: server.Database(t)}
 	p.db = server.DB(t, p.url)
 	if _, err := Init(t.Context(), p.url, Rights{}); err != nil {
@@ -118,7 +118,8 @@ func (p *place) open(t testing.TB, o Options) *backend {
 			p.compare(t, holders(newest.memory.Machine), p.leases(t, p.db))
 		}
 	})
-	for i := range b.stores {
+	var all []*Store
+	for i := range max(len(b.stores), p.gateways) {
 		o := o
 		if o.aloneAfter == 0 {
 			o.aloneAfter = -1
@@ -131,7 +132,9 @@ func (p *place) open(t testing.TB, o Options) *backend {
 			}
 			return is
 		}
-		o.clock = func() time.Time { return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i].Load())) }
+		o.clock = func() time.Time {
+			return fencing.Instant(b.now.Load()).Time().Add(time.Duration(b.skew[i%len(b.skew)].Load()))
+		}
 		s, err := Open(context.Background(), o)
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +144,14 @@ func (p *place) open(t testing.TB, o Options) *backend {
 				t.Error(err)
 			}
 		})
-		b.stores[i] = s
+		if all = append(all, s); i < len(b.stores) {
+			b.stores[i] = s
+		}
+	}
+	if p.gateways > len(b.stores) {
+		o.URL, o.MaxSkew, o.Quarantine = p.url, fencingtest.MaxSkew, Quarantine{Off: true}
+		o.server = func(string) string { return "" } // it adds nothing
+		t.Cleanup(func() { theSame(t, o, all...) })
 	}
 	return b
 }

@@ -42,6 +42,13 @@ func testConformance(t *testing.T, server *sqltest.Server, sample int) {
 		})
 	}
 	run("usual", Options{}, of)
+	t.Run("four gateways", func(t *testing.T) {
+		place := newPlace(t, server)
+		place.gateways = 4
+		some := of
+		some.Sample = 4 * max(1, sample)
+		fencingtest.Run(t, func(t testing.TB) fencingtest.Backend { return place.open(t, Options{}) }, some)
+	})
 	few := of
 	few.StepLimit = 2
 	run("small steps", Options{stepLimit: few.StepLimit}, few)

@@ -91,7 +91,8 @@ type entry struct {
 type row struct {
 	name fencing.Name
 	fencing.Holder
-	relabelled bool // a request may have changed more of it than its end
+	renewed    bool // it was there before
+	relabelled bool // and a request may have changed more of it than its end
 }
 
 // errUndecided is wrapped by the error of a commit of which it is not known whether it has happened.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/seed"
 	"fencepost/internal/sql/sqltest"
 )
 
@@ -21,8 +22,8 @@ func TestKilledBackends(t *testing.T) {
 	a, b := openGateway(t, o), openGateway(t, o)
 	w := startWork(t, 16, 8, a, b)
 	db := server.DB(t, url)
-	kills := 0
-	for began := time.Now(); kills < 60 && time.Since(began) < time.Minute; {
+	kills, most := 0, int(seed.Number(t, "FENCEPOST_KILLS", 60))
+	for deadline := time.Now().Add(time.Minute + time.Duration(most)*100*time.Millisecond); kills < most && time.Now().Before(deadline); {
 		var n int
 		err := db.QueryRowContext(t.Context(), `select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity
 			where application_name = 'fencepost' and datname = current_database() and state <> 'idle' and query like $1 limit 1) k`,

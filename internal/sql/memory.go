@@ -242,7 +242,7 @@ func (e *entry) noteLeases(state *fencing.State, changed map[fencing.EndedLease]
 			e.ended = append(e.ended, was)
 		}
 		if firm {
-			e.changed = append(e.changed, row{name: key.Name, Holder: h.Holder, relabelled: h.Token == was})
+			e.changed = append(e.changed, row{name: key.Name, Holder: h.Holder, renewed: h.Token == was})
 		}
 	}
 }

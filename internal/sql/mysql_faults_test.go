@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"fencepost/internal/fencing"
 	"fencepost/internal/sql/sqltest"
 )
 
@@ -72,20 +71,4 @@ func TestSnapshotsMariaDB(t *testing.T) {
 	w.end()
 	theSame(t, o, a, b, c)
 	place.compareFresh(t, o)
-}
-
-func BenchmarkPairMariaDB(b *testing.B) {
-	for _, callers := range []int{1, 64, 256} {
-		b.Run(fmt.Sprint(callers), func(b *testing.B) {
-			s := benchStore(b, Options{URL: sqltest.MariaDB(b).Database(b)})
-			pairs(b, callers, func(name fencing.Name) error {
-				lease := fencing.NewLeaseID(time.Now())
-				_, err := s.Do(b.Context(), fencing.AcquireRequest{Name: name, Lease: lease, Stamp: fencing.NewStamp(), Mode: fencing.ModeExclusive, Hold: 1, TTL: 30 * time.Second})
-				if err == nil {
-					_, err = s.Do(b.Context(), fencing.ReleaseRequest{Name: name, Lease: lease})
-				}
-				return err
-			})
-		})
-	}
 }

@@ -145,6 +145,12 @@ func someRow(token fencing.Token, owner string) row {
 	}}
 }
 
+// again returns a row that is there already.
+func again(r row) row {
+	r.renewed = true
+	return r
+}
+
 // commitTurn has a turn of its own change rows.
 func commitTurn(t testing.TB, c connection, seq uint64, tried, ended []fencing.Token, changed ...row) (held []fencing.Token) {
 	t.Helper()
@@ -198,7 +204,7 @@ func TestGuardedRowHoldsUpNoOther(t *testing.T) {
 		}
 		relabelled := renewed
 		relabelled.Owner = "new"
-		if held := commitTurn(t, c, 2, []fencing.Token{1, 2, 3, 5, 6, 9}, []fencing.Token{1, 5, 6}, relabelled, someRow(3, "new"), someRow(4, "d")); !slices.Equal(held, []fencing.Token{2}) {
+		if held := commitTurn(t, c, 2, []fencing.Token{1, 2, 3, 5, 6, 9}, []fencing.Token{1, 5, 6}, again(relabelled), again(someRow(3, "new")), someRow(4, "d")); !slices.Equal(held, []fencing.Token{2}) {
 			t.Errorf("held are %v", held)
 		}
 		if took := time.Since(began); took > 4*time.Second {
@@ -208,7 +214,7 @@ func TestGuardedRowHoldsUpNoOther(t *testing.T) {
 		if err := user.Rollback(); err != nil {
 			t.Fatal(err)
 		}
-		if held := commitTurn(t, c, 3, []fencing.Token{2, 3}, []fencing.Token{2, 3}, someRow(4, "e")); len(held) > 0 {
+		if held := commitTurn(t, c, 3, []fencing.Token{2, 3}, []fencing.Token{2, 3}, again(someRow(4, "e"))); len(held) > 0 {
 			t.Errorf("held are %v, and nothing is guarded", held)
 		}
 		wantLeases(t, place, someRow(4, "e"))

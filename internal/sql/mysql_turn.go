@@ -135,7 +135,8 @@ func (s *script) add(format string, args ...any) { fmt.Fprintf(s, format, args..
 //
 // A row of lease is not updated, as a transaction that guards the lease would hold that up: a row that is there already is left as it
 // is (what else ignore ignores are lengths, which suffice), and when a lease ends is in renewal. What people see of the lease otherwise
-// is changed if nobody guards it, or else remains what it was.
+// is changed if nobody guards it, or else remains what it was. The end of a lease remains as well where a transaction at SERIALIZABLE
+// has locked that, which lasts until it is over: such a transaction must not hold the gateways up.
 func changes(e *entry) *script {
 	s := &script{}
 	s.add("insert into log values (%d, %d, ?);", e.seq, e.id)
@@ -146,17 +147,38 @@ func changes(e *entry) *script {
 	if len(e.changed) == 0 {
 		return s
 	}
-	s.add("insert ignore into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
+	var renewed []fencing.Token
+	var granted []*row
+	ends := ""
 	for i := range e.changed {
-		r := &e.changed[i]
+		if r := &e.changed[i]; r.renewed {
+			renewed = append(renewed, r.Token)
+			ends += fmt.Sprintf(" when %d then %s", r.Token, instant(r.ExpiresAt))
+		} else {
+			granted = append(granted, r)
+		}
+	}
+	for i, r := range granted {
+		if i == 0 {
+			s.add("insert into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
+		}
 		s.add("%s(%d, ?, ?, %s, ?, ?, %s)", comma(i), r.Token, slotText(r), instant(r.AcquiredAt))
 		s.args = append(s.args, string(r.name), string(r.Lease), string(r.Mode), r.Owner)
 	}
-	s.add("; insert into renewal values ")
-	for i := range e.changed {
-		s.add("%s(%d, %s)", comma(i), e.changed[i].Token, instant(e.changed[i].ExpiresAt))
+	for i, r := range granted {
+		if i == 0 {
+			s.add("; insert into renewal values ")
+		}
+		s.add("%s(%d, %s)", comma(i), r.Token, instant(r.ExpiresAt))
 	}
-	s.add(" on duplicate key update expires_at = values(expires_at);")
+	if len(granted) > 0 {
+		s.add(";")
+	}
+	if len(renewed) > 0 {
+		s.add("set @free = null; select json_arrayagg(l.token) into @free %s for update skip locked;", with("renewal", renewed))
+		s.add("update json_table(@free, '$[*]' columns (token bigint path '$')) as these straight_join renewal as l force index (primary) on l.token = these.token"+
+			" set l.expires_at = case l.token%s end;", ends)
+	}
 	for i := range e.changed {
 		if r := &e.changed[i]; r.relabelled {
 			s.add("set @free = null; select token into @free from lease force index (primary) where token = %d for update skip locked;", r.Token)

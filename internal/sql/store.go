@@ -200,11 +200,16 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 		}
 	}
 	if fencing.OnlyLooks(op) {
-		return result(view(ctx, s, func(l *looked) fencing.Outcome {
-			out := l.machine.Look(op, l.now, l.guard)
-			out.Asked = l.asked
+		out, err := view(ctx, s, func(l *looked) (out fencing.Outcome) {
+			if l.guard.Sent != 0 || !l.machine.Doubtful(op.LockName()) {
+				out = l.machine.Look(op, l.now, l.guard)
+				out.Asked = l.asked
+			}
 			return out
-		}))
+		})
+		if err != nil || !out.Asked.IsZero() {
+			return result(out, err)
+		} // else it puts right what was written while clocks differed
 	}
 	encoded := machine.EncodeOp(op)
 	for {

@@ -325,7 +325,7 @@ func (t *turn) noteRelabelled(e *entry) {
 	}
 	for i := range e.changed {
 		r := &e.changed[i]
-		r.relabelled = r.relabelled && relabelled[fencing.EndedLease{Name: r.name, Lease: r.Lease}]
+		r.relabelled = r.renewed && relabelled[fencing.EndedLease{Name: r.name, Lease: r.Lease}]
 	}
 }
 

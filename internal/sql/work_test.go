@@ -138,7 +138,7 @@ func (w *work) turn(s *Store, name fencing.Name, renewals int) {
 // stateOf returns all that a store remembers when it has read all that there is, and up to which entry that is.
 func stateOf(t testing.TB, s *Store) (state []byte, applied uint64) {
 	t.Helper()
-	encoded, err := view(t.Context(), s, func(l *looked) []byte {
+	encoded, err := view(context.Background(), s, func(l *looked) []byte {
 		applied = l.machine.Applied()
 		snapshot, err := l.machine.Snapshot()
 		if err != nil { // the store writes one
@@ -165,7 +165,7 @@ func (noLock) Unlock() {}
 // theSame fails the test unless all stores have the same state, to the byte, which is that of a fresh one too.
 func theSame(t testing.TB, o Options, stores ...*Store) {
 	t.Helper()
-	fresh, err := Open(t.Context(), o)
+	fresh, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
