@@ -142,3 +142,51 @@ func acquireAndRelease(t *testing.T, s *Store, name fencing.Name) {
 		t.Error(err)
 	}
 }
+
+// A transaction on MariaDB that asks for SERIALIZABLE once, which the guard does not see, locks when its lease ends. Renewals go on all the
+// same, and so does everything else; the view shows the new end when that transaction is over.
+func TestSerializableOnceHoldsUpNoGateway(t *testing.T) {
+	server := sqltest.MariaDB(t)
+	url := initialised(t, server.Database(t))
+	db := server.DB(t, url)
+	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+	g := acquire(t, a, "guarded", time.Minute)
+	acquire(t, a, "newer", time.Minute)
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), &sql.TxOptions{Isolation: sql.LevelSerializable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec("select guard(?, ?)", "guarded", int64(g.token)); err != nil {
+		t.Fatal(err)
+	}
+	renew := func() {
+		t.Helper()
+		began := time.Now()
+		if _, err := a.Do(t.Context(), fencing.RenewRequest{Name: "guarded", Lease: g.lease, TTL: time.Hour}); err != nil {
+			t.Error(err)
+		}
+		acquireAndRelease(t, a, "other")
+		if took := time.Since(began); took > patience/2 {
+			t.Errorf("it took %s", took)
+		}
+	}
+	left := func() (seconds int) {
+		t.Helper()
+		if err := db.QueryRow("select timestampdiff(second, utc_timestamp(6), expires_at) from renewal where token = ?", int64(g.token)).Scan(&seconds); err != nil {
+			t.Fatal(err)
+		}
+		return seconds
+	}
+	renew()
+	if left := left(); left > 60 {
+		t.Errorf("a row that is locked has changed: %d s are left", left)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	renew()
+	if left := left(); left < 3000 {
+		t.Errorf("%d s are left", left)
+	}
+}
