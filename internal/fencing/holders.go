@@ -243,11 +243,8 @@ func (hs *Holders) due(now Instant, alive func(Gateway) bool, most int) (due []H
 	return byTokens(first), all > most
 }
 
-// Over returns those that are not provisional and not live at now: the first most in order of compareDue, which a step ends
-// first.
-func (hs *Holders) Over(now Instant, most int) []Holding {
-	return byTokens(hs.appendRange(nil, 0, min(most, hs.over(now))))
-}
+// Over returns those that are not provisional and not live at now.
+func (hs *Holders) Over(now Instant) []Holding { return byTokens(hs.appendRange(nil, 0, hs.over(now))) }
 
 // live returns how many are not due at now, and at most most of them in order of their
 // tokens: those that expire first, and after them those that are provisional, as if they

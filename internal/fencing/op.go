@@ -493,6 +493,10 @@ type Guard struct {
 	// too. Whoever holds the name keeps it. 0 is any number.
 	MaxHolders int
 
+	// Kept are leases that do not end in the step though their time is over: a transaction of a user has checked them and may
+	// write. They hold the name as before. No operation that is about one of them comes with this guard.
+	Kept map[Token]bool
+
 	// HeedLoss has a store that has issued no token as high as Floor grant nothing:
 	// it has forgotten grants. Without it the tokens go on above the floor.
 	HeedLoss bool

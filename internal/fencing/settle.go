@@ -28,7 +28,7 @@ func (t *step) due(h *Holding) bool {
 	if t.skewed {
 		return false
 	}
-	return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now)
+	return h.Provisional && !t.alive(h.Gateway) || !h.Provisional && !h.Live(t.now) && !t.guard.Kept[h.Token]
 }
 
 // endOverdue ends a lease that is due.
@@ -45,7 +45,10 @@ func (t *step) endOverdue(h *Holding) {
 // endDue ends leases that are due, in order of grant: if the step may not end all,
 // those that ran out first.
 func (t *step) endDue() {
-	due, more := t.record.Holders.due(t.now, t.alive, t.left)
+	due, more := t.record.Holders.due(t.now, t.alive, t.left+len(t.guard.Kept))
+	if due = slices.DeleteFunc(due, func(h Holding) bool { return t.guard.Kept[h.Token] }); len(due) > t.left {
+		due, more = due[:t.left], true
+	}
 	t.left, t.more = t.left-len(due), t.more || more
 	for i := range due {
 		t.endOverdue(&due[i])

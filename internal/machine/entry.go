@@ -47,6 +47,8 @@ type Batch struct {
 	Sent    int64 `cbor:"7,keyasint,omitempty"` // microseconds; 0: within MaxSkew of the clock
 	MaxSkew int64 `cbor:"8,keyasint,omitempty"` // nanoseconds
 	Floor   int64 `cbor:"9,keyasint,omitempty"`
+
+	Kept []int64 `cbor:"10,keyasint,omitempty"` // tokens of leases that do not end
 }
 
 // Op is an operation as it is encoded: see EncodeOp, Tick, Prune, Beat and Restart.
@@ -54,7 +56,15 @@ type Op = cbor.RawMessage
 
 // Guard returns what goes with the operations of a batch.
 func (b *Batch) Guard() fencing.Guard {
+	var kept map[fencing.Token]bool
+	for _, token := range b.Kept {
+		if kept == nil {
+			kept = make(map[fencing.Token]bool, len(b.Kept))
+		}
+		kept[fencing.Token(token)] = true
+	}
 	return fencing.Guard{
+		Kept:    kept,
 		Gateway: fencing.Gateway(b.Gateway), MaxHolders: b.MaxHolders, StepLimit: b.StepLimit,
 		Sent: fencing.Instant(b.Sent), MaxSkew: time.Duration(b.MaxSkew), Floor: fencing.Token(b.Floor),
 	}

@@ -22,6 +22,8 @@ func (t *turn) decided(err error) error {
 	for pause := minPause; errors.Is(err, errUndecided); pause = min(2*pause, maxPause) {
 		t.outage(err)
 		switch there, cause := t.find(); {
+		case isUnreadable(cause):
+			return cause
 		case cause != nil:
 			err = fmt.Errorf("%w: %w", errUndecided, cause)
 			select {
@@ -62,7 +64,11 @@ func (t *turn) find() (there bool, err error) {
 	defer cancel()
 	b, err := t.conn.begin(ctx, t.memory.Applied(), nil)
 	if err == nil {
+		if t.options.server != nil {
+			b.server = t.options.server(b.server)
+		}
 		t.lastFound = b.now
+		t.noteServer(b.server)
 		err = t.follow(ctx, b)
 	}
 	if errors.Is(err, errOther) || errors.Is(err, errGap) {

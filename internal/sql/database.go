@@ -36,7 +36,7 @@ type connection interface {
 	// abandon ends a turn without one.
 	abandon(context.Context) error
 
-	// read is begin without a turn: the clock is read after the log.
+	// read is begin without a turn: the clock is read before the log, so that nothing counts as over that was renewed in between.
 	read(ctx context.Context, after uint64) (*begun, error)
 
 	// newest returns the number of the entry of the newest whole snapshot, and how many chunks it has. 0: there is none.
@@ -48,11 +48,12 @@ type connection interface {
 	// claim reports whether this gateway may write a snapshot, which nobody else does for a while.
 	claim(ctx context.Context, gateway fencing.Gateway) (bool, error)
 
-	// put writes a part of a snapshot.
+	// put writes a part of a snapshot. errOvertaken: that is whole already.
 	put(ctx context.Context, seq uint64, no int, chunk []byte) error
 
-	// finish says that a snapshot has so many chunks, and is whole. Others may write one then.
-	finish(ctx context.Context, seq uint64, chunks int) error
+	// finish says that the snapshot as of an entry has so many chunks, and is whole. Others may write one then. errOvertaken: another
+	// gateway may do so now, or the entry is not in the log.
+	finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error
 
 	// cut removes at most limit of the oldest entries up to a number or, if there are none, snapshots before another one. It reports whether
 	// there may be more.

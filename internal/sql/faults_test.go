@@ -310,3 +310,40 @@ func TestThroughPgBouncer(t *testing.T) {
 	}
 	theSame(t, o, a, b)
 }
+
+// A commit that waits for a synchronous standby, and whose wait an administrator cancels (pg_cancel_backend), is there, and perhaps not at
+// the standby: the server says so by a warning. It is not answered before another one got through.
+func TestSystemCancelledWaitForStandby(t *testing.T) {
+	primary := sqltest.StartPostgres(t)
+	url := initialised(t, primary.Database(t))
+	standby := sqltest.StartStandby(t, primary, true)
+	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+	acquire(t, a, "first", time.Minute)
+	db := primary.DB(t, url)
+	standby.CutOff(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.Do(t.Context(), request("x", time.Minute))
+		done <- err
+	}()
+	cancelled := 0
+	await(t, "the commit waits for the standby", func() bool {
+		if err := db.QueryRow("select count(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep' and application_name = 'fencepost'").Scan(&cancelled); err != nil {
+			t.Fatal(err)
+		}
+		return cancelled > 0
+	})
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("it is answered as granted, and no standby has it")
+		}
+	case <-time.After(2 * time.Second):
+	}
+	if _, err := db.Exec("alter system reset synchronous_standby_names"); err != nil { // so that all ends
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("select pg_reload_conf()"); err != nil {
+		t.Fatal(err)
+	}
+}

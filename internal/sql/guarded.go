@@ -2,23 +2,26 @@ package sql
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
 
-// tryMore tries the leases that may end and were not tried: those that only what others have done shows, and those that have run out
-// since.
-func (t *turn) tryMore(ctx context.Context, own *item) error {
+// A transaction of a user that guards a lease has its row locked, which a turn would have to wait for if it ended that lease. So a turn
+// ends only leases whose rows it has tried and got. What is about a lease that is guarded, and would end it, waits for a later
+// turn; a lease that is guarded and over is kept by everything else that is done on its name.
+
+// try locks the rows of those leases that operations may end and that were not tried: those that only what others have done shows, and
+// those that have run out since.
+func (t *turn) try(ctx context.Context, ops []operation) error {
 	var more []fencing.Token
-	for _, it := range append(slices.Clip(t.items), own) {
-		for _, op := range it.operations(t.memory.Machine, t.now, nil) {
-			for _, token := range op.mayEnd(t.memory.Machine, t.now) {
-				if !t.tried[token] {
-					t.tried[token] = true
-					more = append(more, token)
-				}
+	for i := range ops {
+		for _, token := range ops[i].mayEnd(t.memory.Machine, t.now) {
+			if !t.tried[token] {
+				t.tried[token] = true
+				more = append(more, token)
 			}
 		}
 	}
@@ -32,46 +35,52 @@ func (t *turn) tryMore(ctx context.Context, own *item) error {
 	return err
 }
 
-// guardedNames returns the names on which a lease that is over is guarded.
-func (t *turn) guardedNames() map[fencing.Name]bool {
-	guarded := map[fencing.Name]bool{}
+// stuck returns the names of operations on which something is over, and all of that is guarded: to attend to them does nothing.
+func (t *turn) stuck(ops []operation) map[fencing.Name]bool {
+	names := map[fencing.Name]bool{}
 	if len(t.held) == 0 {
-		return guarded
+		return names
 	}
-	for _, it := range t.items {
-		for _, op := range it.operations(t.memory.Machine, t.now, nil) {
-			if t.ends([]operation{op}) {
-				guarded[op.op.LockName()] = true
+	for i := range ops {
+		if op, attends := ops[i].op.(fencing.ExpireRequest); attends {
+			over := t.memory.MayEnd(op, t.now)
+			if len(over) > 0 && !slices.ContainsFunc(over, func(token fencing.Token) bool { return !t.held[token] }) {
+				names[op.Name] = true
 			}
 		}
 	}
-	return guarded
+	return names
 }
 
-// ends reports whether operations may end a lease that is guarded.
-func (t *turn) ends(ops []operation) bool {
-	if len(t.held) == 0 {
-		return false
+// waits reports whether an operation would end a lease that is guarded.
+func (t *turn) waits(ops []operation) bool {
+	return len(t.held) > 0 && slices.ContainsFunc(ops, func(o operation) bool {
+		return o.op != nil && t.held[t.memory.Ends(o.op, t.now)]
+	})
+}
+
+// kept returns the leases that no operation of the turn ends, in order.
+func (t *turn) kept() (tokens []int64) {
+	for _, token := range slices.Sorted(maps.Keys(t.held)) {
+		tokens = append(tokens, int64(token))
 	}
-	for i := range ops {
-		if slices.ContainsFunc(ops[i].mayEnd(t.memory.Machine, t.now), func(token fencing.Token) bool { return t.held[token] }) {
-			return true
+	return tokens
+}
+
+// allOperations returns what the items have done at now, as far as names are not stuck.
+func (t *turn) allOperations(stuck map[fencing.Name]bool) (ops []operation) {
+	for _, it := range t.items {
+		ops = append(ops, it.operations(t.memory.Machine, t.now, stuck)...)
+	}
+	return ops
+}
+
+// own returns what steps have left to do, which the store goes on with by itself.
+func (t *turn) own() (ops []operation) {
+	if t.options.stepLimit == 0 {
+		for _, name := range t.memory.Left(machine.GoOn) {
+			ops = append(ops, newOperation(fencing.ExpireRequest{Name: name}))
 		}
 	}
-	return false
-}
-
-// refuseGuarded ends an acquire that does not wait: the name is not free before the transaction is over.
-func (t *turn) refuseGuarded(it *item) bool {
-	op, acquires := it.ops[0].op.(fencing.AcquireRequest)
-	if !acquires || op.Wait > 0 {
-		return false
-	}
-	out := t.memory.Look(fencing.InspectRequest{Name: op.Name}, t.now, t.guard())
-	refusal := fencing.LockedError(fencing.CodeLocked, out.Lock)
-	refusal.RetryAfter = 5 * guardedEvery
-	refusal.Detail = "the lease before is over, and a transaction that has checked it is not"
-	it.results, it.asked = []machine.Result{{Out: fencing.Outcome{Now: t.now, Err: refusal}}}, t.asked
-	it.finish(nil)
-	return true
+	return ops
 }

@@ -19,6 +19,7 @@ type memory struct {
 	last  int64  // the id of the last entry; 0 if it is not known, for a snapshot has it
 	from  uint64 // the last entry that the snapshot has; 0: there was none
 	grown int    // bytes of entries behind it
+	ahead bool   // an entry was carried out that is perhaps not in the log
 	sure  mark   // the last entry that is known to be in the log
 }
 
@@ -31,6 +32,9 @@ type mark struct {
 var (
 	// errOther says that the log has another entry in the place of the last one that was carried out.
 	errOther = errors.New("the database has another log than before")
+
+	// errMoved says that another server answers than did before, by one connection.
+	errMoved = errors.New("another database server answers than before")
 
 	// errGap says that an entry that is the next one to carry out, or the last one that was, is not there.
 	errGap = errors.New("the log lacks an entry")
@@ -76,7 +80,7 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 func (m *memory) grew(e *logged) { m.last, m.grown = e.id, m.grown+len(e.data) }
 
 // settled notes that all that was carried out is in the log.
-func (m *memory) settled() { m.sure = mark{m.Applied(), m.last} }
+func (m *memory) settled() { m.sure, m.ahead = mark{m.Applied(), m.last}, false }
 
 // unreadable is why this gateway can't go on: what is in the log another one has to carry out.
 type unreadable struct{ error }
@@ -93,10 +97,22 @@ func isUnreadable(err error) bool {
 func (s *Store) load(ctx context.Context, conn connection, known mark) (memory, error) {
 	for tries := 1; ; tries++ {
 		m, err := loadOnce(ctx, conn, known)
+		if err == nil && known.id != 0 && known.seq < m.from {
+			err = m.look(ctx, conn, known)
+		}
 		if !errors.Is(err, errGap) || tries == 5 { // else a newer snapshot has taken the place of what was to be read
 			return m, err
 		}
 	}
+}
+
+// look finds out whether an entry that the snapshot may have is another one than was known, as far as the log still has it.
+func (m *memory) look(ctx context.Context, conn connection, known mark) error {
+	b, err := conn.read(ctx, known.seq)
+	if err == nil && len(b.entries) > 0 && b.entries[0].seq == known.seq && b.entries[0].id != known.id {
+		m.sure = mark{}
+	}
+	return err
 }
 
 func loadOnce(ctx context.Context, conn connection, known mark) (memory, error) {
@@ -168,7 +184,7 @@ func (s *Store) reload(cause error) error {
 		s.outage(err)
 		s.pause(pause)
 	}
-	if s.memory.sure != known {
+	if s.memory.sure != known || errors.Is(cause, errOther) {
 		s.lost()
 	}
 	if s.forgot || errors.Is(cause, errGap) || errors.Is(cause, errOther) {

@@ -412,7 +412,25 @@ func TestSnapshotTables(t *testing.T) {
 		if seq, _, err := c.newest(ctx); seq != 0 || err != nil {
 			t.Errorf("one that is not whole is the newest: %d, %v", seq, err)
 		}
-		must(c.finish(ctx, 7, 2))
+		if err := c.finish(ctx, "a", mark{7, 1}, 2); !errors.Is(err, errOvertaken) {
+			t.Errorf("a snapshot as of an entry that is not in the log: %v", err)
+		}
+		for seq := range uint64(10) {
+			commitTurn(t, c, seq+1, nil, nil)
+		}
+		idOf := func(seq uint64) mark {
+			b, err := c.read(ctx, seq)
+			must(err)
+			return mark{seq, b.entries[0].id}
+		}
+		if err := c.finish(ctx, "b", idOf(7), 2); !errors.Is(err, errOvertaken) {
+			t.Errorf("a snapshot of one who may write none: %v", err)
+		}
+		must(c.finish(ctx, "a", idOf(7), 2))
+		claims("b", true)
+		if err := c.put(ctx, 7, 1, quotes); !errors.Is(err, errOvertaken) {
+			t.Errorf("a snapshot that is whole is written to: %v", err)
+		}
 		if seq, chunks, err := c.newest(ctx); seq != 7 || chunks != 2 || err != nil {
 			t.Errorf("the newest is %d of %d chunks, %v", seq, chunks, err)
 		}
@@ -426,11 +444,8 @@ func TestSnapshotTables(t *testing.T) {
 				t.Errorf("chunk %d comes back as another one", no)
 			}
 		}
-		for seq := range uint64(10) {
-			commitTurn(t, c, seq+1, nil, nil)
-		}
 		must(c.put(ctx, 9, 1, chunk))
-		must(c.finish(ctx, 9, 1))
+		must(c.finish(ctx, "b", idOf(9), 1))
 		turns := 0
 		for more := true; more; turns++ {
 			var err error

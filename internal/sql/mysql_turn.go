@@ -160,7 +160,7 @@ func changes(e *entry) *script {
 	}
 	for i, r := range granted {
 		if i == 0 {
-			s.add("insert into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
+			s.add("insert ignore into lease (token, name, lease, slot, mode, owner, acquired_at) values ")
 		}
 		s.add("%s(%d, ?, ?, %s, ?, ?, %s)", comma(i), r.Token, slotText(r), instant(r.AcquiredAt))
 		s.args = append(s.args, string(r.name), string(r.Lease), string(r.Mode), r.Owner)
@@ -172,7 +172,7 @@ func changes(e *entry) *script {
 		s.add("%s(%d, %s)", comma(i), r.Token, instant(r.ExpiresAt))
 	}
 	if len(granted) > 0 {
-		s.add(";")
+		s.add(" on duplicate key update expires_at = values(expires_at);")
 	}
 	if len(renewed) > 0 {
 		s.add("set @free = null; select json_arrayagg(l.token) into @free %s for update skip locked;", with("renewal", renewed))
@@ -225,7 +225,7 @@ func (c *mysqlConn) abandon(ctx context.Context) error { return c.ask(ctx, c.unb
 
 func (c *mysqlConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
-	if err := c.ask(ctx, logFrom(after)+"; "+serverNow, nil, b.readEntry, b.readServer); err != nil {
+	if err := c.ask(ctx, serverNow+logFrom(after), nil, b.readServer, b.readEntry); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -263,14 +263,33 @@ func (c *mysqlConn) claim(ctx context.Context, gateway fencing.Gateway) (claimed
 }
 
 func (c *mysqlConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
-	return c.ask(ctx, fmt.Sprintf("replace into snapshot values (%d, %d, ?)", seq, no), []any{chunk})
-}
-
-func (c *mysqlConn) finish(ctx context.Context, seq uint64, chunks int) error {
-	if err := c.put(ctx, seq, 0, head(chunks)); err != nil {
+	err := c.ask(ctx, fmt.Sprintf("delete from snapshot where seq = %d and no = %d and not exists (select 1 from (select 1 from snapshot where seq = %[1]d and no = 0) as whole)", seq, no), nil)
+	if err != nil {
 		return err
 	}
-	return c.ask(ctx, "update snapshotter set until = '1970-01-01' where id = 1", nil)
+	return c.written(ctx, fmt.Sprintf("insert into snapshot select %d, %d, ? from dual where not exists (select 1 from snapshot where seq = %[1]d and no = 0)", seq, no), chunk)
+}
+
+// written carries out a statement that is to write a row.
+func (c *mysqlConn) written(ctx context.Context, statement string, args ...any) error {
+	rows := int64(0)
+	err := c.ask(ctx, statement+"; select row_count()", args, func(row []driver.Value) error {
+		rows = number(row[0])
+		return nil
+	})
+	if err == nil && rows < 1 {
+		return errOvertaken
+	}
+	return err
+}
+
+func (c *mysqlConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
+	err := c.written(ctx, fmt.Sprintf("insert into snapshot select %d, 0, ? from dual where exists (select 1 from log where seq = %[1]d and id = %d) and exists (select 1 from snapshotter where gateway = ?)", of.seq, of.id),
+		head(chunks), string(gateway))
+	if err != nil {
+		return err
+	}
+	return c.ask(ctx, "update snapshotter set until = '1970-01-01' where gateway = ?", []any{string(gateway)})
 }
 
 func (c *mysqlConn) cut(ctx context.Context, upTo, snapshot uint64, limit int) (more bool, err error) {

@@ -55,11 +55,13 @@ func newPostgres(url string) (*postgres, error) {
 }
 
 func (p *postgres) connect(ctx context.Context) (connection, error) {
-	conn, err := pgx.ConnectConfig(ctx, p.config.Copy())
-	if err != nil {
+	c := &postgresConn{of: p}
+	config := p.config.Copy()
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { c.warned = c.warned || n.SeverityUnlocalized == "WARNING" }
+	var err error
+	if c.Conn, err = pgx.ConnectConfig(ctx, config); err != nil {
 		return nil, postgresError(err)
 	}
-	c := &postgresConn{Conn: conn, of: p}
 	if err := c.checkSchema(ctx); err != nil {
 		c.close()
 		return nil, err
@@ -69,8 +71,9 @@ func (p *postgres) connect(ctx context.Context) (connection, error) {
 
 type postgresConn struct {
 	*pgx.Conn
-	of  *postgres
-	run string // which run of which server it was that was asked last
+	of     *postgres
+	warned bool   // the server has warned of something since this was last set: of a commit that waits for no standby any more
+	run    string // which run of which server it was that was asked last
 }
 
 // whichRun is what tells the runs of a server apart, and a server from the one that it was promoted from: cheap enough for each turn.
@@ -163,6 +166,7 @@ func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 	batch := &pgx.Batch{}
 	batch.Queue("select fencepost.append($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)", append([]any{int64(e.seq)}, e.arguments()...)...)
 	batch.Queue("commit")
+	c.warned = false
 	r := c.SendBatch(ctx, batch)
 	_, err := r.Exec()
 	if err != nil {
@@ -173,10 +177,7 @@ func (c *postgresConn) commit(ctx context.Context, e *entry) error {
 	if err := errors.Join(err, r.Close()); err != nil {
 		return undecidedUnlessRefused(err)
 	}
-	if tag.String() != "COMMIT" {
-		return fmt.Errorf("a commit was answered with %s", tag)
-	}
-	return nil
+	return c.committed(tag)
 }
 
 // arguments returns what the functions get that write an entry.
@@ -192,6 +193,18 @@ func (e *entry) arguments() []any {
 	return []any{e.id, e.data, numbers(e.ended), of, names, leases, slots, modes, owners, acquired, expires}
 }
 
+// committed returns nil if the answer to a commit says that it has happened, at standbys that it waits for too. Of a transaction that has
+// failed the answer is ROLLBACK.
+func (c *postgresConn) committed(tag pgconn.CommandTag) error {
+	if tag.String() != "COMMIT" {
+		return fmt.Errorf("a commit was answered with %s", tag)
+	}
+	if c.warned {
+		return fmt.Errorf("%w: it warns that a standby may not have it", errUndecided)
+	}
+	return nil
+}
+
 // alone implements lone.
 func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fencing.Instant, late time.Duration, tried []fencing.Token) (at fencing.Instant, done bool, err error) {
 	batch := &pgx.Batch{}
@@ -199,6 +212,7 @@ func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fen
 	batch.Queue("select now, done from fencepost.turn_alone($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
 		append([]any{int64(behind.seq), behind.id, c.run, int64(now), late.Microseconds(), numbers(tried), int32(stall / time.Millisecond)}, e.arguments()...)...)
 	batch.Queue("commit")
+	c.warned = false
 	r := c.SendBatch(ctx, batch)
 	_, err = r.Exec()
 	if err == nil {
@@ -211,16 +225,13 @@ func (c *postgresConn) alone(ctx context.Context, e *entry, behind mark, now fen
 	if err := errors.Join(err, r.Close()); err != nil {
 		return 0, false, undecidedUnlessRefused(err)
 	}
-	if tag.String() != "COMMIT" {
-		return 0, false, fmt.Errorf("a commit was answered with %s", tag)
-	}
-	return at, done, nil
+	return at, done, c.committed(tag)
 }
 
 // undecidedUnlessRefused returns an error that wraps errUndecided, unless the server says that it has rolled the transaction back.
 func undecidedUnlessRefused(err error) error {
 	var refusal *pgconn.PgError
-	if errors.As(err, &refusal) && refusal.Severity == "ERROR" && refusal.Code != "57014" {
+	if errors.As(err, &refusal) && refusal.SeverityUnlocalized == "ERROR" && refusal.Code != "57014" {
 		return postgresError(err)
 	}
 	return fmt.Errorf("%w: %w", errUndecided, postgresError(err))
@@ -234,13 +245,13 @@ func (c *postgresConn) abandon(ctx context.Context) error {
 func (c *postgresConn) read(ctx context.Context, after uint64) (*begun, error) {
 	b := &begun{}
 	batch := &pgx.Batch{}
-	queueLog(batch, after)
 	batch.Queue("select (extract(epoch from clock_timestamp()) * 1000000)::bigint, " + whichRun)
+	queueLog(batch, after)
 	r := c.SendBatch(ctx, batch)
 	run := ""
-	err := b.readLog(r)
+	err := r.QueryRow().Scan(&b.now, &run)
 	if err == nil {
-		err = r.QueryRow().Scan(&b.now, &run)
+		err = b.readLog(r)
 	}
 	if err := errors.Join(err, r.Close()); err != nil {
 		return nil, postgresError(err)
@@ -278,15 +289,25 @@ func (c *postgresConn) claim(ctx context.Context, gateway fencing.Gateway) (bool
 }
 
 func (c *postgresConn) put(ctx context.Context, seq uint64, no int, chunk []byte) error {
-	_, err := c.Exec(ctx, "insert into fencepost.snapshot values ($1, $2, $3) on conflict (seq, no) do update set chunk = excluded.chunk", int64(seq), int32(no), chunk)
+	tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, $2, $3 where not exists (select from fencepost.snapshot where seq = $1 and no = 0)
+		on conflict (seq, no) do update set chunk = excluded.chunk`, int64(seq), int32(no), chunk)
+	return overtakenUnless(tag, err)
+}
+
+func overtakenUnless(tag pgconn.CommandTag, err error) error {
+	if err == nil && tag.RowsAffected() == 0 {
+		return errOvertaken
+	}
 	return postgresError(err)
 }
 
-func (c *postgresConn) finish(ctx context.Context, seq uint64, chunks int) error {
-	if err := c.put(ctx, seq, 0, head(chunks)); err != nil {
+func (c *postgresConn) finish(ctx context.Context, gateway fencing.Gateway, of mark, chunks int) error {
+	tag, err := c.Exec(ctx, `insert into fencepost.snapshot select $1, 0, $2 where exists (select from fencepost.log where seq = $1 and id = $3)
+		and exists (select from fencepost.snapshotter where gateway = $4) on conflict do nothing`, int64(of.seq), head(chunks), of.id, string(gateway))
+	if err := overtakenUnless(tag, err); err != nil {
 		return err
 	}
-	_, err := c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where id = 1")
+	_, err = c.Exec(ctx, "update fencepost.snapshotter set until = 'epoch' where gateway = $1", string(gateway))
 	return postgresError(err)
 }
 
@@ -322,7 +343,7 @@ func postgresError(err error) error {
 			return fmt.Errorf("the database refuses: %s (gateway store init -role gives a user the rights of a gateway)", refusal.Message)
 		}
 		err = fmt.Errorf("the database refuses: %s (SQLSTATE %s)", refusal.Message, refusal.Code)
-		if refusal.Severity == "ERROR" && refusal.Code != "40001" && refusal.Code != "40P01" {
+		if refusal.SeverityUnlocalized == "ERROR" && refusal.Code != "40001" && refusal.Code != "40P01" {
 			err = refused{err}
 		}
 		return err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 const (
@@ -43,7 +44,7 @@ func (s *Store) run() {
 			refuse(items, s.errFailed())
 		}
 		if over {
-			refuse(s.takeGuarded(), errClosed)
+			refuse(s.guarded, errClosed)
 			s.end()
 			return
 		}
@@ -78,16 +79,20 @@ func (s *Store) nextLook() time.Duration {
 	return idleEvery
 }
 
-// takeGuarded returns what waits for transactions that guard leases.
+// takeGuarded returns what waits for transactions that guard leases, as much as goes into a turn beside others.
 func (s *Store) takeGuarded() (items []*item) {
+	var left []*item
 	for _, it := range s.guarded {
-		if it.gone() {
+		switch {
+		case it.gone():
 			it.finish(fencing.Unavailable(it.ctx.Err()))
-			continue
+		case len(items) < machine.MostOps/2:
+			items = append(items, it)
+		default:
+			left = append(left, it)
 		}
-		items = append(items, it)
 	}
-	s.guarded = nil
+	s.guarded = left
 	return items
 }
 
@@ -138,8 +143,16 @@ func (s *Store) turn(items []*item) error {
 		s.outage(nil)
 		return nil
 	}
-	s.conn.close()
-	s.conn = nil
+	if s.conn != nil {
+		s.conn.close()
+		s.conn = nil
+	}
+	closing := false
+	select {
+	case <-s.closing:
+		closing = true
+	default:
+	}
 	var refusal refused
 	isRefused := errors.As(err, &refusal)
 	var again []*item
@@ -147,7 +160,7 @@ func (s *Store) turn(items []*item) error {
 		if isRefused {
 			it.refusals++
 		}
-		if it.gone() || it.refusals == mostRefusals || s.Cause() != nil {
+		if it.gone() || it.refusals == mostRefusals || s.Cause() != nil || closing {
 			it.finish(fencing.Unavailable(err))
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,9 @@ const (
 	// closeTimeout bounds the snapshot at the end.
 	closeTimeout = 10 * time.Second
 )
+
+// errOvertaken says that another gateway has written a snapshot meanwhile.
+var errOvertaken = errors.New("another gateway has written a snapshot meanwhile")
 
 // head is part 0 of a snapshot.
 func head(chunks int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(chunks)) }
@@ -77,8 +81,8 @@ func (s *Store) save(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	of := s.memory.Machine
-	if of.Applied() == newest {
+	of, last := s.memory.Machine, s.memory.sure
+	if of.Applied() == newest || s.memory.ahead || s.Cause() != nil {
 		s.mu.Unlock()
 		return nil
 	}
@@ -103,7 +107,7 @@ func (s *Store) save(ctx context.Context) error {
 	if err := machine.Skim(&chunkReader{ctx: ctx, conn: conn, seq: w.seq, chunks: w.no}); err != nil {
 		return fmt.Errorf("what was written can't be read: %w", err)
 	}
-	if err := conn.finish(ctx, w.seq, w.no); err != nil {
+	if err := conn.finish(ctx, s.gateway, last, w.no); err != nil {
 		return err
 	}
 	upTo := max(w.seq, keptBehind) - keptBehind
@@ -147,8 +151,8 @@ func (w *chunkWriter) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		if time.Since(w.claimed) > claimFor/3 {
 			w.claimed = time.Now()
-			if _, err := w.conn.claim(w.ctx, w.of.gateway); err != nil {
-				return n, err
+			if claimed, err := w.conn.claim(w.ctx, w.of.gateway); err != nil || !claimed {
+				return n, errors.Join(errOvertaken, err)
 			}
 		}
 		chunk := p[n:min(len(p), n+chunkSize)]

@@ -101,6 +101,9 @@ func (t *turn) carryOut() error {
 		return err
 	}
 	t.memory.settled()
+	if last := t.memory.Now(); !t.writes && len(b.entries) > 1 && last > t.now && last.Sub(t.now) < mostLate {
+		t.now = last // the clock was read before the log
+	}
 	t.noteServer(b.server)
 	if t.writes {
 		if err := t.write(ctx, b); err != nil {
@@ -144,10 +147,14 @@ func (t *turn) follow(ctx context.Context, b *begun) error {
 		if !b.more {
 			return nil
 		}
-		var err error
-		if b, err = t.conn.read(ctx, t.memory.Applied()); err != nil {
+		next, err := t.conn.read(ctx, t.memory.Applied())
+		if err != nil {
 			return err
 		}
+		if next.server != b.server { // a pooler has changed it
+			return errMoved
+		}
+		b = next
 	}
 }
 
@@ -227,33 +234,31 @@ type carried struct {
 // choose puts together what the turn does: first what the store itself has to do. Of the items those wait that would end a lease
 // which a transaction guards.
 func (t *turn) choose(ctx context.Context) ([]carried, error) {
-	m := t.memory.Machine
-	own := &item{}
-	if t.options.stepLimit == 0 {
-		for _, name := range m.Left(machine.GoOn) {
-			own.ops = append(own.ops, newOperation(fencing.ExpireRequest{Name: name}))
-		}
-	}
-	if err := t.tryMore(ctx, own); err != nil {
+	own := t.own()
+	first := append(t.allOperations(nil), own...)
+	if err := t.try(ctx, first); err != nil {
 		return nil, err
 	}
-	guarded := t.guardedNames()
-	for _, op := range own.ops {
-		if !guarded[op.op.LockName()] {
+	stuck := t.stuck(first)
+	if len(stuck) > 0 { // others may be due in the place of those
+		if err := t.try(ctx, t.allOperations(stuck)); err != nil {
+			return nil, err
+		}
+	}
+	for _, op := range own {
+		if !stuck[op.op.LockName()] {
 			t.ops = append(t.ops, op.encoded)
 		}
 	}
 	var all []carried
 	var left []*item
 	for _, it := range t.items {
-		ops := it.operations(m, t.now, guarded)
+		ops := it.operations(t.memory.Machine, t.now, stuck)
 		if it.due != nil && t.batch.Sent != 0 && !it.beats { // nothing is judged by the time while the clocks differ
 			ops = nil
 		}
-		if it.due == nil && t.ends(ops) {
-			if !t.refuseGuarded(it) {
-				t.guarded = append(t.guarded, it)
-			}
+		if t.waits(ops) {
+			t.guarded = append(t.guarded, it)
 			continue
 		}
 		from := len(t.ops)
@@ -263,6 +268,7 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 		all, left = append(all, carried{it, from, len(t.ops)}), append(left, it)
 	}
 	t.items = left
+	t.batch.Kept = t.kept()
 	return all, nil
 }
 
@@ -298,7 +304,7 @@ func encoded(e *machine.Entry, seq uint64) (*entry, *machine.Decoded, error) {
 func (t *turn) apply(e *entry, d *machine.Decoded, telling *machine.Telling) ([]machine.Result, error) {
 	telling.Watched = t.watchers.Any()
 	telling.AskedOf = func(*machine.Batch) time.Time { return t.asked }
-	t.mine = telling
+	t.mine, t.memory.ahead = telling, true
 	results, err := t.memory.Apply(e.seq, d, telling, true)
 	if err != nil {
 		return nil, err
@@ -351,7 +357,7 @@ func (t *turn) look() {
 		it.finish(nil)
 	}
 	t.considerSnapshot()
-	if t.options.stepLimit == 0 && len(t.memory.Left(1)) > 0 {
+	if t.options.stepLimit == 0 && len(t.memory.Left(1)) > 0 && len(t.held) == 0 {
 		t.queue.stir()
 	}
 }

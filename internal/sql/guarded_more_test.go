@@ -1,0 +1,69 @@
+package sql
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/sql/sqltest"
+)
+
+// Of a name with more leases that are over than an entry ends, one that is guarded is left as well by what goes on with it.
+func TestGoesOnBesideAGuard(t *testing.T) {
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	db := server.DB(t, url)
+	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+	shared := func(ttl time.Duration) fencing.AcquireRequest {
+		r := request("many", ttl)
+		r.Mode = fencing.ModeShared
+		return r
+	}
+	const ttl = 8 * time.Second
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for range 38 {
+				if _, err := a.Do(t.Context(), shared(ttl)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	last := mustDo(t, a, shared(ttl))
+	end := time.Now().Add(ttl)
+	guarding(t, db, "many", last.Holder.Token)
+	over(t, end.Add(100*time.Millisecond))
+	if _, err := a.Expire(t.Context(), 256); err != nil {
+		t.Error(err)
+	}
+	began := time.Now()
+	_, err := a.Do(t.Context(), request("other", time.Minute))
+	if took := time.Since(began); err != nil || took > 2*time.Second {
+		t.Errorf("another name takes %s: %v", took, err)
+	}
+}
+
+// A retry of who holds a shared lock is not told that it does not, and a break with notice goes on, whatever is guarded.
+func TestRetriesBesideAGuard(t *testing.T) {
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	db := server.DB(t, url)
+	a := openGateway(t, Options{URL: url, Logger: testLog(t)})
+	one, two := request("shared", time.Second), request("shared", time.Minute)
+	one.Mode, two.Mode = fencing.ModeShared, fencing.ModeShared
+	mustDo(t, a, two)
+	asked := time.Now()
+	guarding(t, db, "shared", mustDo(t, a, one).Holder.Token)
+	g := acquire(t, a, "noticed", time.Minute)
+	guarding(t, db, "noticed", g.token)
+	over(t, asked.Add(1500*time.Millisecond))
+	if _, err := a.Do(t.Context(), two); err != nil {
+		t.Errorf("a retry of a holder: %v", err)
+	}
+	if _, err := a.Do(t.Context(), fencing.BreakRequest{Name: "noticed", Token: g.token, Notice: 10 * time.Second}); err != nil {
+		t.Errorf("a notice: %v", err)
+	}
+}
