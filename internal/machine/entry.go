@@ -26,7 +26,7 @@ const (
 type Entry struct {
 	Version int     `cbor:"1,keyasint"`
 	Term    uint64  `cbor:"2,keyasint,omitempty"` // of a cluster: in which it was made; in another one nothing of it counts
-	Now     int64   `cbor:"3,keyasint"`           // microseconds; no rule reckons with less than of the entry before
+	Now     int64   `cbor:"3,keyasint"`           // microseconds; no rule reckons with less than of the entry before, unless the log follows a clock
 	Batches []Batch `cbor:"4,keyasint,omitempty"`
 	Wall    int64   `cbor:"5,keyasint,omitempty"` // its writer's wall clock: see WallStep
 	Behind  uint64  `cbor:"6,keyasint,omitempty"` // its writer had carried out the log up to this index; 0: it does not say

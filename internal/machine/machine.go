@@ -361,7 +361,7 @@ func (m *Machine) Restore(r *Restored) {
 // State returns the state: it is only to be looked at.
 func (m *Machine) State() *fencing.State { return m.state }
 
-// Now returns the greatest instant in the log.
+// Now returns the greatest instant in the log, or the last one where the log follows a clock.
 func (m *Machine) Now() fencing.Instant { return m.now }
 
 // Applied returns up to which index the log is carried out.

@@ -156,7 +156,7 @@ func operationOf(op fencing.Op) operation {
 	case fencing.ExpireRequest:
 		o.Kind = kindExpire
 	default:
-		panic(fmt.Sprintf("raft: no encoding for %T", op))
+		panic(fmt.Sprintf("machine: no encoding for %T", op))
 	}
 	return o
 }

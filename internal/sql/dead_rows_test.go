@@ -11,6 +11,7 @@ import (
 // A transaction elsewhere that stays open keeps dead rows from being removed. What a turn reads must not grow with them, and no turn
 // reads a table whole.
 func TestOpenTransactionElsewhere(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)

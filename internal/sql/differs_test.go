@@ -13,6 +13,7 @@ import (
 // A gateway that comes to something else than the one that wrote the log stops, and none like it starts: else two would grant the same
 // name.
 func TestALogThatComesToSomethingElse(t *testing.T) {
+	t.Parallel()
 	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
 		url := initialised(t, server.Database(t))
 		o := Options{URL: url, Version: "v1", Logger: testLog(t)}

@@ -20,6 +20,7 @@ func over(t testing.TB, at time.Time) {
 
 // Expire ends only leases that were tried: of two guarded ones, of which it is to end one at most, neither is deleted.
 func TestExpireBeyondWhatWasTried(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
@@ -39,6 +40,7 @@ func TestExpireBeyondWhatWasTried(t *testing.T) {
 
 // Other holders of a shared lock are not held up while the lease of one is over, and guarded: docs/storage/transaction.md says so.
 func TestOtherHoldersOfASharedLock(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
@@ -95,6 +97,7 @@ func (h hooked) alone(ctx context.Context, e *entry, behind mark, now fencing.In
 // The answer to a commit is lost in a fail-over, and the entry is found at the promoted server: that is another one, so nothing
 // is granted before the quarantine is over, also not by a turn of one message.
 func TestAloneAfterFailover(t *testing.T) {
+	t.Parallel()
 	url := initialised(t, sqltest.Postgres(t).Database(t))
 	var armed, promoted atomic.Bool
 	o := Options{URL: url, Logger: testLog(t), aloneAfter: time.Millisecond, Quarantine: Quarantine{For: time.Minute}}
@@ -149,6 +152,7 @@ func (d downable) connect(ctx context.Context) (connection, error) {
 
 // A store that is closed while it is not known what became of a commit writes no snapshot with what was not committed.
 func TestSnapshotOfWhatIsNotCommitted(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	var armed, down atomic.Bool
@@ -198,6 +202,7 @@ func TestSnapshotOfWhatIsNotCommitted(t *testing.T) {
 
 // Who stood still while it wrote a snapshot, and lost the claim, changes nothing in the one that another has written whole.
 func TestSnapshotOverwritten(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
@@ -233,6 +238,7 @@ func TestSnapshotOverwritten(t *testing.T) {
 
 // A store can be closed while the database is down and it is not known what became of a commit.
 func TestCloseInDoubt(t *testing.T) {
+	t.Parallel()
 	url := initialised(t, sqltest.Postgres(t).Database(t))
 	var armed, down atomic.Bool
 	o := Options{URL: url, Logger: testLog(t), aloneAfter: -1}
@@ -253,6 +259,7 @@ func TestCloseInDoubt(t *testing.T) {
 // A backup is put back, and another gateway that knows of nothing goes on and leaves a snapshot. Who was granted something in
 // between finds another entry in the place of its own: that is a loss, whatever the snapshot may have.
 func TestLossBehindASnapshot(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t), Quarantine: Quarantine{For: time.Minute}}

@@ -37,15 +37,18 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		return Condition{}, err
 	}
 	o.complete()
-	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, err := db.connect(connecting)
+	connect := func() (connection, error) {
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		return db.connect(ctx)
+	}
+	conn, err := connect()
 	if err != nil {
 		return Condition{}, err
 	}
 	defer conn.close()
 	var c Condition
-	m, err := new(Store).load(ctx, conn, mark{})
+	m, err := load(ctx, conn, mark{})
 	var b *begun
 	if err == nil {
 		b, err = conn.begin(ctx, math.MaxInt64, nil)
@@ -58,7 +61,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 		q := &m.State().Quarantine
 		c.Stats = fencing.Stats{Held: m.Held(), Quarantine: max(0, q.Until.Sub(b.now))}
 		inUse = q.Longest(b.now)
-	} else if conn, err = db.connect(connecting); err != nil { // after an error a connection is of no use
+	} else if conn, err = connect(); err != nil { // after an error a connection is of no use
 		return Condition{}, err
 	} else {
 		defer conn.close()

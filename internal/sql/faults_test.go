@@ -16,6 +16,7 @@ import (
 // Backends are killed under load, at flushes, commits, and anywhere. What became of each commit is found out; nobody has a name
 // beside another one, and all gateways come to the same.
 func TestKilledBackends(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t), aloneAfter: time.Millisecond}
@@ -43,6 +44,7 @@ func TestKilledBackends(t *testing.T) {
 
 // A server that crashes and is started again has forgotten nothing: nothing is in quarantine.
 func TestSystemCrashedServer(t *testing.T) {
+	t.Parallel()
 	server := sqltest.StartPostgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t)}
@@ -72,6 +74,7 @@ func twoHosts(url string, first, second *sqltest.Server) string {
 
 // An asynchronous standby that is promoted has forgotten grants: nothing is granted while somebody may believe in one, and tokens go on.
 func TestSystemPromotedStandby(t *testing.T) {
+	t.Parallel()
 	primary := sqltest.StartPostgres(t)
 	url := initialised(t, primary.Database(t))
 	standby := sqltest.StartStandby(t, primary, false)
@@ -110,6 +113,7 @@ func TestSystemPromotedStandby(t *testing.T) {
 
 // What a synchronous standby has not confirmed was not granted: when it is promoted nobody has a name twice.
 func TestSystemPromotedSynchronousStandby(t *testing.T) {
+	t.Parallel()
 	primary := sqltest.StartPostgres(t)
 	url := initialised(t, primary.Database(t))
 	standby := sqltest.StartStandby(t, primary, true)
@@ -130,6 +134,7 @@ func TestSystemPromotedSynchronousStandby(t *testing.T) {
 
 // A backup that is put back under running gateways is noticed.
 func TestRestoredBackup(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t), Quarantine: Quarantine{For: time.Second}}
@@ -206,6 +211,7 @@ func putBack(t *testing.T, db *sql.DB, rows []logRow) {
 
 // A gateway that stands still in its turn holds all others up until the database throws it out.
 func TestStalledGateway(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t)}
@@ -236,6 +242,7 @@ func TestStalledGateway(t *testing.T) {
 
 // Whatever the database refuses to write is not granted, and can be asked for again.
 func TestRefusedWrites(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t)}
@@ -267,6 +274,7 @@ func TestRefusedWrites(t *testing.T) {
 
 // Snapshots are written and the log is cut while two gateways work.
 func TestSnapshots(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	o := Options{URL: url, Logger: testLog(t), snapshotAt: 50_000}
@@ -299,6 +307,7 @@ func TestSnapshots(t *testing.T) {
 }
 
 func TestThroughPgBouncer(t *testing.T) {
+	t.Parallel()
 	pooler := sqltest.StartPgBouncer(t, sqltest.Postgres(t))
 	o := Options{URL: initialised(t, pooler.Database(t)), Logger: testLog(t), aloneAfter: time.Millisecond}
 	a, b := openGateway(t, o), openGateway(t, o)
@@ -314,6 +323,7 @@ func TestThroughPgBouncer(t *testing.T) {
 // A commit that waits for a synchronous standby, and whose wait an administrator cancels (pg_cancel_backend), is there, and perhaps not at
 // the standby: the server says so by a warning. It is not answered before another one got through.
 func TestSystemCancelledWaitForStandby(t *testing.T) {
+	t.Parallel()
 	primary := sqltest.StartPostgres(t)
 	url := initialised(t, primary.Database(t))
 	standby := sqltest.StartStandby(t, primary, true)

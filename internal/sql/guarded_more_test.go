@@ -11,6 +11,7 @@ import (
 
 // Of a name with more leases that are over than an entry ends, one that is guarded is left as well by what goes on with it.
 func TestGoesOnBesideAGuard(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
@@ -48,6 +49,7 @@ func TestGoesOnBesideAGuard(t *testing.T) {
 
 // A retry of who holds a shared lock is not told that it does not, and a break with notice goes on, whatever is guarded.
 func TestRetriesBesideAGuard(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)

@@ -45,6 +45,7 @@ func answered(t *testing.T, s *Store, op fencing.Op) <-chan error {
 // While a transaction guards a lease, that does not end and the name is not handed on, by any gateway, though its time runs out, it is
 // released, or broken. Renewals go on, and so do all other names.
 func TestGuardedLease(t *testing.T) {
+	t.Parallel()
 	server := sqltest.Postgres(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)
@@ -146,6 +147,7 @@ func acquireAndRelease(t *testing.T, s *Store, name fencing.Name) {
 // A transaction on MariaDB that asks for SERIALIZABLE once, which the guard does not see, locks when its lease ends. Renewals go on all the
 // same, and so does everything else; the view shows the new end when that transaction is over.
 func TestSerializableOnceHoldsUpNoGateway(t *testing.T) {
+	t.Parallel()
 	server := sqltest.MariaDB(t)
 	url := initialised(t, server.Database(t))
 	db := server.DB(t, url)

@@ -21,6 +21,7 @@ func (h *hearer) Gap()                                                    {}
 
 // A lock that is released at one gateway goes to the waiter at another, who is told by a hint, and without one soon after.
 func TestHandOff(t *testing.T) {
+	t.Parallel()
 	for _, through := range []string{"hints", "asking"} {
 		t.Run(through, func(t *testing.T) {
 			url := initialised(t, sqltest.Postgres(t).Database(t))

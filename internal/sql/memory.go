@@ -94,7 +94,7 @@ func isUnreadable(err error) bool {
 
 // load reads the newest snapshot and carries out the log behind it. An entry that was known to be there is looked for: sure of what is
 // returned is that one where it was found, or a snapshot may have it.
-func (s *Store) load(ctx context.Context, conn connection, known mark) (memory, error) {
+func load(ctx context.Context, conn connection, known mark) (memory, error) {
 	for tries := 1; ; tries++ {
 		m, err := loadOnce(ctx, conn, known)
 		if err == nil && known.id != 0 && known.seq < m.from {
@@ -209,7 +209,7 @@ func (s *Store) loadAnew(known mark) error {
 		s.conn = nil
 		return err
 	}
-	m, err := s.load(ctx, s.conn, known)
+	m, err := load(ctx, s.conn, known)
 	if err == nil {
 		s.memory = m
 	}

@@ -10,6 +10,7 @@ import (
 
 // Connections are killed wherever they are in a turn: every commit is decided, and the rows of leases are the holders.
 func TestKilledConnectionsMariaDB(t *testing.T) {
+	t.Parallel()
 	place := newPlace(t, sqltest.MariaDB(t))
 	o := Options{URL: place.url, Logger: testLog(t)}
 	a, b := openGateway(t, o), openGateway(t, o)
@@ -58,6 +59,7 @@ func (p *place) compareFresh(t testing.TB, o Options) {
 
 // A gateway that starts from a snapshot comes to the same as those that carried the log out.
 func TestSnapshotsMariaDB(t *testing.T) {
+	t.Parallel()
 	place := newPlace(t, sqltest.MariaDB(t))
 	o := Options{URL: place.url, Logger: testLog(t), snapshotAt: 50_000}
 	a, b := openGateway(t, o), openGateway(t, o)

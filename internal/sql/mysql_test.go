@@ -21,7 +21,7 @@ func TestMySQLURL(t *testing.T) {
 	const secret = "s3cret"
 	for _, c := range []struct{ url, want string }{
 		{"mysql://me:s3cret@db.example/locks", ""},
-		{"mariadb://me:s3cret@[::1]:3307/locks?tls=skip-verify", ""},
+		{"mysql://me:s3cret@[::1]:3307/locks?tls=skip-verify", ""},
 		{"mysql://me:s3cret@/locks?socket=%2Frun%2Fmysqld.sock", ""},
 		{"mysql://me:s3cret@db.example/locks?charset=latin1", `no option "charset"`},
 		{"mysql://me:s3cret@db.example/locks?tls=maybe", "tls is true"},

@@ -14,6 +14,7 @@ import (
 // While a user's transaction is open that has done something which its rights allow, at the isolation that is the default, other names
 // are granted and leases renewed; but for a statement that writes what it reads from the view, as the documents say.
 func TestUsersOfMariaDB(t *testing.T) {
+	t.Parallel()
 	for what, do := range map[string]func(t *testing.T, tx *sql.Tx, a *Store, g grant){
 		"guard of a lease that has ended since the snapshot": func(t *testing.T, tx *sql.Tx, a *Store, g grant) {
 			var n int
@@ -61,6 +62,7 @@ func TestUsersOfMariaDB(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			place := newPlace(t, sqltest.MariaDB(t))
 			if _, err := place.db.Exec("create table written (text varchar(100)) engine = InnoDB; insert into written values ('a')"); err != nil {
 				t.Fatal(err)
@@ -87,8 +89,10 @@ func TestUsersOfMariaDB(t *testing.T) {
 // A transaction that alone is at SERIALIZABLE holds up no renewal, and no grant either unless its token was refused and is above all
 // live ones, as the documents say.
 func TestOneSerializableTransaction(t *testing.T) {
+	t.Parallel()
 	for what, ask := range map[string]string{"guard": "select guard('x', ?)", "refused token": "select guard('x', ? + 1000000)", "view": "select max(name) from leases where fencing_token = ?"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			place := newPlace(t, sqltest.MariaDB(t))
 			a := openGateway(t, Options{URL: place.url, Logger: testLog(t)})
 			g := acquire(t, a, "x", time.Minute)

@@ -23,6 +23,7 @@ type item struct {
 	due  func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation // or these, which depend on what there is
 	look func(*looked)
 
+	locks bool // it needs a turn, though there is nothing to do
 	beats bool // due begins with a sign of life
 
 	asked    time.Time        // the gateway's clock before the database was asked

@@ -110,7 +110,7 @@ func (s *Store) turns(items []*item) error {
 	}
 	var looks, writes []*item
 	for _, it := range items {
-		if it.ops == nil && it.due == nil {
+		if it.ops == nil && it.due == nil && !it.locks {
 			looks = append(looks, it)
 		} else {
 			writes = append(writes, it)

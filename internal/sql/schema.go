@@ -50,7 +50,7 @@ func newDatabase(address string) (database, error) {
 	switch scheme, _, _ := strings.Cut(address, "://"); scheme {
 	case "postgres", "postgresql":
 		return newPostgres(address)
-	case "mysql", "mariadb":
+	case "mysql":
 		return newMySQL(address)
 	}
 	return nil, errors.New("the URL of a database begins with postgres:// or mysql://")

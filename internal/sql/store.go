@@ -141,7 +141,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	if s.conn, err = s.connect(ctx); err == nil {
-		s.memory, err = s.load(ctx, s.conn, mark{})
+		s.memory, err = load(ctx, s.conn, mark{})
 		if err != nil {
 			s.conn.close()
 		}
@@ -349,8 +349,7 @@ func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
 
 // Check implements fencing.Store: the database can begin a turn.
 func (s *Store) Check(ctx context.Context) error {
-	_, err := s.Expire(ctx, 0)
-	return err
+	return s.await(ctx, &item{locks: true})
 }
 
 // Examine implements fencing.Store.

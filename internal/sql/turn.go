@@ -34,6 +34,7 @@ func (t *turn) estimate() {
 	m := t.memory.Machine
 	t.writes = t.arrives && !(t.failing && len(t.items) > 0) || t.options.stepLimit == 0 && len(m.Left(1)) > 0
 	for _, it := range t.items {
+		t.writes = t.writes || it.locks
 		for _, op := range it.operations(m, now, nil) {
 			t.writes = true
 			for _, token := range op.mayEnd(m, now) {
