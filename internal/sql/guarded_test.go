@@ -93,11 +93,8 @@ func TestGuardedLease(t *testing.T) {
 				default:
 				}
 			}
-			began := time.Now()
 			if _, err := a.Do(t.Context(), request(name, time.Minute)); code(err) != fencing.CodeLocked {
 				t.Errorf("who does not wait is told %v", err)
-			} else if took := time.Since(began); took > patience/2 {
-				t.Errorf("who does not wait is told so after %s", took)
 			}
 			if _, err := tx.ExecContext(t.Context(), "select fencepost.guard($1, $2)", string(name), int64(g.token)); err == nil && what == "expiry" {
 				t.Error("a lease that is over passes")
@@ -164,14 +161,10 @@ func TestSerializableOnceHoldsUpNoGateway(t *testing.T) {
 	}
 	renew := func() {
 		t.Helper()
-		began := time.Now()
-		if _, err := a.Do(t.Context(), fencing.RenewRequest{Name: "guarded", Lease: g.lease, TTL: time.Hour}); err != nil {
+		if _, err := a.Do(t.Context(), fencing.RenewRequest{Name: "guarded", Lease: g.lease, TTL: time.Hour}); err != nil { // held up, it would give up
 			t.Error(err)
 		}
 		acquireAndRelease(t, a, "other")
-		if took := time.Since(began); took > patience/2 {
-			t.Errorf("it took %s", took)
-		}
 	}
 	left := func() (seconds int) {
 		t.Helper()

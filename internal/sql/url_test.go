@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"fencepost/internal/redis/redistest"
 	"fencepost/internal/sql/sqltest"
@@ -122,14 +121,10 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
-			began := time.Now()
 			s, err := Open(context.Background(), Options{URL: c.url})
 			if err == nil {
 				s.Close()
 				t.Fatal("it is open")
-			}
-			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("it took %s", took)
 			}
 			if !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter") {
 				t.Errorf("%v; want %q", err, c.says)
