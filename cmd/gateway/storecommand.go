@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"fencepost/internal/sql"
@@ -91,7 +92,10 @@ func printInit(out io.Writer, where string, is sql.Outcome, rights sql.Rights) e
 	case is.Raised:
 		did = "The tables are brought up to date"
 	}
-	_, err := fmt.Fprintf(out, "%s, in the schema fencepost of %s: version %d.\n", did, where, is.Version)
+	if strings.HasPrefix(where, "postgres") {
+		where = "the schema fencepost of " + where
+	}
+	_, err := fmt.Fprintf(out, "%s, in %s: version %d.\n", did, where, is.Version)
 	if rights.Gateway != "" && err == nil {
 		_, err = fmt.Fprintf(out, "%s has the rights of a gateway.\n", rights.Gateway)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -287,5 +288,51 @@ func TestLossBehindASnapshot(t *testing.T) {
 	})
 	if last != fencing.CodeQuarantined || a.Losses() != 1 {
 		t.Errorf("a name of which a lease was lost is answered %q, with %d losses", last, a.Losses())
+	}
+}
+
+// A dump that is restored to the same server while no gateway runs makes the tables anew: who starts then is careful.
+func TestRestoredDump(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	o := Options{URL: url, Logger: testLog(t), Quarantine: Quarantine{For: time.Minute}}
+	before := openGateway(t, o)
+	acquire(t, before, "kept", time.Minute)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db := server.DB(t, url)
+	for _, statement := range []string{
+		"create table copied as select * from fencepost.log", "drop table fencepost.log",
+		"create table fencepost.log (seq bigint primary key, id bigint not null, entry bytea not null)", "insert into fencepost.log select * from copied",
+	} {
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := openGateway(t, o)
+	if _, err := after.Do(t.Context(), request("lost", time.Minute)); code(err) != fencing.CodeQuarantined {
+		t.Errorf("a name of which a lease may have been lost: %v", err)
+	}
+}
+
+// An entry of which a byte has changed is carried out by nobody.
+func TestDamagedEntry(t *testing.T) {
+	t.Parallel()
+	server := sqltest.Postgres(t)
+	url := initialised(t, server.Database(t))
+	o := Options{URL: url, Logger: testLog(t)}
+	a := openGateway(t, o)
+	acquire(t, a, "a", time.Minute)
+	db := server.DB(t, url)
+	if _, err := db.Exec("update fencepost.log set entry = set_byte(entry, length(entry) / 2, 1 + get_byte(entry, length(entry) / 2) % 255) where seq = (select max(seq) from fencepost.log)"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "not what was written") {
+		t.Errorf("it is carried out: %v", err)
+		if err == nil {
+			s.Close()
+		}
 	}
 }

@@ -59,6 +59,25 @@ func (t *turn) waits(ops []operation) bool {
 	})
 }
 
+// isLost answers what comes with a lease that is over: it has ended for its holder, though it is not handed on yet. While the clocks differ
+// that is not judged.
+func (t *turn) isLost(it *item) bool {
+	op := it.ops[0].op
+	if _, takesBack := op.(fencing.TakeBackRequest); takesBack {
+		return false
+	}
+	r := t.memory.State().Records[op.LockName()]
+	h, found := r.Holders.Find(op.LockLease().Public())
+	if !found || h.Live(t.now) || t.batch.Sent != 0 || r.Doubtful() || !h.Secret.Equal(op.LockLease().Hash()) {
+		return false
+	}
+	err := fencing.LostError(fencing.ReasonExpired)
+	err.Late = t.now.Sub(h.ExpiresAt)
+	it.results, it.asked = []machine.Result{{Out: fencing.Outcome{Now: t.now, Err: err}}}, t.asked
+	it.finish(nil)
+	return true
+}
+
 // kept returns the leases that no operation of the turn ends, in order.
 func (t *turn) kept() (tokens []int64) {
 	for _, token := range slices.Sorted(maps.Keys(t.held)) {

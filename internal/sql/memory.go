@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 
 	"fencepost/internal/fencing"
@@ -40,12 +41,17 @@ var (
 	errGap = errors.New("the log lacks an entry")
 )
 
-// newID names an entry.
-func newID() int64 {
-	var b [8]byte
+// newID names an entry: 31 bits by chance, of which one is set, and a checksum of 32.
+func newID(data []byte) int64 {
+	var b [4]byte
 	rand.Read(b[:]) // never fails
-	return int64(binary.BigEndian.Uint64(b[:])>>1 | 1)
+	return int64(binary.BigEndian.Uint32(b[:])>>1|1)<<32 | int64(crc32.Checksum(data, castagnoli))
 }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// damaged reports whether an entry is another than was written.
+func (e *logged) damaged() bool { return uint32(e.id) != crc32.Checksum(e.data, castagnoli) }
 
 // follow carries out entries. The first one may be the last that was carried out already, which it is compared with.
 func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Decoded) error) error {
@@ -63,6 +69,9 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		e := &entries[i]
 		if e.seq != m.Applied()+1 {
 			return errGap
+		}
+		if e.damaged() {
+			return unreadable{fmt.Errorf("entry %d of the log is not what was written: put back a backup of the database", e.seq)}
 		}
 		d, err := machine.Decode(e.data)
 		if err != nil {

@@ -63,5 +63,5 @@ func mysqlError(err error) error {
 	case errors.As(err, &network) && network.Op == "dial":
 		return fmt.Errorf("the database can't be reached: %w", err)
 	}
-	return fmt.Errorf("the connection to the database was lost: %w", err)
+	return fmt.Errorf("the connection to the database failed: %w", err)
 }

@@ -43,7 +43,11 @@ func (m *mysqlServer) init(ctx context.Context, statements []string) (before *sc
 		return nil, err
 	}
 	defer c.close()
-	for _, statement := range append([]string{"do get_lock('fencepost store init', 30)"}, statements...) {
+	first := []string{"do get_lock('fencepost store init', 30)"}
+	if c.kind.maria { // else a user who is not there is made, without a password
+		first = append(first, "set session sql_mode = concat(@@session.sql_mode, ',NO_AUTO_CREATE_USER')")
+	}
+	for _, statement := range append(first, statements...) {
 		if err := c.ask(ctx, statement, nil); err != nil {
 			return nil, err
 		}

@@ -76,11 +76,12 @@ type postgresConn struct {
 	run    string // which run of which server it was that was asked last
 }
 
-// whichRun is what tells the runs of a server apart, and a server from the one that it was promoted from: cheap enough for each turn.
-const whichRun = "pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8)"
+// whichRun is what tells the runs of a server apart, a server from the one that it was promoted from, and the tables from those that
+// a dump was restored to: cheap enough for each turn.
+const whichRun = "pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid"
 
-// server returns which server a run is of: the same after a restart, another one after a promotion. pg_control_checkpoint has another
-// timeline only some seconds after that.
+// server returns which server a run is of, and which table: the same after a restart, another one after a promotion, or where a dump has made
+// the table anew. pg_control_checkpoint has another timeline only some seconds after a promotion.
 func (c *postgresConn) server(ctx context.Context, run string) (string, error) {
 	c.run = run
 	p := c.of
@@ -350,7 +351,7 @@ func postgresError(err error) error {
 	case errors.As(err, &connecting):
 		return fmt.Errorf("the database can't be reached: %w", attempts{errors.Unwrap(connecting)})
 	}
-	return fmt.Errorf("the connection to the database was lost: %w", err)
+	return fmt.Errorf("the connection to the database failed: %w", err)
 }
 
 // attempts is why no connection could be opened: one error for each address, with TLS and without.

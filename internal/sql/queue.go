@@ -3,6 +3,7 @@ package sql
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -22,6 +23,8 @@ type item struct {
 	ops  []operation
 	due  func(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation // or these, which depend on what there is
 	look func(*looked)
+
+	waits atomic.Bool // a transaction guards the lease that it is about
 
 	locks bool // it needs a turn, though there is nothing to do
 	beats bool // due begins with a sign of life
@@ -151,6 +154,9 @@ func (s *Store) await(ctx context.Context, it *item) error {
 	case <-it.done:
 		return it.err
 	case <-ctx.Done():
+		if it.waits.Load() {
+			return guardedError
+		}
 		if caller.Err() == nil {
 			return fencing.Unavailable(s.slow())
 		}
@@ -158,6 +164,12 @@ func (s *Store) await(ctx context.Context, it *item) error {
 	case <-s.failed:
 		return fencing.Unavailable(s.errFailed())
 	}
+}
+
+// guardedError is CodeUnavailable: what is to end the lease has to wait.
+var guardedError = &fencing.Error{
+	Code: fencing.CodeUnavailable, RetryAfter: time.Second,
+	Detail: "a transaction in the database has checked the lease, and is not over: the lease ends when that is; nothing is known about the outcome",
 }
 
 // view returns what see finds in memory when that has all that was committed before the call.

@@ -202,3 +202,19 @@ func TestInitRefusesNewer(t *testing.T) {
 		t.Error("rights were given")
 	}
 }
+
+// Rights are given to users who are there: none is made, as MariaDB would without a password.
+func TestRightsOfNobody(t *testing.T) {
+	t.Parallel()
+	for _, server := range []*sqltest.Server{sqltest.Postgres(t), sqltest.MariaDB(t)} {
+		url := server.Database(t)
+		if _, err := Init(t.Context(), url, Rights{Gateway: "nobody_there"}); err == nil {
+			t.Errorf("%s: somebody who is not there gets rights", url)
+		}
+	}
+	var n int
+	db := sqltest.MariaDB(t).DB(t, sqltest.MariaDB(t).Database(t))
+	if err := db.QueryRow("select count(*) from mysql.user where user = 'nobody_there'").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d users were made, %v", n, err)
+	}
+}

@@ -85,7 +85,7 @@ func (s *Store) takeGuarded() (items []*item) {
 	for _, it := range s.guarded {
 		switch {
 		case it.gone():
-			it.finish(fencing.Unavailable(it.ctx.Err()))
+			it.finish(guardedError)
 		case len(items) < machine.MostOps/2:
 			items = append(items, it)
 		default:

@@ -259,9 +259,13 @@ func (t *turn) choose(ctx context.Context) ([]carried, error) {
 			ops = nil
 		}
 		if t.waits(ops) {
-			t.guarded = append(t.guarded, it)
+			if !t.isLost(it) {
+				it.waits.Store(true)
+				t.guarded = append(t.guarded, it)
+			}
 			continue
 		}
+		it.waits.Store(false)
 		from := len(t.ops)
 		for i := range ops {
 			t.ops = append(t.ops, ops[i].encoded)
@@ -298,7 +302,7 @@ func encoded(e *machine.Entry, seq uint64) (*entry, *machine.Decoded, error) {
 		return nil, nil, err
 	}
 	d, err := machine.Decode(data)
-	return &entry{logged: logged{seq: seq, id: newID(), data: data}}, d, err
+	return &entry{logged: logged{seq: seq, id: newID(data), data: data}}, d, err
 }
 
 // apply carries out an entry of this gateway in memory, which is ahead of the log then.

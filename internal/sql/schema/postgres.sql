@@ -64,7 +64,7 @@ begin
         select coalesce(array_agg(l.token), '{}') from fencepost.lease l where l.token = any(tried) and l.token <> all(free) into held;
     end if;
     at := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
-    run := pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    run := pg_postmaster_start_time()::text || ' ' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '/' || 'fencepost.log'::regclass::oid;
 end
 $$
 -- ;;
