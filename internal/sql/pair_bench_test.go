@@ -47,34 +47,36 @@ func compared(b *testing.B, server *sqltest.Server, byHand func(b *testing.B, ur
 			through = func(url string) string { return behind(b, url, server.Port(), time.Millisecond/2) }
 		}
 		for _, callers := range []int{1, 64, 256} {
-			one := gatewayPairs(b, through(initialised(b, server.Database(b))), 1)
-			two, four := gatewayPairs(b, through(initialised(b, server.Database(b))), 2), gatewayPairs(b, through(initialised(b, server.Database(b))), 4)
-			hand := []pairing{byHand(b, through(server.Database(b)), min(callers, 100))}
-			local, err := embedded.Open(embedded.Options{Dir: b.TempDir()})
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Cleanup(func() { local.Close() })
-			alone := []pairing{storePair(local)}
-			rates := map[string][]float64{}
-			for range rounds {
-				for name, pairs := range map[string][]pairing{"store": one, "2": two, "4": four, "hand": hand, "embedded": alone} {
-					rates[name] = append(rates[name], rate(b, callers, pairs))
+			b.Run(fmt.Sprintf("%s, %d callers", trip, callers), func(b *testing.B) {
+				one := gatewayPairs(b, through(initialised(b, server.Database(b))), 1)
+				two, four := gatewayPairs(b, through(initialised(b, server.Database(b))), 2), gatewayPairs(b, through(initialised(b, server.Database(b))), 4)
+				hand := []pairing{byHand(b, through(server.Database(b)), min(callers, 100))}
+				local, err := embedded.Open(embedded.Options{Dir: b.TempDir()})
+				if err != nil {
+					b.Fatal(err)
 				}
-			}
-			ratio := func(of string) float64 {
-				all := make([]float64, rounds)
-				for i := range all {
-					all[i] = rates["store"][i] / rates[of][i]
+				b.Cleanup(func() { local.Close() })
+				alone := []pairing{storePair(local)}
+				rates := map[string][]float64{}
+				for range rounds {
+					for name, pairs := range map[string][]pairing{"store": one, "2": two, "4": four, "hand": hand, "embedded": alone} {
+						rates[name] = append(rates[name], rate(b, callers, pairs))
+					}
 				}
-				return median(all)
-			}
-			fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.2f\t%.0f\t%.0f\t%.0f\t%.2f\t\n", trip, callers, median(rates["hand"]), median(rates["store"]), ratio("hand"),
-				median(rates["2"]), median(rates["4"]), median(rates["embedded"]), ratio("embedded"))
+				ratio := func(of string) float64 {
+					all := make([]float64, rounds)
+					for i := range all {
+						all[i] = rates["store"][i] / rates[of][i]
+					}
+					return median(all)
+				}
+				fmt.Fprintf(w, "%s\t%d\t%.0f\t%.0f\t%.2f\t%.0f\t%.0f\t%.0f\t%.2f\t\n", trip, callers, median(rates["hand"]), median(rates["store"]), ratio("hand"),
+					median(rates["2"]), median(rates["4"]), median(rates["embedded"]), ratio("embedded"))
+			})
 		}
 	}
 	w.Flush()
-	b.Log("\n" + table.String())
+	fmt.Printf("\n%s\n%s", b.Name(), table.String())
 }
 
 func median(all []float64) float64 {
