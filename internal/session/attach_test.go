@@ -2,6 +2,7 @@ package session
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,15 +12,17 @@ import (
 	"fencepost/internal/fencing/fencingtest"
 )
 
-// late has a call at a gateway wait, the one with a number of those by which a request acquires, until the channel that is
-// returned is closed.
-func (w *world) late(gateway int, number int32) (pass chan struct{}) {
-	pass = make(chan struct{})
+// late has a call at a gateway wait, the one with a number of those of some operations, until pass is called. A stream that is
+// there already may renew at any moment: where there is one, renewals can't be counted.
+func (w *world) late(gateway int, number int32, ops ...string) (pass func()) {
+	passed := make(chan struct{})
+	pass = sync.OnceFunc(func() { close(passed) })
+	w.held = append(w.held, pass)
 	var calls atomic.Int32
 	w.wires[gateway].Set(func(wire *fencingtest.Wire) {
 		wire.Before = func(op string) error {
-			if (op == "acquire" || op == "confirm" || op == "renew") && calls.Add(1) == number {
-				<-pass
+			if slices.Contains(ops, op) && calls.Add(1) == number {
+				<-passed
 			}
 			return nil
 		}
@@ -57,7 +60,7 @@ func TestAnOlderStreamComesLateToAName(t *testing.T) {
 			}
 			older, newer := r, r
 			older.Stamp, newer.Stamp = fencing.NewStamp(), fencing.NewStamp()
-			pass := w.late(0, 6) // each name is asked for, each confirmed or looked at, and then the first one attached
+			pass := w.late(0, 6, "acquire", "confirm") // each name is asked for, each confirmed or looked at, and then the first one attached
 			first := w.ask(0, older, "a", "b")
 			if h := w.holder("a"); h == nil || h.Attached != older.Stamp {
 				t.Fatalf("held %t: a is held by %+v", held, h)
@@ -65,7 +68,7 @@ func TestAnOlderStreamComesLateToAName(t *testing.T) {
 			second := w.ask(1, newer, "a", "b")
 			w.holdsSession(second, nil)
 			stays := w.follow(second, nil)
-			close(pass)
+			pass()
 			w.goesOn(stays, first)
 		})
 	}
@@ -78,17 +81,17 @@ func TestTheNewestStreamHasANameBack(t *testing.T) {
 		r.Attach = true
 		older, newer := r, r
 		older.Stamp, newer.Stamp = fencing.NewStamp(), fencing.NewStamp()
-		passOlder := w.late(0, 6)
+		passOlder := w.late(0, 6, "acquire", "confirm")
 		first := w.ask(0, older, "a", "b")
-		passNewer := w.late(1, 6)
+		passNewer := w.late(1, 6, "acquire", "confirm")
 		second := w.ask(1, newer, "a", "b")
 		w.waits(second)
-		close(passOlder)
+		passOlder()
 		synctest.Wait()
 		if h := w.holder("b"); h == nil || h.Epoch != 2 { // it was taken over, and left to linger
 			t.Fatalf("b is held by %+v", h)
 		}
-		close(passNewer)
+		passNewer()
 		synctest.Wait()
 		w.holdsSession(second, nil)
 		w.goesOn(w.follow(second, nil), first)
@@ -103,20 +106,20 @@ func TestAStreamIsTheNewestNoMore(t *testing.T) {
 		r.Attach = true
 		oldest, older, newest := r, r, r
 		oldest.Stamp, older.Stamp, newest.Stamp = fencing.NewStamp(), fencing.NewStamp(), fencing.NewStamp()
-		passOldest := w.late(1, 6)
+		passOldest := w.late(1, 6, "acquire", "confirm")
 		w.ask(1, oldest, "a", "b")
-		passOlder := w.late(0, 6)
+		passOlder := w.late(0, 6, "acquire", "confirm")
 		first := w.ask(0, older, "a", "b")
-		close(passOldest) // it takes b, and is refused
+		passOldest() // it takes b, and is refused
 		synctest.Wait()
-		passAgain := w.late(0, 2) // it is refused b, and does one of two things before it asks for that again
-		close(passOlder)
+		passAgain := w.late(0, 2, "acquire", "renew") // it is refused b, and does one of two things before it asks for that again
+		passOlder()
 		w.waits(first)
-		w.late(1, 0)
+		w.late(1, 0) // none
 		second := w.ask(1, newest, "a", "b")
 		w.holdsSession(second, nil)
 		stays := w.follow(second, nil)
-		close(passAgain)
+		passAgain()
 		w.goesOn(stays, first)
 	})
 }
@@ -130,7 +133,7 @@ func TestAStreamLooksAgainAtItsFirstName(t *testing.T) {
 			older := w.attach(before, nil, "a", "b")
 			r := before
 			r.Stamp = fencing.NewStamp()
-			pass := w.late(1, 5) // each is asked for and looked at
+			pass := w.late(1, 5, "acquire") // each is asked for and looked at
 			newest := w.ask(1, r, "a", "b")
 			w.waits(newest)
 			for _, name := range older.names {
@@ -146,7 +149,7 @@ func TestAStreamLooksAgainAtItsFirstName(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			close(pass)
+			pass()
 			w.holdsSession(newest, nil)
 			newest.Told()
 		})
@@ -167,15 +170,15 @@ func TestOneStreamIsLeftWhereverTheyStop(t *testing.T) {
 				w.attach(before, nil, "a", "b")
 			}
 			var sent [2]*whole
-			var pass [2]chan struct{}
+			var pass [2]func()
 			var left []*kept
 			for i := range sent {
-				pass[i] = w.late(i, stops[i])
+				pass[i] = w.late(i, stops[i], "acquire", "confirm", "renew")
 				r.Stamp = fencing.NewStamp()
 				sent[i] = w.ask(i, r, "a", "b")
 			}
 			for i := range sent {
-				close(pass[i])
+				pass[i]()
 				synctest.Wait()
 				for _, a := range sent[:i+1] {
 					if a.answered() && a.err == nil && !slices.ContainsFunc(left, func(k *kept) bool { return k.whole == a }) {

@@ -20,6 +20,7 @@ type world struct {
 	wires [2]*fencingtest.Wire
 
 	open []*whole // to be closed at the end
+	held []func() // what lets calls go on that a test holds up
 }
 
 // inWorld runs a test in a world whose gateways are stopped at its end, and checks that they have forgotten everybody.
@@ -33,24 +34,32 @@ func inWorld(t *testing.T, test func(w *world)) {
 			w.all[i] = New(w.dogs[i], Options{})
 			w.dogs[i].Start()
 		}
+		defer w.ends(model) // also when the test gives up: who is left in a bubble is a panic, and the tests after it don't run
 		test(w)
-		for i, dog := range w.dogs {
-			dog.Drain()
-			w.wires[i].Set(func(w *fencingtest.Wire) { w.Before, w.After = nil, nil })
-		}
-		for _, a := range w.open {
-			<-a.done
-			a.Close()
-		}
-		for i, dog := range w.dogs {
-			dog.Stop()
-			synctest.Wait()
-			if o := w.all[i]; len(o.byRequest)+len(o.byName)+len(o.turns.of) != 0 {
-				t.Errorf("gateway %d still knows of %d and %d names, and of %d turns", i, len(o.byRequest), len(o.byName), len(o.turns.of))
-			}
-		}
-		model.Close()
 	})
+}
+
+// ends lets whoever a test holds up go on, stops the gateways, and checks that they have forgotten everybody.
+func (w *world) ends(model *fencingtest.Model) {
+	for i, dog := range w.dogs {
+		dog.Drain()
+		w.wires[i].Set(func(w *fencingtest.Wire) { w.Before, w.After = nil, nil })
+	}
+	for _, pass := range w.held {
+		pass()
+	}
+	for _, a := range w.open {
+		<-a.done
+		a.Close()
+	}
+	for i, dog := range w.dogs {
+		dog.Stop()
+		synctest.Wait()
+		if o := w.all[i]; len(o.byRequest)+len(o.byName)+len(o.turns.of) != 0 {
+			w.t.Errorf("gateway %d still knows of %d and %d names, and of %d turns", i, len(o.byRequest), len(o.byName), len(o.turns.of))
+		}
+	}
+	model.Close()
 }
 
 // advance moves the clock of the bubble.
