@@ -263,8 +263,8 @@ func TestAudit(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(fmt.Sprint(a.Event, " ", a.Code, " ", a.Principal, " ", a.Name, " ", a.Token)), " "))
 	}
 	want := []string{
-		"refused unauthenticated 0", "refused unauthenticated 0", "refused unauthenticated expired 0", "refused unauthenticated 0", "refused unauthenticated 0", "refused unauthenticated 0",
-		"refused forbidden other ours/a 0", "refused forbidden read 0", "refused forbidden ours theirs/b 0", "refused forbidden ours 0",
+		"refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated expired ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0",
+		"refused forbidden other ours/a 0", "refused forbidden read ours/a 0", "refused forbidden ours theirs/b 0", "refused forbidden ours 0",
 		"break stale_token ours.example ours/a 1", "break ok admin ours/a " + token,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
