@@ -273,7 +273,9 @@ func (q *acquiring) run(ctx, parent context.Context) (*Lease, error) {
 		if err == nil {
 			return l, nil
 		}
-		q.uncertain = unanswered(err) || errors.Is(err, CodeReplaced)
+		if !errors.As(err, new(*untrusted)) { // of which nothing was sent
+			q.uncertain = unanswered(err) || errors.Is(err, CodeReplaced)
+		}
 		pause := q.retry.after(err)
 		e := refusal(err)
 		switch {

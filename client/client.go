@@ -52,7 +52,9 @@ type Options struct {
 
 	// Patience is how long gateways may fail to answer before a call gives up with
 	// ErrUnreachable, from when the first request was sent that failed. After a share
-	// of it, 3 s at most, without an answer the next gateway is asked. Default: 15 s.
+	// of it, 3 s at most, without an answer the next gateway is asked. Default: 15 s. A client that
+	// was never answered gives up at once where it can't trust the certificate of any gateway: asking
+	// again mends none. Later it goes on, as a certificate may be being replaced.
 	Patience time.Duration
 
 	// Key is sent to gateways that have keys. It goes to every one of the addresses, over
@@ -91,6 +93,7 @@ type Client struct {
 	http    *http.Client
 	current atomic.Uint32 // counts the changes of address; the address is this modulo their number
 	now     func() instant
+	heard   atomic.Bool   // a gateway has answered
 	late    atomic.Int32  // attempts that are left running
 	undoes  time.Duration // undoTimeout, but in tests
 	closes  time.Duration // closeTimeout, but in tests
@@ -310,12 +313,19 @@ func (c *Client) send(ctx context.Context, turn uint32, r call) (*http.Response,
 	}
 	sent := c.now()
 	response, err := c.http.Do(request)
+	switch bad := new(tls.CertificateVerificationError); {
+	case err == nil:
+		c.heard.Store(true)
+	case errors.As(err, &bad):
+		err = &untrusted{c.gateway(turn), err}
+	}
 	return response, sent, err
 }
 
-func (c *Client) address(turn uint32) string {
-	return c.options.Addresses[int(turn)%len(c.options.Addresses)]
-}
+func (c *Client) address(turn uint32) string { return c.options.Addresses[c.gateway(turn)] }
+
+// gateway returns the number of the gateway of a turn.
+func (c *Client) gateway(turn uint32) int { return int(turn) % len(c.options.Addresses) }
 
 // problemOf reads a refusal.
 func problemOf(response *http.Response, body []byte) error {

@@ -131,7 +131,7 @@ var (
 	ErrUnknown = errors.New("the lease could not be renewed in time: whether it is still held is not known")
 
 	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
-	// long as Options.Patience.
+	// long as Options.Patience, or may be trusted.
 	ErrUnreachable = errors.New("no gateway can answer")
 
 	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
@@ -173,6 +173,16 @@ func ended(ctx context.Context, err error) error {
 	}
 	return fmt.Errorf("%w: %w", cause, err)
 }
+
+// untrusted is an attempt that nothing was sent with: the certificate of the gateway of that number is of no authority that is
+// trusted, or for another name, or not valid now.
+type untrusted struct {
+	gateway int
+	err     error
+}
+
+func (e *untrusted) Error() string { return e.err.Error() }
+func (e *untrusted) Unwrap() error { return e.err }
 
 // refusal returns the gateway's refusal in err, or nil.
 func refusal(err error) *Error {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -14,6 +15,8 @@ type retry struct {
 	failed   int     // attempts in a row that were not answered
 	failing  instant // since when, if there are any: when the first was sent
 	backoff  time.Duration
+
+	untrusted map[int]bool // the gateways of the attempts in a row whose certificates are not trusted
 }
 
 func (c *Client) newRetry() *retry {
@@ -48,6 +51,9 @@ func (r *retry) beginWait(waits bool) (wait, within time.Duration) {
 // as far as it is no longer than the longest pause, for it may be a proxy's, and others may be
 // back sooner.
 func (r *retry) after(err error) time.Duration {
+	if r.noteTrust(err); r.hopeless() {
+		return 0
+	}
 	if !unanswered(err) {
 		r.failed = 0
 	} else {
@@ -68,6 +74,24 @@ func (r *retry) after(err error) time.Duration {
 		pause = max(pause, told+jitter(minBackoff))
 	}
 	return pause
+}
+
+// noteTrust notes whether an attempt failed for the gateway's certificate.
+func (r *retry) noteTrust(err error) {
+	bad := new(untrusted)
+	if !errors.As(err, &bad) {
+		r.untrusted = nil
+		return
+	}
+	if r.untrusted == nil {
+		r.untrusted = map[int]bool{}
+	}
+	r.untrusted[bad.gateway] = true
+}
+
+// hopeless reports whether no gateway will be trusted: none is, and this client was never answered.
+func (r *retry) hopeless() bool {
+	return len(r.untrusted) == len(r.c.options.Addresses) && !r.c.heard.Load()
 }
 
 // rest waits after a request that was not answered, until the next one. It returns an error if
@@ -107,9 +131,9 @@ func (r *retry) left() time.Duration {
 	return max(0, r.patience-r.c.now().since(r.failing))
 }
 
-// exhausted returns an error once attempts have failed for as long as the patience lasts.
+// exhausted returns an error once attempts have failed for as long as the patience lasts, or are hopeless.
 func (r *retry) exhausted(err error) error {
-	if r.left() > 0 {
+	if r.left() > 0 && !r.hopeless() {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, err)

@@ -343,6 +343,7 @@ type Readiness struct {
 	Address string  `json:"address"`
 	Ready   bool    `json:"ready"`
 	Detail  string  `json:"detail,omitempty"` // why it is not ready
+	Err     error   `json:"-"`                // why it could not be asked, or what it has answered in place of being ready
 	Store   string  `json:"store,omitempty"`
 	Version string  `json:"version,omitempty"`
 	Checks  []Check `json:"checks,omitempty"`
@@ -365,7 +366,7 @@ func (c *Client) Examine(ctx context.Context) (all []Readiness) {
 	for i, address := range c.options.Addresses {
 		r := Readiness{Address: address}
 		body, err := c.examine(ctx, uint32(i))
-		if r.Ready = err == nil; err != nil {
+		if r.Ready, r.Err = err == nil, err; err != nil {
 			r.Detail = err.Error()
 		}
 		if json.Valid(body) {

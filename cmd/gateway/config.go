@@ -39,7 +39,7 @@ type config struct {
 // Serving says where and to whom the gateway answers.
 type Serving struct {
 	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
-	AllowedHosts    []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names"`
+	AllowedHosts    []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names, and the address that is served on if it is an IP address"`
 	KeysFile        string   `split_words:"true" desc:"file of the keys that let clients in, read again when it changes; gateway keygen makes one. Without it everybody may do everything, and only loopback is served"`
 	TLSCertFile     string   `split_words:"true" desc:"file of the certificate, and those between it and its authority, to serve TLS with; read again when it changes"`
 	TLSKeyFile      string   `split_words:"true" desc:"file of its private key"`
@@ -268,6 +268,14 @@ func (cfg *config) bounds() fencing.Bounds {
 	b.DefaultTTL, b.MinTTL, b.MaxTTL = cfg.DefaultTTL, cfg.MinTTL, cfg.MaxTTL
 	b.MaxWait, b.MaxWaiters = cfg.MaxWait, cfg.MaxWaitersPerName
 	return b
+}
+
+// hosts are those that the gateway answers to at an address.
+func (cfg *config) hosts(addr string) []string {
+	if len(cfg.AllowedHosts) > 0 {
+		return cfg.AllowedHosts
+	}
+	return lockhttp.DefaultHosts(addr)
 }
 
 // isLoopback reports whether only this machine reaches addr.

@@ -163,6 +163,7 @@ func TestAdminKeys(t *testing.T) {
 		}
 	}
 	wantInLog(t, log, `"audit":{"event":"profile","client":"127.0.0.1","method":"GET","principal":"ops","key":"`+id(admin)+`","route":"/debug/pprof/"}`)
+	wantInLog(t, log, `"audit":{"event":"refused","client":"127.0.0.1","method":"GET","principal":"prometheus","key":"`+id(read)+`","route":"/debug/pprof/","code":"forbidden","reason":"`)
 	status := 0
 	for range 100 {
 		status, _, _ = request("GET", "http://"+g.admin+"/metrics", "", nil)

@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 
 	options := lockhttp.Options{
-		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.AllowedHosts, Keys: secured.keys,
+		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.hosts(cfg.ListenAddr), Keys: secured.keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		MaxRequestRatePerPrincipal: cfg.MaxRequestRatePerPrincipal, MaxRequestsPerPrincipal: cfg.MaxRequestsPerPrincipal,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
@@ -228,7 +228,7 @@ func serveAdmin(cfg config, secured security, reg *prometheus.Registry, serving 
 		}
 		return auth.Admin // a profile shows what is in memory, and takes time
 	}, mux)
-	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.AllowedHosts, guarded), log)
+	server := lockhttp.NewHTTPServer(lockhttp.OnlyHosts(cfg.hosts(cfg.AdminAddr), log, guarded), log)
 	server.WriteTimeout = 0 // a profile takes as long as it was asked to
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{Most: adminConnections, TLS: secured.server, Logger: log})
 	go func() { serving <- secured.serve(server, listener) }()

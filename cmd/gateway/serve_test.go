@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -99,6 +101,43 @@ func TestAdminHosts(t *testing.T) {
 	}
 	if err := any.end(syscall.SIGTERM); err != nil {
 		t.Errorf("the gateway's end: %v", err)
+	}
+}
+
+// Who serves on an IP address is asked by it, without a further setting. One that stands for all addresses of the machine
+// is not enough for that; the log says which Host was refused, and which setting has it served.
+func TestAddressAsHost(t *testing.T) {
+	t.Parallel()
+	locks := func(host string) (status int, body []byte) {
+		t.Helper()
+		status, body, err := request(http.MethodGet, "http://"+host+"/locks", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status, body
+	}
+	for _, listen := range []string{"127.0.0.2:0", "[::1]:0"} {
+		g := start(t, "FENCEPOST_LISTEN_ADDR="+listen, "FENCEPOST_ADMIN_ADDR="+listen)
+		if status, body := locks(g.addr); status != http.StatusOK {
+			t.Errorf("at %s: %d %s", g.addr, status, body)
+		}
+		if status, body, err := request(http.MethodGet, "http://"+g.admin+"/metrics", "", nil); err != nil || status != http.StatusOK {
+			t.Errorf("at %s: %d %s, %v", g.admin, status, body, err)
+		}
+		if status, body, err := request(http.MethodGet, "http://"+g.addr+"/locks", "", map[string]string{"Host": "evil.example"}); err != nil || status != http.StatusMisdirectedRequest {
+			t.Errorf("another Host: %d %s, %v", status, body, err)
+		}
+	}
+	log := filepath.Join(t.TempDir(), "log")
+	all := startLogged(t, log, "FENCEPOST_LISTEN_ADDR=0.0.0.0:0", "FENCEPOST_INSECURE_NO_AUTH=true")
+	_, port, _ := net.SplitHostPort(all.addr)
+	if status, body := locks("127.0.0.2:" + port); status != http.StatusMisdirectedRequest || !strings.Contains(string(body), "FENCEPOST_ALLOWED_HOSTS") {
+		t.Errorf("at all addresses: %d %s", status, body)
+	}
+	wantInLog(t, log, `"host":"127.0.0.2:`+port+`","client":"127.0.0.1","setting":"FENCEPOST_ALLOWED_HOSTS"`)
+	listed := start(t, "FENCEPOST_LISTEN_ADDR=127.0.0.2:0", "FENCEPOST_ALLOWED_HOSTS=locks.example")
+	if status, body := locks(listed.addr); status != http.StatusMisdirectedRequest {
+		t.Errorf("a list without it: %d %s", status, body)
 	}
 }
 

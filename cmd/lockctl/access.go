@@ -3,8 +3,10 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"fencepost/client"
@@ -69,3 +71,31 @@ func setAccess(o *client.Options) error {
 	o.TLS.Certificates = []tls.Certificate{pair}
 	return nil
 }
+
+// accessAdvice says what to set after a failure for a key or a certificate; empty: nothing is known.
+func accessAdvice(err error) string {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	switch file := os.Getenv(caFileVariable); {
+	case errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "":
+		return fmt.Sprintf("$%s or $%s says with which key to come", keyVariable, keyFileVariable)
+	case errors.As(err, &authority) && file != "":
+		return fmt.Sprintf("the certificate is of none of the authorities in %s, which $%s names", file, caFileVariable)
+	case errors.As(err, &authority):
+		return fmt.Sprintf("$%s names a file with the authorities of the gateways; without it those of the system count", caFileVariable)
+	case errors.As(err, &name):
+		var names []string
+		for _, ip := range name.Certificate.IPAddresses {
+			names = append(names, ip.String())
+		}
+		names = append(slices.Clone(name.Certificate.DNSNames), names...)
+		if len(names) == 0 {
+			return "the certificate has no name that counts: it needs an alternative name (subjectAltName)"
+		}
+		return fmt.Sprintf("the certificate is for %s: $FENCEPOST or -gateway has to have one of these", printable(strings.Join(names[:min(len(names), mostNames)], ", ")))
+	}
+	return ""
+}
+
+// mostNames is how many names of a certificate are told.
+const mostNames = 10

@@ -3,20 +3,27 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"io"
 	"log"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"fencepost/client"
 	"fencepost/verify/system"
 )
 
@@ -153,4 +160,62 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("%+v: %d, want %d: %s", c, got, c.want, out)
 		}
 	}
+}
+
+// TestUntrusted: a gateway whose certificate is not trusted is asked once, and what is to be set is said.
+func TestUntrusted(t *testing.T) {
+	t.Parallel()
+	var handshakes atomic.Int32
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		handshakes.Add(1)
+		return nil, nil
+	}}
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	own, strange := filepath.Join(dir, "own"), filepath.Join(dir, "strange")
+	if err := os.WriteFile(own, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(strange, otherAuthority(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	byName := "https://localhost:" + server.URL[strings.LastIndexByte(server.URL, ':')+1:]
+	for _, c := range []struct{ gateway, ca, says string }{
+		{server.URL, "", "lockctl: $FENCEPOST_CA_FILE names a file with the authorities"},
+		{server.URL, strange, "lockctl: the certificate is of none of the authorities in " + strange + ", which $FENCEPOST_CA_FILE names"},
+		{byName, own, "lockctl: the certificate is for example.com, *.example.com, 127.0.0.1, ::1: $FENCEPOST or -gateway has to have one of these"},
+	} {
+		for _, args := range []string{"ls", "get a", "acquire a", "run a -- true", "watch", "release a", "renew a", "break a 1", "doctor"} {
+			before := handshakes.Load()
+			got, out := lockctl(t, []string{"FENCEPOST=" + c.gateway, caFileVariable + "=" + c.ca, "LEASE_ID=" + client.NewLeaseID()}, strings.Fields(args)...)
+			if got != exitUnreachable || !strings.Contains(out, c.says) {
+				t.Errorf("%s at %s with %q: %d, %s", args, c.gateway, c.ca, got, out)
+			}
+			if n := handshakes.Load() - before; n != 1 {
+				t.Errorf("%s at %s with %q: it was asked %d times", args, c.gateway, c.ca, n)
+			}
+		}
+	}
+	// It would wait for ten minutes. The queue that it shows meanwhile is asked for, too.
+	if got, out := lockctl(t, []string{"FENCEPOST=" + server.URL}, "run", "-wait", "10m", "a", "--", "true"); got != exitUnreachable || !strings.Contains(out, caFileVariable) {
+		t.Errorf("%d, %s", got, out)
+	}
+}
+
+// otherAuthority returns a certificate that has signed nothing.
+func otherAuthority(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 }

@@ -129,8 +129,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	var e exit
 	if err != nil && !(errors.As(err, &e) && e.err == nil) {
 		fmt.Fprintln(errOut, "lockctl:", err)
-		if errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "" {
-			fmt.Fprintf(errOut, "lockctl: $%s or $%s says with which key to come\n", keyVariable, keyFileVariable)
+		if advice := accessAdvice(err); advice != "" {
+			fmt.Fprintln(errOut, "lockctl:", advice)
 		}
 	}
 	return status

@@ -213,6 +213,7 @@ func history(ctx context.Context, c *call) error {
 func doctor(ctx context.Context, c *call) error {
 	all := c.client.Examine(ctx)
 	troubles, silent := 0, 0
+	var last error
 	for _, r := range all {
 		if c.output == "json" {
 			c.json(r)
@@ -224,6 +225,7 @@ func doctor(ctx context.Context, c *call) error {
 		}
 		if !r.Ready && r.Checks == nil {
 			silent++
+			last = r.Err
 		}
 		for _, check := range r.Checks {
 			if !check.OK {
@@ -233,7 +235,7 @@ func doctor(ctx context.Context, c *call) error {
 	}
 	switch {
 	case silent == len(all):
-		return exit{exitUnreachable, errors.New("no gateway can be reached")}
+		return exit{exitUnreachable, fmt.Errorf("no gateway can be reached: %w", last)}
 	case troubles > 0:
 		return exit{exitFailed, fmt.Errorf("%d findings", troubles)}
 	}

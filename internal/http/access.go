@@ -21,6 +21,7 @@ import (
 type access struct {
 	scope   func(*http.Request) auth.Scope
 	named   bool
+	listed  bool // names stand in its query
 	holding bool // of a lease that is held, to renew or release it: see throttle
 }
 
@@ -33,6 +34,13 @@ func needs(scope auth.Scope) access {
 func onName(scope auth.Scope) access {
 	a := needs(scope)
 	a.named = true
+	return a
+}
+
+// onNames is needs, of the names in the query.
+func onNames(scope auth.Scope) access {
+	a := needs(scope)
+	a.listed = true
 	return a
 }
 
@@ -69,6 +77,7 @@ func (c *call) identify(a access) error {
 	if refusal != nil {
 		c.denied = true
 		if !quiet {
+			c.noteNames(a)
 			c.auditRefusal(refusal, principal)
 		}
 		if refusal.Code == fencing.CodeTooManyRequests {
@@ -87,13 +96,27 @@ func (c *call) authorize(a access) error {
 		return nil
 	}
 	if refusal := withoutScope(c.principal, c.scope); refusal != nil {
+		c.noteNames(a)
 		return c.refuseAccess(refusal)
 	}
 	if a.named {
-		c.inPath[0] = fencing.Name(c.wildcard)
-		return c.permit(c.inPath[:]...)
+		c.noteNames(a)
+		return c.permit(c.asked...)
 	}
 	return nil
+}
+
+// noteNames notes the names that stand in the URL. Those of a body are not read of who is refused before.
+func (c *call) noteNames(a access) {
+	switch {
+	case a.named:
+		c.inPath[0] = fencing.Name(c.wildcard)
+		c.asked = c.inPath[:]
+	case a.listed:
+		for _, name := range c.r.URL.Query()["name"] {
+			c.asked = append(c.asked, fencing.Name(name))
+		}
+	}
 }
 
 // permit refuses a request unless its principal may use all the names. It is for what
@@ -210,21 +233,23 @@ func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.
 	}
 	g := gate{keys: keys, now: time.Now, failures: newFailures()}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		needed := scope(r)
+		needed, route := scope(r), unroutedPath
+		if _, pattern := next.Handler(r); pattern != "" {
+			_, route, _ = strings.Cut(pattern, " ")
+		}
 		principal, refusal, quiet := g.admit(r)
 		if refusal == nil {
 			refusal = withoutScope(principal, needed)
 		}
 		if refusal == nil {
-			if _, pattern := next.Handler(r); needed == auth.Admin && pattern != "" {
-				_, route, _ := strings.Cut(pattern, " ")
+			if needed == auth.Admin && route != unroutedPath {
 				audit(log, slog.LevelInfo, append(auditAttrs(r, "profile", principal), slog.String("route", route)))
 			}
 			next.ServeHTTP(w, r)
 			return
 		}
 		if !quiet {
-			audit(log, slog.LevelWarn, append(auditAttrs(r, "refused", principal),
+			audit(log, slog.LevelWarn, append(auditAttrs(r, "refused", principal), slog.String("route", route),
 				slog.String("code", string(refusal.Code)), slog.String("reason", refusal.Detail)))
 		}
 		status := problems[refusal.Code].status

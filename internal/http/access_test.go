@@ -3,8 +3,11 @@ package http
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -209,6 +212,7 @@ func (g *guarded) tryCell(t *testing.T, n int, method string, r row, who, want s
 		headers = append(headers, fill.Replace(header))
 	}
 	g.reached()
+	logged := len(g.log.String())
 	what := fmt.Sprintf("%s %s %v as %s", method, r.path, r.headers, who)
 	if r.operation == "GET /events" && method == "GET" && want == "200" {
 		s := g.stream(method, r.path, "", headers...)
@@ -236,8 +240,95 @@ func (g *guarded) tryCell(t *testing.T, n int, method string, r row, who, want s
 			t.Errorf("%s: %s", what, a.body)
 		}
 	}
+	lines := auditLines(t, g.log.String()[logged:])
+	switch {
+	case a.status == 401 || a.status == 403:
+		if len(lines) != 1 || lines[0]["event"] != "refused" {
+			t.Fatalf("%s: the audit has %v", what, lines)
+		}
+		// What a body names is not read of who is refused before.
+		named := ""
+		if in := r.path; strings.Contains(in, "NAME") || strings.Contains(in, "FREE") || who == "other" && strings.Contains(r.body, "names") {
+			named = name
+			if strings.Contains(in+r.body, "FREE") {
+				named += "/free"
+			}
+		}
+		lines[0].wantFields(t, what, named)
+	case strings.HasPrefix(r.operation, "DELETE /queues"), method == "DELETE" && len(r.headers) == 1 && strings.HasPrefix(r.headers[0], "If-Match"):
+		if len(lines) != 1 {
+			t.Fatalf("%s: the audit has %v", what, lines)
+		}
+		lines[0].wantFields(t, what, name)
+	case len(lines) > 0:
+		t.Errorf("%s: the audit has %v", what, lines)
+	}
 	if who == "other" && strings.Contains(a.body, name) && a.status != 403 {
 		t.Errorf("%s: it tells of %s: %s", what, name, a.body)
+	}
+}
+
+// auditLine is a line of the audit.
+type auditLine map[string]any
+
+func auditLines(t testing.TB, log string) (lines []auditLine) {
+	t.Helper()
+	for text := range strings.Lines(log) {
+		var entry struct {
+			Msg   string
+			Audit auditLine
+		}
+		if err := json.Unmarshal([]byte(text), &entry); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if entry.Msg == "audit" {
+			lines = append(lines, entry.Audit)
+		}
+	}
+	return lines
+}
+
+// auditFields returns the fields that docs/security.md promises of an event, and those that it has in some cases.
+var auditFields = sync.OnceValue(func() map[string]map[string]bool {
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		panic(err)
+	}
+	fields := map[string]map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+`) \\| [^|]+ \\| ([^|]+) \\|$").FindAllStringSubmatch(string(page), -1) {
+		for event := range strings.SplitSeq(row[2], ", ") {
+			event, sometimes := strings.CutSuffix(event, "?")
+			event = strings.Trim(event, "`")
+			if fields[event] == nil {
+				fields[event] = map[string]bool{}
+			}
+			for field := range strings.SplitSeq(row[1], ", ") {
+				fields[event][strings.Trim(field, "`")] = !sometimes
+			}
+		}
+	}
+	return fields
+})
+
+// wantFields wants the fields that the page promises, no others, and the name, or none.
+func (l auditLine) wantFields(t testing.TB, what, name string) {
+	t.Helper()
+	promised := auditFields()[fmt.Sprint(l["event"])]
+	if len(promised) < 5 {
+		t.Fatalf("%s: docs/security.md promises %v of %v", what, promised, l["event"])
+	}
+	for field, always := range promised {
+		if value := l[field]; always && (value == nil || value == "") {
+			t.Errorf("%s: the audit has no %s: %v", what, field, l)
+		}
+	}
+	for field := range l {
+		if _, ok := promised[field]; !ok {
+			t.Errorf("%s: docs/security.md has no %s: %v", what, field, l)
+		}
+	}
+	if got, _ := l["name"].(string); got != name {
+		t.Errorf("%s: the audit has the name %q, want %q", what, got, name)
 	}
 }
 

@@ -200,11 +200,14 @@ func (c *call) acquired(ctx context.Context, req *acquire, err error) error {
 	if err != nil {
 		err = c.refused(ctx, req, err)
 	}
-	if !c.parked || c.gone {
+	if !c.parked && err != errWithdrawn || c.gone {
 		return err
 	}
 	if withdrawn := c.stillPermitted(); withdrawn != nil { // it may not have the leases any more
 		return c.countOutcome(outcomeOf(withdrawn), withdrawn)
+	}
+	if err == errWithdrawn { // and was given back since
+		return c.countOutcome(outcomeOf(err), c.refuseAccess(err))
 	}
 	return err
 }

@@ -13,8 +13,7 @@ import (
 // name: every refusal by keys, every break and eviction, every profile, every change of a key. No secret
 // is in any.
 
-// auditRefusal writes the line of a request that was refused. It has the lock's name only
-// if it is one.
+// auditRefusal writes the line of a request that was refused.
 func (c *call) auditRefusal(err error, principal *auth.Principal) {
 	e := problemOf(err)
 	if e.Code == fencing.CodeForbidden {
@@ -23,13 +22,27 @@ func (c *call) auditRefusal(err error, principal *auth.Principal) {
 		}
 	}
 	attrs := append(c.auditAttrs("refused", principal), slog.String("code", string(e.Code)), slog.String("reason", e.Detail))
-	for _, name := range c.asked {
-		if name, err := fencing.ParseName(string(name)); err == nil && !c.covers(name) {
-			attrs = append(attrs, slog.String("name", string(name)))
-			break
-		}
+	if name := c.refusedName(); name != "" {
+		attrs = append(attrs, slog.String("name", string(name)))
 	}
 	audit(c.s.audit, slog.LevelWarn, attrs)
+}
+
+// refusedName returns the name that a refusal is about: the first that the key may not use, or else the first; empty if
+// none is known, or it is no valid one.
+func (c *call) refusedName() fencing.Name {
+	var first fencing.Name
+	for _, asked := range c.asked {
+		name, err := fencing.ParseName(string(asked))
+		switch {
+		case err != nil:
+		case !c.covers(name):
+			return name
+		case first == "":
+			first = name
+		}
+	}
+	return first
 }
 
 // auditBreak writes the line of a lease that somebody has broken, or tried to.

@@ -89,7 +89,7 @@ func (c *call) route() {
 // Who asks comes first, then whether that is too much: also of what is forbidden or not there.
 func (c *call) admit() (*operation, error) {
 	var access access
-	err := c.checkOrigin()
+	err := c.s.origins.check(c.r, c.start, isProbe(c.r))
 	var o *operation
 	if err == nil {
 		o = c.findOperation()
@@ -178,13 +178,14 @@ func (c *call) elapsed() time.Duration { return c.s.now().Sub(c.start) }
 // gateway (success, a lock that is held, clients that leave, probes) is debug: a
 // line costs about as much CPU as a fifth of a request. So is what a gateway says
 // to all its waiters when it shuts down, and to all who ask while the store is in
-// quarantine: the store logs when that begins and ends, and refusals are counted.
+// quarantine: the store logs when that begins and ends, and refusals are counted. Of a Host that
+// is refused there is another line.
 func (c *call) logLine(elapsed time.Duration) {
 	level := slog.LevelInfo
 	switch {
 	case c.denied, c.limited, c.quiet, c.status < 300, c.gone,
 		c.code == fencing.CodeLocked, c.code == fencing.CodeWaitTimeout, c.code == fencing.CodeDraining,
-		c.code == fencing.CodeQuarantined:
+		c.code == fencing.CodeQuarantined, c.code == fencing.CodeMisdirected:
 		level = slog.LevelDebug
 	case c.status >= 500:
 		level = slog.LevelWarn

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -328,7 +329,7 @@ func TestOnlyHosts(t *testing.T) {
 		r.Host = c.host
 		r.Header.Set("Sec-Fetch-Site", c.fetch)
 		w := httptest.NewRecorder()
-		OnlyHosts(c.allowed, next).ServeHTTP(w, r)
+		OnlyHosts(c.allowed, slog.New(slog.DiscardHandler), next).ServeHTTP(w, r)
 		if w.Code != c.status || (w.Body.String() == "secret") != (c.status == 200) {
 			t.Errorf("%+v: %d %s", c, w.Code, w.Body)
 		}
@@ -343,7 +344,7 @@ func TestOnlyHosts(t *testing.T) {
 func TestStrictTransportSecurity(t *testing.T) {
 	t.Parallel()
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	for name, handler := range map[string]http.Handler{"server": newServer(t).Handler(), "admin": OnlyHosts(nil, next)} {
+	for name, handler := range map[string]http.Handler{"server": newServer(t).Handler(), "admin": OnlyHosts(nil, slog.New(slog.DiscardHandler), next)} {
 		for target, want := range map[string]string{
 			"https://localhost/livez": "max-age=2592000", "https://localhost/nothing": "max-age=2592000", "https://evil.example/locks": "max-age=2592000",
 			"http://localhost/livez": "",

@@ -36,7 +36,7 @@ func (s *Server) routeTable() []route {
 		}},
 		{pattern: "/locks", path: "/locks", methods: map[string]method{
 			"POST": {lock, serveAcquireSet}, "PUT": {ofHolder(lock), handle(decodeRenewSet, renewLocks)},
-			"DELETE": {ofHolder(lock), handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
+			"DELETE": {ofHolder(onNames(auth.Lock)), handle(decodeReleaseSet, releaseLocks)}, "GET": {read, handle(decodeList, listLocks)},
 		}},
 		{pattern: "/queues/*", path: "/queues/{name}", methods: map[string]method{"DELETE": {onName(auth.Admin), handle(decodeEvict, evictWaiter)}}},
 		{pattern: "/fences/*", path: "/fences/{name}", methods: map[string]method{

@@ -62,7 +62,7 @@ type Options struct {
 	MaxRequestsPerPrincipal    int
 
 	// AllowedHosts are the names a Host header may have: "name" with any port,
-	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1].
+	// or "name:port", or "*" for any. Empty: localhost, 127.0.0.1 and [::1]; see DefaultHosts.
 	// CheckHost says whether an entry is one; any other is left out.
 	AllowedHosts []string
 
@@ -92,7 +92,7 @@ type Server struct {
 	dog       *watchdog.Watchdog
 	sessions  *session.Sessions
 	bounds    fencing.Bounds
-	hosts     hostList
+	origins   *origins
 	page      fs.FS
 	small     map[string][]byte // of the page, in gzip
 	storeKind string
@@ -106,45 +106,44 @@ type Server struct {
 
 	writeTimeout time.Duration
 
-	metrics     *metrics
-	tracer      trace.Tracer // nil without Options.TracerProvider
-	mux         *chi.Mux
-	operations  map[operationKey]*operation
-	unrouted    map[string]*endpoint // by method label
-	crossOrigin *http.CrossOriginProtection
-	calls       sync.Pool // of *call
-	routings    sync.Pool // of *chi.Context
-	clients     clients
-	requests    requests
-	gate        gate
-	leavers     leavers
-	places      places
-	paces       paces
-	probed      probed
-	watching    atomic.Int32 // streams of events
-	draining    atomic.Bool
+	metrics    *metrics
+	tracer     trace.Tracer // nil without Options.TracerProvider
+	mux        *chi.Mux
+	operations map[operationKey]*operation
+	unrouted   map[string]*endpoint // by method label
+	calls      sync.Pool            // of *call
+	routings   sync.Pool            // of *chi.Context
+	clients    clients
+	requests   requests
+	gate       gate
+	leavers    leavers
+	places     places
+	paces      paces
+	probed     probed
+	watching   atomic.Int32 // streams of events
+	draining   atomic.Bool
 }
 
 // New returns a Server. It registers its metrics, and panics if that was done
 // before with the same registerer.
 func New(o Options) *Server {
 	s := &Server{
-		dog: o.Watchdog, bounds: o.Bounds, hosts: newHostList(o.AllowedHosts),
+		dog: o.Watchdog, bounds: o.Bounds,
 		page: o.Page, small: compress(o.Page), storeKind: o.StoreKind, version: o.Version, gatherer: o.Gatherer,
 		log: o.Logger, now: o.now, heartbeat: cmp.Or(o.heartbeat, heartbeat), writeTimeout: cmp.Or(o.writeTimeout, writeTimeout),
-		clients:     clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
-		requests:    requests{rate: o.MaxRequestRatePerPrincipal, most: o.MaxRequestsPerPrincipal, by: map[requester]*usage{}},
-		gate:        gate{keys: o.Keys, failures: newFailures(), refusals: newFailures()},
-		metrics:     newMetrics(o.Registerer),
-		crossOrigin: http.NewCrossOriginProtection(),
-		mux:         chi.NewRouter(),
-		operations:  map[operationKey]*operation{},
-		unrouted:    map[string]*endpoint{},
+		clients:    clients{most: [allowances]int{o.MaxWaitersPerClient, o.MaxStreamsPerClient}, has: map[string][allowances]int{}},
+		requests:   requests{rate: o.MaxRequestRatePerPrincipal, most: o.MaxRequestsPerPrincipal, by: map[requester]*usage{}},
+		gate:       gate{keys: o.Keys, failures: newFailures(), refusals: newFailures()},
+		metrics:    newMetrics(o.Registerer),
+		mux:        chi.NewRouter(),
+		operations: map[operationKey]*operation{},
+		unrouted:   map[string]*endpoint{},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.audit = cmp.Or(o.Audit, s.log)
+	s.origins = newOrigins(o.AllowedHosts, s.log)
 	if o.TracerProvider != nil {
 		s.tracer = o.TracerProvider.Tracer(tracerScope)
 	}

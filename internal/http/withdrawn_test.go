@@ -1,8 +1,10 @@
 package http
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -52,6 +54,23 @@ func TestWithdrawnLeavesTheQueue(t *testing.T) {
 		waits().problem(t, 401, fencing.CodeUnauthenticated)
 		g.waiting("ours/a", 0)
 		g.do("POST", "/locks/ours/a", `{"mode":"shared"}`, g.as["ours"]).want(t, 201)
+	}
+}
+
+// TestWithdrawnAndGivenBack: a wait that was ended for a key that is in force again is refused all the same, and in the audit.
+func TestWithdrawnAndGivenBack(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errWithdrawn)
+	c := g.begin(httptest.NewRecorder(), httptest.NewRequest("POST", "/locks/ours/a", nil))
+	c.asked, c.parked = []fencing.Name{"ours/a"}, true
+	if err := c.acquired(ctx, &acquire{}, ctx.Err()); err != errWithdrawn {
+		t.Errorf("it comes to %v", err)
+	}
+	lines := auditLines(t, g.log.String())
+	if len(lines) != 1 || lines[0]["name"] != "ours/a" || lines[0]["code"] != string(fencing.CodeUnauthenticated) {
+		t.Errorf("the audit has %v", lines)
 	}
 }
 
@@ -263,8 +282,8 @@ func TestAudit(t *testing.T) {
 		got = append(got, strings.Join(strings.Fields(fmt.Sprint(a.Event, " ", a.Code, " ", a.Principal, " ", a.Name, " ", a.Token)), " "))
 	}
 	want := []string{
-		"refused unauthenticated 0", "refused unauthenticated 0", "refused unauthenticated expired 0", "refused unauthenticated 0", "refused unauthenticated 0", "refused unauthenticated 0",
-		"refused forbidden other ours/a 0", "refused forbidden read 0", "refused forbidden ours theirs/b 0", "refused forbidden ours 0",
+		"refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated expired ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0", "refused unauthenticated ours/a 0",
+		"refused forbidden other ours/a 0", "refused forbidden read ours/a 0", "refused forbidden ours theirs/b 0", "refused forbidden ours 0",
 		"break stale_token ours.example ours/a 1", "break ok admin ours/a " + token,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {

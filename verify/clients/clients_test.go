@@ -1,8 +1,13 @@
 package clients
 
 import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -120,8 +125,48 @@ answer = request("POST", "http://127.0.0.1:%d/locks/a" % listener.getsockname()[
 may.set()
 print(answer, listener.accept()[0].recv(4))
 `)
-	python.Env = append(os.Environ(), "STORAGE=")
+	python.Env = append(os.Environ(), "STORAGE=http://127.0.0.1")
 	if said, err := python.CombinedOutput(); err != nil || string(said) != "(0, b'') b''\n" {
 		t.Errorf("%s%v", said, err)
+	}
+}
+
+// A program without STORAGE says in one line what to set, ends with 2, and has asked nobody for the lock.
+func TestLanguagesSayWhatToSet(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range languages {
+		if l.command == "java" && slices.Contains(Languages{}.Missing(), l.command) {
+			t.Log("java is not there: its program was not run")
+			continue
+		}
+		for what, environment := range map[string][]string{"unset": nil, "empty": {"STORAGE="}} {
+			t.Run(l.fence+"/"+what, func(t *testing.T) {
+				t.Parallel()
+				gateway := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it asks %s %s", r.Method, r.URL) }))
+				defer gateway.Close()
+				dir := t.TempDir()
+				if err := l.extract(string(page), dir, documentedTTL); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), patienceOfPrograms)
+				defer cancel()
+				var said bytes.Buffer
+				program := exec.CommandContext(ctx, l.command, l.file)
+				program.Dir, program.Stderr = dir, &said
+				program.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "STORAGE=") }), environment...)
+				program.Env = append(program.Env, "FENCEPOST="+gateway.URL, "no_proxy=*")
+				_ = program.Run()
+				if status := program.ProcessState.ExitCode(); status != 2 {
+					t.Errorf("exit status %d", status)
+				}
+				if line := said.String(); !strings.HasPrefix(line, "set STORAGE to ") || strings.Count(line, "\n") != 1 {
+					t.Errorf("it says %q", line)
+				}
+			})
+		}
 	}
 }
