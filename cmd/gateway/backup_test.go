@@ -88,7 +88,7 @@ func embeddedBackups(t *testing.T, blocks []string) {
 				s := o.gateway(storeOf(t, store)...)
 				b := newBackups(t, s)
 				must(t, enter(s))
-				putBack(o, b, blocks)
+				putBack(o, b, blocks, nil)
 			})
 		}
 	}
@@ -117,14 +117,17 @@ func storeOf(t *testing.T, kind string) []string {
 	return []string{"FENCEPOST_STORE=raft://" + redistest.FreeAddr(t)}
 }
 
-// putBack copies the directory, looks at the copy, and puts it back later.
-func putBack(o *operator, b *backups, blocks []string) {
+// putBack copies the directory, looks at the copy, and puts it back later. between is what is done after the copy, if anything is.
+func putBack(o *operator, b *backups, blocks []string, between func()) {
 	o.t.Helper()
 	const shown = "\nfor copy in /var/backups/*; do echo copy=$copy; done"
 	out := o.types(blocks[0]+shown, false)
 	path := regexp.MustCompile(`copy=(\S+)`).FindStringSubmatch(out)
 	if path == nil {
 		o.t.Fatalf("there is no copy:\n%s", out)
+	}
+	if between != nil {
+		between()
 	}
 	b.goesOn()
 	if out := o.types(blocks[1], true, "$COPY", path[1]); !regexp.MustCompile(`ok +file +`).MatchString(out) {
