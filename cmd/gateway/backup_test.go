@@ -71,11 +71,17 @@ func (b *backups) grantsAll() {
 	}
 }
 
-// states of a gateway in which somebody backs it up.
+// states of a gateway in which somebody backs it up or restores it.
 var states = map[string]func(s *service) error{
 	"running": func(*service) error { return nil },
 	"stopped": func(s *service) error { return s.end(syscall.SIGTERM) },
 	"crashed": func(s *service) error { s.end(syscall.SIGKILL); return nil },
+}
+
+// loses has a gateway lose its disk.
+func loses(s *service) error {
+	s.end(syscall.SIGKILL)
+	return os.RemoveAll(s.o.path("var/lib/fencepost"))
 }
 
 // embeddedBackups backs up and restores the embedded store, and a cluster of one, by the commands of the document.
@@ -88,10 +94,16 @@ func embeddedBackups(t *testing.T, blocks []string) {
 				s := o.gateway(storeOf(t, store)...)
 				b := newBackups(t, s)
 				must(t, enter(s))
-				putBack(o, b, blocks, nil)
+				putBack(o, b, blocks, nil, enter)
 			})
 		}
 	}
+	t.Run("the disk is lost", func(t *testing.T) {
+		t.Parallel()
+		o := newOperator(t)
+		s := o.gateway()
+		putBack(o, newBackups(t, s), blocks, nil, loses)
+	})
 	t.Run("an empty directory", func(t *testing.T) {
 		t.Parallel()
 		o := newOperator(t)
@@ -117,8 +129,9 @@ func storeOf(t *testing.T, kind string) []string {
 	return []string{"FENCEPOST_STORE=raft://" + redistest.FreeAddr(t)}
 }
 
-// putBack copies the directory, looks at the copy, and puts it back later. between is what is done after the copy, if anything is.
-func putBack(o *operator, b *backups, blocks []string, between func()) {
+// putBack copies the directory, looks at the copy, and puts it back later. between is what is done after the copy, if anything is, and enter what
+// becomes of the gateway before the restore.
+func putBack(o *operator, b *backups, blocks []string, between func(), enter func(s *service) error) {
 	o.t.Helper()
 	const shown = "\nfor copy in /var/backups/*; do echo copy=$copy; done"
 	out := o.types(blocks[0]+shown, false)
@@ -133,6 +146,7 @@ func putBack(o *operator, b *backups, blocks []string, between func()) {
 	if out := o.types(blocks[1], true, "$COPY", path[1]); !regexp.MustCompile(`ok +file +`).MatchString(out) {
 		o.t.Errorf("of the copy the doctor says\n%s", out)
 	}
+	must(o.t, enter(b.s))
 	o.types(blocks[3], false, "-longest-ttl 5m", "-longest-ttl "+longest.String())
 	b.restored()
 }
@@ -223,6 +237,9 @@ func redisBackups(t *testing.T, blocks []string) {
 				t.Errorf("after the copy: %v", got)
 			}
 			b.goesOn()
+			if crashed {
+				must(t, os.RemoveAll(o.path("var/lib/redis/appendonlydir"))) // it loses its disk
+			}
 			o.types(blocks[1], false)
 			b.restored()
 		})

@@ -240,5 +240,5 @@ func TestSystemBackupOfAFullDisk(t *testing.T) {
 		}
 		s.mayFail = false
 		must(t, os.Remove(filler), s.stop(), s.start())
-	})
+	}, states["running"])
 }
