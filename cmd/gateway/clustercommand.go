@@ -164,7 +164,7 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		return err
 	}
 	var err error
-	if status.MayFail >= 0 {
+	if status.MayFail >= 0 && status.Condition == "" {
 		_, err = fmt.Fprintf(out, "%s leads in term %d; %s may fail\n", status.Leader, status.Term, plural(status.MayFail, "more member", "more members"))
 	}
 	return err

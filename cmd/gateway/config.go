@@ -301,8 +301,7 @@ func printHelp(w io.Writer) error {
 Usage:
   gateway              serve until SIGINT or SIGTERM
   gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
-  gateway doctor       examine the store of these settings; exit with 0 if nothing
-                       endangers a promise, else 1
+  gateway doctor       examine the store of these settings; -help says how
   gateway cluster      ask how the cluster of these settings is, or change it: status, add,
                        remove, transfer; -help says how
   gateway store        make the tables in the database of these settings, and give rights to

@@ -87,6 +87,9 @@ func directoryThatCannotBeUsed(t *testing.T, store, file string) {
 				if status != 1 {
 					t.Errorf("gateway %v: exit status %d: %s", args, status, out)
 				}
+				if refused := strings.Contains(out, "permission denied"); args != nil && store == "embedded" && refused != strings.Contains(out, "ask as that one") {
+					t.Errorf("permission is denied: %v, and doctor says\n%s", refused, out)
+				}
 				for _, text := range append(c.says, "FENCEPOST_DATA_DIR") {
 					text = strings.ReplaceAll(text, "{}", set)
 					if !strings.Contains(out, text) {

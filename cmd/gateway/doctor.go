@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -19,11 +21,39 @@ import (
 	"fencepost/internal/watchdog"
 )
 
+const doctorHelp = `Usage: gateway doctor
+
+Examines the store of the settings, and says what endangers a promise and what to change. It takes
+no lease and ends none, and may run beside gateways.
+
+It exits with
+  0  if all was looked at and is well, and the store serves
+  1  if something is in DANGER or trouble, or the store can't be examined or can't serve
+  2  if the command line or the settings are at fault
+  3  if nothing is wrong with what was looked at, and something is unknown: it could not be looked at,
+     as what is in the files of an embedded store while a gateway has them open
+`
+
+// errNotSeen is of an examination that has found nothing wrong, and could not look at everything.
+var errNotSeen = errors.New("could not be looked at: whether it is well is not known")
+
 // doctor examines the store of the settings and tells a person what it means. It
 // takes no lease and ends none; at a Redis it says that it has arrived, as every
-// gateway does. An error, and with it status 1: a check is not passed, or the store
-// can't be examined or can't serve.
-func doctor(ctx context.Context, out io.Writer) error {
+// gateway does. An error: a check is not passed, or the store can't be examined or can't serve.
+func doctor(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("doctor", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := fmt.Fprint(out, doctorHelp)
+		return err
+	}
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("%q is one argument too many", flags.Arg(0))
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("doctor: %w; see gateway doctor -help", err)}
+	}
 	cfg, err := loadConfig()
 	if err != nil {
 		return err
@@ -45,8 +75,12 @@ func doctor(ctx context.Context, out io.Writer) error {
 // verdict is nil if every check is passed.
 func (c *condition) verdict() error {
 	dangers, troubles := len(watchdog.Endangering(c.findings)), 0
+	var unknown []string
 	for _, f := range c.findings {
-		if !f.OK && f.Promise == "" {
+		switch {
+		case f.Unknown:
+			unknown = append(unknown, f.Check)
+		case !f.OK && f.Promise == "":
 			troubles++
 		}
 	}
@@ -57,10 +91,13 @@ func (c *condition) verdict() error {
 	if troubles > 0 {
 		parts = append(parts, plural(troubles, "finding is trouble", "findings are trouble"))
 	}
-	if parts == nil {
-		return nil
+	switch {
+	case parts != nil:
+		return errors.New(strings.Join(parts, ", "))
+	case unknown != nil:
+		return fmt.Errorf("%s %w", strings.Join(unknown, ", "), errNotSeen)
 	}
-	return errors.New(strings.Join(parts, ", "))
+	return nil
 }
 
 // condition is what doctor has found out.
@@ -75,7 +112,10 @@ type condition struct {
 func examineStore(ctx context.Context, cfg config) (condition, error) {
 	if cfg.storeKind() == kindEmbedded {
 		findings, err := embedded.Examine(cfg.DataDir)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return condition{}, fmt.Errorf("this user can't look at the store, nor could its gateway open it; if the gateway has another user, ask as that one: %w", err)
+		case err != nil:
 			return condition{}, fmt.Errorf("no gateway can open the store: %w", err)
 		}
 		return condition{findings: findings}, nil
@@ -211,6 +251,8 @@ func printFinding(out io.Writer, f fencing.Finding) {
 	switch {
 	case f.Promise != "":
 		verdict = "DANGER"
+	case f.Unknown:
+		verdict = "unknown"
 	case !f.OK:
 		verdict = "trouble"
 	}

@@ -20,6 +20,30 @@ func TestSystemDoctorTellsMistakesApart(t *testing.T) {
 	tellsMistakesApart(t, true)
 }
 
+// A doctor that may not see how Redis is set up does not say that all is well, but what can't be told, and what to change. None of
+// these users may do less than a gateway needs.
+func TestDoctorThatMayNotLook(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, append(redistest.GatewayArgs(), "--appendonly", "yes", "--appendfsync", "always")...)
+	store := "FENCEPOST_STORE=redis://fencepost:correct@" + server.Addr()
+	admin := server.Client()
+	defer admin.Close()
+	if out, status := examineUntil(t, []string{"ok       persistence"}, store); status != 0 {
+		t.Errorf("with all rights the status is %d:\n%s", status, out)
+	}
+	for right, says := range map[string][]string{
+		"config|get": {"DANGER   persistence", "can't be told", "change:    ACL SETUSER <user> +config|get"},
+		"info":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores.md"},
+		"time":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores.md"},
+	} {
+		must(t, admin.Do(t.Context(), "acl", "setuser", "fencepost", "-"+right).Err())
+		if out, status := examineUntil(t, says, store); status != 1 || strings.Contains(out, "ok       persistence") {
+			t.Errorf("without %s the status is %d:\n%s", right, status, out)
+		}
+		must(t, admin.Do(t.Context(), "acl", "setuser", "fencepost", "+"+right).Err())
+	}
+}
+
 // slowMistakes are those of the second tier.
 var slowMistakes = []string{"a Cluster for a Redis", "TLS for a port without", "nodes of a quorum"}
 

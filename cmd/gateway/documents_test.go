@@ -65,6 +65,9 @@ func follow(t *testing.T, shell string) {
 			for _, b := range blocks {
 				r.follow(b)
 			}
+			if r.isReadme() {
+				isClean(t, r.dir)
+			}
 		})
 	}
 	for mark := range marks {
@@ -149,6 +152,7 @@ type reader struct {
 	t           *testing.T
 	shell, path string
 	dir         string
+	tools       string // has what the test puts in place of programs of the machine
 	env         []string
 	first       *terminal
 	foreground  *terminal
@@ -157,36 +161,40 @@ type reader struct {
 }
 
 func newReader(t *testing.T, shell, path string) *reader {
-	r := &reader{t: t, shell: shell, path: path, dir: t.TempDir()}
+	r := &reader{t: t, shell: shell, path: path, dir: t.TempDir(), tools: t.TempDir()}
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// make runs where the repository is, and leaves no state there.
+	if r.isReadme() { // whose reader is in a clone
+		r.dir = clone(t)
+		root = r.dir
+	}
+	// make runs where the repository is. Of other documents it leaves no state there.
 	r.write("path/make", fmt.Sprintf("#!/bin/sh\nexec %s --no-print-directory -C '%s' \"$@\"\n", r.find("make"), root))
 	// A terminal shows no progress, and the test wants to know every status.
 	r.write(".curlrc", "silent\nshow-error\nwrite-out = \"%{stderr}<status %{http_code}>\"\n")
-	for _, entry := range os.Environ() {
-		if name, _, _ := strings.Cut(entry, "="); !strings.HasPrefix(name, "FENCEPOST") && name != "MAKEFLAGS" && name != "MAKELEVEL" {
-			r.env = append(r.env, entry)
-		}
+	r.env = append(withoutSettings(), "PATH="+filepath.Join(r.tools, "path")+":"+os.Getenv("PATH"), "CURL_HOME="+r.tools, "no_proxy=*", "FENCEPOST_LISTEN_ADDR=127.0.0.1:0")
+	if !r.isReadme() {
+		r.env = append(r.env, "FENCEPOST_DATA_DIR="+filepath.Join(r.dir, "data"))
 	}
-	r.env = append(r.env, "PATH="+filepath.Join(r.dir, "path")+":"+os.Getenv("PATH"), "CURL_HOME="+r.dir, "no_proxy=*",
-		"FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_DATA_DIR="+filepath.Join(r.dir, "data"))
 	if signal.Ignored(os.Interrupt) { // by a shell that put the tests into the background: the terminals would ignore Ctrl-C too
 		interrupts := make(chan os.Signal, 1)
 		signal.Notify(interrupts, os.Interrupt)
 		t.Cleanup(func() { signal.Stop(interrupts) })
 	}
 	r.first = openTerminal(t, shell, r.dir, r.env)
-	if filepath.Base(path) != "README.md" { // the README starts its own
+	if !r.isReadme() { // which starts its own
 		r.gateway = start(t).addr
 	}
 	return r
 }
 
+func (r *reader) isReadme() bool { return filepath.Base(r.path) == readme }
+
+// write writes a file that is none of the document's.
 func (r *reader) write(name, content string) {
-	path := filepath.Join(r.dir, name)
+	path := filepath.Join(r.tools, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		r.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@
 //	gateway -version     print the version
 //
 // It exits with 0 after a clean end, 2 if the command line or the settings are
-// at fault, and 1 on any other failure.
+// at fault, 3 if doctor could not look at something, and 1 on any other failure.
 package main
 
 import (
@@ -33,8 +33,11 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "gateway:", err)
-	if errors.As(err, new(usageError)) {
+	switch {
+	case errors.As(err, new(usageError)):
 		os.Exit(2)
+	case errors.Is(err, errNotSeen):
+		os.Exit(3)
 	}
 	os.Exit(1)
 }

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case "healthcheck":
 		return healthcheck(ctx)
 	case "doctor":
-		return doctor(ctx, stdout)
+		return doctor(ctx, flags.Args()[1:], stdout)
 	case "cluster":
 		return clusterCommand(ctx, flags.Args()[1:], stdout)
 	case "store":

@@ -55,14 +55,17 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 	f = fencing.Finding{Check: "file", OK: true}
 	room = datadir.Room(dir, datadir.Free, theStore, filesIn(dir))
 	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
-	if there, err := d.there(wal.FilesOr(nil)); err != nil || !there {
-		f.Detail = "there is none: a gateway begins with an empty store"
+	if there, err := d.there(wal.FilesOr(nil)); err != nil {
+		return f, room, err
+	} else if !there {
+		f, err := noStore(dir)
 		return f, room, errors.Join(err, d.roomForNew(fileSize))
 	}
 	files, err := openAll(dir)
 	switch {
 	case errors.Is(err, datadir.ErrInUse):
-		f.Detail = "another process has it open, as a gateway that runs has: what is in it can't be looked at meanwhile"
+		f.OK, f.Unknown = false, true
+		f.Detail = "what is in it can't be looked at while another process has it open. A gateway has read all of it at its start, and says at /readyz?verbose how its store is"
 		return f, room, nil
 	case err != nil:
 		return f, nil, err
@@ -71,6 +74,30 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 	f.Detail, err = d.look(files)
 	return f, room, errors.Join(err, d.mayWrite(), files.close())
 }
+
+// noStore is about a directory without a store. Only in an empty one is one to be expected to begin.
+func noStore(dir string) (fencing.Finding, error) {
+	f := fencing.Finding{Check: "file", OK: true, Detail: "the directory is empty: a gateway begins with an empty store"}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	others := slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return slices.Contains(ofEmpty, entry.Name()) })
+	switch {
+	case err != nil:
+		f.Detail = "there is no store to look at: a gateway with these settings begins with an empty one"
+	case len(others) > 0:
+		f.Detail = fmt.Sprintf("there is no store to look at, but something else, such as %s: a gateway with these settings begins with an empty store beside it", others[0].Name())
+	default:
+		return f, nil
+	}
+	f.OK, f.Unknown, f.Remedy = false, true, "none, if a new store is meant; else name the directory of the gateway in FENCEPOST_DATA_DIR"
+	return f, nil
+}
+
+// ofEmpty is what a directory may have in which no gateway has begun a store: what the first start makes before it finds that it has
+// no room, and what mkfs makes.
+var ofEmpty = []string{logName, snapshotsName, datadir.FileName, "lost+found"}
 
 // look reads files, and says how it is with them.
 func (d *disk) look(files wal.Files) (detail string, err error) {

@@ -117,6 +117,27 @@ func TestLookAfterACrash(t *testing.T) {
 	}
 }
 
+// A look that finds no store says whether there is none to be expected.
+func TestLookWhereThereIsNoStore(t *testing.T) {
+	empty, volume, other := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, path := range []string{filepath.Join(volume, "lost+found"), filepath.Join(other, "spool")} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, unknown := range map[string]bool{empty: false, volume: false, other: true, filepath.Join(empty, "data"): true} {
+		findings, err := Examine(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range findings {
+			if f.Check == "file" && (f.Unknown != unknown || f.OK == unknown || (f.Remedy != "") != unknown) {
+				t.Errorf("%s: %+v", dir, f)
+			}
+		}
+	}
+}
+
 func TestLookAtWhatNoGatewayCouldOpen(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, logName, "0000000001.log")

@@ -266,7 +266,8 @@ type Finding struct {
 	Node    string // the server it is about; empty where there is only one
 	Check   string // what was looked at, such as "eviction"; one word, for labels
 	OK      bool   // it endangers nothing
+	Unknown bool   // it could not be looked at; OK is false then
 	Promise string // what it endangers: "P1", "P2" or "P1, P2"; empty if OK
 	Detail  string // how it is, and what that means: a sentence for people
-	Remedy  string // what to change; empty if OK
+	Remedy  string // what to change; empty if OK, or if nothing is to be changed
 }

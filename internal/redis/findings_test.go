@@ -22,6 +22,17 @@ func TestStrictWhenCutOff(t *testing.T) {
 	}
 }
 
+// Where CONFIG GET is refused, a minimum that is there may be too low.
+func TestReplicasThatCannotBeToldOf(t *testing.T) {
+	f := &facts{info: map[string]string{
+		"role": "master", "connected_slaves": "3", "min_slaves_good_slaves": "3",
+		"slave0": "ip=10.0.0.2,port=6379,state=online,offset=1,lag=1",
+	}}
+	if got := (&circumstances{failover: true, sentinel: true}).replicas(f); got.OK || got.Promise != "P1" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // appendfsync no is not "about the last second".
 func TestAppendfsyncNo(t *testing.T) {
 	c := &circumstances{failover: true}

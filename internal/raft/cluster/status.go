@@ -16,8 +16,11 @@ import (
 	"fencepost/internal/raft/peer"
 )
 
-// starting is the State of a node that does not take part yet.
-const starting = "starting"
+// Two of the States of a node: it does not take part yet; it leads.
+const (
+	starting = "starting"
+	leading  = "leader"
+)
 
 // Seat is a member as a node's configuration has it.
 type Seat struct {
@@ -153,16 +156,34 @@ func (c *Cluster) info() Info {
 		i.Members = append(i.Members, Seat{ID: string(s.ID), Addr: addrOf(string(s.Address)), Voter: s.Suffrage == raft.Voter})
 	}
 	i.Blank = r.LastIndex() == 0 && len(i.Members) == 0
-	leader, _ := r.LeaderWithID()
-	i.State, i.Leader, i.Term = strings.ToLower(r.State().String()), addrOf(string(leader)), r.CurrentTerm()
+	i.State, i.Leader, i.Term = c.standing(r)
 	i.Applied, i.Committed = r.AppliedIndex(), r.CommitIndex()
 	i.Snapshot = snapshotOf(r)
-	if i.State == "leader" {
-		i.LastContact = 0
+	if i.State == leading {
+		i.LastContact, i.Condition = 0, "" // Condition is of the last look
 	} else if last := r.LastContact(); !last.IsZero() {
 		i.LastContact = max(time.Since(last).Milliseconds(), 0)
 	}
 	return i
+}
+
+// standing returns what this node is, and who leads in which term, as of one moment. hashicorp/raft changes the three one after the
+// other.
+func (c *Cluster) standing(r *raft.Raft) (state, leader string, term uint64) {
+	for {
+		term = r.CurrentTerm()
+		address, _ := r.LeaderWithID()
+		state, leader = strings.ToLower(r.State().String()), addrOf(string(address))
+		switch {
+		case r.CurrentTerm() != term:
+			continue
+		case state == leading:
+			leader = c.self.Addr
+		case leader == c.self.Addr: // until now
+			leader = ""
+		}
+		return state, leader, term
+	}
 }
 
 // Info says how this node is.
@@ -206,41 +227,40 @@ func (c *Cluster) askAll(addrs []string) []asked {
 	return all
 }
 
-// Status asks all members how they are.
+// Status asks all members how they are. Who leads is the word of the one that knows of the latest term: this node may
+// not have heard yet.
 func (c *Cluster) Status(ctx context.Context) Status {
 	own := c.info()
-	status := Status{Node: c.self.Addr, Condition: own.Condition, Leader: own.Leader, Term: own.Term, Members: make([]Member, len(own.Members)), MayFail: -1}
-	var committed uint64
-	var mu sync.Mutex
+	status := Status{Node: c.self.Addr, Condition: own.Condition, Members: make([]Member, len(own.Members)), MayFail: -1}
+	all := make([]asked, len(own.Members))
 	var asking sync.WaitGroup
 	for i, seat := range own.Members {
 		asking.Go(func() {
-			member := Member{Seat: seat, State: "unreachable", LastContact: -1, DiskTime: -1}
-			there, err := c.askOne(ctx, seat.Addr)
-			if err == nil && there.ID != seat.ID {
-				err = &peer.Refused{Node: peer.Node{ID: there.ID, Addr: seat.Addr}, Reason: "its data was lost, and another node has its address"}
+			all[i] = asked{addr: seat.Addr, info: own}
+			if seat.Addr != c.self.Addr {
+				all[i].info, all[i].err = c.askOne(ctx, seat.Addr)
 			}
-			if err != nil {
-				member.Error = err.Error()
-			} else {
-				member.Reached, member.State, member.Version = true, there.State, there.Version
-				member.LastContact, member.Applied, member.DiskTime = there.LastContact, there.Applied, there.DiskTime
-				member.Follows = follows(there, seat.ID, own.Leader)
-				mu.Lock()
-				committed = max(committed, there.Committed)
-				mu.Unlock()
+			if there := all[i].info; all[i].err == nil && there.ID != seat.ID {
+				all[i].err = &peer.Refused{Node: peer.Node{ID: there.ID, Addr: seat.Addr}, Reason: "its data was lost, and another node has its address"}
 			}
-			status.Members[i] = member
 		})
 	}
 	asking.Wait()
-	voters, able := 0, 0
-	for i := range status.Members {
-		m := &status.Members[i]
-		if m.Reached && committed > m.Applied {
-			m.Behind = committed - m.Applied
+	latest, committed := own, uint64(0)
+	for _, of := range all {
+		if of.err != nil {
+			continue
 		}
-		m.Follows = m.Follows && m.Behind <= nearlyAll
+		committed = max(committed, of.info.Committed)
+		if of.info.Leader != "" && (of.info.Term > latest.Term || latest.Leader == "") {
+			latest = of.info
+		}
+	}
+	status.Leader, status.Term = latest.Leader, latest.Term
+	voters, able := 0, 0
+	for i, of := range all {
+		m := memberOf(own.Members[i], of, latest, committed)
+		status.Members[i] = m
 		if m.Voter {
 			voters++
 			if m.Follows {
@@ -253,6 +273,22 @@ func (c *Cluster) Status(ctx context.Context) Status {
 		status.MayFail = max(able-(voters/2+1), -1)
 	}
 	return status
+}
+
+// memberOf returns how a member is that was asked, beside who leads in the latest term that is known, and what was committed.
+func memberOf(seat Seat, of asked, latest Info, committed uint64) Member {
+	m := Member{Seat: seat, State: "unreachable", LastContact: -1, DiskTime: -1}
+	if of.err != nil {
+		m.Error = of.err.Error()
+		return m
+	}
+	m.Reached, m.State, m.Version = true, of.info.State, of.info.Version
+	m.LastContact, m.Applied, m.DiskTime = of.info.LastContact, of.info.Applied, of.info.DiskTime
+	if committed > m.Applied {
+		m.Behind = committed - m.Applied
+	}
+	m.Follows = follows(of.info, seat.ID, latest.Leader) && m.Behind <= nearlyAll
+	return m
 }
 
 // snapshotOf returns the entry of the last snapshot.

@@ -105,6 +105,57 @@ func TestTheLeaderSaysHowTheClusterIs(t *testing.T) {
 	}
 }
 
+// openWith has a node take part that has the members of a cluster on its disk, and does not look after the cluster: so all that
+// it says beside what Raft says is of before.
+func openWith(t *testing.T, n *node, members ...peer.Node) {
+	t.Helper()
+	n.open()
+	servers := []raft.Server{server(n.cluster.Self(), raft.Voter)}
+	for _, m := range members {
+		servers = append(servers, server(m, raft.Voter))
+	}
+	if err := n.raft.BootstrapCluster(raft.Configuration{Servers: servers}).Error(); err != nil {
+		t.Fatal(err)
+	}
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	n.cluster.raft = n.raft
+}
+
+// From the moment in which a node leads it says so, and nothing else.
+func TestStatusOnceANodeLeads(t *testing.T) {
+	t.Parallel()
+	n := nodes(t, 1)[0]
+	openWith(t, n)
+	await(t, "it leads", func() bool { return n.raft.State() == raft.Leader })
+	if s := n.cluster.Status(t.Context()); s.Whole() != nil || s.Leader != n.addr || s.Members[0].State != leading {
+		t.Errorf("%+v: %v", s, s.Whole())
+	}
+}
+
+// A node that has not heard yet who leads says what the one says that does.
+func TestStatusBesideTheOneThatLeads(t *testing.T) {
+	t.Parallel()
+	leader := nodeThat(t, func(n *peer.Peer, _ request) *response {
+		return &response{Info: &Info{ID: n.Self().ID, Addr: n.Self().Addr, State: leading, Leader: n.Self().Addr, Term: 1 << 32, Committed: 1}}
+	}).Self()
+	n := nodes(t, 1)[0]
+	openWith(t, n, leader)
+	await(t, "it has its members", func() bool { return len(n.cluster.info().Members) == 2 })
+	s := n.cluster.Status(t.Context())
+	if s.Leader != leader.Addr || s.Term != 1<<32 {
+		t.Errorf("the leader is %q, in term %d", s.Leader, s.Term)
+	}
+	for _, m := range s.Members {
+		if m.Follows != (m.Addr == leader.Addr) {
+			t.Errorf("%+v", m)
+		}
+	}
+	if err := s.Whole(); err == nil || !strings.Contains(err.Error(), "the node is starting") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A removal counts who follows the leader, not who answers.
 func TestRemoveBesideOneThatDoesNotFollow(t *testing.T) {
 	t.Parallel()
