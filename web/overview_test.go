@@ -99,7 +99,7 @@ func TestNothingShifts(t *testing.T) {
 	}
 	// What moves is found.
 	b.live(g, "/?q=job")
-	b.until(drawn + ` > 10`)
+	b.until(drawn + ` > 5`)
 	eval[bool](b, `document.querySelector(".overview").prepend(Object.assign(document.createElement("div"), {textContent: "in the way"})), true`)
 	b.pass(100)
 	if moved := eval[[]string](b, shifts); len(moved) == 0 {
