@@ -94,7 +94,7 @@ flakes: deps ## each package's tests FLAKES times (30), the slowest a third as o
 .PHONY: test-long
 test-long: deps ## the minute of two gateways on one Redis, long random histories, the page with 100,000 locks
 	FENCEPOST_LONG=1 go test -race -timeout 30m -count 1 ./internal/... ./cmd/...
-	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run 'TestManyLocksAndChanges|TestOthersBesideThePage|TestAStuckLockIsBrokenWithNotice' ./web
+	FENCEPOST_LONG=1 go test -timeout 30m -count 1 -v -run 'TestManyLocksAndChanges|TestOthersBesideThePage|TestWhatTheTabCosts|TestAStuckLockIsBrokenWithNotice' ./web
 
 .PHONY: test-axe
 test-axe: deps ## every view of the page under axe-core, which npm fetches

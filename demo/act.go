@@ -45,7 +45,7 @@ func (a act) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.step("Anna takes the lock.", "token %s", first)
+	a.step("Anna acquires the lock.", "token %s", first)
 	if err := anna.halt(); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (a act) play(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.step("Her lease runs out. Bert, who waited, has the lock now.", "token %s, which is higher", second)
+	a.step("Her lease expires. Bert, who waited, is granted the lock.", "token %s, which is higher", second)
 	if answer, err := a.write(bert); err != nil || answer != "written" {
 		return fmt.Errorf("the write of Bert: %s, %w", answer, err)
 	}

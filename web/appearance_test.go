@@ -174,14 +174,43 @@ func TestTableKeepsItsMeaning(t *testing.T) {
 	}
 }
 
-func TestLessMotion(t *testing.T) {
+// An owner is cut off only where there is no room for it, beside names and on a phone.
+func TestOwnersAreNotCutOff(t *testing.T) {
+	t.Parallel()
+	g, b := startGateway(t), openTab(t)
+	const owner = "reports-worker-blue-7f9c@host-eu-central-1a"
+	for i := range 5 {
+		g.acquireBehind(fmt.Sprintf("job/%d", i), owner)
+	}
+	b.do(chromedp.Navigate(g.origin))
+	for _, width := range []int64{1280, 390} {
+		b.do(chromedp.EmulateViewport(width, 800))
+		b.until(fmt.Sprintf(`innerWidth === %d && document.querySelectorAll("#rows .owner").length === 5 &&
+			[...document.querySelectorAll("#rows .owner")].every((e) => e.innerText === %q && e.scrollWidth <= e.clientWidth)`, width, owner))
+		b.shoot(fmt.Sprintf("owners-%d", width))
+	}
+	// A name that is longer takes no room that its owner needs.
+	g.acquireBehind("printers/3rd-floor/the-one-that-always-jams-on-mondays/and-on-tuesdays-as-well/tray-2", "worker-7@host-eu-central-1a")
+	b.do(chromedp.EmulateViewport(1280, 800))
+	b.until(`[...document.querySelectorAll("#rows tr")].at(-1).querySelector(".owner").innerText.startsWith("worker-7") &&
+		[...document.querySelectorAll("#rows tr")].at(-1).querySelector(".owner").scrollWidth <= [...document.querySelectorAll("#rows tr")].at(-1).querySelector(".owner").clientWidth`)
+}
+
+// Nothing runs by itself, whether less motion is wanted or not: each frame costs the reader's
+// machine time. Bars move on a second at a time.
+func TestNothingRunsByItself(t *testing.T) {
 	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":20000}`)
-	b.media("light", true)
-	b.do(chromedp.Navigate(g.origin))
-	b.until(row("orders/42"))
-	first := eval[float64](b, edge("orders/42"))
-	b.until(fmt.Sprintf(`%s < %f`, edge("orders/42"), first-1))
-	b.until(`document.getAnimations().length === 0`)
+	for _, calm := range []bool{false, true} {
+		b.media("light", calm)
+		b.do(chromedp.Navigate(g.origin))
+		b.until(row("orders/42"))
+		first := eval[float64](b, edge("orders/42"))
+		b.until(fmt.Sprintf(`document.getAnimations().length === 0 && %s < %f`, edge("orders/42"), first-1))
+		g.release(g.acquire(fmt.Sprintf("orders/%t", calm), "{}"))
+		b.until(`document.getAnimations().length === 0 && ` + row(fmt.Sprintf("orders/%t", calm)) + ` === null`)
+		eval[bool](b, `location.hash = "#/locks/orders/42", true`)
+		b.until(`document.getAnimations().length === 0 && document.querySelector("#detail .holder")`)
+	}
 }

@@ -31,7 +31,7 @@ func TestDangersAreShown(t *testing.T) {
 	b.until(`!document.getElementById("dangers").hidden && document.getElementById("quarantine").hidden`)
 	text := b.text("#dangers")
 	for _, want := range []string{
-		"2 things about the store endanger what locks promise.",
+		"2 findings about the store endanger what locks promise.",
 		"One live lease: When memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru. This is about 10.0.0.1:6379, 10.0.0.2:6379.",
 		"To change: maxmemory-policy noeviction",
 		"One live lease, Growing tokens: Its clock is <b>3s</b> ahead of this gateway's. This is about 10.0.0.2:6379.",

@@ -53,6 +53,7 @@ func TestInjections(t *testing.T) {
 			take(fmt.Sprintf("inject/%03d", i), text, all[i:min(i+fencing.MaxMetadataEntries, len(all))]...)
 		}
 	}
+	b.do(chromedp.EmulateViewport(1280, 16000)) // all are in view
 	b.live(g, "/")
 	b.do(chromedp.Click(chromedp.CSS("#more-button")))
 	const rows = `document.querySelectorAll("#rows tr").length`

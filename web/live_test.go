@@ -238,10 +238,11 @@ func TestEventsOnAPageThatIsFull(t *testing.T) {
 	}
 	ends := func(from, to string) string {
 		return fmt.Sprintf(`(() => {
-			const rows = [...document.querySelectorAll("tbody tr:not(.leaving)")].map((r) => r.dataset.name);
+			const rows = [...document.querySelectorAll("#rows tr:not(.leaving)")].map((r) => r.dataset.name);
 			return rows.length === 100 && rows[0] === %q && rows[99] === %q && /^100 of 11\d live$/.test(document.getElementById("count").innerText);
 		})()`, from, to)
 	}
+	b.do(chromedp.EmulateViewport(1280, 6000)) // all are in view
 	b.live(g, "/")
 	b.until(ends("shard/000", "shard/099"))
 	rows := g.front.count("row", "list")

@@ -89,7 +89,7 @@ func TestNothingShifts(t *testing.T) {
 		for _, address := range []string{"/", "/?sort=held", "/#/locks/job/007"} {
 			b.do(chromedp.Navigate("about:blank"), chromedp.EmulateViewport(width, 800))
 			b.live(g, address)
-			b.until(drawn + ` > 10 && ` + figure("granted") + ` !== "\u2013"`)
+			b.until(drawn + ` > 5 && ` + figure("granted") + ` !== "\u2013"`)
 			if moved := eval[[]string](b, shifts); len(moved) > 0 {
 				t.Errorf("%s at %d pixels: %q", address, width, moved)
 			}
@@ -99,7 +99,7 @@ func TestNothingShifts(t *testing.T) {
 	}
 	// What moves is found.
 	b.live(g, "/?q=job")
-	b.until(drawn + ` > 10`)
+	b.until(drawn + ` > 5`)
 	eval[bool](b, `document.querySelector(".overview").prepend(Object.assign(document.createElement("div"), {textContent: "in the way"})), true`)
 	b.pass(100)
 	if moved := eval[[]string](b, shifts); len(moved) == 0 {

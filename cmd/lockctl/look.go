@@ -97,7 +97,7 @@ func get(ctx context.Context, c *call) error {
 	if !l.Held {
 		fmt.Fprintf(c.out, "%s is free; its last token is %d\n", l.Name, l.Token)
 	} else {
-		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d wait\n", l.Name, l.Mode, l.HolderCount, l.Waiting)
+		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d %s\n", l.Name, l.Mode, l.HolderCount, l.Waiting, plural(l.Waiting, "waits", "wait"))
 	}
 	if l.Delayed > 0 {
 		fmt.Fprintf(c.out, "nobody is granted it for %s: a lease ended without a release\n", short(millis(l.Delayed)))
@@ -237,7 +237,7 @@ func doctor(ctx context.Context, c *call) error {
 	case silent == len(all):
 		return exit{exitUnreachable, fmt.Errorf("no gateway can be reached: %w", last)}
 	case troubles > 0:
-		return exit{exitFailed, fmt.Errorf("%d findings", troubles)}
+		return exit{exitFailed, fmt.Errorf("%d %s", troubles, plural(troubles, "finding", "findings"))}
 	}
 	return nil
 }
@@ -268,6 +268,14 @@ func (c *call) printReadiness(r client.Readiness) {
 		}
 		fmt.Fprintln(c.out)
 	}
+}
+
+// plural is the word for so many.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }
 
 func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -77,7 +77,7 @@ export async function events(signal) {
     });
     const type = response.headers.get("content-type") ?? "";
     if (!response.ok || !type.startsWith("text/event-stream")) throw refusal(response, await json(response));
-    return pieces(response.body.pipeThrough(new TextDecoderStream()).getReader());
+    return pieces(response.body.getReader());
   } catch (cause) {
     throw cause instanceof ApiError ? cause : new ApiError({ cause });
   } finally {
@@ -85,9 +85,18 @@ export async function events(signal) {
   }
 }
 
+// What comes within this is taken as one piece, unless it is much: each takes time, and nothing is read
+// again so soon.
+const gatherMs = 150;
+const muchBytes = 8192;
+
 async function* pieces(reader) {
+  const decoder = new TextDecoder();
   try {
-    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) yield piece.value;
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      yield decoder.decode(piece.value, { stream: true });
+      if (piece.value.length < muchBytes) await new Promise((resolve) => setTimeout(resolve, gatherMs));
+    }
   } catch (cause) {
     throw new ApiError({ cause });
   }

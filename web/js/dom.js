@@ -24,11 +24,6 @@ export function setTitle(node, text) {
   if (node.title !== text) node.title = text;
 }
 
-// calm reports whether the reader has asked for less motion.
-export function calm() {
-  return matchMedia("(prefers-reduced-motion: reduce)").matches;
-}
-
 // cell is a cell of a table. Roles are spelled out wherever a layout changes the
 // display of rows, which can cost a table its meaning.
 export function cell(kind, ...children) {

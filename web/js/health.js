@@ -66,7 +66,7 @@ export function summary(dangers, refused = false) {
   if (dangers.length === 0) return "";
   const much = dangers.length === 1
     ? "The way the store is set up endangers what locks promise."
-    : `${dangers.length} things about the store endanger what locks promise.`;
+    : `${dangers.length} findings about the store endanger what locks promise.`;
   return refused ? `${much} This gateway grants nothing until this is put right.` : much;
 }
 
@@ -75,7 +75,8 @@ export function condition({ dangers, till, refusal, store: { kind, took, looks }
   const parts = [`The store${kind === "" ? "" : ` (${kind})`} ${took === null ? "does not answer" : `answered in ${took} ms`}.`];
   if (refusal !== null) parts.push("It refuses this gateway.");
   if (till !== null) parts.push("It is in quarantine: nothing new is granted.");
-  parts.push(dangers.length > 0 ? "What endangers it is told above." : looks > 0 ? `${looks} things about it were examined: none endangers what locks promise.` : "It has not been examined yet.");
+  const checks = looks === 1 ? "1 check" : `${looks} checks`;
+  parts.push(dangers.length > 0 ? "What endangers the locks is told above." : looks > 0 ? `${checks} of how it is set up found nothing that endangers the locks.` : "How it is set up has not been checked yet.");
   return parts.join(" ");
 }
 

@@ -22,7 +22,7 @@ import { setText } from "./dom.js";
 
 const pageSizes = [100, 1000]; // of a list that is read on as somebody comes to its end
 const debounceMs = 200;
-const tickMs = 100;
+const tickMs = 250;
 const restForArranging = 10; // no more than a tenth of the time goes into that
 const againMs = 2000; // what depends on the time is arranged anew
 const oldMs = 4000; // what is shown after the page was hidden for longer is not live
@@ -323,7 +323,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// The clock: texts change ten times a second, and only while somebody looks.
+// The clock: texts change four times a second at most, and only while somebody looks.
 
 function tick() {
   const at = now();

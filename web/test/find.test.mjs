@@ -8,7 +8,7 @@ import * as arranging from "../js/arrange.js";
 import { Agenda, maxNames, partLocks } from "../js/agenda.js";
 import { ApiError } from "../js/api.js";
 import { barMs, howLong, howMany, line, rate, Rates } from "../js/figures.js";
-import { Endings, windowOf } from "../js/list.js";
+import { Endings, slots, windowOf } from "../js/list.js";
 import { everything } from "../js/route.js";
 import * as shown from "../js/shown.js";
 import { run, sliceLocks, sorted } from "../js/slices.js";
@@ -191,12 +191,23 @@ test("what events tell of locks that are not read again", () => {
 });
 
 test("only what is in view is drawn of many", () => {
-  assert.deepEqual(windowOf(150, 0, 800, 40), { from: 0, to: 150 });
-  assert.deepEqual(windowOf(100_000, 300, 800, 40), { from: 0, to: 35 });
-  assert.deepEqual(windowOf(100_000, -40_000, 800, 40), { from: 985, to: 1035 });
-  assert.deepEqual(windowOf(1000, -40_000, 800, 40), { from: 985, to: 1000 });
-  assert.deepEqual(windowOf(1000, -4_000_000, 800, 40), { from: 985, to: 1000 });
-  assert.deepEqual(windowOf(1000, 0, 800, 0), { from: 0, to: 200 });
+  assert.deepEqual(windowOf(40, 0, 800, 40), { from: 0, to: 40 });
+  assert.deepEqual(windowOf(100_000, 300, 800, 40), { from: 0, to: 19 });
+  assert.deepEqual(windowOf(100_000, -40_000, 800, 40), { from: 994, to: 1026 });
+  assert.deepEqual(windowOf(1000, -40_000, 800, 40), { from: 994, to: 1000 });
+  assert.deepEqual(windowOf(1000, -4_000_000, 800, 40), { from: 994, to: 1000 });
+  assert.deepEqual(windowOf(1000, 0, 800, 0), { from: 0, to: 40 });
+});
+
+test("rows that are aimed at, or leaving, keep their place among all others", () => {
+  const locks = (names) => [...names].map((name) => ({ name }));
+  const names = (of, ...fixed) => slots(locks(of), fixed.map(([name, slot]) => ({ slot, lock: { name } }))).map(({ name }) => name).join("");
+  assert.equal(names("abc"), "abc");
+  assert.equal(names("bcdef", ["c", 2]), "bdcef", "one above has ended");
+  assert.equal(names("0abcd", ["c", 2]), "0acbd", "one above has come");
+  assert.equal(names("abd", ["c", 2]), "abcd", "it has ended itself");
+  assert.equal(names("bdf", ["e", 4], ["a", 0], ["c", 2]), "abcdef");
+  assert.equal(names("a", ["c", 2]), "ac", "there are too few others");
 });
 
 const settle = () => new Promise((resolve) => setImmediate(resolve));

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { mock, test } from "node:test";
 
 import { ApiError } from "../js/api.js";
-import { endangered, everyMs, Health, held, left, read, restMs, sentence, summary } from "../js/health.js";
+import { condition, endangered, everyMs, Health, held, left, read, restMs, sentence, summary } from "../js/health.js";
 
 const settle = () => new Promise((resolve) => setImmediate(resolve));
 
@@ -57,7 +57,11 @@ test("words", () => {
   assert.equal(sentence("its clock is behind"), "Its clock is behind.");
   assert.equal(sentence(""), "");
   assert.equal(summary([]), "");
-  assert.match(summary([{}, {}, {}]), /^3 things /);
+  assert.match(summary([{}, {}, {}]), /^3 findings /);
+  const how = (looks) => condition({ dangers: [], till: null, refusal: null, store: { kind: "embedded", took: 3, looks } });
+  assert.equal(how(1), "The store (embedded) answered in 3 ms. 1 check of how it is set up found nothing that endangers the locks.");
+  assert.match(how(7), / 7 checks of how it is set up found nothing that endangers the locks\.$/);
+  assert.match(how(0), / How it is set up has not been checked yet\.$/);
 });
 
 // looking is a Health on an api whose answers are the functions given, the last
