@@ -71,7 +71,7 @@ export class Agenda {
   #events = [];
   #view = new Set(); // the names that are in view, of a long list
   #walkAt = Infinity;
-  #walked = false; // the last that was read of the list or the walk was the walk's: they take turns
+  #walked = false; // the last that was read of the list or the walk was the walk's: they take turns, but a search goes first
   #restTill = 0; // no part of the list and no step of the walk before
 
   // further says that a list of which the beginning is known is read on.
@@ -186,7 +186,7 @@ export class Agenda {
     const others = tells(this.#query) ? [] : changed.filter(({ name, may }) => may && !this.#view.has(name)).slice(0, maxUnsure);
     const next = [...changed.filter(({ name }) => this.#view.has(name)), ...others];
     const names = next.map(({ name }) => name);
-    const part = now >= this.#partAt && (this.#walked || now < this.#walkAt);
+    const part = now >= this.#partAt && (this.#walked || this.#query.q !== "" || now < this.#walkAt);
     const turn = {
       list: false, part, walk: !part && now >= this.#walkAt, names: names.slice(0, maxNames), open: this.#open, ends: this.#ends(), events: this.#events,
     };
@@ -201,7 +201,7 @@ export class Agenda {
 
   // done notes what a turn has read: the locks of the list, or those of the turn's
   // names. live says whether there are events, further that the list goes on behind what
-  // was read of it, known that all of it, or of the walk, has been read before.
+  // was read of it, known that all of it, and of the walk, has been read before.
   done(turn, locks, began, now, live, { further = false, known = false } = {}) {
     this.#held = false;
     this.#turnAt = Math.max(began + turnMs, now + restForTurn * (now - began));

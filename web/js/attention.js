@@ -50,6 +50,7 @@ export class Attention {
   #root;
   #parts = {};
   #store;
+  #table;
   #waits = null; // the report that is to be shown once nobody points at the section
 
   // onAll is called with the filters and order of a list.
@@ -57,6 +58,7 @@ export class Attention {
     const id = (name) => root.getElementById(name);
     this.#root = id("attention");
     this.#store = id("store");
+    this.#table = id("table");
     for (const [key, of] of Object.entries(lists)) {
       this.#parts[key] = { of, list: id(key), none: id(`${key}-none`), all: id(`${key}-all`), views: new Map() };
       this.#parts[key].all.addEventListener("click", (event) => {
@@ -94,12 +96,28 @@ export class Attention {
       reconcile(list, views, found[key], ({ name }) => name, (lock) => new Entry(lock, of), (view, lock) => view.tell(lock, now));
       const { more } = key === "expiring" ? report.expiring : report.waited;
       const queues = key === "expiring" || report.queues;
-      setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : more ? "Looking\u2026" : of.none);
+      const some = report.known ? "None among the first in the order of the names." : "Looking\u2026";
+      setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : more ? some : of.none);
       all.hidden = found[key].length === 0;
     }
-    // The room that it once took it keeps: what stands below does not move.
-    const rows = Math.max(...Object.values(found).map(({ length }) => length));
-    if (!held && rows > Number(this.#root.dataset.rows ?? 0)) this.#root.dataset.rows = rows;
+    if (!held) this.#fit(Math.max(...Object.values(found).map(({ length }) => length)));
+  }
+
+  // fit gives the lists room for so many rows. The room that they once took they keep, until there is nothing
+  // at all; and what somebody points at in the table stays where it is.
+  #fit(rows) {
+    const before = Number(this.#root.dataset.rows ?? 1);
+    if (rows > 0 ? rows <= before : before === 1) return;
+    const pointed = this.#table.matches(":hover");
+    if (pointed && rows === 0) return;
+    const place = () => this.#table.getBoundingClientRect().top;
+    const top = pointed ? place() : 0;
+    const show = (count) => { this.#root.dataset.rows = count; };
+    show(Math.max(1, rows));
+    if (!pointed) return;
+    const moved = place() - top; // none where the browser has seen to it
+    scrollBy(0, moved);
+    if (Math.abs(place() - top) > 1) show(before); // there is no room to scroll: once it is pointed at no more
   }
 
   // tell says how the store is.

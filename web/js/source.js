@@ -192,7 +192,7 @@ export class Source {
         if (this.#failures > 0) this.#stream.retry(); // a sign of life
         this.#failures = 0;
         this.#list = list;
-        agenda.done(turn, locks, began, this.#now(), this.#events === "open", { further: list.further, known: turn.walk ? this.#walk.known : !list.reading });
+        agenda.done(turn, locks, began, this.#now(), this.#events === "open", { further: list.further, known: this.#walk.known && !list.reading });
         if (short) agenda.readAll(this.#now(), listMs);
         this.#planWalk();
         this.#on.data({ query, list, detail, attention: this.#walk.report(list, this.#now()), asking: this.#events === "refused", ends: turn.ends });

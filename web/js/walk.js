@@ -12,7 +12,7 @@ import { apply, find, place, position, splice } from "./shown.js";
 export const nearMs = 20_000;
 
 // A walk takes so many pages at most.
-const mostPages = 10;
+const mostPages = 20;
 const mostKept = 10_000;
 
 // From the end of a round to the next, and from one look at single names to the next.
@@ -75,19 +75,27 @@ export class Walk {
 
   // nextAt is when to take the next step, for a list that is known so far.
   nextAt(list, exact, now) {
+    if (this.#exact && !exact) { // what is about to expire is not known from the list any more
+      this.known = false;
+      this.again(now);
+    }
     this.#exact = exact;
     if (list === null || (exact && this.#found.waiting.locks.length === 0 && !list.locks.some(({ waiting }) => waiting > 0))) return Infinity;
-    if (this.#phase !== null) return now;
-    const renewed = exact ? [] : [...this.#readAt.values()].map((at) => at + renewedMs);
-    const names = this.#unsure.size > 0 ? now : Math.min(Infinity, ...renewed);
-    return Math.min(this.#roundAt, Math.max(this.#namesAt, names));
+    if (this.known && list.reading) return this.#namesDue(now); // the list comes first
+    return this.#phase === null ? Math.min(this.#roundAt, this.#namesDue(now)) : now;
   }
 
-  // step asks for the next page, or for a few names.
+  // namesDue is when single names are to be looked at.
+  #namesDue(now) {
+    const renewed = Math.min(Infinity, ...this.#readAt.values()) + renewedMs;
+    return Math.max(this.#namesAt, this.#unsure.size > 0 ? now : renewed);
+  }
+
+  // step asks for a few names, or for the next page.
   async step(api, signal, now) {
-    if (this.#phase === null && now >= this.#roundAt) this.#begin("waiting");
-    if (this.#phase !== null) await this.#page(api, signal, now);
-    else await this.#names(api, signal, now);
+    if (now >= this.#namesDue(now)) return void await this.#names(api, signal, now);
+    if (this.#phase === null) this.#begin("waiting");
+    await this.#page(api, signal, now);
   }
 
   #begin(phase) {
@@ -156,8 +164,8 @@ export class Walk {
     this.#events = [];
   }
 
-  // report is what is known at now, beside a list: {waited, expiring, waiting, queues}, the first two
-  // {locks, more}, waiting how many wait in all: {count, more}.
+  // report is what is known at now, beside a list: {waited, expiring, waiting, queues, known}, the first two
+  // {locks, more}, waiting how many wait in all: {count, more}; known, that all has been looked through once.
   report(list, now) {
     this.#settle(now);
     let { waiting: waited, expiring } = this.#found;
@@ -167,8 +175,8 @@ export class Walk {
       expiring = { locks: list.locks, more: false };
     }
     const near = { locks: expiring.locks.filter((lock) => about(lock, now)), more: expiring.more };
-    if (!this.#exact) this.#follow(near.locks, now);
-    return { waited, expiring: near, waiting: { count: waited.locks.reduce((sum, lock) => sum + lock.waiting, 0), more: waited.more }, queues: this.#queues };
+    this.#follow(this.#exact ? [] : near.locks, now);
+    return { waited, expiring: near, waiting: { count: waited.locks.reduce((sum, lock) => sum + lock.waiting, 0), more: waited.more }, queues: this.#queues, known: this.known || this.#exact };
   }
 
   // follow looks again at the first of those that are about to expire.

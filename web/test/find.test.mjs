@@ -447,7 +447,7 @@ test("a walk has the gateway find who waits and what is about to expire, page by
   assert.equal(names(walk.report(list, 2000).expiring.locks), "g", "the others are free, and its time has come");
   assert.equal(walk.nextAt(list, false, 2000), 4000, "and again");
   await run(roundMs);
-  assert.deepEqual(asked.slice(0, 4), ["waiting", "waiting1", "waiting2", "expires_within_ms"]);
+  assert.deepEqual(asked.slice(0, 5), ["g", "waiting", "waiting1", "waiting2", "expires_within_ms"]);
 });
 
 test("events tell who waits between two rounds, and a few names are looked at", async () => {
@@ -473,7 +473,7 @@ test("events tell who waits between two rounds, and a few names are looked at", 
 });
 
 test("a list that is known as a whole needs a walk only for how long somebody has waited", async () => {
-  const { asked, walk, run } = walked({ waiting: [[["b", 2, 500]]] });
+  const { asked, walk, run } = walked({ waiting: [[["b", 2, 500]]], expires_within_ms: [[]] });
   const free = { locks: [lock("a", { deadline: 9000 }), lock("b")], more: false };
   await run(0, true, free);
   assert.deepEqual([asked.length, walk.nextAt(free, true, 0)], [0, Infinity]);
@@ -483,4 +483,6 @@ test("a list that is known as a whole needs a walk only for how long somebody ha
   await run(0, true, list);
   assert.deepEqual(asked, ["waiting"]);
   assert.deepEqual(walk.report(list, 0).waited.locks.map(({ waitedMark }) => waitedMark), [-500]);
+  await run(5000, false, { ...list, more: true }); // another lock came
+  assert.deepEqual(asked, ["waiting", "waiting", "expires_within_ms"]);
 });
