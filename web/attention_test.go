@@ -29,6 +29,7 @@ func TestWhatNeedsAttention(t *testing.T) {
 	b.shoot("attention-none")
 
 	renews := g.acquire("jobs/renews", `{"owner":"ann","ttl_ms":3600000}`)
+	g.advance(time.Second)
 	g.acquire("jobs/never", `{"owner":"bob","ttl_ms":3600000}`)
 	g.advance(10 * time.Minute)
 	g.renew(renews)
