@@ -94,7 +94,9 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		kind = "lock"
 		if r.URL.Path == "/locks" {
 			kind = "list"
-			if r.URL.Query().Has("prefix") {
+			if query := r.URL.Query(); !query.Has("total") && query.Get("limit") == "1000" && (query.Has("waiting") || query.Has("expires_within_ms")) {
+				kind = "walk" // for what needs attention
+			} else if query.Has("prefix") {
 				kind = "row"
 			}
 		}

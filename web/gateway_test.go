@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/embedded"
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 	gatewayhttp "fencepost/internal/http"
@@ -62,6 +63,23 @@ func startGateway(t *testing.T, prepare ...func(*fallibleStore)) *gateway {
 		}
 	})
 	return g
+}
+
+// indexed has the gateway work on a store that lists locks without sorting the names of all for each
+// page, as the model does; clock is the store's, nil for one that advance moves.
+func indexed(t *testing.T, clock func() time.Time) func(*fallibleStore) {
+	return func(s *fallibleStore) {
+		t.Helper()
+		if clock == nil {
+			clock = s.clock
+		}
+		store, err := embedded.Open(embedded.Options{Dir: t.TempDir(), Now: func() fencing.Instant { return fencing.InstantOf(clock()) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		s.Store = store
+	}
 }
 
 // advance moves the store's clock.

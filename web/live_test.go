@@ -83,7 +83,7 @@ func TestEventsTakeThePlaceOfAsking(t *testing.T) {
 	g, b := startGateway(t), openTab(t)
 	g.acquire("quiet", `{"ttl_ms":3600000}`)
 	b.live(g, "/")
-	all := func() int { return g.front.count("list", "row", "lock", "history") }
+	all := func() int { return g.front.count("list", "row", "walk", "lock", "history") }
 	before := all()
 	b.pass(5000)
 	if n := all() - before; n != 0 {
@@ -190,10 +190,10 @@ func TestAHiddenPageListensToNothing(t *testing.T) {
 	}
 	hide(true)
 	eventually(t, "the stream is closed", func() bool { return g.front.streams.Load() == 0 })
-	before := g.front.count("list", "row", "events")
+	before := g.front.count("list", "row", "walk", "events")
 	g.acquire("orders/43", `{"ttl_ms":600000}`)
 	b.pass(3000)
-	if n := g.front.count("list", "row", "events") - before; n != 0 {
+	if n := g.front.count("list", "row", "walk", "events") - before; n != 0 {
 		t.Errorf("%d requests from a page that nobody sees", n)
 	}
 	hide(false)

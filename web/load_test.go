@@ -60,7 +60,7 @@ func (b *tab) heap() float64 {
 // The page keeps its thread free and its memory flat, with very many locks in an order
 // that is not theirs, while many change and somebody scrolls.
 func TestManyLocksAndChanges(t *testing.T) {
-	g, b := startGateway(t), openTab(t)
+	g, b := startGateway(t, indexed(t, nil)), openTab(t)
 	load, long := scale()
 	held := make([]lease, load.locks)
 	for i := range held {
@@ -70,7 +70,6 @@ func TestManyLocksAndChanges(t *testing.T) {
 	b.until(`document.readyState === "complete"`)
 	loaded := time.Now()
 	for !eval[bool](b, `document.getElementById("announcement").innerText !== ""`) {
-		// The model sorts all names for each page, which no store does.
 		if time.Since(loaded) > 10*time.Minute {
 			t.Fatalf("not all locks are read: %s", b.text("#count"))
 		}

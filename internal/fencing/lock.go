@@ -132,7 +132,7 @@ type Lock struct {
 	Now             Instant
 	Holders         []Holder // in order of grant: of more than MaxHoldersShown those that expire first
 	HolderCount     int      // how many live holders there are
-	Waiters         []Waiter // in order of arrival, at most MaxWaitersShown; Inspect alone shows them
+	Waiters         []Waiter // in order of arrival, at most MaxWaitersShown; Inspect alone shows more than the first
 	Waiting         int      // how many live waiters there are
 	LastToken       Token    // the last token issued, 0 if none is known
 	HighestAdmitted Token    // the highest token that has moved a mark of its fence, 0 if none has

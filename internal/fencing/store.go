@@ -171,7 +171,7 @@ type ListRequest struct {
 	Mode    Mode          // of the holders; empty for all
 	HeldFor time.Duration // only where somebody has held it for so long; 0 for all
 	EndsIn  time.Duration // only where a lease ends within this time; 0 for all
-	Waiting bool          // only where somebody waits. CodeUnsupportedByStore without Capabilities.Queue
+	Waiting bool          // only where somebody waits, with the first of the queue. CodeUnsupportedByStore without Capabilities.Queue
 
 	Attached  bool // only where a lease hangs on a stream: see Holder.Attached
 	Unrenewed bool // only where a lease was never renewed: see Holder.RenewedAt
@@ -183,7 +183,19 @@ func (r *ListRequest) Selects() bool {
 	return r.Query != "" || r.Mode != "" || r.HeldFor > 0 || r.EndsIn > 0 || r.Waiting || r.Attached || r.Unrenewed
 }
 
-// Match reports whether a lock, whose Waiters are there if there is a Query, belongs on a
+// LooksAtWaiters reports whether a store needs the Waiters of a lock for Match and Trim.
+func (r *ListRequest) LooksAtWaiters() bool { return r.Query != "" || r.Waiting }
+
+// Trim leaves of the Waiters of a lock what a page shows: the first where Waiting is asked for.
+func (r *ListRequest) Trim(lock *Lock) {
+	if !r.Waiting {
+		lock.Waiters = nil
+	} else if len(lock.Waiters) > 1 {
+		lock.Waiters = lock.Waiters[:1:1]
+	}
+}
+
+// Match reports whether a lock, whose Waiters are there if LooksAtWaiters says so, belongs on a
 // page.
 func (r *ListRequest) Match(lock *Lock) bool {
 	some := func(is func(*Holder) bool) bool {
@@ -236,7 +248,7 @@ func (r *ListRequest) finds(lock *Lock) bool {
 
 // ListPage is a page of live locks.
 type ListPage struct {
-	Locks []Lock // in name order, without Waiters; may be fewer than asked for where the request Selects
+	Locks []Lock // in name order, their Waiters as Trim leaves them; may be fewer than asked for where the request Selects
 	Next  Name   // where to go on: the After of the next page; empty at the end
 
 	// Total is how many names with the prefix have a holder, those included whose

@@ -175,6 +175,8 @@ func appendLockMembers(b []byte, lock *fencing.Lock, pace *fencing.Pace, wall wa
 	b = appendDelay(b, lock)
 	if pace != nil {
 		b = appendWaiters(b, lock, pace)
+	} else if len(lock.Waiters) > 0 {
+		b = appendIntMember(b, "waiting_ms", lock.Waiters[0].Waiting.Milliseconds())
 	}
 	b = append(b, `,"fence":{"highest_issued":`...)
 	b = strconv.AppendInt(b, int64(lock.LastToken), 10)

@@ -354,8 +354,20 @@ func TestListSelects(t *testing.T) {
 	if next := g.do("GET", path, "").want(t, 200); names(a) != "a/3 " || names(next) != "b/1 " {
 		t.Errorf("%s, and %s at %s", a.body, next.body, path)
 	}
+	// How long the first of a queue has waited is told of what is waited for.
+	g.clock.advance(1500 * time.Millisecond)
+	second := g.later("POST", "/locks/b/1", `{"owner":"dora","wait_ms":60000}`)
+	g.waiting("b/1", 2)
+	if lock := g.do("GET", "/locks?waiting=true", "").want(t, 200).json["locks"].([]any)[0].(map[string]any); lock["waiting"] != 2.0 || lock["waiting_ms"] != 1500.0 {
+		t.Errorf("%v", lock)
+	}
+	if a := g.do("GET", "/locks", "").want(t, 200); strings.Contains(a.body, "waiting_ms") {
+		t.Errorf("%s", a.body)
+	}
 	g.do("DELETE", "/locks/b/1", "", "If-Match: "+g.do("GET", "/locks/b/1", "").header.Get("ETag")).want(t, 204)
-	later().want(t, 201)
+	held := later().want(t, 201)
+	g.do("DELETE", "/locks/b/1", "", "Lease-Id: "+held.text("lease_id")).want(t, 204)
+	second().want(t, 201)
 }
 
 func TestList(t *testing.T) {

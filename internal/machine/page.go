@@ -22,12 +22,12 @@ func Page(r fencing.ListRequest, views func(v View, after fencing.Name) ([]*fenc
 		if !r.Selects() {
 			n = min(n, r.Limit-len(page.Locks))
 		}
-		locks, more := views(View{Prefix: r.Prefix, Limit: n, Waiters: r.Query != ""}, after)
+		locks, more := views(View{Prefix: r.Prefix, Limit: n, Waiters: r.LooksAtWaiters()}, after)
 		left -= len(locks)
 		for i, lock := range locks {
 			after = lock.Name
 			if lock.Held() && r.Match(lock) {
-				lock.Waiters = nil
+				r.Trim(lock)
 				page.Locks = append(page.Locks, *lock)
 			}
 			if len(page.Locks) == r.Limit {

@@ -32,7 +32,7 @@ func (s *Store) listNames(ctx context.Context, names *nameMerge, r fencing.ListR
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
-		locks, err := s.locks(ctx, batch, r.Query != "")
+		locks, err := s.locks(ctx, batch, r.LooksAtWaiters())
 		if err != nil {
 			return fencing.ListPage{}, err
 		}
@@ -44,7 +44,7 @@ func (s *Store) listNames(ctx context.Context, names *nameMerge, r fencing.ListR
 				page.Next = page.Locks[r.Limit-1].Name
 				return page, nil
 			}
-			locks[i].Waiters = nil
+			r.Trim(&locks[i])
 			page.Locks = append(page.Locks, locks[i])
 		}
 		if len(batch) <= r.Limit { // fewer than asked for: the end

@@ -34,6 +34,10 @@ const maxUnsure = 100;
 // not in view is taken from the events.
 export const partLocks = 1000;
 
+// inParts tells whether the list of a query is read part by part. A search is, for it may look
+// through many names that don't match.
+export const inParts = ({ q, wanted }) => q !== "" || wanted > partLocks;
+
 // After a part of a long list the gateway is left in peace for so many times as long as
 // it took, and for this long at least: longer once all is known, and events keep it so.
 const restForPart = 4;
@@ -42,8 +46,9 @@ const partMs = 100;
 
 const endings = new Set(["released", "expired", "broken"]);
 
-// Agenda collects what there is to do. A turn is {list, part, names, open, ends, events}:
-// whether to read the list (of a long one the first part), or its next part, which names
+// Agenda collects what there is to do. A turn is {list, part, walk, names, open, ends, events}:
+// whether to read the list (of a long one the first part), or its next part, or to take a step of
+// the walk, which names
 // alone, whether the lock that is open, how leases have ended since the last turn, by
 // name, and of a long list all that has happened since.
 export class Agenda {
@@ -59,16 +64,29 @@ export class Agenda {
   #dueAt = Infinity;
   #listRead = -Infinity;
   #held = false; // after a failure: until the list is due, nothing else is read
-  #long; // the list is long: see partLocks
+  #long; // the list is read in parts
   #partAt = Infinity;
   #round = false; // a long list is being read, part by part
   #again = false; // what has been missed meanwhile is for the round that follows
   #events = [];
   #view = new Set(); // the names that are in view, of a long list
+  #walkAt = Infinity;
+  #walked = false; // the last that was read of the list or the walk was the walk's: they take turns, but a search goes first
+  #restTill = 0; // no part of the list and no step of the walk before
 
-  constructor(query) {
+  // further says that a list of which the beginning is known is read on.
+  constructor(query, { further = false } = {}) {
     this.#query = query;
-    this.#long = query.wanted > partLocks;
+    this.#long = inParts(query);
+    if (!further) return;
+    this.#listAt = Infinity;
+    this.#partAt = 0;
+    this.#round = this.#open = true;
+  }
+
+  // walk says when the next step of the walk is to be taken, at the earliest.
+  walk(at) {
+    this.#walkAt = Math.max(at, this.#restTill);
   }
 
   // look says which names of a long list are in view: only these are kept exact.
@@ -130,14 +148,14 @@ export class Agenda {
   // nextAt is when to plan again.
   get nextAt() {
     if (this.#held) return this.#listAt;
-    return Math.max(this.#turnAt, Math.min(this.#listAt, this.#partAt, this.#namesAt, this.#dueAt));
+    return Math.max(this.#turnAt, Math.min(this.#listAt, this.#partAt, this.#walkAt, this.#namesAt, this.#dueAt));
   }
 
   // plan returns the turn that is to start now, or null. list is what is shown.
   plan(list, now) {
     if (now < this.nextAt) return null;
     if (list === null || now >= this.#listAt) {
-      const turn = { list: true, part: false, names: [], open: true, ends: this.#ends(), events: this.#events };
+      const turn = { list: true, part: false, walk: false, names: [], open: true, ends: this.#ends(), events: this.#events };
       this.#listRead = now;
       this.#listAt = this.#partAt = Infinity;
       this.#flood = this.#again = false;
@@ -153,9 +171,9 @@ export class Agenda {
       this.#flood = true;
       this.readAll(now, listMs);
     }
-    const turn = { list: false, part: false, names: this.#flood ? [] : names, open: this.#open, ends: this.#ends(), events: [] };
+    const turn = { list: false, part: false, walk: now >= this.#walkAt, names: this.#flood ? [] : names, open: this.#open, ends: this.#ends(), events: [] };
     this.#clear();
-    if (turn.names.length > 0 || turn.open) return turn;
+    if (turn.walk || turn.names.length > 0 || turn.open) return turn;
     this.#turnAt = now + turnMs;
     return null;
   }
@@ -168,28 +186,35 @@ export class Agenda {
     const others = tells(this.#query) ? [] : changed.filter(({ name, may }) => may && !this.#view.has(name)).slice(0, maxUnsure);
     const next = [...changed.filter(({ name }) => this.#view.has(name)), ...others];
     const names = next.map(({ name }) => name);
+    const part = now >= this.#partAt && (this.#walked || this.#query.q !== "" || now < this.#walkAt);
     const turn = {
-      list: false, part: now >= this.#partAt, names: names.slice(0, maxNames), open: this.#open, ends: this.#ends(), events: this.#events,
+      list: false, part, walk: !part && now >= this.#walkAt, names: names.slice(0, maxNames), open: this.#open, ends: this.#ends(), events: this.#events,
     };
     if (turn.part) this.#partAt = Infinity;
     this.#clear();
     for (const { name, may } of next.slice(maxNames)) this.#changed.set(name, { name, may, ended: null });
     if (this.#changed.size > 0) this.#namesAt = now;
-    if (turn.part || turn.names.length > 0 || turn.open || turn.events.length > 0) return turn;
+    if (turn.part || turn.walk || turn.names.length > 0 || turn.open || turn.events.length > 0) return turn;
     this.#turnAt = now + turnMs;
     return null;
   }
 
   // done notes what a turn has read: the locks of the list, or those of the turn's
   // names. live says whether there are events, further that the list goes on behind what
-  // was read of it, known that all of it has been read before.
+  // was read of it, known that all of it, and of the walk, has been read before.
   done(turn, locks, began, now, live, { further = false, known = false } = {}) {
     this.#held = false;
     this.#turnAt = Math.max(began + turnMs, now + restForTurn * (now - began));
     if (turn.list && !this.#long) this.#dues.clear();
+    if (turn.list || turn.part || turn.walk) {
+      this.#walked = turn.walk;
+      this.#restTill = now + Math.max(partMs, (live && known ? restForKnownPart : restForPart) * (now - began));
+      this.#walkAt = Math.max(this.#walkAt, this.#restTill);
+      if (this.#partAt < Infinity) this.#partAt = Math.max(this.#partAt, this.#restTill);
+    }
     if (turn.list || turn.part) {
       this.#round = further;
-      if (further) this.#partAt = now + Math.max(partMs, (live && known ? restForKnownPart : restForPart) * (now - began));
+      if (further) this.#partAt = this.#restTill;
       else this.#listAt = Math.min(this.#listAt, now + (this.#again ? listMs : live ? checkMs : intervalMs));
     }
     for (const name of turn.names) this.#dues.delete(name);

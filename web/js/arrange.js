@@ -11,6 +11,7 @@ import { each, sorted } from "./slices.js";
 const keys = {
   held: (lock) => -heldFor(lock),
   queue: (lock) => -lock.waiting,
+  waits: ({ waitedMark }) => waitedMark ?? Infinity,
   remaining: ({ holders }) => most(holders, (holder) => holder.deadline),
   token: ({ holders }) => most(holders, (holder) => holder.fencing_token),
 };
@@ -39,13 +40,18 @@ export function spanMs(text) {
   return count === undefined ? 0 : Number(count) * units[unit];
 }
 
+// about tells whether a lock is about to expire: less than a third of a TTL is left.
+export function about({ holders }, now) {
+  return holders.some(({ deadline, ttl_ms: ttl }) => Number.isFinite(deadline) && fraction(deadline, ttl, now) < 1 / 3);
+}
+
 // predicate returns what a lock has to meet at now.
 function predicate({ held, waited, expiring, unrenewed, attached, mode }, now) {
   const since = now - spanMs(held);
   return (lock) =>
     (held === "" || lock.holders.some(({ acquiredMark }) => acquiredMark <= since)) &&
     (!waited || lock.waiting > 0) &&
-    (!expiring || lock.holders.some(({ deadline, ttl_ms: ttl }) => Number.isFinite(deadline) && fraction(deadline, ttl, now) < 1 / 3)) &&
+    (!expiring || about(lock, now)) &&
     (!unrenewed || lock.holders.some(({ renewedMark }) => renewedMark === null)) &&
     (!attached || lock.holders.some((holder) => holder.attached)) &&
     (mode === "" || (mode === "permits" ? lock.mode === "shared" && permits(lock.holders) !== null : lock.mode === mode));
@@ -128,34 +134,7 @@ function* byNumber(locks, key) {
   return yield* picked(locks, (i) => order[i] % indexes);
 }
 
-// So many are the first of an order.
-const maxLeaders = 10;
-
-// leaders comes to the locks that most wait for, and those that have been held longest:
-// {contended, longest, waiting: how many wait in all}. It yields as arrange does.
-export function* leaders(locks) {
-  const contended = [], longest = [];
-  let waiting = 0;
-  yield* each(locks.length, (i) => {
-    const lock = locks[i];
-    waiting += lock.waiting;
-    if (lock.waiting > 0) insert(contended, lock, (one) => one.waiting);
-    insert(longest, lock, heldFor);
-  });
-  return { contended, longest, waiting };
-}
-
 const heldFor = ({ holders }) => most(holders, (holder) => -holder.acquiredMark);
-
-// insert puts a lock among the first few, the greatest first; equal ones stay in their order.
-function insert(few, lock, of) {
-  const value = of(lock);
-  let at = few.length;
-  while (at > 0 && value > of(few[at - 1])) at--;
-  if (at === maxLeaders) return;
-  few.splice(at, 0, lock);
-  if (few.length > maxLeaders) few.pop();
-}
 
 // More branches than this are only counted.
 const maxBranches = 40;

@@ -14,62 +14,84 @@ const over = 5;
 
 const ended = { released: "released", expired: "lost", broken: "lost" };
 
-// Rates counts events by the bar that they fall into, and how long waiting and holding took.
+// Rates counts events by the bar that they fall into, and how long waiting and holding took. What
+// was not heard is unknown: null.
 export class Rates {
   #counts = { granted: [], handed: [], released: [], lost: [] };
   #spans = { wait: new Spans(bars), hold: new Spans(bars) };
-  #bar = null; // the one under way
-  #first = null;
+  #origin = null; // when the first bar began
+  #bar = 0; // the one under way
+  #hears = false;
 
   constructor() {
-    for (const key of Object.keys(this.#counts)) this.#counts[key] = new Array(bars + 1).fill(0);
+    for (const key of Object.keys(this.#counts)) this.#counts[key] = new Array(bars + 1).fill(null);
   }
 
-  // begin forgets what was counted: some was missed.
+  // begin says that all events are heard from now on; if they were before, some were missed.
   begin(now) {
-    for (const counts of Object.values(this.#counts)) counts.fill(0);
-    for (const spans of Object.values(this.#spans)) spans.clear();
-    this.#bar = this.#first = Math.floor(now / barMs);
+    if (this.#origin === null) {
+      this.#origin = now;
+      this.#fill(0);
+    } else {
+      this.advance(now);
+      this.#fill(null);
+    }
+    this.#hears = true;
+  }
+
+  // silence says that no more events are heard.
+  silence(now) {
+    this.advance(now);
+    this.#fill(null);
+    this.#hears = false;
+  }
+
+  // fill sets what is known of the bar under way.
+  #fill(value) {
+    for (const counts of Object.values(this.#counts)) counts[bars] = value;
   }
 
   add({ kind, took }, now) {
-    if (this.#bar === null) return;
+    if (!this.#hears) return;
     this.advance(now);
+    const count = (key) => {
+      if (this.#counts[key][bars] !== null) this.#counts[key][bars]++;
+    };
     if (kind === "granted") {
-      this.#counts.granted[bars]++;
-      if (took > 0) this.#counts.handed[bars]++;
+      count("granted");
+      if (took > 0) count("handed");
       this.#spans.wait.add(took);
     } else if (Object.hasOwn(ended, kind)) {
-      this.#counts[ended[kind]][bars]++;
+      count(ended[kind]);
       this.#spans.hold.add(took);
     }
   }
 
-  // advance begins the bars that have come, and tells whether there was one.
+  // advance begins the bars that have come, and returns how many.
   advance(now) {
-    const bar = Math.floor(now / barMs);
-    const gone = this.#bar === null ? 0 : Math.min(bars + 1, bar - this.#bar);
-    if (gone <= 0) return false;
+    const bar = this.#origin === null ? 0 : Math.floor((now - this.#origin) / barMs);
+    const gone = Math.min(bars + 1, bar - this.#bar);
+    if (gone <= 0) return 0;
     for (const counts of Object.values(this.#counts)) {
       counts.copyWithin(0, gone);
-      counts.fill(0, bars + 1 - gone);
+      counts.fill(this.#hears ? 0 : null, bars + 1 - gone);
     }
     for (let i = 0; i < Math.min(gone, bars); i++) for (const spans of Object.values(this.#spans)) spans.advance();
     this.#bar = bar;
-    return true;
+    return gone;
   }
 
-  // perSecond is how many came a second lately; null while no bar is over.
+  // perSecond is how many came a second lately; null if that is not known.
   perSecond(key) {
-    const known = this.#bar === null ? 0 : Math.min(over, this.#bar - this.#first);
-    if (known === 0) return null;
-    return this.#counts[key].slice(bars - known, bars).reduce((a, b) => a + b, 0) / (known * barMs / 1000);
+    const known = this.#hears ? this.#counts[key].slice(bars - over, bars).filter((count) => count !== null) : [];
+    if (known.length === 0) return null;
+    return known.reduce((a, b) => a + b, 0) / (known.length * barMs / 1000);
   }
 
   // quantile is how long the part q of what came in the time of all bars took at most;
-  // null if nothing came.
+  // null if nothing came, or nothing is heard.
   quantile(key, q) {
-    return this.#spans[key].quantile(q);
+    return this.#hears ? this.#spans[key].quantile(q) : null;
   }
 
   // counts are those of the bars that are over.
@@ -105,9 +127,9 @@ export function howLong(ms) {
   return ms < 1000 ? `${Math.round(ms)}\u00a0ms` : duration(ms);
 }
 
-// howMany writes a number of which there may be more.
+// howMany writes a number of which there may be more. None that was found so far says nothing.
 export function howMany({ count, more } = { count: null }) {
-  return count === null ? "\u2013" : `${count.toLocaleString("en")}${more ? "+" : ""}`;
+  return count === null || (count === 0 && more) ? "\u2013" : `${count.toLocaleString("en")}${more ? "+" : ""}`;
 }
 
 const [width, height] = [120, 24];
@@ -116,6 +138,7 @@ const [width, height] = [120, 24];
 export class Figures {
   #rates = new Rates();
   #root;
+  #stale = false;
   #now = { held: undefined, waiting: undefined }; // {count, more} each, as far as it is known
   #then = Object.fromEntries(["held", "waiting", "wait", "hold"].map((key) => [key, new Array(bars).fill(null)]));
 
@@ -125,6 +148,12 @@ export class Figures {
 
   begin(now) {
     this.#rates.begin(now);
+    this.#write();
+  }
+
+  // silence says that no more events come.
+  silence(now) {
+    this.#rates.silence(now);
     this.#write();
   }
 
@@ -140,12 +169,18 @@ export class Figures {
     this.#tell("waiting", howMany(waiting));
   }
 
+  // age says whether what was counted may not be true any more.
+  age(stale) {
+    this.#stale = stale;
+  }
+
   tick(now) {
-    if (!this.#rates.advance(now)) return;
+    const gone = this.#rates.advance(now);
+    if (gone === 0) return;
+    const count = (of) => (this.#stale || of === undefined || of.more ? null : of.count);
     const p99 = (key) => this.#rates.quantile(key, 0.99);
-    for (const [key, value] of Object.entries({ held: this.#now.held?.count ?? null, waiting: this.#now.waiting?.count ?? null, wait: p99("wait"), hold: p99("hold") })) {
-      this.#then[key].shift();
-      this.#then[key].push(value);
+    for (const [key, value] of Object.entries({ held: count(this.#now.held), waiting: count(this.#now.waiting), wait: p99("wait"), hold: p99("hold") })) {
+      this.#then[key] = [...this.#then[key], ...new Array(gone - 1).fill(null), value].slice(-bars);
     }
     this.#write();
   }

@@ -22,7 +22,11 @@ export class Filters {
     this.#clear = root.getElementById("filters-clear");
     this.#heads = [...root.querySelectorAll("#table th button")];
     this.#form.addEventListener("submit", (event) => event.preventDefault());
-    this.#form.addEventListener("change", () => onChange(this.#read()));
+    this.#form.addEventListener("change", ({ target }) => {
+      const { elements } = this.#form;
+      if (target === elements.sort && elements.sort.value.endsWith("waits")) elements.waited.checked = true;
+      onChange(this.#read());
+    });
     this.#clear.addEventListener("click", () => {
       const { q, prefix, ...rest } = everything;
       onChange(rest);
@@ -65,7 +69,7 @@ export class Filters {
 // upwards tells whether the numbers or texts of an order go up from row to row.
 function upwards(sort) {
   const turn = sort.startsWith("-");
-  return ["held", "queue"].includes(sort.replace(/^-/, "")) ? turn : !turn;
+  return ["held", "queue", "waits"].includes(sort.replace(/^-/, "")) ? turn : !turn;
 }
 
 class Branch {

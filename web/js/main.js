@@ -5,13 +5,13 @@ import * as api from "./api.js";
 import { Break } from "./break.js";
 import { Connection } from "./connection.js";
 import { Dangers } from "./dangers.js";
+import { Attention } from "./attention.js";
 import { Detail } from "./detail.js";
-import { arrange, branches, leaders as leading, narrowing, plain } from "./arrange.js";
+import { arrange, branches, narrowing, plain } from "./arrange.js";
 import { Empty } from "./empty.js";
 import { Figures } from "./figures.js";
 import { Filters, Tree } from "./filters.js";
 import { Health } from "./health.js";
-import { Leaders } from "./leaders.js";
 import { List } from "./list.js";
 import { address, everything, parse, validName } from "./route.js";
 import { SignIn } from "./signin.js";
@@ -34,7 +34,7 @@ const input = id("q");
 const list = new List(id("table"), id("rows"), { onLeft: showEmpty, onView: (names) => source.look(names) });
 const filters = new Filters(document, { onChange: (change) => go({ ...route, ...change }) });
 const tree = new Tree(document, { onOpen: watch });
-const leaders = new Leaders(document, { onOpen: watch });
+const attention = new Attention(document, { onAll: (change) => visit(address(location.pathname, { ...everything, q: route.q, prefix: route.prefix, ...change, name: null })) });
 const detail = new Detail(id("detail"), { onClose: close, onBreak: (lock, holder) => breaking.open(lock, holder), onEvict: (lock, waiter) => breaking.evict(lock, waiter) });
 const breaking = new Break(id("break"), api, { onDone: () => detail.focus() });
 const empty = new Empty(id("empty"), { onClear: clearSearch });
@@ -48,6 +48,7 @@ const source = new Source(api, {
     health.look();
     figures.begin(now());
   },
+  onSilence: () => figures.silence(now()),
 });
 
 const signIn = new SignIn(document, { onKey: come });
@@ -94,16 +95,16 @@ function show() {
 
 function* arrangement(locks, of, at) {
   const some = yield* arrange(locks, of, at);
-  return { locks: some, below: tree.open ? yield* branches(some, of.prefix) : null, first: yield* leading(locks) };
+  return { locks: some, below: tree.open ? yield* branches(some, of.prefix) : null };
 }
 
-function draw(data, { locks, below, first }) {
+function draw(data, { locks, below }) {
   const { list: { more, reading } } = data;
   shown = locks;
   list.update(data, shown, now());
   if (below !== null) tree.update(below, more || reading, route);
-  leaders.update(first, more || reading, now());
-  countAll(data, first.waiting);
+  attention.update(data.attention, now());
+  countAll(data);
   showCount(data);
   showEmpty();
   id("more").hidden = !more || reading || everyLock() || wanted >= mostLocks;
@@ -125,7 +126,7 @@ function showHealth(found) {
   empty.hold(found.till, now());
   detail.hold(found.till, now());
   connection.explain(found.refusal, now());
-  leaders.tell(found);
+  attention.tell(found);
 }
 
 function onFailure(error, pause) {
@@ -152,14 +153,16 @@ function setStatus(next) {
   status = next;
   connection.update(status, now());
   detail.age(state.stale(status), now());
+  figures.age(state.stale(status));
   if (latest === null) showEmpty();
 }
 
-function showCount({ query, list: { locks, more, reading, total } }) {
+function showCount({ query, list: { locks, more, reading, looked, total } }) {
   const further = more || reading;
-  const found = howMany(locks.length, total, further, Object.keys(query.filter).length > 0);
+  const narrowed = Object.keys(query.filter).length > 0;
+  const found = howMany(locks.length, query.q === "" ? total : undefined, further, narrowed);
   const what = query.q === "" && query.prefix === "" ? "live" : "found";
-  const far = reading ? ", looking further" : more && everyLock() ? ", the first in the order of the names" : "";
+  const far = reading ? looking(looked, total, query.q !== "" || narrowed) : more && everyLock() ? ", the first in the order of the names" : "";
   setText(id("count"), `${found} ${what}${far}`);
   // Read aloud what a search, a filter or "show more" came to, not every change.
   const asked = JSON.stringify([query.wanted, { ...route, name: null }]);
@@ -168,17 +171,26 @@ function showCount({ query, list: { locks, more, reading, total } }) {
   setText(id("announcement"), `${found} ${found === "1" ? "lock" : "locks"} ${what}`);
 }
 
-// countAll tells how many are held, and how many wait, where all locks were asked about.
-function countAll({ query, list: { locks, more, reading, total } }, waiting) {
+// looking says how far the page is in reading all names.
+function looking(looked, total, searched) {
+  const of = total === undefined ? "" : ` of ${total.toLocaleString("en")}`;
+  return `, ${Math.min(looked, total ?? looked).toLocaleString("en")}${of} ${searched ? "names searched" : "read"}`;
+}
+
+// countAll tells how many are held, and how many wait, of those that the search and the prefix leave.
+function countAll({ query: { q, filter }, list: { locks, more, reading, total }, attention: { waiting } }) {
   const further = more || reading;
-  if (query.q !== "" || query.prefix !== "" || Object.keys(query.filter).length > 0) figures.count();
-  else figures.count(further && total !== undefined ? { count: Math.max(total, locks.length), more: false } : { count: locks.length, more: further }, { count: waiting, more: further });
+  const narrowed = Object.keys(filter).length > 0;
+  const known = { count: locks.length, more: further };
+  const all = total === undefined ? undefined : { count: narrowed ? total : Math.max(total, locks.length), more: false };
+  const held = q !== "" ? (narrowed ? undefined : known) : narrowed || further ? all ?? known : known;
+  figures.count(held, waiting);
 }
 
 // howMany says how many locks are shown, and of how many: of those that are known, or where
 // the gateway was asked for some only, of all that it has counted.
 function howMany(known, total, further, narrowed) {
-  const text = (count, plus) => `${count.toLocaleString("en")}${plus ? "+" : ""}`;
+  const text = (count, plus) => (count === 0 && plus ? "none yet" : `${count.toLocaleString("en")}${plus ? "+" : ""}`);
   if (plain({ ...route, sort: "name" })) return further && total > known ? `${text(known)} of ${text(total)}` : text(known, further);
   if (!narrowed) return `${text(shown.length)} of ${text(known, further)}`;
   return total === undefined ? text(shown.length, further) : `${text(shown.length, further)} of ${text(Math.max(total, shown.length))}`;
@@ -188,7 +200,7 @@ function howMany(known, total, further, narrowed) {
 
 // everyLock tells whether all locks are asked about, not only the first.
 function everyLock() {
-  return !plain(route) || tree.open || leaders.open;
+  return !plain(route) || tree.open;
 }
 
 function watch() {
@@ -201,6 +213,12 @@ function go(next) {
   const there = address(location.pathname, next);
   if (there === location.pathname + location.search + location.hash) return;
   window.history.replaceState(null, "", there);
+  follow();
+}
+
+// visit goes to an address that can be left with the back button.
+function visit(there) {
+  window.history.pushState(null, "", there);
   follow();
 }
 
@@ -231,6 +249,7 @@ function showRoute() {
   list.mark(name);
   filters.show(route);
   tree.show(route);
+  attention.show(route);
   detail.open(name);
   if (name !== null && !validName(name)) {
     detail.update({ problem: "No lock can have this name. A name has 1 to 255 of the characters A-Z a-z 0-9 . _ : @ ~ - and /, without empty, . or .. segments." }, now());
@@ -297,8 +316,7 @@ id("tree").addEventListener("click", (event) => {
   const link = event.target.closest("a");
   if (link === null || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  window.history.pushState(null, "", link.href);
-  follow();
+  visit(link.href);
 });
 
 document.addEventListener("keydown", (event) => {
@@ -333,7 +351,7 @@ function tick() {
   detail.tick(at);
   connection.tick(at);
   figures.tick(at);
-  leaders.tick(at);
+  attention.tick(at);
   dangers.tick(at);
   empty.tick(at);
 }

@@ -20,14 +20,16 @@ const modes = ["exclusive", "shared", "permits"];
 
 // parse reads a route from a location: those of everything, and name. name is null when
 // no lock is open and may be invalid, as people type addresses. What else is in the query
-// but can't be shown counts as if it were not there.
+// but can't be shown counts as if it were not there: so does an order by how long somebody has
+// waited, but among what is waited for.
 export function parse({ search, hash }) {
   const query = new URLSearchParams(search);
   const text = (key, known) => (known(query.get(key) ?? "") ? query.get(key) ?? "" : "");
+  const sorts = query.has("waited") ? orders : orders.filter((order) => !order.endsWith("waits"));
   const route = {
     q: query.get("q") ?? "",
     prefix: text("prefix", (value) => /^[A-Za-z0-9._:@~/-]{0,255}$/.test(value)),
-    sort: text("sort", (value) => orders.includes(value)) || "name",
+    sort: text("sort", (value) => sorts.includes(value)) || "name",
     held: text("held", (value) => spanMs(value) > 0),
     mode: text("mode", (value) => modes.includes(value)),
     ...Object.fromEntries(marks.map((mark) => [mark, query.has(mark)])),

@@ -45,7 +45,7 @@ export function beyond({ locks, more }, name) {
 }
 
 // place returns the list with what is now known of some names: the lock of each, or null
-// where it is free or does not match. short says that others have to move up.
+// where it is free or does not match. short says that others have to move up, over that the last had to go.
 export function place(list, rows, wanted) {
   const changed = new Map();
   let short = false;
@@ -60,7 +60,7 @@ export function place(list, rows, wanted) {
   const locks = replace(list.locks, changed);
   const over = locks.length > wanted;
   if (over) locks.length = wanted;
-  return { locks, more: list.more || over, short };
+  return { locks, more: list.more || over, short, over };
 }
 
 // replace returns the locks with those of some names replaced, or left out where there is
@@ -100,6 +100,7 @@ export function apply(list, events, query, now) {
     const { kind, name } = event;
     const lock = changed.get(name) ?? find(list.locks, name);
     if (lock === undefined && (kind !== "granted" || beyond(list, name) || !tells(query) || !matches(query, event))) continue;
+    if (lock?.holders.length === 0 && kind === "granted" && !matches(query, event)) continue; // another holder
     changed.set(name, after(lock ?? nobody(name), event, now));
   }
   if (changed.size === 0) return list;
@@ -107,16 +108,16 @@ export function apply(list, events, query, now) {
   return { ...list, locks: replace(list.locks, changed) };
 }
 
-const nobody = (name) => ({ name, held: true, holders: [], holder_count: 0, waiting: 0, waiters: [] });
+const nobody = (name) => ({ name, held: true, holders: [], holder_count: 0, waiting: 0, waitedMark: null, waiters: [] });
 
 // after is a lock after an event. Nobody overtakes the queue: while there is one, who is
-// granted the lock comes from it.
+// granted the lock comes from it. Since when the next one has waited events don't tell.
 function after(lock, event, now) {
   const { kind, lease } = event;
   if (kind === "notice") return lock; // what is in view is read again
   const others = lock.holders.filter((holder) => holder.lease !== lease);
-  if (kind === "queued") return { ...lock, waiting: lock.waiting + 1 };
-  if (kind === "left") return { ...lock, waiting: Math.max(0, lock.waiting - 1) };
+  if (kind === "queued") return { ...lock, waiting: lock.waiting + 1, waitedMark: lock.waiting === 0 ? now : lock.waitedMark };
+  if (kind === "left") return { ...lock, waiting: Math.max(0, lock.waiting - 1), waitedMark: null };
   if (endings.has(kind)) return { ...lock, holders: others, holder_count: Math.max(others.length, lock.holder_count - 1) };
   if (others.length < lock.holders.length) return lock;
   const holder = {
@@ -126,7 +127,7 @@ function after(lock, event, now) {
   const beside = event.mode === "shared" ? others : [];
   return {
     ...lock, mode: event.mode, holders: [...beside, holder], holder_count: event.mode === "shared" ? lock.holder_count + 1 : 1,
-    waiting: Math.max(0, lock.waiting - 1),
+    waiting: Math.max(0, lock.waiting - 1), waitedMark: null,
   };
 }
 

@@ -1,64 +1,16 @@
 // source.js: where the page's data comes from. Events say what has changed, and
 // only that is read again. While there are no events it asks every two seconds.
 
-import { Agenda, listMs, partLocks } from "./agenda.js";
-import { read } from "./clock.js";
+import { Agenda, inParts, listMs, partLocks } from "./agenda.js";
+import { examinedPerPage, one, page, readLock } from "./pages.js";
 import { backoff, wait } from "./pause.js";
 import { apply, place, position, splice } from "./shown.js";
 import { Stream } from "./stream.js";
-
-const maxPage = 1000;
+import { Walk } from "./walk.js";
 
 // The most locks that are known at once: they take memory, and reading them time of the
 // gateway. Of more, these are the first in the order of the names.
 export const mostLocks = 100_000;
-
-// A search may look through many names that don't match before a page is full.
-// This bounds the requests of one turn; "show more" goes on from there.
-const maxPagesATurn = 8;
-
-// page reads a page of the list. A store without queues refuses to look for what is waited
-// for: there is none.
-async function page(api, query, signal) {
-  try {
-    return await api.listPage(query, signal);
-  } catch (error) {
-    if (error.code === "unsupported_by_store" && query.filter?.waiting) return { sent: 0, body: { locks: [] } };
-    throw error;
-  }
-}
-
-// collect reads wanted live locks from a cursor on, and follows others. A page may hold
-// fewer than asked for, or none, and yet have a successor.
-export async function collect(api, { q, prefix, filter, wanted }, signal, cursor = "") {
-  const locks = [];
-  let total;
-  for (let i = 0; i < maxPagesATurn; i++) {
-    const limit = Math.min(maxPage, wanted - locks.length);
-    const { sent, body } = await page(api, { q, prefix, filter, limit, cursor, total: cursor === "" && q === "" }, signal);
-    total ??= body.total;
-    locks.push(...body.locks.map((lock) => readLock(lock, sent)));
-    cursor = body.next_cursor ?? "";
-    if (cursor === "" || locks.length >= wanted) break;
-  }
-  return { locks, more: cursor !== "", cursor, total };
-}
-
-// one reads a single name as the list would have it: null if it is free or does
-// not match. Of all names that begin with it, it is the first.
-async function one(api, { q, filter }, name, signal) {
-  const { sent, body } = await page(api, { q, prefix: name, filter, limit: 1 }, signal);
-  return body.locks[0]?.name === name ? readLock(body.locks[0], sent) : null;
-}
-
-function readLock(lock, sent) {
-  return {
-    ...lock,
-    delayedMark: lock.delayed_ms === undefined ? null : sent + lock.delayed_ms,
-    holders: lock.holders.map((holder) => read(holder, sent)),
-    waiters: (lock.waiters ?? []).map((waiter) => ({ ...waiter, since: sent - waiter.waiting_ms, turn: waiter.estimated_wait_ms === undefined ? null : sent + waiter.estimated_wait_ms })),
-  };
-}
 
 // inspect reads the lock that is open. That the gateway refuses the name is an
 // answer about the name, not a fault of the connection.
@@ -92,12 +44,13 @@ async function past(api, name, signal) {
 }
 
 // Source reads what is watched, one turn after another, and reports
-// {query, list, detail, asking, ends} to onData, and an error with the pause to
-// come to onFailure. detail is null if it was not read in this turn; asking says
-// that there are no events; ends says how leases have ended, by name. list is {locks,
-// more, reading}: more, that there are others behind the last; total, how many there are, undefined
-// under a search; reading, that these are
-// read too, part by part, for the first time. onGap hears that events begin, or that some were missed, onEvent each of them.
+// {query, list, detail, attention, asking, ends} to onData, and an error with the pause to
+// come to onFailure. detail is null if it was not read in this turn; attention is the walk's report;
+// asking says that there are no events; ends says how leases have ended, by name. list is {locks, more, total,
+// reading, looked}: more, that there are others behind the last; total, how many names with the prefix are
+// held; reading, that the others are read too, part by part, for the first time; looked, how many names
+// have been looked at for that. onGap hears that events begin, or that some were missed, onEvent each of
+// them, onSilence that no more come.
 export class Source {
   #api;
   #on;
@@ -108,6 +61,8 @@ export class Source {
   #agenda = new Agenda(this.#query);
   #list = null; // of this query; null until it has been read
   #listOf = ""; // the search, prefix and filter that it answers
+  #walk = null;
+  #walkOf = ""; // the search and prefix of the walk
   #view = []; // the names that are in view
   #running = null; // the AbortController of the loop under way
   #paused = true;
@@ -115,28 +70,33 @@ export class Source {
   #sleepsTill = -Infinity;
   #wake = () => {};
 
-  constructor(api, { onData, onFailure, onGap = () => {}, onEvent = () => {}, now = () => performance.now() }) {
+  constructor(api, { onData, onFailure, onGap = () => {}, onEvent = () => {}, onSilence = () => {}, now = () => performance.now() }) {
     this.#api = api;
-    this.#on = { data: onData, failure: onFailure };
+    this.#on = { data: onData, failure: onFailure, silence: onSilence };
     this.#now = now;
     this.#stream = new Stream((signal) => api.events(signal), {
       onOpen: () => {
         this.#events = "open";
         this.#readAll(); // what happened before it was open is not told
+        this.#walk?.again(now());
         onGap();
       },
       onChange: (what) => {
         onEvent(what);
         this.#agenda.change(what, now());
+        this.#walk?.change(what, now());
+        this.#planWalk();
         this.#look();
       },
       onResync: () => {
         this.#readAll(listMs);
+        this.#walk?.again(now());
         onGap();
       },
       onLost: ({ again }) => {
         const had = this.#events;
         this.#events = again ? "opening" : "refused";
+        onSilence();
         if (had !== this.#events) this.#readAll(); // is the gateway still there?
       },
       now,
@@ -170,6 +130,7 @@ export class Source {
     this.#running?.abort();
     this.#stream.stop();
     this.#events = "opening";
+    this.#on.silence();
   }
 
   resume() {
@@ -192,14 +153,28 @@ export class Source {
   #start() {
     this.#running?.abort();
     this.#running = new AbortController();
-    this.#agenda = new Agenda(this.#query);
     const { q, prefix = "", filter = {}, wanted } = this.#query;
     const of = JSON.stringify([q, prefix, filter]);
     // What is known already of a long list need not wait for all to be read again.
-    if (of !== this.#listOf || wanted <= partLocks) this.#list = null;
+    if (of !== this.#listOf || !inParts(this.#query)) this.#list = null;
     this.#listOf = of;
+    const walkOf = JSON.stringify([q, prefix]);
+    if (walkOf !== this.#walkOf) this.#walk = new Walk({ q, prefix });
+    this.#walkOf = walkOf;
+    this.#agenda = new Agenda(this.#query, { further: this.#list !== null && this.#list.cursor !== "" && this.#list.knownTo < wanted });
     this.#agenda.look(this.#view, this.#list, this.#now());
+    this.#planWalk();
     this.#loop(this.#query, this.#agenda, this.#running.signal);
+  }
+
+  // exact tells whether the list is known as a whole, and each of its rows is kept exact.
+  #exact() {
+    const { filter = {} } = this.#query;
+    return this.#list !== null && !this.#list.more && !inParts(this.#query) && Object.keys(filter).length === 0;
+  }
+
+  #planWalk() {
+    this.#agenda.walk(this.#walk === null ? Infinity : this.#walk.nextAt(this.#list, this.#exact(), this.#now()));
   }
 
   async #loop(query, agenda, signal) {
@@ -217,9 +192,10 @@ export class Source {
         if (this.#failures > 0) this.#stream.retry(); // a sign of life
         this.#failures = 0;
         this.#list = list;
-        agenda.done(turn, locks, began, this.#now(), this.#events === "open", { further: list.further, known: !list.reading });
+        agenda.done(turn, locks, began, this.#now(), this.#events === "open", { further: list.further, known: this.#walk.known && !list.reading });
         if (short) agenda.readAll(this.#now(), listMs);
-        this.#on.data({ query, list, detail, asking: this.#events === "refused", ends: turn.ends });
+        this.#planWalk();
+        this.#on.data({ query, list, detail, attention: this.#walk.report(list, this.#now()), asking: this.#events === "refused", ends: turn.ends });
       } catch (error) {
         if (signal.aborted) return;
         if (error.status === undefined) throw error; // a defect of the page: let it be seen
@@ -240,32 +216,42 @@ export class Source {
       turn.list || turn.part ? this.#readPart(query, turn, signal) : null,
       Promise.all(turn.names.map((other) => (known(other) ? null : one(this.#api, query, other, signal)))),
       turn.open ? inspect(this.#api, name, signal) : null,
+      turn.walk ? this.#walk.step(this.#api, signal, this.#now()) : null,
     ]);
     const opened = detail?.lock ? [detail.lock] : [];
     if (turn.list) return { list, detail, locks: [...list.locks, ...opened], short: false };
     const before = list ?? this.#list;
-    const placed = place(before, turn.names.map((other, i) => [other, known(other) ? opened.find(({ held }) => held) ?? null : rows[i]]), wanted);
+    const found = turn.names.map((other, i) => [other, known(other) ? opened.find(({ held }) => held) ?? null : rows[i]]);
+    const { locks, more, short, over } = place(before, found, q === "" ? wanted : mostLocks);
     return {
-      list: { ...before, locks: placed.locks, more: placed.more }, detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short: placed.short,
+      list: { ...before, locks, more, ...over ? { cursor: "" } : {} }, // what is behind the last is not behind the cursor any more
+      detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short: short && !inParts(query),
     };
   }
 
-  // readPart reads the list or, of a long one, the part whose turn it is, and puts it in
+  // readPart reads the list or, of one that is read in parts, the part whose turn it is, and puts it in
   // the place of what was known of the names that it spans.
   async #readPart(query, turn, signal) {
-    const { wanted } = query;
-    if (wanted <= partLocks) return collect(this.#api, query, signal);
-    const [from, cursor] = turn.list ? ["", ""] : [this.#list.upTo, this.#list.cursor];
-    const part = await collect(this.#api, { ...query, wanted: partLocks }, signal, cursor);
+    const { q, prefix, filter = {}, wanted } = query;
+    const [from, cursor, looked] = turn.list ? ["", "", 0] : [this.#list.upTo, this.#list.cursor, this.#list.looked];
+    const selects = q !== "" || Object.keys(filter).length > 0;
+    const limit = cursor === "" ? Math.min(partLocks, wanted) : partLocks;
+    const part = await page(this.#api, { q, prefix, filter, limit, cursor, total: cursor === "" }, signal);
+    const end = part.cursor === "";
     const upTo = part.locks.at(-1)?.name ?? from;
-    const locks = splice(this.#list?.locks ?? [], from, part.locks, part.more ? upTo : null);
+    const locks = inParts(query) ? splice(this.#list?.locks ?? [], from, part.locks, end ? null : upTo) : part.locks;
     const full = locks.length >= wanted && position(locks, upTo) >= wanted - 1;
-    if (full) locks.length = wanted;
-    const further = part.more && !full;
+    const most = q === "" ? wanted : mostLocks; // a search shows all that an answer has
+    const over = full && locks.length > most;
+    if (over) locks.length = most;
+    const further = !end && !full;
     const knownTo = further ? this.#list?.knownTo ?? 0 : wanted; // so many have all been read once
     const reading = knownTo < wanted;
-    const more = further ? reading || this.#list.more : part.more || full;
-    return { locks, more, upTo, cursor: part.cursor, total: part.total ?? this.#list?.total, further, knownTo, reading };
+    const more = further ? reading || this.#list.more : !end || over;
+    return {
+      locks, more, upTo, cursor: part.cursor, total: part.total ?? this.#list?.total, further, knownTo, reading,
+      looked: looked + (selects && part.locks.length < limit ? limit * examinedPerPage : part.locks.length),
+    };
   }
 
   async #sleep(agenda, signal) {

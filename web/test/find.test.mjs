@@ -13,7 +13,9 @@ import { everything } from "../js/route.js";
 import * as shown from "../js/shown.js";
 import { run, sliceLocks, sorted } from "../js/slices.js";
 import { Spans } from "../js/spans.js";
-import { collect, Source } from "../js/source.js";
+import { page } from "../js/pages.js";
+import { Source } from "../js/source.js";
+import { first, leaders, nearMs, roundMs, Walk } from "../js/walk.js";
 
 const { narrowing, orders, plain, spanMs } = arranging;
 
@@ -34,13 +36,13 @@ const lock = (name, part = {}, of = {}) => ({
 const names = (locks) => locks.map(({ name }) => name).join("");
 
 const some = [
-  lock("a", { acquiredMark: -5000, owner: "zoe", fencing_token: 9, deadline: 20_000 }, { waiting: 2 }),
+  lock("a", { acquiredMark: -5000, owner: "zoe", fencing_token: 9, deadline: 20_000 }, { waiting: 2, waitedMark: -9 }),
   lock("b", { acquiredMark: -700_000, owner: "ann", fencing_token: 3, deadline: 5000, renewedMark: -1 }),
-  lock("c", { acquiredMark: -5000, owner: "bob", fencing_token: 5, deadline: Infinity, ttl_ms: 0, limit: 3, attached: true }, { mode: "shared", waiting: 7 }),
+  lock("c", { acquiredMark: -5000, owner: "bob", fencing_token: 5, deadline: Infinity, ttl_ms: 0, limit: 3, attached: true }, { mode: "shared", waiting: 7, waitedMark: -3 }),
 ];
 
 test("every order there is, both ways, with equals by name", () => {
-  const want = { name: "abc", owner: "bca", held: "bac", queue: "cab", remaining: "bac", token: "bca" };
+  const want = { name: "abc", owner: "bca", held: "bac", queue: "cab", waits: "acb", remaining: "bac", token: "bca" };
   for (const sort of orders) {
     const by = sort.replace("-", "");
     assert.ok(want[by], sort);
@@ -78,7 +80,7 @@ test("no step of arranging very many locks is long, whatever the order and the f
   const count = 30_000;
   const many = Array.from({ length: count }, (_, i) => lock(`n${String(i).padStart(6, "0")}/x`, { owner: `o${i * 7919 % count}`, acquiredMark: -(i * 7919 % count), deadline: i % 5 === 0 ? Infinity : i * 31 % 9973, fencing_token: i * 17 % 99_991 }, { waiting: i % 7 }));
   const works = [...orders.map((sort) => ({ sort })), { expiring: true }, { sort: "held", unrenewed: true, waited: true }].map((of) => [JSON.stringify(of), (locks) => arranging.arrange(locks, { ...everything, ...of }, 0)]);
-  works.push(["tree", (locks) => arranging.branches(locks, "")], ["leaders", arranging.leaders]);
+  works.push(["tree", (locks) => arranging.branches(locks, "")]);
   for (const [what, of] of works) {
     const counter = watched(many);
     const steps = of(counter.locks);
@@ -222,6 +224,7 @@ function many(t, count) {
   let say = null;
   const api = {
     listPage: async ({ prefix, limit, cursor, filter }) => {
+      if (filter?.expires_within_ms || filter?.waiting) return { sent: clock.at, body: { locks: [] } };
       asked.push({ at: clock.at, prefix, limit, cursor, filter });
       const sent = clock.at;
       clock.at += 20;
@@ -284,13 +287,13 @@ test("of a long list only what is in view is read again, and the rest is taken f
 
 test("under a filter the gateway is asked for what meets it, in lists and rows", async (t) => {
   const { source, asked, pass, name, tell } = many(t, 50);
-  const filter = { waiting: true };
+  const filter = { attached: true };
   source.watch({ q: "", prefix: "", filter, wanted: 100_000, name: null });
   source.resume();
   await pass(1000);
   assert.ok(asked.length > 0 && asked.every((query) => query.filter === filter));
   asked.length = 0;
-  tell("queued", name(70)); // not known: events don't tell who holds it
+  tell("granted", name(70)); // not known: events don't tell whether it is attached
   tell("released", name(71));
   await pass(500);
   assert.deepEqual(asked.map(({ prefix, filter: of }) => [prefix, of]), [[name(70), filter]]);
@@ -298,8 +301,9 @@ test("under a filter the gateway is asked for what meets it, in lists and rows",
 
 test("a store without queues has no lock that is waited for", async () => {
   const api = { listPage: async () => { throw new ApiError({ status: 400, code: "unsupported_by_store" }); } };
-  assert.deepEqual((await collect(api, { q: "", filter: { waiting: true }, wanted: 10 }, null)).locks, []);
-  await assert.rejects(collect(api, { q: "", filter: {}, wanted: 10 }, null));
+  const { locks, queues } = await page(api, { q: "", filter: { waiting: true } }, null);
+  assert.deepEqual([locks, queues], [[], false]);
+  await assert.rejects(page(api, { q: "", filter: {} }, null));
 });
 
 test("a screen of changes is read a few at a time", () => {
@@ -347,19 +351,22 @@ test("a round through a long list comes to its end, whatever is missed meanwhile
   assert.ok(next({ further: true, known: true }).at - later < 300, "but at once to know whether the gateway is there");
 });
 
-test("what happens is counted by the bar, and forgotten with a gap", () => {
+test("what happens is counted by the bar, and what was not heard is unknown", () => {
   const rates = new Rates();
   const event = (kind, took = 0) => ({ kind, took });
+  const last = (key, n) => rates.counts(key).slice(-n);
   rates.add(event("granted"), 0);
   assert.equal(rates.perSecond("granted"), null, "no events yet");
+  assert.equal(rates.advance(900), 0);
   rates.begin(1000);
   for (let i = 0; i < 40; i++) rates.add(event("granted", i % 4 === 0 ? 1000 : 0), 1000);
   rates.add(event("expired", 60_000), 1500);
   rates.add(event("broken", 60_000), 1500);
   rates.add(event("queued"), 1500);
   assert.equal(rates.perSecond("granted"), null, "the bar is not over");
-  assert.equal(rates.advance(1000 + barMs), true);
+  assert.equal(rates.advance(1000 + barMs), 1);
   assert.deepEqual(["granted", "handed", "released", "lost"].map((key) => rates.perSecond(key)), [20, 5, 0, 1]);
+  assert.deepEqual([rates.counts("granted").length, last("granted", 2)], [60, [null, 40]], "nothing is known of before");
   assert.equal(rates.quantile("wait", 0.5), 0);
   const near = (got, want) => assert.ok(Math.abs(got / want - 1) < 0.05, `${got} is not about ${want}`);
   near(rates.quantile("wait", 0.99), 1000);
@@ -367,16 +374,26 @@ test("what happens is counted by the bar, and forgotten with a gap", () => {
   rates.advance(1000 + 4 * barMs);
   assert.equal(rates.perSecond("granted"), 5);
   near(rates.quantile("hold", 0.99), 60_000);
-  assert.equal(rates.counts("granted").length, 60);
+
+  rates.silence(1000 + 4.5 * barMs);
+  assert.deepEqual([rates.perSecond("granted"), rates.quantile("hold", 0.5)], [null, null], "the gateway is away");
+  rates.begin(1000 + 6.5 * barMs);
+  rates.add(event("granted"), 1000 + 6.7 * barMs);
+  rates.advance(1000 + 8 * barMs);
+  assert.deepEqual(last("granted", 8), [40, 0, 0, 0, null, null, null, 0], "a gap");
+  assert.equal(rates.perSecond("granted"), 0);
+  near(rates.quantile("hold", 0.5), 60_000);
+  rates.begin(1000 + 8.5 * barMs); // some were missed
+  rates.advance(1000 + 9 * barMs);
+  assert.deepEqual(last("granted", 2), [0, null]);
+
   rates.advance(1000 + 60 * barMs);
   assert.equal(rates.quantile("hold", 0.5), null, "too long ago");
-  rates.advance(1000 + 500 * barMs);
-  assert.equal(rates.perSecond("granted"), 0);
-  rates.begin(0);
-  assert.equal(rates.perSecond("granted"), null);
+  assert.equal(rates.advance(1000 + 500 * barMs), 61);
+  assert.deepEqual([rates.perSecond("granted"), new Set(rates.counts("granted"))], [0, new Set([0])]);
   assert.deepEqual([null, 0, 1.25, 1234.5].map(rate), ["\u2013", "0.0/s", "1.3/s", "1,235/s"]);
   assert.deepEqual([null, 0, 12.4, 999.9, 4100, 90_000].map(howLong), ["\u2013", "0\u00a0ms", "12\u00a0ms", "1000\u00a0ms", "4.1\u00a0s", "1\u00a0min 30\u00a0s"]);
-  assert.deepEqual([undefined, { count: 0, more: false }, { count: 1200, more: true }].map((of) => howMany(of)), ["\u2013", "0", "1,200+"]);
+  assert.deepEqual([undefined, { count: 0, more: false }, { count: 0, more: true }, { count: 1200, more: true }].map((of) => howMany(of)), ["\u2013", "0", "\u2013", "1,200+"]);
   assert.equal(line([0, 2, null, 1], 30, 10), "M0.0 9.0L10.0 1.0M30.0 5.0");
 });
 
@@ -398,12 +415,85 @@ test("quantiles of very many spans take little room", () => {
 });
 
 test("the first of an order are found in one pass", () => {
-  const of = (name, waiting, age) => lock(name, { acquiredMark: -age }, { waiting });
-  const locks = [...Array(30).keys()].map((i) => of(`l${String(i).padStart(2, "0")}`, i % 3, i === 7 ? 1000 : i % 5));
-  const { contended, longest, waiting } = all(arranging.leaders(locks)).value;
-  assert.equal(waiting, 30);
-  assert.deepEqual(contended.map(({ name, waiting }) => `${name} ${waiting}`), ["l02 2", "l05 2", "l08 2", "l11 2", "l14 2", "l17 2", "l20 2", "l23 2", "l26 2", "l29 2"]);
-  assert.deepEqual(longest.slice(0, 4).map(({ name }) => name), ["l07", "l04", "l09", "l14"]);
-  assert.equal(longest.length, 10);
-  assert.deepEqual(all(arranging.leaders([])).value, { contended: [], longest: [], waiting: 0 });
+  const of = (name, waitedMark, acquiredMark, deadline) => lock(name, { acquiredMark, deadline }, { waitedMark, waiting: 1 });
+  const locks = [...Array(30).keys()].map((i) => of(`l${String(i).padStart(2, "0")}`, i === 4 ? null : -(i % 7), i === 7 ? -1000 : -(i % 5), 9000 - i));
+  const { waited, stuck, expiring } = leaders({ waited: { locks }, expiring: { locks } });
+  assert.deepEqual([waited, stuck, expiring].map((few) => few.map(({ name }) => name.slice(1)).join(" ")), ["06 13 20 27 05", "07 04 09 14 19", "29 28 27 26 25"]);
+  assert.deepEqual(first([], () => 0), []);
+});
+
+// walked is a walk over what a gateway has that answers as it is told: pages by filter, rows by name.
+function walked(pages, rows = {}) {
+  const asked = [];
+  const view = ([name, waiting, waited, left = 60_000]) => ({
+    name, waiting, waiting_ms: waited, holder_count: 1,
+    holders: [{ owner: "", lease: `L-${name}`, fencing_token: 1, ttl_ms: 60_000, expires_in_ms: left, acquired_at: "2026-11-20T14:00:00.000Z", expires_at: "2026-11-20T14:01:00.000Z" }],
+  });
+  const api = { listPage: async ({ prefix, limit, cursor, filter, q }) => {
+    asked.push(limit === 1 ? prefix : Object.keys(filter)[0] + cursor);
+    if (limit === 1) return { sent: 0, body: { locks: (rows[prefix] ?? []).map(view) } };
+    const of = pages[Object.keys(filter)[0]];
+    const at = Number(cursor || 0);
+    return { sent: 0, body: { locks: of[at].map(view), next_cursor: at + 1 < of.length ? String(at + 1) : undefined } };
+  } };
+  const walk = new Walk({ q: "", prefix: "" });
+  const list = { locks: [lock("a")], more: true };
+  return {
+    asked, walk, list,
+    run: async (now, exact = false, of = list) => { for (let i = 0; walk.nextAt(of, exact, now) <= now && i < 50; i++) await walk.step(api, null, now); },
+    waited: (now) => walk.report(list, now).waited.locks.map(({ name, waiting, waitedMark }) => `${name} ${waiting} ${waitedMark}`).join(),
+  };
+}
+
+test("a walk has the gateway find who waits and what is about to expire, page by page, again and again", async () => {
+  const { asked, walk, run, list, waited } = walked({ waiting: [[["b", 2, 500]], [], [["d", 1, 90]]], expires_within_ms: [[["e", 0, undefined, 5000], ["f", 0, undefined, 19_999], ["g", 0, undefined, 20_001]]] });
+  await run(0);
+  assert.deepEqual(asked.splice(0), ["waiting", "waiting1", "waiting2", "expires_within_ms"]);
+  assert.equal(waited(0), "b 2 -500,d 1 -90");
+  const { expiring, waiting, queues } = walk.report(list, 0);
+  assert.deepEqual([names(expiring.locks), waiting, queues, nearMs], ["ef", { count: 3, more: false }, true, 20_000]);
+  assert.equal(walk.nextAt(list, false, 0), 2000, "what was renewed meanwhile");
+  await run(2000);
+  assert.deepEqual(asked.splice(0), ["e", "f"]);
+  assert.equal(names(walk.report(list, 2000).expiring.locks), "g", "the others are free, and its time has come");
+  assert.equal(walk.nextAt(list, false, 2000), 4000, "and again");
+  await run(roundMs);
+  assert.deepEqual(asked.slice(0, 5), ["g", "waiting", "waiting1", "waiting2", "expires_within_ms"]);
+});
+
+test("events tell who waits between two rounds, and a few names are looked at", async () => {
+  const { asked, walk, run, waited, list } = walked({ waiting: [[["b", 2, 500], ["c", 1, 400]]], expires_within_ms: [[]] }, { b: [["b", 1, 40]], n: [["n", 1, 7]] });
+  await run(0);
+  asked.length = 0;
+  const tell = (kind, name, lease = "X") => walk.change({ kind, name, lease, owner: "", mode: "exclusive", token: 1, at: "", took: 0 }, 100);
+  tell("queued", "c");
+  assert.equal(waited(100), "b 2 -500,c 2 -400");
+  tell("released", "b", "L-b");
+  tell("granted", "b");
+  tell("queued", "n");
+  tell("granted", "unwaited");
+  assert.equal(waited(200), "b 1 null,c 2 -400", "since when the next one waits is not known");
+  await run(300);
+  assert.deepEqual(asked.splice(0), ["b", "n"]);
+  assert.equal(waited(300), "b 1 -40,c 2 -400,n 1 -7");
+  tell("left", "b");
+  assert.equal(waited(400), "c 2 -400,n 1 -7");
+  assert.equal(walk.nextAt(list, false, 400), 1300, "at most once a second");
+  for (let i = 0; i < 1100; i++) tell("queued", "n");
+  assert.ok(walk.nextAt(list, false, 500) <= 1000, "of too many events the next round tells");
+});
+
+test("a list that is known as a whole needs a walk only for how long somebody has waited", async () => {
+  const { asked, walk, run } = walked({ waiting: [[["b", 2, 500]]], expires_within_ms: [[]] });
+  const free = { locks: [lock("a", { deadline: 9000 }), lock("b")], more: false };
+  await run(0, true, free);
+  assert.deepEqual([asked.length, walk.nextAt(free, true, 0)], [0, Infinity]);
+  assert.equal(names(walk.report(free, 0).expiring.locks), "a");
+  const list = { ...free, locks: [free.locks[0], { ...free.locks[1], waiting: 2 }] };
+  assert.deepEqual(walk.report(list, 0).waiting, { count: 2, more: false });
+  await run(0, true, list);
+  assert.deepEqual(asked, ["waiting"]);
+  assert.deepEqual(walk.report(list, 0).waited.locks.map(({ waitedMark }) => waitedMark), [-500]);
+  await run(5000, false, { ...list, more: true }); // another lock came
+  assert.deepEqual(asked, ["waiting", "waiting", "expires_within_ms"]);
 });

@@ -7,7 +7,7 @@ import { Agenda } from "../js/agenda.js";
 import { ApiError } from "../js/api.js";
 import { backoff } from "../js/pause.js";
 import * as shown from "../js/shown.js";
-import { collect, Source } from "../js/source.js";
+import { Source } from "../js/source.js";
 import { change, Parser } from "../js/sse.js";
 import { silenceMs, Stream } from "../js/stream.js";
 
@@ -33,21 +33,51 @@ test("a gateway that is away is asked every two seconds, or when it has asked fo
 
 const page = (names, next) => ({ sent: 0, body: { locks: names.map((name) => ({ name, holders: [] })), next_cursor: next } });
 
-test("collect follows cursors, over empty pages too, until it has enough", async () => {
+test("a search goes on, one page at a time, until it is through, and says how far it is", async (t) => {
+  const clock = clockwork(t);
   const asked = [];
-  const pages = { "": page(["a"], "1"), 1: page([], "2"), 2: page(["b", "c"], "3") };
-  const api = { ...never, listPage: async (query) => { asked.push(query); return pages[query.cursor]; } };
-  const got = await collect(api, { q: "x", wanted: 3 }, new AbortController().signal);
-  assert.deepEqual(got.locks.map((lock) => lock.name), ["a", "b", "c"]);
-  assert.equal(got.more, true);
-  assert.deepEqual(asked.map(({ limit, cursor }) => [limit, cursor]), [[3, ""], [2, "1"], [2, "2"]]);
+  const names = 45_000;
+  const api = { ...never, listPage: async ({ limit, cursor, total, filter }) => {
+    if (Object.keys(filter ?? {}).length > 0) return page([], undefined);
+    asked.push({ at: clock.at, limit, total });
+    const sent = clock.at;
+    clock.at += 20;
+    const to = Math.min(names, Number(cursor || 0) + 10 * limit);
+    return { sent, body: { ...page(to === names ? ["found"] : [], to < names ? String(to) : undefined).body, total: total ? names : undefined } };
+  } };
+  const seen = [];
+  const source = new Source(api, { onData: ({ list }) => seen.push(list), onFailure: assert.fail, now: clock.now });
+  t.after(() => source.pause());
+  source.watch({ q: "x", prefix: "", wanted: 100, name: null });
+  source.resume();
+  await clock.pass(5000);
+  const of = (query) => seen.filter(({ looked }, i) => seen.findIndex((other) => other.looked === looked) === i).map(query);
+  assert.deepEqual(of(({ looked }) => Math.min(looked, names)), [1000, 11_000, 21_000, 31_000, 41_000, names]);
+  assert.ok(seen.every(({ total }) => total === names));
+  assert.deepEqual([seen.at(-1).locks.map(({ name }) => name), seen.at(-1).reading, seen.at(-1).more], [["found"], false, false]);
+  for (let i = 1; i < asked.length; i++) assert.ok(asked[i].at - asked[i - 1].at >= 100, "the gateway is left in peace");
 });
 
-test("collect gives up a turn that finds nothing, and says that there is more", async () => {
-  let requests = 0;
-  const api = { ...never, listPage: async () => { requests++; return page([], "on"); } };
-  assert.deepEqual(await collect(api, { q: "x", wanted: 100 }, new AbortController().signal), { locks: [], more: true, cursor: "on", total: undefined });
-  assert.equal(requests, 8);
+test("more is shown from the cursor on", async (t) => {
+  const clock = clockwork(t);
+  const asked = [];
+  const api = { ...never, listPage: async ({ limit, cursor, filter }) => {
+    if (Object.keys(filter ?? {}).length > 0) return page([], undefined);
+    asked.push(cursor);
+    const from = Number(cursor || 0);
+    return page(Array.from({ length: limit }, (_, i) => `n${String(from + i).padStart(6, "0")}`), String(from + limit));
+  } };
+  let list = null;
+  const source = new Source(api, { onData: (data) => { list = data.list; }, onFailure: assert.fail, now: clock.now });
+  t.after(() => source.pause());
+  const query = { q: "n", prefix: "", wanted: 100, name: null };
+  source.watch(query);
+  source.resume();
+  await clock.pass(1000);
+  assert.deepEqual([asked.splice(0), list.locks.length, list.more, list.reading], [[""], 100, true, false]);
+  source.watch({ ...query, wanted: 1000 });
+  await clock.pass(1000);
+  assert.deepEqual([asked.splice(0), list.locks.length, list.more], [["100"], 1100, true]);
 });
 
 test("watching something else aborts the request under way, and its answer is not shown", async () => {

@@ -54,6 +54,13 @@ func factsOf(c *command, r *result, known lexicon) []fact {
 			add(true, "total", r.page.Total)
 		}
 		add(false, "holders", listed(r.page.Locks, func(l *fencing.Lock) string { return strings.ReplaceAll(leaseLabels(l.Holders, known), ",", "+") }))
+		first := func(l *fencing.Lock) string { // of those who wait
+			if len(l.Waiters) == 0 {
+				return "none"
+			}
+			return known.leaseLabel(l.Waiters[0].Lease)
+		}
+		add(false, "waiters", listed(r.page.Locks, first))
 		if r.page.Next != "" {
 			add(false, "more", nil)
 		} else {

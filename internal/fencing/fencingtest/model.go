@@ -282,7 +282,7 @@ func (m *Model) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 			page.Next = page.Locks[r.Limit-1].Name
 			continue
 		}
-		lock.Waiters = nil // ListPage has none
+		r.Trim(lock)
 		page.Locks = append(page.Locks, *lock)
 	}
 	return page, nil

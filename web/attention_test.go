@@ -1,0 +1,80 @@
+package web_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// listed is an expression for what one of the lists of what needs attention says, an entry a line.
+func listed(key string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll("#%s li")].map((li) => li.innerText.replaceAll("\n", " ")).join("; ")`, key)
+}
+
+// saidOf is an expression for what such a list says where it has no entry.
+func saidOf(key string) string {
+	return fmt.Sprintf(`document.getElementById("%s-none").innerText`, key)
+}
+
+// Of a few locks what needs attention is known from the list.
+func TestWhatNeedsAttention(t *testing.T) {
+	t.Parallel()
+	g, b := startGateway(t), openTab(t)
+	b.live(g, "/")
+	b.until(saidOf("waited") + ` === "Nobody waits." && ` + saidOf("stuck") + ` === "Nothing that is waited for." && ` + saidOf("expiring") + ` === "Nothing has less than a third of its TTL left."`)
+	b.until(`document.getElementById("store").innerText.startsWith("The store answered in ")`)
+	b.shoot("attention-none")
+
+	renews := g.acquire("jobs/renews", `{"owner":"ann","ttl_ms":3600000}`)
+	g.advance(time.Second)
+	g.acquire("jobs/never", `{"owner":"bob","ttl_ms":3600000}`)
+	g.advance(10 * time.Minute)
+	g.renew(renews)
+	g.acquire("short", `{"owner":"cleo","ttl_ms":450000}`)
+	first := g.queue("jobs/never", `{"owner":"waits"}`)
+	g.advance(2 * time.Minute)
+	g.queue("jobs/renews", `{"owner":"waits"}`)
+	g.queue("jobs/renews", `{"owner":"waits"}`)
+	g.advance(3*time.Minute + 15*time.Second)
+	b.do(chromedp.Navigate("about:blank"))
+	b.live(g, "/")
+	b.until(listed("waited") + ` === "jobs/never 5\u00a0min 1 waiting; jobs/renews 3\u00a0min 2 waiting"`)
+	b.until(listed("stuck") + ` === "jobs/renews 15\u00a0min ann; jobs/never 15\u00a0min bob, never renewed"`)
+	b.until(`/^short [12].min \d\d.s cleo$/.test(` + listed("expiring") + `) && ` + figure("waiting") + ` === "3"`)
+	b.shoot("attention")
+
+	// Nothing moves while somebody points at it.
+	place := eval[[]float64](b, `(({x, y, width, height}) => [x + width / 2, y + height / 2])(document.querySelector("#waited li a").getBoundingClientRect())`)
+	b.do(chromedp.MouseEvent("mouseMoved", place[0], place[1]))
+	b.until(`document.querySelector("#waited li:hover") !== null`)
+	first.leave()
+	b.until(figure("waiting") + ` === "2" && document.querySelectorAll("#waited li").length === 2`)
+	b.do(chromedp.MouseEvent("mouseMoved", 5, 5))
+	b.until(listed("waited") + `.startsWith("jobs/renews 3\u00a0min") && document.querySelectorAll("#waited li").length === 1`)
+
+	// Nor does what somebody points at in the table, when the lists grow.
+	held := eval[[]float64](b, `(({x, y, height}) => [x + 10, y + height / 2])(document.querySelector('tr[data-name="short"]').getBoundingClientRect())`)
+	b.do(chromedp.MouseEvent("mouseMoved", held[0], held[1]))
+	b.until(`document.querySelector('tr[data-name="short"]:hover') !== null && document.getElementById("attention").dataset.rows === "2"`)
+	more := g.queue("short", `{"owner":"waits"}`)
+	g.queue("jobs/never", `{"owner":"waits"}`)
+	b.until(`document.querySelectorAll("#waited li").length === 3`)
+	if at := eval[float64](b, `(({y, height}) => y + height / 2)(document.querySelector('tr[data-name="short"]').getBoundingClientRect())`); math.Abs(at-held[1]) > 1 {
+		t.Errorf("the row that was pointed at is at %.0f, and was at %.0f", at, held[1])
+	}
+	b.do(chromedp.MouseEvent("mouseMoved", 5, 5))
+	b.until(`document.getElementById("attention").dataset.rows === "3"`)
+	b.shoot("attention-grown")
+	more.leave()
+	g.queue("jobs/renews", `{"owner":"waits"}`)
+
+	b.do(chromedp.Click(chromedp.CSS("#waited-all")))
+	b.until(`location.search === "?sort=waits&waited=1" && ` + rowNames + ` === "jobs/renews,jobs/never" && document.getElementById("filters").elements.sort.value === "waits"`)
+	b.do(chromedp.NavigateBack())
+	b.until(`location.search === "" && ` + rowNames + ` === "jobs/never,jobs/renews,short"`)
+	b.do(chromedp.Click(chromedp.CSS("#expiring li a")))
+	b.until(`location.hash === "#/locks/short" && document.querySelector("#detail .holder")`)
+}
