@@ -159,11 +159,10 @@ func threeGateways(t *testing.T, blocks []string) {
 		t.Error(said)
 	}
 	leader := regexp.MustCompile(`(\S+) leads in term`).FindStringSubmatch(said)
-	at := slices.Index(places, leader[1])
-	if leader == nil || at < 0 {
+	if leader == nil || !slices.Contains(places, leader[1]) {
 		t.Fatalf("nobody leads:\n%s", said)
 	}
-	lost := places[at+2]
+	lost := places[slices.Index(places, leader[1])+2]
 	running[lost].end(syscall.SIGKILL)
 	for addr, f := range running {
 		if addr == lost {
