@@ -112,6 +112,14 @@ func embeddedBackups(t *testing.T, blocks []string) {
 		o.types(blocks[3], true)
 		b.answers(s, http.MethodPut, "/locks/kept", map[string]string{"Lease-Id": b.kept.LeaseID}, http.StatusOK, "")
 		leavesNoHalfCopy(o, blocks[0], "fencepost-*")
+		systemctl := filepath.Join(o.shims, "systemctl")
+		must(t, os.Rename(systemctl, systemctl+".well"))
+		o.shim("systemctl", "exit 1")
+		o.types(blocks[0], true)
+		if copies, err := filepath.Glob(o.path("var/backups/*")); err != nil || copies != nil {
+			t.Errorf("a gateway that can't be stopped is copied: %v, %v", copies, err)
+		}
+		must(t, os.Rename(systemctl+".well", systemctl))
 		b.answers(s, http.MethodPut, "/locks/kept", map[string]string{"Lease-Id": b.kept.LeaseID}, http.StatusOK, "")
 	})
 	t.Run("an empty directory", func(t *testing.T) {
