@@ -104,6 +104,24 @@ func embeddedBackups(t *testing.T, blocks []string) {
 		s := o.gateway()
 		putBack(o, newBackups(t, s), blocks, nil, loses)
 	})
+	t.Run("no copy", func(t *testing.T) {
+		t.Parallel()
+		o := newOperator(t)
+		s := o.gateway()
+		b := newBackups(t, s)
+		o.types(blocks[3], true)
+		b.answers(s, http.MethodPut, "/locks/kept", map[string]string{"Lease-Id": b.kept.LeaseID}, http.StatusOK, "")
+		leavesNoHalfCopy(o, blocks[0], "fencepost-*")
+		systemctl := filepath.Join(o.shims, "systemctl")
+		must(t, os.Rename(systemctl, systemctl+".well"))
+		o.shim("systemctl", "exit 1")
+		o.types(blocks[0], true)
+		if copies, err := filepath.Glob(o.path("var/backups/*")); err != nil || copies != nil {
+			t.Errorf("a gateway that can't be stopped is copied: %v, %v", copies, err)
+		}
+		must(t, os.Rename(systemctl+".well", systemctl))
+		b.answers(s, http.MethodPut, "/locks/kept", map[string]string{"Lease-Id": b.kept.LeaseID}, http.StatusOK, "")
+	})
 	t.Run("an empty directory", func(t *testing.T) {
 		t.Parallel()
 		o := newOperator(t)
@@ -120,6 +138,18 @@ func embeddedBackups(t *testing.T, blocks []string) {
 		t.Parallel()
 		copiesInUse(t)
 	})
+}
+
+// leavesNoHalfCopy has copying fail: what is there of the copy is not to be taken for one later.
+func leavesNoHalfCopy(o *operator, block, copies string) {
+	o.t.Helper()
+	o.shim("cp", `mkdir "$3"; echo there is no room >&2; exit 1`)
+	said := o.types(block, false)
+	left, err := filepath.Glob(o.path("var/backups/" + copies))
+	if must(o.t, err); left != nil || !strings.Contains(said, "there is no room") {
+		o.t.Errorf("%v is left:\n%s", left, said)
+	}
+	must(o.t, os.Remove(filepath.Join(o.shims, "cp")))
 }
 
 func storeOf(t *testing.T, kind string) []string {
@@ -228,6 +258,8 @@ func redisBackups(t *testing.T, blocks []string) {
 			if crashed {
 				must(t, server.Kill())
 			} else {
+				o.types(blocks[1], true) // without a copy it changes nothing
+				leavesNoHalfCopy(o, blocks[0], "redis-*")
 				must(t, admin.BgRewriteAOF(t.Context()).Err()) // it is waited for
 			}
 			o.types(blocks[0], crashed)

@@ -68,6 +68,16 @@ func directoryThatCannotBeUsed(t *testing.T, store, file string) {
 			must(t, os.Chmod(dir, 0o755), os.WriteFile(path, nil, 0o644))
 			return filepath.Join(path, "data")
 		}, []string{"file is not a directory; move it away"}},
+		"a link to nothing": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "link")
+			must(t, os.Chown(dir, self, -1), os.Symlink(filepath.Join(dir, "volume"), path))
+			return path
+		}, []string{"{} is a symbolic link, and what it leads to is not there"}},
+		"below a link to nothing": {func(t *testing.T, dir string) string {
+			path := filepath.Join(dir, "link")
+			must(t, os.Chown(dir, self, -1), os.Symlink(filepath.Join(dir, "volume"), path))
+			return filepath.Join(path, "data")
+		}, []string{"link is a symbolic link, and what it leads to is not there"}},
 		"a file that is not readable": {func(t *testing.T, dir string) string {
 			path := filepath.Join(dir, file)
 			must(t, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o000), os.Chown(dir, self, -1), os.Chown(filepath.Dir(path), self, -1), os.Chown(path, self, -1))

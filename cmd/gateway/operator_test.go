@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,10 +44,10 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
-// withoutSettings is the environment of the test without what would set up a gateway or make.
+// withoutSettings is the environment of the test without what would set up a gateway or make, or name a repository.
 func withoutSettings() (env []string) {
 	for _, entry := range os.Environ() {
-		if name, _, _ := strings.Cut(entry, "="); !strings.HasPrefix(name, "FENCEPOST") && name != "MAKEFLAGS" && name != "MAKELEVEL" {
+		if name, _, _ := strings.Cut(entry, "="); !strings.HasPrefix(name, "FENCEPOST") && !slices.Contains([]string{"MAKEFLAGS", "MAKELEVEL", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}, name) {
 			env = append(env, entry)
 		}
 	}

@@ -23,9 +23,8 @@ import (
 func clone(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	files, err := exec.Command("git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
-	must(t, err)
-	for path := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
+	files := git(t, "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	for path := range strings.SplitSeq(strings.TrimSuffix(files, "\x00"), "\x00") {
 		content, err := os.ReadFile(filepath.Join("../..", path))
 		if os.IsNotExist(err) { // removed here
 			continue
@@ -34,19 +33,30 @@ func clone(t *testing.T) (dir string) {
 		must(t, err, errInfo, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, path), content, info.Mode().Perm()))
 	}
-	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", "all"}} {
-		if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
-		}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=t", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=false", "commit", "-q", "--no-verify", "-m", "all"}} {
+		git(t, dir, args...)
 	}
 	return dir
+}
+
+// git asks the repository of a directory, and no other one: a hook of git, which may run tests, sets GIT_DIR.
+func git(t *testing.T, dir string, args ...string) (said string) {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), "git", args...)
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, withoutSettings(), &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git %v: %v: %s", args, err, &stderr)
+	}
+	return string(out)
 }
 
 // isClean fails the test if git status shows what the steps of a document have left in a clone.
 func isClean(t *testing.T, dir string) {
 	t.Helper()
-	if out, err := exec.Command("git", "-C", dir, "status", "--porcelain").Output(); err != nil || len(out) > 0 {
-		t.Errorf("git status shows, %v:\n%s", err, out)
+	if left := git(t, dir, "status", "--porcelain"); left != "" {
+		t.Errorf("git status shows\n%s", left)
 	}
 }
 
@@ -159,11 +169,10 @@ func threeGateways(t *testing.T, blocks []string) {
 		t.Error(said)
 	}
 	leader := regexp.MustCompile(`(\S+) leads in term`).FindStringSubmatch(said)
-	at := slices.Index(places, leader[1])
-	if leader == nil || at < 0 {
+	if leader == nil || !slices.Contains(places, leader[1]) {
 		t.Fatalf("nobody leads:\n%s", said)
 	}
-	lost := places[at+2]
+	lost := places[slices.Index(places, leader[1])+2]
 	running[lost].end(syscall.SIGKILL)
 	for addr, f := range running {
 		if addr == lost {

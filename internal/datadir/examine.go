@@ -16,6 +16,9 @@ func Directory(dir string) (fencing.Finding, error) {
 	f := fencing.Finding{Check: "directory", OK: true, Detail: dir}
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, fs.ErrNotExist):
+		if link := deadLink(dir); link != "" {
+			return f, &fs.PathError{Op: "mkdir", Path: link, Err: syscall.EEXIST}
+		}
 		f.Detail += " is not there yet: the gateway makes it"
 	case err != nil:
 		return f, err
@@ -23,6 +26,17 @@ func Directory(dir string) (fencing.Finding, error) {
 		return f, &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
 	}
 	return f, MayWrite(existing(dir))
+}
+
+// deadLink returns the symbolic link, in a path that is not there, which leads to nothing; empty if there is none. Nothing
+// can be made in its place.
+func deadLink(path string) string {
+	for above := existing(path); path != above; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 // existing returns the nearest directory above path that is there.

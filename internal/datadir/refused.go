@@ -24,6 +24,7 @@ func Explained(dir string, err error) error {
 	if refused != nil || unknown != nil {
 		return err
 	}
+	link := path
 	path = existing(path)
 	const another = "name another directory in FENCEPOST_DATA_DIR"
 	switch {
@@ -32,6 +33,8 @@ func Explained(dir string, err error) error {
 		return fmt.Errorf("%w: %s; %s, or %s", err, access, change, another)
 	case errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %s is not a directory; move it away, or %s", err, path, another)
+	case making && errors.Is(err, fs.ErrExist): // what os.MkdirAll says of one
+		return fmt.Errorf("%w: %s is a symbolic link, and what it leads to is not there; make or mount that, or %s", err, link, another)
 	case making && errors.Is(err, fs.ErrNotExist): // as /proc, which has what the kernel puts there
 		return fmt.Errorf("%w: the file system of %s takes no new directories; %s", err, path, another)
 	case errors.Is(err, syscall.EROFS):

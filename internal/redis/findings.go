@@ -147,7 +147,7 @@ func (c *circumstances) replicas(f *facts) fencing.Finding {
 		return c.finding(checkReplicas, false, "P1",
 			count(online)+"; a master that is cut off from all of them goes on granting while one is promoted: there is no min-replicas-to-write",
 			"min-replicas-to-write 1, min-replicas-max-lag 3")
-	case !known && c.sentinel && online > 0:
+	case !known && c.sentinel && online > 0 && (connected+1)/2 > 1: // 1 is the least minimum
 		return c.finding(checkReplicas, false, "P1",
 			count(online)+", but the user may not run CONFIG GET: whether a network that is cut in two may leave a master on either side can't be told",
 			"ACL SETUSER <user> +config|get")

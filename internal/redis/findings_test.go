@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 )
 
@@ -22,14 +23,16 @@ func TestStrictWhenCutOff(t *testing.T) {
 	}
 }
 
-// Where CONFIG GET is refused, a minimum that is there may be too low.
+// Where CONFIG GET is refused, a minimum that is there may be too low, unless one is enough.
 func TestReplicasThatCannotBeToldOf(t *testing.T) {
-	f := &facts{info: map[string]string{
-		"role": "master", "connected_slaves": "3", "min_slaves_good_slaves": "3",
-		"slave0": "ip=10.0.0.2,port=6379,state=online,offset=1,lag=1",
-	}}
-	if got := (&circumstances{failover: true, sentinel: true}).replicas(f); got.OK || got.Promise != "P1" {
-		t.Errorf("%+v", got)
+	for replicas, ok := range map[int]bool{1: true, 2: true, 3: false} {
+		f := &facts{info: map[string]string{"role": "master", "connected_slaves": strconv.Itoa(replicas), "min_slaves_good_slaves": strconv.Itoa(replicas)}}
+		for i := range replicas {
+			f.info["slave"+strconv.Itoa(i)] = "ip=10.0.0.2,port=6379,state=online,offset=1,lag=1"
+		}
+		if got := (&circumstances{failover: true, sentinel: true}).replicas(f); got.OK != ok || (got.Promise == "P1") == ok {
+			t.Errorf("%d replicas: %+v", replicas, got)
+		}
 	}
 }
 
