@@ -221,6 +221,14 @@ func TestADirectoryOfOthersIsNotThatOfAStoreWithoutPeers(t *testing.T) {
 		if _, err := embedded.Examine(n.options.Dir); err == nil || !strings.Contains(err.Error(), "a node of a cluster of 3") {
 			t.Errorf("doctor: %v", err)
 		}
+		// As if it had been removed, and two others had stayed.
+		if err := os.WriteFile(filepath.Join(n.options.Dir, datadir.IDFile), []byte("another\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := embedded.Examine(n.options.Dir)
+		if err == nil || !strings.Contains(err.Error(), "a node that was removed from its cluster") || !strings.Contains(err.Error(), c.nodes[1].options.Self.Address) {
+			t.Errorf("doctor of a node that was removed: %v", err)
+		}
 	}
 }
 
