@@ -327,6 +327,9 @@ func (c *Client) address(turn uint32) string { return c.options.Addresses[c.gate
 // gateway returns the number of the gateway of a turn.
 func (c *Client) gateway(turn uint32) int { return int(turn) % len(c.options.Addresses) }
 
+// wantsTLS is what net/http answers, before any handler, to who asks a port with TLS without it.
+const wantsTLS = "Client sent an HTTP request to an HTTPS server."
+
 // problemOf reads a refusal.
 func problemOf(response *http.Response, body []byte) error {
 	var p problem
@@ -335,6 +338,9 @@ func problemOf(response *http.Response, body []byte) error {
 	}
 	if p.Status = response.StatusCode; p.Detail == "" {
 		p.Detail = response.Request.Method + " " + response.Request.URL.Redacted() + " is answered " + response.Status
+		if bytes.HasPrefix(body, []byte(wantsTLS)) {
+			p.Detail += ": it serves TLS: its address begins with https"
+		}
 	}
 	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil && p.RetryAfter == 0 {
 		p.RetryAfter = int64(seconds) * 1000

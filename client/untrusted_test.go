@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -180,6 +181,19 @@ func TestUntrustedForAWhile(t *testing.T) {
 		return must[Lock](t)(plain.Inspect(t.Context(), "a")).Holders[0].ExpiresAt.After(seen)
 	})
 	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of a gateway that serves TLS, and is asked without, the client says so.
+func TestAskedWithoutTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	c := must[*Client](t)(New(Options{Addresses: []string{"http://" + server.Listener.Addr().String()}}))
+	defer c.Close()
+	if _, err := c.Inspect(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "it serves TLS: its address begins with https") {
 		t.Error(err)
 	}
 }

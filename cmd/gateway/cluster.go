@@ -405,6 +405,12 @@ func examineCluster(ctx context.Context, cfg config) (condition, error) {
 	} else if err != nil {
 		return condition{}, err
 	}
+	if other := status.DataOf(cfg.DataDir); own != nil && other != "" && other != node && len(status.Members) > 1 { // a node without others may move
+		own[0] = fencing.Finding{
+			Check: "directory", Detail: fmt.Sprintf("%s has the data of the member %s, and this node is %s: a gateway does not start so", cfg.DataDir, other, node),
+			Remedy: "name the directory of " + node + ", or an empty one, in FENCEPOST_DATA_DIR",
+		}
+	}
 	c := condition{findings: atNode(clusterFindings(status), node, own)}
 	if status.Condition != "" {
 		c.unable = errors.New(status.Condition)

@@ -158,6 +158,11 @@ func TestDataOfAnotherNode(t *testing.T) {
 			t.Errorf("with %s it ends with %v:\n%s", c.what, err, out)
 		}
 	}
+	doctor := exec.CommandContext(t.Context(), "gateway", "doctor")
+	doctor.Dir, doctor.Env = all[1].dir, odd.env
+	if out, err := doctor.Output(); err == nil || !strings.Contains(string(out), "has the data of the member "+all[1].addr) {
+		t.Errorf("doctor with the data of another member: %v\n%s", err, out)
+	}
 	for _, m := range all[1:] {
 		if err := m.start(); err != nil {
 			t.Fatal(err)

@@ -176,7 +176,15 @@ func wantedForm(goType string) string {
 // pod when a service's name begins with "fencepost".
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?$`)
 
-// unknownVariables finds misspelt settings.
+// lockctlVariables are the settings of lockctl that the gateway has not, and which of its own are meant where they are taken for
+// them. They are refused like all that are not known: whoever writes FENCEPOST_KEY_FILE may believe that keys are needed now.
+var lockctlVariables = map[string]string{
+	envPrefix + "_KEY": envPrefix + "_KEYS_FILE", envPrefix + "_KEY_FILE": envPrefix + "_KEYS_FILE",
+	envPrefix + "_CA_FILE":   envPrefix + "_TLS_CLIENT_CA_FILE",
+	envPrefix + "_CERT_FILE": envPrefix + "_TLS_CERT_FILE", envPrefix + "_CERT_KEY_FILE": envPrefix + "_TLS_KEY_FILE",
+}
+
+// unknownVariables finds misspelt settings, and those of lockctl.
 func unknownVariables() (faults []error) {
 	var keys strings.Builder
 	if err := envconfig.Usagef(envPrefix, &config{}, &keys, "{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
@@ -185,7 +193,9 @@ func unknownVariables() (faults []error) {
 	known := strings.Fields(keys.String())
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
-		if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
+		if meant := lockctlVariables[name]; meant != "" {
+			faults = append(faults, fmt.Errorf("%s is a setting of lockctl: unset it for the gateway, or set %s if that is meant", name, meant))
+		} else if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
 			faults = append(faults, fmt.Errorf("%s is not a setting%s; gateway -help lists them", name, nearest(name, known)))
 		}
 	}

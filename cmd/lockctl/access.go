@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"unicode"
 
 	"fencepost/client"
 )
@@ -43,6 +44,9 @@ func setAccess(o *client.Options) error {
 		if o.Key = strings.TrimSpace(string(content)); o.Key == "" {
 			return usage("%s: %s is empty", keyFileVariable, file)
 		}
+		if strings.ContainsFunc(o.Key, unicode.IsSpace) {
+			return usage("%s: %s has more than a key, which gateway keygen prints on stderr; what it prints on stdout is for the gateway", keyFileVariable, file)
+		}
 	}
 	ca, cert, key := os.Getenv(caFileVariable), os.Getenv(certFileVariable), os.Getenv(certKeyVariable)
 	if ca == "" && cert == "" && key == "" {
@@ -76,6 +80,7 @@ func setAccess(o *client.Options) error {
 func accessAdvice(err error) string {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
 	switch file := os.Getenv(caFileVariable); {
 	case errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "":
 		return fmt.Sprintf("$%s or $%s says with which key to come", keyVariable, keyFileVariable)
@@ -83,6 +88,8 @@ func accessAdvice(err error) string {
 		return fmt.Sprintf("the certificate is of none of the authorities in %s, which $%s names", file, caFileVariable)
 	case errors.As(err, &authority):
 		return fmt.Sprintf("$%s names a file with the authorities of the gateways; without it those of the system count", caFileVariable)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the certificate is to be renewed at the gateway, or the clock of this machine is wrong"
 	case errors.As(err, &name):
 		var names []string
 		for _, ip := range name.Certificate.IPAddresses {

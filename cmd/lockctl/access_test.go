@@ -13,6 +13,7 @@ import (
 	"io"
 	"log"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -51,6 +52,8 @@ func TestKeys(t *testing.T) {
 		{map[string]string{keyFileVariable: key + ".none"}, "ls", exitUsage},
 		{map[string]string{keyFileVariable: os.DevNull}, "ls", exitUsage},
 		{map[string]string{keyVariable: "two\nlines"}, "ls", exitUsage},
+		{nil, "doctor", exitNotAllowed},
+		{map[string]string{keyVariable: "fp_wrong"}, "doctor", exitNotAllowed},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			for name, value := range c.env {
@@ -67,6 +70,32 @@ func TestKeys(t *testing.T) {
 				t.Errorf("the key is shown: %s", &out)
 			}
 		})
+	}
+}
+
+// The keys file of a gateway is taken for a file with a key.
+func TestTheKeysFileIsNoKey(t *testing.T) {
+	t.Parallel()
+	keys := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(keys, []byte("key ops id=abcdefgh sha256=00 scope=read prefix=*\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, out := lockctl(t, []string{keyFileVariable + "=" + keys}, "ls")
+	if says := "lockctl: FENCEPOST_KEY_FILE: " + keys + " has more than a key"; got != exitUsage || !strings.Contains(out, says) {
+		t.Errorf("%d, %s", got, out)
+	}
+}
+
+// doctor says what is left of a quarantine.
+func TestDoctorOfAQuarantine(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte(`{"status":"ready","store":"redis","version":"v1","checks":[{"name":"store","ok":true},{"name":"quarantine","ok":false,"remaining_ms":38000}]}`))
+	}))
+	defer server.Close()
+	got, out := lockctl(t, []string{"FENCEPOST=" + server.URL}, "doctor")
+	if got != exitFailed || !strings.Contains(out, "  BAD quarantine  38s left\n") || !strings.Contains(out, "lockctl: 1 finding\n") {
+		t.Errorf("%d, %s", got, out)
 	}
 }
 
@@ -182,10 +211,21 @@ func TestUntrusted(t *testing.T) {
 	if err := os.WriteFile(strange, otherAuthority(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	expired := httptest.NewUnstartedServer(http.NotFoundHandler())
+	expired.Config.ErrorLog = log.New(io.Discard, "", 0)
+	pair, ca := expiredCertificate(t)
+	expired.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, GetConfigForClient: server.TLS.GetConfigForClient}
+	expired.StartTLS()
+	defer expired.Close()
+	once := filepath.Join(dir, "expired")
+	if err := os.WriteFile(once, ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	byName := "https://localhost:" + server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	for _, c := range []struct{ gateway, ca, says string }{
 		{server.URL, "", "lockctl: $FENCEPOST_CA_FILE names a file with the authorities"},
 		{server.URL, strange, "lockctl: the certificate is of none of the authorities in " + strange + ", which $FENCEPOST_CA_FILE names"},
+		{expired.URL, once, "lockctl: the certificate is to be renewed at the gateway, or the clock of this machine is wrong"},
 		{byName, own, "lockctl: the certificate is for example.com, *.example.com, 127.0.0.1, ::1: $FENCEPOST or -gateway has to have one of these"},
 	} {
 		for _, args := range []string{"ls", "get a", "acquire a", "run a -- true", "watch", "release a", "renew a", "break a 1", "doctor"} {
@@ -203,6 +243,24 @@ func TestUntrusted(t *testing.T) {
 	if got, out := lockctl(t, []string{"FENCEPOST=" + server.URL}, "run", "-wait", "10m", "a", "--", "true"); got != exitUnreachable || !strings.Contains(out, caFileVariable) {
 		t.Errorf("%d, %s", got, out)
 	}
+}
+
+// expiredCertificate returns a certificate for 127.0.0.1 that has expired, and its authority, which is itself.
+func expiredCertificate(t *testing.T) (pair tls.Certificate, authority []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 }
 
 // otherAuthority returns a certificate that has signed nothing.

@@ -234,8 +234,12 @@ func doctor(ctx context.Context, c *call) error {
 		}
 	}
 	switch {
+	case silent == len(all) && statusOf(last) == exitNotAllowed: // it can be reached
+		return last
 	case silent == len(all):
 		return exit{exitUnreachable, fmt.Errorf("no gateway can be reached: %w", last)}
+	case troubles == 1:
+		return exit{exitFailed, errors.New("1 finding")}
 	case troubles > 0:
 		return exit{exitFailed, fmt.Errorf("%d %s", troubles, plural(troubles, "finding", "findings"))}
 	}
@@ -258,6 +262,9 @@ func (c *call) printReadiness(r client.Readiness) {
 			mark = "BAD "
 		}
 		fmt.Fprintf(c.out, "  %s%s", mark, check.Name)
+		if left := check.Remaining; !check.OK && left != nil {
+			fmt.Fprintf(c.out, "  %s left", short(millis(*left)))
+		}
 		for _, more := range []string{check.Node, check.Promise, check.Detail} {
 			if more != "" {
 				fmt.Fprintf(c.out, "  %s", more)

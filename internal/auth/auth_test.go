@@ -215,6 +215,9 @@ func TestFaultsOfFiles(t *testing.T) {
 	if _, err := Parse([]byte(strings.Repeat("x\n", 1000))); err == nil || strings.Count(err.Error(), "\n") >= maxFaults {
 		t.Errorf("%v", err)
 	}
+	if _, err := Parse([]byte(key.Reveal() + "\n")); err == nil || !strings.Contains(err.Error(), "line 1: is a key itself") || strings.Contains(err.Error(), key.Reveal()[keyLen-43:]) {
+		t.Errorf("of a key in place of its line: %v", err)
+	}
 	for _, c := range [][4]string{
 		{"a b", "read", "*", ""}, {"a", "read scope=admin", "*", ""}, {"a", "read", "* expires=x", ""}, {"a", "read", "*", "2030-01-01"}, {"", "read", "*", ""}, {"a", "", "*", ""},
 		{"a", "read", "", ""}, {"a", "read", "#", ""}, {"a\nkey", "read", "*", ""}, {"a", "read", "*\tx=y", ""},

@@ -117,6 +117,9 @@ func (s *Set) add(words []string) error {
 		}
 		s.certificates[certificateKey(p.Name)] = p
 	default:
+		if strings.HasPrefix(words[0], keyMark) {
+			return errors.New("is a key itself; the file has the lines that gateway keygen prints on stdout")
+		}
 		return errors.New("must begin with key or cert")
 	}
 	return nil

@@ -232,21 +232,27 @@ func (d *disk) recover(m *machine.Machine) error {
 // alone returns why the data is not that of a store without peers: it is that of a node which has others, or was removed by
 // them.
 func (d *disk) alone() error {
-	switch n := len(d.members.Servers); {
-	case n > 1:
-		return fmt.Errorf("the data is that of a node of a cluster of %d: start it as that, or remove the other nodes from the cluster first", n)
-	case n == 0:
+	members := d.members.Servers
+	if len(members) == 0 {
 		return nil
 	}
 	id, err := readID(filepath.Join(d.dir, datadir.IDFile), d.files)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && id == string(d.members.Servers[0].ID) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the data is that of a node of a cluster, and which one can't be read: %w", err)
 	}
-	_, left, _ := strings.Cut(string(d.members.Servers[0].Address), "@")
-	return fmt.Errorf("the data is that of a node that was removed from its cluster, which went on without it: the leases are in the directory of the member that was left, %s", left)
+	var addresses []string
+	member := err != nil
+	for _, m := range members {
+		member = member || string(m.ID) == id
+		addresses = append(addresses, string(m.Address[strings.Index(string(m.Address), "@")+1:]))
+	}
+	switch {
+	case !member:
+		return fmt.Errorf("the data is that of a node that was removed from its cluster, which went on without it: the leases are in the directories of its members, %s", strings.Join(addresses, ", "))
+	case len(members) > 1:
+		return fmt.Errorf("the data is that of a node of a cluster of %d: start it as that, or remove the other nodes from the cluster first", len(members))
+	}
+	return nil
 }
 
 // readID returns which node the data is that of, as internal/raft/cluster has written it.

@@ -24,8 +24,11 @@ func TestARestoredCopyIsCareful(t *testing.T) {
 	if err != nil || until != c.clock.read().Add(time.Minute).Time() {
 		t.Fatal(until, err)
 	}
-	for range 2 { // and a restart changes nothing of it
+	for _, left := range []time.Duration{time.Minute, 31 * time.Second} { // a restart changes nothing of it
 		s := open(t, o)
+		if stats, err := s.Stats(t.Context()); err != nil || stats.Quarantine != left {
+			t.Errorf("it says that the quarantine lasts for %s, %v, want %s", stats.Quarantine, err, left)
+		}
 		if _, err := s.Do(t.Context(), acquire("since", time.Minute)); code(err) != fencing.CodeQuarantined {
 			t.Errorf("what may be held by somebody else is granted: %v", err)
 		}
@@ -38,8 +41,12 @@ func TestARestoredCopyIsCareful(t *testing.T) {
 		c.clock.advance(29 * time.Second)
 	}
 	c.clock.advance(2 * time.Second)
-	if h := mustAcquire(t, open(t, o), acquire("since", time.Minute)); h.Token <= since.Token {
+	s := open(t, o)
+	if h := mustAcquire(t, s, acquire("since", time.Minute)); h.Token <= since.Token {
 		t.Errorf("token %d after %d", h.Token, since.Token)
+	}
+	if stats, err := s.Stats(t.Context()); err != nil || stats.Quarantine != 0 {
+		t.Errorf("it says that the quarantine lasts for %s, %v, and it is over", stats.Quarantine, err)
 	}
 	if _, err := Restored(Options{Dir: t.TempDir()}, time.Minute); err == nil {
 		t.Error("an empty directory was restored")

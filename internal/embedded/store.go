@@ -300,7 +300,7 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return fencing.Stats{Held: s.machine.Held()}, nil
+	return s.machine.Stats(s.now()), nil
 }
 
 // Examine implements fencing.Store. A write that fails ends the gateway, so all that could

@@ -20,8 +20,10 @@ func (m *Machine) Unmoved(op fencing.AdmitRequest, now fencing.Instant, guard fe
 	return fencing.Unmoved(m.state, m.at(now), guard, op)
 }
 
-// Held returns how many names have a holder.
-func (m *Machine) Held() int { return m.index.Held() }
+// Stats returns what the machine holds, and how long its quarantine lasts.
+func (m *Machine) Stats(now fencing.Instant) fencing.Stats {
+	return fencing.Stats{Held: m.index.Held(), Quarantine: max(0, m.state.Quarantine.Until.Sub(m.at(now)))}
+}
 
 // HeldBelow returns how many names with a prefix have a holder.
 func (m *Machine) HeldBelow(prefix string) int { return m.index.HeldBelow(prefix) }

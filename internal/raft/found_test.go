@@ -131,6 +131,26 @@ func TestAClusterBeginsWithAStoreWithoutPeers(t *testing.T) {
 	}
 }
 
+// A cluster that begins with a restored copy is in the quarantine of that copy, and says so.
+func TestAClusterBeginsInTheQuarantineOfARestoredCopy(t *testing.T) {
+	dir := t.TempDir()
+	s := withoutPeers(t, dir)
+	hold(t, s, "kept")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := embedded.Restored(embedded.Options{Dir: dir, Version: "v1"}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	n := newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir }).nodes[0]
+	if stats, err := n.Stats(t.Context()); err != nil || stats.Quarantine <= 0 || stats.Quarantine > time.Hour {
+		t.Errorf("it says that the quarantine lasts for %s, %v", stats.Quarantine, err)
+	}
+	if _, err := n.Do(t.Context(), acquire("since", time.Minute)); code(err) != fencing.CodeQuarantined {
+		t.Errorf("what may be held by somebody else is granted: %v", err)
+	}
+}
+
 // The directory of a node that was removed, and has heard so, is not that of a store without peers.
 func TestADirectoryOfARemovedNodeIsNotThatOfAStoreWithoutPeers(t *testing.T) {
 	c := newCluster(t, 1, nil)
@@ -200,6 +220,14 @@ func TestADirectoryOfOthersIsNotThatOfAStoreWithoutPeers(t *testing.T) {
 		}
 		if _, err := embedded.Examine(n.options.Dir); err == nil || !strings.Contains(err.Error(), "a node of a cluster of 3") {
 			t.Errorf("doctor: %v", err)
+		}
+		// As if it had been removed, and two others had stayed.
+		if err := os.WriteFile(filepath.Join(n.options.Dir, datadir.IDFile), []byte("another\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := embedded.Examine(n.options.Dir)
+		if err == nil || !strings.Contains(err.Error(), "a node that was removed from its cluster") || !strings.Contains(err.Error(), c.nodes[1].options.Self.Address) {
+			t.Errorf("doctor of a node that was removed: %v", err)
 		}
 	}
 }

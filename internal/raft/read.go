@@ -159,7 +159,7 @@ func (s *Store) serveRead(ctx context.Context, l *leadership, m *message) (*answ
 	}
 	switch m.Errand {
 	case errandStats:
-		return &answer{Stats: fencing.Stats{Held: look(s.fsm, (*machine.Machine).Held)}}, nil
+		return &answer{Stats: look(s.fsm, func(of *machine.Machine) fencing.Stats { return of.Stats(now) })}, nil
 	case errandList:
 		return &answer{Page: s.fsm.list(*m.List, now, m.Batch.Guard())}, nil
 	}

@@ -90,7 +90,7 @@ func (c *circumstances) persistence(f *facts) fencing.Finding {
 	case known && save == "":
 		return worse("a restart forgets all leases: nothing is written to disk"+covered, "appendonly yes, appendfsync always")
 	}
-	return worse("a restart forgets what was granted since the last snapshot: there is no AOF"+covered, "appendonly yes, appendfsync always")
+	return worse("a restart forgets the leases that were granted since the last snapshot: there is no AOF"+covered, "appendonly yes, appendfsync always")
 }
 
 // disk judges the last attempts to write. Without an AOF snapshots are all that a

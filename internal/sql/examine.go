@@ -58,9 +58,8 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	}
 	inUse := time.Duration(0)
 	if c.Unable = err; err == nil {
-		q := &m.State().Quarantine
-		c.Stats = fencing.Stats{Held: m.Held(), Quarantine: max(0, q.Until.Sub(b.now))}
-		inUse = q.Longest(b.now)
+		c.Stats = m.Stats(b.now)
+		inUse = m.State().Quarantine.Longest(b.now)
 	} else if conn, err = connect(); err != nil { // after an error a connection is of no use
 		return Condition{}, err
 	} else {

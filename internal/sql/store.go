@@ -342,9 +342,7 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) { return s.watchers.
 
 // Stats implements fencing.Store.
 func (s *Store) Stats(ctx context.Context) (fencing.Stats, error) {
-	return view(ctx, s, func(l *looked) fencing.Stats {
-		return fencing.Stats{Held: l.machine.Held(), Quarantine: max(0, l.machine.State().Quarantine.Until.Sub(l.now))}
-	})
+	return view(ctx, s, func(l *looked) fencing.Stats { return l.machine.Stats(l.now) })
 }
 
 // Check implements fencing.Store: the database can begin a turn.

@@ -128,7 +128,7 @@ func (w *Watchdog) note(findings []fencing.Finding) {
 	}
 	for _, was := range before {
 		if _, still := found[placeOf(was)]; !was.OK && !still {
-			w.log.Info("the store does so no longer", findingAttrs(was, "promise", was.Promise, "detail", was.Detail)...)
+			w.log.Info("a finding about the store is over", findingAttrs(was, "promise", was.Promise, "detail", was.Detail)...)
 		}
 	}
 }

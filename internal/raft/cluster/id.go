@@ -74,3 +74,17 @@ func writeID(dir, id string, held func() error) error {
 	}
 	return datadir.Sync(dir)
 }
+
+// DataOf returns the address of the member whose data a directory has; empty if it is that of none.
+func (s Status) DataOf(dir string) string {
+	id, err := os.ReadFile(filepath.Join(dir, datadir.IDFile))
+	if err != nil {
+		return ""
+	}
+	for _, m := range s.Members {
+		if m.ID == strings.TrimSpace(string(id)) {
+			return m.Addr
+		}
+	}
+	return ""
+}

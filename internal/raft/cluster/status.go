@@ -113,6 +113,8 @@ func (s Status) Whole() error {
 		return fmt.Errorf("%s has no part in a cluster: %s", s.Node, s.Condition)
 	case s.MayFail < 0:
 		return errors.New("the cluster does not serve: no majority of its members follows a leader")
+	case slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == s.Leader && !m.Reached }):
+		return fmt.Errorf("%s, which %s takes for the leader, can't be reached: if it is away, the others elect another one within seconds", s.Leader, s.Node)
 	case s.Leader != s.Node:
 		return fmt.Errorf("%s, which leads, was not asked: %s says how the members are, and may be behind", s.Leader, s.Node)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -110,6 +111,14 @@ func TestWhoComesIn(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who has no credentials, and asks a node that wants them, is told what may be missing.
+func TestWithoutCredentials(t *testing.T) {
+	a, b := node(t, Options{Credentials: shared(t, secret), Handler: echo}), node(t, Options{Handler: echo})
+	if _, err := b.Identify(bounded(t), a.Self().Addr); err == nil || !strings.Contains(err.Error(), "it may want a secret") {
+		t.Error(err)
 	}
 }
 

@@ -84,6 +84,9 @@ func (p *Peer) introduce(conn net.Conn, to Node, what string) (Node, error) {
 	}
 	var answer welcome
 	if err := readMessage(conn, &answer); err != nil {
+		if p.options.Credentials == nil {
+			err = fmt.Errorf("it may want a secret or a certificate, and this side has none: %w", err)
+		}
 		return Node{}, fmt.Errorf("%s does not say who it is: %w", to.Addr, err)
 	}
 	found := Node{ID: answer.ID, Addr: answer.Addr}
