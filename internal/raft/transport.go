@@ -103,21 +103,57 @@ func newLogger(to *slog.Logger, name string) hclog.Logger {
 	if !to.Enabled(context.Background(), slog.LevelError) {
 		return hclog.NewNullLogger()
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: logWriter{to}, DisableTime: true})
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Info, Output: newLogWriter(to, time.Now), DisableTime: true})
 }
 
-// logWriter passes lines on. What hashicorp/raft calls an error is a member that it does not
-// reach, as a rule: the store says itself when it can't go on.
-type logWriter struct{ to *slog.Logger }
+// warningPause is how long a warning of hashicorp/raft is not repeated: of a member that is away it has several a second.
+const warningPause = time.Minute
 
-func (w logWriter) Write(line []byte) (int, error) {
+// mostWarnings is how many warnings are told apart.
+const mostWarnings = 100
+
+// logWriter passes lines on. What hashicorp/raft calls an error is a member that it does not
+// reach, as a rule: the store says itself when it can't go on. A warning that comes again within warningPause is for debug.
+type logWriter struct {
+	to  *slog.Logger
+	now func() time.Time
+
+	mu     sync.Mutex
+	warned map[string]time.Time // when each was written last, by what it says and of whom
+}
+
+func newLogWriter(to *slog.Logger, now func() time.Time) *logWriter {
+	return &logWriter{to: to, now: now, warned: map[string]time.Time{}}
+}
+
+func (w *logWriter) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, strings.TrimSpace(string(line))
-	if bytes.HasPrefix(line, []byte("[WARN]")) || bytes.HasPrefix(line, []byte("[ERROR]")) {
-		level = slog.LevelWarn
-	}
+	warns := bytes.HasPrefix(line, []byte("[WARN]")) || bytes.HasPrefix(line, []byte("[ERROR]"))
 	if _, rest, ok := strings.Cut(text, "]"); ok {
 		text = strings.TrimSpace(rest)
 	}
+	if warns {
+		if level = slog.LevelWarn; w.repeats(text) {
+			level = slog.LevelDebug
+		}
+	}
 	w.to.Log(context.Background(), level, text)
 	return len(line), nil
+}
+
+// repeats reports whether a warning was written less than warningPause ago, but for its time-out and error.
+func (w *logWriter) repeats(text string) bool {
+	what, _, _ := strings.Cut(text, " backoff time=")
+	what, _, _ = strings.Cut(what, " error=")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	if last, ok := w.warned[what]; ok && now.Sub(last) < warningPause {
+		return true
+	}
+	if len(w.warned) >= mostWarnings {
+		clear(w.warned)
+	}
+	w.warned[what] = now
+	return false
 }
