@@ -285,6 +285,24 @@ test("of a long list only what is in view is read again, and the rest is taken f
   assert.deepEqual(asked.map(({ prefix }) => prefix), [name(11)]);
 });
 
+test("a lock that comes in while a long list is read again has the last give way, and the round goes on", async (t) => {
+  const { source, asked, pass, seen, tell } = many(t, 7300);
+  source.watch({ q: "", prefix: "", wanted: 5000, name: null });
+  source.resume();
+  await pass(5000);
+  const parts = () => asked.filter(({ prefix }) => !prefix);
+  const first = parts().length;
+  while (parts().length < first + 2) await pass(10); // the next round has begun
+  tell("granted", "n0010.5");
+  await pass(300);
+  source.look(["n0010.5"]);
+  while (parts().length < first + 5) await pass(10);
+  assert.ok(parts().slice(first + 1).every(({ cursor }) => cursor !== ""), "the round does not begin anew in its middle");
+  const known = seen.data.list.locks.map((lock) => lock.name);
+  assert.deepEqual(known, [...new Set(known)].sort());
+  assert.equal(known.length, 5000);
+});
+
 test("under a filter the gateway is asked for what meets it, in lists and rows", async (t) => {
   const { source, asked, pass, name, tell } = many(t, 50);
   const filter = { attached: true };
