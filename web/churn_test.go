@@ -44,6 +44,15 @@ func lookOn(name string) string {
 // seenOf is what lookOn has noted.
 type seenOf struct{ Changes, Came, Went, Looks, Leaving, Most, Moved float64 }
 
+// However often something happens, how much it is is written.
+func TestRatesUnderChurn(t *testing.T) {
+	t.Parallel()
+	g, b := startLarge(t), openTab(t)
+	g.churn(50)
+	b.live(g.gateway, "/")
+	b.until(`parseFloat(` + figure("granted") + `) > 5 && parseFloat(` + figure("released") + `) > 5 && ` + figure("hold") + ` !== "–" && ` + heights("granted") + ` > 1`)
+}
+
 // With 50 changes a second among the rows in view, those that have ended make room at once, and the
 // one that somebody points at, or has the focus on, stays where it is.
 func TestRowsUnderChurn(t *testing.T) {

@@ -67,18 +67,18 @@ export class Rates {
     }
   }
 
-  // advance begins the bars that have come, and returns how many.
+  // advance begins the bars that have come, and returns the number of the one under way.
   advance(now) {
     const bar = this.#origin === null ? 0 : Math.floor((now - this.#origin) / barMs);
     const gone = Math.min(bars + 1, bar - this.#bar);
-    if (gone <= 0) return 0;
+    if (gone <= 0) return this.#bar;
     for (const counts of Object.values(this.#counts)) {
       counts.copyWithin(0, gone);
       counts.fill(this.#hears ? 0 : null, bars + 1 - gone);
     }
     for (let i = 0; i < Math.min(gone, bars); i++) for (const spans of Object.values(this.#spans)) spans.advance();
     this.#bar = bar;
-    return gone;
+    return bar;
   }
 
   // perSecond is how many came a second lately; null if that is not known.
@@ -139,6 +139,7 @@ export class Figures {
   #rates = new Rates();
   #root;
   #stale = false;
+  #bar = 0; // the one under way when the figures were written
   #now = { held: undefined, waiting: undefined }; // {count, more} each, as far as it is known
   #then = Object.fromEntries(["held", "waiting", "wait", "hold"].map((key) => [key, new Array(bars).fill(null)]));
 
@@ -154,6 +155,7 @@ export class Figures {
   // silence says that no more events come.
   silence(now) {
     this.#rates.silence(now);
+    this.#now = { held: undefined, waiting: undefined }; // until it is counted again
     this.#write();
   }
 
@@ -175,8 +177,10 @@ export class Figures {
   }
 
   tick(now) {
-    const gone = this.#rates.advance(now);
+    const bar = this.#rates.advance(now);
+    const gone = Math.min(bars, bar - this.#bar);
     if (gone === 0) return;
+    this.#bar = bar;
     const count = (of) => (this.#stale || of === undefined || of.more ? null : of.count);
     const p99 = (key) => this.#rates.quantile(key, 0.99);
     for (const [key, value] of Object.entries({ held: count(this.#now.held), waiting: count(this.#now.waiting), wait: p99("wait"), hold: p99("hold") })) {

@@ -31,11 +31,12 @@ export async function one(api, { q, filter }, name, signal) {
   }
 }
 
-// readLock reads a lock of an answer to a request that was sent at a time. waitedMark is since when
+// readLock reads a lock of an answer to a request that was sent at a time, its readMark. waitedMark is since when
 // the first of its queue has waited, null where the answer does not say.
 export function readLock(lock, sent) {
   return {
     ...lock,
+    readMark: sent,
     delayedMark: lock.delayed_ms === undefined ? null : sent + lock.delayed_ms,
     waitedMark: lock.waiting_ms === undefined ? null : sent - lock.waiting_ms,
     holders: lock.holders.map((holder) => read(holder, sent)),

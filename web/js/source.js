@@ -224,7 +224,7 @@ export class Source {
     const found = turn.names.map((other, i) => [other, known(other) ? opened.find(({ held }) => held) ?? null : rows[i]]);
     const { locks, more, short, over } = place(before, found, q === "" ? wanted : mostLocks);
     return {
-      list: { ...before, locks, more, ...over ? { cursor: "" } : {} }, // what is behind the last is not behind the cursor any more
+      list: { ...before, locks, more, ...over && !before.further ? { cursor: "" } : {} }, // once all is read, what is behind the last is not behind the cursor any more
       detail, locks: [...rows.filter((lock) => lock !== null), ...opened], short: short && !inParts(query),
     };
   }

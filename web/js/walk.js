@@ -23,6 +23,9 @@ const namesMs = 1000;
 // this often.
 const renewedMs = 2000;
 
+// An event may be heard so long after an answer that tells of it already.
+const lateMs = 1000;
+
 // More events, or names to be looked at, are not kept: the next round tells.
 const mostEvents = 1000;
 const mostUnsure = 100;
@@ -44,6 +47,8 @@ export class Walk {
   #roundAt = Infinity; // while one is under way: unless another is to follow soon
   #ended = -Infinity; // the last round
   #namesAt = 0;
+  #looked = false; // the last step looked at names
+  #listFirst = false; // no page is asked for, as the list is being read
   #events = [];
   #unsure = new Set(); // the names of which events don't tell enough
   #readAt = new Map(); // when those that are shown as about to expire were read, by name
@@ -58,8 +63,8 @@ export class Walk {
     const { kind, name } = what;
     if (kind === "notice" || !name.startsWith(this.#scope.prefix)) return;
     this.#events.push(what);
-    const waited = find(this.#found.waiting.locks, name) !== undefined;
-    if (waited !== (kind === "queued")) this.#unsure.add(name);
+    const waited = find(this.#found.waiting.locks, name);
+    if ((waited !== undefined) !== (kind === "queued") || now < waited?.readMark + lateMs) this.#unsure.add(name);
     if (this.#events.length > mostEvents || this.#unsure.size > mostUnsure) {
       this.#events = [];
       this.#unsure.clear();
@@ -81,7 +86,8 @@ export class Walk {
     }
     this.#exact = exact;
     if (list === null || (exact && this.#found.waiting.locks.length === 0 && !list.locks.some(({ waiting }) => waiting > 0))) return Infinity;
-    if (this.known && list.reading) return this.#namesDue(now); // the list comes first
+    this.#listFirst = this.known && list.reading;
+    if (this.#listFirst) return this.#namesDue(now);
     return this.#phase === null ? Math.min(this.#roundAt, this.#namesDue(now)) : now;
   }
 
@@ -91,9 +97,12 @@ export class Walk {
     return Math.max(this.#namesAt, this.#unsure.size > 0 ? now : renewed);
   }
 
-  // step asks for a few names, or for the next page.
+  // step asks for a few names, or for the next page: by turns where both are due.
   async step(api, signal, now) {
-    if (now >= this.#namesDue(now)) return void await this.#names(api, signal, now);
+    const page = !this.#listFirst && (this.#phase !== null || now >= this.#roundAt);
+    this.#looked = now >= this.#namesDue(now) && !(page && this.#looked);
+    if (this.#looked) return void await this.#names(api, signal, now);
+    if (!page) return;
     if (this.#phase === null) this.#begin("waiting");
     await this.#page(api, signal, now);
   }
@@ -113,7 +122,8 @@ export class Walk {
     const over = cursor === "" || ++this.#pages === mostPages;
     const upTo = locks.at(-1)?.name ?? this.#upTo;
     const found = this.#found[key];
-    this.#found[key] = { locks: splice(found.locks, this.#upTo, locks, over ? null : upTo).slice(0, mostKept), more: over ? cursor !== "" : found.more };
+    const all = splice(found.locks, this.#upTo, locks, over ? null : upTo);
+    this.#found[key] = { locks: all.slice(0, mostKept), more: all.length > mostKept || (over ? cursor !== "" : found.more) };
     if (key === "waiting") this.#queues = queues;
     [this.#cursor, this.#upTo] = [cursor, upTo];
     if (!over) return;
@@ -147,8 +157,9 @@ export class Walk {
     const renewed = [...this.#readAt].filter(([, at]) => now >= at + renewedMs).map(([name]) => name).slice(0, maxNames - unsure.length);
     const look = (names, filter) => Promise.all(names.map(async (name) => [name, await one(api, { q: this.#scope.q, filter }, name, signal)]));
     const [waiting, expiring] = await Promise.all([look(unsure, asked.waiting), look(renewed, {})]);
-    for (const name of unsure) this.#unsure.delete(name);
-    this.#events = this.#events.filter(({ name }) => !unsure.includes(name)); // the answers tell of it
+    const meanwhile = new Set(this.#events.map(({ name }) => name)); // the answers may tell of it, or not
+    for (const name of unsure) if (!meanwhile.has(name)) this.#unsure.delete(name);
+    this.#events = this.#events.filter(({ name }) => !unsure.includes(name));
     for (const name of renewed) this.#readAt.set(name, now);
     for (const [key, rows] of [["waiting", waiting], ["expiring", expiring]]) {
       const { more } = this.#found[key];

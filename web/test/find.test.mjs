@@ -285,6 +285,24 @@ test("of a long list only what is in view is read again, and the rest is taken f
   assert.deepEqual(asked.map(({ prefix }) => prefix), [name(11)]);
 });
 
+test("a lock that comes in while a long list is read again has the last give way, and the round goes on", async (t) => {
+  const { source, asked, pass, seen, tell } = many(t, 7300);
+  source.watch({ q: "", prefix: "", wanted: 5000, name: null });
+  source.resume();
+  await pass(5000);
+  const parts = () => asked.filter(({ prefix }) => !prefix);
+  const first = parts().length;
+  while (parts().length < first + 2) await pass(10); // the next round has begun
+  tell("granted", "n0010.5");
+  await pass(300);
+  source.look(["n0010.5"]);
+  while (parts().length < first + 5) await pass(10);
+  assert.ok(parts().slice(first + 1).every(({ cursor }) => cursor !== ""), "the round does not begin anew in its middle");
+  const known = seen.data.list.locks.map((lock) => lock.name);
+  assert.deepEqual(known, [...new Set(known)].sort());
+  assert.equal(known.length, 5000);
+});
+
 test("under a filter the gateway is asked for what meets it, in lists and rows", async (t) => {
   const { source, asked, pass, name, tell } = many(t, 50);
   const filter = { attached: true };
@@ -389,7 +407,7 @@ test("what happens is counted by the bar, and what was not heard is unknown", ()
 
   rates.advance(1000 + 60 * barMs);
   assert.equal(rates.quantile("hold", 0.5), null, "too long ago");
-  assert.equal(rates.advance(1000 + 500 * barMs), 61);
+  assert.equal(rates.advance(1000 + 500 * barMs), 500);
   assert.deepEqual([rates.perSecond("granted"), new Set(rates.counts("granted"))], [0, new Set([0])]);
   assert.deepEqual([null, 0, 1.25, 1234.5].map(rate), ["\u2013", "0.0/s", "1.3/s", "1,235/s"]);
   assert.deepEqual([null, 0, 12.4, 999.9, 4100, 90_000].map(howLong), ["\u2013", "0\u00a0ms", "12\u00a0ms", "1000\u00a0ms", "4.1\u00a0s", "1\u00a0min 30\u00a0s"]);
@@ -439,7 +457,7 @@ function walked(pages, rows = {}) {
   const walk = new Walk({ q: "", prefix: "" });
   const list = { locks: [lock("a")], more: true };
   return {
-    asked, walk, list,
+    asked, walk, list, api,
     run: async (now, exact = false, of = list) => { for (let i = 0; walk.nextAt(of, exact, now) <= now && i < 50; i++) await walk.step(api, null, now); },
     waited: (now) => walk.report(list, now).waited.locks.map(({ name, waiting, waitedMark }) => `${name} ${waiting} ${waitedMark}`).join(),
   };
@@ -458,29 +476,70 @@ test("a walk has the gateway find who waits and what is about to expire, page by
   assert.equal(names(walk.report(list, 2000).expiring.locks), "g", "the others are free, and its time has come");
   assert.equal(walk.nextAt(list, false, 2000), 4000, "and again");
   await run(roundMs);
-  assert.deepEqual(asked.slice(0, 5), ["g", "waiting", "waiting1", "waiting2", "expires_within_ms"]);
+  assert.deepEqual(asked.slice(0, 5), ["waiting", "g", "waiting1", "waiting2", "expires_within_ms"]);
 });
 
 test("events tell who waits between two rounds, and a few names are looked at", async () => {
   const { asked, walk, run, waited, list } = walked({ waiting: [[["b", 2, 500], ["c", 1, 400]]], expires_within_ms: [[]] }, { b: [["b", 1, 40]], n: [["n", 1, 7]] });
   await run(0);
   asked.length = 0;
-  const tell = (kind, name, lease = "X") => walk.change({ kind, name, lease, owner: "", mode: "exclusive", token: 1, at: "", took: 0 }, 100);
+  const tell = (kind, name, lease = "X") => walk.change({ kind, name, lease, owner: "", mode: "exclusive", token: 1, at: "", took: 0 }, 2100);
   tell("queued", "c");
-  assert.equal(waited(100), "b 2 -500,c 2 -400");
+  assert.equal(waited(2100), "b 2 -500,c 2 -400");
   tell("released", "b", "L-b");
   tell("granted", "b");
   tell("queued", "n");
   tell("granted", "unwaited");
-  assert.equal(waited(200), "b 1 null,c 2 -400", "since when the next one waits is not known");
-  await run(300);
+  assert.equal(waited(2200), "b 1 null,c 2 -400", "since when the next one waits is not known");
+  await run(2300);
   assert.deepEqual(asked.splice(0), ["b", "n"]);
-  assert.equal(waited(300), "b 1 -40,c 2 -400,n 1 -7");
+  assert.equal(waited(2300), "b 1 -40,c 2 -400,n 1 -7");
   tell("left", "b");
-  assert.equal(waited(400), "c 2 -400,n 1 -7");
-  assert.equal(walk.nextAt(list, false, 400), 1300, "at most once a second");
+  assert.equal(waited(2400), "c 2 -400,n 1 -7");
+  assert.equal(walk.nextAt(list, false, 2400), 3300, "at most once a second");
   for (let i = 0; i < 1100; i++) tell("queued", "n");
-  assert.ok(walk.nextAt(list, false, 500) <= 1000, "of too many events the next round tells");
+  assert.ok(walk.nextAt(list, false, 2500) <= 3000, "of too many events the next round tells");
+});
+
+test("what happens while names are looked at is not lost, and what an answer may tell of already is not counted twice", async () => {
+  let during = () => {};
+  const { asked, walk, run, waited, api } = walked({ waiting: [[["b", 2, 500], ["c", 1, 400]]], expires_within_ms: [[]] }, { b: [["b", 1, 40]], c: [["c", 2, 600]] });
+  await run(0);
+  asked.length = 0;
+  const tell = (kind, name, now) => walk.change({ kind, name, lease: "X", owner: "", mode: "exclusive", token: 1, at: "", took: 0 }, now);
+  tell("queued", "c", 300); // sent before the page was read, and heard after
+  tell("left", "b", 300);
+  const { listPage } = api;
+  api.listPage = async (query) => { during(); return listPage(query); };
+  during = () => tell("left", "b", 300); // of this the answer does not tell
+  await walk.step(api, null, 300);
+  during = () => {};
+  assert.equal(waited(300), "b 1 -40,c 2 -600");
+  await run(5000);
+  assert.deepEqual(asked.filter((name) => name === "b").length, 2, "it is looked at again");
+  asked.length = 0;
+  tell("queued", "c", 60_000);
+  assert.equal(waited(60_000), "b 1 -40,c 3 -600");
+});
+
+test("a slow gateway does not keep a walk from its end, however many names are to be looked at", async () => {
+  const { asked, walk, list, api } = walked({ waiting: [[["b", 2, 500]], [], [], []], expires_within_ms: [[["e", 0, undefined, 5000]]] }, { b: [["b", 2, 500]], e: [["e", 0, undefined, 5000]] });
+  let now = 0;
+  for (let i = 0; i < 30; i++) {
+    walk.change({ kind: "granted", name: "b", lease: "X", owner: "", mode: "exclusive", token: 1, at: "", took: 0 }, now);
+    walk.report(list, now);
+    now = Math.max(now, walk.nextAt(list, false, now));
+    await walk.step(api, null, now);
+    now += 3000; // the pause that a slow gateway is given
+  }
+  assert.ok(walk.known && asked.filter((what) => what === "expires_within_ms").length === 2, asked.join());
+});
+
+test("of very many locks that are waited for the count says that there are more", async () => {
+  const pages = Array.from({ length: 12 }, (_, page) => Array.from({ length: 1000 }, (_, i) => [`n${String(page * 1000 + i).padStart(6, "0")}`, 1, 10]));
+  const { walk, run, list } = walked({ waiting: pages, expires_within_ms: [[]] });
+  await run(0);
+  assert.deepEqual(walk.report(list, 0).waiting, { count: 10_000, more: true });
 });
 
 test("a list that is known as a whole needs a walk only for how long somebody has waited", async () => {
