@@ -6,6 +6,7 @@ import { label, sentence, stale, times } from "./state.js";
 
 export class Connection {
   #state = null;
+  #shown = ""; // what is shown of it
   #refusal = null;
   #nodes;
 
@@ -19,21 +20,29 @@ export class Connection {
     id("retry").addEventListener("click", onRetry);
   }
 
+  // update shows a state; nothing is touched that is shown already.
   update(state, now) {
-    const { corner, label: word, banner, sentence: text, remedy, page } = this.#nodes;
     this.#state = state;
-    corner.dataset.kind = state.kind;
-    setText(word, label(state));
-    corner.title = state.kind === "asking" ? "The gateway\u2019s stream of events can\u2019t be had, so the page asks every two seconds." : "";
-    page.toggleAttribute("data-stale", stale(state));
-    banner.hidden = !stale(state);
-    banner.dataset.kind = state.kind;
-    // Only the sentence is read aloud, and only when it changes.
-    setText(text, sentence(state, this.#refusal));
     const change = state.kind === "store" ? this.#refusal?.remedy : undefined;
+    const what = { kind: state.kind, label: label(state), old: stale(state), sentence: sentence(state, this.#refusal), change };
+    const key = JSON.stringify(what);
+    if (key !== this.#shown) this.#show(what);
+    this.#shown = key;
+    this.tick(now);
+  }
+
+  #show({ kind, label: word, old, sentence: text, change }) {
+    const { corner, label: words, banner, sentence: spoken, remedy, page } = this.#nodes;
+    corner.dataset.kind = kind;
+    setText(words, word);
+    corner.title = kind === "asking" ? "The gateway\u2019s stream of events can\u2019t be had, so the page asks every two seconds." : "";
+    page.toggleAttribute("data-stale", old);
+    banner.hidden = !old;
+    banner.dataset.kind = kind;
+    // Only the sentence is read aloud, and only when it changes.
+    setText(spoken, text);
     remedy.hidden = change === undefined;
     remedy.replaceChildren(...change === undefined ? [] : ["To change: ", el("bdi", null, change)]);
-    this.tick(now);
   }
 
   // explain says why the store refuses the gateway, null if it does not.

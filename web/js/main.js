@@ -61,6 +61,7 @@ let latest = null; // the last good answer
 let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
 let shown = []; // the locks that are shown
+let drawn = null; // the answer that they are of
 let arranging = null; // gives up the work on what is to be shown, null if none is under way
 let arrangedAt = -Infinity;
 let arrangingMs = 0; // how long that took
@@ -99,9 +100,12 @@ function* arrangement(locks, of, at) {
 }
 
 function draw(data, { locks, below }) {
-  const { list: { more, reading } } = data;
+  const { query, list: { more, reading }, ends } = data;
+  // Of many turns the walk alone has read something.
+  const same = drawn !== null && locks === shown && query === drawn.query && more === drawn.list.more && ends.size === 0;
   shown = locks;
-  list.update(data, shown, now());
+  drawn = data;
+  if (!same) list.update(data, shown, now());
   if (below !== null) tree.update(below, more || reading, route);
   attention.update(data.attention, now());
   countAll(data);
