@@ -101,7 +101,7 @@ function* arrangement(locks, of, at) {
 function draw(data, { locks, below }) {
   const { list: { more, reading } } = data;
   shown = locks;
-  list.update(data, shown, now());
+  list.update(data, shown, route, now());
   if (below !== null) tree.update(below, more || reading, route);
   attention.update(data.attention, now());
   countAll(data);
@@ -183,7 +183,7 @@ function countAll({ query: { q, filter }, list: { locks, more, reading, total },
   const narrowed = Object.keys(filter).length > 0;
   const known = { count: locks.length, more: further };
   const all = total === undefined ? undefined : { count: narrowed ? total : Math.max(total, locks.length), more: false };
-  const held = q !== "" ? (narrowed ? undefined : known) : narrowed || further ? all ?? known : known;
+  const held = narrowed ? (q === "" ? all : undefined) : q === "" && further ? all ?? known : known;
   figures.count(held, waiting);
 }
 
