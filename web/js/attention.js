@@ -107,7 +107,7 @@ export class Attention {
       }
       reconcile(list, views, found[key], ({ name }) => name, (lock) => new Entry(lock, of), (view, lock) => view.tell(lock, now));
       const queues = key === "expiring" || report.queues;
-      const unknown = !report.known || (key === "waited" && report.waiting.count > 0); // that somebody waits is known before for how long
+      const unknown = !report.known || (key === "waited" && report.waiting.count > 0); // how many wait is known before for how long
       const some = unknown ? "Looking\u2026" : "None among the first in the order of the names.";
       setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : unknown || more ? some : of.none);
       all.hidden = found[key].length === 0;

@@ -283,7 +283,7 @@ export class List {
     const search = JSON.stringify([query.q, query.prefix, query.filter]);
     const sameSearch = this.#query === search;
     const order = JSON.stringify({ ...route, name: null });
-    const anew = this.#order !== order; // somebody has just asked for it
+    const anew = this.#order !== order;
     clearTimeout(this.#later);
     const wait = anew ? 0 : this.#moving(now);
     if (wait > 0) {
@@ -323,8 +323,8 @@ export class List {
     return [under, focused].map((element) => (element === null ? undefined : this.#rows.get(element.dataset.name)));
   }
 
-  // arrange drops the rows that have said how they ended, gives all others their slots, and draws them. Of what is
-  // shown anew no row has a place to keep.
+  // arrange drops the rows that have said how they ended, gives all others their slots, and draws them. When
+  // somebody has just asked for another order or filter, no row keeps its place.
   #arrange(now, anew = false) {
     const [under, focused] = anew ? [] : this.#aimed();
     const aimed = under ?? focused;
