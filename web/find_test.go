@@ -171,3 +171,40 @@ func TestAFilterReadsOnlyWhatMeetsIt(t *testing.T) {
 	second.leave()
 	b.until(rowNames + ` === "job/0007" && !said.includes("ended")`) // it is held
 }
+
+// An order or a filter that somebody asks for is that of all rows, wherever the pointer rests.
+func TestOrderUnderThePointer(t *testing.T) {
+	t.Parallel()
+	g, b := startGateway(t), openTab(t)
+	for _, name := range []string{"a", "b", "c"} {
+		g.acquire(name, `{"owner":"ann","ttl_ms":3600000}`)
+	}
+	b.live(g, "/")
+	b.until(rowNames + ` === "a,b,c"`)
+	at := eval[[]float64](b, `(({x, y, height}) => [x + 10, y + height / 2])(`+row("a")+`.getBoundingClientRect())`)
+	b.point(at[0], at[1])
+	b.until(row("a") + `.matches(":hover")`)
+	eval[bool](b, `((sort) => { sort.value = "-name"; sort.dispatchEvent(new Event("change", {bubbles: true})); return true; })(document.getElementById("filters").elements.sort)`)
+	b.until(rowNames + ` === "c,b,a"`)
+	b.until(row("c") + `.matches(":hover")`)
+	eval[bool](b, `document.getElementById("filters").elements.expiring.click(), true`)
+	b.until(rowNames + ` === ""`)
+}
+
+// The keyboard goes to the next row on the screen, where one that has the focus has kept its place.
+func TestStepsOnTheScreen(t *testing.T) {
+	t.Parallel()
+	g, b := startGateway(t), openTab(t)
+	held := map[string]lease{}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		held[name] = g.acquire(name, `{"owner":"ann","ttl_ms":3600000}`)
+	}
+	b.live(g, "/")
+	b.until(rowNames + ` === "a,b,c,d,e"`)
+	eval[bool](b, row("d")+`.querySelector("a").focus(), true`)
+	g.release(held["a"])
+	g.release(held["b"])
+	b.until(rowNames + ` === "c,e,d"`)
+	b.do(chromedp.KeyEvent("k"))
+	b.until(row("e") + `.contains(document.activeElement)`)
+}

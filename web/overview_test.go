@@ -47,6 +47,21 @@ func TestFigures(t *testing.T) {
 	}
 }
 
+// The words of a figure do not run into the next one.
+func TestWordsOfFigures(t *testing.T) {
+	t.Parallel()
+	g, b := startGateway(t), openTab(t)
+	g.acquire("orders/1", `{"owner":"ann","ttl_ms":3600000}`)
+	b.live(g, "/")
+	for _, width := range []int64{1280, 1180, 1024, 900, 860, 700, 390} {
+		b.do(chromedp.EmulateViewport(width, 844))
+		b.until(fmt.Sprintf(`innerWidth === %d`, width))
+		if over := eval[[]string](b, `[...document.querySelectorAll(".figure dt")].filter((dt) => dt.scrollWidth > dt.clientWidth).map((dt) => dt.innerText)`); len(over) > 0 {
+			t.Errorf("%d pixels: there is no room for %q", width, over)
+		}
+	}
+}
+
 // bars is an expression for the places of the points of a figure's line: from the left, 0 to 59.
 func bars(key string) string {
 	return fmt.Sprintf(`[...document.getElementById("line-%s").getAttribute("d").matchAll(/[ML]([\d.]+)/g)].map(([, x]) => Math.round(x * 59 / 120)).join()`, key)

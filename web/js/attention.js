@@ -2,10 +2,11 @@
 // that have been held longest while others wait, and those that are about to expire.
 
 import { age, duration } from "./clock.js";
-import { el, reconcile, setText } from "./dom.js";
+import { el, pointing, reconcile, setText } from "./dom.js";
 import { condition } from "./health.js";
 import { holding } from "./holding.js";
 import { address, everything, lockHref } from "./route.js";
+import { find } from "./shown.js";
 import { leaders } from "./walk.js";
 
 const since = (of, now) => age(Math.max(0, now - of));
@@ -18,7 +19,7 @@ const never = ({ holders }) => (holders.some(({ renewedMark }) => renewedMark ==
 const lists = {
   waited: { figure: (lock, now) => since(lock.waitedMark, now), notes: (lock) => [`${lock.waiting.toLocaleString("en")} waiting`], none: "Nobody waits.", all: { waited: true, sort: "waits" } },
   stuck: { figure: (lock, now) => since(earliest(lock, "acquiredMark"), now), notes: (lock) => [who(lock), never(lock)], none: "Nothing that is waited for.", all: { waited: true, sort: "held" } },
-  expiring: { figure: (lock, now) => duration(earliest(lock, "deadline") - now), notes: (lock) => [who(lock)], none: "Nothing has less than a third of its TTL left.", all: { expiring: true, sort: "remaining" } },
+  expiring: { figure: (lock, now) => duration(earliest(lock, "deadline") - now), notes: (lock) => [who(lock)], none: "Nothing is about to expire.", all: { expiring: true, sort: "remaining" } },
 };
 
 class Entry {
@@ -39,8 +40,15 @@ class Entry {
     this.tick(now);
   }
 
+  // gone says that its lock belongs to the list no more.
+  gone() {
+    this.#lock = null;
+    setText(this.#figure, "over");
+    setText(this.#notes, "");
+  }
+
   tick(now) {
-    setText(this.#figure, this.#of.figure(this.#lock, now));
+    if (this.#lock !== null) setText(this.#figure, this.#of.figure(this.#lock, now));
   }
 }
 
@@ -49,6 +57,7 @@ class Entry {
 export class Attention {
   #root;
   #parts = {};
+  #pointed;
   #store;
   #table;
   #waits = null; // the report that is to be shown once nobody points at the section
@@ -57,6 +66,7 @@ export class Attention {
   constructor(root, { onAll }) {
     const id = (name) => root.getElementById(name);
     this.#root = id("attention");
+    this.#pointed = pointing(this.#root);
     this.#store = id("store");
     this.#table = id("table");
     for (const [key, of] of Object.entries(lists)) {
@@ -80,7 +90,7 @@ export class Attention {
   }
 
   get #held() {
-    return this.#root.querySelector("li:hover, li :focus-visible") !== null;
+    return this.#pointed("li") !== null || this.#root.querySelector("li :focus-visible") !== null;
   }
 
   // update shows a report of the walk.
@@ -89,15 +99,17 @@ export class Attention {
     const held = this.#held;
     this.#waits = held ? report : null;
     for (const [key, { of, list, none, all, views }] of Object.entries(this.#parts)) {
+      const { locks, more } = key === "expiring" ? report.expiring : report.waited;
       if (held) {
         for (const lock of found[key]) views.get(lock.name)?.tell(lock, now);
+        for (const [name, view] of views) if (find(locks, name) === undefined) view.gone();
         continue;
       }
       reconcile(list, views, found[key], ({ name }) => name, (lock) => new Entry(lock, of), (view, lock) => view.tell(lock, now));
-      const { more } = key === "expiring" ? report.expiring : report.waited;
       const queues = key === "expiring" || report.queues;
-      const some = report.known ? "None among the first in the order of the names." : "Looking\u2026";
-      setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : more ? some : of.none);
+      const unknown = !report.known || (key === "waited" && report.waiting.count > 0); // how many wait is known before for how long
+      const some = unknown ? "Looking\u2026" : "None among the first in the order of the names.";
+      setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : unknown || more ? some : of.none);
       all.hidden = found[key].length === 0;
     }
     if (!held) this.#fit(Math.max(...Object.values(found).map(({ length }) => length)));

@@ -24,6 +24,14 @@ export function setTitle(node, text) {
   if (node.title !== text) node.title = text;
 }
 
+// pointing returns a function that finds what somebody points at below an element, null where there is none.
+// A finger that is lifted points at nothing, though the browser goes on to say so.
+export function pointing(root) {
+  let finger = false;
+  root.addEventListener("pointerover", ({ pointerType }) => { finger = pointerType === "touch"; }, { passive: true });
+  return (selector) => (finger ? null : root.querySelector(`${selector}:hover`));
+}
+
 // cell is a cell of a table. Roles are spelled out wherever a layout changes the
 // display of rows, which can cost a table its meaning.
 export function cell(kind, ...children) {

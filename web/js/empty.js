@@ -4,7 +4,7 @@ import { command } from "./commands.js";
 import { el, setText } from "./dom.js";
 import { held } from "./health.js";
 
-// curlLine is a command that takes a lock at origin, ready for a shell.
+// curlLine is a command that acquires a lock at origin, ready for a shell.
 export function curlLine(origin) {
   const url = `${origin}/locks/demo`;
   const quoted = /^[A-Za-z0-9:/.-]+$/.test(url) ? url : `'${url}'`;
@@ -72,7 +72,7 @@ export class Empty {
     return [
       el("h3", null, "Nothing is locked"),
       this.#held,
-      el("p", null, "Take a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
+      el("p", null, "Acquire a lock from a shell. It shows up here and counts down until it is released or its minute is over."),
       command(line),
       el("p", { class: "muted" },
         "The answer holds a lease id, to renew and release with, and a fencing token. ",

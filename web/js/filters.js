@@ -124,7 +124,7 @@ export class Tree {
       (branch) => new Branch(branch, route.prefix.length, address(location.pathname, { ...route, prefix: branch.prefix, name: null })),
       (view, branch) => view.tell(branch, more));
     const rest = [];
-    if (others > 0) rest.push(`${others.toLocaleString("en")} more prefixes`);
+    if (others > 0) rest.push(`${others.toLocaleString("en")} more ${others === 1 ? "prefix" : "prefixes"}`);
     if (leaves > 0) rest.push(`${leaves.toLocaleString("en")}${more ? "+" : ""} without a further slash`);
     setText(this.#rest, rest.join(", "));
   }

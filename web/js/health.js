@@ -72,7 +72,7 @@ export function summary(dangers, refused = false) {
 
 // condition says how the store is, in sentences that don't change while it does not.
 export function condition({ dangers, till, refusal, store: { kind, took, looks } }) {
-  const parts = [`The store${kind === "" ? "" : ` (${kind})`} ${took === null ? "does not answer" : `answered in ${took} ms`}.`];
+  const parts = [`The store${kind === "" ? "" : ` (${kind})`} ${took === null ? "does not answer" : `answered in ${took || "less than 1"} ms`}.`];
   if (refusal !== null) parts.push("It refuses this gateway.");
   if (till !== null) parts.push("It is in quarantine: nothing new is granted.");
   const checks = looks === 1 ? "1 check" : `${looks} checks`;

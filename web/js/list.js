@@ -4,7 +4,7 @@
 
 import { age, instant, since } from "./clock.js";
 import { Countdown } from "./countdown.js";
-import { cell, el, setText, setTitle } from "./dom.js";
+import { cell, el, pointing, setText, setTitle } from "./dom.js";
 import { holding } from "./holding.js";
 import { lockHref } from "./route.js";
 import { find } from "./shown.js";
@@ -215,6 +215,8 @@ export class List {
   #rowHeight = 0;
   #measured = false; // in the width that the table has now
   #query = null;
+  #order = null; // the filters and the order that are shown
+  #pointed; // finds what is under the pointer
   #on;
   #later = 0; // the timer of an update that waits for the pointer to rest
   #leaves = 0; // the timer of the rows that are leaving
@@ -239,6 +241,7 @@ export class List {
     this.#table = table;
     this.#body = body;
     this.#on = { left: onLeft, view: onView };
+    this.#pointed = pointing(body);
     body.before(this.#above);
     body.after(this.#below);
     let asked = 0;
@@ -273,19 +276,22 @@ export class List {
     this.#endings.note(ends, this.#rows);
   }
 
-  // update shows some of the locks of an answer, in an order of their own. While the pointer
+  // update shows some of the locks of an answer, in the order of a route. While the pointer
   // moves across the rows it waits.
-  update(answer, shown, now) {
+  update(answer, shown, route, now) {
     const { query, list: { locks, more } } = answer;
     const search = JSON.stringify([query.q, query.prefix, query.filter]);
     const sameSearch = this.#query === search;
+    const order = JSON.stringify({ ...route, name: null });
+    const anew = this.#order !== order;
     clearTimeout(this.#later);
-    const wait = sameSearch ? this.#moving(now) : 0;
+    const wait = anew ? 0 : this.#moving(now);
     if (wait > 0) {
-      this.#later = setTimeout(() => this.update(answer, shown, performance.now()), wait);
+      this.#later = setTimeout(() => this.update(answer, shown, route, performance.now()), wait);
       return;
     }
     this.#query = search;
+    this.#order = order;
     this.#before = sameSearch ? this.#known : locks;
     this.#known = locks;
     this.#shown = shown;
@@ -297,7 +303,7 @@ export class List {
       const how = this.#endings.of(row.name);
       if (how !== undefined || Object.keys(query.filter).length === 0) row.leave(now, how);
     }
-    this.#arrange(now);
+    this.#arrange(now, anew);
     this.#endings.keep(this.#rows, locks); // what is drawn now is told of
     this.#before = locks;
     this.#beforeEnd = more ? locks.at(-1)?.name ?? null : null;
@@ -312,14 +318,15 @@ export class List {
   // aimed are the rows that somebody may be about to use: that under the pointer, and that with the
   // focus, undefined where there is none.
   #aimed() {
-    const under = this.#body.querySelector("tr:hover");
+    const under = this.#pointed("tr");
     const focused = this.#body.contains(document.activeElement) ? document.activeElement.closest("tr") : null;
     return [under, focused].map((element) => (element === null ? undefined : this.#rows.get(element.dataset.name)));
   }
 
-  // arrange drops the rows that have said how they ended, gives all others their slots, and draws them.
-  #arrange(now) {
-    const [under, focused] = this.#aimed();
+  // arrange drops the rows that have said how they ended, gives all others their slots, and draws them. When
+  // somebody has just asked for another order or filter, no row keeps its place.
+  #arrange(now, anew = false) {
+    const [under, focused] = anew ? [] : this.#aimed();
     const aimed = under ?? focused;
     const top = aimed?.element.getBoundingClientRect().top;
     const leaving = [];
@@ -462,9 +469,11 @@ export class List {
   // open; without one on the first in view.
   step(by) {
     const focused = document.activeElement?.closest("tr[data-name]")?.dataset.name ?? this.#stepped ?? this.#marked;
-    const at = this.#shown.findIndex(({ name }) => name === focused);
-    const first = this.#shown.findIndex(({ name }) => this.#inView.has(name));
-    const next = this.#shown[at < 0 ? Math.max(0, first) : Math.max(0, Math.min(this.#shown.length - 1, at + by))];
+    const leaves = (lock) => (this.#rows.get(lock?.name)?.leavingSince ?? null) !== null;
+    const at = this.#slots.findIndex(({ name }) => name === focused);
+    let to = at < 0 ? Math.max(0, this.#slots.findIndex(({ name }) => this.#inView.has(name))) : at + by;
+    while (leaves(this.#slots[to])) to += by;
+    const next = this.#slots[to] ?? this.#slots[at];
     if (next === undefined) return;
     this.#stepped = next.name;
     this.focus(next.name);

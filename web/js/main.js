@@ -61,7 +61,7 @@ let latest = null; // the last good answer
 let hiddenAt = Infinity;
 let announced = ""; // the search whose result was read aloud
 let shown = []; // the locks that are shown
-let drawn = null; // the answer that they are of
+let drawn = null; // the answer and the route that they are of
 let arranging = null; // gives up the work on what is to be shown, null if none is under way
 let arrangedAt = -Infinity;
 let arrangingMs = 0; // how long that took
@@ -102,10 +102,10 @@ function* arrangement(locks, of, at) {
 function draw(data, { locks, below }) {
   const { query, list: { more, reading }, ends } = data;
   // Of many turns the walk alone has read something.
-  const same = drawn !== null && locks === shown && query === drawn.query && more === drawn.list.more && ends.size === 0;
+  const same = drawn !== null && locks === shown && query === drawn.query && route === drawn.route && more === drawn.list.more && ends.size === 0;
   shown = locks;
-  drawn = data;
-  if (!same) list.update(data, shown, now());
+  drawn = { ...data, route };
+  if (!same) list.update(data, shown, route, now());
   if (below !== null) tree.update(below, more || reading, route);
   attention.update(data.attention, now());
   countAll(data);
@@ -187,7 +187,7 @@ function countAll({ query: { q, filter }, list: { locks, more, reading, total },
   const narrowed = Object.keys(filter).length > 0;
   const known = { count: locks.length, more: further };
   const all = total === undefined ? undefined : { count: narrowed ? total : Math.max(total, locks.length), more: false };
-  const held = q !== "" ? (narrowed ? undefined : known) : narrowed || further ? all ?? known : known;
+  const held = narrowed ? (q === "" ? all : undefined) : q === "" && further ? all ?? known : known;
   figures.count(held, waiting);
 }
 

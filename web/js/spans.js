@@ -19,15 +19,6 @@ export class Spans {
     this.#bars = Array.from({ length: bars }, () => new Map());
   }
 
-  get count() {
-    return this.#count;
-  }
-
-  clear() {
-    for (const bar of [...this.#bars, this.#all]) bar.clear();
-    this.#count = 0;
-  }
-
   add(ms) {
     if (!(ms >= 0)) return;
     const of = classOf(ms);

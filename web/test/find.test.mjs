@@ -422,14 +422,13 @@ test("quantiles of very many spans take little room", () => {
   spans.add(NaN);
   spans.advance();
   for (let i = 0; i < 10_000; i++) spans.add(0);
-  assert.equal(spans.count, 20_000);
   assert.equal(spans.quantile(0.5), 0);
   assert.ok(Math.abs(spans.quantile(0.75) / 5000 - 1) < 0.05, String(spans.quantile(0.75)));
   spans.advance();
   spans.advance();
-  assert.deepEqual([spans.count, spans.quantile(1)], [10_000, 0]);
+  assert.equal(spans.quantile(1), 0);
   spans.advance();
-  assert.deepEqual([spans.count, spans.quantile(1)], [0, null]);
+  assert.equal(spans.quantile(1), null);
 });
 
 test("the first of an order are found in one pass", () => {

@@ -58,9 +58,10 @@ test("words", () => {
   assert.equal(sentence(""), "");
   assert.equal(summary([]), "");
   assert.match(summary([{}, {}, {}]), /^3 findings /);
-  const how = (looks) => condition({ dangers: [], till: null, refusal: null, store: { kind: "embedded", took: 3, looks } });
+  const how = (looks, took = 3) => condition({ dangers: [], till: null, refusal: null, store: { kind: "embedded", took, looks } });
   assert.equal(how(1), "The store (embedded) answered in 3 ms. 1 check of how it is set up found nothing that endangers the locks.");
   assert.match(how(7), / 7 checks of how it is set up found nothing that endangers the locks\.$/);
+  assert.match(how(1, 0), / answered in less than 1 ms\./);
   assert.match(how(0), / How it is set up has not been checked yet\.$/);
 });
 
