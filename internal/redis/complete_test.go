@@ -246,6 +246,7 @@ func TestUsualLease(t *testing.T) {
 // notSent are the fields of requests that are not sent to Redis, with the reason.
 var notSent = map[string]string{
 	"AcquireRequest.Behind": "for stores without a queue",
+	"ListRequest.Query":     "Match looks at it, and LooksAtWaiters",
 	"ListRequest.Mode":      "Match looks at it", "ListRequest.HeldFor": "as Mode", "ListRequest.EndsIn": "as Mode", "ListRequest.Waiting": "as Mode",
 	"ListRequest.Attached": "as Mode", "ListRequest.Unrenewed": "as Mode",
 }
