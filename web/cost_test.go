@@ -100,14 +100,13 @@ func (b *tab) costs(during time.Duration) (cores, page map[string]float64) {
 	return cores, page
 }
 
-const (
-	mostCores  = 0.1 // of all processes of the browser, while somebody looks
-	mostStyles = 14  // a second: so often the page may have its styles, and what follows from them, computed
-)
+// mostStyles is how often a second the page may have its styles, and what follows from them, computed.
+const mostStyles = 14
 
-// With 50 changes a second a tab in view costs less than a tenth of a core, drawn without a graphics
-// processor, whether less motion is wanted or not. That is a matter of the machine, and judged with
-// FENCEPOST_LONG; what it comes from, how often the page is drawn, is not.
+// With 50 changes a second a tab in view costs less than an eighth of a core, drawn without a graphics
+// processor, whether less motion is wanted or not, and less than a fifth if all of them are among the locks
+// that are shown. That is a matter of the machine, and judged with FENCEPOST_LONG; what it comes from, how
+// often the page is drawn, is not.
 func TestWhatTheTabCosts(t *testing.T) {
 	load, long := scale()
 	store, err := embedded.Open(embedded.Options{Dir: t.TempDir()})
@@ -137,7 +136,8 @@ func TestWhatTheTabCosts(t *testing.T) {
 	changes := []struct {
 		where string
 		held  []lease
-	}{{"in view", held[:100]}, {"anywhere", held}}
+		most  float64 // cores, of all processes of the browser
+	}{{"in view", held[:100], 0.2}, {"anywhere", held, 0.125}}
 	if !long {
 		changes = changes[:1]
 	}
@@ -154,7 +154,7 @@ func TestWhatTheTabCosts(t *testing.T) {
 			if page["RecalcStyleCount"] > mostStyles {
 				t.Errorf("changes %s, less motion wanted: %t: styles are computed %.0f times a second", c.where, calm, page["RecalcStyleCount"])
 			}
-			if long && cores["all"] > mostCores {
+			if long && cores["all"] > c.most {
 				t.Errorf("changes %s, less motion wanted: %t: the tab costs %.0f %% of a core", c.where, calm, 100*cores["all"])
 			}
 		}
