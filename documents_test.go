@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
+	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|examples|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
 	linkInDocument = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
 	testInDocument = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
 	anchorless     = regexp.MustCompile(`[^a-z0-9 -]`)
@@ -19,16 +19,8 @@ var (
 
 // TestDocumentsNameWhatIsThere: paths, links and tests that the documents name exist.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
-	documents, err := filepath.Glob("docs/*.md")
-	if err != nil || len(documents) == 0 {
-		t.Fatal(documents, err)
-	}
 	tests := testNames(t)
-	storage, err := filepath.Glob("docs/storage/*.md")
-	if err != nil || len(storage) == 0 {
-		t.Fatal(storage, err)
-	}
-	for _, path := range append(append(documents, storage...), "README.md") {
+	for _, path := range documents(t) {
 		text := read(t, path)
 		for _, match := range pathInDocument.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(match[1]); err != nil {
@@ -52,6 +44,20 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// documents returns the paths of README and of every page below docs.
+func documents(t *testing.T) []string {
+	t.Helper()
+	paths := []string{"README.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		if err != nil || len(pages) == 0 {
+			t.Fatal(pattern, pages, err)
+		}
+		paths = append(paths, pages...)
+	}
+	return paths
 }
 
 func read(t *testing.T, path string) string {

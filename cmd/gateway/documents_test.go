@@ -28,7 +28,7 @@ const (
 	documentedRedis   = "localhost:6379"
 )
 
-// TestDocuments types what README.md and docs/*.md say to type, in a shell of
+// TestDocuments types what README.md and the pages of docs say to type, in a shell of
 // readers, and compares what comes with what is shown.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
@@ -43,9 +43,13 @@ func TestSystemDocuments(t *testing.T) {
 
 // follow follows all documents in a shell.
 func follow(t *testing.T, shell string) {
-	paths, err := filepath.Glob("../../docs/*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatal(paths, err)
+	paths := []string{"../../README.md"}
+	for _, pattern := range []string{"../../docs/*.md", "../../docs/*/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		if err != nil || len(pages) == 0 {
+			t.Fatal(pattern, pages, err)
+		}
+		paths = append(paths, pages...)
 	}
 	// Once, before two documents at a time have it done.
 	build := exec.Command("make", "--no-print-directory", "-C", "../..", "build")
@@ -54,7 +58,7 @@ func follow(t *testing.T, shell string) {
 		t.Fatalf("make build: %v\n%s", err, out)
 	}
 	used := map[string]bool{}
-	for _, path := range append(paths, "../../README.md") {
+	for _, path := range paths {
 		blocks := parseDocument(t, path, used)
 		if len(blocks) == 0 {
 			continue
@@ -190,7 +194,7 @@ func newReader(t *testing.T, shell, path string) *reader {
 	return r
 }
 
-func (r *reader) isReadme() bool { return filepath.Base(r.path) == readme }
+func (r *reader) isReadme() bool { return r.path == filepath.Join("../..", readme) }
 
 // write writes a file that is none of the document's.
 func (r *reader) write(name, content string) {
