@@ -146,7 +146,7 @@ func threeGateways(t *testing.T, blocks []string) {
 	var common string
 	var starts []string
 	for line := range strings.Lines(replaced.Replace(blocks[0])) {
-		if strings.Contains(line, " bin/gateway ") {
+		if strings.HasSuffix(line, " bin/gateway\n") {
 			starts = append(starts, line)
 		} else {
 			common += line
