@@ -86,6 +86,8 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/locks.md", "the same place, for %s", []any{fencing.RestTTL}},
 		{"docs/locks.md", "Here `wait_ms` may be up to %s", []any{fencing.LongestAttachedWait}},
 		{"docs/locks.md", "A name has 1 to %s bytes", []any{fencing.MaxNameBytes}},
+		{"docs/locks.md", "one that has ended gets 412 for at least %s", []any{fencing.TombstoneTTL}},
+		{"api/openapi.yaml", "A lease id that has ended is answered 412 for at least %s", []any{fencing.TombstoneTTL}},
 		{"docs/locks.md", "`lock_delay_ms` (up to %s)", []any{fencing.MaxLockDelay}},
 		{"docs/locks.md", "You get all names (1 to %s)", []any{fencing.MaxNames}},
 		{"docs/locks.md", "has the last %s leases of a name, for a day", []any{fencing.MaxHistory}},

@@ -18,7 +18,7 @@ const (
 	simAsks = 8
 )
 
-// simLease is a lease id with its client, as docs/locks.md has clients be.
+// simLease is a lease id with its client, as docs/clients.md has clients be.
 type simLease struct {
 	sim     *simulation
 	id      fencing.LeaseID
