@@ -136,7 +136,7 @@ func value(list []string, key string) string {
 // have it do with.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"redis/standalone.conf", "redis/quorum-node.conf", "redis/sentinel-master-replica.conf", "redis/cluster.conf", "../docs/stores.md"} {
+	for _, file := range []string{"redis/standalone.conf", "redis/quorum-node.conf", "redis/sentinel-master-replica.conf", "redis/cluster.conf", "../docs/stores/redis.md"} {
 		rights := redistest.GatewayRights
 		if file == "redis/cluster.conf" {
 			rights = slices.Concat(rights, redistest.ClusterRights)

@@ -33,8 +33,8 @@ func TestDoctorThatMayNotLook(t *testing.T) {
 	}
 	for right, says := range map[string][]string{
 		"config|get": {"DANGER   persistence", "can't be told", "change:    ACL SETUSER <user> +config|get"},
-		"info":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores.md"},
-		"time":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores.md"},
+		"info":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores/redis.md"},
+		"time":       {"DANGER   access", "nothing is known of how this Redis is set up", "docs/stores/redis.md"},
 	} {
 		must(t, admin.Do(t.Context(), "acl", "setuser", "fencepost", "-"+right).Err())
 		if out, status := examineUntil(t, says, store); status != 1 || strings.Contains(out, "ok       persistence") {

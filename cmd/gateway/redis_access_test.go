@@ -16,7 +16,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// The user that docs/stores.md tells operators to make can do all that the
+// The user that docs/stores/redis.md tells operators to make can do all that the
 // gateway does, and nothing beyond its keys.
 func TestRedisUser(t *testing.T) {
 	t.Parallel()

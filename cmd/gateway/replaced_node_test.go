@@ -73,7 +73,7 @@ func awaitGrant(t *testing.T, g *gatewayProcess, name string, believed time.Time
 	}
 }
 
-// The nodes of a quorum are replaced by empty ones as docs/stores.md says, each when the one before
+// The nodes of a quorum are replaced by empty ones as docs/stores/quorum.md says, each when the one before
 // votes again: a lease that is renewed lives through it.
 func TestSystemNodesAreReplacedOneByOne(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,7 @@ func (w *world) vote(k *call, node int, r *result) {
 }
 
 // decided holds an admission, or its refusal, against what docs/locks.md and
-// docs/stores.md promise: a reader's token does not always keep out a writer's before it.
+// docs/stores/quorum.md promise: a reader's token does not always keep out a writer's before it.
 func (w *world) decided(k *call, err *fencing.Error) {
 	l, token := k.lease, k.admit
 	if err != nil {

@@ -119,7 +119,7 @@ func examineNode(ctx context.Context, client *goredis.Client, c circumstances) (
 	case goredis.HasErrorPrefix(err, "NOPERM"):
 		return []fencing.Finding{c.finding(checkAccess, false, "P1, P2",
 			"the user may not do all that the gateway does, so nothing is known of how this Redis is set up: "+err.Error(),
-			"give the user the commands, keys and channels that docs/stores.md lists, with ACL SETUSER")}, nil
+			"give the user the commands, keys and channels that docs/stores/redis.md lists, with ACL SETUSER")}, nil
 	case err != nil:
 		return nil, err
 	}

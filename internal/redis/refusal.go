@@ -39,7 +39,7 @@ var refusals = []refusal{
 	},
 	{
 		is: says("noperm ", "user executing the script can't"), detail: "the user may not do all that the gateway does",
-		remedy: "give the user the commands, keys and channels that docs/stores.md lists, with ACL SETUSER",
+		remedy: "give the user the commands, keys and channels that docs/stores/redis.md lists, with ACL SETUSER",
 	},
 	{
 		is: says("running in protected mode"), detail: "it is in protected mode, and serves only its own machine",

@@ -11,7 +11,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// Renewals are not held back by WAIT (docs/stores.md).
+// Renewals are not held back by WAIT (docs/stores/redis.md).
 func TestRenewalsBesideWait(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -8,7 +8,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// What docs/stores.md says of two masters side by side: each tells the gateways that ask it
+// What docs/stores/redis.md says of two masters side by side: each tells the gateways that ask it
 // what it knows, so that a lease which one of them has never heard of, or not for as long, is lost
 // there and not at the other. What only the old one knows nobody is granted at the new one, for as
 // long as its holder was told; and it is lost when all ask the new one.

@@ -30,7 +30,7 @@ const (
 	// Clients that close, or half-close, may leave one lock behind in fewer than so
 	// many: what a gateway can't see is a close that reaches it after it has looked.
 	// A reset that crosses the answer can't be told from one of a client that has read
-	// it, which keeps its lease (docs/stores.md, Waiting): those are counted apart. Fewer
+	// it, which keeps its lease (docs/stores.md, "What a gateway can't see"): those are counted apart. Fewer
 	// than luckBelow clients are allowed three standard deviations more.
 	closedAllowed = 1000
 	resetAllowed  = 100

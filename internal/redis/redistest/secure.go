@@ -29,7 +29,7 @@ const (
 // GatewayUser is the user of a gateway on servers with the arguments GatewayArgs, with Password.
 const GatewayUser = "fencepost"
 
-// GatewayRights are what a gateway may do at most: the rules of docs/stores.md, for any
+// GatewayRights are what a gateway may do at most: the rules of docs/stores/redis.md, for any
 // topology.
 var GatewayRights = []string{
 	"~fencepost:*", "&fencepost:*", "+@read", "+@write", "+@connection", "+@pubsub", "-@dangerous", "-@scripting",
