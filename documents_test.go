@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,6 +43,44 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 			if !tests[match[1]] {
 				t.Errorf("%s: there is no %s", path, match[1])
 			}
+		}
+	}
+}
+
+// notOurs are texts in messages that other modules, or the standard library, make.
+var notOurs = []string{"x509:", "tls:", "TLS handshake", "EOF"}
+
+// TestFailuresQuotesMessages: what docs/failures.md has somebody look for in a log can be there.
+func TestFailuresQuotesMessages(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "docs/failures.md"), "\n| text in the log |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var quoted []string
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(table, -1) {
+		for _, match := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+			quoted = append(quoted, match[1])
+		}
+	}
+	if len(quoted) < 10 {
+		t.Errorf("only %d messages: %q", len(quoted), quoted)
+	}
+	var sources strings.Builder
+	for _, root := range []string{"cmd/gateway", "internal"} {
+		if err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go") {
+				for line := range strings.Lines(read(t, path)) {
+					if strings.Contains(line, `"`) && !strings.HasPrefix(strings.TrimSpace(line), "//") {
+						sources.WriteString(line)
+					}
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, text := range quoted {
+		if !slices.Contains(notOurs, text) && !strings.Contains(sources.String(), text) {
+			t.Errorf("no message has %q", text)
 		}
 	}
 }
