@@ -48,7 +48,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 }
 
 // notOurs are texts in messages that other modules, or the standard library, make.
-var notOurs = []string{"x509:", "tls:", "TLS handshake", "EOF"}
+var notOurs = []string{"x509:", "tls:", "TLS handshake", "connection reset by peer", "EOF"}
 
 // TestFailuresQuotesMessages: what docs/failures.md has somebody look for in a log can be there.
 func TestFailuresQuotesMessages(t *testing.T) {
