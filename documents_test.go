@@ -12,10 +12,13 @@ import (
 )
 
 var (
-	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|examples|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
-	linkInDocument = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
-	testInDocument = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
-	anchorless     = regexp.MustCompile(`[^a-z0-9 -]`)
+	pathInDocument  = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|examples|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
+	linkInDocument  = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
+	testInDocument  = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
+	blockInDocument = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	codeInText      = regexp.MustCompile("`([^`\n]+)`")
+	sentence        = regexp.MustCompile(`^[A-Za-z][a-z]*(?:[,:;]? [a-z'-]+){2,}$`)
+	anchorless      = regexp.MustCompile(`[^a-z0-9 -]`)
 )
 
 // TestDocumentsNameWhatIsThere: paths, links and tests that the documents name exist.
@@ -50,17 +53,25 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 // notOurs are texts in messages that other modules, or the standard library, make.
 var notOurs = []string{"x509:", "tls:", "TLS handshake", "connection reset by peer", "EOF"}
 
-// TestFailuresQuotesMessages: what docs/failures.md has somebody look for in a log can be there.
+// TestFailuresQuotesMessages: what docs/failures.md and docs/operations.md have somebody look for in a log, or in what a
+// command says, can be there.
 func TestFailuresQuotesMessages(t *testing.T) {
+	var quoted []string
 	_, table, _ := strings.Cut(read(t, "docs/failures.md"), "\n| text in the log |")
 	table, _, _ = strings.Cut(table, "\n\n")
-	var quoted []string
 	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(table, -1) {
-		for _, match := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(row[1], -1) {
+		for _, match := range codeInText.FindAllStringSubmatch(row[1], -1) {
 			quoted = append(quoted, match[1])
 		}
 	}
-	if len(quoted) < 10 {
+	for _, page := range []string{"docs/failures.md", "docs/operations.md"} {
+		for _, match := range codeInText.FindAllStringSubmatch(blockInDocument.ReplaceAllString(read(t, page), ""), -1) {
+			if sentence.MatchString(match[1]) && !strings.Contains(match[1], "systemctl ") && !strings.HasPrefix(match[1], "gateway ") {
+				quoted = append(quoted, match[1])
+			}
+		}
+	}
+	if len(quoted) < 15 {
 		t.Errorf("only %d messages: %q", len(quoted), quoted)
 	}
 	var sources strings.Builder
