@@ -6,15 +6,19 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 var (
-	pathInDocument = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|examples|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
-	linkInDocument = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
-	testInDocument = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
-	anchorless     = regexp.MustCompile(`[^a-z0-9 -]`)
+	pathInDocument  = regexp.MustCompile("`((?:api|bench|cmd|demo|deploy|docs|examples|fence|internal|scripts|tools|verify|web)(?:/[A-Za-z0-9_.-]+)+)`")
+	linkInDocument  = regexp.MustCompile(`\]\(([^):]+\.md)?(#[a-z0-9-]+)?\)`)
+	testInDocument  = regexp.MustCompile("`(Test[A-Z][A-Za-z]+)`")
+	blockInDocument = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	codeInText      = regexp.MustCompile("`([^`\n]+)`")
+	sentence        = regexp.MustCompile(`^[A-Za-z][a-z]*(?:[,:;]? [a-z'-]+){2,}$`)
+	anchorless      = regexp.MustCompile(`[^a-z0-9 -]`)
 )
 
 // TestDocumentsNameWhatIsThere: paths, links and tests that the documents name exist.
@@ -42,6 +46,52 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 			if !tests[match[1]] {
 				t.Errorf("%s: there is no %s", path, match[1])
 			}
+		}
+	}
+}
+
+// notOurs are texts in messages that other modules, or the standard library, make.
+var notOurs = []string{"x509:", "tls:", "TLS handshake", "connection reset by peer", "EOF"}
+
+// TestFailuresQuotesMessages: what docs/failures.md and docs/operations.md have somebody look for in a log, or in what a
+// command says, can be there.
+func TestFailuresQuotesMessages(t *testing.T) {
+	var quoted []string
+	_, table, _ := strings.Cut(read(t, "docs/failures.md"), "\n| text in the log |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(table, -1) {
+		for _, match := range codeInText.FindAllStringSubmatch(row[1], -1) {
+			quoted = append(quoted, match[1])
+		}
+	}
+	for _, page := range []string{"docs/failures.md", "docs/operations.md"} {
+		for _, match := range codeInText.FindAllStringSubmatch(blockInDocument.ReplaceAllString(read(t, page), ""), -1) {
+			if sentence.MatchString(match[1]) && !strings.Contains(match[1], "systemctl ") && !strings.HasPrefix(match[1], "gateway ") {
+				quoted = append(quoted, match[1])
+			}
+		}
+	}
+	if len(quoted) < 15 {
+		t.Errorf("only %d messages: %q", len(quoted), quoted)
+	}
+	var sources strings.Builder
+	for _, root := range []string{"cmd/gateway", "internal"} {
+		if err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go") {
+				for line := range strings.Lines(read(t, path)) {
+					if strings.Contains(line, `"`) && !strings.HasPrefix(strings.TrimSpace(line), "//") {
+						sources.WriteString(line)
+					}
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, text := range quoted {
+		if !slices.Contains(notOurs, text) && !strings.Contains(sources.String(), text) {
+			t.Errorf("no message has %q", text)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -77,8 +78,8 @@ func exist(t *testing.T) map[string][]string {
 }
 
 type rule struct {
-	Alert, Expr string
-	Annotations map[string]string
+	Alert, Expr         string
+	Labels, Annotations map[string]string
 }
 
 func alertRules(t *testing.T) (rules []rule) {
@@ -229,48 +230,64 @@ func metricsPage(t *testing.T, store string) string {
 	return ""
 }
 
-// TestMetricsAndAlertsAreDocumented: docs/operations.md has a row for each, and none for
-// what is not there; and each alert points into it.
-func TestMetricsAndAlertsAreDocumented(t *testing.T) {
+// TestAlertsAreDocumented: docs/failures.md has a row for each alert, those that page first, and none for what is not
+// there; and each alert points into it.
+func TestAlertsAreDocumented(t *testing.T) {
 	t.Parallel()
-	page := readFile(t, operations)
-	rows := func(pattern string) (names []string) {
-		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(page, -1) {
-			names = append(names, match[1])
-		}
-		slices.Sort(names)
-		return names
-	}
-	var alerts, names []string
+	page := readFile(t, failures)
+	rows := rowsOf(page, "Fencepost")
+	var alerts []string
+	paging := 0
 	for _, rule := range alertRules(t) {
 		alerts = append(alerts, rule.Alert)
+		if rule.Labels["severity"] == "page" {
+			paging++
+		}
 		path, anchor, _ := strings.Cut(rule.Annotations["runbook"], "#")
 		heading := "\n#+ " + strings.ReplaceAll(anchor, "-", " ") + "\n"
-		if path != strings.TrimPrefix(operations, "../") || !regexp.MustCompile("(?i)"+heading).MatchString(page) {
+		if path != strings.TrimPrefix(failures, "../") || !regexp.MustCompile("(?i)"+heading).MatchString(page) {
 			t.Errorf("%s: there is no %s", rule.Alert, rule.Annotations["runbook"])
 		}
 		if rule.Annotations["summary"] == "" {
 			t.Errorf("%s has no summary", rule.Alert)
 		}
 	}
-	for name := range exist(t) {
-		names = append(names, name)
-	}
-	slices.Sort(alerts)
-	slices.Sort(names)
-	for what, both := range map[string][2][]string{
-		"alerts":  {alerts, rows("(?m)^\\| `(Fencepost\\w+)` \\|")},
-		"metrics": {names, rows("(?m)^\\| `(fencepost_\\w+)` \\|")},
-	} {
-		for _, name := range both[0] {
-			if !slices.Contains(both[1], name) {
-				t.Errorf("%s: %s is not documented", what, name)
-			}
+	for _, rule := range alertRules(t) {
+		if at := slices.Index(rows, rule.Alert); at >= 0 && (at < paging) != (rule.Labels["severity"] == "page") {
+			t.Errorf("%s has the severity %s, and is row %d; %d page", rule.Alert, rule.Labels["severity"], at+1, paging)
 		}
-		for _, name := range both[1] {
-			if !slices.Contains(both[0], name) {
-				t.Errorf("%s: %s is documented, and is not there", what, name)
-			}
+	}
+	if paging != 6 || !strings.Contains(page, "The first six page somebody") {
+		t.Errorf("%d alerts page", paging)
+	}
+	sameNames(t, "alerts", alerts, rows)
+}
+
+// TestMetricsAreDocumented: docs/operations.md has a row for each, and none for what is not there.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	sameNames(t, "metrics", slices.Collect(maps.Keys(exist(t))), rowsOf(readFile(t, operations), "fencepost_"))
+}
+
+// rowsOf returns the names that begin the rows of tables, of those that begin with a text.
+func rowsOf(page, prefix string) (names []string) {
+	for _, match := range regexp.MustCompile("(?m)^\\| `("+prefix+"\\w+)` \\|").FindAllStringSubmatch(page, -1) {
+		names = append(names, match[1])
+	}
+	return names
+}
+
+// sameNames fails the test unless all names that are there are documented, and no others.
+func sameNames(t *testing.T, what string, there, documented []string) {
+	t.Helper()
+	for _, name := range there {
+		if !slices.Contains(documented, name) {
+			t.Errorf("%s: %s is not documented", what, name)
+		}
+	}
+	for _, name := range documented {
+		if !slices.Contains(there, name) {
+			t.Errorf("%s: %s is documented, and is not there", what, name)
 		}
 	}
 }

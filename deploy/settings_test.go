@@ -40,7 +40,7 @@ func settingsOf(t *testing.T, gateway string) map[string]string {
 	return settings
 }
 
-// shipped returns the files of this directory that are for operators, and the page about them.
+// shipped returns the files of this directory that are for operators, and the pages that a package has.
 func shipped(t *testing.T) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -56,11 +56,20 @@ func shipped(t *testing.T) map[string]string {
 		}
 		return nil
 	}))
-	files[operations] = readFile(t, operations)
+	pages := regexp.MustCompile(`(?m)^  - \{src: (docs/\S+\.md), dst: /usr/share/doc/fencepost/\S+\.md\}$`).FindAllStringSubmatch(files["package/nfpm.yaml"], -1)
+	if len(pages) < 4 {
+		t.Fatalf("a package has only %d pages", len(pages))
+	}
+	for _, page := range pages {
+		files["../"+page[1]] = readFile(t, "../"+page[1])
+	}
 	return files
 }
 
-const operations = "../docs/operations.md"
+const (
+	operations = "../docs/operations.md"
+	failures   = "../docs/failures.md"
+)
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()

@@ -13,6 +13,7 @@ const (
 	readme     = "README.md"
 	operations = "docs/operations.md"
 	databases  = "docs/stores/database.md"
+	failures   = "docs/failures.md"
 )
 
 // task is what a section of a document has blocks of commands for (```sh). Console blocks are run by TestDocuments.
@@ -27,22 +28,22 @@ var tasks = []task{
 	{readme, "Three gateways", 2, threeGateways, ""},
 	{operations, "A binary", 2, aBinary, ""},
 	{operations, "Package and systemd", 2, reads, "they install a package as root; TestPackage of deploy/validate unpacks one, makes the key and starts what is in it"},
-	{operations, "Docker and Compose", 3, reads, "they need Docker; TestDockerfile and TestCompose of deploy/validate have what it reads"},
+	{operations, "Docker and Compose", 1, reads, "they need Docker; TestDockerfile and TestCompose of deploy/validate have what it reads"},
 	{operations, "Kubernetes", 3, reads, "they need a cluster; TestChart of deploy/validate has what it reads"},
 	{databases, "Set up", 1, aDatabase, ""},
 	{operations, "Upgrade", 1, reads, "they need Docker; TestUpgrade of deploy/validate replaces the gateways in the same way"},
-	{operations, "From one gateway to a cluster, and back", 2, fromOneToThree, ""},
+	{operations, "From one gateway to a cluster and back", 2, fromOneToThree, ""},
 	{operations, "Backup of the embedded store", 4, embeddedBackups, ""},
 	{operations, "Backup of Redis", 2, redisBackups, ""},
 	{operations, "Backup of a database", 2, databaseBackups, ""},
-	{operations, "A key that can't be read", 1, aDamagedKey, ""},
+	{failures, "A key that can't be read", 1, aDamagedKey, ""},
 }
 
-// TestCommands runs the commands of README.md, docs/operations.md and docs/stores/database.md. A block that no task has is red.
+// TestCommands runs the commands of README.md and of the pages for operators. A block that no task has is red.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	found := map[string][]string{} // by document and section
-	for _, document := range []string{readme, operations, databases} {
+	for _, document := range []string{readme, operations, failures, databases} {
 		for _, b := range shellBlocks(t, document) {
 			found[b.section] = append(found[b.section], b.text)
 		}

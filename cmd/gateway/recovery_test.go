@@ -51,7 +51,7 @@ func entriesAre(t *testing.T, server *redistest.Server, want int64) {
 func TestWaitersOutliveKeys(t *testing.T) {
 	t.Parallel()
 	waitersOutliveKeys(t, map[string][]string{
-		"the way out of damage":   {"lock:a", "guard"}, // docs/operations.md
+		"the way out of damage":   {"lock:a", "guard"}, // docs/failures.md
 		"the places and gateways": {"places:a", "gateways"},
 	})
 }

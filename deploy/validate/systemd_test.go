@@ -24,7 +24,7 @@ func TestUnit(t *testing.T) {
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=12", unitFile).CombinedOutput()
 	if score := regexp.MustCompile(`exposure level for \S+: ([0-9.]+)`).FindSubmatch(out); err != nil || score == nil {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
-	} else if page := string(read(t, "../../docs/operations.md")); !strings.Contains(page, "gives it "+string(score[1])+"\n") {
+	} else if page := string(read(t, "../../docs/operations.md")); !strings.Contains(page, "gives it "+string(score[1])+". ") {
 		t.Errorf("docs/operations.md has another score than %s", score[1])
 	}
 }

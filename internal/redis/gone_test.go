@@ -271,7 +271,7 @@ func BenchmarkManyHolders(b *testing.B) {
 	})
 }
 
-// The way out of a key that can't be read (docs/operations.md): it is deleted with the
+// The way out of a key that can't be read (docs/failures.md): it is deleted with the
 // guard of its partition, and nobody is granted what its holder may believe in.
 func TestWayOutOfDamage(t *testing.T) {
 	var c clocks

@@ -250,7 +250,7 @@ func (s *Store) logDamage(key string, err error) {
 	}
 	if _, told := s.damageLogged.LoadOrStore(key, true); !told {
 		s.options.Logger.Error("a key can't be read: what is asked about its name fails, lists leave it out, and the ends of its leases are not reported; if it is a guard or a token counter, nothing new is granted in its partition", "key", key, "error", err,
-			"remedy", "delete the key and the guard of its partition together, as docs/operations.md says: nothing new is granted until the leases that are lost have ended")
+			"remedy", "delete the key and the guard of its partition together, as docs/failures.md says: nothing new is granted until the leases that are lost have ended")
 	}
 }
 

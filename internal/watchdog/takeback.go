@@ -13,7 +13,7 @@ const (
 
 	// maxTakeBacks is how many take-backs are known, at about 300 bytes each. Beyond it a
 	// grant is left to its TTL, and what is provisional or a place to the next heartbeat.
-	// docs/operations.md tells operators. A queue in this process has no such bound: its
+	// docs/reference.md tells operators. A queue in this process has no such bound: its
 	// heartbeats tell nothing, what is to be taken back is in the same memory, and
 	// there is always an answer.
 	maxTakeBacks = 1 << 16

@@ -5,7 +5,7 @@
 -- The leases of several holders are in one key, and the places in one key: what stands
 -- beside them, and what heartbeats tell of them, is made anew from the leases; the places are forgotten, and those who wait
 -- ask again, for heartbeats do not tell of them any more. Leases that can't be read are never taken for ended: that is told, and an
--- operator decides (docs/operations.md). It is the one thing here that takes time in
+-- operator decides (docs/failures.md). It is the one thing here that takes time in
 -- proportion to how many hold the name or wait for it.
 
 -- Returns the fields of a hash and reads its leases; nil if one can't be read.
