@@ -1,5 +1,5 @@
 // Package fencepost_test holds what is true of the whole module: who may import
-// whom. docs/architecture.md explains why.
+// whom. docs/architecture.md shows it.
 package fencepost_test
 
 import (
