@@ -12,16 +12,39 @@ import (
 	"testing"
 )
 
-// TestGoroutinesAreNamed holds docs/running.md to the code, both ways.
+// goroutineRow is a row of the table of goroutines: a package, who starts what, and who stops it.
+var goroutineRow = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| ([^|]+) \\| ([^|]+) \\|$")
+
+// TestGoroutinesAreNamed holds the table of docs/architecture.md to the code, both ways: what starts a goroutine is in
+// one row, which says who stops it.
 func TestGoroutinesAreNamed(t *testing.T) {
-	page, err := os.ReadFile("docs/running.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := section(t, "docs/architecture.md", "Goroutines")
 	named := map[string]bool{}
-	for _, match := range regexp.MustCompile("(?m)^\\| ([a-z_/]+\\.go): ((?:`[A-Za-z]+` ?)+)").FindAllStringSubmatch(string(page), -1) {
-		for _, function := range quoted.FindAllStringSubmatch(match[2], -1) {
-			named[match[1]+": "+function[1]] = true
+	rows := goroutineRow.FindAllStringSubmatch(table, -1)
+	if lines := strings.Count(table, "\n| "); len(rows) != lines-2 { // but for the head
+		t.Errorf("docs/architecture.md: %d of %d rows have a package, who starts and who stops", len(rows), lines-2)
+	}
+	for _, row := range rows {
+		dir := row[1]
+		if _, err := os.Stat(dir); err != nil {
+			dir = "internal/" + dir
+		}
+		if strings.Trim(row[3], " –") == "" {
+			t.Errorf("docs/architecture.md: nobody stops %s", row[2])
+		}
+		for part := range strings.SplitSeq(row[2], "; ") {
+			file, does, _ := strings.Cut(part, ": ")
+			functions := quoted.FindAllStringSubmatch(does, -1)
+			if len(functions) == 0 {
+				t.Errorf("docs/architecture.md: %s of %s names no function", part, dir)
+			}
+			for _, function := range functions {
+				name := dir + "/" + file + ": " + function[1]
+				if named[name] {
+					t.Errorf("docs/architecture.md: %s is named twice", name)
+				}
+				named[name] = true
+			}
 		}
 	}
 	there := map[string]bool{}
@@ -42,12 +65,12 @@ func TestGoroutinesAreNamed(t *testing.T) {
 	}
 	for function := range there {
 		if !named[function] {
-			t.Errorf("docs/running.md does not say who stops what is started by %s", function)
+			t.Errorf("docs/architecture.md does not say who stops what is started by %s", function)
 		}
 	}
 	for function := range named {
 		if !there[function] {
-			t.Errorf("docs/running.md: nothing is started by %s", function)
+			t.Errorf("docs/architecture.md: nothing is started by %s", function)
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // guarded are the fields that say who is known at a gateway, by package: they are looked at and changed under the
-// mutex of their registry alone, so that what is known changes in one critical section (docs/architecture.md, "How a
-// lease hangs on a stream").
+// mutex of their registry alone, so that what is known changes in one critical section (docs/architecture.md, "Three
+// walks").
 var guarded = map[string][]string{
 	"internal/watchdog": {"waiters", "held", "places", "queues", "lingering", "lostGrants", "beating"},
 	"internal/session":  {"byRequest", "byName", "news", "known"},

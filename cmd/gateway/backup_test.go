@@ -222,7 +222,7 @@ func copiesInUse(t *testing.T) {
 		must(t, <-ended)
 	}
 	must(t, s.stop())
-	damage := regexp.MustCompile(`the log is damaged|the snapshot is damaged|entries .* are missing|can't follow entry`)
+	damage := regexp.MustCompile(`the log is damaged|the snapshot is damaged|entries .* are missing|ends with entry|can't follow entry`)
 	for _, copied := range copies {
 		cmd := exec.Command("gateway", "restored", "-longest-ttl", longest.String())
 		cmd.Env = append(withoutSettings(), "FENCEPOST_DATA_DIR="+copied)
