@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // reference returns docs/reference.md.
@@ -47,6 +48,9 @@ func TestProblemsPage(t *testing.T) {
 func TestBoundsPage(t *testing.T) {
 	t.Parallel()
 	server := NewHTTPServer(nil, nil)
+	if failureInterval != time.Second {
+		t.Error("docs/reference.md has another allowance for requests without a known key")
+	}
 	page := reference(t)
 	for _, row := range []string{
 		fmt.Sprintf("| request, answer | headers %d KiB and body %d KiB within %.0f s; %.0f s for the answer, and for each write of a stream |",
@@ -56,6 +60,7 @@ func TestBoundsPage(t *testing.T) {
 		fmt.Sprintf("| connections refused | %d answers a second (%d with TLS), %d at a time;", refusalRate, tlsRefusalRate, MaxRefusals),
 		fmt.Sprintf("| refusals of a principal | %d ms each, longer beyond %d at once: %d a second. Of %s that wait,",
 			limitedPause.Milliseconds(), refusedAtOnce, int(refusedAtOnce/limitedPause.Seconds()), thousands(maxHeldBack)),
+		fmt.Sprintf("| requests without a known key, of one address | %d are answered 401, and one more a second;", failureBurst),
 		fmt.Sprintf("| addresses told apart | %s;", thousands(maxNetworks)),
 		fmt.Sprintf("| `too_large` | 413 | Send at most %d KiB. |", maxBodyBytes>>10),
 	} {
