@@ -100,7 +100,6 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/operations.md", "until it is over, %s at most", []any{fencing.RestTTL}},
 		{"docs/operations.md", "at least the default TTL and at most %s", []any{fencing.LongestQuarantine}},
 		{"docs/operations.md", "it ends by itself, after %s at most with `auto`", []any{fencing.LongestQuarantine}},
-		{"docs/reference.md", "your place is kept for %s", []any{fencing.RestTTL}},
 		{"docs/stores.md", "every lease whose TTL is at most %s", []any{fencing.LongestQuarantine}},
 		{"docs/stores.md", "a lost lease with a TTL of more than %s under `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/stores.md", "at least `FENCEPOST_DEFAULT_TTL`, at most %s", []any{fencing.LongestQuarantine}},
@@ -123,6 +122,7 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/scaling.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/scaling.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
 		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
+		{"docs/reference.md", "your place is kept for %s", []any{fencing.RestTTL}},
 		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
 		{"CHANGELOG.md", "shows at most %s holders, those that expire first, and %s waiters (a list: %s holders)", []any{
 			fencing.MaxHoldersShown, fencing.MaxWaitersShown, fencing.MaxHoldersListed}},
