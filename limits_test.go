@@ -15,7 +15,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// limits are the constants of docs/limits.md.
+// limits are the constants of docs/reference.md.
 var limits = map[string]any{
 	"TombstoneTTL": fencing.TombstoneTTL, "ForgetAfter": fencing.ForgetAfter, "RestTTL": fencing.RestTTL,
 	"HeartbeatInterval": fencing.HeartbeatInterval, "GatewayTTL": fencing.GatewayTTL, "StallAfter": fencing.StallAfter,
@@ -35,17 +35,29 @@ var noLimits = map[string]bool{"AtOnce": true, "MaxToken": true, "NameBytes": tr
 
 func TestLimitsPage(t *testing.T) {
 	page := map[string]string{}
-	for _, match := range regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(read(t, "docs/limits.md"), -1) {
-		page[match[1]] = match[2]
+	_, constants, found := strings.Cut(read(t, "docs/reference.md"), "\n| constant | value | meaning |\n")
+	constants, _, ended := strings.Cut(constants, "\n\n")
+	if !found || !ended {
+		t.Fatal("docs/reference.md has no table of constants")
+	}
+	for _, match := range regexp.MustCompile("(?m)^\\| (`[^|]+`) \\| ([^|]+) \\| [^| ][^|]* \\|$").FindAllStringSubmatch(constants, -1) {
+		names, values := strings.Split(match[1], ", "), strings.Split(match[2], ", ")
+		if len(names) != len(values) {
+			t.Errorf("docs/reference.md has %d values for %s", len(values), match[1])
+			continue
+		}
+		for i, name := range names {
+			page[strings.Trim(name, "`")] = values[i]
+		}
 	}
 	for name, value := range limits {
 		if page[name] != written(value) {
-			t.Errorf("docs/limits.md says that %s is %q, and it is %q", name, page[name], written(value))
+			t.Errorf("docs/reference.md says that %s is %q, and it is %q", name, page[name], written(value))
 		}
 	}
 	for name := range page {
 		if _, known := limits[name]; !known {
-			t.Errorf("docs/limits.md has %s, and this test has not", name)
+			t.Errorf("docs/reference.md has %s, and this test has not", name)
 		}
 	}
 	for _, path := range []string{"bounds.go", "state.go", "gateway.go", "quarantine.go", "token.go", "name.go"} {
@@ -61,7 +73,7 @@ func TestLimitsPage(t *testing.T) {
 			for _, spec := range group.Specs {
 				for _, name := range spec.(*ast.ValueSpec).Names {
 					if _, known := limits[name.Name]; name.IsExported() && !known && !noLimits[name.Name] {
-						t.Errorf("docs/limits.md does not have %s of internal/fencing/%s", name.Name, path)
+						t.Errorf("docs/reference.md does not have %s of internal/fencing/%s", name.Name, path)
 					}
 				}
 			}
@@ -116,6 +128,7 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/scaling.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/scaling.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
 		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
+		{"docs/reference.md", "your place is kept for %s", []any{fencing.RestTTL}},
 		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
 		{"CHANGELOG.md", "shows at most %s holders, those that expire first, and %s waiters (a list: %s holders)", []any{
 			fencing.MaxHoldersShown, fencing.MaxWaitersShown, fencing.MaxHoldersListed}},

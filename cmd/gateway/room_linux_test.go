@@ -58,7 +58,7 @@ func TestSystemSmallDisks(t *testing.T) {
 	if !mounting(t) {
 		return
 	}
-	const need = 56 // docs/limits.md
+	const need = 56 // docs/reference.md
 	for size := 8; size <= need+16; size += 4 {
 		t.Run(fmt.Sprint(size, " MiB"), func(t *testing.T) {
 			d := &smallDisk{mount: mountRoom(t, size)}

@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -339,5 +341,26 @@ func TestTheRoomForAFirstStart(t *testing.T) {
 	v.has(0)
 	if err := d.roomForNew(wal.DefaultFileSize); err != nil {
 		t.Errorf("a file system that does not tell: %v", err)
+	}
+}
+
+func TestTheRoomIsDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := ""
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \| [^|]+ \| [^|]*\|$`).FindAllStringSubmatch(string(page), -1) {
+		column += row[1] + "\n"
+	}
+	for _, said := range []string{
+		"embedded\n",
+		fmt.Sprintf("\n%d MiB\n", fileSize>>20),
+		fmt.Sprintf("\n%d MiB, or the size of a larger snapshot, and the next file\n", snapshotAfterFiles*fileSize>>20),
+		fmt.Sprintf("\n%d MiB free\n", newStore*fileSize>>20),
+	} {
+		if !strings.Contains(column, said) {
+			t.Errorf("docs/reference.md does not say %q of the embedded store:\n%s", said, column)
+		}
 	}
 }

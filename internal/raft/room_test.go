@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -39,9 +40,23 @@ func TestTheRoomForANewNode(t *testing.T) {
 }
 
 func TestTheRoomForANewNodeIsDocumented(t *testing.T) {
-	limits, err := os.ReadFile(filepath.Join("..", "..", "docs", "limits.md"))
-	if said := fmt.Sprintf("With less than %d MiB free a new node is refused", newNode*segmentSize>>20); err != nil || !strings.Contains(string(limits), said) {
-		t.Errorf("docs/limits.md does not say %q (%v)", said, err)
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := ""
+	for _, row := range regexp.MustCompile(`(?m)^\| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]*\|$`).FindAllStringSubmatch(string(page), -1) {
+		column += row[1] + "\n"
+	}
+	for _, said := range []string{
+		"a node of a cluster\n",
+		fmt.Sprintf("\n%d MiB\n", segmentSize>>20),
+		fmt.Sprintf("\n%d MiB, %d,%03d entries, two files\n", grownBytes>>20, trailingLogs/1000, trailingLogs%1000),
+		fmt.Sprintf("\n%d MiB free\n", newNode*segmentSize>>20),
+	} {
+		if !strings.Contains(column, said) {
+			t.Errorf("docs/reference.md does not say %q of a node:\n%s", said, column)
+		}
 	}
 }
 
