@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -261,12 +260,6 @@ func TestAlertsAreDocumented(t *testing.T) {
 		t.Errorf("%d alerts page", paging)
 	}
 	sameNames(t, "alerts", alerts, rows)
-}
-
-// TestMetricsAreDocumented: docs/operations.md has a row for each, and none for what is not there.
-func TestMetricsAreDocumented(t *testing.T) {
-	t.Parallel()
-	sameNames(t, "metrics", slices.Collect(maps.Keys(exist(t))), rowsOf(readFile(t, operations), "fencepost_"))
 }
 
 // rowsOf returns the names that begin the rows of tables, of those that begin with a text.
