@@ -8,11 +8,16 @@ import (
 	"testing"
 )
 
-// snippets are the code blocks of docs/storage that have a mark before them, as
-// <!-- storage: RECIPE ROLE -->, by recipe and role.
+// snippets are what docs/storage has to copy, by recipe and role. A mark <!-- storage: RECIPE ROLE --> stands before a block of
+// code; one that has "in FILE" behind the role is of a file beside the page, to which the page links. A block of a recipe without
+// role has two: the lines below "-- once" are the setup, those below "-- each write" the write.
 type snippets map[string]string
 
-var markLine = regexp.MustCompile(`^<!-- storage: (.+) -->$`)
+var (
+	markLine = regexp.MustCompile(`^<!-- storage: (\S+(?: \S+)?)(?: in (\S+))? -->$`)
+	roleLine = regexp.MustCompile(`^-- (once|each write)\b`)
+	roles    = map[string]string{"once": " setup", "each write": " write"}
+)
 
 // readPages reads all pages. Every block of code has a mark: what is not tried is not
 // shown.
@@ -22,7 +27,7 @@ func readPages(t testing.TB) snippets {
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	found := snippets{}
+	found, marks, files := snippets{}, map[string]bool{}, map[string]bool{}
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
 		if err != nil {
@@ -31,22 +36,49 @@ func readPages(t testing.TB) snippets {
 		if strings.Contains(string(content), "<!-- storage: elsewhere -->") {
 			continue // another test tries this page, and says so
 		}
-		mark, open := "", false
+		mark, role, open := "", "", false
 		for i, line := range strings.Split(string(content), "\n") {
+			marked := markLine.FindStringSubmatch(line)
 			switch fence := strings.HasPrefix(line, "```"); {
 			case fence && !open:
 				if mark == "" {
 					t.Errorf("%s:%d: a block without a mark: nobody tries it", path, i+1)
-				} else if _, twice := found[mark]; twice {
+				} else if marks[mark] {
 					t.Errorf("%s:%d: the mark %q is there twice", path, i+1, mark)
 				}
-				open = true
+				marks[mark], open = true, true
 			case fence:
-				mark, open = "", false
+				mark, role, open = "", "", false
 			case open && mark != "":
-				found[mark] += line + "\n"
-			case markLine.MatchString(line):
-				mark = markLine.FindStringSubmatch(line)[1]
+				if of := roleLine.FindStringSubmatch(line); of != nil {
+					role = roles[of[1]]
+				}
+				found[mark+role] += line + "\n"
+			case marked != nil && marked[2] != "":
+				if files[marked[2]] = true; !strings.Contains(string(content), "]("+marked[2]+")") {
+					t.Errorf("%s does not link to %s", path, marked[2])
+				}
+				file, err := os.ReadFile(filepath.Join(filepath.Dir(path), marked[2]))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if marks[marked[1]] {
+					t.Errorf("%s:%d: the mark %q is there twice", path, i+1, marked[1])
+				}
+				marks[marked[1]], found[marked[1]] = true, string(file)
+			case marked != nil:
+				mark = marked[1]
+			}
+		}
+	}
+	for _, kind := range []string{"sh", "sql", "lua"} {
+		paths, err := filepath.Glob("../../docs/storage/*." + kind)
+		if err != nil || len(paths) == 0 {
+			t.Fatal(kind, paths, err)
+		}
+		for _, path := range paths {
+			if !files[filepath.Base(path)] {
+				t.Errorf("%s has no mark: nobody tries it", path)
 			}
 		}
 	}
