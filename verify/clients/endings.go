@@ -18,7 +18,7 @@ import (
 	"fencepost/verify/system"
 )
 
-// lockOfPrograms is what the programs of the page acquire.
+// lockOfPrograms is what the programs acquire.
 const lockOfPrograms = "reports/nightly"
 
 // ending is a program that writes, and that something has happened to.

@@ -21,7 +21,7 @@ type subject struct {
 	args    []string
 	env     []string
 	several bool // it knows several gateways; others know one address, behind which they are
-	ends    bool // it ends its work by itself, which is another process: see "What is impossible" in docs/lockctl.md
+	ends    bool // it ends its work by itself, which is another process: see "When the command is ended" in docs/lockctl.md
 	group   bool // a signal may come to its process group, too
 }
 

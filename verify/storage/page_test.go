@@ -8,64 +8,81 @@ import (
 	"testing"
 )
 
-// snippets are what docs/storage has to copy, by recipe and role. A mark <!-- storage: RECIPE ROLE --> stands before a block of
-// code; one that has "in FILE" behind the role is of a file beside the page, to which the page links. A block of a recipe without
-// role has two: the lines below "-- once" are the setup, those below "-- each write" the write.
+// snippets are what docs/storage has to copy, by recipe and role. In its pages a mark <!-- storage: RECIPE ROLE --> stands before a
+// block of code; one that ends with "in FILE" is of a file beside the page. A file of SQL has the recipes of the page of the same
+// name: a line "-- RECIPE ROLE: …" begins each part.
 type snippets map[string]string
 
 var (
 	markLine = regexp.MustCompile(`^<!-- storage: (\S+(?: \S+)?)(?: in (\S+))? -->$`)
-	roleLine = regexp.MustCompile(`^-- (once|each write)\b`)
-	roles    = map[string]string{"once": " setup", "each write": " write"}
+	partLine = regexp.MustCompile(`^-- ([a-z]+ (?:setup|write|rights)): `)
 )
 
-// readPages reads all pages. Every block of code has a mark: what is not tried is not
-// shown.
+// readPages reads all pages, and the files that they have beside them. Every block of code has a mark, and every file is named
+// by a page: what is not tried is not shown.
 func readPages(t testing.TB) snippets {
 	t.Helper()
 	paths, err := filepath.Glob("../../docs/storage/*.md")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	found, marks, files := snippets{}, map[string]bool{}, map[string]bool{}
+	found, files := snippets{}, map[string]bool{}
+	add := func(path string, line int, mark, text string) {
+		if _, twice := found[mark]; twice {
+			t.Errorf("%s:%d: the mark %q is there twice", path, line, mark)
+		}
+		found[mark] = text
+	}
+	beside := func(path, page, name string) string {
+		if files[name] = true; !strings.Contains(page, "]("+name+")") {
+			t.Errorf("%s does not link to %s", path, name)
+		}
+		content, err := os.ReadFile(filepath.Join(filepath.Dir(path), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(content), "<!-- storage: elsewhere -->") {
+		page := string(content)
+		if strings.Contains(page, "<!-- storage: elsewhere -->") {
 			continue // another test tries this page, and says so
 		}
-		mark, role, open := "", "", false
-		for i, line := range strings.Split(string(content), "\n") {
+		database := strings.TrimSuffix(filepath.Base(path), ".md")
+		if _, err := os.Stat(strings.TrimSuffix(path, ".md") + ".sql"); err == nil {
+			part := ""
+			for i, line := range strings.Split(beside(path, page, database+".sql"), "\n") {
+				if begun := partLine.FindStringSubmatch(line); begun != nil {
+					part = database + "/" + begun[1]
+					add(database+".sql", i+1, part, "")
+				} else if part != "" {
+					found[part] += line + "\n"
+				} else if line != "" && !strings.HasPrefix(line, "--") {
+					t.Errorf("%s.sql:%d: a statement of no part: nobody tries it", database, i+1)
+				}
+			}
+		}
+		mark, open := "", false
+		for i, line := range strings.Split(page, "\n") {
 			marked := markLine.FindStringSubmatch(line)
 			switch fence := strings.HasPrefix(line, "```"); {
 			case fence && !open:
 				if mark == "" {
 					t.Errorf("%s:%d: a block without a mark: nobody tries it", path, i+1)
-				} else if marks[mark] {
-					t.Errorf("%s:%d: the mark %q is there twice", path, i+1, mark)
+				} else {
+					add(path, i+1, mark, "")
 				}
-				marks[mark], open = true, true
+				open = true
 			case fence:
-				mark, role, open = "", "", false
+				mark, open = "", false
 			case open && mark != "":
-				if of := roleLine.FindStringSubmatch(line); of != nil {
-					role = roles[of[1]]
-				}
-				found[mark+role] += line + "\n"
+				found[mark] += line + "\n"
 			case marked != nil && marked[2] != "":
-				if files[marked[2]] = true; !strings.Contains(string(content), "]("+marked[2]+")") {
-					t.Errorf("%s does not link to %s", path, marked[2])
-				}
-				file, err := os.ReadFile(filepath.Join(filepath.Dir(path), marked[2]))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if marks[marked[1]] {
-					t.Errorf("%s:%d: the mark %q is there twice", path, i+1, marked[1])
-				}
-				marks[marked[1]], found[marked[1]] = true, string(file)
+				add(path, i+1, marked[1], beside(path, page, marked[2]))
 			case marked != nil:
 				mark = marked[1]
 			}
@@ -78,7 +95,7 @@ func readPages(t testing.TB) snippets {
 		}
 		for _, path := range paths {
 			if !files[filepath.Base(path)] {
-				t.Errorf("%s has no mark: nobody tries it", path)
+				t.Errorf("no page names %s: nobody tries it", path)
 			}
 		}
 	}

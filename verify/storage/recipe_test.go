@@ -83,8 +83,8 @@ var recipes = []recipe{
 	},
 	{
 		name: "sqlite/upsert", start: startSQLite, open: openSQL("sqlite", ""),
-		marks:   map[string]string{"setup": "sqlite/update setup", "write": "postgresql/upsert write"},
-		unguard: [3]string{"write", "\n    WHERE orders.fence <= EXCLUDED.fence", ""},
+		marks:   map[string]string{"setup": "sqlite/update setup", "write": "sqlite/upsert write"},
+		unguard: [3]string{"write", "\n    WHERE orders.fence <= excluded.fence", ""},
 	},
 	{
 		name: "sqlite/table", start: startSQLite, open: openSQL("sqlite", ""),
