@@ -160,7 +160,7 @@ func TestNoDocumentsElsewhere(t *testing.T) {
 			return cmp.Or(err, fs.SkipDir)
 		}
 		switch filepath.Ext(path) {
-		case ".go", ".lua", ".md", ".txt", ".txtar", ".yaml", ".conf", ".js", ".mjs", ".css", ".html":
+		case ".go", ".lua", ".sh", ".py", ".java", ".sql", ".md", ".txt", ".txtar", ".yaml", ".conf", ".js", ".mjs", ".css", ".html":
 			if found := elsewhere.FindString(read(t, path)); found != "" && path != "documents_test.go" {
 				t.Errorf("%s cites %q of a document that is not here", path, found)
 			}

@@ -38,7 +38,7 @@ func checks(soaking, limit time.Duration) []check.Check {
 		{Name: "storage", Title: "a holder that was stopped past its TTL writes nothing through a recipe of docs/storage, nor does the attack kit; without its guard both do", Run: storageRecipes, FullOnly: true},
 		{Name: "clients-do", FullOnly: true, Title: "gateways and Redis killed and stopped, networks cut: the context of client.Do ends before another is granted the lock", Run: clientRounds(clients.Do)},
 		{Name: "clients-lockctl", FullOnly: true, Title: "the same, lockctl stopped, commands that ignore SIGTERM, fork and detach: all that lockctl run has started is dead before another is granted the lock, and the exit status says why", Run: clientRounds(clients.Lockctl)},
-		{Name: "languages", Title: "the programs of docs/clients.md in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages, FullOnly: true},
+		{Name: "languages", Title: "the programs of examples in bash, Python, Node and Java take turns, and stop before their lease can be gone", Run: allLanguages, FullOnly: true},
 		{Name: "trials", FullOnly: true, Title: "SIGTERM, SIGSTOP and a frozen gateway at random moments of every client, at a gateway that is alone and beside a second one: nothing is held for more than a second past its bound, no work comes past its deadline, the exit status says what was, no process is left", Run: clientTrials},
 		{Name: "soak-redis", Title: "a fault every 5 s on one Redis with two gateways: memory and goroutines stay level, no lost lease is unreported, service returns", Run: soaked(system.Redis, soaking), Beside: "soaks"},
 		{Name: "soak-sentinel", Title: "the same with Sentinel", Run: soaked(system.Sentinel, soaking), Beside: "soaks"},
@@ -173,7 +173,7 @@ func clientRounds(holder clients.Holder) func(context.Context, check.Scale, *che
 }
 
 func allLanguages(ctx context.Context, _ check.Scale, r *check.Result) error {
-	programs := clients.Languages{Page: "docs/clients.md"}
+	programs := clients.Languages{Dir: "examples"}
 	if missing := programs.Missing(); len(missing) > 0 {
 		return missingPrograms(missing)
 	}
@@ -184,7 +184,7 @@ func clientTrials(ctx context.Context, scale check.Scale, r *check.Result) error
 	if missing := (clients.Languages{}).Missing(); len(missing) > 0 {
 		return missingPrograms(missing)
 	}
-	return clients.Trials{Page: "docs/clients.md", Each: check.Pick(scale, 6, 300), Lanes: 20}.Run(ctx, r)
+	return clients.Trials{Dir: "examples", Each: check.Pick(scale, 6, 300), Lanes: 20}.Run(ctx, r)
 }
 
 func missingPrograms(missing []string) error {

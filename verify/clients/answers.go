@@ -96,7 +96,7 @@ func (l language) despite(ctx context.Context, dir, name string, answer func(io.
 	st.mu.Unlock()
 	margin := (<-granted).Add(languageTTL).Sub(last)
 	if status := cmd.ProcessState.ExitCode(); status != exitLost || margin <= 0 {
-		r.Violation("%s, renewals answered with %s: its last part came %s before the lease's end, exit status %d: %s", l.fence, name, margin, status, said)
+		r.Violation("%s, renewals answered with %s: its last part came %s before the lease's end, exit status %d: %s", l.name, name, margin, status, said)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,9 @@ import (
 	"fencepost/internal/seed"
 	"fencepost/verify/check"
 )
+
+// examples has the programs.
+const examples = "../../examples"
 
 func TestMain(m *testing.M) {
 	Main()
@@ -37,12 +41,12 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// The programs of docs/clients.md. Java is big: where it is not there its program is not run
+// The programs of examples. Java is big: where it is not there its program is not run
 // here, which the log says; go run ./verify -only languages then fails.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
 	r := check.NewResult(1)
-	if err := (Languages{Page: "../../docs/clients.md"}).Run(t.Context(), r); err != nil {
+	if err := (Languages{Dir: examples}).Run(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	for _, command := range (Languages{}).Missing() {
@@ -60,7 +64,7 @@ func TestLanguages(t *testing.T) {
 func TestSystemTrials(t *testing.T) {
 	t.Parallel()
 	r := check.NewResult(seed.Of(t))
-	if err := (Trials{Page: "../../docs/clients.md", Each: 3, Lanes: 6}).Run(t.Context(), r); err != nil {
+	if err := (Trials{Dir: examples, Each: 3, Lanes: 6}).Run(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	if n, violations := r.Violations(); n > 0 {
@@ -72,7 +76,7 @@ func TestSystemTrials(t *testing.T) {
 // A client with a defect is found.
 func TestSystemTrialsFindDefects(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/clients.md")
+	program, err := os.ReadFile(filepath.Join(examples, "nightly.py"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,18 +84,25 @@ func TestSystemTrialsFindDefects(t *testing.T) {
 		"does not release":             {`"DELETE"`, `"GET"`, "longer than it may be"},
 		"does not look at the clock":   {"def left(self):", "def left(self):\n        return 1e9", "past the deadline"},
 		"ends as if all had been well": {"128 + number", "0 * number", "the exit status is 0"},
-		"leaves something behind":      {"```python\n", "```python\nimport subprocess\nsubprocess.Popen([\"sleep\", \"60\"])\n", "of its processes"},
+		"leaves something behind":      {"import contextlib,", "import subprocess\nsubprocess.Popen([\"sleep\", \"60\"])\nimport contextlib,", "of its processes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			altered := strings.ReplaceAll(string(page), defect.old, defect.new)
-			if altered == string(page) {
-				t.Fatalf("%q is not in the page", defect.old)
+			altered := strings.ReplaceAll(string(program), defect.old, defect.new)
+			if altered == string(program) {
+				t.Fatalf("%q is not in the program", defect.old)
+			}
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(examples)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, "nightly.py"), []byte(altered), 0o600); err != nil {
+				t.Fatal(err)
 			}
 			var found []string
 			for attempt := range uint64(3) { // a busy machine excuses much
 				r := check.NewResult(seed.Of(t) + attempt)
-				if err := (Trials{Each: 8, Lanes: 4, only: "python"}).run(t.Context(), altered, r); err != nil {
+				if err := (Trials{Dir: dir, Each: 8, Lanes: 4, only: "python"}).Run(t.Context(), r); err != nil {
 					t.Fatal(err)
 				}
 				_, violations := r.Violations()
@@ -108,12 +119,11 @@ func TestSystemTrialsFindDefects(t *testing.T) {
 // once that is there: a POST would come after the DELETE that releases the lock.
 func TestPythonSendsNothingLate(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/clients.md")
+	whole, err := os.ReadFile(filepath.Join(examples, "nightly.py"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, program, _ := strings.Cut(string(page), "```python\n")
-	program, _, found := strings.Cut(program, "\nclass Lease:")
+	program, _, found := strings.Cut(string(whole), "\nclass Lease:")
 	if !found {
 		t.Fatal("the program is not there")
 	}
@@ -134,22 +144,18 @@ print(answer, listener.accept()[0].recv(4))
 // A program without STORAGE says in one line what to set, ends with 2, and has asked nobody for the lock.
 func TestLanguagesSayWhatToSet(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, l := range languages {
 		if l.command == "java" && slices.Contains(Languages{}.Missing(), l.command) {
 			t.Log("java is not there: its program was not run")
 			continue
 		}
 		for what, environment := range map[string][]string{"unset": nil, "empty": {"STORAGE="}} {
-			t.Run(l.fence+"/"+what, func(t *testing.T) {
+			t.Run(l.name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				gateway := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it asks %s %s", r.Method, r.URL) }))
 				defer gateway.Close()
 				dir := t.TempDir()
-				if err := l.extract(string(page), dir, documentedTTL); err != nil {
+				if err := l.copy(examples, dir, documentedTTL); err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), patienceOfPrograms)

@@ -18,7 +18,7 @@ import (
 	"fencepost/verify/system"
 )
 
-// lockOfPrograms is what the programs of the page acquire.
+// lockOfPrograms is what the programs acquire.
 const lockOfPrograms = "reports/nightly"
 
 // ending is a program that writes, and that something has happened to.
@@ -50,7 +50,7 @@ func (l language) writing(ctx context.Context, gateway, dir string, st *storage)
 func (e *ending) wait(after string, want int, r *check.Result) {
 	_ = e.cmd.Wait()
 	if e.status = e.cmd.ProcessState.ExitCode(); e.status != want {
-		r.Violation("%s, %s: exit status %d, want %d, after %d parts: %s", e.fence, after, e.status, want, e.st.count(), e.said)
+		r.Violation("%s, %s: exit status %d, want %d, after %d parts: %s", e.name, after, e.status, want, e.st.count(), e.said)
 	}
 }
 
@@ -70,7 +70,7 @@ func (l language) storageFails(ctx context.Context, s *system.System, dir string
 		after := "the storage failed (" + string(how) + ")"
 		e.wait(after, 1, r)
 		if st.count() != written || st.failures() != 1 {
-			r.Violation("%s, %s: %d parts were taken, and %d tried after them", l.fence, after, st.count(), st.failures())
+			r.Violation("%s, %s: %d parts were taken, and %d tried after them", l.name, after, st.count(), st.failures())
 		}
 		if err := l.isFree(ctx, s, after, r); err != nil {
 			return err
@@ -134,7 +134,7 @@ func (l language) signalled(ctx context.Context, s *system.System, dir string, r
 	}
 	e.wait("SIGTERM in the queue", status, r)
 	if err := awaitQueue(ctx, c, 0); err != nil {
-		r.Violation("%s: its place in the queue is left after SIGTERM: %v", l.fence, err)
+		r.Violation("%s: its place in the queue is left after SIGTERM: %v", l.name, err)
 	}
 	return nil
 }
@@ -190,10 +190,10 @@ func (l language) stoppedPast(ctx context.Context, s *system.System, dir string,
 	}
 	e.wait("SIGSTOP past its lease", exitLost, r)
 	if n := st.count(); n != written {
-		r.Violation("%s: %d parts came after its lease was over and it went on", l.fence, n-written)
+		r.Violation("%s: %d parts came after its lease was over and it went on", l.name, n-written)
 	}
 	if err := other.Release(ctx); err != nil {
-		r.Violation("%s, stopped past its lease, took the lock from the next: %v", l.fence, err)
+		r.Violation("%s, stopped past its lease, took the lock from the next: %v", l.name, err)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // hungUp takes the terminal from the program of the shell, whose work is in a process group of
 // its own, which the system does not end: the program has to, and releases the lock.
 func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *check.Result) error {
-	if l.fence != "bash" {
+	if l.name != "bash" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
@@ -39,7 +39,7 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 	}
 	_ = cmd.Wait() // for the work too, which has its output
 	if status := cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGHUP) || st.count() >= parts {
-		r.Violation("%s, hung up: exit status %d after %d parts: %s", l.fence, status, st.count(), said)
+		r.Violation("%s, hung up: exit status %d after %d parts: %s", l.name, status, st.count(), said)
 	}
 	return l.isFree(ctx, s, "its program was hung up", r)
 }

@@ -23,15 +23,14 @@ import (
 	"fencepost/verify/system"
 )
 
-// Languages runs the programs of docs/clients.md as they stand there, but for the TTL where a
-// lease has to end.
+// Languages runs the programs of examples as they are, but for the TTL where a lease has to end.
 type Languages struct {
-	Page string // the path of docs/clients.md
+	Dir string // the path of examples
 }
 
 // language is one of them.
 type language struct {
-	fence   string // of the block in the page
+	name    string
 	file    string
 	command string
 }
@@ -60,10 +59,6 @@ func (Languages) Missing() (missing []string) {
 
 // Run runs those whose commands are there.
 func (o Languages) Run(ctx context.Context, r *check.Result) error {
-	page, err := os.ReadFile(o.Page)
-	if err != nil {
-		return err
-	}
 	missing := o.Missing()
 	errs := make([]error, len(languages))
 	var running sync.WaitGroup
@@ -73,8 +68,8 @@ func (o Languages) Run(ctx context.Context, r *check.Result) error {
 			continue
 		}
 		running.Go(func() {
-			if err := l.run(ctx, string(page), r); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", l.fence, err)
+			if err := l.run(ctx, o.Dir, r); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", l.name, err)
 			}
 		})
 	}
@@ -83,18 +78,17 @@ func (o Languages) Run(ctx context.Context, r *check.Result) error {
 	return errors.Join(errs...)
 }
 
-// extract writes the program of the page into a directory, with a TTL.
-func (l language) extract(page, dir string, ttl time.Duration) error {
-	block := regexp.MustCompile("(?ms)^```"+l.fence+"\n(.*?)^```$").FindAllStringSubmatch(page, -1)
-	if len(block) != 1 {
-		return fmt.Errorf("the page has %d programs", len(block))
+// copy writes the program into another directory, with a TTL.
+func (l language) copy(examples, dir string, ttl time.Duration) error {
+	program, err := os.ReadFile(filepath.Join(examples, l.file))
+	if err != nil {
+		return err
 	}
-	program := block[0][1]
-	if !ttlOfProgram.MatchString(program) {
-		return errors.New("its TTL is not found")
+	if len(ttlOfProgram.FindAll(program, -1)) != 1 {
+		return errors.New("its TTL is not found once")
 	}
-	program = ttlOfProgram.ReplaceAllString(program, "${1}"+strconv.FormatInt(ttl.Milliseconds(), 10))
-	return os.WriteFile(filepath.Join(dir, l.file), []byte(program), 0o600)
+	program = ttlOfProgram.ReplaceAll(program, []byte("${1}"+strconv.FormatInt(ttl.Milliseconds(), 10)))
+	return os.WriteFile(filepath.Join(dir, l.file), program, 0o600)
 }
 
 // javaOptions: Java compiles a program for longer than it runs here.
@@ -110,7 +104,7 @@ const (
 	languageTTL   = 6 * time.Second
 )
 
-func (l language) run(ctx context.Context, page string, r *check.Result) error {
+func (l language) run(ctx context.Context, examples string, r *check.Result) error {
 	s, err := system.Start(system.Options{Store: system.Embedded})
 	if err != nil {
 		return err
@@ -121,7 +115,7 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := l.extract(page, dir, documentedTTL); err != nil {
+	if err := l.copy(examples, dir, documentedTTL); err != nil {
 		return err
 	}
 	if err := l.inTurn(ctx, s, dir, r); err != nil {
@@ -130,7 +124,7 @@ func (l language) run(ctx context.Context, page string, r *check.Result) error {
 	if err := errors.Join(l.storageFails(ctx, s, dir, r), l.raises(ctx, s, dir, r), l.signalled(ctx, s, dir, r)); err != nil {
 		return err
 	}
-	if err := l.extract(page, dir, languageTTL); err != nil {
+	if err := l.copy(examples, dir, languageTTL); err != nil {
 		return err
 	}
 	return errors.Join(l.inTime(ctx, s, dir, r), l.stoppedPast(ctx, s, dir, r), l.hungUp(ctx, s, dir, r), l.despiteAnswers(ctx, dir, r), l.slowly(ctx, dir, r), l.lateAnswers(ctx, s, dir, r))
@@ -188,7 +182,7 @@ func (l language) inTurn(ctx context.Context, s *system.System, dir string, r *c
 		}
 	}
 	if len(st.taken) != 2*parts || len(tokens) != 2 || tokens[0] >= tokens[1] || st.refused != 0 {
-		r.Violation("%s: %d parts under the tokens %v in turn, %d refused", l.fence, len(st.taken), tokens, st.refused)
+		r.Violation("%s: %d parts under the tokens %v in turn, %d refused", l.name, len(st.taken), tokens, st.refused)
 	}
 	return l.isFree(ctx, s, "its end", r)
 }
@@ -202,7 +196,7 @@ func (l language) isFree(ctx context.Context, s *system.System, after string, r 
 	defer c.Close()
 	seen, err := c.Inspect(ctx, lockOfPrograms)
 	if err == nil && seen.Held {
-		r.Violation("%s: the lock is held after %s", l.fence, after)
+		r.Violation("%s: the lock is held after %s", l.name, after)
 	}
 	return err
 }
@@ -229,9 +223,9 @@ func (l language) inTime(ctx context.Context, s *system.System, dir string, r *c
 	last := st.taken[len(st.taken)-1].at
 	st.mu.Unlock()
 	margin := stopped.Add(languageTTL).Sub(last)
-	r.Count(l.fence+" stopped writing before the end of its lease by", margin)
+	r.Count(l.name+" stopped writing before the end of its lease by", margin)
 	if status := cmd.ProcessState.ExitCode(); status != exitLost || margin <= 0 {
-		r.Violation("%s: its last part came %s before the lease's end at the latest, exit status %d: %s", l.fence, margin, status, said)
+		r.Violation("%s: its last part came %s before the lease's end at the latest, exit status %d: %s", l.name, margin, status, said)
 	}
 	return s.Gateways[0].Resume()
 }

@@ -56,6 +56,6 @@ func (l language) lateAnswers(ctx context.Context, s *system.System, dir string,
 		}
 		ended = fmt.Sprintf("%d parts, exit status %d: %s", st.count(), cmd.ProcessState.ExitCode(), said)
 	}
-	r.Violation("%s, renewals that are answered after %s: %s", l.fence, lateness, ended)
+	r.Violation("%s, renewals that are answered after %s: %s", l.name, lateness, ended)
 	return nil
 }

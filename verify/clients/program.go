@@ -16,7 +16,7 @@ import (
 )
 
 // role is the variable of the environment that makes this program a client of a trial: one of
-// the Go client, which does what the programs of docs/clients.md do and ends as they do.
+// the Go client, which does what the programs of examples do and ends as they do.
 const role = "VERIFY_CLIENT_ROLE"
 
 // Main is to be called first thing in main, and in TestMain: where the process was started as a

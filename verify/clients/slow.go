@@ -22,7 +22,7 @@ exec %s "$@"
 // slowly has the program of the shell start a program that takes longer than the lease: no
 // part may come after the lease's end. The others renew in threads of their own.
 func (l language) slowly(ctx context.Context, dir string, r *check.Result) error {
-	if l.fence != "bash" {
+	if l.name != "bash" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)

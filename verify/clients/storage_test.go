@@ -18,27 +18,47 @@ import (
 	"fencepost/verify/system"
 )
 
-// startSample starts the storage of docs/clients.md, and returns its URL.
-func startSample(t *testing.T) string {
+// documentedCommand returns how a program is run, from the top of the sources: a line of its head says so, and docs/clients.md too,
+// there without the variables.
+func documentedCommand(t *testing.T, file string) string {
 	t.Helper()
+	program, err := os.ReadFile(filepath.Join(examples, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^(?:#|//)   ((?:[A-Z]+=\S+ )*([a-z0-9]+ examples/\S+))$`).FindSubmatch(program)
+	if line == nil || !strings.HasSuffix(string(line[2]), "/"+file) {
+		t.Fatalf("the head of %s does not say how it is run", file)
+	}
 	page, err := os.ReadFile("../../docs/clients.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?ms)^```python storage\n(.*?)^```$").FindSubmatch(page)
-	if block == nil {
-		t.Fatal("the page has no storage")
+	if !strings.Contains(string(page), "`"+string(line[2])+"`") {
+		t.Errorf("docs/clients.md does not say `%s`", line[2])
 	}
-	path := filepath.Join(t.TempDir(), "storage.py")
-	if err := os.WriteFile(path, block[1], 0o600); err != nil {
-		t.Fatal(err)
+	return string(line[1])
+}
+
+// The commands that are documented are those that the other tests run.
+func TestDocumentedCommands(t *testing.T) {
+	for _, l := range languages {
+		if want := "STORAGE=http://127.0.0.1:8090/report " + l.command + " examples/" + l.file; documentedCommand(t, l.file) != want {
+			t.Errorf("%s is documented as %s", want, documentedCommand(t, l.file))
+		}
 	}
+}
+
+// startSample starts the storage of examples, and returns its URL.
+func startSample(t *testing.T) string {
+	t.Helper()
 	port, err := redistest.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, "python3", path)
+	cmd := exec.CommandContext(ctx, "sh", "-c", "exec "+documentedCommand(t, "storage.py"))
+	cmd.Dir = "../.."
 	cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", port))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -66,8 +86,7 @@ func startSample(t *testing.T) string {
 	}
 }
 
-// The storage that docs/clients.md has to try the programs with lets nothing through, and the programs
-// write to it.
+// The storage to try the programs with lets nothing through, and the programs write to it, by the command that is documented.
 func TestSampleStorage(t *testing.T) {
 	t.Parallel()
 	url := startSample(t)
@@ -78,24 +97,17 @@ func TestSampleStorage(t *testing.T) {
 	if len(report.Findings) > 0 || report.Blind {
 		t.Errorf("the attack: blind %t, %q", report.Blind, report.Findings)
 	}
-	page, err := os.ReadFile("../../docs/clients.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	for _, l := range languages[:2] { // bash and Python: the others write in the same way
-		dir := t.TempDir()
-		if err := l.extract(string(page), dir, documentedTTL); err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.CommandContext(t.Context(), l.command, l.file)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "FENCEPOST="+s.Gateways[0].URL(), "STORAGE="+url+"/report", "no_proxy=*")
+		command := strings.Replace(documentedCommand(t, l.file), "http://127.0.0.1:8090/", url+"/", 1)
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "FENCEPOST="+s.Gateways[0].URL(), "no_proxy=*")
 		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v: %s", l.fence, err, said)
+			t.Fatalf("%s: %v: %s", l.name, err, said)
 		}
 		written, err := fencetest.URL{URL: url}.Read(t.Context(), "report")
 		if want := fmt.Sprintf("part %d by ", parts); err != nil || !strings.HasPrefix(written, want) {
-			t.Errorf("%s: %q is written, %v", l.fence, written, err)
+			t.Errorf("%s: %q is written, %v", l.name, written, err)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type subject struct {
 	args    []string
 	env     []string
 	several bool // it knows several gateways; others know one address, behind which they are
-	ends    bool // it ends its work by itself, which is another process: see "What is impossible" in docs/lockctl.md
+	ends    bool // it ends its work by itself, which is another process: see "When the command is ended" in docs/lockctl.md
 	group   bool // a signal may come to its process group, too
 }
 
@@ -50,7 +50,7 @@ eval "$lease"
 `
 
 // subjects are all of them, with what they need in a directory. missing are the commands that are not there.
-func subjects(page, dir string) (all []subject, missing []string, err error) {
+func subjects(examples, dir string) (all []subject, missing []string, err error) {
 	lockctl, err := system.Binary(system.Build{Program: "lockctl"})
 	if err != nil {
 		return nil, nil, err
@@ -68,13 +68,13 @@ func subjects(page, dir string) (all []subject, missing []string, err error) {
 		if slices.Contains(missing, l.command) {
 			continue
 		}
-		if err := l.extract(page, dir, ttlOfTrials); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", l.fence, err)
+		if err := l.copy(examples, dir, ttlOfTrials); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", l.name, err)
 		}
-		s := subject{name: l.fence, args: []string{l.command, filepath.Join(dir, l.file)}, env: []string{javaOptions}}
+		s := subject{name: l.name, args: []string{l.command, filepath.Join(dir, l.file)}, env: []string{javaOptions}}
 		if l.command == "java" { // compiled once: each start would take seconds
 			if said, err := exec.Command("javac", "-d", dir, filepath.Join(dir, l.file)).CombinedOutput(); err != nil {
-				return nil, nil, fmt.Errorf("%s: %w: %s", l.fence, err, said)
+				return nil, nil, fmt.Errorf("%s: %w: %s", l.name, err, said)
 			}
 			s.args = []string{"java", "-Xshare:auto", "-cp", dir, strings.TrimSuffix(l.file, ".java")}
 		}

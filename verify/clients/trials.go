@@ -20,7 +20,7 @@ import (
 // Trials send every client SIGTERM, stop it, and freeze its gateway, at random moments from before
 // it asks for the lock until after it has released it.
 type Trials struct {
-	Page  string // the path of docs/clients.md
+	Dir   string // the path of examples
 	Each  int    // trials of each client and each of the three
 	Lanes int    // how many are under way at a time, two or more
 
@@ -103,21 +103,12 @@ type job struct {
 
 // Run makes the trials: half of them at a gateway that is alone, half beside a second one.
 func (o Trials) Run(ctx context.Context, r *check.Result) error {
-	page, err := os.ReadFile(o.Page)
-	if err != nil {
-		return err
-	}
-	return o.run(ctx, string(page), r)
-}
-
-// run makes the trials with the programs of a page.
-func (o Trials) run(ctx context.Context, page string, r *check.Result) error {
 	dir, err := os.MkdirTemp("", "fencepost-trials")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	all, missing, err := subjects(page, dir)
+	all, missing, err := subjects(o.Dir, dir)
 	if err != nil {
 		return err
 	}

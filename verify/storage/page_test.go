@@ -8,45 +8,94 @@ import (
 	"testing"
 )
 
-// snippets are the code blocks of docs/storage that have a mark before them, as
-// <!-- storage: RECIPE ROLE -->, by recipe and role.
+// snippets are what docs/storage has to copy, by recipe and role. In its pages a mark <!-- storage: RECIPE ROLE --> stands before a
+// block of code; one that ends with "in FILE" is of a file beside the page. A file of SQL has the recipes of the page of the same
+// name: a line "-- RECIPE ROLE: …" begins each part.
 type snippets map[string]string
 
-var markLine = regexp.MustCompile(`^<!-- storage: (.+) -->$`)
+var (
+	markLine = regexp.MustCompile(`^<!-- storage: (\S+(?: \S+)?)(?: in (\S+))? -->$`)
+	partLine = regexp.MustCompile(`^-- ([a-z]+ (?:setup|write|rights)): `)
+)
 
-// readPages reads all pages. Every block of code has a mark: what is not tried is not
-// shown.
+// readPages reads all pages, and the files that they have beside them. Every block of code has a mark, and every file is named
+// by a page: what is not tried is not shown.
 func readPages(t testing.TB) snippets {
 	t.Helper()
 	paths, err := filepath.Glob("../../docs/storage/*.md")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	found := snippets{}
+	found, files := snippets{}, map[string]bool{}
+	add := func(path string, line int, mark, text string) {
+		if _, twice := found[mark]; twice {
+			t.Errorf("%s:%d: the mark %q is there twice", path, line, mark)
+		}
+		found[mark] = text
+	}
+	beside := func(path, page, name string) string {
+		if files[name] = true; !strings.Contains(page, "]("+name+")") {
+			t.Errorf("%s does not link to %s", path, name)
+		}
+		content, err := os.ReadFile(filepath.Join(filepath.Dir(path), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
 	for _, path := range paths {
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(content), "<!-- storage: elsewhere -->") {
+		page := string(content)
+		if strings.Contains(page, "<!-- storage: elsewhere -->") {
 			continue // another test tries this page, and says so
 		}
+		database := strings.TrimSuffix(filepath.Base(path), ".md")
+		if _, err := os.Stat(strings.TrimSuffix(path, ".md") + ".sql"); err == nil {
+			part := ""
+			for i, line := range strings.Split(beside(path, page, database+".sql"), "\n") {
+				if begun := partLine.FindStringSubmatch(line); begun != nil {
+					part = database + "/" + begun[1]
+					add(database+".sql", i+1, part, "")
+				} else if part != "" {
+					found[part] += line + "\n"
+				} else if line != "" && !strings.HasPrefix(line, "--") {
+					t.Errorf("%s.sql:%d: a statement of no part: nobody tries it", database, i+1)
+				}
+			}
+		}
 		mark, open := "", false
-		for i, line := range strings.Split(string(content), "\n") {
+		for i, line := range strings.Split(page, "\n") {
+			marked := markLine.FindStringSubmatch(line)
 			switch fence := strings.HasPrefix(line, "```"); {
 			case fence && !open:
 				if mark == "" {
 					t.Errorf("%s:%d: a block without a mark: nobody tries it", path, i+1)
-				} else if _, twice := found[mark]; twice {
-					t.Errorf("%s:%d: the mark %q is there twice", path, i+1, mark)
+				} else {
+					add(path, i+1, mark, "")
 				}
 				open = true
 			case fence:
 				mark, open = "", false
 			case open && mark != "":
 				found[mark] += line + "\n"
-			case markLine.MatchString(line):
-				mark = markLine.FindStringSubmatch(line)[1]
+			case marked != nil && marked[2] != "":
+				add(path, i+1, marked[1], beside(path, page, marked[2]))
+			case marked != nil:
+				mark = marked[1]
+			}
+		}
+	}
+	for _, kind := range []string{"sh", "sql", "lua"} {
+		paths, err := filepath.Glob("../../docs/storage/*." + kind)
+		if err != nil || len(paths) == 0 {
+			t.Fatal(kind, paths, err)
+		}
+		for _, path := range paths {
+			if !files[filepath.Base(path)] {
+				t.Errorf("no page names %s: nobody tries it", path)
 			}
 		}
 	}

@@ -1,0 +1,30 @@
+-- docs/storage/mariadb.md says what to know. :resource, :token and :value are parameters; bind the token as a 64-bit integer.
+
+-- Guarded UPDATE: the token is in the row that it protects.
+-- update setup: once
+CREATE TABLE orders (
+    id     VARBINARY(255) PRIMARY KEY,
+    status TEXT NOT NULL,
+    fence  BIGINT NOT NULL DEFAULT 0 CHECK (fence BETWEEN 0 AND 9007199254740991)
+) ENGINE=InnoDB;
+-- update write: for each write
+UPDATE orders SET status = :value, fence = :token
+ WHERE id = :resource AND fence <= :token;
+-- no row: you are stale, stop
+
+-- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
+-- table setup: once
+CREATE TABLE fence (
+    resource VARBINARY(255) PRIMARY KEY,
+    token    BIGINT NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+) ENGINE=InnoDB;
+CREATE TABLE orders (id VARBINARY(255) PRIMARY KEY, status TEXT NOT NULL) ENGINE=InnoDB;
+-- table write: for each write
+START TRANSACTION;
+INSERT INTO fence (resource, token) VALUES (:resource, :token)
+    ON DUPLICATE KEY UPDATE token = GREATEST(token, :token);
+SELECT token FROM fence WHERE resource = :resource AND token = :token FOR UPDATE;
+-- no row: you are stale, ROLLBACK and stop
+INSERT INTO orders (id, status) VALUES (:resource, :value)
+    ON DUPLICATE KEY UPDATE status = :value;
+COMMIT;

@@ -1,0 +1,80 @@
+-- docs/storage/postgresql.md says what to know. :resource, :token and :value are parameters; bind the token as a 64-bit integer.
+
+-- Guarded UPDATE: the token is in the row that it protects.
+-- update setup: once
+CREATE TABLE orders (
+    id     text PRIMARY KEY,
+    status text NOT NULL,
+    fence  bigint NOT NULL DEFAULT 0 CHECK (fence BETWEEN 0 AND 9007199254740991)
+);
+-- update write: for each write
+UPDATE orders SET status = :value, fence = :token
+ WHERE id = :resource AND fence <= :token;
+-- no row: you are stale, stop
+
+-- The same, if the row may be missing.
+-- upsert write: for each write
+INSERT INTO orders (id, status, fence) VALUES (:resource, :value, :token)
+    ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status, fence = EXCLUDED.fence
+    WHERE orders.fence <= EXCLUDED.fence;
+-- no row: you are stale, stop
+
+-- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
+-- table setup: once
+CREATE TABLE fence (
+    resource text PRIMARY KEY,
+    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+);
+CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
+-- table write: for each write
+BEGIN;
+INSERT INTO fence (resource, token) VALUES (:resource, :token)
+    ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token
+    WHERE fence.token <= EXCLUDED.token;
+-- no row: you are stale, ROLLBACK and stop
+INSERT INTO orders (id, status) VALUES (:resource, :value)
+    ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status;
+COMMIT;
+
+-- A trigger that nobody can forget: the table itself asks the guard table.
+-- trigger setup: once, as the owner of the tables. It is for tables in the schema public: else change search_path.
+CREATE TABLE fence (
+    resource text PRIMARY KEY,
+    token    bigint NOT NULL CHECK (token BETWEEN 1 AND 9007199254740991)
+);
+CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL);
+
+CREATE FUNCTION admit_fencing_token() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+    mine bigint := nullif(current_setting('fence.token', true), '');
+BEGIN
+    IF mine IS NULL THEN
+        RAISE EXCEPTION 'no fencing token' USING ERRCODE = 'ZF428',
+            HINT = 'SELECT set_config(''fence.token'', the token, true) first in the transaction';
+    END IF;
+    IF TG_OP = 'TRUNCATE' OR TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
+        RAISE EXCEPTION '% of all rows, or of an id, can''t be fenced', TG_OP USING ERRCODE = 'ZF428';
+    END IF;
+    INSERT INTO fence (resource, token) VALUES (coalesce(NEW.id, OLD.id), mine)
+        ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token
+        WHERE fence.token <= EXCLUDED.token;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'stale fencing token %', mine USING ERRCODE = 'ZF412';
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END $$;
+
+CREATE TRIGGER fenced BEFORE INSERT OR UPDATE OR DELETE ON orders
+    FOR EACH ROW EXECUTE FUNCTION admit_fencing_token();
+CREATE TRIGGER fenced_whole BEFORE TRUNCATE ON orders
+    FOR EACH STATEMENT EXECUTE FUNCTION admit_fencing_token();
+-- trigger rights: a role for programs, which owns nothing and has no rights on fence
+CREATE ROLE program LOGIN;
+GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO program;
+-- trigger write: for each write; SQLSTATE ZF412: you are stale, ROLLBACK and stop
+BEGIN;
+SELECT set_config('fence.token', CAST(CAST(:token AS bigint) AS text), true);
+INSERT INTO orders (id, status) VALUES (:resource, :value)
+    ON CONFLICT (id) DO UPDATE SET status = EXCLUDED.status;
+COMMIT;

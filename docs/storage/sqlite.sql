@@ -1,0 +1,37 @@
+-- docs/storage/sqlite.md says what to know. :resource, :token and :value are parameters; bind the token as a 64-bit integer.
+
+-- Guarded UPDATE: the token is in the row that it protects.
+-- update setup: once
+CREATE TABLE orders (
+    id     TEXT PRIMARY KEY,
+    status TEXT NOT NULL,
+    fence  INTEGER NOT NULL DEFAULT 0 CHECK (typeof(fence) = 'integer' AND fence BETWEEN 0 AND 9007199254740991)
+);
+-- update write: for each write
+UPDATE orders SET status = :value, fence = :token
+ WHERE id = :resource AND fence <= :token;
+-- no row: you are stale, stop
+
+-- The same, if the row may be missing. It needs SQLite 3.24.
+-- upsert write: for each write
+INSERT INTO orders (id, status, fence) VALUES (:resource, :value, :token)
+    ON CONFLICT (id) DO UPDATE SET status = excluded.status, fence = excluded.fence
+    WHERE orders.fence <= excluded.fence;
+-- no row: you are stale, stop
+
+-- Guard table: one row per lock. The transaction admits its token there, and then writes what it likes.
+-- table setup: once
+CREATE TABLE fence (
+    resource TEXT PRIMARY KEY,
+    token    INTEGER NOT NULL CHECK (typeof(token) = 'integer' AND token BETWEEN 1 AND 9007199254740991)
+);
+CREATE TABLE orders (id TEXT PRIMARY KEY, status TEXT NOT NULL);
+-- table write: for each write
+BEGIN IMMEDIATE;
+INSERT INTO fence (resource, token) VALUES (:resource, :token)
+    ON CONFLICT (resource) DO UPDATE SET token = excluded.token
+    WHERE fence.token <= excluded.token;
+-- no row: you are stale, ROLLBACK and stop
+INSERT INTO orders (id, status) VALUES (:resource, :value)
+    ON CONFLICT (id) DO UPDATE SET status = excluded.status;
+COMMIT;
