@@ -101,14 +101,14 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/stores.md", "more than %s ahead of Redis's clock is refused", []any{fencing.MaxFloorLead}},
 		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
 		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
-		{"docs/scaling.md", "250 × r × %s s + 195 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
-		{"docs/scaling.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
-		{"docs/scaling.md", "5,000 held | 2 MB | %s MB | 2 MB | 0.1 GB |", []any{int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6)}},
-		{"docs/scaling.md", "10,000 pairs/s, the same | 2 MB | %s GB | 2 MB | 0.8 GB |", []any{gigabytes(250 * 10_000 * fencing.TombstoneTTL.Seconds())}},
-		{"docs/scaling.md", "(an order number) | 2 MB | %s MB | %s GB |", []any{
+		{"docs/performance.md", "250 × r × %s s + 195 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
+		{"docs/performance.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
+		{"docs/performance.md", "5,000 held | 2 MB | %s MB | 2 MB | 0.1 GB |", []any{int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6)}},
+		{"docs/performance.md", "10,000 pairs/s, the same | 2 MB | %s GB | 2 MB | 0.8 GB |", []any{gigabytes(250 * 10_000 * fencing.TombstoneTTL.Seconds())}},
+		{"docs/performance.md", "(an order number) | 2 MB | %s MB | %s GB |", []any{
 			int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6), gigabytes(195 * 1000 * fencing.ForgetAfter.Seconds())}},
-		{"docs/scaling.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
-		{"docs/scaling.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
+		{"docs/performance.md", "cut at %s by `auto`", []any{fencing.LongestQuarantine}},
+		{"docs/performance.md", "| %s of TTL | the quarantine's cap", []any{fencing.LongestQuarantine}},
 		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
 		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
 		{"CHANGELOG.md", "shows at most %s holders, those that expire first, and %s waiters (a list: %s holders)", []any{
