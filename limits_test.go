@@ -101,6 +101,7 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/stores.md", "more than %s ahead of Redis's clock is refused", []any{fencing.MaxFloorLead}},
 		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
 		{"docs/architecture.md", "was silent for %s (`GatewayTTL`)", []any{fencing.GatewayTTL}},
+		{"docs/performance.md", "for %s or until its former expiry, whichever is later", []any{fencing.TombstoneTTL}},
 		{"docs/performance.md", "250 × r × %s s + 195 × u × %s s", []any{int(fencing.TombstoneTTL.Seconds()), int(fencing.ForgetAfter.Seconds())}},
 		{"docs/performance.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
 		{"docs/performance.md", "5,000 held | 2 MB | %s MB | 2 MB | 0.1 GB |", []any{int(250 * 1000 * fencing.TombstoneTTL.Seconds() / 1e6)}},
