@@ -200,7 +200,11 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 		if out.Lock.Waiting >= parkedClients {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		select {
+		case err := <-faults: // nobody has had a turn yet
+			return fmt.Errorf("%d of %d wait for %s: %w", out.Lock.Waiting, parkedClients, name, err)
+		case <-time.After(10 * time.Millisecond):
+		}
 		before++ // the question was a script
 	}
 	before++
