@@ -137,7 +137,7 @@ fuzz: ## run every fuzz target for FUZZTIME (default: a million executions each)
 	./scripts/fuzz $(FUZZTIME)
 
 .PHONY: bench
-bench: deps ## measure against the baselines, and etcd; prints tables and writes docs/benchmarks.md
+bench: deps ## measure against the baselines, and etcd; prints tables and writes BENCHMARKS.md
 	@./scripts/deps bench
 	go run ./bench
 

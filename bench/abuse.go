@@ -179,10 +179,10 @@ func (r *results) reportAbuse() string {
 ## Beside clients that abuse the gateway
 
 A client with a key sends %d pairs a second at random moments over %d connections to a gateway with the embedded
-store, and beside it another one does what the row says. The gateway's limits: %d requests a second of a
-principal, %d new connections a second and 5,000 open ones from an address. The abuse is a process on one core that has only the time
-which nobody else wants (SCHED_IDLE: on a machine of its own it would take none from the gateway); the last columns say
-how much it did a second: connections or requests, and how many of those were refused. A pair is counted from the moment it was due.
+store. Beside it another client does what the row says. The gateway's limits are %d requests a second for a
+principal, and %d new connections a second and 5,000 open ones for an address. The abusing process runs on one core, in
+time that nobody else wants (SCHED_IDLE), as if it were on another machine. The last columns say how many
+connections or requests of it were served and refused a second. Each pair counts from the moment it was due.
 
 | beside | p50 | p99 | p50 to nobody | p99 to nobody | served | refused |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |

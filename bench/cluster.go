@@ -230,16 +230,17 @@ func clientPairs(addrs []string) (work func(int) error, dismiss func() error, er
 	}, dismiss, nil
 }
 
-// reportClusters is the part of docs/benchmarks.md about clusters of gateways.
+// reportClusters is the part of BENCHMARKS.md about clusters of gateways.
 func (r *results) reportClusters() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 ## A cluster of gateways, and etcd
 
-Pairs on names of their own, all data on the same disk, every write flushed before it is answered. Clients of a
-cluster are spread over its %d gateways, etcd's over its members. The load over HTTP is the one above, which costs little;
-a Go client is what users have: Fencepost's over HTTP, etcd's over gRPC with a connection, a session and a
-concurrency.Mutex a client. CPU is that of gateways and servers, not of clients, which share the machine.
+Each client has its own names. All data are on the same disk, and every write is flushed before its answer. Clients
+of a cluster are spread over its %d gateways, those of etcd over its members. The load over HTTP is the cheap one of
+the tables above. The rows with a Go client use the client that users have: Fencepost's speaks HTTP; etcd's speaks
+gRPC, with a connection, a session and a concurrency.Mutex for each client. CPU is that of gateways and servers, not of
+the clients, which share the machine.
 
 | clients | target | pairs/s | CPU a pair | to embedded | to etcd |
 | ---: | --- | ---: | ---: | ---: | ---: |
@@ -248,7 +249,7 @@ concurrency.Mutex a client. CPU is that of gateways and servers, not of clients,
 		fmt.Fprintf(&b, "| %d | %s | %.0f | %.0f µs | %.2f | %.2f |\n", c.clients, c.title, c.pairs, float64(c.cpu)/1e3, c.toEmbedded, c.toEtcd)
 	}
 	fmt.Fprintf(&b, `
-%d clients that want one lock, let it go at once and ask again:
+%d clients want one lock, release it at once and ask again:
 
 | target | hand-overs/s | to embedded |
 | --- | ---: | ---: |

@@ -17,7 +17,7 @@ import (
 )
 
 // footprint is what things cost a Redis: bytes for what it keeps, CPU and bytes on
-// the wire for what it does. docs/scaling.md is computed from it.
+// the wire for what it does. docs/performance.md is computed from it.
 type footprint struct {
 	kept     []kept
 	done     []done

@@ -1,8 +1,7 @@
-// Bench measures the gateway against what it could at best be and what it must
-// beat: a bare HTTP handler, the naive gateway, and the store without HTTP. All
-// figures are ratios of rates taken seconds apart in the same run, the order of
-// the targets turning from round to round; the medians go into
-// docs/benchmarks.md.
+// Bench measures the gateway beside a bare HTTP handler, simpler gateways, the store
+// without HTTP, and etcd. The ratios compare rates taken seconds apart in the same run,
+// and the order of the targets changes from round to round; the medians go into
+// BENCHMARKS.md.
 package main
 
 import (
@@ -22,7 +21,7 @@ func main() {
 	rounds := flag.Int("rounds", 25, "rounds of each measurement; the medians count")
 	length := flag.Duration("length", 400*time.Millisecond, "length of one measurement; short, so that a round is over before a shared machine changes its pace")
 	only := flag.String("only", "", "waiting, redis, topologies, clusters, abuse or footprint: measure that part alone and write no report")
-	report := flag.String("report", "docs/benchmarks.md", "file to write")
+	report := flag.String("report", "BENCHMARKS.md", "file to write")
 	flag.Parse()
 	var err error
 	if *baseline != "" {

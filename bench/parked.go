@@ -20,6 +20,9 @@ import (
 // parkedClients is how many requests wait at once on one gateway.
 const parkedClients = 10_000
 
+// parkedWait is how long each of them waits at most.
+const parkedWait = time.Minute
+
 // parked is what waiting requests cost a process.
 type parked struct {
 	title   string
@@ -35,7 +38,7 @@ func park(addr, name string, clients int) (leave func(), err error) {
 			conn.Close()
 		}
 	}
-	const body = `{"ttl_ms":30000,"wait_ms":60000,"owner":"worker-7"}`
+	body := fmt.Sprintf(`{"ttl_ms":30000,"wait_ms":%d,"owner":"worker-7"}`, parkedWait.Milliseconds())
 	request := fmt.Appendf(nil, "POST /locks/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", name, len(body), body)
 	for range clients {
 		conn, err := net.Dial("tcp", addr)
@@ -49,12 +52,15 @@ func park(addr, name string, clients int) (leave func(), err error) {
 			return nil, err
 		}
 	}
-	for {
+	for begun := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		n, err := waiting(addr, name)
 		if err != nil || n >= clients {
 			return leave, err
 		}
-		time.Sleep(10 * time.Millisecond)
+		if time.Since(begun) > parkedWait {
+			leave()
+			return nil, fmt.Errorf("%d of %d requests wait for %s, and the time of the first is over", n, clients, name)
+		}
 	}
 }
 
@@ -194,7 +200,11 @@ func (r *results) measureCrowd(dog *watchdog.Watchdog, v *rival) error {
 		if out.Lock.Waiting >= parkedClients {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		select {
+		case err := <-faults: // nobody has had a turn yet
+			return fmt.Errorf("%d of %d wait for %s: %w", out.Lock.Waiting, parkedClients, name, err)
+		case <-time.After(10 * time.Millisecond):
+		}
 		before++ // the question was a script
 	}
 	before++

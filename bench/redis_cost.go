@@ -67,18 +67,18 @@ func instructions() (pair, turn float64, err error) {
 
 var counted = regexp.MustCompile(`([0-9.]+) kI/pair\s+([0-9.]+) kI/turn`)
 
-// reportRedisCost is the part of docs/benchmarks.md about them.
+// reportRedisCost is the part of BENCHMARKS.md about them.
 func (r *results) reportRedisCost() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 ## What Redis does for a pair
 
-A pair puts %.0f bytes into the AOF, and sends each replica as many.
+A pair writes %.0f bytes to the AOF, and sends as many to each replica.
 `, r.cost.aof)
 	if r.cost.pair > 0 {
 		fmt.Fprintf(&b, `
-Thousands of instructions (callgrind), with 16 operations a call: %.0f a pair, %.0f a turn of a
-queue, that is a release, the hand-over, and a new place at its end.
+With 16 operations a call, Redis takes %.0f thousand instructions for a pair (callgrind), and %.0f thousand
+for a turn in a queue: a release, the hand-over, and a new place at the end.
 `, r.cost.pair, r.cost.turn)
 	}
 	return b.String()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strconv"
@@ -217,29 +218,46 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// report is docs/benchmarks.md.
+// commit returns the commit that is measured.
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// report is BENCHMARKS.md.
 func (r *results) report(rounds int, length time.Duration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Benchmarks
 
-Written by %smake bench%s; don't edit. Medians of %d rounds of %s, the targets
-taking turns within a round, on %d cores that load, gateway and Redis share
-(%s, %s). Rates on a shared machine mean little; the ratios compare what ran
-seconds apart.
+%smake bench%s writes this file; don't edit it. [docs/performance.md](docs/performance.md) says what
+the figures mean for you.
 
-A pair is an acquire and a release over HTTP, each client with a connection and a
-lock of its own, sending when it has its answer. All gateways but the last use a
-Redis without AOF. The naive gateway does the same work with the standard JSON
-package and one FCALL a request. The minimal one runs the two scripts everybody
-writes (SET NX PX with INCR; GET and DEL): no retries, no tombstones, no list, no
-guards, and it loses its counters. CPU is that of the gateway and its Redis
-together; where the library runs without HTTP it is that of Redis alone.
+- %s, commit %s, %s, %s
+- %d cores, shared by the load, the gateways and the stores
+- Each figure is the median of %d rounds of %s. Within a round the targets take turns.
+
+Rates depend on the machine. The ratios compare targets that ran seconds apart.
+
+A pair is an acquire and a release over HTTP. Each client has its own connection and its own
+lock, and sends its next request when it has the answer to the last one.
+
+- The bare handler only reads a request and writes an answer.
+- The naive gateway does the same work as Fencepost, with the standard JSON package and one
+  FCALL a request.
+- The minimal gateway runs two short scripts (SET NX PX with INCR; GET and DEL). It has no
+  retries, tombstones, lists or guards, and loses its counters.
+
+All Redis servers run without AOF, unless the row says otherwise. CPU is that of the gateway and
+its Redis together. In the rows without HTTP it is that of Redis alone.
 
 ## Throughput
 
 | clients | target | pairs/s | CPU a pair | to bare | to naive | to minimal |
 | ---: | --- | ---: | ---: | ---: | ---: | ---: |
-`, "`", "`", rounds, length, runtime.NumCPU(), runtime.GOARCH, runtime.Version())
+`, "`", "`", time.Now().UTC().Format(time.DateOnly), commit(), runtime.GOARCH, runtime.Version(), runtime.NumCPU(), rounds, length)
 	for _, t := range r.throughput {
 		fmt.Fprintf(&b, "| %d | %s | %.0f | %.0f µs | %.2f | %.2f | %.2f |\n",
 			t.clients, t.title, t.pairs, float64(t.cpu)/1e3, t.toBare, t.toNaive, t.toMin)
@@ -247,9 +265,8 @@ together; where the library runs without HTTP it is that of Redis alone.
 	fmt.Fprintf(&b, `
 ## Latency at irregular arrivals
 
-Acquires at random moments (exponential gaps), %.0f a second on average, a tenth
-of what Fencepost on Redis gets through with 64 clients; counted from the moment
-each was due.
+Acquires at random moments (exponential gaps), %.0f a second on average. That is a tenth
+of the rate of Fencepost on Redis with 64 clients. Each counts from the moment it was due.
 
 | target | p50 | p99 | p50 to naive | p99 to naive |
 | --- | ---: | ---: | ---: | ---: |

@@ -69,7 +69,7 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 		hire := func() (turn, func(), error) { return overHTTP("bench/contended", addrs...) }
 		rivals = append(rivals, rival{key: key, title: title, hire: hire, server: server})
 	}
-	add("polling", "minimal gateway that polls Redis each 50 ms", poll, polling.addr)
+	add("polling", "minimal gateway that polls Redis every 50 ms", poll, polling.addr)
 	add("fifo", "a queue in memory behind net/http and chi", nil, memory.addr)
 	add("embedded", "Fencepost, embedded", nil, embedded.addr)
 	add("redis", "Fencepost, Redis", one, alone.addr)
@@ -107,18 +107,20 @@ func (r *results) measureWaiting(binary, dir string, rounds int, length time.Dur
 	return r.measureBeside(idle, busy, max(rounds/5, 3), 2*length)
 }
 
-// reportWaiting is the part of docs/benchmarks.md about waiting.
+// reportWaiting is the part of BENCHMARKS.md about waiting.
 func (r *results) reportWaiting() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 ## Many clients, one name
 
-%d clients want one lock; each holds it for a while, releases it and asks again at
-once. A hand-over is a turn that follows one of another client: where clients poll, the
-one that has just released mostly gets the lock again. In use: the part of the time in
-which somebody held the lock; with a hold of 1 ms it is what hand-over leaves of the
-ideal, and beside it what it leaves of what a queue in memory gets through HTTP. The
-longest wait is to the mean one, the slowest client's turns are to the fastest one's.
+%d clients want one lock. Each holds it for a while, releases it, and asks again at once.
+
+- A hand-over is a turn that follows a turn of another client. Where clients poll, the client
+  that has just released usually gets the lock again.
+- "In use" is the part of the time in which somebody held the lock. The next column compares it
+  with a queue in memory over HTTP.
+- The longest wait is relative to the mean wait; the turns of the slowest client to those of the
+  fastest.
 
 | hold | target | turns/s | hand-overs/s | to polling | in use | to the queue in memory | longest wait | slowest client | calls a turn |
 | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -135,11 +137,11 @@ longest wait is to the mean one, the slowest client's turns are to the fastest o
 			c.hold, c.title, c.turns, c.handed, c.toPolling, c.use, toMemory, c.longest, c.slowest, calls)
 	}
 	fmt.Fprintf(&b, `
-With %d in one queue, a turn takes %.3f calls.
+With %d clients in one queue, a turn takes %.3f calls.
 
 ## Clients that wait
 
-%d connections, each with a request that waits for one name.
+%d connections, each with a request that waits for the same name.
 
 | target | resident memory each | to bare |
 | --- | ---: | ---: |
@@ -148,7 +150,7 @@ With %d in one queue, a turn takes %.3f calls.
 		fmt.Fprintf(&b, "| %s | %.1f kB | %.2f |\n", p.title, p.perWait/1000, p.toBare)
 	}
 	fmt.Fprintf(&b, `
-Acquires of other names at a gateway with that many parked, to one without, at
+Acquires of other names at this gateway, relative to a gateway without waiting clients, at
 %.0f arrivals a second: p50 %.2f, p99 %.2f.
 `, r.rate, r.beside50, r.beside99)
 	return b.String()

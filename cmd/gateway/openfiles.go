@@ -25,7 +25,7 @@ const (
 	// being replaced.
 	serverFiles = 16
 
-	// clusterServers is how many masters of a Cluster are counted with: docs/scaling.md
+	// clusterServers is how many masters of a Cluster are counted with: docs/performance.md
 	// says why there are not more.
 	clusterServers = 20
 )
