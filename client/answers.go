@@ -12,7 +12,7 @@ import (
 
 // errNoGateway is a success that no gateway answers with: a proxy's page, or an answer that was
 // cut short or mixed up. Nothing is known of what the request has done.
-var errNoGateway = errors.New("that is not the answer of a gateway")
+var errNoGateway = errors.New("the answer is not from a gateway")
 
 // absent is a number that an answer does not have.
 const absent = math.MinInt64

@@ -31,7 +31,7 @@ type event struct {
 }
 
 // errSilent is a stream that has said nothing for a while, and is still open.
-var errSilent = errors.New("the gateway says nothing")
+var errSilent = errors.New("the gateway sends nothing")
 
 // errShortened is a stream of a lease that lives for less by now than its gateway knows.
 var errShortened = errors.New("the lease was shortened")
@@ -104,7 +104,7 @@ func (s *stream) read(ctx context.Context, lines *bufio.Reader) error {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return fmt.Errorf("the stream broke off: %w", err)
+			return fmt.Errorf("the stream ended early: %w", err)
 		}
 		field, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ":")
 		value = strings.TrimPrefix(value, " ")

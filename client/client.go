@@ -374,7 +374,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func pathOfNames(names []string) (string, error) {
 	switch len(names) {
 	case 0:
-		return "", &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "name", Detail: "there is no name; 1 to 64 are needed"}
+		return "", &Error{Status: http.StatusBadRequest, Code: CodeInvalidRequest, Field: "name", Detail: "there is no name; give 1 to 64"}
 	case 1:
 		return pathOf("/locks/", names[0])
 	}

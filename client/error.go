@@ -128,20 +128,20 @@ func (e *Error) Is(target error) bool {
 var (
 	// ErrUnknown is the cause of a lease's context whose deadline came before a renewal
 	// was answered. Perhaps the lease is still held; nobody may count on it.
-	ErrUnknown = errors.New("the lease could not be renewed in time: whether it is still held is not known")
+	ErrUnknown = errors.New("the lease could not be renewed in time: it is unknown whether it is still held")
 
 	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
 	// long as Options.Patience, or may be trusted.
-	ErrUnreachable = errors.New("no gateway can answer")
+	ErrUnreachable = errors.New("no gateway answers")
 
 	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
 	// this process or its gateway had stood still.
-	ErrExpired = errors.New("the lease had run out before the answer was read")
+	ErrExpired = errors.New("the lease expired before the answer was read")
 
 	// ErrMaxHold is the cause of the context of a lease that was held for as long as
 	// MaxHold allows. It is an *Error with CodeLeaseLost, for no renewal can keep the lease, which
 	// lives on for what Lease.Remaining says: the work can stop until then.
-	ErrMaxHold error = &Error{Code: CodeLeaseLost, Reason: ReasonExpired, Detail: "the lease was held for as long as its max_hold_ms allows"}
+	ErrMaxHold error = &Error{Code: CodeLeaseLost, Reason: ReasonExpired, Detail: "the lease has reached its max_hold_ms"}
 
 	// ErrEvicted is what errors.Is finds in what an acquire returns whose place in the queue an
 	// administrator took away (Client.Evict). Asking again with another lease id would join the
@@ -151,7 +151,7 @@ var (
 	// ErrNoticeOver is the cause of the context of a lease whose notice of a break is about to
 	// be over (Lease.Notice). It is an *Error with CodeLeaseLost, as ErrMaxHold is: the work can stop until
 	// the lease's end, for as long as Lease.Remaining says.
-	ErrNoticeOver error = &Error{Code: CodeLeaseLost, Reason: ReasonBroken, Detail: "the notice that an administrator has given is over"}
+	ErrNoticeOver error = &Error{Code: CodeLeaseLost, Reason: ReasonBroken, Detail: "the notice given by an administrator is over"}
 
 	// ErrReleased is the cause of the context of a lease that was released by its holder.
 	ErrReleased = errors.New("the lease was released")

@@ -28,13 +28,13 @@ const clusterPort = "7000"
 
 // Cluster says which node of a cluster this gateway is, and how nodes know each other.
 type Cluster struct {
-	ClusterAddr        string `split_words:"true" desc:"host:port of this node, as in the list of raft://; found by itself where exactly one of the list is of this machine"`
+	ClusterAddr        string `split_words:"true" desc:"host:port of this node as in the raft:// list; needed unless exactly one entry of the list is an address of this machine"`
 	ClusterListenAddr  string `split_words:"true" desc:"address to listen on for other nodes; empty: FENCEPOST_CLUSTER_ADDR"`
-	ClusterSecret      string `split_words:"true" desc:"what the nodes of a cluster know each other by, the same at each: at least 32 characters made by chance, as of openssl rand -hex 32. Without it, or certificates, only loopback is used"`
+	ClusterSecret      string `split_words:"true" desc:"shared secret of the nodes of a cluster: at least 32 random characters, as from openssl rand -hex 32. Without it or certificates, only loopback is used"`
 	ClusterSecretFile  string `split_words:"true" desc:"file to read FENCEPOST_CLUSTER_SECRET from"`
-	ClusterTLSCertFile string `split_words:"true" desc:"in place of the secret: file of this node's certificate, for the host of its address, good for servers and clients; read again when it changes"`
-	ClusterTLSKeyFile  string `split_words:"true" desc:"file of its private key"`
-	ClusterTLSCaFile   string `split_words:"true" desc:"file of the authorities that sign the certificates of nodes, and of nobody else"`
+	ClusterTLSCertFile string `split_words:"true" desc:"instead of the secret: file with this node's certificate for its own host name, valid for server and client use; reread when it changes"`
+	ClusterTLSKeyFile  string `split_words:"true" desc:"file with its private key"`
+	ClusterTLSCaFile   string `split_words:"true" desc:"file with the authorities that sign the nodes' certificates and no others"`
 }
 
 // clusterNodes returns the addresses in FENCEPOST_STORE of a cluster.
@@ -248,7 +248,7 @@ func (s *clusterStore) Close() error {
 	return errors.Join(s.Store.Close(), s.cluster.Close())
 }
 
-// Check implements fencing.Store: where this node has no part in a cluster, it says why.
+// Check implements fencing.Store: where this node is not a member of a cluster, it says why.
 func (s *clusterStore) Check(ctx context.Context) error {
 	err := s.Store.Check(ctx)
 	if condition := s.cluster.Condition(); err != nil && condition != "" {
@@ -283,7 +283,7 @@ func atNode(findings []fencing.Finding, node string, own []fencing.Finding) []fe
 // clusterFindings says of each member how it is, and of all together how many more may fail.
 func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 	if status.Condition != "" {
-		findings = append(findings, fencing.Finding{Check: "membership", Detail: status.Condition, Remedy: "do what it asks for, or see to it that the nodes run and reach each other"})
+		findings = append(findings, fencing.Finding{Check: "membership", Detail: status.Condition, Remedy: "do what it says, or make sure that the nodes run and can reach each other"})
 	}
 	if len(status.Members) == 0 {
 		return findings
@@ -298,20 +298,20 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 	may := (voters - 1) / 2
 	switch {
 	case status.MayFail < 0:
-		all.OK, all.Detail, all.Remedy = false, "no majority of the members answers: nothing is granted", "start the members that are down"
+		all.OK, all.Detail, all.Remedy = false, "less than a majority of the members answer: nothing is granted", "start the members that are down"
 	case status.MayFail < may:
-		all.OK, all.Detail = false, fmt.Sprintf("of %s %d more may fail, in place of %d", plural(voters, "member", "members"), status.MayFail, may)
-		all.Remedy = "start the members that are down; one that is lost for good: start it with an empty data directory, or gateway cluster remove"
+		all.OK, all.Detail = false, fmt.Sprintf("of %s, %d more may fail instead of %d", plural(voters, "member", "members"), status.MayFail, may)
+		all.Remedy = "start the members that are down; if one is lost for good, start it with an empty data directory or run gateway cluster remove"
 	case voters == 1:
-		all.Detail = "there is one member: while it is down, nothing is served"
+		all.Detail = "there is only one member: nothing is served while it is down"
 	default:
-		all.Detail = fmt.Sprintf("of %s %d may fail", plural(voters, "member", "members"), may)
+		all.Detail = fmt.Sprintf("of %s, %d may fail", plural(voters, "member", "members"), may)
 	}
 	findings = append(findings, all)
 	for _, m := range status.Members {
 		f := fencing.Finding{Node: m.Addr, Check: "member", OK: m.Reached, Detail: memberState(m, status)}
 		if !m.Reached {
-			f.Remedy = "start it, or see what is between it and " + status.Node
+			f.Remedy = "start it, or check the network between it and " + status.Node
 		}
 		findings = append(findings, f)
 		if m.Reached && m.DiskTime >= 0 {
@@ -326,7 +326,7 @@ func diskFinding(m cluster.Member, status cluster.Status) fencing.Finding {
 	f := fencing.Finding{Node: m.Addr, Check: "disk", OK: !m.Slow(), Detail: fmt.Sprintf("a write to its log takes %d ms", m.DiskTime)}
 	if m.Slow() {
 		f.Detail += ": so long all changes wait while it leads, or is needed for a majority"
-		f.Remedy = "see what else uses its disk, or replace that"
+		f.Remedy = "find out what else uses its disk, or replace the disk"
 		if m.Addr == status.Leader && len(status.Members) > 1 {
 			f.Remedy += "; until then gateway cluster transfer has another member lead"
 		}

@@ -146,7 +146,7 @@ func TestDataOfAnotherNode(t *testing.T) {
 	alone.stop()
 	all[1].stop()
 	for _, c := range []struct{ what, dir, says string }{
-		{"the data of a cluster of one", alone.dir, "is in a cluster that does not have it"},
+		{"the data of a cluster of one", alone.dir, "is in a cluster that does not have this node"},
 		{"the data of another member", all[1].dir, "is that of the member"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

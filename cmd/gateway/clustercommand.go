@@ -22,21 +22,22 @@ const clusterTimeout = 5 * time.Minute
 
 const clusterHelp = `Usage: gateway cluster status|add|remove|transfer [-json] [-timeout 5m] [NODE]
 
-Asks the cluster of FENCEPOST_STORE=raft://..., with the settings of a gateway of its own, how
-it is, or changes it. NODE is the address of a node, as in the list, or its id.
+Shows or changes the cluster of FENCEPOST_STORE=raft://...; run it with the settings of one of its
+gateways. NODE is the address of a node, as in the list, or its id.
 
-  status             how the members are; exits with 1 unless all are there, follow and have
-                     votes, so that as many may fail as their number allows, and no disk is slow
-  add NODE           take in the node at an address that no member has; it runs already, and
-                     is without data. Returns when it has its vote
-  remove NODE        NODE is no member any more, and its data can't take part again. Refused
-                     where those that stay are no majority that follows; done if it is none
-  transfer [NODE]    NODE, or any other, leads from now on
+  status             show the members; exits with 1 unless every member can be reached, follows the
+                     leader and has a vote, and no disk is slow
+  add NODE           add the node at an address that no member has; it must run already, without
+                     data. Returns when the node has its vote
+  remove NODE        remove a member; its data can't be used in the cluster again. Refused unless
+                     a majority of the members that stay follow the leader; succeeds if NODE is
+                     not a member
+  transfer [NODE]    make NODE, or any other member, the leader
 
-  -json              print how the members are as JSON
-  -timeout           how long it may take
+  -json              print the members as JSON
+  -timeout           longest time to wait
 
-It exits with 0 if it was done, 1 if not, and 2 if the command line or the settings are at fault.
+It exits with 0 on success, 1 on failure, and 2 if the command line or the settings are wrong.
 `
 
 // clusterCommand asks the cluster of the settings how it is, or changes it.
@@ -59,13 +60,13 @@ func clusterCommand(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprint(out, clusterHelp)
 		return err
 	case err == nil && verb == "":
-		err = errors.New("what is to be done? status, add, remove or transfer")
+		err = errors.New("a command is missing: status, add, remove or transfer")
 	case err == nil && !slices.Contains([]string{"status", "add", "remove", "transfer"}, verb):
 		err = fmt.Errorf("there is no command %q", verb)
 	case err == nil && (flags.NArg() > 0 && node != flags.Arg(0) || node != "" && verb == "status"):
-		err = errors.New("there is an argument too many")
+		err = errors.New("there is an unexpected argument")
 	case err == nil && node == "" && (verb == "add" || verb == "remove"):
-		err = errors.New("which node?")
+		err = errors.New("the node is missing")
 	case err == nil && node != "" && !isID(node):
 		err = peer.CheckAddr(withClusterPort(node))
 	}
@@ -77,7 +78,7 @@ func clusterCommand(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if cfg.storeKind() != kindRaft {
-		return usageError{errors.New("cluster: FENCEPOST_STORE is not raft://, so this gateway is in no cluster")}
+		return usageError{errors.New("cluster: FENCEPOST_STORE is not raft://, so this gateway is not in a cluster")}
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()

@@ -38,81 +38,81 @@ type config struct {
 
 // Serving says where and to whom the gateway answers.
 type Serving struct {
-	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to serve on; port 0 picks a free one and logs it"`
-	AllowedHosts    []string `split_words:"true" desc:"Hosts to answer to, separated by commas: host, host:port, or * for any; empty: the loopback names, and the address that is served on if it is an IP address"`
-	KeysFile        string   `split_words:"true" desc:"file of the keys that let clients in, read again when it changes; gateway keygen makes one. Without it everybody may do everything, and only loopback is served"`
-	TLSCertFile     string   `split_words:"true" desc:"file of the certificate, and those between it and its authority, to serve TLS with; read again when it changes"`
-	TLSKeyFile      string   `split_words:"true" desc:"file of its private key"`
-	TLSClientCAFile string   `split_words:"true" desc:"file of the authorities whose client certificates let in whom FENCEPOST_KEYS_FILE names"`
-	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"serve beyond loopback although whoever reaches the address can take and break locks"`
-	AdminAddr       string   `split_words:"true" desc:"when set, /metrics moves to this address, with /debug/pprof; it has the same keys and Hosts"`
+	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to listen on; port 0 picks a free port and logs it"`
+	AllowedHosts    []string `split_words:"true" desc:"Host headers to accept, separated by commas: host, host:port, or * for any; empty: the loopback names, and the listening address if it is an IP address"`
+	KeysFile        string   `split_words:"true" desc:"file with the clients' keys, reread when it changes; gateway keygen makes a key. Without it anybody may do anything, and only loopback is served"`
+	TLSCertFile     string   `split_words:"true" desc:"file with the TLS server certificate and its intermediates; reread when it changes"`
+	TLSKeyFile      string   `split_words:"true" desc:"file with its private key"`
+	TLSClientCAFile string   `split_words:"true" desc:"file with the authorities that sign client certificates; FENCEPOST_KEYS_FILE says what each certificate may do"`
+	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"serve beyond loopback without keys: anyone who can reach the address can acquire and break locks"`
+	AdminAddr       string   `split_words:"true" desc:"separate address for /metrics and /debug/pprof, with the same keys and Host headers; empty: /metrics is served with the rest"`
 
-	MaxConnections             int `split_words:"true" default:"0" desc:"connections that may be open at once; 0 is as many as the limit of open files leaves"`
-	MaxConnectionsPerClient    int `split_words:"true" default:"0" desc:"connections from one address that may be open at once; 0 is any number"`
-	MaxConnectionRatePerClient int `split_words:"true" default:"0" desc:"connections a second that one address may open, and as many at once; 0 is any number"`
+	MaxConnections             int `split_words:"true" default:"0" desc:"open connections; 0 is as many as the limit of open files allows"`
+	MaxConnectionsPerClient    int `split_words:"true" default:"0" desc:"open connections from one address; 0 is no limit"`
+	MaxConnectionRatePerClient int `split_words:"true" default:"0" desc:"new connections a second from one address, and the largest burst; 0 is no limit"`
 
-	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"how long a shutdown takes at most, FENCEPOST_DRAIN_DELAY included; 0s to 1h"`
-	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown goes on serving while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
+	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"longest time that a shutdown takes, including FENCEPOST_DRAIN_DELAY; 0s to 1h"`
+	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"time that a shutdown still serves while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
 }
 
 // Storage says what remembers locks.
 type Storage struct {
-	Store        string        `split_words:"true" default:"embedded" desc:"embedded, the nodes of a cluster of gateways: raft://host:port,host:port,host:port (port 7000 where none is named), or the URL of a database: postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (MariaDB too), or of a Redis: redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded; or the nodes of a cluster of gateways, raft://host:port,host:port,host:port (port 7000 by default); or a database, postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (also MariaDB); or Redis, redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
 	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
 	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store, or of this node of a cluster"`
-	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of gateway and store; 10ms to 1m"`
-	Strict       bool          `split_words:"true" default:"false" desc:"refuse to start, and to grant, while the store is set up so that it endangers a promise"`
+	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of the gateway and the store; 10ms to 1m"`
+	Strict       bool          `split_words:"true" default:"false" desc:"refuse to start and to grant while the setup of the store endangers a promise"`
 	Cluster
 	Redis
 }
 
 // Redis says how to come in there, and what to do about what it may forget.
 type Redis struct {
-	RedisUsername        string `split_words:"true" desc:"user, where the URL has none"`
-	RedisPassword        string `split_words:"true" desc:"password, where the URL has none"`
+	RedisUsername        string `split_words:"true" desc:"user, if the URL has none"`
+	RedisPassword        string `split_words:"true" desc:"password, if the URL has none"`
 	RedisPasswordFile    string `split_words:"true" desc:"file to read FENCEPOST_REDIS_PASSWORD from"`
-	SentinelUsername     string `split_words:"true" desc:"user at the Sentinels, which have their own"`
+	SentinelUsername     string `split_words:"true" desc:"user at the Sentinels"`
 	SentinelPassword     string `split_words:"true" desc:"password at the Sentinels"`
 	SentinelPasswordFile string `split_words:"true" desc:"file to read FENCEPOST_SENTINEL_PASSWORD from"`
 
-	RedisTLSCertFile string `split_words:"true" desc:"file of the certificate to show to a Redis with TLS, and to Sentinels; read again when it changes"`
-	RedisTLSKeyFile  string `split_words:"true" desc:"file of its private key"`
-	RedisTLSCaFile   string `split_words:"true" desc:"file of the authorities of their certificates; without it those of the system"`
+	RedisTLSCertFile string `split_words:"true" desc:"file with the client certificate for Redis and the Sentinels over TLS; reread when it changes"`
+	RedisTLSKeyFile  string `split_words:"true" desc:"file with its private key"`
+	RedisTLSCaFile   string `split_words:"true" desc:"file with the authorities that sign their certificates; empty: those of the system"`
 
-	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before it is answered; 0 to 100"`
-	Quarantine       string `split_words:"true" default:"auto" desc:"how long nothing new is granted where Redis, or a database, may have forgotten leases: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
+	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before the gateway answers; 0 to 100"`
+	Quarantine       string `split_words:"true" default:"auto" desc:"how long no new leases are granted after Redis or a database may have lost some: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
 }
 
 // Leases bounds what clients may ask for.
 type Leases struct {
-	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease that names none; in whole milliseconds, like all three"`
+	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease whose request names none; whole milliseconds, as for all three"`
 	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 100ms"`
 	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
 
-	MaxHoldersPerName int `split_words:"true" default:"10000" desc:"shared leases that one name may have at once; 1 to 100000, the same at all gateways"`
+	MaxHoldersPerName int `split_words:"true" default:"10000" desc:"shared leases of one name; 1 to 100000, the same at all gateways"`
 }
 
 // Waiting bounds who waits, and how long: a request that waits costs memory and a
 // connection. 0 is no bound.
 type Waiting struct {
-	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"longest wait_ms of a plain acquire, in whole milliseconds; 0s to 24h"`
-	MaxWaiters          int           `split_words:"true" default:"50000" desc:"requests that may wait at this gateway at once; 0 is any number"`
-	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"requests that may wait for one name at all gateways, and places kept there; 0 is any number"`
-	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"requests from one address that may wait at this gateway; 0 is any number"`
-	MaxStreams          int           `split_words:"true" default:"1000" desc:"streams of events at this gateway; 0 is any number"`
-	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases; 0 is any number"`
+	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"largest wait_ms of a request without a stream, in whole milliseconds; 0s to 24h"`
+	MaxWaiters          int           `split_words:"true" default:"50000" desc:"waiting requests at this gateway; 0 is no limit"`
+	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"waiting requests for one name at all gateways, including places kept after a disconnect; 0 is no limit"`
+	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"waiting requests from one address at this gateway; 0 is no limit"`
+	MaxStreams          int           `split_words:"true" default:"1000" desc:"event streams at this gateway; 0 is no limit"`
+	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases together; 0 is no limit"`
 }
 
 // Requests bounds what one principal may ask for: a name of the keys file or, without
 // keys, an address. 0 is no bound.
 type Requests struct {
-	MaxRequestRatePerPrincipal int `split_words:"true" default:"0" desc:"requests a second of one principal (a name of FENCEPOST_KEYS_FILE; without keys, an address), and as many at once; renewals and releases are refused at four times that only; 0 is any number"`
-	MaxRequestsPerPrincipal    int `split_words:"true" default:"10000" desc:"requests of one principal under way at once, without those that wait and streams; renewals and releases as above; 0 is any number"`
+	MaxRequestRatePerPrincipal int `split_words:"true" default:"0" desc:"requests a second of one principal (a name in FENCEPOST_KEYS_FILE; without keys, an address), and the largest burst; renewals and releases may reach four times that; 0 is no limit"`
+	MaxRequestsPerPrincipal    int `split_words:"true" default:"10000" desc:"requests of one principal in progress, not counting waiting requests and streams; renewals and releases as above; 0 is no limit"`
 }
 
 // Logging says what is logged, to standard error.
 type Logging struct {
-	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error; the audit of keys and breaks is logged at any"`
+	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error; the audit is logged at every level"`
 	LogFormat string     `split_words:"true" default:"json" desc:"json, or text for people"`
 }
 
@@ -129,7 +129,7 @@ func loadConfig() (config, error) {
 	missing, unreadable := cfg.readFiles()
 	unread, faults = append(unread, missing...), append(faults, unreadable...)
 	if faults = append(faults, cfg.validate(unread)...); len(faults) > 0 {
-		return cfg, usageError{fmt.Errorf("the settings are at fault:\n%w", errors.Join(faults...))}
+		return cfg, usageError{fmt.Errorf("these settings are wrong:\n%w", errors.Join(faults...))}
 	}
 	return cfg, nil
 }
@@ -177,7 +177,7 @@ func wantedForm(goType string) string {
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT(_.*)?)$|_PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?$`)
 
 // lockctlVariables are the settings of lockctl that the gateway has not, and which of its own are meant where they are taken for
-// them. They are refused like all that are not known: whoever writes FENCEPOST_KEY_FILE may believe that keys are needed now.
+// them. They are refused like all that are not known: whoever writes FENCEPOST_KEY_FILE may believe that requests need a key now.
 var lockctlVariables = map[string]string{
 	envPrefix + "_KEY": envPrefix + "_KEYS_FILE", envPrefix + "_KEY_FILE": envPrefix + "_KEYS_FILE",
 	envPrefix + "_CA_FILE":   envPrefix + "_TLS_CLIENT_CA_FILE",
@@ -194,7 +194,7 @@ func unknownVariables() (faults []error) {
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
 		if meant := lockctlVariables[name]; meant != "" {
-			faults = append(faults, fmt.Errorf("%s is a setting of lockctl: unset it for the gateway, or set %s if that is meant", name, meant))
+			faults = append(faults, fmt.Errorf("%s is a setting of lockctl: unset it for the gateway, or set %s if you meant that", name, meant))
 		} else if strings.HasPrefix(name, envPrefix+"_") && !slices.Contains(known, name) && !serviceVariable.MatchString(name) {
 			faults = append(faults, fmt.Errorf("%s is not a setting%s; gateway -help lists them", name, nearest(name, known)))
 		}
@@ -310,14 +310,14 @@ func printHelp(w io.Writer) error {
 
 Usage:
   gateway              serve until SIGINT or SIGTERM
-  gateway healthcheck  exit with 0 if the gateway of these settings is ready, else 1
-  gateway doctor       examine the store of these settings; -help says how
-  gateway cluster      ask how the cluster of these settings is, or change it: status, add,
-                       remove, transfer; -help says how
-  gateway store        make the tables in the database of these settings, and give rights to
-                       users; -help says how
-  gateway restored     say that the data directory is a copy of an earlier time; -help says how
-  gateway keygen       make a key for FENCEPOST_KEYS_FILE; -help says how
+  gateway healthcheck  exit with 0 if the gateway with these settings is ready, otherwise 1
+  gateway doctor       examine the store of these settings; see -help
+  gateway cluster      show or change the cluster of these settings: status, add, remove,
+                       transfer; see -help
+  gateway store        make the tables in the database of these settings, and give users
+                       their rights; see -help
+  gateway restored     mark the data directory as a restored copy; see -help
+  gateway keygen       make a key for FENCEPOST_KEYS_FILE; see -help
   gateway -help        this text
   gateway -version     print the version
 

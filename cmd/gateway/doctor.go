@@ -23,19 +23,19 @@ import (
 
 const doctorHelp = `Usage: gateway doctor
 
-Examines the store of the settings, and says what endangers a promise and what to change. It takes
-no lease and ends none, and may run beside gateways.
+Examines the store of these settings, and says what endangers a promise and what to change. It neither
+acquires nor ends leases, and may run beside gateways.
 
 It exits with
-  0  if all was looked at and is well, and the store serves
+  0  if everything was examined and is fine, and the store serves
   1  if something is in DANGER or trouble, or the store can't be examined or can't serve
-  2  if the command line or the settings are at fault
-  3  if nothing is wrong with what was looked at, and something is unknown: it could not be looked at,
-     as what is in the files of an embedded store while a gateway has them open
+  2  if the command line or the settings are wrong
+  3  if nothing wrong was found but something could not be examined, such as the files of an embedded
+     store while a gateway has them open
 `
 
 // errNotSeen is of an examination that has found nothing wrong, and could not look at everything.
-var errNotSeen = errors.New("could not be looked at: whether it is well is not known")
+var errNotSeen = errors.New("could not be examined: its state is unknown")
 
 // doctor examines the store of the settings and tells a person what it means. It
 // takes no lease and ends none; at a Redis it says that it has arrived, as every
@@ -49,7 +49,7 @@ func doctor(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if err == nil && flags.NArg() > 0 {
-		err = fmt.Errorf("%q is one argument too many", flags.Arg(0))
+		err = fmt.Errorf("%q is an unexpected argument", flags.Arg(0))
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("doctor: %w; see gateway doctor -help", err)}
@@ -217,7 +217,7 @@ func where(cfg config) string {
 
 func (c *condition) print(out io.Writer, cfg config) {
 	node := ""
-	fmt.Fprintln(out, "\nWhat was looked at:")
+	fmt.Fprintln(out, "\nWhat was examined:")
 	for _, f := range c.findings {
 		if f.Node != node {
 			node = f.Node
@@ -226,11 +226,11 @@ func (c *condition) print(out io.Writer, cfg config) {
 		printFinding(out, f)
 	}
 	if c.stats != nil {
-		quarantine := "none: everything is granted"
+		quarantine := "none"
 		if left := c.stats.Quarantine; left > 0 {
-			quarantine = fmt.Sprintf("for up to %s more nothing new is granted, as leases may have been forgotten; those that the store still has can be renewed", left.Round(100_000_000))
+			quarantine = fmt.Sprintf("for up to another %s no new leases are granted, because some may have been lost; leases that the store still has can be renewed", left.Round(100_000_000))
 			if cfg.storeKind() == kindQuorum {
-				quarantine = fmt.Sprintf("for up to %s more not every node votes, as leases may have been forgotten; take no other one down before", left.Round(100_000_000))
+				quarantine = fmt.Sprintf("for up to another %s not every node votes, because leases may have been lost; don't take down another node before that", left.Round(100_000_000))
 			}
 		}
 		fmt.Fprintf(out, "\nQuarantine now: %s\nLocks held now: %d\n", quarantine, c.stats.Held)
@@ -268,38 +268,38 @@ func printFinding(out io.Writer, f fencing.Finding) {
 // promises says what P1 and P2 come to with these settings if nothing is in
 // danger.
 func promises(cfg config) []string {
-	const tokens = "always, unless Redis forgets, its clock is set back by more than the outage took, and no gateway is left that knows better."
+	const tokens = "always, unless all three happen: Redis loses data, its clock goes back by more than the outage took, and no gateway runs that knows better."
 	kind := cfg.storeKind()
 	switch kind {
 	case kindEmbedded:
 		return []string{
-			"P1 (one live lease): through crashes and power losses, on this one machine.",
-			"P2 (tokens only grow): likewise.",
+			"P1 (one live lease): holds through crashes and power losses, on this one machine.",
+			"P2 (tokens only grow): the same.",
 		}
 	case kindRaft:
 		return []string{
-			"P1 (one live lease): through the loss of any minority of the nodes, their disks included; what is left of clocks is by how much their rates differ.",
-			"P2 (tokens only grow): likewise.",
+			"P1 (one live lease): holds through the loss of any minority of the nodes and their disks; of the clocks, only the rates must agree.",
+			"P2 (tokens only grow): the same.",
 		}
 	case kindQuorum:
 		return []string{
-			"P1 (one live lease): while clocks differ by less than " + cfg.MaxClockSkew.String() + ", and fewer than a majority of the nodes forget at a time.",
+			"P1 (one live lease): holds while clocks differ by less than " + cfg.MaxClockSkew.String() + " and less than a majority of the nodes lose data at a time.",
 			"P2 (tokens only grow): every token is claimed on a majority of the nodes.",
 			quarantineLine(cfg),
 		}
 	case kindPostgres, kindMySQL:
 		return []string{
-			"P1 (one live lease): through crashes of the database; a fail-over to a standby that lacks commits, or a backup that is put back, forgets grants.",
-			"P2 (tokens only grow): likewise, and beyond that while a gateway is left that knows better, or the database's clock is not set back.",
+			"P1 (one live lease): holds through crashes of the database; a fail-over to a standby that lacks commits, or a restored backup, loses grants.",
+			"P2 (tokens only grow): the same, and also after such a loss if a gateway runs that knows better, or the database's clock was not set back.",
 			quarantineLine(cfg),
 		}
 	}
-	first := "P1 (one live lease): as long as Redis forgets nothing; see persistence above."
+	first := "P1 (one live lease): holds as long as Redis loses nothing; see persistence above."
 	if kind == kindSentinel || kind == kindCluster {
-		first = "P1 (one live lease): a fail-over forgets the grants that no replica had yet, as FENCEPOST_REDIS_REPLICA_ACKS is 0."
+		first = "P1 (one live lease): a fail-over loses the grants that no replica had yet, because FENCEPOST_REDIS_REPLICA_ACKS is 0."
 		if cfg.RedisReplicaAcks > 0 {
 			first = "P1 (one live lease): a grant is answered when " + plural(cfg.RedisReplicaAcks, "replica has", "replicas have") +
-				" it; a fail-over forgets it only if another replica is promoted."
+				" it; a fail-over loses it only if another replica is promoted."
 		}
 	}
 	return []string{first, "P2 (tokens only grow): " + tokens, quarantineLine(cfg)}
@@ -308,15 +308,15 @@ func promises(cfg config) []string {
 // quarantineLine says what is done about what may have been forgotten.
 func quarantineLine(cfg config) string {
 	policy, _ := cfg.quarantine() // validated before
-	const start = "Where leases may have been forgotten, "
+	const start = "After a loss of leases, "
 	switch {
 	case policy.Off:
-		return start + "all is granted again at once: FENCEPOST_QUARANTINE is off."
+		return start + "new ones are granted at once: FENCEPOST_QUARANTINE is off."
 	case policy.For > 0:
-		return start + "nothing new is granted for " + policy.For.String() + "; leases with a longer TTL are the exception to P1."
+		return start + "no new ones are granted for " + policy.For.String() + "; lost leases with a longer TTL are the exception to P1."
 	}
-	return start + "nothing new is granted for the longest TTL in use, " + min(policy.Least, fencing.LongestQuarantine).String() +
-		" at least; leases with a TTL above " + fencing.LongestQuarantine.String() + " are the exception to P1."
+	return start + "no new ones are granted for the longest TTL in use, at least " + min(policy.Least, fencing.LongestQuarantine).String() +
+		"; lost leases with a TTL above " + fencing.LongestQuarantine.String() + " are the exception to P1."
 }
 
 func plural(n int, one, many string) string {

@@ -52,7 +52,7 @@ func oneBecomesThree(t *testing.T, end os.Signal, othersWait bool) {
 	} else {
 		first = "FENCEPOST_STORE=raft://" + a.addr
 	}
-	a.doctor("the data of a store without peers: a cluster begins with it", first, "FENCEPOST_CLUSTER_ADDR="+a.addr)
+	a.doctor("the data of a single gateway: a cluster is formed from it", first, "FENCEPOST_CLUSTER_ADDR="+a.addr)
 	must(t, a.start(first, "FENCEPOST_CLUSTER_ADDR="+a.addr))
 	a.says(ready)
 	r.goesOnAt(a)
@@ -102,11 +102,11 @@ func TestTwoStoresDoNotBecomeOneCluster(t *testing.T) {
 	}
 	list := "FENCEPOST_STORE=raft://" + strings.Join([]string{empty.addr, first.addr, second.addr}, ",")
 	must(t, empty.start(list, "FENCEPOST_CLUSTER_ADDR="+empty.addr))
-	empty.says("a new cluster begins when all nodes of FENCEPOST_STORE have been reached")
+	empty.says("a new cluster is formed when all nodes of FENCEPOST_STORE have been reached")
 	must(t, first.start(list, "FENCEPOST_CLUSTER_ADDR="+first.addr))
 	first.says(ready)
 	first.members(0, list, first)
-	refused(t, second.dir, "is that of a store without peers, with which a cluster begins; but "+first.addr, list, "FENCEPOST_CLUSTER_ADDR="+second.addr)
+	refused(t, second.dir, "is that of a single gateway, from which a cluster is formed; but "+first.addr, list, "FENCEPOST_CLUSTER_ADDR="+second.addr)
 	empty.says("gateway cluster add " + empty.addr)
 	must(t, second.start())
 	if status, body, err := request(http.MethodPost, "http://"+second.gateway.addr+"/locks/a", "", nil); err != nil || status != http.StatusLocked {

@@ -23,7 +23,7 @@ func watchKeys(cfg config, watched *files, log *slog.Logger) (*auth.Keys, error)
 		}
 		if keys == nil {
 			keys = auth.New(set, nil)
-			log.Info("keys are needed", "keys", keys.Len())
+			log.Info("requests need a key", "keys", keys.Len())
 			return nil
 		}
 		for _, change := range keys.Replace(set) {
@@ -65,7 +65,7 @@ func keygen(args []string, out, secret io.Writer) error {
 		_, err := fmt.Fprint(out, keygenHelp)
 		return err
 	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("there is an argument too many")
+		err = fmt.Errorf("there is an unexpected argument")
 	case err == nil && (*name == "" || *scopes == "" || *prefixes == ""):
 		err = errors.New("-name, -scope and -prefix are needed")
 	}
@@ -86,15 +86,15 @@ func keygen(args []string, out, secret io.Writer) error {
 
 const keygenHelp = `Usage: gateway keygen -name NAME -scope SCOPES -prefix PREFIXES [-expires TIME]
 
-Makes a key. Standard output gets the line for FENCEPOST_KEYS_FILE, which has its hash;
-standard error gets the key, which is kept nowhere else. Under umask 077 the files are
-for their owner alone:
+Makes a key. Standard output gets the line for FENCEPOST_KEYS_FILE, with the hash of the key.
+Standard error gets the key itself, which is stored nowhere else. Set umask 077 so that only
+the owner can read the files:
 
   gateway keygen -name ci -scope lock,read -prefix jobs/ >>keys 2>ci.key
 
-  -name     whose key it is, for logs
-  -scope    what it may do: read, lock, fence, admin, or several with commas between
+  -name     who the key belongs to, for logs
+  -scope    what it may do: read, lock, fence or admin, or several separated by commas
   -prefix   which names it may use: jobs/ (all below jobs), jobs (that name and all below
-            it), several with commas between, or * (every name)
-  -expires  when it ends, like 2027-01-01T00:00:00Z; without it, never
+            it), several separated by commas, or * (every name)
+  -expires  when it expires, like 2027-01-01T00:00:00Z; by default never
 `

@@ -75,7 +75,7 @@ func TestHangup(t *testing.T) {
 
 	writeFile(t, path, second)
 	g.cmd.Process.Signal(syscall.SIGHUP)
-	wantInLog(t, log, "as SIGHUP asks")
+	wantInLog(t, log, "rereading files after SIGHUP")
 	until(t, http.StatusOK, "GET", url, young)
 	until(t, http.StatusUnauthorized, "GET", url, old)
 
@@ -86,7 +86,7 @@ func TestHangup(t *testing.T) {
 
 	writeFile(t, path, second+"nonsense\n")
 	g.cmd.Process.Signal(syscall.SIGHUP)
-	wantInLog(t, log, `"msg":"a file can't be used; what was read before stays in force","setting":"FENCEPOST_KEYS_FILE","error":"line 2: must begin with key or cert"`)
+	wantInLog(t, log, `"msg":"a file can't be used; its previous content stays in force","setting":"FENCEPOST_KEYS_FILE","error":"line 2: must begin with key or cert"`)
 	until(t, http.StatusOK, "GET", url, young)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -314,7 +314,7 @@ func TestHangupWithoutFiles(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	g := startLogged(t, log)
 	g.cmd.Process.Signal(syscall.SIGHUP)
-	wantInLog(t, log, "as SIGHUP asks")
+	wantInLog(t, log, "rereading files after SIGHUP")
 	if status, body, err := request(http.MethodGet, "http://"+g.addr+"/livez", "", nil); err != nil || status != http.StatusOK {
 		t.Errorf("%d %s, %v", status, body, err)
 	}

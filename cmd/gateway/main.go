@@ -3,11 +3,11 @@
 // Usage:
 //
 //	gateway              serve until SIGINT or SIGTERM
-//	gateway healthcheck  ask the gateway of the same settings whether it is ready
+//	gateway healthcheck  ask the gateway with the same settings whether it is ready
 //	gateway doctor       examine the store of the settings
-//	gateway cluster      ask how the cluster of the settings is, or change it
+//	gateway cluster      show or change the cluster of the settings
 //	gateway store        make the tables in the database of the settings
-//	gateway restored     say that the data directory is a copy of an earlier time
+//	gateway restored     mark the data directory as a restored copy
 //	gateway keygen       make a key for the keys file
 //	gateway -help        list the settings
 //	gateway -version     print the version

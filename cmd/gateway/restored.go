@@ -13,11 +13,10 @@ import (
 
 const restoredHelp = `Usage: gateway restored -longest-ttl DURATION
 
-Says that FENCEPOST_DATA_DIR is a copy of an earlier time. No gateway may have it
-open. What was granted since the copy is not in it: so from now on nothing new is granted
-for DURATION, which is to be at least as long as the longest TTL that was in use.
-Leases that the copy has can be renewed meanwhile. It is for the embedded store, and
-for a cluster of one.
+Marks FENCEPOST_DATA_DIR as a restored copy. No gateway may have it open. Leases that were
+granted after the copy was made are not in it, so no new leases are granted for DURATION,
+which must be at least the longest TTL that was in use. Leases in the copy can be renewed
+meanwhile. It is for the embedded store and for a cluster with one member.
 
   gateway restored -longest-ttl 5m
 `
@@ -39,11 +38,11 @@ func restored(args []string, out io.Writer) error {
 	}
 	switch {
 	case flags.NArg() > 0:
-		return usageError{fmt.Errorf("restored: %q is one argument too many; see gateway restored -help", flags.Arg(0))}
+		return usageError{fmt.Errorf("restored: %q is an unexpected argument; see gateway restored -help", flags.Arg(0))}
 	case *longest <= 0 || *longest > cfg.MaxTTL:
-		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it is to be the longest TTL that was in use, up to FENCEPOST_MAX_TTL (%s)", *longest, cfg.MaxTTL)}
+		return usageError{fmt.Errorf("restored: -longest-ttl is %s; it must be the longest TTL that was in use, at most FENCEPOST_MAX_TTL (%s)", *longest, cfg.MaxTTL)}
 	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
-		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database, of which gateways find out by themselves that it has lost something")}
+		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database; gateways notice by themselves when one of those has lost something")}
 	}
 	until, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
 	if err != nil {

@@ -193,7 +193,7 @@ func (d *smallDisk) isFull(t *testing.T) {
 	g := d.start(t)
 	filler := fill(t, d.mount)
 	err := g.end(syscall.SIGTERM)
-	if status := g.cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(g.warnings(), "the end is not clean") || !strings.Contains(g.warnings(), "make room") {
+	if status := g.cmd.ProcessState.ExitCode(); status != 1 || !strings.Contains(g.warnings(), "the shutdown was not clean") || !strings.Contains(g.warnings(), "make room") {
 		t.Errorf("on a full disk it ends with %v:\n%s", err, g.warnings())
 	}
 	must(t, os.Remove(filler))

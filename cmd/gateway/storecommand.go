@@ -17,20 +17,20 @@ const initTimeout = time.Minute
 
 const storeHelp = `Usage: gateway store init [-print] [-role NAME] [-app NAME]
 
-Makes the tables of FENCEPOST_STORE=postgres://... or mysql://... in that database, as far as they
-are not there, and says what it did. What is there is kept, so it may be done again. The user of the
-URL has to be one who may make a schema; no gateway needs these rights afterwards.
+Creates the missing tables in the database of FENCEPOST_STORE=postgres://... or mysql://..., and prints
+what it did. Existing tables are kept, so you can repeat it. The user of the URL must have the right to
+create a schema; gateways do not need that right.
 
-  -print       print the statements instead, for whoever may carry them out
-  -role NAME   give this user, who is there already, the rights that a gateway in use needs, and no more
-               (MariaDB, MySQL: NAME@HOST, of any host if none is named)
-  -app NAME    give this one those of an application: to look at leases (the view fencepost.leases) and
-               to have a transaction check one (the function fencepost.guard)
+  -print       only print the statements, for somebody else to run
+  -role NAME   give this existing user exactly the rights that a gateway needs
+               (MariaDB, MySQL: NAME@HOST; any host by default)
+  -app NAME    give this existing user the rights of an application: to read leases (the view
+               fencepost.leases) and to check one in a transaction (the function fencepost.guard)
 
-After an update it brings the tables up to date, where the new version needs others. Then all gateways
-are to be stopped first.
+After an upgrade it updates the tables if the new version needs that. Stop all gateways first in that
+case.
 
-It exits with 0 if it was done, 1 if not, and 2 if the command line or the settings are at fault.
+It exits with 0 on success, 1 on failure, and 2 if the command line or the settings are wrong.
 `
 
 // storeCommand makes the tables of the store of the settings.
@@ -51,11 +51,11 @@ func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 		_, err := fmt.Fprint(out, storeHelp)
 		return err
 	case err == nil && verb == "":
-		err = errors.New("what is to be done? init")
+		err = errors.New("a command is missing: init")
 	case err == nil && verb != "init":
 		err = fmt.Errorf("there is no command %q", verb)
 	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("%q is one argument too many", flags.Arg(0))
+		err = fmt.Errorf("%q is an unexpected argument", flags.Arg(0))
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("store: %w; see gateway store -help", err)}
@@ -65,7 +65,7 @@ func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if !cfg.onDatabase() {
-		return usageError{errors.New("store: FENCEPOST_STORE is neither postgres:// nor mysql://, and other stores need no tables")}
+		return usageError{errors.New("store: FENCEPOST_STORE is neither postgres:// nor mysql://; other stores need no tables")}
 	}
 	if *printed {
 		text, err := sql.Script(cfg.Store, rights)

@@ -56,9 +56,9 @@ func (s security) warn(cfg config, log *slog.Logger) {
 	loopback, _ := isLoopback(cfg.ListenAddr)
 	switch {
 	case s.keys != nil && s.server == nil && !loopback:
-		log.Warn("keys and leases cross the network in the clear, unless something in front of this address speaks TLS: set FENCEPOST_TLS_CERT_FILE")
+		log.Warn("keys and leases cross the network unencrypted, unless a proxy in front of this address speaks TLS: set FENCEPOST_TLS_CERT_FILE")
 	case cfg.InsecureNoAuth:
-		log.Warn("there is no authentication: whoever reaches this address can take and break every lock")
+		log.Warn("there is no authentication: anyone who can reach this address can acquire and break every lock")
 	}
 }
 
@@ -133,7 +133,7 @@ func pairFile(setting, certFile, keyFile string, into *atomic.Pointer[tls.Certif
 			if now := into.Load(); now != nil && inTime(now.Leaf) == nil {
 				return fmt.Errorf("%s %w", certFile, err)
 			}
-			log.Warn("a certificate is of no use now", "setting", setting, "error", err)
+			log.Warn("a certificate is not valid now", "setting", setting, "error", err)
 		}
 		watched.state.Expires(setting, pair.Leaf.NotAfter)
 		if into.Swap(&pair) != nil {
@@ -212,7 +212,7 @@ func certificates(content []byte) (certs []*x509.Certificate, err error) {
 		certs = append(certs, cert)
 	}
 	if begun != 0 || len(bytes.TrimSpace(content)) > 0 {
-		return nil, errors.New("a part of it is no PEM: the file may be damaged, or half written")
+		return nil, errors.New("part of it is not PEM: the file may be damaged or half written")
 	}
 	return certs, nil
 }

@@ -171,7 +171,7 @@ func TestTLS(t *testing.T) {
 	}
 	writeFile(t, a.file("first.crt"), "nonsense")
 	g.cmd.Process.Signal(syscall.SIGHUP)
-	wantInLog(t, log, `"msg":"a file can't be used; what was read before stays in force","setting":"FENCEPOST_TLS_CERT_FILE"`)
+	wantInLog(t, log, `"msg":"a file can't be used; its previous content stays in force","setting":"FENCEPOST_TLS_CERT_FILE"`)
 	if name, _, err := served(t, g.addr, 0); name != "first" {
 		t.Errorf("with a bad file %q is served, %v", name, err)
 	}

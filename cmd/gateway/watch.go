@@ -88,7 +88,7 @@ func (f *files) start() {
 			case <-ticker.C:
 				f.look(ctx, false)
 			case <-hangup:
-				f.log.Info("reading files again, as SIGHUP asks")
+				f.log.Info("rereading files after SIGHUP")
 				f.look(ctx, true)
 			case <-ctx.Done():
 				return
@@ -109,7 +109,7 @@ func (f *files) stop() {
 func (f *files) look(ctx context.Context, always bool) {
 	for _, one := range f.all {
 		if err := f.load(ctx, one, always, lookReading); err != nil {
-			f.log.Error("a file can't be used; what was read before stays in force", "setting", one.setting, "error", err)
+			f.log.Error("a file can't be used; its previous content stays in force", "setting", one.setting, "error", err)
 		}
 	}
 }
@@ -212,14 +212,14 @@ func (f *files) readFile(path string, warn bool) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", path)
+		return nil, fmt.Errorf("%s is not a file", path)
 	}
 	if runtime.GOOS != "windows" { // which has other rules
 		switch mode := info.Mode().Perm(); {
 		case mode&0o002 != 0:
-			return nil, fmt.Errorf("everybody may write to %s; take that away: chmod o-w", path)
+			return nil, fmt.Errorf("every user of this machine can write to %s: run chmod o-w on it", path)
 		case mode&0o004 != 0 && warn:
-			f.log.Warn("everybody on this machine may read a file that is not for everybody; take that away: chmod o-r", "file", path)
+			f.log.Warn("every user of this machine can read a secret file: run chmod o-r on it", "file", path)
 		}
 	}
 	content, err := io.ReadAll(io.LimitReader(opened, maxWatched+1))

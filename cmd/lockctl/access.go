@@ -24,8 +24,8 @@ const (
 
 const accessHelp = `
 Environment, for gateways that have keys or TLS:
-  FENCEPOST_KEY            the key; or FENCEPOST_KEY_FILE, a file that has it
-  FENCEPOST_CA_FILE        the authorities of the gateways; without it those of the system
+  FENCEPOST_KEY            the key; or FENCEPOST_KEY_FILE, a file with the key
+  FENCEPOST_CA_FILE        file with the authorities of the gateways; by default those of the system
   FENCEPOST_CERT_FILE      a client certificate, with its key in FENCEPOST_CERT_KEY_FILE
 TRACEPARENT and TRACESTATE (W3C Trace Context) are sent along with every request.
 `

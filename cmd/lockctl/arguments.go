@@ -37,7 +37,7 @@ func (cmd command) hint(c *call, err error) error {
 	}
 	for _, name := range slices.Concat(cmd.namesOf(c), c.also) {
 		if !c.encode && client.EncodeName(name) != name {
-			return fmt.Errorf(`%w; with -encode any text is a name: see "Names" in docs/locks.md`, err)
+			return fmt.Errorf(`%w; with -encode any text can be a name: see "Names" in docs/locks.md`, err)
 		}
 	}
 	return err
@@ -61,9 +61,9 @@ func (v timeValue) Set(s string) error {
 		return nil
 	}
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return fmt.Errorf("it has no unit; is %ss meant?", s)
+		return fmt.Errorf("it has no unit; did you mean %ss?", s)
 	}
-	return errors.New("it is a time with its unit, such as 5s or 1h30m")
+	return errors.New("it must be a time with its unit, such as 5s or 1h30m")
 }
 
 // lateFlag returns what stands among the arguments and looks like a flag; "" if nothing does.
@@ -95,7 +95,7 @@ func (e *entries) String() string { return "" }
 func (e *entries) Set(s string) error {
 	key, value, found := strings.Cut(s, "=")
 	if !found {
-		return errors.New("it is KEY=VALUE")
+		return errors.New("it must be KEY=VALUE")
 	}
 	if *e == nil {
 		*e = entries{}

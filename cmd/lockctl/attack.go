@@ -10,21 +10,21 @@ import (
 )
 
 const attackHelp = `
-The storage is a URL that takes PUT with Fencing-Token, or the commands of -write and
+The storage is a URL that accepts PUT with Fencing-Token, or the commands of -write and
 -read, which sh runs with RESOURCE, FENCING_TOKEN, VALUE and, for a permit, SLOT in their
-environment: status 0 admits a write, 1 refuses it. It is attacked with resources of its
-own names. The exit status is 1 if anything got through that should not, or did not that
-should.
+environment: status 0 means that the write was admitted, 1 that it was refused. The attack
+uses resources with names of its own. The exit status is 1 if a write was admitted or
+refused wrongly.
 `
 
 func attackFlags(s *settings, f *flag.FlagSet) {
 	f.StringVar(&s.write, "write", "", "`COMMAND` that writes VALUE to RESOURCE under FENCING_TOKEN")
-	f.StringVar(&s.read, "read", "", "`COMMAND` that prints what RESOURCE has; without one only answers are judged")
+	f.StringVar(&s.read, "read", "", "`COMMAND` that prints the content of RESOURCE; without one only answers are judged")
 	f.BoolVar(&s.attack.Permits, "permits", false, "attack with slots of permits as well")
-	f.BoolVar(&s.issued, "issued", false, "take the tokens from the gateway, and demand that others are refused")
-	f.IntVar(&s.attack.Rounds, "rounds", 0, "`N` of random and of concurrent writes; 0: 20")
-	f.IntVar(&s.attack.Writers, "writers", 0, "`N` that write at once; 0: 8")
-	f.Uint64Var(&s.attack.Seed, "seed", 0, "of an earlier attack; 0: by the time")
+	f.BoolVar(&s.issued, "issued", false, "take the tokens from the gateway, and require that others are refused")
+	f.IntVar(&s.attack.Rounds, "rounds", 0, "`number` of random and of concurrent writes; 0: 20")
+	f.IntVar(&s.attack.Writers, "writers", 0, "`number` of concurrent writers; 0: 8")
+	f.Uint64Var(&s.attack.Seed, "seed", 0, "seed of an earlier attack to repeat; 0: from the time")
 }
 
 // attack throws tokens at storage, and says what got through.

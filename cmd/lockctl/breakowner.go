@@ -14,9 +14,9 @@ import (
 )
 
 const breakHelp = `
-With -owner it breaks all leases of an owner, which is one that is called so, or so and a colon
-and more: -owner host1 is host1:4711 and every other process of that host, as owners are
-called by default. It lists them first, and asks; a lease that is granted later is not broken.
+With -owner it breaks all leases whose owner is OWNER, or begins with OWNER and a colon. By
+default owners are called host:process, so -owner host1 means every process of that host. It
+lists the leases first and asks; leases that are granted later are not broken.
 `
 
 // ownedLease is one of the leases to break.
@@ -67,7 +67,7 @@ func breakOwned(ctx context.Context, c *call) error {
 		return exit{exitFailed, fmt.Errorf("%d of %d leases are not broken", failed, len(owned))}
 	}
 	if more {
-		return exit{exitFailed, errors.New("there may be more leases: break them once more")}
+		return exit{exitFailed, errors.New("there may be more leases: run break again")}
 	}
 	return nil
 }

@@ -88,13 +88,13 @@ func commands() []command {
 		{name: "release", args: "NAME...", summary: "release the lease of $LEASE_ID", least: 1, most: -1, named: -1, run: release},
 		{name: "ls", args: "[PREFIX]", summary: "list the locks that are held", most: 1, flags: listFlags, run: list},
 		{name: "get", args: "NAME", summary: "show a lock, its holders and its queue", least: 1, most: 1, named: 1, run: get},
-		{name: "watch", args: "[PREFIX]", summary: "show what happens to locks, as it happens", most: 1, run: watch},
-		{name: "history", args: "NAME", summary: "show who held a lock lately", least: 1, most: 1, named: 1, run: history},
-		{name: "break", args: "NAME TOKEN", summary: "end the lease that has this token, whoever holds it", most: 2, named: 1, flags: breakFlags, run: breakLease, notes: breakHelp},
-		{name: "evict", args: "NAME LEASE", summary: "take a waiter out of the queue, by the public part of its lease id", least: 2, most: 2, named: 1, flags: evictFlags, run: evict},
-		{name: "fence", args: "NAME TOKEN", summary: "say what has become of a fencing token, or admit it", least: 2, most: 2, named: 1, flags: fenceFlags, run: fence, notes: fenceHelp},
+		{name: "watch", args: "[PREFIX]", summary: "show changes of locks as they happen", most: 1, run: watch},
+		{name: "history", args: "NAME", summary: "show the recent holders of a lock", least: 1, most: 1, named: 1, run: history},
+		{name: "break", args: "NAME TOKEN", summary: "end the lease with this token, whoever holds it", most: 2, named: 1, flags: breakFlags, run: breakLease, notes: breakHelp},
+		{name: "evict", args: "NAME LEASE", summary: "remove a waiter from the queue, by the public part of its lease id", least: 2, most: 2, named: 1, flags: evictFlags, run: evict},
+		{name: "fence", args: "NAME TOKEN", summary: "show the state of a fencing token, or admit the token", least: 2, most: 2, named: 1, flags: fenceFlags, run: fence, notes: fenceHelp},
 		{name: "attack", args: "[URL]", summary: "attack storage with stale and forged fencing tokens", most: 1, flags: attackFlags, run: attack, notes: attackHelp},
-		{name: "doctor", summary: "ask every gateway what it has found", run: doctor},
+		{name: "doctor", summary: "show what every gateway has found", run: doctor},
 		{name: "completion", args: "bash|zsh|fish", summary: "print a script that completes commands and names", least: 1, most: 1, offline: true, run: completion},
 	}
 }
@@ -202,7 +202,7 @@ func (cmd command) flagSet(s *settings) *flag.FlagSet {
 		f.StringVar(&s.output, "o", "text", "output `format`: text, or json with an object a line")
 	}
 	if cmd.named != 0 {
-		f.BoolVar(&s.encode, "encode", false, "NAME is any text: write as ~ and two hexadecimal digits what a name can't have, and ~")
+		f.BoolVar(&s.encode, "encode", false, "NAME can be any text: bytes that a name can't have, and ~, are written as ~ and two hexadecimal digits")
 	}
 	if cmd.flags != nil {
 		cmd.flags(s, f)
@@ -291,18 +291,18 @@ func printHelp(out io.Writer) error {
 	_, err := fmt.Fprint(out, accessHelp+`
 lockctl COMMAND -help lists the flags of a command. lockctl -version prints the version.
 
-Exit status: 0, or that of the command that run has run (128 and the signal's number, if a
-signal ended it), or
-   64  the command line is at fault
+Exit status: 0; with run, the status of the command (128 plus the signal's number, if a signal
+ended it); or
+   64  the command line is wrong
    69  no gateway can be reached
-   75  the lock was not acquired: somebody else has it, or nothing is granted now; -conflict-exit
-       has another status instead
-   77  this is not allowed
-  124  the lease was lost, or could not be renewed in time: the command has been ended
+   75  the lock was not acquired: somebody else has it, or no leases are granted now;
+       -conflict-exit sets another status
+   77  not allowed
+  124  the lease was lost or could not be renewed in time: the command was ended
   126  the command can't be run
   127  the command was not found
     1  anything else
-With each of them lockctl says why on stderr, but for 75 with -q.
+In each case lockctl prints the reason on stderr, except for 75 with -q.
 `)
 	return err
 }

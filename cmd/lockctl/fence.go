@@ -10,13 +10,13 @@ import (
 )
 
 const fenceHelp = `
-Without -admit it says what has become of the token: live, superseded, ended or unissued.
-That guards nothing. With -admit the token passes the fence (status 0) and keeps lower
-ones out from then on, or is refused (status 1).
+Without -admit it shows the state of the token: live, superseded, ended or unissued.
+That guards nothing. With -admit the token is admitted (status 0), and lower tokens are
+refused from then on; or it is refused (status 1).
 `
 
 func fenceFlags(s *settings, f *flag.FlagSet) {
-	f.BoolVar(&s.admit, "admit", false, "let the token pass, or refuse it")
+	f.BoolVar(&s.admit, "admit", false, "admit the token, or refuse it")
 	f.IntVar(&s.slot, "slot", client.NoSlot, "with -admit, the slot of the permit; -1: none")
 }
 

@@ -19,37 +19,37 @@ import (
 )
 
 func renewFlags(s *settings, f *flag.FlagSet) {
-	f.DurationVar(&s.ttl, "ttl", 0, "how long the lease lives from now on; 0: as it was granted")
-	f.IntVar(&s.limit, "limit", 0, "of a permit: say anew that there are `N` of them, for every holder to say; ends nobody; 0: as it was said")
-	f.IntVar(&s.permits, "permits", 0, "keep `COUNT` of its permits, and give the others back; 0: keep all")
-	f.StringVar(&s.owner, "owner", "", "a label for people from now on; default: it stays")
-	f.Var(&s.metadata, "meta", "metadata from now on, `KEY=VALUE`, in place of what there was; may be given several times")
+	f.DurationVar(&s.ttl, "ttl", 0, "new TTL of the lease; 0: as it was granted")
+	f.IntVar(&s.limit, "limit", 0, "for a permit: set the number of permits to `N` (each holder has to do so); ends no lease; 0: unchanged")
+	f.IntVar(&s.permits, "permits", 0, "keep `COUNT` of its permits and give the others back; 0: keep all")
+	f.StringVar(&s.owner, "owner", "", "a new label for people; default: unchanged")
+	f.Var(&s.metadata, "meta", "new metadata, `KEY=VALUE`, replacing the old; may be given several times")
 }
 
 // leaseFlags say what is acquired.
 func leaseFlags(s *settings, f *flag.FlagSet) {
 	f.DurationVar(&s.ttl, "ttl", 30*time.Second, "how long the lease lives without a renewal")
 	f.DurationVar(&s.wait, "wait", 0, "how long to wait for the lock; 0: not at all")
-	f.DurationVar(&s.lockDelay, "lock-delay", 0, "nobody is granted the lock for so long after the lease, if it expires or is broken; at most 1m")
-	f.DurationVar(&s.maxHold, "max-hold", 0, "the lease ends that long after its grant, however often it is renewed; 0: never")
-	f.BoolVar(&s.shared, "shared", false, "a shared lease, beside any number of others")
+	f.DurationVar(&s.lockDelay, "lock-delay", 0, "if the lease expires or is broken, grant the lock to nobody for this long afterwards; at most 1m")
+	f.DurationVar(&s.maxHold, "max-hold", 0, "the lease ends this long after its grant even if it is renewed; 0: never")
+	f.BoolVar(&s.shared, "shared", false, "a shared lease, together with any number of others")
 	f.IntVar(&s.permit, "permit", 0, "one of `N` shared leases; 0: no permit")
-	f.IntVar(&s.permits, "permits", 0, "take `COUNT` of the permits that -permit says there are, all at once; 0: one")
+	f.IntVar(&s.permits, "permits", 0, "take `COUNT` of the N permits of -permit at once; 0: one")
 	f.StringVar(&s.owner, "owner", "", "a label for people; default: host name and process id")
 	f.Var(&s.metadata, "meta", "metadata for people, `KEY=VALUE`; may be given several times")
 	f.Var(&s.also, "also", "a further `NAME` to acquire under the same lease; may be given several times")
-	f.BoolVar(&s.quiet, "q", false, "say nothing of a lock that somebody else has: neither the queue while waiting, nor who has it")
-	f.IntVar(&s.conflictExit, "conflict-exit", exitNotAcquired, "the exit status `N`, 0 to 255, when the lock was not acquired: somebody else has it, or nothing is granted now")
+	f.BoolVar(&s.quiet, "q", false, "print nothing about a lock that somebody else has: neither the queue while waiting nor the holder")
+	f.IntVar(&s.conflictExit, "conflict-exit", exitNotAcquired, "exit status `N`, 0 to 255, if the lock was not acquired: somebody else has it, or no leases are granted now")
 }
 
 func runFlags(s *settings, f *flag.FlagSet) {
 	leaseFlags(s, f)
-	f.DurationVar(&s.grace, "grace", 0, "how long before the deadline the command gets SIGTERM, at most half the TTL; 0: a quarter of the TTL, 10s at most")
-	f.StringVar(&s.noticeSignal, "notice-signal", "", "send the command this `SIGNAL`, such as TERM or USR1, when it is told that the lease will be broken; default: none")
-	f.DurationVar(&s.atLeast, "at-least", 0, "keep the lock for so long after its grant, although the command has ended with status 0 before; at most 24h")
-	f.BoolVar(&s.atLeastOnFailure, "at-least-on-failure", false, "-at-least counts after another status, too: else the lock is released at once")
-	f.BoolVar(&s.withParent, "with-parent", false, "end the command, or the wait, when the process that started lockctl has ended, even by SIGKILL")
-	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID: with it the command can release the lock")
+	f.DurationVar(&s.grace, "grace", 0, "how long before the deadline the command gets SIGTERM, at most half the TTL; 0: a quarter of the TTL, at most 10s")
+	f.StringVar(&s.noticeSignal, "notice-signal", "", "send the command this `SIGNAL`, such as TERM or USR1, on notice that the lease will be broken; default: none")
+	f.DurationVar(&s.atLeast, "at-least", 0, "keep the lock for this long after its grant, even if the command ends with status 0 before; at most 24h")
+	f.BoolVar(&s.atLeastOnFailure, "at-least-on-failure", false, "-at-least also applies if the command fails; otherwise the lock is then released at once")
+	f.BoolVar(&s.withParent, "with-parent", false, "end the command or the wait when the process that started lockctl ends, even by SIGKILL")
+	f.BoolVar(&s.passLeaseID, "lease-id", false, "put the lease id in the command's environment as LEASE_ID; with it the command can release the lock")
 }
 
 // options are what leaseFlags have said.
@@ -241,9 +241,9 @@ func release(ctx context.Context, c *call) error {
 }
 
 func breakFlags(s *settings, f *flag.FlagSet) {
-	f.DurationVar(&s.notice, "notice", 0, "leave the holder this long to finish, 100ms to 24h, and never less than it was told; 0: break at once")
-	f.StringVar(&s.reason, "reason", "", "`text` that its holder, the history and the audit are told; 256 bytes at most")
-	f.StringVar(&s.owner, "owner", "", "in place of NAME and TOKEN: break all leases of this `OWNER`, such as a host that is dead")
+	f.DurationVar(&s.notice, "notice", 0, "give the holder this long to finish, 100ms to 24h, and never less than its current expiry; 0: break at once")
+	f.StringVar(&s.reason, "reason", "", "`text` shown to the holder, in the history and in the audit; at most 256 bytes")
+	f.StringVar(&s.owner, "owner", "", "instead of NAME and TOKEN: break all leases of this `OWNER`, such as a dead host")
 	f.StringVar(&s.filter.Prefix, "prefix", "", "with -owner: only those on names with this `PREFIX`")
 	f.BoolVar(&s.yes, "yes", false, "with -owner: break them without asking")
 }
@@ -278,7 +278,7 @@ func breakLease(ctx context.Context, c *call) error {
 }
 
 func evictFlags(s *settings, f *flag.FlagSet) {
-	f.StringVar(&s.reason, "reason", "", "`text` that it, the events and the audit are told; 256 bytes at most")
+	f.StringVar(&s.reason, "reason", "", "`text` shown to the waiter, in the events and in the audit; at most 256 bytes")
 }
 
 func evict(ctx context.Context, c *call) error {

@@ -41,11 +41,11 @@ func (c *call) optional() string {
 func listFlags(s *settings, f *flag.FlagSet) {
 	f.StringVar(&s.filter.Query, "q", "", "only those with this `text` in the name, an owner, a lease or the metadata")
 	f.StringVar(&s.filter.Mode, "mode", "", "only those that are held in this `mode`: exclusive or shared")
-	f.DurationVar(&s.filter.HeldFor, "held-for", 0, "only those that somebody has held for this `time`")
-	f.DurationVar(&s.filter.ExpiresWithin, "expires-within", 0, "only those of which a lease expires within this `time`")
+	f.DurationVar(&s.filter.HeldFor, "held-for", 0, "only those with a holder that has had the lock for at least this `time`")
+	f.DurationVar(&s.filter.ExpiresWithin, "expires-within", 0, "only those with a lease that expires within this `time`")
 	f.BoolVar(&s.filter.Waiting, "waiting", false, "only those that somebody waits for")
-	f.BoolVar(&s.filter.Attached, "attached", false, "only those of which a lease is attached to a stream, which its gateway renews")
-	f.BoolVar(&s.filter.Unrenewed, "unrenewed", false, "only those of which a lease was never renewed")
+	f.BoolVar(&s.filter.Attached, "attached", false, "only those with a lease that is attached to a stream")
+	f.BoolVar(&s.filter.Unrenewed, "unrenewed", false, "only those with a lease that was never renewed")
 }
 
 func list(ctx context.Context, c *call) (err error) {

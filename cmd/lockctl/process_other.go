@@ -11,7 +11,7 @@ import (
 const runHelp = ""
 
 func runUnder(context.Context, *call) error {
-	return errors.New("run is there on Unix only: elsewhere a command's children can't be ended with it")
+	return errors.New("run works on Unix only: elsewhere the children of a command can't be ended with it")
 }
 
 func isTerminal(*os.File) bool { return false }

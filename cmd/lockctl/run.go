@@ -23,8 +23,8 @@ The command has in its environment FENCING_TOKEN, LOCK_NAME and LEASE (the publi
 the lease id), LOCK_SLOT with -permit, LOCK_SLOTS with -permits, and LOCK_NAME_2 and FENCING_TOKEN_2 and so on with
 -also. The lease is renewed as long as anything of the command runs.
 
-Of a lease that an administrator breaks with notice, the command is told by -notice-signal,
-and people by a line on stderr.
+If an administrator breaks the lease with notice, lockctl sends the command the signal of
+-notice-signal and prints a line on stderr.
 
 When the lease is lost, the command and all its descendants get SIGKILL at once. When it
 can't be renewed, they get SIGTERM -grace before its deadline, and SIGKILL before the

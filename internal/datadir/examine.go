@@ -19,7 +19,7 @@ func Directory(dir string) (fencing.Finding, error) {
 		if link := deadLink(dir); link != "" {
 			return f, &fs.PathError{Op: "mkdir", Path: link, Err: syscall.EEXIST}
 		}
-		f.Detail += " is not there yet: the gateway makes it"
+		f.Detail += " does not exist yet: the gateway creates it"
 	case err != nil:
 		return f, err
 	case !info.IsDir():
@@ -54,13 +54,13 @@ func existing(path string) string {
 func volatile(name string) fencing.Finding {
 	return fencing.Finding{
 		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a disk",
-		Detail: "it is in memory (" + name + "): a restart of the machine or container forgets what is kept there, as all leases",
+		Detail: "it is in memory (" + name + "): a restart of the machine or container loses all leases",
 	}
 }
 
 func remote(name string) fencing.Finding {
 	return fencing.Finding{
 		Check: "filesystem", Promise: "P1", Remedy: "put FENCEPOST_DATA_DIR on a local disk, or use Redis",
-		Detail: "it is on another machine (" + name + "): whether what is flushed is on disk, and only one gateway has the directory, is up to that",
+		Detail: "it is on another machine (" + name + "): that machine decides whether flushed data is on disk and whether only one gateway opens the directory",
 	}
 }

@@ -45,12 +45,12 @@ func findingOfFileSystem(kind int64) fencing.Finding {
 	case kind == overlay:
 		return fencing.Finding{
 			Check: "filesystem", Promise: "P1", Remedy: "mount a volume at FENCEPOST_DATA_DIR",
-			Detail: "it is in the container's own layer: what is kept there, as all leases, is forgotten with the container",
+			Detail: "it is in the container's own layer: all leases are lost with the container",
 		}
 	case kind == fuse:
-		f.Detail = "it is in user space (FUSE): whether what is flushed is on disk is up to that"
+		f.Detail = "it is a FUSE file system: only its implementation decides whether flushed data is on disk"
 	case f.Detail == "":
-		f.Detail = fmt.Sprintf("it is of a kind that is not known here (%#x)", kind)
+		f.Detail = fmt.Sprintf("it is of an unknown kind (%#x)", kind)
 	}
 	return f
 }

@@ -41,7 +41,7 @@ func Explained(dir string, err error) error {
 		return fmt.Errorf("%w: the file system of %s can't be written; mount it so that it can, or %s", err, path, another)
 	case errors.Is(err, ErrNoRoom):
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%w: there is no room for %s (FENCEPOST_DATA_DIR)%s; make some, %d MiB at least", err, dir, leftFor(dir), leastSpace>>20)
+		return fmt.Errorf("%w: there is no room for %s (FENCEPOST_DATA_DIR)%s; free at least %d MiB", err, dir, leftFor(dir), leastSpace>>20)
 	}
 	return err
 }

@@ -32,9 +32,9 @@ func Room(dir string, free func(dir string) (bytes int64, known bool), what stri
 }
 
 func room(free int64, what string, size int64) fencing.Finding {
-	f := fencing.Finding{Check: "space", OK: true, Detail: fmt.Sprintf("%d MiB are free, and %s has %d", free>>20, what, size>>20)}
+	f := fencing.Finding{Check: "space", OK: true, Detail: fmt.Sprintf("%d MiB are free, and %s takes %d", free>>20, what, size>>20)}
 	if least := max(leastSpace, leastTimes*size); free < least {
-		f.OK, f.Remedy = false, fmt.Sprintf("make room, %d MiB at least: the gateway ends at the first write that fails", least>>20)
+		f.OK, f.Remedy = false, fmt.Sprintf("free at least %d MiB: the gateway stops at the first write that fails", least>>20)
 	}
 	return f
 }

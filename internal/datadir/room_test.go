@@ -21,7 +21,7 @@ func TestRoom(t *testing.T) {
 		{300 << 20, 100 << 20, true}, {300 << 20, 200 << 20, false}, {1 << 30, 500 << 20, true}, {1 << 30, 600 << 20, false},
 	} {
 		found := Room("a", func(string) (int64, bool) { return c.free, true }, "the table", c.size)
-		if len(found) != 1 || found[0].OK != c.ok || c.ok != (found[0].Remedy == "") || found[0].Promise != "" || !strings.Contains(found[0].Detail, "the table has") {
+		if len(found) != 1 || found[0].OK != c.ok || c.ok != (found[0].Remedy == "") || found[0].Promise != "" || !strings.Contains(found[0].Detail, "the table takes") {
 			t.Errorf("%d free, a table of %d: %+v", c.free, c.size, found)
 		}
 	}

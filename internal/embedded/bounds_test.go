@@ -61,7 +61,7 @@ func TestAClockThatCantBeBelieved(t *testing.T) {
 	was := clock.read()
 	for _, wrong := range []time.Duration{11 * 365 * 24 * time.Hour, 250 * 365 * 24 * time.Hour} {
 		clock.set(was.Add(wrong))
-		if _, err := Open(Options{Dir: dir, Now: clock.read}); err == nil || !strings.Contains(err.Error(), "set the clock right") {
+		if _, err := Open(Options{Dir: dir, Now: clock.read}); err == nil || !strings.Contains(err.Error(), "correct the clock") {
 			t.Errorf("%s later it is opened: %v", wrong, err)
 		}
 	}

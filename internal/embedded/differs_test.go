@@ -78,7 +78,7 @@ func differing(t *testing.T, behind uint64) func(entry *raft.Log) []*raft.Log {
 	}
 }
 
-// A log of which this version comes to something else than the one that wrote it is refused, and says which that was,
+// A log of which this version computes other results than the one that wrote it is refused, and says which that was,
 // whether that stands in the log or in the snapshot before it. After a clean end nothing of the log is carried out.
 func TestALogThatComesToSomethingElse(t *testing.T) {
 	for _, snapshotAt := range []int{0, 1} {
@@ -96,7 +96,7 @@ func TestALogThatComesToSomethingElse(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		isRefused(t, o, rewritten(t, killed, o.Dir, differing(t, covered)), "start version 7.8.9 once", "SIGTERM", "this version of the gateway comes to something else")
+		isRefused(t, o, rewritten(t, killed, o.Dir, differing(t, covered)), "start version 7.8.9 once", "SIGTERM", "this version of the gateway computes other results")
 		o.files = waltest.New(files.Content())
 		s = open(t, o)
 		if out, err := s.Do(t.Context(), fencing.InspectRequest{Name: "last"}); err != nil || !out.Lock.Held() {
@@ -183,7 +183,7 @@ func TestTheDataOfACluster(t *testing.T) {
 			has := bytesOf(t, s.machine)
 			s.mu.Unlock()
 			if !bytes.Equal(is, has) {
-				t.Errorf("in the log: %v: of a cluster of one: a replay comes to something else", inLog)
+				t.Errorf("in the log: %v: of a cluster of one: a replay computes other results", inLog)
 			}
 			if inLog && s.disk.term != 5 {
 				t.Errorf("it writes in term %d", s.disk.term)

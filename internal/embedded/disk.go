@@ -110,7 +110,7 @@ func (d *disk) openFiles(o wal.Options) (err error) {
 		if errors.Is(err, wal.ErrDamaged) {
 			err = fmt.Errorf("%w; %s", err, remedy)
 		}
-		return fmt.Errorf("the log, which has what was written last, can't be used: %w", err)
+		return fmt.Errorf("the log, which has the newest changes, can't be used: %w", err)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (d *disk) logMissing(files wal.Files) error {
 		err = nil
 	}
 	if err == nil && !slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return wal.Named(entry.Name()) }) {
-		err = fmt.Errorf("there is no log in %s, and there is %s, which it goes on from: what was acknowledged later may be missing; %s",
+		err = fmt.Errorf("there is no log in %s, although there is %s, which the log continues: later changes may be missing; %s",
 			filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName, id), remedy)
 	}
 	return err
@@ -303,7 +303,7 @@ func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 	}
 	e, err := machine.Decode(entry.Data)
 	if err != nil {
-		return fmt.Errorf("entry %d of the log can't be carried out: %w; %s", entry.Index, err, remedy)
+		return fmt.Errorf("entry %d of the log can't be replayed: %w; %s", entry.Index, err, remedy)
 	}
 	if e.Term != entry.Term { // of a cluster of one, which had another term by then
 		m.Reached(entry.Index)
@@ -312,7 +312,7 @@ func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 	writer := m.Writer()
 	_, err = m.Apply(entry.Index, e, &machine.Telling{Quiet: true}, false)
 	if errors.Is(err, machine.ErrDiffers) && writer == version && version != "" {
-		return fmt.Errorf("%w. That is the version of this gateway: so the machine was at fault, or files of two stores are here; %s", err, remedy)
+		return fmt.Errorf("%w. This gateway has that version, so the machine was faulty or the files are of two stores; %s", err, remedy)
 	}
 	return err
 }
@@ -398,7 +398,7 @@ type progress struct {
 
 func (p *progress) tell(at, of uint64) {
 	if at%256 == 0 && !time.Now().Before(p.next) {
-		p.log.Info("the log is being carried out", "entry", at, "of", of)
+		p.log.Info("replaying the log", "entry", at, "of", of)
 		p.next = time.Now().Add(tellAfter)
 	}
 }

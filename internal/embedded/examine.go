@@ -65,7 +65,7 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 	switch {
 	case errors.Is(err, datadir.ErrInUse):
 		f.OK, f.Unknown = false, true
-		f.Detail = "what is in it can't be looked at while another process has it open. A gateway has read all of it at its start, and says at /readyz?verbose how its store is"
+		f.Detail = "it can't be examined while another process has it open. A running gateway reports the state of its store at /readyz?verbose"
 		return f, room, nil
 	case err != nil:
 		return f, nil, err
@@ -77,7 +77,7 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 
 // noStore is about a directory without a store. Only in an empty one is one to be expected to begin.
 func noStore(dir string) (fencing.Finding, error) {
-	f := fencing.Finding{Check: "file", OK: true, Detail: "the directory is empty: a gateway begins with an empty store"}
+	f := fencing.Finding{Check: "file", OK: true, Detail: "the directory is empty: a gateway starts with an empty store"}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return f, err
@@ -85,13 +85,13 @@ func noStore(dir string) (fencing.Finding, error) {
 	others := slices.DeleteFunc(entries, func(entry fs.DirEntry) bool { return slices.Contains(ofEmpty, entry.Name()) })
 	switch {
 	case err != nil:
-		f.Detail = "there is no store to look at: a gateway with these settings begins with an empty one"
+		f.Detail = "there is no store to examine: a gateway with these settings starts with an empty one"
 	case len(others) > 0:
-		f.Detail = fmt.Sprintf("there is no store to look at, but something else, such as %s: a gateway with these settings begins with an empty store beside it", others[0].Name())
+		f.Detail = fmt.Sprintf("there is no store to examine, only other files such as %s: a gateway with these settings starts with an empty store beside them", others[0].Name())
 	default:
 		return f, nil
 	}
-	f.OK, f.Unknown, f.Remedy = false, true, "none, if a new store is meant; else name the directory of the gateway in FENCEPOST_DATA_DIR"
+	f.OK, f.Unknown, f.Remedy = false, true, "nothing, if you want a new store; otherwise set FENCEPOST_DATA_DIR to the gateway's directory"
 	return f, nil
 }
 

@@ -34,7 +34,7 @@ func looked(t *testing.T, dir, check string) string {
 
 func TestLookChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	if got := looked(t, dir, "directory"); !strings.Contains(got, "not there yet") {
+	if got := looked(t, dir, "directory"); !strings.Contains(got, "does not exist yet") {
 		t.Errorf("%q", got)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {

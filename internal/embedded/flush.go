@@ -182,7 +182,7 @@ func (s *Store) finished() bool {
 	if ending && cause == nil {
 		s.snapshots.Wait()
 		if s.unclean = s.lastSnapshot(); s.unclean != nil {
-			s.fail("the end is not clean", s.unclean)
+			s.fail("the shutdown was not clean", s.unclean)
 		}
 	} else if ending {
 		s.snapshots.Wait()

@@ -28,7 +28,7 @@ func (s *Store) compact(b *batch) {
 	}
 	snapshot, err := s.machine.Snapshot()
 	if err != nil {
-		s.log.Error("a snapshot can't begin", "error", err)
+		s.log.Error("a snapshot can't be started", "error", err)
 		return
 	}
 	s.saving = &saving{b.index, make(chan struct{})}
@@ -78,13 +78,13 @@ func (s *Store) lastSnapshot() error {
 	if err != nil {
 		return err
 	}
-	telling := time.AfterFunc(tellAfter, func() { s.log.Info("the store is being written before the end") })
+	telling := time.AfterFunc(tellAfter, func() { s.log.Info("writing the final snapshot") })
 	defer telling.Stop()
 	if err := s.disk.save(snapshot, &s.mu, machine.Skim); err != nil { // who ends it waits
 		return fmt.Errorf("the last snapshot was not written: nothing is lost, and the next start takes longer: %w", err)
 	}
 	if took := time.Since(began); took > tellAfter {
-		s.log.Info("the store was written", "took", took.Round(time.Millisecond))
+		s.log.Info("the final snapshot was written", "took", took.Round(time.Millisecond))
 	}
 	return nil
 }

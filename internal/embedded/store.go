@@ -200,7 +200,7 @@ const mostAway = 10 * 365 * 24 * time.Hour
 func (c *clock) believable(last fencing.Instant) error {
 	now, wall := c.read()
 	if now >= fencing.Instant(fencing.MaxToken)/2 || last > 0 && now.Sub(last) > mostAway {
-		return fmt.Errorf("the clock of this machine says that it is %s, and the store was last used at %s: set the clock right", wall.Time().Format(time.RFC3339), last.Time().Format(time.RFC3339))
+		return fmt.Errorf("the clock of this machine shows %s, but the store was last used at %s: correct the clock", wall.Time().Format(time.RFC3339), last.Time().Format(time.RFC3339))
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func adviseRenewal(lock *Lock) (a Advice, found bool) {
 		a.Lease, a.TTL, a.Held = h.Lease, h.TTL, lock.Now.Sub(h.AcquiredAt)
 	}
 	a.Code, a.Of = AdviceRenewalLate, lock.HolderCount
-	a.Text = fmt.Sprintf("a holder that has renewed before has %s left of its TTL of %s: it was to renew when two thirds of that were left",
+	a.Text = fmt.Sprintf("a holder that renewed before has %s of its TTL of %s left: it should have renewed with two thirds left",
 		spell(least), spell(a.TTL))
 	return a, found
 }
@@ -122,7 +122,7 @@ func adviseStuck(lock *Lock, past []Ended) (a Advice, found bool) {
 		}
 	}
 	a.Code, a.Of = AdviceHeldLong, lock.HolderCount
-	a.Text = fmt.Sprintf("a holder has had the lock for %s, the last %d leases were held for %s at most: it renews, but may be stuck",
+	a.Text = fmt.Sprintf("a holder has had the lock for %s, while the last %d leases were held for at most %s: it renews, but may be stuck",
 		spell(a.Held), len(past), spell(longest))
 	return a, a.Count > 0 && len(past) >= adviceLeast
 }
@@ -177,24 +177,24 @@ func (s *sampled) ranOut() (Advice, bool) {
 	longest := longestOf(s.released)
 	if len(s.released) > 0 && longest <= s.ttl/2 {
 		return s.advice(AdviceNotReleased, len(s.unheard), longest, fmt.Sprintf(
-			"%s ran out, though those that were released were held for %s at most: their holders died or did not release, and kept others out for the whole TTL",
+			"%s expired, though released ones were held for at most %s: their holders died or did not release, and kept others out for the whole TTL",
 			s.last(len(s.unheard)), spell(longest))), s.several(len(s.unheard))
 	}
 	return s.advice(AdviceTTLShort, len(s.unheard), longestOf(s.unheard), fmt.Sprintf(
-		"%s ran out and had never been renewed: if the work takes longer, renew, or ask for a longer TTL",
+		"%s expired without a renewal: if the work takes longer, renew or use a longer TTL",
 		s.last(len(s.unheard)))), s.several(len(s.unheard))
 }
 
 func (s *sampled) stopped() (Advice, bool) {
 	return s.advice(AdviceRenewalsStopped, len(s.fallen), longestOf(s.fallen), fmt.Sprintf(
-		"%s ran out after they had been renewed: their holders died or stood still, or renew too late; renew_in_ms leaves time to try again",
+		"%s expired after a renewal: their holders died, were paused, or renew too late; renew when renew_in_ms says",
 		s.last(len(s.fallen)))), s.several(len(s.fallen))
 }
 
 func (s *sampled) beyond() (Advice, bool) {
 	longest := longestOf(s.outlived)
 	return s.advice(AdviceHeldBeyondTTL, len(s.outlived), longest, fmt.Sprintf(
-		"%s were held for longer than that, the longest for %s: they live by being renewed in time",
+		"%s were held for longer than that, up to %s: they depend on renewals in time",
 		s.last(len(s.outlived)), spell(longest))), 2*len(s.outlived) >= s.of
 }
 
@@ -202,7 +202,7 @@ func (s *sampled) beyond() (Advice, bool) {
 func (s *sampled) long() (Advice, bool) {
 	longest := longestOf(s.released)
 	return s.advice(AdviceTTLLong, len(s.released), longest, fmt.Sprintf(
-		"the last %d leases with a TTL of %s were released after %s at most: should a holder die, others wait for up to the whole TTL",
+		"the last %d leases with a TTL of %s were released after at most %s: if a holder dies, others wait for up to the whole TTL",
 		s.of, spell(s.ttl), spell(longest))), len(s.released) == s.of && s.ttl > adviceLong && longest <= s.ttl/adviceFactor
 }
 

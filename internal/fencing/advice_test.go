@@ -128,9 +128,9 @@ func TestAdviceInWords(t *testing.T) {
 		got = append(got, a.Text)
 	}
 	want := []string{
-		"a holder that has renewed before has 4.1s left of its TTL of 30s: it was to renew when two thirds of that were left",
-		"a holder has had the lock for 2h11m1s, the last 16 leases were held for 813ms at most: it renews, but may be stuck",
-		"the last 16 leases with a TTL of 1h were released after 813ms at most: should a holder die, others wait for up to the whole TTL",
+		"a holder that renewed before has 4.1s of its TTL of 30s left: it should have renewed with two thirds left",
+		"a holder has had the lock for 2h11m1s, while the last 16 leases were held for at most 813ms: it renews, but may be stuck",
+		"the last 16 leases with a TTL of 1h were released after at most 813ms: if a holder dies, others wait for up to the whole TTL",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(want, "\n     "))

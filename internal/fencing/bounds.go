@@ -91,7 +91,7 @@ func (b Bounds) CheckAcquire(r *AcquireRequest) error {
 		return err
 	}
 	if r.Permits != 0 && r.Limit == 0 {
-		return invalid("permits", "is given without limit, to which it belongs")
+		return invalid("permits", "needs limit too")
 	}
 	if r.Permits < 0 || r.Permits > r.Limit {
 		return invalid("permits", "is %d; it must be from 1 to limit (%d)", r.Permits, r.Limit)
@@ -148,7 +148,7 @@ func checkLimit(mode Mode, limit int) error {
 		return nil
 	}
 	if mode != ModeShared {
-		return invalid("limit", `is given without mode "shared", to which it belongs`)
+		return invalid("limit", `is only for mode "shared"`)
 	}
 	if limit < 1 || limit > MaxLimit {
 		return invalid("limit", "is %d; it must be from 1 to %d", limit, MaxLimit)

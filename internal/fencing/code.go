@@ -176,9 +176,9 @@ func OutageOf(err error) *Outage {
 // Unavailable returns an error that says the store could not be asked: P8.
 func Unavailable(cause error) *Error {
 	if FaultOf(cause) != nil {
-		return &Error{Code: CodeUnavailable, Detail: "the store refuses to serve this gateway; nothing is known about the outcome", Err: cause}
+		return &Error{Code: CodeUnavailable, Detail: "the store refuses to serve this gateway; the outcome is unknown", Err: cause}
 	}
-	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; nothing is known about the outcome", Err: cause}
+	return &Error{Code: CodeUnavailable, Detail: "the store can't be reached; the outcome is unknown", Err: cause}
 }
 
 // AsError returns what the error of a Store says: nil for none, CodeUnavailable for one that says nothing of itself.

@@ -100,7 +100,7 @@ func Arrive(s *State, now Instant, a Arrival) Quarantine {
 // or if something has just turned out to be forgotten.
 func (t *step) quarantined() *Error {
 	if floor := t.guard.Floor; t.guard.HeedLoss && floor > t.Counter && floor <= Token(t.now.Add(MaxFloorLead)) {
-		return &Error{Code: CodeQuarantined, Detail: "the store has forgotten tokens that were issued; nothing new is granted until lost leases have run out"}
+		return &Error{Code: CodeQuarantined, Detail: "the store has lost tokens that were issued; no new leases are granted until lost ones have expired"}
 	}
 	if left := t.Quarantine.Until.Sub(t.now.Add(min(0, t.lead()))); left > 0 {
 		return QuarantineError(left)
@@ -112,6 +112,6 @@ func (t *step) quarantined() *Error {
 func QuarantineError(left time.Duration) *Error {
 	return &Error{
 		Code: CodeQuarantined, RetryAfter: left,
-		Detail: "the store may have forgotten leases; nothing new is granted until they have run out; those that it still has can be renewed",
+		Detail: "the store may have lost leases; no new ones are granted until those have expired; leases that it still has can be renewed",
 	}
 }

@@ -8,12 +8,12 @@ import "fmt"
 // LockedError is CodeLocked, or CodeTooManyRequests where as many wait as may. It shows
 // who holds the lock, and when that may be over.
 func LockedError(code Code, lock *Lock) *Error {
-	err := &Error{Code: code, Detail: "somebody else holds the lock", Lock: lock, RetryAfter: lock.RetryAfter()}
+	err := &Error{Code: code, Detail: "the lock is held by somebody else", Lock: lock, RetryAfter: lock.RetryAfter()}
 	switch {
 	case code == CodeTooManyRequests:
-		err.Detail = "as many wait for the lock as may"
+		err.Detail = "the queue of the lock is full"
 	case lock.DelayedUntil != 0:
-		err.Detail = "a lease ended without a release, and nobody is granted the lock before the lock delay of that is over"
+		err.Detail = "the lock delay of a lease that ended without a release is not over"
 	}
 	return err
 }
@@ -41,19 +41,19 @@ func ReplacedError() *Error {
 // lease, 0 if there is none.
 func HoldError(asked, present int) *Error {
 	if present == 0 {
-		return invalid("hold", "is %d; a first acquire has 1", asked)
+		return invalid("hold", "is %d; the first acquire must have 1", asked)
 	}
-	return invalid("hold", "is %d; the lease is held %d deep, and one more is the most", asked, present)
+	return invalid("hold", "is %d; the hold is %d, and a request can raise it by 1", asked, present)
 }
 
 // OtherNamesError refuses a lease id that has been used for another set.
 func OtherNamesError() *Error {
-	return invalid("Lease-Id", "has been used for another set of names; a lease id is for one set")
+	return invalid("Lease-Id", "was used for another set of names; use a new lease id for this set")
 }
 
 // UpgradeError refuses to make a shared lease exclusive.
 func UpgradeError() *Error {
-	return invalid("mode", `is "exclusive" and the lease is shared; an upgrade would deadlock, so release it and acquire anew`)
+	return invalid("mode", `is "exclusive", but the lease is shared and can't be upgraded; release it and acquire a new one`)
 }
 
 // LimitError refuses the limit of a renewal, where present is that of the lease, or 0: a shared
@@ -62,26 +62,26 @@ func UpgradeError() *Error {
 func LimitError(asked, present int) *Error {
 	switch {
 	case asked == 0:
-		return invalid("limit", `is left out beside mode "shared"; the lease has %d, which can be changed and not taken away`, present)
+		return invalid("limit", `is missing; the lease has a limit of %d, which can be changed but not removed`, present)
 	case present == 0:
-		return invalid("limit", "is given, and the lease is shared with any number; release it and acquire one with a limit")
+		return invalid("limit", "is given, but the lease is shared without a limit; release it and acquire one with a limit")
 	}
-	return invalid("limit", `is given without mode "shared", to which it belongs, and the lease is exclusive`)
+	return invalid("limit", `is only for mode "shared", and the lease is exclusive`)
 }
 
 // LowLimitError refuses a limit below the permits that the lease keeps.
 func LowLimitError(asked, kept int) *Error {
-	return invalid("limit", "is %d; it must be from the permits that the lease keeps, %d, to %d", asked, kept, MaxLimit)
+	return invalid("limit", "is %d; it must be from %d, the permits that the lease keeps, to %d", asked, kept, MaxLimit)
 }
 
 // PermitsError refuses a renewal that would take permits: the lease has as many as present.
 func PermitsError(asked, present int) *Error {
-	return invalid("permits", "is %d; the lease has %d, and a renewal gives permits back and never takes more", asked, present)
+	return invalid("permits", "is %d; the lease has %d, and a renewal can give permits back but not take more", asked, present)
 }
 
 // SlotError refuses a token at the fence of a slot that its live lease does not have.
 func SlotError(slot int) *Error {
-	return invalid("slot", "is %d, which the lease of the token does not have", slot)
+	return invalid("slot", "is %d, but the lease with this token does not have that slot", slot)
 }
 
 // NoHolderError is CodeStaleToken of a break: no live lease has the token.
@@ -93,20 +93,20 @@ func NoHolderError(token Token, lock *Lock) *Error {
 func HoldsError(token Token) *Error {
 	return &Error{
 		Code: CodeConflict, Field: "lease", CurrentToken: token,
-		Detail: "lease does not wait any more: it holds the lock; to end that, break it by its token",
+		Detail: "lease is not waiting: it has the lock; to end it, break it by its token",
 	}
 }
 
 // NoWaiterError is CodeNotFound of an eviction.
 func NoWaiterError() *Error {
-	return &Error{Code: CodeNotFound, Field: "lease", Detail: "no such lease waits for this name"}
+	return &Error{Code: CodeNotFound, Field: "lease", Detail: "no waiter of this name has this lease"}
 }
 
 // ClaimError is CodeStaleToken of a claim; current is what counts instead.
 func ClaimError(current Token) *Error {
 	return &Error{
 		Code: CodeStaleToken, CurrentToken: current,
-		Detail: "the token is not above all that count here, or the lease has another one already",
+		Detail: "the token is not the highest here, or the lease already has another one",
 	}
 }
 

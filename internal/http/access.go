@@ -187,7 +187,7 @@ func (c *call) mayWait() func() bool {
 }
 
 // errWithdrawn ends a wait whose principal may not have the lock any more.
-var errWithdrawn = &fencing.Error{Code: fencing.CodeUnauthenticated, Detail: "the key was withdrawn or changed while the request waited"}
+var errWithdrawn = &fencing.Error{Code: fencing.CodeUnauthenticated, Detail: "the key was removed or changed while the request waited"}
 
 // gate lets requests in by their keys, and bounds those without.
 type gate struct {
@@ -207,7 +207,7 @@ func (g *gate) admit(r *http.Request) (principal *auth.Principal, refusal *fenci
 	}
 	if wait, first := g.failures.note(clientOf(r.RemoteAddr), g.now()); wait > 0 {
 		return nil, &fencing.Error{Code: fencing.CodeTooManyRequests, RetryAfter: wait,
-			Detail: "too many requests from this address were without a key that is known"}, !first
+			Detail: "too many requests from this address had no valid key"}, !first
 	}
 	return principal, unauthenticated(err), false
 }
@@ -221,7 +221,7 @@ func withoutScope(p *auth.Principal, scope auth.Scope) *fencing.Error {
 	if p.Has(scope) {
 		return nil
 	}
-	return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + p.Name + " has not the scope " + scope.String() + ", which this needs"}
+	return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + p.Name + " lacks the scope " + scope.String() + ", which this request needs"}
 }
 
 // OnlyKeys puts the keys of a gateway before other handlers: scope says which one a
@@ -264,10 +264,10 @@ func OnlyKeys(keys *auth.Keys, log *slog.Logger, scope func(*http.Request) auth.
 }
 
 var (
-	errNoCredentials      = errors.New("this needs a key, as in Authorization: Bearer fp_…")
-	errNotBearer          = errors.New("there must be one Authorization header, with Bearer and a key")
-	errCertificateUnknown = errors.New("the certificate's name has no line in the keys file")
-	errCertificateUnnamed = errors.New("the certificate has no DNS name, and its common name does not count beside names of other kinds")
+	errNoCredentials      = errors.New("this request needs a key: Authorization: Bearer fp_…")
+	errNotBearer          = errors.New("the request must have exactly one Authorization header, with Bearer and a key")
+	errCertificateUnknown = errors.New("the keys file has no line for the certificate's name")
+	errCertificateUnnamed = errors.New("the certificate has no DNS name; a common name counts only if the certificate has no other names")
 	errCertificateExpired = errors.New("the certificate has expired")
 )
 

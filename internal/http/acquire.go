@@ -70,7 +70,7 @@ func (c *call) readAcquire(req *acquire, known string, set func(string, *jsontex
 func (r *acquire) checkLinger() error {
 	switch {
 	case r.Linger > 0 && !r.Attach:
-		return invalid("linger_ms", "belongs to a lease that is attached to a stream: it can't stand without Accept: text/event-stream")
+		return invalid("linger_ms", "is only for a lease that is attached to a stream: send Accept: text/event-stream too")
 	case r.Linger > r.TTL:
 		return invalid("linger_ms", "is %d; it must be from 0 to ttl_ms, %d", r.Linger.Milliseconds(), r.TTL.Milliseconds())
 	}
@@ -305,7 +305,7 @@ func (r *acquire) explain(err error) error {
 	var e *fencing.Error
 	if errors.As(err, &e) && !r.ownID && e.Code == fencing.CodeLeaseLost && e.Reason != fencing.ReasonEvicted {
 		return &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
-			Detail: "the lease had expired before the store's answer came; ask again"}
+			Detail: "the lease expired before the store answered; repeat the request"}
 	}
 	return err
 }

@@ -370,7 +370,7 @@ func TestReleaseOnCloseGivesUp(t *testing.T) {
 		s.before = func(string) error { return fencing.Unavailable(errors.New("down")) }
 	})
 	s.cancel()
-	g.waitForLog("could not be released; it ends with its TTL")
+	g.waitForLog("could not be released; it expires with its TTL")
 }
 
 // rawAttach opens a stream over a connection of the test's own.

@@ -40,7 +40,7 @@ func (c *call) readBody() ([]byte, error) {
 		case err == io.EOF:
 			return b, c.stillPermitted() // it may have come late
 		case err != nil:
-			return nil, invalid("body", "did not arrive whole, or not in time")
+			return nil, invalid("body", "did not arrive completely or in time")
 		}
 	}
 }
@@ -144,7 +144,7 @@ func readInt(d *jsontext.Decoder, field string, lo, hi int64, unit string) (int6
 	switch d.PeekKind() {
 	case jsontext.KindNumber, jsontext.KindNull, jsontext.KindInvalid:
 	case jsontext.KindString:
-		return 0, invalid(field, "must be an integer from %d to %d%s; a string is none", lo, hi, unit)
+		return 0, invalid(field, "must be an integer from %d to %d%s, not a string", lo, hi, unit)
 	default:
 		return 0, invalid(field, "must be an integer from %d to %d%s", lo, hi, unit)
 	}
@@ -265,7 +265,7 @@ func parseNames(field string, values []string) ([]fencing.Name, error) {
 		name, err := fencing.ParseName(value)
 		var e *fencing.Error
 		if errors.As(err, &e) {
-			return nil, invalid(field, "has a bad one, the %d. of them: %s", i+1, e.Detail)
+			return nil, invalid(field, "has an invalid name, number %d: %s", i+1, e.Detail)
 		}
 		names[i] = name
 	}

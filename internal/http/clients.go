@@ -43,7 +43,7 @@ func (c *call) enter(kind allowance) error {
 		if kind == allowedStreams {
 			what = "streams of this client are open"
 		}
-		return &fencing.Error{Code: fencing.CodeTooManyRequests, Detail: fmt.Sprintf("%d %s; that is as many as may", most, what), RetryAfter: time.Second}
+		return &fencing.Error{Code: fencing.CodeTooManyRequests, Detail: fmt.Sprintf("%d %s, which is the limit", most, what), RetryAfter: time.Second}
 	}
 	has[kind]++
 	all.has[client] = has

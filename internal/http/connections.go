@@ -73,7 +73,7 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 			Name: "fencepost_http_connections", Help: "Connections open now.",
 		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fencepost_http_connections_refused_total", Help: "Connections refused because there were as many as may be, in all or of one client, or one client opened them too fast.",
+			Name: "fencepost_http_connections_refused_total", Help: "Connections refused because a limit was reached: of all connections, of one client's, or of one client's rate.",
 		}),
 	}
 	if o.TLS != nil {
@@ -87,7 +87,7 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 		server.ConnContext = l.withKeys(server.ConnContext)
 	}
 	limit := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fencepost_http_connections_limit", Help: "Connections that may be open: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files leaves.",
+		Name: "fencepost_http_connections_limit", Help: "Largest number of open connections: FENCEPOST_MAX_CONNECTIONS, or what the limit of open files allows.",
 	})
 	limit.Set(float64(o.Most))
 	if o.Registerer != nil {
@@ -169,7 +169,7 @@ func (l *limitedListener) admit(conn net.Conn) (setting, detail string) {
 	if l.arrivals != nil {
 		if wait, _ := l.arrivals.note(client, time.Now()); wait > 0 {
 			const setting = "FENCEPOST_MAX_CONNECTION_RATE_PER_CLIENT"
-			return setting, "this address opens more than " + strconv.Itoa(l.arrivals.burst) + " connections a second, which is as many as may be (" + setting +
+			return setting, "this address opens more than " + strconv.Itoa(l.arrivals.burst) + " connections a second, which is the limit (" + setting +
 				"); a connection serves any number of requests"
 		}
 	}
@@ -275,7 +275,7 @@ func (l *limitedListener) rests(conn net.Conn, state http.ConnState) {
 }
 
 func tooMany(setting string, most int) (string, string) {
-	return setting, strconv.Itoa(most) + " connections are open, which is as many as may be (" + setting + "); those that are open go on"
+	return setting, strconv.Itoa(most) + " connections are open, which is the limit (" + setting + "); those that are open go on"
 }
 
 // observe is the server's ConnState.

@@ -137,7 +137,7 @@ func decodeAuthorize(c *call) (fencing.AdmitRequest, error) {
 	const header = "Fencing-Token"
 	switch values := c.r.Header[header]; len(values) {
 	case 0:
-		return req, forbidden(invalid(header, "is missing: what is written here is fenced, and a writer sends the fencing token of its lease"))
+		return req, forbidden(invalid(header, "is missing: this path is fenced, so a write needs the fencing token of its lease"))
 	case 1:
 		req.Token, err = fencing.ParseToken(header, values[0])
 	default:

@@ -96,7 +96,7 @@ func TestBadFences(t *testing.T) {
 		{"POST", "/fences/a", "", "fencing_token", "is missing; it must be an integer from 1 to 9007199254740991"},
 		{"POST", "/fences/a", `{"fencing_token":0}`, "fencing_token", "from 1 to 9007199254740991"},
 		{"POST", "/fences/a", `{"fencing_token":9007199254740992}`, "fencing_token", "from 1 to 9007199254740991"},
-		{"POST", "/fences/a", `{"fencing_token":"1"}`, "fencing_token", "a string is none"},
+		{"POST", "/fences/a", `{"fencing_token":"1"}`, "fencing_token", "not a string"},
 		{"POST", "/fences/a", `{"fencing_token":1,"slot":-1}`, "slot", "from 0 to 9999"},
 		{"POST", "/fences/a", `{"fencing_token":1,"slot":10000}`, "slot", "from 0 to 9999"},
 		{"POST", "/fences/a", `{"fencing_token":1,"token":1}`, "token", "known are fencing_token and slot"},

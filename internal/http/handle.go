@@ -58,4 +58,4 @@ func (c *call) deliver(resp answer) {
 // errClientLeft is for the log: nobody is there to read it, or only one who has
 // closed its half of the connection.
 var errClientLeft = &fencing.Error{Code: fencing.CodeUnavailable,
-	Detail: "the connection was closed before the lease could be handed over; what was granted is taken back"}
+	Detail: "the connection was closed before the lease could be delivered; the grant is taken back"}

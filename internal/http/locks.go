@@ -95,7 +95,7 @@ func (c *call) renewed(name fencing.Name, out *fencing.Outcome) (*renewed, error
 // errNothingLeft: the answer took longer than the lease had left. The store
 // may know better by now, so this is no "lost".
 var errNothingLeft = &fencing.Error{Code: fencing.CodeUnavailable,
-	Detail: "the store's answer took longer than the lease had left to live"}
+	Detail: "the store took longer to answer than the lease had left"}
 
 // renewed answers a PUT: the lease, with the public part of its id only.
 type renewed struct {
@@ -152,11 +152,11 @@ func decodeEnd(c *call) (endRequest, error) {
 	}
 	switch {
 	case req.notice != 0 && req.token == 0:
-		return req, invalid("notice_ms", "belongs to a break: it can't stand without If-Match")
+		return req, invalid("notice_ms", "is only for a break: send If-Match too")
 	case req.hold != 0 && req.token != 0:
-		return req, invalid("Lease-Hold", "can't stand beside If-Match: a broken lease has no hold left")
+		return req, invalid("Lease-Hold", "can't be combined with If-Match: a broken lease has no hold left")
 	case !req.lease.IsZero() && req.token != 0:
-		return req, invalid("If-Match", "can't stand beside Lease-Id: one breaks a lease, the other releases it")
+		return req, invalid("If-Match", "can't be combined with Lease-Id: one breaks a lease, the other releases it")
 	case req.lease.IsZero() && req.token == 0:
 		return req, &fencing.Error{Code: fencing.CodeLeaseIDRequired,
 			Detail: "a release needs the Lease-Id header; breaking somebody's lease needs If-Match with its token"}

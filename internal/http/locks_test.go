@@ -212,7 +212,7 @@ func TestAdvice(t *testing.T) {
 		g.clock.advance(21 * time.Second)
 		g.release("a/b", id)
 	}
-	want := `"advice":[{"code":"held_beyond_ttl","text":"4 of the last 4 leases with a TTL of 30s were held for longer than that, the longest for 41s: they live by being renewed in time","count":4,"of":4,"ttl_ms":30000,"held_ms":41000}]}`
+	want := `"advice":[{"code":"held_beyond_ttl","text":"4 of the last 4 leases with a TTL of 30s were held for longer than that, up to 41s: they depend on renewals in time","count":4,"of":4,"ttl_ms":30000,"held_ms":41000}]}`
 	if a := g.do("GET", "/locks/a/b", "").want(t, 200); !strings.HasSuffix(a.body, want) {
 		t.Errorf("got  %s\nwant %s", a.body, want)
 	}

@@ -37,11 +37,11 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}, []string{"route", "method"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_acquire_outcomes_total",
-			Help: "What acquires that reached the store came to: granted, retried (the same lease again), undelivered, left (the client went away while it waited), or a problem's code.",
+			Help: "Outcomes of acquires that reached the store: granted, retried (the same lease again), undelivered, left (the client went away while it waited), or a problem's code.",
 		}, []string{"outcome"}),
 		takenBack: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_grants_taken_back_total",
-			Help: "Take-backs asked for: grants that could not be delivered, and acquires whose outcome is unknown.",
+			Help: "Take-backs requested: grants that could not be delivered, and acquires whose outcome is unknown.",
 		}),
 		streams: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "fencepost_http_streams",
@@ -49,7 +49,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}, []string{"kind"}),
 		limited: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_http_requests_limited_total",
-			Help: "Requests refused with 429 because their principal has made as many as it may, by limit: rate or number.",
+			Help: "Requests refused with 429 because their principal reached its limit, by limit: rate or number.",
 		}, []string{"limit"}),
 		estimate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fencepost_wait_estimate_ratio",
@@ -119,13 +119,13 @@ func (e *endpoint) observe(elapsed time.Duration) {
 func (s *Server) metricsPage() func(*call) {
 	if s.gatherer == nil {
 		return func(c *call) {
-			c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: "the metrics are not served here, but perhaps at FENCEPOST_ADMIN_ADDR"})
+			c.writeError(&fencing.Error{Code: fencing.CodeNotFound, Detail: "metrics are not served at this address; see FENCEPOST_ADMIN_ADDR"})
 		}
 	}
 	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := s.gatherer.Gather()
 		if err != nil {
-			s.log.Warn("some metrics could not be gathered", slog.String("error", err.Error()))
+			s.log.Warn("some metrics could not be collected", slog.String("error", err.Error()))
 		}
 		return families, nil
 	})

@@ -142,7 +142,7 @@ func TestLimitChanges(t *testing.T) {
 
 	several := g.do("POST", "/locks", `{"names":["x","y"],"mode":"shared","limit":4,"permits":2}`).want(t, 201)
 	own := "Lease-Id: " + several.text("lease_id")
-	if refused := g.do("PUT", "/locks/x", `{"limit":1}`, own).problem(t, 400, fencing.CodeInvalidRequest); refused.text("field") != "limit" || !strings.Contains(refused.text("detail"), "from the permits that the lease keeps, 2, to 10000") {
+	if refused := g.do("PUT", "/locks/x", `{"limit":1}`, own).problem(t, 400, fencing.CodeInvalidRequest); refused.text("field") != "limit" || !strings.Contains(refused.text("detail"), "from 2, the permits that the lease keeps, to 10000") {
 		t.Errorf("%s", refused.body)
 	}
 	if a := g.do("PUT", "/locks", `{"names":["x","y"],"limit":1,"permits":1}`, own).want(t, 200); strings.Count(a.body, `"limit":1,"slot":0`) != 2 {

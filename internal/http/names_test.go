@@ -143,7 +143,7 @@ func TestSetRefusesOne(t *testing.T) {
 		g.do("POST", "/locks/"+name, body, own).want(t, 201)
 	}
 	a := g.do("PUT", "/locks", `{"names":["a","b","c"],"limit":2}`, own).problem(t, 400, fencing.CodeInvalidRequest)
-	if a.text("name") != "b" || a.text("field") != "limit" || !strings.Contains(a.text("detail"), "the permits that the lease keeps, 3,") {
+	if a.text("name") != "b" || a.text("field") != "limit" || !strings.Contains(a.text("detail"), "from 3, the permits that the lease keeps,") {
 		t.Errorf("%s", a.body)
 	}
 	for name, limit := range map[fencing.Name]int{"a": 2, "b": 4, "c": 2} {

@@ -192,11 +192,11 @@ const (
 func (o *origins) check(r *http.Request, now time.Time, probe bool) error {
 	if !probe && !o.hosts.allows(r.Host) {
 		if client := clientOf(r.RemoteAddr); o.logs(client, now) {
-			o.log.LogAttrs(r.Context(), slog.LevelWarn, "a Host is refused: it is not served here",
+			o.log.LogAttrs(r.Context(), slog.LevelWarn, "a request is refused: its Host is not served here",
 				slog.String("host", r.Host[:min(len(r.Host), maxHostLogged)]), slog.String("client", client), slog.String("setting", "FENCEPOST_ALLOWED_HOSTS"))
 		}
 		return &fencing.Error{Code: fencing.CodeMisdirected,
-			Detail: "this Host is not served here; FENCEPOST_ALLOWED_HOSTS of the gateway would have to list it"}
+			Detail: "this gateway does not serve this Host; add it to FENCEPOST_ALLOWED_HOSTS of the gateway"}
 	}
 	if err := o.crossOrigin.Check(r); err != nil {
 		return &fencing.Error{Code: fencing.CodeForbidden, Detail: "a page of another origin may not change locks"}

@@ -32,7 +32,7 @@ func decodeEvict(c *call) (fencing.EvictRequest, error) {
 	}
 	id, err := c.leaseID()
 	if err == nil && !id.IsZero() {
-		err = invalid("Lease-Id", "can't stand here: a waiter that wants to leave ends its request; who is to be evicted is in lease")
+		err = invalid("Lease-Id", "is not allowed here: a waiter leaves by ending its request; name the waiter to evict in the parameter lease")
 	}
 	if err == nil {
 		err = c.refuseIfMatch()

@@ -84,7 +84,7 @@ func (c *call) ifMatch() (fencing.Token, error) {
 // not let it be ignored by a method that changes something.
 func (c *call) refuseIfMatch() error {
 	if len(c.r.Header["If-Match"]) > 0 {
-		return invalid("If-Match", "belongs to DELETE, where it breaks a lease")
+		return invalid("If-Match", "is only for DELETE, where it breaks a lease")
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func parsePrefix(value string) (string, error) {
 	}
 	for i := 0; i < len(value); i++ {
 		if strings.IndexByte(fencing.NameBytes, value[i]) < 0 {
-			return "", invalid("prefix", "has the byte 0x%02x, which no name has; allowed are A-Z a-z 0-9 . _ : @ ~ - and /", value[i])
+			return "", invalid("prefix", "has the byte 0x%02x, which names can't have; allowed are A-Z a-z 0-9 . _ : @ ~ - and /", value[i])
 		}
 	}
 	return value, nil

@@ -82,7 +82,7 @@ func (c *call) throttle(a access) error {
 	c.limited = true
 	if log {
 		attrs := append([]slog.Attr{slog.String("client", clientOf(c.r.RemoteAddr)), slog.String("setting", refused.setting)}, principalAttrs(c.principal)...)
-		c.s.log.LogAttrs(c.r.Context(), slog.LevelWarn, "requests are refused: a principal asks for more than it may", attrs...)
+		c.s.log.LogAttrs(c.r.Context(), slog.LevelWarn, "requests are refused: a principal exceeds its limit", attrs...)
 	}
 	c.holdBack()
 	of := "this address"
@@ -174,14 +174,14 @@ func (q *requests) excess(u *usage, now time.Time, holding bool) *excess {
 	}
 	if q.most > 0 && u.underWay >= share*q.most {
 		return &excess{limit: limitNumber, setting: "FENCEPOST_MAX_REQUESTS_PER_PRINCIPAL", bound: share * q.most, wait: time.Second,
-			form: "%d requests of %s are under way; that is as many as may be at once (%s)"}
+			form: "%d requests of %s are in progress, which is the limit (%s)"}
 	}
 	if q.rate == 0 {
 		return nil
 	}
 	if wait := b.take(now, time.Second/time.Duration(share*q.rate), share*q.rate); wait > 0 {
 		return &excess{limit: limitRate, setting: "FENCEPOST_MAX_REQUEST_RATE_PER_PRINCIPAL", bound: share * q.rate, wait: wait,
-			form: "more than %d requests a second are from %s; that is as many as may be (%s)"}
+			form: "more than %d requests a second come from %s, which is the limit (%s)"}
 	}
 	if holding {
 		u.all.spend(now, time.Second/time.Duration(q.rate), q.rate, holdingDebt)

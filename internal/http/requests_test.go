@@ -31,7 +31,7 @@ func TestRequestRate(t *testing.T) {
 	logged := len(g.linesAbove("DEBUG"))
 	for range 10 {
 		a := g.do("GET", "/locks", "", g.as["ours"]).problem(t, 429, fencing.CodeTooManyRequests)
-		if a.header.Get("Retry-After") != "1" || !strings.Contains(a.text("detail"), "5 requests a second are from ours") {
+		if a.header.Get("Retry-After") != "1" || !strings.Contains(a.text("detail"), "5 requests a second come from ours") {
 			t.Errorf("%v %s", a.header, a.body)
 		}
 	}

@@ -138,7 +138,7 @@ func noRoute(c *call) {
 	}
 	allow := strings.Join(allowed, ", ")
 	c.Header()["Allow"] = []string{allow}
-	c.writeError(&fencing.Error{Code: fencing.CodeMethodNotAllowed, Detail: "this path has only " + allow})
+	c.writeError(&fencing.Error{Code: fencing.CodeMethodNotAllowed, Detail: "this path supports only " + allow})
 }
 
 // signpost says where to look instead of a path that is not there.

@@ -37,7 +37,7 @@ func syntaxError(body []byte, known string, d *jsontext.Decoder, err error) erro
 	case strings.Contains(reason, "UTF-8"):
 		return invalid(field, "is not valid UTF-8 at byte %d of the body", at+1)
 	case strings.Contains(reason, "in string"):
-		return invalid(field, "is not valid JSON at byte %d of the body: found %s, which a string can't have as it stands", at+1, found(body[at:]))
+		return invalid(field, "is not valid JSON at byte %d of the body: found %s, which must be escaped in a string", at+1, found(body[at:]))
 	}
 	for strings.Contains(reason, " in ") && at > 0 && isWord(body[at-1]) { // the beginning of the literal or number
 		at--

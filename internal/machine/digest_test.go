@@ -22,7 +22,7 @@ func TestDigestBehindASnapshot(t *testing.T) {
 		}
 		want, ok := whole.DigestAt(l.index)
 		if got, known := from.DigestAt(l.index); !ok || !known || got != want {
-			t.Fatalf("entry %d comes to something else behind a snapshot", l.index)
+			t.Fatalf("entry %d computes other results behind a snapshot", l.index)
 		}
 		if got, known := odd.DigestAt(l.index); !known || got == want {
 			t.Fatalf("entry %d comes to the same for another state", l.index)

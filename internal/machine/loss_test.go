@@ -39,7 +39,7 @@ func TestRestartsAndLossesAreReplayed(t *testing.T) {
 	}
 	for i, m := range []*Machine{second, third} {
 		if !bytes.Equal(encoded(t, m), encoded(t, first)) || m.digest != first.digest {
-			t.Errorf("replay %d comes to something else", i)
+			t.Errorf("replay %d computes other results", i)
 		}
 	}
 	if first.state.Quarantine.Until <= fencingtest.Epoch {

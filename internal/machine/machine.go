@@ -375,7 +375,7 @@ func (m *Machine) Writer() string { return m.writer }
 
 // ErrDiffers is wrapped by the error of an entry before which something else has come of the log here than at whoever
 // wrote it.
-var ErrDiffers = errors.New("this version of the gateway comes to something else than the one that wrote the log, which was not stopped cleanly")
+var ErrDiffers = errors.New("this version of the gateway computes other results than the version that wrote the log, which was not stopped cleanly")
 
 // Belongs reports whether an entry may be one of the log that led to the state, whose last entries it is among: false, if it says
 // something else of those before it than is known.
@@ -387,7 +387,7 @@ func (m *Machine) check(index uint64, e *Entry) error {
 		return nil
 	}
 	if is, known := m.DigestAt(e.Behind); known && is != e.Digest {
-		return fmt.Errorf("%w: start version %s once and stop it with SIGTERM, then start this one (entry %d says what had come of all up to entry %d)",
+		return fmt.Errorf("%w: start version %s once and stop it with SIGTERM, then start this one (entry %d has a hash of the results up to entry %d)",
 			ErrDiffers, cmp.Or(m.writer, "that was there before"), index, e.Behind)
 	}
 	return nil

@@ -16,7 +16,7 @@ type Files struct {
 func NewFiles(reg prometheus.Registerer) *Files {
 	f := &Files{current: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "fencepost_file_in_force",
-		Help: "1 if what is in force is what the file of a setting says, 0 if the file can't be used and what was read before stays in force.",
+		Help: "1 if the content of the file of a setting is in force, 0 if the file can't be used and its previous content stays in force.",
 	}, []string{"setting"}), expiry: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "fencepost_certificate_expiry_timestamp_seconds",
 		Help: "When the certificate of a setting expires, in seconds since 1970.",

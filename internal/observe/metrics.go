@@ -75,14 +75,14 @@ func RegisterPool(reg prometheus.Registerer, stats func() Pool) {
 func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
 	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "fencepost_store_losses_total",
-		Help: "Parts of the store that may have forgotten leases, each time this gateway found one: a restart or fail-over counts, whatever was lost.",
+		Help: "Times that this gateway found a part of the store that may have lost leases; every restart or fail-over counts, even if nothing was lost.",
 	}, func() float64 { return float64(losses()) }))
 }
 
 // RegisterBuild registers fencepost_build_info, always 1.
 func RegisterBuild(reg prometheus.Registerer, version, goVersion, store string) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fencepost_build_info", Help: "What is running; always 1.",
+		Name: "fencepost_build_info", Help: "Version of the gateway; always 1.",
 		ConstLabels: prometheus.Labels{"version": version, "go_version": goVersion, "store": store},
 	})
 	info.Set(1)

@@ -83,12 +83,12 @@ fencepost_leases_granted_total 3
 		t.Fatal("an expired lease was released")
 	}
 	expect(t, reg, `
-# HELP fencepost_leases_ended_total Leases whose end this gateway brought about or noticed, by reason.
+# HELP fencepost_leases_ended_total Leases that this gateway ended or whose end it noticed, by reason.
 # TYPE fencepost_leases_ended_total counter
 fencepost_leases_ended_total{reason="broken"} 1
 fencepost_leases_ended_total{reason="expired"} 1
 fencepost_leases_ended_total{reason="released"} 1
-# HELP fencepost_leases_lost_total Requests of former holders who came too late, by operation and reason.
+# HELP fencepost_leases_lost_total Requests of former holders that came too late, by operation and reason.
 # TYPE fencepost_leases_lost_total counter
 fencepost_leases_lost_total{operation="release",reason="expired"} 1
 fencepost_leases_lost_total{operation="release",reason="superseded"} 0
@@ -147,10 +147,10 @@ func TestPoolAndBuild(t *testing.T) {
 	RegisterPool(reg, func() Pool { return Pool{Hits: 7, Total: 3, Idle: 2} })
 	RegisterLosses(reg, func() int64 { return 64 })
 	expect(t, reg, `
-# HELP fencepost_store_losses_total Parts of the store that may have forgotten leases, each time this gateway found one: a restart or fail-over counts, whatever was lost.
+# HELP fencepost_store_losses_total Times that this gateway found a part of the store that may have lost leases; every restart or fail-over counts, even if nothing was lost.
 # TYPE fencepost_store_losses_total counter
 fencepost_store_losses_total 64
-# HELP fencepost_build_info What is running; always 1.
+# HELP fencepost_build_info Version of the gateway; always 1.
 # TYPE fencepost_build_info gauge
 fencepost_build_info{go_version="go1",store="redis",version="v1"} 1
 # HELP fencepost_store_pool_hits_total Times a free connection was found in the pool.

@@ -24,7 +24,7 @@ func NewObserver(reg prometheus.Registerer) *Observer {
 	o := &Observer{
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencepost_queue_waiters",
-			Help: "Requests that wait at this gateway now.",
+			Help: "Requests waiting at this gateway now.",
 		}),
 		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencepost_queue_wait_seconds",
@@ -39,15 +39,15 @@ func NewObserver(reg prometheus.Registerer) *Observer {
 		}),
 		takenBack: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_queue_grants_taken_back_total",
-			Help: "Grants to waiting requests whose client had gone before; they were taken back.",
+			Help: "Grants to waiting requests whose client had already left; they were taken back.",
 		}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_queue_lost_messages_total",
-			Help: "Grants that no message or answer told of; a heartbeat found them.",
+			Help: "Grants found by a heartbeat because no message or answer announced them.",
 		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_queue_drops_total",
-			Help: "Requests that were not let into the queue (name_full, process_full, draining), or lost their place and joined anew (lapsed).",
+			Help: "Requests that were not admitted to the queue (name_full, process_full, draining), or lost their place and queued again (lapsed).",
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{"name_full", "process_full", "lapsed"} { // begin at 0: an alert sees no increase in a series that appears

@@ -28,18 +28,18 @@ func TestWhatBecomesOfWaiters(t *testing.T) {
 	o.FoundLost()
 	o.Dropped("lapsed")
 	expect(t, reg, `
-# HELP fencepost_queue_drops_total Requests that were not let into the queue (name_full, process_full, draining), or lost their place and joined anew (lapsed).
+# HELP fencepost_queue_drops_total Requests that were not admitted to the queue (name_full, process_full, draining), or lost their place and queued again (lapsed).
 # TYPE fencepost_queue_drops_total counter
 fencepost_queue_drops_total{reason="lapsed"} 1
 fencepost_queue_drops_total{reason="name_full"} 0
 fencepost_queue_drops_total{reason="process_full"} 0
-# HELP fencepost_queue_grants_taken_back_total Grants to waiting requests whose client had gone before; they were taken back.
+# HELP fencepost_queue_grants_taken_back_total Grants to waiting requests whose client had already left; they were taken back.
 # TYPE fencepost_queue_grants_taken_back_total counter
 fencepost_queue_grants_taken_back_total 1
-# HELP fencepost_queue_lost_messages_total Grants that no message or answer told of; a heartbeat found them.
+# HELP fencepost_queue_lost_messages_total Grants found by a heartbeat because no message or answer announced them.
 # TYPE fencepost_queue_lost_messages_total counter
 fencepost_queue_lost_messages_total 2
-# HELP fencepost_queue_waiters Requests that wait at this gateway now.
+# HELP fencepost_queue_waiters Requests waiting at this gateway now.
 # TYPE fencepost_queue_waiters gauge
 fencepost_queue_waiters 2
 `, "fencepost_queue_drops_total", "fencepost_queue_grants_taken_back_total", "fencepost_queue_lost_messages_total", "fencepost_queue_waiters")

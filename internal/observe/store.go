@@ -58,7 +58,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 		}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_leases_ended_total",
-			Help: "Leases whose end this gateway brought about or noticed, by reason.",
+			Help: "Leases that this gateway ended or whose end it noticed, by reason.",
 		}, []string{"reason"}),
 		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencepost_lease_hold_seconds",
@@ -72,7 +72,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 		}),
 		tooLate: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_leases_lost_total",
-			Help: "Requests of former holders who came too late, by operation and reason.",
+			Help: "Requests of former holders that came too late, by operation and reason.",
 		}, []string{"operation", "reason"}),
 		lateSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencepost_late_seconds",
@@ -81,7 +81,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 		}, []string{"operation"}),
 		admissions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_fence_admissions_total",
-			Help: "Tokens that fences were asked to admit, by what came of it: ok, stale_token, or a code of a 503.",
+			Help: "Tokens that fences were asked to admit, by result: ok, stale_token, or a code of a 503.",
 		}, []string{"code"}),
 		findings:  &findings{},
 		observers: map[string]prometheus.Observer{},

@@ -75,13 +75,13 @@ func (s *Store) check(ctx context.Context, r *fencing.AcquireRequest) *fencing.E
 	if r.LockDelay > 0 {
 		return &fencing.Error{
 			Code: fencing.CodeUnsupportedByStore, Field: "lock_delay_ms",
-			Detail: "lock_delay_ms: a quorum has none, for a lease ends at each node by itself, and none of them sees when it is over at a majority",
+			Detail: "lock_delay_ms: not supported by a quorum, because a lease ends at each node separately and no node sees when it has ended at a majority",
 		}
 	}
 	if r.Set != "" {
 		return &fencing.Error{
 			Code: fencing.CodeUnsupportedByStore, Field: "names",
-			Detail: "names: several under one lease id need a store that grants all or none; a quorum can't",
+			Detail: "names: not supported by a quorum, which can't grant several names together or not at all",
 		}
 	}
 	return s.checkTTL(r.TTL)
@@ -90,7 +90,7 @@ func (s *Store) check(ctx context.Context, r *fencing.AcquireRequest) *fencing.E
 func unsupportedLimit() *fencing.Error {
 	return &fencing.Error{
 		Code: fencing.CodeUnsupportedByStore, Field: "limit",
-		Detail: "limit: permits can't be counted by majority, for each node may have granted the last one to somebody else",
+		Detail: "limit: not supported by a quorum, because each node may have granted the last permit to somebody else",
 	}
 }
 

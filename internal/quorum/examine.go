@@ -64,7 +64,7 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 		if fault := reports[i].fault; fault != nil {
 			f := fencing.Finding{
 				Node: s.options.Names[i], Check: "access", Detail: "it can't be used: " + because(fault).Error(),
-				Remedy: "bring it back, as a master that lets the gateway in",
+				Remedy: "bring it back as a master that the gateway can use",
 			}
 			if known := fencing.FaultOf(fault); known != nil {
 				f.Detail, f.Remedy = "it can't be used: "+known.Detail+" ("+known.Err.Error()+")", known.Remedy
@@ -126,7 +126,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 	}
 	f := fencing.Finding{Check: "quorum", OK: voting == n}
 	if len(blank) == n && s.options.Passive {
-		f.OK, f.Detail = true, "a new quorum: all nodes are empty; the first gateway puts them into service"
+		f.OK, f.Detail = true, "a new quorum: all nodes are empty; the first gateway brings them into service"
 		return f
 	}
 	var detail strings.Builder
@@ -134,7 +134,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 	for _, of := range []struct {
 		how   string
 		nodes []string
-	}{{"out of reach", silent}, {"refusing", refusing}, {"remembering nothing", blank}, {"restarted, and not in service yet", idle}, {"in quarantine", waiting}} {
+	}{{"out of reach", silent}, {"refusing", refusing}, {"empty", blank}, {"restarted and not in service yet", idle}, {"in quarantine", waiting}} {
 		if len(of.nodes) > 0 {
 			detail.WriteString("; " + of.how + ": " + strings.Join(of.nodes, ", "))
 		}
@@ -145,7 +145,7 @@ func (s *Store) stands(reports []report) fencing.Finding {
 	case more == 0:
 		detail.WriteString("; no more may fail")
 	case voting+len(idle)+len(waiting) >= majorityOf(n):
-		detail.WriteString("; nothing new is granted until a majority does")
+		detail.WriteString("; no new leases are granted until a majority does")
 	default:
 		detail.WriteString("; nothing is granted until a majority does, and leases can't be renewed")
 	}
@@ -153,11 +153,11 @@ func (s *Store) stands(reports []report) fencing.Finding {
 	switch {
 	case f.OK:
 	case len(refusing) > 0 && len(silent) == 0:
-		f.Remedy = "see what is said of the nodes that refuse"
+		f.Remedy = "see the findings about the nodes that refuse"
 	case len(silent) == 0:
-		f.Remedy = "wait: nodes vote again by themselves; take no other one down before"
+		f.Remedy = "wait: nodes vote again by themselves; don't take down another one before that"
 	case len(silent)+len(blank) == n && len(blank) > 0:
-		f.Remedy = "bring back a node that remembers; empty ones wait for that"
+		f.Remedy = "bring back a node that still has its data; empty nodes wait for it"
 	case len(silent) == 1:
 		f.Remedy = "bring it back"
 	default:

@@ -54,7 +54,7 @@ func TestNodeInQuarantineDoesNotVote(t *testing.T) {
 		says(t, f, true, "3 of 3 nodes vote")
 		s.nodes[1].forget()
 		f, _ = stands(t, s.Store)
-		says(t, f, false, "2 of 3 nodes vote", "remembering nothing: 2", "no more may fail")
+		says(t, f, false, "2 of 3 nodes vote", "empty: 2", "no more may fail")
 		stats, err := s.Stats(bg)
 		if err != nil || stats.Quarantine < 30*time.Second {
 			t.Errorf("a blank node, and %+v, %v", stats, err)
@@ -156,7 +156,7 @@ func TestExamineAwaitsAdmissionBounded(t *testing.T) {
 		start := time.Now()
 		s.Store = s.open()
 		f, _ := stands(t, s.Store)
-		says(t, f, false, "0 of 3 nodes vote", "remembering nothing: 1, 2, 3", "nothing is granted")
+		says(t, f, false, "0 of 3 nodes vote", "empty: 1, 2, 3", "nothing is granted")
 		if took := time.Since(start); took > admissionTime {
 			t.Errorf("it took %s", took)
 		}

@@ -53,7 +53,7 @@ func (p *poll) admitted(token fencing.Token) *fencing.Error {
 // Only what was claimed counts as issued.
 func (s *Store) admit(ctx context.Context, r fencing.AdmitRequest) (fencing.Outcome, error) {
 	if r.Slot != fencing.NoSlot {
-		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: "slot", Detail: "slot: a quorum has no permits, so no slots of these"}
+		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: "slot", Detail: "slot: not supported by a quorum, which has no permits"}
 	}
 	r.Claimed = true
 	began, p, outs := s.options.Clock(), newPoll(len(s.nodes)), make([]fencing.Outcome, len(s.nodes))

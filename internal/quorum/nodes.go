@@ -60,15 +60,15 @@ func (s *Store) enrollNode(i int, m *fencing.Memory, e *enrolment) {
 	name, length := s.options.Names[i], ceil(left, time.Second).String()
 	switch {
 	case err != nil:
-		s.log.Warn("a node that is not in service can't be taken into it; trying again", "node", name, "error", err)
+		s.log.Warn("a node can't be brought into service; retrying", "node", name, "error", err)
 	case m.InService: // so it is told already, for less
 	case e.isNew && left == 0:
 		s.log.Info("a node of a new quorum is in service", "node", name)
 	case m.Blank:
-		s.log.Warn("a node remembers nothing: it has forgotten, or is new; it does not vote for new leases until those it may have forgotten are over",
+		s.log.Warn("a node is empty: it lost its data or is new; it does not vote for new leases until those it may have lost have expired",
 			"node", name, "for", length)
 	default:
-		s.log.Warn("a node was restarted, or is another one: it does not vote for new leases until those it may have forgotten are over",
+		s.log.Warn("a node was restarted or replaced; it does not vote for new leases until those it may have lost have expired",
 			"node", name, "for", length)
 	}
 }

@@ -179,7 +179,7 @@ func (s *Store) renew(ctx context.Context, r fencing.RenewRequest) (fencing.Outc
 // reach would keep the older label, and nobody could tell which one that is.
 func unsupportedLabels(field string) *fencing.Error {
 	return &fencing.Error{Code: fencing.CodeUnsupportedByStore, Field: field,
-		Detail: field + ": a quorum keeps what a lease was granted with"}
+		Detail: field + ": can't be changed on a quorum, where a lease keeps what it was granted with"}
 }
 
 // bringBack gives a renewed lease back to the nodes that don't know it: they were

@@ -41,7 +41,7 @@ func (t *tally) notDone(node int, err *fencing.Error, forgetful bool, elapsed ti
 	v := &t.votes[node]
 	v.standing, v.err = against, err
 	if forgetful && err.Code == fencing.CodeLeaseLost && err.Reason == fencing.ReasonUnknown {
-		v.err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node may have forgotten the lease"}
+		v.err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node may have lost the lease"}
 	}
 	t.weigh(elapsed)
 }

@@ -156,7 +156,7 @@ func refusedAt(votes []vote) *fencing.Error {
 }
 
 func unavailable(detail string) *fencing.Error {
-	return &fencing.Error{Code: fencing.CodeUnavailable, Detail: detail + "; nothing is known about the outcome"}
+	return &fencing.Error{Code: fencing.CodeUnavailable, Detail: detail + "; the outcome is unknown"}
 }
 
 func disagreement() *fencing.Error {

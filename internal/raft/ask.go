@@ -12,15 +12,15 @@ import (
 
 var (
 	errClosed   = errors.New("the store is closed")
-	errNoLeader = errors.New("no member leads: fewer than a majority can reach each other, or they are about to elect one")
-	errRemoved  = errors.New("the leader does not have this node among the members: it was removed")
+	errNoLeader = errors.New("there is no leader: less than a majority can reach each other, or an election is under way")
+	errRemoved  = errors.New("the leader does not list this node as a member: it was removed")
 )
 
 // removed is what clients of a node are told that is no member any more. An earlier try may have been carried out before
 // it was removed.
 func removed() *fencing.Error {
 	return &fencing.Error{
-		Code: fencing.CodeUnavailable, Detail: "this gateway was removed from its cluster, and serves nobody any more: ask another one", Err: errRemoved,
+		Code: fencing.CodeUnavailable, Detail: "this gateway was removed from its cluster and serves nobody; ask another one", Err: errRemoved,
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Store) unavailable(cause error) error {
 	}
 	if _, _, ok := s.leader(); !ok && !errors.Is(cause, errClosed) && !errors.Is(cause, context.Canceled) {
 		return fencing.Unavailable(&fencing.Outage{
-			Detail: "the cluster has no leader: most of its members can't be reached, or they are about to elect one", Err: errors.Join(errNoLeader, cause),
+			Detail: "the cluster has no leader: a majority of its members can't be reached, or an election is under way", Err: errors.Join(errNoLeader, cause),
 		})
 	}
 	return fencing.Unavailable(cause)

@@ -70,7 +70,7 @@ func (s *Store) settleDoubt(term uint64) error {
 	}
 	index, digest := s.fsm.lastDigest()
 	if s.compareAt(term, index, digest) == unsettled {
-		return errors.New("it is not known whether this node or the leader before has come to what the log says")
+		return errors.New("it is unknown whether this node or the leader before it has the state that the log describes")
 	}
 	s.fsm.mu.Lock()
 	s.fsm.differs = nil
@@ -141,7 +141,7 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 		return allAgree
 	case same > voters/2:
 		for _, o := range differ {
-			s.log.Error("a node has another state than the majority; it is told to stop", "node", o.ID, "entry", index)
+			s.log.Error("the state of a node differs from the majority's; it is told to stop", "node", o.ID, "entry", index)
 			telling, cancel := context.WithTimeout(s.ctx, patience)
 			_, _ = s.call(telling, string(o.Address), &message{Errand: errandDiffers, Term: term, Index: index}) // else the next time
 			cancel()
@@ -155,7 +155,7 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 
 // errDiffers says that this node has another state than the others.
 func errDiffers(index uint64) error {
-	return fmt.Errorf("entry %d of the log has come to something else here than at the other nodes, so that their states differ: "+
+	return fmt.Errorf("entry %d of the log gave another result here than at the other nodes, so their states differ: "+
 		"it is another version of the gateway, or a fault of the machine. Start it with an empty data directory, and the version of the others", index)
 }
 

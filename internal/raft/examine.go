@@ -67,11 +67,11 @@ func examineDirectory(dir string) (fencing.Finding, error) {
 	case found:
 		voted, last, err := wal.Voted(logsIn(dir))
 		if f.Detail += " has the data of a node, and no gateway has it open"; err == nil && !voted && last > 0 {
-			f.Detail = dir + " has the data of a store without peers: a cluster begins with it, of which this node is the only member"
+			f.Detail = dir + " has the data of a single gateway: a cluster is formed from it, with this node as its only member"
 		}
 		return f, err
 	}
-	f.Detail += " has no data yet: a gateway begins as a new node"
+	f.Detail += " has no data yet: a gateway starts as a new node"
 	return f, roomForNew(dir, datadir.Free, segmentSize)
 }
 

@@ -184,7 +184,7 @@ func TestExamineAStoreWithoutPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, err := Examine(dir)
-	if err != nil || !strings.Contains(found[0].Detail, "a cluster begins with it") {
+	if err != nil || !strings.Contains(found[0].Detail, "a cluster is formed from it") {
 		t.Errorf("%+v, %v", found, err)
 	}
 	newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir }).nodes[0].Close()
@@ -251,7 +251,7 @@ func TestAClusterDoesNotBeginWithoutTheLog(t *testing.T) {
 	o := c.nodes[0].options
 	o.Dir, o.Network = killed, &hubNetwork{listen(t, o.Self.Address), c.hub, o.Self.Address}
 	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "files of it are missing") {
-		t.Errorf("a cluster begins with it: %v", err)
+		t.Errorf("a cluster is formed from it: %v", err)
 	}
 	_ = o.Network.Close()
 	c.nodes[0].Store = nil
@@ -274,10 +274,10 @@ func TestTokensOfAClusterGoOnByTheClock(t *testing.T) {
 	}
 }
 
-// Where there is nobody else who would know, a node that comes to something else than its log says stops.
+// Where there is nobody else who would know, a node that computes other results than its log says stops.
 func TestANodeAloneThatDiffersStops(t *testing.T) {
 	n := newCluster(t, 1, nil).nodes[0]
-	differs := errors.New("it comes to something else")
+	differs := errors.New("it computes other results")
 	n.fsm.mu.Lock()
 	n.fsm.differs = differs
 	n.fsm.mu.Unlock()

@@ -66,7 +66,7 @@ func newFSM(self fencing.Gateway) *fsm {
 func (m *fsm) Apply(l *raft.Log) any {
 	e, err := machine.Decode(l.Data)
 	if err != nil {
-		m.stop(fmt.Errorf("entry %d of the log can't be carried out: %w", l.Index, err))
+		m.stop(fmt.Errorf("entry %d of the log can't be replayed: %w", l.Index, err))
 		return &applied{stale: true}
 	}
 	leads := m.leads(e.Term)

@@ -71,7 +71,7 @@ func (s *Store) beginToLead() {
 				return
 			}
 			if pause == minPause {
-				s.log.Warn("this node was elected, and does not serve yet", "error", doubt)
+				s.log.Warn("this node was elected leader but does not serve yet", "error", doubt)
 			}
 		} else if err != nil && !errors.Is(err, raft.ErrLeadershipTransferInProgress) {
 			return // it has lost the lead, and is told so
@@ -180,7 +180,7 @@ func (s *Store) outcome(p *proposal) (*applied, error) {
 		return nil, errRefused
 	}
 	if len(a.results) != len(p.requests) {
-		return nil, errors.New("this node has lost the lead")
+		return nil, errors.New("this node is no longer the leader")
 	}
 	return a, nil
 }

@@ -45,7 +45,7 @@ func TestTimeGoesOnWithANewLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if first.Now != fencingtest.Epoch {
-		t.Errorf("a new cluster begins at %d instead of the wall clock's %d", first.Now, fencingtest.Epoch)
+		t.Errorf("a new cluster is formed at %d instead of the wall clock's %d", first.Now, fencingtest.Epoch)
 	}
 	want := 30 * time.Second
 	check := func(when string, by *node) {

@@ -88,7 +88,7 @@ func TestTheRoomIsExamined(t *testing.T) {
 		t.Fatal(err)
 	}
 	free = 599 << 20
-	if f := space(); f.OK || !strings.Contains(f.Detail, "599 MiB are free, and the newest snapshot has 300") || !strings.Contains(f.Remedy, "600 MiB at least") {
+	if f := space(); f.OK || !strings.Contains(f.Detail, "599 MiB are free, and the newest snapshot takes 300") || !strings.Contains(f.Remedy, "at least 600 MiB") {
 		t.Errorf("there is little room: %+v", f)
 	}
 	free = 600 << 20

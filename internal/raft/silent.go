@@ -20,7 +20,7 @@ type silent struct {
 	most time.Duration // that a write may take
 }
 
-var errStalled = errors.New("a write to the log of this node has not ended for long: its disk hangs")
+var errStalled = errors.New("a write to the log of this node does not finish: its disk hangs")
 
 func (t *silent) stalled() error {
 	if t.log.busyFor() > t.most {

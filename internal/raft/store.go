@@ -186,7 +186,7 @@ func (f founding) Apply(l *raft.Log) any {
 // node as the only member. What a crash left is carried out before. The leader gives all leases their TTL anew: see
 // goOnAlone.
 func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) error {
-	s.log.Info("the data is that of a store without peers: a cluster begins with it, of which this node is the only member", "id", o.Self.ID)
+	s.log.Info("the data directory is that of a single gateway: a cluster is formed from it, with this node as its only member", "id", o.Self.ID)
 	last, err := s.dir.log.LastIndex()
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func (s *Store) Fail(err error) { s.fail(err) }
 func (s *Store) fail(err error) {
 	s.fault.Do(func() {
 		s.cause = err
-		s.log.Error("the node can't go on; it stops", "error", err)
+		s.log.Error("the node has failed and stops", "error", err)
 		close(s.failed)
 	})
 }

@@ -372,7 +372,7 @@ func (s *Store) forward(items []*item, address string, m *message) {
 	case err != nil || a.Verdict == unknown:
 		q.gone[m.Batch.Number] = m.Term
 		if err == nil {
-			err = errors.New("the leader does not know what came of it")
+			err = errors.New("the leader does not know the result")
 		}
 	case a.Removed: // to ask again is of no use
 		delete(q.gone, m.Batch.Number)

@@ -47,13 +47,13 @@ func unreplicated(c *command, r *reply) error {
 	case admitVerb:
 		return &fencing.Error{
 			Code:   fencing.CodeNotReplicated,
-			Detail: fmt.Sprintf("too few replicas have confirmed within %s that the token was admitted; ask again", ackTimeout),
+			Detail: fmt.Sprintf("too few replicas confirmed within %s that the token was admitted; repeat the request", ackTimeout),
 		}
 	case acquireVerb, confirmVerb, leaveVerb:
 		if r.holder != nil {
 			return &fencing.Error{
 				Code:   fencing.CodeNotReplicated,
-				Detail: fmt.Sprintf("too few replicas have confirmed the lease within %s; it is taken back", ackTimeout),
+				Detail: fmt.Sprintf("too few replicas confirmed the lease within %s; it is taken back", ackTimeout),
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 var (
 	// errSkewed says that an arrival is to be tried again when the clocks agree: until
 	// then nothing is granted anyway.
-	errSkewed = errors.New("redis: the clocks differ too much to say until when nothing is to be granted")
+	errSkewed = errors.New("redis: the clocks differ too much to say how long a quarantine has to last")
 
 	// errOvertaken says that the guard is another than the one that was asked for.
 	errOvertaken = errors.New("redis: the guard has changed meanwhile")

@@ -78,11 +78,11 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 	findings := slices.Concat(found...)
 	if now.incomplete() {
 		findings = append(findings, c.finding(checkAccess, false, "",
-			"a part of the slots has no master: locks kept there are answered 503", "see what CLUSTER INFO says"))
+			"some slots have no master: requests for their locks are answered 503", "see what CLUSTER INFO says"))
 	}
 	if f := s.subscription.refusal.Load(); f != nil {
 		findings = append(findings, c.finding(checkAccess, false, "",
-			"messages of other gateways can't be heard, so hand-overs are late, and there are no events: "+f.Detail, f.Remedy))
+			"messages from other gateways can't be received, so hand-overs are late and there are no events: "+f.Detail, f.Remedy))
 	}
 	return append(findings, s.lossFinding()), nil
 }
@@ -90,9 +90,9 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 // noAccess is about a server that can't be asked.
 func (c *circumstances) noAccess(err error) fencing.Finding {
 	if f := fencing.FaultOf(err); f != nil {
-		return c.finding(checkAccess, false, "", f.Detail+": what is kept there is answered 503", f.Remedy)
+		return c.finding(checkAccess, false, "", f.Detail+": requests for locks kept there are answered 503", f.Remedy)
 	}
-	return c.finding(checkAccess, false, "", "it does not answer: what is kept there is answered 503", "bring it back")
+	return c.finding(checkAccess, false, "", "it does not answer: requests for locks kept there are answered 503", "bring it back")
 }
 
 // lossFinding is about a setting of the gateway's own.
@@ -102,12 +102,12 @@ func (s *Store) lossFinding() fencing.Finding {
 	inUse := min(max(s.guards.longest(), policy.Least), fencing.LongestQuarantine)
 	switch {
 	case policy.Off:
-		f.Detail = "leases that Redis has forgotten are granted again at once, while their holders believe in them: there is no quarantine"
+		f.Detail = "quarantine is off: names whose leases Redis has lost are granted again while their holders still believe they have them"
 	case policy.For > 0 && policy.For < inUse:
-		f.Detail = fmt.Sprintf("leases that Redis has forgotten are granted again after %s, while some live for %s", policy.For, inUse)
+		f.Detail = fmt.Sprintf("names whose leases Redis has lost are granted again after %s, while some leases live for %s", policy.For, inUse)
 	default:
 		f.OK, f.Promise, f.Remedy = true, "", ""
-		f.Detail = "where leases may have been forgotten, nothing new is granted until they have run out"
+		f.Detail = "after a loss of leases, no new ones are granted until the lost ones have expired"
 	}
 	return f
 }
@@ -118,7 +118,7 @@ func examineNode(ctx context.Context, client *goredis.Client, c circumstances) (
 	switch {
 	case goredis.HasErrorPrefix(err, "NOPERM"):
 		return []fencing.Finding{c.finding(checkAccess, false, "P1, P2",
-			"the user may not do all that the gateway does, so nothing is known of how this Redis is set up: "+err.Error(),
+			"the user lacks rights that the gateway needs, so this Redis could not be examined: "+err.Error(),
 			"give the user the commands, keys and channels that docs/stores/redis.md lists, with ACL SETUSER")}, nil
 	case err != nil:
 		return nil, err

@@ -41,7 +41,7 @@ func (c *circumstances) clockOf(f *facts) fencing.Finding {
 			side = "behind"
 		}
 		return c.finding(checkClock, false, "P1, P2",
-			fmt.Sprintf("its clock is %s %s this gateway's, and %s are allowed: nothing is granted, and no lease is judged to have expired",
+			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease expires",
 				short(certain), side, short(c.maxSkew)),
 			"synchronise both clocks, as by chrony or systemd-timesyncd")
 	}

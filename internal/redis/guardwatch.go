@@ -242,13 +242,13 @@ func (w *guardWatch) report() {
 	w.quarantineLogged, w.lossesLogged = shut > 0, losses
 	switch {
 	case lost > 0 && w.options.Quarantine.Off:
-		w.options.Logger.Warn("Redis has forgotten what it granted, or another server serves that may have; new leases are granted at once, for quarantine is off",
+		w.options.Logger.Warn("Redis may have lost leases; FENCEPOST_QUARANTINE is off, so new leases are granted at once",
 			"partitions", lost)
 	case shut > 0 && !was:
-		w.options.Logger.Warn("Redis may have forgotten leases: nothing new is granted until they have run out; those that it still has can be renewed",
+		w.options.Logger.Warn("Redis may have lost leases: no new ones are granted until those have expired; leases that it still has can be renewed",
 			"for", until.Sub(now).Round(time.Millisecond).String(), "partitions", fmt.Sprintf("%d of %d", shut, len(w.partitions)))
 	case shut == 0 && was:
-		w.options.Logger.Info("everything is granted again")
+		w.options.Logger.Info("new leases are granted again")
 	}
 }
 

@@ -64,7 +64,7 @@ func (s *Store) lookAtIndexes(ctx context.Context, n *node, wanted []int) bool {
 	s.guards.running.Go(func() {
 		defer n.indexing.Store(false)
 		if err := s.makeIndexes(s.guards.ctx, n, broken); err != nil && s.guards.ctx.Err() == nil {
-			s.options.Logger.Warn("indexes of names can't be made anew; trying again until they can", "error", s.topology.nodeError(n, err))
+			s.options.Logger.Warn("indexes of names can't be rebuilt; retrying", "error", s.topology.nodeError(n, err))
 		}
 	})
 	return true
@@ -109,7 +109,7 @@ func (s *Store) makeIndexes(ctx context.Context, n *node, partitions []int) erro
 		cursor = next
 	}
 	if put > 0 {
-		s.options.Logger.Warn("an index of names was evicted or deleted; it was made anew from their records", "partitions", len(begun), "entries", put)
+		s.options.Logger.Warn("an index of names was evicted or deleted; it was rebuilt from the records", "partitions", len(begun), "entries", put)
 	}
 	return s.endIndexes(ctx, n, begun)
 }

@@ -36,7 +36,7 @@ const (
 	stableAfter = 2 * time.Second
 )
 
-var errNotSubscribed = errors.New("redis: messages can't be heard now")
+var errNotSubscribed = errors.New("redis: messages can't be received now")
 
 // endedContext is a context that has ended. Reading and writing only look at a deadline,
 // but the reconnecting that the library does by itself fails with it: that is to
@@ -287,7 +287,7 @@ func (l *subscription) onSubscribed(channel string) {
 	l.downLogged = false
 	l.mu.Unlock()
 	if down {
-		l.logger.Info("messages of other gateways are heard again")
+		l.logger.Info("messages from other gateways are received again")
 	}
 	listener.Gap()
 }
@@ -305,7 +305,7 @@ func (l *subscription) onFailure(err error) {
 	}
 	if err != nil && l.ctx.Err() == nil && !l.downLogged {
 		l.downLogged = true
-		l.logger.Warn("messages of other gateways can't be heard; waiting requests are served by heartbeats until they can be", "error", err)
+		l.logger.Warn("messages from other gateways can't be received; waiting requests are served by heartbeats until they can", "error", err)
 	}
 }
 
@@ -342,6 +342,6 @@ func (l *subscription) onMessage(payload string) {
 // logUnreadable tells of a message that can't be read, once: the next will be alike.
 func (l *subscription) logUnreadable(err error) {
 	l.unreadableLogged.Do(func() {
-		l.logger.Error("a message can't be read; does another version run on the same Redis?", "error", err)
+		l.logger.Error("a message from another gateway can't be decoded; is another version running on the same Redis?", "error", err)
 	})
 }

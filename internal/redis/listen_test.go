@@ -162,13 +162,13 @@ func TestListenForbidden(t *testing.T) {
 	wantCode(t, "check", s.Check(ctx), fencing.CodeOK)
 	attempts := func() int { return strings.Count(client.Do(ctx, "acl", "log").String(), "channel") }
 	until(t, func() bool {
-		return attempts() > 0 && s.awaitSubscription(ctx) != nil && log.count("can't be heard") == 1
+		return attempts() > 0 && s.awaitSubscription(ctx) != nil && log.count("can't be received") == 1
 	})
 	if err := client.Do(ctx, "acl", "setuser", "deaf", "allchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return s.awaitSubscription(ctx) == nil && log.count("heard again") == 1 })
-	if n := log.count("can't be heard"); n != 1 {
+	until(t, func() bool { return s.awaitSubscription(ctx) == nil && log.count("received again") == 1 })
+	if n := log.count("can't be received"); n != 1 {
 		t.Errorf("logged %d times, want 1", n)
 	}
 }

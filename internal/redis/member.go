@@ -12,7 +12,7 @@ import (
 )
 
 // errAnotherServer says that the server is not the one that was to be taken into service.
-var errAnotherServer = errors.New("redis: another run of the server is there by now")
+var errAnotherServer = errors.New("redis: the server was restarted or replaced")
 
 var _ fencing.Node = (*Store)(nil)
 

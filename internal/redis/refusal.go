@@ -30,36 +30,36 @@ var refusals = []refusal{
 		remedy: "set %s (and the user beside it) to what the server has",
 	},
 	{
-		is: says("noauth "), detail: "it wants a password, and was given none",
+		is: says("noauth "), detail: "it needs a password and was given none",
 		remedy: "set %s",
 	},
 	{
-		is: says("without any password configured"), detail: "it has no password, and was given one",
+		is: says("without any password configured"), detail: "it has no password but was given one",
 		remedy: "leave out %s, or give the server one (requirepass)",
 	},
 	{
-		is: says("noperm ", "user executing the script can't"), detail: "the user may not do all that the gateway does",
+		is: says("noperm ", "user executing the script can't"), detail: "the user lacks rights that the gateway needs",
 		remedy: "give the user the commands, keys and channels that docs/stores/redis.md lists, with ACL SETUSER",
 	},
 	{
-		is: says("running in protected mode"), detail: "it is in protected mode, and serves only its own machine",
+		is: says("running in protected mode"), detail: "it is in protected mode and serves only its own machine",
 		remedy: "give the server a password (requirepass), and set %s to it",
 	},
 	{
-		is: says("max number of clients reached"), detail: "it has as many clients as it may have",
-		remedy: "raise maxclients at the server, or see with CLIENT LIST who they are",
+		is: says("max number of clients reached"), detail: "it has reached its limit of clients",
+		remedy: "raise maxclients at the server, or find out with CLIENT LIST who they are",
 	},
 	{
 		is: says(" moved ", "clusterdown "), unless: isCluster, detail: "it is a node of a Cluster",
 		remedy: "this is a Cluster: use redis+cluster:// in FENCEPOST_STORE",
 	},
 	{
-		is: says("cluster support disabled"), detail: "it is no node of a Cluster",
-		remedy: "this is no Cluster: use redis:// for one Redis in FENCEPOST_STORE",
+		is: says("cluster support disabled"), detail: "it is not a node of a Cluster",
+		remedy: "this is not a Cluster: use redis:// for one Redis in FENCEPOST_STORE",
 	},
 	{
 		is: says("unknown command 'sentinel'"), detail: "it is a Redis, not a Sentinel",
-		remedy: "this is no Sentinel: name the Sentinels in FENCEPOST_STORE, or use redis:// for one Redis",
+		remedy: "this is not a Sentinel: name the Sentinels in FENCEPOST_STORE, or use redis:// for one Redis",
 	},
 	{
 		is: says("watches no master of that name"), detail: "the Sentinel does not know the master",
@@ -75,27 +75,27 @@ var refusals = []refusal{
 	},
 	{
 		is: isUntrusted, detail: "its certificate is signed by an authority that the gateway does not know",
-		remedy: "FENCEPOST_REDIS_TLS_CA_FILE has to name a file with the certificate of the authority, which the gateway can read",
+		remedy: "set FENCEPOST_REDIS_TLS_CA_FILE to a readable file with the certificate of that authority",
 	},
 	{
 		is: isMisnamed, detail: "its certificate is for another host",
 		remedy: "the certificate needs, as a subjectAltName, the host in FENCEPOST_STORE, or the one by which Sentinel or the Cluster announces the node",
 	},
 	{
-		is: isInvalid, detail: "its certificate has expired, or is not one for servers",
-		remedy: "renew the certificate of the server, and look at the clock of this machine",
+		is: isInvalid, detail: "its certificate has expired or is not a server certificate",
+		remedy: "renew the certificate of the server, and check the clock of this machine",
 	},
 	{
-		is: says("tls: certificate required"), detail: "it wants a certificate, and the gateway shows none",
-		remedy: "FENCEPOST_REDIS_TLS_CERT_FILE with a certificate of an authority that the server knows, or tls-auth-clients no at the server",
+		is: says("tls: certificate required"), detail: "it needs a client certificate and the gateway has none",
+		remedy: "set FENCEPOST_REDIS_TLS_CERT_FILE to a certificate from an authority that the server trusts, or set tls-auth-clients no at the server",
 	},
 	{
 		is: isPlain, unless: withoutTLS, early: true, detail: "it does not speak TLS",
-		remedy: "the port is perhaps one without TLS: use redis instead of rediss in FENCEPOST_STORE",
+		remedy: "the port may be one without TLS: use redis instead of rediss in FENCEPOST_STORE",
 	},
 	{
-		is: isEncrypted, unless: withTLS, early: true, detail: "it ends connections before it says anything",
-		remedy: "the port is perhaps one for TLS: use rediss instead of redis in FENCEPOST_STORE; or else the server has as many clients as it may (maxclients), or is in protected mode",
+		is: isEncrypted, unless: withTLS, early: true, detail: "it closes connections before it sends anything",
+		remedy: "the port may be one for TLS: use rediss instead of redis in FENCEPOST_STORE; otherwise the server has reached maxclients or is in protected mode",
 	},
 }
 

@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 		{"no Cluster", strings.Replace(plain.URL(), "redis://", "redis+cluster://", 1), "", "use redis://"},
 		{"too many clients", full.URL(), "", "maxclients"},
 		{"a Sentinel", "redis://" + sentinels.Sentinels()[0].Addr(), "", "redis+sentinel://"},
-		{"no Sentinel", "redis+sentinel://" + plain.Addr() + "/main", "", "this is no Sentinel"},
+		{"no Sentinel", "redis+sentinel://" + plain.Addr() + "/main", "", "this is not a Sentinel"},
 		{"another name", "redis+sentinel://" + sentinels.Sentinels()[0].Addr() + "/other", "", "SENTINEL MASTERS"},
 		{"an authority that is not known", secure.URL(), "", "FENCEPOST_REDIS_TLS_CA_FILE"},
 		{"TLS for a port without", strings.Replace(plain.URL(), "redis:", "rediss:", 1), "", "redis instead of rediss"},

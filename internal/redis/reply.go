@@ -258,5 +258,5 @@ func (s *Store) refusal(c *command, r *reply) *fencing.Error {
 			return fencing.SlotError(c.slot)
 		}
 	}
-	return fencing.Unavailable(fmt.Errorf("redis: an operation came to the code %q (%s)", r.code, r.text))
+	return fencing.Unavailable(fmt.Errorf("redis: an operation returned the code %q (%s)", r.code, r.text))
 }

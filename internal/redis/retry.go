@@ -249,7 +249,7 @@ func (s *Store) logDamage(key string, err error) {
 		key, _, _ = strings.Cut(text, " ")
 	}
 	if _, told := s.damageLogged.LoadOrStore(key, true); !told {
-		s.options.Logger.Error("a key can't be read: what is asked about its name fails, lists leave it out, and the ends of its leases are not reported; if it is a guard or a token counter, nothing new is granted in its partition", "key", key, "error", err,
+		s.options.Logger.Error("a key can't be decoded: requests for its name fail, lists omit it, and ends of its leases are not reported; if it is a guard or a token counter, no new leases are granted in its partition", "key", key, "error", err,
 			"remedy", "delete the key and the guard of its partition together, as docs/failures.md says: nothing new is granted until the leases that are lost have ended")
 	}
 }
@@ -259,7 +259,7 @@ func (s *Store) logMended(name fencing.Name, r *reply) {
 	if r.lost {
 		s.guards.losses.Add(1)
 	}
-	s.options.Logger.Error("keys of a name were evicted, deleted or damaged: its waiting requests ask again, at the end of the queue; where leases are lost, nothing new is granted until they have ended",
+	s.options.Logger.Error("keys of a name were evicted, deleted or damaged: its waiting requests queue again at the end; if leases were lost, no new ones are granted until those have expired",
 		"name", name, "places_lost", r.forgot, "leases_lost", r.lost)
 }
 

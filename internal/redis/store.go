@@ -141,7 +141,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 			_ = s.Close()
 			return nil, meta
 		}
-		options.Logger.Warn("Redis can't be used; every request is answered unavailable until it can be", "error", s.topology.diagnose(err))
+		options.Logger.Warn("Redis can't be used; every request is answered 503 until it can", "error", s.topology.diagnose(err))
 	}
 	if !options.Passive {
 		s.guards.running.Go(s.watchGuards)

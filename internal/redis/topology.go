@@ -186,7 +186,7 @@ func (t *topology) update(ctx context.Context) {
 		t.apply(found)
 	case t.ctx.Err() == nil && (!t.unknown || err.Error() != t.warnedOf && time.Since(t.warned) > warningGap):
 		t.unknown, t.warnedOf, t.warned = true, err.Error(), time.Now()
-		t.options.Logger.Warn("nobody says which Redis is the master; what was known is used until somebody does", "error", err)
+		t.options.Logger.Warn("no node says which Redis is the master; the last known master is used until one does", "error", err)
 	}
 }
 
@@ -225,7 +225,7 @@ func (t *topology) apply(l masterAddrs) {
 	}
 	t.table.Store(next)
 	for _, n := range retired {
-		t.options.Logger.Info("a Redis is not the master of any lock any more", slog.String("addr", n.addr))
+		t.options.Logger.Info("a Redis is no longer the master of any lock", slog.String("addr", n.addr))
 		t.running.Go(func() { _ = n.close(errRetired) })
 	}
 }

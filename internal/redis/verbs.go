@@ -11,7 +11,7 @@ import (
 	"fencepost/internal/fencing"
 )
 
-var errTooLate = errors.New("redis: the answer took so long that nothing was left of the lease")
+var errTooLate = errors.New("redis: the answer took longer than the lease had left")
 
 // Capabilities is fencing.Store.Capabilities.
 func (s *Store) Capabilities() fencing.Capabilities {
@@ -255,7 +255,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if err == nil && s.options.Member && !s.options.Passive { // who only looks sees that it is not
 		var m fencing.Memory
 		if m, err = s.Memory(ctx); err == nil && !m.InService {
-			err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node was not taken into service yet"}
+			err = &fencing.Error{Code: fencing.CodeQuarantined, Detail: "the node is not in service yet"}
 		}
 	}
 	return err

@@ -51,10 +51,10 @@ func (s *Session) confirm(ctx context.Context) error {
 	for i, err := range errs {
 		switch {
 		case err == nil && s.outs[i].Remaining(time.Now()) <= 0:
-			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("the lease of %s had expired before the set was complete; ask again", s.names[i])}
+			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("the lease of %s expired before the set was complete; repeat the request", s.names[i])}
 		case err == nil:
 		case fencing.TakenForDead(err):
-			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", s.names[i]), Err: err}
+			return &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; repeat the request", s.names[i]), Err: err}
 		default:
 			return named(err, s.names[i])
 		}
@@ -223,7 +223,7 @@ func (s *Session) stillHeld(ctx context.Context, i int, looks bool) (fencing.Out
 	r.Wait, r.Attach, r.Epoch = 0, r.Attach && !looks, s.outs[i].Holder.Epoch
 	out, err := s.of.dog.Store.Do(ctx, r)
 	if err == nil && out.Holder.Token != s.outs[i].Holder.Token {
-		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; ask again", r.Name)}
+		err = &fencing.Error{Code: fencing.CodeUnavailable, Detail: fmt.Sprintf("%s was lost before the set was complete; repeat the request", r.Name)}
 	}
 	return out, err
 }

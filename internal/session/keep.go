@@ -108,7 +108,7 @@ func (k *keptLease) take(out fencing.Outcome) {
 }
 
 var errMaxHold = &fencing.Error{
-	Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has been held for as long as its max_hold_ms allows",
+	Code: fencing.CodeLeaseLost, Reason: fencing.ReasonExpired, Detail: "the lease has reached its max_hold_ms",
 }
 
 // due is when there is something to do about the lease.
@@ -188,12 +188,12 @@ func (s *Session) renewal(ctx context.Context) (fencing.Name, error) {
 		giveUp := earliest(pending, (*keptLease).giveUpAt)
 		if !now.Before(giveUp) {
 			if last == nil {
-				last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the lease was about to end before it could be renewed"}
+				last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the lease could not be renewed before it was about to end"}
 			}
 			return pending[0].Name, last
 		}
 		if s.ready != nil && !s.ready() {
-			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the connection has not acknowledged what was sent before, so the lease was not renewed"}
+			last = &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the client has not acknowledged earlier events, so the lease was not renewed"}
 		} else {
 			name, err := s.renewOnce(ctx, &pending)
 			if err != nil && !fencing.Uncertain(err) || len(pending) == 0 {
@@ -271,7 +271,7 @@ func (s *Session) renewKept(ctx context.Context, k *keptLease) (fencing.Outcome,
 	defer cancel()
 	out, err := s.renew(ctx, k.Name, k.ttl, k.Outcome.Holder.Epoch)
 	if err == nil && out.Remaining(time.Now()) <= 0 {
-		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the renewal had run out before it was answered"}
+		return fencing.Outcome{}, &fencing.Error{Code: fencing.CodeUnavailable, Detail: "the renewed lease expired before the store answered"}
 	}
 	return out, err
 }
@@ -329,7 +329,7 @@ func (s *Session) release() {
 			return
 		}
 		if time.Now().Add(backoff).After(end) {
-			s.of.log.Warn("an attached lease whose client has left could not be released; it ends with its TTL",
+			s.of.log.Warn("the attached lease of a client that left could not be released; it expires with its TTL",
 				slog.String("request_id", string(s.ask.Stamp)), slog.String("lease", string(s.ask.Lease.Public())), slog.String("error", err.Error()))
 			return
 		}

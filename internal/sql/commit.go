@@ -28,7 +28,7 @@ func (t *turn) decided(err error) error {
 			err = fmt.Errorf("%w: %w", errUndecided, cause)
 			select {
 			case <-t.closing:
-				return fmt.Errorf("the store is closed, and the database did not say what became of a commit: %w", cause)
+				return fmt.Errorf("the store is closed, and the database did not report the outcome of a commit: %w", cause)
 			default:
 				t.pause(pause)
 			}
@@ -129,10 +129,10 @@ func (s *Store) lost() {
 	s.losses.Add(1)
 	s.forgot = true
 	if s.options.Quarantine.Off {
-		s.log.Error("the database has forgotten what it had confirmed; FENCEPOST_QUARANTINE is off, so everything is granted as before")
+		s.log.Error("the database has lost confirmed writes; FENCEPOST_QUARANTINE is off, so new leases are granted at once")
 		return
 	}
-	s.log.Error("the database has forgotten what it had confirmed; nothing new is granted until lost leases have run out")
+	s.log.Error("the database has lost confirmed writes; no new leases are granted until lost ones have expired")
 }
 
 // outage notes why the database can't be asked; nil: it can.
@@ -145,7 +145,7 @@ func (s *Store) outage(err error) {
 	case err != nil:
 		s.out.Store(&err)
 		if was == nil {
-			s.log.Warn("the database does not serve", "error", err)
+			s.log.Warn("the database can't be used", "error", err)
 		}
 	}
 }

@@ -97,7 +97,7 @@ type row struct {
 }
 
 // errUndecided is wrapped by the error of a commit of which it is not known whether it has happened.
-var errUndecided = errors.New("the database did not say what became of a commit")
+var errUndecided = errors.New("the database did not report the outcome of a commit")
 
 // refused is why the server does not do something.
 type refused struct{ error }

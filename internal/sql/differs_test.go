@@ -10,7 +10,7 @@ import (
 	"fencepost/internal/sql/sqltest"
 )
 
-// A gateway that comes to something else than the one that wrote the log stops, and none like it starts: else two would grant the same
+// A gateway that computes other results than the one that wrote the log stops, and none like it starts: else two would grant the same
 // name.
 func TestALogThatComesToSomethingElse(t *testing.T) {
 	t.Parallel()

@@ -82,8 +82,8 @@ func examine(ctx context.Context, conn connection, o *Options, inUse time.Durati
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return nil, err
 	case err != nil:
-		findings = append(findings, finding(checkAccess, "", "the log can't be read, so that all is answered 503: "+err.Error(),
-			"have the gateway's user be given its rights, by gateway store init -role, and the URL lead to a server that can be written to"))
+		findings = append(findings, finding(checkAccess, "", "the log can't be read, so every request is answered 503: "+err.Error(),
+			"give the gateway's user its rights (gateway store init -role), and use the URL of a server that accepts writes"))
 	default:
 		findings = append(findings, clockFinding(b.now.Time().Sub(after), b.now.Time().Sub(before), o.MaxSkew))
 	}
@@ -98,7 +98,7 @@ func clockFinding(least, most, allowed time.Duration) fencing.Finding {
 			side = "behind"
 		}
 		return finding(checkClock, "P1, P2",
-			fmt.Sprintf("its clock is %s %s this gateway's, and %s are allowed: nothing is granted, and no lease is judged to have expired",
+			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease expires",
 				short(certain), side, short(allowed)),
 			"synchronise both clocks, as by chrony or systemd-timesyncd")
 	}
@@ -111,11 +111,11 @@ func lossFinding(q *Quarantine, inUse time.Duration) fencing.Finding {
 	inUse = min(max(inUse, q.Least), fencing.LongestQuarantine)
 	switch {
 	case q.Off:
-		return finding(checkLoss, "P1", "leases that the database has forgotten are granted again at once, while their holders believe in them: there is no quarantine", remedy)
+		return finding(checkLoss, "P1", "quarantine is off: names whose leases the database has lost are granted again while their holders still believe they have them", remedy)
 	case q.For > 0 && q.For < inUse:
-		return finding(checkLoss, "P1", fmt.Sprintf("leases that the database has forgotten are granted again after %s, while some live for %s", q.For, inUse), remedy)
+		return finding(checkLoss, "P1", fmt.Sprintf("names whose leases the database has lost are granted again after %s, while some leases live for %s", q.For, inUse), remedy)
 	}
-	return fine(checkLoss, "where leases may have been forgotten, nothing new is granted until they have run out")
+	return fine(checkLoss, "after a loss of leases, no new ones are granted until the lost ones have expired")
 }
 
 func fine(check, detail string) fencing.Finding {

@@ -45,8 +45,8 @@ func TestExamine(t *testing.T) {
 	url := initialized(t, server)
 	c, found := examined(t, url, Options{MaxSkew: time.Minute})
 	for check, says := range map[string]string{
-		checkRole: "can be written to", checkVersion: "PostgreSQL 1", checkPersistence: "on disk before", checkReplicas: "no standby follows it", checkTimeouts: "none of its timeouts",
-		checkLog: "kB in the database", checkClock: "differ by", checkLoss: "until they have run out",
+		checkRole: "accepts writes", checkVersion: "PostgreSQL 1", checkPersistence: "on disk before", checkReplicas: "no standby follows it", checkTimeouts: "none of its timeouts",
+		checkLog: "kB in the database", checkClock: "differ by", checkLoss: "until the lost ones have expired",
 	} {
 		if f := found[check]; !f.OK || !strings.Contains(f.Detail, says) {
 			t.Errorf("%s: %+v, want %q", check, f, says)
@@ -100,8 +100,8 @@ func TestExamineFindsFault(t *testing.T) {
 		{"read-only", "-c default_transaction_read_only=on", Options{}, checkRole, "", false, "default_transaction_read_only is on"},
 		{"a clock ahead", "", Options{MaxSkew: time.Second, clock: func() time.Time { return time.Now().Add(-time.Hour) }}, checkClock, "P1, P2", false, "ahead of this gateway's"},
 		{"a clock behind", "", Options{MaxSkew: time.Second, clock: func() time.Time { return time.Now().Add(time.Hour) }}, checkClock, "P1, P2", false, "behind this gateway's"},
-		{"no quarantine", "", Options{Quarantine: Quarantine{Off: true}}, checkLoss, "P1", false, "there is no quarantine"},
-		{"a short quarantine", "", Options{Quarantine: Quarantine{For: time.Second}}, checkLoss, "P1", false, "granted again after 1s, while some live for 30s"},
+		{"no quarantine", "", Options{Quarantine: Quarantine{Off: true}}, checkLoss, "P1", false, "quarantine is off"},
+		{"a short quarantine", "", Options{Quarantine: Quarantine{For: time.Second}}, checkLoss, "P1", false, "granted again after 1s, while some leases live for 30s"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()

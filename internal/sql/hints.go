@@ -31,7 +31,7 @@ func (s *Store) passHints() {
 		return func() {
 			for s.ctx.Err() == nil {
 				if err := do(); err != nil && s.ctx.Err() == nil {
-					s.log.Debug("hints to other gateways are not passed on for a while", "error", err)
+					s.log.Debug("notifications to other gateways are not delivered at the moment", "error", err)
 				}
 				select {
 				case <-time.After(maxPause):

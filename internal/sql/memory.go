@@ -75,7 +75,7 @@ func (m *memory) follow(entries []logged, apply func(seq uint64, e *machine.Deco
 		}
 		d, err := machine.Decode(e.data)
 		if err != nil {
-			return unreadable{fmt.Errorf("entry %d of the log can't be carried out: %w", e.seq, err)}
+			return unreadable{fmt.Errorf("entry %d of the log can't be replayed: %w", e.seq, err)}
 		}
 		if err := apply(e.seq, d); err != nil {
 			return unreadable{err}

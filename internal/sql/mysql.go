@@ -32,7 +32,7 @@ const leastPacket = 4 << 20
 // repeats what may be a password.
 func newMySQL(address string) (*mysqlServer, error) {
 	at := func(format string, args ...any) (*mysqlServer, error) {
-		return nil, fmt.Errorf("the URL of the database is at fault: "+format, args...)
+		return nil, fmt.Errorf("the URL of the database is wrong: "+format, args...)
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Fragment != "" || u.Opaque != "" {
@@ -142,7 +142,7 @@ type mysqlConn struct {
 func (m *mysqlServer) open(ctx context.Context) (*mysqlConn, error) {
 	connector, err := gomysql.NewConnector(m.config)
 	if err != nil {
-		return nil, fmt.Errorf("the URL of the database is at fault: %w", err)
+		return nil, fmt.Errorf("the URL of the database is wrong: %w", err)
 	}
 	conn, err := connector.Connect(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ show global variables where variable_name in ('wsrep_on', 'group_replication_sin
 	switch {
 	case err != nil:
 	case several != "":
-		err = fmt.Errorf("several servers of this database may be written to at once (%s), and a lock in one of them does not hold in the others: the store needs a server that alone is written to", several)
+		err = fmt.Errorf("several servers of this database accept writes at once (%s), and a lock in one does not hold in the others: the store needs a database with only one server that accepts writes", several)
 	case packet < leastPacket:
 		err = fmt.Errorf("the database takes messages of at most %d bytes (max_allowed_packet); at least %d are needed", packet, leastPacket)
 	case c.kind.maria && !m.waits:

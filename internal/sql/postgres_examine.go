@@ -63,7 +63,7 @@ func (f *postgresFacts) role() fencing.Finding {
 		return finding(checkRole, "", "transactions only read here unless they say otherwise, so all is answered 503: default_transaction_read_only is on",
 			"default_transaction_read_only off, for the database or for the gateway's user")
 	}
-	return fine(checkRole, "it can be written to")
+	return fine(checkRole, "it accepts writes")
 }
 
 func (f *postgresFacts) version() fencing.Finding {

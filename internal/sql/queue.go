@@ -169,7 +169,7 @@ func (s *Store) await(ctx context.Context, it *item) error {
 // guardedError is CodeUnavailable: what is to end the lease has to wait.
 var guardedError = &fencing.Error{
 	Code: fencing.CodeUnavailable, RetryAfter: time.Second,
-	Detail: "a transaction in the database has checked the lease, and is not over: the lease ends when that is; nothing is known about the outcome",
+	Detail: "a database transaction that checked the lease is still open, and the lease ends after it; the outcome is unknown",
 }
 
 // view returns what see finds in memory when that has all that was committed before the call.

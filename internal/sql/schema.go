@@ -23,7 +23,7 @@ var (
 )
 
 // errNoSchema says that the tables are not there.
-var errNoSchema = errors.New("the database has no tables of fencepost: gateway store init makes them")
+var errNoSchema = errors.New("the database has no tables of fencepost: run gateway store init")
 
 // schemaIs is what the store's one row says.
 type schemaIs struct{ version, format int }

@@ -132,7 +132,7 @@ func (s *Store) end() {
 	ctx, cancel := context.WithTimeout(s.ctx, closeTimeout)
 	defer cancel()
 	if err := s.save(ctx); err != nil {
-		s.log.Warn("no snapshot could be written at the end; the next start carries out the log", "error", err)
+		s.log.Warn("no snapshot could be written at shutdown; the next start replays the log", "error", err)
 	}
 }
 

@@ -384,7 +384,7 @@ func (s *Store) Cause() error {
 func (s *Store) fail(err error) {
 	s.fault.Do(func() {
 		s.cause = err
-		s.log.Error("the store can't go on; it stops", "error", err)
+		s.log.Error("the store has failed and stops", "error", err)
 		close(s.failed)
 	})
 }

@@ -109,7 +109,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	t.Cleanup(func() { silent.Close() })
 	for _, c := range []struct{ what, url, says string }{
-		{"no tables", empty, "gateway store init makes them"},
+		{"no tables", empty, "run gateway store init"},
 		{"newer tables", newer, "newer version of the gateway"},
 		{"a wrong password", sqltest.As(url, user, "hunter3"), "password authentication failed for user"},
 		{"no rights", sqltest.As(url, user, "hunter2"), "permission denied for schema fencepost (gateway store init -role"},

@@ -175,7 +175,7 @@ func (l *Log) makeNext() {
 	l.next = next
 	l.making.Go(func() {
 		if err := next(); err != nil {
-			l.log.Error("the next file of the log can't be made", "error", l.fail(err))
+			l.log.Error("the next log file can't be created", "error", l.fail(err))
 		}
 	})
 }

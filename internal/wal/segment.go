@@ -81,7 +81,7 @@ func (l *Log) create(number uint64, size int64) error {
 		return taken
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("the next file of the log, of %.1f MiB, was to be made, and %w in the file system of %s: %w; make room, and start again. "+
+		err = fmt.Errorf("the next log file needs %.1f MiB, and %w in the file system of %s: %w; make room, and start again. "+
 			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", float64(size)/(1<<20), datadir.ErrNoRoom, l.dir, err)
 	}
 	return err

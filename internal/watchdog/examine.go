@@ -128,7 +128,7 @@ func (w *Watchdog) note(findings []fencing.Finding) {
 	}
 	for _, was := range before {
 		if _, still := found[placeOf(was)]; !was.OK && !still {
-			w.log.Info("a finding about the store is over", findingAttrs(was, "promise", was.Promise, "detail", was.Detail)...)
+			w.log.Info("a finding about the store is resolved", findingAttrs(was, "promise", was.Promise, "detail", was.Detail)...)
 		}
 	}
 }
@@ -167,6 +167,6 @@ func placed(f fencing.Finding) string {
 func strictly(why string) error {
 	return &fencing.Error{
 		Code: fencing.CodeUnavailable, RetryAfter: reexaminePause,
-		Detail: "this gateway is strict, and grants nothing while the store may endanger a promise: " + why,
+		Detail: "this gateway is strict and grants nothing while the store endangers a promise: " + why,
 	}
 }

@@ -47,9 +47,9 @@ func (w *Watchdog) heartbeats() {
 		cancel()
 		switch {
 		case err != nil && !failed:
-			w.log.Warn("the store does not hear the heartbeat; requests that wait may lose their places, and streams hear late that they were replaced", "names", len(names), "error", err)
+			w.log.Warn("heartbeats don't reach the store; waiting requests may lose their places, and streams learn late that they were replaced", "names", len(names), "error", err)
 		case err == nil && failed:
-			w.log.Info("the store hears the heartbeat again")
+			w.log.Info("heartbeats reach the store again")
 		}
 		now := time.Now()
 		due = began.Add(fencing.HeartbeatInterval)

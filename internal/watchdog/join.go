@@ -84,7 +84,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	if e := fencing.AsError(err); e != nil && e.Code == fencing.CodeLocked {
 		w.observer.Dropped(DroppedProcessFull)
 		err = &fencing.Error{
-			Code: fencing.CodeTooManyRequests, Detail: "as many requests wait at this gateway as may",
+			Code: fencing.CodeTooManyRequests, Detail: "this gateway has as many waiting requests as it allows",
 			Lock: e.Lock, RetryAfter: max(e.RetryAfter, time.Second),
 		}
 	}

@@ -26,7 +26,7 @@ func (w *Watchdog) reap() {
 		case err != nil:
 			if failing.IsZero() {
 				failing = time.Now()
-				w.log.Warn("expired leases can't be reaped; trying again until they can", "error", err)
+				w.log.Warn("expired leases can't be reaped; retrying", "error", err)
 			}
 			pause, backoff = backoff, min(2*backoff, maxBackoff)
 		default:

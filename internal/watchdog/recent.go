@@ -48,6 +48,6 @@ func (s recent) Do(ctx context.Context, op fencing.Op) (fencing.Outcome, error) 
 		}
 	}
 	return fencing.Outcome{}, &fencing.Error{
-		Code: fencing.CodeUnavailable, Detail: "the store's answer came so late that it may not hold any more; ask again",
+		Code: fencing.CodeUnavailable, Detail: "the store answered so late that the answer may be out of date; repeat the request",
 	}
 }

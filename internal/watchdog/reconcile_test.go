@@ -406,7 +406,7 @@ func TestAnOutageIsLoggedOnce(t *testing.T) {
 			advance(5 * time.Second)
 		}
 	})
-	if n := strings.Count(log.String(), "does not hear"); n != 2 {
+	if n := strings.Count(log.String(), "heartbeats don't reach the store"); n != 2 {
 		t.Errorf("two outages were logged %d times:\n%s", n, log.String())
 	}
 }

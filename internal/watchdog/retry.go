@@ -242,7 +242,7 @@ func (t *Waiter) timeout() error {
 	now := fencing.InstantOf(time.Now())
 	l.mu.Lock()
 	refusal := &fencing.Error{
-		Code: fencing.CodeWaitTimeout, Detail: "the lock could not be had within the time to wait",
+		Code: fencing.CodeWaitTimeout, Detail: "the lock was not granted within the wait time",
 		Position: t.place(now).Position, Lock: l.view(t.ask.Name, now),
 	}
 	refusal.RetryAfter = refusal.Lock.RetryAfter()

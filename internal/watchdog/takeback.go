@@ -230,5 +230,5 @@ func (w *Watchdog) logAbandoned(r *fencing.TakeBackRequest, why string, err erro
 	if err != nil {
 		attrs = append(attrs, "error", err)
 	}
-	w.log.Warn("a grant or place that could not be delivered is left to its TTL", attrs...)
+	w.log.Warn("an undelivered grant or place could not be taken back; it expires with its TTL", attrs...)
 }

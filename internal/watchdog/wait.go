@@ -166,7 +166,7 @@ func (t *Waiter) accept(ctx context.Context, n *granted) (_ *fencing.Outcome, do
 		return nil, true, t.abandonGrant(fencing.Unavailable(ctx.Err()))
 	case !out.Holder.Provisional && out.Remaining(time.Now()) <= 0:
 		return nil, true, t.abandonGrant(&fencing.Error{
-			Code: fencing.CodeUnavailable, Detail: "the lease had expired before it could be delivered; ask again",
+			Code: fencing.CodeUnavailable, Detail: "the lease expired before it could be delivered; repeat the request",
 		})
 	}
 	l := &t.dog.requests
@@ -233,7 +233,7 @@ func (t *Waiter) leave(ctx context.Context) (_ *fencing.Outcome, done bool, err 
 		return nil, true, t.abandon(err)
 	}
 	refusal := &fencing.Error{
-		Code: fencing.CodeWaitTimeout, Detail: "the lock could not be had within the time to wait", Lock: out.Lock,
+		Code: fencing.CodeWaitTimeout, Detail: "the lock was not granted within the wait time", Lock: out.Lock,
 	}
 	if out.Place != nil {
 		refusal.Position = out.Place.Position

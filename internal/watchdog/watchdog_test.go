@@ -285,7 +285,7 @@ func TestTheListIsBounded(t *testing.T) {
 		if got := len(s.calls(&s.takenAt)); got != 2*maxTakeBacks+more {
 			t.Errorf("%d attempts, want %d", got, 2*maxTakeBacks+more)
 		}
-		if got := strings.Count(log.String(), "left to its TTL"); got != more {
+		if got := strings.Count(log.String(), "it expires with its TTL"); got != more {
 			t.Errorf("%d were logged, want %d", got, more)
 		}
 	})

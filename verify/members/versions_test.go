@@ -66,7 +66,7 @@ func TestTwoVersionsThatDecideDifferently(t *testing.T) {
 			t.Log(err)
 		}
 	}
-	if log := odd.Log(); !strings.Contains(log, "has come to something else here than at the other nodes") {
+	if log := odd.Log(); !strings.Contains(log, "gave another result here than at the other nodes") {
 		t.Errorf("it does not say why it stops:\n%s", log)
 	}
 	for _, g := range s.Gateways[:2] {

@@ -183,7 +183,7 @@ func (g *Gateway) read(p *process, stderr io.Reader) {
 		if line != "" {
 			g.keep(line)
 		}
-		if strings.Contains(line, `"msg":"the node can't go on; it stops"`) {
+		if strings.Contains(line, `"msg":"the node has failed and stops"`) {
 			p.failed.Store(true)
 		}
 		if err != nil {

@@ -20,7 +20,7 @@ func TestCopyOfTheFirst(t *testing.T) {
 		t.Error("it begins a cluster though nobody reaches it at its address")
 	}
 	all[0].open()
-	if missing := double.cluster.form(double.raft); !strings.Contains(missing, "another node than this one is reached") {
+	if missing := double.cluster.form(double.raft); !strings.Contains(missing, "leads to another node") {
 		t.Errorf("beside the one that is meant: %q", missing)
 	}
 	if missing := all[0].cluster.form(all[0].raft); missing != "" {

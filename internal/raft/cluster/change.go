@@ -55,7 +55,7 @@ func (c *Cluster) takeIn(ctx context.Context, node string) error {
 		known = known || addrOf(string(s.Address)) == comer.Addr
 	}
 	if !known {
-		return fmt.Errorf("no member has the address %s; to take it in, run gateway cluster add %s", comer.Addr, comer.Addr)
+		return fmt.Errorf("no member has the address %s; to add it, run gateway cluster add %s", comer.Addr, comer.Addr)
 	}
 	return c.follow(ctx, r, comer)
 }
@@ -69,15 +69,15 @@ func (c *Cluster) follow(ctx context.Context, r *raft.Raft, comer peer.Node) err
 	case there.State == starting:
 		return &refusal{text: comer.Addr + " is starting", again: true}
 	case there.Addr != comer.Addr:
-		return fmt.Errorf("the node that is reached at %s has the address %s in its own settings (FENCEPOST_CLUSTER_ADDR)", comer.Addr, there.Addr)
+		return fmt.Errorf("the node at %s has another address in its own settings (FENCEPOST_CLUSTER_ADDR): %s", comer.Addr, there.Addr)
 	case comer.ID != "" && there.ID != comer.ID:
 		return fmt.Errorf("another node is reached at %s", comer.Addr)
 	case !there.Blank:
-		return fmt.Errorf("%s has data of its own, or was removed before; stop it, empty its data directory, and start it", comer.Addr)
+		return fmt.Errorf("%s has data of its own or was removed earlier: stop it, empty its data directory, and start it again", comer.Addr)
 	}
 	joins := comer.ID != ""
 	comer.ID = there.ID
-	c.log.Info("a node is taken in, without a vote at first", "node", comer.Addr, "id", comer.ID)
+	c.log.Info("a node is added, without a vote until it has caught up", "node", comer.Addr, "id", comer.ID)
 	err = r.AddNonvoter(raft.ServerID(comer.ID), raft.ServerAddress(comer.String()), anyIndex, changeTimeout).Error()
 	if joins {
 		c.audit("cluster add", comer.Addr, err, "by", byItself)
@@ -100,9 +100,9 @@ func (c *Cluster) promote(r *raft.Raft) {
 	servers := future.Configuration().Servers
 	for _, s := range servers {
 		if string(s.ID) == c.self.ID && string(s.Address) != c.self.String() {
-			c.log.Info("this node has another address than before", "node", c.self.Addr, "before", addrOf(string(s.Address)))
+			c.log.Info("the address of this node has changed", "node", c.self.Addr, "before", addrOf(string(s.Address)))
 			if err := r.AddVoter(s.ID, raft.ServerAddress(c.self.String()), anyIndex, changeTimeout).Error(); err != nil {
-				c.log.Warn("the cluster was not changed; it is tried again", "node", c.self.Addr, "error", err)
+				c.log.Warn("the cluster could not be changed; retrying", "node", c.self.Addr, "error", err)
 			}
 			return
 		}
@@ -120,15 +120,15 @@ func (c *Cluster) promote(r *raft.Raft) {
 		}
 		old := slices.IndexFunc(servers, func(o raft.Server) bool { return o.ID != s.ID && addrOf(string(o.Address)) == node.Addr })
 		if old >= 0 {
-			c.log.Info("a node that has lost its data is removed; another has its place", "node", node.Addr, "id", string(servers[old].ID))
+			c.log.Info("a node that lost its data is removed; its replacement takes its place", "node", node.Addr, "id", string(servers[old].ID))
 			err = r.RemoveServer(servers[old].ID, anyIndex, changeTimeout).Error()
 			c.audit("cluster remove", node.Addr, err, "by", byItself)
 		} else {
-			c.log.Info("a node has all entries, and gets its vote", "node", node.Addr, "id", node.ID)
+			c.log.Info("a node has caught up and gets its vote", "node", node.Addr, "id", node.ID)
 			err = r.AddVoter(s.ID, s.Address, anyIndex, changeTimeout).Error()
 		}
 		if err != nil {
-			c.log.Warn("the cluster was not changed; it is tried again", "node", node.Addr, "error", err)
+			c.log.Warn("the cluster could not be changed; retrying", "node", node.Addr, "error", err)
 		}
 		return
 	}
@@ -149,10 +149,10 @@ func (c *Cluster) add(ctx context.Context, addr string) error {
 		if there, err := c.askOne(ctx, addr); err == nil && there.ID == string(config.Servers[at].ID) {
 			return nil // it was added before
 		}
-		return fmt.Errorf("%s is a member already; if it has lost its data it is taken in by itself", addr)
+		return fmt.Errorf("%s is already a member; if it lost its data, it rejoins by itself", addr)
 	}
 	if len(config.Servers) >= MaxNodes {
-		return fmt.Errorf("a cluster has %d members at most", MaxNodes)
+		return fmt.Errorf("a cluster has at most %d members", MaxNodes)
 	}
 	return c.follow(ctx, r, peer.Node{Addr: addr})
 }
@@ -175,9 +175,9 @@ func (c *Cluster) remove(ctx context.Context, which string) error {
 			return errors.New("it is the only member; to end the cluster, stop it")
 		}
 		if err := c.handOver(ctx, r, config.Servers); err != nil {
-			return fmt.Errorf("it leads, and no other can: %w", err)
+			return fmt.Errorf("it is the leader and no other member can take over: %w", err)
 		}
-		return &refusal{text: "it has handed over the leadership: ask again", again: true}
+		return &refusal{text: "it has handed over the leadership: try again", again: true}
 	}
 	if gone.Suffrage == raft.Voter {
 		voters, follow := 0, 0
@@ -192,14 +192,14 @@ func (c *Cluster) remove(ctx context.Context, which string) error {
 			}
 		}
 		if follow < voters/2+1 {
-			return fmt.Errorf("of the %d members that would be left only %d follow the leader and are not behind, which is no majority: bring them back first", voters, follow)
+			return fmt.Errorf("of the %d members that would be left, only %d follow the leader and have caught up, which is not a majority: bring them back first", voters, follow)
 		}
 	}
 	c.log.Info("a node is removed", "node", addrOf(string(gone.Address)), "id", string(gone.ID))
 	return r.RemoveServer(gone.ID, anyIndex, changeTimeout).Error()
 }
 
-var errNoMember = errors.New("is no address or id of a member")
+var errNoMember = errors.New("is not the address or id of a member")
 
 // find returns a member by its address or id.
 func find(config raft.Configuration, which string) (found raft.Server, err error) {
@@ -215,7 +215,7 @@ func find(config raft.Configuration, which string) (found raft.Server, err error
 	case 1:
 		return found, nil
 	}
-	return found, fmt.Errorf("%d members have the address %s, of which one takes the place of another; name the id", n, which)
+	return found, fmt.Errorf("%d members have the address %s, because one is replacing another: give the id instead", n, which)
 }
 
 // transfer hands over the leadership, to a member or to whichever has most of the log.

@@ -282,7 +282,7 @@ func (c *Cluster) lost() bool {
 	return time.Since(c.led) > lostAfter
 }
 
-// note keeps, and logs once, why this node has no part in a cluster; details that change, now and then.
+// note keeps, and logs once, why this node is not a member of a cluster; details that change, now and then.
 func (c *Cluster) note(condition string) {
 	c.mu.Lock()
 	before, now := c.condition, time.Now()
@@ -296,9 +296,9 @@ func (c *Cluster) note(condition string) {
 	case !news:
 	case condition == "":
 		leader, _ := c.started().LeaderWithID()
-		c.log.Info("this node takes part in the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
+		c.log.Info("this node is a member of the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
 	default:
-		c.log.Warn("this node has no part in a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
+		c.log.Warn("this node is not a member of a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
 	}
 }
 
@@ -308,7 +308,7 @@ func headline(condition string) string {
 	return before
 }
 
-// Condition says why this node has no part in a cluster; empty if it has.
+// Condition says why this node is not a member of a cluster; empty if it has.
 func (c *Cluster) Condition() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,20 +348,20 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 	for _, of := range infos {
 		switch {
 		case of.err != nil:
-			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached, and %s was not: %s", of.addr, reason(of.err))
+			return fmt.Sprintf("a new cluster is formed when all nodes of FENCEPOST_STORE have been reached, and %s was not: %s", of.addr, reason(of.err))
 		case of.info.State == starting:
-			return fmt.Sprintf("a new cluster begins when all nodes of FENCEPOST_STORE have been reached; %s is starting", of.addr)
+			return fmt.Sprintf("a new cluster is formed when all nodes of FENCEPOST_STORE have been reached; %s is starting", of.addr)
 		case !slices.Equal(of.info.Nodes, c.nodes):
 			return fmt.Sprintf("the nodes have different lists in FENCEPOST_STORE: here %v, at %s %v", c.nodes, of.addr, of.info.Nodes)
 		case of.info.Addr != of.addr:
-			return fmt.Sprintf("the node that is reached at %s has the address %s in its own settings (FENCEPOST_CLUSTER_ADDR)", of.addr, of.info.Addr)
+			return fmt.Sprintf("the node at %s has another address in its own settings (FENCEPOST_CLUSTER_ADDR): %s", of.addr, of.info.Addr)
 		case slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == of.info.ID }):
 			return fmt.Sprintf("two nodes have the same id, that of %s: the data of one was copied to the other", of.addr)
 		}
 		members = append(members, server(peer.Node{ID: of.info.ID, Addr: of.addr}, raft.Voter))
 	}
 	if c.self.Addr != c.nodes[0] {
-		return "the cluster begins when " + c.nodes[0] + ", which has the lowest address, has written its first entry"
+		return "the cluster is formed when " + c.nodes[0] + ", which has the lowest address, has written its first entry"
 	}
 	if missing := c.vouched(); missing != "" {
 		return missing
@@ -369,9 +369,9 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 	if c.leaves.Load() {
 		return leaving
 	}
-	c.log.Info("a new cluster begins", "nodes", c.nodes)
+	c.log.Info("a new cluster is formed", "nodes", c.nodes)
 	if err := r.BootstrapCluster(raft.Configuration{Servers: members}).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
-		return "the cluster can't begin: " + err.Error()
+		return "the cluster can't be formed: " + err.Error()
 	}
 	return ""
 }
@@ -392,11 +392,11 @@ func (c *Cluster) vouched() (missing string) {
 	ctx, cancel := context.WithTimeout(c.ctx, 2*askTimeout)
 	defer cancel()
 	if there, _ := c.peer.Identify(ctx, c.self.Addr); there.ID != "" && there.ID != c.self.ID { // it may not reach itself
-		return fmt.Sprintf("another node than this one is reached at its address, %s: which of the two is meant?", c.self.Addr)
+		return fmt.Sprintf("the address of this node, %s, leads to another node: give each node its own address", c.self.Addr)
 	}
 	for _, addr := range c.others() {
 		if _, err := ask(ctx, c.peer, addr, request{Do: doVouch, Node: c.self.String()}); err != nil {
-			return fmt.Sprintf("%s does not vouch for this node: %v", addr, err)
+			return fmt.Sprintf("%s does not confirm this node: %v", addr, err)
 		}
 	}
 	return ""
@@ -412,13 +412,13 @@ func (c *Cluster) vouch(ctx context.Context, node string) error {
 	if r := c.started(); r == nil {
 		return errors.New("the node is starting")
 	} else if blank, err := isBlank(r); err != nil || !blank {
-		return errors.Join(err, errors.New("it has data: a cluster has begun"))
+		return errors.Join(err, errors.New("it has data: a cluster was already formed"))
 	}
 	if c.leaves.Load() {
 		return errors.New(leaving)
 	}
 	if asks.Addr != c.nodes[0] {
-		return fmt.Errorf("in its list %s has the lowest address, and not %s", c.nodes[0], asks.Addr)
+		return fmt.Errorf("in its list the lowest address is %s, not %s", c.nodes[0], asks.Addr)
 	}
 	there, err := c.peer.Identify(ctx, asks.Addr)
 	if there.ID == "" {
@@ -430,7 +430,7 @@ func (c *Cluster) vouch(ctx context.Context, node string) error {
 	c.first[there.ID] = now
 	maps.DeleteFunc(c.first, func(_ string, at time.Time) bool { return now.Sub(at) > doubtFor })
 	if there.ID != asks.ID || len(c.first) > 1 {
-		return fmt.Errorf("from there %s leads to another node, or did a moment ago, than the one that begins the cluster: which of the two is meant?", asks.Addr)
+		return fmt.Errorf("from there, %s leads (or a moment ago led) to another node than the one that forms the cluster: give each node its own address", asks.Addr)
 	}
 	return nil
 }
@@ -438,11 +438,11 @@ func (c *Cluster) vouch(ctx context.Context, node string) error {
 // join asks a cluster, of which one node is known, to be taken in.
 func (c *Cluster) join(known Info) (missing string) {
 	if slices.ContainsFunc(known.Members, func(m Seat) bool { return m.ID == c.self.ID }) {
-		return "the cluster begins, and this node is to hear of its leader"
+		return "the cluster is being formed, and this node waits to hear of its leader"
 	}
 	missing = "a cluster is running, and this node has no data"
 	if known.Leader == "" {
-		return missing + "; it waits until that has a leader"
+		return missing + "; it waits until the cluster has a leader"
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, askTimeout+changeTimeout)
 	defer cancel()

@@ -47,7 +47,7 @@ func (c *Command) Status(ctx context.Context) (Status, error) {
 		}
 		all = append(all, fmt.Errorf("%s: %w", addr, err))
 	}
-	return Status{}, fmt.Errorf("no node of the cluster can be asked:\n%w", errors.Join(all...))
+	return Status{}, fmt.Errorf("no node of the cluster can be reached:\n%w", errors.Join(all...))
 }
 
 func statusOf(got response, err error) (Status, error) {
@@ -55,7 +55,7 @@ func statusOf(got response, err error) (Status, error) {
 	case err != nil:
 		return Status{}, err
 	case got.Status == nil:
-		return Status{}, errors.New("the node does not say how the cluster is")
+		return Status{}, errors.New("the node does not report the state of the cluster")
 	}
 	return *got.Status, nil
 }
@@ -72,7 +72,7 @@ func (c *Command) lead(ctx context.Context) (leader string, err error) {
 		go func() {
 			got, err := ask(ctx, c.peer, addr, request{Do: doInfo})
 			if err == nil && got.Info == nil {
-				err = errors.New("the node does not say how it is")
+				err = errors.New("the node does not report its state")
 			}
 			if err != nil {
 				answers <- asked{err: fmt.Errorf("%s: %w", addr, err)}
@@ -108,7 +108,7 @@ func (c *Command) lead(ctx context.Context) (leader string, err error) {
 	case leader != "":
 		return leader, nil
 	case len(idle) == 0:
-		return "", fmt.Errorf("no node of the cluster can be asked:\n%w", errors.Join(failed...))
+		return "", fmt.Errorf("no node of the cluster can be reached:\n%w", errors.Join(failed...))
 	}
 	return "", &refusal{text: "there is no leader:\n" + errors.Join(append(idle, failed...)...).Error(), again: true}
 }
@@ -135,8 +135,8 @@ func (c *Command) leader(ctx context.Context, r request) (got response, err erro
 		}
 		if time.Since(begun) > electTimeout || pause(ctx, tendInterval) != nil || refused == nil && !sent {
 			if lost != nil {
-				err = fmt.Errorf("whether it was done is not known, for the leader was lost before it answered; "+
-					"it may be asked for again, and is not done twice: %w", lost)
+				err = fmt.Errorf("it is unknown whether it was done, because the leader was lost before it answered; "+
+					"repeat the command, it is not done twice: %w", lost)
 			}
 			return got, err
 		}

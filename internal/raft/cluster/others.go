@@ -27,10 +27,10 @@ func (c *Cluster) removed(r *raft.Raft) (condition string) {
 			return c.noMember()
 		}
 		if of.err != nil {
-			away = append(away, "; "+of.addr+" is not reached: "+reason(of.err))
+			away = append(away, "; "+of.addr+" can't be reached: "+reason(of.err))
 		}
 	}
-	return "no leader is known: a majority of the members has to run and to reach each other" + strings.Join(away, "")
+	return "no leader is known: a majority of the members must run and reach each other" + strings.Join(away, "")
 }
 
 // removedBy reports whether the leader that this node hears of does not have it among the members. hashicorp/raft goes on to
@@ -48,8 +48,8 @@ func (c *Cluster) removedBy(r *raft.Raft, leader string) bool {
 
 // noMember is the condition of a node that was removed.
 func (c *Cluster) noMember() string {
-	return fmt.Sprintf("this node was removed from the cluster, and its data can't take part any more: to have it join as a new node, stop it, "+
-		"empty its data directory, and start it (gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
+	return fmt.Sprintf("this node was removed from the cluster, and its data can't be used in the cluster again: to make it join as a new node, stop it, "+
+		"empty its data directory, and start it (then run gateway cluster add %s, if the cluster does not have its address)", c.self.Addr)
 }
 
 // foreign reports whether another node answers, and is in a cluster that this one is not in.
@@ -91,7 +91,7 @@ func (c *Cluster) Alone(founds bool) error {
 			return nil
 		}
 		if time.Since(begun) > aloneAfter {
-			c.log.Warn("the data of this node has no other member, and not all others of its list answer: it goes on alone", "node", c.self.Addr, "nodes", c.nodes)
+			c.log.Warn("this node's data names no other member, and not all others of its list answer: it continues alone", "node", c.self.Addr, "nodes", c.nodes)
 			return nil
 		}
 		if pause(c.ctx, tendInterval) != nil {
@@ -103,16 +103,16 @@ func (c *Cluster) Alone(founds bool) error {
 
 // stranger says that another node of the list is in another cluster, or is about to found one as this node is.
 func (c *Cluster) stranger(of asked) error {
-	own, there := "that of a cluster of its own, which has no other member", "is in a cluster that does not have it"
+	own, there := "that of a separate cluster with no other member", "is in a cluster that does not have this node"
 	if c.founds.Load() {
-		own = "that of a store without peers, with which a cluster begins"
+		own = "that of a single gateway, from which a cluster is formed"
 	}
 	if of.info.Founds && len(of.info.Members) == 0 {
-		there = "begins one with that of another such store"
+		there = "is forming one from the data of another single gateway"
 	}
-	return fmt.Errorf("the data of this node, %s, is %s; but %s, which is in FENCEPOST_STORE too, %s, and two don't become one. "+
-		"If this is the wrong directory, give the node the right one, or an empty one: then the cluster takes it in, at an address that it does not have by gateway cluster add. "+
-		"If two clusters are meant, or this is the one that is to go on, take %s out of FENCEPOST_STORE here", c.self.Addr, own, of.addr, there, of.addr)
+	return fmt.Errorf("the data of this node, %s, is %s; but %s, which is also in FENCEPOST_STORE, %s, and two clusters can't be merged. "+
+		"If this is the wrong directory, give the node the right one or an empty one. With an empty one it joins the cluster (if the cluster does not have its address, run gateway cluster add). "+
+		"If you want two clusters, or this one is to continue, remove %s from FENCEPOST_STORE here", c.self.Addr, own, of.addr, there, of.addr)
 }
 
 // lookAround has a leader without other members end, if another node of its list turns out to be in another

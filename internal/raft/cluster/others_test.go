@@ -75,8 +75,8 @@ func TestTwoFound(t *testing.T) {
 		others []string
 		says   string
 	}{
-		"both at once":       {nil, "begins one with that of another such store"},
-		"a cluster is there": {[]string{begun.addr}, "is in a cluster that does not have it"},
+		"both at once":       {nil, "is forming one from the data of another single gateway"},
+		"a cluster is there": {[]string{begun.addr}, "is in a cluster that does not have this node"},
 	} {
 		var both [2]*node
 		var refused [2]error
@@ -88,7 +88,7 @@ func TestTwoFound(t *testing.T) {
 		}
 		asking.Wait()
 		for i, err := range refused {
-			if err == nil || !strings.Contains(err.Error(), "is that of a store without peers") || !strings.Contains(err.Error(), c.says) && c.others == nil {
+			if err == nil || !strings.Contains(err.Error(), "is that of a single gateway") || !strings.Contains(err.Error(), c.says) && c.others == nil {
 				t.Errorf("%s: %s: %v", what, list[i], err)
 			}
 			both[i].cluster.Start(both[i].raft, func(error) {})

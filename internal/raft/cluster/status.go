@@ -110,22 +110,22 @@ type Status struct {
 func (s Status) Whole() error {
 	switch {
 	case s.Condition != "":
-		return fmt.Errorf("%s has no part in a cluster: %s", s.Node, s.Condition)
+		return fmt.Errorf("%s is not a member of a cluster: %s", s.Node, s.Condition)
 	case s.MayFail < 0:
-		return errors.New("the cluster does not serve: no majority of its members follows a leader")
+		return errors.New("the cluster does not serve: less than a majority of its members follow a leader")
 	case slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == s.Leader && !m.Reached }):
-		return fmt.Errorf("%s, which %s takes for the leader, can't be reached: if it is away, the others elect another one within seconds", s.Leader, s.Node)
+		return fmt.Errorf("%s, the leader according to %s, can't be reached: if it is down, the others elect another leader within seconds", s.Leader, s.Node)
 	case s.Leader != s.Node:
-		return fmt.Errorf("%s, which leads, was not asked: %s says how the members are, and may be behind", s.Leader, s.Node)
+		return fmt.Errorf("the leader %s was not asked: this is what %s knows, and it may be behind", s.Leader, s.Node)
 	}
 	for _, m := range s.Members {
 		switch {
 		case !m.Reached:
 			return fmt.Errorf("%s can't be reached", m.Addr)
 		case !m.Follows:
-			return fmt.Errorf("%s does not follow the leader, or is behind", m.Addr)
+			return fmt.Errorf("%s does not follow the leader or is behind", m.Addr)
 		case !m.Voter:
-			return fmt.Errorf("%s has no vote yet: it gets it by itself once it has all entries", m.Addr)
+			return fmt.Errorf("%s has no vote yet: it gets one by itself once it has caught up", m.Addr)
 		case m.Slow():
 			waits := "once one more is down, all may wait for it"
 			if m.Addr == s.Leader {
@@ -135,7 +135,7 @@ func (s Status) Whole() error {
 		}
 	}
 	if most := (len(s.Members) - 1) / 2; s.MayFail < most {
-		return fmt.Errorf("of %d members %d may fail, in place of %d", len(s.Members), s.MayFail, most)
+		return fmt.Errorf("of %d members, %d may fail instead of %d", len(s.Members), s.MayFail, most)
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (c *Cluster) askOne(ctx context.Context, addr string) (Info, error) {
 	defer cancel()
 	got, err := ask(ctx, c.peer, addr, request{Do: doInfo})
 	if err == nil && got.Info == nil {
-		err = errors.New("it does not say how it is")
+		err = errors.New("it does not report its state")
 	}
 	if err != nil {
 		return Info{}, err

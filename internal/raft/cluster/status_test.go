@@ -49,8 +49,8 @@ func TestWhole(t *testing.T) {
 		{"nobody leads", Status{Node: "a", MayFail: -1, Members: []Member{member("a", lags), member("b", lags), member("c", lags)}}, "does not serve"},
 		{"it has no part", Status{Node: "a", Condition: "it is taken in", MayFail: -1}, "it is taken in"},
 		{"it has nobody", Status{Node: "a", MayFail: -1}, "does not serve"},
-		{"it is not the leader's word", Status{Node: "b", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b"), member("c")}}, "a, which leads, was not asked"},
-		{"the leader is away", Status{Node: "b", Leader: "a", MayFail: 0, Members: []Member{member("a", away), member("b"), member("c")}}, "a, which b takes for the leader, can't be reached"},
+		{"it is not the leader's word", Status{Node: "b", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b"), member("c")}}, "the leader a was not asked"},
+		{"the leader is away", Status{Node: "b", Leader: "a", MayFail: 0, Members: []Member{member("a", away), member("b"), member("c")}}, "a, the leader according to b, can't be reached"},
 	} {
 		switch err := c.status.Whole(); {
 		case c.says == "" && err != nil:
