@@ -42,7 +42,7 @@ func ulid(b [16]byte) string {
 // find their lease again after they have forgotten everything but a secret of their own:
 // the same secret and run give the same lease id. The secret should have 128 bits or more
 // from a good random source. run is a name that is never used twice, such as a job's
-// number and attempt: a lease id that has ended is never granted again.
+// number and attempt: a lease id that has ended is not granted again for at least five minutes.
 //
 // With h(x) the hexadecimal HMAC-SHA256 of x with the secret as key, it is "01", the first
 // 24 digits of h("fencepost public " + run) in upper case, a dot, and the first 40 digits
