@@ -24,28 +24,37 @@ var (
 // TestDocumentsNameWhatIsThere: paths, links and tests that the documents name exist.
 func TestDocumentsNameWhatIsThere(t *testing.T) {
 	tests := testNames(t)
+	for _, path := range []string{"CHANGELOG.md", "BENCHMARKS.md", "VERIFICATION.md"} { // which name what was there once, too
+		checkLinks(t, path, read(t, path))
+	}
 	for _, path := range documents(t) {
 		text := read(t, path)
+		checkLinks(t, path, text)
 		for _, match := range pathInDocument.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(match[1]); err != nil {
 				t.Errorf("%s: there is no %s", path, match[1])
-			}
-		}
-		for _, match := range linkInDocument.FindAllStringSubmatch(text, -1) {
-			target := path
-			if match[1] != "" {
-				target = filepath.Join(filepath.Dir(path), match[1])
-			}
-			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: there is no %s", path, target)
-			} else if match[2] != "" && !hasHeading(read(t, target), match[2][1:]) {
-				t.Errorf("%s: %s has no heading %s", path, target, match[2])
 			}
 		}
 		for _, match := range testInDocument.FindAllStringSubmatch(text, -1) {
 			if !tests[match[1]] {
 				t.Errorf("%s: there is no %s", path, match[1])
 			}
+		}
+	}
+}
+
+// checkLinks: what a document links to is there.
+func checkLinks(t *testing.T, path, text string) {
+	t.Helper()
+	for _, match := range linkInDocument.FindAllStringSubmatch(text, -1) {
+		target := path
+		if match[1] != "" {
+			target = filepath.Join(filepath.Dir(path), match[1])
+		}
+		if _, err := os.Stat(target); err != nil {
+			t.Errorf("%s: there is no %s", path, target)
+		} else if match[2] != "" && !hasHeading(read(t, target), match[2][1:]) {
+			t.Errorf("%s: %s has no heading %s", path, target, match[2])
 		}
 	}
 }
