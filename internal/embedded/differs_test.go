@@ -121,7 +121,7 @@ func TestALogOfAnotherFormatIsRefused(t *testing.T) {
 		changed := *entry
 		changed.Data = must(t)(machine.Encoding.Marshal(&e))
 		return []*raft.Log{&changed}
-	}), "entry 7 of the log can't be carried out", "this version reads version", remedy)
+	}), "entry 7 of the log can't be replayed", "this version reads version", remedy)
 }
 
 func must(t *testing.T) func(b []byte, err error) []byte {
