@@ -468,6 +468,7 @@ func TestComesAgainWhileANodeIsSlow(t *testing.T) {
 		_, err := s.Do(bg, r)
 		s.refused(err, fencing.CodeLocked)
 		s.release(other)
+		synctest.Wait() // a majority has it; the third node must have it, too
 		s.acquire(r)
 		s.pass(time.Second)
 		if n := s.holders("a", r.Lease); n != 3 {
