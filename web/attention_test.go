@@ -28,7 +28,7 @@ func TestWhatNeedsAttention(t *testing.T) {
 	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/")
-	b.until(saidOf("waited") + ` === "Nobody waits." && ` + saidOf("stuck") + ` === "Nothing that is waited for." && ` + saidOf("expiring") + ` === "Nothing is about to expire."`)
+	b.until(saidOf("waited") + ` === "Nobody waits." && ` + saidOf("stuck") + ` === "Nobody waits for a held lock." && ` + saidOf("expiring") + ` === "Nothing is about to expire."`)
 	b.until(`document.getElementById("store").innerText.startsWith("The store answered in ")`)
 	b.shoot("attention-none")
 

@@ -47,7 +47,7 @@ func TestAStuckLockIsBroken(t *testing.T) {
 	b.until(`document.querySelector("#rows tr")?.dataset.name === "jobs/stuck"`)
 	b.do(chromedp.Click(chromedp.CSS("#rows tr a")))
 	b.until(why + `.startsWith("\u2068worker-8\u2069 waits because \u2068worker-7\u2069 holds it exclusively. Unless it is renewed again, the lease ends within ")`)
-	b.until(`document.querySelector("#detail .overlong").innerText.startsWith("Held for 1\u00a0h 00\u00a0min; the last 3 who released it had it for 4.0\u00a0s in the middle. It was renewed ")`)
+	b.until(`document.querySelector("#detail .overlong").innerText.startsWith("Held for 1\u00a0h 00\u00a0min; the last 3 who released it had it for a median of 4.0\u00a0s. It was renewed ")`)
 
 	// The line of each grant stands where its time was, with what was free between them.
 	b.until(historyShown + ` === "Held worker-7,Released quick,Released quick,Released quick"`)

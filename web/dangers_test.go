@@ -68,7 +68,7 @@ func TestDangersAreShown(t *testing.T) {
 	g.door.Shut()
 	b.until(is("Reconnecting"))
 	g.door.Reopen()
-	b.until(`document.querySelectorAll("#dangers li").length === 1 && document.getElementById("dangers-sentence").innerText.startsWith("The way the store")`)
+	b.until(`document.querySelectorAll("#dangers li").length === 1 && document.getElementById("dangers-sentence").innerText.startsWith("The setup of the store")`)
 	none := badly[:1]
 	g.store.findings.Store(&none)
 	g.examined("eviction", false)
@@ -96,7 +96,7 @@ func TestEmptyPageInQuarantine(t *testing.T) {
 	g, b := startGateway(t, func(s *fallibleStore) { s.quarantine.Store(&until) }), openTab(t)
 	b.clock()
 	b.live(g, "/")
-	b.until(`/^Nothing new is granted for 59.min \d\d.s more at most\.$/.test(document.querySelector("#empty .held").innerText)`)
+	b.until(`/^No new leases are granted for at most another 59.min \d\d.s\.$/.test(document.querySelector("#empty .held").innerText)`)
 	b.shoot("empty-quarantine")
 	b.advance(g, time.Hour)
 	b.until(`document.querySelector("#empty .held").hidden`)
@@ -114,14 +114,14 @@ func TestQuarantineIsShownUntilItEnds(t *testing.T) {
 	b.advance(g, 30*time.Second) // so often the page looks
 	b.until(`!document.getElementById("quarantine").hidden && document.getElementById("dangers").hidden`)
 	text := b.text("#quarantine")
-	if !strings.Contains(text, "nothing new is granted for now. Leases that it still has can be renewed.") || !strings.Contains(text, "For 59") {
+	if !strings.Contains(text, "no new ones are granted for now. Leases that it still has can be renewed.") || !strings.Contains(text, "For at most 59") {
 		t.Errorf("%s", text)
 	}
 	b.shoot("quarantine")
 	b.advance(g, until.Sub(g.store.clock())-time.Minute)
-	b.until(`/For 5\d.s at most/.test(document.getElementById("quarantine-left").innerText)`)
+	b.until(`/For at most 5\d.s/.test(document.getElementById("quarantine-left").innerText)`)
 	b.advance(g, 20*time.Second)
-	b.until(`/For 3\d.s at most/.test(document.getElementById("quarantine-left").innerText) && !document.getElementById("quarantine").hidden`)
+	b.until(`/For at most 3\d.s/.test(document.getElementById("quarantine-left").innerText) && !document.getElementById("quarantine").hidden`)
 	b.advance(g, 40*time.Second)
 	b.until(`document.getElementById("quarantine").hidden`)
 	if early := until.Sub(g.store.clock()); early > 0 {

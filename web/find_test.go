@@ -95,7 +95,7 @@ func TestFindAStuckLockAmongMany(t *testing.T) {
 	eval[bool](b, choose("waited", "1"))
 	b.until(rowNames + ` === "shard/4/job/1003" && ` + row("shard/4/job/1003") + `.querySelector(".waiting").innerText.startsWith("1")`)
 	waiting.leave()
-	b.until(rowNames + ` === "" && document.querySelector("#empty h3").innerText === "No live lock is like that"`)
+	b.until(rowNames + ` === "" && document.querySelector("#empty h3").innerText === "No such lock"`)
 	b.do(chromedp.Click(chromedp.CSS("#empty button")))
 	b.until(`location.search === "" && ` + count + `.endsWith("live") && !document.getElementById("table").hidden`)
 }

@@ -33,7 +33,7 @@ func TestConnectionState(t *testing.T) {
 	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	g.acquire("orders/42", `{"ttl_ms":600000,"owner":"worker-7"}`)
-	const stale = `document.documentElement.hasAttribute("data-stale") && !document.getElementById("banner").hidden && document.getElementById("banner-times").innerText.includes("Shown is what was true")`
+	const stale = `document.documentElement.hasAttribute("data-stale") && !document.getElementById("banner").hidden && document.getElementById("banner-times").innerText.includes("This is what was true")`
 	const calm = `document.getElementById("banner").hidden`
 	b.live(g, "/#/locks/orders/42")
 	b.until(row("orders/42") + ` && ` + calm)

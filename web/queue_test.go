@@ -157,7 +157,7 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	g, b := startGateway(t), openTab(t)
 	b.live(g, "/#/locks/jobs/7")
-	b.until(`document.querySelector("#detail .past").innerText.includes("Nobody is remembered")`)
+	b.until(`document.querySelector("#detail .past").innerText.includes("No earlier holder is remembered")`)
 
 	g.release(g.acquire("jobs/7", `{"owner":"ann"}`))
 	b.until(historyShown + ` === "Released ann"`)
@@ -231,8 +231,8 @@ func TestQueueAndHistoryKeepTheirMeaning(t *testing.T) {
 	b.until(historyShown + ` === "Held bob,Released ann"`)
 	roles := b.roles()
 	for _, want := range []string{
-		"table Who waits, in the order of being served", "columnheader Place", "cell cy",
-		"table Who held the lock, the newest first", "columnheader Outcome", "columnheader Token", "cell Released", "cell Held",
+		"table Who waits, in the order of the queue", "columnheader Place", "cell cy",
+		"table Who held the lock, newest first", "columnheader Outcome", "columnheader Token", "cell Released", "cell Held",
 	} {
 		if !roles[want] {
 			t.Errorf("assistive technology is not told %q; it gets %v", want, roles)

@@ -64,7 +64,7 @@ func TestSignIn(t *testing.T) {
 		t.Errorf("without a key the page has asked for /readyz %d times", n)
 	}
 	b.signIn("two words")
-	b.until(`document.getElementById("signin-problem").innerText.includes("no key")`)
+	b.until(`document.getElementById("signin-problem").innerText.includes("not a key")`)
 	eval[string](b, `document.getElementById("key").value = ""`)
 	b.signIn(auth.NewKey().Reveal())
 	b.until(askedForKey + ` && document.getElementById("signin-problem").innerText.includes("not known")`)

@@ -85,9 +85,9 @@ func accessAdvice(err error) string {
 	case errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "":
 		return fmt.Sprintf("$%s or $%s says with which key to come", keyVariable, keyFileVariable)
 	case errors.As(err, &authority) && file != "":
-		return fmt.Sprintf("the certificate is of none of the authorities in %s, which $%s names", file, caFileVariable)
+		return fmt.Sprintf("the certificate is not from an authority in %s, which $%s names", file, caFileVariable)
 	case errors.As(err, &authority):
-		return fmt.Sprintf("$%s names a file with the authorities of the gateways; without it those of the system count", caFileVariable)
+		return fmt.Sprintf("set $%s to a file with the authorities of the gateways; by default those of the system count", caFileVariable)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "the certificate is to be renewed at the gateway, or the clock of this machine is wrong"
 	case errors.As(err, &name):

@@ -223,8 +223,8 @@ func TestUntrusted(t *testing.T) {
 	}
 	byName := "https://localhost:" + server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	for _, c := range []struct{ gateway, ca, says string }{
-		{server.URL, "", "lockctl: $FENCEPOST_CA_FILE names a file with the authorities"},
-		{server.URL, strange, "lockctl: the certificate is of none of the authorities in " + strange + ", which $FENCEPOST_CA_FILE names"},
+		{server.URL, "", "lockctl: set $FENCEPOST_CA_FILE to a file with the authorities"},
+		{server.URL, strange, "lockctl: the certificate is not from an authority in " + strange + ", which $FENCEPOST_CA_FILE names"},
 		{expired.URL, once, "lockctl: the certificate is to be renewed at the gateway, or the clock of this machine is wrong"},
 		{byName, own, "lockctl: the certificate is for example.com, *.example.com, 127.0.0.1, ::1: $FENCEPOST or -gateway has to have one of these"},
 	} {

@@ -37,7 +37,7 @@ func breakOwned(ctx context.Context, c *call) error {
 		return err
 	}
 	if len(owned) == 0 && len(unseen) == 0 {
-		fmt.Fprintf(c.err, "lockctl: no lease is of %s\n", visible(c.owner))
+		fmt.Fprintf(c.err, "lockctl: no lease belongs to %s\n", visible(c.owner))
 		return nil
 	}
 	if len(owned) > 0 {
@@ -50,21 +50,21 @@ func breakOwned(ctx context.Context, c *call) error {
 		switch err := c.breakOne(ctx, l); {
 		case err == nil:
 		case errors.Is(err, client.ErrUnreachable), ctx.Err() != nil:
-			return fmt.Errorf("%s, and what follows it, %d of %d leases, may not be broken: %w", l.name, len(owned)-i, len(owned), err)
+			return fmt.Errorf("%s, and what follows it, %d of %d leases, could not be broken: %w", l.name, len(owned)-i, len(owned), err)
 		case errors.Is(err, client.CodeStaleToken):
-			fmt.Fprintf(c.err, "lockctl: %s: the lease %d has ended by itself\n", l.name, l.Token)
+			fmt.Fprintf(c.err, "lockctl: %s: the lease %d had already ended\n", l.name, l.Token)
 		default:
 			failed++
-			fmt.Fprintf(c.err, "lockctl: %s: the lease %d is not broken: %s\n", l.name, l.Token, err)
+			fmt.Fprintf(c.err, "lockctl: %s: the lease %d was not broken: %s\n", l.name, l.Token, err)
 		}
 	}
 	more := false // there may be, and can be seen once those here are broken
 	for _, name := range unseen {
-		fmt.Fprintf(c.err, "lockctl: %s has more holders than can be seen at once, perhaps more of %s\n", name, visible(c.owner))
+		fmt.Fprintf(c.err, "lockctl: %s has more holders than a list shows, perhaps some of %s\n", name, visible(c.owner))
 		more = more || slices.ContainsFunc(owned, func(l ownedLease) bool { return l.name == name })
 	}
 	if failed > 0 {
-		return exit{exitFailed, fmt.Errorf("%d of %d leases are not broken", failed, len(owned))}
+		return exit{exitFailed, fmt.Errorf("%d of %d leases were not broken", failed, len(owned))}
 	}
 	if more {
 		return exit{exitFailed, errors.New("there may be more leases: run break again")}
@@ -116,7 +116,7 @@ func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
 	if !isTerminal(os.Stdin) {
 		return usage("nothing is broken: there is no terminal to ask on; -yes breaks them unasked")
 	}
-	fmt.Fprintf(c.err, "Break these leases, %d in all? [y/N] ", len(owned))
+	fmt.Fprintf(c.err, "Break %s? [y/N] ", plural(len(owned), "this lease", fmt.Sprintf("these %d leases", len(owned))))
 	answers := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -130,7 +130,7 @@ func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return exit{exitFailed, errors.New("nothing is broken")}
+	return exit{exitFailed, errors.New("nothing was broken")}
 }
 
 // breakOne breaks one of the leases, and says so.
@@ -149,9 +149,9 @@ func (c *call) breakOne(ctx context.Context, l ownedLease) error {
 	case c.output == "json":
 		return c.json(map[string]any{"name": l.name, "fencing_token": l.Token, "owner": l.Owner, "broken": !held})
 	case held && told.BreaksIn != nil:
-		_, err = fmt.Fprintf(c.out, "%s: %s is told, and has the lock for %s at most\n", l.name, printable(told.Owner), short(millis(*told.BreaksIn)))
+		_, err = fmt.Fprintf(c.out, "%s: %s gets notice and keeps the lock for at most %s\n", l.name, printable(told.Owner), short(millis(*told.BreaksIn)))
 	default:
-		_, err = fmt.Fprintf(c.out, "%s: the lease %d is broken\n", l.name, l.Token)
+		_, err = fmt.Fprintf(c.out, "%s: the lease %d was broken\n", l.name, l.Token)
 	}
 	return err
 }

@@ -91,10 +91,10 @@ func TestBreakOwner(t *testing.T) {
 	if len(left) != 32 || slices.ContainsFunc(left, func(owner string) bool { return isOf(owner, "dead") }) {
 		t.Errorf("left are %q", left)
 	}
-	if out := lockctl(0, "break", "-owner", "dead", "-yes"); !strings.Contains(out, "no lease is of dead") {
+	if out := lockctl(0, "break", "-owner", "dead", "-yes"); !strings.Contains(out, "no lease belongs to dead") {
 		t.Errorf("none left: %s", out)
 	}
-	if out := lockctl(0, "break", "-owner", "alive", "-notice", "1m", "-yes"); strings.Count(out, "alive:1 is told") != 30 {
+	if out := lockctl(0, "break", "-owner", "alive", "-notice", "1m", "-yes"); strings.Count(out, "alive:1 gets notice") != 30 {
 		t.Errorf("with notice: %s", out)
 	}
 	for _, args := range [][]string{{"break", "-owner", "x", "a", "1"}, {"break", "-yes", "a", "1"}, {"break", "-prefix", "a", "a", "1"}, {"break"}, {"break", "a"}} {
@@ -143,8 +143,8 @@ func TestBreakOwnerInPart(t *testing.T) {
 	defer front.Close()
 	var out, errOut bytes.Buffer
 	status := run(t.Context(), []string{"break", "-gateway", front.URL, "-owner", "dead", "-yes"}, &out, &errOut)
-	want := regexp.MustCompile(`(?s)^lockctl: a: the lease \d+ is not broken: forbidden.*\nlockctl: b: the lease \d+ has ended by itself\nlockctl: 1 of 3 leases are not broken\n$`)
-	if status != exitFailed || !want.MatchString(errOut.String()) || !regexp.MustCompile(`\nc: the lease \d+ is broken\n$`).MatchString(out.String()) {
+	want := regexp.MustCompile(`(?s)^lockctl: a: the lease \d+ was not broken: forbidden.*\nlockctl: b: the lease \d+ had already ended\nlockctl: 1 of 3 leases were not broken\n$`)
+	if status != exitFailed || !want.MatchString(errOut.String()) || !regexp.MustCompile(`\nc: the lease \d+ was broken\n$`).MatchString(out.String()) {
 		t.Errorf("status %d: %s%s", status, &out, &errOut)
 	}
 	for name, held := range map[string]bool{"a": true, "b": true, "c": false} {

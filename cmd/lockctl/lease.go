@@ -272,7 +272,7 @@ func breakLease(ctx context.Context, c *call) error {
 	case c.output == "json" && held:
 		return c.json(h)
 	case held && h.BreaksIn != nil:
-		_, err = fmt.Fprintf(c.out, "%s is told, and has the lock for %s at most\n", printable(h.Owner), short(time.Duration(*h.BreaksIn)*time.Millisecond))
+		_, err = fmt.Fprintf(c.out, "%s gets notice and keeps the lock for at most %s\n", printable(h.Owner), short(time.Duration(*h.BreaksIn)*time.Millisecond))
 	}
 	return err
 }

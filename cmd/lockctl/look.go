@@ -100,7 +100,7 @@ func get(ctx context.Context, c *call) error {
 		fmt.Fprintf(c.out, "%s is held, %s, by %d; %d %s\n", l.Name, l.Mode, l.HolderCount, l.Waiting, plural(l.Waiting, "waits", "wait"))
 	}
 	if l.Delayed > 0 {
-		fmt.Fprintf(c.out, "nobody is granted it for %s: a lease ended without a release\n", short(millis(l.Delayed)))
+		fmt.Fprintf(c.out, "not granted to anybody for %s: a lease with a lock delay ended without a release\n", short(millis(l.Delayed)))
 	}
 	if len(l.Holders) > 0 || len(l.Waiters) > 0 {
 		if err := c.tableOf(&l); err != nil {
@@ -112,7 +112,7 @@ func get(ctx context.Context, c *call) error {
 			fmt.Fprintf(c.out, "metadata of %s: %s\n", printable(h.Owner), textOfMetadata(h.Metadata))
 		}
 		if h.BreaksIn != nil {
-			fmt.Fprintf(c.out, "notice: the lease of %s is broken in %s at most%s\n", printable(h.Owner), short(millis(*h.BreaksIn)), because(h.BreakReason))
+			fmt.Fprintf(c.out, "notice: the lease of %s is broken in at most %s%s\n", printable(h.Owner), short(millis(*h.BreaksIn)), because(h.BreakReason))
 		}
 	}
 	for _, a := range l.Advice {

@@ -316,7 +316,7 @@ func TestReleaseUnheard(t *testing.T) {
 	if got := within(t, status, &said); got != 7 {
 		t.Errorf("the status is %d, want 7", got)
 	}
-	if line := said.String(); strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "lockctl: release/unheard: nobody could be told that the lock is free, so it is held until the lease expires: ") {
+	if line := said.String(); strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "lockctl: release/unheard: the lease could not be released, so the lock is held until it expires: ") {
 		t.Errorf("it said %q", line)
 	}
 }

@@ -199,6 +199,6 @@ func (e *ending) name(stuck []int, why string) {
 		if u, err := user.LookupId(seen.uid); err == nil {
 			owner = u.Username
 		}
-		e.say(fmt.Sprintf("process %d of %s, %q, can't be ended: %s. It may run on without the lock; it is tried again", pid, owner, seen.name, why))
+		e.say(fmt.Sprintf("process %d of %s, %q, can't be ended: %s. It may run on without the lock; retrying", pid, owner, seen.name, why))
 	}
 }

@@ -106,11 +106,11 @@ func runUnder(ctx context.Context, c *call) error {
 	switch {
 	case err == nil, errors.Is(err, client.CodeLeaseLost):
 	case errors.Is(err, client.CodeInvalidRequest):
-		said.say(fmt.Sprintf("the lock is held until the lease expires, and not for %s: %s", c.atLeast, err))
+		said.say(fmt.Sprintf("the lock is held until the lease expires instead of for %s: %s", c.atLeast, err))
 	case kept:
-		said.say(fmt.Sprintf("nobody could be told for how long to hold the lock, so it is held until the lease expires: %s", err))
+		said.say(fmt.Sprintf("no gateway could be told how long to hold the lock, so it is held until the lease expires: %s", err))
 	default:
-		said.say(fmt.Sprintf("nobody could be told that the lock is free, so it is held until the lease expires: %s", err))
+		said.say(fmt.Sprintf("the lease could not be released, so the lock is held until it expires: %s", err))
 	}
 	said.end()
 	if lost := l.Context(); !errors.Is(context.Cause(lost), client.ErrReleased) {

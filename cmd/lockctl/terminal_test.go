@@ -111,7 +111,7 @@ func TestBreakOwnerAsks(t *testing.T) {
 	s := system.StartTest(t, system.Options{Store: system.Embedded})
 	text, err := onTerminal(t, "n\n\ny\n", "-c", `lockctl acquire -owner asked:1 asked/1 >/dev/null
 		for answer in no none yes; do lockctl break -owner asked; echo "$answer: $?"; lockctl get asked/1; done`, s.Gateways[0].URL())
-	want := regexp.MustCompile(`(?s)^NAME .*asked/1 .*Break these leases, 1 in all\? \[y/N\] lockctl: nothing is broken\nno: 1\nasked/1 is held.*none: 1\nasked/1 is held.*yes: 0\nasked/1 is free`)
+	want := regexp.MustCompile(`(?s)^NAME .*asked/1 .*Break this lease\? \[y/N\] lockctl: nothing was broken\nno: 1\nasked/1 is held.*none: 1\nasked/1 is held.*yes: 0\nasked/1 is free`)
 	if err != nil || !want.Match(text) {
 		t.Errorf("%s, %v", text, err)
 	}

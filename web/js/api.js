@@ -134,7 +134,7 @@ async function json(response) {
 
 function refusal(response, body) {
   const { status } = response;
-  if (response.ok) return new ApiError({ status, code: "malformed", detail: "the answer is not one of this gateway" });
+  if (response.ok) return new ApiError({ status, code: "malformed", detail: "the answer is not from a gateway" });
   const seconds = Number(response.headers.get("retry-after"));
   return new ApiError({
     status,

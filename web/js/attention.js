@@ -18,7 +18,7 @@ const never = ({ holders }) => (holders.some(({ renewedMark }) => renewedMark ==
 // order of all of its locks.
 const lists = {
   waited: { figure: (lock, now) => since(lock.waitedMark, now), notes: (lock) => [`${lock.waiting.toLocaleString("en")} waiting`], none: "Nobody waits.", all: { waited: true, sort: "waits" } },
-  stuck: { figure: (lock, now) => since(earliest(lock, "acquiredMark"), now), notes: (lock) => [who(lock), never(lock)], none: "Nothing that is waited for.", all: { waited: true, sort: "held" } },
+  stuck: { figure: (lock, now) => since(earliest(lock, "acquiredMark"), now), notes: (lock) => [who(lock), never(lock)], none: "Nobody waits for a held lock.", all: { waited: true, sort: "held" } },
   expiring: { figure: (lock, now) => duration(earliest(lock, "deadline") - now), notes: (lock) => [who(lock)], none: "Nothing is about to expire.", all: { expiring: true, sort: "remaining" } },
 };
 
@@ -108,7 +108,7 @@ export class Attention {
       reconcile(list, views, found[key], ({ name }) => name, (lock) => new Entry(lock, of), (view, lock) => view.tell(lock, now));
       const queues = key === "expiring" || report.queues;
       const unknown = !report.known || (key === "waited" && report.waiting.count > 0); // how many wait is known before for how long
-      const some = unknown ? "Looking\u2026" : "None among the first in the order of the names.";
+      const some = unknown ? "Looking\u2026" : "None among the first names.";
       setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : unknown || more ? some : of.none);
       all.hidden = found[key].length === 0;
     }

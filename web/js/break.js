@@ -23,7 +23,7 @@ export class Break {
   #reasonLabel = el("label", { for: "break-reason" });
   #reason = el("input", { id: "break-reason", type: "text", maxlength: String(maxReason), autocomplete: "off" });
   #noticeLabel = el("label", { for: "break-notice" }, "Notice");
-  #notice = el("select", { id: "break-notice" }, el("option", { value: "0" }, "none: it is broken at once"),
+  #notice = el("select", { id: "break-notice" }, el("option", { value: "0" }, "none: break at once"),
     ...notices.map((ms) => el("option", { value: String(ms) }, `${plainSpan(ms)} to finish`)));
   #consequence = el("p", { id: "break-consequence", class: "muted" });
   #commands = el("details", { class: "commands" });
@@ -53,7 +53,7 @@ export class Break {
   // open asks about a holder of a lock.
   open({ name, waiters, waiting }, holder) {
     const next = waiting === 0 ? "Nobody waits for the lock."
-      : waiters[0]?.owner ? ["Next in the queue is ", el("bdi", null, waiters[0].owner), "."] : "The next of the queue gets the lock, once it fits.";
+      : waiters[0]?.owner ? ["Next in the queue is ", el("bdi", null, waiters[0].owner), "."] : "The next waiter that fits gets the lock.";
     this.#ask({ name, token: holder.fencing_token, lease: null }, "Break a lease", "Break the lease", "Why, for the holder and the history (may be left empty)",
       [el("bdi", null, holder.owner || "A holder without an owner"), ` loses its lease, which has the token ${holder.fencing_token}. `, ...[next].flat()]);
   }
@@ -87,8 +87,8 @@ export class Break {
     const { name, token, lease } = this.#what;
     const [notice, reason] = [Number(this.#notice.value), this.#reason.value.trim()];
     setText(this.#consequence, notice === 0
-      ? "The lease ends at once, and the holder learns of it when it renews next. Until then it may go on: only a fence keeps out what it writes with its token."
-      : `The holder is told with its next renewal, or at once on a stream. It keeps the lock for ${plainSpan(notice)}, never less than it was told before, and can't renew beyond that.`);
+      ? "The lease ends at once. The holder learns of it at its next renewal and may work on until then: only a fence refuses its writes."
+      : `The holder learns of it at its next renewal, or at once on a stream. It keeps the lock for ${plainSpan(notice)}, or until its present expiry if that is later, and can't renew beyond that.`);
     const keyed = currentKey() !== null;
     const lines = lease === null ? breakCommands(location.origin, name, token, notice, reason, keyed) : evictCommands(location.origin, name, lease, reason, keyed);
     this.#commands.replaceChildren(el("summary", null, "As a command"), ...lines.map((line) => command(line)));
@@ -128,9 +128,9 @@ export class Break {
 // refused says why it was not done, and whether that is known.
 export function refused({ status, code, detail }) {
   if (code === "stale_token") return "This lease is over already.";
-  if (code === "not_found") return "It does not wait any more.";
-  if (code === "conflict") return "It does not wait any more: it holds the lock by now, and can be broken.";
-  if (status === 401 || status === 403) return `The gateway does not let you: it wants a key with the scope admin. It says: \u201c${detail}\u201d.`;
-  if (status === 0 || status >= 500) return `It is not known whether that was done: trying again does no harm. ${detail ? `The gateway says: \u201c${detail}\u201d.` : "The gateway did not answer."}`;
+  if (code === "not_found") return "It is no longer waiting.";
+  if (code === "conflict") return "It is no longer waiting: it has the lock, and its lease can be broken.";
+  if (status === 401 || status === 403) return `You are not allowed to: that needs a key with the scope admin. The gateway says: \u201c${detail}\u201d.`;
+  if (status === 0 || status >= 500) return `It is unknown whether that was done. Trying again does no harm. ${detail ? `The gateway says: \u201c${detail}\u201d.` : "The gateway did not answer."}`;
   return `The gateway says: \u201c${detail}\u201d.`;
 }

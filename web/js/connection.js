@@ -35,7 +35,7 @@ export class Connection {
     const { corner, label: words, banner, sentence: spoken, remedy, page } = this.#nodes;
     corner.dataset.kind = kind;
     setText(words, word);
-    corner.title = kind === "asking" ? "The gateway\u2019s stream of events can\u2019t be had, so the page asks every two seconds." : "";
+    corner.title = kind === "asking" ? "The gateway\u2019s event stream is not available, so the page asks every two seconds." : "";
     page.toggleAttribute("data-stale", old);
     banner.hidden = !old;
     banner.dataset.kind = kind;

@@ -22,7 +22,7 @@ export class Dangers {
     this.#till = till;
     nodes.quarantine.hidden = till === null;
     setText(nodes.quarantined, till === null ? ""
-      : "The store may have forgotten leases, so nothing new is granted for now. Leases that it still has can be renewed.");
+      : "The store may have lost leases, so no new ones are granted for now. Leases that it still has can be renewed.");
     nodes.dangers.hidden = dangers.length === 0;
     setText(nodes.summary, summary(dangers, refused));
     reconcile(nodes.list, this.#views, dangers, ({ key }) => key, () => new Danger(), (view, danger) => view.tell(danger));

@@ -42,7 +42,7 @@ export class Empty {
     if (key === this.#shown) return;
     this.#shown = key;
     this.#root.replaceChildren(el("h3", null, "No lock is known yet"),
-      el("p", null, "The locks are shown as soon as the gateway can list them. Whoever holds one holds it still, until its time is over."));
+      el("p", null, "Locks are shown as soon as the gateway can list them. Holders keep their locks until their leases expire."));
   }
 
   // hold says until when a quarantine lets nobody take a lock; null: there is none.
@@ -59,7 +59,7 @@ export class Empty {
   #noMatch(q, more) {
     const clear = el("button", { type: "button", class: "button" }, q === "" ? "Show all" : "Clear the search");
     clear.addEventListener("click", this.#onClear);
-    if (q === "") return [el("h3", null, more ? "No lock like that so far" : "No live lock is like that"), clear];
+    if (q === "") return [el("h3", null, more ? "No such lock so far" : "No such lock"), clear];
     return [
       el("h3", null, more ? "No match so far for " : "No live lock matches ", el("bdi", { class: "quoted" }, q)),
       el("p", null, "The search looks within names, owners, public lease ids and metadata."),

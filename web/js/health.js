@@ -65,7 +65,7 @@ export function sentence(text) {
 export function summary(dangers, refused = false) {
   if (dangers.length === 0) return "";
   const much = dangers.length === 1
-    ? "The way the store is set up endangers what locks promise."
+    ? "The setup of the store endangers what locks promise."
     : `${dangers.length} findings about the store endanger what locks promise.`;
   return refused ? `${much} This gateway grants nothing until this is put right.` : much;
 }
@@ -74,21 +74,21 @@ export function summary(dangers, refused = false) {
 export function condition({ dangers, till, refusal, store: { kind, took, looks } }) {
   const parts = [`The store${kind === "" ? "" : ` (${kind})`} ${took === null ? "does not answer" : `answered in ${took || "less than 1"} ms`}.`];
   if (refusal !== null) parts.push("It refuses this gateway.");
-  if (till !== null) parts.push("It is in quarantine: nothing new is granted.");
+  if (till !== null) parts.push("It is in quarantine: no new leases are granted.");
   const checks = looks === 1 ? "1 check" : `${looks} checks`;
-  parts.push(dangers.length > 0 ? "What endangers the locks is told above." : looks > 0 ? `${checks} of how it is set up found nothing that endangers the locks.` : "How it is set up has not been checked yet.");
+  parts.push(dangers.length > 0 ? "The dangers are listed above." : looks > 0 ? `${checks} of its setup found no danger to the locks.` : "Its setup has not been checked yet.");
   return parts.join(" ");
 }
 
 // left says how long a quarantine goes on.
 export function left(till, now) {
-  return till > now ? `For ${span(till - now + 999)} at most.` : "Any moment now.";
+  return till > now ? `For at most ${span(till - now + 999)}.` : "Any moment now.";
 }
 
 // held says how long nothing new is granted, for a place where a lock would be
 // taken.
 export function held(till, now) {
-  return till > now ? `Nothing new is granted for ${span(till - now + 999)} more at most.` : "Something new is granted any moment now.";
+  return till > now ? `No new leases are granted for at most another ${span(till - now + 999)}.` : "New leases are granted any moment now.";
 }
 
 // Health looks at once when resumed and from then on, and tells onData what it has

@@ -81,13 +81,13 @@ export class History {
   #views = new Map();
   #body;
   #table;
-  #none = el("p", { class: "muted" }, "Nobody is remembered to have held it.");
+  #none = el("p", { class: "muted" }, "No earlier holder is remembered.");
   #axis = el("p", { class: "muted axis" });
   #grants = [];
   #drawnAt = -Infinity;
 
   constructor() {
-    const { element, body } = table("history", "Who held the lock, the newest first", {
+    const { element, body } = table("history", "Who held the lock, newest first", {
       outcome: "Outcome", owner: "Owner", held: "Held for", waited: "Waited", when: "When it began or ended", token: "Token", line: "Line",
     });
     this.#table = element;

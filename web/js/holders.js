@@ -104,7 +104,7 @@ class Holder {
 
 // breaks says when a lease is broken of which notice was given.
 function breaks(at, now) {
-  return at > now ? `the lease is broken in ${span(at - now + 999)} at most.` : "the lease is about to be broken.";
+  return at > now ? `the lease is broken in at most ${span(at - now + 999)}.` : "the lease is about to be broken.";
 }
 
 // Holders is the section of the holders.

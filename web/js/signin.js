@@ -19,7 +19,7 @@ export class SignIn {
       event.preventDefault();
       const text = input.value.trim();
       if (!key.wellFormed(text)) {
-        this.#say("This is no key: one is a word that begins with fp_.");
+        this.#say("This is not a key. A key begins with fp_.");
         input.focus();
         return;
       }
@@ -48,7 +48,7 @@ export class SignIn {
     const why = key.current() === null ? this.#left : detail;
     this.#left = "";
     key.forget();
-    this.#say(why === "" ? "" : `The gateway does not take this key. It says: \u201c${why}\u201d.`);
+    this.#say(why === "" ? "" : `The gateway does not accept this key. It says: \u201c${why}\u201d.`);
     this.#show(true);
     this.#nodes.input.focus();
   }

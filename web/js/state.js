@@ -71,7 +71,7 @@ export function sentence(state, refusal = null) {
 // times says how old the data is and when the next try comes.
 export function times(state, now) {
   const parts = [];
-  if (state.lastGood !== null) parts.push(`Shown is what was true ${span(now - state.lastGood)} ago.`);
+  if (state.lastGood !== null) parts.push(`This is what was true ${span(now - state.lastGood)} ago.`);
   if (state.retryAt !== null) {
     parts.push(state.retryAt > now ? `Next try in ${span(state.retryAt - now + 999)}.` : "Trying\u2026");
   }

@@ -65,7 +65,7 @@ export class Waiters {
 
   constructor(onEvict) {
     this.#onEvict = onEvict;
-    const { element, body } = table("queue", "Who waits, in the order of being served",
+    const { element, body } = table("queue", "Who waits, in the order of the queue",
       { position: "Place", owner: "Owner", waiting: "Waiting for", act: el("span", { class: "visually-hidden" }, "Action") });
     this.#body = body;
     this.element = el("div", { class: "waiters" }, el("h3", null, "Queue ", this.#count), this.#why, element, this.#rest);

@@ -5,7 +5,7 @@ import { over, permits, taken, weighted } from "./holding.js";
 import { left } from "./health.js";
 
 // isolate keeps the direction of an owner's text from that of the sentence around it.
-const isolate = (owner) => (owner ? `\u2068${owner}\u2069` : "somebody who gave no owner");
+const isolate = (owner) => (owner ? `\u2068${owner}\u2069` : "somebody without an owner");
 
 // usual is for how long those held the lock who have let it go: the middle one, null if
 // they are too few to say.
@@ -24,8 +24,8 @@ export function overlong(holder, grants, now) {
   const held = now - holder.acquiredMark;
   if (before === null || held < suspicious * Math.max(before.ms, 1000)) return null;
   const alive = holder.attached ? "so its connection lives" : "so its process lives";
-  const renews = holder.renewedMark === null ? "It was never renewed" : `It was renewed ${span(now - holder.renewedMark)} ago, ${alive}, but it may not get on`;
-  return `Held for ${span(held)}; the last ${before.of} who released it had it for ${duration(before.ms)} in the middle. ${renews}.`;
+  const renews = holder.renewedMark === null ? "It was never renewed" : `It was renewed ${span(now - holder.renewedMark)} ago, ${alive}, but it may be stuck`;
+  return `Held for ${span(held)}; the last ${before.of} who released it had it for a median of ${duration(before.ms)}. ${renews}.`;
 }
 
 // why says what the first of the queue waits for; till is when a quarantine ends, null if
@@ -33,9 +33,9 @@ export function overlong(holder, grants, now) {
 export function why(lock, till, now) {
   if (lock.waiting === 0) return "";
   const [first] = lock.waiters;
-  const who = first === undefined ? "The first" : first.owner ? isolate(first.owner) : "The first, who gave no owner,";
+  const who = first === undefined ? "The first" : first.owner ? isolate(first.owner) : "The first, without an owner,";
   const others = lock.waiting > 1 ? " The others wait their turn: nobody overtakes." : "";
-  if (till !== null) return `${who} waits because the store is in quarantine: nothing new is granted. ${left(till, now)}${others}`;
+  if (till !== null) return `${who} waits because the store is in quarantine: no new leases are granted. ${left(till, now)}${others}`;
   const { holders, holder_count: count, delayedMark: delayed } = lock;
   if ((delayed ?? now) > now) {
     const free = holders.length === 0 ? "the lock is free, but delayed" : "nobody else is let in: the lock is delayed";
@@ -59,7 +59,7 @@ function until(holders, count, now) {
   const next = holders.reduce((a, b) => (a.deadline < b.deadline ? a : b));
   const last = holders.reduce((a, b) => (a.deadline > b.deadline ? a : b));
   const end = count > 1 ? "the first of these leases ends" : "the lease ends";
-  if (last.deadline <= now) return "The lease is over, and the lock about to be handed on.";
+  if (last.deadline <= now) return "The lease is over, and the lock is about to be handed on.";
   const told = holders.filter(({ breaksMark }) => (breaksMark ?? null) !== null);
   if (told.length > 0) {
     const soonest = Math.min(...told.map(({ breaksMark }) => breaksMark));

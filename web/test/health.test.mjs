@@ -24,8 +24,8 @@ test("the same fault of several servers is one danger", () => {
 test("a quarantine ends at the latest so long after the answer came", () => {
   const { till } = read({ checks: [{ name: "quarantine", ok: false, remaining_ms: 4200 }] }, 1000);
   assert.equal(till, 5200);
-  assert.equal(left(till, 1000), "For 5\u00a0s at most.");
-  assert.equal(left(till, 5199), "For 1\u00a0s at most.");
+  assert.equal(left(till, 1000), "For at most 5\u00a0s.");
+  assert.equal(left(till, 5199), "For at most 1\u00a0s.");
   assert.equal(left(till, 5200), "Any moment now.");
 });
 
@@ -50,8 +50,8 @@ test("what the store refuses is told with its remedy", () => {
 });
 
 test("words", () => {
-  assert.equal(held(5200, 1000), "Nothing new is granted for 5\u00a0s more at most.");
-  assert.equal(held(1000, 1000), "Something new is granted any moment now.");
+  assert.equal(held(5200, 1000), "No new leases are granted for at most another 5\u00a0s.");
+  assert.equal(held(1000, 1000), "New leases are granted any moment now.");
   assert.equal(endangered("P1, P2"), "One live lease, Growing tokens");
   assert.equal(endangered("P9"), "P9");
   assert.equal(sentence("its clock is behind"), "Its clock is behind.");
@@ -59,10 +59,10 @@ test("words", () => {
   assert.equal(summary([]), "");
   assert.match(summary([{}, {}, {}]), /^3 findings /);
   const how = (looks, took = 3) => condition({ dangers: [], till: null, refusal: null, store: { kind: "embedded", took, looks } });
-  assert.equal(how(1), "The store (embedded) answered in 3 ms. 1 check of how it is set up found nothing that endangers the locks.");
-  assert.match(how(7), / 7 checks of how it is set up found nothing that endangers the locks\.$/);
+  assert.equal(how(1), "The store (embedded) answered in 3 ms. 1 check of its setup found no danger to the locks.");
+  assert.match(how(7), / 7 checks of its setup found no danger to the locks\.$/);
   assert.match(how(1, 0), / answered in less than 1 ms\./);
-  assert.match(how(0), / How it is set up has not been checked yet\.$/);
+  assert.match(how(0), / Its setup has not been checked yet\.$/);
 });
 
 // looking is a Health on an api whose answers are the functions given, the last

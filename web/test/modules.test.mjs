@@ -106,8 +106,8 @@ test("what is shown ages until the next good answer", () => {
   assert.notEqual(state.label(state.answered(1000, true)), state.label(live));
   const lost = state.failed(live, { status: 0, code: "", detail: "" }, 4000, 3000, true);
   assert.equal(state.stale(lost), true);
-  assert.equal(state.times(lost, 13_000), nbsp("Shown_is_what_was_true_12 s_ago._Trying…"));
-  assert.equal(state.times(lost, 5000), nbsp("Shown_is_what_was_true_4 s_ago._Next_try_in_2 s."));
+  assert.equal(state.times(lost, 13_000), nbsp("This_is_what_was_true_12 s_ago._Trying…"));
+  assert.equal(state.times(lost, 5000), nbsp("This_is_what_was_true_4 s_ago._Next_try_in_2 s."));
   assert.equal(state.failed(lost, { status: 503, code: "", detail: "" }, 0, 9000, true).lastGood, 1000);
 });
 

@@ -17,7 +17,7 @@ test("why a lock is waited for", () => {
   const cases = [
     [lock([holder("ann")], []), null, ""],
     [lock([holder("ann")], [{ owner: "bob" }]), null, "<bob> waits because <ann> holds it exclusively. Unless it is renewed, the lease ends within 20~s."],
-    [lock([holder("", { renewedMark: 0 })], [{ owner: "" }, { owner: "cy" }]), null, "The first, who gave no owner, waits because somebody who gave no owner holds it exclusively. Unless it is renewed again, the lease ends within 20~s. The others wait their turn: nobody overtakes."],
+    [lock([holder("", { renewedMark: 0 })], [{ owner: "" }, { owner: "cy" }]), null, "The first, without an owner, waits because somebody without an owner holds it exclusively. Unless it is renewed again, the lease ends within 20~s. The others wait their turn: nobody overtakes."],
     [lock([holder("ann", { limit: 2 }), holder("bob", { limit: 2 })], [{ owner: "cy", mode: "shared" }], { mode: "shared" }), null, "<cy> waits because 2 of 2 permits are taken. Unless it is renewed, the first of these leases ends within 20~s."],
     [lock([holder("ann", { limit: 9, permits: 5 }), holder("bob", { limit: 9 })], [{ owner: "cy", mode: "shared", permits: 4 }], { mode: "shared" }), null, "<cy> waits because 6 of 9 permits are taken, and it wants 4 at once. Unless it is renewed, the first of these leases ends within 20~s."],
     [lock([holder("ann", { limit: 5 }), holder("bob", { limit: 5 }), holder("di", { limit: 5 })], [{ owner: "cy", mode: "shared", limit: 3 }], { mode: "shared" }), null, "<cy> waits because 3 of 5 permits are taken, and it tolerates 3 in all. Unless it is renewed, the first of these leases ends within 20~s."],
@@ -29,8 +29,8 @@ test("why a lock is waited for", () => {
     [lock([holder("ann")], [{ owner: "cy", mode: "shared" }], { mode: "shared", delayedMark: 4500 }), null, "<cy> waits because nobody else is let in: the lock is delayed for 5~s: a lease ended without a release."],
     [lock([], [{ owner: "cy" }], { delayedMark: 0 }), null, "<cy> is about to be granted the lock."],
     [lock([], [{ owner: "cy" }]), null, "<cy> is about to be granted the lock."],
-    [lock([], [{ owner: "cy" }]), 9000, "<cy> waits because the store is in quarantine: nothing new is granted. For 9~s at most."],
-    [lock([holder("ann", { deadline: -5 })], [{ owner: "cy" }]), null, "<cy> waits because <ann> holds it exclusively. The lease is over, and the lock about to be handed on."],
+    [lock([], [{ owner: "cy" }]), 9000, "<cy> waits because the store is in quarantine: no new leases are granted. For at most 9~s."],
+    [lock([holder("ann", { deadline: -5 })], [{ owner: "cy" }]), null, "<cy> waits because <ann> holds it exclusively. The lease is over, and the lock is about to be handed on."],
   ];
   for (const [of, till, want] of cases) assert.equal(why(of, till, 0), nbsp(want));
 });
@@ -41,7 +41,7 @@ test("who has a lock far longer than those before is remarked on", () => {
   assert.deepEqual(usual(grants), { ms: 4000, of: 3 });
   assert.equal(usual(grants.slice(1)), null);
   assert.equal(overlong(holder("ann"), grants, 39_000), null);
-  assert.equal(overlong(holder("ann"), grants, 41_000), nbsp("Held for 41~s; the last 3 who released it had it for 4.0~s in the middle. It was never renewed."));
+  assert.equal(overlong(holder("ann"), grants, 41_000), nbsp("Held for 41~s; the last 3 who released it had it for a median of 4.0~s. It was never renewed."));
   assert.match(overlong(holder("ann", { renewedMark: 30_000 }), grants, 41_000), /renewed 11\u00a0s ago, so its process lives/);
   assert.match(overlong(holder("ann", { renewedMark: 30_000, attached: true }), grants, 41_000), /renewed 11\u00a0s ago, so its connection lives/);
 });
@@ -88,6 +88,6 @@ test("commands are words of a shell, whatever the name", () => {
 test("a break that failed says whether it may have happened", () => {
   assert.match(refused({ status: 412, code: "stale_token", detail: "" }), /over already/);
   assert.match(refused({ status: 403, code: "forbidden", detail: "no" }), /scope admin/);
-  assert.match(refused({ status: 0, code: "", detail: "" }), /not known whether/);
-  assert.match(refused({ status: 503, code: "unavailable", detail: "x" }), /not known whether/);
+  assert.match(refused({ status: 0, code: "", detail: "" }), /unknown whether/);
+  assert.match(refused({ status: 503, code: "unavailable", detail: "x" }), /unknown whether/);
 });
