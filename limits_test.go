@@ -94,6 +94,8 @@ func TestNumbersInDocuments(t *testing.T) {
 		path, phrase string
 		values       []any
 	}{
+		{"README.md", "up to %s if the gateway of the next waiter died", []any{2 * fencing.GatewayTTL}},
+		{"README.md", "within %s if it was handed to a waiter whose gateway died", []any{2 * fencing.GatewayTTL}},
 		{"docs/locks.md", "repeat the same POST within %s", []any{fencing.RestTTL}},
 		{"docs/locks.md", "the same place, for %s", []any{fencing.RestTTL}},
 		{"docs/locks.md", "Here `wait_ms` may be up to %s", []any{fencing.LongestAttachedWait}},

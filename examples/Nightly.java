@@ -16,6 +16,7 @@ import java.util.regex.*;
 public class Nightly {
     static final String GATEWAY = Objects.requireNonNullElse(System.getenv("FENCEPOST"), "http://127.0.0.1:8080");
     static final String STORAGE = Objects.requireNonNullElse(System.getenv("STORAGE"), "");
+    static final String KEY = Objects.requireNonNullElse(System.getenv("FENCEPOST_KEY"), "");
     static final long TTL = 30000;
     static final HttpClient http = HttpClient.newBuilder()
         .version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofSeconds(5)).build();
@@ -48,8 +49,9 @@ public class Nightly {
             long asking = now();
             CompletableFuture<HttpResponse<String>> asked = null;
             try {
-                asked = http.sendAsync(HttpRequest.newBuilder(uri).header("Lease-Id", id)
-                    .method(method, BodyPublishers.ofString(body)).build(), BodyHandlers.ofString());
+                HttpRequest.Builder request = HttpRequest.newBuilder(uri).header("Lease-Id", id);
+                if (!KEY.isEmpty()) request.header("Authorization", "Bearer " + KEY);
+                asked = http.sendAsync(request.method(method, BodyPublishers.ofString(body)).build(), BodyHandlers.ofString());
                 // HttpRequest's own timeout ends when the headers are there; this one has the body too.
                 HttpResponse<String> answer = asked.get(timeout, TimeUnit.MILLISECONDS);
                 int status = answer.statusCode();

@@ -9,6 +9,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 const gateway = process.env.FENCEPOST ?? "http://127.0.0.1:8080";
 const storage = process.env.STORAGE;
+const key = process.env.FENCEPOST_KEY;
 const ttl = 30000;
 if (!storage) {
   console.error("set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report");
@@ -44,7 +45,7 @@ class Lease {
     try {
       const answer = await fetch(this.url, {
         method, body: body && JSON.stringify(body),
-        headers: { "Lease-Id": this.id },
+        headers: { "Lease-Id": this.id, ...(key && { Authorization: `Bearer ${key}` }) },
         signal: method === "POST" ? AbortSignal.any([this.signal, AbortSignal.timeout(timeout)]) : AbortSignal.timeout(timeout),
       });
       const text = await answer.text();
@@ -115,7 +116,7 @@ for (const [name, number] of [["SIGTERM", 15], ["SIGINT", 2], ["SIGHUP", 1]]) {
   process.on(name, () => lease.end(128 + number, name));
 }
 try {
-  if (!(await lease.acquire(30000))) throw failure(75, "the lock is not to be had");
+  if (!(await lease.acquire(30000))) throw failure(75, "the lock could not be acquired");
   for (let part = 1; part <= 20; part++) {
     lease.signal.throwIfAborted();
     if (lease.left() <= 0) throw failure(124, "the lease is over"); // no timer fires while we compute

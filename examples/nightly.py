@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 GATEWAY = os.environ.get("FENCEPOST", "http://127.0.0.1:8080")
 STORAGE = os.environ.get("STORAGE")
+KEY = os.environ.get("FENCEPOST_KEY")
 TTL = 30000
 
 if not STORAGE:
@@ -24,14 +25,15 @@ def request(method, url, body, headers, timeout):
     """Returns status and body; status 0: no answer in time, so nothing is known."""
     answers, given_up = queue.SimpleQueue(), threading.Event()
     u = urlsplit(url)
-    conn = http.client.HTTPConnection(u.netloc, timeout=timeout)
+    connection = http.client.HTTPSConnection if u.scheme == "https" else http.client.HTTPConnection
+    conn = connection(u.netloc, timeout=timeout)
 
     def exchange():  # timeout bounds each step of it: a thread of its own, for the whole
         try:
             conn.connect()
             if given_up.is_set():
                 return  # else it would reach the gateway after what is sent next
-            conn.request(method, u.path, body, headers)
+            conn.request(method, u._replace(scheme="", netloc="", fragment="").geturl(), body, headers)
             answer = conn.getresponse()
             answers.put((answer.status, answer.read()))
         except Exception:
@@ -54,12 +56,13 @@ class Lease:
     def __init__(self, name):
         self.url = GATEWAY + "/locks/" + name
         self.id = "01" + secrets.token_hex(12).upper() + "." + secrets.token_urlsafe(16)
+        self.headers = {"Lease-Id": self.id, **({"Authorization": "Bearer " + KEY} if KEY else {})}
         self.released = threading.Event()
         self.lock, self.sent = threading.Lock(), 0
 
     def ask(self, method, body, timeout):
         sent = now()
-        status, text = request(method, self.url, body and json.dumps(body), {"Lease-Id": self.id}, timeout)
+        status, text = request(method, self.url, body and json.dumps(body), self.headers, timeout)
         if status in (200, 201) and method != "DELETE":
             try:
                 answer = json.loads(text)

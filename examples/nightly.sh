@@ -8,6 +8,7 @@
 # the first half of a line.
 set -um # -m: a job is a process group
 gateway=${FENCEPOST:-http://127.0.0.1:8080} storage=${STORAGE:-} lock=reports/nightly ttl=30000
+authorization=${FENCEPOST_KEY:+Authorization: Bearer $FENCEPOST_KEY}
 [ -n "$storage" ] || { echo "set STORAGE to the URL that takes the parts of the report, such as http://127.0.0.1:8090/report" >&2; exit 2; }
 
 hex() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
@@ -16,14 +17,14 @@ lease_id="01$(hex 12 | tr a-f A-F).$(hex 16)" dir=$(mktemp -d) answer='' job='' 
 # From here on the script itself runs no $(...): bash 5.2 may lose a trap there.
 clock() { local up; read -r up _ </proc/uptime; now=${up/./}0; } # ms, suspended time included
 
-# ask METHOD BODY TIMEOUT: one request. The lease id is in no command line.
+# ask METHOD BODY TIMEOUT: one request. Lease id and key are in no command line.
 ask() {
 	local seconds file=$dir/$1.$BASHPID
 	printf -v seconds '%d.%03d' $(($3 / 1000)) $(($3 % 1000))
 	clock
 	sent=$now
 	curl -s --max-time "$seconds" -w '\n%{http_code}' -X "$1" -d "$2" \
-		-H @<(printf 'Lease-Id: %s\n' "$lease_id") "$gateway/locks/$lock" >"$file" &
+		-H @<(printf 'Lease-Id: %s\n%s' "$lease_id" "$authorization") "$gateway/locks/$lock" >"$file" &
 	asked=$! status=000
 	if wait $asked; then # a trap interrupts it
 		read -rd '' answer <"$file" # to its end
@@ -62,12 +63,12 @@ give_up=$((now + 30000))
 while :; do
 	clock
 	wait=$((give_up - now))
-	[ $wait -gt 0 ] || { echo "the lock is not to be had" >&2; stop 75; }
+	[ $wait -gt 0 ] || { echo "the lock could not be acquired" >&2; stop 75; }
 	ask POST "{\"ttl_ms\":$ttl,\"wait_ms\":$wait,\"owner\":\"bash\"}" $((wait + 5000))
 	case $status in
 	200 | 201) granted && lasts && break; pause 1 ;;
 	000 | 429 | 5??) pause 1 ;; # not known, or not now: the same request again
-	*) echo "the lock is not to be had: $answer" >&2; stop 75 ;;
+	*) echo "the lock could not be acquired: $answer" >&2; stop 75 ;;
 	esac
 done
 tell

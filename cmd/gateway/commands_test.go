@@ -25,7 +25,7 @@ type task struct {
 }
 
 var tasks = []task{
-	{readme, "Three gateways", 2, threeGateways, ""},
+	{readme, "Several gateways", 2, threeGateways, ""},
 	{operations, "A binary", 2, aBinary, ""},
 	{operations, "Package and systemd", 2, reads, "they install a package as root; TestPackage of deploy/validate unpacks one, makes the key and starts what is in it"},
 	{operations, "Docker and Compose", 1, reads, "they need Docker; TestDockerfile and TestCompose of deploy/validate have what it reads"},

@@ -4,6 +4,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -12,16 +13,18 @@ import (
 )
 
 func main() {
-	c, err := client.New(client.Options{Addresses: []string{cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080")}})
+	c, err := client.New(client.Options{
+		Addresses: []string{cmp.Or(os.Getenv("FENCEPOST"), "http://127.0.0.1:8080")},
+		Key:       os.Getenv("FENCEPOST_KEY"),
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer c.Close()
-	err = c.Do(context.Background(), "orders/42", func(ctx context.Context, lease *client.Lease) error {
+	err = c.Do(context.Background(), "reports/nightly", func(ctx context.Context, lease *client.Lease) error {
 		fmt.Println("I have the lock, with the token", lease.Token())
 		return nil
 	})
-	if err != nil {
-		log.Print(err)
+	if err := errors.Join(err, c.Close()); err != nil {
+		log.Fatal(err)
 	}
 }
