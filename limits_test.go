@@ -106,15 +106,15 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/locks.md", "You get all names (1 to %s)", []any{fencing.MaxNames}},
 		{"docs/locks.md", "has the last %s leases of a name, for a day", []any{fencing.MaxHistory}},
 		{"docs/locks.md", "`notice_ms` (%s to %s)", []any{fencing.ShortestNotice, fencing.LongestNotice}},
-		{"docs/stores.md", "every lease whose TTL is at most %s", []any{fencing.LongestQuarantine}},
+		{"docs/stores.md", "waits for the longest TTL in use, at most %s", []any{fencing.LongestQuarantine}},
 		{"docs/stores.md", "a lost lease with a TTL of more than %s under `auto`", []any{fencing.LongestQuarantine}},
 		{"docs/failures.md", "at least `FENCEPOST_DEFAULT_TTL`, at most %s", []any{fencing.LongestQuarantine}},
 		{"docs/stores/quorum.md", "%s, 5 or %s Redis that know nothing of each other", []any{fencing.MinNodes, fencing.MaxNodes}},
 		{"docs/stores.md", "%s, 5 or %s Redis | the loss of", []any{fencing.MinNodes, fencing.MaxNodes}},
 		{"docs/failures.md", "within the last %s to %s", []any{fencing.TTLPeriod, 2 * fencing.TTLPeriod}},
-		{"docs/stores.md", "Skipped within %s, or within %s if nobody was heard of for %s meanwhile", []any{
+		{"docs/stores.md", "Skipped within %s, or within %s if the store heard from no gateway for %s meanwhile", []any{
 			fencing.GatewayTTL + fencing.HeartbeatInterval, 2 * fencing.GatewayTTL, fencing.StallAfter}},
-		{"docs/stores.md", "keep their place for %s after that", []any{fencing.RestTTL}},
+		{"docs/stores.md", "keep their place for %s more", []any{fencing.RestTTL}},
 		{"docs/stores.md", "until it has served for %s", []any{fencing.GatewayTTL}},
 		{"docs/stores/redis.md", "more than %s behind a gateway's highest token | that token is refused", []any{fencing.MaxFloorLead}},
 		{"docs/architecture.md", "`fencing.StepLimit` (%s)", []any{fencing.StepLimit}},
