@@ -124,7 +124,7 @@ func TestNumbersInDocuments(t *testing.T) {
 		{"docs/performance.md", "250 B × 500,000 × %s s = %s GB in all", []any{int(fencing.TombstoneTTL.Seconds()), gigabytes(250 * 500_000 * fencing.TombstoneTTL.Seconds())}},
 		{"docs/performance.md", "10,000 pairs a second keep %s GB of tombstones", []any{gigabytes(250 * 10_000 * fencing.TombstoneTTL.Seconds())}},
 		{"docs/performance.md", "1,000 new names a second (order numbers, for example) keep %s GB of idle names", []any{gigabytes(195 * 1000 * fencing.ForgetAfter.Seconds())}},
-		{"docs/performance.md", "For TTLs above %s set [`FENCEPOST_QUARANTINE`]", []any{fencing.LongestQuarantine}},
+		{"docs/performance.md", "longer TTLs. Above %s set [`FENCEPOST_QUARANTINE`]", []any{fencing.LongestQuarantine}},
 		{"verify/soak/series.go", "the first %s of a soak", []any{fencing.TombstoneTTL}},
 		{"docs/reference.md", "your place is kept for %s", []any{fencing.RestTTL}},
 		{"CHANGELOG.md", "is done in steps of %s", []any{fencing.StepLimit}},
