@@ -174,7 +174,7 @@ func TestArchitectureNamesWhatIsThere(t *testing.T) {
 		}
 	}
 	found := 0
-	for _, match := range regexp.MustCompile("`([a-z_/]+\\.(?:go|lua))`:((?:\\s+`[A-Za-z_]+`)+)").FindAllStringSubmatch(page, -1) {
+	for _, match := range regexp.MustCompile("`([a-z_/]+\\.(?:go|lua))`:((?:(?:,?\\s+|\\s+(?:and|or)\\s+)`[A-Za-z_]+`)+)").FindAllStringSubmatch(page, -1) {
 		there := declaredIn(t, pathOnPage(match[1]))
 		for _, name := range regexp.MustCompile("`([A-Za-z_]+)`").FindAllStringSubmatch(match[2], -1) {
 			if found++; !slices.Contains(there, name[1]) {

@@ -30,7 +30,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2 checks, 1 failed; 1 did less than was asked of them",
+		"2 checks, 1 failed; 1 fell short: they did less than they were asked for",
 		"| `histories` | a | **150** histories<br> | 200 (**short**)<br> | 0 violations |",
 		"| `turns` | b | 10 turns<br> | 10<br> | **1 violations** | longest wait 1s |",
 		"- **violation** P1: 2 have it",
