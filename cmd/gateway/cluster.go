@@ -28,13 +28,13 @@ const clusterPort = "7000"
 
 // Cluster says which node of a cluster this gateway is, and how nodes know each other.
 type Cluster struct {
-	ClusterAddr        string `split_words:"true" desc:"host:port of this node as in the raft:// list; needed unless exactly one entry of the list is an address of this machine"`
-	ClusterListenAddr  string `split_words:"true" desc:"address to listen on for other nodes; empty: FENCEPOST_CLUSTER_ADDR"`
-	ClusterSecret      string `split_words:"true" desc:"shared secret of the nodes of a cluster: at least 32 random characters, as from openssl rand -hex 32. Without it or certificates, only loopback is used"`
-	ClusterSecretFile  string `split_words:"true" desc:"file to read FENCEPOST_CLUSTER_SECRET from"`
-	ClusterTLSCertFile string `split_words:"true" desc:"instead of the secret: file with this node's certificate for its own host name, valid for server and client use; reread when it changes"`
-	ClusterTLSKeyFile  string `split_words:"true" desc:"file with its private key"`
-	ClusterTLSCaFile   string `split_words:"true" desc:"file with the authorities that sign the nodes' certificates and no others"`
+	ClusterAddr        string `split_words:"true" desc:"host:port of this node, as in the raft:// list. Needed unless exactly one entry of the list is an address of this machine"`
+	ClusterListenAddr  string `split_words:"true" desc:"host:port to listen on for other nodes; empty: FENCEPOST_CLUSTER_ADDR"`
+	ClusterSecret      string `split_words:"true" desc:"secret that all nodes of the cluster share: at least 32 random characters, as from openssl rand -hex 32. A node with neither a secret nor certificates uses only loopback"`
+	ClusterSecretFile  string `split_words:"true" desc:"file with the value of FENCEPOST_CLUSTER_SECRET; read only at start"`
+	ClusterTLSCertFile string `split_words:"true" desc:"instead of the secret: PEM file with this node's certificate for its own host name, valid for server and client use; reread when it changes"`
+	ClusterTLSKeyFile  string `split_words:"true" desc:"PEM file with the private key of FENCEPOST_CLUSTER_TLS_CERT_FILE; reread when it changes"`
+	ClusterTLSCaFile   string `split_words:"true" desc:"PEM file with the authorities that sign the nodes' certificates and no other ones; reread when it changes"`
 }
 
 // clusterNodes returns the addresses in FENCEPOST_STORE of a cluster.

@@ -38,82 +38,82 @@ type config struct {
 
 // Serving says where and to whom the gateway answers.
 type Serving struct {
-	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"address to listen on; port 0 picks a free port and logs it"`
-	AllowedHosts    []string `split_words:"true" desc:"Host headers to accept, separated by commas: host, host:port, or * for any; empty: the loopback names, and the listening address if it is an IP address"`
-	KeysFile        string   `split_words:"true" desc:"file with the clients' keys, reread when it changes; gateway keygen makes a key. Without it anybody may do anything, and only loopback is served"`
-	TLSCertFile     string   `split_words:"true" desc:"file with the TLS server certificate and its intermediates; reread when it changes"`
-	TLSKeyFile      string   `split_words:"true" desc:"file with its private key"`
-	TLSClientCAFile string   `split_words:"true" desc:"file with the authorities that sign client certificates; FENCEPOST_KEYS_FILE says what each certificate may do"`
-	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"serve beyond loopback without keys: anyone who can reach the address can acquire and break locks"`
-	AdminAddr       string   `split_words:"true" desc:"separate address for /metrics and /debug/pprof, with the same keys and Host headers; empty: /metrics is served with the rest"`
+	ListenAddr      string   `split_words:"true" default:"127.0.0.1:8080" desc:"host:port to listen on; port 0 picks a free port, which the log names"`
+	AllowedHosts    []string `split_words:"true" desc:"Host headers to accept, separated by commas: host, host:port, or * for any. Empty: the loopback names, and the host of the listening address if it is an IP address"`
+	KeysFile        string   `split_words:"true" desc:"file with the clients' keys; reread when it changes. gateway keygen makes a key. Empty: anybody may do anything, and only loopback is served"`
+	TLSCertFile     string   `split_words:"true" desc:"PEM file with the server's TLS certificate, followed by its intermediates; reread when it changes. Empty: no TLS"`
+	TLSKeyFile      string   `split_words:"true" desc:"PEM file with the private key of FENCEPOST_TLS_CERT_FILE; reread when it changes"`
+	TLSClientCAFile string   `split_words:"true" desc:"PEM file with the authorities that sign client certificates; reread when it changes. FENCEPOST_KEYS_FILE needs a line for each certificate"`
+	InsecureNoAuth  bool     `split_words:"true" default:"false" desc:"true: serve beyond loopback without keys. Anyone who can reach the address can then acquire and break locks"`
+	AdminAddr       string   `split_words:"true" desc:"separate host:port for /metrics and /debug/pprof, with the same keys and Host headers. Empty: /metrics is served with the rest, /debug/pprof nowhere"`
 
-	MaxConnections             int `split_words:"true" default:"0" desc:"open connections; 0 is as many as the limit of open files allows"`
-	MaxConnectionsPerClient    int `split_words:"true" default:"0" desc:"open connections from one address; 0 is no limit"`
-	MaxConnectionRatePerClient int `split_words:"true" default:"0" desc:"new connections a second from one address, and the largest burst; 0 is no limit"`
+	MaxConnections             int `split_words:"true" default:"0" desc:"largest number of open connections; 0: as many as the limit of open files allows"`
+	MaxConnectionsPerClient    int `split_words:"true" default:"0" desc:"largest number of open connections from one address; 0: no limit"`
+	MaxConnectionRatePerClient int `split_words:"true" default:"0" desc:"new connections per second from one address, also the largest burst; 0: no limit"`
 
-	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"longest time that a shutdown takes, including FENCEPOST_DRAIN_DELAY; 0s to 1h"`
-	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"time that a shutdown still serves while /readyz fails, for load balancers to notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
+	DrainTimeout time.Duration `split_words:"true" default:"10s" desc:"longest duration of a shutdown, including FENCEPOST_DRAIN_DELAY; 0s to 1h"`
+	DrainDelay   time.Duration `split_words:"true" default:"0s" desc:"how long a shutdown still serves while /readyz already fails, so that load balancers notice; 0s to FENCEPOST_DRAIN_TIMEOUT"`
 }
 
 // Storage says what remembers locks.
 type Storage struct {
-	Store        string        `split_words:"true" default:"embedded" desc:"embedded; or the nodes of a cluster of gateways, raft://host:port,host:port,host:port (port 7000 by default); or a database, postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (also MariaDB); or Redis, redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; rediss for TLS"`
-	StoreFile    string        `split_words:"true" desc:"file to read FENCEPOST_STORE from, for a URL with a password"`
+	Store        string        `split_words:"true" default:"embedded" desc:"embedded; or the nodes of a cluster of gateways, raft://host:port,host:port,host:port (port 7000 by default); or a database, postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (also MariaDB); or Redis, redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; to use TLS, write rediss for redis"`
+	StoreFile    string        `split_words:"true" desc:"file with the value of FENCEPOST_STORE, for a URL with a password; read only at start"`
 	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store, or of this node of a cluster"`
-	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest difference allowed between the clocks of the gateway and the store; 10ms to 1m"`
-	Strict       bool          `split_words:"true" default:"false" desc:"refuse to start and to grant while the setup of the store endangers a promise"`
+	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest allowed difference between the clocks of the gateway and the store; 10ms to 1m"`
+	Strict       bool          `split_words:"true" default:"false" desc:"true: refuse to start and to grant while the setup of the store endangers a promise"`
 	Cluster
 	Redis
 }
 
 // Redis says how to come in there, and what to do about what it may forget.
 type Redis struct {
-	RedisUsername        string `split_words:"true" desc:"user, if the URL has none"`
-	RedisPassword        string `split_words:"true" desc:"password, if the URL has none"`
-	RedisPasswordFile    string `split_words:"true" desc:"file to read FENCEPOST_REDIS_PASSWORD from"`
+	RedisUsername        string `split_words:"true" desc:"user at Redis, if the URL has none"`
+	RedisPassword        string `split_words:"true" desc:"password at Redis, if the URL has none"`
+	RedisPasswordFile    string `split_words:"true" desc:"file with the value of FENCEPOST_REDIS_PASSWORD; read only at start"`
 	SentinelUsername     string `split_words:"true" desc:"user at the Sentinels"`
 	SentinelPassword     string `split_words:"true" desc:"password at the Sentinels"`
-	SentinelPasswordFile string `split_words:"true" desc:"file to read FENCEPOST_SENTINEL_PASSWORD from"`
+	SentinelPasswordFile string `split_words:"true" desc:"file with the value of FENCEPOST_SENTINEL_PASSWORD; read only at start"`
 
-	RedisTLSCertFile string `split_words:"true" desc:"file with the client certificate for Redis and the Sentinels over TLS; reread when it changes"`
-	RedisTLSKeyFile  string `split_words:"true" desc:"file with its private key"`
-	RedisTLSCaFile   string `split_words:"true" desc:"file with the authorities that sign their certificates; empty: those of the system"`
+	RedisTLSCertFile string `split_words:"true" desc:"PEM file with the gateway's certificate as a client of Redis and the Sentinels; reread when it changes. Only with rediss"`
+	RedisTLSKeyFile  string `split_words:"true" desc:"PEM file with the private key of FENCEPOST_REDIS_TLS_CERT_FILE; reread when it changes"`
+	RedisTLSCaFile   string `split_words:"true" desc:"PEM file with the authorities that sign the certificates of Redis and the Sentinels; reread when it changes. Empty: those of the system"`
 
-	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas that must acknowledge a grant before the gateway answers; 0 to 100"`
+	RedisReplicaAcks int    `split_words:"true" default:"0" desc:"replicas of Redis that must acknowledge a grant before the gateway answers; 0 to 100, on a quorum only 0"`
 	Quarantine       string `split_words:"true" default:"auto" desc:"how long no new leases are granted after Redis or a database may have lost some: auto (the longest TTL in use, at most 5m), 1s to 24h, or off"`
 }
 
 // Leases bounds what clients may ask for.
 type Leases struct {
-	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease whose request names none; whole milliseconds, as for all three"`
-	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL; at least 100ms"`
-	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL; at most 24h"`
+	DefaultTTL time.Duration `split_words:"true" default:"30s" desc:"TTL of a lease whose request names none; FENCEPOST_MIN_TTL to FENCEPOST_MAX_TTL, in whole milliseconds"`
+	MinTTL     time.Duration `split_words:"true" default:"100ms" desc:"shortest TTL that a request may name; at least 100ms, in whole milliseconds"`
+	MaxTTL     time.Duration `split_words:"true" default:"24h" desc:"longest TTL that a request may name; at most 24h, in whole milliseconds"`
 
-	MaxHoldersPerName int `split_words:"true" default:"10000" desc:"shared leases of one name; 1 to 100000, the same at all gateways"`
+	MaxHoldersPerName int `split_words:"true" default:"10000" desc:"largest number of shared leases of one name; 1 to 100000, the same at all gateways"`
 }
 
 // Waiting bounds who waits, and how long: a request that waits costs memory and a
 // connection. 0 is no bound.
 type Waiting struct {
-	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"largest wait_ms of a request without a stream, in whole milliseconds; 0s to 24h"`
-	MaxWaiters          int           `split_words:"true" default:"50000" desc:"waiting requests at this gateway; 0 is no limit"`
-	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"waiting requests for one name at all gateways, including places kept after a disconnect; 0 is no limit"`
-	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"waiting requests from one address at this gateway; 0 is no limit"`
-	MaxStreams          int           `split_words:"true" default:"1000" desc:"event streams at this gateway; 0 is no limit"`
-	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"streams to one address, of events and attached leases together; 0 is no limit"`
+	MaxWait             time.Duration `split_words:"true" default:"60s" desc:"largest wait_ms of a request without a stream; 0s to 24h, in whole milliseconds"`
+	MaxWaiters          int           `split_words:"true" default:"50000" desc:"largest number of waiting requests at this gateway; 0: no limit"`
+	MaxWaitersPerName   int           `split_words:"true" default:"20000" desc:"largest number of waiting requests for one name at all gateways, including places kept after a disconnect; 0: no limit"`
+	MaxWaitersPerClient int           `split_words:"true" default:"20000" desc:"largest number of waiting requests from one address at this gateway; 0: no limit"`
+	MaxStreams          int           `split_words:"true" default:"1000" desc:"largest number of event streams at this gateway; 0: no limit"`
+	MaxStreamsPerClient int           `split_words:"true" default:"1000" desc:"largest number of streams to one address at this gateway, of events and attached leases together; 0: no limit"`
 }
 
 // Requests bounds what one principal may ask for: a name of the keys file or, without
 // keys, an address. 0 is no bound.
 type Requests struct {
-	MaxRequestRatePerPrincipal int `split_words:"true" default:"0" desc:"requests a second of one principal (a name in FENCEPOST_KEYS_FILE; without keys, an address), and the largest burst; renewals and releases may reach four times that; 0 is no limit"`
-	MaxRequestsPerPrincipal    int `split_words:"true" default:"10000" desc:"requests of one principal in progress, not counting waiting requests and streams; renewals and releases as above; 0 is no limit"`
+	MaxRequestRatePerPrincipal int `split_words:"true" default:"0" desc:"requests per second of one principal (a name in FENCEPOST_KEYS_FILE; without keys, an address), also the largest burst; 0: no limit. Renewals and releases may reach four times the limit"`
+	MaxRequestsPerPrincipal    int `split_words:"true" default:"10000" desc:"largest number of requests of one principal in progress, not counting waiting requests and streams; 0: no limit. Renewals and releases may reach four times the limit"`
 }
 
 // Logging says what is logged, to standard error.
 type Logging struct {
-	LogLevel  slog.Level `split_words:"true" default:"info" desc:"debug, info, warn or error; the audit is logged at every level"`
-	LogFormat string     `split_words:"true" default:"json" desc:"json, or text for people"`
+	LogLevel  slog.Level `split_words:"true" default:"info" desc:"least level that is logged: debug, info, warn or error; the audit is logged at every level"`
+	LogFormat string     `split_words:"true" default:"json" desc:"json; or text, for people"`
 }
 
 // usageError is the fault of whoever started the gateway: exit status 2.
@@ -321,7 +321,7 @@ Usage:
   gateway -help        this text
   gateway -version     print the version
 
-Settings come from the environment:
+Settings come from the environment. Times are written like 500ms, 30s, 5m or 24h:
 
 `)
 	tabs := tabwriter.NewWriter(w, 1, 0, 2, ' ', 0)

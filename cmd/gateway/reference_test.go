@@ -84,8 +84,7 @@ var groupTitles = map[string]string{
 // asCode are parts of what is said of a setting that the page shows as code.
 var asCode = regexp.MustCompile(`FENCEPOST_[A-Z_]*[A-Z]|[a-z+]+://([^ ]*[^ ,;)])?|/[a-z]+(/[a-z]+)?|wait_ms`)
 
-// settingsTable returns the table. A setting for the file that has another one, and that of a certificate's key, have no row of
-// their own, but are in that before.
+// settingsTable returns the table. A setting for the file that has another one has no row of its own, but is in that before.
 func settingsTable(all []setting) string {
 	rows := []string{"| setting | default | meaning", "| --- | --- | ---"}
 	var before setting
@@ -99,8 +98,6 @@ func settingsTable(all []setting) string {
 		switch {
 		case s.name == before.name+"_FILE":
 			*last = strings.Replace(*last, name, name+", `"+s.name+"`", 1)
-		case strings.HasSuffix(s.name, "_KEY_FILE") && s.name == strings.TrimSuffix(before.name, "_CERT_FILE")+"_KEY_FILE":
-			*last = strings.Replace(*last, name, name+", `"+s.name+"`", 1) + "; " + says
 		default:
 			usual := "–"
 			if s.usual != "" {

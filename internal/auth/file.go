@@ -67,7 +67,7 @@ func Parse(content []byte) (*Set, error) {
 	set := &Set{keys: map[string]*Principal{}, certificates: map[string]*Principal{}}
 	var faults []error
 	if n := len(content); n > 0 && content[n-1] != '\n' { // a cut takes away what limits a key: its expiry, a part of a prefix
-		faults = append(faults, errors.New("the last line has no end: the file may be half written"))
+		faults = append(faults, errors.New("the last line does not end with a line break: the file may be half written"))
 	}
 	number := 0
 	for line := range bytes.Lines(content) {

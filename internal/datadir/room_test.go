@@ -62,7 +62,7 @@ func TestLittleRoomIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := fmt.Sprintf("\n| `space` is in trouble below | twice its files, and %[1]d MiB | twice its newest snapshot, and %[1]d MiB |", leastSpace>>20)
+	said := fmt.Sprintf("\n| the check `space` fails below | twice its files, at least %[1]d MiB | twice its newest snapshot, at least %[1]d MiB |", leastSpace>>20)
 	if leastTimes != 2 || !strings.Contains(string(page), said) {
 		t.Errorf("docs/reference.md does not say %q", said)
 	}

@@ -356,7 +356,7 @@ func TestTheRoomIsDocumented(t *testing.T) {
 	for _, said := range []string{
 		"embedded\n",
 		fmt.Sprintf("\n%d MiB\n", fileSize>>20),
-		fmt.Sprintf("\n%d MiB, or the size of a larger snapshot, and the next file\n", snapshotAfterFiles*fileSize>>20),
+		fmt.Sprintf("\n%d MiB, or as much as a larger snapshot, and the next file\n", snapshotAfterFiles*fileSize>>20),
 		fmt.Sprintf("\n%d MiB free\n", newStore*fileSize>>20),
 	} {
 		if !strings.Contains(column, said) {

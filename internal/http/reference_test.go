@@ -58,10 +58,10 @@ func TestBoundsPage(t *testing.T) {
 		fmt.Sprintf("| connection | %.0f min idle; over HTTP/2 %d requests in progress and %d MiB of unread bodies |",
 			server.IdleTimeout.Minutes(), maxStreamsPerConnection, server.HTTP2.MaxReceiveBufferPerConnection>>20),
 		fmt.Sprintf("| connections refused | %d answers a second (%d with TLS), %d at a time;", refusalRate, tlsRefusalRate, MaxRefusals),
-		fmt.Sprintf("| refusals of a principal | %d ms each, longer beyond %d at once: %d a second. Of %s that wait,",
+		fmt.Sprintf("| 429 answers to one principal | each comes after %d ms, or later if more than %d wait: %d a second. While %s wait,",
 			limitedPause.Milliseconds(), refusedAtOnce, int(refusedAtOnce/limitedPause.Seconds()), thousands(maxHeldBack)),
-		fmt.Sprintf("| requests without a known key, of one address | %d are answered 401, and one more a second;", failureBurst),
-		fmt.Sprintf("| addresses told apart | %s;", thousands(maxNetworks)),
+		fmt.Sprintf("| requests without a known key, of one address | %d are answered 401, and one more a second; others 429 |", failureBurst),
+		fmt.Sprintf("| addresses counted apart | %s;", thousands(maxNetworks)),
 		fmt.Sprintf("| `too_large` | 413 | Send at most %d KiB. |", maxBodyBytes>>10),
 	} {
 		if !strings.Contains(page, "\n"+row) {

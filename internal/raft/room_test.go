@@ -51,7 +51,7 @@ func TestTheRoomForANewNodeIsDocumented(t *testing.T) {
 	for _, said := range []string{
 		"a node of a cluster\n",
 		fmt.Sprintf("\n%d MiB\n", segmentSize>>20),
-		fmt.Sprintf("\n%d MiB, %d,%03d entries, two files\n", grownBytes>>20, trailingLogs/1000, trailingLogs%1000),
+		fmt.Sprintf("\n%d MiB, %d,%03d entries and two files\n", grownBytes>>20, trailingLogs/1000, trailingLogs%1000),
 		fmt.Sprintf("\n%d MiB free\n", newNode*segmentSize>>20),
 	} {
 		if !strings.Contains(column, said) {
