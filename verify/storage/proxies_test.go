@@ -154,7 +154,7 @@ func (p *proxied) send(method, path, token, body string) int {
 	}
 	r.URL.Opaque = "//" + p.front + path               // as it is written
 	r.Header.Set("Origin", "http://elsewhere.example") // the gateway is not to judge it
-	if method == "COPY" || method == "MOVE" { // what takes no body
+	if method == "COPY" || method == "MOVE" {          // what takes no body
 		r.Body, r.ContentLength = http.NoBody, 0
 		r.Header.Set("Destination", "http://"+p.front+"/files/a/b.txt") // what the test looks at
 	}
