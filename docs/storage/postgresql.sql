@@ -1,4 +1,5 @@
--- docs/storage/postgresql.md says what to know. :resource, :token and :value are parameters; bind the token as a 64-bit integer.
+-- Take the parts of one recipe. docs/storage/postgresql.md says what to know. :resource, :token and :value are parameters; bind the token
+-- as a 64-bit integer.
 
 -- Guarded UPDATE: the token is in the row that it protects.
 -- update setup: once
@@ -10,7 +11,7 @@ CREATE TABLE orders (
 -- update write: for each write
 UPDATE orders SET status = :value, fence = :token
  WHERE id = :resource AND fence <= :token;
--- no row: you are stale, stop
+-- no row: you are stale, stop. The row must be there, with a fence that is not NULL: else no row changes either
 
 -- The same, if the row may be missing.
 -- upsert write: for each write
@@ -53,9 +54,12 @@ BEGIN
         RAISE EXCEPTION 'no fencing token' USING ERRCODE = 'ZF428',
             HINT = 'SELECT set_config(''fence.token'', the token, true) first in the transaction';
     END IF;
-    IF TG_OP = 'TRUNCATE' OR TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
-        RAISE EXCEPTION '% of all rows, or of an id, can''t be fenced', TG_OP USING ERRCODE = 'ZF428';
+    IF TG_OP = 'TRUNCATE' THEN
+        RAISE EXCEPTION 'TRUNCATE can''t be fenced' USING ERRCODE = 'ZF428';
+    ELSIF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
+        RAISE EXCEPTION 'an UPDATE of an id can''t be fenced' USING ERRCODE = 'ZF428';
     END IF;
+    -- The id of a row is the resource. If another table has equal ids for other locks, put its name before them here.
     INSERT INTO fence (resource, token) VALUES (coalesce(NEW.id, OLD.id), mine)
         ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token
         WHERE fence.token <= EXCLUDED.token;

@@ -1,4 +1,5 @@
--- docs/storage/sqlite.md says what to know. :resource, :token and :value are parameters; bind the token as a 64-bit integer.
+-- Take the parts of one recipe. docs/storage/sqlite.md says what to know. :resource, :token and :value are parameters; bind the token
+-- as a 64-bit integer.
 
 -- Guarded UPDATE: the token is in the row that it protects.
 -- update setup: once
@@ -10,7 +11,7 @@ CREATE TABLE orders (
 -- update write: for each write
 UPDATE orders SET status = :value, fence = :token
  WHERE id = :resource AND fence <= :token;
--- no row: you are stale, stop
+-- no row: you are stale, stop. The row must be there, with a fence that is not NULL: else no row changes either
 
 -- The same, if the row may be missing. It needs SQLite 3.24.
 -- upsert write: for each write

@@ -1,13 +1,13 @@
 # write_fenced FILE TOKEN COMMAND...: the file gets what the command prints, if it succeeds.
-# 0 written, 1 you are stale, stop; else: not written
+# 0 written, 1 refused: stop. You are stale, or TOKEN is no token; else: not written, or perhaps not on disk
 write_fenced() (
     [ $# -gt 2 ] || exit 2
     file=$1 token=$2
     shift 2
-    case $token in ''|0*|*[!0-9]*|?????????????????*) exit 1;; esac
-    [ "$token" -le 9007199254740991 ] || exit 1
+    case $token in ''|0*|*[!0-9]*|?????????????????*) false;; *) [ "$token" -le 9007199254740991 ];; esac ||
+        { echo "write_fenced: '$token' is no fencing token" >&2; exit 1; }
     exec 9>>"$file.fence-lock" && flock 9 || exit 2
-    highest=0 # before the first write; a mark that can't be read is none of 0
+    highest=0 # before the first write. A mark that can't be read does not count as 0
     [ ! -e "$file.fence" ] || highest=$(cat "$file.fence") || exit 2
     [ "${highest:-none}" -le 9007199254740991 ] || exit 2 # the mark is damaged
     [ "$token" -ge "$highest" ] || exit 1

@@ -265,7 +265,7 @@ func TestExample(t *testing.T) {
 
 func ship(ctx context.Context, db *sql.DB, token int64) error {
 	// begin of the example
-	guard := fence.SQL{Dialect: fence.PostgreSQL} // or SQLite, MySQL
+	guard := fence.SQL{Dialect: fence.PostgreSQL} // or SQLite, MySQL (also for MariaDB)
 	err := guard.Do(ctx, db, "orders/42", token, fence.NoSlot, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE orders SET status = 'shipped' WHERE id = '42'")
 		return err
@@ -273,8 +273,8 @@ func ship(ctx context.Context, db *sql.DB, token int64) error {
 	if stale, ok := errors.AsType[*fence.StaleError](err); ok {
 		return fmt.Errorf("somebody else has the lock: %w", stale) // stop working
 	}
-	// end of the example
 	return err
+	// end of the example
 }
 
 // recipeFor opens a recipe as its page has it.
@@ -369,6 +369,53 @@ func TestPages(t *testing.T) {
 		}
 		if filepath.Base(path) != "README.md" && !regexp.MustCompile(`does\s+not\s+protect|does\s+not\s+guarantee|Neither helps`).Match(text) {
 			t.Errorf("%s does not say what it does not protect from", path)
+		}
+	}
+}
+
+// A transaction that has read before it writes may see the past; what it writes with a lower token is not committed, at any level
+// of isolation, as the page of PostgreSQL says.
+func TestRecipesOldSnapshot(t *testing.T) {
+	for _, name := range []string{"postgresql/update", "postgresql/upsert", "postgresql/table", "postgresql/trigger"} {
+		for _, level := range []string{"READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
+			t.Run(name+"/"+level, func(t *testing.T) {
+				t.Parallel()
+				s, text, _ := recipeFor(t, name)
+				d := s.(*database)
+				if err := write(t, s, "4", "old"); err != nil {
+					t.Fatal(err)
+				}
+				conn, err := d.db.Conn(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				for _, first := range []string{"BEGIN ISOLATION LEVEL " + level, "SELECT * FROM orders"} {
+					if _, err := conn.ExecContext(t.Context(), first); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := write(t, s, "6", "new"); err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _, _ = conn.ExecContext(context.WithoutCancel(t.Context()), "ROLLBACK") }()
+				refused := false
+				for _, one := range statements(text["write"]) {
+					if one.text == "BEGIN" || one.text == "COMMIT" {
+						continue
+					}
+					rows, err := d.one(t.Context(), conn, one, map[string]any{"resource": "a", "token": int64(5), "value": "stale"})
+					if refused = err != nil || one.noRow && rows == 0; refused {
+						if code := pgCode(err); code != "" && code != "ZF412" && code != "40001" {
+							t.Error(err)
+						}
+						break
+					}
+				}
+				if !refused {
+					t.Error("5 was admitted after 6")
+				}
+			})
 		}
 	}
 }

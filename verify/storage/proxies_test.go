@@ -79,7 +79,7 @@ func webDAV(t *testing.T) (address, files string) {
 	dir := t.TempDir()
 	address, files = redistest.FreeAddr(t), filepath.Join(dir, "files")
 	conf := "events {}\nhttp {\n" + proxytest.Within(dir)
-	conf += "server { listen " + address + "; location /files/ { root " + dir + "; dav_methods PUT DELETE; create_full_put_path on; } }\n}\n"
+	conf += "server { listen " + address + "; location /files/ { root " + dir + "; dav_methods PUT DELETE COPY MOVE; create_full_put_path on; } }\n}\n"
 	if err := os.Mkdir(files, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +154,10 @@ func (p *proxied) send(method, path, token, body string) int {
 	}
 	r.URL.Opaque = "//" + p.front + path               // as it is written
 	r.Header.Set("Origin", "http://elsewhere.example") // the gateway is not to judge it
+	if method == "COPY" || method == "MOVE" {          // what takes no body
+		r.Body, r.ContentLength = http.NoBody, 0
+		r.Header.Set("Destination", "http://"+p.front+"/files/a/b.txt") // what the test looks at
+	}
 	if token != "" {
 		r.Header.Set("Fencing-Token", token)
 	}
@@ -215,7 +219,14 @@ func TestCaddy(t *testing.T) {
 		p.written("two", file, second, 204)
 		p.refused("stale", "PUT", file, first, 412)
 		p.refused("stale", "DELETE", file, first, 412)
-		p.refused("of another name", "PUT", file, p.next("files/other.txt"), 412)
+		other := p.next("files/other.txt")
+		p.refused("of another name", "PUT", file, other, 412)
+		if status := p.send("PUT", "/files/other.txt", other, "other"); status != http.StatusCreated {
+			t.Errorf("another file is answered %d", status)
+		}
+		for _, method := range []string{"COPY", "MOVE"} { // they write to a name that nobody was asked about
+			p.refused(method, method, "/files/other.txt", other, 405)
+		}
 		for _, path := range []string{"/files/a//b.txt", "/files/a/./b.txt", "/files/x/../a/b.txt", "/files/a%2Fb.txt", "/files/a/%62.txt", "//files/a/b.txt"} {
 			p.refused("another spelling of the name", "PUT", path, first, 400, 412)
 		}

@@ -114,7 +114,7 @@ var recipes = []recipe{
 	{
 		name: "s3/put", start: startS3, open: openS3, rounds: 2,
 		marks:   map[string]string{"write": "s3/put write"},
-		unguard: [3]string{"write", `[ "$token" -ge "$(head -n 1 "$dir/old")" ] || exit 1`, "true"},
+		unguard: [3]string{"write", `[ "$token" -ge "$highest" ] || exit 1`, "true"},
 	},
 	{
 		name: "files/write", start: startFiles, open: openFiles, rounds: 2,

@@ -2,7 +2,10 @@ package storage_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"sync"
@@ -45,7 +48,7 @@ func TestS3StoppedBeforePut(t *testing.T) {
 	}
 	inMetadata := strings.NewReplacer(
 		`(echo "$token" && "$@") >"$dir/new"`, `("$@") >"$dir/new"`,
-		`"$(head -n 1 "$dir/old")"`, `"$(sed -n 's/^[Xx]-[Aa]mz-[Mm]eta-[Ff]ence: *\([0-9]*\).*/\1/p' "$dir/head")"`,
+		`$(head -n 1 "$dir/old")`, `$(sed -n 's/^[Xx]-[Aa]mz-[Mm]eta-[Ff]ence: *\([0-9]*\).*/\1/p' "$dir/head")`,
 		`-H "$condition"`, `-H "$condition" -H "x-amz-meta-fence: $token"`,
 	).Replace(page)
 	for name, of := range map[string]struct {
@@ -82,6 +85,55 @@ func TestS3StoppedBeforePut(t *testing.T) {
 			}
 			if holds := err != nil && !strings.Contains(string(stored), "stale"); holds != of.holds {
 				t.Errorf("that it holds is %v: the stale one is answered %v, and %q is stored", holds, err, stored)
+			}
+		})
+	}
+}
+
+// What was read is not written over where it can't be told by an ETag, of which curl would make no condition at all, or
+// where it begins with no token. Neither says that the writer is stale.
+func TestS3Unconditional(t *testing.T) {
+	t.Parallel()
+	page := readPages(t).take(t, "s3/put write")
+	for name, of := range map[string]struct {
+		etag, stored string
+		status       int // of the function
+		writes       int
+	}{
+		"a token":              {`"1"`, "3\nold", 0, 1},
+		"a higher token":       {`"1"`, "7\nold", 1, 0},
+		"no ETag":              {"", "3\nold", 2, 0},
+		"no token":             {`"1"`, "old\n", 2, 0},
+		"nothing":              {`"1"`, "", 2, 0},
+		"too high for a token": {`"1"`, "99999999999999999999\nold", 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writes := make(chan string, 10)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPut {
+					content, err := io.ReadAll(r.Body)
+					if err != nil || r.Header.Get("If-Match") == "" {
+						t.Errorf("it is written over without a condition, %v", err)
+					}
+					writes <- string(content)
+					return
+				}
+				if of.etag != "" {
+					w.Header().Set("ETag", of.etag)
+				}
+				_, _ = io.WriteString(w, of.stored)
+			}))
+			defer s.Close()
+			status := 0
+			err := exec.CommandContext(t.Context(), "sh", "-c", page+`put_fenced "$0/a" 5 printf %s new`, s.URL).Run()
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+				status = exit.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if status != of.status || len(writes) != of.writes {
+				t.Errorf("it ends with %d after %d writes, wanted %d and %d", status, len(writes), of.status, of.writes)
 			}
 		})
 	}
