@@ -337,6 +337,24 @@ func reads(t *testing.T, blocks []string) {
 	}
 }
 
+// readsTable reads the blocks and, as commands that belong to them, the code in the table of the chart's stores.
+func readsTable(t *testing.T, blocks []string) {
+	_, table, found := strings.Cut(fileOf(t, operations), "\n| store | before | add |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	code := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1)
+	if !found || len(code) < 6 {
+		t.Fatalf("a table with %q", code)
+	}
+	for _, of := range code {
+		text := of[1] + "\n"
+		if strings.HasPrefix(text, "--set ") {
+			text = "helm upgrade " + text
+		}
+		blocks = append(blocks, text)
+	}
+	reads(t, blocks)
+}
+
 // parses has a gateway without a store take arguments: that they are at fault is status 2.
 func parses(t *testing.T, args string) {
 	t.Helper()
