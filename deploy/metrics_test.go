@@ -256,7 +256,7 @@ func TestAlertsAreDocumented(t *testing.T) {
 			t.Errorf("%s has the severity %s, and is row %d; %d page", rule.Alert, rule.Labels["severity"], at+1, paging)
 		}
 	}
-	if paging != 6 || !strings.Contains(page, "The first six page somebody") {
+	if paging != 6 || !strings.Contains(page, "The first six need you at once") {
 		t.Errorf("%d alerts page", paging)
 	}
 	sameNames(t, "alerts", alerts, rows)

@@ -109,9 +109,10 @@ func embeddedBackups(t *testing.T, blocks []string) {
 		o := newOperator(t)
 		s := o.gateway()
 		b := newBackups(t, s)
-		o.types(blocks[3], true)
+		o.types(blocks[2], true)
 		b.answers(s, http.MethodPut, "/locks/kept", map[string]string{"Lease-Id": b.kept.LeaseID}, http.StatusOK, "")
-		leavesNoHalfCopy(o, blocks[0], "fencepost-*")
+		backup, _ := backupAndCheck(t, blocks)
+		leavesNoHalfCopy(o, backup, "fencepost-*")
 		systemctl := filepath.Join(o.shims, "systemctl")
 		must(t, os.Rename(systemctl, systemctl+".well"))
 		o.shim("systemctl", "exit 1")
@@ -130,7 +131,7 @@ func embeddedBackups(t *testing.T, blocks []string) {
 		b.goesOn()
 		b.releases(s, "kept", b.kept) // an hour is longer than the longest TTL
 		s.end(syscall.SIGKILL)
-		o.types(blocks[2], false, "5m", fmt.Sprint(longest.Seconds()))
+		o.types(blocks[1], false, "5m", fmt.Sprint(longest.Seconds()))
 		b.answers(s, http.MethodGet, "/locks", nil, http.StatusOK, `{"locks":[]}`)
 		b.grantsAll()
 	})
@@ -159,12 +160,25 @@ func storeOf(t *testing.T, kind string) []string {
 	return []string{"FENCEPOST_STORE=raft://" + redistest.FreeAddr(t)}
 }
 
+// backupAndCheck returns the two parts of the first block: what copies the directory, and what looks at the copy, whose status may be
+// another than 0.
+func backupAndCheck(t *testing.T, blocks []string) (backup, check string) {
+	t.Helper()
+	const begin = "sudo FENCEPOST_DATA_DIR="
+	backup, check, found := strings.Cut(blocks[0], begin)
+	if !found || strings.Count(check, "\n") != 1 {
+		t.Fatalf("the last command does not look at the copy:\n%s", blocks[0])
+	}
+	return backup, begin + check
+}
+
 // putBack copies the directory, looks at the copy, and puts it back later. between is what is done after the copy, if anything is, and enter what
 // becomes of the gateway before the restore.
 func putBack(o *operator, b *backups, blocks []string, between func(), enter func(s *service) error) {
 	o.t.Helper()
 	const shown = "\nfor copy in /var/backups/*; do echo copy=$copy; done"
-	out := o.types(blocks[0]+shown, false)
+	backup, check := backupAndCheck(o.t, blocks)
+	out := o.types(backup+shown, false)
 	path := regexp.MustCompile(`copy=(\S+)`).FindStringSubmatch(out)
 	if path == nil {
 		o.t.Fatalf("there is no copy:\n%s", out)
@@ -173,11 +187,11 @@ func putBack(o *operator, b *backups, blocks []string, between func(), enter fun
 		between()
 	}
 	b.goesOn()
-	if out := o.types(blocks[1], true, "$COPY", path[1]); !regexp.MustCompile(`ok +file +`).MatchString(out) {
+	if out := o.types(check, true, "$COPY", path[1]); !regexp.MustCompile(`ok +file +`).MatchString(out) {
 		o.t.Errorf("of the copy the doctor says\n%s", out)
 	}
 	must(o.t, enter(b.s))
-	o.types(blocks[3], false, "-longest-ttl 5m", "-longest-ttl "+longest.String())
+	o.types(blocks[2], false, "-longest-ttl 5m", "-longest-ttl "+longest.String())
 	b.restored()
 }
 

@@ -259,7 +259,7 @@ func fromOneToThree(t *testing.T, blocks []string) {
 	must(t, releaseAt(b.gateway, "a", held))
 }
 
-// aDamagedKey deletes a key that nobody can read.
+// aDamagedKey deletes a key that nobody can read: of a name, then those of the partition.
 func aDamagedKey(t *testing.T, blocks []string) {
 	o := newOperator(t)
 	server := redistest.Start(t, strictRedis...)
@@ -275,7 +275,21 @@ func aDamagedKey(t *testing.T, blocks []string) {
 		t.Errorf("a damaged key: %d %s, %v", status, body, err)
 	}
 	o.types(blocks[0], false)
-	l.acquires(s, "orders/42", time.Hour)
+	kept := l.acquires(s, "orders/42", time.Hour)
+
+	const others = "Delete `fencepost:{0}:token` and `fencepost:{0}:guard`."
+	if page := strings.Join(strings.Fields(fileOf(t, failures)), " "); !strings.Contains(page, others) {
+		t.Errorf("%s has no %q", failures, others)
+	}
+	for _, key := range []string{"guard", "token"} {
+		must(t, admin.Set(t.Context(), "fencepost:{0}:"+key, "nonsense", 0).Err())
+		if status, body, err := request(http.MethodPost, "http://"+s.addr+"/locks/new", "", nil); err != nil || !unavailable(status, body) {
+			t.Errorf("a damaged %s: %d %s, %v", key, status, body, err)
+		}
+		o.types(blocks[0], false, "lock:orders/42", "token")
+		l.releases(s, "new", l.acquires(s, "new", time.Hour))
+		l.answers(s, http.MethodPut, "/locks/orders/42", map[string]string{"Lease-Id": kept.LeaseID}, http.StatusOK, "")
+	}
 }
 
 // reads looks whether what commands name is there, where they can't be run: files, targets of make, values of the chart, services of Compose, and
@@ -321,6 +335,24 @@ func reads(t *testing.T, blocks []string) {
 			parses(t, strings.TrimPrefix(command, "gateway "))
 		}
 	}
+}
+
+// readsTable reads the blocks and, as commands that belong to them, the code in the table of the chart's stores.
+func readsTable(t *testing.T, blocks []string) {
+	_, table, found := strings.Cut(fileOf(t, operations), "\n| store | before | add |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	code := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(table, -1)
+	if !found || len(code) < 6 {
+		t.Fatalf("a table with %q", code)
+	}
+	for _, of := range code {
+		text := of[1] + "\n"
+		if strings.HasPrefix(text, "--set ") {
+			text = "helm upgrade " + text
+		}
+		blocks = append(blocks, text)
+	}
+	reads(t, blocks)
 }
 
 // parses has a gateway without a store take arguments: that they are at fault is status 2.

@@ -12,7 +12,7 @@ import (
 
 const unitFile = "../systemd/fencepost.service"
 
-// TestUnit: systemd takes every line of the unit, and finds it as closed as the documents say.
+// TestUnit: systemd takes every line of the unit, and gives it an exposure of at most 1.2 of 10.
 func TestUnit(t *testing.T) {
 	// verify wants to see the program.
 	text := strings.Replace(string(read(t, unitFile)), "/usr/bin/fencepost-gateway", "/bin/true", 1)
@@ -22,10 +22,8 @@ func TestUnit(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=12", unitFile).CombinedOutput()
-	if score := regexp.MustCompile(`exposure level for \S+: ([0-9.]+)`).FindSubmatch(out); err != nil || score == nil {
+	if err != nil || !strings.Contains(string(out), "exposure level for ") {
 		t.Errorf("systemd-analyze security: %v\n%s", err, out)
-	} else if page := string(read(t, "../../docs/operations.md")); !strings.Contains(page, "gives it "+string(score[1])+". ") {
-		t.Errorf("docs/operations.md has another score than %s", score[1])
 	}
 }
 
