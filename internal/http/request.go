@@ -147,11 +147,11 @@ func weight(parameters string) float64 {
 func readQuery(rawQuery, known string, set func(name string, values []string) error) error {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return invalid("query", "is not a valid query string")
+		return invalid("query", "is malformed")
 	}
 	for name, values := range query {
 		if err := set(name, values); err == errUnknownField {
-			return invalid("query", "has an unknown parameter; the known ones are %s", known)
+			return invalid("query", "has an unknown parameter; known parameters: %s", known)
 		} else if err != nil {
 			return err
 		}
