@@ -146,7 +146,7 @@ var (
 	// ErrEvicted is what errors.Is finds in what an acquire returns whose place in the queue an
 	// administrator took away (Client.Evict). Asking again with another lease id would join the
 	// queue anew: the client leaves that to its caller.
-	ErrEvicted = errors.New("an administrator took the place in the queue away")
+	ErrEvicted = errors.New("an administrator evicted the request from the queue")
 
 	// ErrNoticeOver is the cause of the context of a lease whose notice of a break is about to
 	// be over (Lease.Notice). It is an *Error with CodeLeaseLost, as ErrMaxHold is: the work can stop until

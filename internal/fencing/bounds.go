@@ -206,7 +206,7 @@ func (b Bounds) Validate() error {
 	case b.MinTTL < ShortestTTL || b.MaxTTL > LongestTTL || b.MinTTL > b.MaxTTL:
 		return fmt.Errorf("the TTL bounds must satisfy %s <= minimum (%s) <= maximum (%s) <= %s", ShortestTTL, b.MinTTL, b.MaxTTL, LongestTTL)
 	case b.DefaultTTL < b.MinTTL || b.DefaultTTL > b.MaxTTL:
-		return fmt.Errorf("the default TTL (%s) must lie from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
+		return fmt.Errorf("the default TTL (%s) must be from the minimum (%s) to the maximum (%s)", b.DefaultTTL, b.MinTTL, b.MaxTTL)
 	case b.MaxWait < 0:
 		return fmt.Errorf("the longest wait (%s) must not be negative", b.MaxWait)
 	case b.MaxWaiters < 0:

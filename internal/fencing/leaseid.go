@@ -62,7 +62,7 @@ func NewLeaseID(now time.Time) LeaseID {
 // dot, 22 to 43 characters of base64url. The *Error has CodeInvalidRequest and
 // Field "Lease-Id" and never quotes the secret.
 func ParseLeaseID(s string) (LeaseID, error) {
-	const form = "must be 26 characters of ULID, a dot, and 22 to 43 characters of base64url"
+	const form = "must be a ULID of 26 characters, a dot, and 22 to 43 characters of base64url"
 	public, secret, ok := strings.Cut(s, ".")
 	if !ok {
 		return LeaseID{}, invalid("Lease-Id", "%s; there is no dot", form)
@@ -75,7 +75,7 @@ func ParseLeaseID(s string) (LeaseID, error) {
 	}
 	for i := 0; i < len(secret); i++ {
 		if !base64urlByte(secret[i]) {
-			return LeaseID{}, invalid("Lease-Id", "%s; the part after the dot has another character", form)
+			return LeaseID{}, invalid("Lease-Id", "%s; the part after the dot has a character that base64url does not have", form)
 		}
 	}
 	return LeaseID{public: LeasePublic(public), secret: secret}, nil
@@ -85,7 +85,7 @@ func ParseLeaseID(s string) (LeaseID, error) {
 // the field.
 func ParseLeasePublic(field, s string) (LeasePublic, error) {
 	if id, err := ulid.ParseStrict(s); err != nil || id.String() != s {
-		return "", invalid(field, "must be the public part of a lease id: 26 characters of ULID in upper case")
+		return "", invalid(field, "must be the public part of a lease id: a ULID of 26 characters in upper case")
 	}
 	return LeasePublic(s), nil
 }

@@ -11,9 +11,9 @@ func LockedError(code Code, lock *Lock) *Error {
 	err := &Error{Code: code, Detail: "the lock is held by somebody else", Lock: lock, RetryAfter: lock.RetryAfter()}
 	switch {
 	case code == CodeTooManyRequests:
-		err.Detail = "the queue of the lock is full"
+		err.Detail = "the queue of this name is full (FENCEPOST_MAX_WAITERS_PER_NAME)"
 	case lock.DelayedUntil != 0:
-		err.Detail = "the lock delay of a lease that ended without a release is not over"
+		err.Detail = "a lease ended without a release, and its lock delay is not over yet"
 	}
 	return err
 }
@@ -23,8 +23,8 @@ var lostDetail = map[Reason]string{
 	ReasonSuperseded: "the lease ran out, and the lock has been granted again since",
 	ReasonBroken:     "an administrator broke the lease",
 	ReasonReleased:   "the lease was released",
-	ReasonEvicted:    "an administrator took the place in the queue away",
-	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is another, or it ended too long ago to be remembered",
+	ReasonEvicted:    "an administrator evicted the request from the queue",
+	ReasonUnknown:    "no such lease on this name: it was never granted, its secret is wrong, or it ended too long ago to be remembered",
 }
 
 // LostError is CodeLeaseLost for a reason.
@@ -43,7 +43,7 @@ func HoldError(asked, present int) *Error {
 	if present == 0 {
 		return invalid("hold", "is %d; the first acquire must have 1", asked)
 	}
-	return invalid("hold", "is %d; the hold is %d, and a request can raise it by 1", asked, present)
+	return invalid("hold", "is %d; the lease has a hold of %d, and one request can raise it only by 1", asked, present)
 }
 
 // OtherNamesError refuses a lease id that has been used for another set.
@@ -93,13 +93,13 @@ func NoHolderError(token Token, lock *Lock) *Error {
 func HoldsError(token Token) *Error {
 	return &Error{
 		Code: CodeConflict, Field: "lease", CurrentToken: token,
-		Detail: "lease is not waiting: it has the lock; to end it, break it by its token",
+		Detail: "lease does not wait: it has been granted; to end it, break it with its token",
 	}
 }
 
 // NoWaiterError is CodeNotFound of an eviction.
 func NoWaiterError() *Error {
-	return &Error{Code: CodeNotFound, Field: "lease", Detail: "no waiter of this name has this lease"}
+	return &Error{Code: CodeNotFound, Field: "lease", Detail: "no request with this lease waits for this name"}
 }
 
 // ClaimError is CodeStaleToken of a claim; current is what counts instead.

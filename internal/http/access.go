@@ -152,8 +152,8 @@ func (c *call) checkNames() error {
 	}
 	for _, name := range c.asked {
 		if !c.principal.Names().Cover(string(name)) {
-			return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + c.principal.Name + " may use names of " +
-				c.principal.Names().String() + " only, and this is another one"}
+			return &fencing.Error{Code: fencing.CodeForbidden, Detail: "the key of " + c.principal.Name + " may use only names of " +
+				c.principal.Names().String() + ", and this name is not one of them"}
 		}
 	}
 	return nil

@@ -116,9 +116,9 @@ func unknownField(name, known string) error {
 		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
 	}
 	if name == "" || len(name) > maxQuoted || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
-		return invalid("body", "has an unknown field; known are %s", known)
+		return invalid("body", "has an unknown field; known fields: %s", known)
 	}
-	return invalid(name, "is not a known field; known are %s", known)
+	return invalid(name, "is not a known field; known fields: %s", known)
 }
 
 // readValue reads a value that must be of one kind.

@@ -39,11 +39,11 @@ func (c *call) enter(kind allowance) error {
 	defer all.mu.Unlock()
 	has := all.has[client]
 	if has[kind] >= most {
-		what := "requests of this client wait"
+		what, setting := "requests of this client wait", "FENCEPOST_MAX_WAITERS_PER_CLIENT"
 		if kind == allowedStreams {
-			what = "streams of this client are open"
+			what, setting = "streams of this client are open", "FENCEPOST_MAX_STREAMS_PER_CLIENT"
 		}
-		return &fencing.Error{Code: fencing.CodeTooManyRequests, Detail: fmt.Sprintf("%d %s, which is the limit", most, what), RetryAfter: time.Second}
+		return &fencing.Error{Code: fencing.CodeTooManyRequests, Detail: fmt.Sprintf("%d %s, which is the limit (%s)", most, what, setting), RetryAfter: time.Second}
 	}
 	has[kind]++
 	all.has[client] = has

@@ -275,7 +275,7 @@ func (l *limitedListener) rests(conn net.Conn, state http.ConnState) {
 }
 
 func tooMany(setting string, most int) (string, string) {
-	return setting, strconv.Itoa(most) + " connections are open, which is the limit (" + setting + "); those that are open go on"
+	return setting, strconv.Itoa(most) + " connections are open, which is the limit (" + setting + "); open connections stay open"
 }
 
 // observe is the server's ConnState.

@@ -44,7 +44,7 @@ func decodeWatch(c *call) (watching, error) {
 	}
 	switch values := c.r.Header["Last-Event-Id"]; {
 	case len(values) > 1:
-		return req, invalid("Last-Event-ID", "is given %d times; once is allowed", len(values))
+		return req, invalid("Last-Event-ID", "is given %d times; only once is allowed", len(values))
 	case len(values) == 1:
 		req.after = values[0]
 		if req.after == "" || len(req.after) > maxEventID || strings.Trim(req.after, eventIDBytes) != "" {

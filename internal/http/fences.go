@@ -91,7 +91,7 @@ func decodeJudge(c *call) (fencing.JudgeRequest, error) {
 		return err
 	})
 	if err == nil && req.Token == 0 {
-		err = invalid("token", "is missing; ?token= names the one to judge")
+		err = invalid("token", "is missing; give the token to check, as in ?token=17")
 	}
 	return req, err
 }
@@ -141,7 +141,7 @@ func decodeAuthorize(c *call) (fencing.AdmitRequest, error) {
 	case 1:
 		req.Token, err = fencing.ParseToken(header, values[0])
 	default:
-		err = invalid(header, "is given %d times; once is allowed", len(values))
+		err = invalid(header, "is given %d times; only once is allowed", len(values))
 	}
 	if err != nil {
 		return req, forbidden(err)

@@ -99,14 +99,14 @@ func TestBadFences(t *testing.T) {
 		{"POST", "/fences/a", `{"fencing_token":"1"}`, "fencing_token", "not a string"},
 		{"POST", "/fences/a", `{"fencing_token":1,"slot":-1}`, "slot", "from 0 to 9999"},
 		{"POST", "/fences/a", `{"fencing_token":1,"slot":10000}`, "slot", "from 0 to 9999"},
-		{"POST", "/fences/a", `{"fencing_token":1,"token":1}`, "token", "known are fencing_token and slot"},
+		{"POST", "/fences/a", `{"fencing_token":1,"token":1}`, "token", "known fields: fencing_token and slot"},
 		{"POST", "/fences/a//b", `{"fencing_token":1}`, "name", "empty segment"},
 		{"POST", "/fences/a?slot=1", `{"fencing_token":1}`, "query", "takes no query parameters"},
 		{"GET", "/fences/a", "", "token", "is missing"},
 		{"GET", "/fences/a?token=", "", "token", "from 1 to 9007199254740991"},
 		{"GET", "/fences/a?token=01", "", "token", "from 1"},
 		{"GET", "/fences/a?token=1&token=2", "", "token", "once is allowed"},
-		{"GET", "/fences/a?t=1", "", "query", "known are token"},
+		{"GET", "/fences/a?t=1", "", "query", "known parameters: token"},
 	} {
 		a := g.do(c.method, c.path, c.body).problem(t, 400, fencing.CodeInvalidRequest)
 		if a.text("field") != c.field || !strings.Contains(a.text("detail"), c.says) {

@@ -298,7 +298,7 @@ func decodeReleaseSet(c *call) (*releaseSet, error) {
 		return nil, err
 	}
 	if len(c.r.Header["If-Match"]) > 0 {
-		return nil, invalid("If-Match", "breaks a lease on one name, at /locks/{name}")
+		return nil, invalid("If-Match", "is not allowed here: it breaks a lease on one name, at /locks/{name}")
 	}
 	if req.hold, err = c.leaseHold(); err != nil {
 		return nil, err

@@ -199,7 +199,7 @@ func (o *origins) check(r *http.Request, now time.Time, probe bool) error {
 			Detail: "this gateway does not serve this Host; add it to FENCEPOST_ALLOWED_HOSTS of the gateway"}
 	}
 	if err := o.crossOrigin.Check(r); err != nil {
-		return &fencing.Error{Code: fencing.CodeForbidden, Detail: "a page of another origin may not change locks"}
+		return &fencing.Error{Code: fencing.CodeForbidden, Detail: "a web page of another origin may not change locks"}
 	}
 	return nil
 }

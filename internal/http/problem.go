@@ -29,11 +29,11 @@ var problems = map[fencing.Code]struct {
 }{
 	fencing.CodeInvalidRequest:     {400, "The request is not valid"},
 	fencing.CodeUnsupportedByStore: {400, "The store can't do this"},
-	fencing.CodeUnauthenticated:    {401, "Credentials are missing or unknown"},
+	fencing.CodeUnauthenticated:    {401, "The credentials are missing or not valid"},
 	fencing.CodeForbidden:          {403, "This is not allowed"},
 	fencing.CodeNotFound:           {404, "Not found"},
 	fencing.CodeMethodNotAllowed:   {405, "The method is not allowed here"},
-	fencing.CodeConflict:           {409, "The lease id has something else already"},
+	fencing.CodeConflict:           {409, "The request contradicts what the lease has"},
 	fencing.CodeReplaced:           {409, "A newer request with the same lease id took over"},
 	fencing.CodeLeaseLost:          {412, "The lease is lost"},
 	fencing.CodeStaleToken:         {412, "The token is stale"},

@@ -28,7 +28,7 @@ func decodeEvict(c *call) (fencing.EvictRequest, error) {
 		return req, err
 	}
 	if req.Waiter == "" {
-		return req, invalid("lease", "is missing; it must be the public part of the lease id that waits")
+		return req, invalid("lease", "is missing; it must be the public part of the waiter's lease id")
 	}
 	id, err := c.leaseID()
 	if err == nil && !id.IsZero() {

@@ -56,7 +56,7 @@ func (c *call) leaseID() (fencing.LeaseID, error) {
 		c.lease = id.Public()
 		return id, err
 	}
-	return fencing.LeaseID{}, invalid("Lease-Id", "is given %d times; once is allowed", len(values))
+	return fencing.LeaseID{}, invalid("Lease-Id", "is given %d times; only once is allowed", len(values))
 }
 
 // ifMatch reads If-Match: the one token to break. Without the header it is 0.
@@ -96,7 +96,7 @@ func (c *call) leaseHold() (int, error) {
 		return 0, nil
 	}
 	if len(values) > 1 {
-		return 0, invalid("Lease-Hold", "is given %d times; once is allowed", len(values))
+		return 0, invalid("Lease-Hold", "is given %d times; only once is allowed", len(values))
 	}
 	depth, err := strconv.Atoi(values[0])
 	if err != nil || depth < 1 || depth > fencing.MaxHoldDepth || strconv.Itoa(depth) != values[0] {
@@ -147,11 +147,11 @@ func weight(parameters string) float64 {
 func readQuery(rawQuery, known string, set func(name string, values []string) error) error {
 	query, err := url.ParseQuery(rawQuery)
 	if err != nil {
-		return invalid("query", "is not well-formed")
+		return invalid("query", "is malformed")
 	}
 	for name, values := range query {
 		if err := set(name, values); err == errUnknownField {
-			return invalid("query", "has an unknown parameter; known are %s", known)
+			return invalid("query", "has an unknown parameter; known parameters: %s", known)
 		} else if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func readQuery(rawQuery, known string, set func(name string, values []string) er
 // once returns the value of a parameter that may stand once.
 func once(name string, values []string) (string, error) {
 	if len(values) > 1 {
-		return "", invalid(name, "is given %d times; once is allowed", len(values))
+		return "", invalid(name, "is given %d times; only once is allowed", len(values))
 	}
 	return values[0], nil
 }

@@ -33,7 +33,7 @@ func syntaxError(body []byte, known string, d *jsontext.Decoder, err error) erro
 	case syntax.Err == io.ErrUnexpectedEOF:
 		return invalid(field, "is not valid JSON: it ends too early")
 	case syntax.Err == jsontext.ErrDuplicateName:
-		return invalid(field, "has a name twice")
+		return invalid(field, "has the same field name twice")
 	case strings.Contains(reason, "UTF-8"):
 		return invalid(field, "is not valid UTF-8 at byte %d of the body", at+1)
 	case strings.Contains(reason, "in string"):

@@ -78,7 +78,7 @@ func (w *Watchdog) Subscribe(after string, prefix string) (*Subscription, error)
 	case h.max > 0 && h.readers >= h.max:
 		h.mu.Unlock()
 		return nil, &fencing.Error{
-			Code: fencing.CodeTooManyRequests, Detail: "this gateway has as many event streams as it allows", RetryAfter: time.Second,
+			Code: fencing.CodeTooManyRequests, Detail: "this gateway has as many event streams as it allows (FENCEPOST_MAX_STREAMS)", RetryAfter: time.Second,
 		}
 	}
 	h.readers++

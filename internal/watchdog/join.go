@@ -84,7 +84,7 @@ func (w *Watchdog) joinNot(ctx context.Context, r fencing.AcquireRequest) (fenci
 	if e := fencing.AsError(err); e != nil && e.Code == fencing.CodeLocked {
 		w.observer.Dropped(DroppedProcessFull)
 		err = &fencing.Error{
-			Code: fencing.CodeTooManyRequests, Detail: "this gateway has as many waiting requests as it allows",
+			Code: fencing.CodeTooManyRequests, Detail: "this gateway has as many waiting requests as it allows (FENCEPOST_MAX_WAITERS)",
 			Lock: e.Lock, RetryAfter: max(e.RetryAfter, time.Second),
 		}
 	}
