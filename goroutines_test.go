@@ -13,7 +13,7 @@ import (
 
 var (
 	// goroutineRow is a row of the table of goroutines: what ends them, and who starts them.
-	goroutineRow = regexp.MustCompile("(?m)^\\| ([^|]+) \\| ([^|]+) \\|$")
+	goroutineRow = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]+) \|$`)
 	// starters are functions of a file, with what they start, as in `sql/store.go`: `Open` turns.
 	starters = regexp.MustCompile("^`([a-z/]+/[a-z_]+\\.go)`: (.*)$")
 )
