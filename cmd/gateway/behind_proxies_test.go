@@ -21,7 +21,7 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// proxies are what docs/proxies.md shows before a gateway. silence is for how long it lets
+// proxies are those of docs/proxies.md before a gateway. silence is for how long it lets
 // nothing come from either side, 0 for what the file says.
 var proxies = map[string]func(t *testing.T, gateway string, silence time.Duration) (front string){
 	"nginx": func(t *testing.T, gateway string, silence time.Duration) (front string) {
@@ -33,7 +33,7 @@ var proxies = map[string]func(t *testing.T, gateway string, silence time.Duratio
 		proxytest.Nginx(t, front, gateway, timeouts)
 		return front
 	},
-	"nginx of the page": nginxOfTheDocuments,
+	"shipped nginx": shippedNginx,
 	"haproxy": func(t *testing.T, gateway string, silence time.Duration) (front string) {
 		front = redistest.FreeAddr(t)
 		config, err := os.ReadFile("../../deploy/compose/haproxy.cfg")
@@ -50,19 +50,14 @@ var proxies = map[string]func(t *testing.T, gateway string, silence time.Duratio
 	},
 }
 
-// nginxOfTheDocuments is the file that docs/proxies.md shows.
-func nginxOfTheDocuments(t *testing.T, gateway string, silence time.Duration) (front string) {
+// shippedNginx is nginx with the file that docs/proxies.md links to.
+func shippedNginx(t *testing.T, gateway string, silence time.Duration) (front string) {
 	front = redistest.FreeAddr(t)
-	page, err := os.ReadFile("../../docs/proxies.md")
+	shipped, err := os.ReadFile("../../deploy/nginx/gateways.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, begins := strings.Cut(string(page), "```nginx\n")
-	text, _, ends := strings.Cut(text, "```")
-	if !begins || !ends {
-		t.Fatal("docs/proxies.md shows no file of nginx")
-	}
-	text = strings.NewReplacer("127.0.0.1:8080", gateway, "listen 80;", "listen "+front+";").Replace(text)
+	text := strings.NewReplacer("127.0.0.1:8080", gateway, "listen 80;", "listen "+front+";").Replace(string(shipped))
 	if silence > 0 {
 		text = strings.Replace(text, "proxy_read_timeout 90s", fmt.Sprintf("proxy_read_timeout %dms", silence.Milliseconds()), 1)
 	}
@@ -324,7 +319,7 @@ func TestARefusalPutsNoGatewayOut(t *testing.T) {
 	one, two := httptest.NewServer(refuses), httptest.NewServer(refuses)
 	defer one.Close()
 	defer two.Close()
-	front := nginxOfTheDocuments(t, one.Listener.Addr().String()+" max_fails=0; server "+two.Listener.Addr().String(), 0)
+	front := shippedNginx(t, one.Listener.Addr().String()+" max_fails=0; server "+two.Listener.Addr().String(), 0)
 	for i := range 10 {
 		for method, want := range map[string]int{http.MethodPost: http.StatusServiceUnavailable, http.MethodPut: http.StatusOK} {
 			status, _, err := request(method, "http://"+front+"/locks/a", "", nil)
