@@ -17,8 +17,7 @@ import (
 // Marks stand before a console block, as <!-- console: MARK -->, and say that it can't
 // be run like the others. Each is known here with its reason.
 var marks = map[string]string{
-	"stays in the foreground":          "the reader goes on in another terminal, and so does the test",
-	"not run, it measures for an hour": "make bench",
+	"stays in the foreground": "the reader goes on in another terminal, and so does the test",
 }
 
 // Addresses of the documents that the test replaces: both ports may be in use.
