@@ -59,6 +59,24 @@ func checkLinks(t *testing.T, path, text string) {
 	}
 }
 
+// TestDocumentsStayShort: whoever is on call reads a page once. A page that grows is one to cut, or a fact to move to where it
+// belongs.
+func TestDocumentsStayShort(t *testing.T) {
+	const mostOfReadme, mostLines, mostBytes = 140, 3000, 230_000
+	lines, size := 0, 0
+	for _, path := range documents(t) {
+		text := read(t, path)
+		n := strings.Count(text, "\n")
+		if path == "README.md" && n > mostOfReadme {
+			t.Errorf("README.md has %d lines, at most %d are allowed", n, mostOfReadme)
+		}
+		lines, size = lines+n, size+len(text)
+	}
+	if lines > mostLines || size > mostBytes {
+		t.Errorf("the documents have %d lines and %d bytes, at most %d and %d are allowed", lines, size, mostLines, mostBytes)
+	}
+}
+
 // notOurs are texts in messages that other modules, or the standard library, make.
 var notOurs = []string{"x509:", "tls:", "TLS handshake", "connection reset by peer", "EOF"}
 
