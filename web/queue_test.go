@@ -202,7 +202,7 @@ func TestAdvice(t *testing.T) {
 	}
 	const shown = `[...document.querySelectorAll("#detail .advice li")].map((li) => li.dataset.code).join()`
 	b.until(shown + ` === "ttl_short"`)
-	if text := b.text("#detail .advice"); !strings.HasPrefix(text, "4 of the last 4 leases with a TTL of 30s ran out") {
+	if text := b.text("#detail .advice"); !strings.HasPrefix(text, "4 of the last 4 leases with a TTL of 30s expired without a renewal") {
 		t.Errorf("it says %q", text)
 	}
 	if below := eval[bool](b, `document.querySelector("#detail .advice").getBoundingClientRect().top >= document.querySelector("#detail .history").getBoundingClientRect().bottom`); !below {
