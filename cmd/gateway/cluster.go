@@ -248,7 +248,7 @@ func (s *clusterStore) Close() error {
 	return errors.Join(s.Store.Close(), s.cluster.Close())
 }
 
-// Check implements fencing.Store: where this node is not a member of a cluster, it says why.
+// Check implements fencing.Store: where this node takes no part in a cluster, it says why.
 func (s *clusterStore) Check(ctx context.Context) error {
 	err := s.Store.Check(ctx)
 	if condition := s.cluster.Condition(); err != nil && condition != "" {

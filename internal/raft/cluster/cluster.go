@@ -282,7 +282,7 @@ func (c *Cluster) lost() bool {
 	return time.Since(c.led) > lostAfter
 }
 
-// note keeps, and logs once, why this node is not a member of a cluster; details that change, now and then.
+// note keeps, and logs once, why this node takes no part in a cluster; details that change, now and then.
 func (c *Cluster) note(condition string) {
 	c.mu.Lock()
 	before, now := c.condition, time.Now()
@@ -298,7 +298,7 @@ func (c *Cluster) note(condition string) {
 		leader, _ := c.started().LeaderWithID()
 		c.log.Info("this node is a member of the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
 	default:
-		c.log.Warn("this node is not a member of a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
+		c.log.Warn("this node takes no part in a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
 	}
 }
 
@@ -308,7 +308,7 @@ func headline(condition string) string {
 	return before
 }
 
-// Condition says why this node is not a member of a cluster; empty if it has.
+// Condition says why this node takes no part in a cluster; empty if it has.
 func (c *Cluster) Condition() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
