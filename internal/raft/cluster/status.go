@@ -110,7 +110,7 @@ type Status struct {
 func (s Status) Whole() error {
 	switch {
 	case s.Condition != "":
-		return fmt.Errorf("%s is not a member of a cluster: %s", s.Node, s.Condition)
+		return fmt.Errorf("%s takes no part in a cluster: %s", s.Node, s.Condition)
 	case s.MayFail < 0:
 		return errors.New("the cluster does not serve: less than a majority of its members follow a leader")
 	case slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == s.Leader && !m.Reached }):
@@ -127,7 +127,7 @@ func (s Status) Whole() error {
 		case !m.Voter:
 			return fmt.Errorf("%s has no vote yet: it gets one by itself once it has caught up", m.Addr)
 		case m.Slow():
-			waits := "once one more is down, all may wait for it"
+			waits := "if one more member goes down, all changes may wait for it"
 			if m.Addr == s.Leader {
 				waits = "all changes wait for it"
 			}
