@@ -60,7 +60,7 @@ func (a *acquisition) check(names []string) error {
 	case a.several && (a.Permits < 1 || a.Permits > a.Limit):
 		return invalid("permits", "is %d; it must be from 1 to limit, %d", a.Permits, a.Limit)
 	case a.found && !leaseIDForm.MatchString(a.leaseID):
-		return invalid("Lease-Id", "has not the form of NewLeaseID") // and is not shown: it may be a secret
+		return invalid("Lease-Id", "does not have the form of NewLeaseID") // and is not shown: it may be a secret
 	}
 	if err := checkLabels(a.Owner, a.Metadata); err != nil {
 		return err

@@ -132,7 +132,7 @@ var (
 
 	// ErrUnreachable is wrapped by what is returned when no gateway could answer for as
 	// long as Options.Patience, or may be trusted.
-	ErrUnreachable = errors.New("no gateway answers")
+	ErrUnreachable = errors.New("no gateway could answer")
 
 	// ErrExpired is returned by an acquire whose lease had run out before its answer was read:
 	// this process or its gateway had stood still.

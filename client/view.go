@@ -199,7 +199,7 @@ func (c *Client) Break(ctx context.Context, name string, token int64, reason str
 // ends the lease at once all the same. Errors are as those of Break.
 func (c *Client) BreakWithNotice(ctx context.Context, name string, token int64, notice time.Duration, reason string) (h Holder, held bool, err error) {
 	if notice < minTTL || notice > maxTTL || notice%time.Millisecond != 0 {
-		return h, false, invalid("notice_ms", "is to be %s; it must be whole milliseconds, from %d to %d", notice, minTTL.Milliseconds(), maxTTL.Milliseconds())
+		return h, false, invalid("notice_ms", "is %s; it must be whole milliseconds, from %d to %d", notice, minTTL.Milliseconds(), maxTTL.Milliseconds())
 	}
 	return c.breakLease(ctx, name, token, notice, reason)
 }

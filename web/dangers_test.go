@@ -12,8 +12,8 @@ import (
 
 var badly = []fencing.Finding{
 	{Node: "10.0.0.1:6379", Check: "role", OK: true, Detail: "this is a master"},
-	{Node: "10.0.0.1:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
-	{Node: "10.0.0.2:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
+	{Node: "10.0.0.1:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders still believe they have them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
+	{Node: "10.0.0.2:6379", Check: "eviction", Promise: "P1", Detail: "when memory is full, leases are dropped while their holders still believe they have them: maxmemory-policy is allkeys-lru", Remedy: "maxmemory-policy noeviction"},
 	{Node: "10.0.0.2:6379", Check: "replicas", Detail: "no replica follows this master: none can take its place", Remedy: "add a replica, or bring it back"},
 	{Node: "10.0.0.2:6379", Check: "clock", Promise: "P1, P2", Detail: "its clock is <b>3s</b> ahead of this gateway's", Remedy: "synchronise both clocks"},
 }
@@ -32,7 +32,7 @@ func TestDangersAreShown(t *testing.T) {
 	text := b.text("#dangers")
 	for _, want := range []string{
 		"2 findings about the store endanger what locks promise.",
-		"One live lease: When memory is full, leases are dropped while their holders believe in them: maxmemory-policy is allkeys-lru. This is about 10.0.0.1:6379, 10.0.0.2:6379.",
+		"One live lease: When memory is full, leases are dropped while their holders still believe they have them: maxmemory-policy is allkeys-lru. This is about 10.0.0.1:6379, 10.0.0.2:6379.",
 		"To change: maxmemory-policy noeviction",
 		"One live lease, Growing tokens: Its clock is <b>3s</b> ahead of this gateway's. This is about 10.0.0.2:6379.",
 	} {

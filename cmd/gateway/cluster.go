@@ -46,12 +46,12 @@ func clusterNodes(store string) (nodes []string, err error) {
 			return nil, err
 		}
 		if slices.Contains(nodes, addr) {
-			return nil, fmt.Errorf("%s stands in the list twice", addr)
+			return nil, fmt.Errorf("%s is in the list twice", addr)
 		}
 		nodes = append(nodes, addr)
 	}
 	if len(nodes) > cluster.MaxNodes {
-		return nil, fmt.Errorf("there are %d nodes; a cluster has %d at most", len(nodes), cluster.MaxNodes)
+		return nil, fmt.Errorf("there are %d nodes; a cluster has at most %d", len(nodes), cluster.MaxNodes)
 	}
 	return nodes, nil
 }
@@ -107,13 +107,13 @@ func (cfg *config) validateCluster(read func(names ...string) bool) (faults []er
 			fault("FENCEPOST_CLUSTER_TLS_CERT_FILE, FENCEPOST_CLUSTER_TLS_KEY_FILE, FENCEPOST_CLUSTER_TLS_CA_FILE: one is set and another is not; a node needs all three")
 		}
 	case !secret && cfg.KeysFile != "":
-		fault("FENCEPOST_KEYS_FILE: is set, and the nodes of FENCEPOST_STORE have nothing to know each other by: any program of this machine could take every lock without a key. " +
-			"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE")
+		fault("FENCEPOST_KEYS_FILE: is set, but the nodes of FENCEPOST_STORE have neither a secret nor certificates: any program on this machine could acquire every lock without a key. " +
+			"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each node (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE")
 	case !secret:
 		for _, addr := range append(nodes, c.ClusterListenAddr) {
 			if addr != "" && !peer.IsLoopback(addr) {
-				fault("FENCEPOST_STORE: %s is not a loopback address, and the nodes have nothing to know each other by: whoever reaches one could take every lock. "+
-					"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE", addr)
+				fault("FENCEPOST_STORE: %s is not a loopback address, and the nodes have neither a secret nor certificates: anyone who can reach a node could acquire every lock. "+
+					"Set FENCEPOST_CLUSTER_SECRET_FILE to the same secret at each node (openssl rand -hex 32 makes one), or FENCEPOST_CLUSTER_TLS_CERT_FILE", addr)
 				break
 			}
 		}
@@ -325,10 +325,10 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 func diskFinding(m cluster.Member, status cluster.Status) fencing.Finding {
 	f := fencing.Finding{Node: m.Addr, Check: "disk", OK: !m.Slow(), Detail: fmt.Sprintf("a write to its log takes %d ms", m.DiskTime)}
 	if m.Slow() {
-		f.Detail += ": so long all changes wait while it leads, or is needed for a majority"
+		f.Detail += ": all changes wait that long while it leads or is needed for a majority"
 		f.Remedy = "find out what else uses its disk, or replace the disk"
 		if m.Addr == status.Leader && len(status.Members) > 1 {
-			f.Remedy += "; until then gateway cluster transfer has another member lead"
+			f.Remedy += "; until then run gateway cluster transfer to make another member the leader"
 		}
 	}
 	return f
@@ -344,12 +344,12 @@ func memberState(m cluster.Member, status cluster.Status) string {
 	}
 	vote := ""
 	if !m.Voter {
-		vote = "; it has no vote until it has all entries"
+		vote = "; it has no vote until it has caught up"
 	}
 	if m.LastContact < 0 {
 		return "it has not heard of a leader" + vote
 	}
-	return fmt.Sprintf("it follows, %s behind, and has heard of the leader %d ms ago%s", plural(int(m.Behind), "entry", "entries"), m.LastContact, vote)
+	return fmt.Sprintf("it follows, %s behind, and heard from the leader %d ms ago%s", plural(int(m.Behind), "entry", "entries"), m.LastContact, vote)
 }
 
 // clusterMetrics returns what metrics tell of this node.
@@ -407,7 +407,7 @@ func examineCluster(ctx context.Context, cfg config) (condition, error) {
 	}
 	if other := status.DataOf(cfg.DataDir); own != nil && other != "" && other != node && len(status.Members) > 1 { // a node without others may move
 		own[0] = fencing.Finding{
-			Check: "directory", Detail: fmt.Sprintf("%s has the data of the member %s, and this node is %s: a gateway does not start so", cfg.DataDir, other, node),
+			Check: "directory", Detail: fmt.Sprintf("%s has the data of the member %s, and this node is %s: a gateway can't start with it", cfg.DataDir, other, node),
 			Remedy: "name the directory of " + node + ", or an empty one, in FENCEPOST_DATA_DIR",
 		}
 	}

@@ -217,7 +217,7 @@ func (cfg *config) validate(unread []string) (faults []error) {
 	case err != nil:
 		fault("FENCEPOST_LISTEN_ADDR: %w", err)
 	case !loopback && exposed:
-		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there are no keys: whoever reaches it could take and break every lock. "+
+		fault("FENCEPOST_LISTEN_ADDR: %s is not a loopback address, and there are no keys: anyone who can reach it could acquire and break every lock. "+
 			"Set FENCEPOST_KEYS_FILE (gateway keygen makes a key), or FENCEPOST_INSECURE_NO_AUTH=true to accept this", cfg.ListenAddr)
 	}
 	if cfg.AdminAddr != "" {
@@ -248,7 +248,7 @@ func (cfg *config) validate(unread []string) (faults []error) {
 		{"MAX_REQUEST_RATE_PER_PRINCIPAL", cfg.MaxRequestRatePerPrincipal}, {"MAX_REQUESTS_PER_PRINCIPAL", cfg.MaxRequestsPerPrincipal},
 	} {
 		if cap.value < 0 || cap.value > maxCap {
-			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (any number) to %d", cap.name, cap.value, maxCap)
+			fault("FENCEPOST_%s: %d is out of range; it must be from 0 (no limit) to %d", cap.name, cap.value, maxCap)
 		}
 	}
 	if (cfg.MaxHoldersPerName < 1 || cfg.MaxHoldersPerName > 100_000) && read("MAX_HOLDERS_PER_NAME") {
@@ -328,6 +328,6 @@ Settings come from the environment. Times are written like 500ms, 30s, 5m or 24h
 	err := envconfig.Usagef(envPrefix, &config{}, tabs,
 		"{{range .}}  {{usage_key .}}\t{{with usage_default .}}{{.}}{{else}}-{{end}}\t{{usage_description .}}\n{{end}}")
 	fmt.Fprint(tabs, "\nTraces are sent to OTEL_EXPORTER_OTLP_ENDPOINT, like http://collector:4318, as OpenTelemetry's\n"+
-		"variables say (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, ...); without it there are none.\n")
+		"variables say (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, ...); without it no traces are sent.\n")
 	return errors.Join(err, tabs.Flush())
 }

@@ -97,7 +97,7 @@ func directoryThatCannotBeUsed(t *testing.T, store, file string) {
 				if status != 1 {
 					t.Errorf("gateway %v: exit status %d: %s", args, status, out)
 				}
-				if refused := strings.Contains(out, "permission denied"); args != nil && store == "embedded" && refused != strings.Contains(out, "ask as that one") {
+				if refused := strings.Contains(out, "permission denied"); args != nil && store == "embedded" && refused != strings.Contains(out, "run this as that user") {
 					t.Errorf("permission is denied: %v, and doctor says\n%s", refused, out)
 				}
 				for _, text := range append(c.says, "FENCEPOST_DATA_DIR") {

@@ -114,7 +114,7 @@ func examineStore(ctx context.Context, cfg config) (condition, error) {
 		findings, err := embedded.Examine(cfg.DataDir)
 		switch {
 		case errors.Is(err, fs.ErrPermission):
-			return condition{}, fmt.Errorf("this user can't look at the store, nor could its gateway open it; if the gateway has another user, ask as that one: %w", err)
+			return condition{}, fmt.Errorf("this user can't read the store, so a gateway of this user could not open it; if the gateway runs as another user, run this as that user: %w", err)
 		case err != nil:
 			return condition{}, fmt.Errorf("no gateway can open the store: %w", err)
 		}
@@ -192,7 +192,7 @@ func explain(err error, noted *remarks, cfg config) error {
 	case errors.As(err, &unknown):
 		text += "\n  change: correct the host in FENCEPOST_STORE, or the name service of this machine"
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
-		text += "\n  change: see whether " + kind + " answers there (" + ping + "), and whether a firewall is between"
+		text += "\n  change: check whether " + kind + " answers there (" + ping + "), and whether a firewall blocks it"
 	}
 	return fmt.Errorf("%w%s", err, text)
 }
@@ -308,7 +308,7 @@ func promises(cfg config) []string {
 // quarantineLine says what is done about what may have been forgotten.
 func quarantineLine(cfg config) string {
 	policy, _ := cfg.quarantine() // validated before
-	const start = "After a loss of leases, "
+	const start = "If leases may have been lost, "
 	switch {
 	case policy.Off:
 		return start + "new ones are granted at once: FENCEPOST_QUARANTINE is off."

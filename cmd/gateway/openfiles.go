@@ -58,7 +58,7 @@ func (cfg *config) maxConnections(limit int) (int, error) {
 	case most == 0:
 		return left, nil
 	case most < 0:
-		return 0, fmt.Errorf("%d is out of range; it must be from 1, or 0 for as many as the limit of open files leaves", most)
+		return 0, fmt.Errorf("%d is out of range; it must be from 1, or 0 for as many as the limit of open files allows", most)
 	case most > left:
 		return 0, fmt.Errorf("%d is too many: the process may have %d files open (ulimit -n), of which %d are kept for the store and the gateway itself; "+
 			"it must be at most %d, or that limit at least %d", most, limit, reserved, left, most+reserved)

@@ -48,6 +48,6 @@ func restored(args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 	}
-	_, err = fmt.Fprintf(out, "Nothing new is granted until %s. Start the gateway now: what the copy has can be renewed.\n", until.UTC().Format(time.RFC3339))
+	_, err = fmt.Fprintf(out, "No new leases are granted until %s. Start the gateway now: leases in the copy can be renewed.\n", until.UTC().Format(time.RFC3339))
 	return err
 }

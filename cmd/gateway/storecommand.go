@@ -85,12 +85,12 @@ func storeCommand(ctx context.Context, args []string, out io.Writer) error {
 }
 
 func printInit(out io.Writer, where string, is sql.Outcome, rights sql.Rights) error {
-	did := "The tables were there already"
+	did := "The tables existed already"
 	switch {
 	case is.Made:
-		did = "The tables are made"
+		did = "The tables were made"
 	case is.Raised:
-		did = "The tables are brought up to date"
+		did = "The tables were updated"
 	}
 	if strings.HasPrefix(where, "postgres") {
 		where = "the schema fencepost of " + where
@@ -100,7 +100,7 @@ func printInit(out io.Writer, where string, is sql.Outcome, rights sql.Rights) e
 		_, err = fmt.Fprintf(out, "%s has the rights of a gateway.\n", rights.Gateway)
 	}
 	if rights.Application != "" && err == nil {
-		_, err = fmt.Fprintf(out, "%s may look at leases, and check one in a transaction.\n", rights.Application)
+		_, err = fmt.Fprintf(out, "%s may read leases, and check one in a transaction.\n", rights.Application)
 	}
 	return err
 }

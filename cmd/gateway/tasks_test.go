@@ -223,7 +223,7 @@ func aDatabase(t *testing.T, blocks []string) {
 	_, store := o.postgres()
 	o.types(blocks[0], false, "postgres://postgres@db.internal/locks", store)
 	_, again, _ := strings.Cut(blocks[0], "\n")
-	if said := o.types(again, false, "postgres://postgres@db.internal/locks", store); !strings.Contains(said, "The tables were there already") {
+	if said := o.types(again, false, "postgres://postgres@db.internal/locks", store); !strings.Contains(said, "The tables existed already") {
 		t.Error(said)
 	}
 	at, err := url.Parse(store)

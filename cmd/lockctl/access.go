@@ -83,13 +83,13 @@ func accessAdvice(err error) string {
 	var invalid x509.CertificateInvalidError
 	switch file := os.Getenv(caFileVariable); {
 	case errors.Is(err, client.CodeUnauthenticated) && os.Getenv(keyVariable) == "" && os.Getenv(keyFileVariable) == "":
-		return fmt.Sprintf("$%s or $%s says with which key to come", keyVariable, keyFileVariable)
+		return fmt.Sprintf("set $%s or $%s to a key", keyVariable, keyFileVariable)
 	case errors.As(err, &authority) && file != "":
 		return fmt.Sprintf("the certificate is not from an authority in %s, which $%s names", file, caFileVariable)
 	case errors.As(err, &authority):
 		return fmt.Sprintf("set $%s to a file with the authorities of the gateways; by default those of the system count", caFileVariable)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the certificate is to be renewed at the gateway, or the clock of this machine is wrong"
+		return "the certificate of the gateway has to be renewed, or the clock of this machine is wrong"
 	case errors.As(err, &name):
 		var names []string
 		for _, ip := range name.Certificate.IPAddresses {
@@ -99,7 +99,7 @@ func accessAdvice(err error) string {
 		if len(names) == 0 {
 			return "the certificate has no name that counts: it needs an alternative name (subjectAltName)"
 		}
-		return fmt.Sprintf("the certificate is for %s: $FENCEPOST or -gateway has to have one of these", printable(strings.Join(names[:min(len(names), mostNames)], ", ")))
+		return fmt.Sprintf("the certificate is for %s: use one of these in $FENCEPOST or -gateway", printable(strings.Join(names[:min(len(names), mostNames)], ", ")))
 	}
 	return ""
 }

@@ -225,8 +225,8 @@ func TestUntrusted(t *testing.T) {
 	for _, c := range []struct{ gateway, ca, says string }{
 		{server.URL, "", "lockctl: set $FENCEPOST_CA_FILE to a file with the authorities"},
 		{server.URL, strange, "lockctl: the certificate is not from an authority in " + strange + ", which $FENCEPOST_CA_FILE names"},
-		{expired.URL, once, "lockctl: the certificate is to be renewed at the gateway, or the clock of this machine is wrong"},
-		{byName, own, "lockctl: the certificate is for example.com, *.example.com, 127.0.0.1, ::1: $FENCEPOST or -gateway has to have one of these"},
+		{expired.URL, once, "lockctl: the certificate of the gateway has to be renewed, or the clock of this machine is wrong"},
+		{byName, own, "lockctl: the certificate is for example.com, *.example.com, 127.0.0.1, ::1: use one of these in $FENCEPOST or -gateway"},
 	} {
 		for _, args := range []string{"ls", "get a", "acquire a", "run a -- true", "watch", "release a", "renew a", "break a 1", "doctor"} {
 			before := handshakes.Load()

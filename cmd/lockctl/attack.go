@@ -40,7 +40,7 @@ func attack(ctx context.Context, c *call) error {
 		}
 		storage = command
 	default:
-		return usage("it is: lockctl attack [flags] URL, or lockctl attack [flags] -write COMMAND")
+		return usage("usage: lockctl attack [flags] URL, or lockctl attack [flags] -write COMMAND")
 	}
 	if c.issued {
 		c.attack.KnowsIssued, c.attack.Issue = true, c.issue

@@ -50,7 +50,7 @@ func breakOwned(ctx context.Context, c *call) error {
 		switch err := c.breakOne(ctx, l); {
 		case err == nil:
 		case errors.Is(err, client.ErrUnreachable), ctx.Err() != nil:
-			return fmt.Errorf("%s, and what follows it, %d of %d leases, could not be broken: %w", l.name, len(owned)-i, len(owned), err)
+			return fmt.Errorf("%s, and what follows it, %d of %d leases, may not have been broken: %w", l.name, len(owned)-i, len(owned), err)
 		case errors.Is(err, client.CodeStaleToken):
 			fmt.Fprintf(c.err, "lockctl: %s: the lease %d had already ended\n", l.name, l.Token)
 		default:
@@ -111,10 +111,10 @@ func (c *call) confirm(ctx context.Context, owned []ownedLease) error {
 		return nil
 	}
 	if c.output == "json" {
-		return usage("nothing is broken: with -o json nothing is asked; -yes breaks them unasked")
+		return usage("nothing was broken: with -o json lockctl does not ask; use -yes to break them without asking")
 	}
 	if !isTerminal(os.Stdin) {
-		return usage("nothing is broken: there is no terminal to ask on; -yes breaks them unasked")
+		return usage("nothing was broken: there is no terminal to ask on; use -yes to break them without asking")
 	}
 	fmt.Fprintf(c.err, "Break %s? [y/N] ", plural(len(owned), "this lease", fmt.Sprintf("these %d leases", len(owned))))
 	answers := make(chan string, 1)

@@ -239,7 +239,7 @@ func (cmd command) do(ctx context.Context, c *call, args []string) error {
 		c.args = slices.Delete(c.args, 1, 2)
 	}
 	if n := len(c.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
-		return usage("it is: lockctl %s", strings.TrimSpace(cmd.name+" [flags] "+cmd.args))
+		return usage("usage: lockctl %s", strings.TrimSpace(cmd.name+" [flags] "+cmd.args))
 	}
 	if c.encode {
 		cmd.encodeNames(c)

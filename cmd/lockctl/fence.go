@@ -25,7 +25,7 @@ func fence(ctx context.Context, c *call) error {
 	name := c.args[0]
 	token, err := strconv.ParseInt(c.args[1], 10, 64)
 	if err != nil || token < 1 {
-		return usage("%q is no fencing token", c.args[1])
+		return usage("%q is not a fencing token", c.args[1])
 	}
 	if !c.admit {
 		j, err := c.client.Judge(ctx, name, token)

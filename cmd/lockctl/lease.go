@@ -256,11 +256,11 @@ func breakLease(ctx context.Context, c *call) error {
 		return breakOwned(ctx, c)
 	}
 	if len(c.args) != 2 || c.owner != "" || c.filter.Prefix != "" || c.yes {
-		return usage("it is: lockctl break [flags] NAME TOKEN, or lockctl break -owner OWNER [-prefix PREFIX] [-yes] [flags]")
+		return usage("usage: lockctl break [flags] NAME TOKEN, or lockctl break -owner OWNER [-prefix PREFIX] [-yes] [flags]")
 	}
 	token, err := strconv.ParseInt(c.args[1], 10, 64)
 	if err != nil || token < 1 {
-		return usage("%q is no fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
+		return usage("%q is not a fencing token; lockctl get %s shows those of its holders", c.args[1], c.args[0])
 	}
 	if c.notice == 0 {
 		return c.client.Break(ctx, c.args[0], token, c.reason)

@@ -160,7 +160,7 @@ func followParent(ctx context.Context) (context.Context, <-chan struct{}, func()
 
 // textOf says that a lease is to be broken.
 func textOf(n client.Notice) string {
-	text := "an administrator breaks the lease in " + short(n.Left)
+	text := "an administrator will break the lease in " + short(n.Left)
 	if n.Reason != "" {
 		text += fmt.Sprintf(": %q", n.Reason)
 	}

@@ -8,7 +8,7 @@ put_fenced() (
     [ $# -gt 2 ] || exit 2
     url=$1 token=$2
     shift 2
-    is_token "$token" || { echo "put_fenced: '$token' is no fencing token" >&2; exit 1; }
+    is_token "$token" || { echo "put_fenced: '$token' is not a fencing token" >&2; exit 1; }
     dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT || exit 2
     (echo "$token" && "$@") >"$dir/new" || exit 2
     for attempt in 1 2 3 4 5 6 7 8 9 10; do

@@ -5,7 +5,7 @@ write_fenced() (
     file=$1 token=$2
     shift 2
     case $token in ''|0*|*[!0-9]*|?????????????????*) false;; *) [ "$token" -le 9007199254740991 ];; esac ||
-        { echo "write_fenced: '$token' is no fencing token" >&2; exit 1; }
+        { echo "write_fenced: '$token' is not a fencing token" >&2; exit 1; }
     exec 9>>"$file.fence-lock" && flock 9 || exit 2
     highest=0 # before the first write. A mark that can't be read does not count as 0
     [ ! -e "$file.fence" ] || highest=$(cat "$file.fence") || exit 2

@@ -313,7 +313,7 @@ func (r *run) unissued() error {
 		}
 		if r.now.Admitted > before && want == either {
 			r.report.note("%d was admitted, which was never issued: it shuts out all holders until tokens pass it. "+
-				"Only who issued the tokens can tell; see to it that nobody else may write", token)
+				"Only the issuer of the tokens can tell; make sure that nobody else may write", token)
 		}
 	}
 	return nil

@@ -172,10 +172,10 @@ func (r *run) judgeCrowd(resource string, calls []call) error {
 	for _, c := range calls {
 		if c.Value == content {
 			if c.token < highest.token {
-				r.through("%s stands, though %d was admitted", described(c.Write), highest.token)
+				r.through("%s is still stored, though %d was admitted", described(c.Write), highest.token)
 			}
 			if errors.Is(c.err, ErrRefused) {
-				r.through("%s was refused, and stands", described(c.Write))
+				r.through("%s was refused, and is stored", described(c.Write))
 			}
 			return nil
 		}

@@ -104,7 +104,7 @@ func (s *Set) add(words []string) error {
 			return err
 		}
 		if s.keys[p.ID] != nil {
-			return fmt.Errorf("id %s stands in an earlier line", p.ID)
+			return fmt.Errorf("id %s is in an earlier line already", p.ID)
 		}
 		s.keys[p.ID] = p
 	case "cert":
@@ -113,7 +113,7 @@ func (s *Set) add(words []string) error {
 			return err
 		}
 		if s.certificates[certificateKey(p.Name)] != nil {
-			return fmt.Errorf("the certificate %s stands in an earlier line", p.Name)
+			return fmt.Errorf("the certificate %s is in an earlier line already", p.Name)
 		}
 		s.certificates[certificateKey(p.Name)] = p
 	default:
@@ -142,7 +142,7 @@ func parseLine(words []string, needed ...string) (*Principal, error) {
 		field, value, found := strings.Cut(word, "=")
 		switch {
 		case !found || field != "expires" && !slices.Contains(needed, field):
-			return nil, fmt.Errorf("has what is no field of a %s: those are %s and expires, each like scope=read", kind, strings.Join(needed, ", "))
+			return nil, fmt.Errorf("has an unknown field; those of a %s are %s and expires, each like scope=read", kind, strings.Join(needed, ", "))
 		case given[field]:
 			return nil, fmt.Errorf("%s is given twice", field)
 		}
@@ -200,7 +200,7 @@ func parseScopes(list string) ([]Scope, error) {
 	for name := range strings.SplitSeq(list, ",") {
 		scope, ok := parseScope(name)
 		if !ok {
-			return nil, errors.New("must be a list of read, lock, fence and admin, with commas between them")
+			return nil, errors.New("must be a list of read, lock, fence and admin, separated by commas")
 		}
 		found[scope] = true
 	}

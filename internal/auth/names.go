@@ -28,12 +28,12 @@ func parseNames(list string) (Names, error) {
 	for _, prefix := range prefixes {
 		if prefix == allNames {
 			if len(prefixes) > 1 {
-				return nil, fmt.Errorf("has %s, which is every name, beside others", allNames)
+				return nil, fmt.Errorf("has %s, which means every name, together with others", allNames)
 			}
 			return Names{allNames}, nil
 		}
 		if _, err := fencing.ParseName(strings.TrimSuffix(prefix, "/")); err != nil {
-			return nil, fmt.Errorf("has what is no prefix; one is like jobs/ (all names below jobs), jobs (that name, and all below it) or %s (every name)", allNames)
+			return nil, fmt.Errorf("has an invalid prefix; a prefix is like jobs/ (all names below jobs), jobs (that name, and all below it) or %s (every name)", allNames)
 		}
 	}
 	slices.Sort(prefixes)

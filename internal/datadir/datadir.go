@@ -98,9 +98,9 @@ func InUse(dir string) (bool, error) {
 func (l *Lock) Held() error {
 	switch at, err := os.Stat(l.path); {
 	case err != nil:
-		return fmt.Errorf("%s was moved or taken away while this process used it: %w", l.path, err)
+		return fmt.Errorf("%s was moved or removed while this process used it: %w", l.path, err)
 	case !os.SameFile(at, l.is):
-		return fmt.Errorf("%s was replaced while this process used it: what is there now may be another's; what was acknowledged is in the directory that was there before", l.path)
+		return fmt.Errorf("%s was replaced while this process used it: the new one may be another gateway's; acknowledged changes are in the directory that was there before", l.path)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func Explained(dir string, err error) error {
 func access(dir, path string) (access, change string) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return path + " can't be looked at", "let this user have " + dir
+		return path + " can't be read", "give this user access to " + dir
 	}
 	self := os.Geteuid()
 	owner, known := ownerOf(info)

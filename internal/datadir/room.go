@@ -55,7 +55,7 @@ func NoRoom(err error, dir, what string, size int64) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fmt.Errorf("%s was to be written anew, with about %d MiB, and %w in the file system of %s: %w; make room, and start again. Nothing is wrong with the files that are there: leave them, they have all that was acknowledged",
+	return fmt.Errorf("%s of about %d MiB can't be written, as %w in the file system of %s: %w; make room, and start again. Nothing is wrong with the existing files: leave them, they have everything that was acknowledged",
 		what, size>>20+1, ErrNoRoom, dir, err)
 }
 

@@ -29,7 +29,7 @@ const (
 	lockPatience = time.Second
 
 	// remedy follows what is wrong with a file.
-	remedy = "what it has is as it was. Wait for the longest TTL that was in use, so that none of its leases can be any more, and move the directory away: an empty one is made, and tokens go on growing by the clock. Or put back a copy of it, and say so with gateway restored"
+	remedy = "nothing in it was changed. Wait for the longest TTL that was in use, until all its leases must have ended, and move the directory away: an empty one is made, and tokens keep growing by the clock. Or put back a copy of it, and run gateway restored"
 )
 
 // disk is the files of the store:
@@ -144,8 +144,8 @@ func (d *disk) there(files wal.Files) (bool, error) {
 		}
 		if slices.ContainsFunc(all, func(entry fs.DirEntry) bool { return entry.Name() == name }) {
 			if name == earlierFile {
-				return false, fmt.Errorf("%s is of an earlier version, which this one can't read: start that version, or, when none of its leases can be in use any more "+
-					"(after the longest TTL), move the file away: a new store is made, and tokens go on growing by the clock", filepath.Join(d.dir, name))
+				return false, fmt.Errorf("%s is of an earlier version, which this one can't read: start that version, or, when all its leases must have ended "+
+					"(after the longest TTL), move the file away: a new store is made, and tokens keep growing by the clock", filepath.Join(d.dir, name))
 			}
 			below, err := files.List(filepath.Join(d.dir, name))
 			if err != nil || len(below) > 0 {
@@ -196,7 +196,7 @@ func (d *disk) recover(m *machine.Machine) error {
 		return err
 	}
 	if first > last+1 {
-		return fmt.Errorf("entries %d to %d are missing in %s: the log begins behind them, and no snapshot has them; %s", last+1, first-1, d.dir, remedy)
+		return fmt.Errorf("entries %d to %d are missing in %s: the log begins after them, and no snapshot has them; %s", last+1, first-1, d.dir, remedy)
 	}
 	end, err := d.log.LastIndex()
 	if err != nil {

@@ -109,9 +109,9 @@ func (d *disk) look(files wal.Files) (detail string, err error) {
 	detail = "it can be read, and no gateway has it open"
 	switch {
 	case d.behind > 0 && len(d.members.Servers) > 0:
-		detail = "the gateway that had it was a cluster of one, or has not ended cleanly: the next start carries out its log"
+		detail = "its last gateway was a cluster of one, or did not stop cleanly: the next start replays its log"
 	case d.behind > 0:
-		detail = "the gateway that had it has not ended cleanly: the next start carries out its log"
+		detail = "its last gateway did not stop cleanly: the next start replays its log"
 	}
 	if ahead := m.Now().Sub(fencing.InstantOf(time.Now())); ahead > time.Second {
 		detail += fmt.Sprintf("; its time is %s ahead of the clock of this machine, and so are its tokens: those of an empty directory would be lower", ahead.Round(time.Second))

@@ -112,7 +112,7 @@ func TestLookAfterACrash(t *testing.T) {
 	mustAcquire(t, c.Store, acquire("a", time.Hour))
 	dir := t.TempDir()
 	writeFiles(t, dir, waltest.Moved(c.last, c.dir+"/", ""))
-	if got := looked(t, dir, "file"); !strings.Contains(got, "has not ended cleanly") {
+	if got := looked(t, dir, "file"); !strings.Contains(got, "did not stop cleanly: the next start replays its log") {
 		t.Errorf("%q", got)
 	}
 }

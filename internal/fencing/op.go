@@ -186,7 +186,7 @@ func ConflictError(field, present string) *Error {
 		present = "none"
 	}
 	return &Error{Code: CodeConflict, Field: field, Detail: fmt.Sprintf(
-		"%s is not that of the lease or place which this lease id has already, %q; leave it out to take what is", field, present)}
+		"%s differs from that of the lease or place that this lease id already has, %q; leave it out to keep that", field, present)}
 }
 
 // RenewRequest sets the remaining time of a lease, to shorten it too. MaxHold

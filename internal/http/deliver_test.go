@@ -297,7 +297,7 @@ func TestStoreFailures(t *testing.T) {
 			return operationKey{r.method, g.mux.Find(chi.NewRouteContext(), r.method, path)} == of
 		})
 		if !asked && of.method != "HEAD" && !slices.Contains(withoutStore, of.pattern) {
-			t.Errorf("%s %s is not asked here: what does it answer when the store can't be asked?", of.method, of.pattern)
+			t.Errorf("%s %s is not asked here: what does it answer when the store can't be reached?", of.method, of.pattern)
 		}
 	}
 	before := unbeaten(g)

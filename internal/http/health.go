@@ -75,7 +75,7 @@ func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took tim
 	b = appendBoolMember(b, "ok", err == nil)
 	b = appendIntMember(b, "took_ms", took.Milliseconds())
 	if err != nil {
-		detail, remedy := "the store can't be asked", ""
+		detail, remedy := "the store can't be reached", ""
 		var e *fencing.Error
 		if errors.As(err, &e) {
 			detail = e.Detail

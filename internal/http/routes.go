@@ -150,5 +150,5 @@ func signpost(path string) string {
 	if path == "/lock" || strings.HasPrefix(path, "/lock/") {
 		return "a lock is at /locks/{name}"
 	}
-	return "/openapi.yaml says what there is"
+	return "see /openapi.yaml"
 }

@@ -15,9 +15,9 @@ func TestCluster(t *testing.T) {
 	})
 	want := ""
 	for _, m := range []struct{ name, help, value string }{
-		{"applied_index", "The last entry of the log that this node has carried out.", "11"},
+		{"applied_index", "The last entry of the log that this node has applied.", "11"},
 		{"has_leader", "1 if this node knows of a leader; without one nothing is served.", "0"},
-		{"last_contact_seconds", "How long ago this node has heard of the leader; 0 at the leader, -1 if it never has.", "-1"},
+		{"last_contact_seconds", "How long ago this node heard from the leader; 0 at the leader, -1 if it never did.", "-1"},
 		{"leads", "1 if this node leads the cluster.", "1"},
 		{"term", "The term of the cluster: rises with each election.", "7"},
 		{"voters", "Members of the cluster that have a vote.", "3"},

@@ -37,7 +37,7 @@ fencepost_store_findings{check="clock"} 2
 fencepost_store_findings{check="role"} 0
 `
 	const quarantine = `
-# HELP fencepost_store_quarantine_seconds Time until everything may be granted again after something may have been forgotten; 0 without a quarantine.
+# HELP fencepost_store_quarantine_seconds Time until new leases are granted again after the store may have lost some; 0 without a quarantine.
 # TYPE fencepost_store_quarantine_seconds gauge
 fencepost_store_quarantine_seconds 1.5
 `

@@ -16,7 +16,7 @@ var (
 	heldDesc = prometheus.NewDesc("fencepost_locks_held",
 		"Names with a live lease, in the whole store; expired ones count until they are reaped.", nil, nil)
 	quarantineDesc = prometheus.NewDesc("fencepost_store_quarantine_seconds",
-		"Time until everything may be granted again after something may have been forgotten; 0 without a quarantine.", nil, nil)
+		"Time until new leases are granted again after the store may have lost some; 0 without a quarantine.", nil, nil)
 )
 
 // statsCollector asks the store at every scrape. A store that does not answer

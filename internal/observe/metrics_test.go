@@ -118,7 +118,7 @@ func TestAStoreOutOfReach(t *testing.T) {
 		t.Fatalf("a closed store answered %v", err)
 	}
 	expect(t, reg, `
-# HELP fencepost_store_errors_total Store operations answered with a 503, by code: refused (quarantined), or with an outcome that is not known.
+# HELP fencepost_store_errors_total Store operations answered with a 503, by code: refused (quarantined), or with an unknown outcome.
 # TYPE fencepost_store_errors_total counter
 fencepost_store_errors_total{code="unavailable",operation="renew"} 1
 `, "fencepost_store_errors_total", "fencepost_locks_held")

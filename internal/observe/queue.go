@@ -28,7 +28,7 @@ func NewObserver(reg prometheus.Registerer) *Observer {
 		}),
 		waited: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencepost_queue_wait_seconds",
-			Help:    "Time that requests waited, by what it came to: granted, left (the client went away) or the code of the refusal.",
+			Help:    "Time that requests waited, by outcome: granted, left (the client went away) or the code of the refusal.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 11), // 1 ms to 17 min
 		}, []string{"outcome"}),
 		handOff: prometheus.NewHistogram(prometheus.HistogramOpts{

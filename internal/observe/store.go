@@ -50,7 +50,7 @@ func Wrap(store fencing.Store, reg prometheus.Registerer) *Store {
 		}, []string{"operation"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencepost_store_errors_total",
-			Help: "Store operations answered with a 503, by code: refused (quarantined), or with an outcome that is not known.",
+			Help: "Store operations answered with a 503, by code: refused (quarantined), or with an unknown outcome.",
 		}, []string{"operation", "code"}),
 		granted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_leases_granted_total",

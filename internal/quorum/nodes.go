@@ -113,7 +113,7 @@ func (s *Store) shortOf(serving int, votes []vote) error {
 	short.Detail = fmt.Sprintf("%d of %d nodes of the quorum can serve, and %d are needed", serving, len(s.nodes), majorityOf(len(s.nodes)))
 	switch short.Code {
 	case fencing.CodeQuarantined:
-		short.Detail += ": others were not taken into service yet"
+		short.Detail += ": others are not in service yet"
 	case fencing.CodeClockSkew:
 		short.Detail += ": the clocks of others are too far from this gateway's"
 	}

@@ -156,7 +156,7 @@ func (s *Store) compareAt(term, index, own uint64) agreement {
 // errDiffers says that this node has another state than the others.
 func errDiffers(index uint64) error {
 	return fmt.Errorf("entry %d of the log gave another result here than at the other nodes, so their states differ: "+
-		"it is another version of the gateway, or a fault of the machine. Start it with an empty data directory, and the version of the others", index)
+		"it has another version of the gateway, or the machine is faulty. Start it with an empty data directory and the version of the others", index)
 }
 
 // serveDigest says what this node has come to after an entry, once it has carried it out.

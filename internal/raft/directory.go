@@ -155,7 +155,7 @@ func (d *directory) fits(dir string) error {
 		return err
 	}
 	if first > d.covered+1 {
-		return fmt.Errorf("entries %d to %d are missing in %s: the log begins behind them, and no snapshot has them", d.covered+1, first-1, dir)
+		return fmt.Errorf("entries %d to %d are missing in %s: the log begins after them, and no snapshot has them", d.covered+1, first-1, dir)
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (s *Store) lossFinding() fencing.Finding {
 		f.Detail = fmt.Sprintf("names whose leases Redis has lost are granted again after %s, while some leases live for %s", policy.For, inUse)
 	default:
 		f.OK, f.Promise, f.Remedy = true, "", ""
-		f.Detail = "after a loss of leases, no new ones are granted until the lost ones have expired"
+		f.Detail = "if leases may have been lost, no new ones are granted until the lost ones have expired"
 	}
 	return f
 }

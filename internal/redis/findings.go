@@ -16,9 +16,9 @@ func (c *circumstances) role(f *facts) fencing.Finding {
 	if role := f.info["role"]; role != "master" {
 		remedy := otherMaster
 		if c.failover {
-			remedy = "none is needed if a fail-over is under way; otherwise see who the master is"
+			remedy = "nothing, if a fail-over is under way; otherwise find out which server is the master"
 		}
-		return c.finding(checkRole, false, "P1, P2", "this is a replica: it grants nothing, and what is written to it is forgotten", remedy)
+		return c.finding(checkRole, false, "P1, P2", "this is a replica: it grants nothing, and loses what is written to it", remedy)
 	}
 	return c.fine(checkRole, "this is a master")
 }
@@ -41,18 +41,18 @@ func (c *circumstances) clockOf(f *facts) fencing.Finding {
 			side = "behind"
 		}
 		return c.finding(checkClock, false, "P1, P2",
-			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease expires",
+			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease is treated as expired",
 				short(certain), side, short(c.maxSkew)),
 			"synchronise both clocks, as by chrony or systemd-timesyncd")
 	}
-	return c.fine(checkClock, fmt.Sprintf("its clock and this gateway's differ by %s at most", short(max(f.aheadMost, -f.aheadLeast))))
+	return c.fine(checkClock, fmt.Sprintf("its clock and this gateway's differ by at most %s", short(max(f.aheadMost, -f.aheadLeast))))
 }
 
 func (c *circumstances) eviction(f *facts) fencing.Finding {
 	policy, evicted := f.info["maxmemory_policy"], f.info["evicted_keys"]
 	history := ""
 	if evicted != "" && evicted != "0" {
-		history = fmt.Sprintf("; %s keys were since it started, and leases may have been among them", evicted)
+		history = fmt.Sprintf("; %s keys were dropped since it started, perhaps with leases", evicted)
 	}
 	switch {
 	case policy == "noeviction":
@@ -61,7 +61,7 @@ func (c *circumstances) eviction(f *facts) fencing.Finding {
 		return c.fine(checkEviction, "no key is dropped to make room, as memory has no limit"+history)
 	}
 	return c.finding(checkEviction, false, "P1",
-		fmt.Sprintf("when memory is full, leases are dropped while their holders believe in them: maxmemory-policy is %s%s", policy, history),
+		fmt.Sprintf("when memory is full, leases are dropped while their holders still believe they have them: maxmemory-policy is %s%s", policy, history),
 		"maxmemory-policy noeviction")
 }
 
@@ -145,7 +145,7 @@ func (c *circumstances) replicas(f *facts) fencing.Finding {
 			"bring the replicas back")
 	case !guarded && (online > 0 || c.failover):
 		return c.finding(checkReplicas, false, "P1",
-			count(online)+"; a master that is cut off from all of them goes on granting while one is promoted: there is no min-replicas-to-write",
+			count(online)+"; a master that is cut off from all of them keeps granting while one is promoted: there is no min-replicas-to-write",
 			"min-replicas-to-write 1, min-replicas-max-lag 3")
 	case !known && c.sentinel && online > 0 && (connected+1)/2 > 1: // 1 is the least minimum
 		return c.finding(checkReplicas, false, "P1",

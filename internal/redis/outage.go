@@ -23,14 +23,14 @@ var outages = []struct {
 	{isErr(syscall.EACCES, syscall.EPERM), "the operating system does not let the gateway connect to it"},
 	{isErr(syscall.EHOSTUNREACH, syscall.ENETUNREACH), "there is no route to its host"},
 	{says(" loading "), "it has started, and is loading its data"},
-	{says(" misconf "), "it can't write to its disk, and refuses to write to its memory then (MISCONF)"},
+	{says(" misconf "), "it can't write to its disk, so it refuses all writes (MISCONF)"},
 	{says(" oom "), "its memory is full (maxmemory)"},
-	{says(" noreplicas "), "it has fewer replicas than it wants (min-replicas-to-write)"},
+	{says(" noreplicas "), "it has fewer replicas than it needs (min-replicas-to-write)"},
 	{says(" masterdown "), "its link to the master is down"},
 	{says(" clusterdown "), "the Cluster is down: a part of it has no master"},
 	{isErr(errNoMaster), "no master is known"},
 	{isTimeout, "it does not answer in time: it may be stopped, overloaded or cut off"},
-	{isErr(io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE), "it ends the connections"},
+	{isErr(io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE), "it closes the connections"},
 }
 
 func isErr(targets ...error) func(error, string) bool {

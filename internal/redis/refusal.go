@@ -27,7 +27,7 @@ type refusal struct {
 var refusals = []refusal{
 	{
 		is: says("wrongpass "), detail: "it does not accept the password",
-		remedy: "set %s (and the user beside it) to what the server has",
+		remedy: "set %s (and the user) to what the server has",
 	},
 	{
 		is: says("noauth "), detail: "it needs a password and was given none",

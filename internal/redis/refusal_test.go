@@ -41,7 +41,7 @@ func TestFaults(t *testing.T) {
 		{"a wrong password", locked.URL(), "hunter3", "FENCEPOST_REDIS_PASSWORD"},
 		{"no password", locked.URL(), "", "FENCEPOST_REDIS_PASSWORD"},
 		{"a wrong password in the URL", strings.Replace(locked.URL(), "://", "://:x@", 1), "", "the password in FENCEPOST_STORE"},
-		{"a user that does not exist", as("nobody"), "", "the user beside it"},
+		{"a user that does not exist", as("nobody"), "", "(and the user)"},
 		{"a command", as("commands"), "", "ACL SETUSER"},
 		{"a key", as("keys"), "", "ACL SETUSER"},
 		{"a replica", replica.URL(), "", "name the master"},

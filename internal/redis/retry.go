@@ -250,7 +250,7 @@ func (s *Store) logDamage(key string, err error) {
 	}
 	if _, told := s.damageLogged.LoadOrStore(key, true); !told {
 		s.options.Logger.Error("a key can't be decoded: requests for its name fail, lists omit it, and ends of its leases are not reported; if it is a guard or a token counter, no new leases are granted in its partition", "key", key, "error", err,
-			"remedy", "delete the key and the guard of its partition together, as docs/failures.md says: nothing new is granted until the leases that are lost have ended")
+			"remedy", "delete the key and the guard of its partition together, as docs/failures.md says: no new leases are granted until the lost ones have expired")
 	}
 }
 

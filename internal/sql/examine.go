@@ -98,11 +98,11 @@ func clockFinding(least, most, allowed time.Duration) fencing.Finding {
 			side = "behind"
 		}
 		return finding(checkClock, "P1, P2",
-			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease expires",
+			fmt.Sprintf("its clock is %s %s this gateway's, and %s is allowed: nothing is granted, and no lease is treated as expired",
 				short(certain), side, short(allowed)),
 			"synchronise both clocks, as by chrony or systemd-timesyncd")
 	}
-	return fine(checkClock, fmt.Sprintf("its clock and this gateway's differ by %s at most", short(max(most, -least))))
+	return fine(checkClock, fmt.Sprintf("its clock and this gateway's differ by at most %s", short(max(most, -least))))
 }
 
 // lossFinding is about a setting of the gateway's own.
@@ -115,7 +115,7 @@ func lossFinding(q *Quarantine, inUse time.Duration) fencing.Finding {
 	case q.For > 0 && q.For < inUse:
 		return finding(checkLoss, "P1", fmt.Sprintf("names whose leases the database has lost are granted again after %s, while some leases live for %s", q.For, inUse), remedy)
 	}
-	return fine(checkLoss, "after a loss of leases, no new ones are granted until the lost ones have expired")
+	return fine(checkLoss, "if leases may have been lost, no new ones are granted until the lost ones have expired")
 }
 
 func fine(check, detail string) fencing.Finding {

@@ -151,7 +151,7 @@ func TestExamineStandbys(t *testing.T) {
 		}
 	}
 	standby := sqltest.StartStandby(t, primary, false)
-	says(url, "1 standby follows it, and no commit waits for it: a fail-over forgets the last ones; then nothing new is granted", true)
+	says(url, "1 standby follows it, and no commit waits for it: a fail-over forgets the last ones; then no new leases are granted", true)
 	says(sqltest.As(url, user, "secret"), "1 standby follows it, and no commit waits for it", true)
 
 	// The standby itself is of no use, and says why.
@@ -167,7 +167,7 @@ func TestExamineStandbys(t *testing.T) {
 
 	sqltest.StartStandby(t, primary, true)
 	says(url, "2 standbys follow it", true)
-	says(sqltest.As(url, user, "secret"), "which of them a commit waits for the gateway's user may not see", true)
+	says(sqltest.As(url, user, "secret"), "the gateway's user may not see which of them a commit waits for", true)
 }
 
 func portOf(s *sqltest.Server) string { return ":" + strconv.Itoa(s.Port()) }

@@ -36,7 +36,7 @@ func newMySQL(address string) (*mysqlServer, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Fragment != "" || u.Opaque != "" {
-		return at("it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE; in a password characters such as / ? # @ %% are to be written as %%2F %%3F %%23 %%40 %%25")
+		return at("it is not of the form mysql://USER:PASSWORD@HOST:PORT/DATABASE; in a password characters such as / ? # @ %% must be written as %%2F %%3F %%23 %%40 %%25")
 	}
 	options, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -82,7 +82,7 @@ func newMySQL(address string) (*mysqlServer, error) {
 	case c.Net == "unix" && u.Host != "":
 		return at("it names a host and a socket")
 	case authorities != "" && c.TLSConfig != "true":
-		return at("tls-ca goes with tls=true")
+		return at("tls-ca needs tls=true")
 	}
 	if authorities != "" {
 		if c.TLS, err = trusting(authorities); err != nil {

@@ -52,7 +52,7 @@ func mysqlError(err error) error {
 	case errors.As(err, &refusal) && mysqlLost[refusal.Number]:
 		return fmt.Errorf("the database has ended a transaction, or the connection: %w", err)
 	case errors.As(err, &refusal) && (refusal.Number == 1290 || refusal.Number == 1792 || refusal.Number == 1836):
-		return fmt.Errorf("the database server can't be written to; it may be a replica: %w", err)
+		return fmt.Errorf("the database server does not accept writes; it may be a replica: %w", err)
 	case errors.As(err, &refusal):
 		if words := mysqlWords[refusal.Number]; words != "" {
 			return refused{fmt.Errorf("%s: %w", words, err)}

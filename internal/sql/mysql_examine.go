@@ -35,7 +35,7 @@ func (k *mysqlKind) finding() fencing.Finding {
 	if k.maria {
 		return fine(check, "this is "+k.String())
 	}
-	return fine(check, "this is "+k.String()+"; the promises are tested with MariaDB, which this version takes it to be like")
+	return fine(check, "this is "+k.String()+"; the promises are tested with MariaDB, and this version treats it like one")
 }
 
 const onlyQuarantine = "; only a quarantine keeps them from being granted again meanwhile"
@@ -72,7 +72,7 @@ func (f mysqlFacts) binlog() fencing.Finding {
 	case !isOn(f["log_bin"]):
 		return fine(check, "there is no binary log")
 	case strings.EqualFold(f["binlog_format"], "STATEMENT"):
-		return finding(check, "", "nothing can be written: binlog_format is STATEMENT, which goes with no transaction at READ COMMITTED", "binlog_format = ROW")
+		return finding(check, "", "nothing can be written: binlog_format is STATEMENT, which does not work with transactions at READ COMMITTED", "binlog_format = ROW")
 	case f["sync_binlog"] != "1":
 		return finding(check, "P1", fmt.Sprintf("a power loss forgets the last grants, as after it only what is in the binary log counts: sync_binlog is %s%s", f["sync_binlog"], onlyQuarantine),
 			"sync_binlog = 1")
@@ -85,19 +85,19 @@ func (f mysqlFacts) role() fencing.Finding {
 	const check = "role"
 	switch {
 	case isOn(f["read_only"]) || isOn(f["innodb_read_only"]):
-		return finding(check, "", "this server can be read only: everything is answered 503", "have the URL lead to the server that is written to")
+		return finding(check, "", "this server is read-only: every request is answered 503", "use the URL of the server that accepts writes")
 	case isOn(f["slave_running"]):
 		return finding(check, "P1, P2", "this server replicates from another one, and can be written to: gateways that write to both of them grant one lock twice",
 			"have all gateways use one server, and read_only = ON on its replicas")
 	}
-	return fine(check, "this server is written to")
+	return fine(check, "this server accepts writes")
 }
 
 // replicas are none of the promises' while a fail-over is noticed. Semi-synchronous ones are no better: after a timeout they are not waited for.
 func (f mysqlFacts) replicas() fencing.Finding {
 	const check = "replicas"
 	if n := f["slaves_connected"]; n != "" && n != "0" {
-		return fine(check, fmt.Sprintf("replicas that follow: %s. A fail-over to one may forget the last grants: then a quarantine is waited for", n))
+		return fine(check, fmt.Sprintf("replicas that follow: %s. A fail-over to one may lose the last grants; then there is a quarantine", n))
 	}
 	return fine(check, "no replica is known to follow")
 }

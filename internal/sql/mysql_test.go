@@ -26,7 +26,7 @@ func TestMySQLURL(t *testing.T) {
 		{"mysql://me:s3cret@db.example/locks?charset=latin1", `no option "charset"`},
 		{"mysql://me:s3cret@db.example/locks?tls=maybe", "tls is true"},
 		{"mysql://me:s3cret@db.example/locks?tls=true&tls=false", `one value: "tls"`},
-		{"mysql://me:s3cret@db.example/locks?tls-ca=%2Fca.pem", "goes with tls=true"},
+		{"mysql://me:s3cret@db.example/locks?tls-ca=%2Fca.pem", "needs tls=true"},
 		{"mysql://me:s3cret@db.example/locks?tls=true&tls-ca=%2Fnowhere%2Fca.pem", "tls-ca: open"},
 		{"mysql://db.example/locks", "no user"},
 		{"mysql://me:s3cret@db.example", "no database"},

@@ -24,7 +24,7 @@ import (
 const serverNow = `select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)),
 /*M! concat('mariadb/', @@global.server_id) */ /*!80000 @@global.server_uuid */, @@global.read_only;`
 
-var errReadOnly = errors.New("the database server can be read only (read_only), as a replica is: it can't be written to")
+var errReadOnly = errors.New("the database server is read-only (read_only), like a replica")
 
 func (b *begun) readServer(row []driver.Value) error {
 	b.now, b.server = fencing.Instant(number(row[0])), text(row[1])

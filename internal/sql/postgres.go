@@ -337,7 +337,7 @@ func postgresError(err error) error {
 	case errors.As(err, &refusal):
 		switch refusal.Code {
 		case "25006", "55000":
-			return fmt.Errorf("the database server is a standby, which can't be written to: %s", refusal.Message)
+			return fmt.Errorf("the database server is a standby, which does not accept writes: %s", refusal.Message)
 		case "42P05", "26000":
 			return fmt.Errorf("prepared statements do not work here: a pooler in transaction mode gives each transaction another connection: leave prepared=true out of the URL: %s", refusal.Message)
 		case "42501":

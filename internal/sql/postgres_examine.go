@@ -57,10 +57,10 @@ func (c *postgresConn) examine(ctx context.Context) ([]fencing.Finding, error) {
 func (f *postgresFacts) role() fencing.Finding {
 	switch {
 	case f.recovery:
-		return finding(checkRole, "", "this is a standby, which can't be written to: all is answered 503",
-			"name the primary in FENCEPOST_STORE, or all servers, separated by commas: the one that can be written to is used")
+		return finding(checkRole, "", "this is a standby, which does not accept writes: every request is answered 503",
+			"name the primary in FENCEPOST_STORE, or all servers, separated by commas: the one that accepts writes is used")
 	case f.settings["default_transaction_read_only"] == "on":
-		return finding(checkRole, "", "transactions only read here unless they say otherwise, so all is answered 503: default_transaction_read_only is on",
+		return finding(checkRole, "", "transactions are read-only here by default, so every request is answered 503: default_transaction_read_only is on",
 			"default_transaction_read_only off, for the database or for the gateway's user")
 	}
 	return fine(checkRole, "it accepts writes")
@@ -89,13 +89,13 @@ func (f *postgresFacts) persistence() fencing.Finding {
 }
 
 func (f *postgresFacts) replicas() fencing.Finding {
-	const covered = "; then nothing new is granted until what was forgotten has run out, by the quarantine"
+	const covered = "; then no new leases are granted until the lost ones have expired (quarantine)"
 	names, commit := f.settings["synchronous_standby_names"], f.settings["synchronous_commit"]
 	switch {
 	case f.recovery:
 		return fine(checkReplicas, "a standby needs none")
 	case names != "" && commit != "local" && (f.standbys == 0 || f.knowsSync && f.confirm == 0):
-		return finding(checkReplicas, "", "no standby is there that a commit may wait for, and synchronous_standby_names has them wait: all is answered 503",
+		return finding(checkReplicas, "", "synchronous_standby_names makes commits wait for a standby, and there is none: every request is answered 503",
 			"bring the standbys back, or take them out of synchronous_standby_names")
 	case f.standbys == 0:
 		return fine(checkReplicas, "no standby follows it: nothing is lost by a fail-over, and nobody can take its place")
@@ -104,7 +104,7 @@ func (f *postgresFacts) replicas() fencing.Finding {
 	case commit == "local":
 		return fine(checkReplicas, followers(f.standbys)+", and no commit waits for it, as synchronous_commit is local: a fail-over forgets the last ones"+covered)
 	case !f.knowsSync:
-		return fine(checkReplicas, followers(f.standbys)+"; which of them a commit waits for the gateway's user may not see. A fail-over to another one forgets the last commits"+covered)
+		return fine(checkReplicas, followers(f.standbys)+"; the gateway's user may not see which of them a commit waits for. A fail-over to another one forgets the last commits"+covered)
 	case f.confirm < f.standbys:
 		return fine(checkReplicas, fmt.Sprintf("%s; a commit waits for %d of them. A fail-over to another one forgets the last commits%s", followers(f.standbys), f.confirm, covered))
 	}
@@ -125,8 +125,8 @@ func (f *postgresFacts) timeouts() fencing.Finding {
 		least   time.Duration // with which no turn is cut off
 		what    string
 	}{
-		{"statement_timeout", lockTimeout + time.Second, "a turn that waits for another gateway's is cut off, and what it was to do is answered late or 503"},
-		{"transaction_timeout", lockTimeout + stall + time.Second, "a turn that waits for another gateway's is cut off, and what it was to do is answered late or 503"},
+		{"statement_timeout", lockTimeout + time.Second, "a turn that waits for another gateway's is cut off, and its requests are answered late or with 503"},
+		{"transaction_timeout", lockTimeout + stall + time.Second, "a turn that waits for another gateway's is cut off, and its requests are answered late or with 503"},
 		{"idle_session_timeout", 2 * idleEvery, "connections are cut off between two turns, and opened again"},
 	} {
 		ms, _ := strconv.Atoi(f.settings[t.setting])

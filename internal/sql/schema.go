@@ -36,7 +36,7 @@ func (s schemaIs) check() error {
 	case s.isNewer():
 		return fmt.Errorf("the tables in the database are of a newer version of the gateway (tables %d, log %d; this version has %d and %d): start that one", s.version, s.format, schemaVersion, machine.Format)
 	case s.version < schemaVersion || s.format < machine.Format:
-		return fmt.Errorf("the tables in the database are of an older version of the gateway (tables %d, log %d; this version has %d and %d): gateway store init of this version brings them up to date when all others are stopped",
+		return fmt.Errorf("the tables in the database are of an older version of the gateway (tables %d, log %d; this version has %d and %d): stop all gateways, then run gateway store init of this version",
 			s.version, s.format, schemaVersion, machine.Format)
 	}
 	return nil

@@ -21,7 +21,7 @@ func (l *Log) recover(look bool) error {
 		case err != nil:
 			return err
 		case name == olderFile:
-			err = fmt.Errorf("%s is of a log that an earlier version kept, which this one can't read: start that version, or begin anew with an empty directory", l.path(name))
+			err = fmt.Errorf("%s is of a log that an earlier version kept, which this one can't read: start that version, or start with an empty directory", l.path(name))
 		case number > 0 && strings.HasSuffix(name, newSuffix) && look:
 		case number > 0 && strings.HasSuffix(name, newSuffix): // a crash came before it was whole
 			err = inOrder(l.held, func() error { return l.files.Remove(l.path(name)) })

@@ -82,7 +82,7 @@ func (l *Log) create(number uint64, size int64) error {
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		err = fmt.Errorf("the next log file needs %.1f MiB, and %w in the file system of %s: %w; make room, and start again. "+
-			"Nothing is wrong with the files that are there: leave them, they have all that was acknowledged", float64(size)/(1<<20), datadir.ErrNoRoom, l.dir, err)
+			"Nothing is wrong with the existing files: leave them, they have everything that was acknowledged", float64(size)/(1<<20), datadir.ErrNoRoom, l.dir, err)
 	}
 	return err
 }

@@ -87,7 +87,7 @@ func TestExamineEveryMinuteAndSoonerWhileSomethingIsAtFault(t *testing.T) {
 		advance(70 * time.Second) // found after 59 s
 		wantLooks(t, s, 59*time.Second, 64*time.Second, 69*time.Second)
 
-		// What can't be looked at is taken to be as it was.
+		// What can't be read is taken to be as it was.
 		s.find(errors.New("out of reach"))
 		advance(6 * time.Second)
 		wantLooks(t, s, 4*time.Second, 5*time.Second, 6*time.Second)

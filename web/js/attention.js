@@ -108,7 +108,7 @@ export class Attention {
       reconcile(list, views, found[key], ({ name }) => name, (lock) => new Entry(lock, of), (view, lock) => view.tell(lock, now));
       const queues = key === "expiring" || report.queues;
       const unknown = !report.known || (key === "waited" && report.waiting.count > 0); // how many wait is known before for how long
-      const some = unknown ? "Looking\u2026" : "None among the first names.";
+      const some = unknown ? "Looking\u2026" : "None among the first locks by name.";
       setText(none, found[key].length > 0 ? "" : !queues ? "This store has no queues." : unknown || more ? some : of.none);
       all.hidden = found[key].length === 0;
     }

@@ -53,7 +53,7 @@ export class Break {
   // open asks about a holder of a lock.
   open({ name, waiters, waiting }, holder) {
     const next = waiting === 0 ? "Nobody waits for the lock."
-      : waiters[0]?.owner ? ["Next in the queue is ", el("bdi", null, waiters[0].owner), "."] : "The next waiter that fits gets the lock.";
+      : waiters[0]?.owner ? ["Next in the queue is ", el("bdi", null, waiters[0].owner), "."] : "The next in the queue gets the lock, once it fits.";
     this.#ask({ name, token: holder.fencing_token, lease: null }, "Break a lease", "Break the lease", "Why, for the holder and the history (may be left empty)",
       [el("bdi", null, holder.owner || "A holder without an owner"), ` loses its lease, which has the token ${holder.fencing_token}. `, ...[next].flat()]);
   }

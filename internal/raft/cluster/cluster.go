@@ -296,7 +296,7 @@ func (c *Cluster) note(condition string) {
 	case !news:
 	case condition == "":
 		leader, _ := c.started().LeaderWithID()
-		c.log.Info("this node is a member of the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
+		c.log.Info("this node takes part in the cluster", "node", c.self.Addr, "id", c.self.ID, "leader", addrOf(string(leader)))
 	default:
 		c.log.Warn("this node takes no part in a cluster", "node", c.self.Addr, "id", c.self.ID, "reason", condition)
 	}

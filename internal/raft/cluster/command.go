@@ -166,7 +166,7 @@ func (c *Command) Add(ctx context.Context, addr string) (Status, error) {
 	}
 	return c.await(ctx, func(s Status) bool {
 		return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == addr && m.Voter })
-	}, addr+" was added, and has no vote yet, for it has not all entries: it gets it by itself once it has them")
+	}, addr+" was added, but has no vote yet: it gets one by itself once it has caught up")
 }
 
 // Remove has a member, by address or id, be one no more. Who is none needs no removal, so it may be repeated.
@@ -176,7 +176,7 @@ func (c *Command) Remove(ctx context.Context, which string) (Status, error) {
 	}
 	return c.await(ctx, func(s Status) bool {
 		return s.Leader != "" && !slices.ContainsFunc(s.Members, func(m Member) bool { return m.Addr == which || m.ID == which })
-	}, which+" was removed, and the leader does not know yet")
+	}, which+" was removed, but the leader still lists it")
 }
 
 // Transfer hands the leadership to a member, by address or id, or to any other.
@@ -189,7 +189,7 @@ func (c *Command) Transfer(ctx context.Context, which string) (Status, error) {
 		return Status{}, err
 	}
 	return c.await(ctx, func(s Status) bool { return handedOver(before, s, which) },
-		"the leadership was handed over, and nobody leads yet")
+		"the leadership was handed over, but there is no new leader yet")
 }
 
 // handedOver reports whether a status is of after a transfer to a member, or to any. To any it is by its term: the

@@ -127,7 +127,7 @@ func (s Status) Whole() error {
 		case !m.Voter:
 			return fmt.Errorf("%s has no vote yet: it gets one by itself once it has caught up", m.Addr)
 		case m.Slow():
-			waits := "once one more is down, all may wait for it"
+			waits := "if one more member goes down, all changes may wait for it"
 			if m.Addr == s.Leader {
 				waits = "all changes wait for it"
 			}

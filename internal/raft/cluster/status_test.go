@@ -41,7 +41,7 @@ func TestWhole(t *testing.T) {
 		{"the third has no vote yet", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", noVote)}}, "c has no vote"},
 		{"the third is away", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", away)}}, "c can't be reached"},
 		{"the third is behind", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a"), member("b"), member("c", lags)}}, "c does not follow"},
-		{"the disk of the third is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b", quick), member("c", slow)}}, "the disk of c is slow, a write takes 1500 ms: once one more is down"},
+		{"the disk of the third is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a"), member("b", quick), member("c", slow)}}, "the disk of c is slow, a write takes 1500 ms: if one more member goes down, all changes may wait for it"},
 		{"its own disk is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a", slow), member("b"), member("c")}}, "all changes wait for it"},
 		{"the only disk is slow", Status{Node: "a", Leader: "a", MayFail: 0, Members: []Member{member("a", slow)}}, "all changes wait for it"},
 		{"no disk is slow", Status{Node: "a", Leader: "a", MayFail: 1, Members: []Member{member("a", quick), member("b", quick), member("c", quick)}}, ""},

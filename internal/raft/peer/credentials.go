@@ -41,8 +41,8 @@ type Credentials struct {
 // than MinSecret.
 func FromSecret(secret string) (*Credentials, error) {
 	if len(secret) < MinSecret {
-		return nil, fmt.Errorf("the secret has %d characters; it must have at least %d, made by chance, as of openssl rand -hex 32: "+
-			"who can connect to a node could try shorter ones in private", len(secret), MinSecret)
+		return nil, fmt.Errorf("the secret has %d characters; it must have at least %d, chosen at random, as by openssl rand -hex 32: "+
+			"anyone who can connect to a node could guess a shorter one unnoticed", len(secret), MinSecret)
 	}
 	seed, err := hkdf.Key(sha256.New, []byte(secret), nil, derivation, ed25519.SeedSize)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *Credentials) shake(conn *tls.Conn) (net.Conn, error) {
 		return nil, fmt.Errorf("TLS: %w", err)
 	}
 	if conn.ConnectionState().NegotiatedProtocol != protocol {
-		return nil, errors.New("the other side is no node of a cluster")
+		return nil, errors.New("the other side is not a node of a cluster")
 	}
 	return conn, nil
 }

@@ -50,7 +50,7 @@ type frame struct {
 	body  []byte
 }
 
-var errFrame = errors.New("the other side sent what is no frame")
+var errFrame = errors.New("the other side did not send a frame")
 
 func readFrame(r *bufio.Reader) (f frame, err error) {
 	var head [headSize]byte

@@ -49,7 +49,7 @@ type Refused struct {
 func (r *Refused) Error() string { return r.Node.Addr + " refused: " + r.Reason }
 
 // errOther is the reason of who is asked for as another node.
-const errOther = "the node that was meant is not here; another one has its address, for its data was lost or replaced"
+const errOther = "the node that was meant is not here; another one has its address, because its data was lost or replaced"
 
 func writeMessage(w io.Writer, message any) error {
 	body, err := json.Marshal(message)
@@ -67,7 +67,7 @@ func readMessage(r io.Reader, message any) error {
 	}
 	n := binary.BigEndian.Uint32(length[:])
 	if n > maxHello {
-		return errors.New("what the other side says is no hello")
+		return errors.New("the other side did not send a hello")
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(r, body); err != nil {

@@ -47,7 +47,7 @@ func NewID() string {
 
 func checkID(id string) error {
 	if raw, err := hex.DecodeString(id); err != nil || len(raw) != idBytes || id != strings.ToLower(id) {
-		return fmt.Errorf("%q is no id of a node; it must have %d hexadecimal digits", id, 2*idBytes)
+		return fmt.Errorf("%q is not the id of a node; it must have %d hexadecimal digits", id, 2*idBytes)
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func CheckAddr(addr string) error {
 }
 
 // errExposed is what keeps a cluster without credentials on its machine.
-var errExposed = errors.New("it is no loopback address, and the nodes have no secret and no certificates to know each other by: " +
-	"whoever reaches a node could take every lock, and change the cluster")
+var errExposed = errors.New("it is not a loopback address, and the nodes have neither a secret nor certificates: " +
+	"anyone who can reach a node could acquire every lock and change the cluster")
 
 // IsLoopback reports whether only this machine reaches an address by its text: names other
 // than localhost may lead anywhere.
