@@ -44,7 +44,7 @@ class Lease {
     const sent = now();
     try {
       const answer = await fetch(this.url, {
-        method, body: body && JSON.stringify(body),
+        method, body: body && JSON.stringify(body), redirect: "manual", // lease id and key are for the gateway alone
         headers: { "Lease-Id": this.id, ...(key && { Authorization: `Bearer ${key}` }) },
         signal: method === "POST" ? AbortSignal.any([this.signal, AbortSignal.timeout(timeout)]) : AbortSignal.timeout(timeout),
       });

@@ -63,7 +63,7 @@ func TestKeys(t *testing.T) {
 			if got := run(t.Context(), strings.Fields(c.args), &out, &out); got != c.want {
 				t.Errorf("%v: %d, want %d: %s", c.env, got, c.want, &out)
 			}
-			if hint := strings.Contains(out.String(), keyFileVariable+" says"); hint != (c.env == nil) {
+			if hint := strings.Contains(out.String(), keyFileVariable+" to a key"); hint != (c.env == nil) {
 				t.Errorf("%v: it says %s", c.env, &out)
 			}
 			if len(string(secret)) > 10 && strings.Contains(out.String(), strings.TrimSpace(string(secret))) {
