@@ -35,7 +35,7 @@ func TestHeartbeatTellsOfAll(t *testing.T) {
 	mustAcquire(t, near, set)
 	want = append(want, fencing.Entry{Name: "c", Lease: set.Lease.Public(), Stamp: set.Stamp, Provisional: true})
 	wantCode(t, "heartbeat", near.Heartbeat(t.Context(), append(names, "c")), fencing.CodeOK)
-	got := slices.Clone(heard.entries())
+	got, want := slices.Clone(heard.entries()), slices.Clone(want)
 	for _, all := range [][]fencing.Entry{got, want} {
 		slices.SortFunc(all, func(a, b fencing.Entry) int {
 			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
@@ -261,7 +261,7 @@ func attachRequest(name fencing.Name) fencing.AcquireRequest {
 func wantEntries(t *testing.T, s *Store, heard *recorder, names []fencing.Name, want ...fencing.Entry) {
 	t.Helper()
 	wantCode(t, "heartbeat", s.Heartbeat(t.Context(), names), fencing.CodeOK)
-	got := slices.Clone(heard.entries())
+	got, want := slices.Clone(heard.entries()), slices.Clone(want)
 	for _, all := range [][]fencing.Entry{got, want} {
 		slices.SortFunc(all, func(a, b fencing.Entry) int {
 			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Lease, b.Lease))
