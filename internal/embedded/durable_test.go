@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 	"fencepost/internal/wal/waltest"
 )
 
@@ -424,10 +425,7 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 		}
 		r := acquire("a", time.Minute)
 		granted := background(func() error { return second(c.Do(context.Background(), r)) })
-		waitFor(t, "the grant to be decided", func() bool {
-			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
-			return len(page.Locks) == 1
-		})
+		waitFor(t, "the grant to be decided", func() bool { return c.decided("a") != nil })
 		if !gathering {
 			<-flushing
 		}
@@ -436,8 +434,7 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 			return second(c.Do(context.Background(), fencing.RenewRequest{Name: "a", Lease: r.Lease}))
 		})
 		waitFor(t, "the renewal to be decided", func() bool {
-			page, _ := c.List(t.Context(), fencing.ListRequest{Prefix: "a", Limit: 1})
-			return page.Locks[0].Holders[0].ExpiresAt == c.clock.read().Add(r.TTL)
+			return c.decided("a").Holders[0].ExpiresAt == c.clock.read().Add(r.TTL)
 		})
 		// A renewal that comes later and builds on nothing pending is not held up.
 		if _, err := c.Do(t.Context(), fencing.RenewRequest{Name: free.Name, Lease: free.Lease}); err != nil {
@@ -456,5 +453,57 @@ func TestARenewalWaitsForWhatItBuildsOn(t *testing.T) {
 			}
 		}
 		group.Wait()
+	}
+}
+
+// decided returns a name that is held, also by a grant that is not durable yet; nil: nobody holds it.
+func (s *Store) decided(name string) *fencing.Lock {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if locks, _ := s.machine.Views(machine.View{Prefix: name, Limit: 1, Now: s.now()}, ""); len(locks) > 0 {
+		return locks[0]
+	}
+	return nil
+}
+
+// A list shows a grant when that is on disk, and who asks for one while the disk hangs is told that nothing is known.
+func TestAListShowsWhatIsDurable(t *testing.T) {
+	for _, gathering := range []bool{false, true} { // or being flushed
+		c := openCrashing(t)
+		flushing, proceed := make(chan struct{}, 10), make(chan struct{})
+		c.hooks.beforeFlush = func() error { flushing <- struct{}{}; <-proceed; return nil }
+		var group sync.WaitGroup
+		take := func(name fencing.Name) {
+			group.Go(func() {
+				if _, err := c.Do(context.Background(), acquire(name, time.Minute)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if gathering { // behind another flush
+			take("other")
+			<-flushing
+		}
+		take("a")
+		waitFor(t, "the grant to be decided", func() bool { return c.decided("a") != nil })
+		search := fencing.ListRequest{Prefix: "a", Limit: 1, Count: true}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond) // long enough to see a wrong answer
+		if page, err := c.List(ctx, search); code(err) != fencing.CodeUnavailable {
+			t.Errorf("gathering=%v: %d locks of %d are shown, which are not on disk: %v", gathering, len(page.Locks), page.Total, err)
+		}
+		cancel()
+		group.Go(func() {
+			page, err := c.List(context.Background(), search)
+			if err != nil || len(page.Locks) != 1 || page.Total != 1 {
+				t.Errorf("gathering=%v: %d locks of %d are shown: %v", gathering, len(page.Locks), page.Total, err)
+			} else if c.afterCrash(t).decided("a") == nil {
+				t.Errorf("gathering=%v: what is shown is gone after a crash", gathering)
+			}
+		})
+		close(proceed)
+		group.Wait()
+		if _, err := c.List(t.Context(), search); err != nil {
+			t.Error(err)
+		}
 	}
 }

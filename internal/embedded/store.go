@@ -227,9 +227,9 @@ func (s *Store) Cause() error {
 	}
 }
 
-// List implements fencing.Store. It may show a grant that is not durable yet, and locks at
+// List implements fencing.Store. It returns when all that it shows is durable. It may show locks at
 // more than one instant: see machine.Page.
-func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
+func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPage, error) {
 	if err := s.Cause(); err != nil {
 		return fencing.ListPage{}, fencing.Unavailable(err)
 	}
@@ -246,6 +246,9 @@ func (s *Store) List(_ context.Context, r fencing.ListRequest) (fencing.ListPage
 		return s.machine.Views(v, after)
 	})
 	page.Total = total
+	if err := s.decide(ctx, func() (wait bool) { return true }); err != nil {
+		return fencing.ListPage{}, err
+	}
 	return page, nil
 }
 
@@ -296,7 +299,7 @@ func (s *Store) Watch(sink fencing.EventSink) (stop func()) {
 	return s.watchers.Add(sink)
 }
 
-// Stats implements fencing.Store.
+// Stats implements fencing.Store. It counts what is not durable yet, too: it is for people, and is not to wait for a disk that hangs.
 func (s *Store) Stats(context.Context) (fencing.Stats, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
