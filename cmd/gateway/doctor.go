@@ -296,13 +296,18 @@ func promises(cfg config) []string {
 	}
 	first := "P1 (one live lease): holds as long as Redis loses nothing; see persistence above."
 	if kind == kindSentinel || kind == kindCluster {
-		first = "P1 (one live lease): a fail-over loses the grants that no replica had yet, because FENCEPOST_REDIS_REPLICA_ACKS is 0."
-		if cfg.RedisReplicaAcks > 0 {
-			first = "P1 (one live lease): a grant is answered when " + plural(cfg.RedisReplicaAcks, "replica has", "replicas have") +
-				" it; a fail-over loses it only if another replica is promoted."
-		}
+		first = replicaPromise(cfg.RedisReplicaAcks)
 	}
 	return []string{first, "P2 (tokens only grow): " + tokens, quarantineLine(cfg)}
+}
+
+// replicaPromise says what a Redis with replicas promises if so many of them have a grant before it is answered.
+func replicaPromise(acks int) string {
+	if acks == 0 {
+		return "P1 (one live lease): a fail-over loses the grants that no replica had yet, because FENCEPOST_REDIS_REPLICA_ACKS is 0."
+	}
+	return "P1 (one live lease): a grant is answered when " + plural(acks, "replica has", "replicas have") +
+		" it; a fail-over loses it only if another replica is promoted."
 }
 
 // quarantineLine says what is done about what may have been forgotten.

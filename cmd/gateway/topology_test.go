@@ -119,12 +119,12 @@ func onTopologies(t *testing.T, kinds ...string) {
 				return s.URL()
 			},
 			[]string{"FENCEPOST_REDIS_REPLICA_ACKS=1"},
-			[]string{"(a Redis that Sentinels watch)", "1 replica follows this master", "P1 (one live lease): a grant is answered when 1 replica has it"},
+			[]string{"(a Redis that Sentinels watch)", "1 replica follows this master", replicaPromise(1)},
 		},
 		{
 			"cluster", func(t *testing.T) string { return redistest.StartCluster(t, 3, 3, guarded...).URL() },
 			nil,
-			[]string{"(a Redis Cluster)", "1 replica follows this master", "as FENCEPOST_REDIS_REPLICA_ACKS is 0"},
+			[]string{"(a Redis Cluster)", "1 replica follows this master", replicaPromise(0)},
 		},
 		{
 			"quorum", func(t *testing.T) string { return redistest.QuorumURL(redistest.StartQuorum(t, 3, strictRedis...)) },

@@ -4,16 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"time"
 )
 
-// flushDelay is what a slow disk adds to each flush: some of them together are longer than a
+// writeDelay is what a slow disk adds to each write: some of them together are longer than a
 // follower waits to hear of its leader.
-const flushDelay = 200 * time.Millisecond
+const writeDelay = 200 * time.Millisecond
 
 // cutWay cuts off a node from the others, in one direction or both.
 func cutWay(s *System, random *rand.Rand) (func() error, error) {
@@ -60,16 +57,16 @@ func transfer(s *System, random *rand.Rand) (func() error, error) {
 	return healed, err
 }
 
-// slowDisk has each flush of a node take longer.
+// slowDisk has each write of a node take longer.
 func slowDisk(s *System, random *rand.Rand) (func() error, error) {
-	return pick(random, s.Gateways).tamper(fmt.Sprintf("fsync,fdatasync:delay_enter=%d", flushDelay.Microseconds()))
+	return pick(random, s.Gateways).tamper(logWrites, fmt.Sprintf("delay_enter=%d", writeDelay.Microseconds()))
 }
 
 // fullDisk has no byte more fit on the disk of a node. If it has written meanwhile it ends by itself, else it is
 // killed: a write may fail as late as when the disk is let go. Then it is started again.
 func fullDisk(s *System, random *rand.Rand) (func() error, error) {
 	g := pick(random, s.Gateways)
-	release, err := g.tamper("pwrite64:error=ENOSPC")
+	release, err := g.tamper(logWrites, "error=ENOSPC")
 	if err != nil {
 		return nil, err
 	}
@@ -87,22 +84,5 @@ func fullDisk(s *System, random *rand.Rand) (func() error, error) {
 		case <-time.After(startTimeout):
 			return fmt.Errorf("a gateway whose disk is full does not end:\n%s", g.Log())
 		}
-	}, nil
-}
-
-// tamper has strace change what the system calls of a gateway come to, until release.
-func (g *Gateway) tamper(how string) (release func() error, err error) {
-	calls, _, _ := strings.Cut(how, ":")
-	tracer := exec.Command("strace", "-f", "-qq", "-o", os.DevNull, "-p", fmt.Sprint(g.PID()), "-e", "trace="+calls, "-e", "inject="+how)
-	if err := tracer.Start(); err != nil {
-		return nil, err
-	}
-	return func() error {
-		// Asked to let go while its process ends, strace may wait forever for a thread of it.
-		if err := tracer.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return err
-		}
-		_, err := tracer.Process.Wait()
-		return err
 	}, nil
 }

@@ -144,7 +144,7 @@ func TestSystemASlowDiskIsAFinding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release, err := leader.tamper("fsync,fdatasync:delay_enter=1500000")
+	release, err := leader.tamper(logWrites, "delay_enter=1500000")
 	if err != nil {
 		t.Fatal(err)
 	}
