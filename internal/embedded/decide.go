@@ -38,7 +38,7 @@ func (s *Store) Do(ctx context.Context, op fencing.Op) (out fencing.Outcome, err
 
 // decide runs a decision in its caller's goroutine: one at a time. It returns at once,
 // or, if the decision says that its answer has to wait, when all that was decided until
-// then is durable.
+// then is durable. A panic ends the store: see condemn.
 func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 	s.mu.Lock()
 	if err := s.awaitRoom(ctx); err != nil {
@@ -47,14 +47,22 @@ func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 	}
 	s.next.asked, s.next.now = time.Now(), s.now()
 	var awaited *batch
-	if decision() {
-		if awaited = s.next; awaited.empty() {
-			awaited = s.flushing // all before that is on disk
-		} else {
-			awaited.late = true
+	panicked := machine.Caught(func() {
+		if decision() {
+			if awaited = s.next; awaited.empty() {
+				awaited = s.flushing // all before that is on disk
+			} else {
+				awaited.late = true
+			}
 		}
+		s.scheduleFlush()
+	})
+	if panicked != nil {
+		gathered := s.condemn(panicked)
+		s.mu.Unlock()
+		s.end(gathered, errPanicked, panicked)
+		return fencing.Unavailable(panicked)
 	}
-	s.scheduleFlush()
 	s.mu.Unlock()
 	if awaited == nil {
 		return nil

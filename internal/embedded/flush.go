@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"time"
 
 	"fencepost/internal/datadir"
@@ -95,7 +96,7 @@ func (s *Store) flushAll() {
 	for range s.wake {
 		b := s.take()
 		for ; b != nil; b = s.take() {
-			err := s.flush(b)
+			err := caught(func() error { return s.flush(b) })
 			if err != nil {
 				s.fail("a flush failed", err)
 			}
@@ -108,14 +109,27 @@ func (s *Store) flushAll() {
 }
 
 // take returns the next batch, nil if there is none for now, and goes on with what steps
-// have left to do.
-func (s *Store) take() *batch {
+// have left to do. A panic ends the store: see condemn.
+func (s *Store) take() (b *batch) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.flushing = nil
 	if s.cause != nil {
+		s.mu.Unlock()
 		return nil
 	}
+	panicked := machine.Caught(func() { b = s.takeNext() })
+	if panicked == nil {
+		s.mu.Unlock()
+		return b
+	}
+	gathered := s.condemn(panicked)
+	s.mu.Unlock()
+	s.end(gathered, errPanicked, panicked)
+	return nil
+}
+
+// takeNext is take. The caller holds the mutex.
+func (s *Store) takeNext() *batch {
 	if s.left() {
 		s.next.asked, s.next.now = time.Now(), s.now()
 		for _, name := range s.machine.Left(machine.GoOn) {
@@ -129,9 +143,9 @@ func (s *Store) take() *batch {
 	b := s.next
 	s.machine.EndEntry(b.index)
 	s.noteWalls()
-	close(b.taken)
-	s.flushing, s.next, s.gathering = b, newBatch(), false
 	s.compact(b)
+	close(b.taken) // nothing panics from here on
+	s.flushing, s.next, s.gathering = b, newBatch(), false
 	return b
 }
 
@@ -181,7 +195,7 @@ func (s *Store) finished() bool {
 	s.mu.Unlock()
 	if ending && cause == nil {
 		s.snapshots.Wait()
-		if s.unclean = s.lastSnapshot(); s.unclean != nil {
+		if s.unclean = caught(s.lastSnapshot); s.unclean != nil {
 			s.fail("the shutdown was not clean", s.unclean)
 		}
 	} else if ending {
@@ -194,13 +208,47 @@ func (s *Store) finished() bool {
 // the flush began.
 func (s *Store) fail(what string, err error) {
 	err = datadir.Explained(s.disk.dir, err)
-	s.log.Error(what+"; the store stops", "error", err)
 	s.mu.Lock()
-	s.cause = err
-	gathered := s.next
+	gathered := s.condemn(err)
+	s.mu.Unlock()
+	s.end(gathered, what, err)
+}
+
+// errPanicked says what has failed where it was a decision.
+const errPanicked = "what was asked for could not be decided"
+
+// condemn has nothing be decided any more, and no snapshot be written, and returns what has gathered, which never gets into the log: the caller is
+// to call end for it without the mutex, which it holds now. It returns nil if the store has failed before.
+func (s *Store) condemn(cause error) (gathered *batch) {
+	if s.cause != nil {
+		return nil
+	}
+	s.cause = cause
+	s.machine.Abandon()
+	gathered = s.next
 	close(gathered.taken)
 	s.next = newBatch()
-	s.mu.Unlock()
-	close(s.failed)
-	s.deliver(gathered, err)
+	return gathered
+}
+
+// end tells everybody that the store has failed, unless it had failed before: those who wait for what had gathered, people and the
+// owner.
+func (s *Store) end(gathered *batch, what string, err error) {
+	attrs := []any{"error", err}
+	if p, panicked := errors.AsType[*machine.Panic](err); panicked {
+		attrs = append(attrs, "asked", p.Asked(), "stack", p.Stack)
+	}
+	s.log.Error(what+"; the store stops", attrs...)
+	if gathered != nil {
+		s.deliver(gathered, err)
+		close(s.failed)
+	}
+}
+
+// caught is f, and the panic that ended it as an error.
+func caught(f func() error) (err error) {
+	if p := machine.Caught(func() { err = f() }); p != nil {
+		return p
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,7 +38,10 @@ func (s *Store) compact(b *batch) {
 		<-b.done // until then it has more than was acknowledged
 		err := b.err
 		if err == nil {
-			err = s.disk.save(snapshot, &s.mu, machine.Check)
+			err = caught(func() error { return s.disk.save(snapshot, &s.mu, machine.Check) })
+		}
+		if p, panicked := errors.AsType[*machine.Panic](err); panicked {
+			s.fail("a snapshot could not be written", p)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -72,9 +76,7 @@ func (s *Store) awaitSnapshot(index uint64) {
 // lastSnapshot has a snapshot take the place of all of the log.
 func (s *Store) lastSnapshot() error {
 	began := time.Now()
-	s.mu.Lock()
-	snapshot, err := s.machine.Snapshot()
-	s.mu.Unlock()
+	snapshot, err := s.beginSnapshot()
 	if err != nil {
 		return err
 	}
@@ -87,6 +89,12 @@ func (s *Store) lastSnapshot() error {
 		s.log.Info("the final snapshot was written", "took", took.Round(time.Millisecond))
 	}
 	return nil
+}
+
+func (s *Store) beginSnapshot() (*machine.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.machine.Snapshot()
 }
 
 // tellAfter is how long something takes at a start or an end before the log says so.

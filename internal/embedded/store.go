@@ -16,7 +16,7 @@
 //
 // A flush that fails is final: the log may hold less than memory does, so all
 // that is pending fails, nothing is granted any more, and Failed tells the
-// owner to end the process.
+// owner to end the process. So is a panic in a decision: memory may be half changed, and the log has nothing of it.
 package embedded
 
 import (
@@ -213,7 +213,7 @@ func (s *Store) now() fencing.Instant {
 	return now
 }
 
-// Failed is closed when a flush has failed; Cause then says why. The process is
+// Failed is closed when a flush has failed, or a decision has panicked; Cause then says why. The process is
 // to end with an error: restarting reads what is durable.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
@@ -235,9 +235,7 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 	}
 	total := 0
 	if r.Count {
-		s.mu.RLock()
-		total = s.machine.HeldBelow(r.Prefix)
-		s.mu.RUnlock()
+		total = s.heldBelow(r.Prefix)
 	}
 	page := machine.Page(r, func(v machine.View, after fencing.Name) ([]*fencing.Lock, bool) {
 		s.mu.RLock()
@@ -250,6 +248,12 @@ func (s *Store) List(ctx context.Context, r fencing.ListRequest) (fencing.ListPa
 		return fencing.ListPage{}, err
 	}
 	return page, nil
+}
+
+func (s *Store) heldBelow(prefix string) int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.machine.HeldBelow(prefix)
 }
 
 // Expire implements fencing.Store.

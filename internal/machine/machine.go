@@ -164,8 +164,9 @@ func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) [
 }
 
 // Step decides an operation of the entry at index, and goes on with what it leaves to do. An acquire that stood
-// behind what had come due is decided again when all of that is done.
+// behind what had come due is decided again when all of that is done. It panics with a *Panic: the state is not to be trusted then.
 func (m *Machine) Step(index uint64, t *Telling, guard fencing.Guard, op fencing.Op) fencing.Outcome {
+	defer blame(op)
 	m.Ready()
 	out := m.decide(index, t, guard, op)
 	if guard.StepLimit != 0 || fencing.OnlyLooks(op) {

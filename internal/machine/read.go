@@ -12,6 +12,7 @@ func (m *Machine) NextAt() fencing.Instant {
 
 // Look answers an operation that only looks, at now or later.
 func (m *Machine) Look(op fencing.Op, now fencing.Instant, guard fencing.Guard) fencing.Outcome {
+	defer blame(op)
 	return fencing.Step(m.state, m.at(now), guard, op)
 }
 

@@ -61,6 +61,7 @@ type Snapshot struct {
 	written fencing.Name // records up to this name are written
 	saved   btree.Map[fencing.Name, *stateRecord]
 	all     bool // all records are written
+	broken  bool // nothing more of it is written: see Abandon
 
 	forgotten  dueTombstone // tombstones up to this one are written
 	tombstones []stateTombstone
@@ -186,9 +187,9 @@ func (s *Snapshot) writeChunks(to io.Writer, lock sync.Locker, atOnce int, betwe
 	var count [2]int
 	for more := true; more; {
 		var records []stateRecord
-		lock.Lock()
-		records, more = s.nextRecords(atOnce)
-		lock.Unlock()
+		if err := s.locked(lock, func() { records, more = s.nextRecords(atOnce) }); err != nil {
+			return err
+		}
 		between()
 		count[0] += len(records)
 		if err := writeList(&w, frameRecords, records); err != nil {
@@ -197,9 +198,9 @@ func (s *Snapshot) writeChunks(to io.Writer, lock sync.Locker, atOnce int, betwe
 	}
 	for more := true; more; {
 		var tombstones []stateTombstone
-		lock.Lock()
-		tombstones, more = s.nextTombstones(4 * atOnce)
-		lock.Unlock()
+		if err := s.locked(lock, func() { tombstones, more = s.nextTombstones(4 * atOnce) }); err != nil {
+			return err
+		}
 		between()
 		count[1] += len(tombstones)
 		if err := writeList(&w, frameTombstones, tombstones); err != nil {
@@ -210,6 +211,27 @@ func (s *Snapshot) writeChunks(to io.Writer, lock sync.Locker, atOnce int, betwe
 		return err
 	}
 	return w.to.Flush()
+}
+
+// Abandon has a snapshot that is being written fail, for the state is not to be trusted any more.
+func (m *Machine) Abandon() {
+	if m.snapshot != nil {
+		m.snapshot.broken, m.snapshot = true, nil
+	}
+}
+
+// errAbandoned is why a snapshot is not written.
+var errAbandoned = errors.New("the state is not to be trusted any more")
+
+// locked calls next with the lock that guards the machine, unless the snapshot was abandoned.
+func (s *Snapshot) locked(lock sync.Locker, next func()) error {
+	lock.Lock()
+	defer lock.Unlock()
+	if s.broken {
+		return errAbandoned
+	}
+	next()
+	return nil
 }
 
 // Release ends the snapshot, written or not.
