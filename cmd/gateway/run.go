@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 
 	options := lockhttp.Options{
-		Watchdog: dog, Bounds: cfg.bounds(), AllowedHosts: cfg.hosts(cfg.ListenAddr), Keys: secured.keys,
+		Watchdog: dog, Alive: opened.alive, Bounds: cfg.bounds(), AllowedHosts: cfg.hosts(cfg.ListenAddr), Keys: secured.keys,
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		MaxRequestRatePerPrincipal: cfg.MaxRequestRatePerPrincipal, MaxRequestsPerPrincipal: cfg.MaxRequestsPerPrincipal,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
@@ -140,7 +140,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	most, _ := cfg.maxConnections(openFiles()) // validated before
 	listener = lockhttp.LimitConnections(server, listener, lockhttp.ConnectionOptions{
 		Most: most, MostPerClient: cfg.MaxConnectionsPerClient, RatePerClient: cfg.MaxConnectionRatePerClient,
-		Keys: secured.keys != nil, TLS: secured.server, Registerer: reg, Logger: log,
+		Keys: secured.keys != nil, TLS: secured.server, Alive: opened.alive, Registerer: reg, Logger: log,
 	})
 	serving := make(chan error, 2)
 	go func() { serving <- secured.serve(server, listener) }()

@@ -28,6 +28,7 @@ type openedStore struct {
 	fencing.Store
 	failed <-chan struct{} // closed when it can't go on; nil for one that recovers by itself
 	cause  func() error    // why it can't
+	alive  func() error    // see lockhttp.Options.Alive; nil for one that has no lock of its own
 	nodes  []*redis.Store  // none if it is not on Redis
 
 	cluster  *cluster.Cluster // nil if this gateway is no node of one
@@ -81,7 +82,7 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
-		return &openedStore{Store: s, failed: s.Failed(), cause: func() error {
+		return &openedStore{Store: s, failed: s.Failed(), alive: s.Alive, cause: func() error {
 			return fmt.Errorf("the embedded store has stopped; what was acknowledged is on disk: %w", s.Cause())
 		}}, nil
 	case kindRaft:

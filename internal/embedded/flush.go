@@ -215,7 +215,7 @@ func (s *Store) fail(what string, err error) {
 }
 
 // errPanicked says what has failed where it was a decision.
-const errPanicked = "what was asked for could not be decided"
+const errPanicked = "an operation could not be carried out"
 
 // condemn has nothing be decided any more, and no snapshot be written, and returns what has gathered, which never gets into the log: the caller is
 // to call end for it without the mutex, which it holds now. It returns nil if the store has failed before.

@@ -87,6 +87,7 @@ type Store struct {
 	hooks     Options
 	run       string // sets the events of this run apart: a copy of the directory, or an empty one, has the same numbers again
 	snapshots sync.WaitGroup
+	pulse     machine.Pulse // of mu
 
 	mu        sync.RWMutex // held to decide; by readers to look at machine
 	machine   *machine.Machine
@@ -116,6 +117,7 @@ func Open(o Options) (*Store, error) {
 		return nil, datadir.Explained(o.Dir, err)
 	}
 	go s.flushAll()
+	go s.pulse.Watch(&s.mu, s.ended)
 	return s, nil
 }
 
@@ -226,6 +228,9 @@ func (s *Store) Cause() error {
 		return nil
 	}
 }
+
+// Alive returns why the process is to be started again, nil if it need not: see machine.Pulse. It never waits.
+func (s *Store) Alive() error { return s.pulse.Alive() }
 
 // List implements fencing.Store. It returns when all that it shows is durable. It may show locks at
 // more than one instant: see machine.Page.

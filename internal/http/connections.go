@@ -49,6 +49,7 @@ type ConnectionOptions struct {
 	// TLS is that of the server, for refusals; nil if it has none.
 	TLS *tls.Config
 
+	Alive      func() error          // that of Options
 	Registerer prometheus.Registerer // takes the metrics; nil keeps them to itself
 	Logger     *slog.Logger          // required
 
@@ -57,7 +58,7 @@ type ConnectionOptions struct {
 
 // LimitConnections returns a listener for server that admits so many connections.
 // One more is answered 503 with Retry-After and closed, as soon as its request has
-// begun to arrive; GET /livez is answered all the same, since a full gateway is alive.
+// begun to arrive; GET /livez is answered all the same, since a full gateway may well be alive.
 // Of a flood most are closed without an answer.
 //
 // What is open is not closed to make room: a connection on which nothing happens may be
@@ -78,6 +79,9 @@ func LimitConnections(server *http.Server, listener net.Listener, o ConnectionOp
 	}
 	if o.TLS != nil {
 		l.answers = tlsRefusalRate
+	}
+	if l.alive = o.Alive; l.alive == nil {
+		l.alive = always
 	}
 	if o.RatePerClient > 0 {
 		l.arrivals = newArrivals(o.RatePerClient)
@@ -114,7 +118,8 @@ type limitedListener struct {
 	log                 *slog.Logger
 	refusing            chan struct{} // holds one for each refusal under way
 	refusalTime         time.Duration
-	tls                 *tls.Config // of refusals; nil without TLS
+	tls                 *tls.Config  // of refusals; nil without TLS
+	alive               func() error // Options.Alive
 	count               prometheus.Gauge
 	refused             prometheus.Counter
 	arrivals            *rates           // nil without RatePerClient
@@ -330,7 +335,7 @@ func (l *limitedListener) refuse(conn net.Conn, setting, detail string) {
 		if l.tls != nil {
 			answered = tls.Server(conn, l.tls) // its handshake is part of the first read
 		}
-		answerRefused(answered, l.refusalTime, detail)
+		answerRefused(answered, l.refusalTime, detail, l.alive)
 		l.mu.Lock()
 		delete(l.refusals, conn)
 		l.mu.Unlock()
@@ -368,14 +373,14 @@ func (l *limitedListener) attention(now time.Time) (log, answer bool) {
 // answerRefused waits for the begin of a request: a client that is answered before it
 // has asked takes the answer for nonsense. Closing with bytes unread would reset the
 // connection, and destroy the answer on its way, so the rest is read as well.
-func answerRefused(conn net.Conn, within time.Duration, detail string) {
+func answerRefused(conn net.Conn, within time.Duration, detail string, alive func() error) {
 	conn.SetDeadline(time.Now().Add(within))
 	request := make([]byte, 1<<10)
 	n, err := conn.Read(request)
 	if err != nil {
 		return
 	}
-	if _, err := conn.Write(refusal(request[:n], detail)); err != nil {
+	if _, err := conn.Write(refusal(request[:n], detail, alive)); err != nil {
 		return
 	}
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
@@ -384,9 +389,13 @@ func answerRefused(conn net.Conn, within time.Duration, detail string) {
 }
 
 // refusal is the answer to a request that begins so.
-func refusal(request []byte, detail string) []byte {
+func refusal(request []byte, detail string, isAlive func() error) []byte {
 	if bytes.HasPrefix(request, []byte("GET /livez ")) || bytes.HasPrefix(request, []byte("GET /livez?")) {
-		return rawAnswer("200 OK", jsonType[0], "", []byte(alive))
+		err := isAlive()
+		if err == nil {
+			return rawAnswer("200 OK", jsonType[0], "", []byte(alive))
+		}
+		detail = err.Error()
 	}
 	c := call{}
 	e := &fencing.Error{Code: fencing.CodeUnavailable, Detail: detail}

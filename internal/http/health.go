@@ -10,9 +10,15 @@ import (
 	"fencepost/internal/fencing"
 )
 
-// livez says that the process answers. It never asks the store: a store that is
+// livez says that the process answers, and that nothing in it hangs for good. It never asks the store: a store that is
 // down is no reason to restart a gateway.
-func livez(c *call) { c.send(http.StatusOK, jsonType, []byte(alive)) }
+func livez(c *call) {
+	if err := c.s.alive(); err != nil {
+		c.writeError(&fencing.Error{Code: fencing.CodeUnavailable, Detail: err.Error()})
+		return
+	}
+	c.send(http.StatusOK, jsonType, []byte(alive))
+}
 
 const alive = `{"status":"alive"}` + "\n"
 

@@ -46,6 +46,23 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// A process that hangs for good is to be started again, also where it has no room for another connection.
+func TestLivezOfWhatHangs(t *testing.T) {
+	t.Parallel()
+	hangs := errors.New("the lock of the store hangs")
+	g := start(t, func(o *Options) { o.Alive = func() error { return hangs } })
+	if a := g.do("GET", "/livez", "").problem(t, 503, fencing.CodeUnavailable); !strings.Contains(a.body, hangs.Error()) {
+		t.Errorf("%s", a.body)
+	}
+	addr, _ := limited(t, ConnectionOptions{Most: 1, Alive: func() error { return hangs }})
+	if status, _, _ := ask(t, dialTo(t, addr), "POST", "/a", "x"); status != 200 {
+		t.Fatalf("status %d", status)
+	}
+	if status, _, body := ask(t, dialTo(t, addr), "GET", "/livez", ""); status != 503 || !strings.Contains(body, hangs.Error()) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
 // Where others have their health checks, the answer names ours.
 func TestOtherHealthPaths(t *testing.T) {
 	t.Parallel()

@@ -69,6 +69,8 @@ type Options struct {
 	// Keys says who may do what; nil lets everybody do everything.
 	Keys *auth.Keys
 
+	Alive func() error // why the process is to be started again, nil if it need not: it must not wait; nil: it never need
+
 	Page      fs.FS  // index.html and what lies beside it; nil serves no page
 	StoreKind string // for /readyz?verbose
 	Version   string // for /readyz?verbose
@@ -102,6 +104,7 @@ type Server struct {
 	audit     *slog.Logger
 	now       func() time.Time
 	wall      wallClock
+	alive     func() error
 	heartbeat time.Duration
 
 	writeTimeout time.Duration
@@ -143,6 +146,9 @@ func New(o Options) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.audit = cmp.Or(o.Audit, s.log)
+	if s.alive = o.Alive; s.alive == nil {
+		s.alive = always
+	}
 	s.origins = newOrigins(o.AllowedHosts, s.log)
 	if o.TracerProvider != nil {
 		s.tracer = o.TracerProvider.Tracer(tracerScope)
@@ -162,6 +168,9 @@ func New(o Options) *Server {
 	s.addRoutes()
 	return s
 }
+
+// always is an Options.Alive.
+func always() error { return nil }
 
 // Handler returns the handler that serves everything.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }

@@ -279,9 +279,11 @@ func (m *fsm) Restore(from io.ReadCloser) error {
 		}
 		return err
 	}
+	restored := machine.New() // one with many names takes seconds to be ready
+	restored.Restore(is)
+	restored.Ready()
 	m.mu.Lock()
-	m.machine.Restore(is)
-	m.machine.Ready()
+	m.machine = restored // a snapshot that is being written goes on with the one before
 	clear(m.early)
 	m.differs = nil
 	m.wall.follow(m.machine.Walls())

@@ -31,6 +31,7 @@ type Store struct {
 	batch      machine.Batch // an empty one of this gateway
 
 	fsm     *fsm
+	pulse   machine.Pulse // of the fsm's mutex
 	raft    *raft.Raft
 	dir     *directory
 	notify  chan bool                  // hashicorp/raft tells whether this node leads
@@ -133,6 +134,7 @@ func Open(o Options) (*Store, error) {
 	s.work.Go(func() { s.takeSnapshots(snapshots) })
 	s.work.Go(s.await)
 	s.work.Go(s.compare)
+	s.work.Go(func() { s.pulse.Watch(&s.fsm.mu, s.ctx.Done()) })
 	s.routing.Go(s.route)
 	s.changed() // what was observed before
 	s.calls.Handle(s.handle)
@@ -278,6 +280,9 @@ func (s *Store) Raft() *raft.Raft { return s.raft }
 // Failed is closed when the node can't go on: a write failed, or its data is damaged. Cause
 // then says why. The process is to end with an error.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Alive returns why the process is to be started again, nil if it need not: see machine.Pulse. It never waits.
+func (s *Store) Alive() error { return s.pulse.Alive() }
 
 // Cause returns why the node has failed, nil if it has not.
 func (s *Store) Cause() error {
