@@ -317,6 +317,11 @@ func clusterFindings(status cluster.Status) (findings []fencing.Finding) {
 		if m.Reached && m.DiskTime >= 0 {
 			findings = append(findings, diskFinding(m, status))
 		}
+		if m.LogHangs {
+			log := logFinding(m.LogLost, m.LogHangs)
+			log.Node = m.Addr
+			findings = append(findings, log)
+		}
 	}
 	return findings
 }

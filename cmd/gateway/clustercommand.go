@@ -165,6 +165,11 @@ func printStatus(out io.Writer, status cluster.Status, asJSON bool) error {
 		return err
 	}
 	var err error
+	for _, m := range status.Members {
+		if m.LogHangs {
+			_, err = fmt.Fprintf(out, "the log of %s can't be written: %s lost\n", m.Addr, plural(int(m.LogLost), "line was", "lines were"))
+		}
+	}
 	if status.MayFail >= 0 && status.Condition == "" {
 		_, err = fmt.Fprintf(out, "%s leads in term %d; %s may fail\n", status.Leader, status.Term, plural(status.MayFail, "more member", "more members"))
 	}

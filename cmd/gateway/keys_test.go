@@ -26,7 +26,7 @@ import (
 func newKey(t *testing.T, args ...string) (line string, header map[string]string) {
 	t.Helper()
 	var out, secret bytes.Buffer
-	if err := run(t.Context(), append([]string{"keygen"}, args...), &out, &secret); err != nil {
+	if err := run(t.Context(), append([]string{"keygen"}, args...), &out, &secret, nil); err != nil {
 		t.Fatal(err)
 	}
 	return out.String(), map[string]string{"Authorization": "Bearer " + strings.TrimSpace(secret.String())}

@@ -1,20 +1,75 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/lines"
 )
 
-// loggers returns the log of the settings and that of the audit, which has every line
-// whatever the level of the log. Both write whole lines to w.
-func (cfg *config) loggers(w io.Writer) (log, audit *slog.Logger) {
+const (
+	// mostLogLines and mostLogBytes bound what of the log waits for its reader.
+	mostLogLines = 10_000
+	mostLogBytes = 1 << 20
+
+	// endOfLog bounds how long the end of the process waits for it.
+	endOfLog = time.Second
+)
+
+// logs are where all that a gateway says goes while it serves. No line waits for its reader.
+type logs struct {
+	queue *lines.Queue
+	log   *slog.Logger // of the settings
+	audit *slog.Logger // has every line, whatever the level of the log
+}
+
+// logTo returns the logs that write to a queue, and has those libraries write there that use Go's default log.
+func (cfg *config) logTo(queue *lines.Queue) logs {
+	queue.Remark(func(l lines.Loss) []byte {
+		var line bytes.Buffer
+		slog.New(cfg.handler(&line)).Warn("lines of the log were lost: nobody read them, or they could not be written",
+			"lines", l.Lines, "from", l.From, "until", l.Until)
+		return line.Bytes()
+	})
+	handler := cfg.handler(queue)
+	l := logs{queue, slog.New(threshold{handler, cfg.LogLevel}), slog.New(handler)}
+	slog.SetDefault(l.log)
+	return l
+}
+
+// handler writes every line to w, whole.
+func (cfg *config) handler(w io.Writer) slog.Handler {
 	everything := &slog.HandlerOptions{Level: slog.LevelDebug}
-	handler := slog.Handler(slog.NewJSONHandler(w, everything))
 	if cfg.LogFormat == "text" {
-		handler = slog.NewTextHandler(w, everything)
+		return slog.NewTextHandler(w, everything)
 	}
-	return slog.New(threshold{handler, cfg.LogLevel}), slog.New(handler)
+	return slog.NewJSONHandler(w, everything)
+}
+
+// lost returns how many lines were lost.
+func (l logs) lost() uint64 { return l.queue.State().Lost }
+
+// condition returns the same, and whether lines can't be written now.
+func (l logs) condition() (lost uint64, hangs bool) {
+	s := l.queue.State()
+	return s.Lost, !s.Well()
+}
+
+// finding says how the log is.
+func (l logs) finding() fencing.Finding { return logFinding(l.condition()) }
+
+// logFinding says how the log of a gateway is.
+func logFinding(lost uint64, hangs bool) fencing.Finding {
+	f := fencing.Finding{Check: "log", OK: !hangs, Detail: plural(int(lost), "line was", "lines were") + " lost since the start"}
+	if hangs {
+		f.Detail = "its lines can't be written, and are dropped once 1 MiB of them waits; " + f.Detail
+		f.Remedy = "find out what reads the gateway's standard error (a container runtime, journald, a collector) and restart that, or make room on its disk"
+	}
+	return f
 }
 
 // threshold leaves out what is below a level.

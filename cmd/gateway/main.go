@@ -23,21 +23,29 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"fencepost/internal/lines"
 )
 
-func main() {
+func main() { os.Exit(status()) }
+
+// status runs the program and returns the status it exits with. What it has to say on standard error is said by then,
+// unless nobody reads it.
+func status() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	out := lines.New(os.Stderr, mostLogLines, mostLogBytes)
+	defer out.Close(endOfLog)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr, out)
 	if err == nil {
-		return
+		return 0
 	}
-	fmt.Fprintln(os.Stderr, "gateway:", err)
+	fmt.Fprintln(out, "gateway:", err)
 	switch {
 	case errors.As(err, new(usageError)):
-		os.Exit(2)
+		return 2
 	case errors.Is(err, errNotSeen):
-		os.Exit(3)
+		return 3
 	}
-	os.Exit(1)
+	return 1
 }

@@ -19,6 +19,7 @@ import (
 
 	"fencepost/internal/auth"
 	lockhttp "fencepost/internal/http"
+	"fencepost/internal/lines"
 	"fencepost/internal/observe"
 	"fencepost/internal/watchdog"
 	"fencepost/web"
@@ -27,8 +28,8 @@ import (
 // version is set by the Makefile's build.
 var version = "dev"
 
-// run is the program: it returns nil after a clean end.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// run is the program: it returns nil after a clean end. What is logged while it serves goes to out.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer, out *lines.Queue) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	showVersion := flags.Bool("version", false, "")
@@ -64,16 +65,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, audit := cfg.loggers(stderr)
-	return serve(ctx, cfg, log, audit)
+	return serve(ctx, cfg, cfg.logTo(out))
 }
 
 // serve wires the gateway, serves until ctx ends or the store fails, and drains.
-func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error) {
+func serve(ctx context.Context, cfg config, logs logs) (err error) {
+	log, audit := logs.log, logs.audit
 	tuneCollector()
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	observe.RegisterBuild(reg, version, runtime.Version(), cfg.storeKind())
+	observe.RegisterLog(reg, logs.lost)
 
 	watched := &files{log: log, audit: audit, state: observe.NewFiles(reg)}
 	defer watched.stop()
@@ -96,6 +98,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 	}
 	if opened.cluster != nil {
 		observe.RegisterCluster(reg, clusterMetrics(opened.cluster))
+		opened.cluster.TellLog(logs.condition)
 	}
 	store := observe.Wrap(opened, reg)
 	traces, err := newTracerProvider(ctx, log)
@@ -126,7 +129,7 @@ func serve(ctx context.Context, cfg config, log, audit *slog.Logger) (err error)
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		MaxRequestRatePerPrincipal: cfg.MaxRequestRatePerPrincipal, MaxRequestsPerPrincipal: cfg.MaxRequestsPerPrincipal,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
-		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit,
+		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit, LogFinding: logs.finding,
 	}
 	if traces != nil {
 		options.TracerProvider = traces

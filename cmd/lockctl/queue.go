@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"fencepost/client"
+	"fencepost/internal/lines"
 )
 
 // lookInterval is how often the queue is looked at while somebody watches.
@@ -31,10 +32,12 @@ func (c *call) showQueue(ctx context.Context, name string) *queueView {
 	if c.quiet || !ok || !isTerminal(f) {
 		return v
 	}
+	out := lines.New(f, 2, 1<<10) // a terminal may be stopped
 	v.running.Go(func() {
 		tick := time.NewTicker(lookInterval)
 		defer tick.Stop()
-		defer fmt.Fprint(f, "\r\033[K")
+		defer out.Close(endOfView)
+		defer fmt.Fprint(out, "\r\033[K")
 		begun := time.Now()
 		for {
 			select {
@@ -43,14 +46,17 @@ func (c *call) showQueue(ctx context.Context, name string) *queueView {
 				return
 			}
 			if l, err := c.client.Inspect(ctx, name); err == nil {
-				fmt.Fprintf(f, "\r\033[K%.*s", width, v.line(l, time.Since(begun)))
+				fmt.Fprintf(out, "\r\033[K%.*s", width, v.line(l, time.Since(begun)))
 			} else if ctx.Err() == nil {
-				fmt.Fprintf(f, "\r\033[K%.*s", width, name+": "+err.Error())
+				fmt.Fprintf(out, "\r\033[K%.*s", width, name+": "+err.Error())
 			}
 		}
 	})
 	return v
 }
+
+// endOfView bounds how long it is waited until the line is taken away.
+const endOfView = 100 * time.Millisecond
 
 // width is how much of a line is shown: a longer one would not be written over.
 const width = 79

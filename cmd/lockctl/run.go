@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"fencepost/client"
+	"fencepost/internal/lines"
 )
 
 const runHelp = `
@@ -200,45 +201,32 @@ func notify(signals chan os.Signal) {
 	}
 }
 
-// speech says lines on stderr without its caller waiting: who supervises a command must not
+// speech says lines of a lock on stderr without its caller waiting: who supervises a command must not
 // be held up by a pipe that nobody reads.
 type speech struct {
-	name  string
-	lines chan string
-	ended chan struct{}
+	name string
+	out  *lines.Queue
 }
 
-// endOfSpeech bounds how long what was said last is waited for.
-const endOfSpeech = time.Second
+// mostSaid and mostBytesSaid bound what waits until it is read, and endOfSpeech how long what was said last is waited for.
+const (
+	mostSaid      = 100
+	mostBytesSaid = 1 << 20
+	endOfSpeech   = time.Second
+)
 
 // speak begins to speak of a lock.
-func (c *call) speak(name string) *speech {
-	s := &speech{name: name, lines: make(chan string, 100), ended: make(chan struct{})}
-	go func() {
-		defer close(s.ended)
-		for text := range s.lines {
-			fmt.Fprintf(c.err, "lockctl: %s: %s\n", s.name, text)
-		}
-	}()
-	return s
+func (c *call) speak(name string) speech {
+	return speech{name, lines.New(c.err, mostSaid, mostBytesSaid)}
 }
 
 // say says one line.
-func (s *speech) say(text string) {
-	select {
-	case s.lines <- strings.ReplaceAll(text, "\n", "; "):
-	default: // nobody reads
-	}
+func (s speech) say(text string) {
+	fmt.Fprintf(s.out, "lockctl: %s: %s\n", s.name, strings.ReplaceAll(text, "\n", "; "))
 }
 
 // end returns when all has been said, or nobody reads it.
-func (s *speech) end() {
-	close(s.lines)
-	select {
-	case <-s.ended:
-	case <-time.After(endOfSpeech):
-	}
-}
+func (s speech) end() { s.out.Close(endOfSpeech) }
 
 // supervise returns how the command has ended, when nothing of it is left. What people have
 // to know meanwhile it says. Of notices the command is told by the signal warning; 0: by none.

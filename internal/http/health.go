@@ -100,6 +100,10 @@ func (s *Server) appendChecks(ctx context.Context, b []byte, err error, took tim
 	b = append(b, `},{"name":"accepting"`...)
 	b = appendBoolMember(b, "ok", !s.draining.Load())
 	b = append(b, '}')
+	if s.logFound != nil {
+		log := s.logFound()
+		b = appendFinding(b, &log)
+	}
 	if err == nil {
 		b = s.appendQuarantine(ctx, b)
 	}

@@ -80,6 +80,8 @@ type Options struct {
 	Logger     *slog.Logger          // nil discards
 	Audit      *slog.Logger          // takes the lines of the audit; nil is Logger
 
+	LogFinding func() fencing.Finding // how the log is, for /readyz?verbose; nil says nothing of it
+
 	TracerProvider trace.TracerProvider // takes the spans of requests; nil makes none
 
 	now       func() time.Time              // for tests; nil is time.Now
@@ -102,6 +104,7 @@ type Server struct {
 	gatherer  prometheus.Gatherer
 	log       *slog.Logger
 	audit     *slog.Logger
+	logFound  func() fencing.Finding
 	now       func() time.Time
 	wall      wallClock
 	alive     func() error
@@ -145,7 +148,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.audit = cmp.Or(o.Audit, s.log)
+	s.audit, s.logFound = cmp.Or(o.Audit, s.log), o.LogFinding
 	if s.alive = o.Alive; s.alive == nil {
 		s.alive = always
 	}

@@ -79,6 +79,14 @@ func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
 	}, func() float64 { return float64(losses()) }))
 }
 
+// RegisterLog registers how many lines of the log were lost.
+func RegisterLog(reg prometheus.Registerer, lost func() uint64) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "fencepost_log_lines_lost_total",
+		Help: "Lines of the log, the audit's among them, that were dropped because nobody read them, or could not be written.",
+	}, func() float64 { return float64(lost()) }))
+}
+
 // RegisterBuild registers fencepost_build_info, always 1.
 func RegisterBuild(reg prometheus.Registerer, version, goVersion, store string) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

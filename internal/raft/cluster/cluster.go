@@ -89,6 +89,7 @@ type Cluster struct {
 	members   []raft.Server                // of the last look
 	changed   func()                       // see OnChange
 	disk      func() (time.Duration, bool) // how long a write to this node's log takes; nil: see TellDiskTime
+	logging   func() (uint64, bool)        // how this node's log is; nil: see TellLog
 	first     map[string]time.Time         // who was found at the address that begins the cluster, by id, and when last
 	changing  sync.Mutex                   // held for a change of the configuration
 }
@@ -215,6 +216,25 @@ func (c *Cluster) TellDiskTime(took func() (time.Duration, bool)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.disk = took
+}
+
+// TellLog has all who ask this node told how many lines of its log were lost since its start, and whether they can't be
+// written now, as condition says.
+func (c *Cluster) TellLog(condition func() (lost uint64, hangs bool)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.logging = condition
+}
+
+// logState returns it; nothing where nobody has said.
+func (c *Cluster) logState() (lost uint64, hangs bool) {
+	c.mu.Lock()
+	logging := c.logging
+	c.mu.Unlock()
+	if logging == nil {
+		return 0, false
+	}
+	return logging()
 }
 
 // diskTime returns it in ms, -1 if it is not known.

@@ -54,6 +54,9 @@ type Info struct {
 	// say, as earlier versions.
 	DiskTime int64 `json:"disk_ms"`
 
+	LogLost  uint64 `json:"log_lines_lost"` // since its start
+	LogHangs bool   `json:"log_hangs"`      // lines can't be written now
+
 	Members []Seat `json:"members"`
 }
 
@@ -75,6 +78,8 @@ type Member struct {
 
 	LastContact int64  `json:"last_contact_ms"` // see Info
 	DiskTime    int64  `json:"disk_ms"`         // see Info
+	LogLost     uint64 `json:"log_lines_lost"`  // see Info
+	LogHangs    bool   `json:"log_hangs"`       // see Info
 	Applied     uint64 `json:"applied"`         // see Info
 	Behind      uint64 `json:"behind"`          // entries that the leader has and it has not carried out
 }
@@ -146,6 +151,7 @@ func follows(i Info, id, leader string) bool { return i.ID == id && leader != ""
 // info says how this node is.
 func (c *Cluster) info() Info {
 	i := Info{ID: c.self.ID, Addr: c.self.Addr, Version: c.options.Version, Nodes: c.nodes, State: starting, LastContact: -1, DiskTime: c.diskTime(), Condition: c.Condition(), Founds: c.founds.Load()}
+	i.LogLost, i.LogHangs = c.logState()
 	r := c.started()
 	if r == nil {
 		return i
@@ -286,6 +292,7 @@ func memberOf(seat Seat, of asked, latest Info, committed uint64) Member {
 	}
 	m.Reached, m.State, m.Version = true, of.info.State, of.info.Version
 	m.LastContact, m.Applied, m.DiskTime = of.info.LastContact, of.info.Applied, of.info.DiskTime
+	m.LogLost, m.LogHangs = of.info.LogLost, of.info.LogHangs
 	if committed > m.Applied {
 		m.Behind = committed - m.Applied
 	}
