@@ -44,12 +44,13 @@ type Gateway struct {
 	Proxies []*redistest.Proxy
 
 	mu      sync.Mutex
-	admin   string      // where it serves metrics and profiles, of the last process
-	process *process    // nil: never started
-	log     []string    // the last lines, of all its processes
-	begun   int         // of them, before the process that was started last
-	flaws   []string    // lines that no gateway may log
-	led     []time.Time // when it said that it leads the others
+	admin   string        // where it serves metrics and profiles, of the last process
+	process *process      // nil: never started
+	log     []string      // the last lines, of all its processes
+	begun   int           // of them, before the process that was started last
+	flaws   []string      // lines that no gateway may log
+	hung    chan struct{} // see HangLog
+	led     []time.Time   // when it said that it leads the others
 }
 
 // process is one run of the program.
@@ -143,20 +144,32 @@ func (g *Gateway) launch(path string) error {
 	cmd.Args[0] = "gateway"
 	cmd.Env = append([]string{"FENCEPOST_LISTEN_ADDR=" + listen}, g.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should this process be killed
-	stderr, err := cmd.StderrPipe()
+	stderr, its, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	cmd.Stderr = its
+	err = cmd.Start()
+	its.Close()
+	if err != nil {
+		stderr.Close()
 		return err
 	}
 	p := &process{cmd: cmd, serves: make(chan string, 1), exited: make(chan struct{})}
 	g.mu.Lock()
 	g.process, g.begun = p, len(g.log)
 	g.mu.Unlock()
+	read := make(chan struct{})
 	go func() {
 		g.read(p, stderr)
+		stderr.Close()
+		close(read)
+	}()
+	go func() {
 		p.err = cmd.Wait()
+		if g.logHangs() == nil {
+			<-read
+		}
 		close(p.exited)
 	}()
 	select {
@@ -179,6 +192,7 @@ func (g *Gateway) launch(path string) error {
 func (g *Gateway) read(p *process, stderr io.Reader) {
 	served := false
 	for lines := bufio.NewReader(stderr); ; {
+		g.awaitReader()
 		line, err := lines.ReadString('\n')
 		if line != "" {
 			g.keep(line)
