@@ -83,7 +83,7 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}
 		return &openedStore{Store: s, failed: s.Failed(), alive: s.Alive, cause: func() error {
-			return fmt.Errorf("the embedded store has stopped; what was acknowledged is on disk: %w", s.Cause())
+			return fmt.Errorf("the embedded store has stopped: %w", s.Cause())
 		}}, nil
 	case kindRaft:
 		return openCluster(ctx, cfg, secured.nodes, log, secured.audit)

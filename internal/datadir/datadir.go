@@ -1,5 +1,5 @@
 // Package datadir keeps a data directory for one process: who has its Lock is the only one
-// that does, and can tell whether the path still leads to the directory that it locked.
+// that does, and can tell whether the paths still lead to the directories that it uses.
 package datadir
 
 import (
@@ -24,12 +24,38 @@ const lookPatience = 100 * time.Millisecond
 // ErrInUse is wrapped by what Take and Look return when another process has the lock.
 var ErrInUse = errors.New("it is in use by another process; only one gateway can use a data directory")
 
+// ErrGone is wrapped by what Held returns.
+var ErrGone = errors.New("acknowledged changes are in the files that were there before: put those back before the next start")
+
 // Lock is the lock on a directory. It ends with the process.
 type Lock struct {
-	path string
-	dir  *os.File
-	file *os.File    // nil if there is none: Look makes none
-	is   os.FileInfo // of dir
+	dir  place
+	file *os.File // nil if there is none: Look makes none
+	used []place  // directories below: see Use
+}
+
+// place is a directory that is open: no other one is taken for it.
+type place struct {
+	*os.File
+	is os.FileInfo
+}
+
+func openPlace(path string) (p place, err error) {
+	if p.File, err = os.Open(path); err == nil {
+		p.is, err = p.Stat()
+	}
+	return p, err
+}
+
+// held returns an error unless the path still leads to the directory that was opened.
+func (p place) held() error {
+	switch at, err := os.Stat(p.Name()); {
+	case err != nil:
+		return fmt.Errorf("%s was moved or removed while this process used it; %w: %w", p.Name(), ErrGone, err)
+	case !os.SameFile(at, p.is):
+		return fmt.Errorf("%s was replaced while this process used it: the new one may be another gateway's; %w", p.Name(), ErrGone)
+	}
+	return nil
 }
 
 // Take locks a directory. It waits that long for a process that has the lock: it may be a
@@ -49,7 +75,7 @@ func lock(path string, create int, patience time.Duration) (*Lock, error) {
 		return nil, fmt.Errorf("the data directory can't be locked: %w", errors.Join(err, l.Close()))
 	}
 	deadline := time.Now().Add(patience)
-	for _, f := range []*os.File{l.dir, l.file} {
+	for _, f := range []*os.File{l.dir.File, l.file} {
 		for locked := f == nil; !locked; {
 			if locked, err = tryLock(f); err != nil {
 				return nil, errors.Join(fmt.Errorf("%s can't be locked: %w", f.Name(), err), l.Close())
@@ -66,12 +92,9 @@ func lock(path string, create int, patience time.Duration) (*Lock, error) {
 }
 
 func openLock(path string, create int) (*Lock, error) {
-	l := &Lock{path: path}
+	l := &Lock{}
 	var err error
-	if l.dir, err = os.Open(path); err != nil {
-		return l, err
-	}
-	if l.is, err = l.dir.Stat(); err != nil {
+	if l.dir, err = openPlace(path); err != nil {
 		return l, err
 	}
 	l.file, err = os.OpenFile(filepath.Join(path, FileName), create|os.O_RDWR, 0o600)
@@ -93,24 +116,45 @@ func InUse(dir string) (bool, error) {
 	return false, l.Close()
 }
 
-// Held returns an error unless the path still leads to the directory that was locked. Where
-// it does not, what is there may be another process's.
-func (l *Lock) Held() error {
-	switch at, err := os.Stat(l.path); {
-	case err != nil:
-		return fmt.Errorf("%s was moved or removed while this process used it: %w", l.path, err)
-	case !os.SameFile(at, l.is):
-		return fmt.Errorf("%s was replaced while this process used it: the new one may be another gateway's; acknowledged changes are in the directory that was there before", l.path)
+// Use makes directories below that are not there, and has Held ask for them as well. Nobody may call Held meanwhile.
+func (l *Lock) Use(sync func(dir string) error, dirs ...string) error {
+	for _, dir := range dirs {
+		if err := Make(dir, sync); err != nil {
+			return err
+		}
+		p, err := openPlace(dir)
+		if l.used = append(l.used, p); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// Held returns an error unless the paths still lead to the directory that was locked and to those in use below it. Where
+// they do not, what is there may be another process's.
+func (l *Lock) Held() error {
+	err := l.dir.held()
+	for i := 0; i < len(l.used) && err == nil; i++ {
+		err = l.used[i].held()
+	}
+	return err
+}
+
+// Same returns an error unless the name by which a file was opened still leads to it, as Held does of directories.
+func Same(opened *os.File) error {
+	is, err := opened.Stat()
+	if err != nil {
+		return err
+	}
+	return place{opened, is}.held()
 }
 
 // Close gives the lock back.
 func (l *Lock) Close() error {
 	var err error
-	for _, f := range []*os.File{l.file, l.dir} {
-		if f != nil {
-			err = errors.Join(err, f.Close())
+	for _, p := range append(l.used, place{File: l.file}, l.dir) {
+		if p.File != nil {
+			err = errors.Join(err, p.Close())
 		}
 	}
 	return err

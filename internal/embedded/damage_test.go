@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/seed"
 	"fencepost/internal/wal"
 	"fencepost/internal/wal/waltest"
@@ -100,7 +101,7 @@ func TestEveryDamageIsNamed(t *testing.T) {
 			whole = ended
 		}
 		paths := slices.DeleteFunc(slices.Sorted(maps.Keys(whole)), func(path string) bool {
-			return (filepath.Base(filepath.Dir(path)) == logName) != (place%2 == 0)
+			return (filepath.Base(filepath.Dir(path)) == disk.LogName) != (place%2 == 0)
 		})
 		path := paths[random.IntN(len(paths))]
 		before := whole[path]
@@ -156,6 +157,6 @@ func lookOn(dir string, files wal.Files) (detail string, err error) {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	detail, err = (&disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}).look(files)
+	detail, err = (&directory{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}).look(files)
 	return detail, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 	"fencepost/internal/wal"
@@ -19,7 +20,7 @@ import (
 func rewritten(t *testing.T, files map[string][]byte, dir string, change func(entry *raft.Log) []*raft.Log) map[string][]byte {
 	t.Helper()
 	o := wal.Options{Files: waltest.New(files), FileSize: smallSegment}
-	from, err := wal.Open(filepath.Join(dir, logName), o)
+	from, err := wal.Open(filepath.Join(dir, disk.LogName), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,8 +54,8 @@ func rewritten(t *testing.T, files map[string][]byte, dir string, change func(en
 		t.Fatal(err)
 	}
 	all := maps.Clone(files)
-	maps.DeleteFunc(all, func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == logName })
-	maps.Copy(all, waltest.Moved(written.Content(), other, filepath.Join(dir, logName)))
+	maps.DeleteFunc(all, func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == disk.LogName })
+	maps.Copy(all, waltest.Moved(written.Content(), other, filepath.Join(dir, disk.LogName)))
 	return all
 }
 

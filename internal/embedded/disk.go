@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 	"fencepost/internal/snapshots"
@@ -32,12 +33,13 @@ const (
 	remedy = "nothing in it was changed. Wait for the longest TTL that was in use, until all its leases must have ended, and move the directory away: an empty one is made, and tokens keep growing by the clock. Or put back a copy of it, and run gateway restored"
 )
 
-// disk is the files of the store:
+// directory is the files of the store:
 //
 //	fencepost.lock     datadir's
+//	begun              internal/disk's
 //	log                what was asked: wal's
 //	snapshots          what it came to
-type disk struct {
+type directory struct {
 	dir       string
 	files     wal.Files
 	logger    *slog.Logger
@@ -59,8 +61,8 @@ type disk struct {
 	membersAt uint64
 }
 
-func openDisk(o *Options) (*disk, error) {
-	d := &disk{dir: o.Dir, logger: o.Logger, version: o.Version, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
+func openDisk(o *Options) (*directory, error) {
+	d := &directory{dir: o.Dir, logger: o.Logger, version: o.Version, free: o.free, after: int64(cmp.Or(o.snapshotAt, snapshotAfter)), term: 1}
 	if d.free == nil {
 		d.free = datadir.Free
 	}
@@ -80,7 +82,7 @@ func openDisk(o *Options) (*disk, error) {
 
 // open opens or makes the files. A directory that has a store is never refused for lack of room: it may have run with
 // less. The directory's name has to be as durable as what is in it.
-func (d *disk) open(o *Options, files wal.Files) error {
+func (d *directory) open(o *Options, files wal.Files) error {
 	size := cmp.Or(o.segment, fileSize)
 	d.logFiles = snapshotAfterFiles * size
 	there, err := d.there(files)
@@ -92,21 +94,37 @@ func (d *disk) open(o *Options, files wal.Files) error {
 	if err != nil {
 		return err
 	}
-	if err := d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.lock.Held, Logger: o.Logger}); err != nil || o.files != nil {
+	if err := d.lock.Use(files.SyncDir, filepath.Join(d.dir, disk.LogName), filepath.Join(d.dir, disk.SnapshotsName)); err != nil {
 		return err
 	}
-	return d.mayWrite()
+	if o.files == nil {
+		if err := disk.MayWrite(d.dir); err != nil {
+			return err
+		}
+	}
+	return d.openFiles(wal.Options{Files: files, FileSize: size, Held: d.lock.Held, Logger: o.Logger})
 }
 
-func (d *disk) openFiles(o wal.Options) (err error) {
+// held returns an error unless what is written goes to the files that were opened, and they are still in the directory.
+func (d *directory) held() error {
+	if d.lock == nil {
+		return nil
+	}
+	if err := d.lock.Held(); err != nil || d.log == nil {
+		return err
+	}
+	return d.log.Held()
+}
+
+func (d *directory) openFiles(o wal.Options) (err error) {
 	d.files = wal.FilesOr(o.Files)
-	if d.snapshots, err = snapshots.Open(filepath.Join(d.dir, snapshotsName), o.Files, o.Held); err != nil {
+	if d.snapshots, err = snapshots.Open(filepath.Join(d.dir, disk.SnapshotsName), o.Files, d.held); err != nil {
 		return err
 	}
-	if err = d.logMissing(wal.FilesOr(o.Files)); err != nil {
-		return err
+	if err = disk.LogMissing(d.dir, d.files, datadir.IDFile); err != nil {
+		return fmt.Errorf("%w; %s", err, remedy)
 	}
-	if d.log, err = wal.Open(filepath.Join(d.dir, logName), o); err != nil {
+	if d.log, err = wal.Open(filepath.Join(d.dir, disk.LogName), o); err != nil {
 		if errors.Is(err, wal.ErrDamaged) {
 			err = fmt.Errorf("%w; %s", err, remedy)
 		}
@@ -115,26 +133,9 @@ func (d *disk) openFiles(o wal.Options) (err error) {
 	return nil
 }
 
-// logMissing returns an error if there is a snapshot, and no file of the log, which has the last entry of any snapshot at least.
-func (d *disk) logMissing(files wal.Files) error {
-	id, err := d.snapshots.Newest()
-	if err != nil || id == "" {
-		return err
-	}
-	entries, err := files.List(filepath.Join(d.dir, logName))
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err == nil && !slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return wal.Named(entry.Name()) }) {
-		err = fmt.Errorf("there is no log in %s, although there is %s, which the log continues: later changes may be missing; %s",
-			filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName, id), remedy)
-	}
-	return err
-}
-
 // there reports whether there is a store in the directory. One of an earlier version is refused.
-func (d *disk) there(files wal.Files) (bool, error) {
-	for _, name := range []string{earlierFile, logName, snapshotsName} {
+func (d *directory) there(files wal.Files) (bool, error) {
+	for _, name := range []string{earlierFile, disk.BegunFile, disk.LogName, disk.SnapshotsName} {
 		all, err := files.List(d.dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
@@ -147,6 +148,9 @@ func (d *disk) there(files wal.Files) (bool, error) {
 				return false, fmt.Errorf("%s is of an earlier version, which this one can't read: start that version, or, when all its leases must have ended "+
 					"(after the longest TTL), move the file away: a new store is made, and tokens keep growing by the clock", filepath.Join(d.dir, name))
 			}
+			if name == disk.BegunFile {
+				return true, nil
+			}
 			below, err := files.List(filepath.Join(d.dir, name))
 			if err != nil || len(below) > 0 {
 				return true, err
@@ -156,12 +160,9 @@ func (d *disk) there(files wal.Files) (bool, error) {
 	return false, nil
 }
 
-// The names of what is in the directory.
 const (
-	logName       = "log"
-	snapshotsName = "snapshots"
-	earlierFile   = "fencepost.db" // of versions that had a table and a journal
-	theStore      = "the store"    // what takes room
+	earlierFile = "fencepost.db" // of versions that had a table and a journal
+	theStore    = "the store"    // what takes room
 )
 
 const (
@@ -173,38 +174,30 @@ const (
 	newStore = snapshotAfterFiles + 3
 )
 
-// mayWrite returns an error if this process may not make files.
-func (d *disk) mayWrite() error {
-	return errors.Join(datadir.MayWrite(filepath.Join(d.dir, logName)), datadir.MayWrite(filepath.Join(d.dir, snapshotsName)))
-}
-
 // roomForNew refuses a directory that has no room for a new store.
-func (d *disk) roomForNew(fileSize int64) error {
+func (d *directory) roomForNew(fileSize int64) error {
 	return datadir.RoomForNew(d.dir, d.free, "a new store", newStore*fileSize)
 }
 
 // recover has a machine come to what the files say.
-func (d *disk) recover(m *machine.Machine) error {
+func (d *directory) recover(m *machine.Machine) error {
 	p := progress{log: d.logger, next: time.Now().Add(tellAfter)}
-	last, err := d.readSnapshot(m)
+	head, err := d.readSnapshot(m)
 	if err != nil {
 		return err
 	}
-	d.covered = last
+	last := d.covered
+	overtaken, err := disk.Fits(d.dir, d.log, head, func(entry *raft.Log) bool { return belongs(m, entry) }, d.files)
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, remedy)
+	}
+	if overtaken { // it has other members
+		return cmp.Or(d.alone(), errOvertaken)
+	}
 	first, err := d.log.FirstIndex()
-	if err != nil {
+	end, errEnd := d.log.LastIndex()
+	if err = errors.Join(err, errEnd); err != nil {
 		return err
-	}
-	if first > last+1 {
-		return fmt.Errorf("entries %d to %d are missing in %s: the log begins after them, and no snapshot has them; %s", last+1, first-1, d.dir, remedy)
-	}
-	end, err := d.log.LastIndex()
-	if err != nil {
-		return err
-	}
-	if end < last && (end > 0 || len(d.members.Servers) == 0) { // a cluster that began with it has emptied the log
-		return fmt.Errorf("%s ends with entry %d, and a snapshot in %s has all up to entry %d: files of it are missing, or it is another store's; %s",
-			filepath.Join(d.dir, logName), end, filepath.Join(d.dir, snapshotsName), last, remedy)
 	}
 	for at := max(first, 1); at <= end; at++ {
 		var entry raft.Log
@@ -214,9 +207,6 @@ func (d *disk) recover(m *machine.Machine) error {
 		d.term = max(d.term, entry.Term)
 		if entry.Type == raft.LogConfiguration {
 			d.members, d.membersAt = raft.DecodeConfiguration(entry.Data), at
-		}
-		if at == last && !belongs(m, &entry) {
-			return fmt.Errorf("%s and what is in %s do not belong together: entry %d is of another store; %s", filepath.Join(d.dir, logName), filepath.Join(d.dir, snapshotsName), at, remedy)
 		}
 		if at > last {
 			d.behind += len(entry.Data)
@@ -231,7 +221,7 @@ func (d *disk) recover(m *machine.Machine) error {
 
 // alone returns why the data is not that of a store without peers: it is that of a node which has others, or was removed by
 // them.
-func (d *disk) alone() error {
+func (d *directory) alone() error {
 	members := d.members.Servers
 	if len(members) == 0 {
 		return nil
@@ -265,25 +255,30 @@ func readID(path string, files wal.Files) (string, error) {
 	return strings.TrimSpace(string(id)), errors.Join(err, from.Close())
 }
 
-// readSnapshot has a machine come to what the newest snapshot says, and returns up to which index of the log that is.
-func (d *disk) readSnapshot(m *machine.Machine) (last uint64, err error) {
+// errOvertaken is of a snapshot that a leader has sent.
+var errOvertaken = errors.New("the data is that of a node of a cluster, which was stopped while it took over a snapshot: start it as that")
+
+// readSnapshot has a machine come to what the newest snapshot says, and returns what that says of itself; nil if there is
+// none.
+func (d *directory) readSnapshot(m *machine.Machine) (*snapshots.Head, error) {
 	id, err := d.snapshots.Newest()
 	if err != nil || id == "" {
-		return 0, err
+		return nil, err
 	}
-	meta, from, err := d.snapshots.Open(id)
+	head, from, err := d.snapshots.OpenHead(id)
 	if err != nil {
-		return 0, fmt.Errorf("%w; %s", err, remedy)
+		return nil, fmt.Errorf("%w; %s", err, remedy)
 	}
 	is, err := machine.Read(from)
 	if err = errors.Join(err, from.Close()); err != nil {
-		return 0, fmt.Errorf("%s can't be used: %w; %s", filepath.Join(d.dir, snapshotsName, id), err, remedy)
+		return nil, fmt.Errorf("%s can't be used: %w; %s", filepath.Join(d.dir, disk.SnapshotsName, id), err, remedy)
 	}
 	m.Restore(is)
-	m.Reached(meta.Index)
-	d.newest.Store(meta.Size)
-	d.term, d.members, d.membersAt = max(d.term, meta.Term), meta.Configuration, meta.ConfigurationIndex
-	return meta.Index, nil
+	m.Reached(head.Index)
+	d.newest.Store(head.Size)
+	d.covered = head.Index
+	d.term, d.members, d.membersAt = max(d.term, head.Term), head.Configuration, head.ConfigurationIndex
+	return head, nil
 }
 
 // belongs reports whether the last entry that a snapshot has is the one in the log.
@@ -318,7 +313,7 @@ func carryOut(m *machine.Machine, entry *raft.Log, version string) error {
 }
 
 // append makes an entry durable.
-func (d *disk) append(index uint64, e *machine.Entry) (uint64, []byte, error) {
+func (d *directory) append(index uint64, e *machine.Entry) (uint64, []byte, error) {
 	data, err := e.Encode()
 	if err != nil {
 		return 0, nil, err
@@ -327,16 +322,16 @@ func (d *disk) append(index uint64, e *machine.Entry) (uint64, []byte, error) {
 }
 
 // large reports whether a snapshot is to take the place of so many bytes of entries.
-func (d *disk) large(grown int) bool {
+func (d *directory) large(grown int) bool {
 	return int64(grown) > max(d.after, d.newest.Load()/4) || d.log.Bytes() > max(d.mostFiles(), d.tried) && grown > 0
 }
 
 // mostFiles is how many bytes the files of the log may have before a snapshot takes the place of what is in them.
-func (d *disk) mostFiles() int64 { return max(d.logFiles, d.newest.Load()) }
+func (d *directory) mostFiles() int64 { return max(d.logFiles, d.newest.Load()) }
 
 // save writes a snapshot, and drops what it has of the log, but for the last entry, by which a start knows that there is
 // one. lock is what guards the machine. check reads it before it counts.
-func (d *disk) save(snapshot *machine.Snapshot, lock sync.Locker, check func(io.Reader) error) error {
+func (d *directory) save(snapshot *machine.Snapshot, lock sync.Locker, check func(io.Reader) error) error {
 	index := snapshot.Applied()
 	if index == d.covered { // there is one of the same state
 		return nil
@@ -379,11 +374,11 @@ func (c *counting) Write(b []byte) (int, error) {
 }
 
 // room says how much room there is beside the files.
-func (d *disk) room() []fencing.Finding {
+func (d *directory) room() []fencing.Finding {
 	return datadir.Room(d.dir, d.free, theStore, d.log.Bytes()+2*d.newest.Load())
 }
 
-func (d *disk) close() (err error) {
+func (d *directory) close() (err error) {
 	if d.log != nil {
 		err = d.log.Close()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/fencing/fencingtest"
 )
@@ -269,7 +270,7 @@ func TestTheFileOfAnEarlierVersionIsRefused(t *testing.T) {
 func TestFilesAreForTheirOwnerOnly(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	open(t, Options{Dir: dir})
-	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, logName, "0000000001.log"): 0o600} {
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, disk.LogName, "0000000001.log"): 0o600} {
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)

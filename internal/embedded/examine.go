@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 	"fencepost/internal/wal"
@@ -54,7 +55,7 @@ func examineFiles(dir string, reads func()) (f fencing.Finding, room []fencing.F
 func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Finding, err error) {
 	f = fencing.Finding{Check: "file", OK: true}
 	room = datadir.Room(dir, datadir.Free, theStore, filesIn(dir))
-	d := &disk{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
+	d := &directory{dir: dir, logger: slog.New(slog.DiscardHandler), free: datadir.Free}
 	if there, err := d.there(wal.FilesOr(nil)); err != nil {
 		return f, room, err
 	} else if !there {
@@ -72,7 +73,7 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 	}
 	reads()
 	f.Detail, err = d.look(files)
-	return f, room, errors.Join(err, d.mayWrite(), files.close())
+	return f, room, errors.Join(err, disk.MayWrite(d.dir), files.close())
 }
 
 // noStore is about a directory without a store. Only in an empty one is one to be expected to begin.
@@ -97,10 +98,10 @@ func noStore(dir string) (fencing.Finding, error) {
 
 // ofEmpty is what a directory may have in which no gateway has begun a store: what the first start makes before it finds that it has
 // no room, and what mkfs makes.
-var ofEmpty = []string{logName, snapshotsName, datadir.FileName, "lost+found"}
+var ofEmpty = []string{disk.LogName, disk.SnapshotsName, datadir.FileName, "lost+found"}
 
 // look reads files, and says how it is with them.
-func (d *disk) look(files wal.Files) (detail string, err error) {
+func (d *directory) look(files wal.Files) (detail string, err error) {
 	if err := d.openFiles(wal.Options{Files: files, Look: true}); err != nil {
 		return "", err
 	}
@@ -121,7 +122,7 @@ func (d *disk) look(files wal.Files) (detail string, err error) {
 
 // filesIn returns how many bytes the files of the store in dir have, as far as that can be seen.
 func filesIn(dir string) (size int64) {
-	for _, below := range []string{logName, snapshotsName} {
+	for _, below := range []string{disk.LogName, disk.SnapshotsName} {
 		entries, err := os.ReadDir(filepath.Join(dir, below))
 		if err != nil {
 			continue
@@ -152,7 +153,7 @@ func openAll(dir string) (opened, error) {
 		return nil, err
 	}
 	all := opened{}
-	for _, below := range []string{logName, snapshotsName} {
+	for _, below := range []string{disk.LogName, disk.SnapshotsName} {
 		entries, err := os.ReadDir(filepath.Join(dir, below))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(err, all.close(), lock.Close())
@@ -167,8 +168,10 @@ func openAll(dir string) (opened, error) {
 			}
 		}
 	}
-	if err := all.add(filepath.Join(dir, datadir.IDFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.Join(err, all.close(), lock.Close())
+	for _, name := range []string{datadir.IDFile, disk.BegunFile} {
+		if err := all.add(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, all.close(), lock.Close())
+		}
 	}
 	return all, lock.Close()
 }
@@ -236,6 +239,9 @@ func (opened) Rename(string, string) error { return errLooks }
 
 // Remove implements wal.Files.
 func (opened) Remove(string) error { return errLooks }
+
+// Same implements wal.Files: what is open stays what it was.
+func (opened) Same(wal.Reader) error { return nil }
 
 // SyncDir implements wal.Files: nothing was changed.
 func (opened) SyncDir(string) error { return nil }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/wal/waltest"
 )
@@ -140,8 +141,8 @@ func TestLookWhereThereIsNoStore(t *testing.T) {
 
 func TestLookAtWhatNoGatewayCouldOpen(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, logName, "0000000001.log")
-	writeFiles(t, dir, map[string][]byte{filepath.Join(logName, "0000000001.log"): []byte(strings.Repeat("not a log", 5000))})
+	file := filepath.Join(dir, disk.LogName, "0000000001.log")
+	writeFiles(t, dir, map[string][]byte{filepath.Join(disk.LogName, "0000000001.log"): []byte(strings.Repeat("not a log", 5000))})
 	if found, err := Examine(dir); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a damaged file: %+v, %v", found, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/wal"
 )
 
@@ -51,7 +52,7 @@ func TestFirstStartSyncsTheNamesItMakes(t *testing.T) {
 	open(t, Options{Dir: filepath.Join(b, "data"), files: files})
 	files.mu.Lock()
 	defer files.mu.Unlock()
-	for _, dir := range []string{there, a, b, filepath.Join(b, "data"), filepath.Join(b, "data", logName)} {
+	for _, dir := range []string{there, a, b, filepath.Join(b, "data"), filepath.Join(b, "data", disk.LogName)} {
 		if !slices.Contains(files.synced, dir) {
 			t.Errorf("%s was not synced", dir)
 		}

@@ -195,7 +195,10 @@ func (s *Store) finished() bool {
 	s.mu.Unlock()
 	if ending && cause == nil {
 		s.snapshots.Wait()
-		if s.unclean = caught(s.lastSnapshot); s.unclean != nil {
+		if s.unclean = s.disk.held(); s.unclean == nil {
+			s.unclean = caught(s.lastSnapshot)
+		}
+		if s.unclean != nil {
 			s.fail("the shutdown was not clean", s.unclean)
 		}
 	} else if ending {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/wal/waltest"
 )
@@ -68,7 +69,7 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 		left := twice(t, o.Dir, clean)
 		newest := ""
 		for path := range left {
-			if filepath.Base(filepath.Dir(path)) == snapshotsName {
+			if filepath.Base(filepath.Dir(path)) == disk.SnapshotsName {
 				newest = max(newest, path)
 			}
 		}
@@ -81,8 +82,8 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 			return func(path string) bool { return filepath.Base(filepath.Dir(path)) == dir }
 		}
 		isRefused(t, o, without(func(path string) bool { return path == newest }), "are missing", remedy)
-		isRefused(t, o, without(below(snapshotsName)), "entries 1 to ", "are missing", remedy)
-		isRefused(t, o, without(below(logName)), logName, filepath.Base(newest), remedy)
+		isRefused(t, o, without(below(disk.SnapshotsName)), "entries 1 to ", "are missing", remedy)
+		isRefused(t, o, without(below(disk.LogName)), disk.LogName, filepath.Base(newest), remedy)
 	}
 }
 
@@ -96,14 +97,14 @@ func TestTheLogOfAnotherStoreIsRefused(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	isLog := func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == logName }
+	isLog := func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == disk.LogName }
 	maps.DeleteFunc(left, isLog)
 	for path, content := range waltest.Moved(files.Content(), dir, o.Dir) {
 		if isLog(path, nil) {
 			left[path] = content
 		}
 	}
-	isRefused(t, o, left, logName, "ends with entry 2", remedy)
+	isRefused(t, o, left, disk.LogName, "ends with entry 2", remedy)
 }
 
 // Nor is a snapshot of another store taken, though the log has as many entries as it says: that would have the leases of the other one.
@@ -113,7 +114,7 @@ func TestTheSnapshotOfAnotherStoreIsRefused(t *testing.T) {
 		left := twice(t, o.Dir, clean)
 		dir := t.TempDir()
 		other := waltest.Moved(twice(t, dir, true), dir, o.Dir)
-		isSnapshot := func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == snapshotsName }
+		isSnapshot := func(path string, _ []byte) bool { return filepath.Base(filepath.Dir(path)) == disk.SnapshotsName }
 		maps.DeleteFunc(left, isSnapshot)
 		for path, content := range other {
 			if isSnapshot(path, nil) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
@@ -91,7 +92,7 @@ func TestAPanicInADecisionEndsTheStore(t *testing.T) {
 	if secret := strings.TrimPrefix(bad.Lease.Reveal(), string(bad.Lease.Public())); strings.Contains(text, secret[1:]) {
 		t.Error("the log has the secret of the lease")
 	}
-	if all, err := filepath.Glob(filepath.Join(dir, snapshotsName, "*")); err != nil || len(all) > 0 {
+	if all, err := filepath.Glob(filepath.Join(dir, disk.SnapshotsName, "*")); err != nil || len(all) > 0 {
 		t.Errorf("a snapshot was written of what panicked: %v, %v", all, err)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/seed"
 	"fencepost/internal/wal"
@@ -202,7 +203,7 @@ func TestFailingDisk(t *testing.T) {
 			failAt, seen := 1+random.IntN(3+round*4), 0
 			files.Fault = func(op *waltest.Op) error {
 				fails := slices.Contains(c.kinds, op.Kind) || !c.lasts && op.Synced
-				fails = fails && (c.lasts || filepath.Base(filepath.Dir(op.Path)) == logName || filepath.Base(op.Path) == logName)
+				fails = fails && (c.lasts || filepath.Base(filepath.Dir(op.Path)) == disk.LogName || filepath.Base(op.Path) == disk.LogName)
 				if fails {
 					seen++
 				}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/wal"
 )
@@ -174,7 +175,7 @@ func TestNothingIsChangedInAnotherDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			waitFor(t, "the second file of the log", func() bool {
-				_, err := os.Stat(filepath.Join(dir, logName, "0000000002.log"))
+				_, err := os.Stat(filepath.Join(dir, disk.LogName, "0000000002.log"))
 				return err == nil
 			})
 			mu.Lock()

@@ -15,7 +15,7 @@ import (
 // longest from now on, which is to be at least as long as the longest TTL that was in use; what the copy has can be
 // renewed. It returns until when. It fails as Open does, and where there is no store.
 func Restored(o Options, longest time.Duration) (until time.Time, err error) {
-	there, err := (&disk{dir: o.Dir}).there(wal.FilesOr(o.files))
+	there, err := (&directory{dir: o.Dir}).there(wal.FilesOr(o.files))
 	if err == nil && !there {
 		err = fmt.Errorf("there is no store in %s", o.Dir)
 	}

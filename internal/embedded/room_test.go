@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/wal"
 	"fencepost/internal/wal/waltest"
@@ -201,7 +202,7 @@ func TestASnapshotThatHasNoRoom(t *testing.T) {
 		}
 		written := 0
 		v.files.SetFault(func(op *waltest.Op) error {
-			if op.Kind == waltest.Write && filepath.Base(filepath.Dir(op.Path)) == snapshotsName {
+			if op.Kind == waltest.Write && filepath.Base(filepath.Dir(op.Path)) == disk.SnapshotsName {
 				if written++; written%2 == 0 { // the head goes in
 					return err
 				}
@@ -216,7 +217,7 @@ func TestASnapshotThatHasNoRoom(t *testing.T) {
 			t.Errorf("the log has %d files, and %d warnings were given", files, warns)
 		}
 		for path := range v.files.Content() {
-			if filepath.Base(filepath.Dir(path)) == snapshotsName {
+			if filepath.Base(filepath.Dir(path)) == disk.SnapshotsName {
 				t.Errorf("%s is left", path)
 			}
 		}
@@ -330,7 +331,7 @@ func TestTheDiskIsFullAtTheEnd(t *testing.T) {
 
 func TestTheRoomForAFirstStart(t *testing.T) {
 	v := newVolume(t, newStore*wal.DefaultFileSize-block)
-	d := &disk{dir: v.dir, free: v.files.Free}
+	d := &directory{dir: v.dir, free: v.files.Free}
 	if err := d.roomForNew(wal.DefaultFileSize); err == nil || !strings.Contains(err.Error(), "needs 112.0 MiB, and its file system has 111.9 MiB free") {
 		t.Errorf("a block too few: %v", err)
 	}

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 	"fencepost/internal/wal"
@@ -75,7 +76,7 @@ type freeSpace = func(dir string) (bytes int64, known bool)
 type Store struct {
 	log       *slog.Logger
 	clock     clock
-	disk      *disk         // flushAll's, and takeSnapshot's
+	disk      *directory    // flushAll's, and takeSnapshot's
 	wake      chan struct{} // holds one when flushAll is to look for something to do
 	ended     chan struct{} // closed when flushAll has ended
 	failed    chan struct{} // closed when a flush has failed
@@ -168,6 +169,9 @@ func (s *Store) restart(version string) error {
 		return err
 	}
 	if _, err := s.machine.Apply(index, decoded, &machine.Telling{Quiet: true}, false); err != nil {
+		return err
+	}
+	if err := disk.Begin(s.disk.dir, s.disk.files, s.disk.held); err != nil {
 		return err
 	}
 	s.machine.Ready()

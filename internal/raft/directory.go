@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/machine"
 	"fencepost/internal/snapshots"
 	"fencepost/internal/wal"
@@ -24,6 +27,7 @@ const lockPatience = time.Second
 // directory is the files of a node:
 //
 //	fencepost.lock     datadir's
+//	begun              internal/disk's
 //	log                the log and the vote: internal/wal's
 //	snapshots          internal/snapshots'
 type directory struct {
@@ -34,9 +38,10 @@ type directory struct {
 	log       *diskLog
 	snapshots *snapshots.Store
 	transport io.Closer
-	newest    *machine.Restored  // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
-	covered   uint64             // what that has of the log
-	members   raft.Configuration // of that
+	newest    *machine.Restored // the newest snapshot, until hashicorp/raft has it restored; nil: there is none
+	head      *snapshots.Head   // what that says of itself; nil: there is none
+	begun     sync.Once         // see begin
+	begunErr  error
 }
 
 // openDirectory opens or makes the files of a node, and reads them all.
@@ -58,9 +63,12 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	}
 	if err == nil {
 		d.log, err = openLog(logsIn(o.Dir), wal.Options{FileSize: int64(o.segment), Held: d.lock.Held, Logger: o.Logger}, o.wrapLog, fail)
+		if errors.Is(err, wal.ErrDamaged) {
+			err = fmt.Errorf("%w; %s", err, disk.NodeRemedy)
+		}
 	}
 	if err == nil {
-		err = d.fits(o.Dir)
+		err = d.fit(o.Logger)
 	}
 	if err == nil {
 		err = d.belongs(o)
@@ -71,8 +79,8 @@ func openDirectory(o *Options, fail func(error)) (*directory, error) {
 	return d, nil
 }
 
-func logsIn(dir string) string      { return filepath.Join(dir, "log") }
-func snapshotsIn(dir string) string { return filepath.Join(dir, "snapshots") }
+func logsIn(dir string) string      { return filepath.Join(dir, disk.LogName) }
+func snapshotsIn(dir string) string { return filepath.Join(dir, disk.SnapshotsName) }
 
 // prepare makes the directories of a node that has none, if there is room for a new one.
 func (d *directory) prepare(o *Options) error {
@@ -88,12 +96,10 @@ func (d *directory) prepare(o *Options) error {
 			return err
 		}
 	}
-	for _, dir := range []string{logsIn(o.Dir), snapshotsIn(o.Dir)} {
-		if err := datadir.Make(dir, o.sync); err != nil {
-			return err
-		}
+	if err := d.lock.Use(o.sync, logsIn(o.Dir), snapshotsIn(o.Dir)); err != nil {
+		return err
 	}
-	return datadir.MayWrite(snapshotsIn(o.Dir))
+	return disk.MayWrite(o.Dir)
 }
 
 // hasLog reports whether a directory is that of a node which has begun.
@@ -118,7 +124,7 @@ func roomForNew(dir string, free func(dir string) (bytes int64, known bool), seg
 // one that is damaged for an older one. A node whose directory is another one by then can't go on.
 func (d *directory) openSnapshots(fail func(error)) (err error) {
 	d.snapshots, err = snapshots.Open(snapshotsIn(d.path), nil, func() error {
-		err := d.lock.Held()
+		err := d.held()
 		if err != nil {
 			fail(err)
 		}
@@ -128,10 +134,16 @@ func (d *directory) openSnapshots(fail func(error)) (err error) {
 		return err
 	}
 	newest, err := d.snapshots.Newest()
-	if err != nil || newest == "" {
+	if err != nil {
 		return err
 	}
-	meta, from, err := d.snapshots.Open(newest)
+	if err := disk.LogMissing(d.path, wal.FilesOr(nil)); err != nil {
+		return fmt.Errorf("%w; %s", err, disk.NodeRemedy)
+	}
+	if newest == "" {
+		return nil
+	}
+	head, from, err := d.snapshots.OpenHead(newest)
 	if err != nil {
 		return err
 	}
@@ -139,23 +151,56 @@ func (d *directory) openSnapshots(fail func(error)) (err error) {
 	if err = errors.Join(err, from.Close()); err != nil {
 		return fmt.Errorf("%s can't be read: %w", filepath.Join(snapshotsIn(d.path), newest), err)
 	}
-	d.covered, d.members = meta.Index, meta.Configuration
+	d.head = head
 	return nil
+}
+
+// held returns an error unless what is written goes to the files that were opened, and they are still in the directory.
+func (d *directory) held() error {
+	if err := d.lock.Held(); err != nil || d.log == nil {
+		return err
+	}
+	return d.log.disk.Held()
+}
+
+// begin marks, before anybody is told of the first entry, that there is one.
+func (d *directory) begin() error {
+	d.begun.Do(func() { d.begunErr = disk.Begin(d.path, wal.FilesOr(nil), d.held) })
+	return d.begunErr
 }
 
 // ofOne reports whether the files are those of a store without peers: nothing says who the members are.
 func (d *directory) ofOne() bool {
-	return len(d.log.members.Servers)+len(d.members.Servers) == 0 && (d.log.any || d.covered > 0)
+	return len(d.log.members.Servers)+len(d.members().Servers) == 0 && (d.log.any || d.head != nil)
 }
 
-// fits makes sure that the log goes on where the newest snapshot ends.
-func (d *directory) fits(dir string) error {
-	first, err := d.log.FirstIndex()
-	if err != nil {
-		return err
+// members are those of the newest snapshot.
+func (d *directory) members() raft.Configuration {
+	if d.head == nil {
+		return raft.Configuration{}
 	}
-	if first > d.covered+1 {
-		return fmt.Errorf("entries %d to %d are missing in %s: the log begins after them, and no snapshot has them", d.covered+1, first-1, dir)
+	return d.head.Configuration
+}
+
+// fit makes sure that the log goes on where the newest snapshot ends. Where that came from a leader, and the node was stopped
+// before the log was emptied, it is emptied now: its entries are in the snapshot or count no more, and the vote stays.
+func (d *directory) fit(log *slog.Logger) error {
+	overtaken, err := disk.Fits(d.path, d.log, d.head, nil, wal.FilesOr(nil))
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, disk.NodeRemedy)
+	}
+	if overtaken {
+		if err := d.log.empty(); err != nil {
+			return err
+		}
+		log.Info("the node was stopped while it took over a snapshot of the leader: the log before that is dropped", "entry", d.head.Index)
+	}
+	d.snapshots.Received = func(index, term uint64) bool {
+		var entry raft.Log
+		return d.log.GetLog(index, &entry) != nil || entry.Term != term
+	}
+	if d.log.any || d.head != nil {
+		return d.begin()
 	}
 	return nil
 }
@@ -167,7 +212,7 @@ func (d *directory) fits(dir string) error {
 func (d *directory) belongs(o *Options) error {
 	members := d.log.members
 	if len(members.Servers) == 0 {
-		members = d.members
+		members = d.members()
 	}
 	if founds := d.ofOne(); (founds || len(members.Servers) == 1) && o.Alone != nil {
 		return o.Alone(founds)

@@ -250,7 +250,7 @@ func TestAClusterDoesNotBeginWithoutTheLog(t *testing.T) {
 	c.nodes[0].Close()
 	o := c.nodes[0].options
 	o.Dir, o.Network = killed, &hubNetwork{listen(t, o.Self.Address), c.hub, o.Self.Address}
-	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "files of it are missing") {
+	if _, err := Open(o); err == nil || !strings.Contains(err.Error(), "there is no log in "+killed) {
 		t.Errorf("a cluster is formed from it: %v", err)
 	}
 	_ = o.Network.Close()

@@ -23,6 +23,7 @@ type diskLog struct {
 	fail  func(error)       // the node can't go on
 	cut   func(from uint64) // the log ends before an entry that it had; nil: nobody asks
 	grown func()            // its files are large; nil: nobody asks
+	mark  func() error      // there are entries; nil: nobody asks
 
 	// members are those that the log ends with as it was opened; empty if it says nothing of them.
 	members raft.Configuration
@@ -44,6 +45,7 @@ type walStore interface {
 	raft.StableStore
 	io.Closer
 	Bytes() int64
+	Held() error
 }
 
 var _ raft.MonotonicLogStore = (*diskLog)(nil)
@@ -139,7 +141,12 @@ func (l *diskLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.L
 
 // StoreLogs implements raft.LogStore.
 func (l *diskLog) StoreLogs(entries []*raft.Log) error {
-	err := l.write(true, func() error { return l.disk.StoreLogs(entries) })
+	err := l.write(true, func() error {
+		if err := l.disk.StoreLogs(entries); err != nil || l.mark == nil {
+			return err
+		}
+		return l.mark()
+	})
 	if err == nil && l.large() && l.grown != nil {
 		l.grown()
 	}
@@ -152,6 +159,17 @@ func (l *diskLog) DeleteRange(least, most uint64) error {
 		l.cut(least)
 	}
 	return l.write(false, func() error { return l.disk.DeleteRange(least, most) })
+}
+
+// empty drops all entries, before anybody else uses the log. Its values stay.
+func (l *diskLog) empty() error {
+	first, err := l.FirstIndex()
+	last, errLast := l.LastIndex()
+	if err = errors.Join(err, errLast); err == nil {
+		err = l.DeleteRange(first, last)
+	}
+	l.members, l.any = raft.Configuration{}, false
+	return err
 }
 
 // large reports whether the files have grown by grownBytes since they were the smallest, or since it was so last.

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -112,7 +111,7 @@ func Open(o Options) (*Store, error) {
 		var last uint64
 		if last, err = s.dir.log.LastIndex(); err == nil {
 			m.quiet.Store(last)
-			s.dir.log.cut, s.dir.log.grown = m.cut, m.compact
+			s.dir.log.cut, s.dir.log.grown, s.dir.log.mark = m.cut, m.compact, s.dir.begin
 			err = s.begin(&o)
 		}
 		if err != nil {
@@ -192,10 +191,6 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 	last, err := s.dir.log.LastIndex()
 	if err != nil {
 		return err
-	}
-	if last < s.dir.covered { // a store without peers keeps the last entry that a snapshot has
-		return fmt.Errorf("the log in %s ends with entry %d, and a snapshot has all up to entry %d: files of it are missing, or it is another store's: put back a copy of the whole directory",
-			s.dir.path, last, s.dir.covered)
 	}
 	var stopped error
 	of := founding{newFSM(s.fsm.self)}
@@ -392,10 +387,14 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. A leader hands over to another member first.
+// Close implements fencing.Store. A leader hands over to another member first. The node has failed if its files are not
+// in the directory any more.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
+		if err := s.dir.held(); err != nil {
+			s.fail(err)
+		}
 		if s.Cause() == nil && s.leading.Load() != nil {
 			s.handOver()
 		}

@@ -45,6 +45,16 @@ type Store struct {
 	dir   string
 	files wal.Files
 	held  func() error
+
+	// Received is asked, where a snapshot up to an entry of a term is begun, whether it comes from elsewhere: its head says so
+	// then. nil: it never does.
+	Received func(index, term uint64) bool
+}
+
+// Head is what a snapshot says of itself.
+type Head struct {
+	raft.SnapshotMeta
+	Received bool `cbor:",omitempty"` // a leader has sent it: it has entries that the log did not have
 }
 
 var _ raft.SnapshotStore = (*Store)(nil)
@@ -82,9 +92,23 @@ func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 // nameOf returns the name of a snapshot: names sort by term and index.
 func nameOf(term, index uint64) string { return fmt.Sprintf("%020d-%020d%s", term, index, suffix) }
 
+// isNamed reports whether a name is that of a snapshot. Other files stay where they are, and are none.
+func isNamed(name string) bool {
+	var term, index uint64
+	_, err := fmt.Sscanf(name, "%d-%d"+suffix, &term, &index)
+	return err == nil && name == nameOf(term, index)
+}
+
 // Newest returns the name of the newest snapshot, whether it can be read or not; empty: there is none.
-func (s *Store) Newest() (id string, err error) {
-	names, err := s.names()
+func (s *Store) Newest() (id string, err error) { return NewestIn(s.dir, s.files) }
+
+// NewestIn is Newest of the snapshots in a directory, which may be missing. It may be asked while another process has them
+// open.
+func NewestIn(dir string, files wal.Files) (id string, err error) {
+	names, err := (&Store{dir: dir, files: files}).names()
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
 	if err != nil || len(names) == 0 {
 		return "", err
 	}
@@ -98,7 +122,7 @@ func (s *Store) names() (names []string, err error) {
 		return nil, err
 	}
 	for _, entry := range all {
-		if strings.HasSuffix(entry.Name(), suffix) {
+		if isNamed(entry.Name()) {
 			names = append(names, entry.Name())
 		}
 	}
@@ -110,14 +134,11 @@ func (s *Store) names() (names []string, err error) {
 // process has the snapshots open.
 func NewestSize(dir string) (int64, error) {
 	for {
-		names, err := (&Store{dir: dir, files: wal.FilesOr(nil)}).names()
-		if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-			return 0, nil
-		}
-		if err != nil {
+		newest, err := NewestIn(dir, wal.FilesOr(nil))
+		if err != nil || newest == "" {
 			return 0, err
 		}
-		info, err := os.Stat(filepath.Join(dir, names[0]))
+		info, err := os.Stat(filepath.Join(dir, newest))
 		if errors.Is(err, fs.ErrNotExist) { // newer ones have taken its place
 			continue
 		}
@@ -150,21 +171,30 @@ func (s *Store) List() ([]*raft.SnapshotMeta, error) {
 
 // Open implements raft.SnapshotStore.
 func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	head, f, err := s.OpenHead(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &head.SnapshotMeta, f, nil
+}
+
+// OpenHead is Open that returns all that a snapshot says of itself.
+func (s *Store) OpenHead(id string) (*Head, io.ReadCloser, error) {
 	f, err := s.files.Open(s.path(id))
 	if err != nil {
 		return nil, nil, err
 	}
-	meta, err := readHead(f)
+	head, err := readHead(f)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("%s: %w", s.path(id), err), f.Close())
 	}
-	meta.ID = id
-	return meta, f, nil
+	head.ID = id
+	return head, f, nil
 }
 
-func readHead(f wal.Reader) (*raft.SnapshotMeta, error) {
+func readHead(f wal.Reader) (*Head, error) {
 	var header [8]byte
-	damaged := func(err error) (*raft.SnapshotMeta, error) {
+	damaged := func(err error) (*Head, error) {
 		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			return nil, fmt.Errorf("%w: its head is not what was written", ErrDamaged)
 		}
@@ -177,24 +207,24 @@ func readHead(f wal.Reader) (*raft.SnapshotMeta, error) {
 	if size > mostHead {
 		return damaged(nil)
 	}
-	head := make([]byte, size)
-	if _, err := io.ReadFull(f, head); err != nil {
+	content := make([]byte, size)
+	if _, err := io.ReadFull(f, content); err != nil {
 		return damaged(err)
 	}
-	if crc32.Checksum(head, castagnoli) != binary.BigEndian.Uint32(header[4:]) {
+	if crc32.Checksum(content, castagnoli) != binary.BigEndian.Uint32(header[4:]) {
 		return damaged(nil)
 	}
-	var meta raft.SnapshotMeta
-	if err := cbor.Unmarshal(head, &meta); err != nil {
+	var head Head
+	if err := cbor.Unmarshal(content, &head); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	begins := int64(len(header) + len(head))
+	begins := int64(len(header) + len(content))
 	end, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Seek(begins, io.SeekStart)
 	}
-	meta.Size = end - begins
-	return &meta, err
+	head.Size = end - begins
+	return &head, err
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -212,7 +242,10 @@ func (s *Store) Create(version raft.SnapshotVersion, index, term uint64, members
 	if err := s.held(); err != nil {
 		return nil, err
 	}
-	head, err := cbor.Marshal(&raft.SnapshotMeta{Version: version, Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex})
+	head, err := cbor.Marshal(&Head{
+		raft.SnapshotMeta{Version: version, Index: index, Term: term, Configuration: members, ConfigurationIndex: membersIndex},
+		s.Received != nil && s.Received(index, term),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,8 @@ type Files interface {
 	Open(path string) (Reader, error)
 	Rename(from, to string) error
 	Remove(path string) error
+	// Same returns an error unless the name by which a file was opened to be read still leads to it.
+	Same(opened Reader) error
 	// SyncDir returns when the names in a directory are on disk.
 	SyncDir(path string) error
 }
@@ -47,6 +49,7 @@ func (system) OpenSynced(path string) (File, error) { return openSynced(path) }
 func (system) Open(path string) (Reader, error)     { return os.Open(path) }
 func (system) Rename(from, to string) error         { return os.Rename(from, to) }
 func (system) Remove(path string) error             { return os.Remove(path) }
+func (system) Same(opened Reader) error             { return datadir.Same(opened.(*os.File)) }
 func (system) SyncDir(path string) error            { return datadir.Sync(path) }
 
 func (system) List(dir string) ([]fs.DirEntry, error) { return os.ReadDir(dir) }

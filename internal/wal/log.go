@@ -29,7 +29,7 @@ type Options struct {
 	// FileSize is how many bytes a file has; 0 is DefaultFileSize. One with a larger frame is as large as that takes.
 	FileSize int64
 	// Held is asked before a file is made, renamed or removed, and after each write, whether the directory is still the
-	// one that was opened; nil: nobody else could have it.
+	// one that was opened; nil: nobody else could have it. The files themselves the log looks after.
 	Held func() error
 	// Look says that nothing is to be written: neither by Open nor later.
 	Look bool
@@ -188,6 +188,17 @@ func (l *Log) fail(err error) error {
 	return l.failed
 }
 
+// Held returns an error unless what is written goes to the directory and the file of it that were opened.
+func (l *Log) Held() error {
+	l.mu.RLock()
+	current := l.current
+	l.mu.RUnlock()
+	if err := l.held(); err != nil || current == nil {
+		return err
+	}
+	return l.files.Same(current.read)
+}
+
 // write makes a frame durable, and carries it out.
 func (l *Log) write(frame []byte) error {
 	l.number++
@@ -196,7 +207,7 @@ func (l *Log) write(frame []byte) error {
 	if _, err := l.current.write.WriteAt(whole, l.at); err != nil {
 		return err
 	}
-	if err := l.held(); err != nil { // who has what is there now may have acknowledged something else
+	if err := l.Held(); err != nil { // who has what is there now may have acknowledged something else
 		return err
 	}
 	l.mu.Lock()
@@ -260,7 +271,8 @@ func (l *Log) drop() error {
 	l.segments = slices.Clone(l.segments[n:])
 	l.mu.Unlock()
 	for _, s := range gone {
-		err := inOrder(s.close, l.held, func() error { return l.files.Remove(l.path(s.name)) }, func() error { return l.files.SyncDir(l.dir) })
+		err := inOrder(l.Held, func() error { return l.files.Same(s.read) }, s.close,
+			func() error { return l.files.Remove(l.path(s.name)) }, func() error { return l.files.SyncDir(l.dir) })
 		if err != nil {
 			return l.fail(err)
 		}

@@ -71,13 +71,13 @@ func (l *Log) path(name string) string { return filepath.Join(l.dir, name) }
 // the file is on disk, with its name. Of one for which there is no room nothing stays.
 func (l *Log) create(number uint64, size int64) error {
 	path := l.path(nameOf(number))
-	err := inOrder(l.held,
-		func() error { return l.fill(path+newSuffix, headerOf(l.id, number, size), size) }, l.held,
+	err := inOrder(l.Held,
+		func() error { return l.fill(path+newSuffix, headerOf(l.id, number, size), size) }, l.Held,
 		func() error { return l.files.Rename(path+newSuffix, path) },
 		func() error { return l.files.SyncDir(l.dir) },
 		func() error { return l.open(number) },
 		func() error { return l.openWrite(l.newest()) })
-	if taken := l.held(); err != nil && taken != nil { // that is why
+	if taken := l.Held(); err != nil && taken != nil { // that is why
 		return taken
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -102,7 +102,7 @@ func (l *Log) fill(path string, header []byte, size int64) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil && l.held() == nil {
+	if err = errors.Join(err, f.Close()); err != nil && l.Held() == nil {
 		_ = l.files.Remove(path) // it only takes room; the next start removes it
 	}
 	return err
@@ -131,13 +131,13 @@ func (l *Log) open(number uint64) (err error) {
 }
 
 func (l *Log) openWrite(s *segment) error {
-	return inOrder(l.held, func() error {
+	return inOrder(l.Held, func() error {
 		f, err := l.files.OpenSynced(l.path(s.name))
 		if err == nil {
 			s.write = f
 		}
 		return err
-	})
+	}, func() error { return l.files.Same(s.read) })
 }
 
 // newest returns the last file.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/raft/peer"
 	"fencepost/internal/wal"
 )
@@ -37,6 +38,9 @@ func loadID(dir string) (id string, fresh bool, err error) {
 			return peer.NewID(), err == nil, err
 		}
 		return "", false, fmt.Errorf("%s is missing, and there is data beside it: restore it, or empty the directory to have a new node join in place of this one", path)
+	}
+	if err := disk.LogMissing(dir, wal.FilesOr(nil)); err != nil { // with it the votes of the node are
+		return "", false, fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}
 	return peer.NewID(), true, nil
 }

@@ -4,6 +4,7 @@ package waltest
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -352,6 +353,16 @@ func (t *Trace) Remove(path string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.do(Op{Kind: Remove, Path: path})
+}
+
+// Same implements wal.Files.
+func (t *Trace) Same(opened reader) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f := opened.(*file); t.names[f.path] != f.node {
+		return fmt.Errorf("%s is another file", f.path)
+	}
+	return nil
 }
 
 // SyncDir implements wal.Files.
