@@ -14,7 +14,7 @@ import (
 // order. Whether a start says them, tests of the packages show.
 func TestMessagesOfAStart(t *testing.T) {
 	var literals []string
-	for _, dir := range []string{"wal", "snapshots", "machine", "embedded", "raft"} {
+	for _, dir := range []string{"wal", "snapshots", "disk", "machine", "embedded", "raft"} {
 		files, err := filepath.Glob("internal/" + dir + "/*.go")
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
