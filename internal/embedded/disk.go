@@ -179,6 +179,21 @@ func (d *directory) roomForNew(fileSize int64) error {
 	return datadir.RoomForNew(d.dir, d.free, "a new store", newStore*fileSize)
 }
 
+// carriedOut returns what the files come to. An operation that panics, of a cluster of one, is refused, as it was there: see machine.Refused.
+func (d *directory) carriedOut() (m *machine.Machine, err error) {
+	for refused := (machine.Refused{}); ; {
+		m = machine.New()
+		m.Refuse(refused)
+		d.behind = 0
+		err = d.recover(m)
+		p, panicked := errors.AsType[*machine.Panic](err)
+		if !panicked || !refused.Add(p) {
+			return m, err
+		}
+		d.logger.Warn(errPanicked, "error", p, "asked", p.Asked(), "stack", p.Stack)
+	}
+}
+
 // recover has a machine come to what the files say.
 func (d *directory) recover(m *machine.Machine) error {
 	p := progress{log: d.logger, next: time.Now().Add(tellAfter)}

@@ -15,7 +15,6 @@ import (
 	"fencepost/internal/datadir"
 	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
-	"fencepost/internal/machine"
 	"fencepost/internal/wal"
 )
 
@@ -105,8 +104,7 @@ func (d *directory) look(files wal.Files) (detail string, err error) {
 	if err := d.openFiles(wal.Options{Files: files, Look: true}); err != nil {
 		return "", err
 	}
-	m := machine.New()
-	err = d.recover(m)
+	m, err := d.carriedOut()
 	detail = "it can be read, and no gateway has it open"
 	switch {
 	case d.behind > 0 && len(d.members.Servers) > 0:

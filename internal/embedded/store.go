@@ -128,11 +128,11 @@ func openStore(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		log: o.Logger, disk: d, machine: machine.New(), hooks: o, run: newRun(),
+		log: o.Logger, disk: d, hooks: o, run: newRun(),
 		guard: fencing.Guard{Gateway: self, StepLimit: o.stepLimit, MaxHolders: o.MaxHolders},
 		wake:  make(chan struct{}, 1), ended: make(chan struct{}), failed: make(chan struct{}), next: newBatch(),
 	}
-	err = d.recover(s.machine)
+	s.machine, err = d.carriedOut()
 	if err == nil {
 		s.clock = newClock(o.Now, s.machine.Now())
 		err = s.clock.believable(s.machine.Now())

@@ -1,6 +1,9 @@
 package fencing
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // The refusals that more than one side makes: Step, the stores that are no Step, and the
 // watchdog. Each text stands here once.
@@ -118,4 +121,14 @@ func FloorError() *Error {
 // ExhaustedError is CodeClockSkew: the next token would be above MaxToken.
 func ExhaustedError() *Error {
 	return &Error{Code: CodeClockSkew, Detail: "the store's clock or counter is beyond the largest token"}
+}
+
+// BrokenError is CodeUnavailable: an operation can't be carried out for a fault of the gateway, and nothing is changed on its name for so
+// long; 0: it was on none.
+func BrokenError(rest time.Duration) *Error {
+	detail := "a fault of the gateway kept this from being carried out; report it: the gateway's log has the line \"an operation could not be carried out\""
+	if rest > 0 {
+		detail += ". Nothing is changed on this name for up to a minute"
+	}
+	return &Error{Code: CodeUnavailable, Detail: detail, RetryAfter: rest}
 }

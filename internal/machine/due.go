@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"time"
 
 	"fencepost/internal/fencing"
@@ -10,7 +11,13 @@ import (
 // it out attend to the same ones.
 
 // Due returns up to limit names that have something due at now, those first that were due first. It corrects the index.
-func (m *Machine) Due(now fencing.Instant, limit int) []fencing.Name { return m.index.Due(now, limit) }
+func (m *Machine) Due(now fencing.Instant, limit int) []fencing.Name {
+	if len(m.resting) == 0 {
+		return m.index.Due(now, limit)
+	}
+	due := slices.DeleteFunc(m.index.Due(now, limit+len(m.resting)), func(name fencing.Name) bool { return m.resting[name] > now })
+	return due[:min(limit, len(due))]
+}
 
 // PruneDue reports whether tombstones are to go at now.
 func (m *Machine) PruneDue(now fencing.Instant) bool { return m.index.tombstonesDue(now) }
@@ -21,7 +28,7 @@ func (m *Machine) Busy() bool { return m.index.Held() > 0 || m.index.waiting.Len
 // DueAmong returns those of names that have something due at now.
 func (m *Machine) DueAmong(names []fencing.Name, now fencing.Instant) (due []fencing.Name) {
 	for _, name := range names {
-		if m.state.Records[name] != nil && m.state.Due(name) <= now {
+		if m.state.Records[name] != nil && m.state.Due(name) <= now && m.resting[name] <= now {
 			due = append(due, name)
 		}
 	}
@@ -31,7 +38,11 @@ func (m *Machine) DueAmong(names []fencing.Name, now fencing.Instant) (due []fen
 // NextDue returns how long nothing will be due. It corrects the index.
 func (m *Machine) NextDue(now fencing.Instant) time.Duration {
 	m.index.Due(now, 1)
-	return m.index.nextDue(now)
+	next := m.index.nextDue(now)
+	if next == 0 && len(m.resting) > 0 && len(m.Due(now, 1)) == 0 {
+		return tombstonePause // what is due is on names that rest
+	}
+	return next
 }
 
 // Left returns up to limit names on which a step has left something to do.

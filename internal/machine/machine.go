@@ -29,6 +29,8 @@ type Machine struct {
 	writer     string     // see Entry.Writer
 	unfinished map[fencing.Name]bool
 	snapshot   *Snapshot // that is being written
+	refused    Refused
+	resting    map[fencing.Name]fencing.Instant // until when nothing is changed on a name; nil: nowhere
 }
 
 // New returns a machine that has carried out nothing.
@@ -83,8 +85,13 @@ type Telling struct {
 
 // Apply carries out an entry. ErrDiffers is wrapped by the error where what came of those before it is something else than
 // at whoever wrote it; the entry is carried out then as well. beats says whether somebody wants Result.Entries: to find
-// them costs time, and changes nothing.
+// them costs time, and changes nothing. A *Panic says that the state is not to be trusted any more: see Refused.
 func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (results [][]Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			results, err = nil, panicOf(p, nil)
+		}
+	}()
 	err = m.check(index, e.Entry)
 	if e.Writer != "" {
 		m.writer = e.Writer
@@ -96,7 +103,7 @@ func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (resul
 		if t.Asked = (time.Time{}); t.AskedOf != nil {
 			t.Asked = t.AskedOf(b.Batch)
 		}
-		results = append(results, m.batch(index, t, b, beats))
+		results = append(results, m.batch(position{index, i, 0}, t, b, beats))
 	}
 	m.EndEntry(index)
 	return results, err
@@ -132,15 +139,19 @@ func (m *Machine) EndEntry(index uint64) {
 // Reached notes that all of the log up to index is carried out: entries that are none of ours change nothing.
 func (m *Machine) Reached(index uint64) { m.applied = max(m.applied, index) }
 
-// batch carries out a batch.
-func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) []Result {
+// batch carries out a batch, which begins there.
+func (m *Machine) batch(at position, t *Telling, b *decodedBatch, beats bool) []Result {
+	defer locate(&at, b)
 	guard := b.Guard()
 	results := make([]Result, len(b.ops))
 	for i, op := range b.ops {
-		results[i].Index = index
+		results[i].Index, at.op = at.index, i
 		switch kind := b.kinds[i]; {
+		case m.refused[at]:
+			results[i].Out = m.refuse(op)
+			continue
 		case op != nil:
-			results[i].Out = m.Step(index, t, guard, op)
+			results[i].Out = m.Step(at.index, t, guard, op)
 			continue
 		case kind == kindBeat:
 			m.Ready()
@@ -168,6 +179,9 @@ func (m *Machine) batch(index uint64, t *Telling, b *decodedBatch, beats bool) [
 func (m *Machine) Step(index uint64, t *Telling, guard fencing.Guard, op fencing.Op) fencing.Outcome {
 	defer blame(op)
 	m.Ready()
+	if out, rests := m.rests(op); rests {
+		return out
+	}
 	out := m.decide(index, t, guard, op)
 	if guard.StepLimit != 0 || fencing.OnlyLooks(op) {
 		return out
@@ -357,6 +371,10 @@ func (m *Machine) Restore(r *Restored) {
 		m.digests = append([]digestAt{{r.head.Behind, digest(r.head.Before)}}, m.digests...)
 	}
 	clear(m.unfinished)
+	m.resting = nil
+	for name, until := range r.head.Resting {
+		m.rest(fencing.Name(name), fencing.Instant(until))
+	}
 }
 
 // State returns the state: it is only to be looked at.

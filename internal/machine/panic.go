@@ -12,6 +12,8 @@ type Panic struct {
 	Op    fencing.Op // that was under way; nil: none of fencing's
 	Value any        // what was panicked with
 	Stack string
+
+	at *position // of the operation in the log, if it can be refused; else nil
 }
 
 // Error says what was under way, and what was panicked with.
@@ -60,7 +62,7 @@ func panicOf(p any, op fencing.Op) *Panic {
 	if known, is := p.(*Panic); is {
 		return known
 	}
-	return &Panic{op, p, string(debug.Stack())}
+	return &Panic{Op: op, Value: p, Stack: string(debug.Stack())}
 }
 
 // blame has a panic say in which operation it was. It is deferred.

@@ -27,6 +27,9 @@ func (m *Machine) Part(ops []fencing.Op) (part *Machine, ok bool) {
 			}
 			s.Records[name] = r.Clone()
 		}
+		if until, rests := m.resting[name]; rests {
+			part.rest(name, until)
+		}
 		lease := op.LockLease().Public()
 		if e, evicts := op.(fencing.EvictRequest); evicts {
 			lease = e.Waiter

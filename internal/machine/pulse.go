@@ -49,6 +49,9 @@ func (p *Pulse) watch(lock *sync.RWMutex, ticks <-chan time.Time, done <-chan st
 	}
 }
 
+// Beat says that who has the lock does something that takes long, and is not over yet.
+func (p *Pulse) Beat() { p.late.Store(0) }
+
 // Alive returns why the process is to be started again, nil if the lock could be had of late. It never waits.
 func (p *Pulse) Alive() error {
 	if late := p.late.Load(); late >= hangsAfter {

@@ -74,7 +74,7 @@ func (m *Machine) Snapshot() (*Snapshot, error) {
 	}
 	m.Ready()
 	s := &Snapshot{machine: m, head: headOf(m.state, m.now, m.applied), most: maxFrame}
-	s.head.Digest, s.head.Wall, s.head.Writer = uint64(m.digest), m.walls, m.writer
+	s.head.Digest, s.head.Wall, s.head.Writer, s.head.Resting = uint64(m.digest), m.walls, m.writer, m.restingOf()
 	if n := len(m.digests); n > 1 {
 		s.head.Behind, s.head.Before = m.digests[n-2].index, uint64(m.digests[n-2].digest)
 	}

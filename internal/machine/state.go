@@ -25,6 +25,7 @@ type stateHead struct {
 	Writer     string           `cbor:"12,keyasint,omitempty"` // see Entry.Writer
 	Behind     uint64           `cbor:"13,keyasint,omitempty"` // the entry before the last one,
 	Before     uint64           `cbor:"14,keyasint,omitempty"` // and the digest after it: by it a log is known that the snapshot goes with
+	Resting    map[string]int64 `cbor:"15,keyasint,omitempty"` // until when nothing is changed on a name: see Refused
 }
 
 type stateQuarantine struct {

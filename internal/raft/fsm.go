@@ -22,26 +22,29 @@ const snapshotAfter = 64 << 20
 // fsm carries out the log on this node, and tells whom it concerns. It is the FSM of hashicorp/raft.
 type fsm struct {
 	self     fencing.Gateway
-	quiet    atomic.Uint64                    // entries up to this one were carried out before this process began, or may have been
-	asked    func(batch uint64) time.Time     // when this gateway asked for one of its batches; forgets it
-	leads    func(term uint64) bool           // reports whether this node leads in a term
-	push     func([]machine.Told)             // tells other gateways; only the leader does
-	compact  func()                           // the log has grown enough for a snapshot
-	fail     func(error)                      // the node can't go on
-	check    func(io.Reader) error            // makes sure that a snapshot that was written can be read
-	newest   *machine.Restored                // at the start of the node: the newest snapshot, which was read already
-	listener atomic.Pointer[fencing.Listener] // of this gateway
+	quiet    atomic.Uint64                                           // entries up to this one were carried out before this process began, or may have been
+	asked    func(batch uint64) time.Time                            // when this gateway asked for one of its batches; forgets it
+	leads    func(term uint64) bool                                  // reports whether this node leads in a term
+	push     func([]machine.Told)                                    // tells other gateways; only the leader does
+	compact  func()                                                  // the log has grown enough for a snapshot
+	fail     func(error)                                             // the node can't go on
+	check    func(io.Reader) error                                   // makes sure that a snapshot that was written can be read
+	anew     func(uint64, machine.Refused) (*machine.Machine, error) // what the log comes to up to an entry: directory.machineAt
+	panicked func(p *machine.Panic, before bool)                     // an operation is refused, perhaps not for the first time in this log
+	newest   *machine.Restored                                       // at the start of the node: the newest snapshot, which was read already
+	listener atomic.Pointer[fencing.Listener]                        // of this gateway
 	watchers fencing.Watchers
 	wall     wallClock
 	last     atomic.Pointer[cameTo] // see lastDigest
 
 	mu       sync.RWMutex // held to change what follows
 	machine  *machine.Machine
-	early    map[early]bool // what the Listener has heard of entries that are not carried out here yet
-	stopped  bool           // an entry could not be carried out
-	differs  error          // it has come to something else than a leader; nil: it has not
-	progress chan struct{}  // closed when more of the log is carried out; nil while nobody waits for it
-	grown    int            // bytes of entries since the last snapshot
+	refused  machine.Refused // those that were found since this process began
+	early    map[early]bool  // what the Listener has heard of entries that are not carried out here yet
+	stopped  bool            // an entry could not be carried out
+	differs  error           // it has come to something else than a leader; nil: it has not
+	progress chan struct{}   // closed when more of the log is carried out; nil while nobody waits for it
+	grown    int             // bytes of entries since the last snapshot
 }
 
 var (
@@ -56,7 +59,8 @@ type applied struct {
 }
 
 func newFSM(self fencing.Gateway) *fsm {
-	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}}
+	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}, refused: machine.Refused{}}
+	m.machine.Refuse(m.refused)
 	m.machine.Ready()
 	m.noteDigest()
 	return m
@@ -77,9 +81,15 @@ func (m *fsm) Apply(l *raft.Log) any {
 		m.mu.Unlock()
 		return &applied{stale: true}
 	}
+	large := false
 	if a.stale {
 		m.machine.Reached(l.Index)
-	} else if a.results, err = m.machine.Apply(l.Index, e, t, leads); err != nil && m.differs == nil {
+	} else if a.results, large, err = m.carryOut(l.Index, e, t, leads); errors.Is(err, errPanicked) {
+		m.stopped = true
+		m.mu.Unlock()
+		m.fail(err)
+		return &applied{stale: true}
+	} else if err != nil && m.differs == nil {
 		m.differs = err // who is right the nodes find out: see compare
 	}
 	m.machine.Ready()
@@ -87,7 +97,7 @@ func (m *fsm) Apply(l *raft.Log) any {
 	m.noteDigest()
 	m.wake()
 	m.grown += len(l.Data)
-	large := m.grown > snapshotAfter
+	large = large || m.grown > snapshotAfter
 	m.mu.Unlock()
 	if large {
 		m.compact()
@@ -280,6 +290,7 @@ func (m *fsm) Restore(from io.ReadCloser) error {
 		return err
 	}
 	restored := machine.New() // one with many names takes seconds to be ready
+	restored.Refuse(m.refused)
 	restored.Restore(is)
 	restored.Ready()
 	m.mu.Lock()

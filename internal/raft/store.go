@@ -31,6 +31,7 @@ type Store struct {
 
 	fsm     *fsm
 	pulse   machine.Pulse // of the fsm's mutex
+	panics  atomic.Int64
 	raft    *raft.Raft
 	dir     *directory
 	notify  chan bool                  // hashicorp/raft tells whether this node leads
@@ -99,6 +100,7 @@ func Open(o Options) (*Store, error) {
 	m := s.fsm
 	snapshots := make(chan struct{}, 1)
 	m.asked, m.leads, m.push, m.fail = s.askedAt, s.leads, s.push, s.fail
+	m.anew, m.panicked = s.machineAt, s.notePanic
 	m.compact = func() {
 		select {
 		case snapshots <- struct{}{}:
@@ -196,6 +198,7 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 	of := founding{newFSM(s.fsm.self)}
 	of.newest = s.fsm.newest
 	of.asked, of.leads, of.push, of.compact = s.askedAt, s.leads, func([]machine.Told) {}, func() {}
+	of.anew, of.panicked = s.machineAt, s.notePanic
 	of.fail = func(err error) { stopped = err }
 	of.quiet.Store(last)
 	if err := raft.RecoverCluster(conf, of, s.dir.log, s.dir.log, s.dir.snapshots, transport, configurationOf([]Member{o.Self})); err != nil {
@@ -278,6 +281,25 @@ func (s *Store) Failed() <-chan struct{} { return s.failed }
 
 // Alive returns why the process is to be started again, nil if it need not: see machine.Pulse. It never waits.
 func (s *Store) Alive() error { return s.pulse.Alive() }
+
+// machineAt is directory.machineAt.
+func (s *Store) machineAt(upTo uint64, refused machine.Refused) (*machine.Machine, error) {
+	return s.dir.machineAt(upTo, refused, s.pulse.Beat)
+}
+
+// notePanic tells of an operation that is refused, perhaps not for the first time.
+func (s *Store) notePanic(p *machine.Panic, before bool) {
+	level := slog.LevelError
+	if before {
+		level = slog.LevelWarn
+	} else {
+		s.panics.Add(1)
+	}
+	s.log.Log(context.Background(), level, "an operation could not be carried out", "error", p, "asked", p.Asked(), "stack", p.Stack)
+}
+
+// Panics counts the operations that could not be carried out since the node began, for they panicked.
+func (s *Store) Panics() int64 { return s.panics.Load() }
 
 // Cause returns why the node has failed, nil if it has not.
 func (s *Store) Cause() error {

@@ -1,0 +1,155 @@
+package raft
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+)
+
+// poison panics in a step that has changed the state by then: no list has so many slots.
+func poison(name fencing.Name) fencing.AcquireRequest {
+	r := acquire(name, fencing.LongestTTL)
+	r.Mode, r.Limit, r.Permits = fencing.ModeShared, 1<<60, 1<<59
+	return r
+}
+
+// agreed waits until all nodes have carried out the log, and returns what they have come to.
+func (c *cluster) agreed() (index, digest uint64) {
+	c.t.Helper()
+	late, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	at := c.awaitLeader().raft.CommitIndex()
+	for i, n := range c.nodes {
+		n.fsm.await(at, late.Done())
+		n.fsm.mu.RLock()
+		is, known := n.fsm.machine.DigestAt(at)
+		n.fsm.mu.RUnlock()
+		if !known || i > 0 && is != digest {
+			c.t.Errorf("node %d has come to %x, %v after entry %d, the first one to %x", i, is, known, at, digest)
+		}
+		digest = is
+	}
+	return at, digest
+}
+
+// M4: an operation that panics is refused, the same way at every node, and at every start; all else goes on.
+func TestAnOperationThatPanicsIsRefused(t *testing.T) {
+	t.Parallel()
+	clock := newTestClock()
+	c := newCluster(t, 3, func(_ int, o *Options) { o.wall, o.monotonic = clock.wall, clock.since })
+	kept, held := acquire("kept", time.Hour), acquire("held", time.Hour)
+	held.Mode, held.Limit = fencing.ModeShared, 1<<61
+	tokens := map[fencing.Name]fencing.Token{}
+	for _, r := range []fencing.AcquireRequest{kept, held} {
+		out, err := c.nodes[1].Do(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens[r.Name] = out.Holder.Token
+	}
+	refused := func(i int, op fencing.Op) {
+		t.Helper()
+		_, err := c.nodes[i].Do(t.Context(), op)
+		if e := fencing.AsError(err); e == nil || e.Code != fencing.CodeUnavailable || !strings.Contains(e.Detail, "report it") || e.RetryAfter == 0 {
+			t.Errorf("%T of %s at node %d: %v", op, op.LockName(), i, err)
+		}
+	}
+	bad := poison("new")
+	refused(1, bad)
+	refused(0, poison("held"))
+	refused(2, acquire("new", time.Minute))                               // nobody is granted it meanwhile
+	refused(0, fencing.RenewRequest{Name: "held", Lease: held.Lease})     // and no holder is told that it has lost
+	refused(0, fencing.BreakRequest{Name: "held", Token: tokens["held"]}) // nor ends
+	for i, n := range c.nodes {
+		c.agreed()
+		if got := n.Panics(); got != 2 {
+			t.Errorf("node %d counts %d", i, got)
+		}
+	}
+	if _, err := c.nodes[2].Do(t.Context(), acquire("other", time.Minute)); err != nil {
+		t.Errorf("other names: %v", err)
+	}
+	before, digest := c.agreed()
+	if err := c.nodes[0].raft.Snapshot().Error(); err != nil && !strings.Contains(err.Error(), "nothing new") {
+		t.Error(err)
+	}
+	for i, n := range c.nodes { // one reads it out of a snapshot, the others carry out the log
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+		c.reopen(i)
+		c.awaitLeader()
+	}
+	for i, n := range c.nodes {
+		late, cancel := context.WithTimeout(t.Context(), time.Minute)
+		n.fsm.await(before, late.Done())
+		cancel()
+		n.fsm.mu.RLock()
+		if is, known := n.fsm.machine.DigestAt(before); known && is != digest {
+			t.Errorf("node %d has come to %x after a start, %x before", i, is, digest)
+		}
+		n.fsm.mu.RUnlock()
+		if n.Panics() != 0 {
+			t.Errorf("node %d counts what it knows already", i)
+		}
+		refused(i, fencing.RenewRequest{Name: "held", Lease: held.Lease})
+	}
+	c.agreed()
+	out, err := c.nodes[0].Do(t.Context(), fencing.RenewRequest{Name: "kept", Lease: kept.Lease})
+	if err != nil || out.Holder.Token != tokens["kept"] {
+		t.Errorf("kept: %+v, %v", out.Holder, err)
+	}
+	clock.advance(61 * time.Second)
+	for _, name := range []fencing.Name{"new", "held"} {
+		op := fencing.Op(acquire(name, time.Minute))
+		if name == "held" {
+			op = fencing.RenewRequest{Name: "held", Lease: held.Lease}
+		}
+		if out, err := c.nodes[1].Do(t.Context(), op); err != nil || out.Holder.Token < tokens[name] {
+			t.Errorf("%s a minute later: %+v, %v", name, out.Holder, err)
+		}
+	}
+	c.agreed()
+}
+
+// A cluster of one that becomes a single gateway, and that becomes a cluster again, refuse what was refused.
+func TestWhatPanickedIsRefusedByAStoreWithoutPeers(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := newCluster(t, 1, func(_ int, o *Options) { o.Dir = dir })
+	all := []had{}
+	for _, name := range []fencing.Name{"kept", "held"} {
+		r := acquire(name, fencing.LongestTTL)
+		out, err := c.nodes[0].Do(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, had{r, out.Holder.Token})
+	}
+	if _, err := c.nodes[0].Do(t.Context(), poison("new")); code(err) != fencing.CodeUnavailable {
+		t.Fatal(err)
+	}
+	if err := c.nodes[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[0].Store = nil
+	check := func(what string, s fencing.Store) {
+		t.Helper()
+		keeps(t, s, what, all)
+		if _, err := s.Do(t.Context(), acquire("new", time.Minute)); code(err) != fencing.CodeUnavailable {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	crashed := copied(t, dir)
+	s := withoutPeers(t, dir)
+	check("without peers", s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check("from its snapshot", withoutPeers(t, copied(t, dir)))
+	again := newCluster(t, 1, func(_ int, o *Options) { o.Dir = crashed })
+	check("a node", again.nodes[0])
+}
