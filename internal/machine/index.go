@@ -34,14 +34,15 @@ type stateIndex struct {
 }
 
 func newIndex(state *fencing.State) *stateIndex {
+	names := namesOf(state)
 	x := &stateIndex{
-		nameIndex:  newNameIndex(state),
+		nameIndex:  newNameIndex(state, names),
 		streams:    map[fencing.Gateway]*btree.Set[fencing.Name]{},
 		streamsOf:  map[fencing.Name][]fencing.Gateway{},
 		tombstones: btree.NewBTreeGOptions(dueTombstone.before, btree.Options{NoLocks: true}),
 	}
-	for name, r := range state.Records {
-		x.note(name, r)
+	for _, name := range names {
+		x.note(name, state.Records[name])
 	}
 	for key, tomb := range state.Tombstones {
 		x.tombstones.Set(dueTombstone{until: tomb.Until, key: key})

@@ -18,7 +18,7 @@ func TestIndex(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		state := fencing.NewState()
-		x := newNameIndex(state)
+		x := newNameIndex(state, namesOf(state))
 		now := fencing.InstantOf(time.UnixMilli(1_700_000_000_000))
 		leases := map[fencing.Name]fencing.LeaseID{}
 		for range 400 {
@@ -47,7 +47,7 @@ func TestIndex(t *testing.T) {
 
 func sometimesNew(random *rand.Rand, state *fencing.State, x *nameIndex) *nameIndex {
 	if random.IntN(50) == 0 {
-		return newNameIndex(state)
+		return newNameIndex(state, namesOf(state))
 	}
 	return x
 }
