@@ -153,7 +153,7 @@ func TestRestartBeginsTheTTLAnew(t *testing.T) {
 			if left := h.ExpiresAt.Sub(out.Now); left != want {
 				t.Errorf("%s after a restart has %s to live, want %s", name, left, want)
 			}
-			if name == "bounded" && h.Metadata["build"] != "42" {
+			if name == "bounded" && h.Metadata.Map()["build"] != "42" {
 				t.Errorf("metadata after a restart: %v", h.Metadata)
 			}
 		}

@@ -46,7 +46,7 @@ func durableState(s *fencing.State) string {
 		fmt.Fprint(&b, name, r.LastToken, r.Mark, r.HighestAdmitted, r.SlotMarks, r.Broken, r.DelayedUntil) // maps are printed in order
 		for h := range r.Holders.All() {
 			if !h.Provisional {
-				fmt.Fprint(&b, " ", h.Lease, h.Secret, h.Owner, h.Mode, h.Limit, h.Slot, h.Slots, h.Permits, h.Hold, h.LockDelay, h.BreakAt, len(h.Metadata["padding"]), h.Token, h.TTL, h.GrantTTL, h.MaxHold)
+				fmt.Fprint(&b, " ", h.Lease, h.Secret, h.Owner, h.Mode, h.Limit, h.Slot, h.Slots, h.Permits, h.Hold, h.LockDelay, h.BreakAt, len(h.Metadata.Map()["padding"]), h.Token, h.TTL, h.GrantTTL, h.MaxHold)
 			}
 		}
 		for i := range r.History {

@@ -69,7 +69,7 @@ func (t *step) grant(p *Place, firm bool) (*Holding, *Error) {
 	slot, slots := t.slots(ask.Mode, ask.Limit, p.permits())
 	holding := Holding{
 		Holder: Holder{
-			Lease: p.lease(), Owner: ask.Owner, Metadata: ask.Metadata,
+			Lease: p.lease(), Owner: ask.Owner, Metadata: LabelsOf(ask.Metadata),
 			Mode: ask.Mode, Limit: ask.Limit, Permits: p.permits(), Slot: slot, Slots: slots, Hold: 1, Token: token,
 			TTL: ask.TTL, GrantTTL: ask.TTL, MaxHold: ask.MaxHold, LockDelay: ask.LockDelay, Provisional: true, Claimed: claimed,
 		},

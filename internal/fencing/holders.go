@@ -72,8 +72,12 @@ func (hs *Holders) WithToken(token Token) (Holding, bool) {
 func (hs *Holders) Put(h Holding) {
 	n := hs.find(h.Lease)
 	if n == nil {
-		n = &node{Holding: h}
+		n = &node{Holding: h, links: &alone}
 		hs.count(&h)
+		if only := hs.roots[byLease]; only != nil {
+			only.own()
+			n.own()
+		}
 		for order := range hs.roots {
 			if h.in(order) {
 				hs.roots[order] = hs.roots[order].add(order, n)
@@ -86,7 +90,7 @@ func (hs *Holders) Put(h Holding) {
 		was, is := n.in(order), h.in(order)
 		if moves[order] = was != is || is && compare[order](&n.Holding, &h) != 0; moves[order] && was {
 			hs.roots[order] = hs.roots[order].without(order, n)
-			n.links[order] = links{}
+			n.unlink(order)
 		}
 	}
 	hs.discount(&n.Holding)
@@ -317,11 +321,15 @@ func (hs *Holders) clone() Holders {
 	copies := make(map[*node]*node, hs.Len())
 	hs.roots[byLease].each(byLease, 0, func(n *node) bool {
 		copied := *n
+		if n.links != &alone {
+			all := *n.links
+			copied.links = &all
+		}
 		copies[n] = &copied
 		return true
 	})
 	for _, n := range copies {
-		for order := range n.links {
+		for order := 0; order < orders && n.links != &alone; order++ {
 			l := &n.links[order]
 			l.left, l.right = copies[l.left], copies[l.right]
 		}

@@ -94,7 +94,7 @@ func (t *step) undo(h *Holding) {
 	t.out.Left = append(t.out.Left, Waiter{Lease: h.Lease, Owner: h.Owner, Mode: h.Mode, Limit: limit, Permits: h.Permits, Waiting: t.now.Sub(h.JoinedAt)})
 	if h.Keep {
 		t.rest(&Place{Secret: h.Secret, Stamp: h.Stamp, Gateway: h.Gateway, Seq: h.Seq, JoinedAt: h.JoinedAt, Ask: AcquireRequest{
-			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata,
+			Name: t.name, Lease: LeaseID{public: h.Lease}, Owner: h.Owner, Metadata: h.Metadata.Map(),
 			Mode: h.Mode, Limit: limit, Permits: h.Permits, Hold: 1, TTL: h.GrantTTL, MaxHold: h.MaxHold, LockDelay: h.LockDelay, Wait: 1, Keep: true, Set: h.Set, Attach: h.Attached != "",
 		}})
 	}

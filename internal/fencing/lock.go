@@ -23,7 +23,7 @@ const NoSlot = -1
 type Holder struct {
 	Lease    LeasePublic
 	Owner    string // a label for people, never a proof
-	Metadata map[string]string
+	Metadata Labels
 	Mode     Mode
 	Limit    int   // permits tolerated, its own included; 0 is any number; 1 when exclusive
 	Permits  int   // how many of them it has, from 1; 1 also where there is no limit

@@ -20,7 +20,8 @@ func (r *Record) restart(now Instant) {
 	hs := &r.Holders
 	if only := hs.roots[byLease]; hs.Len() == 1 && !only.Provisional { // as most are: it is in no order before or behind another
 		only.restart(now)
-		hs.roots[byStream], only.links[byStream] = nil, links{}
+		hs.roots[byStream] = nil
+		only.unlink(byStream)
 	} else {
 		var left Holders
 		for h := range hs.All() {

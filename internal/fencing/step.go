@@ -176,10 +176,7 @@ func (t *step) unsure(h *Holding) *Error {
 func (h *Holding) label(owner string, metadata map[string]string) {
 	h.Owner = cmp.Or(owner, h.Owner)
 	if metadata != nil {
-		h.Metadata = metadata
-	}
-	if len(h.Metadata) == 0 {
-		h.Metadata = nil
+		h.Metadata = LabelsOf(metadata)
 	}
 }
 

@@ -237,7 +237,7 @@ func (r *ListRequest) finds(lock *Lock) bool {
 		if in(h.Owner, string(h.Lease)) {
 			return true
 		}
-		for key, value := range h.Metadata {
+		for key, value := range h.Metadata.All() {
 			if in(key, value) {
 				return true
 			}

@@ -27,12 +27,35 @@ func (h *Holding) in(order int) bool { return order != byStream || h.hangs() }
 // is its size and one.
 type node struct {
 	Holding
-	links [orders]links
+	links *[orders]links // alone of an only holder
 }
 
 type links struct {
 	left, right *node
 	size        int32 // of the tree below and with this node
+}
+
+// alone is the links of a node that is the only one of its trees, as most are. It is never changed: see own.
+var alone = func() (all [orders]links) {
+	for order := range all {
+		all[order].size = 1
+	}
+	return all
+}()
+
+// own gives a node that was the only one links that can be changed.
+func (n *node) own() {
+	if n.links == &alone {
+		all := alone
+		n.links = &all
+	}
+}
+
+// unlink forgets the links of a node that is in the tree of an order no more.
+func (n *node) unlink(order int) {
+	if n.links != &alone {
+		n.links[order] = links{}
+	}
 }
 
 // With these a rotation, single or double, always restores the balance: see Hirai and
@@ -52,7 +75,9 @@ func (n *node) size(order int) int {
 // add returns the tree of n with a node that is not in it.
 func (n *node) add(order int, added *node) *node {
 	if n == nil {
-		added.links[order] = links{size: 1}
+		if added.links != &alone {
+			added.links[order] = links{size: 1}
+		}
 		return added
 	}
 	l := &n.links[order]

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -100,21 +101,22 @@ func appendPermits(b []byte, h *fencing.Holder, slots int) []byte {
 }
 
 // appendMetadata appends the metadata in the order of its keys.
-func appendMetadata(b []byte, metadata map[string]string) []byte {
+func appendMetadata(b []byte, metadata fencing.Labels) []byte {
 	b = appendMemberName(b, "metadata")
-	if len(metadata) == 0 {
+	if metadata == "" {
 		return append(b, '{', '}')
 	}
-	keys := make([]string, 0, len(metadata))
-	for key := range metadata {
-		keys = append(keys, key)
+	type entry struct{ key, value string }
+	entries := make([]entry, 0, fencing.MaxMetadataEntries)
+	for key, value := range metadata.All() {
+		entries = append(entries, entry{key, value})
 	}
-	slices.Sort(keys)
-	for i, key := range keys {
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
+	for i, e := range entries {
 		b = append(b, "{,"[min(i, 1)])
-		b = appendString(b, key)
+		b = appendString(b, e.key)
 		b = append(b, ':')
-		b = appendString(b, metadata[key])
+		b = appendString(b, e.value)
 	}
 	return append(b, '}')
 }
@@ -291,7 +293,7 @@ func appendLease(b []byte, a *renewed, wall wallClock) []byte {
 	b = appendIntMember(b, "renew_in_ms", h.RenewIn(a.left).Milliseconds())
 	b = appendIntMember(b, "waited_ms", a.waited.Milliseconds())
 	b = appendBreak(b, h, a.left, wall)
-	if len(h.Metadata) == 0 { // the holder knows what it has sent
+	if h.Metadata == "" { // the holder knows what it has sent
 		return b
 	}
 	return appendMetadata(b, h.Metadata)

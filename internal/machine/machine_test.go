@@ -271,7 +271,7 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 	waiting.SetAt, waiting.SentAt, r.DelayedOther = 0, 0, 0
 	r.Holders.Put(h)
 	r.Queue = fencing.RestoredQueue([]fencing.Place{waiting}, []fencing.Place{resting}, 1<<40)
-	r.History[0].Name, r.History[0].Holder.Metadata = "a", nil
+	r.History[0].Name, r.History[0].Holder.Metadata = "a", ""
 	encoded := recordOf("a", &r)
 	var read stateRecord
 	if err := Strict.Unmarshal(must(Encoding.Marshal(encoded)), &read); err != nil {

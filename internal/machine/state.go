@@ -61,29 +61,29 @@ type stateRecord struct {
 }
 
 type stateHolder struct {
-	Lease       string            `cbor:"1,keyasint"`
-	Owner       string            `cbor:"2,keyasint,omitempty"`
-	Metadata    map[string]string `cbor:"3,keyasint,omitempty"`
-	Mode        string            `cbor:"4,keyasint,omitempty"`
-	Limit       int               `cbor:"5,keyasint,omitempty"`
-	Slot        int               `cbor:"6,keyasint,omitempty"`
-	Hold        int               `cbor:"7,keyasint,omitempty"`
-	Token       int64             `cbor:"8,keyasint,omitempty"`
-	TTL         int64             `cbor:"9,keyasint,omitempty"`
-	GrantTTL    int64             `cbor:"10,keyasint,omitempty"`
-	MaxHold     int64             `cbor:"11,keyasint,omitempty"`
-	AcquiredAt  int64             `cbor:"12,keyasint,omitempty"`
-	ExpiresAt   int64             `cbor:"13,keyasint,omitempty"`
-	Waited      int64             `cbor:"14,keyasint,omitempty"`
-	Provisional bool              `cbor:"15,keyasint,omitempty"`
-	Claimed     bool              `cbor:"16,keyasint,omitempty"`
-	Attached    string            `cbor:"17,keyasint,omitempty"`
-	BreakAt     int64             `cbor:"18,keyasint,omitempty"`
-	BreakReason string            `cbor:"19,keyasint,omitempty"`
-	MorePermits int               `cbor:"20,keyasint,omitempty"` // than one
-	Slots       string            `cbor:"21,keyasint,omitempty"`
-	LockDelay   int64             `cbor:"22,keyasint,omitempty"`
-	Epoch       int64             `cbor:"23,keyasint,omitempty"`
+	Lease       string         `cbor:"1,keyasint"`
+	Owner       string         `cbor:"2,keyasint,omitempty"`
+	Metadata    fencing.Labels `cbor:"3,keyasint,omitzero"`
+	Mode        string         `cbor:"4,keyasint,omitempty"`
+	Limit       int            `cbor:"5,keyasint,omitempty"`
+	Slot        int            `cbor:"6,keyasint,omitempty"`
+	Hold        int            `cbor:"7,keyasint,omitempty"`
+	Token       int64          `cbor:"8,keyasint,omitempty"`
+	TTL         int64          `cbor:"9,keyasint,omitempty"`
+	GrantTTL    int64          `cbor:"10,keyasint,omitempty"`
+	MaxHold     int64          `cbor:"11,keyasint,omitempty"`
+	AcquiredAt  int64          `cbor:"12,keyasint,omitempty"`
+	ExpiresAt   int64          `cbor:"13,keyasint,omitempty"`
+	Waited      int64          `cbor:"14,keyasint,omitempty"`
+	Provisional bool           `cbor:"15,keyasint,omitempty"`
+	Claimed     bool           `cbor:"16,keyasint,omitempty"`
+	Attached    string         `cbor:"17,keyasint,omitempty"`
+	BreakAt     int64          `cbor:"18,keyasint,omitempty"`
+	BreakReason string         `cbor:"19,keyasint,omitempty"`
+	MorePermits int            `cbor:"20,keyasint,omitempty"` // than one
+	Slots       string         `cbor:"21,keyasint,omitempty"`
+	LockDelay   int64          `cbor:"22,keyasint,omitempty"`
+	Epoch       int64          `cbor:"23,keyasint,omitempty"`
 }
 
 type stateHolding struct {
@@ -280,7 +280,7 @@ func (s *stateHolding) holding() fencing.Holding {
 
 func endedOf(e *fencing.Ended) stateEnded {
 	s := stateEnded{Holder: holderOf(&e.Holder), Reason: string(e.Reason), At: int64(e.At), BreakReason: e.BreakReason}
-	s.Holder.Metadata = nil
+	s.Holder.Metadata = ""
 	return s
 }
 

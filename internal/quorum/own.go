@@ -244,7 +244,7 @@ func returned(r fencing.RenewRequest, token fencing.Token, outs []fencing.Outcom
 		if !found {
 			found = true
 			ask = fencing.AcquireRequest{
-				Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata, Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
+				Name: r.Name, Lease: r.Lease, Owner: h.Owner, Metadata: h.Metadata.Map(), Mode: h.Mode, Hold: 1, TTL: h.GrantTTL,
 			}
 		}
 		hang = append(hang, h)

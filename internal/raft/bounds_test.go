@@ -27,7 +27,7 @@ var talkative = func() map[string]string {
 func lockOf(name fencing.Name, holders int) *fencing.Lock {
 	l := &fencing.Lock{Name: name, Now: 1, HolderCount: holders}
 	for i := range holders {
-		l.Holders = append(l.Holders, fencing.Holder{Lease: fencing.LeasePublic(fmt.Sprintf("%026d", i)), Metadata: talkative, Token: fencing.Token(1 + i)})
+		l.Holders = append(l.Holders, fencing.Holder{Lease: fencing.LeasePublic(fmt.Sprintf("%026d", i)), Metadata: fencing.LabelsOf(talkative), Token: fencing.Token(1 + i)})
 	}
 	return l
 }
@@ -194,7 +194,7 @@ func TestManyRefusalsAtAFollower(t *testing.T) {
 				t.Errorf("refusal %d: %v", i, err)
 				return
 			}
-			if lock := err.(*fencing.Error).Lock; len(lock.Holders) != holders || len(lock.Holders[holders-1].Metadata) != len(talkative) {
+			if lock := err.(*fencing.Error).Lock; len(lock.Holders) != holders || lock.Holders[holders-1].Metadata.Len() != len(talkative) {
 				t.Errorf("refusal %d shows %d holders", i, len(lock.Holders))
 			}
 		})

@@ -19,6 +19,9 @@ func fill(v reflect.Value, n *int) {
 		hash[0] = byte(*n)
 		v.Set(reflect.ValueOf(fencing.HashedLeaseID(fencing.LeasePublic(fmt.Sprint("lease", *n)), hash)))
 		return
+	case fencing.Labels:
+		v.Set(reflect.ValueOf(fencing.LabelsOf(map[string]string{"key": fmt.Sprint("text", *n)})))
+		return
 	case time.Time:
 		return // Asked, which is never sent
 	}

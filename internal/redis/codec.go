@@ -212,10 +212,12 @@ func (c *codec) over(h *fencing.Holding) {
 	word(c, "LEASE", &h.Lease) // the public part
 	word(c, "STAMP", &h.Stamp) // empty: none
 	word(c, "OWNER", &h.Owner)
-	c.metadata("METADATA", &h.Metadata) // a JSON object; empty: none
+	metadata := h.Metadata.Map()
+	c.metadata("METADATA", &metadata) // a JSON object; empty: none
 	if c.mode != reading {
 		return
 	}
+	h.Metadata = fencing.LabelsOf(metadata)
 	if h.GrantTTL == 0 {
 		h.GrantTTL = h.TTL
 	}

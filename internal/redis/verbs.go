@@ -108,7 +108,7 @@ func (s *Store) newAcquireCommand(r *fencing.AcquireRequest) *command {
 func placeOf(r *fencing.AcquireRequest) fencing.Holding {
 	h := fencing.Holding{
 		Holder: fencing.Holder{
-			Lease: r.Lease.Public(), Owner: r.Owner, Metadata: r.Metadata, Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Limit: r.Limit,
+			Lease: r.Lease.Public(), Owner: r.Owner, Metadata: fencing.LabelsOf(r.Metadata), Mode: cmp.Or(r.Mode, fencing.ModeExclusive), Limit: r.Limit,
 			Permits: max(1, r.Permits), Slot: fencing.NoSlot, Hold: 1, TTL: r.TTL, MaxHold: r.MaxHold, LockDelay: r.LockDelay,
 		},
 		Secret: r.Lease.Hash(), Stamp: r.Stamp, Set: r.Set, Keep: r.Keep && r.Wait > 0,

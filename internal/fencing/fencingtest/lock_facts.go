@@ -228,10 +228,11 @@ func holderFacts(h *fencing.Holder, now fencing.Instant) []fact {
 	if h.LockDelay != 0 {
 		facts = append(facts, fact{key: "lock_delay", value: h.LockDelay})
 	}
-	for _, key := range slices.Sorted(maps.Keys(h.Metadata)) {
-		facts = append(facts, fact{key: "meta." + key, value: h.Metadata[key]})
+	metadata := h.Metadata.Map()
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		facts = append(facts, fact{key: "meta." + key, value: metadata[key]})
 	}
-	return append(facts, fact{key: "entries", value: len(h.Metadata)})
+	return append(facts, fact{key: "entries", value: len(metadata)})
 }
 
 // prefixed are holderFacts with the label of the lease before each.

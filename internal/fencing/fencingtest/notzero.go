@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"fencepost/internal/fencing"
 )
 
 // NotZero returns a value of a type that is not the zero one, for tests that set one
@@ -11,6 +13,9 @@ import (
 func NotZero(t testing.TB, of reflect.Type) reflect.Value {
 	t.Helper()
 	v := reflect.New(of).Elem()
+	if of == reflect.TypeFor[fencing.Labels]() {
+		return reflect.ValueOf(fencing.LabelsOf(map[string]string{"k": "v"}))
+	}
 	switch of.Kind() {
 	case reflect.Int: // a count: few bytes have room for it
 		v.SetInt(7)

@@ -505,7 +505,7 @@ var planted = []defect{
 	{what: "the list shows no metadata", wrap: above(defective{list: func(p *fencing.ListPage, _ fencing.ListRequest) {
 		for i := range p.Locks {
 			p.Locks[i].Holders = []fencing.Holder{p.Locks[i].Holders[0]}
-			p.Locks[i].Holders[0].Metadata = nil
+			p.Locks[i].Holders[0].Metadata = ""
 		}
 	}})},
 	{what: "expire ignores its limit", wrap: above(defective{limit: func(int) int { return 100 }})},
