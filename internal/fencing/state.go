@@ -74,10 +74,10 @@ type Holding struct {
 	Secret SecretHash
 	Stamp  Stamp // of the request that made the grant; empty once another one has retried it
 	Told   bool  // the holder has renewed, so it knows of the grant: see TakeBackRequest
+	Keep   bool  // taken back, it goes back to its place in the queue and rests
 
 	Gateway  Gateway // where the request is
 	Set      string  // see AcquireRequest
-	Keep     bool    // taken back, it goes back to its place in the queue and rests
 	Seq      Instant // of that place
 	JoinedAt Instant
 

@@ -272,8 +272,8 @@ func TestEveryFieldOfAStateIsKept(t *testing.T) {
 	r.Holders.Put(h)
 	r.Queue = fencing.RestoredQueue([]fencing.Place{waiting}, []fencing.Place{resting}, 1<<40)
 	r.History[0].Name, r.History[0].Holder.Metadata = "a", ""
-	encoded := recordOf("a", &r)
-	var read stateRecord
+	var encoded, read stateRecord
+	encoded.set("a", &r)
 	if err := Strict.Unmarshal(must(Encoding.Marshal(encoded)), &read); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/tidwall/btree"
@@ -60,8 +61,9 @@ type Snapshot struct {
 	most    int          // bytes of a frame: with more nothing is written
 	written fencing.Name // records up to this name are written
 	saved   btree.Map[fencing.Name, *stateRecord]
-	all     bool // all records are written
-	broken  bool // nothing more of it is written: see Abandon
+	all     bool          // all records are written
+	part    []stateRecord // that nextRecords returns, used again
+	broken  bool          // nothing more of it is written: see Abandon
 
 	forgotten  dueTombstone // tombstones up to this one are written
 	tombstones []stateTombstone
@@ -95,8 +97,8 @@ func (s *Snapshot) save(m *Machine, name fencing.Name) {
 	}
 	var kept *stateRecord // there was none
 	if r := m.state.Records[name]; r != nil {
-		encoded := recordOf(name, r)
-		kept = &encoded
+		kept = &stateRecord{}
+		kept.set(name, r)
 	}
 	s.saved.Set(name, kept)
 }
@@ -111,7 +113,7 @@ func (s *Snapshot) saveTombstone(m *Machine, d dueTombstone) {
 	}
 }
 
-// nextRecords returns the next records as they were; none are left if it returns false.
+// nextRecords returns the next records as they were, until the next call; none are left if it returns false.
 func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 	m := s.machine
 	names := m.index.namesBehind(s.written, atOnce+1)
@@ -119,6 +121,7 @@ func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 		names = names[:atOnce]
 	}
 	last, weight := s.written, 0
+	records = s.part[:0]
 	for _, name := range names {
 		r := m.state.Records[name]
 		if weight += r.Holders.Len() + r.Queue.Places(); weight > weightAtOnce && last != s.written {
@@ -127,7 +130,8 @@ func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 		}
 		last = name
 		if _, ok := s.saved.Get(name); !ok {
-			records = append(records, recordOf(name, r))
+			records = grown(records)
+			records[len(records)-1].set(name, r)
 		}
 	}
 	var done []fencing.Name
@@ -143,8 +147,18 @@ func (s *Snapshot) nextRecords(atOnce int) (records []stateRecord, more bool) {
 	for _, name := range done {
 		s.saved.Delete(name)
 	}
-	s.written, s.all = last, !more
+	s.written, s.all, s.part = last, !more, records
 	return records, more
+}
+
+// grown returns records with an empty one more, which has the room that another one had.
+func grown(records []stateRecord) []stateRecord {
+	if len(records) == cap(records) {
+		return append(records, stateRecord{})
+	}
+	records = records[:len(records)+1]
+	records[len(records)-1].reset()
+	return records
 }
 
 // nextTombstones returns the next tombstones; none are left if it returns false.
@@ -304,10 +318,14 @@ func (w *frameWriter) writeContent(content []byte) error {
 }
 
 type frameReader struct {
-	from   io.Reader
-	number uint64
+	from    io.Reader
+	number  uint64
+	content []byte        // of the last frame
+	records []stateRecord // the same
+	known   map[string]string
 }
 
+// read returns the next frame, until the next call.
 func (r *frameReader) read() (kind byte, encoded []byte, err error) {
 	damaged := func(what string) (byte, []byte, error) {
 		return 0, nil, fmt.Errorf("%w: part %d %s", ErrDamaged, r.number, what)
@@ -323,7 +341,8 @@ func (r *frameReader) read() (kind byte, encoded []byte, err error) {
 	if size < 1 || size > maxFrame {
 		return damaged("is not what was written")
 	}
-	content := make([]byte, size)
+	r.content = slices.Grow(r.content[:0], int(size))
+	content := r.content[:size]
 	if _, err := io.ReadFull(r.from, content); err != nil {
 		if cutOff(err) {
 			return damaged("is cut off")
@@ -412,7 +431,7 @@ func (r *frameReader) readRest(state *fencing.State, drop bool) error {
 			}
 			return nil
 		}
-		if err := readFrame(state, kind, encoded); err != nil {
+		if err := r.put(state, kind, encoded); err != nil {
 			return fmt.Errorf("%w: part %d: %w", ErrDamaged, r.number-1, err)
 		}
 		if drop {
@@ -423,19 +442,27 @@ func (r *frameReader) readRest(state *fencing.State, drop bool) error {
 	}
 }
 
-func readFrame(state *fencing.State, kind byte, encoded []byte) error {
+// put puts what a frame has into a state.
+func (r *frameReader) put(state *fencing.State, kind byte, encoded []byte) error {
 	switch kind {
 	case frameRecords:
-		var records []stateRecord
-		if err := Strict.Unmarshal(encoded, &records); err != nil {
+		r.records = r.records[:cap(r.records)]
+		for i := range r.records {
+			r.records[i].reset()
+		}
+		if err := Strict.Unmarshal(encoded, &r.records); err != nil {
 			return err
 		}
-		for i := range records {
-			r, err := records[i].record()
+		for i := range r.records {
+			read := &r.records[i]
+			for j := range read.Holders {
+				r.share(&read.Holders[j].Holder)
+			}
+			record, err := read.record()
 			if err != nil {
 				return err
 			}
-			state.Records[fencing.Name(records[i].Name)] = r
+			state.Records[fencing.Name(read.Name)] = record
 		}
 		return nil
 	case frameTombstones:
@@ -450,4 +477,23 @@ func readFrame(state *fencing.State, kind byte, encoded []byte) error {
 		return nil
 	}
 	return fmt.Errorf("it is of kind %d, which this version does not know", kind)
+}
+
+// mostKnown bounds the texts that are kept once for all records that have them.
+const mostKnown = 1 << 12
+
+// share has a holder use texts that others before it have, where they are equal.
+func (r *frameReader) share(h *stateHolder) {
+	if r.known == nil {
+		r.known = map[string]string{}
+	}
+	for _, text := range []*string{&h.Mode, &h.Owner} {
+		known, ok := r.known[*text]
+		switch {
+		case ok:
+			*text = known
+		case len(r.known) < mostKnown:
+			r.known[*text] = *text
+		}
+	}
 }

@@ -87,17 +87,17 @@ type stateHolder struct {
 }
 
 type stateHolding struct {
-	Holder   stateHolder `cbor:"1,keyasint"`
-	Secret   []byte      `cbor:"2,keyasint"`
-	Stamp    string      `cbor:"3,keyasint,omitempty"`
-	Told     bool        `cbor:"4,keyasint,omitempty"`
-	Gateway  string      `cbor:"5,keyasint,omitempty"`
-	Set      string      `cbor:"6,keyasint,omitempty"`
-	Keep     bool        `cbor:"7,keyasint,omitempty"`
-	Seq      int64       `cbor:"8,keyasint,omitempty"`
-	JoinedAt int64       `cbor:"9,keyasint,omitempty"`
-	SetAt    int64       `cbor:"10,keyasint,omitempty"`
-	SentAt   int64       `cbor:"11,keyasint,omitempty"`
+	Holder   stateHolder        `cbor:"1,keyasint"`
+	Secret   fencing.SecretHash `cbor:"2,keyasint"`
+	Stamp    string             `cbor:"3,keyasint,omitempty"`
+	Told     bool               `cbor:"4,keyasint,omitempty"`
+	Gateway  string             `cbor:"5,keyasint,omitempty"`
+	Set      string             `cbor:"6,keyasint,omitempty"`
+	Keep     bool               `cbor:"7,keyasint,omitempty"`
+	Seq      int64              `cbor:"8,keyasint,omitempty"`
+	JoinedAt int64              `cbor:"9,keyasint,omitempty"`
+	SetAt    int64              `cbor:"10,keyasint,omitempty"`
+	SentAt   int64              `cbor:"11,keyasint,omitempty"`
 }
 
 // stateEnded is an entry of a history. Its metadata is left out: nobody is shown that.
@@ -162,9 +162,18 @@ func (h *stateHead) state() *fencing.State {
 	return s
 }
 
-func recordOf(name fencing.Name, r *fencing.Record) stateRecord {
-	s := stateRecord{
-		Name: string(name), LastToken: int64(r.LastToken), EndedToken: int64(r.EndedToken),
+// reset makes a record that was used an empty one. What has room for holders stays.
+func (s *stateRecord) reset() {
+	holders := s.Holders[:cap(s.Holders)]
+	clear(holders)
+	*s = stateRecord{Holders: holders[:0]}
+}
+
+// set has an empty record be that of a name.
+func (s *stateRecord) set(name fencing.Name, r *fencing.Record) {
+	*s = stateRecord{
+		Holders: s.Holders,
+		Name:    string(name), LastToken: int64(r.LastToken), EndedToken: int64(r.EndedToken),
 		IntentLease: string(r.Intent.Lease), IntentUntil: int64(r.Intent.Until), LastClaimed: int64(r.LastClaimed),
 		Mark: int64(r.Mark), HighestAdmitted: int64(r.HighestAdmitted), RetryAt: int64(r.RetryAt), ForgetAt: int64(r.ForgetAt),
 		LastSeq: int64(r.Queue.LastSeq()), DelayedUntil: int64(r.DelayedUntil),
@@ -191,7 +200,6 @@ func recordOf(name fencing.Name, r *fencing.Record) stateRecord {
 	for _, p := range r.Queue.Resting() {
 		s.Resting = append(s.Resting, placeOf(&p))
 	}
-	return s
 }
 
 func (s *stateRecord) record() (*fencing.Record, error) {
@@ -263,19 +271,17 @@ func (s *stateHolder) holder() fencing.Holder {
 
 func holdingOf(h *fencing.Holding) stateHolding {
 	return stateHolding{
-		Holder: holderOf(&h.Holder), Secret: h.Secret[:], Stamp: string(h.Stamp), Told: h.Told, Gateway: string(h.Gateway), Set: h.Set,
+		Holder: holderOf(&h.Holder), Secret: h.Secret, Stamp: string(h.Stamp), Told: h.Told, Gateway: string(h.Gateway), Set: h.Set,
 		Keep: h.Keep, Seq: int64(h.Seq), JoinedAt: int64(h.JoinedAt), SetAt: int64(h.SetAt), SentAt: int64(h.SentAt),
 	}
 }
 
 func (s *stateHolding) holding() fencing.Holding {
-	h := fencing.Holding{
-		Holder: s.Holder.holder(), Stamp: fencing.Stamp(s.Stamp), Told: s.Told, Gateway: fencing.Gateway(s.Gateway), Set: s.Set,
+	return fencing.Holding{
+		Holder: s.Holder.holder(), Secret: s.Secret, Stamp: fencing.Stamp(s.Stamp), Told: s.Told, Gateway: fencing.Gateway(s.Gateway), Set: s.Set,
 		Keep: s.Keep, Seq: fencing.Instant(s.Seq), JoinedAt: fencing.Instant(s.JoinedAt),
 		SetAt: fencing.Instant(s.SetAt), SentAt: fencing.Instant(s.SentAt),
 	}
-	copy(h.Secret[:], s.Secret)
-	return h
 }
 
 func endedOf(e *fencing.Ended) stateEnded {
