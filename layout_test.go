@@ -64,8 +64,8 @@ var ours = map[string][]string{
 	"verify/members":  {"verify/check", "verify/system"},
 	"verify/sessions": {"verify/check", "verify/system"},
 	"verify/soak":     {"verify/check", "verify/system"},
-	"verify/system":   {"internal/redis/redistest", "internal/sql/sqltest"},
-	"verify/history":  {"verify/system"},
+	"verify/system":   {"internal/redis/redistest", "internal/sql/sqltest", "verify/check"},
+	"verify/history":  {"verify/check", "verify/system"},
 	"verify/planted":  {"verify/history", "verify/system"},
 }
 

@@ -31,10 +31,9 @@ func play(ctx context.Context, scale check.Scale, s history.Series, r *check.Res
 	if err != nil {
 		return err
 	}
-	var sum struct{ histories, operations, granted, unknown, leavers, kept, faults, violations int }
+	var sum struct{ histories, operations, granted, unknown, leavers, kept, violations int }
 	var played, judged time.Duration
 	s.Dir = dir
-	faults := map[string]int{}
 	err = s.Run(ctx, func(where string, h history.Report) {
 		sum.histories++
 		sum.operations += h.Operations
@@ -43,10 +42,7 @@ func play(ctx context.Context, scale check.Scale, s history.Series, r *check.Res
 		sum.leavers += h.Leavers
 		sum.kept += h.Kept
 		played, judged = played+h.Took, judged+h.Judged
-		for name, n := range h.Faults {
-			faults[name] += n
-			sum.faults += n
-		}
+		r.Harms.Join(h.Harms)
 		for _, v := range h.Violations {
 			sum.violations++
 			r.Violation("%s, seed %d: %s", where, h.Seed, v)
@@ -65,8 +61,7 @@ func play(ctx context.Context, scale check.Scale, s history.Series, r *check.Res
 	if played > 0 {
 		r.Count("of the time P4, P5 and P6 were judged in", fmt.Sprintf("%d %%", 100*judged/played))
 	}
-	r.Count("faults", sum.faults)
-	r.Note("faults: %v", faults)
+	r.Count("faults", r.Harms.Times())
 	if sum.violations == 0 {
 		return errors.Join(err, os.RemoveAll(dir))
 	}

@@ -127,6 +127,9 @@ func beside(ctx context.Context, checks []check.Check, scale check.Scale, seed u
 
 func (o outcome) print() {
 	fmt.Printf("== %s: %s\n   %s (%s)\n", o.Name, o.Title, o.result, o.took.Round(time.Second))
+	for _, did := range o.result.Harms.Lines() {
+		fmt.Println("   fault", did)
+	}
 	for _, note := range o.result.Notes() {
 		fmt.Println("  ", note)
 	}

@@ -26,13 +26,13 @@ func writeReport(path string, done []outcome, seed uint64, took time.Duration) e
 		Name, Title, Result, Counts string
 		Reached                     []check.Reached
 		Took                        time.Duration
-		Notes, Violations           []string
+		Harms, Notes, Violations    []string
 	}
 	var rows []row
 	failed, short := 0, 0
 	for _, o := range done {
 		n, violations := o.result.Violations()
-		x := row{o.Name, o.Title, "0 violations", o.result.Counts(), o.result.Reached(), o.took.Round(time.Second), o.result.Notes(), violations}
+		x := row{o.Name, o.Title, "0 violations", o.result.Counts(), o.result.Reached(), o.took.Round(time.Second), o.result.Harms.Lines(), o.result.Notes(), violations}
 		switch {
 		case o.err != nil:
 			x.Result = "not run to its end"

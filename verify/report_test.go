@@ -18,6 +18,8 @@ func TestReport(t *testing.T) {
 	failed.Reach("turns", 10, 10)
 	failed.Count("longest wait", time.Second)
 	failed.Violation("P1: %d have it", 2)
+	short.Harms.Add("disk-slow", check.Harm{To: "gateway 1", What: "calls delayed", N: 3})
+	short.Harms.Add("disk-slow", check.Harm{To: "gateway 2", What: "calls delayed", N: 4})
 	path := filepath.Join(t.TempDir(), "report.md")
 	if err := writeReport(path, []outcome{
 		{Check: check.Check{Name: "histories", Title: "a"}, result: short},
@@ -33,11 +35,35 @@ func TestReport(t *testing.T) {
 		"2 checks, 1 failed; 1 fell short: they did less than they were asked for",
 		"| `histories` | a | **150** histories<br> | 200 (**short**)<br> | 0 violations |",
 		"| `turns` | b | 10 turns<br> | 10<br> | **1 violations** | longest wait 1s |",
+		"\n`histories`\n- disk-slow, 2 times: calls delayed: gateway 1 3, gateway 2 4\n",
 		"- **violation** P1: 2 have it",
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%q is not in\n%s", want, b)
 		}
+	}
+}
+
+// A kind of fault that did nothing fails its check, named with what it was to do; one that did nothing now and then says so.
+func TestAnIdleFaultFailsItsCheck(t *testing.T) {
+	r := check.NewResult(1)
+	r.Harms.Add("node-stop", check.Harm{To: "Redis 1", What: "processes standing still", N: 1})
+	r.Harms.Add("node-stop", check.Harm{To: "Redis 1", What: "processes standing still"})
+	if o := (outcome{result: r}); !o.passed() {
+		t.Error("a fault that did nothing once of two times fails its check")
+	}
+	var history check.Harms
+	history.Add("disk-slow", check.Harm{To: "gateway 2", What: "calls delayed"})
+	history.Add("disk-slow", check.Harm{To: "gateway 1", What: "calls delayed"})
+	r.Harms.Join(&history)
+	if o := (outcome{result: r}); o.passed() {
+		t.Error("a fault that did nothing passes")
+	}
+	if _, violations := r.Violations(); len(violations) != 1 || violations[0] != "the fault disk-slow did nothing, 2 times: no calls delayed of gateway 1, gateway 2" {
+		t.Errorf("%q", violations)
+	}
+	if lines := r.Harms.Lines(); len(lines) != 2 || lines[1] != "node-stop, 2 times: processes standing still: Redis 1 1; **1 times it did nothing**" {
+		t.Errorf("%q", lines)
 	}
 }
 

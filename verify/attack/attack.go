@@ -123,7 +123,7 @@ func (o Attack) Run(ctx context.Context, s *system.System, r *check.Result) erro
 	var attackers sync.WaitGroup
 	for i := range documents {
 		attackers.Go(func() {
-			faults[i] = assail(ctx, s, url, fmt.Sprintf("document-%d", i), &left, r.Random(i))
+			faults[i] = assail(ctx, s, url, fmt.Sprintf("document-%d", i), &left, r, r.Random(i))
 		})
 	}
 	attackers.Wait()
@@ -135,7 +135,7 @@ func (o Attack) Run(ctx context.Context, s *system.System, r *check.Result) erro
 
 // assail starts the writers of a document and pauses them, one at a time, until no
 // pauses are left.
-func assail(ctx context.Context, s *system.System, storage, name string, left *atomic.Int64, random *rand.Rand) error {
+func assail(ctx context.Context, s *system.System, storage, name string, left *atomic.Int64, r *check.Result, random *rand.Rand) error {
 	var all []*part
 	defer func() {
 		for _, w := range all {
@@ -170,6 +170,7 @@ func assail(ctx context.Context, s *system.System, storage, name string, left *a
 			return err
 		}
 		time.Sleep(ttl + time.Duration(random.Int64N(int64(ttl))))
+		r.Harms.Add("writer stopped", check.Harm{To: name, What: "processes standing still", N: system.Standing(victim.cmd.Process.Pid)})
 		if err := victim.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			return err
 		}

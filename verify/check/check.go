@@ -48,7 +48,8 @@ type Check struct {
 
 // Result is what a check counts and finds. Many goroutines may use one.
 type Result struct {
-	Seed uint64 // of all that is random
+	Seed  uint64 // of all that is random
+	Harms Harms  // what its faults did to whom
 
 	mu         sync.Mutex
 	labels     []string
@@ -134,11 +135,12 @@ func (r *Result) Note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// Violations returns how many there were, and the first of them.
+// Violations returns how many there were, and the first of them. A kind of fault that did nothing is one.
 func (r *Result) Violations() (int, []string) {
+	idle := r.Harms.Idle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.violated, append([]string(nil), r.violations...)
+	return r.violated + len(idle), append(idle, r.violations...)
 }
 
 // Notes returns the remarks.

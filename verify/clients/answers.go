@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"sync/atomic"
 	"time"
 
 	"fencepost/verify/check"
@@ -47,17 +48,21 @@ func (l language) despiteAnswers(ctx context.Context, dir string, r *check.Resul
 	for name, answer := range badAnswers {
 		ctx, cancel := context.WithTimeout(ctx, patienceOfPrograms)
 		defer cancel()
-		if err := l.despite(ctx, dir, name, answer, r); err != nil {
+		badly, err := l.despite(ctx, dir, name, answer, r)
+		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		r.Harms.Add("bad answer: "+name, check.Harm{To: l.name, What: "renewals answered so", N: badly})
 	}
 	return nil
 }
 
-func (l language) despite(ctx context.Context, dir, name string, answer func(io.Writer), r *check.Result, env ...string) error {
+// despite has a program work while its renewals are answered badly, and returns how many were.
+func (l language) despite(ctx context.Context, dir, name string, answer func(io.Writer), r *check.Result, env ...string) (badly int, err error) {
 	st := newStorage(languageTTL / parts)
 	defer st.server.Close()
 	granted := make(chan time.Time, 1)
+	var answered atomic.Int64
 	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		switch r.Method {
@@ -72,6 +77,7 @@ func (l language) despite(ctx context.Context, dir, name string, answer func(io.
 		case http.MethodPut:
 			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 				defer conn.Close()
+				answered.Add(1)
 				answer(conn)
 			}
 		default:
@@ -83,11 +89,10 @@ func (l language) despite(ctx context.Context, dir, name string, answer func(io.
 	var said *bytes.Buffer
 	for st.count() == 0 { // on a busy machine the lease may end before it writes
 		if ctx.Err() != nil {
-			return fmt.Errorf("it has written nothing: %s", said)
+			return 0, fmt.Errorf("it has written nothing: %s", said)
 		}
-		var err error
 		if cmd, said, err = l.start(ctx, gateway.URL, dir, st, env...); err != nil {
-			return err
+			return 0, err
 		}
 		_ = cmd.Wait()
 	}
@@ -98,5 +103,5 @@ func (l language) despite(ctx context.Context, dir, name string, answer func(io.
 	if status := cmd.ProcessState.ExitCode(); status != exitLost || margin <= 0 {
 		r.Violation("%s, renewals answered with %s: its last part came %s before the lease's end, exit status %d: %s", l.name, name, margin, status, said)
 	}
-	return nil
+	return int(answered.Load()), nil
 }

@@ -182,7 +182,7 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 	}
 	pause(random, ttl)
 	faulted := time.Now()
-	heal, err := f.inject(l, h)
+	harm, err := f.inject(l, h)
 	if err != nil {
 		return err
 	}
@@ -191,10 +191,21 @@ func (l *lane) round(ctx context.Context, kind Holder, f fault, i int, random *r
 	if f.healLate {
 		g = await(granted)
 	}
-	healed := time.Now()
-	if err := heal(); err != nil {
+	biting, holds := context.WithCancel(ctx) // what has ended uses nothing any more
+	go func() {
+		defer holds()
+		select {
+		case <-h.ended():
+		case <-biting.Done():
+		}
+	}()
+	did, err := harm.End(biting)
+	holds()
+	if err != nil {
 		return err
 	}
+	l.r.Harms.Add(f.name, did)
+	healed := time.Now()
 	survived := false
 	select {
 	case <-h.ended():

@@ -54,6 +54,15 @@ func (e *ending) wait(after string, want int, r *check.Result) {
 	}
 }
 
+// endedBy notes whether a signal that was sent to the program is why it has ended, by its exit status.
+func (e *ending) endedBy(signal syscall.Signal, r *check.Result) {
+	did := check.Harm{To: e.name, What: "programs that it ended"}
+	if e.status == 128+int(signal) {
+		did.N = 1
+	}
+	r.Harms.Add("signal: "+signal.String(), did)
+}
+
 // storageFails has the storage fail after a part: with 500, or without an answer. The
 // program must not go on as if they had been written, and leaves the lock free.
 func (l language) storageFails(ctx context.Context, s *system.System, dir string, r *check.Result) error {
@@ -69,6 +78,7 @@ func (l language) storageFails(ctx context.Context, s *system.System, dir string
 		}
 		after := "the storage failed (" + string(how) + ")"
 		e.wait(after, 1, r)
+		r.Harms.Add("storage "+string(how), check.Harm{To: l.name, What: "writes failed", N: st.failures()})
 		if st.count() != written || st.failures() != 1 {
 			r.Violation("%s, %s: %d parts were taken, and %d tried after them", l.name, after, st.count(), st.failures())
 		}
@@ -108,7 +118,8 @@ func (l language) signalled(ctx context.Context, s *system.System, dir string, r
 		return err
 	}
 	err = errors.Join(e.cmd.Process.Signal(syscall.SIGTERM), e.cmd.Process.Signal(syscall.SIGTERM))
-	if e.wait("SIGTERM", status, r); err != nil {
+	e.wait("SIGTERM", status, r)
+	if e.endedBy(syscall.SIGTERM, r); err != nil {
 		return err
 	}
 	if err := l.isFree(ctx, s, "SIGTERM", r); err != nil {
@@ -133,6 +144,7 @@ func (l language) signalled(ctx context.Context, s *system.System, dir string, r
 		return errors.Join(err, e.cmd.Cancel(), e.cmd.Wait())
 	}
 	e.wait("SIGTERM in the queue", status, r)
+	e.endedBy(syscall.SIGTERM, r)
 	if err := awaitQueue(ctx, c, 0); err != nil {
 		r.Violation("%s: its place in the queue is left after SIGTERM: %v", l.name, err)
 	}
@@ -184,6 +196,7 @@ func (l language) stoppedPast(ctx context.Context, s *system.System, dir string,
 	if err != nil {
 		return errors.Join(err, e.cmd.Cancel(), e.cmd.Wait())
 	}
+	r.Harms.Add("stopped past its lease", check.Harm{To: l.name, What: "processes standing still", N: system.Standing(stopped...)})
 	answer() // it was on its way meanwhile
 	for i := range stopped {
 		_ = syscall.Kill(stopped[len(stopped)-1-i], syscall.SIGCONT) // the work goes on before those who watch over it

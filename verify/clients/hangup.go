@@ -38,6 +38,7 @@ func (l language) hungUp(ctx context.Context, s *system.System, dir string, r *c
 		return err
 	}
 	_ = cmd.Wait() // for the work too, which has its output
+	(&ending{language: l, status: cmd.ProcessState.ExitCode()}).endedBy(syscall.SIGHUP, r)
 	if status := cmd.ProcessState.ExitCode(); status != 128+int(syscall.SIGHUP) || st.count() >= parts {
 		r.Violation("%s, hung up: exit status %d after %d parts: %s", l.name, status, st.count(), said)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"fencepost/verify/check"
@@ -29,9 +30,14 @@ func (l language) lateAnswers(ctx context.Context, s *system.System, dir string,
 	if err != nil {
 		return err
 	}
+	var delayed atomic.Int64
+	defer func() {
+		r.Harms.Add("late answer", check.Harm{To: l.name, What: "renewals answered late", N: int(delayed.Load())})
+	}()
 	proxy := httputil.NewSingleHostReverseProxy(gateway)
 	proxy.ModifyResponse = func(answer *http.Response) error {
 		if answer.Request.Method == http.MethodPut {
+			delayed.Add(1)
 			select {
 			case <-time.After(lateness):
 			case <-ctx.Done():

@@ -14,7 +14,7 @@ import (
 // TTL, whatever time it was given.
 const slowCurl = `#!/bin/sh
 case "$*" in
-*"-X PUT"*/locks/*) exec sleep %d ;;
+*"-X PUT"*/locks/*) echo >>"$0.slow"; exec sleep %d ;;
 esac
 exec %s "$@"
 `
@@ -39,5 +39,10 @@ func (l language) slowly(ctx context.Context, dir string, r *check.Result) error
 	if err := os.WriteFile(filepath.Join(bin, "curl"), []byte(script), 0o700); err != nil {
 		return err
 	}
-	return l.despite(ctx, dir, "nothing, by a curl that is slow", whole("{}"), r, "PATH="+bin+":"+os.Getenv("PATH"))
+	if _, err := l.despite(ctx, dir, "nothing, by a curl that is slow", whole("{}"), r, "PATH="+bin+":"+os.Getenv("PATH")); err != nil {
+		return err
+	}
+	slow, err := os.ReadFile(filepath.Join(bin, "curl.slow")) // a byte each
+	r.Harms.Add("slow curl", check.Harm{To: l.name, What: "renewals that were slow", N: len(slow)})
+	return err
 }

@@ -382,11 +382,16 @@ func (t *trial) strike() {
 		if t.group && t.whole {
 			pid = -pid
 		}
-		_ = syscall.Kill(pid, syscall.SIGTERM) // it may have ended
+		taken := 1
+		if syscall.Kill(pid, syscall.SIGTERM) != nil { // it has ended
+			taken = 0
+		}
+		t.r.Harms.Add(string(t.harm), check.Harm{To: t.name, What: "signals taken", N: taken})
 		t.lasts = 0
 	case stopped:
 		all := t.halt()
 		heal = func() error {
+			t.r.Harms.Add(string(t.harm), check.Harm{To: t.name, What: "processes standing still", N: system.Standing(all...)})
 			for i := range all { // the work goes on before those who watch over it
 				_ = syscall.Kill(all[len(all)-1-i], syscall.SIGCONT)
 			}
@@ -398,7 +403,10 @@ func (t *trial) strike() {
 	case frozen:
 		g := t.s.Gateways[0]
 		t.fault(g.Pause())
-		heal = g.Resume
+		heal = func() error {
+			t.r.Harms.Add(string(t.harm), check.Harm{To: "gateway of " + t.name, What: "processes standing still", N: system.Standing(g.PID())})
+			return g.Resume()
+		}
 	}
 	time.AfterFunc(t.lasts, func() {
 		t.fault(heal())

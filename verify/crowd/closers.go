@@ -135,6 +135,7 @@ func (o Closers) Run(ctx context.Context, s *system.System, r *check.Result) err
 	r.Count("answered before they closed", c.told.Load())
 	r.Count("perhaps answered before", c.unclear.Load())
 	for way := range ways {
+		c.r.Harms.Add("clients leave, "+ways[way].title, check.Harm{To: "connections", What: "that had no answer", N: int(c.gone[way].Load())})
 		c.judge(way)
 	}
 	return nil

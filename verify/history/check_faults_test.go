@@ -4,7 +4,7 @@ import "testing"
 
 // What a fail-over, a flush, a kill -9 and nodes that disagree explain, and no more.
 func TestCheckFaults(t *testing.T) {
-	check(t, []checkCase{
+	checkCases(t, []checkCase{
 		{"a lease id that was released is granted again", "P7", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.does(2, 3, Release, "a", Ended)

@@ -4,7 +4,7 @@ import "testing"
 
 // What there is one order for, and what not.
 func TestCheck(t *testing.T) {
-	check(t, []checkCase{
+	checkCases(t, []checkCase{
 		{"one after the other", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.does(5, 6, Release, "a", Ended)

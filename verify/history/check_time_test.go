@@ -4,7 +4,7 @@ import "testing"
 
 // Who waits is served in turn and told, and who left or whose time is over is not shown.
 func TestCheckTime(t *testing.T) {
-	check(t, []checkCase{
+	checkCases(t, []checkCase{
 		{"a waiter that is not woken", "P5", nil, func(s *script) {
 			s.grant(0, 1, "a", 10)
 			s.grant(5, 3700, "b", 11, Op{Wait: 5000 * ms})

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
 
@@ -121,7 +122,7 @@ type Report struct {
 	Leavers    int           // clients that were gone before they were told, or closed their stream
 	Kept       int           // of them, whose lease lived on
 	Judged     time.Duration // of Took, in which the times of P4, P5 and P6 were asked for: outside of Troubles
-	Faults     map[string]int
+	Harms      *check.Harms  // what the faults did
 	Longest    time.Duration // until a request that waited was granted
 	Took       time.Duration
 	Checked    time.Duration // how long the check took
@@ -133,8 +134,8 @@ func (r Report) String() string {
 	fmt.Fprintf(&b, "%s, seed %d: %d operations of %d clients on %d names (%d granted, %d unknown, %d left) in %s, longest wait %s, checked in %s",
 		r.Store, r.Seed, r.Operations, r.Clients, r.Names, r.Granted, r.Unknown, r.Left,
 		r.Took.Round(time.Millisecond), r.Longest.Round(time.Millisecond), r.Checked.Round(time.Millisecond))
-	if len(r.Faults) > 0 {
-		fmt.Fprintf(&b, ", faults %v", r.Faults)
+	if r.Harms != nil && r.Harms.Times() > 0 {
+		fmt.Fprintf(&b, ", %d faults: %s", r.Harms.Times(), strings.Join(r.Harms.Lines(), "; "))
 	}
 	fmt.Fprintf(&b, ": %d violations", len(r.Violations))
 	for _, v := range r.Violations {

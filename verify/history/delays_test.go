@@ -4,7 +4,7 @@ import "testing"
 
 func TestDelays(t *testing.T) {
 	delayed := Op{LockDelay: 200 * ms}
-	check(t, []checkCase{
+	checkCases(t, []checkCase{
 		{"a grant after the delay", "", nil, func(s *script) {
 			s.grant(0, 1, "a", 10, delayed)
 			s.grant(310, 311, "b", 11)

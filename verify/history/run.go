@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
 
@@ -50,7 +51,7 @@ func Record(ctx context.Context, cfg *Config) (h *History, report Report, err er
 			cfg.System = nil
 		}()
 	}
-	r := &run{cfg: cfg, began: time.Now(), random: rand.New(rand.NewPCG(cfg.Seed, 1))}
+	r := &run{cfg: cfg, began: time.Now(), random: rand.New(rand.NewPCG(cfg.Seed, 1)), harms: &check.Harms{}}
 	for i := range cfg.Names {
 		r.names = append(r.names, fmt.Sprintf("h%d/n%d", cfg.Seed, i))
 	}
@@ -70,7 +71,7 @@ type run struct {
 
 	mu      sync.Mutex
 	history History
-	faults  map[string]int
+	harms   *check.Harms
 }
 
 func (r *run) now() Time { return time.Since(r.began) }
@@ -79,6 +80,7 @@ func (r *run) play(ctx context.Context) error {
 	var clients, others sync.WaitGroup
 	beside, stop := context.WithCancel(ctx)
 	defer stop()
+	defer r.cfg.System.Watch(ctx)()
 	for i, name := range r.names {
 		l := looker{run: r, client: newClient(r, -1-i), name: name}
 		others.Go(func() { l.look(beside) })
@@ -116,7 +118,7 @@ func (r *run) record(op Op) {
 func (r *run) report() Report {
 	report := Report{
 		Store: r.cfg.System.Kind, Seed: r.cfg.Seed, Clients: r.cfg.Clients, Names: len(r.names),
-		Operations: len(r.history.Ops), Looks: len(r.history.Looks), Verdicts: len(r.history.Verdicts), Faults: r.faults, Took: r.history.End,
+		Operations: len(r.history.Ops), Looks: len(r.history.Looks), Verdicts: len(r.history.Verdicts), Harms: r.harms, Took: r.history.End,
 	}
 	for i := range r.history.Ops {
 		op := &r.history.Ops[i]

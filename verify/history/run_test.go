@@ -54,6 +54,9 @@ func TestStores(t *testing.T) {
 			if len(report.Violations) > 0 {
 				t.Errorf("%d violations", len(report.Violations))
 			}
+			for _, idle := range report.Harms.Idle() {
+				t.Error(idle)
+			}
 			if report.Granted < report.Operations/5 || report.Looks == 0 {
 				t.Errorf("%d of %d operations had a lease, %d looks: this shows little", report.Granted, report.Operations, report.Looks)
 			}

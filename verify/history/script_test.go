@@ -127,7 +127,7 @@ func (c checkCase) run(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, cases []checkCase) {
+func checkCases(t *testing.T, cases []checkCase) {
 	for _, c := range cases {
 		t.Run(c.what, c.run)
 	}

@@ -106,13 +106,14 @@ func (r *run) trouble(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := r.oneFault(r.cfg.Faults[r.random.IntN(len(r.cfg.Faults))]); err != nil {
+		if err := r.oneFault(ctx, r.cfg.Faults[r.random.IntN(len(r.cfg.Faults))]); err != nil {
 			return err
 		}
 	}
 }
 
-func (r *run) oneFault(name string) error {
+// oneFault has a fault happen. One that has done nothing when ctx ends, with the clients, was none.
+func (r *run) oneFault(ctx context.Context, name string) error {
 	fault, err := system.FaultNamed(r.cfg.System.Kind, name)
 	if err != nil {
 		return err
@@ -122,13 +123,14 @@ func (r *run) oneFault(name string) error {
 		What: name, From: r.now(), Until: forever, Calm: forever,
 		Restart: after.restarts, Killed: after.killed, Split: after.split, Forgets: after.forgets, Ends: after.ends,
 	}
-	heal, err := fault.Inject(r.cfg.System, r.random)
+	did, err := fault.Do(ctx, r.cfg.System, r.random, func() {
+		time.Sleep(time.Duration(r.random.Int64N(int64(1500 * time.Millisecond)))) // how long the harm lasts
+	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return err
 	}
-	time.Sleep(time.Duration(r.random.Int64N(int64(1500 * time.Millisecond)))) // how long the harm lasts
-	if err := heal(); err != nil {
-		return fmt.Errorf("heal of %s: %w", name, err)
+	if did.N > 0 || ctx.Err() == nil {
+		r.harms.Add(name, did)
 	}
 	if err := r.cfg.System.AwaitReady(time.Minute); err != nil {
 		return fmt.Errorf("after %s: %w", name, err)
@@ -141,10 +143,6 @@ func (r *run) oneFault(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.history.Troubles = append(r.history.Troubles, t)
-	if r.faults == nil {
-		r.faults = map[string]int{}
-	}
-	r.faults[name]++
 	return nil
 }
 

@@ -58,7 +58,7 @@ func (l *load) two(verb string, on [2]*system.Gateway, after time.Duration) (too
 	}
 	pause(l.ctx, after)
 	moment := time.Now()
-	err = leader.Kill()
+	err = l.kill(leader, "leader killed")
 	both.Wait()
 	if err == nil {
 		took, err = l.next(moment, "the leader was killed beside two changes of the members")
@@ -89,7 +89,7 @@ func exile(l *load, round int) (time.Duration, error) {
 	}
 	witness := others(l.s, victim)[0]
 	moment := time.Now()
-	l.s.CutOff(victim, way.sends, way.gets)
+	harm := l.s.CutOff(victim, way.sends, way.gets)
 	took, err := l.next(moment, fmt.Sprintf("cut, to be removed: %+v", way))
 	if err != nil {
 		return 0, err
@@ -101,7 +101,9 @@ func exile(l *load, round int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	l.s.Links.Mend()
+	if err := l.over("way cut", harm); err != nil {
+		return 0, err
+	}
 	ask := func(when string) {
 		if a, err := l.client.Acquire(l.ctx, victim, "of/nobody", "", `{"ttl_ms":1000}`); err != nil || a.Status != http.StatusServiceUnavailable {
 			l.r.Violation("a node that was removed while it was cut off has answered %s, %v, %s", a, err, when)
@@ -119,7 +121,7 @@ func exile(l *load, round int) (time.Duration, error) {
 	if after.Term > before.Term+2 { // a busy machine has an election of its own; who disturbs calls for one each second
 		l.r.Violation("%s led in term %d, and %s in term %d after a node that was removed had come back", before.Leader, before.Term, after.Leader, after.Term)
 	}
-	if err := errors.Join(victim.Kill(), victim.Wipe(), victim.Launch()); err != nil {
+	if err := errors.Join(victim.Kill(), l.wipe(victim), victim.Launch()); err != nil {
 		return 0, err
 	}
 	if err := changed(witness, "add", victim.Node()); err != nil {

@@ -40,16 +40,16 @@ func replaceAll(l *load, round int) (longest time.Duration, err error) {
 	var scripted []time.Duration
 	for i, at := range random.Perm(len(l.s.Gateways)) {
 		victim := l.s.Gateways[at]
-		end, asked := victim.Kill, victim
+		end, how, asked := l.kill, "node killed", victim
 		if random.IntN(2) == 0 {
-			end = victim.Stop
+			end, how = l.stop, "gateway restarted"
 		}
 		if random.IntN(2) == 0 { // the script runs elsewhere
 			asked = others(l.s, victim)[random.IntN(len(l.s.Gateways)-1)]
 		}
 		moment := time.Now()
 		watching.Go(func() { served[i], errs[i] = l.next(moment, "a disk is replaced") })
-		err = errors.Join(end(), victim.Wipe(), victim.Launch())
+		err = errors.Join(end(victim, how), l.wipe(victim), victim.Launch())
 		for giveUp := time.Now().Add(patience); err == nil; {
 			if _, err = asked.Command("status"); err == nil {
 				break

@@ -46,7 +46,7 @@ type load struct {
 	asked  []*system.Gateway // that are used: those that there were at first
 	client *system.Client
 	ctx    context.Context
-	stop   context.CancelFunc
+	cancel context.CancelFunc
 	all    sync.WaitGroup
 
 	holders [names]atomic.Int32
@@ -65,7 +65,7 @@ type since struct {
 // begin starts clients, which end with finish.
 func begin(ctx context.Context, s *system.System, r *check.Result) *load {
 	l := &load{s: s, r: r, asked: slices.Clone(s.Gateways), client: system.NewClient(threads + keepers)}
-	l.ctx, l.stop = context.WithCancel(ctx)
+	l.ctx, l.cancel = context.WithCancel(ctx)
 	for i := range threads {
 		l.all.Go(func() { l.turns(r.Random(i)) })
 	}
@@ -77,7 +77,7 @@ func begin(ctx context.Context, s *system.System, r *check.Result) *load {
 
 // finish ends the clients.
 func (l *load) finish() {
-	l.stop()
+	l.cancel()
 	l.all.Wait()
 	l.client.Close()
 	l.r.Count("grants", l.grants.Load())
@@ -191,6 +191,37 @@ func (l *load) keep(name string, random *mrand.Rand) {
 			l.r.Violation("the token of %s was %d and is %d", name, token, held.Lease.Token)
 		}
 	}
+}
+
+// kill ends a gateway as kill -9 does, and stop as SIGTERM does. What that did is noted as a fault.
+func (l *load) kill(g *system.Gateway, fault string) error { return l.end(g, fault, g.Kill) }
+func (l *load) stop(g *system.Gateway, fault string) error { return l.end(g, fault, g.Stop) }
+
+func (l *load) end(g *system.Gateway, fault string, how func() error) error {
+	pid := g.PID()
+	if err := how(); err != nil {
+		return err
+	}
+	l.r.Harms.Add(fault, g.Ended(pid))
+	return nil
+}
+
+// over ends a fault, and notes what it did.
+func (l *load) over(fault string, harm *system.Harm) error {
+	did, err := harm.End(l.ctx)
+	if did.N > 0 || l.ctx.Err() == nil {
+		l.r.Harms.Add(fault, did)
+	}
+	return err
+}
+
+// wipe has a gateway that does not run lose its disk, and notes how many files that had.
+func (l *load) wipe(g *system.Gateway) error {
+	files, err := g.Wipe()
+	if err == nil {
+		l.r.Harms.Add("disk lost", check.Harm{To: g.Name, What: "files lost", N: files})
+	}
+	return err
 }
 
 // granted tells who waits for a grant.

@@ -103,7 +103,7 @@ func killLeader(l *load, _ int) (time.Duration, error) {
 		return 0, err
 	}
 	moment := time.Now()
-	if err := leader.Kill(); err != nil {
+	if err := l.kill(leader, "leader killed"); err != nil {
 		return 0, err
 	}
 	took, err := l.next(moment, "the leader was killed")
@@ -120,12 +120,13 @@ func (m Members) stop(l *load, round int) (time.Duration, error) {
 		victim = others(l.s, victim)[0]
 	}
 	moment := time.Now()
-	if err := victim.Pause(); err != nil {
+	harm, err := victim.Freeze()
+	if err != nil {
 		return 0, err
 	}
 	took, err := l.next(moment, "a node stands still")
 	pause(l.ctx, m.Stand)
-	return took, errors.Join(err, victim.Resume())
+	return took, errors.Join(err, l.over("node stopped", harm))
 }
 
 // cuts are the ways to cut off a node: whether it is the leader, and whether what it sends and what
@@ -144,12 +145,11 @@ func (m Members) cut(l *load, round int) (time.Duration, error) {
 		victim = others(l.s, victim)[round%(len(l.s.Gateways)-1)]
 	}
 	moment := time.Now()
-	l.s.CutOff(victim, way.sends, way.gets)
+	harm := l.s.CutOff(victim, way.sends, way.gets)
 	took, err := l.next(moment, fmt.Sprintf("cut: %+v", way))
 	pause(l.ctx, m.Stand)
 	again, secondErr := l.next(time.Now(), fmt.Sprintf("cut for a while: %+v", way))
-	l.s.Links.Mend()
-	return max(took, again), errors.Join(err, secondErr)
+	return max(took, again), errors.Join(err, secondErr, l.over("way cut", harm))
 }
 
 // waiters of one queue, at all gateways.
@@ -186,7 +186,7 @@ func queue(l *load, round int) (time.Duration, error) {
 		}
 	}
 	moment := time.Now()
-	if err := leader.Kill(); err != nil {
+	if err := l.kill(leader, "leader killed"); err != nil {
 		return 0, err
 	}
 	took, err := l.next(moment, "the leader of a queue was killed")
@@ -249,7 +249,7 @@ func (l *load) joined(client *system.Client, name string, n int) error {
 func roll(l *load, _ int) (longest time.Duration, err error) {
 	for _, g := range l.s.Gateways {
 		moment := time.Now()
-		if err := g.Stop(); err != nil {
+		if err := l.stop(g, "gateway restarted"); err != nil {
 			return 0, err
 		}
 		took, err := l.next(moment, "a gateway is restarted")
@@ -296,7 +296,7 @@ func loseDisk(l *load, round int) (time.Duration, error) {
 		return 0, err
 	}
 	moment := time.Now()
-	if err := errors.Join(victim.Kill(), victim.Wipe(), victim.Start()); err != nil {
+	if err := errors.Join(l.kill(victim, "node killed"), l.wipe(victim), victim.Start()); err != nil {
 		return 0, err
 	}
 	took, err := l.next(moment, "a node has lost its disk")
@@ -384,7 +384,7 @@ func change(l *load, _ int) (time.Duration, error) {
 	if _, err := witness.Command("add", leader.Node()); err == nil {
 		l.r.Violation("a removed node was added with its data")
 	}
-	if err := errors.Join(leader.Kill(), leader.Wipe(), leader.Launch()); err != nil {
+	if err := errors.Join(leader.Kill(), l.wipe(leader), leader.Launch()); err != nil {
 		return 0, err
 	}
 	if err := changed(witness, "add", leader.Node()); err != nil {

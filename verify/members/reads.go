@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"fencepost/verify/system"
@@ -46,15 +47,12 @@ func read(l *load, round int) (time.Duration, error) {
 	client := system.NewClient(readsAtOnce)
 	defer client.Close()
 	moment := time.Now()
-	if err := old.Pause(); err != nil {
+	harm, err := old.Freeze()
+	if err != nil {
 		return 0, err
 	}
-	resumed := false
-	defer func() {
-		if !resumed {
-			_ = old.Resume()
-		}
-	}()
+	resume := sync.OnceValue(func() error { return l.over("leader stopped", harm) })
+	defer func() { _ = resume() }()
 	at := 0
 	next := func() *system.Gateway { at++; return others(l.s, old)[at%(len(l.s.Gateways)-1)] }
 	if _, err := l.insist(next, func(ctx context.Context, g *system.Gateway) (system.Answer, error) {
@@ -81,8 +79,7 @@ func read(l *load, round int) (time.Duration, error) {
 		}()
 	}
 	pause(l.ctx, underWay)
-	resumed = true
-	if err := old.Resume(); err != nil {
+	if err := resume(); err != nil {
 		return 0, err
 	}
 	answered := map[string]int{}

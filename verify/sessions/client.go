@@ -15,9 +15,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
 
@@ -27,6 +29,9 @@ type client interface {
 	kill() error // may be repeated
 	stop() error // it reads no more, and its system goes on to acknowledge
 	cut() error  // no packet arrives any more, and none leaves
+
+	// harm returns what the last of these has done.
+	harm() check.Harm
 }
 
 // granted is what an event tells of leases: of several names, or of one.
@@ -184,8 +189,9 @@ func (r *reader) await() error {
 // curl is a process of its own.
 type curl struct {
 	*reader
-	cmd  *exec.Cmd
-	once sync.Once
+	cmd     *exec.Cmd
+	once    sync.Once
+	stopped bool
 }
 
 func startCurl(ctx context.Context, url, leaseID, body string) (client, error) {
@@ -217,8 +223,20 @@ func (c *curl) kill() error {
 	return err
 }
 
-func (c *curl) stop() error { return c.cmd.Process.Signal(syscall.SIGSTOP) }
-func (c *curl) cut() error  { return errors.New("a process of its own can't be cut off") }
+func (c *curl) stop() error {
+	c.stopped = true
+	return c.cmd.Process.Signal(syscall.SIGSTOP)
+}
+
+func (c *curl) cut() error { return errors.New("a process of its own can't be cut off") }
+
+func (c *curl) harm() check.Harm {
+	pid := c.cmd.Process.Pid
+	if c.stopped {
+		return check.Harm{To: "client", What: "processes standing still", N: system.Standing(pid)}
+	}
+	return check.Harm{To: "client", What: "processes ended", N: system.Ended(pid)}
+}
 
 // conn is a connection of this process.
 type conn struct {
@@ -274,6 +292,20 @@ func (c *conn) cut() error {
 		refused = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(drop)), Filter: &drop[0]})
 	})
 	return errors.Join(err, refused)
+}
+
+// harm returns how many packets the system has dropped, by its own account: socket(7), SO_MEMINFO.
+func (c *conn) harm() check.Harm {
+	const drops = 8 // the place of that number
+	var account [drops + 1]uint32
+	raw, err := c.conn.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			size := uint32(len(account) * 4)
+			_, _, _ = unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&account)), uintptr(unsafe.Pointer(&size)), 0)
+		})
+	}
+	return check.Harm{To: "client", What: "packets dropped", N: int(account[drops])}
 }
 
 func countLocks(body []byte) (int, error) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"fencepost/verify/check"
 	"fencepost/verify/system"
 )
 
@@ -87,6 +88,9 @@ func (l *load) leave(ctx context.Context, clients int) error {
 		})
 		l.r.Reach("clients that left on the way", len(all), len(all))
 	}
+	if clients > 0 && ctx.Err() == nil {
+		l.r.Harms.Add("clients leave", check.Harm{To: "connections", What: "that had no answer", N: int(l.untold.Load())})
+	}
 	return ctx.Err()
 }
 
@@ -112,6 +116,9 @@ func (l *load) leaver(random *rand.Rand, g *group) (what string, err error) {
 		return "", err
 	}
 	system.Pause(time.Duration(random.Int64N(int64(most))))
+	if len(c.said()) == 0 {
+		l.untold.Add(1)
+	}
 	if reset {
 		err = c.conn.SetLinger(0)
 	}
@@ -193,8 +200,13 @@ func (l *load) gain(ctx context.Context, random *rand.Rand, prefix string) error
 func (l *load) breaks(ctx context.Context, n int) error {
 	for _, g := range l.s.Gateways {
 		for _, p := range g.Proxies {
+			seen := system.Since(p.Late)
 			p.Delay(late)
-			defer p.Delay(0)
+			defer func() {
+				p.Delay(0)
+				delayed, _ := seen()
+				l.r.Harms.Add("slow store", check.Harm{To: "links of " + g.Name, What: "answers delayed", N: delayed})
+			}()
 		}
 	}
 	l.r.Reach("sessions with a broken name", n, n)
@@ -228,10 +240,11 @@ func (l *load) breaks(ctx context.Context, n int) error {
 }
 
 // cutMessages closes the connections of all subscribers of the store.
-func (l *load) cutMessages(ctx context.Context) error {
+func (l *load) cutMessages() error {
 	return each(len(l.s.Servers), len(l.s.Servers), func(i int) error {
-		c := l.s.Servers[i].Client()
-		return errors.Join(c.ClientKillByFilter(ctx, "TYPE", "pubsub").Err(), c.Close())
+		closed, err := l.s.Servers[i].DropSubscribers()
+		l.r.Harms.Add("pub/sub cut", check.Harm{To: fmt.Sprint("Redis ", i+1), What: "connections closed", N: closed})
+		return err
 	})
 }
 
@@ -253,17 +266,23 @@ func (l *load) lose(ctx context.Context, round int, how string) (err error) {
 	if err := each(len(groups), side, func(i int) error { return groups[i].open(at, len(groups[i].names)) }); err != nil {
 		return err
 	}
-	over := time.Now()
+	over, resume := time.Now(), func() error { return nil }
 	if how == "pub/sub cut" {
-		err = each(len(groups), 1, func(i int) error { return errors.Join(l.cutMessages(ctx), open(i)) })
+		err = each(len(groups), 1, func(i int) error { return errors.Join(l.cutMessages(), open(i)) })
 	} else {
 		over = over.Add(500*time.Millisecond + time.Duration(random.Int64N(int64(4500*time.Millisecond))))
-		if err = at.Pause(); err == nil {
+		var harm *system.Harm
+		if harm, err = at.Freeze(); err == nil {
+			resume = func() error {
+				did, err := harm.End(ctx)
+				l.r.Harms.Add(how, did)
+				return err
+			}
 			err = each(len(groups), side, open)
 		}
 	}
 	<-time.After(time.Until(over))
-	if err = errors.Join(err, at.Resume()); err != nil {
+	if err = errors.Join(err, resume()); err != nil {
 		return err
 	}
 	back := time.Now()
@@ -276,9 +295,11 @@ func (l *load) lose(ctx context.Context, round int, how string) (err error) {
 		}
 		return nil
 	})
+	pid := other.PID()
 	if err := other.Kill(); err != nil {
 		return err
 	}
+	l.r.Harms.Add("gateway killed", other.Ended(pid))
 	_ = each(len(groups), len(groups), func(i int) error {
 		if groups[i].ttl != long {
 			l.note(how+": leases that outlived the gateway of their newest stream", l.free(ctx, at, groups[i], 3*ttl))

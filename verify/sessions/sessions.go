@@ -113,6 +113,7 @@ func (s *session) end(ctx context.Context, r *check.Result, e ending) (took time
 		}
 		took = asked.Sub(gone)
 	}
+	r.Harms.Add("client "+e.what, held.harm())
 	if took > e.within+slack {
 		r.Violation("%s: its names were free after %s, which is promised after %s", e.what, took, e.within)
 	}
@@ -129,6 +130,7 @@ func (s *session) attachAgain(ctx context.Context, r *check.Result, other *syste
 	if err := first.kill(); err != nil {
 		return err
 	}
+	r.Harms.Add("client killed", first.harm())
 	second, err := s.open(ctx, other, startCurl, first.told().LeaseID, 0, 0)
 	if err != nil {
 		return err

@@ -40,7 +40,8 @@ type load struct {
 	r      *check.Result
 	client *system.Client
 
-	most int // names of a session
+	most   int          // names of a session
+	untold atomic.Int64 // clients that left before they were told anything
 
 	mu     sync.Mutex
 	order  []string

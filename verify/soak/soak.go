@@ -72,6 +72,7 @@ func (o Soak) on(ctx context.Context, s *system.System, r *check.Result) error {
 	defer u.client.Close()
 	working, stop := context.WithTimeout(ctx, o.Duration)
 	defer stop()
+	defer u.s.Watch(working)()
 	var clients sync.WaitGroup
 	for i := range workers {
 		clients.Go(func() { u.work(working, r.Random(i)) })
@@ -117,7 +118,7 @@ func (u *run) harm(ctx context.Context, duration time.Duration, random *rand.Ran
 			next := time.Now().Add(between)
 			took, err := u.once(ctx, fault, random)
 			if err != nil {
-				return fmt.Errorf("fault %s: %w", fault.Name, err)
+				return err
 			}
 			done++
 			if took > longest {
@@ -144,13 +145,12 @@ func (u *run) once(ctx context.Context, fault system.Fault, random *rand.Rand) (
 	if slices.Contains(ends, fault.Name) && len(victims.Gateways) > 1 {
 		victims.Gateways = victims.Gateways[1:]
 	}
-	heal, err := fault.Inject(&victims, random)
+	did, err := fault.Do(ctx, &victims, random, func() { rest(ctx, time.Duration(500+random.IntN(2000))*time.Millisecond) })
 	if err != nil {
 		return 0, err
 	}
-	rest(ctx, time.Duration(500+random.IntN(2000))*time.Millisecond)
-	if err := heal(); err != nil {
-		return 0, err
+	if did.N > 0 || ctx.Err() == nil { // one that has done nothing when the clients end was none
+		u.r.Harms.Add(fault.Name, did)
 	}
 	healed := time.Now()
 	for _, g := range u.s.Gateways {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,7 +56,7 @@ func (s *System) newNode(env ...string) (*Gateway, error) {
 		return nil, err
 	}
 	s.stops = append(s.stops, stop)
-	g := &Gateway{build: s.options.Build, node: front, at: at, dir: filepath.Join(s.dir, fmt.Sprintf("node-%d", at))}
+	g := &Gateway{Name: fmt.Sprint("gateway ", at+1), build: s.options.Build, node: front, at: at, dir: filepath.Join(s.dir, fmt.Sprintf("node-%d", at))}
 	g.env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "FENCEPOST_DATA_DIR=" + g.dir, "FENCEPOST_CLUSTER_ADDR=" + front,
 		"FENCEPOST_CLUSTER_LISTEN_ADDR=" + real, "FENCEPOST_CLUSTER_SECRET=" + clusterSecret,
@@ -84,8 +85,9 @@ func (s *System) NewNode() (*Gateway, error) {
 // Node returns the address of a gateway among the nodes of its cluster.
 func (g *Gateway) Node() string { return g.node }
 
-// CutOff has what a node sends to the others, what it is sent, or both not arrive, until Links.Mend.
-func (s *System) CutOff(g *Gateway, sends, gets bool) {
+// CutOff has what a node sends to the others, what it is sent, or both not arrive, until the end.
+func (s *System) CutOff(g *Gateway, sends, gets bool) *Harm {
+	seen := Since(s.Links.Held)
 	for _, other := range s.Gateways {
 		if other != g && sends {
 			s.Links.Cut(g.at, other.at)
@@ -94,6 +96,7 @@ func (s *System) CutOff(g *Gateway, sends, gets bool) {
 			s.Links.Cut(other.at, g.at)
 		}
 	}
+	return &Harm{g.Name, "packets held", seen, func() error { s.Links.Mend(); return nil }}
 }
 
 // Drop has a gateway that does not run be none of the system's any more.
@@ -101,12 +104,18 @@ func (s *System) Drop(g *Gateway) {
 	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), func(of *Gateway) bool { return of == g })
 }
 
-// Wipe has a gateway that does not run lose its disk. What it had is kept for Swap.
-func (g *Gateway) Wipe() error {
-	if err := os.RemoveAll(g.dir + ".lost"); err != nil {
+// Wipe has a gateway that does not run lose its disk, and returns how many files were on it. What it had is kept for Swap.
+func (g *Gateway) Wipe() (files int, err error) {
+	err = filepath.WalkDir(g.dir, func(_ string, is fs.DirEntry, err error) error {
+		if err == nil && !is.IsDir() {
+			files++
+		}
 		return err
+	})
+	if err = errors.Join(err, os.RemoveAll(g.dir+".lost")); err != nil {
+		return 0, err
 	}
-	return os.Rename(g.dir, g.dir+".lost")
+	return files, os.Rename(g.dir, g.dir+".lost")
 }
 
 // Swap gives a gateway that does not run the disk that it has lost, in exchange for the one it has.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 )
 
@@ -13,28 +12,27 @@ import (
 const writeDelay = 200 * time.Millisecond
 
 // cutWay cuts off a node from the others, in one direction or both.
-func cutWay(s *System, random *rand.Rand) (func() error, error) {
-	return s.cutOff(random.IntN(len(s.Gateways)), random), nil
+func cutWay(s *System, random *rand.Rand) (*Harm, error) {
+	return s.cutSomehow(pick(random, s.Gateways), random), nil
 }
 
 // cutLeader does so with the one that leads.
-func cutLeader(s *System, random *rand.Rand) (func() error, error) {
+func cutLeader(s *System, random *rand.Rand) (*Harm, error) {
 	leader, err := s.Leader(startTimeout)
 	if err != nil {
 		return nil, err
 	}
-	return s.cutOff(slices.Index(s.Gateways, leader), random), nil
+	return s.cutSomehow(leader, random), nil
 }
 
-func (s *System) cutOff(victim int, random *rand.Rand) (heal func() error) {
+func (s *System) cutSomehow(victim *Gateway, random *rand.Rand) *Harm {
 	ways := 1 + random.IntN(3) // what it sends, what it is sent, or both is lost
-	s.CutOff(s.Gateways[victim], ways&1 != 0, ways&2 != 0)
-	return func() error { s.Links.Mend(); return nil }
+	return s.CutOff(victim, ways&1 != 0, ways&2 != 0)
 }
 
 // onLeader is a fault of the gateway that leads.
-func onLeader(harm func(*Gateway) (func() error, error)) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, _ *rand.Rand) (func() error, error) {
+func onLeader(harm func(*Gateway) (*Harm, error)) func(*System, *rand.Rand) (*Harm, error) {
+	return func(s *System, _ *rand.Rand) (*Harm, error) {
 		leader, err := s.Leader(startTimeout)
 		if err != nil {
 			return nil, err
@@ -44,33 +42,41 @@ func onLeader(harm func(*Gateway) (func() error, error)) func(*System, *rand.Ran
 }
 
 // transfer has another node lead. It may fail while there is no leader.
-func transfer(s *System, random *rand.Rand) (func() error, error) {
-	if len(s.Gateways) == 1 {
-		return healed, nil
+func transfer(s *System, random *rand.Rand) (*Harm, error) {
+	leader, err := s.Leader(startTimeout)
+	if err != nil {
+		return nil, err
 	}
-	var err error
-	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if _, err = pick(random, s.Gateways).Command("transfer"); err == nil {
-			break
+	return atOnce("the leader", "leads handed over", func() (int, error) {
+		var err error
+		for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			if _, err = pick(random, s.Gateways).Command("transfer"); err == nil {
+				break
+			}
 		}
-	}
-	return healed, err
+		next, nextErr := s.Leader(startTimeout)
+		if err = errors.Join(err, nextErr); err != nil || next == leader {
+			return 0, err
+		}
+		return 1, nil
+	})
 }
 
 // slowDisk has each write of a node take longer.
-func slowDisk(s *System, random *rand.Rand) (func() error, error) {
-	return pick(random, s.Gateways).tamper(logWrites, fmt.Sprintf("delay_enter=%d", writeDelay.Microseconds()))
+func slowDisk(s *System, random *rand.Rand) (*Harm, error) {
+	return pick(random, s.Gateways).tamper(logWrites, fmt.Sprintf("delay_enter=%d", writeDelay.Microseconds()), "calls delayed")
 }
 
 // fullDisk has no byte more fit on the disk of a node. If it has written meanwhile it ends by itself, else it is
 // killed: a write may fail as late as when the disk is let go. Then it is started again.
-func fullDisk(s *System, random *rand.Rand) (func() error, error) {
+func fullDisk(s *System, random *rand.Rand) (*Harm, error) {
 	g := pick(random, s.Gateways)
-	release, err := g.tamper(logWrites, "error=ENOSPC")
+	harm, err := g.tamper(logWrites, "error=ENOSPC", "writes refused")
 	if err != nil {
 		return nil, err
 	}
-	return func() error {
+	release := harm.heal
+	harm.heal = func() error {
 		if err := release(); err != nil {
 			return err
 		}
@@ -84,5 +90,6 @@ func fullDisk(s *System, random *rand.Rand) (func() error, error) {
 		case <-time.After(startTimeout):
 			return fmt.Errorf("a gateway whose disk is full does not end:\n%s", g.Log())
 		}
-	}, nil
+	}
+	return harm, nil
 }

@@ -37,11 +37,18 @@ func (s *System) startDatabase() error {
 	return nil
 }
 
-// onDatabase is a fault of the database, and what undoes it.
-func onDatabase(harm, undo func(*sqltest.Server, testing.TB)) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, _ *rand.Rand) (func() error, error) {
-		return func() error { return s.withDatabase(undo) }, s.withDatabase(harm)
+// endDatabase ends the database, and starts it again at the end.
+func endDatabase(end func(*sqltest.Server, testing.TB)) func(*System, *rand.Rand) (*Harm, error) {
+	return func(s *System, _ *rand.Rand) (*Harm, error) {
+		pids := s.Database.Processes()
+		return Killed("the database", func() error { return s.withDatabase((*sqltest.Server).Restart) }, pids...), s.withDatabase(end)
 	}
+}
+
+// stopDatabase has all processes of the database stand still.
+func stopDatabase(s *System, _ *rand.Rand) (*Harm, error) {
+	err := s.withDatabase((*sqltest.Server).Pause)
+	return Paused("the database", func() error { return s.withDatabase((*sqltest.Server).Continue) }, s.Database.Processes()...), err
 }
 
 // withDatabase does something with the server. What would fail a test is its error.
@@ -54,10 +61,14 @@ func (s *System) withDatabase(do func(*sqltest.Server, testing.TB)) error {
 }
 
 // dropBackends ends all connections of gateways, whatever they are doing.
-func dropBackends(s *System, _ *rand.Rand) (func() error, error) {
-	return healed, s.withDatabase(func(server *sqltest.Server, t testing.TB) {
-		if _, err := server.DB(t, s.DatabaseURL).Exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fencepost'"); err != nil {
-			t.Fatal(err)
-		}
+func dropBackends(s *System, _ *rand.Rand) (*Harm, error) {
+	return atOnce("gateways", "connections closed", func() (closed int, err error) {
+		err = s.withDatabase(func(server *sqltest.Server, t testing.TB) {
+			const end = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'fencepost'"
+			if err := server.DB(t, s.DatabaseURL).QueryRow(end).Scan(&closed); err != nil {
+				t.Fatal(err)
+			}
+		})
+		return closed, err
 	})
 }

@@ -1,11 +1,9 @@
 package system
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"fencepost/internal/redis/redistest"
@@ -19,15 +17,10 @@ const delay = 300 * time.Millisecond
 type Fault struct {
 	Name string
 
-	// Inject does the harm, to a part that random picks. heal, which is not nil unless
-	// there is an error, undoes it and waits until the processes and their topology are
-	// as before; what gateways and clients make of that takes longer (quarantine). How
-	// long the harm lasts is up to the caller. One fault of a System at a time.
-	Inject func(s *System, random *rand.Rand) (heal func() error, err error)
+	// Inject does the harm, to a part that random picks. How long it lasts is up to the caller, who ends it
+	// (Harm.End); what gateways and clients make of that takes longer (quarantine). One fault of a System at a time.
+	Inject func(s *System, random *rand.Rand) (*Harm, error)
 }
-
-// healed is the heal of what is over at once.
-func healed() error { return nil }
 
 // faults are all that there are, with the kinds that can have them; none named: all.
 var faults = []struct {
@@ -45,25 +38,30 @@ var faults = []struct {
 	{Fault{"key-lost", loseKey(isNoRecord)}, []Kind{Redis}},
 	{Fault{"flush", flush}, []Kind{Redis, Sentinel, Cluster, Quorum}},
 	{Fault{"drop-clients", dropClients}, []Kind{Redis, Sentinel, Cluster, Quorum}},
-	{Fault{"link-cut", onLink(func(p *redistest.Proxy) { p.Cut(true) }, func(p *redistest.Proxy) { p.Cut(false) })}, []Kind{Redis, Quorum}},
-	{Fault{"link-reset", onLink(func(p *redistest.Proxy) { p.Cut(false) }, nil)}, []Kind{Redis, Quorum}},
-	{Fault{"link-delay", onLink(func(p *redistest.Proxy) { p.Delay(delay) }, func(p *redistest.Proxy) { p.Delay(0) })}, []Kind{Redis, Quorum}},
-	{Fault{"swallow-reply", onLink(func(p *redistest.Proxy) { p.SwallowReply(false) }, nil)}, []Kind{Redis, Quorum}},
-	{Fault{"swallow-reply-hang", onLink(func(p *redistest.Proxy) { p.SwallowReply(true) }, nil)}, []Kind{Redis, Quorum}},
-	{Fault{"swallow-messages", onLink(func(p *redistest.Proxy) { p.SwallowMessages(true) }, func(p *redistest.Proxy) { p.SwallowMessages(false) })}, []Kind{Redis, Quorum}},
+	{Fault{"link-cut", onLink("connections closed or refused", (*redistest.Proxy).Broken,
+		func(p *redistest.Proxy) { p.Cut(true) }, func(p *redistest.Proxy) { p.Cut(false) })}, []Kind{Redis, Quorum}},
+	{Fault{"link-reset", resetLink}, []Kind{Redis, Quorum}},
+	{Fault{"link-delay", onLink("answers delayed", (*redistest.Proxy).Late,
+		func(p *redistest.Proxy) { p.Delay(delay) }, func(p *redistest.Proxy) { p.Delay(0) })}, []Kind{Redis, Quorum}},
+	{Fault{"swallow-reply", onLink("answers lost", (*redistest.Proxy).Lost,
+		func(p *redistest.Proxy) { p.SwallowReply(false) }, func(*redistest.Proxy) {})}, []Kind{Redis, Quorum}},
+	{Fault{"swallow-reply-hang", onLink("answers lost", (*redistest.Proxy).Lost,
+		func(p *redistest.Proxy) { p.SwallowReply(true) }, func(*redistest.Proxy) {})}, []Kind{Redis, Quorum}},
+	{Fault{"swallow-messages", onLink("messages lost", (*redistest.Proxy).Swallowed,
+		func(p *redistest.Proxy) { p.SwallowMessages(true) }, func(p *redistest.Proxy) { p.SwallowMessages(false) })}, []Kind{Redis, Quorum}},
 	{Fault{"fail-over", failOver}, []Kind{Sentinel, Cluster}},
 	{Fault{"master-kill", killMaster(false)}, []Kind{Sentinel, Cluster}},
 	{Fault{"master-kill-lossy", killMaster(true)}, []Kind{Sentinel, Cluster}},
 	{Fault{"master-stop", stopMaster}, []Kind{Sentinel, Cluster}},
 	{Fault{"reshard", reshard}, []Kind{Cluster}},
-	{Fault{"database-kill", onDatabase((*sqltest.Server).Kill, (*sqltest.Server).Restart)}, []Kind{Postgres, MariaDB}},
-	{Fault{"database-restart", onDatabase((*sqltest.Server).Stop, (*sqltest.Server).Restart)}, []Kind{Postgres, MariaDB}},
-	{Fault{"database-stop", onDatabase((*sqltest.Server).Pause, (*sqltest.Server).Continue)}, []Kind{Postgres, MariaDB}},
+	{Fault{"database-kill", endDatabase((*sqltest.Server).Kill)}, []Kind{Postgres, MariaDB}},
+	{Fault{"database-restart", endDatabase((*sqltest.Server).Stop)}, []Kind{Postgres, MariaDB}},
+	{Fault{"database-stop", stopDatabase}, []Kind{Postgres, MariaDB}},
 	{Fault{"drop-backends", dropBackends}, []Kind{Postgres}},
 	{Fault{"way-cut", cutWay}, []Kind{Raft}},
 	{Fault{"leader-cut", cutLeader}, []Kind{Raft}},
-	{Fault{"leader-kill", onLeader(func(g *Gateway) (func() error, error) { return g.Start, g.Kill() })}, []Kind{Raft}},
-	{Fault{"leader-stop", onLeader(func(g *Gateway) (func() error, error) { return g.Resume, g.Pause() })}, []Kind{Raft}},
+	{Fault{"leader-kill", onLeader((*Gateway).Crash)}, []Kind{Raft}},
+	{Fault{"leader-stop", onLeader((*Gateway).Freeze)}, []Kind{Raft}},
 	{Fault{"transfer", transfer}, []Kind{Raft}},
 	{Fault{"disk-slow", slowDisk}, []Kind{Raft}},
 	{Fault{"disk-full", fullDisk}, []Kind{Raft}},
@@ -92,201 +90,51 @@ func FaultNamed(kind Kind, name string) (Fault, error) {
 
 func pick[T any](random *rand.Rand, all []T) T { return all[random.IntN(len(all))] }
 
-func killGateway(s *System, random *rand.Rand) (func() error, error) {
-	g := pick(random, s.Gateways)
-	return g.Start, g.Kill()
+func killGateway(s *System, random *rand.Rand) (*Harm, error) {
+	return pick(random, s.Gateways).Crash()
+}
+
+// Crash ends a gateway as kill -9 does. It is started again at the end.
+func (g *Gateway) Crash() (*Harm, error) {
+	pid := g.PID()
+	return Killed(g.Name, g.Start, pid), g.Kill()
 }
 
 // restartGateway lets it drain. What becomes of the exit status is part of the fault:
 // a store that is away at the same moment makes it 1.
-func restartGateway(s *System, random *rand.Rand) (func() error, error) {
+func restartGateway(s *System, random *rand.Rand) (*Harm, error) {
 	g := pick(random, s.Gateways)
-	return g.Start, g.Stop()
+	pid := g.PID()
+	return Killed(g.Name, g.Start, pid), g.Stop()
 }
 
-func stopGateway(s *System, random *rand.Rand) (func() error, error) {
-	g := pick(random, s.Gateways)
-	return g.Resume, g.Pause()
+func stopGateway(s *System, random *rand.Rand) (*Harm, error) {
+	return pick(random, s.Gateways).Freeze()
 }
 
-func killNode(s *System, random *rand.Rand) (func() error, error) {
-	server := pick(random, s.Servers)
-	return server.Restart, server.Kill()
+// Freeze has a gateway stand still, which goes on at the end.
+func (g *Gateway) Freeze() (*Harm, error) {
+	return Paused(g.Name, g.Resume, g.PID()), g.Pause()
 }
 
-func stopNode(s *System, random *rand.Rand) (func() error, error) {
-	server := pick(random, s.Servers)
-	return server.Resume, server.Pause()
-}
-
-// moveClock sets the clock of a server ahead by one of these.
-func moveClock(ahead ...time.Duration) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, random *rand.Rand) (func() error, error) {
-		clock := pick(random, s.Servers).Clock()
-		if clock == nil {
-			return nil, errors.New("the servers were started without Options.Clocks")
-		}
-		return func() error { return clock.Set(0) }, clock.Set(pick(random, ahead))
-	}
-}
-
-func flush(s *System, random *rand.Rand) (func() error, error) {
-	server, err := s.master(random)
-	if err != nil {
-		return nil, err
-	}
-	return healed, server.Flush()
-}
-
-// isIndex reports whether a key is made anew from the others, and isNoRecord whether it is any but the
-// record of a name: docs/stores.md says what the loss of one of those costs.
-func isIndex(key string) bool {
-	return strings.HasSuffix(key, ":expiry") || strings.HasSuffix(key, ":names")
-}
-
-func isNoRecord(key string) bool { return !strings.Contains(key, ":lock:") }
-
-// loseKey deletes one of some keys by hand.
-func loseKey(some func(key string) bool) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, random *rand.Rand) (func() error, error) {
-		server := pick(random, s.Servers)
-		keys, err := server.Keys("fencepost:*")
-		if keys = slices.DeleteFunc(keys, func(key string) bool { return !some(key) }); err != nil || len(keys) == 0 {
-			return healed, err
-		}
-		return healed, server.Delete(pick(random, keys))
-	}
-}
-
-func dropClients(s *System, random *rand.Rand) (func() error, error) {
-	server, err := s.master(random)
-	if err != nil {
-		return nil, err
-	}
-	return healed, server.DropClients()
-}
-
-// onLink is a fault of the links between one gateway and its store: with a quorum, one
-// of them.
-func onLink(harm, undo func(*redistest.Proxy)) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, random *rand.Rand) (func() error, error) {
-		link := pick(random, pick(random, s.Gateways).Proxies)
+// onLink is a fault of the links between one gateway and its store: with a quorum, one of them. The proxy counts what it does.
+func onLink(what string, counter func(*redistest.Proxy) int, harm, undo func(*redistest.Proxy)) func(*System, *rand.Rand) (*Harm, error) {
+	return func(s *System, random *rand.Rand) (*Harm, error) {
+		g := pick(random, s.Gateways)
+		link := pick(random, g.Proxies)
+		seen := Since(func() int { return counter(link) })
 		harm(link)
-		return func() error {
-			if undo != nil {
-				undo(link)
-			}
-			return nil
-		}, nil
+		return &Harm{"links of " + g.Name, what, seen, func() error { undo(link); return nil }}, nil
 	}
 }
 
-// master returns a server that takes writes.
-func (s *System) master(random *rand.Rand) (master *redistest.Server, err error) {
-	err = redistest.Try(func() {
-		switch s.Kind {
-		case Sentinel:
-			master = s.Sentinel.Master()
-		case Cluster:
-			master = pick(random, s.Cluster.Masters())
-		default:
-			master = pick(random, s.Servers)
-		}
-	})
-	return master, err
-}
-
-// alert has the master's end noticed.
-func (s *System) alert() error {
-	return redistest.Try(func() {
-		if s.Kind == Sentinel {
-			s.Sentinel.Alert()
-		}
-	})
-}
-
-// settle waits until every server has its place again, from where nobody moves them
-// while there is no fault.
-func (s *System) settle() error {
-	return redistest.Try(func() {
-		switch s.Kind {
-		case Sentinel:
-			s.Sentinel.Calm()
-			s.Sentinel.FollowMaster()
-		case Cluster:
-			s.Cluster.HealReplication()
-			s.Cluster.Complete()
-		}
-	})
-}
-
-func failOver(s *System, random *rand.Rand) (func() error, error) {
-	err := redistest.Try(func() {
-		if s.Kind == Sentinel {
-			s.Sentinel.Failover()
-		} else {
-			s.Cluster.Failover(pick(random, s.Cluster.Replicas()))
-		}
-	})
-	return s.settle, err
-}
-
-// killMaster kills a master as kill -9 does; lossy, after its replicas were cut off
-// for a while: what it granted since then is lost.
-func killMaster(lossy bool) func(*System, *rand.Rand) (func() error, error) {
-	return func(s *System, random *rand.Rand) (func() error, error) {
-		master, err := s.master(random)
-		if err != nil {
-			return nil, err
-		}
-		if lossy {
-			if err := redistest.Try(func() {
-				if s.Kind == Sentinel {
-					s.Sentinel.CutReplication()
-				} else {
-					s.Cluster.CutReplication(master)
-				}
-			}); err != nil {
-				return nil, err
-			}
-			time.Sleep(time.Duration(50+random.IntN(200)) * time.Millisecond) // of grants that are lost
-		}
-		heal := func() error {
-			return errors.Join(s.promoted(master), master.Restart(), s.settle())
-		}
-		return heal, errors.Join(s.alert(), master.Kill())
-	}
-}
-
-// promoted waits until another server has taken the place of a master that is down.
-func (s *System) promoted(old *redistest.Server) error {
-	return redistest.Try(func() {
-		if s.Kind == Sentinel {
-			s.Sentinel.NextMaster(old)
-		} else {
-			s.Cluster.Promoted(old)
-		}
-	})
-}
-
-func stopMaster(s *System, random *rand.Rand) (func() error, error) {
-	master, err := s.master(random)
-	if err != nil {
-		return nil, err
-	}
-	return func() error { return errors.Join(master.Resume(), s.settle()) }, errors.Join(s.alert(), master.Pause())
-}
-
-// reshard moves a slot with keys to another master, while everything goes on.
-func reshard(s *System, random *rand.Rand) (func() error, error) {
-	return s.settle, redistest.Try(func() {
-		masters := s.Cluster.Masters()
-		random.Shuffle(len(masters), func(i, j int) { masters[i], masters[j] = masters[j], masters[i] })
-		for _, from := range masters[1:] {
-			if slot, ok := s.Cluster.SlotInUse(from); ok {
-				s.Cluster.MoveSlot(slot, masters[0], func() { time.Sleep(20 * time.Millisecond) })
-				return
-			}
-		}
+// resetLink closes the connections of a link, of which there are some.
+func resetLink(s *System, random *rand.Rand) (*Harm, error) {
+	g := pick(random, s.Gateways)
+	link := pick(random, g.Proxies)
+	return atOnce("links of "+g.Name, "connections closed", func() (int, error) {
+		seen := Since(link.Broken)
+		link.Cut(false)
+		return seen()
 	})
 }

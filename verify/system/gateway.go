@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"fencepost/internal/redis/redistest"
+	"fencepost/verify/check"
 )
 
 const (
@@ -31,6 +32,8 @@ const (
 // Gateway is a process of the real program. It keeps its address when it is started
 // again.
 type Gateway struct {
+	Name string // in what faults have done: "gateway 1" and so on
+
 	build Build
 	env   []string
 	addr  string
@@ -273,6 +276,11 @@ func (g *Gateway) AwaitReady(timeout time.Duration) error {
 
 // Kill ends the process at once, as kill -9 does. One that has ended is no error.
 func (g *Gateway) Kill() error { return g.end(syscall.SIGKILL) }
+
+// Ended returns what a fault has done that was to end the process with this id, which the gateway had.
+func (g *Gateway) Ended(pid int) check.Harm {
+	return check.Harm{To: g.Name, What: "processes ended", N: Ended(pid)}
+}
 
 // Stop asks the process to end (SIGTERM) and waits until it has; an exit status that
 // is not 0 is an error.

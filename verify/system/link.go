@@ -22,6 +22,7 @@ type Links struct {
 	mu      sync.Mutex
 	nodes   []*Gateway
 	cut     map[[2]int]chan struct{} // from and to; closed when it is mended
+	held    int                      // how many packets had to wait for that
 	conns   map[net.Conn]bool
 	closed  bool
 	running sync.WaitGroup
@@ -53,17 +54,27 @@ func (l *Links) Mend() {
 	clear(l.cut)
 }
 
-// wait returns when the way from one node to another is open.
+// wait returns when the way from one node to another is open for a packet.
 func (l *Links) wait(from, to int) {
-	for {
+	for first := true; ; first = false {
 		l.mu.Lock()
 		mended := l.cut[[2]int{from, to}]
+		if mended != nil && first {
+			l.held++
+		}
 		l.mu.Unlock()
 		if mended == nil {
 			return
 		}
 		<-mended
 	}
+}
+
+// Held returns how many packets had to wait, or do.
+func (l *Links) Held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
 }
 
 // count returns how many nodes there are.

@@ -3,16 +3,14 @@ package system
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"fencepost/internal/sql/sqltest"
 )
 
 // page returns what a gateway answers to a GET.
@@ -221,20 +219,18 @@ func TestSystemLogsOfAClusterHang(t *testing.T) {
 
 // A gateway whose log hangs is back when its store is.
 func TestSystemAStoreRestartsWhileALogHangs(t *testing.T) {
-	for kind, restart := range map[Kind]func(s *System) error{
-		Redis: func(s *System) error { return errors.Join(s.Servers[0].Kill(), s.Servers[0].Restart()) },
-		Postgres: func(s *System) error {
-			heal, err := onDatabase((*sqltest.Server).Stop, (*sqltest.Server).Restart)(s, nil)
-			return errors.Join(err, heal())
-		},
-	} {
+	for kind, name := range map[Kind]string{Redis: "node-kill", Postgres: "database-restart"} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := StartTest(t, Options{Store: kind, Env: quick})
+			restart, err := FaultNamed(kind, name)
+			if err != nil {
+				t.Fatal(err)
+			}
 			g := s.Gateways[0]
 			hang(t, g)
 			for range 2 {
-				if err := restart(s); err != nil {
-					t.Fatal(err)
+				if did, err := restart.Do(t.Context(), s, rand.New(rand.NewPCG(1, 1)), func() {}); err != nil || did.N == 0 {
+					t.Fatalf("%+v, %v", did, err)
 				}
 				if err := g.AwaitReady(startTimeout); err != nil {
 					t.Fatal(err)

@@ -161,7 +161,7 @@ func (s *System) startStore() error {
 
 // AddGateway starts one more gateway, with further settings; not of Raft: see NewNode.
 func (s *System) AddGateway(env ...string) (*Gateway, error) {
-	g := &Gateway{build: s.options.Build}
+	g := &Gateway{Name: fmt.Sprint("gateway ", len(s.Gateways)+1), build: s.options.Build}
 	url := s.url
 	if url == "" {
 		if err := s.launch(func(t testing.TB) {

@@ -2,14 +2,18 @@ package system
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"fencepost/verify/check"
 )
 
 // served waits until a lock can be had through a gateway, and gives it back.
@@ -43,22 +47,29 @@ func served(t *testing.T, s *System, g *Gateway) {
 // quick keeps the quarantine after a loss short.
 var quick = []string{"FENCEPOST_DEFAULT_TTL=500ms", "FENCEPOST_MAX_TTL=1s", "FENCEPOST_QUARANTINE=1s"}
 
-// Every fault of one Redis, of databases and of the embedded store does its harm, and what it did is
-// undone: those of the others take longer, and are done in soaks: go run ./verify -only soak-cluster.
-func TestFaults(t *testing.T) {
-	for _, kind := range []Kind{Embedded, Redis, Raft, Postgres, MariaDB} {
+// Every fault does its harm to who is used by clients, and what it did is undone.
+func TestFaults(t *testing.T) { onAllFaults(t, Embedded, Redis, Raft, Postgres, MariaDB) }
+
+func TestSystemFaults(t *testing.T) { onAllFaults(t, Sentinel, Cluster, Quorum) }
+
+func onAllFaults(t *testing.T, kinds ...Kind) {
+	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := StartTest(t, Options{Store: kind, Env: quick, Clocks: true})
+			env := quick
+			if kind == Quorum {
+				env = append(env[:len(env):len(env)], "FENCEPOST_MAX_CLOCK_SKEW=100ms")
+			}
+			s := StartTest(t, Options{Store: kind, Env: env, Clocks: true, Gateways: gatewaysOf(kind)})
 			random := rand.New(rand.NewPCG(1, 1))
+			use(t, s)
+			var harms check.Harms
 			for _, fault := range Faults(kind) {
-				heal, err := fault.Inject(s, random)
+				did, err := fault.Do(t.Context(), s, random, func() {})
 				if err != nil {
-					t.Fatalf("%s: %v", fault.Name, err)
+					t.Fatal(err)
 				}
-				if err := heal(); err != nil {
-					t.Fatalf("heal of %s: %v", fault.Name, err)
-				}
+				harms.Add(fault.Name, did)
 				if err := s.AwaitReady(startTimeout); err != nil {
 					t.Fatalf("after %s: %v", fault.Name, err)
 				}
@@ -66,7 +77,75 @@ func TestFaults(t *testing.T) {
 					served(t, s, g)
 				}
 			}
+			for _, idle := range harms.Idle() {
+				t.Error(idle)
+			}
+			t.Log(strings.Join(harms.Lines(), "\n"))
 		})
+	}
+}
+
+// gatewaysOf returns how many gateways there are: two that tell each other, where one store has several.
+func gatewaysOf(kind Kind) int {
+	switch kind {
+	case Embedded:
+		return 1
+	case Raft:
+		return 3
+	}
+	return 2
+}
+
+// use has clients take and release locks, and wait for each other, until the test ends.
+func use(t *testing.T, s *System) {
+	ctx, stop := context.WithCancel(t.Context())
+	c, unwatch := NewClient(8), s.Watch(ctx)
+	var clients sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		clients.Wait()
+		unwatch()
+		c.Close()
+	})
+	for i := range 8 {
+		clients.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+				a, err := c.Acquire(asking, s.Gateways[n%len(s.Gateways)], fmt.Sprint("used/", n%3), "", `{"ttl_ms":1000,"wait_ms":500}`)
+				if err == nil && a.Status == http.StatusCreated {
+					_, _ = c.Release(asking, s.Gateways[n%len(s.Gateways)], fmt.Sprint("used/", n%3), a.Lease.ID)
+				}
+				cancel()
+				Pause(5 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// A fault that does nothing to what clients use is told apart from one that does: here the delay of a call that no gateway makes.
+func TestAFaultThatDoesNothing(t *testing.T) {
+	s := StartTest(t, Options{Store: Embedded, Env: quick})
+	use(t, s)
+	end := func(calls string) check.Harm {
+		harm, err := s.Gateways[0].tamper(calls, "delay_enter=1", "calls delayed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served(t, s, s.Gateways[0]) // the log is written
+		did, err := harm.end(t.Context(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return did
+	}
+	r := check.NewResult(1)
+	r.Harms.Add("disk-slow", end(logWrites))
+	if n, violations := r.Violations(); n != 0 {
+		t.Errorf("of a disk that was slow: %q", violations)
+	}
+	r.Harms.Add("planted", end("fdatasync"))
+	if n, violations := r.Violations(); n != 1 || !strings.Contains(violations[0], "planted did nothing, 1 times: no calls delayed of gateway 1") {
+		t.Errorf("of a call that is never made: %q", violations)
 	}
 }
 
@@ -144,10 +223,11 @@ func TestSystemASlowDiskIsAFinding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release, err := leader.tamper(logWrites, "delay_enter=1500000")
+	slow, err := leader.tamper(logWrites, "delay_enter=1500000", "calls delayed")
 	if err != nil {
 		t.Fatal(err)
 	}
+	release := sync.OnceValue(slow.heal)
 	defer func() { _ = release() }()
 	await(t, leader, "a slow disk in cluster status", func() (bool, string) {
 		out, err := s.Gateways[0].Command("status")

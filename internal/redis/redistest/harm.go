@@ -1,12 +1,16 @@
 package redistest
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
+	goredis "github.com/redis/go-redis/v9"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,8 +53,39 @@ func PauseProcess(p *os.Process) error {
 	}
 }
 
-// Flush forgets all data (FLUSHALL).
-func (s *Server) Flush() error { return s.try("flushall", "sync").Err() }
+// Flush forgets all data (FLUSHALL), and returns how many keys that were.
+func (s *Server) Flush() (keys int, err error) {
+	client := s.Client()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	var size *goredis.IntCmd
+	_, err = client.TxPipelined(ctx, func(both goredis.Pipeliner) error {
+		size = both.DBSize(ctx)
+		return both.FlushAll(ctx).Err()
+	})
+	return int(size.Val()), err
+}
+
+// Time returns what the server's clock shows.
+func (s *Server) Time() (time.Time, error) {
+	client := s.Client()
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
+	return client.Time(ctx).Result()
+}
+
+// Written returns how many bytes the server has written for its replicas, or as a replica has from its master.
+func (s *Server) Written() (bytes int, err error) {
+	info, err := s.try("info", "replication").Text()
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(info, "\nmaster_repl_offset:")
+	_, err = fmt.Sscan(rest, &bytes)
+	return bytes, err
+}
 
 // Keys returns all keys of a pattern, in order.
 func (s *Server) Keys(pattern string) ([]string, error) {
@@ -63,23 +98,28 @@ func (s *Server) Keys(pattern string) ([]string, error) {
 	return all, err
 }
 
-// Delete deletes keys, as DEL by hand does.
-func (s *Server) Delete(keys ...string) error {
+// Delete deletes keys, as DEL by hand does, and returns how many there were.
+func (s *Server) Delete(keys ...string) (removed int, err error) {
 	args := []any{"del"}
 	for _, key := range keys {
 		args = append(args, key)
 	}
-	return s.try(args...).Err()
+	return s.try(args...).Int()
 }
 
-// DropClients closes the connections of all clients and subscribers.
-func (s *Server) DropClients() error {
-	for _, kind := range []string{"normal", "pubsub"} {
-		if err := s.try("client", "kill", "type", kind).Err(); err != nil {
-			return err
-		}
+// DropClients closes the connections of all clients and subscribers, and returns how many there were.
+func (s *Server) DropClients() (closed int, err error) {
+	clients, err := s.try("client", "kill", "type", "normal").Int()
+	if err != nil {
+		return 0, err
 	}
-	return nil
+	subscribers, err := s.DropSubscribers()
+	return clients + subscribers, err
+}
+
+// DropSubscribers closes the connections of all subscribers, and returns how many there were.
+func (s *Server) DropSubscribers() (closed int, err error) {
+	return s.try("client", "kill", "type", "pubsub").Int()
 }
 
 // FollowMaster has every server follow the master that the Sentinels name, and waits

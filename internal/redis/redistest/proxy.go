@@ -28,7 +28,10 @@ type Proxy struct {
 	held    chan struct{} // answers are held back until it is closed; nil: they are not
 	lag     time.Duration
 	lagOnce bool
+	lagged  int // how many requests were
+	late    int // how many answers were held back or delayed
 	refuse  bool
+	cut     int // how many connections were closed or refused
 	lost    int
 
 	gag    bool // messages to subscribers are dropped
@@ -136,11 +139,33 @@ func (p *Proxy) Lag(d time.Duration, once bool) {
 	p.lag, p.lagOnce = d, once
 }
 
+// Late returns how many answers were delayed or held back.
+func (p *Proxy) Late() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.late
+}
+
+// Lagged returns how many requests were delayed.
+func (p *Proxy) Lagged() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lagged
+}
+
+// Broken returns how many connections were closed by Cut, or refused.
+func (p *Proxy) Broken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cut
+}
+
 // Cut closes all connections; with refuse, new ones as well until Cut(false).
 func (p *Proxy) Cut(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refuse = refuse
+	p.cut += len(p.links)
 	for l := range p.links {
 		l.close()
 	}
@@ -239,6 +264,7 @@ func (p *Proxy) keep(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuse {
+		p.cut++
 		return false
 	}
 	p.links[l] = true
@@ -282,6 +308,9 @@ func (p *Proxy) forward(l *link) {
 		}
 		p.mu.Unlock()
 		if lag > 0 {
+			p.mu.Lock()
+			p.lagged++
+			p.mu.Unlock()
 			<-time.After(lag)
 		}
 		p.stall(l)
@@ -338,6 +367,11 @@ func (p *Proxy) back(l *link) {
 			p.gagged++
 			p.mu.Unlock()
 			continue
+		}
+		if delay > 0 || held != nil {
+			p.mu.Lock()
+			p.late++
+			p.mu.Unlock()
 		}
 		if delay > 0 {
 			<-time.After(delay)

@@ -56,6 +56,15 @@ func (s *Server) Continue(t testing.TB) {
 	s.check(t, s.thaw())
 }
 
+// Processes returns the processes of the server, the first one first; none if it does not run.
+func (s *Server) Processes() []int {
+	if !s.running() {
+		return nil
+	}
+	first := s.process.Process.Pid
+	return append([]int{first}, children(first)...)
+}
+
 // own ends the test if the server is not its own.
 func (s *Server) own(t testing.TB) {
 	t.Helper()
