@@ -92,7 +92,9 @@ func failOvers(ctx context.Context, scale check.Scale, r *check.Result) error {
 	lossy := sum(out, `(\d+) fail-overs with a loss`)
 	r.Reach("fail-overs with lost writes", lossy, want)
 	r.Count("grants", sum(out, `(\d+) grants, \d+ of them lost`))
-	r.Count("grants lost", sum(out, `grants, (\d+) of them lost`))
+	lost := sum(out, `grants, (\d+) of them lost`)
+	r.Count("grants lost", lost)
+	r.Harms.Add("master killed with what no replica has", check.Harm{To: "masters", What: "grants lost", N: lost})
 	return nil
 }
 
@@ -169,6 +171,10 @@ func minorities(ctx context.Context, scale check.Scale, r *check.Result) error {
 	}
 	out, err := g.run(ctx, r)
 	r.Count("grants", sum(out, `(\d+) grants`))
+	for _, did := range regexp.MustCompile(`fault ([a-z ]+): (\d+) ([a-z ]+)`).FindAllStringSubmatch(out, -1) {
+		n, _ := strconv.Atoi(did[2])
+		r.Harms.Add("node "+did[1], check.Harm{To: "nodes", What: did[3], N: n})
+	}
 	return err
 }
 

@@ -56,12 +56,14 @@ func testEventsUnderLoad(t *testing.T, long time.Duration) {
 		names int // 0: each turn has its own
 		fault func(f *servers)
 		mend  func(f *servers)
+		bit   func(f *servers) bool
 	}{
-		{"many names, a node that stands still", 0, func(f *servers) { f.must(f.server[0].Pause()) }, func(f *servers) { f.must(f.server[0].Resume()) }},
+		{"many names, a node that stands still", 0, func(f *servers) { f.must(f.server[0].Pause()) }, func(f *servers) { f.must(f.server[0].Resume()) }, func(*servers) bool { return true }},
 		{
 			"busy names, a node that is slow, and one whose messages are lost", 3,
 			func(f *servers) { f.proxies[0].Delay(60 * time.Millisecond); f.proxies[1].SwallowMessages(true) },
 			func(f *servers) { f.proxies[0].Delay(0); f.proxies[1].SwallowMessages(false) },
+			func(f *servers) bool { return f.proxies[0].Late() > 0 && f.proxies[1].Swallowed() > 0 },
 		},
 	} {
 		t.Run(load.what, func(t *testing.T) {
@@ -123,6 +125,9 @@ func testEventsUnderLoad(t *testing.T, long time.Duration) {
 			})
 			after := time.Since(end)
 			load.mend(f)
+			if !load.bit(f) {
+				t.Error("no answer was late, or no message was lost: the fault did nothing")
+			}
 			heard.mu.Lock()
 			defer heard.mu.Unlock()
 			t.Logf("%d events, %d gaps, the latest was told after %s; %d were missing at the end, none %s later", len(happened), len(heard.gaps), heard.worst, atEnd, after)

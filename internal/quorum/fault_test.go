@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,16 +127,46 @@ func (l *ledger) goesOn(t *testing.T, what string, more int64) {
 type harm struct {
 	name     string
 	do, heal func(f *servers, i int)
+
+	what string                        // it does, in the plural
+	seen func(f *servers, i int) int64 // how much of that there was; another number than before: it has bitten
 }
 
 // harms begin with those that TestMinorityFailsUnderLoad does.
 var harms = []harm{
-	{"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) }},
-	{"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) }},
-	{"stopped", func(f *servers, i int) { f.must(f.server[i].Pause()) }, func(f *servers, i int) { f.must(f.server[i].Resume()) }},
-	{"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {}},
-	{"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) }},
-	{"late", func(f *servers, i int) { f.proxies[i].Lag(80*time.Millisecond, false) }, func(f *servers, i int) { f.proxies[i].Lag(0, false) }},
+	{
+		"killed", func(f *servers, i int) { f.must(f.server[i].Kill()) }, func(f *servers, i int) { f.must(f.server[i].Restart()) },
+		"processes ended", func(f *servers, i int) int64 {
+			if syscall.Kill(f.server[i].Pid(), 0) != nil {
+				return 1
+			}
+			return 0
+		},
+	},
+	{
+		"its answers lost", func(f *servers, i int) { f.proxies[i].Delay(time.Hour / 2000) }, func(f *servers, i int) { f.proxies[i].Delay(0); f.proxies[i].Cut(false) },
+		"answers delayed", func(f *servers, i int) int64 { return int64(f.proxies[i].Late()) },
+	},
+	{
+		"stopped", func(f *servers, i int) { f.must(f.server[i].Pause()) }, func(f *servers, i int) { f.must(f.server[i].Resume()) },
+		"processes standing still", func(f *servers, i int) int64 {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.server[i].Pid()))
+			f.must(err)
+			return int64(strings.Count(string(stat), ") T "))
+		},
+	},
+	{
+		"restarted empty", func(f *servers, i int) { f.must(f.server[i].Restart()) }, func(*servers, int) {},
+		"processes replaced", func(f *servers, i int) int64 { return int64(f.server[i].Pid()) },
+	},
+	{
+		"cut off", func(f *servers, i int) { f.proxies[i].Cut(true) }, func(f *servers, i int) { f.proxies[i].Cut(false) },
+		"connections closed or refused", func(f *servers, i int) int64 { return int64(f.proxies[i].Broken()) },
+	},
+	{
+		"late", func(f *servers, i int) { f.proxies[i].Lag(80*time.Millisecond, false) }, func(f *servers, i int) { f.proxies[i].Lag(0, false) },
+		"requests delayed", func(f *servers, i int) int64 { return int64(f.proxies[i].Lagged()) },
+	},
 }
 
 // Any minority may fail, in any way, under load: nothing wrong is told, acquisition
@@ -164,10 +196,22 @@ func testMinorityFails(t *testing.T, n int, harms []harm) {
 		for i := range (n - 1) / 2 {
 			hit = append(hit, (round+i)%n)
 		}
+		before := make([]int64, n)
 		for _, i := range hit {
+			before[i] = h.seen(f, i)
 			h.do(f, i)
 		}
 		l.goesOn(t, "with a minority "+h.name, 30)
+		for _, i := range hit {
+			did := h.seen(f, i) - before[i]
+			if did == 0 {
+				t.Errorf("%s: it did nothing: no %s of node %d", h.name, h.what, i)
+			}
+			if strings.HasPrefix(h.what, "processes") {
+				did = min(1, did*did)
+			}
+			t.Logf("fault %s: %d %s", h.name, did, h.what)
+		}
 		for _, i := range hit {
 			h.heal(f, i)
 		}
