@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"fencepost/internal/embedded"
 )
@@ -14,9 +13,9 @@ import (
 const restoredHelp = `Usage: gateway restored -longest-ttl DURATION
 
 Marks FENCEPOST_DATA_DIR as a restored copy. No gateway may have it open. Leases that were
-granted after the copy was made are not in it, so no new leases are granted for DURATION,
-which must be at least the longest TTL that was in use. Leases in the copy can be renewed
-meanwhile. It is for the embedded store and for a cluster with one member.
+granted after the copy was made are not in it, so no new leases are granted for DURATION
+after the next start of the gateway. DURATION must be at least the longest TTL that was in
+use. Leases in the copy can be renewed meanwhile. It is for the embedded store and for a cluster with one member.
 
   gateway restored -longest-ttl 5m
 `
@@ -44,10 +43,10 @@ func restored(args []string, out io.Writer) error {
 	case cfg.storeKind() != kindEmbedded && cfg.storeKind() != kindRaft:
 		return usageError{errors.New("restored: FENCEPOST_STORE is Redis or a database; gateways notice by themselves when one of those has lost something")}
 	}
-	until, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
+	lasts, err := embedded.Restored(embedded.Options{Dir: cfg.DataDir, Logger: slog.New(slog.DiscardHandler), Version: version}, *longest)
 	if err != nil {
 		return fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 	}
-	_, err = fmt.Fprintf(out, "No new leases are granted until %s. Start the gateway now: leases in the copy can be renewed.\n", until.UTC().Format(time.RFC3339))
+	_, err = fmt.Fprintf(out, "No new leases are granted in the first %s after the next start of the gateway, which says so in its log. Start it now: leases in the copy can be renewed.\n", lasts)
 	return err
 }

@@ -82,17 +82,22 @@ func (s *Store) decide(ctx context.Context, decision func() (wait bool)) error {
 // mutex, which others may have meanwhile.
 func (s *Store) awaitRoom(ctx context.Context) error {
 	for s.next.size > mostGathered && s.refusal(ctx) == nil {
-		s.next.due = true
-		s.scheduleFlush()
-		taken := s.next.taken
-		s.mu.Unlock()
-		select {
-		case <-taken:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
+		s.awaitTaken(ctx)
 	}
 	return s.refusal(ctx)
+}
+
+// awaitTaken returns when the batch that gathers does so no more. The caller holds the mutex, which others may have meanwhile.
+func (s *Store) awaitTaken(ctx context.Context) {
+	s.next.due = true
+	s.scheduleFlush()
+	taken := s.next.taken
+	s.mu.Unlock()
+	select {
+	case <-taken:
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
 }
 
 // refusal returns why nothing is decided. The caller holds the mutex.
@@ -202,11 +207,23 @@ func (s *Store) expire(limit int) (expiry fencing.Expiry) {
 		s.write(machine.Prune())
 		s.machine.PruneTombstones()
 	}
-	if s.machine.Busy() && now.Sub(s.logged) >= idlePause {
+	expiry.Next = min(s.machine.NextDue(now), s.quarantine.Tell(s.log, s.machine, now))
+	wall := s.clock.wall()
+	if s.machine.Busy() && now.Sub(s.logged) >= idlePause || s.machine.Walls().Differs(now, wall) {
+		s.write(machine.Tick())
+		if s.machine.Walls().Differs(now, wall) { // an entry had begun before the wall clock was set
+			expiry.Next = min(expiry.Next, time.Second)
+		}
+	}
+	return expiry
+}
+
+// noteTime has the log end with what the time is by both clocks: the next start goes on from there.
+func (s *Store) noteTime() {
+	if now, _ := s.clock.read(); now > s.logged || s.machine.Walls().Differs(s.clock.read()) {
+		s.next.now = now
 		s.write(machine.Tick())
 	}
-	expiry.Next = s.machine.NextDue(now)
-	return expiry
 }
 
 // promise is what of a lease that is not provisional an answer tells its client, who is to find it after a restart. The

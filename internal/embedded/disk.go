@@ -296,13 +296,22 @@ func (d *directory) readSnapshot(m *machine.Machine) (*snapshots.Head, error) {
 	return head, nil
 }
 
-// belongs reports whether the last entry that a snapshot has is the one in the log.
+// belongs reports whether the last entry that a snapshot has is the one in the log, from which the machine learns more then.
 func belongs(m *machine.Machine, entry *raft.Log) bool {
 	if entry.Type != raft.LogCommand {
 		return true
 	}
 	e, err := machine.Decode(entry.Data)
-	return err != nil || m.Belongs(entry.Index, e) // what can't be read is not needed
+	if err != nil {
+		return true // what can't be read is not needed
+	}
+	if !m.Belongs(entry.Index, e) {
+		return false
+	}
+	if e.Term == entry.Term {
+		m.Covered(e)
+	}
+	return true
 }
 
 // carryOut has a machine carry out an entry of the log.

@@ -105,6 +105,9 @@ func (d *directory) look(files wal.Files) (detail string, err error) {
 		return "", err
 	}
 	m, err := d.carriedOut()
+	if err == nil {
+		_, err = m.Last().GoOnAt(fencing.InstantOf(time.Now()))
+	}
 	detail = "it can be read, and no gateway has it open"
 	switch {
 	case d.behind > 0 && len(d.members.Servers) > 0:

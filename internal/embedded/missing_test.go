@@ -104,7 +104,7 @@ func TestTheLogOfAnotherStoreIsRefused(t *testing.T) {
 			left[path] = content
 		}
 	}
-	isRefused(t, o, left, disk.LogName, "ends with entry 2", remedy)
+	isRefused(t, o, left, disk.LogName, "ends with entry 3", remedy)
 }
 
 // Nor is a snapshot of another store taken, though the log has as many entries as it says: that would have the leases of the other one.

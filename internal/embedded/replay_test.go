@@ -208,6 +208,10 @@ func TestReplay(t *testing.T) {
 			}
 			asking.Wait()
 			rest(t, s)
+			if err := s.decide(t.Context(), func() (wait bool) { s.noteTime(); return true }); err != nil { // as the end would
+				t.Fatal(err)
+			}
+			rest(t, s)
 			s.mu.Lock()
 			has := bytesOf(t, s.machine)
 			s.mu.Unlock()

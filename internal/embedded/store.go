@@ -24,7 +24,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -56,6 +55,7 @@ type Options struct {
 	Dir     string                 // made with mode 0700 if missing
 	Logger  *slog.Logger           // nil discards
 	Now     func() fencing.Instant // for tests; nil is the machine's clock, monotonic while the process lives
+	Wall    func() fencing.Instant // for tests: the wall clock; nil is Now, or the machine's
 	Version string                 // of the gateway: the log says which one wrote it
 
 	MaxHolders int // of one name: see fencing.Guard; 0 is any number
@@ -90,18 +90,19 @@ type Store struct {
 	snapshots sync.WaitGroup
 	pulse     machine.Pulse // of mu
 
-	mu        sync.RWMutex // held to decide; by readers to look at machine
-	machine   *machine.Machine
-	next      *batch          // gathers
-	flushing  *batch          // is under way; nil if none is
-	logged    fencing.Instant // when the last entry began
-	gathered  *time.Timer     // until next has gathered for long enough
-	gathering bool            // gathered runs
-	grown     int             // bytes of entries since the last snapshot
-	saving    *saving         // nil if no snapshot is being written
-	ending    bool            // Close has been called: nothing is decided any more
-	cause     error           // why the store has failed; set before failed is closed
-	unclean   error           // why there was no clean end, though no flush had failed; set before ended is closed
+	mu         sync.RWMutex // held to decide; by readers to look at machine
+	machine    *machine.Machine
+	next       *batch          // gathers
+	flushing   *batch          // is under way; nil if none is
+	logged     fencing.Instant // when the last entry began
+	gathered   *time.Timer     // until next has gathered for long enough
+	gathering  bool            // gathered runs
+	grown      int             // bytes of entries since the last snapshot
+	saving     *saving         // nil if no snapshot is being written
+	quarantine machine.QuarantineLog
+	ending     bool  // Close has been called: nothing is decided any more
+	cause      error // why the store has failed; set before failed is closed
+	unclean    error // why there was no clean end, though no flush had failed; set before ended is closed
 }
 
 var _ fencing.Store = (*Store)(nil)
@@ -134,8 +135,7 @@ func openStore(o Options) (*Store, error) {
 	}
 	s.machine, err = d.carriedOut()
 	if err == nil {
-		s.clock = newClock(o.Now, s.machine.Now())
-		err = s.clock.believable(s.machine.Now())
+		s.clock, err = goOn(&o, s.machine)
 	}
 	if err == nil {
 		err = s.restart(o.Version)
@@ -176,39 +176,41 @@ func (s *Store) restart(version string) error {
 	}
 	s.machine.Ready()
 	s.noteWalls()
+	s.quarantine.Tell(s.log, s.machine, now)
 	s.grown, s.logged = s.disk.behind+len(data), now
 	return nil
 }
 
-// clock is the time of the log: it goes on from the greatest instant in that, and from the wall clock if that is later.
-// From then on it follows the monotonic clock: no step of the wall clock ends a lease early.
+// clock is the time of the log: it goes on from that (see machine.Last), by the monotonic clock: no step of the wall clock
+// ends a lease early.
 type clock struct {
 	now   func() fencing.Instant
 	wall  func() fencing.Instant
 	ahead time.Duration // of now
 }
 
-func newClock(now func() fencing.Instant, last fencing.Instant) clock {
-	c := clock{now: now, wall: now}
-	if now == nil {
+// newClock returns the clocks of the machine, or those of a test.
+func newClock(o *Options) clock {
+	c := clock{now: o.Now, wall: o.Wall}
+	if c.now == nil {
 		start := time.Now()
 		c.now = func() fencing.Instant { return fencing.InstantOf(start.Add(time.Since(start))) }
+	}
+	if c.wall == nil {
+		c.wall = o.Now
+	}
+	if c.wall == nil {
 		c.wall = func() fencing.Instant { return fencing.InstantOf(time.Now()) }
 	}
-	c.ahead = max(0, last.Sub(c.now()))
 	return c
 }
 
-// mostAway is how much later than the log a wall clock is believed: what is written with a wrong one stays.
-const mostAway = 10 * 365 * 24 * time.Hour
-
-// believable returns an error where a wall clock would have all that is remembered be long over, or tokens end.
-func (c *clock) believable(last fencing.Instant) error {
-	now, wall := c.read()
-	if now >= fencing.Instant(fencing.MaxToken)/2 || last > 0 && now.Sub(last) > mostAway {
-		return fmt.Errorf("the clock of this machine shows %s, but the store was last used at %s: correct the clock", wall.Time().Format(time.RFC3339), last.Time().Format(time.RFC3339))
-	}
-	return nil
+// goOn returns the clock of what was recovered. It fails where the wall clock can't be right.
+func goOn(o *Options, m *machine.Machine) (clock, error) {
+	c := newClock(o)
+	from, err := m.Last().GoOnAt(c.wall())
+	c.ahead = from.Sub(c.now())
+	return c, err
 }
 
 // read returns the instant that it is now, and that by the wall clock.
@@ -335,16 +337,26 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // Close implements fencing.Store. What was decided before is flushed and answered, and a snapshot takes the place of the log. An error
-// says that the next start has to carry out the log; so does Failed, where it was a flush that failed.
+// says that the next start has to carry out the log; so does Failed, where a flush had failed before.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
 		s.gathered.Stop()
 		s.mu.Lock()
+		healthy := s.cause == nil
+		for s.cause == nil && !s.next.empty() && s.machine.Walls().Differs(s.clock.read()) { // that entry says another wall clock
+			s.awaitTaken(context.Background())
+		}
+		if s.cause == nil {
+			s.noteTime()
+		}
 		s.ending = true
 		s.scheduleFlush()
 		s.mu.Unlock()
 		<-s.ended
+		if healthy && s.unclean == nil {
+			s.unclean = s.Cause()
+		}
 		err = errors.Join(s.unclean, s.disk.close())
 	})
 	return err

@@ -20,6 +20,7 @@ type Quarantine struct {
 	TTL    time.Duration // the longest granted or renewed in it
 	Before time.Duration // the same of the period before
 	Server string        // who served last; empty if nobody has said
+	Again  time.Duration // for how long nothing new is granted from the next Restart on; 0: it does not matter
 }
 
 // note counts a TTL as in use.

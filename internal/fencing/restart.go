@@ -3,12 +3,15 @@ package fencing
 // Restart is what a restart of the only gateway brings about, at now: every lease that has not ended begins its TTL anew,
 // for its holder could not renew it, but the time that it was held before counts against its bound. Places, and leases that
 // nobody has confirmed, go: the connections of their clients are gone. So do streams. gateway is that gateway from now on, and
-// counts as alive for ever; empty: there is none yet.
+// counts as alive for ever; empty: there is none yet. The quarantine of a restored copy begins.
 //
 // It is no rule of Step, for a store with other gateways has no such thing.
 func (s *State) Restart(now Instant, gateway Gateway) {
 	for _, r := range s.Records {
 		r.restart(now)
+	}
+	if q := &s.Quarantine; q.Again > 0 {
+		q.Until, q.Again = max(q.Until, now.Add(q.Again)), 0
 	}
 	s.Gateways.Seen = map[Gateway]Instant{}
 	if gateway != "" {

@@ -23,7 +23,8 @@ type Machine struct {
 	now        fencing.Instant
 	follows    bool // now is what entries say, also if that is earlier than before
 	walls      WallSteps
-	applied    uint64 // the index of the last entry, or of a later one that is none of ours
+	ahead      time.Duration // of the wall clock, in the last entry that says what that was
+	applied    uint64        // the index of the last entry, or of a later one that is none of ours
 	digest     digest
 	digests    []digestAt // the last ones, by index
 	writer     string     // see Entry.Writer
@@ -114,6 +115,20 @@ func (m *Machine) Apply(index uint64, e *Decoded, t *Telling, beats bool) (resul
 func (m *Machine) BeginEntry(now, wall fencing.Instant) {
 	m.Advance(now)
 	m.walls = m.walls.noted(m.now, wall)
+	if wall != 0 {
+		m.ahead = wall.Sub(m.now)
+	}
+}
+
+// Last returns when the last entry was made. Where only a snapshot says so, the wall clock of then may be up to 2*LeastWallStep later than it
+// was, never earlier: so less has passed since, and nothing ends early.
+func (m *Machine) Last() Last { return Last{m.now, m.now.Add(m.ahead)} }
+
+// Covered notes the last entry that the snapshot has which was restored: it says exactly what the wall clock was.
+func (m *Machine) Covered(e *Decoded) {
+	if ahead := fencing.Instant(e.Wall).Sub(fencing.Instant(e.Now)); e.Wall != 0 && !m.walls.Differs(m.now, m.now.Add(ahead)) {
+		m.ahead = ahead
+	}
 }
 
 // Advance has it be an instant, unless it is later already.
@@ -165,7 +180,7 @@ func (m *Machine) batch(at position, t *Telling, b *decodedBatch, beats bool) []
 		case kind == kindRestart:
 			m.Restart(guard.Gateway)
 		case kind == kindLoss:
-			m.Lose(time.Duration(b.plain[i].TTL))
+			m.Lose(time.Duration(b.plain[i].TTL), b.plain[i].AtRestart)
 		case kind == kindArrive:
 			m.arrive(b.plain[i].arrival())
 		} // of kindTick the time is all
@@ -322,18 +337,26 @@ func (m *Machine) Restart(gateway fencing.Gateway) {
 	for name := range m.state.Records {
 		m.snapshot.save(m, name)
 	}
+	begins := m.state.Quarantine.Again > 0
 	m.state.Restart(m.now, gateway)
 	m.index, m.past = nil, nil
 	clear(m.unfinished)
 	m.digest.number(uint64(m.now))
+	if begins {
+		m.digest.number(uint64(m.state.Quarantine.Until))
+	}
 }
 
 // Lose has nothing new be granted for so long: leases that lived at most as long may have been granted, and forgotten. What is
-// remembered can be renewed, and tokens go on from the time of the log at least.
-func (m *Machine) Lose(longest time.Duration) {
+// remembered can be renewed, and tokens go on from the time of the log at least. again: as long as that lasts then it lasts from the
+// next Restart on.
+func (m *Machine) Lose(longest time.Duration, again bool) {
 	fencing.Arrive(m.state, m.now, fencing.Arrival{
 		Lost: true, Longest: longest, Least: longest, Most: longest, Server: m.state.Quarantine.Server, Floor: fencing.Token(m.now),
 	})
+	if again {
+		m.state.Quarantine.Again = m.state.Quarantine.Until.Sub(m.now)
+	}
 	m.digest.number(uint64(m.state.Quarantine.Until))
 }
 
@@ -366,6 +389,9 @@ func (m *Machine) Ready() {
 func (m *Machine) Restore(r *Restored) {
 	m.state, m.index, m.past = r.state, nil, nil
 	m.now, m.applied, m.walls, m.writer = r.head.now(), r.head.Applied, r.head.Wall, r.head.Writer
+	if m.ahead = 0; len(m.walls) > 0 { // see Last
+		m.ahead = m.walls[len(m.walls)-1].ahead() + LeastWallStep
+	}
 	m.digest, m.digests = digest(r.head.Digest), []digestAt{{r.head.Applied, digest(r.head.Digest)}}
 	if r.head.Behind > 0 {
 		m.digests = append([]digestAt{{r.head.Behind, digest(r.head.Before)}}, m.digests...)

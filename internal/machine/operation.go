@@ -72,6 +72,7 @@ type operation struct {
 	LockDelay   int64             `cbor:"31,keyasint,omitempty"`
 	Epoch       int64             `cbor:"32,keyasint,omitempty"`
 	Left        bool              `cbor:"33,keyasint,omitempty"`
+	AtRestart   bool              `cbor:"34,keyasint,omitempty"` // of a loss
 }
 
 // Encoding sorts the keys of maps, so that equal values are equal bytes. Strict refuses
@@ -245,9 +246,9 @@ func Tick() cbor.RawMessage    { return plain(kindTick) }
 func Prune() cbor.RawMessage   { return plain(kindPrune) }
 func Restart() cbor.RawMessage { return plain(kindRestart) }
 
-// Loss returns the operation that Machine.Lose carries out.
+// Loss returns the operation of Machine.Lose, whose quarantine begins again at the next Restart.
 func Loss(longest time.Duration) cbor.RawMessage {
-	return must(Encoding.Marshal(operation{Kind: kindLoss, TTL: int64(longest)}))
+	return must(Encoding.Marshal(operation{Kind: kindLoss, TTL: int64(longest), AtRestart: true}))
 }
 
 // Arrive returns the operation that fencing.Arrive carries out: a gateway has found who serves.

@@ -34,6 +34,7 @@ type stateQuarantine struct {
 	TTL    int64  `cbor:"3,keyasint,omitempty"`
 	Before int64  `cbor:"4,keyasint,omitempty"`
 	Server string `cbor:"5,keyasint,omitempty"`
+	Again  int64  `cbor:"6,keyasint,omitempty"`
 }
 
 type stateRecord struct {
@@ -136,7 +137,7 @@ func headOf(s *fencing.State, now fencing.Instant, applied uint64) stateHead {
 	h := stateHead{
 		Version: Format, Now: int64(now), Applied: applied, Counter: int64(s.Counter),
 		Seen: make(map[string]int64, len(g.Seen)), Heard: int64(g.Heard), Stopped: int64(g.Stopped), Serving: int64(g.Serving),
-		Quarantine: stateQuarantine{Until: int64(q.Until), Period: int64(q.Period), TTL: int64(q.TTL), Before: int64(q.Before), Server: q.Server},
+		Quarantine: stateQuarantine{Until: int64(q.Until), Period: int64(q.Period), TTL: int64(q.TTL), Before: int64(q.Before), Server: q.Server, Again: int64(q.Again)},
 	}
 	for gateway, seen := range g.Seen {
 		h.Seen[string(gateway)] = int64(seen)
@@ -157,7 +158,7 @@ func (h *stateHead) state() *fencing.State {
 	}
 	s.Quarantine = fencing.Quarantine{
 		Until: fencing.Instant(q.Until), Period: fencing.Instant(q.Period),
-		TTL: time.Duration(q.TTL), Before: time.Duration(q.Before), Server: q.Server,
+		TTL: time.Duration(q.TTL), Before: time.Duration(q.Before), Server: q.Server, Again: time.Duration(q.Again),
 	}
 	return s
 }

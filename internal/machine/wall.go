@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -10,7 +11,7 @@ import (
 // The log's time stands still while nobody leads or serves, and leases with it; and it goes on where a wall clock is set
 // back. So it may differ from the wall clock, by which people are shown when something was. Each entry therefore says what
 // its writer's wall clock was, and the state has by how much that was ahead of the log's time from when on. No rule
-// reckons with it.
+// reckons with it; but whoever opens the log without peers goes on by it: see Last.
 const (
 	// LeastWallStep is the change that is noted: times are shown with less of an error than that.
 	LeastWallStep = 250 * time.Millisecond
@@ -77,6 +78,45 @@ func (w WallSteps) noted(now, wall fencing.Instant) WallSteps {
 func (w WallSteps) stepOf(i int) time.Duration { return (w[i].ahead() - w[i-1].ahead()).Abs() }
 
 func (s *WallStep) ahead() time.Duration { return time.Duration(s.Ahead) * time.Microsecond }
+
+// earliest is before any version of Fencepost ran: a wall clock that shows less is wrong.
+var earliest = fencing.InstantOf(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+
+// WrongClock returns an error that says so where a wall clock is known to be wrong.
+func WrongClock(wall fencing.Instant) error {
+	if wall < earliest {
+		return fmt.Errorf("the clock of this machine shows %s: correct the clock", shown(wall))
+	}
+	return nil
+}
+
+// mostAway is how much later than its last entry a log is opened at most: a wall clock that says more is not believed, for
+// all would be over, and tokens of such a time stay.
+const mostAway = 10 * 365 * 24 * time.Hour
+
+// Last is when the last entry of a log was made: by the time of the log, and by the wall clock. Of a log without entries it is zero.
+type Last struct{ Now, Wall fencing.Instant }
+
+// GoOnAt returns the instant at which the log goes on when it is opened, wall being the wall clock: as much behind its last one
+// as has passed by the wall clock since then, and never before that. Where the wall clock of then is known to be wrong, or is ahead of
+// that of now, nobody knows what has passed: nothing counts, so that nothing ends early. A log without entries begins
+// with the wall clock. It fails where the wall clock of now can't be right.
+func (l Last) GoOnAt(wall fencing.Instant) (fencing.Instant, error) {
+	switch passed := wall.Sub(l.Wall); {
+	case l.Now == 0 && wall >= fencing.Instant(fencing.MaxToken)/2:
+		return 0, fmt.Errorf("the clock of this machine shows %s: correct the clock", shown(wall))
+	case l.Now == 0:
+		return wall, nil
+	case l.Wall < earliest || passed <= 0:
+		return l.Now, nil
+	case passed > mostAway:
+		return 0, fmt.Errorf("the clock of this machine shows %s, but the store was last used at %s: correct the clock", shown(wall), shown(l.Wall))
+	default:
+		return l.Now.Add(passed), nil
+	}
+}
+
+func shown(wall fencing.Instant) string { return wall.Time().Format(time.RFC3339) }
 
 // Time returns what the wall clock was, or will be, at an instant.
 func (w WallSteps) Time(at fencing.Instant) time.Time {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,7 @@ type fsm struct {
 	watchers fencing.Watchers
 	wall     wallClock
 	last     atomic.Pointer[cameTo] // see lastDigest
+	log      *slog.Logger
 
 	mu       sync.RWMutex // held to change what follows
 	machine  *machine.Machine
@@ -45,6 +47,8 @@ type fsm struct {
 	differs  error           // it has come to something else than a leader; nil: it has not
 	progress chan struct{}   // closed when more of the log is carried out; nil while nobody waits for it
 	grown    int             // bytes of entries since the last snapshot
+
+	quarantine machine.QuarantineLog // of the leader
 }
 
 var (
@@ -59,7 +63,7 @@ type applied struct {
 }
 
 func newFSM(self fencing.Gateway) *fsm {
-	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}, refused: machine.Refused{}}
+	m := &fsm{self: self, machine: machine.New(), check: machine.Check, early: map[early]bool{}, refused: machine.Refused{}, log: slog.New(slog.DiscardHandler)}
 	m.machine.Refuse(m.refused)
 	m.machine.Ready()
 	m.noteDigest()

@@ -81,14 +81,24 @@ func (s *Store) beginToLead() {
 }
 
 // goOnAlone has the log say that the gateway of a store without peers, from which this cluster goes on, is there no more:
-// what waited at it goes, and all leases get their TTL anew.
+// what waited at it goes, and all leases get their TTL anew. Its time goes on as at a start of that gateway, which fails where the
+// wall clock can't be right: then this node does not serve until that is corrected.
 func (s *Store) goOnAlone(term uint64) error {
 	if !look(s.fsm, (*machine.Machine).Lone) {
 		return nil
 	}
-	wall, _ := s.clocks()
+	at, _ := s.clocks()
+	wall := fencing.InstantOf(at)
+	last := look(s.fsm, (*machine.Machine).Last)
+	if s.founded.Now == last.Now { // it is more exact
+		last = s.founded
+	}
+	now, err := last.GoOnAt(wall)
+	if err != nil {
+		return err
+	}
 	e := machine.Entry{
-		Term: term, Now: int64(max(look(s.fsm, (*machine.Machine).Now), fencing.InstantOf(wall))), Wall: int64(fencing.InstantOf(wall)), Writer: s.version,
+		Term: term, Now: int64(now), Wall: int64(wall), Writer: s.version,
 		Batches: []machine.Batch{{Ops: []machine.Op{machine.Restart()}}},
 	}
 	e.Behind, e.Digest = s.fsm.lastDigest()

@@ -262,7 +262,8 @@ func (s *Store) serveExpire(ctx context.Context, l *leadership, m *message) (*an
 	} else if last := s.reaped.Load(); last != 0 && s.sinceOpen()-last < int64(2*tickEvery) {
 		return &answer{Expiry: fencing.Expiry{Next: tickEvery, Standby: true}}, nil
 	}
-	m.Batch.Ops = append(m.Batch.Ops, s.fsm.due(l.clock(), m.Limit)...)
+	now, wall := l.time()
+	m.Batch.Ops = append(m.Batch.Ops, s.fsm.due(now, wall, m.Limit)...)
 	a := &answer{}
 	if len(m.Batch.Ops) > 0 {
 		results, err := s.request(ctx, m.Batch, func() bool { return s.sessions.meet(m) })

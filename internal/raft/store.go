@@ -45,6 +45,7 @@ type Store struct {
 	sessions  sessions
 	verifier  verifier
 	pushes    pushes
+	founded   machine.Last // of the log of a store without peers, if this run forms a cluster from that
 	reaped    atomic.Int64 // when this gateway last asked for Expire as the leader, in nanoseconds since opened
 
 	change change
@@ -98,6 +99,7 @@ func Open(o Options) (*Store, error) {
 	s.change.ch = make(chan struct{})
 	s.change.era, s.change.end = context.WithCancel(s.ctx)
 	m := s.fsm
+	m.log = s.log
 	snapshots := make(chan struct{}, 1)
 	m.asked, m.leads, m.push, m.fail = s.askedAt, s.leads, s.push, s.fail
 	m.anew, m.panicked = s.machineAt, s.notePanic
@@ -194,6 +196,10 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 	if err != nil {
 		return err
 	}
+	var newest raft.Log // which a snapshot of all does not say so exactly
+	if err := s.dir.log.GetLog(last, &newest); err != nil {
+		return err
+	}
 	var stopped error
 	of := founding{newFSM(s.fsm.self)}
 	of.newest = s.fsm.newest
@@ -205,6 +211,10 @@ func (s *Store) found(o *Options, conf *raft.Config, transport raft.Transport) e
 		return errors.Join(stopped, err)
 	}
 	s.fsm.newest = nil // there is another one
+	if e, err := machine.Decode(newest.Data); err == nil {
+		of.machine.Covered(e)
+	}
+	s.founded = of.machine.Last()
 	return nil
 }
 
@@ -409,15 +419,16 @@ func (s *Store) Check(ctx context.Context) error {
 	return err
 }
 
-// Close implements fencing.Store. A leader hands over to another member first. The node has failed if its files are not
-// in the directory any more.
+// Close implements fencing.Store. A leader writes down the wall clock, and hands over to another member first. The node has failed if its
+// files are not in the directory any more.
 func (s *Store) Close() error {
 	var err error
 	s.close.Do(func() {
 		if err := s.dir.held(); err != nil {
 			s.fail(err)
 		}
-		if s.Cause() == nil && s.leading.Load() != nil {
+		if l := s.leading.Load(); l != nil && s.Cause() == nil {
+			s.noteTime(l)
 			s.handOver()
 		}
 		s.queue.mu.Lock()
