@@ -24,8 +24,8 @@ metadata:
 spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
-  # preStop, FENCEPOST_DRAIN_TIMEOUT, and 20 s for take-backs that are still open.
-  terminationGracePeriodSeconds: {{ add .Values.preStopSeconds .Values.drainTimeoutSeconds 20 }}
+  # preStop, FENCEPOST_DRAIN_TIMEOUT, 15 s for take-backs that are still open, and 30 s for the last snapshot of a million locks.
+  terminationGracePeriodSeconds: {{ add .Values.preStopSeconds .Values.drainTimeoutSeconds 60 }}
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
