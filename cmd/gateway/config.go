@@ -112,8 +112,9 @@ type Requests struct {
 
 // Logging says what is logged, to standard error.
 type Logging struct {
-	LogLevel  slog.Level `split_words:"true" default:"info" desc:"least level that is logged: debug, info, warn or error; the audit is logged at every level"`
-	LogFormat string     `split_words:"true" default:"json" desc:"json; or text, for people"`
+	LogLevel      slog.Level `split_words:"true" default:"info" desc:"least level that is logged: debug, info, warn or error; the audit is logged at every level"`
+	AuditRequired bool       `split_words:"true" default:"false" desc:"true: refuse breaks and evictions (503 unavailable) while their line of the audit could not be written"`
+	LogFormat     string     `split_words:"true" default:"json" desc:"json; or text, for people"`
 }
 
 // usageError is the fault of whoever started the gateway: exit status 2.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	lockhttp "fencepost/internal/http"
 	"fencepost/internal/lines"
 )
 
@@ -25,6 +26,9 @@ type logs struct {
 	queue *lines.Queue
 	log   *slog.Logger // of the settings
 	audit *slog.Logger // has every line, whatever the level of the log
+
+	// reserve sets room aside for a line of the audit: see lockhttp.Options. Nil: without room it is dropped.
+	reserve func() (audit *slog.Logger, done func(), err error)
 }
 
 // logTo returns the logs that write to a queue, and has those libraries write there that use Go's default log.
@@ -36,7 +40,16 @@ func (cfg *config) logTo(queue *lines.Queue) logs {
 		return line.Bytes()
 	})
 	handler := cfg.handler(queue)
-	l := logs{queue, slog.New(threshold{handler, cfg.LogLevel}), slog.New(handler)}
+	l := logs{queue: queue, log: slog.New(threshold{handler, cfg.LogLevel}), audit: slog.New(handler)}
+	if cfg.AuditRequired {
+		l.reserve = func() (*slog.Logger, func(), error) {
+			room, err := queue.Reserve(lockhttp.MostAuditBytes)
+			if err != nil {
+				return nil, nil, err
+			}
+			return slog.New(cfg.handler(room)), room.Close, nil
+		}
+	}
 	slog.SetDefault(l.log)
 	return l
 }

@@ -129,7 +129,7 @@ func serve(ctx context.Context, cfg config, logs logs) (err error) {
 		MaxWaitersPerClient: cfg.MaxWaitersPerClient, MaxStreamsPerClient: cfg.MaxStreamsPerClient,
 		MaxRequestRatePerPrincipal: cfg.MaxRequestRatePerPrincipal, MaxRequestsPerPrincipal: cfg.MaxRequestsPerPrincipal,
 		Page: web.Files, StoreKind: cfg.storeKind(), Version: version,
-		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit, LogFinding: logs.finding,
+		Gatherer: gathererFor(cfg, reg), Registerer: reg, Logger: log, Audit: audit, LogFinding: logs.finding, ReserveAudit: logs.reserve,
 	}
 	if traces != nil {
 		options.TracerProvider = traces

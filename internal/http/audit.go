@@ -13,6 +13,22 @@ import (
 // name: every refusal by keys, every break and eviction, every profile, every change of a key. No secret
 // is in any.
 
+// MostAuditBytes is more than the audit's line about a break or an eviction takes: a name, a reason and who it was, escaped.
+const MostAuditBytes = 8 << 10
+
+// auditFor sets room aside for the line about an operation, before that is carried out, and returns where the line goes and what
+// gives the room back. Where there is none, and has to be, the operation is refused.
+func (s *Server) auditFor() (to *slog.Logger, done func(), err error) {
+	if s.reserveAudit == nil {
+		return s.audit, func() {}, nil
+	}
+	if to, done, err = s.reserveAudit(); err != nil {
+		return nil, nil, &fencing.Error{Code: fencing.CodeUnavailable, Err: err,
+			Detail: "nothing was done: the audit's line about it could not be written, and FENCEPOST_AUDIT_REQUIRED is set. The check log of /readyz?verbose says why"}
+	}
+	return to, done, nil
+}
+
 // auditRefusal writes the line of a request that was refused.
 func (c *call) auditRefusal(err error, principal *auth.Principal) {
 	e := problemOf(err)
@@ -46,7 +62,7 @@ func (c *call) refusedName() fencing.Name {
 }
 
 // auditBreak writes the line of a lease that somebody has broken, or tried to.
-func (c *call) auditBreak(req endRequest, err error) {
+func (c *call) auditBreak(to *slog.Logger, req endRequest, err error) {
 	code := fencing.CodeOK
 	if err != nil {
 		code = problemOf(err).Code
@@ -59,11 +75,11 @@ func (c *call) auditBreak(req endRequest, err error) {
 	if req.breakReason != "" {
 		attrs = append(attrs, slog.String("break_reason", req.breakReason))
 	}
-	audit(c.s.audit, slog.LevelInfo, attrs)
+	audit(to, slog.LevelInfo, attrs)
 }
 
 // auditEvict writes the line of a waiter that somebody has evicted, or tried to.
-func (c *call) auditEvict(req fencing.EvictRequest, err error) {
+func (c *call) auditEvict(to *slog.Logger, req fencing.EvictRequest, err error) {
 	code := fencing.CodeOK
 	if err != nil {
 		code = problemOf(err).Code
@@ -73,7 +89,7 @@ func (c *call) auditEvict(req fencing.EvictRequest, err error) {
 	if req.BreakReason != "" {
 		attrs = append(attrs, slog.String("break_reason", req.BreakReason))
 	}
-	audit(c.s.audit, slog.LevelInfo, attrs)
+	audit(to, slog.LevelInfo, attrs)
 }
 
 func (c *call) auditAttrs(event string, principal *auth.Principal) []slog.Attr {

@@ -204,8 +204,13 @@ func (c *call) refuseFields() error {
 func releaseLock(c *call, req endRequest) (answer, error) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if req.token != 0 {
+		audit, done, err := c.s.auditFor()
+		if err != nil {
+			return ended{}, err
+		}
+		defer done()
 		out, err := c.s.dog.Do(ctx, req.breaks())
-		c.auditBreak(req, err)
+		c.auditBreak(audit, req, err)
 		if err != nil || out.Holder.Token == 0 {
 			return ended{}, err
 		}

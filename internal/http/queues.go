@@ -64,7 +64,12 @@ func (c *call) reason() (reason string, err error) {
 
 // evictWaiter takes a place away. That goes on when the client leaves: it wanted it.
 func evictWaiter(c *call, req fencing.EvictRequest) (ended, error) {
-	_, err := c.s.dog.Do(context.WithoutCancel(c.r.Context()), req)
-	c.auditEvict(req, err)
+	audit, done, err := c.s.auditFor()
+	if err != nil {
+		return ended{}, err
+	}
+	defer done()
+	_, err = c.s.dog.Do(context.WithoutCancel(c.r.Context()), req)
+	c.auditEvict(audit, req, err)
 	return ended{}, err
 }

@@ -82,6 +82,10 @@ type Options struct {
 
 	LogFinding func() fencing.Finding // how the log is, for /readyz?verbose; nil says nothing of it
 
+	// ReserveAudit sets room aside for a line of the audit (MostAuditBytes), and returns where it goes and what gives the room back. Its
+	// error refuses the break or eviction that the line is about. Nil: the line goes to Audit.
+	ReserveAudit func() (to *slog.Logger, done func(), err error)
+
 	TracerProvider trace.TracerProvider // takes the spans of requests; nil makes none
 
 	now       func() time.Time              // for tests; nil is time.Now
@@ -105,6 +109,9 @@ type Server struct {
 	log       *slog.Logger
 	audit     *slog.Logger
 	logFound  func() fencing.Finding
+
+	reserveAudit func() (*slog.Logger, func(), error)
+
 	now       func() time.Time
 	wall      wallClock
 	alive     func() error
@@ -148,7 +155,7 @@ func New(o Options) *Server {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.audit, s.logFound = cmp.Or(o.Audit, s.log), o.LogFinding
+	s.audit, s.reserveAudit, s.logFound = cmp.Or(o.Audit, s.log), o.ReserveAudit, o.LogFinding
 	if s.alive = o.Alive; s.alive == nil {
 		s.alive = always
 	}

@@ -33,6 +33,7 @@ type Queue struct {
 	dropping bool      // until lines is empty
 	lost     uint64    // lines, since the start
 	gap      Loss      // that no remark has told of yet
+	unsaid   bool      // it was tried to tell of it, and failed
 	closed   bool
 	ended    chan struct{}
 }
@@ -106,7 +107,6 @@ func (q *Queue) run() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	torn := false // what was written last was not written whole
-	told := true  // it was tried to tell of the gap since the last line
 	for {
 		switch {
 		case len(q.lines) > 0:
@@ -116,9 +116,9 @@ func (q *Queue) run() {
 				q.lose(Loss{1, time.Now(), time.Now()})
 			}
 			q.bytes -= len(line) + lineBytes
-			told = false
-		case q.dropping || q.gap.Lines > 0 && !told:
-			q.dropping, told = false, true
+			q.unsaid = false
+		case q.dropping || q.gap.Lines > 0 && !q.unsaid:
+			q.dropping = false
 			gap, remark := q.gap, q.remark
 			q.gap = Loss{}
 			if remark == nil {
@@ -129,6 +129,7 @@ func (q *Queue) run() {
 			q.mu.Lock()
 			if !q.write(text, &torn) {
 				q.widen(gap)
+				q.unsaid = true
 			}
 		case q.closed:
 			return
@@ -179,7 +180,7 @@ type State struct {
 // Well reports whether the last line could be written, and its reader reads.
 func (s State) Well() bool { return s.Hangs == 0 && !s.Losing }
 
-// State returns how it is now.
+// State returns how it is now. Where a gap could not be told of, that is tried again: there may be no other line soon.
 func (q *Queue) State() State {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -187,6 +188,10 @@ func (q *Queue) State() State {
 }
 
 func (q *Queue) state() State {
+	if q.unsaid {
+		q.unsaid = false
+		q.work.Signal()
+	}
 	s := State{Lost: q.lost, Waiting: len(q.lines), Losing: q.dropping || q.gap.Lines > 0}
 	if !q.began.IsZero() {
 		s.Waiting++

@@ -251,16 +251,18 @@ func TestWritesThatFail(t *testing.T) {
 			if _, err := q.Reserve(1); !errors.Is(err, ErrNoRoom) {
 				t.Errorf("room in what can't be written: %v", err)
 			}
+			synctest.Wait()
 			written := r.writes
 			time.Sleep(time.Hour)
 			check(t, "writes without a line", r.writes, written)
 			r.fail(nil, 0)
-			say(q, 31, 31)
+			q.State() // who looks has it tried again
 			synctest.Wait()
 			check(t, "state", q.State(), State{Lost: 29})
+			say(q, 31, 31)
 			q.Close(time.Second)
 			// Of line 2 and of the remark on it four bytes were taken.
-			check(t, "text", r.got(), "line 1\nline\n"+"los\n"+"line 31\nlost 29 in 3s\n")
+			check(t, "text", r.got(), "line 1\nline\n"+"los\n"+"lost 29 in 3s\nline 31\n")
 		})
 	}
 }

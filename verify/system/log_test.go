@@ -141,6 +141,36 @@ func TestSystemALogThatHangs(t *testing.T) {
 	g.ReadLog()
 }
 
+// Where the audit is required, nothing is broken while its line could not be written.
+func TestSystemTheAuditIsRequired(t *testing.T) {
+	s := StartTest(t, Options{Store: Embedded, Env: []string{"FENCEPOST_AUDIT_REQUIRED=true"}})
+	g, c := s.Gateways[0], NewClient(1)
+	defer c.Close()
+	held, err := c.Acquire(t.Context(), g, "a", "", `{"ttl_ms":600000}`)
+	if err != nil || held.Status != http.StatusCreated {
+		t.Fatalf("%s, %v", held, err)
+	}
+	hang(t, g)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if a, err := c.Break(ctx, g, "a", uint64(held.Lease.Token)); err != nil || a.Code != "unavailable" || !strings.Contains(string(a.Body), "nothing was done") {
+		t.Errorf("a break without its audit: %s, %v", a, err)
+	}
+	if a, err := c.Renew(ctx, g, "a", held.Lease.ID, "{}"); err != nil || a.Status != http.StatusOK {
+		t.Errorf("a renewal: %s, %v", a, err)
+	}
+	recovers(t, g)
+	if a, err := c.Break(ctx, g, "a", uint64(held.Lease.Token)); err != nil || a.Status != http.StatusNoContent {
+		t.Errorf("a break: %s, %v", a, err)
+	}
+	if err := g.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if !g.said(`"event":"break"`) {
+		t.Errorf("the audit has no break:\n%s", g.Log())
+	}
+}
+
 // What ends a gateway is in its log, though that was slow to be read.
 func TestSystemTheLastWords(t *testing.T) {
 	s := StartTest(t, Options{Store: Embedded})
