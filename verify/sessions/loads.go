@@ -239,11 +239,15 @@ func (l *load) breaks(ctx context.Context, n int) error {
 	})
 }
 
-// cutMessages closes the connections of all subscribers of the store.
-func (l *load) cutMessages() error {
+// cutMessages closes the connections of all subscribers of the store: gateways that have just lost theirs have to be back.
+func (l *load) cutMessages(ctx context.Context) error {
 	return each(len(l.s.Servers), len(l.s.Servers), func(i int) error {
-		closed, err := l.s.Servers[i].DropSubscribers()
-		l.r.Harms.Add("pub/sub cut", check.Harm{To: fmt.Sprint("Redis ", i+1), What: "connections closed", N: closed})
+		harm, err := system.AtOnce(fmt.Sprint("Redis ", i+1), "connections closed", l.s.Servers[i].DropSubscribers)
+		if err != nil {
+			return err
+		}
+		did, err := harm.End(ctx)
+		l.r.Harms.Add("pub/sub cut", did)
 		return err
 	})
 }
@@ -268,7 +272,7 @@ func (l *load) lose(ctx context.Context, round int, how string) (err error) {
 	}
 	over, resume := time.Now(), func() error { return nil }
 	if how == "pub/sub cut" {
-		err = each(len(groups), 1, func(i int) error { return errors.Join(l.cutMessages(), open(i)) })
+		err = each(len(groups), 1, func(i int) error { return errors.Join(l.cutMessages(ctx), open(i)) })
 	} else {
 		over = over.Add(500*time.Millisecond + time.Duration(random.Int64N(int64(4500*time.Millisecond))))
 		var harm *system.Harm

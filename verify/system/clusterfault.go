@@ -47,7 +47,7 @@ func transfer(s *System, random *rand.Rand) (*Harm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return atOnce("the leader", "leads handed over", func() (int, error) {
+	return AtOnce("the leader", "leads handed over", func() (int, error) {
 		var err error
 		for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 			if _, err = pick(random, s.Gateways).Command("transfer"); err == nil {

@@ -62,7 +62,7 @@ func (s *System) withDatabase(do func(*sqltest.Server, testing.TB)) error {
 
 // dropBackends ends all connections of gateways, whatever they are doing.
 func dropBackends(s *System, _ *rand.Rand) (*Harm, error) {
-	return atOnce("gateways", "connections closed", func() (closed int, err error) {
+	return AtOnce("gateways", "connections closed", func() (closed int, err error) {
 		err = s.withDatabase(func(server *sqltest.Server, t testing.TB) {
 			const end = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'fencepost'"
 			if err := server.DB(t, s.DatabaseURL).QueryRow(end).Scan(&closed); err != nil {

@@ -132,7 +132,7 @@ func onLink(what string, counter func(*redistest.Proxy) int, harm, undo func(*re
 func resetLink(s *System, random *rand.Rand) (*Harm, error) {
 	g := pick(random, s.Gateways)
 	link := pick(random, g.Proxies)
-	return atOnce("links of "+g.Name, "connections closed", func() (int, error) {
+	return AtOnce("links of "+g.Name, "connections closed", func() (int, error) {
 		seen := Since(link.Broken)
 		link.Cut(false)
 		return seen()

@@ -64,8 +64,8 @@ func (f Fault) Do(ctx context.Context, s *System, random *rand.Rand, last func()
 	return did, err
 }
 
-// atOnce is a fault that is over when it is done. What finds nothing to do harm to is done again, until it does.
-func atOnce(to, what string, do func() (int, error)) (*Harm, error) {
+// AtOnce is a fault that is over when it is done. What finds nothing to do harm to is done again, until it does.
+func AtOnce(to, what string, do func() (int, error)) (*Harm, error) {
 	n, err := do()
 	if err != nil {
 		return nil, err

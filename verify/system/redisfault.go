@@ -51,7 +51,7 @@ func flush(s *System, random *rand.Rand) (*Harm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return atOnce(s.nameOf(server), "keys removed", server.Flush)
+	return AtOnce(s.nameOf(server), "keys removed", server.Flush)
 }
 
 // isIndex reports whether a key is made anew from the others, and isNoRecord whether it is any but the
@@ -66,7 +66,7 @@ func isNoRecord(key string) bool { return !strings.Contains(key, ":lock:") }
 func loseKey(some func(key string) bool) func(*System, *rand.Rand) (*Harm, error) {
 	return func(s *System, random *rand.Rand) (*Harm, error) {
 		server := pick(random, s.Servers)
-		return atOnce(s.nameOf(server), "keys removed", func() (int, error) {
+		return AtOnce(s.nameOf(server), "keys removed", func() (int, error) {
 			keys, err := server.Keys("fencepost:*")
 			if keys = slices.DeleteFunc(keys, func(key string) bool { return !some(key) }); err != nil || len(keys) == 0 {
 				return 0, err
@@ -81,7 +81,7 @@ func dropClients(s *System, random *rand.Rand) (*Harm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return atOnce("clients of "+s.nameOf(server), "connections closed", server.DropClients)
+	return AtOnce("clients of "+s.nameOf(server), "connections closed", server.DropClients)
 }
 
 // master returns a server that takes writes.
@@ -228,7 +228,7 @@ func stopMaster(s *System, random *rand.Rand) (*Harm, error) {
 
 // reshard moves a slot with keys to another master, while everything goes on.
 func reshard(s *System, random *rand.Rand) (*Harm, error) {
-	harm, err := atOnce("the Cluster", "slots moved", func() (moved int, err error) {
+	harm, err := AtOnce("the Cluster", "slots moved", func() (moved int, err error) {
 		err = redistest.Try(func() {
 			masters := s.Cluster.Masters()
 			random.Shuffle(len(masters), func(i, j int) { masters[i], masters[j] = masters[j], masters[i] })
