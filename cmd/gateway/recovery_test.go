@@ -125,4 +125,7 @@ func TestAnAnswerThatHandsOnIsLost(t *testing.T) {
 			t.Errorf("the waiter was not served: %v", err)
 		}
 	}
+	if n := proxy.Lost(); n != 3 {
+		t.Errorf("%d of 3 answers were lost: the test misses its aim", n)
+	}
 }
