@@ -222,7 +222,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 		return nil, usageError{err}
 	}
 	c, err := cluster.Open(cluster.Options{
-		Dir: cfg.DataDir, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log, Audit: audit,
+		Dir: cfg.DataDir, Expect: cfg.ExpectStore, Nodes: nodes, Addr: addr, Listen: cfg.ClusterListenAddr, Credentials: credentials, Version: version, Format: raft.Format, Logger: log, Audit: audit,
 	})
 	if errors.Is(err, cluster.ErrDirectory) {
 		return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
@@ -381,6 +381,9 @@ func clusterMetrics(c *cluster.Cluster) func() observe.Cluster {
 // go on, and the gateway may be another user's.
 func examineNode(ctx context.Context, cfg config) (node string, findings []fencing.Finding) {
 	findings, refused := raft.Examine(cfg.DataDir)
+	if refused == nil {
+		refused = cluster.ExamineID(cfg.DataDir)
+	}
 	if findings == nil && refused == nil {
 		return "", nil
 	}

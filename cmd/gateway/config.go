@@ -60,6 +60,7 @@ type Storage struct {
 	Store        string        `split_words:"true" default:"embedded" desc:"embedded; or the nodes of a cluster of gateways, raft://host:port,host:port,host:port (port 7000 by default); or a database, postgres://user:password@host[:5432]/database, mysql://user:password@host[:3306]/database (also MariaDB); or Redis, redis://[user:password@]host:port[/db], unix://[user:password@]/path[?db=n], redis+sentinel://host,host,host/master[/db], redis+cluster://host,host,..., redis+quorum://host,host,host; to use TLS, write rediss for redis"`
 	StoreFile    string        `split_words:"true" desc:"file with the value of FENCEPOST_STORE, for a URL with a password; read only at start"`
 	DataDir      string        `split_words:"true" default:"fencepost-data" desc:"directory of the embedded store, or of this node of a cluster"`
+	ExpectStore  bool          `split_words:"true" default:"false" desc:"true: refuse to start where FENCEPOST_DATA_DIR has no store, or to form a new cluster, as when its volume is not mounted"`
 	MaxClockSkew time.Duration `split_words:"true" default:"1s" desc:"largest allowed difference between the clocks of the gateway and the store; 10ms to 1m"`
 	Strict       bool          `split_words:"true" default:"false" desc:"true: refuse to start and to grant while the setup of the store endangers a promise"`
 	Cluster

@@ -2,14 +2,20 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"fencepost/internal/redis/redistest"
 )
 
 // The files of a gateway that serves are taken away, or another copy is put in their place: it ends with status 1 at the next
@@ -102,4 +108,114 @@ func listed(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// A node of three that is killed while it takes over a snapshot of the leader starts again by itself, also where another node
+// leads by then: its log ends before the snapshot.
+func TestSystemKilledWhileItTookOverASnapshot(t *testing.T) {
+	t.Parallel()
+	var list []string
+	for range 3 {
+		list = append(list, redistest.FreeAddr(t))
+	}
+	var all []*member
+	for _, addr := range list {
+		m := &member{t: t, addr: addr, dir: t.TempDir(), env: []string{
+			"PATH=" + os.Getenv("PATH"), "FENCEPOST_LISTEN_ADDR=127.0.0.1:0", "FENCEPOST_STORE=raft://" + strings.Join(list, ","), "FENCEPOST_CLUSTER_ADDR=" + addr,
+		}}
+		t.Cleanup(m.stop)
+		must(t, m.start())
+		all = append(all, m)
+	}
+	for _, m := range all {
+		m.says(ready)
+	}
+	snapshots := func(m *member) []string {
+		names, err := filepath.Glob(filepath.Join(m.dir, "fencepost-data", "snapshots", "*.snapshot"))
+		must(t, err)
+		return names
+	}
+	late, others := all[2], all[:2]
+	must(t, late.gateway.end(syscall.SIGTERM))
+	// More than a node keeps of its log beside a snapshot, and as many bytes as one is taken after.
+	var metadata []string
+	for i := range 16 {
+		metadata = append(metadata, fmt.Sprintf(`"key%d":"%s"`, i, strings.Repeat("x", 256)))
+	}
+	body := `{"ttl_ms":3600000,"metadata":{` + strings.Join(metadata, ",") + `}}`
+	var asking sync.WaitGroup
+	var next atomic.Int64
+	for range 4 {
+		asking.Go(func() {
+			for len(snapshots(others[0])) == 0 || len(snapshots(others[1])) == 0 {
+				name := fmt.Sprint("n", next.Add(1))
+				if _, err := acquireAt(t.Context(), others[0].gateway, name, body); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	asking.Wait()
+	before := len(snapshots(late))
+	must(t, late.start())
+	for deadline := time.Now().Add(patience); len(snapshots(late)) == before; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is sent no snapshot")
+		}
+	}
+	late.stop()
+	if found, err := late.run([]string{"doctor"}); !strings.Contains(found, "was stopped while it took over a snapshot") {
+		t.Errorf("it was killed too late, or the doctor does not see it: %v\n%s", err, found)
+	}
+	for _, m := range others { // so that another node leads
+		must(t, m.gateway.end(syscall.SIGTERM))
+		must(t, m.start())
+		m.says(ready)
+	}
+	must(t, late.start())
+	late.says(ready)
+	if said := late.gateway.warnings(); !strings.Contains(said, "the log before that is dropped") {
+		t.Errorf("it says\n%s", said)
+	}
+	status, answer, err := request(http.MethodPost, "http://"+late.gateway.addr+"/locks/n1", "", nil)
+	if err != nil || status != http.StatusLocked {
+		t.Errorf("a lock that is held: %d, %s, %v", status, answer, err)
+	}
+	late.members(1, "FENCEPOST_STORE=raft://"+strings.Join(list, ","), all...)
+}
+
+// With a mistyped directory a gateway begins anew, and its log warns of it with the directory; where a store is expected, it does
+// not start, and makes nothing.
+func TestANewStoreIsSeen(t *testing.T) {
+	t.Parallel()
+	for _, store := range []string{"embedded", "raft://" + redistest.FreeAddr(t)} {
+		m := loner(t)
+		typo := filepath.Join(m.dir, "typo", "deeper")
+		settings := []string{"FENCEPOST_STORE=" + store, "FENCEPOST_DATA_DIR=typo/deeper"}
+		refused(t, m.dir, "there is no store in "+typo+", and FENCEPOST_EXPECT_STORE is true", append(settings, "FENCEPOST_EXPECT_STORE=true")...)
+		if _, err := os.Stat(filepath.Dir(typo)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: something was made: %v", store, err)
+		}
+		must(t, m.start(settings...))
+		m.says(ready)
+		_, err := acquireAt(t.Context(), m.gateway, "a", `{"ttl_ms":3600000}`)
+		must(t, err)
+		warns := func() bool {
+			for line := range strings.Lines(m.gateway.warnings()) {
+				if strings.Contains(line, `"WARN"`) && strings.Contains(line, "a new, empty ") && strings.Contains(line, `"directory":"`+typo+`"`) {
+					return true
+				}
+			}
+			return false
+		}
+		if !warns() {
+			t.Errorf("%s: nothing warns of a new store:\n%s", store, m.gateway.warnings())
+		}
+		must(t, m.gateway.end(syscall.SIGTERM), m.start(append(settings, "FENCEPOST_EXPECT_STORE=true")...))
+		m.says(ready)
+		if warns() {
+			t.Errorf("%s: the second start warns\n%s", store, m.gateway.warnings())
+		}
+	}
 }

@@ -78,7 +78,7 @@ func (s *openedStore) losses() (n int64) {
 func openStore(ctx context.Context, cfg config, secured security, log *slog.Logger, passive bool) (*openedStore, error) {
 	switch cfg.storeKind() {
 	case kindEmbedded:
-		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, Version: version, MaxHolders: cfg.MaxHoldersPerName})
+		s, err := embedded.Open(embedded.Options{Dir: cfg.DataDir, Logger: log, Version: version, MaxHolders: cfg.MaxHoldersPerName, Expect: cfg.ExpectStore})
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_DATA_DIR: %w", err)
 		}

@@ -96,9 +96,40 @@ func LogMissing(dir string, files wal.Files, shows ...string) error {
 	return nil
 }
 
+// Expected is the error where a store is expected and there is none in a directory.
+func Expected(dir string) error {
+	return fmt.Errorf("there is no store in %s, and FENCEPOST_EXPECT_STORE is true: mount its volume, or correct FENCEPOST_DATA_DIR. "+
+		"If you want a new, empty store, set it to false for the first start", Absolute(dir))
+}
+
+// There reports whether a directory has a file of a log, a snapshot, or what shows that it had some.
+func There(dir string, files wal.Files) (bool, error) {
+	entries, err := files.List(filepath.Join(dir, LogName))
+	if err == nil && slices.ContainsFunc(entries, func(entry fs.DirEntry) bool { return wal.Named(entry.Name()) }) {
+		return true, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return LogMissing(dir, files) != nil, nil
+}
+
+// Absolute returns where a directory is, for the log.
+func Absolute(dir string) string {
+	if where, err := filepath.Abs(dir); err == nil {
+		return where
+	}
+	return dir
+}
+
 // MayWrite returns an error if this process may not make files in a data directory.
 func MayWrite(dir string) error {
-	return errors.Join(datadir.MayWrite(dir), datadir.MayWrite(filepath.Join(dir, LogName)), datadir.MayWrite(filepath.Join(dir, SnapshotsName)))
+	for _, at := range []string{dir, filepath.Join(dir, LogName), filepath.Join(dir, SnapshotsName)} {
+		if err := datadir.MayWrite(at); err != nil && (at == dir || !errors.Is(err, fs.ErrNotExist)) { // a start makes what is missing
+			return err
+		}
+	}
+	return nil
 }
 
 // Log is what Fits asks of a log.

@@ -50,6 +50,7 @@ type directory struct {
 	free      freeSpace
 	after     int64 // bytes of entries after which a snapshot takes their place
 	logFiles  int64 // bytes of files after which it does
+	fresh     bool  // there was no store
 	tried     int64 // bytes of files when a snapshot failed last, 0 if it did not; the store's mutex guards it
 
 	term    uint64       // of what is appended: a cluster goes on from it
@@ -67,6 +68,13 @@ func openDisk(o *Options) (*directory, error) {
 		d.free = datadir.Free
 	}
 	files := wal.FilesOr(o.files)
+	if o.Expect {
+		if there, err := d.there(files); err != nil {
+			return nil, err
+		} else if !there {
+			return nil, disk.Expected(o.Dir)
+		}
+	}
 	if err := datadir.Make(o.Dir, files.SyncDir); err != nil {
 		return nil, fmt.Errorf("the data directory can't be made: %w", err)
 	}
@@ -86,7 +94,7 @@ func (d *directory) open(o *Options, files wal.Files) error {
 	size := cmp.Or(o.segment, fileSize)
 	d.logFiles = snapshotAfterFiles * size
 	there, err := d.there(files)
-	if err == nil && !there {
+	if d.fresh = !there; err == nil && !there {
 		if err = d.roomForNew(size); err == nil {
 			err = datadir.SyncName(d.dir, files.SyncDir)
 		}
@@ -118,7 +126,9 @@ func (d *directory) held() error {
 
 func (d *directory) openFiles(o wal.Options) (err error) {
 	d.files = wal.FilesOr(o.Files)
-	if d.snapshots, err = snapshots.Open(filepath.Join(d.dir, disk.SnapshotsName), o.Files, d.held); err != nil {
+	if dir := filepath.Join(d.dir, disk.SnapshotsName); o.Look {
+		d.snapshots = snapshots.Look(dir, d.files)
+	} else if d.snapshots, err = snapshots.Open(dir, o.Files, d.held); err != nil {
 		return err
 	}
 	if err = disk.LogMissing(d.dir, d.files, datadir.IDFile); err != nil {

@@ -3,13 +3,11 @@ package embedded
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"fencepost/internal/datadir"
@@ -17,10 +15,6 @@ import (
 	"fencepost/internal/fencing"
 	"fencepost/internal/wal"
 )
-
-// examinePatience is how long Examine waits for the directory's lock: whoever has it is a
-// gateway, which keeps it.
-const examinePatience = 100 * time.Millisecond
 
 // Examine says how it is with the store in dir, and changes nothing there; it may be
 // called while another process has the store open. An error says why no gateway
@@ -61,7 +55,7 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 		f, err := noStore(dir)
 		return f, room, errors.Join(err, d.roomForNew(fileSize))
 	}
-	files, err := openAll(dir)
+	files, err := disk.OpenAll(dir)
 	switch {
 	case errors.Is(err, datadir.ErrInUse):
 		f.OK, f.Unknown = false, true
@@ -72,7 +66,7 @@ func examineOnce(dir string, reads func()) (f fencing.Finding, room []fencing.Fi
 	}
 	reads()
 	f.Detail, err = d.look(files)
-	return f, room, errors.Join(err, disk.MayWrite(d.dir), files.close())
+	return f, room, errors.Join(err, disk.MayWrite(d.dir), files.Close())
 }
 
 // noStore is about a directory without a store. Only in an empty one is one to be expected to begin.
@@ -136,113 +130,3 @@ func filesIn(dir string) (size int64) {
 	}
 	return size
 }
-
-// opened is files that were opened while no gateway had them. They stay what they were: a
-// start puts others in their place, or appends. It is wal.Files to be looked at.
-type opened map[string]*openedFile
-
-type openedFile struct {
-	*os.File
-	size int64
-}
-
-// openAll opens the files of the store in dir. It keeps no gateway from the directory once it has
-// returned.
-func openAll(dir string) (opened, error) {
-	lock, err := datadir.Look(dir, examinePatience)
-	if err != nil {
-		return nil, err
-	}
-	all := opened{}
-	for _, below := range []string{disk.LogName, disk.SnapshotsName} {
-		entries, err := os.ReadDir(filepath.Join(dir, below))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, errors.Join(err, all.close(), lock.Close())
-		}
-		for _, entry := range entries {
-			path := filepath.Join(dir, below, entry.Name())
-			if strings.HasSuffix(path, ".new") { // a start removes it
-				continue
-			}
-			if err := all.add(path); err != nil {
-				return nil, errors.Join(err, all.close(), lock.Close())
-			}
-		}
-	}
-	for _, name := range []string{datadir.IDFile, disk.BegunFile} {
-		if err := all.add(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, errors.Join(err, all.close(), lock.Close())
-		}
-	}
-	return all, lock.Close()
-}
-
-func (o opened) add(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	o[path] = &openedFile{f, info.Size()}
-	return nil
-}
-
-func (o opened) close() (err error) {
-	for _, f := range o {
-		err = errors.Join(err, f.Close())
-	}
-	return err
-}
-
-// List implements wal.Files.
-func (o opened) List(dir string) (entries []fs.DirEntry, err error) {
-	for path, f := range o {
-		if filepath.Dir(path) == dir {
-			info, err := f.Stat()
-			if err != nil {
-				return nil, err
-			}
-			entries = append(entries, fs.FileInfoToDirEntry(info))
-		}
-	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, nil
-}
-
-// Open implements wal.Files.
-func (o opened) Open(path string) (wal.Reader, error) {
-	f := o[path]
-	if f == nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-	}
-	return section{io.NewSectionReader(f, 0, f.size)}, nil
-}
-
-// section is read from its beginning, and is open until all are closed.
-type section struct{ *io.SectionReader }
-
-func (section) Close() error { return nil }
-
-// errLooks is of what would change something.
-var errLooks = errors.New("it is only looked at")
-
-// Create implements wal.Files: it fails, as all that changes something.
-func (opened) Create(string) (wal.File, error) { return nil, errLooks }
-
-// OpenSynced implements wal.Files.
-func (opened) OpenSynced(string) (wal.File, error) { return nil, errLooks }
-
-// Rename implements wal.Files.
-func (opened) Rename(string, string) error { return errLooks }
-
-// Remove implements wal.Files.
-func (opened) Remove(string) error { return errLooks }
-
-// Same implements wal.Files: what is open stays what it was.
-func (opened) Same(wal.Reader) error { return nil }
-
-// SyncDir implements wal.Files: nothing was changed.
-func (opened) SyncDir(string) error { return nil }

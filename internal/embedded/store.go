@@ -65,6 +65,8 @@ type Options struct {
 
 	MaxHolders int // of one name: see fencing.Guard; 0 is any number
 
+	Expect bool // Open fails where there is no store, and makes nothing
+
 	files       wal.Files    // for tests; nil is the system's
 	free        freeSpace    // for tests; nil is datadir.Free
 	beforeFlush func() error // for tests: a flush that fails
@@ -152,6 +154,11 @@ func openStore(o Options) (*Store, error) {
 		debug.FreeOSMemory() // a third of what the start has used is garbage
 	}
 	s.gathered = time.AfterFunc(gatherPause, s.gatheredEnough)
+	where := disk.Absolute(o.Dir)
+	if d.fresh {
+		s.log.Warn("a new, empty store was made: there was none in the directory", "directory", where)
+	}
+	s.log.Info("the store is open", "directory", where, "locks", s.machine.Stats(s.now()).Held, "entry", s.machine.Applied(), "torn_bytes", d.log.Torn())
 	return s, nil
 }
 

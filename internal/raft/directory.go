@@ -133,26 +133,28 @@ func (d *directory) openSnapshots(fail func(error)) (err error) {
 	if err != nil {
 		return err
 	}
-	newest, err := d.snapshots.Newest()
-	if err != nil {
-		return err
-	}
 	if err := disk.LogMissing(d.path, wal.FilesOr(nil)); err != nil {
 		return fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}
-	if newest == "" {
-		return nil
+	d.head, d.newest, err = readNewest(d.snapshots, d.path)
+	return err
+}
+
+// readNewest reads the newest snapshot of a node, and returns what it says of itself; nil if there is none.
+func readNewest(of *snapshots.Store, dir string) (*snapshots.Head, *machine.Restored, error) {
+	newest, err := of.Newest()
+	if err != nil || newest == "" {
+		return nil, nil, err
 	}
-	head, from, err := d.snapshots.OpenHead(newest)
+	head, from, err := of.OpenHead(newest)
 	if err != nil {
-		return err
+		return nil, nil, fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}
-	d.newest, err = machine.Read(from)
+	is, err := machine.Read(from)
 	if err = errors.Join(err, from.Close()); err != nil {
-		return fmt.Errorf("%s can't be read: %w", filepath.Join(snapshotsIn(d.path), newest), err)
+		return nil, nil, fmt.Errorf("%s can't be read: %w; %s", filepath.Join(snapshotsIn(dir), newest), err, disk.NodeRemedy)
 	}
-	d.head = head
-	return nil
+	return head, is, nil
 }
 
 // held returns an error unless what is written goes to the files that were opened, and they are still in the directory.
@@ -193,7 +195,7 @@ func (d *directory) fit(log *slog.Logger) error {
 		if err := d.log.empty(); err != nil {
 			return err
 		}
-		log.Info("the node was stopped while it took over a snapshot of the leader: the log before that is dropped", "entry", d.head.Index)
+		log.Warn("the node was stopped while it took over a snapshot of the leader: the log before that is dropped", "entry", d.head.Index)
 	}
 	d.snapshots.Received = func(index, term uint64) bool {
 		var entry raft.Log

@@ -3,12 +3,14 @@ package raft
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/snapshots"
 	"fencepost/internal/wal"
@@ -44,35 +46,73 @@ func Examine(dir string) ([]fencing.Finding, error) {
 	return slices.Concat([]fencing.Finding{directory}, datadir.FileSystem(where), room), nil
 }
 
+// examineDirectory reads all that a start would. A gateway that is started meanwhile may write what stands where nothing was,
+// so an error counts if it comes twice.
 func examineDirectory(dir string) (fencing.Finding, error) {
+	f, err := examineOnce(dir)
+	if err != nil {
+		f, err = examineOnce(dir)
+	}
+	return f, err
+}
+
+func examineOnce(dir string) (fencing.Finding, error) {
 	f, err := datadir.Directory(dir)
 	if err != nil {
 		return f, err
 	}
-	used, err := datadir.InUse(dir)
+	files, err := disk.OpenAll(dir)
 	switch {
-	case err != nil:
-		return f, err
-	case used:
+	case errors.Is(err, datadir.ErrInUse):
 		f.Detail += " is in use by a gateway"
 		return f, nil
+	case err != nil:
+		return f, err
 	}
+	defer files.Close() // nothing was written
 	if err := mayUse(dir); err != nil {
 		return f, err
+	}
+	if err := disk.LogMissing(dir, files); err != nil {
+		return f, fmt.Errorf("%w; %s", err, disk.NodeRemedy)
 	}
 	found, err := hasLog(dir)
 	switch {
 	case err != nil:
 		return f, err
 	case found:
-		voted, last, err := wal.Voted(logsIn(dir))
-		if f.Detail += " has the data of a node, and no gateway has it open"; err == nil && !voted && last > 0 {
-			f.Detail = dir + " has the data of a single gateway: a cluster is formed from it, with this node as its only member"
-		}
+		detail, err := lookInto(dir, files)
+		f.Detail += detail
 		return f, err
 	}
 	f.Detail += " has no data yet: a gateway starts as a new node"
 	return f, roomForNew(dir, datadir.Free, segmentSize)
+}
+
+// lookInto says what the data of a node are. An error says why no node starts with them.
+func lookInto(dir string, files wal.Files) (detail string, err error) {
+	head, _, err := readNewest(snapshots.Look(snapshotsIn(dir), files), dir)
+	if err != nil {
+		return "", err
+	}
+	log, err := wal.Open(logsIn(dir), wal.Options{Files: files, Look: true})
+	if err != nil {
+		return "", fmt.Errorf("the log in %s can't be opened: %w; %s", logsIn(dir), err, disk.NodeRemedy)
+	}
+	defer log.Close() // nothing was written
+	overtaken, err := disk.Fits(dir, log, head, nil, files)
+	if err != nil {
+		return "", fmt.Errorf("%w; %s", err, disk.NodeRemedy)
+	}
+	last, err := log.LastIndex()
+	_, unknown := log.Get([]byte("CurrentTerm")) // hashicorp/raft's
+	switch {
+	case unknown != nil && last > 0:
+		return " has the data of a single gateway: a cluster is formed from it, with this node as its only member", err
+	case overtaken:
+		return " has the data of a node that was stopped while it took over a snapshot: it starts with that", err
+	}
+	return " has the data of a node, and no gateway has it open", err
 }
 
 // mayUse returns an error if this process may not use all that is in a directory. A gateway that is started meanwhile removes

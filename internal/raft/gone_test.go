@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,13 +17,27 @@ import (
 	"fencepost/internal/datadir"
 	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 	"fencepost/internal/snapshots"
 	"fencepost/internal/wal"
 )
 
+// logFiles is a part of a directory: all files of the log.
+const logFiles = "the files of the log"
+
 // tamper removes a part of a directory, renames it, or puts a copy of it in its place.
 func tamper(t *testing.T, dir, part, act string) {
 	t.Helper()
+	if part == logFiles {
+		names, err := filepath.Glob(filepath.Join(dir, disk.LogName, "*.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			tamper(t, filepath.Dir(name), filepath.Base(name), act)
+		}
+		return
+	}
 	from, to := filepath.Join(dir, part), filepath.Join(t.TempDir(), "away")
 	if err := os.Rename(from, to); err != nil {
 		t.Fatal(err)
@@ -50,7 +65,7 @@ func tamper(t *testing.T, dir, part, act string) {
 func TestFilesThatGoAway(t *testing.T) {
 	for _, snapshot := range []bool{true, false} {
 		for _, when := range []string{"an entry follows", "the end follows", "it is down"} {
-			for _, part := range []string{disk.LogName, filepath.Join(disk.LogName, "0000000001.log"), disk.SnapshotsName, disk.BegunFile, datadir.FileName} {
+			for _, part := range []string{disk.LogName, logFiles, disk.SnapshotsName, disk.BegunFile, datadir.FileName} {
 				for _, act := range []string{"removed", "renamed", "copied"} {
 					t.Run(fmt.Sprintf("%s %s, %s, snapshot %t", part, act, when, snapshot), func(t *testing.T) {
 						c := newCluster(t, 1, func(_ int, o *Options) { o.segment = 64 << 10 })
@@ -75,7 +90,11 @@ func TestFilesThatGoAway(t *testing.T) {
 						if err != nil && !errors.Is(err, datadir.ErrGone) {
 							t.Errorf("it has failed with %v", err)
 						}
+						_, examined := Examine(n.options.Dir)
 						d, err := openAgain(t, n)
+						if (err == nil) != (examined == nil) {
+							t.Errorf("a start says %v, a look %v", err, examined)
+						}
 						if err != nil {
 							if !strings.Contains(err.Error(), n.options.Dir) || !strings.Contains(err.Error(), "gateway restored") {
 								t.Errorf("it is refused with %v", err)
@@ -159,6 +178,12 @@ func TestStoppedWhileItTookOverASnapshot(t *testing.T) {
 		return fmt.Sprint(term, errTerm, last, errLast)
 	}
 	before := voted()
+	if found, err := Examine(n.options.Dir); err != nil || !strings.Contains(found[0].Detail, "was stopped while it took over a snapshot") {
+		t.Errorf("a look: %v, %v", found, err)
+	}
+	if after := voted(); after != before {
+		t.Errorf("a look has changed %s to %s", before, after)
+	}
 	d, err := openAgain(t, n)
 	if err != nil {
 		t.Fatal(err)
@@ -190,6 +215,9 @@ func TestALogThatEndsEarlyIsRefused(t *testing.T) {
 		"an older vote":    {true, 1000, "the log is older"},
 	} {
 		n, _, _ := overtakenBy(t, c.received, c.term)
+		if _, err := Examine(n.options.Dir); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: a look: %v", what, err)
+		}
 		d, err := openAgain(t, n)
 		if err == nil {
 			t.Errorf("%s: it starts: %v", what, d.close())
@@ -199,10 +227,63 @@ func TestALogThatEndsEarlyIsRefused(t *testing.T) {
 	}
 }
 
-// A node marks that it has begun before its first entry is known to anybody.
-func TestTheFirstEntryIsMarked(t *testing.T) {
+// What can't be read of the newest snapshot a look says as a start does, and changes nothing.
+func TestALookReadsTheSnapshot(t *testing.T) {
 	n := newCluster(t, 1, nil).nodes[0]
+	if _, err := n.Do(t.Context(), acquire("a", time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	compacted(t, n)
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := Examine(n.options.Dir); err != nil || !strings.Contains(found[0].Detail, "has the data of a node") {
+		t.Errorf("before: %v, %v", found, err)
+	}
+	path := filepath.Join(snapshotsIn(n.options.Dir), snapshotsOf(t, n)[0])
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)-3] ^= 1
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, examined := Examine(n.options.Dir)
+	d, err := openAgain(t, n)
+	if err == nil {
+		d.close()
+	}
+	for what, err := range map[string]error{"a look": examined, "a start": err} {
+		if err == nil || !strings.Contains(err.Error(), path) || !errors.Is(err, machine.ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A node marks that it has begun before its first entry is known to anybody, and says at each start where its data are.
+func TestTheFirstEntryIsMarked(t *testing.T) {
+	var said strings.Builder
+	c := newCluster(t, 1, func(_ int, o *Options) { o.Logger = slog.New(slog.NewTextHandler(&said, nil)) })
+	n := c.nodes[0]
 	if _, err := os.Stat(filepath.Join(n.options.Dir, disk.BegunFile)); err != nil {
 		t.Error(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "level=WARN msg=\"there is no data in the directory of this node: it starts as a new node\" directory="+n.options.Dir) {
+		t.Errorf("the first start says %s", said.String())
+	}
+	said.Reset()
+	c.reopen(0)
+	c.awaitLeader()
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"the data of this node is open\" directory=" + n.options.Dir, "torn_bytes=0", "this node leads the cluster", " locks=0"} {
+		if !strings.Contains(said.String(), text) {
+			t.Errorf("the second start says %s", said.String())
+		}
 	}
 }

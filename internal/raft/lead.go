@@ -117,7 +117,7 @@ func (s *Store) startClock(term uint64) {
 		base = fencing.InstantOf(wall)
 	}
 	s.leading.Store(&leadership{term: term, base: base, from: from, clocks: s.clocks})
-	s.log.Info("this node leads the cluster", "term", term)
+	s.log.Info("this node leads the cluster", "term", term, "locks", look(s.fsm, func(m *machine.Machine) int { return m.Stats(base).Held }))
 }
 
 // leads reports whether this node leads in a term.

@@ -46,6 +46,7 @@ type walStore interface {
 	io.Closer
 	Bytes() int64
 	Held() error
+	Torn() int64
 }
 
 var _ raft.MonotonicLogStore = (*diskLog)(nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
 )
@@ -127,6 +128,7 @@ func Open(o Options) (*Store, error) {
 		s.cancel()
 		return nil, datadir.Explained(o.Dir, err)
 	}
+	s.tellFiles(o.Dir)
 	observations := make(chan raft.Observation, 64)
 	s.raft.RegisterObserver(raft.NewObserver(observations, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
@@ -173,6 +175,15 @@ func (s *Store) begin(o *Options) (err error) {
 	}
 	started, d.transport = true, transport.NetworkTransport
 	return nil
+}
+
+// tellFiles logs where the data of this node is, and how much there is.
+func (s *Store) tellFiles(dir string) {
+	if d := s.dir; d.head == nil && !d.log.any {
+		s.log.Warn("there is no data in the directory of this node: it starts as a new node", "directory", disk.Absolute(dir))
+		return
+	}
+	s.log.Info("the data of this node is open", "directory", disk.Absolute(dir), "entry", s.raft.LastIndex(), "torn_bytes", s.dir.log.disk.Torn())
 }
 
 // founding carries out the log of a store without peers. There is nobody else who would know what it comes to.

@@ -87,6 +87,9 @@ func Open(dir string, files wal.Files, held func() error) (*Store, error) {
 	return s, s.files.SyncDir(dir) // who took one may have been killed before its name was on disk
 }
 
+// Look is the snapshots in a directory, to be looked at: nothing is made there. The directory may be missing.
+func Look(dir string, files wal.Files) *Store { return &Store{dir: dir, files: files} }
+
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
 // nameOf returns the name of a snapshot: names sort by term and index.

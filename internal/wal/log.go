@@ -46,6 +46,7 @@ type Log struct {
 	held   func() error
 	log    *slog.Logger
 	id     uint64
+	torn   int64 // see Torn
 	making sync.WaitGroup
 
 	deleting sync.Mutex // one DeleteRange at a time
@@ -347,6 +348,10 @@ func (l *Log) GetUint64(key []byte) (uint64, error) {
 	}
 	return binary.BigEndian.Uint64(append(value, make([]byte, 8)...)), err
 }
+
+// Torn returns how many bytes there were behind the last frame when the log was opened, zeros at their end not counted: a write
+// that a crash cut off, or frames that the disk has lost. They are no part of the log.
+func (l *Log) Torn() int64 { return l.torn }
 
 // Bytes returns how many bytes the files have.
 func (l *Log) Bytes() (n int64) {

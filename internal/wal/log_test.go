@@ -178,3 +178,45 @@ func BenchmarkStoreLogs(b *testing.B) {
 		})
 	}
 }
+
+// What stands behind the last frame is measured, and is no part of the log.
+func TestTorn(t *testing.T) {
+	dir := t.TempDir()
+	torn := func() int64 {
+		t.Helper()
+		l, err := Open(dir, Options{FileSize: testFile})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.next(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return l.Torn()
+	}
+	for range 2 {
+		if n := torn(); n != 0 {
+			t.Errorf("of a whole log %d bytes are torn", n)
+		}
+	}
+	for _, c := range []struct {
+		file     string
+		at, size int64
+	}{{"0000000001.log", 2*block + 100, 101}, {"0000000002.log", block + 5, testFile - 2*block + 6}} {
+		f, err := os.OpenFile(filepath.Join(dir, c.file), os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{1}, c.at); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := torn(); n != c.size {
+			t.Errorf("%s, byte %d: %d bytes are torn, and %d stand there", c.file, c.at, n, c.size)
+		}
+	}
+}

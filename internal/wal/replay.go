@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -36,10 +37,10 @@ func (l *Log) recover(look bool) error {
 	}
 	if look {
 		l.failed = errLooks
-		return inOrder(l.replay, l.whole)
+		return inOrder(l.replay, l.whole, l.measureTorn)
 	}
 	// Who made or removed files may have been killed before their names were on disk, and who wrote, before that was.
-	return inOrder(func() error { return l.files.SyncDir(l.dir) }, l.replay, l.whole, l.goOn, func() error { return l.current.write.Sync() })
+	return inOrder(func() error { return l.files.SyncDir(l.dir) }, l.replay, l.whole, l.measureTorn, l.goOn, func() error { return l.current.write.Sync() })
 }
 
 // errLooks is what a log that is only looked at refuses to write with.
@@ -95,6 +96,31 @@ func (l *Log) whole() error {
 		return fmt.Errorf("%w: %s is missing, and %s, which has no frame yet, was made after it", ErrDamaged, l.path(nameOf(behind[0].number-1)), behind[0].name)
 	case n > 1:
 		return l.missing(behind[n-1].name + " was made after it")
+	}
+	return nil
+}
+
+// measureTorn finds out how much there is behind the last frame: what a crash left of a write, or what is left of frames that
+// a disk has lost.
+func (l *Log) measureTorn() error {
+	from, before, b := l.at, int64(0), make([]byte, zerosAtOnce)
+	for _, s := range l.segments {
+		if l.current != nil && s.number < l.current.number {
+			continue
+		}
+		if s != l.current {
+			from = block
+		}
+		for at := from; at < s.size; at += int64(len(b)) {
+			b = b[:min(int64(cap(b)), s.size-at)]
+			if err := s.readAt(b, at); err != nil {
+				return err
+			}
+			if data := bytes.TrimRight(b, "\x00"); len(data) > 0 {
+				l.torn = before + at - from + int64(len(data))
+			}
+		}
+		before += s.size - from
 	}
 	return nil
 }

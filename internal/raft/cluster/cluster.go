@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/internal/datadir"
+	"fencepost/internal/disk"
 	"fencepost/internal/raft/peer"
+	"fencepost/internal/wal"
 )
 
 const (
@@ -52,6 +55,7 @@ const (
 // Options say which node this is.
 type Options struct {
 	Dir    string   // where the id is kept, beside Raft's data
+	Expect bool     // a cluster is expected: this node forms none, and a node that has no others does not start without data
 	Nodes  []string // the addresses of a new cluster, the same at each of its nodes
 	Addr   string   // this node's, as others reach it
 	Listen string   // host:port to listen on; empty: Addr
@@ -105,6 +109,11 @@ const lockPatience = time.Second
 func Open(o Options) (*Cluster, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Expect && len(o.Nodes) == 1 {
+		if there, err := disk.There(o.Dir, wal.FilesOr(nil)); err != nil || !there {
+			return nil, fmt.Errorf("%w: %w", ErrDirectory, cmp.Or(err, disk.Expected(o.Dir)))
+		}
 	}
 	lock, id, fresh, err := openID(o.Dir)
 	if err != nil {
@@ -383,13 +392,16 @@ func (c *Cluster) form(r *raft.Raft) (missing string) {
 	if c.self.Addr != c.nodes[0] {
 		return "the cluster is formed when " + c.nodes[0] + ", which has the lowest address, has written its first entry"
 	}
+	if c.options.Expect {
+		return disk.Expected(c.options.Dir).Error()
+	}
 	if missing := c.vouched(); missing != "" {
 		return missing
 	}
 	if c.leaves.Load() {
 		return leaving
 	}
-	c.log.Info("a new cluster is formed", "nodes", c.nodes)
+	c.log.Warn("a new, empty cluster is formed: no node has data", "nodes", c.nodes, "directory", disk.Absolute(c.options.Dir))
 	if err := r.BootstrapCluster(raft.Configuration{Servers: members}).Error(); err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 		return "the cluster can't be formed: " + err.Error()
 	}

@@ -45,6 +45,16 @@ func loadID(dir string) (id string, fresh bool, err error) {
 	return peer.NewID(), true, nil
 }
 
+// ExamineID returns why no node can start with the id in a directory, nil if one can, or if a gateway or nobody has the
+// directory. It changes nothing there.
+func ExamineID(dir string) error {
+	if used, err := datadir.InUse(dir); used || err != nil {
+		return nil
+	}
+	_, _, err := loadID(dir)
+	return err
+}
+
 // hasVotes reports whether a directory has a node's votes, below it or in it: a file of its log, each of which has whom
 // the node has voted for. A node that has lost them is another node.
 func hasVotes(dir string) (found bool, err error) {
