@@ -14,8 +14,8 @@ const restoredHelp = `Usage: gateway restored -longest-ttl DURATION
 
 Marks FENCEPOST_DATA_DIR as a restored copy. No gateway may have it open. Leases that were
 granted after the copy was made are not in it, so no new leases are granted for DURATION
-after the next start of the gateway. DURATION must be at least the longest TTL that was in
-use. Leases in the copy can be renewed meanwhile. It is for the embedded store and for a cluster with one member.
+after the next start of the gateway. DURATION must be at least the
+longest TTL that was in use. Leases in the copy can be renewed meanwhile. It is for the embedded store and for a cluster with one member.
 
   gateway restored -longest-ttl 5m
 `
