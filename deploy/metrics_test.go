@@ -67,6 +67,7 @@ func exist(t *testing.T) map[string][]string {
 	observe.RegisterPool(all, func() observe.Pool { return observe.Pool{} })
 	observe.RegisterLog(all, func() uint64 { return 0 })
 	observe.RegisterLosses(all, func() int64 { return 0 })
+	observe.RegisterPanics(all, func() int64 { return 0 })
 	observe.RegisterCluster(all, func() observe.Cluster { return observe.Cluster{} })
 	model := fencingtest.NewModel(func() fencing.Instant { return fencingtest.Epoch })
 	t.Cleanup(func() { model.Close() })

@@ -239,7 +239,7 @@ func openCluster(ctx context.Context, cfg config, credentials *peer.Credentials,
 	c.TellDiskTime(store.DiskTime)
 	c.Start(store.Raft(), store.Fail)
 	s := &clusterStore{store, c}
-	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, alive: store.Alive, cluster: c}, nil
+	return &openedStore{Store: s, failed: store.Failed(), cause: store.Cause, alive: store.Alive, panics: store.Panics, cluster: c}, nil
 }
 
 // Close ends the node's part in the cluster.

@@ -96,6 +96,9 @@ func serve(ctx context.Context, cfg config, logs logs) (err error) {
 	if len(opened.nodes) > 0 || opened.database != nil {
 		observe.RegisterLosses(reg, opened.losses)
 	}
+	if opened.panics != nil {
+		observe.RegisterPanics(reg, opened.panics)
+	}
 	if opened.cluster != nil {
 		observe.RegisterCluster(reg, clusterMetrics(opened.cluster))
 		opened.cluster.TellLog(logs.condition)

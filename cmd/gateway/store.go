@@ -29,6 +29,7 @@ type openedStore struct {
 	failed <-chan struct{} // closed when it can't go on; nil for one that recovers by itself
 	cause  func() error    // why it can't
 	alive  func() error    // see lockhttp.Options.Alive; nil for one that has no lock of its own
+	panics func() int64    // counts the operations that could not be carried out, for they panicked; nil for one that ends then, or can't know
 	nodes  []*redis.Store  // none if it is not on Redis
 
 	cluster  *cluster.Cluster // nil if this gateway is no node of one
@@ -94,7 +95,7 @@ func openStore(ctx context.Context, cfg config, secured security, log *slog.Logg
 		if err != nil {
 			return nil, fmt.Errorf("FENCEPOST_STORE: %w", err)
 		}
-		return &openedStore{Store: s, database: s, failed: s.Failed(), cause: s.Cause}, nil
+		return &openedStore{Store: s, database: s, failed: s.Failed(), cause: s.Cause, panics: s.Panics}, nil
 	}
 	s, err := redis.Open(ctx, redisOptions(cfg, secured.redis, log, passive))
 	if err != nil {

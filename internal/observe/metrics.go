@@ -79,6 +79,14 @@ func RegisterLosses(reg prometheus.Registerer, losses func() int64) {
 	}, func() float64 { return float64(losses()) }))
 }
 
+// RegisterPanics registers how many operations could not be carried out, for they panicked.
+func RegisterPanics(reg prometheus.Registerer, panics func() int64) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "fencepost_store_panics_total",
+		Help: "Operations that could not be carried out because of a fault of the gateway; its log has each of them.",
+	}, func() float64 { return float64(panics()) }))
+}
+
 // RegisterLog registers how many lines of the log were lost.
 func RegisterLog(reg prometheus.Registerer, lost func() uint64) {
 	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

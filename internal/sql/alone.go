@@ -51,6 +51,7 @@ func (t *turn) alone(ctx context.Context) (done bool, err error) {
 	}
 	leases := map[fencing.EndedLease]fencing.Token{}
 	if _, err := part.Apply(e.seq, d, &machine.Telling{Quiet: true, Leases: leases}, false); err != nil {
+		t.refuse(err, carried) // memory is as it was
 		return false, err
 	}
 	e.noteLeases(part.State(), leases)

@@ -48,7 +48,7 @@ func Examine(ctx context.Context, o Options) (Condition, error) {
 	}
 	defer conn.close()
 	var c Condition
-	m, err := load(ctx, conn, mark{})
+	m, err := load(ctx, conn, mark{}, o.Logger)
 	var b *begun
 	if err == nil {
 		b, err = conn.begin(ctx, math.MaxInt64, nil)

@@ -101,5 +101,5 @@ func (t *turn) own() (ops []operation) {
 			ops = append(ops, newOperation(fencing.ExpireRequest{Name: name}))
 		}
 	}
-	return ops
+	return t.resting.without(ops)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log/slog"
 
 	"fencepost/internal/fencing"
 	"fencepost/internal/machine"
@@ -103,9 +104,14 @@ func isUnreadable(err error) bool {
 
 // load reads the newest snapshot and carries out the log behind it. An entry that was known to be there is looked for: sure of what is
 // returned is that one where it was found, or a snapshot may have it.
-func load(ctx context.Context, conn connection, known mark) (memory, error) {
+func load(ctx context.Context, conn connection, known mark, log *slog.Logger) (memory, error) {
+	refused := machine.Refused{} // what panics here is refused at every gateway, with the same result
 	for tries := 1; ; tries++ {
-		m, err := loadOnce(ctx, conn, known)
+		m, err := loadOnce(ctx, conn, known, refused)
+		for p := panicIn(err); p != nil && refused.Add(p); p = panicIn(err) {
+			log.Warn(errPanicked, "error", p, "asked", p.Asked(), "stack", p.Stack)
+			m, err = loadOnce(ctx, conn, known, refused)
+		}
 		if err == nil && known.id != 0 && known.seq < m.from {
 			err = m.look(ctx, conn, known)
 		}
@@ -124,8 +130,9 @@ func (m *memory) look(ctx context.Context, conn connection, known mark) error {
 	return err
 }
 
-func loadOnce(ctx context.Context, conn connection, known mark) (memory, error) {
+func loadOnce(ctx context.Context, conn connection, known mark, refused machine.Refused) (memory, error) {
 	m := memory{Machine: machine.NewFollowing()}
+	m.Refuse(refused)
 	seq, chunks, err := conn.newest(ctx)
 	if err != nil {
 		return m, err
@@ -171,7 +178,7 @@ func loadOnce(ctx context.Context, conn connection, known mark) (memory, error) 
 // gateway says so in its next turn. The caller holds the mutex.
 func (s *Store) reload(cause error) error {
 	var stop unreadable
-	if errors.As(cause, &stop) {
+	if errors.As(cause, &stop) && panicIn(cause) == nil {
 		s.fail(stop.error)
 		return nil
 	}
@@ -218,7 +225,7 @@ func (s *Store) loadAnew(known mark) error {
 		s.conn = nil
 		return err
 	}
-	m, err := load(ctx, s.conn, known)
+	m, err := load(ctx, s.conn, known, s.log)
 	if err == nil {
 		s.memory = m
 	}

@@ -29,6 +29,9 @@ type item struct {
 	locks bool // it needs a turn, though there is nothing to do
 	beats bool // due begins with a sign of life
 
+	resting resting        // Store.resting
+	broken  *fencing.Error // why there is no result: look has panicked
+
 	asked    time.Time        // the gateway's clock before the database was asked
 	refusals int              // how often the database has refused a turn that had it
 	results  []machine.Result // of ops

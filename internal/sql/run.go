@@ -136,9 +136,13 @@ func (s *Store) turn(items []*item) error {
 		}
 		s.conn = conn
 	}
-	t := &turn{Store: s, items: items}
+	t := &turn{Store: s, items: s.resting.refuse(items)}
 	t.estimate()
 	err := t.carryOut()
+	if panicIn(err) != nil && s.Cause() == nil { // what is at fault rests now, and memory is as it was
+		s.queue.putBack(t.items)
+		return nil
+	}
 	if s.failing = err != nil; !s.failing {
 		s.outage(nil)
 		return nil

@@ -78,6 +78,7 @@ type Store struct {
 	listener atomic.Pointer[fencing.Listener]
 	watchers fencing.Watchers
 	losses   atomic.Int64
+	panics   atomic.Int64
 	inUse    atomic.Int64 // the longest TTL in use that this gateway knows of, nanoseconds
 
 	waitsUntil atomic.Int64          // somebody waits here, or has a stream, until then, as far as is known: nanoseconds since 1970
@@ -103,6 +104,7 @@ type Store struct {
 	lastSeen   time.Time       // when it was read, or later
 	lastOther  time.Time       // when another gateway was last seen to have done anything
 	lastSkewed bool            // the clocks differed in the last turn
+	resting    resting
 
 	hints  chan fencing.Gateway // those that are to look at the log; nil if the database passes no hints on
 	saving atomic.Bool          // a snapshot is being written
@@ -141,7 +143,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	if s.conn, err = s.connect(ctx); err == nil {
-		s.memory, err = load(ctx, s.conn, mark{})
+		s.memory, err = load(ctx, s.conn, mark{}, o.Logger)
 		if err != nil {
 			s.conn.close()
 		}
@@ -366,6 +368,9 @@ func (s *Store) Examine(ctx context.Context) ([]fencing.Finding, error) {
 
 // Losses counts how often the database was found to have forgotten something.
 func (s *Store) Losses() int64 { return s.losses.Load() }
+
+// Panics counts the operations that could not be carried out here, for they panicked.
+func (s *Store) Panics() int64 { return s.panics.Load() }
 
 // Failed is closed when the store can't go on: what came of the log here is something else than at another gateway, or an entry
 // can't be read by this version. Cause then says why. The process is to end with an error.

@@ -55,7 +55,7 @@ func (s *Store) clock() fencing.Instant {
 // operations returns what an item has done at now. What is guarded is left out of what is due.
 func (it *item) operations(m *machine.Machine, now fencing.Instant, guarded map[fencing.Name]bool) []operation {
 	if it.due != nil {
-		return it.due(m, now, guarded)
+		return it.resting.without(it.due(m, now, guarded))
 	}
 	return it.ops
 }
@@ -165,6 +165,10 @@ func (t *turn) applied(seq uint64, e *machine.Decoded) error {
 	telling := &machine.Telling{Watched: t.watchers.Any()}
 	t.tellings = append(t.tellings, telling)
 	_, err := t.memory.Apply(seq, e, telling, false)
+	if p := panicIn(err); p != nil { // memory is read anew without it, which tells of a gap
+		*telling = machine.Telling{}
+		t.notePanic(p)
+	}
 	t.lastOther = time.Now()
 	return err
 }
@@ -191,6 +195,7 @@ func (t *turn) write(ctx context.Context, b *begun) error {
 	telling := &machine.Telling{Leases: map[fencing.EndedLease]fencing.Token{}}
 	results, err := t.apply(e, d, telling)
 	if err != nil {
+		t.refuse(err, carried)
 		return t.restored(err)
 	}
 	e.noteLeases(m.State(), telling.Leases)
@@ -347,10 +352,14 @@ func (t *turn) restored(cause error) error {
 
 // look has items look at memory as it is after the turn, and tells what there is to tell. The caller holds the mutex.
 func (t *turn) look() {
-	looked := &looked{machine: t.memory.Machine, now: t.now, guard: t.guard(), guarded: len(t.held) > 0, asked: t.asked}
+	looked := &looked{machine: t.memory.Machine, now: t.now, guard: t.guard(), guarded: len(t.held) > 0 || len(t.resting) > 0, asked: t.asked}
 	for _, it := range t.items {
-		if it.look != nil {
-			it.look(looked)
+		if it.look == nil {
+			continue
+		}
+		if p := machine.Caught(func() { it.look(looked) }); p != nil {
+			t.notePanic(p)
+			it.broken = fencing.BrokenError(0)
 		}
 	}
 	t.floor = max(t.floor, t.memory.State().Counter)
@@ -359,10 +368,14 @@ func (t *turn) look() {
 	t.tell()
 	for _, it := range t.items {
 		t.noteWaits(it)
+		if it.broken != nil {
+			it.finish(it.broken)
+			continue
+		}
 		it.finish(nil)
 	}
 	t.considerSnapshot()
-	if t.options.stepLimit == 0 && len(t.memory.Left(1)) > 0 && len(t.held) == 0 {
+	if t.options.stepLimit == 0 && len(t.memory.Left(1)) > 0 && len(t.held)+len(t.resting) == 0 {
 		t.queue.stir()
 	}
 }

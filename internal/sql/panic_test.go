@@ -1,0 +1,141 @@
+package sql
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
+	"fencepost/internal/sql/sqltest"
+)
+
+// poison panics in a step that has changed the state by then: no list has so many slots.
+func poison(name fencing.Name) fencing.AcquireRequest {
+	r := request(name, time.Minute)
+	r.Mode, r.Limit, r.Permits = fencing.ModeShared, 1<<60, 1<<59
+	return r
+}
+
+func isBroken(err error) bool {
+	e := fencing.AsError(err)
+	return e != nil && e.Code == fencing.CodeUnavailable && strings.Contains(e.Detail, "report it")
+}
+
+// agreed returns what gateways have come to, after a turn of each.
+func agreed(t *testing.T, stores ...*Store) (digest uint64) {
+	t.Helper()
+	for try := 0; ; try++ { // one may have something to do meanwhile
+		var at []uint64
+		same := true
+		for _, s := range stores {
+			if err := s.await(t.Context(), &item{locks: true, look: func(l *looked) { at = append(at, func() uint64 { _, d := l.machine.LastDigest(); return d }()) }}); err != nil {
+				t.Fatal(err)
+			}
+			same = same && at[len(at)-1] == at[0]
+		}
+		if same {
+			return at[0]
+		}
+		if try == 100 {
+			t.Fatalf("the gateways have come to %x", at)
+		}
+	}
+}
+
+// An operation that panics is refused before anything of it is in the log: whether the turn is made at once or asks first.
+func TestAnOperationThatPanicsIsRefused(t *testing.T) {
+	t.Parallel()
+	for what, aloneAfter := range map[string]time.Duration{"asking": -1, "alone": time.Nanosecond} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			url := initialised(t, sqltest.Postgres(t).Database(t))
+			a := openGateway(t, Options{URL: url, Version: "v1", Logger: testLog(t), aloneAfter: aloneAfter})
+			kept := acquire(t, a, "kept", time.Minute)
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					if _, err := a.Do(context.Background(), request(fencing.Name("n"+string(fencing.NewStamp())), time.Minute)); err != nil {
+						t.Errorf("beside it: %v", err)
+					}
+				})
+				all.Go(func() {
+					if _, err := a.Do(context.Background(), poison("poison")); !isBroken(err) {
+						t.Errorf("what panics: %v", err)
+					}
+				})
+			}
+			all.Wait()
+			if _, err := a.Do(t.Context(), request("poison", time.Minute)); !isBroken(err) {
+				t.Errorf("its name: %v", err)
+			}
+			if n := a.Panics(); n < 1 {
+				t.Errorf("%d are counted", n)
+			}
+			b := openGateway(t, Options{URL: url, Version: "v1", Logger: testLog(t)})
+			agreed(t, a, b)
+			if out, err := b.Do(t.Context(), request("poison", time.Minute)); err != nil {
+				t.Errorf("at a gateway that was not asked: %+v, %v", out, err)
+			}
+			if out, err := a.Do(t.Context(), fencing.RenewRequest{Name: "kept", Lease: kept.lease}); err != nil {
+				t.Errorf("a lease from before: %+v, %v", out.Holder, err)
+			}
+			agreed(t, a, b)
+			if a.Cause() != nil || b.Cause() != nil {
+				t.Error(a.Cause(), b.Cause())
+			}
+		})
+	}
+}
+
+// One that is in the log, for another version has carried it out, is refused at every gateway, the same way.
+func TestACommittedOperationThatPanicsIsRefused(t *testing.T) {
+	t.Parallel()
+	url := initialised(t, sqltest.Postgres(t).Database(t))
+	o := Options{URL: url, Version: "v1", Logger: testLog(t)}
+	a, b := openGateway(t, o), openGateway(t, o)
+	kept := acquire(t, a, "kept", time.Minute)
+	db, err := newDatabase(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := db.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun, err := other.begin(t.Context(), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := request("good", time.Minute)
+	e := machine.Entry{Now: int64(begun.now), Batches: []machine.Batch{{
+		Gateway: "g", Ops: []machine.Op{machine.EncodeOp(poison("poison")), machine.EncodeOp(good)},
+	}}}
+	is, _, err := encoded(&e, begun.entries[len(begun.entries)-1].seq+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.commit(t.Context(), is); err != nil {
+		t.Fatal(err)
+	}
+	other.close()
+	for i, s := range []*Store{a, b, openGateway(t, o)} {
+		if _, err := s.Do(t.Context(), request("poison", time.Minute)); !isBroken(err) {
+			t.Errorf("gateway %d: %v", i, err)
+		}
+		if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "good", Lease: good.Lease}); err != nil {
+			t.Errorf("gateway %d: what else was in the entry: %v", i, err)
+		}
+		if _, err := s.Do(t.Context(), fencing.RenewRequest{Name: "kept", Lease: kept.lease}); err != nil {
+			t.Errorf("gateway %d: a lease from before: %v", i, err)
+		}
+	}
+	agreed(t, a, b)
+	for i, s := range []*Store{a, b} {
+		if s.Cause() != nil || s.Panics() != 1 {
+			t.Errorf("gateway %d counts %d: %v", i, s.Panics(), s.Cause())
+		}
+	}
+}
