@@ -128,7 +128,7 @@ func ExhaustedError() *Error {
 func BrokenError(rest time.Duration) *Error {
 	detail := "a fault of the gateway kept this from being carried out; report it: the gateway's log has the line \"an operation could not be carried out\""
 	if rest > 0 {
-		detail += ". Nothing is changed on this name for up to a minute"
+		detail += ". Nothing is changed on this name for up to an hour"
 	}
 	return &Error{Code: CodeUnavailable, Detail: detail, RetryAfter: rest}
 }

@@ -7,8 +7,9 @@ import (
 )
 
 // RestAfterPanic is for how long, by the time of the log, nothing is changed on a name after an operation on it has panicked:
-// whoever repeats it is refused without being tried.
-const RestAfterPanic = time.Minute
+// whoever repeats it is refused without being tried. It is long, as each try has a node carry out the log since its newest snapshot
+// once more, and stops all names for that.
+const RestAfterPanic = time.Hour
 
 // Refused are the operations of a log that count as ones that could not be carried out, for they panic: all that they leave behind is
 // that nothing is changed on their name for a while. They are no part of the log: whoever carries it out finds the same ones, if the

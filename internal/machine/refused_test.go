@@ -100,7 +100,7 @@ func TestANameRestsAfterAPanic(t *testing.T) {
 	take := EncodeOp(fencing.AcquireRequest{Name: "a", Lease: lease, Stamp: "s", Mode: fencing.ModeShared, Limit: 1 << 61, Hold: 1, TTL: time.Second})
 	m := carriedOut(t, []logged{entry(1, now, take), entry(2, now.Add(time.Millisecond), poisoned("a"))}, Refused{})
 	for what, m := range map[string]*Machine{"the log": m, "a snapshot": anew(t, bytes.NewReader(encoded(t, m)))} {
-		late := now.Add(30 * time.Second)
+		late := now.Add(RestAfterPanic / 2)
 		if due, next := m.Due(late, 5), m.NextDue(late); len(due) != 0 || next <= 0 {
 			t.Errorf("%s: %v is due, and again in %s", what, due, next)
 		}
@@ -112,7 +112,7 @@ func TestANameRestsAfterAPanic(t *testing.T) {
 			m.BeginEntry(at, 0)
 			return m.Step(3, &Telling{}, fencing.Guard{Gateway: "g"}, fencing.RenewRequest{Name: "a", Lease: lease}).Err
 		}
-		if err := renew(late); err == nil || err.Code != fencing.CodeUnavailable || err.RetryAfter != 30*time.Second+time.Millisecond {
+		if err := renew(late); err == nil || err.Code != fencing.CodeUnavailable || err.RetryAfter != RestAfterPanic/2+time.Millisecond {
 			t.Errorf("%s: a renewal while it rests is answered %v", what, err)
 		}
 		if out := m.Step(3, &Telling{}, fencing.Guard{}, fencing.InspectRequest{Name: "a"}); out.Err != nil || out.Lock == nil {

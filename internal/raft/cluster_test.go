@@ -20,9 +20,10 @@ import (
 	"fencepost/internal/redis/redistest"
 )
 
-// TestMain looks for goroutines that stay, but for those that settled leaves where hashicorp/raft does not answer.
+// TestMain looks for goroutines that stay, but for those that settled and stopRaft leave where hashicorp/raft does not answer or end.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*deferError).Error"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*deferError).Error"),
+		goleak.IgnoreTopFunction("github.com/hashicorp/raft.(*Raft).pipelineDecode"), goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*shutdownFuture).Error"))
 }
 
 // testClock is a monotonic clock that a test moves, and the wall clock as well.

@@ -1,11 +1,14 @@
 package raft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -51,6 +54,53 @@ func diskOf(of int, fails *atomic.Bool) func(int, *Options) {
 		if i == of {
 			o.wrapLog = func(w walStore) walStore { return failingDisk{w, fails} }
 		}
+	}
+}
+
+// unreadable is a disk whose entries can't be read from when fails is set.
+type unreadable struct {
+	walStore
+	fails *atomic.Bool
+}
+
+func (d unreadable) GetLog(index uint64, entry *raft.Log) error {
+	if d.fails.Load() {
+		return errDisk
+	}
+	return d.walStore.GetLog(index, entry)
+}
+
+// A leader whose log can't be read any more ends: hashicorp/raft sends what it reads to the others in goroutines that wait for each other.
+func TestALeaderThatCanNotReadItsLogEnds(t *testing.T) {
+	t.Parallel()
+	var fails [3]atomic.Bool
+	c := newCluster(t, 3, func(i int, o *Options) {
+		o.wrapLog = func(w walStore) walStore { return unreadable{w, &fails[i]} }
+	})
+	leader := c.awaitLeader()
+	at := slices.Index(c.nodes, leader)
+	for i := range 20 { // so that it sends them in a pipeline
+		if _, err := c.nodes[(at+1)%3].Do(t.Context(), acquire(fencing.Name(fmt.Sprint("n", i)), time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails[at].Store(true)
+	asking, stop := context.WithCancel(t.Context())
+	var asks sync.WaitGroup
+	asks.Go(func() {
+		for i := 0; asking.Err() == nil; i++ {
+			_, _ = c.nodes[(at+1)%3].Do(asking, acquire(fencing.Name(fmt.Sprint("m", i)), time.Minute)) // until it fails
+		}
+	})
+	awaitFailure(t, leader)
+	stop()
+	asks.Wait()
+	closed := make(chan error, 1)
+	go func() { closed <- leader.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(time.Minute):
+		t.Error("a node that has failed does not end")
 	}
 }
 

@@ -3,6 +3,7 @@ package raft
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/hashicorp/raft"
 
@@ -51,9 +52,22 @@ func (m *fsm) refuse(p *machine.Panic, upTo uint64) error {
 	}
 }
 
+// errOutdated is of files that a newer snapshot has taken the place of while they were read.
+var errOutdated = errors.New("a newer snapshot has taken the place of what was read")
+
 // machineAt returns what the files come to up to an entry. An error is a *machine.Panic where an operation panics that is not among those
-// refused. alive is called again and again meanwhile.
+// refused. alive is called again and again meanwhile. A snapshot that was begun before may be finished meanwhile, after which older ones and what
+// it has of the log are removed: then it is read.
 func (d *directory) machineAt(upTo uint64, refused machine.Refused, alive func()) (*machine.Machine, error) {
+	for tries := 1; ; tries++ {
+		m, err := d.readUpTo(upTo, refused, alive)
+		if tries == 5 || !errors.Is(err, errOutdated) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, raft.ErrLogNotFound) {
+			return m, err
+		}
+	}
+}
+
+func (d *directory) readUpTo(upTo uint64, refused machine.Refused, alive func()) (*machine.Machine, error) {
 	m := machine.New()
 	m.Refuse(refused)
 	covered, err := d.restoreBefore(m, upTo)
@@ -66,7 +80,7 @@ func (d *directory) machineAt(upTo uint64, refused machine.Refused, alive func()
 		return nil, err
 	}
 	if first > covered+1 {
-		return nil, fmt.Errorf("the log begins with entry %d, and no snapshot has those between %d and that", first, covered)
+		return nil, fmt.Errorf("%w: the log begins with entry %d, and no snapshot has those between %d and that", errOutdated, first, covered)
 	}
 	for at := covered + 1; at <= upTo; at++ {
 		var l raft.Log

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fencepost/internal/fencing"
+	"fencepost/internal/machine"
 )
 
 // poison panics in a step that has changed the state by then: no list has so many slots.
@@ -40,7 +41,7 @@ func TestAnOperationThatPanicsIsRefused(t *testing.T) {
 	t.Parallel()
 	clock := newTestClock()
 	c := newCluster(t, 3, func(_ int, o *Options) { o.wall, o.monotonic = clock.wall, clock.since })
-	kept, held := acquire("kept", time.Hour), acquire("held", time.Hour)
+	kept, held := acquire("kept", 3*time.Hour), acquire("held", 3*time.Hour)
 	held.Mode, held.Limit = fencing.ModeShared, 1<<61
 	tokens := map[fencing.Name]fencing.Token{}
 	for _, r := range []fencing.AcquireRequest{kept, held} {
@@ -102,14 +103,14 @@ func TestAnOperationThatPanicsIsRefused(t *testing.T) {
 	if err != nil || out.Holder.Token != tokens["kept"] {
 		t.Errorf("kept: %+v, %v", out.Holder, err)
 	}
-	clock.advance(61 * time.Second)
+	clock.advance(machine.RestAfterPanic + time.Second)
 	for _, name := range []fencing.Name{"new", "held"} {
 		op := fencing.Op(acquire(name, time.Minute))
 		if name == "held" {
 			op = fencing.RenewRequest{Name: "held", Lease: held.Lease}
 		}
 		if out, err := c.nodes[1].Do(t.Context(), op); err != nil || out.Holder.Token < tokens[name] {
-			t.Errorf("%s a minute later: %+v, %v", name, out.Holder, err)
+			t.Errorf("%s an hour later: %+v, %v", name, out.Holder, err)
 		}
 	}
 	c.agreed()

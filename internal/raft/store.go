@@ -245,6 +245,29 @@ func (s *Store) settled(future raft.Future) error {
 	}
 }
 
+// stopPatience is how long a node that has failed waits for hashicorp/raft's goroutines: usually they end within an election's time.
+const stopPatience = 5 * time.Second
+
+// errStuck is of a node that has failed, and whose goroutines can't all be ended: the process is to end all the same.
+var errStuck = errors.New("not all of the node has ended, as one of hashicorp/raft's goroutines was stopped in the middle of its work")
+
+// stopRaft ends hashicorp/raft. Where the node has failed, one of its goroutines may wait for another that diskLog.halt has
+// ended, for ever: then the error wraps errStuck.
+func (s *Store) stopRaft() error {
+	stopping := s.raft.Shutdown()
+	if s.Cause() == nil {
+		return stopping.Error()
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- stopping.Error() }()
+	select {
+	case err := <-stopped:
+		return err
+	case <-time.After(stopPatience):
+		return errStuck
+	}
+}
+
 // handOver gives the lead to another member: if there is nobody the others elect one. hashicorp/raft
 // gives up after the time of an election, but says nothing if it has ended, or its disk hangs.
 func (s *Store) handOver() {
@@ -448,7 +471,7 @@ func (s *Store) Close() error {
 		s.cancel()
 		s.calls.Handle(nil)
 		s.dir.log.release()
-		err = s.raft.Shutdown().Error()
+		err = s.stopRaft()
 		close(s.over)
 		s.routing.Wait()
 		close(s.proposals)
